@@ -1,0 +1,47 @@
+// Every environment variable the project reads, in one place: type, unit, default, meaning. Parsed
+// once; a malformed value is an error that names it, an unknown TACO_* name warns with the nearest
+// known one. docs/environment.md is generated from the table in env.cc.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace taco {
+
+struct Env {
+  std::string log = "info";              // TACO_LOG: debug|info|warning|error|off
+  std::string transport = "auto";        // TACO_TRANSPORT: auto|shm|udp
+  std::string algorithm = "auto";        // TACO_ALGORITHM: auto or an algorithm's name
+  std::string isa = "auto";              // TACO_ISA: auto|portable|avx2|avx512|neon
+  std::string ifname;                    // TACO_IFNAME: "eth0,eth1" or "^docker0,^lo"
+  std::string host_id;                   // TACO_HOST_ID: overrides the host identity
+  Duration peer_timeout = 10 * kSecond;  // TACO_PEER_TIMEOUT_MS
+  std::int64_t chunk_bytes = 1 << 20;    // TACO_CHUNK_BYTES
+  std::int64_t spin_us = -1;             // TACO_SPIN_US: -1 decides by cores
+  std::int64_t socket_buffer = 0;        // TACO_SOCKET_BUFFER: bytes, 0 asks for the most allowed
+  std::int64_t port = 0;                 // TACO_PORT: first UDP port, 0 any
+  std::int64_t mtu = 0;                  // TACO_MTU: 0 takes the interface's
+  std::string congestion = "swift";      // TACO_CONGESTION: name of the congestion control
+  bool tune = false;                     // TACO_TUNE: measure links instead of assuming them
+  bool cma = true;  // TACO_CMA: pull straight from a peer's memory where allowed
+
+  // The process's environment, parsed on first use. A malformed value is the returned status,
+  // every time, until it is mended.
+  static Result<Env> get();
+  // For tests: parse the given NAME=value strings instead. Warnings are appended to `warnings`.
+  static Result<Env> parse(const std::vector<std::string>& environment,
+                           std::vector<std::string>* warnings);
+  // The table behind the docs and taco_torch.info: name, type, unit, default, meaning, value in
+  // force.
+  struct Row {
+    std::string name, type, unit, fallback, meaning, value;
+    bool is_set;
+  };
+  static std::vector<Row> table();
+};
+
+}  // namespace taco

@@ -1,0 +1,106 @@
+// How one peer is reached: a Link moves what the Matcher has decided to move. Two exist: Session
+// (packets, any Nic) and ShmLink (rings and pulls inside one host). Both deliver every control
+// record exactly once, in order, or report the peer lost.
+//
+// Division of work: the Matcher (matcher.h) pairs sends with receives and knows no wire. The Link
+// knows no keys beyond carrying them. Owner thread only; the _st suffix is implied.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "harp/transport.h"
+
+namespace taco::harp {
+
+// Names one posted receive to its sender: index and generation, so that late data for a receive
+// that has ended matches nothing.
+struct SlotId {
+  std::uint32_t index = 0;
+  std::uint32_t generation = 0;
+  bool operator==(const SlotId&) const = default;
+};
+
+struct Want {
+  MessageKey key;
+  std::uint64_t signature = 0;
+  std::uint64_t max_bytes = 0;
+  SlotId slot;
+};
+
+struct Offer {
+  MessageKey key;
+  std::uint64_t signature = 0;
+  std::uint64_t bytes = 0;
+};
+
+enum class Control : std::uint8_t {
+  kCancelReceive,  // slot: the receive has ended, stop sending
+  kCancelSend,     // slot: the matched send has ended; the receive fails with kAborted
+  kVoidWant,       // slot: an eager message met this receive first; forget the want
+  kSolicit,        // key: offer the message of this key, now or when it is sent
+  kEagerConsumed,  // group in key.group, cumulative count in key.tag
+  kBlocked,   // group in key.group: out of eager quota, want everything of it (tag 1) or no more
+              // (tag 0)
+  kMismatch,  // key; signature pair follows as an Offer {signature = ours}
+};
+
+// Matcher -> Link. Nothing here calls back into the Matcher before returning.
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  // Largest message that may travel eagerly on this link.
+  virtual std::size_t eager_limit() const = 0;
+
+  // The message is wholly taken or referenced; Matcher::send_finished follows when it may be
+  // reused.
+  virtual void eager(SendRequest& request) = 0;
+  // A matched large message: deliver it to the peer's `slot`, then Matcher::send_finished.
+  virtual void bulk(SendRequest& request, SlotId slot) = 0;
+  // Ends a send under way. After return the link touches neither request nor memory.
+  virtual void withdraw(SendRequest& request) = 0;
+  // The receive of this slot has ended or is cancelled: drop what the link keeps for it.
+  virtual void forget(SlotId slot) = 0;
+
+  virtual void want(const Want& want) = 0;
+  virtual void offer(const Offer& offer) = 0;
+  virtual void control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) = 0;
+  virtual void notice(std::span<const std::byte> bytes) = 0;
+
+  virtual void release(Staging& staging) = 0;
+  // True while something is unacknowledged or under way (the engine lingers for it when leaving).
+  virtual bool busy() const = 0;
+  // Says goodbye; busy() turns false when the peer has acknowledged it.
+  virtual void leave() = 0;
+};
+
+// Link -> Matcher. Implemented by Matcher, one per peer; completions of requests are queued and run
+// on the loop's next turn, never inside these calls.
+class LinkEvents {
+ public:
+  virtual ~LinkEvents() = default;
+
+  // An eager message. `data` is valid during the call only.
+  virtual void on_eager(const MessageKey& key, std::uint64_t signature,
+                        std::span<const std::byte> data) = 0;
+  virtual void on_want(const Want& want) = 0;
+  virtual void on_offer(const Offer& offer) = 0;
+  virtual void on_control(Control kind, const MessageKey& key, SlotId slot,
+                          std::uint64_t value) = 0;
+  virtual void on_notice(std::span<const std::byte> bytes) = 0;
+
+  // The receive a slot names, or null when it has ended. The link writes through its sink and sets
+  // request.bytes; a message longer than max_bytes is refused with receive_finished(kMismatch).
+  virtual RecvRequest* receive_of(SlotId slot) = 0;
+  virtual void receive_finished(SlotId slot, const Status& status) = 0;
+  virtual void send_finished(SendRequest& request, const Status& status) = 0;
+
+  virtual void on_lost(const Status& why) = 0;  // fails every open request with this peer
+  virtual void on_left() = 0;                   // the peer said goodbye
+};
+
+}  // namespace taco::harp

@@ -1,0 +1,116 @@
+// The Stack: everything of HARP that belongs to the process. It owns the engines (one today; they
+// share nothing, so more means linear scaling), their sockets, shared memory and sessions. Groups
+// come and go above it and cost it nothing.
+//
+// Creating a Stack starts its engine threads; importing the library starts none. A forked child
+// finds the Stack disabled: every descriptor closed, every call a clear error (see fork.cc).
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "harp/transport.h"
+
+namespace taco::harp {
+
+// Work for the engine, submitted from any thread through a lock-free queue. The object stays alive
+// and unmoved until run_st has been called; it may be submitted again after that.
+class Task {
+ public:
+  virtual ~Task() = default;
+  virtual void run_st(Transport& transport) = 0;
+
+ private:
+  friend class SubmitQueue;
+  std::atomic<Task*> next_{nullptr};
+};
+
+// Something a caller waits for. Set once, on the engine or elsewhere.
+class Event {
+ public:
+  bool is_set() const { return set_.load(std::memory_order_acquire); }
+  void set() { set_.store(true, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> set_{false};
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  // Any thread. `caller_will_wait` promises that this thread calls wait() at once, which then
+  // drives the engine inline: nobody is woken for it.
+  virtual void submit(Task& task, bool caller_will_wait) = 0;
+
+  // Any thread but the engine's own, without the GIL and without any lock that a Task or a
+  // completion takes. Drives the engine inline when nobody else does, until `event` is set or
+  // `deadline` passes. Returns event.is_set(). Whoever sets the event on the engine calls
+  // wake_waiters() after, if the waiter may be asleep rather than driving.
+  virtual bool wait(const Event& event, Time deadline) = 0;
+  virtual void wake_waiters() = 0;
+
+  virtual Transport& transport() = 0;  // for _st calls from within run_st and completions
+  virtual bool in_engine() const = 0;  // does this thread hold the token?
+};
+
+struct StackOptions {
+  std::vector<std::string>
+      interfaces;  // names to use, in order; empty: the route to `master` decides
+  std::vector<std::string> excluded_interfaces;
+  std::string master;  // host the store lives on; "" on one host
+  enum class Force { kAuto, kShm, kUdp } transport = Force::kAuto;
+  std::string host_id;  // overrides the host identity
+  Duration peer_timeout = 10 * kSecond;
+  static Result<StackOptions> from_env();
+};
+
+// Counters since the Stack was made; see docs for the meaning of each.
+struct StackStats {
+  std::uint64_t bytes_sent = 0, bytes_received = 0;
+  std::uint64_t packets_sent = 0, packets_received = 0;
+  std::uint64_t retransmits = 0, spurious_retransmits = 0, checksum_failures = 0, duplicates = 0;
+  std::uint64_t bytes_copied = 0;      // staged: touched more often than zero copy needs
+  std::uint64_t socket_overflows = 0;  // SO_RXQ_OVFL
+  std::uint64_t shm_bytes = 0, shm_messages = 0;
+  std::uint64_t doorbells = 0, sleeps = 0;
+  std::uint64_t sessions = 0, shm_links = 0;
+};
+
+class Stack {
+ public:
+  // The process's Stack, made on first use and again after close() of the last user.
+  static Result<std::shared_ptr<Stack>> acquire(const StackOptions& options);
+  virtual ~Stack() = default;
+
+  // Opaque bytes (< 1 KiB) a peer needs to reach this process: incarnation id, host identity, UDP
+  // addresses, shared-memory socket, secret. Published through the rendezvous store only.
+  virtual const std::string& address() const = 0;
+
+  // Any thread. The same incarnation gives the same id. Sessions are made on first use, not here.
+  // Errors: kVersionMismatch (names both versions), kInvalidArgument (damaged address), kRendezvous
+  // (another host reachable only over loopback; the transport forced by TACO_TRANSPORT cannot reach
+  // it).
+  virtual Result<PeerId> add_peer(std::string_view address) = 0;
+  virtual void release_peer(PeerId peer) = 0;           // balances add_peer
+  virtual bool is_local(PeerId peer) const = 0;         // same host identity and shm allowed
+  virtual std::string host_of(PeerId peer) const = 0;   // host identity, for topology
+  virtual std::string describe(PeerId peer) const = 0;  // "10.0.0.2:41234 (pid 77 on nodeb)"
+  virtual std::string host() const = 0;                 // this process's host identity
+  virtual std::uint64_t incarnation() const = 0;        // first 8 bytes of this process's id
+  virtual std::uint64_t incarnation_of(PeerId peer) const = 0;
+
+  virtual Engine& engine() = 0;
+  virtual void set_observer(Observer* observer) = 0;  // before the first add_peer; null to detach
+  virtual StackStats stats() const = 0;
+  virtual std::string transport_summary() const = 0;  // for the start-up line: "shm+udp(eth0)"
+
+  // Goodbye to every peer, linger until acknowledged (1 s at most), join the threads. Idempotent.
+  virtual void close() = 0;
+};
+
+}  // namespace taco::harp

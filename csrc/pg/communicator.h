@@ -1,0 +1,62 @@
+// One group: its members, its sequence numbers, its schedules. Costs no thread and no descriptor.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pg/operation.h"
+
+namespace taco::pg {
+
+struct GroupOptions {
+  std::uint64_t id = 0;  // random, chosen by rank 0, the same on all ranks
+  std::string name;      // torch's, for messages
+  int rank = 0;
+  int world = 1;
+  std::vector<harp::PeerId> peers;  // by group rank; peers[rank] is unused
+  std::vector<int> global_ranks;    // by group rank, for messages
+  std::vector<int> host_of_rank;    // dense host index by group rank, the same on all ranks
+  std::vector<double> host_gbits;   // interface speed by host index
+  Duration timeout = 0;
+};
+
+class Communicator {
+ public:
+  // `stack` may be null only when world == 1.
+  static Result<std::shared_ptr<Communicator>> create(std::shared_ptr<harp::Stack> stack,
+                                                      GroupOptions options);
+  virtual ~Communicator() = default;
+
+  // Any thread, without the GIL. Checks what can be checked locally (kInvalidArgument,
+  // kUnsupported); everything else arrives through the operation. Never blocks.
+  virtual Result<OperationPtr> start(OperationSpec spec) = 0;
+
+  // Fails every open operation with `why`, tells the members, refuses new ones. Any thread;
+  // idempotent.
+  virtual void abort(const Status& why) = 0;
+  // Waits until sends are acknowledged (at most `linger`), then leaves. Idempotent.
+  virtual void close(Duration linger) = 0;
+
+  virtual Status error() const = 0;            // first failure that broke the group, or ok
+  virtual std::uint64_t sequence() const = 0;  // of collectives started
+  virtual void set_sequence(std::uint64_t sequence) = 0;
+  virtual void set_timeout(Duration timeout) = 0;
+  virtual const GroupOptions& options() const = 0;
+
+  // All ranks arrive or the missing ones are named, all of them when `report_all`.
+  virtual Status monitored_barrier(Duration timeout, bool report_all) = 0;
+  // Human-readable: per group the operations in flight, step, peer, bytes done.
+  virtual std::string dump() const = 0;
+};
+
+// Per-algorithm calls, bytes and time since the process started, for taco_torch.stats().
+struct AlgorithmStats {
+  std::string name;  // "all_reduce/ring"
+  std::uint64_t calls = 0, bytes = 0;
+  double seconds = 0;
+};
+std::vector<AlgorithmStats> algorithm_stats();
+std::string dump_all_groups();
+
+}  // namespace taco::pg

@@ -1,0 +1,83 @@
+// What the process group runs, stripped of torch: buffers, a kind, a type. backend.cc translates
+// c10d calls into these; schedules and the executor know nothing else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "harp/stack.h"
+#include "kernels/kernels.h"
+
+namespace taco::pg {
+
+enum class Kind : std::uint8_t {
+  kAllReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kReduce,
+  kGather,
+  kScatter,
+  kAllToAll,
+  kBarrier,
+  kSend,
+  kRecv,
+  kRecvAny,
+};
+const char* name_of(Kind kind);  // "all_reduce", ... : torch.distributed's names
+
+struct Piece {
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+// One call as this rank sees it. `inputs` and `outputs` are lists of contiguous pieces whose
+// meaning the kind fixes; pieces may have different sizes where torch allows it, zero included:
+//   all_reduce, reduce   one input piece, one output piece (may be the same memory)
+//   broadcast            one piece, in outputs on every rank (root's is read)
+//   all_gather           one input; `world` outputs, output r receives rank r's input
+//   gather               one input; `world` outputs at the root
+//   scatter              `world` inputs at the root; one output
+//   reduce_scatter       `world` inputs; one output
+//   all_to_all           `world` inputs, `world` outputs
+//   send / recv          one piece, peer in `root`, user tag in `tag`
+struct OperationSpec {
+  Kind kind = Kind::kBarrier;
+  kernels::Dtype dtype = kernels::Dtype::kU8;
+  kernels::ReduceOp op = kernels::ReduceOp::kSum;
+  double premul = 1.0;  // kPremulSum's factor
+  int root = 0;         // root, or the peer of send/recv; -1: any source
+  std::uint32_t tag = 0;
+  std::vector<Piece> inputs;
+  std::vector<Piece> outputs;
+  Duration timeout = 0;  // 0: the group's
+  bool caller_will_wait = false;
+};
+
+// A started operation. Shared by the caller's Work and the engine.
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  virtual bool done() const = 0;
+  // Valid once done(). Timeout texts name operation, sequence, size, who arrived and who did not.
+  virtual Status status() const = 0;
+  // Drives the engine inline; without the GIL. kTimeout when `timeout` passes first (the operation
+  // itself goes on and has its own deadline); 0 waits for the operation's own deadline.
+  virtual Status wait(Duration timeout) = 0;
+  virtual std::uint64_t sequence() const = 0;
+  virtual int source_rank() const = 0;        // kRecvAny: who sent
+  virtual Duration elapsed() const = 0;       // from start to completion, ns
+  virtual const char* algorithm() const = 0;  // what the planner chose
+  // Called once, on the completion thread, never on the engine and under no lock; at once (on that
+  // thread) when already done. Callbacks may start operations and wait for them.
+  virtual void on_complete(std::function<void()> callback) = 0;
+};
+using OperationPtr = std::shared_ptr<Operation>;
+
+}  // namespace taco::pg

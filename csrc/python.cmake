@@ -1,0 +1,1 @@
+# The Python extension; filled in with the torch-facing files.
