@@ -44,4 +44,8 @@ struct Env {
   static std::vector<Row> table();
 };
 
+// docs/environment.md: the table without the values in force, so that it is the same on every
+// machine.
+std::string environment_markdown();
+
 }  // namespace taco

@@ -1,0 +1,157 @@
+#include "base/env.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <string_view>
+
+#include "base/env_table.h"
+#include "base/log.h"
+
+extern char** environ;
+
+namespace taco {
+namespace {
+
+using env_internal::Variable;
+using env_internal::variables;
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitution});
+    }
+  }
+  return row[b.size()];
+}
+
+const Variable* find(std::string_view name) {
+  for (const Variable& variable : variables()) {
+    if (name == variable.name) return &variable;
+  }
+  return nullptr;
+}
+
+std::string unknown_name_warning(std::string_view name) {
+  const Variable* nearest = nullptr;
+  std::size_t least = SIZE_MAX;
+  for (const Variable& variable : variables()) {
+    const std::size_t distance = edit_distance(name, variable.name);
+    if (distance < least) {
+      least = distance;
+      nearest = &variable;
+    }
+  }
+  return "environment variable " + std::string(name) + " is not known; did you mean " +
+         nearest->name + "?";
+}
+
+std::vector<std::string> process_environment() {
+  std::vector<std::string> environment;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    environment.emplace_back(*entry);
+  }
+  return environment;
+}
+
+LogLevel log_level_named(std::string_view name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  if (name == "off") return LogLevel::kOff;
+  return LogLevel::kInfo;
+}
+
+}  // namespace
+
+Result<Env> Env::parse(const std::vector<std::string>& environment,
+                       std::vector<std::string>* warnings) {
+  Env env;
+  for (const std::string& entry : environment) {
+    const std::size_t equals = entry.find('=');
+    if (equals == std::string::npos || entry.compare(0, 5, "TACO_") != 0) continue;
+    const std::string name = entry.substr(0, equals);
+    const std::string value = entry.substr(equals + 1);
+    const Variable* variable = find(name);
+    if (variable == nullptr) {
+      if (warnings != nullptr) warnings->push_back(unknown_name_warning(name));
+      continue;
+    }
+    if (value.empty()) continue;  // NAME= is how a shell takes a setting back
+    if (!variable->set(env, value)) {
+      return Status(Code::kInvalidArgument, "environment variable " + name + " is \"" + value +
+                                                "\", but must be " + variable->accepted);
+    }
+  }
+  return env;
+}
+
+Result<Env> Env::get() {
+  static std::mutex mutex;
+  static std::optional<Env> parsed;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (parsed) return *parsed;
+  std::vector<std::string> warnings;
+  Result<Env> result = parse(process_environment(), &warnings);
+  if (!result.ok()) return result;
+  set_log_level(log_level_named(result->log));
+  for (const std::string& warning : warnings) TACO_LOG_WARNING("env", "%s", warning.c_str());
+  parsed = *result;
+  return result;
+}
+
+std::vector<Env::Row> Env::table() {
+  const Env defaults;
+  std::vector<Row> rows;
+  for (const Variable& variable : variables()) {
+    const char* text = std::getenv(variable.name);
+    Row row{variable.name,
+            variable.type,
+            variable.unit,
+            variable.show(defaults),
+            variable.meaning,
+            variable.show(defaults),
+            text != nullptr && *text != '\0'};
+    if (row.is_set) {
+      Env env;
+      row.value = variable.set(env, text) ? variable.show(env) : std::string(text) + " (malformed)";
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::string environment_markdown() {
+  const Env defaults;
+  std::string text =
+      "# Environment variables\n\n"
+      "Read once, at the first use of the library. A malformed value is an error that names it; "
+      "an unknown `TACO_*` name is a warning that names the nearest known one; an empty value "
+      "counts as not set. This page is generated: `python -m taco_torch.info --env-markdown`.\n\n"
+      "| name | type | unit | default | accepted | meaning |\n"
+      "|---|---|---|---|---|---|\n";
+  const auto cell = [](std::string value) {
+    for (std::size_t at = 0; (at = value.find('|', at)) != std::string::npos; at += 2) {
+      value.insert(at, "\\");  // a bar ends a cell
+    }
+    return value;
+  };
+  for (const Variable& variable : variables()) {
+    const std::string fallback = variable.show(defaults);
+    text += std::string("| `") + variable.name + "` | " + variable.type + " | " +
+            (*variable.unit == '\0' ? "-" : variable.unit) + " | " +
+            (fallback.empty() ? "(none)" : "`" + fallback + "`") + " | " + cell(variable.accepted) +
+            " | " + cell(variable.meaning) + " |\n";
+  }
+  return text;
+}
+
+}  // namespace taco

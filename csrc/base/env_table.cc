@@ -1,0 +1,169 @@
+#include "base/env_table.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <initializer_list>
+#include <string_view>
+
+namespace taco::env_internal {
+namespace {
+
+bool set_one_of(std::string& field, const std::string& value,
+                std::initializer_list<std::string_view> choices) {
+  if (std::find(choices.begin(), choices.end(), value) == choices.end()) return false;
+  field = value;
+  return true;
+}
+
+// Names that another room registers (algorithms, congestion controls): the form is checked here,
+// the existence where the registry is.
+bool set_name(std::string& field, const std::string& value) {
+  const bool well_formed = std::all_of(value.begin(), value.end(), [](unsigned char c) {
+    return std::islower(c) || std::isdigit(c) || c == '_';
+  });
+  if (well_formed) field = value;
+  return well_formed;
+}
+
+bool set_integer(std::int64_t& field, const std::string& value, std::int64_t least,
+                 std::int64_t most) {
+  std::int64_t number = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, number);
+  if (error != std::errc() || stop != end || number < least || number > most) return false;
+  field = number;
+  return true;
+}
+
+bool set_bool(bool& field, const std::string& value) {
+  const auto is = [&](std::string_view word) { return value == word; };
+  if (is("1") || is("true") || is("on") || is("yes")) {
+    field = true;
+    return true;
+  }
+  if (is("0") || is("false") || is("off") || is("no")) {
+    field = false;
+    return true;
+  }
+  return false;
+}
+
+// "a,b" or "^a,^b": allowed names, or forbidden ones; a mixture has no clear meaning.
+bool set_interfaces(std::string& field, const std::string& value) {
+  const bool forbids = value.front() == '^';
+  std::size_t start = 0;
+  while (start <= value.size()) {
+    const std::size_t comma = std::min(value.find(',', start), value.size());
+    std::string_view name(value.data() + start, comma - start);
+    if (name.empty() || (name.front() == '^') != forbids) return false;
+    if (forbids) name.remove_prefix(1);
+    constexpr std::size_t kLongestName = 15;  // IFNAMSIZ - 1
+    if (name.empty() || name.size() > kLongestName) return false;
+    if (name.find_first_of(" /\t^") != std::string_view::npos) return false;
+    start = comma + 1;
+  }
+  field = value;
+  return true;
+}
+
+bool set_milliseconds(Duration& field, const std::string& value, std::int64_t least,
+                      std::int64_t most) {
+  std::int64_t milliseconds = 0;
+  if (!set_integer(milliseconds, value, least, most)) return false;
+  field = milliseconds * kMillisecond;
+  return true;
+}
+
+std::string show_bool(bool value) { return value ? "1" : "0"; }
+
+constexpr auto kVariables = std::to_array<Variable>({
+    {"TACO_LOG", "choice", "", "debug, info, warning, error or off",
+     "The least serious level that is written to stderr.",
+     [](Env& env, const std::string& value) {
+       return set_one_of(env.log, value, {"debug", "info", "warning", "error", "off"});
+     },
+     [](const Env& env) { return env.log; }},
+    {"TACO_TRANSPORT", "choice", "", "auto, shm or udp",
+     "Forces one transport: shm for shared memory on one host, udp for packets everywhere.",
+     [](Env& env, const std::string& value) {
+       return set_one_of(env.transport, value, {"auto", "shm", "udp"});
+     },
+     [](const Env& env) { return env.transport; }},
+    {"TACO_ALGORITHM", "name", "", "auto or the name of an algorithm (lower case)",
+     "Forces one collective algorithm where it applies, instead of the cheapest by the cost model.",
+     [](Env& env, const std::string& value) { return set_name(env.algorithm, value); },
+     [](const Env& env) { return env.algorithm; }},
+    {"TACO_ISA", "choice", "", "auto, portable, avx2, avx512 or neon",
+     "Forces the instruction set of the arithmetic; results are the same bits with each.",
+     [](Env& env, const std::string& value) {
+       return set_one_of(env.isa, value, {"auto", "portable", "avx2", "avx512", "neon"});
+     },
+     [](const Env& env) { return env.isa; }},
+    {"TACO_IFNAME", "list", "",
+     "interface names separated by commas, all plain (use these) or all with ^ (avoid these)",
+     "Network interfaces to use or avoid; by default the route to the master decides.",
+     [](Env& env, const std::string& value) { return set_interfaces(env.ifname, value); },
+     [](const Env& env) { return env.ifname; }},
+    {"TACO_HOST_ID", "text", "", "any text",
+     "Replaces the identity of this host: ranks with equal identities may share memory.",
+     [](Env& env, const std::string& value) {
+       env.host_id = value;
+       return true;
+     },
+     [](const Env& env) { return env.host_id; }},
+    {"TACO_PEER_TIMEOUT_MS", "integer", "milliseconds", "an integer from 100 to 86400000",
+     "How long a peer on another host may be silent before it counts as lost.",
+     [](Env& env, const std::string& value) {
+       return set_milliseconds(env.peer_timeout, value, 100, 86'400'000);
+     },
+     [](const Env& env) { return std::to_string(env.peer_timeout / kMillisecond); }},
+    {"TACO_CHUNK_BYTES", "integer", "bytes", "an integer from 4096 to 1073741824",
+     "The most a large step is cut into, so that receive, reduce and forward overlap.",
+     [](Env& env, const std::string& value) {
+       return set_integer(env.chunk_bytes, value, 4096, 1 << 30);
+     },
+     [](const Env& env) { return std::to_string(env.chunk_bytes); }},
+    {"TACO_SPIN_US", "integer", "microseconds", "an integer from -1 to 1000000",
+     "How long a waiting thread polls before it sleeps; -1 decides by cores and ranks.",
+     [](Env& env, const std::string& value) {
+       return set_integer(env.spin_us, value, -1, 1'000'000);
+     },
+     [](const Env& env) { return std::to_string(env.spin_us); }},
+    {"TACO_SOCKET_BUFFER", "integer", "bytes", "0 or an integer up to 2147483647",
+     "Kernel receive buffer of each UDP socket; 0 asks for the most the host allows.",
+     [](Env& env, const std::string& value) {
+       return set_integer(env.socket_buffer, value, 0, INT32_MAX);
+     },
+     [](const Env& env) { return std::to_string(env.socket_buffer); }},
+    {"TACO_PORT", "integer", "", "an integer from 0 to 65535",
+     "First UDP port that is tried, for firewalls; 0 takes any.",
+     [](Env& env, const std::string& value) { return set_integer(env.port, value, 0, 65535); },
+     [](const Env& env) { return std::to_string(env.port); }},
+    {"TACO_MTU", "integer", "bytes", "0 or an integer from 576 to 65535",
+     "Largest IP packet to send; 0 takes the interface's.",
+     [](Env& env, const std::string& value) {
+       return value == "0" ? set_integer(env.mtu, value, 0, 0)
+                           : set_integer(env.mtu, value, 576, 65535);
+     },
+     [](const Env& env) { return std::to_string(env.mtu); }},
+    {"TACO_CONGESTION", "name", "", "the name of a congestion control (lower case)",
+     "Congestion control of sessions between hosts.",
+     [](Env& env, const std::string& value) { return set_name(env.congestion, value); },
+     [](const Env& env) { return env.congestion; }},
+    {"TACO_TUNE", "boolean", "", "0, 1, false, true, off, on, no or yes",
+     "Measures the links at start instead of assuming their cost.",
+     [](Env& env, const std::string& value) { return set_bool(env.tune, value); },
+     [](const Env& env) { return show_bool(env.tune); }},
+    {"TACO_CMA", "boolean", "", "0, 1, false, true, off, on, no or yes",
+     "Pulls straight from a peer's memory on the same host, where the kernel allows it.",
+     [](Env& env, const std::string& value) { return set_bool(env.cma, value); },
+     [](const Env& env) { return show_bool(env.cma); }},
+});
+
+}  // namespace
+
+std::span<const Variable> variables() { return kVariables; }
+
+}  // namespace taco::env_internal

@@ -1,0 +1,23 @@
+// The rows behind base/env.h: one per variable. Private to base; everyone else reads Env.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "base/env.h"
+
+namespace taco::env_internal {
+
+struct Variable {
+  const char* name;
+  const char* type;
+  const char* unit;      // "" where a unit has no meaning
+  const char* accepted;  // completes "must be ..."
+  const char* meaning;
+  bool (*set)(Env& env, const std::string& value);  // false: malformed, env unchanged
+  std::string (*show)(const Env& env);
+};
+
+std::span<const Variable> variables();
+
+}  // namespace taco::env_internal
