@@ -1,0 +1,36 @@
+// What things cost, as the planner assumes it: one block of parameters, the same on all ranks of a
+// group (its hash is part of every operation's signature), and closed-form predictions of each
+// algorithm's time from it. Pure functions; any thread.
+//
+// The model is alpha-beta-gamma by link class: a message costs processor time at both ends and a
+// latency between them, bytes cost time on the link and on the processors, and the ranks of a host
+// share its processors and its network interfaces.
+#pragma once
+
+#include <cstdint>
+
+#include "pg/topology.h"
+
+namespace taco::pg {
+
+struct LinkCost {
+  double latency = 0;      // seconds from a send's start to the receiver's step, nothing else busy
+  double message_cpu = 0;  // processor seconds a message costs each end
+  double bytes_per_second = 0;  // of one rank's processor moving payload, each end
+};
+
+struct CostParameters {
+  LinkCost shared{4e-6, 0.6e-6, 9e9};       // inside a host
+  LinkCost network{20e-6, 3e-6, 5e9};       // between hosts, besides the wire itself
+  double copy_bytes_per_second = 9e9;       // one processor, out of cache
+  double reduce_bytes_per_second = 8e9;     // one processor, bytes of one operand
+  double step_cpu = 0.15e-6;                // the executor's own cost of a step
+  double wire_efficiency = 0.956;           // payload share of a packet, framing included
+  double incast_efficiency = 0.97;          // of a link that several senders share
+  double default_gbits = 10;                // of a host that does not know its interface's speed
+  double processors_per_host = 0;           // 0: one for each rank
+  std::uint64_t max_chunk_bytes = 1 << 20;  // TACO_CHUNK_BYTES
+  std::uint64_t hash() const;
+};
+
+}  // namespace taco::pg
