@@ -73,5 +73,8 @@ std::uint32_t crc32c(std::uint32_t crc, const void* data, std::size_t bytes);
 
 // The variant in use ("portable", "avx2", "avx512", "neon"). TACO_ISA forces a lesser one.
 const char* isa_name();
+// A failure when TACO_ISA asks for what this host lacks (the best variant is in use then): for
+// whoever starts a group to report.
+Status isa_status();
 
 }  // namespace taco::kernels

@@ -1,0 +1,114 @@
+// Chooses the variant once, by what the processor can do and what TACO_ISA allows, and forwards
+// the public entries to it.
+#include <array>
+#include <string_view>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "kernels/variant.h"
+
+namespace taco::kernels {
+namespace {
+
+template <class T>
+struct HostList {
+  std::array<const T*, 4> items{};
+  std::size_t size = 0;
+  void add(const T& item) { items[size++] = &item; }
+  std::span<const T* const> view() const { return {items.data(), size}; }
+};
+
+struct Host {
+  HostList<Variant> variants;
+  HostList<Checksum> checksums;
+};
+
+Host detect() {
+  Host host;
+  host.variants.add(kPortableVariant);
+  host.checksums.add(kPortableChecksum);
+  return host;
+}
+
+const Host& host() {
+  static const Host detected = detect();
+  return detected;
+}
+
+struct Choice {
+  const Variant* variant;
+  const Checksum* checksum;
+  Status status;
+};
+
+Choice choose() {
+  const auto variants = host_variants();
+  const auto checksums = host_checksums();
+  Choice choice{variants.back(), checksums.back(), Status()};
+  const Result<Env> env = Env::get();
+  // A malformed environment is reported by whoever starts a group; arithmetic needs no answer.
+  if (!env.ok() || env.value().isa == "auto") return choice;
+  const std::string wanted = env.value().isa;
+  std::string available;
+  for (const Variant* variant : variants) {
+    if (wanted == variant->name) {
+      choice.variant = variant;
+      if (wanted == "portable") choice.checksum = &kPortableChecksum;
+      return choice;
+    }
+    available += (available.empty() ? "" : ", ") + std::string(variant->name);
+  }
+  choice.status = Status(Code::kInvalidArgument, "environment variable TACO_ISA is \"" + wanted +
+                                                     "\", but this host has only " + available);
+  return choice;
+}
+
+const Choice& chosen() {
+  static const Choice choice = choose();
+  return choice;
+}
+
+}  // namespace
+
+std::span<const Variant* const> host_variants() { return host().variants.view(); }
+std::span<const Checksum* const> host_checksums() { return host().checksums.view(); }
+
+ReduceFn reduce_function(ReduceOp op, Dtype dtype) {
+  if (static_cast<int>(op) >= kReduceOps || static_cast<int>(dtype) >= kDtypes) return nullptr;
+  return chosen().variant->reduce[static_cast<int>(op)][static_cast<int>(dtype)];
+}
+void scale(Dtype dtype, void* out, const void* in, std::size_t count, double factor) {
+  if (auto* function = chosen().variant->scale[static_cast<int>(dtype)]) {
+    function(out, in, count, factor);
+  }
+}
+void divide(Dtype dtype, void* out, const void* in, std::size_t count, std::int64_t n) {
+  if (auto* function = chosen().variant->divide[static_cast<int>(dtype)]) {
+    function(out, in, count, n);
+  }
+}
+void f32_to_f16(std::uint16_t* out, const float* in, std::size_t count) {
+  chosen().variant->f32_to_f16(out, in, count);
+}
+void f16_to_f32(float* out, const std::uint16_t* in, std::size_t count) {
+  chosen().variant->f16_to_f32(out, in, count);
+}
+void f32_to_bf16(std::uint16_t* out, const float* in, std::size_t count) {
+  chosen().variant->f32_to_bf16(out, in, count);
+}
+void bf16_to_f32(float* out, const std::uint16_t* in, std::size_t count) {
+  chosen().variant->bf16_to_f32(out, in, count);
+}
+void accumulate_f16_into_f32(float* acc, const std::uint16_t* in, std::size_t count) {
+  chosen().variant->accumulate_f16(acc, in, count);
+}
+void accumulate_bf16_into_f32(float* acc, const std::uint16_t* in, std::size_t count) {
+  chosen().variant->accumulate_bf16(acc, in, count);
+}
+std::uint32_t crc32c(std::uint32_t crc, const void* data, std::size_t bytes) {
+  return chosen().checksum->crc32c(crc, data, bytes);
+}
+Status isa_status() { return chosen().status; }
+const char* isa_name() { return chosen().variant->name; }
+
+}  // namespace taco::kernels

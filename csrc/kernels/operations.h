@@ -1,0 +1,167 @@
+// The meaning of each reduction on a pair of values, written once for scalars and for vectors (of
+// the compiler's vector extension), so that an instruction set differs in width alone.
+//
+// Every operation commutes bit for bit: a NaN result is always the one canonical NaN, and MIN and
+// MAX order -0 before +0. Hence ranks that add the same numbers in mirrored order agree.
+//
+// Included by files that are compiled for different instruction sets: everything is internal.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace taco::kernels {
+namespace {
+
+template <class T>
+struct UnsignedOf {
+  using type = std::make_unsigned_t<T>;
+};
+template <>
+struct UnsignedOf<float> {
+  using type = std::uint32_t;
+};
+template <>
+struct UnsignedOf<double> {
+  using type = std::uint64_t;
+};
+
+// One value at a time.
+template <class T>
+struct Scalar {
+  using Element = T;
+  using Values = T;
+  using Bits = typename UnsignedOf<T>::type;
+  static T splat(T value) { return value; }
+};
+
+// kBytes / sizeof(T) values at a time.
+template <class T, int kBytes>
+struct Vector {
+  using Element = T;
+  typedef T Values __attribute__((vector_size(kBytes)));
+  typedef typename UnsignedOf<T>::type Bits __attribute__((vector_size(kBytes)));
+  static Values splat(T value) { return value - Values{}; }
+};
+
+template <class P>
+using ValuesOf = typename P::Values;
+
+template <class P>
+inline ValuesOf<P> canonical_nan(ValuesOf<P> value) {
+  using T = typename P::Element;
+  const T nan = sizeof(T) == 4 ? T(__builtin_nanf("")) : T(__builtin_nan(""));
+  return value == value ? value : P::splat(nan);
+}
+
+// Integer arithmetic wraps, and only unsigned arithmetic may.
+template <class P>
+inline ValuesOf<P> wrapping_add(ValuesOf<P> a, ValuesOf<P> b) {
+  using Bits = typename P::Bits;
+  if constexpr (std::is_integral_v<ValuesOf<P>>) {
+    return static_cast<ValuesOf<P>>(static_cast<Bits>(1u * Bits(a) + Bits(b)));
+  } else {
+    return (ValuesOf<P>)((Bits)a + (Bits)b);
+  }
+}
+template <class P>
+inline ValuesOf<P> wrapping_multiply(ValuesOf<P> a, ValuesOf<P> b) {
+  using Bits = typename P::Bits;
+  if constexpr (std::is_integral_v<ValuesOf<P>>) {  // 1u: two uint16 would multiply as int
+    return static_cast<ValuesOf<P>>(static_cast<Bits>(1u * Bits(a) * Bits(b)));
+  } else {
+    return (ValuesOf<P>)((Bits)a * (Bits)b);
+  }
+}
+
+struct Sum {
+  template <class P>
+  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+    if constexpr (std::is_floating_point_v<typename P::Element>) {
+      return canonical_nan<P>(a + b);
+    } else {
+      return wrapping_add<P>(a, b);
+    }
+  }
+};
+
+struct Product {
+  template <class P>
+  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+    if constexpr (std::is_floating_point_v<typename P::Element>) {
+      return canonical_nan<P>(a * b);
+    } else {
+      return wrapping_multiply<P>(a, b);
+    }
+  }
+};
+
+// Equal floats differ in bits only as -0 and +0: OR of the bits gives -0, AND gives +0.
+struct Min {
+  template <class P>
+  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+    const ValuesOf<P> least = a < b ? a : b;
+    if constexpr (std::is_floating_point_v<typename P::Element>) {
+      using Bits = typename P::Bits;
+      const auto zero = __builtin_bit_cast(
+          ValuesOf<P>, __builtin_bit_cast(Bits, a) | __builtin_bit_cast(Bits, b));
+      const ValuesOf<P> ordered = a == b ? zero : least;
+      return canonical_nan<P>(a == a ? ordered : a);  // an unordered `least` is b already
+    } else {
+      return least;
+    }
+  }
+};
+
+struct Max {
+  template <class P>
+  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+    const ValuesOf<P> most = a > b ? a : b;
+    if constexpr (std::is_floating_point_v<typename P::Element>) {
+      using Bits = typename P::Bits;
+      const auto zero = __builtin_bit_cast(
+          ValuesOf<P>, __builtin_bit_cast(Bits, a) & __builtin_bit_cast(Bits, b));
+      const ValuesOf<P> ordered = a == b ? zero : most;
+      return canonical_nan<P>(a == a ? ordered : a);
+    } else {
+      return most;
+    }
+  }
+};
+
+struct BitAnd {
+  template <class P>
+  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+    return static_cast<ValuesOf<P>>(a & b);
+  }
+};
+struct BitOr {
+  template <class P>
+  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+    return static_cast<ValuesOf<P>>(a | b);
+  }
+};
+struct BitXor {
+  template <class P>
+  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+    return static_cast<ValuesOf<P>>(a ^ b);
+  }
+};
+
+// A bool is a byte that is zero or not: torch shows bytes of other tensors as bool too. Results
+// are always 0 or 1.
+template <class P>
+inline ValuesOf<P> truth(ValuesOf<P> byte) {
+  const ValuesOf<P> one = P::splat(1);
+  return byte < one ? byte : one;
+}
+template <class BitOperation>
+struct Logical {
+  template <class P>
+  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+    return BitOperation::template apply<P>(truth<P>(a), truth<P>(b));
+  }
+};
+
+}  // namespace
+}  // namespace taco::kernels
