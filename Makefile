@@ -1,0 +1,46 @@
+# The front door. Every target does its own set-up; a second call finds nothing left to do.
+#   make demo    see it work          make test    prove it
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help build demo test bench lint asan tsan fuzz conformance clean
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+
+help: ## Show this list
+	@printf 'taco_torch: a PyTorch backend with its own user-space transport\n\n'
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' \
+	  | column -t -s '|'
+
+build: ## Set up .venv, compile and install the package into it
+	@tools/setup.sh install
+
+demo: ## Train a real model over gloo, shared memory and HARP/UDP; one table, one plot
+	@tools/setup.sh install
+	@$(PYTHON) examples/demo.py
+
+test: ## Run every test (C++ and Python), about ten minutes on two cores
+	@tools/test.sh
+
+bench: ## Run the benchmarks beside their baselines; results under out/
+	@tools/setup.sh install
+	@$(PYTHON) benchmarks/run_all.py
+
+lint: ## Check format, types, layers and lengths
+	@tools/lint.sh
+
+asan: ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@tools/sanitize.sh asan
+
+tsan: ## C++ tests under ThreadSanitizer
+	@tools/sanitize.sh tsan
+
+fuzz: ## Fuzz the packet parser for a minute (FUZZ_SECONDS=60)
+	@tools/sanitize.sh fuzz
+
+conformance: ## torch's own distributed tests over taco, all that gloo passes
+	@tools/setup.sh install
+	@$(PYTHON) tests/conformance/run.py --backend taco
+
+clean: ## Remove everything that was built, the virtual environment too
+	@rm -rf build out .venv .mypy_cache .ruff_cache .pytest_cache

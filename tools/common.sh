@@ -1,0 +1,43 @@
+# Shared by the scripts in this folder: where things are, and how a phase reports itself.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+readonly VENV="$PWD/.venv"
+readonly LOGS="$PWD/build/logs"
+mkdir -p "$LOGS"
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
+# Two trees that compile the same source share one cached object, wherever the clone lies.
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
+JOBS=${JOBS:-$(nproc)}
+
+die() {
+  printf '\n%s\n' "$*" >&2
+  exit 1
+}
+
+# phase NAME COMMAND...: one line of progress; what the command says goes to build/logs/NAME.log.
+phase() {
+  local name=$1 log start=$SECONDS
+  shift
+  log="$LOGS/${name// /-}.log"
+  printf '%-34s' "$name ..."
+  if "$@" >"$log" 2>&1; then
+    printf '%4d s\n' $((SECONDS - start))
+  else
+    printf 'FAILED after %d s; the last lines of %s:\n\n' $((SECONDS - start)) "${log#"$PWD"/}"
+    tail -n 25 "$log"
+    exit 1
+  fi
+}
+
+# stamped NAME FINGERPRINT: true when NAME was last finished with this fingerprint.
+stamped() { [ "$(cat "build/stamps/$1" 2>/dev/null)" = "$2" ]; }
+stamp() {
+  mkdir -p build/stamps
+  printf '%s' "$2" >"build/stamps/$1"
+}
+
+# fingerprint PATH...: changes when any file below them does.
+fingerprint() {
+  find "$@" -type f ! -name '*.pyc' -print0 2>/dev/null | LC_ALL=C sort -z |
+    xargs -0 sha256sum | sha256sum | cut -d' ' -f1
+}

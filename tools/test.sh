@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# test.sh [PYTEST ARGUMENTS]: every test in one run: ctest, then pytest. Whatever happens, also ^C,
+# nothing stays behind; and what should have ended by itself but did not fails the run.
+source "$(dirname "$0")/common.sh"
+tools/setup.sh tests
+export PATH="$VENV/bin:$PATH:/usr/sbin:/sbin"
+
+# Processes of this run are known by this variable in their environment, namespaces by their name.
+TACO_TEST_RUN="t$$x$(date +%s | tail -c 5)"
+TMPDIR=$(mktemp -d)
+export TACO_TEST_RUN TMPDIR
+export TACO_SIM_SEEDS=${TACO_SIM_SEEDS:-10000}
+export PYTHONDONTWRITEBYTECODE=1 CUDA_VISIBLE_DEVICES=""
+ulimit -c 0
+
+# Pids that carry this run's mark, this script and its own children of the moment left out.
+leftovers() {
+  local file pid
+  for file in /proc/[0-9]*/environ; do
+    pid=${file#/proc/}
+    pid=${pid%/environ}
+    [ "$pid" = $$ ] && continue
+    if tr '\0' '\n' 2>/dev/null <"$file" | grep -qx "TACO_TEST_RUN=$TACO_TEST_RUN"; then
+      [ "$(awk '{print $4}' "/proc/$pid/stat" 2>/dev/null)" = "${BASHPID:-0}" ] || echo "$pid"
+    fi
+  done 2>/dev/null
+}
+
+sweep() {
+  local pid namespace
+  for pid in $(leftovers); do kill -KILL "$pid" 2>/dev/null || true; done
+  for namespace in $(ip netns list 2>/dev/null | awk '{print $1}' | grep "$TACO_TEST_RUN" || true); do
+    ip netns delete "$namespace" || true
+  done
+  rm -rf "$TMPDIR"
+}
+
+interrupted() {
+  trap '' INT TERM
+  [ -n "${stage_pid:-}" ] && kill -TERM -- "-$stage_pid" 2>/dev/null && wait "$stage_pid" 2>/dev/null
+  sweep
+  printf '\ninterrupted; everything this run started has been stopped\n'
+  exit 130
+}
+trap interrupted INT TERM HUP
+trap sweep EXIT
+
+# stage COMMAND...: in a session of its own, so that one signal reaches all of it.
+stage() {
+  setsid "$@" &
+  stage_pid=$!
+  local rc=0
+  wait "$stage_pid" || rc=$?
+  stage_pid=
+  return "$rc"
+}
+
+verdict=0
+printf '\n== C++ tests (%s simulator seeds)\n' "$TACO_SIM_SEEDS"
+stage ctest --test-dir build/release -j "$JOBS" --progress --output-on-failure || verdict=1
+printf '\n== Python tests\n'
+stage "$VENV/bin/pytest" tests "$@" || verdict=1
+
+remaining=$(leftovers)
+if [ -n "$remaining" ]; then
+  printf '\nFAILED: processes of this run are still alive:\n'
+  # shellcheck disable=SC2086
+  ps -o pid,ppid,etimes,args -p $(echo $remaining) || true
+  verdict=1
+fi
+[ $verdict -eq 0 ] && printf '\nall tests passed in %d s\n' "$SECONDS" || printf '\nTESTS FAILED\n'
+exit $verdict
