@@ -33,10 +33,7 @@ CLONE_NEWNET = 0x40000000
 TOOLS = ("ip", "tc", "nft", "nsenter", "unshare")
 MASTER_PORT = 29500  # free by construction: the namespace is new
 # Runs a command with the namespace's own /sys, so that interface speeds and statistics are right.
-OWN_SYSFS = (
-    "umount -l /sys 2>/dev/null; mount -t sysfs none /sys 2>/dev/null; "
-    'exec "$@"'
-)
+OWN_SYSFS = 'umount -l /sys 2>/dev/null; mount -t sysfs none /sys 2>/dev/null; exec "$@"'
 
 
 class FabricUnavailable(RuntimeError):

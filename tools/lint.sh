@@ -27,7 +27,8 @@ run_clang_tidy() {
   [ -z "$files" ] && { echo "no C++ source differs from $LINT_BASE"; return; }
   cmake -S . -B "$database" -G Ninja -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DTACO_TESTS=OFF \
     -DPython_EXECUTABLE="$VENV/bin/python"
-  echo "$files" | xargs -r -n 1 -P "$JOBS" clang-tidy --quiet -p "$database" --warnings-as-errors='*'
+  echo "$files" | xargs -r -n 1 -P "$JOBS" \
+    clang-tidy --quiet -p "$database" --warnings-as-errors='*'
 }
 
 phase "clang-format" check_format

@@ -16,8 +16,8 @@ fuzz() {
     corpus=build/corpus/$name
     mkdir -p "$corpus"
     echo "== $name for $seconds s (findings under build/corpus)"
-    "$target" -max_total_time="$seconds" -timeout=10 -artifact_prefix="$corpus-" -print_final_stats=1 \
-      "$corpus" 2>&1 | tail -n 12
+    "$target" -max_total_time="$seconds" -timeout=10 -artifact_prefix="$corpus-" \
+      -print_final_stats=1 "$corpus" 2>&1 | tail -n 12
   done
 }
 

@@ -5,7 +5,8 @@ source "$(dirname "$0")/common.sh"
 tools/setup.sh tests
 export PATH="$VENV/bin:$PATH:/usr/sbin:/sbin"
 
-# Processes of this run are known by this variable in their environment, namespaces by their name.
+# Processes of this run are known by this variable in their environment; namespaces have no
+# names and end with their processes.
 TACO_TEST_RUN="t$$x$(date +%s | tail -c 5)"
 TMPDIR=$(mktemp -d)
 export TACO_TEST_RUN TMPDIR
@@ -27,17 +28,16 @@ leftovers() {
 }
 
 sweep() {
-  local pid namespace
+  local pid
   for pid in $(leftovers); do kill -KILL "$pid" 2>/dev/null || true; done
-  for namespace in $(ip netns list 2>/dev/null | awk '{print $1}' | grep "$TACO_TEST_RUN" || true); do
-    ip netns delete "$namespace" || true
-  done
   rm -rf "$TMPDIR"
 }
 
 interrupted() {
   trap '' INT TERM
-  [ -n "${stage_pid:-}" ] && kill -TERM -- "-$stage_pid" 2>/dev/null && wait "$stage_pid" 2>/dev/null
+  if [ -n "${stage_pid:-}" ] && kill -TERM -- "-$stage_pid" 2>/dev/null; then
+    wait "$stage_pid" 2>/dev/null
+  fi
   sweep
   printf '\ninterrupted; everything this run started has been stopped\n'
   exit 130

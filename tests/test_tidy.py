@@ -1,0 +1,236 @@
+"""The house rules of ARCHITECTURE.md, enforced: who may include whom, lengths, registration."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parents[1]
+MAX_LINE = 100
+MAX_FILE = 600
+MAX_FUNCTION = 70
+
+# Which rooms a file of a room may include from. Arrows point down only.
+MAY_INCLUDE = {
+    "base": {"base"},
+    "kernels": {"kernels", "base"},
+    "harp": {"harp", "kernels", "base"},  # kernels: checksums and sinks, docs/decisions/0001
+    "pg": {"pg", "harp", "kernels", "base"},
+    "zerocache": {"zerocache", "harp", "kernels", "base"},
+}
+# Headers that belong to a few files only: pattern of the header, pattern of those files.
+TORCH_FACING = r"csrc/(bindings|\w+/\w*bind|pg/(backend|work|rendezvous)\w*)\.(cc|h)"
+RESERVED = [
+    (r"(torch|c10|ATen|pybind11)/", TORCH_FACING),
+    (r"rte_", r"csrc/harp/drivers/dpdk\w*\.(cc|h)"),
+    (r"liburing", r"csrc/zerocache/io_queue_uring\.cc"),
+    (r"cuda", r"csrc/kernels/cuda/.*"),
+]
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+# Folders of one machine, spelled so that this file passes its own test.
+MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:h[o]me|r[o]ot|w[o]rk|U[s]ers)/\w")
+
+
+@cache
+def tracked() -> list[str]:
+    """Files of the repository, with those that are new and not ignored."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout: no list of files")
+    return [name for name in listed.stdout.splitlines() if (TOP / name).is_file()]
+
+
+def files(*suffixes: str, under: str = "") -> list[str]:
+    return [name for name in tracked() if name.endswith(suffixes) and name.startswith(under)]
+
+
+def text_of(name: str) -> str:
+    return (TOP / name).read_text(encoding="utf-8", errors="replace")
+
+
+def report(problems: list[str]) -> None:
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def include_problems(name: str, text: str) -> list[str]:
+    """What is wrong with the includes of a file `name` that contains `text`."""
+    room = name.split("/")[1] if name.count("/") >= 2 else None
+    problems = []
+    for quote, header in INCLUDE.findall(text):
+        target = header.split("/")[0]
+        if quote == '"' and room in MAY_INCLUDE and target in MAY_INCLUDE:
+            if target not in MAY_INCLUDE[room]:
+                problems.append(f"{name}: {room} may not know {target} ({header})")
+        if quote == '"' and "/" not in header:
+            problems.append(f'{name}: write "{room}/{header}": includes are relative to csrc')
+        for pattern, owners in RESERVED:
+            if re.match(pattern, header) and not re.fullmatch(owners, name):
+                problems.append(f"{name}: {header} belongs to files like {owners} only")
+    return problems
+
+
+def strip_cpp(text: str) -> str:
+    """C++ without comments, literals and preprocessor lines; line numbers kept."""
+    text = re.sub(
+        r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda m: "\n" * m[0].count("\n"), text, flags=re.M
+    )
+    pattern = re.compile(
+        r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'',
+        re.DOTALL,
+    )
+    return pattern.sub(lambda m: "\n" * m[0].count("\n"), text)
+
+
+def cpp_functions(text: str) -> Iterator[tuple[int, int]]:
+    """(first line, lines) of every function body: a brace that follows a parameter list."""
+    code = strip_cpp(text)
+    stack: list[tuple[bool, int]] = []
+    line, statement_start, since = 1, 1, ""
+    for character in code:
+        if character == "{":
+            inside = any(function for function, _ in stack)
+            head = since.strip()
+            is_function = (
+                not inside
+                and ")" in head
+                and not re.match(r"(namespace|class|struct|enum|union|extern)\b", head)
+                and "="
+                not in re.sub(
+                    r"operator\S+|[<>=!]=|\[=\]|=\s*(default|delete)", "", head.split("(")[0]
+                )
+            )
+            stack.append((is_function, statement_start))
+            since = ""
+        elif character == "}":
+            if stack:
+                function, first = stack.pop()
+                if function:
+                    yield first, line - first + 1
+            since = ""
+        elif character == ";":
+            since = ""
+        else:
+            if not since.strip() and not character.isspace():
+                statement_start = line
+            since += character
+        if character == "\n":
+            line += 1
+
+
+def python_functions(text: str) -> Iterator[tuple[int, int]]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def test_rooms_include_downward_only() -> None:
+    report(
+        [
+            p
+            for name in files(".h", ".cc", under="csrc/")
+            for p in include_problems(name, text_of(name))
+        ]
+    )
+
+
+def test_lines_fit_the_page() -> None:
+    problems = []
+    for name in files(".h", ".cc", ".py", ".pyi", ".sh", ".cmake", "CMakeLists.txt", "Makefile"):
+        for number, line in enumerate(text_of(name).splitlines(), 1):
+            if len(line) > MAX_LINE and "http" not in line:
+                problems.append(f"{name}:{number}: {len(line)} columns")
+    report(problems)
+
+
+def test_a_file_holds_one_idea() -> None:
+    sources = files(".h", ".cc", ".py", ".sh")
+    counts = {name: len(text_of(name).splitlines()) for name in sources}
+    report([f"{name}: {n} lines" for name, n in counts.items() if n > MAX_FILE])
+
+
+def test_a_function_fits_the_screen() -> None:
+    problems = []
+    for name in files(".h", ".cc", ".py"):
+        functions = python_functions if name.endswith(".py") else cpp_functions
+        for first, lines in functions(text_of(name)):
+            if lines > MAX_FUNCTION:
+                problems.append(f"{name}:{first}: a function of {lines} lines")
+    report(problems)
+
+
+def test_every_cpp_test_is_registered() -> None:
+    lists = "\n".join(text_of(name) for name in files("CMakeLists.txt", ".cmake", under="tests/"))
+    problems = [n for n in files("_test.cc", under="tests/") if Path(n).name not in lists]
+    report([f"{name} stands in no CMake list: it never runs" for name in problems])
+
+
+def test_every_core_source_is_built() -> None:
+    names = files("CMakeLists.txt", ".cmake", under="csrc/")
+    lists = "\n".join(text_of(name) for name in names)
+    report(
+        [
+            f"{n} is compiled nowhere"
+            for n in files(".cc", under="csrc/")
+            if Path(n).name not in lists
+        ]
+    )
+
+
+def test_nothing_names_a_folder_of_one_machine() -> None:
+    problems = []
+    for name in tracked():
+        for number, line in enumerate(text_of(name).splitlines(), 1):
+            if MACHINE_PATH.search(line):
+                problems.append(f"{name}:{number}: {line.strip()[:80]}")
+    report(problems)
+
+
+def test_environment_table_is_current() -> None:
+    taco_torch = pytest.importorskip("taco_torch", reason="the package is not installed")
+    from taco_torch import info
+
+    assert taco_torch
+    table = info.environment_markdown()
+    assert text_of("docs/environment.md").strip() == table.strip(), (
+        "run: python -m taco_torch.info --env-markdown > docs/environment.md"
+    )
+
+
+# The rules above are detectors: here each one is seen to fire.
+
+
+def test_a_forbidden_include_is_found() -> None:
+    assert include_problems("csrc/harp/x.cc", '#include "pg/operation.h"\n')
+    assert include_problems("csrc/base/x.h", '#include "harp/stack.h"\n')
+    assert include_problems("csrc/harp/session.cc", "#include <torch/types.h>\n")
+    assert include_problems("csrc/pg/executor.cc", "#include <c10/util/Exception.h>\n")
+    assert include_problems("csrc/harp/nic.cc", "#include <rte_ethdev.h>\n")
+    assert include_problems("csrc/harp/nic.cc", '#include "nic.h"\n')
+
+
+def test_a_permitted_include_is_let_through() -> None:
+    assert not include_problems("csrc/pg/backend.cc", "#include <torch/types.h>\n")
+    assert not include_problems("csrc/pg/backend_bind.cc", "#include <pybind11/pybind11.h>\n")
+    assert not include_problems("csrc/harp/crc.cc", '#include "kernels/kernels.h"\n')
+
+
+def test_a_long_function_is_measured() -> None:
+    body = "  x();\n" * 80
+    method = "class B {\n  int g() { return 1; }\n};\n"
+    text = f"namespace a {{\nint f(int x) {{\n{body}}}\n{method}}}\n"
+    assert list(cpp_functions(text)) == [(2, 82), (85, 1)]
+    assert list(cpp_functions('void f() {\n  puts("}{");  // {\n  for (;;) {\n  }\n}\n')) == [
+        (1, 5)
+    ]
+
+
+def test_a_machine_path_is_found() -> None:
+    assert MACHINE_PATH.search("cd /" + "home/me/project")
+    assert not MACHINE_PATH.search("import os.path; a/home/b")
