@@ -101,6 +101,8 @@ class LinkEvents {
 
   virtual void on_lost(const Status& why) = 0;  // fails every open request with this peer
   virtual void on_left() = 0;                   // the peer said goodbye
+  // Is a request open with this peer, so that its silence matters?
+  virtual bool expecting() const { return false; }
 };
 
 }  // namespace taco::harp

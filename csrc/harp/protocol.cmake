@@ -1,1 +1,1 @@
-target_sources(taco_harp PRIVATE)
+target_sources(taco_harp PRIVATE completion_queue.cc)

@@ -1,0 +1,81 @@
+// Flow control between engines: a receiver hands out credit so that what all senders together have
+// in flight to it never exceeds half of its real socket buffer.
+//
+// Credit is counted in packets and expressed as a packet number: "you may send up to packet number
+// L". A packet takes its number whether it arrives or is lost, so credit cannot leak: what is
+// outstanding is L minus the largest number received. Every packet is charged the most it can cost
+// the kernel. A limit may also be lowered; the old one counts as outstanding until the peer has
+// acknowledged the new one.
+//
+// Every session has a small standing allowance; the rest is divided among sessions with open
+// wanted receives. One CreditPool an engine, one CreditAccount a session; owner thread only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace taco::harp {
+
+class CreditAccount;
+
+class CreditPool {
+ public:
+  // `packets` that may be in flight to this engine at once.
+  explicit CreditPool(std::uint64_t packets) : capacity_(packets) {}
+  static std::uint64_t packets_for(std::size_t receive_buffer, std::size_t max_datagram,
+                                   std::size_t packet_overhead);
+
+  std::uint64_t capacity() const { return capacity_; }
+  std::uint64_t outstanding() const { return outstanding_; }
+  std::uint64_t free() const { return outstanding_ < capacity_ ? capacity_ - outstanding_ : 0; }
+  std::uint64_t share() const;  // of one active session
+  bool starving() const { return waiting_ > 0; }
+
+ private:
+  friend class CreditAccount;
+  std::uint64_t capacity_;
+  std::uint64_t outstanding_ = 0;
+  std::uint64_t accounts_ = 0, active_ = 0, waiting_ = 0;
+};
+
+// The receiver's side of one session (of one path, once there are several).
+class CreditAccount {
+ public:
+  explicit CreditAccount(CreditPool& pool);
+  ~CreditAccount();
+  CreditAccount(const CreditAccount&) = delete;
+  CreditAccount& operator=(const CreditAccount&) = delete;
+
+  // Open wanted receives exist: ask for a full share.
+  void set_active(bool active);
+  // The largest packet number received so far.
+  void on_received(std::uint64_t largest);
+  // Recomputes the limit. True when it changed enough that the peer should be told.
+  bool refresh();
+  // What to tell the peer now. `epoch` moves with every change of the limit.
+  std::uint64_t limit() const { return limit_; }
+  std::uint32_t epoch() const { return epoch_; }
+  // The peer has acknowledged a packet that carried this epoch.
+  void on_confirmed(std::uint32_t epoch);
+  // The limit was lowered and the peer has not confirmed it: the frame must be acknowledged.
+  bool lowering() const { return lowering_; }
+
+  static constexpr std::uint64_t kInitial = 8;  // packets, before anything was granted
+
+ private:
+  std::uint64_t target() const;
+  std::uint64_t outstanding() const;
+  void settle();  // brings the pool's sum up to date
+  void set_waiting(bool waiting);
+
+  CreditPool& pool_;
+  std::uint64_t limit_ = kInitial;      // what we tell
+  std::uint64_t committed_ = kInitial;  // what the peer may still believe
+  std::uint64_t largest_ = 0;           // received
+  std::uint64_t counted_ = 0;           // our part of pool_.outstanding_
+  std::uint32_t epoch_ = 0;
+  std::uint32_t lowered_at_ = 0;  // epoch of the lowering under way
+  bool active_ = false, waiting_ = false, lowering_ = false;
+};
+
+}  // namespace taco::harp

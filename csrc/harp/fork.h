@@ -1,0 +1,22 @@
+// What a forked child must not inherit. A DataLoader worker that kept an engine's socket open would
+// keep a dead rank's address alive and hide its death, so the child closes every descriptor
+// registered here before it runs anything else, and finds the Stack disabled.
+//
+// Any thread. The registry is a lock-free table, since the child's handler may take no lock.
+#pragma once
+
+#include <cstdint>
+
+namespace taco::harp {
+
+// Installs the handler on first use. Every descriptor of an engine is registered when it is made.
+void close_on_fork(int fd);
+// Closes a descriptor and takes it out of the registry, in that order of visibility that a fork
+// meanwhile is harmless.
+void close_now(int fd);
+
+// Grows by one in every forked child of a process that has registered anything: an object that
+// remembers the value it was born with knows whether it has become a copy in a child.
+std::uint32_t fork_generation();
+
+}  // namespace taco::harp

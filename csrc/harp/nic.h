@@ -1,0 +1,99 @@
+// What the protocol needs from a packet driver, and nothing more: bursts of packets out, bursts in,
+// the return of sent buffers, capabilities, and something to sleep on. Drivers: udp (kernel
+// sockets), sim (virtual time), later dpdk.
+//
+// Owner thread only. The protocol above holds no packet that a Nic has refused: it builds one
+// (super-)packet, offers it, and commits to it only when it was taken.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "base/clock.h"
+
+namespace taco::harp {
+
+// Where a packet goes or came from: a sockaddr_in or sockaddr_in6, opaque to the protocol.
+struct Endpoint {
+  alignas(4) std::array<std::byte, 28> bytes{};
+  std::uint32_t size = 0;
+  bool operator==(const Endpoint& other) const {
+    return size == other.size && std::memcmp(bytes.data(), other.bytes.data(), size) == 0;
+  }
+};
+
+struct IoSlice {
+  const void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+// Counts the packets of one send that an asynchronous driver still refers to. Its owner must not
+// give the payload back before `count` is 0.
+struct TxReference {
+  std::uint32_t count = 0;
+};
+
+// One datagram, or a run of equal-size datagrams to one destination that goes out as one GSO
+// super-packet. The slices alternate header, payload, header, payload, ... when `alternating`;
+// otherwise they are one datagram's pieces in order. Headers (and every slice of a packet whose
+// `reference` is null) are copied, or handed to the kernel, before send_st returns. Payload slices
+// of a packet with a reference may be read until the driver has dropped its count.
+struct TxPacket {
+  const Endpoint* destination = nullptr;
+  std::uint32_t local_path = 0;  // which of the Nic's local addresses sends
+  std::span<const IoSlice> slices;
+  std::size_t bytes = 0;          // of all slices
+  std::size_t segment_bytes = 0;  // 0: one datagram; else each is this long, the last may be less
+  bool alternating = false;
+  TxReference* reference = nullptr;
+};
+
+// A datagram, or a GRO super-packet: datagrams of `segment_bytes` each, the last may be less.
+// `data` is valid, and may be written, until the next receive_st.
+struct RxPacket {
+  std::span<std::byte> data;
+  std::size_t segment_bytes = 0;  // 0: one datagram
+  const Endpoint* source = nullptr;
+  std::uint32_t local_path = 0;
+};
+
+struct NicCapabilities {
+  std::size_t max_datagram = 1472;      // without IP fragmentation, UDP payload
+  std::size_t gso_segments = 1;         // datagrams in one super-packet; 1: no GSO
+  std::size_t gso_bytes = 65'000;       // of a super-packet
+  bool checksum_offload = false;        // the NIC verifies UDP checksums (ours are checked anyway)
+  bool asynchronous_return = false;     // payload is referred to after send_st (TxReference counts)
+  std::size_t receive_buffer = 212992;  // bytes of the real receive buffer, as the kernel counts
+  std::size_t packet_overhead = 832;    // bytes the kernel charges a datagram beyond its payload
+};
+
+class Nic {
+ public:
+  virtual ~Nic() = default;
+
+  virtual const NicCapabilities& capabilities() const = 0;
+
+  // Takes packets from the front; fewer than given means full (or, for that destination,
+  // refused): try again after a later poll. Nothing of a packet that was not taken is kept.
+  virtual std::size_t send_st(std::span<const TxPacket> packets) = 0;
+  // Gives back what the hardware has finished with (drops TxReference counts). No-op when sends
+  // return at once.
+  virtual void reap_st() {}
+  // Returns with reference.count == 0, whatever it takes: a withdrawn send's memory is going away.
+  virtual void recall_st(TxReference& reference) { reference.count = 0; }
+
+  // Fills from the front, returns how many. The views last until the next call.
+  virtual std::size_t receive_st(std::span<RxPacket> packets) = 0;
+
+  // What to sleep on: a descriptor (-1: none) that becomes readable, and for drivers with their own
+  // idea of time (sim) the moment of the next arrival.
+  virtual int wait_fd() const { return -1; }
+  virtual Time wake_time() const { return kNever; }
+  // Datagrams that found the receive buffer full, since the start.
+  virtual std::uint64_t overflows() const { return 0; }
+};
+
+}  // namespace taco::harp

@@ -1,0 +1,57 @@
+// The engine's ownership token: who may touch its sessions, timers and sockets now. It is free,
+// with the engine's own thread, or with a caller that drives the engine inline while it waits.
+// Functions that need it end in _st and assert held_by_me().
+//
+// The token only excludes. Who wakes whom when it changes hands is Duty's part (duty.h).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace taco::harp {
+
+class Token {
+ public:
+  enum class Holder : std::uint8_t { kNobody, kEngineThread, kCaller };
+
+  // Any thread. Never blocks. Not recursive: a holder that asks again is refused.
+  bool try_acquire(Holder holder) {
+    std::uintptr_t expected = 0;
+    // The plain load keeps a crowd of refused callers from bouncing the line.
+    if (word_.load(std::memory_order_seq_cst) != 0) return false;
+    if (!word_.compare_exchange_strong(expected, this_thread() | bit_of(holder),
+                                       std::memory_order_seq_cst)) {
+      return false;
+    }
+    tenure_.store(tenure_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    return true;
+  }
+
+  // The holder. Sequentially consistent, since what follows is always "is there somebody to wake?"
+  void release() { word_.store(0, std::memory_order_seq_cst); }
+
+  bool held_by_me() const {
+    return (word_.load(std::memory_order_relaxed) & ~std::uintptr_t{1}) == this_thread();
+  }
+  bool is_free() const { return word_.load(std::memory_order_seq_cst) == 0; }
+  Holder holder() const {
+    const std::uintptr_t word = word_.load(std::memory_order_seq_cst);
+    if (word == 0) return Holder::kNobody;
+    return (word & 1) != 0 ? Holder::kCaller : Holder::kEngineThread;
+  }
+  // Grows with every acquisition: tells the same long tenure from many short ones.
+  std::uint64_t tenure() const { return tenure_.load(std::memory_order_relaxed); }
+
+ private:
+  static std::uintptr_t bit_of(Holder holder) { return holder == Holder::kCaller ? 1 : 0; }
+  // An address that no two live threads share; aligned, so the lowest bit is free.
+  static std::uintptr_t this_thread() {
+    alignas(8) static thread_local char identity;
+    return reinterpret_cast<std::uintptr_t>(&identity);
+  }
+
+  std::atomic<std::uintptr_t> word_{0};
+  std::atomic<std::uint64_t> tenure_{0};
+};
+
+}  // namespace taco::harp
