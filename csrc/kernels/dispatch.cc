@@ -1,5 +1,11 @@
 // Chooses the variant once, by what the processor can do and what TACO_ISA allows, and forwards
 // the public entries to it.
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -23,12 +29,46 @@ struct Host {
   HostList<Checksum> checksums;
 };
 
+#if defined(__x86_64__)
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+bool has_sse42_checksum() {
+  return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+}
+
+Host detect() {
+  __builtin_cpu_init();  // may run before constructors
+  Host host;
+  host.variants.add(kPortableVariant);
+  if (has_avx2()) host.variants.add(kAvx2Variant);
+  if (has_avx512()) host.variants.add(kAvx512Variant);
+  host.checksums.add(kPortableChecksum);
+  if (has_sse42_checksum()) host.checksums.add(kSse42Checksum);
+  if (has_sse42_checksum() && has_avx512() && __builtin_cpu_supports("vpclmulqdq")) {
+    host.checksums.add(kAvx512Checksum);
+  }
+  return host;
+}
+#elif defined(__aarch64__)
+Host detect() {
+  Host host;
+  host.variants.add(kPortableVariant);
+  host.variants.add(kNeonVariant);
+  host.checksums.add(kPortableChecksum);
+  if ((getauxval(AT_HWCAP) & HWCAP_CRC32) != 0) host.checksums.add(kArmChecksum);
+  return host;
+}
+#else
 Host detect() {
   Host host;
   host.variants.add(kPortableVariant);
   host.checksums.add(kPortableChecksum);
   return host;
 }
+#endif
 
 const Host& host() {
   static const Host detected = detect();
@@ -50,13 +90,14 @@ Choice choose() {
   if (!env.ok() || env.value().isa == "auto") return choice;
   const std::string wanted = env.value().isa;
   std::string available;
-  for (const Variant* variant : variants) {
-    if (wanted == variant->name) {
-      choice.variant = variant;
-      if (wanted == "portable") choice.checksum = &kPortableChecksum;
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    if (wanted == variants[i]->name) {
+      // Both lists go from least to best; the checksum is held to the same rung.
+      choice.variant = variants[i];
+      choice.checksum = checksums[std::min(i, checksums.size() - 1)];
       return choice;
     }
-    available += (available.empty() ? "" : ", ") + std::string(variant->name);
+    available += (available.empty() ? "" : ", ") + std::string(variants[i]->name);
   }
   choice.status = Status(Code::kInvalidArgument, "environment variable TACO_ISA is \"" + wanted +
                                                      "\", but this host has only " + available);
@@ -109,6 +150,9 @@ std::uint32_t crc32c(std::uint32_t crc, const void* data, std::size_t bytes) {
   return chosen().checksum->crc32c(crc, data, bytes);
 }
 Status isa_status() { return chosen().status; }
+std::uint32_t crc32c_copy(std::uint32_t crc, void* to, const void* from, std::size_t bytes) {
+  return chosen().checksum->crc32c_copy(crc, to, from, bytes);
+}
 const char* isa_name() { return chosen().variant->name; }
 
 }  // namespace taco::kernels

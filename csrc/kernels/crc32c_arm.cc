@@ -1,0 +1,30 @@
+// CRC32C by the instruction of 64-bit Arm with the CRC extension.
+#include <arm_acle.h>
+
+#include "kernels/variant.h"
+
+namespace taco::kernels {
+namespace {
+
+std::uint32_t crc32c_arm(std::uint32_t crc, const void* data, std::size_t bytes) {
+  const auto* at = static_cast<const unsigned char*>(data);
+  crc = ~crc;
+  for (; bytes >= 8; bytes -= 8, at += 8) {
+    std::uint64_t word;
+    __builtin_memcpy(&word, at, sizeof(word));
+    crc = __crc32cd(crc, word);
+  }
+  for (; bytes > 0; --bytes, ++at) crc = __crc32cb(crc, *at);
+  return ~crc;
+}
+
+std::uint32_t crc32c_copy_arm(std::uint32_t crc, void* to, const void* from, std::size_t bytes) {
+  __builtin_memcpy(to, from, bytes);
+  return crc32c_arm(crc, from, bytes);
+}
+
+}  // namespace
+
+constinit const Checksum kArmChecksum{"arm", crc32c_arm, crc32c_copy_arm};
+
+}  // namespace taco::kernels

@@ -1,0 +1,163 @@
+// The loops of an instruction set, over the compiler's vector extension. `Isa` says how wide
+// (kBytes) and how to convert a vector of float16 (F16) and bfloat16 (Bf16):
+//   Isa::F16::decode(halves) -> floats, encode(floats) -> halves
+// with kBytes of floats and half as many bytes of halves.
+//
+// What is left after the last whole vector goes through a padded copy of one vector, so every
+// element takes the same path whatever the length.
+//
+// Included by files that are compiled for different instruction sets: everything is internal.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/elementwise.h"
+
+namespace taco::kernels {
+namespace {
+
+using Byte = unsigned char;
+
+template <class V>
+inline V load_vector(const Byte* from) {
+  V value;
+  __builtin_memcpy(&value, from, sizeof(V));
+  return value;
+}
+template <class V>
+inline void store_vector(Byte* to, V value) {
+  __builtin_memcpy(to, &value, sizeof(V));
+}
+template <class V>
+inline V load_part(const Byte* from, std::size_t bytes) {
+  V value{};
+  __builtin_memcpy(&value, from, bytes);
+  return value;
+}
+template <class V>
+inline void store_part(Byte* to, V value, std::size_t bytes) {
+  __builtin_memcpy(to, &value, bytes);
+}
+
+template <int kBytes>
+using FloatsOf = typename Vector<float, kBytes>::Values;
+template <int kBytes>
+using HalvesOf = typename Vector<std::uint16_t, kBytes / 2>::Values;
+
+// bfloat16 is the upper half of a float: shifts and one addition on any instruction set.
+template <int kBytes>
+struct VectorBf16 {
+  using Floats = FloatsOf<kBytes>;
+  using Halves = HalvesOf<kBytes>;
+  using Words = typename Vector<std::uint32_t, kBytes>::Values;
+
+  static Floats decode(Halves halves) {
+    return (Floats)(__builtin_convertvector(halves, Words) << 16);
+  }
+  static Halves encode(Floats floats) {
+    const Words bits = (Words)floats;
+    const Words rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+    const Words quiet = Vector<std::uint32_t, kBytes>::splat(0x7FC0);
+    return __builtin_convertvector(floats == floats ? rounded : quiet, Halves);
+  }
+};
+
+template <class Format, int kBytes>
+struct VectorHalves {
+  using Floats = FloatsOf<kBytes>;
+  using Halves = HalvesOf<kBytes>;
+  static Floats decode(Halves halves) { return Format::decode(halves); }
+  static Halves encode(Floats floats) { return Format::encode(floats); }
+
+  static void to_floats(void* out, const void* in, std::size_t count) {
+    auto* to = static_cast<Byte*>(out);
+    const auto* from = static_cast<const Byte*>(in);
+    constexpr std::size_t kLanes = sizeof(Floats) / 4;
+    for (; count >= kLanes; count -= kLanes, from += sizeof(Halves), to += sizeof(Floats)) {
+      store_vector(to, decode(load_vector<Halves>(from)));
+    }
+    if (count > 0) store_part(to, decode(load_part<Halves>(from, 2 * count)), 4 * count);
+  }
+  static void from_floats(void* out, const void* in, std::size_t count) {
+    auto* to = static_cast<Byte*>(out);
+    const auto* from = static_cast<const Byte*>(in);
+    constexpr std::size_t kLanes = sizeof(Floats) / 4;
+    for (; count >= kLanes; count -= kLanes, from += sizeof(Floats), to += sizeof(Halves)) {
+      store_vector(to, encode(load_vector<Floats>(from)));
+    }
+    if (count > 0) store_part(to, encode(load_part<Floats>(from, 4 * count)), 2 * count);
+  }
+};
+
+template <class Isa>
+struct VectorLoops {
+  static constexpr int kBytes = Isa::kBytes;
+  using F16 = VectorHalves<typename Isa::F16, kBytes>;
+  using Bf16 = VectorHalves<VectorBf16<kBytes>, kBytes>;
+
+  // out = function(a, b), a vector at a time.
+  template <class V, class Function>
+  static void map(void* out, const void* a, const void* b, std::size_t bytes, Function function) {
+    const FpMode mode;
+    auto* to = static_cast<Byte*>(out);
+    const auto* left = static_cast<const Byte*>(a);
+    const auto* right = static_cast<const Byte*>(b);
+    std::size_t at = 0;
+    // Both vectors are read before either is written: `out` may be an input.
+    for (; at + 2 * sizeof(V) <= bytes; at += 2 * sizeof(V)) {
+      const V first = function(load_vector<V>(left + at), load_vector<V>(right + at));
+      const V second =
+          function(load_vector<V>(left + at + sizeof(V)), load_vector<V>(right + at + sizeof(V)));
+      store_vector(to + at, first);
+      store_vector(to + at + sizeof(V), second);
+    }
+    for (; at + sizeof(V) <= bytes; at += sizeof(V)) {
+      store_vector(to + at, function(load_vector<V>(left + at), load_vector<V>(right + at)));
+    }
+    if (const std::size_t rest = bytes - at; rest > 0) {
+      const V result = function(load_part<V>(left + at, rest), load_part<V>(right + at, rest));
+      store_part(to + at, result, rest);
+    }
+  }
+
+  template <class Operation, class T>
+  static void reduce(void* out, const void* a, const void* b, std::size_t count) {
+    using P = Vector<T, kBytes>;
+    using V = typename P::Values;
+    map<V>(out, a, b, count * sizeof(T),
+           [](V left, V right) { return Operation::template apply<P>(left, right); });
+  }
+
+  template <class Operation, class Halves>
+  static void reduce_halves(void* out, const void* a, const void* b, std::size_t count) {
+    using P = Vector<float, kBytes>;
+    using V = typename Halves::Halves;
+    map<V>(out, a, b, count * 2, [](V left, V right) {
+      return Halves::encode(
+          Operation::template apply<P>(Halves::decode(left), Halves::decode(right)));
+    });
+  }
+
+  template <class Halves>
+  static void accumulate(float* acc, const std::uint16_t* in, std::size_t count) {
+    using P = Vector<float, kBytes>;
+    using Floats = typename P::Values;
+    using Packed = typename Halves::Halves;
+    const FpMode mode;
+    auto* to = reinterpret_cast<Byte*>(acc);
+    const auto* from = reinterpret_cast<const Byte*>(in);
+    constexpr std::size_t kLanes = sizeof(Floats) / 4;
+    for (; count >= kLanes; count -= kLanes, from += sizeof(Packed), to += sizeof(Floats)) {
+      const Floats addend = Halves::decode(load_vector<Packed>(from));
+      store_vector(to, Sum::apply<P>(load_vector<Floats>(to), addend));
+    }
+    if (count > 0) {
+      const Floats addend = Halves::decode(load_part<Packed>(from, 2 * count));
+      store_part(to, Sum::apply<P>(load_part<Floats>(to, 4 * count), addend), 4 * count);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace taco::kernels
