@@ -58,6 +58,9 @@ struct OperationSpec {
   std::vector<Piece> outputs;
   Duration timeout = 0;  // 0: the group's
   bool caller_will_wait = false;
+  // all_to_all: the caller knows that all blocks of all ranks are equal (no split lists were
+  // given), which all ranks must then say alike. Opens the algorithms that need to know it.
+  bool equal_splits = false;
 };
 
 // A started operation. Shared by the caller's Work and the engine.
