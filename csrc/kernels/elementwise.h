@@ -1,4 +1,4 @@
-// Scaling, division and complex products: plain loops over unaligned elements that the compiler
+// Scaling and division: plain loops over unaligned elements that the compiler
 // vectorizes for whatever instruction set the including file is compiled for.
 //
 // Included by files that are compiled for different instruction sets: everything is internal.
@@ -30,21 +30,6 @@ inline T load(const void* base, std::size_t index) {
 template <class T>
 inline void store(void* base, std::size_t index, T value) {
   __builtin_memcpy(static_cast<unsigned char*>(base) + index * sizeof(T), &value, sizeof(T));
-}
-
-template <class T>
-void multiply_complex(void* out, const void* a, const void* b, std::size_t count) {
-  const FpMode mode;
-  using P = Scalar<T>;
-  TACO_INDEPENDENT
-  for (std::size_t i = 0; i < count; ++i) {
-    const T a_real = load<T>(a, 2 * i);
-    const T a_imag = load<T>(a, 2 * i + 1);
-    const T b_real = load<T>(b, 2 * i);
-    const T b_imag = load<T>(b, 2 * i + 1);
-    store<T>(out, 2 * i, canonical_nan<P>(a_real * b_real - a_imag * b_imag));
-    store<T>(out, 2 * i + 1, canonical_nan<P>(a_real * b_imag + a_imag * b_real));
-  }
 }
 
 template <class T>

@@ -46,6 +46,21 @@ struct PortableLoops {
     }
   }
 
+  template <class T>
+  static void multiply_complex(void* out, const void* a, const void* b, std::size_t count) {
+    const FpMode mode;
+    using P = Scalar<T>;
+    TACO_INDEPENDENT
+    for (std::size_t i = 0; i < count; ++i) {
+      const T a_real = load<T>(a, 2 * i);
+      const T a_imag = load<T>(a, 2 * i + 1);
+      const T b_real = load<T>(b, 2 * i);
+      const T b_imag = load<T>(b, 2 * i + 1);
+      store<T>(out, 2 * i, canonical_nan<P>(a_real * b_real - a_imag * b_imag));
+      store<T>(out, 2 * i + 1, canonical_nan<P>(a_real * b_imag + a_imag * b_real));
+    }
+  }
+
   template <class Halves>
   static void accumulate(float* acc, const std::uint16_t* in, std::size_t count) {
     const FpMode mode;

@@ -1,6 +1,7 @@
 // Fills a Variant from `Loops`, the loops of one instruction set:
 //   Loops::reduce<Operation, T>(out, a, b, count)              T an arithmetic type
 //   Loops::reduce_halves<Operation, Halves>(out, a, b, count)  Halves: Loops::F16 or Loops::Bf16
+//   Loops::multiply_complex<T>(out, a, b, count)             T the type of one part
 //   Loops::accumulate<Halves>(acc, in, count)
 // Halves::to_floats(float*, const void*, count) and from_floats(void*, const float*, count).
 //
@@ -74,7 +75,7 @@ struct Table {
   template <class T>
   constexpr void set_complex(Dtype dtype) {
     set_additions(dtype, reduce_complex<Loops, Sum, T>);
-    reduce(ReduceOp::kProduct, dtype) = multiply_complex<T>;
+    reduce(ReduceOp::kProduct, dtype) = Loops::template multiply_complex<T>;
     set_scaling(dtype, scale_complex<T>, divide_complex<T>);
   }
   constexpr void set_bool() {  // as torch: + is "or", * is "and"
