@@ -1,0 +1,244 @@
+// How near the arithmetic comes to the memory's own speed. Every row stands beside the physical
+// limit of the same run: the STREAM triad (a = b + s c, non-fused, the same sizes, the same
+// threads) for arrays beyond the caches, and the calls' own cost for single packets.
+//
+//   kernels_bench [--megabytes N] [--threads N] [--repeat N] [--json]
+//
+// Bytes are counted as the program asks for them: two reads and one write of each element.
+#include <algorithm>
+#include <barrier>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "kernels/variant.h"
+
+namespace {
+
+using namespace taco;           // a program, not a library
+using namespace taco::kernels;  // NOLINT(google-build-using-namespace)
+
+struct Options {
+  std::size_t megabytes = 0;  // 0: chosen from the last cache's size
+  int threads = 2;
+  int repeat = 7;
+  bool json = false;
+};
+
+struct Line {
+  std::string what, dtype, variant;
+  int threads;
+  double gigabytes_per_s, limit;
+};
+
+class Report {
+ public:
+  explicit Report(bool json) : json_(json) {}
+  void add(const Line& line) {
+    if (json_) {
+      std::printf(
+          "%s{\"what\": \"%s\", \"dtype\": \"%s\", \"isa\": \"%s\", \"threads\": %d, "
+          "\"gb_per_s\": %.2f, \"limit_gb_per_s\": %.2f, \"ratio\": %.3f}",
+          first_ ? "[\n" : ",\n", line.what.c_str(), line.dtype.c_str(), line.variant.c_str(),
+          line.threads, line.gigabytes_per_s, line.limit, line.gigabytes_per_s / line.limit);
+    } else {
+      if (first_)
+        std::puts("what             dtype       isa       threads     GB/s    limit  ratio");
+      std::printf("%-16s %-11s %-9s %7d %8.2f %8.2f  %5.2f\n", line.what.c_str(),
+                  line.dtype.c_str(), line.variant.c_str(), line.threads, line.gigabytes_per_s,
+                  line.limit, line.gigabytes_per_s / line.limit);
+    }
+    std::fflush(stdout);
+    first_ = false;
+  }
+  ~Report() {
+    if (json_) std::puts(first_ ? "[]" : "\n]");
+  }
+
+ private:
+  bool json_;
+  bool first_ = true;
+};
+
+// Seconds of the fastest of `repeat` rounds in which every thread does its part once.
+double fastest(int threads, int repeat, const std::function<void(int)>& part) {
+  Time started = 0;
+  double best = 1e30;
+  bool starting = true;
+  std::barrier line_up(threads, [&]() noexcept {
+    const Time now = monotonic_now();
+    if (!starting) best = std::min(best, static_cast<double>(now - started) * 1e-9);
+    starting = !starting;
+    started = now;
+  });
+  const auto work = [&](int index) {
+    for (int round = 0; round < repeat; ++round) {
+      line_up.arrive_and_wait();
+      part(index);
+      line_up.arrive_and_wait();
+    }
+  };
+  std::vector<std::thread> others;
+  for (int i = 1; i < threads; ++i) others.emplace_back(work, i);
+  work(0);
+  for (std::thread& other : others) other.join();
+  return best;
+}
+
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<unsigned char, Free>;
+Memory allocate(std::size_t bytes, unsigned char value) {
+  Memory memory(static_cast<unsigned char*>(std::aligned_alloc(4096, bytes)));
+  if (!memory) {
+    std::fprintf(stderr, "cannot allocate %zu bytes\n", bytes);
+    std::exit(1);
+  }
+  std::memset(memory.get(), value, bytes);
+  return memory;
+}
+
+void triad(float* a, const float* b, const float* c, std::size_t count) {
+#if defined(__clang__)
+#pragma clang loop vectorize(assume_safety)
+#else
+#pragma GCC ivdep
+#endif
+  for (std::size_t i = 0; i < count; ++i) a[i] = b[i] + 3.0f * c[i];
+}
+
+// Arrays far beyond the caches, reduced in place as a collective does.
+void bench_memory(const Options& options, int threads, std::size_t bytes, Report& report) {
+  const std::size_t share = bytes / static_cast<std::size_t>(threads) / 4096 * 4096;
+  const Memory a = allocate(bytes, 0);
+  const Memory b = allocate(bytes, 0);
+  const Memory c = allocate(bytes, 0);
+  const auto rate = [&](const std::function<void(std::size_t)>& at) {
+    const double seconds = fastest(
+        threads, options.repeat, [&](int thread) { at(static_cast<std::size_t>(thread) * share); });
+    return 3e-9 * static_cast<double>(share) * threads / seconds;
+  };
+  const double limit = rate([&](std::size_t start) {
+    triad(reinterpret_cast<float*>(a.get() + start), reinterpret_cast<float*>(b.get() + start),
+          reinterpret_cast<float*>(c.get() + start), share / 4);
+  });
+  const double in_place_limit = rate([&](std::size_t start) {
+    triad(reinterpret_cast<float*>(a.get() + start), reinterpret_cast<float*>(a.get() + start),
+          reinterpret_cast<float*>(c.get() + start), share / 4);
+  });
+  report.add({"triad", "float32", "compiler", threads, limit, limit});
+  report.add({"triad in place", "float32", "compiler", threads, in_place_limit, limit});
+  for (const Variant* variant : host_variants()) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMax}) {
+      for (int d = 0; d < kDtypes; ++d) {
+        const auto function = variant->reduce[static_cast<int>(op)][d];
+        if (function == nullptr) continue;
+        const auto dtype = static_cast<Dtype>(d);
+        const double reached = rate([&](std::size_t start) {
+          function(a.get() + start, a.get() + start, b.get() + start, share / size_of(dtype));
+        });
+        report.add({std::string(name_of(op)) + " in place", name_of(dtype), variant->name, threads,
+                    reached, in_place_limit});
+        if (op != ReduceOp::kSum) continue;
+        const double apart = rate([&](std::size_t start) {
+          function(c.get() + start, a.get() + start, b.get() + start, share / size_of(dtype));
+        });
+        report.add({"SUM apart", name_of(dtype), variant->name, threads, apart, limit});
+      }
+    }
+  }
+}
+
+// Nanoseconds a call, over many calls on the same packet.
+double nanoseconds_a_call(const std::function<void()>& call) {
+  constexpr int kCalls = 20'000;
+  double best = 1e30;
+  for (int round = 0; round < 9; ++round) {
+    const Time start = monotonic_now();
+    for (int i = 0; i < kCalls; ++i) call();
+    best = std::min(best, static_cast<double>(monotonic_now() - start) / kCalls);
+  }
+  return best;
+}
+
+// One packet's payload, in the first cache: the unit in which a receiver works. The limit is
+// memcpy of the same payload.
+void bench_packets(Report& report) {
+  constexpr std::size_t kPayload = 1440;
+  constexpr std::size_t kChecked = 1472;
+  const Memory a = allocate(8192, 0);
+  const Memory b = allocate(8192, 0);
+  volatile std::uint32_t sink = 0;
+  const double copied = nanoseconds_a_call([&] {
+    std::memcpy(a.get(), b.get(), kPayload);
+    asm volatile("" : : : "memory");
+  });
+  report.add({"memcpy 1440 B", "-", "libc", 1, 2 * kPayload / copied, 2 * kPayload / copied});
+  for (const Variant* variant : host_variants()) {
+    for (int d = 0; d < kDtypes; ++d) {
+      const auto function = variant->reduce[0][d];
+      const std::size_t count = kPayload / size_of(static_cast<Dtype>(d));
+      const double took =
+          nanoseconds_a_call([&] { function(a.get(), a.get(), b.get() + 7, count); });
+      report.add({"SUM 1440 B", name_of(static_cast<Dtype>(d)), variant->name, 1,
+                  3 * kPayload / took, 2 * kPayload / copied});
+    }
+  }
+  for (const Checksum* checksum : host_checksums()) {
+    const double took =
+        nanoseconds_a_call([&] { sink = checksum->crc32c(sink, b.get(), kChecked); });
+    const double fused =
+        nanoseconds_a_call([&] { sink = checksum->crc32c_copy(sink, a.get(), b.get(), kPayload); });
+    const double separate = nanoseconds_a_call([&] {
+      std::memcpy(a.get(), b.get(), kPayload);
+      sink = checksum->crc32c(sink, b.get(), kPayload);
+    });
+    report.add({"crc32c 1472 B", "-", checksum->name, 1, kChecked / took, 2 * kPayload / copied});
+    report.add({"crc+copy fused", "-", checksum->name, 1, kPayload / fused, kPayload / copied});
+    report.add({"crc+copy apart", "-", checksum->name, 1, kPayload / separate, kPayload / copied});
+  }
+}
+
+Options parse(int count, char** arguments) {
+  Options options;
+  for (int i = 1; i < count; ++i) {
+    const std::string name = arguments[i];
+    const auto number = [&] { return i + 1 < count ? std::atoi(arguments[++i]) : 0; };
+    if (name == "--json") {
+      options.json = true;
+    } else if (name == "--megabytes") {
+      options.megabytes = static_cast<std::size_t>(number());
+    } else if (name == "--threads") {
+      options.threads = number();
+    } else if (name == "--repeat") {
+      options.repeat = number();
+    } else {
+      std::fprintf(stderr, "kernels_bench [--megabytes N] [--threads N] [--repeat N] [--json]\n");
+      std::exit(name == "--help" ? 0 : 2);
+    }
+  }
+  if (options.threads < 1 || options.repeat < 1) {
+    std::fprintf(stderr, "--threads and --repeat take a number of at least 1\n");
+    std::exit(2);
+  }
+  return options;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const Options options = parse(count, arguments);
+  const std::size_t bytes = (options.megabytes > 0 ? options.megabytes : 256) << 20;
+  Report report(options.json);
+  bench_packets(report);
+  for (int threads = 1; threads <= options.threads; ++threads) {
+    bench_memory(options, threads, bytes, report);
+  }
+}

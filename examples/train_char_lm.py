@@ -1,0 +1,204 @@
+"""A small GPT under FSDP2 on real text, checkpointed with torch.distributed.checkpoint.
+
+    torchrun --nproc-per-node 2 examples/train_char_lm.py --backend taco --steps 60
+    torchrun --nproc-per-node 4 examples/train_char_lm.py --backend taco --steps 60 --resume
+
+The text is Python's own reference manual, as `help()` carries it: nothing is downloaded. Parameters,
+gradients and optimizer state are sharded over the ranks; a checkpoint written by two ranks resumes
+on four, since torch re-shards it on reading.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.stateful import Stateful
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional
+from tqdm import tqdm
+
+CONTEXT = 96
+WIDTH = 128
+HEADS = 4
+LAYERS = 3
+
+
+def reference_manual() -> tuple[Tensor, Tensor, int]:
+    """(training bytes, held-out bytes, vocabulary size) of Python's manual, as small integers."""
+    from pydoc_data import topics
+
+    text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
+    alphabet = sorted(set(text))
+    number = {character: index for index, character in enumerate(alphabet)}
+    data = torch.tensor([number[character] for character in text])
+    cut = int(len(data) * 0.9)
+    return data[:cut], data[cut:], len(alphabet)
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer, each behind a normalisation and beside a skip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.project = nn.Linear(WIDTH, WIDTH)
+        self.norm2 = nn.LayerNorm(WIDTH)
+        self.feed = nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        heads = self.qkv(self.norm1(x)).view(batch, length, 3, HEADS, width // HEADS)
+        query, key, value = heads.permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.project(attended.transpose(1, 2).reshape(batch, length, width))
+        return x + self.feed(self.norm2(x))
+
+
+class CharacterModel(nn.Module):
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, WIDTH)
+        self.places = nn.Embedding(CONTEXT, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores of the next character, (batch * length, vocabulary)."""
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x).flatten(0, 1))
+
+
+class TrainingState(Stateful):
+    """What a checkpoint holds: the shards of model and optimizer, and the step."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.step = 0
+
+    def state_dict(self) -> dict[str, object]:
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer, "step": torch.tensor(self.step)}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
+        self.step = int(state["step"])
+
+
+def sharded_model(vocabulary: int) -> nn.Module:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = CharacterModel(vocabulary)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def batch_of(data: Tensor, size: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Characters and the ones that follow them; another seed, another batch."""
+    generator = torch.Generator().manual_seed(seed)
+    starts = torch.randint(len(data) - CONTEXT - 1, (size,), generator=generator)
+    windows = torch.stack([data[start : start + CONTEXT + 1] for start in starts.tolist()])
+    return windows[:, :-1], windows[:, 1:]
+
+
+def held_out_loss(model: nn.Module, data: Tensor) -> float:
+    """Mean cross-entropy (nats a character) over all ranks, each on its own part."""
+    tokens, targets = batch_of(data, 32, seed=10_000 + dist.get_rank())
+    with torch.no_grad():
+        loss = functional.cross_entropy(model(tokens), targets.flatten())
+    dist.all_reduce(loss, dist.ReduceOp.AVG)
+    return loss.item()
+
+
+def newest(folder: Path) -> Path:
+    """The latest checkpoint in a folder of step-000060, step-000120, ..."""
+    found = sorted(folder.glob("step-*/.metadata"))
+    if not found:
+        raise SystemExit(f"--resume: no checkpoint in {folder}")
+    return found[-1].parent
+
+
+def train(arguments: argparse.Namespace) -> bool:
+    """Trains and saves; True when the loss on held-out text fell."""
+    torch.manual_seed(0)
+    training, held_out, vocabulary = reference_manual()
+    model = sharded_model(vocabulary)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    state = TrainingState(model, optimizer)
+    first = dist.get_rank() == 0
+    if arguments.resume:
+        checkpoint.load({"training": state}, checkpoint_id=newest(arguments.checkpoint))
+    before = held_out_loss(model, held_out)
+    if first:
+        start = "resumed at" if arguments.resume else "starts at"
+        chance = math.log(vocabulary)
+        print(f"{start} step {state.step}: held-out loss {before:.3f} (chance {chance:.3f})")
+    began = time.perf_counter()
+    pace = 0.1 if sys.stderr.isatty() else 4.0
+    progress = tqdm(range(arguments.steps), disable=not first, ncols=90, mininterval=pace)
+    for _ in progress:
+        seed = state.step * dist.get_world_size() + dist.get_rank()
+        tokens, targets = batch_of(training, arguments.batch, seed)
+        loss = functional.cross_entropy(model(tokens), targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        state.step += 1
+        progress.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+    seconds = time.perf_counter() - began
+    folder = arguments.checkpoint / f"step-{state.step:06}"
+    checkpoint.save({"training": state}, checkpoint_id=folder)
+    after = held_out_loss(model, held_out)
+    if first:
+        characters = arguments.steps * arguments.batch * CONTEXT * dist.get_world_size()
+        print(
+            f"{arguments.backend}: step {state.step}: held-out loss {before:.3f} -> {after:.3f}, "
+            f"{characters / seconds:.0f} characters/s, checkpoint in {folder}"
+        )
+    return after < before
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--backend", default="taco")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch", type=int, default=16, help="sequences a rank and step")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    parser.add_argument("--checkpoint", type=Path, default=Path("out/char_lm"))
+    arguments = parser.parse_args()
+    if "RANK" not in os.environ:
+        parser.error(f"start it with torchrun: torchrun --nproc-per-node 2 {sys.argv[0]}")
+    if "taco" in arguments.backend:
+        import taco_torch  # noqa: F401  registers the backend
+    dist.init_process_group(arguments.backend)
+    with contextlib.ExitStack() as stack:
+        stack.callback(dist.destroy_process_group)
+        return 0 if train(arguments) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
