@@ -108,6 +108,7 @@ class Stack {
   virtual void set_observer(Observer* observer) = 0;  // before the first add_peer; null to detach
   virtual StackStats stats() const = 0;
   virtual std::string transport_summary() const = 0;  // for the start-up line: "shm+udp(eth0)"
+  virtual double interface_gbits() const { return 0; }  // of the interface in use; 0: not known
 
   // Goodbye to every peer, linger until acknowledged (1 s at most), join the threads. Idempotent.
   virtual void close() = 0;

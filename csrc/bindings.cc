@@ -1,0 +1,15 @@
+// The extension module taco_torch._C.
+#include <pybind11/pybind11.h>
+
+#include "pg/bind.h"
+
+PYBIND11_MODULE(_C, module) {
+  module.doc() = "The compiled side of taco_torch.";
+  // c10d's types must be known to pybind11 before classes that derive from them.
+  pybind11::module_::import("torch.distributed");
+  module.attr("__version__") = TACO_VERSION;
+  module.attr("built_for_torch") = TACO_TORCH_VERSION;
+  taco::pg::bind_errors(module);
+  taco::pg::bind_stats(module);
+  taco::pg::bind_backend(module);
+}

@@ -1,0 +1,12 @@
+// Each room's bind function; bindings.cc calls them in this order.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace taco::pg {
+
+void bind_errors(pybind11::module_& module);
+void bind_stats(pybind11::module_& module);
+void bind_backend(pybind11::module_& module);
+
+}  // namespace taco::pg

@@ -1,0 +1,369 @@
+#include "pg/rendezvous.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "pg/backend_registry.h"
+#include "pg/rendezvous_door.h"
+#include "pg/rendezvous_record.h"
+
+namespace taco::pg {
+namespace {
+
+constexpr Duration kAckSlice = 30 * kMillisecond;  // between looks for a replaced hello
+constexpr Duration kWaitSlice = 5 * kSecond;
+constexpr Duration kPatience = 20 * kSecond;  // before a warning names who is missing
+constexpr Duration kGrace = 2 * kSecond;      // for rank 0's better text to arrive
+constexpr Duration kDefaultTimeout = 1800 * kSecond;
+constexpr char kRefusal = '!';  // first byte of a welcome that is none
+constexpr char kVersionRefusal = '?';
+
+std::uint64_t random_number() {
+  std::uint64_t value = 0;
+  if (getrandom(&value, sizeof value, 0) != sizeof value) {
+    value = static_cast<std::uint64_t>(monotonic_now()) * 0x9e3779b97f4a7c15u;
+  }
+  return value;
+}
+
+std::string random_name() {
+  char text[33];
+  std::snprintf(text, sizeof text, "%016llx%016llx",
+                static_cast<unsigned long long>(random_number()),
+                static_cast<unsigned long long>(random_number()));
+  return text;
+}
+
+std::string seconds(Duration duration) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(duration) / kSecond);
+  return text;
+}
+
+// One rank's side of one meeting; see the header for the keys.
+class Rendezvous {
+ public:
+  Rendezvous(StoreDoor& door, const MeetingOptions& options, Hello self, Time begin)
+      : door_(door), options_(options), self_(std::move(self)), begin_(begin) {}
+
+  Result<Table> run() { return options_.rank == 0 ? lead() : follow(); }
+
+ private:
+  static std::string hello_key(int rank) { return "taco/hello/" + std::to_string(rank); }
+  static std::string welcome_key(const std::string& token) { return "taco/w/" + token; }
+  std::string ack_key(int rank) const { return "taco/a/" + nonce_ + "/" + std::to_string(rank); }
+  std::string go_key() const { return "taco/go/" + nonce_; }
+  std::string done_key() const { return "taco/done/" + nonce_; }
+
+  Result<Table> lead();
+  Status read_hellos();
+  Status read_hello(int rank);
+  Status collect_acks();
+  void refuse_all(const Status& why);
+  void clean_up();
+  Status missing(const std::vector<int>& ranks, const char* what) const;
+  std::string patience_text(const std::vector<int>& ranks) const;
+
+  Result<Table> follow();
+
+  StoreDoor& door_;
+  const MeetingOptions& options_;
+  Hello self_;
+  Time begin_;
+  std::string nonce_;
+  std::vector<Hello> hellos_;  // rank 0: by rank
+};
+
+Status Rendezvous::missing(const std::vector<int>& ranks, const char* what) const {
+  return Status(
+      Code::kRendezvous,
+      "group " + options_.name + ": Timed out after " + seconds(monotonic_now() - begin_) + ": " +
+          (ranks.size() == 1 ? "rank " : "ranks ") + list_of_ranks(ranks) + " of " +
+          std::to_string(options_.world) + " did not " + what + " " + door_.where() +
+          ". Check that every rank was started, with the same MASTER_ADDR, MASTER_PORT and "
+          "WORLD_SIZE, and that none has failed before.");
+}
+
+std::string Rendezvous::patience_text(const std::vector<int>& ranks) const {
+  return "group " + options_.name + " still waits for " + (ranks.size() == 1 ? "rank " : "ranks ") +
+         list_of_ranks(ranks) + " at " + door_.where() + " after " +
+         seconds(monotonic_now() - begin_);
+}
+
+Status Rendezvous::read_hello(int rank) {
+  Result<std::string> bytes = door_.get(hello_key(rank));
+  if (!bytes.ok()) return bytes.status();
+  Result<Hello> hello = Hello::decode(*bytes);
+  if (!hello.ok()) return hello.status().with_prefix("rank " + std::to_string(rank) + ": ");
+  hellos_[rank] = std::move(hello).value();
+  return compare(0, self_, rank, hellos_[rank]);
+}
+
+Status Rendezvous::read_hellos() {
+  std::vector<int> absent;
+  for (int rank = 1; rank < options_.world; ++rank) absent.push_back(rank);
+  Time warn_at = begin_ + kPatience;
+  while (!absent.empty()) {
+    std::vector<std::string> keys;
+    for (int rank : absent) keys.push_back(hello_key(rank));
+    Result<bool> all = door_.wait(keys, kWaitSlice);
+    if (!all.ok()) return all.status();
+    std::vector<int> still;
+    for (int rank : absent) {
+      Result<bool> here = *all ? Result<bool>(true) : door_.check(hello_key(rank));
+      if (!here.ok()) return here.status();
+      if (*here) {
+        TACO_RETURN_IF_ERROR(read_hello(rank));
+      } else {
+        still.push_back(rank);
+      }
+    }
+    absent.swap(still);
+    if (!absent.empty() && door_.late()) return missing(absent, "reach");
+    if (!absent.empty() && monotonic_now() >= warn_at) {
+      TACO_LOG_WARNING("pg", "%s", patience_text(absent).c_str());
+      warn_at += 3 * kPatience;
+    }
+  }
+  return Status();
+}
+
+Status Rendezvous::collect_acks() {
+  std::vector<int> silent;
+  for (int rank = 1; rank < options_.world; ++rank) {
+    TACO_RETURN_IF_ERROR(door_.set(welcome_key(hellos_[rank].token), nonce_));
+    silent.push_back(rank);
+  }
+  Time warn_at = begin_ + kPatience;
+  while (!silent.empty()) {
+    std::vector<std::string> keys;
+    for (int rank : silent) keys.push_back(ack_key(rank));
+    Result<bool> all = door_.wait(keys, kAckSlice);
+    if (!all.ok()) return all.status();
+    if (*all) return Status();
+    std::vector<int> still;
+    for (int rank : silent) {
+      Result<bool> here = door_.check(ack_key(rank));
+      if (!here.ok()) return here.status();
+      if (*here) continue;
+      still.push_back(rank);
+      // The hello may have been a dead incarnation's; its successor replaces it.
+      const std::string old_token = hellos_[rank].token;
+      TACO_RETURN_IF_ERROR(read_hello(rank));
+      if (hellos_[rank].token == old_token) continue;
+      TACO_RETURN_IF_ERROR(door_.set(welcome_key(hellos_[rank].token), nonce_));
+    }
+    silent.swap(still);
+    if (!silent.empty() && door_.late()) return missing(silent, "answer through");
+    if (!silent.empty() && monotonic_now() >= warn_at) {
+      TACO_LOG_WARNING("pg", "%s", patience_text(silent).c_str());
+      warn_at += 3 * kPatience;
+    }
+  }
+  return Status();
+}
+
+// Those who have arrived learn at once why there will be no group.
+void Rendezvous::refuse_all(const Status& why) {
+  const char kind = why.code() == Code::kVersionMismatch ? kVersionRefusal : kRefusal;
+  for (int rank = 1; rank < options_.world; ++rank) {
+    Result<bool> here = door_.check(hello_key(rank));
+    if (!here.ok()) return;
+    if (!*here) continue;
+    (void)read_hello(rank);
+    if (hellos_[rank].token.empty()) continue;
+    if (!door_.set(welcome_key(hellos_[rank].token), kind + why.message()).ok()) return;
+  }
+}
+
+void Rendezvous::clean_up() {
+  for (int rank = 1; rank < options_.world; ++rank) {
+    door_.remove(hello_key(rank));
+    door_.remove(welcome_key(hellos_[rank].token));
+    door_.remove(ack_key(rank));
+  }
+}
+
+Result<Table> Rendezvous::lead() {
+  nonce_ = random_name();
+  hellos_.resize(options_.world);
+  Status status = read_hellos();
+  if (status.ok()) status = collect_acks();
+  if (!status.ok()) {
+    refuse_all(status);
+    return status;
+  }
+  hellos_[0] = self_;
+  Table table;
+  table.group_id = random_number() | 1;  // 0 is nobody's
+  table.ranks = hellos_;
+  TACO_RETURN_IF_ERROR(door_.set(go_key(), table.encode()));
+  clean_up();
+  return table;
+}
+
+Result<Table> Rendezvous::follow() {
+  TACO_RETURN_IF_ERROR(door_.set(hello_key(options_.rank), self_.encode()));
+  const std::vector<std::string> welcome = {welcome_key(self_.token)};
+  while (true) {
+    Result<bool> here = door_.wait(welcome, kWaitSlice);
+    if (!here.ok()) return here.status();
+    if (*here) break;
+    if (door_.late()) return missing({0}, "answer through");
+  }
+  Result<std::string> answer = door_.get(welcome.front());
+  if (!answer.ok()) return answer.status();
+  if (answer->starts_with(kRefusal) || answer->starts_with(kVersionRefusal)) {
+    const bool version = answer->front() == kVersionRefusal;
+    return Status(version ? Code::kVersionMismatch : Code::kRendezvous,
+                  "rank 0 refused: " + answer->substr(1));
+  }
+  nonce_ = *answer;
+  TACO_RETURN_IF_ERROR(door_.set(ack_key(options_.rank), "1"));
+  const std::vector<std::string> go = {go_key()};
+  while (true) {
+    Result<bool> here = door_.wait(go, kWaitSlice);
+    if (!here.ok()) return here.status();
+    if (*here) break;
+    // Rank 0 replaces the welcome by the reason when another rank never answers.
+    Result<std::string> news = door_.get(welcome.front());
+    if (news.ok() && news->starts_with(kRefusal)) {
+      return Status(Code::kRendezvous, "rank 0 gave up: " + news->substr(1));
+    }
+    if (door_.late()) return missing({0}, "open the group through");
+  }
+  Result<std::string> bytes = door_.get(go.front());
+  if (!bytes.ok()) return bytes.status();
+  Result<std::int64_t> readers = door_.add(done_key(), 1);
+  if (readers.ok() && *readers == options_.world - 1) {
+    door_.remove(go_key());
+    door_.remove(done_key());
+  }
+  return Table::decode(*bytes);
+}
+
+// Variables that change what a rank sends: two ranks must not disagree about them.
+std::string agreed_settings(const Env& env) {
+  return "TACO_ALGORITHM=" + env.algorithm +
+         " TACO_CHUNK_BYTES=" + std::to_string(env.chunk_bytes) +
+         " TACO_TUNE=" + (env.tune ? "1" : "0");
+}
+
+Result<std::shared_ptr<harp::Stack>> acquire_stack(const StoreDoor& door) {
+  Result<harp::StackOptions> options = harp::StackOptions::from_env();
+  if (!options.ok()) return options.status();
+  if (options->master.empty()) options->master = door.host();
+  if (options->master.empty()) {
+    if (const char* master = std::getenv("MASTER_ADDR")) options->master = master;
+  }
+  return hold_stack(*options);
+}
+
+Status enter_table(const Table& table, const MeetingOptions& options, Meeting* meeting) {
+  if (static_cast<int>(table.ranks.size()) != options.world) {
+    return Status(Code::kRendezvous, "rank 0 counts " + std::to_string(table.ranks.size()) +
+                                         " ranks in group " + options.name + ", rank " +
+                                         std::to_string(options.rank) + " counts " +
+                                         std::to_string(options.world));
+  }
+  GroupOptions& group = meeting->group;
+  group.id = table.group_id;
+  group.host_of_rank = table.host_of_rank();
+  group.host_gbits = table.host_gbits();
+  group.peers.assign(options.world, 0);
+  for (int rank = 0; rank < options.world; ++rank) {
+    if (rank == options.rank) continue;
+    Result<harp::PeerId> peer = meeting->stack->add_peer(table.ranks[rank].address);
+    if (!peer.ok()) {
+      for (int added = 0; added < rank; ++added) {
+        if (added != options.rank) meeting->stack->release_peer(group.peers[added]);
+      }
+      return peer.status().with_prefix("rank " + std::to_string(rank) + ": ");
+    }
+    group.peers[rank] = *peer;
+  }
+  return Status();
+}
+
+void announce(const Meeting& meeting, const MeetingOptions& options) {
+  if (!options.global_ranks.empty() || options.rank != 0) return;
+  const std::vector<int>& hosts = meeting.group.host_of_rank;
+  const int count = hosts.empty() ? 1 : *std::max_element(hosts.begin(), hosts.end()) + 1;
+  std::vector<int> ranks(count, 0);
+  for (int host : hosts) ++ranks[host];
+  const auto [fewest, most] = std::minmax_element(ranks.begin(), ranks.end());
+  std::string per_host = std::to_string(*fewest);
+  if (*fewest != *most) per_host += "-" + std::to_string(*most);
+  TACO_LOG_INFO("pg", "taco_torch %s: world %d = %d host%s x %s rank%s, transport %s", TACO_VERSION,
+                options.world, count, count == 1 ? "" : "s", per_host.c_str(),
+                per_host == "1" ? "" : "s",
+                meeting.stack ? meeting.stack->transport_summary().c_str() : "none (one rank)");
+}
+
+void name_group(const MeetingOptions& options, Meeting* meeting) {
+  GroupOptions& group = meeting->group;
+  group.name = options.name;
+  group.rank = options.rank;
+  group.world = options.world;
+  group.timeout = options.timeout;
+  group.global_ranks = options.global_ranks;
+  if (static_cast<int>(group.global_ranks.size()) != options.world) {
+    group.global_ranks.resize(options.world);
+    std::iota(group.global_ranks.begin(), group.global_ranks.end(), 0);
+  }
+}
+
+}  // namespace
+
+Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const MeetingOptions& options) {
+  Result<Env> env = Env::get();
+  if (!env.ok()) return env.status();
+  if (options.global_ranks.empty()) set_log_rank(options.rank);
+  Meeting meeting;
+  name_group(options, &meeting);
+  if (options.world == 1) {
+    meeting.group.id = random_number() | 1;
+    meeting.group.host_of_rank = {0};
+    meeting.group.host_gbits = {0};
+    meeting.group.peers = {0};
+    announce(meeting, options);
+    return meeting;
+  }
+  const Time begin = monotonic_now();
+  const Duration timeout = options.timeout > 0 ? options.timeout : kDefaultTimeout;
+  StoreDoor door(store, begin + timeout + (options.rank == 0 ? 0 : kGrace));
+  Result<std::shared_ptr<harp::Stack>> stack = acquire_stack(door);
+  if (!stack.ok()) return stack.status();
+  meeting.stack = *stack;
+  Hello self;
+  self.token = random_name();
+  self.version = TACO_VERSION;
+  self.settings = agreed_settings(*env);
+  self.host = meeting.stack->host();
+  self.address = meeting.stack->address();
+  self.gbits = meeting.stack->interface_gbits();
+  Result<Table> table = Rendezvous(door, options, self, begin).run();
+  Status status = table.ok() ? enter_table(*table, options, &meeting) : table.status();
+  if (!status.ok()) {
+    drop_stack(meeting.stack);
+    return status;
+  }
+  announce(meeting, options);
+  return meeting;
+}
+
+void part(Meeting& meeting) {
+  if (!meeting.stack) return;
+  for (int rank = 0; rank < meeting.group.world; ++rank) {
+    if (rank != meeting.group.rank) meeting.stack->release_peer(meeting.group.peers[rank]);
+  }
+  drop_stack(meeting.stack);
+}
+
+}  // namespace taco::pg

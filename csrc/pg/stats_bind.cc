@@ -1,0 +1,76 @@
+// Counters, dumps and facts about this build, for stats.py and info.py.
+#include <pybind11/stl.h>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "kernels/kernels.h"
+#include "pg/backend_registry.h"
+#include "pg/bind.h"
+#include "pg/communicator.h"
+
+namespace py = pybind11;
+
+namespace taco::pg {
+namespace {
+
+py::dict transport_stats() {
+  py::dict out;
+  harp::StackStats stats;
+  if (auto stack = current_stack()) stats = stack->stats();
+  out["bytes_sent"] = stats.bytes_sent;
+  out["bytes_received"] = stats.bytes_received;
+  out["packets_sent"] = stats.packets_sent;
+  out["packets_received"] = stats.packets_received;
+  out["retransmits"] = stats.retransmits;
+  out["spurious_retransmits"] = stats.spurious_retransmits;
+  out["checksum_failures"] = stats.checksum_failures;
+  out["duplicates"] = stats.duplicates;
+  out["bytes_copied"] = stats.bytes_copied;
+  out["socket_overflows"] = stats.socket_overflows;
+  out["shm_bytes"] = stats.shm_bytes;
+  out["shm_messages"] = stats.shm_messages;
+  out["doorbells"] = stats.doorbells;
+  out["sleeps"] = stats.sleeps;
+  out["sessions"] = stats.sessions;
+  out["shm_links"] = stats.shm_links;
+  return out;
+}
+
+py::list algorithms() {
+  py::list out;
+  for (const AlgorithmStats& stats : algorithm_stats()) {
+    out.append(py::make_tuple(stats.name, stats.calls, stats.bytes, stats.seconds));
+  }
+  return out;
+}
+
+py::list environment() {
+  py::list out;
+  for (const Env::Row& row : Env::table()) {
+    py::dict entry;
+    entry["name"] = row.name;
+    entry["type"] = row.type;
+    entry["unit"] = row.unit;
+    entry["default"] = row.fallback;
+    entry["meaning"] = row.meaning;
+    entry["value"] = row.value;
+    entry["is_set"] = row.is_set;
+    out.append(entry);
+  }
+  return out;
+}
+
+std::string check_environment() { return Env::get().status().message(); }
+
+}  // namespace
+
+void bind_stats(py::module_& module) {
+  module.def("transport_stats", &transport_stats);
+  module.def("algorithm_stats", &algorithms);
+  module.def("environment", &environment);
+  module.def("check_environment", &check_environment);
+  module.def("isa_name", [] { return std::string(kernels::isa_name()); });
+  module.def("dump", &dump_all_groups, py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace taco::pg
