@@ -1,6 +1,6 @@
 // How near the arithmetic comes to the memory's own speed. Every row stands beside the physical
-// limit of the same run: the STREAM triad (a = b + s c, non-fused, the same sizes, the same
-// threads) for arrays beyond the caches, and the calls' own cost for single packets.
+// limit of the same run: the STREAM triad (a = b + s c, the same sizes and threads) for arrays
+// beyond the caches, and memcpy for single packets.
 //
 //   kernels_bench [--megabytes N] [--threads N] [--repeat N] [--json]
 //
@@ -25,7 +25,7 @@ using namespace taco;           // a program, not a library
 using namespace taco::kernels;  // NOLINT(google-build-using-namespace)
 
 struct Options {
-  std::size_t megabytes = 0;  // 0: chosen from the last cache's size
+  std::size_t megabytes = 512;  // of each array
   int threads = 2;
   int repeat = 7;
   bool json = false;
@@ -105,6 +105,9 @@ Memory allocate(std::size_t bytes, unsigned char value) {
   return memory;
 }
 
+#if defined(__x86_64__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
 void triad(float* a, const float* b, const float* c, std::size_t count) {
 #if defined(__clang__)
 #pragma clang loop vectorize(assume_safety)
@@ -114,7 +117,15 @@ void triad(float* a, const float* b, const float* c, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) a[i] = b[i] + 3.0f * c[i];
 }
 
-// Arrays far beyond the caches, reduced in place as a collective does.
+bool in_memory_table(ReduceOp op, Dtype dtype) {
+  if (op == ReduceOp::kSum) return true;
+  return dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBF16 ||
+         dtype == Dtype::kI8 || dtype == Dtype::kC64;
+}
+
+// Arrays far beyond the caches, reduced in place as a collective does and into a third array. The
+// triad of the same shape runs just before and just after each row, so that a neighbour's load on
+// the machine falls on both.
 void bench_memory(const Options& options, int threads, std::size_t bytes, Report& report) {
   const std::size_t share = bytes / static_cast<std::size_t>(threads) / 4096 * 4096;
   const Memory a = allocate(bytes, 0);
@@ -125,32 +136,28 @@ void bench_memory(const Options& options, int threads, std::size_t bytes, Report
         threads, options.repeat, [&](int thread) { at(static_cast<std::size_t>(thread) * share); });
     return 3e-9 * static_cast<double>(share) * threads / seconds;
   };
-  const double limit = rate([&](std::size_t start) {
-    triad(reinterpret_cast<float*>(a.get() + start), reinterpret_cast<float*>(b.get() + start),
-          reinterpret_cast<float*>(c.get() + start), share / 4);
-  });
-  const double in_place_limit = rate([&](std::size_t start) {
-    triad(reinterpret_cast<float*>(a.get() + start), reinterpret_cast<float*>(a.get() + start),
-          reinterpret_cast<float*>(c.get() + start), share / 4);
-  });
-  report.add({"triad", "float32", "compiler", threads, limit, limit});
-  report.add({"triad in place", "float32", "compiler", threads, in_place_limit, limit});
+  const auto row = [&](const std::string& what, Dtype dtype, const Variant& variant,
+                       ReduceFn function, unsigned char* out) {
+    const auto limit = [&] {
+      return rate([&](std::size_t start) {
+        triad(reinterpret_cast<float*>(out + start), reinterpret_cast<float*>(a.get() + start),
+              reinterpret_cast<float*>(b.get() + start), share / 4);
+      });
+    };
+    const double before = limit();
+    const double reached = rate([&](std::size_t start) {
+      function(out + start, a.get() + start, b.get() + start, share / size_of(dtype));
+    });
+    report.add({what, name_of(dtype), variant.name, threads, reached, std::max(before, limit())});
+  };
   for (const Variant* variant : host_variants()) {
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMax}) {
       for (int d = 0; d < kDtypes; ++d) {
         const auto function = variant->reduce[static_cast<int>(op)][d];
-        if (function == nullptr) continue;
         const auto dtype = static_cast<Dtype>(d);
-        const double reached = rate([&](std::size_t start) {
-          function(a.get() + start, a.get() + start, b.get() + start, share / size_of(dtype));
-        });
-        report.add({std::string(name_of(op)) + " in place", name_of(dtype), variant->name, threads,
-                    reached, in_place_limit});
-        if (op != ReduceOp::kSum) continue;
-        const double apart = rate([&](std::size_t start) {
-          function(c.get() + start, a.get() + start, b.get() + start, share / size_of(dtype));
-        });
-        report.add({"SUM apart", name_of(dtype), variant->name, threads, apart, limit});
+        if (function == nullptr || !in_memory_table(op, dtype)) continue;
+        row(std::string(name_of(op)) + " in place", dtype, *variant, function, a.get());
+        if (op == ReduceOp::kSum) row("SUM apart", dtype, *variant, function, c.get());
       }
     }
   }
@@ -224,8 +231,8 @@ Options parse(int count, char** arguments) {
       std::exit(name == "--help" ? 0 : 2);
     }
   }
-  if (options.threads < 1 || options.repeat < 1) {
-    std::fprintf(stderr, "--threads and --repeat take a number of at least 1\n");
+  if (options.threads < 1 || options.repeat < 1 || options.megabytes < 1) {
+    std::fprintf(stderr, "--megabytes, --threads and --repeat take a number of at least 1\n");
     std::exit(2);
   }
   return options;
@@ -235,7 +242,7 @@ Options parse(int count, char** arguments) {
 
 int main(int count, char** arguments) {
   const Options options = parse(count, arguments);
-  const std::size_t bytes = (options.megabytes > 0 ? options.megabytes : 256) << 20;
+  const std::size_t bytes = options.megabytes << 20;
   Report report(options.json);
   bench_packets(report);
   for (int threads = 1; threads <= options.threads; ++threads) {

@@ -48,10 +48,13 @@ template <class P>
 using ValuesOf = typename P::Values;
 
 template <class P>
-inline ValuesOf<P> canonical_nan(ValuesOf<P> value) {
+inline ValuesOf<P> nan_of() {
   using T = typename P::Element;
-  const T nan = sizeof(T) == 4 ? T(__builtin_nanf("")) : T(__builtin_nan(""));
-  return value == value ? value : P::splat(nan);
+  return P::splat(sizeof(T) == 4 ? T(__builtin_nanf("")) : T(__builtin_nan("")));
+}
+template <class P>
+inline ValuesOf<P> canonical_nan(ValuesOf<P> value) {
+  return value == value ? value : nan_of<P>();
 }
 
 // Integer arithmetic wraps, and only unsigned arithmetic may.
@@ -96,17 +99,19 @@ struct Product {
   }
 };
 
-// Equal floats differ in bits only as -0 and +0: OR of the bits gives -0, AND gives +0.
+// Taken in both orders, the lesser (or greater) of two floats is the same number, except that zeros
+// of unlike sign stay apart (OR of the bits gives -0, AND gives +0) and that a NaN makes the two
+// unequal: the comparison gives its second operand then.
 struct Min {
   template <class P>
   static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
     const ValuesOf<P> least = a < b ? a : b;
     if constexpr (std::is_floating_point_v<typename P::Element>) {
       using Bits = typename P::Bits;
-      const auto zero = __builtin_bit_cast(
-          ValuesOf<P>, __builtin_bit_cast(Bits, a) | __builtin_bit_cast(Bits, b));
-      const ValuesOf<P> ordered = a == b ? zero : least;
-      return canonical_nan<P>(a == a ? ordered : a);  // an unordered `least` is b already
+      const ValuesOf<P> mirrored = b < a ? b : a;
+      const auto both = __builtin_bit_cast(
+          ValuesOf<P>, __builtin_bit_cast(Bits, least) | __builtin_bit_cast(Bits, mirrored));
+      return least == mirrored ? both : nan_of<P>();
     } else {
       return least;
     }
@@ -119,10 +124,10 @@ struct Max {
     const ValuesOf<P> most = a > b ? a : b;
     if constexpr (std::is_floating_point_v<typename P::Element>) {
       using Bits = typename P::Bits;
-      const auto zero = __builtin_bit_cast(
-          ValuesOf<P>, __builtin_bit_cast(Bits, a) & __builtin_bit_cast(Bits, b));
-      const ValuesOf<P> ordered = a == b ? zero : most;
-      return canonical_nan<P>(a == a ? ordered : a);
+      const ValuesOf<P> mirrored = b > a ? b : a;
+      const auto both = __builtin_bit_cast(
+          ValuesOf<P>, __builtin_bit_cast(Bits, most) & __builtin_bit_cast(Bits, mirrored));
+      return most == mirrored ? both : nan_of<P>();
     } else {
       return most;
     }

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/elementwise.h"
@@ -57,10 +58,26 @@ struct VectorBf16 {
     return (Floats)(__builtin_convertvector(halves, Words) << 16);
   }
   static Halves encode(Floats floats) {
+    return __builtin_convertvector(rounded(floats) >> 16, Halves);
+  }
+
+  // The result stands in the upper half of each word; below it is rubbish.
+  static Words rounded(Floats floats) {
     const Words bits = (Words)floats;
-    const Words rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
-    const Words quiet = Vector<std::uint32_t, kBytes>::splat(0x7FC0);
-    return __builtin_convertvector(floats == floats ? rounded : quiet, Halves);
+    const Words up = bits + 0x7FFF + ((bits >> 16) & 1);
+    return floats == floats ? up : Vector<std::uint32_t, kBytes>::splat(0x7FC0'0000);
+  }
+
+  // Two numbers in each word are reduced where they stand: the upper is a float with a tail to be
+  // cut off, the lower becomes one by a shift. No lane changes its place.
+  template <class Operation>
+  static Words reduce_pairs(Words a, Words b) {
+    using P = Vector<float, kBytes>;
+    constexpr std::uint32_t kUpper = 0xFFFF'0000;
+    const Words upper =
+        rounded(Operation::template apply<P>((Floats)(a & kUpper), (Floats)(b & kUpper)));
+    const Words lower = rounded(Operation::template apply<P>((Floats)(a << 16), (Floats)(b << 16)));
+    return (upper & kUpper) | (lower >> 16);
   }
 };
 
@@ -158,12 +175,19 @@ struct VectorLoops {
 
   template <class Operation, class Halves>
   static void reduce_halves(void* out, const void* a, const void* b, std::size_t count) {
-    using P = Vector<float, kBytes>;
-    using V = typename Halves::Halves;
-    map<V>(out, a, b, count * 2, [](V left, V right) {
-      return Halves::encode(
-          Operation::template apply<P>(Halves::decode(left), Halves::decode(right)));
-    });
+    if constexpr (std::is_same_v<Halves, Bf16>) {
+      using V = typename VectorBf16<kBytes>::Words;
+      map<V>(out, a, b, count * 2, [](V left, V right) {
+        return VectorBf16<kBytes>::template reduce_pairs<Operation>(left, right);
+      });
+    } else {
+      using P = Vector<float, kBytes>;
+      using V = typename Halves::Halves;
+      map<V>(out, a, b, count * 2, [](V left, V right) {
+        return Halves::encode(
+            Operation::template apply<P>(Halves::decode(left), Halves::decode(right)));
+      });
+    }
   }
 
   template <class Halves>
