@@ -1,0 +1,127 @@
+#include "base/arena.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <utility>
+
+namespace taco {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+std::size_t round_up(std::size_t bytes, std::size_t page) {
+  return (bytes + page - 1) / page * page;
+}
+
+Status failure(const char* what, std::size_t bytes) {
+  const int error = errno;
+  return Status(Code::kResource, std::string(what) + " of " + std::to_string(bytes) +
+                                     " bytes of memory failed: " + strerror(error));
+}
+
+// Does the bracketed choice in a file like "always [madvise] never" allow madvise()?
+bool transparent_huge_pages(const char* setting) {
+  char path[96], line[128] = "";
+  std::snprintf(path, sizeof path, "/sys/kernel/mm/transparent_hugepage/%s", setting);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const ssize_t got = read(fd, line, sizeof line - 1);
+  close(fd);
+  if (got <= 0) return false;
+  return strstr(line, "[never]") == nullptr && strstr(line, "[deny]") == nullptr;
+}
+
+// An anonymous file of `bytes`, its size sealed. -1 with errno.
+int make_file(const char* name, std::size_t bytes, unsigned flags) {
+  const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+  if (fd < 0) return -1;
+  if (ftruncate(fd, static_cast<off_t>(bytes)) == 0 &&
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
+    return fd;
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
+struct Mapped {
+  void* address = MAP_FAILED;
+  int fd = -1;
+};
+
+// Huge pages are reserved at mmap() time, so success here means that they are really there.
+Mapped map(const char* name, std::size_t bytes, Arena::Sharing sharing, bool huge) {
+  Mapped mapped;
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS | (huge ? MAP_HUGETLB : 0);
+  if (sharing == Arena::Sharing::kShared) {
+    mapped.fd = make_file(name, bytes, huge ? MFD_HUGETLB : 0);
+    if (mapped.fd < 0) return mapped;
+    flags = MAP_SHARED;
+  }
+  mapped.address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, mapped.fd, 0);
+  if (mapped.address == MAP_FAILED && mapped.fd >= 0) {
+    const int error = errno;
+    close(mapped.fd);
+    mapped.fd = -1;
+    errno = error;
+  }
+  return mapped;
+}
+
+}  // namespace
+
+Result<Arena> Arena::create(const char* name, std::size_t bytes, Sharing sharing) {
+  Arena arena;
+  Mapped mapped;
+  if (bytes >= kHugePage) {
+    arena.size_ = round_up(bytes, kHugePage);
+    mapped = map(name, arena.size_, sharing, true);
+    arena.pages_ = "reserved huge pages";
+  }
+  if (mapped.address == MAP_FAILED) {
+    arena.size_ = round_up(bytes, kPage);
+    mapped = map(name, arena.size_, sharing, false);
+    if (mapped.address == MAP_FAILED) return failure("allocation", arena.size_);
+    const bool advised =
+        arena.size_ >= kHugePage &&
+        transparent_huge_pages(sharing == Sharing::kShared ? "shmem_enabled" : "enabled") &&
+        madvise(mapped.address, arena.size_, MADV_HUGEPAGE) == 0;
+    arena.pages_ = advised ? "transparent huge pages" : "plain pages";
+  }
+  arena.data_ = static_cast<std::byte*>(mapped.address);
+  arena.fd_ = mapped.fd;
+  if (madvise(arena.data_, arena.size_, MADV_DONTFORK) != 0)
+    return failure("fork protection", arena.size_);
+  return arena;
+}
+
+Arena& Arena::operator=(Arena&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(fd_, other.fd_);
+  std::swap(pages_, other.pages_);
+  return *this;
+}
+
+Arena::~Arena() {
+  if (data_ != nullptr) munmap(data_, size_);
+  if (fd_ >= 0) close(fd_);
+}
+
+Status Arena::commit(std::size_t offset, std::size_t bytes) {
+  if (fd_ < 0) return Status();
+  int result;
+  do {
+    result = fallocate(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  return result == 0 ? Status() : failure("reservation", bytes);
+}
+
+}  // namespace taco

@@ -1,0 +1,43 @@
+// A large piece of host memory on the largest pages the host gives: reserved huge pages, else
+// transparent ones, else plain pages, and it says which. A shared arena is an anonymous file
+// (memfd) whose size is sealed; it has no name, so nothing is left behind, however the process
+// ends. Mappings are not inherited by forked children. Memory appears when it is first touched or
+// committed. Freed with the object; any thread may use it, one at a time.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "base/status.h"
+
+namespace taco {
+
+class Arena {
+ public:
+  enum class Sharing { kPrivate, kShared };
+
+  // `name` shows up in /proc/<pid>/maps of a shared arena. `bytes` is rounded up to whole pages.
+  static Result<Arena> create(const char* name, std::size_t bytes, Sharing sharing);
+
+  Arena() = default;  // empty
+  Arena(Arena&& other) noexcept { *this = std::move(other); }
+  Arena& operator=(Arena&& other) noexcept;
+  ~Arena();
+
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+  int fd() const { return fd_; }  // of a shared arena; -1 otherwise. Stays the arena's.
+  const std::string& pages() const { return pages_; }
+
+  // Makes sure that memory stands behind [offset, offset + bytes) of a shared arena, so that no
+  // later access, here or in a peer, dies by SIGBUS. kResource when the host has none left.
+  Status commit(std::size_t offset, std::size_t bytes);
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  int fd_ = -1;
+  std::string pages_;
+};
+
+}  // namespace taco
