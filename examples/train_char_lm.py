@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 examples/train_char_lm.py --backend taco --steps 60
     torchrun --nproc-per-node 4 examples/train_char_lm.py --backend taco --steps 60 --resume
 
-The text is Python's own reference manual, as `help()` carries it: nothing is downloaded. Parameters,
+The text is Python's own reference manual, as help() has it: nothing is downloaded. Parameters,
 gradients and optimizer state are sharded over the ranks; a checkpoint written by two ranks resumes
 on four, since torch re-shards it on reading.
 """

@@ -1,0 +1,122 @@
+"""Runs single tests of torch's own distributed suite over a given backend, one line of JSON each.
+
+Started by run.py as `worker.py BACKEND`; reads test names from standard input. Torch's suite opens
+and closes tests by the backend's name when it is imported. It is imported here as if for gloo, with
+the gates that ask for MPI or NCCL but need neither opened, and run over BACKEND. Ranks are forked
+from this process, which has imported everything and started nothing: a second a test, not ten.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import tempfile
+import time
+import unittest
+from typing import Any
+
+WORLD_SIZE = 3
+DEADLINE_S = 60  # of one test, inside torch's own runner
+
+# Reasons for skipping that are about the name of the backend, not about what the test needs.
+OPENED = (
+    "Only MPI supports",
+    "Only Gloo backend",
+    "Only gloo",
+    "GLOO Batch",
+    "does not support creating subgroups on CUDA",
+    "backend does not support DistributedDataParallel",
+    "DistributedDataParallel",
+    "Nccl",
+    "NCCL",
+    "nccl",
+    "Only Nccl",
+    "backend which supports",
+    "Test requires backend",
+)
+
+
+def prepare_environment() -> None:
+    os.environ.setdefault("TEMP_DIR", tempfile.gettempdir())
+    os.environ.update(
+        BACKEND="gloo",
+        WORLD_SIZE=str(WORLD_SIZE),
+        MASTER_ADDR="localhost",
+        INIT_METHOD="env://",
+        CUDA_VISIBLE_DEVICES="",  # with one GPU and three ranks the suite would skip everything
+        DISTRIBUTED_TESTS_DEFAULT_TIMEOUT=str(DEADLINE_S),
+        OMP_NUM_THREADS="1",
+    )
+
+
+def open_gates() -> None:
+    """Replaces torch's skip decorators by ones that skip only for what is really missing."""
+    from torch.testing._internal import common_utils
+
+    original = common_utils.skip_but_pass_in_sandcastle_if
+
+    def skip_if(condition: bool, reason: str) -> Any:
+        return original(condition and not any(text in reason for text in OPENED), reason)
+
+    common_utils.skip_but_pass_in_sandcastle_if = skip_if
+
+
+def suite_class(backend: str) -> type[unittest.TestCase]:
+    """Torch's suite as a test case that runs over `backend`."""
+    import torch
+
+    torch.set_num_threads(1)
+    if backend == "taco":
+        import taco_torch  # noqa: F401  registers the backend
+    open_gates()
+    from torch.testing._internal.common_distributed import DistTestCases
+
+    for feature in ("gpu", "cuda", "ddp", "subgroup", "plugin"):
+        DistTestCases.backend_feature[feature] = {"gloo", backend}
+    from torch.testing._internal.distributed import distributed_test as suite
+
+    suite.BACKEND = backend
+    for supported in (
+        suite.PROFILING_SUPPORTED_BACKENDS,
+        suite.SEND_RECV_PROFILING_SUPPORTED_BACKENDS,
+    ):
+        supported.append(backend)
+
+    class Conformance(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
+        def setUp(self) -> None:
+            super().setUp()
+            self._start_processes(torch.multiprocessing.get_context("fork").Process)
+
+    return Conformance
+
+
+def run_one(case: type[unittest.TestCase], name: str) -> dict[str, Any]:
+    began = time.monotonic()
+    result = unittest.TextTestRunner(stream=io.StringIO(), verbosity=0).run(case(name))
+    status, detail = "pass", ""
+    if result.skipped:
+        status, detail = "skip", result.skipped[0][1]
+    elif result.failures or result.errors:
+        status, detail = "fail", (result.failures + result.errors)[0][1]
+    elif result.testsRun != 1:
+        status, detail = "fail", "did not run"
+    seconds = round(time.monotonic() - began, 2)
+    return {"test": name, "status": status, "seconds": seconds, "detail": detail[-4000:]}
+
+
+def main() -> None:
+    prepare_environment()
+    # What tests print goes to standard error; results alone go to standard output.
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    case = suite_class(sys.argv[1])
+    names = [name for name in dir(case) if name.startswith("test_")]
+    print(json.dumps({"names": names}), file=results, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(run_one(case, line.strip())), file=results, flush=True)
+
+
+if __name__ == "__main__":
+    main()
