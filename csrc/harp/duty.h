@@ -71,6 +71,7 @@ class Duty {
   void submitted();
 
   bool held_by_me() const { return token_.held_by_me(); }
+  bool caller_drives() const { return token_.holder() == Token::Holder::kCaller; }
   void set_spin(SpinPolicy spin);  // any thread
 
   // How often a sleeping engine thread had to be woken by a submission or a leaving caller.

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,6 +24,11 @@ class WaitSet {
 
   // Level-triggered unless `edge`. The set does not own the descriptor.
   Status add(int fd, bool edge = false);
+  // Level-triggered; take_event() tells whether it was this one that ended the last block().
+  Status add_event(int fd);
+  bool take_event() { return std::exchange(event_seen_, false); }
+  // Also wake when a descriptor added level-triggered has room to write; or no longer.
+  void watch_writable(int fd, bool watch);
 
   // The next block() returns at `deadline` at the latest. A system call only when it changes.
   void arm(Time deadline);
@@ -49,6 +55,8 @@ class WaitSet {
   int timer_fd_ = -1;
   int kick_fd_ = -1;
   Time armed_ = kNever;
+  int event_fd_ = -1;
+  bool event_seen_ = false;
   std::atomic<bool> kicked_{false};
 };
 

@@ -47,6 +47,7 @@ class Session final : public Link {
   Session& operator=(const Session&) = delete;
 
   std::uint64_t connection_id() const { return own_connection_; }
+  std::uint64_t peer_connection_id() const { return peer_connection_; }  // 0: not known yet
   bool established() const { return peer_connection_ != 0; }
   bool ended() const { return state_ == State::kEnded; }
 

@@ -107,8 +107,12 @@ class Stack {
   virtual Engine& engine() = 0;
   virtual void set_observer(Observer* observer) = 0;  // before the first add_peer; null to detach
   virtual StackStats stats() const = 0;
-  virtual std::string transport_summary() const = 0;  // for the start-up line: "shm+udp(eth0)"
+  virtual std::string transport_summary() const = 0;    // for the start-up line: "shm+udp(eth0)"
   virtual double interface_gbits() const { return 0; }  // of the interface in use; 0: not known
+
+  // Ok while the Stack can be used; kAborted after close(), and in a forked child of the process
+  // that made it. Then waits return at once and submitted tasks never run.
+  virtual Status usable() const { return {}; }
 
   // Goodbye to every peer, linger until acknowledged (1 s at most), join the threads. Idempotent.
   virtual void close() = 0;

@@ -1,0 +1,95 @@
+#include "harp/drivers/udp.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace taco::harp {
+
+namespace {
+
+// A socket without traffic for this many polls is looked at only every kColdEvery-th: a host has
+// more addresses than it uses, and every look is a system call.
+constexpr std::uint64_t kColdAfter = 512;
+constexpr std::uint64_t kColdEvery = 32;
+
+constexpr std::size_t kUdpHeader = 8;
+constexpr std::size_t kLargestDatagram = 8'972;  // of a jumbo frame; loopback could take more
+
+std::size_t datagram_of(const UdpNicOptions::Local& local) {
+  const auto* address = reinterpret_cast<const sockaddr*>(local.address.bytes.data());
+  const std::size_t ip_header = address->sa_family == AF_INET6 ? 40 : 20;
+  const std::size_t mtu = std::max<std::size_t>(local.mtu, 1'280);
+  return std::min(mtu - ip_header - kUdpHeader, kLargestDatagram);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<UdpNic>> UdpNic::create(const UdpNicOptions& options) {
+  std::unique_ptr<UdpNic> nic(new UdpNic);
+  bool gso = true;
+  std::size_t datagram = kLargestDatagram, buffer = SIZE_MAX;
+  for (const UdpNicOptions::Local& local : options.locals) {
+    auto socket = UdpSocket::open(
+        {local.address, options.socket_buffer, options.allow_gso, options.allow_gro});
+    if (!socket.ok()) return socket.status();
+    gso = gso && socket.value()->has_gso();
+    datagram = std::min(datagram, datagram_of(local));
+    buffer = std::min(buffer, socket.value()->receive_buffer());
+    nic->sockets_.push_back(std::move(socket).value());
+  }
+  nic->capabilities_.max_datagram = datagram;
+  nic->capabilities_.receive_buffer = buffer;
+  nic->capabilities_.gso_bytes = 65'000;
+  nic->capabilities_.gso_segments = gso ? 64 : 1;
+  return nic;
+}
+
+std::size_t UdpNic::send_st(std::span<const TxPacket> packets) {
+  std::size_t done = 0;
+  while (done < packets.size()) {
+    const std::uint32_t path = packets[done].local_path;
+    std::size_t end = done + 1;
+    while (end < packets.size() && packets[end].local_path == path) ++end;
+    UdpSocket& socket = *sockets_[path];
+    socket.last_used = polls_;
+    const std::size_t sent = socket.send(packets.subspan(done, end - done), refusals_);
+    done += sent;
+    if (done < end) break;
+  }
+  return done;
+}
+
+std::size_t UdpNic::receive_st(std::span<RxPacket> packets) {
+  ++polls_;
+  const std::size_t most = std::min(packets.size(), UdpReceiveRing::kPackets);
+  std::size_t filled = 0;
+  for (std::uint32_t path = 0; path < sockets_.size() && filled < most; ++path) {
+    UdpSocket& socket = *sockets_[path];
+    const bool cold = polls_ - socket.last_used > kColdAfter && sockets_.size() > 1;
+    if (cold && !look_everywhere_ && polls_ % kColdEvery != 0) continue;
+    const std::size_t got = socket.receive(ring_, filled, most - filled, refusals_);
+    if (got > 0) socket.last_used = polls_;
+    for (std::size_t i = filled; i < filled + got; ++i) {
+      ring_.entries[i].source.size = ring_.headers[i].msg_hdr.msg_namelen;
+      packets[i] = {
+          {static_cast<std::byte*>(ring_.entries[i].slice.iov_base), ring_.headers[i].msg_len},
+          socket.segment_bytes_of(ring_, i),
+          &ring_.entries[i].source,
+          path};
+    }
+    ring_.reset(filled, got);
+    filled += got;
+  }
+  if (filled < most) look_everywhere_ = false;
+  return filled;
+}
+
+std::uint64_t UdpNic::overflows() const {
+  std::uint64_t total = 0;
+  for (const auto& socket : sockets_) total += socket->overflows();
+  return total;
+}
+
+std::vector<Refusal> UdpNic::take_refusals_st() { return std::exchange(refusals_, {}); }
+
+}  // namespace taco::harp

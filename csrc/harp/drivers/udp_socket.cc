@@ -1,0 +1,281 @@
+#include "harp/drivers/udp_socket.h"
+
+#include <errno.h>
+#include <linux/errqueue.h>
+#include <netinet/udp.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "harp/address.h"
+#include "harp/fork.h"
+
+namespace taco::harp {
+
+namespace {
+
+static_assert(sizeof(IoSlice) == sizeof(iovec));
+static_assert(offsetof(IoSlice, data) == offsetof(iovec, iov_base));
+static_assert(offsetof(IoSlice, bytes) == offsetof(iovec, iov_len));
+
+constexpr std::size_t kBurst = 16;
+// What to ask for when the most is wanted and privilege would allow anything: beyond this, more
+// buffer only means colder memory.
+constexpr std::size_t kMostReceiveBuffer = std::size_t{8} << 20;
+// Small enough that a rate-limited interface pushes back here instead of dropping in its queue.
+constexpr std::size_t kSendBuffer = std::size_t{1} << 19;
+// A send that fails for another destination's error is repeated this often.
+constexpr int kSendRetries = 8;
+
+bool set_option(int fd, int level, int name, int value) {
+  return setsockopt(fd, level, name, &value, sizeof value) == 0;
+}
+
+int family_of(const Endpoint& endpoint) {
+  return reinterpret_cast<const sockaddr*>(endpoint.bytes.data())->sa_family;
+}
+
+}  // namespace
+
+UdpReceiveRing::UdpReceiveRing() : memory_(new std::byte[kPackets * kPacketBytes]) {
+  for (std::size_t i = 0; i < kPackets; ++i) {
+    entries[i].slice = {memory_.get() + i * kPacketBytes, kPacketBytes};
+    headers[i] = {};
+    headers[i].msg_hdr.msg_iov = &entries[i].slice;
+    headers[i].msg_hdr.msg_iovlen = 1;
+    headers[i].msg_hdr.msg_name = entries[i].source.bytes.data();
+    headers[i].msg_hdr.msg_control = entries[i].control.data();
+  }
+  reset(0, kPackets);
+}
+
+void UdpReceiveRing::reset(std::size_t from, std::size_t count) {
+  for (std::size_t i = from; i < from + count; ++i) {
+    headers[i].msg_hdr.msg_namelen = sizeof entries[i].source.bytes;
+    headers[i].msg_hdr.msg_controllen = sizeof entries[i].control;
+  }
+}
+
+Result<std::unique_ptr<UdpSocket>> UdpSocket::open(const UdpSocketOptions& options) {
+  const int family = family_of(options.local);
+  const int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) {
+    return Status(Code::kResource, std::string("cannot open a UDP socket: ") + strerror(errno));
+  }
+  close_on_fork(fd);
+  std::unique_ptr<UdpSocket> opened(new UdpSocket(fd));
+  TACO_RETURN_IF_ERROR(opened->configure(options));
+  return opened;
+}
+
+UdpSocket::~UdpSocket() { close_now(fd_); }
+
+Status UdpSocket::configure(const UdpSocketOptions& options) {
+  const bool v6 = family_of(options.local) == AF_INET6;
+  if (v6) set_option(fd_, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  // Without it an unconnected socket never hears that a port is closed.
+  set_option(fd_, v6 ? int{IPPROTO_IPV6} : int{IPPROTO_IP}, v6 ? IPV6_RECVERR : IP_RECVERR, 1);
+  // Segments already cut stay sendable, fragmented, when the path's MTU drops.
+  if (v6) {
+    set_option(fd_, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DONT);
+  } else {
+    set_option(fd_, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT);
+  }
+  set_option(fd_, SOL_SOCKET, SO_RXQ_OVFL, 1);
+  size_buffers(options.buffer);
+  has_gro_ = options.allow_gro && set_option(fd_, SOL_UDP, UDP_GRO, 1);
+  int segment = 0;
+  socklen_t length = sizeof segment;
+  has_gso_ = options.allow_gso && getsockopt(fd_, SOL_UDP, UDP_SEGMENT, &segment, &length) == 0;
+
+  const auto* address = reinterpret_cast<const sockaddr*>(options.local.bytes.data());
+  if (bind(fd_, address, options.local.size) != 0) {
+    return Status(Code::kResource, "cannot bind a UDP socket to " + to_string(options.local) +
+                                       ": " + strerror(errno));
+  }
+  length = sizeof local_.bytes;
+  getsockname(fd_, reinterpret_cast<sockaddr*>(local_.bytes.data()), &length);
+  local_.size = length;
+  return {};
+}
+
+void UdpSocket::size_buffers(std::size_t wanted) {
+  const int bytes =
+      static_cast<int>(std::min(wanted != 0 ? wanted : kMostReceiveBuffer, std::size_t{1} << 30));
+  if (!set_option(fd_, SOL_SOCKET, SO_RCVBUFFORCE, bytes)) {
+    set_option(fd_, SOL_SOCKET, SO_RCVBUF, bytes);
+  }
+  set_option(fd_, SOL_SOCKET, SO_SNDBUF, static_cast<int>(kSendBuffer));
+  int real = 0;
+  socklen_t length = sizeof real;
+  getsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &real, &length);
+  receive_buffer_ = static_cast<std::size_t>(real);
+}
+
+std::size_t UdpSocket::send_burst(std::span<const TxPacket> packets, int* error) {
+  std::array<mmsghdr, kBurst> headers;
+  struct alignas(cmsghdr) Control {
+    std::byte bytes[CMSG_SPACE(sizeof(std::uint16_t))];
+  };
+  std::array<Control, kBurst> controls;
+  const std::size_t count = std::min(packets.size(), kBurst);
+  for (std::size_t i = 0; i < count; ++i) {
+    const TxPacket& packet = packets[i];
+    msghdr& header = headers[i].msg_hdr;
+    header = {};
+    header.msg_name = const_cast<std::byte*>(packet.destination->bytes.data());
+    header.msg_namelen = packet.destination->size;
+    header.msg_iov = reinterpret_cast<iovec*>(const_cast<IoSlice*>(packet.slices.data()));
+    header.msg_iovlen = packet.slices.size();
+    if (packet.segment_bytes == 0 || packet.bytes <= packet.segment_bytes) continue;
+    header.msg_control = controls[i].bytes;
+    header.msg_controllen = sizeof controls[i].bytes;
+    cmsghdr* control = CMSG_FIRSTHDR(&header);
+    control->cmsg_level = SOL_UDP;
+    control->cmsg_type = UDP_SEGMENT;
+    control->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
+    const auto segment = static_cast<std::uint16_t>(packet.segment_bytes);
+    memcpy(CMSG_DATA(control), &segment, sizeof segment);
+  }
+  const int sent = sendmmsg(fd_, headers.data(), static_cast<unsigned>(count), 0);
+  *error = sent < 0 ? errno : 0;
+  return sent < 0 ? 0 : static_cast<std::size_t>(sent);
+}
+
+std::size_t UdpSocket::send(std::span<const TxPacket> packets, std::vector<Refusal>& refusals) {
+  std::size_t done = 0;
+  int retries = 0;
+  is_full_ = false;
+  while (done < packets.size()) {
+    const TxPacket& packet = packets[done];
+    const bool is_run = packet.segment_bytes != 0 && packet.bytes > packet.segment_bytes;
+    int error = 0;
+    if (!is_run || has_gso_) {
+      const std::size_t sent = send_burst(packets.subspan(done), &error);
+      done += sent;
+      if (sent > 0 || error == EINTR) continue;
+    }
+    if (error == EAGAIN || error == ENOBUFS || error == ENOMEM) {
+      is_full_ = true;
+      break;
+    }
+    if (error == ECONNREFUSED && ++retries <= kSendRetries) {
+      drain_errors(refusals);
+      continue;
+    }
+    if (is_run) {
+      // EIO: the interface cannot do it at all; EINVAL, EMSGSIZE: not for this route's MTU.
+      if (error == EIO) has_gso_ = false;
+      if (!send_in_pieces(packet, refusals)) {
+        is_full_ = true;
+        break;
+      }
+    }
+    // Anything else (no route, a firewall) is a lost packet: timers and liveness deal with it.
+    ++done;
+    retries = 0;
+  }
+  return done;
+}
+
+bool UdpSocket::send_in_pieces(const TxPacket& packet, std::vector<Refusal>& refusals) {
+  std::size_t slice = 0, within = 0;
+  std::vector<iovec> pieces;
+  for (std::size_t left = packet.bytes; left > 0;) {
+    std::size_t segment = std::min(left, packet.segment_bytes);
+    left -= segment;
+    pieces.clear();
+    while (segment > 0) {
+      const IoSlice& from = packet.slices[slice];
+      const std::size_t take = std::min(segment, from.bytes - within);
+      pieces.push_back({static_cast<std::byte*>(const_cast<void*>(from.data)) + within, take});
+      segment -= take;
+      within += take;
+      if (within == from.bytes) {
+        ++slice;
+        within = 0;
+      }
+    }
+    msghdr header{};
+    header.msg_name = const_cast<std::byte*>(packet.destination->bytes.data());
+    header.msg_namelen = packet.destination->size;
+    header.msg_iov = pieces.data();
+    header.msg_iovlen = pieces.size();
+    for (int retries = 0; sendmsg(fd_, &header, 0) < 0; ++retries) {
+      if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM) {
+        // The first segment: nothing has left, say no. Later ones: count as lost on the wire.
+        if (left + packet.segment_bytes >= packet.bytes) return false;
+        return true;
+      }
+      if ((errno != ECONNREFUSED && errno != EINTR) || retries >= kSendRetries) break;
+      drain_errors(refusals);
+    }
+  }
+  return true;
+}
+
+std::size_t UdpSocket::receive(UdpReceiveRing& ring, std::size_t first, std::size_t most,
+                               std::vector<Refusal>& refusals) {
+  for (int retries = 0; retries < kSendRetries; ++retries) {
+    const int got =
+        recvmmsg(fd_, ring.headers.data() + first, static_cast<unsigned>(most), 0, nullptr);
+    if (got >= 0) return static_cast<std::size_t>(got);
+    if (errno == EAGAIN) return 0;
+    if (errno != EINTR) drain_errors(refusals);
+  }
+  return 0;
+}
+
+std::size_t UdpSocket::segment_bytes_of(const UdpReceiveRing& ring, std::size_t index) {
+  const msghdr& header = ring.headers[index].msg_hdr;
+  std::size_t segment = 0;
+  for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
+       control = CMSG_NXTHDR(const_cast<msghdr*>(&header), control)) {
+    if (control->cmsg_level == SOL_UDP && control->cmsg_type == UDP_GRO) {
+      int bytes = 0;
+      memcpy(&bytes, CMSG_DATA(control), sizeof bytes);
+      segment = static_cast<std::size_t>(std::max(bytes, 0));
+    } else if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SO_RXQ_OVFL) {
+      std::uint32_t dropped = 0;
+      memcpy(&dropped, CMSG_DATA(control), sizeof dropped);
+      overflows_.store(dropped, std::memory_order_relaxed);
+    }
+  }
+  return segment < ring.headers[index].msg_len ? segment : 0;
+}
+
+void UdpSocket::drain_errors(std::vector<Refusal>& refusals) {
+  constexpr std::size_t kMostKept = 64;
+  for (;;) {
+    Refusal refusal;
+    std::array<std::byte, 576> quoted;
+    alignas(cmsghdr) std::array<std::byte, 256> control;
+    iovec slice{quoted.data(), quoted.size()};
+    msghdr header{};
+    header.msg_name = refusal.destination.bytes.data();
+    header.msg_namelen = sizeof refusal.destination.bytes;
+    header.msg_iov = &slice;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    const ssize_t got = recvmsg(fd_, &header, MSG_ERRQUEUE | MSG_DONTWAIT);
+    if (got < 0) return;
+    refusal.destination.size = header.msg_namelen;
+    for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
+      const bool is_error = (c->cmsg_level == SOL_IP && c->cmsg_type == IP_RECVERR) ||
+                            (c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_RECVERR);
+      if (!is_error) continue;
+      sock_extended_err error;
+      memcpy(&error, CMSG_DATA(c), sizeof error);
+      const bool from_network =
+          error.ee_origin == SO_EE_ORIGIN_ICMP || error.ee_origin == SO_EE_ORIGIN_ICMP6;
+      if (!from_network || error.ee_errno != ECONNREFUSED || refusals.size() >= kMostKept) continue;
+      refusal.quoted.assign(quoted.begin(), quoted.begin() + got);
+      refusals.push_back(std::move(refusal));
+      break;
+    }
+  }
+}
+
+}  // namespace taco::harp

@@ -1,0 +1,100 @@
+// One UDP socket of the udp driver: its options, its bursts, and the kernel's ways of saying no.
+// Owner thread only, but for overflows().
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "harp/nic.h"
+
+namespace taco::harp {
+
+// An ICMP port-unreachable, as the kernel hands it on.
+struct Refusal {
+  Endpoint destination;
+  std::vector<std::byte> quoted;  // the beginning of the datagram that was refused
+};
+
+// Buffers for a burst of incoming (super-)packets, used again from the first for every burst, so
+// that light traffic stays in the cache.
+class UdpReceiveRing {
+ public:
+  static constexpr std::size_t kPackets = 16;
+  static constexpr std::size_t kPacketBytes = 65'536;
+
+  UdpReceiveRing();
+
+  struct Entry {
+    Endpoint source;
+    alignas(cmsghdr) std::array<std::byte, 64> control;
+    iovec slice;
+  };
+  std::array<mmsghdr, kPackets> headers;
+  std::array<Entry, kPackets> entries;
+
+  void reset(std::size_t from, std::size_t count);  // before the kernel fills these
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+};
+
+struct UdpSocketOptions {
+  Endpoint local;
+  std::size_t buffer = 0;
+  bool allow_gso = true, allow_gro = true;
+};
+
+class UdpSocket {
+ public:
+  static Result<std::unique_ptr<UdpSocket>> open(const UdpSocketOptions& options);
+  ~UdpSocket();
+  UdpSocket(const UdpSocket&) = delete;
+  UdpSocket& operator=(const UdpSocket&) = delete;
+
+  int fd() const { return fd_; }
+  const Endpoint& local() const { return local_; }
+  bool has_gso() const { return has_gso_; }
+  bool has_gro() const { return has_gro_; }
+  std::size_t receive_buffer() const { return receive_buffer_; }
+
+  // How many packets from the front the kernel took. Refusals that surface are appended.
+  std::size_t send(std::span<const TxPacket> packets, std::vector<Refusal>& refusals);
+  // Fills the ring's entries from `first`; returns how many.
+  std::size_t receive(UdpReceiveRing& ring, std::size_t first, std::size_t most,
+                      std::vector<Refusal>& refusals);
+  // The segment size of entry `index` (0: one datagram). Counts overflows on the way.
+  std::size_t segment_bytes_of(const UdpReceiveRing& ring, std::size_t index);
+
+  bool is_full() const { return is_full_; }
+  std::uint64_t overflows() const { return overflows_.load(std::memory_order_relaxed); }
+
+  std::uint64_t last_used = 0;  // the driver's: the poll in which traffic was last seen
+
+ private:
+  explicit UdpSocket(int fd) : fd_(fd) {}
+  Status configure(const UdpSocketOptions& options);
+  void size_buffers(std::size_t wanted);
+  std::size_t send_burst(std::span<const TxPacket> packets, int* error);
+  // One by one, for packets that the kernel refuses as a whole. False: no room.
+  bool send_in_pieces(const TxPacket& packet, std::vector<Refusal>& refusals);
+  void drain_errors(std::vector<Refusal>& refusals);
+
+  const int fd_;
+  Endpoint local_;
+  bool has_gso_ = false, has_gro_ = false;
+  bool is_full_ = false;
+  std::size_t receive_buffer_ = 0;
+  std::atomic<std::uint64_t> overflows_{0};
+};
+
+}  // namespace taco::harp

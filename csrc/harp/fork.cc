@@ -1,0 +1,93 @@
+#include "harp/fork.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "base/log.h"
+
+namespace taco::harp {
+
+namespace {
+
+constexpr int kSlots = 4096;
+constexpr int kFree = -1;
+
+// Slots hold fd + 1, so that zero-initialised memory is an empty table.
+std::atomic<int> slots[kSlots];
+std::atomic<int> slots_used{0};  // all slots in use lie below
+std::atomic<std::uint32_t> generation{0};
+
+struct Hook {
+  std::atomic<void (*)(void*)> run{nullptr};
+  void* context = nullptr;
+};
+constexpr int kHooks = 64;
+Hook hooks[kHooks];
+
+void in_child() {
+  generation.fetch_add(1, std::memory_order_relaxed);
+  const int used = slots_used.load(std::memory_order_relaxed);
+  for (int i = 0; i < used; ++i) {
+    const int fd = slots[i].exchange(0, std::memory_order_relaxed) + kFree;
+    if (fd >= 0) close(fd);
+  }
+  for (Hook& hook : hooks) {
+    if (auto* run = hook.run.exchange(nullptr)) run(hook.context);
+  }
+}
+
+void install_handler() {
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, in_child); });
+}
+
+}  // namespace
+
+void close_on_fork(int fd) {
+  install_handler();
+  for (int i = 0; i < kSlots; ++i) {
+    int expected = 0;
+    if (slots[i].load(std::memory_order_relaxed) != 0) continue;
+    if (!slots[i].compare_exchange_strong(expected, fd + 1)) continue;
+    int used = slots_used.load();
+    while (used < i + 1 && !slots_used.compare_exchange_weak(used, i + 1)) {
+    }
+    return;
+  }
+  TACO_LOG_WARNING("harp", "descriptor %d will be inherited by forked children: table full", fd);
+}
+
+void close_now(int fd) {
+  // Out of the table first: a child forked in between inherits one descriptor too many, which is
+  // better than closing whatever takes the number next.
+  const int used = slots_used.load();
+  for (int i = 0; i < used; ++i) {
+    int expected = fd + 1;
+    if (slots[i].compare_exchange_strong(expected, 0)) break;
+  }
+  close(fd);
+}
+
+int add_fork_hook(void (*hook)(void* context), void* context) {
+  static std::mutex mutex;
+  install_handler();
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (int i = 0; i < kHooks; ++i) {
+    if (hooks[i].run.load() != nullptr) continue;
+    hooks[i].context = context;
+    hooks[i].run.store(hook);
+    return i;
+  }
+  return -1;
+}
+
+void remove_fork_hook(int ticket) {
+  if (ticket >= 0) hooks[ticket].run.store(nullptr);
+}
+
+std::uint32_t fork_generation() { return generation.load(std::memory_order_relaxed); }
+
+}  // namespace taco::harp

@@ -1,0 +1,64 @@
+// Which network addresses this process uses and publishes, and which of a peer's it talks to. The
+// kernel's routes decide; names given by the user override; nothing falls back to loopback in
+// silence.
+//
+// Any thread; may ask the resolver about the master's name.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "harp/address.h"
+#include "harp/nic.h"
+
+namespace taco::harp {
+
+// One address of one interface.
+struct Interface {
+  std::string name;
+  Endpoint address;  // port 0
+  bool up = false;
+  bool loopback = false;
+  std::uint32_t mtu = 1500;
+  std::uint32_t mbits = 0;  // 0: unknown
+};
+
+Result<std::vector<Interface>> list_interfaces();
+
+// The address this host would send from towards `destination`; nothing when there is no route.
+using RouteLookup = std::function<std::optional<Endpoint>(const Endpoint& destination)>;
+std::optional<Endpoint> kernel_route(const Endpoint& destination);
+
+// Addresses of a host name or a numeric address; empty when it does not resolve.
+std::vector<Endpoint> resolve(const std::string& host);
+
+struct InterfaceWish {
+  std::vector<std::string> names;     // exactly these, in order
+  std::vector<std::string> excluded;  // all but these
+  std::vector<Endpoint> master;       // where the rendezvous store lives; may be unknown
+};
+
+// "eth0,eth1" names interfaces, "^docker0,^lo" excludes them; a mixture is kInvalidArgument.
+Status parse_interface_names(const std::string& text, std::vector<std::string>* names,
+                             std::vector<std::string>* excluded);
+
+// Best first. kInvalidArgument: a named interface does not exist or has no address; the text lists
+// those that exist.
+Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& all,
+                                                 const InterfaceWish& wish,
+                                                 const RouteLookup& route);
+
+// How to reach a peer: one of our sockets and one of its addresses.
+struct Route {
+  std::uint32_t local_path = 0;
+  PathAddress remote;
+};
+// The first of the peer's addresses that a route leads to from one of ours. kRendezvous when only
+// loopback would do and the peer is not on this host.
+Result<Route> choose_route(const std::vector<PathAddress>& locals, const Address& peer,
+                           bool same_host, const RouteLookup& route);
+
+}  // namespace taco::harp
