@@ -1,0 +1,10 @@
+add_library(taco_schedule_support STATIC
+  ../support/collective_reference.cc
+  ../support/schedule_interpreter.cc
+  ../support/schedule_world.cc
+)
+target_include_directories(taco_schedule_support PUBLIC ${CMAKE_SOURCE_DIR}/tests)
+target_link_libraries(taco_schedule_support PUBLIC taco_core)
+
+taco_test(algorithms_test SOURCES algorithms_test.cc TIMEOUT 600)
+target_link_libraries(algorithms_test PRIVATE taco_schedule_support)

@@ -1,0 +1,33 @@
+// What an algorithm is, and the list of all of them. Each lives in one file of this folder: when
+// it fits a problem, what it costs, and the pure function that writes one rank's steps.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+#include "pg/cost_model.h"
+#include "pg/schedule.h"
+#include "pg/schedule_builder.h"
+#include "pg/topology.h"
+
+namespace taco::pg {
+
+struct Algorithm {
+  Kind kind;
+  const char* name;
+  // Empty when it fits, else why not, to be read after "because ". Never looks at what only one
+  // rank knows.
+  const char* (*unfit)(const Problem& problem, const Topology& topology);
+  // Writes the steps of builder.rank(). The chunk has been set.
+  void (*build)(ScheduleBuilder& builder, const Topology& topology);
+};
+
+// All of them, in order of preference where predictions are equal.
+std::span<const Algorithm* const> all_algorithms();
+
+// One rank's schedule by `algorithm`, which must fit, in steps of at most about `chunk` bytes.
+Schedule build_schedule(const Algorithm& algorithm, const Problem& problem,
+                        const Topology& topology, std::uint64_t chunk, int rank);
+
+}  // namespace taco::pg

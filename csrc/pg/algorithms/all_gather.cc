@@ -1,0 +1,72 @@
+// all_gather among equals: direct, round a ring, and Bruck's.
+//
+// Direct: everybody sends its block to everybody. One hop; inside a host a block is staged once for
+// all readers.
+//
+// Ring: world - 1 rounds in the order of the hosts; each link carries every block once.
+//
+// Bruck, for short blocks and many ranks: log2(world) rounds. A rank keeps the blocks it knows, its
+// own first and then its successors', in one run of scratch memory. In round k it sends the first
+// 2^k of them to the rank 2^k before it and receives the next 2^k from the rank 2^k after it.
+#include "pg/algorithms/list.h"
+#include "pg/algorithms/phases.h"
+
+namespace taco::pg::algorithms {
+
+namespace {
+
+const char* always_fit(const Problem&, const Topology&) { return nullptr; }
+
+void build_direct(ScheduleBuilder& builder, const Topology& topology) {
+  const Team team = whole_world(builder.rank(), builder.world());
+  const Slice own = builder.input();
+  builder.copy(builder.output(team.me), own);
+  builder.send(detached(builder, own, topology.hosts() > 1), team.others());
+  for (int distance = 1; distance < team.size(); ++distance) {
+    builder.receive(builder.output(team.place(-distance)), team.peer(-distance));
+  }
+}
+
+void build_ring(ScheduleBuilder& builder, const Topology& topology) {
+  const Team team{topology.host_order(), topology.position_of(builder.rank())};
+  builder.copy(builder.output(builder.rank()), builder.input());
+  ring_all_gather(builder, team, [&](int place) { return builder.output(team.ranks[place]); });
+}
+
+constexpr std::uint64_t kLongestRun = 16 << 20;
+
+const char* bruck_unfit(const Problem& problem, const Topology& topology) {
+  return problem.total(topology.world()) > kLongestRun ? "it needs a second copy of all blocks"
+                                                       : nullptr;
+}
+
+void build_bruck(ScheduleBuilder& builder, const Topology&) {
+  const Team team = whole_world(builder.rank(), builder.world());
+  // offsets[d]: where the block of the rank d places on begins in the run.
+  std::vector<std::uint64_t> offsets{0};
+  for (int distance = 0; distance < team.size(); ++distance) {
+    offsets.push_back(offsets.back() + builder.output(team.place(distance)).bytes);
+  }
+  const Slice run = builder.scratch(offsets.back());
+  const auto blocks = [&](int first, int count) {
+    return run.part(offsets[first], offsets[first + count] - offsets[first]);
+  };
+  builder.copy(blocks(0, 1), builder.input());
+  builder.copy(builder.output(team.me), builder.input());
+  for (int known = 1; known < team.size(); known *= 2) {
+    const int count = std::min(known, team.size() - known);
+    builder.send(blocks(0, count), team.peer(-known));
+    builder.receive(blocks(known, count), team.peer(known));
+    for (int distance = known; distance < known + count; ++distance) {
+      builder.copy(builder.output(team.place(distance)), blocks(distance, 1));
+    }
+  }
+}
+
+}  // namespace
+
+const Algorithm all_gather_direct{Kind::kAllGather, "direct", always_fit, build_direct};
+const Algorithm all_gather_ring{Kind::kAllGather, "ring", always_fit, build_ring};
+const Algorithm all_gather_bruck{Kind::kAllGather, "bruck", bruck_unfit, build_bruck};
+
+}  // namespace taco::pg::algorithms

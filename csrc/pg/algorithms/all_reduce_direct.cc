@@ -1,0 +1,47 @@
+// all_reduce, direct: everybody sends its whole message to everybody and reduces the world's
+// messages itself, in rank order. One round, so it wins where latency is all; world - 1 messages a
+// rank and as many copies of the message, so only for short ones.
+#include "pg/algorithms/list.h"
+#include "pg/algorithms/phases.h"
+
+namespace taco::pg::algorithms {
+
+namespace {
+
+constexpr std::uint64_t kLongest = 1 << 20;
+
+const char* unfit(const Problem& problem, const Topology&) {
+  return problem.bytes > kLongest ? "it needs a copy of the message for each rank" : nullptr;
+}
+
+void build(ScheduleBuilder& builder, const Topology&) {
+  const Team team = whole_world(builder.rank(), builder.world());
+  const Slice own = builder.input(), result = builder.output();
+  if (team.size() == 1) {
+    builder.copy(result, own);
+    return builder.finish_reduction(result);
+  }
+  // The result may overwrite `own`, and peers still read what was sent: send a copy.
+  const Slice mine = builder.scratch(own.bytes);
+  builder.copy(mine, own);
+  builder.send(mine, team.others());
+  std::vector<Slice> operands(team.size());
+  operands[team.me] = mine;
+  for (int distance = 1; distance < team.size(); ++distance) {
+    Slice& operand = operands[team.place(-distance)];
+    operand = builder.scratch(own.bytes);
+    builder.receive(operand, team.peer(-distance));
+  }
+  Slice left = operands[0];
+  for (int rank = 1; rank < team.size(); ++rank) {
+    builder.reduce(result, left, operands[rank]);
+    left = result;
+  }
+  builder.finish_reduction(result);
+}
+
+}  // namespace
+
+const Algorithm all_reduce_direct{Kind::kAllReduce, "direct", unfit, build};
+
+}  // namespace taco::pg::algorithms

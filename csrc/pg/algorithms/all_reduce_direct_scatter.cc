@@ -1,0 +1,46 @@
+// all_reduce, direct scatter: rank j owns shard j of the message. It reduces everybody's operand of
+// it, straight from the senders, and gives the result to all at once. Two hops whatever the world
+// size, and the least memory traffic inside a host, where a result is staged once for all readers.
+//
+// The shards are worked through in chunks small enough to stay in the processors' caches between
+// sender and receiver. The results of a chunk are given away while the next chunks are being
+// reduced, and consecutive chunks take their operands in rotated order, so that all links are busy.
+#include "pg/algorithms/list.h"
+#include "pg/algorithms/phases.h"
+
+namespace taco::pg::algorithms {
+
+namespace {
+
+const char* unfit(const Problem&, const Topology&) { return nullptr; }
+
+void build(ScheduleBuilder& builder, const Topology&) {
+  const Team team = whole_world(builder.rank(), builder.world());
+  const Slice own = builder.input(), result = builder.output();
+  const std::uint32_t element = builder.problem().element_bytes;
+  const Partition shards(result.bytes, team.size(), element);
+  const int chunks = pieces_of(result.bytes / team.size() + 1, builder.chunk());
+  const auto piece = [&](const Slice& whole, int place, int chunk) {
+    const Slice shard = shards.of(whole, place);
+    return Partition(shard.bytes, chunks, element).of(shard, chunk);
+  };
+  constexpr int kLead = 2;  // chunks being reduced before the first result is given away
+  for (int turn = 0; turn < chunks + kLead; ++turn) {
+    if (turn < chunks) {
+      const Slice sum = piece(result, team.me, turn);
+      direct_reduce_scatter(
+          builder, team, [&](int place) { return piece(own, place, turn); }, sum, turn);
+      builder.finish_reduction(sum);
+    }
+    if (turn >= kLead) {
+      direct_all_gather(builder, team,
+                        [&](int place) { return piece(result, place, turn - kLead); });
+    }
+  }
+}
+
+}  // namespace
+
+const Algorithm all_reduce_direct_scatter{Kind::kAllReduce, "direct_scatter", unfit, build};
+
+}  // namespace taco::pg::algorithms

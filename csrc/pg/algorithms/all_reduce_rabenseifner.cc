@@ -1,0 +1,61 @@
+// all_reduce, Rabenseifner: a reduce-scatter by recursive halving (in each round a rank exchanges
+// half of what it still holds with a partner half the distance away), then an all-gather by
+// recursive doubling along the same way back. Twice log2(world) rounds, and each rank sends the
+// message about twice, as in a ring. Each part is summed by one rank only, so all end with the same
+// bits. Worlds that are no power of two are folded first.
+#include "pg/algorithms/fold.h"
+#include "pg/algorithms/list.h"
+#include "pg/algorithms/phases.h"
+
+namespace taco::pg::algorithms {
+
+namespace {
+
+const char* unfit(const Problem&, const Topology& topology) {
+  return topology.world() < 4 ? "with fewer than four ranks it is no better than an exchange"
+                              : nullptr;
+}
+
+void build(ScheduleBuilder& builder, const Topology&) {
+  const Fold fold(builder.rank(), builder.world());
+  const Slice result = builder.output();
+  Slice own = builder.input();
+  if (fold.sits_out()) {
+    builder.send(own, fold.partner());
+    return builder.receive(result, fold.partner());
+  }
+  if (fold.paired()) {
+    builder.receive_reduce(result, own, fold.partner());
+    own = result;
+  }
+  const Partition shards(result.bytes, fold.active(), builder.problem().element_bytes);
+  int first = 0, count = fold.active();
+  while (count > 1) {
+    const int half = count / 2;
+    const int other = fold.index() ^ half;
+    const bool upper = (fold.index() & half) != 0;
+    const int kept = upper ? first + half : first;
+    const int given = upper ? first : first + half;
+    builder.send(shards.of(own, given, half), fold.place_at(other));
+    builder.receive_reduce(shards.of(result, kept, half), shards.of(own, kept, half),
+                           fold.place_at(other));
+    own = result;
+    first = kept;
+    count = half;
+  }
+  builder.finish_reduction(shards.of(result, first));
+  for (; count < fold.active(); count *= 2) {
+    const int other = fold.index() ^ count;
+    const int theirs = first ^ count;
+    builder.send(shards.of(result, first, count), fold.place_at(other));
+    builder.receive(shards.of(result, theirs, count), fold.place_at(other));
+    first = std::min(first, theirs);
+  }
+  if (fold.paired()) builder.send(result, fold.partner());
+}
+
+}  // namespace
+
+const Algorithm all_reduce_rabenseifner{Kind::kAllReduce, "rabenseifner", unfit, build};
+
+}  // namespace taco::pg::algorithms

@@ -1,0 +1,28 @@
+// all_reduce, ring: a reduce-scatter round the ring, then an all-gather round the ring. 2 (P - 1)
+// rounds, each rank sends 2 (P - 1) / P of the message and hears one sender only, so a full-duplex
+// link is busy both ways all the time and no link is shared. The ring goes host by host.
+#include "pg/algorithms/list.h"
+#include "pg/algorithms/phases.h"
+
+namespace taco::pg::algorithms {
+
+namespace {
+
+const char* unfit(const Problem&, const Topology&) { return nullptr; }
+
+void build(ScheduleBuilder& builder, const Topology& topology) {
+  const Team team{topology.host_order(), topology.position_of(builder.rank())};
+  const Slice own = builder.input(), result = builder.output();
+  const Partition shards(result.bytes, team.size(), builder.problem().element_bytes);
+  const auto own_shard = [&](int place) { return shards.of(own, place); };
+  const auto result_shard = [&](int place) { return shards.of(result, place); };
+  ring_reduce_scatter(builder, team, own_shard, result_shard);
+  builder.finish_reduction(result_shard(team.me));
+  ring_all_gather(builder, team, result_shard);
+}
+
+}  // namespace
+
+const Algorithm all_reduce_ring{Kind::kAllReduce, "ring", unfit, build};
+
+}  // namespace taco::pg::algorithms

@@ -1,0 +1,137 @@
+// all_to_all: direct, and hierarchical for short blocks.
+//
+// Direct: in round k every rank sends to the rank k places on and receives from the rank k places
+// before, so that in each round every rank hears one sender. Needs to know no other rank's splits.
+//
+// Hierarchical: the blocks that one host's ranks have for another host travel as one message. For
+// each other host one rank collects them inside (the rank with local index: that host modulo the
+// ranks here), sends them to its opposite number over there, which hands them out. Three hops and
+// more copies, for n * n times fewer messages between hosts with n ranks. All blocks must be
+// equally long, and every rank must know that they are.
+#include "pg/algorithms/list.h"
+#include "pg/algorithms/phases.h"
+#include "pg/algorithms/relay_groups.h"
+
+namespace taco::pg::algorithms {
+
+namespace {
+
+const char* always_fit(const Problem&, const Topology&) { return nullptr; }
+
+void build_direct(ScheduleBuilder& builder, const Topology& topology) {
+  const Team team = whole_world(builder.rank(), builder.world());
+  for (int distance = 1; distance < team.size(); ++distance) {
+    const Slice block = builder.input(team.place(distance));
+    builder.send(detached(builder, block, topology.hosts() > 1), team.peer(distance));
+    builder.receive(builder.output(team.place(-distance)), team.peer(-distance));
+  }
+  builder.copy(builder.output(team.me), builder.input(team.me));
+}
+
+const char* hierarchical_unfit(const Problem& problem, const Topology& topology) {
+  constexpr std::uint64_t kLongestBlock = 256 << 10;
+  if (!problem.equal_splits) return "the ranks do not know each other's splits";
+  if (problem.bytes > kLongestBlock) return "it copies every block three times";
+  return unfit_for_hierarchy(problem, topology);
+}
+
+class Hierarchical {
+ public:
+  Hierarchical(ScheduleBuilder& builder, const Topology& topology)
+      : builder_(builder),
+        topology_(topology),
+        block_(builder.problem().bytes),
+        my_host_(topology.host_of(builder.rank())) {
+    local_.ranks = topology.ranks_of(my_host_);
+    local_.me = topology.local_index_of(builder.rank());
+  }
+
+  void build() {
+    for (int distance = 1; distance < local_.size(); ++distance) {
+      const int to = local_.peer(distance), from = local_.peer(-distance);
+      builder_.send(detached(builder_, builder_.input(to), true), to);
+      builder_.receive(builder_.output(from), from);
+    }
+    builder_.copy(builder_.output(builder_.rank()), builder_.input(builder_.rank()));
+    for (int distance = 1; distance < topology_.hosts(); ++distance) {
+      const int to = (my_host_ + distance) % topology_.hosts();
+      const int from = (my_host_ - distance + topology_.hosts()) % topology_.hosts();
+      leave(to);
+      enter(from);
+    }
+  }
+
+ private:
+  int agent(int host, int other) const {
+    const std::vector<int>& ranks = topology_.ranks_of(host);
+    return ranks[other % static_cast<int>(ranks.size())];
+  }
+  Slice blocks(const Slice& run, std::size_t first, std::size_t count) const {
+    return run.part(first * block_, count * block_);
+  }
+
+  // Collected by source, then by destination.
+  void leave(int host) {
+    const std::vector<int>& there = topology_.ranks_of(host);
+    const int collector = agent(my_host_, host);
+    const Slice mine = builder_.scratch(there.size() * block_);
+    const bool collects = collector == builder_.rank();
+    const Slice all = collects ? builder_.scratch(local_.ranks.size() * mine.bytes) : mine;
+    const Slice own = collects ? blocks(all, local_.me * there.size(), there.size()) : mine;
+    for (std::size_t i = 0; i < there.size(); ++i) {
+      builder_.copy(blocks(own, i, 1), builder_.input(there[i]));
+    }
+    if (!collects) return builder_.send(own, collector);
+    for (int source = 0; source < local_.size(); ++source) {
+      if (source == local_.me) continue;
+      builder_.receive(blocks(all, source * there.size(), there.size()), local_.ranks[source]);
+    }
+    builder_.send(all, agent(host, my_host_));
+  }
+
+  void enter(int host) {
+    const std::vector<int>& there = topology_.ranks_of(host);
+    const int distributor = agent(my_host_, host);
+    const Slice mine = builder_.scratch(there.size() * block_);
+    if (distributor != builder_.rank()) {
+      builder_.receive(mine, distributor);
+    } else {
+      hand_out(there, agent(host, my_host_), mine);
+    }
+    for (std::size_t source = 0; source < there.size(); ++source) {
+      builder_.copy(builder_.output(there[source]), blocks(mine, source, 1));
+    }
+  }
+
+  void hand_out(const std::vector<int>& there, int sender, const Slice& mine) {
+    const std::size_t here = local_.ranks.size();
+    const Slice all = builder_.scratch(there.size() * here * block_);
+    builder_.receive(all, sender);
+    for (std::size_t destination = 0; destination < here; ++destination) {
+      const bool to_me = static_cast<int>(destination) == local_.me;
+      const Slice pack = to_me ? mine : builder_.scratch(mine.bytes);
+      for (std::size_t source = 0; source < there.size(); ++source) {
+        builder_.copy(blocks(pack, source, 1), blocks(all, source * here + destination, 1));
+      }
+      if (!to_me) builder_.send(pack, local_.ranks[destination]);
+    }
+  }
+
+  ScheduleBuilder& builder_;
+  const Topology& topology_;
+  const std::uint64_t block_;
+  const int my_host_;
+  Team local_;
+};
+
+void build_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
+  Hierarchical(builder, topology).build();
+}
+
+}  // namespace
+
+const Algorithm all_to_all_direct{Kind::kAllToAll, "direct", always_fit, build_direct};
+const Algorithm all_to_all_hierarchical{Kind::kAllToAll, "hierarchical", hierarchical_unfit,
+                                        build_hierarchical};
+
+}  // namespace taco::pg::algorithms

@@ -1,0 +1,52 @@
+#include "pg/algorithms/list.h"
+
+namespace taco::pg {
+
+std::span<const Algorithm* const> all_algorithms() {
+  using namespace algorithms;
+  static const Algorithm* const list[] = {
+      &all_reduce_direct,
+      &all_reduce_recursive_doubling,
+      &all_reduce_hierarchical,
+      &all_reduce_direct_scatter,
+      &all_reduce_ring,
+      &all_reduce_rabenseifner,
+      &all_reduce_two_dimensional,
+      &reduce_scatter_direct,
+      &reduce_scatter_ring,
+      &reduce_scatter_hierarchical,
+      &all_gather_direct,
+      &all_gather_bruck,
+      &all_gather_ring,
+      &all_gather_hierarchical,
+      &broadcast_direct,
+      &broadcast_binomial,
+      &broadcast_scatter_all_gather,
+      &broadcast_hierarchical,
+      &reduce_direct,
+      &reduce_binomial,
+      &reduce_scatter_gather,
+      &reduce_hierarchical,
+      &gather_direct,
+      &gather_binomial,
+      &gather_hierarchical,
+      &scatter_direct,
+      &scatter_binomial,
+      &scatter_hierarchical,
+      &all_to_all_direct,
+      &all_to_all_hierarchical,
+      &barrier_direct,
+      &barrier_dissemination,
+      &barrier_hierarchical,
+  };
+  return list;
+}
+
+Schedule build_schedule(const Algorithm& algorithm, const Problem& problem,
+                        const Topology& topology, std::uint64_t chunk, int rank) {
+  ScheduleBuilder builder(problem, rank, topology.world(), chunk);
+  algorithm.build(builder, topology);
+  return builder.finish(algorithm.name);
+}
+
+}  // namespace taco::pg

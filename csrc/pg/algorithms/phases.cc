@@ -1,0 +1,53 @@
+#include "pg/algorithms/phases.h"
+
+namespace taco::pg {
+
+void ring_reduce_scatter(ScheduleBuilder& builder, const Team& team, const Shards& own,
+                         const Shards& sum) {
+  if (team.size() == 1) return builder.copy(sum(0), own(0));
+  for (int round = 0; round + 1 < team.size(); ++round) {
+    const int outgoing = team.place(-round - 1);
+    const int incoming = (outgoing + team.size() - 1) % team.size();
+    builder.send(round == 0 ? own(outgoing) : sum(outgoing), team.peer(1));
+    builder.receive_reduce(sum(incoming), own(incoming), team.peer(-1));
+  }
+}
+
+void ring_all_gather(ScheduleBuilder& builder, const Team& team, const Shards& data) {
+  for (int round = 0; round + 1 < team.size(); ++round) {
+    const int outgoing = team.place(-round);
+    const int incoming = (outgoing + team.size() - 1) % team.size();
+    builder.send(data(outgoing), team.peer(1));
+    builder.receive(data(incoming), team.peer(-1));
+  }
+}
+
+void direct_reduce_scatter(ScheduleBuilder& builder, const Team& team, const Shards& own,
+                           const Slice& sum, int turn) {
+  const int others = team.size() - 1;
+  if (others == 0) return builder.copy(sum, own(0));
+  Slice left = own(team.me);
+  for (int step = 0; step < others; ++step) {
+    const int distance = 1 + (step + turn) % others;
+    builder.send(own(team.place(distance)), team.peer(distance));
+    builder.receive_reduce(sum, left, team.peer(-distance));
+    left = sum;
+  }
+}
+
+void direct_all_gather(ScheduleBuilder& builder, const Team& team, const Shards& data) {
+  builder.send(data(team.me), team.others());
+  for (int distance = 1; distance < team.size(); ++distance) {
+    builder.receive(data(team.place(-distance)), team.peer(-distance));
+  }
+}
+
+Slice detached(ScheduleBuilder& builder, const Slice& source, bool crosses_hosts) {
+  constexpr std::uint64_t kSmall = 64 << 10;
+  if (!crosses_hosts || source.bytes > kSmall || source.space == Space::kScratch) return source;
+  const Slice copy = builder.scratch(source.bytes);
+  builder.copy(copy, source);
+  return copy;
+}
+
+}  // namespace taco::pg

@@ -1,0 +1,63 @@
+// reduce_scatter among equals: direct, and round a ring.
+//
+// Direct: the owner of a block receives everybody's operand of it in a fixed order, chunk by chunk,
+// the order rotating from chunk to chunk so that all links are busy. One hop.
+//
+// Ring: world - 1 rounds in the order of the hosts; a link has one sender and one receiver. Partial
+// sums of other ranks' blocks pass through three scratch buffers in turn, so that a buffer's send
+// has a round's time to be acknowledged before the buffer is written again.
+#include "pg/algorithms/list.h"
+#include "pg/algorithms/phases.h"
+
+namespace taco::pg::algorithms {
+
+namespace {
+
+const char* always_fit(const Problem&, const Topology&) { return nullptr; }
+
+std::uint64_t longest_block(const Problem& problem) {
+  if (problem.blocks.empty()) return problem.bytes;
+  return *std::max_element(problem.blocks.begin(), problem.blocks.end());
+}
+
+void build_direct(ScheduleBuilder& builder, const Topology& topology) {
+  const Team team = whole_world(builder.rank(), builder.world());
+  const Problem& problem = builder.problem();
+  std::vector<Slice> own;
+  for (int rank = 0; rank < team.size(); ++rank) {
+    const Slice block = builder.input(rank);
+    own.push_back(rank == team.me ? block : detached(builder, block, topology.hosts() > 1));
+  }
+  const int chunks = pieces_of(longest_block(problem), builder.chunk());
+  const auto piece = [&](const Slice& block, int chunk) {
+    return Partition(block.bytes, chunks, problem.element_bytes).of(block, chunk);
+  };
+  for (int turn = 0; turn < chunks; ++turn) {
+    const Slice sum = piece(builder.output(), turn);
+    direct_reduce_scatter(
+        builder, team, [&](int place) { return piece(own[place], turn); }, sum, turn);
+    builder.finish_reduction(sum);
+  }
+}
+
+void build_ring(ScheduleBuilder& builder, const Topology& topology) {
+  const Team team{topology.host_order(), topology.position_of(builder.rank())};
+  const std::uint64_t longest = longest_block(builder.problem());
+  const Slice passing[3] = {builder.scratch(longest), builder.scratch(longest),
+                            builder.scratch(longest)};
+  const auto own = [&](int place) { return builder.input(team.ranks[place]); };
+  const auto sum = [&](int place) {
+    if (place == team.me) return builder.output();
+    const int round = (team.me - place - 2 + 2 * team.size()) % team.size();
+    return passing[round % 3].part(0, own(place).bytes);
+  };
+  ring_reduce_scatter(builder, team, own, sum);
+  builder.finish_reduction(builder.output());
+}
+
+}  // namespace
+
+const Algorithm reduce_scatter_direct{Kind::kReduceScatter, "direct", always_fit, build_direct};
+const Algorithm reduce_scatter_ring{Kind::kReduceScatter, "ring", always_fit, build_ring};
+
+}  // namespace taco::pg::algorithms

@@ -1,0 +1,97 @@
+// reduce_scatter, hierarchical: the operands of a block are first reduced inside each host, and one
+// sum a host travels to the block's owner. A host with n ranks sends one n-th of what the direct
+// exchange would.
+//
+// For the block of the j-th rank of some host, the rank that collects it on another host is the
+// one with local index j (modulo that host's ranks), so that all ranks of a host share the work.
+#include "pg/algorithms/list.h"
+#include "pg/algorithms/phases.h"
+#include "pg/algorithms/relay_groups.h"
+
+namespace taco::pg::algorithms {
+
+namespace {
+
+class Hierarchical {
+ public:
+  Hierarchical(ScheduleBuilder& builder, const Topology& topology)
+      : builder_(builder), topology_(topology), my_host_(topology.host_of(builder.rank())) {
+    local_.ranks = topology.ranks_of(my_host_);
+    local_.me = topology.local_index_of(builder.rank());
+    for (int rank = 0; rank < builder.world(); ++rank) {
+      const bool mine = collector_of(rank) == local_.me;
+      sums_.push_back(rank == builder.rank() ? builder.output()
+                      : mine                 ? builder.scratch(builder.input(rank).bytes)
+                                             : Slice{});
+      const std::uint64_t bytes = builder.input(rank).bytes;
+      chunks_ = std::max(chunks_, pieces_of(bytes, builder.chunk()));
+    }
+  }
+
+  void build() {
+    for (int turn = 0; turn < chunks_ + 1; ++turn) {
+      if (turn < chunks_) {
+        for (int rank = 0; rank < builder_.world(); ++rank) collect(rank, turn);
+      }
+      if (turn >= 1) combine(turn - 1);
+    }
+  }
+
+ private:
+  // The local index, on this host, of the rank that collects `rank`'s block here.
+  int collector_of(int rank) const { return collector_of(rank, my_host_); }
+  int collector_of(int rank, int host) const {
+    const auto ranks = static_cast<int>(topology_.ranks_of(host).size());
+    return topology_.local_index_of(rank) % ranks;
+  }
+
+  Slice piece(const Slice& block, int chunk) const {
+    return Partition(block.bytes, chunks_, builder_.problem().element_bytes).of(block, chunk);
+  }
+
+  void collect(int rank, int chunk) {
+    const int collector = collector_of(rank);
+    const Slice own = piece(builder_.input(rank), chunk);
+    if (collector != local_.me) return builder_.send(own, local_.ranks[collector]);
+    const Slice sum = piece(sums_[rank], chunk);
+    Slice left = own;
+    for (int distance = 1; distance < local_.size(); ++distance) {
+      builder_.receive_reduce(sum, left, local_.peer(-distance));
+      left = sum;
+    }
+    if (local_.size() == 1) builder_.copy(sum, own);
+  }
+
+  // Hosts in the order of their distance, so that no owner is everybody's first target.
+  void combine(int chunk) {
+    const int hosts = topology_.hosts();
+    const Slice mine = piece(builder_.output(), chunk);
+    for (int distance = 1; distance < hosts; ++distance) {
+      for (const int rank : topology_.ranks_of((my_host_ + distance) % hosts)) {
+        if (collector_of(rank) == local_.me) builder_.send(piece(sums_[rank], chunk), rank);
+      }
+      const int source = (my_host_ - distance + hosts) % hosts;
+      const int collector = collector_of(builder_.rank(), source);
+      builder_.receive_reduce(mine, mine, topology_.ranks_of(source)[collector]);
+    }
+    builder_.finish_reduction(mine);
+  }
+
+  ScheduleBuilder& builder_;
+  const Topology& topology_;
+  const int my_host_;
+  Team local_;
+  std::vector<Slice> sums_;  // by owner; empty where another rank of this host collects
+  int chunks_ = 1;
+};
+
+void build(ScheduleBuilder& builder, const Topology& topology) {
+  Hierarchical(builder, topology).build();
+}
+
+}  // namespace
+
+const Algorithm reduce_scatter_hierarchical{Kind::kReduceScatter, "hierarchical",
+                                            unfit_for_hierarchy, build};
+
+}  // namespace taco::pg::algorithms

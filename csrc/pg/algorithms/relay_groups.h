@@ -1,0 +1,51 @@
+// What the algorithms with relays share: the groups of ranks a chunk enters or leaves through one
+// member, the root's group first, and where they fit.
+#pragma once
+
+#include <vector>
+
+#include "pg/schedule.h"
+#include "pg/topology.h"
+
+namespace taco::pg {
+
+using Groups = std::vector<std::vector<int>>;
+
+// Every rank by itself.
+inline Groups ranks_apart(const Topology& topology, int root) {
+  Groups groups{{root}};
+  for (const int rank : topology.host_order()) {
+    if (rank != root) groups.push_back({rank});
+  }
+  return groups;
+}
+
+inline Groups ranks_by_host(const Topology& topology, int root) {
+  Groups groups;
+  for (int step = 0; step < topology.hosts(); ++step) {
+    groups.push_back(topology.ranks_of((topology.host_of(root) + step) % topology.hosts()));
+  }
+  return groups;
+}
+
+inline int group_of(const Groups& groups, int rank) {
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    for (const int member : groups[group]) {
+      if (member == rank) return static_cast<int>(group);
+    }
+  }
+  return -1;
+}
+
+inline const char* unfit_for_relays(const Problem&, const Topology& topology) {
+  return topology.world() < 3 ? "it needs two ranks besides the root" : nullptr;
+}
+
+// For everything hierarchical.
+inline const char* unfit_for_hierarchy(const Problem&, const Topology& topology) {
+  if (topology.hosts() == 1) return "all ranks share one host";
+  if (topology.max_ranks_per_host() == 1) return "no host has two ranks";
+  return nullptr;
+}
+
+}  // namespace taco::pg

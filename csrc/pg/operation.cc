@@ -1,0 +1,35 @@
+#include "pg/operation.h"
+
+namespace taco::pg {
+
+const char* name_of(Kind kind) {
+  switch (kind) {
+    case Kind::kAllReduce:
+      return "all_reduce";
+    case Kind::kBroadcast:
+      return "broadcast";
+    case Kind::kAllGather:
+      return "all_gather";
+    case Kind::kReduceScatter:
+      return "reduce_scatter";
+    case Kind::kReduce:
+      return "reduce";
+    case Kind::kGather:
+      return "gather";
+    case Kind::kScatter:
+      return "scatter";
+    case Kind::kAllToAll:
+      return "all_to_all";
+    case Kind::kBarrier:
+      return "barrier";
+    case Kind::kSend:
+      return "send";
+    case Kind::kRecv:
+      return "recv";
+    case Kind::kRecvAny:
+      return "recv_any";
+  }
+  return "unknown";
+}
+
+}  // namespace taco::pg

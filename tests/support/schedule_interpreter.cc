@@ -1,0 +1,534 @@
+#include "support/schedule_interpreter.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <random>
+#include <sstream>
+#include <tuple>
+
+namespace taco::pg::testing {
+
+namespace {
+
+// Where a slice lies once aliases are resolved.
+struct Place {
+  std::size_t buffer = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  bool overlaps(const Place& other) const {
+    return buffer == other.buffer && bytes > 0 && other.bytes > 0 &&
+           offset < other.offset + other.bytes && other.offset < offset + bytes;
+  }
+};
+
+// An open send reads, an open receive writes (and reads its own operand).
+struct Access {
+  Place place;
+  std::uint32_t step = 0;
+  bool writes = false;
+};
+
+// One rank's memory and what is open in it.
+struct Rank {
+  const Problem* problem = nullptr;
+  const Schedule* schedule = nullptr;
+  std::vector<Bytes> buffers;
+  std::vector<std::size_t> input_buffer, output_buffer;
+  std::size_t scratch_buffer = 0;
+  std::vector<Access> open;
+  std::vector<std::uint32_t> missing;        // by step: dependencies, then transfers, not yet done
+  std::vector<bool> opened, done;            // by step
+  std::vector<std::uint32_t> queue[2];       // sends, receives, ascending
+  std::size_t first_unfinished[2] = {0, 0};  // into queue
+  std::size_t steps_left = 0;
+  bool started = false;
+};
+
+struct Message {
+  int sender = -1, receiver = -1;
+  std::uint32_t send_step = 0, receive_step = 0;
+  bool has_sender = false, has_receiver = false;
+  bool send_open = false, receive_open = false;
+  std::uint32_t fragments_left = 0;
+};
+
+enum class What : std::uint8_t { kStart, kRun, kDeliver, kAcknowledge };
+struct Event {
+  What what;
+  int rank;              // who acts
+  std::size_t index;     // step, or message
+  std::uint64_t offset;  // fragment
+  std::uint64_t bytes;
+};
+
+class World {
+ public:
+  World(const std::vector<Problem>& problems, const std::vector<Schedule>& schedules,
+        const InterpreterOptions& options)
+      : options_(options), random_(options.seed), ranks_(problems.size()) {
+    slow_rank_ = static_cast<int>(random_() % problems.size());
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      prepare(static_cast<int>(rank), problems[rank], schedules[rank]);
+    }
+    match_messages();
+  }
+
+  InterpreterResult run() {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      enable({What::kStart, static_cast<int>(rank), 0, 0, 0});
+    }
+    while (failure_.empty() && !(preferred_.empty() && deferred_.empty())) perform(pick());
+    if (failure_.empty()) check_end();
+    InterpreterResult result;
+    result.failure = failure_;
+    result.messages = messages_.size();
+    result.retransmissions_checked = retransmissions_;
+    for (Rank& rank : ranks_) {
+      std::vector<Bytes> outputs;
+      for (const std::size_t buffer : rank.output_buffer) outputs.push_back(rank.buffers[buffer]);
+      result.outputs.push_back(std::move(outputs));
+    }
+    return result;
+  }
+
+ private:
+  Bytes garbage(std::uint64_t bytes) {
+    Bytes made(bytes);
+    for (std::uint8_t& byte : made) byte = static_cast<std::uint8_t>(random_());
+    return made;
+  }
+
+  void prepare(int index, const Problem& problem, const Schedule& schedule) {
+    Rank& rank = ranks_[index];
+    rank.problem = &problem;
+    rank.schedule = &schedule;
+    const int world = static_cast<int>(ranks_.size());
+    const auto inputs = input_lengths(problem, index, world);
+    const auto outputs = output_lengths(problem, index, world);
+    for (std::uint32_t piece = 0; piece < inputs.size(); ++piece) {
+      rank.input_buffer.push_back(rank.buffers.size());
+      rank.buffers.push_back(input_contents(index, piece, inputs[piece]));
+    }
+    for (const std::uint64_t bytes : outputs) {
+      rank.output_buffer.push_back(rank.buffers.size());
+      rank.buffers.push_back(garbage(bytes));
+    }
+    rank.scratch_buffer = rank.buffers.size();
+    rank.buffers.push_back(garbage(schedule.scratch_bytes));
+    if (problem.kind == Kind::kBroadcast && index == problem.root) {
+      rank.buffers[rank.output_buffer[0]] = input_contents(index, 0, problem.bytes);
+    }
+    if (problem.in_place) alias(index);
+
+    const std::size_t steps = schedule.steps.size();
+    rank.opened.resize(steps);
+    rank.done.resize(steps);
+    rank.steps_left = steps;
+    for (std::uint32_t step = 0; step < steps; ++step) {
+      rank.missing.push_back(schedule.steps[step].dependencies);
+      if (schedule.steps[step].kind == StepKind::kSend) rank.queue[0].push_back(step);
+      if (schedule.steps[step].is_receive()) rank.queue[1].push_back(step);
+    }
+  }
+
+  void alias(int index) {
+    Rank& rank = ranks_[index];
+    std::size_t input = 0, output = 0;
+    switch (rank.problem->kind) {
+      case Kind::kAllReduce:
+      case Kind::kReduce:
+        break;
+      case Kind::kAllGather:
+        output = index;
+        break;
+      case Kind::kGather:
+        if (index != rank.problem->root) return;
+        output = index;
+        break;
+      case Kind::kReduceScatter:
+        input = index;
+        break;
+      case Kind::kScatter:
+        if (index != rank.problem->root) return;
+        input = index;
+        break;
+      default:
+        return;
+    }
+    rank.buffers[rank.output_buffer[output]] = rank.buffers[rank.input_buffer[input]];
+    rank.input_buffer[input] = rank.output_buffer[output];
+  }
+
+  void match_messages() {
+    std::map<std::tuple<int, int, std::uint32_t>, std::size_t> found;
+    for (std::size_t index = 0; index < ranks_.size(); ++index) {
+      const int me = static_cast<int>(index);
+      const Schedule& schedule = *ranks_[index].schedule;
+      message_of_.emplace_back(schedule.transfers.size());
+      for (std::uint32_t step = 0; step < schedule.steps.size(); ++step) {
+        const Step& s = schedule.steps[step];
+        const bool sends = s.kind == StepKind::kSend;
+        if (s.transfers != 0 && !sends && !s.is_receive()) fail(me, step, "transfers nothing");
+        if (s.is_receive() && s.transfers != 1) fail(me, step, "must have one sender");
+        for (std::uint32_t t = 0; t < s.transfers; ++t) {
+          const Transfer& transfer = schedule.transfers[s.first_transfer + t];
+          const auto key = sends ? std::tuple(me, transfer.peer, transfer.channel)
+                                 : std::tuple(transfer.peer, me, transfer.channel);
+          const auto [at, fresh] = found.try_emplace(key, messages_.size());
+          if (fresh) messages_.emplace_back();
+          message_of_[index][s.first_transfer + t] = at->second;
+          Message& message = messages_[at->second];
+          if (sends ? message.has_sender : message.has_receiver) fail(me, step, "channel in use");
+          (sends ? message.has_sender : message.has_receiver) = true;
+          (sends ? message.sender : message.receiver) = me;
+          (sends ? message.send_step : message.receive_step) = step;
+        }
+      }
+    }
+    for (const Message& message : messages_) {
+      if (!message.has_sender) fail(message.receiver, message.receive_step, "nobody sends this");
+      if (!message.has_receiver) fail(message.sender, message.send_step, "nobody receives this");
+      if (!failure_.empty()) return;
+      if (step_of(message.sender, message.send_step).source.bytes !=
+          step_of(message.receiver, message.receive_step).destination.bytes) {
+        fail(message.sender, message.send_step, "sent and received lengths differ");
+      }
+    }
+  }
+
+  const Step& step_of(int rank, std::uint32_t step) const {
+    return ranks_[rank].schedule->steps[step];
+  }
+
+  void fail(int rank, std::uint32_t step, const std::string& what) {
+    if (!failure_.empty()) return;
+    std::ostringstream text;
+    text << "rank " << rank << " step " << step;
+    if (rank >= 0 && step < ranks_[rank].schedule->steps.size()) {
+      text << " (" << name_of(step_of(rank, step).kind) << ")";
+    }
+    text << ": " << what << " [seed " << options_.seed << ", mood "
+         << static_cast<int>(options_.mood) << ", window " << options_.window << "]";
+    failure_ = text.str();
+  }
+
+  // --- choosing ---
+
+  void enable(const Event& event) {
+    const bool late = options_.mood == Mood::kLateAcks && event.what == What::kAcknowledge;
+    const bool slow = options_.mood == Mood::kOneSlow && event.rank == slow_rank_;
+    (late || slow ? deferred_ : preferred_).push_back(event);
+  }
+
+  Event pick() {
+    std::vector<Event>& pool = preferred_.empty() ? deferred_ : preferred_;
+    std::size_t index = random_() % pool.size();
+    if (options_.mood == Mood::kNewestFirst) index = pool.size() - 1;
+    if (options_.mood == Mood::kOldestFirst) index = 0;
+    const Event event = pool[index];
+    if (options_.mood == Mood::kOldestFirst) {
+      pool.erase(pool.begin());
+    } else {
+      pool[index] = pool.back();
+      pool.pop_back();
+    }
+    return event;
+  }
+
+  // --- running ---
+
+  void perform(const Event& event) {
+    Rank& rank = ranks_[event.rank];
+    const auto step = static_cast<std::uint32_t>(event.index);
+    switch (event.what) {
+      case What::kStart:
+        rank.started = true;
+        ++started_;
+        for (std::uint32_t s = 0; s < rank.missing.size(); ++s) consider(event.rank, s);
+        finish_rank_if_done(event.rank);
+        break;
+      case What::kRun:
+        if (rank.schedule->steps[step].kind == StepKind::kSend) {
+          open_send(event.rank, step);
+        } else if (rank.schedule->steps[step].is_receive()) {
+          open_receive(event.rank, step);
+        } else {
+          run_locally(event.rank, step);
+        }
+        break;
+      case What::kDeliver:
+        deliver(event);
+        break;
+      case What::kAcknowledge:
+        acknowledge(messages_[event.index]);
+        break;
+    }
+  }
+
+  // Makes a step that has all it waits for an event, if the window covers it.
+  void consider(int index, std::uint32_t step) {
+    Rank& rank = ranks_[index];
+    if (!rank.started || rank.opened[step] || rank.missing[step] != 0) return;
+    const Step& s = rank.schedule->steps[step];
+    if (s.transfers != 0 && !window_covers(rank, step, s.is_receive())) return;
+    rank.opened[step] = true;
+    enable({What::kRun, index, step, 0, 0});
+  }
+
+  bool window_covers(Rank& rank, std::uint32_t step, bool receives) {
+    if (options_.window == 0) return true;
+    const std::vector<std::uint32_t>& queue = rank.queue[receives];
+    std::uint32_t covered = 0;
+    for (std::size_t i = rank.first_unfinished[receives]; i < queue.size(); ++i) {
+      if (queue[i] == step) return true;
+      if (!rank.done[queue[i]] && ++covered == options_.window) return false;
+    }
+    return false;
+  }
+
+  void slide_window(int index, bool receives) {
+    if (options_.window == 0) return;
+    Rank& rank = ranks_[index];
+    const std::vector<std::uint32_t>& queue = rank.queue[receives];
+    std::size_t& first = rank.first_unfinished[receives];
+    while (first < queue.size() && rank.done[queue[first]]) ++first;
+    std::uint32_t covered = 0;
+    for (std::size_t i = first; i < queue.size() && covered < options_.window; ++i) {
+      if (rank.done[queue[i]]) continue;
+      ++covered;
+      consider(index, queue[i]);
+    }
+  }
+
+  Place place_of(int index, std::uint32_t step, const Slice& slice) {
+    Rank& rank = ranks_[index];
+    Place place{rank.scratch_buffer, slice.offset, slice.bytes};
+    const std::vector<std::size_t>* pieces = nullptr;
+    if (slice.space == Space::kInput) pieces = &rank.input_buffer;
+    if (slice.space == Space::kOutput) pieces = &rank.output_buffer;
+    if (pieces) {
+      if (slice.bytes > 0 && slice.piece >= pieces->size()) {
+        fail(index, step, "names a piece that does not exist");
+        return {rank.scratch_buffer, 0, 0};
+      }
+      place.buffer = slice.bytes > 0 ? (*pieces)[slice.piece] : rank.scratch_buffer;
+    }
+    if (place.bytes > 0 && place.offset + place.bytes > rank.buffers[place.buffer].size()) {
+      fail(index, step, "reaches beyond its piece");
+      return {rank.scratch_buffer, 0, 0};
+    }
+    if (slice.bytes % rank.problem->element_bytes != 0 ||
+        (slice.space != Space::kScratch && slice.offset % rank.problem->element_bytes != 0)) {
+      fail(index, step, "cuts an element");
+    }
+    return place;
+  }
+
+  std::uint8_t* data(int index, const Place& place) {
+    return ranks_[index].buffers[place.buffer].data() + place.offset;
+  }
+
+  void check_access(int index, std::uint32_t step, const Place& place, bool writes) {
+    for (const Access& access : ranks_[index].open) {
+      if (access.step == step || !(writes || access.writes)) continue;
+      if (!access.place.overlaps(place)) continue;
+      const bool sending = step_of(index, access.step).kind == StepKind::kSend;
+      fail(index, step,
+           std::string(writes ? "writes" : "reads") + " what open step " +
+               std::to_string(access.step) + (sending ? " is sending" : " is receiving"));
+    }
+  }
+
+  void run_locally(int index, std::uint32_t step) {
+    const Step& s = step_of(index, step);
+    const std::uint32_t element = ranks_[index].problem->element_bytes;
+    const Place to = place_of(index, step, s.destination);
+    const Place from = place_of(index, step, s.source);
+    const Place operand = place_of(index, step, s.operand);
+    if (s.source.bytes != s.destination.bytes ||
+        (s.kind == StepKind::kReduce && s.operand.bytes != s.source.bytes)) {
+      fail(index, step, "slices differ in length");
+    }
+    check_access(index, step, from, false);
+    check_access(index, step, operand, false);
+    check_access(index, step, to, true);
+    if (!failure_.empty()) return;
+    std::uint8_t* out = data(index, to);
+    const std::uint8_t* in = data(index, from);
+    switch (s.kind) {
+      case StepKind::kCopy:
+        std::memmove(out, in, to.bytes);
+        break;
+      case StepKind::kReduce:
+        reduce_elements(options_.arithmetic, element, out, in, data(index, operand), to.bytes);
+        break;
+      case StepKind::kScale:
+        scale_elements(element, index, out, in, to.bytes);
+        break;
+      default:
+        divide_elements(element, out, in, to.bytes);
+        break;
+    }
+    finish_step(index, step);
+  }
+
+  void open_send(int index, std::uint32_t step) {
+    Rank& rank = ranks_[index];
+    const Step& s = step_of(index, step);
+    const Place from = place_of(index, step, s.source);
+    check_access(index, step, from, false);
+    if (!failure_.empty()) return;
+    rank.open.push_back({from, step, false});
+    snapshots_[{index, step}] = Bytes(data(index, from), data(index, from) + from.bytes);
+    rank.missing[step] = s.transfers;
+    for (std::uint32_t t = 0; t < s.transfers; ++t) {
+      const std::size_t message = message_of_[index][s.first_transfer + t];
+      messages_[message].send_open = true;
+      if (messages_[message].receive_open) start_delivery(message);
+    }
+  }
+
+  void open_receive(int index, std::uint32_t step) {
+    Rank& rank = ranks_[index];
+    const Step& s = step_of(index, step);
+    const Place to = place_of(index, step, s.destination);
+    check_access(index, step, to, true);
+    const bool reduces = s.kind == StepKind::kRecvReduce;
+    bool keeps_operand = false;
+    if (reduces) {
+      const Place own = place_of(index, step, s.source);
+      check_access(index, step, own, false);
+      keeps_operand = own.buffer == to.buffer && own.offset == to.offset;
+      if (own.overlaps(to) && !keeps_operand) fail(index, step, "operand overlaps, shifted");
+      if (own.bytes != to.bytes) fail(index, step, "slices differ in length");
+      rank.open.push_back({own, step, false});
+    }
+    if (!failure_.empty()) return;
+    rank.open.push_back({to, step, true});
+    if (!keeps_operand) {
+      const Bytes noise = garbage(to.bytes);
+      std::copy(noise.begin(), noise.end(), data(index, to));
+    }
+    const std::size_t message = message_of_[index][s.first_transfer];
+    messages_[message].receive_open = true;
+    if (messages_[message].send_open) start_delivery(message);
+  }
+
+  void start_delivery(std::size_t index) {
+    Message& message = messages_[index];
+    const std::uint64_t bytes = step_of(message.sender, message.send_step).source.bytes;
+    const std::uint64_t element = ranks_[message.sender].problem->element_bytes;
+    std::uint64_t cut = bytes == 0 ? 0 : random_() % (bytes / element + 1) * element;
+    for (const auto& [from, length] :
+         {std::pair(std::uint64_t{0}, cut), std::pair(cut, bytes - cut)}) {
+      if (length == 0 && !(bytes == 0 && message.fragments_left == 0)) continue;
+      ++message.fragments_left;
+      enable({What::kDeliver, message.receiver, index, from, length});
+    }
+  }
+
+  // What a retransmission at this moment would carry.
+  const std::uint8_t* reread(const Message& message) {
+    const Step& send = step_of(message.sender, message.send_step);
+    const Place from = place_of(message.sender, message.send_step, send.source);
+    const Bytes& snapshot = snapshots_[{message.sender, message.send_step}];
+    ++retransmissions_;
+    if (!std::equal(snapshot.begin(), snapshot.end(), data(message.sender, from))) {
+      fail(message.sender, message.send_step, "its bytes changed while they were being sent");
+    }
+    return data(message.sender, from);
+  }
+
+  void deliver(const Event& event) {
+    Message& message = messages_[event.index];
+    const std::uint8_t* incoming = reread(message) + event.offset;
+    const int index = message.receiver;
+    const Step& s = step_of(index, message.receive_step);
+    const Place to = place_of(index, message.receive_step, s.destination);
+    std::uint8_t* out = data(index, to) + event.offset;
+    if (s.kind == StepKind::kRecv) {
+      if (event.bytes > 0) std::memcpy(out, incoming, event.bytes);
+    } else {
+      const Place own = place_of(index, message.receive_step, s.source);
+      reduce_elements(options_.arithmetic, ranks_[index].problem->element_bytes, out,
+                      data(index, own) + event.offset, incoming, event.bytes);
+    }
+    if (--message.fragments_left > 0) return;
+    finish_step(index, message.receive_step);
+    enable({What::kAcknowledge, message.sender, event.index, 0, 0});
+  }
+
+  void acknowledge(Message& message) {
+    reread(message);
+    if (--ranks_[message.sender].missing[message.send_step] == 0) {
+      finish_step(message.sender, message.send_step);
+    }
+  }
+
+  void finish_step(int index, std::uint32_t step) {
+    Rank& rank = ranks_[index];
+    const Step& s = rank.schedule->steps[step];
+    std::erase_if(rank.open, [&](const Access& access) { return access.step == step; });
+    if (s.kind == StepKind::kSend) snapshots_.erase({index, step});
+    rank.done[step] = true;
+    --rank.steps_left;
+    for (const std::uint32_t dependent : rank.schedule->dependents_of(s)) {
+      if (dependent <= step) fail(index, step, "an earlier step depends on it");
+      --rank.missing[dependent];
+      consider(index, dependent);
+    }
+    if (s.transfers != 0) slide_window(index, s.is_receive());
+    finish_rank_if_done(index);
+  }
+
+  void finish_rank_if_done(int index) {
+    Rank& rank = ranks_[index];
+    if (rank.steps_left != 0) return;
+    if (rank.problem->kind == Kind::kBarrier && started_ < ranks_.size()) {
+      fail(index, 0, "left the barrier before all had entered it");
+    }
+  }
+
+  void check_end() {
+    for (std::size_t index = 0; index < ranks_.size(); ++index) {
+      const Rank& rank = ranks_[index];
+      for (std::uint32_t step = 0; step < rank.done.size(); ++step) {
+        if (rank.done[step]) continue;
+        return fail(static_cast<int>(index), step,
+                    rank.opened[step] ? "deadlock: open for ever" : "deadlock: never ready");
+      }
+      for (std::size_t piece = 0; piece < rank.input_buffer.size(); ++piece) {
+        const std::size_t buffer = rank.input_buffer[piece];
+        if (buffer >= rank.input_buffer.size()) continue;  // aliased by an output
+        if (rank.buffers[buffer] != input_contents(static_cast<int>(index),
+                                                   static_cast<std::uint32_t>(piece),
+                                                   rank.buffers[buffer].size())) {
+          return fail(static_cast<int>(index), 0, "an input was written");
+        }
+      }
+    }
+  }
+
+  const InterpreterOptions options_;
+  std::mt19937_64 random_;
+  std::vector<Rank> ranks_;
+  std::vector<Message> messages_;
+  std::vector<std::vector<std::size_t>> message_of_;          // by rank and transfer
+  std::map<std::pair<int, std::uint32_t>, Bytes> snapshots_;  // by sender and step
+  std::vector<Event> preferred_, deferred_;
+  std::size_t started_ = 0;
+  std::uint64_t retransmissions_ = 0;
+  int slow_rank_ = 0;
+  std::string failure_;
+};
+
+}  // namespace
+
+InterpreterResult interpret(const std::vector<Problem>& problems,
+                            const std::vector<Schedule>& schedules,
+                            const InterpreterOptions& options) {
+  return World(problems, schedules, options).run();
+}
+
+}  // namespace taco::pg::testing
