@@ -181,10 +181,7 @@ def choose(campaign: Campaign, arguments: argparse.Namespace) -> list[str]:
         return arguments.test
     if arguments.update:
         return campaign.names()
-    chosen = expected(arguments.backend)
-    if arguments.fast:
-        chosen -= set(read_list("slow.txt"))
-    return sorted(chosen)
+    return sorted(expected(arguments.backend))
 
 
 def judge(results: dict[str, dict[str, Any]], arguments: argparse.Namespace) -> int:
@@ -192,7 +189,7 @@ def judge(results: dict[str, dict[str, Any]], arguments: argparse.Namespace) -> 
     passed = sorted(test for test, result in results.items() if result["status"] == "pass")
     if arguments.update:
         (HERE / f"{arguments.backend}_passes.txt").write_text("\n".join(passed) + "\n")
-    kept = expected(arguments.backend)
+    kept = expected(arguments.backend) | set(arguments.expect)
     lost = sorted(test for test in kept & results.keys() if results[test]["status"] != "pass")
     gained = sorted(set(passed) - kept)
     seconds = sum(result["seconds"] for result in results.values())
@@ -209,14 +206,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", choices=["gloo", "taco"], required=True)
     parser.add_argument("--update", action="store_true", help="write the list of what passes")
-    parser.add_argument("--fast", action="store_true", help="leave out the tests of slow.txt")
     parser.add_argument("--test", action="append", help="only this test; may be repeated")
+    parser.add_argument("--expect", action="append", default=[], help="must pass, listed or not")
     parser.add_argument("--jobs", type=int, default=max(2, os.cpu_count() or 2))
     parser.add_argument("--verbose", action="store_true", help="print what failed, in full")
     parser.add_argument("--json", type=Path, help="every result")
     parser.add_argument("--log", type=Path, help="what the ranks print")
     arguments = parser.parse_args()
-    if arguments.update and (arguments.test or arguments.fast):
+    if arguments.update and arguments.test:
         parser.error("--update needs a whole run")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory() as folder:
