@@ -1,0 +1,5 @@
+taco_test(harp_duty_test SOURCES duty_test.cc)
+taco_test(harp_timer_heap_test SOURCES timer_heap_test.cc)
+taco_test(harp_submit_queue_test SOURCES submit_queue_test.cc)
+taco_test(harp_address_test SOURCES address_test.cc)
+taco_test(harp_interfaces_test SOURCES interfaces_test.cc)
