@@ -105,15 +105,20 @@ class Matcher final : public LinkEvents {
   };
   // Quota of one group, as a sender and as a receiver. Dropped when it says nothing.
   struct Group {
-    std::uint64_t id = 0;
+    MessageKey key;  // {id, 0}
+    bool used = false;
     std::uint32_t unconsumed = 0, unconsumed_bytes = 0;  // sent eagerly, not reported consumed
     std::uint32_t offers = 0;                            // offers of ours not yet wanted
     std::uint32_t unreported = 0, unreported_bytes = 0;  // consumed here, not told yet
     bool blocked = false;       // we said so: small sends of this group are kept
     bool peer_blocked = false;  // the peer said so: want every receive
+    bool empty() const { return !used; }
+    bool says_nothing() const {
+      return unconsumed == 0 && offers == 0 && unreported == 0 && !blocked && !peer_blocked;
+    }
   };
 
-  Group& group_of(std::uint64_t id);
+  Group& group_of(std::uint64_t id);  // valid until another group's first use
   void sweep_groups();
   bool within_quota(const Group& group, std::size_t bytes) const;
   void consumed(std::uint64_t group, std::size_t bytes);
@@ -159,8 +164,7 @@ class Matcher final : public LinkEvents {
   std::uint32_t free_slot_ = kNone;
   std::size_t open_receives_ = 0;
   std::size_t unmatched_ = 0;
-  std::vector<Group> groups_;
-  std::size_t recent_group_ = 0;
+  KeyTable<Group> groups_;
 };
 
 }  // namespace taco::harp

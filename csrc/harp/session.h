@@ -17,14 +17,18 @@
 #include <string>
 #include <vector>
 
+#include "harp/congestion.h"
 #include "harp/flow.h"
 #include "harp/link.h"
+#include "harp/loss.h"
+#include "harp/message.h"
+#include "harp/received_packets.h"
+#include "harp/sent_packets.h"
 #include "harp/session_host.h"
+#include "harp/small_packets.h"
 #include "harp/wire.h"
 
 namespace taco::harp {
-
-struct CongestionOps;
 
 struct SessionConfig {
   std::uint64_t own_incarnation = 0;
@@ -38,7 +42,7 @@ struct SessionConfig {
   const CongestionOps* congestion = nullptr;  // null: swift
 };
 
-class Session final : public Link {
+class Session final : public Link, private SentPackets::Listener {
  public:
   // All references outlive the session. Link calls may be made at once.
   Session(SessionConfig config, SessionHost& host, LinkEvents& events);
@@ -47,7 +51,6 @@ class Session final : public Link {
   Session& operator=(const Session&) = delete;
 
   std::uint64_t connection_id() const { return own_connection_; }
-  std::uint64_t peer_connection_id() const { return peer_connection_; }  // 0: not known yet
   bool established() const { return peer_connection_ != 0; }
   bool ended() const { return state_ == State::kEnded; }
 
@@ -90,15 +93,132 @@ class Session final : public Link {
   void leave() override;
 
  private:
+  friend class SessionHost;
   enum class State : std::uint8_t { kConnecting, kOpen, kLeaving, kEnded };
-  State state_ = State::kConnecting;
+  enum class Sent : std::uint8_t { kYes, kNothing, kNicFull };
+
+  // session_receive.cc
+  void on_packet(std::span<std::byte> bytes, const RxPacket& from);
+  void on_data(const wire::Packet& packet);
+  bool begin_message(RecvState& state, const wire::Packet& packet);
+  void finish_receive(RecvState& state, const Status& status);
+  bool on_eager_packet(const wire::Packet& packet);
+  bool on_frames(const wire::Packet& packet);
+  void on_ack(const wire::Ack& ack);
+  bool on_records(std::uint32_t serial, std::span<const std::byte> block);
+  void deliver_records(std::span<const std::byte> block);
+  void deliver_record(const wire::Record& record);
+  void after_receive();
+  void on_run_acked(const SentRun& run, std::uint64_t mask) override;
+  void on_run_lost(const SentRun& run, std::uint64_t mask) override;
+  AckSample sample() const;
+
+  // session_transmit.cc
+  enum class Turn : std::uint8_t { kDone, kMore, kNicFull };
+  Turn transmit(std::size_t budget);  // called by SessionHost for ready sessions
+  Sent send_hello();
+  Sent send_control();
+  Sent send_eager();
+  Sent send_run(std::size_t& budget);
+  std::size_t fill_run(BulkSend& send, SegmentRange range);
+  std::uint32_t room_for(std::uint32_t wanted, std::uint32_t reserve);
+  bool within_credit(std::uint32_t packets) const;
+  void commit(SentRun run);
+  bool offer_packet(wire::Header& header, std::span<const std::byte> body);
+
+  // session.cc
+  void record(bool (*write)(wire::Writer& writer, const void* what), const void* what);
+  void seal_block();
+  void ready() { host_.make_ready(*this); }
+  void finish_taken();
+  void finish_send(BulkSend& send, const Status& status);
+  void drop_send(BulkSend& send);
+  void activate(BulkSend& send);
+  void deactivate(BulkSend& send);
+  RecvState* receive_of(std::uint64_t wire_slot);
+  void drop_receive(RecvState& state);
+  void say_goodbye_when_quiet();
+  bool content_unacknowledged() const;
+  void refresh_credit();
+
+  // session_timers.cc
+  static void on_expiry(Timer& timer, Time now);
+  void on_timer();
+  void on_tick();
+  void on_probe_timeout();
+  void lose_overdue();
+  Time next_deadline() const;
+  void update_timer();
+  void trim();
+
   SessionConfig config_;
   SessionHost& host_;
   LinkEvents& events_;
+  State state_ = State::kConnecting;
+
+  // Handshake.
   std::uint64_t own_connection_ = 0, peer_connection_ = 0;
   Endpoint remote_;
-  Time last_heard_ = 0;
+  std::size_t max_datagram_ = 0;
+  Time hello_at_ = 0;
+  std::uint32_t hellos_ = 0;
+  bool answer_hello_ = false;
+
+  // One path: what we send on it.
+  const CongestionOps& congestion_;
+  CongestionState window_;
+  std::uint64_t next_number_ = 1;
+  SentPackets sent_;
+  RoundTrip rtt_;
+  ReorderWindow reorder_;
+  std::uint64_t peer_limit_ = CreditAccount::kInitial;
+  std::uint32_t peer_epoch_ = 0;
+  Time probe_base_ = 0;
+  Time loss_not_before_ = 0;
+  std::uint64_t quiet_until_ = 0;  // packet number that ends a round without spurious losses
+  std::uint32_t backoff_ = 0;
   std::uint32_t unanswered_probes_ = 0;
+  bool probe_due_ = false;
+  bool window_limited_ = false;
+  bool credit_blocked_ = false;
+  bool lowering_in_flight_ = false;
+
+  // And what we receive.
+  ReceivedPackets received_;
+  CreditAccount credit_;
+  std::uint32_t unacknowledged_ = 0;  // packets that want an acknowledgement
+  Time ack_deadline_ = kNever;
+  bool ack_now_ = false;
+
+  // Messages.
+  std::vector<BulkSend*> sends_;
+  std::vector<std::uint32_t> free_sends_;
+  std::uint32_t send_uses_ = 0;
+  BulkSend* first_active_ = nullptr;
+  BulkSend* last_active_ = nullptr;
+  std::vector<BulkSend*> unreturned_;  // acknowledged, but the driver still refers to the payload
+  std::vector<RecvState*> receives_;   // by slot index
+  std::size_t open_receives_ = 0;
+  SmallSender eager_;
+  SmallSender records_;
+  SerialFilter eager_filter_;
+  RecordOrder record_order_;
+  std::byte* block_ = nullptr;  // records not yet sealed into a block
+  std::size_t block_bytes_ = 0;
+  std::vector<SendRequest*> taken_;  // eager messages copied, to be finished on the next turn
+
+  // Life.
+  Timer timer_;
+  Time armed_ = kNever;
+  Time next_tick_ = 0;
+  Time silence_base_ = 0;  // last sign of life, or of nobody caring
+  Time last_heard_ = 0;
+  bool peer_left_ = false;
+  bool goodbye_queued_ = false;
+
+  // SessionHost's list of sessions with something to transmit.
+  Session* next_ready_ = nullptr;
+  bool is_ready_ = false;
 };
 
 }  // namespace taco::harp

@@ -5,12 +5,15 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "base/clock.h"
 #include "harp/byte_pool.h"
 #include "harp/flow.h"
+#include "harp/message.h"
 #include "harp/nic.h"
 #include "harp/transport.h"
+#include "harp/wire.h"
 
 namespace taco::harp {
 
@@ -67,15 +70,30 @@ class SessionHost {
 
  private:
   friend class Session;
+  static constexpr std::size_t kRunSegments = 64;
+  // Where packets are put together, one at a time: a packet is sent or refused before the next.
+  struct Scratch {
+    std::array<wire::Header, kRunSegments> headers;
+    std::array<IoSlice, 2 * kRunSegments> slices;
+    std::array<TxPacket, kRunSegments> packets;
+    std::array<std::byte, wire::kMinDatagram> body;
+  };
+  void add(Session& session);
+  void remove(Session& session);
   void make_ready(Session& session);
-  void unready(Session& session);
+  Session* pop_ready();
+  void share_credit();
 
   Nic& nic_;
   BytePool& buffers_;
   CreditPool credit_;
   ProtocolCounters counters_;
   SessionTestHooks test_hooks_;
+  ObjectPool<BulkSend> sends_;
+  ObjectPool<RecvState> receives_;
+  Scratch scratch_;
   Time now_ = 0;
+  std::vector<Session*> sessions_;
   Session* first_ready_ = nullptr;
   Session* last_ready_ = nullptr;
   bool nic_full_ = false;

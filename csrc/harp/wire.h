@@ -14,7 +14,8 @@
 namespace taco::harp::wire {
 
 inline constexpr std::uint8_t kVersion = 1;
-inline constexpr std::size_t kGranule = 16;  // segments are multiples of it
+inline constexpr std::size_t kGranule = 16;        // segments are multiples of it
+inline constexpr std::size_t kMinDatagram = 1200;  // every path carries this much
 
 enum class Type : std::uint8_t {
   kData = 1,     // one segment of a bulk message
@@ -222,5 +223,9 @@ constexpr std::size_t segment_bytes(std::size_t max_datagram, std::size_t tag_by
   return (max_datagram - sizeof(Header) - tag_bytes - metadata_bytes) / kGranule * kGranule;
 }
 static_assert(segment_bytes(1472) == 1440);  // IPv4 over Ethernet
+
+// Payload of the largest eager message: fits every path, so it need not wait for a handshake.
+inline constexpr std::size_t kMaxEagerBytes =
+    segment_bytes(kMinDatagram) - sizeof(EagerDescriptor);
 
 }  // namespace taco::harp::wire

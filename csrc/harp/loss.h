@@ -1,0 +1,52 @@
+// Time as a sender sees it: round trips, how long to wait before doubting silence, how much
+// reordering to tolerate. No retransmission happens on a timer alone: a timer sends a probe (a
+// ping), and only the acknowledgement of something later shows what is missing.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/clock.h"
+
+namespace taco::harp {
+
+class RoundTrip {
+ public:
+  // `delay` is what the peer says it held the acknowledgement back.
+  void on_sample(Duration rtt, Duration delay);
+  bool has_sample() const { return smoothed_ > 0; }
+  Duration smoothed() const { return has_sample() ? smoothed_ : kInitial; }
+  Duration latest() const { return latest_; }
+  Duration least() const { return least_; }
+  Duration largest_delay() const { return largest_delay_; }
+
+  // How long to wait for an acknowledgement before probing, `backoff` probes already unanswered.
+  Duration probe_timeout(std::uint32_t backoff) const;
+
+  static constexpr Duration kInitial = 20 * kMillisecond;
+  static constexpr Duration kFloor = 4 * kMillisecond;  // busy cores delay answers by this much
+  static constexpr Duration kCeiling = 500 * kMillisecond;
+
+ private:
+  Duration smoothed_ = 0, variation_ = 0, latest_ = 0, least_ = 0;
+  Duration largest_delay_ = 0;
+};
+
+// How long a hole may persist after something later was acknowledged. Widened by every spurious
+// loss, narrowed again slowly.
+class ReorderWindow {
+ public:
+  Duration get(const RoundTrip& rtt) const {
+    return std::clamp(rtt.smoothed() / 4 * multiplier_, kFloor * multiplier_, kCeiling);
+  }
+  void on_spurious() { multiplier_ = std::min(2 * multiplier_, 64); }
+  void on_quiet_round() { multiplier_ = std::max(multiplier_ - 1, 1); }
+
+  static constexpr Duration kFloor = kMillisecond;
+  static constexpr Duration kCeiling = 100 * kMillisecond;
+
+ private:
+  int multiplier_ = 1;
+};
+
+}  // namespace taco::harp
