@@ -1,0 +1,38 @@
+// Who has started which collective: every signature seen lately, ours and the peers', by ordinal,
+// so that ranks that disagree are found out whichever message of theirs is seen first, before or
+// after our own operation. Bounded: the last kKept ordinals. Engine only; one per group.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+namespace taco::pg {
+
+class Arrivals {
+ public:
+  static constexpr std::uint32_t kKept = 256;
+
+  // Two ranks mean different operations by one ordinal.
+  struct Conflict {
+    std::uint32_t ordinal = 0;
+    int rank_a = 0, rank_b = 0;
+    std::uint64_t signature_a = 0, signature_b = 0;
+  };
+
+  // `rank` (this one or a peer) runs `signature` as its operation number `ordinal`.
+  std::optional<Conflict> note(int rank, std::uint32_t ordinal, std::uint64_t signature);
+
+  // The signature under which this ordinal is known, from whomever it was heard first.
+  std::optional<std::uint64_t> signature_of(std::uint32_t ordinal) const;
+
+ private:
+  struct Entry {
+    std::uint32_t ordinal = 0;
+    int rank = -1;  // -1: empty
+    std::uint64_t signature = 0;
+  };
+  std::array<Entry, kKept> entries_;
+};
+
+}  // namespace taco::pg

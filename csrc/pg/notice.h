@@ -1,0 +1,46 @@
+// What the members of a group tell each other beside the data: small, reliable, rare. One record
+// a notice, bounds-checked when read, since it comes from outside the process. Pure; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace taco::pg {
+
+enum class NoticeKind : std::uint8_t {
+  kPeerLost = 1,     // `subject` (an incarnation) is lost, says `accuser`
+  kGroupFailed,      // abort, timeout or mismatch: `code` and `text`
+  kArrivalQuery,     // what have you started? `number` is the asked ordinal
+  kArrivalReport,    // `number` as asked, `ordinal` newest started, `signature` of it,
+                     // `asked_signature` of the asked one or 0
+  kBarrierArrived,   // monitored barrier `number`
+  kBarrierReleased,  // monitored barrier `number`; `code` and `text` when it failed
+};
+
+struct Notice {
+  NoticeKind kind = NoticeKind::kGroupFailed;
+  Code code = Code::kOk;
+  bool knows_group = true;  // kArrivalReport: false when the group is destroyed or not made yet
+  std::uint64_t group = 0;
+  std::uint64_t number = 0;
+  std::uint64_t subject = 0;
+  std::uint64_t accuser = 0;
+  std::uint64_t ordinal = 0;
+  std::uint64_t signature = 0;
+  std::uint64_t asked_signature = 0;
+  double last_heard_s = -1;
+  std::string address;
+  std::string text;
+};
+
+// Never longer than harp::kMaxNoticeBytes: texts are cut.
+std::vector<std::byte> encode(const Notice& notice);
+std::optional<Notice> decode(std::span<const std::byte> bytes);
+
+}  // namespace taco::pg
