@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/memfd.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -99,6 +98,8 @@ Result<Arena> Arena::create(const char* name, std::size_t bytes, Sharing sharing
   arena.fd_ = mapped.fd;
   if (madvise(arena.data_, arena.size_, MADV_DONTFORK) != 0)
     return failure("fork protection", arena.size_);
+  // Who is handed the descriptor can map it for reading only. Kernels before 5.1 lack this seal.
+  if (arena.fd_ >= 0) fcntl(arena.fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
   return arena;
 }
 
@@ -106,13 +107,14 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   std::swap(fd_, other.fd_);
+  std::swap(owns_fd_, other.owns_fd_);
   std::swap(pages_, other.pages_);
   return *this;
 }
 
 Arena::~Arena() {
   if (data_ != nullptr) munmap(data_, size_);
-  if (fd_ >= 0) close(fd_);
+  if (fd_ >= 0 && owns_fd_) close(fd_);
 }
 
 Status Arena::commit(std::size_t offset, std::size_t bytes) {

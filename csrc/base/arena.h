@@ -26,17 +26,21 @@ class Arena {
 
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
-  int fd() const { return fd_; }  // of a shared arena; -1 otherwise. Stays the arena's.
+  int fd() const { return fd_; }  // of a shared arena; -1 otherwise
   const std::string& pages() const { return pages_; }
 
   // Makes sure that memory stands behind [offset, offset + bytes) of a shared arena, so that no
   // later access, here or in a peer, dies by SIGBUS. kResource when the host has none left.
   Status commit(std::size_t offset, std::size_t bytes);
 
+  // Hands the descriptor over to the caller to close, no earlier than the arena goes.
+  void disown_fd() { owns_fd_ = false; }
+
  private:
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   int fd_ = -1;
+  bool owns_fd_ = true;
   std::string pages_;
 };
 

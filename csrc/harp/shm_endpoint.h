@@ -19,7 +19,6 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "harp/link.h"
 #include "harp/shm_link.h"
 
 namespace taco::harp {
@@ -88,10 +87,6 @@ class ShmEndpoint {
   // work, do not block; nothing to cancel.
   virtual bool prepare_sleep() = 0;
   virtual void cancel_sleep() = 0;
-
-  // In a forked child: closes every descriptor and touches nothing else (mappings are not
-  // inherited). The endpoint must not be used or destroyed after.
-  virtual void close_in_child() = 0;
 
   virtual const ShmStats& stats() const = 0;
   // For taco_torch.info: "huge pages by madvise" and the like, of the arena.

@@ -1,0 +1,482 @@
+// The life of a link: connecting, records out and in, the doorbell, endings.
+#include "harp/shm_pair_link.h"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <new>
+
+#include "base/log.h"
+#include "harp/shm_pull.h"
+
+namespace taco::harp {
+namespace {
+
+constexpr int kRecordsPerTurn = 256;
+const std::atomic<std::uint64_t> kNothingConsumed{0};
+
+template <class Record>
+bool read_record(std::span<const std::byte> bytes, Record* record) {
+  if (bytes.size() < sizeof *record) return false;
+  std::memcpy(record, bytes.data(), sizeof *record);
+  return record->head.bytes == bytes.size() - sizeof *record;
+}
+
+}  // namespace
+
+PairLink::PairLink(ShmHost& host, const ShmAddress& peer, std::uint32_t id)
+    : host_(host), peer_(peer), id_(id) {}
+
+PairLink::~PairLink() {
+  // Whoever is not told would wait for us until our process ends.
+  if (state_ == State::kUp && !saying_goodbye_) {
+    leave();
+    flush();
+  }
+  if (state_ == State::kUp) host_.stats.links.fetch_sub(1, std::memory_order_relaxed);
+  drop_sends();
+}
+
+std::string PairLink::describe() const {
+  if (process_.pid > 0) return "pid " + std::to_string(process_.pid) + " on this host";
+  return "a process on this host";
+}
+
+// ---- connecting
+
+void PairLink::connect() {
+  if (state_ != State::kIdle) return;
+  state_ = State::kConnecting;
+  if (Status status = make_half(); !status.ok()) return lose(status.message());
+  start_connecting();
+}
+
+Status PairLink::make_half() {
+  if (half_ != nullptr) return Status();
+  auto memory = Arena::create("taco-link", sizeof(ShmHalf), Arena::Sharing::kShared);
+  if (!memory.ok()) return memory.status();
+  half_memory_ = std::move(memory).value();
+  half_fd_ = ShmFd(half_memory_.fd());
+  half_memory_.disown_fd();
+  TACO_RETURN_IF_ERROR(half_memory_.commit(0, sizeof(ShmHalf)));
+  half_ = new (half_memory_.data()) ShmHalf;
+  ring_out_.emplace(half_->ring, kShmRingBytes, half_->produced, kNothingConsumed);
+  return Status();
+}
+
+// May fail for want of room in the peer's queue of connections: settle() tries again.
+void PairLink::start_connecting() {
+  auto socket = shm_connect(peer_.name);
+  if (!socket.ok()) {
+    if (socket.status().code() != Code::kTimeout) lose(socket.status().message());
+    return;
+  }
+  process_ = shm_peer_process(socket->get());
+  if (Status status = greet(socket->get()); !status.ok()) return lose(status.message());
+  sockets_[0] = std::move(*socket);
+  watch(sockets_[0].get(), kShmSocket);
+}
+
+Status PairLink::greet(int socket) {
+  ShmGreeting greeting;
+  greeting.secret = peer_.secret;
+  greeting.incarnation = host_.address.incarnation;
+  greeting.probe_address = reinterpret_cast<std::uint64_t>(&host_.probe_word);
+  greeting.probe_value = host_.probe_word;
+  greeting.watches_process = static_cast<bool>(process_.watch);
+  TACO_RETURN_IF_ERROR(shm_send_greeting(
+      socket, greeting, {half_fd_.get(), host_.arena_fd.get(), host_.doorbell.get()}));
+  greeted_ = true;
+  return Status();
+}
+
+void PairLink::watch(int fd, std::uint32_t kind) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = std::uint64_t{kind} << 32 | id_;
+  epoll_ctl(host_.events.get(), EPOLL_CTL_ADD, fd, &event);
+}
+
+void PairLink::on_greeting(ShmReceived greeting, ShmPeerProcess process, ShmFd socket) {
+  if (state_ == State::kUp || state_ == State::kLost) return;
+  state_ = State::kConnecting;
+  if (Status status = make_half(); !status.ok()) return lose(status.message());
+  if (socket) {
+    // Both may have connected at once. That is no conflict: each side has one half to give, and it
+    // does not matter which connection brought it.
+    process_ = std::move(process);
+    if (!greeted_) {
+      if (Status status = greet(socket.get()); !status.ok()) return lose(status.message());
+    }
+    sockets_[1] = std::move(socket);
+    watch(sockets_[1].get(), kShmSocket);
+  }
+  go_up(std::move(greeting), std::move(process_));
+}
+
+void PairLink::go_up(ShmReceived greeting, ShmPeerProcess process) {
+  process_ = std::move(process);
+  auto half = ShmMapping::map(greeting.files.half.get(), sizeof(ShmHalf));
+  auto arena = ShmMapping::map(greeting.files.arena.get(), kShmFirstBlock);
+  if (!half.ok()) return lose(half.status().message());
+  if (!arena.ok()) return lose(arena.status().message());
+  peer_half_memory_ = std::move(half).value();
+  peer_arena_ = std::move(arena).value();
+  peer_half_ = reinterpret_cast<const ShmHalf*>(peer_half_memory_.data());
+  peer_page_ = reinterpret_cast<const ShmPage*>(peer_arena_.data());
+  if (peer_half_->magic != kShmMagic || peer_half_->version != kShmVersion ||
+      peer_page_->magic != kShmMagic || peer_page_->version != kShmVersion)
+    return lose("its memory does not begin as it should");
+  peer_doorbell_ = std::move(greeting.files.doorbell);
+  ring_in_.emplace(peer_half_->ring, kShmRingBytes, peer_half_->produced, half_->consumed);
+  ring_out_->set_consumed(peer_half_->consumed);
+  state_ = State::kUp;
+  host_.stats.links.fetch_add(1, std::memory_order_relaxed);
+  last_heard_ = host_.now;
+  if (process_.watch) watch(process_.watch.get(), kShmProcess);
+  // Where both watch each other's process, the sockets have nothing more to tell.
+  if (process_.watch && greeting.greeting.watches_process != 0)
+    for (ShmFd& socket : sockets_) socket.reset();
+  Status may_pull(Code::kUnsupported, "switched off by TACO_CMA=0");
+  if (host_.pull && !process_.watch)
+    may_pull = Status(Code::kUnsupported, "the kernel gives no descriptor of the peer's process");
+  else if (host_.pull)
+    may_pull = shm_probe_pull(process_.pid, greeting.greeting.probe_address,
+                              greeting.greeting.probe_value);
+  if (may_pull.ok())
+    push_slot(ShmRecordType::kMayPull);
+  else
+    host_.why_no_pull = may_pull.message();
+  dirty_ = true;  // what was published before the peer could be rung for
+  TACO_LOG_DEBUG("harp", "shared memory: linked with %s%s", describe().c_str(),
+                 may_pull.ok() ? "" : (", without pulls: " + may_pull.message()).c_str());
+}
+
+// One of our sockets is readable: the answer to our greeting, or the end of the connection.
+void PairLink::on_socket() {
+  for (ShmFd& socket : sockets_) {
+    if (!socket) continue;
+    ShmReceived received = shm_receive_greeting(socket.get());
+    switch (received.state) {
+      case ShmReceived::State::kNothing:
+        continue;
+      case ShmReceived::State::kGreeting:
+        if (received.greeting.incarnation == peer_.incarnation &&
+            received.greeting.secret == host_.address.secret)
+          on_greeting(std::move(received), {}, {});
+        continue;
+      case ShmReceived::State::kNonsense:
+        socket.reset();
+        if (state_ != State::kUp) lose("it answered in another language");
+        return;
+      case ShmReceived::State::kEnd:
+        socket.reset();
+        if (state_ == State::kConnecting && !sockets_[0] && !sockets_[1])
+          lose("it refused the connection or ended");
+        // Only a side without a pidfd keeps its socket to learn of the end from it.
+        else if (state_ == State::kUp && !process_.watch)
+          on_process_ended();
+        continue;
+    }
+  }
+}
+
+// ---- endings
+
+void PairLink::on_process_ended() {
+  if (ended_) return;
+  ended_ = true;
+  how_ended_ = "its process ended without saying goodbye";
+  process_.watch.reset();
+}
+
+// Never inside a call of the Matcher's: settle() tells it.
+void PairLink::lose(const std::string& how) {
+  if (state_ == State::kLost || ended_) return;
+  ended_ = true;
+  how_ended_ = how;
+}
+
+void PairLink::finish_losing(const Status& why) {
+  if (state_ == State::kUp) host_.stats.links.fetch_sub(1, std::memory_order_relaxed);
+  state_ = State::kLost;
+  if (events_ != nullptr) events_->on_lost(why);
+  drop_sends();
+  incoming_.clear();
+  outbox_.clear();
+  outbox_sent_ = 0;
+  for (ShmFd& socket : sockets_) socket.reset();
+  process_.watch.reset();
+}
+
+// Tells the Matcher that the peer left or was lost, once everything it had published is delivered.
+bool PairLink::settle_end() {
+  if (state_ == State::kLost || (!ended_ && !peer_left_)) return false;
+  if (state_ == State::kUp) {
+    if (ring_in_->corrupt()) {
+      how_ended_ = "its records are damaged";
+    } else {
+      if (!ring_in_->empty()) return false;
+      for (const Incoming& incoming : incoming_)
+        if (!ended_ || incoming.record.head.type == ShmRecordType::kPiece) return false;
+    }
+  }
+  if (peer_left_ && !peer_left_told_) {
+    peer_left_told_ = true;
+    push_slot(ShmRecordType::kGoodbyeSeen);
+    events_->on_left();
+    return true;
+  }
+  if (!ended_) return false;
+  PeerLoss loss;
+  loss.address = describe();
+  if (last_heard_ != 0) loss.last_heard_s = static_cast<double>(host_.now - last_heard_) / kSecond;
+  finish_losing(Status("lost " + describe() + ": " + how_ended_, loss));
+  return true;
+}
+
+void PairLink::leave() {
+  if (saying_goodbye_ || state_ == State::kIdle || state_ == State::kLost) return;
+  saying_goodbye_ = true;
+  push_slot(ShmRecordType::kGoodbye);
+}
+
+bool PairLink::busy() const {
+  if (state_ == State::kIdle || state_ == State::kLost || ended_) return false;
+  if (!finished_.empty() || !outbox_.empty()) return true;
+  for (const Send& send : sends_)
+    if (send.request != nullptr) return true;
+  return saying_goodbye_ && !goodbye_seen_ && !peer_left_;
+}
+
+// ---- records out
+
+std::byte* PairLink::reserve(std::size_t bytes) {
+  std::byte* room = ring_out_->reserve(bytes);
+  if (room != nullptr) return room;
+  // Say that we wait before looking again: the peer frees before it looks whether anybody waits.
+  starved_ = true;
+  half_->starved.store(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return ring_out_->reserve(bytes);
+}
+
+void PairLink::push(const void* record, std::size_t bytes, std::span<const std::byte> data) {
+  connect();
+  if (state_ == State::kLost || half_ == nullptr) return;
+  std::byte* room = outbox_.empty() ? reserve(bytes + data.size()) : nullptr;
+  if (room == nullptr) {
+    outbox_.emplace_back(bytes + data.size());
+    room = outbox_.back().data();
+  }
+  std::memcpy(room, record, bytes);
+  if (!data.empty()) std::memcpy(room + bytes, data.data(), data.size());
+  if (!outbox_.empty()) return;
+  ring_out_->commit();
+  dirty_ = true;
+}
+
+bool PairLink::empty_outbox() {
+  if (!starved_ || half_ == nullptr) return false;
+  bool moved = false;
+  while (outbox_sent_ < outbox_.size()) {
+    const std::vector<std::byte>& record = outbox_[outbox_sent_];
+    std::byte* room = reserve(record.size());
+    if (room == nullptr) return moved;
+    std::memcpy(room, record.data(), record.size());
+    ring_out_->commit();
+    outbox_sent_++;
+    dirty_ = moved = true;
+  }
+  outbox_.clear();
+  outbox_sent_ = 0;
+  starved_ = false;
+  half_->starved.store(0, std::memory_order_relaxed);
+  return moved;
+}
+
+void PairLink::push_slot(ShmRecordType type, SlotId slot, ShmSendId send, std::uint64_t offset,
+                         bool refused) {
+  ShmSlotRecord record;
+  record.head.type = type;
+  record.head.refused = refused;
+  record.slot = slot;
+  record.send = send;
+  record.offset = offset;
+  push(&record, sizeof record);
+}
+
+void PairLink::eager(SendRequest& request) {
+  ShmKeyRecord record;
+  record.head.type = ShmRecordType::kEager;
+  record.head.bytes = static_cast<std::uint32_t>(request.bytes);
+  record.key = request.key;
+  record.signature = request.signature;
+  push(&record, sizeof record, {static_cast<const std::byte*>(request.data), request.bytes});
+  shm_count(host_.stats.messages_sent);
+  shm_count(host_.stats.bytes_sent, request.bytes);
+  shm_count(host_.stats.bytes_staged, request.bytes);
+  finish(request, Status());
+}
+
+void PairLink::want(const Want& want) {
+  ShmKeyRecord record;
+  record.head.type = ShmRecordType::kWant;
+  record.key = want.key;
+  record.signature = want.signature;
+  record.bytes = want.max_bytes;
+  record.slot = want.slot;
+  push(&record, sizeof record);
+}
+
+void PairLink::offer(const Offer& offer) {
+  ShmKeyRecord record;
+  record.head.type = ShmRecordType::kOffer;
+  record.key = offer.key;
+  record.signature = offer.signature;
+  record.bytes = offer.bytes;
+  push(&record, sizeof record);
+}
+
+void PairLink::control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) {
+  ShmKeyRecord record;
+  record.head.type = ShmRecordType::kControl;
+  record.head.control = kind;
+  record.key = key;
+  record.signature = value;
+  record.slot = slot;
+  push(&record, sizeof record);
+}
+
+void PairLink::notice(std::span<const std::byte> bytes) {
+  ShmSlotRecord record;
+  record.head.type = ShmRecordType::kNotice;
+  record.head.bytes = static_cast<std::uint32_t>(bytes.size());
+  push(&record, sizeof record, bytes);
+}
+
+// Whoever publishes and then sees no sleep number was seen by the sleeper's own second look.
+void PairLink::flush() {
+  if (!dirty_ || state_ != State::kUp) return;
+  dirty_ = false;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const std::uint32_t sleep = peer_page_->sleep.load(std::memory_order_relaxed);
+  if ((sleep & 1) == 0 || sleep == rung_) return;
+  rung_ = sleep;
+  const std::uint64_t one = 1;
+  // An eventfd refuses a write only when it is full, and then it is readable, which is the point.
+  if (write(peer_doorbell_.get(), &one, sizeof one) < 0) return;
+  shm_count(host_.stats.doorbells);
+}
+
+// ---- records in
+
+bool PairLink::has_input() {
+  if (!finished_.empty()) return true;
+  if (state_ == State::kIdle || state_ == State::kLost) return false;
+  if (ended_) return true;
+  if (state_ != State::kUp) return !greeted_;  // still to connect
+  if (work_waits_ || !ring_in_->empty()) return true;
+  if (!starved_) return false;
+  // The ring was full: did the peer make room meanwhile?
+  return ring_out_->reserve(kShmEagerBytes) != nullptr;
+}
+
+bool PairLink::drain() {
+  if (state_ != State::kUp || ring_in_->empty()) return false;
+  last_heard_ = host_.now;
+  for (int i = 0; i < kRecordsPerTurn; i++) {
+    const std::span<const std::byte> record = ring_in_->front();
+    if (record.data() == nullptr) break;
+    dispatch(record);
+    ring_in_->pop();
+  }
+  if (ring_in_->corrupt()) lose("its records are damaged");
+  if (ring_in_->release()) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (peer_half_->starved.load(std::memory_order_relaxed) != 0) dirty_ = true;
+  }
+  return true;
+}
+
+void PairLink::dispatch(std::span<const std::byte> record) {
+  if (record.size() < sizeof(ShmRecordHead)) return lose("its records are damaged");
+  switch (static_cast<ShmRecordType>(record[0])) {
+    case ShmRecordType::kEager:
+    case ShmRecordType::kWant:
+    case ShmRecordType::kOffer:
+    case ShmRecordType::kControl:
+      return dispatch_key(record);
+    case ShmRecordType::kPiece:
+    case ShmRecordType::kPull: {
+      ShmPieceRecord piece;
+      if (!read_record(record, &piece)) return lose("its records are damaged");
+      return on_piece(piece);
+    }
+    default:
+      return dispatch_slot(record);
+  }
+}
+
+void PairLink::dispatch_key(std::span<const std::byte> bytes) {
+  ShmKeyRecord record;
+  if (!read_record(bytes, &record)) return lose("its records are damaged");
+  switch (record.head.type) {
+    case ShmRecordType::kEager:
+      shm_count(host_.stats.messages_received);
+      shm_count(host_.stats.bytes_received, record.head.bytes);
+      return events_->on_eager(record.key, record.signature, bytes.subspan(sizeof record));
+    case ShmRecordType::kWant:
+      return events_->on_want({record.key, record.signature, record.bytes, record.slot});
+    case ShmRecordType::kOffer:
+      return events_->on_offer({record.key, record.signature, record.bytes});
+    default:
+      return events_->on_control(record.head.control, record.key, record.slot, record.signature);
+  }
+}
+
+void PairLink::dispatch_slot(std::span<const std::byte> bytes) {
+  ShmSlotRecord record;
+  if (!read_record(bytes, &record)) return lose("its records are damaged");
+  const std::span<const std::byte> data = bytes.subspan(sizeof record);
+  switch (record.head.type) {
+    case ShmRecordType::kInline:
+      return on_inline(record, data);
+    case ShmRecordType::kNotice:
+      return events_->on_notice(data);
+    case ShmRecordType::kReturned:
+      return on_returned(record.send, record.offset);
+    case ShmRecordType::kPulled:
+      return on_pulled(record.send, record.head.refused != 0);
+    case ShmRecordType::kCannotPull:
+      return on_cannot_pull(record.send, record.offset);
+    case ShmRecordType::kMayPull:
+      peer_pulls_ = true;
+      return;
+    case ShmRecordType::kGoodbye:
+      peer_left_ = true;
+      return;
+    case ShmRecordType::kGoodbyeSeen:
+      goodbye_seen_ = true;
+      return;
+    default:
+      return lose("its records are damaged");
+  }
+}
+
+bool PairLink::settle() {
+  bool something = empty_outbox();
+  if (state_ == State::kConnecting && !greeted_ && !ended_) start_connecting();
+  if (!finished_.empty()) {
+    something = true;
+    std::vector<Finished> finished;
+    finished.swap(finished_);
+    for (const Finished& one : finished) events_->send_finished(*one.request, one.status);
+    finished.clear();
+    if (finished_.empty()) finished_.swap(finished);  // keeps the memory
+  }
+  return settle_end() || something;
+}
+
+}  // namespace taco::harp
