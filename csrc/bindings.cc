@@ -11,5 +11,6 @@ PYBIND11_MODULE(_C, module) {
   module.attr("built_for_torch") = TACO_TORCH_VERSION;
   taco::pg::bind_errors(module);
   taco::pg::bind_stats(module);
+  taco::pg::bind_info(module);
   taco::pg::bind_backend(module);
 }

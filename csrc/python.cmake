@@ -49,6 +49,8 @@ Python_add_library(_C MODULE WITH_SOABI
   pg/backend_tensors.cc
   pg/backend_bind.cc
   pg/errors_bind.cc
+  pg/hang_dump.cc
+  pg/info_bind.cc
   pg/rendezvous.cc
   pg/rendezvous_door.cc
   pg/rendezvous_record.cc
@@ -65,4 +67,8 @@ target_compile_definitions(_C PRIVATE
 target_link_libraries(_C PRIVATE taco_core torch_torch_python torch_torch_cpu torch_c10)
 # Python imports torch before this file, so its libraries are already there: no run path.
 set_target_properties(_C PROPERTIES INSTALL_RPATH "" BUILD_WITH_INSTALL_RPATH ON)
+# Read before _C is loaded: an extension built for another torch may not even load.
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/_build.json
+  "{\"version\": \"${PROJECT_VERSION}\", \"torch\": \"${TACO_TORCH_VERSION}\"}\n")
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_build.json DESTINATION taco_torch COMPONENT python)
 install(TARGETS _C LIBRARY DESTINATION taco_torch COMPONENT python)

@@ -1,5 +1,7 @@
 #include "pg/backend.h"
 
+#include <Python.h>
+
 #include <algorithm>
 
 #include "pg/backend_errors.h"
@@ -40,6 +42,7 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   }
   communicator_ = std::move(made).value();
   sparse_ = std::make_unique<SparseQueue>(meeting_);
+  hang_dump_ = HangDump::acquire();
 }
 
 c10::intrusive_ptr<Backend> Backend::create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
@@ -49,7 +52,16 @@ c10::intrusive_ptr<Backend> Backend::create(const c10::intrusive_ptr<c10d::Store
   return backend;
 }
 
-Backend::~Backend() { shutdown(); }
+// Python may drop the last reference with the GIL held, and callbacks that need it may be pending.
+Backend::~Backend() {
+  if (Py_IsInitialized() && PyGILState_Check()) {
+    PyThreadState* state = PyEval_SaveThread();
+    shutdown();
+    PyEval_RestoreThread(state);
+  } else {
+    shutdown();
+  }
+}
 
 c10::intrusive_ptr<c10d::Backend::Options> Backend::getBackendOptions() {
   // A copy: ProcessGroup::splitGroup writes the child's name and timeout into what it gets.
@@ -188,6 +200,7 @@ void Backend::shutdown() {
   communicator_->close(kLinger);
   sparse_->close();
   part(meeting_);
+  hang_dump_.reset();
 }
 
 c10d::ErrorType Backend::getError() {

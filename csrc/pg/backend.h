@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "pg/communicator.h"
+#include "pg/hang_dump.h"
 #include "pg/rendezvous.h"
 #include "pg/work.h"
 
@@ -150,6 +151,7 @@ class Backend : public c10d::Backend {
 
   c10::intrusive_ptr<Options> options_;
   Meeting meeting_;
+  std::shared_ptr<HangDump> hang_dump_;
   std::shared_ptr<Communicator> communicator_;
   std::unique_ptr<SparseQueue> sparse_;
   std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();

@@ -56,6 +56,11 @@ void bind_backend(py::module_& module) {
            NoGil())
       .def(
           "dump", [](Backend& backend) { return backend.communicator().dump(); }, NoGil())
+      .def_property_readonly("options",
+                             [](Backend& backend) {
+                               return c10::static_intrusive_pointer_cast<Backend::Options>(
+                                   backend.getBackendOptions());
+                             })
       .def_property_readonly("group_id",
                              [](Backend& backend) { return backend.communicator().options().id; });
   module.def("shut_down_all", &shut_down_all, NoGil());

@@ -7,6 +7,7 @@
 #include "pg/backend.h"
 #include "pg/backend_errors.h"
 #include "pg/backend_tensors.h"
+#include "pg/completion_thread.h"
 
 namespace taco::pg {
 namespace {
@@ -106,6 +107,7 @@ class SparseAllReduce : public Operation, public std::enable_shared_from_this<Sp
     return status_;
   }
   Status wait(Duration timeout) override {
+    completion::Blocked blocked;
     std::unique_lock lock(mutex_);
     const auto finished = [this] { return done(); };
     if (timeout == 0) {

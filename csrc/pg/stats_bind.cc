@@ -7,6 +7,7 @@
 #include "pg/backend_registry.h"
 #include "pg/bind.h"
 #include "pg/communicator.h"
+#include "pg/trace.h"
 
 namespace py = pybind11;
 
@@ -68,8 +69,12 @@ void bind_stats(py::module_& module) {
   module.def("transport_stats", &transport_stats);
   module.def("algorithm_stats", &algorithms);
   module.def("environment", &environment);
+  module.def("environment_markdown", &environment_markdown);
   module.def("check_environment", &check_environment);
   module.def("isa_name", [] { return std::string(kernels::isa_name()); });
+  module.def("enable_timeline", &trace::enable_timeline, py::arg("enabled"));
+  module.def("chrome_trace_json", &trace::chrome_trace_json);
+  module.def("flight_recorder_json", &trace::flight_recorder_json);
   module.def("dump", &dump_all_groups, py::call_guard<py::gil_scoped_release>());
 }
 

@@ -1,0 +1,78 @@
+"""Counters of this process, as plain values."""
+
+from dataclasses import dataclass, fields
+
+from taco_torch import _C
+
+
+@dataclass(frozen=True)
+class AlgorithmStats:
+    """What one algorithm has done; ``seconds`` is the sum of the operations' durations."""
+
+    calls: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counters since the first group was made.
+
+    Attributes:
+        bytes_sent, bytes_received: payload over the network.
+        packets_sent, packets_received: datagrams, before the kernel merges or splits them.
+        retransmits: packets sent again; spurious_retransmits: of those, in vain.
+        checksum_failures, duplicates: packets dropped on arrival.
+        bytes_copied: payload touched more often than zero copy needs.
+        socket_overflows: packets the kernel dropped because a socket buffer was full.
+        shm_bytes, shm_messages: through shared memory.
+        doorbells, sleeps: wake-ups sent to local peers; times an engine went to sleep.
+        sessions, shm_links: peers in contact now.
+        algorithms: by "collective/algorithm".
+    """
+
+    bytes_sent: int
+    bytes_received: int
+    packets_sent: int
+    packets_received: int
+    retransmits: int
+    spurious_retransmits: int
+    checksum_failures: int
+    duplicates: int
+    bytes_copied: int
+    socket_overflows: int
+    shm_bytes: int
+    shm_messages: int
+    doorbells: int
+    sleeps: int
+    sessions: int
+    shm_links: int
+    algorithms: dict[str, AlgorithmStats]
+
+    def __sub__(self, earlier: "Stats") -> "Stats":
+        """What happened since ``earlier``; ``sessions`` and ``shm_links`` are differences too."""
+        counters = {
+            field.name: getattr(self, field.name) - getattr(earlier, field.name)
+            for field in fields(self)
+            if field.name != "algorithms"
+        }
+        none = AlgorithmStats(0, 0, 0.0)
+        algorithms = {}
+        for name, now in self.algorithms.items():
+            before = earlier.algorithms.get(name, none)
+            if now.calls > before.calls:
+                algorithms[name] = AlgorithmStats(
+                    now.calls - before.calls,
+                    now.bytes - before.bytes,
+                    now.seconds - before.seconds,
+                )
+        return Stats(**counters, algorithms=algorithms)
+
+
+def stats() -> Stats:
+    """A snapshot of all counters. Cheap; any thread."""
+    algorithms = {
+        name: AlgorithmStats(calls, size, seconds)
+        for name, calls, size, seconds in _C.algorithm_stats()
+    }
+    return Stats(**_C.transport_stats(), algorithms=algorithms)

@@ -1,0 +1,45 @@
+"""What happened and what is happening: timeline, flight recorder, hang dump."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
+from typing import Any
+
+from taco_torch import _C
+
+
+@contextmanager
+def timeline(path: str | PathLike[str]) -> Iterator[None]:
+    """Records every operation of the block and writes a trace for Chrome or https://ui.perfetto.dev.
+
+    One file a rank: give each its own ``path``. Each operation shows bytes, algorithm and the peers
+    it waited on::
+
+        with taco_torch.timeline(f"trace-{rank}.json"):
+            train_step()
+    """
+    _C.enable_timeline(True)
+    try:
+        yield
+    finally:
+        _C.enable_timeline(False)
+        with open(path, "w") as file:
+            file.write(_C.chrome_trace_json())
+
+
+def flight_recorder() -> dict[str, Any]:
+    """The last few hundred finished operations of this process, oldest first; always kept.
+
+    ``{"version": ..., "entries": [{"group", "sequence", "kind", "bytes", ...}, ...]}``
+    """
+    recorded: dict[str, Any] = json.loads(_C.flight_recorder_json())
+    return recorded
+
+
+def dump() -> str:
+    """What every group of this process is doing now: operation, step, peer, bytes done.
+
+    The same text goes to stderr on SIGUSR2, unless the program handles that signal itself.
+    """
+    return _C.dump()
