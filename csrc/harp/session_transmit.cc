@@ -14,10 +14,6 @@ constexpr std::uint32_t kWorthARun = 8;
 constexpr Duration kFirstHelloInterval = 5 * kMillisecond;
 constexpr Duration kLastHelloInterval = 100 * kMillisecond;
 
-std::span<const std::byte> as_bytes(const wire::Header& header) {
-  return {reinterpret_cast<const std::byte*>(&header), sizeof header};
-}
-
 }  // namespace
 
 Session::Turn Session::transmit(std::size_t budget) {
