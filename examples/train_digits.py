@@ -101,8 +101,8 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
         total=steps, disable=dist.get_rank() != 0, unit="step", mininterval=pace, ncols=90
     )
     progress.set_description(f"{arguments.backend:>5}")
-    start, step = 0.0, 0
-    for index in (index for epoch in epochs for index in epoch):
+    start = 0.0
+    for step, index in enumerate(index for epoch in epochs for index in epoch):
         if step == WARM_STEPS:
             start, timer.busy = time.perf_counter(), 0.0
         optimizer.zero_grad(set_to_none=True)
@@ -110,7 +110,6 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
         loss.backward()
         optimizer.step()
         schedule.step()
-        step += 1
         progress.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
         progress.update()
     seconds = time.perf_counter() - start

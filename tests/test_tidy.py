@@ -65,9 +65,9 @@ def include_problems(name: str, text: str) -> list[str]:
     problems = []
     for quote, header in INCLUDE.findall(text):
         target = header.split("/")[0]
-        if quote == '"' and room in MAY_INCLUDE and target in MAY_INCLUDE:
-            if target not in MAY_INCLUDE[room]:
-                problems.append(f"{name}: {room} may not know {target} ({header})")
+        rooms = quote == '"' and room in MAY_INCLUDE and target in MAY_INCLUDE
+        if rooms and target not in MAY_INCLUDE[str(room)]:
+            problems.append(f"{name}: {room} may not know {target} ({header})")
         if quote == '"' and "/" not in header:
             problems.append(f'{name}: write "{room}/{header}": includes are relative to csrc')
         for pattern, owners in RESERVED:

@@ -38,6 +38,6 @@ stamp() {
 
 # fingerprint PATH...: changes when any file below them does.
 fingerprint() {
-  find "$@" -type f ! -name '*.pyc' -print0 2>/dev/null | LC_ALL=C sort -z |
+  find "$@" -type f ! -name '*.pyc' -print0 | LC_ALL=C sort -z |
     xargs -0 sha256sum | sha256sum | cut -d' ' -f1
 }

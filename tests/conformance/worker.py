@@ -84,9 +84,8 @@ def suite_class(backend: str) -> type[unittest.TestCase]:
 
     for feature in ("gpu", "cuda", "ddp", "subgroup", "plugin"):
         DistTestCases.backend_feature[feature] = {"gloo", backend}
-    from torch.testing._internal.distributed import distributed_test as suite
-
     import cpu_stand_ins
+    from torch.testing._internal.distributed import distributed_test as suite
 
     cpu_stand_ins.install(suite)
     suite.BACKEND = backend

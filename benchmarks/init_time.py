@@ -1,0 +1,112 @@
+"""How long until a job can talk: init_process_group and the first all_reduce.
+
+    python benchmarks/init_time.py                  4 ranks, then 64, on this machine
+    python benchmarks/init_time.py --worlds 4,16,64 --rounds 5
+
+Ranks are forked from one process that has imported everything, and start together behind a barrier:
+what is measured is the backend, not Python. The time is the slowest rank's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import socket
+import statistics
+import sys
+import time
+from multiprocessing.synchronize import Barrier
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def rank_main(
+    rank: int, world: int, backend: str, port: int, start: Barrier, results: Any, done: Barrier
+) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world)
+    )
+    os.environ.setdefault("TACO_LOG", "warning")
+    start.wait()
+    began = time.monotonic()
+    dist.init_process_group(backend)
+    initialised = time.monotonic()
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    finished = time.monotonic()
+    assert tensor.item() == world
+    results.put((initialised - began, finished - began))
+    done.wait()
+    dist.destroy_process_group()
+
+
+def once(backend: str, world: int, timeout: float) -> tuple[float, float]:
+    """(init, init + first all_reduce) of the slowest rank, in seconds."""
+    context = multiprocessing.get_context("fork")
+    start, done = context.Barrier(world), context.Barrier(world)
+    results, port = context.Queue(), free_port()
+    ranks = [
+        context.Process(
+            target=rank_main, args=(rank, world, backend, port, start, results, done), daemon=True
+        )
+        for rank in range(world)
+    ]
+    for rank in ranks:
+        rank.start()
+    try:
+        times = [results.get(timeout=timeout) for _ in ranks]
+        for rank in ranks:
+            rank.join(timeout)
+            if rank.exitcode != 0:
+                raise SystemExit(f"{backend}: a rank ended with status {rank.exitcode}")
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return max(init for init, _ in times), max(total for _, total in times)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--worlds", default="4,64", help="numbers of ranks")
+    parser.add_argument("--backends", default="gloo,taco", help="baseline first")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--timeout", type=float, default=120.0)
+    parser.add_argument("--json", help="write every figure here")
+    arguments = parser.parse_args()
+    names = arguments.backends.split(",")
+    if "taco" in names:
+        import taco_torch  # noqa: F401  registers the backend
+    rows = []
+    for world in [int(text) for text in arguments.worlds.split(",")]:
+        samples: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+        for _ in range(arguments.rounds):
+            for name in names:
+                samples[name].append(once(name, world, arguments.timeout))
+        for name in names:
+            init = statistics.median(first for first, _ in samples[name])
+            total = statistics.median(second for _, second in samples[name])
+            rows.append({"backend": name, "world": world, "init_s": init, "total_s": total})
+            print(
+                f"{name:>5}, {world:3} ranks: init {init:.3f} s, with the first all_reduce "
+                f"{total:.3f} s (median of {arguments.rounds})",
+                flush=True,
+            )
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(rows, file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
