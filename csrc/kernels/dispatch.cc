@@ -1,6 +1,8 @@
 // Chooses the variant once, by what the processor can do and what TACO_ISA allows, and forwards
 // the public entries to it.
-#if defined(__aarch64__)
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
@@ -30,7 +32,12 @@ struct Host {
 };
 
 #if defined(__x86_64__)
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
+// Not every compiler's __builtin_cpu_supports knows F16C.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+bool has_avx2() { return __builtin_cpu_supports("avx2") && has_f16c(); }
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
@@ -97,7 +104,8 @@ Choice choose() {
       choice.checksum = checksums[std::min(i, checksums.size() - 1)];
       return choice;
     }
-    available += (available.empty() ? "" : ", ") + std::string(variants[i]->name);
+    if (i > 0) available += ", ";
+    available += variants[i]->name;
   }
   choice.status = Status(Code::kInvalidArgument, "environment variable TACO_ISA is \"" + wanted +
                                                      "\", but this host has only " + available);
