@@ -87,6 +87,11 @@ except Exception:
 PROBE
 }
 
+make_environment() {
+  # Debian's pip may be too old for build settings (-C needs 23.1).
+  "$1" -m venv "$VENV" && "$VENV/bin/python" -m pip install -q --upgrade "pip>=23.1"
+}
+
 install_torch() {
   local index
   mapfile -t index < <(torch_index)
@@ -98,7 +103,7 @@ python_packages() {
   print="$(fingerprint requirements.txt constraints.txt) $("$python" --version) $VENV"
   [ -x "$VENV/bin/python" ] && stamped python "$print" && return
   printf 'logs of every step: build/logs\n'
-  phase "virtual environment" "$python" -m venv "$VENV"
+  phase "virtual environment" make_environment "$python"
   phase "torch (pinned)" install_torch
   phase "python packages" "$VENV/bin/python" -m pip install -q -c constraints.txt \
     -r requirements.txt
@@ -107,7 +112,7 @@ python_packages() {
 
 compile_and_install() {
   "$VENV/bin/python" -m pip install --no-build-isolation --no-deps --force-reinstall \
-    -c constraints.txt -v -Cbuild-dir="$BUILD" -Cbuild.targets=_C -Ccmake.define.TACO_TESTS=ON .
+    -v -Cbuild-dir="$BUILD" -Cbuild.targets=_C -Ccmake.define.TACO_TESTS=ON .
 }
 
 install_package() {
