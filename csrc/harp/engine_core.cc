@@ -23,7 +23,7 @@ EngineCore::EngineCore(const EngineOptions& options, std::unique_ptr<UdpNic> nic
       shm_(std::move(shm)),
       peers_(peers),
       duty_(static_cast<Driven&>(*this)),
-      liveness_(timers_, linked_),
+      liveness_(session_timers_, linked_),
       generation_(fork_generation()) {}
 
 Result<std::unique_ptr<EngineCore>> EngineCore::create(const EngineOptions& options,
@@ -48,10 +48,6 @@ Status EngineCore::start() {
     TACO_RETURN_IF_ERROR((*slot)->add(shm_->doorbell_fd(), /*edge=*/true));
     TACO_RETURN_IF_ERROR((*slot)->add_event(shm_->events_fd()));
   }
-  if (shm_ != nullptr) {
-    fork_hook_ = add_fork_hook(
-        [](void* endpoint) { static_cast<ShmEndpoint*>(endpoint)->close_in_child(); }, shm_.get());
-  }
   set_now(monotonic_now());
   expected_back_ = now();
   peers_changed();
@@ -69,10 +65,7 @@ Status EngineCore::start() {
 
 // Never runs in a forked child, where the thread does not exist and the descriptors are closed: the
 // Stack leaves the engine alone there.
-EngineCore::~EngineCore() {
-  close(0);
-  remove_fork_hook(fork_hook_);
-}
+EngineCore::~EngineCore() { close(0); }
 
 void EngineCore::submit(Task& task, bool caller_will_wait) {
   queue_.push(task);

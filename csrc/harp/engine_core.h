@@ -100,8 +100,8 @@ class EngineCore final : public Engine, public Transport, private Driven, privat
   void kick(Who who) override { set_of(who).kick(); }
 
   // SessionHost.
-  void arm(Timer& timer, Time deadline) override { timers_.arm(timer, deadline); }
-  void disarm(Timer& timer) override { timers_.disarm(timer); }
+  void arm(Timer& timer, Time deadline) override { session_timers_.arm(timer, deadline); }
+  void disarm(Timer& timer) override { session_timers_.disarm(timer); }
   std::uint64_t random() override;
 
   void assert_owner() const;
@@ -128,7 +128,8 @@ class EngineCore final : public Engine, public Transport, private Driven, privat
   MatcherHost matcher_host_;
   std::unique_ptr<WaitSet> thread_set_, caller_set_;
   SubmitQueue queue_;
-  TimerHeap timers_;
+  TimerHeap timers_;          // of the Transport's users
+  TimerHeap session_timers_;  // which the sessions themselves keep in step with stalls
   Duty duty_;
   Liveness liveness_;
 
@@ -145,7 +146,6 @@ class EngineCore final : public Engine, public Transport, private Driven, privat
   StackStats last_stats_;  // after close
   std::thread thread_;
   const std::uint32_t generation_;
-  int fork_hook_ = -1;
 };
 
 template <class Work>

@@ -28,7 +28,7 @@ bool EngineCore::turn_st() {
   if (shm_ != nullptr) worked |= shm_->poll(now());
 
   // Timers judge by silence, so everything that has arrived is heard first.
-  const bool timers_due = gap > 0 || timers_.next_deadline() <= now();
+  const bool timers_due = gap > 0 || next_deadline_st() <= now();
   bool full = true;
   for (int bursts = 0; full && bursts < (timers_due ? kDrainBursts : 1); ++bursts) {
     worked |= receive_burst(&full);
@@ -40,6 +40,7 @@ bool EngineCore::turn_st() {
   }
   if (gap > 0) extend_deadlines(gap);
   worked |= timers_.run_due(now()) > 0;
+  worked |= session_timers_.run_due(now()) > 0;
 
   if (!matcher_host_.completions.empty()) {
     matcher_host_.completions.run(matcher_host_.observer);
@@ -145,7 +146,9 @@ bool EngineCore::has_open_requests_st() const {
   return false;
 }
 
-Time EngineCore::next_deadline_st() const { return timers_.next_deadline(); }
+Time EngineCore::next_deadline_st() const {
+  return std::min(timers_.next_deadline(), session_timers_.next_deadline());
+}
 
 bool EngineCore::prepare_sleep_st() {
   if (!queue_.empty() || !matcher_host_.completions.empty()) return false;
@@ -153,7 +156,7 @@ bool EngineCore::prepare_sleep_st() {
   if (!asleep_ && shm_ != nullptr && !shm_->prepare_sleep()) return false;
   asleep_ = true;
   watch_for_room();
-  expected_back_ = timers_.next_deadline();
+  expected_back_ = next_deadline_st();
   return true;
 }
 

@@ -20,22 +20,12 @@ std::atomic<int> slots[kSlots];
 std::atomic<int> slots_used{0};  // all slots in use lie below
 std::atomic<std::uint32_t> generation{0};
 
-struct Hook {
-  std::atomic<void (*)(void*)> run{nullptr};
-  void* context = nullptr;
-};
-constexpr int kHooks = 64;
-Hook hooks[kHooks];
-
 void in_child() {
   generation.fetch_add(1, std::memory_order_relaxed);
   const int used = slots_used.load(std::memory_order_relaxed);
   for (int i = 0; i < used; ++i) {
     const int fd = slots[i].exchange(0, std::memory_order_relaxed) + kFree;
     if (fd >= 0) close(fd);
-  }
-  for (Hook& hook : hooks) {
-    if (auto* run = hook.run.exchange(nullptr)) run(hook.context);
   }
 }
 
@@ -69,23 +59,6 @@ void close_now(int fd) {
     if (slots[i].compare_exchange_strong(expected, 0)) break;
   }
   close(fd);
-}
-
-int add_fork_hook(void (*hook)(void* context), void* context) {
-  static std::mutex mutex;
-  install_handler();
-  const std::lock_guard<std::mutex> lock(mutex);
-  for (int i = 0; i < kHooks; ++i) {
-    if (hooks[i].run.load() != nullptr) continue;
-    hooks[i].context = context;
-    hooks[i].run.store(hook);
-    return i;
-  }
-  return -1;
-}
-
-void remove_fork_hook(int ticket) {
-  if (ticket >= 0) hooks[ticket].run.store(nullptr);
 }
 
 std::uint32_t fork_generation() { return generation.load(std::memory_order_relaxed); }

@@ -15,11 +15,6 @@ void close_on_fork(int fd);
 // meanwhile is harmless.
 void close_now(int fd);
 
-// Called in the forked child, with everything but the forking thread gone: may close descriptors
-// and nothing much else. Returns a ticket for remove_fork_hook.
-int add_fork_hook(void (*hook)(void* context), void* context);
-void remove_fork_hook(int ticket);
-
 // Grows by one in every forked child of a process that has registered anything: an object that
 // remembers the value it was born with knows whether it has become a copy in a child.
 std::uint32_t fork_generation();

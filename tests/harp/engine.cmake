@@ -1,3 +1,4 @@
+taco_test(harp_udp_test SOURCES drivers/udp_test.cc)
 taco_test(harp_duty_test SOURCES duty_test.cc)
 taco_test(harp_timer_heap_test SOURCES timer_heap_test.cc)
 taco_test(harp_submit_queue_test SOURCES submit_queue_test.cc)

@@ -1,0 +1,204 @@
+#include "harp/drivers/udp.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "harp/address.h"
+
+namespace taco::harp {
+namespace {
+
+Endpoint loopback(bool v6) {
+  sockaddr_in v4_address{};
+  sockaddr_in6 v6_address{};
+  if (!v6) {
+    v4_address.sin_family = AF_INET;
+    v4_address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return endpoint_of(reinterpret_cast<const sockaddr*>(&v4_address));
+  }
+  v6_address.sin6_family = AF_INET6;
+  v6_address.sin6_addr = in6addr_loopback;
+  return endpoint_of(reinterpret_cast<const sockaddr*>(&v6_address));
+}
+
+UdpNicOptions options(bool v6 = false) {
+  UdpNicOptions made;
+  made.locals = {{loopback(v6), 1500}};
+  return made;
+}
+
+std::unique_ptr<UdpNic> nic(const UdpNicOptions& wanted) {
+  auto made = UdpNic::create(wanted);
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  return std::move(made).value();
+}
+
+std::vector<std::byte> random_bytes(std::size_t count) {
+  std::mt19937 random(static_cast<unsigned>(count));
+  std::vector<std::byte> bytes(count);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+// Everything that arrives until `count` datagrams have, each on its own.
+std::vector<std::string> collect(UdpNic& from, std::size_t count, std::size_t* largest_run) {
+  std::vector<std::string> datagrams;
+  const Time limit = monotonic_now() + 5 * kSecond;
+  while (datagrams.size() < count && monotonic_now() < limit) {
+    pollfd wait{from.descriptor(0), POLLIN, 0};
+    poll(&wait, 1, 100);
+    std::array<RxPacket, 16> packets;
+    const std::size_t got = from.receive_st(packets);
+    for (std::size_t i = 0; i < got; ++i) {
+      const auto& data = packets[i].data;
+      const std::size_t step =
+          packets[i].segment_bytes != 0 ? packets[i].segment_bytes : data.size();
+      if (largest_run != nullptr) {
+        *largest_run = std::max(*largest_run, (data.size() + step - 1) / step);
+      }
+      for (std::size_t at = 0; at < data.size(); at += step) {
+        datagrams.emplace_back(reinterpret_cast<const char*>(data.data()) + at,
+                               std::min(step, data.size() - at));
+      }
+    }
+  }
+  return datagrams;
+}
+
+class UdpTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(UdpTest, datagrams_arrive_whole_with_their_source) {
+  auto a = nic(options(GetParam())), b = nic(options(GetParam()));
+  const auto payload = random_bytes(777);
+  const std::array<IoSlice, 2> slices = {{{payload.data(), 32}, {payload.data() + 32, 745}}};
+  const TxPacket packet{&b->local(0), 0, slices, 777};
+  ASSERT_EQ(a->send_st({&packet, 1}), 1u);
+  pollfd wait{b->descriptor(0), POLLIN, 0};
+  ASSERT_EQ(poll(&wait, 1, 5'000), 1);
+  std::array<RxPacket, 4> packets;
+  ASSERT_EQ(b->receive_st(packets), 1u);
+  EXPECT_EQ(packets[0].segment_bytes, 0u);
+  ASSERT_EQ(packets[0].data.size(), 777u);
+  EXPECT_EQ(std::memcmp(packets[0].data.data(), payload.data(), 777), 0);
+  EXPECT_TRUE(same_host_address(*packets[0].source, a->local(0)));
+  EXPECT_EQ(port_of(*packets[0].source), port_of(a->local(0)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, UdpTest, ::testing::Bool(),
+                         [](const auto& instance) { return instance.param ? "ipv6" : "ipv4"; });
+
+// A run of 40 segments with headers of their own, gathered from two memories.
+void check_run(bool gso, bool gro) {
+  UdpNicOptions sender = options(), receiver = options();
+  sender.allow_gso = gso;
+  receiver.allow_gro = gro;
+  auto a = nic(sender), b = nic(receiver);
+  EXPECT_EQ(a->capabilities().gso_segments > 1, gso);
+  constexpr std::size_t kSegments = 40, kHeader = 32, kPayload = 1'440, kLast = 100;
+  const auto headers = random_bytes(kSegments * kHeader);
+  const auto payload = random_bytes(kSegments * kPayload);
+  std::vector<IoSlice> slices;
+  std::vector<std::string> expected;
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < kSegments; ++i) {
+    const std::size_t length = i + 1 == kSegments ? kLast : kPayload;
+    slices.push_back({headers.data() + i * kHeader, kHeader});
+    slices.push_back({payload.data() + i * kPayload, length});
+    expected.emplace_back(reinterpret_cast<const char*>(headers.data()) + i * kHeader, kHeader);
+    expected.back().append(reinterpret_cast<const char*>(payload.data()) + i * kPayload, length);
+    total += kHeader + length;
+  }
+  const TxPacket packet{&b->local(0), 0, slices, total, kHeader + kPayload, true};
+  ASSERT_EQ(a->send_st({&packet, 1}), 1u);
+  std::size_t largest_run = 0;
+  EXPECT_EQ(collect(*b, kSegments, &largest_run), expected);
+  // Only both together keep the run in one piece; loopback does not merge single datagrams.
+  EXPECT_EQ(largest_run > 1, gso && gro);
+}
+
+TEST(UdpRunTest, a_run_crosses_as_one_super_packet) { check_run(true, true); }
+TEST(UdpRunTest, a_receiver_without_gro_gets_the_same_datagrams) { check_run(true, false); }
+TEST(UdpRunTest, a_sender_without_gso_sends_the_same_datagrams) { check_run(false, true); }
+
+TEST(UdpErrorTest, a_closed_port_is_reported_with_the_packet_and_live_peers_are_still_reached) {
+  auto a = nic(options()), live = nic(options());
+  Endpoint dead;
+  {
+    auto closing = nic(options());
+    dead = closing->local(0);
+  }
+  const auto payload = random_bytes(200);
+  const IoSlice slice{payload.data(), payload.size()};
+  const TxPacket to_dead{&dead, 0, {&slice, 1}, 200};
+  const TxPacket to_live{&live->local(0), 0, {&slice, 1}, 200};
+  constexpr int kRounds = 20;
+  std::size_t refusals = 0;
+  for (int i = 0; i < kRounds; ++i) {
+    ASSERT_EQ(a->send_st({&to_dead, 1}), 1u);
+    ASSERT_EQ(a->send_st({&to_live, 1}), 1u) << i;
+    std::array<RxPacket, 1> none;
+    a->receive_st(none);
+    for (const Refusal& refusal : a->take_refusals_st()) {
+      ++refusals;
+      EXPECT_TRUE(refusal.destination == dead) << to_string(refusal.destination);
+      ASSERT_EQ(refusal.quoted.size(), 200u);
+      EXPECT_EQ(std::memcmp(refusal.quoted.data(), payload.data(), 200), 0);
+    }
+  }
+  EXPECT_GE(refusals, 3u);  // loopback answers all; the limit elsewhere is 6 at once
+  EXPECT_EQ(collect(*live, kRounds, nullptr).size(), static_cast<std::size_t>(kRounds));
+}
+
+TEST(UdpErrorTest, datagrams_that_find_the_buffer_full_are_counted) {
+  UdpNicOptions small = options();
+  small.socket_buffer = 8'192;
+  auto a = nic(options()), b = nic(small);
+  EXPECT_LT(b->capabilities().receive_buffer, a->capabilities().receive_buffer);
+  const auto payload = random_bytes(1'400);
+  const IoSlice slice{payload.data(), payload.size()};
+  const TxPacket packet{&b->local(0), 0, {&slice, 1}, payload.size()};
+  for (int i = 0; i < 200; ++i) ASSERT_EQ(a->send_st({&packet, 1}), 1u);
+  std::array<RxPacket, 16> packets;
+  while (b->receive_st(packets) > 0) {
+  }
+  // The count travels with the next datagram that is taken in.
+  ASSERT_EQ(a->send_st({&packet, 1}), 1u);
+  EXPECT_EQ(collect(*b, 1, nullptr).size(), 1u);
+  EXPECT_GT(b->overflows(), 0u);
+  EXPECT_EQ(a->overflows(), 0u);
+}
+
+TEST(UdpErrorTest, an_address_that_is_not_ours_is_a_clear_error) {
+  UdpNicOptions elsewhere = options();
+  inet_pton(AF_INET, "203.0.113.9",
+            elsewhere.locals[0].address.bytes.data() + offsetof(sockaddr_in, sin_addr));
+  const auto made = UdpNic::create(elsewhere);
+  ASSERT_FALSE(made.ok());
+  EXPECT_NE(made.status().message().find("203.0.113.9"), std::string::npos);
+}
+
+TEST(UdpPathsTest, a_silent_socket_is_still_heard) {
+  UdpNicOptions two = options();
+  two.locals.push_back(two.locals[0]);
+  auto a = nic(options()), b = nic(two);
+  std::array<RxPacket, 4> packets;
+  for (int i = 0; i < 2'000; ++i) b->receive_st(packets);
+  const IoSlice slice{"hello", 5};
+  const TxPacket packet{&b->local(1), 0, {&slice, 1}, 5};
+  ASSERT_EQ(a->send_st({&packet, 1}), 1u);
+  std::size_t got = 0;
+  const Time limit = monotonic_now() + 5 * kSecond;
+  while (got == 0 && monotonic_now() < limit) got = b->receive_st(packets);
+  ASSERT_EQ(got, 1u);
+  EXPECT_EQ(packets[0].local_path, 1u);
+}
+
+}  // namespace
+}  // namespace taco::harp
