@@ -51,7 +51,6 @@ class Session final : public Link, private SentPackets::Listener {
   Session& operator=(const Session&) = delete;
 
   std::uint64_t connection_id() const { return own_connection_; }
-  std::uint64_t peer_connection_id() const { return peer_connection_; }  // 0: not known yet
   // What the packets to the peer carry (an ICMP error quotes it); 0: not known yet.
   std::uint64_t peer_connection_id() const { return peer_connection_; }
   bool established() const { return peer_connection_ != 0; }
