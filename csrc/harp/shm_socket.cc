@@ -4,9 +4,9 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -144,7 +144,7 @@ ShmPeerProcess shm_peer_process(int socket) {
   int watch = -1;
   length = sizeof watch;
   if (getsockopt(socket, SOL_SOCKET, kPeerPidfd, &watch, &length) != 0 || watch < 0)
-    watch = process.pid > 0 ? pidfd_open(process.pid, 0) : -1;
+    watch = process.pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)) : -1;
   process.watch = ShmFd(watch);
   return process;
 }
