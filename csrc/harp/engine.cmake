@@ -14,3 +14,6 @@ target_sources(taco_harp PRIVATE
   stack.cc
   stack_core.cc
   timer_heap.cc)
+
+add_executable(harp-perf tools/harp_perf.cc)
+target_link_libraries(harp-perf PRIVATE taco_harp)

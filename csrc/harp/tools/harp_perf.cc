@@ -1,0 +1,256 @@
+// harp-perf: how fast are messages between two processes?
+//
+//   harp-perf                                  two processes on this host, by forking
+//   harp-perf --transport udp --bytes 1048576
+//   harp-perf --rank 0 --files /tmp/meet       one of two processes (other hosts or namespaces),
+//   harp-perf --rank 1 --files /tmp/meet       which find each other through two files
+//
+// Prints the half round trip of small messages and the one-way throughput of large ones, beside
+// the processor time both cost.
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "harp/stack.h"
+#include "harp/tools/exchange.h"
+
+namespace taco::harp {
+namespace {
+
+struct Settings {
+  std::string transport = "auto";
+  std::string files;
+  std::string master;
+  int rank = -1;
+  std::size_t bytes = std::size_t{8} << 20;
+  std::size_t small = 8;
+  int rounds = 20'000;
+  double seconds = 2;
+  int window = 4;
+};
+
+[[noreturn]] void usage(const char* what) {
+  fprintf(stderr,
+          "harp-perf: %s\n"
+          "usage: harp-perf [--transport auto|shm|udp] [--bytes N] [--small N] [--rounds N]\n"
+          "                 [--seconds S] [--window N] [--master HOST] [--rank 0|1 --files PATH]\n",
+          what);
+  exit(2);
+}
+
+Settings parse(int argc, char** argv) {
+  Settings settings;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string name = argv[i];
+    if (i + 1 == argc) usage((name + " needs a value").c_str());
+    const char* value = argv[i + 1];
+    if (name == "--transport") {
+      settings.transport = value;
+    } else if (name == "--files") {
+      settings.files = value;
+    } else if (name == "--master") {
+      settings.master = value;
+    } else if (name == "--rank") {
+      settings.rank = atoi(value);
+    } else if (name == "--bytes") {
+      settings.bytes = strtoull(value, nullptr, 10);
+    } else if (name == "--small") {
+      settings.small = strtoull(value, nullptr, 10);
+    } else if (name == "--rounds") {
+      settings.rounds = atoi(value);
+    } else if (name == "--seconds") {
+      settings.seconds = atof(value);
+    } else if (name == "--window") {
+      settings.window = atoi(value);
+    } else {
+      usage((name + " is unknown").c_str());
+    }
+  }
+  if (settings.rank >= 0 && settings.files.empty()) usage("--rank needs --files");
+  return settings;
+}
+
+void check(const Status& status, const char* what) {
+  if (status.ok()) return;
+  fprintf(stderr, "harp-perf: %s: %s\n", what, status.message().c_str());
+  exit(1);
+}
+
+double processor_seconds() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_utime.tv_sec + usage.ru_stime.tv_sec +
+         (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+// Each side writes its own file and waits for the other's.
+std::string meet(const Settings& settings, int rank, const std::string& own) {
+  const std::string mine = settings.files + "." + std::to_string(rank);
+  const std::string theirs = settings.files + "." + std::to_string(1 - rank);
+  std::ofstream(mine + ".part", std::ios::binary) << own;
+  rename((mine + ".part").c_str(), mine.c_str());
+  for (int i = 0; i < 3'000; ++i) {
+    std::ifstream file(theirs, std::ios::binary);
+    if (file) {
+      std::stringstream content;
+      content << file.rdbuf();
+      return content.str();
+    }
+    usleep(10'000);
+  }
+  fprintf(stderr, "harp-perf: the other process did not come (no %s)\n", theirs.c_str());
+  exit(1);
+}
+
+class Perf {
+ public:
+  Perf(Stack& stack, PeerId peer, int rank, const Settings& settings)
+      : stack_(stack), peer_(peer), rank_(rank), settings_(settings) {}
+
+  void latency() {
+    std::vector<char> out(settings_.small, 'x'), in(settings_.small);
+    std::vector<double> times;
+    for (int i = 0; i < settings_.rounds; ++i) {
+      const Time start = monotonic_now();
+      Exchange ping(stack_), pong(stack_);
+      const MessageKey there{1, tag_++}, back{2, tag_++};
+      if (rank_ == 0) {
+        Exchange both(stack_);
+        both.recv(peer_, back, Sink::place(in.data()), in.size());
+        both.send(peer_, there, out.data(), out.size());
+        check(both.run(), "ping");
+      } else {
+        ping.recv(peer_, there, Sink::place(in.data()), in.size());
+        check(ping.run(), "ping");
+        pong.send(peer_, back, out.data(), out.size());
+        check(pong.run(), "pong");
+      }
+      times.push_back((monotonic_now() - start) * 0.5e-3);
+    }
+    if (rank_ != 0) return;
+    std::sort(times.begin(), times.end());
+    printf("%zu B: half round trip median %.1f us, p90 %.1f, p99 %.1f (%d rounds)\n",
+           settings_.small, times[times.size() / 2], times[times.size() * 9 / 10],
+           times[times.size() * 99 / 100], settings_.rounds);
+  }
+
+  // Rank 0 sends, `window` messages under way at once.
+  void throughput() {
+    std::vector<std::vector<char>> buffers(settings_.window);
+    for (auto& buffer : buffers) buffer.assign(settings_.bytes, 'y');
+    const double processor = processor_seconds();
+    const Time start = monotonic_now();
+    std::uint64_t messages = 0;
+    std::vector<std::unique_ptr<Exchange>> open(settings_.window);
+    char more = 1;
+    for (bool last = false; !last;) {
+      for (int w = 0; w < settings_.window; ++w) open[w] = begin(buffers[w]);
+      for (auto& exchange : open) check(exchange->finish(), "transfer");
+      messages += settings_.window;
+      more = monotonic_now() - start < settings_.seconds * kSecond;
+      Exchange agree(stack_);
+      const MessageKey key{4, tag_++};
+      if (rank_ == 0) {
+        agree.send(peer_, key, &more, 1);
+      } else {
+        agree.recv(peer_, key, Sink::place(&more), 1);
+      }
+      check(agree.run(), "agreement");
+      last = more == 0;
+    }
+    const double seconds = (monotonic_now() - start) * 1e-9;
+    const double gigabytes = messages * settings_.bytes * 1e-9;
+    printf("%s %zu B: %.2f GB/s = %.1f Gbit/s, %.3f s of processor a GB\n",
+           rank_ == 0 ? "sent" : "received", settings_.bytes, gigabytes / seconds,
+           gigabytes * 8 / seconds, (processor_seconds() - processor) / gigabytes);
+  }
+
+  void counters() {
+    const StackStats stats = stack_.stats();
+    printf(
+        "rank %d: packets %llu out %llu in, retransmits %llu (spurious %llu), duplicates %llu, "
+        "copied %llu B, overflows %llu, sleeps %llu\n",
+        rank_, static_cast<unsigned long long>(stats.packets_sent),
+        static_cast<unsigned long long>(stats.packets_received),
+        static_cast<unsigned long long>(stats.retransmits),
+        static_cast<unsigned long long>(stats.spurious_retransmits),
+        static_cast<unsigned long long>(stats.duplicates),
+        static_cast<unsigned long long>(stats.bytes_copied),
+        static_cast<unsigned long long>(stats.socket_overflows),
+        static_cast<unsigned long long>(stats.sleeps));
+  }
+
+ private:
+  std::unique_ptr<Exchange> begin(std::vector<char>& buffer) {
+    auto exchange = std::make_unique<Exchange>(stack_);
+    const MessageKey key{3, tag_++};
+    if (rank_ == 0) {
+      exchange->send(peer_, key, buffer.data(), buffer.size());
+    } else {
+      exchange->recv(peer_, key, Sink::place(buffer.data()), buffer.size());
+    }
+    exchange->start(true);
+    return exchange;
+  }
+
+  Stack& stack_;
+  const PeerId peer_;
+  const int rank_;
+  const Settings& settings_;
+  std::uint64_t tag_ = 0;
+};
+
+int run(const Settings& settings, int rank) {
+  auto options = StackOptions::from_env();
+  check(options.status(), "options");
+  options->master = settings.master;
+  if (settings.transport == "udp") options->transport = StackOptions::Force::kUdp;
+  if (settings.transport == "shm") options->transport = StackOptions::Force::kShm;
+  auto stack = Stack::acquire(*options);
+  check(stack.status(), "stack");
+  const auto peer = stack.value()->add_peer(meet(settings, rank, stack.value()->address()));
+  check(peer.status(), "peer");
+  if (rank == 0) {
+    printf("%s to %s\n", stack.value()->transport_summary().c_str(),
+           stack.value()->describe(peer.value()).c_str());
+  }
+  Perf perf(*stack.value(), peer.value(), rank, settings);
+  perf.latency();
+  perf.throughput();
+  perf.counters();
+  stack.value()->close();
+  fflush(stdout);
+  return 0;
+}
+
+int run_both(Settings settings) {
+  char folder[] = "/tmp/harp-perf-XXXXXX";
+  if (mkdtemp(folder) == nullptr) return 1;
+  settings.files = std::string(folder) + "/meet";
+  const pid_t child = fork();
+  if (child == 0) _exit(run(settings, 1));
+  const int code = run(settings, 0);
+  int status = 0;
+  waitpid(child, &status, 0);
+  for (const char* rank : {".0", ".1"}) unlink((settings.files + rank).c_str());
+  rmdir(folder);
+  return code != 0 || status != 0;
+}
+
+}  // namespace
+}  // namespace taco::harp
+
+int main(int argc, char** argv) {
+  const taco::harp::Settings settings = taco::harp::parse(argc, argv);
+  return settings.rank < 0 ? taco::harp::run_both(settings)
+                           : taco::harp::run(settings, settings.rank);
+}
