@@ -357,6 +357,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_fabric_arguments(parser)
     parser.add_argument("--backends", default="gloo,taco", help="baseline first")
+    parser.add_argument("--transport", choices=["auto", "shm", "udp"], default="auto")
     parser.add_argument("--collective", help=f"of {','.join(KINDS)}; default: all")
     parser.add_argument("--sizes", default=DEFAULT_SIZES, help=f"default {DEFAULT_SIZES}")
     parser.add_argument("--full", action="store_true", help=f"sizes {ALL_SIZES}")
@@ -368,7 +369,7 @@ def main() -> int:
     if is_rank():
         rank_main(arguments)
         return 0
-    result = launch(__file__, arguments)
+    result = launch(__file__, arguments, TACO_TRANSPORT=arguments.transport)
     show(result, arguments)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)

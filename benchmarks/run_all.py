@@ -1,0 +1,89 @@
+"""Every benchmark of docs/benchmarks.md, one after the other; figures and plots go to out/.
+
+    python benchmarks/run_all.py [--only one_host,idle] [--backends gloo,taco]
+
+What needs emulated hosts is left out, with the reason, where they cannot be made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from fabric import why_unavailable
+
+HERE = Path(__file__).parent
+OUT = HERE.parent / "out"
+# Name, whether it needs emulated hosts, script, arguments.
+RUNS = [
+    ("one_host", False, "collectives.py", "--sizes 8,1K,32K,1M,32M"),
+    ("one_host_udp", False, "collectives.py", "--sizes 8,1K,1M,32M --transport udp"),
+    (
+        "four_hosts",
+        True,
+        "collectives.py",
+        "--hosts 4 --sizes 8,1K,1M,40M --collective all_reduce,all_gather,all_to_all,barrier",
+    ),
+    (
+        "four_hosts_1gbit",
+        True,
+        "collectives.py",
+        "--hosts 4 --rate 1gbit --sizes 1M,40M --rounds 2",
+    ),
+    (
+        "four_hosts_1gbit_loss",
+        True,
+        "collectives.py",
+        "--hosts 4 --rate 1gbit --loss 0.01 --sizes 40M --collective all_reduce",
+    ),
+    (
+        "two_by_two_1gbit",
+        True,
+        "collectives.py",
+        "--hosts 2 --rate 1gbit --sizes 40M --collective all_reduce,all_gather,all_to_all",
+    ),
+    ("idle", False, "idle.py", ""),
+    ("idle_four_hosts", True, "idle.py", "--hosts 4"),
+    ("init_time", False, "init_time.py", ""),
+    ("ddp_step_1gbit", True, "ddp_step.py", "--hosts 4 --rate 1gbit"),
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = [name for name, *_ in RUNS]
+    parser.add_argument("--only", help=f"of {','.join(names)}")
+    parser.add_argument("--backends", default="gloo,taco")
+    arguments = parser.parse_args()
+    chosen = arguments.only.split(",") if arguments.only else names
+    unknown = set(chosen) - set(names)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    OUT.mkdir(exist_ok=True)
+    reason, failed = why_unavailable(), []
+    for name, needs_hosts, script, options in RUNS:
+        if name not in chosen:
+            continue
+        if needs_hosts and reason:
+            print(f"== {name}: left out: {reason}")
+            continue
+        command = [sys.executable, str(HERE / script), *options.split()]
+        command += ["--backends", arguments.backends, "--json", str(OUT / f"{name}.json")]
+        if script == "collectives.py":
+            command += ["--plot", str(OUT / f"{name}.png")]
+        print(f"== {name}: {script} {options}", flush=True)
+        began = time.monotonic()
+        if subprocess.run(command, check=False).returncode != 0:
+            failed.append(name)
+        print(f"   {time.monotonic() - began:.0f} s\n", flush=True)
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    print(f"figures and plots: {OUT.name}/")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
