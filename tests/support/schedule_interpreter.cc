@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <random>
 #include <sstream>
@@ -222,13 +223,13 @@ class World {
   }
 
   Event pick() {
-    std::vector<Event>& pool = preferred_.empty() ? deferred_ : preferred_;
+    std::deque<Event>& pool = preferred_.empty() ? deferred_ : preferred_;
     std::size_t index = random_() % pool.size();
     if (options_.mood == Mood::kNewestFirst) index = pool.size() - 1;
     if (options_.mood == Mood::kOldestFirst) index = 0;
     const Event event = pool[index];
     if (options_.mood == Mood::kOldestFirst) {
-      pool.erase(pool.begin());
+      pool.pop_front();
     } else {
       pool[index] = pool.back();
       pool.pop_back();
@@ -516,7 +517,7 @@ class World {
   std::vector<Message> messages_;
   std::vector<std::vector<std::size_t>> message_of_;          // by rank and transfer
   std::map<std::pair<int, std::uint32_t>, Bytes> snapshots_;  // by sender and step
-  std::vector<Event> preferred_, deferred_;
+  std::deque<Event> preferred_, deferred_;
   std::size_t started_ = 0;
   std::uint64_t retransmissions_ = 0;
   int slow_rank_ = 0;

@@ -21,10 +21,9 @@ void build_direct(ScheduleBuilder& builder, const Topology& topology) {
   const Team team = whole_world(builder.rank(), builder.world());
   const Slice own = builder.input();
   builder.copy(builder.output(team.me), own);
-  builder.send(detached(builder, own, topology.hosts() > 1), team.others());
-  for (int distance = 1; distance < team.size(); ++distance) {
-    builder.receive(builder.output(team.place(-distance)), team.peer(-distance));
-  }
+  const Slice source = detached(builder, own, topology.hosts() > 1);
+  direct_all_gather(builder, team,
+                    [&](int place) { return place == team.me ? source : builder.output(place); });
 }
 
 void build_ring(ScheduleBuilder& builder, const Topology& topology) {

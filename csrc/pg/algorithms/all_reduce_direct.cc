@@ -22,16 +22,10 @@ void build(ScheduleBuilder& builder, const Topology&) {
     return builder.finish_reduction(result);
   }
   // The result may overwrite `own`, and peers still read what was sent: send a copy.
-  const Slice mine = builder.scratch(own.bytes);
-  builder.copy(mine, own);
-  builder.send(mine, team.others());
   std::vector<Slice> operands(team.size());
-  operands[team.me] = mine;
-  for (int distance = 1; distance < team.size(); ++distance) {
-    Slice& operand = operands[team.place(-distance)];
-    operand = builder.scratch(own.bytes);
-    builder.receive(operand, team.peer(-distance));
-  }
+  for (Slice& operand : operands) operand = builder.scratch(own.bytes);
+  builder.copy(operands[team.me], own);
+  direct_all_gather(builder, team, [&](int place) { return operands[place]; });
   Slice left = operands[0];
   for (int rank = 1; rank < team.size(); ++rank) {
     builder.reduce(result, left, operands[rank]);

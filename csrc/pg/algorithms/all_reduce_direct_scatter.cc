@@ -19,7 +19,7 @@ void build(ScheduleBuilder& builder, const Topology&) {
   const Slice own = builder.input(), result = builder.output();
   const std::uint32_t element = builder.problem().element_bytes;
   const Partition shards(result.bytes, team.size(), element);
-  const int chunks = pieces_of(result.bytes / team.size() + 1, builder.chunk());
+  const int chunks = pieces_of(shards.longest(), builder.chunk());
   const auto piece = [&](const Slice& whole, int place, int chunk) {
     const Slice shard = shards.of(whole, place);
     return Partition(shard.bytes, chunks, element).of(shard, chunk);

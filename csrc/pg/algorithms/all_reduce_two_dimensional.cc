@@ -31,8 +31,7 @@ class TwoDimensional {
       }
       across_.me = topology.host_of(builder.rank());
     }
-    const std::uint64_t shard = result_.bytes / owners_ + 1;
-    chunks_ = pieces_of(shard, builder.chunk() * topology.hosts());
+    chunks_ = pieces_of(shards_.longest(), builder.chunk() * topology.hosts());
   }
 
   void build() {
@@ -77,11 +76,9 @@ class TwoDimensional {
   }
 
   void gather_inside(int chunk) {
-    if (is_owner(local_.me)) builder_.send(piece(result_, local_.me, chunk), local_.others());
-    for (int distance = 1; distance < local_.size(); ++distance) {
-      const int owner = local_.place(-distance);
-      if (is_owner(owner)) builder_.receive(piece(result_, owner, chunk), local_.peer(-distance));
-    }
+    direct_all_gather(builder_, local_, [&](int place) {
+      return is_owner(place) ? piece(result_, place, chunk) : Slice{};
+    });
   }
 
   ScheduleBuilder& builder_;

@@ -10,29 +10,28 @@
 
 namespace taco::pg {
 
-// `parts` nearly equal shards of `total` bytes. Shards of useful size begin on cache lines.
+// `parts` nearly equal shards of `total` bytes, the longest first. Shards of useful size begin on
+// cache lines.
 class Partition {
  public:
   Partition(std::uint64_t total, int parts, std::uint32_t element_bytes)
       : total_(total),
-        parts_(parts),
-        unit_(total >= static_cast<std::uint64_t>(parts) * 4096 ? 64 : element_bytes) {}
+        parts_(static_cast<std::uint64_t>(parts)),
+        unit_(total >= parts_ * 4096 ? 64 : element_bytes),
+        units_((total + unit_ - 1) / unit_) {}
 
   std::uint64_t offset(int part) const {
-    if (part >= parts_) return total_;
-    const std::uint64_t units = total_ / unit_, parts = static_cast<std::uint64_t>(parts_);
     const auto index = static_cast<std::uint64_t>(part);
-    return (units / parts * index + units % parts * index / parts) * unit_;
+    const std::uint64_t longer = std::min(index, units_ % parts_);
+    return std::min(total_, (units_ / parts_ * index + longer) * unit_);
   }
-  std::uint64_t length(int part) const { return offset(part + 1) - offset(part); }
+  std::uint64_t longest() const { return offset(1); }
   Slice of(const Slice& whole, int first, int count = 1) const {
     return whole.part(offset(first), offset(first + count) - offset(first));
   }
 
  private:
-  std::uint64_t total_;
-  int parts_;
-  std::uint64_t unit_;
+  std::uint64_t total_, parts_, unit_, units_;
 };
 
 // How many pieces of at most `chunk` bytes, at least one.

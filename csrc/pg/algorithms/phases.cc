@@ -35,10 +35,24 @@ void direct_reduce_scatter(ScheduleBuilder& builder, const Team& team, const Sha
   }
 }
 
+// Chunk by chunk: a peer that receives from several places must not wait for the last chunk of one
+// of them while another, for want of an acknowledgement, cannot send its next.
 void direct_all_gather(ScheduleBuilder& builder, const Team& team, const Shards& data) {
-  builder.send(data(team.me), team.others());
-  for (int distance = 1; distance < team.size(); ++distance) {
-    builder.receive(data(team.place(-distance)), team.peer(-distance));
+  std::uint64_t longest = 0;
+  for (int place = 0; place < team.size(); ++place) {
+    longest = std::max(longest, data(place).bytes);
+  }
+  const int chunks = pieces_of(longest, builder.chunk());
+  const std::vector<int> others = team.others();
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const auto piece = [&](int place) {
+      const Slice shard = data(place);
+      return Partition(shard.bytes, chunks, builder.problem().element_bytes).of(shard, chunk);
+    };
+    builder.send(piece(team.me), others);
+    for (int distance = 1; distance < team.size(); ++distance) {
+      builder.receive(piece(team.place(-distance)), team.peer(-distance));
+    }
   }
 }
 
