@@ -70,6 +70,7 @@ class Endpoint final : public ShmEndpoint {
 
 Status Endpoint::start(const ShmOptions& options) {
   host_.pull = options.pull;
+  host_.watch_processes = options.watch_processes;
   host_.address.secret = options.secret;
   host_.address.incarnation = options.incarnation;
   if (getrandom(host_.address.name.data(), host_.address.name.size(), 0) !=
@@ -182,7 +183,7 @@ void Endpoint::accept_callers() {
   for (;;) {
     auto socket = shm_accept(listener_.get());
     if (!socket.ok() || !*socket) return;
-    ShmPeerProcess process = shm_peer_process(socket->get());
+    ShmPeerProcess process = shm_peer_process(socket->get(), host_.watch_processes);
     if (!process.same_user) continue;
     if (callers_.size() >= kMaxCallers) callers_.erase(callers_.begin());
     const int fd = socket->get();

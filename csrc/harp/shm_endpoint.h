@@ -38,6 +38,7 @@ struct ShmOptions {
   std::array<std::byte, 16> secret{};               // random, this process's
   std::uint64_t incarnation = 0;                    // random, this process's
   bool pull = true;                                 // false: never process_vm_readv (TACO_CMA=0)
+  bool watch_processes = true;                      // false: as on kernels that give no pidfd
   std::size_t arena_bytes = std::size_t{64} << 20;  // most that staged sends may take
 };
 

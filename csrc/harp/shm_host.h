@@ -19,6 +19,7 @@ inline constexpr std::size_t kShmScratchBytes = 256 * 1024;
 struct ShmHost {
   ShmAddress address;
   bool pull = true;
+  bool watch_processes = true;
   Arena arena;    // shared: a ShmPage, then the blocks
   Arena scratch;  // pulled data on its way through a reducing sink
   ShmFd arena_fd, doorbell, events;

@@ -72,7 +72,7 @@ void PairLink::start_connecting() {
     if (socket.status().code() != Code::kTimeout) lose(socket.status().message());
     return;
   }
-  process_ = shm_peer_process(socket->get());
+  process_ = shm_peer_process(socket->get(), host_.watch_processes);
   if (Status status = greet(socket->get()); !status.ok()) return lose(status.message());
   sockets_[0] = std::move(*socket);
   watch(sockets_[0].get(), kShmSocket);

@@ -134,13 +134,14 @@ ShmReceived shm_receive_greeting(int socket) {
   return received;
 }
 
-ShmPeerProcess shm_peer_process(int socket) {
+ShmPeerProcess shm_peer_process(int socket, bool want_watch) {
   ShmPeerProcess process;
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return process;
   process.pid = credentials.pid;
   process.same_user = credentials.uid == geteuid();
+  if (!want_watch) return process;
   int watch = -1;
   length = sizeof watch;
   if (getsockopt(socket, SOL_SOCKET, kPeerPidfd, &watch, &length) != 0 || watch < 0)

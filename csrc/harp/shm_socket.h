@@ -44,7 +44,7 @@ struct ShmPeerProcess {
   bool same_user = false;
   ShmFd watch;  // a pidfd, readable once the process has ended; empty where the kernel gives none
 };
-ShmPeerProcess shm_peer_process(int socket);
+ShmPeerProcess shm_peer_process(int socket, bool watch);
 
 // A peer's memory, mapped for reading. The size must be sealed, so that no access can fault.
 class ShmMapping {

@@ -1,1 +1,3 @@
 taco_test(shm_link_test SOURCES shm_link_test.cc ../support/shm_node.cc)
+taco_test(shm_process_test SOURCES shm_process_test.cc ../support/shm_node.cc
+  ../support/shm_processes.cc)

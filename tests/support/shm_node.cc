@@ -7,10 +7,11 @@
 
 namespace taco::harp {
 
-ShmNode::ShmNode(bool pull, std::size_t arena_bytes) {
+ShmNode::ShmNode(bool pull, std::size_t arena_bytes, bool watch_processes) {
   ShmOptions options;
   options.pull = pull;
   options.arena_bytes = arena_bytes;
+  options.watch_processes = watch_processes;
   EXPECT_EQ(getrandom(options.secret.data(), 16, 0), 16);
   EXPECT_EQ(getrandom(&options.incarnation, 8, 0), 8);
   auto made = ShmEndpoint::create(options);

@@ -41,7 +41,8 @@ struct ShmHeard final : Observer {
 
 class ShmNode {
  public:
-  explicit ShmNode(bool pull = true, std::size_t arena_bytes = std::size_t{16} << 20);
+  explicit ShmNode(bool pull = true, std::size_t arena_bytes = std::size_t{16} << 20,
+                   bool watch_processes = true);
   ~ShmNode();
   ShmNode(const ShmNode&) = delete;
   ShmNode& operator=(const ShmNode&) = delete;
