@@ -1,0 +1,157 @@
+"""Puts the figures of the last `run_all.py` into docs/benchmarks.md, between its markers.
+
+python benchmarks/report.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from launch import show_bytes, show_time
+
+TOP = Path(__file__).parents[1]
+DOCUMENT = TOP / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- figures begin -->", "<!-- figures end -->"
+TITLES = {
+    "one_host": "One host, 4 ranks, shared memory",
+    "one_host_udp": "One host, 4 ranks, packets forced (`TACO_TRANSPORT=udp`)",
+    "four_hosts": "4 hosts, no rate limit",
+    "four_hosts_1gbit": "4 hosts at 1 Gbit/s",
+    "four_hosts_1gbit_loss": "4 hosts at 1 Gbit/s, 1% loss",
+    "two_by_two_1gbit": "2 hosts with 2 ranks each at 1 Gbit/s",
+}
+MIB = 1 << 20
+# Text, run, collective, bytes, goal: ("ratio", at least) or ("limit", at most).
+GOALS = [
+    ("one host, all_reduce 32 MiB", "one_host", "all_reduce", 32 * MIB, ("ratio", 5.0)),
+    ("one host, all_gather 32 MiB", "one_host", "all_gather", 32 * MIB, ("ratio", 5.0)),
+    ("one host, all_to_all 32 MiB", "one_host", "all_to_all", 32 * MIB, ("ratio", 2.5)),
+    ("one host, all_reduce 8 B", "one_host", "all_reduce", 8, ("ratio", 10.0)),
+    ("one host, all_reduce 1 KiB", "one_host", "all_reduce", 1024, ("ratio", 10.0)),
+    ("one host, all_gather 1 KiB", "one_host", "all_gather", 1024, ("ratio", 10.0)),
+    ("one host, barrier", "one_host", "barrier", 0, ("ratio", 10.0)),
+    ("4 hosts, all_reduce 8 B", "four_hosts", "all_reduce", 8, ("ratio", 5.0)),
+    ("4 hosts, all_reduce 1 KiB", "four_hosts", "all_reduce", 1024, ("ratio", 5.0)),
+    ("4 hosts, all_gather 1 KiB", "four_hosts", "all_gather", 1024, ("ratio", 5.0)),
+    ("4 hosts, barrier", "four_hosts", "barrier", 0, ("ratio", 5.0)),
+    ("4 hosts, all_reduce 40 MiB", "four_hosts", "all_reduce", 40 * MIB, ("ratio", 2.0)),
+    ("4 hosts, all_gather 40 MiB", "four_hosts", "all_gather", 40 * MIB, ("ratio", 2.0)),
+    ("4 hosts, all_to_all 40 MiB", "four_hosts", "all_to_all", 40 * MIB, ("ratio", 1.3)),
+    *(
+        (f"4 hosts at 1 Gbit/s, {kind} 40 MiB", "four_hosts_1gbit", kind, 40 * MIB, ("limit", 1.03))
+        for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+    ),
+    (
+        "2 hosts x 2 ranks at 1 Gbit/s, all_reduce 40 MiB",
+        "two_by_two_1gbit",
+        "all_reduce",
+        40 * MIB,
+        ("ratio", 1.4),
+    ),
+]
+
+
+def load(name: str) -> Any:
+    path = TOP / "out" / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def pair(result: Any, kind: str, size: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """(gloo's row, taco's row) of one case."""
+    rows = {
+        row["backend"]: row
+        for row in (result or {}).get("rows", [])
+        if row["collective"] == kind and row["bytes"] == size
+    }
+    return (rows["gloo"], rows["taco"]) if {"gloo", "taco"} <= rows.keys() else None
+
+
+def goal_lines() -> list[str]:
+    lines = ["| case | gloo | taco | measured | goal | |", "|---|--:|--:|--:|--:|---|"]
+    for text, run, kind, size, (what, value) in GOALS:
+        found = pair(load(run), kind, size)
+        if not found:
+            continue
+        gloo, taco = found
+        if what == "ratio":
+            measured = gloo["median_s"] / taco["median_s"]
+            shown, goal, met = f"{measured:.2f}x gloo", f">= {value:g}x", measured >= value
+        else:
+            measured = taco["times_limit"]
+            shown, goal, met = f"{measured:.3f}x limit", f"<= {value:g}x", measured <= value
+        times = f"{show_time(gloo['median_s'])} | {show_time(taco['median_s'])}"
+        lines.append(f"| {text} | {times} | {shown} | {goal} | {'yes' if met else 'no'} |")
+    return lines
+
+
+def collective_lines(name: str) -> list[str]:
+    result = load(name)
+    if not result:
+        return []
+    host = result["machine"]
+    head = f"TCP {host['tcp']}, copying {result['copy_bytes_per_s'] / 1e9:.1f} GB/s"
+    lines = [f"### {TITLES[name]}", "", f"{head}, load {host['load']:.1f} at the end.", ""]
+    lines += ["| collective | size | gloo | p90 | taco | p90 | limit | taco/limit | gloo/taco |"]
+    lines += ["|---|--:|--:|--:|--:|--:|--:|--:|--:|"]
+    cases = dict.fromkeys((row["collective"], row["bytes"]) for row in result["rows"])
+    for kind, size in cases:
+        found = pair(result, kind, size)
+        if not found:
+            continue
+        gloo, taco = found
+        cells = [kind, show_bytes(size), show_time(gloo["median_s"]), show_time(gloo["p90_s"])]
+        cells += [show_time(taco["median_s"]), show_time(taco["p90_s"])]
+        cells += [show_time(taco["limit_s"])]
+        cells += [f"{taco['times_limit']:.2f}" if taco["limit_s"] else "-"]
+        cells += [f"{gloo['median_s'] / taco['median_s']:.2f}x"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def other_lines() -> list[str]:
+    lines: list[str] = []
+    for name, where in (("idle", "one host"), ("idle_four_hosts", "4 hosts")):
+        for row in (load(name) or {"rows": []})["rows"]:
+            shares = ", ".join(f"{share:.2%}" for share in row["waiting"][1:])
+            lines.append(f"- Waiting ranks, {where}, {row['backend']}: {shares} of a core.")
+    for row in load("init_time") or []:
+        lines.append(
+            f"- {row['world']} ranks, {row['backend']}: init {row['init_s']:.2f} s, "
+            f"with the first all_reduce {row['total_s']:.2f} s."
+        )
+    steps = load("ddp_step_1gbit")
+    if steps:
+        lines += [
+            "",
+            "| DDP step, 4 hosts at 1 Gbit/s | gradients | compute | gloo | taco | goal |",
+        ]
+        lines += ["|---|--:|--:|--:|--:|--:|"]
+        for row in steps["rows"]:
+            times = [row["compute_s"], row["step_s"]["gloo"], row["step_s"]["taco"], row["goal_s"]]
+            cells = [row["model"], f"{row['gradient_bytes'] / 1e6:.0f} MB", *map(show_time, times)]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> int:
+    text = DOCUMENT.read_text()
+    if BEGIN not in text or END not in text:
+        print(f"{DOCUMENT.name} has lost its markers {BEGIN} and {END}", file=sys.stderr)
+        return 1
+    lines = ["", "### Goals", "", *goal_lines(), "", "### Waiting, starting, stepping", ""]
+    lines += [*other_lines(), ""]
+    for name in TITLES:
+        lines += collective_lines(name)
+    figures = "\n".join(lines)
+    pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
+    DOCUMENT.write_text(pattern.sub(lambda _: f"{BEGIN}\n{figures}\n{END}", text))
+    print(f"figures of out/ are in {DOCUMENT.relative_to(TOP)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
