@@ -36,7 +36,7 @@ sweep() {
 interrupted() {
   trap '' INT TERM
   if [ -n "${stage_pid:-}" ] && kill -TERM -- "-$stage_pid" 2>/dev/null; then
-    wait "$stage_pid" 2>/dev/null
+    wait "$stage_pid" 2>/dev/null || true
   fi
   sweep
   printf '\ninterrupted; everything this run started has been stopped\n'
