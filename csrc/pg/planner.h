@@ -6,6 +6,7 @@
 
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -16,6 +17,8 @@
 #include "pg/topology.h"
 
 namespace taco::pg {
+
+struct Algorithm;
 
 // One algorithm that fits a problem, and what it should cost.
 struct Prediction {
@@ -65,6 +68,7 @@ class Planner {
 
   Planner(Topology topology, CostParameters parameters, int rank);
   Status parse_forced(const std::string& forced);
+  Result<const Algorithm*> choose(const Problem& problem) const;
   Result<std::shared_ptr<const Schedule>> make(const Problem& problem) const;
   void evict();
 

@@ -1,5 +1,7 @@
 target_sources(taco_pg PRIVATE
+  cost_model.cc
   operation.cc
+  planner.cc
   schedule.cc
   schedule_builder.cc
   topology.cc
@@ -24,5 +26,6 @@ target_sources(taco_pg PRIVATE
   algorithms/reduce_relay.cc
   algorithms/reduce_scatter.cc
   algorithms/reduce_scatter_hierarchical.cc
+  algorithms/shape.cc
   algorithms/tree.cc
 )

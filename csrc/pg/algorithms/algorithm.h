@@ -19,8 +19,10 @@ struct Algorithm {
   // Empty when it fits, else why not, to be read after "because ". Never looks at what only one
   // rank knows.
   const char* (*unfit)(const Problem& problem, const Topology& topology);
-  // Writes the steps of builder.rank(). The chunk has been set.
+  // Writes the steps of builder.rank().
   void (*build)(ScheduleBuilder& builder, const Topology& topology);
+  // For the cost model. From what all ranks know only.
+  Work (*work)(const Problem& problem, const Topology& topology);
 };
 
 // All of them, in order of preference where predictions are equal.

@@ -10,12 +10,18 @@
 // 2^k of them to the rank 2^k before it and receives the next 2^k from the rank 2^k after it.
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
+#include "pg/algorithms/shape.h"
 
 namespace taco::pg::algorithms {
 
 namespace {
 
 const char* always_fit(const Problem&, const Topology&) { return nullptr; }
+
+std::uint64_t longest_block(const Problem& problem) {
+  if (problem.blocks.empty()) return problem.bytes;
+  return *std::max_element(problem.blocks.begin(), problem.blocks.end());
+}
 
 void build_direct(ScheduleBuilder& builder, const Topology& topology) {
   const Team team = whole_world(builder.rank(), builder.world());
@@ -62,10 +68,48 @@ void build_bruck(ScheduleBuilder& builder, const Topology&) {
   }
 }
 
+Work work_direct(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  const auto block = static_cast<double>(longest_block(problem));
+  Work work;
+  shape.exchange(work, (1 + shape.near) * block, 2 * shape.far * block);
+  work.copied_bytes = block;
+  work.wire_bytes = shape.local * shape.far * block;
+  work.message_bytes = block;
+  return work;
+}
+
+Work work_ring(const Problem& problem, const Topology& topology) {
+  Work work = ring_work(topology, 1, static_cast<double>(longest_block(problem)));
+  work.copied_bytes = static_cast<double>(longest_block(problem));
+  return work;
+}
+
+Work work_bruck(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  const auto block = static_cast<double>(longest_block(problem));
+  const double rounds = rounds_for(shape.world);
+  Work work;
+  work.copied_bytes = (shape.world + 1) * block;
+  work.message_bytes = shape.world / 2 * block;
+  if (shape.across) {
+    work.network_hops = rounds;
+    work.network_messages = 2 * rounds;
+    work.network_bytes = 2 * (shape.world - 1) * block;
+    work.wire_bytes = shape.local * shape.far * block;
+  } else {
+    work.shared_hops = rounds;
+    work.shared_messages = 2 * rounds;
+    work.shared_bytes = 2 * (shape.world - 1) * block;
+  }
+  return work;
+}
+
 }  // namespace
 
-const Algorithm all_gather_direct{Kind::kAllGather, "direct", always_fit, build_direct};
-const Algorithm all_gather_ring{Kind::kAllGather, "ring", always_fit, build_ring};
-const Algorithm all_gather_bruck{Kind::kAllGather, "bruck", bruck_unfit, build_bruck};
+const Algorithm all_gather_direct{Kind::kAllGather, "direct", always_fit, build_direct,
+                                  work_direct};
+const Algorithm all_gather_ring{Kind::kAllGather, "ring", always_fit, build_ring, work_ring};
+const Algorithm all_gather_bruck{Kind::kAllGather, "bruck", bruck_unfit, build_bruck, work_bruck};
 
 }  // namespace taco::pg::algorithms

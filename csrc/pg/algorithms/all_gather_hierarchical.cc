@@ -6,6 +6,7 @@
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
 #include "pg/algorithms/relay_groups.h"
+#include "pg/algorithms/shape.h"
 
 namespace taco::pg::algorithms {
 
@@ -85,9 +86,30 @@ void build(ScheduleBuilder& builder, const Topology& topology) {
   Hierarchical(builder, topology).build();
 }
 
+Work work(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  double block = static_cast<double>(problem.bytes);
+  for (const std::uint64_t bytes : problem.blocks) {
+    block = std::max(block, static_cast<double>(bytes));
+  }
+  const double entering = shape.far / shape.local;  // blocks this rank hands on
+  Work work;
+  work.shared_hops = 1;
+  work.network_hops = 1;
+  work.shared_messages = (2 + entering) * shape.near + shape.far - entering;
+  work.shared_bytes = (1 + entering + shape.near + shape.far - entering) * block;
+  work.network_messages = shape.hosts - 1 + entering;
+  work.network_bytes = work.network_messages * block;
+  work.copied_bytes = block;
+  work.wire_bytes = std::max(shape.far, shape.local * (shape.hosts - 1)) * block;
+  work.incast = shape.hosts > 2;
+  work.message_bytes = block;
+  return work;
+}
+
 }  // namespace
 
 const Algorithm all_gather_hierarchical{Kind::kAllGather, "hierarchical", unfit_for_hierarchy,
-                                        build};
+                                        build, work};
 
 }  // namespace taco::pg::algorithms

@@ -3,6 +3,7 @@
 // rank and as many copies of the message, so only for short ones.
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
+#include "pg/algorithms/shape.h"
 
 namespace taco::pg::algorithms {
 
@@ -34,8 +35,20 @@ void build(ScheduleBuilder& builder, const Topology&) {
   builder.finish_reduction(result);
 }
 
+Work work(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  const auto bytes = static_cast<double>(problem.bytes);
+  Work work;
+  shape.exchange(work, (1 + shape.near) * bytes, 2 * shape.far * bytes);
+  work.copied_bytes = bytes;
+  work.reduced_bytes = shape.world * bytes;
+  work.wire_bytes = shape.local * shape.far * bytes;
+  work.message_bytes = bytes;
+  return work;
+}
+
 }  // namespace
 
-const Algorithm all_reduce_direct{Kind::kAllReduce, "direct", unfit, build};
+const Algorithm all_reduce_direct{Kind::kAllReduce, "direct", unfit, build, work};
 
 }  // namespace taco::pg::algorithms

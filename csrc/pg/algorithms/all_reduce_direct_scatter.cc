@@ -7,6 +7,7 @@
 // reduced, and consecutive chunks take their operands in rotated order, so that all links are busy.
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
+#include "pg/algorithms/shape.h"
 
 namespace taco::pg::algorithms {
 
@@ -39,8 +40,19 @@ void build(ScheduleBuilder& builder, const Topology&) {
   }
 }
 
+Work work(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  const double shard = static_cast<double>(problem.bytes) / shape.world;
+  Work work;
+  shape.exchange(work, 2 * shape.near * shard, 2 * shape.far * shard);
+  shape.exchange(work, (1 + shape.near) * shard, 2 * shape.far * shard);
+  work.wire_bytes = 2 * shape.local * shape.far * shard;
+  work.message_bytes = shard;
+  return work;
+}
+
 }  // namespace
 
-const Algorithm all_reduce_direct_scatter{Kind::kAllReduce, "direct_scatter", unfit, build};
+const Algorithm all_reduce_direct_scatter{Kind::kAllReduce, "direct_scatter", unfit, build, work};
 
 }  // namespace taco::pg::algorithms

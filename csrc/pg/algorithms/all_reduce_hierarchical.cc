@@ -4,6 +4,7 @@
 #include "pg/algorithms/exchange.h"
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
+#include "pg/algorithms/shape.h"
 
 namespace taco::pg::algorithms {
 
@@ -46,8 +47,27 @@ void build(ScheduleBuilder& builder, const Topology& topology) {
   builder.send(result, std::span(local).subspan(1));
 }
 
+Work work(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  const auto bytes = static_cast<double>(problem.bytes);
+  const bool folded = !std::has_single_bit(static_cast<unsigned>(topology.hosts()));
+  const double rounds = rounds_for(shape.hosts) + (folded ? 1 : 0);
+  Work work;
+  work.shared_hops = 2;
+  work.network_hops = rounds;
+  work.shared_messages = 2 * shape.near;
+  work.network_messages = 2 * rounds;
+  work.shared_bytes = (shape.near + 1) * bytes;
+  work.network_bytes = work.network_messages * bytes;
+  work.copied_bytes = 2 * bytes;
+  work.reduced_bytes = (shape.near + rounds) * bytes;
+  work.wire_bytes = rounds * bytes;
+  work.message_bytes = bytes;
+  return work;
+}
+
 }  // namespace
 
-const Algorithm all_reduce_hierarchical{Kind::kAllReduce, "hierarchical", unfit, build};
+const Algorithm all_reduce_hierarchical{Kind::kAllReduce, "hierarchical", unfit, build, work};
 
 }  // namespace taco::pg::algorithms

@@ -6,6 +6,7 @@
 #include "pg/algorithms/fold.h"
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
+#include "pg/algorithms/shape.h"
 
 namespace taco::pg::algorithms {
 
@@ -54,8 +55,29 @@ void build(ScheduleBuilder& builder, const Topology&) {
   if (fold.paired()) builder.send(result, fold.partner());
 }
 
+Work work(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  const auto bytes = static_cast<double>(problem.bytes);
+  const bool folded = !std::has_single_bit(static_cast<unsigned>(topology.world()));
+  const double folds = folded ? 2 : 0;
+  const double rounds = 2 * (rounds_for(shape.world) - (folded ? 1 : 0));
+  const double near_rounds = shape.across ? std::min(rounds, 2 * rounds_for(shape.local)) : rounds;
+  const double far_share = shape.across ? 1 - shape.local / shape.world : 0;
+  Work work;
+  work.shared_hops = near_rounds + (shape.across ? 0 : folds);
+  work.network_hops = rounds - near_rounds + (shape.across ? folds : 0);
+  work.shared_messages = 2 * near_rounds + (shape.across ? 0 : folds);
+  work.network_messages = 2 * (rounds - near_rounds) + (shape.across ? folds : 0);
+  work.shared_bytes =
+      4 * bytes * (1 - far_share) * (1 - 1 / shape.local) + (shape.across ? 0 : folds * bytes);
+  work.network_bytes = 4 * bytes * far_share + (shape.across ? folds * bytes : 0);
+  work.wire_bytes = shape.local * (2 * bytes * far_share + (shape.across ? folds / 2 * bytes : 0));
+  work.message_bytes = bytes / 2;
+  return work;
+}
+
 }  // namespace
 
-const Algorithm all_reduce_rabenseifner{Kind::kAllReduce, "rabenseifner", unfit, build};
+const Algorithm all_reduce_rabenseifner{Kind::kAllReduce, "rabenseifner", unfit, build, work};
 
 }  // namespace taco::pg::algorithms

@@ -6,6 +6,7 @@
 #include "pg/algorithms/exchange.h"
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
+#include "pg/algorithms/shape.h"
 
 namespace taco::pg::algorithms {
 
@@ -19,8 +20,31 @@ void build(ScheduleBuilder& builder, const Topology& topology) {
   exchange_all_reduce(builder, team, own, builder.output());
 }
 
+Work work(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  const auto bytes = static_cast<double>(problem.bytes);
+  const bool folded = !std::has_single_bit(static_cast<unsigned>(topology.world()));
+  const double rounds = rounds_for(shape.world) - (folded ? 1 : 0);
+  const double near_rounds = shape.across ? std::min(rounds, rounds_for(shape.local)) : rounds;
+  const double far_rounds = rounds - near_rounds;
+  const double folds = folded ? 2 : 0;
+  Work work;
+  work.shared_hops = near_rounds + (shape.across ? 0 : folds);
+  work.network_hops = far_rounds + (shape.across ? folds : 0);
+  work.shared_messages = 2 * near_rounds + (shape.across ? 0 : folds);
+  work.network_messages = 2 * far_rounds + (shape.across ? folds : 0);
+  work.shared_bytes = work.shared_messages * bytes;
+  work.network_bytes = work.network_messages * bytes;
+  work.copied_bytes = 2 * bytes;
+  work.reduced_bytes = rounds * bytes;
+  work.wire_bytes = shape.across ? shape.local * (far_rounds + folds / 2) * bytes : 0;
+  work.message_bytes = bytes;
+  return work;
+}
+
 }  // namespace
 
-const Algorithm all_reduce_recursive_doubling{Kind::kAllReduce, "recursive_doubling", unfit, build};
+const Algorithm all_reduce_recursive_doubling{Kind::kAllReduce, "recursive_doubling", unfit, build,
+                                              work};
 
 }  // namespace taco::pg::algorithms

@@ -3,6 +3,7 @@
 // link is busy both ways all the time and no link is shared. The ring goes host by host.
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
+#include "pg/algorithms/shape.h"
 
 namespace taco::pg::algorithms {
 
@@ -21,8 +22,13 @@ void build(ScheduleBuilder& builder, const Topology& topology) {
   ring_all_gather(builder, team, result_shard);
 }
 
+Work work(const Problem& problem, const Topology& topology) {
+  const double shard = static_cast<double>(problem.bytes) / topology.world();
+  return ring_work(topology, 2, shard);
+}
+
 }  // namespace
 
-const Algorithm all_reduce_ring{Kind::kAllReduce, "ring", unfit, build};
+const Algorithm all_reduce_ring{Kind::kAllReduce, "ring", unfit, build, work};
 
 }  // namespace taco::pg::algorithms

@@ -9,6 +9,7 @@
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
 #include "pg/algorithms/relay_groups.h"
+#include "pg/algorithms/shape.h"
 
 namespace taco::pg::algorithms {
 
@@ -94,9 +95,26 @@ void build(ScheduleBuilder& builder, const Topology& topology) {
   TwoDimensional(builder, topology).build();
 }
 
+Work work(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  const double owners = topology.min_ranks_per_host();
+  const double shard = static_cast<double>(problem.bytes) / owners;
+  const double rounds = shape.hosts - 1;
+  Work work;
+  work.shared_hops = 2;
+  work.network_hops = 2 * rounds;
+  work.shared_messages = 4 * shape.near;
+  work.network_messages = 4 * rounds;
+  work.shared_bytes = (3 * (owners - 1) + shape.near + 1) * shard;
+  work.network_bytes = 4 * rounds / shape.hosts * shard;
+  work.wire_bytes = owners * 2 * rounds / shape.hosts * shard;
+  work.message_bytes = shard / shape.hosts;
+  return work;
+}
+
 }  // namespace
 
 const Algorithm all_reduce_two_dimensional{Kind::kAllReduce, "two_dimensional", unfit_for_hierarchy,
-                                           build};
+                                           build, work};
 
 }  // namespace taco::pg::algorithms

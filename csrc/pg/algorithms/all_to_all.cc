@@ -8,9 +8,12 @@
 // ranks here), sends them to its opposite number over there, which hands them out. Three hops and
 // more copies, for n * n times fewer messages between hosts with n ranks. All blocks must be
 // equally long, and every rank must know that they are.
+#include <cmath>
+
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
 #include "pg/algorithms/relay_groups.h"
+#include "pg/algorithms/shape.h"
 
 namespace taco::pg::algorithms {
 
@@ -128,10 +131,40 @@ void build_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
   Hierarchical(builder, topology).build();
 }
 
+Work work_direct(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  const double block = problem.equal_splits ? static_cast<double>(problem.bytes) : 0;
+  Work work;
+  shape.exchange(work, 2 * shape.near * block, 2 * shape.far * block);
+  work.copied_bytes = block;
+  work.wire_bytes = shape.local * shape.far * block;
+  work.message_bytes = block;
+  work.length_unknown = true;
+  return work;
+}
+
+Work work_hierarchical(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  const auto block = static_cast<double>(problem.bytes);
+  const double hosts = shape.hosts - 1;
+  Work work;
+  work.shared_hops = 2;
+  work.network_hops = 1;
+  work.shared_messages = 2 * shape.near + 4 * hosts;
+  work.shared_bytes = (2 * shape.near + 4 * shape.far) * block;
+  work.network_messages = 2 * std::ceil(hosts / shape.local);
+  work.network_bytes = 2 * shape.far * block;
+  work.copied_bytes = (1 + 3 * shape.far) * block;
+  work.wire_bytes = shape.local * shape.far * block;
+  work.incast = hosts > 1;
+  work.message_bytes = shape.local * shape.local * block;
+  return work;
+}
+
 }  // namespace
 
-const Algorithm all_to_all_direct{Kind::kAllToAll, "direct", always_fit, build_direct};
+const Algorithm all_to_all_direct{Kind::kAllToAll, "direct", always_fit, build_direct, work_direct};
 const Algorithm all_to_all_hierarchical{Kind::kAllToAll, "hierarchical", hierarchical_unfit,
-                                        build_hierarchical};
+                                        build_hierarchical, work_hierarchical};
 
 }  // namespace taco::pg::algorithms

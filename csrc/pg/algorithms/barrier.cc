@@ -10,6 +10,7 @@
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
 #include "pg/algorithms/relay_groups.h"
+#include "pg/algorithms/shape.h"
 
 namespace taco::pg::algorithms {
 
@@ -55,12 +56,39 @@ void build_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
   builder.signal(followers);
 }
 
+Work work_direct(const Problem&, const Topology& topology) {
+  const Shape shape(topology);
+  Work work;
+  shape.exchange(work, 0, 0);
+  return work;
+}
+
+Work work_dissemination(const Problem&, const Topology& topology) {
+  const Shape shape(topology);
+  const double rounds = rounds_for(shape.world);
+  Work work;
+  (shape.across ? work.network_hops : work.shared_hops) = rounds;
+  (shape.across ? work.network_messages : work.shared_messages) = 2 * rounds;
+  return work;
+}
+
+Work work_hierarchical(const Problem&, const Topology& topology) {
+  const Shape shape(topology);
+  const double rounds = rounds_for(shape.hosts);
+  Work work;
+  work.shared_hops = 2;
+  work.shared_messages = 2 * shape.near;
+  work.network_hops = rounds;
+  work.network_messages = 2 * rounds;
+  return work;
+}
+
 }  // namespace
 
-const Algorithm barrier_direct{Kind::kBarrier, "direct", always_fit, build_direct};
+const Algorithm barrier_direct{Kind::kBarrier, "direct", always_fit, build_direct, work_direct};
 const Algorithm barrier_dissemination{Kind::kBarrier, "dissemination", always_fit,
-                                      build_dissemination};
+                                      build_dissemination, work_dissemination};
 const Algorithm barrier_hierarchical{Kind::kBarrier, "hierarchical", hierarchical_unfit,
-                                     build_hierarchical};
+                                     build_hierarchical, work_hierarchical};
 
 }  // namespace taco::pg::algorithms

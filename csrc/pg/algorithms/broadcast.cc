@@ -7,6 +7,7 @@
 // messages flow down the tree chunk by chunk.
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
+#include "pg/algorithms/shape.h"
 #include "pg/algorithms/tree.h"
 
 namespace taco::pg::algorithms {
@@ -38,9 +39,28 @@ void build_binomial(ScheduleBuilder& builder, const Topology& topology) {
   }
 }
 
+Work work_direct(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  const auto bytes = static_cast<double>(problem.bytes);
+  Work work;
+  (shape.across ? work.network_hops : work.shared_hops) = 1;
+  work.shared_messages = shape.near;
+  work.shared_bytes = shape.near > 0 ? 2 * bytes : 0;  // the root's and a reader's copy
+  work.network_messages = shape.far;
+  work.network_bytes = shape.far * bytes;
+  work.wire_bytes = shape.far * bytes;
+  work.message_bytes = bytes;
+  return work;
+}
+
+Work work_binomial(const Problem& problem, const Topology& topology) {
+  return binomial_work(topology, static_cast<double>(problem.bytes), false);
+}
+
 }  // namespace
 
-const Algorithm broadcast_direct{Kind::kBroadcast, "direct", always_fit, build_direct};
-const Algorithm broadcast_binomial{Kind::kBroadcast, "binomial", always_fit, build_binomial};
+const Algorithm broadcast_direct{Kind::kBroadcast, "direct", always_fit, build_direct, work_direct};
+const Algorithm broadcast_binomial{Kind::kBroadcast, "binomial", always_fit, build_binomial,
+                                   work_binomial};
 
 }  // namespace taco::pg::algorithms

@@ -8,6 +8,7 @@
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
 #include "pg/algorithms/relay_groups.h"
+#include "pg/algorithms/shape.h"
 
 namespace taco::pg::algorithms {
 
@@ -95,11 +96,19 @@ void build_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
   Relay(builder, ranks_by_host(topology, builder.problem().root)).build();
 }
 
+Work work_flat(const Problem& problem, const Topology& topology) {
+  return relay_work(topology, static_cast<double>(problem.bytes), false);
+}
+
+Work work_hierarchical(const Problem& problem, const Topology& topology) {
+  return relay_work(topology, static_cast<double>(problem.bytes), true);
+}
+
 }  // namespace
 
 const Algorithm broadcast_scatter_all_gather{Kind::kBroadcast, "scatter_all_gather",
-                                             unfit_for_relays, build_flat};
+                                             unfit_for_relays, build_flat, work_flat};
 const Algorithm broadcast_hierarchical{Kind::kBroadcast, "hierarchical", unfit_for_hierarchy,
-                                       build_hierarchical};
+                                       build_hierarchical, work_hierarchical};
 
 }  // namespace taco::pg::algorithms

@@ -10,6 +10,7 @@
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
 #include "pg/algorithms/relay_groups.h"
+#include "pg/algorithms/shape.h"
 #include "pg/algorithms/tree.h"
 
 namespace taco::pg::algorithms {
@@ -115,15 +116,59 @@ void build_host_scatter(ScheduleBuilder& builder, const Topology& topology) {
   scatter_along(builder, host_tree(topology, builder.problem().root, builder.rank()));
 }
 
+Work tree_work(const Topology& topology, double block, double rounds) {
+  const Shape shape(topology);
+  Work work;
+  (shape.across ? work.network_hops : work.shared_hops) = rounds;
+  (shape.across ? work.network_messages : work.shared_messages) = rounds;
+  (shape.across ? work.network_bytes : work.shared_bytes) = (shape.world - 1) * block;
+  work.copied_bytes = shape.world * block;
+  work.wire_bytes = shape.far * block;
+  work.incast = shape.hosts > 2;
+  work.message_bytes = shape.world / 2 * block;
+  return work;
+}
+
+Work work_direct(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  const auto block = static_cast<double>(problem.bytes);
+  Work work;
+  (shape.across ? work.network_hops : work.shared_hops) = 1;
+  work.shared_messages = shape.near;
+  work.shared_bytes = (shape.near > 0 ? shape.near + 1 : 0) * block;
+  work.network_messages = shape.far;
+  work.network_bytes = shape.far * block;
+  work.copied_bytes = block;
+  work.wire_bytes = shape.far * block;
+  work.message_bytes = block;
+  return work;
+}
+
+Work work_binomial(const Problem& problem, const Topology& topology) {
+  return tree_work(topology, static_cast<double>(problem.bytes), rounds_for(topology.world()));
+}
+
+Work work_host_tree(const Problem& problem, const Topology& topology) {
+  Work work = tree_work(topology, static_cast<double>(problem.bytes), rounds_for(topology.hosts()));
+  const double near = topology.max_ranks_per_host() - 1;
+  work.shared_hops += 1;
+  work.shared_messages = near;
+  return work;
+}
+
 }  // namespace
 
-const Algorithm gather_direct{Kind::kGather, "direct", always_fit, build_direct_gather};
-const Algorithm gather_binomial{Kind::kGather, "binomial", tree_unfit, build_binomial_gather};
+const Algorithm gather_direct{Kind::kGather, "direct", always_fit, build_direct_gather,
+                              work_direct};
+const Algorithm gather_binomial{Kind::kGather, "binomial", tree_unfit, build_binomial_gather,
+                                work_binomial};
 const Algorithm gather_hierarchical{Kind::kGather, "hierarchical", host_tree_unfit,
-                                    build_host_gather};
-const Algorithm scatter_direct{Kind::kScatter, "direct", always_fit, build_direct_scatter};
-const Algorithm scatter_binomial{Kind::kScatter, "binomial", tree_unfit, build_binomial_scatter};
+                                    build_host_gather, work_host_tree};
+const Algorithm scatter_direct{Kind::kScatter, "direct", always_fit, build_direct_scatter,
+                               work_direct};
+const Algorithm scatter_binomial{Kind::kScatter, "binomial", tree_unfit, build_binomial_scatter,
+                                 work_binomial};
 const Algorithm scatter_hierarchical{Kind::kScatter, "hierarchical", host_tree_unfit,
-                                     build_host_scatter};
+                                     build_host_scatter, work_host_tree};
 
 }  // namespace taco::pg::algorithms

@@ -6,6 +6,7 @@
 // parent; log2(world) rounds, chunk by chunk.
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
+#include "pg/algorithms/shape.h"
 #include "pg/algorithms/tree.h"
 
 namespace taco::pg::algorithms {
@@ -64,9 +65,29 @@ void build_binomial(ScheduleBuilder& builder, const Topology& topology) {
   }
 }
 
+Work work_direct(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  const auto bytes = static_cast<double>(problem.bytes);
+  Work work;
+  (shape.across ? work.network_hops : work.shared_hops) = 1;
+  work.shared_messages = shape.near;
+  work.shared_bytes = (shape.near > 0 ? shape.near + 1 : 0) * bytes;
+  work.network_messages = shape.far;
+  work.network_bytes = shape.far * bytes;
+  work.wire_bytes = shape.far * bytes;
+  work.incast = shape.far > 1;
+  work.message_bytes = bytes;
+  return work;
+}
+
+Work work_binomial(const Problem& problem, const Topology& topology) {
+  return binomial_work(topology, static_cast<double>(problem.bytes), true);
+}
+
 }  // namespace
 
-const Algorithm reduce_direct{Kind::kReduce, "direct", always_fit, build_direct};
-const Algorithm reduce_binomial{Kind::kReduce, "binomial", always_fit, build_binomial};
+const Algorithm reduce_direct{Kind::kReduce, "direct", always_fit, build_direct, work_direct};
+const Algorithm reduce_binomial{Kind::kReduce, "binomial", always_fit, build_binomial,
+                                work_binomial};
 
 }  // namespace taco::pg::algorithms

@@ -7,6 +7,7 @@
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
 #include "pg/algorithms/relay_groups.h"
+#include "pg/algorithms/shape.h"
 
 namespace taco::pg::algorithms {
 
@@ -106,11 +107,23 @@ void build_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
   Relay(builder, ranks_by_host(topology, builder.problem().root)).build();
 }
 
+Work work_flat(const Problem& problem, const Topology& topology) {
+  return relay_work(topology, static_cast<double>(problem.bytes), false);
+}
+
+Work work_hierarchical(const Problem& problem, const Topology& topology) {
+  Work work = relay_work(topology, static_cast<double>(problem.bytes), true);
+  // Inside a host operands are no longer one staged copy: the root reads each of its host's.
+  work.shared_bytes =
+      std::max<double>(topology.max_ranks_per_host() - 1, 2) * static_cast<double>(problem.bytes);
+  return work;
+}
+
 }  // namespace
 
-const Algorithm reduce_scatter_gather{Kind::kReduce, "scatter_gather", unfit_for_relays,
-                                      build_flat};
+const Algorithm reduce_scatter_gather{Kind::kReduce, "scatter_gather", unfit_for_relays, build_flat,
+                                      work_flat};
 const Algorithm reduce_hierarchical{Kind::kReduce, "hierarchical", unfit_for_hierarchy,
-                                    build_hierarchical};
+                                    build_hierarchical, work_hierarchical};
 
 }  // namespace taco::pg::algorithms

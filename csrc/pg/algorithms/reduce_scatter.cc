@@ -8,6 +8,7 @@
 // has a round's time to be acknowledged before the buffer is written again.
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
+#include "pg/algorithms/shape.h"
 
 namespace taco::pg::algorithms {
 
@@ -55,9 +56,25 @@ void build_ring(ScheduleBuilder& builder, const Topology& topology) {
   builder.finish_reduction(builder.output());
 }
 
+Work work_direct(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  const auto block = static_cast<double>(longest_block(problem));
+  Work work;
+  shape.exchange(work, 2 * shape.near * block, 2 * shape.far * block);
+  work.wire_bytes = shape.local * shape.far * block;
+  work.message_bytes = block;
+  return work;
+}
+
+Work work_ring(const Problem& problem, const Topology& topology) {
+  return ring_work(topology, 1, static_cast<double>(longest_block(problem)));
+}
+
 }  // namespace
 
-const Algorithm reduce_scatter_direct{Kind::kReduceScatter, "direct", always_fit, build_direct};
-const Algorithm reduce_scatter_ring{Kind::kReduceScatter, "ring", always_fit, build_ring};
+const Algorithm reduce_scatter_direct{Kind::kReduceScatter, "direct", always_fit, build_direct,
+                                      work_direct};
+const Algorithm reduce_scatter_ring{Kind::kReduceScatter, "ring", always_fit, build_ring,
+                                    work_ring};
 
 }  // namespace taco::pg::algorithms

@@ -7,6 +7,7 @@
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
 #include "pg/algorithms/relay_groups.h"
+#include "pg/algorithms/shape.h"
 
 namespace taco::pg::algorithms {
 
@@ -89,9 +90,30 @@ void build(ScheduleBuilder& builder, const Topology& topology) {
   Hierarchical(builder, topology).build();
 }
 
+Work work(const Problem& problem, const Topology& topology) {
+  const Shape shape(topology);
+  double block = static_cast<double>(problem.bytes);
+  for (const std::uint64_t bytes : problem.blocks) {
+    block = std::max(block, static_cast<double>(bytes));
+  }
+  const double given = shape.world - shape.world / shape.local;
+  const double collected = shape.world / shape.local * shape.near;
+  Work work;
+  work.shared_hops = 1;
+  work.network_hops = 1;
+  work.shared_messages = given + collected;
+  work.shared_bytes = work.shared_messages * block;
+  work.network_messages = shape.far / shape.local + shape.hosts - 1;
+  work.network_bytes = work.network_messages * block;
+  work.wire_bytes = std::max(shape.far, shape.local * (shape.hosts - 1)) * block;
+  work.incast = shape.hosts > 2;
+  work.message_bytes = block;
+  return work;
+}
+
 }  // namespace
 
 const Algorithm reduce_scatter_hierarchical{Kind::kReduceScatter, "hierarchical",
-                                            unfit_for_hierarchy, build};
+                                            unfit_for_hierarchy, build, work};
 
 }  // namespace taco::pg::algorithms

@@ -1,0 +1,50 @@
+// The few numbers of a topology that the algorithms' closed-form costs are written in.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+
+#include "pg/cost_model.h"
+#include "pg/topology.h"
+
+namespace taco::pg {
+
+struct Shape {
+  double world, hosts;
+  double local;  // ranks of the fullest host
+  double near;   // other ranks of that host
+  double far;    // ranks of all other hosts
+  bool across;   // is there another host?
+
+  explicit Shape(const Topology& topology)
+      : world(topology.world()),
+        hosts(topology.hosts()),
+        local(topology.max_ranks_per_host()),
+        near(local - 1),
+        far(world - local),
+        across(topology.hosts() > 1) {}
+
+  // One exchange with every other rank, `near_bytes` and `far_bytes` in all, both directions.
+  void exchange(Work& work, double near_bytes, double far_bytes) const {
+    (across ? work.network_hops : work.shared_hops) += 1;
+    work.shared_messages += 2 * near;
+    work.network_messages += 2 * far;
+    work.shared_bytes += near_bytes;
+    work.network_bytes += far_bytes;
+    work.incast = work.incast || far > 1;
+  }
+};
+
+// Rounds that double what is known of `count` ranks.
+inline double rounds_for(double count) { return std::bit_width(static_cast<unsigned>(count) - 1u); }
+
+// `laps` times round a ring in the order of the hosts, a block a round.
+Work ring_work(const Topology& topology, double laps, double block);
+
+// One message along a binomial tree, from the root or to it.
+Work binomial_work(const Topology& topology, double bytes, bool reduces);
+
+// One message through relays, from the root or to it; `by_host` where it crosses to a host once.
+Work relay_work(const Topology& topology, double bytes, bool by_host);
+
+}  // namespace taco::pg

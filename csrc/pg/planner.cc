@@ -1,0 +1,191 @@
+#include "pg/planner.h"
+
+#include <algorithm>
+
+#include "pg/algorithms/algorithm.h"
+
+namespace taco::pg {
+
+namespace {
+
+constexpr std::size_t kMostSchedules = 512;
+constexpr std::size_t kMostCachedSteps = 1 << 17;
+
+bool has_schedule(Kind kind) {
+  return kind != Kind::kSend && kind != Kind::kRecv && kind != Kind::kRecvAny;
+}
+
+const Algorithm* find(Kind kind, const std::string& name) {
+  for (const Algorithm* algorithm : all_algorithms()) {
+    if (algorithm->kind == kind && name == algorithm->name) return algorithm;
+  }
+  return nullptr;
+}
+
+bool is_known(const std::string& name) {
+  const auto all = all_algorithms();
+  return std::any_of(all.begin(), all.end(),
+                     [&](const Algorithm* algorithm) { return name == algorithm->name; });
+}
+
+std::string names_of(Kind kind) {
+  std::string names;
+  for (const Algorithm* algorithm : all_algorithms()) {
+    if (algorithm->kind == kind)
+      names += (names.empty() ? "" : ", ") + std::string(algorithm->name);
+  }
+  return names;
+}
+
+std::string all_names() {
+  std::vector<std::string> names;
+  for (const Algorithm* algorithm : all_algorithms()) {
+    if (std::find(names.begin(), names.end(), algorithm->name) == names.end()) {
+      names.push_back(algorithm->name);
+    }
+  }
+  std::string text = "auto";
+  for (const std::string& name : names) text += ", " + name;
+  return text;
+}
+
+std::optional<Kind> kind_named(const std::string& name) {
+  for (const Algorithm* algorithm : all_algorithms()) {
+    if (name == name_of(algorithm->kind)) return algorithm->kind;
+  }
+  return std::nullopt;
+}
+
+std::string trimmed(const std::string& text) {
+  const auto first = text.find_first_not_of(" \t");
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+}  // namespace
+
+Planner::Planner(Topology topology, CostParameters parameters, int rank)
+    : topology_(std::move(topology)), parameters_(parameters), rank_(rank) {}
+
+Result<std::unique_ptr<Planner>> Planner::create(Topology topology, CostParameters parameters,
+                                                 int rank, const std::string& forced) {
+  if (rank < 0 || rank >= topology.world()) {
+    return Status(Code::kInvalidArgument, "rank " + std::to_string(rank) +
+                                              " is not in a group of " +
+                                              std::to_string(topology.world()));
+  }
+  std::unique_ptr<Planner> planner(new Planner(std::move(topology), parameters, rank));
+  TACO_RETURN_IF_ERROR(planner->parse_forced(forced));
+  std::uint64_t hash = planner->topology_.hash() ^ (parameters.hash() * 0x9e3779b97f4a7c15);
+  for (const char c : forced) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  planner->parameter_hash_ = hash ^ (hash >> 32);
+  return planner;
+}
+
+Status Planner::parse_forced(const std::string& forced) {
+  std::size_t begin = 0;
+  while (begin <= forced.size()) {
+    const std::size_t end = std::min(forced.find(',', begin), forced.size());
+    const std::string item = trimmed(forced.substr(begin, end - begin));
+    begin = end + 1;
+    if (item.empty() || item == "auto") continue;
+    const std::size_t equals = item.find('=');
+    if (equals == std::string::npos) {
+      if (!is_known(item)) {
+        return Status(Code::kInvalidArgument, "TACO_ALGORITHM=" + forced + ": no algorithm \"" +
+                                                  item + "\"; there are: " + all_names());
+      }
+      forced_everywhere_ = item;
+      continue;
+    }
+    const std::string name = trimmed(item.substr(0, equals));
+    const std::string algorithm = trimmed(item.substr(equals + 1));
+    const std::optional<Kind> kind = kind_named(name);
+    if (!kind) {
+      return Status(Code::kInvalidArgument,
+                    "TACO_ALGORITHM=" + forced + ": no collective \"" + name + "\"");
+    }
+    if (algorithm == "auto") continue;
+    if (!find(*kind, algorithm)) {
+      return Status(Code::kInvalidArgument, "TACO_ALGORITHM=" + forced + ": " + name +
+                                                " has no \"" + algorithm +
+                                                "\"; it has: " + names_of(*kind));
+    }
+    forced_.push_back({*kind, algorithm});
+  }
+  return Status();
+}
+
+std::vector<Prediction> Planner::predictions(const Problem& problem) const {
+  std::vector<Prediction> found;
+  for (const Algorithm* algorithm : all_algorithms()) {
+    if (algorithm->kind != problem.kind || algorithm->unfit(problem, topology_)) continue;
+    const Work work = algorithm->work(problem, topology_);
+    found.push_back({algorithm->name, predict(work, topology_, parameters_)});
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Prediction& a, const Prediction& b) { return a.seconds < b.seconds; });
+  return found;
+}
+
+Result<const Algorithm*> Planner::choose(const Problem& problem) const {
+  const Algorithm* forced = nullptr;
+  if (!forced_everywhere_.empty()) forced = find(problem.kind, forced_everywhere_);
+  for (const Forced& item : forced_) {
+    if (item.kind == problem.kind) forced = find(item.kind, item.algorithm);
+  }
+  const std::vector<Prediction> fitting = predictions(problem);
+  if (!forced) return find(problem.kind, fitting.front().algorithm);
+  if (const char* reason = forced->unfit(problem, topology_)) {
+    std::string names;
+    for (const Prediction& prediction : fitting) {
+      names += (names.empty() ? "" : ", ") + std::string(prediction.algorithm);
+    }
+    return Status(Code::kInvalidArgument, std::string("TACO_ALGORITHM forces ") + forced->name +
+                                              ", which does not fit this " + name_of(problem.kind) +
+                                              " because " + reason + "; these fit: " + names);
+  }
+  return forced;
+}
+
+Result<std::shared_ptr<const Schedule>> Planner::make(const Problem& problem) const {
+  Result<const Algorithm*> chosen = choose(problem);
+  if (!chosen.ok()) return chosen.status();
+  const Algorithm& algorithm = **chosen;
+  const Work work = algorithm.work(problem, topology_);
+  const std::uint64_t chunk = chunk_for(work, topology_, parameters_);
+  auto schedule =
+      std::make_shared<Schedule>(build_schedule(algorithm, problem, topology_, chunk, rank_));
+  schedule->predicted_seconds = predict(work, topology_, parameters_);
+  return std::shared_ptr<const Schedule>(std::move(schedule));
+}
+
+Result<std::shared_ptr<const Schedule>> Planner::plan(const Problem& problem) {
+  if (!has_schedule(problem.kind)) {
+    return Status(Code::kInvalidArgument,
+                  std::string(name_of(problem.kind)) + " is no collective and has no schedule");
+  }
+  if (const auto hit = index_.find(&problem); hit != index_.end()) {
+    recent_.splice(recent_.begin(), recent_, hit->second);
+    return hit->second->schedule;
+  }
+  Result<std::shared_ptr<const Schedule>> made = make(problem);
+  if (!made.ok()) return made;
+  recent_.push_front({problem, *made});
+  index_.emplace(&recent_.front().problem, recent_.begin());
+  cached_steps_ += (*made)->steps.size();
+  evict();
+  return made;
+}
+
+// The newest always stays, however long.
+void Planner::evict() {
+  while (recent_.size() > 1 &&
+         (recent_.size() > kMostSchedules || cached_steps_ > kMostCachedSteps)) {
+    cached_steps_ -= recent_.back().schedule->steps.size();
+    index_.erase(&recent_.back().problem);
+    recent_.pop_back();
+  }
+}
+
+}  // namespace taco::pg
