@@ -138,11 +138,13 @@ std::string environment_markdown() {
       "counts as not set. This page is generated: `python -m taco_torch.info --env-markdown`.\n\n"
       "| name | type | unit | default | accepted | meaning |\n"
       "|---|---|---|---|---|---|\n";
-  const auto cell = [](std::string value) {
-    for (std::size_t at = 0; (at = value.find('|', at)) != std::string::npos; at += 2) {
-      value.insert(at, "\\");  // a bar ends a cell
+  const auto cell = [](const std::string& value) {
+    std::string escaped;
+    for (const char c : value) {
+      if (c == '|') escaped.push_back('\\');  // a bar ends a cell
+      escaped.push_back(c);
     }
-    return value;
+    return escaped;
   };
   for (const Variable& variable : variables()) {
     const std::string fallback = variable.show(defaults);
