@@ -76,6 +76,13 @@ bool SentPackets::on_ack(const wire::Ack& ack, std::uint64_t next_number, Time n
   return true;
 }
 
+// In flight, and something later has been acknowledged.
+std::uint64_t SentPackets::overtaken_mask(const SentRun& run) const {
+  if (run.first >= largest_acked_) return 0;
+  return run.last() <= largest_acked_ ? run.pending
+                                      : run.pending & mask_of(run, run.first, largest_acked_);
+}
+
 std::uint32_t SentPackets::detect_lost(Time now, Duration window, Time not_before,
                                        Listener& listener) {
   if (now < not_before) return 0;
@@ -83,10 +90,8 @@ std::uint32_t SentPackets::detect_lost(Time now, Duration window, Time not_befor
   for (std::size_t i = 0; i < size_; ++i) {
     SentRun& run = at(i);
     if (run.overtaken == 0) break;
-    if (run.pending == 0 || now - run.overtaken < window) continue;
-    std::uint64_t mask = run.pending;
-    if (run.last() > largest_acked_) mask &= mask_of(run, run.first, largest_acked_);
-    if (mask == 0) continue;
+    const std::uint64_t mask = overtaken_mask(run);
+    if (mask == 0 || now - run.overtaken < window) continue;
     run.pending &= ~mask;
     run.lost |= mask;
     const auto packets = static_cast<std::uint32_t>(std::popcount(mask));
@@ -100,7 +105,7 @@ std::uint32_t SentPackets::detect_lost(Time now, Duration window, Time not_befor
 
 Time SentPackets::next_loss(Duration window, Time not_before) const {
   for (std::size_t i = 0; i < size_ && at(i).overtaken != 0; ++i) {
-    if (at(i).pending != 0 && at(i).first < largest_acked_) {
+    if (overtaken_mask(at(i)) != 0) {
       return std::max(at(i).overtaken + window, not_before);
     }
   }

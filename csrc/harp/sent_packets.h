@@ -71,6 +71,7 @@ class SentPackets {
  private:
   SentRun& at(std::size_t index) { return ring_[(head_ + index) & (ring_.size() - 1)]; }
   const SentRun& at(std::size_t index) const { return ring_[(head_ + index) & (ring_.size() - 1)]; }
+  std::uint64_t overtaken_mask(const SentRun& run) const;
   void ack_range(const wire::AckRange& range, Listener& listener, AckOutcome& outcome);
   void pop_finished();
 

@@ -164,7 +164,7 @@ class Session final : public Link, private SentPackets::Listener {
   std::size_t max_datagram_ = 0;
   Time hello_at_ = 0;
   std::uint32_t hellos_ = 0;
-  bool answer_hello_ = false;
+  bool hello_due_ = true, answer_hello_ = false;
 
   // One path: what we send on it.
   const CongestionOps& congestion_;

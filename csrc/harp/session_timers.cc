@@ -24,7 +24,7 @@ void Session::on_expiry(Timer& timer, Time now) {
 
 Time Session::next_deadline() const {
   Time next = next_tick_;
-  if (!established()) return std::min(next, hello_at_);
+  if (!established()) return hello_due_ ? next : std::min(next, hello_at_);
   next = std::min(next, ack_deadline_);
   next = std::min(next, sent_.next_loss(reorder_.get(rtt_), loss_not_before_));
   const bool waiting = sent_.in_flight() > 0 || credit_blocked_;
@@ -49,7 +49,8 @@ void Session::on_timer() {
   if (now >= next_tick_) on_tick();
   if (state_ == State::kEnded) return;
   if (!established()) {
-    if (now >= hello_at_) ready();
+    hello_due_ |= now >= hello_at_;
+    if (hello_due_) ready();
     return update_timer();
   }
   if (now >= ack_deadline_) {

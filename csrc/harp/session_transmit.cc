@@ -58,8 +58,8 @@ bool Session::offer_packet(wire::Header& header, std::span<const std::byte> body
 }
 
 Session::Sent Session::send_hello() {
-  const bool due = !established() && host_.now() >= hello_at_;
-  if (!due && !answer_hello_) return Sent::kNothing;
+  if (established()) hello_due_ = false;
+  if (!hello_due_ && !answer_hello_) return Sent::kNothing;
   wire::Hello hello{};
   hello.target_secret = config_.peer_secret;
   hello.sender = config_.own_incarnation;
@@ -73,7 +73,7 @@ Session::Sent Session::send_hello() {
   const std::span body(reinterpret_cast<const std::byte*>(&hello), sizeof hello);
   wire::Header header = wire::frames_header(wire::Type::kHello, 0, 0, 0, body.size());
   if (!offer_packet(header, body)) return Sent::kNicFull;
-  answer_hello_ = false;
+  hello_due_ = answer_hello_ = false;
   if (!established()) {
     const Duration most = events_.expecting() ? kLastHelloInterval : kSecond;
     hello_at_ = host_.now() + std::min(kFirstHelloInterval << std::min(hellos_++, 10u), most);

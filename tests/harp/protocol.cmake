@@ -1,0 +1,6 @@
+add_library(taco_sim_support STATIC ${PROJECT_SOURCE_DIR}/tests/support/sim_process.cc)
+target_include_directories(taco_sim_support PUBLIC ${PROJECT_SOURCE_DIR}/tests)
+target_link_libraries(taco_sim_support PUBLIC taco_core)
+
+taco_test(session_basic_test SOURCES session_basic_test.cc)
+target_link_libraries(session_basic_test PRIVATE taco_sim_support)

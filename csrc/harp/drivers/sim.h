@@ -1,0 +1,159 @@
+// A network that exists only in memory and virtual time, for running the very objects that serve
+// real packets through faults that reality shows once a year. Everything follows from one seed.
+//
+// SimNetwork carries datagrams between SimNics and loses, duplicates, delays, corrupts them, and
+// kills links for a while. A SimNic has a bounded receive buffer and counts what did not fit, so
+// that missing flow control shows. Single-threaded; the driver of the simulation advances `now`.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <queue>
+#include <vector>
+
+#include "harp/nic.h"
+
+namespace taco::harp {
+
+// xoshiro-like quality is not needed; speed and a printed seed are.
+class SimRandom {
+ public:
+  explicit SimRandom(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t next() {  // splitmix64
+    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  std::uint64_t below(std::uint64_t bound) { return next() % bound; }
+  bool chance(double probability) {
+    return static_cast<double>(next() >> 11) * 0x1.0p-53 < probability;
+  }
+  Duration between(Duration least, Duration most) {
+    return least + static_cast<Duration>(below(static_cast<std::uint64_t>(most - least) + 1));
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+struct SimFaults {
+  double loss = 0, duplication = 0, reordering = 0, corruption = 0;
+  Duration latency = 50 * kMicrosecond;
+  Duration jitter = 0;                         // added to every packet, order kept
+  Duration reorder_delay = 3 * kMillisecond;   // at most, for reordered and duplicate packets
+  double bytes_per_second = 1.25e9;            // of a SimNic's egress
+  Duration longest_queue = 20 * kMillisecond;  // of egress; beyond it send_st refuses
+  std::size_t receive_buffer = 256 * 1024;     // as the kernel counts
+  bool gso = true, gro = true, asynchronous_return = false;
+};
+
+// How often each fault has fired.
+struct SimCounts {
+  std::uint64_t delivered = 0, lost = 0, duplicated = 0, reordered = 0, corrupted = 0;
+  std::uint64_t link_dead = 0;  // packets swallowed by a dead link
+  std::uint64_t refused = 0;    // by a full egress queue
+  std::uint64_t overflowed = 0;
+  void add(const SimCounts& other);
+};
+
+class SimNic;
+
+class SimNetwork {
+ public:
+  SimNetwork(std::uint64_t seed, const SimFaults& faults) : random_(seed), faults_(faults) {}
+
+  Time now() const { return now_; }
+  // Delivers everything due until then.
+  void advance(Time now);
+  Time next_arrival() const { return flying_.empty() ? kNever : flying_.top().at; }
+  // Packets from `from` to `to` vanish until then.
+  void kill_link(std::uint32_t from, std::uint32_t to, Time until);
+
+  const SimFaults& faults() const { return faults_; }
+  SimFaults& faults() { return faults_; }
+  const SimCounts& counts() const { return counts_; }
+  SimRandom& random() { return random_; }
+
+  static Endpoint endpoint(std::uint32_t node);
+  static std::uint32_t node_of(const Endpoint& endpoint);
+
+ private:
+  friend class SimNic;
+  struct Flying {
+    Time at;
+    std::uint64_t order;
+    std::uint32_t from, to;
+    std::shared_ptr<std::vector<std::byte>> bytes;
+    bool operator<(const Flying& other) const {
+      return at != other.at ? at > other.at : order > other.order;
+    }
+  };
+  struct DeadLink {
+    std::uint32_t from, to;
+    Time until;
+  };
+  void attach(SimNic& nic);
+  void carry(std::uint32_t from, std::uint32_t to, std::vector<std::byte> bytes, Time leaves);
+  void fly(Flying packet);
+  Time& last_arrival(std::uint32_t from, std::uint32_t to);
+
+  SimRandom random_;
+  SimFaults faults_;
+  SimCounts counts_;
+  Time now_ = 0;
+  std::uint64_t order_ = 0;
+  std::priority_queue<Flying> flying_;
+  std::vector<SimNic*> nics_;
+  std::vector<DeadLink> dead_;
+  std::vector<Time> last_arrivals_;  // by from * nics + to: what is not reordered stays in order
+};
+
+class SimNic final : public Nic {
+ public:
+  explicit SimNic(SimNetwork& network);
+  std::uint32_t node() const { return node_; }
+
+  const NicCapabilities& capabilities() const override { return capabilities_; }
+  std::size_t send_st(std::span<const TxPacket> packets) override;
+  void reap_st() override;
+  void recall_st(TxReference& reference) override;
+  std::size_t receive_st(std::span<RxPacket> packets) override;
+  Time wake_time() const override;
+  std::uint64_t overflows() const override { return overflows_; }
+  bool has_received() const { return !received_.empty(); }
+
+ private:
+  friend class SimNetwork;
+  struct Arrived {
+    std::uint32_t from;
+    std::shared_ptr<std::vector<std::byte>> bytes;
+  };
+  // A packet whose payload the "hardware" reads later, as a DMA engine would.
+  struct Pending {
+    Time at;
+    std::uint32_t to;
+    std::vector<std::byte> header;
+    IoSlice payload;
+    TxReference* reference;
+  };
+  void arrive(std::uint32_t from, std::shared_ptr<std::vector<std::byte>> bytes);
+  void launch(const TxPacket& packet);
+  void flush(Pending& pending);
+
+  SimNetwork& network_;
+  std::uint32_t node_ = 0;
+  NicCapabilities capabilities_;
+  Time egress_free_ = 0;
+  std::deque<Pending> pending_;
+  std::deque<Arrived> received_;
+  std::size_t buffered_ = 0;  // bytes charged for received_
+  std::uint64_t overflows_ = 0;
+  // What the last receive_st handed out.
+  std::vector<std::vector<std::byte>> views_;
+  std::vector<Endpoint> sources_;
+};
+
+}  // namespace taco::harp

@@ -1,0 +1,53 @@
+// Several SimProcesses on one SimNetwork, and the clock that drives them. Test support.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "support/sim_process.h"
+
+namespace taco::harp {
+
+class SimCluster {
+ public:
+  SimCluster(std::uint32_t nodes, std::uint64_t seed, const SimFaults& faults,
+             Observer* observer = nullptr)
+      : network_(seed, faults) {
+    for (std::uint32_t i = 0; i < nodes; ++i) {
+      processes_.push_back(
+          std::make_unique<SimProcess>(network_, seed * 1000003 + i + 1, observer));
+    }
+    for (auto& process : processes_) process->know(processes_);
+  }
+
+  SimNetwork& network() { return network_; }
+  SimProcess& operator[](std::uint32_t node) { return *processes_[node]; }
+  std::uint32_t size() const { return static_cast<std::uint32_t>(processes_.size()); }
+  Time now() const { return network_.now(); }
+
+  // Runs until `done` or until virtual time `limit`. `disturb` is asked before every step and may
+  // stall processes or kill links. Returns done().
+  bool run(Time limit, const std::function<bool()>& done,
+           const std::function<void()>& disturb = nullptr) {
+    while (!done()) {
+      Time next = network_.next_arrival();
+      for (auto& process : processes_) next = std::min(next, process->next_event());
+      next = std::max(next, now());
+      if (next > limit) return false;
+      network_.advance(next);
+      if (disturb) disturb();
+      for (auto& process : processes_) process->turn(now());
+      network_.advance(now() + kTurnCost);
+    }
+    return true;
+  }
+
+ private:
+  static constexpr Duration kTurnCost = 2 * kMicrosecond;  // so that time always moves
+  SimNetwork network_;
+  std::vector<std::unique_ptr<SimProcess>> processes_;
+};
+
+}  // namespace taco::harp

@@ -1,0 +1,188 @@
+#include "support/sim_process.h"
+
+#include <algorithm>
+#include <array>
+
+namespace taco::harp {
+namespace {
+
+constexpr Duration kNoticeableGap = 2 * kMillisecond;
+constexpr Duration kRetryFullNic = 100 * kMicrosecond;
+
+}  // namespace
+
+SimProcess::SimProcess(SimNetwork& network, std::uint64_t seed, Observer* observer)
+    : SimProcess(std::make_unique<SimNic>(network), std::make_unique<MatcherHost>(), seed) {
+  matching_.observer = observer;
+}
+
+SimProcess::SimProcess(std::unique_ptr<SimNic> nic, std::unique_ptr<MatcherHost> matching,
+                       std::uint64_t seed)
+    : SessionHost(*nic, matching->buffers),
+      nic_(std::move(nic)),
+      matching_owner_(std::move(matching)),
+      matching_(*matching_owner_),
+      random_(seed),
+      incarnation_(random_.next()) {
+  for (std::byte& byte : secret_) byte = static_cast<std::byte>(random_.next());
+}
+
+SimProcess::~SimProcess() { peers_.clear(); }
+
+void SimProcess::know(const std::vector<std::unique_ptr<SimProcess>>& cluster) {
+  peers_.resize(cluster.size());
+  for (std::size_t i = 0; i < cluster.size(); ++i) {
+    peers_[i].incarnation = cluster[i]->incarnation_;
+    peers_[i].secret = cluster[i]->secret_;
+  }
+}
+
+Session& SimProcess::ensure(std::uint32_t node) {
+  Peer& peer = peers_[node];
+  if (peer.session == nullptr) {
+    SessionConfig config;
+    config.own_incarnation = incarnation_;
+    config.peer_incarnation = peer.incarnation;
+    config.peer_secret = peer.secret;
+    config.peer_endpoint = SimNetwork::endpoint(node);
+    config.description = "node " + std::to_string(node);
+    config.congestion = congestion_;
+    config.peer_timeout = peer_timeout_;
+    peer.matcher = std::make_unique<Matcher>(node, matching_);
+    peer.session = std::make_unique<Session>(std::move(config), *this, *peer.matcher);
+    peer.matcher->attach(*peer.session);
+  }
+  return *peer.session;
+}
+
+Matcher& SimProcess::matcher(std::uint32_t node) {
+  ensure(node);
+  return *peers_[node].matcher;
+}
+
+Session* SimProcess::session(std::uint32_t node) { return peers_[node].session.get(); }
+
+void SimProcess::turn(Time now) {
+  if (now < stalled_until_) return;
+  set_now(now);
+  const Duration gap = stalled_until_ > last_turn_ ? stalled_until_ - last_turn_ : 0;
+  receive();
+  if (gap > kNoticeableGap) {
+    for (Peer& peer : peers_) {
+      if (peer.session != nullptr) peer.session->on_gap(gap);
+    }
+  }
+  last_turn_ = now;
+  fire_timers();
+  more_ = run_transmits() && !nic_full();
+  matching_.completions.run(matching_.observer);
+  more_ |= !matching_.completions.empty() || nic_->has_received();
+}
+
+void SimProcess::receive() {
+  std::array<RxPacket, 8> burst;
+  for (;;) {
+    const std::size_t count = nic_->receive_st(burst);
+    for (std::size_t i = 0; i < count; ++i) dispatch(burst[i]);
+    if (count < burst.size()) return;
+  }
+}
+
+void SimProcess::dispatch(const RxPacket& packets) {
+  const std::uint64_t connection = wire::peek_connection(packets.data);
+  if (connection == 0 || packets.segment_bytes == 0) {
+    if (wire::is_hello(packets.data)) return on_hello(packets.data, packets);
+  }
+  // A run may mix connections when its first datagram is damaged: look at each.
+  const std::size_t stride =
+      packets.segment_bytes == 0 ? packets.data.size() : packets.segment_bytes;
+  for (std::size_t at = 0; at < packets.data.size();) {
+    const std::uint64_t id = wire::peek_connection(packets.data.subspan(at));
+    std::size_t end = at;
+    while (end < packets.data.size() && wire::peek_connection(packets.data.subspan(end)) == id) {
+      end = std::min(end + stride, packets.data.size());
+    }
+    if (end == at) end = std::min(at + stride, packets.data.size());
+    RxPacket run = packets;
+    run.data = packets.data.subspan(at, end - at);
+    run.segment_bytes = run.data.size() > stride ? stride : 0;
+    const auto first = run.data.first(std::min(stride, run.data.size()));
+    if (wire::is_hello(first) && id == 0) {
+      on_hello(first, run);
+    } else {
+      for (Peer& peer : peers_) {
+        if (peer.session != nullptr && peer.session->connection_id() == id) {
+          peer.session->on_packets(run);
+          break;
+        }
+      }
+    }
+    at = end;
+  }
+}
+
+void SimProcess::on_hello(std::span<const std::byte> bytes, const RxPacket& from) {
+  wire::Packet packet;
+  if (wire::parse(bytes, packet) != wire::Verdict::kGood) return;
+  if (packet.type != wire::Type::kHello) return;
+  const std::optional<wire::Hello> hello = wire::parse_hello(packet.body);
+  if (!hello || !Session::authentic(*hello, secret_, incarnation_)) return;
+  for (std::uint32_t node = 0; node < peers_.size(); ++node) {
+    if (peers_[node].incarnation != hello->sender) continue;
+    ensure(node).on_hello(*hello, *from.source, from.local_path);
+  }
+}
+
+void SimProcess::fire_timers() {
+  for (;;) {
+    Timer* due = nullptr;
+    for (Timer* timer : timers_) {
+      if (timer->deadline <= now() && (due == nullptr || timer->deadline < due->deadline)) {
+        due = timer;
+      }
+    }
+    if (due == nullptr) return;
+    disarm(*due);
+    due->on_expiry(*due, now());
+  }
+}
+
+void SimProcess::arm(Timer& timer, Time deadline) {
+  timer.deadline = deadline;
+  if (timer.heap_index != SIZE_MAX) return;
+  timer.heap_index = timers_.size();
+  timers_.push_back(&timer);
+}
+
+void SimProcess::disarm(Timer& timer) {
+  if (timer.heap_index == SIZE_MAX) return;
+  timers_.back()->heap_index = timer.heap_index;
+  std::swap(timers_[timer.heap_index], timers_.back());
+  timers_.pop_back();
+  timer.heap_index = SIZE_MAX;
+  timer.deadline = kNever;
+}
+
+Time SimProcess::next_event() const {
+  Time next = kNever;
+  if (more_ || nic_->has_received() || (has_ready() && !nic_full())) next = now();
+  if (nic_full()) next = std::min(next, now() + kRetryFullNic);
+  for (const Timer* timer : timers_) next = std::min(next, timer->deadline);
+  next = std::min(next, nic_->wake_time());
+  return std::max(next, stalled_until_);
+}
+
+bool SimProcess::busy() const {
+  for (const Peer& peer : peers_) {
+    if (peer.session != nullptr && peer.session->busy()) return true;
+  }
+  return !matching_.completions.empty();
+}
+
+void SimProcess::leave() {
+  for (Peer& peer : peers_) {
+    if (peer.session != nullptr) peer.session->leave();
+  }
+}
+
+}  // namespace taco::harp

@@ -1,0 +1,79 @@
+// One process of a simulated cluster: a SessionHost with real Sessions and Matchers over a SimNic,
+// driven turn by turn in virtual time as the engine drives them in real time. Test support.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "harp/drivers/sim.h"
+#include "harp/matcher.h"
+#include "harp/session.h"
+#include "harp/session_host.h"
+
+namespace taco::harp {
+
+class SimProcess final : public SessionHost {
+ public:
+  // Processes of one cluster must be made in order, so that their node numbers agree.
+  SimProcess(SimNetwork& network, std::uint64_t seed, Observer* observer = nullptr);
+  ~SimProcess() override;
+
+  // To be called once every process exists. Peers are numbered by node.
+  void know(const std::vector<std::unique_ptr<SimProcess>>& cluster);
+
+  Matcher& matcher(std::uint32_t node);  // makes the session on first use
+  Session* session(std::uint32_t node);  // null: not used yet
+
+  // One turn of the loop. Does nothing while stalled.
+  void turn(Time now);
+  void stall_until(Time when) { stalled_until_ = when; }
+  // When the next turn has something to do.
+  Time next_event() const;
+  bool busy() const;
+  void leave();
+
+  MatcherHost& matching() { return matching_; }
+  SimNic& sim_nic() { return *nic_; }
+  std::uint64_t incarnation() const { return incarnation_; }
+  const Secret& secret() const { return secret_; }
+  void set_congestion(const CongestionOps* ops) { congestion_ = ops; }
+  void set_peer_timeout(Duration timeout) { peer_timeout_ = timeout; }
+
+  void arm(Timer& timer, Time deadline) override;
+  void disarm(Timer& timer) override;
+  std::uint64_t random() override { return random_.next(); }
+
+ private:
+  struct Peer {
+    std::uint64_t incarnation = 0;
+    Secret secret{};
+    std::unique_ptr<Matcher> matcher;
+    std::unique_ptr<Session> session;
+  };
+  SimProcess(std::unique_ptr<SimNic> nic, std::unique_ptr<MatcherHost> matching,
+             std::uint64_t seed);
+  Session& ensure(std::uint32_t node);
+  void receive();
+  void dispatch(const RxPacket& packets);
+  void on_hello(std::span<const std::byte> bytes, const RxPacket& from);
+  void fire_timers();
+
+  std::unique_ptr<SimNic> nic_;
+  std::unique_ptr<MatcherHost> matching_owner_;
+  MatcherHost& matching_;
+  SimRandom random_;
+  std::uint64_t incarnation_;
+  Secret secret_{};
+  std::vector<Peer> peers_;
+  std::vector<Timer*> timers_;
+  Time last_turn_ = 0;
+  Time stalled_until_ = 0;
+  Duration peer_timeout_ = 10 * kSecond;
+  const CongestionOps* congestion_ = nullptr;
+  bool more_ = false;  // the last turn left work behind
+};
+
+}  // namespace taco::harp
