@@ -1,0 +1,75 @@
+"""The examples and benchmarks that the README shows do what it says, over taco."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fabric import why_unavailable
+
+TOP = Path(__file__).parents[1]
+BACKEND = os.environ.get("TACO_TEST_BACKEND", "taco")
+if BACKEND == "taco":
+    pytest.importorskip("taco_torch", reason="the package is not installed")
+
+
+def run(*command: str, timeout: float = 300) -> str:
+    """Standard output of a command that must succeed."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def torchrun(ranks: int, script: str, *arguments: str) -> str:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*launcher, "--nproc-per-node", str(ranks), str(TOP / "examples" / script)]
+    return run(*command, "--backend", BACKEND, *arguments)
+
+
+def losses(output: str) -> tuple[float, float]:
+    """Held-out loss before and after a run of train_char_lm.py."""
+    match = re.search(r"held-out loss ([0-9.]+) -> ([0-9.]+)", output)
+    assert match, output
+    return float(match[1]), float(match[2])
+
+
+def test_digits_are_learnt_and_replicas_stay_identical(tmp_path: Path) -> None:
+    torchrun(2, "train_digits.py", "--json", str(tmp_path / "result.json"))
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["accuracy"] >= 0.97
+    assert result["replicas_identical"]
+    assert 0 < result["communication_share"] < 1
+
+
+def test_a_checkpoint_of_two_ranks_resumes_on_three(tmp_path: Path) -> None:
+    folder = str(tmp_path / "checkpoint")
+    first = torchrun(2, "train_char_lm.py", "--steps", "12", "--checkpoint", folder)
+    second = torchrun(3, "train_char_lm.py", "--steps", "6", "--checkpoint", folder, "--resume")
+    assert losses(first)[1] < losses(first)[0] - 1
+    # It goes on where it was, not from the start; each world holds out its own part of the text.
+    assert "resumed at step 12" in second
+    assert losses(second)[0] < losses(first)[1] + 0.3
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_the_collectives_benchmark_measures_both_backends(hosts: int, tmp_path: Path) -> None:
+    reason = why_unavailable()
+    if hosts > 1 and reason:
+        pytest.skip(f"no fabric here: {reason}")
+    script = str(TOP / "benchmarks" / "collectives.py")
+    options = f"--hosts {hosts} --ranks 2 --rounds 1 --sizes 8,1M --backends gloo,{BACKEND}"
+    path = tmp_path / "result.json"
+    chosen = ["--collective", "all_reduce,all_to_all", "--json", str(path)]
+    run(sys.executable, script, *options.split(), *chosen)
+    rows = json.loads(path.read_text())["rows"]
+    assert {row["backend"] for row in rows} == {"gloo", BACKEND}
+    assert all(row["median_s"] > 0 for row in rows)
+    assert all((row["limit_s"] is not None) == (row["bytes"] >= 1 << 20) for row in rows)
