@@ -402,9 +402,9 @@ def wait_all(ranks: Sequence[subprocess.Popen[Any]], timeout: float | None = Non
 
 def _become_root_of_own_namespace() -> None:
     """An ordinary user starts again inside a user namespace, where making networks is allowed."""
-    if os.geteuid() == 0 or os.environ.get("TACO_FABRIC_INSIDE"):
+    if os.geteuid() == 0 or os.environ.get("FABRIC_INSIDE"):
         return
-    os.environ["TACO_FABRIC_INSIDE"] = "1"
+    os.environ["FABRIC_INSIDE"] = "1"
     argv = ["unshare", "--user", "--map-root-user", "--mount", sys.executable, *sys.argv]
     os.execvp(argv[0], argv)
 

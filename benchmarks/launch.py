@@ -1,7 +1,7 @@
 """Starts the ranks of a benchmark, here or on emulated hosts, and brings back one result.
 
 A benchmark file is started twice over: by the user, and, by launch() below, once a rank with
-TACO_BENCHMARK_RESULT naming the file into which rank 0 puts its result as JSON.
+BENCHMARK_RESULT naming the file into which rank 0 puts its result as JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from fabric import Fabric, FabricUnavailable, wait_all
 
-RESULT = "TACO_BENCHMARK_RESULT"
+RESULT = "BENCHMARK_RESULT"
 # What TCP over Ethernet carries of each full frame at 1,500 bytes MTU.
 TCP_FRAMING = 1514 / 1448
 
@@ -71,7 +71,7 @@ def _on_emulated_hosts(
             hosts=arguments.hosts, rate=arguments.rate, loss=arguments.loss, tcp=arguments.tcp
         ) as fabric:
             per_host = arguments.ranks // arguments.hosts
-            variables["TACO_BENCHMARK_TCP"] = fabric.congestion_control()
+            variables["BENCHMARK_TCP"] = fabric.congestion_control()
             ranks = fabric.launch(command, ranks_per_host=per_host, environment=variables)
             return wait_all(ranks, arguments.timeout)
     except FabricUnavailable as reason:
@@ -114,7 +114,7 @@ def machine() -> dict[str, Any]:
         "cpu": model,
         "cores": os.cpu_count(),
         "kernel": platform.release(),
-        "tcp": os.environ.get("TACO_BENCHMARK_TCP")
+        "tcp": os.environ.get("BENCHMARK_TCP")
         or (control.read_text().strip() if control.exists() else "unknown"),
         "load": os.getloadavg()[0],
     }

@@ -13,7 +13,7 @@ import pytest
 from fabric import why_unavailable
 
 TOP = Path(__file__).parents[1]
-BACKEND = os.environ.get("TACO_TEST_BACKEND", "taco")
+BACKEND = os.environ.get("EXAMPLES_BACKEND", "taco")
 if BACKEND == "taco":
     pytest.importorskip("taco_torch", reason="the package is not installed")
 

@@ -7,10 +7,10 @@ export PATH="$VENV/bin:$PATH:/usr/sbin:/sbin"
 
 # Processes of this run are known by this variable in their environment; namespaces have no
 # names and end with their processes.
-TACO_TEST_RUN="t$$x$(date +%s | tail -c 5)"
+TEST_RUN_ID="t$$x$(date +%s | tail -c 5)"
 TMPDIR=$(mktemp -d)
-export TACO_TEST_RUN TMPDIR
-export TACO_SIM_SEEDS=${TACO_SIM_SEEDS:-10000}
+export TEST_RUN_ID TMPDIR
+SEEDS=${TACO_SIM_SEEDS:-10000}
 export PYTHONDONTWRITEBYTECODE=1 CUDA_VISIBLE_DEVICES=""
 ulimit -c 0
 
@@ -21,7 +21,7 @@ leftovers() {
     pid=${file#/proc/}
     pid=${pid%/environ}
     [ "$pid" = $$ ] && continue
-    if tr '\0' '\n' 2>/dev/null <"$file" | grep -qx "TACO_TEST_RUN=$TACO_TEST_RUN"; then
+    if tr '\0' '\n' 2>/dev/null <"$file" | grep -qx "TEST_RUN_ID=$TEST_RUN_ID"; then
       [ "$(awk '{print $4}' "/proc/$pid/stat" 2>/dev/null)" = "${BASHPID:-0}" ] || echo "$pid"
     fi
   done 2>/dev/null
@@ -56,8 +56,8 @@ stage() {
 }
 
 verdict=0
-printf '\n== C++ tests (%s simulator seeds)\n' "$TACO_SIM_SEEDS"
-stage ctest --test-dir build/release -j "$JOBS" --progress --output-on-failure || verdict=1
+printf '\n== C++ tests (%s simulator seeds)\n' "$SEEDS"
+stage env TACO_SIM_SEEDS="$SEEDS" ctest --test-dir build/release -j "$JOBS" --progress --output-on-failure || verdict=1
 printf '\n== Python tests\n'
 stage "$VENV/bin/pytest" tests "$@" || verdict=1
 
