@@ -19,6 +19,7 @@ struct GroupOptions {
   std::vector<int> host_of_rank;    // dense host index by group rank, the same on all ranks
   std::vector<double> host_gbits;   // interface speed by host index
   Duration timeout = 0;
+  std::string algorithm;  // as TACO_ALGORITHM, for this group only; "": what TACO_ALGORITHM says
 };
 
 class Communicator {

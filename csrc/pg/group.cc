@@ -45,7 +45,8 @@ Result<std::unique_ptr<Planner>> make_planner(const GroupOptions& options) {
   CostParameters parameters;
   if (env->chunk_bytes > 0)
     parameters.max_chunk_bytes = static_cast<std::uint64_t>(env->chunk_bytes);
-  return Planner::create(std::move(*topology), parameters, options.rank, env->algorithm);
+  return Planner::create(std::move(*topology), parameters, options.rank,
+                         options.algorithm.empty() ? env->algorithm : options.algorithm);
 }
 
 }  // namespace

@@ -1,0 +1,10 @@
+add_library(taco_group_support STATIC
+  ../support/loopback_stack.cc
+  ../support/pg_values.cc
+  ../support/rank_threads.cc
+)
+target_include_directories(taco_group_support PUBLIC ${CMAKE_SOURCE_DIR}/tests)
+target_link_libraries(taco_group_support PUBLIC taco_core GTest::gtest)
+
+taco_test(collectives_test SOURCES collectives_test.cc TIMEOUT 300)
+target_link_libraries(collectives_test PRIVATE taco_group_support)

@@ -1,0 +1,71 @@
+#include "support/rank_threads.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <thread>
+
+namespace taco::testing {
+
+void on_threads(int count, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) threads.emplace_back([&body, i] { body(i); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+RankThreads::RankThreads(const RankOptions& options)
+    : options_(options),
+      network_({.processes = options.world,
+                .seed = options.seed,
+                .eager_limit = options.eager_limit,
+                .processes_per_host = options.ranks_per_host}) {
+  std::vector<int> everyone(options.world);
+  std::iota(everyone.begin(), everyone.end(), 0);
+  world_ = make_group(everyone, "world");
+}
+
+RankThreads::~RankThreads() {
+  on_threads(size(), [this](int rank) {
+    if (world_[rank] != nullptr) world_[rank]->close(kSecond);
+  });
+  world_.clear();
+}
+
+std::vector<std::shared_ptr<pg::Communicator>> RankThreads::make_group(
+    const std::vector<int>& members, const std::string& name) {
+  std::vector<std::shared_ptr<pg::Communicator>> groups;
+  const std::uint64_t id = next_id_++;
+  for (int rank = 0; rank < static_cast<int>(members.size()); ++rank) {
+    pg::GroupOptions options;
+    options.id = id;
+    options.name = name;
+    options.rank = rank;
+    options.world = static_cast<int>(members.size());
+    options.timeout = options_.timeout;
+    options.algorithm = options_.algorithm;
+    for (const int process : members) {
+      options.peers.push_back(LoopbackNetwork::peer_of(process));
+      options.global_ranks.push_back(process);
+      options.host_of_rank.push_back(options_.ranks_per_host > 0 ? process / options_.ranks_per_host
+                                                                 : 0);
+    }
+    // Hosts are counted from 0 in the order in which the ranks name them.
+    std::vector<int> seen;
+    for (int& host : options.host_of_rank) {
+      std::size_t index = 0;
+      while (index < seen.size() && seen[index] != host) ++index;
+      if (index == seen.size()) seen.push_back(host);
+      host = static_cast<int>(index);
+    }
+    auto group = pg::Communicator::create(network_.stack(members[rank]), options);
+    EXPECT_TRUE(group.ok()) << group.status().message();
+    groups.push_back(*group);
+  }
+  return groups;
+}
+
+void RankThreads::run(const std::function<void(int, pg::Communicator&)>& body) {
+  on_threads(size(), [&](int rank) { body(rank, *world_[rank]); });
+}
+
+}  // namespace taco::testing

@@ -1,0 +1,51 @@
+// A group whose ranks are threads of the test, over the loopback network. Tests speak to it as to
+// any other: what runs is the real Communicator.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pg/communicator.h"
+#include "support/loopback_stack.h"
+
+namespace taco::testing {
+
+struct RankOptions {
+  int world = 2;
+  std::uint64_t seed = 0;
+  Duration timeout = 20 * kSecond;
+  std::string algorithm;
+  int ranks_per_host = 0;  // 0: one host
+  std::size_t eager_limit = 256;
+};
+
+class RankThreads {
+ public:
+  explicit RankThreads(const RankOptions& options);
+  ~RankThreads();
+
+  // Another group over the same processes: members by process, in rank order. The result is by
+  // rank.
+  std::vector<std::shared_ptr<pg::Communicator>> make_group(const std::vector<int>& members,
+                                                            const std::string& name);
+  // Calls `body` for every rank on a thread of its own and waits for all of them.
+  void run(const std::function<void(int rank, pg::Communicator& group)>& body);
+
+  pg::Communicator& group(int rank) { return *world_[rank]; }
+  void close(int rank, Duration linger) { world_[rank]->close(linger); }
+  LoopbackNetwork& network() { return network_; }
+  int size() const { return options_.world; }
+
+ private:
+  RankOptions options_;
+  LoopbackNetwork network_;
+  std::uint64_t next_id_ = 0x7ac0;
+  std::vector<std::shared_ptr<pg::Communicator>> world_;
+};
+
+// Calls `body(i)` for 0 <= i < count, each on its own thread, and joins them.
+void on_threads(int count, const std::function<void(int)>& body);
+
+}  // namespace taco::testing
