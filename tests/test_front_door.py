@@ -1,0 +1,123 @@
+"""The Makefile and its scripts: what a newcomer meets first, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parents[1]
+
+
+def test_help_names_every_target() -> None:
+    makefile = (TOP / "Makefile").read_text()
+    targets = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert targets
+    shown = subprocess.run(
+        ["make", "-C", str(TOP), "--no-print-directory"], capture_output=True, text=True, check=True
+    ).stdout
+    assert [name for name in targets[1].split() if f"make {name}" not in shown] == []
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder with the scripts, where set-up and the test programs are stand-ins."""
+    shutil.copytree(TOP / "tools", tmp_path / "tools")
+    (tmp_path / "build" / "release").mkdir(parents=True)
+    (tmp_path / "build" / "release" / "CTestTestfile.cmake").write_text("")
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    return tmp_path
+
+
+def write_program(path: Path, text: str) -> None:
+    path.write_text("#!/bin/bash\n" + text)
+    path.chmod(0o755)
+
+
+def test_missing_packages_are_named_in_one_error(checkout: Path) -> None:
+    programs = checkout / "programs"
+    programs.mkdir()
+    for name in ("bash", "mkdir", "dirname", "nproc", "readlink", "g++", "env"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    write_program(programs / "python3", f'exec {sys.executable} "$@"\n')
+    write_program(programs / "id", "echo 1000\n")  # an ordinary user, who may install nothing
+    done = subprocess.run(
+        [str(checkout / "tools" / "setup.sh"), "python"],
+        env={"PATH": str(programs), "HOME": str(checkout)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert re.search(r"Missing on this machine: .*\bcmake\b.*\bninja-build\b", done.stderr)
+    assert re.search(r"sudo apt-get install .*\bcmake\b.*\bninja-build\b", done.stderr)
+
+
+def clean_environment() -> dict[str, str]:
+    """Without the mark of the test run that this test may itself be part of."""
+    return {name: value for name, value in os.environ.items() if name != "TEST_RUN_ID"}
+
+
+def running(marker: str) -> bool:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if marker.encode() in (entry / "cmdline").read_bytes():
+                    return True
+            except OSError:
+                continue
+    return False
+
+
+def wait_until(condition, deadline_s: float = 20.0) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
+def test_a_process_that_outlives_the_tests_fails_the_run_and_is_ended(checkout: Path) -> None:
+    write_program(checkout / "tools" / "setup.sh", "exit 0\n")
+    marker = f"86400.{os.getpid()}1"
+    write_program(checkout / ".venv" / "bin" / "pytest", f"setsid sleep {marker} &\nexit 0\n")
+    done = subprocess.run(
+        [str(checkout / "tools" / "test.sh")],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"sleep {marker}" in done.stdout
+    assert not running(marker)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_tests_leave_nothing_behind(checkout: Path, number: int) -> None:
+    write_program(checkout / "tools" / "setup.sh", "exit 0\n")
+    marker = f"86400.{os.getpid()}2"
+    write_program(
+        checkout / ".venv" / "bin" / "pytest", f"setsid sleep {marker} &\nsleep {marker}\n"
+    )
+    temporary = checkout / "temporary"
+    temporary.mkdir()
+    script = subprocess.Popen(
+        [str(checkout / "tools" / "test.sh")],
+        env={**clean_environment(), "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    wait_until(lambda: running(marker))
+    script.send_signal(number)
+    output = script.communicate(timeout=30)[0]
+    assert script.returncode == 130, output
+    assert not running(marker)
+    assert not list(temporary.iterdir())
