@@ -108,10 +108,12 @@ void Matcher::finish_send(SendRequest& request, const Status& status) {
     drop_offer(*out);
     outgoing_.erase(*out);
   }
+  request.slot = kFinished;
   host_.completions.push(request, status);
 }
 
 void Matcher::cancel(SendRequest& request, const Status& why) {
+  if (request.slot == kFinished) return;  // its completion is already on its way
   if (request.slot == kEager) {
     link_->withdraw(request);
   } else if (Outgoing* out = outgoing_.find(request.key); out != nullptr && out->send == &request) {

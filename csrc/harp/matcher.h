@@ -75,7 +75,7 @@ class Matcher final : public LinkEvents {
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
   // What SendRequest::slot says while the matcher holds the request.
-  enum SendStage : std::uint32_t { kKept, kEager, kBulk };
+  enum SendStage : std::uint32_t { kKept, kEager, kBulk, kFinished };
 
   // Our side sends: an open send that is not eager, or a want or solicitation that came first.
   struct Outgoing {

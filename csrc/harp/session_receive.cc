@@ -349,7 +349,8 @@ void Session::on_ack(const wire::Ack& ack) {
 // Once per burst: credit, acknowledgements, timers.
 void Session::after_receive() {
   credit_.on_received(received_.largest());
-  refresh_credit();
+  // An acknowledgement uses up a number too, but must not set off another one.
+  if (unacknowledged_ > 0) refresh_credit();
   if (unacknowledged_ >= kAckEvery) ack_now_ = true;
   if (ack_now_) {
     ready();

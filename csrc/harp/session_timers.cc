@@ -99,7 +99,7 @@ void Session::on_tick() {
                        "(deadline: TACO_PEER_TIMEOUT_MS)";
     return declare_lost(Status(std::move(text), PeerLoss{-1, config_.description, heard}));
   }
-  if (silence >= interval && established()) probe();
+  if (silence >= interval && established() && !host_.test_hooks().skip_tail_probe) probe();
 }
 
 void Session::probe() {

@@ -27,12 +27,16 @@ class SimCluster {
   std::uint32_t size() const { return static_cast<std::uint32_t>(processes_.size()); }
   Time now() const { return network_.now(); }
 
+  // Come back at that time at the latest, even if nothing happens before.
+  void wake_at(Time when) { wake_at_ = std::min(wake_at_, when); }
+
   // Runs until `done` or until virtual time `limit`. `disturb` is asked before every step and may
   // stall processes or kill links. Returns done().
   bool run(Time limit, const std::function<bool()>& done,
            const std::function<void()>& disturb = nullptr) {
     while (!done()) {
-      Time next = network_.next_arrival();
+      Time next = std::min(network_.next_arrival(), wake_at_);
+      if (wake_at_ <= now()) wake_at_ = kNever;
       for (auto& process : processes_) next = std::min(next, process->next_event());
       next = std::max(next, now());
       if (next > limit) return false;
@@ -47,6 +51,7 @@ class SimCluster {
  private:
   static constexpr Duration kTurnCost = 2 * kMicrosecond;  // so that time always moves
   SimNetwork network_;
+  Time wake_at_ = kNever;
   std::vector<std::unique_ptr<SimProcess>> processes_;
 };
 

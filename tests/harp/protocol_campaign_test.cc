@@ -1,0 +1,85 @@
+// The protocol under seeded faults. TACO_SIM_SEEDS sets how many seeds (default 500; `make test`
+// runs 10,000), TACO_SIM_FIRST_SEED where to begin: a failing seed is printed and runs alone with
+// TACO_SIM_FIRST_SEED=<seed> TACO_SIM_SEEDS=1.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "support/sim_campaign.h"
+
+namespace taco::harp {
+namespace {
+
+std::uint64_t number_from(const char* name, std::uint64_t fallback) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
+}
+
+struct Row {
+  const char* name;
+  std::uint64_t count;
+};
+
+TEST(ProtocolCampaign, EverySeedDeliversExactlyOnceWhateverTheNetworkDoes) {
+  const std::uint64_t first = number_from("TACO_SIM_FIRST_SEED", 1);
+  const std::uint64_t seeds = number_from("TACO_SIM_SEEDS", 500);
+  SimCounts faults;
+  ScenarioResult sum;
+  for (std::uint64_t seed = first; seed < first + seeds; ++seed) {
+    const ScenarioResult result = run_scenario(seed, {});
+    ASSERT_EQ(result.failure, "") << "seed " << seed;
+    faults.add(result.faults);
+    sum.stalls += result.stalls;
+    sum.link_deaths += result.link_deaths;
+    sum.cancels += result.cancels;
+    sum.retransmits += result.retransmits;
+    sum.probes += result.probes;
+    sum.messages += result.messages;
+  }
+  const Row rows[] = {
+      {"lost", faults.lost},
+      {"duplicated", faults.duplicated},
+      {"reordered", faults.reordered},
+      {"corrupted", faults.corrupted},
+      {"swallowed by dead links", faults.link_dead},
+      {"refused by a full nic", faults.refused},
+      {"link deaths", sum.link_deaths},
+      {"engine stalls", sum.stalls},
+      {"cancelled exchanges", sum.cancels},
+      {"probes", sum.probes},
+      {"retransmitted", sum.retransmits},
+  };
+  std::printf("%llu seeds, %llu messages, %llu packets delivered\n",
+              static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(sum.messages),
+              static_cast<unsigned long long>(faults.delivered));
+  for (const Row& row : rows) {
+    std::printf("  %-26s%llu\n", row.name, static_cast<unsigned long long>(row.count));
+    if (seeds >= 10'000) {
+      EXPECT_GE(row.count, 1000u) << row.name;
+    }
+  }
+}
+
+// A mechanism that could be switched off unnoticed would be untested.
+void expect_seeds_to_fail(SessionTestHooks hooks) {
+  int failed = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    failed += run_scenario(seed, hooks).failure.empty() ? 0 : 1;
+  }
+  EXPECT_GE(failed, 2);
+}
+
+TEST(ProtocolCampaign, SeedsFailWithoutDeduplication) {
+  expect_seeds_to_fail({.skip_deduplication = true});
+}
+TEST(ProtocolCampaign, SeedsFailWithoutTheChecksum) {
+  expect_seeds_to_fail({.skip_checksum = true});
+}
+TEST(ProtocolCampaign, SeedsFailWithoutTheTailLossProbe) {
+  expect_seeds_to_fail({.skip_tail_probe = true});
+}
+TEST(ProtocolCampaign, SeedsFailWithoutCredit) { expect_seeds_to_fail({.skip_credit = true}); }
+
+}  // namespace
+}  // namespace taco::harp

@@ -1,0 +1,27 @@
+// One seeded scenario of the protocol campaign: a few simulated processes exchange messages of
+// random sizes, in random order, under the faults that the seed chooses, and everything that must
+// hold is checked. Test support.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "harp/drivers/sim.h"
+#include "harp/session_host.h"
+
+namespace taco::harp {
+
+struct ScenarioResult {
+  std::string failure;  // empty: everything held
+  SimCounts faults;
+  std::uint64_t stalls = 0;
+  std::uint64_t link_deaths = 0;
+  std::uint64_t cancels = 0;
+  std::uint64_t retransmits = 0, probes = 0, checksum_failures = 0, duplicates = 0;
+  std::uint64_t messages = 0;
+  std::size_t most_unmatched_bytes = 0;
+};
+
+ScenarioResult run_scenario(std::uint64_t seed, const SessionTestHooks& hooks);
+
+}  // namespace taco::harp
