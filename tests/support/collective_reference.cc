@@ -1,5 +1,6 @@
 #include "support/collective_reference.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace taco::pg::testing {
@@ -122,9 +123,9 @@ std::vector<std::uint64_t> output_lengths(const Problem& problem, int rank, int 
 Bytes input_contents(int rank, std::uint32_t piece, std::uint64_t bytes) {
   Bytes contents(bytes);
   std::uint64_t state = mix(static_cast<std::uint64_t>(rank) * 1000003 + piece + 12345);
-  for (std::uint64_t i = 0; i < bytes; ++i) {
-    if (i % 8 == 0) state = mix(state + 0x632be59bd9b4e019);
-    contents[i] = static_cast<std::uint8_t>(state >> (i % 8 * 8));
+  for (std::uint64_t offset = 0; offset < bytes; offset += 8) {
+    state = mix(state + 0x632be59bd9b4e019);
+    std::memcpy(contents.data() + offset, &state, std::min<std::uint64_t>(8, bytes - offset));
   }
   return contents;
 }
