@@ -55,10 +55,8 @@ Status EngineCore::start() {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] {
-    pthread_setname_np(pthread_self(), "taco-engine-0");
-    duty_.run();
-  });
+  thread_ = std::thread([this] { duty_.run(); });
+  pthread_setname_np(thread_.native_handle(), "taco-engine-0");
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return {};
 }

@@ -1,0 +1,48 @@
+// Real processes for tests: forks one a rank, lets them meet through the parent, ends what is left
+// when the deadline passes. The test process itself must have no Stack when it forks.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace taco::testing {
+
+// What a child knows about its fellows.
+class Fellowship {
+ public:
+  Fellowship(int rank, int world, int fd) : rank_(rank), world_(world), fd_(fd) {}
+  int rank() const { return rank_; }
+  int world() const { return world_; }
+  // Everybody's contribution, by rank. Ranks that have ended are not waited for and give "".
+  std::vector<std::string> all_gather(const std::string& own);
+  void barrier() { all_gather(""); }
+
+ private:
+  const int rank_, world_, fd_;
+};
+
+struct ProcessOptions {
+  int count = 2;
+  Duration deadline = 60 * kSecond;
+  // Network namespace of each rank (see network.h); empty: the caller's.
+  std::vector<std::string> namespaces;
+};
+
+// Runs `body` in `count` processes and returns their wait statuses by rank: 0 when the body
+// returned without a GoogleTest failure, WTERMSIG for a kill, and a kill by the deadline is
+// reported as a failure of the calling test.
+std::vector<int> run_processes(const ProcessOptions& options,
+                               const std::function<void(Fellowship&)>& body);
+
+// Descriptors and threads of this process, for leak tests.
+int count_descriptors();
+int count_threads();
+std::string thread_names();  // of all, separated by spaces
+double processor_seconds();  // of this process so far
+
+}  // namespace taco::testing
