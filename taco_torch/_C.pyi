@@ -1,8 +1,7 @@
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import Store
-from torch._C._distributed_c10d import Backend
+from torch._C._distributed_c10d import Backend, Store
 
 __version__: str
 built_for_torch: str

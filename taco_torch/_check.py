@@ -1,4 +1,4 @@
-"""Checked before the extension is loaded: its memory layout fits one minor version of torch only."""
+"""Checked before the extension is loaded: its memory layout fits one minor version of torch."""
 
 import json
 import os

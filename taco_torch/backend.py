@@ -4,11 +4,12 @@ import atexit
 from datetime import timedelta
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import _DistributedBackendOptions
 
 from taco_torch import _C
 
 
-def _create(opts: "dist.distributed_c10d._DistributedBackendOptions", pg_options: object) -> object:
+def _create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGroupTaco:
     if pg_options is not None and not isinstance(pg_options, _C.Options):
         raise TypeError(
             f"pg_options of a taco group must be taco_torch.Options, got {type(pg_options)!r}"

@@ -17,9 +17,8 @@ namespace taco::pg {
 namespace {
 
 constexpr Duration kAckSlice = 30 * kMillisecond;  // between looks for a replaced hello
-constexpr Duration kWaitSlice = 5 * kSecond;
-constexpr Duration kPatience = 20 * kSecond;  // before a warning names who is missing
-constexpr Duration kGrace = 2 * kSecond;      // for rank 0's better text to arrive
+constexpr Duration kPatience = 20 * kSecond;       // before a warning names who is missing
+constexpr Duration kGrace = 2 * kSecond;           // for rank 0's better text to arrive
 constexpr Duration kDefaultTimeout = 1800 * kSecond;
 constexpr char kRefusal = '!';  // first byte of a welcome that is none
 constexpr char kVersionRefusal = '?';
@@ -71,6 +70,7 @@ class Rendezvous {
   std::string patience_text(const std::vector<int>& ranks) const;
 
   Result<Table> follow();
+  Result<std::string> hear(const std::string& key, const char* what);
 
   StoreDoor& door_;
   const MeetingOptions& options_;
@@ -112,11 +112,11 @@ Status Rendezvous::read_hellos() {
   while (!absent.empty()) {
     std::vector<std::string> keys;
     for (int rank : absent) keys.push_back(hello_key(rank));
-    Result<bool> all = door_.wait(keys, kWaitSlice);
+    Result<bool> all = door_.poll(keys, warn_at);
     if (!all.ok()) return all.status();
     std::vector<int> still;
     for (int rank : absent) {
-      Result<bool> here = *all ? Result<bool>(true) : door_.check(hello_key(rank));
+      Result<bool> here = *all ? Result<bool>(true) : door_.check({hello_key(rank)});
       if (!here.ok()) return here.status();
       if (*here) {
         TACO_RETURN_IF_ERROR(read_hello(rank));
@@ -144,12 +144,12 @@ Status Rendezvous::collect_acks() {
   while (!silent.empty()) {
     std::vector<std::string> keys;
     for (int rank : silent) keys.push_back(ack_key(rank));
-    Result<bool> all = door_.wait(keys, kAckSlice);
+    Result<bool> all = door_.poll(keys, monotonic_now() + kAckSlice);
     if (!all.ok()) return all.status();
     if (*all) return Status();
     std::vector<int> still;
     for (int rank : silent) {
-      Result<bool> here = door_.check(ack_key(rank));
+      Result<bool> here = door_.check({ack_key(rank)});
       if (!here.ok()) return here.status();
       if (*here) continue;
       still.push_back(rank);
@@ -171,15 +171,17 @@ Status Rendezvous::collect_acks() {
 
 // Those who have arrived learn at once why there will be no group.
 void Rendezvous::refuse_all(const Status& why) {
-  const char kind = why.code() == Code::kVersionMismatch ? kVersionRefusal : kRefusal;
+  const std::string refusal =
+      (why.code() == Code::kVersionMismatch ? kVersionRefusal : kRefusal) + why.message();
   for (int rank = 1; rank < options_.world; ++rank) {
-    Result<bool> here = door_.check(hello_key(rank));
+    Result<bool> here = door_.check({hello_key(rank)});
     if (!here.ok()) return;
     if (!*here) continue;
     (void)read_hello(rank);
     if (hellos_[rank].token.empty()) continue;
-    if (!door_.set(welcome_key(hellos_[rank].token), kind + why.message()).ok()) return;
+    if (!door_.set(welcome_key(hellos_[rank].token), refusal).ok()) return;
   }
+  (void)door_.set(go_key(), refusal);
 }
 
 void Rendezvous::clean_up() {
@@ -208,44 +210,36 @@ Result<Table> Rendezvous::lead() {
   return table;
 }
 
+// Waits for what rank 0 says under `key`, which may be that there will be no group.
+Result<std::string> Rendezvous::hear(const std::string& key, const char* what) {
+  Result<bool> here = door_.wait(key);
+  if (!here.ok()) return here.status();
+  if (!*here) return missing({0}, what);
+  Result<std::string> answer = door_.get(key);
+  if (!answer.ok()) return answer.status();
+  if (answer->starts_with(kVersionRefusal)) {
+    return Status(Code::kVersionMismatch, "rank 0 refused: " + answer->substr(1));
+  }
+  if (answer->starts_with(kRefusal)) {
+    return Status(Code::kRendezvous, "rank 0 gave up: " + answer->substr(1));
+  }
+  return answer;
+}
+
 Result<Table> Rendezvous::follow() {
   TACO_RETURN_IF_ERROR(door_.set(hello_key(options_.rank), self_.encode()));
-  const std::vector<std::string> welcome = {welcome_key(self_.token)};
-  while (true) {
-    Result<bool> here = door_.wait(welcome, kWaitSlice);
-    if (!here.ok()) return here.status();
-    if (*here) break;
-    if (door_.late()) return missing({0}, "answer through");
-  }
-  Result<std::string> answer = door_.get(welcome.front());
-  if (!answer.ok()) return answer.status();
-  if (answer->starts_with(kRefusal) || answer->starts_with(kVersionRefusal)) {
-    const bool version = answer->front() == kVersionRefusal;
-    return Status(version ? Code::kVersionMismatch : Code::kRendezvous,
-                  "rank 0 refused: " + answer->substr(1));
-  }
-  nonce_ = *answer;
+  Result<std::string> nonce = hear(welcome_key(self_.token), "answer through");
+  if (!nonce.ok()) return nonce.status();
+  nonce_ = *nonce;
   TACO_RETURN_IF_ERROR(door_.set(ack_key(options_.rank), "1"));
-  const std::vector<std::string> go = {go_key()};
-  while (true) {
-    Result<bool> here = door_.wait(go, kWaitSlice);
-    if (!here.ok()) return here.status();
-    if (*here) break;
-    // Rank 0 replaces the welcome by the reason when another rank never answers.
-    Result<std::string> news = door_.get(welcome.front());
-    if (news.ok() && news->starts_with(kRefusal)) {
-      return Status(Code::kRendezvous, "rank 0 gave up: " + news->substr(1));
-    }
-    if (door_.late()) return missing({0}, "open the group through");
-  }
-  Result<std::string> bytes = door_.get(go.front());
-  if (!bytes.ok()) return bytes.status();
+  Result<std::string> table = hear(go_key(), "open the group through");
+  if (!table.ok()) return table.status();
   Result<std::int64_t> readers = door_.add(done_key(), 1);
   if (readers.ok() && *readers == options_.world - 1) {
     door_.remove(go_key());
     door_.remove(done_key());
   }
-  return Table::decode(*bytes);
+  return Table::decode(*table);
 }
 
 // Variables that change what a rank sends: two ranks must not disagree about them.

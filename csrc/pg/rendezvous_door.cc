@@ -3,12 +3,17 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 namespace taco::pg {
 namespace {
+
+constexpr Duration kFirstPause = 50 * kMicrosecond;
+constexpr Duration kLongestPause = 20 * kMillisecond;
+constexpr Duration kPolling = 200 * kMillisecond;
 
 std::chrono::milliseconds to_milliseconds(Duration duration) {
   return std::chrono::milliseconds(std::max<Duration>(1, duration / kMillisecond));
@@ -22,15 +27,9 @@ std::string first_line(const std::exception& error) {
 
 }  // namespace
 
-StoreDoor::StoreDoor(const c10::intrusive_ptr<c10d::Store>& store, Time deadline)
-    : deadline_(deadline) {
-  try {
-    store_ = store->clone();
-  } catch (const std::exception&) {
-    store_ = store;  // stores written in Python need not know clone()
-  }
-  saved_timeout_ = store_->getTimeout();
-  c10d::Store* inner = store.get();
+StoreDoor::StoreDoor(c10::intrusive_ptr<c10d::Store> store, Time deadline)
+    : store_(std::move(store)), deadline_(deadline) {
+  c10d::Store* inner = store_.get();
   while (auto* prefix = dynamic_cast<c10d::PrefixStore*>(inner)) {
     inner = prefix->getUnderlyingStore().get();
   }
@@ -39,14 +38,6 @@ StoreDoor::StoreDoor(const c10::intrusive_ptr<c10d::Store>& store, Time deadline
     where_ = "the store at " + host_ + ":" + std::to_string(tcp->getPort());
   } else if (auto* file = dynamic_cast<c10d::FileStore*>(inner)) {
     where_ = "the store in file " + file->getPath();
-  }
-}
-
-StoreDoor::~StoreDoor() {
-  try {
-    store_->setTimeout(saved_timeout_);
-  } catch (const std::exception&) {
-    // The store is gone; so is its timeout.
   }
 }
 
@@ -65,30 +56,46 @@ Status StoreDoor::set(const std::string& key, const std::string& value) {
   }
 }
 
-Result<bool> StoreDoor::wait(const std::vector<std::string>& keys, Duration slice) {
-  const Time begin = monotonic_now();
-  slice = std::min(slice, std::max<Duration>(kMillisecond, deadline_ - begin));
+Result<bool> StoreDoor::check(const std::vector<std::string>& keys) {
   try {
-    store_->wait(keys, to_milliseconds(slice));
-    return true;
+    return store_->check(keys);
   } catch (const std::exception& error) {
-    // Stores tell a timeout apart from a broken connection by their text only; time tells it too.
-    if (monotonic_now() - begin >= slice - slice / 10) return false;
     return failure("waiting", error);
   }
 }
 
-Result<bool> StoreDoor::check(const std::string& key) {
+Result<bool> StoreDoor::poll(const std::vector<std::string>& keys, Time until) {
+  until = std::min(until, deadline_);
+  for (Duration pause = kFirstPause;; pause = std::min(pause + pause / 2, kLongestPause)) {
+    Result<bool> here = check(keys);
+    if (!here.ok() || *here) return here;
+    const Time now = monotonic_now();
+    if (now >= until) return false;
+    std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(pause, until - now)));
+  }
+}
+
+Result<bool> StoreDoor::wait(const std::string& key) {
+  Result<bool> here = poll({key}, monotonic_now() + kPolling);
+  if (!here.ok() || *here || late()) return here;
+  c10::intrusive_ptr<c10d::Store> sleeper;
   try {
-    return store_->check({key});
+    sleeper = store_->clone();
+  } catch (const std::exception&) {
+    return poll({key}, deadline_);  // stores written in Python need not know clone()
+  }
+  try {
+    sleeper->wait({key}, to_milliseconds(deadline_ - monotonic_now()));
+    return true;
   } catch (const std::exception& error) {
-    return failure("looking for a key", error);
+    // Stores tell a timeout from a broken connection by their text only; time tells it too.
+    if (late()) return false;
+    return failure("waiting", error);
   }
 }
 
 Result<std::string> StoreDoor::get(const std::string& key) {
   try {
-    store_->setTimeout(to_milliseconds(deadline_ - monotonic_now()));
     return store_->get_to_str(key);
   } catch (const std::exception& error) {
     return failure("reading", error);

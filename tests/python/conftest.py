@@ -1,0 +1,68 @@
+"""Fixtures: groups of real processes over each transport, kept for the whole session."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+
+from spawn_ranks import Ranks
+
+# TACO_TEST_BACKEND=gloo checks the tests themselves against another implementation.
+BACKEND = os.environ.get("TACO_TEST_BACKEND", "taco")
+TRANSPORTS = ["shm", "udp"] if BACKEND == "taco" else ["auto"]
+
+
+class Pools:
+    """Initialised groups by (world, transport); a broken one is replaced."""
+
+    def __init__(self) -> None:
+        self._pools: dict[tuple[int, str], Ranks] = {}
+
+    def get(self, world: int, transport: str) -> Ranks:
+        key = (world, transport)
+        pool = self._pools.get(key)
+        if pool is not None and pool.broken:
+            pool.close(1)
+            pool = None
+        if pool is None:
+            pool = Ranks(world, {"TACO_TRANSPORT": transport, "TACO_LOG": "warning"})
+            self._pools[key] = pool
+            pool.initialise(BACKEND)
+        return pool
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.close(10)
+
+
+@pytest.fixture(scope="session")
+def pools() -> Iterator[Pools]:
+    made = Pools()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def ranks(pools: Pools, transport: str) -> Ranks:
+    """Four ranks in an initialised default group."""
+    return pools.get(4, transport)
+
+
+@pytest.fixture
+def three(pools: Pools, transport: str) -> Ranks:
+    """Three: not a power of two."""
+    return pools.get(3, transport)
+
+
+taco_only = pytest.mark.skipif(BACKEND != "taco", reason="behaviour that only taco promises")
