@@ -25,16 +25,24 @@ Status failure(const char* what, std::size_t bytes) {
                                      " bytes of memory failed: " + strerror(error));
 }
 
-// Does the bracketed choice in a file like "always [madvise] never" allow madvise()?
-bool transparent_huge_pages(const char* setting) {
+// The choice in force of a setting like "always [madvise] never"; empty where there is none.
+std::string transparent_huge_pages(const char* setting) {
   char path[96], line[128] = "";
   std::snprintf(path, sizeof path, "/sys/kernel/mm/transparent_hugepage/%s", setting);
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
+  if (fd < 0) return "";
   const ssize_t got = read(fd, line, sizeof line - 1);
   close(fd);
-  if (got <= 0) return false;
-  return strstr(line, "[never]") == nullptr && strstr(line, "[deny]") == nullptr;
+  if (got <= 0) return "";
+  const char* from = strchr(line, '[');
+  const char* to = strchr(line, ']');
+  return from != nullptr && to > from ? std::string(from + 1, to) : "";
+}
+
+bool may_advise_huge_pages(Arena::Sharing sharing) {
+  const std::string choice =
+      transparent_huge_pages(sharing == Arena::Sharing::kShared ? "shmem_enabled" : "enabled");
+  return !choice.empty() && choice != "never" && choice != "deny";
 }
 
 // An anonymous file of `bytes`, its size sealed. -1 with errno.
@@ -76,6 +84,8 @@ Mapped map(const char* name, std::size_t bytes, Arena::Sharing sharing, bool hug
 
 }  // namespace
 
+bool huge_pages_by_default() { return transparent_huge_pages("enabled") == "always"; }
+
 Result<Arena> Arena::create(const char* name, std::size_t bytes, Sharing sharing) {
   Arena arena;
   Mapped mapped;
@@ -88,10 +98,8 @@ Result<Arena> Arena::create(const char* name, std::size_t bytes, Sharing sharing
     arena.size_ = round_up(bytes, kPage);
     mapped = map(name, arena.size_, sharing, false);
     if (mapped.address == MAP_FAILED) return failure("allocation", arena.size_);
-    const bool advised =
-        arena.size_ >= kHugePage &&
-        transparent_huge_pages(sharing == Sharing::kShared ? "shmem_enabled" : "enabled") &&
-        madvise(mapped.address, arena.size_, MADV_HUGEPAGE) == 0;
+    const bool advised = arena.size_ >= kHugePage && may_advise_huge_pages(sharing) &&
+                         madvise(mapped.address, arena.size_, MADV_HUGEPAGE) == 0;
     arena.pages_ = advised ? "transparent huge pages" : "plain pages";
   }
   arena.data_ = static_cast<std::byte*>(mapped.address);

@@ -12,6 +12,9 @@
 
 namespace taco {
 
+// Does the kernel put ordinary large allocations on huge pages without being asked to?
+bool huge_pages_by_default();
+
 class Arena {
  public:
   enum class Sharing { kPrivate, kShared };

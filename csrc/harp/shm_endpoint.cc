@@ -70,6 +70,7 @@ class Endpoint final : public ShmEndpoint {
 
 Status Endpoint::start(const ShmOptions& options) {
   host_.pull = options.pull;
+  host_.huge_pages = huge_pages_by_default();
   host_.watch_processes = options.watch_processes;
   host_.address.secret = options.secret;
   host_.address.incarnation = options.incarnation;
@@ -101,10 +102,13 @@ Status Endpoint::start(const ShmOptions& options) {
   if (!listener.ok()) return listener.status();
   listener_ = std::move(listener).value();
   watch(listener_.get(), kShmListener);
-  if (options.pull)
-    shm_allow_pulls();
-  else
+  if (options.pull == ShmPull::kNever) {
     host_.why_no_pull = "switched off by TACO_CMA=0";
+    return Status();
+  }
+  shm_allow_pulls();
+  if (options.pull == ShmPull::kWhereFaster && !host_.huge_pages)
+    host_.why_no_pull = "slower than staging unless transparent huge pages are on for everything";
   return Status();
 }
 

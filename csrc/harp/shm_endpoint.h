@@ -34,10 +34,18 @@ struct ShmAddress {
 };
 static_assert(sizeof(ShmAddress) == 40);
 
+// When a receiver reads a large message straight from the sender's memory rather than from the
+// arena.
+enum class ShmPull : std::uint8_t {
+  kNever,
+  kWhereFaster,  // see PairLink::prefers_pull
+  kAlways,       // where the kernel allows it
+};
+
 struct ShmOptions {
   std::array<std::byte, 16> secret{};               // random, this process's
   std::uint64_t incarnation = 0;                    // random, this process's
-  bool pull = true;                                 // false: never process_vm_readv (TACO_CMA=0)
+  ShmPull pull = ShmPull::kWhereFaster;             // kNever: TACO_CMA=0
   bool watch_processes = true;                      // false: as on kernels that give no pidfd
   std::size_t arena_bytes = std::size_t{64} << 20;  // most that staged sends may take
 };

@@ -18,7 +18,8 @@ inline constexpr std::size_t kShmScratchBytes = 256 * 1024;
 
 struct ShmHost {
   ShmAddress address;
-  bool pull = true;
+  ShmPull pull = ShmPull::kWhereFaster;
+  bool huge_pages = false;  // by default, for everybody's tensors
   bool watch_processes = true;
   Arena arena;    // shared: a ShmPage, then the blocks
   Arena scratch;  // pulled data on its way through a reducing sink

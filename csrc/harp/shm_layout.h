@@ -95,8 +95,8 @@ struct ShmRecordHead {
   ShmRecordType type{};
   Control control{};         // kControl
   std::uint8_t refused = 0;  // kPulled, kReturned: the receive could not take it
-  std::uint8_t reserved = 0;
-  std::uint32_t bytes = 0;  // that follow the record
+  std::uint8_t places = 0;   // kWant: the receive is a plain copy
+  std::uint32_t bytes = 0;   // that follow the record
 };
 struct ShmKeyRecord {
   ShmRecordHead head;

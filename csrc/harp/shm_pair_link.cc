@@ -139,9 +139,10 @@ void PairLink::go_up(ShmReceived greeting, ShmPeerProcess process) {
   if (process_.watch && greeting.greeting.watches_process != 0)
     for (ShmFd& socket : sockets_) socket.reset();
   Status may_pull(Code::kUnsupported, "switched off by TACO_CMA=0");
-  if (host_.pull && !process_.watch)
+  const bool wanted = host_.pull != ShmPull::kNever;
+  if (wanted && !process_.watch)
     may_pull = Status(Code::kUnsupported, "the kernel gives no descriptor of the peer's process");
-  else if (host_.pull)
+  else if (wanted)
     may_pull = shm_probe_pull(process_.pid, greeting.greeting.probe_address,
                               greeting.greeting.probe_value);
   if (may_pull.ok())
@@ -323,6 +324,8 @@ void PairLink::eager(SendRequest& request) {
 void PairLink::want(const Want& want) {
   ShmKeyRecord record;
   record.head.type = ShmRecordType::kWant;
+  const RecvRequest* request = events_->receive_of(want.slot);
+  record.head.places = request != nullptr && request->sink.contiguous;
   record.key = want.key;
   record.signature = want.signature;
   record.bytes = want.max_bytes;
@@ -428,6 +431,7 @@ void PairLink::dispatch_key(std::span<const std::byte> bytes) {
       shm_count(host_.stats.bytes_received, record.head.bytes);
       return events_->on_eager(record.key, record.signature, bytes.subspan(sizeof record));
     case ShmRecordType::kWant:
+      note_want(record.slot, record.head.places != 0);
       return events_->on_want({record.key, record.signature, record.bytes, record.slot});
     case ShmRecordType::kOffer:
       return events_->on_offer({record.key, record.signature, record.bytes});

@@ -68,14 +68,19 @@ class PairLink final : public ShmLink {
  private:
   enum class State : std::uint8_t { kIdle, kConnecting, kUp, kLost };
 
+  // Blocks that may be at the peer at one time. Few, so that they stay in the caches.
+  static constexpr std::size_t kBlocksOut = 4;
+
+  // Every so many steps the oldest transfer goes first, else the one with the least left.
+  static constexpr std::uint32_t kOldestEvery = 8;
+
   // An open large send, or one that has ended but whose blocks are still being read.
   struct Send {
     enum class Stage : std::uint8_t { kFree, kQueued, kPulled, kCopied };
-    static constexpr std::size_t kWindow = 4;  // blocks a send may have at its receiver
     Stage stage = Stage::kFree;
     std::uint8_t blocks_out = 0;
     std::uint32_t generation = 1;
-    std::uint32_t blocks[kWindow];
+    std::uint32_t blocks[kBlocksOut];
     SendRequest* request = nullptr;
     SlotId slot;
     std::size_t offset = 0;  // staged so far
@@ -117,6 +122,8 @@ class PairLink final : public ShmLink {
   void close_send(std::uint32_t index);
   Send* find_send(ShmSendId id);
   void finish(SendRequest& request, const Status& status);
+  void note_want(SlotId slot, bool places);
+  bool prefers_pull(const SendRequest& request, SlotId slot) const;
   void start_pull(std::uint32_t index);
   void queue(std::uint32_t index);
   void unqueue(std::uint32_t index);
@@ -169,13 +176,15 @@ class PairLink final : public ShmLink {
 
   std::vector<Send> sends_;
   std::vector<std::uint32_t> free_sends_;
-  std::vector<std::uint32_t> queue_;  // sends with something left to stage
-  std::size_t queue_turn_ = 0;
+  std::vector<std::uint32_t> queue_;  // with something left to stage, oldest first
+  std::size_t blocks_out_ = 0;        // of all sends
+  std::uint32_t out_turn_ = 0;
   std::vector<Finished> finished_;
-  bool peer_pulls_ = false;  // the peer said that it can
+  bool peer_pulls_ = false;   // the peer said that it can
+  std::vector<bool> places_;  // by the peer's slot index: its receive is a plain copy
 
-  std::vector<Incoming> incoming_;
-  std::size_t incoming_turn_ = 0;
+  std::vector<Incoming> incoming_;  // oldest first
+  std::uint32_t in_turn_ = 0;
   std::vector<Progress> progress_;  // by slot index
 
   Time last_heard_ = 0;  // 0: never

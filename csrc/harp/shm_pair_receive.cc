@@ -140,19 +140,28 @@ std::size_t PairLink::pull_step(Incoming& incoming, bool* over) {
   return bytes;
 }
 
+// One step of one transfer, chosen as work_out() does.
 std::size_t PairLink::work_in() {
   if (incoming_.empty()) return 0;
-  if (incoming_turn_ >= incoming_.size()) incoming_turn_ = 0;
-  Incoming incoming = incoming_[incoming_turn_];
-  incoming_.erase(incoming_.begin() + static_cast<std::ptrdiff_t>(incoming_turn_));
-  if (incoming.record.head.type == ShmRecordType::kPiece) return take_piece(incoming.record);
-  if (ended_) return 0;
-  bool over;
-  const std::size_t moved = pull_step(incoming, &over);
-  if (!over) {
-    incoming_.insert(incoming_.begin() + static_cast<std::ptrdiff_t>(incoming_turn_), incoming);
-    incoming_turn_++;
+  auto chosen = incoming_.begin();
+  if (++in_turn_ % kOldestEvery != 0) {
+    const auto left = [](const Incoming& one) { return one.record.bytes - one.done; };
+    chosen = std::min_element(incoming_.begin(), incoming_.end(),
+                              [&](auto& x, auto& y) { return left(x) < left(y); });
   }
+  Incoming incoming = *chosen;
+  const bool piece = incoming.record.head.type == ShmRecordType::kPiece;
+  if (!piece && ended_) {
+    incoming_.erase(chosen);
+    return 0;
+  }
+  bool over = true;
+  const std::size_t moved = piece ? take_piece(incoming.record) : pull_step(incoming, &over);
+  // A step tells the Matcher, but adds and removes no transfer: `chosen` is still good.
+  if (over)
+    incoming_.erase(chosen);
+  else
+    *chosen = incoming;
   return moved;
 }
 

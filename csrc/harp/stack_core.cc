@@ -121,7 +121,7 @@ Result<std::unique_ptr<ShmEndpoint>> StackCore::open_shm() {
   ShmOptions options;
   fill_random(&options.secret);
   options.incarnation = own_.incarnation;
-  options.pull = env.value().cma;
+  options.pull = env.value().cma ? ShmPull::kWhereFaster : ShmPull::kNever;
   auto endpoint = ShmEndpoint::create(options);
   if (endpoint.ok() || options_.transport == StackOptions::Force::kShm) return endpoint;
   TACO_LOG_WARNING("harp", "no shared memory on this host, UDP instead: %s",

@@ -9,7 +9,7 @@ namespace taco::harp {
 
 ShmNode::ShmNode(bool pull, std::size_t arena_bytes, bool watch_processes) {
   ShmOptions options;
-  options.pull = pull;
+  options.pull = pull ? ShmPull::kAlways : ShmPull::kNever;
   options.arena_bytes = arena_bytes;
   options.watch_processes = watch_processes;
   EXPECT_EQ(getrandom(options.secret.data(), 16, 0), 16);
