@@ -63,20 +63,26 @@ std::uint64_t chunk_for(const Work& work, const Topology& topology,
 
 double predict(const Work& work, const Topology& topology, const CostParameters& parameters) {
   const auto chunk = static_cast<double>(chunk_for(work, topology, parameters));
-  const double processor =
-      (work.shared_messages + work.shared_bytes / chunk) * parameters.shared.message_cpu +
-      (work.network_messages + work.network_bytes / chunk) * parameters.network.message_cpu +
-      work.shared_bytes / parameters.shared.bytes_per_second +
-      work.network_bytes / parameters.network.bytes_per_second +
-      work.copied_bytes / parameters.copy_bytes_per_second +
-      work.reduced_bytes / parameters.reduce_bytes_per_second;
+  const LinkCost &shared = parameters.shared, &network = parameters.network;
+  const double cuts = std::max(1.0, work.message_bytes / chunk);
+  const double processor = work.shared_messages * cuts * shared.message_cpu +
+                           work.network_messages * cuts * network.message_cpu +
+                           work.shared_bytes / shared.bytes_per_second +
+                           work.network_bytes / network.bytes_per_second +
+                           work.copied_bytes / parameters.copy_bytes_per_second +
+                           work.reduced_bytes / parameters.reduce_bytes_per_second;
   const double busy = processor * crowding(topology, parameters);
-  const double wire = work.wire_bytes / wire_bytes_per_second(work, topology, parameters);
-  const double latency =
-      work.shared_hops * parameters.shared.latency + work.network_hops * parameters.network.latency;
-  // Processors and wire work at the same time, but for the chunk that fills the pipeline.
-  const double chunks = std::max(1.0, work.message_bytes / chunk);
-  return latency + std::max(busy, wire) + std::min(busy, wire) / chunks;
+  const double rate = wire_bytes_per_second(work, topology, parameters);
+  const double wire = work.wire_bytes / rate;
+  const double latency = work.shared_hops * shared.latency + work.network_hops * network.latency;
+  // What one chunk costs on its way through ranks that pass it on.
+  const double piece = std::min(work.message_bytes, chunk);
+  const double relays =
+      work.shared_relays * 2 * (shared.message_cpu + piece / shared.bytes_per_second) +
+      work.network_relays *
+          (2 * (network.message_cpu + piece / network.bytes_per_second) + piece / rate);
+  // Processors and wire work at the same time, but for the message that fills the pipeline.
+  return latency + relays + std::max(busy, wire) + std::min(busy, wire) / (cuts * work.parallel);
 }
 
 }  // namespace taco::pg

@@ -36,14 +36,17 @@ struct CostParameters {
 // wire. Messages and bytes count both directions; a send to several ranks of the own host counts
 // its bytes once, since they read one staged copy.
 struct Work {
-  double shared_hops = 0, network_hops = 0;  // one after the other on the longest way
-  double shared_messages = 0, network_messages = 0;
+  double shared_hops = 0, network_hops = 0;          // one after the other on the longest way
+  double shared_messages = 0, network_messages = 0;  // not yet cut into chunks
   double shared_bytes = 0, network_bytes = 0;
   double copied_bytes = 0, reduced_bytes = 0;  // by local steps
   double wire_bytes = 0;                       // of one host, in its busier direction
   bool incast = false;                         // a rank hears several other hosts at a time
   double message_bytes = 0;                    // the longest message, before it is cut in chunks
-  bool length_unknown = false;                 // to some ranks: the chunk must not depend on it
+  double parallel = 1;  // messages of one rank under way at a time: they overlap each other
+  // Hops on which ranks other than the busiest pass a chunk on before it can go on.
+  double shared_relays = 0, network_relays = 0;
+  bool length_unknown = false;  // to some ranks: the chunk must not depend on it
 };
 
 // The chunk that balances the cost of a message against the time until a pipeline has filled. The

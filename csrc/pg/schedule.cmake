@@ -4,6 +4,7 @@ target_sources(taco_pg PRIVATE
   planner.cc
   schedule.cc
   schedule_builder.cc
+  simulator.cc
   topology.cc
   algorithms/all_gather.cc
   algorithms/all_gather_hierarchical.cc

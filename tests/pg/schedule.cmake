@@ -8,3 +8,11 @@ target_link_libraries(taco_schedule_support PUBLIC taco_core)
 
 taco_test(algorithms_test SOURCES algorithms_test.cc TIMEOUT 600)
 target_link_libraries(algorithms_test PRIVATE taco_schedule_support)
+
+foreach(test schedule_interpreter_test planner_test cost_model_test)
+  taco_test(${test} SOURCES ${test}.cc)
+  target_link_libraries(${test} PRIVATE taco_schedule_support)
+endforeach()
+
+taco_test(schedule_builder_test SOURCES schedule_builder_test.cc)
+taco_test(topology_test SOURCES topology_test.cc)

@@ -103,6 +103,7 @@ Work work(const Problem& problem, const Topology& topology) {
   work.copied_bytes = block;
   work.wire_bytes = std::max(shape.far, shape.local * (shape.hosts - 1)) * block;
   work.incast = shape.hosts > 2;
+  work.parallel = shape.hosts - 1 + shape.near;
   work.message_bytes = block;
   return work;
 }

@@ -61,7 +61,7 @@ Work work(const Problem& problem, const Topology& topology) {
   const bool folded = !std::has_single_bit(static_cast<unsigned>(topology.world()));
   const double folds = folded ? 2 : 0;
   const double rounds = 2 * (rounds_for(shape.world) - (folded ? 1 : 0));
-  const double near_rounds = shape.across ? std::min(rounds, 2 * rounds_for(shape.local)) : rounds;
+  const double near_rounds = rounds - (shape.across ? 2 * crossing_rounds(topology) : 0);
   const double far_share = shape.across ? 1 - shape.local / shape.world : 0;
   Work work;
   work.shared_hops = near_rounds + (shape.across ? 0 : folds);
@@ -72,7 +72,7 @@ Work work(const Problem& problem, const Topology& topology) {
       4 * bytes * (1 - far_share) * (1 - 1 / shape.local) + (shape.across ? 0 : folds * bytes);
   work.network_bytes = 4 * bytes * far_share + (shape.across ? folds * bytes : 0);
   work.wire_bytes = shape.local * (2 * bytes * far_share + (shape.across ? folds / 2 * bytes : 0));
-  work.message_bytes = bytes / 2;
+  work.message_bytes = bytes / std::max(1.0, rounds / 2);
   return work;
 }
 

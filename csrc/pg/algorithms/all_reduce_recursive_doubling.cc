@@ -25,8 +25,8 @@ Work work(const Problem& problem, const Topology& topology) {
   const auto bytes = static_cast<double>(problem.bytes);
   const bool folded = !std::has_single_bit(static_cast<unsigned>(topology.world()));
   const double rounds = rounds_for(shape.world) - (folded ? 1 : 0);
-  const double near_rounds = shape.across ? std::min(rounds, rounds_for(shape.local)) : rounds;
-  const double far_rounds = rounds - near_rounds;
+  const double far_rounds = shape.across ? crossing_rounds(topology) : 0;
+  const double near_rounds = rounds - far_rounds;
   const double folds = folded ? 2 : 0;
   Work work;
   work.shared_hops = near_rounds + (shape.across ? 0 : folds);

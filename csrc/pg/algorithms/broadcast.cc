@@ -27,7 +27,9 @@ void build_direct(ScheduleBuilder& builder, const Topology& topology) {
 void build_binomial(ScheduleBuilder& builder, const Topology& topology) {
   const Tree tree = binomial_tree(topology, builder.problem().root, builder.rank());
   const Slice message = builder.output();
-  const std::vector<int> children = tree.child_ranks();
+  // Other hosts first: they have the longest way.
+  std::vector<int> children = tree.child_ranks();
+  std::reverse(children.begin(), children.end());
   const int chunks = pieces_of(message.bytes, builder.chunk());
   const Partition pieces(message.bytes, chunks, builder.problem().element_bytes);
   for (int chunk = 0; chunk < chunks; ++chunk) {

@@ -21,7 +21,7 @@ class Relay {
   Relay(ScheduleBuilder& builder, Groups groups)
       : builder_(builder), hosts_(std::move(groups)), message_(builder.output()) {
     my_host_ = group_of(hosts_, builder.rank());
-    chunks_ = pieces_of(message_.bytes, builder.chunk());
+    chunks_ = relay_pieces(message_.bytes, builder.chunk(), hosts() - 1);
   }
 
   void build() {

@@ -145,11 +145,11 @@ Work work_direct(const Problem& problem, const Topology& topology) {
 }
 
 Work work_binomial(const Problem& problem, const Topology& topology) {
-  return tree_work(topology, static_cast<double>(problem.bytes), rounds_for(topology.world()));
+  return tree_work(topology, static_cast<double>(problem.bytes), depth_for(topology.world()));
 }
 
 Work work_host_tree(const Problem& problem, const Topology& topology) {
-  Work work = tree_work(topology, static_cast<double>(problem.bytes), rounds_for(topology.hosts()));
+  Work work = tree_work(topology, static_cast<double>(problem.bytes), depth_for(topology.hosts()));
   const double near = topology.max_ranks_per_host() - 1;
   work.shared_hops += 1;
   work.shared_messages = near;

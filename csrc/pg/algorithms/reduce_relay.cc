@@ -20,7 +20,7 @@ class Relay {
   Relay(ScheduleBuilder& builder, Groups groups)
       : builder_(builder), hosts_(std::move(groups)), own_(builder.input()) {
     my_host_ = group_of(hosts_, builder.rank());
-    chunks_ = pieces_of(own_.bytes, builder.chunk());
+    chunks_ = relay_pieces(own_.bytes, builder.chunk(), hosts() - 1);
     const bool needs_sum = hosts() > 2 || hosts_[my_host_].size() > 1;
     sum_ = is_root() ? builder.output() : needs_sum ? builder.scratch(own_.bytes) : own_;
   }
@@ -113,6 +113,7 @@ Work work_flat(const Problem& problem, const Topology& topology) {
 
 Work work_hierarchical(const Problem& problem, const Topology& topology) {
   Work work = relay_work(topology, static_cast<double>(problem.bytes), true);
+  work.network_bytes = static_cast<double>(problem.bytes);
   // Inside a host operands are no longer one staged copy: the root reads each of its host's.
   work.shared_bytes =
       std::max<double>(topology.max_ranks_per_host() - 1, 2) * static_cast<double>(problem.bytes);

@@ -24,10 +24,12 @@ std::uint64_t longest_block(const Problem& problem) {
 void build_direct(ScheduleBuilder& builder, const Topology& topology) {
   const Team team = whole_world(builder.rank(), builder.world());
   const Problem& problem = builder.problem();
-  std::vector<Slice> own;
-  for (int rank = 0; rank < team.size(); ++rank) {
-    const Slice block = builder.input(rank);
-    own.push_back(rank == team.me ? block : detached(builder, block, topology.hosts() > 1));
+  // Copies are made in the order in which they will be sent.
+  std::vector<Slice> own(team.size());
+  own[team.me] = builder.input(team.me);
+  for (int distance = 1; distance < team.size(); ++distance) {
+    const int place = team.place(distance);
+    own[place] = detached(builder, builder.input(place), topology.hosts() > 1);
   }
   const int chunks = pieces_of(longest_block(problem), builder.chunk());
   const auto piece = [&](const Slice& block, int chunk) {

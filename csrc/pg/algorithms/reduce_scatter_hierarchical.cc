@@ -29,12 +29,15 @@ class Hierarchical {
     }
   }
 
+  // The next host first, so that no host is everybody's first target.
   void build() {
-    for (int turn = 0; turn < chunks_ + 1; ++turn) {
-      if (turn < chunks_) {
-        for (int rank = 0; rank < builder_.world(); ++rank) collect(rank, turn);
+    for (int chunk = 0; chunk < chunks_; ++chunk) {
+      collect_for(my_host_, chunk);
+      for (int distance = 1; distance < topology_.hosts(); ++distance) {
+        collect_for((my_host_ + distance) % topology_.hosts(), chunk);
+        combine(distance, chunk);
       }
-      if (turn >= 1) combine(turn - 1);
+      builder_.finish_reduction(piece(builder_.output(), chunk));
     }
   }
 
@@ -50,6 +53,10 @@ class Hierarchical {
     return Partition(block.bytes, chunks_, builder_.problem().element_bytes).of(block, chunk);
   }
 
+  void collect_for(int host, int chunk) {
+    for (const int rank : topology_.ranks_of(host)) collect(rank, chunk);
+  }
+
   void collect(int rank, int chunk) {
     const int collector = collector_of(rank);
     const Slice own = piece(builder_.input(rank), chunk);
@@ -63,19 +70,15 @@ class Hierarchical {
     if (local_.size() == 1) builder_.copy(sum, own);
   }
 
-  // Hosts in the order of their distance, so that no owner is everybody's first target.
-  void combine(int chunk) {
+  void combine(int distance, int chunk) {
     const int hosts = topology_.hosts();
-    const Slice mine = piece(builder_.output(), chunk);
-    for (int distance = 1; distance < hosts; ++distance) {
-      for (const int rank : topology_.ranks_of((my_host_ + distance) % hosts)) {
-        if (collector_of(rank) == local_.me) builder_.send(piece(sums_[rank], chunk), rank);
-      }
-      const int source = (my_host_ - distance + hosts) % hosts;
-      const int collector = collector_of(builder_.rank(), source);
-      builder_.receive_reduce(mine, mine, topology_.ranks_of(source)[collector]);
+    for (const int rank : topology_.ranks_of((my_host_ + distance) % hosts)) {
+      if (collector_of(rank) == local_.me) builder_.send(piece(sums_[rank], chunk), rank);
     }
-    builder_.finish_reduction(mine);
+    const int source = (my_host_ - distance + hosts) % hosts;
+    const int collector = collector_of(builder_.rank(), source);
+    const Slice mine = piece(builder_.output(), chunk);
+    builder_.receive_reduce(mine, mine, topology_.ranks_of(source)[collector]);
   }
 
   ScheduleBuilder& builder_;
@@ -107,6 +110,7 @@ Work work(const Problem& problem, const Topology& topology) {
   work.network_bytes = work.network_messages * block;
   work.wire_bytes = std::max(shape.far, shape.local * (shape.hosts - 1)) * block;
   work.incast = shape.hosts > 2;
+  work.parallel = shape.hosts - 1 + shape.near;
   work.message_bytes = block;
   return work;
 }

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "pg/algorithms/partition.h"
 #include "pg/schedule.h"
 #include "pg/topology.h"
 
@@ -26,6 +27,16 @@ inline Groups ranks_by_host(const Topology& topology, int root) {
     groups.push_back(topology.ranks_of((topology.host_of(root) + step) % topology.hosts()));
   }
   return groups;
+}
+
+// A message through relays is cut at least into one piece for each of them, unless the pieces would
+// be shorter than this.
+inline constexpr std::uint64_t kShortestRelayChunk = 8 << 10;
+
+inline int relay_pieces(std::uint64_t bytes, std::uint64_t chunk, int relays) {
+  const auto wanted = static_cast<std::uint64_t>(std::max(relays, 1));
+  const std::uint64_t possible = std::max<std::uint64_t>(1, bytes / kShortestRelayChunk);
+  return std::max(pieces_of(bytes, chunk), static_cast<int>(std::min(wanted, possible)));
 }
 
 inline int group_of(const Groups& groups, int rank) {

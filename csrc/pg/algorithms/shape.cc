@@ -1,5 +1,8 @@
 #include "pg/algorithms/shape.h"
 
+#include "pg/algorithms/fold.h"
+#include "pg/algorithms/relay_groups.h"
+
 namespace taco::pg {
 
 Work ring_work(const Topology& topology, double laps, double block) {
@@ -13,57 +16,84 @@ Work ring_work(const Topology& topology, double laps, double block) {
     work.shared_bytes = 2 * rounds * block;
     return work;
   }
-  // All ranks go round in step, so each round takes as long as the slowest link.
-  work.network_hops = rounds;
+  // A block meets each border between hosts once a lap.
+  const double borders = std::min(rounds, laps * shape.hosts);
+  work.network_hops = borders;
+  work.shared_hops = rounds - borders;
   const double far_ends = shape.local > 1 ? 1 : 2;  // of the two links of a rank
   work.network_messages = far_ends * rounds;
   work.network_bytes = far_ends * rounds * block;
   work.shared_messages = (2 - far_ends) * rounds;
   work.shared_bytes = (2 - far_ends) * rounds * block;
   work.wire_bytes = rounds * block;
+  work.parallel = shape.local;  // ranks at a border fall behind the others, who queue for them
   return work;
+}
+
+double crossing_rounds(const Topology& topology) {
+  const Fold fold(0, topology.world());
+  double crossing = 0;
+  for (int mask = 1; mask < fold.active(); mask *= 2) {
+    bool crosses = mask >= topology.max_ranks_per_host();
+    for (int index = 0; index < fold.active() && !crosses; ++index) {
+      crosses = !topology.same_host(fold.place_at(index), fold.place_at(index ^ mask));
+    }
+    crossing += crosses ? 1 : 0;
+  }
+  return crossing;
 }
 
 Work binomial_work(const Topology& topology, double bytes, bool reduces) {
   const Shape shape(topology);
-  const double near_rounds = rounds_for(shape.local);
-  const double far_rounds = rounds_for(shape.hosts);
+  const double near_children = rounds_for(shape.local), far_children = rounds_for(shape.hosts);
   Work work;
-  work.shared_hops = near_rounds;
-  work.network_hops = far_rounds;
-  work.shared_messages = near_rounds;
-  work.network_messages = far_rounds;
+  work.shared_hops = depth_for(shape.local);
+  work.network_hops = depth_for(shape.hosts);
+  work.shared_relays = std::max(0.0, work.shared_hops - (shape.across ? 0 : 1));
+  work.network_relays = std::max(0.0, work.network_hops - 1);
+  work.shared_messages = near_children;
+  work.network_messages = far_children;
   // Readers of a broadcast share a staged copy; operands of a reduction are one a child.
-  work.shared_bytes = near_rounds == 0 ? 0 : (reduces ? near_rounds + 1 : 2) * bytes;
-  work.network_bytes = far_rounds * bytes;
-  work.wire_bytes = far_rounds * bytes;
+  work.shared_bytes = near_children == 0 ? 0 : (reduces ? near_children + 1 : 2) * bytes;
+  work.network_bytes = far_children * bytes;
+  work.wire_bytes = far_children * bytes;
   work.message_bytes = bytes;
   return work;
 }
 
 Work relay_work(const Topology& topology, double bytes, bool by_host) {
   const Shape shape(topology);
+  const double relays = (by_host ? shape.hosts : shape.world) - 1;
+  // Of a short message there are fewer chunks than relays, and one relay has a whole chunk to
+  // give to everybody.
+  const double chunk = std::min(bytes, std::max(bytes / relays, double{kShortestRelayChunk}));
+  const double forwarded = std::max(bytes, chunk * relays);
+  const double chunks = chunk > 0 ? bytes / chunk : 1;
   Work work;
-  work.message_bytes = bytes;
+  work.message_bytes = std::max(chunk, bytes / relays);
+  work.parallel = relays;
+  work.incast = shape.hosts > 2;
   if (!shape.across) {
     work.shared_hops = 2;
-    work.shared_messages = shape.world;
-    work.shared_bytes = 3 * bytes;
-  } else if (by_host) {
-    work.shared_hops = 1;
-    work.network_hops = 2;
-    work.shared_messages = shape.near;
-    work.shared_bytes = 2 * bytes;
-    work.network_messages = shape.hosts;
-    work.network_bytes = 2 * bytes;
-    work.wire_bytes = bytes;
-  } else {
-    work.network_hops = 2;
-    work.network_messages = shape.world;
-    work.network_bytes = 2 * bytes;
-    work.wire_bytes = std::max(1.0, shape.local * shape.far / shape.world) * bytes;
+    work.shared_relays = 1;
+    work.shared_messages = relays + 2 * chunks;
+    work.shared_bytes = bytes + forwarded;
+    return work;
   }
-  work.incast = shape.hosts > 2;
+  work.network_hops = 2;
+  work.network_relays = 1;
+  work.network_bytes = bytes + forwarded;
+  if (by_host) {
+    work.shared_hops = 1;
+    work.shared_relays = 1;
+    work.shared_messages = shape.near * chunks;
+    work.shared_bytes = 2 * bytes;
+    work.network_messages = relays + 2 * chunks;
+    work.wire_bytes = forwarded;
+  } else {
+    work.network_messages = relays + 2 * chunks;
+    work.wire_bytes = std::max(1.0, shape.local * shape.far / shape.world) * forwarded;
+  }
   return work;
 }
 

@@ -32,11 +32,18 @@ struct Shape {
     work.shared_bytes += near_bytes;
     work.network_bytes += far_bytes;
     work.incast = work.incast || far > 1;
+    work.parallel = std::max(1.0, near + far);
   }
 };
 
 // Rounds that double what is known of `count` ranks.
 inline double rounds_for(double count) { return std::bit_width(static_cast<unsigned>(count) - 1u); }
+
+// The depth of a binomial tree of `count` nodes.
+inline double depth_for(double count) { return std::bit_width(static_cast<unsigned>(count)) - 1; }
+
+// Of the rounds of a recursive-doubling exchange, those in which some pair is on two hosts.
+double crossing_rounds(const Topology& topology);
 
 // `laps` times round a ring in the order of the hosts, a block a round.
 Work ring_work(const Topology& topology, double laps, double block);

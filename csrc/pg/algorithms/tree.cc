@@ -32,6 +32,29 @@ void settle_ends(Tree& tree) {
   }
 }
 
+// The first rank of each host in the order stands for it; these form a binomial tree. Inside a host
+// the index-th rank hangs on the one with index `parent_in_host(index)`.
+template <class ParentInHost>
+Tree make_tree(const Topology& topology, int root, int rank, ParentInHost parent_in_host) {
+  Tree tree;
+  tree.order = order_from(topology, root);
+  std::vector<int> firsts;  // positions
+  for (int position = 0; position < tree.size(); ++position) {
+    const bool first =
+        position == 0 || !topology.same_host(tree.order[position], tree.order[position - 1]);
+    if (first) {
+      const auto host = firsts.size();
+      tree.parent.push_back(host == 0 ? -1 : firsts[host & (host - 1)]);
+      firsts.push_back(position);
+    } else {
+      tree.parent.push_back(firsts.back() + parent_in_host(position - firsts.back()));
+    }
+  }
+  tree.me = find_position(tree.order, rank);
+  settle_ends(tree);
+  return tree;
+}
+
 }  // namespace
 
 std::vector<int> Tree::children() const {
@@ -49,34 +72,11 @@ std::vector<int> Tree::child_ranks() const {
 }
 
 Tree binomial_tree(const Topology& topology, int root, int rank) {
-  Tree tree;
-  tree.order = order_from(topology, root);
-  for (int position = 0; position < tree.size(); ++position) {
-    tree.parent.push_back(position == 0 ? -1 : position & (position - 1));
-  }
-  tree.me = find_position(tree.order, rank);
-  settle_ends(tree);
-  return tree;
+  return make_tree(topology, root, rank, [](int index) { return index & (index - 1); });
 }
 
 Tree host_tree(const Topology& topology, int root, int rank) {
-  Tree tree;
-  tree.order = order_from(topology, root);
-  std::vector<int> leaders;  // positions, by host in the order's sequence
-  for (int position = 0; position < tree.size(); ++position) {
-    const bool first_of_host =
-        position == 0 || !topology.same_host(tree.order[position], tree.order[position - 1]);
-    if (!first_of_host) {
-      tree.parent.push_back(leaders.back());
-      continue;
-    }
-    const auto index = leaders.size();
-    tree.parent.push_back(index == 0 ? -1 : leaders[index & (index - 1)]);
-    leaders.push_back(position);
-  }
-  tree.me = find_position(tree.order, rank);
-  settle_ends(tree);
-  return tree;
+  return make_tree(topology, root, rank, [](int) { return 0; });
 }
 
 }  // namespace taco::pg

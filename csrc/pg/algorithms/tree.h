@@ -23,9 +23,10 @@ struct Tree {
   int subtree_size() const { return end[me] - me; }
 };
 
-// Position p's parent is p with its lowest set bit cleared.
+// Binomial among the hosts, and binomial inside each: the parent of the p-th is the one whose index
+// is p with its lowest set bit cleared.
 Tree binomial_tree(const Topology& topology, int root, int rank);
-// One rank of each host stands for it; those form a binomial tree, all others hang on theirs.
+// Binomial among the hosts; the ranks of a host all hang on its first.
 Tree host_tree(const Topology& topology, int root, int rank);
 
 }  // namespace taco::pg
