@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <utility>
 
 namespace taco::harp {
 
@@ -19,6 +20,9 @@ constexpr Duration kNap = kMillisecond;
 constexpr int kTokenTries = 16;
 // A leaving caller takes this many more turns for what arrives while it leaves.
 constexpr int kLeaveTurns = 4;
+// After a sleep this long, polling before the next one is cut to a fraction.
+constexpr Duration kLongSleep = 500 * kMicrosecond;
+constexpr int kBriefShare = 10;
 
 // Sleeps while `word` holds `value`, at most until `deadline` (kNever: no limit).
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, Time deadline) {
@@ -65,15 +69,20 @@ void Duty::run() {
 }
 
 bool Duty::worth_polling(Idle& idle, bool worked) {
+  const Time now = driven_.now_st();
+  if (idle.slept_at != kNever) {
+    idle.brief = now - idle.slept_at > kLongSleep;
+    idle.slept_at = kNever;
+  }
   if (worked) {
-    idle = Idle{};
+    idle.polls = 0;
     return true;
   }
-  const Time now = driven_.now_st();
   if (idle.polls == 0) idle.since = now;
   ++idle.polls;
-  if (idle.polls > spin_polls_.load(std::memory_order_relaxed)) return false;
-  if (now - idle.since > spin_time_.load(std::memory_order_relaxed)) return false;
+  const int share = idle.brief ? kBriefShare : 1;
+  if (idle.polls > spin_polls_.load(std::memory_order_relaxed) / share) return false;
+  if (now - idle.since > spin_time_.load(std::memory_order_relaxed) / share) return false;
   if (spin_yield_.load(std::memory_order_relaxed)) sched_yield();
   return true;
 }
@@ -82,6 +91,7 @@ bool Duty::worth_polling(Idle& idle, bool worked) {
 void Duty::serve() {
   driven_.cancel_sleep_st();
   Idle idle;
+  idle.slept_at = std::exchange(thread_slept_at_, kNever);
   for (;;) {
     const bool worked = driven_.turn_st();
     if (stopping() || waiters_.load(std::memory_order_seq_cst) > 0) {
@@ -93,6 +103,7 @@ void Duty::serve() {
     if (driven_.prepare_sleep_st()) break;
   }
   driven_.arm_st(Driven::Who::kEngineThread, driven_.next_deadline_st());
+  thread_slept_at_ = driven_.now_st();
   thread_state_.exchange(kInBlock);
   token_.release();
   if (driven_.queue_empty() && waiters_.load(std::memory_order_seq_cst) == 0 && !stopping()) {
@@ -157,7 +168,7 @@ bool Duty::drive(const Event& event, Time deadline) {
     }
     caller_asleep_.exchange(false);
     driven_.cancel_sleep_st();
-    idle = Idle{};
+    idle = Idle{.slept_at = driven_.now_st()};
   }
 }
 

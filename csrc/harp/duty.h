@@ -90,10 +90,13 @@ class Duty {
     Waiter* next = nullptr;
     Waiter* previous = nullptr;
   };
-  // A driver's idle time so far.
+  // A driver's idle time since it last found work. After a long sleep it polls only briefly, until
+  // sleeps get short again: polling pays when the next event is near.
   struct Idle {
     Time since = 0;
     int polls = 0;
+    Time slept_at = kNever;
+    bool brief = false;
   };
 
   bool stopping() const { return stopping_.load(std::memory_order_seq_cst); }
@@ -119,6 +122,7 @@ class Duty {
   std::atomic<int> waiters_{0};                               // asleep, not yet woken
   std::atomic<int> heirs_{0};                                 // woken to take over, not yet decided
   std::atomic<Unfinished> unfinished_{Unfinished::kNothing};  // as the last leaver saw it
+  Time thread_slept_at_ = kNever;                             // the engine thread's own
   std::uint64_t last_refusal_ = 0;  // tenure that refused the engine's thread last
 
   std::atomic<Duration> spin_time_{SpinPolicy{}.time};

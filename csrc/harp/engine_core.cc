@@ -110,6 +110,8 @@ void EngineCore::open_link_st(Peer& peer) {
     config.peer_secret = peer.address.secret;
     config.peer_endpoint = peer.route.remote.endpoint;
     config.local_path = peer.route.local_path;
+    config.max_datagram = std::min(udp_.max_datagram_of(peer.route.local_path),
+                                   max_datagram(peer.route.remote.endpoint, peer.route.remote.mtu));
     config.peer_timeout = options_.peer_timeout;
     config.description = peer.description;
     config.congestion = options_.congestion;
@@ -126,6 +128,7 @@ void EngineCore::send_st(PeerId id, SendRequest& request) {
   Peer& peer = peer_of(id);
   link_of(peer);
   request.peer = id;
+  ++peer.requests;
   peer.matcher.send(request);
   if (!peer.local) liveness_.watch_st(now());
 }
@@ -134,6 +137,7 @@ void EngineCore::recv_st(PeerId id, RecvRequest& request) {
   Peer& peer = peer_of(id);
   link_of(peer);
   request.peer = id;
+  ++peer.requests;
   peer.matcher.recv(request);
   if (peer.local) {
     // A receive of an eager message says nothing to the link, whose watch over the peer's life

@@ -73,16 +73,24 @@ Time Liveness::examine(Peer& peer, Time now, int* probes) {
   if (session == nullptr || session->ended()) return kNever;
   if (peer.suspicion.refusals > 0) {
     if (session->last_heard() <= peer.suspicion.since) return examine_suspect(peer, now);
-    peer.suspicion = Suspicion{};
+    peer.suspicion.refusals = 0;
   }
   if (!peer.matcher.expecting()) return kNever;
-  const Time quiet_since = std::max(session->last_heard(), peer.suspicion.last_probe);
-  if (now - quiet_since >= kLook && *probes < kMostProbesATick) {
+  Suspicion& suspicion = peer.suspicion;
+  if (suspicion.requests_seen != peer.requests) {
+    suspicion.requests_seen = peer.requests;
+    suspicion.looks = 0;
+  }
+  const Duration look = std::min(kLook * (1 + suspicion.looks / 8), kMostLook);
+  const Time quiet_since = std::max(session->last_heard(), suspicion.last_probe);
+  if (now - quiet_since < look) return quiet_since + look;
+  if (*probes < kMostProbesATick) {
     ++*probes;
-    peer.suspicion.last_probe = now;
+    ++suspicion.looks;
+    suspicion.last_probe = now;
     session->probe();
   }
-  return now + kLook;
+  return now + look;
 }
 
 Time Liveness::examine_suspect(Peer& peer, Time now) {

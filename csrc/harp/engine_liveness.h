@@ -6,7 +6,8 @@
 //   refused and nothing has been heard since the first for kSilence. One forged or stray ICMP kills
 //   nobody.
 // - While a request is open, a peer silent for kLook is asked for a sign of life, so that a dead
-//   process is refused (and found out) soon even if we only receive.
+//   process is refused (and found out) soon even if we only receive. The longer nothing but signs
+//   of life is exchanged, the rarer the questions: long waits must cost nothing.
 // - A host that has vanished altogether is the session's own verdict, by peer_timeout.
 //
 // Owned by the engine; token holder only.
@@ -41,11 +42,12 @@ class Liveness {
   void on_gap_st(Duration gap);
 
   static constexpr std::uint32_t kRefusals = 3;
-  static constexpr Duration kSilence = 10 * kMillisecond;
-  static constexpr Duration kLook = 40 * kMillisecond;
+  static constexpr Duration kSilence = 8 * kMillisecond;
+  static constexpr Duration kLook = 20 * kMillisecond;
+  static constexpr Duration kMostLook = 200 * kMillisecond;
   // The network answers at most 6 refusals to a host at once, then one a second: probing faster
   // or many peers at once would only use them up.
-  static constexpr Duration kBurstStep = 4 * kMillisecond;
+  static constexpr Duration kBurstStep = 3 * kMillisecond;
   static constexpr Duration kMostBurstStep = 250 * kMillisecond;
   static constexpr int kMostProbesATick = 16;
 

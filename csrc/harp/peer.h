@@ -27,8 +27,10 @@ class EngineCore;
 // What the network has hinted about a peer since it was last heard; see engine_liveness.h.
 struct Suspicion {
   std::uint32_t refusals = 0;
-  Time since = 0;       // first refusal
-  Time last_probe = 0;  // of the burst, or of waiting in silence
+  Time since = 0;                   // first refusal
+  Time last_probe = 0;              // of the burst, or of waiting in silence
+  std::uint32_t looks = 0;          // probes since a request was posted last
+  std::uint32_t requests_seen = 0;  // Peer::requests then
 };
 
 struct Peer final : Task {
@@ -47,6 +49,7 @@ struct Peer final : Task {
   ShmLink* shm = nullptr;
   Link* link = nullptr;  // whichever of the two is in use; null before the first use
   Suspicion suspicion;
+  std::uint32_t requests = 0;  // posted so far
 
   std::uint32_t references = 1;  // guarded by the table's mutex
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "harp/address.h"
+
 namespace taco::harp {
 
 namespace {
@@ -15,25 +17,24 @@ constexpr std::uint64_t kColdEvery = 32;
 constexpr std::size_t kUdpHeader = 8;
 constexpr std::size_t kLargestDatagram = 8'972;  // of a jumbo frame; loopback could take more
 
-std::size_t datagram_of(const UdpNicOptions::Local& local) {
-  const auto* address = reinterpret_cast<const sockaddr*>(local.address.bytes.data());
-  const std::size_t ip_header = address->sa_family == AF_INET6 ? 40 : 20;
-  const std::size_t mtu = std::max<std::size_t>(local.mtu, 1'280);
-  return std::min(mtu - ip_header - kUdpHeader, kLargestDatagram);
-}
-
 }  // namespace
+
+std::size_t max_datagram(const Endpoint& address, std::size_t mtu) {
+  const std::size_t ip_header = sockaddr_of(address)->sa_family == AF_INET6 ? 40 : 20;
+  return std::min(std::max<std::size_t>(mtu, 1'280) - ip_header - kUdpHeader, kLargestDatagram);
+}
 
 Result<std::unique_ptr<UdpNic>> UdpNic::create(const UdpNicOptions& options) {
   std::unique_ptr<UdpNic> nic(new UdpNic);
   bool gso = true;
-  std::size_t datagram = kLargestDatagram, buffer = SIZE_MAX;
+  std::size_t datagram = 0, buffer = SIZE_MAX;
   for (const UdpNicOptions::Local& local : options.locals) {
     auto socket = UdpSocket::open(
         {local.address, options.socket_buffer, options.allow_gso, options.allow_gro});
     if (!socket.ok()) return socket.status();
     gso = gso && socket.value()->has_gso();
-    datagram = std::min(datagram, datagram_of(local));
+    nic->datagrams_.push_back(max_datagram(local.address, local.mtu));
+    datagram = std::max(datagram, nic->datagrams_.back());
     buffer = std::min(buffer, socket.value()->receive_buffer());
     nic->sockets_.push_back(std::move(socket).value());
   }

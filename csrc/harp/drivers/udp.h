@@ -30,6 +30,9 @@ struct UdpNicOptions {
   bool allow_gro = true;
 };
 
+// The UDP payload that fits an interface's MTU.
+std::size_t max_datagram(const Endpoint& address, std::size_t mtu);
+
 class UdpNic final : public Nic {
  public:
   static Result<std::unique_ptr<UdpNic>> create(const UdpNicOptions& options);
@@ -42,6 +45,8 @@ class UdpNic final : public Nic {
   // As bound, the port filled in; the index is the local path.
   const Endpoint& local(std::size_t path) const { return sockets_[path]->local(); }
   std::size_t paths() const { return sockets_.size(); }
+  // Without fragmentation on this path; the capabilities tell the most of all paths.
+  std::size_t max_datagram_of(std::size_t path) const { return datagrams_[path]; }
   int descriptor(std::size_t path) const { return sockets_[path]->fd(); }
 
   // Ports that answered "unreachable" since the last call: the destination and the beginning of
@@ -59,6 +64,7 @@ class UdpNic final : public Nic {
 
   NicCapabilities capabilities_;
   std::vector<std::unique_ptr<UdpSocket>> sockets_;
+  std::vector<std::size_t> datagrams_;  // by path
   UdpReceiveRing ring_;
   std::vector<Refusal> refusals_;
   std::uint64_t polls_ = 0;

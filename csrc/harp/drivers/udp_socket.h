@@ -29,7 +29,7 @@ struct Refusal {
 // that light traffic stays in the cache.
 class UdpReceiveRing {
  public:
-  static constexpr std::size_t kPackets = 16;
+  static constexpr std::size_t kPackets = 8;
   static constexpr std::size_t kPacketBytes = 65'536;
 
   UdpReceiveRing();
