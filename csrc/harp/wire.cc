@@ -33,10 +33,12 @@ bool take_slot(std::span<const std::byte>& rest, SlotId& slot) {
   return take(rest, slot.index) && take(rest, slot.generation);
 }
 
+// The header's own checksum field counts as zero.
 std::uint32_t checksum(const Header& header, std::span<const std::byte> first,
                        std::span<const std::byte> second) {
-  std::uint32_t crc = kernels::crc32c(0, &header, 4);
-  crc = kernels::crc32c(crc, reinterpret_cast<const std::byte*>(&header) + 8, sizeof(Header) - 8);
+  Header bare = header;
+  bare.crc = 0;
+  std::uint32_t crc = kernels::crc32c(0, &bare, sizeof bare);
   if (!first.empty()) crc = kernels::crc32c(crc, first.data(), first.size());
   if (!second.empty()) crc = kernels::crc32c(crc, second.data(), second.size());
   return crc;

@@ -30,7 +30,8 @@ enum Flag : std::uint8_t {
   kSealed = 4,       // a 16-byte AEAD tag ends the packet
 };
 
-// The first 32 bytes of every packet. `crc` covers the whole packet except itself.
+// The first 32 bytes of every packet. `crc` is the CRC32C of the whole packet, itself taken as
+// zero.
 struct Header {
   std::uint8_t version_and_type;  // version << 4 | type
   std::uint8_t flags;
@@ -225,7 +226,6 @@ constexpr std::size_t segment_bytes(std::size_t max_datagram, std::size_t tag_by
 static_assert(segment_bytes(1472) == 1440);  // IPv4 over Ethernet
 
 // Payload of the largest eager message: fits every path, so it need not wait for a handshake.
-inline constexpr std::size_t kMaxEagerBytes =
-    segment_bytes(kMinDatagram) - sizeof(EagerDescriptor);
+inline constexpr std::size_t kMaxEagerBytes = segment_bytes(kMinDatagram) - sizeof(EagerDescriptor);
 
 }  // namespace taco::harp::wire
