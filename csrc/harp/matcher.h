@@ -57,6 +57,7 @@ class Matcher final : public LinkEvents {
   std::size_t open_receives() const { return open_receives_; }
   std::size_t unmatched() const { return unmatched_; }  // eager messages and offers kept here
   bool lost() const { return !lost_.ok(); }
+  std::size_t groups_remembered() const { return groups_.size(); }
 
   // LinkEvents.
   void on_eager(const MessageKey& key, std::uint64_t signature,
