@@ -10,6 +10,7 @@
 #include <new>
 #include <utility>
 
+#include "base/log.h"
 #include "harp/shm_host.h"
 #include "harp/shm_pair_link.h"
 #include "harp/shm_pull.h"
@@ -20,8 +21,9 @@ namespace {
 
 constexpr std::size_t kBytesPerTurn = std::size_t{1} << 20;
 constexpr Duration kRareEvents = kMillisecond;
+constexpr Duration kDeafness = kSecond;
 // Connections that have not proved anything yet; each costs one descriptor.
-constexpr std::size_t kMaxCallers = 256;
+constexpr std::size_t kMaxCallers = 1024;
 
 class Endpoint final : public ShmEndpoint {
  public:
@@ -53,6 +55,7 @@ class Endpoint final : public ShmEndpoint {
 
   PairLink* find(std::uint32_t id);
   void accept_callers();
+  void stop_listening(const Status& why);
   void hear_caller(int socket);
   bool adopt(Caller& caller);
   bool move_bulk();
@@ -65,6 +68,7 @@ class Endpoint final : public ShmEndpoint {
   std::uint32_t next_id_ = 1;
   std::size_t turn_ = 0;  // whose bulk data goes first
   Time looked_ = 0;       // for rare events
+  Time deaf_until_ = 0;   // 0: not
   bool sleeping_ = false;
 };
 
@@ -160,11 +164,13 @@ PairLink* Endpoint::find(std::uint32_t id) {
   return nullptr;
 }
 
-// ---- rare events
-
 void Endpoint::on_events(Time now) {
   host_.now = now;
   looked_ = now;
+  if (deaf_until_ != 0 && now >= deaf_until_) {
+    deaf_until_ = 0;
+    watch(listener_.get(), kShmListener);
+  }
   epoll_event events[32];
   const int count = epoll_wait(host_.events.get(), events, 32, 0);
   for (int i = 0; i < count; i++) {
@@ -186,7 +192,8 @@ void Endpoint::on_events(Time now) {
 void Endpoint::accept_callers() {
   for (;;) {
     auto socket = shm_accept(listener_.get());
-    if (!socket.ok() || !*socket) return;
+    if (!socket.ok()) return stop_listening(socket.status());
+    if (!*socket) return;
     ShmPeerProcess process = shm_peer_process(socket->get(), host_.watch_processes);
     if (!process.same_user) continue;
     if (callers_.size() >= kMaxCallers) callers_.erase(callers_.begin());
@@ -195,6 +202,14 @@ void Endpoint::accept_callers() {
     watch(fd, kShmCaller);
     hear_caller(fd);
   }
+}
+
+// Out of descriptors: the waiting connection would wake us without end. It is looked at again a
+// little later.
+void Endpoint::stop_listening(const Status& why) {
+  TACO_LOG_WARNING("harp", "%s", why.message().c_str());
+  epoll_ctl(host_.events.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+  deaf_until_ = host_.now + kDeafness;
 }
 
 // A greeting that proves our secret becomes a link; anything else is shown the door.
@@ -222,11 +237,10 @@ void Endpoint::hear_caller(int socket) {
   if (adopt(*at)) callers_.erase(at);
 }
 
-// ---- turns
-
 bool Endpoint::poll(Time now) {
   host_.now = now;
   if (now - looked_ >= kRareEvents) on_events(now);
+  flush();  // what was said since the last turn
   bool something = false;
   for (const auto& link : links_) something |= link->drain();
   something |= move_bulk();
@@ -258,6 +272,7 @@ void Endpoint::flush() {
 }
 
 bool Endpoint::prepare_sleep() {
+  if (deaf_until_ != 0) return false;  // nothing would wake us to listen again
   std::atomic<std::uint32_t>& sleep = host_.page->sleep;
   flush();
   sleep.store(sleep.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);

@@ -3,9 +3,9 @@
 // by block in the sender's arena, which the receiver has mapped. In neither way does a process
 // write into another's memory.
 //
-// Owned by the endpoint; owner thread only. Three files: shm_pair_link.cc has the life of the link
-// and its records, shm_pair_send.cc the large messages that leave, shm_pair_receive.cc those that
-// come.
+// Owned by the endpoint; owner thread only. Four files: shm_pair_life.cc has connecting and
+// endings, shm_pair_link.cc the records, shm_pair_send.cc the large messages that leave,
+// shm_pair_receive.cc those that come.
 #pragma once
 
 #include <atomic>
@@ -99,7 +99,7 @@ class PairLink final : public ShmLink {
     Status status;
   };
 
-  // shm_pair_link.cc
+  // shm_pair_life.cc
   Status make_half();
   Status greet(int socket);
   void start_connecting();
@@ -107,7 +107,10 @@ class PairLink final : public ShmLink {
   void watch(int fd, std::uint32_t kind);
   void lose(const std::string& how);
   void finish_losing(const Status& why);
+  void damaged();
   bool settle_end();
+
+  // shm_pair_link.cc
   std::byte* reserve(std::size_t bytes);
   void push(const void* record, std::size_t bytes, std::span<const std::byte> data = {});
   void push_slot(ShmRecordType type, SlotId slot = {}, ShmSendId send = {},
@@ -187,8 +190,9 @@ class PairLink final : public ShmLink {
   std::uint32_t in_turn_ = 0;
   std::vector<Progress> progress_;  // by slot index
 
-  Time last_heard_ = 0;  // 0: never
-  bool ended_ = false;   // the peer's process is gone; what it published is still to be read
+  Time last_heard_ = 0;   // 0: never
+  bool ended_ = false;    // the peer's process is gone; what it published is still to be read
+  bool damaged_ = false;  // it broke the rules: nothing more is read
   std::string how_ended_;
   bool saying_goodbye_ = false, goodbye_seen_ = false;
   bool peer_left_ = false;       // its goodbye was read

@@ -42,7 +42,7 @@ void PairLink::on_piece(const ShmPieceRecord& record) {
   if (record.bytes == 0 || record.total > kMaxMessageBytes || record.bytes > record.total ||
       record.offset > record.total - record.bytes || (pull && record.send.index >= kShmPulls) ||
       (!pull && (record.bytes > kShmBlockBytes || record.address >= blocks)))
-    return lose("its records are damaged");
+    return damaged();
   incoming_.push_back({record, 0});
   work_waits_ = true;
 }

@@ -220,7 +220,7 @@ void PairLink::on_cannot_pull(ShmSendId id, std::uint64_t offset) {
   Send* send = find_send(id);
   if (send == nullptr || send->stage != Send::Stage::kPulled) return;
   half_->validity[id.index].store(0, std::memory_order_relaxed);
-  if (offset >= send->request->bytes) return lose("its records are damaged");
+  if (offset >= send->request->bytes) return damaged();
   send->offset = offset;
   queue(id.index);
 }

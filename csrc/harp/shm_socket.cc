@@ -144,8 +144,12 @@ ShmPeerProcess shm_peer_process(int socket, bool want_watch) {
   if (!want_watch) return process;
   int watch = -1;
   length = sizeof watch;
-  if (getsockopt(socket, SOL_SOCKET, kPeerPidfd, &watch, &length) != 0 || watch < 0)
-    watch = process.pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)) : -1;
+  // By number only where the kernel cannot say it better: a number may be another process's now.
+  if (getsockopt(socket, SOL_SOCKET, kPeerPidfd, &watch, &length) != 0) {
+    watch = -1;
+    if (errno == ENOPROTOOPT && process.pid > 0)
+      watch = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0));
+  }
   process.watch = ShmFd(watch);
   return process;
 }

@@ -198,6 +198,42 @@ TEST(ShmProcess, WhatAPeerPublishedBeforeItsDeathStillCounts) {
   EXPECT_TRUE(both.join());
 }
 
+// Rank 0 sends, says goodbye and is gone before rank 1 has opened its end.
+TEST(ShmProcess, ACleanExitBeforeThePeerLooksIsNoDeath) {
+  for (bool watch : {true, false}) {
+    ShmProcesses both(2, [&](int rank, ShmBoard& board) {
+      std::byte byte{7};
+      if (rank == 0) {
+        ShmNode node(true, 1 << 20, watch);
+        board.post(0, node.address());
+        const PeerId there = node.join(board.await(1));
+        ShmSend send({1, 1}, &byte, 1);
+        node.matcher(there).send(send);
+        ASSERT_TRUE(node.run_until([&] { return send.done; }));
+        node.links[there]->leave();
+        node.turn();
+        ::kill(getpid(), SIGKILL);
+      }
+      ShmNode node(true, 1 << 20, watch);
+      board.post(1, node.address());
+      board.await_stage(1);
+      const PeerId there = node.join(board.await(0));
+      std::byte into{};
+      ShmReceive receive({1, 1}, Sink::place(&into), 1);
+      node.matcher(there).recv(receive);
+      node.links[there]->connect();
+      ASSERT_TRUE(node.run_until([&] { return receive.done && !node.heard.left.empty(); }));
+      EXPECT_TRUE(receive.status.ok()) << receive.status.message();
+      EXPECT_EQ(into, byte);
+      node.run_until_idle();
+      EXPECT_TRUE(node.heard.lost.empty());
+    });
+    ASSERT_TRUE(both.await_death(0));
+    both.board().stage = 1;
+    EXPECT_TRUE(both.join());
+  }
+}
+
 TEST(ShmProcess, AWaitingProcessSleeps) {
   ShmProcesses both(2, [&](int rank, ShmBoard& board) {
     Rank self(rank, 2, board, true);
