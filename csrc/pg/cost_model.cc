@@ -53,9 +53,11 @@ std::uint64_t chunk_for(const Work& work, const Topology& topology,
   const double slowest =
       network ? std::min(link.bytes_per_second, wire_bytes_per_second(work, topology, parameters))
               : link.bytes_per_second;
-  // Cutting a stream of bytes B into chunks c costs B / c messages and c / slowest of waiting.
+  // Cutting a stream of bytes B into chunks c costs B / c messages, and waiting c / slowest on the
+  // first hop and wherever else a chunk is passed on.
+  const double hops = 1 + work.shared_relays + work.network_relays;
   const double stream = std::max(work.message_bytes, network ? work.wire_bytes : work.shared_bytes);
-  double chunk = std::sqrt(stream * 2 * link.message_cpu * slowest);
+  double chunk = std::sqrt(stream * 2 * link.message_cpu * slowest / hops);
   chunk = std::clamp(chunk, kSmallestChunk, static_cast<double>(parameters.max_chunk_bytes));
   chunk = std::max(chunk, work.message_bytes / kMostChunks);
   return (static_cast<std::uint64_t>(chunk) + 4095) / 4096 * 4096;

@@ -1,6 +1,8 @@
 #include "pg/simulator.h"
 
 #include <algorithm>
+#include <deque>
+#include <map>
 #include <queue>
 #include <unordered_map>
 
@@ -8,7 +10,7 @@ namespace taco::pg {
 
 namespace {
 
-enum class What : std::uint8_t { kReady, kStepDone, kLeaves, kEnters, kArrives };
+enum class What : std::uint8_t { kReady, kStepDone, kLeaves, kEnters, kFree, kArrives };
 
 struct Event {
   double time;
@@ -30,8 +32,8 @@ class World {
         topology_(topology),
         parameters_(parameters),
         processor_free_(schedules.size()),
-        out_free_(topology.hosts()),
         in_free_(topology.hosts()),
+        ports_(topology.hosts()),
         receives_(schedules.size()),
         ranks_(schedules.size()) {
     if (parameters.processors_per_host > 0) {
@@ -68,6 +70,13 @@ class World {
     bool posted = false, arrived = false;
     int sender = 0;
     std::uint32_t send_step = 0;
+  };
+
+  // A host's interface: messages waiting to be sent, by receiver.
+  struct Port {
+    std::map<int, std::deque<Event>> waiting;
+    int served = -1;
+    bool busy = false;
   };
 
   static std::uint64_t key(int peer, std::uint32_t channel) {
@@ -115,6 +124,9 @@ class World {
       case What::kEnters:
         enter(event);
         break;
+      case What::kFree:
+        transmit(event.rank, event.time);
+        break;
       case What::kArrives:
         arrive(event);
         break;
@@ -160,17 +172,39 @@ class World {
 
   void leave(const Event& event) {
     const int to = schedules_[event.rank].transfers[event.transfer].peer;
-    const double latency = link(event.rank, to).latency;
     if (topology_.same_host(event.rank, to)) {
-      return push(event.time + latency, What::kArrives, event.rank, event.step, event.transfer);
+      if (is_eager(event.rank, to, bytes_of(event)))
+        acknowledge(event.rank, event.step, event.time);
+      return push(event.time + parameters_.shared.latency, What::kArrives, event.rank, event.step,
+                  event.transfer);
     }
     const int from_host = topology_.host_of(event.rank), to_host = topology_.host_of(to);
     const auto bytes = static_cast<double>(schedules_[event.rank].steps[event.step].source.bytes);
     result_.host_sent_bytes[from_host] += bytes;
     result_.host_received_bytes[to_host] += bytes;
-    const double out = std::max(event.time, out_free_[from_host]);
-    out_free_[from_host] = out + bytes / rate_of(from_host);
-    push(out + latency, What::kEnters, event.rank, event.step, event.transfer);
+    Port& port = ports_[from_host];
+    port.waiting[to].push_back(event);
+    if (!port.busy) transmit(from_host, event.time);
+  }
+
+  // One message of each receiver in turn, as the flows of a real interface share it.
+  void transmit(int host, double now) {
+    Port& port = ports_[host];
+    port.busy = !port.waiting.empty();
+    if (!port.busy) return;
+    auto next = port.waiting.upper_bound(port.served);
+    if (next == port.waiting.end()) next = port.waiting.begin();
+    const Event event = next->second.front();
+    port.served = next->first;
+    next->second.pop_front();
+    if (next->second.empty()) port.waiting.erase(next);
+    const double seconds = bytes_of(event) / rate_of(host);
+    push(now + parameters_.network.latency, What::kEnters, event.rank, event.step, event.transfer);
+    push(now + seconds, What::kFree, host, 0);
+  }
+
+  double bytes_of(const Event& event) const {
+    return static_cast<double>(schedules_[event.rank].steps[event.step].source.bytes);
   }
 
   // The first byte reaches the other host's interface.
@@ -205,11 +239,20 @@ class World {
     const auto bytes = static_cast<double>(schedules_[rank].steps[receive.step].destination.bytes);
     const double end = work(rank, now, cost.message_cpu + bytes / cost.bytes_per_second);
     push(end, What::kStepDone, rank, receive.step);
-    const auto left = sends_left_.find(key(receive.sender, receive.send_step));
-    if (--left->second == 0) {
-      sends_left_.erase(left);
-      push(end + cost.latency, What::kStepDone, receive.sender, receive.send_step);
-    }
+    if (is_eager(receive.sender, rank, bytes)) return;
+    acknowledge(receive.sender, receive.send_step, end + cost.latency);
+  }
+
+  // A short message inside a host is the receiver's own copy as soon as it has left.
+  bool is_eager(int from, int to, double bytes) const {
+    return bytes <= 4096 && topology_.same_host(from, to);
+  }
+
+  void acknowledge(int sender, std::uint32_t step, double when) {
+    const auto left = sends_left_.find(key(sender, step));
+    if (--left->second > 0) return;
+    sends_left_.erase(left);
+    push(when, What::kStepDone, sender, step);
   }
 
   void finish(int rank, std::uint32_t index, double now) {
@@ -226,7 +269,8 @@ class World {
   const Topology& topology_;
   const CostParameters& parameters_;
   double crowding_ = 1;
-  std::vector<double> processor_free_, out_free_, in_free_;
+  std::vector<double> processor_free_, in_free_;
+  std::vector<Port> ports_;
   std::vector<std::unordered_map<std::uint64_t, Receive>> receives_;
   std::unordered_map<std::uint64_t, std::uint32_t> sends_left_;
   std::vector<Rank> ranks_;

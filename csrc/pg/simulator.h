@@ -3,9 +3,9 @@
 // answers what-if questions about worlds that nobody has at hand. Pure function; any thread.
 //
 // The model: a rank's processor does one thing at a time (messages, copies, arithmetic), in the
-// order in which they become possible; a host's interface sends one message at a time and receives
-// one at a time; a message has arrived when all of it has. Processors of a crowded host are shared
-// evenly.
+// order in which they become possible; a host's interface sends one message at a time, its
+// receivers taking turns, and receives one at a time; a message has arrived when all of it has.
+// Processors of a crowded host are shared evenly.
 #pragma once
 
 #include <vector>

@@ -94,7 +94,7 @@ TEST(Planner, every_algorithm_can_be_forced_where_it_fits) {
     ASSERT_EQ(algorithm->unfit(problem, topology), nullptr) << algorithm->name;
     const std::string item = std::string(name_of(algorithm->kind)) + "=" + algorithm->name;
     for (const std::string& forced : {std::string(algorithm->name), item, "auto," + item}) {
-      const auto schedule = planner_for(topology, 4, forced)->plan(problem);
+      auto schedule = planner_for(topology, 4, forced)->plan(problem);
       ASSERT_TRUE(schedule.ok()) << forced;
       EXPECT_STREQ((*schedule)->algorithm, algorithm->name);
     }

@@ -3,6 +3,8 @@
 // recursive doubling along the same way back. Twice log2(world) rounds, and each rank sends the
 // message about twice, as in a ring. Each part is summed by one rank only, so all end with the same
 // bits. Worlds that are no power of two are folded first.
+#include <cmath>
+
 #include "pg/algorithms/fold.h"
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
@@ -56,23 +58,28 @@ void build(ScheduleBuilder& builder, const Topology&) {
 }
 
 Work work(const Problem& problem, const Topology& topology) {
-  const Shape shape(topology);
   const auto bytes = static_cast<double>(problem.bytes);
   const bool folded = !std::has_single_bit(static_cast<unsigned>(topology.world()));
+  const double rounds = depth_for(topology.world());
   const double folds = folded ? 2 : 0;
-  const double rounds = 2 * (rounds_for(shape.world) - (folded ? 1 : 0));
-  const double near_rounds = rounds - (shape.across ? 2 * crossing_rounds(topology) : 0);
-  const double far_share = shape.across ? 1 - shape.local / shape.world : 0;
+  const Crossing crossing = crossing_of(topology);
+  const double far_folds = crossing.folds > 0 ? folds : 0;
+  const double near_rounds = rounds - crossing.rounds;
+  // Near rounds come last and so move the least; all rounds together move (A - 1) / A.
+  const double near_share = std::exp2(near_rounds - rounds) - std::exp2(-rounds);
+  const double far_share = 1 - std::exp2(near_rounds - rounds);
   Work work;
-  work.shared_hops = near_rounds + (shape.across ? 0 : folds);
-  work.network_hops = rounds - near_rounds + (shape.across ? folds : 0);
-  work.shared_messages = 2 * near_rounds + (shape.across ? 0 : folds);
-  work.network_messages = 2 * (rounds - near_rounds) + (shape.across ? folds : 0);
-  work.shared_bytes =
-      4 * bytes * (1 - far_share) * (1 - 1 / shape.local) + (shape.across ? 0 : folds * bytes);
-  work.network_bytes = 4 * bytes * far_share + (shape.across ? folds * bytes : 0);
-  work.wire_bytes = shape.local * (2 * bytes * far_share + (shape.across ? folds / 2 * bytes : 0));
-  work.message_bytes = bytes / std::max(1.0, rounds / 2);
+  work.shared_hops = 2 * near_rounds + folds - far_folds;
+  work.network_hops = 2 * crossing.rounds + far_folds;
+  work.shared_messages = 4 * near_rounds + folds - far_folds;
+  work.network_messages = 4 * crossing.rounds + far_folds;
+  work.shared_bytes = (4 * near_share + folds - far_folds) * bytes;
+  work.network_bytes = (4 * far_share + far_folds) * bytes;
+  work.wire_bytes = (2 * crossing.halved + crossing.folds) * bytes;
+  // Each round begins with what the one before delivers last.
+  work.shared_relays = std::max(0.0, 2 * near_rounds - 1);
+  work.network_relays = std::max(0.0, 2 * crossing.rounds - 1);
+  work.message_bytes = bytes / std::max(1.0, rounds);
   return work;
 }
 

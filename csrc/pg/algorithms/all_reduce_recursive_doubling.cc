@@ -21,23 +21,22 @@ void build(ScheduleBuilder& builder, const Topology& topology) {
 }
 
 Work work(const Problem& problem, const Topology& topology) {
-  const Shape shape(topology);
   const auto bytes = static_cast<double>(problem.bytes);
   const bool folded = !std::has_single_bit(static_cast<unsigned>(topology.world()));
-  const double rounds = rounds_for(shape.world) - (folded ? 1 : 0);
-  const double far_rounds = shape.across ? crossing_rounds(topology) : 0;
-  const double near_rounds = rounds - far_rounds;
+  const double rounds = depth_for(topology.world());
   const double folds = folded ? 2 : 0;
+  const Crossing crossing = crossing_of(topology);
+  const double far_folds = crossing.folds > 0 ? folds : 0;
   Work work;
-  work.shared_hops = near_rounds + (shape.across ? 0 : folds);
-  work.network_hops = far_rounds + (shape.across ? folds : 0);
-  work.shared_messages = 2 * near_rounds + (shape.across ? 0 : folds);
-  work.network_messages = 2 * far_rounds + (shape.across ? folds : 0);
+  work.shared_hops = rounds - crossing.rounds + folds - far_folds;
+  work.network_hops = crossing.rounds + far_folds;
+  work.shared_messages = 2 * (rounds - crossing.rounds) + folds - far_folds;
+  work.network_messages = 2 * crossing.rounds + far_folds;
   work.shared_bytes = work.shared_messages * bytes;
   work.network_bytes = work.network_messages * bytes;
   work.copied_bytes = 2 * bytes;
-  work.reduced_bytes = rounds * bytes;
-  work.wire_bytes = shape.across ? shape.local * (far_rounds + folds / 2) * bytes : 0;
+  work.reduced_bytes = (rounds + (folded ? 1 : 0)) * bytes;
+  work.wire_bytes = (crossing.messages + crossing.folds) * bytes;
   work.message_bytes = bytes;
   return work;
 }

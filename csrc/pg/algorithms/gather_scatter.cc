@@ -120,6 +120,7 @@ Work tree_work(const Topology& topology, double block, double rounds) {
   const Shape shape(topology);
   Work work;
   (shape.across ? work.network_hops : work.shared_hops) = rounds;
+  (shape.across ? work.network_relays : work.shared_relays) = std::max(0.0, rounds - 1);
   (shape.across ? work.network_messages : work.shared_messages) = rounds;
   (shape.across ? work.network_bytes : work.shared_bytes) = (shape.world - 1) * block;
   work.copied_bytes = shape.world * block;
@@ -152,6 +153,7 @@ Work work_host_tree(const Problem& problem, const Topology& topology) {
   Work work = tree_work(topology, static_cast<double>(problem.bytes), depth_for(topology.hosts()));
   const double near = topology.max_ranks_per_host() - 1;
   work.shared_hops += 1;
+  work.shared_relays += 1;
   work.shared_messages = near;
   return work;
 }

@@ -108,7 +108,10 @@ void build_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
 }
 
 Work work_flat(const Problem& problem, const Topology& topology) {
-  return relay_work(topology, static_cast<double>(problem.bytes), false);
+  Work work = relay_work(topology, static_cast<double>(problem.bytes), false);
+  // A relay has its last operand later than a broadcast's relay has the chunk.
+  (topology.hosts() > 1 ? work.network_relays : work.shared_relays) += 1;
+  return work;
 }
 
 Work work_hierarchical(const Problem& problem, const Topology& topology) {

@@ -110,7 +110,6 @@ Work work(const Problem& problem, const Topology& topology) {
   work.network_bytes = work.network_messages * block;
   work.wire_bytes = std::max(shape.far, shape.local * (shape.hosts - 1)) * block;
   work.incast = shape.hosts > 2;
-  work.parallel = shape.hosts - 1 + shape.near;
   work.message_bytes = block;
   return work;
 }

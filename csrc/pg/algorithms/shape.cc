@@ -30,16 +30,29 @@ Work ring_work(const Topology& topology, double laps, double block) {
   return work;
 }
 
-double crossing_rounds(const Topology& topology) {
+Crossing crossing_of(const Topology& topology) {
   const Fold fold(0, topology.world());
-  double crossing = 0;
-  for (int mask = 1; mask < fold.active(); mask *= 2) {
-    bool crosses = mask >= topology.max_ranks_per_host();
-    for (int index = 0; index < fold.active() && !crosses; ++index) {
-      crosses = !topology.same_host(fold.place_at(index), fold.place_at(index ^ mask));
+  std::vector<int> leaving(topology.hosts());
+  const auto busiest = [&](int pairs, auto a_of, auto b_of) {
+    std::fill(leaving.begin(), leaving.end(), 0);
+    for (int pair = 0; pair < pairs; ++pair) {
+      const int a = topology.host_of(a_of(pair)), b = topology.host_of(b_of(pair));
+      if (a != b) ++leaving[a];
     }
-    crossing += crosses ? 1 : 0;
+    return static_cast<double>(*std::max_element(leaving.begin(), leaving.end()));
+  };
+  Crossing crossing;
+  for (int mask = 1; mask < fold.active(); mask *= 2) {
+    const double messages = busiest(
+        fold.active(), [&](int index) { return fold.place_at(index); },
+        [&](int index) { return fold.place_at(index ^ mask); });
+    crossing.rounds += messages > 0 ? 1 : 0;
+    crossing.messages += messages;
+    crossing.halved += messages * mask / fold.active();
   }
+  crossing.folds = busiest(
+      topology.world() - fold.active(), [](int pair) { return 2 * pair; },
+      [](int pair) { return 2 * pair + 1; });
   return crossing;
 }
 

@@ -42,8 +42,15 @@ inline double rounds_for(double count) { return std::bit_width(static_cast<unsig
 // The depth of a binomial tree of `count` nodes.
 inline double depth_for(double count) { return std::bit_width(static_cast<unsigned>(count)) - 1; }
 
-// Of the rounds of a recursive-doubling exchange, those in which some pair is on two hosts.
-double crossing_rounds(const Topology& topology);
+// How a recursive-doubling exchange, folded where the world is no power of two, meets the borders
+// between hosts. Counts of messages are those that leave the busiest host.
+struct Crossing {
+  double rounds = 0;    // in which some pair is on two hosts
+  double messages = 0;  // over all rounds, whole messages
+  double halved = 0;    // the same in units of the message, when it is halved round by round
+  double folds = 0;     // pairs of the fold
+};
+Crossing crossing_of(const Topology& topology);
 
 // `laps` times round a ring in the order of the hosts, a block a round.
 Work ring_work(const Topology& topology, double laps, double block);
