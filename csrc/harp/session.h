@@ -123,7 +123,7 @@ class Session final : public Link, private SentPackets::Listener {
   Sent send_eager();
   Sent send_run(std::size_t& budget);
   std::size_t fill_run(BulkSend& send, SegmentRange range);
-  std::uint32_t room_for(std::uint32_t wanted, std::uint32_t reserve);
+  std::uint32_t room_for(std::uint32_t wanted);
   bool within_credit(std::uint32_t packets) const;
   void commit(SentRun run);
   bool offer_packet(wire::Header& header, std::span<const std::byte> body);

@@ -8,7 +8,7 @@ namespace taco::harp {
 namespace {
 
 // Credit kept back from bulk data, so that small packets need not wait behind it.
-constexpr std::uint32_t kCreditReserve = 4;
+constexpr std::uint64_t kCreditReserve = 4;
 // Runs shorter than this wait for more room, as long as something is in flight.
 constexpr std::uint32_t kWorthARun = 8;
 constexpr Duration kFirstHelloInterval = 5 * kMillisecond;
@@ -179,14 +179,15 @@ Session::Sent Session::send_eager() {
 }
 
 // How many of `wanted` segments may leave now; notes what stands in the way.
-std::uint32_t Session::room_for(std::uint32_t wanted, std::uint32_t reserve) {
+std::uint32_t Session::room_for(std::uint32_t wanted) {
   const auto window = static_cast<std::uint32_t>(window_.window);
   const std::uint32_t in_flight = sent_.in_flight();
   std::uint32_t room = window > in_flight ? window - in_flight : 0;
   if (room < wanted) window_limited_ = true;
   if (!host_.test_hooks().skip_credit) {
-    const std::uint64_t used = next_number_ - 1 + reserve;
-    const std::uint64_t credit = peer_limit_ > used ? peer_limit_ - used : 0;
+    const std::uint64_t used = next_number_ - 1;
+    std::uint64_t credit = peer_limit_ > used ? peer_limit_ - used : 0;
+    credit -= std::min(kCreditReserve, credit / 4);
     if (credit < wanted) {
       window_limited_ = false;  // a larger window would not help
       if (credit == 0) credit_blocked_ = true;
@@ -229,7 +230,7 @@ Session::Sent Session::send_run(std::size_t& budget) {
   const auto wanted = static_cast<std::uint32_t>(std::min<std::size_t>(
       {longest, SessionHost::kRunSegments,
        send.lost.empty() ? send.segments - send.next : send.lost.back().count}));
-  const std::uint32_t room = wanted == 0 ? 0 : room_for(wanted, kCreditReserve);
+  const std::uint32_t room = wanted == 0 ? 0 : room_for(wanted);
   if (wanted > 0 && room == 0) return Sent::kNothing;
   bool again = false;
   const SegmentRange range = send.take(room, again);

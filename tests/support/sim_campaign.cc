@@ -79,7 +79,7 @@ class Scenario {
   }
 
  private:
-  std::uint32_t nodes() { return 2 + static_cast<std::uint32_t>(random_.below(2)); }
+  std::uint32_t nodes() { return 2 + static_cast<std::uint32_t>(random_.below(4)); }
 
   SimFaults choose_faults() {
     SimFaults faults;

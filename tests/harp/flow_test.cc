@@ -1,0 +1,183 @@
+#include "harp/flow.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "harp/congestion.h"
+#include "harp/drivers/sim.h"
+#include "harp/loss.h"
+
+namespace taco::harp {
+namespace {
+
+// A peer that sends as much as it is told it may, and believes the newest limit it has heard.
+struct Peer {
+  explicit Peer(CreditPool& pool) : account(pool) {}
+  CreditAccount account;
+  std::uint64_t sent = 0, received = 0, believed = CreditAccount::kInitial;
+  struct Told {
+    std::uint64_t limit;
+    std::uint32_t epoch;
+  };
+  std::deque<Told> on_the_way;
+  std::uint32_t heard = 0;
+};
+
+TEST(Credit, WhatIsInFlightNeverExceedsThePoolAndNobodyStarves) {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    SimRandom random(seed);
+    const std::uint64_t capacity = 64 + random.below(2000);
+    const std::uint64_t peers = 1 + random.below(8);
+    CreditPool pool(capacity);
+    std::deque<Peer> all;
+    for (std::uint64_t i = 0; i < peers; ++i) all.emplace_back(pool);
+    for (int step = 0; step < 5000; ++step) {
+      Peer& peer = all[random.below(peers)];
+      switch (random.below(6)) {
+        case 0:
+          peer.account.set_active(random.chance(0.7));
+          break;
+        case 1:  // it sends, some of it is lost, the last arrives
+        case 2:
+          if (peer.sent < peer.believed) {
+            peer.sent += 1 + random.below(peer.believed - peer.sent);
+            if (random.chance(0.9)) peer.received = peer.sent;
+            peer.account.on_received(peer.received);
+          }
+          break;
+        case 3:  // what it was told arrives, or is lost and told again
+          if (!peer.on_the_way.empty()) {
+            const Peer::Told told = peer.on_the_way.front();
+            peer.on_the_way.pop_front();
+            if (random.chance(0.8) && told.epoch >= peer.heard) {
+              peer.heard = told.epoch;
+              peer.believed = std::max(told.limit, peer.sent);
+              peer.sent = std::max(peer.sent, peer.received) + 1;  // its acknowledgement
+              peer.received = peer.sent;
+              peer.account.on_received(peer.received);
+              peer.account.on_confirmed(told.epoch);
+            }
+          }
+          break;
+        default:
+          peer.account.refresh();
+          peer.on_the_way.push_back({peer.account.limit(), peer.account.epoch()});
+      }
+      std::uint64_t possible = 0;
+      for (const Peer& each : all) {
+        if (each.believed > each.received) possible += each.believed - each.received;
+      }
+      // The least allowance, an acknowledgement, may go beyond a pool that is given away.
+      ASSERT_LE(possible, capacity + 12 * peers);
+    }
+    for (int round = 0; round < 20; ++round) {  // everybody is told and sends everything
+      for (Peer& each : all) {
+        each.account.set_active(true);
+        each.account.refresh();
+        each.believed = each.account.limit();
+        each.account.on_confirmed(each.account.epoch());
+        each.sent = std::max(each.sent, each.believed);
+        each.received = each.sent;
+        each.account.on_received(each.received);
+      }
+    }
+    for (Peer& each : all) {
+      each.account.refresh();
+      EXPECT_GE(each.account.limit() - each.received, std::min<std::uint64_t>(pool.share() / 2, 2));
+    }
+  }
+}
+
+TEST(Credit, AnIdleHolderGivesUpItsShareWhenAnotherWaits) {
+  CreditPool pool(1000);
+  CreditAccount idle(pool), waiting(pool);
+  idle.set_active(true);
+  ASSERT_TRUE(idle.refresh());
+  EXPECT_GT(pool.outstanding(), 900u);
+  idle.set_active(false);
+  waiting.set_active(true);
+  waiting.refresh();
+  EXPECT_TRUE(pool.starving());
+  ASSERT_TRUE(idle.refresh());
+  EXPECT_TRUE(idle.lowering());
+  waiting.refresh();
+  EXPECT_LT(waiting.limit(), 200u) << "not before the other has agreed";
+  idle.on_confirmed(idle.epoch());
+  ASSERT_TRUE(waiting.refresh());
+  EXPECT_GT(waiting.limit(), 800u);
+  EXPECT_LE(pool.outstanding(), pool.capacity());
+}
+
+CongestionState after_rounds(const CongestionOps& ops, int rounds, double loss, Duration rtt) {
+  SimRandom random(4);
+  CongestionState state;
+  ops.start(state);
+  std::uint64_t acked = 0;
+  Time now = 0;
+  for (int i = 0; i < rounds; ++i) {
+    now += rtt;
+    const auto packets = static_cast<std::uint32_t>(state.window);
+    AckSample sample;
+    sample.now = now;
+    sample.least_rtt = 100 * kMicrosecond;
+    sample.smoothed_rtt = sample.rtt = rtt;
+    sample.limited = true;
+    for (std::uint32_t p = 0; p < packets; ++p) sample.lost += random.chance(loss);
+    acked += packets;
+    sample.largest = acked;
+    sample.next_number = acked + packets;
+    if (sample.lost > 0) ops.on_loss(state, sample);
+    sample.packets = packets - sample.lost;
+    ops.on_ack(state, sample);
+  }
+  return state;
+}
+
+TEST(Swift, RandomLossOfOnePercentDoesNotHoldItBack) {
+  EXPECT_GT(after_rounds(kSwift, 20, 0.01, 200 * kMicrosecond).window, 1000);
+}
+TEST(Swift, AQueueDoes) {
+  EXPECT_LT(after_rounds(kSwift, 40, 0, 40 * kMillisecond).window, 2 * kLeastWindow);
+}
+TEST(Swift, HeavyLossDoes) {
+  EXPECT_LT(after_rounds(kSwift, 40, 0.2, 200 * kMicrosecond).window, 2 * kLeastWindow);
+}
+TEST(Cubic, LossHoldsItBackAndAnUndoRestoresTheWindow) {
+  CongestionState state = after_rounds(kCubic, 5, 0, 200 * kMicrosecond);
+  const double before = state.window;
+  EXPECT_GT(before, 1000);
+  AckSample sample;
+  sample.largest = 1'000'000;
+  sample.next_number = 1'100'000;
+  sample.lost = 1;
+  kCubic.on_loss(state, sample);
+  EXPECT_NEAR(state.window, before * 0.7, 1);
+  kCubic.on_loss(state, sample);
+  EXPECT_NEAR(state.window, before * 0.7, 1) << "once a round trip";
+  kCubic.undo(state);
+  EXPECT_NEAR(state.window, before, 1);
+}
+TEST(Congestion, IsFoundByName) {
+  EXPECT_EQ(congestion_named("swift"), &kSwift);
+  EXPECT_EQ(congestion_named("cubic"), &kCubic);
+  EXPECT_EQ(congestion_named("reno"), nullptr);
+}
+
+TEST(RoundTrip, TheProbeTimeoutCoversWhatThePeerHoldsBackAndBacksOff) {
+  RoundTrip rtt;
+  EXPECT_EQ(rtt.probe_timeout(0), RoundTrip::kInitial);
+  for (int i = 0; i < 50; ++i) rtt.on_sample(100 * kMicrosecond, 0);
+  EXPECT_EQ(rtt.probe_timeout(0), RoundTrip::kFloor);
+  EXPECT_EQ(rtt.probe_timeout(2), 4 * RoundTrip::kFloor);
+  EXPECT_EQ(rtt.probe_timeout(60), RoundTrip::kCeiling);
+  rtt.on_sample(20 * kMillisecond, 19 * kMillisecond);
+  EXPECT_GT(rtt.probe_timeout(0), 19 * kMillisecond);
+}
+
+}  // namespace
+}  // namespace taco::harp
