@@ -40,6 +40,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, ShmProcessTest, testing::Values(true, false),
 TEST_P(ShmProcessTest, TwoProcessesPlayPingPong) {
   ShmProcesses both(2, [&](int rank, ShmBoard& board) {
     Rank self(rank, 2, board, GetParam());
+    self.node.spins = 0;
     for (std::size_t bytes : {std::size_t{8}, std::size_t{5000}, std::size_t{1'000'000}}) {
       for (std::uint64_t round = 0; round < 50; round++) {
         const auto data = shm_pattern(bytes, round);
