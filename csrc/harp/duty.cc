@@ -42,12 +42,6 @@ void futex_wake(std::atomic<std::uint32_t>& word) {
 
 }  // namespace
 
-void Duty::set_spin(SpinPolicy spin) {
-  spin_time_.store(spin.time, std::memory_order_relaxed);
-  spin_polls_.store(spin.polls, std::memory_order_relaxed);
-  spin_yield_.store(spin.yield, std::memory_order_relaxed);
-}
-
 void Duty::stop() {
   stopping_.store(true, std::memory_order_seq_cst);
   kick_engine_thread();
@@ -81,9 +75,8 @@ bool Duty::worth_polling(Idle& idle, bool worked) {
   if (idle.polls == 0) idle.since = now;
   ++idle.polls;
   const int share = idle.brief ? kBriefShare : 1;
-  if (idle.polls > spin_polls_.load(std::memory_order_relaxed) / share) return false;
-  if (now - idle.since > spin_time_.load(std::memory_order_relaxed) / share) return false;
-  if (spin_yield_.load(std::memory_order_relaxed)) sched_yield();
+  if (now - idle.since >= spin_.load(std::memory_order_relaxed) / share) return false;
+  sched_yield();
   return true;
 }
 

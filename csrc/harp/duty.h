@@ -49,13 +49,6 @@ class Driven {
   virtual void kick(Who who) = 0;
 };
 
-// How long an idle driver polls before it sleeps.
-struct SpinPolicy {
-  Duration time = 30 * kMicrosecond;
-  int polls = 1 << 30;
-  bool yield = false;  // sched_yield between polls: more ranks than cores
-};
-
 class Duty {
  public:
   explicit Duty(Driven& driven) : driven_(driven) {}
@@ -72,7 +65,9 @@ class Duty {
 
   bool held_by_me() const { return token_.held_by_me(); }
   bool caller_drives() const { return token_.holder() == Token::Holder::kCaller; }
-  void set_spin(SpinPolicy spin);  // any thread
+  // How long an idle driver polls, giving its core away between looks, before it sleeps. Any
+  // thread.
+  void set_spin(Duration time) { spin_.store(time, std::memory_order_relaxed); }
 
   // How often a sleeping engine thread had to be woken by a submission or a leaving caller.
   std::uint64_t kicks() const { return kicks_.load(std::memory_order_relaxed); }
@@ -125,9 +120,7 @@ class Duty {
   Time thread_slept_at_ = kNever;                             // the engine thread's own
   std::uint64_t last_refusal_ = 0;  // tenure that refused the engine's thread last
 
-  std::atomic<Duration> spin_time_{SpinPolicy{}.time};
-  std::atomic<int> spin_polls_{SpinPolicy{}.polls};
-  std::atomic<bool> spin_yield_{false};
+  std::atomic<Duration> spin_{20 * kMicrosecond};
   std::atomic<std::uint64_t> kicks_{0};
   std::atomic<std::uint64_t> sleeps_{0};
 

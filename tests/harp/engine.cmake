@@ -6,3 +6,5 @@ taco_test(harp_address_test SOURCES address_test.cc)
 taco_test(harp_interfaces_test SOURCES interfaces_test.cc)
 taco_test(harp_stack_test TIMEOUT 240 SOURCES stack_test.cc ../support/processes.cc
   ../support/stack_world.cc)
+taco_test(harp_hosts_test TIMEOUT 240 SOURCES hosts_test.cc ../support/processes.cc
+  ../support/stack_world.cc ../support/network.cc)

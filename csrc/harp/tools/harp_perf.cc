@@ -5,8 +5,10 @@
 //   harp-perf --rank 0 --files /tmp/meet       one of two processes (other hosts or namespaces),
 //   harp-perf --rank 1 --files /tmp/meet       which find each other through two files
 //
-// Prints the half round trip of small messages and the one-way throughput of large ones, beside
-// the processor time both cost.
+//   harp-perf --ranks 4                        more processes, everybody with everybody
+//
+// Two ranks: the half round trip of small messages and the one-way throughput of large ones, beside
+// the processor time they cost. More: the time of a round in which everybody sends to everybody.
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -31,6 +33,7 @@ struct Settings {
   std::string files;
   std::string master;
   int rank = -1;
+  int ranks = 2;
   std::size_t bytes = std::size_t{8} << 20;
   std::size_t small = 8;
   int rounds = 20'000;
@@ -42,7 +45,8 @@ struct Settings {
   fprintf(stderr,
           "harp-perf: %s\n"
           "usage: harp-perf [--transport auto|shm|udp] [--bytes N] [--small N] [--rounds N]\n"
-          "                 [--seconds S] [--window N] [--master HOST] [--rank 0|1 --files PATH]\n",
+          "                 [--seconds S] [--window N] [--ranks N] [--master HOST]\n"
+          "                 [--rank R --files PATH]\n",
           what);
   exit(2);
 }
@@ -61,6 +65,8 @@ Settings parse(int argc, char** argv) {
       settings.master = value;
     } else if (name == "--rank") {
       settings.rank = atoi(value);
+    } else if (name == "--ranks") {
+      settings.ranks = atoi(value);
     } else if (name == "--bytes") {
       settings.bytes = strtoull(value, nullptr, 10);
     } else if (name == "--small") {
@@ -92,29 +98,38 @@ double processor_seconds() {
          (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
 }
 
-// Each side writes its own file and waits for the other's.
-std::string meet(const Settings& settings, int rank, const std::string& own) {
+// Everybody writes a file of their own and waits for the others'.
+std::vector<std::string> meet(const Settings& settings, int rank, const std::string& own) {
   const std::string mine = settings.files + "." + std::to_string(rank);
-  const std::string theirs = settings.files + "." + std::to_string(1 - rank);
   std::ofstream(mine + ".part", std::ios::binary) << own;
   rename((mine + ".part").c_str(), mine.c_str());
-  for (int i = 0; i < 3'000; ++i) {
+  std::vector<std::string> addresses;
+  for (int other = 0; other < settings.ranks; ++other) {
+    const std::string theirs = settings.files + "." + std::to_string(other);
     std::ifstream file(theirs, std::ios::binary);
-    if (file) {
-      std::stringstream content;
-      content << file.rdbuf();
-      return content.str();
+    for (int i = 0; i < 3'000 && !file; ++i) {
+      usleep(10'000);
+      file.open(theirs, std::ios::binary);
     }
-    usleep(10'000);
+    std::stringstream content;
+    content << file.rdbuf();
+    addresses.push_back(content.str());
+    if (!addresses.back().empty()) continue;
+    fprintf(stderr, "harp-perf: rank %d did not come (no %s)\n", other, theirs.c_str());
+    exit(1);
   }
-  fprintf(stderr, "harp-perf: the other process did not come (no %s)\n", theirs.c_str());
-  exit(1);
+  return addresses;
 }
 
 class Perf {
  public:
-  Perf(Stack& stack, PeerId peer, int rank, const Settings& settings)
-      : stack_(stack), peer_(peer), rank_(rank), settings_(settings) {}
+  // `peers` by rank; the own one is unused.
+  Perf(Stack& stack, std::vector<PeerId> peers, int rank, const Settings& settings)
+      : stack_(stack),
+        peers_(std::move(peers)),
+        peer_(peers_[rank == 0 ? 1 : 0]),
+        rank_(rank),
+        settings_(settings) {}
 
   void latency() {
     std::vector<char> out(settings_.small, 'x'), in(settings_.small);
@@ -174,6 +189,34 @@ class Perf {
            gigabytes * 8 / seconds, (processor_seconds() - processor) / gigabytes);
   }
 
+  // Everybody to everybody, small and large.
+  void rounds(std::size_t bytes, int count) {
+    const std::size_t others = peers_.size() - 1;
+    std::vector<std::vector<char>> out(others, std::vector<char>(bytes, 'x')), in = out;
+    std::vector<double> times;
+    const double processor = processor_seconds();
+    for (int i = 0; i < count; ++i, ++tag_) {
+      const Time start = monotonic_now();
+      Exchange exchange(stack_);
+      for (std::size_t other = 0, at = 0; other < peers_.size(); ++other) {
+        if (static_cast<int>(other) == rank_) continue;
+        exchange.send(peers_[other], {5, tag_}, out[at].data(), bytes);
+        exchange.recv(peers_[other], {5, tag_}, Sink::place(in[at].data()), bytes);
+        ++at;
+      }
+      check(exchange.run(), "round");
+      times.push_back((monotonic_now() - start) * 1e-3);
+    }
+    if (rank_ != 0) return;
+    std::sort(times.begin(), times.end());
+    const double median = times[times.size() / 2];
+    printf(
+        "%zu B to each of %zu: round median %.1f us, p90 %.1f, p99 %.1f, %.2f GB/s out of each "
+        "rank, %.1f us of processor a round\n",
+        bytes, others, median, times[times.size() * 9 / 10], times[times.size() * 99 / 100],
+        others * bytes * 1e-3 / median, (processor_seconds() - processor) * 1e6 / count);
+  }
+
   void counters() {
     const StackStats stats = stack_.stats();
     printf(
@@ -203,6 +246,7 @@ class Perf {
   }
 
   Stack& stack_;
+  const std::vector<PeerId> peers_;
   const PeerId peer_;
   const int rank_;
   const Settings& settings_;
@@ -217,33 +261,52 @@ int run(const Settings& settings, int rank) {
   if (settings.transport == "shm") options->transport = StackOptions::Force::kShm;
   auto stack = Stack::acquire(*options);
   check(stack.status(), "stack");
-  const auto peer = stack.value()->add_peer(meet(settings, rank, stack.value()->address()));
-  check(peer.status(), "peer");
+  const auto addresses = meet(settings, rank, stack.value()->address());
+  std::vector<PeerId> peers(addresses.size());
+  for (int other = 0; other < settings.ranks; ++other) {
+    if (other == rank) continue;
+    const auto peer = stack.value()->add_peer(addresses[other]);
+    check(peer.status(), "peer");
+    peers[other] = peer.value();
+  }
   if (rank == 0) {
     printf("%s to %s\n", stack.value()->transport_summary().c_str(),
-           stack.value()->describe(peer.value()).c_str());
+           stack.value()->describe(peers[1]).c_str());
   }
-  Perf perf(*stack.value(), peer.value(), rank, settings);
-  perf.latency();
-  perf.throughput();
+  Perf perf(*stack.value(), std::move(peers), rank, settings);
+  if (settings.ranks == 2) {
+    perf.latency();
+    perf.throughput();
+  } else {
+    perf.rounds(settings.small, settings.rounds);
+    perf.rounds(settings.bytes, 20);
+  }
   perf.counters();
   stack.value()->close();
   fflush(stdout);
   return 0;
 }
 
-int run_both(Settings settings) {
+int run_all(Settings settings) {
   char folder[] = "/tmp/harp-perf-XXXXXX";
   if (mkdtemp(folder) == nullptr) return 1;
   settings.files = std::string(folder) + "/meet";
-  const pid_t child = fork();
-  if (child == 0) _exit(run(settings, 1));
-  const int code = run(settings, 0);
-  int status = 0;
-  waitpid(child, &status, 0);
-  for (const char* rank : {".0", ".1"}) unlink((settings.files + rank).c_str());
+  std::vector<pid_t> children;
+  for (int rank = 1; rank < settings.ranks; ++rank) {
+    children.push_back(fork());
+    if (children.back() == 0) _exit(run(settings, rank));
+  }
+  int failures = run(settings, 0);
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    failures += status != 0;
+  }
+  for (int rank = 0; rank < settings.ranks; ++rank) {
+    unlink((settings.files + "." + std::to_string(rank)).c_str());
+  }
   rmdir(folder);
-  return code != 0 || status != 0;
+  return failures != 0;
 }
 
 }  // namespace
@@ -251,6 +314,6 @@ int run_both(Settings settings) {
 
 int main(int argc, char** argv) {
   const taco::harp::Settings settings = taco::harp::parse(argc, argv);
-  return settings.rank < 0 ? taco::harp::run_both(settings)
+  return settings.rank < 0 ? taco::harp::run_all(settings)
                            : taco::harp::run(settings, settings.rank);
 }

@@ -1,0 +1,84 @@
+#include "support/network.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace taco::testing {
+
+namespace {
+bool run(const std::string& command) { return system((command + " >/dev/null 2>&1").c_str()) == 0; }
+}  // namespace
+
+Network::Network(int hosts, std::string* why_not, int mtu) {
+  if (geteuid() != 0) {
+    *why_not = "network namespaces need root";
+    return;
+  }
+  prefix_ = "tt" + std::to_string(getpid() % 100'000);
+  subnet_ = getpid() % 250;
+  const std::string bridge = prefix_ + "b";
+  if (!run("ip netns add " + bridge)) {
+    *why_not = "network namespaces cannot be made here";
+    return;
+  }
+  hosts_.push_back(bridge);
+  bool good = run("ip -n " + bridge + " link add br0 type bridge") &&
+              run("ip -n " + bridge + " link set br0 up");
+  std::vector<std::string> spaces;
+  for (int i = 0; i < hosts && good; ++i) {
+    const std::string space = prefix_ + "h" + std::to_string(i);
+    const std::string port = "p" + std::to_string(i);
+    good = run("ip netns add " + space);
+    hosts_.push_back(space);
+    spaces.push_back(space);
+    good =
+        good &&
+        run("ip -n " + space + " link add eth0 mtu " + std::to_string(mtu) +
+            " type veth peer name " + port + " mtu " + std::to_string(mtu) + " netns " + bridge) &&
+        run("ip -n " + bridge + " link set " + port + " master br0 up") &&
+        run("ip -n " + space + " link set lo up") &&
+        run("ip -n " + space + " addr add " + address(i) + "/24 dev eth0") &&
+        run("ip -n " + space + " link set eth0 up");
+  }
+  if (!good) {
+    *why_not = "the kernel lacks veth or bridge";
+    return;
+  }
+  hosts_ = spaces;
+  hosts_.push_back(bridge);  // last, so that ranks index hosts from 0
+}
+
+Network::~Network() {
+  for (const std::string& space : hosts_) run("ip netns del " + space);
+}
+
+std::string Network::address(int host) const {
+  return "10.77." + std::to_string(subnet_) + "." + std::to_string(host + 1);
+}
+
+bool Network::run_in(int host, const std::string& command) const {
+  return run("ip netns exec " + hosts_[host] + " " + command);
+}
+
+namespace {
+std::string drop_everything_from(const std::string& device) {
+  return "nft 'add table netdev cut; add chain netdev cut in { type filter hook ingress device " +
+         device + " priority 0; policy drop; }'";
+}
+}  // namespace
+
+bool Network::cut(int host) const {
+  const int bridge = static_cast<int>(hosts_.size()) - 1;
+  return run_in(host, drop_everything_from("eth0")) &&
+         run_in(bridge, drop_everything_from("p" + std::to_string(host)));
+}
+
+bool Network::mend(int host) const {
+  const int bridge = static_cast<int>(hosts_.size()) - 1;
+  return run_in(host, "nft delete table netdev cut") &&
+         run_in(bridge, "nft delete table netdev cut");
+}
+
+}  // namespace taco::testing
