@@ -61,8 +61,9 @@ void BulkSend::put_back(SegmentRange range, bool again) {
 }
 
 bool BulkSend::acknowledge(std::uint32_t first, std::uint64_t mask) {
-  acked += acked_bits.set_mask(first, mask);
-  return acked == segments;
+  const std::uint32_t fresh = acked_bits.set_mask(first, mask);
+  acked += fresh;
+  return fresh > 0 && acked == segments;
 }
 
 void BulkSend::lose(std::uint32_t first, std::uint64_t mask) {

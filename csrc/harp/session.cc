@@ -237,7 +237,8 @@ bool Session::busy() const {
 
 void Session::leave() {
   if (state_ == State::kEnded || state_ == State::kLeaving) return;
-  if (!established() && !content_unacknowledged()) {
+  // A peer that has seen a hello of ours may be waiting for us: it gets a goodbye.
+  if (!established() && hellos_ == 0 && !content_unacknowledged()) {
     state_ = State::kEnded;
     host_.disarm(timer_);
     return;
