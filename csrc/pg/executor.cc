@@ -354,7 +354,9 @@ void Execution::settle() {
   if (busy_) return;
   if (!finished_ && (callers_steps_left_ == 0 || (failing_ && open_ == 0))) {
     finished_ = true;
+    busy_ = true;  // the owner may fail the whole group, this execution included
     owner_->finished_st(*this);
+    busy_ = false;
     operation_ = nullptr;
   }
   if (!finished_ || open_ > 0 || continuing_) return;

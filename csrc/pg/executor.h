@@ -59,6 +59,7 @@ class Execution final : public harp::Task {
   void run_st(harp::Transport& transport) override;  // goes on with the arithmetic
 
   OperationState* operation() const { return operation_; }  // null once finished
+  std::uint64_t ordinal() const { return ordinal_; }
   bool failing() const { return failing_; }
   ScratchBlock take_scratch() { return std::exchange(scratch_, {}); }
   std::size_t memory_bytes() const { return slots_.capacity() * sizeof(Slot); }

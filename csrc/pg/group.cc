@@ -80,7 +80,9 @@ Group::Group(std::shared_ptr<harp::Stack> stack, GroupOptions options,
   deadline_timer_.on_expiry = &Group::on_deadline;
   report_timer_.on_expiry = &Group::on_reports_due;
   grace_timer_.on_expiry = &Group::on_grace_over;
-  deadline_timer_.context = report_timer_.context = grace_timer_.context = this;
+  check_up_timer_.on_expiry = &Group::on_check_up;
+  for (harp::Timer* timer : {&deadline_timer_, &report_timer_, &grace_timer_, &check_up_timer_})
+    timer->context = this;
   incarnations_.assign(options_.world, 0);
   for (int rank = 0; rank < options_.world && options_.world > 1; ++rank) {
     if (rank == options_.rank) {
@@ -142,7 +144,7 @@ void Group::leave(Duration linger) {
   Status unreported;
   on_engine([&](harp::Transport& transport) {
     membership_->remove_st(*this);
-    for (harp::Timer* timer : {&deadline_timer_, &report_timer_, &grace_timer_})
+    for (harp::Timer* timer : {&deadline_timer_, &report_timer_, &grace_timer_, &check_up_timer_})
       transport.disarm_st(*timer);
     barrier_.fail_st(Status(Code::kAborted, "group '" + options_.name + "' was destroyed"));
     if (failed_st_ && !reported_.load()) unreported = failure_;

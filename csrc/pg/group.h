@@ -114,6 +114,8 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   void fail_operation_st(OperationState& operation);
   void failed_elsewhere_st(int rank, const Notice& notice);
   std::uint64_t visible(std::uint32_t ordinal) const;  // the sequence number users know
+  bool has_ended_st(std::uint32_t ordinal) const;
+  bool has_drained_st(std::uint32_t ordinal) const;  // and is every send of it acknowledged
   void conflict_st(const Arrivals::Conflict& conflict);
   static void on_grace_over(harp::Timer& timer, Time now);
 
@@ -122,6 +124,9 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   static void on_deadline(harp::Timer& timer, Time now);
   static void on_reports_due(harp::Timer& timer, Time now);
   void check_deadlines_st(Time now);
+  static void on_check_up(harp::Timer& timer, Time now);
+  void check_up_st(Time now);
+  void check_answer_st(int rank, const Notice& answer);
   void begin_timeout_st(OperationState& operation, Time now);
   void finish_timeout_st();
   void end_timeout_st();
@@ -166,7 +171,11 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   Status failure_;
   bool closing_ = false;
   harp::Event drained_;
-  harp::Timer deadline_timer_, report_timer_, grace_timer_;
+  harp::Timer deadline_timer_, report_timer_, grace_timer_, check_up_timer_;
+  Time next_deadline_ = kNever;  // what deadline_timer_ is armed for
+  bool check_up_armed_ = false;
+  Duration check_up_interval_ = 0;
+  std::uint64_t checked_ordinal_ = 0;  // of the last check-up
   Status grace_status_;
   std::unique_ptr<TimeoutReport> report_;
 };

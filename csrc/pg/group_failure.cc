@@ -140,20 +140,21 @@ void Group::on_grace_over(harp::Timer& timer, Time) {
 
 std::uint64_t Group::visible(std::uint32_t ordinal) const {
   std::lock_guard lock(mutex_);
-  return sequence_ - (static_cast<std::uint32_t>(ordinal_) - ordinal);
+  return sequence_ + static_cast<std::int64_t>(
+                         static_cast<std::int32_t>(ordinal - static_cast<std::uint32_t>(ordinal_)));
 }
 
 void Group::conflict_st(const Arrivals::Conflict& conflict) {
-  const auto side = [&](int rank, std::uint64_t signature) {
+  const auto side = [&](int rank, std::uint64_t signature, std::uint64_t other) {
     return (rank == options_.rank ? "here " : "") + describe_rank(rank) + ": " +
-           describe_signature(signature);
+           describe_beside(signature, other);
   };
-  fail_st(
-      Status(Code::kMismatch, "ranks of group '" + options_.name + "' disagree about operation " +
-                                  std::to_string(visible(conflict.ordinal)) + ": " +
-                                  side(conflict.rank_a, conflict.signature_a) + "; " +
-                                  side(conflict.rank_b, conflict.signature_b)),
-      true);
+  fail_st(Status(Code::kMismatch,
+                 "ranks of group '" + options_.name + "' disagree about operation " +
+                     std::to_string(visible(conflict.ordinal)) + ": " +
+                     side(conflict.rank_a, conflict.signature_a, conflict.signature_b) + "; " +
+                     side(conflict.rank_b, conflict.signature_b, conflict.signature_a)),
+          true);
 }
 
 void Group::heard_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64_t signature,
@@ -166,7 +167,32 @@ void Group::heard_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64
   }
   const auto ordinal = static_cast<std::uint32_t>(key.tag >> 32);
   view_.arrived[rank] = std::max(view_.arrived[rank], ordinal);
-  if (auto conflict = arrivals_.note(rank, ordinal, signature)) conflict_st(*conflict);
+  if (auto conflict = arrivals_.note(rank, ordinal, signature)) return conflict_st(*conflict);
+  if (is_send && has_ended_st(ordinal) &&
+      stack_->engine().transport().has_unmatched_st(peer, key)) {
+    fail_st(Status(Code::kMismatch, describe_signature(signature) + " (sequence " +
+                                        std::to_string(visible(ordinal)) +
+                                        "): " + describe_rank(rank) + " sent a block to rank " +
+                                        std::to_string(options_.rank) + ", which expects none"),
+            true);
+  }
+}
+
+bool Group::has_drained_st(std::uint32_t ordinal) const {
+  if (!has_ended_st(ordinal)) return false;
+  for (const Execution* e = executions_; e != nullptr; e = e->next)
+    if (static_cast<std::uint32_t>(e->ordinal()) == ordinal) return false;
+  return true;
+}
+
+// Has this rank run that collective to its end? Then it receives nothing more for it.
+bool Group::has_ended_st(std::uint32_t ordinal) const {
+  if (static_cast<std::int32_t>(newest_ordinal_ - ordinal) < 0) return false;
+  for (const OperationState* operation = first_; operation != nullptr; operation = operation->next)
+    if (!operation->is_point_to_point() &&
+        static_cast<std::uint32_t>(operation->ordinal) == ordinal)
+      return false;
+  return true;
 }
 
 void Group::mismatch_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64_t ours,

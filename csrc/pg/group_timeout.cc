@@ -11,6 +11,8 @@ namespace taco::pg {
 namespace {
 
 constexpr Duration kReportWait = 200 * kMillisecond;
+constexpr Duration kFirstCheckUp = kSecond;
+constexpr Duration kLastCheckUp = 64 * kSecond;
 
 std::string list_of(const std::vector<int>& ranks) {
   std::string text;
@@ -22,10 +24,16 @@ std::string list_of(const std::vector<int>& ranks) {
 
 // One timer a group, armed for the earliest deadline; operations that end do not touch it.
 void Group::watch_st(const OperationState& operation) {
-  if (operation.deadline == kNever || report_ != nullptr) return;
-  if (deadline_timer_.heap_index != SIZE_MAX && deadline_timer_.deadline <= operation.deadline)
-    return;
-  stack_->engine().transport().arm_st(deadline_timer_, operation.deadline);
+  harp::Transport& transport = stack_->engine().transport();
+  if (operation.deadline < next_deadline_) {
+    next_deadline_ = operation.deadline;
+    transport.arm_st(deadline_timer_, next_deadline_);
+  }
+  if (!check_up_armed_ && !operation.is_point_to_point()) {
+    check_up_armed_ = true;
+    check_up_interval_ = kFirstCheckUp;
+    transport.arm_st(check_up_timer_, transport.now_st() + check_up_interval_);
+  }
 }
 
 void Group::on_deadline(harp::Timer& timer, Time now) {
@@ -34,13 +42,60 @@ void Group::on_deadline(harp::Timer& timer, Time now) {
 }
 
 void Group::check_deadlines_st(Time now) {
+  next_deadline_ = kNever;
   if (failed_st_ || report_ != nullptr) return;
-  Time next = kNever;
   for (OperationState* operation = first_; operation != nullptr; operation = operation->next) {
     if (operation->deadline <= now) return begin_timeout_st(*operation, now);
-    next = std::min(next, operation->deadline);
+    next_deadline_ = std::min(next_deadline_, operation->deadline);
   }
-  if (next != kNever) stack_->engine().transport().arm_st(deadline_timer_, next);
+  if (next_deadline_ != kNever)
+    stack_->engine().transport().arm_st(deadline_timer_, next_deadline_);
+}
+
+void Group::on_check_up(harp::Timer& timer, Time now) {
+  Group& self = *static_cast<Group*>(timer.context);
+  self.check_up_armed_ = false;
+  self.check_up_st(now);
+}
+
+// A collective that waits for long asks those it waits for what they run. Ranks that disagree so
+// that none of their messages ever meet (two roots, each waiting for the other) are found out here,
+// seconds after the call and not when its time is up.
+void Group::check_up_st(Time now) {
+  if (failed_st_) return;
+  harp::Transport& transport = stack_->engine().transport();
+  const OperationState* oldest = first_;
+  while (oldest != nullptr && oldest->execution == nullptr) oldest = oldest->next;
+  if (oldest == nullptr) return;  // the next operation arms the timer again
+  const bool again = oldest->ordinal == checked_ordinal_;
+  check_up_interval_ = again ? std::min(2 * check_up_interval_, kLastCheckUp) : kFirstCheckUp;
+  if (now - oldest->started >= kFirstCheckUp) {
+    checked_ordinal_ = oldest->ordinal;
+    Notice query;
+    query.kind = NoticeKind::kArrivalQuery;
+    query.group = options_.id;
+    query.ordinal = oldest->ordinal;
+    for (const int rank : oldest->execution->waiting_for()) tell_st(rank, query);
+  }
+  check_up_armed_ = true;
+  transport.arm_st(check_up_timer_, now + check_up_interval_);
+}
+
+void Group::check_answer_st(int rank, const Notice& answer) {
+  const OperationState* operation = first_;
+  while (operation != nullptr && operation->ordinal != checked_ordinal_)
+    operation = operation->next;
+  if (operation == nullptr || operation->execution == nullptr || failed_st_) return;
+  if (answer.asked_signature != 0 && answer.asked_signature != operation->signature) {
+    return conflict_st({static_cast<std::uint32_t>(operation->ordinal), rank, options_.rank,
+                        answer.asked_signature, operation->signature});
+  }
+  const std::vector<int> waiting = operation->execution->waiting_for();
+  if (!answer.done || !std::binary_search(waiting.begin(), waiting.end(), rank)) return;
+  fail_st(Status(Code::kMismatch, operation->describe() + ": " + describe_rank(rank) +
+                                      " has completed it without sending the block that rank " +
+                                      std::to_string(options_.rank) + " expects"),
+          true);
 }
 
 void Group::begin_timeout_st(OperationState& operation, Time now) {
@@ -71,11 +126,13 @@ void Group::answer_query_st(int rank, const Notice& query) {
   const bool started =
       query.ordinal != 0 && static_cast<std::int32_t>(newest_ordinal_ - asked) >= 0;
   if (started) answer.asked_signature = arrivals_.signature_of(asked).value_or(0);
+  answer.done = started && has_drained_st(asked);
   answer.code = failed_st_ ? failure_.code() : Code::kOk;
   stack_->engine().transport().notify_st(options_.peers[rank], encode(answer));
 }
 
 void Group::report_st(int rank, const Notice& answer) {
+  if (answer.number == 0) return check_answer_st(rank, answer);
   if (report_ == nullptr || answer.number != report_->number || report_->answered[rank]) return;
   report_->answered[rank] = true;
   report_->answers[rank] = answer;

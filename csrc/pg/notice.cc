@@ -9,10 +9,11 @@ namespace taco::pg {
 namespace {
 
 constexpr std::uint8_t kFormat = 1;
+constexpr std::uint8_t kKnowsGroup = 1, kDone = 2;  // flags
 constexpr std::size_t kMaxAddress = 128;
 
 struct Fixed {
-  std::uint8_t format, kind, code, knows_group;
+  std::uint8_t format, kind, code, flags;
   std::uint16_t address_bytes, text_bytes;
   std::uint64_t group, number, subject, accuser, ordinal, signature, asked_signature;
   double last_heard_s;
@@ -27,7 +28,7 @@ std::vector<std::byte> encode(const Notice& notice) {
   fixed.format = kFormat;
   fixed.kind = static_cast<std::uint8_t>(notice.kind);
   fixed.code = static_cast<std::uint8_t>(notice.code);
-  fixed.knows_group = notice.knows_group;
+  fixed.flags = (notice.knows_group ? kKnowsGroup : 0) | (notice.done ? kDone : 0);
   fixed.address_bytes = static_cast<std::uint16_t>(std::min(notice.address.size(), kMaxAddress));
   fixed.text_bytes = static_cast<std::uint16_t>(std::min(notice.text.size(), kMaxText));
   fixed.group = notice.group;
@@ -58,7 +59,8 @@ std::optional<Notice> decode(std::span<const std::byte> bytes) {
   Notice notice;
   notice.kind = static_cast<NoticeKind>(fixed.kind);
   notice.code = static_cast<Code>(fixed.code);
-  notice.knows_group = fixed.knows_group != 0;
+  notice.knows_group = (fixed.flags & kKnowsGroup) != 0;
+  notice.done = (fixed.flags & kDone) != 0;
   notice.group = fixed.group;
   notice.number = fixed.number;
   notice.subject = fixed.subject;

@@ -16,9 +16,9 @@ namespace taco::pg {
 enum class NoticeKind : std::uint8_t {
   kPeerLost = 1,     // `subject` (an incarnation) is lost, says `accuser`
   kGroupFailed,      // abort, timeout or mismatch: `code` and `text`
-  kArrivalQuery,     // what have you started? `number` is the asked ordinal
+  kArrivalQuery,     // what have you started, and what as `ordinal`? `number` names the question
   kArrivalReport,    // `number` as asked, `ordinal` newest started, `signature` of it,
-                     // `asked_signature` of the asked one or 0
+                     // `asked_signature` of the asked one or 0, `done` with it
   kBarrierArrived,   // monitored barrier `number`
   kBarrierReleased,  // monitored barrier `number`; `code` and `text` when it failed
 };
@@ -27,6 +27,7 @@ struct Notice {
   NoticeKind kind = NoticeKind::kGroupFailed;
   Code code = Code::kOk;
   bool knows_group = true;  // kArrivalReport: false when the group is destroyed or not made yet
+  bool done = false;        // kArrivalReport: the asked one has ended, every send acknowledged
   std::uint64_t group = 0;
   std::uint64_t number = 0;
   std::uint64_t subject = 0;

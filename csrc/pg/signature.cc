@@ -99,9 +99,15 @@ std::string describe_signature(std::uint64_t signature) {
     text += " with uneven sizes (hash " + std::to_string(signature & 0xffffff) + ")";
   }
   if (has_root(kind)) text += " root " + std::to_string(signature >> 41 & 0x3ff);
-  if (const auto block = signature >> 36 & 0x1f; block != 0)
-    text += " (parameters " + std::to_string(block) + ")";
   return text;
+}
+
+std::string describe_beside(std::uint64_t signature, std::uint64_t other) {
+  const std::string text = describe_signature(signature);
+  const auto block = [](std::uint64_t of) { return of >> 36 & 0x1f; };
+  if (block(signature) == block(other)) return text;
+  return text + " planned with parameter block " + std::to_string(block(signature)) +
+         " (TACO_ALGORITHM, TACO_CHUNK_BYTES and the hosts must be the same on all ranks)";
 }
 
 std::string describe(const OperationSpec& spec) { return describe_signature(pack(spec, 0)); }

@@ -20,6 +20,8 @@ std::uint64_t signature_of(const OperationSpec& spec, std::uint64_t parameter_ha
 
 // "all_reduce SUM float32 x 4", "broadcast float32 x 10 root 2", "send int64 x 3".
 std::string describe_signature(std::uint64_t signature);
+// Two that differ, in words that differ: parameter blocks are mentioned where nothing else does.
+std::string describe_beside(std::uint64_t signature, std::uint64_t other);
 std::string describe(const OperationSpec& spec);
 
 }  // namespace taco::pg

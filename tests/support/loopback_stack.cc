@@ -67,6 +67,7 @@ struct LoopbackState {
   std::vector<std::shared_ptr<LoopbackStack>> stacks;
   std::vector<std::vector<Pair>> pairs;  // [from][to]
 
+  void cut_locked(int a, int b);
   int size() const { return options.processes; }
   static int process_of(PeerId peer) { return static_cast<int>(peer) - 100; }
   bool shuffled() const { return options.seed != 0; }
@@ -569,18 +570,23 @@ std::shared_ptr<harp::Stack> LoopbackNetwork::stack(int process) const {
   return state_->stacks[process];
 }
 
-void LoopbackNetwork::cut(int a, int b) {
-  std::lock_guard lock(state_->mutex);
-  if (state_->pairs[a][b].dead) return;
+void LoopbackState::cut_locked(int a, int b) {
+  if (pairs[a][b].dead) return;
   for (auto [self, lost] : {std::pair{a, b}, std::pair{b, a}}) {
-    PeerLoss loss{-1, state_->stacks[lost]->address(), 0.0};
-    state_->stacks[self]->lose_locked(lost, Status("the loopback peer went dark", loss));
+    const PeerLoss loss{-1, stacks[lost]->address(), 0.0};
+    stacks[self]->lose_locked(lost, Status("the loopback peer went dark", loss));
   }
 }
 
+void LoopbackNetwork::cut(int a, int b) {
+  std::lock_guard lock(state_->mutex);
+  state_->cut_locked(a, b);
+}
+
 void LoopbackNetwork::kill(int process) {
+  std::lock_guard lock(state_->mutex);  // at one moment: the victim can accuse nobody
   for (int peer = 0; peer < state_->size(); ++peer)
-    if (peer != process) cut(process, peer);
+    if (peer != process) state_->cut_locked(process, peer);
 }
 
 void LoopbackNetwork::silence(int from, int to) {
