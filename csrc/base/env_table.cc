@@ -19,9 +19,9 @@ bool set_one_of(std::string& field, const std::string& value,
 
 // Names that another room registers (algorithms, congestion controls): the form is checked here,
 // the existence where the registry is.
-bool set_name(std::string& field, const std::string& value) {
-  const bool well_formed = std::all_of(value.begin(), value.end(), [](unsigned char c) {
-    return std::islower(c) || std::isdigit(c) || c == '_';
+bool set_name(std::string& field, const std::string& value, std::string_view punctuation = "_") {
+  const bool well_formed = std::all_of(value.begin(), value.end(), [&](unsigned char c) {
+    return std::islower(c) || std::isdigit(c) || punctuation.find(c) != punctuation.npos;
   });
   if (well_formed) field = value;
   return well_formed;
@@ -91,9 +91,10 @@ constexpr auto kVariables = std::to_array<Variable>({
        return set_one_of(env.transport, value, {"auto", "shm", "udp"});
      },
      [](const Env& env) { return env.transport; }},
-    {"TACO_ALGORITHM", "name", "", "auto or the name of an algorithm (lower case)",
+    {"TACO_ALGORITHM", "name", "",
+     "auto, an algorithm's name, or names by kind (all_reduce=ring,broadcast=binomial)",
      "Forces one collective algorithm where it applies, instead of the cheapest by the cost model.",
-     [](Env& env, const std::string& value) { return set_name(env.algorithm, value); },
+     [](Env& env, const std::string& value) { return set_name(env.algorithm, value, "_=,"); },
      [](const Env& env) { return env.algorithm; }},
     {"TACO_ISA", "choice", "", "auto, portable, avx2, avx512 or neon",
      "Forces the instruction set of the arithmetic; results are the same bits with each.",

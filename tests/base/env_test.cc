@@ -26,15 +26,16 @@ TEST(Env, AnEmptyEnvironmentGivesTheDefaults) {
 
 TEST(Env, EveryVariableReachesItsField) {
   const Result<Env> result = parse(
-      {"TACO_LOG=debug", "TACO_TRANSPORT=udp", "TACO_ALGORITHM=ring", "TACO_ISA=portable",
-       "TACO_IFNAME=eth0,eth1", "TACO_HOST_ID=rack 3", "TACO_PEER_TIMEOUT_MS=2500",
-       "TACO_CHUNK_BYTES=65536", "TACO_SPIN_US=7", "TACO_SOCKET_BUFFER=1000000", "TACO_PORT=4000",
-       "TACO_MTU=9000", "TACO_CONGESTION=reno", "TACO_TUNE=yes", "TACO_CMA=off"});
+      {"TACO_LOG=debug", "TACO_TRANSPORT=udp", "TACO_ALGORITHM=all_reduce=ring,barrier=direct",
+       "TACO_ISA=portable", "TACO_IFNAME=eth0,eth1", "TACO_HOST_ID=rack 3",
+       "TACO_PEER_TIMEOUT_MS=2500", "TACO_CHUNK_BYTES=65536", "TACO_SPIN_US=7",
+       "TACO_SOCKET_BUFFER=1000000", "TACO_PORT=4000", "TACO_MTU=9000", "TACO_CONGESTION=reno",
+       "TACO_TUNE=yes", "TACO_CMA=off"});
   ASSERT_TRUE(result.ok()) << result.status().message();
   const Env& env = result.value();
   EXPECT_EQ(env.log, "debug");
   EXPECT_EQ(env.transport, "udp");
-  EXPECT_EQ(env.algorithm, "ring");
+  EXPECT_EQ(env.algorithm, "all_reduce=ring,barrier=direct");
   EXPECT_EQ(env.isa, "portable");
   EXPECT_EQ(env.ifname, "eth0,eth1");
   EXPECT_EQ(env.host_id, "rack 3");
