@@ -1,7 +1,7 @@
 from datetime import timedelta
 from typing import Any
 
-from torch._C._distributed_c10d import Backend, Store
+from torch._C._distributed_c10d import Backend, ErrorType, Store
 
 __version__: str
 built_for_torch: str
@@ -24,6 +24,7 @@ class ProcessGroupTaco(Backend):
     ) -> None: ...
     def monitored_barrier(self, timeout: timedelta | None, wait_all_ranks: bool) -> None: ...
     def dump(self) -> str: ...
+    def get_error(self) -> ErrorType: ...
     @property
     def options(self) -> Options: ...
     @property

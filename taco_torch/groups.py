@@ -38,4 +38,7 @@ def monitored_barrier(
         CollectiveTimeoutError: some ranks did not come in time; the text names them.
         PeerLostError: a rank is dead.
     """
+    outside: object = dist.GroupMember.NON_GROUP_MEMBER
+    if group is outside:
+        return  # as torch does on a rank that is not of the group
     taco_backend(group).monitored_barrier(timeout, wait_all_ranks)

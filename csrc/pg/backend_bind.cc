@@ -61,6 +61,7 @@ void bind_backend(py::module_& module) {
                                return c10::static_intrusive_pointer_cast<Backend::Options>(
                                    backend.getBackendOptions());
                              })
+      .def("get_error", &Backend::getError)
       .def_property_readonly("group_id",
                              [](Backend& backend) { return backend.communicator().options().id; });
   module.def("shut_down_all", &shut_down_all, NoGil());

@@ -22,7 +22,9 @@ std::chrono::milliseconds to_milliseconds(Duration duration) {
 std::string first_line(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
+  text = text.substr(0, text.find('\n'));
+  while (!text.empty() && (text.back() == '.' || text.back() == '?')) text.pop_back();
+  return text;
 }
 
 }  // namespace

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+_REPOSITORY = Path(__file__).resolve().parents[2]
+# `python -m pytest` puts the repository first, whose taco_torch has no compiled extension.
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _REPOSITORY]
+sys.path.insert(0, str(_REPOSITORY / "tests" / "support"))
 
-from spawn_ranks import Ranks
+from spawn_ranks import Ranks  # noqa: E402
 
 # TACO_TEST_BACKEND=gloo checks the tests themselves against another implementation.
 BACKEND = os.environ.get("TACO_TEST_BACKEND", "taco")

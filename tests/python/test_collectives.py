@@ -244,7 +244,8 @@ def views_are_staged() -> None:
     work.wait()
     same(pending, (base * world + sum(range(world))).t(), "asynchronous")
     conjugate = torch.full((8,), complex(1, rank)).conj()
-    dist.broadcast(conjugate, src=1)
+    # dist.broadcast itself refuses such views.
+    dist.group.WORLD.broadcast(conjugate, 1).wait()
     same(conjugate.resolve_conj(), torch.full((8,), complex(1, -1)), "conjugate view")
 
 
@@ -314,14 +315,17 @@ def objects() -> None:
 
 def digest_of_float_sums(flush: bool) -> str:
     """Sums whose value depends on the order of addition, and denormals."""
-    torch.set_flush_denormal(flush and dist.get_rank() == 1)
     digest = hashlib.sha256()
     generator = torch.Generator().manual_seed(dist.get_rank())
-    for count in (5, 1000, 100_000, 1_500_001):
-        for scale in (1.0, 1e-40):
-            tensor = torch.randn(count, generator=generator) * scale
-            dist.all_reduce(tensor)
-            digest.update(tensor.numpy().tobytes())
+    tensors = [
+        torch.randn(count, generator=generator) * scale
+        for count in (5, 1000, 100_000, 1_500_001)
+        for scale in (1.0, 1e-40)
+    ]
+    torch.set_flush_denormal(flush and dist.get_rank() == 1)
+    for tensor in tensors:
+        dist.all_reduce(tensor)
+        digest.update(tensor.numpy().tobytes())
     torch.set_flush_denormal(False)
     return digest.hexdigest()
 
@@ -389,7 +393,7 @@ def test_all_gather_of_unequal_sizes(ranks: Ranks) -> None:
 
 
 def test_all_gather_into_tensor(ranks: Ranks) -> None:
-    for count in SIZES:
+    for count in SIZES if BACKEND == "taco" else SIZES[1:]:
         ranks.run(all_gather_into_tensor, count, torch.float32)
 
 

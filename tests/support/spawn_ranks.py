@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.forkserver
 import os
 import resource
 import signal
@@ -29,6 +30,18 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch.distributed", "taco_torch"])
 
 START_DEADLINE_S = 90.0
+
+
+def _start_server() -> None:
+    # Not in the repository, whose taco_torch has no compiled extension: the server would find it
+    # first. The ranks themselves return to this folder.
+    folder = os.getcwd()
+    os.chdir("/")
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        os.chdir(folder)
+
 
 
 @dataclass
@@ -112,6 +125,7 @@ class Ranks:
         self._pipes: list[multiprocessing.connection.Connection] = []
         self._processes: list[Any] = []
         self.broken = False
+        _start_server()
         for rank in range(world):
             self._start(rank)
 

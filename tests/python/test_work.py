@@ -1,0 +1,220 @@
+"""Work objects: futures, callbacks, polling, timing, coalescing, profiling."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import taco_only
+from spawn_ranks import Ranks
+from torch.profiler import ProfilerActivity, profile
+
+
+def total() -> float:
+    return float(sum(range(dist.get_world_size())))
+
+
+def mine(count: int = 10) -> torch.Tensor:
+    return torch.full((count,), float(dist.get_rank()))
+
+
+def future_holds_the_tensors() -> None:
+    tensor = mine(100_000)
+    work = dist.all_reduce(tensor, async_op=True)
+    value = work.get_future().wait()
+    assert isinstance(value, list)
+    assert value[0].data_ptr() == tensor.data_ptr()
+    assert bool((tensor == total()).all())
+    output = torch.zeros(10)
+    inputs = torch.cat([mine()] * dist.get_world_size())
+    dist.reduce_scatter_tensor(output, inputs, async_op=True).get_future().wait()
+    assert bool((output == total()).all())
+
+
+def callbacks_may_start_collectives_and_wait() -> None:
+    """Several at once, each waiting inside its callback, as PowerSGD with several buckets does."""
+    results = []
+
+    def nested(future: torch.futures.Future) -> torch.Tensor:
+        tensor = future.value()[0]
+        dist.all_reduce(tensor)
+        return tensor
+
+    for _ in range(12):
+        work = dist.all_reduce(mine(), async_op=True)
+        results.append(work.get_future().then(nested))
+    for result in results:
+        assert bool((result.wait() == total() * dist.get_world_size()).all())
+
+
+def polling_sees_completion() -> None:
+    work = dist.all_reduce(mine(1_000_000), async_op=True)
+    end = time.monotonic() + 30
+    while not work.is_completed():
+        assert time.monotonic() < end
+    work.wait()
+    assert bool((work.result()[0] == total()).all()) if work.result() else True
+
+
+def dropped_work_still_completes() -> None:
+    target = torch.zeros(200, 300).t()  # staged: the copy back must happen as well
+    target.fill_(dist.get_rank())
+    dist.all_reduce(target, async_op=True)
+    end = time.monotonic() + 30
+    while not bool((target == total()).all()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    dist.barrier()
+
+
+def finite_wait_expires() -> float:
+    if dist.get_rank() == 0:
+        work = dist.irecv(torch.zeros(1), 1)
+        begin = time.monotonic()
+        with pytest.raises(RuntimeError, match=r" (Timed out|closed|timeout) "):
+            work.wait(timedelta(milliseconds=300))
+        elapsed = time.monotonic() - begin
+        dist.barrier()
+        work.wait()
+        return elapsed
+    dist.barrier()
+    if dist.get_rank() == 1:
+        dist.send(torch.zeros(1), 0)
+    return 0.3
+
+
+def work_describes_itself() -> None:
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    before = backend._get_sequence_number_for_group()
+    work = dist.all_reduce(mine(), async_op=True)
+    work.wait()
+    assert work._get_duration() > 0
+    assert backend._get_sequence_number_for_group() == before + 1
+
+
+def coalescing_manager() -> None:
+    tensors = [mine(i + 1) for i in range(5)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    manager.wait()
+    assert all(bool((tensor == total()).all()) for tensor in tensors)
+    world = dist.get_world_size()
+    outputs = [torch.zeros(world * 3) for _ in range(4)]
+    with dist._coalescing_manager():
+        for output in outputs:
+            dist.all_gather_into_tensor(output, mine(3))
+    for output in outputs:
+        expected = torch.arange(world).repeat_interleave(3).float()
+        torch.testing.assert_close(output, expected)
+    scattered = [torch.zeros(3) for _ in range(4)]
+    with dist._coalescing_manager():
+        for output in scattered:
+            dist.reduce_scatter_tensor(output, mine(3 * world))
+    assert all(bool((output == total()).all()) for output in scattered)
+    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+        first, second = mine(4), mine(5)
+        dist.all_reduce(first)
+        dist.broadcast(second, src=1)
+    manager.wait()
+    assert bool((second == 1).all())
+    assert bool((first == total()).all())
+
+
+def profiler_names_operations() -> list[str]:
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        dist.all_reduce(mine())
+        dist.barrier()
+    return [event.name for event in profiled.events()]
+
+
+def completion_hook_sees_every_operation() -> int:
+    seen = []
+    group = dist.new_group()
+    group._get_backend(torch.device("cpu"))
+    group._register_on_completion_hook(lambda info: seen.append(info.seq))
+    for _ in range(5):
+        dist.all_reduce(mine(), group=group)
+    dist.destroy_process_group(group)
+    return len(seen)
+
+
+def many_threads_many_groups() -> None:
+    groups = [dist.new_group() for _ in range(4)]
+    failures: list[BaseException] = []
+
+    def work(group: dist.ProcessGroup, size: int) -> None:
+        try:
+            for _ in range(30):
+                tensor = mine(size)
+                dist.all_reduce(tensor, group=group)
+                assert bool((tensor == total()).all())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=(group, 10 ** (i + 1))) for i, group in enumerate(groups)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for group in groups:
+        dist.destroy_process_group(group)
+    if failures:
+        raise failures[0]
+
+
+@taco_only
+def test_future_holds_the_tensors(ranks: Ranks) -> None:
+    ranks.run(future_holds_the_tensors)
+
+
+@taco_only
+def test_callbacks_may_start_collectives_and_wait(ranks: Ranks) -> None:
+    ranks.run(callbacks_may_start_collectives_and_wait)
+
+
+def test_polling_sees_completion(ranks: Ranks) -> None:
+    ranks.run(polling_sees_completion)
+
+
+@taco_only
+def test_a_dropped_work_still_completes(ranks: Ranks) -> None:
+    ranks.run(dropped_work_still_completes)
+
+
+@taco_only
+def test_a_finite_wait_expires_and_the_operation_goes_on(ranks: Ranks) -> None:
+    for elapsed in ranks.run(finite_wait_expires):
+        assert 0.25 <= elapsed < 5
+
+
+@taco_only
+def test_work_has_duration_and_sequence_number(ranks: Ranks) -> None:
+    ranks.run(work_describes_itself)
+
+
+@taco_only
+def test_coalescing(ranks: Ranks) -> None:
+    ranks.run(coalescing_manager)
+
+
+@taco_only
+def test_profiler_names_operations(ranks: Ranks) -> None:
+    for names in ranks.run(profiler_names_operations):
+        assert "taco:all_reduce" in names
+        assert "taco:barrier" in names
+
+
+@taco_only
+def test_completion_hook_sees_every_operation(ranks: Ranks) -> None:
+    assert ranks.run(completion_hook_sees_every_operation) == [5] * ranks.world
+
+
+def test_groups_used_from_several_threads(ranks: Ranks) -> None:
+    ranks.run(many_threads_many_groups)
