@@ -36,17 +36,23 @@ class BytePool {
     const std::size_t index = class_of(bytes);
     in_use_ -= kSmallest << index;
     auto& list = free_[index];
-    if (list.size() < kKeep) {
+    if (list.size() < (kKeepBytes / kSmallest) >> index) {
       list.push_back(block);
     } else {
       delete[] block;
     }
   }
   std::size_t bytes_in_use() const { return in_use_; }
+  // Free blocks kept for reuse: at most kKeepBytes of each size, whatever the number of sessions.
+  std::size_t bytes_kept() const {
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < free_.size(); ++i) bytes += free_[i].size() * (kSmallest << i);
+    return bytes;
+  }
 
  private:
   static constexpr std::size_t kSmallest = 64;
-  static constexpr std::size_t kKeep = 64;
+  static constexpr std::size_t kKeepBytes = 16 * 1024;  // of each size
   static std::size_t class_of(std::size_t bytes) {
     return bytes <= kSmallest ? 0 : std::bit_width((bytes - 1) / kSmallest);
   }

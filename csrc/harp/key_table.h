@@ -72,7 +72,7 @@ class KeyTable {
   }
 
  private:
-  static constexpr std::size_t kFirst = 8;
+  static constexpr std::size_t kFirst = 4;
   std::size_t capacity() const { return mask_ + 1; }
 
   Entry& place_for(const MessageKey& key) {

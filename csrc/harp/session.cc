@@ -74,7 +74,9 @@ void Session::eager(SendRequest& request) {
 }
 
 void Session::finish_taken() {
-  for (SendRequest* request : taken_) events_.send_finished(*request, Status());
+  const Status status =
+      state_ == State::kEnded ? Status(Code::kAborted, "the session has ended") : Status();
+  for (SendRequest* request : taken_) events_.send_finished(*request, status);
   taken_.clear();
 }
 
