@@ -156,10 +156,11 @@ Result<OperationPtr> Group::start(OperationSpec spec) {
   std::lock_guard lock(mutex_);
   if (closed_ || !error_.ok()) {
     operation->self.reset();
-    return closed_
-               ? Status(Code::kAborted,
-                        "group '" + options_.name + "' was destroyed; no operation can start")
-               : error_.with_prefix(describe_signature(operation->signature) + " cannot start: ");
+    if (closed_)
+      return Status(Code::kAborted,
+                    "group '" + options_.name + "' was destroyed; no operation can start");
+    reported_ = true;
+    return error_.with_prefix(describe_signature(operation->signature) + " cannot start: ");
   }
   if (!operation->is_point_to_point()) {
     operation->sequence_ = ++sequence_;
