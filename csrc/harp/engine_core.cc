@@ -100,7 +100,7 @@ Link& EngineCore::link_of(Peer& peer) {
 void EngineCore::open_link_st(Peer& peer) {
   if (peer.link != nullptr) return;
   if (peer.local) {
-    peer.shm = shm_->open(peer.address.shm);
+    peer.shm = shm_->open(peer.address.shm, peer.description);
     peer.shm->attach(peer.matcher);
     peer.link = peer.shm;
   } else {

@@ -31,7 +31,7 @@ class Endpoint final : public ShmEndpoint {
 
   const ShmAddress& address() const override { return host_.address; }
   Status probe(const ShmAddress& peer) const override;
-  ShmLink* open(const ShmAddress& peer) override;
+  ShmLink* open(const ShmAddress& peer, const std::string& description) override;
   void close(ShmLink* link) override;
   int doorbell_fd() const override { return host_.doorbell.get(); }
   int events_fd() const override { return host_.events.get(); }
@@ -130,8 +130,8 @@ Status Endpoint::probe(const ShmAddress& peer) const {
   return socket.status();
 }
 
-ShmLink* Endpoint::open(const ShmAddress& peer) {
-  links_.push_back(std::make_unique<PairLink>(host_, peer, next_id_++));
+ShmLink* Endpoint::open(const ShmAddress& peer, const std::string& description) {
+  links_.push_back(std::make_unique<PairLink>(host_, peer, description, next_id_++));
   for (std::size_t i = 0; i < callers_.size(); i++) {
     if (adopt(callers_[i])) {
       callers_.erase(callers_.begin() + static_cast<std::ptrdiff_t>(i));

@@ -74,7 +74,8 @@ class ShmEndpoint {
 
   // A link to a peer, not connected yet: its first use connects it, and so does the peer's. Attach
   // its LinkEvents before anything else. At most one link per incarnation. The endpoint owns it.
-  virtual ShmLink* open(const ShmAddress& peer) = 0;
+  // `description` is how messages name the peer; empty: by its pid, once that is known.
+  virtual ShmLink* open(const ShmAddress& peer, const std::string& description = {}) = 0;
   // Forgets the link and everything of it, at once and silently; say leave() first to part as
   // friends. Requests still open on it are never completed.
   virtual void close(ShmLink* link) = 0;

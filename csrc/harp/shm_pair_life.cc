@@ -14,8 +14,9 @@ const std::atomic<std::uint64_t> kNothingConsumed{0};
 
 }  // namespace
 
-PairLink::PairLink(ShmHost& host, const ShmAddress& peer, std::uint32_t id)
-    : host_(host), peer_(peer), id_(id) {}
+PairLink::PairLink(ShmHost& host, const ShmAddress& peer, const std::string& description,
+                   std::uint32_t id)
+    : host_(host), peer_(peer), description_(description), id_(id) {}
 
 PairLink::~PairLink() {
   // Whoever is not told would wait for us until our process ends.
@@ -28,6 +29,7 @@ PairLink::~PairLink() {
 }
 
 std::string PairLink::describe() const {
+  if (!description_.empty()) return description_;
   if (process_.pid > 0) return "pid " + std::to_string(process_.pid) + " on this host";
   return "a process on this host";
 }
@@ -174,7 +176,10 @@ void PairLink::on_socket() {
 void PairLink::on_process_ended() {
   if (ended_) return;
   ended_ = true;
-  how_ended_ = "its process ended without saying goodbye";
+  how_ended_ =
+      "its process ended without saying goodbye; look for a crash, a kill or an out-of-memory kill "
+      "in "
+      "its log";
   process_.watch.reset();
 }
 

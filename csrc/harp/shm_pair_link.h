@@ -28,7 +28,7 @@ namespace taco::harp {
 class PairLink final : public ShmLink {
  public:
   // `id` names the link among the events of the endpoint's epoll set.
-  PairLink(ShmHost& host, const ShmAddress& peer, std::uint32_t id);
+  PairLink(ShmHost& host, const ShmAddress& peer, const std::string& description, std::uint32_t id);
   ~PairLink() override;
 
   // ShmLink
@@ -151,6 +151,7 @@ class PairLink final : public ShmLink {
 
   ShmHost& host_;
   const ShmAddress peer_;
+  const std::string description_;
   const std::uint32_t id_;
   LinkEvents* events_ = nullptr;
   State state_ = State::kIdle;
