@@ -175,7 +175,7 @@ TEST(Wire, NothingThatArrivesIsReadOutOfBounds) {
       bytes[1] = static_cast<std::byte>(random.below(3));
       if (random.chance(0.7)) std::memcpy(bytes.data() + 24, &extent, 8);
       if (random.chance(0.7)) bytes[32] = static_cast<std::byte>(random.below(6));
-      if (random.chance(0.5)) bytes[34] = static_cast<std::byte>(random.below(4));
+      if (size > 34 && random.chance(0.5)) bytes[34] = static_cast<std::byte>(random.below(4));
     }
     // On the heap at its exact size, so that the sanitizer sees one byte too many.
     const std::unique_ptr<std::byte[]> exact(new std::byte[size]);
