@@ -58,20 +58,34 @@ Status Membership::add_st(Group& group) {
     if (rank == options.rank) continue;
     if (auto loss = lost_.find(group.incarnation_of(rank)); loss != lost_.end()) {
       group.fail_st(group.loss_of(rank, loss->second.details, loss->second.reason, ""), true);
-    } else if (left_.contains(options.peers[rank])) {
+    } else if (left_.contains(group.incarnation_of(rank))) {
       group.peer_left_st(options.peers[rank]);
     }
   }
-  std::vector<Early> rest;
+  hear_early_st(group);
+  return Status();
+}
+
+void Membership::hear_early_st(Group& group) {
+  const std::uint64_t id = group.options().id;
+  std::deque<Early> other_messages;
   for (const Early& early : std::exchange(early_, {})) {
-    if (early.key.group == options.id) {
+    if (early.key.group == id) {
       group.heard_st(early.peer, early.key, early.signature, true);
     } else {
-      rest.push_back(early);
+      other_messages.push_back(early);
     }
   }
-  early_ = std::move(rest);
-  return Status();
+  early_ = std::move(other_messages);
+  std::deque<EarlyNotice> other_notices;
+  for (EarlyNotice& early : std::exchange(early_notices_, {})) {
+    if (early.notice.group == id) {
+      group.notice_st(early.peer, early.notice);
+    } else {
+      other_notices.push_back(std::move(early));
+    }
+  }
+  early_notices_ = std::move(other_notices);
 }
 
 void Membership::remove_st(Group& group) {
@@ -132,7 +146,8 @@ void Membership::on_unmatched_st(harp::PeerId peer, const harp::MessageKey& key,
                                  std::uint64_t signature, bool is_send) {
   if (auto found = groups_.find(key.group); found != groups_.end()) {
     found->second->heard_st(peer, key, signature, is_send);
-  } else if (is_send && early_.size() < kMaxEarly) {
+  } else if (is_send) {
+    if (early_.size() >= kMaxEarly) early_.pop_front();
     early_.push_back({peer, key, signature});
   }
 }
@@ -144,7 +159,7 @@ void Membership::on_mismatch_st(harp::PeerId peer, const harp::MessageKey& key, 
 }
 
 void Membership::on_peer_left_st(harp::PeerId peer) {
-  left_.insert(peer);
+  left_.insert(stack_.incarnation_of(peer));
   std::vector<Group*> groups;
   for (const auto& [id, group] : groups_)
     if (group->rank_of(peer) >= 0) groups.push_back(group);
@@ -164,7 +179,12 @@ void Membership::on_notice_st(harp::PeerId peer, std::span<const std::byte> byte
   }
   if (auto found = groups_.find(notice->group); found != groups_.end())
     return found->second->notice_st(peer, *notice);
-  if (notice->kind != NoticeKind::kArrivalQuery) return;
+  if (notice->kind == NoticeKind::kArrivalReport) return;
+  if (notice->kind != NoticeKind::kArrivalQuery) {
+    if (early_notices_.size() >= kMaxEarlyNotices) early_notices_.pop_front();
+    early_notices_.push_back({peer, *notice});
+    return;
+  }
   Notice answer;
   answer.kind = NoticeKind::kArrivalReport;
   answer.group = notice->group;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -56,7 +57,15 @@ class Membership final : public harp::Observer {
     harp::MessageKey key;
     std::uint64_t signature = 0;
   };
+  // So is a notice: members make a group one after the other, and the first may have failed it
+  // before the last has come. Of either, the oldest give way: they are most likely of groups that
+  // have been destroyed.
+  struct EarlyNotice {
+    harp::PeerId peer = 0;
+    Notice notice;
+  };
   static constexpr std::size_t kMaxEarly = 1024;
+  static constexpr std::size_t kMaxEarlyNotices = 256;
 
   // A loss: of whom, by whose word, and the transport's own words.
   struct Loss {
@@ -66,13 +75,15 @@ class Membership final : public harp::Observer {
     std::string reason;
   };
   void spread(const Loss& loss, const harp::PeerId* told_by);
+  void hear_early_st(Group& group);
   std::vector<Group*> groups_containing(std::uint64_t incarnation) const;
 
   harp::Stack& stack_;
   std::unordered_map<std::uint64_t, Group*> groups_;
   std::map<std::uint64_t, Loss> lost_;  // by incarnation; incarnations never come back
-  std::set<harp::PeerId> left_;
-  std::vector<Early> early_;
+  std::set<std::uint64_t> left_;        // incarnations that said goodbye
+  std::deque<Early> early_;
+  std::deque<EarlyNotice> early_notices_;
   ExecutionPool pool_;
   int users_ = 0;  // guarded by the registry's mutex
 };

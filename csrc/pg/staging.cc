@@ -39,9 +39,22 @@ bool overlap_within(const std::vector<Piece>& pieces) {
   return false;
 }
 
+// From the first byte of any piece to the last of any.
+Piece hull(const std::vector<Piece>& pieces) {
+  const std::less<const std::byte*> before;
+  const std::byte *first = nullptr, *end = nullptr;
+  for (const Piece& piece : pieces) {
+    if (piece.bytes == 0) continue;
+    if (first == nullptr || before(piece.data, first)) first = piece.data;
+    if (end == nullptr || before(end, piece.data + piece.bytes)) end = piece.data + piece.bytes;
+  }
+  return {const_cast<std::byte*>(first), static_cast<std::size_t>(end - first)};
+}
+
 // Overlaps of inputs with outputs, but for the one allowed pair.
 bool overlap_across(const OperationSpec& spec, std::size_t allowed_input,
                     std::size_t allowed_output) {
+  if (!overlap(hull(spec.inputs), hull(spec.outputs))) return false;
   for (std::size_t i = 0; i < spec.inputs.size(); ++i)
     for (std::size_t o = 0; o < spec.outputs.size(); ++o)
       if (overlap(spec.inputs[i], spec.outputs[o]) && (i != allowed_input || o != allowed_output))
