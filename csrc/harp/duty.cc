@@ -23,6 +23,9 @@ constexpr int kLeaveTurns = 4;
 // After a sleep this long, polling before the next one is cut to a fraction.
 constexpr Duration kLongSleep = 500 * kMicrosecond;
 constexpr int kBriefShare = 10;
+// A core given away for longer than this was wanted by others; then polling pauses for a while.
+constexpr Duration kCoreWasTaken = 200 * kMicrosecond;
+constexpr Duration kSleepAtOnce = 5 * kMillisecond;
 
 // Sleeps while `word` holds `value`, at most until `deadline` (kNever: no limit).
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, Time deadline) {
@@ -72,9 +75,17 @@ bool Duty::worth_polling(Idle& idle, bool worked) {
     idle.polls = 0;
     return true;
   }
-  if (idle.polls == 0) idle.since = now;
+  if (idle.polls == 0) {
+    idle.since = now;
+  } else if (now - idle.polled_at > kCoreWasTaken) {
+    // Somebody with plenty to do has this core: giving it away costs us a whole round of theirs,
+    // while a sleeper that is woken comes first.
+    sleep_at_once_until_ = now + kSleepAtOnce;
+  }
   ++idle.polls;
+  idle.polled_at = now;
   const int share = idle.brief ? kBriefShare : 1;
+  if (now < sleep_at_once_until_) return false;
   if (now - idle.since >= spin_.load(std::memory_order_relaxed) / share) return false;
   sched_yield();
   return true;

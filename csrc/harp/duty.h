@@ -90,6 +90,7 @@ class Duty {
   struct Idle {
     Time since = 0;
     int polls = 0;
+    Time polled_at = 0;
     Time slept_at = kNever;
     bool brief = false;
   };
@@ -118,6 +119,7 @@ class Duty {
   std::atomic<int> heirs_{0};                                 // woken to take over, not yet decided
   std::atomic<Unfinished> unfinished_{Unfinished::kNothing};  // as the last leaver saw it
   Time thread_slept_at_ = kNever;                             // the engine thread's own
+  Time sleep_at_once_until_ = 0;                              // the token holder's
   std::uint64_t last_refusal_ = 0;  // tenure that refused the engine's thread last
 
   std::atomic<Duration> spin_{20 * kMicrosecond};
