@@ -99,6 +99,17 @@ def test_a_process_that_outlives_the_tests_fails_the_run_and_is_ended(checkout: 
     assert not running(marker)
 
 
+def test_interrupting_a_phase_ends_what_it_started(checkout: Path) -> None:
+    marker = f"86400.{os.getpid()}3"
+    script = checkout / "tools" / "slow.sh"
+    write_program(script, f"source tools/common.sh\nphase waiting sh -c 'sleep {marker} & wait'\n")
+    phase = subprocess.Popen([str(script)], cwd=checkout, stdout=subprocess.DEVNULL)
+    wait_until(lambda: running(f"sleep\0{marker}"))
+    phase.terminate()
+    assert phase.wait(20) == 130
+    assert not running(f"sleep\0{marker}")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_tests_leave_nothing_behind(checkout: Path, number: int) -> None:
     write_program(checkout / "tools" / "setup.sh", "exit 0\n")

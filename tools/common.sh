@@ -14,13 +14,33 @@ die() {
   exit 1
 }
 
+# grouped COMMAND...: in a process group of its own; when this script is told to end, so is all of it.
+grouped() {
+  local rc=0
+  set -m
+  "$@" </dev/null &
+  GROUP=$!
+  set +m
+  trap end_group INT TERM HUP
+  wait "$GROUP" || rc=$?
+  trap - INT TERM HUP
+  return "$rc"
+}
+
+end_group() {
+  trap '' INT TERM HUP
+  kill -TERM -- "-$GROUP" 2>/dev/null || true
+  wait "$GROUP" 2>/dev/null || true
+  exit 130
+}
+
 # phase NAME COMMAND...: one line of progress; what the command says goes to build/logs/NAME.log.
 phase() {
   local name=$1 log start=$SECONDS
   shift
   log="$LOGS/${name// /-}.log"
   printf '%-34s' "$name ..."
-  if "$@" >"$log" 2>&1; then
+  if grouped "$@" >"$log" 2>&1; then
     printf '%4d s\n' $((SECONDS - start))
   else
     printf 'FAILED after %d s; the last lines of %s:\n\n' $((SECONDS - start)) "${log#"$PWD"/}"

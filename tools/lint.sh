@@ -3,7 +3,7 @@
 # that differ from LINT_BASE (default: the previous commit, plus what is uncommitted; "all" for
 # every file).
 source "$(dirname "$0")/common.sh"
-tools/setup.sh lint
+grouped tools/setup.sh lint
 export PATH="$VENV/bin:$PATH"
 LINT_BASE=${LINT_BASE:-HEAD~1}
 

@@ -23,7 +23,7 @@ fuzz() {
 
 case $KIND in
   asan | tsan)
-    tools/setup.sh python
+    grouped tools/setup.sh python
     phase "compile with $KIND" configure_and_build
     export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
@@ -32,7 +32,7 @@ case $KIND in
       --progress
     ;;
   fuzz)
-    tools/setup.sh fuzz
+    grouped tools/setup.sh fuzz
     phase "compile the fuzz targets" configure_and_build
     [ -n "$(find "$TREE" -type f -executable -name '*_fuzz')" ] || die "no fuzz target was built"
     fuzz

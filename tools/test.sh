@@ -2,7 +2,7 @@
 # test.sh [PYTEST ARGUMENTS]: every test in one run: ctest, then pytest. Whatever happens, also ^C,
 # nothing stays behind; and what should have ended by itself but did not fails the run.
 source "$(dirname "$0")/common.sh"
-tools/setup.sh tests
+grouped tools/setup.sh tests
 export PATH="$VENV/bin:$PATH:/usr/sbin:/sbin"
 
 # Processes of this run are known by this variable in their environment; namespaces have no
