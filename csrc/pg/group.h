@@ -111,6 +111,7 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   void message_broken_st(OperationState& operation, int rank, const Status& why) override;
   void broken_request_st(const OperationState* operation, int rank, const Status& why);
   Status failure_of(const OperationState& operation) const;
+  Notice failure_notice() const;
   void fail_operation_st(OperationState& operation);
   void failed_elsewhere_st(int rank, const Notice& notice);
   std::uint64_t visible(std::uint32_t ordinal) const;  // the sequence number users know

@@ -43,6 +43,17 @@ Status Group::failure_of(const OperationState& operation) const {
   return failure_.with_prefix(operation.describe() + ": ");
 }
 
+Notice Group::failure_notice() const {
+  Notice notice;
+  notice.kind = NoticeKind::kGroupFailed;
+  notice.group = options_.id;
+  notice.code = failure_.code();
+  notice.text = failure_.message();
+  if (failure_.peer_loss() != nullptr && failure_.peer_loss()->rank >= 0)
+    notice.subject = incarnations_[failure_.peer_loss()->rank];
+  return notice;
+}
+
 void Group::fail_st(const Status& why, bool tell) {
   if (failed_st_) return;
   failed_st_ = true;
@@ -53,16 +64,7 @@ void Group::fail_st(const Status& why, bool tell) {
   }
   TACO_LOG_INFO("pg", "group '%s' rank %d failed: %s", options_.name.c_str(), options_.rank,
                 why.message().c_str());
-  if (tell) {
-    Notice notice;
-    notice.kind = NoticeKind::kGroupFailed;
-    notice.group = options_.id;
-    notice.code = why.code();
-    notice.text = why.message();
-    if (why.peer_loss() != nullptr && why.peer_loss()->rank >= 0)
-      notice.subject = incarnations_[why.peer_loss()->rank];
-    tell_members_st(notice);
-  }
+  if (tell) tell_members_st(failure_notice());
   end_timeout_st();
   barrier_.fail_st(why);
   queue_.clear();

@@ -116,6 +116,9 @@ void Group::begin_timeout_st(OperationState& operation, Time now) {
 }
 
 void Group::answer_query_st(int rank, const Notice& query) {
+  // Whoever still waits has missed it: told before the group was made there.
+  if (failed_st_)
+    stack_->engine().transport().notify_st(options_.peers[rank], encode(failure_notice()));
   Notice answer;
   answer.kind = NoticeKind::kArrivalReport;
   answer.group = options_.id;
