@@ -2,7 +2,7 @@
 #   make demo    see it work          make test    prove it
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench lint asan tsan fuzz conformance clean
+.PHONY: help build demo test bench lint asan tsan fuzz conformance faults clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -41,6 +41,10 @@ fuzz: ## Fuzz the packet parser for a minute (FUZZ_SECONDS=60)
 conformance: ## torch's own distributed tests over taco, all that gloo passes
 	@tools/setup.sh install
 	@$(PYTHON) tests/conformance/run.py --backend taco
+
+faults: ## Kill 500 ranks at random moments; who survives must name the dead (KILLS=500)
+	@tools/setup.sh install
+	@$(PYTHON) tests/faults/campaign.py --kills $(or $(KILLS),500)
 
 clean: ## Remove everything that was built, the virtual environment too
 	@rm -rf build out .venv .mypy_cache .ruff_cache .pytest_cache
