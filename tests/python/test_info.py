@@ -1,0 +1,170 @@
+"""taco_torch.info, stats, versions and environment variables."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import taco_only
+from spawn_ranks import Ranks
+
+pytestmark = taco_only
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+ONE_RANK = """
+import torch, torch.distributed as dist, taco_torch
+dist.init_process_group("taco", store=dist.HashStore(), rank=0, world_size=1)
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+assert tensor.sum().item() == 3
+"""
+
+
+def test_info_prints_facts_for_people_and_machines() -> None:
+    command = [sys.executable, "-m", "taco_torch.info"]
+    text = subprocess.run(
+        command, cwd="/", capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+    for word in ("versions", "transports", "interfaces", "TACO_TRANSPORT", "huge pages"):
+        assert word in text
+    facts = json.loads(
+        subprocess.run(
+            [*command, "--json"], cwd="/", capture_output=True, text=True, timeout=120, check=True
+        ).stdout
+    )
+    assert facts["versions"]["torch"] == torch.__version__
+    assert set(facts["transports"]) == {"shm", "udp"}
+    assert any(entry["loopback"] for entry in facts["interfaces"])
+
+
+def test_one_rank_alone_works_without_network() -> None:
+    done = run(ONE_RANK + "dist.destroy_process_group()")
+    assert done.returncode == 0, done.stderr
+    assert "world 1 = 1 host x 1 rank" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TACO_TRANSPORT", "pigeon"),
+        ("TACO_PEER_TIMEOUT_MS", "soon"),
+        ("TACO_CHUNK_BYTES", "-4"),
+        ("TACO_ISA", "mmx"),
+        ("TACO_TUNE", "maybe"),
+    ],
+)
+def test_a_malformed_variable_is_an_error_that_names_it(name: str, value: str) -> None:
+    done = run(ONE_RANK, **{name: value})
+    assert done.returncode != 0
+    assert "ValueError" in done.stderr
+    assert name in done.stderr
+    assert value in done.stderr
+
+
+def test_an_unknown_variable_is_a_warning_with_the_nearest_name() -> None:
+    done = run(ONE_RANK, TACO_TRANSPRT="shm")
+    assert done.returncode == 0, done.stderr
+    assert "TACO_TRANSPRT" in done.stderr
+    assert "TACO_TRANSPORT" in done.stderr
+
+
+def test_another_torch_is_named_with_the_line_to_type() -> None:
+    code = """
+import taco_torch._check as check
+from taco_torch import VersionMismatchError
+try:
+    check.check_torch("2.99.0")
+except VersionMismatchError as error:
+    assert "2.99.0" in str(error) and check.built_for() in str(error) and "pip" in str(error)
+else:
+    raise SystemExit("no error")
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_starts_no_thread() -> None:
+    code = "import os, torch; n = len(os.listdir('/proc/self/task')); import taco_torch; "
+    done = run(code + "assert len(os.listdir('/proc/self/task')) == n")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("destroy", [True, False])
+def test_leaving_with_work_pending_neither_hangs_nor_aborts(destroy: bool) -> None:
+    code = (
+        ONE_RANK
+        + """
+work = dist.irecv(torch.zeros(3), 0) if False else dist.all_reduce(tensor, async_op=True)
+work.get_future().then(lambda future: print("called back"))
+"""
+    )
+    done = run(code + ("dist.destroy_process_group()" if destroy else ""))
+    assert done.returncode == 0, done.stderr
+
+
+def leave_with_receive_pending() -> None:
+    request = dist.irecv(torch.zeros(3), (dist.get_rank() + 1) % dist.get_world_size())
+    request.get_future().then(lambda future: None)
+
+
+def test_leaving_with_a_receive_pending(transport: str) -> None:
+    with Ranks(2, {"TACO_TRANSPORT": transport, "TACO_LOG": "off"}) as ranks:
+        ranks.initialise().run(leave_with_receive_pending)
+        assert ranks.close(20) == [0, 0]
+
+
+def counted() -> None:
+    import taco_torch
+
+    dist.barrier()
+    before = taco_torch.stats()
+    for _ in range(10):
+        dist.all_reduce(torch.ones(250_000))
+    change = taco_torch.stats() - before
+    name, done = next(
+        (name, done) for name, done in change.algorithms.items() if name.startswith("all_reduce/")
+    )
+    assert done.calls == 10, name
+    assert done.seconds > 0
+    moved = change.shm_bytes + change.bytes_sent
+    assert moved >= 10 * 1_000_000
+
+
+def test_stats_count_calls_and_bytes(ranks: Ranks) -> None:
+    ranks.run(counted)
+
+
+def timeline_and_recorder(folder: str) -> None:
+    import taco_torch
+
+    path = f"{folder}/trace-{dist.get_rank()}.json"
+    with taco_torch.timeline(path):
+        dist.all_reduce(torch.ones(1000))
+        dist.barrier()
+    with open(path) as file:
+        trace = json.load(file)
+    events = trace["traceEvents"] if isinstance(trace, dict) else trace
+    assert any("all_reduce" in str(event.get("name", "")) for event in events)
+    entries = taco_torch.flight_recorder()["entries"]
+    assert any("all_reduce" in str(entry) for entry in entries)
+    assert "rank" in taco_torch.dump()
+
+
+def test_timeline_flight_recorder_and_dump(ranks: Ranks, tmp_path) -> None:
+    ranks.run(timeline_and_recorder, str(tmp_path))

@@ -1,0 +1,73 @@
+"""Nothing grows: descriptors, threads, mappings, memory."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+from conftest import BACKEND, taco_only
+from spawn_ranks import Ranks, initialise
+
+pytestmark = taco_only
+
+
+def footprint() -> dict[str, int]:
+    with open("/proc/self/maps") as maps:
+        mappings = sum(1 for _ in maps)
+    with open("/proc/self/statm") as statm:
+        resident = int(statm.read().split()[1]) * 4096
+    return {
+        "threads": len(os.listdir("/proc/self/task")),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "mappings": mappings,
+        "resident": resident,
+    }
+
+
+def operations(count: int) -> dict[str, int]:
+    tensor = torch.ones(100)
+    large = torch.ones(50_000)
+    for i in range(count):
+        dist.all_reduce(tensor)
+        if i % 100 == 0:
+            dist.all_reduce(large)
+            works = [dist.all_reduce(torch.ones(10), async_op=True) for _ in range(20)]
+            for work in works:
+                work.get_future().wait()
+    return footprint()
+
+
+def again(rank: int, world: int, port: int, times: int) -> dict[str, int]:
+    for _ in range(times):
+        dist.destroy_process_group()
+        initialise(rank, world, port, BACKEND)
+        tensor = torch.ones(10_000)
+        dist.all_reduce(tensor)
+    return footprint()
+
+
+def assert_flat(before: dict[str, int], after: dict[str, int]) -> None:
+    assert after["threads"] <= before["threads"]
+    assert after["descriptors"] <= before["descriptors"] + 1
+    assert after["mappings"] <= before["mappings"] + 20
+    assert after["resident"] <= before["resident"] + (8 << 20)
+
+
+def test_operations_leave_nothing_behind(transport: str) -> None:
+    with Ranks(2, {"TACO_TRANSPORT": transport, "TACO_LOG": "warning"}) as ranks:
+        ranks.initialise()
+        before = ranks.run(operations, 1000, deadline_s=120)
+        after = ranks.run(operations, 10_000, deadline_s=240)
+        for one, other in zip(before, after, strict=True):
+            assert_flat(one, other)
+
+
+def test_fifty_new_beginnings_leave_nothing_behind(transport: str) -> None:
+    with Ranks(2, {"TACO_TRANSPORT": transport, "TACO_LOG": "warning"}) as ranks:
+        ranks.initialise()
+        arguments = [(rank, 2, ranks.port, 5) for rank in range(2)]
+        before = ranks.run_each(again, arguments, 120)
+        after = ranks.run_each(again, [(rank, 2, ranks.port, 50) for rank in range(2)], 240)
+        for one, other in zip(before, after, strict=True):
+            assert_flat(one, other)

@@ -1,0 +1,143 @@
+"""How ranks meet, and what they are told when they do not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import taco_only
+from spawn_ranks import Ranks, connect
+
+pytestmark = taco_only
+
+
+def meet(rank: int, world: int, port: int, timeout_s: float, changes: dict[str, str]) -> None:
+    import os
+
+    import taco_torch  # noqa: F401
+
+    os.environ.update(changes)
+    dist.init_process_group(
+        "taco",
+        store=connect(port, world),
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor)
+    assert tensor[0].item() == world
+
+
+def meet_in_file(rank: int, world: int, path: str) -> None:
+    import taco_torch  # noqa: F401
+
+    dist.init_process_group("taco", init_method=f"file://{path}", rank=rank, world_size=world)
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor)
+    assert tensor[0].item() == world
+    dist.destroy_process_group()
+
+
+def test_a_missing_rank_is_named(tmp_path) -> None:
+    with Ranks(3) as ranks:
+        ranks.begin(0, meet, 0, 3, ranks.port, 2.0, {})
+        ranks.begin(2, meet, 2, 3, ranks.port, 2.0, {})
+        for outcome in ranks.gather([0, 2], 30):
+            assert outcome.error_type == "RendezvousError", outcome
+            assert "rank 1 of 3" in outcome.error
+            assert f":{ranks.port}" in outcome.error
+            assert "MASTER_ADDR" in outcome.error
+
+
+def test_ranks_with_different_settings_are_told_both(tmp_path) -> None:
+    with Ranks(2) as ranks:
+        ranks.begin(0, meet, 0, 2, ranks.port, 20.0, {"TACO_CHUNK_BYTES": "65536"})
+        ranks.begin(1, meet, 1, 2, ranks.port, 20.0, {"TACO_CHUNK_BYTES": "131072"})
+        for outcome in ranks.gather([0, 1], 30):
+            assert outcome.error_type == "VersionMismatchError", outcome
+            assert "65536" in outcome.error
+            assert "131072" in outcome.error
+
+
+def test_a_late_rank_is_waited_for() -> None:
+    with Ranks(2) as ranks:
+        ranks.begin(1, meet, 1, 2, ranks.port, 30.0, {})
+        time.sleep(1.5)
+        ranks.begin(0, meet, 0, 2, ranks.port, 30.0, {})
+        for outcome in ranks.gather([0, 1], 30):
+            assert outcome.ok, outcome
+
+
+def test_a_dead_incarnations_greeting_is_replaced() -> None:
+    """A rank says hello and dies; its successor, under the same keys, is the one that counts."""
+    with Ranks(3) as ranks:
+        ranks.begin(1, meet, 1, 3, ranks.port, 60.0, {})
+        time.sleep(0.7)
+        ranks.kill(1)
+        ranks.gather([1], 10)
+        ranks.begin(0, meet, 0, 3, ranks.port, 60.0, {})
+        ranks.begin(2, meet, 2, 3, ranks.port, 60.0, {})
+        time.sleep(0.5)
+        ranks.restart(1)
+        ranks.begin(1, meet, 1, 3, ranks.port, 60.0, {})
+        for outcome in ranks.gather([0, 1, 2], 60):
+            assert outcome.ok, outcome
+
+
+def test_a_file_store(tmp_path) -> None:
+    with Ranks(3) as ranks:
+        for attempt in range(2):
+            path = str(tmp_path / f"store{attempt}")
+            ranks.run_each(meet_in_file, [(rank, 3, path) for rank in range(3)])
+
+
+def test_a_store_that_vanishes_is_named() -> None:
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent("""
+                import time, torch.distributed as dist
+                store = dist.TCPStore("127.0.0.1", 0, 2, True, wait_for_workers=False)
+                print(store.port, flush=True)
+                time.sleep(60)
+            """),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        with Ranks(2) as ranks:
+            ranks.begin(1, meet, 1, 2, port, 40.0, {})
+            time.sleep(1.5)
+            server.kill()
+            outcome = ranks.gather([1], 30)[0]
+            assert outcome.error_type == "RendezvousError", outcome
+            assert f"127.0.0.1:{port}" in outcome.error
+            assert "alive" in outcome.error
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.parametrize("name", ["nosuchif0", "^nosuchif0"])
+def test_an_interface_that_does_not_exist(name: str) -> None:
+    with Ranks(2) as ranks:
+        for rank in range(2):
+            environment = {"TACO_IFNAME": name, "TACO_TRANSPORT": "udp"}
+            ranks.begin(rank, meet, rank, 2, ranks.port, 5.0, environment)
+        for outcome in ranks.gather([0, 1], 30):
+            if name.startswith("^"):
+                continue  # excluding what is not there harms nobody
+            assert outcome.error_type in ("ValueError", "RendezvousError"), outcome
+            assert "nosuchif0" in outcome.error
+            assert "lo" in outcome.error

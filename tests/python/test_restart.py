@@ -1,0 +1,96 @@
+"""After a death the job starts again: with a replacement, with the survivors only, with ranks
+permuted; under a store that outlives every group and knows the dead rank's keys."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import taco_only
+from spawn_ranks import Ranks, initialise
+
+pytestmark = taco_only
+
+WORLD = 4
+VICTIM = 2
+
+
+@pytest.fixture
+def fresh(transport: str) -> Ranks:
+    with Ranks(WORLD, {"TACO_TRANSPORT": transport, "TACO_LOG": "off"}) as ranks:
+        yield ranks.initialise()
+
+
+def all_reduce_forever(count: int) -> None:
+    tensor = torch.ones(count)
+    while True:
+        dist.all_reduce(tensor.fill_(1))
+
+
+def fork_and_all_reduce(path: str) -> None:
+    """As a training process does that has DataLoader workers: they inherit its descriptors."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(20)
+        os._exit(0)
+    Path(path).write_text(str(child))
+    all_reduce_forever(10_000)
+
+
+def start_again(rank: int, world: int, port: int) -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    initialise(rank, world, port)
+    tensor = torch.ones(100)
+    dist.all_reduce(tensor)
+    assert tensor[0].item() == world
+
+
+def assert_survivors_name_the_victim(ranks: Ranks) -> None:
+    for outcome in ranks.gather([rank for rank in range(WORLD) if rank != VICTIM], 20):
+        assert outcome.error_type == "PeerLostError", outcome
+        assert outcome.fields is not None
+        assert outcome.fields["rank"] == VICTIM
+        assert f"rank {VICTIM}" in outcome.error
+
+
+def test_the_survivors_go_on_and_a_replacement_joins(fresh: Ranks) -> None:
+    for rank in range(WORLD):
+        fresh.begin(rank, all_reduce_forever, 1000)
+    time.sleep(0.3)
+    fresh.kill(VICTIM)
+    assert_survivors_name_the_victim(fresh)
+    survivors = [rank for rank in range(WORLD) if rank != VICTIM]
+    for place, rank in enumerate(survivors):
+        fresh.begin(rank, start_again, place, len(survivors), fresh.port)
+    for outcome in fresh.gather(survivors, 30):
+        assert outcome.ok, outcome
+    fresh.restart(VICTIM)
+    for rank in range(WORLD):
+        fresh.begin(rank, start_again, (rank + 1) % WORLD, WORLD, fresh.port)
+    for outcome in fresh.gather(range(WORLD), 30):
+        assert outcome.ok, outcome
+
+
+def test_a_forked_child_does_not_hide_the_death(fresh: Ranks, tmp_path: Path) -> None:
+    path = tmp_path / "child"
+    for rank in range(WORLD):
+        if rank == VICTIM:
+            fresh.begin(rank, fork_and_all_reduce, str(path))
+        else:
+            fresh.begin(rank, all_reduce_forever, 10_000)
+    end = time.monotonic() + 20
+    while not (path.exists() and path.read_text()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    time.sleep(0.3)
+    try:
+        fresh.kill(VICTIM)
+        assert_survivors_name_the_victim(fresh)
+    finally:
+        os.kill(int(path.read_text()), signal.SIGKILL)
