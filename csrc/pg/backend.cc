@@ -14,6 +14,7 @@ namespace taco::pg {
 namespace {
 
 constexpr Duration kLinger = kSecond;
+thread_local bool parts_of_one_call = false;
 
 Duration to_duration(std::chrono::milliseconds timeout) {
   return timeout.count() > 0 ? timeout.count() * kMillisecond : 0;
@@ -42,6 +43,7 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   }
   communicator_ = std::move(made).value();
   sparse_ = std::make_unique<SparseQueue>(meeting_);
+  nested_ = std::make_shared<NestedGroups>(meeting_.stack, meeting_.group);
   hang_dump_ = HangDump::acquire();
 }
 
@@ -71,6 +73,13 @@ c10::intrusive_ptr<c10d::Backend::Options> Backend::getBackendOptions() {
 void Backend::setTimeout(std::chrono::milliseconds timeout) {
   options_->timeout = timeout;
   communicator_->set_timeout(to_duration(timeout));
+  nested_->set_timeout(to_duration(timeout));
+}
+
+std::shared_ptr<Communicator> Backend::communicator_here() {
+  CallbackScope* scope = CallbackScope::current();
+  if (!scope || !scope->belongs_to(*nested_)) return communicator_;
+  return value_or_raise(scope->communicator());
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::launch(Translation& translation, const Call& call,
@@ -80,27 +89,31 @@ c10::intrusive_ptr<c10d::Work> Backend::launch(Translation& translation, const C
   translation.spec.caller_will_wait = !call.async && !coalescing_here();
   translation.state->results = std::move(results);
   translation.state->operations.push_back(
-      value_or_raise(communicator_->start(std::move(translation.spec))));
+      value_or_raise(communicator_here()->start(std::move(translation.spec))));
   return track(translation.state, call, inputs);
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::track(WorkStatePtr state, const Call& call,
                                               const std::vector<at::Tensor>& inputs) {
   remember(state, call);
-  return c10::make_intrusive<Work>(rank_, call.type, call.title, std::optional(inputs),
-                                   std::move(state), communicator_);
+  const char* title = parts_of_one_call ? nullptr : call.title;
+  return c10::make_intrusive<Work>(rank_, call.type, title, std::optional(inputs), std::move(state),
+                                   communicator_here(), nested_);
 }
+
+Backend::PartsOfOneCall::PartsOfOneCall() { parts_of_one_call = true; }
+Backend::PartsOfOneCall::~PartsOfOneCall() { parts_of_one_call = false; }
 
 c10::intrusive_ptr<c10d::Work> Backend::combine(
     const std::vector<c10::intrusive_ptr<c10d::Work>>& works, const Call& call,
-    const std::vector<at::Tensor>& results) {
+    const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& results) {
   auto state = std::make_shared<WorkState>();
   state->results = results;
   for (const auto& work : works) {
     state->children.push_back(static_cast<Work*>(work.get())->state());
   }
-  return c10::make_intrusive<Work>(rank_, call.type, call.title, std::optional(results),
-                                   std::move(state), communicator_);
+  return c10::make_intrusive<Work>(rank_, call.type, call.title, std::optional(inputs),
+                                   std::move(state), communicator_here(), nested_);
 }
 
 void Backend::remember(const WorkStatePtr& state, const Call& call) {
@@ -153,7 +166,7 @@ c10::intrusive_ptr<c10d::Work> Backend::endCoalescing() {
     state->results.insert(state->results.end(), child->results.begin(), child->results.end());
   }
   return c10::make_intrusive<Work>(rank_, c10d::OpType::COALESCED, "taco:coalesced", std::nullopt,
-                                   std::move(state), communicator_);
+                                   std::move(state), communicator_here(), nested_);
 }
 
 c10::intrusive_ptr<c10d::Backend> Backend::split(
@@ -186,9 +199,10 @@ c10::intrusive_ptr<c10d::Backend> Backend::merge(
 }
 
 void Backend::abort() {
-  communicator_->abort(Status(Code::kAborted, "group " + meeting_.group.name +
-                                                  " was aborted on rank " + std::to_string(rank_) +
-                                                  " (abort() was called)"));
+  const Status why(Code::kAborted, "group " + meeting_.group.name + " was aborted on rank " +
+                                       std::to_string(rank_) + " (abort() was called)");
+  communicator_->abort(why);
+  nested_->abort(why);
 }
 
 void Backend::shutdown() {
@@ -197,6 +211,7 @@ void Backend::shutdown() {
     if (down_) return;
     down_ = true;
   }
+  nested_->close(kLinger);
   communicator_->close(kLinger);
   sparse_->close();
   part(meeting_);
@@ -243,9 +258,9 @@ void Backend::registerOnCompletionHook(
 }
 
 void Backend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  const Duration timeout = to_duration(opts.timeout);
-  raise_if_error(communicator_->monitored_barrier(
-      timeout > 0 ? timeout : to_duration(options_->timeout), wait_all_ranks));
+  // 0 is a timeout too: whoever is not here already is missing.
+  const auto timeout = opts.timeout == c10d::kUnsetTimeout ? options_->timeout : opts.timeout;
+  raise_if_error(communicator_->monitored_barrier(to_duration(timeout), wait_all_ranks));
 }
 
 }  // namespace taco::pg

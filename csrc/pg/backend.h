@@ -18,6 +18,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "pg/callback_scope.h"
 #include "pg/communicator.h"
 #include "pg/hang_dump.h"
 #include "pg/rendezvous.h"
@@ -135,9 +136,21 @@ class Backend : public c10d::Backend {
                                         std::vector<at::Tensor> results);
   c10::intrusive_ptr<c10d::Work> track(WorkStatePtr state, const Call& call,
                                        const std::vector<at::Tensor>& inputs);
+  // While one lives, the operations this thread starts are parts of one call and do not show in the
+  // profiler: combine() names the whole.
+  class PartsOfOneCall {
+   public:
+    PartsOfOneCall();
+    ~PartsOfOneCall();
+    PartsOfOneCall(const PartsOfOneCall&) = delete;
+    PartsOfOneCall& operator=(const PartsOfOneCall&) = delete;
+  };
   c10::intrusive_ptr<c10d::Work> combine(const std::vector<c10::intrusive_ptr<c10d::Work>>& works,
-                                         const Call& call, const std::vector<at::Tensor>& results);
+                                         const Call& call, const std::vector<at::Tensor>& inputs,
+                                         const std::vector<at::Tensor>& results);
   void remember(const WorkStatePtr& state, const Call& call);
+  // The group's, or, inside a future's callback, that of the callback's operation.
+  std::shared_ptr<Communicator> communicator_here();
   bool coalescing_here();
   static void set_reduction(Translation& translation, const c10d::ReduceOp& op,
                             c10::ScalarType type);
@@ -154,6 +167,7 @@ class Backend : public c10d::Backend {
   std::shared_ptr<HangDump> hang_dump_;
   std::shared_ptr<Communicator> communicator_;
   std::unique_ptr<SparseQueue> sparse_;
+  std::shared_ptr<NestedGroups> nested_;
   std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
 
   std::mutex mutex_;  // guards what follows

@@ -16,13 +16,15 @@ void check_pairs(std::size_t outputs, std::size_t inputs, const char* what) {
 c10::intrusive_ptr<c10d::Work> Backend::allreduce_coalesced(
     std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& opts) {
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  const PartsOfOneCall parts;
   c10d::AllreduceOptions each = opts;
   each.asyncOp = true;
   for (at::Tensor& tensor : tensors) {
     std::vector<at::Tensor> one = {tensor};
     works.push_back(allreduce(one, each));
   }
-  return combine(works, {c10d::OpType::ALLREDUCE_COALESCED, "taco:all_reduce_coalesced"}, tensors);
+  return combine(works, {c10d::OpType::ALLREDUCE_COALESCED, "taco:all_reduce_coalesced"}, tensors,
+                 tensors);
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::allgather_coalesced(
@@ -35,6 +37,7 @@ c10::intrusive_ptr<c10d::Work> Backend::allgather_coalesced(
   c10d::AllgatherOptions each = opts;
   each.asyncOp = true;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  const PartsOfOneCall parts;
   std::vector<at::Tensor> results;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     std::vector<std::vector<at::Tensor>> gathered(1);
@@ -43,7 +46,8 @@ c10::intrusive_ptr<c10d::Work> Backend::allgather_coalesced(
     std::vector<at::Tensor> one = {inputs[i]};
     works.push_back(allgather(gathered, one, each));
   }
-  return combine(works, {c10d::OpType::ALLGATHER_COALESCED, "taco:all_gather_coalesced"}, results);
+  return combine(works, {c10d::OpType::ALLGATHER_COALESCED, "taco:all_gather_coalesced"}, inputs,
+                 results);
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::allgather_into_tensor_coalesced(
@@ -53,10 +57,11 @@ c10::intrusive_ptr<c10d::Work> Backend::allgather_into_tensor_coalesced(
   c10d::AllgatherOptions each = opts;
   each.asyncOp = true;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  const PartsOfOneCall parts;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     works.push_back(_allgather_base(outputs[i], inputs[i], each));
   }
-  return combine(works, {c10d::OpType::COALESCED, "taco:all_gather_into_tensor_coalesced"},
+  return combine(works, {c10d::OpType::COALESCED, "taco:all_gather_into_tensor_coalesced"}, inputs,
                  outputs);
 }
 
@@ -67,13 +72,14 @@ c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter_tensor_coalesced(
   c10d::ReduceScatterOptions each = opts;
   each.asyncOp = true;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  const PartsOfOneCall parts;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     works.push_back(_reduce_scatter_base(outputs[i], inputs[i], each));
   }
   return combine(
       works,
       {c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "taco:reduce_scatter_tensor_coalesced"},
-      outputs);
+      inputs, outputs);
 }
 
 }  // namespace taco::pg

@@ -195,7 +195,7 @@ Status Group::monitored_barrier(Duration timeout, bool report_all) {
     if (!error_.ok()) return error_;
   }
   if (options_.world == 1) return Status();
-  const Duration limit = timeout > 0 ? timeout : timeout_.load(std::memory_order_relaxed);
+  const Duration limit = timeout >= 0 ? timeout : timeout_.load(std::memory_order_relaxed);
   return barrier_.wait(stack_->engine(), limit, report_all);
 }
 

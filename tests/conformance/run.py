@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -184,6 +185,12 @@ def choose(campaign: Campaign, arguments: argparse.Namespace) -> list[str]:
     return sorted(expected(arguments.backend))
 
 
+def error_line(detail: str) -> str:
+    """The line of a report that names the error: the last one like "ValueError: ..."."""
+    named = [line for line in detail.splitlines() if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return (named or detail.strip().splitlines() or ["no report"])[-1]
+
+
 def judge(results: dict[str, dict[str, Any]], arguments: argparse.Namespace) -> int:
     """Compares with the kept list; 0 when nothing that passed before has been lost."""
     passed = sorted(test for test, result in results.items() if result["status"] == "pass")
@@ -195,8 +202,7 @@ def judge(results: dict[str, dict[str, Any]], arguments: argparse.Namespace) -> 
     seconds = sum(result["seconds"] for result in results.values())
     print(f"{arguments.backend}: {len(passed)} of {len(results)} pass ({seconds:.0f} s of tests)")
     for test in lost:
-        detail = results[test]["detail"].strip().splitlines()
-        print(f"LOST {test}: {detail[-1] if detail else ''}")
+        print(f"LOST {test}: {error_line(results[test]['detail'])}")
     if gained and not arguments.test:
         print(f"{len(gained)} pass that the list lacks: --update would add them")
     return 1 if lost else 0
