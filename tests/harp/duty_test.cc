@@ -28,6 +28,7 @@ class Model;
 struct Request : Task {
   Model* model = nullptr;
   bool by_ring = false;
+  unsigned delay_us = 0;  // of the answer; else a short random one
   Event answered;
   void run_st(Transport&) override;
 };
@@ -60,6 +61,10 @@ class Model final : public Driven {
     request.model = this;
     queue_.push(request);
     if (!caller_will_wait) duty_.submitted();
+  }
+  void submit_task(Task& task) {
+    queue_.push(task);
+    duty_.submitted();
   }
   void ask(Request& request) {
     EXPECT_TRUE(duty_.held_by_me());
@@ -124,7 +129,11 @@ class Model final : public Driven {
       Request* request = asked_.front();
       asked_.pop_front();
       lock.unlock();
-      if (random() % 4 == 0) usleep(random() % 100);
+      if (request->delay_us > 0) {
+        usleep(request->delay_us);
+      } else if (random() % 4 == 0) {
+        usleep(random() % 100);
+      }
       if (request->by_ring) {
         from_ring_.push(*request);
         if (asleep_.exchange(false)) ring_bell();
@@ -236,6 +245,55 @@ TEST_P(DutyTest, an_event_set_by_another_thread_wakes_the_driver_and_the_sleeper
     model_.duty().wake_waiters();
     for (std::thread& waiter : waiters) waiter.join();
     ASSERT_EQ(returned, 3) << i;
+  }
+}
+
+// The waiter's event is set by a task of another thread, which promises nothing: whenever it comes,
+// before the driver sleeps, as it falls asleep or long after, it must be run.
+TEST_P(DutyTest, a_submission_reaches_a_driver_that_waits_for_it) {
+  struct Setter : Task {
+    Event done;
+    void run_st(Transport&) override { done.set(); }
+  };
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int i = 0; i < 3'000; ++i) {
+    Setter setter;
+    const unsigned pause = i % 100 == 0 ? 5'000 : random() % 120;
+    std::atomic<bool> go{false};
+    std::thread submitter([&] {
+      while (!go) std::this_thread::yield();
+      if (pause >= 5'000) usleep(pause);
+      const Time until = monotonic_now() + (pause % 5'000) * kMicrosecond;
+      while (monotonic_now() < until) {
+      }
+      model_.submit_task(setter);
+    });
+    go = true;
+    const bool set = model_.duty().wait(setter.done, monotonic_now() + 5 * kSecond);
+    submitter.join();
+    ASSERT_TRUE(set) << i;
+  }
+}
+
+// The engine's thread stands by while a caller drives for long; when that caller leaves, the answer
+// to a request that nobody waits for rings a bell only the engine's thread can hear.
+TEST_P(DutyTest, a_leaving_caller_hands_open_requests_to_the_engine_thread) {
+  for (int i = 0; i < 20; ++i) {
+    Request early, awaited, late;
+    early.delay_us = 2'000;
+    awaited.delay_us = 8'000;
+    late.delay_us = 10'000;
+    late.by_ring = true;
+    model_.submit(early, true);
+    model_.submit(awaited, true);
+    model_.submit(late, true);
+    ASSERT_TRUE(model_.duty().wait(awaited.answered, monotonic_now() + kDeadline));
+    const Time limit = monotonic_now() + 5 * kSecond;
+    while (!late.answered.is_set() && monotonic_now() < limit) usleep(500);
+    ASSERT_TRUE(late.answered.is_set()) << i;
+    usleep(2'000);
   }
 }
 
