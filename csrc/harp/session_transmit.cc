@@ -218,12 +218,27 @@ std::size_t Session::fill_run(BulkSend& send, SegmentRange range) {
   return bytes;
 }
 
-// Up to one super-packet of one message; messages take turns.
+// Groups take turns, so that none waits for another's large messages. Within a group the oldest
+// message goes first: messages that took turns would all end late and together, and with them the
+// receives whose end lets the receiver ask for more.
+BulkSend* Session::next_send() const {
+  BulkSend* after = nullptr;  // of the next group id beyond the last one served
+  BulkSend* least = nullptr;  // of the least group id: where the round starts again
+  const auto group_of = [](const BulkSend* send) { return send->request->key.group; };
+  for (BulkSend* send = first_active_; send != nullptr; send = send->next_active) {
+    if (least == nullptr || group_of(send) < group_of(least)) least = send;
+    if (group_of(send) <= last_group_) continue;
+    if (after == nullptr || group_of(send) < group_of(after)) after = send;
+  }
+  return after != nullptr ? after : least;
+}
+
+// Up to one super-packet of one message.
 Session::Sent Session::send_run(std::size_t& budget) {
   if (first_active_ == nullptr) return Sent::kNothing;
   const NicCapabilities& nic = host_.nic().capabilities();
   SessionHost::Scratch& scratch = host_.scratch_;
-  BulkSend& send = *first_active_;
+  BulkSend& send = *next_send();
   const std::size_t segment = sizeof(wire::Header) + send.segment_bytes;
   const std::size_t longest =
       nic.gso_segments > 1 ? std::min(nic.gso_segments, nic.gso_bytes / segment) : 16;
@@ -269,8 +284,8 @@ Session::Sent Session::send_run(std::size_t& budget) {
     if (again) host_.counters().retransmits += left;
     budget -= std::min(budget, std::size_t{left} * send.segment_bytes);
   }
-  deactivate(send);
-  if (send.has_work()) activate(send);
+  last_group_ = send.request->key.group;
+  if (!send.has_work()) deactivate(send);
   return left < range.count ? Sent::kNicFull : Sent::kYes;
 }
 

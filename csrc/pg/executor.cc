@@ -51,7 +51,6 @@ void Execution::prepare() {
   local_head_ = local_offset_ = 0;
   steps_left_ = callers_steps_left_ = count;
   std::uint32_t families = 0;
-  std::uint64_t largest = 0;
   for (std::uint32_t i = 0; i < count; ++i) {
     const Step& step = steps[i];
     remaining_[i] = step.dependencies;
@@ -60,11 +59,9 @@ void Execution::prepare() {
     Lane& lane = step.is_receive() ? receives_ : sends_;
     position_[i] = static_cast<std::uint32_t>(lane.steps.size());
     lane.steps.push_back(i);
-    largest = std::max(largest, std::max(step.source.bytes, step.destination.bytes));
     if (step.transfers > 1) ++families;
   }
-  const std::uint32_t window = largest <= kSmallMessage ? kSmallWindow : kWindow;
-  sends_.limit = receives_.limit = window;
+  sends_.limit = receives_.limit = schedule_->window;
   if (families > 0) {
     families_.assign(families, {});
     family_of_.resize(count);

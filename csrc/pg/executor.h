@@ -45,9 +45,6 @@ class ExecutionOwner {
 class Execution final : public harp::Task {
  public:
   static constexpr std::size_t kTurnBytes = std::size_t{1} << 20;
-  static constexpr std::uint32_t kWindow = 32;  // open sends, and receives, of large messages
-  static constexpr std::uint32_t kSmallWindow = 512;
-  static constexpr std::size_t kSmallMessage = 64 << 10;
 
   void start_st(harp::Engine& engine, ExecutionOwner& owner, GroupView& group,
                 OperationState& operation, std::shared_ptr<const Schedule> schedule,

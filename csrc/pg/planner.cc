@@ -148,6 +148,16 @@ Result<const Algorithm*> Planner::choose(const Problem& problem) const {
   return forced;
 }
 
+// How many messages of `chunk` bytes to have open. Inside a host no more than keeps the staged
+// chunks in the processors' caches; between hosts enough to cover the wire and its queues while a
+// receive's announcement travels to the sender.
+static std::uint32_t window_for(std::uint64_t chunk, bool network) {
+  constexpr std::uint64_t kSmallMessage = 64 << 10, kNetworkBytes = 32 << 20;
+  if (chunk <= kSmallMessage) return 512;
+  if (!network) return 32;
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(kNetworkBytes / chunk, 32, 512));
+}
+
 Result<std::shared_ptr<const Schedule>> Planner::make(const Problem& problem) const {
   Result<const Algorithm*> chosen = choose(problem);
   if (!chosen.ok()) return chosen.status();
@@ -156,6 +166,7 @@ Result<std::shared_ptr<const Schedule>> Planner::make(const Problem& problem) co
   const std::uint64_t chunk = chunk_for(work, topology_, parameters_);
   auto schedule =
       std::make_shared<Schedule>(build_schedule(algorithm, problem, topology_, chunk, rank_));
+  schedule->window = window_for(chunk, topology_.hosts() > 1);
   schedule->predicted_seconds = predict(work, topology_, parameters_);
   return std::shared_ptr<const Schedule>(std::move(schedule));
 }

@@ -93,6 +93,7 @@ struct Schedule {
   std::uint64_t scratch_bytes = 0;
   std::uint32_t sends = 0;     // messages, not steps
   std::uint32_t receives = 0;  // messages
+  std::uint32_t window = 32;   // of sends, and of receives, to have open at a time
   double predicted_seconds = 0;
 
   std::span<const Transfer> transfers_of(const Step& step) const {

@@ -24,7 +24,7 @@ constexpr std::size_t kBurst = 16;
 // buffer only means colder memory.
 constexpr std::size_t kMostReceiveBuffer = std::size_t{8} << 20;
 // Small enough that a rate-limited interface pushes back here instead of dropping in its queue.
-constexpr std::size_t kSendBuffer = std::size_t{1} << 19;
+constexpr std::size_t kSendBuffer = std::size_t{1} << 18;
 // A send that fails for another destination's error is repeated this often.
 constexpr int kSendRetries = 8;
 

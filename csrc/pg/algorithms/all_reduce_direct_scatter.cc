@@ -5,6 +5,8 @@
 // The shards are worked through in chunks small enough to stay in the processors' caches between
 // sender and receiver. The results of a chunk are given away while the next chunks are being
 // reduced, and consecutive chunks take their operands in rotated order, so that all links are busy.
+#include <algorithm>
+
 #include "pg/algorithms/list.h"
 #include "pg/algorithms/phases.h"
 #include "pg/algorithms/shape.h"
@@ -15,7 +17,15 @@ namespace {
 
 const char* unfit(const Problem&, const Topology&) { return nullptr; }
 
-void build(ScheduleBuilder& builder, const Topology&) {
+// Chunks being reduced before the first result is given away. A chunk takes one operand at a time,
+// so between hosts so many are under way that their open receives cover the wire and its queues.
+int lead_of(const Topology& topology, std::uint64_t chunk) {
+  constexpr std::uint64_t kUnderWay = 4 << 20;
+  if (topology.hosts() == 1) return 2;
+  return static_cast<int>(std::clamp<std::uint64_t>(kUnderWay / chunk, 2, 64));
+}
+
+void build(ScheduleBuilder& builder, const Topology& topology) {
   const Team team = whole_world(builder.rank(), builder.world());
   const Slice own = builder.input(), result = builder.output();
   const std::uint32_t element = builder.problem().element_bytes;
@@ -25,17 +35,17 @@ void build(ScheduleBuilder& builder, const Topology&) {
     const Slice shard = shards.of(whole, place);
     return Partition(shard.bytes, chunks, element).of(shard, chunk);
   };
-  constexpr int kLead = 2;  // chunks being reduced before the first result is given away
-  for (int turn = 0; turn < chunks + kLead; ++turn) {
+  const int lead = lead_of(topology, builder.chunk());
+  for (int turn = 0; turn < chunks + lead; ++turn) {
     if (turn < chunks) {
       const Slice sum = piece(result, team.me, turn);
       direct_reduce_scatter(
           builder, team, [&](int place) { return piece(own, place, turn); }, sum, turn);
       builder.finish_reduction(sum);
     }
-    if (turn >= kLead) {
+    if (turn >= lead) {
       direct_all_gather(builder, team,
-                        [&](int place) { return piece(result, place, turn - kLead); });
+                        [&](int place) { return piece(result, place, turn - lead); });
     }
   }
 }
