@@ -43,8 +43,8 @@ phase() {
   if grouped "$@" >"$log" 2>&1; then
     printf '%4d s\n' $((SECONDS - start))
   else
-    printf 'FAILED after %d s; the last lines of %s:\n\n' $((SECONDS - start)) "${log#"$PWD"/}"
-    tail -n 25 "$log"
+    printf 'FAILED after %d s; from %s:\n\n' $((SECONDS - start)) "${log#"$PWD"/}"
+    grep -E -m 5 -A 3 '(^|[: ])(fatal )?(error|Error|E):' "$log" || tail -n 25 "$log"
     exit 1
   fi
 }
