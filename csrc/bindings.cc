@@ -12,5 +12,6 @@ PYBIND11_MODULE(_C, module) {
   taco::pg::bind_errors(module);
   taco::pg::bind_stats(module);
   taco::pg::bind_info(module);
+  taco::pg::bind_future(module);
   taco::pg::bind_backend(module);
 }

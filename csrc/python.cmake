@@ -48,7 +48,9 @@ Python_add_library(_C MODULE WITH_SOABI
   pg/backend_sparse.cc
   pg/backend_tensors.cc
   pg/backend_bind.cc
+  pg/callback_scope.cc
   pg/errors_bind.cc
+  pg/future_bind.cc
   pg/hang_dump.cc
   pg/info_bind.cc
   pg/rendezvous.cc

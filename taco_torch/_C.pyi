@@ -1,10 +1,18 @@
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch._C._distributed_c10d import Backend, ErrorType, Store
+from torch._C._distributed_c10d import Work as _Work
 
 __version__: str
 built_for_torch: str
+
+class Future(torch.futures.Future[Any]):
+    """As torch's; collectives that its callbacks start are ordered by the operation they follow."""
+
+class Work(_Work):
+    def get_future(self) -> torch.futures.Future[Any]: ...
 
 class Options(Backend.Options):
     def __init__(self, timeout: timedelta = ...) -> None: ...

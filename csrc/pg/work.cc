@@ -96,10 +96,12 @@ std::exception_ptr WorkState::error() const {
 
 Work::Work(int rank, c10d::OpType type, const char* title,
            const std::optional<std::vector<at::Tensor>>& inputs, WorkStatePtr state,
-           std::weak_ptr<Communicator> communicator)
+           std::shared_ptr<Communicator> communicator, std::shared_ptr<NestedGroups> nested)
     : c10d::Work(rank, type, title, inputs),
       state_(std::move(state)),
-      communicator_(std::move(communicator)) {}
+      communicator_(communicator),
+      nested_(nested),
+      group_(communicator->options().id) {}
 
 Work::~Work() {
   // Dropped before it was done: the tensors stay, and staged results still reach them.
@@ -161,6 +163,21 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
     });
   }
   return future_;
+}
+
+std::shared_ptr<CallbackScope> Work::scope() {
+  // Point-to-point operations have no number that all ranks share.
+  if (c10d::isP2POp(opType_)) return nullptr;
+  const OperationPtr* operation = nullptr;
+  if (!state_->operations.empty()) operation = &state_->operations.front();
+  for (const auto& child : state_->children) {
+    if (!operation && !child->operations.empty()) operation = &child->operations.front();
+  }
+  std::lock_guard lock(future_mutex_);
+  if (auto nested = nested_.lock(); nested && operation && !scope_) {
+    scope_ = std::make_shared<CallbackScope>(nested, group_, (*operation)->sequence());
+  }
+  return scope_;
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFutureResult() {

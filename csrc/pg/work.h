@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "pg/callback_scope.h"
 #include "pg/operation.h"
 
 namespace taco::pg {
@@ -44,13 +45,12 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
 };
 using WorkStatePtr = std::shared_ptr<WorkState>;
 
-class Communicator;
-
 class Work : public c10d::Work {
  public:
+  // `communicator` runs the operations; `nested` takes what their callbacks start.
   Work(int rank, c10d::OpType type, const char* title,
        const std::optional<std::vector<at::Tensor>>& inputs, WorkStatePtr state,
-       std::weak_ptr<Communicator> communicator);
+       std::shared_ptr<Communicator> communicator, std::shared_ptr<NestedGroups> nested);
   ~Work() override;
 
   bool isCompleted() override;
@@ -67,14 +67,19 @@ class Work : public c10d::Work {
   uint64_t getSequencenumber() const override;
 
   const WorkStatePtr& state() const { return state_; }
+  // Where collectives that callbacks of this Work start belong; null for point-to-point.
+  std::shared_ptr<CallbackScope> scope();
 
  private:
   void finish_once();
 
   WorkStatePtr state_;
   std::weak_ptr<Communicator> communicator_;
+  std::weak_ptr<NestedGroups> nested_;
+  std::uint64_t group_;
   std::mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::shared_ptr<CallbackScope> scope_;
   std::atomic<bool> finished_{false};
 };
 

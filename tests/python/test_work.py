@@ -36,7 +36,11 @@ def future_holds_the_tensors() -> None:
 
 
 def callbacks_may_start_collectives_and_wait() -> None:
-    """Several at once, each waiting inside its callback, as PowerSGD with several buckets does."""
+    """Several at once, each waiting inside its callback, as PowerSGD with several buckets does.
+
+    Every operation has a size of its own, and ranks attach callbacks sooner or later, so that on
+    one rank a callback runs at once and on another much later: order must not depend on that."""
+    rank, world = dist.get_rank(), dist.get_world_size()
     results = []
 
     def nested(future: torch.futures.Future) -> torch.Tensor:
@@ -44,11 +48,20 @@ def callbacks_may_start_collectives_and_wait() -> None:
         dist.all_reduce(tensor)
         return tensor
 
-    for _ in range(12):
-        work = dist.all_reduce(mine(), async_op=True)
-        results.append(work.get_future().then(nested))
-    for result in results:
-        assert bool((result.wait() == total() * dist.get_world_size()).all())
+    def nested_again(future: torch.futures.Future) -> torch.Tensor:
+        tensor = future.value()
+        work = dist.all_reduce(torch.cat([tensor, tensor]), async_op=True)
+        return work.get_future().wait()[0][: len(tensor)]
+
+    for i in range(12):
+        future = dist.all_reduce(mine(10 + i), async_op=True).get_future()
+        if (i + rank) % 3 == 0:
+            time.sleep(0.02)
+        results.append(future.then(nested).then(nested_again))
+    for i, result in enumerate(results):
+        value = result.wait()
+        assert len(value) == 10 + i
+        assert bool((value == total() * world * world).all())
 
 
 def polling_sees_completion() -> None:
