@@ -14,7 +14,7 @@ die() {
   exit 1
 }
 
-# grouped COMMAND...: in a process group of its own; when this script is told to end, so is all of it.
+# grouped COMMAND...: in a process group of its own; when this script is told to end, all of it is.
 grouped() {
   local rc=0
   set -m
