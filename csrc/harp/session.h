@@ -199,7 +199,7 @@ class Session final : public Link, private SentPackets::Listener {
   std::uint32_t send_uses_ = 0;
   BulkSend* first_active_ = nullptr;
   BulkSend* last_active_ = nullptr;
-  std::uint64_t last_group_ = 0;  // whose message was served last
+  std::uint64_t last_group_ = 0;       // whose message was served last
   std::vector<BulkSend*> unreturned_;  // acknowledged, but the driver still refers to the payload
   std::vector<RecvState*> receives_;   // by slot index
   std::size_t open_receives_ = 0;
