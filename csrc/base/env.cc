@@ -82,6 +82,7 @@ Result<Env> Env::parse(const std::vector<std::string>& environment,
     const std::string value = entry.substr(equals + 1);
     const Variable* variable = find(name);
     if (variable == nullptr) {
+      if (name.starts_with("TACO_SIM_") || name.starts_with("TACO_TEST_")) continue;  // our tests'
       if (warnings != nullptr) warnings->push_back(unknown_name_warning(name));
       continue;
     }
