@@ -201,6 +201,21 @@ def test_environment_table_is_current() -> None:
     )
 
 
+def named_files(text: str) -> set[str]:
+    """Files that a page names in backquotes, like `pg/work.h` or `tests/test_tidy.py`."""
+    named = re.findall(r"`([\w./-]+/[\w.-]+\.(?:h|cc|py|md|sh|txt|cmake))`", text)
+    return {name for name in named if not name.startswith("out/")}
+
+
+def test_pages_name_files_that_exist() -> None:
+    problems = []
+    for page in files(".md"):
+        for name in named_files(text_of(page)):
+            if not any((TOP / folder / name).exists() for folder in ("", "csrc", "docs")):
+                problems.append(f"{page}: {name} does not exist")
+    report(problems)
+
+
 # The rules above are detectors: here each one is seen to fire.
 
 
@@ -232,3 +247,7 @@ def test_a_long_function_is_measured() -> None:
 def test_a_machine_path_is_found() -> None:
     assert MACHINE_PATH.search("cd /" + "home/me/project")
     assert not MACHINE_PATH.search("import os.path; a/home/b")
+
+
+def test_file_names_are_read_from_a_page() -> None:
+    assert named_files("see `pg/work.h` and `a/b`, `docs/wire.md`") == {"pg/work.h", "docs/wire.md"}
