@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from fabric import Fabric, parse_rate, wait_all, why_unavailable
+from signals import default_signals
 
 FABRIC = Path(__file__).parents[1] / "benchmarks" / "fabric.py"
 reason = why_unavailable()
@@ -156,7 +157,7 @@ def test_ending_the_fabric_ends_what_runs_in_it(number: signal.Signals) -> None:
     marker = f"fabric-test-{os.getpid()}-{number}"
     script = f"import time; print('up', flush=True); time.sleep(100)  # {marker}"
     argv = [sys.executable, str(FABRIC), "--hosts", "2", "--", sys.executable, "-c", script]
-    runner = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    runner = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, preexec_fn=default_signals)
     assert runner.stdout
     assert runner.stdout.readline() == "up\n"
     assert runner.stdout.readline() == "up\n"

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from signals import default_signals
 
 TOP = Path(__file__).parents[1]
 
@@ -125,6 +126,7 @@ def test_interrupted_tests_leave_nothing_behind(checkout: Path, number: int) -> 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=default_signals,
     )
     wait_until(lambda: running(marker))
     script.send_signal(number)

@@ -43,7 +43,6 @@ def _start_server() -> None:
         os.chdir(folder)
 
 
-
 @dataclass
 class Outcome:
     """What one rank made of a call."""
