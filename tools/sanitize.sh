@@ -28,8 +28,7 @@ case $KIND in
     export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
     export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
-    TACO_SIM_SEEDS=${TACO_SIM_SEEDS:-300} ctest --test-dir "$TREE" -j "$JOBS" --output-on-failure \
-      --progress
+    TACO_SIM_SEEDS=${TACO_SIM_SEEDS:-300} tools/run_ctest.sh "$TREE"
     ;;
   fuzz)
     grouped tools/setup.sh fuzz

@@ -57,8 +57,7 @@ stage() {
 
 verdict=0
 printf '\n== C++ tests (%s simulator seeds)\n' "$SEEDS"
-stage env TACO_SIM_SEEDS="$SEEDS" \
-  ctest --test-dir build/release -j "$JOBS" --progress --output-on-failure || verdict=1
+stage env TACO_SIM_SEEDS="$SEEDS" tools/run_ctest.sh build/release || verdict=1
 printf '\n== Python tests\n'
 stage "$VENV/bin/pytest" tests "$@" || verdict=1
 
