@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,36 @@ def judge(results: dict[str, dict[str, Any]], arguments: argparse.Namespace) -> 
     return 1 if lost else 0
 
 
+def run_campaign(
+    backend: str,
+    tests: Callable[[Campaign], list[str]],
+    log: Path,
+    arguments: argparse.Namespace,
+) -> dict[str, dict[str, Any]]:
+    campaign = Campaign(backend, log)
+    began = time.monotonic()
+    try:
+        return campaign.run(tests(campaign), arguments.jobs)
+    finally:
+        campaign.close()
+        print(f"{backend}: wall time {time.monotonic() - began:.0f} s")
+
+
+def excuse(results: dict[str, dict[str, Any]], log: Path, arguments: argparse.Namespace) -> None:
+    """Takes out what fails here over gloo too, though it passed where the list was made.
+
+    A CUDA build of torch on a machine without a driver fails tests that a CPU build passes.
+    """
+    listed = set(read_list("gloo_passes.txt"))
+    failed = [test for test in listed & results.keys() if results[test]["status"] != "pass"]
+    if not failed:
+        return
+    for test, result in run_campaign("gloo", lambda _: failed, log, arguments).items():
+        if result["status"] != "pass":
+            print(f"not counted, gloo fails it here too: {test}: {error_line(result['detail'])}")
+            del results[test]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", choices=["gloo", "taco"], required=True)
@@ -223,13 +254,10 @@ def main() -> int:
         parser.error("--update needs a whole run")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory() as folder:
-        campaign = Campaign(arguments.backend, arguments.log or Path(folder) / "ranks.log")
-        began = time.monotonic()
-        try:
-            results = campaign.run(choose(campaign, arguments), arguments.jobs)
-        finally:
-            campaign.close()
-        print(f"wall time {time.monotonic() - began:.0f} s")
+        log = arguments.log or Path(folder) / "ranks.log"
+        results = run_campaign(arguments.backend, lambda c: choose(c, arguments), log, arguments)
+        if arguments.backend == "taco":
+            excuse(results, log, arguments)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
     if arguments.verbose:
