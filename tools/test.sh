@@ -61,7 +61,12 @@ stage env TACO_SIM_SEEDS="$SEEDS" tools/run_ctest.sh build/release || verdict=1
 printf '\n== Python tests\n'
 stage "$VENV/bin/pytest" tests "$@" || verdict=1
 
-remaining=$(leftovers)
+# What ends when the tests end may need a moment to notice.
+for _ in {1..30}; do
+  remaining=$(leftovers)
+  [ -z "$remaining" ] && break
+  sleep 0.1
+done
 if [ -n "$remaining" ]; then
   printf '\nFAILED: processes of this run are still alive:\n'
   # shellcheck disable=SC2086
