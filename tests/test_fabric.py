@@ -76,13 +76,15 @@ def test_a_lossless_fabric_delivers_everything(fabric: Fabric) -> None:
 
 @needs_fabric
 def test_loss_takes_about_its_share(fabric: Fabric) -> None:
+    # The neighbour must be known before: a lost question for its address would cost a second.
+    assert arrived(fabric, 0, 1, 5) == 5
     fabric.set_loss(0.2)
     assert 250 <= arrived(fabric, 0, 1, 400) <= 390
 
 
 @needs_fabric
 def test_a_cut_cable_carries_nothing_and_keeps_its_carrier(fabric: Fabric) -> None:
-    # The neighbour must be known before the cut: what waits for its address is sent after mending.
+    # Known before the cut: what waits for the neighbour's address is sent after mending.
     assert arrived(fabric, 0, 1, 5) == 5
     fabric.cut(1)
     assert fabric.output(1, ["cat", "/sys/class/net/eth0/carrier"]).strip() == "1"
