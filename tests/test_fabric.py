@@ -157,7 +157,7 @@ def alive(marker: str) -> list[int]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_ending_the_fabric_ends_what_runs_in_it(number: signal.Signals) -> None:
     marker = f"fabric-test-{os.getpid()}-{number}"
-    script = f"import os, time; os.write(1, b'up\n'); time.sleep(100)  # {marker}"
+    script = f"import os, time; os.write(1, b'up\\n'); time.sleep(100)  # {marker}"
     argv = [sys.executable, str(FABRIC), "--hosts", "2", "--", sys.executable, "-c", script]
     runner = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, preexec_fn=default_signals)
     assert runner.stdout
