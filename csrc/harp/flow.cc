@@ -10,33 +10,31 @@ constexpr std::uint64_t kStanding = 32;  // to every peer while the pool allows
 
 }  // namespace
 
-std::uint64_t CreditPool::packets_for(std::size_t receive_buffer, std::size_t max_datagram,
-                                      std::size_t packet_overhead) {
-  return std::max<std::uint64_t>(16, receive_buffer / 2 / (max_datagram + packet_overhead));
-}
+std::uint64_t CreditPool::standing() const { return capacity_ / (2 * accounts_ + 1); }
 
 std::uint64_t CreditPool::share() const {
-  const std::uint64_t standing = accounts_ * std::min(kStanding, capacity_ / (2 * accounts_ + 1));
-  return std::max(
-      kLeast, (capacity_ - std::min(capacity_, standing)) / std::max<std::uint64_t>(active_, 1));
+  const std::uint64_t standing = std::min(kStanding * packet_bytes_, accounts_ * this->standing());
+  return (capacity_ - std::min(capacity_, standing)) / std::max<std::uint64_t>(active_, 1);
 }
 
-CreditAccount::CreditAccount(CreditPool& pool) : pool_(pool) {
+CreditAccount::CreditAccount(CreditPool& pool, std::uint64_t packet_bytes)
+    : pool_(pool), packet_bytes_(packet_bytes) {
   ++pool_.accounts_;
+  pool_.packet_bytes_ += packet_bytes_;
   settle();
 }
 
 CreditAccount::~CreditAccount() {
   set_active(false);
   set_waiting(false);
-  pool_.outstanding_ -= counted_;
+  pool_.outstanding_ -= counted_ * packet_bytes_;
+  pool_.packet_bytes_ -= packet_bytes_;
   --pool_.accounts_;
 }
 
 std::uint64_t CreditAccount::target() const {
-  const std::uint64_t standing =
-      std::clamp(pool_.capacity_ / (2 * pool_.accounts_ + 1), kLeast, kStanding);
-  return active_ ? std::max(pool_.share(), standing) : standing;
+  const std::uint64_t standing = std::clamp(pool_.standing() / packet_bytes_, kLeast, kStanding);
+  return active_ ? std::max(pool_.share() / packet_bytes_, standing) : standing;
 }
 
 std::uint64_t CreditAccount::outstanding() const {
@@ -46,7 +44,7 @@ std::uint64_t CreditAccount::outstanding() const {
 
 void CreditAccount::settle() {
   const std::uint64_t now = outstanding();
-  pool_.outstanding_ += now - counted_;
+  pool_.outstanding_ += (now - counted_) * packet_bytes_;
   counted_ = now;
 }
 
@@ -81,7 +79,7 @@ bool CreditAccount::refresh() {
   const std::uint64_t offered = limit_ > largest_ ? limit_ - largest_ : 0;
   // Grants go out in quarters of the target: every one costs a packet.
   if (offered + std::max<std::uint64_t>(1, target / 4) > target) return false;
-  const std::uint64_t room = pool_.free() + (have > offered ? have - offered : 0);
+  const std::uint64_t room = pool_.free() / packet_bytes_ + (have > offered ? have - offered : 0);
   std::uint64_t more = std::min(target - offered, room);
   if (more < target - offered) set_waiting(true);
   if (offered + more < kLeast) more = kLeast - offered;

@@ -1,10 +1,11 @@
 // Flow control between engines: a receiver hands out credit so that what all senders together have
 // in flight to it never exceeds half of its real socket buffer.
 //
-// Credit is counted in packets and expressed as a packet number: "you may send up to packet number
-// L". A packet takes its number whether it arrives or is lost, so credit cannot leak: what is
-// outstanding is L minus the largest number received. Every packet is charged the most it can cost
-// the kernel. A limit may also be lowered; the old one counts as outstanding until the peer has
+// Credit is expressed as a packet number: "you may send up to packet number L". A packet takes its
+// number whether it arrives or is lost, so credit cannot leak: what is outstanding is L minus the
+// largest number received. The pool counts bytes: every packet is charged the most that one of its
+// session can cost the kernel, which a path of jumbo frames makes six times what another costs. A
+// limit may also be lowered; the old one counts as outstanding until the peer has
 // acknowledged the new one.
 //
 // Every session has a small standing allowance; the rest is divided among sessions with open
@@ -20,15 +21,14 @@ class CreditAccount;
 
 class CreditPool {
  public:
-  // `packets` that may be in flight to this engine at once.
-  explicit CreditPool(std::uint64_t packets) : capacity_(packets) {}
-  static std::uint64_t packets_for(std::size_t receive_buffer, std::size_t max_datagram,
-                                   std::size_t packet_overhead);
+  // `bytes` that may be in flight to this engine at once, as the kernel counts them.
+  explicit CreditPool(std::uint64_t bytes) : capacity_(bytes) {}
 
   std::uint64_t capacity() const { return capacity_; }
   std::uint64_t outstanding() const { return outstanding_; }
   std::uint64_t free() const { return outstanding_ < capacity_ ? capacity_ - outstanding_ : 0; }
-  std::uint64_t share() const;  // of one active session
+  std::uint64_t share() const;     // of one active session
+  std::uint64_t standing() const;  // of one idle session, at most
   bool starving() const { return waiting_ > 0; }
 
  private:
@@ -36,12 +36,14 @@ class CreditPool {
   std::uint64_t capacity_;
   std::uint64_t outstanding_ = 0;
   std::uint64_t accounts_ = 0, active_ = 0, waiting_ = 0;
+  std::uint64_t packet_bytes_ = 0;  // one packet of each account
 };
 
 // The receiver's side of one session (of one path, once there are several).
 class CreditAccount {
  public:
-  explicit CreditAccount(CreditPool& pool);
+  // `packet_bytes`: the most that one packet of this session costs the pool.
+  CreditAccount(CreditPool& pool, std::uint64_t packet_bytes);
   ~CreditAccount();
   CreditAccount(const CreditAccount&) = delete;
   CreditAccount& operator=(const CreditAccount&) = delete;
@@ -69,10 +71,11 @@ class CreditAccount {
   void set_waiting(bool waiting);
 
   CreditPool& pool_;
+  const std::uint64_t packet_bytes_;
   std::uint64_t limit_ = kInitial;      // what we tell
   std::uint64_t committed_ = kInitial;  // what the peer may still believe
   std::uint64_t largest_ = 0;           // received
-  std::uint64_t counted_ = 0;           // our part of pool_.outstanding_
+  std::uint64_t counted_ = 0;           // our part of pool_.outstanding_, in packets
   std::uint32_t epoch_ = 0;
   std::uint32_t lowered_at_ = 0;  // epoch of the lowering under way
   bool active_ = false, waiting_ = false, lowering_ = false;

@@ -14,6 +14,11 @@ constexpr std::size_t kBlockBytes = 1088;
 static_assert(kBlockBytes >= wire::kMaxRecordBytes);
 static_assert(sizeof(wire::Header) + kBlockBytes + 7 + 13 + 19 + 8 <= wire::kMinDatagram);
 
+std::size_t datagram_limit(const SessionConfig& config, const NicCapabilities& nic) {
+  return config.max_datagram == 0 ? nic.max_datagram
+                                  : std::min(nic.max_datagram, config.max_datagram);
+}
+
 }  // namespace
 
 Session::Session(SessionConfig config, SessionHost& host, LinkEvents& events)
@@ -21,13 +26,12 @@ Session::Session(SessionConfig config, SessionHost& host, LinkEvents& events)
       host_(host),
       events_(events),
       remote_(config_.peer_endpoint),
+      max_datagram_(datagram_limit(config_, host.nic().capabilities())),
       congestion_(config_.congestion != nullptr ? *config_.congestion : kSwift),
-      credit_(host.credit()),
+      credit_(host.credit(), max_datagram_ + host.nic().capabilities().packet_overhead),
       eager_(host.buffers(), kEagerWindow),
       records_(host.buffers(), kRecordWindow),
       record_order_(host.buffers()) {
-  const std::size_t most = host.nic().capabilities().max_datagram;
-  max_datagram_ = config_.max_datagram == 0 ? most : std::min(most, config_.max_datagram);
   while (own_connection_ == 0) own_connection_ = host.random();
   congestion_.start(window_);
   timer_.on_expiry = on_expiry;

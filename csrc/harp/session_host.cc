@@ -15,9 +15,7 @@ constexpr std::size_t kTurnBytes = 128 * 1024;
 SessionHost::SessionHost(Nic& nic, BytePool& buffers)
     : nic_(nic),
       buffers_(buffers),
-      credit_(CreditPool::packets_for(nic.capabilities().receive_buffer,
-                                      nic.capabilities().max_datagram,
-                                      nic.capabilities().packet_overhead)) {}
+      credit_(nic.capabilities().receive_buffer / 2) {}
 
 void SessionHost::add(Session& session) { sessions_.push_back(&session); }
 

@@ -14,9 +14,11 @@
 namespace taco::harp {
 namespace {
 
+constexpr std::uint64_t kPacketBytes = 2304;
+
 // A peer that sends as much as it is told it may, and believes the newest limit it has heard.
 struct Peer {
-  explicit Peer(CreditPool& pool) : account(pool) {}
+  Peer(CreditPool& pool, std::uint64_t packet_bytes) : account(pool, packet_bytes) {}
   CreditAccount account;
   std::uint64_t sent = 0, received = 0, believed = CreditAccount::kInitial;
   struct Told {
@@ -33,9 +35,9 @@ TEST(Credit, WhatIsInFlightNeverExceedsThePoolAndNobodyStarves) {
     SimRandom random(seed);
     const std::uint64_t capacity = 64 + random.below(2000);
     const std::uint64_t peers = 1 + random.below(8);
-    CreditPool pool(capacity);
+    CreditPool pool(capacity * kPacketBytes);
     std::deque<Peer> all;
-    for (std::uint64_t i = 0; i < peers; ++i) all.emplace_back(pool);
+    for (std::uint64_t i = 0; i < peers; ++i) all.emplace_back(pool, kPacketBytes);
     for (int step = 0; step < 5000; ++step) {
       Peer& peer = all[random.below(peers)];
       switch (random.below(6)) {
@@ -88,14 +90,14 @@ TEST(Credit, WhatIsInFlightNeverExceedsThePoolAndNobodyStarves) {
     }
     for (Peer& each : all) {
       each.account.refresh();
-      EXPECT_GE(each.account.limit() - each.received, std::min<std::uint64_t>(pool.share() / 2, 2));
+      EXPECT_GE(each.account.limit() - each.received, std::min<std::uint64_t>(pool.share() / kPacketBytes / 2, 2));
     }
   }
 }
 
 TEST(Credit, AnIdleHolderGivesUpItsShareWhenAnotherWaits) {
   CreditPool pool(1000);
-  CreditAccount idle(pool), waiting(pool);
+  CreditAccount idle(pool, 1), waiting(pool, 1);
   idle.set_active(true);
   ASSERT_TRUE(idle.refresh());
   EXPECT_GT(pool.outstanding(), 900u);
@@ -110,6 +112,18 @@ TEST(Credit, AnIdleHolderGivesUpItsShareWhenAnotherWaits) {
   idle.on_confirmed(idle.epoch());
   ASSERT_TRUE(waiting.refresh());
   EXPECT_GT(waiting.limit(), 800u);
+  EXPECT_LE(pool.outstanding(), pool.capacity());
+}
+
+TEST(Credit, APathOfJumboFramesLeavesTheOthersTheirShare) {
+  CreditPool pool(1'000'000);
+  CreditAccount jumbo(pool, 10'000), plain(pool, 2'000);
+  jumbo.set_active(true);
+  plain.set_active(true);
+  ASSERT_TRUE(jumbo.refresh());
+  ASSERT_TRUE(plain.refresh());
+  EXPECT_NEAR(static_cast<double>(jumbo.limit()), 40, 12);
+  EXPECT_NEAR(static_cast<double>(plain.limit()), 200, 50);
   EXPECT_LE(pool.outstanding(), pool.capacity());
 }
 
