@@ -9,8 +9,7 @@ PYTHON := $(VENV)/bin/python
 
 help: ## Show this list
 	@printf 'taco_torch: a PyTorch backend with its own user-space transport\n\n'
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' \
-	  | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Set up .venv, compile and install the package into it
 	@tools/setup.sh install

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# setup.sh [python|install|tests|lint|fuzz]: everything a target needs, done once. Each level
+# setup.sh [core|fuzz|python|install|tests|lint]: everything a target needs, done once. Each level
 # includes the ones it stands on:
-#   python   Debian packages, .venv, pinned Python packages
+#   core     compiler, CMake, GoogleTest: all that the C++ core needs
+#   fuzz     core + clang
+#   python   core + .venv, pinned Python packages
 #   install  python + the compiled package installed into .venv
 #   tests    install + the C++ tests, in the same build tree
-#   lint, fuzz   python + clang's tools
+#   lint     python + clang's tools
 source "$(dirname "$0")/common.sh"
 readonly LEVEL=${1:-install}
 readonly BUILD=build/release
@@ -21,9 +23,23 @@ find_python() {
   die "Python 3.10 or newer is needed and none was found: set PYTHON=/path/to/python3"
 }
 
+# libFuzzer's runtime is a package of its own, which clang only recommends.
+can_fuzz() {
+  local source='extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }'
+  echo "$source" | clang++ -x c++ -fsanitize=fuzzer,address - -o /dev/null 2>/dev/null
+}
+
+fuzzer_packages() {
+  can_fuzz && return
+  echo clang
+  local version
+  version=$(LC_ALL=C apt-cache depends clang 2>/dev/null |
+    sed -nE 's/.*Depends: clang-([0-9]+)$/\1/p' | head -n 1)
+  [ -z "$version" ] || echo "libclang-rt-$version-dev"
+}
+
 # The Debian packages that stand for what is missing, one a line.
-missing_packages() {
-  local python=$1 version
+core_packages() {
   command -v g++ >/dev/null || echo g++
   command -v cmake >/dev/null || echo cmake
   command -v ninja >/dev/null || echo ninja-build
@@ -33,12 +49,21 @@ missing_packages() {
   else
     echo libgtest-dev
   fi
+}
+
+python_dev_packages() {
+  local python=$1 version
   version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
   [ "$(readlink -f "$(command -v python3)")" = "$(readlink -f "$(command -v "$python")")" ] &&
     version=python3
   "$python" -c 'import ensurepip, venv' 2>/dev/null || echo "$version-venv"
   "$python" -c 'import os, sys, sysconfig
 sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || echo "$version-dev"
+}
+
+missing_packages() {
+  core_packages
+  [ -z "$1" ] || python_dev_packages "$1"
   case $LEVEL in
     tests)
       command -v ip >/dev/null || echo iproute2
@@ -48,9 +73,7 @@ sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || ec
       command -v clang-format >/dev/null || echo clang-format
       command -v clang-tidy >/dev/null || echo clang-tidy
       ;;
-    fuzz)
-      command -v clang++ >/dev/null || echo clang
-      ;;
+    fuzz) fuzzer_packages ;;
   esac
 }
 
@@ -60,17 +83,19 @@ install_packages() {
 }
 
 system_packages() {
-  local missing
+  local missing before=
   # /usr/sbin holds ip and nft on Debian, which an ordinary user's PATH leaves out.
   export PATH="$PATH:/usr/sbin:/sbin"
-  mapfile -t missing < <(missing_packages "$1")
-  [ ${#missing[@]} -eq 0 ] && return
-  if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-    phase "system packages" install_packages "${missing[@]}"
-  else
-    die "Missing on this machine: ${missing[*]}
+  # A second round, because some names are only known once the lists of packages are.
+  while mapfile -t missing < <(missing_packages "$1") && [ ${#missing[@]} -gt 0 ]; do
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || [ "$before" = "${missing[*]}" ]
+    then
+      die "Missing on this machine: ${missing[*]}
 Install them with:  sudo apt-get install -y --no-install-recommends ${missing[*]}"
-  fi
+    fi
+    before="${missing[*]}"
+    phase "system packages" install_packages "${missing[@]}"
+  done
 }
 
 # Where there is no NVIDIA device, the CPU build of torch does all that the CUDA build could, at a
@@ -123,15 +148,18 @@ install_package() {
   stamp install "$print"
 }
 
-python=$(find_python)
-system_packages "$python"
-python_packages "$python"
+python=
 case $LEVEL in
-  python | lint | fuzz) ;;
+  core | fuzz) ;;
+  python | install | tests | lint) python=$(find_python) ;;
+  *) die "setup.sh: unknown level '$LEVEL' (core, fuzz, python, install, tests or lint)" ;;
+esac
+system_packages "$python"
+[ -z "$python" ] || python_packages "$python"
+case $LEVEL in
   install) install_package ;;
   tests)
     install_package
     phase "compile the C++ tests" cmake --build "$BUILD" -j "$JOBS"
     ;;
-  *) die "setup.sh: unknown level '$LEVEL' (python, install, tests, lint or fuzz)" ;;
 esac
