@@ -27,6 +27,11 @@ def test_help_names_every_target() -> None:
     assert [name for name in targets[1].split() if f"make {name}" not in shown] == []
 
 
+def write_program(path: Path, text: str) -> None:
+    path.write_text("#!/bin/bash\n" + text)
+    path.chmod(0o755)
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A folder with the scripts, where set-up and the test programs are stand-ins."""
@@ -34,12 +39,8 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "build" / "release").mkdir(parents=True)
     (tmp_path / "build" / "release" / "CTestTestfile.cmake").write_text("")
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    write_program(tmp_path / "tools" / "sanitize.sh", "exit 0\n")
     return tmp_path
-
-
-def write_program(path: Path, text: str) -> None:
-    path.write_text("#!/bin/bash\n" + text)
-    path.chmod(0o755)
 
 
 def test_missing_packages_are_named_in_one_error(checkout: Path) -> None:

@@ -9,7 +9,7 @@ target_link_libraries(taco_group_support PUBLIC taco_core GTest::gtest)
 taco_test(collectives_test SOURCES collectives_test.cc TIMEOUT 300)
 target_link_libraries(collectives_test PRIVATE taco_group_support)
 
-taco_test(group_test SOURCES group_test.cc TIMEOUT 300)
+taco_test(group_test SOURCES group_test.cc TIMEOUT 300 LABELS threads)
 target_link_libraries(group_test PRIVATE taco_group_support)
 
 taco_test(group_failure_test SOURCES group_failure_test.cc TIMEOUT 600)
