@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import textwrap
 import time
 from datetime import timedelta
 
@@ -98,29 +97,77 @@ def test_a_file_store(tmp_path) -> None:
             ranks.run_each(meet_in_file, [(rank, 3, path) for rank in range(3)])
 
 
-def test_a_store_that_vanishes_is_named() -> None:
+def begin_all(ranks: Ranks, who: list[int], timeout_s: float) -> None:
+    for rank in who:
+        ranks.begin(rank, meet, rank, ranks.world, ranks.port, timeout_s, {})
+
+
+def test_a_rank_that_dies_while_the_others_come_is_named() -> None:
+    with Ranks(3) as ranks:
+        begin_all(ranks, [1, 2], 4.0)
+        time.sleep(0.7)
+        ranks.kill(1)  # it has said hello
+        begin_all(ranks, [0], 4.0)
+        for outcome in ranks.gather([0, 2], 40):
+            assert outcome.error_type == "RendezvousError", outcome
+            assert "rank 1 of 3" in outcome.error
+            assert "none has failed" in outcome.error
+
+
+def test_a_first_rank_that_dies_while_it_gathers_the_others_is_named() -> None:
+    with Ranks(3) as ranks:
+        begin_all(ranks, [0, 1], 4.0)
+        time.sleep(0.7)
+        ranks.kill(0)  # it has seen rank 1
+        begin_all(ranks, [2], 4.0)
+        for outcome in ranks.gather([1, 2], 40):
+            assert outcome.error_type == "RendezvousError", outcome
+            assert "rank 0 of 3" in outcome.error
+
+
+def test_a_job_started_again_after_a_death_in_the_meeting_meets_under_the_same_store() -> None:
+    with Ranks(3) as ranks:
+        begin_all(ranks, [0, 1], 60.0)
+        time.sleep(0.7)
+        for rank in (0, 1):
+            ranks.kill(rank)
+            ranks.gather([rank], 10)
+            ranks.restart(rank)
+        begin_all(ranks, [0, 1, 2], 60.0)
+        for outcome in ranks.gather([0, 1, 2], 60):
+            assert outcome.ok, outcome
+
+
+SERVE_STORE = """
+import time, torch.distributed as dist
+from datetime import timedelta
+store = dist.TCPStore("127.0.0.1", 0, 2, True, wait_for_workers=False)
+print(store.port, flush=True)
+store.wait(["here"], timedelta(seconds=60))
+print("here", flush=True)
+time.sleep(60)
+"""
+
+
+def meet_for_long(rank: int, port: int) -> None:
+    connect(port, 2).set("here", "1")
+    meet(rank, 2, port, 60.0, {})
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_store_that_vanishes_is_named(rank: int) -> None:
     server = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            textwrap.dedent("""
-                import time, torch.distributed as dist
-                store = dist.TCPStore("127.0.0.1", 0, 2, True, wait_for_workers=False)
-                print(store.port, flush=True)
-                time.sleep(60)
-            """),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", SERVE_STORE], stdout=subprocess.PIPE, text=True, cwd="/"
     )
     try:
         assert server.stdout is not None
         port = int(server.stdout.readline())
         with Ranks(2) as ranks:
-            ranks.begin(1, meet, 1, 2, port, 40.0, {})
-            time.sleep(1.5)
+            ranks.begin(rank, meet_for_long, rank, port)
+            assert server.stdout.readline() == "here\n"
+            time.sleep(1.0)
             server.kill()
-            outcome = ranks.gather([1], 30)[0]
+            outcome = ranks.gather([rank], 30)[0]
             assert outcome.error_type == "RendezvousError", outcome
             assert f"127.0.0.1:{port}" in outcome.error
             assert "alive" in outcome.error

@@ -3,10 +3,7 @@ permuted; under a store that outlives every group and knows the dead rank's keys
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -30,16 +27,6 @@ def all_reduce_forever(count: int) -> None:
     tensor = torch.ones(count)
     while True:
         dist.all_reduce(tensor.fill_(1))
-
-
-def fork_and_all_reduce(path: str) -> None:
-    """As a training process does that has DataLoader workers: they inherit its descriptors."""
-    child = os.fork()
-    if child == 0:
-        time.sleep(20)
-        os._exit(0)
-    Path(path).write_text(str(child))
-    all_reduce_forever(10_000)
 
 
 def start_again(rank: int, world: int, port: int) -> None:
@@ -75,22 +62,3 @@ def test_the_survivors_go_on_and_a_replacement_joins(fresh: Ranks) -> None:
         fresh.begin(rank, start_again, (rank + 1) % WORLD, WORLD, fresh.port)
     for outcome in fresh.gather(range(WORLD), 30):
         assert outcome.ok, outcome
-
-
-def test_a_forked_child_does_not_hide_the_death(fresh: Ranks, tmp_path: Path) -> None:
-    path = tmp_path / "child"
-    for rank in range(WORLD):
-        if rank == VICTIM:
-            fresh.begin(rank, fork_and_all_reduce, str(path))
-        else:
-            fresh.begin(rank, all_reduce_forever, 10_000)
-    end = time.monotonic() + 20
-    while not (path.exists() and path.read_text()):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    time.sleep(0.3)
-    try:
-        fresh.kill(VICTIM)
-        assert_survivors_name_the_victim(fresh)
-    finally:
-        os.kill(int(path.read_text()), signal.SIGKILL)
