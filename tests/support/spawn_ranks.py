@@ -19,7 +19,7 @@ import resource
 import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -87,8 +87,12 @@ def initialise(
 
 
 def _serve(
-    rank: int, environment: dict[str, str], pipe: multiprocessing.connection.Connection
+    environment: dict[str, str],
+    enter: Callable[[], None] | None,
+    pipe: multiprocessing.connection.Connection,
 ) -> None:
+    if enter is not None:
+        enter()
     os.environ.update(environment)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     import torch
@@ -115,12 +119,24 @@ def _serve(
 
 
 class Ranks:
-    """``world`` processes. Use as a context manager, or call ``close()``."""
+    """``world`` processes. Use as a context manager, or call ``close()``.
 
-    def __init__(self, world: int, environment: dict[str, str] | None = None) -> None:
+    ``own`` holds variables by rank; each rank first calls its function of ``enter``, if given.
+    """
+
+    def __init__(
+        self,
+        world: int,
+        environment: Mapping[str, str] | None = None,
+        own: Sequence[Mapping[str, str]] | None = None,
+        enter: Sequence[Callable[[], None]] | None = None,
+    ) -> None:
         self.world = world
         self.store = dist.TCPStore("127.0.0.1", 0, world, True, wait_for_workers=False)
-        self._environment = dict(environment or {})
+        self._environments = [
+            {**(environment or {}), **(own[rank] if own else {})} for rank in range(world)
+        ]
+        self._enter = list(enter) if enter else [None] * world
         self._pipes: list[multiprocessing.connection.Connection] = []
         self._processes: list[Any] = []
         self.broken = False
@@ -131,7 +147,10 @@ class Ranks:
     def _start(self, rank: int) -> None:
         ours, theirs = _context.Pipe()
         process = _context.Process(
-            target=_serve, args=(rank, self._environment, theirs), name=f"rank-{rank}", daemon=False
+            target=_serve,
+            args=(self._environments[rank], self._enter[rank], theirs),
+            name=f"rank-{rank}",
+            daemon=False,
         )
         process.start()
         theirs.close()
