@@ -28,10 +28,10 @@ from launch import (
     TCP_FRAMING,
     add_fabric_arguments,
     deliver,
-    is_rank,
-    launch,
     machine,
+    make_groups,
     parse_bytes,
+    run,
     show_bytes,
     show_time,
 )
@@ -257,12 +257,7 @@ def rank_main(arguments: argparse.Namespace) -> None:
     # 2.13 renames the *_tensor forms; the old names work from 2.11 on.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
     names = arguments.backends.split(",")
-    if "taco" in names:
-        import taco_torch  # noqa: F401  registers the backend
-    dist.init_process_group(names[0])
-    groups = {names[0]: dist.group.WORLD}
-    for name in names[1:]:
-        groups[name] = dist.new_group(backend=name)
+    groups = make_groups(names)
     bandwidth = copy_bandwidth()
     kinds = arguments.collective.split(",") if arguments.collective else KINDS
     sizes = [parse_bytes(size) for size in arguments.sizes.split(",")]
@@ -366,17 +361,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.full:
         arguments.sizes = ALL_SIZES
-    if is_rank():
-        rank_main(arguments)
-        return 0
-    result = launch(__file__, arguments, TACO_TRANSPORT=arguments.transport)
-    show(result, arguments)
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        import json
-
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
-    if arguments.plot:
+    result = run(__file__, arguments, rank_main, show, TACO_TRANSPORT=arguments.transport)
+    if result and arguments.plot:
         plot(result, arguments.plot)
     return 0
 

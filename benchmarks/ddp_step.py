@@ -11,7 +11,6 @@ carry them. The goal is max(compute, wire time) + the last bucket's wire time.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -25,9 +24,9 @@ from launch import (
     TCP_FRAMING,
     add_fabric_arguments,
     deliver,
-    is_rank,
-    launch,
     machine,
+    make_groups,
+    run,
     show_time,
 )
 from torch import nn
@@ -150,12 +149,7 @@ def measure(name: str, arguments: argparse.Namespace, groups: dict[str, Any]) ->
 def rank_main(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     names = arguments.backends.split(",")
-    if "taco" in names:
-        import taco_torch  # noqa: F401  registers the backend
-    dist.init_process_group(names[0])
-    groups = {names[0]: dist.group.WORLD}
-    for name in names[1:]:
-        groups[name] = dist.new_group(backend=name)
+    groups = make_groups(names)
     rows = []
     for model in arguments.models.split(","):
         if dist.get_rank() == 0:
@@ -172,7 +166,8 @@ def show(result: dict[str, Any], arguments: argparse.Namespace) -> None:
     from rich.table import Table
 
     names = arguments.backends.split(",")
-    place = f"{arguments.ranks} ranks on {arguments.hosts} hosts at {arguments.rate}"
+    hosts = "one host" if arguments.hosts == 1 else f"{arguments.hosts} hosts"
+    place = f"{arguments.ranks} ranks, {hosts}, {arguments.rate or 'no rate limit'}"
     table = Table(title=f"DDP step, {place}; TCP {result['machine']['tcp']}")
     for heading in ("model", "gradients", "compute", "wire time"):
         table.add_column(heading, justify="right")
@@ -199,14 +194,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=4, help="a round and backend")
     parser.add_argument("--rounds", type=int, default=2)
     arguments = parser.parse_args()
-    if is_rank():
-        rank_main(arguments)
-        return 0
-    result = launch(__file__, arguments)
-    show(result, arguments)
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    run(__file__, arguments, rank_main, show)
     return 0
 
 

@@ -10,7 +10,6 @@ before and after. The goal is below 2% of a core each.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -18,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from launch import add_fabric_arguments, deliver, is_rank, launch, machine
+from launch import add_fabric_arguments, deliver, machine, run
 
 
 def measure(group: Any, seconds: float) -> tuple[list[float], list[float]]:
@@ -58,16 +57,7 @@ def rank_main(arguments: argparse.Namespace) -> None:
         deliver(result)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_fabric_arguments(parser)
-    parser.add_argument("--backends", default="gloo,taco", help="baseline first")
-    parser.add_argument("--seconds", type=float, default=10.0)
-    arguments = parser.parse_args()
-    if is_rank():
-        rank_main(arguments)
-        return 0
-    result = launch(__file__, arguments)
+def show(result: dict[str, Any], arguments: argparse.Namespace) -> None:
     for row in result["rows"]:
         waiting = ", ".join(f"{share:.2%}" for share in row["waiting"][1:])
         quiet = max(row["quiet"])
@@ -75,8 +65,14 @@ def main() -> int:
             f"{row['backend']:>5}: ranks waiting {arguments.seconds:g} s used {waiting} of a core; "
             f"in no operation at most {quiet:.2%}; {row['threads']} threads"
         )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_fabric_arguments(parser)
+    parser.add_argument("--backends", default="gloo,taco", help="baseline first")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    run(__file__, parser.parse_args(), rank_main, show)
     return 0
 
 

@@ -15,10 +15,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from fabric import Fabric, FabricUnavailable, wait_all
 
 RESULT = "BENCHMARK_RESULT"
@@ -44,6 +45,37 @@ def add_fabric_arguments(parser: argparse.ArgumentParser, ranks: int = 4) -> Non
     parser.add_argument("--tcp", help="congestion control for gloo; default: the machine's")
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for the whole run")
     parser.add_argument("--json", type=Path, help="write every figure here")
+
+
+def make_groups(names: Sequence[str]) -> dict[str, dist.ProcessGroup]:
+    """In a rank: one group of all ranks per backend, the first of them the default group."""
+    if "taco" in names:
+        import taco_torch  # noqa: F401  registers the backend
+    dist.init_process_group(names[0])
+    groups = {names[0]: dist.group.WORLD}
+    for name in names[1:]:
+        groups[name] = dist.new_group(backend=name)
+    return groups
+
+
+def run(
+    script: str,
+    arguments: argparse.Namespace,
+    rank_main: Callable[[argparse.Namespace], None],
+    show: Callable[[Any, argparse.Namespace], None],
+    **environment: str,
+) -> Any:
+    """What is left of main() once the arguments are known: a rank does its part and None comes
+    back; the user's process starts the ranks, shows and saves rank 0's result, and returns it."""
+    if is_rank():
+        rank_main(arguments)
+        return None
+    result = launch(script, arguments, **environment)
+    show(result, arguments)
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    return result
 
 
 def launch(script: str, arguments: argparse.Namespace, **environment: str) -> Any:
