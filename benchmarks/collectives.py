@@ -6,8 +6,9 @@
 
 Sizes follow nccl-tests: the tensor of all_reduce, broadcast and reduce; the whole output of
 all_gather and gather; the whole input of reduce_scatter, scatter and (a rank's) all_to_all. A time
-is the slowest rank's. The limit is what the cables allow with TCP's framing, or, on one machine or
-without a rate, what memory allows at the copying speed measured in the same run.
+is the slowest rank's, from 1 MiB on after a common start. The limit is what the cables allow with
+TCP's framing, or, on one machine or without a rate, what memory allows at the copying speed
+measured in the same run.
 """
 
 from __future__ import annotations
@@ -187,11 +188,20 @@ def copy_bandwidth() -> float:
     return best
 
 
-def timed_block(case: Case, group: dist.ProcessGroup, iterations: int) -> list[float]:
-    """The slowest rank's time of each iteration; the operations keep the ranks in step."""
+def timed_block(
+    case: Case, group: dist.ProcessGroup, iterations: int, gate: dist.ProcessGroup
+) -> list[float]:
+    """The slowest rank's time of each iteration.
+
+    Large operations start together, behind a barrier over `gate`, the same for all backends: who
+    ended early, as ranks of a gather do, would else wait for the others on the clock. Small ones
+    follow each other, and keep the ranks in step themselves.
+    """
     times = torch.empty(iterations, dtype=torch.float64)
     dist.barrier(group=group)
     for index in range(iterations):
+        if case.bytes >= LIMIT_FROM:
+            dist.barrier(group=gate)
         start = time.perf_counter()
         case.run(group)
         times[index] = time.perf_counter() - start
@@ -203,6 +213,7 @@ def measure(
     kind: str, size: int, groups: dict[str, dist.ProcessGroup], rounds: int
 ) -> list[dict[str, Any]]:
     samples: dict[str, list[float]] = {name: [] for name in groups}
+    gate = list(groups.values())[-1]
     counts, size_used = {}, 0
     for name, group in groups.items():
         case = make_case(kind, size)
@@ -213,12 +224,12 @@ def measure(
         dist.all_reduce(right, dist.ReduceOp.MIN)
         if not right.item():
             raise SystemExit(f"{name}: {kind} of {show_bytes(size)} gave a wrong result")
-        warm = statistics.median(timed_block(case, group, 3))
+        warm = statistics.median(timed_block(case, group, 3, gate))
         counts[name] = max(3, min(500, int(BLOCK_S / warm)))
     case = make_case(kind, size)
     for _ in range(rounds):
         for name, group in groups.items():
-            samples[name] += timed_block(case, group, counts[name])
+            samples[name] += timed_block(case, group, counts[name], gate)
     rows = []
     for name, values in samples.items():
         ordered = sorted(values)

@@ -10,12 +10,16 @@ namespace {
 
 constexpr double kSmallestChunk = 16 << 10;
 constexpr double kMostChunks = 512;  // of one message
+// Of a message whose length some ranks do not know.
+constexpr std::uint64_t kBlindNetworkChunk = 256 << 10;
 
 double wire_bytes_per_second(const Work& work, const Topology& topology,
                              const CostParameters& parameters) {
   const double gbits = topology.min_gbits() > 0 ? topology.min_gbits() : parameters.default_gbits;
   return gbits * 1e9 / 8 * parameters.wire_efficiency *
-         (work.incast ? parameters.incast_efficiency : 1);
+         (work.incast    ? parameters.incast_efficiency
+          : work.in_turn ? parameters.in_turn_efficiency
+                         : 1);
 }
 
 // How many ranks of a full host share one processor.
@@ -37,8 +41,9 @@ std::uint64_t CostParameters::hash() const {
       mix(std::bit_cast<std::uint64_t>(value));
     }
   }
-  for (const double value : {copy_bytes_per_second, reduce_bytes_per_second, wire_efficiency,
-                             incast_efficiency, default_gbits, processors_per_host}) {
+  for (const double value :
+       {copy_bytes_per_second, reduce_bytes_per_second, wire_efficiency, incast_efficiency,
+        in_turn_efficiency, default_gbits, processors_per_host}) {
     mix(std::bit_cast<std::uint64_t>(value));
   }
   mix(max_chunk_bytes);
@@ -47,8 +52,11 @@ std::uint64_t CostParameters::hash() const {
 
 std::uint64_t chunk_for(const Work& work, const Topology& topology,
                         const CostParameters& parameters) {
-  if (work.length_unknown) return parameters.max_chunk_bytes;
   const bool network = work.network_messages > 0;
+  if (work.length_unknown) {
+    return network ? std::min(kBlindNetworkChunk, parameters.max_chunk_bytes)
+                   : parameters.max_chunk_bytes;
+  }
   const LinkCost& link = network ? parameters.network : parameters.shared;
   const double slowest =
       network ? std::min(link.bytes_per_second, wire_bytes_per_second(work, topology, parameters))

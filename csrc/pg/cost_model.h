@@ -25,8 +25,10 @@ struct CostParameters {
   double copy_bytes_per_second = 9e9;    // one processor, out of cache
   double reduce_bytes_per_second = 8e9;  // one processor, bytes of one operand
   double wire_efficiency = 0.956;        // payload share of a packet, framing included
-  // Of a link whose receiver hears several senders; measured with 4 hosts at 1 Gbit/s: 0.80-0.82.
-  double incast_efficiency = 0.8;
+  // Of a link whose receiver hears several senders at a time, or one after the other; measured with
+  // 4 hosts at 1 Gbit/s: 0.83-0.87 and 0.95-0.99.
+  double incast_efficiency = 0.85;
+  double in_turn_efficiency = 0.96;
   double default_gbits = 10;                // of a host that does not know its interface's speed
   double processors_per_host = 0;           // 0: one for each rank
   std::uint64_t max_chunk_bytes = 1 << 20;  // TACO_CHUNK_BYTES
@@ -42,7 +44,8 @@ struct Work {
   double shared_bytes = 0, network_bytes = 0;
   double copied_bytes = 0, reduced_bytes = 0;  // by local steps
   double wire_bytes = 0;                       // of one host, in its busier direction
-  bool incast = false;                         // a rank hears several other hosts, or in turn
+  bool incast = false;                         // a rank hears several other hosts at a time
+  bool in_turn = false;                        // or one after the other
   double message_bytes = 0;                    // the longest message, before it is cut in chunks
   double parallel = 1;  // messages of one rank under way at a time: they overlap each other
   // Hops on which ranks other than the busiest pass a chunk on before it can go on.

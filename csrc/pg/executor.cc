@@ -61,7 +61,8 @@ void Execution::prepare() {
     lane.steps.push_back(i);
     if (step.transfers > 1) ++families;
   }
-  sends_.limit = receives_.limit = schedule_->window;
+  sends_.limit = schedule_->send_window;
+  receives_.limit = schedule_->receive_window;
   if (families > 0) {
     families_.assign(families, {});
     family_of_.resize(count);
@@ -261,7 +262,7 @@ void Execution::advance(Lane& lane) {
 void Execution::pump() {
   if (busy_ || continuing_ || failing_) return;
   busy_ = true;
-  std::size_t budget = kTurnBytes;
+  std::size_t budget = schedule_->turn_bytes;
   while (local_head_ < local_.size() && !failing_) {
     if (budget == 0) {
       continuing_ = true;

@@ -3,8 +3,8 @@
 // any more. A state machine without a thread; every function runs on the engine.
 //
 // Executions are pooled (ExecutionPool) and keep their arrays, so that a steady state allocates
-// nothing. Long arithmetic is cut into pieces of kTurnBytes, one a turn of the engine's loop, so
-// that other operations progress meanwhile.
+// nothing. Long arithmetic is cut into pieces of the schedule's turn_bytes, one a turn of the
+// engine's loop, so that other operations progress meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,6 @@ class ExecutionOwner {
 
 class Execution final : public harp::Task {
  public:
-  static constexpr std::size_t kTurnBytes = std::size_t{1} << 20;
-
   void start_st(harp::Engine& engine, ExecutionOwner& owner, GroupView& group,
                 OperationState& operation, std::shared_ptr<const Schedule> schedule,
                 ScratchBlock scratch);

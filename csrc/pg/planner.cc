@@ -151,11 +151,30 @@ Result<const Algorithm*> Planner::choose(const Problem& problem) const {
 // How many messages of `chunk` bytes to have open. Inside a host no more than keeps the staged
 // chunks in the processors' caches; between hosts enough to cover the wire and its queues while a
 // receive's announcement travels to the sender.
-static std::uint32_t window_for(std::uint64_t chunk, bool network) {
-  constexpr std::uint64_t kSmallMessage = 64 << 10, kNetworkBytes = 32 << 20;
-  if (chunk <= kSmallMessage) return 512;
-  if (!network) return 32;
-  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(kNetworkBytes / chunk, 32, 512));
+//
+// Who hears its peers in turn opens receives of little more than that, and so decides whose data
+// comes next; sends it has ready for all, so that somebody's turn it always is. With all receives
+// open at once, senders share each cable by chance, and in the end some cables are idle while
+// others have work left: measured with 4 hosts at 1 Gbit/s, all_to_all of 40 MiB took 1.16 times
+// the wire's time, and in turn 1.02.
+static void set_windows(Schedule& schedule, std::uint64_t chunk, bool in_turn,
+                        const Topology& topology, const CostParameters& parameters) {
+  constexpr std::uint64_t kSmallMessage = 64 << 10, kNetworkBytes = 32 << 20, kMost = 512;
+  constexpr std::uint64_t kLeastInTurn = 1 << 20;
+  constexpr double kSecondsInTurn = 1e-3;
+  const bool network = topology.hosts() > 1;
+  const std::uint64_t wanted = std::max<std::uint64_t>(network ? kNetworkBytes / chunk : 32, 32);
+  const std::uint64_t window = chunk <= kSmallMessage ? kMost : std::min(wanted, kMost);
+  schedule.send_window = schedule.receive_window = static_cast<std::uint32_t>(window);
+  if (!network) return;
+  // A cable waits for nobody: a long copy must not keep a rank from feeding it.
+  schedule.turn_bytes = 64 << 10;
+  if (!in_turn) return;
+  const double gbits = topology.min_gbits() > 0 ? topology.min_gbits() : parameters.default_gbits;
+  const auto ahead = static_cast<std::uint64_t>(gbits * 1e9 / 8 * kSecondsInTurn);
+  schedule.send_window = kMost;
+  schedule.receive_window = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(std::max(kLeastInTurn, ahead) / chunk, 2, kMost));
 }
 
 Result<std::shared_ptr<const Schedule>> Planner::make(const Problem& problem) const {
@@ -166,7 +185,7 @@ Result<std::shared_ptr<const Schedule>> Planner::make(const Problem& problem) co
   const std::uint64_t chunk = chunk_for(work, topology_, parameters_);
   auto schedule =
       std::make_shared<Schedule>(build_schedule(algorithm, problem, topology_, chunk, rank_));
-  schedule->window = window_for(chunk, topology_.hosts() > 1);
+  set_windows(*schedule, chunk, work.in_turn, topology_, parameters_);
   schedule->predicted_seconds = predict(work, topology_, parameters_);
   return std::shared_ptr<const Schedule>(std::move(schedule));
 }

@@ -19,6 +19,7 @@ target_sources(taco_pg PRIVATE
   algorithms/barrier.cc
   algorithms/broadcast.cc
   algorithms/broadcast_relay.cc
+  algorithms/chain.cc
   algorithms/exchange.cc
   algorithms/gather_scatter.cc
   algorithms/list.cc

@@ -91,9 +91,11 @@ struct Schedule {
   std::vector<Transfer> transfers;
   std::vector<std::uint32_t> dependents;
   std::uint64_t scratch_bytes = 0;
-  std::uint32_t sends = 0;     // messages, not steps
-  std::uint32_t receives = 0;  // messages
-  std::uint32_t window = 32;   // of sends, and of receives, to have open at a time
+  std::uint32_t sends = 0;             // messages, not steps
+  std::uint32_t receives = 0;          // messages
+  std::uint32_t send_window = 32;      // sends to have open at a time
+  std::uint32_t receive_window = 32;   // and receives, which is what lets a peer send
+  std::uint32_t turn_bytes = 1 << 20;  // of local steps to work on between two looks at the links
   double predicted_seconds = 0;
 
   std::span<const Transfer> transfers_of(const Step& step) const {

@@ -90,7 +90,8 @@ TEST(Credit, WhatIsInFlightNeverExceedsThePoolAndNobodyStarves) {
     }
     for (Peer& each : all) {
       each.account.refresh();
-      EXPECT_GE(each.account.limit() - each.received, std::min<std::uint64_t>(pool.share() / kPacketBytes / 2, 2));
+      EXPECT_GE(each.account.limit() - each.received,
+                std::min<std::uint64_t>(pool.share() / kPacketBytes / 2, 2));
     }
   }
 }

@@ -79,8 +79,7 @@ Work work(const Problem& problem, const Topology& topology) {
   // Each round begins with what the one before delivers last.
   work.shared_relays = std::max(0.0, 2 * near_rounds - 1);
   work.network_relays = std::max(0.0, 2 * crossing.rounds - 1);
-  // Partners change while the last one's queues still drain: measured like an incast.
-  work.incast = crossing.rounds > 1;
+  work.in_turn = crossing.rounds > 1;
   work.message_bytes = bytes / std::max(1.0, rounds);
   return work;
 }

@@ -136,6 +136,8 @@ Work work_direct(const Problem& problem, const Topology& topology) {
   const double block = problem.equal_splits ? static_cast<double>(problem.bytes) : 0;
   Work work;
   shape.exchange(work, 2 * shape.near * block, 2 * shape.far * block);
+  work.incast = false;
+  work.in_turn = shape.far > 1;
   work.copied_bytes = block;
   work.wire_bytes = shape.local * shape.far * block;
   work.message_bytes = block;

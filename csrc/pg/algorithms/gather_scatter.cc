@@ -141,6 +141,7 @@ Work work_direct(const Problem& problem, const Topology& topology) {
   work.network_bytes = shape.far * block;
   work.copied_bytes = block;
   work.wire_bytes = shape.far * block;
+  work.in_turn = shape.far > 1;
   work.message_bytes = block;
   return work;
 }
