@@ -2,9 +2,11 @@
 // limit of the same run: the STREAM triad (a = b + s c, the same sizes and threads) for arrays
 // beyond the caches, and memcpy for single packets.
 //
-//   kernels_bench [--megabytes N] [--threads N] [--repeat N] [--json]
+//   kernels_bench [--megabytes N] [--threads N] [--repeat N] [--only TEXT] [--json]
 //
-// Bytes are counted as the program asks for them: two reads and one write of each element.
+// --only leaves out the rows whose "what dtype isa" does not contain TEXT, as "SUM in place
+// bfloat16". Bytes are counted as the program asks for them: two reads and one write of each
+// element.
 #include <algorithm>
 #include <barrier>
 #include <cstdio>
@@ -28,7 +30,12 @@ struct Options {
   std::size_t megabytes = 512;  // of each array
   int threads = 2;
   int repeat = 7;
+  std::string only;
   bool json = false;
+
+  bool wants(const std::string& what, const char* dtype, const char* isa) const {
+    return (what + " " + dtype + " " + isa).find(only) != std::string::npos;
+  }
 };
 
 struct Line {
@@ -138,6 +145,7 @@ void bench_memory(const Options& options, int threads, std::size_t bytes, Report
   };
   const auto row = [&](const std::string& what, Dtype dtype, const Variant& variant,
                        ReduceFn function, unsigned char* out) {
+    if (!options.wants(what, name_of(dtype), variant.name)) return;
     const auto limit = [&] {
       return rate([&](std::size_t start) {
         triad(reinterpret_cast<float*>(out + start), reinterpret_cast<float*>(a.get() + start),
@@ -177,7 +185,7 @@ double nanoseconds_a_call(const std::function<void()>& call) {
 
 // One packet's payload, in the first cache: the unit in which a receiver works. The limit is
 // memcpy of the same payload.
-void bench_packets(Report& report) {
+void bench_packets(const Options& options, Report& report) {
   constexpr std::size_t kPayload = 1440;
   constexpr std::size_t kChecked = 1472;
   const Memory a = allocate(8192, 0);
@@ -192,6 +200,7 @@ void bench_packets(Report& report) {
     for (int d = 0; d < kDtypes; ++d) {
       const auto function = variant->reduce[0][d];
       const std::size_t count = kPayload / size_of(static_cast<Dtype>(d));
+      if (!options.wants("SUM 1440 B", name_of(static_cast<Dtype>(d)), variant->name)) continue;
       const double took =
           nanoseconds_a_call([&] { function(a.get(), a.get(), b.get() + 7, count); });
       report.add({"SUM 1440 B", name_of(static_cast<Dtype>(d)), variant->name, 1,
@@ -199,6 +208,7 @@ void bench_packets(Report& report) {
     }
   }
   for (const Checksum* checksum : host_checksums()) {
+    if (!options.wants("crc32c", "-", checksum->name)) continue;
     const double took =
         nanoseconds_a_call([&] { sink = checksum->crc32c(sink, b.get(), kChecked); });
     const double fused =
@@ -222,12 +232,16 @@ Options parse(int count, char** arguments) {
       options.json = true;
     } else if (name == "--megabytes") {
       options.megabytes = static_cast<std::size_t>(number());
+    } else if (name == "--only") {
+      options.only = i + 1 < count ? arguments[++i] : "";
     } else if (name == "--threads") {
       options.threads = number();
     } else if (name == "--repeat") {
       options.repeat = number();
     } else {
-      std::fprintf(stderr, "kernels_bench [--megabytes N] [--threads N] [--repeat N] [--json]\n");
+      std::fprintf(
+          stderr,
+          "kernels_bench [--megabytes N] [--threads N] [--repeat N] [--only TEXT] [--json]\n");
       std::exit(name == "--help" ? 0 : 2);
     }
   }
@@ -244,7 +258,7 @@ int main(int count, char** arguments) {
   const Options options = parse(count, arguments);
   const std::size_t bytes = options.megabytes << 20;
   Report report(options.json);
-  bench_packets(report);
+  bench_packets(options, report);
   for (int threads = 1; threads <= options.threads; ++threads) {
     bench_memory(options, threads, bytes, report);
   }

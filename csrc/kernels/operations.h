@@ -77,11 +77,18 @@ inline ValuesOf<P> wrapping_multiply(ValuesOf<P> a, ValuesOf<P> b) {
   }
 }
 
+// Of two floats, raw() is the result before its NaN is made the canonical one, and kChooses says
+// that it is always one of the two (or the canonical NaN), so that there is nothing to round.
 struct Sum {
+  static constexpr bool kChooses = false;
+  template <class P>
+  static ValuesOf<P> raw(ValuesOf<P> a, ValuesOf<P> b) {
+    return a + b;
+  }
   template <class P>
   static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
     if constexpr (std::is_floating_point_v<typename P::Element>) {
-      return canonical_nan<P>(a + b);
+      return canonical_nan<P>(raw<P>(a, b));
     } else {
       return wrapping_add<P>(a, b);
     }
@@ -89,10 +96,15 @@ struct Sum {
 };
 
 struct Product {
+  static constexpr bool kChooses = false;
+  template <class P>
+  static ValuesOf<P> raw(ValuesOf<P> a, ValuesOf<P> b) {
+    return a * b;
+  }
   template <class P>
   static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
     if constexpr (std::is_floating_point_v<typename P::Element>) {
-      return canonical_nan<P>(a * b);
+      return canonical_nan<P>(raw<P>(a, b));
     } else {
       return wrapping_multiply<P>(a, b);
     }
@@ -103,6 +115,11 @@ struct Product {
 // of unlike sign stay apart (OR of the bits gives -0, AND gives +0) and that a NaN makes the two
 // unequal: the comparison gives its second operand then.
 struct Min {
+  static constexpr bool kChooses = true;
+  template <class P>
+  static ValuesOf<P> raw(ValuesOf<P> a, ValuesOf<P> b) {
+    return apply<P>(a, b);
+  }
   template <class P>
   static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
     const ValuesOf<P> least = a < b ? a : b;
@@ -119,6 +136,11 @@ struct Min {
 };
 
 struct Max {
+  static constexpr bool kChooses = true;
+  template <class P>
+  static ValuesOf<P> raw(ValuesOf<P> a, ValuesOf<P> b) {
+    return apply<P>(a, b);
+  }
   template <class P>
   static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
     const ValuesOf<P> most = a > b ? a : b;
