@@ -22,8 +22,7 @@ test: ## Run every test (C++ and Python), about ten minutes on two cores
 	@tools/test.sh
 
 bench: ## Run the benchmarks beside their baselines; results under out/
-	@tools/setup.sh install
-	@$(PYTHON) benchmarks/run_all.py
+	@tools/bench.sh
 
 lint: ## Check format, types, layers and lengths
 	@tools/lint.sh

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# bench.sh [ARGUMENTS OF run_all.py]: every benchmark; figures and plots under out/. With arguments,
+# which choose among the collectives, the C++ benchmarks are left out.
+source "$(dirname "$0")/common.sh"
+grouped tools/setup.sh install
+readonly TREE=build/release
+
+build_cpp_benchmarks() {
+  cmake -S . -B "$TREE" -DTACO_BENCH=ON &&
+    cmake --build "$TREE" -j "$JOBS" --target kernels_bench shm_bench
+}
+
+cpp_benchmarks() {
+  echo "== kernels: arithmetic beside the memory's own speed"
+  "$TREE/benchmarks/cpp/kernels_bench" --megabytes 256 --repeat 3 --json | tee out/kernels.json
+  echo "== shm: rings and large messages of two processes"
+  "$TREE/benchmarks/cpp/shm_bench"
+}
+
+mkdir -p out
+[ $# -gt 0 ] || phase "compile the C++ benchmarks" build_cpp_benchmarks
+grouped "$VENV/bin/python" benchmarks/run_all.py "$@"
+[ $# -gt 0 ] || grouped cpp_benchmarks
