@@ -62,6 +62,14 @@ std::string trimmed(const std::string& text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
+Problem equal_all_to_all(std::uint64_t block_bytes) {
+  Problem problem;
+  problem.kind = Kind::kAllToAll;
+  problem.equal_splits = true;
+  problem.bytes = block_bytes;
+  return problem;
+}
+
 }  // namespace
 
 Planner::Planner(Topology topology, CostParameters parameters, int rank)
@@ -79,6 +87,11 @@ Result<std::unique_ptr<Planner>> Planner::create(Topology topology, CostParamete
   std::uint64_t hash = planner->topology_.hash() ^ (parameters.hash() * 0x9e3779b97f4a7c15);
   for (const char c : forced) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   planner->parameter_hash_ = hash ^ (hash >> 32);
+  const Problem shortest = equal_all_to_all(1);
+  for (const Algorithm* algorithm : all_algorithms()) {
+    if (algorithm->kind != Kind::kAllToAll) continue;
+    planner->equal_splits_matter_ |= planner->needs_equal_splits(*algorithm, shortest);
+  }
   return planner;
 }
 
@@ -114,6 +127,20 @@ Status Planner::parse_forced(const std::string& forced) {
     forced_.push_back({*kind, algorithm});
   }
   return Status();
+}
+
+// It fits with the promise of equal blocks, and not without.
+bool Planner::needs_equal_splits(const Algorithm& algorithm, const Problem& problem) const {
+  Problem unequal = problem;
+  unequal.equal_splits = false;
+  return !algorithm.unfit(problem, topology_) && algorithm.unfit(unequal, topology_);
+}
+
+bool Planner::relies_on_equal_splits(std::uint64_t block_bytes) const {
+  if (!equal_splits_matter_) return false;
+  const Problem problem = equal_all_to_all(block_bytes);
+  Result<const Algorithm*> chosen = choose(problem);
+  return !chosen.ok() || needs_equal_splits(**chosen, problem);  // plan() will say what is wrong
 }
 
 std::vector<Prediction> Planner::predictions(const Problem& problem) const {

@@ -42,6 +42,10 @@ class Planner {
   // Every algorithm that fits, fastest first.
   std::vector<Prediction> predictions(const Problem& problem) const;
 
+  // Does all_to_all of equal blocks run an algorithm here that needs every rank to know that they
+  // are equal? Otherwise ranks with split lists and ranks without may meet. Any thread.
+  bool relies_on_equal_splits(std::uint64_t block_bytes) const;
+
   // Of topology, parameters and `forced`: ranks whose hashes differ must not start an operation.
   std::uint64_t parameter_hash() const { return parameter_hash_; }
 
@@ -68,6 +72,7 @@ class Planner {
 
   Planner(Topology topology, CostParameters parameters, int rank);
   Status parse_forced(const std::string& forced);
+  bool needs_equal_splits(const Algorithm& algorithm, const Problem& problem) const;
   Result<const Algorithm*> choose(const Problem& problem) const;
   Result<std::shared_ptr<const Schedule>> make(const Problem& problem) const;
   void evict();
@@ -78,6 +83,7 @@ class Planner {
   std::string forced_everywhere_;  // a bare name, or empty
   std::vector<Forced> forced_;
   std::uint64_t parameter_hash_ = 0;
+  bool equal_splits_matter_ = false;  // some all_to_all algorithm for this topology needs them
 
   // Least recently used last. The map's keys point into the list.
   std::list<Entry> recent_;

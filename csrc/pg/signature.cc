@@ -51,7 +51,7 @@ Count count_of(const OperationSpec& spec) {
       return count_of_list(spec.outputs, element);
     case Kind::kReduceScatter:
       return count_of_list(spec.inputs, element);
-    case Kind::kAllToAll:  // with split lists each rank knows its own only
+    case Kind::kAllToAll:  // each rank knows its own blocks only, or that all are equal
       return spec.equal_splits ? first(spec.inputs) : Count{};
     case Kind::kBarrier:
       return {};
@@ -94,7 +94,7 @@ std::string describe_signature(std::uint64_t signature) {
   if ((signature >> 51 & 1) == 0) {
     text += " x " + std::to_string(signature & kCountMask);
   } else if (kind == Kind::kAllToAll) {
-    text += " with split lists";
+    text += " in blocks";
   } else {
     text += " with uneven sizes (hash " + std::to_string(signature & 0xffffff) + ")";
   }
@@ -104,6 +104,12 @@ std::string describe_signature(std::uint64_t signature) {
 
 std::string describe_beside(std::uint64_t signature, std::uint64_t other) {
   const std::string text = describe_signature(signature);
+  const bool blocks = (signature ^ other) >> 51 & 1;
+  if (blocks && Kind(signature >> 60) == Kind::kAllToAll && Kind(other >> 60) == Kind::kAllToAll) {
+    return text +
+           " (among several hosts with several ranks each, short blocks travel together: "
+           "either all ranks pass split sizes or none does)";
+  }
   const auto block = [](std::uint64_t of) { return of >> 36 & 0x1f; };
   if (block(signature) == block(other)) return text;
   return text + " planned with parameter block " + std::to_string(block(signature)) +

@@ -1,7 +1,7 @@
 // What an operation says about itself in every message: 64 bits that two ranks must have equal, and
 // that can be read back, so that a mismatch is told in words and not in numbers.
 //
-//   bits 60..63 kind   56..59 dtype   52..55 reduction   51 split lists (count is their hash)
+//   bits 60..63 kind   56..59 dtype   52..55 reduction   51 uneven sizes (count is their hash)
 //   bits 41..50 root   36..40 parameter block             0..35 count
 //
 // A pure value; any thread.
@@ -15,7 +15,7 @@
 namespace taco::pg {
 
 // Equal on every rank exactly when the ranks mean the same operation, as far as a rank can know it:
-// the pieces of an all_to_all with split lists are compared message by message instead.
+// the blocks of an all_to_all are compared message by message instead, unless `equal_splits`.
 std::uint64_t signature_of(const OperationSpec& spec, std::uint64_t parameter_hash);
 
 // "all_reduce SUM float32 x 4", "broadcast float32 x 10 root 2", "send int64 x 3".

@@ -1,6 +1,7 @@
 // Every collective end to end, ranks as threads: results against a plain computation, bit by bit.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <random>
 #include <string>
 #include <tuple>
@@ -259,6 +260,54 @@ TEST(Collectives, WorkByEveryAlgorithmThatFits) {
     }
     EXPECT_GT(fitted, 0);
   }
+}
+
+// Blocks of one length here: some ranks say so by giving no split lists, the others give them.
+void all_to_all_with_and_without_lists(Communicator& group, std::size_t count) {
+  const int world = group.options().world, rank = group.options().rank;
+  std::vector<Bytes> inputs, outputs;
+  for (int r = 0; r < world; ++r) {
+    inputs.push_back(values(Dtype::kF32, count, rank, r));
+    outputs.emplace_back(count * sizeof(float));
+  }
+  OperationSpec spec{.kind = Kind::kAllToAll, .dtype = Dtype::kF32};
+  spec.equal_splits = rank % 2 == 0;
+  spec.inputs = pieces(inputs);
+  spec.outputs = pieces(outputs);
+  run_operation(group, spec);
+  for (int r = 0; r < world; ++r)
+    EXPECT_TRUE(same(outputs[r], values(Dtype::kF32, count, r, rank))) << "from " << r;
+}
+
+TEST(Collectives, RanksWithSplitListsMeetRanksWithout) {
+  constexpr std::size_t kLong = (300 << 10) / sizeof(float);  // beyond what hosts would pack
+  for (const int per_host : {0, 1, 2}) {
+    SCOPED_TRACE(per_host);
+    RankThreads ranks({.world = 4, .seed = 8, .ranks_per_host = per_host});
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{999}, kLong}) {
+      if (per_host == 2 && count < kLong) continue;
+      ranks.run([&](int, Communicator& group) { all_to_all_with_and_without_lists(group, count); });
+    }
+  }
+}
+
+TEST(Collectives, WhereHostsPackShortBlocksMixedSplitListsAreToldWhatToDo) {
+  RankThreads ranks({.world = 4, .algorithm = "all_to_all=hierarchical", .ranks_per_host = 2});
+  std::atomic<int> told{0};
+  ranks.run([&](int rank, Communicator& group) {
+    Bytes input = values(Dtype::kF32, 4, rank), output(input.size());
+    OperationSpec spec{.kind = Kind::kAllToAll, .dtype = Dtype::kF32};
+    spec.equal_splits = rank != 1;
+    for (int r = 0; r < 4; ++r) {
+      spec.inputs.push_back({input.data() + 4 * r, 4});
+      spec.outputs.push_back({output.data() + 4 * r, 4});
+    }
+    Result<OperationPtr> operation = group.start(spec);
+    const Status status = operation.ok() ? (*operation)->wait(0) : operation.status();
+    EXPECT_FALSE(status.ok());
+    told += status.message().find("either all ranks pass split sizes or none") != std::string::npos;
+  });
+  EXPECT_GT(told, 0);
 }
 
 TEST(Collectives, LargeMessagesAreCutIntoChunks) {

@@ -224,6 +224,29 @@ def all_to_all_forms() -> None:
             same(received, tensor_of(peer, rank + 2 * peer, torch.uint8), "list")
 
 
+def all_to_all_of_mixed_calls() -> None:
+    """One rank gives no split sizes, the others do; as gloo and MPI allow when sizes agree."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for count in (0, 1, 500, 200_000):
+        # Rank 0 exchanges `count` with everyone; the others shift one element round among them.
+        rows = [[count] * world for _ in range(world)]
+        for sender in range(1, world):
+            if count and world > 2:
+                rows[sender][sender % (world - 1) + 1] += 1
+                rows[sender][(sender + 1) % (world - 1) + 1] -= 1
+        mine, theirs = rows[rank], [rows[peer][rank] for peer in range(world)]
+        source = torch.cat(
+            [tensor_of(rank, mine[peer], torch.float32, peer) for peer in range(world)]
+        )
+        target = torch.zeros(sum(theirs))
+        if rank == 0:
+            dist.all_to_all_single(target, source)
+        else:
+            dist.all_to_all_single(target, source, theirs, mine)
+        parts = [tensor_of(peer, theirs[peer], torch.float32, rank) for peer in range(world)]
+        same(target, torch.cat(parts), f"{count}")
+
+
 def views_are_staged() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     base = torch.arange(60.0).reshape(6, 10)
@@ -425,6 +448,10 @@ def test_gather_and_scatter(ranks: Ranks, root: int) -> None:
 
 def test_all_to_all(ranks: Ranks) -> None:
     ranks.run(all_to_all_forms)
+
+
+def test_all_to_all_with_split_sizes_on_some_ranks_only(ranks: Ranks) -> None:
+    ranks.run(all_to_all_of_mixed_calls)
 
 
 @taco_only
