@@ -24,6 +24,7 @@ from taco_torch.errors import (  # noqa: E402
     TacoError,
     VersionMismatchError,
 )
+from taco_torch.futures import install  # noqa: E402
 from taco_torch.groups import monitored_barrier  # noqa: E402
 from taco_torch.stats import AlgorithmStats, Stats, stats  # noqa: E402
 from taco_torch.trace import dump, flight_recorder, timeline  # noqa: E402
@@ -51,3 +52,4 @@ __all__ = [
 ]
 
 register()
+install()

@@ -29,6 +29,6 @@ def check_torch(found: str | None = None) -> None:
     if built.split(".")[:2] != found.split(".")[:2]:
         raise VersionMismatchError(
             f"taco_torch was built for torch {built}, but torch {found} is running. "
-            "Rebuild it against this torch:\n"
-            "  python -m pip install --no-build-isolation --force-reinstall --no-deps taco_torch"
+            "Rebuild it against this torch, in its source folder:\n"
+            "  python -m pip install --no-build-isolation --force-reinstall --no-deps ."
         )

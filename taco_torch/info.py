@@ -33,6 +33,13 @@ def _huge_pages() -> dict[str, str]:
     return found
 
 
+def _planner_costs() -> dict[str, Any]:
+    rows = {row["name"]: row["value"] for row in _C.environment()}
+    measured = rows["TACO_TUNE"] not in ("0", "false", "off", "no")
+    when = "measured when the default group starts" if measured else "the table"
+    return {"in force": when, **_C.planner_costs()}
+
+
 def collect() -> dict[str, Any]:
     """All facts as one JSON-able dict."""
     return {
@@ -50,6 +57,7 @@ def collect() -> dict[str, Any]:
         "transports": _C.transports(),
         "interfaces": _C.interfaces(),
         "huge_pages": _huge_pages(),
+        "planner_costs": _planner_costs(),
         "limits": {
             "net.core.rmem_max": _read("/proc/sys/net/core/rmem_max"),
             "net.core.wmem_max": _read("/proc/sys/net/core/wmem_max"),
@@ -65,7 +73,7 @@ def _speed(mbits: int) -> str:
 
 
 def _print(facts: dict[str, Any]) -> None:
-    for title in ("versions", "cpu", "transports", "huge_pages", "limits"):
+    for title in ("versions", "cpu", "transports", "huge_pages", "limits", "planner_costs"):
         print(title.replace("_", " "))
         for name, value in facts[title].items():
             print(f"  {name:26} {value}")

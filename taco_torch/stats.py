@@ -29,6 +29,8 @@ class Stats:
         doorbells, sleeps: wake-ups sent to local peers; times an engine went to sleep.
         sessions, shm_links: peers in contact now.
         algorithms: by "collective/algorithm".
+        planner_costs: the block of costs that groups are planned from, the same on all ranks:
+            "table" or "measured" (TACO_TUNE), and its hash.
     """
 
     bytes_sent: int
@@ -48,13 +50,14 @@ class Stats:
     sessions: int
     shm_links: int
     algorithms: dict[str, AlgorithmStats]
+    planner_costs: str
 
     def __sub__(self, earlier: "Stats") -> "Stats":
         """What happened since ``earlier``; ``sessions`` and ``shm_links`` are differences too."""
         counters = {
             field.name: getattr(self, field.name) - getattr(earlier, field.name)
             for field in fields(self)
-            if field.name != "algorithms"
+            if field.name not in ("algorithms", "planner_costs")
         }
         none = AlgorithmStats(0, 0, 0.0)
         algorithms = {}
@@ -66,7 +69,7 @@ class Stats:
                     now.bytes - before.bytes,
                     now.seconds - before.seconds,
                 )
-        return Stats(**counters, algorithms=algorithms)
+        return Stats(**counters, algorithms=algorithms, planner_costs=self.planner_costs)
 
 
 def stats() -> Stats:
@@ -75,4 +78,8 @@ def stats() -> Stats:
         name: AlgorithmStats(calls, size, seconds)
         for name, calls, size, seconds in _C.algorithm_stats()
     }
-    return Stats(**_C.transport_stats(), algorithms=algorithms)
+    return Stats(
+        **_C.transport_stats(),
+        algorithms=algorithms,
+        planner_costs=_C.planner_costs()["block"],
+    )

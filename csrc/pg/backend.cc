@@ -4,11 +4,14 @@
 
 #include <algorithm>
 
+#include "base/env.h"
 #include "pg/backend_errors.h"
 #include "pg/backend_registry.h"
 #include "pg/backend_sparse.h"
 #include "pg/backend_tensors.h"
+#include "pg/cost_block.h"
 #include "pg/rendezvous.h"
+#include "pg/tuning.h"
 
 namespace taco::pg {
 namespace {
@@ -36,8 +39,13 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
     meeting.global_ranks.push_back(static_cast<int>(global));
   }
   meeting_ = value_or_raise(meet(store, meeting));
+  if (Status status = agree_on_costs(); !status.ok()) {
+    part(meeting_);
+    raise(status);
+  }
   Result<std::shared_ptr<Communicator>> made = Communicator::create(meeting_.stack, meeting_.group);
   if (!made.ok()) {
+    withdraw_costs(meeting_.group.id);
     part(meeting_);
     raise(made.status());
   }
@@ -45,6 +53,28 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   sparse_ = std::make_unique<SparseQueue>(meeting_);
   nested_ = std::make_shared<NestedGroups>(meeting_.stack, meeting_.group);
   hang_dump_ = HangDump::acquire();
+}
+
+// A default group measures, if told to; groups of its ranks plan as it does.
+Status Backend::agree_on_costs() {
+  GroupOptions& group = meeting_.group;
+  group.algorithm = options_->algorithm;
+  if (!options_->global_ranks_in_group.empty()) {
+    group.costs = options_->costs ? *options_->costs : costs_in_force().parameters;
+    return Status();
+  }
+  CostBlock block{.owner = group.id};
+  Result<Env> env = Env::get();
+  if (!env.ok()) return env.status();
+  if (env->tune && size_ > 1) {
+    Result<CostParameters> measured = tune(meeting_.stack, group);
+    if (!measured.ok()) return measured.status();
+    block.parameters = *measured;
+    block.measured = true;
+  }
+  group.costs = block.parameters;
+  put_costs_in_force(block);
+  return Status();
 }
 
 c10::intrusive_ptr<Backend> Backend::create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
@@ -58,10 +88,10 @@ c10::intrusive_ptr<Backend> Backend::create(const c10::intrusive_ptr<c10d::Store
 Backend::~Backend() {
   if (Py_IsInitialized() && PyGILState_Check()) {
     PyThreadState* state = PyEval_SaveThread();
-    shutdown();
+    (void)leave();
     PyEval_RestoreThread(state);
   } else {
-    shutdown();
+    (void)leave();
   }
 }
 
@@ -79,7 +109,7 @@ void Backend::setTimeout(std::chrono::milliseconds timeout) {
 std::shared_ptr<Communicator> Backend::communicator_here() {
   CallbackScope* scope = CallbackScope::current();
   if (!scope || !scope->belongs_to(*nested_)) return communicator_;
-  return value_or_raise(scope->communicator());
+  return value_or_raise(scope->communicator(*nested_));
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::launch(Translation& translation, const Call& call,
@@ -180,6 +210,7 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(
     options->group_name = opts->group_name;
     options->group_desc = opts->group_desc;
   }
+  options->costs = meeting_.group.costs;
   options->global_ranks_in_group.clear();
   for (int member : ranks) {
     TORCH_CHECK_VALUE(member >= 0 && member < size_, "taco: split names rank ", member,
@@ -205,17 +236,22 @@ void Backend::abort() {
   nested_->abort(why);
 }
 
-void Backend::shutdown() {
+void Backend::shutdown() { raise_if_error(leave()); }
+
+Status Backend::leave() {
   {
     std::lock_guard lock(mutex_);
-    if (down_) return;
+    if (down_) return Status();
     down_ = true;
   }
-  nested_->close(kLinger);
-  communicator_->close(kLinger);
+  Status unreported = nested_->close(kLinger);
+  if (Status own = communicator_->close(kLinger); unreported.ok()) unreported = std::move(own);
   sparse_->close();
+  withdraw_costs(meeting_.group.id);
   part(meeting_);
   hang_dump_.reset();
+  // That a rank was lost whom nobody needed any more is no error; the log has it.
+  return unreported.code() == Code::kMismatch ? unreported : Status();
 }
 
 c10d::ErrorType Backend::getError() {

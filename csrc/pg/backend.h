@@ -35,6 +35,9 @@ class Backend : public c10d::Backend {
     explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
         : c10d::Backend::Options("taco", timeout) {}
     Options(const Options&) = default;
+
+    std::string algorithm;                // as TACO_ALGORITHM, for this group only
+    std::optional<CostParameters> costs;  // of the group this one is split from
   };
 
   // Meets the other `size - 1` ranks; throws RendezvousError or VersionMismatchError.
@@ -113,7 +116,10 @@ class Backend : public c10d::Backend {
                                           const int& rank, const int& size) override;
 
   void abort() override;
+  // Leaves the group, whatever happens. Raises MismatchError afterwards, once, when ranks disagreed
+  // about an operation whose part here was complete before.
   void shutdown() override;
+  Status leave();  // the same for those who cannot raise
   c10d::ErrorType getError() override;
   void setSequenceNumberForGroup() override;
   uint64_t getSequenceNumberForGroup() override;
@@ -148,6 +154,7 @@ class Backend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> combine(const std::vector<c10::intrusive_ptr<c10d::Work>>& works,
                                          const Call& call, const std::vector<at::Tensor>& inputs,
                                          const std::vector<at::Tensor>& results);
+  Status agree_on_costs();
   void remember(const WorkStatePtr& state, const Call& call);
   // The group's, or, inside a future's callback, that of the callback's operation.
   std::shared_ptr<Communicator> communicator_here();

@@ -44,7 +44,13 @@ void bind_backend(py::module_& module) {
   using NoGil = py::call_guard<py::gil_scoped_release>;
   py::class_<Backend::Options, c10d::Backend::Options, c10::intrusive_ptr<Backend::Options>>(
       module, "Options", "pg_options of a taco group; copyable.")
-      .def(py::init<Milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout)
+      .def(py::init([](Milliseconds timeout, const std::string& algorithm) {
+             auto options = c10::make_intrusive<Backend::Options>(timeout);
+             options->algorithm = algorithm;
+             return options;
+           }),
+           py::arg("timeout") = kBackendDefaultTimeout, py::arg("algorithm") = "")
+      .def_readonly("algorithm", &Backend::Options::algorithm)
       .def("__copy__", &copy_of)
       .def("__deepcopy__",
            [](const Backend::Options& self, const py::dict&) { return copy_of(self); });

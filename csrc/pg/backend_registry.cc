@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "pg/backend.h"
+#include "pg/completion_thread.h"
 
 namespace taco::pg {
 namespace {
@@ -71,7 +72,8 @@ void add_live(const c10::intrusive_ptr<Backend>& backend) {
 
 void shut_down_all() {
   // Not abort(): ranks that still finish with what this one has sent already must not fail.
-  for (const auto& backend : live_backends()) backend->shutdown();
+  for (const auto& backend : live_backends()) (void)backend->leave();
+  completion::join();
 }
 
 }  // namespace taco::pg

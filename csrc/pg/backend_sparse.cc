@@ -259,7 +259,7 @@ void SparseQueue::close() {
     child.swap(shared_->child);
     shared_->stack.reset();
   }
-  if (child) child->close(kSecond);
+  if (child) (void)child->close(kSecond);
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::allreduce_sparse(std::vector<at::Tensor>& tensors,

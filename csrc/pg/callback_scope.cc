@@ -1,5 +1,7 @@
 #include "pg/callback_scope.h"
 
+#include <algorithm>
+
 #include "pg/completion_thread.h"
 
 namespace taco::pg {
@@ -50,13 +52,19 @@ void NestedGroups::abort(const Status& why) {
   for (const auto& communicator : live()) communicator->abort(why);
 }
 
-void NestedGroups::close(Duration linger) {
+Status NestedGroups::close(Duration linger) {
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
     stack_.reset();
   }
-  for (const auto& communicator : live()) communicator->close(linger);
+  Status unreported;
+  for (const auto& communicator : live()) {
+    if (Status status = communicator->close(linger); unreported.ok()) {
+      unreported = std::move(status);
+    }
+  }
+  return unreported;
 }
 
 void NestedGroups::set_timeout(Duration timeout) {
@@ -68,22 +76,63 @@ void NestedGroups::set_timeout(Duration timeout) {
 }
 
 CallbackScope::CallbackScope(std::shared_ptr<NestedGroups> nested, std::uint64_t group,
-                             std::uint64_t sequence)
-    : nested_(std::move(nested)), id_(mix(group ^ mix(sequence + 1)) | 1) {}
-
-CallbackScope::~CallbackScope() {
-  if (!communicator_) return;
-  completion::post([communicator = std::move(communicator_)] { communicator->close(kLinger); });
+                             std::uint64_t sequence) {
+  parts_.push_back({std::move(nested), mix(group ^ mix(sequence + 1)) | 1, nullptr});
 }
 
-Result<std::shared_ptr<Communicator>> CallbackScope::communicator() {
-  std::lock_guard lock(mutex_);
-  if (!communicator_) {
-    Result<std::shared_ptr<Communicator>> made = nested_->open(id_);
-    if (!made.ok()) return made;
-    communicator_ = *made;
+CallbackScope::~CallbackScope() {
+  for (Part& part : parts_) {
+    if (!part.communicator) continue;
+    completion::post(
+        [communicator = std::move(part.communicator)] { (void)communicator->close(kLinger); });
   }
-  return communicator_;
+}
+
+std::shared_ptr<CallbackScope> CallbackScope::child() {
+  std::shared_ptr<CallbackScope> made(new CallbackScope);
+  std::lock_guard lock(mutex_);
+  const std::uint64_t place = mix(~++children_);
+  for (const Part& part : parts_) {
+    made->parts_.push_back({part.nested, mix(part.id ^ place) | 1, nullptr});
+  }
+  return made;
+}
+
+std::shared_ptr<CallbackScope> CallbackScope::join(
+    const std::vector<std::shared_ptr<CallbackScope>>& scopes) {
+  std::shared_ptr<CallbackScope> made(new CallbackScope);
+  for (const auto& scope : scopes) {
+    const std::shared_ptr<CallbackScope> child = scope->child();
+    for (const Part& part : child->parts_) {
+      const auto known = std::find_if(made->parts_.begin(), made->parts_.end(),
+                                      [&](const Part& one) { return one.nested == part.nested; });
+      if (known == made->parts_.end()) {
+        made->parts_.push_back({part.nested, part.id, nullptr});
+      } else {
+        known->id = mix(known->id + part.id) | 1;
+      }
+    }
+  }
+  return made;
+}
+
+bool CallbackScope::belongs_to(const NestedGroups& nested) const {
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [&](const Part& part) { return part.nested.get() == &nested; });
+}
+
+Result<std::shared_ptr<Communicator>> CallbackScope::communicator(const NestedGroups& nested) {
+  std::lock_guard lock(mutex_);
+  for (Part& part : parts_) {
+    if (part.nested.get() != &nested) continue;
+    if (!part.communicator) {
+      Result<std::shared_ptr<Communicator>> made = part.nested->open(part.id);
+      if (!made.ok()) return made;
+      part.communicator = *made;
+    }
+    return part.communicator;
+  }
+  return Status(Code::kInternal, "the callback's operation belongs to another group");
 }
 
 CallbackScope* CallbackScope::current() { return t_current; }

@@ -1,10 +1,12 @@
 // Collectives that a future's callback starts. Ranks run callbacks when their operation is done,
 // each at its own time, so the group's one counter would number nested operations differently on
-// each rank. They therefore run on a communicator of their own, named after the operation whose
-// callback starts them: within one callback chain the order is the program's, hence the same on all
-// ranks. (torch's PowerSGD hook does this with several buckets under way.)
+// each rank. They therefore run on a communicator of the callback's own, named after the operation
+// whose future it hangs on and the place at which it was attached: what one callback starts is in
+// the program's order, hence the same on all ranks. (torch's PowerSGD hook does this with several
+// buckets under way.) A future of several futures (collect_all) is named after all of them.
 //
-// A scope belongs to one operation and is shared by the futures of its chain. Any thread.
+// Every future of a collective has a scope; each callback attached to it gets a child of that
+// scope, which is also the scope of the future that then() returns. Any thread.
 #pragma once
 
 #include <memory>
@@ -20,7 +22,8 @@ class NestedGroups {
   NestedGroups(std::shared_ptr<harp::Stack> stack, GroupOptions parent);
   Result<std::shared_ptr<Communicator>> open(std::uint64_t id);
   void abort(const Status& why);
-  void close(Duration linger);  // idempotent; open() fails afterwards
+  // Idempotent; open() fails afterwards. The first failure that nobody has heard of.
+  Status close(Duration linger);
   void set_timeout(Duration timeout);
 
  private:
@@ -37,11 +40,18 @@ class CallbackScope {
  public:
   // `group` and `sequence` name the operation.
   CallbackScope(std::shared_ptr<NestedGroups> nested, std::uint64_t group, std::uint64_t sequence);
-  ~CallbackScope();  // does not block: the communicator is closed on the completion thread
+  ~CallbackScope();  // does not block: communicators are closed on the completion thread
   CallbackScope(const CallbackScope&) = delete;
 
-  bool belongs_to(const NestedGroups& nested) const { return nested_.get() == &nested; }
-  Result<std::shared_ptr<Communicator>> communicator();  // made when it is first needed
+  // Of the next callback that is attached.
+  std::shared_ptr<CallbackScope> child();
+  // Of a future that waits for those of `scopes`, in this order.
+  static std::shared_ptr<CallbackScope> join(
+      const std::vector<std::shared_ptr<CallbackScope>>& scopes);
+
+  bool belongs_to(const NestedGroups& nested) const;
+  // For what a callback starts on that group, to which the scope belongs; made when it is needed.
+  Result<std::shared_ptr<Communicator>> communicator(const NestedGroups& nested);
 
   // The scope whose callback this thread is running, or null.
   static CallbackScope* current();
@@ -58,10 +68,16 @@ class CallbackScope {
   };
 
  private:
-  std::shared_ptr<NestedGroups> nested_;
-  std::uint64_t id_;
+  struct Part {  // one for each group among the operations
+    std::shared_ptr<NestedGroups> nested;
+    std::uint64_t id = 0;
+    std::shared_ptr<Communicator> communicator;
+  };
+  CallbackScope() = default;
+
   std::mutex mutex_;
-  std::shared_ptr<Communicator> communicator_;
+  std::vector<Part> parts_;  // constant but for `communicator`
+  std::uint64_t children_ = 0;
 };
 
 }  // namespace taco::pg

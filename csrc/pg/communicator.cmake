@@ -1,13 +1,16 @@
 target_sources(taco_pg PRIVATE
   arrivals.cc
   completion_thread.cc
+  cost_block.cc
   dump.cc
   executor.cc
   group.cc
+  group_closing.cc
   group_engine.cc
   group_failure.cc
   group_start.cc
   group_timeout.cc
+  link_probe.cc
   membership.cc
   monitored_barrier.cc
   notice.cc
@@ -16,4 +19,5 @@ target_sources(taco_pg PRIVATE
   scratch_pool.cc
   signature.cc
   staging.cc
-  trace.cc)
+  trace.cc
+  tuning.cc)

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "pg/cost_parameters.h"
 #include "pg/operation.h"
 
 namespace taco::pg {
@@ -19,6 +20,7 @@ struct GroupOptions {
   std::vector<int> host_of_rank;    // dense host index by group rank, the same on all ranks
   std::vector<double> host_gbits;   // interface speed by host index
   Duration timeout = 0;
+  CostParameters costs;   // what the planner assumes, the same on all ranks
   std::string algorithm;  // as TACO_ALGORITHM, for this group only; "": what TACO_ALGORITHM says
 };
 
@@ -36,8 +38,10 @@ class Communicator {
   // Fails every open operation with `why`, tells the members, refuses new ones. Any thread;
   // idempotent.
   virtual void abort(const Status& why) = 0;
-  // Waits until sends are acknowledged (at most `linger`), then leaves. Idempotent.
-  virtual void close(Duration linger) = 0;
+  // Waits, at most `linger`, until sends are acknowledged and their receivers have come to the
+  // operations they belong to; then leaves. Returns the failure of the group that no operation has
+  // told yet: a broadcast's root is done before its receivers can disagree. Idempotent.
+  virtual Status close(Duration linger) = 0;
 
   virtual Status error() const = 0;            // first failure that broke the group, or ok
   virtual std::uint64_t sequence() const = 0;  // of collectives started

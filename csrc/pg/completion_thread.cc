@@ -6,17 +6,20 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <list>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/log.h"
 
 namespace taco::pg::completion {
 namespace {
 
 constexpr Duration kPatience = 2 * kMillisecond;
+constexpr std::chrono::seconds kJoinLimit(1);
 
 struct Job {
   std::function<void()> callback;
@@ -29,8 +32,9 @@ struct Pool {
   std::condition_variable wake;
   std::condition_variable ended;
   std::deque<Job> jobs;
+  std::list<std::thread> alive;
+  std::list<std::thread> returned;  // from their last callback; to be joined
   int users = 0;
-  int alive = 0;
   int idle = 0;
   int running = 0;  // inside a callback and not known to be blocked
   bool ending = false;
@@ -53,20 +57,44 @@ bool may_take(const Pool& pool, Time now) {
   return !pool.jobs.empty() && (pool.running == 0 || now - pool.jobs.front().posted >= kPatience);
 }
 
-void run(Pool* pool);
+void run(Pool* pool, std::list<std::thread>::iterator self);
+
+// With the lock held: those who have returned needed it to say so, and have let go of it.
+void join_returned(Pool& pool) {
+  for (std::thread& thread : pool.returned) thread.join();
+  pool.returned.clear();
+}
+
+int threads_beside_this_one(const Pool& pool) {
+  return static_cast<int>(pool.alive.size()) - (t_on_completion_thread ? 1 : 0);
+}
+
+// With the lock held. A callback that is blocked for longer than the limit keeps its thread, which
+// is joined when the next one is made or at the process's exit.
+void end_threads(Pool& pool, std::unique_lock<std::mutex>& lock) {
+  pool.ending = true;
+  pool.wake.notify_all();
+  pool.ended.wait_for(lock, kJoinLimit,
+                      [&] { return threads_beside_this_one(pool) <= 0 || !pool.ending; });
+  join_returned(pool);
+  if (pool.ending && threads_beside_this_one(pool) > 0)
+    TACO_LOG_WARNING("pg", "%d callbacks of futures still run after the last group's end",
+                     threads_beside_this_one(pool));
+}
 
 // With the lock held: somebody must be there to take the queue's head if its turn comes.
 void ensure_stand_by(Pool& pool) {
   if (pool.jobs.empty()) return;
   if (pool.idle > 0) {
     pool.wake.notify_one();
-  } else if (pool.alive < kMaxThreads) {
-    ++pool.alive;
-    std::thread(run, &pool).detach();  // `alive` is what the last user waits for
+  } else if (pool.alive.size() < kMaxThreads) {
+    join_returned(pool);
+    const auto self = pool.alive.emplace(pool.alive.end());
+    *self = std::thread(run, &pool, self);
   }
 }
 
-void run(Pool* pool) {
+void run(Pool* pool, std::list<std::thread>::iterator self) {
   t_on_completion_thread = true;
   pthread_setname_np(pthread_self(), "taco-callbacks");
   std::unique_lock lock(pool->mutex);
@@ -93,7 +121,7 @@ void run(Pool* pool) {
     }
     --pool->idle;
   }
-  --pool->alive;
+  pool->returned.splice(pool->returned.end(), pool->alive, self);
   pool->ended.notify_all();
 }
 
@@ -134,16 +162,19 @@ void remove_user() {
   Pool& p = pool();
   std::unique_lock lock(p.mutex);
   if (p.users == 0 || --p.users > 0) return;
-  p.ending = true;
-  p.wake.notify_all();
-  const int self = t_on_completion_thread ? 1 : 0;
-  p.ended.wait_for(lock, std::chrono::seconds(1), [&] { return p.alive <= self || !p.ending; });
+  end_threads(p, lock);
+}
+
+void join() {
+  Pool& p = pool();
+  std::unique_lock lock(p.mutex);
+  if (p.users == 0) end_threads(p, lock);
 }
 
 int threads() {
   Pool& p = pool();
   std::lock_guard lock(p.mutex);
-  return p.alive;
+  return static_cast<int>(p.alive.size() + p.returned.size());
 }
 
 }  // namespace taco::pg::completion

@@ -4,7 +4,8 @@
 // up to kMaxThreads, so that nested waits of any depth make progress. Callbacks start in the order
 // in which they were posted.
 //
-// Any thread may post. Groups hold a User each; when the last one leaves, the threads end.
+// Any thread may post. Each group is a user; when the last one leaves, the threads end and are
+// joined.
 #pragma once
 
 #include <functional>
@@ -31,11 +32,14 @@ class Blocked {
 };
 
 void add_user();
-// The last user's leaving ends the threads once their queue is empty and waits for that, at most a
-// second: a callback that is blocked for longer ends its thread later. Not to be called with a lock
-// (the GIL) that callbacks need.
+// The last user's leaving ends the threads once their queue is empty, and joins them: all but the
+// calling one, when a callback leaves, and those whose callback is blocked for more than a second.
+// Not to be called with a lock (the GIL) that callbacks need.
 void remove_user();
+// Joins what remove_user() could not, under the same conditions; nothing while there are users. For
+// the process's exit.
+void join();
 
-int threads();  // alive now
+int threads();  // not joined yet
 
 }  // namespace taco::pg::completion

@@ -15,7 +15,8 @@ constexpr std::uint64_t kBlindNetworkChunk = 256 << 10;
 
 double wire_bytes_per_second(const Work& work, const Topology& topology,
                              const CostParameters& parameters) {
-  const double gbits = topology.min_gbits() > 0 ? topology.min_gbits() : parameters.default_gbits;
+  double gbits = topology.min_gbits() > 0 ? topology.min_gbits() : parameters.default_gbits;
+  if (parameters.wire_gbits > 0) gbits = parameters.wire_gbits;
   return gbits * 1e9 / 8 * parameters.wire_efficiency *
          (work.incast    ? parameters.incast_efficiency
           : work.in_turn ? parameters.in_turn_efficiency
@@ -43,7 +44,7 @@ std::uint64_t CostParameters::hash() const {
   }
   for (const double value :
        {copy_bytes_per_second, reduce_bytes_per_second, wire_efficiency, incast_efficiency,
-        in_turn_efficiency, default_gbits, processors_per_host}) {
+        in_turn_efficiency, default_gbits, wire_gbits, processors_per_host}) {
     mix(std::bit_cast<std::uint64_t>(value));
   }
   mix(max_chunk_bytes);

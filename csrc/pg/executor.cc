@@ -105,9 +105,7 @@ bool Execution::refuses(int rank, const harp::MessageKey& key, bool is_send) {
   if (!group_->any_left || !group_->left[rank]) [[likely]]
     return false;
   if (!is_send && transport_->has_unmatched_st((*group_->peers)[rank], key)) return false;
-  owner_->broken_st(*this, rank,
-                    Status("the peer has left (it destroyed its process group or ended)",
-                           PeerLoss{rank, "", -1}));
+  owner_->broken_st(*this, rank, has_left(rank));
   return true;
 }
 
@@ -192,6 +190,8 @@ void Execution::on_sent(SendRequest& request, const Status& status) {
   --self.open_;
   if (self.failing_) return self.settle();
   if (!status.ok()) return self.owner_->broken_st(self, slot.rank, status);
+  std::uint32_t& sent = self.group_->sent[slot.rank];
+  sent = std::max(sent, static_cast<std::uint32_t>(self.ordinal_));
   if (--self.remaining_[slot.step] > 0) return;
   if (self.schedule_->steps[slot.step].transfers > 1)
     self.release(self.families_[self.family_of_[slot.step]]);
@@ -340,9 +340,7 @@ void Execution::peer_left_st(int rank) {
   for (std::size_t i = 0; i < schedule_->transfers.size(); ++i) {
     const Slot& slot = slots_[i];
     if (!slot.open || slot.execution != this || slot.rank != rank) continue;
-    owner_->broken_st(*this, rank,
-                      Status("the peer has left (it destroyed its process group or ended)",
-                             PeerLoss{rank, "", -1}));
+    owner_->broken_st(*this, rank, has_left(rank));
     return;
   }
 }

@@ -29,7 +29,16 @@ struct GroupView {
   bool any_left = false;               // somebody said goodbye: look into `left` before posting
   std::vector<bool> left;              // by rank
   std::vector<std::uint32_t> arrived;  // newest collective each rank is known to have started
+  std::vector<std::uint32_t> sent;     // newest collective each rank has received something of
 };
+
+// Why an operation fails that needs a rank which has said goodbye.
+inline Status has_left(int rank) {
+  return Status(
+      "it has left (it destroyed its process group or ended) and is still needed here; look in its "
+      "log for the reason",
+      PeerLoss{rank, "", -1});
+}
 
 class ExecutionOwner {
  public:

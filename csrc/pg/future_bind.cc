@@ -1,6 +1,6 @@
 // Python's view of a Work and of its future: callbacks attached to the future run in the scope of
-// their operation (callback_scope.h), on whichever thread they run. A future that is done already
-// runs its callback at once, on the thread that attaches it.
+// their own (callback_scope.h), on whichever thread they run. A future that is done already runs
+// its callback at once, on the thread that attaches it.
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -23,23 +23,26 @@ struct VISIBILITY_HIDDEN ScopedFuture : PythonFutureWrapper,
   ScopedFuture(c10::intrusive_ptr<c10::ivalue::Future> future, std::shared_ptr<CallbackScope> scope)
       : PythonFutureWrapper(std::move(future)), scope(std::move(scope)) {}
 
-  py::function in_scope(py::function callback) const {
-    return py::cpp_function([scope = scope, callback = std::move(callback)](py::object future) {
-      const CallbackScope::Entry entry(scope.get());
-      return callback(std::move(future));
-    });
+  static py::function in_scope(std::shared_ptr<CallbackScope> scope, py::function callback) {
+    return py::cpp_function(
+        [scope = std::move(scope), callback = std::move(callback)](py::object future) {
+          const CallbackScope::Entry entry(scope.get());
+          return callback(std::move(future));
+        });
   }
 
-  // The whole chain shares the scope: its callbacks run one after the other.
+  std::shared_ptr<CallbackScope> next_scope() const { return scope ? scope->child() : nullptr; }
+
   std::shared_ptr<ScopedFuture> then_in_scope(py::function callback) {
-    py::function scoped = in_scope(std::move(callback));
+    std::shared_ptr<CallbackScope> next = next_scope();
+    py::function scoped = in_scope(next, std::move(callback));
     py::gil_scoped_release no_gil;
     auto plain = std::make_shared<PythonFutureWrapper>(fut);
-    return std::make_shared<ScopedFuture>(plain->then(std::move(scoped))->fut, scope);
+    return std::make_shared<ScopedFuture>(plain->then(std::move(scoped))->fut, std::move(next));
   }
 
   void add_done_callback_in_scope(py::function callback) {
-    py::function scoped = in_scope(std::move(callback));
+    py::function scoped = in_scope(next_scope(), std::move(callback));
     py::gil_scoped_release no_gil;
     std::make_shared<PythonFutureWrapper>(fut)->add_done_callback(std::move(scoped));
   }
@@ -51,6 +54,18 @@ std::shared_ptr<ScopedFuture> future_of(Work& work) {
   return std::make_shared<ScopedFuture>(work.getFuture(), work.scope());
 }
 
+// `combined` waits for all of `futures`, of which some belong to collectives.
+py::object join_scopes(const std::shared_ptr<PythonFutureWrapper>& combined,
+                       const py::sequence& futures) {
+  std::vector<std::shared_ptr<CallbackScope>> scopes;
+  for (const py::handle future : futures) {
+    if (!py::isinstance<ScopedFuture>(future)) continue;
+    if (auto scope = future.cast<std::shared_ptr<ScopedFuture>>()->scope) scopes.push_back(scope);
+  }
+  if (scopes.empty()) return py::cast(combined);
+  return py::cast(std::make_shared<ScopedFuture>(combined->fut, CallbackScope::join(scopes)));
+}
+
 }  // namespace
 
 void bind_future(py::module_& module) {
@@ -59,6 +74,7 @@ void bind_future(py::module_& module) {
                                                                                            "Future")
       .def("then", &ScopedFuture::then_in_scope, py::arg("callback"))
       .def("add_done_callback", &ScopedFuture::add_done_callback_in_scope, py::arg("callback"));
+  module.def("join_scopes", &join_scopes, py::arg("combined"), py::arg("futures"));
   py::class_<Work, c10d::Work, c10::intrusive_ptr<Work>>(module, "Work")
       .def("get_future", &future_of, NoGil());
 }

@@ -1,4 +1,4 @@
-// Making, leaving and asking a group.
+// Making and asking a group.
 #include "pg/group.h"
 
 #include <unistd.h>
@@ -16,7 +16,6 @@ namespace taco::pg {
 namespace {
 
 constexpr Duration kEngineLimit = 5 * kSecond;
-constexpr Duration kCancelLimit = 2 * kSecond;
 
 Status check(const harp::Stack* stack, const GroupOptions& options) {
   const auto world = static_cast<std::size_t>(options.world);
@@ -42,7 +41,7 @@ Result<std::unique_ptr<Planner>> make_planner(const GroupOptions& options) {
   if (hosts.empty()) hosts.assign(options.world, 0);
   Result<Topology> topology = Topology::make(std::move(hosts), options.host_gbits);
   if (!topology.ok()) return topology.status();
-  CostParameters parameters;
+  CostParameters parameters = options.costs;
   if (env->chunk_bytes > 0)
     parameters.max_chunk_bytes = static_cast<std::uint64_t>(env->chunk_bytes);
   return Planner::create(std::move(*topology), parameters, options.rank,
@@ -77,11 +76,14 @@ Group::Group(std::shared_ptr<harp::Stack> stack, GroupOptions options,
   view_.peers = &options_.peers;
   view_.left.assign(options_.world, false);
   view_.arrived.assign(options_.world, 0);
+  view_.sent.assign(options_.world, 0);
   deadline_timer_.on_expiry = &Group::on_deadline;
   report_timer_.on_expiry = &Group::on_reports_due;
   grace_timer_.on_expiry = &Group::on_grace_over;
   check_up_timer_.on_expiry = &Group::on_check_up;
-  for (harp::Timer* timer : {&deadline_timer_, &report_timer_, &grace_timer_, &check_up_timer_})
+  ask_timer_.on_expiry = &Group::on_ask_again;
+  for (harp::Timer* timer :
+       {&deadline_timer_, &report_timer_, &grace_timer_, &check_up_timer_, &ask_timer_})
     timer->context = this;
   incarnations_.assign(options_.world, 0);
   for (int rank = 0; rank < options_.world && options_.world > 1; ++rank) {
@@ -95,7 +97,7 @@ Group::Group(std::shared_ptr<harp::Stack> stack, GroupOptions options,
   std::sort(rank_by_peer_.begin(), rank_by_peer_.end());
 }
 
-Group::~Group() { close(0); }
+Group::~Group() { (void)close(0); }
 
 Status Group::enlist() {
   completion::add_user();
@@ -109,50 +111,6 @@ Status Group::enlist() {
   }
   live_groups::add(*this);
   return status;
-}
-
-void Group::close(Duration linger) {
-  {
-    std::lock_guard lock(mutex_);
-    closed_ = true;
-    if (std::exchange(left_membership_, true)) return;
-  }
-  live_groups::remove(*this);
-  if (getpid() != process_) return;  // a forked child: engine and threads are the parent's
-  if (membership_ != nullptr) leave(linger);
-  completion::remove_user();
-}
-
-void Group::leave(Duration linger) {
-  harp::Engine& engine = stack_->engine();
-  const auto on_engine = [&](auto function) {
-    return call_on_engine(engine, std::move(function), monotonic_now() + kEngineLimit);
-  };
-  on_engine([this](harp::Transport&) {
-    closing_ = true;
-    check_drained_st();
-  });
-  if (!engine.wait(drained_, monotonic_now() + std::max<Duration>(linger, 0))) {
-    on_engine([this](harp::Transport&) {
-      if (!drained_.is_set())
-        fail_st(Status(Code::kAborted, "group '" + options_.name + "' was destroyed"), true);
-    });
-    if (!engine.wait(drained_, monotonic_now() + kCancelLimit))
-      TACO_LOG_ERROR("pg", "group '%s': operations did not end when it was destroyed",
-                     options_.name.c_str());
-  }
-  Status unreported;
-  on_engine([&](harp::Transport& transport) {
-    membership_->remove_st(*this);
-    for (harp::Timer* timer : {&deadline_timer_, &report_timer_, &grace_timer_, &check_up_timer_})
-      transport.disarm_st(*timer);
-    barrier_.fail_st(Status(Code::kAborted, "group '" + options_.name + "' was destroyed"));
-    if (failed_st_ && !reported_.load()) unreported = failure_;
-  });
-  if (!unreported.ok() && unreported.code() != Code::kAborted)
-    TACO_LOG_ERROR("pg", "group '%s', known only when it was destroyed: %s", options_.name.c_str(),
-                   unreported.message().c_str());
-  Membership::detach(std::move(membership_), stack_);
 }
 
 void Group::abort(const Status& why) {

@@ -4,8 +4,9 @@
 // A group that has failed stays failed: its ranks no longer agree about what comes next. Its error
 // is the first failure, and every open and later operation carries it.
 //
-// Spread over several files: group.cc (making, leaving), group_start.cc (the caller's side),
-// group_engine.cc (the engine's side), group_failure.cc (what goes wrong), group_timeout.cc.
+// Spread over several files: group.cc (making), group_start.cc (the caller's side),
+// group_engine.cc (the engine's side), group_failure.cc (what goes wrong), group_timeout.cc,
+// group_closing.cc (leaving).
 #pragma once
 
 #include <atomic>
@@ -47,7 +48,7 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   // Communicator: any thread.
   Result<OperationPtr> start(OperationSpec spec) override;
   void abort(const Status& why) override;
-  void close(Duration linger) override;
+  Status close(Duration linger) override;
   Status error() const override;
   std::uint64_t sequence() const override;
   void set_sequence(std::uint64_t sequence) override;
@@ -75,6 +76,7 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   std::uint64_t incarnation_of(int rank) const { return incarnations_[rank]; }
   std::string describe_rank(int rank) const;  // "rank 2 (global rank 5)"
   bool has_failed_st() const { return failed_st_; }
+  std::uint32_t newest_ordinal_st() const { return newest_ordinal_; }
   const Status& failure_st() const { return failure_; }
   void tell_st(int rank, const Notice& notice) {
     stack_->engine().transport().notify_st(options_.peers[rank], encode(notice));
@@ -84,9 +86,16 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   std::string dump_st() const;
 
  private:
+  static constexpr std::uint64_t kClosingQuery = ~std::uint64_t{0};  // its number
   static constexpr int kMaxRunning = 64;  // collectives at a time; later ones wait their turn
 
-  void leave(Duration linger);  // group.cc
+  // group_closing.cc
+  Status leave(Duration linger);
+  void check_drained_st();
+  void ask_receivers_st(Time now);
+  void closing_answer_st(int rank, const Notice& answer);
+  static void on_ask_again(harp::Timer& timer, Time now);
+  void unconfirmed_left_st(int rank);
 
   // group_start.cc
   Status check(OperationSpec& spec) const;
@@ -100,7 +109,6 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   Problem problem_of(const OperationState& operation) const;
   void link_st(OperationState& operation);
   void unlink_st(OperationState& operation);
-  void check_drained_st();
   Status stray_block_st(const OperationState& operation) const;
   void finished_st(Execution& execution) override;
   void drained_st(Execution& execution) override;
@@ -172,7 +180,10 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   Status failure_;
   bool closing_ = false;
   harp::Event drained_;
-  harp::Timer deadline_timer_, report_timer_, grace_timer_, check_up_timer_;
+  harp::Event confirmed_;  // nobody in unconfirmed_, or the group has failed
+  std::vector<int> unconfirmed_;
+  Duration ask_interval_ = 0;
+  harp::Timer deadline_timer_, report_timer_, grace_timer_, check_up_timer_, ask_timer_;
   Time next_deadline_ = kNever;  // what deadline_timer_ is armed for
   bool check_up_armed_ = false;
   Duration check_up_interval_ = 0;

@@ -173,12 +173,6 @@ void Group::finish_st(OperationState& operation, const Status& status) {
   check_drained_st();
 }
 
-void Group::check_drained_st() {
-  if (!closing_ || first_ != nullptr || executions_ != nullptr) return;
-  drained_.set();
-  stack_->engine().wake_waiters();
-}
-
 // A peer that sends a block where this rank's split list says none: its message was never received.
 Status Group::stray_block_st(const OperationState& operation) const {
   for (int rank = 0; rank < options_.world; ++rank) {

@@ -19,7 +19,9 @@ constexpr Duration kGrace = 200 * kMillisecond;
 Status Group::loss_of(int rank, const PeerLoss& details, const std::string& reason,
                       const std::string& accuser) const {
   std::string text = describe_rank(rank) + " of group '" + options_.name + "' is lost";
-  if (!details.address.empty()) text += ", at " + details.address;
+  std::string address = details.address;
+  if (address.empty() && rank != options_.rank) address = stack_->describe(options_.peers[rank]);
+  if (!address.empty()) text += ", at " + address;
   if (details.last_heard_s >= 0) {
     char seconds[48];
     std::snprintf(seconds, sizeof seconds, ", last heard %.3f s before", details.last_heard_s);
@@ -27,8 +29,7 @@ Status Group::loss_of(int rank, const PeerLoss& details, const std::string& reas
   }
   text += ": " + reason;
   if (!accuser.empty()) text += " (reported by " + accuser + ")";
-  text += ". Check that its process still runs and look at its log for the first error";
-  return Status(text, PeerLoss{rank, details.address, details.last_heard_s});
+  return Status(text, PeerLoss{rank, address, details.last_heard_s});
 }
 
 void Group::tell_members_st(const Notice& notice) {
@@ -67,6 +68,7 @@ void Group::fail_st(const Status& why, bool tell) {
   if (tell) tell_members_st(failure_notice());
   end_timeout_st();
   barrier_.fail_st(why);
+  confirmed_.set();  // there is nothing left to ask
   queue_.clear();
   queue_head_ = 0;
   std::vector<std::shared_ptr<OperationState>> open;
@@ -219,6 +221,7 @@ void Group::peer_left_st(harp::PeerId peer) {
   if (rank < 0) return;
   view_.any_left = true;
   view_.left[rank] = true;
+  unconfirmed_left_st(rank);
   if (failed_st_) return;
   barrier_.peer_left_st(rank);
   std::vector<Execution*> running;

@@ -136,6 +136,7 @@ void Group::answer_query_st(int rank, const Notice& query) {
 
 void Group::report_st(int rank, const Notice& answer) {
   if (answer.number == 0) return check_answer_st(rank, answer);
+  if (answer.number == kClosingQuery) return closing_answer_st(rank, answer);
   if (report_ == nullptr || answer.number != report_->number || report_->answered[rank]) return;
   report_->answered[rank] = true;
   report_->answers[rank] = answer;

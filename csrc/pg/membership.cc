@@ -1,5 +1,6 @@
 #include "pg/membership.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -90,7 +91,10 @@ void Membership::hear_early_st(Group& group) {
 
 void Membership::remove_st(Group& group) {
   auto found = groups_.find(group.options().id);
-  if (found != groups_.end() && found->second == &group) groups_.erase(found);
+  if (found == groups_.end() || found->second != &group) return;
+  groups_.erase(found);
+  if (closed_.size() >= kMaxClosed) closed_.pop_front();
+  closed_.push_back({group.options().id, group.newest_ordinal_st()});
 }
 
 std::vector<Group*> Membership::groups_containing(std::uint64_t incarnation) const {
@@ -185,11 +189,21 @@ void Membership::on_notice_st(harp::PeerId peer, std::span<const std::byte> byte
     early_notices_.push_back({peer, *notice});
     return;
   }
+  answer_for_unknown_st(peer, *notice);
+}
+
+void Membership::answer_for_unknown_st(harp::PeerId peer, const Notice& query) {
   Notice answer;
   answer.kind = NoticeKind::kArrivalReport;
-  answer.group = notice->group;
-  answer.number = notice->number;
+  answer.group = query.group;
+  answer.number = query.number;
   answer.knows_group = false;
+  const auto closed = std::find_if(closed_.rbegin(), closed_.rend(),
+                                   [&](const Closed& one) { return one.group == query.group; });
+  if (closed != closed_.rend()) {
+    answer.done = true;
+    answer.ordinal = closed->ordinal;
+  }
   stack_.engine().transport().notify_st(peer, encode(answer));
 }
 

@@ -66,6 +66,12 @@ class Membership final : public harp::Observer {
   };
   static constexpr std::size_t kMaxEarly = 1024;
   static constexpr std::size_t kMaxEarlyNotices = 256;
+  // A group that was here: members that leave it later may ask how far it came.
+  struct Closed {
+    std::uint64_t group = 0;
+    std::uint32_t ordinal = 0;  // of its newest collective
+  };
+  static constexpr std::size_t kMaxClosed = 1024;
 
   // A loss: of whom, by whose word, and the transport's own words.
   struct Loss {
@@ -76,6 +82,7 @@ class Membership final : public harp::Observer {
   };
   void spread(const Loss& loss, const harp::PeerId* told_by);
   void hear_early_st(Group& group);
+  void answer_for_unknown_st(harp::PeerId peer, const Notice& query);
   std::vector<Group*> groups_containing(std::uint64_t incarnation) const;
 
   harp::Stack& stack_;
@@ -84,6 +91,7 @@ class Membership final : public harp::Observer {
   std::set<std::uint64_t> left_;        // incarnations that said goodbye
   std::deque<Early> early_;
   std::deque<EarlyNotice> early_notices_;
+  std::deque<Closed> closed_;
   ExecutionPool pool_;
   int users_ = 0;  // guarded by the registry's mutex
 };

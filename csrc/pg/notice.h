@@ -18,7 +18,8 @@ enum class NoticeKind : std::uint8_t {
   kGroupFailed,      // abort, timeout or mismatch: `code` and `text`
   kArrivalQuery,     // what have you started, and what as `ordinal`? `number` names the question
   kArrivalReport,    // `number` as asked, `ordinal` newest started, `signature` of it,
-                     // `asked_signature` of the asked one or 0, `done` with it
+                     // `asked_signature` of the asked one or 0, `done` with it;
+                     // of a group that is destroyed: `done`, and `ordinal` its newest
   kBarrierArrived,   // monitored barrier `number`
   kBarrierReleased,  // monitored barrier `number`; `code` and `text` when it failed
 };

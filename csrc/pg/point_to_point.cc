@@ -38,8 +38,6 @@ const Piece& piece_of(const OperationState& operation) {
   return operation.spec.kind == Kind::kSend ? operation.spec.inputs[0] : operation.spec.outputs[0];
 }
 
-const char* const kLeft = "the peer has left (it destroyed its process group or ended)";
-
 }  // namespace
 
 PointToPoint::PointToPoint(PointToPointOwner& owner, GroupView& group)
@@ -83,7 +81,7 @@ void PointToPoint::post_send(PointToPointMessage& message) {
   const std::uint32_t first = counter.next;
   counter.next += static_cast<std::uint32_t>(parts);
   if (group_.any_left && group_.left[message.rank]) {
-    owner_.message_broken_st(operation, message.rank, Status(kLeft, {message.rank, "", -1}));
+    owner_.message_broken_st(operation, message.rank, has_left(message.rank));
     return;
   }
   const harp::PeerId peer = (*group_.peers)[message.rank];
@@ -116,7 +114,7 @@ void PointToPoint::post_receive(PointToPointMessage& message) {
   const harp::PeerId peer = (*group_.peers)[message.rank];
   const harp::MessageKey head{group_.id, wire_tag(operation.spec.tag, first)};
   if (group_.any_left && group_.left[message.rank] && !transport_->has_unmatched_st(peer, head)) {
-    owner_.message_broken_st(operation, message.rank, Status(kLeft, {message.rank, "", -1}));
+    owner_.message_broken_st(operation, message.rank, has_left(message.rank));
     return;
   }
   operation.set_source_rank(message.rank);
@@ -253,7 +251,7 @@ void PointToPoint::peer_left_st(int rank) {
   for (const auto& message : all_) {
     if (message->operation == nullptr || message->failing) continue;
     if (message->rank == rank && message->open > 0) {
-      owner_.message_broken_st(*message->operation, rank, Status(kLeft, {rank, "", -1}));
+      owner_.message_broken_st(*message->operation, rank, has_left(rank));
       return;  // the group has failed, and with it every other message
     }
   }

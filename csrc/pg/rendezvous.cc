@@ -285,7 +285,7 @@ Status enter_table(const Table& table, const MeetingOptions& options, Meeting* m
   return Status();
 }
 
-void announce(const Meeting& meeting, const MeetingOptions& options) {
+void announce(const Meeting& meeting, const MeetingOptions& options, bool tuned) {
   if (!options.global_ranks.empty() || options.rank != 0) return;
   const std::vector<int>& hosts = meeting.group.host_of_rank;
   const int count = hosts.empty() ? 1 : *std::max_element(hosts.begin(), hosts.end()) + 1;
@@ -294,10 +294,12 @@ void announce(const Meeting& meeting, const MeetingOptions& options) {
   const auto [fewest, most] = std::minmax_element(ranks.begin(), ranks.end());
   std::string per_host = std::to_string(*fewest);
   if (*fewest != *most) per_host += "-" + std::to_string(*most);
-  TACO_LOG_INFO("pg", "taco_torch %s: world %d = %d host%s x %s rank%s, transport %s", TACO_VERSION,
-                options.world, count, count == 1 ? "" : "s", per_host.c_str(),
+  TACO_LOG_INFO("pg",
+                "taco_torch %s: world %d = %d host%s x %s rank%s, transport %s, planner costs %s",
+                TACO_VERSION, options.world, count, count == 1 ? "" : "s", per_host.c_str(),
                 per_host == "1" ? "" : "s",
-                meeting.stack ? meeting.stack->transport_summary().c_str() : "none (one rank)");
+                meeting.stack ? meeting.stack->transport_summary().c_str() : "none (one rank)",
+                tuned ? "to be measured" : "from the table");
 }
 
 void name_group(const MeetingOptions& options, Meeting* meeting) {
@@ -326,7 +328,7 @@ Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const Meeting
     meeting.group.host_of_rank = {0};
     meeting.group.host_gbits = {0};
     meeting.group.peers = {0};
-    announce(meeting, options);
+    announce(meeting, options, false);
     return meeting;
   }
   const Time begin = monotonic_now();
@@ -348,7 +350,7 @@ Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const Meeting
     drop_stack(meeting.stack);
     return status;
   }
-  announce(meeting, options);
+  announce(meeting, options, env->tune);
   return meeting;
 }
 

@@ -4,9 +4,11 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "kernels/kernels.h"
+#include "pg/algorithms/algorithm.h"
 #include "pg/backend_registry.h"
 #include "pg/bind.h"
 #include "pg/communicator.h"
+#include "pg/cost_block.h"
 #include "pg/trace.h"
 
 namespace py = pybind11;
@@ -37,11 +39,40 @@ py::dict transport_stats() {
   return out;
 }
 
+py::dict known_algorithms() {
+  py::dict out;
+  for (const Algorithm* algorithm : all_algorithms()) {
+    const char* kind = name_of(algorithm->kind);
+    if (!out.contains(kind)) out[kind] = py::list();
+    out[kind].cast<py::list>().append(algorithm->name);
+  }
+  return out;
+}
+
 py::list algorithms() {
   py::list out;
   for (const AlgorithmStats& stats : algorithm_stats()) {
     out.append(py::make_tuple(stats.name, stats.calls, stats.bytes, stats.seconds));
   }
+  return out;
+}
+
+py::dict planner_costs() {
+  const CostBlock block = costs_in_force();
+  const CostParameters& costs = block.parameters;
+  py::dict out;
+  out["block"] = block.name();
+  const auto link = [&](const char* name, const LinkCost& cost) {
+    const std::string prefix(name);
+    out[py::str(prefix + "_latency_us")] = cost.latency * 1e6;
+    out[py::str(prefix + "_message_us")] = cost.message_cpu * 1e6;
+    out[py::str(prefix + "_gbytes_per_s")] = cost.bytes_per_second / 1e9;
+  };
+  link("shared", costs.shared);
+  link("network", costs.network);
+  out["wire_gbits"] = costs.wire_gbits;
+  out["copy_gbytes_per_s"] = costs.copy_bytes_per_second / 1e9;
+  out["reduce_gbytes_per_s"] = costs.reduce_bytes_per_second / 1e9;
   return out;
 }
 
@@ -68,6 +99,8 @@ std::string check_environment() { return Env::get().status().message(); }
 void bind_stats(py::module_& module) {
   module.def("transport_stats", &transport_stats);
   module.def("algorithm_stats", &algorithms);
+  module.def("known_algorithms", &known_algorithms);
+  module.def("planner_costs", &planner_costs);
   module.def("environment", &environment);
   module.def("environment_markdown", &environment_markdown);
   module.def("check_environment", &check_environment);

@@ -95,8 +95,8 @@ TEST(Group, TwoHundredGroupsComeAndGo) {
     on_threads(2, [&](int rank) {
       Bytes data = values(Dtype::kF32, 8, rank);
       EXPECT_TRUE((*groups[rank]->start(sum(data)))->wait(0).ok());
-      groups[rank]->close(kSecond);
-      groups[rank]->close(kSecond);
+      (void)groups[rank]->close(kSecond);
+      (void)groups[rank]->close(kSecond);
       EXPECT_EQ(groups[rank]->start(sum(data)).status().code(), Code::kAborted);
     });
   }
@@ -106,7 +106,7 @@ TEST(Group, ADestroyedGroupEndsItsOpenOperations) {
   RankThreads ranks({.world = 2});
   Bytes data = values(Dtype::kF32, 8, 0);
   OperationPtr operation = *ranks.group(0).start(sum(data));
-  ranks.group(0).close(10 * kMillisecond);
+  (void)ranks.group(0).close(10 * kMillisecond);
   EXPECT_TRUE(operation->done());
   EXPECT_EQ(operation->status().code(), Code::kAborted);
   EXPECT_NE(operation->status().message().find("destroyed"), std::string::npos);
@@ -204,6 +204,40 @@ TEST(Group, TheLastGroupTakesTheCompletionThreadsWithIt) {
   EXPECT_EQ(completion::threads(), 0);
 }
 
+TEST(Group, ACallbackMayDestroyTheLastGroup) {
+  ASSERT_EQ(completion::threads(), 0);
+  std::atomic<bool> destroyed{false};
+  auto group = *Communicator::create(nullptr, {.name = "alone"});
+  Bytes data = values(Dtype::kF32, 4, 0);
+  OperationPtr operation = *group->start(sum(data));
+  operation->on_complete([&, group = std::move(group)] {
+    (void)group->close(kSecond);
+    destroyed = true;
+  });
+  while (!destroyed) std::this_thread::yield();
+  completion::join();  // it could not join itself
+  EXPECT_EQ(completion::threads(), 0);
+}
+
+TEST(Group, ACallbackThatOutlastsTheLastGroupIsJoinedLater) {
+  ASSERT_EQ(completion::threads(), 0);
+  std::atomic<bool> goes_on{false}, ended{false};
+  {
+    auto group = *Communicator::create(nullptr, {.name = "alone"});
+    Bytes data = values(Dtype::kF32, 4, 0);
+    (*group->start(sum(data)))->on_complete([&] {
+      while (!goes_on) std::this_thread::yield();
+      ended = true;
+    });
+    (void)group->close(kSecond);  // waits for a while, then leaves it
+  }
+  EXPECT_GT(completion::threads(), 0);
+  goes_on = true;
+  completion::join();
+  EXPECT_TRUE(ended);
+  EXPECT_EQ(completion::threads(), 0);
+}
+
 TEST(Group, DumpSaysWhatIsWaitedFor) {
   RankThreads ranks({.world = 3});
   Bytes data = values(Dtype::kF32, 100'000, 0);
@@ -266,7 +300,7 @@ TEST(Group, AloneEverythingCompletesAtOnce) {
   EXPECT_TRUE(operation->done());
   EXPECT_TRUE(same(data, before));
   EXPECT_TRUE(group->monitored_barrier(kSecond, true).ok());
-  group->close(0);
+  (void)group->close(0);
   EXPECT_EQ(group->start(sum(data)).status().code(), Code::kAborted);
 }
 

@@ -104,7 +104,7 @@ struct World {
     fellowship.barrier();
   }
   ~World() {
-    group->close(kSecond);
+    (void)group->close(kSecond);
     group.reset();
     stack->close();
   }

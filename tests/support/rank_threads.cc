@@ -26,7 +26,7 @@ RankThreads::RankThreads(const RankOptions& options)
 
 RankThreads::~RankThreads() {
   on_threads(size(), [this](int rank) {
-    if (world_[rank] != nullptr) world_[rank]->close(kSecond);
+    if (world_[rank] != nullptr) (void)world_[rank]->close(kSecond);
   });
   world_.clear();
 }

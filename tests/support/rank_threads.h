@@ -34,7 +34,7 @@ class RankThreads {
   void run(const std::function<void(int rank, pg::Communicator& group)>& body);
 
   pg::Communicator& group(int rank) { return *world_[rank]; }
-  void close(int rank, Duration linger) { world_[rank]->close(linger); }
+  void close(int rank, Duration linger) { (void)world_[rank]->close(linger); }
   LoopbackNetwork& network() { return network_; }
   int size() const { return options_.world; }
 
