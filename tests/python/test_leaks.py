@@ -74,3 +74,29 @@ def test_fifty_new_beginnings_leave_nothing_behind(transport: str) -> None:
         after = ranks.run_each(again, [(rank, 2, ranks.port, 50) for rank in range(2)], 240)
         for one, other in zip(before, after, strict=True):
             assert_flat(one, other)
+
+
+def threads_after_leaving() -> tuple[list[str], list[str]]:
+    """Names of threads that work for taco, in use and after the last group has gone."""
+
+    def nested(future: torch.futures.Future) -> None:
+        dist.all_reduce(future.value()[0])
+
+    def names() -> list[str]:
+        texts = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+        return sorted({text for text in texts if text.startswith("taco")})
+
+    futures = [dist.all_reduce(torch.ones(9), async_op=True).get_future() for _ in range(20)]
+    for future in [future.then(nested) for future in futures]:
+        future.wait()
+    during = names()
+    dist.destroy_process_group()
+    return during, names()
+
+
+def test_every_thread_has_a_name_and_ends_with_the_last_group(transport: str) -> None:
+    with Ranks(2, {"TACO_TRANSPORT": transport, "TACO_LOG": "warning"}) as ranks:
+        for during, after in ranks.initialise().run(threads_after_leaving):
+            assert {"taco-callbacks", "taco-dump"} <= set(during), during
+            assert len(during) >= 3  # and an engine
+            assert after == []

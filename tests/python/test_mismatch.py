@@ -248,3 +248,42 @@ def test_a_broadcasts_root_hears_of_it_at_its_next_operation(world: Ranks) -> No
     assert all(text.startswith("MismatchError") for text in texts), texts
     assert "float32 x 4" in texts[0]
     assert "float32 x 5" in texts[0]
+
+
+def root_only_leaves(deviant: int) -> str:
+    """As above, but the root does nothing more than destroy the group."""
+    group = dist.new_group(list(range(WORLD)), timeout=timedelta(seconds=20))
+    rank = dist.get_rank()
+    if rank != 0:
+        time.sleep(0.2)
+    try:
+        dist.broadcast(floats(5 if rank == deviant else 4), 0, group=group)
+        dist.destroy_process_group(group)
+    except dist.DistBackendError as error:
+        dist.destroy_process_group(group)  # the second call finds nothing to tell
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+@pytest.mark.parametrize("deviant", [1, 2])
+def test_a_broadcasts_root_hears_of_it_when_it_destroys_the_group(
+    world: Ranks, deviant: int
+) -> None:
+    texts = world.run(root_only_leaves, deviant)
+    for rank in (0, deviant):
+        assert texts[rank].startswith("MismatchError"), texts
+        assert "float32 x 4" in texts[rank]
+        assert "float32 x 5" in texts[rank]
+
+
+def root_leaves_in_peace() -> str:
+    group = dist.new_group(list(range(WORLD)), timeout=timedelta(seconds=20))
+    if dist.get_rank() == 2:
+        time.sleep(0.3)
+    dist.broadcast(floats(4), 0, group=group)
+    dist.destroy_process_group(group)
+    return "left"
+
+
+def test_a_broadcasts_root_may_leave_before_slow_receivers_come(world: Ranks) -> None:
+    assert world.run(root_leaves_in_peace) == ["left"] * WORLD
