@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
+from checkout import files, report, text_of, tracked
 
-TOP = Path(__file__).parents[1]
 MAX_LINE = 100
 MAX_FILE = 600
 MAX_FUNCTION = 70
@@ -35,28 +33,6 @@ RESERVED = [
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 # Folders of one machine, spelled so that this file passes its own test.
 MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:h[o]me|r[o]ot|w[o]rk|U[s]ers)/\w")
-
-
-@cache
-def tracked() -> list[str]:
-    """Files of the repository, with those that are new and not ignored."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
-    if listed.returncode != 0:
-        pytest.skip("not a git checkout: no list of files")
-    return [name for name in listed.stdout.splitlines() if (TOP / name).is_file()]
-
-
-def files(*suffixes: str, under: str = "") -> list[str]:
-    return [name for name in tracked() if name.endswith(suffixes) and name.startswith(under)]
-
-
-def text_of(name: str) -> str:
-    return (TOP / name).read_text(encoding="utf-8", errors="replace")
-
-
-def report(problems: list[str]) -> None:
-    assert not problems, "\n" + "\n".join(problems)
 
 
 def include_problems(name: str, text: str) -> list[str]:
@@ -201,21 +177,6 @@ def test_environment_table_is_current() -> None:
     )
 
 
-def named_files(text: str) -> set[str]:
-    """Files that a page names in backquotes, like `pg/work.h` or `tests/test_tidy.py`."""
-    named = re.findall(r"`([\w./-]+/[\w.-]+\.(?:h|cc|py|md|sh|txt|cmake))`", text)
-    return {name for name in named if not name.startswith("out/")}
-
-
-def test_pages_name_files_that_exist() -> None:
-    problems = []
-    for page in files(".md"):
-        for name in named_files(text_of(page)):
-            if not any((TOP / folder / name).exists() for folder in ("", "csrc", "docs")):
-                problems.append(f"{page}: {name} does not exist")
-    report(problems)
-
-
 # The rules above are detectors: here each one is seen to fire.
 
 
@@ -247,7 +208,3 @@ def test_a_long_function_is_measured() -> None:
 def test_a_machine_path_is_found() -> None:
     assert MACHINE_PATH.search("cd /" + "home/me/project")
     assert not MACHINE_PATH.search("import os.path; a/home/b")
-
-
-def test_file_names_are_read_from_a_page() -> None:
-    assert named_files("see `pg/work.h` and `a/b`, `docs/wire.md`") == {"pg/work.h", "docs/wire.md"}

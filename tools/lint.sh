@@ -36,5 +36,5 @@ phase "shell syntax" check_shell
 phase "ruff check" ruff check .
 phase "ruff format" ruff format --check .
 phase "mypy --strict" mypy --strict taco_torch
-phase "layers, lengths, registration" pytest -q tests/test_tidy.py
+phase "layers, lengths, pages" pytest -q tests/test_tidy.py tests/test_pages.py
 phase "clang-tidy (since $LINT_BASE)" run_clang_tidy

@@ -1,0 +1,132 @@
+"""The pages keep their word: every file, folder, link, target and variable they name exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from checkout import TOP, files, report, text_of, tracked
+
+# Where a path on a page or in a comment may start.
+ROOTS = ("", "csrc", "docs", "tests")
+# Made by a build or a run; and where torch's headers lie.
+ELSEWHERE = ("out/", "build/", ".venv/", "torch/", "c10/")
+ENDING = r"(?:h|cc|py|pyi|md|sh|txt|cmake)"
+# A path below a folder of ours, wherever it stands: in backquotes, bare, or in a command.
+ROOMS = "docs|tests|benchmarks|examples|tools|csrc|base|kernels|harp|pg|taco_torch"
+PATH = re.compile(rf"(?<![\w./-])((?:{ROOMS})/[\w./-]*\.{ENDING})\b")
+QUOTED_PATH = re.compile(rf"`([\w./-]+/[\w.-]+\.{ENDING})`")
+QUOTED_FOLDER = re.compile(r"`([\w.-]+(?:/[\w.-]+)*)/`")
+LINK = re.compile(r"\]\(([^)#\s]+)")
+CODE = re.compile(r"^```$(.*?)^```$|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
+TARGET = re.compile(r"(?:^|&& )make ([a-z]+)", re.MULTILINE)
+VARIABLE = re.compile(r"\bTACO_[A-Z_]*[A-Z]\b")
+
+
+def exists(name: str, folder: str = "") -> bool:
+    places = [*ROOTS, folder]
+    return f"{name}/".startswith(ELSEWHERE) or any((TOP / p / name).exists() for p in places)
+
+
+def unknown_paths(text: str, folder: str = "") -> set[str]:
+    """Those that exist neither where paths start nor below `folder`."""
+    named = {*PATH.findall(text), *QUOTED_PATH.findall(text)}
+    return {name for name in named if not exists(name, folder)}
+
+
+def unknown_folders(text: str) -> set[str]:
+    return {name for name in QUOTED_FOLDER.findall(text) if not exists(name)}
+
+
+def dead_links(page: str, text: str) -> set[str]:
+    links = {link for link in LINK.findall(text) if not link.startswith(("http:", "https:"))}
+    return {link for link in links if not (TOP / page).parent.joinpath(link).exists()}
+
+
+def unknown_targets(text: str) -> set[str]:
+    targets = set(re.findall(r"^([a-z]+):", text_of("Makefile"), re.MULTILINE))
+    named = {name for code in CODE.findall(text) for name in TARGET.findall("\n".join(code))}
+    return named - targets
+
+
+def known_variables() -> set[str]:
+    """What users set is in the table; options of the build and of the tests stand where used."""
+    build = [name for name in tracked() if name.endswith(("CMakeLists.txt", ".sh"))]
+    tables = "".join(text_of(name) for name in ["csrc/base/env_table.cc", *build])
+    return set(VARIABLE.findall(tables))
+
+
+def test_pages_name_files_and_folders_that_exist() -> None:
+    problems = []
+    for page in files(".md"):
+        text = text_of(page)
+        missing = unknown_paths(text) | unknown_folders(text) | dead_links(page, text)
+        problems += [f"{page}: {name} does not exist" for name in sorted(missing)]
+    report(problems)
+
+
+def test_pages_name_targets_and_variables_that_exist() -> None:
+    known = known_variables()
+    problems = []
+    for page in files(".md"):
+        text = text_of(page)
+        problems += [f"{page}: there is no make {name}" for name in unknown_targets(text)]
+        problems += [f"{page}: nothing reads {v}" for v in set(VARIABLE.findall(text)) - known]
+    report(problems)
+
+
+def test_comments_name_files_that_exist() -> None:
+    problems = []
+    for name in files(".h", ".cc", ".py", ".pyi", ".sh", ".cmake", "CMakeLists.txt", "Makefile"):
+        if name.startswith("tests/test_"):  # these name files that must not exist
+            continue
+        missing = unknown_paths(text_of(name), str(Path(name).parent))
+        problems += [f"{name}: {path} does not exist" for path in missing]
+    report(problems)
+
+
+def test_every_step_of_the_gradient_leads_to_its_file() -> None:
+    text = text_of("ARCHITECTURE.md")
+    steps = re.split(r"^\*\*(?=\d+\. )", text, flags=re.MULTILINE)[1:]
+    assert [int(step.split(".")[0]) for step in steps] == list(range(1, 11))
+    last = steps.pop().split("\n\n")[0]
+    report([f"step {step[:30]!r} names no file" for step in [*steps, last] if "`" not in step])
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    linked, pending = set(), ["README.md"]
+    while pending:
+        page = pending.pop()
+        if page in linked:
+            continue
+        linked.add(page)
+        text = text_of(page)
+        for name in {*LINK.findall(text), *PATH.findall(text), *QUOTED_PATH.findall(text)}:
+            for start in (TOP / page).parent, TOP, TOP / "docs":
+                if name.endswith(".md") and (start / name).exists():
+                    pending.append(str((start / name).resolve().relative_to(TOP)))
+    apart = [p for p in files(".md") if p not in linked and not p.startswith("docs/decisions/")]
+    report([f"{page}: no page leads there from README.md" for page in apart])
+
+
+# The rules above are detectors: here each one is seen to fire.
+
+
+def test_what_does_not_exist_is_found() -> None:
+    assert unknown_paths("see `pg/nothing.h`") == {"pg/nothing.h"}
+    assert unknown_paths("// as docs/nothing.md says") == {"docs/nothing.md"}
+    assert unknown_paths("python benchmarks/nothing.py --full") == {"benchmarks/nothing.py"}
+    assert unknown_folders("lies under `pg/nothing/`") == {"pg/nothing"}
+    assert dead_links("docs/wire.md", "[wire](../csrc/harp/wire.c)") == {"../csrc/harp/wire.c"}
+    assert unknown_targets("`make nothing`\n```\nmake demos\n```\n") == {"nothing", "demos"}
+    assert "TACO_NOTHING" not in known_variables()
+
+
+def test_what_exists_is_let_through() -> None:
+    assert not unknown_paths("`pg/work.h`, docs/wire.md, `build/release/x.cc`")
+    assert not unknown_folders("`pg/algorithms/`, `build/logs/`")
+    assert not dead_links(
+        "docs/wire.md", "[wire](../csrc/harp/wire.h) [torch](https://pytorch.org)"
+    )
+    assert not unknown_targets("```\ncd it && make demo\n```\nmake their day; `make test`")
+    assert {"TACO_TRANSPORT", "TACO_SIM_SEEDS", "TACO_PYTHON"} <= known_variables()
