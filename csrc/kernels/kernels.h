@@ -68,6 +68,9 @@ void bf16_to_f32(float* out, const std::uint16_t* in, std::size_t count);
 void accumulate_f16_into_f32(float* acc, const std::uint16_t* in, std::size_t count);
 void accumulate_bf16_into_f32(float* acc, const std::uint16_t* in, std::size_t count);
 
+// A copy (no overlap) to where nobody looks soon: past the caches, without reading the destination.
+void copy_cold(void* to, const void* from, std::size_t bytes);
+
 // CRC32C (Castagnoli), chainable: crc32c(crc32c(0, a), b) == crc32c(0, a ++ b).
 std::uint32_t crc32c(std::uint32_t crc, const void* data, std::size_t bytes);
 // The same of `from` while it is copied to `to` (no overlap): one pass over the bytes.

@@ -121,6 +121,7 @@ class Execution final : public harp::Task {
   void complete_step(std::uint32_t step);
   void settle();
   std::byte* address(const Slice& slice) const;
+  bool writes_cold(const Step& step) const;
 
   harp::Engine* engine_ = nullptr;
   harp::Transport* transport_ = nullptr;
@@ -151,6 +152,7 @@ class Execution final : public harp::Task {
   bool busy_ = false;        // settle() is for the outermost call
   bool continuing_ = false;  // submitted to the engine
   bool failing_ = false;
+  bool cold_output_ = false;
   bool finished_ = false;
 };
 
