@@ -101,6 +101,22 @@ def test_a_process_that_outlives_the_tests_fails_the_run_and_is_ended(checkout: 
     assert not running(marker)
 
 
+def test_a_race_fails_the_run_and_the_other_tests_still_run(checkout: Path) -> None:
+    write_program(checkout / "tools" / "setup.sh", "exit 0\n")
+    write_program(checkout / "tools" / "sanitize.sh", 'echo "sanitizer: $*"\nexit 1\n')
+    write_program(checkout / ".venv" / "bin" / "pytest", "echo the Python tests ran\n")
+    done = subprocess.run(
+        [str(checkout / "tools" / "test.sh")],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "sanitizer: threads" in done.stdout
+    assert "the Python tests ran" in done.stdout
+
+
 def test_interrupting_a_phase_ends_what_it_started(checkout: Path) -> None:
     marker = f"86400.{os.getpid()}3"
     script = checkout / "tools" / "slow.sh"
