@@ -15,17 +15,12 @@ SEEDS=${TACO_SIM_SEEDS:-10000}
 export PYTHONDONTWRITEBYTECODE=1 CUDA_VISIBLE_DEVICES=""
 ulimit -c 0
 
-# Pids that carry this run's mark, this script and its own children of the moment left out.
+# Pids that carry this run's mark; this script's environment is older than the mark.
 leftovers() {
-  local file pid
-  for file in /proc/[0-9]*/environ; do
-    pid=${file#/proc/}
-    pid=${pid%/environ}
-    [ "$pid" = $$ ] && continue
-    if tr '\0' '\n' 2>/dev/null <"$file" | grep -qx "TEST_RUN_ID=$TEST_RUN_ID"; then
-      [ "$(awk '{print $4}' "/proc/$pid/stat" 2>/dev/null)" = "${BASHPID:-0}" ] || echo "$pid"
-    fi
-  done 2>/dev/null
+  local file
+  for file in $(env -u TEST_RUN_ID grep -lszx "TEST_RUN_ID=$TEST_RUN_ID" /proc/[0-9]*/environ); do
+    echo "${file//[!0-9]/}"
+  done
 }
 
 sweep() {
