@@ -20,6 +20,13 @@ namespace taco::testing {
 
 namespace {
 
+// A sanitized program takes several times as long, and a deadline must mean a hang.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int kPatience = 4;
+#else
+constexpr int kPatience = 1;
+#endif
+
 bool write_all(int fd, const void* data, std::size_t bytes) {
   const char* at = static_cast<const char*>(data);
   while (bytes > 0) {
@@ -128,7 +135,7 @@ std::vector<int> run_processes(const ProcessOptions& options,
     children[rank].fd = pair[0];
   }
 
-  const Time limit = monotonic_now() + options.deadline;
+  const Time limit = monotonic_now() + kPatience * options.deadline;
   for (int alive = options.count; alive > 0;) {
     std::vector<pollfd> wait;
     for (const Child& child : children) {
