@@ -24,6 +24,7 @@ pytestmark = taco_only
 
 Future = torch.futures.Future
 COUNT = 16
+STEPS = 20
 
 
 def start(value: float) -> Future:
@@ -147,9 +148,10 @@ def futures_of_other_origin() -> None:
 
 def network() -> nn.Module:
     torch.manual_seed(11)
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 96), nn.Tanh(), nn.Linear(96, 10)
-    )
+    layers: list[nn.Module] = [nn.Linear(64, 64)]
+    for _ in range(3):
+        layers += [nn.Tanh(), nn.Linear(64, 64)]
+    return nn.Sequential(*layers, nn.Tanh(), nn.Linear(64, 10))
 
 
 def losses(module: nn.Module, steps: int) -> list[float]:
@@ -170,20 +172,20 @@ def losses(module: nn.Module, steps: int) -> list[float]:
 def power_sgd_beside_plain() -> tuple[int, float, float, float]:
     """Buckets, first loss, last loss with PowerSGD, last loss without."""
     plain = DistributedDataParallel(network())
-    reference = losses(plain, 30)
+    reference = losses(plain, STEPS)
     wrapped = DistributedDataParallel(network(), bucket_cap_mb=0.01)
     state = powerSGD_hook.PowerSGDState(
         None, matrix_approximation_rank=4, start_powerSGD_iter=3, min_compression_rate=1
     )
     buckets: set[int] = set()
 
-    def hook(state: powerSGD_hook.PowerSGDState, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+    def hook(state, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations
         buckets.add(bucket.index())
         dawdle()
         return powerSGD_hook.powerSGD_hook(state, bucket)
 
     wrapped.register_comm_hook(state, hook)
-    found = losses(wrapped, 30)
+    found = losses(wrapped, STEPS)
     for parameter in wrapped.parameters():
         mine = parameter.detach().clone()
         dist.broadcast(mine, src=0)
@@ -215,10 +217,10 @@ def test_futures_of_other_origin_are_left_alone(ranks: Ranks) -> None:
     ranks.run(futures_of_other_origin)
 
 
-def test_power_sgd_with_several_buckets_learns_as_without(ranks: Ranks) -> None:
-    for buckets, first, compressed, plain in ranks.run(power_sgd_beside_plain, deadline_s=120):
+def test_power_sgd_with_several_buckets_learns_as_without(three: Ranks) -> None:
+    for buckets, first, compressed, plain in three.run(power_sgd_beside_plain, deadline_s=120):
         assert buckets >= 3
-        assert plain < 0.5 * first
+        assert plain < 0.7 * first
         assert abs(compressed - plain) < 0.15 * first, (first, compressed, plain)
 
 
