@@ -5,12 +5,16 @@
 
 The backward pass sleeps for each layer as long as its share of the computation says, as a GPU would
 leave the CPU alone; gradients become ready layer by layer, last one first, and DDP's own buckets
-carry them. The goal is max(compute, wire time) + the last bucket's wire time.
+carry them. The forward pass, which nothing can overlap, takes no time here: what is measured is the
+backward pass with its communication. The goal is max(compute, wire time) + the last bucket's wire
+time, where compute is the same pass without communication (`no_sync`), measured beside it: handing
+over the gradients costs processor time of its own here.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import sys
 import time
@@ -35,33 +39,44 @@ from torch.nn.parallel import DistributedDataParallel
 BUCKET_MB = 25  # DDP's default
 
 
-def resnet50() -> list[int]:
-    """Parameters by layer, first to last: 25.6 million, growing towards the end."""
-    sizes = [9_408 + 128]
-    for width, blocks, stride_in in ((64, 3, 64), (128, 4, 256), (256, 6, 512), (512, 3, 1024)):
+# A layer: its parameters, and how many positions of the input each is applied to. Their product
+# is its share of the computation.
+Layer = tuple[int, int]
+
+
+def resnet50() -> list[Layer]:
+    """25.6 million parameters, growing towards the end while the image shrinks."""
+    layers = [(9_408 + 128, 112 * 112)]
+    stages = ((64, 3, 64, 56), (128, 4, 256, 28), (256, 6, 512, 14), (512, 3, 1024, 7))
+    for width, blocks, stage_in, side in stages:
         for block in range(blocks):
-            inputs = stride_in if block == 0 else 4 * width
+            inputs = stage_in if block == 0 else 4 * width
             convolutions = inputs * width + 9 * width * width + 4 * width * width
             shortcut = inputs * 4 * width if block == 0 else 0
-            sizes.append(convolutions + shortcut + 12 * width)
-    return [*sizes, 2048 * 1000 + 1000]
+            layers.append((convolutions + shortcut + 12 * width, side * side))
+    return [*layers, (2048 * 1000 + 1000, 1)]
 
 
-def vgg16() -> list[int]:
+def vgg16() -> list[Layer]:
     """138 million parameters, three quarters of them in one layer near the end."""
     channels = [3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512]
-    sizes = [9 * a * b + b for a, b in pairwise(channels)]
-    return [*sizes, 25088 * 4096 + 4096, 4096 * 4096 + 4096, 4096 * 1000 + 1000]
+    sides = [224, 224, 112, 112, 56, 56, 56, 28, 28, 28, 14, 14, 14]
+    layers = [
+        (9 * a * b + b, side * side) for (a, b), side in zip(pairwise(channels), sides, strict=True)
+    ]
+    dense = [25088 * 4096 + 4096, 4096 * 4096 + 4096, 4096 * 1000 + 1000]
+    return [*layers, *((size, 1) for size in dense)]
 
 
-def gpt2() -> list[int]:
-    """GPT-2 small: 124 million parameters; a large embedding whose gradient comes last."""
-    width = 768
-    return [50257 * width + 1024 * width] + [12 * width * width + 13 * width] * 12
+def gpt2() -> list[Layer]:
+    """GPT-2 small: 124 million parameters; the embedding, also the head, has its gradient last."""
+    width, tokens = 768, 1024
+    block = 12 * width * width + 13 * width
+    return [(50257 * width + 1024 * width, tokens)] + [(block, tokens)] * 12
 
 
 MODELS = {"resnet50": resnet50, "vgg16": vgg16, "gpt2": gpt2}
-# Seconds of computation a step that make it as long as the all-reduce over 4 hosts at 1 Gbit/s is:
+# Seconds of backward computation: as long as the all-reduce over 4 hosts at 1 Gbit/s takes,
 # where overlap matters most. --compute sets another.
 BALANCED = {"resnet50": 1.3, "vgg16": 6.9, "gpt2": 6.2}
 
@@ -84,27 +99,29 @@ class Sleep(torch.autograd.Function):
 
 
 class Emulated(nn.Module):
-    """Layers of given sizes; two thirds of the computation lie in the backward pass."""
+    """Layers of given sizes whose backward passes take `compute` seconds together."""
 
-    def __init__(self, sizes: list[int], compute: float) -> None:
+    def __init__(self, layers: list[Layer], compute: float) -> None:
         super().__init__()
-        self.layers = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in sizes)
-        self.forward_s = compute / 3
-        self.backward_s = compute * 2 / 3 / len(sizes)
+        self.layers = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size, _ in layers)
+        work = [size * positions for size, positions in layers]
+        self.backward_s = [compute * share / sum(work) for share in work]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        time.sleep(self.forward_s)
-        for weight in self.layers:
-            x = Sleep.apply(x, weight, self.backward_s)
+        for weight, seconds in zip(self.layers, self.backward_s, strict=True):
+            x = Sleep.apply(x, weight, seconds)
         return x.sum()
 
 
-def steps(model: DistributedDataParallel, count: int) -> list[float]:
+def steps(model: DistributedDataParallel, count: int, synchronize: bool) -> list[float]:
+    """The slowest rank's time of each step, from a common start."""
     times = torch.empty(count, dtype=torch.float64)
     one = torch.ones(1, requires_grad=True)
     for index in range(count):
+        dist.barrier()
         start = time.perf_counter()
-        model(one).backward()
+        with contextlib.nullcontext() if synchronize else model.no_sync():
+            model(one).backward()
         times[index] = time.perf_counter() - start
         model.zero_grad(set_to_none=False)
     dist.all_reduce(times, dist.ReduceOp.MAX)
@@ -123,19 +140,22 @@ def bucket_bytes(sizes: list[int]) -> list[int]:
 
 
 def measure(name: str, arguments: argparse.Namespace, groups: dict[str, Any]) -> dict[str, Any]:
-    sizes = MODELS[name]()
-    compute = arguments.compute or BALANCED[name]
+    layers = MODELS[name]()
+    sizes = [size for size, _ in layers]
+    seconds = arguments.compute or BALANCED[name]
+    alone: list[float] = []
     samples: dict[str, list[float]] = {backend: [] for backend in groups}
     for _ in range(arguments.rounds):
         for backend, group in groups.items():
             model = DistributedDataParallel(
-                Emulated(sizes, compute),
+                Emulated(layers, seconds),
                 process_group=group,
-                bucket_cap_mb=BUCKET_MB,
                 gradient_as_bucket_view=True,
             )
-            samples[backend] += steps(model, arguments.steps + 2)[2:]  # buckets settle after one
+            samples[backend] += steps(model, arguments.steps + 2, True)[2:]  # buckets settle first
+            alone += steps(model, 2, False)
             del model
+    compute = statistics.median(alone)
     row: dict[str, Any] = {"model": name, "compute_s": compute, "gradient_bytes": 4 * sum(sizes)}
     row["step_s"] = {backend: statistics.median(times) for backend, times in samples.items()}
     if arguments.rate:
@@ -190,7 +210,9 @@ def main() -> int:
     add_fabric_arguments(parser)
     parser.add_argument("--backends", default="gloo,taco", help="baseline first")
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--compute", type=float, help="seconds a step; default: balanced")
+    parser.add_argument(
+        "--compute", type=float, help="seconds of the backward pass; default: balanced"
+    )
     parser.add_argument("--steps", type=int, default=4, help="a round and backend")
     parser.add_argument("--rounds", type=int, default=2)
     arguments = parser.parse_args()
