@@ -66,6 +66,21 @@ def monitored(timeout_s: float) -> None:
         time.sleep(timeout_s + 1)
 
 
+def one_call_in_a_hurry() -> float:
+    """The group has 20 s, this call half a second."""
+    import taco_torch
+
+    if dist.get_rank() == 1:
+        time.sleep(1.5)
+        return 0.0
+    options = dist.AllreduceOptions()
+    options.timeout = timedelta(seconds=0.5)
+    begin = time.monotonic()
+    with pytest.raises(taco_torch.CollectiveTimeoutError, match="Timed out waiting 500ms"):
+        dist.group.WORLD.allreduce([torch.ones(5)], options).wait()
+    return time.monotonic() - begin
+
+
 def abort_from_a_thread() -> float:
     import threading
 
@@ -99,9 +114,12 @@ def test_a_receive_buffer_that_is_too_short(fresh: Ranks) -> None:
 def test_monitored_barrier_names_all_missing_ranks(fresh: Ranks) -> None:
     outcome = fresh.outcomes(monitored, 1.0, deadline_s=30)[0]
     assert outcome.error_type == "CollectiveTimeoutError", outcome
-    assert "1" in outcome.error
-    assert "2" in outcome.error
+    assert "Ranks 1, 2 failed to pass monitoredBarrier" in outcome.error
 
 
 def test_abort_from_another_thread_ends_a_blocked_operation(fresh: Ranks) -> None:
     assert max(fresh.run(abort_from_a_thread, deadline_s=30)) < 10
+
+
+def test_a_calls_own_timeout_comes_before_the_groups(fresh: Ranks) -> None:
+    assert max(fresh.run(one_call_in_a_hurry, deadline_s=30)) < 10

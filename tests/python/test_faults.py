@@ -38,6 +38,12 @@ def leave() -> None:
     dist.destroy_process_group()
 
 
+def leave_and_keep_the_group() -> None:
+    """As programs do that hold on to a group they have destroyed, in a model's wrapper say."""
+    _groups["left"] = dist.group.WORLD
+    dist.destroy_process_group()
+
+
 def make_pair() -> None:
     """A group of ranks 0 and 1 beside the one of all."""
     _groups["pair"] = dist.new_group([0, 1])
@@ -137,6 +143,26 @@ def test_who_left_is_named_to_those_who_still_need_it(transport: str) -> None:
             assert "left" in outcome.error or "goodbye" in outcome.error, outcome.error
 
 
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_who_left_before_anybody_had_contact_is_named(transport: str, when: str) -> None:
+    with fresh(3, transport) as ranks:
+        if when == "while":
+            for rank in (0, 2):
+                ranks.begin(rank, total)
+        ranks.begin(1, leave_and_keep_the_group)
+        assert ranks.gather([1])[0].ok
+        if when == "before":
+            for rank in (0, 2):
+                ranks.begin(rank, total)
+        for outcome in ranks.gather([0, 2], 40):
+            assert outcome.error_type == "PeerLostError", outcome
+            assert outcome.fields is not None
+            assert outcome.fields["rank"] == 1
+            assert outcome.fields["address"]
+            assert "left" in outcome.error
+            assert outcome.seconds < 10  # the operation's own limit is 30
+
+
 def test_all_leave_right_after_their_last_operation(transport: str) -> None:
     with Ranks(3, {"TACO_TRANSPORT": transport, "TACO_LOG": "error"}) as ranks:
         for _ in range(10):
@@ -193,7 +219,7 @@ def test_a_rank_that_never_comes_is_named(transport: str) -> None:
         assert gone.exit_code == 3
         for outcome in others:
             assert outcome.error_type == "RendezvousError", outcome
-            assert "1" in outcome.error
+            assert "rank 1 of 3" in outcome.error
             assert outcome.seconds < 20
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import BACKEND, taco_only
-from spawn_ranks import Ranks, initialise
+from spawn_ranks import Ranks, connect, initialise
 from torch._C._distributed_c10d import ErrorType
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -96,6 +96,58 @@ def split_and_merge() -> None:
     assert copy.copy(options)._timeout == options._timeout
 
 
+def merge(port: int) -> None:
+    """Two halves, each a group of its own, become one group again."""
+    world, rank = dist.group.WORLD, dist.get_rank()
+    members = [0, 1] if rank < 2 else [2, 3]
+    half = world.split_group(members, timedelta(seconds=30), None, f"part{rank // 2}", "a half")
+    store = dist.PrefixStore("merged", connect(port, 4))
+    whole = half.merge_remote_group(store, 4, timedelta(seconds=30), "whole", "both halves")
+    assert whole.size() == 4
+    tensor = torch.tensor([float(rank), 1.0])
+    whole.allreduce([tensor]).wait()
+    assert tensor.tolist() == [6.0, 4.0]
+    gathered = [torch.zeros(1) for _ in range(4)]
+    whole.allgather([gathered], [torch.tensor([float(whole.rank())])]).wait()
+    assert [part.item() for part in gathered] == [0, 1, 2, 3]
+    tensor = torch.tensor([float(rank)])
+    half.allreduce([tensor]).wait()  # the half lives on
+    assert tensor.item() == sum(members)
+    whole.shutdown()
+    half.shutdown()
+
+
+def small_ones_pass_a_stuck_one() -> None:
+    """A large operation of one group waits for a rank; another group's are not held up by it."""
+    large, small = dist.new_group(), dist.new_group()
+    rank, world = dist.get_rank(), dist.get_world_size()
+    tensor = torch.full((8_000_000,), float(rank))
+    work = dist.all_reduce(tensor, group=large, async_op=True) if rank != 2 else None
+    for i in range(50):
+        one = torch.tensor([float(rank + i)])
+        dist.all_reduce(one, group=small)
+        assert one.item() == sum(range(world)) + world * i
+    if work is None:
+        work = dist.all_reduce(tensor, group=large, async_op=True)
+    else:
+        assert not work.is_completed()
+    dist.barrier(group=small)
+    work.wait()
+    assert bool((tensor == sum(range(world))).all())
+
+
+def all_to_all_of_many() -> int:
+    import taco_torch
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    received = torch.zeros(world * 20_000)
+    for _ in range(3):
+        dist.all_to_all_single(received, torch.full((world * 20_000,), float(rank)))
+        expected = torch.arange(float(world)).repeat_interleave(20_000)
+        assert torch.equal(received, expected)
+    return taco_torch.stats().socket_overflows
+
+
 def re_initialise(rank: int, world: int, port: int) -> None:
     dist.destroy_process_group()
     initialise(rank, world, port, BACKEND)
@@ -156,6 +208,21 @@ def test_device_mesh_slices(ranks: Ranks) -> None:
 @taco_only
 def test_split_group_and_copies_of_its_options(ranks: Ranks) -> None:
     ranks.run(split_and_merge)
+
+
+@taco_only
+def test_two_groups_merge_into_one(ranks: Ranks) -> None:
+    ranks.run(merge, ranks.port)
+
+
+def test_small_operations_pass_a_large_one_of_another_group_that_waits(ranks: Ranks) -> None:
+    ranks.run(small_ones_pass_a_stuck_one)
+
+
+@taco_only
+def test_sixteen_ranks_exchange_all_to_all_without_overflow(transport: str) -> None:
+    with Ranks(16, {"TACO_TRANSPORT": transport, "TACO_LOG": "warning"}) as many:
+        assert many.initialise().run(all_to_all_of_many, deadline_s=120) == [0] * 16
 
 
 @taco_only

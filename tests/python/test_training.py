@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+
 import pytest
 import torch
 import torch.distributed as dist
 from conftest import BACKEND, taco_only
-from spawn_ranks import Ranks
+from spawn_ranks import Ranks, initialise
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -110,6 +113,48 @@ def fsdp_trains() -> None:
         torch.testing.assert_close(actual.full_tensor(), expected.data, rtol=1e-4, atol=1e-5)
 
 
+def fsdp_one_trains() -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    def build() -> nn.Module:
+        torch.manual_seed(5)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.Tanh(), nn.Linear(48, 10))
+
+    reference, sharded = build(), build()
+    wrapped = FullyShardedDataParallel(sharded, device_id=torch.device("cpu"))
+    train(wrapped, 3)
+    train(DistributedDataParallel(reference), 3)
+    with FullyShardedDataParallel.summon_full_params(wrapped):
+        for expected, actual in zip(reference.parameters(), wrapped.parameters(), strict=True):
+            torch.testing.assert_close(
+                actual.data.view_as(expected), expected.data, rtol=1e-4, atol=1e-5
+            )
+
+
+def pipeline_trains() -> None:
+    """Two stages, four microbatches: sends and receives in both directions."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    rank = dist.get_rank()
+    torch.manual_seed(5)
+    stages = [nn.Sequential(nn.Linear(16, 32), nn.Tanh()), nn.Linear(32, 4)]
+    whole = nn.Sequential(*(copy.deepcopy(stage) for stage in stages))
+    stage = PipelineStage(stages[rank], rank, 2, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(32, 16, generator=generator)
+    targets = torch.randn(32, 4, generator=generator)
+    if rank == 0:
+        schedule.step(inputs)
+    else:
+        output = schedule.step(target=targets)
+        torch.testing.assert_close(output, whole(inputs))
+    nn.functional.mse_loss(whole(inputs), targets).backward()
+    expected = [parameter.grad for parameter in whole[rank].parameters()]
+    for grad, parameter in zip(expected, stages[rank].parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, grad, rtol=1e-4, atol=1e-6)
+
+
 def dtensor() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -167,6 +212,15 @@ def test_fsdp2_equals_ddp(two: Ranks) -> None:
     two.run(fsdp_trains, deadline_s=120)
 
 
+@taco_only
+def test_fsdp1_equals_ddp(two: Ranks) -> None:
+    two.run(fsdp_one_trains, deadline_s=120)
+
+
+def test_a_pipeline_of_two_stages(two: Ranks) -> None:
+    two.run(pipeline_trains, deadline_s=120)
+
+
 def test_dtensor(two: Ranks) -> None:
     two.run(dtensor, deadline_s=120)
 
@@ -182,10 +236,32 @@ def debugged_all_reduce() -> None:
     dist.barrier()
 
 
-def test_detail_debugging_wraps_the_backend(transport: str) -> None:
-    environment = {"TACO_TRANSPORT": transport, "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
-    with Ranks(2, environment) as ranks:
-        ranks.initialise(BACKEND).run(debugged_all_reduce)
+def initialise_in_detail(rank: int, world: int, port: int) -> None:
+    # torch reads TORCH_DISTRIBUTED_DEBUG when it is imported, before the ranks were forked.
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    initialise(rank, world, port, BACKEND)
+    assert hasattr(dist.group.WORLD._get_backend(torch.device("cpu")), "wrapped_pg")
+
+
+@pytest.fixture
+def detailed(transport: str) -> Iterator[Ranks]:
+    with Ranks(2, {"TACO_TRANSPORT": transport, "TACO_LOG": "off"}) as ranks:
+        ranks.run_each(initialise_in_detail, [(rank, 2, ranks.port) for rank in range(2)])
+        yield ranks
+
+
+def test_detail_debugging_wraps_the_backend(detailed: Ranks) -> None:
+    detailed.run(debugged_all_reduce)
+
+
+def debugged_mismatch() -> None:
+    dist.all_reduce(torch.ones(5 + dist.get_rank()))
+
+
+@taco_only
+def test_detail_debugging_says_what_ranks_call(detailed: Ranks) -> None:
+    for outcome in detailed.outcomes(debugged_mismatch):
+        assert "Detected mismatch between collectives on ranks" in outcome.error, outcome
 
 
 @taco_only
