@@ -2,6 +2,7 @@
 // it fits a problem, what it costs, and the pure function that writes one rank's steps.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -24,6 +25,15 @@ struct Algorithm {
   // For the cost model. From what all ranks know only.
   Work (*work)(const Problem& problem, const Topology& topology);
 };
+
+// For algorithms without conditions.
+inline const char* always_fit(const Problem&, const Topology&) { return nullptr; }
+
+// The longest of all ranks' blocks, by which all ranks alike reckon what an algorithm costs.
+inline std::uint64_t longest_block(const Problem& problem) {
+  if (problem.blocks.empty()) return problem.bytes;
+  return *std::max_element(problem.blocks.begin(), problem.blocks.end());
+}
 
 // All of them, in order of preference where predictions are equal.
 std::span<const Algorithm* const> all_algorithms();

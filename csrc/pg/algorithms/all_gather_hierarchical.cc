@@ -88,10 +88,7 @@ void build(ScheduleBuilder& builder, const Topology& topology) {
 
 Work work(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
-  double block = static_cast<double>(problem.bytes);
-  for (const std::uint64_t bytes : problem.blocks) {
-    block = std::max(block, static_cast<double>(bytes));
-  }
+  const auto block = static_cast<double>(longest_block(problem));
   const double entering = shape.far / shape.local;  // blocks this rank hands on
   Work work;
   work.shared_hops = 1;

@@ -15,8 +15,6 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-const char* unfit(const Problem&, const Topology&) { return nullptr; }
-
 // Chunks being reduced before the first result is given away. A chunk takes one operand at a time,
 // so between hosts so many are under way that their open receives cover the wire and its queues.
 int lead_of(const Topology& topology, std::uint64_t chunk) {
@@ -63,6 +61,7 @@ Work work(const Problem& problem, const Topology& topology) {
 
 }  // namespace
 
-const Algorithm all_reduce_direct_scatter{Kind::kAllReduce, "direct_scatter", unfit, build, work};
+const Algorithm all_reduce_direct_scatter{Kind::kAllReduce, "direct_scatter", always_fit, build,
+                                          work};
 
 }  // namespace taco::pg::algorithms

@@ -9,8 +9,6 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-const char* unfit(const Problem&, const Topology&) { return nullptr; }
-
 void build(ScheduleBuilder& builder, const Topology& topology) {
   const Team team{topology.host_order(), topology.position_of(builder.rank())};
   const Slice own = builder.input(), result = builder.output();
@@ -29,6 +27,6 @@ Work work(const Problem& problem, const Topology& topology) {
 
 }  // namespace
 
-const Algorithm all_reduce_ring{Kind::kAllReduce, "ring", unfit, build, work};
+const Algorithm all_reduce_ring{Kind::kAllReduce, "ring", always_fit, build, work};
 
 }  // namespace taco::pg::algorithms

@@ -19,8 +19,6 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-const char* always_fit(const Problem&, const Topology&) { return nullptr; }
-
 void build_direct(ScheduleBuilder& builder, const Topology& topology) {
   const Team team = whole_world(builder.rank(), builder.world());
   for (int distance = 1; distance < team.size(); ++distance) {

@@ -16,8 +16,6 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-const char* always_fit(const Problem&, const Topology&) { return nullptr; }
-
 const char* hierarchical_unfit(const Problem&, const Topology& topology) {
   return topology.max_ranks_per_host() == 1 ? "no host has two ranks" : nullptr;
 }

@@ -14,8 +14,6 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-const char* always_fit(const Problem&, const Topology&) { return nullptr; }
-
 void build_direct(ScheduleBuilder& builder, const Topology& topology) {
   const Slice message = builder.output();
   const int root = builder.problem().root;

@@ -19,8 +19,6 @@ namespace {
 
 constexpr std::uint64_t kLongestRun = 16 << 20;
 
-const char* always_fit(const Problem&, const Topology&) { return nullptr; }
-
 const char* tree_unfit(const Problem& problem, const Topology& topology) {
   return problem.total(topology.world()) > kLongestRun ? "it copies every block once a round"
                                                        : nullptr;

@@ -13,8 +13,6 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-const char* always_fit(const Problem&, const Topology&) { return nullptr; }
-
 void build_direct(ScheduleBuilder& builder, const Topology& topology) {
   const int root = builder.problem().root;
   const Slice own = builder.input();

@@ -14,13 +14,6 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-const char* always_fit(const Problem&, const Topology&) { return nullptr; }
-
-std::uint64_t longest_block(const Problem& problem) {
-  if (problem.blocks.empty()) return problem.bytes;
-  return *std::max_element(problem.blocks.begin(), problem.blocks.end());
-}
-
 void build_direct(ScheduleBuilder& builder, const Topology& topology) {
   const Team team = whole_world(builder.rank(), builder.world());
   const Problem& problem = builder.problem();

@@ -95,10 +95,7 @@ void build(ScheduleBuilder& builder, const Topology& topology) {
 
 Work work(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
-  double block = static_cast<double>(problem.bytes);
-  for (const std::uint64_t bytes : problem.blocks) {
-    block = std::max(block, static_cast<double>(bytes));
-  }
+  const auto block = static_cast<double>(longest_block(problem));
   const double given = shape.world - shape.world / shape.local;
   const double collected = shape.world / shape.local * shape.near;
   Work work;
