@@ -112,13 +112,15 @@ Time Liveness::examine_suspect(Peer& peer, Time now) {
 void Liveness::bury(Peer& peer, Time now) {
   const Time heard = peer.session->last_heard();
   const double silent = heard == 0 ? -1 : static_cast<double>(now - heard) / kSecond;
-  char last[64] = "it was never heard";
-  if (heard != 0) std::snprintf(last, sizeof last, "it was last heard %.3f s ago", silent);
+  const std::string refused =
+      std::to_string(peer.suspicion.refusals) + " packets to its port were refused";
   const std::string text =
-      peer.description + " has ended: its port refused " + std::to_string(peer.suspicion.refusals) +
-      " packets and " + last +
-      "; look for a crash, a kill or an out-of-memory kill in the log of that process";
-  peer.session->declare_lost(Status(text, PeerLoss{-1, to_string(peer.session->remote()), silent}));
+      heard != 0 ? "its process has ended (" + refused +
+                       "); look in its log for a crash, a kill or an out-of-memory kill"
+                 : refused +
+                       " and nothing was ever heard: it has left (destroyed its process group), "
+                       "its process has ended (look in its log), or a firewall rejects UDP";
+  peer.session->declare_lost(Status(text, PeerLoss{-1, peer.description, silent}));
 }
 
 }  // namespace taco::harp

@@ -202,7 +202,10 @@ void Matcher::on_left() {
   if (lost()) return;
   left_ = true;
   host_.completions.push_peer_end(peer_, Status());
-  on_lost(Status("the peer has left", PeerLoss{}));
+  on_lost(Status(
+      "it has left (it destroyed its process group or ended) and is still needed here; look in its "
+      "log for the reason",
+      PeerLoss{}));
 }
 
 }  // namespace taco::harp

@@ -24,7 +24,7 @@ bool Session::authentic(const wire::Hello& hello, const Secret& own_secret,
 void Session::on_hello(const wire::Hello& hello, const Endpoint& source, std::uint32_t local_path) {
   if (state_ == State::kEnded || hello.sender != config_.peer_incarnation) return;
   if (established() && hello.sender_connection != peer_connection_) {
-    return declare_lost(Status(config_.description + " has restarted its session",
+    return declare_lost(Status("it has begun its session anew; what was under way is lost",
                                PeerLoss{-1, config_.description, 0}));
   }
   last_heard_ = silence_base_ = host_.now();

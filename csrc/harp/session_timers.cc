@@ -93,10 +93,16 @@ void Session::on_tick() {
   const Duration silence = now - silence_base_;
   if (silence > config_.peer_timeout && state_ != State::kLeaving) {
     const double heard = last_heard_ == 0 ? -1 : static_cast<double>(now - last_heard_) / kSecond;
-    std::string text = "nothing heard from " + config_.description +
-                       (last_heard_ == 0 ? " ever" : " for " + std::to_string(heard) + " s") +
-                       "; is the process alive, the network up, UDP let through? "
-                       "(deadline: TACO_PEER_TIMEOUT_MS)";
+    const std::string deadline =
+        std::to_string(config_.peer_timeout / kMillisecond) + " ms (TACO_PEER_TIMEOUT_MS)";
+    std::string text =
+        last_heard_ == 0
+            ? "it never answered, for " + deadline +
+                  "; check that the network lets UDP through between the hosts (a firewall?) and "
+                  "that these addresses reach each other (TACO_IFNAME chooses others)"
+            : "silent for more than " + deadline +
+                  "; check that its host is up, that its process is not stopped, and that the "
+                  "network lets UDP through both ways";
     return declare_lost(Status(std::move(text), PeerLoss{-1, config_.description, heard}));
   }
   if (silence >= interval && established() && !host_.test_hooks().skip_tail_probe) probe();

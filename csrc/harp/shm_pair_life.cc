@@ -164,7 +164,7 @@ void PairLink::on_socket() {
       case ShmReceived::State::kEnd:
         socket.reset();
         if (state_ == State::kConnecting && !sockets_[0] && !sockets_[1])
-          lose("it refused the connection or ended");
+          lose("it refused the connection, or left or ended before it answered");
         // Only a side without a pidfd keeps its socket to learn of the end from it.
         else if (state_ == State::kUp && !process_.watch)
           on_process_ended();
@@ -177,9 +177,8 @@ void PairLink::on_process_ended() {
   if (ended_) return;
   ended_ = true;
   how_ended_ =
-      "its process ended without saying goodbye; look for a crash, a kill or an out-of-memory kill "
-      "in "
-      "its log";
+      "its process ended without saying goodbye; look in its log for a crash, a kill or an "
+      "out-of-memory kill";
   process_.watch.reset();
 }
 
@@ -225,7 +224,7 @@ bool PairLink::settle_end() {
   PeerLoss loss;
   loss.address = describe();
   if (last_heard_ != 0) loss.last_heard_s = static_cast<double>(host_.now - last_heard_) / kSecond;
-  finish_losing(Status("lost " + describe() + ": " + how_ended_, loss));
+  finish_losing(Status(how_ended_, loss));
   return true;
 }
 

@@ -140,8 +140,10 @@ bool StackCore::reaches_memory_of(const Address& address) const {
   if (shm_ == nullptr || !address.has_shm || address.host_id != own_.host_id) return false;
   const Status probe = shm_->probe(address.shm);
   if (!probe.ok()) {
-    TACO_LOG_INFO("harp", "pid %u says it is on this host, but its shared memory is not here: %s",
-                  address.pid, probe.message().c_str());
+    TACO_LOG_WARNING("harp",
+                     "pid %u on %s has this host's identity, but its shared memory is not here; "
+                     "UDP instead, as between hosts (is TACO_HOST_ID the same on two hosts?): %s",
+                     address.pid, address.host_name.c_str(), probe.message().c_str());
   }
   return probe.ok();
 }
@@ -153,11 +155,15 @@ Result<std::unique_ptr<Peer>> StackCore::make_peer(PeerId id, Address address) {
     return Status(Code::kRendezvous,
                   "TACO_TRANSPORT=shm, but pid " + std::to_string(address.pid) + " on " +
                       address.host_name +
-                      " cannot be reached through shared memory: it is on "
-                      "another host, in another network namespace, or does not use it");
+                      " cannot be reached through shared memory: it is on another host, in another "
+                      "network namespace, has left already, or does not use shared memory");
   }
   if (!local) {
-    auto chosen = choose_route(own_.paths, address, address.host_id == own_.host_id, kernel_route);
+    // Equal identities whose memory does not meet are two hosts (copies of one virtual machine, or
+    // one TACO_HOST_ID for both): loopback would lead nowhere.
+    const bool denied = shm_ != nullptr && address.has_shm;
+    const bool same_host = address.host_id == own_.host_id && !denied;
+    auto chosen = choose_route(own_.paths, address, same_host, kernel_route);
     if (!chosen.ok()) return chosen.status();
     route = chosen.value();
   }
@@ -220,6 +226,11 @@ StackStats StackCore::stats() const {
 }
 
 std::string StackCore::transport_summary() const { return summary_; }
+
+// The best address comes first, and peers are reached through it wherever a route allows.
+double StackCore::interface_gbits() const {
+  return own_.paths.empty() ? 0 : own_.paths.front().mbits / 1000.0;
+}
 
 Status StackCore::usable() const {
   if (generation_ != fork_generation()) {

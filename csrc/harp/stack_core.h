@@ -34,6 +34,7 @@ class StackCore final : public Stack {
   void set_observer(Observer* observer) override;
   StackStats stats() const override;
   std::string transport_summary() const override;
+  double interface_gbits() const override;
   Status usable() const override;
   void close() override;
 

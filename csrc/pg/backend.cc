@@ -230,7 +230,7 @@ c10::intrusive_ptr<c10d::Backend> Backend::merge(
 }
 
 void Backend::abort() {
-  const Status why(Code::kAborted, "group " + meeting_.group.name + " was aborted on rank " +
+  const Status why(Code::kAborted, "group '" + meeting_.group.name + "' was aborted on rank " +
                                        std::to_string(rank_) + " (abort() was called)");
   communicator_->abort(why);
   nested_->abort(why);

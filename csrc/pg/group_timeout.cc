@@ -198,7 +198,8 @@ std::string Group::arrival_text(const TimeoutReport& report) const {
   }
   std::string text;
   if (collective) {
-    text = "Arrived: ranks " + list_of(arrived) + "; not arrived: ranks " + list_of(absent) + ".";
+    text = "Arrived: ranks " + list_of(arrived) +
+           "; not arrived: " + (absent.empty() ? "" : "ranks ") + list_of(absent) + ".";
   } else {
     text = "The peer has not come to it.";
   }

@@ -26,8 +26,9 @@ Status OperationState::wait(Duration timeout) {
   completion::Blocked blocked;
   if (stack->engine().wait(event_, until)) return status_;
   if (timeout <= 0) return Status(Code::kAborted, describe() + ": the transport stopped");
-  return Status(Code::kTimeout, describe() + ": Timed out waiting " +
-                                    std::to_string(timeout / kMillisecond) +
+  // Rounded: what is left of a second for the last part of a Work is a little less than a second.
+  const Duration waited = (timeout + kMillisecond / 2) / kMillisecond;
+  return Status(Code::kTimeout, describe() + ": Timed out waiting " + std::to_string(waited) +
                                     "ms for it to complete; it goes on");
 }
 

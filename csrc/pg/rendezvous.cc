@@ -83,7 +83,7 @@ class Rendezvous {
 Status Rendezvous::missing(const std::vector<int>& ranks, const char* what) const {
   return Status(
       Code::kRendezvous,
-      "group " + options_.name + ": Timed out after " + seconds(monotonic_now() - begin_) + ": " +
+      "group '" + options_.name + "': Timed out after " + seconds(monotonic_now() - begin_) + ": " +
           (ranks.size() == 1 ? "rank " : "ranks ") + list_of_ranks(ranks) + " of " +
           std::to_string(options_.world) + " did not " + what + " " + door_.where() +
           ". Check that every rank was started, with the same MASTER_ADDR, MASTER_PORT and "
@@ -91,9 +91,9 @@ Status Rendezvous::missing(const std::vector<int>& ranks, const char* what) cons
 }
 
 std::string Rendezvous::patience_text(const std::vector<int>& ranks) const {
-  return "group " + options_.name + " still waits for " + (ranks.size() == 1 ? "rank " : "ranks ") +
-         list_of_ranks(ranks) + " at " + door_.where() + " after " +
-         seconds(monotonic_now() - begin_);
+  return "group '" + options_.name + "' still waits for " +
+         (ranks.size() == 1 ? "rank " : "ranks ") + list_of_ranks(ranks) + " at " + door_.where() +
+         " after " + seconds(monotonic_now() - begin_);
 }
 
 Status Rendezvous::read_hello(int rank) {
@@ -261,10 +261,10 @@ Result<std::shared_ptr<harp::Stack>> acquire_stack(const StoreDoor& door) {
 
 Status enter_table(const Table& table, const MeetingOptions& options, Meeting* meeting) {
   if (static_cast<int>(table.ranks.size()) != options.world) {
-    return Status(Code::kRendezvous, "rank 0 counts " + std::to_string(table.ranks.size()) +
-                                         " ranks in group " + options.name + ", rank " +
-                                         std::to_string(options.rank) + " counts " +
-                                         std::to_string(options.world));
+    return Status(Code::kRendezvous,
+                  "rank 0 counts " + std::to_string(table.ranks.size()) + " ranks in group '" +
+                      options.name + "', rank " + std::to_string(options.rank) + " counts " +
+                      std::to_string(options.world) + ": start all with one WORLD_SIZE");
   }
   GroupOptions& group = meeting->group;
   group.id = table.group_id;

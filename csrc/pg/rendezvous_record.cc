@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <sstream>
 
 namespace taco::pg {
 namespace {
@@ -66,6 +67,24 @@ Status damaged(const char* what) {
   return Status(Code::kVersionMismatch,
                 std::string("the store holds a ") + what +
                     " that this taco_torch cannot read: another rank runs another version");
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream in(text);
+  for (std::string word; in >> word;) words.push_back(std::move(word));
+  return words;
+}
+
+// What of `ours` is not so in `theirs`; everything when they do not go together word by word.
+std::string difference(const std::string& ours, const std::string& theirs) {
+  const std::vector<std::string> a = words_of(ours), b = words_of(theirs);
+  if (a.size() != b.size()) return ours;
+  std::string text;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] != b[i]) text += (text.empty() ? "" : " ") + a[i];
+  }
+  return text;
 }
 
 int index_of_host(const std::vector<std::string>& hosts, const std::string& host) {
@@ -155,7 +174,10 @@ Status compare(int our_rank, const Hello& ours, int their_rank, const Hello& the
   if (ours.version != theirs.version) {
     return differ("taco_torch versions", ours.version, theirs.version);
   }
-  if (ours.settings != theirs.settings) return differ("settings", ours.settings, theirs.settings);
+  if (ours.settings != theirs.settings) {
+    return differ("settings", difference(ours.settings, theirs.settings),
+                  difference(theirs.settings, ours.settings));
+  }
   return Status();
 }
 

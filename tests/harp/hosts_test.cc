@@ -94,7 +94,8 @@ TEST(HostsTest, a_killed_process_on_another_host_is_named_soon) {
         const double after = static_cast<double>(monotonic_now() - killed) / kSecond;
         fprintf(stderr, "[ seen after %.1f ms: %s ]\n", after * 1e3, status.message().c_str());
         EXPECT_EQ(status.code(), Code::kPeerLost);
-        EXPECT_NE(status.message().find(network.address(1)), std::string::npos);
+        ASSERT_NE(status.peer_loss(), nullptr);
+        EXPECT_NE(status.peer_loss()->address.find(network.address(1)), std::string::npos);
         EXPECT_LT(after, 1.0);
       });
   EXPECT_EQ(statuses[0], 0);

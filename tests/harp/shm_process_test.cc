@@ -132,7 +132,8 @@ void kill_in_the_middle(bool pull, bool watch, bool with_worker) {
       EXPECT_EQ(receive.status.code(), Code::kPeerLost);
       ASSERT_NE(receive.status.peer_loss(), nullptr);
       const std::string pid = "pid " + std::to_string(board.entries[0].pid);
-      EXPECT_NE(receive.status.message().find(pid), std::string::npos) << receive.status.message();
+      EXPECT_NE(receive.status.peer_loss()->address.find(pid), std::string::npos)
+          << receive.status.message();
       EXPECT_LT(receive.status.peer_loss()->last_heard_s, 5);
       EXPECT_EQ(self.node.endpoint->stats().links, 0u);
       return;

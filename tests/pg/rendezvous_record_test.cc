@@ -69,7 +69,7 @@ TEST(RendezvousRecord, DamagedBytesAreReadWithoutHarm) {
 }
 
 TEST(RendezvousRecord, ComparingNamesBothSides) {
-  const Hello ours = hello("a", 0);
+  Hello ours = hello("a", 0);
   EXPECT_TRUE(compare(0, ours, 3, hello("b", 1)).ok());
   Hello theirs = hello("b", 0);
   theirs.version = "9.9.9";
@@ -81,6 +81,10 @@ TEST(RendezvousRecord, ComparingNamesBothSides) {
   theirs = hello("b", 0);
   theirs.settings = "TACO_ALGORITHM=ring";
   EXPECT_NE(compare(0, ours, 3, theirs).message().find("=ring"), std::string::npos);
+  ours.settings = "A=1 B=2 C=3";
+  theirs.settings = "A=1 B=5 C=3";
+  EXPECT_EQ(compare(0, ours, 3, theirs).message(),
+            "settings differ: rank 0 has B=2, rank 3 has B=5. All ranks need the same.");
 }
 
 TEST(RendezvousRecord, ListsOfRanksReadAloud) {
