@@ -258,6 +258,10 @@ void EngineCore::close(Duration linger) {
       if (!peer->matcher.lost()) peer->matcher.on_lost(closed);
     }
     while (!matcher_host_.completions.empty()) matcher_host_.completions.run(nullptr);
+    // Groups may hold the Stack for long yet. Who has not heard of us so far and calls now must
+    // find nobody here, instead of waiting for an answer.
+    udp_.close_st();
+    if (shm_ != nullptr) shm_->stop();
   });
   duty_.stop();
   thread_.join();

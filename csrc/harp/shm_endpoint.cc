@@ -33,6 +33,7 @@ class Endpoint final : public ShmEndpoint {
   Status probe(const ShmAddress& peer) const override;
   ShmLink* open(const ShmAddress& peer, const std::string& description) override;
   void close(ShmLink* link) override;
+  void stop() override;
   int doorbell_fd() const override { return host_.doorbell.get(); }
   int events_fd() const override { return host_.events.get(); }
   void on_events(Time now) override;
@@ -156,6 +157,12 @@ bool Endpoint::adopt(Caller& caller) {
 
 void Endpoint::close(ShmLink* link) {
   std::erase_if(links_, [&](const auto& one) { return one.get() == link; });
+}
+
+void Endpoint::stop() {
+  deaf_until_ = 0;
+  callers_.clear();
+  listener_.reset();
 }
 
 PairLink* Endpoint::find(std::uint32_t id) {

@@ -80,6 +80,10 @@ class ShmEndpoint {
   // friends. Requests still open on it are never completed.
   virtual void close(ShmLink* link) = 0;
 
+  // Takes no more connections, for good: whoever calls from now on is refused, and those who wait
+  // for a link that nobody will open are hung up on.
+  virtual void stop() = 0;
+
   // Register with EPOLLIN | EPOLLET: it needs no reading, it only wakes.
   virtual int doorbell_fd() const = 0;
   // Register with EPOLLIN: connections and deaths. Readable: call on_events().

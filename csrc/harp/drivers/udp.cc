@@ -85,6 +85,10 @@ std::size_t UdpNic::receive_st(std::span<RxPacket> packets) {
   return filled;
 }
 
+void UdpNic::close_st() {
+  for (const auto& socket : sockets_) socket->close();
+}
+
 std::uint64_t UdpNic::overflows() const {
   std::uint64_t total = 0;
   for (const auto& socket : sockets_) total += socket->overflows();

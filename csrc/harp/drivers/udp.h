@@ -56,6 +56,8 @@ class UdpNic final : public Nic {
 
   // A send was refused for lack of room; true until the next send that succeeds.
   bool is_full_st(std::size_t path) const { return sockets_[path]->is_full(); }
+  // Gives the ports back, for good: see UdpSocket::close().
+  void close_st();
   // The next receive_st looks at every socket, also those that have been silent for long.
   void look_everywhere_st() { look_everywhere_ = true; }
 

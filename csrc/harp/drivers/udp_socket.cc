@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "harp/address.h"
 #include "harp/fork.h"
@@ -69,7 +70,11 @@ Result<std::unique_ptr<UdpSocket>> UdpSocket::open(const UdpSocketOptions& optio
   return opened;
 }
 
-UdpSocket::~UdpSocket() { close_now(fd_); }
+UdpSocket::~UdpSocket() { close(); }
+
+void UdpSocket::close() {
+  if (fd_ >= 0) close_now(std::exchange(fd_, -1));
+}
 
 Status UdpSocket::configure(const UdpSocketOptions& options) {
   const bool v6 = family_of(options.local) == AF_INET6;
@@ -144,6 +149,7 @@ std::size_t UdpSocket::send_burst(std::span<const TxPacket> packets, int* error)
 }
 
 std::size_t UdpSocket::send(std::span<const TxPacket> packets, std::vector<Refusal>& refusals) {
+  if (fd_ < 0) return packets.size();
   std::size_t done = 0;
   int retries = 0;
   is_full_ = false;
@@ -217,7 +223,7 @@ bool UdpSocket::send_in_pieces(const TxPacket& packet, std::vector<Refusal>& ref
 
 std::size_t UdpSocket::receive(UdpReceiveRing& ring, std::size_t first, std::size_t most,
                                std::vector<Refusal>& refusals) {
-  for (int retries = 0; retries < kSendRetries; ++retries) {
+  for (int retries = 0; fd_ >= 0 && retries < kSendRetries; ++retries) {
     const int got =
         recvmmsg(fd_, ring.headers.data() + first, static_cast<unsigned>(most), 0, nullptr);
     if (got >= 0) return static_cast<std::size_t>(got);

@@ -75,6 +75,9 @@ class UdpSocket {
   // The segment size of entry `index` (0: one datagram). Counts overflows on the way.
   std::size_t segment_bytes_of(const UdpReceiveRing& ring, std::size_t index);
 
+  // Gives the port back: who sends to it from now on is refused. Sends and receives do nothing.
+  void close();
+
   bool is_full() const { return is_full_; }
   std::uint64_t overflows() const { return overflows_.load(std::memory_order_relaxed); }
 
@@ -89,7 +92,7 @@ class UdpSocket {
   bool send_in_pieces(const TxPacket& packet, std::vector<Refusal>& refusals);
   void drain_errors(std::vector<Refusal>& refusals);
 
-  const int fd_;
+  int fd_;  // -1: closed
   Endpoint local_;
   bool has_gso_ = false, has_gro_ = false;
   bool is_full_ = false;
