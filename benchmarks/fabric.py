@@ -186,7 +186,7 @@ class Fabric:
 
     def address6(self, host: int, link: int = 0) -> str:
         """IPv6 address of a host's interface."""
-        return f"fd77:{link}::{host + 1:x}"
+        return f"fd77:{link + 1:x}::{host + 1:x}"
 
     def namespace(self, host: int) -> str:
         """Path of the host's network namespace, as nsenter takes it."""

@@ -87,8 +87,21 @@ Result<std::vector<Interface>> named_interfaces(const std::vector<Interface>& al
   return chosen;
 }
 
-// Everything others could reach, best first: the master's own address, then the default route's
-// interface, then the rest, loopback last.
+// The address from which this host talks to the master; null when the master is this host, for then
+// no route tells which of our addresses others can reach, and when nobody else could use it.
+const Interface* towards(const Endpoint& master, const std::vector<Interface>& all,
+                         const RouteLookup& route) {
+  if (is_loopback(master) || holder_of(all, master) != nullptr) return nullptr;
+  const auto source = route(master);
+  const Interface* own = source ? holder_of(all, *source) : nullptr;
+  if (own == nullptr || own->loopback) return nullptr;
+  // An IPv6 address of one link means nothing without the name that the link has on each host.
+  const bool v6 = sockaddr_of(own->address)->sa_family == AF_INET6;
+  return v6 && is_link_local(own->address) ? nullptr : own;
+}
+
+// Everything others could reach, best first: what leads to the master or is its own address, then
+// the default route's interface, then the rest, loopback last.
 std::vector<Interface> all_publishable(const std::vector<Interface>& all, const InterfaceWish& wish,
                                        const RouteLookup& route) {
   std::vector<Interface> chosen;
@@ -102,6 +115,7 @@ std::vector<Interface> all_publishable(const std::vector<Interface>& all, const 
   };
   for (const Endpoint& master : wish.master) {
     const Interface* own = holder_of(all, master);
+    if (own == nullptr) own = towards(master, all, route);
     if (own != nullptr && !own->loopback) add(*own);
   }
   for (const int family : {AF_INET, AF_INET6}) {
@@ -115,6 +129,31 @@ std::vector<Interface> all_publishable(const std::vector<Interface>& all, const 
     }
   }
   return chosen;
+}
+
+bool all_loopback(const std::vector<PathAddress>& paths) {
+  return std::all_of(paths.begin(), paths.end(),
+                     [](const PathAddress& path) { return is_loopback(path.endpoint); });
+}
+
+std::string list_of(const std::vector<PathAddress>& paths) {
+  std::string text;
+  for (const PathAddress& path : paths) {
+    text += (text.empty() ? "" : ", ") + to_string(path.endpoint);
+  }
+  return text.empty() ? "no address" : text;
+}
+
+Status no_route(const std::vector<PathAddress>& locals, const Address& peer, bool same_host) {
+  const bool only_loopback = all_loopback(locals) || all_loopback(peer.paths);
+  return Status(Code::kRendezvous,
+                "no way leads to pid " + std::to_string(peer.pid) + " on " + peer.host_name +
+                    (same_host ? " (this host)" : " (another host)") + ", which listens at " +
+                    list_of(peer.paths) + ", from here, " + list_of(locals) + ": " +
+                    (only_loopback && !same_host ? "loopback does not lead to another host"
+                                                 : "one has IPv4 addresses only, the other IPv6") +
+                    ". Name the right interfaces with TACO_IFNAME on both hosts, or let "
+                    "MASTER_ADDR be an address that every host can reach");
 }
 
 }  // namespace
@@ -204,19 +243,13 @@ Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& a
                                                  const InterfaceWish& wish,
                                                  const RouteLookup& route) {
   if (!wish.names.empty()) return named_interfaces(all, wish.names);
-  std::vector<Interface> chosen;
   if (wish.excluded.empty()) {
     for (const Endpoint& master : wish.master) {
-      // The master is this host: no route tells which of our addresses others can reach.
-      if (is_loopback(master) || holder_of(all, master) != nullptr) continue;
-      const auto source = route(master);
-      const Interface* own = source ? holder_of(all, *source) : nullptr;
-      if (own == nullptr || own->loopback) continue;
-      chosen.push_back(*own);
-      return chosen;
+      const Interface* own = towards(master, all, route);
+      if (own != nullptr) return std::vector<Interface>{*own};
     }
   }
-  chosen = all_publishable(all, wish, route);
+  std::vector<Interface> chosen = all_publishable(all, wish, route);
   if (chosen.empty()) {
     return Status(Code::kInvalidArgument,
                   "no network interface is usable; interfaces here: " + names_of(all) +
@@ -249,16 +282,7 @@ Result<Route> choose_route(const std::vector<PathAddress>& locals, const Address
       }
     }
   }
-  std::string published, own;
-  for (const PathAddress& path : peer.paths) published += " " + to_string(path.endpoint);
-  for (const PathAddress& path : locals) own += " " + to_string(path.endpoint);
-  return Status(Code::kRendezvous,
-                "cannot reach pid " + std::to_string(peer.pid) + " on " + peer.host_name +
-                    ", another host, which publishes" + (published.empty() ? " none" : published) +
-                    ", from" + own +
-                    ": loopback does not lead to another host. Name the right interfaces with "
-                    "TACO_IFNAME on both hosts, or let MASTER_ADDR be an address that others can "
-                    "reach");
+  return no_route(locals, peer, same_host);
 }
 
 }  // namespace taco::harp

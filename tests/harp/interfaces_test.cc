@@ -69,6 +69,18 @@ TEST(InterfacesTest, the_masters_own_host_publishes_all_of_its_addresses_that_on
             "eth0=10.0.0.5 docker0=172.17.0.1 eth1=192.168.7.5 lo=127.0.0.1 lo=::1");
 }
 
+TEST(InterfacesTest, an_address_of_one_link_is_published_over_ipv4_only) {
+  const auto by_link = [](const Endpoint& to) -> std::optional<Endpoint> {
+    return ip(sockaddr_of(to)->sa_family == AF_INET6 ? "fe80::5" : "169.254.0.5");
+  };
+  std::vector<Interface> host = kHost;
+  host.push_back(interface("eth3", "169.254.0.5"));
+  EXPECT_EQ(names(choose_interfaces(host, {{}, {}, {ip("169.254.0.1")}}, by_link)),
+            "eth3=169.254.0.5");
+  EXPECT_EQ(names(choose_interfaces(host, {{}, {"docker0", "lo"}, {ip("fe80::1")}}, by_link)),
+            "eth0=10.0.0.5 eth1=192.168.7.5");
+}
+
 TEST(InterfacesTest, a_master_that_does_not_resolve_is_no_obstacle) {
   EXPECT_EQ(names(choose_interfaces(kHost, {{}, {}, resolve("no.such.host.invalid")}, route)),
             "eth0=10.0.0.5 docker0=172.17.0.1 eth1=192.168.7.5 lo=127.0.0.1 lo=::1");
@@ -79,6 +91,9 @@ TEST(InterfacesTest, names_pick_and_exclusions_drop) {
             "eth1=192.168.7.5 eth0=10.0.0.5");
   EXPECT_EQ(names(choose_interfaces(kHost, {{}, {"docker0", "lo"}, {}}, route)),
             "eth0=10.0.0.5 eth1=192.168.7.5");
+  // Who only excludes still wants the way to the master first.
+  EXPECT_EQ(names(choose_interfaces(kHost, {{}, {"docker0", "lo"}, {ip("192.168.7.1")}}, route)),
+            "eth1=192.168.7.5 eth0=10.0.0.5");
 }
 
 TEST(InterfacesTest, an_unknown_or_dead_interface_is_an_error_that_lists_what_exists) {
@@ -126,6 +141,19 @@ TEST(InterfacesTest, a_peer_on_another_host_is_never_reached_over_loopback) {
   ASSERT_TRUE(reached.ok()) << reached.status().message();
   EXPECT_EQ(reached.value().local_path, 0u);
   EXPECT_EQ(to_string(reached.value().remote.endpoint), "10.0.0.6:2001");
+}
+
+TEST(InterfacesTest, a_peer_of_the_other_internet_protocol_is_an_error_that_says_so) {
+  Address peer;
+  peer.host_name = "nodeb";
+  peer.paths = {{ip("fd00::7", 2000), 1500, 0}};
+  const auto refused = choose_route(own_paths(), peer, false, route);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), Code::kRendezvous);
+  for (const char* word : {"[fd00::7]:2000", "10.0.0.5:1000", "IPv4", "IPv6", "TACO_IFNAME"}) {
+    EXPECT_NE(refused.status().message().find(word), std::string::npos)
+        << refused.status().message();
+  }
 }
 
 TEST(InterfacesTest, a_peer_on_this_host_is_reached_over_loopback) {
