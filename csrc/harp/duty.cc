@@ -16,6 +16,8 @@ namespace {
 // A refused engine thread looks again this soon: cheap while callers come and go, and the longest
 // that work without open requests (an acknowledgement, say) waits for it.
 constexpr Duration kNap = kMillisecond;
+// Nobody is told of anything that arrives this soon after the last call, unless it is awaited.
+constexpr Duration kDoze = kMillisecond;
 // A caller that finds the token taken tries this often before it sleeps: turns are short.
 constexpr int kTokenTries = 16;
 // A leaving caller takes this many more turns for what arrives while it leaves.
@@ -86,7 +88,7 @@ bool Duty::worth_polling(Idle& idle, bool worked) {
   idle.polled_at = now;
   const int share = idle.brief ? kBriefShare : 1;
   if (now < sleep_at_once_until_) return false;
-  if (now - idle.since >= spin_.load(std::memory_order_relaxed) / share) return false;
+  if (now - idle.since >= idle.spin / share) return false;
   sched_yield();
   return true;
 }
@@ -94,8 +96,11 @@ bool Duty::worth_polling(Idle& idle, bool worked) {
 // The engine's thread, with the token: works until nothing is left to do, then sleeps without it.
 void Duty::serve() {
   driven_.cancel_sleep_st();
-  Idle idle;
+  const std::uint64_t last_tenure = std::exchange(thread_tenure_, token_.tenure());
+  const bool callers_come_and_go = thread_tenure_ - last_tenure > 1;
+  Idle idle{.spin = thread_spin_.load(std::memory_order_relaxed)};
   idle.slept_at = std::exchange(thread_slept_at_, kNever);
+  Time deadline;
   for (;;) {
     const bool worked = driven_.turn_st();
     if (stopping() || waiters_.load(std::memory_order_seq_cst) > 0) {
@@ -103,10 +108,14 @@ void Duty::serve() {
       if (waiters_.load(std::memory_order_seq_cst) > 0 && wake_one_waiter()) stand_by();
       return;
     }
+    if (!worked && callers_come_and_go && doze(&deadline)) break;
     if (worth_polling(idle, worked)) continue;
-    if (driven_.prepare_sleep_st()) break;
+    if (driven_.prepare_sleep_st()) {
+      deadline = driven_.next_deadline_st();
+      break;
+    }
   }
-  driven_.arm_st(Driven::Who::kEngineThread, driven_.next_deadline_st());
+  driven_.arm_st(Driven::Who::kEngineThread, deadline);
   thread_slept_at_ = driven_.now_st();
   thread_state_.exchange(kInBlock);
   token_.release();
@@ -115,6 +124,14 @@ void Duty::serve() {
     driven_.block(Driven::Who::kEngineThread);
   }
   thread_state_.exchange(kAwake);
+}
+
+// With the token, about to release it. True: nothing is open and nobody has been told of a sleep;
+// the engine's thread has to look at `deadline`.
+bool Duty::doze(Time* deadline) {
+  if (driven_.has_open_requests_st()) return false;
+  *deadline = std::min(driven_.next_deadline_st(), driven_.now_st() + kDoze);
+  return driven_.prepare_doze_st(*deadline);
 }
 
 // The engine's thread, refused: a caller drives. It looks again soon, and once the same caller has
@@ -157,7 +174,8 @@ bool Duty::wait(const Event& event, Time deadline) {
 // A caller, with the token: turns the engine's loop until its event is set or time is up.
 bool Duty::drive(const Event& event, Time deadline) {
   driven_.cancel_sleep_st();
-  Idle idle;
+  const Duration spin = caller_spin_.load(std::memory_order_relaxed);
+  Idle idle{.spin = spin};
   for (;;) {
     const bool worked = driven_.turn_st();
     if (event.is_set()) return true;
@@ -172,13 +190,24 @@ bool Duty::drive(const Event& event, Time deadline) {
     }
     caller_asleep_.exchange(false);
     driven_.cancel_sleep_st();
-    idle = Idle{.slept_at = driven_.now_st()};
+    idle = Idle{.spin = spin, .slept_at = driven_.now_st()};
   }
 }
 
 // A caller, with the token, about to return to its program: leaves the engine asleep in good order,
 // or somebody awake.
 void Duty::leave() {
+  // Whatever state the engine's thread is in, it looks soon: a sleeper at the time it is armed for,
+  // one that naps after kNap, one that is parked when pass_on() kicks it.
+  Time deadline;
+  if (doze(&deadline)) {
+    if (thread_state_.load(std::memory_order_seq_cst) == kInBlock) {
+      driven_.arm_no_later_st(Driven::Who::kEngineThread, deadline);
+    }
+    unfinished_.store(Unfinished::kNothing);
+    token_.release();
+    return pass_on(Unfinished::kNothing);
+  }
   bool quiet = driven_.prepare_sleep_st();
   for (int i = 0; i < kLeaveTurns && !quiet; ++i) {
     driven_.turn_st();

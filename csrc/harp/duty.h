@@ -37,6 +37,9 @@ class Driven {
   // True: peers have been told to wake this process and nothing is waiting. False: there is work.
   virtual bool prepare_sleep_st() = 0;
   virtual void cancel_sleep_st() = 0;
+  // For when nothing is open: somebody will look at `until` at the latest, and until then nobody
+  // need wake this process. False: there is work.
+  virtual bool prepare_doze_st(Time until) = 0;
 
   virtual bool queue_empty() const = 0;  // of submitted tasks; any thread
 
@@ -65,9 +68,13 @@ class Duty {
 
   bool held_by_me() const { return token_.held_by_me(); }
   bool caller_drives() const { return token_.holder() == Token::Holder::kCaller; }
-  // How long an idle driver polls, giving its core away between looks, before it sleeps. Any
-  // thread.
-  void set_spin(Duration time) { spin_.store(time, std::memory_order_relaxed); }
+  // How long an idle driver polls, giving its core away between looks, before it sleeps: a caller,
+  // whose program has nothing else to do, and the engine's thread, which runs beside a program that
+  // has. Any thread.
+  void set_spin(Duration caller, Duration engine_thread) {
+    caller_spin_.store(caller, std::memory_order_relaxed);
+    thread_spin_.store(engine_thread, std::memory_order_relaxed);
+  }
 
   // How often a sleeping engine thread had to be woken by a submission or a leaving caller.
   std::uint64_t kicks() const { return kicks_.load(std::memory_order_relaxed); }
@@ -88,6 +95,7 @@ class Duty {
   // A driver's idle time since it last found work. After a long sleep it polls only briefly, until
   // sleeps get short again: polling pays when the next event is near.
   struct Idle {
+    Duration spin = 0;
     Time since = 0;
     int polls = 0;
     Time polled_at = 0;
@@ -99,6 +107,7 @@ class Duty {
   bool worth_polling(Idle& idle, bool worked);
 
   void serve();
+  bool doze(Time* deadline);
   void stand_by();
   bool drive(const Event& event, Time deadline);
   void leave();
@@ -119,10 +128,12 @@ class Duty {
   std::atomic<int> heirs_{0};                                 // woken to take over, not yet decided
   std::atomic<Unfinished> unfinished_{Unfinished::kNothing};  // as the last leaver saw it
   Time thread_slept_at_ = kNever;                             // the engine thread's own
+  std::uint64_t thread_tenure_ = 0;                           // the engine thread's last
   Time sleep_at_once_until_ = 0;                              // the token holder's
   std::uint64_t last_refusal_ = 0;  // tenure that refused the engine's thread last
 
-  std::atomic<Duration> spin_{20 * kMicrosecond};
+  std::atomic<Duration> caller_spin_{20 * kMicrosecond};
+  std::atomic<Duration> thread_spin_{20 * kMicrosecond};
   std::atomic<std::uint64_t> kicks_{0};
   std::atomic<std::uint64_t> sleeps_{0};
 

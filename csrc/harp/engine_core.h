@@ -93,6 +93,7 @@ class EngineCore final : public Engine, public Transport, private Driven, privat
   bool has_open_requests_st() const override;
   bool prepare_sleep_st() override;
   void cancel_sleep_st() override;
+  bool prepare_doze_st(Time until) override;
   bool queue_empty() const override { return queue_.empty(); }
   void arm_st(Who who, Time deadline) override { set_of(who).arm(deadline); }
   void arm_no_later_st(Who who, Time deadline) override { set_of(who).arm_no_later(deadline); }

@@ -167,6 +167,16 @@ void EngineCore::cancel_sleep_st() {
   udp_.look_everywhere_st();
 }
 
+// Peers on this host are not told, so they ring no bell; what this process has said meanwhile they
+// are told of all the same.
+bool EngineCore::prepare_doze_st(Time until) {
+  if (!queue_.empty() || !matcher_host_.completions.empty() || has_ready()) return false;
+  if (any_link_busy()) return false;
+  if (shm_ != nullptr) shm_->flush();
+  expected_back_ = until;
+  return true;
+}
+
 // While the socket is full, room in it is something to wake up for.
 void EngineCore::watch_for_room() {
   const bool full = has_ready() && nic_full();

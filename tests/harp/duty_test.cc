@@ -57,6 +57,8 @@ class Model final : public Driven {
   }
 
   Duty& duty() { return duty_; }
+  bool asleep() const { return asleep_; }  // so that the far side would ring
+  int dozes() const { return dozes_; }
   void submit(Request& request, bool caller_will_wait) {
     request.model = this;
     queue_.push(request);
@@ -100,6 +102,12 @@ class Model final : public Driven {
     return false;
   }
   void cancel_sleep_st() override { asleep_.exchange(false); }
+  bool prepare_doze_st(Time until) override {
+    EXPECT_EQ(open_, 0);
+    ++dozes_;
+    EXPECT_LE(until, monotonic_now() + kSecond);
+    return queue_.empty() && from_ring_.empty();
+  }
   bool queue_empty() const override { return queue_.empty(); }
   WaitSet& set_of(Who who) { return who == Who::kCaller ? *caller_set_ : *thread_set_; }
   void arm_st(Who who, Time deadline) override { set_of(who).arm(deadline); }
@@ -153,6 +161,7 @@ class Model final : public Driven {
   SubmitQueue queue_, from_socket_, from_ring_;
   int socket_ = -1;
   std::atomic<bool> asleep_{false};
+  std::atomic<int> dozes_{0};
   Time now_ = 0;
   int open_ = 0;
 
@@ -167,7 +176,7 @@ void Request::run_st(Transport&) { model->ask(*this); }
 
 class DutyTest : public ::testing::TestWithParam<Duration> {
  protected:
-  DutyTest() { model_.duty().set_spin(GetParam()); }
+  DutyTest() { model_.duty().set_spin(GetParam(), GetParam()); }
   Model model_;
 };
 
@@ -295,6 +304,23 @@ TEST_P(DutyTest, a_leaving_caller_hands_open_requests_to_the_engine_thread) {
     ASSERT_TRUE(late.answered.is_set()) << i;
     usleep(2'000);
   }
+}
+
+// Callers that come and go keep the engine dozing, unannounced. Once they stay away it must sleep
+// properly: what arrives then rings for itself.
+TEST_P(DutyTest, an_engine_that_dozed_falls_asleep) {
+  for (int i = 0; i < 20; ++i) {
+    for (int call = 0; call < 10; ++call) {
+      Request request;
+      request.by_ring = true;
+      model_.submit(request, true);
+      ASSERT_TRUE(model_.duty().wait(request.answered, monotonic_now() + kDeadline));
+    }
+    const Time limit = monotonic_now() + 5 * kSecond;
+    while (!model_.asleep() && monotonic_now() < limit) usleep(200);
+    ASSERT_TRUE(model_.asleep()) << i;
+  }
+  EXPECT_GT(model_.dozes(), 0);
 }
 
 TEST_P(DutyTest, stop_returns_every_waiter) {
