@@ -10,7 +10,8 @@ namespace taco::harp {
 namespace {
 
 // A socket without traffic for this many polls is looked at only every kColdEvery-th: a host has
-// more addresses than it uses, and every look is a system call.
+// more addresses than it uses, and every look is a system call. So is one that was never used: all
+// peers may be on this host. The only one in use is always looked at.
 constexpr std::uint64_t kColdAfter = 512;
 constexpr std::uint64_t kColdEvery = 32;
 
@@ -66,7 +67,8 @@ std::size_t UdpNic::receive_st(std::span<RxPacket> packets) {
   std::size_t filled = 0;
   for (std::uint32_t path = 0; path < sockets_.size() && filled < most; ++path) {
     UdpSocket& socket = *sockets_[path];
-    const bool cold = polls_ - socket.last_used > kColdAfter && sockets_.size() > 1;
+    const bool cold =
+        socket.last_used == 0 || (polls_ - socket.last_used > kColdAfter && sockets_.size() > 1);
     if (cold && !look_everywhere_ && polls_ % kColdEvery != 0) continue;
     const std::size_t got = socket.receive(ring_, filled, most - filled, refusals_);
     if (got > 0) socket.last_used = polls_;

@@ -69,7 +69,7 @@ class UdpNic final : public Nic {
   std::vector<std::size_t> datagrams_;  // by path
   UdpReceiveRing ring_;
   std::vector<Refusal> refusals_;
-  std::uint64_t polls_ = 0;
+  std::uint64_t polls_ = 1;  // 0 says of a socket that it was never used
   bool look_everywhere_ = true;
 };
 

@@ -81,7 +81,7 @@ class UdpSocket {
   bool is_full() const { return is_full_; }
   std::uint64_t overflows() const { return overflows_.load(std::memory_order_relaxed); }
 
-  std::uint64_t last_used = 0;  // the driver's: the poll in which traffic was last seen
+  std::uint64_t last_used = 0;  // the driver's: the poll in which traffic was last seen; 0: never
 
  private:
   explicit UdpSocket(int fd) : fd_(fd) {}
