@@ -7,6 +7,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -71,6 +72,8 @@ class Endpoint final : public ShmEndpoint {
   Time looked_ = 0;       // for rare events
   Time deaf_until_ = 0;   // 0: not
   bool sleeping_ = false;
+  mutable std::mutex listed_mutex_;
+  mutable std::string listed_;  // as last read; guarded by listed_mutex_
 };
 
 Status Endpoint::start(const ShmOptions& options) {
@@ -125,6 +128,13 @@ void Endpoint::watch(int fd, ShmEventKind kind) {
 }
 
 Status Endpoint::probe(const ShmAddress& peer) const {
+  {
+    // One look at the list tells of all the ranks of a group, whose names no other socket can have:
+    // a connection each would cost as many as there are pairs.
+    const std::lock_guard<std::mutex> lock(listed_mutex_);
+    if (!shm_is_listed(listed_, peer.name)) listed_ = shm_list_sockets();
+    if (shm_is_listed(listed_, peer.name)) return Status();
+  }
   auto socket = shm_connect(peer.name);
   // A full queue is a listener too.
   if (socket.status().code() == Code::kTimeout) return Status();

@@ -1,7 +1,7 @@
 // A process's end of every shared-memory link: the listening socket, the doorbell, the arena that
 // sends are staged in, and the links themselves. One per engine.
 //
-// Owner thread (the engine's token holder) only, but for stats(), which any thread may read.
+// Owner thread (the engine's token holder) only, but for probe() and stats(): any thread.
 //
 // The engine's duties: call poll() every turn; put doorbell_fd() and events_fd() into its epoll
 // set; before it blocks there, call prepare_sleep(), and after it woke, cancel_sleep(). poll()
@@ -69,7 +69,7 @@ class ShmEndpoint {
   virtual const ShmAddress& address() const = 0;
 
   // Is a process of this host, and of a host identity that shares our abstract sockets, listening
-  // there? A connect and nothing more.
+  // there? It notices nothing, or a connection at most.
   virtual Status probe(const ShmAddress& peer) const = 0;
 
   // A link to a peer, not connected yet: its first use connects it, and so does the peer's. Attach

@@ -17,6 +17,7 @@ namespace taco::harp {
 namespace {
 
 constexpr int kBacklog = 4096;
+constexpr std::size_t kLongestList = 256 * 1024;
 #ifdef SO_PEERPIDFD
 constexpr int kPeerPidfd = SO_PEERPIDFD;
 #else
@@ -28,15 +29,23 @@ struct AbstractAddress {
   socklen_t length = 0;
 };
 
+std::string text_of(const ShmSocketName& name) {
+  std::string text = "taco-";
+  for (std::byte byte : name) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", std::to_integer<unsigned>(byte));
+    text += digits;
+  }
+  return text;
+}
+
 AbstractAddress abstract_address(const ShmSocketName& name) {
   AbstractAddress result;
   result.address.sun_family = AF_UNIX;
-  char* path = result.address.sun_path;  // a leading zero byte makes it abstract
-  int used = 1 + std::snprintf(path + 1, sizeof result.address.sun_path - 1, "taco-");
-  for (std::byte byte : name)
-    used += std::snprintf(path + used, sizeof result.address.sun_path - used, "%02x",
-                          std::to_integer<unsigned>(byte));
-  result.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + used);
+  const std::string text = text_of(name);
+  static_assert(sizeof result.address.sun_path > 1 + 5 + 2 * sizeof name);
+  memcpy(result.address.sun_path + 1, text.data(), text.size());  // a leading zero: abstract
+  result.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   return result;
 }
 
@@ -72,6 +81,23 @@ Result<ShmFd> shm_connect(const ShmSocketName& name) {
                   "it listens no more: it has left (it destroyed its process group) or its process "
                   "has ended");
   return failure(Code::kPeerLost, "connect");
+}
+
+std::string shm_list_sockets() {
+  const ShmFd file(open("/proc/net/unix", O_RDONLY | O_CLOEXEC));
+  if (!file) return "";
+  std::string list;
+  for (char part[16 * 1024];;) {
+    const ssize_t got = read(file.get(), part, sizeof part);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 || list.size() > kLongestList) return "";
+    if (got == 0) return list;
+    list.append(part, static_cast<std::size_t>(got));
+  }
+}
+
+bool shm_is_listed(const std::string& list, const ShmSocketName& name) {
+  return list.find("@" + text_of(name)) != std::string::npos;
 }
 
 Result<ShmFd> shm_accept(int listener) {

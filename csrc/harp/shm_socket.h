@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <span>
+#include <string>
 
 #include "base/status.h"
 #include "harp/shm_fd.h"
@@ -21,6 +22,11 @@ Result<ShmFd> shm_listen(const ShmSocketName& name);
 // kPeerLost: nobody listens there (any more). kTimeout: its queue of connections is full, try
 // again. kResource: no descriptor left.
 Result<ShmFd> shm_connect(const ShmSocketName& name);
+// The kernel's list of this host's Unix sockets, and whether it names one of ours: that somebody
+// listens, without disturbing them. Empty where the list cannot be had or is too long to be worth
+// reading. Any thread.
+std::string shm_list_sockets();
+bool shm_is_listed(const std::string& list, const ShmSocketName& name);
 // An empty ShmFd when nobody waits.
 Result<ShmFd> shm_accept(int listener);
 

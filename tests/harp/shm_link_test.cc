@@ -1,7 +1,10 @@
 // Messages between nodes of one process, single-threaded, so that every interleaving is ours.
+#include <sys/random.h>
+
 #include <algorithm>
 #include <random>
 
+#include "harp/shm_socket.h"
 #include "support/shm_node.h"
 
 namespace taco::harp {
@@ -340,6 +343,22 @@ TEST(ShmHandshake, ThePeerMayOpenItsLinkLater) {
   b.matcher(ba).recv(second);
   ASSERT_TRUE(run_all({&a, &b}, [&] { return large.done && second.done; }));
   EXPECT_EQ(into, data);
+}
+
+TEST(ShmHandshake, TheKernelsListNamesWhoListensAndNobodyElse) {
+  ShmSocketName name{}, other{};
+  ASSERT_EQ(getrandom(name.data(), name.size(), 0), static_cast<ssize_t>(name.size()));
+  other = name;
+  other.back() ^= std::byte{1};
+  {
+    const auto listener = shm_listen(name);
+    ASSERT_TRUE(listener.ok()) << listener.status().message();
+    const std::string list = shm_list_sockets();
+    if (list.empty()) GTEST_SKIP() << "this kernel lists no sockets, or too many";
+    EXPECT_TRUE(shm_is_listed(list, name));
+    EXPECT_FALSE(shm_is_listed(list, other));
+  }
+  EXPECT_FALSE(shm_is_listed(shm_list_sockets(), name));
 }
 
 TEST(ShmHandshake, NobodyThereIsALoss) {
