@@ -16,9 +16,10 @@
 namespace taco::pg {
 namespace {
 
-constexpr Duration kAckSlice = 30 * kMillisecond;  // between looks for a replaced hello
-constexpr Duration kPatience = 20 * kSecond;       // before a warning names who is missing
-constexpr Duration kGrace = 2 * kSecond;           // for rank 0's better text to arrive
+// Between looks for a replaced hello: soon at first, and not so often while many ranks start.
+constexpr Duration kAckSlice = 30 * kMillisecond, kLongestAckSlice = 500 * kMillisecond;
+constexpr Duration kPatience = 20 * kSecond;  // before a warning names who is missing
+constexpr Duration kGrace = 2 * kSecond;      // for rank 0's better text to arrive
 constexpr Duration kDefaultTimeout = 1800 * kSecond;
 constexpr char kRefusal = '!';  // first byte of a welcome that is none
 constexpr char kVersionRefusal = '?';
@@ -63,9 +64,11 @@ class Rendezvous {
   Result<Table> lead();
   Status read_hellos();
   Status read_hello(int rank);
+  Status note_hello(int rank, const std::string& bytes);
+  Status keep_absent(std::vector<int>* absent);
   Status collect_acks();
+  Status welcome_successors(std::vector<int>* silent);
   void refuse_all(const Status& why);
-  void clean_up();
   Status missing(const std::vector<int>& ranks, const char* what) const;
   std::string patience_text(const std::vector<int>& ranks) const;
 
@@ -96,76 +99,96 @@ std::string Rendezvous::patience_text(const std::vector<int>& ranks) const {
          " after " + seconds(monotonic_now() - begin_);
 }
 
-Status Rendezvous::read_hello(int rank) {
-  Result<std::string> bytes = door_.get(hello_key(rank));
-  if (!bytes.ok()) return bytes.status();
-  Result<Hello> hello = Hello::decode(*bytes);
+Status Rendezvous::note_hello(int rank, const std::string& bytes) {
+  Result<Hello> hello = Hello::decode(bytes);
   if (!hello.ok()) return hello.status().with_prefix("rank " + std::to_string(rank) + ": ");
   hellos_[rank] = std::move(hello).value();
   return compare(0, self_, rank, hellos_[rank]);
 }
 
+Status Rendezvous::read_hello(int rank) {
+  Result<std::string> bytes = door_.get(hello_key(rank));
+  if (!bytes.ok()) return bytes.status();
+  return note_hello(rank, *bytes);
+}
+
 Status Rendezvous::read_hellos() {
   std::vector<int> absent;
-  for (int rank = 1; rank < options_.world; ++rank) absent.push_back(rank);
-  Time warn_at = begin_ + kPatience;
-  while (!absent.empty()) {
-    std::vector<std::string> keys;
-    for (int rank : absent) keys.push_back(hello_key(rank));
-    Result<bool> all = door_.poll(keys, warn_at);
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < options_.world; ++rank) {
+    absent.push_back(rank);
+    keys.push_back(hello_key(rank));
+  }
+  for (Time warn_at = begin_ + kPatience;; warn_at += 3 * kPatience) {
+    Result<bool> all = door_.wait(keys, warn_at);
     if (!all.ok()) return all.status();
-    std::vector<int> still;
-    for (int rank : absent) {
-      Result<bool> here = *all ? Result<bool>(true) : door_.check({hello_key(rank)});
-      if (!here.ok()) return here.status();
-      if (*here) {
-        TACO_RETURN_IF_ERROR(read_hello(rank));
-      } else {
-        still.push_back(rank);
-      }
-    }
-    absent.swap(still);
+    if (*all) break;
+    TACO_RETURN_IF_ERROR(keep_absent(&absent));
     if (!absent.empty() && door_.late()) return missing(absent, "reach");
-    if (!absent.empty() && monotonic_now() >= warn_at) {
-      TACO_LOG_WARNING("pg", "%s", patience_text(absent).c_str());
-      warn_at += 3 * kPatience;
+    if (!absent.empty()) TACO_LOG_WARNING("pg", "%s", patience_text(absent).c_str());
+  }
+  Result<std::vector<std::string>> hellos = door_.get_all(keys);
+  if (!hellos.ok()) return hellos.status();
+  for (int rank = 1; rank < options_.world; ++rank)
+    TACO_RETURN_IF_ERROR(note_hello(rank, (*hellos)[rank - 1]));
+  return Status();
+}
+
+// Forgets those that have come. An early arrival that cannot work with us ends the wait for the
+// others.
+Status Rendezvous::keep_absent(std::vector<int>* absent) {
+  std::vector<int> still;
+  for (int rank : *absent) {
+    Result<bool> here = door_.check({hello_key(rank)});
+    if (!here.ok()) return here.status();
+    if (*here) {
+      TACO_RETURN_IF_ERROR(read_hello(rank));
+    } else {
+      still.push_back(rank);
     }
   }
+  absent->swap(still);
   return Status();
 }
 
 Status Rendezvous::collect_acks() {
   std::vector<int> silent;
+  std::vector<std::string> welcomes, acks;
   for (int rank = 1; rank < options_.world; ++rank) {
-    TACO_RETURN_IF_ERROR(door_.set(welcome_key(hellos_[rank].token), nonce_));
     silent.push_back(rank);
+    welcomes.push_back(welcome_key(hellos_[rank].token));
+    acks.push_back(ack_key(rank));
   }
+  TACO_RETURN_IF_ERROR(door_.set_all(welcomes, std::vector<std::string>(welcomes.size(), nonce_)));
   Time warn_at = begin_ + kPatience;
-  while (!silent.empty()) {
-    std::vector<std::string> keys;
-    for (int rank : silent) keys.push_back(ack_key(rank));
-    Result<bool> all = door_.poll(keys, monotonic_now() + kAckSlice);
+  for (Duration slice = kAckSlice;; slice = std::min(2 * slice, kLongestAckSlice)) {
+    Result<bool> all = door_.wait(acks, monotonic_now() + slice);
     if (!all.ok()) return all.status();
     if (*all) return Status();
-    std::vector<int> still;
-    for (int rank : silent) {
-      Result<bool> here = door_.check({ack_key(rank)});
-      if (!here.ok()) return here.status();
-      if (*here) continue;
-      still.push_back(rank);
-      // The hello may have been a dead incarnation's; its successor replaces it.
-      const std::string old_token = hellos_[rank].token;
-      TACO_RETURN_IF_ERROR(read_hello(rank));
-      if (hellos_[rank].token == old_token) continue;
-      TACO_RETURN_IF_ERROR(door_.set(welcome_key(hellos_[rank].token), nonce_));
-    }
-    silent.swap(still);
+    TACO_RETURN_IF_ERROR(welcome_successors(&silent));
     if (!silent.empty() && door_.late()) return missing(silent, "answer through");
     if (!silent.empty() && monotonic_now() >= warn_at) {
       TACO_LOG_WARNING("pg", "%s", patience_text(silent).c_str());
       warn_at += 3 * kPatience;
     }
   }
+}
+
+// Forgets those that have answered. The hello of one that has not may have been a dead
+// incarnation's; its successor replaces it.
+Status Rendezvous::welcome_successors(std::vector<int>* silent) {
+  std::vector<int> still;
+  for (int rank : *silent) {
+    Result<bool> here = door_.check({ack_key(rank)});
+    if (!here.ok()) return here.status();
+    if (*here) continue;
+    still.push_back(rank);
+    const std::string old_token = hellos_[rank].token;
+    TACO_RETURN_IF_ERROR(read_hello(rank));
+    if (hellos_[rank].token == old_token) continue;
+    TACO_RETURN_IF_ERROR(door_.set(welcome_key(hellos_[rank].token), nonce_));
+  }
+  silent->swap(still);
   return Status();
 }
 
@@ -184,14 +207,6 @@ void Rendezvous::refuse_all(const Status& why) {
   (void)door_.set(go_key(), refusal);
 }
 
-void Rendezvous::clean_up() {
-  for (int rank = 1; rank < options_.world; ++rank) {
-    door_.remove(hello_key(rank));
-    door_.remove(welcome_key(hellos_[rank].token));
-    door_.remove(ack_key(rank));
-  }
-}
-
 Result<Table> Rendezvous::lead() {
   nonce_ = random_name();
   hellos_.resize(options_.world);
@@ -206,13 +221,12 @@ Result<Table> Rendezvous::lead() {
   table.group_id = random_number() | 1;  // 0 is nobody's
   table.ranks = hellos_;
   TACO_RETURN_IF_ERROR(door_.set(go_key(), table.encode()));
-  clean_up();
   return table;
 }
 
 // Waits for what rank 0 says under `key`, which may be that there will be no group.
 Result<std::string> Rendezvous::hear(const std::string& key, const char* what) {
-  Result<bool> here = door_.wait(key);
+  Result<bool> here = door_.wait({key}, door_.deadline());
   if (!here.ok()) return here.status();
   if (!*here) return missing({0}, what);
   Result<std::string> answer = door_.get(key);
@@ -234,6 +248,10 @@ Result<Table> Rendezvous::follow() {
   TACO_RETURN_IF_ERROR(door_.set(ack_key(options_.rank), "1"));
   Result<std::string> table = hear(go_key(), "open the group through");
   if (!table.ok()) return table.status();
+  // Its own keys each rank deletes itself: its next hello cannot be taken for the old one.
+  door_.remove(hello_key(options_.rank));
+  door_.remove(welcome_key(self_.token));
+  door_.remove(ack_key(options_.rank));
   Result<std::int64_t> readers = door_.add(done_key(), 1);
   if (readers.ok() && *readers == options_.world - 1) {
     door_.remove(go_key());

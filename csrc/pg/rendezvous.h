@@ -8,7 +8,8 @@
 //   a/<nonce>/<r>      rank r: the nonce has arrived
 //   go/<nonce>         rank 0: the table of all ranks
 // A stale hello is answered by nobody; rank 0 re-reads the hellos of silent ranks until the fresh
-// one has replaced it. Rank 0 deletes the keys afterwards, the last reader the table.
+// one has replaced it. Each rank deletes its own keys afterwards, the last reader the table. A rank
+// makes ten round trips to the store, however many ranks there are; rank 0 five.
 #pragma once
 
 #include <memory>

@@ -11,9 +11,11 @@
 namespace taco::pg {
 namespace {
 
-constexpr Duration kFirstPause = 50 * kMicrosecond;
-constexpr Duration kLongestPause = 20 * kMillisecond;
-constexpr Duration kPolling = 200 * kMillisecond;
+// One sleep in the store; nobody else can use its connection meanwhile.
+constexpr Duration kFirstSlice = 50 * kMillisecond;
+constexpr Duration kLongestSlice = 250 * kMillisecond;
+// Between two of them: long enough for a thread that waits for the connection to get it.
+constexpr Duration kBetweenSlices = kMillisecond;
 
 std::chrono::milliseconds to_milliseconds(Duration duration) {
   return std::chrono::milliseconds(std::max<Duration>(1, duration / kMillisecond));
@@ -66,39 +68,61 @@ Result<bool> StoreDoor::check(const std::vector<std::string>& keys) {
   }
 }
 
-Result<bool> StoreDoor::poll(const std::vector<std::string>& keys, Time until) {
+Result<bool> StoreDoor::wait(const std::vector<std::string>& keys, Time until) {
   until = std::min(until, deadline_);
-  for (Duration pause = kFirstPause;; pause = std::min(pause + pause / 2, kLongestPause)) {
-    Result<bool> here = check(keys);
-    if (!here.ok() || *here) return here;
+  for (Duration slice = kFirstSlice;; slice = std::min(2 * slice, kLongestSlice)) {
     const Time now = monotonic_now();
-    if (now >= until) return false;
-    std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(pause, until - now)));
-  }
-}
-
-Result<bool> StoreDoor::wait(const std::string& key) {
-  Result<bool> here = poll({key}, monotonic_now() + kPolling);
-  if (!here.ok() || *here || late()) return here;
-  c10::intrusive_ptr<c10d::Store> sleeper;
-  try {
-    sleeper = store_->clone();
-  } catch (const std::exception&) {
-    return poll({key}, deadline_);  // stores written in Python need not know clone()
-  }
-  try {
-    sleeper->wait({key}, to_milliseconds(deadline_ - monotonic_now()));
-    return true;
-  } catch (const std::exception& error) {
-    // Stores tell a timeout from a broken connection by their text only; time tells it too.
-    if (late()) return false;
-    return failure("waiting", error);
+    if (now >= until) return check(keys);
+    const auto most = to_milliseconds(std::min(slice, until - now));
+    try {
+      store_->wait(keys, most);
+      return true;
+    } catch (const std::exception& error) {
+      // Stores tell a timeout from a broken connection by their text only; time tells it too.
+      if (monotonic_now() < now + most.count() * kMillisecond) return failure("waiting", error);
+    }
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kBetweenSlices));
   }
 }
 
 Result<std::string> StoreDoor::get(const std::string& key) {
   try {
     return store_->get_to_str(key);
+  } catch (const std::exception& error) {
+    return failure("reading", error);
+  }
+}
+
+Status StoreDoor::set_all(const std::vector<std::string>& keys,
+                          const std::vector<std::string>& values) {
+  if (!store_->hasExtendedApi()) {
+    for (std::size_t i = 0; i < keys.size(); ++i) TACO_RETURN_IF_ERROR(set(keys[i], values[i]));
+    return Status();
+  }
+  std::vector<std::vector<uint8_t>> bytes;
+  for (const std::string& value : values) bytes.emplace_back(value.begin(), value.end());
+  try {
+    store_->multiSet(keys, bytes);
+    return Status();
+  } catch (const std::exception& error) {
+    return failure("writing", error);
+  }
+}
+
+Result<std::vector<std::string>> StoreDoor::get_all(const std::vector<std::string>& keys) {
+  std::vector<std::string> values;
+  if (!store_->hasExtendedApi()) {
+    for (const std::string& key : keys) {
+      Result<std::string> value = get(key);
+      if (!value.ok()) return value.status();
+      values.push_back(std::move(value).value());
+    }
+    return values;
+  }
+  try {
+    for (const auto& bytes : store_->multiGet(keys))
+      values.emplace_back(bytes.begin(), bytes.end());
+    return values;
   } catch (const std::exception& error) {
     return failure("reading", error);
   }

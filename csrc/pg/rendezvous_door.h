@@ -19,14 +19,17 @@ class StoreDoor {
   Result<std::string> get(const std::string& key);  // of a key that is there
   Result<std::int64_t> add(const std::string& key, std::int64_t value);
   void remove(const std::string& key);  // best effort: some stores cannot
+  // Many at once: one round trip where the store knows how.
+  Status set_all(const std::vector<std::string>& keys, const std::vector<std::string>& values);
+  Result<std::vector<std::string>> get_all(const std::vector<std::string>& keys);  // all are there
 
   // Are all keys there?
   Result<bool> check(const std::vector<std::string>& keys);
-  // Asks again and again, politely, until all keys are there (true) or `until` (false).
-  Result<bool> poll(const std::vector<std::string>& keys, Time until);
-  // Polls for a moment, then sleeps in the store until the deadline: for the many who wait for one.
-  // It sleeps on a clone, so that no other thread's set() waits behind it.
-  Result<bool> wait(const std::string& key);
+  // Sleeps in the store until all keys are there (true), or until `until` or the deadline (false).
+  // In slices, so that other threads' calls to the same store come in between; on the very
+  // connection the program gave us, since opening another can take seconds where names of addresses
+  // are looked up in vain.
+  Result<bool> wait(const std::vector<std::string>& keys, Time until);
 
   const std::string& where() const { return where_; }  // "the store at 10.0.0.1:29500"
   const std::string& host() const { return host_; }    // "" unless it is a TCPStore

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from datetime import timedelta
 
@@ -44,6 +45,32 @@ def meet_in_file(rank: int, world: int, path: str) -> None:
     dist.destroy_process_group()
 
 
+def meet_beside_other_calls(rank: int, world: int, port: int) -> None:
+    """Rank 1 waits for rank 0, which comes once another thread of rank 1 has used the store."""
+    import taco_torch  # noqa: F401
+
+    store = connect(port, world)
+
+    def join() -> None:
+        dist.init_process_group("taco", store=store, rank=rank, world_size=world)
+
+    if rank == 0:
+        store.wait(["the other thread is through"])
+        join()
+    else:
+        meeting = threading.Thread(target=join)
+        meeting.start()
+        time.sleep(0.5)
+        for _ in range(5):
+            store.add("count", 1)
+        store.set("the other thread is through", "")
+        meeting.join()
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == world
+    dist.destroy_process_group()
+
+
 def test_a_missing_rank_is_named(tmp_path) -> None:
     with Ranks(3) as ranks:
         ranks.begin(0, meet, 0, 3, ranks.port, 2.0, {})
@@ -72,6 +99,11 @@ def test_a_late_rank_is_waited_for() -> None:
         ranks.begin(0, meet, 0, 2, ranks.port, 30.0, {})
         for outcome in ranks.gather([0, 1], 30):
             assert outcome.ok, outcome
+
+
+def test_a_rank_that_waits_leaves_the_store_to_other_threads() -> None:
+    with Ranks(2) as ranks:
+        ranks.run_each(meet_beside_other_calls, [(rank, 2, ranks.port) for rank in range(2)])
 
 
 def test_a_dead_incarnations_greeting_is_replaced() -> None:
