@@ -151,6 +151,30 @@ def collective_lines(name: str) -> list[str]:
     return [*lines, ""]
 
 
+def planner_lines() -> list[str]:
+    lines: list[str] = []
+    for name, where in (("planner", "shared memory"), ("planner_udp", "packets")):
+        result = load(name)
+        if not result:
+            continue
+        rows = result["rows"]
+        within = sum(row["ratio"] <= 1.1 for row in rows)
+        lines += [
+            f"One host, {where}, costs from {result['costs']}: {within} of {len(rows)} choices are "
+            "within 10% of the best algorithm forced in the same run.",
+            "",
+            "| collective | size | planner's choice | | best | | ratio |",
+            "|---|--:|---|--:|---|--:|--:|",
+        ]
+        for row in rows:
+            cells = [row["collective"], show_bytes(row["bytes"])]
+            for algorithm in (row["choice"], row["best"]):
+                cells += [algorithm, show_time(row["times_s"][algorithm])]
+            lines.append(f"| {' | '.join(cells)} | {row['ratio']:.2f} |")
+        lines.append("")
+    return ["### The planner's choices", "", *lines] if lines else []
+
+
 def other_lines() -> list[str]:
     lines: list[str] = []
     for name, where in (("idle", "one host"), ("idle_four_hosts", "4 hosts")):
@@ -185,6 +209,7 @@ def main() -> int:
     lines += ["### Waiting, starting, stepping", "", *other_lines(), ""]
     for name in TITLES:
         lines += collective_lines(name)
+    lines += planner_lines()
     figures = "\n".join(lines)
     pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
     DOCUMENT.write_text(pattern.sub(lambda _: f"{BEGIN}\n{figures}\n{END}", text))

@@ -45,6 +45,8 @@ RUNS = [
         "collectives.py",
         "--hosts 2 --rate 1gbit --sizes 40M --collective all_reduce,all_gather,all_to_all",
     ),
+    ("planner", False, "planner.py", ""),
+    ("planner_udp", False, "planner.py", "--transport udp"),
     ("idle", False, "idle.py", ""),
     ("idle_four_hosts", True, "idle.py", "--hosts 4"),
     ("init_time", False, "init_time.py", ""),
