@@ -59,7 +59,7 @@ struct OperationSpec {
   Duration timeout = 0;  // 0: the group's
   bool caller_will_wait = false;
   // all_to_all: the caller knows that all blocks of all ranks are equal (no split lists were
-  // given), which all ranks must then say alike. Opens the algorithms that need to know it.
+  // given). Opens the algorithms that need to know it; where one is chosen, all must say it alike.
   bool equal_splits = false;
 };
 
