@@ -95,6 +95,10 @@ Result<std::unique_ptr<Planner>> Planner::create(Topology topology, CostParamete
   return planner;
 }
 
+Status Planner::check(const std::string& forced) {
+  return create(Topology::uniform(1, 1, 0), CostParameters{}, 0, forced).status();
+}
+
 Status Planner::parse_forced(const std::string& forced) {
   std::size_t begin = 0;
   while (begin <= forced.size()) {

@@ -35,6 +35,9 @@ class Planner {
   static Result<std::unique_ptr<Planner>> create(Topology topology, CostParameters parameters,
                                                  int rank, const std::string& forced);
 
+  // Whether create() would take it, for any group.
+  static Status check(const std::string& forced);
+
   // Kinds kSend, kRecv, kRecvAny have no schedule: kInvalidArgument. The schedule stays valid for
   // as long as somebody holds it, beyond the planner too.
   Result<std::shared_ptr<const Schedule>> plan(const Problem& problem);

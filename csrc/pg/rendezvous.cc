@@ -10,6 +10,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "pg/backend_registry.h"
+#include "pg/planner.h"
 #include "pg/rendezvous_door.h"
 #include "pg/rendezvous_record.h"
 
@@ -338,6 +339,8 @@ void name_group(const MeetingOptions& options, Meeting* meeting) {
 Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const MeetingOptions& options) {
   Result<Env> env = Env::get();
   if (!env.ok()) return env.status();
+  // What is wrong here is found before the others are met, to whom it would look like a loss.
+  TACO_RETURN_IF_ERROR(Planner::check(env->algorithm));
   if (options.global_ranks.empty()) set_log_rank(options.rank);
   Meeting meeting;
   name_group(options, &meeting);

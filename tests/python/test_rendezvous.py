@@ -92,6 +92,17 @@ def test_ranks_with_different_settings_are_told_both(tmp_path) -> None:
             assert "131072" in outcome.error
 
 
+def test_an_algorithm_that_does_not_exist_is_named_on_every_rank(transport: str) -> None:
+    with Ranks(3, {"TACO_TRANSPORT": transport}) as ranks:
+        for rank in range(3):
+            changes = {"TACO_ALGORITHM": "all_reduce=rnig"}
+            ranks.begin(rank, meet, rank, 3, ranks.port, 20.0, changes)
+        for outcome in ranks.gather([0, 1, 2], 30):
+            assert outcome.error_type == "ValueError", outcome
+            assert 'all_reduce has no "rnig"' in outcome.error
+            assert "ring" in outcome.error
+
+
 def test_a_late_rank_is_waited_for() -> None:
     with Ranks(2) as ranks:
         ranks.begin(1, meet, 1, 2, ranks.port, 30.0, {})
