@@ -47,7 +47,8 @@ def first_sum(rank: int, world: int, port: int) -> float:
 
 
 def test_64_ranks_meet_and_sum() -> None:
-    with Ranks(64, {"TACO_LOG": "error"}) as ranks:
+    # torch's store looks up names; where no name server answers, each look-up waits this long.
+    with Ranks(64, {"TACO_LOG": "error", "RES_OPTIONS": "timeout:1 attempts:1"}) as ranks:
         ranks.run(time.monotonic)  # all have been forked
         ports = [(rank, 64, ranks.port) for rank in range(64)]
         seconds = ranks.run_each(first_sum, ports, START_DEADLINE_S)
