@@ -103,33 +103,35 @@ Status Planner::parse_forced(const std::string& forced) {
   std::size_t begin = 0;
   while (begin <= forced.size()) {
     const std::size_t end = std::min(forced.find(',', begin), forced.size());
-    const std::string item = trimmed(forced.substr(begin, end - begin));
+    TACO_RETURN_IF_ERROR(parse_item(forced, trimmed(forced.substr(begin, end - begin))));
     begin = end + 1;
-    if (item.empty() || item == "auto") continue;
-    const std::size_t equals = item.find('=');
-    if (equals == std::string::npos) {
-      if (!is_known(item)) {
-        return Status(Code::kInvalidArgument, "TACO_ALGORITHM=" + forced + ": no algorithm \"" +
-                                                  item + "\"; there are: " + all_names());
-      }
-      forced_everywhere_ = item;
-      continue;
-    }
-    const std::string name = trimmed(item.substr(0, equals));
-    const std::string algorithm = trimmed(item.substr(equals + 1));
-    const std::optional<Kind> kind = kind_named(name);
-    if (!kind) {
-      return Status(Code::kInvalidArgument,
-                    "TACO_ALGORITHM=" + forced + ": no collective \"" + name + "\"");
-    }
-    if (algorithm == "auto") continue;
-    if (!find(*kind, algorithm)) {
-      return Status(Code::kInvalidArgument, "TACO_ALGORITHM=" + forced + ": " + name +
-                                                " has no \"" + algorithm +
-                                                "\"; it has: " + names_of(*kind));
-    }
-    forced_.push_back({*kind, algorithm});
   }
+  return Status();
+}
+
+// One part of `forced`: an algorithm for everything it can do, or kind=algorithm.
+Status Planner::parse_item(const std::string& forced, const std::string& item) {
+  const auto refusal = [&](const std::string& why) {
+    return Status(Code::kInvalidArgument, "TACO_ALGORITHM=" + forced + ": " + why);
+  };
+  if (item.empty() || item == "auto") return Status();
+  const std::size_t equals = item.find('=');
+  if (equals == std::string::npos) {
+    if (!is_known(item)) {
+      return refusal("no algorithm \"" + item + "\"; there are: " + all_names());
+    }
+    forced_everywhere_ = item;
+    return Status();
+  }
+  const std::string name = trimmed(item.substr(0, equals));
+  const std::string algorithm = trimmed(item.substr(equals + 1));
+  const std::optional<Kind> kind = kind_named(name);
+  if (!kind) return refusal("no collective \"" + name + "\"");
+  if (algorithm == "auto") return Status();
+  if (!find(*kind, algorithm)) {
+    return refusal(name + " has no \"" + algorithm + "\"; it has: " + names_of(*kind));
+  }
+  forced_.push_back({*kind, algorithm});
   return Status();
 }
 

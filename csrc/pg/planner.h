@@ -75,6 +75,7 @@ class Planner {
 
   Planner(Topology topology, CostParameters parameters, int rank);
   Status parse_forced(const std::string& forced);
+  Status parse_item(const std::string& forced, const std::string& item);
   bool needs_equal_splits(const Algorithm& algorithm, const Problem& problem) const;
   Result<const Algorithm*> choose(const Problem& problem) const;
   Result<std::shared_ptr<const Schedule>> make(const Problem& problem) const;

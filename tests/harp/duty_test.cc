@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <random>
 #include <thread>
@@ -31,6 +32,23 @@ struct Request : Task {
   unsigned delay_us = 0;  // of the answer; else a short random one
   Event answered;
   void run_st(Transport&) override;
+};
+
+// Tasks are handed a Transport; those of this model use none.
+class NoTransport final : public Transport {
+ public:
+  void send_st(PeerId, SendRequest&) override { std::abort(); }
+  void recv_st(PeerId, RecvRequest&) override { std::abort(); }
+  void cancel_st(SendRequest&, const Status&) override { std::abort(); }
+  void cancel_st(RecvRequest&, const Status&) override { std::abort(); }
+  void release_st(Staging&) override { std::abort(); }
+  bool has_unmatched_st(PeerId, const MessageKey&) const override { std::abort(); }
+  void solicit_st(PeerId, const MessageKey&) override { std::abort(); }
+  void notify_st(PeerId, std::span<const std::byte>) override { std::abort(); }
+  Time now_st() const override { std::abort(); }
+  void arm_st(Timer&, Time) override { std::abort(); }
+  void disarm_st(Timer&) override { std::abort(); }
+  bool is_local_st(PeerId) const override { std::abort(); }
 };
 
 class Model final : public Driven {
@@ -85,7 +103,7 @@ class Model final : public Driven {
     bool worked = false;
     for (Task* task = queue_.take_all(); task != nullptr; worked = true) {
       Task* next = SubmitQueue::next(*task);
-      task->run_st(*static_cast<Transport*>(nullptr));
+      task->run_st(transport_);
       task = next;
     }
     std::uint64_t count;
@@ -156,6 +174,7 @@ class Model final : public Driven {
     EXPECT_EQ(write(socket_, &one, sizeof one), static_cast<ssize_t>(sizeof one));
   }
 
+  NoTransport transport_;
   Duty duty_;
   std::unique_ptr<WaitSet> thread_set_, caller_set_;
   SubmitQueue queue_, from_socket_, from_ring_;

@@ -192,7 +192,9 @@ TEST(Session, ASilentPeerIsLostAfterTheDeadlineAndOnlyWhileSomethingIsExpected) 
   cluster[0].matcher(1).recv(waiting.recv);
   ASSERT_TRUE(cluster.run(start + 15 * kSecond, [&] { return waiting.received.calls > 0; }));
   EXPECT_EQ(waiting.received.status.code(), Code::kPeerLost);
-  EXPECT_NE(waiting.received.status.message().find("node 1"), std::string::npos);
+  ASSERT_NE(waiting.received.status.peer_loss(), nullptr);
+  EXPECT_NE(waiting.received.status.peer_loss()->address.find("node 1"), std::string::npos);
+  EXPECT_GT(waiting.received.status.peer_loss()->last_heard_s, 8);
   EXPECT_GT(cluster.now() - start, 8 * kSecond);
 }
 
