@@ -1,4 +1,6 @@
 // Collectives on dense tensors: what each c10d call means as an OperationSpec.
+#include <torch/headeronly/version.h>
+
 #include <numeric>
 
 #include "pg/backend.h"
@@ -9,6 +11,12 @@ namespace taco::pg {
 namespace {
 
 using c10d::OpType;
+
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
+using PreMulSumSupplement = c10d::NCCLPreMulSumSupplement;  // its name before others used it
+#else
+using c10d::PreMulSumSupplement;
+#endif
 
 // Rows of dim 0 each rank gets: the given splits, or equal shares.
 std::vector<int64_t> splits_or_equal(const at::Tensor& tensor, const std::vector<int64_t>& splits,
@@ -58,7 +66,7 @@ void Backend::set_reduction(Translation& translation, const c10d::ReduceOp& op,
   static_assert(int{ReduceOp::PREMUL_SUM} == int(kernels::ReduceOp::kPremulSum));
   spec.op = static_cast<kernels::ReduceOp>(op.op_);
   if (op.op_ == ReduceOp::PREMUL_SUM) {
-    const auto* supplement = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+    const auto* supplement = dynamic_cast<const PreMulSumSupplement*>(op.supplement_.get());
     TORCH_CHECK_VALUE(supplement, "taco: PREMUL_SUM without its factor");
     spec.premul = supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>()
                                                       : supplement->double_factor;
