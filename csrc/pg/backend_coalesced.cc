@@ -1,10 +1,18 @@
 // Calls that carry several tensors: one operation each, one Work for all. The operations run
 // concurrently and in the same order on every rank.
+#include <torch/headeronly/version.h>
+
 #include "pg/backend.h"
 #include "pg/backend_tensors.h"
 
 namespace taco::pg {
 namespace {
+
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 12
+constexpr auto kReduceScatterCoalesced = c10d::OpType::COALESCED;  // has none of its own
+#else
+constexpr auto kReduceScatterCoalesced = c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED;
+#endif
 
 void check_pairs(std::size_t outputs, std::size_t inputs, const char* what) {
   TORCH_CHECK_VALUE(outputs == inputs, "taco: ", what, " got ", outputs, " outputs for ", inputs,
@@ -76,10 +84,8 @@ c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter_tensor_coalesced(
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     works.push_back(_reduce_scatter_base(outputs[i], inputs[i], each));
   }
-  return combine(
-      works,
-      {c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "taco:reduce_scatter_tensor_coalesced"},
-      inputs, outputs);
+  return combine(works, {kReduceScatterCoalesced, "taco:reduce_scatter_tensor_coalesced"}, inputs,
+                 outputs);
 }
 
 }  // namespace taco::pg

@@ -100,7 +100,10 @@ std::string Rendezvous::patience_text(const std::vector<int>& ranks) const {
          " after " + seconds(monotonic_now() - begin_);
 }
 
+// The store reads a key in two steps, wait and get: one that its owner deletes in between reads as
+// empty. That was the hello of a meeting that has ended, and the next follows.
 Status Rendezvous::note_hello(int rank, const std::string& bytes) {
+  if (bytes.empty()) return Status();
   Result<Hello> hello = Hello::decode(bytes);
   if (!hello.ok()) return hello.status().with_prefix("rank " + std::to_string(rank) + ": ");
   hellos_[rank] = std::move(hello).value();
@@ -108,6 +111,9 @@ Status Rendezvous::note_hello(int rank, const std::string& bytes) {
 }
 
 Status Rendezvous::read_hello(int rank) {
+  Result<bool> here = door_.check({hello_key(rank)});
+  if (!here.ok()) return here.status();
+  if (!*here) return Status();
   Result<std::string> bytes = door_.get(hello_key(rank));
   if (!bytes.ok()) return bytes.status();
   return note_hello(rank, *bytes);
@@ -157,10 +163,13 @@ Status Rendezvous::collect_acks() {
   std::vector<std::string> welcomes, acks;
   for (int rank = 1; rank < options_.world; ++rank) {
     silent.push_back(rank);
-    welcomes.push_back(welcome_key(hellos_[rank].token));
     acks.push_back(ack_key(rank));
+    if (!hellos_[rank].token.empty()) welcomes.push_back(welcome_key(hellos_[rank].token));
   }
-  TACO_RETURN_IF_ERROR(door_.set_all(welcomes, std::vector<std::string>(welcomes.size(), nonce_)));
+  if (!welcomes.empty()) {
+    const std::vector<std::string> nonces(welcomes.size(), nonce_);
+    TACO_RETURN_IF_ERROR(door_.set_all(welcomes, nonces));
+  }
   Time warn_at = begin_ + kPatience;
   for (Duration slice = kAckSlice;; slice = std::min(2 * slice, kLongestAckSlice)) {
     Result<bool> all = door_.wait(acks, monotonic_now() + slice);

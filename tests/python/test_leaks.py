@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -84,8 +85,11 @@ def threads_after_leaving() -> tuple[list[str], list[str]]:
         dist.all_reduce(future.value()[0])
 
     def names() -> list[str]:
-        texts = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-        return sorted({text for text in texts if text.startswith("taco")})
+        texts = set()
+        for path in Path("/proc/self/task").glob("*/comm"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ends just now
+                texts.add(path.read_text().strip())
+        return sorted(text for text in texts if text.startswith("taco"))
 
     futures = [dist.all_reduce(torch.ones(9), async_op=True).get_future() for _ in range(20)]
     for future in [future.then(nested) for future in futures]:
