@@ -18,7 +18,7 @@ demo: ## Train a real model over gloo, shared memory and HARP/UDP; one table, on
 	@tools/setup.sh install
 	@$(PYTHON) examples/demo.py
 
-test: ## Run every test (C++ and Python), about ten minutes on two cores
+test: ## Run every test (C++ and Python), about a quarter of an hour on two cores
 	@tools/test.sh
 
 bench: ## Run the benchmarks beside their baselines; results under out/
