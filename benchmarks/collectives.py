@@ -26,6 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from launch import (
+    KINDS,
     TCP_FRAMING,
     add_fabric_arguments,
     deliver,
@@ -121,19 +122,6 @@ def _checker(
     return check
 
 
-KINDS = [
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "barrier",
-]
-
-
 def bus_factor(kind: str, world: int) -> float:
     """nccl-tests' factor: what share of the size the busiest bus carries."""
     if kind == "all_reduce":
@@ -189,18 +177,18 @@ def copy_bandwidth() -> float:
 
 
 def timed_block(
-    case: Case, group: dist.ProcessGroup, iterations: int, gate: dist.ProcessGroup
+    case: Case, group: dist.ProcessGroup, iterations: int, gate: dist.ProcessGroup | None
 ) -> list[float]:
     """The slowest rank's time of each iteration.
 
-    Large operations start together, behind a barrier over `gate`, the same for all backends: who
-    ended early, as ranks of a gather do, would else wait for the others on the clock. Small ones
-    follow each other, and keep the ranks in step themselves.
+    With a `gate` each starts behind a barrier over it: who ended early, as ranks of a gather do,
+    would else wait for the others on the clock. Without one they follow each other, and keep the
+    ranks in step themselves.
     """
     times = torch.empty(iterations, dtype=torch.float64)
     dist.barrier(group=group)
     for index in range(iterations):
-        if case.bytes >= LIMIT_FROM:
+        if gate is not None:
             dist.barrier(group=gate)
         start = time.perf_counter()
         case.run(group)
@@ -213,7 +201,8 @@ def measure(
     kind: str, size: int, groups: dict[str, dist.ProcessGroup], rounds: int
 ) -> list[dict[str, Any]]:
     samples: dict[str, list[float]] = {name: [] for name in groups}
-    gate = list(groups.values())[-1]
+    # Large operations start together, behind a barrier that is the same for all backends.
+    gate = list(groups.values())[-1] if size >= LIMIT_FROM else None
     counts, size_used = {}, 0
     for name, group in groups.items():
         case = make_case(kind, size)

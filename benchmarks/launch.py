@@ -24,6 +24,17 @@ from fabric import Fabric, FabricUnavailable, wait_all
 
 RESULT = "BENCHMARK_RESULT"
 # What TCP over Ethernet carries of each full frame at 1,500 bytes MTU.
+KINDS = [
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "barrier",
+]
 TCP_FRAMING = 1514 / 1448
 
 

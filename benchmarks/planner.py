@@ -4,30 +4,27 @@
 
 Each algorithm has a group of its own that forces it (``taco_torch.Options(algorithm=...)``). They
 take turns, so that whatever else the machine does disturbs all alike; times are compared within a
-turn, and the median over the turns is shown. A ratio of 1 means that the choice is the best; below
-1 cannot be.
+turn, and the median over the turns is shown. A ratio of 1 means that the choice is the best; one a
+little below 1 shows how far turns differ.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
-import time
 import warnings
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from collectives import Case, make_case
+from collectives import Case, make_case, timed_block
 from launch import (
     add_fabric_arguments,
     deliver,
-    is_rank,
-    launch,
     machine,
     parse_bytes,
+    run,
     show_bytes,
     show_time,
 )
@@ -66,19 +63,6 @@ def chosen(kind: str, case: Case, group: dist.ProcessGroup | None) -> str | None
     return next(name.split("/")[1] for name in done if name.split("/")[0] == kind)
 
 
-def timed(case: Case, group: dist.ProcessGroup, iterations: int) -> list[float]:
-    """The slowest rank's time of each iteration. All start together: the operations of an algorithm
-    whose root is done early would else overlap, and its time be that of a stream of them."""
-    times = torch.empty(iterations, dtype=torch.float64)
-    for index in range(iterations):
-        dist.barrier()
-        start = time.perf_counter()
-        case.run(group)
-        times[index] = time.perf_counter() - start
-    dist.all_reduce(times, dist.ReduceOp.MAX)
-    return times.tolist()
-
-
 def measure(
     kind: str, size: int, groups: list[dist.ProcessGroup], rounds: int
 ) -> dict[str, Any] | None:
@@ -93,13 +77,13 @@ def measure(
     assert choice in fitting
     counts = {}
     for name, group in fitting.items():
-        warm = statistics.median(timed(case, group, 3))
+        warm = statistics.median(timed_block(case, group, 3, world))
         counts[name] = max(2, min(200, int(BLOCK_S / warm)))
     turns: dict[str, list[float]] = {name: [] for name in fitting}
     for turn in range(rounds):
         names = list(fitting) if turn % 2 else list(fitting)[::-1]
         for name in names:
-            block = timed(case, fitting[name], counts[name])
+            block = timed_block(case, fitting[name], counts[name], world)
             turns[name].append(statistics.median(block))
     times = {name: statistics.median(values) for name, values in turns.items()}
     best = min(times, key=lambda name: times[name])
@@ -174,14 +158,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9, help="turns of each algorithm")
     parser.add_argument("--backends", help="taken for the sake of run_all.py; only taco has a say")
     arguments = parser.parse_args()
-    if is_rank():
-        rank_main(arguments)
-        return 0
-    result = launch(__file__, arguments, TACO_TRANSPORT=arguments.transport)
-    show(result, arguments)
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    run(__file__, arguments, rank_main, show, TACO_TRANSPORT=arguments.transport)
     return 0
 
 
