@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/file.h"
+
 namespace taco {
 namespace {
 
@@ -27,16 +29,10 @@ Status failure(const char* what, std::size_t bytes) {
 
 // The choice in force of a setting like "always [madvise] never"; empty where there is none.
 std::string transparent_huge_pages(const char* setting) {
-  char path[96], line[128] = "";
-  std::snprintf(path, sizeof path, "/sys/kernel/mm/transparent_hugepage/%s", setting);
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return "";
-  const ssize_t got = read(fd, line, sizeof line - 1);
-  close(fd);
-  if (got <= 0) return "";
-  const char* from = strchr(line, '[');
-  const char* to = strchr(line, ']');
-  return from != nullptr && to > from ? std::string(from + 1, to) : "";
+  const std::string line = read_file(std::string("/sys/kernel/mm/transparent_hugepage/") + setting);
+  const std::size_t from = line.find('['), to = line.find(']');
+  if (from == std::string::npos || to == std::string::npos || to < from) return "";
+  return line.substr(from + 1, to - from - 1);
 }
 
 bool may_advise_huge_pages(Arena::Sharing sharing) {

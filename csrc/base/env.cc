@@ -9,6 +9,7 @@
 
 #include "base/env_table.h"
 #include "base/log.h"
+#include "base/spelling.h"
 
 extern char** environ;
 
@@ -18,21 +19,6 @@ namespace {
 using env_internal::Variable;
 using env_internal::variables;
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitution});
-    }
-  }
-  return row[b.size()];
-}
-
 const Variable* find(std::string_view name) {
   for (const Variable& variable : variables()) {
     if (name == variable.name) return &variable;
@@ -41,17 +27,10 @@ const Variable* find(std::string_view name) {
 }
 
 std::string unknown_name_warning(std::string_view name) {
-  const Variable* nearest = nullptr;
-  std::size_t least = SIZE_MAX;
-  for (const Variable& variable : variables()) {
-    const std::size_t distance = edit_distance(name, variable.name);
-    if (distance < least) {
-      least = distance;
-      nearest = &variable;
-    }
-  }
+  std::vector<std::string_view> known;
+  for (const Variable& variable : variables()) known.emplace_back(variable.name);
   return "environment variable " + std::string(name) + " is not known; did you mean " +
-         nearest->name + "?";
+         std::string(nearest_name(name, known)) + "?";
 }
 
 std::vector<std::string> process_environment() {

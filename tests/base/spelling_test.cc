@@ -1,0 +1,25 @@
+#include "base/spelling.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace taco {
+namespace {
+
+constexpr std::array<std::string_view, 4> kKnown = {"auto", "ring", "direct", "rabenseifner"};
+
+TEST(Spelling, the_name_with_the_fewest_edits_is_the_nearest) {
+  EXPECT_EQ(nearest_name("rign", kKnown), "ring");
+  EXPECT_EQ(nearest_name("rabenseiffner", kKnown), "rabenseifner");
+  EXPECT_EQ(nearest_name("redirect", kKnown), "direct");
+  EXPECT_EQ(nearest_name("auto", kKnown), "auto");
+}
+
+TEST(Spelling, the_first_of_equals_is_taken_and_nothing_of_nothing) {
+  EXPECT_EQ(nearest_name("", kKnown), "auto");
+  EXPECT_EQ(nearest_name("ring", {}), "");
+}
+
+}  // namespace
+}  // namespace taco
