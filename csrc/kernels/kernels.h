@@ -48,6 +48,10 @@ const char* name_of(ReduceOp op);  // "SUM", ...
 // by scale().
 using ReduceFn = void (*)(void* out, const void* a, const void* b, std::size_t count);
 
+// function(out, a, b, count), looking ahead: for operands that may not be in the caches.
+void reduce(ReduceFn function, void* out, const void* a, const void* b, std::size_t count,
+            std::size_t element_bytes);
+
 // Null where the pair has no meaning; check_supported() then says what is supported.
 ReduceFn reduce_function(ReduceOp op, Dtype dtype);
 Status check_supported(ReduceOp op, Dtype dtype);
@@ -68,7 +72,9 @@ void bf16_to_f32(float* out, const std::uint16_t* in, std::size_t count);
 void accumulate_f16_into_f32(float* acc, const std::uint16_t* in, std::size_t count);
 void accumulate_bf16_into_f32(float* acc, const std::uint16_t* in, std::size_t count);
 
-// A copy (no overlap) to where nobody looks soon: past the caches, without reading the destination.
+// A copy (no overlap) that looks ahead: for memory that may not be in the caches.
+void copy(void* to, const void* from, std::size_t bytes);
+// The same to where nobody looks soon: past the caches, without reading the destination.
 void copy_cold(void* to, const void* from, std::size_t bytes);
 
 // CRC32C (Castagnoli), chainable: crc32c(crc32c(0, a), b) == crc32c(0, a ++ b).
