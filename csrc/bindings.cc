@@ -1,7 +1,7 @@
 // The extension module taco_torch._C.
 #include <pybind11/pybind11.h>
 
-#include "pg/bind.h"
+#include "pg/c10d/bind.h"
 
 PYBIND11_MODULE(_C, module) {
   module.doc() = "The compiled side of taco_torch.";

@@ -40,24 +40,24 @@ endforeach()
 
 Python_add_library(_C MODULE WITH_SOABI
   bindings.cc
-  pg/backend.cc
-  pg/backend_coalesced.cc
-  pg/backend_collectives.cc
-  pg/backend_p2p.cc
-  pg/backend_registry.cc
-  pg/backend_sparse.cc
-  pg/backend_tensors.cc
-  pg/backend_bind.cc
-  pg/callback_scope.cc
-  pg/errors_bind.cc
-  pg/future_bind.cc
-  pg/hang_dump.cc
-  pg/info_bind.cc
-  pg/rendezvous.cc
-  pg/rendezvous_door.cc
-  pg/rendezvous_record.cc
-  pg/stats_bind.cc
-  pg/work.cc)
+  pg/c10d/backend.cc
+  pg/c10d/backend_coalesced.cc
+  pg/c10d/backend_collectives.cc
+  pg/c10d/backend_p2p.cc
+  pg/c10d/backend_registry.cc
+  pg/c10d/backend_sparse.cc
+  pg/c10d/backend_tensors.cc
+  pg/c10d/backend_bind.cc
+  pg/c10d/callback_scope.cc
+  pg/c10d/errors_bind.cc
+  pg/c10d/future_bind.cc
+  pg/c10d/hang_dump.cc
+  pg/c10d/info_bind.cc
+  pg/c10d/rendezvous.cc
+  pg/c10d/rendezvous_door.cc
+  pg/c10d/rendezvous_record.cc
+  pg/c10d/stats_bind.cc
+  pg/c10d/work.cc)
 # torch's own pybind11: with another one, c10d::Backend would be an unknown base class.
 target_include_directories(_C SYSTEM PRIVATE
   ${TACO_TORCH_ROOT}/include ${TACO_TORCH_ROOT}/include/torch/csrc/api/include)

@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 from typing import Any
 
@@ -112,4 +113,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # `| head` ends it, as it ends other tools: without a traceback.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

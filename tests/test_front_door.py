@@ -85,33 +85,31 @@ def wait_until(condition, deadline_s: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-def test_a_process_that_outlives_the_tests_fails_the_run_and_is_ended(checkout: Path) -> None:
+def stand_in_tests(checkout: Path, program: str) -> Path:
+    """The script behind `make test`, where ``program`` takes the place of the Python tests."""
     write_program(checkout / "tools" / "setup.sh", "exit 0\n")
-    marker = f"86400.{os.getpid()}1"
-    write_program(checkout / ".venv" / "bin" / "pytest", f"setsid sleep {marker} &\nexit 0\n")
-    done = subprocess.run(
-        [str(checkout / "tools" / "test.sh")],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
+    write_program(checkout / ".venv" / "bin" / "pytest", program)
+    return checkout / "tools" / "test.sh"
+
+
+def run_tests(checkout: Path, program: str) -> subprocess.CompletedProcess[str]:
+    script = stand_in_tests(checkout, program)
+    return subprocess.run(
+        [str(script)], env=clean_environment(), capture_output=True, text=True, check=False
     )
+
+
+def test_a_process_that_outlives_the_tests_fails_the_run_and_is_ended(checkout: Path) -> None:
+    marker = f"86400.{os.getpid()}1"
+    done = run_tests(checkout, f"setsid sleep {marker} &\nexit 0\n")
     assert done.returncode == 1
     assert f"sleep {marker}" in done.stdout
     assert not running(marker)
 
 
 def test_a_race_fails_the_run_and_the_other_tests_still_run(checkout: Path) -> None:
-    write_program(checkout / "tools" / "setup.sh", "exit 0\n")
     write_program(checkout / "tools" / "sanitize.sh", 'echo "sanitizer: $*"\nexit 1\n')
-    write_program(checkout / ".venv" / "bin" / "pytest", "echo the Python tests ran\n")
-    done = subprocess.run(
-        [str(checkout / "tools" / "test.sh")],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_tests(checkout, "echo the Python tests ran\n")
     assert done.returncode == 1
     assert "sanitizer: threads" in done.stdout
     assert "the Python tests ran" in done.stdout
@@ -130,15 +128,12 @@ def test_interrupting_a_phase_ends_what_it_started(checkout: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_tests_leave_nothing_behind(checkout: Path, number: int) -> None:
-    write_program(checkout / "tools" / "setup.sh", "exit 0\n")
     marker = f"86400.{os.getpid()}2"
-    write_program(
-        checkout / ".venv" / "bin" / "pytest", f"setsid sleep {marker} &\nsleep {marker}\n"
-    )
+    tests = stand_in_tests(checkout, f"setsid sleep {marker} &\nsleep {marker}\n")
     temporary = checkout / "temporary"
     temporary.mkdir()
     script = subprocess.Popen(
-        [str(checkout / "tools" / "test.sh")],
+        [str(tests)],
         env={**clean_environment(), "TMPDIR": str(temporary)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

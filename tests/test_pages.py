@@ -123,10 +123,10 @@ def test_what_does_not_exist_is_found() -> None:
 
 
 def test_what_exists_is_let_through() -> None:
-    assert not unknown_paths("`pg/work.h`, docs/wire.md, `build/release/x.cc`")
+    assert not unknown_paths("`pg/c10d/work.h`, docs/wire.md, `build/release/x.cc`")
     assert not unknown_folders("`pg/algorithms/`, `build/logs/`")
     assert not dead_links(
-        "docs/wire.md", "[wire](../csrc/harp/wire.h) [torch](https://pytorch.org)"
+        "docs/wire.md", "[wire](../csrc/harp/session/wire.h) [torch](https://pytorch.org)"
     )
     assert not unknown_targets("```\ncd it && make demo\n```\nmake their day; `make test`")
     assert {"TACO_TRANSPORT", "TACO_SIM_SEEDS", "TACO_PYTHON"} <= known_variables()

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "harp/wire.h"
+#include "harp/session/wire.h"
 #include "kernels/kernels.h"
 
 namespace taco::harp {

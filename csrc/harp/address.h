@@ -12,8 +12,8 @@
 
 #include "base/status.h"
 #include "harp/nic.h"
-#include "harp/session_host.h"
-#include "harp/shm_endpoint.h"
+#include "harp/session/session_host.h"
+#include "harp/shm/endpoint.h"
 
 struct sockaddr;
 

@@ -1,17 +1,17 @@
 // The common sinks: where the bytes of a receive go, straight from the packet buffer.
-#include <cstring>
-
 #include "harp/transport.h"
+#include "kernels/kernels.h"
 
 namespace taco::harp {
 namespace {
 
 void consume_place(const Sink& sink, std::size_t offset, const void* data, std::size_t bytes) {
-  if (bytes > 0) std::memcpy(sink.destination + offset, data, bytes);
+  kernels::copy(sink.destination + offset, data, bytes);
 }
 
 void consume_reduce(const Sink& sink, std::size_t offset, const void* data, std::size_t bytes) {
-  sink.reduce(sink.destination + offset, sink.operand + offset, data, bytes / sink.element_bytes);
+  kernels::reduce(sink.reduce, sink.destination + offset, sink.operand + offset, data,
+                  bytes / sink.element_bytes, sink.element_bytes);
 }
 
 void consume_nothing(const Sink&, std::size_t, const void*, std::size_t) {}

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "pg/cost_parameters.h"
 #include "pg/operation.h"
+#include "pg/planning/cost_parameters.h"
 
 namespace taco::pg {
 

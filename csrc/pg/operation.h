@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "harp/stack.h"
+#include "harp/engine/stack.h"
 #include "kernels/kernels.h"
 
 namespace taco::pg {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "pg/notice.h"
+#include "pg/group/notice.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
   (void)taco::pg::decode(std::as_bytes(std::span(data, bytes)));

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <span>
 
-#include "harp/wire.h"
+#include "harp/session/wire.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   namespace wire = taco::harp::wire;

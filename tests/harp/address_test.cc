@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "harp/wire.h"
+#include "harp/session/wire.h"
 
 namespace taco::harp {
 namespace {

@@ -62,16 +62,13 @@ def monitored(timeout_s: float) -> None:
 
     if dist.get_rank() == 0:
         taco_torch.monitored_barrier(timeout=timedelta(seconds=timeout_s), wait_all_ranks=True)
-    else:
-        time.sleep(timeout_s + 1)
 
 
 def one_call_in_a_hurry() -> float:
     """The group has 20 s, this call half a second."""
     import taco_torch
 
-    if dist.get_rank() == 1:
-        time.sleep(1.5)
+    if dist.get_rank() == 1:  # does not come
         return 0.0
     options = dist.AllreduceOptions()
     options.timeout = timedelta(seconds=0.5)

@@ -227,17 +227,19 @@ def test_power_sgd_with_several_buckets_learns_as_without(three: Ranks) -> None:
 LEAVES_EARLY = """
 import sys, threading, time, torch, torch.distributed as dist, taco_torch
 rank = int(sys.argv[1])
-dist.init_process_group("taco", store=dist.FileStore(sys.argv[2], 2), rank=rank, world_size=2)
+store = dist.FileStore(sys.argv[2], 2)
+dist.init_process_group("taco", store=store, rank=rank, world_size=2)
 if rank == 1:
-    time.sleep(0.3)
+    store.wait(["rank 0 has attached its callback"])
 future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
 begun = threading.Event()
 def slow(future):
     begun.set()
-    time.sleep(0.4)
+    time.sleep(0.4)  # while the program ends
     print("ran to its end on", open("/proc/thread-self/comm").read(), flush=True)
 if rank == 0:
     future.then(slow)
+    store.set("rank 0 has attached its callback", "")
     begun.wait()
 else:
     future.wait()

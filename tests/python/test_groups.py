@@ -181,6 +181,17 @@ def name_and_timeout() -> None:
     dist.destroy_process_group(group)
 
 
+@taco_only
+@pytest.mark.parametrize(("wrong", "right"), [("rnig", "ring"), ("all_reduce=direkt", "direct")])
+def test_an_algorithm_that_does_not_exist_is_refused_where_it_is_named(
+    wrong: str, right: str
+) -> None:
+    import taco_torch
+
+    with pytest.raises(ValueError, match=rf"Options.*{wrong}.*did you mean {right}\?"):
+        taco_torch.Options(algorithm=wrong)
+
+
 def test_subsets_of_ranks(ranks: Ranks) -> None:
     ranks.run(subsets)
 

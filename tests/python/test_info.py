@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -51,6 +52,20 @@ def test_info_prints_facts_for_people_and_machines() -> None:
     assert facts["versions"]["torch"] == torch.__version__
     assert set(facts["transports"]) == {"shm", "udp"}
     assert any(entry["loopback"] for entry in facts["interfaces"])
+
+
+@pytest.mark.parametrize("option", [[], ["--json"], ["--env-markdown"]])
+def test_info_ends_quietly_when_nobody_reads_on(option: list[str]) -> None:
+    """As `python -m taco_torch.info | head -1` does."""
+    command = [sys.executable, "-m", "taco_torch.info", *option]
+    with subprocess.Popen(
+        command, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(120) == -signal.SIGPIPE
 
 
 def test_one_rank_alone_works_without_network() -> None:

@@ -180,15 +180,31 @@ def test_a_deviating_rank_is_found_out(world: Ranks, name: str, deviant: int) ->
     check(world.outcomes(deviate, name, deviant), CASES[name][2])
 
 
+def root_has_finished(group: dist.ProcessGroup) -> None:
+    """Rank 0 says so, the others wait for it: not by the group, whose order of calls it must not
+    touch."""
+    store, key = dist.distributed_c10d._get_default_store(), f"{group.group_name}: root is done"
+    if dist.get_rank() == 0:
+        store.set(key, "")
+    else:
+        store.wait([key])
+
+
+def send_until_told(data: torch.Tensor, group: dist.ProcessGroup) -> None:
+    """A small send is done before it is received; a later one tells what came of it."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        dist.send(data, 1, group=group)
+        time.sleep(0.01)
+
+
 def send_three_receive(what: str) -> None:
     group = dist.new_group([0, 1], timeout=timedelta(seconds=10))
     if dist.get_rank() > 1:
         return
     count, dtype = {"count": (4, torch.float32), "dtype": (3, torch.int32)}[what]
     if dist.get_rank() == 0:
-        dist.send(floats(3), 1, group=group)
-        time.sleep(0.3)
-        dist.send(floats(3), 1, group=group)
+        send_until_told(floats(3), group)
     else:
         dist.recv(floats(count, dtype), 0, group=group)
 
@@ -203,7 +219,6 @@ def receive_too_little(size: int) -> list[float]:
     group = dist.new_group([0, 1], timeout=timedelta(seconds=10))
     if dist.get_rank() == 0:
         dist.send(floats(size), 1, group=group)
-        time.sleep(0.3)
         dist.barrier(group=group)
     elif dist.get_rank() == 1:
         buffer = torch.full((2 * size,), 7.0)
@@ -227,16 +242,15 @@ def root_finishes_first() -> str:
     group = dist.new_group(list(range(WORLD)), timeout=timedelta(seconds=20))
     if dist.get_rank() == 0:
         dist.broadcast(floats(4), 0, group=group)  # must not fail
-        time.sleep(0.7)
+        root_has_finished(group)
         try:
             dist.all_reduce(floats(4), group=group)
         except dist.DistBackendError as error:
             return f"{type(error).__name__}: {error}"
         return "nothing"
-    time.sleep(0.2)
+    root_has_finished(group)
     try:
         dist.broadcast(floats(5 if dist.get_rank() == 1 else 4), 0, group=group)
-        time.sleep(0.5)
         dist.all_reduce(floats(4), group=group)
     except dist.DistBackendError as error:
         return f"{type(error).__name__}: {error}"
@@ -255,9 +269,11 @@ def root_only_leaves(deviant: int) -> str:
     group = dist.new_group(list(range(WORLD)), timeout=timedelta(seconds=20))
     rank = dist.get_rank()
     if rank != 0:
-        time.sleep(0.2)
+        root_has_finished(group)
     try:
         dist.broadcast(floats(5 if rank == deviant else 4), 0, group=group)
+        if rank == 0:
+            root_has_finished(group)
         dist.destroy_process_group(group)
     except dist.DistBackendError as error:
         dist.destroy_process_group(group)  # the second call finds nothing to tell
@@ -279,7 +295,7 @@ def test_a_broadcasts_root_hears_of_it_when_it_destroys_the_group(
 def root_leaves_in_peace() -> str:
     group = dist.new_group(list(range(WORLD)), timeout=timedelta(seconds=20))
     if dist.get_rank() == 2:
-        time.sleep(0.3)
+        time.sleep(0.3)  # so slow that the root is leaving already
     dist.broadcast(floats(4), 0, group=group)
     dist.destroy_process_group(group)
     return "left"

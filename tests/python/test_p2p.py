@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
 from conftest import taco_only
-from spawn_ranks import Ranks
+from spawn_ranks import Ranks, connect, initialise
 
 
 def ring() -> None:
@@ -114,6 +116,52 @@ def object_list() -> None:
 def send_beyond_the_group() -> None:
     with pytest.raises(ValueError, match=r"rank"):
         dist.send(torch.zeros(1), dist.get_world_size() + 3)
+
+
+def any_source_without_rank_2(rank: int, port: int, met: bool, senders: int) -> None:
+    """Rank 2 leaves, and rank 1 too where there are no senders; rank 0 receives from any."""
+    initialise(rank, 3, port)
+    store = connect(port, 3)
+    if met:
+        dist.barrier()
+    if rank > senders:
+        dist.destroy_process_group()
+        store.set(f"rank {rank} has left", "")
+        return
+    if rank == 1:
+        store.wait(["rank 0 still waits"])
+        dist.send(torch.tensor([7]), 0)
+    else:
+        store.wait([f"rank {gone} has left" for gone in range(senders + 1, 3)])
+        received = torch.zeros(1, dtype=torch.int64)
+        request = dist.irecv(received)
+        for _ in range(20):  # it might fail as soon as rank 2 is missed
+            if not request.is_completed():
+                time.sleep(0.02)
+        store.set("rank 0 still waits", "")
+        request.wait()
+        assert received.item() == 7
+    dist.destroy_process_group()
+
+
+@taco_only
+@pytest.mark.parametrize("met", [True, False])
+def test_any_source_goes_on_without_a_rank_that_has_left(transport: str, met: bool) -> None:
+    with Ranks(3, {"TACO_TRANSPORT": transport}) as ranks:
+        arguments = [(rank, ranks.port, met, 1) for rank in range(3)]
+        ranks.run_each(any_source_without_rank_2, arguments)
+
+
+@taco_only
+@pytest.mark.parametrize("met", [True, False])
+def test_any_source_fails_once_every_other_rank_has_left(transport: str, met: bool) -> None:
+    with Ranks(3, {"TACO_TRANSPORT": transport}) as ranks:
+        for rank in range(3):
+            ranks.begin(rank, any_source_without_rank_2, rank, ranks.port, met, 0)
+        outcome, *others = ranks.gather(range(3))
+        assert all(other.ok for other in others), others
+        assert outcome.error_type == "PeerLostError", outcome
+        assert "it has left" in outcome.error
 
 
 def test_a_ring_of_sends(ranks: Ranks) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,6 +34,35 @@ def meet(rank: int, world: int, port: int, timeout_s: float, changes: dict[str, 
     tensor = torch.ones(4)
     dist.all_reduce(tensor)
     assert tensor[0].item() == world
+
+
+def meet_on_paper(rank: int, world: int, port: int, timeout_s: float, folder: str) -> None:
+    """As meet(), with what is printed after the connection to the store in a file."""
+    import os
+
+    import taco_torch  # noqa: F401
+
+    store = connect(port, world)
+    paper = os.open(f"{folder}/{rank}", os.O_CREAT | os.O_WRONLY)
+    os.dup2(paper, 1)
+    os.dup2(paper, 2)
+    os.close(paper)
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group("taco", store=store, rank=rank, world_size=world, timeout=timeout)
+    dist.destroy_process_group()
+
+
+def torchs_lines(folder: Path) -> list[str]:
+    """Torch's log lines begin with [W1121 11:14:43.330 and the like, ours with the date."""
+    lines = [line for paper in folder.iterdir() for line in paper.read_text().splitlines()]
+    return [line for line in lines if line.startswith("[")]
+
+
+def await_greeting(store: dist.Store, rank: int) -> None:
+    deadline = time.monotonic() + 30
+    while not any(key.endswith(f"taco/hello/{rank}") for key in store.list_keys()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def meet_in_file(rank: int, world: int, path: str) -> None:
@@ -100,7 +130,8 @@ def test_an_algorithm_that_does_not_exist_is_named_on_every_rank(transport: str)
         for outcome in ranks.gather([0, 1, 2], 30):
             assert outcome.error_type == "ValueError", outcome
             assert 'all_reduce has no "rnig"' in outcome.error
-            assert "ring" in outcome.error
+            assert "TACO_ALGORITHM" in outcome.error
+            assert "did you mean ring?" in outcome.error
 
 
 def test_a_late_rank_is_waited_for() -> None:
@@ -112,6 +143,38 @@ def test_a_late_rank_is_waited_for() -> None:
             assert outcome.ok, outcome
 
 
+@pytest.mark.parametrize("late", [0, 2])
+def test_nothing_of_torchs_is_printed_while_a_late_rank_is_waited_for(
+    tmp_path: Path, late: int
+) -> None:
+    with Ranks(3) as ranks:
+        early = [rank for rank in range(3) if rank != late]
+        for rank in early:
+            ranks.begin(rank, meet_on_paper, rank, 3, ranks.port, 30.0, str(tmp_path))
+        time.sleep(1.0)
+        ranks.begin(late, meet_on_paper, late, 3, ranks.port, 30.0, str(tmp_path))
+        for outcome in ranks.gather([0, 1, 2], 30):
+            assert outcome.ok, outcome
+    assert len(list(tmp_path.iterdir())) == 3
+    assert torchs_lines(tmp_path) == []
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_nothing_of_torchs_is_printed_when_a_rank_dies_at_the_start(
+    tmp_path: Path, dead: int
+) -> None:
+    with Ranks(3) as ranks:
+        for rank in (0, 1):
+            ranks.begin(rank, meet_on_paper, rank, 3, ranks.port, 2.0, str(tmp_path))
+        await_greeting(ranks.store, 1)
+        ranks.kill(dead)
+        ranks.begin(2, meet_on_paper, 2, 3, ranks.port, 2.0, str(tmp_path))
+        for outcome in ranks.gather([1 - dead, 2], 30):
+            assert outcome.error_type == "RendezvousError", outcome
+            assert f"rank {dead} of 3" in outcome.error
+    assert torchs_lines(tmp_path) == []
+
+
 def test_a_rank_that_waits_leaves_the_store_to_other_threads() -> None:
     with Ranks(2) as ranks:
         ranks.run_each(meet_beside_other_calls, [(rank, 2, ranks.port) for rank in range(2)])
@@ -121,7 +184,7 @@ def test_a_dead_incarnations_greeting_is_replaced() -> None:
     """A rank says hello and dies; its successor, under the same keys, is the one that counts."""
     with Ranks(3) as ranks:
         ranks.begin(1, meet, 1, 3, ranks.port, 60.0, {})
-        time.sleep(0.7)
+        await_greeting(ranks.store, 1)
         ranks.kill(1)
         ranks.gather([1], 10)
         ranks.begin(0, meet, 0, 3, ranks.port, 60.0, {})
@@ -140,6 +203,91 @@ def test_a_file_store(tmp_path) -> None:
             ranks.run_each(meet_in_file, [(rank, 3, path) for rank in range(3)])
 
 
+class OwnStore(dist.Store):
+    """A store that a program has written itself, with no more than it must."""
+
+    def __init__(self, inner: dist.Store) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def set(self, key: str, value: bytes | str) -> None:
+        self.inner.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        return self.inner.get(key)
+
+    def add(self, key: str, value: int) -> int:
+        return self.inner.add(key, value)
+
+    def check(self, keys: list[str]) -> bool:
+        return self.inner.check(keys)
+
+    def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=60)) -> None:
+        self.inner.wait(keys, timeout)
+
+    def delete_key(self, key: str) -> bool:
+        return self.inner.delete_key(key)
+
+
+def meet_in_own_store(rank: int, world: int, port: int) -> None:
+    import taco_torch  # noqa: F401
+
+    store = OwnStore(connect(port, world))
+    for _ in range(2):
+        dist.init_process_group("taco", store=store, rank=rank, world_size=world)
+        dist.destroy_process_group()
+
+
+def test_a_store_of_the_programs_own() -> None:
+    with Ranks(3) as ranks:
+        ranks.run_each(meet_in_own_store, [(rank, 3, ranks.port) for rank in range(3)])
+
+
+class SlowStore(OwnStore):
+    """One that takes its time to deliver what rank 0 says."""
+
+    def get(self, key: str) -> bytes:
+        if "taco/w/" in key or "taco/go/" in key:
+            time.sleep(0.5)
+        return super().get(key)
+
+
+def meet_through_rank_0(rank: int, world: int, port: int, changes: dict[str, str]) -> None:
+    """Rank 0 serves the store no longer than it must."""
+    import os
+
+    import taco_torch  # noqa: F401
+
+    os.environ.update(changes)
+    launcher = connect(port, world)
+    store: dist.Store
+    if rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        launcher.set("where it is", str(store.port))
+    else:
+        at = int(launcher.get("where it is"))
+        store = SlowStore(dist.TCPStore("127.0.0.1", at, is_master=False))
+    try:
+        dist.init_process_group("taco", store=store, rank=rank, world_size=world)
+        dist.destroy_process_group()
+    finally:
+        del store
+
+
+def test_a_first_rank_that_serves_the_store_stays_until_all_have_met() -> None:
+    with Ranks(3) as ranks:
+        ranks.run_each(meet_through_rank_0, [(rank, 3, ranks.port, {}) for rank in range(3)])
+
+
+def test_a_first_rank_that_serves_the_store_stays_until_all_know_why_it_fails() -> None:
+    with Ranks(3) as ranks:
+        for rank in range(3):
+            changes = {"TACO_CHUNK_BYTES": str(65536 * (rank + 1))}
+            ranks.begin(rank, meet_through_rank_0, rank, 3, ranks.port, changes)
+        for outcome in ranks.gather([0, 1, 2], 30):
+            assert outcome.error_type == "VersionMismatchError", outcome
+
+
 def begin_all(ranks: Ranks, who: list[int], timeout_s: float) -> None:
     for rank in who:
         ranks.begin(rank, meet, rank, ranks.world, ranks.port, timeout_s, {})
@@ -148,8 +296,8 @@ def begin_all(ranks: Ranks, who: list[int], timeout_s: float) -> None:
 def test_a_rank_that_dies_while_the_others_come_is_named() -> None:
     with Ranks(3) as ranks:
         begin_all(ranks, [1, 2], 4.0)
-        time.sleep(0.7)
-        ranks.kill(1)  # it has said hello
+        await_greeting(ranks.store, 1)
+        ranks.kill(1)
         begin_all(ranks, [0], 4.0)
         for outcome in ranks.gather([0, 2], 40):
             assert outcome.error_type == "RendezvousError", outcome

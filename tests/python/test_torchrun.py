@@ -5,27 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 from conftest import taco_only
+from torchrun import command, write_resuming_job
 
 pytestmark = taco_only
 
 
 def torchrun(script: Path, *arguments: str, ranks: int = 2, **environment: str) -> str:
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={ranks}",
-        *arguments,
-        str(script),
-    ]
     process = subprocess.Popen(
-        command,
+        command(script, "--standalone", *arguments, ranks=ranks),
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         cwd=script.parent,
         stdout=subprocess.PIPE,
@@ -61,30 +52,7 @@ def test_init_destroy_init_under_one_store(tmp_path: Path) -> None:
 
 
 def test_a_dead_rank_restarts_the_job_from_its_checkpoint(tmp_path: Path) -> None:
-    script = tmp_path / "elastic.py"
-    script.write_text(
-        textwrap.dedent("""
-            import os, signal, torch, torch.distributed as dist, taco_torch
-            dist.init_process_group("taco")
-            rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-            value = torch.zeros(1)
-            first = 0
-            if os.path.exists("checkpoint.pt"):
-                first, value = torch.load("checkpoint.pt")
-            for step in range(first, 20):
-                if step == 10 and attempt == 0 and rank == 1:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                tensor = torch.ones(1)
-                dist.all_reduce(tensor)
-                value += tensor
-                if step % 5 == 4 and rank == 0:
-                    torch.save((step + 1, value), "checkpoint.pt")
-                dist.barrier()
-            assert value.item() == 20 * dist.get_world_size(), value
-            print(f"finished on attempt {attempt} from step {first}")
-            dist.destroy_process_group()
-        """)
-    )
+    script = write_resuming_job(tmp_path)
     output = torchrun(script, "--max-restarts=1")
     assert output.count("finished on attempt 1 from step 10") == 2, output
 

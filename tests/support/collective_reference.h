@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "pg/schedule.h"
+#include "pg/planning/schedule.h"
 
 namespace taco::pg::testing {
 

@@ -197,7 +197,11 @@ bool LoopbackStack::run_completions(std::unique_lock<std::mutex>& lock) {
 bool LoopbackStack::take_event(std::unique_lock<std::mutex>& lock) {
   std::vector<std::pair<int, bool>> sources;
   for (int peer = 0; peer < net_->size(); ++peer) {
-    if (!incoming(peer).events.empty()) sources.emplace_back(peer, false);
+    const Pair& from = incoming(peer);
+    // A goodbye comes after everything said before it has been delivered.
+    const bool early =
+        !from.events.empty() && from.events.front().type == Event::kLeft && !from.ready.empty();
+    if (!from.events.empty() && !early) sources.emplace_back(peer, false);
     if (!outgoing(peer).backwards.empty()) sources.emplace_back(peer, true);
   }
   if (sources.empty()) return false;
@@ -385,10 +389,10 @@ std::shared_ptr<harp::Stack> LoopbackNetwork::stack(int process) const {
   return state_->stacks[process];
 }
 
-void LoopbackState::cut_locked(int a, int b) {
+void LoopbackState::cut_locked(int a, int b, bool unmet) {
   if (pairs[a][b].dead) return;
   for (auto [self, lost] : {std::pair{a, b}, std::pair{b, a}}) {
-    const PeerLoss loss{-1, stacks[lost]->address(), 0.0};
+    const PeerLoss loss{-1, stacks[lost]->address(), unmet ? -1.0 : 0.0, unmet};
     stacks[self]->lose_locked(lost, Status("the loopback peer went dark", loss));
   }
 }
@@ -402,6 +406,12 @@ void LoopbackNetwork::kill(int process) {
   std::lock_guard lock(state_->mutex);  // at one moment: the victim can accuse nobody
   for (int peer = 0; peer < state_->size(); ++peer)
     if (peer != process) state_->cut_locked(process, peer);
+}
+
+void LoopbackNetwork::miss(int process) {
+  std::lock_guard lock(state_->mutex);
+  for (int peer = 0; peer < state_->size(); ++peer)
+    if (peer != process) state_->cut_locked(process, peer, true);
 }
 
 void LoopbackNetwork::silence(int from, int to) {

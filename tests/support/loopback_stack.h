@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "harp/stack.h"
+#include "harp/engine/stack.h"
 
 namespace taco::testing {
 
@@ -39,6 +39,8 @@ class LoopbackNetwork {
 
   // Any thread. Everyone loses `process`, and it loses everyone, as if its host had gone dark.
   void kill(int process);
+  // As kill(), but of a process that nobody has met: for all they know it may have left.
+  void miss(int process);
   // The two lose each other; the rest of the network goes on.
   void cut(int a, int b);
   // From now on nothing from `from` reaches `to`, and neither is told.

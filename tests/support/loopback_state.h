@@ -71,7 +71,7 @@ struct LoopbackState {
   std::vector<std::shared_ptr<LoopbackStack>> stacks;
   std::vector<std::vector<Pair>> pairs;  // [from][to]
 
-  void cut_locked(int a, int b);
+  void cut_locked(int a, int b, bool unmet = false);
   int size() const { return options.processes; }
   static int process_of(PeerId peer) { return static_cast<int>(peer) - 100; }
   bool shuffled() const { return options.seed != 0; }

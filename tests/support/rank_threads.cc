@@ -68,4 +68,10 @@ void RankThreads::run(const std::function<void(int, pg::Communicator&)>& body) {
   on_threads(size(), [&](int rank) { body(rank, *world_[rank]); });
 }
 
+void RankThreads::run_in_group(const std::vector<int>& members,
+                               const std::function<void(int rank, pg::Communicator& group)>& body) {
+  const auto groups = make_group(members, "short-lived");
+  on_threads(static_cast<int>(groups.size()), [&](int rank) { body(rank, *groups[rank]); });
+}
+
 }  // namespace taco::testing

@@ -32,6 +32,9 @@ class RankThreads {
                                                             const std::string& name);
   // Calls `body` for every rank on a thread of its own and waits for all of them.
   void run(const std::function<void(int rank, pg::Communicator& group)>& body);
+  // The same in a group made for it, which the body closes or leaves to this.
+  void run_in_group(const std::vector<int>& members,
+                    const std::function<void(int rank, pg::Communicator& group)>& body);
 
   pg::Communicator& group(int rank) { return *world_[rank]; }
   void close(int rank, Duration linger) { (void)world_[rank]->close(linger); }

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "pg/schedule.h"
+#include "pg/planning/schedule.h"
 #include "support/collective_reference.h"
 
 namespace taco::pg::testing {

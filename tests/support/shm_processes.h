@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "harp/shm_endpoint.h"
+#include "harp/shm/endpoint.h"
 
 namespace taco::harp {
 

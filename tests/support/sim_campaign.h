@@ -7,7 +7,7 @@
 #include <string>
 
 #include "harp/drivers/sim.h"
-#include "harp/session_host.h"
+#include "harp/session/session_host.h"
 
 namespace taco::harp {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "harp/drivers/sim.h"
-#include "harp/matcher.h"
-#include "harp/session.h"
-#include "harp/session_host.h"
+#include "harp/matching/matcher.h"
+#include "harp/session/session.h"
+#include "harp/session/session_host.h"
 
 namespace taco::harp {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "harp/stack.h"
+#include "harp/engine/stack.h"
 #include "support/processes.h"
 
 namespace taco::testing {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "harp/stack.h"
+#include "harp/engine/stack.h"
 
 namespace taco::harp {
 

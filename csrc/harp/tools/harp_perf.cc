@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "harp/stack.h"
+#include "harp/engine/stack.h"
 #include "harp/tools/exchange.h"
 
 namespace taco::harp {

@@ -7,10 +7,10 @@
 #include <span>
 
 #include "base/status.h"
-#include "pg/cost_model.h"
-#include "pg/schedule.h"
-#include "pg/schedule_builder.h"
-#include "pg/topology.h"
+#include "pg/planning/cost_model.h"
+#include "pg/planning/schedule.h"
+#include "pg/planning/schedule_builder.h"
+#include "pg/planning/topology.h"
 
 namespace taco::pg {
 

@@ -27,8 +27,11 @@ void build_direct(ScheduleBuilder& builder, const Topology& topology) {
 
 void build_ring(ScheduleBuilder& builder, const Topology& topology) {
   const Team team{topology.host_order(), topology.position_of(builder.rank())};
+  // Sent from where it is: the cable does not wait for the copy.
+  ring_all_gather(builder, team, [&](int place) {
+    return place == team.me ? builder.input() : builder.output(team.ranks[place]);
+  });
   builder.copy(builder.output(builder.rank()), builder.input());
-  ring_all_gather(builder, team, [&](int place) { return builder.output(team.ranks[place]); });
 }
 
 constexpr std::uint64_t kLongestRun = 16 << 20;

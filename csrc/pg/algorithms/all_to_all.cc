@@ -8,6 +8,16 @@
 // ranks here), sends them to its opposite number over there, which hands them out. Three hops and
 // more copies, for n * n times fewer messages between hosts with n ranks. All blocks must be
 // equally long, and every rank must know that they are.
+//
+// It knows when the program gave no split sizes. A rank that gives some cannot tell whether the
+// others do, not even when all of its own are equal: its row may be even where another's is not. So
+// where this algorithm is chosen, ranks with split sizes and ranks without do not meet, and are
+// told so (pg/execution/signature.cc). Nothing a rank knows beforehand decides for all alike but
+// the layout of the hosts, and by that alone it would have to be this one for every length or for
+// none; agreeing first would cost every call with split sizes a round trip more. What would be
+// lost: blocks of 16 B, 8 ranks on 2 hosts 151 us against 235, on 4 hosts 190 against 286 (2
+// cores), and such are what programs exchange to learn the sizes of what follows. From about 1 KiB
+// on both are equal, the planner takes the direct one, and split sizes mix freely.
 #include <cmath>
 
 #include "pg/algorithms/list.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "pg/algorithms/partition.h"
-#include "pg/schedule_builder.h"
+#include "pg/planning/schedule_builder.h"
 
 namespace taco::pg {
 

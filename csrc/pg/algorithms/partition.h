@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "pg/schedule.h"
+#include "pg/planning/schedule.h"
 
 namespace taco::pg {
 

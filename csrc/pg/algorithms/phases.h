@@ -9,7 +9,7 @@
 #include <functional>
 
 #include "pg/algorithms/partition.h"
-#include "pg/schedule_builder.h"
+#include "pg/planning/schedule_builder.h"
 
 namespace taco::pg {
 

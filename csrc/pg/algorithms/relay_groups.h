@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "pg/algorithms/partition.h"
-#include "pg/schedule.h"
-#include "pg/topology.h"
+#include "pg/planning/schedule.h"
+#include "pg/planning/topology.h"
 
 namespace taco::pg {
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "pg/cost_model.h"
-#include "pg/topology.h"
+#include "pg/planning/cost_model.h"
+#include "pg/planning/topology.h"
 
 namespace taco::pg {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "pg/topology.h"
+#include "pg/planning/topology.h"
 
 namespace taco::pg {
 

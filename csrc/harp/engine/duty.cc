@@ -1,0 +1,313 @@
+#include "harp/engine/duty.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <utility>
+
+namespace taco::harp {
+
+namespace {
+
+// A refused engine thread looks again this soon: cheap while callers come and go, and the longest
+// that work without open requests (an acknowledgement, say) waits for it.
+constexpr Duration kNap = kMillisecond;
+// Nobody is told of anything that arrives this soon after the last call, unless it is awaited.
+constexpr Duration kDoze = kMillisecond;
+// A caller that finds the token taken tries this often before it sleeps: turns are short.
+constexpr int kTokenTries = 16;
+// A leaving caller takes this many more turns for what arrives while it leaves.
+constexpr int kLeaveTurns = 4;
+// After a sleep this long, polling before the next one is cut to a fraction.
+constexpr Duration kLongSleep = 500 * kMicrosecond;
+constexpr int kBriefShare = 10;
+// A core given away for longer than this was wanted by others; then polling pauses for a while.
+constexpr Duration kCoreWasTaken = 200 * kMicrosecond;
+constexpr Duration kSleepAtOnce = 5 * kMillisecond;
+
+// Sleeps while `word` holds `value`, at most until `deadline` (kNever: no limit).
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, Time deadline) {
+  timespec at{};
+  if (deadline != kNever) {
+    at.tv_sec = deadline / kSecond;
+    at.tv_nsec = deadline % kSecond;
+  }
+  // WAIT_BITSET takes an absolute CLOCK_MONOTONIC time.
+  syscall(SYS_futex, &word, FUTEX_WAIT_BITSET_PRIVATE, value, deadline == kNever ? nullptr : &at,
+          nullptr, FUTEX_BITSET_MATCH_ANY);
+}
+
+void futex_wake(std::atomic<std::uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+void Duty::stop() {
+  stopping_.store(true, std::memory_order_seq_cst);
+  kick_engine_thread();
+  if (caller_asleep_.exchange(false)) driven_.kick(Driven::Who::kCaller);
+  const std::lock_guard<std::mutex> lock(waiters_mutex_);
+  for (Waiter* waiter = first_waiter_; waiter != nullptr; waiter = waiter->next) {
+    wake(*waiter, kEventSet);
+  }
+}
+
+void Duty::run() {
+  while (!stopping()) {
+    if (token_.try_acquire(Token::Holder::kEngineThread)) {
+      serve();
+    } else {
+      stand_by();
+    }
+  }
+}
+
+bool Duty::worth_polling(Idle& idle, bool worked) {
+  const Time now = driven_.now_st();
+  if (idle.slept_at != kNever) {
+    idle.brief = now - idle.slept_at > kLongSleep;
+    idle.slept_at = kNever;
+  }
+  if (worked) {
+    idle.polls = 0;
+    return true;
+  }
+  if (idle.polls == 0) {
+    idle.since = now;
+  } else if (now - idle.polled_at > kCoreWasTaken) {
+    // Somebody with plenty to do has this core: giving it away costs us a whole round of theirs,
+    // while a sleeper that is woken comes first.
+    sleep_at_once_until_ = now + kSleepAtOnce;
+  }
+  ++idle.polls;
+  idle.polled_at = now;
+  const int share = idle.brief ? kBriefShare : 1;
+  if (now < sleep_at_once_until_) return false;
+  if (now - idle.since >= idle.spin / share) return false;
+  sched_yield();
+  return true;
+}
+
+// The engine's thread, with the token: works until nothing is left to do, then sleeps without it.
+void Duty::serve() {
+  driven_.cancel_sleep_st();
+  const std::uint64_t last_tenure = std::exchange(thread_tenure_, token_.tenure());
+  const bool callers_come_and_go = thread_tenure_ - last_tenure > 1;
+  Idle idle{.spin = thread_spin_.load(std::memory_order_relaxed)};
+  idle.slept_at = std::exchange(thread_slept_at_, kNever);
+  Time deadline;
+  for (;;) {
+    const bool worked = driven_.turn_st();
+    if (stopping() || waiters_.load(std::memory_order_seq_cst) > 0) {
+      token_.release();
+      if (waiters_.load(std::memory_order_seq_cst) > 0 && wake_one_waiter()) stand_by();
+      return;
+    }
+    if (!worked && callers_come_and_go && doze(&deadline)) break;
+    if (worth_polling(idle, worked)) continue;
+    if (driven_.prepare_sleep_st()) {
+      deadline = driven_.next_deadline_st();
+      break;
+    }
+  }
+  driven_.arm_st(Driven::Who::kEngineThread, deadline);
+  thread_slept_at_ = driven_.now_st();
+  thread_state_.exchange(kInBlock);
+  token_.release();
+  if (driven_.queue_empty() && waiters_.load(std::memory_order_seq_cst) == 0 && !stopping()) {
+    sleeps_.fetch_add(1, std::memory_order_relaxed);
+    driven_.block(Driven::Who::kEngineThread);
+  }
+  thread_state_.exchange(kAwake);
+}
+
+// With the token, about to release it. True: nothing is open and nobody has been told of a sleep;
+// the engine's thread has to look at `deadline`.
+bool Duty::doze(Time* deadline) {
+  if (driven_.has_open_requests_st()) return false;
+  *deadline = std::min(driven_.next_deadline_st(), driven_.now_st() + kDoze);
+  return driven_.prepare_doze_st(*deadline);
+}
+
+// The engine's thread, refused: a caller drives. It looks again soon, and once the same caller has
+// refused it twice it sleeps until that caller leaves.
+void Duty::stand_by() {
+  const std::uint64_t tenure = token_.tenure();
+  const ThreadState state = tenure == last_refusal_ ? kParked : kNapping;
+  last_refusal_ = tenure;
+  thread_state_.exchange(state);
+  // Whoever released the token before it could see this state is seen here.
+  const bool nobody_will_wake_me = token_.is_free() && heirs_.load() == 0;
+  if (!nobody_will_wake_me && !stopping()) {
+    futex_wait(thread_state_, state, state == kParked ? kNever : monotonic_now() + kNap);
+  }
+  thread_state_.exchange(kAwake);
+}
+
+bool Duty::wait(const Event& event, Time deadline) {
+  bool heir = false;
+  for (;;) {
+    const bool over =
+        event.is_set() || stopping() || (deadline != kNever && monotonic_now() >= deadline);
+    const bool driving = !over && token_.try_acquire(Token::Holder::kCaller);
+    if (heir) heirs_.fetch_sub(1);
+    if (driving) {
+      const bool set = drive(event, deadline);
+      leave();
+      return set;
+    }
+    if (over) {
+      // The duty was meant for this thread, which no longer needs it.
+      if (heir) pass_on(unfinished_.load());
+      return event.is_set();
+    }
+    if (!driven_.queue_empty()) wake_driver();
+    heir = sleep_as_waiter(event, deadline);
+  }
+}
+
+// A caller, with the token: turns the engine's loop until its event is set or time is up.
+bool Duty::drive(const Event& event, Time deadline) {
+  driven_.cancel_sleep_st();
+  const Duration spin = caller_spin_.load(std::memory_order_relaxed);
+  Idle idle{.spin = spin};
+  for (;;) {
+    const bool worked = driven_.turn_st();
+    if (event.is_set()) return true;
+    if (stopping() || driven_.now_st() >= deadline) return false;
+    if (worth_polling(idle, worked)) continue;
+    if (!driven_.prepare_sleep_st()) continue;
+    driven_.arm_st(Driven::Who::kCaller, std::min(deadline, driven_.next_deadline_st()));
+    caller_asleep_.exchange(true);
+    if (driven_.queue_empty() && !event.is_set() && !stopping()) {
+      sleeps_.fetch_add(1, std::memory_order_relaxed);
+      driven_.block(Driven::Who::kCaller);
+    }
+    caller_asleep_.exchange(false);
+    driven_.cancel_sleep_st();
+    idle = Idle{.spin = spin, .slept_at = driven_.now_st()};
+  }
+}
+
+// A caller, with the token, about to return to its program: leaves the engine asleep in good order,
+// or somebody awake.
+void Duty::leave() {
+  // Whatever state the engine's thread is in, it looks soon: a sleeper at the time it is armed for,
+  // one that naps after kNap, one that is parked when pass_on() kicks it.
+  Time deadline;
+  if (doze(&deadline)) {
+    if (thread_state_.load(std::memory_order_seq_cst) == kInBlock) {
+      driven_.arm_no_later_st(Driven::Who::kEngineThread, deadline);
+    }
+    unfinished_.store(Unfinished::kNothing);
+    token_.release();
+    return pass_on(Unfinished::kNothing);
+  }
+  bool quiet = driven_.prepare_sleep_st();
+  for (int i = 0; i < kLeaveTurns && !quiet; ++i) {
+    driven_.turn_st();
+    quiet = driven_.prepare_sleep_st();
+  }
+  if (thread_state_.load(std::memory_order_seq_cst) == kInBlock) {
+    driven_.arm_no_later_st(Driven::Who::kEngineThread, driven_.next_deadline_st());
+  }
+  const Unfinished unfinished = !quiet                           ? Unfinished::kArrivals
+                                : driven_.has_open_requests_st() ? Unfinished::kRequests
+                                                                 : Unfinished::kNothing;
+  unfinished_.store(unfinished);
+  token_.release();
+  pass_on(unfinished);
+}
+
+// Without the token, after it was released: somebody must be awake, or asleep where the next event
+// wakes them. A napping engine thread is left alone when no request is open: it looks soon.
+void Duty::pass_on(Unfinished unfinished) {
+  if (waiters_.load(std::memory_order_seq_cst) > 0 && wake_one_waiter()) return;
+  const std::uint32_t state = thread_state_.load(std::memory_order_seq_cst);
+  if (!driven_.queue_empty() || unfinished == Unfinished::kArrivals || state == kParked ||
+      (state == kNapping && unfinished == Unfinished::kRequests)) {
+    kick_engine_thread();
+  }
+}
+
+bool Duty::sleep_as_waiter(const Event& event, Time deadline) {
+  Waiter self{&event};
+  {
+    const std::lock_guard<std::mutex> lock(waiters_mutex_);
+    self.previous = last_waiter_;
+    (last_waiter_ != nullptr ? last_waiter_->next : first_waiter_) = &self;
+    last_waiter_ = &self;
+    waiters_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  for (int i = 0; i < kTokenTries && !token_.is_free() && !event.is_set(); ++i) sched_yield();
+  if (!token_.is_free() && !event.is_set() && !stopping()) {
+    futex_wait(self.woken, kAsleep, deadline);
+  }
+  const std::lock_guard<std::mutex> lock(waiters_mutex_);
+  (self.previous != nullptr ? self.previous->next : first_waiter_) = self.next;
+  (self.next != nullptr ? self.next->previous : last_waiter_) = self.previous;
+  if (self.woken.load() == kAsleep) waiters_.fetch_sub(1, std::memory_order_seq_cst);
+  return self.woken.load() == kHandedOver;
+}
+
+// With waiters_mutex_. False when the waiter is awake already.
+bool Duty::wake(Waiter& waiter, Woken reason) {
+  std::uint32_t asleep = kAsleep;
+  if (!waiter.woken.compare_exchange_strong(asleep, reason)) return false;
+  waiters_.fetch_sub(1, std::memory_order_seq_cst);
+  if (reason == kHandedOver) heirs_.fetch_add(1);
+  futex_wake(waiter.woken);
+  return true;
+}
+
+bool Duty::wake_one_waiter() {
+  const std::lock_guard<std::mutex> lock(waiters_mutex_);
+  for (Waiter* waiter = first_waiter_; waiter != nullptr; waiter = waiter->next) {
+    if (wake(*waiter, kHandedOver)) return true;
+  }
+  return false;
+}
+
+void Duty::wake_waiters() {
+  // An exchange, not a load: it orders this look after the event's store.
+  if (!token_.held_by_me() && caller_asleep_.exchange(false)) {
+    driven_.kick(Driven::Who::kCaller);
+  }
+  if (waiters_.fetch_add(0, std::memory_order_seq_cst) == 0) return;
+  const std::lock_guard<std::mutex> lock(waiters_mutex_);
+  for (Waiter* waiter = first_waiter_; waiter != nullptr; waiter = waiter->next) {
+    if (waiter->event->is_set()) wake(*waiter, kEventSet);
+  }
+}
+
+void Duty::submitted() {
+  // A holder looks at the queue on its next turn, and again before it sleeps or after it leaves.
+  if (!token_.held_by_me()) wake_driver();
+}
+
+// Wakes whoever would have to see a submission; nobody when a driver is awake.
+void Duty::wake_driver() {
+  if (caller_asleep_.load(std::memory_order_seq_cst)) {
+    if (caller_asleep_.exchange(false)) driven_.kick(Driven::Who::kCaller);
+  } else if (token_.is_free()) {
+    kick_engine_thread();
+  }
+}
+
+void Duty::kick_engine_thread() {
+  const std::uint32_t state = thread_state_.exchange(kAwake);
+  if (state == kAwake) return;
+  kicks_.fetch_add(1, std::memory_order_relaxed);
+  if (state == kInBlock) {
+    driven_.kick(Driven::Who::kEngineThread);
+  } else {
+    futex_wake(thread_state_);
+  }
+}
+
+}  // namespace taco::harp

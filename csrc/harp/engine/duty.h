@@ -1,0 +1,145 @@
+// Who is on duty: the choreography of the engine's thread and of callers that wait. Exactly one of
+// them at a time holds the token and drives; everybody else sleeps, and nobody sleeps while there
+// is work that only they would see.
+//
+// A caller that waits takes the token when it is free and drives the engine inline, so that a small
+// message costs no thread switch. When it leaves, work that is still open passes to another waiting
+// caller, else to the engine's thread. The engine's thread sleeps on the same events as a driving
+// caller would, without holding the token, so a caller can take over without waking it.
+//
+// Every hand-over is store, then look (sequentially consistent): the one that goes to sleep first
+// says so and then looks for work; the one that brings work first brings it and then looks who
+// sleeps.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+
+#include "base/clock.h"
+#include "harp/engine/stack.h"
+#include "harp/engine/token.h"
+
+namespace taco::harp {
+
+// What is driven: the engine, or a model of it in tests. The _st functions need the token.
+class Driven {
+ public:
+  enum class Who : std::uint8_t { kEngineThread, kCaller };
+
+  virtual ~Driven() = default;
+  // One pass over everything; true when anything happened.
+  virtual bool turn_st() = 0;
+  virtual Time now_st() const = 0;
+  virtual Time next_deadline_st() const = 0;
+  // Requests are open: somebody has to drive until they complete.
+  virtual bool has_open_requests_st() const = 0;
+
+  // True: peers have been told to wake this process and nothing is waiting. False: there is work.
+  virtual bool prepare_sleep_st() = 0;
+  virtual void cancel_sleep_st() = 0;
+  // For when nothing is open: somebody will look at `until` at the latest, and until then nobody
+  // need wake this process. False: there is work.
+  virtual bool prepare_doze_st(Time until) = 0;
+
+  virtual bool queue_empty() const = 0;  // of submitted tasks; any thread
+
+  // block(who) returns when something arrived, at the time given to arm_st(who), or after
+  // kick(who), also an earlier one. It may return for no reason. arm_no_later_st leaves an earlier
+  // time in force, and may be called while the engine's thread sleeps.
+  virtual void arm_st(Who who, Time deadline) = 0;
+  virtual void arm_no_later_st(Who who, Time deadline) = 0;
+  virtual void block(Who who) = 0;
+  virtual void kick(Who who) = 0;
+};
+
+class Duty {
+ public:
+  explicit Duty(Driven& driven) : driven_(driven) {}
+
+  // The engine's thread: serves until stop().
+  void run();
+  // Any thread. run() returns and every wait() returns soon after.
+  void stop();
+
+  // See Engine::wait, Engine::wake_waiters and Engine::submit (after the push).
+  bool wait(const Event& event, Time deadline);
+  void wake_waiters();
+  void submitted();
+
+  bool held_by_me() const { return token_.held_by_me(); }
+  bool caller_drives() const { return token_.holder() == Token::Holder::kCaller; }
+  // How long an idle driver polls, giving its core away between looks, before it sleeps: a caller,
+  // whose program has nothing else to do, and the engine's thread, which runs beside a program that
+  // has. Any thread.
+  void set_spin(Duration caller, Duration engine_thread) {
+    caller_spin_.store(caller, std::memory_order_relaxed);
+    thread_spin_.store(engine_thread, std::memory_order_relaxed);
+  }
+
+  // How often a sleeping engine thread had to be woken by a submission or a leaving caller.
+  std::uint64_t kicks() const { return kicks_.load(std::memory_order_relaxed); }
+  std::uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
+
+ private:
+  // Where the engine's thread is when it does not hold the token. The value is a futex.
+  enum ThreadState : std::uint32_t { kAwake, kInBlock, kNapping, kParked };
+  // What a leaving caller knows to be open.
+  enum class Unfinished : std::uint8_t { kNothing, kRequests, kArrivals };
+  enum Woken : std::uint32_t { kAsleep, kEventSet, kHandedOver };
+  struct Waiter {
+    const Event* event;
+    std::atomic<std::uint32_t> woken{kAsleep};
+    Waiter* next = nullptr;
+    Waiter* previous = nullptr;
+  };
+  // A driver's idle time since it last found work. After a long sleep it polls only briefly, until
+  // sleeps get short again: polling pays when the next event is near.
+  struct Idle {
+    Duration spin = 0;
+    Time since = 0;
+    int polls = 0;
+    Time polled_at = 0;
+    Time slept_at = kNever;
+    bool brief = false;
+  };
+
+  bool stopping() const { return stopping_.load(std::memory_order_seq_cst); }
+  bool worth_polling(Idle& idle, bool worked);
+
+  void serve();
+  bool doze(Time* deadline);
+  void stand_by();
+  bool drive(const Event& event, Time deadline);
+  void leave();
+  bool sleep_as_waiter(const Event& event, Time deadline);  // true: the duty was handed over
+
+  void pass_on(Unfinished unfinished);
+  bool wake(Waiter& waiter, Woken reason);
+  bool wake_one_waiter();
+  void kick_engine_thread();
+  void wake_driver();
+
+  Driven& driven_;
+  Token token_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<std::uint32_t> thread_state_{kAwake};
+  std::atomic<bool> caller_asleep_{false};
+  std::atomic<int> waiters_{0};                               // asleep, not yet woken
+  std::atomic<int> heirs_{0};                                 // woken to take over, not yet decided
+  std::atomic<Unfinished> unfinished_{Unfinished::kNothing};  // as the last leaver saw it
+  Time thread_slept_at_ = kNever;                             // the engine thread's own
+  std::uint64_t thread_tenure_ = 0;                           // the engine thread's last
+  Time sleep_at_once_until_ = 0;                              // the token holder's
+  std::uint64_t last_refusal_ = 0;  // tenure that refused the engine's thread last
+
+  std::atomic<Duration> caller_spin_{20 * kMicrosecond};
+  std::atomic<Duration> thread_spin_{20 * kMicrosecond};
+  std::atomic<std::uint64_t> kicks_{0};
+  std::atomic<std::uint64_t> sleeps_{0};
+
+  std::mutex waiters_mutex_;
+  Waiter* first_waiter_ = nullptr;  // guarded by waiters_mutex_
+  Waiter* last_waiter_ = nullptr;   // guarded by waiters_mutex_
+};
+
+}  // namespace taco::harp

@@ -1,0 +1,126 @@
+#include "harp/engine/engine_liveness.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "harp/address.h"
+#include "harp/engine/peer.h"
+#include "harp/session/session.h"
+#include "harp/session/wire.h"
+
+namespace taco::harp {
+
+bool quotes_session(const Refusal& refusal, const Session& session) {
+  const std::span<const std::byte> quoted(refusal.quoted);
+  if (quoted.size() < sizeof(wire::Header)) return false;
+  if (!wire::is_hello(quoted)) {
+    const std::uint64_t id = wire::peek_connection(quoted);
+    return id != 0 && id == session.peer_connection_id();
+  }
+  // A hello carries no connection of the peer's yet, but ours.
+  wire::Hello hello;
+  if (quoted.size() < sizeof(wire::Header) + sizeof hello) return false;
+  std::memcpy(&hello, quoted.data() + sizeof(wire::Header), sizeof hello);
+  return hello.sender_connection == session.connection_id();
+}
+
+Liveness::Liveness(TimerHeap& timers, const std::vector<Peer*>& linked)
+    : timers_(timers), linked_(linked) {
+  tick_.on_expiry = on_tick;
+  tick_.context = this;
+}
+
+Liveness::~Liveness() { timers_.disarm(tick_); }
+
+void Liveness::on_refusal_st(const Refusal& refusal, Time now) {
+  for (Peer* peer : linked_) {
+    if (peer->session == nullptr || peer->session->ended()) continue;
+    if (!same_host_address(peer->session->remote(), refusal.destination)) continue;
+    if (!quotes_session(refusal, *peer->session)) continue;
+    Suspicion& suspicion = peer->suspicion;
+    if (suspicion.refusals == 0) {
+      suspicion.since = now;
+      suspicion.last_probe = now;
+      peer->session->probe();
+    }
+    ++suspicion.refusals;
+    if (tick_.heap_index == SIZE_MAX || tick_.deadline > now + kBurstStep) {
+      timers_.arm(tick_, now + kBurstStep);
+    }
+    return;
+  }
+}
+
+void Liveness::on_gap_st(Duration gap) {
+  for (Peer* peer : linked_) {
+    peer->suspicion.since += gap;
+    peer->suspicion.last_probe += gap;
+  }
+}
+
+void Liveness::on_tick(Timer& timer, Time now) {
+  auto& self = *static_cast<Liveness*>(timer.context);
+  Time next = kNever;
+  int probes = 0;
+  for (Peer* peer : self.linked_) next = std::min(next, self.examine(*peer, now, &probes));
+  self.timers_.arm(timer, next);
+}
+
+Time Liveness::examine(Peer& peer, Time now, int* probes) {
+  Session* session = peer.session.get();
+  if (session == nullptr || session->ended()) return kNever;
+  if (peer.suspicion.refusals > 0) {
+    if (session->last_heard() <= peer.suspicion.since) return examine_suspect(peer, now);
+    peer.suspicion.refusals = 0;
+  }
+  if (!peer.matcher.expecting()) return kNever;
+  Suspicion& suspicion = peer.suspicion;
+  if (suspicion.requests_seen != peer.requests) {
+    suspicion.requests_seen = peer.requests;
+    suspicion.looks = 0;
+  }
+  const Duration look = std::min(kLook * (1 + suspicion.looks / 8), kMostLook);
+  const Time quiet_since = std::max(session->last_heard(), suspicion.last_probe);
+  if (now - quiet_since < look) return quiet_since + look;
+  if (*probes < kMostProbesATick) {
+    ++*probes;
+    ++suspicion.looks;
+    suspicion.last_probe = now;
+    session->probe();
+  }
+  return now + look;
+}
+
+Time Liveness::examine_suspect(Peer& peer, Time now) {
+  Suspicion& suspicion = peer.suspicion;
+  if (suspicion.refusals >= kRefusals && now - suspicion.since >= kSilence) {
+    bury(peer, now);
+    return kNever;
+  }
+  // Slower and slower: when refusals have run dry, the next may take a second to come.
+  const Duration step =
+      std::clamp<Duration>((now - suspicion.since) / 4, kBurstStep, kMostBurstStep);
+  if (now - suspicion.last_probe >= step) {
+    suspicion.last_probe = now;
+    peer.session->probe();
+  }
+  return now + kBurstStep;
+}
+
+void Liveness::bury(Peer& peer, Time now) {
+  const Time heard = peer.session->last_heard();
+  const double silent = heard == 0 ? -1 : static_cast<double>(now - heard) / kSecond;
+  const std::string refused =
+      std::to_string(peer.suspicion.refusals) + " packets to its port were refused";
+  const std::string text =
+      heard != 0 ? "its process has ended (" + refused +
+                       "); look in its log for a crash, a kill or an out-of-memory kill"
+                 : refused +
+                       " and nothing was ever heard: it has left (destroyed its process group), "
+                       "its process has ended (look in its log), or a firewall rejects UDP";
+  peer.session->declare_lost(Status(text, PeerLoss{-1, peer.description, silent, heard == 0}));
+}
+
+}  // namespace taco::harp

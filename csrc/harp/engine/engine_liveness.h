@@ -1,0 +1,69 @@
+// Is a silent peer dead? The engine's watch over peers on other hosts (those on this host are
+// watched by shared memory's own means).
+//
+// - A port-unreachable that quotes one of our packets, unguessable connection id included, is a
+//   hint. It starts a burst of probes; the peer is dead when at least kRefusals packets were
+//   refused and nothing has been heard since the first for kSilence. One forged or stray ICMP kills
+//   nobody.
+// - While a request is open, a peer silent for kLook is asked for a sign of life, so that a dead
+//   process is refused (and found out) soon even if we only receive. The longer nothing but signs
+//   of life is exchanged, the rarer the questions: long waits must cost nothing.
+// - A host that has vanished altogether is the session's own verdict, by peer_timeout.
+//
+// Owned by the engine; token holder only.
+#pragma once
+
+#include <vector>
+
+#include "base/clock.h"
+#include "harp/drivers/udp_socket.h"
+#include "harp/engine/timer_heap.h"
+#include "harp/transport.h"
+
+namespace taco::harp {
+
+struct Peer;
+class Session;
+
+class Liveness {
+ public:
+  // `linked`: the engine's peers with an open link.
+  Liveness(TimerHeap& timers, const std::vector<Peer*>& linked);
+  ~Liveness();
+  Liveness(const Liveness&) = delete;
+  Liveness& operator=(const Liveness&) = delete;
+
+  void on_refusal_st(const Refusal& refusal, Time now);
+  // A request was posted: watch until none is open.
+  void watch_st(Time now) {
+    if (tick_.heap_index == SIZE_MAX) timers_.arm(tick_, now + kLook);
+  }
+  // The engine itself stood still.
+  void on_gap_st(Duration gap);
+
+  static constexpr std::uint32_t kRefusals = 3;
+  static constexpr Duration kSilence = 8 * kMillisecond;
+  static constexpr Duration kLook = 20 * kMillisecond;
+  static constexpr Duration kMostLook = 200 * kMillisecond;
+  // The network answers at most 6 refusals to a host at once, then one a second: probing faster
+  // or many peers at once would only use them up.
+  static constexpr Duration kBurstStep = 3 * kMillisecond;
+  static constexpr Duration kMostBurstStep = 250 * kMillisecond;
+  static constexpr int kMostProbesATick = 16;
+
+ private:
+  static void on_tick(Timer& timer, Time now);
+  // Each returns when it wants to look at the peer again.
+  Time examine(Peer& peer, Time now, int* probes);
+  Time examine_suspect(Peer& peer, Time now);
+  void bury(Peer& peer, Time now);
+
+  TimerHeap& timers_;
+  const std::vector<Peer*>& linked_;
+  Timer tick_;
+};
+
+// Does a refused packet's beginning prove that this session sent it?
+bool quotes_session(const Refusal& refusal, const Session& session);
+
+}  // namespace taco::harp

@@ -1,0 +1,206 @@
+// The engine's progress loop, one turn at a time.
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/log.h"
+#include "harp/engine/engine_core.h"
+
+namespace taco::harp {
+
+namespace {
+
+// A loop that was away for longer than this extends every deadline by it.
+constexpr Duration kGap = 2 * kMillisecond;
+// Most bursts taken before timers are looked at; what is left then waits for the next turn.
+constexpr int kDrainBursts = 64;
+
+}  // namespace
+
+bool EngineCore::turn_st() {
+  const Duration gap = note_time();
+  WaitSet& wait_set = set_of(duty_.caller_drives() ? Who::kCaller : Who::kEngineThread);
+  wait_set.settle();
+  bool worked = run_submitted();
+  if (wait_set.take_event()) shm_->on_events(now());
+  if (shm_ != nullptr) worked |= shm_->poll(now());
+
+  // Timers judge by silence, so everything that has arrived is heard first.
+  const bool timers_due = gap > 0 || next_deadline_st() <= now();
+  bool full = true;
+  for (int bursts = 0; full && bursts < (timers_due ? kDrainBursts : 1); ++bursts) {
+    worked |= receive_burst(&full);
+  }
+  if (udp_.has_refusals_st()) {
+    for (const Refusal& refusal : udp_.take_refusals_st()) {
+      liveness_.on_refusal_st(refusal, now());
+    }
+  }
+  if (gap > 0) extend_deadlines(gap);
+  worked |= timers_.run_due(now()) > 0;
+  worked |= session_timers_.run_due(now()) > 0;
+
+  if (!matcher_host_.completions.empty()) {
+    matcher_host_.completions.run(matcher_host_.observer);
+    worked = true;
+  }
+  if (has_ready()) {
+    run_transmits();
+    // A full Nic is no reason to turn again at once.
+    worked |= !nic_full();
+  }
+  if (left_ != nullptr && !any_link_busy()) {
+    left_->set();
+    left_ = nullptr;
+  }
+  return worked || !matcher_host_.completions.empty();
+}
+
+// Reads the clock, once a turn. Returns how long the loop was away without having meant to, when
+// that is long enough to matter, else 0.
+Duration EngineCore::note_time() {
+  const Time time = monotonic_now();
+  set_now(time);
+  const Duration away = expected_back_ == kNever ? 0 : time - expected_back_;
+  expected_back_ = time;
+  return away > kGap ? away : 0;
+}
+
+void EngineCore::extend_deadlines(Duration gap) {
+  timers_.postpone_all(gap);
+  liveness_.on_gap_st(gap);
+  for (Peer* peer : linked_) {
+    if (peer->session != nullptr) peer->session->on_gap(gap);
+  }
+}
+
+bool EngineCore::run_submitted() {
+  if (queue_.empty()) return false;
+  for (Task* task = queue_.take_all(); task != nullptr;) {
+    // The task may be submitted again, or end its life, as soon as it has begun.
+    Task* next = SubmitQueue::next(*task);
+    task->run_st(*this);
+    task = next;
+  }
+  return true;
+}
+
+bool EngineCore::receive_burst(bool* full) {
+  std::array<RxPacket, UdpReceiveRing::kPackets> packets;
+  const std::size_t count = udp_.receive_st(packets);
+  for (std::size_t i = 0; i < count; ++i) dispatch(packets[i]);
+  *full = count == packets.size();
+  return count > 0;
+}
+
+// Finds the session by connection id, never by the address a packet came from.
+void EngineCore::dispatch(const RxPacket& packets) {
+  if (Session* session = session_of(wire::peek_connection(packets.data))) {
+    session->on_packets(packets);
+    return;
+  }
+  // Hellos carry no connection; the kernel may have merged one with what followed it.
+  const std::size_t step = packets.segment_bytes != 0 ? packets.segment_bytes : packets.data.size();
+  for (std::size_t at = 0; at < packets.data.size(); at += step) {
+    RxPacket packet = packets;
+    packet.data = packets.data.subspan(at, std::min(step, packets.data.size() - at));
+    packet.segment_bytes = 0;
+    if (wire::is_hello(packet.data)) {
+      on_hello_packet(packet);
+    } else if (Session* session = session_of(wire::peek_connection(packet.data))) {
+      session->on_packets(packet);
+    }
+  }
+}
+
+Session* EngineCore::session_of(std::uint64_t connection) {
+  if (connection == 0) return nullptr;
+  if (connection != recent_connection_) {
+    const auto found = by_connection_.find(connection);
+    if (found == by_connection_.end()) return nullptr;
+    recent_connection_ = connection;
+    recent_peer_ = found->second;
+  }
+  return recent_peer_->session.get();
+}
+
+// A hello costs nothing until it has shown our secret and comes from somebody we were told of.
+void EngineCore::on_hello_packet(const RxPacket& packet) {
+  wire::Packet parsed;
+  if (wire::parse(packet.data, parsed) != wire::Verdict::kGood) return;
+  const auto hello = wire::parse_hello(parsed.body);
+  if (!hello || !Session::authentic(*hello, options_.secret, options_.incarnation)) return;
+  Peer* peer = peers_.find_incarnation(hello->sender);
+  // Not told of yet: its sender repeats it.
+  if (peer == nullptr || peer->local) return;
+  open_link_st(*peer);
+  peer->session->on_hello(*hello, *packet.source, packet.local_path);
+}
+
+bool EngineCore::has_open_requests_st() const {
+  for (const Peer* peer : linked_) {
+    if (peer->matcher.expecting()) return true;
+  }
+  return false;
+}
+
+Time EngineCore::next_deadline_st() const {
+  return std::min(timers_.next_deadline(), session_timers_.next_deadline());
+}
+
+bool EngineCore::prepare_sleep_st() {
+  if (!queue_.empty() || !matcher_host_.completions.empty()) return false;
+  if (has_ready() && !nic_full()) return false;
+  if (!asleep_ && shm_ != nullptr && !shm_->prepare_sleep()) return false;
+  asleep_ = true;
+  watch_for_room();
+  expected_back_ = next_deadline_st();
+  return true;
+}
+
+void EngineCore::cancel_sleep_st() {
+  if (!asleep_) return;
+  asleep_ = false;
+  if (shm_ != nullptr) shm_->cancel_sleep();
+  udp_.look_everywhere_st();
+}
+
+// Peers on this host are not told, so they ring no bell; what this process has said meanwhile they
+// are told of all the same.
+bool EngineCore::prepare_doze_st(Time until) {
+  if (!queue_.empty() || !matcher_host_.completions.empty() || has_ready()) return false;
+  if (any_link_busy()) return false;
+  if (shm_ != nullptr) shm_->flush();
+  expected_back_ = until;
+  return true;
+}
+
+// While the socket is full, room in it is something to wake up for.
+void EngineCore::watch_for_room() {
+  const bool full = has_ready() && nic_full();
+  if (full == watching_room_) return;
+  watching_room_ = full;
+  for (std::size_t path = 0; path < udp_.paths(); ++path) {
+    const bool watch = full && udp_.is_full_st(path);
+    thread_set_->watch_writable(udp_.descriptor(path), watch);
+    caller_set_->watch_writable(udp_.descriptor(path), watch);
+  }
+}
+
+bool EngineCore::any_link_busy() const {
+  for (const Peer* peer : linked_) {
+    if (peer->link != nullptr && !peer->matcher.lost() && peer->link->busy()) return true;
+  }
+  return false;
+}
+
+std::uint64_t EngineCore::random() {
+  std::uint64_t value = 0;
+  while (getrandom(&value, sizeof value, 0) != sizeof value) {
+  }
+  return value;
+}
+
+}  // namespace taco::harp

@@ -1,0 +1,291 @@
+#include "harp/engine/interfaces.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "base/file.h"
+
+namespace taco::harp {
+
+namespace {
+
+// Reads a number below /sys/class/net; `fallback` when there is none (speed of a virtual device).
+std::uint32_t read_attribute(const std::string& interface, const char* attribute,
+                             std::uint32_t fallback) {
+  const std::string text = read_file("/sys/class/net/" + interface + "/" + attribute);
+  std::uint32_t value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value == 0 ? fallback : value;
+}
+
+std::string names_of(const std::vector<Interface>& interfaces) {
+  std::set<std::string> names;
+  for (const Interface& interface : interfaces) {
+    names.insert(interface.name + (interface.up ? "" : " (down)"));
+  }
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text.empty() ? "none" : text;
+}
+
+// Usable without a scope or a lease: what others can be told.
+bool is_publishable(const Interface& interface) {
+  return interface.up && !is_link_local(interface.address);
+}
+
+Endpoint any_global(int family) {
+  // Documentation addresses: nothing is sent, only the default route is asked for.
+  sockaddr_storage storage{};
+  if (family == AF_INET6) {
+    auto* address = reinterpret_cast<sockaddr_in6*>(&storage);
+    address->sin6_family = AF_INET6;
+    inet_pton(AF_INET6, "2001:db8::1", &address->sin6_addr);
+    address->sin6_port = htons(9);
+  } else {
+    auto* address = reinterpret_cast<sockaddr_in*>(&storage);
+    address->sin_family = AF_INET;
+    inet_pton(AF_INET, "203.0.113.1", &address->sin_addr);
+    address->sin_port = htons(9);
+  }
+  return endpoint_of(reinterpret_cast<const sockaddr*>(&storage));
+}
+
+const Interface* holder_of(const std::vector<Interface>& all, const Endpoint& address) {
+  for (const Interface& interface : all) {
+    if (same_host_address(interface.address, address)) return &interface;
+  }
+  return nullptr;
+}
+
+Result<std::vector<Interface>> named_interfaces(const std::vector<Interface>& all,
+                                                const std::vector<std::string>& names) {
+  std::vector<Interface> chosen;
+  for (const std::string& name : names) {
+    bool found = false, usable = false;
+    for (const Interface& interface : all) {
+      if (interface.name != name) continue;
+      found = true;
+      if (!is_publishable(interface)) continue;
+      usable = true;
+      chosen.push_back(interface);
+    }
+    if (!found || !usable) {
+      return Status(Code::kInvalidArgument,
+                    "network interface \"" + name + "\" " +
+                        (found ? "is down or has no usable address" : "does not exist") +
+                        "; interfaces here: " + names_of(all) + " (TACO_IFNAME)");
+    }
+  }
+  return chosen;
+}
+
+// The address from which this host talks to the master; null when the master is this host, for then
+// no route tells which of our addresses others can reach, and when nobody else could use it.
+const Interface* towards(const Endpoint& master, const std::vector<Interface>& all,
+                         const RouteLookup& route) {
+  if (is_loopback(master) || holder_of(all, master) != nullptr) return nullptr;
+  const auto source = route(master);
+  const Interface* own = source ? holder_of(all, *source) : nullptr;
+  if (own == nullptr || own->loopback) return nullptr;
+  // An IPv6 address of one link means nothing without the name that the link has on each host.
+  const bool v6 = sockaddr_of(own->address)->sa_family == AF_INET6;
+  return v6 && is_link_local(own->address) ? nullptr : own;
+}
+
+// Everything others could reach, best first: what leads to the master or is its own address, then
+// the default route's interface, then the rest, loopback last.
+std::vector<Interface> all_publishable(const std::vector<Interface>& all, const InterfaceWish& wish,
+                                       const RouteLookup& route) {
+  std::vector<Interface> chosen;
+  auto add = [&](const Interface& interface) {
+    if (!is_publishable(interface)) return;
+    if (std::count(wish.excluded.begin(), wish.excluded.end(), interface.name) != 0) return;
+    for (const Interface& have : chosen) {
+      if (same_host_address(have.address, interface.address)) return;
+    }
+    chosen.push_back(interface);
+  };
+  for (const Endpoint& master : wish.master) {
+    const Interface* own = holder_of(all, master);
+    if (own == nullptr) own = towards(master, all, route);
+    if (own != nullptr && !own->loopback) add(*own);
+  }
+  for (const int family : {AF_INET, AF_INET6}) {
+    const auto source = route(any_global(family));
+    const Interface* own = source ? holder_of(all, *source) : nullptr;
+    if (own != nullptr && !own->loopback) add(*own);
+  }
+  for (const bool loopback : {false, true}) {
+    for (const Interface& interface : all) {
+      if (interface.loopback == loopback) add(interface);
+    }
+  }
+  return chosen;
+}
+
+bool all_loopback(const std::vector<PathAddress>& paths) {
+  return std::all_of(paths.begin(), paths.end(),
+                     [](const PathAddress& path) { return is_loopback(path.endpoint); });
+}
+
+std::string list_of(const std::vector<PathAddress>& paths) {
+  std::string text;
+  for (const PathAddress& path : paths) {
+    text += (text.empty() ? "" : ", ") + to_string(path.endpoint);
+  }
+  return text.empty() ? "no address" : text;
+}
+
+Status no_route(const std::vector<PathAddress>& locals, const Address& peer, bool same_host) {
+  const bool only_loopback = all_loopback(locals) || all_loopback(peer.paths);
+  return Status(Code::kRendezvous,
+                "no way leads to pid " + std::to_string(peer.pid) + " on " + peer.host_name +
+                    (same_host ? " (this host)" : " (another host)") + ", which listens at " +
+                    list_of(peer.paths) + ", from here, " + list_of(locals) + ": " +
+                    (only_loopback && !same_host ? "loopback does not lead to another host"
+                                                 : "one has IPv4 addresses only, the other IPv6") +
+                    ". Name the right interfaces with TACO_IFNAME on both hosts, or let "
+                    "MASTER_ADDR be an address that every host can reach");
+}
+
+}  // namespace
+
+Result<std::vector<Interface>> list_interfaces() {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) {
+    return Status(Code::kResource,
+                  std::string("cannot list network interfaces: ") + strerror(errno));
+  }
+  std::vector<Interface> interfaces;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    Interface interface;
+    interface.name = entry->ifa_name;
+    interface.address = endpoint_of(entry->ifa_addr);
+    interface.up = (entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_RUNNING) != 0;
+    interface.loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
+    interface.mtu = read_attribute(interface.name, "mtu", 1500);
+    interface.mbits = read_attribute(interface.name, "speed", 0);
+    interfaces.push_back(std::move(interface));
+  }
+  freeifaddrs(list);
+  return interfaces;
+}
+
+std::optional<Endpoint> kernel_route(const Endpoint& destination) {
+  Endpoint target = destination;
+  if (port_of(target) == 0) set_port(target, 9);
+  const int fd = socket(sockaddr_of(target)->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return std::nullopt;
+  std::optional<Endpoint> source;
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  if (connect(fd, sockaddr_of(target), target.size) == 0 &&
+      getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0) {
+    source = endpoint_of(reinterpret_cast<const sockaddr*>(&own));
+    set_port(*source, 0);
+  }
+  close(fd);
+  return source;
+}
+
+std::vector<Endpoint> resolve(const std::string& host) {
+  std::vector<Endpoint> found;
+  if (host.empty()) return found;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* list = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return found;
+  for (const addrinfo* entry = list; entry != nullptr; entry = entry->ai_next) {
+    if (entry->ai_family == AF_INET || entry->ai_family == AF_INET6) {
+      found.push_back(endpoint_of(entry->ai_addr));
+    }
+  }
+  freeaddrinfo(list);
+  return found;
+}
+
+Status parse_interface_names(const std::string& text, std::vector<std::string>* names,
+                             std::vector<std::string>* excluded) {
+  std::size_t at = 0;
+  while (at <= text.size() && !text.empty()) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    std::string name = text.substr(at, comma - at);
+    at = comma + 1;
+    const bool exclude = !name.empty() && name[0] == '^';
+    if (exclude) name.erase(0, 1);
+    if (name.empty()) {
+      return Status(Code::kInvalidArgument,
+                    "TACO_IFNAME=\"" + text + "\": an interface name is empty");
+    }
+    (exclude ? excluded : names)->push_back(name);
+  }
+  if (!names->empty() && !excluded->empty()) {
+    return Status(Code::kInvalidArgument,
+                  "TACO_IFNAME=\"" + text +
+                      "\" both names and excludes interfaces: write \"eth0,eth1\" or "
+                      "\"^docker0,^lo\"");
+  }
+  return {};
+}
+
+Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& all,
+                                                 const InterfaceWish& wish,
+                                                 const RouteLookup& route) {
+  if (!wish.names.empty()) return named_interfaces(all, wish.names);
+  if (wish.excluded.empty()) {
+    for (const Endpoint& master : wish.master) {
+      const Interface* own = towards(master, all, route);
+      if (own != nullptr) return std::vector<Interface>{*own};
+    }
+  }
+  std::vector<Interface> chosen = all_publishable(all, wish, route);
+  if (chosen.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "no network interface is usable; interfaces here: " + names_of(all) +
+                      (wish.excluded.empty() ? "" : " (TACO_IFNAME excludes some)"));
+  }
+  return chosen;
+}
+
+Result<Route> choose_route(const std::vector<PathAddress>& locals, const Address& peer,
+                           bool same_host, const RouteLookup& route) {
+  // Inside a host loopback is the surest way, between hosts none at all.
+  for (const bool loopback : {true, false}) {
+    if (loopback && !same_host) continue;
+    for (const PathAddress& remote : peer.paths) {
+      if (is_loopback(remote.endpoint) != loopback) continue;
+      const auto source = route(remote.endpoint);
+      if (!source) continue;
+      for (std::uint32_t i = 0; i < locals.size(); ++i) {
+        if (same_host_address(locals[i].endpoint, *source)) return Route{i, remote};
+      }
+    }
+  }
+  // The kernel would send from an address that we do not use: ours may be bound all the same.
+  for (const PathAddress& remote : peer.paths) {
+    if (is_loopback(remote.endpoint) && !same_host) continue;
+    for (std::uint32_t i = 0; i < locals.size(); ++i) {
+      if (sockaddr_of(locals[i].endpoint)->sa_family == sockaddr_of(remote.endpoint)->sa_family &&
+          is_loopback(locals[i].endpoint) == is_loopback(remote.endpoint)) {
+        return Route{i, remote};
+      }
+    }
+  }
+  return no_route(locals, peer, same_host);
+}
+
+}  // namespace taco::harp

@@ -1,0 +1,258 @@
+#include "harp/engine/stack_core.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "harp/engine/host_identity.h"
+#include "harp/engine/interfaces.h"
+#include "harp/fork.h"
+#include "harp/session/congestion.h"
+
+namespace taco::harp {
+
+namespace {
+
+// Ranks of one host that share TACO_PORT take the next free ones after it.
+constexpr int kPortTries = 1024;
+
+template <class T>
+void fill_random(T* value) {
+  while (getrandom(value, sizeof *value, 0) != static_cast<ssize_t>(sizeof *value)) {
+  }
+}
+
+}  // namespace
+
+StackCore::StackCore(const StackOptions& options)
+    : options_(options), generation_(fork_generation()) {}
+
+Result<std::shared_ptr<Stack>> StackCore::create(const StackOptions& options) {
+  std::shared_ptr<StackCore> stack(new StackCore(options));
+  TACO_RETURN_IF_ERROR(stack->start());
+  return std::shared_ptr<Stack>(std::move(stack));
+}
+
+Status StackCore::start() {
+  const auto env = Env::get();
+  if (!env.ok()) return env.status();
+  EngineOptions engine;
+  engine.spin_us = env.value().spin_us;
+  engine.congestion = congestion_named(env.value().congestion);
+  if (engine.congestion == nullptr) {
+    return Status(Code::kInvalidArgument,
+                  "TACO_CONGESTION=\"" + env.value().congestion + "\" is unknown: swift or cubic");
+  }
+  engine.peer_timeout = options_.peer_timeout;
+  fill_random(&own_.incarnation);
+  fill_random(&own_.secret);
+  engine.incarnation = own_.incarnation;
+  engine.secret = own_.secret;
+  own_.pid = static_cast<std::uint32_t>(getpid());
+  own_.host_id = host_identity(options_.host_id);
+  own_.host_name = host_name();
+
+  std::string names;
+  auto nic = open_nic(&names);
+  if (!nic.ok()) return nic.status();
+  auto shm = open_shm();
+  if (!shm.ok()) return shm.status();
+  shm_ = shm.value().get();
+  if (shm_ != nullptr) {
+    own_.has_shm = true;
+    own_.shm = shm_->address();
+  }
+  encoded_ = encode(own_);
+  summary_ = (shm_ != nullptr ? "shm+udp(" : "udp(") + names + ")";
+  if (options_.transport == StackOptions::Force::kShm) summary_ = "shm";
+
+  auto made = EngineCore::create(engine, std::move(nic).value(), std::move(shm).value(), peers_);
+  if (!made.ok()) return made.status();
+  engine_ = std::move(made).value();
+  return {};
+}
+
+Result<std::unique_ptr<UdpNic>> StackCore::open_nic(std::string* interface_names) {
+  const auto env = Env::get();
+  const auto all = list_interfaces();
+  if (!all.ok()) return all.status();
+  InterfaceWish wish{options_.interfaces, options_.excluded_interfaces, resolve(options_.master)};
+  const auto chosen = choose_interfaces(all.value(), wish, kernel_route);
+  if (!chosen.ok()) return chosen.status();
+
+  UdpNicOptions nic_options;
+  nic_options.socket_buffer = static_cast<std::size_t>(env.value().socket_buffer);
+  for (const Interface& interface : chosen.value()) {
+    if (nic_options.locals.size() == kMaxPaths) break;
+    const auto mtu =
+        env.value().mtu != 0 ? static_cast<std::uint32_t>(env.value().mtu) : interface.mtu;
+    nic_options.locals.push_back({interface.address, mtu});
+    own_.paths.push_back({interface.address, mtu, interface.mbits});
+    if ((", " + *interface_names + ",").find(", " + interface.name + ",") == std::string::npos) {
+      *interface_names += (interface_names->empty() ? "" : ", ") + interface.name;
+    }
+  }
+  const auto first_port = static_cast<int>(env.value().port);
+  Status last;
+  for (int i = 0; i < (first_port == 0 ? 1 : kPortTries) && first_port + i < 65'536; ++i) {
+    for (auto& local : nic_options.locals) {
+      set_port(local.address, static_cast<std::uint16_t>(first_port == 0 ? 0 : first_port + i));
+    }
+    auto nic = UdpNic::create(nic_options);
+    if (!nic.ok()) {
+      last = nic.status();
+      continue;
+    }
+    for (std::size_t path = 0; path < own_.paths.size(); ++path) {
+      own_.paths[path].endpoint = nic.value()->local(path);
+    }
+    return nic;
+  }
+  return last;
+}
+
+Result<std::unique_ptr<ShmEndpoint>> StackCore::open_shm() {
+  if (options_.transport == StackOptions::Force::kUdp) return std::unique_ptr<ShmEndpoint>();
+  const auto env = Env::get();
+  ShmOptions options;
+  fill_random(&options.secret);
+  options.incarnation = own_.incarnation;
+  options.pull = env.value().cma ? ShmPull::kWhereFaster : ShmPull::kNever;
+  auto endpoint = ShmEndpoint::create(options);
+  if (endpoint.ok() || options_.transport == StackOptions::Force::kShm) return endpoint;
+  TACO_LOG_WARNING("harp", "no shared memory on this host, UDP instead: %s",
+                   endpoint.status().message().c_str());
+  return std::unique_ptr<ShmEndpoint>();
+}
+
+StackCore::~StackCore() {
+  close();
+  if (generation_ == fork_generation()) return;
+  // In a forked child: see EngineCore's destructor.
+  static_cast<void>(engine_.release());
+}
+
+bool StackCore::reaches_memory_of(const Address& address) const {
+  if (shm_ == nullptr || !address.has_shm || address.host_id != own_.host_id) return false;
+  // Where there is no other way, one that does not listen (any more) is found out by its link, and
+  // is missed by those that need it.
+  if (options_.transport == StackOptions::Force::kShm) return true;
+  const Status probe = shm_->probe(address.shm);
+  if (!probe.ok()) {
+    TACO_LOG_WARNING("harp",
+                     "pid %u on %s has this host's identity, but its shared memory is not here; "
+                     "UDP instead, as between hosts (is TACO_HOST_ID the same on two hosts?): %s",
+                     address.pid, address.host_name.c_str(), probe.message().c_str());
+  }
+  return probe.ok();
+}
+
+Result<std::unique_ptr<Peer>> StackCore::make_peer(PeerId id, Address address) {
+  const bool local = reaches_memory_of(address);
+  Route route;
+  if (!local && options_.transport == StackOptions::Force::kShm) {
+    return Status(Code::kRendezvous,
+                  "TACO_TRANSPORT=shm, but pid " + std::to_string(address.pid) + " on " +
+                      address.host_name +
+                      " cannot be reached through shared memory: it is on another host or "
+                      "in another network namespace, or does not use shared memory");
+  }
+  if (!local) {
+    // Equal identities whose memory does not meet are two hosts (copies of one virtual machine, or
+    // one TACO_HOST_ID for both): loopback would lead nowhere.
+    const bool denied = shm_ != nullptr && address.has_shm;
+    const bool same_host = address.host_id == own_.host_id && !denied;
+    auto chosen = choose_route(own_.paths, address, same_host, kernel_route);
+    if (!chosen.ok()) return chosen.status();
+    route = chosen.value();
+  }
+  auto peer = std::make_unique<Peer>(id, std::move(address), local, route, engine_->matcher_host());
+  peer->engine = engine_.get();
+  return peer;
+}
+
+Result<PeerId> StackCore::add_peer(std::string_view bytes) {
+  TACO_RETURN_IF_ERROR(usable());
+  auto address = decode(bytes);
+  if (!address.ok()) return address.status();
+  const std::uint64_t incarnation = address.value().incarnation;
+  if (incarnation == own_.incarnation) {
+    return Status(Code::kInvalidArgument, "a process is no peer of its own");
+  }
+  bool is_new = false;
+  auto added = peers_.add(incarnation, [&](PeerId id) {
+    is_new = true;
+    return make_peer(id, std::move(address).value());
+  });
+  if (!added.ok()) return added.status();
+  Peer& peer = *added.value();
+  if (is_new && peer.local) {
+    engine_->peers_changed();
+    engine_->submit(peer, false);
+  }
+  return peer.id;
+}
+
+bool StackCore::is_local(PeerId id) const {
+  const Peer* peer = peers_.find(id);
+  return peer != nullptr && peer->local;
+}
+
+std::string StackCore::host_of(PeerId id) const {
+  const Peer* peer = peers_.find(id);
+  return peer != nullptr ? peer->address.host_id : "";
+}
+
+std::string StackCore::describe(PeerId id) const {
+  const Peer* peer = peers_.find(id);
+  return peer != nullptr ? peer->description : "unknown peer " + std::to_string(id);
+}
+
+std::uint64_t StackCore::incarnation_of(PeerId id) const {
+  const Peer* peer = peers_.find(id);
+  return peer != nullptr ? peer->address.incarnation : 0;
+}
+
+void StackCore::set_observer(Observer* observer) {
+  // On the engine, which does not end meanwhile. close(), which may be driving it, holds the lock.
+  const bool ours = generation_ == fork_generation() && engine_ != nullptr;
+  if (ours && engine_->in_engine()) return engine_->set_observer(observer);
+  const std::lock_guard<std::mutex> lock(closing_);
+  if (usable().ok()) engine_->set_observer(observer);
+}
+
+StackStats StackCore::stats() const {
+  if (generation_ != fork_generation()) return {};
+  const std::lock_guard<std::mutex> lock(closing_);
+  return engine_->stats();
+}
+
+std::string StackCore::transport_summary() const { return summary_; }
+
+// The best address comes first, and peers are reached through it wherever a route allows.
+double StackCore::interface_gbits() const {
+  return own_.paths.empty() ? 0 : own_.paths.front().mbits / 1000.0;
+}
+
+Status StackCore::usable() const {
+  if (generation_ != fork_generation()) {
+    return Status(Code::kAborted,
+                  "this process was forked from one that uses taco_torch: its transport stayed "
+                  "with the parent; initialise a process group of its own here");
+  }
+  if (closed_.load()) return Status(Code::kAborted, "the transport was closed");
+  return {};
+}
+
+void StackCore::close() {
+  if (generation_ != fork_generation()) return;
+  const std::lock_guard<std::mutex> lock(closing_);
+  if (closed_.exchange(true) || engine_ == nullptr) return;
+  engine_->close(kSecond);
+}
+
+}  // namespace taco::harp

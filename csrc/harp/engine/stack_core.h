@@ -1,0 +1,62 @@
+// The Stack's one implementation: what the process publishes about itself, the peers it was told
+// of, and its engine.
+//
+// Any thread, but for what stack.h says otherwise.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "harp/engine/engine_core.h"
+#include "harp/engine/peer.h"
+#include "harp/engine/stack.h"
+
+namespace taco::harp {
+
+class StackCore final : public Stack {
+ public:
+  static Result<std::shared_ptr<Stack>> create(const StackOptions& options);
+  ~StackCore() override;
+
+  const std::string& address() const override { return encoded_; }
+  Result<PeerId> add_peer(std::string_view address) override;
+  void release_peer(PeerId peer) override { peers_.release(peer); }
+  bool is_local(PeerId peer) const override;
+  std::string host_of(PeerId peer) const override;
+  std::string describe(PeerId peer) const override;
+  std::string host() const override { return own_.host_id; }
+  std::uint64_t incarnation() const override { return own_.incarnation; }
+  std::uint64_t incarnation_of(PeerId peer) const override;
+  Engine& engine() override { return *engine_; }
+  void set_observer(Observer* observer) override;
+  StackStats stats() const override;
+  std::string transport_summary() const override;
+  double interface_gbits() const override;
+  Status usable() const override;
+  void close() override;
+
+ private:
+  explicit StackCore(const StackOptions& options);
+  Status start();
+  Result<std::unique_ptr<UdpNic>> open_nic(std::string* interface_names);
+  Result<std::unique_ptr<ShmEndpoint>> open_shm();
+  Result<std::unique_ptr<Peer>> make_peer(PeerId id, Address address);
+  bool reaches_memory_of(const Address& address) const;
+
+  const StackOptions options_;
+  const std::uint32_t generation_;
+  Address own_;
+  std::string encoded_;
+  std::string summary_;
+  const ShmEndpoint* shm_ = nullptr;  // the engine's; null: none
+  mutable std::mutex closing_;        // close() against what uses the engine from outside
+  std::atomic<bool> closed_{false};
+  // In this order: peers refer to the engine's buffers until they are gone.
+  std::unique_ptr<EngineCore> engine_;
+  PeerTable peers_;
+};
+
+}  // namespace taco::harp

@@ -1,0 +1,42 @@
+// Finished requests on their way back to their owners. Matchers push, the engine runs the queue
+// once a turn: so on_done is never called from inside send_st, recv_st or cancel_st. One queue an
+// engine, owner thread only, no allocation for successes.
+#pragma once
+
+#include <vector>
+
+#include "base/status.h"
+#include "harp/transport.h"
+
+namespace taco::harp {
+
+class CompletionQueue {
+ public:
+  void push(SendRequest& request, const Status& status);
+  void push(RecvRequest& request, const Status& status);
+  // A peer's end, told to the observer after every completion with that peer, those included which
+  // callbacks bring about by asking for what it had sent before. `why` ok means the peer said
+  // goodbye.
+  void push_peer_end(PeerId peer, const Status& why);
+
+  bool empty() const { return sends_ == nullptr && recvs_ == nullptr && ends_.empty(); }
+  // Runs what is queued now; what callbacks push in the meantime waits for the next run. Returns
+  // how many callbacks ran.
+  std::size_t run(Observer* observer);
+
+ private:
+  struct PeerEnd {
+    PeerId peer;
+    Status why;
+  };
+  template <class Request>
+  static std::size_t run_list(Request* head);
+
+  SendRequest* sends_ = nullptr;
+  SendRequest* last_send_ = nullptr;
+  RecvRequest* recvs_ = nullptr;
+  RecvRequest* last_recv_ = nullptr;
+  std::vector<PeerEnd> ends_;
+};
+
+}  // namespace taco::harp

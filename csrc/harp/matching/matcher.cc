@@ -1,0 +1,267 @@
+// The user's side of the Matcher: sends, receives, cancels. matcher_events.cc hears the link,
+// matcher_quota.cc counts what may lie unmatched.
+#include "harp/matching/matcher.h"
+
+namespace taco::harp {
+namespace {
+
+// In Control::kMismatch: the request that fails at the peer is its send, not a receive.
+constexpr SlotId kYourSend{UINT32_MAX, 0};
+
+}  // namespace
+
+Matcher::~Matcher() {
+  incoming_.for_each([&](Incoming& in) { drop_data(in); });
+}
+
+void Matcher::send(SendRequest& request) {
+  request.peer = peer_;
+  request.slot = kKept;
+  request.state = nullptr;
+  request.previous = last_send_;
+  request.next = nullptr;
+  (last_send_ == nullptr ? sends_ : last_send_->next) = &request;
+  last_send_ = &request;
+  if (lost()) return finish_send(request, lost_);
+
+  Outgoing* early = outgoing_.find(request.key);
+  if (early == nullptr && request.bytes <= link_->eager_limit()) {
+    Group& group = group_of(request.key.group);
+    if (!group.blocked && within_quota(group, request.bytes)) return start_eager(request, group);
+  }
+  Outgoing& out = early != nullptr ? *early : outgoing_.insert(request.key);
+  out.send = &request;
+  if (out.wanted) {
+    if (!refuse_want(out)) start_bulk(out);
+    return;
+  }
+  keep(request, out, group_of(request.key.group));
+}
+
+// No want yet, and not eager: the send stays here and lets the peer know of it.
+void Matcher::keep(SendRequest& request, Outgoing& out, Group& group) {
+  if (out.solicited) {
+    out.solicited = false;
+    return offer(out, group);
+  }
+  if (request.bytes > link_->eager_limit()) {
+    // Beyond the quota a large send waits unannounced: its receive wants it anyway.
+    if (group.offers < kEagerQuotaMessages) offer(out, group);
+  } else if (!group.blocked) {
+    group.blocked = true;
+    link_->control(Control::kBlocked, {group.key.group, 1}, {}, 0);
+  }
+}
+
+void Matcher::offer(Outgoing& out, Group& group) {
+  out.offered = true;
+  ++group.offers;
+  link_->offer({out.key, out.send->signature, out.send->bytes});
+}
+
+void Matcher::drop_offer(Outgoing& out) {
+  if (!out.offered) return;
+  out.offered = false;
+  Group& group = group_of(out.key.group);
+  if (group.offers > 0) --group.offers;
+}
+
+void Matcher::start_eager(SendRequest& request, Group& group) {
+  ++group.unconsumed;
+  group.unconsumed_bytes += static_cast<std::uint32_t>(request.bytes);
+  request.slot = kEager;
+  link_->eager(request);
+}
+
+void Matcher::start_bulk(Outgoing& out) {
+  drop_offer(out);
+  out.send->slot = kBulk;
+  link_->bulk(*out.send, out.slot);
+}
+
+// A want that the send cannot satisfy. True when it was refused; `out` is gone then.
+bool Matcher::refuse_want(Outgoing& out) {
+  SendRequest& request = *out.send;
+  const bool differs = out.signature != request.signature;
+  if (!differs && request.bytes <= out.max_bytes) return false;
+  const MessageKey key = out.key;
+  const std::uint64_t theirs = out.signature, longest = out.max_bytes;
+  link_->control(Control::kMismatch, key, out.slot, request.signature);
+  const std::uint64_t ours = request.signature;
+  std::string text = differs ? "send and receive carry different signatures"
+                             : "message of " + std::to_string(request.bytes) +
+                                   " bytes is longer than the peer's receive of " +
+                                   std::to_string(longest);
+  finish_send(request, Status(Code::kMismatch, std::move(text)));
+  if (differs && host_.observer != nullptr) {
+    host_.observer->on_mismatch_st(peer_, key, ours, theirs);
+  }
+  return true;
+}
+
+// Takes the request out of every list here and queues its completion.
+void Matcher::finish_send(SendRequest& request, const Status& status) {
+  (request.previous == nullptr ? sends_ : request.previous->next) = request.next;
+  (request.next == nullptr ? last_send_ : request.next->previous) = request.previous;
+  if (Outgoing* out = request.slot == kEager ? nullptr : outgoing_.find(request.key);
+      out != nullptr && out->send == &request) {
+    drop_offer(*out);
+    outgoing_.erase(*out);
+  }
+  request.slot = kFinished;
+  host_.completions.push(request, status);
+}
+
+void Matcher::cancel(SendRequest& request, const Status& why) {
+  if (request.slot == kFinished) return;  // its completion is already on its way
+  if (request.slot == kEager) {
+    link_->withdraw(request);
+  } else if (Outgoing* out = outgoing_.find(request.key); out != nullptr && out->send == &request) {
+    if (request.slot == kBulk) {
+      link_->withdraw(request);
+      link_->control(Control::kCancelSend, request.key, out->slot, 0);
+    } else if (out->offered) {
+      link_->control(Control::kCancelSend, request.key, {UINT32_MAX, 0}, 0);
+    }
+  }
+  finish_send(request, why);
+}
+
+void Matcher::recv(RecvRequest& request) {
+  request.peer = peer_;
+  request.state = nullptr;
+  request.bytes = 0;
+  Incoming* early = incoming_.find(request.key);
+  Incoming& in = early != nullptr ? *early : incoming_.insert(request.key);
+  in.receive = &request;
+  open_slot(request);
+  if (in.has_data) {
+    --unmatched_;
+    std::byte* data = in.data;
+    const std::size_t bytes = in.bytes;
+    in.has_data = false;
+    in.data = nullptr;
+    host_.bytes_copied += bytes;
+    consumed(request.key.group, bytes);
+    deliver(in, in.signature, {data, bytes});
+    if (data != nullptr) host_.buffers.give(data, bytes);
+    return;
+  }
+  if (lost()) return finish_receive(in, lost_);
+  if (in.offered) {
+    if (in.signature != request.signature) return mismatch_at_receive(in, in.signature);
+    if (in.bytes > request.max_bytes) return too_long_at_receive(in, in.bytes);
+    want(in);
+  } else if (request.max_bytes > link_->eager_limit() || group_of(request.key.group).peer_blocked) {
+    want(in);
+  }
+}
+
+void Matcher::cancel(RecvRequest& request, const Status& why) {
+  Incoming* in = incoming_.find(request.key);
+  if (in == nullptr || in->receive != &request) return;
+  if (in->wanted) {
+    const SlotId slot = slot_of(request);
+    link_->forget(slot);
+    link_->control(Control::kCancelReceive, request.key, slot, 0);
+  }
+  finish_receive(*in, why);
+}
+
+bool Matcher::has_unmatched(const MessageKey& key) const {
+  const Incoming* in = incoming_.find(key);
+  return in != nullptr && in->receive == nullptr && (in->has_data || in->offered);
+}
+
+void Matcher::solicit(const MessageKey& key) {
+  if (!has_unmatched(key) && !lost()) link_->control(Control::kSolicit, key, {}, 0);
+}
+
+SlotId Matcher::open_slot(RecvRequest& request) {
+  if (free_slot_ == kNone) {
+    free_slot_ = static_cast<std::uint32_t>(slots_.size());
+    slots_.emplace_back();
+  }
+  request.slot = free_slot_;
+  Slot& slot = slots_[request.slot];
+  free_slot_ = slot.next_free;
+  slot.receive = &request;
+  ++open_receives_;
+  return {request.slot, slot.generation};
+}
+
+void Matcher::close_slot(RecvRequest& request) {
+  Slot& slot = slots_[request.slot];
+  slot.receive = nullptr;
+  ++slot.generation;
+  slot.next_free = free_slot_;
+  free_slot_ = request.slot;
+  --open_receives_;
+}
+
+SlotId Matcher::slot_of(const RecvRequest& request) const {
+  return {request.slot, slots_[request.slot].generation};
+}
+
+void Matcher::want(Incoming& in) {
+  in.wanted = true;
+  link_->want({in.key, in.receive->signature, in.receive->max_bytes, slot_of(*in.receive)});
+}
+
+// An eager message, or a mismatch, came first: the peer may forget our want.
+void Matcher::unwant(Incoming& in) {
+  if (!in.wanted) return;
+  in.wanted = false;
+  const SlotId slot = slot_of(*in.receive);
+  link_->forget(slot);
+  link_->control(Control::kVoidWant, in.key, slot, 0);
+}
+
+// Ends the receive; `in` is gone after this unless a message still waits under its key.
+void Matcher::finish_receive(Incoming& in, const Status& status) {
+  RecvRequest& request = *in.receive;
+  close_slot(request);
+  if (in.offered) --unmatched_;
+  in.receive = nullptr;
+  in.offered = in.wanted = false;
+  if (in.empty()) incoming_.erase(in);
+  host_.completions.push(request, status);
+}
+
+void Matcher::deliver(Incoming& in, std::uint64_t signature, std::span<const std::byte> data) {
+  RecvRequest& request = *in.receive;
+  if (signature != request.signature) return mismatch_at_receive(in, signature);
+  if (data.size() > request.max_bytes) return too_long_at_receive(in, data.size());
+  unwant(in);
+  if (!data.empty()) request.sink.consume(request.sink, 0, data.data(), data.size());
+  request.bytes = data.size();
+  finish_receive(in, Status());
+}
+
+void Matcher::drop_data(Incoming& in) {
+  if (!in.has_data) return;
+  if (in.data != nullptr) host_.buffers.give(in.data, in.bytes);
+  in.data = nullptr;
+  in.has_data = false;
+}
+
+void Matcher::mismatch_at_receive(Incoming& in, std::uint64_t theirs) {
+  const MessageKey key = in.key;
+  const std::uint64_t ours = in.receive->signature;
+  unwant(in);
+  link_->control(Control::kMismatch, key, kYourSend, ours);
+  finish_receive(in, Status(Code::kMismatch, "send and receive carry different signatures"));
+  if (host_.observer != nullptr) host_.observer->on_mismatch_st(peer_, key, ours, theirs);
+}
+
+void Matcher::too_long_at_receive(Incoming& in, std::uint64_t bytes) {
+  const std::uint64_t ours = in.receive->signature;
+  const std::size_t most = in.receive->max_bytes;
+  unwant(in);
+  link_->control(Control::kMismatch, in.key, kYourSend, ours);
+  finish_receive(in, Status(Code::kMismatch, "message of " + std::to_string(bytes) +
+                                                 " bytes is longer than the receive of " +
+                                                 std::to_string(most)));
+}
+
+}  // namespace taco::harp

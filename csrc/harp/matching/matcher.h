@@ -1,0 +1,171 @@
+// Pairs this process's sends and receives with those of one peer, by key. Knows no wire: it tells a
+// Link what to move and hears from it through LinkEvents. One per peer, made by the engine, owner
+// thread only; no allocation in steady state.
+//
+// A small message within its group's quota goes at once (eager). Anything else stays with its
+// sender, which offers it once; the receiver's Want releases it as a bulk transfer into that very
+// receive. So what a receiver holds unmatched is bounded by the quotas, and the order in which
+// keys are posted on either side never blocks anybody.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "harp/byte_pool.h"
+#include "harp/link.h"
+#include "harp/matching/completion_queue.h"
+#include "harp/matching/key_table.h"
+#include "harp/transport.h"
+
+namespace taco::harp {
+
+// What all matchers of one engine share. Owned by the engine; outlives them.
+struct MatcherHost {
+  Observer* observer = nullptr;  // may be null
+  CompletionQueue completions;   // the engine runs it every turn
+  BytePool buffers;
+  std::uint64_t bytes_copied = 0;  // eager data that had to wait for its receive
+};
+
+// Messages (and bytes) of one group that may lie unmatched at one receiver.
+inline constexpr std::uint32_t kEagerQuotaMessages = 64;
+inline constexpr std::uint32_t kEagerQuotaBytes = 64 * 1024;
+
+class Matcher final : public LinkEvents {
+ public:
+  Matcher(PeerId peer, MatcherHost& host) : peer_(peer), host_(host) {}
+  ~Matcher() override;
+  Matcher(const Matcher&) = delete;
+  Matcher& operator=(const Matcher&) = delete;
+
+  // Before any other call. The link outlives the matcher's use of it.
+  void attach(Link& link) { link_ = &link; }
+
+  // Transport's calls for this peer; see transport.h.
+  void send(SendRequest& request);
+  void recv(RecvRequest& request);
+  void cancel(SendRequest& request, const Status& why);
+  void cancel(RecvRequest& request, const Status& why);
+  void release(Staging& staging) { link_->release(staging); }
+  bool has_unmatched(const MessageKey& key) const;
+  void solicit(const MessageKey& key);
+  void notify(std::span<const std::byte> bytes) { link_->notice(bytes); }
+
+  // Is a request open with this peer? (Then silence matters, and leaving would lose something.)
+  bool expecting() const override { return open_receives_ > 0 || sends_ != nullptr; }
+  std::size_t open_receives() const { return open_receives_; }
+  std::size_t unmatched() const { return unmatched_; }  // eager messages and offers kept here
+  bool lost() const { return !lost_.ok(); }
+  std::size_t groups_remembered() const { return groups_.size(); }
+
+  // LinkEvents.
+  void on_eager(const MessageKey& key, std::uint64_t signature,
+                std::span<const std::byte> data) override;
+  void on_want(const Want& want) override;
+  void on_offer(const Offer& offer) override;
+  void on_control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) override;
+  void on_notice(std::span<const std::byte> bytes) override;
+  RecvRequest* receive_of(SlotId slot) override;
+  void receive_finished(SlotId slot, const Status& status) override;
+  void send_finished(SendRequest& request, const Status& status) override;
+  void on_lost(const Status& why) override;
+  void on_left() override;
+
+ private:
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+
+  // What SendRequest::slot says while the matcher holds the request.
+  enum SendStage : std::uint32_t { kKept, kEager, kBulk, kFinished };
+
+  // Our side sends: an open send that is not eager, or a want or solicitation that came first.
+  struct Outgoing {
+    MessageKey key;
+    SendRequest* send = nullptr;
+    std::uint64_t signature = 0;  // of the want
+    std::uint64_t max_bytes = 0;
+    SlotId slot{};
+    bool wanted = false, offered = false, solicited = false;
+    bool empty() const { return send == nullptr && !wanted && !solicited; }
+  };
+  // Our side receives: a posted receive, an eager message or an offer that came first.
+  struct Incoming {
+    MessageKey key;
+    RecvRequest* receive = nullptr;
+    std::byte* data = nullptr;  // of an eager message (from host_.buffers), when has_data
+    std::uint64_t signature = 0;
+    std::uint64_t bytes = 0;
+    bool has_data = false, offered = false, wanted = false;
+    bool empty() const { return receive == nullptr && !has_data && !offered; }
+  };
+  // Slots name posted receives to the peer. A slot's generation moves on with every use.
+  struct Slot {
+    RecvRequest* receive = nullptr;
+    std::uint32_t generation = 1;
+    std::uint32_t next_free = kNone;
+  };
+  // Quota of one group, as a sender and as a receiver. Dropped when it says nothing.
+  struct Group {
+    MessageKey key;  // {id, 0}
+    bool used = false;
+    std::uint32_t unconsumed = 0, unconsumed_bytes = 0;  // sent eagerly, not reported consumed
+    std::uint32_t offers = 0;                            // offers of ours not yet wanted
+    std::uint32_t unreported = 0, unreported_bytes = 0;  // consumed here, not told yet
+    bool blocked = false;       // we said so: small sends of this group are kept
+    bool peer_blocked = false;  // the peer said so: want every receive
+    bool empty() const { return !used; }
+    bool says_nothing() const {
+      return unconsumed == 0 && offers == 0 && unreported == 0 && !blocked && !peer_blocked;
+    }
+  };
+
+  Group& group_of(std::uint64_t id);  // valid until another group's first use
+  void sweep_groups();
+  bool within_quota(const Group& group, std::size_t bytes) const;
+  void consumed(std::uint64_t group, std::size_t bytes);
+  void report(Group& group);
+  void release_kept(std::uint64_t group);
+
+  void start_eager(SendRequest& request, Group& group);
+  void start_bulk(Outgoing& out);
+  void keep(SendRequest& request, Outgoing& out, Group& group);
+  void offer(Outgoing& out, Group& group);
+  void drop_offer(Outgoing& out);
+  void finish_send(SendRequest& request, const Status& status);
+
+  SlotId open_slot(RecvRequest& request);
+  void close_slot(RecvRequest& request);
+  SlotId slot_of(const RecvRequest& request) const;
+  void want(Incoming& in);
+  void unwant(Incoming& in);
+  void finish_receive(Incoming& in, const Status& status);
+  void deliver(Incoming& in, std::uint64_t signature, std::span<const std::byte> data);
+  void drop_data(Incoming& in);
+
+  void mismatch_at_receive(Incoming& in, std::uint64_t theirs);
+  void too_long_at_receive(Incoming& in, std::uint64_t bytes);
+  bool refuse_want(Outgoing& out);
+  void on_peer_mismatch(const MessageKey& key, SlotId slot, std::uint64_t theirs);
+  void on_cancel_receive(const MessageKey& key, SlotId slot);
+  void on_cancel_send(const MessageKey& key, SlotId slot);
+  void on_blocked(std::uint64_t group, bool blocked);
+  void tell_unmatched(const MessageKey& key, std::uint64_t signature, bool is_send);
+
+  const PeerId peer_;
+  MatcherHost& host_;
+  Link* link_ = nullptr;
+  Status lost_;
+  bool left_ = false;
+
+  KeyTable<Outgoing> outgoing_;
+  KeyTable<Incoming> incoming_;
+  SendRequest* sends_ = nullptr;  // every open send, oldest first
+  SendRequest* last_send_ = nullptr;
+  std::vector<Slot> slots_;
+  std::uint32_t free_slot_ = kNone;
+  std::size_t open_receives_ = 0;
+  std::size_t unmatched_ = 0;
+  KeyTable<Group> groups_;
+};
+
+}  // namespace taco::harp

@@ -1,0 +1,211 @@
+// The link's side of the Matcher: what the peer sent, wants, offers, ends. The observer is called
+// last everywhere, since it may post and cancel requests from inside.
+#include <algorithm>
+#include <cstring>
+
+#include "harp/matching/matcher.h"
+
+namespace taco::harp {
+
+void Matcher::tell_unmatched(const MessageKey& key, std::uint64_t signature, bool is_send) {
+  if (host_.observer != nullptr) host_.observer->on_unmatched_st(peer_, key, signature, is_send);
+}
+
+void Matcher::on_eager(const MessageKey& key, std::uint64_t signature,
+                       std::span<const std::byte> data) {
+  Incoming& in = incoming_.find_or_insert(key);
+  if (in.receive != nullptr) {
+    deliver(in, signature, data);
+    return consumed(key.group, data.size());
+  }
+  if (in.has_data) return;  // a key used twice: the first message stands
+  if (!in.offered) ++unmatched_;
+  in.offered = false;
+  in.has_data = true;
+  in.signature = signature;
+  in.bytes = data.size();
+  in.data = nullptr;
+  if (!data.empty()) {
+    in.data = host_.buffers.take(data.size());
+    std::memcpy(in.data, data.data(), data.size());
+  }
+  tell_unmatched(key, signature, true);
+}
+
+void Matcher::on_want(const Want& want) {
+  Outgoing& out = outgoing_.find_or_insert(want.key);
+  if (out.send != nullptr && out.send->slot == kBulk) return;  // a key used twice
+  out.wanted = true;
+  out.signature = want.signature;
+  out.max_bytes = want.max_bytes;
+  out.slot = want.slot;
+  if (out.send == nullptr) return tell_unmatched(want.key, want.signature, false);
+  if (!refuse_want(out)) start_bulk(out);
+}
+
+void Matcher::on_offer(const Offer& offer) {
+  Incoming& in = incoming_.find_or_insert(offer.key);
+  if (in.has_data || in.offered) return;
+  in.offered = true;
+  in.signature = offer.signature;
+  in.bytes = offer.bytes;
+  ++unmatched_;
+  if (in.receive == nullptr) return tell_unmatched(offer.key, offer.signature, true);
+  if (in.signature != in.receive->signature) return mismatch_at_receive(in, in.signature);
+  if (in.bytes > in.receive->max_bytes) return too_long_at_receive(in, in.bytes);
+  if (!in.wanted) want(in);
+}
+
+void Matcher::on_control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) {
+  switch (kind) {
+    case Control::kCancelReceive:
+      return on_cancel_receive(key, slot);
+    case Control::kCancelSend:
+      return on_cancel_send(key, slot);
+    case Control::kVoidWant:
+      if (Outgoing* out = outgoing_.find(key); out != nullptr && out->slot == slot) {
+        if (out->send != nullptr && out->send->slot == kBulk) {
+          // Crossed with our bulk: the receive was satisfied otherwise and takes nothing more.
+          link_->withdraw(*out->send);
+          return finish_send(*out->send,
+                             Status(Code::kAborted, "the receiver took its message otherwise"));
+        }
+        out->wanted = false;
+        if (out->empty()) outgoing_.erase(*out);
+      }
+      return;
+    case Control::kSolicit:
+      if (Outgoing& out = outgoing_.find_or_insert(key); out.send == nullptr) {
+        out.solicited = true;
+      } else if (out.send->slot == kKept && !out.offered) {
+        offer(out, group_of(key.group));
+      }
+      return;
+    case Control::kEagerConsumed: {
+      Group& group = group_of(key.group);
+      const auto messages = static_cast<std::uint32_t>(key.tag);
+      const auto bytes = static_cast<std::uint32_t>(value);
+      group.unconsumed -= std::min(group.unconsumed, messages);
+      group.unconsumed_bytes -= std::min(group.unconsumed_bytes, bytes);
+      if (group.blocked) release_kept(key.group);
+      return;
+    }
+    case Control::kBlocked:
+      return on_blocked(key.group, key.tag != 0);
+    case Control::kMismatch:
+      return on_peer_mismatch(key, slot, value);
+  }
+}
+
+void Matcher::on_cancel_receive(const MessageKey& key, SlotId slot) {
+  Outgoing* out = outgoing_.find(key);
+  if (out == nullptr || !out->wanted || !(out->slot == slot)) return;
+  if (out->send == nullptr) {
+    out->wanted = false;
+    if (out->empty()) outgoing_.erase(*out);
+    return;
+  }
+  SendRequest& request = *out->send;
+  if (request.slot == kBulk) link_->withdraw(request);
+  finish_send(request, Status(Code::kAborted, "the receiver ended its receive"));
+}
+
+void Matcher::on_cancel_send(const MessageKey& key, SlotId slot) {
+  if (slot.index == UINT32_MAX) {  // it was only offered
+    Incoming* in = incoming_.find(key);
+    if (in == nullptr || !in->offered) return;
+    in->offered = false;
+    --unmatched_;
+    if (in->empty()) incoming_.erase(*in);
+    return;
+  }
+  if (receive_of(slot) == nullptr) return;
+  link_->forget(slot);
+  receive_finished(slot, Status(Code::kAborted, "the sender ended its send"));
+}
+
+void Matcher::on_peer_mismatch(const MessageKey& key, SlotId slot, std::uint64_t theirs) {
+  const Status failure(Code::kMismatch, "the peer found that send and receive differ");
+  std::uint64_t ours = 0;
+  if (slot.index == UINT32_MAX) {
+    Outgoing* out = outgoing_.find(key);
+    if (out == nullptr || out->send == nullptr) return tell_unmatched(key, theirs, false);
+    SendRequest& request = *out->send;
+    ours = request.signature;
+    if (request.slot == kBulk) link_->withdraw(request);
+    finish_send(request, failure);
+  } else {
+    RecvRequest* request = receive_of(slot);
+    if (request == nullptr) return tell_unmatched(key, theirs, true);
+    ours = request->signature;
+    link_->forget(slot);
+    receive_finished(slot, failure);
+  }
+  if (ours != theirs && host_.observer != nullptr) {
+    host_.observer->on_mismatch_st(peer_, key, ours, theirs);
+  }
+}
+
+void Matcher::on_blocked(std::uint64_t group, bool blocked) {
+  group_of(group).peer_blocked = blocked;
+  if (!blocked) return;
+  incoming_.for_each([&](Incoming& in) {
+    if (in.key.group == group && in.receive != nullptr && !in.wanted) want(in);
+  });
+}
+
+void Matcher::on_notice(std::span<const std::byte> bytes) {
+  if (host_.observer != nullptr) host_.observer->on_notice_st(peer_, bytes);
+}
+
+RecvRequest* Matcher::receive_of(SlotId slot) {
+  if (slot.index >= slots_.size() || slots_[slot.index].generation != slot.generation) {
+    return nullptr;
+  }
+  return slots_[slot.index].receive;
+}
+
+void Matcher::receive_finished(SlotId slot, const Status& status) {
+  RecvRequest* request = receive_of(slot);
+  if (request == nullptr) return;
+  Incoming* in = incoming_.find(request->key);
+  if (status.code() == Code::kMismatch) link_->control(Control::kCancelReceive, in->key, slot, 0);
+  finish_receive(*in, status);
+}
+
+void Matcher::send_finished(SendRequest& request, const Status& status) {
+  finish_send(request, status);
+}
+
+void Matcher::on_lost(const Status& why) {
+  if (lost()) return;
+  lost_ = why;
+  while (sends_ != nullptr) {
+    if (sends_->slot != kKept) link_->withdraw(*sends_);
+    finish_send(*sends_, why);
+  }
+  std::vector<RecvRequest*> open;
+  incoming_.for_each([&](Incoming& in) {
+    if (in.receive != nullptr) open.push_back(in.receive);
+  });
+  for (RecvRequest* request : open) {
+    Incoming* in = incoming_.find(request->key);
+    if (in->wanted) link_->forget(slot_of(*request));
+    finish_receive(*in, why);
+  }
+  outgoing_.clear();
+  groups_.clear();
+  if (!left_) host_.completions.push_peer_end(peer_, why);
+}
+
+void Matcher::on_left() {
+  if (lost()) return;
+  left_ = true;
+  host_.completions.push_peer_end(peer_, Status());
+  on_lost(Status(
+      "it has left (it destroyed its process group or ended) and is still needed here; look in its "
+      "log for the reason",
+      PeerLoss{}));
+}
+
+}  // namespace taco::harp

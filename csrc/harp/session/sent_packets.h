@@ -1,0 +1,85 @@
+// What one path has sent and not yet heard about, as runs: up to 64 consecutive packet numbers that
+// left together and carry consecutive segments of one message (or one small packet). An
+// acknowledgement walks runs and bit masks, never single packets.
+//
+// Packets declared lost are remembered a while, so that a late acknowledgement shows the loss to
+// have been spurious.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "harp/session/wire.h"
+
+namespace taco::harp {
+
+struct SentRun {
+  enum class Kind : std::uint8_t { kBulk, kEager, kRecords, kProbe };
+
+  std::uint64_t first = 0;    // packet number
+  std::uint64_t pending = 0;  // bit i: first + i is in flight
+  std::uint64_t lost = 0;     // bit i: declared lost, not acknowledged
+  Time sent = 0;
+  Time overtaken = 0;       // when a later packet was first acknowledged; 0: not yet
+  std::uint32_t owner = 0;  // kBulk: index of the message; else serial number
+  std::uint32_t owner_generation = 0;
+  std::uint32_t first_segment = 0;  // kBulk
+  std::uint32_t credit_epoch = 0;   // of the credit frame aboard, when has_credit
+  std::uint8_t count = 1;
+  Kind kind = Kind::kProbe;
+  bool has_credit = false;
+
+  std::uint64_t last() const { return first + count - 1; }
+};
+
+class SentPackets {
+ public:
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void on_run_acked(const SentRun& run, std::uint64_t mask) = 0;
+    virtual void on_run_lost(const SentRun& run, std::uint64_t mask) = 0;
+  };
+  struct AckOutcome {
+    std::uint32_t newly_acked = 0;
+    std::uint32_t spurious = 0;  // had been declared lost
+    Time newest_sent = 0;        // when the largest newly acknowledged packet left; 0: none
+    std::uint64_t newest = 0;    // its number
+  };
+
+  // Numbers never go back; they may skip (packets that need no acknowledgement are not recorded).
+  void add(const SentRun& run);
+  // False when the ranges name a number never used.
+  bool on_ack(const wire::Ack& ack, std::uint64_t next_number, Time now, Listener& listener,
+              AckOutcome& outcome);
+  // Declares lost what was overtaken `window` ago, but nothing before `not_before`. Returns how
+  // many packets; next_loss() says when to call again.
+  std::uint32_t detect_lost(Time now, Duration window, Time not_before, Listener& listener);
+  Time next_loss(Duration window, Time not_before) const;
+  // Forgets lost packets sent before `when`.
+  void forget_lost(Time when);
+
+  std::uint32_t in_flight() const { return in_flight_; }
+  bool empty() const { return size_ == 0; }
+  std::uint64_t largest_acked() const { return largest_acked_; }
+  void trim();  // gives memory back when empty
+  std::size_t memory_bytes() const { return ring_.capacity() * sizeof(SentRun); }
+
+ private:
+  SentRun& at(std::size_t index) { return ring_[(head_ + index) & (ring_.size() - 1)]; }
+  const SentRun& at(std::size_t index) const { return ring_[(head_ + index) & (ring_.size() - 1)]; }
+  std::uint64_t overtaken_mask(const SentRun& run) const;
+  void ack_range(const wire::AckRange& range, Listener& listener, AckOutcome& outcome);
+  void pop_finished();
+
+  std::vector<SentRun> ring_;  // size a power of two, or 0
+  std::size_t head_ = 0, size_ = 0;
+  std::uint32_t in_flight_ = 0;  // packets pending
+  std::uint32_t lost_ = 0;       // packets remembered as lost
+  std::uint64_t largest_acked_ = 0;
+};
+
+}  // namespace taco::harp

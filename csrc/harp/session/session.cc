@@ -1,0 +1,301 @@
+// Session as a Link: what the Matcher asks of it. Receiving, transmitting and time have files of
+// their own.
+#include "harp/session/session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace taco::harp {
+namespace {
+
+// A block of records fills a packet, and leaves room for an acknowledgement beside it.
+constexpr std::size_t kBlockBytes = 1088;
+static_assert(kBlockBytes >= wire::kMaxRecordBytes);
+static_assert(sizeof(wire::Header) + kBlockBytes + 7 + 13 + 19 + 8 <= wire::kMinDatagram);
+
+std::size_t datagram_limit(const SessionConfig& config, const NicCapabilities& nic) {
+  return config.max_datagram == 0 ? nic.max_datagram
+                                  : std::min(nic.max_datagram, config.max_datagram);
+}
+
+}  // namespace
+
+Session::Session(SessionConfig config, SessionHost& host, LinkEvents& events)
+    : config_(std::move(config)),
+      host_(host),
+      events_(events),
+      remote_(config_.peer_endpoint),
+      max_datagram_(datagram_limit(config_, host.nic().capabilities())),
+      congestion_(config_.congestion != nullptr ? *config_.congestion : kSwift),
+      credit_(host.credit(), max_datagram_ + host.nic().capabilities().packet_overhead),
+      eager_(host.buffers(), kEagerWindow),
+      records_(host.buffers(), kRecordWindow),
+      record_order_(host.buffers()) {
+  while (own_connection_ == 0) own_connection_ = host.random();
+  congestion_.start(window_);
+  timer_.on_expiry = on_expiry;
+  timer_.context = this;
+  hello_at_ = silence_base_ = next_tick_ = host.now();
+  host_.add(*this);
+  ready();
+  update_timer();
+}
+
+Session::~Session() {
+  host_.disarm(timer_);
+  host_.remove(*this);
+  for (BulkSend* send : unreturned_) host_.nic().recall_st(send->reference);
+  for (BulkSend* send : sends_) {
+    if (send == nullptr) continue;
+    if (send->reference.count > 0) host_.nic().recall_st(send->reference);
+    host_.sends_.give(send);
+  }
+  for (RecvState* state : receives_) {
+    if (state != nullptr) host_.receives_.give(state);
+  }
+  if (block_ != nullptr) host_.buffers().give(block_, kBlockBytes);
+}
+
+std::size_t Session::eager_limit() const { return wire::kMaxEagerBytes; }
+
+// The message is small: a copy of it is what would be sent again, so the request is finished on
+// the next turn, whether or not the packet has arrived by then.
+void Session::eager(SendRequest& request) {
+  const std::size_t bytes = sizeof(wire::EagerDescriptor) + request.bytes;
+  std::byte* block = host_.buffers().take(bytes);
+  const wire::EagerDescriptor descriptor{request.key.group, request.key.tag, request.signature};
+  std::memcpy(block, &descriptor, sizeof descriptor);
+  if (request.bytes > 0) std::memcpy(block + sizeof descriptor, request.data, request.bytes);
+  request.state = nullptr;
+  taken_.push_back(&request);
+  if (state_ == State::kEnded) {
+    host_.buffers().give(block, bytes);
+  } else {
+    eager_.push(block, bytes, bytes);
+  }
+  ready();
+}
+
+void Session::finish_taken() {
+  const Status status =
+      state_ == State::kEnded ? Status(Code::kAborted, "the session has ended") : Status();
+  for (SendRequest* request : taken_) events_.send_finished(*request, status);
+  taken_.clear();
+}
+
+void Session::bulk(SendRequest& request, SlotId slot) {
+  BulkSend* send = host_.sends_.take();
+  if (free_sends_.empty()) {
+    free_sends_.push_back(static_cast<std::uint32_t>(sends_.size()));
+    sends_.push_back(nullptr);
+  }
+  send->index = free_sends_.back();
+  free_sends_.pop_back();
+  sends_[send->index] = send;
+  send->start(request, slot, wire::segment_bytes(max_datagram_), ++send_uses_);
+  request.state = send;
+  activate(*send);
+  ready();
+}
+
+void Session::activate(BulkSend& send) {
+  if (send.active) return;
+  send.active = true;
+  send.next_active = nullptr;
+  (last_active_ == nullptr ? first_active_ : last_active_->next_active) = &send;
+  last_active_ = &send;
+}
+
+void Session::deactivate(BulkSend& send) {
+  if (!send.active) return;
+  send.active = false;
+  BulkSend** link = &first_active_;
+  BulkSend* before = nullptr;
+  while (*link != &send) {
+    before = *link;
+    link = &before->next_active;
+  }
+  *link = send.next_active;
+  if (last_active_ == &send) last_active_ = before;
+}
+
+void Session::drop_send(BulkSend& send) {
+  deactivate(send);
+  sends_[send.index] = nullptr;
+  free_sends_.push_back(send.index);
+  send.request = nullptr;
+  host_.sends_.give(&send);
+}
+
+void Session::finish_send(BulkSend& send, const Status& status) {
+  SendRequest& request = *send.request;
+  drop_send(send);
+  events_.send_finished(request, status);
+}
+
+void Session::withdraw(SendRequest& request) {
+  if (request.state == nullptr) {
+    std::erase(taken_, &request);
+    return;
+  }
+  auto& send = *static_cast<BulkSend*>(request.state);
+  std::erase(unreturned_, &send);
+  if (send.reference.count > 0) host_.nic().recall_st(send.reference);
+  request.state = nullptr;
+  drop_send(send);
+  say_goodbye_when_quiet();
+}
+
+void Session::want(const Want& want) {
+  if (state_ == State::kEnded) return;
+  if (want.slot.index >= receives_.size()) receives_.resize(want.slot.index + 1, nullptr);
+  RecvState* state = host_.receives_.take();
+  state->slot = want.slot;
+  state->request = events_.receive_of(want.slot);
+  state->segment_bytes = state->segments = state->received = 0;
+  state->message_bytes = 0;
+  receives_[want.slot.index] = state;
+  if (open_receives_++ == 0) {
+    credit_.set_active(true);
+    refresh_credit();
+  }
+  record([](wire::Writer& writer,
+            const void* what) { return writer.want(*static_cast<const Want*>(what)); },
+         &want);
+}
+
+void Session::forget(SlotId slot) {
+  if (slot.index >= receives_.size() || receives_[slot.index] == nullptr) return;
+  if (receives_[slot.index]->slot == slot) drop_receive(*receives_[slot.index]);
+}
+
+void Session::drop_receive(RecvState& state) {
+  receives_[state.slot.index] = nullptr;
+  state.request = nullptr;
+  host_.receives_.give(&state);
+  if (--open_receives_ == 0) credit_.set_active(false);
+}
+
+void Session::offer(const Offer& offer) {
+  record([](wire::Writer& writer,
+            const void* what) { return writer.offer(*static_cast<const Offer*>(what)); },
+         &offer);
+}
+
+void Session::control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) {
+  struct All {
+    Control kind;
+    MessageKey key;
+    SlotId slot;
+    std::uint64_t value;
+  } all{kind, key, slot, value};
+  record(
+      [](wire::Writer& writer, const void* what) {
+        const All& it = *static_cast<const All*>(what);
+        return writer.control(it.kind, it.key, it.slot, it.value);
+      },
+      &all);
+}
+
+void Session::notice(std::span<const std::byte> bytes) {
+  const auto cut = bytes.first(std::min(bytes.size(), kMaxNoticeBytes));
+  record(
+      [](wire::Writer& writer, const void* what) {
+        return writer.notice(*static_cast<const std::span<const std::byte>*>(what));
+      },
+      &cut);
+}
+
+void Session::record(bool (*write)(wire::Writer& writer, const void* what), const void* what) {
+  if (state_ == State::kEnded || peer_left_) return;
+  for (;;) {
+    if (block_ == nullptr) {
+      block_ = host_.buffers().take(kBlockBytes);
+      block_bytes_ = 0;
+    }
+    wire::Writer writer({block_ + block_bytes_, kBlockBytes - block_bytes_});
+    if (write(writer, what)) {
+      block_bytes_ += writer.size();
+      break;
+    }
+    seal_block();
+  }
+  ready();
+}
+
+void Session::seal_block() {
+  if (block_ == nullptr) return;
+  records_.push(std::exchange(block_, nullptr), kBlockBytes, block_bytes_);
+}
+
+bool Session::content_unacknowledged() const {
+  return !eager_.empty() || !records_.empty() || block_ != nullptr ||
+         sends_.size() > free_sends_.size();
+}
+
+bool Session::busy() const {
+  if (state_ == State::kEnded) return false;
+  if (peer_left_) return ack_now_;
+  return !taken_.empty() || content_unacknowledged() ||
+         (state_ == State::kLeaving && !goodbye_queued_);
+}
+
+void Session::leave() {
+  if (state_ == State::kEnded || state_ == State::kLeaving) return;
+  // A peer that has seen a hello of ours may be waiting for us: it gets a goodbye.
+  if (!established() && hellos_ == 0 && !content_unacknowledged()) {
+    state_ = State::kEnded;
+    host_.disarm(timer_);
+    return;
+  }
+  state_ = State::kLeaving;
+  say_goodbye_when_quiet();
+}
+
+// Goodbye comes after everything else: whoever has heard it has everything of ours.
+void Session::say_goodbye_when_quiet() {
+  if (state_ != State::kLeaving || goodbye_queued_ || content_unacknowledged()) return;
+  record([](wire::Writer& writer, const void*) { return writer.goodbye(); }, nullptr);
+  goodbye_queued_ = true;
+}
+
+void Session::declare_lost(const Status& why) {
+  if (state_ == State::kEnded) return;
+  state_ = State::kEnded;
+  host_.disarm(timer_);
+  armed_ = kNever;
+  events_.on_lost(why);
+  eager_.clear();
+  records_.clear();
+}
+
+void Session::flush_acks() {
+  if (unacknowledged_ == 0 || state_ == State::kEnded) return;
+  ack_now_ = true;
+  ready();
+}
+
+void Session::refresh_credit() {
+  if (!credit_.refresh() || !established()) return;
+  ack_now_ = true;
+  ready();
+}
+
+std::size_t Session::memory_bytes() const {
+  std::size_t bytes = sizeof(Session) + sent_.memory_bytes() + eager_.memory_bytes() +
+                      records_.memory_bytes() + sends_.capacity() * sizeof(BulkSend*) +
+                      free_sends_.capacity() * sizeof(std::uint32_t) +
+                      receives_.capacity() * sizeof(RecvState*) +
+                      taken_.capacity() * sizeof(SendRequest*) + config_.description.capacity();
+  if (block_ != nullptr) bytes += kBlockBytes;
+  for (const BulkSend* send : sends_) {
+    if (send != nullptr) bytes += sizeof(BulkSend) + send->acked_bits.heap_bytes();
+  }
+  for (const RecvState* state : receives_) {
+    if (state != nullptr) bytes += sizeof(RecvState) + state->bits.heap_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace taco::harp

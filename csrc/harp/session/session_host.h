@@ -1,0 +1,102 @@
+// What all sessions of one engine share and what they need from it: the Nic, buffers, credit, the
+// turn's time, timers, and the list of sessions that have something to transmit. The engine (or the
+// simulator) implements the pure virtuals. Owner thread only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+#include "harp/byte_pool.h"
+#include "harp/nic.h"
+#include "harp/session/flow.h"
+#include "harp/session/message.h"
+#include "harp/session/wire.h"
+#include "harp/transport.h"
+
+namespace taco::harp {
+
+class Session;
+
+using Secret = std::array<std::byte, 16>;
+
+// Since the engine was made. Written by the owner only.
+struct ProtocolCounters {
+  std::uint64_t bytes_sent = 0, bytes_received = 0;  // payload, retransmissions included
+  std::uint64_t packets_sent = 0, packets_received = 0;
+  std::uint64_t retransmits = 0;           // segments and small packets sent again
+  std::uint64_t spurious_retransmits = 0;  // whose first copy turned out to have arrived
+  std::uint64_t probes = 0;                // tail-loss probes (pings; they resend no data)
+  std::uint64_t checksum_failures = 0, malformed = 0;
+  std::uint64_t duplicates = 0;  // packets or segments that had been received before
+  std::uint64_t late = 0;        // segments for receives that had ended
+  std::uint64_t nic_full = 0;    // packets the Nic refused for now
+};
+
+// Deliberate defects, so that tests can show that each mechanism is needed. Never set elsewhere.
+struct SessionTestHooks {
+  bool skip_deduplication = false;
+  bool skip_checksum = false;
+  bool skip_tail_probe = false;
+  bool skip_credit = false;
+};
+
+class SessionHost {
+ public:
+  SessionHost(Nic& nic, BytePool& buffers);
+  virtual ~SessionHost() = default;
+
+  // As Transport's, see transport.h. arm() moves an armed timer.
+  virtual void arm(Timer& timer, Time deadline) = 0;
+  virtual void disarm(Timer& timer) = 0;
+  virtual std::uint64_t random() = 0;  // unguessable
+
+  Time now() const { return now_; }
+  void set_now(Time now) { now_ = now; }  // once a turn, before anything else
+
+  // Gives every ready session one bounded turn to transmit. False when nothing is left that could
+  // be sent now; `nic_full()` then says whether it was the Nic that stopped it.
+  bool run_transmits();
+  bool nic_full() const { return nic_full_; }
+  bool has_ready() const { return first_ready_ != nullptr; }
+
+  Nic& nic() { return nic_; }
+  BytePool& buffers() { return buffers_; }
+  CreditPool& credit() { return credit_; }
+  ProtocolCounters& counters() { return counters_; }
+  const ProtocolCounters& counters() const { return counters_; }
+  SessionTestHooks& test_hooks() { return test_hooks_; }
+
+ private:
+  friend class Session;
+  static constexpr std::size_t kRunSegments = 64;
+  // Where packets are put together, one at a time: a packet is sent or refused before the next.
+  struct Scratch {
+    std::array<wire::Header, kRunSegments> headers;
+    std::array<IoSlice, 2 * kRunSegments> slices;
+    std::array<TxPacket, kRunSegments> packets;
+    std::array<std::byte, wire::kMinDatagram> body;
+  };
+  void add(Session& session);
+  void remove(Session& session);
+  void make_ready(Session& session);
+  Session* pop_ready();
+  void share_credit();
+
+  Nic& nic_;
+  BytePool& buffers_;
+  CreditPool credit_;
+  ProtocolCounters counters_;
+  SessionTestHooks test_hooks_;
+  ObjectPool<BulkSend> sends_;
+  ObjectPool<RecvState> receives_;
+  Scratch scratch_;
+  Time now_ = 0;
+  std::vector<Session*> sessions_;
+  Session* first_ready_ = nullptr;
+  Session* last_ready_ = nullptr;
+  bool nic_full_ = false;
+};
+
+}  // namespace taco::harp

@@ -1,0 +1,363 @@
+// Packets in: checked, told apart from duplicates, handed on.
+#include <algorithm>
+
+#include "harp/session/session.h"
+
+namespace taco::harp {
+namespace {
+
+// Acknowledge at the latest after this many packets or this long.
+constexpr std::uint32_t kAckEvery = 48;
+constexpr Duration kAckDelay = kMillisecond;
+
+}  // namespace
+
+bool Session::authentic(const wire::Hello& hello, const Secret& own_secret,
+                        std::uint64_t own_incarnation) {
+  std::byte difference{0};
+  for (std::size_t i = 0; i < own_secret.size(); ++i) {
+    difference |= hello.target_secret[i] ^ own_secret[i];
+  }
+  return difference == std::byte{0} && hello.target == own_incarnation;
+}
+
+void Session::on_hello(const wire::Hello& hello, const Endpoint& source, std::uint32_t local_path) {
+  if (state_ == State::kEnded || hello.sender != config_.peer_incarnation) return;
+  if (established() && hello.sender_connection != peer_connection_) {
+    return declare_lost(Status("it has begun its session anew; what was under way is lost",
+                               PeerLoss{-1, config_.description, 0}));
+  }
+  last_heard_ = silence_base_ = host_.now();
+  unanswered_probes_ = 0;
+  if (!established()) {
+    peer_connection_ = hello.sender_connection;
+    remote_ = source;
+    config_.local_path = local_path;
+    max_datagram_ = std::min<std::size_t>(max_datagram_, hello.max_datagram);
+    peer_limit_ = hello.credit_limit;
+    peer_epoch_ = hello.credit_epoch;
+    if (state_ == State::kConnecting) state_ = State::kOpen;
+    ready();
+  }
+  if (hello.target_connection != own_connection_) {
+    answer_hello_ = true;
+    ready();
+  }
+  update_timer();
+}
+
+void Session::on_packets(const RxPacket& packets) {
+  const std::size_t stride =
+      packets.segment_bytes == 0 ? packets.data.size() : packets.segment_bytes;
+  for (std::size_t at = 0; at < packets.data.size() && state_ != State::kEnded; at += stride) {
+    on_packet(packets.data.subspan(at, std::min(stride, packets.data.size() - at)), packets);
+  }
+  if (state_ != State::kEnded) after_receive();
+}
+
+void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
+  ProtocolCounters& counters = host_.counters();
+  wire::Packet packet;
+  const wire::Verdict verdict = wire::parse(bytes, packet, !host_.test_hooks().skip_checksum);
+  if (verdict != wire::Verdict::kGood || packet.connection != own_connection_ ||
+      packet.type == wire::Type::kHello || packet.path != 0) {
+    ++(verdict == wire::Verdict::kBadChecksum ? counters.checksum_failures : counters.malformed);
+    return;
+  }
+  ++counters.packets_received;
+  counters.bytes_received += packet.body.size();
+  const Time now = host_.now();
+  last_heard_ = silence_base_ = now;
+  unanswered_probes_ = 0;
+
+  const std::uint64_t largest = received_.largest();
+  const std::uint64_t number = wire::expand_number(packet.number, largest + 1);
+  // What cannot be kept must not be acknowledged: such packets are dropped before they are noted.
+  if (packet.type == wire::Type::kEager && !on_eager_packet(packet)) return;
+  if (packet.type == wire::Type::kControl && !on_frames(packet)) return;
+  if (state_ == State::kEnded) return;
+  if (!received_.add(number, now)) {
+    ++counters.duplicates;
+    if (packet.type != wire::Type::kControl) ++unacknowledged_;
+    ack_now_ = true;
+    if (!host_.test_hooks().skip_deduplication) return;
+  }
+  if (number > largest) {
+    if (number > largest + 1 && largest > 0) ack_now_ = true;  // a hole: say so at once
+    if (!(remote_ == *from.source)) remote_ = *from.source;
+  }
+  if (packet.type == wire::Type::kData) {
+    ++unacknowledged_;
+    on_data(packet);
+  }
+}
+
+RecvState* Session::receive_of(std::uint64_t wire_slot) {
+  const std::uint64_t index = wire_slot & ((std::uint64_t{1} << wire::kSlotIndexBits) - 1);
+  if (index >= receives_.size() || receives_[index] == nullptr) return nullptr;
+  const std::uint64_t generation = receives_[index]->slot.generation & wire::kSlotGenerationMask;
+  return wire_slot >> wire::kSlotIndexBits == generation ? receives_[index] : nullptr;
+}
+
+// The first segment fixes the message's shape. False: the receive refused it and has ended.
+bool Session::begin_message(RecvState& state, const wire::Packet& packet) {
+  if (packet.message_bytes > state.request->max_bytes) {
+    finish_receive(state,
+                   Status(Code::kMismatch, "message of " + std::to_string(packet.message_bytes) +
+                                               " bytes is longer than the receive of " +
+                                               std::to_string(state.request->max_bytes)));
+    return false;
+  }
+  const std::size_t bytes = packet.body.size();
+  const bool last = (packet.flags & wire::kLastSegment) != 0;
+  state.message_bytes = packet.message_bytes;
+  if (last && packet.segment > 0) {
+    state.segment_bytes =
+        static_cast<std::uint32_t>((packet.message_bytes - bytes) / packet.segment);
+  } else {
+    state.segment_bytes = static_cast<std::uint32_t>(std::max<std::size_t>(bytes, 1));
+  }
+  state.segments =
+      packet.message_bytes == 0
+          ? 1
+          : static_cast<std::uint32_t>((packet.message_bytes + state.segment_bytes - 1) /
+                                       state.segment_bytes);
+  state.bits.reset(state.segments);
+  return true;
+}
+
+void Session::on_data(const wire::Packet& packet) {
+  ProtocolCounters& counters = host_.counters();
+  RecvState* state = receive_of(packet.slot);
+  if (state == nullptr) {
+    ++counters.late;
+    return;
+  }
+  if (state->segment_bytes == 0 && !begin_message(*state, packet)) return;
+  const std::uint64_t offset = std::uint64_t{packet.segment} * state->segment_bytes;
+  if (packet.message_bytes != state->message_bytes || packet.segment >= state->segments ||
+      packet.body.size() !=
+          std::min<std::uint64_t>(state->segment_bytes, state->message_bytes - offset)) {
+    ++counters.malformed;
+    return;
+  }
+  if (!state->bits.set(packet.segment)) {
+    ++counters.duplicates;
+    if (!host_.test_hooks().skip_deduplication) return;
+  }
+  const Sink& sink = state->request->sink;
+  if (!packet.body.empty()) sink.consume(sink, offset, packet.body.data(), packet.body.size());
+  if (++state->received < state->segments) return;
+  state->request->bytes = state->message_bytes;
+  ack_now_ = true;  // the sender waits for this
+  finish_receive(*state, Status());
+}
+
+void Session::finish_receive(RecvState& state, const Status& status) {
+  const SlotId slot = state.slot;
+  drop_receive(state);
+  events_.receive_finished(slot, status);
+}
+
+bool Session::on_eager_packet(const wire::Packet& packet) {
+  const auto verdict = eager_filter_.add(packet.serial);
+  if (verdict == SerialFilter::Verdict::kBeyondWindow) return false;
+  ++unacknowledged_;
+  if (verdict == SerialFilter::Verdict::kDuplicate) {
+    ++host_.counters().duplicates;
+    if (!host_.test_hooks().skip_deduplication) return true;
+  }
+  events_.on_eager({packet.eager.group, packet.eager.tag}, packet.eager.signature, packet.body);
+  return true;
+}
+
+// False: do not acknowledge the packet.
+bool Session::on_frames(const wire::Packet& packet) {
+  wire::FrameReader reader(packet.body);
+  wire::Frame frame;
+  bool keep = true;
+  while (state_ != State::kEnded && reader.next(frame)) {
+    switch (frame) {
+      case wire::Frame::kPadding:
+        break;
+      case wire::Frame::kPing:
+        ++unacknowledged_;
+        ack_now_ = true;
+        break;
+      case wire::Frame::kAck:
+        on_ack(reader.ack);
+        break;
+      case wire::Frame::kCredit:
+        if (static_cast<std::int32_t>(reader.credit.epoch - peer_epoch_) > 0) {
+          peer_epoch_ = reader.credit.epoch;
+          peer_limit_ = reader.credit.limit;
+          ready();
+        }
+        break;
+      case wire::Frame::kRecords:
+        ++unacknowledged_;
+        keep = on_records(reader.serial, reader.records) && keep;
+        break;
+    }
+  }
+  if (reader.bad()) ++host_.counters().malformed;
+  return keep && !reader.bad();
+}
+
+bool Session::on_records(std::uint32_t serial, std::span<const std::byte> block) {
+  switch (record_order_.add(serial, block)) {
+    case RecordOrder::Verdict::kBeyondWindow:
+      return false;
+    case RecordOrder::Verdict::kDuplicate:
+      ++host_.counters().duplicates;
+      if (!host_.test_hooks().skip_deduplication) return true;
+      break;
+    case RecordOrder::Verdict::kStashed:
+      return true;
+    case RecordOrder::Verdict::kInOrder:
+      break;
+  }
+  deliver_records(block);
+  for (;;) {
+    const std::span<const std::byte> next = record_order_.pop();
+    if (next.empty()) return true;
+    deliver_records(next);
+  }
+}
+
+void Session::deliver_records(std::span<const std::byte> block) {
+  wire::RecordReader reader(block);
+  wire::Record record;
+  while (state_ != State::kEnded && reader.next(record)) deliver_record(record);
+  if (reader.bad()) ++host_.counters().malformed;
+}
+
+void Session::deliver_record(const wire::Record& record) {
+  switch (record.type) {
+    case wire::RecordType::kWant:
+      return events_.on_want(record.want);
+    case wire::RecordType::kOffer:
+      return events_.on_offer(record.offer);
+    case wire::RecordType::kControl:
+      return events_.on_control(record.control, record.key, record.slot, record.value);
+    case wire::RecordType::kNotice:
+      return events_.on_notice(record.notice);
+    case wire::RecordType::kGoodbye:
+      if (peer_left_) return;
+      peer_left_ = true;
+      ack_now_ = true;
+      events_.on_left();
+      return;
+  }
+}
+
+void Session::on_run_acked(const SentRun& run, std::uint64_t mask) {
+  if (run.has_credit) {
+    credit_.on_confirmed(run.credit_epoch);
+    lowering_in_flight_ = false;
+  }
+  switch (run.kind) {
+    case SentRun::Kind::kBulk: {
+      BulkSend* send = run.owner < sends_.size() ? sends_[run.owner] : nullptr;
+      if (send == nullptr || send->generation != run.owner_generation) return;
+      if (!send->acknowledge(run.first_segment, mask)) return;
+      if (send->reference.count > 0) {
+        deactivate(*send);
+        unreturned_.push_back(send);
+        ready();
+      } else {
+        finish_send(*send, Status());
+      }
+      return;
+    }
+    case SentRun::Kind::kEager:
+      return eager_.on_acked(run.owner);
+    case SentRun::Kind::kRecords:
+      return records_.on_acked(run.owner);
+    case SentRun::Kind::kProbe:
+      return;
+  }
+}
+
+void Session::on_run_lost(const SentRun& run, std::uint64_t mask) {
+  if (run.has_credit) lowering_in_flight_ = false;
+  switch (run.kind) {
+    case SentRun::Kind::kBulk: {
+      BulkSend* send = run.owner < sends_.size() ? sends_[run.owner] : nullptr;
+      if (send == nullptr || send->generation != run.owner_generation) return;
+      send->lose(run.first_segment, mask);
+      activate(*send);
+      break;
+    }
+    case SentRun::Kind::kEager:
+      eager_.on_lost(run.owner);
+      break;
+    case SentRun::Kind::kRecords:
+      records_.on_lost(run.owner);
+      break;
+    case SentRun::Kind::kProbe:
+      return;
+  }
+  ready();
+}
+
+AckSample Session::sample() const {
+  AckSample sample;
+  sample.now = host_.now();
+  sample.largest = sent_.largest_acked();
+  sample.next_number = next_number_;
+  sample.least_rtt = rtt_.least();
+  sample.smoothed_rtt = rtt_.smoothed();
+  sample.limited = window_limited_;
+  return sample;
+}
+
+void Session::on_ack(const wire::Ack& ack) {
+  SentPackets::AckOutcome outcome;
+  if (ack.path != 0 || !sent_.on_ack(ack, next_number_, host_.now(), *this, outcome)) {
+    ++host_.counters().malformed;
+    return;
+  }
+  if (outcome.newly_acked + outcome.spurious == 0) return;
+  Duration rtt = 0;
+  if (outcome.newest == ack.ranges[0].last) {
+    const Duration delay = std::min<Duration>(ack.delay_us, 1'000'000) * kMicrosecond;
+    rtt_.on_sample(host_.now() - outcome.newest_sent, delay);
+    rtt = rtt_.latest();
+  }
+  backoff_ = 0;
+  probe_base_ = host_.now();
+  if (outcome.spurious > 0) {
+    host_.counters().spurious_retransmits += outcome.spurious;
+    reorder_.on_spurious();
+    quiet_until_ = next_number_;
+    congestion_.undo(window_);
+  } else if (sent_.largest_acked() >= quiet_until_) {
+    reorder_.on_quiet_round();
+    quiet_until_ = next_number_;
+  }
+  lose_overdue();
+  AckSample now = sample();
+  now.packets = outcome.newly_acked;
+  now.rtt = rtt;
+  congestion_.on_ack(window_, now);
+  window_limited_ = false;
+  if (first_active_ != nullptr || eager_.has_work()) ready();
+  say_goodbye_when_quiet();
+}
+
+// Once per burst: credit, acknowledgements, timers.
+void Session::after_receive() {
+  credit_.on_received(received_.largest());
+  // An acknowledgement uses up a number too, but must not set off another one.
+  if (unacknowledged_ > 0) refresh_credit();
+  if (unacknowledged_ >= kAckEvery) ack_now_ = true;
+  if (ack_now_) {
+    ready();
+  } else if (unacknowledged_ > 0 && ack_deadline_ == kNever) {
+    ack_deadline_ = host_.now() + kAckDelay;
+  }
+  update_timer();
+}
+
+}  // namespace taco::harp

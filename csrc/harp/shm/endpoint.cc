@@ -1,0 +1,322 @@
+#include "harp/shm/endpoint.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "base/log.h"
+#include "harp/shm/host.h"
+#include "harp/shm/pair_link.h"
+#include "harp/shm/pull.h"
+#include "harp/shm/socket.h"
+
+namespace taco::harp {
+namespace {
+
+constexpr std::size_t kBytesPerTurn = std::size_t{1} << 20;
+constexpr Duration kRareEvents = kMillisecond;
+constexpr Duration kDeafness = kSecond;
+// Connections that have not proved anything yet; each costs one descriptor.
+constexpr std::size_t kMaxCallers = 1024;
+
+class Endpoint final : public ShmEndpoint {
+ public:
+  Status start(const ShmOptions& options);
+
+  const ShmAddress& address() const override { return host_.address; }
+  Status probe(const ShmAddress& peer) const override;
+  ShmLink* open(const ShmAddress& peer, const std::string& description) override;
+  void close(ShmLink* link) override;
+  void stop() override;
+  int doorbell_fd() const override { return host_.doorbell.get(); }
+  int events_fd() const override { return host_.events.get(); }
+  void on_events(Time now) override;
+  bool poll(Time now) override;
+  void flush() override;
+  bool prepare_sleep() override;
+  void cancel_sleep() override;
+  const ShmStats& stats() const override { return host_.stats; }
+  std::string pages() const override { return host_.arena.pages(); }
+  std::string why_no_pull() const override { return host_.why_no_pull; }
+
+ private:
+  // Somebody connected. Without `greeting` yet: nothing is known of them. With it: a peer that
+  // nobody here has opened a link to yet, but will.
+  struct Caller {
+    ShmFd socket;
+    ShmPeerProcess process;
+    ShmReceived greeting;
+  };
+
+  PairLink* find(std::uint32_t id);
+  void accept_callers();
+  void stop_listening(const Status& why);
+  void hear_caller(int socket);
+  bool adopt(Caller& caller);
+  bool move_bulk();
+  void watch(int fd, ShmEventKind kind);
+
+  ShmHost host_;
+  ShmFd listener_;
+  std::vector<Caller> callers_;
+  std::vector<std::unique_ptr<PairLink>> links_;
+  std::uint32_t next_id_ = 1;
+  std::size_t turn_ = 0;  // whose bulk data goes first
+  Time looked_ = 0;       // for rare events
+  Time deaf_until_ = 0;   // 0: not
+  bool sleeping_ = false;
+  mutable std::mutex listed_mutex_;
+  mutable std::string listed_;  // as last read; guarded by listed_mutex_
+};
+
+Status Endpoint::start(const ShmOptions& options) {
+  host_.pull = options.pull;
+  host_.huge_pages = huge_pages_by_default();
+  host_.watch_processes = options.watch_processes;
+  host_.address.secret = options.secret;
+  host_.address.incarnation = options.incarnation;
+  if (getrandom(host_.address.name.data(), host_.address.name.size(), 0) !=
+          static_cast<ssize_t>(host_.address.name.size()) ||
+      getrandom(&host_.probe_word, sizeof host_.probe_word, 0) !=
+          static_cast<ssize_t>(sizeof host_.probe_word))
+    return Status(Code::kResource, "shared memory: no randomness from the kernel");
+
+  const std::size_t blocks = std::max<std::size_t>(options.arena_bytes / kShmBlockBytes, 8);
+  auto arena = Arena::create("taco-arena", kShmFirstBlock + blocks * kShmBlockBytes,
+                             Arena::Sharing::kShared);
+  if (!arena.ok()) return arena.status();
+  host_.arena = std::move(arena).value();
+  host_.arena_fd = ShmFd(host_.arena.fd());
+  host_.arena.disown_fd();
+  TACO_RETURN_IF_ERROR(host_.arena.commit(0, kShmFirstBlock));
+  host_.page = new (host_.arena.data()) ShmPage;
+  host_.blocks = std::make_unique<ShmBlocks>(host_.arena);
+  auto scratch = Arena::create("taco-scratch", kShmScratchBytes, Arena::Sharing::kPrivate);
+  if (!scratch.ok()) return scratch.status();
+  host_.scratch = std::move(scratch).value();
+
+  host_.doorbell = ShmFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  host_.events = ShmFd(epoll_create1(EPOLL_CLOEXEC));
+  if (!host_.doorbell || !host_.events)
+    return Status(Code::kResource, std::string("shared memory: doorbell: ") + strerror(errno));
+  auto listener = shm_listen(host_.address.name);
+  if (!listener.ok()) return listener.status();
+  listener_ = std::move(listener).value();
+  watch(listener_.get(), kShmListener);
+  if (options.pull == ShmPull::kNever) {
+    host_.why_no_pull = "switched off by TACO_CMA=0";
+    return Status();
+  }
+  shm_allow_pulls();
+  if (options.pull == ShmPull::kWhereFaster && !host_.huge_pages)
+    host_.why_no_pull = "slower than staging unless transparent huge pages are on for everything";
+  return Status();
+}
+
+void Endpoint::watch(int fd, ShmEventKind kind) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = std::uint64_t{kind} << 32 | static_cast<std::uint32_t>(fd);
+  epoll_ctl(host_.events.get(), EPOLL_CTL_ADD, fd, &event);
+}
+
+Status Endpoint::probe(const ShmAddress& peer) const {
+  {
+    // One look at the list tells of all the ranks of a group, whose names no other socket can have:
+    // a connection each would cost as many as there are pairs.
+    const std::lock_guard<std::mutex> lock(listed_mutex_);
+    if (!shm_is_listed(listed_, peer.name)) listed_ = shm_list_sockets();
+    if (shm_is_listed(listed_, peer.name)) return Status();
+  }
+  auto socket = shm_connect(peer.name);
+  // A full queue is a listener too.
+  if (socket.status().code() == Code::kTimeout) return Status();
+  return socket.status();
+}
+
+ShmLink* Endpoint::open(const ShmAddress& peer, const std::string& description) {
+  links_.push_back(std::make_unique<PairLink>(host_, peer, description, next_id_++));
+  for (std::size_t i = 0; i < callers_.size(); i++) {
+    if (adopt(callers_[i])) {
+      callers_.erase(callers_.begin() + static_cast<std::ptrdiff_t>(i));
+      break;
+    }
+  }
+  return links_.back().get();
+}
+
+// Gives a caller that has proved itself to its link. False when there is no such link yet.
+bool Endpoint::adopt(Caller& caller) {
+  if (caller.greeting.state != ShmReceived::State::kGreeting) return false;
+  for (const auto& link : links_) {
+    if (link->peer().incarnation != caller.greeting.greeting.incarnation) continue;
+    epoll_ctl(host_.events.get(), EPOLL_CTL_DEL, caller.socket.get(), nullptr);
+    link->on_greeting(std::move(caller.greeting), std::move(caller.process),
+                      std::move(caller.socket));
+    return true;
+  }
+  return false;
+}
+
+void Endpoint::close(ShmLink* link) {
+  std::erase_if(links_, [&](const auto& one) { return one.get() == link; });
+}
+
+void Endpoint::stop() {
+  deaf_until_ = 0;
+  callers_.clear();
+  listener_.reset();
+}
+
+PairLink* Endpoint::find(std::uint32_t id) {
+  for (const auto& link : links_)
+    if (link->id() == id) return link.get();
+  return nullptr;
+}
+
+void Endpoint::on_events(Time now) {
+  host_.now = now;
+  looked_ = now;
+  if (deaf_until_ != 0 && now >= deaf_until_) {
+    deaf_until_ = 0;
+    watch(listener_.get(), kShmListener);
+  }
+  epoll_event events[32];
+  const int count = epoll_wait(host_.events.get(), events, 32, 0);
+  for (int i = 0; i < count; i++) {
+    const auto value = static_cast<std::uint32_t>(events[i].data.u64);
+    const auto kind = static_cast<ShmEventKind>(events[i].data.u64 >> 32);
+    if (kind == kShmListener) {
+      accept_callers();
+    } else if (kind == kShmCaller) {
+      hear_caller(static_cast<int>(value));
+    } else if (PairLink* link = find(value); link != nullptr) {
+      if (kind == kShmSocket)
+        link->on_socket();
+      else
+        link->on_process_ended();
+    }
+  }
+}
+
+void Endpoint::accept_callers() {
+  for (;;) {
+    auto socket = shm_accept(listener_.get());
+    if (!socket.ok()) return stop_listening(socket.status());
+    if (!*socket) return;
+    ShmPeerProcess process = shm_peer_process(socket->get(), host_.watch_processes);
+    if (!process.same_user) continue;
+    if (callers_.size() >= kMaxCallers) callers_.erase(callers_.begin());
+    const int fd = socket->get();
+    callers_.push_back({std::move(*socket), std::move(process), {}});
+    watch(fd, kShmCaller);
+    hear_caller(fd);
+  }
+}
+
+// Out of descriptors: the waiting connection would wake us without end. It is looked at again a
+// little later.
+void Endpoint::stop_listening(const Status& why) {
+  TACO_LOG_WARNING("harp", "%s", why.message().c_str());
+  epoll_ctl(host_.events.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+  deaf_until_ = host_.now + kDeafness;
+}
+
+// A greeting that proves our secret becomes a link; anything else is shown the door.
+void Endpoint::hear_caller(int socket) {
+  const auto at = std::find_if(callers_.begin(), callers_.end(),
+                               [&](const Caller& one) { return one.socket.get() == socket; });
+  if (at == callers_.end()) return;
+  ShmReceived received = shm_receive_greeting(socket);
+  if (received.state == ShmReceived::State::kNothing) return;
+  const bool known = received.state == ShmReceived::State::kGreeting &&
+                     received.greeting.version == kShmVersion &&
+                     received.greeting.secret == host_.address.secret;
+  // The end of a connection that waits for its link to be opened: the greeting stays good, since
+  // what it brought was published before.
+  const bool waiting = at->greeting.state == ShmReceived::State::kGreeting;
+  if (!known) {
+    if (waiting)
+      epoll_ctl(host_.events.get(), EPOLL_CTL_DEL, socket, nullptr);
+    else
+      callers_.erase(at);
+    return;
+  }
+  if (waiting) return;
+  at->greeting = std::move(received);
+  if (adopt(*at)) callers_.erase(at);
+}
+
+bool Endpoint::poll(Time now) {
+  host_.now = now;
+  if (now - looked_ >= kRareEvents) on_events(now);
+  flush();  // what was said since the last turn
+  bool something = false;
+  for (const auto& link : links_) something |= link->drain();
+  something |= move_bulk();
+  for (const auto& link : links_) {
+    something |= link->settle();
+    link->flush();
+  }
+  return something;
+}
+
+// In steps, each link in turn, until nothing can move or the turn is over: small messages that
+// arrive meanwhile wait no longer than that.
+bool Endpoint::move_bulk() {
+  std::size_t total = 0;
+  for (std::size_t moved = 1; moved != 0 && total < kBytesPerTurn; total += moved) {
+    moved = 0;
+    for (std::size_t i = 0; i < links_.size(); i++) {
+      PairLink& link = *links_[(turn_ + i) % links_.size()];
+      moved += link.work();
+      link.flush();  // the peer may go on with what was just published
+    }
+    turn_++;
+  }
+  return total != 0;
+}
+
+void Endpoint::flush() {
+  for (const auto& link : links_) link->flush();
+}
+
+bool Endpoint::prepare_sleep() {
+  if (deaf_until_ != 0) return false;  // nothing would wake us to listen again
+  std::atomic<std::uint32_t>& sleep = host_.page->sleep;
+  flush();
+  sleep.store(sleep.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  sleeping_ = true;
+  for (const auto& link : links_) {
+    if (!link->has_input()) continue;
+    cancel_sleep();
+    return false;
+  }
+  shm_count(host_.stats.sleeps);
+  return true;
+}
+
+void Endpoint::cancel_sleep() {
+  if (!sleeping_) return;
+  sleeping_ = false;
+  std::atomic<std::uint32_t>& sleep = host_.page->sleep;
+  sleep.store(sleep.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ShmEndpoint>> ShmEndpoint::create(const ShmOptions& options) {
+  auto endpoint = std::make_unique<Endpoint>();
+  TACO_RETURN_IF_ERROR(endpoint->start(options));
+  return std::unique_ptr<ShmEndpoint>(std::move(endpoint));
+}
+
+}  // namespace taco::harp

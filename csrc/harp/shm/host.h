@@ -1,0 +1,40 @@
+// What the links of one endpoint share. Owned by the endpoint, outlives its links; owner thread
+// only, but for `stats`.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "harp/shm/blocks.h"
+#include "harp/shm/endpoint.h"
+#include "harp/shm/fd.h"
+#include "harp/shm/layout.h"
+
+namespace taco::harp {
+
+inline constexpr std::size_t kShmScratchBytes = 256 * 1024;
+
+struct ShmHost {
+  ShmAddress address;
+  ShmPull pull = ShmPull::kWhereFaster;
+  bool huge_pages = false;  // by default, for everybody's tensors
+  bool watch_processes = true;
+  Arena arena;    // shared: a ShmPage, then the blocks
+  Arena scratch;  // pulled data on its way through a reducing sink
+  ShmFd arena_fd, doorbell, events;
+  ShmPage* page = nullptr;
+  std::unique_ptr<ShmBlocks> blocks;
+  std::uint64_t probe_word = 0;  // what peers read to find out whether they may pull
+  std::string why_no_pull;       // of the last peer that it did not work with
+  ShmStats stats;
+  Time now = 0;
+};
+
+// Only the owner thread writes, so that no locked instruction is needed.
+inline void shm_count(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1) {
+  counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+}
+
+}  // namespace taco::harp

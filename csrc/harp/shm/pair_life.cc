@@ -1,0 +1,252 @@
+// The life of a link: connecting, being lost, parting.
+#include <sys/epoll.h>
+
+#include <new>
+
+#include "base/log.h"
+#include "harp/shm/pair_link.h"
+#include "harp/shm/pull.h"
+
+namespace taco::harp {
+namespace {
+
+const std::atomic<std::uint64_t> kNothingConsumed{0};
+
+}  // namespace
+
+PairLink::PairLink(ShmHost& host, const ShmAddress& peer, const std::string& description,
+                   std::uint32_t id)
+    : host_(host), peer_(peer), description_(description), id_(id) {}
+
+PairLink::~PairLink() {
+  // Whoever is not told would wait for us until our process ends.
+  if (state_ == State::kUp && !saying_goodbye_) {
+    leave();
+    flush();
+  }
+  if (state_ == State::kUp) host_.stats.links.fetch_sub(1, std::memory_order_relaxed);
+  drop_sends();
+}
+
+std::string PairLink::describe() const {
+  if (!description_.empty()) return description_;
+  if (process_.pid > 0) return "pid " + std::to_string(process_.pid) + " on this host";
+  return "a process on this host";
+}
+
+void PairLink::connect() {
+  if (state_ != State::kIdle) return;
+  state_ = State::kConnecting;
+  if (Status status = make_half(); !status.ok()) return lose(status.message());
+  start_connecting();
+}
+
+Status PairLink::make_half() {
+  if (half_ != nullptr) return Status();
+  auto memory = Arena::create("taco-link", sizeof(ShmHalf), Arena::Sharing::kShared);
+  if (!memory.ok()) return memory.status();
+  half_memory_ = std::move(memory).value();
+  half_fd_ = ShmFd(half_memory_.fd());
+  half_memory_.disown_fd();
+  TACO_RETURN_IF_ERROR(half_memory_.commit(0, sizeof(ShmHalf)));
+  half_ = new (half_memory_.data()) ShmHalf;
+  ring_out_.emplace(half_->ring, kShmRingBytes, half_->produced, kNothingConsumed);
+  return Status();
+}
+
+// May fail for want of room in the peer's queue of connections: settle() tries again.
+void PairLink::start_connecting() {
+  auto socket = shm_connect(peer_.name);
+  if (!socket.ok()) {
+    if (socket.status().code() != Code::kTimeout) miss(socket.status().message());
+    return;
+  }
+  process_ = shm_peer_process(socket->get(), host_.watch_processes);
+  if (Status status = greet(socket->get()); !status.ok()) return miss(status.message());
+  sockets_[0] = std::move(*socket);
+  watch(sockets_[0].get(), kShmSocket);
+}
+
+Status PairLink::greet(int socket) {
+  ShmGreeting greeting;
+  greeting.secret = peer_.secret;
+  greeting.incarnation = host_.address.incarnation;
+  greeting.probe_address = reinterpret_cast<std::uint64_t>(&host_.probe_word);
+  greeting.probe_value = host_.probe_word;
+  greeting.watches_process = static_cast<bool>(process_.watch);
+  TACO_RETURN_IF_ERROR(shm_send_greeting(
+      socket, greeting, {half_fd_.get(), host_.arena_fd.get(), host_.doorbell.get()}));
+  greeted_ = true;
+  return Status();
+}
+
+void PairLink::watch(int fd, std::uint32_t kind) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = std::uint64_t{kind} << 32 | id_;
+  epoll_ctl(host_.events.get(), EPOLL_CTL_ADD, fd, &event);
+}
+
+void PairLink::on_greeting(ShmReceived greeting, ShmPeerProcess process, ShmFd socket) {
+  if (state_ == State::kUp || state_ == State::kLost) return;
+  state_ = State::kConnecting;
+  if (Status status = make_half(); !status.ok()) return lose(status.message());
+  bool gone = false;
+  if (socket) {
+    // Both may have connected at once. That is no conflict: each side has one half to give, and it
+    // does not matter which connection brought it.
+    process_ = std::move(process);
+    // A peer that has gone already left messages all the same.
+    gone = !greeted_ && !greet(socket.get()).ok();
+    sockets_[1] = std::move(socket);
+    watch(sockets_[1].get(), kShmSocket);
+  }
+  go_up(std::move(greeting), std::move(process_));
+  if (gone) on_process_ended();
+}
+
+void PairLink::go_up(ShmReceived greeting, ShmPeerProcess process) {
+  process_ = std::move(process);
+  auto half = ShmMapping::map(greeting.files.half.get(), sizeof(ShmHalf));
+  auto arena = ShmMapping::map(greeting.files.arena.get(), kShmFirstBlock);
+  if (!half.ok()) return lose(half.status().message());
+  if (!arena.ok()) return lose(arena.status().message());
+  peer_half_memory_ = std::move(half).value();
+  peer_arena_ = std::move(arena).value();
+  peer_half_ = reinterpret_cast<const ShmHalf*>(peer_half_memory_.data());
+  peer_page_ = reinterpret_cast<const ShmPage*>(peer_arena_.data());
+  if (peer_half_->magic != kShmMagic || peer_half_->version != kShmVersion ||
+      peer_page_->magic != kShmMagic || peer_page_->version != kShmVersion)
+    return lose("its memory does not begin as it should");
+  peer_doorbell_ = std::move(greeting.files.doorbell);
+  ring_in_.emplace(peer_half_->ring, kShmRingBytes, peer_half_->produced, half_->consumed);
+  ring_out_->set_consumed(peer_half_->consumed);
+  state_ = State::kUp;
+  host_.stats.links.fetch_add(1, std::memory_order_relaxed);
+  last_heard_ = host_.now;
+  if (process_.watch) watch(process_.watch.get(), kShmProcess);
+  // Where both watch each other's process, the sockets have nothing more to tell.
+  if (process_.watch && greeting.greeting.watches_process != 0)
+    for (ShmFd& socket : sockets_) socket.reset();
+  Status may_pull(Code::kUnsupported, "switched off by TACO_CMA=0");
+  const bool wanted = host_.pull != ShmPull::kNever;
+  if (wanted && !process_.watch)
+    may_pull = Status(Code::kUnsupported, "the kernel gives no descriptor of the peer's process");
+  else if (wanted)
+    may_pull = shm_probe_pull(process_.pid, greeting.greeting.probe_address,
+                              greeting.greeting.probe_value);
+  if (may_pull.ok())
+    push_slot(ShmRecordType::kMayPull);
+  else
+    host_.why_no_pull = may_pull.message();
+  dirty_ = true;  // what was published before the peer could be rung for
+  TACO_LOG_DEBUG("harp", "shared memory: linked with %s%s", describe().c_str(),
+                 may_pull.ok() ? "" : (", without pulls: " + may_pull.message()).c_str());
+}
+
+// One of our sockets is readable: the answer to our greeting, or the end of the connection.
+void PairLink::on_socket() {
+  for (ShmFd& socket : sockets_) {
+    if (!socket) continue;
+    ShmReceived received = shm_receive_greeting(socket.get());
+    switch (received.state) {
+      case ShmReceived::State::kNothing:
+        continue;
+      case ShmReceived::State::kGreeting:
+        if (received.greeting.incarnation == peer_.incarnation &&
+            received.greeting.secret == host_.address.secret)
+          on_greeting(std::move(received), {}, {});
+        continue;
+      case ShmReceived::State::kNonsense:
+        socket.reset();
+        if (state_ != State::kUp) lose("it answered in another language");
+        return;
+      case ShmReceived::State::kEnd:
+        socket.reset();
+        if (state_ == State::kConnecting && !sockets_[0] && !sockets_[1])
+          miss("it refused the connection, or left or ended before it answered");
+        // Only a side without a pidfd keeps its socket to learn of the end from it.
+        else if (state_ == State::kUp && !process_.watch)
+          on_process_ended();
+        continue;
+    }
+  }
+}
+
+void PairLink::on_process_ended() {
+  if (ended_) return;
+  if (state_ == State::kConnecting) return miss("it left or its process ended before it answered");
+  lose(
+      "its process ended without saying goodbye; look in its log for a crash, a kill or an "
+      "out-of-memory kill");
+  process_.watch.reset();
+}
+
+// Never inside a call of the Matcher's: settle() tells it.
+void PairLink::lose(const std::string& how) {
+  if (state_ == State::kLost || ended_) return;
+  ended_ = true;
+  how_ended_ = how;
+}
+
+// It was gone before we ever met it: it has left or has died, nobody can tell.
+void PairLink::miss(const std::string& how) {
+  missed_ = true;
+  lose(how);
+}
+
+void PairLink::damaged() {
+  damaged_ = true;
+  lose("what it wrote makes no sense");
+}
+
+void PairLink::finish_losing(const Status& why) {
+  if (state_ == State::kUp) host_.stats.links.fetch_sub(1, std::memory_order_relaxed);
+  state_ = State::kLost;
+  if (events_ != nullptr) events_->on_lost(why);
+  drop_sends();
+  incoming_.clear();
+  outbox_.clear();
+  outbox_sent_ = 0;
+  for (ShmFd& socket : sockets_) socket.reset();
+  process_.watch.reset();
+}
+
+// Tells the Matcher that the peer left or was lost, once everything it had published is delivered.
+bool PairLink::settle_end() {
+  if (state_ == State::kLost || (!ended_ && !peer_left_)) return false;
+  if (state_ == State::kUp && !damaged_) {
+    if (!ring_in_->empty()) return false;
+    for (const Incoming& incoming : incoming_)
+      if (!ended_ || incoming.record.head.type == ShmRecordType::kPiece) return false;
+  }
+  if (peer_left_ && !peer_left_told_) {
+    peer_left_told_ = true;
+    push_slot(ShmRecordType::kGoodbyeSeen);
+    events_->on_left();
+    return true;
+  }
+  if (!ended_) return false;
+  PeerLoss loss;
+  loss.address = describe();
+  loss.may_have_left = missed_;
+  if (last_heard_ != 0) loss.last_heard_s = static_cast<double>(host_.now - last_heard_) / kSecond;
+  finish_losing(Status(how_ended_, loss));
+  return true;
+}
+
+void PairLink::leave() {
+  if (saying_goodbye_ || state_ == State::kIdle || state_ == State::kLost) return;
+  saying_goodbye_ = true;
+  push_slot(ShmRecordType::kGoodbye);
+}
+
+bool PairLink::busy() const {
+  if (state_ == State::kIdle || state_ == State::kLost || ended_) return false;
+  if (!finished_.empty() || !outbox_.empty()) return true;
+  for (const Send& send : sends_)
+    if (send.request != nullptr) return true;
+  return saying_goodbye_ && !goodbye_seen_ && !peer_left_;
+}
+
+}  // namespace taco::harp

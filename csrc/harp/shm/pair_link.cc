@@ -1,0 +1,250 @@
+// Records of a link, out and in, and the doorbell.
+#include "harp/shm/pair_link.h"
+
+#include <unistd.h>
+
+#include <cstring>
+
+namespace taco::harp {
+namespace {
+
+constexpr int kRecordsPerTurn = 256;
+
+template <class Record>
+bool read_record(std::span<const std::byte> bytes, Record* record) {
+  if (bytes.size() < sizeof *record) return false;
+  std::memcpy(record, bytes.data(), sizeof *record);
+  return record->head.bytes == bytes.size() - sizeof *record;
+}
+
+}  // namespace
+
+std::byte* PairLink::reserve(std::size_t bytes) {
+  std::byte* room = ring_out_->reserve(bytes);
+  if (room != nullptr) return room;
+  // Say that we wait before looking again: the peer frees before it looks whether anybody waits.
+  starved_ = true;
+  half_->starved.store(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return ring_out_->reserve(bytes);
+}
+
+void PairLink::push(const void* record, std::size_t bytes, std::span<const std::byte> data) {
+  connect();
+  if (state_ == State::kLost || half_ == nullptr) return;
+  std::byte* room = outbox_.empty() ? reserve(bytes + data.size()) : nullptr;
+  if (room == nullptr) {
+    outbox_.emplace_back(bytes + data.size());
+    room = outbox_.back().data();
+  }
+  std::memcpy(room, record, bytes);
+  if (!data.empty()) std::memcpy(room + bytes, data.data(), data.size());
+  if (!outbox_.empty()) return;
+  ring_out_->commit();
+  dirty_ = true;
+}
+
+bool PairLink::empty_outbox() {
+  if (!starved_ || half_ == nullptr) return false;
+  bool moved = false;
+  while (outbox_sent_ < outbox_.size()) {
+    const std::vector<std::byte>& record = outbox_[outbox_sent_];
+    std::byte* room = reserve(record.size());
+    if (room == nullptr) return moved;
+    std::memcpy(room, record.data(), record.size());
+    ring_out_->commit();
+    outbox_sent_++;
+    dirty_ = moved = true;
+  }
+  outbox_.clear();
+  outbox_sent_ = 0;
+  starved_ = false;
+  half_->starved.store(0, std::memory_order_relaxed);
+  return moved;
+}
+
+void PairLink::push_slot(ShmRecordType type, SlotId slot, ShmSendId send, std::uint64_t offset,
+                         bool refused) {
+  ShmSlotRecord record;
+  record.head.type = type;
+  record.head.refused = refused;
+  record.slot = slot;
+  record.send = send;
+  record.offset = offset;
+  push(&record, sizeof record);
+}
+
+void PairLink::eager(SendRequest& request) {
+  ShmKeyRecord record;
+  record.head.type = ShmRecordType::kEager;
+  record.head.bytes = static_cast<std::uint32_t>(request.bytes);
+  record.key = request.key;
+  record.signature = request.signature;
+  push(&record, sizeof record, {static_cast<const std::byte*>(request.data), request.bytes});
+  shm_count(host_.stats.messages_sent);
+  shm_count(host_.stats.bytes_sent, request.bytes);
+  shm_count(host_.stats.bytes_staged, request.bytes);
+  finish(request, Status());
+}
+
+void PairLink::want(const Want& want) {
+  ShmKeyRecord record;
+  record.head.type = ShmRecordType::kWant;
+  const RecvRequest* request = events_->receive_of(want.slot);
+  record.head.places = request != nullptr && request->sink.contiguous;
+  record.key = want.key;
+  record.signature = want.signature;
+  record.bytes = want.max_bytes;
+  record.slot = want.slot;
+  push(&record, sizeof record);
+}
+
+void PairLink::offer(const Offer& offer) {
+  ShmKeyRecord record;
+  record.head.type = ShmRecordType::kOffer;
+  record.key = offer.key;
+  record.signature = offer.signature;
+  record.bytes = offer.bytes;
+  push(&record, sizeof record);
+}
+
+void PairLink::control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) {
+  ShmKeyRecord record;
+  record.head.type = ShmRecordType::kControl;
+  record.head.control = kind;
+  record.key = key;
+  record.signature = value;
+  record.slot = slot;
+  push(&record, sizeof record);
+}
+
+void PairLink::notice(std::span<const std::byte> bytes) {
+  ShmSlotRecord record;
+  record.head.type = ShmRecordType::kNotice;
+  record.head.bytes = static_cast<std::uint32_t>(bytes.size());
+  push(&record, sizeof record, bytes);
+}
+
+// Whoever publishes and then sees no sleep number was seen by the sleeper's own second look.
+void PairLink::flush() {
+  if (!dirty_ || state_ != State::kUp) return;
+  dirty_ = false;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const std::uint32_t sleep = peer_page_->sleep.load(std::memory_order_relaxed);
+  if ((sleep & 1) == 0 || sleep == rung_) return;
+  rung_ = sleep;
+  const std::uint64_t one = 1;
+  // An eventfd refuses a write only when it is full, and then it is readable, which is the point.
+  if (write(peer_doorbell_.get(), &one, sizeof one) < 0) return;
+  shm_count(host_.stats.doorbells);
+}
+
+bool PairLink::has_input() {
+  if (!finished_.empty()) return true;
+  if (state_ == State::kIdle || state_ == State::kLost) return false;
+  if (ended_) return true;
+  if (state_ != State::kUp) return !greeted_;  // still to connect
+  if (work_waits_ || !ring_in_->empty()) return true;
+  if (!starved_) return false;
+  // The ring was full: did the peer make room meanwhile?
+  return ring_out_->reserve(kShmEagerBytes) != nullptr;
+}
+
+bool PairLink::drain() {
+  if (state_ != State::kUp || damaged_ || ring_in_->empty()) return false;
+  last_heard_ = host_.now;
+  for (int i = 0; i < kRecordsPerTurn && !damaged_; i++) {
+    const std::span<const std::byte> record = ring_in_->front();
+    if (record.data() == nullptr) break;
+    dispatch(record);
+    ring_in_->pop();
+  }
+  if (ring_in_->corrupt()) damaged();
+  if (ring_in_->release()) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (peer_half_->starved.load(std::memory_order_relaxed) != 0) dirty_ = true;
+  }
+  return true;
+}
+
+void PairLink::dispatch(std::span<const std::byte> record) {
+  if (record.size() < sizeof(ShmRecordHead)) return damaged();
+  switch (static_cast<ShmRecordType>(record[0])) {
+    case ShmRecordType::kEager:
+    case ShmRecordType::kWant:
+    case ShmRecordType::kOffer:
+    case ShmRecordType::kControl:
+      return dispatch_key(record);
+    case ShmRecordType::kPiece:
+    case ShmRecordType::kPull: {
+      ShmPieceRecord piece;
+      if (!read_record(record, &piece)) return damaged();
+      return on_piece(piece);
+    }
+    default:
+      return dispatch_slot(record);
+  }
+}
+
+void PairLink::dispatch_key(std::span<const std::byte> bytes) {
+  ShmKeyRecord record;
+  if (!read_record(bytes, &record)) return damaged();
+  switch (record.head.type) {
+    case ShmRecordType::kEager:
+      shm_count(host_.stats.messages_received);
+      shm_count(host_.stats.bytes_received, record.head.bytes);
+      return events_->on_eager(record.key, record.signature, bytes.subspan(sizeof record));
+    case ShmRecordType::kWant:
+      note_want(record.slot, record.head.places != 0);
+      return events_->on_want({record.key, record.signature, record.bytes, record.slot});
+    case ShmRecordType::kOffer:
+      return events_->on_offer({record.key, record.signature, record.bytes});
+    default:
+      return events_->on_control(record.head.control, record.key, record.slot, record.signature);
+  }
+}
+
+void PairLink::dispatch_slot(std::span<const std::byte> bytes) {
+  ShmSlotRecord record;
+  if (!read_record(bytes, &record)) return damaged();
+  const std::span<const std::byte> data = bytes.subspan(sizeof record);
+  switch (record.head.type) {
+    case ShmRecordType::kInline:
+      return on_inline(record, data);
+    case ShmRecordType::kNotice:
+      return events_->on_notice(data);
+    case ShmRecordType::kReturned:
+      return on_returned(record.send, record.offset);
+    case ShmRecordType::kPulled:
+      return on_pulled(record.send, record.head.refused != 0);
+    case ShmRecordType::kCannotPull:
+      return on_cannot_pull(record.send, record.offset);
+    case ShmRecordType::kMayPull:
+      peer_pulls_ = true;
+      return;
+    case ShmRecordType::kGoodbye:
+      peer_left_ = true;
+      return;
+    case ShmRecordType::kGoodbyeSeen:
+      goodbye_seen_ = true;
+      return;
+    default:
+      return damaged();
+  }
+}
+
+bool PairLink::settle() {
+  bool something = empty_outbox();
+  if (state_ == State::kConnecting && !greeted_ && !ended_) start_connecting();
+  if (!finished_.empty()) {
+    something = true;
+    std::vector<Finished> finished;
+    finished.swap(finished_);
+    for (const Finished& one : finished) events_->send_finished(*one.request, one.status);
+    finished.clear();
+    if (finished_.empty()) finished_.swap(finished);  // keeps the memory
+  }
+  return settle_end() || something;
+}
+
+}  // namespace taco::harp

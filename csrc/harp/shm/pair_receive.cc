@@ -1,0 +1,180 @@
+// Large messages that come.
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "harp/shm/pair_link.h"
+#include "harp/shm/pull.h"
+
+namespace taco::harp {
+namespace {
+
+constexpr std::size_t kPullStep = kShmScratchBytes;
+
+bool has_ended(const ShmFd& process) {
+  pollfd ended{process.get(), POLLIN, 0};
+  return poll(&ended, 1, 0) != 0;
+}
+
+}  // namespace
+
+void PairLink::on_inline(const ShmSlotRecord& record, std::span<const std::byte> data) {
+  RecvRequest* request = events_->receive_of(record.slot);
+  if (request == nullptr) return;
+  if (data.size() > request->max_bytes) {
+    return events_->receive_finished(
+        record.slot, Status(Code::kMismatch, "the message is longer than its receive"));
+  }
+  shm_count(host_.stats.messages_received);
+  shm_count(host_.stats.bytes_received, data.size());
+  if (!data.empty()) request->sink.consume(request->sink, 0, data.data(), data.size());
+  request->bytes = data.size();
+  events_->receive_finished(record.slot, Status());
+}
+
+// Queued rather than copied at once, so that the small records behind it do not wait.
+void PairLink::on_piece(const ShmPieceRecord& record) {
+  const bool pull = record.head.type == ShmRecordType::kPull;
+  const std::size_t blocks = (peer_arena_.size() - kShmFirstBlock) / kShmBlockBytes;
+  if (record.bytes == 0 || record.total > kMaxMessageBytes || record.bytes > record.total ||
+      record.offset > record.total - record.bytes || (pull && record.send.index >= kShmPulls) ||
+      (!pull && (record.bytes > kShmBlockBytes || record.address >= blocks)))
+    return damaged();
+  incoming_.push_back({record, 0});
+  work_waits_ = true;
+}
+
+void PairLink::give_back(const ShmPieceRecord& record, bool refused) {
+  if (record.head.type == ShmRecordType::kPull)
+    push_slot(ShmRecordType::kPulled, {}, record.send, 0, refused);
+  else
+    push_slot(ShmRecordType::kReturned, {}, record.send, record.address, refused);
+}
+
+void PairLink::forget(SlotId slot) {
+  std::erase_if(incoming_, [&](const Incoming& incoming) {
+    if (!(incoming.record.slot == slot)) return false;
+    give_back(incoming.record, false);
+    return true;
+  });
+}
+
+// The open receive a piece belongs to. Null when there is none that can take it; the piece has
+// been given back then.
+RecvRequest* PairLink::receive_for(const ShmPieceRecord& record) {
+  RecvRequest* request = events_->receive_of(record.slot);
+  if (request != nullptr && record.total <= request->max_bytes) return request;
+  give_back(record, request != nullptr);
+  if (request != nullptr) {
+    events_->receive_finished(record.slot,
+                              Status(Code::kMismatch, "the message is longer than its receive"));
+  }
+  return nullptr;
+}
+
+// Counts bytes of a message that have reached the sink.
+void PairLink::advance(const ShmPieceRecord& record, RecvRequest& request, std::size_t bytes) {
+  if (record.slot.index >= progress_.size()) progress_.resize(record.slot.index + 1);
+  Progress& progress = progress_[record.slot.index];
+  if (progress.generation != record.slot.generation) progress = {record.slot.generation, 0};
+  progress.bytes += bytes;
+  shm_count(host_.stats.bytes_received, bytes);
+  if (progress.bytes != record.total) return;
+  shm_count(host_.stats.messages_received);
+  request.bytes = record.total;
+  events_->receive_finished(record.slot, Status());
+}
+
+std::size_t PairLink::take_piece(const ShmPieceRecord& record) {
+  RecvRequest* request = receive_for(record);
+  if (request == nullptr) return 1;
+  const std::byte* data = peer_arena_.data() + kShmFirstBlock + record.address * kShmBlockBytes;
+  request->sink.consume(request->sink, record.offset, data, record.bytes);
+  give_back(record, false);
+  advance(record, *request, record.bytes);
+  return record.bytes;
+}
+
+bool PairLink::still_valid(const ShmPieceRecord& record) const {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return peer_half_->validity[record.send.index].load(std::memory_order_relaxed) ==
+         record.send.generation;
+}
+
+// Pulls a bounded part of a message, so that small messages can overtake it. Nothing reaches a
+// reducing sink before it is certain that the sender still stood by it.
+std::size_t PairLink::pull_step(Incoming& incoming, bool* over) {
+  const ShmPieceRecord& record = incoming.record;
+  *over = true;
+  RecvRequest* request = receive_for(record);
+  if (request == nullptr || !still_valid(record)) return 1;
+  const std::size_t wanted = std::min(kPullStep, record.total - incoming.done);
+  const Sink& sink = request->sink;
+  std::byte* to = sink.contiguous ? sink.destination + incoming.done : host_.scratch.data();
+  std::ptrdiff_t got = shm_pull(process_.pid, to, record.address + incoming.done, wanted);
+  // A withdrawn send ends the receive by its own record, which is behind this one in the ring.
+  if (!still_valid(record)) return 1;
+  if (!process_.watch || has_ended(process_.watch)) {
+    // What was read may be another process's that got the same number. The verdict comes soon.
+    *over = false;
+    return 0;
+  }
+  if (got >= 0 && static_cast<std::size_t>(got) < wanted) got &= ~std::ptrdiff_t{15};
+  if (got <= 0) {
+    // No such process: it is ending, its memory went first. Harmless to ask it for the rest.
+    if (got != -ESRCH) {
+      host_.why_no_pull = std::string("process_vm_readv: ") + strerror(static_cast<int>(-got));
+      TACO_LOG_WARNING("harp", "shared memory: pulling from %s failed, staging instead: %s",
+                       describe().c_str(), host_.why_no_pull.c_str());
+    }
+    push_slot(ShmRecordType::kCannotPull, {}, record.send, incoming.done);
+    return 1;
+  }
+  const std::size_t bytes = static_cast<std::size_t>(got);
+  if (!sink.contiguous) sink.consume(sink, incoming.done, to, bytes);
+  shm_count(host_.stats.bytes_pulled, bytes);
+  incoming.done += bytes;
+  *over = incoming.done == record.total;
+  if (*over) give_back(record, false);
+  advance(record, *request, bytes);
+  return bytes;
+}
+
+// One step of one transfer, chosen as work_out() does.
+std::size_t PairLink::work_in() {
+  if (incoming_.empty()) return 0;
+  auto chosen = incoming_.begin();
+  if (++in_turn_ % kOldestEvery != 0) {
+    const auto left = [](const Incoming& one) { return one.record.bytes - one.done; };
+    chosen = std::min_element(incoming_.begin(), incoming_.end(),
+                              [&](auto& x, auto& y) { return left(x) < left(y); });
+  }
+  Incoming incoming = *chosen;
+  const bool piece = incoming.record.head.type == ShmRecordType::kPiece;
+  if (!piece && ended_) {
+    incoming_.erase(chosen);
+    return 0;
+  }
+  bool over = true;
+  const std::size_t moved = piece ? take_piece(incoming.record) : pull_step(incoming, &over);
+  // A step tells the Matcher, but adds and removes no transfer: `chosen` is still good.
+  if (over)
+    incoming_.erase(chosen);
+  else
+    *chosen = incoming;
+  return moved;
+}
+
+// Pieces that arrived come first: they free the peer's blocks.
+std::size_t PairLink::work() {
+  if (state_ != State::kUp) return 0;
+  std::size_t moved = work_in();
+  if (!ended_) moved += work_out();
+  work_waits_ = moved != 0;
+  return moved;
+}
+
+}  // namespace taco::harp

@@ -1,0 +1,199 @@
+#include "harp/shm/socket.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "base/file.h"
+
+namespace taco::harp {
+namespace {
+
+constexpr int kBacklog = 4096;
+constexpr std::size_t kLongestList = 256 * 1024;
+#ifdef SO_PEERPIDFD
+constexpr int kPeerPidfd = SO_PEERPIDFD;
+#else
+constexpr int kPeerPidfd = 77;  // since Linux 6.5; older headers do not name it
+#endif
+
+struct AbstractAddress {
+  sockaddr_un address{};
+  socklen_t length = 0;
+};
+
+std::string text_of(const ShmSocketName& name) {
+  std::string text = "taco-";
+  for (std::byte byte : name) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", std::to_integer<unsigned>(byte));
+    text += digits;
+  }
+  return text;
+}
+
+AbstractAddress abstract_address(const ShmSocketName& name) {
+  AbstractAddress result;
+  result.address.sun_family = AF_UNIX;
+  const std::string text = text_of(name);
+  static_assert(sizeof result.address.sun_path > 1 + 5 + 2 * sizeof name);
+  memcpy(result.address.sun_path + 1, text.data(), text.size());  // a leading zero: abstract
+  result.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  return result;
+}
+
+Status failure(Code code, const char* what) {
+  const int error = errno;
+  return Status(code, std::string("shared memory: ") + what + ": " + strerror(error));
+}
+
+ShmFd make_socket() {
+  return ShmFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+}  // namespace
+
+Result<ShmFd> shm_listen(const ShmSocketName& name) {
+  ShmFd fd = make_socket();
+  if (!fd) return failure(Code::kResource, "socket");
+  const AbstractAddress at = abstract_address(name);
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&at.address), at.length) != 0)
+    return failure(Code::kResource, "bind");
+  if (listen(fd.get(), kBacklog) != 0) return failure(Code::kResource, "listen");
+  return fd;
+}
+
+Result<ShmFd> shm_connect(const ShmSocketName& name) {
+  ShmFd fd = make_socket();
+  if (!fd) return failure(Code::kResource, "socket");
+  const AbstractAddress at = abstract_address(name);
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&at.address), at.length) == 0) return fd;
+  if (errno == EAGAIN || errno == EINTR) return failure(Code::kTimeout, "connect");
+  if (errno == ECONNREFUSED)
+    return Status(Code::kPeerLost,
+                  "it listens no more: it has left (it destroyed its process group) or its process "
+                  "has ended");
+  return failure(Code::kPeerLost, "connect");
+}
+
+std::string shm_list_sockets() { return read_file("/proc/net/unix", kLongestList); }
+
+bool shm_is_listed(const std::string& list, const ShmSocketName& name) {
+  return list.find("@" + text_of(name)) != std::string::npos;
+}
+
+Result<ShmFd> shm_accept(int listener) {
+  const int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd >= 0) return ShmFd(fd);
+  if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return ShmFd();
+  return failure(Code::kResource, "accept");
+}
+
+Status shm_send_greeting(int socket, const ShmGreeting& greeting, std::array<int, 3> files) {
+  iovec data{const_cast<ShmGreeting*>(&greeting), sizeof greeting};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof files)] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof files);
+  memcpy(CMSG_DATA(header), files.data(), sizeof files);
+  ssize_t sent;
+  do {
+    sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  if (sent == static_cast<ssize_t>(sizeof greeting)) return Status();
+  return failure(errno == ETOOMANYREFS ? Code::kResource : Code::kPeerLost, "greeting");
+}
+
+ShmReceived shm_receive_greeting(int socket) {
+  ShmReceived received;
+  iovec data{&received.greeting, sizeof received.greeting};
+  alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return received;
+  if (got <= 0) {
+    received.state = ShmReceived::State::kEnd;
+    return received;
+  }
+  // Every descriptor that came must be taken, or it leaks.
+  ShmFd fds[8];
+  std::size_t count = 0;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t here = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < here && count < 8; i++) {
+      int fd;
+      memcpy(&fd, CMSG_DATA(header) + i * sizeof fd, sizeof fd);
+      fds[count++] = ShmFd(fd);
+    }
+  }
+  const bool whole = got == static_cast<ssize_t>(sizeof(ShmGreeting)) && count == 3 &&
+                     (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 &&
+                     received.greeting.magic == kShmMagic;
+  received.state = whole ? ShmReceived::State::kGreeting : ShmReceived::State::kNonsense;
+  if (whole) received.files = ShmFiles{std::move(fds[0]), std::move(fds[1]), std::move(fds[2])};
+  return received;
+}
+
+ShmPeerProcess shm_peer_process(int socket, bool want_watch) {
+  ShmPeerProcess process;
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return process;
+  process.pid = credentials.pid;
+  process.same_user = credentials.uid == geteuid();
+  if (!want_watch) return process;
+  int watch = -1;
+  length = sizeof watch;
+  // By number only where the kernel cannot say it better: a number may be another process's now.
+  if (getsockopt(socket, SOL_SOCKET, kPeerPidfd, &watch, &length) != 0) {
+    watch = -1;
+    if (errno == ENOPROTOOPT && process.pid > 0)
+      watch = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0));
+  }
+  process.watch = ShmFd(watch);
+  return process;
+}
+
+Result<ShmMapping> ShmMapping::map(int fd, std::size_t least_bytes) {
+  struct stat file {};
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &file) != 0 ||
+      file.st_size < static_cast<off_t>(least_bytes))
+    return Status(Code::kInternal, "shared memory: a peer's segment is not what it should be");
+  ShmMapping mapping;
+  void* address =
+      mmap(nullptr, static_cast<std::size_t>(file.st_size), PROT_READ, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) return failure(Code::kResource, "mapping a peer's segment");
+  mapping.data_ = static_cast<std::byte*>(address);
+  mapping.size_ = static_cast<std::size_t>(file.st_size);
+  if (madvise(address, mapping.size_, MADV_DONTFORK) != 0)
+    return failure(Code::kResource, "fork protection of a peer's segment");
+  return mapping;
+}
+
+ShmMapping::~ShmMapping() {
+  if (data_ != nullptr) munmap(data_, size_);
+}
+
+}  // namespace taco::harp

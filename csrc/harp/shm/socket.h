@@ -1,0 +1,76 @@
+// How two processes of one host meet: an abstract Unix socket (it has no file, so nothing is left
+// behind), over which each sends one greeting with the descriptors of its memory. Nothing here
+// blocks. Owner thread only.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "harp/shm/fd.h"
+#include "harp/shm/layout.h"
+
+namespace taco::harp {
+
+using ShmSocketName = std::array<std::byte, 16>;
+
+Result<ShmFd> shm_listen(const ShmSocketName& name);
+// kPeerLost: nobody listens there (any more). kTimeout: its queue of connections is full, try
+// again. kResource: no descriptor left.
+Result<ShmFd> shm_connect(const ShmSocketName& name);
+// The kernel's list of this host's Unix sockets, and whether it names one of ours: that somebody
+// listens, without disturbing them. Empty where the list cannot be had or is too long to be worth
+// reading. Any thread.
+std::string shm_list_sockets();
+bool shm_is_listed(const std::string& list, const ShmSocketName& name);
+// An empty ShmFd when nobody waits.
+Result<ShmFd> shm_accept(int listener);
+
+// What travels with a greeting, in this order.
+struct ShmFiles {
+  ShmFd half, arena, doorbell;
+};
+
+Status shm_send_greeting(int socket, const ShmGreeting& greeting, std::array<int, 3> files);
+
+struct ShmReceived {
+  enum class State { kNothing, kGreeting, kEnd, kNonsense } state = State::kNothing;
+  ShmGreeting greeting;
+  ShmFiles files;
+};
+ShmReceived shm_receive_greeting(int socket);
+
+// Who is at the other end of a socket, as the kernel knows it.
+struct ShmPeerProcess {
+  pid_t pid = 0;  // in our PID namespace; 0 when it is not visible there
+  bool same_user = false;
+  ShmFd watch;  // a pidfd, readable once the process has ended; empty where the kernel gives none
+};
+ShmPeerProcess shm_peer_process(int socket, bool watch);
+
+// A peer's memory, mapped for reading. The size must be sealed, so that no access can fault.
+class ShmMapping {
+ public:
+  static Result<ShmMapping> map(int fd, std::size_t least_bytes);
+  ShmMapping() = default;
+  ShmMapping(ShmMapping&& other) noexcept { *this = std::move(other); }
+  ShmMapping& operator=(ShmMapping&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~ShmMapping();
+
+  const std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace taco::harp

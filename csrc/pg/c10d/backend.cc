@@ -1,0 +1,302 @@
+#include "pg/c10d/backend.h"
+
+#include <Python.h>
+
+#include <algorithm>
+
+#include "base/env.h"
+#include "pg/c10d/backend_errors.h"
+#include "pg/c10d/backend_registry.h"
+#include "pg/c10d/backend_sparse.h"
+#include "pg/c10d/backend_tensors.h"
+#include "pg/c10d/rendezvous.h"
+#include "pg/tuning/cost_block.h"
+#include "pg/tuning/tuning.h"
+
+namespace taco::pg {
+namespace {
+
+constexpr Duration kLinger = kSecond;
+thread_local bool parts_of_one_call = false;
+
+Duration to_duration(std::chrono::milliseconds timeout) {
+  return timeout.count() > 0 ? timeout.count() * kMillisecond : 0;
+}
+
+}  // namespace
+
+Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                 c10::intrusive_ptr<Options> options)
+    : c10d::Backend(rank, size), options_(std::move(options)) {
+  TORCH_CHECK_VALUE(rank >= 0 && rank < size, "taco: rank ", rank, " is outside a group of ", size);
+  init();
+  MeetingOptions meeting;
+  meeting.rank = rank;
+  meeting.world = size;
+  meeting.name = options_->group_name;
+  meeting.timeout = to_duration(options_->timeout);
+  for (uint64_t global : options_->global_ranks_in_group) {
+    meeting.global_ranks.push_back(static_cast<int>(global));
+  }
+  meeting_ = value_or_raise(meet(store, meeting));
+  if (Status status = agree_on_costs(); !status.ok()) {
+    part(meeting_);
+    raise(status);
+  }
+  Result<std::shared_ptr<Communicator>> made = Communicator::create(meeting_.stack, meeting_.group);
+  if (!made.ok()) {
+    withdraw_costs(meeting_.group.id);
+    part(meeting_);
+    raise(made.status());
+  }
+  communicator_ = std::move(made).value();
+  sparse_ = std::make_unique<SparseQueue>(meeting_);
+  nested_ = std::make_shared<NestedGroups>(meeting_.stack, meeting_.group);
+  hang_dump_ = HangDump::acquire();
+}
+
+// A default group measures, if told to; groups of its ranks plan as it does.
+Status Backend::agree_on_costs() {
+  GroupOptions& group = meeting_.group;
+  group.algorithm = options_->algorithm;
+  if (!options_->global_ranks_in_group.empty()) {
+    group.costs = options_->costs ? *options_->costs : costs_in_force().parameters;
+    return Status();
+  }
+  CostBlock block{.owner = group.id};
+  Result<Env> env = Env::get();
+  if (!env.ok()) return env.status();
+  if (env->tune && size_ > 1) {
+    Result<CostParameters> measured = tune(meeting_.stack, group);
+    if (!measured.ok()) return measured.status();
+    block.parameters = *measured;
+    block.measured = true;
+  }
+  group.costs = block.parameters;
+  put_costs_in_force(block);
+  return Status();
+}
+
+c10::intrusive_ptr<Backend> Backend::create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                            int size, c10::intrusive_ptr<Options> options) {
+  auto backend = c10::make_intrusive<Backend>(store, rank, size, std::move(options));
+  add_live(backend);
+  return backend;
+}
+
+// Python may drop the last reference with the GIL held, and callbacks that need it may be pending.
+Backend::~Backend() {
+  if (Py_IsInitialized() && PyGILState_Check()) {
+    PyThreadState* state = PyEval_SaveThread();
+    (void)leave();
+    PyEval_RestoreThread(state);
+  } else {
+    (void)leave();
+  }
+}
+
+c10::intrusive_ptr<c10d::Backend::Options> Backend::getBackendOptions() {
+  // A copy: ProcessGroup::splitGroup writes the child's name and timeout into what it gets.
+  return c10::make_intrusive<Options>(*options_);
+}
+
+void Backend::setTimeout(std::chrono::milliseconds timeout) {
+  options_->timeout = timeout;
+  communicator_->set_timeout(to_duration(timeout));
+  nested_->set_timeout(to_duration(timeout));
+}
+
+std::shared_ptr<Communicator> Backend::communicator_here() {
+  CallbackScope* scope = CallbackScope::current();
+  if (!scope || !scope->belongs_to(*nested_)) return communicator_;
+  return value_or_raise(scope->communicator(*nested_));
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::launch(Translation& translation, const Call& call,
+                                               const std::vector<at::Tensor>& inputs,
+                                               std::vector<at::Tensor> results) {
+  translation.spec.timeout = to_duration(call.timeout);
+  translation.spec.caller_will_wait = !call.async && !coalescing_here();
+  translation.state->results = std::move(results);
+  translation.state->operations.push_back(
+      value_or_raise(communicator_here()->start(std::move(translation.spec))));
+  return track(translation.state, call, inputs);
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::track(WorkStatePtr state, const Call& call,
+                                              const std::vector<at::Tensor>& inputs) {
+  remember(state, call);
+  const char* title = parts_of_one_call ? nullptr : call.title;
+  return c10::make_intrusive<Work>(rank_, call.type, title, std::optional(inputs), std::move(state),
+                                   communicator_here(), nested_);
+}
+
+Backend::PartsOfOneCall::PartsOfOneCall() { parts_of_one_call = true; }
+Backend::PartsOfOneCall::~PartsOfOneCall() { parts_of_one_call = false; }
+
+c10::intrusive_ptr<c10d::Work> Backend::combine(
+    const std::vector<c10::intrusive_ptr<c10d::Work>>& works, const Call& call,
+    const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& results) {
+  auto state = std::make_shared<WorkState>();
+  state->results = results;
+  for (const auto& work : works) {
+    state->children.push_back(static_cast<Work*>(work.get())->state());
+  }
+  return c10::make_intrusive<Work>(rank_, call.type, call.title, std::optional(inputs),
+                                   std::move(state), communicator_here(), nested_);
+}
+
+void Backend::remember(const WorkStatePtr& state, const Call& call) {
+  {
+    std::lock_guard lock(mutex_);
+    if (coalescing_thread_ == std::this_thread::get_id()) coalesced_.push_back(state);
+    while (!pending_.empty()) {
+      WorkStatePtr oldest = pending_.front().lock();
+      if (oldest && !oldest->settled()) break;
+      pending_.pop_front();
+    }
+    pending_.push_back(state);
+  }
+  if (!onCompletionHook_) return;
+  hooks_->open.fetch_add(1);
+  state->on_settled([hook = onCompletionHook_, type = call.type, hooks = hooks_,
+                     operation = state->operations.front()] {
+    const auto finished = std::chrono::steady_clock::now();
+    const std::chrono::duration<float> active(static_cast<float>(operation->elapsed()) / kSecond);
+    const auto started =
+        finished - std::chrono::duration_cast<std::chrono::steady_clock::duration>(active);
+    hook(std::make_shared<c10d::WorkInfo>(type, operation->sequence(), started, finished, active));
+    std::lock_guard lock(hooks->mutex);
+    if (hooks->open.fetch_sub(1) == 1) hooks->idle.notify_all();
+  });
+}
+
+bool Backend::coalescing_here() {
+  std::lock_guard lock(mutex_);
+  return coalescing_thread_ == std::this_thread::get_id();
+}
+
+void Backend::startCoalescing() {
+  std::lock_guard lock(mutex_);
+  TORCH_CHECK(!coalescing_thread_, "taco: startCoalescing while this group is coalescing already");
+  coalescing_thread_ = std::this_thread::get_id();
+  coalesced_.clear();
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::endCoalescing() {
+  auto state = std::make_shared<WorkState>();
+  {
+    std::lock_guard lock(mutex_);
+    TORCH_CHECK(coalescing_thread_ == std::this_thread::get_id(),
+                "taco: endCoalescing without startCoalescing on this thread");
+    coalescing_thread_.reset();
+    state->children.swap(coalesced_);
+  }
+  for (const auto& child : state->children) {
+    state->results.insert(state->results.end(), child->results.begin(), child->results.end());
+  }
+  return c10::make_intrusive<Work>(rank_, c10d::OpType::COALESCED, "taco:coalesced", std::nullopt,
+                                   std::move(state), communicator_here(), nested_);
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::split(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
+  if (mine == ranks.end()) return nullptr;
+  auto options = c10::make_intrusive<Options>(*options_);
+  if (opts) {
+    options->timeout = opts->timeout;
+    options->group_name = opts->group_name;
+    options->group_desc = opts->group_desc;
+  }
+  options->costs = meeting_.group.costs;
+  options->global_ranks_in_group.clear();
+  for (int member : ranks) {
+    TORCH_CHECK_VALUE(member >= 0 && member < size_, "taco: split names rank ", member,
+                      " of a group of ", size_);
+    options->global_ranks_in_group.push_back(meeting_.group.global_ranks[member]);
+  }
+  return create(store, static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()),
+                options);
+}
+
+c10::intrusive_ptr<c10d::Backend> Backend::merge(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    const c10::intrusive_ptr<c10d::Backend::Options>& opts, const int& rank, const int& size) {
+  auto options = c10::make_intrusive<Options>(opts ? opts->timeout : options_->timeout);
+  if (opts) options->group_name = opts->group_name;
+  return create(store, rank, size, options);
+}
+
+void Backend::abort() {
+  const Status why(Code::kAborted, "group '" + meeting_.group.name + "' was aborted on rank " +
+                                       std::to_string(rank_) + " (abort() was called)");
+  communicator_->abort(why);
+  nested_->abort(why);
+}
+
+void Backend::shutdown() { raise_if_error(leave()); }
+
+Status Backend::leave() {
+  {
+    std::lock_guard lock(mutex_);
+    if (down_) return Status();
+    down_ = true;
+  }
+  Status unreported = nested_->close(kLinger);
+  if (Status own = communicator_->close(kLinger); unreported.ok()) unreported = std::move(own);
+  sparse_->close();
+  withdraw_costs(meeting_.group.id);
+  part(meeting_);
+  hang_dump_.reset();
+  // That a rank was lost whom nobody needed any more is no error; the log has it.
+  return unreported.code() == Code::kMismatch ? unreported : Status();
+}
+
+c10d::ErrorType Backend::getError() {
+  switch (communicator_->error().code()) {
+    case Code::kOk:
+      return c10d::ErrorType::SUCCESS;
+    case Code::kTimeout:
+      return c10d::ErrorType::TIMEOUT;
+    case Code::kPeerLost:
+      return c10d::ErrorType::REMOTE_ERROR;
+    default:
+      return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+void Backend::setSequenceNumberForGroup() {
+  // Every group starts at the same number on every rank: there is nothing to agree on.
+}
+
+uint64_t Backend::getSequenceNumberForGroup() { return communicator_->sequence(); }
+
+void Backend::waitForPendingWorks() {
+  std::vector<WorkStatePtr> open;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& weak : pending_) {
+      if (WorkStatePtr state = weak.lock()) open.push_back(std::move(state));
+    }
+  }
+  // Failures belong to those who wait for the Work; here it only matters that nothing is open.
+  for (const WorkStatePtr& state : open) (void)state->wait(0);
+  std::unique_lock lock(hooks_->mutex);
+  hooks_->idle.wait(lock, [this] { return hooks_->open.load() == 0; });
+}
+
+void Backend::registerOnCompletionHook(
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  TORCH_CHECK(!onCompletionHook_, "taco: an onCompletion hook is registered already");
+  onCompletionHook_ = std::move(hook);
+}
+
+void Backend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  // 0 is a timeout too: whoever is not here already is missing.
+  const auto timeout = opts.timeout == c10d::kUnsetTimeout ? options_->timeout : opts.timeout;
+  raise_if_error(communicator_->monitored_barrier(to_duration(timeout), wait_all_ranks));
+}
+
+}  // namespace taco::pg

@@ -1,0 +1,187 @@
+// The c10d backend "taco": checks each call, translates it to an OperationSpec and hands it to the
+// group's Communicator. No algorithm lives here. Any thread may call; nothing blocks but
+// monitoredBarrier and the constructor (which meets the other ranks through the store). Python
+// calls in with the GIL released.
+//
+// Spread by concern: backend.cc (life of a group), backend_collectives.cc, backend_coalesced.cc
+// (several tensors in one call), backend_sparse.cc, backend_p2p.cc.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "pg/c10d/callback_scope.h"
+#include "pg/c10d/hang_dump.h"
+#include "pg/c10d/rendezvous.h"
+#include "pg/c10d/work.h"
+#include "pg/communicator.h"
+
+namespace taco::pg {
+
+class Translation;
+class SparseQueue;
+
+class Backend : public c10d::Backend {
+ public:
+  struct Options : c10d::Backend::Options {
+    explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
+        : c10d::Backend::Options("taco", timeout) {}
+    Options(const Options&) = default;
+
+    std::string algorithm;                // as TACO_ALGORITHM, for this group only
+    std::optional<CostParameters> costs;  // of the group this one is split from
+  };
+
+  // Meets the other `size - 1` ranks; throws RendezvousError or VersionMismatchError.
+  static c10::intrusive_ptr<Backend> create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                            int size, c10::intrusive_ptr<Options> options);
+  // For create(), which also registers the backend for the interpreter's exit.
+  Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+          c10::intrusive_ptr<Options> options);
+  ~Backend() override;
+
+  const std::string getBackendName() const override { return "taco"; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_sparse(std::vector<at::Tensor>& tensors,
+                                                  const c10d::AllreduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
+      std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
+                                        const c10d::ReduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allgather_coalesced(std::vector<std::vector<at::Tensor>>& outputs,
+                                                     std::vector<at::Tensor>& inputs,
+                                                     const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs,
+                                        std::vector<at::Tensor>& inputs,
+                                        const c10d::GatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs,
+                                         std::vector<std::vector<at::Tensor>>& inputs,
+                                         const c10d::ScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                std::vector<std::vector<at::Tensor>>& inputs,
+                                                const c10d::ReduceScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::ReduceScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<int64_t>& output_splits,
+                                               std::vector<int64_t>& input_splits,
+                                               const c10d::AllToAllOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> alltoall(std::vector<at::Tensor>& outputs,
+                                          std::vector<at::Tensor>& inputs,
+                                          const c10d::AllToAllOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int destination,
+                                      int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int source,
+                                      int tag) override;
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+
+  // Everything the calling thread starts in between becomes one Work.
+  void startCoalescing() override;
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override;
+
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts,
+                                          const int& rank, const int& size) override;
+
+  void abort() override;
+  // Leaves the group, whatever happens. Raises MismatchError afterwards, once, when ranks disagreed
+  // about an operation whose part here was complete before.
+  void shutdown() override;
+  Status leave();  // the same for those who cannot raise
+  c10d::ErrorType getError() override;
+  void setSequenceNumberForGroup() override;
+  uint64_t getSequenceNumberForGroup() override;
+  void waitForPendingWorks() override;
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  void enableCollectivesTiming() override {}  // every operation is timed anyway
+
+  Communicator& communicator() { return *communicator_; }
+
+ private:
+  struct Call {  // what launch() needs besides the translation
+    c10d::OpType type;
+    const char* title;
+    std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+    bool async = true;
+  };
+  c10::intrusive_ptr<c10d::Work> launch(Translation& translation, const Call& call,
+                                        const std::vector<at::Tensor>& inputs,
+                                        std::vector<at::Tensor> results);
+  c10::intrusive_ptr<c10d::Work> track(WorkStatePtr state, const Call& call,
+                                       const std::vector<at::Tensor>& inputs);
+  // While one lives, the operations this thread starts are parts of one call and do not show in the
+  // profiler: combine() names the whole.
+  class PartsOfOneCall {
+   public:
+    PartsOfOneCall();
+    ~PartsOfOneCall();
+    PartsOfOneCall(const PartsOfOneCall&) = delete;
+    PartsOfOneCall& operator=(const PartsOfOneCall&) = delete;
+  };
+  c10::intrusive_ptr<c10d::Work> combine(const std::vector<c10::intrusive_ptr<c10d::Work>>& works,
+                                         const Call& call, const std::vector<at::Tensor>& inputs,
+                                         const std::vector<at::Tensor>& results);
+  Status agree_on_costs();
+  void remember(const WorkStatePtr& state, const Call& call);
+  // The group's, or, inside a future's callback, that of the callback's operation.
+  std::shared_ptr<Communicator> communicator_here();
+  bool coalescing_here();
+  static void set_reduction(Translation& translation, const c10d::ReduceOp& op,
+                            c10::ScalarType type);
+  void check_root(int64_t root, const char* what) const;
+
+  struct Hooks {  // completion hooks that have not returned yet
+    std::atomic<int> open{0};
+    std::mutex mutex;
+    std::condition_variable idle;
+  };
+
+  c10::intrusive_ptr<Options> options_;
+  Meeting meeting_;
+  std::shared_ptr<HangDump> hang_dump_;
+  std::shared_ptr<Communicator> communicator_;
+  std::unique_ptr<SparseQueue> sparse_;
+  std::shared_ptr<NestedGroups> nested_;
+  std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
+
+  std::mutex mutex_;  // guards what follows
+  bool down_ = false;
+  std::deque<std::weak_ptr<WorkState>> pending_;
+  std::optional<std::thread::id> coalescing_thread_;
+  std::vector<WorkStatePtr> coalesced_;
+};
+
+}  // namespace taco::pg

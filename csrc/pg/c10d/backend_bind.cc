@@ -1,0 +1,79 @@
+// Backend as Python sees it: a constructor, its options, and what c10d's own binding lacks.
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "pg/c10d/backend.h"
+#include "pg/c10d/backend_errors.h"
+#include "pg/c10d/backend_registry.h"
+#include "pg/c10d/bind.h"
+#include "pg/planning/forced.h"
+
+namespace py = pybind11;
+
+namespace taco::pg {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+c10::intrusive_ptr<Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                         int size, const c10::intrusive_ptr<Backend::Options>& from,
+                                         Milliseconds timeout, const std::string& name,
+                                         const std::vector<uint64_t>& global_ranks) {
+  // The caller may reuse its pg_options for other groups: work on a copy.
+  auto options =
+      from ? c10::make_intrusive<Backend::Options>(*from) : c10::make_intrusive<Backend::Options>();
+  options->timeout = timeout;
+  options->group_name = name;
+  options->global_ranks_in_group = global_ranks;
+  return Backend::create(store, rank, size, std::move(options));
+}
+
+void monitored_barrier(Backend& backend, std::optional<Milliseconds> timeout, bool wait_all_ranks) {
+  c10d::BarrierOptions options;
+  if (timeout) options.timeout = *timeout;
+  backend.monitoredBarrier(options, wait_all_ranks);
+}
+
+c10::intrusive_ptr<Backend::Options> copy_of(const Backend::Options& options) {
+  return c10::make_intrusive<Backend::Options>(options);
+}
+
+}  // namespace
+
+void bind_backend(py::module_& module) {
+  using NoGil = py::call_guard<py::gil_scoped_release>;
+  py::class_<Backend::Options, c10d::Backend::Options, c10::intrusive_ptr<Backend::Options>>(
+      module, "Options", "pg_options of a taco group; copyable.")
+      .def(py::init([](Milliseconds timeout, const std::string& algorithm) {
+             // Here, where the program says it, and not once the ranks have met.
+             raise_if_error(check_forced(algorithm).with_prefix("Options(algorithm=...): "));
+             auto options = c10::make_intrusive<Backend::Options>(timeout);
+             options->algorithm = algorithm;
+             return options;
+           }),
+           py::arg("timeout") = kBackendDefaultTimeout, py::arg("algorithm") = "")
+      .def_readonly("algorithm", &Backend::Options::algorithm)
+      .def("__copy__", &copy_of)
+      .def("__deepcopy__",
+           [](const Backend::Options& self, const py::dict&) { return copy_of(self); });
+  py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, "ProcessGroupTaco")
+      .def(py::init(&make_backend), py::arg("store"), py::arg("rank"), py::arg("size"),
+           py::arg("options"), py::arg("timeout"), py::arg("group_name"), py::arg("global_ranks"),
+           NoGil())
+      .def("monitored_barrier", &monitored_barrier, py::arg("timeout"), py::arg("wait_all_ranks"),
+           NoGil())
+      .def(
+          "dump", [](Backend& backend) { return backend.communicator().dump(); }, NoGil())
+      .def_property_readonly("options",
+                             [](Backend& backend) {
+                               return c10::static_intrusive_pointer_cast<Backend::Options>(
+                                   backend.getBackendOptions());
+                             })
+      .def("get_error", &Backend::getError)
+      .def_property_readonly("group_id",
+                             [](Backend& backend) { return backend.communicator().options().id; });
+  module.def("shut_down_all", &shut_down_all, NoGil());
+}
+
+}  // namespace taco::pg

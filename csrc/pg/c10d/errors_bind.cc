@@ -1,0 +1,104 @@
+// Implements backend_errors.h and registers the translator behind it.
+#include <pybind11/pybind11.h>
+#include <torch/csrc/Exceptions.h>
+
+#include <string>
+
+#include "pg/c10d/backend_errors.h"
+#include "pg/c10d/bind.h"
+
+namespace py = pybind11;
+
+namespace taco::pg {
+namespace {
+
+const char* python_name(Code code) {
+  switch (code) {
+    case Code::kMismatch:
+      return "MismatchError";
+    case Code::kPeerLost:
+      return "PeerLostError";
+    case Code::kTimeout:
+      return "CollectiveTimeoutError";
+    case Code::kAborted:
+      return "AbortedError";
+    case Code::kRendezvous:
+      return "RendezvousError";
+    case Code::kVersionMismatch:
+      return "VersionMismatchError";
+    default:
+      return "TacoError";
+  }
+}
+
+// torch's conformance tests, and users' scripts, look for " Timed out " in a timeout's text.
+std::string text_of(const Status& status) {
+  if (status.code() != Code::kTimeout) return status.message();
+  const std::string& text = status.message();
+  for (const char* word : {" Timed out ", " timeout ", " closed "}) {
+    if (text.find(word) != std::string::npos) return text;
+  }
+  return "taco: Timed out : " + text;
+}
+
+// torch translates a PyTorchError wherever it leaves torch, by PyErr_SetString(python_type(),
+// text).
+class PgError : public torch::PyTorchError {
+ public:
+  explicit PgError(Status status) : PyTorchError(text_of(status)), status_(std::move(status)) {}
+
+  // With the GIL; returns a borrowed reference. torch passes on nothing but a type and a text, so a
+  // lost peer's attributes travel as class attributes of a type made for this one error.
+  PyObject* python_type() override {
+    py::object type = py::module_::import("taco_torch.errors").attr(python_name(status_.code()));
+    if (const PeerLoss* loss = status_.peer_loss()) {
+      py::dict fields;
+      fields["rank"] = loss->rank;
+      fields["address"] = loss->address;
+      fields["last_heard_s"] = loss->last_heard_s;
+      fields["__module__"] = "taco_torch";
+      py::object meta = py::reinterpret_borrow<py::object>((PyObject*)&PyType_Type);
+      type = meta("PeerLostError", py::make_tuple(type), fields);
+    }
+    static PyObject* last = nullptr;
+    Py_XDECREF(last);
+    last = type.release().ptr();
+    return last;
+  }
+
+ private:
+  Status status_;
+};
+
+}  // namespace
+
+void raise(const Status& status) {
+  switch (status.code()) {
+    case Code::kInvalidArgument:
+      throw c10::ValueError(status.message(), nullptr);
+    case Code::kUnsupported:
+      throw c10::TypeError(status.message(), nullptr);
+    default:
+      throw PgError(status);
+  }
+}
+
+std::exception_ptr exception_of(const Status& status) {
+  try {
+    raise(status);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+void bind_errors(py::module_&) {
+  py::register_exception_translator([](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (PgError& failure) {
+      PyErr_SetString(failure.python_type(), failure.what());
+    }
+  });
+}
+
+}  // namespace taco::pg

@@ -1,0 +1,98 @@
+#include "pg/c10d/hang_dump.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <mutex>
+#include <sstream>
+#include <string>
+
+#include "base/log.h"
+#include "pg/communicator.h"
+
+namespace taco::pg {
+namespace {
+
+// Outlives every HangDump: a late signal may still be on its way.
+sem_t* wake_up() {
+  static sem_t* semaphore = [] {
+    auto* made = new sem_t;
+    sem_init(made, 0, 0);
+    return made;
+  }();
+  return semaphore;
+}
+
+void on_signal(int) {
+  const int saved = errno;
+  sem_post(wake_up());
+  errno = saved;
+}
+
+}  // namespace
+
+std::shared_ptr<HangDump> HangDump::acquire() {
+  static std::mutex mutex;
+  static std::weak_ptr<HangDump> shared;
+  std::lock_guard lock(mutex);
+  std::shared_ptr<HangDump> instance = shared.lock();
+  if (!instance) {
+    instance = std::make_shared<HangDump>();
+    shared = instance;
+  }
+  return instance;
+}
+
+HangDump::HangDump() : owner_(getpid()) {
+  wake_up();
+  struct sigaction before;
+  if (sigaction(SIGUSR2, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) return;
+  struct sigaction ours {};
+  ours.sa_handler = on_signal;
+  ours.sa_flags = SA_RESTART;
+  sigemptyset(&ours.sa_mask);
+  installed_ = sigaction(SIGUSR2, &ours, nullptr) == 0;
+  if (!installed_) return;
+  // The thread must not become the one that runs the program's other handlers.
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "taco-dump");
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+}
+
+HangDump::~HangDump() {
+  if (!installed_) return;
+  if (getpid() != owner_) {
+    thread_.detach();
+    return;
+  }
+  struct sigaction now;
+  if (sigaction(SIGUSR2, nullptr, &now) == 0 && now.sa_handler == on_signal) {
+    struct sigaction none {};
+    none.sa_handler = SIG_DFL;
+    sigaction(SIGUSR2, &none, nullptr);
+  }
+  stop_.store(true);
+  sem_post(wake_up());
+  thread_.join();
+}
+
+void HangDump::run() {
+  while (true) {
+    while (sem_wait(wake_up()) != 0 && errno == EINTR) {
+    }
+    if (stop_.load()) return;
+    log(LogLevel::kError, "pg", "SIGUSR2: what every group is doing");
+    std::istringstream lines(dump_all_groups());
+    for (std::string line; std::getline(lines, line);) {
+      log(LogLevel::kError, "pg", "%s", line.c_str());
+    }
+  }
+}
+
+}  // namespace taco::pg

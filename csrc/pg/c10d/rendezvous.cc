@@ -1,0 +1,391 @@
+#include "pg/c10d/rendezvous.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <optional>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "pg/c10d/backend_registry.h"
+#include "pg/c10d/rendezvous_door.h"
+#include "pg/c10d/rendezvous_record.h"
+#include "pg/planning/forced.h"
+
+namespace taco::pg {
+namespace {
+
+// Between looks for a replaced hello: soon at first, and not so often while many ranks start.
+constexpr Duration kAckSlice = 30 * kMillisecond, kLongestAckSlice = 500 * kMillisecond;
+constexpr Duration kPatience = 20 * kSecond;  // before a warning names who is missing
+constexpr Duration kGrace = 2 * kSecond;      // for rank 0's last word to be heard
+constexpr Duration kDefaultTimeout = 1800 * kSecond;
+
+std::uint64_t random_number() {
+  std::uint64_t value = 0;
+  if (getrandom(&value, sizeof value, 0) != sizeof value) {
+    value = static_cast<std::uint64_t>(monotonic_now()) * 0x9e3779b97f4a7c15u;
+  }
+  return value;
+}
+
+std::string random_name() {
+  char text[33];
+  std::snprintf(text, sizeof text, "%016llx%016llx",
+                static_cast<unsigned long long>(random_number()),
+                static_cast<unsigned long long>(random_number()));
+  return text;
+}
+
+std::string seconds(Duration duration) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(duration) / kSecond);
+  return text;
+}
+
+// One rank's side of one meeting; see the header for the keys.
+class Rendezvous {
+ public:
+  Rendezvous(StoreDoor& door, const MeetingOptions& options, Hello self, Time begin)
+      : door_(door), options_(options), self_(std::move(self)), begin_(begin) {}
+
+  Result<Table> run() { return options_.rank == 0 ? lead() : follow(); }
+
+  // Rank 0 often serves the store, which ends with its process: it returns from here, whether to
+  // raise an error or to go on and soon be done, once the others need no store any more.
+  void stay_until_heard() {
+    if (options_.rank == 0) door_.wait_until_gone(go_key(), monotonic_now() + kGrace);
+  }
+
+ private:
+  static std::string hello_key(int rank) { return "taco/hello/" + std::to_string(rank); }
+  static std::string welcome_key(const std::string& token) { return "taco/w/" + token; }
+  std::string ack_key(int rank) const { return "taco/a/" + nonce_ + "/" + std::to_string(rank); }
+  std::string go_key() const { return "taco/go/" + nonce_; }
+  std::string done_key() const { return "taco/done/" + nonce_; }
+
+  Result<Table> lead();
+  Status read_hellos();
+  Result<bool> read_hello(int rank);  // is there one?
+  Status note_hello(int rank, const std::string& bytes);
+  Status keep_absent(std::vector<int>* absent);
+  Status collect_acks();
+  Status welcome_successors(std::vector<int>* silent);
+  void refuse_all(const Status& why);
+  Status missing(const std::vector<int>& ranks, const char* what) const;
+  std::string patience_text(const std::vector<int>& ranks) const;
+
+  Result<Table> follow();
+  Result<std::string> hear(const std::string& key, const char* what);
+  void leave_no_keys(int readers);
+
+  StoreDoor& door_;
+  const MeetingOptions& options_;
+  Hello self_;
+  Time begin_;
+  std::string nonce_;
+  std::vector<Hello> hellos_;  // rank 0: by rank
+};
+
+Status Rendezvous::missing(const std::vector<int>& ranks, const char* what) const {
+  return Status(
+      Code::kRendezvous,
+      "group '" + options_.name + "': Timed out after " + seconds(monotonic_now() - begin_) + ": " +
+          (ranks.size() == 1 ? "rank " : "ranks ") + list_of_ranks(ranks) + " of " +
+          std::to_string(options_.world) + " did not " + what + " " + door_.where() +
+          ". Check that every rank was started, with the same MASTER_ADDR, MASTER_PORT and "
+          "WORLD_SIZE, and that none has failed before.");
+}
+
+std::string Rendezvous::patience_text(const std::vector<int>& ranks) const {
+  return "group '" + options_.name + "' still waits for " +
+         (ranks.size() == 1 ? "rank " : "ranks ") + list_of_ranks(ranks) + " at " + door_.where() +
+         " after " + seconds(monotonic_now() - begin_);
+}
+
+// An empty one is none: its owner has deleted it since it was seen. That was the hello of a meeting
+// that has ended, and the next follows.
+Status Rendezvous::note_hello(int rank, const std::string& bytes) {
+  if (bytes.empty()) return Status();
+  Result<Hello> hello = Hello::decode(bytes);
+  if (!hello.ok()) return hello.status().with_prefix("rank " + std::to_string(rank) + ": ");
+  hellos_[rank] = std::move(hello).value();
+  return compare(0, self_, rank, hellos_[rank]);
+}
+
+Result<bool> Rendezvous::read_hello(int rank) {
+  Result<std::string> bytes = door_.look(hello_key(rank));
+  if (!bytes.ok()) return bytes.status();
+  TACO_RETURN_IF_ERROR(note_hello(rank, *bytes));
+  return !bytes->empty();
+}
+
+Status Rendezvous::read_hellos() {
+  std::vector<int> absent;
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < options_.world; ++rank) {
+    absent.push_back(rank);
+    keys.push_back(hello_key(rank));
+  }
+  for (Time warn_at = begin_ + kPatience;; warn_at += 3 * kPatience) {
+    Result<bool> all = door_.wait(keys, warn_at);
+    if (!all.ok()) return all.status();
+    if (*all) break;
+    TACO_RETURN_IF_ERROR(keep_absent(&absent));
+    if (!absent.empty() && door_.late()) return missing(absent, "reach");
+    if (!absent.empty()) TACO_LOG_WARNING("pg", "%s", patience_text(absent).c_str());
+  }
+  Result<std::vector<std::string>> hellos = door_.get_all(keys);
+  if (!hellos.ok()) return hellos.status();
+  for (int rank = 1; rank < options_.world; ++rank)
+    TACO_RETURN_IF_ERROR(note_hello(rank, (*hellos)[rank - 1]));
+  return Status();
+}
+
+// Forgets those that have come. An early arrival that cannot work with us ends the wait for the
+// others.
+Status Rendezvous::keep_absent(std::vector<int>* absent) {
+  std::vector<int> still;
+  for (int rank : *absent) {
+    Result<bool> here = read_hello(rank);
+    if (!here.ok()) return here.status();
+    if (!*here) still.push_back(rank);
+  }
+  absent->swap(still);
+  return Status();
+}
+
+Status Rendezvous::collect_acks() {
+  std::vector<int> silent;
+  std::vector<std::string> welcomes, acks;
+  for (int rank = 1; rank < options_.world; ++rank) {
+    silent.push_back(rank);
+    acks.push_back(ack_key(rank));
+    if (!hellos_[rank].token.empty()) welcomes.push_back(welcome_key(hellos_[rank].token));
+  }
+  if (!welcomes.empty()) {
+    const std::vector<std::string> nonces(welcomes.size(), nonce_);
+    TACO_RETURN_IF_ERROR(door_.set_all(welcomes, nonces));
+  }
+  Time warn_at = begin_ + kPatience;
+  for (Duration slice = kAckSlice;; slice = std::min(2 * slice, kLongestAckSlice)) {
+    Result<bool> all = door_.wait(acks, monotonic_now() + slice);
+    if (!all.ok()) return all.status();
+    if (*all) return Status();
+    TACO_RETURN_IF_ERROR(welcome_successors(&silent));
+    if (!silent.empty() && door_.late()) return missing(silent, "answer through");
+    if (!silent.empty() && monotonic_now() >= warn_at) {
+      TACO_LOG_WARNING("pg", "%s", patience_text(silent).c_str());
+      warn_at += 3 * kPatience;
+    }
+  }
+}
+
+// Forgets those that have answered. The hello of one that has not may have been a dead
+// incarnation's; its successor replaces it.
+Status Rendezvous::welcome_successors(std::vector<int>* silent) {
+  std::vector<int> still;
+  for (int rank : *silent) {
+    Result<bool> here = door_.check({ack_key(rank)});
+    if (!here.ok()) return here.status();
+    if (*here) continue;
+    still.push_back(rank);
+    const std::string old_token = hellos_[rank].token;
+    Result<bool> any = read_hello(rank);
+    if (!any.ok()) return any.status();
+    if (hellos_[rank].token == old_token) continue;
+    TACO_RETURN_IF_ERROR(door_.set(welcome_key(hellos_[rank].token), nonce_));
+  }
+  silent->swap(still);
+  return Status();
+}
+
+// Those who have arrived learn at once why there will be no group.
+void Rendezvous::refuse_all(const Status& why) {
+  std::vector<std::string> welcomes;
+  for (int rank = 1; rank < options_.world; ++rank) {
+    (void)read_hello(rank);
+    if (!hellos_[rank].token.empty()) welcomes.push_back(welcome_key(hellos_[rank].token));
+  }
+  const Refusal refusal{why, static_cast<int>(welcomes.size())};
+  if (welcomes.empty() || !door_.set(go_key(), refusal.encode()).ok()) return;
+  (void)door_.set_all(welcomes, std::vector<std::string>(welcomes.size(), nonce_));
+}
+
+Result<Table> Rendezvous::lead() {
+  nonce_ = random_name();
+  hellos_.resize(options_.world);
+  Status status = read_hellos();
+  if (status.ok()) status = collect_acks();
+  if (!status.ok()) {
+    refuse_all(status);
+    return status;
+  }
+  hellos_[0] = self_;
+  Table table;
+  table.group_id = random_number() | 1;  // 0 is nobody's
+  table.ranks = hellos_;
+  TACO_RETURN_IF_ERROR(door_.set(go_key(), table.encode()));
+  return table;
+}
+
+Result<std::string> Rendezvous::hear(const std::string& key, const char* what) {
+  Result<std::string> answer = door_.hear(key);
+  if (answer.ok() && answer->empty()) return missing({0}, what);
+  return answer;
+}
+
+// Its own keys each rank deletes itself: its next hello cannot be taken for the old one. What all
+// have read is deleted by the last of `readers`, for which rank 0 waits: nothing comes after it.
+void Rendezvous::leave_no_keys(int readers) {
+  door_.remove(hello_key(options_.rank));
+  door_.remove(welcome_key(self_.token));
+  door_.remove(ack_key(options_.rank));
+  Result<std::int64_t> heard = door_.add(done_key(), 1);
+  if (!heard.ok() || *heard != readers) return;
+  door_.remove(done_key());
+  door_.remove(go_key());
+}
+
+Result<Table> Rendezvous::follow() {
+  TACO_RETURN_IF_ERROR(door_.set(hello_key(options_.rank), self_.encode()));
+  Result<std::string> nonce = hear(welcome_key(self_.token), "answer through");
+  if (!nonce.ok()) return nonce.status();
+  nonce_ = *nonce;
+  TACO_RETURN_IF_ERROR(door_.set(ack_key(options_.rank), "1"));
+  Result<std::string> word = hear(go_key(), "open the group through");
+  if (!word.ok()) return word.status();
+  const std::optional<Refusal> refusal = Refusal::decode(*word);
+  leave_no_keys(refusal ? refusal->readers : options_.world - 1);
+  if (refusal) return refusal->why;
+  return Table::decode(*word);
+}
+
+// Variables that change what a rank sends: two ranks must not disagree about them.
+std::string agreed_settings(const Env& env) {
+  return "TACO_ALGORITHM=" + env.algorithm +
+         " TACO_CHUNK_BYTES=" + std::to_string(env.chunk_bytes) +
+         " TACO_TUNE=" + (env.tune ? "1" : "0");
+}
+
+Result<std::shared_ptr<harp::Stack>> acquire_stack(const StoreDoor& door) {
+  Result<harp::StackOptions> options = harp::StackOptions::from_env();
+  if (!options.ok()) return options.status();
+  if (options->master.empty()) options->master = door.host();
+  if (options->master.empty()) {
+    if (const char* master = std::getenv("MASTER_ADDR")) options->master = master;
+  }
+  return hold_stack(*options);
+}
+
+Status enter_table(const Table& table, const MeetingOptions& options, Meeting* meeting) {
+  if (static_cast<int>(table.ranks.size()) != options.world) {
+    return Status(Code::kRendezvous,
+                  "rank 0 counts " + std::to_string(table.ranks.size()) + " ranks in group '" +
+                      options.name + "', rank " + std::to_string(options.rank) + " counts " +
+                      std::to_string(options.world) + ": start all with one WORLD_SIZE");
+  }
+  GroupOptions& group = meeting->group;
+  group.id = table.group_id;
+  group.host_of_rank = table.host_of_rank();
+  group.host_gbits = table.host_gbits();
+  group.peers.assign(options.world, 0);
+  for (int rank = 0; rank < options.world; ++rank) {
+    if (rank == options.rank) continue;
+    Result<harp::PeerId> peer = meeting->stack->add_peer(table.ranks[rank].address);
+    if (!peer.ok()) {
+      for (int added = 0; added < rank; ++added) {
+        if (added != options.rank) meeting->stack->release_peer(group.peers[added]);
+      }
+      return peer.status().with_prefix("rank " + std::to_string(rank) + ": ");
+    }
+    group.peers[rank] = *peer;
+  }
+  return Status();
+}
+
+void announce(const Meeting& meeting, const MeetingOptions& options, bool tuned) {
+  if (!options.global_ranks.empty() || options.rank != 0) return;
+  const std::vector<int>& hosts = meeting.group.host_of_rank;
+  const int count = hosts.empty() ? 1 : *std::max_element(hosts.begin(), hosts.end()) + 1;
+  std::vector<int> ranks(count, 0);
+  for (int host : hosts) ++ranks[host];
+  const auto [fewest, most] = std::minmax_element(ranks.begin(), ranks.end());
+  std::string per_host = std::to_string(*fewest);
+  if (*fewest != *most) per_host += "-" + std::to_string(*most);
+  TACO_LOG_INFO("pg",
+                "taco_torch %s: world %d = %d host%s x %s rank%s, transport %s, planner costs %s",
+                TACO_VERSION, options.world, count, count == 1 ? "" : "s", per_host.c_str(),
+                per_host == "1" ? "" : "s",
+                meeting.stack ? meeting.stack->transport_summary().c_str() : "none (one rank)",
+                tuned ? "to be measured" : "from the table");
+}
+
+void name_group(const MeetingOptions& options, Meeting* meeting) {
+  GroupOptions& group = meeting->group;
+  group.name = options.name;
+  group.rank = options.rank;
+  group.world = options.world;
+  group.timeout = options.timeout;
+  group.global_ranks = options.global_ranks;
+  if (static_cast<int>(group.global_ranks.size()) != options.world) {
+    group.global_ranks.resize(options.world);
+    std::iota(group.global_ranks.begin(), group.global_ranks.end(), 0);
+  }
+}
+
+}  // namespace
+
+Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const MeetingOptions& options) {
+  Result<Env> env = Env::get();
+  if (!env.ok()) return env.status();
+  // What is wrong here is found before the others are met, to whom it would look like a loss.
+  TACO_RETURN_IF_ERROR(check_forced(env->algorithm).with_prefix("TACO_ALGORITHM="));
+  if (options.global_ranks.empty()) set_log_rank(options.rank);
+  Meeting meeting;
+  name_group(options, &meeting);
+  if (options.world == 1) {
+    meeting.group.id = random_number() | 1;
+    meeting.group.host_of_rank = {0};
+    meeting.group.host_gbits = {0};
+    meeting.group.peers = {0};
+    announce(meeting, options, false);
+    return meeting;
+  }
+  const Time begin = monotonic_now();
+  const Duration timeout = options.timeout > 0 ? options.timeout : kDefaultTimeout;
+  StoreDoor door(store, begin + timeout + (options.rank == 0 ? 0 : kGrace), options.world);
+  Result<std::shared_ptr<harp::Stack>> stack = acquire_stack(door);
+  if (!stack.ok()) return stack.status();
+  meeting.stack = *stack;
+  Hello self;
+  self.token = random_name();
+  self.version = TACO_VERSION;
+  self.settings = agreed_settings(*env);
+  self.host = meeting.stack->host();
+  self.address = meeting.stack->address();
+  self.gbits = meeting.stack->interface_gbits();
+  Rendezvous rendezvous(door, options, self, begin);
+  Result<Table> table = rendezvous.run();
+  Status status = table.ok() ? enter_table(*table, options, &meeting) : table.status();
+  rendezvous.stay_until_heard();
+  if (!status.ok()) {
+    drop_stack(meeting.stack);
+    return status;
+  }
+  announce(meeting, options, env->tune);
+  return meeting;
+}
+
+void part(Meeting& meeting) {
+  if (!meeting.stack) return;
+  for (int rank = 0; rank < meeting.group.world; ++rank) {
+    if (rank != meeting.group.rank) meeting.stack->release_peer(meeting.group.peers[rank]);
+  }
+  drop_stack(meeting.stack);
+}
+
+}  // namespace taco::pg

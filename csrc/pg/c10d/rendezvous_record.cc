@@ -1,0 +1,216 @@
+#include "pg/c10d/rendezvous_record.h"
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+
+namespace taco::pg {
+namespace {
+
+constexpr char kMagic[] = "taco-meeting-1", kRefusal[] = "taco-refusal-1";
+constexpr std::size_t kMostFieldBytes = 1 << 16;
+
+class Writer {
+ public:
+  void text(std::string_view value) {
+    number(value.size());
+    bytes_.append(value);
+  }
+  void number(std::uint64_t value) {
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  void real(double value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+// Reads past the end give zeros and clear ok().
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  std::string text() {
+    const std::uint64_t length = number();
+    if (length > kMostFieldBytes || length > bytes_.size()) {
+      ok_ = false;
+      return {};
+    }
+    std::string value(bytes_.substr(0, length));
+    bytes_.remove_prefix(length);
+    return value;
+  }
+  std::uint64_t number() { return raw<std::uint64_t>(); }
+  double real() { return raw<double>(); }
+  bool ok() const { return ok_; }
+  bool at_end() const { return bytes_.empty(); }
+
+ private:
+  template <class T>
+  T raw() {
+    T value{};
+    if (bytes_.size() < sizeof value) {
+      ok_ = false;
+      bytes_ = {};
+      return value;
+    }
+    std::memcpy(&value, bytes_.data(), sizeof value);
+    bytes_.remove_prefix(sizeof value);
+    return value;
+  }
+
+  std::string_view bytes_;
+  bool ok_ = true;
+};
+
+Status damaged(const char* what) {
+  return Status(Code::kVersionMismatch,
+                std::string("the store holds a ") + what +
+                    " that this taco_torch cannot read: another rank runs another version");
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream in(text);
+  for (std::string word; in >> word;) words.push_back(std::move(word));
+  return words;
+}
+
+// What of `ours` is not so in `theirs`; everything when they do not go together word by word.
+std::string difference(const std::string& ours, const std::string& theirs) {
+  const std::vector<std::string> a = words_of(ours), b = words_of(theirs);
+  if (a.size() != b.size()) return ours;
+  std::string text;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] != b[i]) text += (text.empty() ? "" : " ") + a[i];
+  }
+  return text;
+}
+
+int index_of_host(const std::vector<std::string>& hosts, const std::string& host) {
+  return static_cast<int>(std::find(hosts.begin(), hosts.end(), host) - hosts.begin());
+}
+
+}  // namespace
+
+std::string Hello::encode() const {
+  Writer out;
+  out.text(kMagic);
+  out.text(token);
+  out.text(version);
+  out.text(settings);
+  out.text(host);
+  out.text(address);
+  out.real(gbits);
+  return out.take();
+}
+
+Result<Hello> Hello::decode(std::string_view bytes) {
+  Reader in(bytes);
+  if (in.text() != kMagic) return damaged("greeting");
+  Hello hello;
+  hello.token = in.text();
+  hello.version = in.text();
+  hello.settings = in.text();
+  hello.host = in.text();
+  hello.address = in.text();
+  hello.gbits = in.real();
+  if (!in.ok() || !in.at_end()) return damaged("greeting");
+  return hello;
+}
+
+std::string Table::encode() const {
+  Writer out;
+  out.text(kMagic);
+  out.number(group_id);
+  out.number(ranks.size());
+  for (const Hello& hello : ranks) out.text(hello.encode());
+  return out.take();
+}
+
+Result<Table> Table::decode(std::string_view bytes) {
+  Reader in(bytes);
+  if (in.text() != kMagic) return damaged("table of ranks");
+  Table table;
+  table.group_id = in.number();
+  const std::uint64_t count = in.number();
+  for (std::uint64_t i = 0; i < count && in.ok(); ++i) {
+    Result<Hello> hello = Hello::decode(in.text());
+    if (!hello.ok()) return hello.status();
+    table.ranks.push_back(std::move(hello).value());
+  }
+  if (!in.ok() || !in.at_end()) return damaged("table of ranks");
+  return table;
+}
+
+std::string Refusal::encode() const {
+  Writer out;
+  out.text(kRefusal);
+  out.number(static_cast<std::uint64_t>(why.code()));
+  out.number(static_cast<std::uint64_t>(readers));
+  out.text(why.message());
+  return out.take();
+}
+
+std::optional<Refusal> Refusal::decode(std::string_view bytes) {
+  Reader in(bytes);
+  if (in.text() != kRefusal) return std::nullopt;
+  const bool version = in.number() == static_cast<std::uint64_t>(Code::kVersionMismatch);
+  Refusal refusal;
+  refusal.readers = static_cast<int>(in.number());
+  refusal.why = Status(version ? Code::kVersionMismatch : Code::kRendezvous,
+                       (version ? "rank 0 refused: " : "rank 0 gave up: ") + in.text());
+  return refusal;
+}
+
+std::vector<int> Table::host_of_rank() const {
+  std::vector<std::string> hosts;
+  std::vector<int> indices;
+  for (const Hello& hello : ranks) {
+    const int index = index_of_host(hosts, hello.host);
+    if (index == static_cast<int>(hosts.size())) hosts.push_back(hello.host);
+    indices.push_back(index);
+  }
+  return indices;
+}
+
+std::vector<double> Table::host_gbits() const {
+  const std::vector<int> indices = host_of_rank();
+  std::vector<double> gbits;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const std::size_t host = indices[rank];
+    if (host == gbits.size()) gbits.push_back(0);
+    if (gbits[host] == 0) gbits[host] = ranks[rank].gbits;
+  }
+  return gbits;
+}
+
+Status compare(int our_rank, const Hello& ours, int their_rank, const Hello& theirs) {
+  const auto differ = [&](const std::string& what, const std::string& a, const std::string& b) {
+    return Status(Code::kVersionMismatch, what + " differ: rank " + std::to_string(our_rank) +
+                                              " has " + a + ", rank " + std::to_string(their_rank) +
+                                              " has " + b + ". All ranks need the same.");
+  };
+  if (ours.version != theirs.version) {
+    return differ("taco_torch versions", ours.version, theirs.version);
+  }
+  if (ours.settings != theirs.settings) {
+    return differ("settings", difference(ours.settings, theirs.settings),
+                  difference(theirs.settings, ours.settings));
+  }
+  return Status();
+}
+
+std::string list_of_ranks(const std::vector<int>& ranks) {
+  constexpr std::size_t kMost = 12;
+  std::string text;
+  const std::size_t shown = std::min(ranks.size(), kMost);
+  for (std::size_t i = 0; i < shown; ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  if (ranks.size() > shown) text += " and " + std::to_string(ranks.size() - shown) + " more";
+  return text;
+}
+
+}  // namespace taco::pg

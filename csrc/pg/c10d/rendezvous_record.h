@@ -1,0 +1,53 @@
+// What the ranks of a group tell each other through the store, as bytes: each rank's Hello, and
+// rank 0's Table of all of them,
+// or its Refusal. Values only; decode() trusts nothing it reads.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace taco::pg {
+
+struct Hello {
+  std::string token;     // random; fresh for every meeting of every incarnation
+  std::string version;   // of taco_torch
+  std::string settings;  // variables that all ranks must have equal, as NAME=value text
+  std::string host;      // host identity
+  std::string address;   // of the Stack
+  double gbits = 0;      // speed of the interface in use; 0: not known
+
+  std::string encode() const;
+  static Result<Hello> decode(std::string_view bytes);
+};
+
+struct Table {
+  std::uint64_t group_id = 0;
+  std::vector<Hello> ranks;
+
+  std::string encode() const;
+  static Result<Table> decode(std::string_view bytes);
+  std::vector<int> host_of_rank() const;   // dense, in order of first appearance
+  std::vector<double> host_gbits() const;  // by that index; the first speed known of each host
+};
+
+// What rank 0 says in place of a Table when there will be no group.
+struct Refusal {
+  Status why;
+  int readers = 0;  // how many ranks it is for
+
+  std::string encode() const;
+  static std::optional<Refusal> decode(std::string_view bytes);  // nothing if they are none
+};
+
+// Why `theirs` cannot work with `ours`, or ok. The text names both sides.
+Status compare(int our_rank, const Hello& ours, int their_rank, const Hello& theirs);
+
+// "1, 4 and 7"; more than a dozen are abbreviated with their count.
+std::string list_of_ranks(const std::vector<int>& ranks);
+
+}  // namespace taco::pg

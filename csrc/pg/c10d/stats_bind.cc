@@ -1,0 +1,114 @@
+// Counters, dumps and facts about this build, for stats.py and info.py.
+#include <pybind11/stl.h>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "kernels/kernels.h"
+#include "pg/algorithms/algorithm.h"
+#include "pg/c10d/backend_registry.h"
+#include "pg/c10d/bind.h"
+#include "pg/communicator.h"
+#include "pg/execution/trace.h"
+#include "pg/tuning/cost_block.h"
+
+namespace py = pybind11;
+
+namespace taco::pg {
+namespace {
+
+py::dict transport_stats() {
+  py::dict out;
+  harp::StackStats stats;
+  if (auto stack = current_stack()) stats = stack->stats();
+  out["bytes_sent"] = stats.bytes_sent;
+  out["bytes_received"] = stats.bytes_received;
+  out["packets_sent"] = stats.packets_sent;
+  out["packets_received"] = stats.packets_received;
+  out["retransmits"] = stats.retransmits;
+  out["spurious_retransmits"] = stats.spurious_retransmits;
+  out["checksum_failures"] = stats.checksum_failures;
+  out["duplicates"] = stats.duplicates;
+  out["bytes_copied"] = stats.bytes_copied;
+  out["socket_overflows"] = stats.socket_overflows;
+  out["shm_bytes"] = stats.shm_bytes;
+  out["shm_messages"] = stats.shm_messages;
+  out["doorbells"] = stats.doorbells;
+  out["sleeps"] = stats.sleeps;
+  out["sessions"] = stats.sessions;
+  out["shm_links"] = stats.shm_links;
+  return out;
+}
+
+py::dict known_algorithms() {
+  py::dict out;
+  for (const Algorithm* algorithm : all_algorithms()) {
+    const char* kind = name_of(algorithm->kind);
+    if (!out.contains(kind)) out[kind] = py::list();
+    out[kind].cast<py::list>().append(algorithm->name);
+  }
+  return out;
+}
+
+py::list algorithms() {
+  py::list out;
+  for (const AlgorithmStats& stats : algorithm_stats()) {
+    out.append(py::make_tuple(stats.name, stats.calls, stats.bytes, stats.seconds));
+  }
+  return out;
+}
+
+py::dict planner_costs() {
+  const CostBlock block = costs_in_force();
+  const CostParameters& costs = block.parameters;
+  py::dict out;
+  out["block"] = block.name();
+  const auto link = [&](const char* name, const LinkCost& cost) {
+    const std::string prefix(name);
+    out[py::str(prefix + "_latency_us")] = cost.latency * 1e6;
+    out[py::str(prefix + "_message_us")] = cost.message_cpu * 1e6;
+    out[py::str(prefix + "_gbytes_per_s")] = cost.bytes_per_second / 1e9;
+  };
+  link("shared", costs.shared);
+  link("network", costs.network);
+  out["wire_gbits"] = costs.wire_gbits;
+  out["copy_gbytes_per_s"] = costs.copy_bytes_per_second / 1e9;
+  out["reduce_gbytes_per_s"] = costs.reduce_bytes_per_second / 1e9;
+  return out;
+}
+
+py::list environment() {
+  py::list out;
+  for (const Env::Row& row : Env::table()) {
+    py::dict entry;
+    entry["name"] = row.name;
+    entry["type"] = row.type;
+    entry["unit"] = row.unit;
+    entry["default"] = row.fallback;
+    entry["meaning"] = row.meaning;
+    entry["value"] = row.value;
+    entry["is_set"] = row.is_set;
+    out.append(entry);
+  }
+  return out;
+}
+
+std::string check_environment() { return Env::get().status().message(); }
+
+}  // namespace
+
+void bind_stats(py::module_& module) {
+  module.def("transport_stats", &transport_stats);
+  module.def("algorithm_stats", &algorithms);
+  module.def("known_algorithms", &known_algorithms);
+  module.def("planner_costs", &planner_costs);
+  module.def("environment", &environment);
+  module.def("environment_markdown", &environment_markdown);
+  module.def("check_environment", &check_environment);
+  module.def("isa_name", [] { return std::string(kernels::isa_name()); });
+  module.def("enable_timeline", &trace::enable_timeline, py::arg("enabled"));
+  module.def("chrome_trace_json", &trace::chrome_trace_json);
+  module.def("flight_recorder_json", &trace::flight_recorder_json);
+  module.def("dump", &dump_all_groups, py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace taco::pg

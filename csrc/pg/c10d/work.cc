@@ -1,0 +1,204 @@
+#include "pg/c10d/work.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+
+#include "pg/c10d/backend_errors.h"
+#include "pg/communicator.h"
+
+namespace taco::pg {
+namespace {
+
+Duration remaining(Time deadline) { return std::max<Duration>(1, deadline - monotonic_now()); }
+
+c10::intrusive_ptr<c10::ivalue::Future> make_future(c10::TypePtr type) {
+  return c10::make_intrusive<c10::ivalue::Future>(std::move(type));
+}
+
+}  // namespace
+
+bool WorkState::operations_done() const {
+  for (const OperationPtr& operation : operations) {
+    if (!operation->done()) return false;
+  }
+  for (const auto& child : children) {
+    if (!child->operations_done()) return false;
+  }
+  return true;
+}
+
+void WorkState::settle() {
+  if (settled()) return;
+  std::exception_ptr first;
+  for (const auto& child : children) {
+    child->settle();
+    if (!first) first = child->error();
+  }
+  std::lock_guard lock(mutex_);
+  if (settled()) return;
+  for (const OperationPtr& operation : operations) {
+    if (first) break;
+    if (Status status = operation->status(); !status.ok()) first = exception_of(status);
+  }
+  if (!first && !copy_backs.empty()) {
+    try {
+      at::AutoDispatchBelowADInplaceOrView no_autograd;
+      for (CopyBack& copy : copy_backs) copy.target.copy_(copy.staged);
+    } catch (...) {
+      first = std::current_exception();
+    }
+  }
+  error_ = first;
+  kept.clear();
+  copy_backs.clear();
+  settled_.store(true, std::memory_order_release);
+}
+
+Status WorkState::wait(Duration timeout) {
+  if (settled()) return Status();
+  const Time deadline = timeout > 0 ? monotonic_now() + timeout : kNever;
+  for (const OperationPtr& operation : operations) {
+    if (operation->done()) continue;
+    Status status = operation->wait(timeout > 0 ? remaining(deadline) : 0);
+    if (!status.ok() && !operation->done()) return status;
+  }
+  for (const auto& child : children) {
+    TACO_RETURN_IF_ERROR(child->wait(timeout > 0 ? remaining(deadline) : 0));
+  }
+  settle();
+  return Status();
+}
+
+void WorkState::on_settled(std::function<void()> callback) {
+  std::vector<OperationPtr> all = operations;
+  for (const auto& child : children) {
+    all.insert(all.end(), child->operations.begin(), child->operations.end());
+  }
+  if (all.empty()) {
+    settle();
+    callback();
+    return;
+  }
+  auto left = std::make_shared<std::atomic<std::size_t>>(all.size());
+  auto last = [self = shared_from_this(), left, callback = std::move(callback)] {
+    if (left->fetch_sub(1) != 1) return;
+    self->settle();
+    callback();
+  };
+  for (const OperationPtr& operation : all) operation->on_complete(last);
+}
+
+std::exception_ptr WorkState::error() const {
+  std::lock_guard lock(mutex_);
+  return error_;
+}
+
+Work::Work(int rank, c10d::OpType type, const char* title,
+           const std::optional<std::vector<at::Tensor>>& inputs, WorkStatePtr state,
+           std::shared_ptr<Communicator> communicator, std::shared_ptr<NestedGroups> nested)
+    : c10d::Work(rank, type, title, inputs),
+      state_(std::move(state)),
+      communicator_(communicator),
+      nested_(nested),
+      group_(communicator->options().id) {}
+
+Work::~Work() {
+  // Dropped before it was done: the tensors stay, and staged results still reach them.
+  if (!state_->settled()) state_->on_settled([] {});
+}
+
+// Ends the profiler's event, if there is one.
+void Work::finish_once() {
+  if (!finished_.exchange(true)) finish(state_->error());
+}
+
+bool Work::isCompleted() {
+  if (!state_->settled()) {
+    if (!state_->operations_done()) return false;
+    state_->settle();
+  }
+  finish_once();
+  return true;
+}
+
+bool Work::isSuccess() const { return state_->settled() && !state_->error(); }
+
+std::exception_ptr Work::exception() const { return state_->settled() ? state_->error() : nullptr; }
+
+int Work::sourceRank() const {
+  return state_->operations.empty() ? -1 : state_->operations.front()->source_rank();
+}
+
+std::vector<at::Tensor> Work::result() { return state_->results; }
+
+void Work::synchronize() { wait(kNoTimeout); }
+
+bool Work::wait(std::chrono::milliseconds timeout) {
+  // -1 (kUnsetTimeout) and 0 (kNoTimeout) leave the operation its own deadline.
+  const Duration limit = timeout.count() > 0 ? timeout.count() * kMillisecond : 0;
+  raise_if_error(state_->wait(limit));
+  finish_once();
+  if (std::exception_ptr error = state_->error()) std::rethrow_exception(error);
+  return true;
+}
+
+void Work::abort() {
+  if (auto communicator = communicator_.lock()) {
+    communicator->abort(Status(Code::kAborted, "a Work of this group was aborted by its user"));
+  }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
+  std::lock_guard lock(future_mutex_);
+  if (!future_) {
+    future_ = make_future(c10::ListType::create(c10::TensorType::get()));
+    // The future holds the state, not the Work: it lives as long as the user wants it.
+    state_->on_settled([state = state_, future = future_] {
+      if (std::exception_ptr error = state->error()) {
+        future->setErrorIfNeeded(error);
+      } else {
+        future->markCompleted(c10::IValue(state->results));
+      }
+    });
+  }
+  return future_;
+}
+
+std::shared_ptr<CallbackScope> Work::scope() {
+  // Point-to-point operations have no number that all ranks share.
+  if (c10d::isP2POp(opType_)) return nullptr;
+  const OperationPtr* operation = nullptr;
+  if (!state_->operations.empty()) operation = &state_->operations.front();
+  for (const auto& child : state_->children) {
+    if (!operation && !child->operations.empty()) operation = &child->operations.front();
+  }
+  std::lock_guard lock(future_mutex_);
+  if (auto nested = nested_.lock(); nested && operation && !scope_) {
+    scope_ = std::make_shared<CallbackScope>(nested, group_, (*operation)->sequence());
+  }
+  return scope_;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Work::getFutureResult() {
+  auto future = make_future(c10::IntType::get());
+  state_->on_settled([state = state_, future] {
+    const auto result = state->error() ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
+    future->markCompleted(c10::IValue(static_cast<int64_t>(result)));
+  });
+  return future;
+}
+
+float Work::getDuration() const {
+  Duration longest = 0;
+  for (const OperationPtr& operation : state_->operations) {
+    longest = std::max(longest, operation->elapsed());
+  }
+  return static_cast<float>(longest) / kMillisecond;
+}
+
+uint64_t Work::getSequencenumber() const {
+  return state_->operations.empty() ? 0 : state_->operations.front()->sequence();
+}
+
+}  // namespace taco::pg

@@ -1,0 +1,86 @@
+// What c10d holds while a collective runs. WorkState owns everything the engine may touch (tensors,
+// staged copies) and outlives the Work that the user sees: a Work that is dropped early still
+// completes, and its memory stays until then.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "pg/c10d/callback_scope.h"
+#include "pg/operation.h"
+
+namespace taco::pg {
+
+struct CopyBack {
+  at::Tensor staged;  // what the engine wrote
+  at::Tensor target;  // the user's tensor, of any layout
+};
+
+class WorkState : public std::enable_shared_from_this<WorkState> {
+ public:
+  std::vector<OperationPtr> operations;
+  std::vector<at::Tensor> kept;  // their memory is in the operations' hands
+  std::vector<CopyBack> copy_backs;
+  std::vector<at::Tensor> results;                   // the future's value
+  std::vector<std::shared_ptr<WorkState>> children;  // of a coalesced Work
+
+  bool operations_done() const;
+  bool settled() const { return settled_.load(std::memory_order_acquire); }
+  // Once the operations are done: copies staged results to their tensors. Any thread, idempotent.
+  void settle();
+  // Drives the engine until done, then settles. kTimeout when `timeout` passes first; 0: no limit.
+  Status wait(Duration timeout);
+  // Calls back on the completion thread when all is done and settled.
+  void on_settled(std::function<void()> callback);
+  std::exception_ptr error() const;  // valid once settled; null: success
+
+ private:
+  mutable std::mutex mutex_;
+  std::atomic<bool> settled_{false};
+  std::exception_ptr error_;
+};
+using WorkStatePtr = std::shared_ptr<WorkState>;
+
+class Work : public c10d::Work {
+ public:
+  // `communicator` runs the operations; `nested` takes what their callbacks start.
+  Work(int rank, c10d::OpType type, const char* title,
+       const std::optional<std::vector<at::Tensor>>& inputs, WorkStatePtr state,
+       std::shared_ptr<Communicator> communicator, std::shared_ptr<NestedGroups> nested);
+  ~Work() override;
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override;
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  float getDuration() const override;
+  uint64_t getSequencenumber() const override;
+
+  const WorkStatePtr& state() const { return state_; }
+  // Where collectives that callbacks of this Work start belong; null for point-to-point.
+  std::shared_ptr<CallbackScope> scope();
+
+ private:
+  void finish_once();
+
+  WorkStatePtr state_;
+  std::weak_ptr<Communicator> communicator_;
+  std::weak_ptr<NestedGroups> nested_;
+  std::uint64_t group_;
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::shared_ptr<CallbackScope> scope_;
+  std::atomic<bool> finished_{false};
+};
+
+}  // namespace taco::pg

@@ -1,0 +1,74 @@
+#include "pg/execution/operation_state.h"
+
+#include <utility>
+
+#include "pg/execution/completion_thread.h"
+#include "pg/execution/signature.h"
+#include "pg/group/group.h"
+
+namespace taco::pg {
+
+OperationState::OperationState(OperationSpec operation, Group* group,
+                               std::weak_ptr<harp::Stack> stack)
+    : spec(std::move(operation)), group_(group), stack_(std::move(stack)) {}
+
+Status OperationState::status() const { return done() ? status_ : Status(); }
+
+Duration OperationState::elapsed() const { return (done() ? ended_ : monotonic_now()) - submitted; }
+
+Status OperationState::wait(Duration timeout) {
+  if (event_.is_set()) return status_;
+  const std::shared_ptr<harp::Stack> stack = stack_.lock();
+  if (stack == nullptr) return Status(Code::kAborted, "the transport is gone");
+  if (stack->engine().in_engine())
+    return Status(Code::kInternal, "waiting on the engine's own thread would never end");
+  const Time until = timeout > 0 ? monotonic_now() + timeout : kNever;
+  completion::Blocked blocked;
+  if (stack->engine().wait(event_, until)) return status_;
+  if (timeout <= 0) return Status(Code::kAborted, describe() + ": the transport stopped");
+  // Rounded: what is left of a second for the last part of a Work is a little less than a second.
+  const Duration waited = (timeout + kMillisecond / 2) / kMillisecond;
+  return Status(Code::kTimeout, describe() + ": Timed out waiting " + std::to_string(waited) +
+                                    "ms for it to complete; it goes on");
+}
+
+void OperationState::on_complete(std::function<void()> callback) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!event_.is_set()) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  completion::post(std::move(callback));
+}
+
+void OperationState::run_st(harp::Transport& transport) { group_->take_st(*this, transport); }
+
+std::string OperationState::describe() const {
+  const std::string text = describe_signature(signature);
+  if (!is_point_to_point()) return text + " (sequence " + std::to_string(sequence_) + ")";
+  std::string name = name_of(spec.kind);
+  if (spec.kind == Kind::kSend) {
+    name += " to rank " + std::to_string(spec.root);
+  } else {
+    name += spec.root < 0 ? " from any rank" : " from rank " + std::to_string(spec.root);
+  }
+  return name + text.substr(text.find(' ')) + " (tag " + std::to_string(spec.tag) + ")";
+}
+
+void OperationState::complete(const Status& status, Time now) {
+  std::vector<std::function<void()>> callbacks;
+  // Whoever else holds the operation may let go of it as soon as the event is set.
+  const std::shared_ptr<OperationState> keep = std::move(self);
+  status_ = status;
+  ended_ = now;
+  {
+    std::lock_guard lock(mutex_);
+    event_.set();
+    callbacks.swap(callbacks_);
+  }
+  for (std::function<void()>& callback : callbacks) completion::post(std::move(callback));
+}
+
+}  // namespace taco::pg

@@ -1,0 +1,102 @@
+// What every group is doing, in words: for a hang's report and for the signal that asks for it.
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "pg/group/engine_call.h"
+#include "pg/group/group.h"
+#include "pg/group/live_groups.h"
+
+namespace taco::pg {
+namespace {
+
+constexpr Duration kEngineLimit = kSecond / 2;
+constexpr int kMaxListed = 64;
+
+struct Live {
+  std::mutex mutex;
+  std::vector<Group*> groups;
+};
+
+Live& live() {
+  static Live* const instance = new Live;  // groups may outlive static destruction
+  return *instance;
+}
+
+std::string mebibytes(std::uint64_t bytes) {
+  char text[48];
+  if (bytes < (1 << 20)) {
+    std::snprintf(text, sizeof text, "%llu bytes", static_cast<unsigned long long>(bytes));
+  } else {
+    std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+  }
+  return text;
+}
+
+}  // namespace
+
+void live_groups::add(Group& group) {
+  std::lock_guard lock(live().mutex);
+  live().groups.push_back(&group);
+}
+
+void live_groups::remove(Group& group) {
+  std::lock_guard lock(live().mutex);
+  std::erase(live().groups, &group);
+}
+
+std::string dump_all_groups() {
+  std::lock_guard lock(live().mutex);
+  std::string text;
+  for (const Group* group : live().groups) text += group->dump();
+  return text.empty() ? "no groups\n" : text;
+}
+
+std::string Group::dump() const {
+  std::string text = "group '" + options_.name + "' rank " + std::to_string(options_.rank) +
+                     " of " + std::to_string(options_.world) + ", sequence " +
+                     std::to_string(sequence());
+  if (const Status status = error(); !status.ok()) text += ", failed: " + status.message();
+  text += "\n";
+  if (options_.world == 1) return text;
+  {
+    std::lock_guard lock(mutex_);
+    if (left_membership_) return text + "  destroyed\n";
+  }
+  auto body = std::make_shared<std::string>();  // the engine may come to it after we gave up
+  const bool ran = call_on_engine(
+      stack_->engine(), [this, body](harp::Transport&) { *body = dump_st(); },
+      monotonic_now() + kEngineLimit);
+  return text + (ran ? *body : "  the transport's engine does not answer\n");
+}
+
+std::string Group::dump_st() const {
+  std::string text;
+  const Time now = stack_->engine().transport().now_st();
+  int listed = 0, open = 0;
+  for (const OperationState* operation = first_; operation != nullptr;
+       operation = operation->next) {
+    ++open;
+    if (listed == kMaxListed) continue;
+    ++listed;
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, "%.3f s",
+                  static_cast<double>(std::max<Duration>(now - operation->submitted, 0)) / kSecond);
+    text += "  " + operation->describe() + ": " + mebibytes(operation->bytes_done) + " of " +
+            mebibytes(operation->bytes) + " received, " + seconds + ", ";
+    if (operation->execution != nullptr) {
+      text += operation->execution->describe_progress();
+    } else if (operation->message != nullptr) {
+      text += point_to_point_.describe(*operation);
+    } else {
+      text += "waiting for its turn";
+    }
+    text += "\n";
+  }
+  if (open > listed) text += "  and " + std::to_string(open - listed) + " more\n";
+  if (open == 0) text += "  nothing in flight\n";
+  return text;
+}
+
+}  // namespace taco::pg

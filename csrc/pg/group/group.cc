@@ -1,0 +1,177 @@
+// Making and asking a group.
+#include "pg/group/group.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "pg/execution/completion_thread.h"
+#include "pg/group/engine_call.h"
+#include "pg/group/live_groups.h"
+
+namespace taco::pg {
+namespace {
+
+constexpr Duration kEngineLimit = 5 * kSecond;
+
+Status check(const harp::Stack* stack, const GroupOptions& options) {
+  const auto world = static_cast<std::size_t>(options.world);
+  if (options.world < 1 || options.rank < 0 || options.rank >= options.world)
+    return Status(Code::kInvalidArgument, "rank " + std::to_string(options.rank) +
+                                              " of a world of " + std::to_string(options.world) +
+                                              " does not exist");
+  if (options.world > 1 && stack == nullptr)
+    return Status(Code::kInvalidArgument, "a group of several ranks needs a transport");
+  if (options.world > 1 && options.peers.size() != world)
+    return Status(Code::kInvalidArgument, "group '" + options.name + "' has " +
+                                              std::to_string(options.peers.size()) +
+                                              " addresses for " + std::to_string(world) + " ranks");
+  if (!options.global_ranks.empty() && options.global_ranks.size() != world)
+    return Status(Code::kInvalidArgument, "global_ranks must have one entry for each rank");
+  return Status();
+}
+
+Result<std::unique_ptr<Planner>> make_planner(const GroupOptions& options) {
+  Result<Env> env = Env::get();
+  if (!env.ok()) return env.status();
+  std::vector<int> hosts = options.host_of_rank;
+  if (hosts.empty()) hosts.assign(options.world, 0);
+  Result<Topology> topology = Topology::make(std::move(hosts), options.host_gbits);
+  if (!topology.ok()) return topology.status();
+  CostParameters parameters = options.costs;
+  if (env->chunk_bytes > 0)
+    parameters.max_chunk_bytes = static_cast<std::uint64_t>(env->chunk_bytes);
+  return Planner::create(std::move(*topology), parameters, options.rank,
+                         options.algorithm.empty() ? env->algorithm : options.algorithm);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Communicator>> Communicator::create(std::shared_ptr<harp::Stack> stack,
+                                                           GroupOptions options) {
+  TACO_RETURN_IF_ERROR(check(stack.get(), options));
+  Result<std::unique_ptr<Planner>> planner = make_planner(options);
+  if (!planner.ok()) return planner.status();
+  auto group = std::make_shared<Group>(std::move(stack), std::move(options), std::move(*planner));
+  TACO_RETURN_IF_ERROR(group->enlist());
+  return std::shared_ptr<Communicator>(std::move(group));
+}
+
+Group::Group(std::shared_ptr<harp::Stack> stack, GroupOptions options,
+             std::unique_ptr<Planner> planner)
+    : options_(std::move(options)),
+      stack_(std::move(stack)),
+      planner_(std::move(planner)),
+      parameter_hash_(planner_->parameter_hash()),
+      process_(getpid()),
+      timeout_(options_.timeout),
+      point_to_point_(*this, view_),
+      barrier_(*this) {
+  view_.id = options_.id;
+  view_.rank = options_.rank;
+  view_.world = options_.world;
+  view_.peers = &options_.peers;
+  view_.gone.resize(options_.world);
+  view_.arrived.assign(options_.world, 0);
+  view_.sent.assign(options_.world, 0);
+  deadline_timer_.on_expiry = &Group::on_deadline;
+  report_timer_.on_expiry = &Group::on_reports_due;
+  grace_timer_.on_expiry = &Group::on_grace_over;
+  check_up_timer_.on_expiry = &Group::on_check_up;
+  ask_timer_.on_expiry = &Group::on_ask_again;
+  for (harp::Timer* timer :
+       {&deadline_timer_, &report_timer_, &grace_timer_, &check_up_timer_, &ask_timer_})
+    timer->context = this;
+  incarnations_.assign(options_.world, 0);
+  for (int rank = 0; rank < options_.world && options_.world > 1; ++rank) {
+    if (rank == options_.rank) {
+      incarnations_[rank] = stack_->incarnation();
+      continue;
+    }
+    incarnations_[rank] = stack_->incarnation_of(options_.peers[rank]);
+    rank_by_peer_.emplace_back(options_.peers[rank], rank);
+  }
+  std::sort(rank_by_peer_.begin(), rank_by_peer_.end());
+}
+
+Group::~Group() { (void)close(0); }
+
+Status Group::enlist() {
+  completion::add_user();
+  Status status;
+  if (options_.world > 1) {
+    membership_ = Membership::attach(stack_);
+    const bool ran = call_on_engine(
+        stack_->engine(), [&](harp::Transport&) { status = membership_->add_st(*this); },
+        monotonic_now() + kEngineLimit);
+    if (!ran) status = Status(Code::kInternal, "the transport's engine does not run");
+  }
+  live_groups::add(*this);
+  return status;
+}
+
+void Group::abort(const Status& why) {
+  const Status status = why.ok() ? Status(Code::kAborted, "the group was aborted") : why;
+  if (options_.world == 1) {
+    std::lock_guard lock(mutex_);
+    if (error_.ok()) error_ = status;
+    return;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (left_membership_ || getpid() != process_) return;
+  }
+  call_on_engine(
+      stack_->engine(), [this, status](harp::Transport&) { fail_st(status, true); },
+      monotonic_now() + kEngineLimit);
+}
+
+Status Group::error() const {
+  std::lock_guard lock(mutex_);
+  return error_;
+}
+
+std::uint64_t Group::sequence() const {
+  std::lock_guard lock(mutex_);
+  return sequence_;
+}
+
+void Group::set_sequence(std::uint64_t sequence) {
+  std::lock_guard lock(mutex_);
+  sequence_ = sequence;
+}
+
+void Group::set_timeout(Duration timeout) { timeout_.store(timeout, std::memory_order_relaxed); }
+
+Status Group::monitored_barrier(Duration timeout, bool report_all) {
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return Status(Code::kAborted, "group '" + options_.name + "' was destroyed");
+    if (!error_.ok()) return error_;
+  }
+  if (options_.world == 1) return Status();
+  const Duration limit = timeout >= 0 ? timeout : timeout_.load(std::memory_order_relaxed);
+  return barrier_.wait(stack_->engine(), limit, report_all);
+}
+
+int Group::rank_of(harp::PeerId peer) const {
+  auto found = std::lower_bound(rank_by_peer_.begin(), rank_by_peer_.end(), std::pair{peer, -1});
+  return found != rank_by_peer_.end() && found->first == peer ? found->second : -1;
+}
+
+int Group::rank_of_incarnation(std::uint64_t incarnation) const {
+  auto found = std::find(incarnations_.begin(), incarnations_.end(), incarnation);
+  return found == incarnations_.end() ? -1 : static_cast<int>(found - incarnations_.begin());
+}
+
+std::string Group::describe_rank(int rank) const {
+  std::string text = "rank " + std::to_string(rank);
+  if (!options_.global_ranks.empty() && options_.global_ranks[rank] != rank)
+    text += " (global rank " + std::to_string(options_.global_ranks[rank]) + ")";
+  return text;
+}
+
+}  // namespace taco::pg

@@ -1,0 +1,195 @@
+// The Communicator's implementation. start() checks and numbers an operation on the caller's
+// thread; everything else of its life happens on the engine, in the functions that end in _st.
+//
+// A group that has failed stays failed: its ranks no longer agree about what comes next. Its error
+// is the first failure, and every open and later operation carries it.
+//
+// Spread over several files: group.cc (making), group_start.cc (the caller's side),
+// group_engine.cc (the engine's side), group_failure.cc (what goes wrong), group_timeout.cc,
+// group_closing.cc (leaving).
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pg/communicator.h"
+#include "pg/execution/executor.h"
+#include "pg/execution/operation_state.h"
+#include "pg/group/arrivals.h"
+#include "pg/group/membership.h"
+#include "pg/group/monitored_barrier.h"
+#include "pg/group/notice.h"
+#include "pg/group/point_to_point.h"
+#include "pg/planning/planner.h"
+
+namespace taco::pg {
+
+// An operation whose time is up, while the members are being asked what they run.
+struct TimeoutReport {
+  std::shared_ptr<OperationState> operation;
+  std::uint64_t number = 0;
+  int missing = 0;
+  std::vector<bool> answered;   // by rank
+  std::vector<Notice> answers;  // by rank
+  Time expired = 0;
+};
+
+class Group final : public Communicator, private ExecutionOwner, private PointToPointOwner {
+ public:
+  Group(std::shared_ptr<harp::Stack> stack, GroupOptions options, std::unique_ptr<Planner> planner);
+  ~Group() override;
+  // Joins the Stack's groups. Once, before anything else.
+  Status enlist();
+
+  // Communicator: any thread.
+  Result<OperationPtr> start(OperationSpec spec) override;
+  void abort(const Status& why) override;
+  Status close(Duration linger) override;
+  Status error() const override;
+  std::uint64_t sequence() const override;
+  void set_sequence(std::uint64_t sequence) override;
+  void set_timeout(Duration timeout) override;
+  const GroupOptions& options() const override { return options_; }
+  Status monitored_barrier(Duration timeout, bool report_all) override;
+  std::string dump() const override;
+
+  // From here on: the engine.
+  void take_st(OperationState& operation, harp::Transport& transport);
+  void heard_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64_t signature,
+                bool is_send);
+  void mismatch_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64_t ours,
+                   std::uint64_t theirs);
+  void peer_gone_st(harp::PeerId peer, const Status& unmet);
+  void notice_st(harp::PeerId peer, const Notice& notice);
+  // Ends every open operation with `why` and refuses new ones. `tell`: the members too.
+  void fail_st(const Status& why, bool tell);
+  // The group's text and PeerLoss for a lost member.
+  Status loss_of(int rank, const PeerLoss& details, const std::string& reason,
+                 const std::string& accuser) const;
+
+  int rank_of(harp::PeerId peer) const;  // -1: no member
+  int rank_of_incarnation(std::uint64_t incarnation) const;
+  std::uint64_t incarnation_of(int rank) const { return incarnations_[rank]; }
+  std::string describe_rank(int rank) const;  // "rank 2 (global rank 5)"
+  bool has_failed_st() const { return failed_st_; }
+  std::uint32_t newest_ordinal_st() const { return newest_ordinal_; }
+  const Status& failure_st() const { return failure_; }
+  void tell_st(int rank, const Notice& notice) {
+    stack_->engine().transport().notify_st(options_.peers[rank], encode(notice));
+  }
+  void wake_st() { stack_->engine().wake_waiters(); }
+  void tell_members_st(const Notice& notice);
+  std::string dump_st() const;
+
+ private:
+  static constexpr std::uint64_t kClosingQuery = ~std::uint64_t{0};  // its number
+  static constexpr int kMaxRunning = 64;  // collectives at a time; later ones wait their turn
+
+  // group_closing.cc
+  Status leave(Duration linger);
+  void check_drained_st();
+  void ask_receivers_st(Time now);
+  void closing_answer_st(int rank, const Notice& answer);
+  static void on_ask_again(harp::Timer& timer, Time now);
+  void confirmed_st(int rank);
+
+  // group_start.cc
+  Status check(OperationSpec& spec) const;
+  Result<OperationPtr> run_alone(OperationSpec spec);
+  std::shared_ptr<OperationState> make(OperationSpec spec);
+
+  // group_engine.cc
+  void run_st(OperationState& operation);
+  void finish_st(OperationState& operation, const Status& status);
+  void start_queued_st();
+  Problem problem_of(const OperationState& operation) const;
+  void link_st(OperationState& operation);
+  void unlink_st(OperationState& operation);
+  Status stray_block_st(const OperationState& operation) const;
+  void finished_st(Execution& execution) override;
+  void drained_st(Execution& execution) override;
+  void message_done_st(OperationState& operation, const Status& status) override;
+
+  // group_failure.cc
+  void broken_st(Execution& execution, int rank, const Status& why) override;
+  void message_broken_st(OperationState& operation, int rank, const Status& why) override;
+  void broken_request_st(const OperationState* operation, int rank, const Status& why);
+  Status failure_of(const OperationState& operation) const;
+  Notice failure_notice() const;
+  void fail_operation_st(OperationState& operation);
+  void failed_elsewhere_st(int rank, const Notice& notice);
+  std::uint64_t visible(std::uint32_t ordinal) const;  // the sequence number users know
+  bool has_ended_st(std::uint32_t ordinal) const;
+  bool has_drained_st(std::uint32_t ordinal) const;  // and is every send of it acknowledged
+  void conflict_st(const Arrivals::Conflict& conflict);
+  static void on_grace_over(harp::Timer& timer, Time now);
+
+  // group_timeout.cc
+  void watch_st(const OperationState& operation);
+  static void on_deadline(harp::Timer& timer, Time now);
+  static void on_reports_due(harp::Timer& timer, Time now);
+  void check_deadlines_st(Time now);
+  static void on_check_up(harp::Timer& timer, Time now);
+  void check_up_st(Time now);
+  void check_answer_st(int rank, const Notice& answer);
+  void begin_timeout_st(OperationState& operation, Time now);
+  void finish_timeout_st();
+  void end_timeout_st();
+  void timed_operation_ended_st(const OperationState& operation);
+  void answer_query_st(int rank, const Notice& query);
+  void report_st(int rank, const Notice& notice);
+  std::string arrival_text(const TimeoutReport& report) const;
+
+  const GroupOptions options_;
+  const std::shared_ptr<harp::Stack> stack_;
+  std::shared_ptr<Membership> membership_;
+  std::unique_ptr<Planner> planner_;
+  std::uint64_t parameter_hash_ = 0;
+  std::vector<std::uint64_t> incarnations_;                 // by rank
+  std::vector<std::pair<harp::PeerId, int>> rank_by_peer_;  // sorted
+  const int process_;                                       // a forked child is another one
+
+  mutable std::mutex mutex_;  // guards what follows, for start() and the engine
+  std::uint64_t sequence_ = 0;
+  std::uint64_t ordinal_ = 0;
+  Status error_;
+  bool closed_ = false;
+  bool left_membership_ = false;
+  std::atomic<Duration> timeout_;
+  std::atomic<bool> reported_{false};  // an operation has carried the group's failure
+
+  // The engine's.
+  GroupView view_;
+  Arrivals arrivals_;
+  PointToPoint point_to_point_;
+  MonitoredBarrier barrier_;
+  OperationState* first_ = nullptr;  // open operations in order of arrival
+  OperationState* last_ = nullptr;
+  std::vector<OperationState*> queue_;  // collectives beyond kMaxRunning, from queue_head_
+  std::size_t queue_head_ = 0;
+  int running_ = 0;                  // collectives with an Execution that has not finished
+  Execution* executions_ = nullptr;  // all that have not drained yet
+  std::uint64_t queries_ = 0;
+  std::uint32_t newest_ordinal_ = 0;
+  std::uint64_t newest_signature_ = 0;
+  bool failed_st_ = false;
+  Status failure_;
+  bool closing_ = false;
+  harp::Event drained_;
+  harp::Event confirmed_;  // nobody in unconfirmed_, or the group has failed
+  std::vector<int> unconfirmed_;
+  Duration ask_interval_ = 0;
+  harp::Timer deadline_timer_, report_timer_, grace_timer_, check_up_timer_, ask_timer_;
+  Time next_deadline_ = kNever;  // what deadline_timer_ is armed for
+  bool check_up_armed_ = false;
+  Duration check_up_interval_ = 0;
+  std::uint64_t checked_ordinal_ = 0;  // of the last check-up
+  Status grace_status_;
+  std::unique_ptr<TimeoutReport> report_;
+};
+
+}  // namespace taco::pg

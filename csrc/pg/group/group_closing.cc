@@ -1,0 +1,140 @@
+// Leaving a group: in order, and not before those who were sent something last have looked at it.
+//
+// A broadcast's root may be done before its receivers have called anything. If they call something
+// else, they find out when they come to it, and the root must still be there to hear of it. So a
+// rank that leaves asks each receiver of its last messages, unless that rank has sent something
+// since, whether it has come to that operation; a receiver that disagrees answers with the failure
+// of the group. A receiver that is late is waited for as long as the caller lingers.
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "pg/execution/completion_thread.h"
+#include "pg/execution/signature.h"
+#include "pg/group/engine_call.h"
+#include "pg/group/group.h"
+#include "pg/group/live_groups.h"
+
+namespace taco::pg {
+namespace {
+
+constexpr Duration kEngineLimit = 5 * kSecond;
+constexpr Duration kCancelLimit = 2 * kSecond;
+constexpr Duration kFirstAsk = kMillisecond;  // then twice as long each time
+constexpr Duration kLastAsk = 50 * kMillisecond;
+
+}  // namespace
+
+Status Group::close(Duration linger) {
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    if (std::exchange(left_membership_, true)) return Status();
+  }
+  live_groups::remove(*this);
+  if (getpid() != process_) return Status();  // a forked child: engine and threads are the parent's
+  Status unreported;
+  if (membership_ != nullptr) unreported = leave(linger);
+  completion::remove_user();
+  return unreported;
+}
+
+Status Group::leave(Duration linger) {
+  harp::Engine& engine = stack_->engine();
+  const auto on_engine = [&](auto function) {
+    return call_on_engine(engine, std::move(function), monotonic_now() + kEngineLimit);
+  };
+  const Time until = monotonic_now() + std::max<Duration>(linger, 0);
+  on_engine([this](harp::Transport&) {
+    closing_ = true;
+    check_drained_st();
+  });
+  if (engine.wait(drained_, until)) {
+    on_engine([this](harp::Transport& transport) { ask_receivers_st(transport.now_st()); });
+    (void)engine.wait(confirmed_, until);  // who is later than that hears of it alone
+  } else {
+    on_engine([this](harp::Transport&) {
+      if (!drained_.is_set())
+        fail_st(Status(Code::kAborted, "group '" + options_.name + "' was destroyed"), true);
+    });
+    if (!engine.wait(drained_, monotonic_now() + kCancelLimit))
+      TACO_LOG_ERROR("pg", "group '%s': operations did not end when it was destroyed",
+                     options_.name.c_str());
+  }
+  Status unreported;
+  on_engine([&](harp::Transport& transport) {
+    membership_->remove_st(*this);
+    for (harp::Timer* timer :
+         {&deadline_timer_, &report_timer_, &grace_timer_, &check_up_timer_, &ask_timer_})
+      transport.disarm_st(*timer);
+    barrier_.fail_st(Status(Code::kAborted, "group '" + options_.name + "' was destroyed"));
+    if (failed_st_ && !reported_.load()) unreported = failure_;
+  });
+  if (unreported.code() == Code::kAborted) unreported = Status();
+  if (!unreported.ok())
+    TACO_LOG_ERROR("pg", "group '%s', known only when it was destroyed: %s", options_.name.c_str(),
+                   unreported.message().c_str());
+  Membership::detach(std::exchange(membership_, nullptr), stack_);
+  return unreported;
+}
+
+void Group::check_drained_st() {
+  if (!closing_ || first_ != nullptr || executions_ != nullptr) return;
+  drained_.set();
+  stack_->engine().wake_waiters();
+}
+
+void Group::ask_receivers_st(Time) {
+  for (int rank = 0; rank < options_.world; ++rank) {
+    const bool heard_since = static_cast<std::int32_t>(view_.arrived[rank] - view_.sent[rank]) >= 0;
+    if (rank != options_.rank && !heard_since && view_.gone[rank].ok())
+      unconfirmed_.push_back(rank);
+  }
+  ask_interval_ = kFirstAsk;
+  on_ask_again(ask_timer_, 0);
+}
+
+void Group::on_ask_again(harp::Timer& timer, Time) {
+  Group& self = *static_cast<Group*>(timer.context);
+  if (self.failed_st_ || self.unconfirmed_.empty()) {
+    self.confirmed_.set();
+    return self.wake_st();
+  }
+  Notice query;
+  query.kind = NoticeKind::kArrivalQuery;
+  query.group = self.options_.id;
+  query.number = kClosingQuery;
+  for (const int rank : self.unconfirmed_) {
+    query.ordinal = self.view_.sent[rank];
+    self.tell_st(rank, query);
+  }
+  harp::Transport& transport = self.stack_->engine().transport();
+  transport.arm_st(timer, transport.now_st() + self.ask_interval_);
+  self.ask_interval_ = std::min(2 * self.ask_interval_, kLastAsk);
+}
+
+// Whoever knows the group and disagrees has told of it before it answers; whoever does not know it
+// may have destroyed it already (`done`), or not made it yet.
+void Group::closing_answer_st(int rank, const Notice& answer) {
+  if (failed_st_ || (!answer.knows_group && !answer.done)) return;
+  const std::uint32_t asked = view_.sent[rank];
+  const bool has_come =
+      static_cast<std::int32_t>(static_cast<std::uint32_t>(answer.ordinal) - asked) >= 0;
+  if (!has_come && answer.knows_group) return;
+  if (has_come) return confirmed_st(rank);
+  const std::string name = describe_signature(arrivals_.signature_of(asked).value_or(0));
+  fail_st(Status(Code::kMismatch, name + " (sequence " + std::to_string(visible(asked)) +
+                                      "): " + describe_rank(rank) +
+                                      " has destroyed the group without having called it"),
+          true);
+}
+
+void Group::confirmed_st(int rank) {
+  if (std::erase(unconfirmed_, rank) == 0 || !unconfirmed_.empty()) return;
+  confirmed_.set();
+  wake_st();
+}
+
+}  // namespace taco::pg

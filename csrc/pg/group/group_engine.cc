@@ -1,0 +1,189 @@
+// The engine's side of a group: operations from submission to completion.
+#include <algorithm>
+#include <utility>
+
+#include "pg/execution/staging.h"
+#include "pg/execution/trace.h"
+#include "pg/group/group.h"
+
+namespace taco::pg {
+
+void Group::link_st(OperationState& operation) {
+  operation.previous = last_;
+  operation.next = nullptr;
+  (last_ != nullptr ? last_->next : first_) = &operation;
+  last_ = &operation;
+}
+
+void Group::unlink_st(OperationState& operation) {
+  (operation.previous != nullptr ? operation.previous->next : first_) = operation.next;
+  (operation.next != nullptr ? operation.next->previous : last_) = operation.previous;
+}
+
+void Group::take_st(OperationState& operation, harp::Transport& transport) {
+  link_st(operation);
+  operation.started = transport.now_st();
+  if (failed_st_) return finish_st(operation, failure_of(operation));
+  watch_st(operation);
+  if (operation.is_point_to_point()) {
+    operation.set_algorithm("direct");
+    return point_to_point_.start_st(operation, transport);
+  }
+  const auto ordinal = static_cast<std::uint32_t>(operation.ordinal);
+  newest_ordinal_ = ordinal;
+  newest_signature_ = operation.signature;
+  if (auto conflict = arrivals_.note(options_.rank, ordinal, operation.signature))
+    return conflict_st(*conflict);
+  if (running_ >= kMaxRunning || queue_head_ < queue_.size()) {
+    queue_.push_back(&operation);
+    return;
+  }
+  run_st(operation);
+}
+
+Problem Group::problem_of(const OperationState& operation) const {
+  const OperationSpec& spec = operation.spec;
+  Problem problem;
+  problem.kind = spec.kind;
+  problem.element_bytes = static_cast<std::uint32_t>(kernels::size_of(spec.dtype));
+  problem.in_place = operation.in_place;
+  const auto blocks_of = [&](const std::vector<Piece>& pieces) {
+    problem.bytes = pieces[0].bytes;
+    const bool even = std::all_of(pieces.begin(), pieces.end(),
+                                  [&](const Piece& p) { return p.bytes == problem.bytes; });
+    if (even) return;
+    problem.bytes = 0;
+    for (const Piece& piece : pieces) problem.blocks.push_back(piece.bytes);
+  };
+  switch (spec.kind) {
+    case Kind::kAllReduce:
+    case Kind::kReduce:
+      problem.bytes = spec.inputs[0].bytes;
+      break;
+    case Kind::kGather:
+      problem.bytes = spec.inputs[0].bytes;
+      break;
+    case Kind::kBroadcast:
+    case Kind::kScatter:
+      problem.bytes = spec.outputs[0].bytes;
+      break;
+    case Kind::kAllGather:
+      blocks_of(spec.outputs);
+      break;
+    case Kind::kReduceScatter:
+      blocks_of(spec.inputs);
+      break;
+    case Kind::kAllToAll:
+      problem.equal_splits = spec.equal_splits;
+      if (spec.equal_splits) {
+        problem.bytes = spec.inputs[0].bytes;
+        break;
+      }
+      for (const Piece& piece : spec.inputs) problem.send_blocks.push_back(piece.bytes);
+      for (const Piece& piece : spec.outputs) problem.receive_blocks.push_back(piece.bytes);
+      break;
+    default:
+      break;
+  }
+  if (spec.kind == Kind::kAllReduce || spec.kind == Kind::kReduce ||
+      spec.kind == Kind::kReduceScatter) {
+    problem.average = spec.op == kernels::ReduceOp::kAvg;
+    problem.premultiply = spec.op == kernels::ReduceOp::kPremulSum;
+  }
+  if (spec.kind == Kind::kBroadcast || spec.kind == Kind::kReduce || spec.kind == Kind::kGather ||
+      spec.kind == Kind::kScatter)
+    problem.root = spec.root;
+  return problem;
+}
+
+void Group::run_st(OperationState& operation) {
+  Result<std::shared_ptr<const Schedule>> schedule = planner_->plan(problem_of(operation));
+  if (!schedule.ok())
+    return finish_st(operation, schedule.status().with_prefix(operation.describe() + ": "));
+  ExecutionPool& pool = membership_->pool();
+  const ScratchBlock scratch = pool.scratch().take((*schedule)->scratch_bytes);
+  if (scratch.data == nullptr && (*schedule)->scratch_bytes > 0) {
+    const Status why(Code::kResource, operation.describe() + ": no memory for " +
+                                          std::to_string((*schedule)->scratch_bytes) +
+                                          " bytes of scratch");
+    return fail_st(why, true);
+  }
+  operation.set_algorithm((*schedule)->algorithm);
+  Execution& execution = pool.take();
+  execution.previous = nullptr;
+  execution.next = executions_;
+  if (executions_ != nullptr) executions_->previous = &execution;
+  executions_ = &execution;
+  operation.execution = &execution;
+  ++running_;
+  execution.start_st(stack_->engine(), *this, view_, operation, std::move(*schedule), scratch);
+}
+
+void Group::start_queued_st() {
+  while (running_ < kMaxRunning && queue_head_ < queue_.size() && !failed_st_)
+    run_st(*queue_[queue_head_++]);
+  if (queue_head_ == queue_.size()) {
+    queue_.clear();
+    queue_head_ = 0;
+  }
+}
+
+void Group::finished_st(Execution& execution) {
+  OperationState& operation = *execution.operation();
+  operation.execution = nullptr;
+  --running_;
+  if (!operation.failing && operation.spec.kind == Kind::kAllToAll) {
+    if (const Status stray = stray_block_st(operation); !stray.ok()) {
+      operation.failing = true;
+      operation.failure = stray;
+    }
+  }
+  const Status status = operation.failing ? operation.failure : Status();
+  finish_st(operation, status);
+  if (!status.ok() && !failed_st_) return fail_st(status, true);
+  if (queue_head_ < queue_.size()) start_queued_st();
+}
+
+void Group::drained_st(Execution& execution) {
+  (execution.previous != nullptr ? execution.previous->next : executions_) = execution.next;
+  if (execution.next != nullptr) execution.next->previous = execution.previous;
+  membership_->pool().give(execution);
+  check_drained_st();
+}
+
+void Group::message_done_st(OperationState& operation, const Status& status) {
+  finish_st(operation, status);
+}
+
+// The end of every operation. The caller may free its memory, and this object, right after.
+void Group::finish_st(OperationState& operation, const Status& status) {
+  unlink_st(operation);
+  if (report_ != nullptr) timed_operation_ended_st(operation);
+  if (status.ok()) {
+    if (!operation.staged.outputs.empty()) unstage(operation);
+  } else {
+    reported_ = true;
+  }
+  const Time now = std::max(monotonic_now(), operation.submitted);
+  trace::add({options_.name, options_.id, options_.rank, operation.sequence_, operation.signature,
+              operation.bytes, operation.submitted, operation.started, now, operation.algorithm(),
+              operation.spec.kind, status.code()});
+  operation.complete(status, now);
+  stack_->engine().wake_waiters();
+  check_drained_st();
+}
+
+// A peer that sends a block where this rank's split list says none: its message was never received.
+Status Group::stray_block_st(const OperationState& operation) const {
+  for (int rank = 0; rank < options_.world; ++rank) {
+    if (rank == options_.rank || operation.spec.outputs[rank].bytes > 0) continue;
+    const harp::MessageKey key{options_.id, collective_tag(operation.ordinal, 0)};
+    if (!stack_->engine().transport().has_unmatched_st(options_.peers[rank], key)) continue;
+    return Status(Code::kMismatch, operation.describe() + ": " + describe_rank(rank) +
+                                       " sent a block to rank " + std::to_string(options_.rank) +
+                                       ", whose split list expects none from it");
+  }
+  return Status();
+}
+
+}  // namespace taco::pg

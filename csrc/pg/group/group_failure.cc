@@ -1,0 +1,275 @@
+// What goes wrong in a group, and how every member comes to know the same reason.
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "pg/execution/signature.h"
+#include "pg/group/group.h"
+
+namespace taco::pg {
+namespace {
+
+// A request that the peer withdrew, when the reason has not come yet: the notice is under way.
+constexpr Duration kGrace = 200 * kMillisecond;
+
+}  // namespace
+
+Status Group::loss_of(int rank, const PeerLoss& details, const std::string& reason,
+                      const std::string& accuser) const {
+  std::string text = describe_rank(rank) + " of group '" + options_.name + "' is lost";
+  std::string address = details.address;
+  if (address.empty() && rank != options_.rank) address = stack_->describe(options_.peers[rank]);
+  if (!address.empty()) text += ", at " + address;
+  if (details.last_heard_s >= 0) {
+    char seconds[48];
+    std::snprintf(seconds, sizeof seconds, ", last heard %.3f s before", details.last_heard_s);
+    text += seconds;
+  }
+  text += ": " + reason;
+  if (!accuser.empty()) text += " (reported by " + accuser + ")";
+  return Status(text, PeerLoss{rank, address, details.last_heard_s});
+}
+
+void Group::tell_members_st(const Notice& notice) {
+  const std::vector<std::byte> bytes = encode(notice);
+  for (int rank = 0; rank < options_.world; ++rank)
+    if (rank != options_.rank && view_.gone[rank].ok())
+      stack_->engine().transport().notify_st(options_.peers[rank], bytes);
+}
+
+Status Group::failure_of(const OperationState& operation) const {
+  if (failure_.message().starts_with(operation.describe())) return failure_;
+  return failure_.with_prefix(operation.describe() + ": ");
+}
+
+Notice Group::failure_notice() const {
+  Notice notice;
+  notice.kind = NoticeKind::kGroupFailed;
+  notice.group = options_.id;
+  notice.code = failure_.code();
+  notice.text = failure_.message();
+  if (failure_.peer_loss() != nullptr && failure_.peer_loss()->rank >= 0)
+    notice.subject = incarnations_[failure_.peer_loss()->rank];
+  return notice;
+}
+
+void Group::fail_st(const Status& why, bool tell) {
+  if (failed_st_) return;
+  failed_st_ = true;
+  failure_ = why;
+  {
+    std::lock_guard lock(mutex_);
+    error_ = why;
+  }
+  TACO_LOG_INFO("pg", "group '%s' rank %d failed: %s", options_.name.c_str(), options_.rank,
+                why.message().c_str());
+  if (tell) tell_members_st(failure_notice());
+  end_timeout_st();
+  barrier_.fail_st(why);
+  confirmed_.set();  // there is nothing left to ask
+  queue_.clear();
+  queue_head_ = 0;
+  std::vector<std::shared_ptr<OperationState>> open;
+  for (OperationState* operation = first_; operation != nullptr; operation = operation->next)
+    open.push_back(operation->self);
+  for (const auto& operation : open)
+    if (operation->self != nullptr) fail_operation_st(*operation);
+  // What is left sends scratch memory of operations that have completed already.
+  std::vector<Execution*> rest;
+  for (Execution* e = executions_; e != nullptr; e = e->next) rest.push_back(e);
+  for (Execution* execution : rest)
+    if (!execution->failing()) execution->fail_st(why);
+  check_drained_st();
+}
+
+void Group::fail_operation_st(OperationState& operation) {
+  if (operation.failing) return;
+  operation.failing = true;
+  operation.failure = failure_of(operation);
+  if (operation.execution != nullptr) {
+    operation.execution->fail_st(failure_);
+  } else if (operation.message != nullptr) {
+    point_to_point_.fail_st(operation, operation.failure);
+  } else {
+    finish_st(operation, operation.failure);
+  }
+}
+
+void Group::broken_st(Execution& execution, int rank, const Status& why) {
+  broken_request_st(execution.operation(), rank, why);
+}
+
+void Group::message_broken_st(OperationState& operation, int rank, const Status& why) {
+  broken_request_st(&operation, rank, why);
+}
+
+// `operation` is null when only sends of scratch memory are left of it.
+void Group::broken_request_st(const OperationState* operation, int rank, const Status& why) {
+  if (failed_st_) return;
+  const std::string name = operation != nullptr ? operation->describe() : "a finished operation";
+  switch (why.code()) {
+    case Code::kPeerLost: {
+      const PeerLoss* loss = why.peer_loss();
+      const bool said_goodbye = loss != nullptr && loss->rank >= 0;
+      if (!said_goodbye) membership_->lose_st(options_.peers[rank], why);
+      if (!failed_st_)
+        fail_st(loss_of(rank, loss != nullptr ? *loss : PeerLoss{}, why.message(), ""), true);
+      return;
+    }
+    case Code::kAborted:
+      if (rank < 0) break;
+      if (!grace_status_.ok()) return;
+      grace_status_ = Status(Code::kAborted, name + ": " + describe_rank(rank) +
+                                                 " withdrew from it: " + why.message());
+      stack_->engine().transport().arm_st(grace_timer_,
+                                          stack_->engine().transport().now_st() + kGrace);
+      return;
+    case Code::kMismatch:
+      fail_st(Status(Code::kMismatch, name + ": " + describe_rank(rank) + ": " + why.message() +
+                                          " (here is rank " + std::to_string(options_.rank) + ")"),
+              true);
+      return;
+    default:
+      break;
+  }
+  fail_st(why.with_prefix(name + ": "), true);
+}
+
+void Group::on_grace_over(harp::Timer& timer, Time) {
+  Group& self = *static_cast<Group*>(timer.context);
+  self.fail_st(self.grace_status_, true);
+}
+
+std::uint64_t Group::visible(std::uint32_t ordinal) const {
+  std::lock_guard lock(mutex_);
+  return sequence_ + static_cast<std::int64_t>(
+                         static_cast<std::int32_t>(ordinal - static_cast<std::uint32_t>(ordinal_)));
+}
+
+void Group::conflict_st(const Arrivals::Conflict& conflict) {
+  const auto side = [&](int rank, std::uint64_t signature, std::uint64_t other) {
+    return (rank == options_.rank ? "here " : "") + describe_rank(rank) + ": " +
+           describe_beside(signature, other);
+  };
+  fail_st(Status(Code::kMismatch,
+                 "ranks of group '" + options_.name + "' disagree about operation " +
+                     std::to_string(visible(conflict.ordinal)) + ": " +
+                     side(conflict.rank_a, conflict.signature_a, conflict.signature_b) + "; " +
+                     side(conflict.rank_b, conflict.signature_b, conflict.signature_a)),
+          true);
+}
+
+void Group::heard_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64_t signature,
+                     bool is_send) {
+  const int rank = rank_of(peer);
+  if (rank < 0 || failed_st_) return;
+  if (PointToPoint::is_wire_tag(key.tag)) {
+    if (is_send) point_to_point_.on_unmatched_st(PointToPoint::user_tag(key.tag));
+    return;
+  }
+  const auto ordinal = static_cast<std::uint32_t>(key.tag >> 32);
+  view_.arrived[rank] = std::max(view_.arrived[rank], ordinal);
+  if (auto conflict = arrivals_.note(rank, ordinal, signature)) return conflict_st(*conflict);
+  if (is_send && has_ended_st(ordinal) &&
+      stack_->engine().transport().has_unmatched_st(peer, key)) {
+    fail_st(Status(Code::kMismatch, describe_signature(signature) + " (sequence " +
+                                        std::to_string(visible(ordinal)) +
+                                        "): " + describe_rank(rank) + " sent a block to rank " +
+                                        std::to_string(options_.rank) + ", which expects none"),
+            true);
+  }
+}
+
+bool Group::has_drained_st(std::uint32_t ordinal) const {
+  if (!has_ended_st(ordinal)) return false;
+  for (const Execution* e = executions_; e != nullptr; e = e->next)
+    if (static_cast<std::uint32_t>(e->ordinal()) == ordinal) return false;
+  return true;
+}
+
+// Has this rank run that collective to its end? Then it receives nothing more for it.
+bool Group::has_ended_st(std::uint32_t ordinal) const {
+  if (static_cast<std::int32_t>(newest_ordinal_ - ordinal) < 0) return false;
+  for (const OperationState* operation = first_; operation != nullptr; operation = operation->next)
+    if (!operation->is_point_to_point() &&
+        static_cast<std::uint32_t>(operation->ordinal) == ordinal)
+      return false;
+  return true;
+}
+
+void Group::mismatch_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64_t ours,
+                        std::uint64_t theirs) {
+  const int rank = rank_of(peer);
+  if (rank < 0 || failed_st_) return;
+  if (!PointToPoint::is_wire_tag(key.tag)) {
+    return conflict_st(
+        {static_cast<std::uint32_t>(key.tag >> 32), options_.rank, rank, ours, theirs});
+  }
+  fail_st(Status(Code::kMismatch,
+                 "send and recv between " + describe_rank(options_.rank) + " and " +
+                     describe_rank(rank) + " (tag " +
+                     std::to_string(PointToPoint::user_tag(key.tag)) + ") do not match: here " +
+                     describe_rank(options_.rank) + " has" + describe_signature(ours).substr(4) +
+                     ", " + describe_rank(rank) + " has" + describe_signature(theirs).substr(4)),
+          true);
+}
+
+// It said goodbye, or was never met and cannot be (`unmet` says why): no loss to anything that does
+// not need it.
+void Group::peer_gone_st(harp::PeerId peer, const Status& unmet) {
+  const int rank = rank_of(peer);
+  if (rank < 0) return;
+  view_.gone[rank] =
+      Status(unmet.ok() ? "it has left (it destroyed its process group or ended) and "
+                          "is still needed here; look in its log for the reason"
+                        : unmet.message(),
+             PeerLoss{rank, "", -1});
+  confirmed_st(rank);
+  if (failed_st_) return;
+  barrier_.peer_gone_st(rank);
+  std::vector<Execution*> running;
+  for (Execution* e = executions_; e != nullptr; e = e->next) running.push_back(e);
+  for (Execution* execution : running) {
+    if (failed_st_) return;  // the executions may be gone
+    if (execution->operation() != nullptr) execution->peer_gone_st(rank);
+  }
+  if (!failed_st_) point_to_point_.peer_gone_st(rank);
+}
+
+void Group::notice_st(harp::PeerId peer, const Notice& notice) {
+  const int rank = rank_of(peer);
+  if (rank < 0) return;
+  switch (notice.kind) {
+    case NoticeKind::kGroupFailed:
+      return failed_elsewhere_st(rank, notice);
+    case NoticeKind::kArrivalQuery:
+      return answer_query_st(rank, notice);
+    case NoticeKind::kArrivalReport:
+      return report_st(rank, notice);
+    case NoticeKind::kBarrierArrived:
+      return barrier_.arrived_st(rank, notice.number);
+    case NoticeKind::kBarrierReleased:
+      if (rank == 0) barrier_.released_st(notice);
+      return;
+    case NoticeKind::kPeerLost:
+      return;  // concerns the process, not one group: Membership has taken it
+  }
+}
+
+void Group::failed_elsewhere_st(int rank, const Notice& notice) {
+  if (failed_st_) return;
+  const int victim = notice.subject != 0 ? rank_of_incarnation(notice.subject) : -1;
+  if (notice.code == Code::kPeerLost && victim >= 0) {
+    return fail_st(Status(notice.text + " (reported by " + describe_rank(rank) + ")",
+                          PeerLoss{victim, notice.address, notice.last_heard_s}),
+                   true);
+  }
+  const Code code = notice.code == Code::kOk ? Code::kAborted : notice.code;
+  const std::string teller = describe_rank(rank);
+  const std::string prefix = code == Code::kMismatch ? "" : "reported by " + teller + ": ";
+  fail_st(Status(code, prefix + notice.text), true);
+}
+
+}  // namespace taco::pg

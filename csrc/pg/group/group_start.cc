@@ -1,0 +1,209 @@
+// The caller's side of a group: checks, numbers and submits operations.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "pg/execution/signature.h"
+#include "pg/execution/staging.h"
+#include "pg/execution/trace.h"
+#include "pg/group/group.h"
+
+namespace taco::pg {
+namespace {
+
+Status invalid(const OperationSpec& spec, const std::string& text) {
+  return Status(Code::kInvalidArgument, std::string(name_of(spec.kind)) + ": " + text);
+}
+
+std::string many(std::size_t n, const char* what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
+Status expect(const OperationSpec& spec, std::size_t inputs, std::size_t outputs) {
+  if (spec.inputs.size() == inputs && spec.outputs.size() == outputs) return Status();
+  return invalid(spec, "takes " + many(inputs, "input") + " and " + many(outputs, "output") +
+                           ", got " + std::to_string(spec.inputs.size()) + " and " +
+                           std::to_string(spec.outputs.size()));
+}
+
+Status expect_bytes(const OperationSpec& spec, const Piece& piece, std::size_t bytes,
+                    const char* what) {
+  if (piece.bytes == bytes) return Status();
+  return invalid(spec, std::string(what) + " has " + std::to_string(piece.bytes) + " bytes where " +
+                           std::to_string(bytes) + " are needed");
+}
+
+Status check_range(const OperationSpec& spec, int world) {
+  if (spec.root >= 0 && spec.root < world) return Status();
+  return invalid(spec, "rank " + std::to_string(spec.root) + " is out of range: the group has " +
+                           std::to_string(world) + (world == 1 ? " rank" : " ranks"));
+}
+
+Status check_point_to_point(const OperationSpec& spec, int rank, int world) {
+  const bool send = spec.kind == Kind::kSend;
+  TACO_RETURN_IF_ERROR(expect(spec, send ? 1 : 0, send ? 0 : 1));
+  if (spec.kind == Kind::kRecvAny || (spec.kind == Kind::kRecv && spec.root == -1)) {
+    if (world == 1) return invalid(spec, "there is no other rank in this group");
+    return Status();
+  }
+  TACO_RETURN_IF_ERROR(check_range(spec, world));
+  if (spec.root == rank) return invalid(spec, "the peer is this rank itself");
+  return Status();
+}
+
+// gather and scatter: the root's list, and every block of one size.
+Status check_rooted(const OperationSpec& spec, int rank, int world) {
+  TACO_RETURN_IF_ERROR(check_range(spec, world));
+  const bool gather = spec.kind == Kind::kGather;
+  const bool root = spec.root == rank;
+  const std::vector<Piece>& one = gather ? spec.inputs : spec.outputs;
+  const std::vector<Piece>& list = gather ? spec.outputs : spec.inputs;
+  if (one.size() != 1)
+    return invalid(spec, "takes one " + std::string(gather ? "input" : "output"));
+  if (list.size() != (root ? static_cast<std::size_t>(world) : 0))
+    return invalid(spec, "rank " + std::to_string(rank) + " gives " + many(list.size(), "piece") +
+                             (root ? " as the root; needed is one for each rank"
+                                   : " although it is not the root"));
+  for (const Piece& piece : list)
+    TACO_RETURN_IF_ERROR(expect_bytes(spec, piece, one[0].bytes, "a block at the root"));
+  return Status();
+}
+
+Status check_shape(const OperationSpec& spec, int rank, int world) {
+  const auto n = static_cast<std::size_t>(world);
+  const auto own = static_cast<std::size_t>(rank);
+  switch (spec.kind) {
+    case Kind::kAllReduce:
+      TACO_RETURN_IF_ERROR(expect(spec, 1, 1));
+      return expect_bytes(spec, spec.outputs[0], spec.inputs[0].bytes, "the output");
+    case Kind::kReduce:
+      TACO_RETURN_IF_ERROR(check_range(spec, world));
+      if (rank != spec.root && spec.outputs.empty()) return expect(spec, 1, 0);
+      TACO_RETURN_IF_ERROR(expect(spec, 1, 1));
+      return expect_bytes(spec, spec.outputs[0], spec.inputs[0].bytes, "the output");
+    case Kind::kBroadcast:
+      TACO_RETURN_IF_ERROR(check_range(spec, world));
+      return expect(spec, 0, 1);
+    case Kind::kAllGather:
+      TACO_RETURN_IF_ERROR(expect(spec, 1, n));
+      return expect_bytes(spec, spec.inputs[0], spec.outputs[own].bytes, "the input");
+    case Kind::kReduceScatter:
+      TACO_RETURN_IF_ERROR(expect(spec, n, 1));
+      return expect_bytes(spec, spec.outputs[0], spec.inputs[own].bytes, "the output");
+    case Kind::kAllToAll:
+      TACO_RETURN_IF_ERROR(expect(spec, n, n));
+      return expect_bytes(spec, spec.outputs[own], spec.inputs[own].bytes,
+                          "this rank's own output block");
+    case Kind::kGather:
+    case Kind::kScatter:
+      return check_rooted(spec, rank, world);
+    case Kind::kBarrier:
+      return expect(spec, 0, 0);
+    default:
+      return check_point_to_point(spec, rank, world);
+  }
+}
+
+std::uint64_t bytes_of(const OperationSpec& spec) {
+  std::uint64_t in = 0, out = 0;
+  for (const Piece& piece : spec.inputs) in += piece.bytes;
+  for (const Piece& piece : spec.outputs) out += piece.bytes;
+  return std::max(in, out);
+}
+
+}  // namespace
+
+Status Group::check(OperationSpec& spec) const {
+  TACO_RETURN_IF_ERROR(check_shape(spec, options_.rank, options_.world));
+  const std::size_t element = kernels::size_of(spec.dtype);
+  for (const auto* pieces : {&spec.inputs, &spec.outputs}) {
+    for (const Piece& piece : *pieces) {
+      if (piece.bytes % element != 0)
+        return invalid(spec, std::to_string(piece.bytes) + " bytes are no whole number of " +
+                                 kernels::name_of(spec.dtype));
+      if (piece.bytes > 0 && piece.data == nullptr) return invalid(spec, "a piece has no memory");
+    }
+  }
+  if (spec.kind == Kind::kAllReduce || spec.kind == Kind::kReduce ||
+      spec.kind == Kind::kReduceScatter)
+    TACO_RETURN_IF_ERROR(kernels::check_supported(spec.op, spec.dtype));
+  // A rank that is not the root lends its buffer of a reduce to nobody.
+  if (spec.kind == Kind::kReduce && spec.root != options_.rank) spec.outputs.clear();
+  if (spec.kind == Kind::kRecv && spec.root == -1) spec.kind = Kind::kRecvAny;
+  if (spec.kind == Kind::kRecvAny) spec.root = -1;
+  return Status();
+}
+
+std::shared_ptr<OperationState> Group::make(OperationSpec spec) {
+  // Each rank compares the blocks themselves, so that ranks may leave out the lists or not.
+  if (spec.kind == Kind::kAllToAll && spec.equal_splits)
+    spec.equal_splits = planner_->relies_on_equal_splits(spec.inputs[0].bytes);
+  auto operation = std::make_shared<OperationState>(std::move(spec), this, stack_);
+  operation->bytes = bytes_of(operation->spec);
+  operation->signature = signature_of(operation->spec, parameter_hash_);
+  operation->submitted = monotonic_now();
+  const Duration own = operation->spec.timeout;
+  const Duration limit = own > 0 ? own : timeout_.load(std::memory_order_relaxed);
+  operation->deadline = limit > 0 ? operation->submitted + limit : kNever;
+  return operation;
+}
+
+Result<OperationPtr> Group::start(OperationSpec spec) {
+  TACO_RETURN_IF_ERROR(check(spec));
+  if (options_.world == 1) return run_alone(std::move(spec));
+  std::shared_ptr<OperationState> operation = make(std::move(spec));
+  if (!operation->is_point_to_point())
+    TACO_RETURN_IF_ERROR(stage_overlaps(*operation, options_.rank));
+  operation->self = operation;
+  // Submitted under the lock: the engine sees collectives in the order of their numbers.
+  std::lock_guard lock(mutex_);
+  if (closed_ || !error_.ok()) {
+    operation->self.reset();
+    if (closed_)
+      return Status(Code::kAborted,
+                    "group '" + options_.name + "' was destroyed; no operation can start");
+    reported_ = true;
+    return error_.with_prefix(describe_signature(operation->signature) + " cannot start: ");
+  }
+  if (!operation->is_point_to_point()) {
+    operation->sequence_ = ++sequence_;
+    operation->ordinal = ++ordinal_;
+  } else {
+    operation->sequence_ = sequence_;
+  }
+  stack_->engine().submit(*operation, operation->spec.caller_will_wait);
+  return OperationPtr(std::move(operation));
+}
+
+// The only rank of a group has everything already.
+Result<OperationPtr> Group::run_alone(OperationSpec spec) {
+  std::shared_ptr<OperationState> operation = make(std::move(spec));
+  OperationSpec& s = operation->spec;
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_)
+      return Status(Code::kAborted,
+                    "group '" + options_.name + "' was destroyed; no operation can start");
+    if (!error_.ok()) return error_;
+    operation->sequence_ = ++sequence_;
+    operation->ordinal = ++ordinal_;
+  }
+  if (!s.inputs.empty() && !s.outputs.empty() && s.outputs[0].bytes > 0) {
+    const bool reduces =
+        s.kind == Kind::kAllReduce || s.kind == Kind::kReduce || s.kind == Kind::kReduceScatter;
+    std::memmove(s.outputs[0].data, s.inputs[0].data, s.outputs[0].bytes);
+    if (reduces && s.op == kernels::ReduceOp::kPremulSum)
+      kernels::scale(s.dtype, s.outputs[0].data, s.outputs[0].data,
+                     s.outputs[0].bytes / kernels::size_of(s.dtype), s.premul);
+  }
+  operation->set_algorithm("local");
+  operation->started = operation->submitted;
+  const Time now = monotonic_now();
+  trace::add({options_.name, options_.id, options_.rank, operation->sequence_, operation->signature,
+              operation->bytes, operation->submitted, operation->started, now, "local", s.kind,
+              Code::kOk});
+  operation->complete(Status(), now);
+  return OperationPtr(std::move(operation));
+}
+
+}  // namespace taco::pg

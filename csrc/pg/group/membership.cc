@@ -1,0 +1,229 @@
+#include "pg/group/membership.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "base/log.h"
+#include "pg/group/engine_call.h"
+#include "pg/group/group.h"
+
+namespace taco::pg {
+namespace {
+
+// Which Membership listens to which Stack. Never destroyed: groups may outlive static destruction.
+struct Registry {
+  std::mutex mutex;
+  std::map<harp::Stack*, std::weak_ptr<Membership>> of_stack;
+};
+
+Registry& registry() {
+  static Registry* const instance = new Registry;
+  return *instance;
+}
+
+constexpr Duration kEngineLimit = 5 * kSecond;
+
+}  // namespace
+
+std::shared_ptr<Membership> Membership::attach(const std::shared_ptr<harp::Stack>& stack) {
+  std::lock_guard lock(registry().mutex);
+  std::shared_ptr<Membership> membership = registry().of_stack[stack.get()].lock();
+  if (membership == nullptr) {
+    membership = std::make_shared<Membership>(*stack);
+    registry().of_stack[stack.get()] = membership;
+    // On the engine, since it may be reading the observer at this moment.
+    call_on_engine(
+        stack->engine(), [&](harp::Transport&) { stack->set_observer(membership.get()); },
+        monotonic_now() + kEngineLimit);
+  }
+  ++membership->users_;
+  return membership;
+}
+
+void Membership::detach(const std::shared_ptr<Membership>& membership,
+                        const std::shared_ptr<harp::Stack>& stack) {
+  std::lock_guard lock(registry().mutex);
+  if (--membership->users_ > 0) return;
+  registry().of_stack.erase(stack.get());
+  call_on_engine(
+      stack->engine(), [stack](harp::Transport&) { stack->set_observer(nullptr); },
+      monotonic_now() + kEngineLimit);
+}
+
+Status Membership::add_st(Group& group) {
+  const GroupOptions& options = group.options();
+  if (!groups_.emplace(options.id, &group).second)
+    return Status(Code::kResource,
+                  "a group of this id is in use already: " + std::to_string(options.id));
+  for (int rank = 0; rank < options.world; ++rank) {
+    if (rank == options.rank) continue;
+    if (auto loss = lost_.find(group.incarnation_of(rank)); loss != lost_.end()) {
+      group.fail_st(group.loss_of(rank, loss->second.details, loss->second.reason, ""), true);
+    } else if (auto gone = gone_.find(group.incarnation_of(rank)); gone != gone_.end()) {
+      group.peer_gone_st(options.peers[rank], gone->second);
+    }
+  }
+  hear_early_st(group);
+  return Status();
+}
+
+void Membership::hear_early_st(Group& group) {
+  const std::uint64_t id = group.options().id;
+  std::deque<Early> other_messages;
+  for (const Early& early : std::exchange(early_, {})) {
+    if (early.key.group == id) {
+      group.heard_st(early.peer, early.key, early.signature, true);
+    } else {
+      other_messages.push_back(early);
+    }
+  }
+  early_ = std::move(other_messages);
+  std::deque<EarlyNotice> other_notices;
+  for (EarlyNotice& early : std::exchange(early_notices_, {})) {
+    if (early.notice.group == id) {
+      group.notice_st(early.peer, early.notice);
+    } else {
+      other_notices.push_back(std::move(early));
+    }
+  }
+  early_notices_ = std::move(other_notices);
+}
+
+void Membership::remove_st(Group& group) {
+  auto found = groups_.find(group.options().id);
+  if (found == groups_.end() || found->second != &group) return;
+  groups_.erase(found);
+  if (closed_.size() >= kMaxClosed) closed_.pop_front();
+  closed_.push_back({group.options().id, group.newest_ordinal_st()});
+}
+
+std::vector<Group*> Membership::groups_containing(std::uint64_t incarnation) const {
+  std::vector<Group*> found;
+  for (const auto& [id, group] : groups_)
+    if (group->rank_of_incarnation(incarnation) >= 0) found.push_back(group);
+  return found;
+}
+
+void Membership::lose_st(harp::PeerId peer, const Status& why) {
+  Loss loss;
+  loss.victim = stack_.incarnation_of(peer);
+  loss.accuser = stack_.incarnation();
+  loss.details = why.peer_loss() != nullptr ? *why.peer_loss() : PeerLoss{-1, "", -1};
+  if (loss.details.address.empty()) loss.details.address = stack_.describe(peer);
+  loss.reason = why.message();
+  spread(loss, nullptr);
+}
+
+// Everybody in a group with the victim is told once by every process, the victim too. The notices
+// go before anything is cancelled, so that no member hears of an abort without its reason.
+void Membership::spread(const Loss& loss, const harp::PeerId* told_by) {
+  if (!lost_.emplace(loss.victim, loss).second) return;
+  const std::vector<Group*> groups = groups_containing(loss.victim);
+  Notice notice;
+  notice.kind = NoticeKind::kPeerLost;
+  notice.subject = loss.victim;
+  notice.accuser = loss.accuser;
+  notice.last_heard_s = loss.details.last_heard_s;
+  notice.address = loss.details.address;
+  notice.text = loss.reason;
+  const std::vector<std::byte> bytes = encode(notice);
+  std::set<harp::PeerId> told;
+  if (told_by != nullptr) told.insert(*told_by);
+  for (Group* group : groups) {
+    const GroupOptions& options = group->options();
+    for (int rank = 0; rank < options.world; ++rank)
+      if (rank != options.rank && told.insert(options.peers[rank]).second)
+        stack_.engine().transport().notify_st(options.peers[rank], bytes);
+  }
+  for (Group* group : groups) {
+    const int accuser = group->rank_of_incarnation(loss.accuser);
+    const std::string word = loss.accuser == stack_.incarnation() ? ""
+                             : accuser >= 0                       ? group->describe_rank(accuser)
+                                                                  : "a process outside this group";
+    group->fail_st(
+        group->loss_of(group->rank_of_incarnation(loss.victim), loss.details, loss.reason, word),
+        false);
+  }
+}
+
+void Membership::on_unmatched_st(harp::PeerId peer, const harp::MessageKey& key,
+                                 std::uint64_t signature, bool is_send) {
+  if (auto found = groups_.find(key.group); found != groups_.end()) {
+    found->second->heard_st(peer, key, signature, is_send);
+  } else if (is_send) {
+    if (early_.size() >= kMaxEarly) early_.pop_front();
+    early_.push_back({peer, key, signature});
+  }
+}
+
+void Membership::on_mismatch_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64_t ours,
+                                std::uint64_t theirs) {
+  auto found = groups_.find(key.group);
+  if (found != groups_.end()) found->second->mismatch_st(peer, key, ours, theirs);
+}
+
+void Membership::on_peer_left_st(harp::PeerId peer) { note_gone_st(peer, Status()); }
+
+// Whoever needed a process that was never met has said so before this and has lost it. To all
+// others it counts as one that left, since it may have: a receive from any source, say, asked it
+// too.
+void Membership::on_peer_lost_st(harp::PeerId peer, const Status& why) {
+  const bool may_have_left = why.peer_loss() != nullptr && why.peer_loss()->may_have_left;
+  if (!may_have_left) return lose_st(peer, why);
+  if (!lost_.contains(stack_.incarnation_of(peer))) note_gone_st(peer, why);
+}
+
+void Membership::note_gone_st(harp::PeerId peer, const Status& unmet) {
+  gone_.emplace(stack_.incarnation_of(peer), unmet);
+  std::vector<Group*> groups;
+  bool all_failed = true;
+  for (const auto& [id, group] : groups_) {
+    if (group->rank_of(peer) < 0) continue;
+    groups.push_back(group);
+    all_failed = all_failed && group->has_failed_st();
+  }
+  if (!unmet.ok() && !all_failed)
+    TACO_LOG_WARNING("pg", "%s: %s; the others go on until they need it",
+                     stack_.describe(peer).c_str(), unmet.message().c_str());
+  for (Group* group : groups) group->peer_gone_st(peer, unmet);
+}
+
+void Membership::on_notice_st(harp::PeerId peer, std::span<const std::byte> bytes) {
+  const std::optional<Notice> notice = decode(bytes);
+  if (!notice) return;  // of a version that says more than we know
+  if (notice->kind == NoticeKind::kPeerLost) {
+    Loss loss;
+    loss.victim = notice->subject;
+    loss.accuser = notice->accuser;
+    loss.details = {-1, notice->address, notice->last_heard_s};
+    loss.reason = notice->text;
+    return spread(loss, &peer);
+  }
+  if (auto found = groups_.find(notice->group); found != groups_.end())
+    return found->second->notice_st(peer, *notice);
+  if (notice->kind == NoticeKind::kArrivalReport) return;
+  if (notice->kind != NoticeKind::kArrivalQuery) {
+    if (early_notices_.size() >= kMaxEarlyNotices) early_notices_.pop_front();
+    early_notices_.push_back({peer, *notice});
+    return;
+  }
+  answer_for_unknown_st(peer, *notice);
+}
+
+void Membership::answer_for_unknown_st(harp::PeerId peer, const Notice& query) {
+  Notice answer;
+  answer.kind = NoticeKind::kArrivalReport;
+  answer.group = query.group;
+  answer.number = query.number;
+  answer.knows_group = false;
+  const auto closed = std::find_if(closed_.rbegin(), closed_.rend(),
+                                   [&](const Closed& one) { return one.group == query.group; });
+  if (closed != closed_.rend()) {
+    answer.done = true;
+    answer.ordinal = closed->ordinal;
+  }
+  stack_.engine().transport().notify_st(peer, encode(answer));
+}
+
+}  // namespace taco::pg

@@ -1,0 +1,276 @@
+#include "pg/group/point_to_point.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace taco::pg {
+
+struct PointToPointPart {
+  PointToPointMessage* message = nullptr;
+  std::size_t expected = 0;
+  bool open = false;
+  harp::SendRequest send;
+  harp::RecvRequest recv;
+};
+
+// A send or a receive while the engine has it.
+struct PointToPointMessage {
+  PointToPoint* owner = nullptr;
+  OperationState* operation = nullptr;
+  int rank = -1;  // the peer; -1: any, not found yet
+  bool is_send = false;
+  bool waiting = false;  // in PointToPoint::waiting_
+  bool failing = false;
+  int open = 0;
+  std::vector<PointToPointPart> parts;
+  Status status;
+};
+
+namespace {
+
+constexpr std::size_t kPartBytes = harp::kMaxMessageBytes;
+
+std::size_t parts_of(std::size_t bytes) {
+  return std::max<std::size_t>(1, (bytes + kPartBytes - 1) / kPartBytes);
+}
+
+const Piece& piece_of(const OperationState& operation) {
+  return operation.spec.kind == Kind::kSend ? operation.spec.inputs[0] : operation.spec.outputs[0];
+}
+
+}  // namespace
+
+PointToPoint::PointToPoint(PointToPointOwner& owner, GroupView& group)
+    : owner_(owner), group_(group) {}
+PointToPoint::~PointToPoint() = default;
+
+PointToPointMessage& PointToPoint::take() {
+  if (free_.empty()) {
+    all_.push_back(std::make_unique<PointToPointMessage>());
+    free_.push_back(all_.back().get());
+  }
+  PointToPointMessage& message = *free_.back();
+  free_.pop_back();
+  return message;
+}
+
+void PointToPoint::start_st(OperationState& operation, harp::Transport& transport) {
+  transport_ = &transport;
+  PointToPointMessage& message = take();
+  message.owner = this;
+  message.operation = &operation;
+  message.rank = operation.spec.root;
+  message.is_send = operation.spec.kind == Kind::kSend;
+  message.waiting = message.failing = false;
+  message.open = 0;
+  message.status = Status();
+  operation.message = &message;
+  if (message.is_send) return post_send(message);
+  auto queue = waiting_.find(operation.spec.tag);
+  if (message.rank >= 0 && queue == waiting_.end()) return post_receive(message);
+  message.waiting = true;
+  waiting_[operation.spec.tag].push_back(&message);
+  match(operation.spec.tag);
+}
+
+void PointToPoint::post_send(PointToPointMessage& message) {
+  OperationState& operation = *message.operation;
+  const Piece& piece = piece_of(operation);
+  const std::size_t parts = parts_of(piece.bytes);
+  Counter& counter = sent_[counter_key(message.rank, operation.spec.tag)];
+  const std::uint32_t first = counter.next;
+  counter.next += static_cast<std::uint32_t>(parts);
+  if (!group_.gone[message.rank].ok()) {
+    owner_.message_broken_st(operation, message.rank, group_.gone[message.rank]);
+    return;
+  }
+  const harp::PeerId peer = (*group_.peers)[message.rank];
+  message.parts.resize(parts);
+  message.open = static_cast<int>(parts);
+  for (std::size_t i = 0; i < parts; ++i) {
+    PointToPointPart& part = message.parts[i];
+    part.message = &message;
+    part.expected = std::min(kPartBytes, piece.bytes - i * kPartBytes);
+    part.open = true;
+    part.send = harp::SendRequest{};
+    part.send.key = {group_.id,
+                     wire_tag(operation.spec.tag, first + static_cast<std::uint32_t>(i))};
+    part.send.signature = operation.signature;
+    part.send.data = piece.data + i * kPartBytes;
+    part.send.bytes = part.expected;
+    part.send.on_done = &PointToPoint::on_sent;
+    part.send.context = &part;
+    transport_->send_st(peer, part.send);
+  }
+}
+
+void PointToPoint::post_receive(PointToPointMessage& message) {
+  OperationState& operation = *message.operation;
+  const Piece& piece = piece_of(operation);
+  const std::size_t parts = parts_of(piece.bytes);
+  Counter& counter = received_[counter_key(message.rank, operation.spec.tag)];
+  const std::uint32_t first = counter.next;
+  counter.next += static_cast<std::uint32_t>(parts);
+  const harp::PeerId peer = (*group_.peers)[message.rank];
+  const harp::MessageKey head{group_.id, wire_tag(operation.spec.tag, first)};
+  if (!group_.gone[message.rank].ok() && !transport_->has_unmatched_st(peer, head)) {
+    owner_.message_broken_st(operation, message.rank, group_.gone[message.rank]);
+    return;
+  }
+  operation.set_source_rank(message.rank);
+  message.parts.resize(parts);
+  message.open = static_cast<int>(parts);
+  for (std::size_t i = 0; i < parts; ++i) {
+    PointToPointPart& part = message.parts[i];
+    part.message = &message;
+    part.expected = std::min(kPartBytes, piece.bytes - i * kPartBytes);
+    part.open = true;
+    part.recv = harp::RecvRequest{};
+    part.recv.key = {group_.id,
+                     wire_tag(operation.spec.tag, first + static_cast<std::uint32_t>(i))};
+    part.recv.signature = operation.signature;
+    part.recv.sink =
+        part.expected > 0 ? harp::Sink::place(piece.data + i * kPartBytes) : harp::Sink::discard();
+    part.recv.max_bytes = part.expected;
+    part.recv.on_done = &PointToPoint::on_received;
+    part.recv.context = &part;
+    transport_->recv_st(peer, part.recv);
+  }
+}
+
+// Lets the receives at the head of the tag's queue go as far as messages are known.
+void PointToPoint::match(std::uint32_t tag) {
+  auto found = waiting_.find(tag);
+  while (found != waiting_.end()) {
+    PointToPointMessage& head = *found->second.front();
+    if (head.rank < 0) head.rank = find_source(tag);
+    if (head.rank < 0) {
+      const int rank = last_gone();
+      if (rank >= 0) owner_.message_broken_st(*head.operation, rank, group_.gone[rank]);
+      return;
+    }
+    head.waiting = false;
+    found->second.pop_front();
+    if (found->second.empty()) waiting_.erase(found);
+    post_receive(head);
+    found = waiting_.find(tag);  // posting may have failed the group and emptied the queue
+  }
+}
+
+// The rank whose next message of this tag waits here, or -1 after asking all of them for theirs.
+int PointToPoint::find_source(std::uint32_t tag) {
+  for (int i = 1; i <= group_.world; ++i) {
+    const int rank = (last_source_ + i) % group_.world;
+    if (rank == group_.rank) continue;
+    Counter& counter = received_[counter_key(rank, tag)];
+    const harp::MessageKey key{group_.id, wire_tag(tag, counter.next)};
+    const harp::PeerId peer = (*group_.peers)[rank];
+    if (transport_->has_unmatched_st(peer, key)) {
+      last_source_ = rank;
+      return rank;
+    }
+    if (!group_.gone[rank].ok() || counter.solicited == counter.next) continue;
+    counter.solicited = counter.next;
+    transport_->solicit_st(peer, key);
+  }
+  return -1;
+}
+
+// The last of the other ranks when nothing more comes of any of them, else -1.
+int PointToPoint::last_gone() const {
+  int last = -1;
+  for (int rank = 0; rank < group_.world; ++rank) {
+    if (rank == group_.rank) continue;
+    if (group_.gone[rank].ok()) return -1;
+    last = rank;
+  }
+  return last;
+}
+
+void PointToPoint::on_unmatched_st(std::uint32_t tag) {
+  if (!waiting_.empty()) match(tag);
+}
+
+void PointToPoint::on_sent(harp::SendRequest& request, const Status& status) {
+  PointToPointPart& part = *static_cast<PointToPointPart*>(request.context);
+  part.open = false;
+  part.message->owner->part_done(*part.message, status, part.expected, part.expected);
+}
+
+void PointToPoint::on_received(harp::RecvRequest& request, const Status& status) {
+  PointToPointPart& part = *static_cast<PointToPointPart*>(request.context);
+  part.open = false;
+  part.message->operation->bytes_done += request.bytes;
+  part.message->owner->part_done(*part.message, status, request.bytes, part.expected);
+}
+
+void PointToPoint::part_done(PointToPointMessage& message, const Status& status, std::size_t bytes,
+                             std::size_t expected) {
+  --message.open;
+  if (message.failing) return settle(message);
+  if (!status.ok()) return owner_.message_broken_st(*message.operation, message.rank, status);
+  if (bytes != expected) {
+    const Status why(Code::kMismatch, "sent " + std::to_string(bytes) + " bytes where " +
+                                          std::to_string(expected) + " are expected");
+    return owner_.message_broken_st(*message.operation, message.rank, why);
+  }
+  settle(message);
+}
+
+void PointToPoint::settle(PointToPointMessage& message) {
+  if (message.open > 0) return;
+  OperationState& operation = *message.operation;
+  const Status status = std::exchange(message.status, Status());
+  message.operation = nullptr;
+  operation.message = nullptr;
+  free_.push_back(&message);
+  owner_.message_done_st(operation, status);
+}
+
+void PointToPoint::fail_st(OperationState& operation, const Status& why) {
+  PointToPointMessage& message = *operation.message;
+  if (message.failing) return;
+  message.failing = true;
+  message.status = why;
+  if (message.waiting) {
+    message.waiting = false;
+    auto found = waiting_.find(operation.spec.tag);
+    std::erase(found->second, &message);
+    if (found->second.empty()) waiting_.erase(found);
+  }
+  if (message.open > 0) {
+    for (PointToPointPart& part : message.parts) {
+      if (!part.open) continue;
+      if (message.is_send) {
+        transport_->cancel_st(part.send, why);
+      } else {
+        transport_->cancel_st(part.recv, why);
+      }
+    }
+  }
+  settle(message);
+}
+
+void PointToPoint::peer_gone_st(int rank) {
+  for (const auto& message : all_) {
+    if (message->operation == nullptr || message->failing) continue;
+    if (message->rank == rank && message->open > 0) {
+      owner_.message_broken_st(*message->operation, rank, group_.gone[rank]);
+      return;  // the group has failed, and with it every other message
+    }
+  }
+  std::vector<std::uint32_t> tags;
+  for (const auto& [tag, queue] : waiting_) tags.push_back(tag);
+  for (const std::uint32_t tag : tags) match(tag);
+}
+
+std::string PointToPoint::describe(const OperationState& operation) const {
+  const PointToPointMessage& message = *operation.message;
+  if (message.waiting)
+    return message.rank < 0 ? "waiting for a message from any rank"
+                            : "behind a receive from any rank";
+  return message.is_send ? "waiting for rank " + std::to_string(message.rank) + " to receive it"
+                         : "waiting for rank " + std::to_string(message.rank);
+}
+
+}  // namespace taco::pg

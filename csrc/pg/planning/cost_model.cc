@@ -1,0 +1,99 @@
+#include "pg/planning/cost_model.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace taco::pg {
+
+namespace {
+
+constexpr double kSmallestChunk = 16 << 10;
+constexpr double kMostChunks = 512;  // of one message
+// Of a message whose length some ranks do not know.
+constexpr std::uint64_t kBlindNetworkChunk = 128 << 10;
+
+double wire_bytes_per_second(const Work& work, const Topology& topology,
+                             const CostParameters& parameters) {
+  double gbits = topology.min_gbits() > 0 ? topology.min_gbits() : parameters.default_gbits;
+  if (parameters.wire_gbits > 0) gbits = parameters.wire_gbits;
+  return gbits * 1e9 / 8 * parameters.wire_efficiency *
+         (work.incast    ? parameters.incast_efficiency
+          : work.in_turn ? parameters.in_turn_efficiency
+                         : 1);
+}
+
+// How many ranks of a full host share one processor.
+double crowding(const Topology& topology, const CostParameters& parameters) {
+  if (parameters.processors_per_host <= 0) return 1;
+  return std::max(1.0, topology.max_ranks_per_host() / parameters.processors_per_host);
+}
+
+}  // namespace
+
+std::uint64_t CostParameters::hash() const {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  auto mix = [&hash](std::uint64_t value) {
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 29;
+  };
+  for (const LinkCost& link : {shared, network}) {
+    for (const double value : {link.latency, link.message_cpu, link.bytes_per_second}) {
+      mix(std::bit_cast<std::uint64_t>(value));
+    }
+  }
+  for (const double value :
+       {copy_bytes_per_second, reduce_bytes_per_second, wire_efficiency, incast_efficiency,
+        in_turn_efficiency, default_gbits, wire_gbits, processors_per_host}) {
+    mix(std::bit_cast<std::uint64_t>(value));
+  }
+  mix(max_chunk_bytes);
+  return hash;
+}
+
+std::uint64_t chunk_for(const Work& work, const Topology& topology,
+                        const CostParameters& parameters) {
+  const bool network = work.network_messages > 0;
+  if (work.length_unknown) {
+    return network ? std::min(kBlindNetworkChunk, parameters.max_chunk_bytes)
+                   : parameters.max_chunk_bytes;
+  }
+  const LinkCost& link = network ? parameters.network : parameters.shared;
+  const double slowest =
+      network ? std::min(link.bytes_per_second, wire_bytes_per_second(work, topology, parameters))
+              : link.bytes_per_second;
+  // Cutting a stream of bytes B into chunks c costs B / c messages, and waiting c / slowest on the
+  // first hop and wherever else a chunk is passed on.
+  const double hops = 1 + work.shared_relays + work.network_relays;
+  const double stream = std::max(work.message_bytes, network ? work.wire_bytes : work.shared_bytes);
+  double chunk = std::sqrt(stream * 2 * link.message_cpu * slowest / hops);
+  chunk = std::clamp(chunk, kSmallestChunk, static_cast<double>(parameters.max_chunk_bytes));
+  chunk = std::max(chunk, work.message_bytes / kMostChunks);
+  return (static_cast<std::uint64_t>(chunk) + 4095) / 4096 * 4096;
+}
+
+double predict(const Work& work, const Topology& topology, const CostParameters& parameters) {
+  const auto chunk = static_cast<double>(chunk_for(work, topology, parameters));
+  const LinkCost &shared = parameters.shared, &network = parameters.network;
+  const double cuts = std::max(1.0, work.message_bytes / chunk);
+  const double processor = work.shared_messages * cuts * shared.message_cpu +
+                           work.network_messages * cuts * network.message_cpu +
+                           work.shared_bytes / shared.bytes_per_second +
+                           work.network_bytes / network.bytes_per_second +
+                           work.copied_bytes / parameters.copy_bytes_per_second +
+                           work.reduced_bytes / parameters.reduce_bytes_per_second;
+  const double busy = processor * crowding(topology, parameters);
+  const double rate = wire_bytes_per_second(work, topology, parameters);
+  const double wire = work.wire_bytes / rate;
+  const double latency = work.shared_hops * shared.latency + work.network_hops * network.latency;
+  // What one chunk costs on its way through ranks that pass it on.
+  const double piece = std::min(work.message_bytes, chunk);
+  const double relays =
+      work.shared_relays * 2 * (shared.message_cpu + piece / shared.bytes_per_second) +
+      work.network_relays *
+          (2 * (network.message_cpu + piece / network.bytes_per_second) + piece / rate);
+  // Processors and wire work at the same time, but for the message that fills the pipeline.
+  return latency + relays + std::max(busy, wire) + std::min(busy, wire) / (cuts * work.parallel);
+}
+
+}  // namespace taco::pg

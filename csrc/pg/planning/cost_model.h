@@ -1,0 +1,42 @@
+// Closed-form predictions of each algorithm's time from the block of parameters that all ranks of a
+// group share (cost_parameters.h). Pure functions; any thread.
+//
+// The model is alpha-beta-gamma by link class: a message costs processor time at both ends and a
+// latency between them, bytes cost time on the link and on the processors, and the ranks of a host
+// share its processors and its network interfaces.
+#pragma once
+
+#include <cstdint>
+
+#include "pg/planning/cost_parameters.h"
+#include "pg/planning/topology.h"
+
+namespace taco::pg {
+
+// What an algorithm does, in closed form: the share of the busiest rank, and of the busiest host's
+// wire. Messages and bytes count both directions; a send to several ranks of the own host counts
+// its bytes once, since they read one staged copy.
+struct Work {
+  double shared_hops = 0, network_hops = 0;          // one after the other on the longest way
+  double shared_messages = 0, network_messages = 0;  // not yet cut into chunks
+  double shared_bytes = 0, network_bytes = 0;
+  double copied_bytes = 0, reduced_bytes = 0;  // by local steps
+  double wire_bytes = 0;                       // of one host, in its busier direction
+  bool incast = false;                         // a rank hears several other hosts at a time
+  bool in_turn = false;                        // or one after the other
+  double message_bytes = 0;                    // the longest message, before it is cut in chunks
+  double parallel = 1;  // messages of one rank under way at a time: they overlap each other
+  // Hops on which ranks other than the busiest pass a chunk on before it can go on.
+  double shared_relays = 0, network_relays = 0;
+  bool length_unknown = false;  // to some ranks: the chunk must not depend on it
+};
+
+// The chunk that balances the cost of a message against the time until a pipeline has filled. The
+// same on all ranks, for it depends on nothing that only one rank knows.
+std::uint64_t chunk_for(const Work& work, const Topology& topology,
+                        const CostParameters& parameters);
+
+// Seconds from the moment all ranks have started to the last one's end.
+double predict(const Work& work, const Topology& topology, const CostParameters& parameters);
+
+}  // namespace taco::pg

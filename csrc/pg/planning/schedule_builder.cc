@@ -1,0 +1,283 @@
+#include "pg/planning/schedule_builder.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace taco::pg {
+
+namespace {
+constexpr std::uint64_t kAlignment = 64;
+
+std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
+}  // namespace
+
+ScheduleBuilder::ScheduleBuilder(const Problem& problem, int rank, int world, std::uint64_t chunk)
+    : problem_(problem),
+      rank_(rank),
+      world_(world),
+      chunk_(std::max(round_up(chunk, kAlignment), kAlignment)),
+      send_channel_(world, 0),
+      receive_channel_(world, 0) {
+  if (problem_.premultiply) prescale();
+}
+
+// The scaled input goes where it disturbs nobody: into the output where that is as large, else
+// into scratch memory.
+void ScheduleBuilder::prescale() {
+  const bool has_room = problem_.kind == Kind::kAllReduce ||
+                        (problem_.kind == Kind::kReduce && rank_ == problem_.root);
+  const std::uint32_t pieces = problem_.kind == Kind::kReduceScatter ? world_ : 1;
+  std::vector<Slice> scaled;
+  for (std::uint32_t piece = 0; piece < pieces; ++piece) {
+    const Slice from = input(piece);
+    const Slice to = has_room ? output() : scratch(from.bytes);
+    in_parts(from.bytes, [&](std::uint64_t offset, std::uint64_t length) {
+      append(StepKind::kScale, to.part(offset, length), from.part(offset, length), {});
+    });
+    scaled.push_back(to);
+  }
+  scaled_ = std::move(scaled);
+}
+
+std::uint64_t ScheduleBuilder::length_of(Space space, std::uint32_t piece) const {
+  const bool is_input = space == Space::kInput;
+  switch (problem_.kind) {
+    case Kind::kAllGather:
+    case Kind::kGather:
+      return problem_.block(is_input ? rank_ : static_cast<int>(piece));
+    case Kind::kReduceScatter:
+    case Kind::kScatter:
+      return problem_.block(is_input ? static_cast<int>(piece) : rank_);
+    case Kind::kAllToAll:
+      if (problem_.equal_splits) return problem_.bytes;
+      return is_input ? problem_.send_blocks[piece] : problem_.receive_blocks[piece];
+    default:
+      return problem_.bytes;
+  }
+}
+
+Slice ScheduleBuilder::input(std::uint32_t piece) const {
+  if (!scaled_.empty()) return scaled_[piece];
+  return {0, length_of(Space::kInput, piece), piece, Space::kInput};
+}
+
+Slice ScheduleBuilder::output(std::uint32_t piece) const {
+  return {0, length_of(Space::kOutput, piece), piece, Space::kOutput};
+}
+
+Slice ScheduleBuilder::scratch(std::uint64_t bytes) {
+  const Slice slice{schedule_.scratch_bytes, bytes, 0, Space::kScratch};
+  schedule_.scratch_bytes += round_up(bytes, kAlignment);
+  return slice;
+}
+
+// Both ends of a message must cut it alike, so the cut depends on its length and the chunk only.
+std::uint64_t ScheduleBuilder::part_length(std::uint64_t bytes) const {
+  const std::uint64_t parts = (bytes + chunk_ - 1) / chunk_;
+  return round_up((bytes + parts - 1) / parts, kAlignment);
+}
+
+template <class Emit>
+void ScheduleBuilder::in_parts(std::uint64_t bytes, Emit emit) {
+  if (bytes == 0) return;
+  const std::uint64_t length = part_length(bytes);
+  for (std::uint64_t offset = 0; offset < bytes; offset += length) {
+    emit(offset, std::min(length, bytes - offset));
+  }
+}
+
+void ScheduleBuilder::send(const Slice& source, std::span<const int> peers) {
+  if (peers.empty()) return;
+  in_parts(source.bytes, [&](std::uint64_t offset, std::uint64_t length) {
+    const std::uint32_t index = append(StepKind::kSend, {}, source.part(offset, length), {});
+    for (const int peer : peers) add_transfer(schedule_.steps[index], peer, send_channel_);
+    schedule_.sends += static_cast<std::uint32_t>(peers.size());
+  });
+}
+
+void ScheduleBuilder::receive(const Slice& destination, int peer) {
+  in_parts(destination.bytes, [&](std::uint64_t offset, std::uint64_t length) {
+    const std::uint32_t index = append(StepKind::kRecv, destination.part(offset, length), {}, {});
+    add_transfer(schedule_.steps[index], peer, receive_channel_);
+    ++schedule_.receives;
+  });
+}
+
+void ScheduleBuilder::receive_reduce(const Slice& destination, const Slice& own, int peer) {
+  assert(destination.bytes == own.bytes);
+  in_parts(destination.bytes, [&](std::uint64_t offset, std::uint64_t length) {
+    const std::uint32_t index = append(StepKind::kRecvReduce, destination.part(offset, length),
+                                       own.part(offset, length), {});
+    add_transfer(schedule_.steps[index], peer, receive_channel_);
+    ++schedule_.receives;
+  });
+}
+
+void ScheduleBuilder::copy(const Slice& destination, const Slice& source) {
+  assert(destination.bytes == source.bytes);
+  if (same_place(destination, source)) return;
+  in_parts(source.bytes, [&](std::uint64_t offset, std::uint64_t length) {
+    append(StepKind::kCopy, destination.part(offset, length), source.part(offset, length), {});
+  });
+}
+
+void ScheduleBuilder::reduce(const Slice& destination, const Slice& left, const Slice& right) {
+  assert(destination.bytes == left.bytes && left.bytes == right.bytes);
+  in_parts(destination.bytes, [&](std::uint64_t offset, std::uint64_t length) {
+    append(StepKind::kReduce, destination.part(offset, length), left.part(offset, length),
+           right.part(offset, length));
+  });
+}
+
+void ScheduleBuilder::finish_reduction(const Slice& sum) {
+  if (!problem_.average) return;
+  in_parts(sum.bytes, [&](std::uint64_t offset, std::uint64_t length) {
+    append(StepKind::kDivide, sum.part(offset, length), sum.part(offset, length), {});
+  });
+}
+
+void ScheduleBuilder::signal(std::span<const int> peers) {
+  if (peers.empty()) return;
+  pending_.assign(awaits_.begin(), awaits_.end());
+  const std::uint32_t index = append(StepKind::kSend, {}, {}, {});
+  for (const int peer : peers) add_transfer(schedule_.steps[index], peer, send_channel_);
+  schedule_.sends += static_cast<std::uint32_t>(peers.size());
+}
+
+void ScheduleBuilder::await(int peer) {
+  const std::uint32_t index = append(StepKind::kRecv, {}, {}, {});
+  add_transfer(schedule_.steps[index], peer, receive_channel_);
+  ++schedule_.receives;
+  awaits_.push_back(index);
+}
+
+void ScheduleBuilder::add_transfer(Step& step, int peer, std::vector<std::uint32_t>& next_channel) {
+  assert(peer != rank_ && peer >= 0 && peer < world_);
+  if (step.transfers == 0) {
+    step.first_transfer = static_cast<std::uint32_t>(schedule_.transfers.size());
+  }
+  ++step.transfers;
+  schedule_.transfers.push_back({peer, next_channel[peer]++});
+}
+
+std::uint32_t ScheduleBuilder::append(StepKind kind, const Slice& destination, const Slice& source,
+                                      const Slice& operand) {
+  const auto index = static_cast<std::uint32_t>(schedule_.steps.size());
+  Step step;
+  step.kind = kind;
+  step.destination = destination;
+  step.source = source;
+  step.operand = operand;
+  schedule_.steps.push_back(step);
+  // Reads first: a step may write what it reads.
+  note_read(index, source);
+  note_read(index, operand);
+  note_write(index, destination);
+  settle_dependencies(index);
+  return index;
+}
+
+ScheduleBuilder::Region ScheduleBuilder::region_of(const Slice& slice) const {
+  auto name = [](Space space, std::uint32_t piece) {
+    return (static_cast<std::uint64_t>(space) << 32) | piece;
+  };
+  const auto rank = static_cast<std::uint32_t>(rank_);
+  if (!problem_.in_place || slice.space != Space::kInput) return name(slice.space, slice.piece);
+  switch (problem_.kind) {
+    case Kind::kAllReduce:
+    case Kind::kReduce:
+      return name(Space::kOutput, 0);
+    case Kind::kAllGather:
+    case Kind::kGather:
+      return name(Space::kOutput, rank);
+    case Kind::kReduceScatter:
+    case Kind::kScatter:
+      if (slice.piece == rank) return name(Space::kOutput, 0);
+      break;
+    default:
+      break;
+  }
+  return name(slice.space, slice.piece);
+}
+
+bool ScheduleBuilder::same_place(const Slice& a, const Slice& b) const {
+  return region_of(a) == region_of(b) && a.offset == b.offset;
+}
+
+// Makes `offset` a border between two uses, if it lies inside one.
+void ScheduleBuilder::split_at(Region region, std::uint64_t offset) {
+  auto after = uses_.upper_bound({region, offset});
+  if (after == uses_.begin()) return;
+  auto at = std::prev(after);
+  if (at->first.first != region || at->first.second == offset || at->second.end <= offset) return;
+  Use tail = at->second;
+  at->second.end = offset;
+  uses_.emplace_hint(after, std::pair(region, offset), std::move(tail));
+}
+
+// Visits the uses that make up `slice` exactly, making the missing ones.
+template <class Visit>
+void ScheduleBuilder::for_uses(const Slice& slice, Visit visit) {
+  if (slice.bytes == 0) return;
+  const Region region = region_of(slice);
+  const std::uint64_t end = slice.offset + slice.bytes;
+  split_at(region, slice.offset);
+  split_at(region, end);
+  std::uint64_t offset = slice.offset;
+  auto at = uses_.lower_bound({region, offset});
+  while (offset < end) {
+    if (at == uses_.end() || at->first.first != region || at->first.second > offset) {
+      const bool bounded = at != uses_.end() && at->first.first == region;
+      Use fresh;
+      fresh.end = bounded ? std::min(at->first.second, end) : end;
+      at = uses_.emplace_hint(at, std::pair(region, offset), std::move(fresh));
+    }
+    visit(at->second);
+    offset = at->second.end;
+    ++at;
+  }
+}
+
+void ScheduleBuilder::note_read(std::uint32_t step, const Slice& slice) {
+  for_uses(slice, [&](Use& use) {
+    depend(step, use.writer);
+    use.readers.push_back(step);
+  });
+}
+
+void ScheduleBuilder::note_write(std::uint32_t step, const Slice& slice) {
+  for_uses(slice, [&](Use& use) {
+    depend(step, use.writer);
+    for (const std::uint32_t reader : use.readers) depend(step, reader);
+    use.readers.clear();
+    use.writer = step;
+  });
+}
+
+void ScheduleBuilder::depend(std::uint32_t step, std::int64_t on) {
+  if (on >= 0 && on != step) pending_.push_back(static_cast<std::uint32_t>(on));
+}
+
+void ScheduleBuilder::settle_dependencies(std::uint32_t step) {
+  std::sort(pending_.begin(), pending_.end());
+  pending_.erase(std::unique(pending_.begin(), pending_.end()), pending_.end());
+  for (const std::uint32_t on : pending_) edges_.emplace_back(on, step);
+  schedule_.steps[step].dependencies = static_cast<std::uint32_t>(pending_.size());
+  pending_.clear();
+}
+
+Schedule ScheduleBuilder::finish(const char* algorithm) {
+  std::sort(edges_.begin(), edges_.end());
+  schedule_.dependents.reserve(edges_.size());
+  for (const auto& [earlier, later] : edges_) {
+    Step& step = schedule_.steps[earlier];
+    if (step.dependents++ == 0) {
+      step.first_dependent = static_cast<std::uint32_t>(schedule_.dependents.size());
+    }
+    schedule_.dependents.push_back(later);
+  }
+  schedule_.algorithm = algorithm;
+  return std::move(schedule_);
+}
+
+}  // namespace taco::pg

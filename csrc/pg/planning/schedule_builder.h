@@ -1,0 +1,98 @@
+// How algorithms write a Schedule: as a plain sequential program, one call a step, in an order that
+// all ranks share. The builder finds the dependencies itself, from which bytes each step reads and
+// writes, so that an algorithm cannot forget one; cuts long steps into chunks, so that receive,
+// reduce and forward overlap; numbers the channels; and leaves out steps over zero bytes.
+//
+// Because a send keeps reading until it is acknowledged, a later step that writes the same bytes
+// waits for it. An algorithm that wants no such wait names a scratch slice.
+//
+// One thread; lives for one schedule.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "pg/planning/schedule.h"
+
+namespace taco::pg {
+
+class ScheduleBuilder {
+ public:
+  // Steps longer than `chunk` bytes are cut; both ends of a message must agree on it.
+  ScheduleBuilder(const Problem& problem, int rank, int world, std::uint64_t chunk);
+
+  int rank() const { return rank_; }
+  int world() const { return world_; }
+  const Problem& problem() const { return problem_; }
+
+  std::uint64_t chunk() const { return chunk_; }
+
+  // This rank's contribution `piece`, after kPremulSum's scaling where there is one.
+  Slice input(std::uint32_t piece = 0) const;
+  Slice output(std::uint32_t piece = 0) const;
+  Slice scratch(std::uint64_t bytes);  // fresh, 64-byte aligned
+
+  void send(const Slice& source, int peer) { send(source, std::span<const int>(&peer, 1)); }
+  void send(const Slice& source, std::span<const int> peers);
+  void receive(const Slice& destination, int peer);
+  // destination = own (op) incoming.
+  void receive_reduce(const Slice& destination, const Slice& own, int peer);
+  void copy(const Slice& destination, const Slice& source);  // nothing when they are the same
+  // destination = left (op) right.
+  void reduce(const Slice& destination, const Slice& left, const Slice& right);
+  // The last step of an average over `sum`; nothing for other reductions.
+  void finish_reduction(const Slice& sum);
+
+  // Empty messages, for barriers: a signal leaves after every await() before it has been met.
+  void signal(int peer) { signal(std::span<const int>(&peer, 1)); }
+  void signal(std::span<const int> peers);
+  void await(int peer);
+
+  Schedule finish(const char* algorithm);
+
+ private:
+  // Who touched a run of bytes last: the step that wrote it, and those that read it since.
+  struct Use {
+    std::uint64_t end = 0;
+    std::int64_t writer = -1;
+    std::vector<std::uint32_t> readers;
+  };
+  using Region = std::uint64_t;  // space and piece, aliases folded together
+
+  void prescale();
+  std::uint64_t length_of(Space space, std::uint32_t piece) const;
+  Region region_of(const Slice& slice) const;
+  bool same_place(const Slice& a, const Slice& b) const;
+  std::uint64_t part_length(std::uint64_t bytes) const;
+  template <class Emit>
+  void in_parts(std::uint64_t bytes, Emit emit);
+
+  std::uint32_t append(StepKind kind, const Slice& destination, const Slice& source,
+                       const Slice& operand);
+  void add_transfer(Step& step, int peer, std::vector<std::uint32_t>& next_channel);
+  void split_at(Region region, std::uint64_t offset);
+  template <class Visit>
+  void for_uses(const Slice& slice, Visit visit);
+  void note_read(std::uint32_t step, const Slice& slice);
+  void note_write(std::uint32_t step, const Slice& slice);
+  void depend(std::uint32_t step, std::int64_t on);
+  void settle_dependencies(std::uint32_t step);
+
+  const Problem& problem_;
+  const int rank_;
+  const int world_;
+  const std::uint64_t chunk_;  // a multiple of 64
+
+  Schedule schedule_;
+  std::map<std::pair<Region, std::uint64_t>, Use> uses_;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> edges_;  // (earlier, later)
+  std::vector<std::uint32_t> pending_;                          // dependencies of the newest step
+  std::vector<std::uint32_t> send_channel_, receive_channel_;   // next, by peer
+  std::vector<std::uint32_t> awaits_;
+  std::vector<Slice> scaled_;  // by piece, when premultiplied
+};
+
+}  // namespace taco::pg

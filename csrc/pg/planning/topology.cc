@@ -1,0 +1,64 @@
+#include "pg/planning/topology.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+
+namespace taco::pg {
+
+Result<Topology> Topology::make(std::vector<int> host_of_rank, std::vector<double> host_gbits) {
+  if (host_of_rank.empty()) return Status(Code::kInvalidArgument, "a topology needs a rank");
+  const int hosts = *std::max_element(host_of_rank.begin(), host_of_rank.end()) + 1;
+  Topology made;
+  made.ranks_of_host_.resize(std::max(hosts, 0));
+  for (std::size_t rank = 0; rank < host_of_rank.size(); ++rank) {
+    const int host = host_of_rank[rank];
+    if (host < 0) {
+      return Status(Code::kInvalidArgument, "rank " + std::to_string(rank) + " has no host");
+    }
+    made.local_index_.push_back(static_cast<int>(made.ranks_of_host_[host].size()));
+    made.ranks_of_host_[host].push_back(static_cast<int>(rank));
+  }
+  made.position_.resize(host_of_rank.size());
+  made.min_ranks_ = static_cast<int>(host_of_rank.size());
+  for (const std::vector<int>& ranks : made.ranks_of_host_) {
+    if (ranks.empty()) return Status(Code::kInvalidArgument, "host indices are not dense");
+    const int count = static_cast<int>(ranks.size());
+    made.min_ranks_ = std::min(made.min_ranks_, count);
+    made.max_ranks_ = std::max(made.max_ranks_, count);
+    for (const int rank : ranks) {
+      made.position_[rank] = static_cast<int>(made.host_order_.size());
+      made.host_order_.push_back(rank);
+    }
+  }
+  host_gbits.resize(made.ranks_of_host_.size(), 0);
+  for (const double gbits : host_gbits) {
+    if (gbits > 0 && (made.min_gbits_ == 0 || gbits < made.min_gbits_)) made.min_gbits_ = gbits;
+  }
+  made.host_of_rank_ = std::move(host_of_rank);
+  made.host_gbits_ = std::move(host_gbits);
+  return made;
+}
+
+Topology Topology::one_host(int world) { return uniform(1, world, 0); }
+
+Topology Topology::uniform(int hosts, int ranks_per_host, double gbits) {
+  std::vector<int> host_of_rank;
+  for (int host = 0; host < hosts; ++host) {
+    host_of_rank.insert(host_of_rank.end(), ranks_per_host, host);
+  }
+  return *make(std::move(host_of_rank), std::vector<double>(hosts, gbits));
+}
+
+std::uint64_t Topology::hash() const {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  auto mix = [&hash](std::uint64_t value) {
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 29;
+  };
+  for (const int host : host_of_rank_) mix(static_cast<std::uint64_t>(host));
+  for (const double gbits : host_gbits_) mix(std::bit_cast<std::uint64_t>(gbits));
+  return hash;
+}
+
+}  // namespace taco::pg

@@ -1,0 +1,186 @@
+#include "harp/engine/interfaces.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+
+#include "harp/engine/host_identity.h"
+
+namespace taco::harp {
+namespace {
+
+Endpoint ip(const std::string& text, std::uint16_t port = 0) {
+  sockaddr_in v4{};
+  sockaddr_in6 v6{};
+  if (inet_pton(AF_INET, text.c_str(), &v4.sin_addr) == 1) {
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(port);
+    return endpoint_of(reinterpret_cast<const sockaddr*>(&v4));
+  }
+  inet_pton(AF_INET6, text.c_str(), &v6.sin6_addr);
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(port);
+  return endpoint_of(reinterpret_cast<const sockaddr*>(&v6));
+}
+
+Interface interface(const char* name, const char* address, bool up = true) {
+  Interface made;
+  made.name = name;
+  made.address = ip(address);
+  made.up = up;
+  made.loopback = made.name == "lo";
+  return made;
+}
+
+// A host with two networks, a container bridge and an interface that is down.
+const std::vector<Interface> kHost = {
+    interface("lo", "127.0.0.1"),        interface("lo", "::1"),
+    interface("docker0", "172.17.0.1"),  interface("eth0", "10.0.0.5"),
+    interface("eth0", "fe80::5"),        interface("eth1", "192.168.7.5"),
+    interface("eth2", "10.9.9.9", false)};
+
+// 10.0.0.0/24 and everything else by eth0, 192.168.7.0/24 by eth1, loopback by itself.
+std::optional<Endpoint> route(const Endpoint& to) {
+  const std::string text = to_string(to);
+  if (sockaddr_of(to)->sa_family == AF_INET6) return std::nullopt;
+  if (text.starts_with("127.")) return ip("127.0.0.1");
+  if (text.starts_with("192.168.7.")) return ip("192.168.7.5");
+  return ip("10.0.0.5");
+}
+
+std::string names(const Result<std::vector<Interface>>& chosen) {
+  if (!chosen.ok()) return chosen.status().message();
+  std::string text;
+  for (const Interface& each : chosen.value()) {
+    text += (text.empty() ? "" : " ") + each.name + "=" + to_string(each.address);
+  }
+  return text;
+}
+
+TEST(InterfacesTest, the_route_to_the_master_decides) {
+  EXPECT_EQ(names(choose_interfaces(kHost, {{}, {}, {ip("192.168.7.1")}}, route)),
+            "eth1=192.168.7.5");
+  EXPECT_EQ(names(choose_interfaces(kHost, {{}, {}, {ip("10.0.0.1")}}, route)), "eth0=10.0.0.5");
+}
+
+TEST(InterfacesTest, the_masters_own_host_publishes_all_of_its_addresses_that_one_first) {
+  EXPECT_EQ(names(choose_interfaces(kHost, {{}, {}, {ip("192.168.7.5")}}, route)),
+            "eth1=192.168.7.5 eth0=10.0.0.5 docker0=172.17.0.1 lo=127.0.0.1 lo=::1");
+  EXPECT_EQ(names(choose_interfaces(kHost, {{}, {}, {ip("127.0.0.1")}}, route)),
+            "eth0=10.0.0.5 docker0=172.17.0.1 eth1=192.168.7.5 lo=127.0.0.1 lo=::1");
+}
+
+TEST(InterfacesTest, an_address_of_one_link_is_published_over_ipv4_only) {
+  const auto by_link = [](const Endpoint& to) -> std::optional<Endpoint> {
+    return ip(sockaddr_of(to)->sa_family == AF_INET6 ? "fe80::5" : "169.254.0.5");
+  };
+  std::vector<Interface> host = kHost;
+  host.push_back(interface("eth3", "169.254.0.5"));
+  EXPECT_EQ(names(choose_interfaces(host, {{}, {}, {ip("169.254.0.1")}}, by_link)),
+            "eth3=169.254.0.5");
+  EXPECT_EQ(names(choose_interfaces(host, {{}, {"docker0", "lo"}, {ip("fe80::1")}}, by_link)),
+            "eth0=10.0.0.5 eth1=192.168.7.5");
+}
+
+TEST(InterfacesTest, a_master_that_does_not_resolve_is_no_obstacle) {
+  EXPECT_EQ(names(choose_interfaces(kHost, {{}, {}, resolve("no.such.host.invalid")}, route)),
+            "eth0=10.0.0.5 docker0=172.17.0.1 eth1=192.168.7.5 lo=127.0.0.1 lo=::1");
+}
+
+TEST(InterfacesTest, names_pick_and_exclusions_drop) {
+  EXPECT_EQ(names(choose_interfaces(kHost, {{"eth1", "eth0"}, {}, {}}, route)),
+            "eth1=192.168.7.5 eth0=10.0.0.5");
+  EXPECT_EQ(names(choose_interfaces(kHost, {{}, {"docker0", "lo"}, {}}, route)),
+            "eth0=10.0.0.5 eth1=192.168.7.5");
+  // Who only excludes still wants the way to the master first.
+  EXPECT_EQ(names(choose_interfaces(kHost, {{}, {"docker0", "lo"}, {ip("192.168.7.1")}}, route)),
+            "eth1=192.168.7.5 eth0=10.0.0.5");
+}
+
+TEST(InterfacesTest, an_unknown_or_dead_interface_is_an_error_that_lists_what_exists) {
+  const auto unknown = choose_interfaces(kHost, {{"eth7"}, {}, {}}, route);
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.status().code(), Code::kInvalidArgument);
+  EXPECT_NE(unknown.status().message().find("\"eth7\" does not exist"), std::string::npos);
+  EXPECT_NE(unknown.status().message().find("docker0, eth0, eth1, eth2 (down), lo"),
+            std::string::npos)
+      << unknown.status().message();
+  EXPECT_FALSE(choose_interfaces(kHost, {{"eth2"}, {}, {}}, route).ok());
+  EXPECT_FALSE(choose_interfaces(kHost, {{}, {"docker0", "lo", "eth0", "eth1"}, {}}, route).ok());
+}
+
+TEST(InterfacesTest, the_variable_either_names_or_excludes) {
+  std::vector<std::string> picked, dropped;
+  ASSERT_TRUE(parse_interface_names("eth0,eth1", &picked, &dropped).ok());
+  EXPECT_EQ(picked, (std::vector<std::string>{"eth0", "eth1"}));
+  picked.clear();
+  ASSERT_TRUE(parse_interface_names("^docker0,^lo", &picked, &dropped).ok());
+  EXPECT_EQ(dropped, (std::vector<std::string>{"docker0", "lo"}));
+  dropped.clear();
+  EXPECT_TRUE(parse_interface_names("", &picked, &dropped).ok());
+  EXPECT_FALSE(parse_interface_names("eth0,^lo", &picked, &dropped).ok());
+  EXPECT_FALSE(parse_interface_names("eth0,,eth1", &picked, &dropped).ok());
+}
+
+std::vector<PathAddress> own_paths() {
+  return {{ip("10.0.0.5", 1000), 1500, 0}, {ip("127.0.0.1", 1001), 65'536, 0}};
+}
+
+TEST(InterfacesTest, a_peer_on_another_host_is_never_reached_over_loopback) {
+  Address peer;
+  peer.host_name = "nodeb";
+  peer.pid = 77;
+  peer.paths = {{ip("127.0.0.1", 2000), 65'536, 0}};
+  const auto refused = choose_route(own_paths(), peer, false, route);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), Code::kRendezvous);
+  EXPECT_NE(refused.status().message().find("nodeb"), std::string::npos);
+  EXPECT_NE(refused.status().message().find("TACO_IFNAME"), std::string::npos);
+
+  peer.paths.push_back({ip("10.0.0.6", 2001), 1500, 0});
+  const auto reached = choose_route(own_paths(), peer, false, route);
+  ASSERT_TRUE(reached.ok()) << reached.status().message();
+  EXPECT_EQ(reached.value().local_path, 0u);
+  EXPECT_EQ(to_string(reached.value().remote.endpoint), "10.0.0.6:2001");
+}
+
+TEST(InterfacesTest, a_peer_of_the_other_internet_protocol_is_an_error_that_says_so) {
+  Address peer;
+  peer.host_name = "nodeb";
+  peer.paths = {{ip("fd00::7", 2000), 1500, 0}};
+  const auto refused = choose_route(own_paths(), peer, false, route);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), Code::kRendezvous);
+  for (const char* word : {"[fd00::7]:2000", "10.0.0.5:1000", "IPv4", "IPv6", "TACO_IFNAME"}) {
+    EXPECT_NE(refused.status().message().find(word), std::string::npos)
+        << refused.status().message();
+  }
+}
+
+TEST(InterfacesTest, a_peer_on_this_host_is_reached_over_loopback) {
+  Address peer;
+  peer.paths = {{ip("10.0.0.5", 2001), 1500, 0}, {ip("127.0.0.1", 2000), 65'536, 0}};
+  const auto reached = choose_route(own_paths(), peer, true, route);
+  ASSERT_TRUE(reached.ok()) << reached.status().message();
+  EXPECT_EQ(reached.value().local_path, 1u);
+}
+
+TEST(InterfacesTest, this_machine_has_a_loopback_interface_and_a_route_to_it) {
+  const auto all = list_interfaces();
+  ASSERT_TRUE(all.ok()) << all.status().message();
+  bool loopback = false;
+  for (const Interface& each : all.value()) loopback |= each.loopback && each.up;
+  EXPECT_TRUE(loopback);
+  const auto source = kernel_route(ip("127.0.0.1"));
+  ASSERT_TRUE(source.has_value());
+  EXPECT_TRUE(is_loopback(*source));
+}
+
+TEST(HostIdentityTest, is_stable_within_a_host_and_can_be_overridden) {
+  EXPECT_EQ(host_identity(""), host_identity(""));
+  EXPECT_NE(host_identity(""), "");
+  EXPECT_EQ(host_identity("rack-3"), "rack-3");
+  EXPECT_NE(host_name(), "");
+}
+
+}  // namespace
+}  // namespace taco::harp

@@ -1,0 +1,151 @@
+// What was sent and what arrived, against plain sets.
+#include "harp/session/sent_packets.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "harp/drivers/sim.h"
+#include "harp/session/received_packets.h"
+#include "harp/session/small_packets.h"
+
+namespace taco::harp {
+namespace {
+
+struct Recorder final : SentPackets::Listener {
+  std::multiset<std::uint64_t> acked, lost;
+  void on_run_acked(const SentRun& run, std::uint64_t mask) override { note(acked, run, mask); }
+  void on_run_lost(const SentRun& run, std::uint64_t mask) override { note(lost, run, mask); }
+  static void note(std::multiset<std::uint64_t>& set, const SentRun& run, std::uint64_t mask) {
+    for (int i = 0; i < 64; ++i) {
+      if (mask >> i & 1) set.insert(run.first + static_cast<std::uint64_t>(i));
+    }
+  }
+};
+
+SentRun run_of(std::uint64_t first, std::uint8_t count, Time sent) {
+  SentRun run;
+  run.first = first;
+  run.count = count;
+  run.pending = count == 64 ? ~0ull : (1ull << count) - 1;
+  run.sent = sent;
+  return run;
+}
+
+wire::Ack ack_of(std::initializer_list<wire::AckRange> ranges) {
+  wire::Ack ack;
+  for (const wire::AckRange& range : ranges) ack.ranges[ack.count++] = range;
+  return ack;
+}
+
+TEST(SentPackets, AHoleIsLostOnlyAfterItHasPersisted) {
+  SentPackets sent;
+  Recorder recorder;
+  SentPackets::AckOutcome outcome;
+  sent.add(run_of(1, 10, 0));
+  ASSERT_TRUE(sent.on_ack(ack_of({{5, 6}}), 11, 1000, recorder, outcome));
+  EXPECT_EQ(outcome.newly_acked, 2u);
+  EXPECT_EQ(sent.detect_lost(1500, 600, 0, recorder), 0u);
+  EXPECT_EQ(sent.next_loss(600, 0), 1600);
+  EXPECT_EQ(sent.detect_lost(1600, 600, 0, recorder), 4u);
+  EXPECT_EQ(recorder.lost, (std::multiset<std::uint64_t>{1, 2, 3, 4}));
+  EXPECT_EQ(sent.in_flight(), 4u) << "what comes after the acknowledged ones is not suspect";
+  EXPECT_EQ(sent.next_loss(600, 0), kNever);
+}
+
+TEST(SentPackets, ALateAcknowledgementShowsTheLossToHaveBeenSpurious) {
+  SentPackets sent;
+  Recorder recorder;
+  SentPackets::AckOutcome first, second;
+  sent.add(run_of(1, 3, 0));
+  ASSERT_TRUE(sent.on_ack(ack_of({{3, 3}}), 4, 10, recorder, first));
+  ASSERT_EQ(sent.detect_lost(1000, 10, 0, recorder), 2u);
+  ASSERT_TRUE(sent.on_ack(ack_of({{1, 3}}), 4, 20, recorder, second));
+  EXPECT_EQ(second.spurious, 2u);
+  EXPECT_EQ(second.newly_acked, 0u);
+  EXPECT_TRUE(sent.empty());
+}
+
+TEST(SentPackets, AnAcknowledgementOfWhatWasNeverSentIsRefused) {
+  SentPackets sent;
+  Recorder recorder;
+  SentPackets::AckOutcome outcome;
+  sent.add(run_of(1, 3, 0));
+  EXPECT_FALSE(sent.on_ack(ack_of({{1, 4}}), 4, 10, recorder, outcome));
+  EXPECT_TRUE(recorder.acked.empty());
+}
+
+TEST(SentPackets, EveryPacketIsAcknowledgedOnceWhateverTheRanges) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    SimRandom random(seed);
+    SentPackets sent;
+    Recorder recorder;
+    ReceivedPackets received;
+    std::uint64_t next = 1;
+    std::set<std::uint64_t> arrived;
+    Time now = 0;
+    for (int step = 0; step < 100; ++step) {
+      now += 10;
+      const auto count = static_cast<std::uint8_t>(1 + random.below(64));
+      sent.add(run_of(next, count, now));
+      for (std::uint64_t n = next; n < next + count; ++n) {
+        if (random.chance(0.9) && received.add(n, now)) arrived.insert(n);
+        EXPECT_FALSE(arrived.contains(n) && received.add(n, now)) << "a duplicate passed";
+      }
+      next += count;
+      next += random.below(2);  // a number that needs no acknowledgement
+      wire::Ack ack;
+      received.fill(ack, now);
+      SentPackets::AckOutcome outcome;
+      if (ack.count > 0) {
+        ASSERT_TRUE(sent.on_ack(ack, next, now, recorder, outcome));
+      }
+      sent.detect_lost(now, 40, 0, recorder);
+    }
+    for (const std::uint64_t n : recorder.acked) {
+      EXPECT_TRUE(arrived.contains(n));
+      EXPECT_EQ(recorder.acked.count(n), 1u);
+    }
+    EXPECT_GT(recorder.acked.size(), arrived.size() * 8 / 10);
+  }
+}
+
+TEST(ReceivedPackets, RemembersABoundedNumberOfGapsAndRefusesWhatItForgot) {
+  ReceivedPackets received;
+  for (std::uint64_t n = 1; n <= 200; n += 2) EXPECT_TRUE(received.add(n, 0));
+  EXPECT_FALSE(received.add(2, 0)) << "too old to tell from a duplicate";
+  EXPECT_TRUE(received.add(198, 0));
+  wire::Ack ack;
+  received.fill(ack, 0);
+  EXPECT_LE(ack.count, wire::kMaxAckRanges);
+  EXPECT_EQ(ack.ranges[0].last, 199u);
+}
+
+TEST(SerialFilter, EverySerialPassesOnceInAnyOrder) {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    SimRandom random(seed);
+    SerialFilter filter;
+    std::set<std::uint32_t> seen;
+    std::uint32_t base = 0;
+    for (int i = 0; i < 20'000; ++i) {
+      const auto serial = base + static_cast<std::uint32_t>(random.below(kEagerWindow + 50));
+      const auto verdict = filter.add(serial);
+      if (seen.contains(serial)) {
+        EXPECT_EQ(verdict, SerialFilter::Verdict::kDuplicate);
+      } else if (serial >= base + kEagerWindow) {
+        EXPECT_EQ(verdict, SerialFilter::Verdict::kBeyondWindow);
+      } else {
+        EXPECT_EQ(verdict, SerialFilter::Verdict::kNew);
+        seen.insert(serial);
+      }
+      while (seen.contains(base)) ++base;
+    }
+    EXPECT_GT(base, 1000u);
+  }
+}
+
+}  // namespace
+}  // namespace taco::harp

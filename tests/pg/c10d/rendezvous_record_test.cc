@@ -1,0 +1,113 @@
+#include "pg/c10d/rendezvous_record.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace taco::pg {
+namespace {
+
+Hello hello(const std::string& host, double gbits) {
+  Hello made;
+  made.token = "token of " + host;
+  made.version = "1.2.3";
+  made.settings = "TACO_ALGORITHM=auto";
+  made.host = host;
+  made.address = std::string("address\0with a zero", 19);
+  made.gbits = gbits;
+  return made;
+}
+
+Table table() {
+  Table made;
+  made.group_id = 77;
+  made.ranks = {hello("a", 0), hello("b", 25), hello("a", 10), hello("c", 0)};
+  return made;
+}
+
+TEST(RendezvousRecord, HelloSurvivesItsEncoding) {
+  const Hello sent = hello("a", 2.5);
+  const Result<Hello> read = Hello::decode(sent.encode());
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read.value().token, sent.token);
+  EXPECT_EQ(read.value().version, sent.version);
+  EXPECT_EQ(read.value().settings, sent.settings);
+  EXPECT_EQ(read.value().host, sent.host);
+  EXPECT_EQ(read.value().address, sent.address);
+  EXPECT_EQ(read.value().gbits, sent.gbits);
+}
+
+TEST(RendezvousRecord, TableNumbersHostsAsTheyAppearAndTakesTheFirstKnownSpeed) {
+  const Result<Table> read = Table::decode(table().encode());
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read.value().group_id, 77u);
+  EXPECT_EQ(read.value().host_of_rank(), (std::vector<int>{0, 1, 0, 2}));
+  EXPECT_EQ(read.value().host_gbits(), (std::vector<double>{10, 25, 0}));
+}
+
+TEST(RendezvousRecord, RefusalSaysItsReasonAndIsNoTable) {
+  for (const Code code : {Code::kRendezvous, Code::kVersionMismatch}) {
+    const std::string bytes = Refusal{Status(code, "not so"), 3}.encode();
+    const std::optional<Refusal> read = Refusal::decode(bytes);
+    ASSERT_TRUE(read.has_value());
+    EXPECT_EQ(read->why.code(), code);
+    EXPECT_NE(read->why.message().find("not so"), std::string::npos);
+    EXPECT_EQ(read->readers, 3);
+    EXPECT_FALSE(Table::decode(bytes).ok());
+  }
+  EXPECT_FALSE(Refusal::decode(table().encode()).has_value());
+  EXPECT_FALSE(Refusal::decode("").has_value());
+}
+
+TEST(RendezvousRecord, CutShortOrLengthenedBytesAreAVersionMismatch) {
+  const std::string bytes = table().encode();
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    const Result<Table> read = Table::decode(std::string_view(bytes).substr(0, length));
+    ASSERT_FALSE(read.ok()) << length;
+    EXPECT_EQ(read.status().code(), Code::kVersionMismatch);
+  }
+  EXPECT_FALSE(Table::decode(bytes + "x").ok());
+}
+
+TEST(RendezvousRecord, DamagedBytesAreReadWithoutHarm) {
+  const std::string bytes = table().encode();
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int round = 0; round < 5000; ++round) {
+    std::string damaged = bytes;
+    for (int i = 0; i < 3; ++i) damaged[random() % damaged.size()] = static_cast<char>(random());
+    const Result<Table> read = Table::decode(damaged);
+    if (read.ok()) EXPECT_LE(read.value().ranks.size(), bytes.size());
+  }
+}
+
+TEST(RendezvousRecord, ComparingNamesBothSides) {
+  Hello ours = hello("a", 0);
+  EXPECT_TRUE(compare(0, ours, 3, hello("b", 1)).ok());
+  Hello theirs = hello("b", 0);
+  theirs.version = "9.9.9";
+  const Status status = compare(0, ours, 3, theirs);
+  EXPECT_EQ(status.code(), Code::kVersionMismatch);
+  for (const char* word : {"rank 0", "rank 3", "1.2.3", "9.9.9"}) {
+    EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
+  }
+  theirs = hello("b", 0);
+  theirs.settings = "TACO_ALGORITHM=ring";
+  EXPECT_NE(compare(0, ours, 3, theirs).message().find("=ring"), std::string::npos);
+  ours.settings = "A=1 B=2 C=3";
+  theirs.settings = "A=1 B=5 C=3";
+  EXPECT_EQ(compare(0, ours, 3, theirs).message(),
+            "settings differ: rank 0 has B=2, rank 3 has B=5. All ranks need the same.");
+}
+
+TEST(RendezvousRecord, ListsOfRanksReadAloud) {
+  EXPECT_EQ(list_of_ranks({4}), "4");
+  EXPECT_EQ(list_of_ranks({1, 4, 7}), "1, 4 and 7");
+  std::vector<int> many(20);
+  for (int i = 0; i < 20; ++i) many[i] = i;
+  EXPECT_EQ(list_of_ranks(many), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 8 more");
+}
+
+}  // namespace
+}  // namespace taco::pg

@@ -1,0 +1,356 @@
+// Every collective end to end, ranks as threads: results against a plain computation, bit by bit.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <string>
+#include <tuple>
+
+#include "pg/algorithms/algorithm.h"
+#include "pg/planning/topology.h"
+#include "support/pg_values.h"
+#include "support/rank_threads.h"
+
+namespace taco::pg {
+namespace {
+
+using kernels::Dtype;
+using kernels::ReduceOp;
+using testing::Bytes;
+using testing::piece;
+using testing::RankOptions;
+using testing::RankThreads;
+using testing::reduced;
+using testing::same;
+using testing::values;
+
+void run_operation(Communicator& group, OperationSpec spec) {
+  spec.caller_will_wait = true;
+  Result<OperationPtr> operation = group.start(std::move(spec));
+  ASSERT_TRUE(operation.ok()) << operation.status().message();
+  const Status status = (*operation)->wait(0);
+  ASSERT_TRUE(status.ok()) << status.message();
+}
+
+std::size_t block_count(int rank, std::size_t count, bool uneven) {
+  return uneven ? (count * static_cast<std::size_t>(rank % 3)) / 2 + (rank % 2) : count;
+}
+
+std::vector<Bytes> empty_blocks(int world, Dtype dtype, std::size_t count, bool uneven) {
+  std::vector<Bytes> blocks;
+  for (int r = 0; r < world; ++r)
+    blocks.emplace_back(block_count(r, count, uneven) * kernels::size_of(dtype));
+  return blocks;
+}
+
+std::vector<Piece> pieces(std::vector<Bytes>& blocks) {
+  std::vector<Piece> list;
+  for (Bytes& block : blocks) list.push_back(piece(block));
+  return list;
+}
+
+struct Case {
+  Dtype dtype = Dtype::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  std::size_t count = 10;
+  int root = 0;
+  bool uneven = false;
+};
+
+void all_reduce(Communicator& group, const Case& c, bool in_place) {
+  const int world = group.options().world, rank = group.options().rank;
+  std::vector<Bytes> all;
+  for (int r = 0; r < world; ++r) all.push_back(values(c.dtype, c.count, r));
+  Bytes input = all[rank], output(input.size());
+  OperationSpec spec{.kind = Kind::kAllReduce, .dtype = c.dtype, .op = c.op, .premul = 2.0};
+  spec.inputs = {piece(input)};
+  spec.outputs = {piece(in_place ? input : output)};
+  run_operation(group, spec);
+  EXPECT_TRUE(same(in_place ? input : output, reduced(c.op, c.dtype, all, 2.0)));
+  if (!in_place) {
+    EXPECT_TRUE(same(input, all[rank])) << "the input was written";
+  }
+}
+
+void reduce(Communicator& group, const Case& c) {
+  const int world = group.options().world, rank = group.options().rank;
+  std::vector<Bytes> all;
+  for (int r = 0; r < world; ++r) all.push_back(values(c.dtype, c.count, r, 1));
+  Bytes input = all[rank], output(input.size());
+  OperationSpec spec{.kind = Kind::kReduce, .dtype = c.dtype, .op = c.op, .premul = 2.0};
+  spec.root = c.root;
+  spec.inputs = {piece(input)};
+  spec.outputs = {piece(output)};
+  run_operation(group, spec);
+  if (rank == c.root) {
+    EXPECT_TRUE(same(output, reduced(c.op, c.dtype, all, 2.0)));
+  }
+  EXPECT_TRUE(same(input, all[rank]));
+}
+
+void broadcast(Communicator& group, const Case& c) {
+  const int rank = group.options().rank;
+  Bytes buffer = values(c.dtype, c.count, rank, 2);
+  OperationSpec spec{.kind = Kind::kBroadcast, .dtype = c.dtype, .root = c.root};
+  spec.outputs = {piece(buffer)};
+  run_operation(group, spec);
+  EXPECT_TRUE(same(buffer, values(c.dtype, c.count, c.root, 2)));
+}
+
+void all_gather(Communicator& group, const Case& c, bool in_place) {
+  const int world = group.options().world, rank = group.options().rank;
+  std::vector<Bytes> blocks = empty_blocks(world, c.dtype, c.count, c.uneven);
+  Bytes input = values(c.dtype, block_count(rank, c.count, c.uneven), rank, 3);
+  if (in_place) blocks[rank] = input;
+  OperationSpec spec{.kind = Kind::kAllGather, .dtype = c.dtype};
+  spec.inputs = {piece(in_place ? blocks[rank] : input)};
+  spec.outputs = pieces(blocks);
+  run_operation(group, spec);
+  for (int r = 0; r < world; ++r)
+    EXPECT_TRUE(same(blocks[r], values(c.dtype, block_count(r, c.count, c.uneven), r, 3)))
+        << "block " << r;
+}
+
+void reduce_scatter(Communicator& group, const Case& c) {
+  const int world = group.options().world, rank = group.options().rank;
+  std::vector<Bytes> inputs;
+  for (int block = 0; block < world; ++block)
+    inputs.push_back(values(c.dtype, block_count(block, c.count, c.uneven), rank, 4 + block));
+  Bytes output(inputs[rank].size());
+  OperationSpec spec{.kind = Kind::kReduceScatter, .dtype = c.dtype, .op = c.op, .premul = 2.0};
+  spec.inputs = pieces(inputs);
+  spec.outputs = {piece(output)};
+  run_operation(group, spec);
+  std::vector<Bytes> mine;
+  for (int r = 0; r < world; ++r)
+    mine.push_back(values(c.dtype, block_count(rank, c.count, c.uneven), r, 4 + rank));
+  EXPECT_TRUE(same(output, reduced(c.op, c.dtype, mine, 2.0)));
+}
+
+void gather(Communicator& group, const Case& c) {
+  const int world = group.options().world, rank = group.options().rank;
+  std::vector<Bytes> blocks = empty_blocks(world, c.dtype, c.count, false);
+  Bytes input = values(c.dtype, c.count, rank, 5);
+  OperationSpec spec{.kind = Kind::kGather, .dtype = c.dtype, .root = c.root};
+  spec.inputs = {piece(input)};
+  if (rank == c.root) spec.outputs = pieces(blocks);
+  run_operation(group, spec);
+  for (int r = 0; r < world && rank == c.root; ++r)
+    EXPECT_TRUE(same(blocks[r], values(c.dtype, c.count, r, 5)));
+}
+
+void scatter(Communicator& group, const Case& c) {
+  const int world = group.options().world, rank = group.options().rank;
+  std::vector<Bytes> blocks;
+  for (int r = 0; r < world; ++r) blocks.push_back(values(c.dtype, c.count, r, 6));
+  Bytes output(blocks[0].size());
+  OperationSpec spec{.kind = Kind::kScatter, .dtype = c.dtype, .root = c.root};
+  if (rank == c.root) spec.inputs = pieces(blocks);
+  spec.outputs = {piece(output)};
+  run_operation(group, spec);
+  EXPECT_TRUE(same(output, values(c.dtype, c.count, rank, 6)));
+}
+
+void all_to_all(Communicator& group, const Case& c) {
+  const int world = group.options().world, rank = group.options().rank;
+  const auto length = [&](int from, int to) {
+    return block_count(from + 2 * to, c.count, c.uneven);
+  };
+  std::vector<Bytes> inputs, outputs;
+  for (int r = 0; r < world; ++r) {
+    inputs.push_back(values(c.dtype, length(rank, r), rank, 7 + r));
+    outputs.emplace_back(length(r, rank) * kernels::size_of(c.dtype));
+  }
+  OperationSpec spec{.kind = Kind::kAllToAll, .dtype = c.dtype};
+  spec.equal_splits = !c.uneven;
+  spec.inputs = pieces(inputs);
+  spec.outputs = pieces(outputs);
+  run_operation(group, spec);
+  for (int r = 0; r < world; ++r)
+    EXPECT_TRUE(same(outputs[r], values(c.dtype, length(r, rank), r, 7 + rank))) << "from " << r;
+}
+
+void everything(Communicator& group, const Case& c) {
+  if (kernels::check_supported(c.op, c.dtype).ok()) {
+    all_reduce(group, c, true);
+    all_reduce(group, c, false);
+    reduce(group, c);
+    reduce_scatter(group, c);
+  }
+  broadcast(group, c);
+  all_gather(group, c, false);
+  all_gather(group, c, true);
+  gather(group, c);
+  scatter(group, c);
+  all_to_all(group, c);
+  run_operation(group, {.kind = Kind::kBarrier});
+}
+
+class Collectives : public ::testing::TestWithParam<std::tuple<int, std::uint64_t>> {};
+
+TEST_P(Collectives, GiveTheSameBitsAsAPlainComputation) {
+  const auto [world, seed] = GetParam();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  RankThreads ranks({.world = world, .seed = seed});
+  ranks.run([&](int, Communicator& group) {
+    for (const std::size_t count : {0, 1, 3, 64, 1000, 9000})
+      for (const bool uneven : {false, true})
+        everything(group, {.count = count, .root = world / 2, .uneven = uneven});
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
+                         ::testing::Combine(::testing::Range(1, 9),
+                                            ::testing::Values(0u, 11u, 12u)));
+
+TEST(Collectives, CoverEveryDtypeAndReduction) {
+  RankThreads ranks({.world = 3, .seed = 5});
+  ranks.run([&](int, Communicator& group) {
+    for (int dtype = 0; dtype < kernels::kDtypes; ++dtype)
+      for (int op = 0; op < kernels::kReduceOps; ++op)
+        everything(group, {.dtype = Dtype(dtype), .op = ReduceOp(op), .count = 33, .root = 1});
+  });
+}
+
+void one_of(Communicator& group, Kind kind, const Case& c) {
+  switch (kind) {
+    case Kind::kAllReduce:
+      return all_reduce(group, c, c.count % 2 == 0);
+    case Kind::kReduce:
+      return reduce(group, c);
+    case Kind::kBroadcast:
+      return broadcast(group, c);
+    case Kind::kAllGather:
+      return all_gather(group, c, false);
+    case Kind::kReduceScatter:
+      return reduce_scatter(group, c);
+    case Kind::kGather:
+      return gather(group, c);
+    case Kind::kScatter:
+      return scatter(group, c);
+    case Kind::kAllToAll:
+      return all_to_all(group, c);
+    default:
+      return run_operation(group, {.kind = Kind::kBarrier});
+  }
+}
+
+bool fits(const Algorithm& algorithm, const Topology& topology, std::size_t bytes, int root) {
+  Problem problem{.kind = algorithm.kind, .element_bytes = 4, .root = root, .bytes = bytes};
+  problem.equal_splits = true;
+  return algorithm.unfit(problem, topology) == nullptr;
+}
+
+TEST(Collectives, WorkByEveryAlgorithmThatFits) {
+  for (const Algorithm* algorithm : all_algorithms()) {
+    const std::string name = std::string(name_of(algorithm->kind)) + "=" + algorithm->name;
+    SCOPED_TRACE(name);
+    int fitted = 0;
+    for (const int per_host : {0, 2}) {
+      const Topology topology =
+          per_host == 0 ? Topology::one_host(5) : *Topology::make({0, 0, 1, 1, 2}, {});
+      RankThreads ranks({.world = 5, .seed = 9, .algorithm = name, .ranks_per_host = per_host});
+      for (const std::size_t count : {1, 1000, 20'000}) {
+        if (!fits(*algorithm, topology, count * 4, 3)) continue;
+        ++fitted;
+        ranks.run([&](int, Communicator& group) {
+          one_of(group, algorithm->kind, {.count = count, .root = 3});
+        });
+      }
+    }
+    EXPECT_GT(fitted, 0);
+  }
+}
+
+// Blocks of one length here: some ranks say so by giving no split lists, the others give them.
+void all_to_all_with_and_without_lists(Communicator& group, std::size_t count) {
+  const int world = group.options().world, rank = group.options().rank;
+  std::vector<Bytes> inputs, outputs;
+  for (int r = 0; r < world; ++r) {
+    inputs.push_back(values(Dtype::kF32, count, rank, r));
+    outputs.emplace_back(count * sizeof(float));
+  }
+  OperationSpec spec{.kind = Kind::kAllToAll, .dtype = Dtype::kF32};
+  spec.equal_splits = rank % 2 == 0;
+  spec.inputs = pieces(inputs);
+  spec.outputs = pieces(outputs);
+  run_operation(group, spec);
+  for (int r = 0; r < world; ++r)
+    EXPECT_TRUE(same(outputs[r], values(Dtype::kF32, count, r, rank))) << "from " << r;
+}
+
+TEST(Collectives, RanksWithSplitListsMeetRanksWithout) {
+  constexpr std::size_t kLong = (300 << 10) / sizeof(float);  // beyond what hosts would pack
+  for (const int per_host : {0, 1, 2}) {
+    SCOPED_TRACE(per_host);
+    RankThreads ranks({.world = 4, .seed = 8, .ranks_per_host = per_host});
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{999}, kLong}) {
+      if (per_host == 2 && count < kLong) continue;
+      ranks.run([&](int, Communicator& group) { all_to_all_with_and_without_lists(group, count); });
+    }
+  }
+}
+
+TEST(Collectives, RanksWithSplitListsMeetRanksWithoutOnAnyHostsWhenToldTo) {
+  RankThreads ranks({.world = 4, .seed = 8, .algorithm = "all_to_all=direct", .ranks_per_host = 2});
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{999}})
+    ranks.run([&](int, Communicator& group) { all_to_all_with_and_without_lists(group, count); });
+}
+
+TEST(Collectives, WhereHostsPackShortBlocksMixedSplitListsAreToldWhatToDo) {
+  RankThreads ranks({.world = 4, .algorithm = "all_to_all=hierarchical", .ranks_per_host = 2});
+  std::atomic<int> told{0};
+  ranks.run([&](int rank, Communicator& group) {
+    Bytes input = values(Dtype::kF32, 4, rank), output(input.size());
+    OperationSpec spec{.kind = Kind::kAllToAll, .dtype = Dtype::kF32};
+    spec.equal_splits = rank != 1;
+    for (int r = 0; r < 4; ++r) {
+      spec.inputs.push_back({input.data() + 4 * r, 4});
+      spec.outputs.push_back({output.data() + 4 * r, 4});
+    }
+    Result<OperationPtr> operation = group.start(spec);
+    const Status status = operation.ok() ? (*operation)->wait(0) : operation.status();
+    EXPECT_FALSE(status.ok());
+    told +=
+        status.message().find("either all ranks pass split sizes or none") != std::string::npos &&
+        status.message().find("TACO_ALGORITHM=all_to_all=direct") != std::string::npos;
+  });
+  EXPECT_GT(told, 0);
+}
+
+TEST(Collectives, LargeMessagesAreCutIntoChunks) {
+  RankThreads ranks({.world = 4, .seed = 3});
+  ranks.run([&](int, Communicator& group) {
+    const Case c{.count = (5 << 20) / 4 + 13, .root = 2};
+    all_reduce(group, c, true);
+    reduce_scatter(group, {.count = 300'001});
+    all_gather(group, {.count = 300'001}, false);
+    broadcast(group, c);
+  });
+}
+
+TEST(Collectives, OverlappingBuffersAreStaged) {
+  RankThreads ranks({.world = 3, .seed = 4});
+  ranks.run([&](int rank, Communicator& group) {
+    // all_reduce whose output starts inside the input.
+    Bytes memory = values(Dtype::kF32, 20, rank);
+    OperationSpec shifted{.kind = Kind::kAllReduce, .dtype = Dtype::kF32};
+    shifted.inputs = {{memory.data(), 64}};
+    shifted.outputs = {{memory.data() + 16, 64}};
+    std::vector<Bytes> all;
+    for (int r = 0; r < 3; ++r) all.push_back(values(Dtype::kF32, 16, r));
+    run_operation(group, shifted);
+    EXPECT_TRUE(
+        same(Bytes(memory.begin() + 16, memory.end()), reduced(ReduceOp::kSum, Dtype::kF32, all)));
+    // all_gather into one and the same output: the last rank's block remains.
+    Bytes input = values(Dtype::kF32, 16, rank), output(64);
+    OperationSpec onto{.kind = Kind::kAllGather, .dtype = Dtype::kF32};
+    onto.inputs = {piece(input)};
+    onto.outputs = {piece(output), piece(output), piece(output)};
+    run_operation(group, onto);
+    EXPECT_TRUE(same(output, values(Dtype::kF32, 16, 2)));
+  });
+}
+
+}  // namespace
+}  // namespace taco::pg

@@ -1,0 +1,96 @@
+// Leaving a group: who was done early hears of a disagreement all the same.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <latch>
+#include <thread>
+
+#include "support/pg_values.h"
+#include "support/rank_threads.h"
+
+namespace taco::pg {
+namespace {
+
+using kernels::Dtype;
+using testing::Bytes;
+using testing::piece;
+using testing::RankThreads;
+using testing::same;
+using testing::values;
+
+constexpr Duration kLinger = 5 * kSecond;
+
+Status broadcast(Communicator& group, Bytes& data, int root) {
+  OperationSpec spec{.kind = Kind::kBroadcast, .dtype = Dtype::kF32, .root = root};
+  spec.outputs = {piece(data)};
+  Result<OperationPtr> operation = group.start(spec);
+  return operation.ok() ? (*operation)->wait(0) : operation.status();
+}
+
+TEST(GroupClosing, ARootThatOnlyLeavesHearsThatItsReceiverDisagrees) {
+  RankThreads ranks({.world = 3});
+  std::latch root_is_done(1);
+  ranks.run_in_group({0, 1, 2}, [&](int rank, Communicator& group) {
+    Bytes data = values(Dtype::kF32, rank == 1 ? 5 : 4, 0);
+    if (rank != 0) root_is_done.wait();
+    const Status status = broadcast(group, data, 0);
+    if (rank == 0) root_is_done.count_down();
+    EXPECT_EQ(status.ok(), rank == 0 || (rank == 2 && status.ok())) << status.message();
+    const Status last = group.close(kLinger);
+    if (rank != 0) return;
+    EXPECT_EQ(last.code(), Code::kMismatch);
+    EXPECT_NE(last.message().find("float32 x 4"), std::string::npos) << last.message();
+    EXPECT_NE(last.message().find("float32 x 5"), std::string::npos) << last.message();
+    EXPECT_TRUE(group.close(kLinger).ok()) << "told once";
+  });
+}
+
+TEST(GroupClosing, AReceiverThatIsLateIsWaitedFor) {
+  RankThreads ranks({.world = 3});
+  ranks.run_in_group({0, 1, 2}, [&](int rank, Communicator& group) {
+    Bytes data = values(Dtype::kF32, 4, rank == 0 ? 0 : 1);
+    // So late that the others are leaving already: that is what this is about.
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_TRUE(broadcast(group, data, 0).ok());
+    EXPECT_TRUE(same(data, values(Dtype::kF32, 4, 0)));
+    const Time begin = monotonic_now();
+    EXPECT_TRUE(group.close(kLinger).ok());
+    const Duration waited = monotonic_now() - begin;
+    EXPECT_LT(waited, kLinger / 2) << "all are known to have come, or to have left";
+    if (rank == 0) {
+      EXPECT_GT(waited, 50 * kMillisecond) << "rank 2 had not come yet";
+    }
+  });
+}
+
+TEST(GroupClosing, AReceiverThatLeavesWithoutHavingComeIsNamed) {
+  RankThreads ranks({.world = 2});
+  std::latch root_is_done(1);
+  ranks.run_in_group({0, 1}, [&](int rank, Communicator& group) {
+    Bytes data = values(Dtype::kF32, 4, 0);
+    if (rank == 1) {
+      root_is_done.wait();
+      EXPECT_TRUE(group.close(kLinger).ok());
+      return;
+    }
+    EXPECT_TRUE(broadcast(group, data, 0).ok());
+    root_is_done.count_down();
+    const Status last = group.close(kLinger);
+    EXPECT_EQ(last.code(), Code::kMismatch);
+    EXPECT_NE(last.message().find("rank 1 has destroyed the group without"), std::string::npos)
+        << last.message();
+  });
+}
+
+TEST(GroupClosing, NobodyIsWaitedForLongerThanTheCallerLingers) {
+  RankThreads ranks({.world = 2});
+  auto groups = ranks.make_group({0, 1}, "short");
+  Bytes data = values(Dtype::kF32, 4, 0);
+  ASSERT_TRUE(broadcast(*groups[0], data, 0).ok());
+  const Time begin = monotonic_now();
+  EXPECT_TRUE(groups[0]->close(100 * kMillisecond).ok());
+  EXPECT_LT(monotonic_now() - begin, kLinger);
+}
+
+}  // namespace
+}  // namespace taco::pg

@@ -1,0 +1,152 @@
+// Signatures, notices and arrivals: the small records by which ranks recognise each other's calls.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "harp/transport.h"
+#include "pg/execution/signature.h"
+#include "pg/group/arrivals.h"
+#include "pg/group/notice.h"
+
+namespace taco::pg {
+namespace {
+
+using kernels::Dtype;
+using kernels::ReduceOp;
+
+OperationSpec all_reduce(std::size_t count, Dtype dtype = Dtype::kF32,
+                         ReduceOp op = ReduceOp::kSum) {
+  OperationSpec spec{.kind = Kind::kAllReduce, .dtype = dtype, .op = op};
+  spec.inputs = spec.outputs = {{nullptr, count * kernels::size_of(dtype)}};
+  return spec;
+}
+
+TEST(Signature, CanBeReadBack) {
+  EXPECT_EQ(describe_signature(signature_of(all_reduce(4), 77)), "all_reduce SUM float32 x 4");
+  EXPECT_EQ(describe(all_reduce(std::size_t{3} << 30, Dtype::kF64, ReduceOp::kMax)),
+            "all_reduce MAX float64 x 3221225472");
+  OperationSpec broadcast{.kind = Kind::kBroadcast, .dtype = Dtype::kI64, .root = 900};
+  broadcast.outputs = {{nullptr, 80}};
+  EXPECT_EQ(describe(broadcast), "broadcast int64 x 10 root 900");
+}
+
+TEST(Signature, DiffersWhereverTheCallDiffers) {
+  const std::uint64_t base = signature_of(all_reduce(4), 1);
+  EXPECT_NE(base, signature_of(all_reduce(3), 1));
+  EXPECT_NE(base, signature_of(all_reduce(4, Dtype::kI32), 1));
+  EXPECT_NE(base, signature_of(all_reduce(4, Dtype::kF32, ReduceOp::kAvg), 1));
+  EXPECT_NE(base, signature_of(all_reduce(4), 2)) << "the parameter block";
+  OperationSpec reduce = all_reduce(4);
+  reduce.kind = Kind::kReduce;
+  EXPECT_NE(base, signature_of(reduce, 1));
+  OperationSpec other_root = reduce;
+  other_root.root = 1;
+  EXPECT_NE(signature_of(reduce, 1), signature_of(other_root, 1));
+  OperationSpec even{.kind = Kind::kAllGather, .dtype = Dtype::kU8};
+  even.outputs = {{nullptr, 4}, {nullptr, 4}};
+  OperationSpec uneven = even;
+  uneven.outputs = {{nullptr, 3}, {nullptr, 5}};
+  OperationSpec swapped = even;
+  swapped.outputs = {{nullptr, 5}, {nullptr, 3}};
+  EXPECT_NE(signature_of(even, 1), signature_of(uneven, 1));
+  EXPECT_NE(signature_of(uneven, 1), signature_of(swapped, 1));
+}
+
+TEST(Signature, ASendAndItsReceiveAreAlike) {
+  OperationSpec send{.kind = Kind::kSend, .dtype = Dtype::kF32, .root = 1};
+  send.inputs = {{nullptr, 8}};
+  OperationSpec receive{.kind = Kind::kRecv, .dtype = Dtype::kF32, .root = 0};
+  receive.outputs = {{nullptr, 8}};
+  EXPECT_EQ(signature_of(send, 1), signature_of(receive, 2));
+  receive.dtype = Dtype::kI32;
+  EXPECT_NE(signature_of(send, 1), signature_of(receive, 1));
+}
+
+TEST(Signature, ParameterBlocksAreMentionedWhereTheyDiffer) {
+  const std::uint64_t a = signature_of(all_reduce(4), 1), b = signature_of(all_reduce(4), 2);
+  EXPECT_NE(describe_beside(a, b), describe_beside(b, a));
+  EXPECT_EQ(describe_beside(a, a), describe_signature(a));
+}
+
+Notice sample() {
+  Notice notice;
+  notice.kind = NoticeKind::kArrivalReport;
+  notice.code = Code::kTimeout;
+  notice.done = true;
+  notice.group = 1;
+  notice.number = 2;
+  notice.subject = 3;
+  notice.accuser = 4;
+  notice.ordinal = 5;
+  notice.signature = 6;
+  notice.asked_signature = 7;
+  notice.last_heard_s = 0.25;
+  notice.address = "10.0.0.2:4123";
+  notice.text = "why";
+  return notice;
+}
+
+TEST(Notice, SurvivesTheWire) {
+  const Notice sent = sample();
+  const auto got = decode(encode(sent));
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(encode(*got), encode(sent));
+  EXPECT_EQ(got->text, "why");
+  EXPECT_EQ(got->address, sent.address);
+  EXPECT_TRUE(got->done && got->knows_group);
+}
+
+TEST(Notice, LongTextsAreCutToWhatTheTransportTakes) {
+  Notice notice = sample();
+  notice.text.assign(5000, 'x');
+  notice.address.assign(5000, 'y');
+  const auto bytes = encode(notice);
+  EXPECT_LE(bytes.size(), harp::kMaxNoticeBytes);
+  ASSERT_TRUE(decode(bytes).has_value());
+}
+
+TEST(Notice, RubbishIsRefused) {
+  std::mt19937_64 random(1);
+  const auto good = encode(sample());
+  for (std::size_t length = 0; length < good.size(); ++length)
+    EXPECT_FALSE(decode({good.data(), length}).has_value()) << length;
+  for (int i = 0; i < 20'000; ++i) {
+    auto bytes = good;
+    for (int flips = 0; flips < 3; ++flips) bytes[random() % 8] = static_cast<std::byte>(random());
+    if (const auto notice = decode(bytes)) {
+      EXPECT_LE(notice->address.size() + notice->text.size(), bytes.size());
+    }
+  }
+}
+
+TEST(Arrivals, WhoeverIsHeardFirstIsComparedWithAllLater) {
+  Arrivals arrivals;
+  EXPECT_FALSE(arrivals.note(2, 17, 100));
+  EXPECT_FALSE(arrivals.note(1, 17, 100));
+  const auto conflict = arrivals.note(0, 17, 101);
+  ASSERT_TRUE(conflict.has_value());
+  EXPECT_EQ(conflict->rank_a, 2);
+  EXPECT_EQ(conflict->signature_a, 100u);
+  EXPECT_EQ(conflict->rank_b, 0);
+  EXPECT_EQ(conflict->signature_b, 101u);
+  EXPECT_EQ(conflict->ordinal, 17u);
+}
+
+TEST(Arrivals, TheLastOrdinalsAreKept) {
+  Arrivals arrivals;
+  for (std::uint32_t i = 0; i < 3 * Arrivals::kKept; ++i) EXPECT_FALSE(arrivals.note(0, i, i));
+  EXPECT_FALSE(arrivals.signature_of(2 * Arrivals::kKept - 1));
+  EXPECT_EQ(arrivals.signature_of(2 * Arrivals::kKept), 2 * Arrivals::kKept);
+  EXPECT_FALSE(arrivals.note(1, 3, 99)) << "too old to judge";
+  EXPECT_TRUE(arrivals.note(1, 3 * Arrivals::kKept - 1, 99));
+}
+
+TEST(Arrivals, OrdinalsMayWrap) {
+  Arrivals arrivals;
+  EXPECT_FALSE(arrivals.note(0, 0xffffff00u, 1));
+  EXPECT_FALSE(arrivals.note(0, 0u, 2));
+  EXPECT_TRUE(arrivals.note(1, 0u, 3));
+}
+
+}  // namespace
+}  // namespace taco::pg

@@ -1,0 +1,245 @@
+// The closed forms against the simulator that plays the very schedules, and the simulator against
+// what is known of the physical limits.
+#include "pg/planning/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "pg/algorithms/algorithm.h"
+#include "pg/planning/simulator.h"
+#include "support/schedule_world.h"
+
+namespace taco::pg {
+namespace {
+
+constexpr Kind kKinds[] = {Kind::kAllReduce,     Kind::kBroadcast, Kind::kAllGather,
+                           Kind::kReduceScatter, Kind::kReduce,    Kind::kGather,
+                           Kind::kScatter,       Kind::kAllToAll,  Kind::kBarrier};
+
+// `bytes` is the whole message, or all blocks together.
+Problem problem_of(Kind kind, std::uint64_t bytes, int world) {
+  Problem problem;
+  problem.kind = kind;
+  problem.element_bytes = 4;
+  problem.bytes = bytes;
+  const bool blocks = kind == Kind::kAllGather || kind == Kind::kReduceScatter ||
+                      kind == Kind::kGather || kind == Kind::kScatter || kind == Kind::kAllToAll;
+  if (blocks) problem.bytes = std::max<std::uint64_t>(4, bytes / world / 4 * 4);
+  if (kind == Kind::kBarrier) problem.bytes = 0;
+  problem.equal_splits = kind == Kind::kAllToAll;
+  return problem;
+}
+
+const Algorithm& named(Kind kind, const std::string& name) {
+  for (const Algorithm* algorithm : all_algorithms()) {
+    if (algorithm->kind == kind && name == algorithm->name) return *algorithm;
+  }
+  std::abort();
+}
+
+struct Cost {
+  double predicted, simulated;
+  Simulation simulation;
+};
+
+Cost cost_of(const Algorithm& algorithm, const Problem& problem, const Topology& topology) {
+  const CostParameters parameters;
+  const Work work = algorithm.work(problem, topology);
+  const std::uint64_t chunk = chunk_for(work, topology, parameters);
+  const std::vector<Problem> problems(topology.world(), problem);
+  const auto schedules = testing::schedules_of(algorithm, problems, topology, chunk);
+  Cost cost;
+  cost.predicted = predict(work, topology, parameters);
+  cost.simulation = simulate(schedules, topology, parameters);
+  cost.simulated = cost.simulation.seconds;
+  EXPECT_TRUE(cost.simulation.finished) << algorithm.name;
+  return cost;
+}
+
+std::map<std::string, Cost> costs_of(const Problem& problem, const Topology& topology) {
+  std::map<std::string, Cost> costs;
+  for (const Algorithm* algorithm : all_algorithms()) {
+    if (algorithm->kind != problem.kind || algorithm->unfit(problem, topology)) continue;
+    costs.emplace(algorithm->name, cost_of(*algorithm, problem, topology));
+  }
+  return costs;
+}
+
+std::vector<Topology> layouts() {
+  return {Topology::one_host(2),       Topology::one_host(4),       Topology::one_host(16),
+          Topology::uniform(4, 1, 1),  Topology::uniform(4, 1, 10), Topology::uniform(2, 2, 1),
+          Topology::uniform(3, 5, 10), Topology::uniform(8, 4, 25), Topology::uniform(7, 1, 100)};
+}
+
+TEST(CostModel, closed_forms_stay_near_the_simulation_of_the_very_schedules) {
+  for (const Topology& topology : layouts()) {
+    for (const Kind kind : kKinds) {
+      for (const std::uint64_t bytes : {64ull, 65536ull, 1ull << 20, 40ull << 20}) {
+        const Problem problem = problem_of(kind, bytes, topology.world());
+        for (const auto& [name, cost] : costs_of(problem, topology)) {
+          const double ratio = cost.predicted / cost.simulated;
+          EXPECT_GT(ratio, 0.4) << name << " " << testing::describe(problem) << " "
+                                << testing::describe(topology);
+          EXPECT_LT(ratio, 2.5) << name << " " << testing::describe(problem) << " "
+                                << testing::describe(topology);
+        }
+      }
+    }
+  }
+}
+
+// The choice need not be the very best, but never far from it.
+TEST(CostModel, the_predicted_best_is_among_the_best_in_the_simulation) {
+  double worst = 1;
+  int choices = 0, within_tenth = 0;
+  for (const Topology& topology : layouts()) {
+    for (const Kind kind : kKinds) {
+      for (std::uint64_t bytes = 64; bytes <= (64ull << 20); bytes *= 16) {
+        const Problem problem = problem_of(kind, bytes, topology.world());
+        const auto costs = costs_of(problem, topology);
+        const Cost* chosen = nullptr;
+        double best = 1e9;
+        for (const auto& [name, cost] : costs) {
+          if (!chosen || cost.predicted < chosen->predicted) chosen = &cost;
+          best = std::min(best, cost.simulated);
+        }
+        const double ratio = chosen->simulated / best;
+        EXPECT_LT(ratio, 2) << testing::describe(problem) << " " << testing::describe(topology);
+        worst = std::max(worst, ratio);
+        ++choices;
+        within_tenth += ratio <= 1.1 ? 1 : 0;
+      }
+    }
+  }
+  RecordProperty("worst", std::to_string(worst));
+  EXPECT_GT(within_tenth, choices * 9 / 10) << within_tenth << " of " << choices;
+}
+
+double best_simulated(Kind kind, std::uint64_t bytes, const Topology& topology) {
+  double best = 1e9;
+  for (const auto& [name, cost] : costs_of(problem_of(kind, bytes, topology.world()), topology)) {
+    best = std::min(best, cost.simulated);
+  }
+  return best;
+}
+
+// Four hosts at 1 Gbit/s: the wire should be all that is waited for.
+TEST(CostModel, the_best_schedules_come_within_a_few_percent_of_the_wire_from_a_mebibyte_up) {
+  const Topology topology = Topology::uniform(4, 1, 1);
+  const double rate = 1e9 / 8 * CostParameters().wire_efficiency;
+  const std::map<Kind, double> passes = {{Kind::kAllReduce, 1.5},  {Kind::kBroadcast, 1},
+                                         {Kind::kAllGather, 0.75}, {Kind::kReduceScatter, 0.75},
+                                         {Kind::kReduce, 1},       {Kind::kGather, 0.75},
+                                         {Kind::kScatter, 0.75},   {Kind::kAllToAll, 0.75}};
+  for (const auto& [kind, share] : passes) {
+    const std::map<std::uint64_t, double> allowed = {{1, 1.07}, {4, 1.05}, {40, 1.03}};
+    for (const auto& [mebibytes, factor] : allowed) {
+      const double limit = share * static_cast<double>(mebibytes << 20) / rate;
+      const double seconds = best_simulated(kind, mebibytes << 20, topology);
+      EXPECT_GE(seconds, limit * 0.999) << name_of(kind) << ": faster than the wire";
+      EXPECT_LE(seconds, limit * factor) << name_of(kind) << " of " << mebibytes << " MiB";
+    }
+  }
+}
+
+TEST(CostModel, two_dimensions_save_a_host_with_two_ranks_a_third_of_a_flat_rings_time) {
+  const auto costs =
+      costs_of(problem_of(Kind::kAllReduce, 40 << 20, 4), Topology::uniform(2, 2, 1));
+  EXPECT_GT(costs.at("ring").simulated / costs.at("two_dimensional").simulated, 1.4);
+}
+
+TEST(CostModel, hierarchical_forms_carry_each_byte_into_a_host_once) {
+  const Topology topology = Topology::uniform(3, 4, 10);
+  const double blocks = 1 << 20;
+  const auto gathers = costs_of(problem_of(Kind::kAllGather, 12 << 20, 12), topology);
+  for (const double bytes : gathers.at("hierarchical").simulation.host_received_bytes) {
+    EXPECT_DOUBLE_EQ(bytes, 8 * blocks);
+  }
+  const auto broadcasts = costs_of(problem_of(Kind::kBroadcast, 12 << 20, 12), topology);
+  const auto& received = broadcasts.at("hierarchical").simulation.host_received_bytes;
+  EXPECT_DOUBLE_EQ(received[0], 0);
+  EXPECT_DOUBLE_EQ(received[1], 12 << 20);
+  const auto scatters = costs_of(problem_of(Kind::kReduceScatter, 12 << 20, 12), topology);
+  for (const double bytes : scatters.at("hierarchical").simulation.host_sent_bytes) {
+    EXPECT_DOUBLE_EQ(bytes, 8 * blocks) << "one sum for each rank of another host";
+  }
+}
+
+TEST(CostModel, chunks_grow_with_the_message_and_stay_within_bounds) {
+  const Topology topology = Topology::uniform(4, 1, 10);
+  CostParameters parameters;
+  std::uint64_t previous = 0;
+  for (double bytes = 1; bytes < 1e9; bytes *= 4) {
+    Work work;
+    work.network_messages = 2;
+    work.message_bytes = work.wire_bytes = work.network_bytes = bytes;
+    const std::uint64_t chunk = chunk_for(work, topology, parameters);
+    EXPECT_GE(chunk, previous);
+    EXPECT_EQ(chunk % 64, 0u);
+    EXPECT_LE(static_cast<double>(chunk), std::max(1048576.0, bytes / 512 + 4096));
+    previous = chunk;
+  }
+  parameters.max_chunk_bytes = 32 << 10;
+  Work work;
+  work.network_messages = 2;
+  work.message_bytes = work.wire_bytes = 8 << 20;
+  EXPECT_EQ(chunk_for(work, topology, parameters), 32u << 10);
+}
+
+TEST(CostModel, the_hash_covers_every_parameter) {
+  const std::uint64_t hash = CostParameters().hash();
+  double CostParameters::*const doubles[] = {
+      &CostParameters::copy_bytes_per_second, &CostParameters::reduce_bytes_per_second,
+      &CostParameters::wire_efficiency,       &CostParameters::incast_efficiency,
+      &CostParameters::default_gbits,         &CostParameters::processors_per_host};
+  for (const auto member : doubles) {
+    CostParameters other;
+    other.*member += 1;
+    EXPECT_NE(other.hash(), hash);
+  }
+  for (LinkCost CostParameters::*const link : {&CostParameters::shared, &CostParameters::network}) {
+    for (double LinkCost::*const member :
+         {&LinkCost::latency, &LinkCost::message_cpu, &LinkCost::bytes_per_second}) {
+      CostParameters other;
+      other.*link.*member *= 2;
+      EXPECT_NE(other.hash(), hash);
+    }
+  }
+  CostParameters other;
+  other.max_chunk_bytes /= 2;
+  EXPECT_NE(other.hash(), hash);
+}
+
+TEST(Simulator, says_when_schedules_do_not_fit_together) {
+  const Topology topology = Topology::one_host(2);
+  const std::vector<Problem> problems(2, problem_of(Kind::kBroadcast, 64, 2));
+  auto schedules =
+      testing::schedules_of(named(Kind::kBroadcast, "direct"), problems, topology, 1 << 20);
+  EXPECT_TRUE(simulate(schedules, topology, {}).finished);
+  schedules[0] = Schedule();
+  EXPECT_FALSE(simulate(schedules, topology, {}).finished);
+}
+
+TEST(Simulator, crowded_processors_take_longer) {
+  const Topology topology = Topology::one_host(4);
+  CostParameters crowded;
+  crowded.processors_per_host = 2;
+  const std::vector<Problem> problems(4, problem_of(Kind::kAllReduce, 32 << 20, 4));
+  const auto schedules =
+      testing::schedules_of(named(Kind::kAllReduce, "direct_scatter"), problems, topology, 1 << 20);
+  const double roomy = simulate(schedules, topology, {}).seconds;
+  EXPECT_NEAR(simulate(schedules, topology, crowded).seconds / roomy, 2, 0.2);
+}
+
+TEST(Simulator, plays_a_thousand_ranks) {
+  const Topology topology = Topology::uniform(125, 8, 25);
+  const Problem barrier = problem_of(Kind::kBarrier, 0, 1000);
+  const Cost hosts = cost_of(named(Kind::kBarrier, "hierarchical"), barrier, topology);
+  const Cost flat = cost_of(named(Kind::kBarrier, "dissemination"), barrier, topology);
+  EXPECT_LT(hosts.simulated, flat.simulated);
+}
+
+}  // namespace
+}  // namespace taco::pg

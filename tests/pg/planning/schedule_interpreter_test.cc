@@ -1,0 +1,221 @@
+// The interpreter must find what is wrong: schedules broken on purpose, one promise at a time.
+#include "support/schedule_interpreter.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "pg/planning/schedule_builder.h"
+#include "support/schedule_world.h"
+
+namespace taco::pg {
+namespace {
+
+using namespace testing;
+
+using Program = std::function<void(ScheduleBuilder&)>;
+
+std::vector<Problem> broadcast_problems(int world, std::uint64_t bytes) {
+  Problem problem;
+  problem.kind = Kind::kBroadcast;
+  problem.element_bytes = 4;
+  problem.bytes = bytes;
+  return std::vector<Problem>(world, problem);
+}
+
+std::vector<Schedule> write(const std::vector<Problem>& problems,
+                            const std::vector<Program>& programs) {
+  std::vector<Schedule> schedules;
+  for (std::size_t rank = 0; rank < programs.size(); ++rank) {
+    ScheduleBuilder builder(problems[rank], static_cast<int>(rank),
+                            static_cast<int>(programs.size()), 1 << 20);
+    programs[rank](builder);
+    schedules.push_back(builder.finish("test"));
+  }
+  return schedules;
+}
+
+// Takes away every edge into `later`, as a forgotten dependency would.
+void forget_dependencies(Schedule& schedule, std::uint32_t later) {
+  for (Step& step : schedule.steps) {
+    for (std::uint32_t i = 0; i < step.dependents; ++i) {
+      std::uint32_t& dependent = schedule.dependents[step.first_dependent + i];
+      if (dependent != later) continue;
+      dependent = schedule.dependents[step.first_dependent + --step.dependents];
+      --i;
+    }
+  }
+  schedule.steps[later].dependencies = 0;
+}
+
+// The first failure over many orders of events.
+std::string first_failure(const std::vector<Problem>& problems,
+                          const std::vector<Schedule>& schedules, std::uint32_t window = 0) {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    InterpreterOptions options;
+    options.seed = seed;
+    options.mood = static_cast<Mood>(seed % kMoods);
+    options.window = window;
+    const InterpreterResult result = interpret(problems, schedules, options);
+    if (!result.failure.empty()) return result.failure;
+  }
+  return "";
+}
+
+#define EXPECT_FINDS(text, what) \
+  EXPECT_NE((text).find(what), std::string::npos) << "said: " << (text)
+
+TEST(ScheduleInterpreter, finds_a_write_to_what_is_being_sent) {
+  const auto problems = broadcast_problems(2, 64);
+  auto schedules = write(problems, {[](ScheduleBuilder& b) {
+                                      b.send(b.output(), 1);
+                                      b.receive(b.output(), 1);
+                                    },
+                                    [](ScheduleBuilder& b) {
+                                      const Slice s = b.scratch(64);
+                                      b.send(s, 0);
+                                      b.receive(b.output(), 0);
+                                    }});
+  EXPECT_EQ(first_failure(problems, schedules), "");
+  forget_dependencies(schedules[0], 1);
+  EXPECT_FINDS(first_failure(problems, schedules), "is sending");
+}
+
+TEST(ScheduleInterpreter, finds_two_receives_into_the_same_bytes) {
+  const auto problems = broadcast_problems(3, 64);
+  auto schedules = write(problems, {[](ScheduleBuilder& b) { b.send(b.output(), 2); },
+                                    [](ScheduleBuilder& b) { b.send(b.output(), 2); },
+                                    [](ScheduleBuilder& b) {
+                                      b.receive(b.output(), 0);
+                                      b.receive(b.output(), 1);
+                                    }});
+  EXPECT_EQ(first_failure(problems, schedules), "");
+  forget_dependencies(schedules[2], 1);
+  EXPECT_FINDS(first_failure(problems, schedules), "is receiving");
+}
+
+TEST(ScheduleInterpreter, finds_messages_without_a_partner_or_of_another_length) {
+  const auto problems = broadcast_problems(2, 64);
+  const Program nothing = [](ScheduleBuilder&) {};
+  const Program sends = [](ScheduleBuilder& b) { b.send(b.output(), 1); };
+  const Program receives = [](ScheduleBuilder& b) { b.receive(b.output(), 0); };
+  const Program receives_half = [](ScheduleBuilder& b) { b.receive(b.output().part(0, 32), 0); };
+  EXPECT_FINDS(first_failure(problems, write(problems, {sends, nothing})), "nobody receives");
+  EXPECT_FINDS(first_failure(problems, write(problems, {nothing, receives})), "nobody sends");
+  EXPECT_FINDS(first_failure(problems, write(problems, {sends, receives_half})), "lengths differ");
+}
+
+TEST(ScheduleInterpreter, finds_a_deadlock) {
+  const auto problems = broadcast_problems(2, 64);
+  const Program forwards = [](ScheduleBuilder& b) {
+    b.receive(b.output(), 1 - b.rank());
+    b.send(b.output(), 1 - b.rank());
+  };
+  EXPECT_FINDS(first_failure(problems, write(problems, {forwards, forwards})), "deadlock");
+}
+
+TEST(ScheduleInterpreter, finds_a_deadlock_that_only_a_narrow_window_makes) {
+  const auto problems = broadcast_problems(2, 128);
+  const auto schedules = write(problems, {[](ScheduleBuilder& b) {
+                                            b.send(b.output().part(0, 64), 1);
+                                            b.send(b.output().part(64, 64), 1);
+                                          },
+                                          [](ScheduleBuilder& b) {
+                                            b.receive(b.output().part(0, 64), 0);
+                                            b.receive(b.output().part(64, 64), 0);
+                                          }});
+  EXPECT_EQ(first_failure(problems, schedules, 1), "");
+  auto crossed = schedules;
+  std::swap(crossed[1].transfers[0], crossed[1].transfers[1]);
+  EXPECT_EQ(first_failure(problems, crossed, 2), "");
+  EXPECT_FINDS(first_failure(problems, crossed, 1), "deadlock");
+}
+
+TEST(ScheduleInterpreter, finds_slices_beyond_their_piece_and_cut_elements) {
+  const auto problems = broadcast_problems(2, 64);
+  const auto with = [&](std::uint64_t offset, std::uint64_t bytes) {
+    return write(problems, {[=](ScheduleBuilder& b) { b.send(b.output().part(offset, bytes), 1); },
+                            [=](ScheduleBuilder& b) { b.receive(b.scratch(bytes), 0); }});
+  };
+  EXPECT_FINDS(first_failure(problems, with(32, 64)), "beyond");
+  EXPECT_FINDS(first_failure(problems, with(2, 8)), "cuts an element");
+}
+
+TEST(ScheduleInterpreter, finds_an_input_that_was_written) {
+  Problem problem;
+  problem.kind = Kind::kAllReduce;
+  problem.element_bytes = 4;
+  problem.bytes = 64;
+  const std::vector<Problem> problems(2, problem);
+  const auto schedules = write(problems, {[](ScheduleBuilder& b) { b.send(b.input(), 1); },
+                                          [](ScheduleBuilder& b) { b.receive(b.input(), 0); }});
+  EXPECT_FINDS(first_failure(problems, schedules), "input was written");
+}
+
+TEST(ScheduleInterpreter, finds_a_barrier_that_is_left_too_early) {
+  Problem problem;
+  problem.kind = Kind::kBarrier;
+  const std::vector<Problem> problems(3, problem);
+  const auto schedules = write(problems, {[](ScheduleBuilder& b) {
+                                            b.signal(1);
+                                            b.await(1);
+                                          },
+                                          [](ScheduleBuilder& b) {
+                                            b.signal(0);
+                                            b.await(0);
+                                          },
+                                          [](ScheduleBuilder&) {}});
+  EXPECT_FINDS(first_failure(problems, schedules), "left the barrier");
+}
+
+TEST(ScheduleInterpreter, tree_arithmetic_tells_orders_of_operands_apart) {
+  const Bytes a{1, 2, 3, 4}, b{5, 6, 7, 8}, c{9, 10, 11, 12};
+  const auto combine = [](const Bytes& x, const Bytes& y) {
+    Bytes out(x.size());
+    reduce_elements(Arithmetic::kTree, 4, out.data(), x.data(), y.data(), x.size());
+    return out;
+  };
+  EXPECT_NE(combine(a, b), combine(b, a));
+  EXPECT_NE(combine(combine(a, b), c), combine(a, combine(b, c)));
+}
+
+// Every dependency of a real schedule is needed: without those of one step, some order of events
+// breaks a promise or the result.
+TEST(ScheduleInterpreter, notices_each_forgotten_dependency_of_a_ring) {
+  std::mt19937_64 random(1);
+  const Topology topology = Topology::one_host(4);
+  ProblemTraits traits;
+  traits.elements = 64;
+  std::vector<Problem> problems = problems_of(Kind::kAllReduce, 4, 4, traits, random);
+  for (Problem& problem : problems) problem.in_place = true;
+  const Algorithm* ring = nullptr;
+  for (const Algorithm* algorithm : all_algorithms()) {
+    if (algorithm->kind == Kind::kAllReduce && std::string(algorithm->name) == "ring") {
+      ring = algorithm;
+    }
+  }
+  ASSERT_NE(ring, nullptr);
+  const std::vector<Schedule> right = schedules_of(*ring, problems, topology, 1 << 20);
+  int tried = 0;
+  for (std::uint32_t step = 0; step < right[1].steps.size(); ++step) {
+    if (right[1].steps[step].dependencies == 0) continue;
+    ++tried;
+    std::vector<Schedule> wrong = right;
+    forget_dependencies(wrong[1], step);
+    bool noticed = !first_failure(problems, wrong).empty();
+    for (std::uint64_t seed = 1; seed <= 200 && !noticed; ++seed) {
+      InterpreterOptions options;
+      options.seed = seed;
+      options.mood = static_cast<Mood>(seed % kMoods);
+      const InterpreterResult result = interpret(problems, wrong, options);
+      for (int rank = 0; rank < 4; ++rank) {
+        noticed = noticed || result.outputs[rank] != expected_outputs(problems, rank);
+      }
+    }
+    EXPECT_TRUE(noticed) << "step " << step << " (" << name_of(right[1].steps[step].kind) << ")";
+  }
+  EXPECT_GT(tried, 5);
+}
+
+}  // namespace
+}  // namespace taco::pg

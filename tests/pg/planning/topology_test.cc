@@ -1,0 +1,48 @@
+#include "pg/planning/topology.h"
+
+#include <gtest/gtest.h>
+
+namespace taco::pg {
+namespace {
+
+TEST(Topology, groups_ranks_by_host_whatever_their_order) {
+  const Topology topology = *Topology::make({1, 0, 1, 2, 0, 1}, {10, 25, 1});
+  EXPECT_EQ(topology.world(), 6);
+  EXPECT_EQ(topology.hosts(), 3);
+  EXPECT_EQ(topology.ranks_of(1), (std::vector<int>{0, 2, 5}));
+  EXPECT_EQ(topology.local_index_of(5), 2);
+  EXPECT_EQ(topology.min_ranks_per_host(), 1);
+  EXPECT_EQ(topology.max_ranks_per_host(), 3);
+  EXPECT_EQ(topology.min_gbits(), 1);
+  EXPECT_TRUE(topology.same_host(1, 4));
+  EXPECT_FALSE(topology.same_host(0, 1));
+}
+
+TEST(Topology, host_order_enters_each_host_once) {
+  const Topology topology = *Topology::make({1, 0, 1, 2, 0, 1}, {});
+  EXPECT_EQ(topology.host_order(), (std::vector<int>{1, 4, 0, 2, 5, 3}));
+  for (int rank = 0; rank < topology.world(); ++rank) {
+    EXPECT_EQ(topology.host_order()[topology.position_of(rank)], rank);
+  }
+}
+
+TEST(Topology, refuses_hosts_that_are_missing_or_negative) {
+  EXPECT_EQ(Topology::make({}, {}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(Topology::make({0, 2}, {}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(Topology::make({0, -1}, {}).status().code(), Code::kInvalidArgument);
+}
+
+TEST(Topology, hash_tells_layouts_and_speeds_apart) {
+  const Topology a = *Topology::make({0, 0, 1, 1}, {10, 10});
+  EXPECT_EQ(a.hash(), Topology::make({0, 0, 1, 1}, {10, 10})->hash());
+  EXPECT_NE(a.hash(), Topology::make({0, 1, 0, 1}, {10, 10})->hash());
+  EXPECT_NE(a.hash(), Topology::make({0, 0, 1, 1}, {10, 25})->hash());
+}
+
+TEST(Topology, an_unknown_speed_is_not_the_slowest) {
+  EXPECT_EQ(Topology::make({0, 1}, {0, 25})->min_gbits(), 25);
+  EXPECT_EQ(Topology::make({0, 1}, {})->min_gbits(), 0);
+}
+
+}  // namespace
+}  // namespace taco::pg
