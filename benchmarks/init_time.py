@@ -90,7 +90,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--worlds", default="4,64", help="numbers of ranks")
     parser.add_argument("--backends", default="gloo,taco", help="baseline first")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--timeout", type=float, default=120.0)
     parser.add_argument("--json", help="write every figure here")
     arguments = parser.parse_args()

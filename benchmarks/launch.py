@@ -23,7 +23,6 @@ import torch.distributed as dist
 from fabric import Fabric, FabricUnavailable, wait_all
 
 RESULT = "BENCHMARK_RESULT"
-# What TCP over Ethernet carries of each full frame at 1,500 bytes MTU.
 KINDS = [
     "all_reduce",
     "all_gather",
@@ -35,6 +34,7 @@ KINDS = [
     "scatter",
     "barrier",
 ]
+# What TCP over Ethernet carries of each full frame at 1,500 bytes MTU.
 TCP_FRAMING = 1514 / 1448
 
 

@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "harp/matcher.h"
-#include "harp/shm_endpoint.h"
+#include "harp/matching/matcher.h"
+#include "harp/shm/endpoint.h"
 #include "kernels/kernels.h"
 
 using namespace taco;
