@@ -9,7 +9,7 @@
 
 #include "base/env_table.h"
 #include "base/log.h"
-#include "base/spelling.h"
+#include "base/names.h"
 
 extern char** environ;
 

@@ -13,6 +13,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "base/names.h"
 #include "kernels/variant.h"
 
 namespace taco::kernels {
@@ -104,8 +105,7 @@ Choice choose() {
       choice.checksum = checksums[std::min(i, checksums.size() - 1)];
       return choice;
     }
-    if (i > 0) available += ", ";
-    available += variants[i]->name;
+    append_name(available, variants[i]->name);
   }
   choice.status = Status(Code::kInvalidArgument, "environment variable TACO_ISA is \"" + wanted +
                                                      "\", but this host has only " + available);

@@ -1,6 +1,7 @@
 // Names and sizes, and the sentence that says what a pair of type and reduction could be instead.
 #include <string>
 
+#include "base/names.h"
 #include "kernels/kernels.h"
 
 namespace taco::kernels {
@@ -21,11 +22,6 @@ constexpr const char* kReduceOpNames[kReduceOps] = {
 
 bool in_range(Dtype dtype) { return static_cast<int>(dtype) < kDtypes; }
 bool in_range(ReduceOp op) { return static_cast<int>(op) < kReduceOps; }
-
-void append_name(std::string& list, const char* name) {
-  if (!list.empty()) list += ", ";
-  list += name;
-}
 
 }  // namespace
 

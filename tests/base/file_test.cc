@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <fstream>
 #include <string>
 
 namespace taco {
@@ -12,15 +13,14 @@ namespace {
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& text) {
-    const int fd = mkstemp(path_);
-    EXPECT_EQ(write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
-    close(fd);
+    std::ofstream file(path_);
+    EXPECT_TRUE(file << text << std::flush) << path_;
   }
-  ~TemporaryFile() { std::remove(path_); }
-  const char* path() const { return path_; }
+  ~TemporaryFile() { std::remove(path_.c_str()); }
+  const std::string& path() const { return path_; }
 
  private:
-  char path_[32] = "/tmp/taco-file-test-XXXXXX";
+  const std::string path_ = ::testing::TempDir() + "taco-file-test-" + std::to_string(getpid());
 };
 
 TEST(ReadFile, GivesAllOfItHoweverManyReadsThatTakes) {

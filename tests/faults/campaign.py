@@ -29,7 +29,14 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _REPOSITORY]
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from victim_trial import OPERATIONS, TRANSPORTS, Plan, Verdict, run_trial  # noqa: E402
+from victim_trial import (  # noqa: E402
+    OPERATIONS,
+    SLOWEST_S,
+    TRANSPORTS,
+    Plan,
+    Verdict,
+    run_trial,
+)
 
 
 def usable_interface() -> str:
@@ -70,7 +77,7 @@ def store_process() -> Iterator[int]:
         os.waitpid(pid, 0)
 
 
-def campaign(seeds: list[int], show: bool) -> list[Verdict]:
+def campaign(seeds: list[int], slowest_s: float, show: bool) -> list[Verdict]:
     """Runs the trials of these seeds; their verdicts."""
     import taco_torch  # noqa: F401  # once, before the forks
 
@@ -81,7 +88,7 @@ def campaign(seeds: list[int], show: bool) -> list[Verdict]:
             plan = Plan.of(seed)
             if plan.transport == "mixed" and not interface:
                 plan.transport = "udp"
-            verdict = run_trial(plan, port, interface)
+            verdict = run_trial(plan, port, interface, slowest_s)
             verdicts.append(verdict)
             for fault in verdict.faults:
                 print(f"\nseed {seed}: {fault}\n  {plan}", file=sys.stderr, flush=True)
@@ -128,11 +135,15 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1, help="the first trial's; then counted up")
     parser.add_argument("--replay", type=int, help="run the trial of this seed only")
+    parser.add_argument(
+        "--slowest", type=float, default=SLOWEST_S, help="seconds; a later error is amiss"
+    )
     parser.add_argument("--json", help="write every verdict here")
     options = parser.parse_args()
     os.environ.setdefault("TACO_LOG", "error")
     seeds = list(range(options.seed, options.seed + options.kills))
-    verdicts = campaign([options.replay] if options.replay is not None else seeds, True)
+    seeds = [options.replay] if options.replay is not None else seeds
+    verdicts = campaign(seeds, options.slowest, True)
     if options.json:
         Path(options.json).write_text(json.dumps([v.as_dict() for v in verdicts], indent=1))
     print(table(verdicts))

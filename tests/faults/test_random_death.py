@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from victim_trial import HANG_S, OPERATIONS, Plan, Verdict, _judge
+from victim_trial import HANG_S, OPERATIONS, SLOWEST_S, Plan, Verdict, _judge
 
 CAMPAIGN = Path(__file__).with_name("campaign.py")
 KILLS = 24
@@ -15,7 +15,7 @@ SEED = 5000
 
 def test_survivors_name_the_dead_rank_and_go_on_without_it() -> None:
     run = subprocess.run(
-        [sys.executable, str(CAMPAIGN), "--kills", str(KILLS), "--seed", str(SEED)],
+        [sys.executable, CAMPAIGN, "--kills", str(KILLS), "--seed", str(SEED), "--slowest", "5"],
         capture_output=True,
         text=True,
         timeout=60 + KILLS * HANG_S,
@@ -46,5 +46,5 @@ def test_the_campaign_notices_what_is_amiss() -> None:
     cases += [({"a": too_late}, 1), ({"a": {"crash": "x"}}, 1), ({"a": right}, 0)]
     for reports, faults in cases:
         verdict = Verdict(plan)
-        _judge(verdict, reports, death=1.0, names=["a"])
+        _judge(verdict, reports, death=1.0, names=["a"], slowest_s=SLOWEST_S)
         assert len(verdict.faults) == faults, (reports, verdict.faults)

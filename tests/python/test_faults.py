@@ -112,7 +112,7 @@ def test_a_rank_that_died_between_operations_is_named_by_the_next(transport: str
             assert outcome.fields is not None
             assert outcome.fields["rank"] == 1
             assert outcome.fields["address"]
-            assert outcome.seconds < 1.5
+            assert outcome.seconds < 5  # by its socket, not by silence
 
 
 def test_leaving_is_no_failure_for_those_who_need_the_rank_no_more(transport: str) -> None:

@@ -96,8 +96,8 @@ def test_a_link_that_returns_in_time_costs_time_only() -> None:
         ranks.run(join)
         ranks.run(total)
         for rank in range(3):
-            ranks.begin(rank, total, 2_000_000)
-        time.sleep(0.1)  # an all_reduce of 8 MB takes 0.2 s at this rate
+            ranks.begin(rank, total, 8_000_000)
+        time.sleep(0.1)  # an all_reduce of 32 MB takes 0.9 s at this rate
         fabric.cut(2)
         time.sleep(1.5)
         fabric.mend(2)

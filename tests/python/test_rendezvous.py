@@ -243,12 +243,22 @@ def test_a_store_of_the_programs_own() -> None:
         ranks.run_each(meet_in_own_store, [(rank, 3, ranks.port) for rank in range(3)])
 
 
+THROUGH = "rank 0 is through"
+
+
 class SlowStore(OwnStore):
-    """One that takes its time to deliver what rank 0 says."""
+    """One that takes its time to deliver what rank 0 says, and looks whether rank 0 goes on."""
+
+    def __init__(self, inner: dist.Store, launcher: dist.Store) -> None:
+        super().__init__(inner)
+        self.launcher = launcher
 
     def get(self, key: str) -> bytes:
         if "taco/w/" in key or "taco/go/" in key:
-            time.sleep(0.5)
+            end = time.monotonic() + 0.5
+            while time.monotonic() < end:
+                assert not self.launcher.check([THROUGH]), f"it went on before {key} was heard"
+                time.sleep(0.01)
         return super().get(key)
 
 
@@ -266,12 +276,14 @@ def meet_through_rank_0(rank: int, world: int, port: int, changes: dict[str, str
         launcher.set("where it is", str(store.port))
     else:
         at = int(launcher.get("where it is"))
-        store = SlowStore(dist.TCPStore("127.0.0.1", at, is_master=False))
+        store = SlowStore(dist.TCPStore("127.0.0.1", at, is_master=False), launcher)
     try:
         dist.init_process_group("taco", store=store, rank=rank, world_size=world)
         dist.destroy_process_group()
     finally:
         del store
+        if rank == 0:
+            launcher.set(THROUGH, "")
 
 
 def test_a_first_rank_that_serves_the_store_stays_until_all_have_met() -> None:

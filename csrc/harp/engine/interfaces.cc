@@ -15,6 +15,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/names.h"
 
 namespace taco::harp {
 
@@ -35,7 +36,7 @@ std::string names_of(const std::vector<Interface>& interfaces) {
     names.insert(interface.name + (interface.up ? "" : " (down)"));
   }
   std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  for (const std::string& name : names) append_name(text, name);
   return text.empty() ? "none" : text;
 }
 
@@ -141,9 +142,7 @@ bool all_loopback(const std::vector<PathAddress>& paths) {
 
 std::string list_of(const std::vector<PathAddress>& paths) {
   std::string text;
-  for (const PathAddress& path : paths) {
-    text += (text.empty() ? "" : ", ") + to_string(path.endpoint);
-  }
+  for (const PathAddress& path : paths) append_name(text, to_string(path.endpoint));
   return text.empty() ? "no address" : text;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "base/names.h"
 #include "harp/engine/host_identity.h"
 #include "harp/engine/interfaces.h"
 #include "harp/fork.h"
@@ -93,7 +94,7 @@ Result<std::unique_ptr<UdpNic>> StackCore::open_nic(std::string* interface_names
     nic_options.locals.push_back({interface.address, mtu});
     own_.paths.push_back({interface.address, mtu, interface.mbits});
     if ((", " + *interface_names + ",").find(", " + interface.name + ",") == std::string::npos) {
-      *interface_names += (interface_names->empty() ? "" : ", ") + interface.name;
+      append_name(*interface_names, interface.name);
     }
   }
   const auto first_port = static_cast<int>(env.value().port);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/names.h"
 #include "pg/c10d/backend_errors.h"
 
 namespace taco::pg {
@@ -135,7 +136,7 @@ kernels::Dtype reduction_dtype(c10::ScalarType type) {
     default: {
       std::string known;
       for (int i = 0; i < kernels::kDtypes; ++i) {
-        known += std::string(i ? ", " : "") + kernels::name_of(static_cast<kernels::Dtype>(i));
+        append_name(known, kernels::name_of(static_cast<kernels::Dtype>(i)));
       }
       C10_THROW_ERROR(TypeError,
                       c10::str("taco: cannot reduce dtype ", type, "; supported: ", known));

@@ -1,6 +1,5 @@
 // What the ranks of a group tell each other through the store, as bytes: each rank's Hello, and
-// rank 0's Table of all of them,
-// or its Refusal. Values only; decode() trusts nothing it reads.
+// rank 0's Table of all of them, or its Refusal. Values only; decode() trusts nothing it reads.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/names.h"
 #include "pg/execution/signature.h"
 #include "pg/group/group.h"
 
@@ -16,7 +17,7 @@ constexpr Duration kLastCheckUp = 64 * kSecond;
 
 std::string list_of(const std::vector<int>& ranks) {
   std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  for (const int rank : ranks) append_name(text, std::to_string(rank));
   return ranks.empty() ? "none" : text;
 }
 

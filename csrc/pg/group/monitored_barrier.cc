@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/names.h"
 #include "pg/group/engine_call.h"
 #include "pg/group/group.h"
 
@@ -78,10 +79,9 @@ Status MonitoredBarrier::verdict(const Round& round, Duration timeout, bool repo
   if (timeout <= 0)
     return Status(Code::kTimeout, self + " timed out in monitoredBarrier after 0 ms.");
   std::string missing;
-  int count = 0;
   for (int other = 0; other < group_.options().world; ++other) {
-    if (round.arrived[other] || (!report_all && count == 1)) continue;
-    missing += (count++ == 0 ? "" : ", ") + std::to_string(other);
+    if (round.arrived[other] || (!report_all && !missing.empty())) continue;
+    append_name(missing, std::to_string(other));
   }
   return Status(Code::kTimeout, std::string(report_all ? "Ranks " : "Rank ") + missing +
                                     " failed to pass monitoredBarrier in " +

@@ -73,69 +73,69 @@ void PointToPoint::start_st(OperationState& operation, harp::Transport& transpor
   match(operation.spec.tag);
 }
 
-void PointToPoint::post_send(PointToPointMessage& message) {
-  OperationState& operation = *message.operation;
+// Takes the message's keys from `counter` and calls open(part, key, data) for each of its parts.
+template <class Open>
+void PointToPoint::open_parts(PointToPointMessage& message, Counter& counter, const Open& open) {
+  const OperationState& operation = *message.operation;
   const Piece& piece = piece_of(operation);
   const std::size_t parts = parts_of(piece.bytes);
-  Counter& counter = sent_[counter_key(message.rank, operation.spec.tag)];
   const std::uint32_t first = counter.next;
   counter.next += static_cast<std::uint32_t>(parts);
+  message.parts.resize(parts);
+  message.open = static_cast<int>(parts);
+  for (std::size_t i = 0; i < parts; ++i) {
+    PointToPointPart& part = message.parts[i];
+    part.message = &message;
+    part.expected = std::min(kPartBytes, piece.bytes - i * kPartBytes);
+    part.open = true;
+    const auto number = first + static_cast<std::uint32_t>(i);
+    const harp::MessageKey key{group_.id, wire_tag(operation.spec.tag, number)};
+    open(part, key, piece.data + i * kPartBytes);
+  }
+}
+
+void PointToPoint::post_send(PointToPointMessage& message) {
+  OperationState& operation = *message.operation;
   if (!group_.gone[message.rank].ok()) {
     owner_.message_broken_st(operation, message.rank, group_.gone[message.rank]);
     return;
   }
   const harp::PeerId peer = (*group_.peers)[message.rank];
-  message.parts.resize(parts);
-  message.open = static_cast<int>(parts);
-  for (std::size_t i = 0; i < parts; ++i) {
-    PointToPointPart& part = message.parts[i];
-    part.message = &message;
-    part.expected = std::min(kPartBytes, piece.bytes - i * kPartBytes);
-    part.open = true;
-    part.send = harp::SendRequest{};
-    part.send.key = {group_.id,
-                     wire_tag(operation.spec.tag, first + static_cast<std::uint32_t>(i))};
-    part.send.signature = operation.signature;
-    part.send.data = piece.data + i * kPartBytes;
-    part.send.bytes = part.expected;
-    part.send.on_done = &PointToPoint::on_sent;
-    part.send.context = &part;
-    transport_->send_st(peer, part.send);
-  }
+  Counter& counter = sent_[counter_key(message.rank, operation.spec.tag)];
+  open_parts(message, counter,
+             [&](PointToPointPart& part, const harp::MessageKey& key, auto* data) {
+               part.send = harp::SendRequest{};
+               part.send.key = key;
+               part.send.signature = operation.signature;
+               part.send.data = data;
+               part.send.bytes = part.expected;
+               part.send.on_done = &PointToPoint::on_sent;
+               part.send.context = &part;
+               transport_->send_st(peer, part.send);
+             });
 }
 
 void PointToPoint::post_receive(PointToPointMessage& message) {
   OperationState& operation = *message.operation;
-  const Piece& piece = piece_of(operation);
-  const std::size_t parts = parts_of(piece.bytes);
   Counter& counter = received_[counter_key(message.rank, operation.spec.tag)];
-  const std::uint32_t first = counter.next;
-  counter.next += static_cast<std::uint32_t>(parts);
   const harp::PeerId peer = (*group_.peers)[message.rank];
-  const harp::MessageKey head{group_.id, wire_tag(operation.spec.tag, first)};
+  const harp::MessageKey head{group_.id, wire_tag(operation.spec.tag, counter.next)};
   if (!group_.gone[message.rank].ok() && !transport_->has_unmatched_st(peer, head)) {
     owner_.message_broken_st(operation, message.rank, group_.gone[message.rank]);
     return;
   }
   operation.set_source_rank(message.rank);
-  message.parts.resize(parts);
-  message.open = static_cast<int>(parts);
-  for (std::size_t i = 0; i < parts; ++i) {
-    PointToPointPart& part = message.parts[i];
-    part.message = &message;
-    part.expected = std::min(kPartBytes, piece.bytes - i * kPartBytes);
-    part.open = true;
-    part.recv = harp::RecvRequest{};
-    part.recv.key = {group_.id,
-                     wire_tag(operation.spec.tag, first + static_cast<std::uint32_t>(i))};
-    part.recv.signature = operation.signature;
-    part.recv.sink =
-        part.expected > 0 ? harp::Sink::place(piece.data + i * kPartBytes) : harp::Sink::discard();
-    part.recv.max_bytes = part.expected;
-    part.recv.on_done = &PointToPoint::on_received;
-    part.recv.context = &part;
-    transport_->recv_st(peer, part.recv);
-  }
+  open_parts(message, counter,
+             [&](PointToPointPart& part, const harp::MessageKey& key, auto* data) {
+               part.recv = harp::RecvRequest{};
+               part.recv.key = key;
+               part.recv.signature = operation.signature;
+               part.recv.sink = part.expected > 0 ? harp::Sink::place(data) : harp::Sink::discard();
+               part.recv.max_bytes = part.expected;
+               part.recv.on_done = &PointToPoint::on_received;
+               part.recv.context = &part;
+               transport_->recv_st(peer, part.recv);
+             });
 }
 
 // Lets the receives at the head of the tag's queue go as far as messages are known.

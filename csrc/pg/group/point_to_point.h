@@ -57,6 +57,8 @@ class PointToPoint {
     return (std::uint64_t(static_cast<std::uint32_t>(rank)) << 32) | tag;
   }
 
+  template <class Open>
+  void open_parts(PointToPointMessage& message, Counter& counter, const Open& open);
   void post_send(PointToPointMessage& message);
   void post_receive(PointToPointMessage& message);
   void match(std::uint32_t tag);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/spelling.h"
+#include "base/names.h"
 #include "pg/algorithms/algorithm.h"
 #include "pg/planning/forced.h"
 
@@ -58,7 +58,7 @@ Names all_kinds() {
 
 std::string joined(const Names& names) {
   std::string text;
-  for (const std::string_view name : names) text += (text.empty() ? "" : ", ") + std::string(name);
+  for (const std::string_view name : names) append_name(text, name);
   return text;
 }
 

@@ -17,6 +17,7 @@
 
 #include "harp/engine/engine_wait_set.h"
 #include "harp/engine/submit_queue.h"
+#include "support/processes.h"
 
 namespace taco::harp {
 namespace {
@@ -356,12 +357,10 @@ TEST_P(DutyTest, stop_returns_every_waiter) {
 TEST(DutyIdleTest, a_long_wait_costs_no_processor_time) {
   Model model;
   Event never;
-  timespec before, after;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+  const double before = ::taco::testing::processor_seconds();
   EXPECT_FALSE(model.duty().wait(never, monotonic_now() + kSecond));
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
-  const double used = (after.tv_sec - before.tv_sec) + (after.tv_nsec - before.tv_nsec) * 1e-9;
-  EXPECT_LT(used, 0.1);  // generous: about 0.001 in quiet
+  const double used = ::taco::testing::processor_seconds() - before;
+  EXPECT_LT(used, 0.25);  // generous: about 0.001 in quiet, and who polls takes 1
 }
 
 INSTANTIATE_TEST_SUITE_P(Spinning, DutyTest,

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
@@ -154,7 +153,7 @@ void check_death(Force force, bool survivor_sends, bool with_forked_child) {
               std::string::npos)
         << status.message();
     EXPECT_FALSE(status.peer_loss()->may_have_left);
-    EXPECT_LT(after, 1.0);
+    EXPECT_LT(after, 4.0) << "neither its child's end nor silence may be needed";
     EXPECT_EQ(world.notes.lost, 1);
     fprintf(stderr, "[ seen after %.1f ms: %s ]\n", after * 1e3, status.message().c_str());
   });
@@ -264,7 +263,7 @@ TEST_P(StackTest, waiting_costs_no_processor_time) {
       EXPECT_TRUE(exchange.run().ok());
       const double used = ::taco::testing::processor_seconds() - before;
       fprintf(stderr, "[ %.4f s of processor in 2 s of waiting ]\n", used);
-      EXPECT_LT(used, 0.04);
+      EXPECT_LT(used, 0.5);  // generous: about 0.002 in quiet, and who polls takes 2
     }
     fellowship.barrier();
   });
@@ -360,11 +359,10 @@ TEST(StackSingletonTest, a_process_has_one_stack_at_a_time) {
 TEST(StackClosingTest, the_observer_may_be_taken_away_on_the_engine_meanwhile) {
   struct Detach final : Task {
     std::shared_ptr<Stack> stack;
-    std::atomic<bool> begun{false}, closing{false}, done{false};
+    std::atomic<bool> begun{false}, done{false};
     void run_st(Transport&) override {
       begun = true;
-      while (!closing) std::this_thread::yield();
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // for close() to get going
+      while (stack->usable().ok()) std::this_thread::yield();  // until close() has got going
       stack->set_observer(nullptr);
       done = true;
     }
@@ -374,7 +372,6 @@ TEST(StackClosingTest, the_observer_may_be_taken_away_on_the_engine_meanwhile) {
     detach.stack = Stack::acquire(options(Force::kAuto)).value();
     detach.stack->engine().submit(detach, false);
     while (!detach.begun) std::this_thread::yield();
-    detach.closing = true;
     detach.stack->close();
     EXPECT_TRUE(detach.done);
   });

@@ -2,12 +2,12 @@
 #include <grp.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "support/processes.h"
 #include "support/shm_node.h"
 #include "support/shm_processes.h"
 
@@ -33,8 +33,8 @@ struct Rank {
   int rank;
 };
 
-class ShmProcessTest : public testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Ways, ShmProcessTest, testing::Values(true, false),
+class ShmProcessTest : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Ways, ShmProcessTest, ::testing::Values(true, false),
                          [](const auto& info) { return info.param ? "Pull" : "Arena"; });
 
 TEST_P(ShmProcessTest, TwoProcessesPlayPingPong) {
@@ -257,10 +257,7 @@ TEST(ShmProcess, AWaitingProcessSleeps) {
     ShmReceive second({1, 2}, Sink::place(&byte), 1);
     self.to(1).recv(second);
     ASSERT_TRUE(self.node.run_until([&] { return second.done; }));
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    board.figures[0] = usage.ru_utime.tv_usec + usage.ru_stime.tv_usec +
-                       1'000'000 * (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec);
+    board.figures[0] = static_cast<std::int64_t>(1e6 * ::taco::testing::processor_seconds());
     self.part();
   });
   EXPECT_TRUE(both.join());

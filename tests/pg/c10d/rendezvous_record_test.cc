@@ -78,7 +78,9 @@ TEST(RendezvousRecord, DamagedBytesAreReadWithoutHarm) {
     std::string damaged = bytes;
     for (int i = 0; i < 3; ++i) damaged[random() % damaged.size()] = static_cast<char>(random());
     const Result<Table> read = Table::decode(damaged);
-    if (read.ok()) EXPECT_LE(read.value().ranks.size(), bytes.size());
+    if (read.ok()) {
+      EXPECT_LE(read.value().ranks.size(), bytes.size());
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-#include "base/spelling.h"
+#include "base/names.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -24,6 +24,11 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+void append_name(std::string& list, std::string_view name) {
+  if (!list.empty()) list += ", ";
+  list += name;
+}
 
 std::string_view nearest_name(std::string_view name, std::span<const std::string_view> known) {
   std::string_view nearest;

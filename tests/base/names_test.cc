@@ -1,22 +1,31 @@
-#include "base/spelling.h"
+#include "base/names.h"
 
 #include <gtest/gtest.h>
 
 #include <array>
+#include <string>
 
 namespace taco {
 namespace {
 
 constexpr std::array<std::string_view, 4> kKnown = {"auto", "ring", "direct", "rabenseifner"};
 
-TEST(Spelling, the_name_with_the_fewest_edits_is_the_nearest) {
+TEST(Names, a_list_has_commas_between_its_names) {
+  std::string list;
+  append_name(list, "ring");
+  EXPECT_EQ(list, "ring");
+  append_name(list, "direct");
+  EXPECT_EQ(list, "ring, direct");
+}
+
+TEST(Names, the_name_with_the_fewest_edits_is_the_nearest) {
   EXPECT_EQ(nearest_name("rign", kKnown), "ring");
   EXPECT_EQ(nearest_name("rabenseiffner", kKnown), "rabenseifner");
   EXPECT_EQ(nearest_name("redirect", kKnown), "direct");
   EXPECT_EQ(nearest_name("auto", kKnown), "auto");
 }
 
-TEST(Spelling, the_first_of_equals_is_taken_and_nothing_of_nothing) {
+TEST(Names, the_first_of_equals_is_taken_and_nothing_of_nothing) {
   EXPECT_EQ(nearest_name("", kKnown), "auto");
   EXPECT_EQ(nearest_name("ring", {}), "");
 }
