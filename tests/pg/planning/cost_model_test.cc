@@ -179,6 +179,9 @@ TEST(CostModel, chunks_grow_with_the_message_and_stay_within_bounds) {
     EXPECT_GE(chunk, previous);
     EXPECT_EQ(chunk % 64, 0u);
     EXPECT_LE(static_cast<double>(chunk), std::max(1048576.0, bytes / 512 + 4096));
+    if (chunk >= 65'000) {
+      EXPECT_EQ(chunk % 62'400, 0u) << "as many whole super-packets as there is room for";
+    }
     previous = chunk;
   }
   parameters.max_chunk_bytes = 32 << 10;
