@@ -186,7 +186,7 @@ def timed_block(
     would else wait for the others on the clock. Without one they follow each other, and keep the
     ranks in step themselves.
     """
-    # A list: to set an element of a tensor takes 11 us, and ranks that share a core would wait for it.
+    # A list: to set an element of a tensor takes 11 us, for which ranks on one core would wait.
     times = [0.0] * iterations
     dist.barrier(group=group)
     for index in range(iterations):
