@@ -28,10 +28,11 @@ double wire_bytes_per_second(const Work& work, const Topology& topology,
                          : 1);
 }
 
-// As many whole super-packets, or else pages, as fit into `chunk`.
-std::uint64_t whole(double chunk, bool network) {
-  const double unit = network && chunk >= kSuperPacket ? kSuperPacket : 4096;
-  return static_cast<std::uint64_t>(std::floor(chunk / unit) * unit);
+// As many whole super-packets, or else pages, as fit into `chunk`, but no fewer than make `least`.
+std::uint64_t whole(double chunk, double least, bool network) {
+  const double unit = network && std::max(chunk, least) >= kSuperPacket ? kSuperPacket : 4096;
+  const double units = std::max(std::floor(chunk / unit), std::ceil(least / unit));
+  return static_cast<std::uint64_t>(units * unit);
 }
 
 // How many ranks of a full host share one processor.
@@ -67,7 +68,7 @@ std::uint64_t chunk_for(const Work& work, const Topology& topology,
   const bool network = work.network_messages > 0;
   const auto most = static_cast<double>(parameters.max_chunk_bytes);
   if (work.length_unknown)
-    return whole(network ? std::min(kBlindNetworkChunk, most) : most, network);
+    return whole(network ? std::min(kBlindNetworkChunk, most) : most, 0, network);
   const LinkCost& link = network ? parameters.network : parameters.shared;
   const double slowest =
       network ? std::min(link.bytes_per_second, wire_bytes_per_second(work, topology, parameters))
@@ -78,7 +79,7 @@ std::uint64_t chunk_for(const Work& work, const Topology& topology,
   const double stream = std::max(work.message_bytes, network ? work.wire_bytes : work.shared_bytes);
   double chunk = std::sqrt(stream * 2 * link.message_cpu * slowest / hops);
   chunk = std::clamp(chunk, std::min(kSmallestChunk, most), most);
-  return whole(std::max(chunk, work.message_bytes / kMostChunks), network);
+  return whole(chunk, work.message_bytes / kMostChunks, network);
 }
 
 double predict(const Work& work, const Topology& topology, const CostParameters& parameters) {

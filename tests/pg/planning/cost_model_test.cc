@@ -167,6 +167,17 @@ TEST(CostModel, hierarchical_forms_carry_each_byte_into_a_host_once) {
   }
 }
 
+TEST(CostModel, the_longest_messages_have_no_more_chunks_than_others) {
+  for (const double bytes : {600e6, 1e9, 4e9, 30e9}) {
+    Work work;
+    work.network_messages = 2;
+    work.message_bytes = work.wire_bytes = work.network_bytes = bytes;
+    const std::uint64_t chunk = chunk_for(work, Topology::uniform(4, 1, 10), CostParameters{});
+    EXPECT_GE(static_cast<double>(chunk) * 512, bytes);
+    EXPECT_EQ(chunk % 62'400, 0u);
+  }
+}
+
 TEST(CostModel, chunks_grow_with_the_message_and_stay_within_bounds) {
   const Topology topology = Topology::uniform(4, 1, 10);
   CostParameters parameters;
