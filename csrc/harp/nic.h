@@ -49,6 +49,9 @@ struct TxPacket {
   std::size_t segment_bytes = 0;  // 0: one datagram; else each is this long, the last may be less
   bool alternating = false;
   TxReference* reference = nullptr;
+  // One datagram that IP must carry whole: one too large for the path, or for the interface, is
+  // lost. Other packets may be fragmented on the way.
+  bool unfragmented = false;
 };
 
 // A datagram, or a GRO super-packet: datagrams of `segment_bytes` each, the last may be less.

@@ -82,12 +82,6 @@ Status UdpSocket::configure(const UdpSocketOptions& options) {
   if (v6) set_option(fd_, IPPROTO_IPV6, IPV6_V6ONLY, 1);
   // Without it an unconnected socket never hears that a port is closed.
   set_option(fd_, v6 ? int{IPPROTO_IPV6} : int{IPPROTO_IP}, v6 ? IPV6_RECVERR : IP_RECVERR, 1);
-  // Segments already cut stay sendable, fragmented, when the path's MTU drops.
-  if (v6) {
-    set_option(fd_, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DONT);
-  } else {
-    set_option(fd_, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT);
-  }
   set_option(fd_, SOL_SOCKET, SO_RXQ_OVFL, 1);
   size_buffers(options.buffer);
   has_gro_ = options.allow_gro && set_option(fd_, SOL_UDP, UDP_GRO, 1);
@@ -103,7 +97,17 @@ Status UdpSocket::configure(const UdpSocketOptions& options) {
   length = sizeof local_.bytes;
   getsockname(fd_, reinterpret_cast<sockaddr*>(local_.bytes.data()), &length);
   local_.size = length;
+  // Segments already cut stay sendable, fragmented, when this interface's MTU drops.
+  may_fragment(true);
   return {};
+}
+
+bool UdpSocket::may_fragment(bool may) {
+  if (family_of(local_) == AF_INET6) {
+    return set_option(fd_, IPPROTO_IPV6, IPV6_MTU_DISCOVER,
+                      may ? IPV6_PMTUDISC_DONT : IPV6_PMTUDISC_PROBE);
+  }
+  return set_option(fd_, IPPROTO_IP, IP_MTU_DISCOVER, may ? IP_PMTUDISC_DONT : IP_PMTUDISC_PROBE);
 }
 
 void UdpSocket::size_buffers(std::size_t wanted) {
@@ -125,8 +129,9 @@ std::size_t UdpSocket::send_burst(std::span<const TxPacket> packets, int* error)
     std::byte bytes[CMSG_SPACE(sizeof(std::uint16_t))];
   };
   std::array<Control, kBurst> controls;
-  const std::size_t count = std::min(packets.size(), kBurst);
-  for (std::size_t i = 0; i < count; ++i) {
+  std::size_t count = 0;
+  for (; count < std::min(packets.size(), kBurst) && !packets[count].unfragmented; ++count) {
+    const std::size_t i = count;
     const TxPacket& packet = packets[i];
     msghdr& header = headers[i].msg_hdr;
     header = {};
@@ -156,6 +161,14 @@ std::size_t UdpSocket::send(std::span<const TxPacket> packets, std::vector<Refus
   is_full_ = false;
   while (done < packets.size()) {
     const TxPacket& packet = packets[done];
+    if (packet.unfragmented) {
+      if (!send_unfragmented(packet, refusals)) {
+        is_full_ = true;
+        break;
+      }
+      ++done;
+      continue;
+    }
     const bool is_run = packet.segment_bytes != 0 && packet.bytes > packet.segment_bytes;
     int error = 0;
     if (!is_run || has_gso_) {
@@ -184,6 +197,28 @@ std::size_t UdpSocket::send(std::span<const TxPacket> packets, std::vector<Refus
     retries = 0;
   }
   return done;
+}
+
+// Probes of a path's MTU, and hellos that prove one: rare, so that the socket's option may change
+// for each. PMTUDISC_PROBE sets "don't fragment" and asks the interface alone, not what some ICMP
+// message has once said about the route.
+bool UdpSocket::send_unfragmented(const TxPacket& packet, std::vector<Refusal>& refusals) {
+  if (!may_fragment(false)) return true;
+  msghdr header{};
+  header.msg_name = const_cast<std::byte*>(packet.destination->bytes.data());
+  header.msg_namelen = packet.destination->size;
+  header.msg_iov = reinterpret_cast<iovec*>(const_cast<IoSlice*>(packet.slices.data()));
+  header.msg_iovlen = packet.slices.size();
+  bool room = true;
+  for (int retries = 0; sendmsg(fd_, &header, 0) < 0; ++retries) {
+    room = errno != EAGAIN && errno != ENOBUFS && errno != ENOMEM;
+    const bool again = errno == ECONNREFUSED || errno == EINTR;
+    // What was too large for the interface has left a message in the queue of errors.
+    if (room) drain_errors(refusals);
+    if (!again || retries >= kSendRetries) break;
+  }
+  may_fragment(true);
+  return room;
 }
 
 bool UdpSocket::send_in_pieces(const TxPacket& packet, std::vector<Refusal>& refusals) {

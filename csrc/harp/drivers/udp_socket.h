@@ -88,6 +88,9 @@ class UdpSocket {
   Status configure(const UdpSocketOptions& options);
   void size_buffers(std::size_t wanted);
   std::size_t send_burst(std::span<const TxPacket> packets, int* error);
+  // False: no room. Anything else that the kernel has against it counts as a loss on the way.
+  bool send_unfragmented(const TxPacket& packet, std::vector<Refusal>& refusals);
+  bool may_fragment(bool may);
   // One by one, for packets that the kernel refuses as a whole. False: no room.
   bool send_in_pieces(const TxPacket& packet, std::vector<Refusal>& refusals);
   void drain_errors(std::vector<Refusal>& refusals);

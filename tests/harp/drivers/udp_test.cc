@@ -3,11 +3,14 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
 
 #include <cstring>
 #include <numeric>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "harp/address.h"
@@ -89,6 +92,38 @@ TEST_P(UdpTest, datagrams_arrive_whole_with_their_source) {
   EXPECT_EQ(std::memcmp(packets[0].data.data(), payload.data(), 777), 0);
   EXPECT_TRUE(same_host_address(*packets[0].source, a->local(0)));
   EXPECT_EQ(port_of(*packets[0].source), port_of(a->local(0)));
+}
+
+// Runs on a thread that stands in a network of its own, whose loopback carries 1,500 bytes.
+void check_unfragmented(bool v6) {
+  auto a = nic(options(v6)), b = nic(options(v6));
+  const std::size_t whole = max_datagram(b->local(0), 1'500);
+  const auto payload = random_bytes(whole + 1);
+  const auto send = [&](std::size_t bytes, bool unfragmented) {
+    const IoSlice slice{payload.data(), bytes};
+    TxPacket packet{&b->local(0), 0, {&slice, 1}, bytes};
+    packet.unfragmented = unfragmented;
+    ASSERT_EQ(a->send_st({&packet, 1}), 1u);
+  };
+  send(whole + 1, true);
+  send(whole, true);
+  send(whole + 1, false);
+  const auto arrived = collect(*b, 2, nullptr);
+  ASSERT_EQ(arrived.size(), 2u);
+  EXPECT_EQ(arrived[0].size(), whole);
+  EXPECT_EQ(arrived[1].size(), whole + 1);
+  EXPECT_FALSE(a->is_full_st(0));
+  pollfd idle{a->descriptor(0), POLLIN, 0};
+  EXPECT_EQ(poll(&idle, 1, 0), 0) << "what was too large has left an error that nobody takes";
+}
+
+TEST_P(UdpTest, an_unfragmented_datagram_arrives_whole_or_not_at_all) {
+  bool alone = false;
+  std::thread([&] {
+    alone = unshare(CLONE_NEWNET) == 0 && system("ip link set lo up mtu 1500") == 0;
+    if (alone) check_unfragmented(GetParam());
+  }).join();
+  if (!alone) GTEST_SKIP() << "no right to make a network namespace";
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, UdpTest, ::testing::Bool(),
