@@ -44,7 +44,8 @@ Session& SimProcess::ensure(std::uint32_t node) {
     config.own_incarnation = incarnation_;
     config.peer_incarnation = peer.incarnation;
     config.peer_secret = peer.secret;
-    config.peer_endpoint = SimNetwork::endpoint(node);
+    config.peer_endpoint = SimNetwork::endpoint(node, address_);
+    config.local_path = address_;
     config.description = "node " + std::to_string(node);
     config.congestion = congestion_;
     config.peer_timeout = peer_timeout_;

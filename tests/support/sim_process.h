@@ -40,6 +40,8 @@ class SimProcess final : public SessionHost {
   std::uint64_t incarnation() const { return incarnation_; }
   const Secret& secret() const { return secret_; }
   void set_congestion(const CongestionOps* ops) { congestion_ = ops; }
+  // Which of its addresses it says hello from, and to.
+  void set_address(std::uint32_t address) { address_ = address; }
   void set_peer_timeout(Duration timeout) { peer_timeout_ = timeout; }
 
   void arm(Timer& timer, Time deadline) override;
@@ -73,6 +75,7 @@ class SimProcess final : public SessionHost {
   Time stalled_until_ = 0;
   Duration peer_timeout_ = 10 * kSecond;
   const CongestionOps* congestion_ = nullptr;
+  std::uint32_t address_ = 0;
   bool more_ = false;  // the last turn left work behind
 };
 

@@ -20,13 +20,21 @@ void SimCounts::add(const SimCounts& other) {
   link_dead += other.link_dead;
   refused += other.refused;
   overflowed += other.overflowed;
+  too_large += other.too_large;
 }
 
-Endpoint SimNetwork::endpoint(std::uint32_t node) {
+Endpoint SimNetwork::endpoint(std::uint32_t node, std::uint32_t address) {
   Endpoint endpoint;
   std::memcpy(endpoint.bytes.data(), &node, sizeof node);
-  endpoint.size = sizeof node;
+  std::memcpy(endpoint.bytes.data() + sizeof node, &address, sizeof address);
+  endpoint.size = sizeof node + sizeof address;
   return endpoint;
+}
+
+std::uint32_t SimNetwork::address_of(const Endpoint& endpoint) {
+  std::uint32_t address;
+  std::memcpy(&address, endpoint.bytes.data() + sizeof address, sizeof address);
+  return address;
 }
 
 std::uint32_t SimNetwork::node_of(const Endpoint& endpoint) {
@@ -40,8 +48,13 @@ void SimNetwork::attach(SimNic& nic) {
   nics_.push_back(&nic);
 }
 
-void SimNetwork::kill_link(std::uint32_t from, std::uint32_t to, Time until) {
-  dead_.push_back({from, to, until});
+void SimNetwork::kill_link(std::uint32_t from, std::uint32_t to, Time until,
+                           std::uint32_t address) {
+  dead_.push_back({from, to, address, until});
+}
+
+void SimNetwork::set_mtu(std::uint32_t from, std::uint32_t to, std::size_t max_datagram) {
+  mtus_[{from, to}] = max_datagram;
 }
 
 Time& SimNetwork::last_arrival(std::uint32_t from, std::uint32_t to) {
@@ -54,10 +67,15 @@ void SimNetwork::fly(Flying packet) {
   flying_.push(std::move(packet));
 }
 
-void SimNetwork::carry(std::uint32_t from, std::uint32_t to, std::vector<std::byte> bytes,
-                       Time leaves) {
+void SimNetwork::carry(std::uint32_t from, std::uint32_t to, std::uint32_t address,
+                       std::vector<std::byte> bytes, Time leaves) {
+  if (const auto mtu = mtus_.find({from, to}); mtu != mtus_.end() && bytes.size() > mtu->second) {
+    ++counts_.too_large;
+    return;
+  }
   for (const DeadLink& link : dead_) {
-    if (link.from == from && link.to == to && leaves < link.until) {
+    const bool meant = link.address == kEveryAddress || link.address == address;
+    if (link.from == from && link.to == to && meant && leaves < link.until) {
       ++counts_.link_dead;
       return;
     }
@@ -72,7 +90,7 @@ void SimNetwork::carry(std::uint32_t from, std::uint32_t to, std::vector<std::by
     bytes[bit / 8] ^= std::byte{1} << (bit % 8);
   }
   auto shared = std::make_shared<std::vector<std::byte>>(std::move(bytes));
-  Flying packet{leaves + faults_.latency, 0, from, to, shared};
+  Flying packet{leaves + faults_.latency, 0, from, to, address, shared};
   if (faults_.jitter > 0) packet.at += random_.between(0, faults_.jitter);
   if (random_.chance(faults_.duplication)) {
     ++counts_.duplicated;
@@ -96,12 +114,13 @@ void SimNetwork::advance(Time now) {
     const Flying packet = flying_.top();
     flying_.pop();
     now_ = std::max(now_, packet.at);
-    nics_[packet.to]->arrive(packet.from, packet.bytes);
+    nics_[packet.to]->arrive(packet.from, packet.address, packet.bytes);
   }
   now_ = std::max(now_, now);
 }
 
 SimNic::SimNic(SimNetwork& network) : network_(network) {
+  capabilities_.max_datagram = network.faults().max_datagram;
   capabilities_.gso_segments = network.faults().gso ? 44 : 1;
   capabilities_.asynchronous_return = network.faults().asynchronous_return;
   capabilities_.receive_buffer = network.faults().receive_buffer;
@@ -109,7 +128,8 @@ SimNic::SimNic(SimNetwork& network) : network_(network) {
   network.attach(*this);
 }
 
-void SimNic::arrive(std::uint32_t from, std::shared_ptr<std::vector<std::byte>> bytes) {
+void SimNic::arrive(std::uint32_t from, std::uint32_t address,
+                    std::shared_ptr<std::vector<std::byte>> bytes) {
   const std::size_t charge = bytes->size() + kOverhead;
   if (buffered_ + charge > capabilities_.receive_buffer) {
     ++overflows_;
@@ -118,7 +138,7 @@ void SimNic::arrive(std::uint32_t from, std::shared_ptr<std::vector<std::byte>> 
   }
   buffered_ += charge;
   ++network_.counts_.delivered;
-  received_.push_back({from, std::move(bytes)});
+  received_.push_back({from, address, std::move(bytes)});
 }
 
 std::size_t SimNic::send_st(std::span<const TxPacket> packets) {
@@ -139,6 +159,8 @@ std::size_t SimNic::send_st(std::span<const TxPacket> packets) {
 void SimNic::launch(const TxPacket& packet) {
   const std::size_t step = packet.alternating ? 2 : packet.slices.size();
   const std::uint32_t to = SimNetwork::node_of(*packet.destination);
+  const std::uint32_t address = SimNetwork::address_of(*packet.destination);
+  if (address != packet.local_path) return;  // no route
   for (std::size_t i = 0; i < packet.slices.size(); i += step) {
     std::vector<std::byte> bytes;
     std::size_t total = 0;
@@ -153,10 +175,10 @@ void SimNic::launch(const TxPacket& packet) {
                                           network_.faults().bytes_per_second);
     if (later) {
       ++packet.reference->count;
-      pending_.push_back(
-          {egress_free_ + kDmaDelay, to, std::move(bytes), packet.slices[i + 1], packet.reference});
+      pending_.push_back({egress_free_ + kDmaDelay, to, address, std::move(bytes),
+                          packet.slices[i + 1], packet.reference});
     } else {
-      network_.carry(node_, to, std::move(bytes), egress_free_);
+      network_.carry(node_, to, address, std::move(bytes), egress_free_);
     }
   }
 }
@@ -165,7 +187,7 @@ void SimNic::flush(Pending& pending) {
   const auto* data = static_cast<const std::byte*>(pending.payload.data);
   pending.header.insert(pending.header.end(), data, data + pending.payload.bytes);
   --pending.reference->count;
-  network_.carry(node_, pending.to, std::move(pending.header),
+  network_.carry(node_, pending.to, pending.address, std::move(pending.header),
                  std::max(pending.at, network_.now()));
 }
 
@@ -190,12 +212,13 @@ std::size_t SimNic::receive_st(std::span<RxPacket> packets) {
   sources_.reserve(packets.size());
   std::size_t count = 0;
   while (count < packets.size() && !received_.empty()) {
-    const std::uint32_t from = received_.front().from;
+    const std::uint32_t from = received_.front().from, address = received_.front().address;
     const std::size_t stride = received_.front().bytes->size();
     std::vector<std::byte>& view = views_.emplace_back();
     std::size_t segments = 0;
     bool whole = true;  // the last segment had the full stride
-    while (!received_.empty() && received_.front().from == from && whole &&
+    while (!received_.empty() && received_.front().from == from &&
+           received_.front().address == address && whole &&
            received_.front().bytes->size() <= stride &&
            segments < (network_.faults().gro ? 44u : 1u)) {
       const std::vector<std::byte>& bytes = *received_.front().bytes;
@@ -205,8 +228,8 @@ std::size_t SimNic::receive_st(std::span<RxPacket> packets) {
       received_.pop_front();
       ++segments;
     }
-    sources_.push_back(SimNetwork::endpoint(from));
-    packets[count++] = {view, segments > 1 ? stride : 0, &sources_.back(), 0};
+    sources_.push_back(SimNetwork::endpoint(from, address));
+    packets[count++] = {view, segments > 1 ? stride : 0, &sources_.back(), address};
   }
   return count;
 }

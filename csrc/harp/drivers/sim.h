@@ -1,16 +1,20 @@
 // A network that exists only in memory and virtual time, for running the very objects that serve
 // real packets through faults that reality shows once a year. Everything follows from one seed.
 //
-// SimNetwork carries datagrams between SimNics and loses, duplicates, delays, corrupts them, and
-// kills links for a while. A SimNic has a bounded receive buffer and counts what did not fit, so
-// that missing flow control shows. Single-threaded; the driver of the simulation advances `now`.
+// SimNetwork carries datagrams between SimNics and loses, duplicates, delays, corrupts them, kills
+// links for a while, and drops what is too large for one, as a switch does. A SimNic has any number
+// of addresses; address i of one reaches address i of another, and no other. It also has a bounded
+// receive buffer and counts what did not fit, so that missing flow control shows.
+// Single-threaded; the driver of the simulation advances `now`.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <queue>
+#include <utility>
 #include <vector>
 
 #include "harp/nic.h"
@@ -47,6 +51,7 @@ struct SimFaults {
   double bytes_per_second = 1.25e9;            // of a SimNic's egress
   Duration longest_queue = 20 * kMillisecond;  // of egress; beyond it send_st refuses
   std::size_t receive_buffer = 256 * 1024;     // as the kernel counts
+  std::size_t max_datagram = 1472;             // that a SimNic claims to take
   bool gso = true, gro = true, asynchronous_return = false;
 };
 
@@ -56,6 +61,7 @@ struct SimCounts {
   std::uint64_t link_dead = 0;  // packets swallowed by a dead link
   std::uint64_t refused = 0;    // by a full egress queue
   std::uint64_t overflowed = 0;
+  std::uint64_t too_large = 0;  // for their link
   void add(const SimCounts& other);
 };
 
@@ -69,34 +75,41 @@ class SimNetwork {
   // Delivers everything due until then.
   void advance(Time now);
   Time next_arrival() const { return flying_.empty() ? kNever : flying_.top().at; }
-  // Packets from `from` to `to` vanish until then.
-  void kill_link(std::uint32_t from, std::uint32_t to, Time until);
+  // Packets from `from` to `to` vanish until then; only those to one address when it is given.
+  void kill_link(std::uint32_t from, std::uint32_t to, Time until,
+                 std::uint32_t address = kEveryAddress);
+  // Larger datagrams from `from` to `to` vanish from now on.
+  void set_mtu(std::uint32_t from, std::uint32_t to, std::size_t max_datagram);
 
   const SimFaults& faults() const { return faults_; }
   SimFaults& faults() { return faults_; }
   const SimCounts& counts() const { return counts_; }
   SimRandom& random() { return random_; }
 
-  static Endpoint endpoint(std::uint32_t node);
+  static constexpr std::uint32_t kEveryAddress = UINT32_MAX;
+  static Endpoint endpoint(std::uint32_t node, std::uint32_t address = 0);
   static std::uint32_t node_of(const Endpoint& endpoint);
+  static std::uint32_t address_of(const Endpoint& endpoint);
 
  private:
   friend class SimNic;
   struct Flying {
     Time at;
     std::uint64_t order;
-    std::uint32_t from, to;
+    std::uint32_t from, to, address;
     std::shared_ptr<std::vector<std::byte>> bytes;
     bool operator<(const Flying& other) const {
       return at != other.at ? at > other.at : order > other.order;
     }
   };
   struct DeadLink {
-    std::uint32_t from, to;
+    std::uint32_t from, to, address;
     Time until;
   };
   void attach(SimNic& nic);
-  void carry(std::uint32_t from, std::uint32_t to, std::vector<std::byte> bytes, Time leaves);
+  // From `from`'s address to `to`'s of the same index.
+  void carry(std::uint32_t from, std::uint32_t to, std::uint32_t address,
+             std::vector<std::byte> bytes, Time leaves);
   void fly(Flying packet);
   Time& last_arrival(std::uint32_t from, std::uint32_t to);
 
@@ -108,6 +121,7 @@ class SimNetwork {
   std::priority_queue<Flying> flying_;
   std::vector<SimNic*> nics_;
   std::vector<DeadLink> dead_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> mtus_;  // by from and to
   std::vector<Time> last_arrivals_;  // by from * nics + to: what is not reordered stays in order
 };
 
@@ -128,18 +142,19 @@ class SimNic final : public Nic {
  private:
   friend class SimNetwork;
   struct Arrived {
-    std::uint32_t from;
+    std::uint32_t from, address;
     std::shared_ptr<std::vector<std::byte>> bytes;
   };
   // A packet whose payload the "hardware" reads later, as a DMA engine would.
   struct Pending {
     Time at;
-    std::uint32_t to;
+    std::uint32_t to, address;
     std::vector<std::byte> header;
     IoSlice payload;
     TxReference* reference;
   };
-  void arrive(std::uint32_t from, std::shared_ptr<std::vector<std::byte>> bytes);
+  void arrive(std::uint32_t from, std::uint32_t address,
+              std::shared_ptr<std::vector<std::byte>> bytes);
   void launch(const TxPacket& packet);
   void flush(Pending& pending);
 

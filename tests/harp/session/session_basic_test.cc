@@ -9,57 +9,10 @@
 #include <vector>
 
 #include "support/sim_cluster.h"
+#include "support/sim_transfer.h"
 
 namespace taco::harp {
 namespace {
-
-struct Outcome {
-  int calls = 0;
-  Status status;
-};
-
-void note_send(SendRequest& request, const Status& status) {
-  auto& outcome = *static_cast<Outcome*>(request.context);
-  ++outcome.calls;
-  outcome.status = status;
-}
-
-void note_recv(RecvRequest& request, const Status& status) {
-  auto& outcome = *static_cast<Outcome*>(request.context);
-  ++outcome.calls;
-  outcome.status = status;
-}
-
-struct Transfer {
-  std::vector<std::byte> source, target;
-  SendRequest send;
-  RecvRequest recv;
-  Outcome sent, received;
-
-  Transfer(std::uint64_t tag, std::size_t bytes, std::uint64_t signature = 7)
-      : source(bytes), target(bytes) {
-    SimRandom random(tag + 99);
-    for (std::byte& byte : source) byte = static_cast<std::byte>(random.next());
-    send.key = recv.key = {1, tag};
-    send.signature = recv.signature = signature;
-    send.data = source.data();
-    send.bytes = recv.max_bytes = bytes;
-    send.on_done = note_send;
-    send.context = &sent;
-    recv.sink = Sink::place(target.data());
-    recv.on_done = note_recv;
-    recv.context = &received;
-  }
-  bool done() const { return sent.calls > 0 && received.calls > 0; }
-  void check() const {
-    EXPECT_EQ(sent.calls, 1);
-    EXPECT_EQ(received.calls, 1);
-    EXPECT_TRUE(sent.status.ok()) << sent.status.message();
-    EXPECT_TRUE(received.status.ok()) << received.status.message();
-    EXPECT_EQ(recv.bytes, source.size());
-    EXPECT_TRUE(source == target);
-  }
-};
 
 TEST(Session, DeliversMessagesOfAllSizesWhicheverSideComesFirst) {
   for (const bool receive_first : {true, false}) {
