@@ -8,12 +8,12 @@ from pathlib import Path
 from checkout import TOP, files, report, text_of, tracked
 
 # Where a path on a page or in a comment may start.
-ROOTS = ("", "csrc", "docs", "tests")
+ROOTS = ("", "csrc", "src", "docs", "tests")
 # Made by a build or a run; and where torch's headers lie.
 ELSEWHERE = ("out/", "build/", ".venv/", "torch/", "c10/")
 ENDING = r"(?:h|cc|py|pyi|md|sh|txt|cmake)"
 # A path below a folder of ours, wherever it stands: in backquotes, bare, or in a command.
-ROOMS = "docs|tests|benchmarks|examples|tools|csrc|base|kernels|harp|pg|taco_torch"
+ROOMS = "docs|tests|benchmarks|examples|tools|csrc|base|kernels|harp|pg|src"
 PATH = re.compile(rf"(?<![\w./-])((?:{ROOMS})/[\w./-]*\.{ENDING})\b")
 QUOTED_PATH = re.compile(rf"`([\w./-]+/[\w.-]+\.{ENDING})`")
 QUOTED_FOLDER = re.compile(r"`([\w.-]+(?:/[\w.-]+)*)/`")

@@ -142,7 +142,7 @@ compile_and_install() {
 
 install_package() {
   local print
-  print="$(fingerprint csrc taco_torch CMakeLists.txt pyproject.toml tests/CMakeLists.txt)"
+  print="$(fingerprint csrc src CMakeLists.txt pyproject.toml tests/CMakeLists.txt)"
   stamped install "$print" && return
   phase "compile and install taco_torch" compile_and_install
   stamp install "$print"

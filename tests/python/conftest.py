@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-_REPOSITORY = Path(__file__).resolve().parents[2]
-# `python -m pytest` puts the repository first, whose taco_torch has no compiled extension.
-sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _REPOSITORY]
-sys.path.insert(0, str(_REPOSITORY / "tests" / "support"))
-
-from spawn_ranks import Ranks  # noqa: E402
+from spawn_ranks import Ranks
 
 # TACO_TEST_BACKEND=gloo checks the tests themselves against another implementation.
 BACKEND = os.environ.get("TACO_TEST_BACKEND", "taco")

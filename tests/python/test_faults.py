@@ -200,7 +200,7 @@ def test_a_lost_last_acknowledgement_is_no_death() -> None:
     if why := fabric.why_unavailable():
         pytest.skip(why)
     with fabric.Fabric(hosts=3, loss=0.05) as hosts:
-        ranks = hosts.launch([sys.executable, "-c", LOSSY_PROGRAM], cwd="/")
+        ranks = hosts.launch([sys.executable, "-c", LOSSY_PROGRAM])
         results = [(process.communicate(timeout=120), process.returncode) for process in ranks]
     assert all(code == 0 for _, code in results), results
 

@@ -250,7 +250,6 @@ def test_a_callback_that_still_runs_is_waited_for_at_the_exit(tmp_path: Path) ->
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", LEAVES_EARLY, str(rank), str(tmp_path / "store")],
-            cwd="/",
             stdout=subprocess.PIPE,
             text=True,
         )

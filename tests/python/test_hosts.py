@@ -256,7 +256,7 @@ def test_one_host_identity_for_two_hosts_is_seen_through(fabric: Fabric) -> None
 def test_a_host_reads_its_own_interfaces(fabric: Fabric) -> None:
     fabric.output(1, ["ip", "link", "set", "eth0", "mtu", "1400"])
     command = [sys.executable, "-m", "taco_torch.info", "--json"]
-    done = fabric.popen(1, command, cwd="/", stdout=subprocess.PIPE, text=True)
+    done = fabric.popen(1, command, stdout=subprocess.PIPE, text=True)
     facts = json.loads(done.communicate(timeout=60)[0])
     entries = {entry["address"]: entry for entry in facts["interfaces"]}
     assert entries[fabric.address(1)]["mtu"] == 1400

@@ -21,7 +21,6 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **environment},
-        cwd="/",
         capture_output=True,
         text=True,
         timeout=120,
@@ -39,14 +38,12 @@ assert tensor.sum().item() == 3
 
 def test_info_prints_facts_for_people_and_machines() -> None:
     command = [sys.executable, "-m", "taco_torch.info"]
-    text = subprocess.run(
-        command, cwd="/", capture_output=True, text=True, timeout=120, check=True
-    ).stdout
+    text = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     for word in ("versions", "transports", "interfaces", "TACO_TRANSPORT", "huge pages"):
         assert word in text
     facts = json.loads(
         subprocess.run(
-            [*command, "--json"], cwd="/", capture_output=True, text=True, timeout=120, check=True
+            [*command, "--json"], capture_output=True, text=True, timeout=120, check=True
         ).stdout
     )
     assert facts["versions"]["torch"] == torch.__version__
@@ -58,9 +55,7 @@ def test_info_prints_facts_for_people_and_machines() -> None:
 def test_info_ends_quietly_when_nobody_reads_on(option: list[str]) -> None:
     """As `python -m taco_torch.info | head -1` does."""
     command = [sys.executable, "-m", "taco_torch.info", *option]
-    with subprocess.Popen(
-        command, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()

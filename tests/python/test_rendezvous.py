@@ -360,7 +360,7 @@ def meet_for_long(rank: int, port: int) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_store_that_vanishes_is_named(rank: int) -> None:
     server = subprocess.Popen(
-        [sys.executable, "-c", SERVE_STORE], stdout=subprocess.PIPE, text=True, cwd="/"
+        [sys.executable, "-c", SERVE_STORE], stdout=subprocess.PIPE, text=True
     )
     try:
         assert server.stdout is not None

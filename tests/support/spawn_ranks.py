@@ -32,17 +32,6 @@ _context.set_forkserver_preload(["torch", "torch.distributed", "taco_torch"])
 START_DEADLINE_S = 90.0
 
 
-def _start_server() -> None:
-    # Not in the repository, whose taco_torch has no compiled extension: the server would find it
-    # first. The ranks themselves return to this folder.
-    folder = os.getcwd()
-    os.chdir("/")
-    try:
-        multiprocessing.forkserver.ensure_running()
-    finally:
-        os.chdir(folder)
-
-
 @dataclass
 class Outcome:
     """What one rank made of a call."""
@@ -140,7 +129,7 @@ class Ranks:
         self._pipes: list[multiprocessing.connection.Connection] = []
         self._processes: list[Any] = []
         self.broken = False
-        _start_server()
+        multiprocessing.forkserver.ensure_running()
         for rank in range(world):
             self._start(rank)
 

@@ -24,7 +24,7 @@ def check_torch(found: str | None = None) -> None:
         raise ImportError(
             "taco_torch has no compiled extension: install it with\n"
             "  python -m pip install --no-build-isolation .\n"
-            "(a source folder on sys.path hides an installed package)"
+            "(the source folder src on PYTHONPATH hides an installed package)"
         ) from None
     if built.split(".")[:2] != found.split(".")[:2]:
         raise VersionMismatchError(
