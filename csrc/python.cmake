@@ -57,6 +57,7 @@ Python_add_library(_C MODULE WITH_SOABI
   pg/c10d/rendezvous_door.cc
   pg/c10d/rendezvous_record.cc
   pg/c10d/stats_bind.cc
+  pg/c10d/relay.cc
   pg/c10d/work.cc)
 # torch's own pybind11: with another one, c10d::Backend would be an unknown base class.
 target_include_directories(_C SYSTEM PRIVATE

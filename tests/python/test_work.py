@@ -64,6 +64,65 @@ def callbacks_may_start_collectives_and_wait() -> None:
         assert bool((value == total() * world * world).all())
 
 
+def complete_means_that_the_future_is_done() -> None:
+    """Whichever way a Work says it; as with gloo. Also when somebody has attached a callback."""
+    polled, waited = 0, 0
+    for i in range(300):
+        work = dist.all_reduce(mine(1 + i % 7), async_op=True)
+        early = work.get_future() if i % 3 else None
+        outcome = work.get_future_result() if i % 5 == 0 else None
+        if i % 4 == 0 and early is not None:
+            early.then(lambda future: None)
+        if i % 2:
+            work.wait()
+            waited += early is not None and not early.done()
+        else:
+            end = time.monotonic() + 30
+            while not work.is_completed():
+                assert time.monotonic() < end
+            polled += early is not None and not early.done()
+        assert work.get_future().done()
+        assert outcome is None or outcome.done()
+        assert work.get_future().value()[0][0].item() == total()
+    assert (waited, polled) == (0, 0), "futures that were not done although the Work was"
+
+
+def callbacks_of_a_done_future_run_inline() -> None:
+    here = threading.get_ident()
+    for i in range(20):
+        work = dist.all_reduce(mine(), async_op=True)
+        future = work.get_future()
+        work.wait()
+        seen = future.then(lambda future: (threading.get_ident(), future.value()[0][0].item()))
+        assert seen.done()
+        assert seen.value() == (here, total()), i
+
+
+def callbacks_attached_early_run_on_their_own_thread() -> None:
+    """The waiter completes the future, but does not run what somebody else attached to it: that may
+    need a lock which the waiter holds."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    held = threading.Lock()
+    seen = []
+
+    def note(future: torch.futures.Future) -> None:
+        with held:
+            seen.append((threading.get_ident(), future.value()[0][0].item()))
+
+    for _ in range(50):
+        work = dist.irecv(torch.zeros(3), (rank - 1) % world)
+        chained = work.get_future().then(note)
+        dist.barrier()  # nobody has sent before everybody has attached
+        sent = dist.isend(mine(3), (rank + 1) % world)
+        with held:
+            work.wait()
+            assert work.get_future().done()
+        chained.wait()
+        sent.wait()
+    assert [value for _, value in seen] == [float((rank - 1) % world)] * 50
+    assert threading.get_ident() not in {thread for thread, _ in seen}
+
+
 def polling_sees_completion() -> None:
     """Nobody waits: what is_completed() says must be so already."""
     tensor = mine(1_000_000)
@@ -195,6 +254,20 @@ def test_future_holds_the_tensors(ranks: Ranks) -> None:
 @taco_only
 def test_callbacks_may_start_collectives_and_wait(ranks: Ranks) -> None:
     ranks.run(callbacks_may_start_collectives_and_wait)
+
+
+def test_a_work_that_is_complete_has_its_future_done(ranks: Ranks) -> None:
+    ranks.run(complete_means_that_the_future_is_done)
+
+
+@taco_only
+def test_callbacks_of_a_done_future_run_inline(ranks: Ranks) -> None:
+    ranks.run(callbacks_of_a_done_future_run_inline)
+
+
+@taco_only
+def test_callbacks_attached_early_run_on_their_own_thread(ranks: Ranks) -> None:
+    ranks.run(callbacks_attached_early_run_on_their_own_thread)
 
 
 def test_polling_sees_completion(ranks: Ranks) -> None:

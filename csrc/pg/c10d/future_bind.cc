@@ -1,11 +1,12 @@
 // Python's view of a Work and of its future: callbacks attached to the future run in the scope of
 // their own (callback_scope.h), on whichever thread they run. A future that is done already runs
-// its callback at once, on the thread that attaches it.
+// its callback at once, on the thread that attaches it; else a completion thread does (relay.h).
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "pg/c10d/bind.h"
 #include "pg/c10d/callback_scope.h"
+#include "pg/c10d/relay.h"
 #include "pg/c10d/work.h"
 
 namespace py = pybind11;
@@ -33,21 +34,32 @@ struct VISIBILITY_HIDDEN ScopedFuture : PythonFutureWrapper,
 
   std::shared_ptr<CallbackScope> next_scope() const { return scope ? scope->child() : nullptr; }
 
+  // What a callback is attached to. With the GIL, which guards relay_.
+  std::shared_ptr<PythonFutureWrapper> attachable() {
+    if (fut->completed()) return std::make_shared<PythonFutureWrapper>(fut);
+    if (!relay_) relay_ = make_relay(*fut);
+    return std::make_shared<PythonFutureWrapper>(relay_);
+  }
+
   std::shared_ptr<ScopedFuture> then_in_scope(py::function callback) {
     std::shared_ptr<CallbackScope> next = next_scope();
     py::function scoped = in_scope(next, std::move(callback));
+    const auto plain = attachable();
     py::gil_scoped_release no_gil;
-    auto plain = std::make_shared<PythonFutureWrapper>(fut);
     return std::make_shared<ScopedFuture>(plain->then(std::move(scoped))->fut, std::move(next));
   }
 
   void add_done_callback_in_scope(py::function callback) {
     py::function scoped = in_scope(next_scope(), std::move(callback));
+    const auto plain = attachable();
     py::gil_scoped_release no_gil;
-    std::make_shared<PythonFutureWrapper>(fut)->add_done_callback(std::move(scoped));
+    plain->add_done_callback(std::move(scoped));
   }
 
   std::shared_ptr<CallbackScope> scope;
+
+ private:
+  c10::intrusive_ptr<c10::ivalue::Future> relay_;  // made for the first callback that must wait
 };
 
 std::shared_ptr<ScopedFuture> future_of(Work& work) {

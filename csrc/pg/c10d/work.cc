@@ -5,16 +5,13 @@
 #include <ATen/core/jit_type.h>
 
 #include "pg/c10d/backend_errors.h"
+#include "pg/c10d/relay.h"
 #include "pg/communicator.h"
 
 namespace taco::pg {
 namespace {
 
 Duration remaining(Time deadline) { return std::max<Duration>(1, deadline - monotonic_now()); }
-
-c10::intrusive_ptr<c10::ivalue::Future> make_future(c10::TypePtr type) {
-  return c10::make_intrusive<c10::ivalue::Future>(std::move(type));
-}
 
 }  // namespace
 
@@ -29,14 +26,41 @@ bool WorkState::operations_done() const {
 }
 
 void WorkState::settle() {
-  if (settled()) return;
-  std::exception_ptr first;
-  for (const auto& child : children) {
-    child->settle();
-    if (!first) first = child->error();
+  const CompletedInPassing in_passing;
+  settle_and_call_back();
+}
+
+void WorkState::settle_and_call_back() {
+  if (stage_.load(std::memory_order_acquire) == Stage::kDone) return;
+  for (const auto& child : children) child->settle_and_call_back();
+  std::vector<at::Tensor> dropped;  // outside the lock: their end may need the GIL
+  FuturePtr future, outcome;
+  bool mine = false;
+  {
+    std::lock_guard lock(mutex_);
+    mine = stage_.load(std::memory_order_relaxed) == Stage::kOpen;
+    if (mine) {
+      finish_operations();
+      dropped.swap(kept);
+      stage_.store(Stage::kSettled, std::memory_order_release);
+    }
+    future = future_;
+    outcome = outcome_;
   }
-  std::lock_guard lock(mutex_);
-  if (settled()) return;
+  if (mine) {
+    complete(future, outcome);
+    stage_.store(Stage::kDone, std::memory_order_release);
+    return;
+  }
+  // Somebody else is at it, and may be running callbacks by now: those are not waited for.
+  for (const FuturePtr& one : {future, outcome})
+    if (one) one->wait();
+}
+
+void WorkState::finish_operations() {
+  std::exception_ptr first;
+  for (const auto& child : children)
+    if (!first) first = child->error();
   for (const OperationPtr& operation : operations) {
     if (first) break;
     if (Status status = operation->status(); !status.ok()) first = exception_of(status);
@@ -50,13 +74,54 @@ void WorkState::settle() {
     }
   }
   error_ = first;
-  kept.clear();
+  for (CopyBack& copy : copy_backs) {
+    kept.push_back(std::move(copy.staged));
+    kept.push_back(std::move(copy.target));
+  }
   copy_backs.clear();
-  settled_.store(true, std::memory_order_release);
+}
+
+// Callbacks that C++ has attached run in here, on this thread but in no callback's scope.
+void WorkState::complete(const FuturePtr& future, const FuturePtr& outcome) const {
+  const CallbackScope::Entry no_scope(nullptr);
+  if (outcome) {
+    const auto result = error_ ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
+    outcome->markCompleted(c10::IValue(static_cast<int64_t>(result)));
+  }
+  if (!future) return;
+  if (error_) {
+    future->setError(error_);
+  } else {
+    future->markCompleted(c10::IValue(results));
+  }
+}
+
+WorkState::FuturePtr WorkState::promise(FuturePtr WorkState::*which, c10::TypePtr type) {
+  FuturePtr made;
+  {
+    std::lock_guard lock(mutex_);
+    if (this->*which) return this->*which;
+    made = this->*which = c10::make_intrusive<c10::ivalue::Future>(std::move(type));
+    if (settled()) {  // whoever settled did not know of it; nobody else does yet
+      complete(which == &WorkState::future_ ? made : nullptr,
+               which == &WorkState::outcome_ ? made : nullptr);
+      return made;
+    }
+  }
+  on_settled([] {});
+  return made;
+}
+
+WorkState::FuturePtr WorkState::future() {
+  return promise(&WorkState::future_, c10::ListType::create(c10::TensorType::get()));
+}
+
+WorkState::FuturePtr WorkState::outcome() {
+  return promise(&WorkState::outcome_, c10::IntType::get());
 }
 
 Status WorkState::wait(Duration timeout) {
-  if (settled()) return Status();
+  if (stage_.load(std::memory_order_acquire) == Stage::kDone) return Status();
   const Time deadline = timeout > 0 ? monotonic_now() + timeout : kNever;
   for (const OperationPtr& operation : operations) {
     if (operation->done()) continue;
@@ -83,7 +148,7 @@ void WorkState::on_settled(std::function<void()> callback) {
   auto left = std::make_shared<std::atomic<std::size_t>>(all.size());
   auto last = [self = shared_from_this(), left, callback = std::move(callback)] {
     if (left->fetch_sub(1) != 1) return;
-    self->settle();
+    self->settle_and_call_back();
     callback();
   };
   for (const OperationPtr& operation : all) operation->on_complete(last);
@@ -114,10 +179,8 @@ void Work::finish_once() {
 }
 
 bool Work::isCompleted() {
-  if (!state_->settled()) {
-    if (!state_->operations_done()) return false;
-    state_->settle();
-  }
+  if (!state_->operations_done()) return false;
+  state_->settle();
   finish_once();
   return true;
 }
@@ -149,21 +212,10 @@ void Work::abort() {
   }
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
-  std::lock_guard lock(future_mutex_);
-  if (!future_) {
-    future_ = make_future(c10::ListType::create(c10::TensorType::get()));
-    // The future holds the state, not the Work: it lives as long as the user wants it.
-    state_->on_settled([state = state_, future = future_] {
-      if (std::exception_ptr error = state->error()) {
-        future->setErrorIfNeeded(error);
-      } else {
-        future->markCompleted(c10::IValue(state->results));
-      }
-    });
-  }
-  return future_;
-}
+// The future holds the state, not the Work: it lives as long as the user wants it.
+c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() { return state_->future(); }
+
+c10::intrusive_ptr<c10::ivalue::Future> Work::getFutureResult() { return state_->outcome(); }
 
 std::shared_ptr<CallbackScope> Work::scope() {
   // Point-to-point operations have no number that all ranks share.
@@ -173,20 +225,11 @@ std::shared_ptr<CallbackScope> Work::scope() {
   for (const auto& child : state_->children) {
     if (!operation && !child->operations.empty()) operation = &child->operations.front();
   }
-  std::lock_guard lock(future_mutex_);
+  std::lock_guard lock(scope_mutex_);
   if (auto nested = nested_.lock(); nested && operation && !scope_) {
     scope_ = std::make_shared<CallbackScope>(nested, group_, (*operation)->sequence());
   }
   return scope_;
-}
-
-c10::intrusive_ptr<c10::ivalue::Future> Work::getFutureResult() {
-  auto future = make_future(c10::IntType::get());
-  state_->on_settled([state = state_, future] {
-    const auto result = state->error() ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
-    future->markCompleted(c10::IValue(static_cast<int64_t>(result)));
-  });
-  return future;
 }
 
 float Work::getDuration() const {

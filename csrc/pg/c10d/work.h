@@ -1,6 +1,10 @@
 // What c10d holds while a collective runs. WorkState owns everything the engine may touch (tensors,
 // staged copies) and outlives the Work that the user sees: a Work that is dropped early still
 // completes, and its memory stays until then.
+//
+// Whoever finds the operations done first settles: a waiter, is_completed(), or the completion
+// thread. Torch relies on a Work that says it is complete having its future done, so all others
+// wait for that one, which between the claim and the futures' completion waits for nobody.
 #pragma once
 
 #include <atomic>
@@ -22,6 +26,8 @@ struct CopyBack {
 
 class WorkState : public std::enable_shared_from_this<WorkState> {
  public:
+  using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
   std::vector<OperationPtr> operations;
   std::vector<at::Tensor> kept;  // their memory is in the operations' hands
   std::vector<CopyBack> copy_backs;
@@ -29,8 +35,10 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   std::vector<std::shared_ptr<WorkState>> children;  // of a coalesced Work
 
   bool operations_done() const;
-  bool settled() const { return settled_.load(std::memory_order_acquire); }
-  // Once the operations are done: copies staged results to their tensors. Any thread, idempotent.
+  bool settled() const { return stage_.load(std::memory_order_acquire) != Stage::kOpen; }
+  // Once the operations are done: copies staged results to their tensors and completes the futures.
+  // Any thread, idempotent; when it returns, the futures are done. Callbacks that Python has
+  // attached to them run later, on a completion thread (relay.h).
   void settle();
   // Drives the engine until done, then settles. kTimeout when `timeout` passes first; 0: no limit.
   Status wait(Duration timeout);
@@ -38,10 +46,22 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   void on_settled(std::function<void()> callback);
   std::exception_ptr error() const;  // valid once settled; null: success
 
+  // Of the results; and of their c10d::WorkResult. Done once this is settled.
+  FuturePtr future();
+  FuturePtr outcome();
+
  private:
-  mutable std::mutex mutex_;
-  std::atomic<bool> settled_{false};
+  enum class Stage : std::uint8_t { kOpen, kSettled, kDone };  // kDone: the futures are, too
+
+  void settle_and_call_back();
+  void finish_operations();  // with the lock held
+  void complete(const FuturePtr& future, const FuturePtr& outcome) const;
+  FuturePtr promise(FuturePtr WorkState::*which, c10::TypePtr type);
+
+  mutable std::mutex mutex_;  // guards what follows, until settled
+  std::atomic<Stage> stage_{Stage::kOpen};
   std::exception_ptr error_;
+  FuturePtr future_, outcome_;
 };
 using WorkStatePtr = std::shared_ptr<WorkState>;
 
@@ -77,8 +97,7 @@ class Work : public c10d::Work {
   std::weak_ptr<Communicator> communicator_;
   std::weak_ptr<NestedGroups> nested_;
   std::uint64_t group_;
-  std::mutex future_mutex_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::mutex scope_mutex_;
   std::shared_ptr<CallbackScope> scope_;
   std::atomic<bool> finished_{false};
 };
