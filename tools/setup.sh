@@ -46,8 +46,10 @@ core_packages() {
   command -v ccache >/dev/null || echo ccache
   if command -v g++ >/dev/null; then
     echo '#include <gtest/gtest.h>' | g++ -E -x c++ - >/dev/null 2>&1 || echo libgtest-dev
+    echo '#include <openssl/hmac.h>' | g++ -E -x c++ - >/dev/null 2>&1 || echo libssl-dev
   else
     echo libgtest-dev
+    echo libssl-dev
   fi
 }
 

@@ -12,10 +12,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::span bytes(reinterpret_cast<const std::byte*>(data), size);
   wire::peek_connection(bytes);
   wire::is_hello(bytes);
+  wire::is_reset(bytes);
+  wire::parse_former_hello(bytes);
   wire::Packet packet;
   if (wire::parse(bytes, packet, false) != wire::Verdict::kGood) return 0;
   if (packet.type == wire::Type::kData && packet.body.size() > packet.message_bytes) abort();
+  if (packet.type == wire::Type::kFragment &&
+      packet.fragment_offset + packet.body.size() > packet.fragment_of) {
+    abort();
+  }
   if (packet.type == wire::Type::kHello) wire::parse_hello(packet.body);
+  if (packet.type == wire::Type::kReset && packet.body.size() != sizeof(wire::Header)) abort();
   if (packet.type != wire::Type::kControl) return 0;
   wire::FrameReader frames(packet.body);
   wire::Frame frame;

@@ -43,7 +43,7 @@ Session& SimProcess::ensure(std::uint32_t node) {
     SessionConfig config;
     config.own_incarnation = incarnation_;
     config.peer_incarnation = peer.incarnation;
-    config.peer_secret = peer.secret;
+    config.key = pair_key({incarnation_, secret_}, {peer.incarnation, peer.secret});
     config.peer_endpoint = SimNetwork::endpoint(node, address_);
     config.local_path = address_;
     config.description = "node " + std::to_string(node);
@@ -127,10 +127,17 @@ void SimProcess::on_hello(std::span<const std::byte> bytes, const RxPacket& from
   if (wire::parse(bytes, packet) != wire::Verdict::kGood) return;
   if (packet.type != wire::Type::kHello) return;
   const std::optional<wire::Hello> hello = wire::parse_hello(packet.body);
-  if (!hello || !Session::authentic(*hello, secret_, incarnation_)) return;
+  if (!hello || hello->target != incarnation_) return;
   for (std::uint32_t node = 0; node < peers_.size(); ++node) {
     if (peers_[node].incarnation != hello->sender) continue;
-    ensure(node).on_hello(*hello, *from.source, from.local_path);
+    const Peer& peer = peers_[node];
+    if (proves(*hello, pair_key({incarnation_, secret_}, {peer.incarnation, peer.secret}))) {
+      RxPacket hello_packet = from;
+      hello_packet.data = from.data.first(bytes.size());
+      ensure(node).on_hello(*hello, hello_packet);
+    } else {
+      ++counters().unproven;
+    }
   }
 }
 

@@ -107,7 +107,7 @@ void EngineCore::open_link_st(Peer& peer) {
     SessionConfig config;
     config.own_incarnation = options_.incarnation;
     config.peer_incarnation = peer.address.incarnation;
-    config.peer_secret = peer.address.secret;
+    config.key = key_with(peer);
     config.peer_endpoint = peer.route.remote.endpoint;
     config.local_path = peer.route.local_path;
     config.max_datagram = std::min(udp_.max_datagram_of(peer.route.local_path),

@@ -116,6 +116,7 @@ class EngineCore final : public Engine, public Transport, private Driven, privat
   bool receive_burst(bool* full);
   void dispatch(const RxPacket& packets);
   void on_hello_packet(const RxPacket& packet);
+  PairKey key_with(const Peer& peer) const;
   Session* session_of(std::uint64_t connection);
   void watch_for_room();
   bool any_link_busy() const;

@@ -126,17 +126,27 @@ Session* EngineCore::session_of(std::uint64_t connection) {
   return recent_peer_->session.get();
 }
 
-// A hello costs nothing until it has shown our secret and comes from somebody we were told of.
+PairKey EngineCore::key_with(const Peer& peer) const {
+  if (peer.session != nullptr) return peer.session->key();
+  return pair_key({options_.incarnation, options_.secret},
+                  {peer.address.incarnation, peer.address.secret});
+}
+
+// A hello costs no memory until it has proved that its sender was told of us, as we were of it.
 void EngineCore::on_hello_packet(const RxPacket& packet) {
   wire::Packet parsed;
   if (wire::parse(packet.data, parsed) != wire::Verdict::kGood) return;
   const auto hello = wire::parse_hello(parsed.body);
-  if (!hello || !Session::authentic(*hello, options_.secret, options_.incarnation)) return;
+  if (!hello || hello->target != options_.incarnation) return;
   Peer* peer = peers_.find_incarnation(hello->sender);
   // Not told of yet: its sender repeats it.
   if (peer == nullptr || peer->local) return;
+  if (!proves(*hello, key_with(*peer))) {
+    ++counters().unproven;
+    return;
+  }
   open_link_st(*peer);
-  peer->session->on_hello(*hello, *packet.source, packet.local_path);
+  peer->session->on_hello(*hello, packet);
 }
 
 bool EngineCore::has_open_requests_st() const {

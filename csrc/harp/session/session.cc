@@ -3,16 +3,20 @@
 #include "harp/session/session.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
 namespace taco::harp {
 namespace {
 
+constexpr std::uint8_t kEngine = 0;  // the process has one so far
 // A block of records fills a packet, and leaves room for an acknowledgement beside it.
 constexpr std::size_t kBlockBytes = 1088;
 static_assert(kBlockBytes >= wire::kMaxRecordBytes);
-static_assert(sizeof(wire::Header) + kBlockBytes + 7 + 13 + 19 + 8 <= wire::kMinDatagram);
+static_assert(sizeof(wire::Header) + wire::kRecordsOverhead + kBlockBytes + wire::kCreditBytes +
+                  wire::kAckBytes + wire::kAckRangeBytes <=
+              wire::kMinDatagram);
 
 std::size_t datagram_limit(const SessionConfig& config, const NicCapabilities& nic) {
   return config.max_datagram == 0 ? nic.max_datagram
@@ -32,7 +36,9 @@ Session::Session(SessionConfig config, SessionHost& host, LinkEvents& events)
       eager_(host.buffers(), kEagerWindow),
       records_(host.buffers(), kRecordWindow),
       record_order_(host.buffers()) {
-  while (own_connection_ == 0) own_connection_ = host.random();
+  own_connection_ = wire::connection_id(kEngine, host.random());
+  const std::array<std::uint64_t, 2> nonce{host.random(), host.random()};
+  own_nonce_ = std::bit_cast<wire::Nonce>(nonce);
   congestion_.start(window_);
   timer_.on_expiry = on_expiry;
   timer_.context = this;

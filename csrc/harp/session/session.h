@@ -5,7 +5,7 @@
 //
 // Made by the engine on first use of a peer, or when the peer's hello arrives; starts connecting
 // at once. Owner thread only. The engine finds it by connection_id() for every packet but a hello,
-// and by the hello's `sender` incarnation (after checking target_secret) for a hello.
+// and by the hello's `sender` incarnation (after checking its proof) for a hello.
 //
 // Promises: every byte of a bulk message reaches its Sink exactly once, after its checksum; a
 // finished request's memory is not touched again; losing the peer is reported once, through
@@ -33,7 +33,7 @@ namespace taco::harp {
 struct SessionConfig {
   std::uint64_t own_incarnation = 0;
   std::uint64_t peer_incarnation = 0;
-  Secret peer_secret{};
+  PairKey key{};                 // what hellos are proved with
   Endpoint peer_endpoint;        // where to say hello; later packets go where the peer answered
   std::uint32_t local_path = 0;  // which local address of the Nic
   std::size_t max_datagram = 0;  // 0: the Nic's; the peer's is agreed in the handshake
@@ -58,11 +58,9 @@ class Session final : public Link, private SentPackets::Listener {
 
   // A datagram, or run of datagrams, that carries connection_id(). Unauthenticated until parsed.
   void on_packets(const RxPacket& packets);
-  // A hello whose target_secret and target the engine has checked against this process's.
-  void on_hello(const wire::Hello& hello, const Endpoint& source, std::uint32_t local_path);
-  // Does the hello prove that its sender was told our secret, and mean this process?
-  static bool authentic(const wire::Hello& hello, const Secret& own_secret,
-                        std::uint64_t own_incarnation);
+  // A hello that means this process and whose proof has been checked; the packet brought it.
+  void on_hello(const wire::Hello& hello, const RxPacket& packet);
+  const PairKey& key() const { return config_.key; }
 
   // The engine's own loop stood still for `gap`: nobody is to blame for silence meanwhile.
   void on_gap(Duration gap);
@@ -106,6 +104,7 @@ class Session final : public Link, private SentPackets::Listener {
   void finish_receive(RecvState& state, const Status& status);
   bool on_eager_packet(const wire::Packet& packet);
   bool on_frames(const wire::Packet& packet);
+  void establish(const wire::Hello& hello, const RxPacket& packet);
   void on_ack(const wire::Ack& ack);
   bool on_records(std::uint32_t serial, std::span<const std::byte> block);
   void deliver_records(std::span<const std::byte> block);
@@ -166,11 +165,15 @@ class Session final : public Link, private SentPackets::Listener {
   Time hello_at_ = 0;
   std::uint32_t hellos_ = 0;
   bool hello_due_ = true, answer_hello_ = false;
+  wire::Nonce own_nonce_, peer_nonce_{};  // the peer's: once established
+  wire::Nonce echo_{};                    // the peer's, as last heard: hellos send it back
+  std::uint32_t largest_hello_ = 0;       // bytes of the largest datagram with a hello that came
 
   // One path: what we send on it.
   const CongestionOps& congestion_;
   CongestionState window_;
   std::uint64_t next_number_ = 1;
+  std::uint64_t next_uncounted_ = 1;
   SentPackets sent_;
   RoundTrip rtt_;
   ReorderWindow reorder_;

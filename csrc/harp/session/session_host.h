@@ -12,14 +12,13 @@
 #include "harp/nic.h"
 #include "harp/session/flow.h"
 #include "harp/session/message.h"
+#include "harp/session/proof.h"
 #include "harp/session/wire.h"
 #include "harp/transport.h"
 
 namespace taco::harp {
 
 class Session;
-
-using Secret = std::array<std::byte, 16>;
 
 // Since the engine was made. Written by the owner only.
 struct ProtocolCounters {
@@ -29,9 +28,11 @@ struct ProtocolCounters {
   std::uint64_t spurious_retransmits = 0;  // whose first copy turned out to have arrived
   std::uint64_t probes = 0;                // tail-loss probes (pings; they resend no data)
   std::uint64_t checksum_failures = 0, malformed = 0;
-  std::uint64_t duplicates = 0;  // packets or segments that had been received before
-  std::uint64_t late = 0;        // segments for receives that had ended
-  std::uint64_t nic_full = 0;    // packets the Nic refused for now
+  std::uint64_t unproven = 0;        // hellos without a valid proof
+  std::uint64_t other_versions = 0;  // packets of another version of the wire
+  std::uint64_t duplicates = 0;      // packets or segments that had been received before
+  std::uint64_t late = 0;            // segments for receives that had ended
+  std::uint64_t nic_full = 0;        // packets the Nic refused for now
 };
 
 // Deliberate defects, so that tests can show that each mechanism is needed. Never set elsewhere.

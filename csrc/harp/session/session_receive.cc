@@ -12,40 +12,6 @@ constexpr Duration kAckDelay = kMillisecond;
 
 }  // namespace
 
-bool Session::authentic(const wire::Hello& hello, const Secret& own_secret,
-                        std::uint64_t own_incarnation) {
-  std::byte difference{0};
-  for (std::size_t i = 0; i < own_secret.size(); ++i) {
-    difference |= hello.target_secret[i] ^ own_secret[i];
-  }
-  return difference == std::byte{0} && hello.target == own_incarnation;
-}
-
-void Session::on_hello(const wire::Hello& hello, const Endpoint& source, std::uint32_t local_path) {
-  if (state_ == State::kEnded || hello.sender != config_.peer_incarnation) return;
-  if (established() && hello.sender_connection != peer_connection_) {
-    return declare_lost(Status("it has begun its session anew; what was under way is lost",
-                               PeerLoss{-1, config_.description, 0}));
-  }
-  last_heard_ = silence_base_ = host_.now();
-  unanswered_probes_ = 0;
-  if (!established()) {
-    peer_connection_ = hello.sender_connection;
-    remote_ = source;
-    config_.local_path = local_path;
-    max_datagram_ = std::min<std::size_t>(max_datagram_, hello.max_datagram);
-    peer_limit_ = hello.credit_limit;
-    peer_epoch_ = hello.credit_epoch;
-    if (state_ == State::kConnecting) state_ = State::kOpen;
-    ready();
-  }
-  if (hello.target_connection != own_connection_) {
-    answer_hello_ = true;
-    ready();
-  }
-  update_timer();
-}
-
 void Session::on_packets(const RxPacket& packets) {
   const std::size_t stride =
       packets.segment_bytes == 0 ? packets.data.size() : packets.segment_bytes;
@@ -60,7 +26,8 @@ void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
   wire::Packet packet;
   const wire::Verdict verdict = wire::parse(bytes, packet, !host_.test_hooks().skip_checksum);
   if (verdict != wire::Verdict::kGood || packet.connection != own_connection_ ||
-      packet.type == wire::Type::kHello || packet.path != 0) {
+      packet.type == wire::Type::kHello || packet.type == wire::Type::kReset ||
+      packet.type == wire::Type::kFragment || packet.path != 0) {
     ++(verdict == wire::Verdict::kBadChecksum ? counters.checksum_failures : counters.malformed);
     return;
   }
@@ -70,6 +37,11 @@ void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
   last_heard_ = silence_base_ = now;
   unanswered_probes_ = 0;
 
+  // Has no number to remember, and whatever it says does no harm twice: a copy goes unanswered.
+  if (packet.flags & wire::kUncounted) {
+    on_frames(packet);
+    return;
+  }
   const std::uint64_t largest = received_.largest();
   const std::uint64_t number = wire::expand_number(packet.number, largest + 1);
   // What cannot be kept must not be acknowledged: such packets are dropped before they are noted.
@@ -177,11 +149,16 @@ bool Session::on_frames(const wire::Packet& packet) {
   wire::Frame frame;
   bool keep = true;
   while (state_ != State::kEnded && reader.next(frame)) {
+    if (wire::asks_for_ack(frame)) {
+      if (packet.flags & wire::kUncounted) {
+        ++host_.counters().malformed;
+        return false;
+      }
+      ++unacknowledged_;
+    }
     switch (frame) {
-      case wire::Frame::kPadding:
-        break;
       case wire::Frame::kPing:
-        ++unacknowledged_;
+      case wire::Frame::kProbe:
         ack_now_ = true;
         break;
       case wire::Frame::kAck:
@@ -195,8 +172,9 @@ bool Session::on_frames(const wire::Packet& packet) {
         }
         break;
       case wire::Frame::kRecords:
-        ++unacknowledged_;
         keep = on_records(reader.serial, reader.records) && keep;
+        break;
+      default:  // of a later time; acknowledged where its type asks for it
         break;
     }
   }
@@ -247,6 +225,8 @@ void Session::deliver_record(const wire::Record& record) {
       peer_left_ = true;
       ack_now_ = true;
       events_.on_left();
+      return;
+    default:  // of a later time: many paths, and what is not thought of yet
       return;
   }
 }
@@ -349,7 +329,7 @@ void Session::on_ack(const wire::Ack& ack) {
 // Once per burst: credit, acknowledgements, timers.
 void Session::after_receive() {
   credit_.on_received(received_.largest());
-  // An acknowledgement uses up a number too, but must not set off another one.
+  // What used up no credit asks for none.
   if (unacknowledged_ > 0) refresh_credit();
   if (unacknowledged_ >= kAckEvery) ack_now_ = true;
   if (ack_now_) {

@@ -11,8 +11,6 @@ namespace {
 constexpr std::uint64_t kCreditReserve = 4;
 // Runs shorter than this wait for more room, as long as something is in flight.
 constexpr std::uint32_t kWorthARun = 8;
-constexpr Duration kFirstHelloInterval = 5 * kMillisecond;
-constexpr Duration kLastHelloInterval = 100 * kMillisecond;
 
 }  // namespace
 
@@ -57,30 +55,6 @@ bool Session::offer_packet(wire::Header& header, std::span<const std::byte> body
   return true;
 }
 
-Session::Sent Session::send_hello() {
-  if (established()) hello_due_ = false;
-  if (!hello_due_ && !answer_hello_) return Sent::kNothing;
-  wire::Hello hello{};
-  hello.target_secret = config_.peer_secret;
-  hello.sender = config_.own_incarnation;
-  hello.target = config_.peer_incarnation;
-  hello.sender_connection = own_connection_;
-  hello.target_connection = peer_connection_;
-  hello.max_datagram = static_cast<std::uint32_t>(max_datagram_);
-  hello.max_ack_delay_us = kMillisecond / kMicrosecond;
-  hello.credit_limit = credit_.limit();
-  hello.credit_epoch = credit_.epoch();
-  const std::span body(reinterpret_cast<const std::byte*>(&hello), sizeof hello);
-  wire::Header header = wire::frames_header(wire::Type::kHello, 0, 0, 0, body.size());
-  if (!offer_packet(header, body)) return Sent::kNicFull;
-  hello_due_ = answer_hello_ = false;
-  if (!established()) {
-    const Duration most = events_.expecting() ? kLastHelloInterval : kSecond;
-    hello_at_ = host_.now() + std::min(kFirstHelloInterval << std::min(hellos_++, 10u), most);
-  }
-  return Sent::kYes;
-}
-
 bool Session::within_credit(std::uint32_t packets) const {
   return next_number_ + packets - 1 <= peer_limit_ || host_.test_hooks().skip_credit;
 }
@@ -108,7 +82,8 @@ Session::Sent Session::send_control() {
   SmallSender::Packet block{};
   if (with_records) block = records_.front();
   credit_.refresh();
-  const std::size_t tail = with_records ? 7 + block.bytes.size() : 1;
+  const std::size_t tail =
+      with_records ? wire::kRecordsOverhead + block.bytes.size() : wire::kPingBytes;
   const std::span<std::byte> buffer(host_.scratch_.body);
   wire::Writer writer(buffer.first(buffer.size() - sizeof(wire::Header) - tail));
   writer.credit({credit_.limit(), credit_.epoch()});
@@ -125,15 +100,16 @@ Session::Sent Session::send_control() {
     end.ping();
   }
   const std::size_t bytes = writer.size() + end.size();
-  wire::Header header =
-      wire::frames_header(wire::Type::kControl, peer_connection_, 0, next_number_, bytes);
+  wire::Header header = wire::frames_header(wire::Type::kControl, peer_connection_, 0,
+                                            eliciting ? next_number_ : next_uncounted_, bytes,
+                                            eliciting ? 0 : wire::kUncounted);
   if (!offer_packet(header, buffer.first(bytes))) return Sent::kNicFull;
 
   ack_now_ = false;
   unacknowledged_ = 0;
   ack_deadline_ = kNever;
   if (!eliciting) {
-    ++next_number_;
+    ++next_uncounted_;
     return Sent::kYes;
   }
   SentRun run;

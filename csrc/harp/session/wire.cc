@@ -58,48 +58,60 @@ std::uint32_t checksum(const Header& header, std::span<const std::byte> first,
   return crc;
 }
 
-Verdict parse_data(const Header& header, Packet& packet) {
+// Does a segment of `bytes` fit the message it says it belongs to?
+bool fits_message(const Packet& packet, std::size_t bytes) {
+  if (packet.message_bytes > kMaxMessageBytes || bytes > packet.message_bytes) return false;
+  if ((packet.flags & kLastSegment) == 0) {
+    return bytes != 0 && bytes % kGranule == 0 &&
+           (packet.segment + std::uint64_t{1}) * bytes < packet.message_bytes;
+  }
+  // All segments before this one are of one size.
+  const std::uint64_t before = packet.message_bytes - bytes;
+  if (packet.segment == 0) return before == 0;
+  if (before % packet.segment != 0) return false;
+  const std::uint64_t size = before / packet.segment;
+  return bytes != 0 && bytes <= size && size % kGranule == 0;
+}
+
+void read_segment(const Header& header, Packet& packet) {
   packet.slot = header.slot_low | (header.extent >> 52) << 32;
   packet.segment = static_cast<std::uint32_t>(header.extent >> 31) & (kMaxSegments - 1);
   packet.message_bytes = header.extent & ((std::uint64_t{1} << 31) - 1);
-  const bool last = (packet.flags & kLastSegment) != 0;
-  const std::size_t bytes = packet.body.size();
-  if (packet.flags & ~kLastSegment) return Verdict::kMalformed;  // coded, sealed: not yet
-  if (packet.message_bytes > kMaxMessageBytes || bytes > packet.message_bytes) {
-    return Verdict::kMalformed;
-  }
-  if (last) {
-    // All segments before this one are of one size.
-    const std::uint64_t before = packet.message_bytes - bytes;
-    if (packet.segment == 0 ? before != 0 : before % packet.segment != 0) {
-      return Verdict::kMalformed;
-    }
-    if (packet.segment > 0) {
-      const std::uint64_t size = before / packet.segment;
-      if (bytes == 0 || bytes > size || size % kGranule != 0) return Verdict::kMalformed;
-    }
-  } else if (bytes == 0 || bytes % kGranule != 0 ||
-             (packet.segment + std::uint64_t{1}) * bytes >= packet.message_bytes) {
-    return Verdict::kMalformed;
-  }
-  return Verdict::kGood;
 }
 
-Verdict parse_body(const Header& header, Packet& packet) {
+bool parse_fragment(Packet& packet) {
+  FragmentDescriptor piece;
+  if (!take(packet.body, piece)) return false;
+  packet.fragment_offset = std::uint32_t{piece.offset_granules} * kGranule;
+  packet.fragment_of = piece.segment_bytes;
+  const std::size_t end = packet.fragment_offset + packet.body.size();
+  if (packet.body.empty() || end > packet.fragment_of) return false;
+  if (end < packet.fragment_of && end % kGranule != 0) return false;
+  return fits_message(packet, packet.fragment_of);
+}
+
+// Coded and sealed packets belong to a later time.
+bool parse_body(const Header& header, Packet& packet) {
+  const auto only = [&](std::uint8_t flags) { return (packet.flags & ~flags) == 0; };
+  const auto whole = [&] { return packet.body.size() == header.extent; };
   switch (packet.type) {
     case Type::kData:
-      return parse_data(header, packet);
+      read_segment(header, packet);
+      return only(kLastSegment) && fits_message(packet, packet.body.size());
+    case Type::kFragment:
+      read_segment(header, packet);
+      return only(kLastSegment) && parse_fragment(packet);
     case Type::kEager:
       packet.serial = header.slot_low;
-      if (!take(packet.body, packet.eager)) return Verdict::kMalformed;
-      return packet.flags == 0 && packet.body.size() == header.extent ? Verdict::kGood
-                                                                      : Verdict::kMalformed;
+      return only(0) && take(packet.body, packet.eager) && whole();
     case Type::kControl:
+      return only(kUncounted) && whole();
     case Type::kHello:
-      return packet.flags == 0 && packet.body.size() == header.extent ? Verdict::kGood
-                                                                      : Verdict::kMalformed;
+      return only(0) && whole();
+    case Type::kReset:
+      return only(0) && whole() && packet.body.size() == kResetBytes;
   }
-  return Verdict::kMalformed;
+  return false;
 }
 
 }  // namespace
@@ -115,7 +127,7 @@ Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc) 
   packet.path = header.path;
   packet.connection = header.connection;
   packet.number = header.number;
-  return parse_body(header, packet);
+  return header.key_phase == 0 && parse_body(header, packet) ? Verdict::kGood : Verdict::kMalformed;
 }
 
 std::uint64_t peek_connection(std::span<const std::byte> bytes) {
@@ -128,6 +140,15 @@ bool is_hello(std::span<const std::byte> bytes) {
   return take(bytes, header) && (header.version_and_type & 15) == static_cast<int>(Type::kHello);
 }
 
+bool is_reset(std::span<const std::byte> bytes) {
+  Header header;
+  return take(bytes, header) && (header.version_and_type & 15) == static_cast<int>(Type::kReset);
+}
+
+std::uint8_t peek_version(std::span<const std::byte> bytes) {
+  return bytes.size() < sizeof(Header) ? 0 : static_cast<std::uint8_t>(bytes[0]) >> 4;
+}
+
 std::optional<Hello> parse_hello(std::span<const std::byte> body) {
   Hello hello;
   if (!take(body, hello) || hello.sender_connection == 0) return std::nullopt;
@@ -135,20 +156,37 @@ std::optional<Hello> parse_hello(std::span<const std::byte> body) {
   return hello;
 }
 
-bool FrameReader::read_ack() {
-  std::uint8_t count;
+std::array<std::byte, 1 + offsetof(Hello, proof)> proven_bytes(const Hello& hello) {
+  std::array<std::byte, 1 + offsetof(Hello, proof)> bytes;
+  bytes[0] = static_cast<std::byte>(kVersion << 4 | static_cast<int>(Type::kHello));
+  std::memcpy(bytes.data() + 1, &hello, offsetof(Hello, proof));
+  return bytes;
+}
+
+std::optional<FormerHello> parse_former_hello(std::span<const std::byte> packet) {
+  Header header;
+  FormerHello hello;
+  if (!take(packet, header) || header.version_and_type != (1 << 4 | static_cast<int>(Type::kHello)))
+    return std::nullopt;
+  if (checksum(header, packet, {}) != header.crc || !take(packet, hello)) return std::nullopt;
+  return hello;
+}
+
+bool FrameReader::read_ack(std::span<const std::byte> body) {
   std::uint64_t last;
   std::uint32_t length;
-  if (!take(rest_, ack.path) || !take(rest_, count) || !take(rest_, ack.delay_us) ||
-      !take(rest_, last) || !take(rest_, length)) {
+  if (!take(body, ack.path) || !take(body, ack.delay_us) || !take(body, last) ||
+      !take(body, length)) {
     return false;
   }
-  if (count == 0 || count > kMaxAckRanges || length > last) return false;
-  ack.count = count;
+  const std::size_t count = 1 + body.size() / kAckRangeBytes;
+  if (body.size() % kAckRangeBytes != 0 || count > kMaxAckRanges || length > last) return false;
+  ack.count = static_cast<std::uint32_t>(count);
   ack.ranges[0] = {last - length, last};
   for (std::uint32_t i = 1; i < count; ++i) {
     std::uint32_t gap;  // numbers missing between this range and the one above, less one
-    if (!take(rest_, gap) || !take(rest_, length)) return false;
+    take(body, gap);
+    take(body, length);
     const std::uint64_t above = ack.ranges[i - 1].first;
     if (above < std::uint64_t{gap} + 2 + length) return false;
     const std::uint64_t end = above - gap - 2;
@@ -157,67 +195,78 @@ bool FrameReader::read_ack() {
   return true;
 }
 
+bool FrameReader::read(Frame frame, std::span<const std::byte> body) {
+  switch (frame) {
+    case Frame::kPing:
+      return body.empty();
+    case Frame::kAck:
+      return read_ack(body);
+    case Frame::kCredit:
+      return take(body, credit.limit) && take(body, credit.epoch) && body.empty();
+    case Frame::kRecords:
+      records = {};
+      return take(body, serial) && take_span(body, body.size(), records);
+    case Frame::kPathChallenge:
+    case Frame::kPathResponse:
+      return take(body, token) && body.empty();
+    case Frame::kProbe:
+    case Frame::kPadding:
+      return true;
+  }
+  return true;  // unknown: skipped
+}
+
 bool FrameReader::next(Frame& frame) {
   if (bad_ || rest_.empty()) return false;
-  std::uint8_t type = 0;
-  take(rest_, type);
-  frame = static_cast<Frame>(type);
-  bool good = false;
-  switch (frame) {
-    case Frame::kPadding:
-    case Frame::kPing:
-      good = true;
-      break;
-    case Frame::kAck:
-      good = read_ack();
-      break;
-    case Frame::kCredit:
-      good = take(rest_, credit.limit) && take(rest_, credit.epoch);
-      break;
-    case Frame::kRecords: {
-      std::uint16_t bytes;
-      good = take(rest_, serial) && take(rest_, bytes) && take_span(rest_, bytes, records);
-      break;
+  std::uint8_t type;
+  std::uint16_t bytes;
+  std::span<const std::byte> body;
+  const bool whole = take(rest_, type) && take(rest_, bytes) && take_span(rest_, bytes, body);
+  if (whole) frame = static_cast<Frame>(type);
+  bad_ = !whole || !read(frame, body);
+  return !bad_;
+}
+
+bool RecordReader::read(Record& record, std::span<const std::byte> body) {
+  switch (record.type) {
+    case RecordType::kWant: {
+      Want& want = record.want;
+      return take(body, want.key) && take(body, want.signature) && take(body, want.max_bytes) &&
+             take_slot(body, want.slot) && body.empty();
     }
+    case RecordType::kOffer:
+      return take(body, record.offer.key) && take(body, record.offer.signature) &&
+             take(body, record.offer.bytes) && body.empty();
+    case RecordType::kControl: {
+      std::uint8_t kind = 0;
+      const bool good = take(body, kind) && kind <= static_cast<std::uint8_t>(Control::kMismatch) &&
+                        take(body, record.key) && take_slot(body, record.slot) &&
+                        take(body, record.value);
+      record.control = static_cast<Control>(kind);
+      return good && body.empty();
+    }
+    case RecordType::kNotice:
+      return body.size() <= kMaxNoticeBytes && take_span(body, body.size(), record.notice);
+    case RecordType::kGoodbye:
+      return body.empty();
+    case RecordType::kPathOpen:
+      return take(body, record.path_open) && body.empty();
+    case RecordType::kPathClosed:
+      return take(body, record.path_closed.path) && take(body, record.path_closed.last) &&
+             body.empty();
   }
-  bad_ = !good;
-  return good;
+  return true;  // unknown: skipped
 }
 
 bool RecordReader::next(Record& record) {
   if (bad_ || rest_.empty()) return false;
-  std::uint8_t type = 0, kind = 0;
-  take(rest_, type);
-  record.type = static_cast<RecordType>(type);
-  bool good = false;
-  switch (record.type) {
-    case RecordType::kWant: {
-      Want& want = record.want;
-      good = take(rest_, want.key) && take(rest_, want.signature) && take(rest_, want.max_bytes) &&
-             take_slot(rest_, want.slot);
-      break;
-    }
-    case RecordType::kOffer:
-      good = take(rest_, record.offer.key) && take(rest_, record.offer.signature) &&
-             take(rest_, record.offer.bytes);
-      break;
-    case RecordType::kControl:
-      good = take(rest_, kind) && kind <= static_cast<std::uint8_t>(Control::kMismatch) &&
-             take(rest_, record.key) && take_slot(rest_, record.slot) && take(rest_, record.value);
-      record.control = static_cast<Control>(kind);
-      break;
-    case RecordType::kNotice: {
-      std::uint16_t bytes;
-      good =
-          take(rest_, bytes) && bytes <= kMaxNoticeBytes && take_span(rest_, bytes, record.notice);
-      break;
-    }
-    case RecordType::kGoodbye:
-      good = true;
-      break;
-  }
-  bad_ = !good;
-  return good;
+  std::uint8_t type;
+  std::uint16_t bytes;
+  std::span<const std::byte> body;
+  const bool whole = take(rest_, type) && take(rest_, bytes) && take_span(rest_, bytes, body);
+  if (whole) record.type = static_cast<RecordType>(type);
+  bad_ = !whole || !read(record, body);
+  return !bad_;
 }
 
 template <class T>
@@ -226,51 +275,88 @@ void Writer::put(const T& value) {
   size_ += sizeof(T);
 }
 
-bool Writer::ping() {
-  if (room() < 1) return false;
-  put(Frame::kPing);
+void Writer::put_bytes(std::span<const std::byte> bytes) {
+  if (!bytes.empty()) std::memcpy(buffer_.data() + size_, bytes.data(), bytes.size());
+  size_ += bytes.size();
+}
+
+template <class Kind>
+bool Writer::begin(Kind type, std::size_t body_bytes) {
+  if (room() < kPrefixBytes + body_bytes) return false;
+  put(type);
+  put(static_cast<std::uint16_t>(body_bytes));
   return true;
 }
 
+bool Writer::ping() { return begin(Frame::kPing, 0); }
+
+// The list of ranges ends where a gap or a length does not fit its 32 bits; what is said of a range
+// that is too long is true as far as it goes.
 bool Writer::ack(const Ack& ack) {
-  constexpr std::size_t kFixed = 1 + 1 + 1 + 4 + 8 + 4, kEach = 8;
-  if (ack.count == 0 || room() < kFixed) return false;
-  const std::size_t fit = 1 + (room() - kFixed) / kEach;
-  const auto count = static_cast<std::uint8_t>(std::min<std::size_t>(ack.count, fit));
-  put(Frame::kAck);
+  if (ack.count == 0 || room() < kAckBytes) return false;
+  const auto length = [](const AckRange& range) {
+    return static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(range.last - range.first, std::uint32_t(-1)));
+  };
+  const auto gap = [&](std::uint32_t i) {
+    return ack.ranges[i - 1].first - ack.ranges[i].last - 2;
+  };
+  const std::size_t most =
+      std::min<std::size_t>(ack.count, 1 + (room() - kAckBytes) / kAckRangeBytes);
+  std::uint32_t count = 1;
+  while (count < most && gap(count) <= std::uint32_t(-1) &&
+         ack.ranges[count - 1].last - ack.ranges[count - 1].first <= std::uint32_t(-1)) {
+    ++count;
+  }
+  begin(Frame::kAck, kAckBytes - kPrefixBytes + (count - 1) * kAckRangeBytes);
   put(ack.path);
-  put(count);
   put(ack.delay_us);
   put(ack.ranges[0].last);
-  put(static_cast<std::uint32_t>(ack.ranges[0].last - ack.ranges[0].first));
+  put(length(ack.ranges[0]));
   for (std::uint32_t i = 1; i < count; ++i) {
-    put(static_cast<std::uint32_t>(ack.ranges[i - 1].first - ack.ranges[i].last - 2));
-    put(static_cast<std::uint32_t>(ack.ranges[i].last - ack.ranges[i].first));
+    put(static_cast<std::uint32_t>(gap(i)));
+    put(length(ack.ranges[i]));
   }
   return true;
 }
 
 bool Writer::credit(const Credit& credit) {
-  if (room() < 13) return false;
-  put(Frame::kCredit);
+  if (!begin(Frame::kCredit, 8 + 4)) return false;
   put(credit.limit);
   put(credit.epoch);
   return true;
 }
 
 bool Writer::records(std::uint32_t serial, std::span<const std::byte> block) {
-  if (room() < 7 + block.size()) return false;
-  put(Frame::kRecords);
+  if (!begin(Frame::kRecords, 4 + block.size())) return false;
   put(serial);
-  put(static_cast<std::uint16_t>(block.size()));
-  std::memcpy(buffer_.data() + size_, block.data(), block.size());
-  size_ += block.size();
+  put_bytes(block);
   return true;
 }
 
+bool Writer::token(Frame frame, std::uint64_t value) {
+  if (!begin(frame, sizeof value)) return false;
+  put(value);
+  return true;
+}
+
+bool Writer::path_challenge(std::uint64_t token) {
+  return this->token(Frame::kPathChallenge, token);
+}
+bool Writer::path_response(std::uint64_t token) { return this->token(Frame::kPathResponse, token); }
+
+bool Writer::zeros(Frame frame, std::size_t bytes) {
+  if (bytes < kPrefixBytes || !begin(frame, bytes - kPrefixBytes)) return false;
+  std::memset(buffer_.data() + size_, 0, bytes - kPrefixBytes);
+  size_ += bytes - kPrefixBytes;
+  return true;
+}
+
+bool Writer::probe(std::size_t bytes) { return zeros(Frame::kProbe, bytes); }
+bool Writer::padding(std::size_t bytes) { return zeros(Frame::kPadding, bytes); }
+
 bool Writer::want(const Want& want) {
-  if (room() < 1 + 16 + 8 + 8 + 8) return false;
-  put(RecordType::kWant);
+  if (!begin(RecordType::kWant, 16 + 8 + 8 + 8)) return false;
   put(want.key);
   put(want.signature);
   put(want.max_bytes);
@@ -280,8 +366,7 @@ bool Writer::want(const Want& want) {
 }
 
 bool Writer::offer(const Offer& offer) {
-  if (room() < 1 + 16 + 8 + 8) return false;
-  put(RecordType::kOffer);
+  if (!begin(RecordType::kOffer, 16 + 8 + 8)) return false;
   put(offer.key);
   put(offer.signature);
   put(offer.bytes);
@@ -289,8 +374,7 @@ bool Writer::offer(const Offer& offer) {
 }
 
 bool Writer::control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) {
-  if (room() < 2 + 16 + 8 + 8) return false;
-  put(RecordType::kControl);
+  if (!begin(RecordType::kControl, 1 + 16 + 8 + 8)) return false;
   put(kind);
   put(key);
   put(slot.index);
@@ -300,26 +384,49 @@ bool Writer::control(Control kind, const MessageKey& key, SlotId slot, std::uint
 }
 
 bool Writer::notice(std::span<const std::byte> bytes) {
-  if (room() < 3 + bytes.size()) return false;
-  put(RecordType::kNotice);
-  put(static_cast<std::uint16_t>(bytes.size()));
-  if (!bytes.empty()) std::memcpy(buffer_.data() + size_, bytes.data(), bytes.size());
-  size_ += bytes.size();
+  if (!begin(RecordType::kNotice, bytes.size())) return false;
+  put_bytes(bytes);
   return true;
 }
 
-bool Writer::goodbye() {
-  if (room() < 1) return false;
-  put(RecordType::kGoodbye);
+bool Writer::goodbye() { return begin(RecordType::kGoodbye, 0); }
+
+bool Writer::path_open(const PathOpen& path) {
+  if (!begin(RecordType::kPathOpen, sizeof path)) return false;
+  put(path);
   return true;
 }
+
+bool Writer::path_closed(const PathClosed& path) {
+  if (!begin(RecordType::kPathClosed, 1 + 8)) return false;
+  put(path.path);
+  put(path.last);
+  return true;
+}
+
+namespace {
+
+Header segment_header(Type type, std::uint64_t connection, std::uint8_t path, std::uint64_t number,
+                      SlotId slot, std::uint32_t segment, std::uint64_t message_bytes,
+                      std::uint8_t flags) {
+  const std::uint64_t packed = slot.index | std::uint64_t{slot.generation & kSlotGenerationMask}
+                                                << kSlotIndexBits;  // 44 bits
+  return composed(type, flags, path, connection, number, static_cast<std::uint32_t>(packed),
+                  message_bytes | std::uint64_t{segment} << 31 | packed >> 32 << 52);
+}
+
+}  // namespace
 
 Header data_header(std::uint64_t connection, std::uint8_t path, std::uint64_t number, SlotId slot,
                    std::uint32_t segment, std::uint64_t message_bytes, std::uint8_t flags) {
-  const std::uint64_t packed = slot.index | std::uint64_t{slot.generation & kSlotGenerationMask}
-                                                << kSlotIndexBits;  // 44 bits
-  return composed(Type::kData, flags, path, connection, number, static_cast<std::uint32_t>(packed),
-                  message_bytes | std::uint64_t{segment} << 31 | packed >> 32 << 52);
+  return segment_header(Type::kData, connection, path, number, slot, segment, message_bytes, flags);
+}
+
+Header fragment_header(std::uint64_t connection, std::uint8_t path, std::uint64_t number,
+                       SlotId slot, std::uint32_t segment, std::uint64_t message_bytes,
+                       std::uint8_t flags) {
+  return segment_header(Type::kFragment, connection, path, number, slot, segment, message_bytes,
+                        flags);
 }
 
 Header eager_header(std::uint64_t connection, std::uint8_t path, std::uint64_t number,
@@ -328,8 +435,8 @@ Header eager_header(std::uint64_t connection, std::uint8_t path, std::uint64_t n
 }
 
 Header frames_header(Type type, std::uint64_t connection, std::uint8_t path, std::uint64_t number,
-                     std::size_t body_bytes) {
-  return composed(type, 0, path, connection, number, 0, body_bytes);
+                     std::size_t body_bytes, std::uint8_t flags) {
+  return composed(type, flags, path, connection, number, 0, body_bytes);
 }
 
 void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second) {

@@ -13,7 +13,7 @@
 
 namespace taco::harp::wire {
 
-inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::uint8_t kVersion = 2;
 inline constexpr std::size_t kGranule = 16;        // segments are multiples of it
 inline constexpr std::size_t kMinDatagram = 1200;  // every path carries this much
 
@@ -22,12 +22,16 @@ enum class Type : std::uint8_t {
   kEager = 2,    // a whole small message
   kControl = 3,  // frames
   kHello = 4,    // handshake
+  kReset = 5,    // "I know no such connection": quotes the header that named it
+  kFragment = 6  // a piece of one segment, for a path that has become too narrow for the whole
 };
 
 enum Flag : std::uint8_t {
   kLastSegment = 1,  // kData: this segment ends the message
   kCoded = 2,        // kData: 8 bytes of codec metadata precede the payload
   kSealed = 4,       // a 16-byte AEAD tag ends the packet
+  kUncounted = 8,    // kControl: asks for no acknowledgement and uses up no credit; its number
+                     // belongs to a sequence of such packets
 };
 
 // The first 32 bytes of every packet. `crc` is the CRC32C of the whole packet, itself taken as
@@ -36,14 +40,17 @@ struct Header {
   std::uint8_t version_and_type;  // version << 4 | type
   std::uint8_t flags;
   std::uint8_t path;
-  std::uint8_t reserved;
+  std::uint8_t key_phase;  // of kSealed, bit 0; else 0
   std::uint32_t crc;
-  std::uint64_t connection;  // the receiver's id of the session; 0 in a hello
-  std::uint32_t number;      // low half of the packet number, one sequence per path
-  // kData: low 32 bits of slot (index 20 bits, generation 24); kEager: the message's serial number.
+  // The receiver's id of the session, the index of its engine in the highest 8 bits; 0 in a hello
+  // and in a reset.
+  std::uint64_t connection;
+  std::uint32_t number;  // low half of the packet number, one sequence per path
+  // kData, kFragment: low 32 bits of slot (index 20 bits, generation 24); kEager: the message's
+  // serial number.
   std::uint32_t slot_low;
-  // kData: message length (31 bits) | segment index (21) << 31 | high 12 bits of the slot << 52.
-  // kEager: payload bytes. kControl, kHello: bytes of frames.
+  // kData, kFragment: message length (31 bits) | segment index (21) << 31 | high 12 bits of the
+  // slot << 52. kEager: payload bytes. Others: bytes of the body.
   std::uint64_t extent;
 };
 static_assert(sizeof(Header) == 32);
@@ -62,29 +69,85 @@ inline constexpr std::uint32_t kSlotGenerationMask = (1u << 24) - 1;
 inline constexpr std::uint64_t kMaxSegments = std::uint64_t{1} << 21;
 static_assert(kMaxMessageBytes < std::uint64_t{1} << 31);
 
-// Body of kHello. Both sides know the other's secret from the rendezvous store; a hello without
-// the target's secret is dropped before anything is allocated.
+// Follows the header of kFragment; then the piece. All but the segment's last piece end at a
+// multiple of kGranule.
+struct FragmentDescriptor {
+  std::uint16_t offset_granules;  // of the piece within its segment
+  std::uint16_t segment_bytes;    // of the whole segment
+};
+static_assert(sizeof(FragmentDescriptor) == 4);
+
+// Connection ids.
+inline constexpr unsigned kEngineShift = 56;
+constexpr std::uint64_t connection_id(std::uint8_t engine, std::uint64_t random) {
+  const std::uint64_t low = random & ((std::uint64_t{1} << kEngineShift) - 1);
+  return std::uint64_t{engine} << kEngineShift | (low != 0 ? low : 1);
+}
+constexpr std::uint8_t engine_of(std::uint64_t connection) {
+  return static_cast<std::uint8_t>(connection >> kEngineShift);
+}
+
+using Nonce = std::array<std::byte, 16>;
+using Proof = std::array<std::byte, 16>;
+
+enum HelloFlag : std::uint8_t {
+  kEstablished = 1,  // the sender has heard an answer to its own hello: this one needs none
+};
+
+// Body of kHello; whatever follows it is padding, which shows that datagrams of that size arrive.
+// No secret is in it: `proof` shows that the sender knows those of both processes (proof.h), and
+// the echo of a nonce that the packet is no old one.
 struct Hello {
-  std::array<std::byte, 16> target_secret;
   std::uint64_t sender;             // incarnation
   std::uint64_t target;             // incarnation
   std::uint64_t sender_connection;  // put this into packets to me
-  std::uint64_t target_connection;  // 0: not known yet, please answer
-  std::uint32_t max_datagram;       // what the sender can receive
-  std::uint32_t max_ack_delay_us;
+  std::uint64_t target_connection;  // what I put into packets to you; 0: not known yet
+  Nonce sender_nonce;               // this session's, random
+  Nonce target_nonce;               // yours, as last heard; zeros: not known yet
+  std::uint32_t max_datagram;       // the largest the sender can receive
+  std::uint32_t largest_received;   // largest hello datagram that has come from the target
   std::uint64_t credit_limit;
   std::uint32_t credit_epoch;
+  std::uint32_t max_ack_delay_us;
+  std::uint8_t path;
+  std::uint8_t sender_engine, target_engine;
+  std::uint8_t flags;  // HelloFlag
   std::uint32_t reserved;
+  Proof proof;  // of the header's first byte and of all before it
 };
-static_assert(sizeof(Hello) == 72);
+static_assert(sizeof(Hello) == 112);
+static_assert(offsetof(Hello, sender_connection) == 16 && offsetof(Hello, sender_nonce) == 32);
+static_assert(offsetof(Hello, max_datagram) == 64 && offsetof(Hello, credit_limit) == 72);
+static_assert(offsetof(Hello, path) == 88 && offsetof(Hello, proof) == 96);
 
+// The body of kReset: the header of the packet that was for nobody.
+inline constexpr std::size_t kResetBytes = sizeof(Header);
+
+// A frame is its type (1 byte), the length of its body (2) and its body; a record likewise. What a
+// receiver does not know it skips.
+inline constexpr std::size_t kPrefixBytes = 3;
+
+// Types below kAsksNothing ask for an acknowledgement, those from there on do not: so that a packet
+// with an unknown frame is treated right.
 enum class Frame : std::uint8_t {
-  kPadding = 0,
-  kPing = 1,     // nothing: asks for an acknowledgement
-  kAck = 2,      // path, largest, delay, ranges
-  kCredit = 3,   // limit, epoch
-  kRecords = 4,  // a block of records: u32 serial, u16 bytes, records; the rest of the packet
+  kPing = 1,           // nothing: asks for an acknowledgement
+  kRecords = 2,        // a block of records: serial (4), records
+  kPathChallenge = 3,  // token (8), to be sent back the way it came
+  kPathResponse = 4,   // token (8)
+  kProbe = 5,          // zeros that fill a datagram to the size that is being tried
+  kAck = 128,          // path (1), delay (4), largest (8), ranges
+  kCredit = 129,       // limit (8), epoch (4)
+  kPadding = 130,      // zeros
 };
+inline constexpr std::uint8_t kAsksNothing = 128;
+constexpr bool asks_for_ack(Frame frame) { return static_cast<std::uint8_t>(frame) < kAsksNothing; }
+
+inline constexpr std::size_t kPingBytes = kPrefixBytes;
+inline constexpr std::size_t kRecordsOverhead = kPrefixBytes + 4;
+inline constexpr std::size_t kCreditBytes = kPrefixBytes + 8 + 4;
+inline constexpr std::size_t kTokenBytes = kPrefixBytes + 8;
+inline constexpr std::size_t kAckBytes = kPrefixBytes + 1 + 4 + 8 + 4;  // with one range
+inline constexpr std::size_t kAckRangeBytes = 8;                        // each further one
 
 inline constexpr std::size_t kMaxAckRanges = 24;
 
@@ -109,6 +172,20 @@ enum class RecordType : std::uint8_t {
   kControl = 3,
   kNotice = 4,
   kGoodbye = 5,
+  kPathOpen = 6,
+  kPathClosed = 7,
+};
+// An address of the sender's, to reach it by another path.
+struct PathOpen {
+  std::uint8_t path;
+  std::uint8_t local;                 // which of the sender's published addresses
+  std::uint16_t port;                 // network order
+  std::array<std::byte, 16> address;  // IPv6, or IPv4 mapped into it
+};
+static_assert(sizeof(PathOpen) == 20);
+struct PathClosed {
+  std::uint8_t path;
+  std::uint64_t last;  // number of the last packet sent on it, so that its credit is settled
 };
 struct Record {
   RecordType type;
@@ -119,8 +196,10 @@ struct Record {
   SlotId slot;
   std::uint64_t value = 0;
   std::span<const std::byte> notice;
+  PathOpen path_open;
+  PathClosed path_closed;
 };
-inline constexpr std::size_t kMaxRecordBytes = 8 + kMaxNoticeBytes;
+inline constexpr std::size_t kMaxRecordBytes = kPrefixBytes + kMaxNoticeBytes;
 
 // A checked packet. Spans point into the packet.
 struct Packet {
@@ -128,14 +207,17 @@ struct Packet {
   std::uint8_t flags, path;
   std::uint64_t connection;
   std::uint32_t number;
-  // kData
+  // kData, kFragment
   std::uint64_t slot;  // index | generation << kSlotIndexBits, generation's low 24 bits
   std::uint32_t segment;
   std::uint64_t message_bytes;
+  // kFragment: where the piece lies in its segment, and how long the segment is
+  std::uint32_t fragment_offset, fragment_of;
   // kEager
   std::uint32_t serial;
   EagerDescriptor eager;
-  // kData and kEager: payload; kControl: frames; kHello: its body
+  // kData, kEager and kFragment: payload; kControl: frames; kHello: its body; kReset: the header
+  // it quotes
   std::span<const std::byte> body;
 };
 
@@ -147,23 +229,37 @@ Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc =
 // for something too short.
 std::uint64_t peek_connection(std::span<const std::byte> bytes);
 bool is_hello(std::span<const std::byte> bytes);
-// Of a kHello packet's body.
+bool is_reset(std::span<const std::byte> bytes);
+std::uint8_t peek_version(std::span<const std::byte> bytes);  // 0: too short
+// Of a kHello packet's body. Its proof is not looked at.
 std::optional<Hello> parse_hello(std::span<const std::byte> body);
+// What `proof` is of.
+std::array<std::byte, 1 + offsetof(Hello, proof)> proven_bytes(const Hello& hello);
+
+// A hello of version 1 carried the target's secret.
+struct FormerHello {
+  std::array<std::byte, 16> target_secret;
+  std::uint64_t sender, target;
+};
+std::optional<FormerHello> parse_former_hello(std::span<const std::byte> packet);
 
 // Reads the frames of a kControl packet one after another.
 class FrameReader {
  public:
   explicit FrameReader(std::span<const std::byte> body) : rest_(body) {}
-  // False at the end, or when something is malformed (then bad() is true).
+  // False at the end, or when something is malformed (then bad() is true). Unknown frames come by
+  // with their type.
   bool next(Frame& frame);
   bool bad() const { return bad_; }
   Ack ack;        // after kAck; numbers are absolute
   Credit credit;  // after kCredit
   std::uint32_t serial = 0;
   std::span<const std::byte> records;  // after kRecords
+  std::uint64_t token = 0;             // after kPathChallenge, kPathResponse
 
  private:
-  bool read_ack();
+  bool read_ack(std::span<const std::byte> body);
+  bool read(Frame frame, std::span<const std::byte> body);
   std::span<const std::byte> rest_;
   bool bad_ = false;
 };
@@ -171,10 +267,12 @@ class FrameReader {
 class RecordReader {
  public:
   explicit RecordReader(std::span<const std::byte> block) : rest_(block) {}
+  // Unknown records come by with their type.
   bool next(Record& record);
   bool bad() const { return bad_; }
 
  private:
+  static bool read(Record& record, std::span<const std::byte> body);
   std::span<const std::byte> rest_;
   bool bad_ = false;
 };
@@ -191,16 +289,28 @@ class Writer {
   bool ack(const Ack& ack);  // as many ranges as fit, largest first
   bool credit(const Credit& credit);
   bool records(std::uint32_t serial, std::span<const std::byte> block);
+  bool path_challenge(std::uint64_t token);
+  bool path_response(std::uint64_t token);
+  // Frames of `bytes` in all, zeros but for their prefix; at least kPrefixBytes.
+  bool probe(std::size_t bytes);
+  bool padding(std::size_t bytes);
 
   bool want(const Want& want);
   bool offer(const Offer& offer);
   bool control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value);
   bool notice(std::span<const std::byte> bytes);
   bool goodbye();
+  bool path_open(const PathOpen& path);
+  bool path_closed(const PathClosed& path);
 
  private:
   template <class T>
   void put(const T& value);
+  void put_bytes(std::span<const std::byte> bytes);
+  template <class Kind>
+  bool begin(Kind type, std::size_t body_bytes);  // false: no room
+  bool token(Frame frame, std::uint64_t value);
+  bool zeros(Frame frame, std::size_t bytes);
   std::span<std::byte> buffer_;
   std::size_t size_ = 0;
 };
@@ -210,8 +320,12 @@ Header data_header(std::uint64_t connection, std::uint8_t path, std::uint64_t nu
                    std::uint32_t segment, std::uint64_t message_bytes, std::uint8_t flags);
 Header eager_header(std::uint64_t connection, std::uint8_t path, std::uint64_t number,
                     std::uint32_t serial, std::size_t payload_bytes);
+// As data_header, for a piece of that segment: `flags` are the whole segment's.
+Header fragment_header(std::uint64_t connection, std::uint8_t path, std::uint64_t number,
+                       SlotId slot, std::uint32_t segment, std::uint64_t message_bytes,
+                       std::uint8_t flags);
 Header frames_header(Type type, std::uint64_t connection, std::uint8_t path, std::uint64_t number,
-                     std::size_t body_bytes);
+                     std::size_t body_bytes, std::uint8_t flags = 0);
 // Over the header (checksum taken as absent) and the pieces that follow it; stores it.
 void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second = {});
 

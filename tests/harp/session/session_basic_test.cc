@@ -174,18 +174,6 @@ TEST(Session, OurOwnStallBlamesNobody) {
   transfer.check();
 }
 
-TEST(Session, AHelloWithoutTheSecretIsNotAuthentic) {
-  Secret secret{};
-  secret[3] = std::byte{9};
-  wire::Hello hello{};
-  std::copy(secret.begin(), secret.end(), hello.target_secret.begin());
-  hello.target = 77;
-  EXPECT_TRUE(Session::authentic(hello, secret, 77));
-  EXPECT_FALSE(Session::authentic(hello, secret, 78));
-  hello.target_secret[15] ^= std::byte{1};
-  EXPECT_FALSE(Session::authentic(hello, secret, 77));
-}
-
 TEST(Session, BothSidesMayConnectAtOnceAndStrayPacketsChangeNothing) {
   SimCluster cluster(2, 1, {});
   Transfer there(1, 5000), back(2, 5000);

@@ -77,7 +77,7 @@ TEST(Wire, SegmentsThatDoNotFitTheirMessageAreMalformed) {
 
 TEST(Wire, AnotherVersionIsToldApart) {
   Header header = frames_header(Type::kControl, 1, 0, 1, 0);
-  header.version_and_type = 2 << 4 | 3;
+  header.version_and_type = (kVersion + 1) << 4 | 3;
   Packet packet;
   EXPECT_EQ(parse(packet_of(header, {}), packet), Verdict::kBadVersion);
 }
@@ -138,14 +138,14 @@ TEST(Wire, APieceThatDoesNotFitIsNotWrittenAtAll) {
   EXPECT_EQ(writer.size(), 0u);
   EXPECT_TRUE(writer.credit({1, 1}));
   EXPECT_FALSE(writer.credit({1, 1}));
-  EXPECT_EQ(writer.size(), 13u);
+  EXPECT_EQ(writer.size(), kCreditBytes);
 }
 
 TEST(Wire, AcknowledgementsKeepTheNewestRangesWhenRoomIsShort) {
   Ack ack;
   ack.count = kMaxAckRanges;
   for (std::uint32_t i = 0; i < ack.count; ++i) ack.ranges[i] = {1000 - 3 * i, 1001 - 3 * i};
-  std::array<std::byte, 40> buffer;
+  std::array<std::byte, kAckBytes + 2 * kAckRangeBytes + 7> buffer;
   Writer writer(buffer);
   ASSERT_TRUE(writer.ack(ack));
   FrameReader reader(writer.bytes());
@@ -173,11 +173,15 @@ TEST(Wire, NothingThatArrivesIsReadOutOfBounds) {
     auto bytes = noise(random, size);
     if (size > 32) {
       const std::uint64_t extent = size - 32;
-      bytes[0] = static_cast<std::byte>(kVersion << 4 | (1 + random.below(5)));
+      bytes[0] = static_cast<std::byte>(kVersion << 4 | (1 + random.below(7)));
       bytes[1] = static_cast<std::byte>(random.below(3));
+      bytes[3] = std::byte{0};
       if (random.chance(0.7)) std::memcpy(bytes.data() + 24, &extent, 8);
-      if (random.chance(0.7)) bytes[32] = static_cast<std::byte>(random.below(6));
-      if (size > 34 && random.chance(0.5)) bytes[34] = static_cast<std::byte>(random.below(4));
+      if (random.chance(0.7)) bytes[32] = static_cast<std::byte>(random.below(6) + 128 * (i % 2));
+      if (size > 34 && random.chance(0.7)) {
+        const auto length = static_cast<std::uint16_t>(random.below(size - 32));
+        std::memcpy(bytes.data() + 33, &length, 2);
+      }
     }
     // On the heap at its exact size, so that the sanitizer sees one byte too many.
     const std::unique_ptr<std::byte[]> exact(new std::byte[size]);
