@@ -193,6 +193,28 @@ def power_sgd_beside_plain() -> tuple[int, float, float, float]:
     return len(buckets), reference[0], found[-1], reference[-1]
 
 
+def gradients_of_those_that_still_join() -> list[float]:
+    """DDP asks a Work for its future's value as soon as wait() has returned: how many ranks still
+    have inputs is the number by which it divides."""
+    model = DistributedDataParallel(nn.Linear(5, 5, bias=False))
+    found = []
+    for whole in (False, True):
+        with model.join(divide_by_initial_world_size=whole):
+            for _ in range(15 if dist.get_rank() == 0 else 30):
+                model(torch.full((1, 5), 50.0)).sum().backward()
+                found.append(round(next(model.parameters()).grad[0][0].item(), 3))
+                model.zero_grad()
+    return found
+
+
+def test_ddp_divides_by_the_number_of_ranks_that_still_join(three: Ranks) -> None:
+    first, *others = three.run(gradients_of_those_that_still_join)
+    assert first == [50.0] * 30
+    for found in others:
+        assert found[:30] == [50.0] * 30
+        assert found[30:] == [50.0] * 15 + [33.333] * 15
+
+
 def test_callbacks_of_collected_futures(ranks: Ranks) -> None:
     ranks.run(collected_and_chained)
 
