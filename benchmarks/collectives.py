@@ -287,7 +287,8 @@ def show(result: dict[str, Any], arguments: argparse.Namespace) -> None:
     place = f"{arguments.hosts} hosts at {arguments.rate or 'no rate limit'}"
     where = "one host" if arguments.hosts == 1 else place
     loss = f", {arguments.loss:.1%} loss" if arguments.loss else ""
-    title = f"{arguments.ranks} ranks, {where}{loss}; {host['cores']} cores, TCP {host['tcp']}"
+    ranks = f"{arguments.ranks} {'unbound ' if arguments.unbound else ''}ranks"
+    title = f"{ranks}, {where}{loss}; {host['cores']} cores, TCP {host['tcp']}"
     table = Table(title=f"{title}, copying {result['copy_bytes_per_s'] / 1e9:.1f} GB/s")
     for heading in ("collective", "size"):
         table.add_column(heading)

@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from launch import bind
 
 
 def free_port() -> int:
@@ -39,6 +40,7 @@ def free_port() -> int:
 def rank_main(
     rank: int, world: int, backend: str, port: int, start: Barrier, results: Any, done: Barrier
 ) -> None:
+    bind(rank)
     torch.set_num_threads(1)
     os.environ.setdefault("TACO_LOG", "warning")
     start.wait()

@@ -2,6 +2,9 @@
 
 A benchmark file is started twice over: by the user, and, by launch() below, once a rank with
 BENCHMARK_RESULT naming the file into which rank 0 puts its result as JSON.
+
+Ranks are bound to cores, rank r to the (r mod cores)-th, whatever the backend, here and on emulated
+hosts: where the scheduler puts them would decide what is measured. `--unbound` leaves it to it.
 """
 
 from __future__ import annotations
@@ -54,8 +57,20 @@ def add_fabric_arguments(parser: argparse.ArgumentParser, ranks: int = 4) -> Non
     parser.add_argument("--rate", help="of each host's cable, like 1gbit; default: unlimited")
     parser.add_argument("--loss", type=float, default=0.0, help="probability of losing a packet")
     parser.add_argument("--tcp", help="congestion control for gloo; default: the machine's")
+    parser.add_argument(
+        "--unbound", action="store_true", help="leave it to the scheduler where ranks run"
+    )
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for the whole run")
     parser.add_argument("--json", type=Path, help="write every figure here")
+
+
+def bind(rank: int) -> int:
+    """Binds this process, with all its threads, to one core of those it may use; returns it."""
+    cores = sorted(os.sched_getaffinity(0))
+    core = cores[rank % len(cores)]
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), {core})
+    return core
 
 
 def make_groups(names: Sequence[str]) -> dict[str, dist.ProcessGroup]:
@@ -79,6 +94,8 @@ def run(
     """What is left of main() once the arguments are known: a rank does its part and None comes
     back; the user's process starts the ranks, shows and saves rank 0's result, and returns it."""
     if is_rank():
+        if not arguments.unbound:
+            bind(int(os.environ["RANK"]))
         rank_main(arguments)
         return None
     result = launch(script, arguments, **environment)

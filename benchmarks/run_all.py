@@ -20,6 +20,12 @@ OUT = HERE.parent / "out"
 # Name, whether it needs emulated hosts, script, arguments.
 RUNS = [
     ("one_host", False, "collectives.py", "--sizes 8,1K,32K,1M,32M"),
+    (
+        "one_host_unbound",
+        False,
+        "collectives.py",
+        "--sizes 32M --collective all_reduce --rounds 9 --unbound",
+    ),
     ("one_host_udp", False, "collectives.py", "--sizes 8,1K,1M,32M --transport udp"),
     (
         "four_hosts",
