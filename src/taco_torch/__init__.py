@@ -1,35 +1,38 @@
 """taco: a torch.distributed backend over HARP, a user-space transport for ordinary Ethernet.
 
-Importing this package registers the backend; nothing else of a program changes::
+Where this package is installed, torch knows the backend by itself; nothing else of a program
+changes::
 
-    import torch.distributed as dist, taco_torch
+    import torch.distributed as dist
     dist.init_process_group(backend="taco")
 
-Importing starts no thread and opens no socket: launchers and data loaders may fork afterwards.
+``import taco_torch`` registers it too, where torch was told not to load extensions
+(``TORCH_DEVICE_BACKEND_AUTOLOAD=0``). Importing starts no thread and opens no socket, so launchers
+and data loaders may fork afterwards; the compiled extension is loaded, and checked against torch,
+by the first group or the first use of a name below.
 """
 
-from taco_torch._check import check_torch
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-check_torch()
+from taco_torch._autoload import autoload
 
-from taco_torch import _C  # noqa: E402
-from taco_torch._C import Options, ProcessGroupTaco  # noqa: E402
-from taco_torch.backend import register  # noqa: E402
-from taco_torch.errors import (  # noqa: E402
-    AbortedError,
-    CollectiveTimeoutError,
-    MismatchError,
-    PeerLostError,
-    RendezvousError,
-    TacoError,
-    VersionMismatchError,
-)
-from taco_torch.futures import install  # noqa: E402
-from taco_torch.groups import monitored_barrier  # noqa: E402
-from taco_torch.stats import AlgorithmStats, Stats, stats  # noqa: E402
-from taco_torch.trace import dump, flight_recorder, timeline  # noqa: E402
-
-__version__: str = _C.__version__
+if TYPE_CHECKING:
+    from taco_torch import _C as _C
+    from taco_torch._check import __version__
+    from taco_torch.backend import Options, ProcessGroupTaco
+    from taco_torch.counters import AlgorithmStats, Stats, stats
+    from taco_torch.errors import (
+        AbortedError,
+        CollectiveTimeoutError,
+        MismatchError,
+        PeerLostError,
+        RendezvousError,
+        TacoError,
+        VersionMismatchError,
+    )
+    from taco_torch.groups import monitored_barrier
+    from taco_torch.trace import dump, flight_recorder, timeline
 
 __all__ = [
     "AbortedError",
@@ -51,5 +54,28 @@ __all__ = [
     "timeline",
 ]
 
-register()
-install()
+# Where each name lives. A module is imported when one of its names is first asked for.
+_HOMES = {
+    "_C": "_extension",
+    "__version__": "_check",
+    **dict.fromkeys(("Options", "ProcessGroupTaco"), "backend"),
+    **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
+    "monitored_barrier": "groups",
+    **dict.fromkeys(("AlgorithmStats", "Stats", "stats"), "counters"),
+    **dict.fromkeys(("dump", "flight_recorder", "timeline"), "trace"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+autoload()

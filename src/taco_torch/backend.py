@@ -1,15 +1,24 @@
-"""Registration of the backend "taco" with torch.distributed."""
+"""Creation of taco groups. Importing this module makes the process ready for them."""
 
 import atexit
 from datetime import timedelta
 
-import torch.distributed as dist
 from torch._C._distributed_c10d import _DistributedBackendOptions
 
-from taco_torch import _C
+from taco_torch import futures
+from taco_torch._extension import _C
+
+Options = _C.Options
+ProcessGroupTaco = _C.ProcessGroupTaco
 
 
-def _create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGroupTaco:
+def create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGroupTaco:
+    """A group's backend, as torch asks for it; meets the other ranks.
+
+    Raises:
+        TypeError: ``pg_options`` are another backend's.
+        RendezvousError, VersionMismatchError: see taco_torch.errors.
+    """
     if pg_options is not None and not isinstance(pg_options, _C.Options):
         raise TypeError(
             f"pg_options of a taco group must be taco_torch.Options, got {type(pg_options)!r}"
@@ -28,10 +37,6 @@ def _create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessG
     )
 
 
-def register() -> None:
-    """Makes "taco" known to init_process_group for cpu and cuda; done by importing taco_torch."""
-    if hasattr(dist.Backend, "TACO"):
-        return
-    dist.Backend.register_backend("taco", _create, extended_api=True, devices=["cpu", "cuda"])
-    # A callback of a pending operation must not meet an interpreter that is being taken down.
-    atexit.register(_C.shut_down_all)
+futures.install()
+# A callback of a pending operation must not meet an interpreter that is being taken down.
+atexit.register(_C.shut_down_all)

@@ -7,16 +7,17 @@ future that ``torch.futures.collect_all`` returns would lose the name; this keep
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from taco_torch import _C
+from taco_torch._extension import _C
 
 Future = torch.futures.Future[Any]
+Collect = Callable[[list[Future]], Future]
 
 
-def _keeping_names(collect_all: Callable[[list[Future]], Future]) -> Callable[..., Future]:
+def _keeping_names(collect_all: Collect) -> Collect:
     @functools.wraps(collect_all)
     def collect_all_in_scope(futures: list[Future]) -> Future:
         combined = collect_all(futures)
@@ -28,7 +29,9 @@ def _keeping_names(collect_all: Callable[[list[Future]], Future]) -> Callable[..
 
 
 def install() -> None:
-    """Wraps ``torch.futures.collect_all``; done by importing taco_torch. Futures of other
-    origin pass through it untouched."""
-    if not hasattr(torch.futures.collect_all, "__wrapped__"):
-        torch.futures.collect_all = _keeping_names(torch.futures.collect_all)
+    """Wraps what ``torch.futures.collect_all`` calls, so that it does not matter when a program
+    took that name; done when the first taco group is made. Futures of other origin pass through
+    untouched."""
+    if not hasattr(torch._C._collect_all, "__wrapped__"):
+        # Any: torch declares the base class of Future here, and casts it itself.
+        torch._C._collect_all = cast(Any, _keeping_names(cast(Any, torch._C._collect_all)))

@@ -5,7 +5,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from taco_torch import _C
+from taco_torch._extension import _C
 
 
 def taco_backend(group: dist.ProcessGroup | None = None) -> _C.ProcessGroupTaco:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import taco_torch
-from taco_torch import _C
+from taco_torch._extension import _C
 
 
 def _read(path: str) -> str:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
-from taco_torch import _C
+from taco_torch._extension import _C
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from taco_torch import _C
+from taco_torch._extension import _C
 
 
 @dataclass(frozen=True)
