@@ -2,14 +2,14 @@
 #   make demo    see it work          make test    prove it
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench lint asan tsan fuzz conformance faults clean
+.PHONY: help build demo test test-torch bench lint asan tsan fuzz conformance faults clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 
 help: ## Show this list
 	@printf 'taco_torch: a PyTorch backend with its own user-space transport\n\n'
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Set up .venv, compile and install the package into it
 	@tools/setup.sh install
@@ -20,6 +20,9 @@ demo: ## Train a real model over gloo, shared memory and HARP/UDP; one table, on
 
 test: ## Run every test (C++ and Python), about a quarter of an hour on two cores
 	@tools/test.sh
+
+test-torch: ## Run the Python tests over another torch, built apart (TORCH=2.14.1)
+	@TORCH=$(TORCH) tools/test_torch.sh
 
 bench: ## Run the benchmarks beside their baselines; results under out/
 	@tools/bench.sh
@@ -45,4 +48,4 @@ faults: ## Kill 500 ranks at random moments; who survives must name the dead (KI
 	@$(PYTHON) tests/faults/campaign.py --kills $(or $(KILLS),500)
 
 clean: ## Remove everything that was built, the virtual environment too
-	@rm -rf build out .venv .mypy_cache .ruff_cache .pytest_cache
+	@rm -rf build out .venv .venv-torch-* .mypy_cache .ruff_cache .pytest_cache

@@ -25,9 +25,9 @@ string(REGEX MATCH "^([0-9]+)\\.([0-9]+)" unused "${TACO_TORCH_VERSION}")
 set(torch_major ${CMAKE_MATCH_1})
 set(torch_minor ${CMAKE_MATCH_2})
 if("${torch_major}.${torch_minor}" VERSION_LESS 2.11
-   OR "${torch_major}.${torch_minor}" VERSION_GREATER 2.13)
+   OR "${torch_major}.${torch_minor}" VERSION_GREATER 2.14)
   message(FATAL_ERROR
-    "torch ${TACO_TORCH_VERSION} was found; taco_torch is written for 2.11 to 2.13. Install one:\n"
+    "torch ${TACO_TORCH_VERSION} was found; taco_torch is written for 2.11 to 2.14. Install one:\n"
     "  ${Python_EXECUTABLE} -m pip install torch==2.13.0")
 endif()
 message(STATUS "torch ${TACO_TORCH_VERSION} at ${TACO_TORCH_ROOT}")

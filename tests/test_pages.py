@@ -19,7 +19,7 @@ QUOTED_PATH = re.compile(rf"`([\w./-]+/[\w.-]+\.{ENDING})`")
 QUOTED_FOLDER = re.compile(r"`([\w.-]+(?:/[\w.-]+)*)/`")
 LINK = re.compile(r"\]\(([^)#\s]+)")
 CODE = re.compile(r"^```$(.*?)^```$|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
-TARGET = re.compile(r"(?:^|&& )make ([a-z]+)", re.MULTILINE)
+TARGET = re.compile(r"(?:^|&& )make ([a-z-]+)", re.MULTILINE)
 VARIABLE = re.compile(r"\bTACO_[A-Z_]*[A-Z]\b")
 
 
@@ -44,7 +44,7 @@ def dead_links(page: str, text: str) -> set[str]:
 
 
 def unknown_targets(text: str) -> set[str]:
-    targets = set(re.findall(r"^([a-z]+):", text_of("Makefile"), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
     named = {name for code in CODE.findall(text) for name in TARGET.findall("\n".join(code))}
     return named - targets
 

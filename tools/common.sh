@@ -1,8 +1,12 @@
 # Shared by the scripts in this folder: where things are, and how a phase reports itself.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-readonly VENV="$PWD/.venv"
-readonly LOGS="$PWD/build/logs"
+# TORCH=2.14.1 makes every script use that torch instead of the pinned one, in a virtual environment
+# and a build tree of its own.
+TORCH=${TORCH:-}
+readonly FLAVOUR=${TORCH:+-torch-$TORCH}
+readonly VENV="$PWD/.venv$FLAVOUR"
+readonly LOGS="$PWD/build/logs$FLAVOUR"
 mkdir -p "$LOGS"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
 # Two trees that compile the same source share one cached object, wherever the clone lies.

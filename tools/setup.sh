@@ -9,7 +9,8 @@
 #   lint     python + clang's tools
 source "$(dirname "$0")/common.sh"
 readonly LEVEL=${1:-install}
-readonly BUILD=build/release
+readonly BUILD=build/release$FLAVOUR
+CONSTRAINTS=constraints.txt
 
 find_python() {
   local candidate
@@ -114,6 +115,13 @@ except Exception:
 PROBE
 }
 
+# constraints.txt, but for the torch that TORCH names.
+choose_torch() {
+  [ -n "$TORCH" ] || return 0
+  CONSTRAINTS=build/constraints$FLAVOUR.txt
+  sed "s/^torch==.*/torch==$TORCH/" constraints.txt >"$CONSTRAINTS"
+}
+
 make_environment() {
   # Debian's pip may be too old for build settings (-C needs 23.1).
   "$1" -m venv "$VENV" && "$VENV/bin/python" -m pip install -q --upgrade "pip>=23.1"
@@ -122,19 +130,20 @@ make_environment() {
 install_torch() {
   local index
   mapfile -t index < <(torch_index)
-  "$VENV/bin/python" -m pip install -q -c constraints.txt torch "${index[@]}"
+  "$VENV/bin/python" -m pip install -q -c "$CONSTRAINTS" torch "${index[@]}"
 }
 
 python_packages() {
   local python=$1 print
-  print="$(fingerprint requirements.txt constraints.txt) $("$python" --version) $VENV"
-  [ -x "$VENV/bin/python" ] && stamped python "$print" && return
-  printf 'logs of every step: build/logs\n'
+  choose_torch
+  print="$(fingerprint requirements.txt "$CONSTRAINTS") $("$python" --version) $VENV"
+  [ -x "$VENV/bin/python" ] && stamped "python$FLAVOUR" "$print" && return
+  printf 'logs of every step: %s\n' "${LOGS#"$PWD"/}"
   phase "virtual environment" make_environment "$python"
-  phase "torch (pinned)" install_torch
-  phase "python packages" "$VENV/bin/python" -m pip install -q -c constraints.txt \
+  phase "torch (${TORCH:-pinned})" install_torch
+  phase "python packages" "$VENV/bin/python" -m pip install -q -c "$CONSTRAINTS" \
     -r requirements.txt
-  stamp python "$print"
+  stamp "python$FLAVOUR" "$print"
 }
 
 compile_and_install() {
@@ -145,9 +154,9 @@ compile_and_install() {
 install_package() {
   local print
   print="$(fingerprint csrc src CMakeLists.txt pyproject.toml tests/CMakeLists.txt)"
-  stamped install "$print" && return
+  stamped "install$FLAVOUR" "$print" && return
   phase "compile and install taco_torch" compile_and_install
-  stamp install "$print"
+  stamp "install$FLAVOUR" "$print"
 }
 
 python=
