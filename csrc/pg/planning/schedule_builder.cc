@@ -7,6 +7,9 @@ namespace taco::pg {
 
 namespace {
 constexpr std::uint64_t kAlignment = 64;
+// Scaled input that may wait to be sent: enough for all sends that a fast network has under way,
+// little enough to stay in the caches until they have been made.
+constexpr std::uint64_t kMostScaled = 8 << 20;
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
 }  // namespace
@@ -17,26 +20,25 @@ ScheduleBuilder::ScheduleBuilder(const Problem& problem, int rank, int world, st
       world_(world),
       chunk_(std::max(round_up(chunk, kAlignment), kAlignment)),
       send_channel_(world, 0),
-      receive_channel_(world, 0) {
-  if (problem_.premultiply) prescale();
-}
+      receive_channel_(world, 0) {}
 
-// The scaled input goes where it disturbs nobody: into the output where that is as large, else
-// into scratch memory.
-void ScheduleBuilder::prescale() {
-  const bool has_room = problem_.kind == Kind::kAllReduce ||
-                        (problem_.kind == Kind::kReduce && rank_ == problem_.root);
-  const std::uint32_t pieces = problem_.kind == Kind::kReduceScatter ? world_ : 1;
-  std::vector<Slice> scaled;
-  for (std::uint32_t piece = 0; piece < pieces; ++piece) {
-    const Slice from = input(piece);
-    const Slice to = has_room ? output() : scratch(from.bytes);
-    in_parts(from.bytes, [&](std::uint64_t offset, std::uint64_t length) {
-      append(StepKind::kScale, to.part(offset, length), from.part(offset, length), {});
-    });
-    scaled.push_back(to);
+// A part of the input, no longer than a chunk, scaled into the ring. Whoever still reads what was
+// there before, or sends it, comes first. That cannot stop the world: it is one more limit to the
+// sends open at a time, which the schedules of all ranks keep in one order.
+Slice ScheduleBuilder::scaled(const Slice& part) {
+  if (ring_.bytes == 0) {
+    std::uint64_t whole = 0;
+    const int pieces = problem_.kind == Kind::kReduceScatter ? world_ : 1;
+    for (int piece = 0; piece < pieces; ++piece) {
+      whole += round_up(length_of(Space::kInput, piece), kAlignment);
+    }
+    ring_ = scratch(std::max(std::min(whole, kMostScaled), round_up(part.bytes, kAlignment)));
   }
-  scaled_ = std::move(scaled);
+  if (ring_next_ + part.bytes > ring_.bytes) ring_next_ = 0;
+  const Slice to = ring_.part(ring_next_, part.bytes);
+  ring_next_ += round_up(part.bytes, kAlignment);
+  append(StepKind::kScale, to, part, {});
+  return to;
 }
 
 std::uint64_t ScheduleBuilder::length_of(Space space, std::uint32_t piece) const {
@@ -57,7 +59,6 @@ std::uint64_t ScheduleBuilder::length_of(Space space, std::uint32_t piece) const
 }
 
 Slice ScheduleBuilder::input(std::uint32_t piece) const {
-  if (!scaled_.empty()) return scaled_[piece];
   return {0, length_of(Space::kInput, piece), piece, Space::kInput};
 }
 
@@ -89,7 +90,9 @@ void ScheduleBuilder::in_parts(std::uint64_t bytes, Emit emit) {
 void ScheduleBuilder::send(const Slice& source, std::span<const int> peers) {
   if (peers.empty()) return;
   in_parts(source.bytes, [&](std::uint64_t offset, std::uint64_t length) {
-    const std::uint32_t index = append(StepKind::kSend, {}, source.part(offset, length), {});
+    const Slice part = source.part(offset, length);
+    const Slice from = unscaled(source) ? scaled(part) : part;
+    const std::uint32_t index = append(StepKind::kSend, {}, from, {});
     for (const int peer : peers) add_transfer(schedule_.steps[index], peer, send_channel_);
     schedule_.sends += static_cast<std::uint32_t>(peers.size());
   });
@@ -106,8 +109,13 @@ void ScheduleBuilder::receive(const Slice& destination, int peer) {
 void ScheduleBuilder::receive_reduce(const Slice& destination, const Slice& own, int peer) {
   assert(destination.bytes == own.bytes);
   in_parts(destination.bytes, [&](std::uint64_t offset, std::uint64_t length) {
-    const std::uint32_t index = append(StepKind::kRecvReduce, destination.part(offset, length),
-                                       own.part(offset, length), {});
+    const Slice to = destination.part(offset, length);
+    Slice operand = own.part(offset, length);
+    if (unscaled(own)) {
+      append(StepKind::kScale, to, operand, {});
+      operand = to;
+    }
+    const std::uint32_t index = append(StepKind::kRecvReduce, to, operand, {});
     add_transfer(schedule_.steps[index], peer, receive_channel_);
     ++schedule_.receives;
   });
@@ -115,17 +123,22 @@ void ScheduleBuilder::receive_reduce(const Slice& destination, const Slice& own,
 
 void ScheduleBuilder::copy(const Slice& destination, const Slice& source) {
   assert(destination.bytes == source.bytes);
-  if (same_place(destination, source)) return;
+  const StepKind kind = unscaled(source) ? StepKind::kScale : StepKind::kCopy;
+  if (kind == StepKind::kCopy && same_place(destination, source)) return;
   in_parts(source.bytes, [&](std::uint64_t offset, std::uint64_t length) {
-    append(StepKind::kCopy, destination.part(offset, length), source.part(offset, length), {});
+    append(kind, destination.part(offset, length), source.part(offset, length), {});
   });
 }
 
 void ScheduleBuilder::reduce(const Slice& destination, const Slice& left, const Slice& right) {
   assert(destination.bytes == left.bytes && left.bytes == right.bytes);
   in_parts(destination.bytes, [&](std::uint64_t offset, std::uint64_t length) {
-    append(StepKind::kReduce, destination.part(offset, length), left.part(offset, length),
-           right.part(offset, length));
+    const auto operand = [&](const Slice& whole) {
+      const Slice part = whole.part(offset, length);
+      return unscaled(whole) ? scaled(part) : part;
+    };
+    const Slice first = operand(left), second = operand(right);
+    append(StepKind::kReduce, destination.part(offset, length), first, second);
   });
 }
 

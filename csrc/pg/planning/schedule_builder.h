@@ -6,6 +6,10 @@
 // Because a send keeps reading until it is acknowledged, a later step that writes the same bytes
 // waits for it. An algorithm that wants no such wait names a scratch slice.
 //
+// Where the input is to be scaled first (kPremulSum), algorithms need not know: whatever reads the
+// caller's input gets it scaled, chunk by chunk, in its destination where it has one, else in a
+// ring of scratch memory that does not grow with the message.
+//
 // One thread; lives for one schedule.
 #pragma once
 
@@ -30,7 +34,7 @@ class ScheduleBuilder {
 
   std::uint64_t chunk() const { return chunk_; }
 
-  // This rank's contribution `piece`, after kPremulSum's scaling where there is one.
+  // This rank's contribution `piece`.
   Slice input(std::uint32_t piece = 0) const;
   Slice output(std::uint32_t piece = 0) const;
   Slice scratch(std::uint64_t bytes);  // fresh, 64-byte aligned
@@ -62,7 +66,10 @@ class ScheduleBuilder {
   };
   using Region = std::uint64_t;  // space and piece, aliases folded together
 
-  void prescale();
+  bool unscaled(const Slice& slice) const {
+    return problem_.premultiply && slice.space == Space::kInput;
+  }
+  Slice scaled(const Slice& part);
   std::uint64_t length_of(Space space, std::uint32_t piece) const;
   Region region_of(const Slice& slice) const;
   bool same_place(const Slice& a, const Slice& b) const;
@@ -92,7 +99,8 @@ class ScheduleBuilder {
   std::vector<std::uint32_t> pending_;                          // dependencies of the newest step
   std::vector<std::uint32_t> send_channel_, receive_channel_;   // next, by peer
   std::vector<std::uint32_t> awaits_;
-  std::vector<Slice> scaled_;  // by piece, when premultiplied
+  Slice ring_;                   // for scaled input on its way; empty until needed
+  std::uint64_t ring_next_ = 0;  // where the next part of it starts
 };
 
 }  // namespace taco::pg

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "pg/algorithms/algorithm.h"
+
 namespace taco::pg {
 namespace {
 
@@ -158,6 +160,49 @@ TEST(ScheduleBuilder, tags_keep_sequence_and_channel_apart_and_off_point_to_poin
   EXPECT_NE(collective_tag(1, 0), collective_tag(0, 1));
   EXPECT_EQ(collective_tag(7, 0x7fffffff) & kPointToPointTag, 0u);
   EXPECT_EQ(collective_tag(7, 3) >> 32, 7u);
+}
+
+// Scaled input waits in a ring: however long the message, and whatever the algorithm reads of it.
+TEST(ScheduleBuilder, scaling_the_input_takes_no_scratch_that_grows_with_it) {
+  constexpr std::uint64_t kRing = 8 << 20, kLong = std::uint64_t{3} << 28, kChunk = 1 << 20;
+  for (const Topology& topology : {Topology::one_host(8), Topology::uniform(8, 1, 10),
+                                   Topology::uniform(2, 4, 10), Topology::one_host(3)}) {
+    for (const Algorithm* algorithm : all_algorithms()) {
+      Problem plain;
+      plain.kind = algorithm->kind;
+      plain.element_bytes = 4;
+      const bool scatters = plain.kind == Kind::kReduceScatter;
+      if (!scatters && plain.kind != Kind::kAllReduce && plain.kind != Kind::kReduce) continue;
+      plain.bytes = scatters ? kLong / topology.world() / 4 * 4 : kLong;
+      if (algorithm->unfit(plain, topology)) continue;
+      Problem scaled = plain;
+      scaled.premultiply = true;
+      for (int rank = 0; rank < topology.world(); ++rank) {
+        const auto bytes = [&](const Problem& problem) {
+          return build_schedule(*algorithm, problem, topology, kChunk, rank).scratch_bytes;
+        };
+        EXPECT_LE(bytes(scaled), bytes(plain) + kRing)
+            << name_of(plain.kind) << " " << algorithm->name << ", rank " << rank;
+      }
+    }
+  }
+}
+
+TEST(ScheduleBuilder, scaled_input_overwrites_only_what_has_been_sent) {
+  Problem problem = all_reduce_of(std::uint64_t{20} << 20);
+  problem.premultiply = true;
+  ScheduleBuilder builder(problem, 0, 2, 1 << 20);
+  builder.send(builder.input(), 1);
+  const Schedule schedule = builder.finish("test");
+  ASSERT_EQ(schedule.sends, 20u);
+  for (std::uint32_t send = 1; send < schedule.steps.size(); send += 2) {
+    EXPECT_EQ(schedule.steps[send - 1].kind, StepKind::kScale);
+    EXPECT_EQ(schedule.steps[send].source, schedule.steps[send - 1].destination);
+    EXPECT_TRUE(depends(schedule, send, send - 1));
+    if (send >= 17) {
+      EXPECT_TRUE(depends(schedule, send - 1, send - 16)) << send;
+    }
+  }
 }
 
 }  // namespace
