@@ -25,6 +25,8 @@ SimProcess::SimProcess(std::unique_ptr<SimNic> nic, std::unique_ptr<MatcherHost>
       random_(seed),
       incarnation_(random_.next()) {
   for (std::byte& byte : secret_) byte = static_cast<std::byte>(random_.next());
+  strays_ = std::make_unique<StrayPackets>(*this, Identity{incarnation_, secret_},
+                                           static_cast<StrayPackets::Peers&>(*this));
 }
 
 SimProcess::~SimProcess() { peers_.clear(); }
@@ -63,6 +65,11 @@ Matcher& SimProcess::matcher(std::uint32_t node) {
 
 Session* SimProcess::session(std::uint32_t node) { return peers_[node].session.get(); }
 
+void SimProcess::drop(std::uint32_t node) {
+  peers_[node].session.reset();
+  peers_[node].matcher.reset();
+}
+
 void SimProcess::turn(Time now) {
   if (now < stalled_until_) return;
   set_now(now);
@@ -89,56 +96,47 @@ void SimProcess::receive() {
   }
 }
 
+// As the engine does: a whole run to the session of its first datagram, else one by one.
 void SimProcess::dispatch(const RxPacket& packets) {
-  const std::uint64_t connection = wire::peek_connection(packets.data);
-  if (connection == 0 || packets.segment_bytes == 0) {
-    if (wire::is_hello(packets.data)) return on_hello(packets.data, packets);
+  if (Session* session = session_of(wire::peek_connection(packets.data))) {
+    return session->on_packets(packets);
   }
-  // A run may mix connections when its first datagram is damaged: look at each.
   const std::size_t stride =
       packets.segment_bytes == 0 ? packets.data.size() : packets.segment_bytes;
-  for (std::size_t at = 0; at < packets.data.size();) {
-    const std::uint64_t id = wire::peek_connection(packets.data.subspan(at));
-    std::size_t end = at;
-    while (end < packets.data.size() && wire::peek_connection(packets.data.subspan(end)) == id) {
-      end = std::min(end + stride, packets.data.size());
-    }
-    if (end == at) end = std::min(at + stride, packets.data.size());
-    RxPacket run = packets;
-    run.data = packets.data.subspan(at, end - at);
-    run.segment_bytes = run.data.size() > stride ? stride : 0;
-    const auto first = run.data.first(std::min(stride, run.data.size()));
-    if (wire::is_hello(first) && id == 0) {
-      on_hello(first, run);
+  for (std::size_t at = 0; at < packets.data.size(); at += stride) {
+    RxPacket packet = packets;
+    packet.data = packets.data.subspan(at, std::min(stride, packets.data.size() - at));
+    packet.segment_bytes = 0;
+    if (Session* session = session_of(wire::peek_connection(packet.data))) {
+      session->on_packets(packet);
     } else {
-      for (Peer& peer : peers_) {
-        if (peer.session != nullptr && peer.session->connection_id() == id) {
-          peer.session->on_packets(run);
-          break;
-        }
-      }
+      strays_->take(packet);
     }
-    at = end;
   }
 }
 
-void SimProcess::on_hello(std::span<const std::byte> bytes, const RxPacket& from) {
-  wire::Packet packet;
-  if (wire::parse(bytes, packet) != wire::Verdict::kGood) return;
-  if (packet.type != wire::Type::kHello) return;
-  const std::optional<wire::Hello> hello = wire::parse_hello(packet.body);
-  if (!hello || hello->target != incarnation_) return;
-  for (std::uint32_t node = 0; node < peers_.size(); ++node) {
-    if (peers_[node].incarnation != hello->sender) continue;
-    const Peer& peer = peers_[node];
-    if (proves(*hello, pair_key({incarnation_, secret_}, {peer.incarnation, peer.secret}))) {
-      RxPacket hello_packet = from;
-      hello_packet.data = from.data.first(bytes.size());
-      ensure(node).on_hello(*hello, hello_packet);
-    } else {
-      ++counters().unproven;
+Session* SimProcess::session_of(std::uint64_t connection) {
+  for (Peer& peer : peers_) {
+    if (peer.session != nullptr && peer.session->connection_id() == connection) {
+      return peer.session.get();
     }
   }
+  return nullptr;
+}
+
+std::optional<PairKey> SimProcess::key_with(std::uint64_t incarnation) {
+  for (const Peer& peer : peers_) {
+    if (peer.incarnation == incarnation) {
+      return pair_key({incarnation_, secret_}, {peer.incarnation, peer.secret});
+    }
+  }
+  return std::nullopt;
+}
+
+Session& SimProcess::session_with(std::uint64_t incarnation) {
+  std::uint32_t node = 0;
+  while (peers_[node].incarnation != incarnation) ++node;
+  return ensure(node);
 }
 
 void SimProcess::fire_timers() {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,10 +13,11 @@
 #include "harp/matching/matcher.h"
 #include "harp/session/session.h"
 #include "harp/session/session_host.h"
+#include "harp/session/stray_packets.h"
 
 namespace taco::harp {
 
-class SimProcess final : public SessionHost {
+class SimProcess final : public SessionHost, private StrayPackets::Peers {
  public:
   // Processes of one cluster must be made in order, so that their node numbers agree.
   SimProcess(SimNetwork& network, std::uint64_t seed, Observer* observer = nullptr);
@@ -44,6 +46,13 @@ class SimProcess final : public SessionHost {
   void set_address(std::uint32_t address) { address_ = address; }
   void set_peer_timeout(Duration timeout) { peer_timeout_ = timeout; }
 
+  // Its session and all that goes with it is gone, as in a process that has been started again.
+  void drop(std::uint32_t node);
+  // Datagrams, as if they had come from the network.
+  void inject(const RxPacket& packets) { dispatch(packets); }
+  // The sessions whose peers, so resets said, have ended.
+  const std::vector<const Session*>& believed_resets() const { return believed_resets_; }
+
   void arm(Timer& timer, Time deadline) override;
   void disarm(Timer& timer) override;
   std::uint64_t random() override { return random_.next(); }
@@ -60,7 +69,10 @@ class SimProcess final : public SessionHost {
   Session& ensure(std::uint32_t node);
   void receive();
   void dispatch(const RxPacket& packets);
-  void on_hello(std::span<const std::byte> bytes, const RxPacket& from);
+  Session* session_of(std::uint64_t connection);
+  std::optional<PairKey> key_with(std::uint64_t incarnation) override;
+  Session& session_with(std::uint64_t incarnation) override;
+  void on_reset(Session& session) override { believed_resets_.push_back(&session); }
   void fire_timers();
 
   std::unique_ptr<SimNic> nic_;
@@ -76,6 +88,8 @@ class SimProcess final : public SessionHost {
   Duration peer_timeout_ = 10 * kSecond;
   const CongestionOps* congestion_ = nullptr;
   std::uint32_t address_ = 0;
+  std::unique_ptr<StrayPackets> strays_;
+  std::vector<const Session*> believed_resets_;
   bool more_ = false;  // the last turn left work behind
 };
 

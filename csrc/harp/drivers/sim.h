@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <queue>
@@ -85,6 +86,10 @@ class SimNetwork {
   SimFaults& faults() { return faults_; }
   const SimCounts& counts() const { return counts_; }
   SimRandom& random() { return random_; }
+  // Hears every datagram that leaves, as an observer of the network does.
+  using Tap = std::function<void(std::uint32_t from, std::uint32_t to,
+                                 const std::vector<std::byte>& bytes)>;
+  void set_tap(Tap tap) { tap_ = std::move(tap); }
 
   static constexpr std::uint32_t kEveryAddress = UINT32_MAX;
   static Endpoint endpoint(std::uint32_t node, std::uint32_t address = 0);
@@ -115,6 +120,7 @@ class SimNetwork {
 
   SimRandom random_;
   SimFaults faults_;
+  Tap tap_;
   SimCounts counts_;
   Time now_ = 0;
   std::uint64_t order_ = 0;

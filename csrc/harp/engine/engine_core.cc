@@ -24,6 +24,7 @@ EngineCore::EngineCore(const EngineOptions& options, std::unique_ptr<UdpNic> nic
       peers_(peers),
       duty_(static_cast<Driven&>(*this)),
       liveness_(session_timers_, linked_),
+      strays_(*this, options.own, *this),
       generation_(fork_generation()) {}
 
 Result<std::unique_ptr<EngineCore>> EngineCore::create(const EngineOptions& options,
@@ -105,9 +106,9 @@ void EngineCore::open_link_st(Peer& peer) {
     peer.link = peer.shm;
   } else {
     SessionConfig config;
-    config.own_incarnation = options_.incarnation;
+    config.own_incarnation = options_.own.incarnation;
     config.peer_incarnation = peer.address.incarnation;
-    config.key = key_with(peer);
+    config.key = pair_key(options_.own, {peer.address.incarnation, peer.address.secret});
     config.peer_endpoint = peer.route.remote.endpoint;
     config.local_path = peer.route.local_path;
     config.max_datagram = std::min(udp_.max_datagram_of(peer.route.local_path),

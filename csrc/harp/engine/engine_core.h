@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -23,19 +24,23 @@
 #include "harp/engine/timer_heap.h"
 #include "harp/matching/matcher.h"
 #include "harp/session/session_host.h"
+#include "harp/session/stray_packets.h"
 #include "harp/shm/endpoint.h"
 
 namespace taco::harp {
 
 struct EngineOptions {
-  std::uint64_t incarnation = 0;
-  Secret secret{};
+  Identity own;
   Duration peer_timeout = 10 * kSecond;
   std::int64_t spin_us = -1;                  // -1: decided by the number of cores and local peers
   const CongestionOps* congestion = nullptr;  // null: the default
 };
 
-class EngineCore final : public Engine, public Transport, private Driven, private SessionHost {
+class EngineCore final : public Engine,
+                         public Transport,
+                         private Driven,
+                         private SessionHost,
+                         private StrayPackets::Peers {
  public:
   // `shm` may be null. The table outlives the engine.
   static Result<std::unique_ptr<EngineCore>> create(const EngineOptions& options,
@@ -105,6 +110,11 @@ class EngineCore final : public Engine, public Transport, private Driven, privat
   void disarm(Timer& timer) override { session_timers_.disarm(timer); }
   std::uint64_t random() override;
 
+  // StrayPackets::Peers.
+  std::optional<PairKey> key_with(std::uint64_t incarnation) override;
+  Session& session_with(std::uint64_t incarnation) override;
+  void on_reset(Session& session) override;
+
   void assert_owner() const;
   Peer& peer_of(PeerId id) const;
   Link& link_of(Peer& peer);
@@ -115,8 +125,6 @@ class EngineCore final : public Engine, public Transport, private Driven, privat
   bool run_submitted();
   bool receive_burst(bool* full);
   void dispatch(const RxPacket& packets);
-  void on_hello_packet(const RxPacket& packet);
-  PairKey key_with(const Peer& peer) const;
   Session* session_of(std::uint64_t connection);
   void watch_for_room();
   bool any_link_busy() const;
@@ -134,6 +142,7 @@ class EngineCore final : public Engine, public Transport, private Driven, privat
   TimerHeap session_timers_;  // which the sessions themselves keep in step with stalls
   Duty duty_;
   Liveness liveness_;
+  StrayPackets strays_;
 
   std::vector<Peer*> linked_;  // peers whose link is open
   std::unordered_map<std::uint64_t, Peer*> by_connection_;

@@ -38,18 +38,20 @@ void Liveness::on_refusal_st(const Refusal& refusal, Time now) {
   for (Peer* peer : linked_) {
     if (peer->session == nullptr || peer->session->ended()) continue;
     if (!same_host_address(peer->session->remote(), refusal.destination)) continue;
-    if (!quotes_session(refusal, *peer->session)) continue;
-    Suspicion& suspicion = peer->suspicion;
-    if (suspicion.refusals == 0) {
-      suspicion.since = now;
-      suspicion.last_probe = now;
-      peer->session->probe();
-    }
-    ++suspicion.refusals;
-    if (tick_.heap_index == SIZE_MAX || tick_.deadline > now + kBurstStep) {
-      timers_.arm(tick_, now + kBurstStep);
-    }
-    return;
+    if (quotes_session(refusal, *peer->session)) return suspect_st(*peer, now);
+  }
+}
+
+void Liveness::suspect_st(Peer& peer, Time now) {
+  Suspicion& suspicion = peer.suspicion;
+  if (suspicion.refusals == 0) {
+    suspicion.since = now;
+    suspicion.last_probe = now;
+    peer.session->probe();
+  }
+  ++suspicion.refusals;
+  if (tick_.heap_index == SIZE_MAX || tick_.deadline > now + kBurstStep) {
+    timers_.arm(tick_, now + kBurstStep);
   }
 }
 

@@ -5,6 +5,8 @@
 //   hint. It starts a burst of probes; the peer is dead when at least kRefusals packets were
 //   refused and nothing has been heard since the first for kSilence. One forged or stray ICMP kills
 //   nobody.
+// - A reset from the peer's address that quotes one of our packets is a hint of the same weight:
+//   another process has the port now.
 // - While a request is open, a peer silent for kLook is asked for a sign of life, so that a dead
 //   process is refused (and found out) soon even if we only receive. The longer nothing but signs
 //   of life is exchanged, the rarer the questions: long waits must cost nothing.
@@ -34,6 +36,8 @@ class Liveness {
   Liveness& operator=(const Liveness&) = delete;
 
   void on_refusal_st(const Refusal& refusal, Time now);
+  // One of its packets was refused, by the network or by who has the peer's port now.
+  void suspect_st(Peer& peer, Time now);
   // A request was posted: watch until none is open.
   void watch_st(Time now) {
     if (tick_.heap_index == SIZE_MAX) timers_.arm(tick_, now + kLook);

@@ -101,16 +101,16 @@ void EngineCore::dispatch(const RxPacket& packets) {
     session->on_packets(packets);
     return;
   }
-  // Hellos carry no connection; the kernel may have merged one with what followed it.
+  // The kernel may have merged what belongs to nobody with what does.
   const std::size_t step = packets.segment_bytes != 0 ? packets.segment_bytes : packets.data.size();
   for (std::size_t at = 0; at < packets.data.size(); at += step) {
     RxPacket packet = packets;
     packet.data = packets.data.subspan(at, std::min(step, packets.data.size() - at));
     packet.segment_bytes = 0;
-    if (wire::is_hello(packet.data)) {
-      on_hello_packet(packet);
-    } else if (Session* session = session_of(wire::peek_connection(packet.data))) {
+    if (Session* session = session_of(wire::peek_connection(packet.data))) {
       session->on_packets(packet);
+    } else {
+      strays_.take(packet);
     }
   }
 }
@@ -126,27 +126,23 @@ Session* EngineCore::session_of(std::uint64_t connection) {
   return recent_peer_->session.get();
 }
 
-PairKey EngineCore::key_with(const Peer& peer) const {
-  if (peer.session != nullptr) return peer.session->key();
-  return pair_key({options_.incarnation, options_.secret},
-                  {peer.address.incarnation, peer.address.secret});
+std::optional<PairKey> EngineCore::key_with(std::uint64_t incarnation) {
+  const Peer* peer = peers_.find_incarnation(incarnation);
+  if (peer == nullptr || peer->local) return std::nullopt;
+  if (peer->session != nullptr) return peer->session->key();
+  return pair_key(options_.own, {peer->address.incarnation, peer->address.secret});
 }
 
-// A hello costs no memory until it has proved that its sender was told of us, as we were of it.
-void EngineCore::on_hello_packet(const RxPacket& packet) {
-  wire::Packet parsed;
-  if (wire::parse(packet.data, parsed) != wire::Verdict::kGood) return;
-  const auto hello = wire::parse_hello(parsed.body);
-  if (!hello || hello->target != options_.incarnation) return;
-  Peer* peer = peers_.find_incarnation(hello->sender);
-  // Not told of yet: its sender repeats it.
-  if (peer == nullptr || peer->local) return;
-  if (!proves(*hello, key_with(*peer))) {
-    ++counters().unproven;
-    return;
+Session& EngineCore::session_with(std::uint64_t incarnation) {
+  Peer& peer = *peers_.find_incarnation(incarnation);
+  open_link_st(peer);
+  return *peer.session;
+}
+
+void EngineCore::on_reset(Session& session) {
+  for (Peer* peer : linked_) {
+    if (peer->session.get() == &session) return liveness_.suspect_st(*peer, now());
   }
-  open_link_st(*peer);
-  peer->session->on_hello(*hello, packet);
 }
 
 bool EngineCore::has_open_requests_st() const {

@@ -51,8 +51,7 @@ Status StackCore::start() {
   engine.peer_timeout = options_.peer_timeout;
   fill_random(&own_.incarnation);
   fill_random(&own_.secret);
-  engine.incarnation = own_.incarnation;
-  engine.secret = own_.secret;
+  engine.own = {own_.incarnation, own_.secret};
   own_.pid = static_cast<std::uint32_t>(getpid());
   own_.host_id = host_identity(options_.host_id);
   own_.host_name = host_name();

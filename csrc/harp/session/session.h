@@ -23,6 +23,7 @@
 #include "harp/session/loss.h"
 #include "harp/session/message.h"
 #include "harp/session/received_packets.h"
+#include "harp/session/recent_packets.h"
 #include "harp/session/sent_packets.h"
 #include "harp/session/session_host.h"
 #include "harp/session/small_packets.h"
@@ -61,6 +62,13 @@ class Session final : public Link, private SentPackets::Listener {
   // A hello that means this process and whose proof has been checked; the packet brought it.
   void on_hello(const wire::Hello& hello, const RxPacket& packet);
   const PairKey& key() const { return config_.key; }
+  // Its peer speaks another version of the wire; or something at the peer's address seems to.
+  void refuse_version(std::uint8_t version);
+  void suspect_version(std::uint8_t version);
+  // Is this the header of a packet that went out lately?
+  bool sent_lately(const wire::Header& header) const {
+    return established() && header.connection == peer_connection_ && recent_.contains(header);
+  }
 
   // The engine's own loop stood still for `gap`: nobody is to blame for silence meanwhile.
   void on_gap(Duration gap);
@@ -167,6 +175,7 @@ class Session final : public Link, private SentPackets::Listener {
   bool hello_due_ = true, answer_hello_ = false;
   wire::Nonce own_nonce_, peer_nonce_{};  // the peer's: once established
   wire::Nonce echo_{};                    // the peer's, as last heard: hellos send it back
+  Time other_version_at_ = kNever;        // when a packet of one first came from the peer's address
   std::uint32_t largest_hello_ = 0;       // bytes of the largest datagram with a hello that came
 
   // One path: what we send on it.
@@ -174,6 +183,7 @@ class Session final : public Link, private SentPackets::Listener {
   CongestionState window_;
   std::uint64_t next_number_ = 1;
   std::uint64_t next_uncounted_ = 1;
+  RecentPackets recent_;
   SentPackets sent_;
   RoundTrip rtt_;
   ReorderWindow reorder_;

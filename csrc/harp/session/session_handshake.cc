@@ -8,6 +8,9 @@ namespace {
 
 constexpr Duration kFirstHelloInterval = 5 * kMillisecond;
 constexpr Duration kLastHelloInterval = 100 * kMillisecond;
+// Anybody can send a packet of another version from the peer's address: a peer that is of our
+// version answers meanwhile.
+constexpr Duration kVersionPatience = kSecond;
 
 }  // namespace
 
@@ -49,6 +52,19 @@ void Session::establish(const wire::Hello& hello, const RxPacket& packet) {
   }
   if (state_ == State::kConnecting) state_ = State::kOpen;
   ready();
+}
+
+void Session::refuse_version(std::uint8_t version) {
+  if (state_ == State::kEnded || established()) return;
+  const std::string ours = std::to_string(wire::kVersion), theirs = std::to_string(version);
+  declare_lost(Status("it speaks HARP version " + theirs + ", this process version " + ours +
+                          ": install one version of taco_torch everywhere",
+                      PeerLoss{-1, config_.description, -1}));
+}
+
+void Session::suspect_version(std::uint8_t version) {
+  if (other_version_at_ == kNever) other_version_at_ = host_.now();
+  if (host_.now() - other_version_at_ >= kVersionPatience) refuse_version(version);
 }
 
 Session::Sent Session::send_hello() {

@@ -28,7 +28,8 @@ struct ProtocolCounters {
   std::uint64_t spurious_retransmits = 0;  // whose first copy turned out to have arrived
   std::uint64_t probes = 0;                // tail-loss probes (pings; they resend no data)
   std::uint64_t checksum_failures = 0, malformed = 0;
-  std::uint64_t unproven = 0;        // hellos without a valid proof
+  std::uint64_t unproven = 0;  // hellos without a valid proof
+  std::uint64_t resets_sent = 0, resets_received = 0;
   std::uint64_t other_versions = 0;  // packets of another version of the wire
   std::uint64_t duplicates = 0;      // packets or segments that had been received before
   std::uint64_t late = 0;            // segments for receives that had ended
@@ -67,6 +68,7 @@ class SessionHost {
   CreditPool& credit() { return credit_; }
   ProtocolCounters& counters() { return counters_; }
   const ProtocolCounters& counters() const { return counters_; }
+  const std::vector<Session*>& sessions() const { return sessions_; }
   SessionTestHooks& test_hooks() { return test_hooks_; }
 
  private:

@@ -51,6 +51,7 @@ bool Session::offer_packet(wire::Header& header, std::span<const std::byte> body
   packet.slices = slices;
   packet.bytes = sizeof header + body.size();
   if (host_.nic().send_st({&packet, 1}) == 0) return false;
+  recent_.add(header);
   ++host_.counters().packets_sent;
   return true;
 }

@@ -184,7 +184,7 @@ bool FrameReader::read_ack(std::span<const std::byte> body) {
   ack.count = static_cast<std::uint32_t>(count);
   ack.ranges[0] = {last - length, last};
   for (std::uint32_t i = 1; i < count; ++i) {
-    std::uint32_t gap;  // numbers missing between this range and the one above, less one
+    std::uint32_t gap = 0;  // numbers missing between this range and the one above, less one
     take(body, gap);
     take(body, length);
     const std::uint64_t above = ack.ranges[i - 1].first;

@@ -1,0 +1,90 @@
+#include "harp/session/stray_packets.h"
+
+#include <array>
+#include <cstring>
+#include <span>
+
+#include "harp/session/session.h"
+
+namespace taco::harp {
+
+void StrayPackets::take(const RxPacket& packet) {
+  if (wire::peek_version(packet.data) != wire::kVersion) return on_other_version(packet);
+  wire::Packet parsed;
+  const wire::Verdict verdict = wire::parse(packet.data, parsed);
+  if (verdict != wire::Verdict::kGood) {
+    ProtocolCounters& counters = host_.counters();
+    ++(verdict == wire::Verdict::kBadChecksum ? counters.checksum_failures : counters.malformed);
+    return;
+  }
+  switch (parsed.type) {
+    case wire::Type::kHello:
+      return on_hello(parsed, packet);
+    case wire::Type::kReset:
+      return on_reset(parsed);
+    default:
+      return answer(packet);
+  }
+}
+
+void StrayPackets::on_hello(const wire::Packet& parsed, const RxPacket& packet) {
+  const auto hello = wire::parse_hello(parsed.body);
+  if (!hello || hello->target != own_.incarnation) return;
+  // Not told of its sender yet: it will say it again.
+  const auto key = peers_.key_with(hello->sender);
+  if (!key) return;
+  if (!proves(*hello, *key)) {
+    ++host_.counters().unproven;
+    return;
+  }
+  peers_.session_with(hello->sender).on_hello(*hello, packet);
+}
+
+void StrayPackets::on_reset(const wire::Packet& parsed) {
+  ++host_.counters().resets_received;
+  if (!searches_.take(host_.now())) return;
+  wire::Header quoted;
+  std::memcpy(&quoted, parsed.body.data(), sizeof quoted);
+  for (Session* session : host_.sessions()) {
+    if (session->ended() || !session->sent_lately(quoted)) continue;
+    return peers_.on_reset(*session);
+  }
+}
+
+// The hello of version 1 shows our secret. What other versions show is not known: their packets
+// count only while we wait for an answer from just that address, and not at once.
+void StrayPackets::on_other_version(const RxPacket& packet) {
+  const std::uint8_t version = wire::peek_version(packet.data);
+  if (version == 0) {
+    ++host_.counters().malformed;
+    return;
+  }
+  ++host_.counters().other_versions;
+  if (!searches_.take(host_.now())) return;
+  if (const auto former = wire::parse_former_hello(packet.data)) {
+    if (former->target != own_.incarnation || former->target_secret != own_.secret) return;
+    if (!peers_.key_with(former->sender)) return;
+    return peers_.session_with(former->sender).refuse_version(version);
+  }
+  for (Session* session : host_.sessions()) {
+    if (session->ended() || session->established()) continue;
+    if (session->remote() == *packet.source) return session->suspect_version(version);
+  }
+}
+
+void StrayPackets::answer(const RxPacket& packet) {
+  if (!resets_.take(host_.now())) return;
+  const std::span<const std::byte> quoted = packet.data.first(wire::kResetBytes);
+  wire::Header header = wire::frames_header(wire::Type::kReset, 0, 0, 0, quoted.size());
+  wire::seal(header, quoted);
+  const std::array<IoSlice, 2> slices{IoSlice{&header, sizeof header},
+                                      IoSlice{quoted.data(), quoted.size()}};
+  TxPacket reset;
+  reset.destination = packet.source;
+  reset.local_path = packet.local_path;
+  reset.slices = slices;
+  reset.bytes = sizeof header + quoted.size();
+  if (host_.nic().send_st({&reset, 1}) == 1) ++host_.counters().resets_sent;
+}
+
+}  // namespace taco::harp

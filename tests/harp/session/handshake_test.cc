@@ -1,0 +1,260 @@
+// Hellos: what begins a session, what ends one, and what an observer of the network cannot do.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "harp/session/proof.h"
+#include "support/sim_cluster.h"
+#include "support/sim_transfer.h"
+#include "support/sim_wire.h"
+
+namespace taco::harp {
+namespace {
+
+constexpr std::uint32_t kElsewhere = 7;  // an address of the simulated hosts that nobody uses
+
+PairKey key_of(SimCluster& cluster) {
+  return pair_key({cluster[0].incarnation(), cluster[0].secret()},
+                  {cluster[1].incarnation(), cluster[1].secret()});
+}
+
+// From node 0 to node 1, proved.
+wire::Hello hello_of(SimCluster& cluster) {
+  wire::Hello hello{};
+  hello.sender = cluster[0].incarnation();
+  hello.target = cluster[1].incarnation();
+  hello.sender_connection = 99;
+  hello.sender_nonce.fill(std::byte{5});
+  hello.max_datagram = 1472;
+  hello.credit_limit = 8;
+  prove(hello, key_of(cluster));
+  return hello;
+}
+
+Datagram packet_of(const wire::Hello& hello) {
+  return datagram_of(wire::frames_header(wire::Type::kHello, 0, 0, 0, sizeof hello),
+                     std::as_bytes(std::span(&hello, 1)));
+}
+
+wire::Hello read(const Datagram& packet) {
+  wire::Hello hello;
+  std::memcpy(&hello, packet.data() + sizeof(wire::Header), sizeof hello);
+  return hello;
+}
+
+// Both ways, so that each side has heard the other.
+void exchange(SimCluster& cluster, std::uint64_t tag) {
+  Transfer there(tag, 30'000), back(tag + 1, 30'000);
+  cluster[1].matcher(0).recv(there.recv);
+  cluster[0].matcher(1).send(there.send);
+  cluster[0].matcher(1).recv(back.recv);
+  cluster[1].matcher(0).send(back.send);
+  ASSERT_TRUE(
+      cluster.run(cluster.now() + 5 * kSecond, [&] { return there.done() && back.done(); }));
+  there.check();
+  back.check();
+}
+
+TEST(Proof, IsTheSameForBothSidesAndDependsOnEveryByte) {
+  Identity a{7, {}}, b{8, {}};
+  a.secret.fill(std::byte{1});
+  b.secret.fill(std::byte{2});
+  const PairKey key = pair_key(a, b);
+  EXPECT_EQ(key, pair_key(b, a));
+  std::vector<PairKey> others;
+  for (Identity* one : {&a, &b}) {
+    one->incarnation ^= 16;
+    others.push_back(pair_key(a, b));
+    one->incarnation ^= 16;
+    one->secret[15] ^= std::byte{1};
+    others.push_back(pair_key(a, b));
+    one->secret[15] ^= std::byte{1};
+  }
+  for (const PairKey& other : others) EXPECT_NE(other, key);
+
+  wire::Hello hello{};
+  prove(hello, key);
+  EXPECT_TRUE(proves(hello, key));
+  for (const PairKey& other : others) EXPECT_FALSE(proves(hello, other));
+  std::array<std::byte, sizeof hello> bytes;
+  for (std::size_t bit = 0; bit < 8 * sizeof hello; ++bit) {
+    std::memcpy(bytes.data(), &hello, sizeof hello);
+    bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+    EXPECT_FALSE(proves(std::bit_cast<wire::Hello>(bytes), key)) << "bit " << bit;
+  }
+}
+
+// RFC 4231 is about HMAC itself; this pins what is fed to it, which peers must agree on.
+TEST(Proof, StaysWhatItIs) {
+  Identity a{0x0102030405060708, {}}, b{0x1112131415161718, {}};
+  a.secret.fill(std::byte{0xaa});
+  b.secret.fill(std::byte{0xbb});
+  wire::Hello hello{};
+  hello.sender = a.incarnation;
+  prove(hello, pair_key(a, b));
+  std::string text;
+  for (const std::byte byte : hello.proof) {
+    static constexpr char kDigits[] = "0123456789abcdef";
+    text += kDigits[static_cast<int>(byte) >> 4];
+    text += kDigits[static_cast<int>(byte) & 15];
+  }
+  EXPECT_EQ(text, "481fd04d8c2280d8111a4b44dee59099");
+}
+
+TEST(Handshake, AHelloThatProvesNothingCostsNothing) {
+  SimCluster cluster(2, 1, {});
+  SimObserver observer(cluster);
+  wire::Hello hello = hello_of(cluster);
+  hello.proof[9] ^= std::byte{1};
+  observer.send(0, 1, packet_of(hello));
+  hello = hello_of(cluster);
+  hello.credit_limit = 1'000'000;
+  observer.send(0, 1, packet_of(hello));
+  EXPECT_EQ(cluster[1].session(0), nullptr);
+  EXPECT_EQ(cluster[1].counters().unproven, 2u);
+  hello = hello_of(cluster);
+  hello.target ^= 1;
+  prove(hello, key_of(cluster));
+  observer.send(0, 1, packet_of(hello));
+  EXPECT_EQ(cluster[1].session(0), nullptr) << "meant for another process";
+  observer.send(0, 1, packet_of(hello_of(cluster)));
+  ASSERT_NE(cluster[1].session(0), nullptr);
+  EXPECT_FALSE(cluster[1].session(0)->established()) << "it may be a recording";
+}
+
+TEST(Handshake, ThatNobodyOwnsUpToEndsAtThePeersTimeout) {
+  SimCluster cluster(2, 1, {});
+  SimObserver observer(cluster);
+  Transfer transfer(1, 100);
+  cluster[1].set_peer_timeout(kSecond);
+  cluster[1].matcher(0).recv(transfer.recv);
+  cluster.network().kill_link(1, 0, 100 * kSecond);
+  // The same proved hello again and again is no sign of life.
+  Time next = 0;
+  EXPECT_TRUE(cluster.run(
+      5 * kSecond, [&] { return transfer.received.calls > 0; },
+      [&] {
+        if (cluster.now() < next) return;
+        next = cluster.now() + 50 * kMillisecond;
+        cluster.wake_at(next);
+        observer.send(0, 1, packet_of(hello_of(cluster)));
+      }));
+  EXPECT_EQ(transfer.received.status.code(), Code::kPeerLost);
+}
+
+TEST(Handshake, WhoHasSeenEverythingCanEndNoSession) {
+  SimCluster cluster(2, 1, {});
+  SimObserver observer(cluster);
+  exchange(cluster, 1);
+  const auto recorded = observer.seen_between(0, 1, wire::Type::kHello);
+  ASSERT_FALSE(recorded.empty());
+  for (const Datagram& packet : recorded) {
+    wire::Hello forged = read(packet);
+    forged.sender_connection ^= 1;
+    observer.send(0, 1, packet_of(forged));
+    forged = read(packet);
+    forged.sender_nonce[0] ^= std::byte{1};
+    observer.send(0, 1, packet_of(forged));
+  }
+  EXPECT_EQ(cluster[1].counters().unproven, 2 * recorded.size());
+  EXPECT_FALSE(cluster[1].session(0)->ended());
+  exchange(cluster, 11);
+}
+
+TEST(Handshake, NoHelloShowsASecret) {
+  SimCluster cluster(2, 1, {});
+  SimObserver observer(cluster);
+  exchange(cluster, 1);
+  for (const SimObserver::Seen& seen : observer.seen) {
+    for (const std::uint32_t node : {0u, 1u}) {
+      const Secret& secret = cluster[node].secret();
+      EXPECT_EQ(std::search(seen.bytes.begin(), seen.bytes.end(), secret.begin(), secret.end()),
+                seen.bytes.end());
+    }
+  }
+}
+
+TEST(Handshake, RecordedHellosChangeNothing) {
+  SimCluster cluster(2, 1, {});
+  SimObserver observer(cluster);
+  exchange(cluster, 1);
+  auto first = observer.seen_between(0, 1, wire::Type::kHello);
+  const auto replay = [&](const std::vector<Datagram>& packets) {
+    for (const Datagram& packet : packets) {
+      observer.send(0, 1, packet);
+      observer.send(0, 1, packet, kElsewhere);
+    }
+  };
+  const Endpoint remote = cluster[1].session(0)->remote();
+  const std::uint64_t connection = cluster[1].session(0)->peer_connection_id();
+  replay(first);
+  exchange(cluster, 11);
+  EXPECT_EQ(cluster[1].session(0)->remote(), remote);
+  EXPECT_EQ(cluster[1].session(0)->peer_connection_id(), connection);
+
+  // Into a later session of the same pair of processes: before it stands, and after.
+  cluster[0].drop(1);
+  cluster[1].drop(0);
+  replay(first);
+  ASSERT_NE(cluster[1].session(0), nullptr);
+  EXPECT_FALSE(cluster[1].session(0)->established());
+  exchange(cluster, 21);
+  replay(first);
+  exchange(cluster, 31);
+  EXPECT_EQ(cluster[1].session(0)->remote(), remote);
+  EXPECT_NE(cluster[1].session(0)->peer_connection_id(), connection);
+  EXPECT_FALSE(cluster[1].session(0)->ended());
+}
+
+TEST(Handshake, APeerThatBeginsAnewIsNoticed) {
+  SimCluster cluster(2, 1, {});
+  exchange(cluster, 1);
+  Transfer transfer(11, 100);
+  cluster[1].matcher(0).recv(transfer.recv);
+  cluster[0].drop(1);
+  cluster[0].matcher(1);
+  ASSERT_TRUE(cluster.run(cluster.now() + kSecond, [&] { return transfer.received.calls > 0; }));
+  EXPECT_EQ(transfer.received.status.code(), Code::kPeerLost);
+  EXPECT_NE(transfer.received.status.message().find("anew"), std::string::npos);
+}
+
+TEST(Handshake, SurvivesTheLossOfAnyHello) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SimFaults faults;
+    faults.loss = 0.5;
+    faults.duplication = 0.3;
+    faults.reordering = 0.3;
+    SimCluster cluster(2, seed, faults);
+    cluster[0].matcher(1);
+    if (seed % 2 == 0) cluster[1].matcher(0);
+    ASSERT_TRUE(cluster.run(20 * kSecond,
+                            [&] {
+                              return cluster[0].session(1)->established() &&
+                                     cluster[1].session(0) != nullptr &&
+                                     cluster[1].session(0)->established();
+                            }))
+        << "seed " << seed;
+  }
+}
+
+TEST(Handshake, EachSideKnowsTheOtherAfterOneRoundTripAndAHalf) {
+  SimFaults faults;
+  faults.latency = kMillisecond;
+  SimCluster cluster(2, 1, faults);
+  cluster[0].matcher(1);
+  const auto both = [&] {
+    return cluster[1].session(0) != nullptr && cluster[0].session(1)->established() &&
+           cluster[1].session(0)->established();
+  };
+  ASSERT_TRUE(cluster.run(kSecond, both));
+  EXPECT_LT(cluster.now(), 4 * kMillisecond);
+  const std::uint64_t sent =
+      cluster[0].counters().packets_sent + cluster[1].counters().packets_sent;
+  EXPECT_EQ(sent, 3u);
+}
+
+}  // namespace
+}  // namespace taco::harp
