@@ -65,23 +65,28 @@ std::size_t UdpNic::receive_st(std::span<RxPacket> packets) {
   ++polls_;
   const std::size_t most = std::min(packets.size(), UdpReceiveRing::kPackets);
   std::size_t filled = 0;
-  for (std::uint32_t path = 0; path < sockets_.size() && filled < most; ++path) {
+  // Behind the socket that filled the last burst: none can keep the others from being heard.
+  const auto count = static_cast<std::uint32_t>(sockets_.size());
+  const std::uint32_t first = next_receive_;
+  for (std::uint32_t i = 0; i < count && filled < most; ++i) {
+    const std::uint32_t path = (first + i) % count;
     UdpSocket& socket = *sockets_[path];
     const bool cold =
         socket.last_used == 0 || (polls_ - socket.last_used > kColdAfter && sockets_.size() > 1);
     if (cold && !look_everywhere_ && polls_ % kColdEvery != 0) continue;
     const std::size_t got = socket.receive(ring_, filled, most - filled, refusals_);
     if (got > 0) socket.last_used = polls_;
-    for (std::size_t i = filled; i < filled + got; ++i) {
-      ring_.entries[i].source.size = ring_.headers[i].msg_hdr.msg_namelen;
-      packets[i] = {
-          {static_cast<std::byte*>(ring_.entries[i].slice.iov_base), ring_.headers[i].msg_len},
-          socket.segment_bytes_of(ring_, i),
-          &ring_.entries[i].source,
-          path};
+    for (std::size_t entry = filled; entry < filled + got; ++entry) {
+      ring_.entries[entry].source.size = ring_.headers[entry].msg_hdr.msg_namelen;
+      packets[entry] = {{static_cast<std::byte*>(ring_.entries[entry].slice.iov_base),
+                         ring_.headers[entry].msg_len},
+                        socket.segment_bytes_of(ring_, entry),
+                        &ring_.entries[entry].source,
+                        path};
     }
     ring_.reset(filled, got);
     filled += got;
+    if (filled == most) next_receive_ = (path + 1) % count;
   }
   if (filled < most) look_everywhere_ = false;
   return filled;

@@ -69,7 +69,8 @@ class UdpNic final : public Nic {
   std::vector<std::size_t> datagrams_;  // by path
   UdpReceiveRing ring_;
   std::vector<Refusal> refusals_;
-  std::uint64_t polls_ = 1;  // 0 says of a socket that it was never used
+  std::uint64_t polls_ = 1;         // 0 says of a socket that it was never used
+  std::uint32_t next_receive_ = 0;  // the path that the next receive_st begins with
   bool look_everywhere_ = true;
 };
 
