@@ -27,11 +27,28 @@ constexpr std::size_t kBurst = 16;
 constexpr std::size_t kMostReceiveBuffer = std::size_t{4} << 20;
 // Small enough that a rate-limited interface pushes back here instead of dropping in its queue.
 constexpr std::size_t kSendBuffer = std::size_t{1} << 18;
-// A send that fails for another destination's error is repeated this often.
-constexpr int kSendRetries = 8;
+// A call that fails for another destination's error is repeated this often: were there always a new
+// one, somebody would be flooding us with them.
+constexpr int kRetries = 8;
 
 bool set_option(int fd, int level, int name, int value) {
   return setsockopt(fd, level, name, &value, sizeof value) == 0;
+}
+
+bool is_lack_of_room(int error) { return error == EAGAIN || error == ENOBUFS || error == ENOMEM; }
+
+msghdr header_to(const Endpoint& destination, const iovec* slices, std::size_t count) {
+  msghdr header{};
+  header.msg_name = const_cast<std::byte*>(destination.bytes.data());
+  header.msg_namelen = destination.size;
+  header.msg_iov = const_cast<iovec*>(slices);
+  header.msg_iovlen = count;
+  return header;
+}
+
+msghdr header_of(const TxPacket& packet) {
+  return header_to(*packet.destination, reinterpret_cast<const iovec*>(packet.slices.data()),
+                   packet.slices.size());
 }
 
 int family_of(const Endpoint& endpoint) {
@@ -123,7 +140,23 @@ void UdpSocket::size_buffers(std::size_t wanted) {
   receive_buffer_ = static_cast<std::size_t>(real);
 }
 
-std::size_t UdpSocket::send_burst(std::span<const TxPacket> packets, int* error) {
+// An error that waits on the socket is handed to whoever sends next, although an earlier packet to
+// somebody else brought it about: it is taken out and the send tried again. What fails twice, with
+// nothing in the queue of errors to explain it, fails for a reason of its own.
+std::size_t UdpSocket::offer(std::span<mmsghdr> headers, std::vector<Refusal>& refusals,
+                             int* error) {
+  for (int tries = 0;; ++tries) {
+    const int sent = sendmmsg(fd_, headers.data(), static_cast<unsigned>(headers.size()), 0);
+    *error = sent < 0 ? errno : 0;
+    if (sent >= 0) return static_cast<std::size_t>(sent);
+    if (is_lack_of_room(*error)) return 0;
+    const bool explained = *error == EINTR || drain_errors(refusals) > 0;
+    if ((tries > 0 && !explained) || tries == kRetries) return 0;
+  }
+}
+
+std::size_t UdpSocket::send_burst(std::span<const TxPacket> packets, std::vector<Refusal>& refusals,
+                                  int* error) {
   std::array<mmsghdr, kBurst> headers;
   struct alignas(cmsghdr) Control {
     std::byte bytes[CMSG_SPACE(sizeof(std::uint16_t))];
@@ -131,17 +164,12 @@ std::size_t UdpSocket::send_burst(std::span<const TxPacket> packets, int* error)
   std::array<Control, kBurst> controls;
   std::size_t count = 0;
   for (; count < std::min(packets.size(), kBurst) && !packets[count].unfragmented; ++count) {
-    const std::size_t i = count;
-    const TxPacket& packet = packets[i];
-    msghdr& header = headers[i].msg_hdr;
-    header = {};
-    header.msg_name = const_cast<std::byte*>(packet.destination->bytes.data());
-    header.msg_namelen = packet.destination->size;
-    header.msg_iov = reinterpret_cast<iovec*>(const_cast<IoSlice*>(packet.slices.data()));
-    header.msg_iovlen = packet.slices.size();
+    const TxPacket& packet = packets[count];
+    msghdr& header = headers[count].msg_hdr;
+    header = header_of(packet);
     if (packet.segment_bytes == 0 || packet.bytes <= packet.segment_bytes) continue;
-    header.msg_control = controls[i].bytes;
-    header.msg_controllen = sizeof controls[i].bytes;
+    header.msg_control = controls[count].bytes;
+    header.msg_controllen = sizeof controls[count].bytes;
     cmsghdr* control = CMSG_FIRSTHDR(&header);
     control->cmsg_level = SOL_UDP;
     control->cmsg_type = UDP_SEGMENT;
@@ -149,52 +177,35 @@ std::size_t UdpSocket::send_burst(std::span<const TxPacket> packets, int* error)
     const auto segment = static_cast<std::uint16_t>(packet.segment_bytes);
     memcpy(CMSG_DATA(control), &segment, sizeof segment);
   }
-  const int sent = sendmmsg(fd_, headers.data(), static_cast<unsigned>(count), 0);
-  *error = sent < 0 ? errno : 0;
-  return sent < 0 ? 0 : static_cast<std::size_t>(sent);
+  return offer(std::span(headers).first(count), refusals, error);
 }
 
 std::size_t UdpSocket::send(std::span<const TxPacket> packets, std::vector<Refusal>& refusals) {
   if (fd_ < 0) return packets.size();
   std::size_t done = 0;
-  int retries = 0;
   is_full_ = false;
-  while (done < packets.size()) {
+  while (done < packets.size() && !is_full_) {
     const TxPacket& packet = packets[done];
     if (packet.unfragmented) {
-      if (!send_unfragmented(packet, refusals)) {
-        is_full_ = true;
-        break;
-      }
-      ++done;
+      is_full_ = !send_unfragmented(packet, refusals);
+      done += is_full_ ? 0 : 1;
       continue;
     }
     const bool is_run = packet.segment_bytes != 0 && packet.bytes > packet.segment_bytes;
     int error = 0;
     if (!is_run || has_gso_) {
-      const std::size_t sent = send_burst(packets.subspan(done), &error);
+      const std::size_t sent = send_burst(packets.subspan(done), refusals, &error);
       done += sent;
-      if (sent > 0 || error == EINTR) continue;
-    }
-    if (error == EAGAIN || error == ENOBUFS || error == ENOMEM) {
-      is_full_ = true;
-      break;
-    }
-    if (error == ECONNREFUSED && ++retries <= kSendRetries) {
-      drain_errors(refusals);
-      continue;
+      is_full_ = is_lack_of_room(error);
+      if (sent > 0 || is_full_) continue;
     }
     if (is_run) {
       // EIO: the interface cannot do it at all; EINVAL, EMSGSIZE: not for this route's MTU.
       if (error == EIO) has_gso_ = false;
-      if (!send_in_pieces(packet, refusals)) {
-        is_full_ = true;
-        break;
-      }
+      is_full_ = !send_in_pieces(packet, refusals);
     }
     // Anything else (no route, a firewall) is a lost packet: timers and liveness deal with it.
-    ++done;
-    retries = 0;
+    done += is_full_ ? 0 : 1;
   }
   return done;
 }
@@ -204,27 +215,18 @@ std::size_t UdpSocket::send(std::span<const TxPacket> packets, std::vector<Refus
 // message has once said about the route.
 bool UdpSocket::send_unfragmented(const TxPacket& packet, std::vector<Refusal>& refusals) {
   if (!may_fragment(false)) return true;
-  msghdr header{};
-  header.msg_name = const_cast<std::byte*>(packet.destination->bytes.data());
-  header.msg_namelen = packet.destination->size;
-  header.msg_iov = reinterpret_cast<iovec*>(const_cast<IoSlice*>(packet.slices.data()));
-  header.msg_iovlen = packet.slices.size();
-  bool room = true;
-  for (int retries = 0; sendmsg(fd_, &header, 0) < 0; ++retries) {
-    room = errno != EAGAIN && errno != ENOBUFS && errno != ENOMEM;
-    const bool again = errno == ECONNREFUSED || errno == EINTR;
-    // What was too large for the interface has left a message in the queue of errors.
-    if (room) drain_errors(refusals);
-    if (!again || retries >= kSendRetries) break;
-  }
+  mmsghdr header{header_of(packet), 0};
+  int error = 0;
+  offer({&header, 1}, refusals, &error);
   may_fragment(true);
-  return room;
+  return !is_lack_of_room(error);
 }
 
 bool UdpSocket::send_in_pieces(const TxPacket& packet, std::vector<Refusal>& refusals) {
   std::size_t slice = 0, within = 0;
   std::vector<iovec> pieces;
   for (std::size_t left = packet.bytes; left > 0;) {
+    const bool first = left == packet.bytes;
     std::size_t segment = std::min(left, packet.segment_bytes);
     left -= segment;
     pieces.clear();
@@ -239,27 +241,18 @@ bool UdpSocket::send_in_pieces(const TxPacket& packet, std::vector<Refusal>& ref
         within = 0;
       }
     }
-    msghdr header{};
-    header.msg_name = const_cast<std::byte*>(packet.destination->bytes.data());
-    header.msg_namelen = packet.destination->size;
-    header.msg_iov = pieces.data();
-    header.msg_iovlen = pieces.size();
-    for (int retries = 0; sendmsg(fd_, &header, 0) < 0; ++retries) {
-      if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM) {
-        // The first segment: nothing has left, say no. Later ones: count as lost on the wire.
-        if (left + packet.segment_bytes >= packet.bytes) return false;
-        return true;
-      }
-      if ((errno != ECONNREFUSED && errno != EINTR) || retries >= kSendRetries) break;
-      drain_errors(refusals);
-    }
+    mmsghdr header{header_to(*packet.destination, pieces.data(), pieces.size()), 0};
+    int error = 0;
+    // What has no room, or no way, at once: nothing has left. Later pieces count as lost on the
+    // wire.
+    if (offer({&header, 1}, refusals, &error) == 0) return !first || !is_lack_of_room(error);
   }
   return true;
 }
 
 std::size_t UdpSocket::receive(UdpReceiveRing& ring, std::size_t first, std::size_t most,
                                std::vector<Refusal>& refusals) {
-  for (int retries = 0; fd_ >= 0 && retries < kSendRetries; ++retries) {
+  for (int retries = 0; fd_ >= 0 && retries < kRetries; ++retries) {
     const int got =
         recvmmsg(fd_, ring.headers.data() + first, static_cast<unsigned>(most), 0, nullptr);
     if (got >= 0) return static_cast<std::size_t>(got);
@@ -287,9 +280,9 @@ std::size_t UdpSocket::segment_bytes_of(const UdpReceiveRing& ring, std::size_t 
   return segment < ring.headers[index].msg_len ? segment : 0;
 }
 
-void UdpSocket::drain_errors(std::vector<Refusal>& refusals) {
+std::size_t UdpSocket::drain_errors(std::vector<Refusal>& refusals) {
   constexpr std::size_t kMostKept = 64;
-  for (;;) {
+  for (std::size_t from_others = 0;;) {
     Refusal refusal;
     std::array<std::byte, 576> quoted;
     alignas(cmsghdr) std::array<std::byte, 256> control;
@@ -302,7 +295,7 @@ void UdpSocket::drain_errors(std::vector<Refusal>& refusals) {
     header.msg_control = control.data();
     header.msg_controllen = control.size();
     const ssize_t got = recvmsg(fd_, &header, MSG_ERRQUEUE | MSG_DONTWAIT);
-    if (got < 0) return;
+    if (got < 0) return from_others;
     refusal.destination.size = header.msg_namelen;
     for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
       const bool is_error = (c->cmsg_level == SOL_IP && c->cmsg_type == IP_RECVERR) ||
@@ -312,6 +305,7 @@ void UdpSocket::drain_errors(std::vector<Refusal>& refusals) {
       memcpy(&error, CMSG_DATA(c), sizeof error);
       const bool from_network =
           error.ee_origin == SO_EE_ORIGIN_ICMP || error.ee_origin == SO_EE_ORIGIN_ICMP6;
+      from_others += from_network ? 1 : 0;
       if (!from_network || error.ee_errno != ECONNREFUSED || refusals.size() >= kMostKept) continue;
       refusal.quoted.assign(quoted.begin(), quoted.begin() + got);
       refusals.push_back(std::move(refusal));

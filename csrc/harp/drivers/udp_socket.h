@@ -87,13 +87,18 @@ class UdpSocket {
   explicit UdpSocket(int fd) : fd_(fd) {}
   Status configure(const UdpSocketOptions& options);
   void size_buffers(std::size_t wanted);
-  std::size_t send_burst(std::span<const TxPacket> packets, int* error);
+  // How many from the front the kernel took. None: `error` says what it has against the first.
+  std::size_t offer(std::span<mmsghdr> headers, std::vector<Refusal>& refusals, int* error);
+  std::size_t send_burst(std::span<const TxPacket> packets, std::vector<Refusal>& refusals,
+                         int* error);
   // False: no room. Anything else that the kernel has against it counts as a loss on the way.
   bool send_unfragmented(const TxPacket& packet, std::vector<Refusal>& refusals);
   bool may_fragment(bool may);
   // One by one, for packets that the kernel refuses as a whole. False: no room.
   bool send_in_pieces(const TxPacket& packet, std::vector<Refusal>& refusals);
-  void drain_errors(std::vector<Refusal>& refusals);
+  // Empties the queue of errors. Returns how many came from the network, about packets that had
+  // left: what this host itself refuses is in the queue as well.
+  std::size_t drain_errors(std::vector<Refusal>& refusals);
 
   int fd_;  // -1: closed
   Endpoint local_;

@@ -117,13 +117,116 @@ void check_unfragmented(bool v6) {
   EXPECT_EQ(poll(&idle, 1, 0), 0) << "what was too large has left an error that nobody takes";
 }
 
-TEST_P(UdpTest, an_unfragmented_datagram_arrives_whole_or_not_at_all) {
+// Runs `check` where its network can be arranged by `commands`; false where that needs more rights.
+template <class Check>
+bool in_a_network(const char* commands, const Check& check) {
   bool alone = false;
   std::thread([&] {
-    alone = unshare(CLONE_NEWNET) == 0 && system("ip link set lo up mtu 1500") == 0;
-    if (alone) check_unfragmented(GetParam());
+    alone = unshare(CLONE_NEWNET) == 0 && system(commands) == 0;
+    if (alone) check();
   }).join();
-  if (!alone) GTEST_SKIP() << "no right to make a network namespace";
+  return alone;
+}
+
+TEST_P(UdpTest, an_unfragmented_datagram_arrives_whole_or_not_at_all) {
+  if (!in_a_network("ip link set lo up mtu 1500", [&] { check_unfragmented(GetParam()); }))
+    GTEST_SKIP() << "no right to make a network namespace";
+}
+
+// Where a network refuses what is sent to a port: the error waits on the sender's socket.
+constexpr std::uint16_t kUnreachable = 9, kProhibited = 10;
+const char* const kRefusals =
+    "ip link set lo up && nft -f - <<END\n"
+    "table inet refusals {\nchain arriving {\n"
+    "type filter hook input priority 0;\n"
+    "meta nfproto ipv4 udp dport 9 reject with icmp type host-unreachable\n"
+    "meta nfproto ipv6 udp dport 9 reject with icmpv6 type addr-unreachable\n"
+    "meta nfproto ipv4 udp dport 10 reject with icmp type net-prohibited\n"
+    "meta nfproto ipv6 udp dport 10 reject with icmpv6 type admin-prohibited\n"
+    "}\n}\nEND";
+
+Endpoint refusing(bool v6, std::uint16_t port) {
+  Endpoint endpoint = loopback(v6);
+  set_port(endpoint, port);
+  return endpoint;
+}
+
+// Each packet to the live one is sent right after one that was refused.
+void check_others_errors(bool v6) {
+  auto a = nic(options(v6)), live = nic(options(v6));
+  const auto payload = random_bytes(44 * 1'200);
+  const IoSlice slice{payload.data(), 200}, long_slice{payload.data(), payload.size()};
+  constexpr std::size_t kRounds = 20, kSegments = 44;
+  for (const std::uint16_t port : {kUnreachable, kProhibited}) {
+    const Endpoint refuses = refusing(v6, port);
+    const TxPacket refused{&refuses, 0, {&slice, 1}, 200};
+    TxPacket packet{&live->local(0), 0, {&slice, 1}, 200};
+    for (std::size_t i = 0; i < kRounds; ++i) {
+      ASSERT_EQ(a->send_st({&refused, 1}), 1u);
+      packet.unfragmented = i % 2 == 1;
+      ASSERT_EQ(a->send_st({&packet, 1}), 1u);
+    }
+    EXPECT_EQ(collect(*live, kRounds, nullptr).size(), kRounds) << "port " << port;
+    ASSERT_EQ(a->send_st({&refused, 1}), 1u);
+    const TxPacket run{&live->local(0), 0, {&long_slice, 1}, payload.size(), 1'200};
+    ASSERT_EQ(a->send_st({&run, 1}), 1u);
+    std::size_t largest_run = 0;
+    EXPECT_EQ(collect(*live, kSegments, &largest_run).size(), kSegments) << "port " << port;
+    EXPECT_EQ(largest_run, kSegments) << "a run was cut for an error that was not its own";
+  }
+  EXPECT_FALSE(a->has_refusals_st()) << "an unreachable host says nothing about a process";
+  EXPECT_FALSE(a->is_full_st(0));
+}
+
+// The kernel counts a waiting error as received data: when there is no room for that, the socket
+// has an error of which its queue of errors knows nothing.
+void check_errors_without_a_message(bool v6) {
+  UdpNicOptions small = options(v6);
+  small.socket_buffer = 8'192;
+  auto a = nic(small), live = nic(options(v6));
+  const auto payload = random_bytes(1'400);
+  const IoSlice slice{payload.data(), payload.size()};
+  const TxPacket filling{&a->local(0), 0, {&slice, 1}, payload.size()};
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(live->send_st({&filling, 1}), 1u);
+  const Endpoint refuses = refusing(v6, kUnreachable);
+  const TxPacket refused{&refuses, 0, {&slice, 1}, payload.size()};
+  const TxPacket packet{&live->local(0), 0, {&slice, 1}, payload.size()};
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(a->send_st({&refused, 1}), 1u);
+    ASSERT_EQ(a->send_st({&packet, 1}), 1u);
+  }
+  EXPECT_EQ(collect(*live, 20, nullptr).size(), 20u);
+}
+
+// No route: the kernel says so at every try, and that packet alone is lost.
+void check_own_errors() {
+  auto a = nic(options()), live = nic(options());
+  Endpoint nowhere = live->local(0);
+  inet_pton(AF_INET, "203.0.113.9", nowhere.bytes.data() + offsetof(sockaddr_in, sin_addr));
+  const auto payload = random_bytes(44 * 1'200);
+  const IoSlice slice{payload.data(), 200}, long_slice{payload.data(), payload.size()};
+  const TxPacket lost{&nowhere, 0, {&slice, 1}, 200};
+  const TxPacket lost_run{&nowhere, 0, {&long_slice, 1}, payload.size(), 1'200};
+  const TxPacket packet{&live->local(0), 0, {&slice, 1}, 200};
+  const std::array<TxPacket, 6> packets{packet, lost, packet, lost_run, packet, lost};
+  ASSERT_EQ(a->send_st(packets), packets.size());
+  EXPECT_EQ(collect(*live, 3, nullptr).size(), 3u);
+  EXPECT_FALSE(a->is_full_st(0));
+}
+
+TEST_P(UdpTest, an_unreachable_peer_costs_a_live_one_nothing) {
+  if (!in_a_network(kRefusals, [&] { check_others_errors(GetParam()); }))
+    GTEST_SKIP() << "no right to make a network namespace, or no nft";
+}
+
+TEST_P(UdpTest, an_error_that_left_no_message_costs_a_live_peer_nothing) {
+  if (!in_a_network(kRefusals, [&] { check_errors_without_a_message(GetParam()); }))
+    GTEST_SKIP() << "no right to make a network namespace, or no nft";
+}
+
+TEST(UdpErrorTest, what_has_no_route_is_lost_alone) {
+  if (!in_a_network("ip link set lo up", check_own_errors))
+    GTEST_SKIP() << "no right to make a network namespace";
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, UdpTest, ::testing::Bool(),
@@ -233,6 +336,29 @@ TEST(UdpPathsTest, a_silent_socket_is_still_heard) {
   while (got == 0 && monotonic_now() < limit) got = b->receive_st(packets);
   ASSERT_EQ(got, 1u);
   EXPECT_EQ(packets[0].local_path, 1u);
+}
+
+// Each of three sockets has more waiting than a burst holds, and the first more than the others.
+TEST(UdpPathsTest, a_flooded_socket_leaves_the_others_their_turns) {
+  UdpNicOptions three = options();
+  three.locals.resize(3, three.locals[0]);
+  auto a = nic(options()), b = nic(three);
+  const IoSlice slice{"hello", 5};
+  const std::array<std::size_t, 3> waiting = {64, 9, 9};
+  for (std::uint32_t path = 0; path < 3; ++path) {
+    const TxPacket packet{&b->local(path), 0, {&slice, 1}, 5};
+    for (std::size_t i = 0; i < waiting[path]; ++i) ASSERT_EQ(a->send_st({&packet, 1}), 1u);
+  }
+  std::array<RxPacket, UdpReceiveRing::kPackets> packets;
+  std::array<std::size_t, 3> got{};
+  for (int burst = 0; burst < 6; ++burst) {
+    b->look_everywhere_st();
+    const std::size_t count = b->receive_st(packets);
+    ASSERT_EQ(count, packets.size()) << "burst " << burst;
+    for (const RxPacket& packet : packets) ++got[packet.local_path];
+  }
+  EXPECT_EQ(got[1], 9u);
+  EXPECT_EQ(got[2], 9u);
 }
 
 }  // namespace
