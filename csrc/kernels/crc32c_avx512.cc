@@ -43,10 +43,11 @@ __m512i folded(__m512i earlier, __m512i constants, __m512i next) {
   return _mm512_ternarylogic_epi64(early, late, next, 0x96);  // exclusive or of the three
 }
 
+// Without kCopies there is no `to`, not even as a pointer to do arithmetic with.
 template <bool kCopies>
-__m512i take(Byte* to, const Byte* from) {
-  const __m512i data = _mm512_loadu_si512(from);
-  if constexpr (kCopies) _mm512_storeu_si512(to, data);
+__m512i take([[maybe_unused]] Byte* to, const Byte* from, std::size_t offset = 0) {
+  const __m512i data = _mm512_loadu_si512(from + offset);
+  if constexpr (kCopies) _mm512_storeu_si512(to + offset, data);
   return data;
 }
 
@@ -72,9 +73,9 @@ std::uint64_t fold_blocks(std::uint32_t crc, Byte*& to, const Byte*& at, std::si
   const __m512i start = _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc)));
   __m512i sum = _mm512_xor_si512(start, take<kCopies>(to, at));
   if (bytes >= 256) {
-    __m512i second = take<kCopies>(to + 64, at + 64);
-    __m512i third = take<kCopies>(to + 128, at + 128);
-    __m512i fourth = take<kCopies>(to + 192, at + 192);
+    __m512i second = take<kCopies>(to, at, 64);
+    __m512i third = take<kCopies>(to, at, 128);
+    __m512i fourth = take<kCopies>(to, at, 192);
     advance(256);
     const __m512i far = everywhere(kBy2048);
     while (bytes >= 256) {
@@ -82,9 +83,9 @@ std::uint64_t fold_blocks(std::uint32_t crc, Byte*& to, const Byte*& at, std::si
         _mm_prefetch(reinterpret_cast<const char*>(at) + line + kAhead, _MM_HINT_T0);
       }
       sum = folded(sum, far, take<kCopies>(to, at));
-      second = folded(second, far, take<kCopies>(to + 64, at + 64));
-      third = folded(third, far, take<kCopies>(to + 128, at + 128));
-      fourth = folded(fourth, far, take<kCopies>(to + 192, at + 192));
+      second = folded(second, far, take<kCopies>(to, at, 64));
+      third = folded(third, far, take<kCopies>(to, at, 128));
+      fourth = folded(fourth, far, take<kCopies>(to, at, 192));
       advance(256);
     }
     fourth = folded(third, everywhere(kBy512), fourth);
