@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -41,7 +42,8 @@ enum class Control : std::uint8_t {
   kCancelReceive,  // slot: the receive has ended, stop sending
   kCancelSend,     // slot: the matched send has ended; the receive fails with kAborted
   kVoidWant,       // slot: an eager message met this receive first; forget the want
-  kSolicit,        // key: offer the message of this key, now or when it is sent
+  kSolicit,        // key: offer the message of this key, now or when it is sent (value 0), or no
+                   // longer: it had been sent already (value 1)
   kEagerConsumed,  // group in key.group, cumulative count in key.tag
   kBlocked,   // group in key.group: out of eager quota, want everything of it (tag 1) or no more
               // (tag 0)
@@ -74,6 +76,9 @@ class Link {
   virtual void release(Staging& staging) = 0;
   // True while something is unacknowledged or under way (the engine lingers for it when leaving).
   virtual bool busy() const = 0;
+  // The peer broke the rules, `how` says which: nothing more of it is taken. LinkEvents::on_lost
+  // follows, before this returns or on a later turn.
+  virtual void break_off(const std::string& how) = 0;
   // Says goodbye; busy() turns false when the peer has acknowledged it.
   virtual void leave() = 0;
 };

@@ -30,6 +30,7 @@ void Matcher::send(SendRequest& request) {
     if (!group.blocked && within_quota(group, request.bytes)) return start_eager(request, group);
   }
   Outgoing& out = early != nullptr ? *early : outgoing_.insert(request.key);
+  if (out.send == nullptr) ++sends_listed_;
   out.send = &request;
   if (out.wanted) {
     if (!refuse_want(out)) start_bulk(out);
@@ -107,6 +108,7 @@ void Matcher::finish_send(SendRequest& request, const Status& status) {
       out != nullptr && out->send == &request) {
     drop_offer(*out);
     outgoing_.erase(*out);
+    --sends_listed_;
   }
   request.slot = kFinished;
   host_.completions.push(request, status);
@@ -133,14 +135,18 @@ void Matcher::recv(RecvRequest& request) {
   request.bytes = 0;
   Incoming* early = incoming_.find(request.key);
   Incoming& in = early != nullptr ? *early : incoming_.insert(request.key);
+  drop_kept_offer(in);
   in.receive = &request;
   open_slot(request);
+  if (open_receives_ > kMostReceives) {
+    return finish_receive(
+        in, Status(Code::kResource, "more than " + std::to_string(kMostReceives) +
+                                        " receives from one process are open at a time"));
+  }
   if (in.has_data) {
-    --unmatched_;
     std::byte* data = in.data;
     const std::size_t bytes = in.bytes;
-    in.has_data = false;
-    in.data = nullptr;
+    take_data(in);
     host_.bytes_copied += bytes;
     consumed(request.key.group, bytes);
     deliver(in, in.signature, {data, bytes});
@@ -174,7 +180,17 @@ bool Matcher::has_unmatched(const MessageKey& key) const {
 }
 
 void Matcher::solicit(const MessageKey& key) {
-  if (!has_unmatched(key) && !lost()) link_->control(Control::kSolicit, key, {}, 0);
+  if (has_unmatched(key) || lost()) return;
+  incoming_.find_or_insert(key).solicited = true;
+  link_->control(Control::kSolicit, key, {}, 0);
+}
+
+// The message came eagerly: it was sent before the peer heard that we ask for it. Nothing else
+// would ever end the entry that the peer has made for our question.
+void Matcher::void_solicitation(Incoming& in) {
+  if (!in.solicited) return;
+  in.solicited = false;
+  link_->control(Control::kSolicit, in.key, {}, 1);
 }
 
 SlotId Matcher::open_slot(RecvRequest& request) {
@@ -221,7 +237,6 @@ void Matcher::unwant(Incoming& in) {
 void Matcher::finish_receive(Incoming& in, const Status& status) {
   RecvRequest& request = *in.receive;
   close_slot(request);
-  if (in.offered) --unmatched_;
   in.receive = nullptr;
   in.offered = in.wanted = false;
   if (in.empty()) incoming_.erase(in);

@@ -28,9 +28,16 @@ struct MatcherHost {
   std::uint64_t bytes_copied = 0;  // eager data that had to wait for its receive
 };
 
-// Messages (and bytes) of one group that may lie unmatched at one receiver.
+// Messages (and bytes) of one group that may lie unmatched at one receiver; offers likewise.
 inline constexpr std::uint32_t kEagerQuotaMessages = 64;
 inline constexpr std::uint32_t kEagerQuotaBytes = 64 * 1024;
+// What one peer may keep alive here with no request of ours to show for it: as much as so many
+// groups with their quotas used up. Senders do not count this far, since no program comes near.
+inline constexpr std::size_t kGroupsAtQuota = 1024;
+inline constexpr std::size_t kMostUnmatched = kGroupsAtQuota * kEagerQuotaMessages;
+inline constexpr std::size_t kMostUnmatchedBytes = kGroupsAtQuota * kEagerQuotaBytes;
+// Receives open with one peer: each may cost it the entry of a want, so we keep to it as well.
+inline constexpr std::size_t kMostReceives = kMostUnmatched;
 
 class Matcher final : public LinkEvents {
  public:
@@ -55,7 +62,10 @@ class Matcher final : public LinkEvents {
   // Is a request open with this peer? (Then silence matters, and leaving would lose something.)
   bool expecting() const override { return open_receives_ > 0 || sends_ != nullptr; }
   std::size_t open_receives() const { return open_receives_; }
-  std::size_t unmatched() const { return unmatched_; }  // eager messages and offers kept here
+  // Eager messages and offers kept here that no receive waits for; wants and solicitations that no
+  // send waits for.
+  std::size_t unmatched() const { return unmatched_; }
+  std::size_t unserved() const { return outgoing_.size() - sends_listed_; }
   bool lost() const { return !lost_.ok(); }
   std::size_t groups_remembered() const { return groups_.size(); }
 
@@ -96,7 +106,9 @@ class Matcher final : public LinkEvents {
     std::uint64_t signature = 0;
     std::uint64_t bytes = 0;
     bool has_data = false, offered = false, wanted = false;
-    bool empty() const { return receive == nullptr && !has_data && !offered; }
+    bool solicited = false;  // we asked for it, and the peer has not answered
+    bool counted = false;    // the offer counts against its group's quota
+    bool empty() const { return receive == nullptr && !has_data && !offered && !solicited; }
   };
   // Slots name posted receives to the peer. A slot's generation moves on with every use.
   struct Slot {
@@ -110,12 +122,15 @@ class Matcher final : public LinkEvents {
     bool used = false;
     std::uint32_t unconsumed = 0, unconsumed_bytes = 0;  // sent eagerly, not reported consumed
     std::uint32_t offers = 0;                            // offers of ours not yet wanted
+    std::uint32_t kept = 0, kept_bytes = 0;              // eager messages that wait here
+    std::uint32_t kept_offers = 0;                       // offers that do, unless we asked for them
     std::uint32_t unreported = 0, unreported_bytes = 0;  // consumed here, not told yet
     bool blocked = false;       // we said so: small sends of this group are kept
     bool peer_blocked = false;  // the peer said so: want every receive
     bool empty() const { return !used; }
     bool says_nothing() const {
-      return unconsumed == 0 && offers == 0 && unreported == 0 && !blocked && !peer_blocked;
+      return unconsumed == 0 && offers == 0 && kept == 0 && kept_offers == 0 && unreported == 0 &&
+             !blocked && !peer_blocked;
     }
   };
 
@@ -125,6 +140,14 @@ class Matcher final : public LinkEvents {
   void consumed(std::uint64_t group, std::size_t bytes);
   void report(Group& group);
   void release_kept(std::uint64_t group);
+  // What the peer keeps here. may_...(): whether it may keep one more; it is lost if not.
+  bool may_keep(std::uint64_t group, std::size_t bytes);
+  bool may_keep_offer(std::uint64_t group);
+  bool may_keep_unserved();
+  void keep_data(Incoming& in, std::span<const std::byte> data);
+  void take_data(Incoming& in);
+  void drop_kept_offer(Incoming& in);
+  bool end_peer(const std::string& excess);
 
   void start_eager(SendRequest& request, Group& group);
   void start_bulk(Outgoing& out);
@@ -141,6 +164,8 @@ class Matcher final : public LinkEvents {
   void finish_receive(Incoming& in, const Status& status);
   void deliver(Incoming& in, std::uint64_t signature, std::span<const std::byte> data);
   void drop_data(Incoming& in);
+  void void_solicitation(Incoming& in);
+  void on_solicit(const MessageKey& key, bool still);
 
   void mismatch_at_receive(Incoming& in, std::uint64_t theirs);
   void too_long_at_receive(Incoming& in, std::uint64_t bytes);
@@ -159,12 +184,15 @@ class Matcher final : public LinkEvents {
 
   KeyTable<Outgoing> outgoing_;
   KeyTable<Incoming> incoming_;
+  std::size_t sends_listed_ = 0;  // entries of outgoing_ with a send
   SendRequest* sends_ = nullptr;  // every open send, oldest first
   SendRequest* last_send_ = nullptr;
   std::vector<Slot> slots_;
   std::uint32_t free_slot_ = kNone;
   std::size_t open_receives_ = 0;
   std::size_t unmatched_ = 0;
+  std::size_t unmatched_bytes_ = 0;  // of eager messages
+  std::size_t groups_blocked_ = 0;   // by the peer
   KeyTable<Group> groups_;
 };
 

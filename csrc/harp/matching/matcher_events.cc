@@ -13,26 +13,24 @@ void Matcher::tell_unmatched(const MessageKey& key, std::uint64_t signature, boo
 
 void Matcher::on_eager(const MessageKey& key, std::uint64_t signature,
                        std::span<const std::byte> data) {
-  Incoming& in = incoming_.find_or_insert(key);
-  if (in.receive != nullptr) {
-    deliver(in, signature, data);
+  if (lost()) return;
+  Incoming* in = incoming_.find(key);
+  if (in != nullptr && in->receive != nullptr) {
+    void_solicitation(*in);
+    deliver(*in, signature, data);
     return consumed(key.group, data.size());
   }
-  if (in.has_data) return;  // a key used twice: the first message stands
-  if (!in.offered) ++unmatched_;
-  in.offered = false;
-  in.has_data = true;
-  in.signature = signature;
-  in.bytes = data.size();
-  in.data = nullptr;
-  if (!data.empty()) {
-    in.data = host_.buffers.take(data.size());
-    std::memcpy(in.data, data.data(), data.size());
-  }
+  if (in != nullptr && in->has_data) return;  // a key used twice: the first message stands
+  if (!may_keep(key.group, data.size())) return;
+  if (in == nullptr) in = &incoming_.insert(key);
+  void_solicitation(*in);
+  in->signature = signature;
+  keep_data(*in, data);
   tell_unmatched(key, signature, true);
 }
 
 void Matcher::on_want(const Want& want) {
+  if (lost() || (outgoing_.find(want.key) == nullptr && !may_keep_unserved())) return;
   Outgoing& out = outgoing_.find_or_insert(want.key);
   if (out.send != nullptr && out.send->slot == kBulk) return;  // a key used twice
   out.wanted = true;
@@ -44,19 +42,30 @@ void Matcher::on_want(const Want& want) {
 }
 
 void Matcher::on_offer(const Offer& offer) {
+  const Incoming* early = incoming_.find(offer.key);
+  if (lost() || (early != nullptr && (early->has_data || early->offered))) return;
+  // An offer that a receive waits for is taken at once, and one we asked for costs no quota.
+  const bool awaited = early != nullptr && early->receive != nullptr;
+  const bool counted = early == nullptr;
+  if (!awaited && unmatched_ >= kMostUnmatched && !end_peer("offers and small messages")) return;
+  if (counted && !may_keep_offer(offer.key.group)) return;
   Incoming& in = incoming_.find_or_insert(offer.key);
-  if (in.has_data || in.offered) return;
+  in.solicited = false;
   in.offered = true;
+  in.counted = counted;
   in.signature = offer.signature;
   in.bytes = offer.bytes;
-  ++unmatched_;
-  if (in.receive == nullptr) return tell_unmatched(offer.key, offer.signature, true);
+  if (!awaited) {
+    ++unmatched_;
+    return tell_unmatched(offer.key, offer.signature, true);
+  }
   if (in.signature != in.receive->signature) return mismatch_at_receive(in, in.signature);
   if (in.bytes > in.receive->max_bytes) return too_long_at_receive(in, in.bytes);
   if (!in.wanted) want(in);
 }
 
 void Matcher::on_control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) {
+  if (lost()) return;
   switch (kind) {
     case Control::kCancelReceive:
       return on_cancel_receive(key, slot);
@@ -75,14 +84,11 @@ void Matcher::on_control(Control kind, const MessageKey& key, SlotId slot, std::
       }
       return;
     case Control::kSolicit:
-      if (Outgoing& out = outgoing_.find_or_insert(key); out.send == nullptr) {
-        out.solicited = true;
-      } else if (out.send->slot == kKept && !out.offered) {
-        offer(out, group_of(key.group));
-      }
-      return;
+      return on_solicit(key, value == 0);
     case Control::kEagerConsumed: {
-      Group& group = group_of(key.group);
+      Group* known = groups_.find({key.group, 0});
+      if (known == nullptr) return;
+      Group& group = *known;
       const auto messages = static_cast<std::uint32_t>(key.tag);
       const auto bytes = static_cast<std::uint32_t>(value);
       group.unconsumed -= std::min(group.unconsumed, messages);
@@ -94,6 +100,23 @@ void Matcher::on_control(Control kind, const MessageKey& key, SlotId slot, std::
       return on_blocked(key.group, key.tag != 0);
     case Control::kMismatch:
       return on_peer_mismatch(key, slot, value);
+  }
+}
+
+void Matcher::on_solicit(const MessageKey& key, bool still) {
+  Outgoing* out = outgoing_.find(key);
+  if (!still) {
+    if (out == nullptr || !out->solicited) return;
+    out->solicited = false;
+    if (out->empty()) outgoing_.erase(*out);
+    return;
+  }
+  if (out == nullptr) {
+    if (may_keep_unserved()) outgoing_.insert(key).solicited = true;
+  } else if (out->send == nullptr) {
+    out->solicited = true;
+  } else if (out->send->slot == kKept && !out->offered) {
+    offer(*out, group_of(key.group));
   }
 }
 
@@ -114,8 +137,8 @@ void Matcher::on_cancel_send(const MessageKey& key, SlotId slot) {
   if (slot.index == UINT32_MAX) {  // it was only offered
     Incoming* in = incoming_.find(key);
     if (in == nullptr || !in->offered) return;
+    drop_kept_offer(*in);
     in->offered = false;
-    --unmatched_;
     if (in->empty()) incoming_.erase(*in);
     return;
   }
@@ -147,6 +170,10 @@ void Matcher::on_peer_mismatch(const MessageKey& key, SlotId slot, std::uint64_t
 }
 
 void Matcher::on_blocked(std::uint64_t group, bool blocked) {
+  const Group* known = groups_.find({group, 0});
+  if (blocked == (known != nullptr && known->peer_blocked)) return;
+  if (blocked && groups_blocked_ >= kMostUnmatched && !end_peer("groups without room")) return;
+  groups_blocked_ += blocked ? 1 : -1;
   group_of(group).peer_blocked = blocked;
   if (!blocked) return;
   incoming_.for_each([&](Incoming& in) {
@@ -185,16 +212,25 @@ void Matcher::on_lost(const Status& why) {
     finish_send(*sends_, why);
   }
   std::vector<RecvRequest*> open;
+  std::vector<MessageKey> solicited;
   incoming_.for_each([&](Incoming& in) {
     if (in.receive != nullptr) open.push_back(in.receive);
+    if (in.solicited) solicited.push_back(in.key);
   });
+  for (const MessageKey& key : solicited) {
+    Incoming& in = *incoming_.find(key);
+    in.solicited = false;
+    if (in.empty()) incoming_.erase(in);
+  }
   for (RecvRequest* request : open) {
     Incoming* in = incoming_.find(request->key);
     if (in->wanted) link_->forget(slot_of(*request));
     finish_receive(*in, why);
   }
   outgoing_.clear();
+  sends_listed_ = 0;
   groups_.clear();
+  groups_blocked_ = 0;
   if (!left_) host_.completions.push_peer_end(peer_, why);
 }
 

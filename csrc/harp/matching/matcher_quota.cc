@@ -1,6 +1,9 @@
 // How much small data may lie unmatched at a receiver: a quota per peer and group, counted by the
 // sender, reported lazily by the receiver (half a quota at a time). A sender out of quota says so
-// and keeps its sends; the receiver then wants each posted receive of that group by name.
+// and keeps its sends; the receiver then wants each posted receive of that group by name. The
+// receiver counts as well: a peer that goes beyond a quota is no honest one, and is lost.
+#include <cstring>
+
 #include "harp/matching/matcher.h"
 
 namespace taco::harp {
@@ -61,11 +64,13 @@ void Matcher::release_kept(std::uint64_t id) {
     if (request->key.group == id && request->slot == kKept) {
       Outgoing* out = outgoing_.find(request->key);
       Group& group = group_of(id);
-      if (request->bytes > link_->eager_limit()) {
-        if (!out->offered && group.offers < kEagerQuotaMessages) offer(*out, group);
+      if (out->offered) {
+        // Its want will come. Sent eagerly it could overtake its offer, which nobody would miss.
+      } else if (request->bytes > link_->eager_limit()) {
+        if (group.offers < kEagerQuotaMessages) offer(*out, group);
       } else if (within_quota(group, request->bytes)) {
-        drop_offer(*out);
         outgoing_.erase(*out);
+        --sends_listed_;
         start_eager(*request, group);
       } else {
         kept = true;
@@ -76,6 +81,75 @@ void Matcher::release_kept(std::uint64_t id) {
   if (kept) return;
   group_of(id).blocked = false;
   link_->control(Control::kBlocked, {id, 0}, {}, 0);
+}
+
+// May one more eager message wait here? Exact: the sender counts all that it has not been told of.
+bool Matcher::may_keep(std::uint64_t id, std::size_t bytes) {
+  const Group& group = group_of(id);
+  if (group.kept + group.unreported >= kEagerQuotaMessages ||
+      group.kept_bytes + group.unreported_bytes + bytes > kEagerQuotaBytes) {
+    return end_peer("small messages of one group");
+  }
+  if (unmatched_ >= kMostUnmatched || unmatched_bytes_ + bytes > kMostUnmatchedBytes) {
+    return end_peer("offers and small messages");
+  }
+  return true;
+}
+
+void Matcher::keep_data(Incoming& in, std::span<const std::byte> data) {
+  drop_kept_offer(in);
+  in.offered = false;
+  in.has_data = true;
+  in.bytes = data.size();
+  in.data = nullptr;
+  if (!data.empty()) {
+    in.data = host_.buffers.take(data.size());
+    std::memcpy(in.data, data.data(), data.size());
+  }
+  ++unmatched_;
+  unmatched_bytes_ += data.size();
+  Group& group = group_of(in.key.group);
+  ++group.kept;
+  group.kept_bytes += static_cast<std::uint32_t>(data.size());
+}
+
+// The receive has come; the data are the caller's now.
+void Matcher::take_data(Incoming& in) {
+  --unmatched_;
+  unmatched_bytes_ -= in.bytes;
+  if (Group* group = groups_.find({in.key.group, 0})) {  // none after a loss
+    --group->kept;
+    group->kept_bytes -= static_cast<std::uint32_t>(in.bytes);
+  }
+  in.has_data = false;
+  in.data = nullptr;
+}
+
+bool Matcher::may_keep_offer(std::uint64_t id) {
+  Group& group = group_of(id);
+  if (group.kept_offers >= kEagerQuotaMessages) return end_peer("offers of one group");
+  ++group.kept_offers;
+  return true;
+}
+
+// The offer waits here no longer: its receive has come, or it was taken back.
+void Matcher::drop_kept_offer(Incoming& in) {
+  if (!in.offered || in.receive != nullptr) return;
+  --unmatched_;
+  if (!in.counted) return;
+  in.counted = false;
+  if (Group* group = groups_.find({in.key.group, 0})) --group->kept_offers;
+}
+
+// May one more want or solicitation wait for its send?
+bool Matcher::may_keep_unserved() {
+  return unserved() < kMostReceives + kMostUnmatched || end_peer("wants");
+}
+
+bool Matcher::end_peer(const std::string& excess) {
+  link_->break_off("it goes beyond the quotas that every peer keeps to (" + excess +
+                   "); its memory is damaged, or it is not what it says");
+  return false;
 }
 
 }  // namespace taco::harp

@@ -266,6 +266,10 @@ void Session::say_goodbye_when_quiet() {
   goodbye_queued_ = true;
 }
 
+void Session::break_off(const std::string& how) {
+  declare_lost(Status(how, PeerLoss{-1, config_.description, 0}));
+}
+
 void Session::declare_lost(const Status& why) {
   if (state_ == State::kEnded) return;
   state_ = State::kEnded;

@@ -98,6 +98,7 @@ class Session final : public Link, private SentPackets::Listener {
   void notice(std::span<const std::byte> bytes) override;
   void release(Staging&) override {}
   bool busy() const override;
+  void break_off(const std::string& how) override;
   void leave() override;
 
  private:

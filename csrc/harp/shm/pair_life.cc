@@ -195,9 +195,9 @@ void PairLink::miss(const std::string& how) {
   lose(how);
 }
 
-void PairLink::damaged() {
+void PairLink::break_off(const std::string& how) {
   damaged_ = true;
-  lose("what it wrote makes no sense");
+  lose(how);
 }
 
 void PairLink::finish_losing(const Status& why) {

@@ -49,6 +49,7 @@ class PairLink final : public ShmLink {
   void notice(std::span<const std::byte> bytes) override;
   void release(Staging& staging) override;
   bool busy() const override;
+  void break_off(const std::string& how) override;
   void leave() override;
 
   // What the endpoint calls.
@@ -108,7 +109,7 @@ class PairLink final : public ShmLink {
   void lose(const std::string& how);
   void miss(const std::string& how);
   void finish_losing(const Status& why);
-  void damaged();
+  void damaged() { break_off("what it wrote makes no sense"); }
   bool settle_end();
 
   // pair_link.cc

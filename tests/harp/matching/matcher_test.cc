@@ -33,6 +33,7 @@ class FakeLink final : public Link {
   void notice(std::span<const std::byte>) override {}
   void release(Staging&) override {}
   bool busy() const override { return false; }
+  void break_off(const std::string& how) override { broken.push_back(how); }
   void leave() override {}
 
   std::size_t count(Control kind) const {
@@ -47,6 +48,7 @@ class FakeLink final : public Link {
   std::vector<Want> wants;
   std::vector<Offer> offers;
   std::vector<ControlCall> controls;
+  std::vector<std::string> broken;
 };
 
 class FakeObserver final : public Observer {
@@ -328,6 +330,45 @@ TEST_F(MatcherTest, ASolicitedSendIsOfferedNowOrWhenItComes) {
   EXPECT_EQ(link_.offers.back().key.tag, 500u);
 }
 
+// The message was on its way when it was asked for: its sender must not keep the question for ever.
+TEST_F(MatcherTest, ASolicitationThatCrossesItsMessageIsTakenBack) {
+  matcher_.solicit({9, 7});
+  ASSERT_EQ(link_.count(Control::kSolicit), 1u);
+  arrive(7, 8);
+  ASSERT_EQ(link_.count(Control::kSolicit), 2u);
+  EXPECT_EQ(link_.controls.back().key.tag, 7u);
+  EXPECT_EQ(link_.controls.back().value, 1u);
+  // The other side of it.
+  matcher_.on_control(Control::kSolicit, {9, 500}, {}, 0);
+  EXPECT_EQ(matcher_.unserved(), 1u);
+  matcher_.on_control(Control::kSolicit, {9, 500}, {}, 1);
+  EXPECT_EQ(matcher_.unserved(), 0u);
+  send(500, 8);
+  EXPECT_EQ(link_.eagers.size(), 1u);
+  EXPECT_TRUE(link_.offers.empty());
+}
+
+TEST_F(MatcherTest, ASolicitationThatWasAnsweredIsNotTakenBack) {
+  matcher_.solicit({9, 7});
+  matcher_.on_offer({{9, 7}, 1, 8});
+  recv(7, 8);
+  EXPECT_EQ(link_.count(Control::kSolicit), 1u);
+  EXPECT_EQ(link_.wants.size(), 1u);
+  EXPECT_EQ(matcher_.unmatched(), 0u);
+}
+
+// An offer that its own message overtook would wait for a receive for ever.
+TEST_F(MatcherTest, AnOfferedSendWaitsToBeWantedEvenWhenQuotaComesBack) {
+  for (std::uint64_t tag = 0; tag < kEagerQuotaMessages; ++tag) send(tag, 8);
+  send(1000, 8);
+  matcher_.on_control(Control::kSolicit, {9, 1000}, {}, 0);
+  ASSERT_EQ(link_.offers.size(), 1u);
+  matcher_.on_control(Control::kEagerConsumed, {9, 32}, {}, 32 * 8);
+  EXPECT_EQ(link_.eagers.size(), kEagerQuotaMessages);
+  matcher_.on_want({{9, 1000}, 1, 8, {4, 4}});
+  EXPECT_EQ(link_.bulks.size(), 1u);
+}
+
 TEST_F(MatcherTest, LosingThePeerEndsEverythingOnceAndThenTellsTheObserver) {
   RecvRequest& receive = recv(1, 5000);
   SendRequest& kept = send(2, 5000);
@@ -402,6 +443,150 @@ TEST_F(MatcherTest, GroupsThatSayNothingAreForgotten) {
     link_.eagers.clear();
   }
   EXPECT_LE(matcher_.groups_remembered(), 128u);
+}
+
+// What a peer that breaks the rules can make this process keep, and that an honest one is never
+// taken for one.
+class MatcherLimitsTest : public MatcherTest {
+ protected:
+  void arrive_in(std::uint64_t group, std::uint64_t tag, std::size_t bytes) {
+    matcher_.on_eager({group, tag}, 1, std::span(data_).first(bytes));
+  }
+  void expect_end(const std::string& of_what) {
+    ASSERT_EQ(link_.broken.size(), 1u);
+    EXPECT_NE(link_.broken[0].find(of_what), std::string::npos) << link_.broken[0];
+  }
+};
+
+TEST_F(MatcherLimitsTest, MoreMessagesOfAGroupThanItsQuotaEndThePeer) {
+  for (std::uint64_t tag = 0; tag < kEagerQuotaMessages; ++tag) arrive(tag, 8);
+  EXPECT_TRUE(link_.broken.empty());
+  arrive(1000, 8);
+  expect_end("small messages of one group");
+  EXPECT_EQ(matcher_.unmatched(), kEagerQuotaMessages);
+}
+
+TEST_F(MatcherLimitsTest, MoreBytesOfAGroupThanItsQuotaEndThePeer) {
+  for (std::uint64_t tag = 0; tag < 8; ++tag) arrive(tag, kEagerQuotaBytes / 8);
+  EXPECT_TRUE(link_.broken.empty());
+  arrive(1000, 1);
+  expect_end("small messages of one group");
+}
+
+TEST_F(MatcherLimitsTest, MessagesThatAreReceivedMakeRoomForOthers) {
+  for (std::uint64_t tag = 0; tag < 10'000; ++tag) {
+    arrive(tag, 8);
+    if (tag >= 31) recv(tag - 31, 8);
+    run();
+  }
+  EXPECT_TRUE(link_.broken.empty());
+  EXPECT_EQ(matcher_.unmatched(), 31u);
+}
+
+TEST_F(MatcherLimitsTest, MoreOffersOfAGroupThanItsQuotaEndThePeerUnlessWeAskedForThem) {
+  for (std::uint64_t tag = 0; tag < kEagerQuotaMessages; ++tag) {
+    matcher_.on_offer({{9, tag}, 1, 5000});
+  }
+  matcher_.solicit({9, 500});
+  matcher_.on_offer({{9, 500}, 1, 5000});
+  recv(501, 5000);
+  matcher_.on_offer({{9, 501}, 1, 5000});
+  EXPECT_TRUE(link_.broken.empty());
+  recv(0, 5000);  // makes room for one
+  matcher_.on_control(Control::kCancelSend, {9, 1}, {UINT32_MAX, 0}, 0);
+  matcher_.on_offer({{9, 600}, 1, 5000});
+  matcher_.on_offer({{9, 601}, 1, 5000});
+  EXPECT_TRUE(link_.broken.empty());
+  matcher_.on_offer({{9, 1000}, 1, 5000});
+  expect_end("offers of one group");
+  EXPECT_EQ(matcher_.unmatched(), kEagerQuotaMessages + 1);
+}
+
+TEST_F(MatcherLimitsTest, ManyGroupsTogetherAreBoundedToo) {
+  host_.observer = nullptr;
+  for (std::uint64_t group = 0; group < kGroupsAtQuota; ++group) {
+    for (std::uint64_t tag = 0; tag < kEagerQuotaMessages; ++tag) arrive_in(group, tag, 0);
+  }
+  EXPECT_TRUE(link_.broken.empty());
+  arrive_in(kGroupsAtQuota, 0, 0);
+  expect_end("offers and small messages");
+  link_.broken.clear();
+  matcher_.on_offer({{kGroupsAtQuota, 1}, 1, 5000});
+  expect_end("offers and small messages");
+  EXPECT_EQ(matcher_.unmatched(), kMostUnmatched);
+}
+
+TEST_F(MatcherLimitsTest, BytesOfManyGroupsAreBoundedToo) {
+  for (std::uint64_t group = 0; group < kGroupsAtQuota; ++group) {
+    for (std::uint64_t tag = 0; tag < 16; ++tag) arrive_in(group, tag, kEagerQuotaBytes / 16);
+  }
+  EXPECT_TRUE(link_.broken.empty());
+  arrive_in(kGroupsAtQuota, 0, 1);
+  expect_end("offers and small messages");
+  EXPECT_LE(host_.buffers.bytes_in_use(), kMostUnmatchedBytes);
+}
+
+TEST_F(MatcherLimitsTest, WantsAndSolicitationsWithoutASendAreBounded) {
+  host_.observer = nullptr;
+  const std::uint64_t most = kMostReceives + kMostUnmatched;
+  for (std::uint64_t tag = 0; tag < most; ++tag) {
+    if (tag % 2 == 0) {
+      matcher_.on_want({{9, tag}, 1, 5000, {static_cast<std::uint32_t>(tag), 1}});
+    } else {
+      matcher_.on_control(Control::kSolicit, {9, tag}, {}, 0);
+    }
+  }
+  EXPECT_TRUE(link_.broken.empty());
+  send(0, 5000);  // served: one place is free again
+  matcher_.on_want({{9, most}, 1, 5000, {1, 1}});
+  EXPECT_TRUE(link_.broken.empty());
+  matcher_.on_want({{9, most + 1}, 1, 5000, {1, 1}});
+  expect_end("wants");
+  link_.broken.clear();
+  matcher_.on_control(Control::kSolicit, {9, most + 2}, {}, 0);
+  expect_end("wants");
+  EXPECT_EQ(matcher_.unserved(), most);
+}
+
+TEST_F(MatcherLimitsTest, GroupsThatThePeerBlocksAreBounded) {
+  for (std::uint64_t group = 0; group < kMostUnmatched; ++group) {
+    matcher_.on_control(Control::kBlocked, {group, 1}, {}, 0);
+    matcher_.on_control(Control::kBlocked, {group, 1}, {}, 0);  // says nothing new
+  }
+  matcher_.on_control(Control::kBlocked, {0, 0}, {}, 0);
+  matcher_.on_control(Control::kBlocked, {1'000'000, 1}, {}, 0);
+  EXPECT_TRUE(link_.broken.empty());
+  matcher_.on_control(Control::kBlocked, {1'000'001, 1}, {}, 0);
+  expect_end("groups");
+}
+
+TEST_F(MatcherLimitsTest, ReportsAboutUnknownGroupsLeaveNothingBehind) {
+  for (std::uint64_t group = 0; group < 10'000; ++group) {
+    matcher_.on_control(Control::kEagerConsumed, {group, 1}, {}, 8);
+    matcher_.on_control(Control::kBlocked, {group, 0}, {}, 0);
+  }
+  EXPECT_EQ(matcher_.groups_remembered(), 0u);
+}
+
+TEST_F(MatcherLimitsTest, OurOwnReceivesKeepToTheBoundThatThePeerHoldsUsTo) {
+  for (std::uint64_t tag = 0; tag < kMostReceives; ++tag) recv(tag, 8);
+  run();
+  for (const Outcome& each : outcomes_) ASSERT_EQ(each.calls, 0);
+  RecvRequest& beyond = recv(kMostReceives, 8);
+  run();
+  EXPECT_EQ(outcome(beyond).status.code(), Code::kResource);
+  EXPECT_EQ(matcher_.open_receives(), kMostReceives);
+}
+
+TEST_F(MatcherLimitsTest, ALostPeerLeavesNothingBehind) {
+  matcher_.solicit({9, 1});
+  matcher_.on_lost(Status("gone", PeerLoss{}));
+  arrive(2, 8);
+  matcher_.on_offer({{9, 3}, 1, 5000});
+  matcher_.on_want({{9, 4}, 1, 5000, {1, 1}});
+  matcher_.on_control(Control::kSolicit, {9, 5}, {}, 0);
+  matcher_.on_control(Control::kBlocked, {9, 1}, {}, 0);
+  EXPECT_EQ(matcher_.unmatched() + matcher_.unserved() + matcher_.groups_remembered(), 0u);
 }
 
 }  // namespace
