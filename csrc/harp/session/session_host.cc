@@ -53,23 +53,39 @@ void SessionHost::share_credit() {
   for (Session* session : sessions_) session->refresh_credit();
 }
 
+bool SessionHost::is_stopped(const Session& session) const {
+  return std::any_of(stopped_.begin(), stopped_.end(), [&](const Session* first) {
+    return first->config_.local_path == session.config_.local_path;
+  });
+}
+
+// The first to find its socket full stops those who send through the same one: they keep their
+// places, and it goes behind them. The others go on.
 bool SessionHost::run_transmits() {
   nic_full_ = false;
   nic_.reap_st();
   if (credit_.starving()) share_credit();
   Session* const last = last_ready_;
+  bool may_go_on = false;
   while (first_ready_ != nullptr) {
     Session* session = pop_ready();
-    const Session::Turn turn = session->transmit(kTurnBytes);
-    if (turn == Session::Turn::kNicFull) {
+    if (is_stopped(*session)) {
       make_ready(*session);
-      nic_full_ = true;
-      return false;
+    } else {
+      const Session::Turn turn = session->transmit(kTurnBytes);
+      if (turn == Session::Turn::kNicFull) stopped_.push_back(session);
+      if (turn == Session::Turn::kMore) make_ready(*session);
     }
-    if (turn == Session::Turn::kMore) make_ready(*session);
     if (session == last) break;
   }
-  return first_ready_ != nullptr;
+  for (const Session* session = first_ready_; session != nullptr && !may_go_on;
+       session = session->next_ready_) {
+    may_go_on = !is_stopped(*session);
+  }
+  nic_full_ = !stopped_.empty() && !may_go_on;
+  for (Session* session : stopped_) make_ready(*session);
+  stopped_.clear();
+  return may_go_on;
 }
 
 }  // namespace taco::harp

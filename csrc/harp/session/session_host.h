@@ -58,7 +58,7 @@ class SessionHost {
   void set_now(Time now) { now_ = now; }  // once a turn, before anything else
 
   // Gives every ready session one bounded turn to transmit. False when nothing is left that could
-  // be sent now; `nic_full()` then says whether it was the Nic that stopped it.
+  // be sent now; `nic_full()` then says whether full sockets keep somebody from it.
   bool run_transmits();
   bool nic_full() const { return nic_full_; }
   bool has_ready() const { return first_ready_ != nullptr; }
@@ -85,6 +85,7 @@ class SessionHost {
   void remove(Session& session);
   void make_ready(Session& session);
   Session* pop_ready();
+  bool is_stopped(const Session& session) const;
   void share_credit();
 
   Nic& nic_;
@@ -99,6 +100,7 @@ class SessionHost {
   std::vector<Session*> sessions_;
   Session* first_ready_ = nullptr;
   Session* last_ready_ = nullptr;
+  std::vector<Session*> stopped_;  // of this turn: who found a socket full, one a local path
   bool nic_full_ = false;
 };
 
