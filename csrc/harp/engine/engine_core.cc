@@ -66,7 +66,10 @@ Status EngineCore::start() {
 // Stack leaves the engine alone there.
 EngineCore::~EngineCore() { close(0); }
 
+// In a forked child nobody runs tasks, and the descriptors that would wake somebody are closed:
+// their numbers may be another file's by now.
 void EngineCore::submit(Task& task, bool caller_will_wait) {
+  if (generation_ != fork_generation()) return;
   queue_.push(task);
   if (!caller_will_wait) duty_.submitted();
 }

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -301,6 +304,48 @@ INSTANTIATE_TEST_SUITE_P(Transports, StackTest, ::testing::Values(Force::kUdp, F
                          [](const auto& instance) {
                            return instance.param == Force::kUdp ? "udp" : "shm";
                          });
+
+// Waits until the engine's thread sleeps, so that a task submitted now would have to wake it.
+void wait_for_sleep() {
+  const Time limit = monotonic_now() + 10 * kSecond;
+  while (monotonic_now() < limit) {
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::ifstream file(thread.path() / "stat");
+      std::string line;
+      std::getline(file, line);
+      if (line.find("(taco-engine-0) S") != std::string::npos) return;
+    }
+    std::this_thread::yield();
+  }
+  FAIL() << "the engine's thread never sleeps";
+}
+
+// The number of what would wake the engine belongs to some other file of the child by now.
+TEST(StackForkTest, a_task_submitted_in_a_forked_child_touches_nobodys_files) {
+  const auto statuses = run_processes({1, 30 * kSecond, {}}, [](Fellowship& fellowship) {
+    StackWorld world(fellowship, options(Force::kAuto));
+    wait_for_sleep();
+    const pid_t child = fork();
+    if (child == 0) {
+      std::vector<int> files(64);
+      for (int& file : files) file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+      struct Never final : Task {
+        void run_st(Transport&) override { ADD_FAILURE() << "there is no engine here"; }
+      } never;
+      world.stack->engine().submit(never, false);
+      for (const int file : files) {
+        std::uint64_t count = 0;
+        EXPECT_LT(read(file, &count, sizeof count), 0) << "somebody wrote to " << file;
+      }
+      _exit(::testing::Test::HasFailure() ? 1 : 0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+    world.stack->close();
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
 
 TEST(StackForkTest, a_forked_child_finds_the_stack_disabled_and_may_make_its_own) {
   const auto statuses = run_processes({2, 30 * kSecond, {}}, [](Fellowship& fellowship) {
