@@ -126,6 +126,7 @@ void LoopbackStack::notify_st(PeerId peer, std::span<const std::byte> bytes) {
   std::lock_guard lock(net_->mutex);
   const int to = net_->process_of(peer);
   Pair& pair = outgoing(to);
+  ++pair.notices;
   if (pair.dead || pair.silent) return;
   pair.events.push_back({Event::kNotice, {}, 0, {bytes.begin(), bytes.end()}, {}});
   other(to).wake_.notify_one();
@@ -421,6 +422,11 @@ void LoopbackNetwork::silence(int from, int to) {
 
 void LoopbackNetwork::stall(int process, Duration duration) {
   state_->stacks[process]->stalled_until = monotonic_now() + duration;
+}
+
+std::uint64_t LoopbackNetwork::notices(int from, int to) const {
+  std::lock_guard lock(state_->mutex);
+  return state_->pairs[from][to].notices;
 }
 
 std::size_t LoopbackNetwork::open_requests() const {

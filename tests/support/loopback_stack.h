@@ -48,6 +48,8 @@ class LoopbackNetwork {
   // The engine of `process` stops turning for `duration`.
   void stall(int process, Duration duration);
 
+  // How many notices `from` has sent to `to` so far.
+  std::uint64_t notices(int from, int to) const;
   // Requests still open anywhere; a test that has ended cleanly leaves 0.
   std::size_t open_requests() const;
 

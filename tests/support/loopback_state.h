@@ -62,6 +62,7 @@ struct Pair {  // everything that goes from one process to another
   std::map<MessageKey, SendRequest*, KeyOrder> refused;  // mismatched, not completed yet
   bool dead = false;
   bool silent = false;
+  std::uint64_t notices = 0;  // ever sent this way
 };
 
 struct LoopbackState {

@@ -82,9 +82,11 @@ void Group::check_up_st(Time now) {
   transport.arm_st(check_up_timer_, now + check_up_interval_);
 }
 
+// An answer may come late, after an outage say, when what it is about has ended.
 void Group::check_answer_st(int rank, const Notice& answer) {
   const OperationState* operation = first_;
-  while (operation != nullptr && operation->ordinal != checked_ordinal_)
+  while (operation != nullptr &&
+         (operation->is_point_to_point() || operation->ordinal != answer.asked))
     operation = operation->next;
   if (operation == nullptr || operation->execution == nullptr || failed_st_) return;
   if (answer.asked_signature != 0 && answer.asked_signature != operation->signature) {
@@ -124,6 +126,7 @@ void Group::answer_query_st(int rank, const Notice& query) {
   answer.kind = NoticeKind::kArrivalReport;
   answer.group = options_.id;
   answer.number = query.number;
+  answer.asked = query.ordinal;
   answer.ordinal = newest_ordinal_;
   answer.signature = newest_signature_;
   const auto asked = static_cast<std::uint32_t>(query.ordinal);

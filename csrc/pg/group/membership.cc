@@ -216,6 +216,7 @@ void Membership::answer_for_unknown_st(harp::PeerId peer, const Notice& query) {
   answer.kind = NoticeKind::kArrivalReport;
   answer.group = query.group;
   answer.number = query.number;
+  answer.asked = query.ordinal;
   answer.knows_group = false;
   const auto closed = std::find_if(closed_.rbegin(), closed_.rend(),
                                    [&](const Closed& one) { return one.group == query.group; });

@@ -8,17 +8,17 @@
 namespace taco::pg {
 namespace {
 
-constexpr std::uint8_t kFormat = 1;
+constexpr std::uint8_t kFormat = 2;
 constexpr std::uint8_t kKnowsGroup = 1, kDone = 2;  // flags
 constexpr std::size_t kMaxAddress = 128;
 
 struct Fixed {
   std::uint8_t format, kind, code, flags;
   std::uint16_t address_bytes, text_bytes;
-  std::uint64_t group, number, subject, accuser, ordinal, signature, asked_signature;
+  std::uint64_t group, number, subject, accuser, ordinal, signature, asked, asked_signature;
   double last_heard_s;
 };
-static_assert(sizeof(Fixed) == 72);
+static_assert(sizeof(Fixed) == 80);
 constexpr std::size_t kMaxText = harp::kMaxNoticeBytes - sizeof(Fixed) - kMaxAddress;
 
 }  // namespace
@@ -37,6 +37,7 @@ std::vector<std::byte> encode(const Notice& notice) {
   fixed.accuser = notice.accuser;
   fixed.ordinal = notice.ordinal;
   fixed.signature = notice.signature;
+  fixed.asked = notice.asked;
   fixed.asked_signature = notice.asked_signature;
   fixed.last_heard_s = notice.last_heard_s;
   std::vector<std::byte> bytes(sizeof fixed + fixed.address_bytes + fixed.text_bytes);
@@ -67,6 +68,7 @@ std::optional<Notice> decode(std::span<const std::byte> bytes) {
   notice.accuser = fixed.accuser;
   notice.ordinal = fixed.ordinal;
   notice.signature = fixed.signature;
+  notice.asked = fixed.asked;
   notice.asked_signature = fixed.asked_signature;
   notice.last_heard_s = fixed.last_heard_s;
   const auto* text = reinterpret_cast<const char*>(bytes.data() + sizeof fixed);

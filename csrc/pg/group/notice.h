@@ -17,7 +17,7 @@ enum class NoticeKind : std::uint8_t {
   kPeerLost = 1,     // `subject` (an incarnation) is lost, says `accuser`
   kGroupFailed,      // abort, timeout or mismatch: `code` and `text`
   kArrivalQuery,     // what have you started, and what as `ordinal`? `number` names the question
-  kArrivalReport,    // `number` as asked, `ordinal` newest started, `signature` of it,
+  kArrivalReport,    // `number` and `asked` as asked, `ordinal` newest started, `signature` of it,
                      // `asked_signature` of the asked one or 0, `done` with it;
                      // of a group that is destroyed: `done`, and `ordinal` its newest
   kBarrierArrived,   // monitored barrier `number`
@@ -35,6 +35,7 @@ struct Notice {
   std::uint64_t accuser = 0;
   std::uint64_t ordinal = 0;
   std::uint64_t signature = 0;
+  std::uint64_t asked = 0;  // kArrivalReport: the ordinal of the question
   std::uint64_t asked_signature = 0;
   double last_heard_s = -1;
   std::string address;

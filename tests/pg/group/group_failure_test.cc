@@ -5,6 +5,9 @@
 #include <random>
 #include <thread>
 
+#include "pg/execution/signature.h"
+#include "pg/group/engine_call.h"
+#include "pg/group/notice.h"
 #include "support/pg_values.h"
 #include "support/rank_threads.h"
 
@@ -206,6 +209,43 @@ TEST(Timeout, NamesWhoHasArrivedAndWhoHasNot) {
                              "Rank 3 has last started broadcast float32 x 10 root 0 (sequence 1)"})
       EXPECT_NE(status.message().find(part), std::string::npos) << part << "\n" << status.message();
   });
+}
+
+// After an outage an answer may arrive that is about an operation long ended, while the same
+// question is open about the next.
+TEST(Mismatch, ALateAnswerAboutAnEndedOperationAccusesNobody) {
+  RankThreads ranks({.world = 2});
+  std::uint64_t ended = 0;
+  ranks.run([&](int rank, Communicator& group) {
+    auto call = make_call(Kind::kBroadcast, Dtype::kI32, ReduceOp::kSum, 10, 0, rank, 2);
+    if (rank == 0) ended = signature_of(call->spec, 0);
+    EXPECT_TRUE(run_call(group, *call).ok());
+  });
+  auto call = make_call(Kind::kAllReduce, Dtype::kF32, ReduceOp::kSum, 8, 0, 0, 2);
+  const std::uint64_t asked_before = ranks.network().notices(0, 1);
+  OperationPtr waiting = *ranks.group(0).start(call->spec);
+  const Time limit = monotonic_now() + 20 * kSecond;
+  while (ranks.network().notices(0, 1) == asked_before && monotonic_now() < limit)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_GT(ranks.network().notices(0, 1), asked_before) << "rank 0 does not ask";
+  Notice late;
+  late.kind = NoticeKind::kArrivalReport;
+  late.group = ranks.group(0).options().id;
+  late.asked = late.ordinal = 1;
+  late.signature = late.asked_signature = ended;
+  late.done = true;
+  const auto stack = ranks.network().stack(1);
+  ASSERT_TRUE(call_on_engine(
+      stack->engine(),
+      [&](harp::Transport& transport) {
+        transport.notify_st(testing::LoopbackNetwork::peer_of(0), encode(late));
+      },
+      limit));
+  auto other = make_call(Kind::kAllReduce, Dtype::kF32, ReduceOp::kSum, 8, 0, 1, 2);
+  const Status status = run_call(ranks.group(1), *other);
+  EXPECT_TRUE(status.ok()) << status.message();
+  const Status here = waiting->wait(0);
+  EXPECT_TRUE(here.ok()) << here.message();
 }
 
 TEST(Timeout, ASilentRankIsSaidNotToAnswer) {
