@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include <algorithm>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/env.h"
 #include "pg/c10d/backend_errors.h"
@@ -23,6 +24,12 @@ Duration to_duration(std::chrono::milliseconds timeout) {
   return timeout.count() > 0 ? timeout.count() * kMillisecond : 0;
 }
 
+// Groups made from a default group meet in its store, under prefixes of their own.
+const void* tree_of(const c10::intrusive_ptr<c10d::Store>& store) {
+  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
+  return prefixed ? prefixed->getUnderlyingNonPrefixStore().get() : store.get();
+}
+
 }  // namespace
 
 Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
@@ -38,8 +45,14 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   for (uint64_t global : options_->global_ranks_in_group) {
     meeting.global_ranks.push_back(static_cast<int>(global));
   }
+  meeting.algorithm = options_->algorithm;
+  if (options_->costs) {
+    meeting.costs = *options_->costs;
+  } else if (!meeting.global_ranks.empty()) {
+    meeting.costs = costs_of_tree(tree_of(store)).parameters;
+  }
   meeting_ = value_or_raise(meet(store, meeting));
-  if (Status status = agree_on_costs(); !status.ok()) {
+  if (Status status = measure_costs(tree_of(store)); !status.ok()) {
     part(meeting_);
     raise(status);
   }
@@ -56,14 +69,10 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
 }
 
 // A default group measures, if told to; groups of its ranks plan as it does.
-Status Backend::agree_on_costs() {
+Status Backend::measure_costs(const void* tree) {
+  if (!options_->global_ranks_in_group.empty()) return Status();
   GroupOptions& group = meeting_.group;
-  group.algorithm = options_->algorithm;
-  if (!options_->global_ranks_in_group.empty()) {
-    group.costs = options_->costs ? *options_->costs : costs_in_force().parameters;
-    return Status();
-  }
-  CostBlock block{.owner = group.id};
+  CostBlock block{.parameters = group.costs, .owner = group.id, .tree = tree};
   Result<Env> env = Env::get();
   if (!env.ok()) return env.status();
   if (env->tune && size_ > 1) {
@@ -73,7 +82,7 @@ Status Backend::agree_on_costs() {
     block.measured = true;
   }
   group.costs = block.parameters;
-  put_costs_in_force(block);
+  add_costs(block);
   return Status();
 }
 

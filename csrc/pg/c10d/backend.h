@@ -154,7 +154,7 @@ class Backend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> combine(const std::vector<c10::intrusive_ptr<c10d::Work>>& works,
                                          const Call& call, const std::vector<at::Tensor>& inputs,
                                          const std::vector<at::Tensor>& results);
-  Status agree_on_costs();
+  Status measure_costs(const void* tree);
   void remember(const WorkStatePtr& state, const Call& call);
   // The group's, or, inside a future's callback, that of the callback's operation.
   std::shared_ptr<Communicator> communicator_here();

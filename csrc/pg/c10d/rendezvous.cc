@@ -14,6 +14,7 @@
 #include "pg/c10d/rendezvous_door.h"
 #include "pg/c10d/rendezvous_record.h"
 #include "pg/planning/forced.h"
+#include "pg/tuning/cost_block.h"
 
 namespace taco::pg {
 namespace {
@@ -228,6 +229,8 @@ Result<Table> Rendezvous::lead() {
   Table table;
   table.group_id = random_number() | 1;  // 0 is nobody's
   table.ranks = hellos_;
+  const std::vector<std::byte> costs = encode(options_.costs);
+  table.costs.assign(reinterpret_cast<const char*>(costs.data()), costs.size());
   TACO_RETURN_IF_ERROR(door_.set(go_key(), table.encode()));
   return table;
 }
@@ -264,11 +267,12 @@ Result<Table> Rendezvous::follow() {
   return Table::decode(*word);
 }
 
-// Variables that change what a rank sends: two ranks must not disagree about them.
-std::string agreed_settings(const Env& env) {
-  return "TACO_ALGORITHM=" + env.algorithm +
-         " TACO_CHUNK_BYTES=" + std::to_string(env.chunk_bytes) +
-         " TACO_TUNE=" + (env.tune ? "1" : "0");
+// What changes the messages that a rank sends: two ranks must not disagree about it.
+std::vector<Setting> agreed_settings(const Env& env, const MeetingOptions& options) {
+  const bool own = !options.algorithm.empty();
+  return {{own ? "Options.algorithm" : "TACO_ALGORITHM", own ? options.algorithm : env.algorithm},
+          {"TACO_CHUNK_BYTES", std::to_string(env.chunk_bytes)},
+          {"TACO_TUNE", env.tune ? "1" : "0"}};
 }
 
 Result<std::shared_ptr<harp::Stack>> acquire_stack(const StoreDoor& door) {
@@ -288,8 +292,11 @@ Status enter_table(const Table& table, const MeetingOptions& options, Meeting* m
                       options.name + "', rank " + std::to_string(options.rank) + " counts " +
                       std::to_string(options.world) + ": start all with one WORLD_SIZE");
   }
+  Result<CostParameters> costs = decode_costs(std::as_bytes(std::span(table.costs)));
+  if (!costs.ok()) return costs.status();
   GroupOptions& group = meeting->group;
   group.id = table.group_id;
+  group.costs = *costs;
   group.host_of_rank = table.host_of_rank();
   group.host_gbits = table.host_gbits();
   group.peers.assign(options.world, 0);
@@ -330,6 +337,8 @@ void name_group(const MeetingOptions& options, Meeting* meeting) {
   group.rank = options.rank;
   group.world = options.world;
   group.timeout = options.timeout;
+  group.algorithm = options.algorithm;
+  group.costs = options.costs;
   group.global_ranks = options.global_ranks;
   if (static_cast<int>(group.global_ranks.size()) != options.world) {
     group.global_ranks.resize(options.world);
@@ -364,7 +373,7 @@ Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const Meeting
   Hello self;
   self.token = random_name();
   self.version = TACO_VERSION;
-  self.settings = agreed_settings(*env);
+  self.settings = agreed_settings(*env, options);
   self.host = meeting.stack->host();
   self.address = meeting.stack->address();
   self.gbits = meeting.stack->interface_gbits();

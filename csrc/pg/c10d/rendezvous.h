@@ -30,6 +30,8 @@ struct MeetingOptions {
   std::string name;               // torch's name of the group
   std::vector<int> global_ranks;  // empty: this is WORLD
   Duration timeout = 0;
+  std::string algorithm;  // Options.algorithm: compared with the others'; "": TACO_ALGORITHM
+  CostParameters costs;   // what the planner would assume here; all ranks take rank 0's
 };
 
 // What a meeting leaves: the Stack (null when world == 1) and what a Communicator needs.
@@ -39,7 +41,8 @@ struct Meeting {
 };
 
 // Blocks, without the GIL, until every rank has arrived or the time is up. Errors: kRendezvous,
-// naming the store, the missing ranks and what to check; kVersionMismatch, naming both sides.
+// naming the store, the missing ranks and what to check; kVersionMismatch, where versions or
+// settings differ, on every rank, naming two that differ and what each has.
 Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const MeetingOptions& options);
 
 // Gives back what meet() took of the Stack.

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <sstream>
 
 namespace taco::pg {
 namespace {
 
-constexpr char kMagic[] = "taco-meeting-1", kRefusal[] = "taco-refusal-1";
+constexpr char kMagic[] = "taco-meeting-2", kRefusal[] = "taco-refusal-1";
 constexpr std::size_t kMostFieldBytes = 1 << 16;
+constexpr std::uint64_t kMostSettings = 64;
 
 class Writer {
  public:
@@ -69,20 +69,17 @@ Status damaged(const char* what) {
                     " that this taco_torch cannot read: another rank runs another version");
 }
 
-std::vector<std::string> words_of(const std::string& text) {
-  std::vector<std::string> words;
-  std::istringstream in(text);
-  for (std::string word; in >> word;) words.push_back(std::move(word));
-  return words;
+bool same_values(const std::vector<Setting>& a, const std::vector<Setting>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Setting& x, const Setting& y) { return x.value == y.value; });
 }
 
-// What of `ours` is not so in `theirs`; everything when they do not go together word by word.
-std::string difference(const std::string& ours, const std::string& theirs) {
-  const std::vector<std::string> a = words_of(ours), b = words_of(theirs);
-  if (a.size() != b.size()) return ours;
+// What of `ours` is not so in `theirs`; everything when one lists more than the other.
+std::string difference(const std::vector<Setting>& ours, const std::vector<Setting>& theirs) {
   std::string text;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (a[i] != b[i]) text += (text.empty() ? "" : " ") + a[i];
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    if (ours.size() == theirs.size() && ours[i].value == theirs[i].value) continue;
+    text += (text.empty() ? "" : ", ") + ours[i].name + "=" + ours[i].value;
   }
   return text;
 }
@@ -98,7 +95,11 @@ std::string Hello::encode() const {
   out.text(kMagic);
   out.text(token);
   out.text(version);
-  out.text(settings);
+  out.number(settings.size());
+  for (const Setting& setting : settings) {
+    out.text(setting.name);
+    out.text(setting.value);
+  }
   out.text(host);
   out.text(address);
   out.real(gbits);
@@ -111,7 +112,12 @@ Result<Hello> Hello::decode(std::string_view bytes) {
   Hello hello;
   hello.token = in.text();
   hello.version = in.text();
-  hello.settings = in.text();
+  const std::uint64_t settings = in.number();
+  if (settings > kMostSettings) return damaged("greeting");
+  for (std::uint64_t i = 0; i < settings; ++i) {
+    std::string name = in.text();
+    hello.settings.push_back({std::move(name), in.text()});
+  }
   hello.host = in.text();
   hello.address = in.text();
   hello.gbits = in.real();
@@ -123,6 +129,7 @@ std::string Table::encode() const {
   Writer out;
   out.text(kMagic);
   out.number(group_id);
+  out.text(costs);
   out.number(ranks.size());
   for (const Hello& hello : ranks) out.text(hello.encode());
   return out.take();
@@ -133,6 +140,7 @@ Result<Table> Table::decode(std::string_view bytes) {
   if (in.text() != kMagic) return damaged("table of ranks");
   Table table;
   table.group_id = in.number();
+  table.costs = in.text();
   const std::uint64_t count = in.number();
   for (std::uint64_t i = 0; i < count && in.ok(); ++i) {
     Result<Hello> hello = Hello::decode(in.text());
@@ -194,7 +202,7 @@ Status compare(int our_rank, const Hello& ours, int their_rank, const Hello& the
   if (ours.version != theirs.version) {
     return differ("taco_torch versions", ours.version, theirs.version);
   }
-  if (ours.settings != theirs.settings) {
+  if (!same_values(ours.settings, theirs.settings)) {
     return differ("settings", difference(ours.settings, theirs.settings),
                   difference(theirs.settings, ours.settings));
   }

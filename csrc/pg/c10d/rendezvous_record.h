@@ -12,13 +12,20 @@
 
 namespace taco::pg {
 
+// What all ranks of a group must have equal, whether a variable or an option of the group's says
+// it: the values are compared in full, in the order in which every rank of a version lists them.
+struct Setting {
+  std::string name;  // where this rank has it from: "TACO_ALGORITHM", "Options.algorithm"
+  std::string value;
+};
+
 struct Hello {
-  std::string token;     // random; fresh for every meeting of every incarnation
-  std::string version;   // of taco_torch
-  std::string settings;  // variables that all ranks must have equal, as NAME=value text
-  std::string host;      // host identity
-  std::string address;   // of the Stack
-  double gbits = 0;      // speed of the interface in use; 0: not known
+  std::string token;    // random; fresh for every meeting of every incarnation
+  std::string version;  // of taco_torch
+  std::vector<Setting> settings;
+  std::string host;     // host identity
+  std::string address;  // of the Stack
+  double gbits = 0;     // speed of the interface in use; 0: not known
 
   std::string encode() const;
   static Result<Hello> decode(std::string_view bytes);
@@ -26,6 +33,7 @@ struct Hello {
 
 struct Table {
   std::uint64_t group_id = 0;
+  std::string costs;  // the block that all ranks plan from, encoded (pg/tuning/cost_block.h)
   std::vector<Hello> ranks;
 
   std::string encode() const;

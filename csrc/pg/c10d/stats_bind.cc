@@ -58,7 +58,7 @@ py::list algorithms() {
 }
 
 py::dict planner_costs() {
-  const CostBlock block = costs_in_force();
+  const CostBlock block = first_costs();
   const CostParameters& costs = block.parameters;
   py::dict out;
   out["block"] = block.name();

@@ -1,9 +1,16 @@
 #include "pg/execution/signature.h"
 
+#include <algorithm>
+#include <span>
+#include <vector>
+
 namespace taco::pg {
 namespace {
 
-constexpr std::uint64_t kCountMask = (std::uint64_t{1} << 36) - 1;
+constexpr int kRootShift = 35;
+constexpr std::uint64_t kMostCount = (std::uint64_t{1} << kRootShift) - 1, kMostRoot = 0xffff;
+constexpr std::uint64_t kHashed = std::uint64_t{1} << 51;
+constexpr std::uint64_t kHashMask = kHashed - 1;
 
 bool is_reduction(Kind kind) {
   return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
@@ -14,27 +21,23 @@ bool has_root(Kind kind) {
          kind == Kind::kScatter;
 }
 
-struct Count {
-  std::uint64_t value = 0;
-  bool hashed = false;
-};
-
-Count count_of_list(const std::vector<Piece>& pieces, std::size_t element) {
-  bool even = true;
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const Piece& piece : pieces) {
-    even = even && piece.bytes == pieces.front().bytes;
-    hash = (hash ^ piece.bytes) * 0x100000001b3;
-    hash ^= hash >> 29;
-  }
-  if (even) return {pieces.empty() ? 0 : pieces.front().bytes / element, false};
-  return {hash, true};
+std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15;
+  return hash ^ (hash >> 29);
 }
 
-Count count_of(const OperationSpec& spec) {
-  const std::size_t element = kernels::size_of(spec.dtype);
-  auto first = [&](const std::vector<Piece>& pieces) {
-    return Count{pieces.empty() ? 0 : pieces.front().bytes / element, false};
+// Never 0, which stands for the blocks of an all_to_all.
+std::uint64_t hash_of(std::uint64_t root, std::span<const Piece> pieces) {
+  std::uint64_t hash = mixed(0xcbf29ce484222325, root);
+  for (const Piece& piece : pieces) hash = mixed(hash, piece.bytes);
+  hash = (hash ^ (hash >> 47)) & kHashMask;
+  return hash == 0 ? 1 : hash;
+}
+
+// The pieces that every rank has of the same sizes; none where each rank knows only its own.
+std::span<const Piece> common_pieces(const OperationSpec& spec) {
+  const auto first = [](const std::vector<Piece>& pieces) {
+    return std::span(pieces).first(pieces.empty() ? 0 : 1);
   };
   switch (spec.kind) {
     case Kind::kAllReduce:
@@ -48,35 +51,40 @@ Count count_of(const OperationSpec& spec) {
     case Kind::kRecvAny:
       return first(spec.outputs);
     case Kind::kAllGather:
-      return count_of_list(spec.outputs, element);
+      return spec.outputs;
     case Kind::kReduceScatter:
-      return count_of_list(spec.inputs, element);
-    case Kind::kAllToAll:  // each rank knows its own blocks only, or that all are equal
-      return spec.equal_splits ? first(spec.inputs) : Count{};
+      return spec.inputs;
+    case Kind::kAllToAll:
+      return spec.equal_splits ? first(spec.inputs) : std::span<const Piece>();
     case Kind::kBarrier:
       return {};
   }
   return {};
 }
 
-std::uint64_t pack(const OperationSpec& spec, std::uint64_t parameter_hash) {
-  const bool p2p =
-      spec.kind == Kind::kSend || spec.kind == Kind::kRecv || spec.kind == Kind::kRecvAny;
-  const Count count = count_of(spec);
-  std::uint64_t signature = std::uint64_t(p2p ? Kind::kSend : spec.kind) << 60;
-  if (spec.kind != Kind::kBarrier) signature |= std::uint64_t(spec.dtype) << 56;
-  if (is_reduction(spec.kind)) signature |= std::uint64_t(spec.op) << 52;
-  if (count.hashed || (spec.kind == Kind::kAllToAll && !spec.equal_splits))
-    signature |= std::uint64_t{1} << 51;
-  if (has_root(spec.kind)) signature |= std::uint64_t(spec.root & 0x3ff) << 41;
-  if (!p2p) signature |= (parameter_hash & 0x1f) << 36;
-  return signature | (count.value & kCountMask);
+// Root and sizes, bits 0 to 51.
+std::uint64_t extent_of(const OperationSpec& spec) {
+  if (spec.kind == Kind::kAllToAll && !spec.equal_splits) return kHashed;
+  const std::span<const Piece> pieces = common_pieces(spec);
+  const std::uint64_t root = has_root(spec.kind) ? static_cast<std::uint32_t>(spec.root) : 0;
+  const std::uint64_t count =
+      pieces.empty() ? 0 : pieces.front().bytes / kernels::size_of(spec.dtype);
+  const bool even = std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
+    return piece.bytes == pieces.front().bytes;
+  });
+  if (even && root <= kMostRoot && count <= kMostCount) return root << kRootShift | count;
+  return kHashed | hash_of(root, pieces);
 }
 
 }  // namespace
 
-std::uint64_t signature_of(const OperationSpec& spec, std::uint64_t parameter_hash) {
-  return pack(spec, parameter_hash);
+std::uint64_t signature_of(const OperationSpec& spec) {
+  const bool p2p =
+      spec.kind == Kind::kSend || spec.kind == Kind::kRecv || spec.kind == Kind::kRecvAny;
+  std::uint64_t signature = std::uint64_t(p2p ? Kind::kSend : spec.kind) << 60;
+  if (spec.kind != Kind::kBarrier) signature |= std::uint64_t(spec.dtype) << 56;
+  if (is_reduction(spec.kind)) signature |= std::uint64_t(spec.op) << 52;
+  return signature | extent_of(spec);
 }
 
 std::string describe_signature(std::uint64_t signature) {
@@ -91,32 +99,32 @@ std::string describe_signature(std::uint64_t signature) {
   const auto dtype = (signature >> 56) & 0xf;
   text += " ";
   text += dtype < kernels::kDtypes ? name_of(kernels::Dtype(dtype)) : "unknown";
-  if ((signature >> 51 & 1) == 0) {
-    text += " x " + std::to_string(signature & kCountMask);
-  } else if (kind == Kind::kAllToAll) {
+  const std::uint64_t hash = signature & kHashMask;
+  if ((signature & kHashed) == 0) {
+    text += " x " + std::to_string(signature & kMostCount);
+    if (has_root(kind)) text += " root " + std::to_string(signature >> kRootShift & kMostRoot);
+  } else if (kind == Kind::kAllToAll && hash == 0) {
     text += " in blocks";
+  } else if (kind == Kind::kAllGather || kind == Kind::kReduceScatter) {
+    text += " with uneven sizes (hash " + std::to_string(hash) + ")";
   } else {
-    text += " with uneven sizes (hash " + std::to_string(signature & 0xffffff) + ")";
+    text += " of a size or root too large to be told here (hash " + std::to_string(hash) + ")";
   }
-  if (has_root(kind)) text += " root " + std::to_string(signature >> 41 & 0x3ff);
   return text;
 }
 
 std::string describe_beside(std::uint64_t signature, std::uint64_t other) {
   std::string text = describe_signature(signature);
-  const bool blocks = (signature ^ other) >> 51 & 1;
+  const bool blocks = ((signature ^ other) & kHashed) != 0;
   if (blocks && Kind(signature >> 60) == Kind::kAllToAll && Kind(other >> 60) == Kind::kAllToAll) {
     return text +
            " (among several hosts with several ranks each, short blocks travel together: "
            "either all ranks pass split sizes or none does, or TACO_ALGORITHM=all_to_all=direct on "
            "all of them)";
   }
-  const auto block = [](std::uint64_t of) { return of >> 36 & 0x1f; };
-  if (block(signature) == block(other)) return text;
-  return text + " planned with parameter block " + std::to_string(block(signature)) +
-         " (TACO_ALGORITHM, TACO_CHUNK_BYTES and the hosts must be the same on all ranks)";
+  return text;
 }
 
-std::string describe(const OperationSpec& spec) { return describe_signature(pack(spec, 0)); }
+std::string describe(const OperationSpec& spec) { return describe_signature(signature_of(spec)); }
 
 }  // namespace taco::pg

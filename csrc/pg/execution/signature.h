@@ -1,8 +1,13 @@
 // What an operation says about itself in every message: 64 bits that two ranks must have equal, and
 // that can be read back, so that a mismatch is told in words and not in numbers.
 //
-//   bits 60..63 kind   56..59 dtype   52..55 reduction   51 uneven sizes (count is their hash)
-//   bits 41..50 root   36..40 parameter block             0..35 count
+//   bits 60..63 kind   56..59 dtype   52..55 reduction   51 hashed
+//   bits 35..50 root    0..34 count   or, where these do not fit or sizes are uneven, hashed: all
+//                                     51 of them are a hash of the root and of every size
+//
+// It says what the call says and nothing else. How the ranks plan it they have agreed about before:
+// settings are compared in full when they meet, and hosts and costs come from one table then
+// (pg/c10d/rendezvous.h).
 //
 // A pure value; any thread.
 #pragma once
@@ -16,11 +21,11 @@ namespace taco::pg {
 
 // Equal on every rank exactly when the ranks mean the same operation, as far as a rank can know it:
 // the blocks of an all_to_all are compared message by message instead, unless `equal_splits`.
-std::uint64_t signature_of(const OperationSpec& spec, std::uint64_t parameter_hash);
+std::uint64_t signature_of(const OperationSpec& spec);
 
 // "all_reduce SUM float32 x 4", "broadcast float32 x 10 root 2", "send int64 x 3".
 std::string describe_signature(std::uint64_t signature);
-// Two that differ, in words that differ: parameter blocks are mentioned where nothing else does.
+// Beside one that differs: with what to do about it, where the words alone do not say so.
 std::string describe_beside(std::uint64_t signature, std::uint64_t other);
 std::string describe(const OperationSpec& spec);
 

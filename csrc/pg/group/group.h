@@ -148,7 +148,6 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   const std::shared_ptr<harp::Stack> stack_;
   std::shared_ptr<Membership> membership_;
   std::unique_ptr<Planner> planner_;
-  std::uint64_t parameter_hash_ = 0;
   std::vector<std::uint64_t> incarnations_;                 // by rank
   std::vector<std::pair<harp::PeerId, int>> rank_by_peer_;  // sorted
   const int process_;                                       // a forked child is another one

@@ -140,7 +140,7 @@ std::shared_ptr<OperationState> Group::make(OperationSpec spec) {
     spec.equal_splits = planner_->relies_on_equal_splits(spec.inputs[0].bytes);
   auto operation = std::make_shared<OperationState>(std::move(spec), this, stack_);
   operation->bytes = bytes_of(operation->spec);
-  operation->signature = signature_of(operation->spec, parameter_hash_);
+  operation->signature = signature_of(operation->spec);
   operation->submitted = monotonic_now();
   const Duration own = operation->spec.timeout;
   const Duration limit = own > 0 ? own : timeout_.load(std::memory_order_relaxed);

@@ -1,6 +1,6 @@
 // What things cost, as the planner assumes it: one block of parameters, the same on all ranks of a
-// group; its hash is part of every operation's signature. The defaults are the table; TACO_TUNE=1
-// measures some of them (tuning.h). Values; any thread.
+// group; rank 0 hands it to all when they meet. The defaults are the table; TACO_TUNE=1 measures
+// some of them (tuning.h). Values; any thread.
 #pragma once
 
 #include <cstdint>

@@ -102,9 +102,6 @@ Result<std::unique_ptr<Planner>> Planner::create(Topology topology, CostParamete
   }
   std::unique_ptr<Planner> planner(new Planner(std::move(topology), parameters, rank));
   TACO_RETURN_IF_ERROR(planner->parse_forced(forced));
-  std::uint64_t hash = planner->topology_.hash() ^ (parameters.hash() * 0x9e3779b97f4a7c15);
-  for (const char c : forced) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  planner->parameter_hash_ = hash ^ (hash >> 32);
   const Problem shortest = equal_all_to_all(1);
   for (const Algorithm* algorithm : all_algorithms()) {
     if (algorithm->kind != Kind::kAllToAll) continue;

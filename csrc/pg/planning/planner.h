@@ -45,9 +45,6 @@ class Planner {
   // are equal? Otherwise ranks with split lists and ranks without may meet. Any thread.
   bool relies_on_equal_splits(std::uint64_t block_bytes) const;
 
-  // Of topology, parameters and `forced`: ranks whose hashes differ must not start an operation.
-  std::uint64_t parameter_hash() const { return parameter_hash_; }
-
   const Topology& topology() const { return topology_; }
   const CostParameters& parameters() const { return parameters_; }
   int rank() const { return rank_; }
@@ -82,7 +79,6 @@ class Planner {
   int rank_;
   std::string forced_everywhere_;  // a bare name, or empty
   std::vector<Forced> forced_;
-  std::uint64_t parameter_hash_ = 0;
   bool equal_splits_matter_ = false;  // some all_to_all algorithm for this topology needs them
 
   // Least recently used last. The map's keys point into the list.

@@ -50,15 +50,4 @@ Topology Topology::uniform(int hosts, int ranks_per_host, double gbits) {
   return *make(std::move(host_of_rank), std::vector<double>(hosts, gbits));
 }
 
-std::uint64_t Topology::hash() const {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  auto mix = [&hash](std::uint64_t value) {
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 29;
-  };
-  for (const int host : host_of_rank_) mix(static_cast<std::uint64_t>(host));
-  for (const double gbits : host_gbits_) mix(std::bit_cast<std::uint64_t>(gbits));
-  return hash;
-}
-
 }  // namespace taco::pg

@@ -32,8 +32,6 @@ class Topology {
   const std::vector<int>& host_order() const { return host_order_; }
   int position_of(int rank) const { return position_[rank]; }  // in host_order()
 
-  std::uint64_t hash() const;  // part of the parameter block's hash
-
  private:
   std::vector<int> host_of_rank_;
   std::vector<double> host_gbits_;

@@ -53,22 +53,30 @@ void take_network(const LinkMeasurement& measured, double gbits, CostParameters*
 }
 
 std::vector<double*> values_of(CostParameters& block) {
-  return {
-      &block.shared.latency,        &block.shared.message_cpu,      &block.shared.bytes_per_second,
-      &block.network.latency,       &block.network.message_cpu,     &block.network.bytes_per_second,
-      &block.copy_bytes_per_second, &block.reduce_bytes_per_second, &block.wire_efficiency,
-      &block.incast_efficiency,     &block.default_gbits,           &block.wire_gbits,
-      &block.processors_per_host};
+  return {&block.shared.latency,
+          &block.shared.message_cpu,
+          &block.shared.bytes_per_second,
+          &block.network.latency,
+          &block.network.message_cpu,
+          &block.network.bytes_per_second,
+          &block.copy_bytes_per_second,
+          &block.reduce_bytes_per_second,
+          &block.wire_efficiency,
+          &block.incast_efficiency,
+          &block.in_turn_efficiency,
+          &block.default_gbits,
+          &block.wire_gbits,
+          &block.processors_per_host};
 }
 
-struct InForce {
+struct Blocks {
   std::mutex mutex;
-  CostBlock block;
+  std::vector<CostBlock> all;  // in the order in which their groups were made
 };
 
 // Never destroyed: groups may outlive static destruction.
-InForce& in_force() {
-  static InForce* const instance = new InForce;
+Blocks& blocks() {
+  static Blocks* const instance = new Blocks;
   return *instance;
 }
 
@@ -123,19 +131,28 @@ std::string CostBlock::name() const {
   return text;
 }
 
-CostBlock costs_in_force() {
-  std::lock_guard lock(in_force().mutex);
-  return in_force().block;
-}
-
-void put_costs_in_force(const CostBlock& block) {
-  std::lock_guard lock(in_force().mutex);
-  if (in_force().block.owner == 0) in_force().block = block;
+void add_costs(const CostBlock& block) {
+  std::lock_guard lock(blocks().mutex);
+  blocks().all.push_back(block);
 }
 
 void withdraw_costs(std::uint64_t owner) {
-  std::lock_guard lock(in_force().mutex);
-  if (in_force().block.owner == owner) in_force().block = CostBlock();
+  std::lock_guard lock(blocks().mutex);
+  std::erase_if(blocks().all, [&](const CostBlock& block) { return block.owner == owner; });
+}
+
+CostBlock costs_of_tree(const void* tree) {
+  std::lock_guard lock(blocks().mutex);
+  const std::vector<CostBlock>& all = blocks().all;
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const CostBlock& block) { return block.tree == tree; });
+  if (found != all.end()) return *found;
+  return all.empty() ? CostBlock() : all.front();
+}
+
+CostBlock first_costs() {
+  std::lock_guard lock(blocks().mutex);
+  return blocks().all.empty() ? CostBlock() : blocks().all.front();
 }
 
 }  // namespace taco::pg

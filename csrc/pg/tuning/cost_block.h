@@ -2,8 +2,10 @@
 // It is the table in cost_parameters.h, or, with TACO_TUNE=1, a measurement that one rank has
 // rounded and all have received (tuning.h).
 //
-// Pure functions, but for the block in force: that of the process's default group, for groups made
-// later from its ranks. Any thread.
+// Pure functions, but for the process's default groups' blocks, for groups made later from their
+// ranks. A process may have several default groups, made in another order than elsewhere: a block
+// belongs to the tree of groups whose default group has measured it, and what a group's rank 0
+// finds here goes to all its ranks when they meet. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -38,14 +40,16 @@ Result<CostParameters> decode_costs(std::span<const std::byte> bytes);
 struct CostBlock {
   CostParameters parameters;
   bool measured = false;
-  std::uint64_t owner = 0;  // the default group's id
+  std::uint64_t owner = 0;     // the default group's id
+  const void* tree = nullptr;  // the same for the groups made from it, as the store they meet in is
 
   std::string name() const;  // "measured 0x12ab34cd", "table 0x..."
 };
 
-CostBlock costs_in_force();
-// The first of several default groups (merged ones, say) decides until it is gone.
-void put_costs_in_force(const CostBlock& block);
+void add_costs(const CostBlock& block);
 void withdraw_costs(std::uint64_t owner);
+// The block of the default group of that tree; where there is none, the first one's, or the table.
+CostBlock costs_of_tree(const void* tree);
+CostBlock first_costs();
 
 }  // namespace taco::pg

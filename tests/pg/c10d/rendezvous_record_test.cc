@@ -11,7 +11,7 @@ Hello hello(const std::string& host, double gbits) {
   Hello made;
   made.token = "token of " + host;
   made.version = "1.2.3";
-  made.settings = "TACO_ALGORITHM=auto";
+  made.settings = {{"TACO_ALGORITHM", "auto"}, {"TACO_TUNE", "0"}};
   made.host = host;
   made.address = std::string("address\0with a zero", 19);
   made.gbits = gbits;
@@ -21,6 +21,7 @@ Hello hello(const std::string& host, double gbits) {
 Table table() {
   Table made;
   made.group_id = 77;
+  made.costs = std::string("a block\0of costs", 16);
   made.ranks = {hello("a", 0), hello("b", 25), hello("a", 10), hello("c", 0)};
   return made;
 }
@@ -31,7 +32,9 @@ TEST(RendezvousRecord, HelloSurvivesItsEncoding) {
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read.value().token, sent.token);
   EXPECT_EQ(read.value().version, sent.version);
-  EXPECT_EQ(read.value().settings, sent.settings);
+  ASSERT_EQ(read.value().settings.size(), 2u);
+  EXPECT_EQ(read.value().settings[1].name, "TACO_TUNE");
+  EXPECT_EQ(read.value().settings[1].value, "0");
   EXPECT_EQ(read.value().host, sent.host);
   EXPECT_EQ(read.value().address, sent.address);
   EXPECT_EQ(read.value().gbits, sent.gbits);
@@ -41,6 +44,7 @@ TEST(RendezvousRecord, TableNumbersHostsAsTheyAppearAndTakesTheFirstKnownSpeed) 
   const Result<Table> read = Table::decode(table().encode());
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read.value().group_id, 77u);
+  EXPECT_EQ(read.value().costs, table().costs);
   EXPECT_EQ(read.value().host_of_rank(), (std::vector<int>{0, 1, 0, 2}));
   EXPECT_EQ(read.value().host_gbits(), (std::vector<double>{10, 25, 0}));
 }
@@ -94,13 +98,24 @@ TEST(RendezvousRecord, ComparingNamesBothSides) {
   for (const char* word : {"rank 0", "rank 3", "1.2.3", "9.9.9"}) {
     EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
   }
-  theirs = hello("b", 0);
-  theirs.settings = "TACO_ALGORITHM=ring";
-  EXPECT_NE(compare(0, ours, 3, theirs).message().find("=ring"), std::string::npos);
-  ours.settings = "A=1 B=2 C=3";
-  theirs.settings = "A=1 B=5 C=3";
-  EXPECT_EQ(compare(0, ours, 3, theirs).message(),
-            "settings differ: rank 0 has B=2, rank 3 has B=5. All ranks need the same.");
+}
+
+TEST(RendezvousRecord, SettingsAreComparedInFullWhereverTheyComeFrom) {
+  const Hello ours = hello("a", 0);
+  Hello theirs = hello("b", 0);
+  theirs.settings[0] = {"Options.algorithm", "auto"};
+  EXPECT_TRUE(compare(0, ours, 3, theirs).ok()) << "said in another way";
+  for (const char* algorithm : {"ring", "aut", "auto ", "all_reduce=ring, broadcast=binomial"}) {
+    theirs.settings[0].value = algorithm;
+    const Status status = compare(0, ours, 3, theirs);
+    EXPECT_EQ(status.code(), Code::kVersionMismatch) << algorithm;
+    EXPECT_EQ(status.message(),
+              std::string("settings differ: rank 0 has TACO_ALGORITHM=auto, rank 3 has "
+                          "Options.algorithm=") +
+                  algorithm + ". All ranks need the same.");
+  }
+  theirs.settings.pop_back();
+  EXPECT_FALSE(compare(0, ours, 3, theirs).ok()) << "not said at all";
 }
 
 TEST(RendezvousRecord, ListsOfRanksReadAloud) {

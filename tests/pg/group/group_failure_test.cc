@@ -218,7 +218,7 @@ TEST(Mismatch, ALateAnswerAboutAnEndedOperationAccusesNobody) {
   std::uint64_t ended = 0;
   ranks.run([&](int rank, Communicator& group) {
     auto call = make_call(Kind::kBroadcast, Dtype::kI32, ReduceOp::kSum, 10, 0, rank, 2);
-    if (rank == 0) ended = signature_of(call->spec, 0);
+    if (rank == 0) ended = signature_of(call->spec);
     EXPECT_TRUE(run_call(group, *call).ok());
   });
   auto call = make_call(Kind::kAllReduce, Dtype::kF32, ReduceOp::kSum, 8, 0, 0, 2);

@@ -22,7 +22,7 @@ OperationSpec all_reduce(std::size_t count, Dtype dtype = Dtype::kF32,
 }
 
 TEST(Signature, CanBeReadBack) {
-  EXPECT_EQ(describe_signature(signature_of(all_reduce(4), 77)), "all_reduce SUM float32 x 4");
+  EXPECT_EQ(describe_signature(signature_of(all_reduce(4))), "all_reduce SUM float32 x 4");
   EXPECT_EQ(describe(all_reduce(std::size_t{3} << 30, Dtype::kF64, ReduceOp::kMax)),
             "all_reduce MAX float64 x 3221225472");
   OperationSpec broadcast{.kind = Kind::kBroadcast, .dtype = Dtype::kI64, .root = 900};
@@ -31,25 +31,24 @@ TEST(Signature, CanBeReadBack) {
 }
 
 TEST(Signature, DiffersWhereverTheCallDiffers) {
-  const std::uint64_t base = signature_of(all_reduce(4), 1);
-  EXPECT_NE(base, signature_of(all_reduce(3), 1));
-  EXPECT_NE(base, signature_of(all_reduce(4, Dtype::kI32), 1));
-  EXPECT_NE(base, signature_of(all_reduce(4, Dtype::kF32, ReduceOp::kAvg), 1));
-  EXPECT_NE(base, signature_of(all_reduce(4), 2)) << "the parameter block";
+  const std::uint64_t base = signature_of(all_reduce(4));
+  EXPECT_NE(base, signature_of(all_reduce(3)));
+  EXPECT_NE(base, signature_of(all_reduce(4, Dtype::kI32)));
+  EXPECT_NE(base, signature_of(all_reduce(4, Dtype::kF32, ReduceOp::kAvg)));
   OperationSpec reduce = all_reduce(4);
   reduce.kind = Kind::kReduce;
-  EXPECT_NE(base, signature_of(reduce, 1));
+  EXPECT_NE(base, signature_of(reduce));
   OperationSpec other_root = reduce;
   other_root.root = 1;
-  EXPECT_NE(signature_of(reduce, 1), signature_of(other_root, 1));
+  EXPECT_NE(signature_of(reduce), signature_of(other_root));
   OperationSpec even{.kind = Kind::kAllGather, .dtype = Dtype::kU8};
   even.outputs = {{nullptr, 4}, {nullptr, 4}};
   OperationSpec uneven = even;
   uneven.outputs = {{nullptr, 3}, {nullptr, 5}};
   OperationSpec swapped = even;
   swapped.outputs = {{nullptr, 5}, {nullptr, 3}};
-  EXPECT_NE(signature_of(even, 1), signature_of(uneven, 1));
-  EXPECT_NE(signature_of(uneven, 1), signature_of(swapped, 1));
+  EXPECT_NE(signature_of(even), signature_of(uneven));
+  EXPECT_NE(signature_of(uneven), signature_of(swapped));
 }
 
 TEST(Signature, ASendAndItsReceiveAreAlike) {
@@ -57,14 +56,50 @@ TEST(Signature, ASendAndItsReceiveAreAlike) {
   send.inputs = {{nullptr, 8}};
   OperationSpec receive{.kind = Kind::kRecv, .dtype = Dtype::kF32, .root = 0};
   receive.outputs = {{nullptr, 8}};
-  EXPECT_EQ(signature_of(send, 1), signature_of(receive, 2));
+  EXPECT_EQ(signature_of(send), signature_of(receive));
   receive.dtype = Dtype::kI32;
-  EXPECT_NE(signature_of(send, 1), signature_of(receive, 1));
+  EXPECT_NE(signature_of(send), signature_of(receive));
 }
 
-TEST(Signature, ParameterBlocksAreMentionedWhereTheyDiffer) {
-  const std::uint64_t a = signature_of(all_reduce(4), 1), b = signature_of(all_reduce(4), 2);
-  EXPECT_NE(describe_beside(a, b), describe_beside(b, a));
+OperationSpec rooted(int root, std::size_t count = 10) {
+  OperationSpec spec{.kind = Kind::kBroadcast, .dtype = Dtype::kU8, .root = root};
+  spec.outputs = {{nullptr, count}};
+  return spec;
+}
+
+TEST(Signature, NoRootIsTakenForAnother) {
+  for (const int root : {0, 1, 1023, 65'535, 65'536, 1 << 30}) {
+    for (const int distance : {1, 1024, 4096, 65'536, 1 << 20}) {
+      EXPECT_NE(signature_of(rooted(root)), signature_of(rooted(root + distance)))
+          << root << " and " << distance << " more";
+    }
+  }
+  EXPECT_EQ(describe(rooted(40'000)), "broadcast uint8 x 10 root 40000");
+  EXPECT_EQ(describe(rooted(1 << 20)).find("broadcast uint8 of a size or root too large"), 0u);
+}
+
+TEST(Signature, NoSizeIsTakenForAnother) {
+  for (const int shift : {0, 20, 34, 35, 36, 37, 45}) {
+    for (const int distance : {1, 30, 35, 36, 40}) {
+      const std::size_t count = std::size_t{1} << shift;
+      EXPECT_NE(signature_of(rooted(3, count)),
+                signature_of(rooted(3, count + (std::size_t{1} << distance))))
+          << "2^" << shift << " and 2^" << distance << " more";
+    }
+  }
+}
+
+TEST(Signature, BlocksThatOnlyTheirOwnerKnowsAreToldFromEqualOnes) {
+  OperationSpec in_blocks{.kind = Kind::kAllToAll, .dtype = Dtype::kF32};
+  in_blocks.inputs = {{nullptr, 4}, {nullptr, 8}};
+  OperationSpec equal = in_blocks;
+  equal.inputs = {{nullptr, 8}, {nullptr, 8}};
+  equal.equal_splits = true;
+  const std::uint64_t a = signature_of(in_blocks), b = signature_of(equal);
+  EXPECT_NE(a, b);
+  EXPECT_EQ(describe_signature(a), "all_to_all float32 in blocks");
+  EXPECT_NE(describe_beside(a, b).find("either all ranks pass split sizes or none"),
+            std::string::npos);
   EXPECT_EQ(describe_beside(a, a), describe_signature(a));
 }
 
@@ -79,6 +114,7 @@ Notice sample() {
   notice.accuser = 4;
   notice.ordinal = 5;
   notice.signature = 6;
+  notice.asked = 8;
   notice.asked_signature = 7;
   notice.last_heard_s = 0.25;
   notice.address = "10.0.0.2:4123";
@@ -93,6 +129,8 @@ TEST(Notice, SurvivesTheWire) {
   EXPECT_EQ(encode(*got), encode(sent));
   EXPECT_EQ(got->text, "why");
   EXPECT_EQ(got->address, sent.address);
+  EXPECT_EQ(got->asked, 8u);
+  EXPECT_EQ(got->asked_signature, 7u);
   EXPECT_TRUE(got->done && got->knows_group);
 }
 

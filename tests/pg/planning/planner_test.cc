@@ -194,18 +194,6 @@ TEST(Planner, a_schedule_outlives_its_planner) {
   EXPECT_FALSE(schedule->steps.empty());
 }
 
-TEST(Planner, the_parameter_hash_is_of_everything_that_decides) {
-  const Topology topology = Topology::uniform(2, 2, 10);
-  const std::uint64_t hash = planner_for(topology, 0)->parameter_hash();
-  EXPECT_EQ(hash, planner_for(topology, 3)->parameter_hash());
-  CostParameters other;
-  other.network.latency *= 2;
-  EXPECT_NE(hash, planner_for(topology, 0, "", other)->parameter_hash());
-  EXPECT_NE(hash, planner_for(topology, 0, "ring")->parameter_hash());
-  EXPECT_NE(hash, planner_for(Topology::uniform(2, 2, 25), 0)->parameter_hash());
-  EXPECT_NE(hash, planner_for(Topology::uniform(4, 1, 10), 0)->parameter_hash());
-}
-
 TEST(Planner, steps_stay_bounded_when_messages_do_not) {
   for (const Topology& topology :
        {Topology::one_host(4), Topology::uniform(4, 1, 1), Topology::uniform(2, 4, 25)}) {

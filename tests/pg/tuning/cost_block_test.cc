@@ -100,16 +100,26 @@ TEST(CostBlock, ThatIsDamagedIsRefused) {
   EXPECT_EQ(decode_costs(bytes).status().code(), Code::kMismatch);
 }
 
-TEST(CostBlock, InForceIsTheFirstDefaultGroups) {
+TEST(CostBlock, BelongsToTheTreeWhoseDefaultGroupMeasuredIt) {
   CostBlock first{.parameters = measured_block(plausible(), 10), .measured = true, .owner = 7};
-  put_costs_in_force(first);
-  put_costs_in_force({.owner = 8});
-  EXPECT_EQ(costs_in_force().name(), first.name());
-  EXPECT_TRUE(first.name().starts_with("measured 0x"));
-  withdraw_costs(8);
-  EXPECT_EQ(costs_in_force().name(), first.name());
-  withdraw_costs(7);
-  EXPECT_TRUE(costs_in_force().name().starts_with("table 0x"));
+  CostBlock second{.parameters = measured_block(plausible(), 1), .measured = true, .owner = 8};
+  first.parameters.copy_bytes_per_second *= 2;
+  const int trees[3] = {};
+  first.tree = &trees[0];
+  second.tree = &trees[1];
+  EXPECT_TRUE(first_costs().name().starts_with("table 0x"));
+  for (const bool swapped : {false, true}) {
+    add_costs(swapped ? second : first);
+    add_costs(swapped ? first : second);
+    EXPECT_EQ(costs_of_tree(&trees[0]).name(), first.name());
+    EXPECT_EQ(costs_of_tree(&trees[1]).name(), second.name());
+    EXPECT_EQ(first_costs().name(), (swapped ? second : first).name());
+    EXPECT_EQ(costs_of_tree(&trees[2]).name(), first_costs().name()) << "nobody's";
+    withdraw_costs(8);
+    EXPECT_EQ(costs_of_tree(&trees[1]).name(), first.name());
+    withdraw_costs(7);
+    EXPECT_TRUE(costs_of_tree(&trees[0]).name().starts_with("table 0x"));
+  }
 }
 
 }  // namespace
