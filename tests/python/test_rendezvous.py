@@ -122,6 +122,34 @@ def test_ranks_with_different_settings_are_told_both(tmp_path) -> None:
             assert "131072" in outcome.error
 
 
+def new_group_with(algorithm: str | None) -> None:
+    import taco_torch
+
+    options = taco_torch.Options(algorithm=algorithm) if algorithm is not None else None
+    group = dist.new_group(backend="taco", pg_options=options)
+    dist.all_reduce(torch.ones(4), group=group)
+
+
+@pytest.mark.parametrize(
+    "algorithms",
+    [("ring", "ring", "direct"), (None, "ring", "ring"), ("", "", "all_reduce=ring")],
+)
+def test_ranks_with_different_options_are_told_both(algorithms: tuple[str | None, ...]) -> None:
+    with Ranks(3, {"TACO_LOG": "warning"}) as ranks:
+        ranks.initialise()
+        for rank, algorithm in enumerate(algorithms):
+            ranks.begin(rank, new_group_with, algorithm)
+        odd = next(rank for rank in range(3) if (algorithms[rank] or "") != (algorithms[0] or ""))
+        for outcome in ranks.gather([0, 1, 2], 30):
+            assert outcome.error_type == "VersionMismatchError", outcome
+            assert f"rank 0 has {said_by(algorithms[0])}" in outcome.error, outcome
+            assert f"rank {odd} has {said_by(algorithms[odd])}" in outcome.error, outcome
+
+
+def said_by(algorithm: str | None) -> str:
+    return f"Options.algorithm={algorithm}" if algorithm else "TACO_ALGORITHM=auto"
+
+
 def test_an_algorithm_that_does_not_exist_is_named_on_every_rank(transport: str) -> None:
     with Ranks(3, {"TACO_TRANSPORT": transport}) as ranks:
         for rank in range(3):

@@ -75,6 +75,40 @@ def test_ranks_that_do_not_all_measure_are_told() -> None:
             assert "TACO_TUNE" in outcome.error, outcome
 
 
+def plan_in_a_subgroup(rank: int, port: int, alone_first: bool) -> tuple[int, int]:
+    """What the measured default group and a group made from it plan from, once one rank has made
+    another default group before."""
+    from datetime import timedelta
+
+    from spawn_ranks import initialise
+
+    from taco_torch import _C
+
+    minute = timedelta(seconds=60)
+    if alone_first:
+        alone = _C.ProcessGroupTaco(dist.HashStore(), 0, 1, None, minute, "alone", [])
+    initialise(rank, 2, port)
+    whole, group = dist.group.WORLD, dist.new_group()
+    tensor = torch.ones(300_000)
+    dist.all_reduce(tensor, group=group)
+    assert bool((tensor == 2).all())
+    cpu = torch.device("cpu")
+    found = (whole._get_backend(cpu).costs_hash, group._get_backend(cpu).costs_hash)
+    if alone_first:
+        alone.shutdown()
+    return found
+
+
+@pytest.mark.parametrize("other", [0, 1])
+def test_another_default_group_of_one_rank_changes_no_plan(other: int) -> None:
+    with Ranks(2, {"TACO_LOG": "warning", "TACO_TUNE": "1"}) as ranks:
+        for rank in range(2):
+            ranks.begin(rank, plan_in_a_subgroup, rank, ranks.port, rank == other)
+        outcomes = ranks.gather([0, 1])
+        assert all(outcome.ok for outcome in outcomes), outcomes
+        assert len({costs for outcome in outcomes for costs in outcome.value}) == 1, outcomes
+
+
 def initialise_tuned(port: int) -> None:
     import os
 

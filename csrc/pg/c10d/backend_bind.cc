@@ -72,7 +72,10 @@ void bind_backend(py::module_& module) {
                              })
       .def("get_error", &Backend::getError)
       .def_property_readonly("group_id",
-                             [](Backend& backend) { return backend.communicator().options().id; });
+                             [](Backend& backend) { return backend.communicator().options().id; })
+      .def_property_readonly("costs_hash", [](Backend& backend) {
+        return backend.communicator().options().costs.hash();
+      });
   module.def("shut_down_all", &shut_down_all, NoGil());
 }
 
