@@ -189,7 +189,7 @@ class PairLink final : public ShmLink {
   bool peer_pulls_ = false;   // the peer said that it can
   std::vector<bool> places_;  // by the peer's slot index: its receive is a plain copy
 
-  std::vector<Incoming> incoming_;  // oldest first
+  std::vector<Incoming> incoming_;  // oldest first; at most kBlocksOut pieces and kShmPulls pulls
   std::uint32_t in_turn_ = 0;
   std::vector<Progress> progress_;  // by slot index
 

@@ -43,6 +43,21 @@ void PairLink::on_piece(const ShmPieceRecord& record) {
       record.offset > record.total - record.bytes || (pull && record.send.index >= kShmPulls) ||
       (!pull && (record.bytes > kShmBlockBytes || record.address >= blocks)))
     return damaged();
+  // A new pull under an old number: the older one was withdrawn. And no more pieces can wait here
+  // than a sender has blocks out.
+  const auto is_same = [&](const Incoming& one) {
+    return one.record.head.type == ShmRecordType::kPull &&
+           one.record.send.index == record.send.index;
+  };
+  const auto is_piece = [](const Incoming& one) {
+    return one.record.head.type == ShmRecordType::kPiece;
+  };
+  if (pull) {
+    std::erase_if(incoming_, is_same);
+  } else if (std::count_if(incoming_.begin(), incoming_.end(), is_piece) >=
+             static_cast<std::ptrdiff_t>(kBlocksOut)) {
+    return damaged();
+  }
   incoming_.push_back({record, 0});
   work_waits_ = true;
 }

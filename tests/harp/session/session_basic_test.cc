@@ -206,5 +206,25 @@ TEST(Session, IdleItHoldsLessThanFourKilobytesHoweverBusyItWas) {
   EXPECT_LE(cluster[1].session(0)->memory_bytes() + sizeof(Matcher), 4096u);
 }
 
+// Its session without its matcher, which would have kept to the quota.
+TEST(Session, APeerThatSendsBeyondItsQuotaIsLostWithTheReason) {
+  SimCluster cluster(2, 1, {});
+  Transfer known(1, 8);
+  cluster[0].matcher(1).send(known.send);
+  cluster[1].matcher(0).recv(known.recv);
+  ASSERT_TRUE(cluster.run(kSecond, [&] { return known.done(); }));
+  std::deque<Transfer> excess;
+  for (std::uint64_t i = 0; i <= kEagerQuotaMessages; ++i) {
+    cluster[0].session(1)->eager(excess.emplace_back(100 + i, 8).send);
+  }
+  ASSERT_TRUE(cluster.run(5 * kSecond, [&] { return cluster[1].matcher(0).lost(); }));
+  // The first, though received, has not been reported to its sender and counts as well.
+  EXPECT_EQ(cluster[1].matcher(0).unmatched(), kEagerQuotaMessages - 1);
+  Transfer late(2, 8);
+  cluster[1].matcher(0).recv(late.recv);
+  ASSERT_TRUE(cluster.run(cluster.now() + kSecond, [&] { return late.received.calls > 0; }));
+  EXPECT_NE(late.received.status.message().find("quotas"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace taco::harp

@@ -72,9 +72,9 @@ struct ShmHostilePeer : testing::Test {
     impostor.greet();
     ASSERT_TRUE(run_all({&victim}, [&] { return victim.links[peer]->is_connected(); }));
   }
-  void expect_loss() {
+  void expect_loss(const std::string& reason = "makes no sense") {
     ASSERT_TRUE(run_all({&victim}, [&] { return !victim.heard.lost.empty(); }));
-    EXPECT_NE(victim.heard.lost[0].second.message().find("makes no sense"), std::string::npos)
+    EXPECT_NE(victim.heard.lost[0].second.message().find(reason), std::string::npos)
         << victim.heard.lost[0].second.message();
     EXPECT_EQ(victim.endpoint->stats().links, 0u);
   }
@@ -123,6 +123,35 @@ TEST_F(ShmHostilePeer, APieceBeyondItsMessageIsALoss) {
   record.offset = UINT64_MAX - 10;
   impostor.push(record);
   expect_loss();
+}
+
+TEST_F(ShmHostilePeer, MorePiecesThanItHasBlocksIsALoss) {
+  link();
+  ShmPieceRecord record;
+  record.head.type = ShmRecordType::kPiece;
+  record.total = record.bytes = 100;
+  for (int i = 0; i < 5; i++) impostor.push(record);
+  expect_loss();
+}
+
+TEST_F(ShmHostilePeer, MoreUnmatchedMessagesThanTheQuotaIsALoss) {
+  link();
+  ShmKeyRecord record;
+  record.head.type = ShmRecordType::kEager;
+  for (record.key.tag = 0; record.key.tag <= kEagerQuotaMessages; record.key.tag++)
+    impostor.push(record);
+  expect_loss("quotas");
+  EXPECT_EQ(victim.matcher(peer).unmatched(), kEagerQuotaMessages);
+}
+
+TEST_F(ShmHostilePeer, MoreOffersThanTheQuotaIsALoss) {
+  link();
+  ShmKeyRecord record;
+  record.head.type = ShmRecordType::kOffer;
+  record.bytes = 1'000'000;
+  for (record.key.tag = 0; record.key.tag <= kEagerQuotaMessages; record.key.tag++)
+    impostor.push(record);
+  expect_loss("quotas");
 }
 
 TEST_F(ShmHostilePeer, ADamagedRingIsALoss) {
