@@ -36,7 +36,7 @@ asan: ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 tsan: ## C++ tests under ThreadSanitizer
 	@tools/sanitize.sh tsan
 
-fuzz: ## Fuzz the packet parser for a minute (FUZZ_SECONDS=60)
+fuzz: ## Fuzz all that reads bytes from outside, a minute each (FUZZ_SECONDS=60)
 	@tools/sanitize.sh fuzz
 
 conformance: ## torch's own distributed tests over taco, all that gloo passes

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# sanitize.sh asan|tsan|threads|fuzz: the C++ core, which knows no torch, under a sanitizer or
-# libFuzzer. "threads" is the short form of tsan that `make test` runs: the tests labelled so.
+# sanitize.sh asan|tsan|threads|fuzz|fuzz-short: the C++ core, which knows no torch, under a
+# sanitizer or libFuzzer. "threads" and "fuzz-short" are what `make test` runs of them: the tests
+# labelled so, and the same inputs for every fuzz target each time.
 source "$(dirname "$0")/common.sh"
-readonly KIND=${1:?asan, tsan, threads or fuzz}
+readonly KIND=${1:?asan, tsan, threads, fuzz or fuzz-short}
 ulimit -c 0
 export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
@@ -13,18 +14,28 @@ configure_and_build() {
   cmake --preset "$1" && cmake --build "build/$1" -j "$JOBS" --target "${2:-all}"
 }
 
+# fuzz ARGUMENTS...: every target with these arguments of libFuzzer's, {} standing for its name. One
+# that fails does not keep the others from running, but all of it fails.
 fuzz() {
-  local target name corpus seconds=${FUZZ_SECONDS:-60} found=0
-  for target in $(find build/fuzz -type f -executable -name '*_fuzz'); do
+  local target name log found=0 failed=()
+  mkdir -p build/corpus
+  for target in $(find build/fuzz -type f -executable -name '*_fuzz' | LC_ALL=C sort); do
     name=$(basename "$target")
-    corpus=build/corpus/$name
-    mkdir -p "$corpus"
-    echo "== $name for $seconds s (findings under build/corpus)"
-    "$target" -max_total_time="$seconds" -timeout=10 -artifact_prefix="$corpus-" \
-      -print_final_stats=1 "$corpus" 2>&1 | tail -n 12
+    log=$LOGS/$name.log
+    mkdir -p "build/corpus/$name"
+    printf '%-34s' "$name ..."
+    if "$target" -timeout=10 -artifact_prefix="build/corpus/$name-" "${@//\{\}/$name}" >"$log" 2>&1
+    then
+      grep -E '^Done [0-9]+ runs' "$log" || { failed+=("$name"); echo "it did not run to its end"; }
+    else
+      failed+=("$name")
+      printf 'FAILED (inputs: build/corpus); the end of %s:\n\n' "${log#"$PWD"/}"
+      tail -n 40 "$log"
+    fi
     found=$((found + 1))
   done
   [ "$found" -gt 0 ] || die "no fuzz target was built"
+  [ ${#failed[@]} -eq 0 ] || die "fuzzing found something in: ${failed[*]}"
 }
 
 case $KIND in
@@ -39,8 +50,13 @@ case $KIND in
     ;;
   fuzz)
     grouped tools/setup.sh fuzz
-    phase "compile the fuzz targets" configure_and_build fuzz
-    grouped fuzz
+    phase "compile the fuzz targets" configure_and_build fuzz fuzz_targets
+    grouped fuzz -max_total_time="${FUZZ_SECONDS:-60}" -print_final_stats=1 'build/corpus/{}'
+    ;;
+  fuzz-short)
+    phase "compile the fuzz targets" configure_and_build fuzz fuzz_targets
+    # Long inputs from the start, and the seed given: the same inputs on every machine.
+    grouped fuzz -runs=200000 -seed=1 -len_control=0 -max_len=2048
     ;;
   *) die "sanitize.sh: unknown kind '$KIND'" ;;
 esac

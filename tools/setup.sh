@@ -71,6 +71,7 @@ missing_packages() {
     tests)
       command -v ip >/dev/null || echo iproute2
       command -v nft >/dev/null || echo nftables
+      fuzzer_packages
       ;;
     lint)
       command -v clang-format >/dev/null || echo clang-format

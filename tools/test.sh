@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test.sh [PYTEST ARGUMENTS]: every test in one run: ctest, the threads under ThreadSanitizer,
-# pytest. Whatever happens, also ^C, nothing stays behind; and what should have ended by itself but
-# did not fails the run.
+# test.sh [PYTEST ARGUMENTS]: every test in one run: ctest, the threads under ThreadSanitizer, the
+# fuzz targets, pytest. Whatever happens, also ^C, nothing stays behind; and what should have ended
+# by itself but did not fails the run.
 source "$(dirname "$0")/common.sh"
 grouped tools/setup.sh tests
 export PATH="$VENV/bin:$PATH:/usr/sbin:/sbin"
@@ -56,6 +56,8 @@ printf '\n== C++ tests (%s simulator seeds)\n' "$SEEDS"
 stage env TACO_SIM_SEEDS="$SEEDS" tools/run_ctest.sh build/release || verdict=1
 printf '\n== C++ tests of threads under ThreadSanitizer (make tsan runs all)\n'
 stage tools/sanitize.sh threads || verdict=1
+printf '\n== What reads bytes from outside, by libFuzzer (make fuzz goes on for longer)\n'
+stage tools/sanitize.sh fuzz-short || verdict=1
 printf '\n== Python tests\n'
 stage "$VENV/bin/pytest" tests "$@" || verdict=1
 

@@ -1,0 +1,23 @@
+// What ranks tell each other through the store, where other jobs and other versions write too:
+// decode() must survive any bytes, and what it accepts must be what encode() makes of it again.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "pg/c10d/rendezvous_record.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
+  using namespace taco::pg;
+  const std::string_view text(reinterpret_cast<const char*>(data), bytes);
+  if (const auto hello = Hello::decode(text); hello.ok()) {
+    if (hello.value().encode() != text) abort();
+  }
+  if (const auto table = Table::decode(text); table.ok()) {
+    if (table.value().encode() != text) abort();
+    (void)table.value().host_of_rank();
+    (void)table.value().host_gbits();
+  }
+  (void)Refusal::decode(text);
+  return 0;
+}
