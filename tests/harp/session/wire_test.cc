@@ -131,6 +131,211 @@ TEST(Wire, FramesAndRecordsComeBackAsWritten) {
   EXPECT_FALSE(records.next(record) || records.bad() || reader.next(frame) || reader.bad());
 }
 
+TEST(Wire, EveryOtherFrameAndRecordComesBackAsWritten) {
+  std::array<std::byte, 200> buffer, block_buffer;
+  Writer block(block_buffer);
+  PathOpen open{3, 2, 4100, {}};
+  open.address.fill(std::byte{0xfd});
+  ASSERT_TRUE(block.path_open(open) && block.path_closed({3, 0x1'0000'0005}));
+  RecordReader records(block.bytes());
+  Record record;
+  ASSERT_TRUE(records.next(record));
+  EXPECT_EQ(record.type, RecordType::kPathOpen);
+  EXPECT_EQ(std::memcmp(&record.path_open, &open, sizeof open), 0);
+  ASSERT_TRUE(records.next(record));
+  EXPECT_EQ(record.type, RecordType::kPathClosed);
+  EXPECT_EQ(record.path_closed.path, 3);
+  EXPECT_EQ(record.path_closed.last, 0x1'0000'0005u);
+  EXPECT_FALSE(records.next(record) || records.bad());
+
+  Writer frames(buffer);
+  ASSERT_TRUE(frames.path_challenge(0x1122334455667788) && frames.path_response(7) &&
+              frames.padding(20) && frames.probe(kPrefixBytes) && frames.probe(50));
+  EXPECT_EQ(frames.size(), 2 * kTokenBytes + 20 + kPrefixBytes + 50);
+  FrameReader reader(frames.bytes());
+  Frame frame;
+  ASSERT_TRUE(reader.next(frame));
+  EXPECT_EQ(frame, Frame::kPathChallenge);
+  EXPECT_EQ(reader.token, 0x1122334455667788u);
+  ASSERT_TRUE(reader.next(frame));
+  EXPECT_EQ(frame, Frame::kPathResponse);
+  EXPECT_EQ(reader.token, 7u);
+  for (const Frame filler : {Frame::kPadding, Frame::kProbe, Frame::kProbe}) {
+    ASSERT_TRUE(reader.next(frame));
+    EXPECT_EQ(frame, filler);
+  }
+  EXPECT_FALSE(reader.next(frame) || reader.bad());
+}
+
+TEST(Wire, FramesSayByTheirTypeWhetherTheyAskForAnAcknowledgement) {
+  for (const Frame asks : {Frame::kPing, Frame::kRecords, Frame::kPathChallenge,
+                           Frame::kPathResponse, Frame::kProbe, Frame{100}}) {
+    EXPECT_TRUE(asks_for_ack(asks));
+  }
+  for (const Frame not_so : {Frame::kAck, Frame::kCredit, Frame::kPadding, Frame{255}}) {
+    EXPECT_FALSE(asks_for_ack(not_so));
+  }
+}
+
+TEST(Wire, UnknownFramesAndRecordsAreSkippedAndWrongLengthsAreNot) {
+  const std::vector<std::byte> unknown = {std::byte{99}, std::byte{2}, std::byte{0}, std::byte{1},
+                                          std::byte{1}};
+  std::array<std::byte, 64> buffer;
+  Writer writer(buffer);
+  ASSERT_TRUE(writer.credit({5, 6}));
+  std::vector<std::byte> bytes = unknown;
+  bytes.insert(bytes.end(), writer.bytes().begin(), writer.bytes().end());
+  FrameReader reader(bytes);
+  Frame frame;
+  ASSERT_TRUE(reader.next(frame));
+  EXPECT_EQ(static_cast<int>(frame), 99);
+  ASSERT_TRUE(reader.next(frame));
+  EXPECT_EQ(reader.credit.limit, 5u);
+  EXPECT_FALSE(reader.next(frame) || reader.bad());
+
+  Writer goodbye(buffer);
+  ASSERT_TRUE(goodbye.goodbye());
+  bytes = unknown;
+  bytes.insert(bytes.end(), goodbye.bytes().begin(), goodbye.bytes().end());
+  RecordReader records(bytes);
+  Record record;
+  ASSERT_TRUE(records.next(record) && records.next(record));
+  EXPECT_EQ(record.type, RecordType::kGoodbye);
+  EXPECT_FALSE(records.next(record) || records.bad());
+
+  // Every known frame and record with one byte too many or too few, where its length is fixed.
+  for (const int type : {1, 3, 4, 128, 129}) {
+    for (const std::size_t length : {std::size_t{2}, std::size_t{20}}) {
+      std::vector<std::byte> wrong(kPrefixBytes + length);
+      wrong[0] = static_cast<std::byte>(type);
+      wrong[1] = static_cast<std::byte>(length);
+      FrameReader wrong_frame(wrong);
+      EXPECT_FALSE(wrong_frame.next(frame)) << type;
+      EXPECT_TRUE(wrong_frame.bad()) << type;
+    }
+  }
+  for (const int type : {1, 2, 3, 5, 6, 7}) {
+    for (const std::size_t length : {std::size_t{3}, std::size_t{41}}) {
+      std::vector<std::byte> wrong(kPrefixBytes + length);
+      wrong[0] = static_cast<std::byte>(type);
+      wrong[1] = static_cast<std::byte>(length);
+      RecordReader wrong_record(wrong);
+      EXPECT_FALSE(wrong_record.next(record)) << type;
+      EXPECT_TRUE(wrong_record.bad()) << type;
+    }
+  }
+}
+
+// What is told must be true; it need not be everything.
+TEST(Wire, RangesOfAnAcknowledgementThatDoNotFitItsFieldsEndIt) {
+  constexpr std::uint64_t kMuch = std::uint64_t{1} << 32;
+  const auto told = [](std::initializer_list<AckRange> ranges) {
+    Ack ack;
+    for (const AckRange& range : ranges) ack.ranges[ack.count++] = range;
+    std::array<std::byte, 100> buffer;
+    Writer writer(buffer);
+    EXPECT_TRUE(writer.ack(ack));
+    FrameReader reader(writer.bytes());
+    Frame frame;
+    EXPECT_TRUE(reader.next(frame));
+    EXPECT_FALSE(reader.bad());
+    return std::vector<AckRange>(reader.ack.ranges.begin(),
+                                 reader.ack.ranges.begin() + reader.ack.count);
+  };
+  auto ranges = told({{10, 10 + kMuch + 5}, {1, 2}});
+  ASSERT_EQ(ranges.size(), 1u);
+  EXPECT_EQ(ranges[0].last, 10 + kMuch + 5);
+  EXPECT_EQ(ranges[0].first, ranges[0].last - (kMuch - 1));
+  ranges = told({{3 * kMuch, 3 * kMuch + 1}, {5, kMuch}});
+  ASSERT_EQ(ranges.size(), 1u);
+  EXPECT_EQ(ranges[0].first, 3 * kMuch);
+  ranges = told({{kMuch + 10, kMuch + 11}, {9, 9}});
+  ASSERT_EQ(ranges.size(), 2u);
+  EXPECT_EQ(ranges[1].first, 9u);
+  ranges = told({{2 * kMuch, 2 * kMuch}, {5, 2 * kMuch - 2}, {1, 2}});
+  ASSERT_EQ(ranges.size(), 2u);
+  EXPECT_EQ(ranges[1].last, 2 * kMuch - 2);
+  EXPECT_EQ(ranges[1].first, ranges[1].last - (kMuch - 1));
+}
+
+std::vector<std::byte> fragment_of(std::uint16_t offset_granules, std::uint16_t segment_bytes,
+                                   std::size_t bytes, std::uint32_t segment,
+                                   std::uint64_t message_bytes, std::uint8_t flags) {
+  const FragmentDescriptor piece{offset_granules, segment_bytes};
+  std::vector<std::byte> body(sizeof piece + bytes);
+  std::memcpy(body.data(), &piece, sizeof piece);
+  return packet_of(fragment_header(9, 0, 4, {1, 2}, segment, message_bytes, flags), body);
+}
+
+TEST(Wire, FragmentsSayWhereTheyBelongAndMustFitThere) {
+  Packet packet;
+  ASSERT_EQ(parse(fragment_of(2, 8944, 1200, 3, 100'000, 0), packet), Verdict::kGood);
+  EXPECT_EQ(packet.type, Type::kFragment);
+  EXPECT_EQ(packet.fragment_offset, 32u);
+  EXPECT_EQ(packet.fragment_of, 8944u);
+  EXPECT_EQ(packet.body.size(), 1200u);
+  EXPECT_EQ(packet.segment, 3u);
+  EXPECT_EQ(packet.message_bytes, 100'000u);
+  const auto verdict = [&](std::vector<std::byte> bytes) { return parse(bytes, packet); };
+  EXPECT_EQ(verdict(fragment_of(500, 8944, 944, 3, 100'000, 0)), Verdict::kGood) << "the end";
+  EXPECT_EQ(verdict(fragment_of(500, 8944, 960, 3, 100'000, 0)), Verdict::kMalformed) << "beyond";
+  EXPECT_EQ(verdict(fragment_of(0, 8944, 1201, 3, 100'000, 0)), Verdict::kMalformed) << "uneven";
+  EXPECT_EQ(verdict(fragment_of(0, 8944, 0, 3, 100'000, 0)), Verdict::kMalformed) << "empty";
+  EXPECT_EQ(verdict(fragment_of(0, 8941, 1200, 3, 100'000, 0)), Verdict::kMalformed)
+      << "of a segment that fits no message";
+  EXPECT_EQ(verdict(fragment_of(0, 25, 25, 0, 25, kLastSegment)), Verdict::kGood);
+  EXPECT_EQ(verdict(fragment_of(0, 25, 25, 0, 26, kLastSegment)), Verdict::kMalformed);
+}
+
+TEST(Wire, WhatIsReservedIsRefused) {
+  Packet packet;
+  const std::vector<std::byte> body(64);
+  const auto control = [&](std::uint8_t flags) {
+    return parse(packet_of(frames_header(Type::kControl, 1, 0, 1, 0, flags), {}), packet);
+  };
+  EXPECT_EQ(control(0), Verdict::kGood);
+  EXPECT_EQ(control(kUncounted), Verdict::kGood);
+  EXPECT_EQ(control(kSealed), Verdict::kMalformed);
+  EXPECT_EQ(control(kUncounted | kSealed), Verdict::kMalformed);
+  EXPECT_EQ(control(16), Verdict::kMalformed);
+  EXPECT_EQ(parse(packet_of(data_header(9, 0, 1, {1, 1}, 0, 64, kLastSegment | kUncounted), body),
+                  packet),
+            Verdict::kMalformed);
+  Header header = frames_header(Type::kControl, 1, 0, 1, 0);
+  header.key_phase = 1;
+  EXPECT_EQ(parse(packet_of(header, {}), packet), Verdict::kMalformed);
+  header = frames_header(static_cast<Type>(7), 1, 0, 1, 0);
+  EXPECT_EQ(parse(packet_of(header, {}), packet), Verdict::kMalformed) << "no such type";
+  EXPECT_EQ(
+      parse(packet_of(frames_header(Type::kReset, 0, 0, 0, 31), std::span(body).first(31)), packet),
+      Verdict::kMalformed)
+      << "quotes no whole header";
+}
+
+TEST(Wire, ConnectionsNameTheirEngine) {
+  const std::uint64_t id = connection_id(3, ~std::uint64_t{0});
+  EXPECT_EQ(engine_of(id), 3);
+  EXPECT_EQ(id, 0x03ff'ffff'ffff'ffffu);
+  EXPECT_NE(connection_id(0, 0xab00'0000'0000'0000), 0u) << "0 means none";
+}
+
+TEST(Wire, PaddingMayFollowAHello) {
+  Hello hello{};
+  hello.sender_connection = 5;
+  hello.max_datagram = 1472;
+  for (const std::size_t padding : {0, 1, 1000}) {
+    std::vector<std::byte> body(sizeof hello + padding);
+    std::memcpy(body.data(), &hello, sizeof hello);
+    Packet packet;
+    ASSERT_EQ(parse(packet_of(frames_header(Type::kHello, 0, 0, 0, body.size()), body), packet),
+              Verdict::kGood);
+    const auto read = parse_hello(packet.body);
+    ASSERT_TRUE(read.has_value());
+    EXPECT_EQ(read->sender_connection, 5u);
+  }
+  EXPECT_FALSE(parse_hello(std::vector<std::byte>(sizeof hello - 1)).has_value());
+}
+
 TEST(Wire, APieceThatDoesNotFitIsNotWrittenAtAll) {
   std::array<std::byte, 20> buffer;
   Writer writer(buffer);
