@@ -180,6 +180,32 @@ def test_a_deviating_rank_is_found_out(world: Ranks, name: str, deviant: int) ->
     check(world.outcomes(deviate, name, deviant), CASES[name][2])
 
 
+def agreed_then_disputed(rounds: int) -> list[str]:
+    """What the first of two operations raises: nothing, whoever leaves after the second."""
+    found = []
+    for i in range(rounds):
+        group = dist.new_group(list(range(WORLD)), timeout=timedelta(seconds=20))
+        first = floats(4)
+        try:
+            dist.all_reduce(first, group=group)
+            assert first.tolist() == [float(WORLD)] * 4
+        except dist.DistBackendError as error:
+            found.append(f"round {i}, operation 1: {error}")
+        deviates = dist.get_rank() == i % WORLD
+        try:
+            dist.all_reduce(floats(4, torch.int32 if deviates else torch.float32), group=group)
+            found.append(f"round {i}, operation 2: nothing was noticed")
+        except dist.DistBackendError as error:
+            if type(error).__name__ != "MismatchError":
+                found.append(f"round {i}, operation 2: {error}")
+        dist.destroy_process_group(group)
+    return found
+
+
+def test_a_disagreement_does_not_end_the_operation_before_it(world: Ranks) -> None:
+    assert world.run(agreed_then_disputed, 40) == [[]] * WORLD
+
+
 def root_has_finished(group: dist.ProcessGroup) -> None:
     """Rank 0 says so, the others wait for it: not by the group, whose order of calls it must not
     touch."""

@@ -363,13 +363,12 @@ void Execution::fail_st(const Status& why) {
   settle();
 }
 
-void Execution::peer_gone_st(int rank) {
+bool Execution::has_open_st(int rank) const {
   for (std::size_t i = 0; i < schedule_->transfers.size(); ++i) {
     const Slot& slot = slots_[i];
-    if (!slot.open || slot.execution != this || slot.rank != rank) continue;
-    owner_->broken_st(*this, rank, group_->gone[rank]);
-    return;
+    if (slot.open && slot.execution == this && slot.rank == rank) return true;
   }
+  return false;
 }
 
 // The last thing every entry does: after drained_st this object may belong to somebody else.

@@ -49,8 +49,7 @@ class Execution final : public harp::Task {
                 ScratchBlock scratch);
   // Cancels what is open; finished_st and drained_st follow when it has ended.
   void fail_st(const Status& why);
-  // GroupView::gone has a new entry: fails if a request towards it is open, by broken_st.
-  void peer_gone_st(int rank);
+  bool has_open_st(int rank) const;                  // a request towards it
   void run_st(harp::Transport& transport) override;  // goes on with the arithmetic
 
   OperationState* operation() const { return operation_; }  // null once finished

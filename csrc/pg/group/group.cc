@@ -124,7 +124,7 @@ void Group::abort(const Status& why) {
     if (left_membership_ || getpid() != process_) return;
   }
   call_on_engine(
-      stack_->engine(), [this, status](harp::Transport&) { fail_st(status, true); },
+      stack_->engine(), [this, status](harp::Transport&) { fail_st(status, kEverything, true); },
       monotonic_now() + kEngineLimit);
 }
 
@@ -149,9 +149,8 @@ Status Group::monitored_barrier(Duration timeout, bool report_all) {
   {
     std::lock_guard lock(mutex_);
     if (closed_) return Status(Code::kAborted, "group '" + options_.name + "' was destroyed");
-    if (!error_.ok()) return error_;
+    if (options_.world == 1) return error_;
   }
-  if (options_.world == 1) return Status();
   const Duration limit = timeout >= 0 ? timeout : timeout_.load(std::memory_order_relaxed);
   return barrier_.wait(stack_->engine(), limit, report_all);
 }

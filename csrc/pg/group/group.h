@@ -1,8 +1,13 @@
 // The Communicator's implementation. start() checks and numbers an operation on the caller's
 // thread; everything else of its life happens on the engine, in the functions that end in _st.
 //
-// A group that has failed stays failed: its ranks no longer agree about what comes next. Its error
-// is the first failure, and every open and later operation carries it.
+// A group that has failed stays failed: its ranks no longer agree about what comes next. A failure
+// ends the collective at which it arose and all later ones, on every rank; earlier ones go on,
+// since no rank refuses its part in them: each rank tells from which ordinal on it takes no part,
+// and the least that anybody has told counts for all. Sends and receives have no place in that
+// order. They end with the first failure, and then this rank vouches for those collectives only
+// that it has started: its program may stop where it hears of it. The group's error is the first
+// failure.
 //
 // Spread over several files: group.cc (making), group_start.cc (the caller's side),
 // group_engine.cc (the engine's side), group_failure.cc (what goes wrong), group_timeout.cc,
@@ -65,8 +70,10 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
                    std::uint64_t theirs);
   void peer_gone_st(harp::PeerId peer, const Status& unmet);
   void notice_st(harp::PeerId peer, const Notice& notice);
-  // Ends every open operation with `why` and refuses new ones. `tell`: the members too.
-  void fail_st(const Status& why, bool tell);
+  // Ends with `why` the collectives from the ordinal `from` on, and all sends and receives, and
+  // refuses new ones. May be called again; does nothing but for a lower `from`. `tell`: the members
+  // too.
+  void fail_st(const Status& why, std::uint64_t from, bool tell);
   // The group's text and PeerLoss for a lost member.
   Status loss_of(int rank, const PeerLoss& details, const std::string& reason,
                  const std::string& accuser) const;
@@ -81,11 +88,14 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   void tell_st(int rank, const Notice& notice) {
     stack_->engine().transport().notify_st(options_.peers[rank], encode(notice));
   }
+  // Beyond what has been started here.
+  std::uint64_t next_ordinal_st() const { return full(newest_ordinal_) + 1; }
   void wake_st() { stack_->engine().wake_waiters(); }
   void tell_members_st(const Notice& notice);
   std::string dump_st() const;
 
  private:
+  static constexpr std::uint64_t kEverything = 0;  // for fail_st: ordinals begin at 1
   static constexpr std::uint64_t kClosingQuery = ~std::uint64_t{0};  // its number
   static constexpr int kMaxRunning = 64;  // collectives at a time; later ones wait their turn
 
@@ -117,12 +127,19 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   // group_failure.cc
   void broken_st(Execution& execution, int rank, const Status& why) override;
   void message_broken_st(OperationState& operation, int rank, const Status& why) override;
-  void broken_request_st(const OperationState* operation, int rank, const Status& why);
-  Status failure_of(const OperationState& operation) const;
+  void broken_request_st(OperationState* operation, std::uint64_t ordinal, int rank,
+                         const Status& why);
+  void fail_at_st(OperationState* operation, std::uint64_t ordinal, const Status& why);
+  bool is_ended_by(const OperationState& operation, std::uint64_t from) const;
+  bool has_failed_at_st(std::uint64_t ordinal) const {
+    return failed_st_ && ordinal >= failed_from_;
+  }
   Notice failure_notice() const;
-  void fail_operation_st(OperationState& operation);
+  void end_from_st(std::uint64_t from, const Status& why);
+  void fail_operation_st(OperationState& operation, const Status& why);
   void failed_elsewhere_st(int rank, const Notice& notice);
   std::uint64_t visible(std::uint32_t ordinal) const;  // the sequence number users know
+  std::uint64_t full(std::uint32_t ordinal) const;     // of the wire's 32 bits
   bool has_ended_st(std::uint32_t ordinal) const;
   bool has_drained_st(std::uint32_t ordinal) const;  // and is every send of it acknowledged
   void conflict_st(const Arrivals::Conflict& conflict);
@@ -156,6 +173,7 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   std::uint64_t sequence_ = 0;
   std::uint64_t ordinal_ = 0;
   Status error_;
+  std::uint64_t refused_from_ = kEverything;  // collectives, once error_ is set
   bool closed_ = false;
   bool left_membership_ = false;
   std::atomic<Duration> timeout_;
@@ -176,6 +194,7 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   std::uint32_t newest_ordinal_ = 0;
   std::uint64_t newest_signature_ = 0;
   bool failed_st_ = false;
+  std::uint64_t failed_from_ = kEverything;
   Status failure_;
   bool closing_ = false;
   harp::Event drained_;
@@ -188,6 +207,7 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   Duration check_up_interval_ = 0;
   std::uint64_t checked_ordinal_ = 0;  // of the last check-up
   Status grace_status_;
+  std::uint64_t grace_from_ = 0;
   std::unique_ptr<TimeoutReport> report_;
 };
 

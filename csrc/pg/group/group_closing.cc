@@ -57,7 +57,8 @@ Status Group::leave(Duration linger) {
   } else {
     on_engine([this](harp::Transport&) {
       if (!drained_.is_set())
-        fail_st(Status(Code::kAborted, "group '" + options_.name + "' was destroyed"), true);
+        fail_st(Status(Code::kAborted, "group '" + options_.name + "' was destroyed"), kEverything,
+                true);
     });
     if (!engine.wait(drained_, monotonic_now() + kCancelLimit))
       TACO_LOG_ERROR("pg", "group '%s': operations did not end when it was destroyed",
@@ -128,7 +129,7 @@ void Group::closing_answer_st(int rank, const Notice& answer) {
   fail_st(Status(Code::kMismatch, name + " (sequence " + std::to_string(visible(asked)) +
                                       "): " + describe_rank(rank) +
                                       " has destroyed the group without having called it"),
-          true);
+          full(asked), true);
 }
 
 void Group::confirmed_st(int rank) {

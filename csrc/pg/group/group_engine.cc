@@ -23,12 +23,18 @@ void Group::unlink_st(OperationState& operation) {
 void Group::take_st(OperationState& operation, harp::Transport& transport) {
   link_st(operation);
   operation.started = transport.now_st();
-  if (failed_st_) return finish_st(operation, failure_of(operation));
-  watch_st(operation);
   if (operation.is_point_to_point()) {
     operation.set_algorithm("direct");
+    // What a peer has sent before the failure is still received.
+    if (failed_st_ &&
+        !(failed_from_ > kEverything && point_to_point_.is_here_st(operation, transport)))
+      return fail_at_st(&operation, next_ordinal_st(), failure_);
+    watch_st(operation);
     return point_to_point_.start_st(operation, transport);
   }
+  if (has_failed_at_st(operation.ordinal))
+    return finish_st(operation, failure_.with_prefix(operation.describe() + ": "));
+  watch_st(operation);
   const auto ordinal = static_cast<std::uint32_t>(operation.ordinal);
   newest_ordinal_ = ordinal;
   newest_signature_ = operation.signature;
@@ -106,7 +112,7 @@ void Group::run_st(OperationState& operation) {
     const Status why(Code::kResource, operation.describe() + ": no memory for " +
                                           std::to_string((*schedule)->scratch_bytes) +
                                           " bytes of scratch");
-    return fail_st(why, true);
+    return fail_st(why, operation.ordinal, true);
   }
   operation.set_algorithm((*schedule)->algorithm);
   Execution& execution = pool.take();
@@ -120,8 +126,7 @@ void Group::run_st(OperationState& operation) {
 }
 
 void Group::start_queued_st() {
-  while (running_ < kMaxRunning && queue_head_ < queue_.size() && !failed_st_)
-    run_st(*queue_[queue_head_++]);
+  while (running_ < kMaxRunning && queue_head_ < queue_.size()) run_st(*queue_[queue_head_++]);
   if (queue_head_ == queue_.size()) {
     queue_.clear();
     queue_head_ = 0;
@@ -140,7 +145,7 @@ void Group::finished_st(Execution& execution) {
   }
   const Status status = operation.failing ? operation.failure : Status();
   finish_st(operation, status);
-  if (!status.ok() && !failed_st_) return fail_st(status, true);
+  if (!status.ok()) fail_st(status, execution.ordinal(), true);
   if (queue_head_ < queue_.size()) start_queued_st();
 }
 

@@ -39,57 +39,70 @@ void Group::tell_members_st(const Notice& notice) {
       stack_->engine().transport().notify_st(options_.peers[rank], bytes);
 }
 
-Status Group::failure_of(const OperationState& operation) const {
-  if (failure_.message().starts_with(operation.describe())) return failure_;
-  return failure_.with_prefix(operation.describe() + ": ");
-}
-
 Notice Group::failure_notice() const {
   Notice notice;
   notice.kind = NoticeKind::kGroupFailed;
   notice.group = options_.id;
   notice.code = failure_.code();
   notice.text = failure_.message();
+  notice.ordinal = failed_from_;
   if (failure_.peer_loss() != nullptr && failure_.peer_loss()->rank >= 0)
     notice.subject = incarnations_[failure_.peer_loss()->rank];
   return notice;
 }
 
-void Group::fail_st(const Status& why, bool tell) {
-  if (failed_st_) return;
+void Group::fail_st(const Status& why, std::uint64_t from, bool tell) {
+  const bool first = !failed_st_;
+  if (first && barrier_.is_entered_st()) from = std::min(from, next_ordinal_st());
+  for (const OperationState* open = first_; open != nullptr && first; open = open->next)
+    if (open->is_point_to_point()) from = std::min(from, next_ordinal_st());
+  if (!first && from >= failed_from_) return;
   failed_st_ = true;
-  failure_ = why;
+  failed_from_ = from;
+  if (first) failure_ = why;
   {
     std::lock_guard lock(mutex_);
-    error_ = why;
+    if (first) error_ = why;
+    refused_from_ = from;
   }
-  TACO_LOG_INFO("pg", "group '%s' rank %d failed: %s", options_.name.c_str(), options_.rank,
-                why.message().c_str());
+  TACO_LOG_INFO("pg", "group '%s' rank %d failed from operation %llu on: %s", options_.name.c_str(),
+                options_.rank, static_cast<unsigned long long>(from), why.message().c_str());
   if (tell) tell_members_st(failure_notice());
-  end_timeout_st();
-  barrier_.fail_st(why);
-  confirmed_.set();  // there is nothing left to ask
-  queue_.clear();
-  queue_head_ = 0;
-  std::vector<std::shared_ptr<OperationState>> open;
-  for (OperationState* operation = first_; operation != nullptr; operation = operation->next)
-    open.push_back(operation->self);
-  for (const auto& operation : open)
-    if (operation->self != nullptr) fail_operation_st(*operation);
-  // What is left sends scratch memory of operations that have completed already.
-  std::vector<Execution*> rest;
-  for (Execution* e = executions_; e != nullptr; e = e->next) rest.push_back(e);
-  for (Execution* execution : rest)
-    if (!execution->failing()) execution->fail_st(why);
+  if (first) {
+    barrier_.fail_st(why);
+    confirmed_.set();  // there is nothing left to ask
+  }
+  end_from_st(from, why);
   check_drained_st();
 }
 
-void Group::fail_operation_st(OperationState& operation) {
+bool Group::is_ended_by(const OperationState& operation, std::uint64_t from) const {
+  return operation.is_point_to_point() || operation.ordinal >= from;
+}
+
+void Group::end_from_st(std::uint64_t from, const Status& why) {
+  queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(queue_head_));
+  queue_head_ = 0;
+  std::erase_if(queue_, [&](OperationState* queued) { return queued->ordinal >= from; });
+  std::vector<std::shared_ptr<OperationState>> open;
+  for (OperationState* operation = first_; operation != nullptr; operation = operation->next)
+    if (is_ended_by(*operation, from)) open.push_back(operation->self);
+  for (const auto& operation : open)
+    if (operation->self != nullptr) fail_operation_st(*operation, why);
+  // What is left sends scratch memory of operations that have completed already.
+  std::vector<Execution*> rest;
+  for (Execution* e = executions_; e != nullptr; e = e->next)
+    if (e->operation() == nullptr && !e->failing() && e->ordinal() >= from) rest.push_back(e);
+  for (Execution* execution : rest) execution->fail_st(why);
+}
+
+void Group::fail_operation_st(OperationState& operation, const Status& why) {
   if (operation.failing) return;
   operation.failing = true;
-  operation.failure = failure_of(operation);
+  const std::string name = operation.describe();
+  operation.failure = why.message().starts_with(name) ? why : why.with_prefix(name + ": ");
   if (operation.execution != nullptr) {
-    operation.execution->fail_st(failure_);
+    operation.execution->fail_st(why);
   } else if (operation.message != nullptr) {
     point_to_point_.fail_st(operation, operation.failure);
   } else {
@@ -97,49 +110,72 @@ void Group::fail_operation_st(OperationState& operation) {
   }
 }
 
+// A failure that arose in `operation`, or in what is left of a collective of that ordinal.
+void Group::fail_at_st(OperationState* operation, std::uint64_t ordinal, const Status& why) {
+  const std::shared_ptr<OperationState> keep = operation != nullptr ? operation->self : nullptr;
+  const bool point_to_point = keep != nullptr && keep->is_point_to_point();
+  fail_st(why, point_to_point ? next_ordinal_st() : ordinal, true);
+  if (keep != nullptr && keep->self != nullptr) fail_operation_st(*keep, why);
+}
+
 void Group::broken_st(Execution& execution, int rank, const Status& why) {
-  broken_request_st(execution.operation(), rank, why);
+  broken_request_st(execution.operation(), execution.ordinal(), rank, why);
 }
 
 void Group::message_broken_st(OperationState& operation, int rank, const Status& why) {
-  broken_request_st(&operation, rank, why);
+  broken_request_st(&operation, operation.ordinal, rank, why);
 }
 
 // `operation` is null when only sends of scratch memory are left of it.
-void Group::broken_request_st(const OperationState* operation, int rank, const Status& why) {
-  if (failed_st_) return;
+void Group::broken_request_st(OperationState* operation, std::uint64_t ordinal, int rank,
+                              const Status& why) {
   const std::string name = operation != nullptr ? operation->describe() : "a finished operation";
   switch (why.code()) {
     case Code::kPeerLost: {
+      const std::shared_ptr<OperationState> keep = operation != nullptr ? operation->self : nullptr;
       const PeerLoss* loss = why.peer_loss();
       const bool said_goodbye = loss != nullptr && loss->rank >= 0;
       if (!said_goodbye) membership_->lose_st(options_.peers[rank], why);
-      if (!failed_st_)
-        fail_st(loss_of(rank, loss != nullptr ? *loss : PeerLoss{}, why.message(), ""), true);
-      return;
+      return fail_at_st(keep.get(), ordinal,
+                        loss_of(rank, loss != nullptr ? *loss : PeerLoss{}, why.message(), ""));
     }
-    case Code::kAborted:
+    case Code::kAborted: {
       if (rank < 0) break;
-      if (!grace_status_.ok()) return;
+      const bool collective = operation == nullptr || !operation->is_point_to_point();
+      const std::uint64_t from = collective ? ordinal : next_ordinal_st();
+      // The reason is here already, or under way.
+      if (failed_st_ && !collective) return fail_operation_st(*operation, failure_);
+      if (!grace_status_.ok()) {
+        grace_from_ = std::min(grace_from_, from);
+        return;
+      }
+      grace_from_ = from;
       grace_status_ = Status(Code::kAborted, name + ": " + describe_rank(rank) +
                                                  " withdrew from it: " + why.message());
       stack_->engine().transport().arm_st(grace_timer_,
                                           stack_->engine().transport().now_st() + kGrace);
       return;
+    }
     case Code::kMismatch:
-      fail_st(Status(Code::kMismatch, name + ": " + describe_rank(rank) + ": " + why.message() +
-                                          " (here is rank " + std::to_string(options_.rank) + ")"),
-              true);
-      return;
+      return fail_at_st(
+          operation, ordinal,
+          Status(Code::kMismatch, name + ": " + describe_rank(rank) + ": " + why.message() +
+                                      " (here is rank " + std::to_string(options_.rank) + ")"));
     default:
       break;
   }
-  fail_st(why.with_prefix(name + ": "), true);
+  fail_at_st(operation, ordinal, why.with_prefix(name + ": "));
 }
 
 void Group::on_grace_over(harp::Timer& timer, Time) {
   Group& self = *static_cast<Group*>(timer.context);
-  self.fail_st(self.grace_status_, true);
+  self.fail_st(std::exchange(self.grace_status_, Status()), self.grace_from_, true);
+}
+
+std::uint64_t Group::full(std::uint32_t ordinal) const {
+  std::lock_guard lock(mutex_);
+  return ordinal_ + static_cast<std::int64_t>(
+                        static_cast<std::int32_t>(ordinal - static_cast<std::uint32_t>(ordinal_)));
 }
 
 std::uint64_t Group::visible(std::uint32_t ordinal) const {
@@ -158,19 +194,20 @@ void Group::conflict_st(const Arrivals::Conflict& conflict) {
                      std::to_string(visible(conflict.ordinal)) + ": " +
                      side(conflict.rank_a, conflict.signature_a, conflict.signature_b) + "; " +
                      side(conflict.rank_b, conflict.signature_b, conflict.signature_a)),
-          true);
+          full(conflict.ordinal), true);
 }
 
 void Group::heard_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64_t signature,
                      bool is_send) {
   const int rank = rank_of(peer);
-  if (rank < 0 || failed_st_) return;
+  if (rank < 0) return;
   if (PointToPoint::is_wire_tag(key.tag)) {
     if (is_send) point_to_point_.on_unmatched_st(PointToPoint::user_tag(key.tag));
     return;
   }
   const auto ordinal = static_cast<std::uint32_t>(key.tag >> 32);
   view_.arrived[rank] = std::max(view_.arrived[rank], ordinal);
+  if (failed_st_ && has_failed_at_st(full(ordinal))) return;
   if (auto conflict = arrivals_.note(rank, ordinal, signature)) return conflict_st(*conflict);
   if (is_send && has_ended_st(ordinal) &&
       stack_->engine().transport().has_unmatched_st(peer, key)) {
@@ -178,7 +215,7 @@ void Group::heard_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64
                                         std::to_string(visible(ordinal)) +
                                         "): " + describe_rank(rank) + " sent a block to rank " +
                                         std::to_string(options_.rank) + ", which expects none"),
-            true);
+            full(ordinal), true);
   }
 }
 
@@ -202,7 +239,7 @@ bool Group::has_ended_st(std::uint32_t ordinal) const {
 void Group::mismatch_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64_t ours,
                         std::uint64_t theirs) {
   const int rank = rank_of(peer);
-  if (rank < 0 || failed_st_) return;
+  if (rank < 0) return;
   if (!PointToPoint::is_wire_tag(key.tag)) {
     return conflict_st(
         {static_cast<std::uint32_t>(key.tag >> 32), options_.rank, rank, ours, theirs});
@@ -213,7 +250,7 @@ void Group::mismatch_st(harp::PeerId peer, const harp::MessageKey& key, std::uin
                      std::to_string(PointToPoint::user_tag(key.tag)) + ") do not match: here " +
                      describe_rank(options_.rank) + " has" + describe_signature(ours).substr(4) +
                      ", " + describe_rank(rank) + " has" + describe_signature(theirs).substr(4)),
-          true);
+          next_ordinal_st(), true);
 }
 
 // It said goodbye, or was never met and cannot be (`unmet` says why): no loss to anything that does
@@ -227,15 +264,16 @@ void Group::peer_gone_st(harp::PeerId peer, const Status& unmet) {
                         : unmet.message(),
              PeerLoss{rank, "", -1});
   confirmed_st(rank);
-  if (failed_st_) return;
   barrier_.peer_gone_st(rank);
-  std::vector<Execution*> running;
-  for (Execution* e = executions_; e != nullptr; e = e->next) running.push_back(e);
-  for (Execution* execution : running) {
-    if (failed_st_) return;  // the executions may be gone
-    if (execution->operation() != nullptr) execution->peer_gone_st(rank);
-  }
-  if (!failed_st_) point_to_point_.peer_gone_st(rank);
+  // Whatever fails takes others with it, which may be gone then: look again from the start.
+  const auto needs_it = [&] {
+    Execution* e = executions_;
+    while (e != nullptr && (e->operation() == nullptr || e->failing() || !e->has_open_st(rank)))
+      e = e->next;
+    return e;
+  };
+  while (Execution* execution = needs_it()) broken_st(*execution, rank, view_.gone[rank]);
+  point_to_point_.peer_gone_st(rank);
 }
 
 void Group::notice_st(harp::PeerId peer, const Notice& notice) {
@@ -259,17 +297,16 @@ void Group::notice_st(harp::PeerId peer, const Notice& notice) {
 }
 
 void Group::failed_elsewhere_st(int rank, const Notice& notice) {
-  if (failed_st_) return;
   const int victim = notice.subject != 0 ? rank_of_incarnation(notice.subject) : -1;
   if (notice.code == Code::kPeerLost && victim >= 0) {
     return fail_st(Status(notice.text + " (reported by " + describe_rank(rank) + ")",
                           PeerLoss{victim, notice.address, notice.last_heard_s}),
-                   true);
+                   notice.ordinal, true);
   }
   const Code code = notice.code == Code::kOk ? Code::kAborted : notice.code;
   const std::string teller = describe_rank(rank);
   const std::string prefix = code == Code::kMismatch ? "" : "reported by " + teller + ": ";
-  fail_st(Status(code, prefix + notice.text), true);
+  fail_st(Status(code, prefix + notice.text), notice.ordinal, true);
 }
 
 }  // namespace taco::pg

@@ -157,7 +157,11 @@ Result<OperationPtr> Group::start(OperationSpec spec) {
   operation->self = operation;
   // Submitted under the lock: the engine sees collectives in the order of their numbers.
   std::lock_guard lock(mutex_);
-  if (closed_ || !error_.ok()) {
+  // A send or receive after a failure is judged by the engine, which knows what has arrived.
+  const bool refused =
+      !error_.ok() && (operation->is_point_to_point() ? refused_from_ == kEverything
+                                                      : ordinal_ + 1 >= refused_from_);
+  if (closed_ || refused) {
     operation->self.reset();
     if (closed_)
       return Status(Code::kAborted,

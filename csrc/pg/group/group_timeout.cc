@@ -44,8 +44,9 @@ void Group::on_deadline(harp::Timer& timer, Time now) {
 
 void Group::check_deadlines_st(Time now) {
   next_deadline_ = kNever;
-  if (failed_st_ || report_ != nullptr) return;
+  if (report_ != nullptr) return;
   for (OperationState* operation = first_; operation != nullptr; operation = operation->next) {
+    if (operation->failing) continue;
     if (operation->deadline <= now) return begin_timeout_st(*operation, now);
     next_deadline_ = std::min(next_deadline_, operation->deadline);
   }
@@ -63,10 +64,10 @@ void Group::on_check_up(harp::Timer& timer, Time now) {
 // that none of their messages ever meet (two roots, each waiting for the other) are found out here,
 // seconds after the call and not when its time is up.
 void Group::check_up_st(Time now) {
-  if (failed_st_) return;
   harp::Transport& transport = stack_->engine().transport();
   const OperationState* oldest = first_;
-  while (oldest != nullptr && oldest->execution == nullptr) oldest = oldest->next;
+  while (oldest != nullptr && (oldest->execution == nullptr || oldest->failing))
+    oldest = oldest->next;
   if (oldest == nullptr) return;  // the next operation arms the timer again
   const bool again = oldest->ordinal == checked_ordinal_;
   check_up_interval_ = again ? std::min(2 * check_up_interval_, kLastCheckUp) : kFirstCheckUp;
@@ -88,7 +89,7 @@ void Group::check_answer_st(int rank, const Notice& answer) {
   while (operation != nullptr &&
          (operation->is_point_to_point() || operation->ordinal != answer.asked))
     operation = operation->next;
-  if (operation == nullptr || operation->execution == nullptr || failed_st_) return;
+  if (operation == nullptr || operation->execution == nullptr || operation->failing) return;
   if (answer.asked_signature != 0 && answer.asked_signature != operation->signature) {
     return conflict_st({static_cast<std::uint32_t>(operation->ordinal), rank, options_.rank,
                         answer.asked_signature, operation->signature});
@@ -98,7 +99,7 @@ void Group::check_answer_st(int rank, const Notice& answer) {
   fail_st(Status(Code::kMismatch, operation->describe() + ": " + describe_rank(rank) +
                                       " has completed it without sending the block that rank " +
                                       std::to_string(options_.rank) + " expects"),
-          true);
+          operation->ordinal, true);
 }
 
 void Group::begin_timeout_st(OperationState& operation, Time now) {
@@ -153,14 +154,16 @@ void Group::on_reports_due(harp::Timer& timer, Time) {
 
 void Group::finish_timeout_st() {
   if (report_ == nullptr) return;
-  const OperationState& operation = *report_->operation;
+  const std::shared_ptr<OperationState> timed_out = report_->operation;
+  const OperationState& operation = *timed_out;
   const Duration waited = operation.deadline - operation.submitted;
   std::string text = operation.describe() + " of group '" + options_.name + "', " +
                      std::to_string(operation.bytes) + " bytes: Timed out waiting " +
                      std::to_string(waited / kMillisecond) + "ms on " +
                      describe_rank(options_.rank) + ". " + arrival_text(*report_) +
                      " In flight here:\n" + dump_st();
-  fail_st(Status(Code::kTimeout, std::move(text)), true);
+  fail_at_st(timed_out.get(), operation.ordinal, Status(Code::kTimeout, std::move(text)));
+  end_timeout_st();
 }
 
 // Who has arrived, in one line, and what each of the others is doing.
@@ -212,16 +215,15 @@ std::string Group::arrival_text(const TimeoutReport& report) const {
 }
 
 void Group::timed_operation_ended_st(const OperationState& operation) {
-  if (report_->operation.get() != &operation || failed_st_) return;
-  end_timeout_st();
-  // In the nick of time; others may be late as well.
-  stack_->engine().transport().arm_st(deadline_timer_, stack_->engine().transport().now_st());
+  if (report_->operation.get() == &operation) end_timeout_st();
 }
 
 void Group::end_timeout_st() {
   if (report_ == nullptr) return;
-  stack_->engine().transport().disarm_st(report_timer_);
+  harp::Transport& transport = stack_->engine().transport();
+  transport.disarm_st(report_timer_);
   report_.reset();
+  transport.arm_st(deadline_timer_, transport.now_st());  // others may be late as well
 }
 
 }  // namespace taco::pg

@@ -59,7 +59,7 @@ Status Membership::add_st(Group& group) {
   for (int rank = 0; rank < options.world; ++rank) {
     if (rank == options.rank) continue;
     if (auto loss = lost_.find(group.incarnation_of(rank)); loss != lost_.end()) {
-      group.fail_st(group.loss_of(rank, loss->second.details, loss->second.reason, ""), true);
+      group.fail_st(group.loss_of(rank, loss->second.details, loss->second.reason, ""), 0, true);
     } else if (auto gone = gone_.find(group.incarnation_of(rank)); gone != gone_.end()) {
       group.peer_gone_st(options.peers[rank], gone->second);
     }
@@ -142,7 +142,7 @@ void Membership::spread(const Loss& loss, const harp::PeerId* told_by) {
                              : accuser >= 0                       ? group->describe_rank(accuser)
                                                                   : "a process outside this group";
     group->fail_st(
-        group->loss_of(group->rank_of_incarnation(loss.victim), loss.details, loss.reason, word),
+        group->loss_of(group->rank_of_incarnation(loss.victim), loss.details, loss.reason, word), 0,
         false);
   }
 }

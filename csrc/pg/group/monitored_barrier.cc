@@ -53,6 +53,7 @@ std::shared_ptr<MonitoredBarrier::Round> MonitoredBarrier::enter_st() {
   std::shared_ptr<Round> round = round_st(number);
   if (group_.has_failed_st()) {
     if (!round->over) end_st(*round, group_.failure_st());
+    group_.fail_st(group_.failure_st(), group_.next_ordinal_st(), true);  // see Group
   } else if (group_.options().rank == 0) {
     arrived_st(0, number);
   } else {
@@ -142,6 +143,12 @@ void MonitoredBarrier::peer_gone_st(int rank) {
              Status(Code::kPeerLost, group_.describe_rank(rank) +
                                          " left or ended before it reached monitoredBarrier"));
   }
+}
+
+bool MonitoredBarrier::is_entered_st() const {
+  for (const auto& [number, round] : rounds_)
+    if (!round->over && number <= next_) return true;
+  return false;
 }
 
 void MonitoredBarrier::fail_st(const Status& why) {

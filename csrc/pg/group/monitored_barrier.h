@@ -25,6 +25,7 @@ class MonitoredBarrier {
   void arrived_st(int rank, std::uint64_t number);
   void released_st(const Notice& notice);
   void fail_st(const Status& why);
+  bool is_entered_st() const;  // somebody waits for a round here
   void peer_gone_st(int rank);
 
  private:

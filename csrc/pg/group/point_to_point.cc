@@ -73,6 +73,15 @@ void PointToPoint::start_st(OperationState& operation, harp::Transport& transpor
   match(operation.spec.tag);
 }
 
+bool PointToPoint::is_here_st(const OperationState& operation, harp::Transport& transport) {
+  if (operation.spec.kind == Kind::kSend || waiting_.contains(operation.spec.tag)) return false;
+  transport_ = &transport;
+  if (operation.spec.root < 0) return find_source(operation.spec.tag) >= 0;
+  const Counter& counter = received_[counter_key(operation.spec.root, operation.spec.tag)];
+  return transport.has_unmatched_st((*group_.peers)[operation.spec.root],
+                                    {group_.id, wire_tag(operation.spec.tag, counter.next)});
+}
+
 // Takes the message's keys from `counter` and calls open(part, key, data) for each of its parts.
 template <class Open>
 void PointToPoint::open_parts(PointToPointMessage& message, Counter& counter, const Open& open) {
@@ -252,12 +261,11 @@ void PointToPoint::fail_st(OperationState& operation, const Status& why) {
 }
 
 void PointToPoint::peer_gone_st(int rank) {
-  for (const auto& message : all_) {
-    if (message->operation == nullptr || message->failing) continue;
-    if (message->rank == rank && message->open > 0) {
-      owner_.message_broken_st(*message->operation, rank, group_.gone[rank]);
-      return;  // the group has failed, and with it every other message
-    }
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    PointToPointMessage& message = *all_[i];
+    if (message.operation == nullptr || message.failing) continue;
+    if (message.rank == rank && message.open > 0)
+      owner_.message_broken_st(*message.operation, rank, group_.gone[rank]);
   }
   std::vector<std::uint32_t> tags;
   for (const auto& [tag, queue] : waiting_) tags.push_back(tag);

@@ -36,6 +36,8 @@ class PointToPoint {
   void start_st(OperationState& operation, harp::Transport& transport);
   // Ends the operation with `why`; message_done_st follows, perhaps within this call.
   void fail_st(OperationState& operation, const Status& why);
+  // Is this the receive of a message that waits here already?
+  bool is_here_st(const OperationState& operation, harp::Transport& transport);
   // A message of this user tag waits for a receive.
   void on_unmatched_st(std::uint32_t tag);
   void peer_gone_st(int rank);

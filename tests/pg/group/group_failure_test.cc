@@ -190,6 +190,111 @@ TEST(Mismatch, TheNextOperationCarriesIt) {
   });
 }
 
+// Ranks 2 and 3 have done their part of operation 1, a gather to rank 0, and disagree about
+// operation 2, which rank 0 and rank 1, who is late, come to know while operation 1 is open.
+struct SecondDisputed {
+  explicit SecondDisputed(RankThreads& ranks) {
+    for (int rank = 0; rank < 4; ++rank)
+      gathers.push_back(make_call(Kind::kGather, Dtype::kF32, ReduceOp::kSum, 4, 0, rank, 4));
+    root = *ranks.group(0).start(gathers[0]->spec);
+    for (const int rank : {2, 3}) {
+      EXPECT_TRUE(run_call(ranks.group(rank), *gathers[rank]).ok());
+      const Dtype dtype = rank == 2 ? Dtype::kF32 : Dtype::kI32;
+      second.push_back(make_call(Kind::kAllReduce, dtype, ReduceOp::kSum, 4, 0, rank, 4));
+      open.push_back(*ranks.group(rank).start(second.back()->spec));
+    }
+    for (int rank = 0; rank < 4; ++rank)
+      EXPECT_EQ(failure_of(ranks.group(rank)).code(), Code::kMismatch);
+    for (const OperationPtr& operation : open)
+      EXPECT_EQ(operation->wait(0).code(), Code::kMismatch);
+  }
+  std::vector<std::unique_ptr<Call>> gathers, second;
+  OperationPtr root;
+  std::vector<OperationPtr> open;
+};
+
+TEST(Mismatch, EarlierOperationsComplete) {
+  for (const std::uint64_t seed : {0, 1, 2, 3}) {
+    RankThreads ranks({.world = 4, .seed = seed, .algorithm = "gather=direct"});
+    SecondDisputed about_two(ranks);
+    EXPECT_FALSE(about_two.root->done());
+    const Status late = run_call(ranks.group(1), *about_two.gathers[1]);  // not even begun there
+    EXPECT_TRUE(late.ok()) << late.message();
+    const Status own = about_two.root->wait(0);
+    EXPECT_TRUE(own.ok()) << own.message();
+    for (int rank = 0; rank < 4; ++rank)
+      EXPECT_EQ(about_two.gathers[0]->blocks[rank], values(Dtype::kF32, 4, rank));
+    for (int rank = 0; rank < 4; ++rank) {
+      auto next = make_call(Kind::kBarrier, Dtype::kF32, ReduceOp::kSum, 0, 0, rank, 4);
+      EXPECT_EQ(run_call(ranks.group(rank), *next).code(), Code::kMismatch);
+    }
+    EXPECT_TRUE(everything_ends(ranks));
+  }
+}
+
+TEST(Mismatch, AnAbortStillEndsWhatIsEarlier) {
+  RankThreads ranks({.world = 4, .algorithm = "gather=direct"});
+  SecondDisputed about_two(ranks);
+  ranks.group(2).abort(Status(Code::kAborted, "enough"));
+  EXPECT_FALSE(about_two.root->wait(0).ok());
+  EXPECT_FALSE(run_call(ranks.group(1), *about_two.gathers[1]).ok());
+  EXPECT_TRUE(everything_ends(ranks));
+}
+
+TEST(Mismatch, ALossStillEndsWhatIsEarlier) {
+  RankThreads ranks({.world = 4, .algorithm = "gather=direct"});
+  SecondDisputed about_two(ranks);
+  ranks.network().kill(1);
+  const Status status = about_two.root->wait(0);
+  EXPECT_EQ(status.code(), Code::kPeerLost) << status.message();
+  EXPECT_TRUE(everything_ends(ranks));
+}
+
+TEST(Mismatch, ARankThatLeavesEndsWhatNeedsIt) {
+  RankThreads ranks({.world = 4, .algorithm = "gather=direct"});
+  SecondDisputed about_two(ranks);
+  ranks.network().stack(1)->close();
+  const Status status = about_two.root->wait(0);
+  EXPECT_EQ(status.code(), Code::kPeerLost) << status.message();
+}
+
+TEST(Mismatch, EarlierOperationsKeepTheirTimeout) {
+  RankThreads ranks({.world = 4, .timeout = 300 * kMillisecond, .algorithm = "gather=direct"});
+  SecondDisputed about_two(ranks);
+  const Status status = about_two.root->wait(0);
+  EXPECT_EQ(status.code(), Code::kTimeout) << status.message();
+  EXPECT_NE(status.message().find("not arrived: ranks 1"), std::string::npos) << status.message();
+}
+
+// Whoever hears of the failure by a send or receive may stop there: nobody waits for it then.
+TEST(Mismatch, WhatARankHasNotBegunEndsWhenItHearsOfItOtherwise) {
+  RankThreads ranks({.world = 4, .algorithm = "gather=direct"});
+  SecondDisputed about_two(ranks);
+  float value = 0;
+  OperationSpec receive{.kind = Kind::kRecv, .dtype = Dtype::kF32, .root = 0};
+  receive.outputs = {{reinterpret_cast<std::byte*>(&value), sizeof value}};
+  Result<OperationPtr> started = ranks.group(1).start(receive);
+  ASSERT_TRUE(started.ok());
+  EXPECT_EQ((*started)->wait(0).code(), Code::kMismatch);
+  EXPECT_EQ(about_two.root->wait(0).code(), Code::kMismatch);
+}
+
+TEST(Mismatch, AMessageSentBeforeItIsReceived) {
+  RankThreads ranks({.world = 4, .algorithm = "gather=direct"});
+  float sent = 7, got = 0;
+  OperationSpec send{.kind = Kind::kSend, .dtype = Dtype::kF32, .root = 1};
+  send.inputs = {{reinterpret_cast<std::byte*>(&sent), sizeof sent}};
+  ASSERT_TRUE((*ranks.group(2).start(send))->wait(0).ok());
+  SecondDisputed about_two(ranks);
+  OperationSpec receive{.kind = Kind::kRecv, .dtype = Dtype::kF32, .root = 2};
+  receive.outputs = {{reinterpret_cast<std::byte*>(&got), sizeof got}};
+  const Status status = (*ranks.group(1).start(receive))->wait(0);
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(got, sent);
+  EXPECT_TRUE(run_call(ranks.group(1), *about_two.gathers[1]).ok());
+  EXPECT_TRUE(about_two.root->wait(0).ok());
+}
+
 TEST(Timeout, NamesWhoHasArrivedAndWhoHasNot) {
   RankThreads ranks({.world = 4, .timeout = 150 * kMillisecond});
   ranks.run([&](int rank, Communicator& group) {
