@@ -3,7 +3,9 @@ permuted; under a store that outlives every group and knows the dead rank's keys
 
 from __future__ import annotations
 
+import socket
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +29,12 @@ def all_reduce_forever(count: int) -> None:
     tensor = torch.ones(count)
     while True:
         dist.all_reduce(tensor.fill_(1))
+
+
+def sum_once() -> float:
+    tensor = torch.ones(100)
+    dist.all_reduce(tensor)
+    return float(tensor[0])
 
 
 def start_again(rank: int, world: int, port: int) -> None:
@@ -62,3 +70,43 @@ def test_the_survivors_go_on_and_a_replacement_joins(fresh: Ranks) -> None:
         fresh.begin(rank, start_again, (rank + 1) % WORLD, WORLD, fresh.port)
     for outcome in fresh.gather(range(WORLD), 30):
         assert outcome.ok, outcome
+
+
+def ports_in_use(first: int, count: int) -> set[int]:
+    found = set()
+    for line in Path("/proc/self/net/udp").read_text().splitlines()[1:]:
+        port = int(line.split()[1].rsplit(":", 1)[1], 16)
+        if first <= port < first + count:
+            found.add(port)
+    return found
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_process_on_the_dead_ones_port_hides_no_death() -> None:
+    first = min(free_port(), 65000)
+    environment = {"TACO_TRANSPORT": "udp", "TACO_PORT": str(first), "TACO_LOG": "off"}
+    with Ranks(WORLD, environment) as ranks:
+        ranks.initialise()
+        ranks.run(sum_once)
+        taken = ports_in_use(first, 100)
+        # Nobody waits for anything, so nobody looks whether the others live.
+        ranks.kill(VICTIM)
+        ranks.restart(VICTIM)
+        apart = dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
+        ranks.begin(VICTIM, start_again, 0, 1, int(apart.port))
+        (outcome,) = ranks.gather([VICTIM], 30)
+        assert outcome.ok, outcome
+        assert ports_in_use(first, 100) == taken, "the new process has another port"
+        for rank in range(WORLD):
+            if rank != VICTIM:
+                ranks.begin(rank, all_reduce_forever, 1000)
+        # Half of the peers' timeout, which is how long that death used to stay unseen.
+        for outcome in ranks.gather([rank for rank in range(WORLD) if rank != VICTIM], 5):
+            assert outcome.error_type == "PeerLostError", outcome
+            assert outcome.fields is not None
+            assert outcome.fields["rank"] == VICTIM

@@ -38,18 +38,22 @@ void Liveness::on_refusal_st(const Refusal& refusal, Time now) {
   for (Peer* peer : linked_) {
     if (peer->session == nullptr || peer->session->ended()) continue;
     if (!same_host_address(peer->session->remote(), refusal.destination)) continue;
-    if (quotes_session(refusal, *peer->session)) return suspect_st(*peer, now);
+    if (quotes_session(refusal, *peer->session)) {
+      return suspect(*peer, &Suspicion::refusals, now);
+    }
   }
 }
 
-void Liveness::suspect_st(Peer& peer, Time now) {
+void Liveness::on_reset_st(Peer& peer, Time now) { suspect(peer, &Suspicion::resets, now); }
+
+void Liveness::suspect(Peer& peer, std::uint32_t Suspicion::*count, Time now) {
   Suspicion& suspicion = peer.suspicion;
-  if (suspicion.refusals == 0) {
+  if (suspicion.refusals + suspicion.resets == 0) {
     suspicion.since = now;
     suspicion.last_probe = now;
     peer.session->probe();
   }
-  ++suspicion.refusals;
+  ++(suspicion.*count);
   if (tick_.heap_index == SIZE_MAX || tick_.deadline > now + kBurstStep) {
     timers_.arm(tick_, now + kBurstStep);
   }
@@ -73,9 +77,9 @@ void Liveness::on_tick(Timer& timer, Time now) {
 Time Liveness::examine(Peer& peer, Time now, int* probes) {
   Session* session = peer.session.get();
   if (session == nullptr || session->ended()) return kNever;
-  if (peer.suspicion.refusals > 0) {
+  if (peer.suspicion.refusals + peer.suspicion.resets > 0) {
     if (session->last_heard() <= peer.suspicion.since) return examine_suspect(peer, now);
-    peer.suspicion.refusals = 0;
+    peer.suspicion.refusals = peer.suspicion.resets = 0;
   }
   if (!peer.matcher.expecting()) return kNever;
   Suspicion& suspicion = peer.suspicion;
@@ -97,13 +101,14 @@ Time Liveness::examine(Peer& peer, Time now, int* probes) {
 
 Time Liveness::examine_suspect(Peer& peer, Time now) {
   Suspicion& suspicion = peer.suspicion;
-  if (suspicion.refusals >= kRefusals && now - suspicion.since >= kSilence) {
+  const Duration silent = now - suspicion.since;
+  if ((suspicion.refusals >= kRefusals && silent >= kSilence) ||
+      (suspicion.refusals + suspicion.resets >= kRefusals && silent >= kResetSilence)) {
     bury(peer, now);
     return kNever;
   }
   // Slower and slower: when refusals have run dry, the next may take a second to come.
-  const Duration step =
-      std::clamp<Duration>((now - suspicion.since) / 4, kBurstStep, kMostBurstStep);
+  const Duration step = std::clamp<Duration>(silent / 4, kBurstStep, kMostBurstStep);
   if (now - suspicion.last_probe >= step) {
     suspicion.last_probe = now;
     peer.session->probe();
@@ -114,8 +119,8 @@ Time Liveness::examine_suspect(Peer& peer, Time now) {
 void Liveness::bury(Peer& peer, Time now) {
   const Time heard = peer.session->last_heard();
   const double silent = heard == 0 ? -1 : static_cast<double>(now - heard) / kSecond;
-  const std::string refused =
-      std::to_string(peer.suspicion.refusals) + " packets to its port were refused";
+  const std::string refused = std::to_string(peer.suspicion.refusals + peer.suspicion.resets) +
+                              " packets to its port were refused";
   const std::string text =
       heard != 0 ? "its process has ended (" + refused +
                        "); look in its log for a crash, a kill or an out-of-memory kill"

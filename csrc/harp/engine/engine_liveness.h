@@ -5,8 +5,9 @@
 //   hint. It starts a burst of probes; the peer is dead when at least kRefusals packets were
 //   refused and nothing has been heard since the first for kSilence. One forged or stray ICMP kills
 //   nobody.
-// - A reset from the peer's address that quotes one of our packets is a hint of the same weight:
-//   another process has the port now.
+// - A reset from the peer's address that quotes one of our packets says that another process has
+//   the port now. Whoever can read our packets can forge it, and be faster than a peer whose host
+//   is busy: such hints need a silence of kResetSilence.
 // - While a request is open, a peer silent for kLook is asked for a sign of life, so that a dead
 //   process is refused (and found out) soon even if we only receive. The longer nothing but signs
 //   of life is exchanged, the rarer the questions: long waits must cost nothing.
@@ -25,6 +26,7 @@
 namespace taco::harp {
 
 struct Peer;
+struct Suspicion;
 class Session;
 
 class Liveness {
@@ -36,8 +38,7 @@ class Liveness {
   Liveness& operator=(const Liveness&) = delete;
 
   void on_refusal_st(const Refusal& refusal, Time now);
-  // One of its packets was refused, by the network or by who has the peer's port now.
-  void suspect_st(Peer& peer, Time now);
+  void on_reset_st(Peer& peer, Time now);
   // A request was posted: watch until none is open.
   void watch_st(Time now) {
     if (tick_.heap_index == SIZE_MAX) timers_.arm(tick_, now + kLook);
@@ -47,6 +48,7 @@ class Liveness {
 
   static constexpr std::uint32_t kRefusals = 3;
   static constexpr Duration kSilence = 8 * kMillisecond;
+  static constexpr Duration kResetSilence = kSecond;
   static constexpr Duration kLook = 20 * kMillisecond;
   static constexpr Duration kMostLook = 200 * kMillisecond;
   // The network answers at most 6 refusals to a host at once, then one a second: probing faster
@@ -57,6 +59,8 @@ class Liveness {
 
  private:
   static void on_tick(Timer& timer, Time now);
+  // Once more somebody hints that the peer has ended; `count` is how often he did.
+  void suspect(Peer& peer, std::uint32_t Suspicion::*count, Time now);
   // Each returns when it wants to look at the peer again.
   Time examine(Peer& peer, Time now, int* probes);
   Time examine_suspect(Peer& peer, Time now);

@@ -141,7 +141,7 @@ Session& EngineCore::session_with(std::uint64_t incarnation) {
 
 void EngineCore::on_reset(Session& session) {
   for (Peer* peer : linked_) {
-    if (peer->session.get() == &session) return liveness_.suspect_st(*peer, now());
+    if (peer->session.get() == &session) return liveness_.on_reset_st(*peer, now());
   }
 }
 

@@ -26,8 +26,9 @@ class EngineCore;
 
 // What the network has hinted about a peer since it was last heard; see engine_liveness.h.
 struct Suspicion {
-  std::uint32_t refusals = 0;
-  Time since = 0;                   // first refusal
+  std::uint32_t refusals = 0;       // by the network
+  std::uint32_t resets = 0;         // by a process
+  Time since = 0;                   // the first of either
   Time last_probe = 0;              // of the burst, or of waiting in silence
   std::uint32_t looks = 0;          // probes since a request was posted last
   std::uint32_t requests_seen = 0;  // Peer::requests then
