@@ -35,7 +35,8 @@ RUNS = [
 def train(
     title: str, backend: str, variables: dict[str, str], arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """One training under torchrun; its result as train_digits.py reports it."""
+    """One training under torchrun; its result as train_digits.py reports it, and as `exit_status`
+    how the run ended. Only the baseline may end badly, after its result."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -45,9 +46,28 @@ def train(
         # One thread a rank: ranks and threads together should not outnumber the cores.
         environment = {"OMP_NUM_THREADS": "1", **os.environ, **variables}
         done = subprocess.run(command, env=environment, check=False)
-        if done.returncode != 0:
-            raise SystemExit(f"the run over {title} failed with status {done.returncode}")
-        return {"title": title, **json.loads(result.read_text())}
+        status = done.returncode
+        if status != 0 and (backend == "taco" or not result.exists()):
+            raise SystemExit(f"the run over {title} failed with status {status}")
+        return {"title": title, "exit_status": status, **json.loads(result.read_text())}
+
+
+def remarks(results: list[dict[str, Any]]) -> tuple[list[str], bool]:
+    """What is to be said about the results below the table, and whether they are as they should."""
+    notes, good = [], True
+    for result in results:
+        title, status = result["title"], result["exit_status"]
+        if status != 0:
+            notes.append(
+                f"{title}: the run ended with status {status} after its result, which stands"
+            )
+        if result["accuracy"] < 0.97:
+            notes.append(f"{title}: accuracy fell below 97%: something is wrong")
+            good = False
+        if not result["replicas_identical"]:
+            notes.append(f"{title}: ranks ended with different parameters")
+            good = False
+    return notes, good
 
 
 def table(results: list[dict[str, Any]]) -> Table:
@@ -100,10 +120,10 @@ def main() -> int:
     picture = TOP / "out" / "demo.png"
     plot(results, picture)
     console.print(f"plot: {picture.relative_to(TOP)}")
-    if any(result["accuracy"] < 0.97 for result in results):
-        console.print("accuracy fell below 97%: something is wrong")
-        return 1
-    return 0
+    notes, good = remarks(results)
+    for note in notes:
+        console.print(note)
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

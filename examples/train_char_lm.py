@@ -192,8 +192,6 @@ def main() -> int:
     arguments = parser.parse_args()
     if "RANK" not in os.environ:
         parser.error(f"start it with torchrun: torchrun --nproc-per-node 2 {sys.argv[0]}")
-    if "taco" in arguments.backend:
-        import taco_torch  # noqa: F401  registers the backend
     dist.init_process_group(arguments.backend)
     with contextlib.ExitStack() as stack:
         stack.callback(dist.destroy_process_group)

@@ -19,6 +19,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+# Before there is a group. DDP imports it at the latest, and its functions keep the group they find
+# then as a default argument for ever: gloo's threads would outlive destroy_process_group, and one
+# that meets an interpreter in its last moments aborts the process.
+import torch.distributed.nn
 from comm_timer import CommunicationTimer
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -137,8 +142,6 @@ def main() -> int:
     arguments = parser.parse_args()
     if "RANK" not in os.environ:
         parser.error(f"start it with torchrun: torchrun --nproc-per-node 2 {sys.argv[0]}")
-    if "taco" in arguments.backend:
-        import taco_torch  # noqa: F401  registers the backend
     dist.init_process_group(arguments.backend)
     with contextlib.ExitStack() as stack:
         stack.callback(dist.destroy_process_group)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from fabric import why_unavailable
@@ -32,6 +37,73 @@ def torchrun(ranks: int, script: str, *arguments: str) -> str:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*launcher, "--nproc-per-node", str(ranks), str(TOP / "examples" / script)]
     return run(*command, "--backend", BACKEND, *arguments)
+
+
+COUNT_THREADS = """
+import os, sys, train_digits
+status = train_digits.main()
+names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+print("threads of gloo:", sum("gloo" in name for name in names))
+sys.exit(status)
+"""
+
+
+def test_no_thread_of_the_baseline_outlives_its_group(tmp_path: Path) -> None:
+    """One that does may abort the process at its exit, after the result."""
+    script = tmp_path / "count_threads.py"
+    script.write_text(f"import sys; sys.path.insert(0, {str(TOP / 'examples')!r})\n{COUNT_THREADS}")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    shown = run(*launcher, "--nproc-per-node=2", str(script), "--backend=gloo", "--epochs=1")
+    assert shown.count("threads of gloo: 0") == 2, shown
+
+
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(TOP / "examples"))
+    return importlib.import_module("demo")
+
+
+def ended_run(result: dict[str, Any] | None, status: int) -> Callable[..., Any]:
+    """In place of subprocess.run: a training that left this result and then ended so."""
+
+    def run_training(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        if result is not None:
+            Path(command[command.index("--json") + 1]).write_text(json.dumps(result))
+        return subprocess.CompletedProcess(command, status)
+
+    return run_training
+
+
+@pytest.mark.parametrize(
+    ("backend", "has_result", "stands"),
+    [("gloo", True, True), ("gloo", False, False), ("taco", True, False)],
+)
+def test_only_the_demos_baseline_may_end_badly_and_only_after_its_result(
+    demo: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    has_result: bool,
+    stands: bool,
+) -> None:
+    result = {"accuracy": 0.99, "replicas_identical": True}
+    monkeypatch.setattr(demo.subprocess, "run", ended_run(result if has_result else None, 134))
+    arguments = argparse.Namespace(ranks=2, epochs=1)
+    if not stands:
+        with pytest.raises(SystemExit, match=f"over {backend} failed with status 134"):
+            demo.train(backend, backend, {}, arguments)
+        return
+    notes, good = demo.remarks([demo.train(backend, backend, {}, arguments)])
+    assert good
+    assert ["status 134" in note for note in notes] == [True]
+
+
+@pytest.mark.parametrize("flaw", [{"accuracy": 0.5}, {"replicas_identical": False}])
+def test_the_demo_fails_when_a_result_is_wrong(demo: ModuleType, flaw: dict[str, Any]) -> None:
+    right = {"title": "gloo", "exit_status": 0, "accuracy": 0.99, "replicas_identical": True}
+    assert demo.remarks([right]) == ([], True)
+    notes, good = demo.remarks([right, {**right, **flaw}])
+    assert len(notes) == 1
+    assert not good
 
 
 def losses(output: str) -> tuple[float, float]:
