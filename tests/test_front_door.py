@@ -62,6 +62,70 @@ def test_missing_packages_are_named_in_one_error(checkout: Path) -> None:
     assert re.search(r"sudo apt-get install .*\bcmake\b.*\bninja-build\b", done.stderr)
 
 
+# What `import torch` and the rest of an environment's packages are hidden by.
+BARE = [sys.executable, "-I", "-S", "-c"]
+HOOKS = [
+    "get_requires_for_build_wheel()",
+    "prepare_metadata_for_build_wheel('.')",
+    "build_wheel('.')",
+]
+PACKAGING = TOP / "tools" / "packaging"
+
+
+def build_hook(
+    call: str, python: list[str], **environment: str
+) -> subprocess.CompletedProcess[str]:
+    code = (
+        f"import sys; sys.path.insert(0, {str(PACKAGING)!r}); import checked_build as b; b.{call}"
+    )
+    return subprocess.run(
+        [*python, code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("call", HOOKS)
+def test_a_build_without_its_needs_says_the_remedy_instead_of_a_traceback(call: str) -> None:
+    done = build_hook(call, BARE)
+    assert done.returncode == 1
+    assert re.search(r"Missing: torch .*, scikit-build-core", done.stderr)
+    assert "--no-build-isolation" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_build_names_every_missing_tool(tmp_path: Path) -> None:
+    done = build_hook("_backend()", BARE, PATH=str(tmp_path), CXX="")
+    for name in ("cmake", "ninja", "C++ compiler"):
+        assert name in done.stderr.split("\n\n")[0]
+    write_program(tmp_path / "c++", "exit 1\n")
+    done = build_hook("_backend()", BARE, PATH=f"{tmp_path}:/bin", CXX="")
+    for name in ("Python's headers", "libssl-dev"):
+        assert name in done.stderr.split("\n\n")[0]
+
+
+def test_pip_shows_the_remedy_when_it_isolates_the_build(tmp_path: Path) -> None:
+    pytest.importorskip("pip", reason="this environment has no pip")
+    command = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps"]
+    done = subprocess.run(
+        [*command, "--target", str(tmp_path), str(TOP)], capture_output=True, text=True, check=False
+    )
+    shown = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "python -m pip install --no-build-isolation ." in shown
+    assert "Traceback" not in shown
+
+
+def test_the_readme_names_every_need_of_a_build() -> None:
+    needs = re.search(r'_APT = "(.+)"', (PACKAGING / "checked_build.py").read_text())
+    assert needs
+    readme = (TOP / "README.md").read_text()
+    words = [*needs[1].split(), "scikit-build-core", "--no-build-isolation"]
+    assert [word for word in words if word not in readme] == []
+
+
 def clean_environment() -> dict[str, str]:
     """Without the mark of the test run that this test may itself be part of."""
     return {name: value for name, value in os.environ.items() if name != "TEST_RUN_ID"}

@@ -154,7 +154,7 @@ compile_and_install() {
 
 install_package() {
   local print
-  print="$(fingerprint csrc src CMakeLists.txt pyproject.toml tests/CMakeLists.txt)"
+  print="$(fingerprint csrc src CMakeLists.txt pyproject.toml tools/packaging tests/CMakeLists.txt)"
   stamped "install$FLAVOUR" "$print" && return
   phase "compile and install taco_torch" compile_and_install
   stamp "install$FLAVOUR" "$print"
