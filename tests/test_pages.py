@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 from checkout import TOP, files, report, text_of, tracked
@@ -16,6 +17,8 @@ ENDING = r"(?:h|cc|py|pyi|md|sh|txt|cmake)"
 ROOMS = "docs|tests|benchmarks|examples|tools|csrc|base|kernels|harp|pg|src"
 PATH = re.compile(rf"(?<![\w./-])((?:{ROOMS})/[\w./-]*\.{ENDING})\b")
 QUOTED_PATH = re.compile(rf"`([\w./-]+/[\w.-]+\.{ENDING})`")
+# A file's name without its folder.
+BARE_NAME = re.compile(rf"(?<![\w./-])([\w-]+\.{ENDING})\b(?![/-])")
 QUOTED_FOLDER = re.compile(r"`([\w.-]+(?:/[\w.-]+)*)/`")
 LINK = re.compile(r"\]\(([^)#\s]+)")
 CODE = re.compile(r"^```$(.*?)^```$|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
@@ -32,6 +35,13 @@ def unknown_paths(text: str, folder: str = "") -> set[str]:
     """Those that exist neither where paths start nor below `folder`."""
     named = {*PATH.findall(text), *QUOTED_PATH.findall(text)}
     return {name for name in named if not exists(name, folder)}
+
+
+def unclear_names(text: str) -> set[str]:
+    """Names without a folder that no file has, or several have; those at the top are clear."""
+    count = Counter(Path(name).name for name in tracked())
+    named = set(BARE_NAME.findall(text))
+    return {name for name in named if not (TOP / name).exists() and count[name] != 1}
 
 
 def unknown_folders(text: str) -> set[str]:
@@ -72,6 +82,14 @@ def test_pages_name_targets_and_variables_that_exist() -> None:
         text = text_of(page)
         problems += [f"{page}: there is no make {name}" for name in unknown_targets(text)]
         problems += [f"{page}: nothing reads {v}" for v in set(VARIABLE.findall(text)) - known]
+    report(problems)
+
+
+def test_pages_name_a_file_without_its_folder_only_where_one_has_that_name() -> None:
+    problems = []
+    for page in ["ARCHITECTURE.md", *files(".md", under="docs/")]:
+        unclear = sorted(unclear_names(text_of(page)))
+        problems += [f"{page}: {name} does not exist, or in several places" for name in unclear]
     report(problems)
 
 
@@ -116,6 +134,8 @@ def test_what_does_not_exist_is_found() -> None:
     assert unknown_paths("see `pg/nothing.h`") == {"pg/nothing.h"}
     assert unknown_paths("// as docs/nothing.md says") == {"docs/nothing.md"}
     assert unknown_paths("python benchmarks/nothing.py --full") == {"benchmarks/nothing.py"}
+    assert unclear_names("`nothing.h`, bare nothing.cc") == {"nothing.h", "nothing.cc"}
+    assert unclear_names("`link.h` is a name of several") == {"link.h"}
     assert unknown_folders("lies under `pg/nothing/`") == {"pg/nothing"}
     assert dead_links("docs/wire.md", "[wire](../csrc/harp/wire.c)") == {"../csrc/harp/wire.c"}
     assert unknown_targets("`make nothing`\n```\nmake demos\n```\n") == {"nothing", "demos"}
@@ -123,6 +143,9 @@ def test_what_does_not_exist_is_found() -> None:
 
 
 def test_what_exists_is_let_through() -> None:
+    assert not unclear_names(
+        "`conftest.py`, `CMakeLists.txt` at the top, `harp/link.h`, trace.json"
+    )
     assert not unknown_paths("`pg/c10d/work.h`, docs/wire.md, `build/release/x.cc`")
     assert not unknown_folders("`pg/algorithms/`, `build/logs/`")
     assert not dead_links(

@@ -1,6 +1,6 @@
 // Every environment variable the project reads, in one place: type, unit, default, meaning. Parsed
 // once; a malformed value is an error that names it, an unknown TACO_* name warns with the nearest
-// known one. docs/environment.md is generated from the table in env.cc.
+// known one. docs/environment.md is generated from the table in env_table.cc.
 #pragma once
 
 #include <cstdint>

@@ -44,10 +44,11 @@ enum class Control : std::uint8_t {
   kVoidWant,       // slot: an eager message met this receive first; forget the want
   kSolicit,        // key: offer the message of this key, now or when it is sent (value 0), or no
                    // longer: it had been sent already (value 1)
-  kEagerConsumed,  // group in key.group, cumulative count in key.tag
+  kEagerConsumed,  // group in key.group: since the last report, messages in key.tag, bytes in value
   kBlocked,   // group in key.group: out of eager quota, want everything of it (tag 1) or no more
               // (tag 0)
-  kMismatch,  // key; signature pair follows as an Offer {signature = ours}
+  kMismatch,  // key; the reporter's signature in value. What fails at the addressee is the receive
+              // of this slot, or, where the slot's index is UINT32_MAX, its send of this key
 };
 
 // Matcher -> Link. Nothing here calls back into the Matcher before returning.

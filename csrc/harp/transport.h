@@ -1,4 +1,4 @@
-// The face HARP turns to its users (the process group's executor, the NCCL plugin, harp-perf):
+// The face HARP turns to its users (the process group, and harp-perf, which measures it):
 // keyed messages between processes. Nothing here knows torch, sockets or shared memory.
 //
 // A message is sent under a key and received by a receive posted under the same key; the order in
@@ -7,7 +7,7 @@
 // one waits at its sender until the receiver has said it wants it. So a receiver's memory is
 // bounded by what it posted.
 //
-// Everything ending in _st needs the engine's ownership token (see engine.h) and asserts it.
+// Everything ending in _st needs the engine's ownership token (engine/token.h) and asserts it.
 #pragma once
 
 #include <cstddef>
@@ -23,9 +23,10 @@ namespace taco::harp {
 // A remote process incarnation, as one Stack numbers it. Dense, never reused while in use.
 using PeerId = std::uint32_t;
 
-// `group` is the group's random id; `tag` is the user's (the process group packs the operation's
-// sequence number, step and chunk into it). At most one send and one receive may be open per
-// (peer, key), and a key is used once in the life of a session: tags carry sequence numbers.
+// `group` is the group's random id; `tag` is the user's (the process group packs an operation's
+// sequence number and a transfer's channel into it; pg/planning/schedule.h). At most one send and
+// one receive may be open per (peer, key), and a key is used once in the life of a session: tags
+// carry sequence numbers.
 struct MessageKey {
   std::uint64_t group = 0;
   std::uint64_t tag = 0;

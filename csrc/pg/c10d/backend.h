@@ -1,7 +1,8 @@
 // The c10d backend "taco": checks each call, translates it to an OperationSpec and hands it to the
-// group's Communicator. No algorithm lives here. Any thread may call; nothing blocks but
-// monitoredBarrier and the constructor (which meets the other ranks through the store). Python
-// calls in with the GIL released.
+// group's Communicator. No algorithm lives here. Any thread may call. What blocks: making a group
+// (the constructor, split and merge meet the other ranks through the store), monitoredBarrier,
+// waitForPendingWorks, and leaving (shutdown and the destructor linger for what is unacknowledged).
+// Python calls in with the GIL released.
 //
 // Spread by concern: backend.cc (life of a group), backend_collectives.cc, backend_coalesced.cc
 // (several tensors in one call), backend_sparse.cc, backend_p2p.cc.
