@@ -28,6 +28,7 @@ INNER_WALLS = {
     "harp/matching": {"harp", "harp/matching"},
     "harp/session": {"harp", "harp/session"},
     "harp/shm": {"harp", "harp/shm"},
+    "harp/self": {"harp", "harp/self"},
     "harp/drivers": {"harp", "harp/drivers"},
     "pg/planning": {"pg", "pg/planning", "pg/algorithms"},
     "pg/algorithms": {"pg", "pg/planning", "pg/algorithms"},

@@ -1,6 +1,6 @@
-// How one peer is reached: a Link moves what the Matcher has decided to move. Two exist: Session
-// (packets, any Nic) and ShmLink (rings and pulls inside one host). Both deliver every control
-// record exactly once, in order, or report the peer lost.
+// How one peer is reached: a Link moves what the Matcher has decided to move. Three exist: Session
+// (packets, any Nic), ShmLink (rings and pulls inside one host) and SelfLink (within a process).
+// All deliver every control record exactly once, in order, or report the peer lost.
 //
 // Division of work: the Matcher (matcher.h) pairs sends with receives and knows no wire. The Link
 // knows no keys beyond carrying them. Owner thread only; the _st suffix is implied.

@@ -103,7 +103,11 @@ Link& EngineCore::link_of(Peer& peer) {
 
 void EngineCore::open_link_st(Peer& peer) {
   if (peer.link != nullptr) return;
-  if (peer.local) {
+  if (peer.reach == Reach::kSelf) {
+    peer.self = std::make_unique<SelfLink>(peer.matcher);
+    self_ = peer.self.get();
+    peer.link = self_;
+  } else if (peer.reach == Reach::kMemory) {
     peer.shm = shm_->open(peer.address.shm, peer.description);
     peer.shm->attach(peer.matcher);
     peer.link = peer.shm;
@@ -134,7 +138,7 @@ void EngineCore::send_st(PeerId id, SendRequest& request) {
   request.peer = id;
   ++peer.requests;
   peer.matcher.send(request);
-  if (!peer.local) liveness_.watch_st(now());
+  if (peer.session != nullptr) liveness_.watch_st(now());
 }
 
 void EngineCore::recv_st(PeerId id, RecvRequest& request) {
@@ -143,13 +147,10 @@ void EngineCore::recv_st(PeerId id, RecvRequest& request) {
   request.peer = id;
   ++peer.requests;
   peer.matcher.recv(request);
-  if (peer.local) {
-    // A receive of an eager message says nothing to the link, whose watch over the peer's life
-    // begins with the connection.
-    if (!peer.shm->is_connected()) peer.shm->connect();
-  } else {
-    liveness_.watch_st(now());
-  }
+  // A receive of an eager message says nothing to the link, whose watch over the peer's life begins
+  // with the connection.
+  if (peer.shm != nullptr && !peer.shm->is_connected()) peer.shm->connect();
+  if (peer.session != nullptr) liveness_.watch_st(now());
 }
 
 void EngineCore::cancel_st(SendRequest& request, const Status& why) {
@@ -197,7 +198,7 @@ void EngineCore::disarm_st(Timer& timer) {
   timers_.disarm(timer);
 }
 
-bool EngineCore::is_local_st(PeerId peer) const { return peer_of(peer).local; }
+bool EngineCore::is_local_st(PeerId peer) const { return peer_of(peer).shares_host(); }
 
 void EngineCore::set_observer(Observer* observer) {
   if (closed_.load() && !in_engine()) return;

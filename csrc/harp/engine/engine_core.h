@@ -145,6 +145,7 @@ class EngineCore final : public Engine,
   StrayPackets strays_;
 
   std::vector<Peer*> linked_;  // peers whose link is open
+  SelfLink* self_ = nullptr;   // of the one among them that is this process
   std::unordered_map<std::uint64_t, Peer*> by_connection_;
   std::uint64_t recent_connection_ = 0;
   Peer* recent_peer_ = nullptr;

@@ -26,6 +26,7 @@ bool EngineCore::turn_st() {
   bool worked = run_submitted();
   if (wait_set.take_event()) shm_->on_events(now());
   if (shm_ != nullptr) worked |= shm_->poll(now());
+  if (self_ != nullptr) worked |= self_->progress();
 
   // Timers judge by silence, so everything that has arrived is heard first.
   const bool timers_due = gap > 0 || next_deadline_st() <= now();
@@ -128,7 +129,7 @@ Session* EngineCore::session_of(std::uint64_t connection) {
 
 std::optional<PairKey> EngineCore::key_with(std::uint64_t incarnation) {
   const Peer* peer = peers_.find_incarnation(incarnation);
-  if (peer == nullptr || peer->local) return std::nullopt;
+  if (peer == nullptr || peer->shares_host()) return std::nullopt;
   if (peer->session != nullptr) return peer->session->key();
   return pair_key(options_.own, {peer->address.incarnation, peer->address.secret});
 }
@@ -159,6 +160,7 @@ Time EngineCore::next_deadline_st() const {
 bool EngineCore::prepare_sleep_st() {
   if (!queue_.empty() || !matcher_host_.completions.empty()) return false;
   if (has_ready() && !nic_full()) return false;
+  if (self_ != nullptr && self_->busy()) return false;
   if (!asleep_ && shm_ != nullptr && !shm_->prepare_sleep()) return false;
   asleep_ = true;
   watch_for_room();

@@ -4,14 +4,14 @@
 
 namespace taco::harp {
 
-Peer::Peer(PeerId id, Address address, bool local, Route route, MatcherHost& host)
+Peer::Peer(PeerId id, Address address, Reach reach, Route route, MatcherHost& host)
     : id(id),
       address(std::move(address)),
-      local(local),
+      reach(reach),
       route(route),
-      description(local ? "pid " + std::to_string(this->address.pid) + " on this host (" +
-                              this->address.host_name + ")"
-                        : describe(this->address, route.remote.endpoint)),
+      description(shares_host() ? "pid " + std::to_string(this->address.pid) + " on this host (" +
+                                      this->address.host_name + ")"
+                                : describe(this->address, route.remote.endpoint)),
       matcher(id, host) {}
 
 void Peer::run_st(Transport&) { engine->open_link_st(*this); }
@@ -38,7 +38,7 @@ void PeerTable::publish(Peer* peer) {
   }
   (*slot.load(std::memory_order_relaxed))[next_ % kChunkPeers].store(peer,
                                                                      std::memory_order_release);
-  if (peer->local) locals_.fetch_add(1, std::memory_order_relaxed);
+  if (peer->reach == Reach::kMemory) locals_.fetch_add(1, std::memory_order_relaxed);
   ++next_;
 }
 

@@ -18,6 +18,7 @@
 #include "harp/engine/interfaces.h"
 #include "harp/engine/stack.h"
 #include "harp/matching/matcher.h"
+#include "harp/self/self_link.h"
 #include "harp/session/session.h"
 
 namespace taco::harp {
@@ -34,13 +35,16 @@ struct Suspicion {
   std::uint32_t requests_seen = 0;  // Peer::requests then
 };
 
+// How a peer is reached: it is this very process, shares this host's memory, or is met by packets.
+enum class Reach : std::uint8_t { kSelf, kMemory, kNetwork };
+
 struct Peer final : Task {
-  Peer(PeerId id, Address address, bool local, Route route, MatcherHost& host);
+  Peer(PeerId id, Address address, Reach reach, Route route, MatcherHost& host);
 
   const PeerId id;
   const Address address;
-  const bool local;
-  const Route route;              // meaningless when local
+  const Reach reach;
+  const Route route;              // of kNetwork
   const std::string description;  // for messages
   EngineCore* engine = nullptr;
 
@@ -48,11 +52,14 @@ struct Peer final : Task {
   Matcher matcher;
   std::unique_ptr<Session> session;
   ShmLink* shm = nullptr;
-  Link* link = nullptr;  // whichever of the two is in use; null before the first use
+  std::unique_ptr<SelfLink> self;
+  Link* link = nullptr;  // whichever of the three is in use; null before the first use
   Suspicion suspicion;
   std::uint32_t requests = 0;  // posted so far
 
   std::uint32_t references = 1;  // guarded by the table's mutex
+
+  bool shares_host() const { return reach != Reach::kNetwork; }
 
   // Opens the link, so that the peer's first message finds it.
   void run_st(Transport& transport) override;

@@ -1,13 +1,17 @@
-// How a process comes by its Stack: at most one lives at a time, shared by every group, made again
-// after the last was closed, and never inherited by a forked child.
+// How a process comes by its Stack: one is shared by every group, but for groups in which the
+// process is several ranks; it is made again after it was closed, and never inherited by a forked
+// child.
 #include "harp/engine/stack.h"
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <vector>
 
 #include "base/env.h"
 #include "harp/engine/interfaces.h"
 #include "harp/engine/stack_core.h"
+#include "harp/engine/stacks.h"
 #include "harp/fork.h"
 
 namespace taco::harp {
@@ -19,7 +23,7 @@ namespace {
 struct Registry {
   const std::uint32_t generation;
   std::mutex mutex;
-  std::weak_ptr<Stack> current;  // guarded by mutex
+  std::vector<std::weak_ptr<Stack>> stacks;  // oldest first; guarded by mutex
 };
 
 Registry& registry() {
@@ -56,14 +60,38 @@ Result<StackOptions> StackOptions::from_env() {
 }
 
 Result<std::shared_ptr<Stack>> Stack::acquire(const StackOptions& options) {
+  return acquire_beside({}, options);
+}
+
+Result<std::shared_ptr<Stack>> acquire_beside(const std::vector<const Stack*>& occupied,
+                                              const StackOptions& options) {
   Registry& mine = registry();
   const std::lock_guard<std::mutex> lock(mine.mutex);
-  if (auto current = mine.current.lock(); current != nullptr && current->usable().ok()) {
-    return current;
-  }
+  std::shared_ptr<Stack> found;
+  std::erase_if(mine.stacks, [&](const auto& weak) {
+    auto stack = weak.lock();
+    if (stack == nullptr || !stack->usable().ok()) return true;
+    const bool free = std::ranges::count(occupied, stack.get()) == 0;
+    if (free && found == nullptr) found = std::move(stack);
+    return false;
+  });
+  if (found != nullptr) return found;
   auto made = StackCore::create(options);
-  if (made.ok()) mine.current = made.value();
+  if (made.ok()) mine.stacks.push_back(made.value());
   return made;
+}
+
+StackStats& operator+=(StackStats& sum, const StackStats& other) {
+  for (const auto counter :
+       {&StackStats::bytes_sent, &StackStats::bytes_received, &StackStats::packets_sent,
+        &StackStats::packets_received, &StackStats::retransmits, &StackStats::spurious_retransmits,
+        &StackStats::checksum_failures, &StackStats::duplicates, &StackStats::bytes_copied,
+        &StackStats::socket_overflows, &StackStats::shm_bytes, &StackStats::shm_messages,
+        &StackStats::doorbells, &StackStats::sleeps, &StackStats::sessions,
+        &StackStats::shm_links}) {
+    sum.*counter += other.*counter;
+  }
+  return sum;
 }
 
 }  // namespace taco::harp

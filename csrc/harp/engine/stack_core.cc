@@ -151,17 +151,23 @@ bool StackCore::reaches_memory_of(const Address& address) const {
   return probe.ok();
 }
 
+Reach StackCore::reach_of(const Address& address) const {
+  if (address.incarnation == own_.incarnation) return Reach::kSelf;
+  return reaches_memory_of(address) ? Reach::kMemory : Reach::kNetwork;
+}
+
 Result<std::unique_ptr<Peer>> StackCore::make_peer(PeerId id, Address address) {
-  const bool local = reaches_memory_of(address);
+  const Reach reach = reach_of(address);
+  const bool far = reach == Reach::kNetwork;
   Route route;
-  if (!local && options_.transport == StackOptions::Force::kShm) {
+  if (far && options_.transport == StackOptions::Force::kShm) {
     return Status(Code::kRendezvous,
                   "TACO_TRANSPORT=shm, but pid " + std::to_string(address.pid) + " on " +
                       address.host_name +
                       " cannot be reached through shared memory: it is on another host or "
                       "in another network namespace, or does not use shared memory");
   }
-  if (!local) {
+  if (far) {
     // Equal identities whose memory does not meet are two hosts (copies of one virtual machine, or
     // one TACO_HOST_ID for both): loopback would lead nowhere.
     const bool denied = shm_ != nullptr && address.has_shm;
@@ -170,7 +176,7 @@ Result<std::unique_ptr<Peer>> StackCore::make_peer(PeerId id, Address address) {
     if (!chosen.ok()) return chosen.status();
     route = chosen.value();
   }
-  auto peer = std::make_unique<Peer>(id, std::move(address), local, route, engine_->matcher_host());
+  auto peer = std::make_unique<Peer>(id, std::move(address), reach, route, engine_->matcher_host());
   peer->engine = engine_.get();
   return peer;
 }
@@ -180,9 +186,6 @@ Result<PeerId> StackCore::add_peer(std::string_view bytes) {
   auto address = decode(bytes);
   if (!address.ok()) return address.status();
   const std::uint64_t incarnation = address.value().incarnation;
-  if (incarnation == own_.incarnation) {
-    return Status(Code::kInvalidArgument, "a process is no peer of its own");
-  }
   bool is_new = false;
   auto added = peers_.add(incarnation, [&](PeerId id) {
     is_new = true;
@@ -190,7 +193,7 @@ Result<PeerId> StackCore::add_peer(std::string_view bytes) {
   });
   if (!added.ok()) return added.status();
   Peer& peer = *added.value();
-  if (is_new && peer.local) {
+  if (is_new && peer.reach == Reach::kMemory) {
     engine_->peers_changed();
     engine_->submit(peer, false);
   }
@@ -199,7 +202,7 @@ Result<PeerId> StackCore::add_peer(std::string_view bytes) {
 
 bool StackCore::is_local(PeerId id) const {
   const Peer* peer = peers_.find(id);
-  return peer != nullptr && peer->local;
+  return peer != nullptr && peer->shares_host();
 }
 
 std::string StackCore::host_of(PeerId id) const {

@@ -44,6 +44,7 @@ class StackCore final : public Stack {
   Result<std::unique_ptr<UdpNic>> open_nic(std::string* interface_names);
   Result<std::unique_ptr<ShmEndpoint>> open_shm();
   Result<std::unique_ptr<Peer>> make_peer(PeerId id, Address address);
+  Reach reach_of(const Address& address) const;
   bool reaches_memory_of(const Address& address) const;
 
   const StackOptions options_;

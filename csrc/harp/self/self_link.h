@@ -1,0 +1,80 @@
+// The link of a process to itself: what one part of a program sends to another under one Stack (a
+// plugin's send and receive communicators that meet in one process, say). Nothing is serialised and
+// nothing staged: a message goes straight from the send's memory into the receive's sink, long ones
+// piece by piece, so that everything else of the engine gets its turn. It cannot be left: it lives
+// as long as its engine.
+//
+// Both ends of the link are one Matcher, in which sends and receives are kept apart. So at most one
+// message travels under a key here, whichever part sends it; parts that could use one key must put
+// into it who they are.
+//
+// Owned by the peer that stands for this process; owner thread only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "harp/link.h"
+
+namespace taco::harp {
+
+class SelfLink final : public Link {
+ public:
+  explicit SelfLink(LinkEvents& events) : events_(events) {}
+
+  // Once a turn: carries out what has been asked for before this call, and a piece of a long
+  // message. True when it did anything.
+  bool progress();
+
+  // Link
+  std::size_t eager_limit() const override { return kEagerBytes; }
+  void eager(SendRequest& request) override;
+  void bulk(SendRequest& request, SlotId slot) override;
+  void withdraw(SendRequest& request) override;
+  void forget(SlotId) override {}  // a slot that has ended names no receive any more
+  void want(const Want& want) override;
+  void offer(const Offer& offer) override;
+  void control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) override;
+  void notice(std::span<const std::byte> bytes) override;
+  void release(Staging&) override {}
+  bool busy() const override { return !asked_.empty() || !transfers_.empty(); }
+  void break_off(const std::string& how) override;
+  void leave() override {}
+
+ private:
+  // What waits for a receive that is not posted is copied once more: for short messages only.
+  static constexpr std::size_t kEagerBytes = 4096;
+  static constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+
+  struct Ask {
+    enum class Kind : std::uint8_t { kEager, kWant, kOffer, kControl, kNotice } kind;
+    SendRequest* request = nullptr;  // kEager; null once it has been withdrawn
+    Control control = Control::kCancelReceive;
+    MessageKey key;
+    SlotId slot;
+    std::uint64_t signature = 0;
+    std::uint64_t value = 0;        // bytes of an offer, limit of a want, value of a control
+    std::vector<std::byte> text{};  // of a notice
+  };
+  struct Transfer {
+    SendRequest* request = nullptr;
+    SlotId slot;
+    std::size_t done = 0;
+  };
+
+  void carry_out(Ask& ask);
+  void deliver(Ask& ask);
+  void move_piece();
+  void end_transfer(const SendRequest& request);
+
+  LinkEvents& events_;
+  std::vector<Ask> asked_;    // since the last turn
+  std::vector<Ask> current_;  // of this turn
+  std::vector<Transfer> transfers_;
+  std::size_t next_ = 0;  // whose turn it is
+};
+
+}  // namespace taco::harp
