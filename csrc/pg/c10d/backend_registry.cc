@@ -1,10 +1,10 @@
 #include "pg/c10d/backend_registry.h"
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 #include <vector>
 
+#include "harp/engine/stacks.h"
 #include "pg/c10d/backend.h"
 #include "pg/execution/completion_thread.h"
 
@@ -12,9 +12,12 @@ namespace taco::pg {
 namespace {
 
 struct Registry {
+  struct User {
+    Member member;
+    std::shared_ptr<harp::Stack> stack;
+  };
   std::mutex stack_mutex;  // held while a Stack is made or closed: nobody gets a closing one
-  std::shared_ptr<harp::Stack> stack;
-  std::map<harp::Stack*, int> users;
+  std::vector<User> users;
 
   std::mutex live_mutex;
   std::vector<c10::weak_intrusive_ptr<Backend>> live;
@@ -39,28 +42,43 @@ std::vector<c10::intrusive_ptr<Backend>> live_backends() {
 
 }  // namespace
 
-Result<std::shared_ptr<harp::Stack>> hold_stack(const harp::StackOptions& options) {
+Result<HeldStack> hold_stack(const harp::StackOptions& options, const Member& member) {
   std::lock_guard lock(registry().stack_mutex);
-  Result<std::shared_ptr<harp::Stack>> stack = harp::Stack::acquire(options);
-  if (!stack.ok()) return stack;
-  ++registry().users[stack->get()];
-  registry().stack = *stack;
-  return stack;
+  auto& users = registry().users;
+  // In a forked child these are the parent's, who goes on using them.
+  std::erase_if(users, [](const auto& user) { return !user.stack->usable().ok(); });
+  std::vector<const harp::Stack*> occupied;
+  for (const auto& user : users) {
+    if (user.member.group == member.group && user.member.world == member.world &&
+        user.member.rank != member.rank)
+      occupied.push_back(user.stack.get());
+  }
+  Result<std::shared_ptr<harp::Stack>> stack = harp::acquire_beside(occupied, options);
+  if (!stack.ok()) return stack.status();
+  users.push_back({member, *stack});
+  return HeldStack{std::move(stack).value(), !occupied.empty()};
 }
 
-void drop_stack(const std::shared_ptr<harp::Stack>& stack) {
+void drop_stack(const std::shared_ptr<harp::Stack>& stack, const Member& member) {
   if (!stack) return;
   std::lock_guard lock(registry().stack_mutex);
-  auto entry = registry().users.find(stack.get());
-  if (entry == registry().users.end() || --entry->second > 0) return;
-  registry().users.erase(entry);
-  if (registry().stack == stack) registry().stack.reset();
-  stack->close();
+  auto& users = registry().users;
+  const auto mine = std::ranges::find_if(
+      users, [&](const auto& user) { return user.stack == stack && user.member == member; });
+  if (mine == users.end()) return;
+  users.erase(mine);
+  const bool in_use =
+      std::ranges::any_of(users, [&](const auto& user) { return user.stack == stack; });
+  if (!in_use) stack->close();
 }
 
-std::shared_ptr<harp::Stack> current_stack() {
+std::vector<std::shared_ptr<harp::Stack>> live_stacks() {
   std::lock_guard lock(registry().stack_mutex);
-  return registry().stack;
+  std::vector<std::shared_ptr<harp::Stack>> stacks;
+  for (const auto& user : registry().users) {
+    if (std::ranges::count(stacks, user.stack) == 0) stacks.push_back(user.stack);
+  }
+  return stacks;
 }
 
 void add_live(const c10::intrusive_ptr<Backend>& backend) {

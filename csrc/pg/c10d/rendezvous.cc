@@ -219,13 +219,14 @@ void Rendezvous::refuse_all(const Status& why) {
 Result<Table> Rendezvous::lead() {
   nonce_ = random_name();
   hellos_.resize(options_.world);
+  hellos_[0] = self_;
   Status status = read_hellos();
   if (status.ok()) status = collect_acks();
+  if (status.ok()) status = check_distinct(hellos_);
   if (!status.ok()) {
     refuse_all(status);
     return status;
   }
-  hellos_[0] = self_;
   Table table;
   table.group_id = random_number() | 1;  // 0 is nobody's
   table.ranks = hellos_;
@@ -275,14 +276,20 @@ std::vector<Setting> agreed_settings(const Env& env, const MeetingOptions& optio
           {"TACO_TUNE", env.tune ? "1" : "0"}};
 }
 
-Result<std::shared_ptr<harp::Stack>> acquire_stack(const StoreDoor& door) {
+Member member_of(const GroupOptions& group) { return {group.name, group.world, group.rank}; }
+
+Status acquire_stack(const StoreDoor& door, Meeting* meeting) {
   Result<harp::StackOptions> options = harp::StackOptions::from_env();
   if (!options.ok()) return options.status();
   if (options->master.empty()) options->master = door.host();
   if (options->master.empty()) {
     if (const char* master = std::getenv("MASTER_ADDR")) options->master = master;
   }
-  return hold_stack(*options);
+  Result<HeldStack> held = hold_stack(*options, member_of(meeting->group));
+  if (!held.ok()) return held.status();
+  meeting->stack = std::move(held->stack);
+  if (held->shares_process) set_log_rank(-1);  // lines are of several ranks here
+  return Status();
 }
 
 Status enter_table(const Table& table, const MeetingOptions& options, Meeting* meeting) {
@@ -367,9 +374,7 @@ Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const Meeting
   const Time begin = monotonic_now();
   const Duration timeout = options.timeout > 0 ? options.timeout : kDefaultTimeout;
   StoreDoor door(store, begin + timeout + (options.rank == 0 ? 0 : kGrace), options.world);
-  Result<std::shared_ptr<harp::Stack>> stack = acquire_stack(door);
-  if (!stack.ok()) return stack.status();
-  meeting.stack = *stack;
+  TACO_RETURN_IF_ERROR(acquire_stack(door, &meeting));
   Hello self;
   self.token = random_name();
   self.version = TACO_VERSION;
@@ -382,7 +387,7 @@ Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const Meeting
   Status status = table.ok() ? enter_table(*table, options, &meeting) : table.status();
   rendezvous.stay_until_heard();
   if (!status.ok()) {
-    drop_stack(meeting.stack);
+    drop_stack(meeting.stack, member_of(meeting.group));
     return status;
   }
   announce(meeting, options, env->tune);
@@ -394,7 +399,7 @@ void part(Meeting& meeting) {
   for (int rank = 0; rank < meeting.group.world; ++rank) {
     if (rank != meeting.group.rank) meeting.stack->release_peer(meeting.group.peers[rank]);
   }
-  drop_stack(meeting.stack);
+  drop_stack(meeting.stack, member_of(meeting.group));
 }
 
 }  // namespace taco::pg

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 namespace taco::pg {
 namespace {
@@ -205,6 +206,19 @@ Status compare(int our_rank, const Hello& ours, int their_rank, const Hello& the
   if (!same_values(ours.settings, theirs.settings)) {
     return differ("settings", difference(ours.settings, theirs.settings),
                   difference(theirs.settings, ours.settings));
+  }
+  return Status();
+}
+
+Status check_distinct(const std::vector<Hello>& ranks) {
+  std::map<std::string_view, int> rank_of;
+  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
+    const auto [known, is_new] = rank_of.emplace(ranks[rank].address, rank);
+    if (is_new) continue;
+    return Status(Code::kRendezvous,
+                  "ranks " + std::to_string(known->second) + " and " + std::to_string(rank) +
+                      " are threads of one process that call their group by different names: pass "
+                      "both the same group name");
   }
   return Status();
 }

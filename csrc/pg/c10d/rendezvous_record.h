@@ -54,6 +54,10 @@ struct Refusal {
 // Why `theirs` cannot work with `ours`, or ok. The text names both sides.
 Status compare(int our_rank, const Hello& ours, int their_rank, const Hello& theirs);
 
+// Two ranks that came with one Stack are threads of one process that name their group differently:
+// to each other they would not be peers. The text names them.
+Status check_distinct(const std::vector<Hello>& ranks);
+
 // "1, 4 and 7"; more than a dozen are abbreviated with their count.
 std::string list_of_ranks(const std::vector<int>& ranks);
 

@@ -3,6 +3,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "harp/engine/stacks.h"
 #include "kernels/kernels.h"
 #include "pg/algorithms/algorithm.h"
 #include "pg/c10d/backend_registry.h"
@@ -16,10 +17,16 @@ namespace py = pybind11;
 namespace taco::pg {
 namespace {
 
+// Of all Stacks: a process that is several ranks of a group has one for each.
+harp::StackStats summed_stats() {
+  harp::StackStats sum;
+  for (const auto& stack : live_stacks()) sum += stack->stats();
+  return sum;
+}
+
 py::dict transport_stats() {
   py::dict out;
-  harp::StackStats stats;
-  if (auto stack = current_stack()) stats = stack->stats();
+  const harp::StackStats stats = summed_stats();
   out["bytes_sent"] = stats.bytes_sent;
   out["bytes_received"] = stats.bytes_received;
   out["packets_sent"] = stats.packets_sent;

@@ -118,6 +118,16 @@ TEST(RendezvousRecord, SettingsAreComparedInFullWhereverTheyComeFrom) {
   EXPECT_FALSE(compare(0, ours, 3, theirs).ok()) << "not said at all";
 }
 
+TEST(RendezvousRecord, RanksThatCameWithOneStackAreNamed) {
+  std::vector<Hello> ranks(4, hello("a", 0));
+  for (int rank = 0; rank < 4; ++rank) ranks[rank].address = "address " + std::to_string(rank);
+  EXPECT_TRUE(check_distinct(ranks).ok());
+  ranks[3].address = ranks[1].address;
+  const Status status = check_distinct(ranks);
+  EXPECT_EQ(status.code(), Code::kRendezvous);
+  EXPECT_NE(status.message().find("ranks 1 and 3"), std::string::npos) << status.message();
+}
+
 TEST(RendezvousRecord, ListsOfRanksReadAloud) {
   EXPECT_EQ(list_of_ranks({4}), "4");
   EXPECT_EQ(list_of_ranks({1, 4, 7}), "1, 4 and 7");
