@@ -5,7 +5,7 @@
 #   fuzz     core + clang
 #   python   core + .venv, pinned Python packages
 #   install  python + the compiled package installed into .venv
-#   tests    install + the C++ tests, in the same build tree
+#   tests    install + the C++ tests, in the same build tree, and frameworks to try taco under
 #   lint     python + clang's tools
 source "$(dirname "$0")/common.sh"
 readonly LEVEL=${1:-install}
@@ -160,6 +160,16 @@ install_package() {
   stamp "install$FLAVOUR" "$print"
 }
 
+# Tried with the pinned torch; over another one their tests are skipped.
+install_frameworks() {
+  local list=tests/frameworks/requirements.txt print
+  [ -z "$TORCH" ] || return 0
+  print="$(fingerprint "$list" "$CONSTRAINTS") $VENV $(cat build/stamps/python)"
+  stamped frameworks "$print" && return
+  phase "frameworks" "$VENV/bin/python" -m pip install -q -c "$CONSTRAINTS" -r "$list"
+  stamp frameworks "$print"
+}
+
 python=
 case $LEVEL in
   core | fuzz) ;;
@@ -172,6 +182,7 @@ case $LEVEL in
   install) install_package ;;
   tests)
     install_package
+    install_frameworks
     phase "compile the C++ tests" cmake --build "$BUILD" -j "$JOBS"
     ;;
 esac

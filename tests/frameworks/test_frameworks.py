@@ -1,0 +1,81 @@
+"""docs/frameworks.md, line by line: each framework trains over taco as its line says, and ends with
+the losses and weights that it has over gloo, to the last bit.
+
+A framework that is not installed is skipped: requirements.txt beside this file has those that
+install in seconds, docs/frameworks.md the versions of all that were tried.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+RANKS = 2
+# Program, the packages it needs, and whether it starts its ranks itself.
+CASES = [
+    ("ddp", [], False),
+    ("fsdp2", [], False),
+    ("accelerate_", ["accelerate"], False),
+    ("trainer", ["transformers", "accelerate"], False),
+    ("lightning_", ["lightning"], False),
+    ("fabric_", ["lightning"], False),
+    ("torchft_", ["torchft"], True),
+    ("deepspeed_", ["deepspeed"], False),
+    ("ray_train", ["ray"], True),
+    ("torchrec_", ["torchrec", "fbgemm_gpu"], False),
+]
+
+
+def reports(program: str, backend: str, starts_ranks: bool) -> list[dict[str, Any]]:
+    """What the ranks report, by rank; the process that has them all as threads reports one."""
+    launcher = [] if starts_ranks else ["-m", "torch.distributed.run", "--standalone"]
+    if not starts_ranks:
+        launcher.append(f"--nproc-per-node={RANKS}")
+    done = subprocess.run(
+        [sys.executable, *launcher, str(PROGRAMS / f"{program}.py"), backend],
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "HF_HUB_OFFLINE": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-6000:]
+    found = [
+        json.loads(rest)
+        for _, mark, rest in (line.partition("REPORT ") for line in output.splitlines())
+        if mark
+    ]
+    assert found, output[-6000:]
+    return sorted(found, key=lambda entry: int(entry["rank"]))
+
+
+@pytest.mark.parametrize(("program", "packages", "starts_ranks"), CASES, ids=[c[0] for c in CASES])
+def test_a_framework_trains_as_over_gloo(
+    program: str, packages: list[str], starts_ranks: bool
+) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"{' and '.join(missing)} not installed")
+    over_taco = reports(program, "taco", starts_ranks)
+    over_gloo = reports(program, "gloo", starts_ranks)
+    for ours, theirs in zip(over_taco, over_gloo, strict=True):
+        assert ours["backend"] == "taco"
+        assert ours["calls"] > 0, "nothing went over taco"
+        assert theirs["backend"] == "gloo"
+        assert ours["losses"] == theirs["losses"]
+        assert ours["weights"] == theirs["weights"]
+        assert len(ours["losses"]) >= 8
