@@ -281,6 +281,15 @@ class Fabric:
         state = "up" if up else "down"
         self._ip(self._namespaces[-1], [f"link set p{link}h{host} {state}"])
 
+    def set_switch_mtu(self, mtu: int) -> None:
+        """What the bridges carry from now on; the hosts' own interfaces know nothing of it. Frames
+        that are larger vanish without a word, as in a switch."""
+        for host in range(self.hosts):
+            for link in range(self.links):
+                # Bridges let super-packets pass unmeasured: every frame leaves its host by itself.
+                self._ip(self._namespaces[host], [f"link set eth{link} gso_max_segs 1"])
+                self._ip(self._namespaces[-1], [f"link set p{link}h{host} mtu {mtu}"])
+
     # -- building
 
     def _path(self, namespace: int) -> str:

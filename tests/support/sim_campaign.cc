@@ -1,5 +1,6 @@
 #include "support/sim_campaign.h"
 
+#include <array>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -98,6 +99,11 @@ class Scenario {
     stall_rate_ = random_.chance(0.6) ? 0.01 : 0;
     death_rate_ = random_.chance(0.4) ? 0.002 : 0;
     cancel_rate_ = random_.chance(0.3) ? 0.1 : 0;
+    mtu_rate_ = random_.chance(0.3) ? 0.01 : 0;
+    if (random_.chance(0.2)) {
+      faults.max_datagram = 8972;
+      faults.receive_buffer += 2 << 20;
+    }
     return faults;
   }
 
@@ -223,6 +229,13 @@ class Scenario {
       cluster_.network().kill_link(
           from, to, cluster_.now() + random_.between(kMillisecond, 200 * kMillisecond));
     }
+    if (random_.chance(mtu_rate_)) {
+      constexpr std::array<std::size_t, 6> kSizes = {8972, 4060, 1472, 1400, 1232, 1200};
+      ++result_.mtu_changes;
+      const auto from = static_cast<std::uint32_t>(random_.below(cluster_.size()));
+      const auto to = static_cast<std::uint32_t>(random_.below(cluster_.size()));
+      cluster_.network().set_mtu(from, to, kSizes[random_.below(kSizes.size())]);
+    }
   }
 
   void fail(const std::string& text) {
@@ -267,7 +280,7 @@ class Scenario {
   }
 
   SimRandom random_;
-  double stall_rate_ = 0, death_rate_ = 0, cancel_rate_ = 0;
+  double stall_rate_ = 0, death_rate_ = 0, cancel_rate_ = 0, mtu_rate_ = 0;
   SimFaults faults_;
   SimCluster cluster_;
   std::deque<Exchange> exchanges_;

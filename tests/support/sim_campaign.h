@@ -16,6 +16,7 @@ struct ScenarioResult {
   SimCounts faults;
   std::uint64_t stalls = 0;
   std::uint64_t link_deaths = 0;
+  std::uint64_t mtu_changes = 0;
   std::uint64_t cancels = 0;
   std::uint64_t retransmits = 0, probes = 0, checksum_failures = 0, duplicates = 0;
   std::uint64_t messages = 0;

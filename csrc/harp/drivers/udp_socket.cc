@@ -219,7 +219,9 @@ bool UdpSocket::send_unfragmented(const TxPacket& packet, std::vector<Refusal>& 
   int error = 0;
   offer({&header, 1}, refusals, &error);
   may_fragment(true);
-  return !is_lack_of_room(error);
+  // A device may refuse what is too large for its other end as if it had no room (ENOBUFS); to try
+  // again would be to try for ever.
+  return error != EAGAIN;
 }
 
 bool UdpSocket::send_in_pieces(const TxPacket& packet, std::vector<Refusal>& refusals) {

@@ -10,22 +10,55 @@ void BulkSend::start(SendRequest& send, SlotId to, std::size_t bytes_of_segment,
   request = &send;
   slot = to;
   generation = use;
-  segment_bytes = static_cast<std::uint32_t>(bytes_of_segment);
-  segments = send.bytes == 0
-                 ? 1
-                 : static_cast<std::uint32_t>((send.bytes + segment_bytes - 1) / segment_bytes);
-  next = acked = 0;
-  acked_bits.reset(segments);
   lost.clear();
   reference.count = 0;
+  resize(bytes_of_segment);
 }
 
-std::size_t BulkSend::bytes_of(std::uint32_t segment) const {
+void BulkSend::resize(std::size_t bytes_of_segment) {
+  segment_bytes = static_cast<std::uint32_t>(bytes_of_segment);
+  segments = request->bytes == 0
+                 ? 1
+                 : static_cast<std::uint32_t>((request->bytes + segment_bytes - 1) / segment_bytes);
+  pieces = 1;
+  units = segments;
+  next = acked = 0;
+  acked_bits.reset(units);
+}
+
+// Runs of segments may be on their way: what becomes of them is told by segments still.
+void BulkSend::split() {
+  std::vector<std::uint32_t> arrived;
+  for (std::uint32_t segment = 0; segment < next; ++segment) {
+    if (acked_bits.test(segment)) arrived.push_back(segment);
+  }
+  pieces = (segment_bytes + kPieceBytes - 1) / kPieceBytes;
+  const auto last = static_cast<std::uint32_t>(bytes_of_segment(segments - 1));
+  units = (segments - 1) * pieces + std::max((last + kPieceBytes - 1) / kPieceBytes, 1u);
+  next = first_unit(next);
+  for (SegmentRange& range : lost) {
+    const std::uint32_t first = first_unit(range.first);
+    range = {first, first_unit(range.first + range.count) - first};
+  }
+  acked = 0;
+  acked_bits.reset(units);
+  for (const std::uint32_t segment : arrived) acknowledge(segment, 1, true);
+}
+
+std::size_t BulkSend::bytes_of_segment(std::uint32_t segment) const {
   const std::size_t offset = static_cast<std::size_t>(segment) * segment_bytes;
   return std::min<std::size_t>(segment_bytes, request->bytes - offset);
 }
 
+std::size_t BulkSend::bytes_of(std::uint32_t unit) const {
+  const std::size_t whole = bytes_of_segment(segment_of(unit));
+  return is_split() ? std::min<std::size_t>(kPieceBytes, whole - offset_in_segment(unit)) : whole;
+}
+
 SegmentRange BulkSend::take(std::uint32_t most, bool& again) {
+  const auto most_from = [&](std::uint32_t first) {
+    return is_split() ? std::min(most, pieces - first % pieces) : most;
+  };
   while (!lost.empty()) {
     SegmentRange& range = lost.back();
     // A late acknowledgement may have made it unnecessary.
@@ -34,7 +67,8 @@ SegmentRange BulkSend::take(std::uint32_t most, bool& again) {
       --range.count;
     }
     std::uint32_t count = 0;
-    while (count < std::min(range.count, most) && !acked_bits.test(range.first + count)) ++count;
+    const std::uint32_t room = std::min(range.count, most_from(range.first));
+    while (count < room && !acked_bits.test(range.first + count)) ++count;
     if (count == 0) {
       lost.pop_back();
       continue;
@@ -47,7 +81,7 @@ SegmentRange BulkSend::take(std::uint32_t most, bool& again) {
     return taken;
   }
   again = false;
-  const SegmentRange taken{next, std::min(most, segments - next)};
+  const SegmentRange taken{next, std::min(most_from(next), units - next)};
   next += taken.count;
   return taken;
 }
@@ -60,17 +94,31 @@ void BulkSend::put_back(SegmentRange range, bool again) {
   }
 }
 
-bool BulkSend::acknowledge(std::uint32_t first, std::uint64_t mask) {
-  const std::uint32_t fresh = acked_bits.set_mask(first, mask);
+bool BulkSend::acknowledge(std::uint32_t first, std::uint64_t mask, bool whole) {
+  std::uint32_t fresh = 0;
+  if (whole && is_split()) {
+    for (; mask != 0; mask &= mask - 1) {
+      const std::uint32_t segment = first + static_cast<std::uint32_t>(std::countr_zero(mask));
+      const std::uint32_t from = first_unit(segment), count = first_unit(segment + 1) - from;
+      fresh += acked_bits.set_mask(from, ~std::uint64_t{0} >> (64 - count));
+    }
+  } else {
+    fresh = acked_bits.set_mask(first, mask);
+  }
   acked += fresh;
-  return fresh > 0 && acked == segments;
+  return fresh > 0 && acked == units;
 }
 
-void BulkSend::lose(std::uint32_t first, std::uint64_t mask) {
+void BulkSend::lose(std::uint32_t first, std::uint64_t mask, bool whole) {
   while (mask != 0) {
     const auto start = static_cast<std::uint32_t>(std::countr_zero(mask));
     const auto count = static_cast<std::uint32_t>(std::countr_one(mask >> start));
-    lost.push_back({first + start, count});
+    if (whole) {
+      const std::uint32_t from = first_unit(first + start);
+      lost.push_back({from, first_unit(first + start + count) - from});
+    } else {
+      lost.push_back({first + start, count});
+    }
     mask = start + count >= 64 ? 0 : mask & (~std::uint64_t{0} << (start + count));
   }
 }

@@ -2,6 +2,7 @@
 // (ObjectPool), so that sessions hold no memory for messages they do not have.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "harp/link.h"
 #include "harp/nic.h"
 #include "harp/session/segment_bitmap.h"
+#include "harp/session/wire.h"
 #include "harp/transport.h"
 
 namespace taco::harp {
@@ -19,35 +21,64 @@ struct SegmentRange {
 };
 
 // The sender's view. Segments leave in order; what was lost leaves again before anything new.
+//
+// What leaves is counted in units. A unit is a segment; after split(), once the path has become too
+// narrow for segments of this size, it is a piece of one, small enough for every path.
 struct BulkSend {
+  static constexpr std::uint32_t kPieceBytes = static_cast<std::uint32_t>(
+      wire::segment_bytes(wire::kMinDatagram, 0, sizeof(wire::FragmentDescriptor)));
+
   SendRequest* request = nullptr;  // null: not in use
   SlotId slot;
   std::uint32_t index = 0;       // in the session's table
   std::uint32_t generation = 0;  // of this use in its session, so that late acknowledgements miss
   std::uint32_t segment_bytes = 0;
   std::uint32_t segments = 0;
-  std::uint32_t next = 0;  // first segment never sent
+  std::uint32_t pieces = 1;  // units a segment; the last segment may have fewer
+  std::uint32_t units = 0;
+  std::uint32_t next = 0;  // first unit never sent
   std::uint32_t acked = 0;
   SegmentBitmap acked_bits;
-  std::vector<SegmentRange> lost;  // to send again, last first
+  std::vector<SegmentRange> lost;  // units to send again, last first
   TxReference reference;           // of an asynchronous driver
   // The session's round of sends with something to transmit.
   BulkSend* next_active = nullptr;
   bool active = false;
 
   void start(SendRequest& send, SlotId to, std::size_t bytes_of_segment, std::uint32_t use);
-  bool has_work() const { return !lost.empty() || next < segments; }
-  // What to send now, at most `most` segments; takes it off the list. `again`: a retransmission.
+  // Nothing has left yet: the size of segments may still be chosen.
+  bool untouched() const { return next == 0; }
+  void resize(std::size_t bytes_of_segment);
+  bool is_split() const { return pieces > 1; }
+  void split();
+  std::size_t datagram_bytes() const {  // the most of a unit's
+    return sizeof(wire::Header) +
+           (is_split() ? sizeof(wire::FragmentDescriptor) + kPieceBytes : segment_bytes);
+  }
+
+  bool has_work() const { return !lost.empty() || next < units; }
+  // What to send now, at most `most` units; takes it off the list. Of a split message never more
+  // than one segment. `again`: a retransmission.
   SegmentRange take(std::uint32_t most, bool& again);
   void put_back(SegmentRange range, bool again);
-  // Marks acknowledged; true when that was the last.
-  bool acknowledge(std::uint32_t first, std::uint64_t mask);
-  void lose(std::uint32_t first, std::uint64_t mask);
-  const std::byte* data_of(std::uint32_t segment) const {
-    return static_cast<const std::byte*>(request->data) +
-           static_cast<std::size_t>(segment) * segment_bytes;
+  // Marks acknowledged; true when that was the last. `whole`: a run of segments, not of pieces.
+  bool acknowledge(std::uint32_t first, std::uint64_t mask, bool whole);
+  void lose(std::uint32_t first, std::uint64_t mask, bool whole);
+  std::uint32_t segment_of(std::uint32_t unit) const { return unit / pieces; }
+  std::size_t offset_in_segment(std::uint32_t unit) const {
+    return static_cast<std::size_t>(unit % pieces) * kPieceBytes;
   }
-  std::size_t bytes_of(std::uint32_t segment) const;
+  std::size_t bytes_of_segment(std::uint32_t segment) const;
+  std::size_t bytes_of(std::uint32_t unit) const;
+  const std::byte* data_of(std::uint32_t unit) const {
+    return static_cast<const std::byte*>(request->data) +
+           static_cast<std::size_t>(segment_of(unit)) * segment_bytes + offset_in_segment(unit);
+  }
+
+ private:
+  std::uint32_t first_unit(std::uint32_t segment) const {
+    return std::min(segment * pieces, units);
+  }
 };
 
 // The receiver's view of one wanted slot.
@@ -75,6 +106,8 @@ class ObjectPool {
     std::unique_ptr<T> owned(object);
     if (free_.size() < kKeep) free_.push_back(std::move(owned));
   }
+  // Free objects kept for reuse.
+  std::size_t bytes_kept() const { return free_.size() * sizeof(T); }
 
  private:
   static constexpr std::size_t kKeep = 1024;

@@ -1,6 +1,7 @@
 #include "harp/session/path_mtu.h"
 
 #include <algorithm>
+#include <array>
 
 namespace taco::harp {
 namespace {
@@ -12,37 +13,32 @@ constexpr std::array<std::uint32_t, 12> kUsual = {8972, 8848, 4324, 4052, 1472, 
 
 }  // namespace
 
-void PathMtu::open(std::size_t limit, Time now) {
-  limit = std::max(limit, kBase);
-  count_ = 0;
-  candidates_[count_++] = static_cast<std::uint32_t>(limit);
-  // Closer ones would carry the same segments, which are multiples of kGranule.
+// The largest size worth probing that is less than `bytes`: the limit itself, a usual one, kBase.
+// 0: none.
+std::uint32_t PathMtu::candidate_below(std::size_t bytes) const {
+  if (bytes > limit_) return limit_;
   for (const std::uint32_t size : kUsual) {
-    if (size + wire::kGranule <= candidates_[count_ - 1]) candidates_[count_++] = size;
+    // One that is closer to the limit would carry the same segments, multiples of kGranule.
+    if (size < bytes && size + wire::kGranule <= limit_) return size;
   }
-  if (candidates_[count_ - 1] != kBase) candidates_[count_++] = kBase;
-  confirmed_ = kBase;
-  searching_ = doubting_ = false;
-  round_end_ = kNever;
-  growth_ = kFirstGrowth;
+  return bytes > kBase ? kBase : 0;
+}
+
+void PathMtu::open(std::size_t limit, Time now) {
+  *this = {};
+  limit_ = std::max(static_cast<std::uint32_t>(limit), kBase);
   growth_at_ = now;
-  lost_runs_ = 0;
-  good_bytes_ = 0;
   on_traffic(now);
 }
 
 void PathMtu::on_proof(std::size_t bytes, Time now) {
   if (doubting_) return;
-  for (std::uint32_t i = count_; i-- > 0 && candidates_[i] <= bytes;) {
-    confirmed_ = std::max<std::size_t>(confirmed_, candidates_[i]);
-  }
-  if (searching_ && confirmed_ == candidates_[0]) finish(now);
+  confirmed_ = std::max(confirmed_, candidate_below(bytes + 1));
+  if (searching_ && confirmed_ == limit_) finish(now);
 }
 
-// In doubt everything is asked that was relied on, and kBase, whose answer tells a black hole from
-// a path that is dead or slow.
-std::size_t PathMtu::most_wanted() const { return doubting_ ? confirmed_ : candidates_[0]; }
-
+// In doubt everything is asked that was relied on, down to kBase, whose answer tells a black hole
+// from a path that is dead or slow.
 void PathMtu::begin(bool doubt) {
   searching_ = true;
   doubting_ = doubt;
@@ -55,13 +51,12 @@ void PathMtu::begin(bool doubt) {
 void PathMtu::next_round() {
   ++round_;
   round_end_ = kNever;
-  next_ = 0;
-  while (candidates_[next_] > most_wanted()) ++next_;
+  next_ = candidate_below(most_wanted() + 1);
 }
 
 void PathMtu::doubt(Time now) {
   lost_runs_ = 0;
-  growth_ = kFirstGrowth;
+  futile_ = 0;
   growth_at_ = now;
   if (confirmed_ > kBase) {
     begin(true);
@@ -70,32 +65,34 @@ void PathMtu::doubt(Time now) {
   }
 }
 
-void PathMtu::on_traffic(Time now) {
-  if (searching_ || now < growth_at_) return;
+bool PathMtu::on_traffic(Time now) {
+  if (searching_ || now < growth_at_) return false;
   growth_at_ = kNever;
-  if (confirmed_ < candidates_[0]) begin(false);
+  if (confirmed_ < limit_) begin(false);
+  return searching_;
 }
 
-std::size_t PathMtu::next_probe() const {
-  if (!searching_ || next_ == count_ || candidates_[next_] <= best_) return 0;
-  return candidates_[next_];
-}
+std::size_t PathMtu::next_probe() const { return searching_ && next_ > best_ ? next_ : 0; }
 
 void PathMtu::on_probe_sent(Time now, Duration wait) {
-  ++next_;
-  if (next_probe() == 0) round_end_ = now + std::max(wait, kLeastRound);
+  next_ = candidate_below(next_);
+  round_end_ = now + std::max(wait, kLeastRound);
 }
 
 void PathMtu::on_probe_acked(std::size_t bytes, Time now) {
   if (!searching_) return on_proof(bytes, now);
   answered_ = true;
-  best_ = std::max(best_, std::min(bytes, most_wanted()));
+  best_ = std::max(best_, static_cast<std::uint32_t>(std::min(bytes, most_wanted())));
   if (!doubting_) confirmed_ = std::max(confirmed_, best_);
   if (best_ == most_wanted()) finish(now);
 }
 
 bool PathMtu::on_timer(Time now) {
   if (!searching_ || now < round_end_) return false;
+  if (next_probe() != 0) {  // not all could be sent yet
+    round_end_ = now + kLeastRound;
+    return false;
+  }
   // A path that answers nothing at all is no black hole: the question stays open.
   if (doubting_ && !answered_) --round_;
   if (round_ < kRounds) {
@@ -107,20 +104,18 @@ bool PathMtu::on_timer(Time now) {
 }
 
 void PathMtu::finish(Time now) {
-  if (doubting_) {
-    lost_runs_ = 0;
-    if (best_ < confirmed_) {
-      confirmed_ = std::max(best_, kBase);
-      growth_ = kFirstGrowth;
-      trust_ = kFirstTrust;
-    } else {
-      trusted_until_ = now + trust_;
-      trust_ = std::min(2 * trust_, kLastTrust);
-    }
+  if (!doubting_) {
+    futile_ = static_cast<std::uint8_t>(std::min(futile_ + 1, 8));
+  } else if (best_ < confirmed_) {
+    confirmed_ = std::max(best_, kBase);
+    futile_ = false_alarms_ = 0;
   } else {
-    growth_ = std::min(2 * growth_, kLastGrowth);
+    trusted_until_ = now + std::min(kFirstTrust << false_alarms_, kLastTrust);
+    false_alarms_ = static_cast<std::uint8_t>(std::min(false_alarms_ + 1, 8));
   }
-  growth_at_ = confirmed_ < candidates_[0] ? now + growth_ : kNever;
+  const Duration growth = std::min(kFirstGrowth << futile_, kLastGrowth);
+  growth_at_ = confirmed_ < limit_ ? now + growth : kNever;
+  lost_runs_ = 0;
   searching_ = doubting_ = false;
   round_end_ = kNever;
 }
@@ -128,7 +123,7 @@ void PathMtu::finish(Time now) {
 void PathMtu::on_data_acked(std::size_t bytes, Time sent) {
   if (bytes <= kBase) return;
   if (sent >= good_sent_ || bytes > good_bytes_) {
-    good_bytes_ = bytes;
+    good_bytes_ = static_cast<std::uint32_t>(bytes);
     good_sent_ = sent;
   }
   if (bytes >= lost_bytes_) lost_runs_ = 0;
@@ -138,13 +133,23 @@ void PathMtu::on_data_lost(std::size_t bytes, Time sent, Time now) {
   if (bytes <= kBase || doubting_ || confirmed_ == kBase) return;
   // Something as large has got through since: an ordinary loss.
   if (good_sent_ >= sent && good_bytes_ >= bytes) return;
+  const auto size = static_cast<std::uint32_t>(bytes);
   if (lost_runs_++ == 0) {
     first_lost_ = now;
-    lost_bytes_ = bytes;
+    lost_bytes_ = size;
   }
-  lost_bytes_ = std::min(lost_bytes_, bytes);
+  lost_bytes_ = std::min(lost_bytes_, size);
   const bool again = lost_runs_ > 1 && sent >= first_lost_;  // a retransmission, lost as well
   if ((again || lost_runs_ >= kSuspiciousRuns) && now >= trusted_until_) begin(true);
+}
+
+bool PathMtu::on_refused(std::size_t bytes, Time now) {
+  if (bytes <= kBase || doubting_ || confirmed_ == kBase) return false;
+  if (refused_ == 0) refused_ = now;
+  if (now - refused_ < kLongRefusal || now < trusted_until_) return false;
+  refused_ = 0;
+  begin(true);
+  return true;
 }
 
 }  // namespace taco::harp

@@ -11,7 +11,6 @@
 // A pure state machine of the sender's side of one path: knows no packet, and time is passed in.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -22,7 +21,7 @@ namespace taco::harp {
 
 class PathMtu {
  public:
-  static constexpr std::size_t kBase = wire::kMinDatagram;
+  static constexpr std::uint32_t kBase = wire::kMinDatagram;
 
   // The path opens. Both ends take datagrams up to `limit`.
   void open(std::size_t limit, Time now);
@@ -33,7 +32,6 @@ class PathMtu {
 
   // Datagrams up to this size may be relied on.
   std::size_t size() const { return confirmed_; }
-  std::size_t limit() const { return candidates_[0]; }
   // What may leave now: in doubt, no more than kBase.
   std::size_t usable() const { return doubting_ ? kBase : confirmed_; }
   bool in_doubt() const { return doubting_; }
@@ -43,8 +41,14 @@ class PathMtu {
   void on_data_acked(std::size_t bytes, Time sent);
   void on_data_lost(std::size_t bytes, Time sent, Time now);
 
-  // Data are about to be sent: looks for growth when that is due. Idle paths are not probed.
-  void on_traffic(Time now);
+  // The Nic has taken data, or has had no room for a datagram of that size. Some say so for ever of
+  // what is too large for them: that is cause for doubt too, and then true.
+  void on_taken() { refused_ = 0; }
+  bool on_refused(std::size_t bytes, Time now);
+
+  // Data are about to be sent: looks for growth when that is due, and says so. Idle paths are not
+  // probed.
+  bool on_traffic(Time now);
 
   // The size of the probe to send now, 0: none.
   std::size_t next_probe() const;
@@ -61,39 +65,40 @@ class PathMtu {
   static constexpr Duration kLeastRound = 10 * kMillisecond;
 
  private:
-  static constexpr std::size_t kMostCandidates = 16;
   static constexpr int kRounds = 3;
-  static constexpr int kSuspiciousRuns = 3;
+  static constexpr std::uint32_t kSuspiciousRuns = 3;
+  static constexpr Duration kLongRefusal = 30 * kMillisecond;
   static constexpr Duration kFirstTrust = 100 * kMillisecond;
   static constexpr Duration kLastTrust = 5 * kSecond;
 
   void begin(bool doubt);
   void next_round();
   void finish(Time now);
-  std::size_t most_wanted() const;
+  std::size_t most_wanted() const { return doubting_ ? confirmed_ : limit_; }
+  std::uint32_t candidate_below(std::size_t bytes) const;
 
-  std::array<std::uint32_t, kMostCandidates> candidates_{kBase};  // descending; the last is kBase
-  std::uint32_t count_ = 1;
-  std::size_t confirmed_ = kBase;
+  std::uint32_t limit_ = kBase;
+  std::uint32_t confirmed_ = kBase;
 
   // The search under way.
   bool searching_ = false, doubting_ = false;
-  bool answered_ = false;   // some probe of it was: the path lives
-  std::size_t best_ = 0;    // the largest acknowledged in it
-  std::uint32_t next_ = 0;  // candidate to probe next in this round; count_: all sent
-  int round_ = 0;
+  bool answered_ = false;  // some probe of it was: the path lives
+  std::uint8_t round_ = 0;
+  std::uint8_t futile_ = 0;        // searches for growth in a row that found none
+  std::uint8_t false_alarms_ = 0;  // in a row
+  std::uint32_t best_ = 0;         // the largest acknowledged in it
+  std::uint32_t next_ = 0;  // to be probed next in this round, unless what is best is as good
   Time round_end_ = kNever;
   Time growth_at_ = kNever;
-  Duration growth_ = kFirstGrowth;
 
   // Evidence of a black hole.
-  int lost_runs_ = 0;
-  std::size_t lost_bytes_ = 0;  // of the smallest of them
+  std::uint32_t lost_runs_ = 0;
+  std::uint32_t lost_bytes_ = 0;  // of the smallest of them
+  std::uint32_t good_bytes_ = 0;  // of the run that was sent last of those that arrived
   Time first_lost_ = 0;
-  std::size_t good_bytes_ = 0;  // of the run that was sent last of those that arrived
+  Time refused_ = 0;  // since when; 0: not
   Time good_sent_ = 0;
   Time trusted_until_ = 0;  // after a false alarm
-  Duration trust_ = kFirstTrust;
 };
 
 }  // namespace taco::harp

@@ -17,16 +17,16 @@
 namespace taco::harp {
 
 struct SentRun {
-  enum class Kind : std::uint8_t { kBulk, kEager, kRecords, kProbe };
+  enum class Kind : std::uint8_t { kBulk, kPieces, kEager, kRecords, kProbe, kMtuProbe };
 
   std::uint64_t first = 0;    // packet number
   std::uint64_t pending = 0;  // bit i: first + i is in flight
   std::uint64_t lost = 0;     // bit i: declared lost, not acknowledged
   Time sent = 0;
   Time overtaken = 0;       // when a later packet was first acknowledged; 0: not yet
-  std::uint32_t owner = 0;  // kBulk: index of the message; else serial number
+  std::uint32_t owner = 0;  // kBulk, kPieces: index of the message; else serial number
   std::uint32_t owner_generation = 0;
-  std::uint32_t first_segment = 0;  // kBulk
+  std::uint32_t first_segment = 0;  // kBulk; kPieces: first piece; kMtuProbe: its size
   std::uint32_t credit_epoch = 0;   // of the credit frame aboard, when has_credit
   std::uint8_t count = 1;
   Kind kind = Kind::kProbe;

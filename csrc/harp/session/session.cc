@@ -29,10 +29,12 @@ Session::Session(SessionConfig config, SessionHost& host, LinkEvents& events)
     : config_(std::move(config)),
       host_(host),
       events_(events),
-      remote_(config_.peer_endpoint),
       max_datagram_(datagram_limit(config_, host.nic().capabilities())),
+      path_({config_.peer_endpoint, config_.local_path},
+            config_.own_incarnation < config_.peer_incarnation),
       congestion_(config_.congestion != nullptr ? *config_.congestion : kSwift),
       credit_(host.credit(), max_datagram_ + host.nic().capabilities().packet_overhead),
+      reassembly_(host.buffers()),
       eager_(host.buffers(), kEagerWindow),
       records_(host.buffers(), kRecordWindow),
       record_order_(host.buffers()) {
@@ -99,7 +101,7 @@ void Session::bulk(SendRequest& request, SlotId slot) {
   send->index = free_sends_.back();
   free_sends_.pop_back();
   sends_[send->index] = send;
-  send->start(request, slot, wire::segment_bytes(max_datagram_), ++send_uses_);
+  send->start(request, slot, wire::segment_bytes(path_.mtu().size()), ++send_uses_);
   request.state = send;
   activate(*send);
   ready();
@@ -177,6 +179,7 @@ void Session::forget(SlotId slot) {
 }
 
 void Session::drop_receive(RecvState& state) {
+  if (!reassembly_.empty()) reassembly_.forget(wire::slot_number(state.slot));
   receives_[state.slot.index] = nullptr;
   state.request = nullptr;
   host_.receives_.give(&state);
@@ -278,6 +281,7 @@ void Session::declare_lost(const Status& why) {
   events_.on_lost(why);
   eager_.clear();
   records_.clear();
+  reassembly_.clear();
 }
 
 void Session::flush_acks() {
@@ -293,11 +297,11 @@ void Session::refresh_credit() {
 }
 
 std::size_t Session::memory_bytes() const {
-  std::size_t bytes = sizeof(Session) + sent_.memory_bytes() + eager_.memory_bytes() +
-                      records_.memory_bytes() + sends_.capacity() * sizeof(BulkSend*) +
-                      free_sends_.capacity() * sizeof(std::uint32_t) +
-                      receives_.capacity() * sizeof(RecvState*) +
-                      taken_.capacity() * sizeof(SendRequest*) + config_.description.capacity();
+  std::size_t bytes =
+      sizeof(Session) + sent_.memory_bytes() + eager_.memory_bytes() + records_.memory_bytes() +
+      reassembly_.memory_bytes() + sends_.capacity() * sizeof(BulkSend*) +
+      free_sends_.capacity() * sizeof(std::uint32_t) + receives_.capacity() * sizeof(RecvState*) +
+      taken_.capacity() * sizeof(SendRequest*) + config_.description.capacity();
   if (block_ != nullptr) bytes += kBlockBytes;
   for (const BulkSend* send : sends_) {
     if (send != nullptr) bytes += sizeof(BulkSend) + send->acked_bits.heap_bytes();

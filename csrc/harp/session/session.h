@@ -22,6 +22,8 @@
 #include "harp/session/flow.h"
 #include "harp/session/loss.h"
 #include "harp/session/message.h"
+#include "harp/session/path.h"
+#include "harp/session/reassembly.h"
 #include "harp/session/received_packets.h"
 #include "harp/session/recent_packets.h"
 #include "harp/session/sent_packets.h"
@@ -35,7 +37,7 @@ struct SessionConfig {
   std::uint64_t own_incarnation = 0;
   std::uint64_t peer_incarnation = 0;
   PairKey key{};                 // what hellos are proved with
-  Endpoint peer_endpoint;        // where to say hello; later packets go where the peer answered
+  Endpoint peer_endpoint;        // where to say hello
   std::uint32_t local_path = 0;  // which local address of the Nic
   std::size_t max_datagram = 0;  // 0: the Nic's; the peer's is agreed in the handshake
   Duration peer_timeout = 10 * kSecond;
@@ -82,7 +84,12 @@ class Session final : public Link, private SentPackets::Listener {
   Time last_heard() const { return last_heard_; }  // 0: never
   // Probes sent since the peer was last heard.
   std::uint32_t unanswered_probes() const { return unanswered_probes_; }
-  const Endpoint& remote() const { return remote_; }
+  const Endpoint& remote() const { return path_.pair().remote; }
+  std::uint32_t local_path() const { return path_.pair().local; }
+  // The largest datagram that is known to reach the peer.
+  std::size_t path_size() const { return path_.mtu().size(); }
+  // Sends by this pair of addresses from now on; the peer follows when it has had an answer there.
+  void move_to(const AddressPair& pair);
   const std::string& description() const { return config_.description; }
   std::size_t memory_bytes() const;  // of everything it holds, itself included
 
@@ -112,7 +119,8 @@ class Session final : public Link, private SentPackets::Listener {
   bool begin_message(RecvState& state, const wire::Packet& packet);
   void finish_receive(RecvState& state, const Status& status);
   bool on_eager_packet(const wire::Packet& packet);
-  bool on_frames(const wire::Packet& packet);
+  bool on_fragment(const wire::Packet& packet);
+  bool on_frames(const wire::Packet& packet, const RxPacket& from);
   void establish(const wire::Hello& hello, const RxPacket& packet);
   void on_ack(const wire::Ack& ack);
   bool on_records(std::uint32_t serial, std::span<const std::byte> block);
@@ -130,11 +138,24 @@ class Session final : public Link, private SentPackets::Listener {
   Sent send_control();
   Sent send_eager();
   Sent send_run(std::size_t& budget);
+  bool fit(BulkSend& send);
   std::size_t fill_run(BulkSend& send, SegmentRange range);
+  std::size_t fill_pieces(BulkSend& send, SegmentRange range);
   std::uint32_t room_for(std::uint32_t wanted);
   bool within_credit(std::uint32_t packets) const;
   void commit(SentRun run);
-  bool offer_packet(wire::Header& header, std::span<const std::byte> body);
+  bool offer_packet(wire::Header& header, std::span<const std::byte> body, const AddressPair& pair,
+                    bool unfragmented = false);
+
+  bool offer_hello(const wire::Hello& hello, std::size_t bytes, const AddressPair& pair);
+
+  // session_path.cc
+  void heard_elsewhere(const RxPacket& from);
+  Sent send_tokens();
+  Sent send_mtu_probe();
+  void on_mtu_timer();
+  void note_acked_size(const SentRun& run, const BulkSend& send);
+  void note_lost_size(const SentRun& run, const BulkSend& send, std::uint64_t mask);
 
   // session.cc
   void record(bool (*write)(wire::Writer& writer, const void* what), const void* what);
@@ -169,8 +190,7 @@ class Session final : public Link, private SentPackets::Listener {
 
   // Handshake.
   std::uint64_t own_connection_ = 0, peer_connection_ = 0;
-  Endpoint remote_;
-  std::size_t max_datagram_ = 0;
+  std::size_t max_datagram_ = 0;  // that both ends take
   Time hello_at_ = 0;
   std::uint32_t hellos_ = 0;
   bool hello_due_ = true, answer_hello_ = false;
@@ -178,8 +198,10 @@ class Session final : public Link, private SentPackets::Listener {
   wire::Nonce echo_{};                    // the peer's, as last heard: hellos send it back
   Time other_version_at_ = kNever;        // when a packet of one first came from the peer's address
   std::uint32_t largest_hello_ = 0;       // bytes of the largest datagram with a hello that came
+  std::uint32_t answer_bytes_ = 0;        // of the hello that is or was answered last
 
-  // One path: what we send on it.
+  // One path: where it leads, and what we send on it.
+  Path path_;
   const CongestionOps& congestion_;
   CongestionState window_;
   std::uint64_t next_number_ = 1;
@@ -199,6 +221,7 @@ class Session final : public Link, private SentPackets::Listener {
   bool window_limited_ = false;
   bool credit_blocked_ = false;
   bool lowering_in_flight_ = false;
+  std::uint32_t mtu_probes_lost_ = 0;  // on this occasion; they say nothing about congestion
 
   // And what we receive.
   ReceivedPackets received_;
@@ -217,6 +240,7 @@ class Session final : public Link, private SentPackets::Listener {
   std::vector<BulkSend*> unreturned_;  // acknowledged, but the driver still refers to the payload
   std::vector<RecvState*> receives_;   // by slot index
   std::size_t open_receives_ = 0;
+  Reassembly reassembly_;
   SmallSender eager_;
   SmallSender records_;
   SerialFilter eager_filter_;

@@ -1,5 +1,6 @@
 // Hellos: who is there, what it can receive, and that it is no recording that speaks.
 #include <algorithm>
+#include <cstring>
 
 #include "harp/session/session.h"
 
@@ -30,10 +31,13 @@ void Session::on_hello(const wire::Hello& hello, const RxPacket& packet) {
     last_heard_ = silence_base_ = host_.now();
     unanswered_probes_ = 0;
     if (!established()) establish(hello, packet);
+    path_.mtu().on_proof(hello.largest_received, host_.now());
   }
   echo_ = hello.sender_nonce;
   if ((hello.flags & wire::kEstablished) == 0) {
     answer_hello_ = true;
+    path_.response().pair = AddressPair::of(packet);
+    answer_bytes_ = static_cast<std::uint32_t>(packet.data.size());
     ready();
   }
   update_timer();
@@ -42,9 +46,12 @@ void Session::on_hello(const wire::Hello& hello, const RxPacket& packet) {
 void Session::establish(const wire::Hello& hello, const RxPacket& packet) {
   peer_connection_ = hello.sender_connection;
   peer_nonce_ = hello.sender_nonce;
-  remote_ = *packet.source;
-  config_.local_path = packet.local_path;
+  // Our nonce has been to one of these and back. A hello that comes by yet another pair proves
+  // nothing about that: should the peer be there, its packets set off a challenge.
+  const AddressPair pair = AddressPair::of(packet);
+  path_.move_to(pair == path_.response().pair ? pair : path_.pair(), host_.now());
   max_datagram_ = std::min<std::size_t>(max_datagram_, hello.max_datagram);
+  path_.mtu().open(max_datagram_, host_.now());
   // Frames may have come before the hello.
   if (static_cast<std::int32_t>(hello.credit_epoch - peer_epoch_) >= 0) {
     peer_limit_ = hello.credit_limit;
@@ -67,9 +74,28 @@ void Session::suspect_version(std::uint8_t version) {
   if (host_.now() - other_version_at_ >= kVersionPatience) refuse_version(version);
 }
 
+// Padded to `bytes`, if that is more: where it arrives, datagrams of that size do.
+bool Session::offer_hello(const wire::Hello& hello, std::size_t bytes, const AddressPair& pair) {
+  const std::size_t least = sizeof(wire::Header) + sizeof hello;
+  const std::size_t body = std::max(bytes, least) - sizeof(wire::Header);
+  std::byte* const block = host_.buffers().take(body);
+  std::memcpy(block, &hello, sizeof hello);
+  std::memset(block + sizeof hello, 0, body - sizeof hello);
+  wire::Header header = wire::frames_header(wire::Type::kHello, 0, 0, 0, body);
+  const bool taken = offer_packet(header, {block, body}, pair, /*unfragmented=*/bytes > least);
+  host_.buffers().give(block, body);
+  return taken;
+}
+
 Session::Sent Session::send_hello() {
   if (established()) hello_due_ = false;
   if (!hello_due_ && !answer_hello_) return Sent::kNothing;
+  // An answer takes the way the hello came, and is no longer than that was: whoever sends a copy of
+  // one makes us send no more than it did.
+  const bool answer = answer_hello_;
+  const AddressPair& pair = answer ? path_.response().pair : path_.pair();
+  const std::size_t padded = answer ? std::min<std::size_t>(answer_bytes_, max_datagram_)
+                                    : (hellos_ % 2 == 0 ? max_datagram_ : 0);
   const bool known = established() && echo_ == peer_nonce_;
   wire::Hello hello{};
   hello.sender = config_.own_incarnation;
@@ -86,10 +112,12 @@ Session::Sent Session::send_hello() {
   hello.sender_engine = wire::engine_of(own_connection_);
   hello.flags = known ? wire::kEstablished : 0;
   prove(hello, config_.key);
-  const std::span body(reinterpret_cast<const std::byte*>(&hello), sizeof hello);
-  wire::Header header = wire::frames_header(wire::Type::kHello, 0, 0, 0, body.size());
-  if (!offer_packet(header, body)) return Sent::kNicFull;
-  hello_due_ = answer_hello_ = false;
+  const bool taken = offer_hello(hello, padded, pair);
+  if (!taken) return Sent::kNicFull;
+  answer_hello_ = false;
+  // Ours is as good as sent when the answer went where it would have gone.
+  if (answer && !(pair == path_.pair())) return Sent::kYes;
+  hello_due_ = false;
   if (!established()) {
     const Duration most = events_.expecting() ? kLastHelloInterval : kSecond;
     hello_at_ = host_.now() + std::min(kFirstHelloInterval << std::min(hellos_++, 10u), most);

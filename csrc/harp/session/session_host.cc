@@ -55,7 +55,7 @@ void SessionHost::share_credit() {
 
 bool SessionHost::is_stopped(const Session& session) const {
   return std::any_of(stopped_.begin(), stopped_.end(), [&](const Session* first) {
-    return first->config_.local_path == session.config_.local_path;
+    return first->local_path() == session.local_path();
   });
 }
 

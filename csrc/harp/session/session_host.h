@@ -65,6 +65,8 @@ class SessionHost {
 
   Nic& nic() { return nic_; }
   BytePool& buffers() { return buffers_; }
+  // By messages that are no more, for those to come; bounded, whatever the number of sessions.
+  std::size_t bytes_kept() const { return sends_.bytes_kept() + receives_.bytes_kept(); }
   CreditPool& credit() { return credit_; }
   ProtocolCounters& counters() { return counters_; }
   const ProtocolCounters& counters() const { return counters_; }
@@ -74,9 +76,15 @@ class SessionHost {
  private:
   friend class Session;
   static constexpr std::size_t kRunSegments = 64;
+  struct PieceHeader {
+    wire::Header header;
+    wire::FragmentDescriptor piece;
+  };
+  static_assert(offsetof(PieceHeader, piece) == sizeof(wire::Header));
   // Where packets are put together, one at a time: a packet is sent or refused before the next.
   struct Scratch {
     std::array<wire::Header, kRunSegments> headers;
+    std::array<PieceHeader, kRunSegments> piece_headers;
     std::array<IoSlice, 2 * kRunSegments> slices;
     std::array<TxPacket, kRunSegments> packets;
     std::array<std::byte, wire::kMinDatagram> body;

@@ -26,8 +26,7 @@ void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
   wire::Packet packet;
   const wire::Verdict verdict = wire::parse(bytes, packet, !host_.test_hooks().skip_checksum);
   if (verdict != wire::Verdict::kGood || packet.connection != own_connection_ ||
-      packet.type == wire::Type::kHello || packet.type == wire::Type::kReset ||
-      packet.type == wire::Type::kFragment || packet.path != 0) {
+      packet.type == wire::Type::kHello || packet.type == wire::Type::kReset || packet.path != 0) {
     ++(verdict == wire::Verdict::kBadChecksum ? counters.checksum_failures : counters.malformed);
     return;
   }
@@ -39,14 +38,15 @@ void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
 
   // Has no number to remember, and whatever it says does no harm twice: a copy goes unanswered.
   if (packet.flags & wire::kUncounted) {
-    on_frames(packet);
+    on_frames(packet, from);
     return;
   }
   const std::uint64_t largest = received_.largest();
   const std::uint64_t number = wire::expand_number(packet.number, largest + 1);
   // What cannot be kept must not be acknowledged: such packets are dropped before they are noted.
   if (packet.type == wire::Type::kEager && !on_eager_packet(packet)) return;
-  if (packet.type == wire::Type::kControl && !on_frames(packet)) return;
+  if (packet.type == wire::Type::kFragment && !on_fragment(packet)) return;
+  if (packet.type == wire::Type::kControl && !on_frames(packet, from)) return;
   if (state_ == State::kEnded) return;
   if (!received_.add(number, now)) {
     ++counters.duplicates;
@@ -56,8 +56,9 @@ void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
   }
   if (number > largest) {
     if (number > largest + 1 && largest > 0) ack_now_ = true;  // a hole: say so at once
-    if (!(remote_ == *from.source)) remote_ = *from.source;
+    path_.is_by(from) ? path_.on_newest_here(now) : heard_elsewhere(from);
   }
+  if (packet.type == wire::Type::kFragment) ++unacknowledged_;
   if (packet.type == wire::Type::kData) {
     ++unacknowledged_;
     on_data(packet);
@@ -119,6 +120,7 @@ void Session::on_data(const wire::Packet& packet) {
   }
   const Sink& sink = state->request->sink;
   if (!packet.body.empty()) sink.consume(sink, offset, packet.body.data(), packet.body.size());
+  if (!reassembly_.empty()) reassembly_.forget(packet.slot, packet.segment);
   if (++state->received < state->segments) return;
   state->request->bytes = state->message_bytes;
   ack_now_ = true;  // the sender waits for this
@@ -129,6 +131,32 @@ void Session::finish_receive(RecvState& state, const Status& status) {
   const SlotId slot = state.slot;
   drop_receive(state);
   events_.receive_finished(slot, status);
+}
+
+// False: there is no room for it, so it must not be acknowledged. A segment that has come whole is
+// consumed like any other, so that it is consumed once.
+bool Session::on_fragment(const wire::Packet& packet) {
+  const RecvState* state = receive_of(packet.slot);
+  if (state == nullptr) {
+    ++host_.counters().late;
+    return true;
+  }
+  if (packet.segment < state->segments && state->bits.test(packet.segment)) {
+    ++host_.counters().duplicates;
+    return true;
+  }
+  wire::Packet whole = packet;
+  switch (reassembly_.add(packet, whole.body)) {
+    case Reassembly::Verdict::kRefused:
+      return false;
+    case Reassembly::Verdict::kKept:
+      return true;
+    case Reassembly::Verdict::kWhole:
+      break;
+  }
+  on_data(whole);
+  reassembly_.forget(packet.slot, packet.segment);  // whatever came of it
+  return true;
 }
 
 bool Session::on_eager_packet(const wire::Packet& packet) {
@@ -144,7 +172,7 @@ bool Session::on_eager_packet(const wire::Packet& packet) {
 }
 
 // False: do not acknowledge the packet.
-bool Session::on_frames(const wire::Packet& packet) {
+bool Session::on_frames(const wire::Packet& packet, const RxPacket& from) {
   wire::FrameReader reader(packet.body);
   wire::Frame frame;
   bool keep = true;
@@ -173,6 +201,13 @@ bool Session::on_frames(const wire::Packet& packet) {
         break;
       case wire::Frame::kRecords:
         keep = on_records(reader.serial, reader.records) && keep;
+        break;
+      case wire::Frame::kPathChallenge:
+        path_.on_challenge(AddressPair::of(from), reader.token);
+        ready();
+        break;
+      case wire::Frame::kPathResponse:
+        if (path_.on_response(AddressPair::of(from), reader.token, host_.now())) ready();
         break;
       default:  // of a later time; acknowledged where its type asks for it
         break;
@@ -237,10 +272,13 @@ void Session::on_run_acked(const SentRun& run, std::uint64_t mask) {
     lowering_in_flight_ = false;
   }
   switch (run.kind) {
-    case SentRun::Kind::kBulk: {
+    case SentRun::Kind::kBulk:
+    case SentRun::Kind::kPieces: {
       BulkSend* send = run.owner < sends_.size() ? sends_[run.owner] : nullptr;
       if (send == nullptr || send->generation != run.owner_generation) return;
-      if (!send->acknowledge(run.first_segment, mask)) return;
+      note_acked_size(run, *send);
+      const bool whole = run.kind == SentRun::Kind::kBulk;
+      if (!send->acknowledge(run.first_segment, mask, whole)) return;
       if (send->reference.count > 0) {
         deactivate(*send);
         unreturned_.push_back(send);
@@ -254,6 +292,9 @@ void Session::on_run_acked(const SentRun& run, std::uint64_t mask) {
       return eager_.on_acked(run.owner);
     case SentRun::Kind::kRecords:
       return records_.on_acked(run.owner);
+    case SentRun::Kind::kMtuProbe:
+      path_.mtu().on_probe_acked(run.first_segment, host_.now());
+      return ready();
     case SentRun::Kind::kProbe:
       return;
   }
@@ -262,10 +303,12 @@ void Session::on_run_acked(const SentRun& run, std::uint64_t mask) {
 void Session::on_run_lost(const SentRun& run, std::uint64_t mask) {
   if (run.has_credit) lowering_in_flight_ = false;
   switch (run.kind) {
-    case SentRun::Kind::kBulk: {
+    case SentRun::Kind::kBulk:
+    case SentRun::Kind::kPieces: {
       BulkSend* send = run.owner < sends_.size() ? sends_[run.owner] : nullptr;
       if (send == nullptr || send->generation != run.owner_generation) return;
-      send->lose(run.first_segment, mask);
+      note_lost_size(run, *send, mask);
+      send->lose(run.first_segment, mask, run.kind == SentRun::Kind::kBulk);
       activate(*send);
       break;
     }
@@ -275,6 +318,9 @@ void Session::on_run_lost(const SentRun& run, std::uint64_t mask) {
     case SentRun::Kind::kRecords:
       records_.on_lost(run.owner);
       break;
+    case SentRun::Kind::kMtuProbe:
+      ++mtu_probes_lost_;
+      return;
     case SentRun::Kind::kProbe:
       return;
   }

@@ -25,7 +25,7 @@ void Session::on_expiry(Timer& timer, Time now) {
 Time Session::next_deadline() const {
   Time next = next_tick_;
   if (!established()) return hello_due_ ? next : std::min(next, hello_at_);
-  next = std::min(next, ack_deadline_);
+  next = std::min({next, ack_deadline_, path_.mtu().deadline()});
   next = std::min(next, sent_.next_loss(reorder_.get(rtt_), loss_not_before_));
   const bool waiting = sent_.in_flight() > 0 || credit_blocked_;
   if (waiting && !probe_due_ && !peer_left_ && !host_.test_hooks().skip_tail_probe) {
@@ -59,13 +59,16 @@ void Session::on_timer() {
     ready();
   }
   lose_overdue();
+  on_mtu_timer();
   on_probe_timeout();
   update_timer();
 }
 
 void Session::lose_overdue() {
   AckSample lost = sample();
+  mtu_probes_lost_ = 0;
   lost.lost = sent_.detect_lost(host_.now(), reorder_.get(rtt_), loss_not_before_, *this);
+  lost.lost -= mtu_probes_lost_;
   if (lost.lost > 0) congestion_.on_loss(window_, lost);
 }
 
@@ -125,6 +128,8 @@ void Session::trim() {
   sent_.trim();
   eager_.trim();
   records_.trim();
+  reassembly_.trim();
+  path_.trim();
   if (open_receives_ == 0) std::vector<RecvState*>().swap(receives_);
   if (sends_.size() == free_sends_.size()) {
     std::vector<BulkSend*>().swap(sends_);

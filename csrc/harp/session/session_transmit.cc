@@ -25,6 +25,9 @@ Session::Turn Session::transmit(std::size_t budget) {
   }
   Sent sent = send_hello();
   if (established()) {
+    if (sent != Sent::kNicFull) sent = send_tokens();
+    while (sent != Sent::kNicFull && (sent = send_mtu_probe()) == Sent::kYes) {
+    }
     while (sent != Sent::kNicFull && (sent = send_control()) == Sent::kYes) {
     }
     while (sent != Sent::kNicFull && (sent = send_eager()) == Sent::kYes) {
@@ -41,15 +44,17 @@ Session::Turn Session::transmit(std::size_t budget) {
 }
 
 // Seals the header and offers header and body as one datagram.
-bool Session::offer_packet(wire::Header& header, std::span<const std::byte> body) {
+bool Session::offer_packet(wire::Header& header, std::span<const std::byte> body,
+                           const AddressPair& pair, bool unfragmented) {
   wire::seal(header, body);
   const std::array<IoSlice, 2> slices{IoSlice{&header, sizeof header},
                                       IoSlice{body.data(), body.size()}};
   TxPacket packet;
-  packet.destination = &remote_;
-  packet.local_path = config_.local_path;
+  packet.destination = &pair.remote;
+  packet.local_path = pair.local;
   packet.slices = slices;
   packet.bytes = sizeof header + body.size();
+  packet.unfragmented = unfragmented;
   if (host_.nic().send_st({&packet, 1}) == 0) return false;
   recent_.add(header);
   ++host_.counters().packets_sent;
@@ -104,7 +109,7 @@ Session::Sent Session::send_control() {
   wire::Header header = wire::frames_header(wire::Type::kControl, peer_connection_, 0,
                                             eliciting ? next_number_ : next_uncounted_, bytes,
                                             eliciting ? 0 : wire::kUncounted);
-  if (!offer_packet(header, buffer.first(bytes))) return Sent::kNicFull;
+  if (!offer_packet(header, buffer.first(bytes), path_.pair())) return Sent::kNicFull;
 
   ack_now_ = false;
   unacknowledged_ = 0;
@@ -144,7 +149,7 @@ Session::Sent Session::send_eager() {
   const SmallSender::Packet packet = eager_.front();
   wire::Header header = wire::eager_header(peer_connection_, 0, next_number_, packet.serial,
                                            packet.bytes.size() - sizeof(wire::EagerDescriptor));
-  if (!offer_packet(header, packet.bytes)) return Sent::kNicFull;
+  if (!offer_packet(header, packet.bytes, path_.pair())) return Sent::kNicFull;
   host_.counters().bytes_sent += packet.bytes.size();
   if (packet.again) ++host_.counters().retransmits;
   eager_.mark_sent(packet.serial);
@@ -195,6 +200,44 @@ std::size_t Session::fill_run(BulkSend& send, SegmentRange range) {
   return bytes;
 }
 
+// The same for pieces of one segment.
+std::size_t Session::fill_pieces(BulkSend& send, SegmentRange range) {
+  SessionHost::Scratch& scratch = host_.scratch_;
+  const std::uint32_t segment = send.segment_of(range.first);
+  const std::uint8_t flags = segment + 1 == send.segments ? wire::kLastSegment : 0;
+  std::size_t bytes = 0;
+  for (std::uint32_t i = 0; i < range.count; ++i) {
+    const std::uint32_t unit = range.first + i;
+    const std::size_t payload = send.bytes_of(unit);
+    const std::byte* data = send.data_of(unit);
+    SessionHost::PieceHeader& front = scratch.piece_headers[i];
+    front.header = wire::fragment_header(peer_connection_, 0, next_number_ + i, send.slot, segment,
+                                         send.request->bytes, flags);
+    front.piece = {static_cast<std::uint16_t>(send.offset_in_segment(unit) / wire::kGranule),
+                   static_cast<std::uint16_t>(send.bytes_of_segment(segment))};
+    constexpr std::size_t kFront = sizeof front.header + sizeof front.piece;
+    wire::seal(front.header, std::as_bytes(std::span(&front.piece, 1)), {data, payload});
+    scratch.slices[2 * i] = {&front, kFront};
+    scratch.slices[2 * i + 1] = {data, payload};
+    bytes += kFront + payload;
+  }
+  return bytes;
+}
+
+// Does the path carry this message's units as they are? A message that has not begun takes the
+// path's size; one whose segments have become too large goes on in pieces. False: wait, the path is
+// in doubt.
+bool Session::fit(BulkSend& send) {
+  PathMtu& mtu = path_.mtu();
+  if (mtu.on_traffic(host_.now())) ready();
+  const std::size_t segment = wire::segment_bytes(mtu.size());
+  if (send.untouched() && send.segment_bytes != segment) send.resize(segment);
+  if (send.datagram_bytes() <= mtu.usable()) return true;
+  if (mtu.in_doubt()) return false;
+  send.split();
+  return true;
+}
+
 // Groups take turns, so that none waits for another's large messages. Within a group the oldest
 // message goes first: messages that took turns would all end late and together, and with them the
 // receives whose end lets the receiver ask for more.
@@ -216,12 +259,13 @@ Session::Sent Session::send_run(std::size_t& budget) {
   const NicCapabilities& nic = host_.nic().capabilities();
   SessionHost::Scratch& scratch = host_.scratch_;
   BulkSend& send = *next_send();
-  const std::size_t segment = sizeof(wire::Header) + send.segment_bytes;
+  if (!fit(send)) return Sent::kNothing;
+  const std::size_t datagram = send.datagram_bytes(), payload = datagram - sizeof(wire::Header);
   const std::size_t longest =
-      nic.gso_segments > 1 ? std::min(nic.gso_segments, nic.gso_bytes / segment) : 16;
-  const auto wanted = static_cast<std::uint32_t>(std::min<std::size_t>(
-      {longest, SessionHost::kRunSegments,
-       send.lost.empty() ? send.segments - send.next : send.lost.back().count}));
+      nic.gso_segments > 1 ? std::min(nic.gso_segments, nic.gso_bytes / datagram) : 16;
+  const auto wanted = static_cast<std::uint32_t>(
+      std::min<std::size_t>({longest, SessionHost::kRunSegments,
+                             send.lost.empty() ? send.units - send.next : send.lost.back().count}));
   const std::uint32_t room = wanted == 0 ? 0 : room_for(wanted);
   if (wanted > 0 && room == 0) return Sent::kNothing;
   bool again = false;
@@ -230,17 +274,18 @@ Session::Sent Session::send_run(std::size_t& budget) {
     deactivate(send);
     return Sent::kYes;
   }
-  const std::size_t bytes = fill_run(send, range);
+  const std::size_t bytes = send.is_split() ? fill_pieces(send, range) : fill_run(send, range);
   const bool one_packet = nic.gso_segments > 1 || range.count == 1;
   const std::size_t packets = one_packet ? 1 : range.count;
   for (std::size_t i = 0; i < packets; ++i) {
     const std::size_t slices = one_packet ? 2 * range.count : 2;
     TxPacket& packet = scratch.packets[i];
-    packet.destination = &remote_;
-    packet.local_path = config_.local_path;
+    packet.destination = &path_.pair().remote;
+    packet.local_path = path_.pair().local;
     packet.slices = std::span<const IoSlice>(scratch.slices).subspan(2 * i, slices);
-    packet.bytes = one_packet ? bytes : sizeof(wire::Header) + scratch.slices[2 * i + 1].bytes;
-    packet.segment_bytes = one_packet && range.count > 1 ? segment : 0;
+    packet.bytes =
+        one_packet ? bytes : scratch.slices[2 * i].bytes + scratch.slices[2 * i + 1].bytes;
+    packet.segment_bytes = one_packet && range.count > 1 ? datagram : 0;
     packet.alternating = true;
     packet.reference = nic.asynchronous_return ? &send.reference : nullptr;
   }
@@ -250,16 +295,21 @@ Session::Sent Session::send_run(std::size_t& budget) {
   if (left < range.count) send.put_back({range.first + left, range.count - left}, again);
   if (left > 0) {
     SentRun run;
-    run.kind = SentRun::Kind::kBulk;
+    run.kind = send.is_split() ? SentRun::Kind::kPieces : SentRun::Kind::kBulk;
     run.owner = send.index;
     run.owner_generation = send.generation;
     run.first_segment = range.first;
     run.count = static_cast<std::uint8_t>(left);
     commit(run);
     host_.counters().packets_sent += left;
-    host_.counters().bytes_sent += std::size_t{left} * send.segment_bytes;
+    host_.counters().bytes_sent += std::size_t{left} * payload;
     if (again) host_.counters().retransmits += left;
-    budget -= std::min(budget, std::size_t{left} * send.segment_bytes);
+    budget -= std::min(budget, std::size_t{left} * payload);
+  }
+  if (left > 0) {
+    path_.mtu().on_taken();
+  } else if (path_.mtu().on_refused(datagram, host_.now())) {
+    ready();
   }
   last_group_ = send.request->key.group;
   if (!send.has_work()) deactivate(send);

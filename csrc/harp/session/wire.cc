@@ -409,8 +409,7 @@ namespace {
 Header segment_header(Type type, std::uint64_t connection, std::uint8_t path, std::uint64_t number,
                       SlotId slot, std::uint32_t segment, std::uint64_t message_bytes,
                       std::uint8_t flags) {
-  const std::uint64_t packed = slot.index | std::uint64_t{slot.generation & kSlotGenerationMask}
-                                                << kSlotIndexBits;  // 44 bits
+  const std::uint64_t packed = slot_number(slot);
   return composed(type, flags, path, connection, number, static_cast<std::uint32_t>(packed),
                   message_bytes | std::uint64_t{segment} << 31 | packed >> 32 << 52);
 }

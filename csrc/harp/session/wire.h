@@ -66,6 +66,10 @@ static_assert(sizeof(EagerDescriptor) == 24);
 
 inline constexpr std::uint32_t kSlotIndexBits = 20;
 inline constexpr std::uint32_t kSlotGenerationMask = (1u << 24) - 1;
+// A slot as packets name it, in 44 bits.
+constexpr std::uint64_t slot_number(SlotId slot) {
+  return slot.index | std::uint64_t{slot.generation & kSlotGenerationMask} << kSlotIndexBits;
+}
 inline constexpr std::uint64_t kMaxSegments = std::uint64_t{1} << 21;
 static_assert(kMaxMessageBytes < std::uint64_t{1} << 31);
 

@@ -32,6 +32,7 @@ TEST(ProtocolCampaign, EverySeedDeliversExactlyOnceWhateverTheNetworkDoes) {
     faults.add(result.faults);
     sum.stalls += result.stalls;
     sum.link_deaths += result.link_deaths;
+    sum.mtu_changes += result.mtu_changes;
     sum.cancels += result.cancels;
     sum.retransmits += result.retransmits;
     sum.probes += result.probes;
@@ -44,7 +45,9 @@ TEST(ProtocolCampaign, EverySeedDeliversExactlyOnceWhateverTheNetworkDoes) {
       {"corrupted", faults.corrupted},
       {"swallowed by dead links", faults.link_dead},
       {"refused by a full nic", faults.refused},
+      {"too large for their link", faults.too_large},
       {"link deaths", sum.link_deaths},
+      {"changes of a link's MTU", sum.mtu_changes},
       {"engine stalls", sum.stalls},
       {"cancelled exchanges", sum.cancels},
       {"probes", sum.probes},

@@ -1,0 +1,88 @@
+// One path of a session: the pair of addresses it runs between, and the size of what it carries.
+// Path 0 is the only one so far.
+//
+// A packet that arrives by another pair proves little: anybody may send a copy of one from
+// anywhere. So it moves nothing; it sets off a challenge by that pair, and only the answer, by that
+// very pair, moves the path there: both addresses at once. Two sides that come to use different
+// pairs (their hellos crossed) thus end on one: the follower goes where it hears the leader, while
+// the leader waits until nothing has come by its own pair for a while. Which of them leads, their
+// incarnations say.
+//
+// Pure state of one session: knows no packet, time is passed in. Owner thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/clock.h"
+#include "harp/nic.h"
+#include "harp/session/path_mtu.h"
+
+namespace taco::harp {
+
+struct AddressPair {
+  Endpoint remote;
+  std::uint32_t local = 0;  // which local address of the Nic
+  bool operator==(const AddressPair&) const = default;
+  static AddressPair of(const RxPacket& packet) { return {*packet.source, packet.local_path}; }
+};
+
+class Path {
+ public:
+  // A frame to be sent by `pair`, if it is due.
+  struct Token {
+    AddressPair pair;
+    bool due = false;
+    std::uint64_t value = 0;
+  };
+
+  explicit Path(const AddressPair& pair, bool leads) : pair_(pair), leads_(leads) {}
+
+  const AddressPair& pair() const { return pair_; }
+  PathMtu& mtu() { return mtu_; }
+  const PathMtu& mtu() const { return mtu_; }
+
+  bool is_by(const RxPacket& packet) const {
+    return packet.local_path == pair_.local && *packet.source == pair_.remote;
+  }
+  // The handshake, or the owner, has settled on this pair.
+  void move_to(const AddressPair& pair, Time now);
+
+  // A packet newer than all before came by the path's own pair.
+  void on_newest_here(Time now) { heard_ = now; }
+  // Or by another one. True: the challenge is due; its value may have to be chosen. `wait`: how
+  // long an answer may take.
+  bool on_newest_elsewhere(const AddressPair& from, Duration wait, Time now);
+  // The peer asks us to answer by the pair its challenge came by.
+  void on_challenge(const AddressPair& from, std::uint64_t token);
+  // True: the path has moved there.
+  bool on_response(const AddressPair& from, std::uint64_t token, Time now);
+
+  // Something may be due to be sent.
+  bool has_tokens() const { return tokens_ != nullptr; }
+  Token& challenge() { return tokens().challenge; }  // its value is unguessable, never 0
+  // Its pair is the one by which the peer has asked for an answer last, to a challenge or a hello.
+  Token& response() { return tokens().response; }
+  // Gives memory back; a challenge that has not been answered by now is forgotten.
+  void trim() { tokens_.reset(); }
+
+  static constexpr Duration kPatience = 200 * kMillisecond;
+
+ private:
+  struct Tokens {
+    Token challenge, response;
+    Time challenge_again = 0;
+  };
+  Tokens& tokens() {
+    if (tokens_ == nullptr) tokens_ = std::make_unique<Tokens>();
+    return *tokens_;
+  }
+
+  AddressPair pair_;
+  bool leads_;
+  Time heard_ = 0;                  // by pair_
+  std::unique_ptr<Tokens> tokens_;  // rarely needed, and an idle session is to be small
+  PathMtu mtu_;
+};
+
+}  // namespace taco::harp

@@ -1,0 +1,222 @@
+// What a session does when its path is not what it was taken for: too narrow for its packets, from
+// the start or from some moment on, or led elsewhere.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "harp/session/wire.h"
+#include "support/sim_cluster.h"
+#include "support/sim_transfer.h"
+
+namespace taco::harp {
+namespace {
+
+constexpr std::size_t kJumbo = 8972, kEthernet = 1472;
+
+SimFaults jumbo_hosts() {
+  SimFaults faults;
+  faults.max_datagram = kJumbo;
+  faults.receive_buffer = 4 << 20;
+  faults.bytes_per_second = 1.25e8;
+  return faults;
+}
+
+void set_mtu(SimCluster& cluster, std::size_t max_datagram) {
+  for (std::uint32_t from = 0; from < cluster.size(); ++from) {
+    for (std::uint32_t to = 0; to < cluster.size(); ++to) {
+      cluster.network().set_mtu(from, to, max_datagram);
+    }
+  }
+}
+
+// Between nodes 0 and 1; virtual seconds it took, or 1,000 when it did not end within `limit`.
+double move(SimCluster& cluster, Transfer& transfer, Duration limit = 5 * kSecond,
+            const std::function<void()>& disturb = nullptr) {
+  const Time start = cluster.now();
+  cluster[1].matcher(0).recv(transfer.recv);
+  cluster[0].matcher(1).send(transfer.send);
+  if (!cluster.run(
+          start + limit, [&] { return transfer.done(); }, disturb)) {
+    ADD_FAILURE() << "the message did not arrive";
+    return 1000;
+  }
+  transfer.check();
+  return static_cast<double>(cluster.now() - start) / kSecond;
+}
+
+TEST(PathSize, EndsThatTakeMoreThanTheSwitchBetweenThemTalkFromTheStart) {
+  SimCluster cluster(2, 1, jumbo_hosts());
+  set_mtu(cluster, kEthernet);
+  Transfer transfer(1, 1 << 20);
+  EXPECT_LT(move(cluster, transfer), 1);
+  EXPECT_GT(cluster.network().counts().too_large, 0u);
+  EXPECT_EQ(cluster[0].session(1)->path_size(), kEthernet);
+}
+
+TEST(PathSize, AWidePathIsUsedFromTheFirstMessage) {
+  SimCluster cluster(2, 1, jumbo_hosts());
+  Transfer transfer(1, 1 << 20);
+  move(cluster, transfer);
+  EXPECT_EQ(cluster[0].session(1)->path_size(), kJumbo);
+  EXPECT_LT(cluster.network().counts().delivered, (1u << 20) / (kJumbo / 2));
+}
+
+// The reduction shows a segment that is added twice: once whole, and once in pieces.
+void shrink_in_mid_message(const SimFaults& faults, std::size_t before, std::size_t after) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SimCluster cluster(2, seed, faults);
+    set_mtu(cluster, before);
+    Transfer warm_up(1, 100'000), transfer(2, 1 << 20), next(3, 1 << 20);
+    move(cluster, warm_up);
+    transfer.reduce();
+    const Time when = cluster.now() + static_cast<Duration>(seed) * 400 * kMicrosecond;
+    cluster.wake_at(when);
+    const double seconds = move(cluster, transfer, 20 * kSecond, [&] {
+      if (cluster.now() >= when) set_mtu(cluster, after);
+    });
+    // It takes 9 ms where nothing is wrong.
+    EXPECT_LT(seconds, 1) << seed;
+    set_mtu(cluster, after);
+    move(cluster, next);
+    EXPECT_LE(cluster[0].session(1)->path_size(), after) << seed;
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(PathSize, APathThatNarrowsUnderAReducingReceiveCarriesItToItsEnd) {
+  shrink_in_mid_message(jumbo_hosts(), kJumbo, kEthernet);
+}
+
+TEST(PathSize, TheSameOnAPathThatAlsoLosesAndReorders) {
+  SimFaults faults = jumbo_hosts();
+  faults.loss = 0.02;
+  faults.reordering = 0.02;
+  faults.duplication = 0.02;
+  shrink_in_mid_message(faults, kJumbo, kEthernet);
+}
+
+TEST(PathSize, TheSameWithADriverThatReadsPayloadLater) {
+  SimFaults faults = jumbo_hosts();
+  faults.asynchronous_return = true;
+  shrink_in_mid_message(faults, kEthernet, 1372);
+}
+
+TEST(PathSize, APathThatGrowsAgainIsFoundOutWithinSeconds) {
+  SimCluster cluster(2, 1, jumbo_hosts());
+  set_mtu(cluster, kEthernet);
+  Transfer first(1, 100'000);
+  move(cluster, first);
+  ASSERT_EQ(cluster[0].session(1)->path_size(), kEthernet);
+  set_mtu(cluster, kJumbo);
+  for (std::uint64_t i = 0; i < 70 && cluster[0].session(1)->path_size() < kJumbo; ++i) {
+    cluster.run(cluster.now() + kSecond, [] { return false; });
+    Transfer transfer(10 + i, 100'000);
+    move(cluster, transfer);
+  }
+  EXPECT_EQ(cluster[0].session(1)->path_size(), kJumbo);
+}
+
+TEST(PathSize, LossOfProbesDoesNotSlowTheSender) {
+  SimFaults faults = jumbo_hosts();
+  SimCluster cluster(2, 1, faults);
+  set_mtu(cluster, kEthernet);
+  Transfer transfer(1, 4 << 20);
+  // 4 MiB at 125 MB/s, headers included: a window halved for every probe would take far longer.
+  EXPECT_LT(move(cluster, transfer), 1.3 * (4 << 20) * (1472.0 / 1440) / 1.25e8);
+}
+
+TEST(PathSize, FragmentsArriveThroughASmallReceiveBuffer) {
+  SimFaults faults = jumbo_hosts();
+  faults.receive_buffer = 400'000;
+  faults.loss = 0.05;
+  shrink_in_mid_message(faults, kJumbo, 1232);
+}
+
+// A packet as the peer would send it, under a number that has not been used yet.
+std::vector<std::byte> packet_for(const Session& session, std::uint64_t number) {
+  std::array<std::byte, 64> body;
+  wire::Writer writer(body);
+  writer.ping();
+  wire::Header header =
+      wire::frames_header(wire::Type::kControl, session.connection_id(), 0, number, writer.size());
+  wire::seal(header, writer.bytes());
+  std::vector<std::byte> packet(sizeof header + writer.size());
+  std::memcpy(packet.data(), &header, sizeof header);
+  std::memcpy(packet.data() + sizeof header, body.data(), writer.size());
+  return packet;
+}
+
+TEST(PathAddresses, APacketReplayedFromElsewhereMovesNothing) {
+  SimCluster cluster(2, 1, {});
+  Transfer first(1, 100'000), second(2, 100'000);
+  move(cluster, first);
+  Session& session = *cluster[0].session(1);
+  std::vector<std::byte> packet = packet_for(session, 5000);
+  const Endpoint elsewhere = SimNetwork::endpoint(1, 3);
+  session.on_packets({packet, 0, &elsewhere, 3});
+  EXPECT_TRUE(session.remote() == SimNetwork::endpoint(1, 0));
+  // Nobody answers there: address 3 of node 1 is not where the peer is heard.
+  cluster.network().kill_link(0, 1, kNever, 3);
+  move(cluster, second);
+  EXPECT_TRUE(session.remote() == SimNetwork::endpoint(1, 0));
+  EXPECT_EQ(session.local_path(), 0u);
+}
+
+TEST(PathAddresses, HellosThatCrossOnDifferentPairsEndOnOne) {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    SimFaults faults;
+    faults.jitter = 200 * kMicrosecond;
+    faults.loss = seed % 3 == 0 ? 0.2 : 0;
+    SimCluster cluster(2, seed, faults);
+    cluster[1].set_address(1);
+    const auto exchange = [&](std::uint64_t round) {
+      Transfer there(2 * round, 5000), back(2 * round + 1, 5000);
+      cluster[0].matcher(1).send(there.send);
+      cluster[1].matcher(0).send(back.send);
+      cluster[1].matcher(0).recv(there.recv);
+      cluster[0].matcher(1).recv(back.recv);
+      ASSERT_TRUE(
+          cluster.run(cluster.now() + 5 * kSecond, [&] { return there.done() && back.done(); }));
+      there.check();
+      back.check();
+    };
+    const auto agree = [&] {
+      Session &a = *cluster[0].session(1), &b = *cluster[1].session(0);
+      return a.local_path() == b.local_path() &&
+             a.remote() == SimNetwork::endpoint(1, a.local_path()) &&
+             b.remote() == SimNetwork::endpoint(0, b.local_path());
+    };
+    exchange(0);
+    // Where nothing is lost, the first messages are enough.
+    for (std::uint64_t round = 1; !agree() && round < 20 && faults.loss > 0; ++round) {
+      exchange(round);
+    }
+    EXPECT_TRUE(agree()) << seed;
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+// As when a network address translator forgets a mapping, or a host loses an address: one side
+// sends from elsewhere all at once. Either side may be the one.
+TEST(PathAddresses, APeerThatIsHeardFromElsewhereIsFollowedOnceItAnswersThere) {
+  for (const std::uint32_t mover : {0u, 1u}) {
+    SimCluster cluster(2, 1, {});
+    Transfer first(1, 100'000), second(2, 1'000'000);
+    move(cluster, first);
+    cluster.network().kill_link(0, 1, kNever, 0);
+    cluster.network().kill_link(1, 0, kNever, 0);
+    cluster[mover].session(1 - mover)->move_to({SimNetwork::endpoint(1 - mover, 1), 1});
+    move(cluster, second);
+    Session &a = *cluster[0].session(1), &b = *cluster[1].session(0);
+    EXPECT_EQ(a.local_path(), 1u);
+    EXPECT_EQ(b.local_path(), 1u);
+    EXPECT_TRUE(a.remote() == SimNetwork::endpoint(1, 1));
+    EXPECT_TRUE(b.remote() == SimNetwork::endpoint(0, 1));
+  }
+}
+
+}  // namespace
+}  // namespace taco::harp

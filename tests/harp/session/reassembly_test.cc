@@ -1,0 +1,138 @@
+// Segments in pieces: how a message is split on its way out, and put together on its way in.
+#include "harp/session/reassembly.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "harp/session/message.h"
+
+namespace taco::harp {
+namespace {
+
+std::vector<std::byte> numbered(std::size_t count) {
+  std::vector<std::byte> bytes(count);
+  for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(i * 31 + i / 251);
+  return bytes;
+}
+
+wire::Packet piece_of(const std::vector<std::byte>& segment, std::uint32_t index,
+                      std::size_t offset, std::size_t bytes, std::uint64_t slot = 5) {
+  wire::Packet piece{};
+  piece.type = wire::Type::kFragment;
+  piece.slot = slot;
+  piece.segment = index;
+  piece.fragment_offset = static_cast<std::uint32_t>(offset);
+  piece.fragment_of = static_cast<std::uint32_t>(segment.size());
+  piece.body = std::span(segment).subspan(offset, bytes);
+  return piece;
+}
+
+TEST(Reassembly, ASegmentIsWholeWhenEveryPieceHasCome) {
+  BytePool pool;
+  {
+    Reassembly reassembly(pool);
+    const auto segment = numbered(3001);
+    std::span<const std::byte> whole;
+    // Out of order, one twice, and two that overlap, as pieces of different sizes do.
+    EXPECT_EQ(reassembly.add(piece_of(segment, 2, 2304, 697), whole), Reassembly::Verdict::kKept);
+    EXPECT_EQ(reassembly.add(piece_of(segment, 2, 0, 1152), whole), Reassembly::Verdict::kKept);
+    EXPECT_EQ(reassembly.add(piece_of(segment, 2, 0, 1152), whole), Reassembly::Verdict::kKept);
+    EXPECT_EQ(reassembly.add(piece_of(segment, 2, 1136, 1168), whole), Reassembly::Verdict::kWhole);
+    EXPECT_TRUE(std::ranges::equal(whole, segment));
+    reassembly.forget(5, 2);
+    EXPECT_TRUE(reassembly.empty());
+    EXPECT_EQ(reassembly.add(piece_of(segment, 3, 0, 1152), whole), Reassembly::Verdict::kKept);
+  }
+  EXPECT_EQ(pool.bytes_in_use(), 0u);
+}
+
+TEST(Reassembly, WhatFindsNoRoomIsRefusedAndNothingThatIsKeptGivesWay) {
+  BytePool pool;
+  Reassembly reassembly(pool);
+  const auto segment = numbered(2304);
+  std::span<const std::byte> whole;
+  for (std::uint32_t i = 0; i < Reassembly::kMostPartial; ++i) {
+    EXPECT_EQ(reassembly.add(piece_of(segment, i, 0, 1152), whole), Reassembly::Verdict::kKept);
+  }
+  EXPECT_EQ(reassembly.add(piece_of(segment, 99, 0, 1152), whole), Reassembly::Verdict::kRefused);
+  for (std::uint32_t i = 0; i < Reassembly::kMostPartial; ++i) {
+    EXPECT_EQ(reassembly.add(piece_of(segment, i, 1152, 1152), whole), Reassembly::Verdict::kWhole);
+    EXPECT_TRUE(std::ranges::equal(whole, segment));
+  }
+  reassembly.forget(5);
+  EXPECT_TRUE(reassembly.empty());
+  EXPECT_EQ(pool.bytes_in_use(), 0u);
+}
+
+TEST(Reassembly, PiecesThatDisagreeAboutTheSegmentsLengthAreRefused) {
+  BytePool pool;
+  Reassembly reassembly(pool);
+  const auto one = numbered(2304), other = numbered(2320);
+  std::span<const std::byte> whole;
+  EXPECT_EQ(reassembly.add(piece_of(one, 0, 0, 1152), whole), Reassembly::Verdict::kKept);
+  EXPECT_EQ(reassembly.add(piece_of(other, 0, 1152, 1168), whole), Reassembly::Verdict::kRefused);
+  EXPECT_EQ(reassembly.add(piece_of(other, 0, 0, 1152, 6), whole), Reassembly::Verdict::kKept);
+}
+
+// Three segments arrived, one is lost, one on its way, the rest not sent: then it is split.
+TEST(SplitMessage, EveryByteThatHasNotArrivedLeavesOnceInPiecesOfOneSegmentAtATime) {
+  constexpr std::uint32_t kSegment = 8928;
+  const auto data = numbered(9 * kSegment + 1200);
+  SendRequest request;
+  request.data = data.data();
+  request.bytes = data.size();
+  BulkSend send;
+  send.start(request, {1, 1}, kSegment, 1);
+  bool again = false;
+  EXPECT_EQ(send.take(5, again).count, 5u);
+  send.acknowledge(0, 0b111, true);
+  send.lose(3, 1, true);
+  send.split();
+  ASSERT_TRUE(send.is_split());
+  EXPECT_LE(send.datagram_bytes(), wire::kMinDatagram);
+  std::vector<int> sent(data.size(), 0);
+  while (send.has_work()) {
+    const SegmentRange range = send.take(64, again);
+    if (range.count == 0) break;
+    for (std::uint32_t unit = range.first; unit < range.first + range.count; ++unit) {
+      EXPECT_EQ(send.segment_of(unit), send.segment_of(range.first));
+      const std::size_t offset = static_cast<std::size_t>(send.data_of(unit) - data.data());
+      EXPECT_EQ(offset, send.segment_of(unit) * kSegment + send.offset_in_segment(unit));
+      for (std::size_t i = 0; i < send.bytes_of(unit); ++i) ++sent[offset + i];
+    }
+    EXPECT_FALSE(send.acknowledge(range.first, (std::uint64_t{1} << range.count) - 1, false));
+  }
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    const std::size_t segment = i / kSegment;
+    ASSERT_EQ(sent[i], segment < 3 || segment == 4 ? 0 : 1) << i;
+  }
+  // What was on its way is told of by segment.
+  EXPECT_TRUE(send.acknowledge(4, 1, true));
+}
+
+TEST(SplitMessage, ASegmentThatIsLostAfterTheSplitComesAgainInPieces) {
+  constexpr std::uint32_t kSegment = 1440;
+  const auto data = numbered(4 * kSegment);
+  SendRequest request;
+  request.data = data.data();
+  request.bytes = data.size();
+  BulkSend send;
+  send.start(request, {1, 1}, kSegment, 1);
+  bool again = false;
+  send.take(4, again);
+  send.split();
+  EXPECT_FALSE(send.has_work());
+  send.lose(0, 0b1111, true);
+  std::size_t bytes = 0;
+  while (send.has_work()) {
+    const SegmentRange range = send.take(64, again);
+    EXPECT_TRUE(again);
+    for (std::uint32_t i = 0; i < range.count; ++i) bytes += send.bytes_of(range.first + i);
+  }
+  EXPECT_EQ(bytes, data.size());
+}
+
+}  // namespace
+}  // namespace taco::harp
