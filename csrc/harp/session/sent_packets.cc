@@ -15,6 +15,10 @@ std::uint64_t mask_of(const SentRun& run, std::uint64_t first, std::uint64_t las
   return (~std::uint64_t{0} >> (63 - (to - from))) << from;
 }
 
+std::uint32_t count_of(std::uint64_t mask) {
+  return static_cast<std::uint32_t>(std::popcount(mask));
+}
+
 }  // namespace
 
 void SentPackets::add(const SentRun& run) {
@@ -26,7 +30,15 @@ void SentPackets::add(const SentRun& run) {
   }
   ++size_;
   at(size_ - 1) = run;
-  in_flight_ += static_cast<std::uint32_t>(std::popcount(run.pending));
+  in_flight_ += count_of(run.pending);
+}
+
+void SentPackets::note_newest(const SentRun& run, std::uint64_t mask, AckOutcome& outcome) const {
+  const std::uint64_t newest = run.first + 63 - std::countl_zero(mask);
+  if (newest <= outcome.newest) return;
+  outcome.newest = newest;
+  outcome.newest_sent = run.sent;
+  outcome.newest_alone = run.alone;
 }
 
 void SentPackets::ack_range(const wire::AckRange& range, Listener& listener, AckOutcome& outcome) {
@@ -40,25 +52,36 @@ void SentPackets::ack_range(const wire::AckRange& range, Listener& listener, Ack
   for (std::size_t i = low; i-- > 0;) {
     SentRun& run = at(i);
     if (run.last() < range.first) break;
-    const std::uint64_t covered = mask_of(run, range.first, range.last);
-    const std::uint64_t fresh = covered & run.pending;
-    const std::uint64_t late = covered & run.lost;
-    if ((fresh | late) == 0) continue;
+    const std::uint64_t fresh = mask_of(run, range.first, range.last) & run.pending;
+    if (fresh == 0) continue;
     run.pending &= ~fresh;
-    run.lost &= ~late;
-    const auto fresh_count = static_cast<std::uint32_t>(std::popcount(fresh));
-    const auto late_count = static_cast<std::uint32_t>(std::popcount(late));
-    in_flight_ -= fresh_count;
-    lost_ -= late_count;
-    outcome.newly_acked += fresh_count;
-    outcome.spurious += late_count;
-    const std::uint64_t newest = run.first + 63 - std::countl_zero(fresh | late);
-    if (newest > outcome.newest) {
-      outcome.newest = newest;
-      outcome.newest_sent = run.sent;
-    }
-    listener.on_run_acked(run, fresh | late);
+    in_flight_ -= count_of(fresh);
+    outcome.newly_acked += count_of(fresh);
+    note_newest(run, fresh, outcome);
+    listener.on_run_acked(run, fresh);
   }
+}
+
+// Ranges descend and the list ascends: one walk over both, from the newest down.
+void SentPackets::ack_lost(const wire::Ack& ack, Listener& listener, AckOutcome& outcome) {
+  bool any = false;
+  std::uint32_t range = 0;
+  for (std::size_t i = lost_.size(); i-- > 0;) {
+    SentRun& run = lost_[i];
+    while (range < ack.count && ack.ranges[range].first > run.last()) ++range;
+    if (range == ack.count) break;
+    std::uint64_t late = 0;
+    for (std::uint32_t r = range; r < ack.count && ack.ranges[r].last >= run.first; ++r) {
+      late |= mask_of(run, ack.ranges[r].first, ack.ranges[r].last) & run.pending;
+    }
+    if (late == 0) continue;
+    run.pending &= ~late;
+    any = true;
+    outcome.spurious += count_of(late);
+    note_newest(run, late, outcome);
+    listener.on_run_acked(run, late);
+  }
+  if (any) std::erase_if(lost_, [](const SentRun& run) { return run.pending == 0; });
 }
 
 bool SentPackets::on_ack(const wire::Ack& ack, std::uint64_t next_number, Time now,
@@ -68,11 +91,11 @@ bool SentPackets::on_ack(const wire::Ack& ack, std::uint64_t next_number, Time n
     if (size_ == 0 || ack.ranges[i].last < at(0).first) break;
     ack_range(ack.ranges[i], listener, outcome);
   }
+  ack_lost(ack, listener, outcome);
+  const std::uint64_t previous = largest_acked_;
   largest_acked_ = std::max(largest_acked_, ack.ranges[0].last);
   pop_finished();
-  for (std::size_t i = 0; i < size_ && at(i).first < largest_acked_; ++i) {
-    if (at(i).overtaken == 0) at(i).overtaken = now;
-  }
+  note_overtaken(previous, now);
   return true;
 }
 
@@ -83,28 +106,38 @@ std::uint64_t SentPackets::overtaken_mask(const SentRun& run) const {
                                       : run.pending & mask_of(run, run.first, largest_acked_);
 }
 
+// The packets of a run leave the interface one after another, over milliseconds on a slow one: a
+// hole is as old as the acknowledgement that showed it, not as the first that reached its run.
+void SentPackets::note_overtaken(std::uint64_t previous, Time now) {
+  for (std::size_t i = overtaken_; i < size_ && at(i).first < largest_acked_; ++i) {
+    SentRun& run = at(i);
+    const std::uint64_t seen = previous < run.first ? 0 : mask_of(run, run.first, previous);
+    if ((overtaken_mask(run) & ~seen) != 0) run.overtaken = now;
+    if (run.last() <= largest_acked_) ++overtaken_;
+  }
+}
+
 std::uint32_t SentPackets::detect_lost(Time now, Duration window, Time not_before,
                                        Listener& listener) {
   if (now < not_before) return 0;
   std::uint32_t count = 0;
-  for (std::size_t i = 0; i < size_; ++i) {
+  for (std::size_t i = 0; i < size_ && at(i).first < largest_acked_; ++i) {
     SentRun& run = at(i);
-    if (run.overtaken == 0) break;
     const std::uint64_t mask = overtaken_mask(run);
-    if (mask == 0 || now - run.overtaken < window) continue;
+    if (mask == 0) continue;
+    if (now - run.overtaken < window) break;  // and so are those after it
     run.pending &= ~mask;
-    run.lost |= mask;
-    const auto packets = static_cast<std::uint32_t>(std::popcount(mask));
-    in_flight_ -= packets;
-    lost_ += packets;
-    count += packets;
+    in_flight_ -= count_of(mask);
+    count += count_of(mask);
+    remember_lost(run, mask);
     listener.on_run_lost(run, mask);
   }
+  if (count > 0) pop_finished();
   return count;
 }
 
 Time SentPackets::next_loss(Duration window, Time not_before) const {
-  for (std::size_t i = 0; i < size_ && at(i).overtaken != 0; ++i) {
+  for (std::size_t i = 0; i < size_ && at(i).first < largest_acked_; ++i) {
     if (overtaken_mask(at(i)) != 0) {
       return std::max(at(i).overtaken + window, not_before);
     }
@@ -112,24 +145,41 @@ Time SentPackets::next_loss(Duration window, Time not_before) const {
   return kNever;
 }
 
-void SentPackets::forget_lost(Time when) {
-  if (lost_ == 0) return;
-  for (std::size_t i = 0; i < size_ && at(i).sent < when; ++i) {
-    lost_ -= static_cast<std::uint32_t>(std::popcount(at(i).lost));
-    at(i).lost = 0;
+void SentPackets::remember_lost(const SentRun& run, std::uint64_t mask) {
+  if (lost_.empty()) lost_.reserve(kMaxLost);
+  const auto after = std::find_if(lost_.rbegin(), lost_.rend(),
+                                  [&](const SentRun& one) { return one.first <= run.first; });
+  if (after != lost_.rend() && after->first == run.first) {
+    after->pending |= mask;
+    return;
   }
-  pop_finished();
+  const auto place = lost_.insert(after.base(), run);
+  place->pending = mask;
+  // The oldest give way: a loss that is forgotten counts as real.
+  if (lost_.size() == kMaxLost) lost_.erase(lost_.begin(), lost_.begin() + kMaxLost / 4);
+}
+
+void SentPackets::forget_lost(Time when) {
+  std::erase_if(lost_, [&](const SentRun& run) { return run.sent < when; });
+}
+
+void SentPackets::clear() {
+  head_ = size_ = overtaken_ = 0;
+  in_flight_ = 0;
+  lost_.clear();
 }
 
 void SentPackets::pop_finished() {
-  while (size_ > 0 && (at(0).pending | at(0).lost) == 0) {
+  while (size_ > 0 && at(0).pending == 0) {
     head_ = (head_ + 1) & (ring_.size() - 1);
     --size_;
+    if (overtaken_ > 0) --overtaken_;
   }
 }
 
 void SentPackets::trim() {
   if (size_ == 0) std::vector<SentRun>().swap(ring_);
+  if (lost_.empty()) std::vector<SentRun>().swap(lost_);
 }
 
 }  // namespace taco::harp

@@ -1,9 +1,11 @@
 // What one path has sent and not yet heard about, as runs: up to 64 consecutive packet numbers that
 // left together and carry consecutive segments of one message (or one small packet). An
-// acknowledgement walks runs and bit masks, never single packets.
+// acknowledgement walks runs and bit masks, never single packets, and of the runs only those it
+// says something new about: what it costs does not depend on how much is in flight.
 //
-// Packets declared lost are remembered a while, so that a late acknowledgement shows the loss to
-// have been spurious.
+// The ring holds what is in flight. Packets declared lost leave it for a small list, where they are
+// remembered a while, so that a late acknowledgement shows the loss to have been spurious; so one
+// loss does not keep everything that left after it.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +22,9 @@ struct SentRun {
   enum class Kind : std::uint8_t { kBulk, kPieces, kEager, kRecords, kProbe, kMtuProbe };
 
   std::uint64_t first = 0;    // packet number
-  std::uint64_t pending = 0;  // bit i: first + i is in flight
-  std::uint64_t lost = 0;     // bit i: declared lost, not acknowledged
+  std::uint64_t pending = 0;  // bit i: first + i is in flight (in the list of lost ones: is lost)
   Time sent = 0;
-  Time overtaken = 0;       // when a later packet was first acknowledged; 0: not yet
+  Time overtaken = 0;       // when the last of its holes was seen: something later is acknowledged
   std::uint32_t owner = 0;  // kBulk, kPieces: index of the message; else serial number
   std::uint32_t owner_generation = 0;
   std::uint32_t first_segment = 0;  // kBulk; kPieces: first piece; kMtuProbe: its size
@@ -31,6 +32,7 @@ struct SentRun {
   std::uint8_t count = 1;
   Kind kind = Kind::kProbe;
   bool has_credit = false;
+  bool alone = false;  // next to nothing else was in flight
 
   std::uint64_t last() const { return first + count - 1; }
 };
@@ -48,6 +50,7 @@ class SentPackets {
     std::uint32_t spurious = 0;  // had been declared lost
     Time newest_sent = 0;        // when the largest newly acknowledged packet left; 0: none
     std::uint64_t newest = 0;    // its number
+    bool newest_alone = false;   // SentRun::alone of it
   };
 
   // Numbers never go back; they may skip (packets that need no acknowledgement are not recorded).
@@ -61,24 +64,35 @@ class SentPackets {
   Time next_loss(Duration window, Time not_before) const;
   // Forgets lost packets sent before `when`.
   void forget_lost(Time when);
+  void clear();
 
   std::uint32_t in_flight() const { return in_flight_; }
-  bool empty() const { return size_ == 0; }
+  bool empty() const { return size_ == 0 && lost_.empty(); }
+  std::size_t runs() const { return size_ + lost_.size(); }  // remembered
   std::uint64_t largest_acked() const { return largest_acked_; }
   void trim();  // gives memory back when empty
-  std::size_t memory_bytes() const { return ring_.capacity() * sizeof(SentRun); }
+  std::size_t memory_bytes() const {
+    return (ring_.capacity() + lost_.capacity()) * sizeof(SentRun);
+  }
+
+  static constexpr std::size_t kMaxLost = 256;  // runs
 
  private:
   SentRun& at(std::size_t index) { return ring_[(head_ + index) & (ring_.size() - 1)]; }
   const SentRun& at(std::size_t index) const { return ring_[(head_ + index) & (ring_.size() - 1)]; }
   std::uint64_t overtaken_mask(const SentRun& run) const;
   void ack_range(const wire::AckRange& range, Listener& listener, AckOutcome& outcome);
+  void ack_lost(const wire::Ack& ack, Listener& listener, AckOutcome& outcome);
+  void note_newest(const SentRun& run, std::uint64_t mask, AckOutcome& outcome) const;
+  void note_overtaken(std::uint64_t previous, Time now);
+  void remember_lost(const SentRun& run, std::uint64_t mask);
   void pop_finished();
 
   std::vector<SentRun> ring_;  // size a power of two, or 0
   std::size_t head_ = 0, size_ = 0;
+  std::size_t overtaken_ = 0;    // runs at the front that are overtaken as a whole
+  std::vector<SentRun> lost_;    // by number
   std::uint32_t in_flight_ = 0;  // packets pending
-  std::uint32_t lost_ = 0;       // packets remembered as lost
   std::uint64_t largest_acked_ = 0;
 };
 

@@ -54,6 +54,59 @@ TEST(SentPackets, AHoleIsLostOnlyAfterItHasPersisted) {
   EXPECT_EQ(sent.next_loss(600, 0), kNever);
 }
 
+TEST(SentPackets, AHoleIsAsOldAsTheAcknowledgementThatShowedItNotAsItsRun) {
+  SentPackets sent;
+  Recorder recorder;
+  sent.add(run_of(1, 44, 0));
+  Time now = 0;
+  // A slow interface: one packet every 100.
+  for (std::uint64_t number = 1; number <= 29; ++number) {
+    SentPackets::AckOutcome outcome;
+    now += 100;
+    ASSERT_TRUE(sent.on_ack(ack_of({{1, number}}), 45, now, recorder, outcome));
+    ASSERT_EQ(sent.detect_lost(now, 600, 0, recorder), 0u);
+  }
+  SentPackets::AckOutcome outcome;
+  ASSERT_TRUE(sent.on_ack(ack_of({{31, 31}, {1, 29}}), 45, now, recorder, outcome));
+  EXPECT_EQ(sent.detect_lost(now, 600, 0, recorder), 0u) << "number 30 may be right behind";
+  EXPECT_EQ(sent.next_loss(600, 0), now + 600);
+  EXPECT_EQ(sent.detect_lost(now + 600, 600, 0, recorder), 1u);
+}
+
+TEST(SentPackets, ALossKeepsNothingOfWhatLeftAfterIt) {
+  SentPackets sent;
+  Recorder recorder;
+  std::uint64_t next = 1;
+  Time now = 0;
+  for (int i = 0; i < 20'000; ++i, next += 44) {
+    sent.add(run_of(next, 44, ++now));
+    SentPackets::AckOutcome outcome;
+    const std::uint64_t last = next + 43;
+    ASSERT_TRUE(sent.on_ack(ack_of({{11, last}, {1, 9}}), next + 44, now, recorder, outcome));
+    sent.detect_lost(now, 20, 0, recorder);
+  }
+  EXPECT_EQ(recorder.lost, std::multiset<std::uint64_t>{10});
+  EXPECT_LT(sent.memory_bytes(), 50'000u);
+  SentPackets::AckOutcome late;
+  ASSERT_TRUE(sent.on_ack(ack_of({{1, next - 1}}), next, now, recorder, late));
+  EXPECT_EQ(late.spurious, 1u) << "it is remembered all the same";
+}
+
+TEST(SentPackets, HoweverMuchIsLostABoundedPartIsRemembered) {
+  SentPackets sent;
+  Recorder recorder;
+  std::uint64_t next = 1;
+  Time now = 0;
+  for (int i = 0; i < 10'000; ++i, next += 4) {
+    sent.add(run_of(next, 4, ++now));
+    SentPackets::AckOutcome outcome;
+    ASSERT_TRUE(sent.on_ack(ack_of({{next + 3, next + 3}}), next + 4, now, recorder, outcome));
+    sent.detect_lost(now, 3, 0, recorder);
+  }
+  EXPECT_LE(sent.runs(), SentPackets::kMaxLost + 8);
+  EXPECT_EQ(sent.in_flight(), 3u * 3u);
+}
+
 TEST(SentPackets, ALateAcknowledgementShowsTheLossToHaveBeenSpurious) {
   SentPackets sent;
   Recorder recorder;
