@@ -74,12 +74,12 @@ void SimProcess::turn(Time now) {
   if (now < stalled_until_) return;
   set_now(now);
   const Duration gap = stalled_until_ > last_turn_ ? stalled_until_ - last_turn_ : 0;
-  receive();
   if (gap > kNoticeableGap) {
     for (Peer& peer : peers_) {
       if (peer.session != nullptr) peer.session->on_gap(gap);
     }
   }
+  receive();
   last_turn_ = now;
   fire_timers();
   more_ = run_transmits() && !nic_full();

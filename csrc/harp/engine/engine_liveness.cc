@@ -26,6 +26,15 @@ bool quotes_session(const Refusal& refusal, const Session& session) {
   return hello.sender_connection == session.connection_id();
 }
 
+bool Suspicion::hint(std::uint32_t Suspicion::*count, Time now) {
+  const bool first = hints() == 0;
+  ++(this->*count);
+  if (!first) return false;
+  since = last_probe = now;
+  excused = 0;
+  return true;
+}
+
 Liveness::Liveness(TimerHeap& timers, const std::vector<Peer*>& linked)
     : timers_(timers), linked_(linked) {
   tick_.on_expiry = on_tick;
@@ -47,23 +56,14 @@ void Liveness::on_refusal_st(const Refusal& refusal, Time now) {
 void Liveness::on_reset_st(Peer& peer, Time now) { suspect(peer, &Suspicion::resets, now); }
 
 void Liveness::suspect(Peer& peer, std::uint32_t Suspicion::*count, Time now) {
-  Suspicion& suspicion = peer.suspicion;
-  if (suspicion.refusals + suspicion.resets == 0) {
-    suspicion.since = now;
-    suspicion.last_probe = now;
-    peer.session->probe();
-  }
-  ++(suspicion.*count);
+  if (peer.suspicion.hint(count, now)) peer.session->probe();
   if (tick_.heap_index == SIZE_MAX || tick_.deadline > now + kBurstStep) {
     timers_.arm(tick_, now + kBurstStep);
   }
 }
 
 void Liveness::on_gap_st(Duration gap) {
-  for (Peer* peer : linked_) {
-    peer->suspicion.since += gap;
-    peer->suspicion.last_probe += gap;
-  }
+  for (Peer* peer : linked_) peer->suspicion.excuse(gap);
 }
 
 void Liveness::on_tick(Timer& timer, Time now) {
@@ -77,10 +77,8 @@ void Liveness::on_tick(Timer& timer, Time now) {
 Time Liveness::examine(Peer& peer, Time now, int* probes) {
   Session* session = peer.session.get();
   if (session == nullptr || session->ended()) return kNever;
-  if (peer.suspicion.refusals + peer.suspicion.resets > 0) {
-    if (session->last_heard() <= peer.suspicion.since) return examine_suspect(peer, now);
-    peer.suspicion.refusals = peer.suspicion.resets = 0;
-  }
+  peer.suspicion.clear_if_heard(session->last_heard());
+  if (peer.suspicion.hints() > 0) return examine_suspect(peer, now);
   if (!peer.matcher.expecting()) return kNever;
   Suspicion& suspicion = peer.suspicion;
   if (suspicion.requests_seen != peer.requests) {
@@ -101,14 +99,12 @@ Time Liveness::examine(Peer& peer, Time now, int* probes) {
 
 Time Liveness::examine_suspect(Peer& peer, Time now) {
   Suspicion& suspicion = peer.suspicion;
-  const Duration silent = now - suspicion.since;
-  if ((suspicion.refusals >= kRefusals && silent >= kSilence) ||
-      (suspicion.refusals + suspicion.resets >= kRefusals && silent >= kResetSilence)) {
+  if (suspicion.is_proof(now)) {
     bury(peer, now);
     return kNever;
   }
   // Slower and slower: when refusals have run dry, the next may take a second to come.
-  const Duration step = std::clamp<Duration>(silent / 4, kBurstStep, kMostBurstStep);
+  const Duration step = std::clamp<Duration>((now - suspicion.since) / 4, kBurstStep, kMostBurstStep);
   if (now - suspicion.last_probe >= step) {
     suspicion.last_probe = now;
     peer.session->probe();

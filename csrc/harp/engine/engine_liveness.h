@@ -16,6 +16,7 @@
 // Owned by the engine; token holder only.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "base/clock.h"
@@ -26,8 +27,39 @@
 namespace taco::harp {
 
 struct Peer;
-struct Suspicion;
 class Session;
+
+// What others have hinted about a peer since it was last heard.
+struct Suspicion {
+  static constexpr std::uint32_t kRefusals = 3;
+  static constexpr Duration kSilence = 8 * kMillisecond;
+  static constexpr Duration kResetSilence = kSecond;
+  static constexpr Duration kMostExcused = 100 * kMillisecond;
+
+  std::uint32_t refusals = 0;       // by the network
+  std::uint32_t resets = 0;         // by a process
+  Time since = 0;                   // the first of either
+  Duration excused = 0;             // our own stalls since then, in which it could not be heard
+  Time last_probe = 0;              // of the burst, or of waiting in silence
+  std::uint32_t looks = 0;          // probes since a request was posted last
+  std::uint32_t requests_seen = 0;  // Peer::requests then
+
+  std::uint32_t hints() const { return refusals + resets; }
+  // Counts one of either. True for the first since the peer was last heard.
+  bool hint(std::uint32_t Suspicion::*count, Time now);
+  // Bounded, or an engine that stalls again and again would never come to a verdict.
+  void excuse(Duration stall) {
+    if (hints() > 0) excused = std::min(excused + stall, kMostExcused);
+  }
+  void clear_if_heard(Time last_heard) {
+    if (last_heard > since) refusals = resets = 0;
+  }
+  bool is_proof(Time now) const {
+    const Duration silent = now - since - excused;
+    return (refusals >= kRefusals && silent >= kSilence) ||
+           (hints() >= kRefusals && silent >= kResetSilence);
+  }
+};
 
 class Liveness {
  public:
@@ -46,9 +78,6 @@ class Liveness {
   // The engine itself stood still.
   void on_gap_st(Duration gap);
 
-  static constexpr std::uint32_t kRefusals = 3;
-  static constexpr Duration kSilence = 8 * kMillisecond;
-  static constexpr Duration kResetSilence = kSecond;
   static constexpr Duration kLook = 20 * kMillisecond;
   static constexpr Duration kMostLook = 200 * kMillisecond;
   // The network answers at most 6 refusals to a host at once, then one a second: probing faster

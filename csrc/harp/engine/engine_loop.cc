@@ -21,6 +21,7 @@ constexpr int kDrainBursts = 64;
 
 bool EngineCore::turn_st() {
   const Duration gap = note_time();
+  if (gap > 0) extend_deadlines(gap);
   WaitSet& wait_set = set_of(duty_.caller_drives() ? Who::kCaller : Who::kEngineThread);
   wait_set.settle();
   bool worked = run_submitted();
@@ -39,7 +40,6 @@ bool EngineCore::turn_st() {
       liveness_.on_refusal_st(refusal, now());
     }
   }
-  if (gap > 0) extend_deadlines(gap);
   worked |= timers_.run_due(now()) > 0;
   worked |= session_timers_.run_due(now()) > 0;
 
@@ -69,6 +69,7 @@ Duration EngineCore::note_time() {
   return away > kGap ? away : 0;
 }
 
+// Before anything is submitted or heard that counts from now on.
 void EngineCore::extend_deadlines(Duration gap) {
   timers_.postpone_all(gap);
   liveness_.on_gap_st(gap);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "harp/address.h"
+#include "harp/engine/engine_liveness.h"
 #include "harp/engine/interfaces.h"
 #include "harp/engine/stack.h"
 #include "harp/matching/matcher.h"
@@ -24,16 +25,6 @@
 namespace taco::harp {
 
 class EngineCore;
-
-// What the network has hinted about a peer since it was last heard; see engine_liveness.h.
-struct Suspicion {
-  std::uint32_t refusals = 0;       // by the network
-  std::uint32_t resets = 0;         // by a process
-  Time since = 0;                   // the first of either
-  Time last_probe = 0;              // of the burst, or of waiting in silence
-  std::uint32_t looks = 0;          // probes since a request was posted last
-  std::uint32_t requests_seen = 0;  // Peer::requests then
-};
 
 // How a peer is reached: it is this very process, shares this host's memory, or is met by packets.
 enum class Reach : std::uint8_t { kSelf, kMemory, kNetwork };

@@ -37,7 +37,7 @@ struct AckSample {
   std::uint64_t largest = 0;      // acknowledged so far
   std::uint64_t next_number = 0;  // to be sent
   Duration rtt = 0;               // 0: no sample
-  Duration least_rtt = 0;         // of the path, ever
+  Duration least_rtt = 0;         // of the path, lately
   Duration smoothed_rtt = 0;
   bool limited = false;
 };

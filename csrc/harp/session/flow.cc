@@ -21,15 +21,23 @@ CreditAccount::CreditAccount(CreditPool& pool, std::uint64_t packet_bytes)
     : pool_(pool), packet_bytes_(packet_bytes) {
   ++pool_.accounts_;
   pool_.packet_bytes_ += packet_bytes_;
+  pool_.changed_ = true;
   settle();
 }
 
-CreditAccount::~CreditAccount() {
+CreditAccount::~CreditAccount() { close(); }
+
+void CreditAccount::close() {
+  if (closed_) return;
   set_active(false);
   set_waiting(false);
-  pool_.outstanding_ -= counted_ * packet_bytes_;
+  lowering_ = false;
+  limit_ = committed_ = largest_;
+  settle();
+  closed_ = true;
   pool_.packet_bytes_ -= packet_bytes_;
   --pool_.accounts_;
+  pool_.changed_ = true;
 }
 
 std::uint64_t CreditAccount::target() const {
@@ -44,6 +52,7 @@ std::uint64_t CreditAccount::outstanding() const {
 
 void CreditAccount::settle() {
   const std::uint64_t now = outstanding();
+  if (now < counted_) pool_.changed_ = true;
   pool_.outstanding_ += (now - counted_) * packet_bytes_;
   counted_ = now;
 }
@@ -52,22 +61,25 @@ void CreditAccount::set_waiting(bool waiting) {
   if (waiting == waiting_) return;
   waiting_ = waiting;
   pool_.waiting_ += waiting ? 1 : -1;
+  if (waiting) pool_.changed_ = true;
 }
 
 void CreditAccount::set_active(bool active) {
-  if (active == active_) return;
+  if (active == active_ || closed_) return;
   active_ = active;
   pool_.active_ += active ? 1 : -1;
+  pool_.changed_ = true;
   if (!active) set_waiting(false);
 }
 
 void CreditAccount::on_received(std::uint64_t largest) {
-  if (largest <= largest_) return;
+  if (largest <= largest_ || closed_) return;
   largest_ = largest;
   settle();
 }
 
 bool CreditAccount::refresh() {
+  if (closed_) return false;
   const std::uint64_t target = this->target(), have = outstanding();
   if (have > target + target / 4 + kLeast && pool_.waiting_ > (waiting_ ? 1u : 0u) && !lowering_) {
     limit_ = std::max(largest_ + target, std::uint64_t{1});
@@ -75,13 +87,15 @@ bool CreditAccount::refresh() {
     lowering_ = true;
     return true;
   }
-  set_waiting(false);
   const std::uint64_t offered = limit_ > largest_ ? limit_ - largest_ : 0;
   // Grants go out in quarters of the target: every one costs a packet.
-  if (offered + std::max<std::uint64_t>(1, target / 4) > target) return false;
+  if (offered + std::max<std::uint64_t>(1, target / 4) > target) {
+    set_waiting(false);
+    return false;
+  }
   const std::uint64_t room = pool_.free() / packet_bytes_ + (have > offered ? have - offered : 0);
   std::uint64_t more = std::min(target - offered, room);
-  if (more < target - offered) set_waiting(true);
+  set_waiting(more < target - offered);
   if (offered + more < kLeast) more = kLeast - offered;
   // Crumbs of a contested pool would cost a packet each.
   if (more == 0 || (offered >= kLeast && more < target / 8)) return false;
@@ -96,6 +110,7 @@ void CreditAccount::on_confirmed(std::uint32_t epoch) {
   if (!lowering_ || static_cast<std::int32_t>(epoch - lowered_at_) < 0) return;
   lowering_ = false;
   committed_ = limit_;
+  pool_.changed_ = true;
   settle();
 }
 

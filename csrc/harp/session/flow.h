@@ -6,7 +6,7 @@
 // largest number received. The pool counts bytes: every packet is charged the most that one of its
 // session can cost the kernel, which a path of jumbo frames makes six times what another costs. A
 // limit may also be lowered; the old one counts as outstanding until the peer has
-// acknowledged the new one.
+// acknowledged the new one. A peer that is lost or has left gives back all it held.
 //
 // Every session has a small standing allowance; the rest is divided among sessions with open
 // wanted receives. One CreditPool an engine, one CreditAccount a session; owner thread only.
@@ -29,7 +29,11 @@ class CreditPool {
   std::uint64_t free() const { return outstanding_ < capacity_ ? capacity_ - outstanding_ : 0; }
   std::uint64_t share() const;     // of one active session
   std::uint64_t standing() const;  // of one idle session, at most
-  bool starving() const { return waiting_ > 0; }
+  // Somebody waits for credit, and something has changed since the accounts were last asked to
+  // refresh: asking them again may help.
+  bool starving() const { return waiting_ > 0 && changed_; }
+  // Every account is being asked.
+  void ask_everybody() { changed_ = false; }
 
  private:
   friend class CreditAccount;
@@ -37,6 +41,7 @@ class CreditPool {
   std::uint64_t outstanding_ = 0;
   std::uint64_t accounts_ = 0, active_ = 0, waiting_ = 0;
   std::uint64_t packet_bytes_ = 0;  // one packet of each account
+  bool changed_ = false;
 };
 
 // The receiver's side of one session (of one path, once there are several).
@@ -47,6 +52,10 @@ class CreditAccount {
   ~CreditAccount();
   CreditAccount(const CreditAccount&) = delete;
   CreditAccount& operator=(const CreditAccount&) = delete;
+
+  // The peer is lost or has left: nothing more comes, and what it might have sent is the others'.
+  // The account stays empty and refuses everything from here on.
+  void close();
 
   // Open wanted receives exist: ask for a full share.
   void set_active(bool active);
@@ -78,7 +87,7 @@ class CreditAccount {
   std::uint64_t counted_ = 0;           // our part of pool_.outstanding_, in packets
   std::uint32_t epoch_ = 0;
   std::uint32_t lowered_at_ = 0;  // epoch of the lowering under way
-  bool active_ = false, waiting_ = false, lowering_ = false;
+  bool active_ = false, waiting_ = false, lowering_ = false, closed_ = false;
 };
 
 }  // namespace taco::harp

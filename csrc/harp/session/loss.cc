@@ -4,9 +4,17 @@
 
 namespace taco::harp {
 
-void RoundTrip::on_sample(Duration rtt, Duration delay) {
+void RoundTrip::on_sample(Time now, Duration rtt, Duration delay, bool alone) {
   rtt = std::max<Duration>(rtt, 1);
+  if (now >= epoch_end_) {
+    if (epoch_alone_) least_ = epoch_least_;
+    epoch_least_ = 0;
+    epoch_alone_ = false;
+    epoch_end_ = now + kEpoch;
+  }
   least_ = least_ == 0 ? rtt : std::min(least_, rtt);
+  epoch_least_ = epoch_least_ == 0 ? rtt : std::min(epoch_least_, rtt);
+  epoch_alone_ |= alone;
   largest_delay_ = std::max(delay, largest_delay_ - largest_delay_ / 64);
   // A delay the peer claims never makes the path look shorter than it was ever seen to be.
   latest_ = rtt - delay >= least_ ? rtt - delay : rtt;

@@ -10,10 +10,17 @@
 
 namespace taco::harp {
 
+// The least round trip is what the path itself takes, from which the congestion control tells what
+// queues add. Any sample may lower it. Paths change, so it also expires, after one to two epochs;
+// but what takes its place must not be the queue that we keep standing ourselves, or each epoch
+// would add another queue to the last: an epoch's least counts only if the epoch has a sample of a
+// packet that had next to nothing of ours before it (`alone`). A sender that never lets up gives no
+// such sample, and keeps the old value. Where that is too low by now, the queue seems long, and the
+// congestion control closes the window until packets are nearly alone; then the new value is found.
 class RoundTrip {
  public:
   // `delay` is what the peer says it held the acknowledgement back.
-  void on_sample(Duration rtt, Duration delay);
+  void on_sample(Time now, Duration rtt, Duration delay, bool alone);
   bool has_sample() const { return smoothed_ > 0; }
   Duration smoothed() const { return has_sample() ? smoothed_ : kInitial; }
   Duration latest() const { return latest_; }
@@ -26,10 +33,14 @@ class RoundTrip {
   static constexpr Duration kInitial = 20 * kMillisecond;
   static constexpr Duration kFloor = 4 * kMillisecond;  // busy cores delay answers by this much
   static constexpr Duration kCeiling = 500 * kMillisecond;
+  static constexpr Duration kEpoch = 10 * kSecond;
 
  private:
   Duration smoothed_ = 0, variation_ = 0, latest_ = 0, least_ = 0;
   Duration largest_delay_ = 0;
+  Duration epoch_least_ = 0;  // of this epoch; 0: no sample
+  bool epoch_alone_ = false;
+  Time epoch_end_ = 0;
 };
 
 // How long a hole may persist after something later was acknowledged. Widened by every spurious

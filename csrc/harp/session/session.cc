@@ -107,12 +107,23 @@ void Session::bulk(SendRequest& request, SlotId slot) {
   ready();
 }
 
+// In order of age. A new message is the newest; one that comes back for what it lost is most often
+// older than all that are there.
 void Session::activate(BulkSend& send) {
   if (send.active) return;
   send.active = true;
-  send.next_active = nullptr;
-  (last_active_ == nullptr ? first_active_ : last_active_->next_active) = &send;
-  last_active_ = &send;
+  const auto is_older = [&](const BulkSend& than) {
+    return static_cast<std::int32_t>(send.generation - than.generation) < 0;
+  };
+  BulkSend* before = last_active_;
+  if (before != nullptr && is_older(*before)) {
+    before = nullptr;
+    for (BulkSend* next = first_active_; !is_older(*next); next = next->next_active) before = next;
+  }
+  BulkSend*& link = before == nullptr ? first_active_ : before->next_active;
+  send.next_active = link;
+  link = &send;
+  if (last_active_ == before) last_active_ = &send;
 }
 
 void Session::deactivate(BulkSend& send) {
@@ -253,11 +264,7 @@ bool Session::busy() const {
 void Session::leave() {
   if (state_ == State::kEnded || state_ == State::kLeaving) return;
   // A peer that has seen a hello of ours may be waiting for us: it gets a goodbye.
-  if (!established() && hellos_ == 0 && !content_unacknowledged()) {
-    state_ = State::kEnded;
-    host_.disarm(timer_);
-    return;
-  }
+  if (!established() && hellos_ == 0 && !content_unacknowledged()) return end();
   state_ = State::kLeaving;
   say_goodbye_when_quiet();
 }
@@ -276,12 +283,23 @@ void Session::break_off(const std::string& how) {
 void Session::declare_lost(const Status& why) {
   if (state_ == State::kEnded) return;
   state_ = State::kEnded;
+  events_.on_lost(why);
+  end();
+}
+
+// What remains may be kept for long by a group that has failed: it holds nothing that others need.
+void Session::end() {
+  state_ = State::kEnded;
   host_.disarm(timer_);
   armed_ = kNever;
-  events_.on_lost(why);
+  credit_.close();
   eager_.clear();
   records_.clear();
   reassembly_.clear();
+  record_order_.clear();
+  sent_.clear();
+  if (block_ != nullptr) host_.buffers().give(std::exchange(block_, nullptr), kBlockBytes);
+  trim();
 }
 
 void Session::flush_acks() {

@@ -72,7 +72,8 @@ class Session final : public Link, private SentPackets::Listener {
     return established() && header.connection == peer_connection_ && recent_.contains(header);
   }
 
-  // The engine's own loop stood still for `gap`: nobody is to blame for silence meanwhile.
+  // The engine's own loop stood still for `gap`: nobody is to blame for silence meanwhile. Before
+  // anything else of the turn that follows.
   void on_gap(Duration gap);
   // Ask for a sign of life now (the network hinted that the peer is gone).
   void probe();
@@ -170,6 +171,7 @@ class Session final : public Link, private SentPackets::Listener {
   RecvState* receive_of(std::uint64_t wire_slot);
   void drop_receive(RecvState& state);
   void say_goodbye_when_quiet();
+  void end();
   bool content_unacknowledged() const;
   void refresh_credit();
 
@@ -234,7 +236,7 @@ class Session final : public Link, private SentPackets::Listener {
   std::vector<BulkSend*> sends_;
   std::vector<std::uint32_t> free_sends_;
   std::uint32_t send_uses_ = 0;
-  BulkSend* first_active_ = nullptr;
+  BulkSend* first_active_ = nullptr;  // oldest first
   BulkSend* last_active_ = nullptr;
   std::uint64_t last_group_ = 0;       // whose message was served last
   std::vector<BulkSend*> unreturned_;  // acknowledged, but the driver still refers to the payload

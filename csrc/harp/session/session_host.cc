@@ -50,6 +50,7 @@ Session* SessionHost::pop_ready() {
 
 // Somebody waits for credit that others hold: those who hold more than their share give up some.
 void SessionHost::share_credit() {
+  credit_.ask_everybody();
   for (Session* session : sessions_) session->refresh_credit();
 }
 

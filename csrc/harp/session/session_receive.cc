@@ -259,6 +259,7 @@ void Session::deliver_record(const wire::Record& record) {
       if (peer_left_) return;
       peer_left_ = true;
       ack_now_ = true;
+      credit_.close();
       events_.on_left();
       return;
     default:  // of a later time: many paths, and what is not thought of yet
@@ -348,7 +349,7 @@ void Session::on_ack(const wire::Ack& ack) {
   Duration rtt = 0;
   if (outcome.newest == ack.ranges[0].last) {
     const Duration delay = std::min<Duration>(ack.delay_us, 1'000'000) * kMicrosecond;
-    rtt_.on_sample(host_.now() - outcome.newest_sent, delay);
+    rtt_.on_sample(host_.now(), host_.now() - outcome.newest_sent, delay, outcome.newest_alone);
     rtt = rtt_.latest();
   }
   backoff_ = 0;
@@ -362,7 +363,6 @@ void Session::on_ack(const wire::Ack& ack) {
     reorder_.on_quiet_round();
     quiet_until_ = next_number_;
   }
-  lose_overdue();
   AckSample now = sample();
   now.packets = outcome.newly_acked;
   now.rtt = rtt;

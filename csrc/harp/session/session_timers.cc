@@ -64,6 +64,8 @@ void Session::on_timer() {
   update_timer();
 }
 
+// Only here, when everything that has arrived was heard: the acknowledgement that shows a hole may
+// be followed by the one that fills it.
 void Session::lose_overdue() {
   AckSample lost = sample();
   mtu_probes_lost_ = 0;
@@ -117,10 +119,15 @@ void Session::probe() {
   ready();
 }
 
+// Called before anything that arrived meanwhile is heard, so that no base comes to lie in the
+// future. What the network or the peer's host still holds back after a stall gets one window to
+// come in; a stall that begins within that window brings no other, or stalls that follow each other
+// closely would put off losses for ever.
 void Session::on_gap(Duration gap) {
-  silence_base_ += gap;
-  probe_base_ += gap;
-  loss_not_before_ = host_.now() + reorder_.get(rtt_);
+  const Time now = host_.now();
+  silence_base_ = std::min(silence_base_ + gap, now);
+  probe_base_ = std::min(probe_base_ + gap, now);
+  if (now - gap >= loss_not_before_) loss_not_before_ = now + reorder_.get(rtt_);
 }
 
 // Gives back what a busy time has left behind.

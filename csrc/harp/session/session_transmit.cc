@@ -69,6 +69,7 @@ bool Session::within_credit(std::uint32_t packets) const {
 void Session::commit(SentRun run) {
   run.first = next_number_;
   run.sent = host_.now();
+  run.alone = sent_.in_flight() + run.count <= kLeastWindow;
   run.pending = run.count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << run.count) - 1;
   next_number_ += run.count;
   probe_base_ = host_.now();
@@ -238,14 +239,16 @@ bool Session::fit(BulkSend& send) {
   return true;
 }
 
-// Groups take turns, so that none waits for another's large messages. Within a group the oldest
-// message goes first: messages that took turns would all end late and together, and with them the
-// receives whose end lets the receiver ask for more.
+// What was lost goes first: its message has waited longest, and its receiver holds everything else
+// of it. Otherwise groups take turns, so that none waits for another's large messages. Within a
+// group the oldest message goes first: messages that took turns would all end late and together,
+// and with them the receives whose end lets the receiver ask for more.
 BulkSend* Session::next_send() const {
   BulkSend* after = nullptr;  // of the next group id beyond the last one served
   BulkSend* least = nullptr;  // of the least group id: where the round starts again
   const auto group_of = [](const BulkSend* send) { return send->request->key.group; };
   for (BulkSend* send = first_active_; send != nullptr; send = send->next_active) {
+    if (!send->lost.empty()) return send;
     if (least == nullptr || group_of(send) < group_of(least)) least = send;
     if (group_of(send) <= last_group_) continue;
     if (after == nullptr || group_of(send) < group_of(after)) after = send;
@@ -311,7 +314,7 @@ Session::Sent Session::send_run(std::size_t& budget) {
   } else if (path_.mtu().on_refused(datagram, host_.now())) {
     ready();
   }
-  last_group_ = send.request->key.group;
+  if (!again) last_group_ = send.request->key.group;
   if (!send.has_work()) deactivate(send);
   return left < range.count ? Sent::kNicFull : Sent::kYes;
 }

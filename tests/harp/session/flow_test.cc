@@ -131,6 +131,55 @@ TEST(Credit, APathOfJumboFramesLeavesTheOthersTheirShare) {
   EXPECT_LE(pool.outstanding(), pool.capacity());
 }
 
+TEST(Credit, WhatPeersHeldThatAreGoneGoesBackToTheOthers) {
+  constexpr std::size_t kPeers = 10;
+  CreditPool alone(1000), pool(1000);
+  CreditAccount undisturbed(alone, 1);
+  undisturbed.set_active(true);
+  undisturbed.refresh();
+  CreditAccount survivor(pool, 1);
+  survivor.set_active(true);
+  std::deque<CreditAccount> mortals;
+  for (std::size_t i = 1; i < kPeers; ++i) mortals.emplace_back(pool, 1).set_active(true);
+  for (CreditAccount& mortal : mortals) mortal.refresh();
+  survivor.refresh();
+  EXPECT_LT(survivor.limit(), 200u);
+  for (CreditAccount& mortal : mortals) {
+    mortal.close();
+    survivor.refresh();
+    EXPECT_FALSE(mortal.refresh()) << "the dead ask for nothing";
+    mortal.set_active(true);
+    mortal.on_received(1'000'000);
+  }
+  EXPECT_EQ(pool.share(), alone.share());
+  EXPECT_GE(survivor.limit(), undisturbed.limit() * 3 / 4);
+  EXPECT_EQ(pool.outstanding(), survivor.limit());
+}
+
+TEST(Credit, NobodyIsAskedAgainWhileNothingChanges) {
+  CreditPool pool(1000);
+  CreditAccount holder(pool, 1), waiting(pool, 1);
+  holder.set_active(true);
+  ASSERT_TRUE(holder.refresh());
+  holder.set_active(false);
+  waiting.set_active(true);
+  waiting.refresh();
+  const auto ask = [&] {
+    pool.ask_everybody();
+    holder.refresh();
+    waiting.refresh();
+  };
+  int rounds = 0;
+  for (; pool.starving() && rounds < 100; ++rounds) ask();
+  EXPECT_LT(rounds, 5);
+  EXPECT_LT(waiting.limit(), 200u) << "it waits for the holder's word";
+  holder.on_confirmed(holder.epoch());
+  EXPECT_TRUE(pool.starving()) << "there is room";
+  ask();
+  EXPECT_GT(waiting.limit(), 800u);
+  EXPECT_FALSE(pool.starving());
+}
+
 CongestionState after_rounds(const CongestionOps& ops, int rounds, double loss, Duration rtt) {
   SimRandom random(4);
   CongestionState state;
@@ -253,12 +302,34 @@ TEST(Congestion, IsFoundByName) {
 TEST(RoundTrip, TheProbeTimeoutCoversWhatThePeerHoldsBackAndBacksOff) {
   RoundTrip rtt;
   EXPECT_EQ(rtt.probe_timeout(0), RoundTrip::kInitial);
-  for (int i = 0; i < 50; ++i) rtt.on_sample(100 * kMicrosecond, 0);
+  for (int i = 0; i < 50; ++i) rtt.on_sample(i, 100 * kMicrosecond, 0, false);
   EXPECT_EQ(rtt.probe_timeout(0), RoundTrip::kFloor);
   EXPECT_EQ(rtt.probe_timeout(2), 4 * RoundTrip::kFloor);
   EXPECT_EQ(rtt.probe_timeout(60), RoundTrip::kCeiling);
-  rtt.on_sample(20 * kMillisecond, 19 * kMillisecond);
+  rtt.on_sample(50, 20 * kMillisecond, 19 * kMillisecond, false);
   EXPECT_GT(rtt.probe_timeout(0), 19 * kMillisecond);
+}
+
+TEST(RoundTrip, AStandingQueueOfOnesOwnNeverBecomesThePath) {
+  RoundTrip rtt;
+  Time now = 0;
+  rtt.on_sample(now, 100 * kMicrosecond, 0, true);
+  for (; now < 120 * kSecond; now += 10 * kMillisecond) {
+    rtt.on_sample(now, 5 * kMillisecond, 0, false);
+  }
+  EXPECT_EQ(rtt.least(), 100 * kMicrosecond);
+}
+
+TEST(RoundTrip, ALongerPathIsLearntFromPacketsThatTravelAlone) {
+  RoundTrip rtt;
+  Time now = 0;
+  rtt.on_sample(now, 100 * kMicrosecond, 0, true);
+  for (; now < 25 * kSecond; now += 10 * kMillisecond) {
+    rtt.on_sample(now, (now / kMillisecond % 3 + 30) * kMillisecond, 0, true);
+  }
+  EXPECT_EQ(rtt.least(), 30 * kMillisecond);
+  rtt.on_sample(now, 50 * kMicrosecond, 0, false);
+  EXPECT_EQ(rtt.least(), 50 * kMicrosecond) << "a shorter one is believed at once";
 }
 
 }  // namespace
