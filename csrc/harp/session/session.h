@@ -216,6 +216,7 @@ class Session final : public Link, private SentPackets::Listener {
   std::uint32_t peer_epoch_ = 0;
   Time probe_base_ = 0;
   Time loss_not_before_ = 0;
+  Time back_at_ = 0;               // the turn that followed the last stall of the own loop
   std::uint64_t quiet_until_ = 0;  // packet number that ends a round without spurious losses
   std::uint32_t backoff_ = 0;
   std::uint32_t unanswered_probes_ = 0;

@@ -347,7 +347,8 @@ void Session::on_ack(const wire::Ack& ack) {
   }
   if (outcome.newly_acked + outcome.spurious == 0) return;
   Duration rtt = 0;
-  if (outcome.newest == ack.ranges[0].last) {
+  // What is heard first after a stall has waited here for as long as that: no time of the path's.
+  if (outcome.newest == ack.ranges[0].last && host_.now() != back_at_) {
     const Duration delay = std::min<Duration>(ack.delay_us, 1'000'000) * kMicrosecond;
     rtt_.on_sample(host_.now(), host_.now() - outcome.newest_sent, delay, outcome.newest_alone);
     rtt = rtt_.latest();

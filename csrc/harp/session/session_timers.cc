@@ -124,7 +124,7 @@ void Session::probe() {
 // come in; a stall that begins within that window brings no other, or stalls that follow each other
 // closely would put off losses for ever.
 void Session::on_gap(Duration gap) {
-  const Time now = host_.now();
+  const Time now = back_at_ = host_.now();
   silence_base_ = std::min(silence_base_ + gap, now);
   probe_base_ = std::min(probe_base_ + gap, now);
   if (now - gap >= loss_not_before_) loss_not_before_ = now + reorder_.get(rtt_);

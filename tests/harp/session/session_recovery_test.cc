@@ -135,7 +135,7 @@ TEST(SessionRecovery, WhatDeadPeersWereGrantedGoesBackToTheSurvivors) {
     cluster[node].matcher(0).send(transfer.send);
   }
   cluster.run(2 * kMillisecond, [] { return false; });
-  EXPECT_GT(cluster[0].credit().outstanding(), cluster[0].credit().capacity() / 2);
+  EXPECT_GT(cluster[0].credit().outstanding(), cluster[0].credit().capacity() / 3);
   for (std::uint32_t node = 2; node < kNodes; ++node) {
     cluster[node].stall_until(kNever);
     cluster[0].session(node)->declare_lost(Status("died", PeerLoss{}));
