@@ -13,6 +13,13 @@
 #include "harp/fork.h"
 
 namespace taco::harp {
+namespace {
+
+Status gone() {
+  return Status(Code::kInvalidArgument, "the peer was released, and its process is gone");
+}
+
+}  // namespace
 
 EngineCore::EngineCore(const EngineOptions& options, std::unique_ptr<UdpNic> nic,
                        std::unique_ptr<ShmEndpoint> shm, PeerTable& peers)
@@ -25,7 +32,11 @@ EngineCore::EngineCore(const EngineOptions& options, std::unique_ptr<UdpNic> nic
       duty_(static_cast<Driven&>(*this)),
       liveness_(session_timers_, linked_),
       strays_(*this, options.own, *this),
-      generation_(fork_generation()) {}
+      generation_(fork_generation()) {
+  released_.engine = this;
+  idle_timer_.on_expiry = on_idle_timer;
+  idle_timer_.context = this;
+}
 
 Result<std::unique_ptr<EngineCore>> EngineCore::create(const EngineOptions& options,
                                                        std::unique_ptr<UdpNic> nic,
@@ -86,14 +97,10 @@ void EngineCore::assert_owner() const {
   abort();
 }
 
-Peer& EngineCore::peer_of(PeerId id) const {
+// Null: it was released, and is gone.
+Peer* EngineCore::peer_of(PeerId id) const {
   assert_owner();
-  Peer* peer = peers_.find(id);
-  if (peer == nullptr) {
-    TACO_LOG_ERROR("harp", "peer %u does not exist", id);
-    abort();
-  }
-  return *peer;
+  return peers_.find(id);
 }
 
 Link& EngineCore::link_of(Peer& peer) {
@@ -133,59 +140,59 @@ void EngineCore::open_link_st(Peer& peer) {
 }
 
 void EngineCore::send_st(PeerId id, SendRequest& request) {
-  Peer& peer = peer_of(id);
-  link_of(peer);
+  Peer* const peer = peer_of(id);
   request.peer = id;
-  ++peer.requests;
-  peer.matcher.send(request);
-  if (peer.session != nullptr) liveness_.watch_st(now());
+  if (peer == nullptr) return matcher_host_.completions.push(request, gone());
+  link_of(*peer);
+  ++peer->requests;
+  peer->matcher.send(request);
+  if (peer->session != nullptr) liveness_.watch_st(now());
 }
 
 void EngineCore::recv_st(PeerId id, RecvRequest& request) {
-  Peer& peer = peer_of(id);
-  link_of(peer);
+  Peer* const peer = peer_of(id);
   request.peer = id;
-  ++peer.requests;
-  peer.matcher.recv(request);
+  if (peer == nullptr) return matcher_host_.completions.push(request, gone());
+  link_of(*peer);
+  ++peer->requests;
+  peer->matcher.recv(request);
   // A receive of an eager message says nothing to the link, whose watch over the peer's life begins
   // with the connection.
-  if (peer.shm != nullptr && !peer.shm->is_connected()) peer.shm->connect();
-  if (peer.session != nullptr) liveness_.watch_st(now());
+  if (peer->shm != nullptr && !peer->shm->is_connected()) peer->shm->connect();
+  if (peer->session != nullptr) liveness_.watch_st(now());
 }
 
 void EngineCore::cancel_st(SendRequest& request, const Status& why) {
-  peer_of(request.peer).matcher.cancel(request, why);
+  if (Peer* peer = peer_of(request.peer)) peer->matcher.cancel(request, why);
 }
 
 void EngineCore::cancel_st(RecvRequest& request, const Status& why) {
-  peer_of(request.peer).matcher.cancel(request, why);
+  if (Peer* peer = peer_of(request.peer)) peer->matcher.cancel(request, why);
 }
 
 void EngineCore::release_st(Staging& staging) {
   assert_owner();
   if (staging.block == nullptr) return;
-  // Only shared memory stages, and its arena is the endpoint's: any of its links will do.
-  for (Peer* peer : linked_) {
-    if (peer->shm == nullptr) continue;
-    peer->shm->release(staging);
-    return;
-  }
+  shm_->release(staging);  // nothing else stages
 }
 
-bool EngineCore::has_unmatched_st(PeerId peer, const MessageKey& key) const {
-  return peer_of(peer).matcher.has_unmatched(key);
+bool EngineCore::has_unmatched_st(PeerId id, const MessageKey& key) const {
+  const Peer* peer = peer_of(id);
+  return peer != nullptr && peer->matcher.has_unmatched(key);
 }
 
 void EngineCore::solicit_st(PeerId id, const MessageKey& key) {
-  Peer& peer = peer_of(id);
-  link_of(peer);
-  peer.matcher.solicit(key);
+  Peer* const peer = peer_of(id);
+  if (peer == nullptr) return;
+  link_of(*peer);
+  peer->matcher.solicit(key);
 }
 
 void EngineCore::notify_st(PeerId id, std::span<const std::byte> bytes) {
-  Peer& peer = peer_of(id);
-  link_of(peer);
-  peer.matcher.notify(bytes);
+  Peer* const peer = peer_of(id);
+  if (peer == nullptr) return;
+  link_of(*peer);
+  peer->matcher.notify(bytes);
 }
 
 void EngineCore::arm_st(Timer& timer, Time deadline) {
@@ -198,7 +205,10 @@ void EngineCore::disarm_st(Timer& timer) {
   timers_.disarm(timer);
 }
 
-bool EngineCore::is_local_st(PeerId peer) const { return peer_of(peer).shares_host(); }
+bool EngineCore::is_local_st(PeerId id) const {
+  const Peer* peer = peer_of(id);
+  return peer != nullptr && peer->shares_host();
+}
 
 void EngineCore::set_observer(Observer* observer) {
   if (closed_.load() && !in_engine()) return;
@@ -239,6 +249,8 @@ StackStats EngineCore::stats() {
     stats.bytes_copied = matcher_host_.bytes_copied;
     stats.socket_overflows = udp_.overflows();
     for (const Peer* peer : linked_) stats.sessions += peer->session != nullptr ? 1 : 0;
+    stats.peers = peers_.size();
+    stats.credit_outstanding = credit().outstanding();
     stats.sleeps = duty_.sleeps();
   });
   if (shm_ != nullptr) {

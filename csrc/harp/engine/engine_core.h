@@ -83,6 +83,9 @@ class EngineCore final : public Engine,
   // Goodbye to everybody, at most `linger`; then the loop ends and everything open fails.
   void close(Duration linger);
 
+  // Somebody gave back the last reference to a peer. Any thread.
+  void peers_released();
+
   void open_link_st(Peer& peer);
   std::string shm_pages() const { return shm_ ? shm_->pages() : ""; }
   std::string why_no_pull() const { return shm_ ? shm_->why_no_pull() : ""; }
@@ -115,8 +118,19 @@ class EngineCore final : public Engine,
   Session& session_with(std::uint64_t incarnation) override;
   void on_reset(Session& session) override;
 
+  // engine_peers.cc
+  struct Released final : Task {
+    EngineCore* engine = nullptr;
+    std::atomic<bool> queued{false};
+    void run_st(Transport& transport) override;
+  };
+  static void on_idle_timer(Timer& timer, Time now);
+  void look_at_idle_soon();
+  Time examine_idle(Peer& peer, Time now);
+  void end_peer(Peer& peer);
+
   void assert_owner() const;
-  Peer& peer_of(PeerId id) const;
+  Peer* peer_of(PeerId id) const;
   Link& link_of(Peer& peer);
   WaitSet& set_of(Who who) { return who == Who::kCaller ? *caller_set_ : *thread_set_; }
 
@@ -138,6 +152,7 @@ class EngineCore final : public Engine,
   MatcherHost matcher_host_;
   std::unique_ptr<WaitSet> thread_set_, caller_set_;
   SubmitQueue queue_;
+  Timer idle_timer_;
   TimerHeap timers_;          // of the Transport's users
   TimerHeap session_timers_;  // which the sessions themselves keep in step with stalls
   Duty duty_;
@@ -146,6 +161,8 @@ class EngineCore final : public Engine,
 
   std::vector<Peer*> linked_;  // peers whose link is open
   SelfLink* self_ = nullptr;   // of the one among them that is this process
+  std::vector<Peer*> idle_;    // peers that nobody refers to
+  Released released_;
   std::unordered_map<std::uint64_t, Peer*> by_connection_;
   std::uint64_t recent_connection_ = 0;
   Peer* recent_peer_ = nullptr;

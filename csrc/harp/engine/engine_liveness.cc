@@ -104,7 +104,8 @@ Time Liveness::examine_suspect(Peer& peer, Time now) {
     return kNever;
   }
   // Slower and slower: when refusals have run dry, the next may take a second to come.
-  const Duration step = std::clamp<Duration>((now - suspicion.since) / 4, kBurstStep, kMostBurstStep);
+  const Duration step =
+      std::clamp<Duration>((now - suspicion.since) / 4, kBurstStep, kMostBurstStep);
   if (now - suspicion.last_probe >= step) {
     suspicion.last_probe = now;
     peer.session->probe();

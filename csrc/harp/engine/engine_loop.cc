@@ -138,6 +138,8 @@ std::optional<PairKey> EngineCore::key_with(std::uint64_t incarnation) {
 Session& EngineCore::session_with(std::uint64_t incarnation) {
   Peer& peer = *peers_.find_incarnation(incarnation);
   open_link_st(peer);
+  // The hello may begin anew, since the peer had given us up: then the old session goes at once.
+  look_at_idle_soon();
   return *peer.session;
 }
 

@@ -1,5 +1,7 @@
 #include "harp/engine/peer.h"
 
+#include <utility>
+
 #include "harp/engine/engine_core.h"
 
 namespace taco::harp {
@@ -14,7 +16,10 @@ Peer::Peer(PeerId id, Address address, Reach reach, Route route, MatcherHost& ho
                                 : describe(this->address, route.remote.endpoint)),
       matcher(id, host) {}
 
-void Peer::run_st(Transport&) { engine->open_link_st(*this); }
+void Peer::run_st(Transport&) {
+  opening = false;
+  engine->open_link_st(*this);
+}
 
 PeerTable::~PeerTable() {
   for (auto& slot : chunks_) {
@@ -31,27 +36,65 @@ Peer* PeerTable::find_incarnation(std::uint64_t incarnation) const {
   return known == by_incarnation_.end() ? nullptr : known->second;
 }
 
-void PeerTable::publish(Peer* peer) {
-  auto& slot = chunks_[next_ / kChunkPeers];
+PeerId PeerTable::next_id() const {
+  const bool again = free_.size() > kRest || next_ == kMaxPeers;
+  return again ? free_.front() + kMaxPeers : next_;
+}
+
+std::atomic<Peer*>& PeerTable::place_of(PeerId id) {
+  auto& slot = chunks_[id % kMaxPeers / kChunkPeers];
   if (slot.load(std::memory_order_relaxed) == nullptr) {
     slot.store(new Chunk{}, std::memory_order_release);
   }
-  (*slot.load(std::memory_order_relaxed))[next_ % kChunkPeers].store(peer,
-                                                                     std::memory_order_release);
-  if (peer->reach == Reach::kMemory) locals_.fetch_add(1, std::memory_order_relaxed);
-  ++next_;
+  return (*slot.load(std::memory_order_relaxed))[id % kChunkPeers];
 }
 
-void PeerTable::release(PeerId id) {
+void PeerTable::publish(Peer* peer) {
+  if (peer->id == next_) {
+    ++next_;
+  } else {
+    free_.pop_front();
+  }
+  place_of(peer->id).store(peer, std::memory_order_release);
+  if (peer->reach == Reach::kMemory) locals_.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool PeerTable::release(PeerId id) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Peer* peer = find(id);
-  // The session stays: the next group with this process finds it warm, and an idle one is small.
-  if (peer != nullptr && peer->references > 0) --peer->references;
+  if (peer == nullptr || peer->references == 0 || --peer->references > 0) return false;
+  released_.push_back(id);
+  return true;
+}
+
+std::vector<Peer*> PeerTable::take_released() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<Peer*> peers;
+  for (const PeerId id : std::exchange(released_, {})) {
+    Peer* peer = find(id);
+    if (peer != nullptr && peer->references == 0) peers.push_back(peer);
+  }
+  return peers;
+}
+
+bool PeerTable::is_referenced(const Peer& peer) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return peer.references > 0;
+}
+
+std::unique_ptr<Peer> PeerTable::remove(Peer& peer) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (peer.references > 0) return nullptr;
+  by_incarnation_.erase(peer.address.incarnation);
+  place_of(peer.id).store(nullptr, std::memory_order_release);
+  free_.push_back(peer.id);
+  if (peer.reach == Reach::kMemory) locals_.fetch_sub(1, std::memory_order_relaxed);
+  return std::unique_ptr<Peer>(&peer);
 }
 
 std::size_t PeerTable::size() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return next_;
+  return by_incarnation_.size();
 }
 
 }  // namespace taco::harp

@@ -1,13 +1,15 @@
 // One remote process as this Stack knows it, and the table of all. A peer is made when somebody
-// learns its address and stays until the Stack closes, since its sessions belong to the pair of
-// processes, not to a group.
+// learns its address. Its sessions belong to the pair of processes, not to a group: it stays when
+// the last group has let go of it, for the next one, until its process has gone (engine_peers.cc).
 //
-// What is const is any thread's; the rest of a Peer is the engine's (token holder only). The table
-// finds by id without a lock and locks for everything else.
+// What is const is any thread's that holds a reference; the rest of a Peer is the engine's (token
+// holder only). Only the engine ends a peer, so it finds by id without a lock; everybody else does
+// so under the table's.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -47,6 +49,8 @@ struct Peer final : Task {
   Link* link = nullptr;  // whichever of the three is in use; null before the first use
   Suspicion suspicion;
   std::uint32_t requests = 0;  // posted so far
+  bool opening = false;        // submitted as a task, which has not run yet
+  Time idle_since = 0;         // nobody has a reference; 0: somebody may have
 
   std::uint32_t references = 1;  // guarded by the table's mutex
 
@@ -63,13 +67,24 @@ class PeerTable {
   PeerTable(const PeerTable&) = delete;
   PeerTable& operator=(const PeerTable&) = delete;
 
-  // Null when there is none. Lock-free.
+  // The engine. Null when there is none, or none any more. Lock-free.
   Peer* find(PeerId id) const {
-    if (id >= kMaxPeers) return nullptr;
-    const Chunk* chunk = chunks_[id / kChunkPeers].load(std::memory_order_acquire);
-    return chunk == nullptr ? nullptr : (*chunk)[id % kChunkPeers].load(std::memory_order_acquire);
+    const PeerId place = id % kMaxPeers;
+    const Chunk* chunk = chunks_[place / kChunkPeers].load(std::memory_order_acquire);
+    if (chunk == nullptr) return nullptr;
+    Peer* peer = (*chunk)[place % kChunkPeers].load(std::memory_order_acquire);
+    return peer != nullptr && peer->id == id ? peer : nullptr;
   }
+  // The engine.
   Peer* find_incarnation(std::uint64_t incarnation) const;
+  // Any thread: what `ask` says of the peer, which cannot go meanwhile; `unknown` when there is
+  // none.
+  template <class Answer, class Ask>
+  Answer ask(PeerId id, Answer unknown, const Ask& ask) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const Peer* peer = find(id);
+    return peer != nullptr ? ask(*peer) : std::move(unknown);
+  }
 
   // Adds a reference when it is known. The peer becomes visible to find() when `make` has returned.
   template <class Make>
@@ -79,36 +94,46 @@ class PeerTable {
       ++known->second->references;
       return known->second;
     }
-    if (next_ == kMaxPeers) return Status(Code::kResource, "too many peers in one process");
-    Result<std::unique_ptr<Peer>> made = make(next_);
+    const std::size_t known = by_incarnation_.size();
+    if (known == kMaxPeers) return Status(Code::kResource, "too many peers in one process");
+    Result<std::unique_ptr<Peer>> made = make(next_id());
     if (!made.ok()) return made.status();
     Peer* peer = made.value().release();
     publish(peer);
     by_incarnation_.emplace(incarnation, peer);
     return peer;
   }
-  void release(PeerId id);
+  // True when that was the last reference: the engine should look at it.
+  bool release(PeerId id);
+  // The engine: those whose last reference was given back since the last call.
+  std::vector<Peer*> take_released();
+  bool is_referenced(const Peer& peer) const;
+  // The engine: takes the peer out, unless somebody has taken a reference again (null).
+  std::unique_ptr<Peer> remove(Peer& peer);
 
   std::size_t size() const;
   std::size_t local_count() const { return locals_.load(std::memory_order_relaxed); }
 
-  template <class Visit>
-  void for_each(const Visit& visit) const {
-    for (PeerId id = 0; Peer* peer = find(id); ++id) visit(*peer);
-  }
-
  private:
   static constexpr PeerId kChunkPeers = 256;
   static constexpr PeerId kMaxPeers = 256 * kChunkPeers;
+  // An id is a place in the table and how often the place was used before, modulo 2^16. Places are
+  // used again in the order in which they became free, and only when there are some: an id that
+  // somebody kept too long finds nobody, for millions of peers to come.
+  static constexpr std::size_t kRest = 64;
   using Chunk = std::array<std::atomic<Peer*>, kChunkPeers>;
 
+  PeerId next_id() const;
+  std::atomic<Peer*>& place_of(PeerId id);
   void publish(Peer* peer);
 
   std::array<std::atomic<Chunk*>, kMaxPeers / kChunkPeers> chunks_{};
   std::atomic<std::size_t> locals_{0};
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, Peer*> by_incarnation_;  // guarded by mutex_
-  PeerId next_ = 0;                                          // guarded by mutex_
+  std::vector<PeerId> released_;                             // guarded by mutex_
+  std::deque<PeerId> free_;                                  // the last users' ids; by mutex_
+  PeerId next_ = 0;                                          // place never used; by mutex_
 };
 
 }  // namespace taco::harp

@@ -87,8 +87,8 @@ StackStats& operator+=(StackStats& sum, const StackStats& other) {
         &StackStats::packets_received, &StackStats::retransmits, &StackStats::spurious_retransmits,
         &StackStats::checksum_failures, &StackStats::duplicates, &StackStats::bytes_copied,
         &StackStats::socket_overflows, &StackStats::shm_bytes, &StackStats::shm_messages,
-        &StackStats::doorbells, &StackStats::sleeps, &StackStats::sessions,
-        &StackStats::shm_links}) {
+        &StackStats::doorbells, &StackStats::sleeps, &StackStats::sessions, &StackStats::shm_links,
+        &StackStats::peers, &StackStats::credit_outstanding}) {
     sum.*counter += other.*counter;
   }
   return sum;

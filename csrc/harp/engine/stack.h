@@ -79,6 +79,8 @@ struct StackStats {
   std::uint64_t shm_bytes = 0, shm_messages = 0;
   std::uint64_t doorbells = 0, sleeps = 0;
   std::uint64_t sessions = 0, shm_links = 0;
+  std::uint64_t peers = 0;               // known, needed or not
+  std::uint64_t credit_outstanding = 0;  // bytes that all peers together may send unasked
 };
 
 class Stack {
@@ -96,7 +98,9 @@ class Stack {
   // (another host reachable only over loopback; the transport forced by TACO_TRANSPORT cannot reach
   // it).
   virtual Result<PeerId> add_peer(std::string_view address) = 0;
-  virtual void release_peer(PeerId peer) = 0;           // balances add_peer
+  // Balances add_peer. A peer without a user is kept while its process lives; then its id finds
+  // nobody.
+  virtual void release_peer(PeerId peer) = 0;
   virtual bool is_local(PeerId peer) const = 0;         // same host identity and shm allowed
   virtual std::string host_of(PeerId peer) const = 0;   // host identity, for topology
   virtual std::string describe(PeerId peer) const = 0;  // "10.0.0.2:41234 (pid 77 on nodeb)"

@@ -178,6 +178,7 @@ Result<std::unique_ptr<Peer>> StackCore::make_peer(PeerId id, Address address) {
   }
   auto peer = std::make_unique<Peer>(id, std::move(address), reach, route, engine_->matcher_host());
   peer->engine = engine_.get();
+  peer->opening = reach == Reach::kMemory;
   return peer;
 }
 
@@ -200,24 +201,27 @@ Result<PeerId> StackCore::add_peer(std::string_view bytes) {
   return peer.id;
 }
 
+void StackCore::release_peer(PeerId id) {
+  if (generation_ != fork_generation()) return;
+  if (peers_.release(id)) engine_->peers_released();
+}
+
 bool StackCore::is_local(PeerId id) const {
-  const Peer* peer = peers_.find(id);
-  return peer != nullptr && peer->shares_host();
+  return peers_.ask(id, false, [](const Peer& peer) { return peer.shares_host(); });
 }
 
 std::string StackCore::host_of(PeerId id) const {
-  const Peer* peer = peers_.find(id);
-  return peer != nullptr ? peer->address.host_id : "";
+  return peers_.ask(id, std::string(), [](const Peer& peer) { return peer.address.host_id; });
 }
 
 std::string StackCore::describe(PeerId id) const {
-  const Peer* peer = peers_.find(id);
-  return peer != nullptr ? peer->description : "unknown peer " + std::to_string(id);
+  return peers_.ask(id, "unknown peer " + std::to_string(id),
+                    [](const Peer& peer) { return peer.description; });
 }
 
 std::uint64_t StackCore::incarnation_of(PeerId id) const {
-  const Peer* peer = peers_.find(id);
-  return peer != nullptr ? peer->address.incarnation : 0;
+  return peers_.ask(id, std::uint64_t{0},
+                    [](const Peer& peer) { return peer.address.incarnation; });
 }
 
 void StackCore::set_observer(Observer* observer) {

@@ -23,7 +23,7 @@ class StackCore final : public Stack {
 
   const std::string& address() const override { return encoded_; }
   Result<PeerId> add_peer(std::string_view address) override;
-  void release_peer(PeerId peer) override { peers_.release(peer); }
+  void release_peer(PeerId peer) override;
   bool is_local(PeerId peer) const override;
   std::string host_of(PeerId peer) const override;
   std::string describe(PeerId peer) const override;

@@ -1,5 +1,6 @@
 #include "harp/matching/completion_queue.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace taco::harp {
@@ -29,6 +30,12 @@ void CompletionQueue::push(SendRequest& request, const Status& status) {
 
 void CompletionQueue::push(RecvRequest& request, const Status& status) {
   append(recvs_, last_recv_, request, status);
+}
+
+bool CompletionQueue::concerns(PeerId peer) const {
+  return is_queued(sends_, peer) || is_queued(recvs_, peer) ||
+         std::any_of(ends_.begin(), ends_.end(),
+                     [&](const PeerEnd& end) { return end.peer == peer; });
 }
 
 void CompletionQueue::push_peer_end(PeerId peer, const Status& why) {

@@ -19,6 +19,8 @@ class CompletionQueue {
   // goodbye.
   void push_peer_end(PeerId peer, const Status& why);
 
+  // Is anything queued that has to do with the peer?
+  bool concerns(PeerId peer) const;
   bool empty() const { return sends_ == nullptr && recvs_ == nullptr && ends_.empty(); }
   // Runs what is queued now; what callbacks push in the meantime waits for the next run. Returns
   // how many callbacks ran.

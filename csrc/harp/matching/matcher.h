@@ -66,7 +66,8 @@ class Matcher final : public LinkEvents {
   // send waits for.
   std::size_t unmatched() const { return unmatched_; }
   std::size_t unserved() const { return outgoing_.size() - sends_listed_; }
-  bool lost() const { return !lost_.ok(); }
+  bool lost() const { return !lost_.ok(); }  // or left
+  bool left() const { return left_; }
   std::size_t groups_remembered() const { return groups_.size(); }
 
   // LinkEvents.

@@ -34,6 +34,7 @@ class Endpoint final : public ShmEndpoint {
   Status probe(const ShmAddress& peer) const override;
   ShmLink* open(const ShmAddress& peer, const std::string& description) override;
   void close(ShmLink* link) override;
+  void release(Staging& staging) override { shm_release(host_, staging); }
   void stop() override;
   int doorbell_fd() const override { return host_.doorbell.get(); }
   int events_fd() const override { return host_.events.get(); }

@@ -80,6 +80,9 @@ class ShmEndpoint {
   // friends. Requests still open on it are never completed.
   virtual void close(ShmLink* link) = 0;
 
+  // Of a family of sends; its links may be closed by now.
+  virtual void release(Staging& staging) = 0;
+
   // Takes no more connections, for good: whoever calls from now on is refused, and those who wait
   // for a link that nobody will open are hung up on.
   virtual void stop() = 0;

@@ -37,4 +37,10 @@ inline void shm_count(std::atomic<std::uint64_t>& counter, std::uint64_t by = 1)
   counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
 }
 
+inline void shm_release(ShmHost& host, Staging& staging) {
+  if (staging.block == nullptr) return;
+  host.blocks->unstage(static_cast<ShmStaged*>(staging.block));
+  staging.block = nullptr;
+}
+
 }  // namespace taco::harp

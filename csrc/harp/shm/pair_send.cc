@@ -188,11 +188,7 @@ std::uint32_t PairLink::block_for(Send& send) {
   return block;
 }
 
-void PairLink::release(Staging& staging) {
-  if (staging.block == nullptr) return;
-  host_.blocks->unstage(static_cast<ShmStaged*>(staging.block));
-  staging.block = nullptr;
-}
+void PairLink::release(Staging& staging) { shm_release(host_, staging); }
 
 void PairLink::on_returned(ShmSendId id, std::uint64_t block) {
   Send* send = find_send(id);

@@ -23,6 +23,8 @@ Registry& registry() {
 }
 
 constexpr Duration kEngineLimit = 5 * kSecond;
+// Ends remembered; beyond, those of processes in no group here are forgotten.
+constexpr std::size_t kMaxEnds = 1024;
 
 }  // namespace
 
@@ -118,6 +120,8 @@ void Membership::lose_st(harp::PeerId peer, const Status& why) {
 // Everybody in a group with the victim is told once by every process, the victim too. The notices
 // go before anything is cancelled, so that no member hears of an abort without its reason.
 void Membership::spread(const Loss& loss, const harp::PeerId* told_by) {
+  const auto in_no_group = [&](const auto& end) { return groups_containing(end.first).empty(); };
+  if (lost_.size() >= kMaxEnds) std::erase_if(lost_, in_no_group);
   if (!lost_.emplace(loss.victim, loss).second) return;
   const std::vector<Group*> groups = groups_containing(loss.victim);
   Notice notice;
@@ -175,6 +179,8 @@ void Membership::on_peer_lost_st(harp::PeerId peer, const Status& why) {
 }
 
 void Membership::note_gone_st(harp::PeerId peer, const Status& unmet) {
+  const auto in_no_group = [&](const auto& end) { return groups_containing(end.first).empty(); };
+  if (gone_.size() >= kMaxEnds) std::erase_if(gone_, in_no_group);
   gone_.emplace(stack_.incarnation_of(peer), unmet);
   std::vector<Group*> groups;
   bool all_failed = true;

@@ -1,0 +1,104 @@
+// When peers go. A peer is needed while a group refers to it. After that its link stays, for the
+// next group of the same processes, as long as its process lives: ending it any earlier could not
+// be told from leaving by a member of a group that is only just being made. So what is kept without
+// being needed is bounded by the processes that run, and whatever has died, left, or not been
+// reachable for long is forgotten: session, credit, matcher, shared memory, id.
+#include <algorithm>
+
+#include "base/log.h"
+#include "harp/engine/engine_core.h"
+
+namespace taco::harp {
+namespace {
+
+constexpr Duration kLook = kSecond;
+constexpr Duration kSoon = 10 * kMillisecond;
+// A peer that has left may not have heard yet that its goodbye has arrived.
+constexpr Duration kFarewell = kSecond;
+// Nobody waits for an idle peer: there is time to be sure that it is gone.
+constexpr int kTimeouts = 3;
+
+}  // namespace
+
+void EngineCore::peers_released() {
+  if (closed_.load() || released_.queued.exchange(true)) return;
+  submit(released_, false);
+}
+
+void EngineCore::Released::run_st(Transport&) {
+  queued.store(false);
+  for (Peer* peer : engine->peers_.take_released()) {
+    if (peer->idle_since == 0) engine->idle_.push_back(peer);
+    peer->idle_since = engine->now();
+  }
+  // Later in this turn, when everything that has arrived was heard.
+  engine->look_at_idle_soon();
+}
+
+void EngineCore::look_at_idle_soon() {
+  if (!idle_.empty()) session_timers_.arm(idle_timer_, now());
+}
+
+void EngineCore::on_idle_timer(Timer& timer, Time now) {
+  auto& self = *static_cast<EngineCore*>(timer.context);
+  Time next = kNever;
+  bool local = false;
+  std::erase_if(self.idle_, [&](Peer* peer) {
+    if (self.peers_.is_referenced(*peer)) {
+      peer->idle_since = 0;
+      return true;
+    }
+    const Time look = self.examine_idle(*peer, now);
+    if (look != 0) {
+      next = std::min(next, look);
+      return false;
+    }
+    local |= peer->reach == Reach::kMemory;
+    self.end_peer(*peer);
+    return true;
+  });
+  if (local) self.peers_changed();
+  self.session_timers_.arm(timer, next);
+}
+
+// When to look again; 0: it is gone, and so is everything it had a part in.
+Time EngineCore::examine_idle(Peer& peer, Time now) {
+  if (peer.opening || peer.matcher.expecting() || matcher_host_.completions.concerns(peer.id)) {
+    return now + kSoon;
+  }
+  if (peer.link == nullptr) return 0;
+  if (peer.reach == Reach::kSelf) return kNever;
+  if (peer.matcher.lost()) {
+    const bool heard_out = !peer.link->busy() && now - peer.idle_since >= kFarewell;
+    return peer.matcher.left() && !heard_out ? now + kSoon : 0;
+  }
+  if (peer.reach == Reach::kMemory) {
+    const bool met = peer.shm->is_connected();
+    return met || now - peer.idle_since < kTimeouts * options_.peer_timeout ? now + kLook : 0;
+  }
+  Session& session = *peer.session;
+  if (session.ended()) return 0;
+  const Time base = std::max(session.last_heard(), peer.idle_since);
+  if (now - base >= kTimeouts * options_.peer_timeout) return 0;
+  if (now - std::max(base, peer.suspicion.last_probe) >= options_.peer_timeout) {
+    peer.suspicion.last_probe = now;
+    session.probe();
+  }
+  return now + std::min(kLook, options_.peer_timeout / 2);
+}
+
+void EngineCore::end_peer(Peer& peer) {
+  const std::unique_ptr<Peer> ended = peers_.remove(peer);
+  if (ended == nullptr) {  // a new group has just come to need it
+    peer.idle_since = 0;
+    return;
+  }
+  TACO_LOG_DEBUG("harp", "%s is gone, and nobody needs it", peer.description.c_str());
+  std::erase(linked_, &peer);
+  if (peer.session != nullptr) by_connection_.erase(peer.session->connection_id());
+  recent_connection_ = 0;
+  recent_peer_ = nullptr;
+  if (peer.shm != nullptr) shm_->close(peer.shm);
+}
+
+}  // namespace taco::harp

@@ -1,0 +1,265 @@
+// Processes come and go for as long as this one runs: what it keeps of them is bounded by those
+// that are there.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "harp/engine/engine_core.h"
+#include "harp/engine/peer.h"
+#include "harp/engine/stack_core.h"
+#include "harp/tools/exchange.h"
+#include "support/processes.h"
+
+namespace taco::harp {
+namespace {
+
+using Force = StackOptions::Force;
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int kPhantoms = 500, kIncarnations = 4;
+constexpr bool kMeasuresMemory = false;  // a sanitizer keeps what was freed
+#else
+constexpr int kPhantoms = 10'000, kIncarnations = 40;
+constexpr bool kMeasuresMemory = true;
+#endif
+
+std::shared_ptr<Stack> make_stack(Force force) {
+  StackOptions options;
+  options.transport = force;
+  options.peer_timeout = 300 * kMillisecond;
+  auto made = StackCore::create(options);
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  return made.ok() ? std::move(made).value() : nullptr;
+}
+
+bool eventually(const std::function<bool()>& holds) {
+  const Time limit = monotonic_now() + 30 * kSecond;
+  while (!holds() && monotonic_now() < limit) usleep(5'000);
+  return holds();
+}
+
+std::size_t resident_bytes() {
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  unsigned long total = 0, resident = 0;
+  const int read = std::fscanf(file, "%lu %lu", &total, &resident);
+  std::fclose(file);
+  return read == 2 ? resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) : 0;
+}
+
+// 8 bytes each way.
+Status greet(Stack& a, PeerId b_at_a, Stack& b, PeerId a_at_b, std::uint64_t tag) {
+  std::uint64_t out = tag, from_a = 0, from_b = 0;
+  Exchange at_a(a), at_b(b);
+  at_a.send(b_at_a, {1, tag}, &out, 8).recv(b_at_a, {1, tag}, Sink::place(&from_b), 8);
+  at_b.send(a_at_b, {1, tag}, &out, 8).recv(a_at_b, {1, tag}, Sink::place(&from_a), 8);
+  at_b.start();
+  const Status status = at_a.run(20 * kSecond), other = at_b.finish(20 * kSecond);
+  EXPECT_EQ(from_a, tag);
+  EXPECT_EQ(from_b, tag);
+  return status.ok() ? other : status;
+}
+
+TEST(PeerTableTest, ids_outnumber_the_places_and_an_old_one_finds_nobody) {
+  MatcherHost host;
+  PeerTable table;
+  std::set<PeerId> ids;
+  PeerId first = 0;
+  for (std::uint64_t incarnation = 1; incarnation <= 200'000; ++incarnation) {
+    const auto added = table.add(incarnation, [&](PeerId id) -> Result<std::unique_ptr<Peer>> {
+      Address address;
+      address.incarnation = incarnation;
+      return std::make_unique<Peer>(id, std::move(address), Reach::kNetwork, Route{}, host);
+    });
+    ASSERT_TRUE(added.ok()) << incarnation << ": " << added.status().message();
+    Peer& peer = *added.value();
+    const PeerId id = peer.id;
+    if (incarnation == 1) first = id;
+    ASSERT_TRUE(ids.insert(id).second) << "an id that had been somebody else's";
+    ASSERT_EQ(table.find(id), &peer);
+    ASSERT_TRUE(table.release(id));
+    ASSERT_FALSE(table.release(id)) << "once is enough";
+    ASSERT_NE(table.remove(peer), nullptr);
+    ASSERT_EQ(table.find(id), nullptr);
+    ASSERT_EQ(table.find(first), nullptr);
+  }
+  EXPECT_EQ(table.size(), 0u);
+}
+
+TEST(PeerTableTest, a_peer_that_is_needed_again_is_not_removed) {
+  MatcherHost host;
+  PeerTable table;
+  const auto make = [&](PeerId id) -> Result<std::unique_ptr<Peer>> {
+    return std::make_unique<Peer>(id, Address{}, Reach::kNetwork, Route{}, host);
+  };
+  Peer* peer = table.add(0, make).value();
+  ASSERT_TRUE(table.release(peer->id));
+  ASSERT_EQ(table.add(0, make).value(), peer);
+  EXPECT_TRUE(table.take_released().empty());
+  EXPECT_EQ(table.remove(*peer), nullptr);
+  EXPECT_EQ(table.find(peer->id), peer);
+}
+
+// A socket that hears and never answers.
+class Silent {
+ public:
+  Silent() : socket_(socket(AF_INET, SOCK_DGRAM, 0)) {
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&any), sizeof any), 0);
+    socklen_t size = sizeof any;
+    getsockname(socket_, reinterpret_cast<sockaddr*>(&any), &size);
+    port_ = ntohs(any.sin_port);
+  }
+  ~Silent() { close(socket_); }
+  std::uint16_t port() const { return port_; }
+
+ private:
+  int socket_;
+  std::uint16_t port_ = 0;
+};
+
+// Each is added, sent to and released; none ever answers.
+void meet_phantoms(Stack& stack, std::uint16_t port, int from, int to) {
+  constexpr int kBatch = 100;
+  for (int i = from; i < to; i += kBatch) {
+    std::vector<PeerId> peers;
+    Exchange exchange(stack);
+    std::uint64_t data = 1;
+    for (int j = i; j < std::min(i + kBatch, to); ++j) {
+      Address address = decode(stack.address()).value();
+      address.incarnation += static_cast<std::uint64_t>(j) + 1;
+      address.has_shm = false;
+      for (PathAddress& path : address.paths) set_port(path.endpoint, port);
+      const auto added = stack.add_peer(encode(address));
+      ASSERT_TRUE(added.ok()) << added.status().message();
+      peers.push_back(added.value());
+      exchange.send(added.value(), {1, 1}, &data, sizeof data);
+    }
+    ASSERT_TRUE(exchange.run(20 * kSecond).ok());
+    for (const PeerId peer : peers) stack.release_peer(peer);
+    ASSERT_TRUE(eventually([&] { return stack.stats().peers < 2'000; }));
+  }
+  ASSERT_TRUE(eventually([&] { return stack.stats().peers == 0; }));
+}
+
+TEST(PeersTest, ten_thousand_that_never_answer_come_and_go_in_constant_memory) {
+  const Silent silent;
+  const auto stack = make_stack(Force::kUdp);
+  ASSERT_NE(stack, nullptr);
+  meet_phantoms(*stack, silent.port(), 0, kPhantoms / 5);
+  const std::size_t before = resident_bytes();
+  meet_phantoms(*stack, silent.port(), kPhantoms / 5, kPhantoms);
+  if (kMeasuresMemory) {
+    EXPECT_LT(resident_bytes(), before + (4 << 20)) << "8,000 sessions are 32 MiB";
+  }
+  const StackStats stats = stack->stats();
+  EXPECT_EQ(stats.sessions, 0u);
+  EXPECT_EQ(stats.credit_outstanding, 0u);
+  EXPECT_EQ(stack->incarnation_of(0), 0u) << "the first one's id finds nobody";
+  stack->close();
+}
+
+class IncarnationsTest : public ::testing::TestWithParam<Force> {};
+
+TEST_P(IncarnationsTest, come_are_met_leave_and_are_forgotten) {
+  const auto survivor = make_stack(GetParam());
+  ASSERT_NE(survivor, nullptr);
+  int descriptors = 0;
+  for (int i = 0; i < kIncarnations; ++i) {
+    const auto mortal = make_stack(GetParam());
+    const PeerId it = survivor->add_peer(mortal->address()).value();
+    const PeerId me = mortal->add_peer(survivor->address()).value();
+    const Status status = greet(*survivor, it, *mortal, me, static_cast<std::uint64_t>(i) + 1);
+    ASSERT_TRUE(status.ok()) << i << ": " << status.message();
+    // Either order: a group may be destroyed before its members end, or after.
+    if (i % 2 == 0) survivor->release_peer(it);
+    mortal->close();
+    if (i % 2 == 1) survivor->release_peer(it);
+    if (i == 0) {
+      ASSERT_TRUE(eventually([&] { return survivor->stats().peers == 0; }));
+      descriptors = ::taco::testing::count_descriptors();
+    }
+  }
+  ASSERT_TRUE(eventually([&] { return survivor->stats().peers == 0; }));
+  const StackStats stats = survivor->stats();
+  EXPECT_EQ(stats.sessions, 0u);
+  EXPECT_EQ(stats.shm_links, 0u);
+  EXPECT_EQ(stats.credit_outstanding, 0u);
+  EXPECT_LE(::taco::testing::count_descriptors(), descriptors);
+  survivor->close();
+}
+
+TEST_P(IncarnationsTest, one_that_lives_is_kept_for_the_next_group) {
+  const auto here = make_stack(GetParam()), there = make_stack(GetParam());
+  PeerId it = here->add_peer(there->address()).value();
+  const PeerId me = there->add_peer(here->address()).value();
+  ASSERT_TRUE(greet(*here, it, *there, me, 1).ok());
+  const PeerId first = it;
+  here->release_peer(it);
+  const Time until =
+      monotonic_now() + 2 * kSecond;  // several times what makes the silent forgotten
+  while (monotonic_now() < until) {
+    ASSERT_EQ(here->stats().peers, 1u);
+    usleep(20'000);
+  }
+  it = here->add_peer(there->address()).value();
+  EXPECT_EQ(it, first);
+  const Status status = greet(*here, it, *there, me, 2);
+  EXPECT_TRUE(status.ok()) << status.message();
+  here->close();
+  there->close();
+}
+
+TEST_P(IncarnationsTest, one_that_is_gone_fails_who_asks_for_it_by_its_old_id) {
+  const auto here = make_stack(GetParam()), there = make_stack(GetParam());
+  const PeerId it = here->add_peer(there->address()).value();
+  const PeerId me = there->add_peer(here->address()).value();
+  ASSERT_TRUE(greet(*here, it, *there, me, 1).ok());
+  there->close();
+  here->release_peer(it);
+  ASSERT_TRUE(eventually([&] { return here->stats().peers == 0; }));
+  std::uint64_t data = 0;
+  Exchange late(*here);
+  late.send(it, {1, 2}, &data, 8).recv(it, {1, 2}, Sink::place(&data), 8);
+  EXPECT_EQ(late.run(5 * kSecond).code(), Code::kInvalidArgument);
+  here->close();
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, IncarnationsTest, ::testing::Values(Force::kUdp, Force::kShm),
+                         [](const auto& instance) {
+                           return instance.param == Force::kUdp ? "udp" : "shm";
+                         });
+
+TEST(SuspicionTest,
+     a_peer_that_was_heard_after_the_first_refusal_is_cleared_whatever_stalls_follow) {
+  Suspicion suspicion;
+  EXPECT_TRUE(suspicion.hint(&Suspicion::refusals, 100));
+  EXPECT_FALSE(suspicion.hint(&Suspicion::refusals, 101));
+  suspicion.hint(&Suspicion::resets, 102);
+  suspicion.excuse(50 * kMillisecond);
+  suspicion.clear_if_heard(103);
+  EXPECT_EQ(suspicion.hints(), 0u);
+}
+
+TEST(SuspicionTest, stalls_of_the_own_loop_put_the_verdict_off_but_not_for_ever) {
+  Suspicion suspicion;
+  for (int i = 0; i < 3; ++i) suspicion.hint(&Suspicion::refusals, 0);
+  suspicion.excuse(5 * kMillisecond);
+  EXPECT_FALSE(suspicion.is_proof(Suspicion::kSilence + 4 * kMillisecond));
+  EXPECT_TRUE(suspicion.is_proof(Suspicion::kSilence + 5 * kMillisecond));
+  for (int i = 0; i < 1'000; ++i) suspicion.excuse(5 * kMillisecond);
+  EXPECT_TRUE(suspicion.is_proof(Suspicion::kSilence + Suspicion::kMostExcused));
+}
+
+}  // namespace
+}  // namespace taco::harp
