@@ -10,6 +10,14 @@
 
 namespace taco::pg {
 
+// A child runs what belongs to an operation of another group: what a callback of its future starts,
+// or its second step. It fails with its parent.
+struct Parent {
+  std::uint64_t group = 0;      // 0: none
+  std::uint64_t root = 0;       // the parent's own, or `group`: the program's group
+  std::uint64_t operation = 0;  // whose failure ends the child, by ordinal; 0: any failure does
+};
+
 struct GroupOptions {
   std::uint64_t id = 0;  // random, chosen by rank 0, the same on all ranks
   std::string name;      // torch's, for messages
@@ -20,6 +28,7 @@ struct GroupOptions {
   std::vector<int> host_of_rank;    // dense host index by group rank, the same on all ranks
   std::vector<double> host_gbits;   // interface speed by host index
   Duration timeout = 0;
+  Parent parent;
   CostParameters costs;   // what the planner assumes, the same on all ranks
   std::string algorithm;  // as TACO_ALGORITHM, for this group only; "": what TACO_ALGORITHM says
 };
@@ -42,6 +51,10 @@ class Communicator {
   // operations they belong to; then leaves. Returns the failure of the group that no operation has
   // told yet: a broadcast's root is done before its receivers can disagree. Idempotent.
   virtual Status close(Duration linger) = 0;
+
+  // Closes it as soon as no operation is open, however long that takes, and keeps it alive until
+  // then. Nobody may start another. Does not block.
+  virtual void close_when_idle(Duration linger) = 0;
 
   virtual Status error() const = 0;            // first failure that broke the group, or ok
   virtual std::uint64_t sequence() const = 0;  // of collectives started

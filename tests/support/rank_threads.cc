@@ -32,13 +32,14 @@ RankThreads::~RankThreads() {
 }
 
 std::vector<std::shared_ptr<pg::Communicator>> RankThreads::make_group(
-    const std::vector<int>& members, const std::string& name) {
+    const std::vector<int>& members, const std::string& name, const pg::Parent& parent) {
   std::vector<std::shared_ptr<pg::Communicator>> groups;
   const std::uint64_t id = next_id_++;
   for (int rank = 0; rank < static_cast<int>(members.size()); ++rank) {
     pg::GroupOptions options;
     options.id = id;
     options.name = name;
+    options.parent = parent;
     options.rank = rank;
     options.world = static_cast<int>(members.size());
     options.timeout = options_.timeout;

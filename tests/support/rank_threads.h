@@ -29,7 +29,8 @@ class RankThreads {
   // Another group over the same processes: members by process, in rank order. The result is by
   // rank.
   std::vector<std::shared_ptr<pg::Communicator>> make_group(const std::vector<int>& members,
-                                                            const std::string& name);
+                                                            const std::string& name,
+                                                            const pg::Parent& parent = {});
   // Calls `body` for every rank on a thread of its own and waits for all of them.
   void run(const std::function<void(int rank, pg::Communicator& group)>& body);
   // The same in a group made for it, which the body closes or leaves to this.

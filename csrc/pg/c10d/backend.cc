@@ -8,7 +8,6 @@
 #include "base/env.h"
 #include "pg/c10d/backend_errors.h"
 #include "pg/c10d/backend_registry.h"
-#include "pg/c10d/backend_sparse.h"
 #include "pg/c10d/backend_tensors.h"
 #include "pg/c10d/rendezvous.h"
 #include "pg/tuning/cost_block.h"
@@ -63,7 +62,6 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
     raise(made.status());
   }
   communicator_ = std::move(made).value();
-  sparse_ = std::make_unique<SparseQueue>(meeting_);
   nested_ = std::make_shared<NestedGroups>(meeting_.stack, meeting_.group);
   hang_dump_ = HangDump::acquire();
 }
@@ -241,8 +239,7 @@ c10::intrusive_ptr<c10d::Backend> Backend::merge(
 void Backend::abort() {
   const Status why(Code::kAborted, "group '" + meeting_.group.name + "' was aborted on rank " +
                                        std::to_string(rank_) + " (abort() was called)");
-  communicator_->abort(why);
-  nested_->abort(why);
+  communicator_->abort(why);  // and with it all that belong to it
 }
 
 void Backend::shutdown() { raise_if_error(leave()); }
@@ -253,9 +250,9 @@ Status Backend::leave() {
     if (down_) return Status();
     down_ = true;
   }
-  Status unreported = nested_->close(kLinger);
-  if (Status own = communicator_->close(kLinger); unreported.ok()) unreported = std::move(own);
-  sparse_->close();
+  // What belongs to its operations may start until the last of them has ended.
+  Status unreported = communicator_->close(kLinger);
+  if (Status nested = nested_->close(kLinger); unreported.ok()) unreported = std::move(nested);
   withdraw_costs(meeting_.group.id);
   part(meeting_);
   hang_dump_.reset();

@@ -28,7 +28,6 @@
 namespace taco::pg {
 
 class Translation;
-class SparseQueue;
 
 class Backend : public c10d::Backend {
  public:
@@ -174,7 +173,6 @@ class Backend : public c10d::Backend {
   Meeting meeting_;
   std::shared_ptr<HangDump> hang_dump_;
   std::shared_ptr<Communicator> communicator_;
-  std::unique_ptr<SparseQueue> sparse_;
   std::shared_ptr<NestedGroups> nested_;
   std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
 

@@ -12,8 +12,8 @@
 namespace taco::pg {
 namespace {
 
-constexpr std::uint64_t kChildGroup =
-    0x5bd1e995'7a2c6e3bu;  // tells the child's id from its parent's
+// Tells the second step's group from what callbacks of the same operation start.
+constexpr std::uint64_t kSecondStep = 0x5bd1e995'7a2c6e3bu;
 constexpr int kShapeFields = 5;
 
 Piece piece_of(const at::Tensor& tensor) {
@@ -36,26 +36,21 @@ at::Tensor shape_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-struct SparseQueue::Shared {
-  std::mutex mutex;
-  std::shared_ptr<harp::Stack> stack;
-  GroupOptions options;
-  std::shared_ptr<Communicator> child;
-  std::deque<std::shared_ptr<SparseAllReduce>> waiting;  // for their second step, in call order
-  bool closed = false;
-};
-
 // One call. Its steps are driven by completions of other operations.
 class SparseAllReduce : public Operation, public std::enable_shared_from_this<SparseAllReduce> {
  public:
-  SparseAllReduce(std::shared_ptr<SparseQueue::Shared> queue, at::Tensor target, bool average,
+  SparseAllReduce(std::shared_ptr<NestedGroups> nested, at::Tensor target, bool average,
                   Duration timeout)
-      : queue_(std::move(queue)), target_(std::move(target)), average_(average), timeout_(timeout) {
+      : nested_(std::move(nested)),
+        target_(std::move(target)),
+        average_(average),
+        timeout_(timeout) {
     indices_ = target_._indices().contiguous();
     values_ = target_._values().contiguous();
   }
 
   Status begin(Communicator& group) {
+    group_ = group.options().id;
     mine_ = shape_of(target_);
     shapes_ = at::empty({group.options().world, kShapeFields}, at::kLong);
     OperationSpec spec;
@@ -69,36 +64,8 @@ class SparseAllReduce : public Operation, public std::enable_shared_from_this<Sp
     Result<OperationPtr> started = group.start(std::move(spec));
     if (!started.ok()) return started.status();
     first_ = std::move(started).value();
+    first_->on_complete([self = shared_from_this()] { self->go_on(); });
     return Status();
-  }
-
-  // Runs the second step of every call at the queue's head whose first step is done.
-  static void advance(const std::shared_ptr<SparseQueue::Shared>& queue) {
-    while (true) {
-      std::shared_ptr<SparseAllReduce> head;
-      Status status;
-      {
-        // The second steps' order on the child is the order in which they leave this lock.
-        std::lock_guard lock(queue->mutex);
-        if (queue->waiting.empty() || !queue->waiting.front()->first_->done()) return;
-        head = queue->waiting.front();
-        queue->waiting.pop_front();
-        status = head->exchange();
-      }
-      if (!status.ok()) {
-        head->finish(status);
-        continue;
-      }
-      for (const OperationPtr& part : {head->gather_indices_, head->gather_values_}) {
-        part->on_complete([head] {
-          if (head->parts_left_.fetch_sub(1) == 1) head->add_up();
-        });
-      }
-    }
-  }
-
-  void watch_first() {
-    first_->on_complete([queue = queue_] { advance(queue); });
   }
 
   bool done() const override { return done_.load(std::memory_order_acquire); }
@@ -134,10 +101,17 @@ class SparseAllReduce : public Operation, public std::enable_shared_from_this<Sp
   }
 
  private:
-  // Under the queue's lock.
+  void go_on() {
+    if (Status status = exchange(); !status.ok()) return finish(status);
+    for (const OperationPtr& part : {gather_indices_, gather_values_}) {
+      part->on_complete([self = shared_from_this()] {
+        if (self->parts_left_.fetch_sub(1) == 1) self->add_up();
+      });
+    }
+  }
+
   Status exchange() {
     TACO_RETURN_IF_ERROR(first_->status());
-    if (!queue_->child) return Status(Code::kAborted, "the group was destroyed");
     const auto rows = shapes_.accessor<std::int64_t, 2>();
     for (int rank = 0; rank < rows.size(0); ++rank) {
       for (int field = 1; field < kShapeFields; ++field) {
@@ -155,25 +129,42 @@ class SparseAllReduce : public Operation, public std::enable_shared_from_this<Sp
       sizes[0] = entries;
       all_values_.push_back(at::empty(sizes, values_.options()));
     }
-    TACO_RETURN_IF_ERROR(gather(indices_, all_indices_, &gather_indices_));
-    return gather(values_, all_values_, &gather_values_);
+    Parent parent = nested_->child_of(group_);
+    parent.operation = first_->sequence();
+    const std::uint64_t id = NestedGroups::id_of(group_ ^ kSecondStep, first_->sequence());
+    Result<std::shared_ptr<Communicator>> opened = nested_->open(id, parent, "/sparse");
+    if (!opened.ok()) return opened.status();
+    const std::shared_ptr<Communicator> child = std::move(opened).value();
+    Status status = gather(*child, indices_, all_indices_, &gather_indices_);
+    if (status.ok()) {
+      status = gather(*child, values_, all_values_, &gather_values_);
+      if (!status.ok()) {
+        // Its memory is this object's: what has started ends before the whole does.
+        gather_values_ = gather_indices_;
+        broken_ = status;
+        child->abort(status);
+      }
+    }
+    child->close_when_idle(kSecond);
+    return gather_indices_ ? Status() : status;
   }
 
-  Status gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs,
-                OperationPtr* operation) {
+  Status gather(Communicator& child, const at::Tensor& input,
+                const std::vector<at::Tensor>& outputs, OperationPtr* operation) {
     OperationSpec spec;
     spec.kind = Kind::kAllGather;
     spec.dtype = movement_dtype(input.scalar_type());
     spec.timeout = timeout_;
     spec.inputs = {piece_of(input)};
     for (const at::Tensor& output : outputs) spec.outputs.push_back(piece_of(output));
-    Result<OperationPtr> started = queue_->child->start(std::move(spec));
+    Result<OperationPtr> started = child.start(std::move(spec));
     if (!started.ok()) return started.status();
     *operation = std::move(started).value();
     return Status();
   }
 
   void add_up() {
+    if (!broken_.ok()) return finish(broken_);
     for (const OperationPtr& part : {gather_indices_, gather_values_}) {
       if (Status status = part->status(); !status.ok()) return finish(status);
     }
@@ -203,7 +194,8 @@ class SparseAllReduce : public Operation, public std::enable_shared_from_this<Sp
     for (auto& callback : callbacks) callback();
   }
 
-  std::shared_ptr<SparseQueue::Shared> queue_;
+  const std::shared_ptr<NestedGroups> nested_;
+  std::uint64_t group_ = 0;
   at::Tensor target_, indices_, values_;
   bool average_;
   Duration timeout_;
@@ -213,6 +205,7 @@ class SparseAllReduce : public Operation, public std::enable_shared_from_this<Sp
   OperationPtr first_, gather_indices_, gather_values_;
   std::vector<at::Tensor> all_indices_, all_values_;
   std::atomic<int> parts_left_{2};
+  Status broken_;  // the second part could not start
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
@@ -220,46 +213,15 @@ class SparseAllReduce : public Operation, public std::enable_shared_from_this<Sp
   Status status_;
   Duration elapsed_ = 0;
   std::vector<std::function<void()>> callbacks_;
-
-  friend class SparseQueue;
 };
 
-SparseQueue::SparseQueue(const Meeting& meeting) : shared_(std::make_shared<Shared>()) {
-  shared_->stack = meeting.stack;
-  shared_->options = meeting.group;
-  shared_->options.id ^= kChildGroup;
-  shared_->options.name += "/sparse";
-}
-
-SparseQueue::~SparseQueue() { close(); }
-
-Result<OperationPtr> SparseQueue::start(Communicator& group, const at::Tensor& tensor, bool average,
-                                        Duration timeout) {
-  auto call = std::make_shared<SparseAllReduce>(shared_, tensor, average, timeout);
-  {
-    std::lock_guard lock(shared_->mutex);
-    // Made before the first step: when that is done, every rank has its child.
-    if (!shared_->child && !shared_->closed) {
-      auto child = Communicator::create(shared_->stack, shared_->options);
-      if (!child.ok()) return child.status();
-      shared_->child = std::move(child).value();
-    }
-    TACO_RETURN_IF_ERROR(call->begin(group));
-    shared_->waiting.push_back(call);
-  }
-  call->watch_first();
-  return OperationPtr(call);
-}
-
-void SparseQueue::close() {
-  std::shared_ptr<Communicator> child;
-  {
-    std::lock_guard lock(shared_->mutex);
-    shared_->closed = true;
-    child.swap(shared_->child);
-    shared_->stack.reset();
-  }
-  if (child) (void)child->close(kSecond);
+Result<OperationPtr> start_sparse_all_reduce(Communicator& group,
+                                             std::shared_ptr<NestedGroups> nested,
+                                             const at::Tensor& tensor, bool average,
+                                             Duration timeout) {
+  auto call = std::make_shared<SparseAllReduce>(std::move(nested), tensor, average, timeout);
+  TACO_RETURN_IF_ERROR(call->begin(group));
+  return OperationPtr(std::move(call));
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::allreduce_sparse(std::vector<at::Tensor>& tensors,
@@ -274,8 +236,8 @@ c10::intrusive_ptr<c10d::Work> Backend::allreduce_sparse(std::vector<at::Tensor>
   auto state = std::make_shared<WorkState>();
   state->results = tensors;
   const Duration timeout = opts.timeout.count() > 0 ? opts.timeout.count() * kMillisecond : 0;
-  state->operations.push_back(
-      value_or_raise(sparse_->start(*communicator_, tensor, op == c10d::ReduceOp::AVG, timeout)));
+  state->operations.push_back(value_or_raise(start_sparse_all_reduce(
+      *communicator_here(), nested_, tensor, op == c10d::ReduceOp::AVG, timeout)));
   // No inputs for the profiler: it reads strides, which sparse tensors do not have.
   return track(state, {c10d::OpType::_ALLREDUCE_SPARSE, "taco:all_reduce_sparse", opts.timeout},
                {});

@@ -20,18 +20,24 @@ std::uint64_t mix(std::uint64_t value) {
 
 }  // namespace
 
-NestedGroups::NestedGroups(std::shared_ptr<harp::Stack> stack, GroupOptions parent)
-    : stack_(std::move(stack)), parent_(std::move(parent)) {}
+NestedGroups::NestedGroups(std::shared_ptr<harp::Stack> stack, GroupOptions root)
+    : stack_(std::move(stack)), root_(std::move(root)) {}
 
-Result<std::shared_ptr<Communicator>> NestedGroups::open(std::uint64_t id) {
+std::uint64_t NestedGroups::id_of(std::uint64_t group, std::uint64_t sequence) {
+  return mix(group ^ mix(sequence + 1)) | 1;
+}
+
+Result<std::shared_ptr<Communicator>> NestedGroups::open(std::uint64_t id, const Parent& parent,
+                                                         const char* suffix) {
   std::lock_guard lock(mutex_);
   if (closed_) {
     return Status(Code::kAborted,
-                  "group '" + parent_.name + "' was destroyed; no operation can start");
+                  "group '" + root_.name + "' was destroyed; no operation can start");
   }
-  GroupOptions options = parent_;
+  GroupOptions options = root_;
   options.id = id;
-  options.name += "/callback";
+  options.parent = parent;
+  options.name += suffix;
   Result<std::shared_ptr<Communicator>> made = Communicator::create(stack_, std::move(options));
   if (!made.ok()) return made;
   std::erase_if(open_, [](const auto& weak) { return weak.expired(); });
@@ -46,10 +52,6 @@ std::vector<std::shared_ptr<Communicator>> NestedGroups::live() {
     if (auto communicator = weak.lock()) all.push_back(std::move(communicator));
   }
   return all;
-}
-
-void NestedGroups::abort(const Status& why) {
-  for (const auto& communicator : live()) communicator->abort(why);
 }
 
 Status NestedGroups::close(Duration linger) {
@@ -70,21 +72,22 @@ Status NestedGroups::close(Duration linger) {
 void NestedGroups::set_timeout(Duration timeout) {
   {
     std::lock_guard lock(mutex_);
-    parent_.timeout = timeout;
+    root_.timeout = timeout;
   }
   for (const auto& communicator : live()) communicator->set_timeout(timeout);
 }
 
 CallbackScope::CallbackScope(std::shared_ptr<NestedGroups> nested, std::uint64_t group,
                              std::uint64_t sequence) {
-  parts_.push_back({std::move(nested), mix(group ^ mix(sequence + 1)) | 1, nullptr});
+  const Parent parent = nested->child_of(group);
+  parts_.push_back({std::move(nested), NestedGroups::id_of(group, sequence), parent, nullptr});
 }
 
 CallbackScope::~CallbackScope() {
   for (Part& part : parts_) {
     if (!part.communicator) continue;
     completion::post(
-        [communicator = std::move(part.communicator)] { (void)communicator->close(kLinger); });
+        [communicator = std::move(part.communicator)] { communicator->close_when_idle(kLinger); });
   }
 }
 
@@ -93,7 +96,7 @@ std::shared_ptr<CallbackScope> CallbackScope::child() {
   std::lock_guard lock(mutex_);
   const std::uint64_t place = mix(~++children_);
   for (const Part& part : parts_) {
-    made->parts_.push_back({part.nested, mix(part.id ^ place) | 1, nullptr});
+    made->parts_.push_back({part.nested, mix(part.id ^ place) | 1, part.parent, nullptr});
   }
   return made;
 }
@@ -107,9 +110,11 @@ std::shared_ptr<CallbackScope> CallbackScope::join(
       const auto known = std::find_if(made->parts_.begin(), made->parts_.end(),
                                       [&](const Part& one) { return one.nested == part.nested; });
       if (known == made->parts_.end()) {
-        made->parts_.push_back({part.nested, part.id, nullptr});
+        made->parts_.push_back({part.nested, part.id, part.parent, nullptr});
       } else {
         known->id = mix(known->id + part.id) | 1;
+        if (known->parent.group != part.parent.group)
+          known->parent = part.nested->child_of(part.parent.root);
       }
     }
   }
@@ -126,7 +131,8 @@ Result<std::shared_ptr<Communicator>> CallbackScope::communicator(const NestedGr
   for (Part& part : parts_) {
     if (part.nested.get() != &nested) continue;
     if (!part.communicator) {
-      Result<std::shared_ptr<Communicator>> made = part.nested->open(part.id);
+      Result<std::shared_ptr<Communicator>> made =
+          part.nested->open(part.id, part.parent, "/callback");
       if (!made.ok()) return made;
       part.communicator = *made;
     }

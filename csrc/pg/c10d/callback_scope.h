@@ -16,12 +16,18 @@
 
 namespace taco::pg {
 
-// The communicators that scopes of one group have open, so that the group can end them.
+// The communicators that belong to operations of one of the program's groups: what callbacks start,
+// and the second steps of sparse operations. They fail with what they belong to (Parent), and end
+// with the group.
 class NestedGroups {
  public:
-  NestedGroups(std::shared_ptr<harp::Stack> stack, GroupOptions parent);
-  Result<std::shared_ptr<Communicator>> open(std::uint64_t id);
-  void abort(const Status& why);
+  NestedGroups(std::shared_ptr<harp::Stack> stack, GroupOptions root);
+  Result<std::shared_ptr<Communicator>> open(std::uint64_t id, const Parent& parent,
+                                             const char* suffix);
+  // For what belongs to that operation of that group: the same on all ranks.
+  static std::uint64_t id_of(std::uint64_t group, std::uint64_t sequence);
+  // Any failure of `group`, and of the program's own, ends a child of it.
+  Parent child_of(std::uint64_t group) const { return {group, root_.id, 0}; }
   // Idempotent; open() fails afterwards. The first failure that nobody has heard of.
   Status close(Duration linger);
   void set_timeout(Duration timeout);
@@ -31,7 +37,7 @@ class NestedGroups {
 
   std::mutex mutex_;
   std::shared_ptr<harp::Stack> stack_;
-  GroupOptions parent_;
+  GroupOptions root_;  // all but the timeout is constant
   bool closed_ = false;
   std::vector<std::weak_ptr<Communicator>> open_;
 };
@@ -40,7 +46,8 @@ class CallbackScope {
  public:
   // `group` and `sequence` name the operation.
   CallbackScope(std::shared_ptr<NestedGroups> nested, std::uint64_t group, std::uint64_t sequence);
-  ~CallbackScope();  // does not block: communicators are closed on the completion thread
+  // Does not block: what its callback has started goes on without it.
+  ~CallbackScope();
   CallbackScope(const CallbackScope&) = delete;
 
   // Of the next callback that is attached.
@@ -71,6 +78,7 @@ class CallbackScope {
   struct Part {  // one for each group among the operations
     std::shared_ptr<NestedGroups> nested;
     std::uint64_t id = 0;
+    Parent parent;
     std::shared_ptr<Communicator> communicator;
   };
   CallbackScope() = default;

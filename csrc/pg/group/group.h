@@ -15,6 +15,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,7 +44,10 @@ struct TimeoutReport {
   Time expired = 0;
 };
 
-class Group final : public Communicator, private ExecutionOwner, private PointToPointOwner {
+class Group final : public Communicator,
+                    private ExecutionOwner,
+                    private PointToPointOwner,
+                    public std::enable_shared_from_this<Group> {
  public:
   Group(std::shared_ptr<harp::Stack> stack, GroupOptions options, std::unique_ptr<Planner> planner);
   ~Group() override;
@@ -54,6 +58,7 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   Result<OperationPtr> start(OperationSpec spec) override;
   void abort(const Status& why) override;
   Status close(Duration linger) override;
+  void close_when_idle(Duration linger) override;
   Status error() const override;
   std::uint64_t sequence() const override;
   void set_sequence(std::uint64_t sequence) override;
@@ -74,6 +79,8 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   // refuses new ones. May be called again; does nothing but for a lower `from`. `tell`: the members
   // too.
   void fail_st(const Status& why, std::uint64_t from, bool tell);
+  // Its parent has failed from that operation on, or the parent's root has.
+  void parent_failed_st(const Group& parent);
   // The group's text and PeerLoss for a lost member.
   Status loss_of(int rank, const PeerLoss& details, const std::string& reason,
                  const std::string& accuser) const;
@@ -197,6 +204,7 @@ class Group final : public Communicator, private ExecutionOwner, private PointTo
   std::uint64_t failed_from_ = kEverything;
   Status failure_;
   bool closing_ = false;
+  std::function<void()> on_idle_;  // close_when_idle()
   harp::Event drained_;
   harp::Event confirmed_;  // nobody in unconfirmed_, or the group has failed
   std::vector<int> unconfirmed_;

@@ -41,6 +41,26 @@ Status Group::close(Duration linger) {
   return unreported;
 }
 
+void Group::close_when_idle(Duration linger) {
+  auto close_now = [self = shared_from_this(), linger] {
+    completion::Blocked blocked;  // callbacks that are ready need not stand behind this
+    (void)self->close(linger);
+  };
+  {
+    std::lock_guard lock(mutex_);
+    if (left_membership_) return;
+    closed_ = true;
+  }
+  if (options_.world == 1 || getpid() != process_) return completion::post(std::move(close_now));
+  call_on_engine(
+      stack_->engine(),
+      [&](harp::Transport&) {
+        on_idle_ = std::move(close_now);
+        check_drained_st();
+      },
+      monotonic_now() + kEngineLimit);
+}
+
 Status Group::leave(Duration linger) {
   harp::Engine& engine = stack_->engine();
   const auto on_engine = [&](auto function) {
@@ -65,8 +85,10 @@ Status Group::leave(Duration linger) {
                      options_.name.c_str());
   }
   Status unreported;
+  std::shared_ptr<Membership> left;
   on_engine([&](harp::Transport& transport) {
     membership_->remove_st(*this);
+    left = std::exchange(membership_, nullptr);  // here, for an abort() may still come to it
     for (harp::Timer* timer :
          {&deadline_timer_, &report_timer_, &grace_timer_, &check_up_timer_, &ask_timer_})
       transport.disarm_st(*timer);
@@ -77,12 +99,15 @@ Status Group::leave(Duration linger) {
   if (!unreported.ok())
     TACO_LOG_ERROR("pg", "group '%s', known only when it was destroyed: %s", options_.name.c_str(),
                    unreported.message().c_str());
-  Membership::detach(std::exchange(membership_, nullptr), stack_);
+  if (left == nullptr) left = std::exchange(membership_, nullptr);  // the engine has stopped
+  Membership::detach(left, stack_);
   return unreported;
 }
 
 void Group::check_drained_st() {
-  if (!closing_ || first_ != nullptr || executions_ != nullptr) return;
+  if (first_ != nullptr || executions_ != nullptr) return;
+  if (on_idle_) completion::post(std::exchange(on_idle_, nullptr));
+  if (!closing_) return;
   drained_.set();
   stack_->engine().wake_waiters();
 }

@@ -73,7 +73,16 @@ void Group::fail_st(const Status& why, std::uint64_t from, bool tell) {
     confirmed_.set();  // there is nothing left to ask
   }
   end_from_st(from, why);
+  if (membership_ != nullptr) membership_->fail_children_st(*this);
   check_drained_st();
+}
+
+// All ranks have this from their own parent: nobody needs to be told.
+void Group::parent_failed_st(const Group& parent) {
+  const Parent& of = options_.parent;
+  const bool own = parent.options_.id == of.group;
+  if (own && of.operation != 0 && of.operation < parent.failed_from_) return;
+  fail_st(parent.failure_, kEverything, false);
 }
 
 bool Group::is_ended_by(const OperationState& operation, std::uint64_t from) const {

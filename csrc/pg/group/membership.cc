@@ -66,8 +66,23 @@ Status Membership::add_st(Group& group) {
       group.peer_gone_st(options.peers[rank], gone->second);
     }
   }
+  for (const std::uint64_t ancestor : {options.parent.group, options.parent.root}) {
+    const auto found = groups_.find(ancestor);
+    if (found != groups_.end() && found->second->has_failed_st())
+      group.parent_failed_st(*found->second);
+  }
   hear_early_st(group);
   return Status();
+}
+
+void Membership::fail_children_st(const Group& parent) {
+  const std::uint64_t id = parent.options().id;
+  std::vector<Group*> children;
+  for (const auto& [other, group] : groups_) {
+    const Parent& of = group->options().parent;
+    if (other != id && (of.group == id || of.root == id)) children.push_back(group);
+  }
+  for (Group* child : children) child->parent_failed_st(parent);
 }
 
 void Membership::hear_early_st(Group& group) {

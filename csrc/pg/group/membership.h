@@ -35,6 +35,9 @@ class Membership final : public harp::Observer {
   Status add_st(Group& group);
   void remove_st(Group& group);
 
+  // Those that descend from it fail with it.
+  void fail_children_st(const Group& parent);
+
   // The process is lost: fails every group that contains it and tells their members, once.
   void lose_st(harp::PeerId peer, const Status& why);
 

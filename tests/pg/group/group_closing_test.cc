@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <latch>
+#include <memory>
 #include <thread>
 
 #include "support/pg_values.h"
@@ -90,6 +91,61 @@ TEST(GroupClosing, NobodyIsWaitedForLongerThanTheCallerLingers) {
   const Time begin = monotonic_now();
   EXPECT_TRUE(groups[0]->close(100 * kMillisecond).ok());
   EXPECT_LT(monotonic_now() - begin, kLinger);
+}
+
+std::unique_ptr<Bytes> four() { return std::make_unique<Bytes>(values(Dtype::kF32, 4, 0)); }
+
+Result<OperationPtr> start_sum(Communicator& group, Bytes& data) {
+  OperationSpec spec{.kind = Kind::kAllReduce, .dtype = Dtype::kF32};
+  spec.inputs = spec.outputs = {piece(data)};
+  return group.start(spec);
+}
+
+TEST(GroupClosing, WhoClosesWhenIdleLetsWhatIsOpenEnd) {
+  RankThreads ranks({.world = 3});
+  auto groups = ranks.make_group({0, 1, 2}, "forgotten");
+  std::vector<std::unique_ptr<Bytes>> data;
+  std::vector<OperationPtr> open;
+  for (int rank = 0; rank < 3; ++rank) data.push_back(four());
+  for (const int rank : {0, 1}) {
+    open.push_back(*start_sum(*groups[rank], *data[rank]));
+    groups[rank]->close_when_idle(0);  // as impatient as can be
+    EXPECT_FALSE(start_sum(*groups[rank], *data[rank]).ok());
+    groups[rank].reset();
+  }
+  EXPECT_EQ(open[0]->wait(50 * kMillisecond).code(), Code::kTimeout) << "rank 2 has not come";
+  open.push_back(*start_sum(*groups[2], *data[2]));
+  for (const OperationPtr& operation : open) EXPECT_TRUE(operation->wait(0).ok());
+}
+
+TEST(GroupClosing, AChildEndsWithWhatItBelongsTo) {
+  RankThreads ranks({.world = 2});
+  const std::uint64_t root = ranks.group(0).options().id;
+  const auto first = ranks.make_group({0, 1}, "of operation 1", {root, root, 1});
+  const auto second = ranks.make_group({0, 1}, "of operation 2", {root, root, 2});
+  const auto any = ranks.make_group({0, 1}, "callback", {root, root, 0});
+  const auto below = ranks.make_group({0, 1}, "in it", {any[0]->options().id, root, 7});
+  std::vector<std::unique_ptr<Bytes>> data;
+  for (int i = 0; i < 8; ++i) data.push_back(four());
+  const OperationPtr goes_on = *start_sum(*first[0], *data[0]);
+  const OperationPtr ends[] = {*start_sum(*second[0], *data[1]), *start_sum(*any[0], *data[2]),
+                               *start_sum(*below[0], *data[3])};
+  ranks.run([&](int rank, Communicator& group) {
+    EXPECT_TRUE((*start_sum(group, *data[4 + rank]))->wait(0).ok());
+    Bytes odd = values(Dtype::kF32, 4 + rank, 0);
+    const Status status = (*start_sum(group, odd))->wait(0);
+    EXPECT_EQ(status.code(), Code::kMismatch);
+  });
+  for (const OperationPtr& operation : ends) {
+    const Status status = operation->wait(0);
+    EXPECT_EQ(status.code(), Code::kMismatch) << status.message();
+    EXPECT_NE(status.message().find("'world'"), std::string::npos) << status.message();
+  }
+  const auto late = ranks.make_group({0, 1}, "late", {root, root, 0});
+  EXPECT_EQ(late[0]->error().code(), Code::kMismatch);
+  EXPECT_FALSE(goes_on->done());
+  EXPECT_TRUE((*start_sum(*first[1], *data[6]))->wait(0).ok());
+  EXPECT_TRUE(goes_on->wait(0).ok());
 }
 
 }  // namespace
