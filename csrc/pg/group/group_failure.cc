@@ -82,6 +82,7 @@ void Group::parent_failed_st(const Group& parent) {
   const Parent& of = options_.parent;
   const bool own = parent.options_.id == of.group;
   if (own && of.operation != 0 && of.operation < parent.failed_from_) return;
+  reported_ = true;  // by the parent
   fail_st(parent.failure_, kEverything, false);
 }
 
