@@ -185,8 +185,7 @@ bool FrameReader::read_ack(std::span<const std::byte> body) {
   ack.ranges[0] = {last - length, last};
   for (std::uint32_t i = 1; i < count; ++i) {
     std::uint32_t gap = 0;  // numbers missing between this range and the one above, less one
-    take(body, gap);
-    take(body, length);
+    if (!take(body, gap) || !take(body, length)) return false;
     const std::uint64_t above = ack.ranges[i - 1].first;
     if (above < std::uint64_t{gap} + 2 + length) return false;
     const std::uint64_t end = above - gap - 2;
