@@ -160,6 +160,11 @@ class Transport {
   virtual bool has_unmatched_st(PeerId peer, const MessageKey& key) const = 0;
   virtual void solicit_st(PeerId peer, const MessageKey& key) = 0;
 
+  // The group is over in this process: none of its requests is open, with any peer, and none will
+  // be posted. What peers have sent for it and nobody received is dropped, and so is what still
+  // comes, of which on_unmatched_st goes on to tell. A group's id is never used again.
+  virtual void forget_group_st(std::uint64_t group) = 0;
+
   // Reliable, ordered, small and rare; at most kMaxNoticeBytes.
   virtual void notify_st(PeerId peer, std::span<const std::byte> bytes) = 0;
 

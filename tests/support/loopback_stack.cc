@@ -114,11 +114,33 @@ bool LoopbackStack::has_unmatched_st(PeerId peer, const MessageKey& key) const {
   std::lock_guard lock(net_->mutex);
   const Pair& pair = incoming(net_->process_of(peer));
   auto found = pair.entries.find(key);
-  return found != pair.entries.end() && found->second.arrived && found->second.recv == nullptr &&
+  return !over_.contains(key.group) && found != pair.entries.end() && found->second.arrived &&
+         found->second.recv == nullptr &&
          (found->second.has_eager || found->second.send != nullptr);
 }
 
 void LoopbackStack::solicit_st(PeerId, const MessageKey&) { check(); }  // all sends offer here
+
+void LoopbackStack::forget_group_st(std::uint64_t group) {
+  check();
+  std::lock_guard lock(net_->mutex);
+  over_.insert(group);
+  for (int from = 0; from < net_->size(); ++from) {
+    std::vector<MessageKey> arrived;
+    for (const auto& [key, entry] : incoming(from).entries)
+      if (key.group == group && entry.arrived) arrived.push_back(key);
+    for (const MessageKey& key : arrived) drop_if_over(from, key);
+  }
+}
+
+// An eager message of a group that is over here, which nobody receives. A large one is its
+// sender's.
+bool LoopbackStack::drop_if_over(int from, const MessageKey& key) {
+  auto found = incoming(from).entries.find(key);
+  if (!over_.contains(key.group) || found->second.recv != nullptr) return false;
+  if (found->second.has_eager) incoming(from).entries.erase(found);
+  return true;
+}
 
 void LoopbackStack::notify_st(PeerId peer, std::span<const std::byte> bytes) {
   check();
@@ -221,7 +243,10 @@ void LoopbackStack::handle(std::unique_lock<std::mutex>& lock, int from, const E
     auto found = incoming(from).entries.find(event.key);
     if (found == incoming(from).entries.end()) return;
     found->second.arrived = true;
-    if (found->second.recv != nullptr) return match_locked(from, self_, event.key);
+    if (drop_if_over(from, event.key)) {
+      // The observer hears of it all the same.
+    } else if (found->second.recv != nullptr)
+      return match_locked(from, self_, event.key);
   } else if (event.type == Event::kWant) {
     auto found = outgoing(from).entries.find(event.key);
     if (found == outgoing(from).entries.end()) return;  // it has met its message already

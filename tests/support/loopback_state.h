@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -137,6 +138,7 @@ class LoopbackStack final : public harp::Stack, public harp::Engine, public harp
   void release_st(harp::Staging&) override {}
   bool has_unmatched_st(PeerId peer, const MessageKey& key) const override;
   void solicit_st(PeerId peer, const MessageKey& key) override;
+  void forget_group_st(std::uint64_t group) override;
   void notify_st(PeerId peer, std::span<const std::byte> bytes) override;
   Time now_st() const override { return now_; }
   void arm_st(harp::Timer& timer, Time deadline) override;
@@ -169,6 +171,7 @@ class LoopbackStack final : public harp::Stack, public harp::Engine, public harp
   bool run_tasks(std::unique_lock<std::mutex>& lock);
   bool run_completions(std::unique_lock<std::mutex>& lock);
   bool take_event(std::unique_lock<std::mutex>& lock);
+  bool drop_if_over(int from, const MessageKey& key);
   bool move_bytes();
   bool fire_timers(std::unique_lock<std::mutex>& lock);
   void handle(std::unique_lock<std::mutex>& lock, int from, const Event& event);
@@ -190,6 +193,7 @@ class LoopbackStack final : public harp::Stack, public harp::Engine, public harp
   std::deque<harp::Task*> tasks_;
   std::deque<Completion> completions_;
   std::vector<harp::Timer*> timers_;
+  std::set<std::uint64_t> over_;  // groups
   Time now_ = monotonic_now();
   bool stopping_ = false;
   bool left_ = false;

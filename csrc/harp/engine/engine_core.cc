@@ -188,6 +188,12 @@ void EngineCore::solicit_st(PeerId id, const MessageKey& key) {
   peer->matcher.solicit(key);
 }
 
+void EngineCore::forget_group_st(std::uint64_t group) {
+  assert_owner();
+  matcher_host_.over.add(group);
+  for (Peer* peer : linked_) peer->matcher.forget_group(group);
+}
+
 void EngineCore::notify_st(PeerId id, std::span<const std::byte> bytes) {
   Peer* const peer = peer_of(id);
   if (peer == nullptr) return;
@@ -248,7 +254,10 @@ StackStats EngineCore::stats() {
     stats.duplicates = protocol.duplicates;
     stats.bytes_copied = matcher_host_.bytes_copied;
     stats.socket_overflows = udp_.overflows();
-    for (const Peer* peer : linked_) stats.sessions += peer->session != nullptr ? 1 : 0;
+    for (const Peer* peer : linked_) {
+      stats.sessions += peer->session != nullptr ? 1 : 0;
+      stats.unmatched += peer->matcher.kept_for_peer();
+    }
     stats.peers = peers_.size();
     stats.credit_outstanding = credit().outstanding();
     stats.sleeps = duty_.sleeps();

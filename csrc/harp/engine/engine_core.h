@@ -64,6 +64,7 @@ class EngineCore final : public Engine,
   void release_st(Staging& staging) override;
   bool has_unmatched_st(PeerId peer, const MessageKey& key) const override;
   void solicit_st(PeerId peer, const MessageKey& key) override;
+  void forget_group_st(std::uint64_t group) override;
   void notify_st(PeerId peer, std::span<const std::byte> bytes) override;
   Time now_st() const override { return now(); }
   void arm_st(Timer& timer, Time deadline) override;

@@ -88,7 +88,7 @@ StackStats& operator+=(StackStats& sum, const StackStats& other) {
         &StackStats::checksum_failures, &StackStats::duplicates, &StackStats::bytes_copied,
         &StackStats::socket_overflows, &StackStats::shm_bytes, &StackStats::shm_messages,
         &StackStats::doorbells, &StackStats::sleeps, &StackStats::sessions, &StackStats::shm_links,
-        &StackStats::peers, &StackStats::credit_outstanding}) {
+        &StackStats::peers, &StackStats::credit_outstanding, &StackStats::unmatched}) {
     sum.*counter += other.*counter;
   }
   return sum;

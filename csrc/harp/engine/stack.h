@@ -81,6 +81,8 @@ struct StackStats {
   std::uint64_t sessions = 0, shm_links = 0;
   std::uint64_t peers = 0;               // known, needed or not
   std::uint64_t credit_outstanding = 0;  // bytes that all peers together may send unasked
+  // At this moment: what peers have sent, offered, asked for or blocked that no request here meets.
+  std::uint64_t unmatched = 0;
 };
 
 class Stack {

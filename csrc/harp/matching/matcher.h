@@ -16,6 +16,8 @@
 #include "harp/link.h"
 #include "harp/matching/completion_queue.h"
 #include "harp/matching/key_table.h"
+#include "harp/matching/over_groups.h"
+#include "harp/quotas.h"
 #include "harp/transport.h"
 
 namespace taco::harp {
@@ -25,19 +27,9 @@ struct MatcherHost {
   Observer* observer = nullptr;  // may be null
   CompletionQueue completions;   // the engine runs it every turn
   BytePool buffers;
+  OverGroups over;
   std::uint64_t bytes_copied = 0;  // eager data that had to wait for its receive
 };
-
-// Messages (and bytes) of one group that may lie unmatched at one receiver; offers likewise.
-inline constexpr std::uint32_t kEagerQuotaMessages = 64;
-inline constexpr std::uint32_t kEagerQuotaBytes = 64 * 1024;
-// What one peer may keep alive here with no request of ours to show for it: as much as so many
-// groups with their quotas used up. Senders do not count this far, since no program comes near.
-inline constexpr std::size_t kGroupsAtQuota = 1024;
-inline constexpr std::size_t kMostUnmatched = kGroupsAtQuota * kEagerQuotaMessages;
-inline constexpr std::size_t kMostUnmatchedBytes = kGroupsAtQuota * kEagerQuotaBytes;
-// Receives open with one peer: each may cost it the entry of a want, so we keep to it as well.
-inline constexpr std::size_t kMostReceives = kMostUnmatched;
 
 class Matcher final : public LinkEvents {
  public:
@@ -58,6 +50,8 @@ class Matcher final : public LinkEvents {
   bool has_unmatched(const MessageKey& key) const;
   void solicit(const MessageKey& key);
   void notify(std::span<const std::byte> bytes) { link_->notice(bytes); }
+  // The group is over here (host_.over knows it): drops what the peer keeps here for it.
+  void forget_group(std::uint64_t group);
 
   // Is a request open with this peer? (Then silence matters, and leaving would lose something.)
   bool expecting() const override { return open_receives_ > 0 || sends_ != nullptr; }
@@ -66,6 +60,8 @@ class Matcher final : public LinkEvents {
   // send waits for.
   std::size_t unmatched() const { return unmatched_; }
   std::size_t unserved() const { return outgoing_.size() - sends_listed_; }
+  // All that the peer keeps here and no request of ours answers.
+  std::size_t kept_for_peer() const { return unmatched_ + unserved() + groups_blocked_; }
   bool lost() const { return !lost_.ok(); }  // or left
   bool left() const { return left_; }
   std::size_t groups_remembered() const { return groups_.size(); }
@@ -148,6 +144,7 @@ class Matcher final : public LinkEvents {
   void keep_data(Incoming& in, std::span<const std::byte> data);
   void take_data(Incoming& in);
   void drop_kept_offer(Incoming& in);
+  void drop_unmatched(Incoming& in);
   bool end_peer(const std::string& excess);
 
   void start_eager(SendRequest& request, Group& group);

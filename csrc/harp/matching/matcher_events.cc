@@ -21,6 +21,10 @@ void Matcher::on_eager(const MessageKey& key, std::uint64_t signature,
     return consumed(key.group, data.size());
   }
   if (in != nullptr && in->has_data) return;  // a key used twice: the first message stands
+  if (in == nullptr && host_.over.contains(key.group)) {
+    consumed(key.group, data.size());
+    return tell_unmatched(key, signature, true);
+  }
   if (!may_keep(key.group, data.size())) return;
   if (in == nullptr) in = &incoming_.insert(key);
   void_solicitation(*in);
@@ -30,7 +34,13 @@ void Matcher::on_eager(const MessageKey& key, std::uint64_t signature,
 }
 
 void Matcher::on_want(const Want& want) {
-  if (lost() || (outgoing_.find(want.key) == nullptr && !may_keep_unserved())) return;
+  if (lost()) return;
+  if (outgoing_.find(want.key) == nullptr) {
+    if (host_.over.contains(want.key.group)) {
+      return tell_unmatched(want.key, want.signature, false);
+    }
+    if (!may_keep_unserved()) return;
+  }
   Outgoing& out = outgoing_.find_or_insert(want.key);
   if (out.send != nullptr && out.send->slot == kBulk) return;  // a key used twice
   out.wanted = true;
@@ -44,6 +54,9 @@ void Matcher::on_want(const Want& want) {
 void Matcher::on_offer(const Offer& offer) {
   const Incoming* early = incoming_.find(offer.key);
   if (lost() || (early != nullptr && (early->has_data || early->offered))) return;
+  if (early == nullptr && host_.over.contains(offer.key.group)) {
+    return tell_unmatched(offer.key, offer.signature, true);
+  }
   // An offer that a receive waits for is taken at once, and one we asked for costs no quota.
   const bool awaited = early != nullptr && early->receive != nullptr;
   const bool counted = early == nullptr;
@@ -112,7 +125,8 @@ void Matcher::on_solicit(const MessageKey& key, bool still) {
     return;
   }
   if (out == nullptr) {
-    if (may_keep_unserved()) outgoing_.insert(key).solicited = true;
+    if (!host_.over.contains(key.group) && may_keep_unserved())
+      outgoing_.insert(key).solicited = true;
   } else if (out->send == nullptr) {
     out->solicited = true;
   } else if (out->send->slot == kKept && !out->offered) {
@@ -172,6 +186,7 @@ void Matcher::on_peer_mismatch(const MessageKey& key, SlotId slot, std::uint64_t
 void Matcher::on_blocked(std::uint64_t group, bool blocked) {
   const Group* known = groups_.find({group, 0});
   if (blocked == (known != nullptr && known->peer_blocked)) return;
+  if (blocked && host_.over.contains(group)) return;  // no receive of it will come to be wanted
   if (blocked && groups_blocked_ >= kMostUnmatched && !end_peer("groups without room")) return;
   groups_blocked_ += blocked ? 1 : -1;
   group_of(group).peer_blocked = blocked;

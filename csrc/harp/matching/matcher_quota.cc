@@ -141,6 +141,44 @@ void Matcher::drop_kept_offer(Incoming& in) {
   if (Group* group = groups_.find({in.key.group, 0})) --group->kept_offers;
 }
 
+// Nobody will ever receive it.
+void Matcher::drop_unmatched(Incoming& in) {
+  void_solicitation(in);
+  drop_kept_offer(in);
+  if (in.has_data) {
+    std::byte* data = in.data;
+    const std::size_t bytes = in.bytes;
+    take_data(in);
+    if (data != nullptr) host_.buffers.give(data, bytes);
+    consumed(in.key.group, bytes);
+  }
+  incoming_.erase(in);
+}
+
+// The peer may be in the group still, so it gets its quota back; requests that are open after all
+// stay as they are.
+void Matcher::forget_group(std::uint64_t id) {
+  std::vector<MessageKey> keys;
+  if (incoming_.size() > open_receives_) {
+    incoming_.for_each([&](const Incoming& in) {
+      if (in.key.group == id && in.receive == nullptr) keys.push_back(in.key);
+    });
+  }
+  for (const MessageKey& key : keys) drop_unmatched(*incoming_.find(key));
+  keys.clear();
+  if (unserved() > 0) {
+    outgoing_.for_each([&](const Outgoing& out) {
+      if (out.key.group == id && out.send == nullptr) keys.push_back(out.key);
+    });
+  }
+  for (const MessageKey& key : keys) outgoing_.erase(*outgoing_.find(key));
+  Group* group = groups_.find({id, 0});
+  if (group == nullptr) return;
+  if (group->unreported > 0) report(*group);
+  if (group->peer_blocked) --groups_blocked_;
+  groups_.erase(*group);
+}
+
 // May one more want or solicitation wait for its send?
 bool Matcher::may_keep_unserved() {
   return unserved() < kMostReceives + kMostUnmatched || end_peer("wants");

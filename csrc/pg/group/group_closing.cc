@@ -106,6 +106,10 @@ Status Group::leave(Duration linger) {
 
 void Group::check_drained_st() {
   if (first_ != nullptr || executions_ != nullptr) return;
+  // Failed altogether: it receives nothing more, and may yet live long before it is closed. After
+  // any other failure what peers sent before it can still be received.
+  const bool is_over = failed_st_ && failed_from_ == kEverything;
+  if (is_over && membership_ != nullptr) membership_->forget_st(*this);  // null: it has left
   if (on_idle_) completion::post(std::exchange(on_idle_, nullptr));
   if (!closing_) return;
   drained_.set();

@@ -110,9 +110,17 @@ void Membership::hear_early_st(Group& group) {
 void Membership::remove_st(Group& group) {
   auto found = groups_.find(group.options().id);
   if (found == groups_.end() || found->second != &group) return;
+  forget_st(group);
   groups_.erase(found);
   if (closed_.size() >= kMaxClosed) closed_.pop_front();
   closed_.push_back({group.options().id, group.newest_ordinal_st()});
+}
+
+// Not for one that add_st() has refused: its id is another group's, which is alive.
+void Membership::forget_st(const Group& group) {
+  const auto found = groups_.find(group.options().id);
+  if (found == groups_.end() || found->second != &group) return;
+  stack_.engine().transport().forget_group_st(group.options().id);
 }
 
 std::vector<Group*> Membership::groups_containing(std::uint64_t incarnation) const {
@@ -170,7 +178,7 @@ void Membership::on_unmatched_st(harp::PeerId peer, const harp::MessageKey& key,
                                  std::uint64_t signature, bool is_send) {
   if (auto found = groups_.find(key.group); found != groups_.end()) {
     found->second->heard_st(peer, key, signature, is_send);
-  } else if (is_send) {
+  } else if (is_send && find_closed(key.group) == nullptr) {
     if (early_.size() >= kMaxEarly) early_.pop_front();
     early_.push_back({peer, key, signature});
   }
@@ -225,11 +233,18 @@ void Membership::on_notice_st(harp::PeerId peer, std::span<const std::byte> byte
     return found->second->notice_st(peer, *notice);
   if (notice->kind == NoticeKind::kArrivalReport) return;
   if (notice->kind != NoticeKind::kArrivalQuery) {
+    if (find_closed(notice->group) != nullptr) return;
     if (early_notices_.size() >= kMaxEarlyNotices) early_notices_.pop_front();
     early_notices_.push_back({peer, *notice});
     return;
   }
   answer_for_unknown_st(peer, *notice);
+}
+
+const Membership::Closed* Membership::find_closed(std::uint64_t group) const {
+  const auto found = std::find_if(closed_.rbegin(), closed_.rend(),
+                                  [&](const Closed& one) { return one.group == group; });
+  return found == closed_.rend() ? nullptr : &*found;
 }
 
 void Membership::answer_for_unknown_st(harp::PeerId peer, const Notice& query) {
@@ -239,9 +254,7 @@ void Membership::answer_for_unknown_st(harp::PeerId peer, const Notice& query) {
   answer.number = query.number;
   answer.asked = query.ordinal;
   answer.knows_group = false;
-  const auto closed = std::find_if(closed_.rbegin(), closed_.rend(),
-                                   [&](const Closed& one) { return one.group == query.group; });
-  if (closed != closed_.rend()) {
+  if (const Closed* closed = find_closed(query.group)) {
     answer.done = true;
     answer.ordinal = closed->ordinal;
   }

@@ -34,6 +34,8 @@ class Membership final : public harp::Observer {
   // kResource when a group of this id is here already.
   Status add_st(Group& group);
   void remove_st(Group& group);
+  // The group takes part in nothing more: the transport need not keep what comes for it.
+  void forget_st(const Group& group);
 
   // Those that descend from it fail with it.
   void fail_children_st(const Group& parent);
@@ -69,7 +71,8 @@ class Membership final : public harp::Observer {
   };
   static constexpr std::size_t kMaxEarly = 1024;
   static constexpr std::size_t kMaxEarlyNotices = 256;
-  // A group that was here: members that leave it later may ask how far it came.
+  // A group that was here: members that leave it later may ask how far it came, and what they still
+  // send for it is not early.
   struct Closed {
     std::uint64_t group = 0;
     std::uint32_t ordinal = 0;  // of its newest collective
@@ -87,6 +90,7 @@ class Membership final : public harp::Observer {
   void note_gone_st(harp::PeerId peer, const Status& unmet);
   void hear_early_st(Group& group);
   void answer_for_unknown_st(harp::PeerId peer, const Notice& query);
+  const Closed* find_closed(std::uint64_t group) const;
   std::vector<Group*> groups_containing(std::uint64_t incarnation) const;
 
   harp::Stack& stack_;

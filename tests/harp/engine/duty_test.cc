@@ -45,6 +45,7 @@ class NoTransport final : public Transport {
   void release_st(Staging&) override { std::abort(); }
   bool has_unmatched_st(PeerId, const MessageKey&) const override { std::abort(); }
   void solicit_st(PeerId, const MessageKey&) override { std::abort(); }
+  void forget_group_st(std::uint64_t) override { std::abort(); }
   void notify_st(PeerId, std::span<const std::byte>) override { std::abort(); }
   Time now_st() const override { std::abort(); }
   void arm_st(Timer&, Time) override { std::abort(); }

@@ -1,0 +1,21 @@
+// What the two ends of a link hold each other to. Part of the protocol: a peer that goes beyond is
+// no honest one, and is lost.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace taco::harp {
+
+// Messages (and bytes) of one group that may lie unmatched at one receiver; offers likewise.
+inline constexpr std::uint32_t kEagerQuotaMessages = 64;
+inline constexpr std::uint32_t kEagerQuotaBytes = 64 * 1024;
+// What one peer may keep alive here with no request of ours to show for it: as much as so many
+// groups with their quotas used up. Senders do not count this far, since no program comes near.
+inline constexpr std::size_t kGroupsAtQuota = 1024;
+inline constexpr std::size_t kMostUnmatched = kGroupsAtQuota * kEagerQuotaMessages;
+inline constexpr std::size_t kMostUnmatchedBytes = kGroupsAtQuota * kEagerQuotaBytes;
+// Receives open with one peer: each may cost it the entry of a want, so we keep to it as well.
+inline constexpr std::size_t kMostReceives = kMostUnmatched;
+
+}  // namespace taco::harp

@@ -1,0 +1,132 @@
+// The Matcher alone, over a link that only writes down what it is told. Included by its tests only.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "harp/matching/matcher.h"
+
+namespace taco::harp {
+
+class FakeLink final : public Link {
+ public:
+  struct ControlCall {
+    Control kind;
+    MessageKey key;
+    SlotId slot;
+    std::uint64_t value;
+  };
+  std::size_t eager_limit() const override { return 1000; }
+  void eager(SendRequest& request) override { eagers.push_back(&request); }
+  void bulk(SendRequest& request, SlotId slot) override { bulks.push_back({&request, slot}); }
+  void withdraw(SendRequest& request) override { withdrawn.push_back(&request); }
+  void forget(SlotId slot) override { forgotten.push_back(slot); }
+  void want(const Want& want) override { wants.push_back(want); }
+  void offer(const Offer& offer) override { offers.push_back(offer); }
+  void control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) override {
+    controls.push_back({kind, key, slot, value});
+  }
+  void notice(std::span<const std::byte>) override {}
+  void release(Staging&) override {}
+  bool busy() const override { return false; }
+  void break_off(const std::string& how) override { broken.push_back(how); }
+  void leave() override {}
+
+  std::size_t count(Control kind) const {
+    return static_cast<std::size_t>(
+        std::count_if(controls.begin(), controls.end(),
+                      [&](const ControlCall& call) { return call.kind == kind; }));
+  }
+
+  std::vector<SendRequest*> eagers, withdrawn;
+  std::vector<std::pair<SendRequest*, SlotId>> bulks;
+  std::vector<SlotId> forgotten;
+  std::vector<Want> wants;
+  std::vector<Offer> offers;
+  std::vector<ControlCall> controls;
+  std::vector<std::string> broken;
+};
+
+class FakeObserver final : public Observer {
+ public:
+  void on_unmatched_st(PeerId, const MessageKey& key, std::uint64_t, bool) override {
+    unmatched.push_back(key.tag);
+  }
+  void on_mismatch_st(PeerId, const MessageKey&, std::uint64_t ours,
+                      std::uint64_t theirs) override {
+    mismatches.push_back({ours, theirs});
+  }
+  void on_peer_lost_st(PeerId, const Status&) override { ++lost; }
+  void on_peer_left_st(PeerId) override { ++left; }
+  void on_notice_st(PeerId, std::span<const std::byte>) override {}
+  std::vector<std::uint64_t> unmatched;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> mismatches;
+  int lost = 0, left = 0;
+};
+
+struct Outcome {
+  int calls = 0;
+  Status status;
+};
+
+template <class Request>
+inline void note(Request& request, const Status& status) {
+  auto& outcome = *static_cast<Outcome*>(request.context);
+  ++outcome.calls;
+  outcome.status = status;
+}
+
+class MatcherTest : public ::testing::Test {
+ protected:
+  MatcherTest() : matcher_(3, host_) {
+    host_.observer = &observer_;
+    matcher_.attach(link_);
+  }
+  SendRequest& send(std::uint64_t tag, std::size_t bytes, std::uint64_t signature = 1) {
+    SendRequest& request = sends_.emplace_back();
+    request.key = {9, tag};
+    request.signature = signature;
+    request.data = data_.data();
+    request.bytes = bytes;
+    request.on_done = note<SendRequest>;
+    request.context = &outcomes_.emplace_back();
+    matcher_.send(request);
+    return request;
+  }
+  RecvRequest& recv(std::uint64_t tag, std::size_t bytes, std::uint64_t signature = 1) {
+    RecvRequest& request = recvs_.emplace_back();
+    request.key = {9, tag};
+    request.signature = signature;
+    request.max_bytes = bytes;
+    request.sink = Sink::place(target_.data());
+    request.on_done = note<RecvRequest>;
+    request.context = &outcomes_.emplace_back();
+    matcher_.recv(request);
+    return request;
+  }
+  void arrive(std::uint64_t tag, std::size_t bytes, std::uint64_t signature = 1) {
+    matcher_.on_eager({9, tag}, signature, std::span(data_).first(bytes));
+  }
+  template <class Request>
+  Outcome& outcome(Request& request) {
+    return *static_cast<Outcome*>(request.context);
+  }
+  void run() { host_.completions.run(&observer_); }
+
+  MatcherHost host_;
+  FakeObserver observer_;
+  FakeLink link_;
+  Matcher matcher_;
+  std::deque<SendRequest> sends_;
+  std::deque<RecvRequest> recvs_;
+  std::deque<Outcome> outcomes_;
+  std::vector<std::byte> data_ = std::vector<std::byte>(1 << 20, std::byte{5});
+  std::vector<std::byte> target_ = std::vector<std::byte>(1 << 20);
+};
+
+}  // namespace taco::harp

@@ -1,0 +1,275 @@
+// What a peer can make the Matcher keep, and for how long.
+#include "harp/matching/matcher_fixture.h"
+
+namespace taco::harp {
+namespace {
+
+// What a peer that breaks the rules can make this process keep, and that an honest one is never
+// taken for one.
+class MatcherLimitsTest : public MatcherTest {
+ protected:
+  void arrive_in(std::uint64_t group, std::uint64_t tag, std::size_t bytes) {
+    matcher_.on_eager({group, tag}, 1, std::span(data_).first(bytes));
+  }
+  void expect_end(const std::string& of_what) {
+    ASSERT_EQ(link_.broken.size(), 1u);
+    EXPECT_NE(link_.broken[0].find(of_what), std::string::npos) << link_.broken[0];
+  }
+};
+
+TEST_F(MatcherLimitsTest, MoreMessagesOfAGroupThanItsQuotaEndThePeer) {
+  for (std::uint64_t tag = 0; tag < kEagerQuotaMessages; ++tag) arrive(tag, 8);
+  EXPECT_TRUE(link_.broken.empty());
+  arrive(1000, 8);
+  expect_end("small messages of one group");
+  EXPECT_EQ(matcher_.unmatched(), kEagerQuotaMessages);
+}
+
+TEST_F(MatcherLimitsTest, MoreBytesOfAGroupThanItsQuotaEndThePeer) {
+  for (std::uint64_t tag = 0; tag < 8; ++tag) arrive(tag, kEagerQuotaBytes / 8);
+  EXPECT_TRUE(link_.broken.empty());
+  arrive(1000, 1);
+  expect_end("small messages of one group");
+}
+
+TEST_F(MatcherLimitsTest, MessagesThatAreReceivedMakeRoomForOthers) {
+  for (std::uint64_t tag = 0; tag < 10'000; ++tag) {
+    arrive(tag, 8);
+    if (tag >= 31) recv(tag - 31, 8);
+    run();
+  }
+  EXPECT_TRUE(link_.broken.empty());
+  EXPECT_EQ(matcher_.unmatched(), 31u);
+}
+
+TEST_F(MatcherLimitsTest, MoreOffersOfAGroupThanItsQuotaEndThePeerUnlessWeAskedForThem) {
+  for (std::uint64_t tag = 0; tag < kEagerQuotaMessages; ++tag) {
+    matcher_.on_offer({{9, tag}, 1, 5000});
+  }
+  matcher_.solicit({9, 500});
+  matcher_.on_offer({{9, 500}, 1, 5000});
+  recv(501, 5000);
+  matcher_.on_offer({{9, 501}, 1, 5000});
+  EXPECT_TRUE(link_.broken.empty());
+  recv(0, 5000);  // makes room for one
+  matcher_.on_control(Control::kCancelSend, {9, 1}, {UINT32_MAX, 0}, 0);
+  matcher_.on_offer({{9, 600}, 1, 5000});
+  matcher_.on_offer({{9, 601}, 1, 5000});
+  EXPECT_TRUE(link_.broken.empty());
+  matcher_.on_offer({{9, 1000}, 1, 5000});
+  expect_end("offers of one group");
+  EXPECT_EQ(matcher_.unmatched(), kEagerQuotaMessages + 1);
+}
+
+TEST_F(MatcherLimitsTest, ManyGroupsTogetherAreBoundedToo) {
+  host_.observer = nullptr;
+  for (std::uint64_t group = 0; group < kGroupsAtQuota; ++group) {
+    for (std::uint64_t tag = 0; tag < kEagerQuotaMessages; ++tag) arrive_in(group, tag, 0);
+  }
+  EXPECT_TRUE(link_.broken.empty());
+  arrive_in(kGroupsAtQuota, 0, 0);
+  expect_end("offers and small messages");
+  link_.broken.clear();
+  matcher_.on_offer({{kGroupsAtQuota, 1}, 1, 5000});
+  expect_end("offers and small messages");
+  EXPECT_EQ(matcher_.unmatched(), kMostUnmatched);
+}
+
+TEST_F(MatcherLimitsTest, BytesOfManyGroupsAreBoundedToo) {
+  for (std::uint64_t group = 0; group < kGroupsAtQuota; ++group) {
+    for (std::uint64_t tag = 0; tag < 16; ++tag) arrive_in(group, tag, kEagerQuotaBytes / 16);
+  }
+  EXPECT_TRUE(link_.broken.empty());
+  arrive_in(kGroupsAtQuota, 0, 1);
+  expect_end("offers and small messages");
+  EXPECT_LE(host_.buffers.bytes_in_use(), kMostUnmatchedBytes);
+}
+
+TEST_F(MatcherLimitsTest, WantsAndSolicitationsWithoutASendAreBounded) {
+  host_.observer = nullptr;
+  const std::uint64_t most = kMostReceives + kMostUnmatched;
+  for (std::uint64_t tag = 0; tag < most; ++tag) {
+    if (tag % 2 == 0) {
+      matcher_.on_want({{9, tag}, 1, 5000, {static_cast<std::uint32_t>(tag), 1}});
+    } else {
+      matcher_.on_control(Control::kSolicit, {9, tag}, {}, 0);
+    }
+  }
+  EXPECT_TRUE(link_.broken.empty());
+  send(0, 5000);  // served: one place is free again
+  matcher_.on_want({{9, most}, 1, 5000, {1, 1}});
+  EXPECT_TRUE(link_.broken.empty());
+  matcher_.on_want({{9, most + 1}, 1, 5000, {1, 1}});
+  expect_end("wants");
+  link_.broken.clear();
+  matcher_.on_control(Control::kSolicit, {9, most + 2}, {}, 0);
+  expect_end("wants");
+  EXPECT_EQ(matcher_.unserved(), most);
+}
+
+TEST_F(MatcherLimitsTest, GroupsThatThePeerBlocksAreBounded) {
+  for (std::uint64_t group = 0; group < kMostUnmatched; ++group) {
+    matcher_.on_control(Control::kBlocked, {group, 1}, {}, 0);
+    matcher_.on_control(Control::kBlocked, {group, 1}, {}, 0);  // says nothing new
+  }
+  matcher_.on_control(Control::kBlocked, {0, 0}, {}, 0);
+  matcher_.on_control(Control::kBlocked, {1'000'000, 1}, {}, 0);
+  EXPECT_TRUE(link_.broken.empty());
+  matcher_.on_control(Control::kBlocked, {1'000'001, 1}, {}, 0);
+  expect_end("groups");
+}
+
+TEST_F(MatcherLimitsTest, ReportsAboutUnknownGroupsLeaveNothingBehind) {
+  for (std::uint64_t group = 0; group < 10'000; ++group) {
+    matcher_.on_control(Control::kEagerConsumed, {group, 1}, {}, 8);
+    matcher_.on_control(Control::kBlocked, {group, 0}, {}, 0);
+  }
+  EXPECT_EQ(matcher_.groups_remembered(), 0u);
+}
+
+TEST_F(MatcherLimitsTest, OurOwnReceivesKeepToTheBoundThatThePeerHoldsUsTo) {
+  for (std::uint64_t tag = 0; tag < kMostReceives; ++tag) recv(tag, 8);
+  run();
+  for (const Outcome& each : outcomes_) ASSERT_EQ(each.calls, 0);
+  RecvRequest& beyond = recv(kMostReceives, 8);
+  run();
+  EXPECT_EQ(outcome(beyond).status.code(), Code::kResource);
+  EXPECT_EQ(matcher_.open_receives(), kMostReceives);
+}
+
+TEST_F(MatcherLimitsTest, ALostPeerLeavesNothingBehind) {
+  matcher_.solicit({9, 1});
+  matcher_.on_lost(Status("gone", PeerLoss{}));
+  arrive(2, 8);
+  matcher_.on_offer({{9, 3}, 1, 5000});
+  matcher_.on_want({{9, 4}, 1, 5000, {1, 1}});
+  matcher_.on_control(Control::kSolicit, {9, 5}, {}, 0);
+  matcher_.on_control(Control::kBlocked, {9, 1}, {}, 0);
+  EXPECT_EQ(matcher_.unmatched() + matcher_.unserved() + matcher_.groups_remembered(), 0u);
+}
+
+// Groups that are over here: what peers keep here for them ends, and nothing gathers afterwards.
+class MatcherOverTest : public MatcherLimitsTest {
+ protected:
+  void end_group(std::uint64_t group) {
+    host_.over.add(group);
+    matcher_.forget_group(group);
+  }
+  std::size_t kept() { return matcher_.kept_for_peer() + host_.buffers.bytes_in_use(); }
+  // One of everything that a peer can leave here, and one question of ours.
+  void leave_all(std::uint64_t group) {
+    arrive_in(group, 1, 100);
+    matcher_.on_offer({{group, 2}, 1, 5000});
+    matcher_.on_want({{group, 3}, 1, 5000, {1, 1}});
+    matcher_.on_control(Control::kSolicit, {group, 4}, {}, 0);
+    matcher_.on_control(Control::kBlocked, {group, 1}, {}, 0);
+  }
+};
+
+TEST_F(MatcherOverTest, WhatAGroupLeftUnmatchedEndsWithIt) {
+  leave_all(9);
+  leave_all(10);
+  const std::size_t of_one = kept() / 2;
+  matcher_.solicit({9, 5});
+  end_group(9);
+  EXPECT_EQ(kept(), of_one) << "the other group's stays";
+  EXPECT_TRUE(matcher_.has_unmatched({10, 1}));
+  ASSERT_EQ(link_.count(Control::kEagerConsumed), 1u) << "its sender may be in the group still";
+  const auto consumed =
+      std::find_if(link_.controls.begin(), link_.controls.end(),
+                   [](const auto& call) { return call.kind == Control::kEagerConsumed; });
+  EXPECT_EQ(consumed->key, (MessageKey{9, 1}));
+  EXPECT_EQ(consumed->value, 100u);
+  ASSERT_EQ(link_.count(Control::kSolicit), 2u) << "our question is taken back";
+  EXPECT_EQ(matcher_.groups_remembered(), 1u);
+  end_group(10);
+  EXPECT_EQ(kept(), 0u);
+}
+
+TEST_F(MatcherOverTest, WhatComesForAGroupThatIsOverIsHeardOfAndNotKept) {
+  end_group(9);
+  leave_all(9);
+  EXPECT_EQ(kept(), 0u);
+  EXPECT_EQ(observer_.unmatched, (std::vector<std::uint64_t>{1, 2, 3}));
+  leave_all(10);  // of which nothing is known here yet
+  EXPECT_GT(kept(), 0u);
+  RecvRequest& early = recvs_.emplace_back();
+  early.key = {10, 1};
+  early.signature = 1;
+  early.max_bytes = 100;
+  early.sink = Sink::place(target_.data());
+  early.on_done = note<RecvRequest>;
+  early.context = &outcomes_.emplace_back();
+  matcher_.recv(early);
+  run();
+  EXPECT_TRUE(outcome(early).calls == 1 && outcome(early).status.ok());
+}
+
+TEST_F(MatcherOverTest, ASenderThatIsInTheGroupStillHasItsQuotaBack) {
+  for (std::uint64_t tag = 0; tag < 20; ++tag) arrive(tag, 100);
+  end_group(9);
+  std::uint64_t unreported = 20, reported_bytes = 0, most = 0;
+  std::size_t seen = 0;
+  const auto hear = [&] {
+    for (; seen < link_.controls.size(); ++seen) {
+      if (link_.controls[seen].kind != Control::kEagerConsumed) continue;
+      unreported -= link_.controls[seen].key.tag;
+      reported_bytes += link_.controls[seen].value;
+    }
+  };
+  hear();
+  EXPECT_EQ(unreported, 0u);
+  for (std::uint64_t tag = 20; tag < 10'000; ++tag) {
+    arrive(tag, 100);
+    ++unreported;
+    hear();
+    most = std::max(most, unreported);
+  }
+  EXPECT_TRUE(link_.broken.empty());
+  EXPECT_LT(most, kEagerQuotaMessages / 2) << "the sender never runs out";
+  EXPECT_EQ(reported_bytes, (10'000 - unreported) * 100);
+  EXPECT_EQ(kept(), 0u);
+}
+
+TEST_F(MatcherOverTest, RequestsThatAreOpenAfterAllStayOpen) {
+  RecvRequest& receive = recv(1, 5000);
+  SendRequest& large = send(2, 5000);
+  end_group(9);
+  matcher_.on_want({{9, 2}, 1, 5000, {4, 4}});
+  EXPECT_EQ(link_.bulks.size(), 1u);
+  arrive(1, 8);
+  run();
+  EXPECT_TRUE(outcome(receive).status.ok() && outcome(receive).calls == 1);
+  matcher_.send_finished(large, Status());
+  run();
+  EXPECT_EQ(outcome(large).calls, 1);
+}
+
+TEST_F(MatcherOverTest, HundredsOfThousandsOfGroupsLeaveNothingBehind) {
+  host_.observer = nullptr;
+  for (std::uint64_t group = 1; group <= 200'000; ++group) {
+    leave_all(group);
+    end_group(group);
+    arrive_in(group, 11, 100);
+    matcher_.on_offer({{group, 12}, 1, 5000});
+    matcher_.on_want({{group, 13}, 1, 5000, {1, 1}});
+    matcher_.on_control(Control::kBlocked, {group, 1}, {}, 0);
+    link_.controls.clear();
+  }
+  EXPECT_TRUE(link_.broken.empty());
+  EXPECT_EQ(kept(), 0u);
+  EXPECT_LE(matcher_.groups_remembered(), 128u);
+  EXPECT_LE(host_.over.size(), OverGroups::kMost);
+}
+
+TEST_F(MatcherOverTest, WhatALostPeerLeftEndsToo) {
+  leave_all(9);
+  matcher_.on_lost(Status("gone", PeerLoss{}));
+  const std::size_t said = link_.controls.size();
+  end_group(9);
+  EXPECT_EQ(kept(), 0u);
+  EXPECT_EQ(link_.controls.size(), said) << "there is nobody to tell";
+}
+
+}  // namespace
+}  // namespace taco::harp
