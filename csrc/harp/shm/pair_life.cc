@@ -207,7 +207,7 @@ void PairLink::finish_losing(const Status& why) {
   drop_sends();
   incoming_.clear();
   outbox_.clear();
-  outbox_sent_ = 0;
+  outbox_sent_ = answer_bytes_ = 0;
   for (ShmFd& socket : sockets_) socket.reset();
   process_.watch.reset();
 }

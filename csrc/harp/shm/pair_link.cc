@@ -29,11 +29,22 @@ std::byte* PairLink::reserve(std::size_t bytes) {
   return ring_out_->reserve(bytes);
 }
 
-void PairLink::push(const void* record, std::size_t bytes, std::span<const std::byte> data) {
+// May one more answer wait here? A peer that goes on asking and reads no answers is no honest one.
+bool PairLink::may_answer(std::size_t bytes) {
+  answer_bytes_ += bytes;
+  if (answer_bytes_ <= kMostAnswerBytes) return true;
+  break_off(
+      "it reads nothing and goes on asking; its memory is damaged, or it is not what it says");
+  return false;
+}
+
+void PairLink::push(const void* record, std::size_t bytes, std::span<const std::byte> data,
+                    bool answers) {
   connect();
-  if (state_ == State::kLost || half_ == nullptr) return;
+  if (state_ == State::kLost || damaged_ || half_ == nullptr) return;
   std::byte* room = outbox_.empty() ? reserve(bytes + data.size()) : nullptr;
   if (room == nullptr) {
+    if (answers && !may_answer(bytes + data.size())) return;
     outbox_.emplace_back(bytes + data.size());
     room = outbox_.back().data();
   }
@@ -57,7 +68,7 @@ bool PairLink::empty_outbox() {
     dirty_ = moved = true;
   }
   outbox_.clear();
-  outbox_sent_ = 0;
+  outbox_sent_ = answer_bytes_ = 0;
   starved_ = false;
   half_->starved.store(0, std::memory_order_relaxed);
   return moved;
@@ -71,7 +82,9 @@ void PairLink::push_slot(ShmRecordType type, SlotId slot, ShmSendId send, std::u
   record.slot = slot;
   record.send = send;
   record.offset = offset;
-  push(&record, sizeof record);
+  const bool answers = type == ShmRecordType::kReturned || type == ShmRecordType::kPulled ||
+                       type == ShmRecordType::kCannotPull;
+  push(&record, sizeof record, {}, answers);
 }
 
 void PairLink::eager(SendRequest& request) {
@@ -115,14 +128,14 @@ void PairLink::control(Control kind, const MessageKey& key, SlotId slot, std::ui
   record.key = key;
   record.signature = value;
   record.slot = slot;
-  push(&record, sizeof record);
+  push(&record, sizeof record, {}, kind == Control::kEagerConsumed);
 }
 
 void PairLink::notice(std::span<const std::byte> bytes) {
   ShmSlotRecord record;
   record.head.type = ShmRecordType::kNotice;
   record.head.bytes = static_cast<std::uint32_t>(bytes.size());
-  push(&record, sizeof record, bytes);
+  push(&record, sizeof record, bytes, reading_);
 }
 
 // Whoever publishes and then sees no sleep number was seen by the sleeper's own second look.
@@ -153,12 +166,14 @@ bool PairLink::has_input() {
 bool PairLink::drain() {
   if (state_ != State::kUp || damaged_ || ring_in_->empty()) return false;
   last_heard_ = host_.now;
+  reading_ = true;
   for (int i = 0; i < kRecordsPerTurn && !damaged_; i++) {
     const std::span<const std::byte> record = ring_in_->front();
     if (record.data() == nullptr) break;
     dispatch(record);
     ring_in_->pop();
   }
+  reading_ = false;
   if (ring_in_->corrupt()) damaged();
   if (ring_in_->release()) {
     std::atomic_thread_fence(std::memory_order_seq_cst);

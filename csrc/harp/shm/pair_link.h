@@ -18,6 +18,7 @@
 
 #include "base/arena.h"
 #include "base/spsc_ring.h"
+#include "harp/quotas.h"
 #include "harp/shm/host.h"
 #include "harp/shm/layout.h"
 #include "harp/shm/link.h"
@@ -72,6 +73,12 @@ class PairLink final : public ShmLink {
   // Blocks that may be at the peer at one time. Few, so that they stay in the caches.
   static constexpr std::size_t kBlocksOut = 4;
 
+  // What answers to the peer may take while they wait for room in the ring: as much as an honest
+  // peer that reads nothing of ours can cause. It has a pull or pieces under way for each receive
+  // we told it of, and small messages within its quotas; its questions are few beside these.
+  static constexpr std::size_t kMostAnswerBytes =
+      (kMostReceives + kMostUnmatched) * sizeof(ShmKeyRecord);
+
   // Every so many steps the oldest transfer goes first, else the one with the least left.
   static constexpr std::uint32_t kOldestEvery = 8;
 
@@ -114,10 +121,13 @@ class PairLink final : public ShmLink {
 
   // pair_link.cc
   std::byte* reserve(std::size_t bytes);
-  void push(const void* record, std::size_t bytes, std::span<const std::byte> data = {});
+  // `answers`: the peer causes it, and no request of ours ends with it.
+  void push(const void* record, std::size_t bytes, std::span<const std::byte> data = {},
+            bool answers = false);
   void push_slot(ShmRecordType type, SlotId slot = {}, ShmSendId send = {},
                  std::uint64_t offset = 0, bool refused = false);
   bool empty_outbox();
+  bool may_answer(std::size_t bytes);
   void dispatch(std::span<const std::byte> record);
   void dispatch_key(std::span<const std::byte> record);
   void dispatch_slot(std::span<const std::byte> record);
@@ -145,6 +155,7 @@ class PairLink final : public ShmLink {
   void on_piece(const ShmPieceRecord& record);
   void give_back(const ShmPieceRecord& record, bool refused);
   RecvRequest* receive_for(const ShmPieceRecord& record);
+  bool may_advance(const ShmPieceRecord& record, std::size_t bytes);
   void advance(const ShmPieceRecord& record, RecvRequest& request, std::size_t bytes);
   std::size_t take_piece(const ShmPieceRecord& record);
   std::size_t pull_step(Incoming& incoming, bool* over);
@@ -175,6 +186,8 @@ class PairLink final : public ShmLink {
 
   std::vector<std::vector<std::byte>> outbox_;  // records that found the ring full, oldest first
   std::size_t outbox_sent_ = 0;
+  std::size_t answer_bytes_ = 0;  // in the outbox
+  bool reading_ = false;          // the peer's records
   bool starved_ = false;
   bool work_waits_ = false;  // bulk data may be able to move
   bool dirty_ = false;       // something was published or freed since the last flush

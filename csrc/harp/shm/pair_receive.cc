@@ -90,11 +90,19 @@ RecvRequest* PairLink::receive_for(const ShmPieceRecord& record) {
   return nullptr;
 }
 
-// Counts bytes of a message that have reached the sink.
-void PairLink::advance(const ShmPieceRecord& record, RecvRequest& request, std::size_t bytes) {
+// Before a byte reaches the sink of an open receive: no message has more bytes than it says.
+bool PairLink::may_advance(const ShmPieceRecord& record, std::size_t bytes) {
   if (record.slot.index >= progress_.size()) progress_.resize(record.slot.index + 1);
   Progress& progress = progress_[record.slot.index];
   if (progress.generation != record.slot.generation) progress = {record.slot.generation, 0};
+  if (progress.bytes <= record.total && bytes <= record.total - progress.bytes) return true;
+  damaged();
+  return false;
+}
+
+// Counts bytes of a message that have reached the sink.
+void PairLink::advance(const ShmPieceRecord& record, RecvRequest& request, std::size_t bytes) {
+  Progress& progress = progress_[record.slot.index];
   progress.bytes += bytes;
   shm_count(host_.stats.bytes_received, bytes);
   if (progress.bytes != record.total) return;
@@ -105,7 +113,7 @@ void PairLink::advance(const ShmPieceRecord& record, RecvRequest& request, std::
 
 std::size_t PairLink::take_piece(const ShmPieceRecord& record) {
   RecvRequest* request = receive_for(record);
-  if (request == nullptr) return 1;
+  if (request == nullptr || !may_advance(record, record.bytes)) return 1;
   const std::byte* data = peer_arena_.data() + kShmFirstBlock + record.address * kShmBlockBytes;
   request->sink.consume(request->sink, record.offset, data, record.bytes);
   give_back(record, false);
@@ -127,6 +135,7 @@ std::size_t PairLink::pull_step(Incoming& incoming, bool* over) {
   RecvRequest* request = receive_for(record);
   if (request == nullptr || !still_valid(record)) return 1;
   const std::size_t wanted = std::min(kPullStep, record.total - incoming.done);
+  if (!may_advance(record, wanted)) return 1;
   const Sink& sink = request->sink;
   std::byte* to = sink.contiguous ? sink.destination + incoming.done : host_.scratch.data();
   std::ptrdiff_t got = shm_pull(process_.pid, to, record.address + incoming.done, wanted);
@@ -185,7 +194,7 @@ std::size_t PairLink::work_in() {
 
 // Pieces that arrived come first: they free the peer's blocks.
 std::size_t PairLink::work() {
-  if (state_ != State::kUp) return 0;
+  if (state_ != State::kUp || damaged_) return 0;
   std::size_t moved = work_in();
   if (!ended_) moved += work_out();
   work_waits_ = moved != 0;

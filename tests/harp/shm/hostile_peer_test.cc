@@ -49,7 +49,18 @@ class Impostor {
   }
   template <class Record>
   void push(const Record& record) {
-    EXPECT_TRUE(push(std::as_bytes(std::span(&record, 1))));
+    EXPECT_TRUE(try_push(record));
+  }
+  template <class Record>
+  bool try_push(const Record& record) {
+    return push(std::as_bytes(std::span(&record, 1)));
+  }
+  // From now on its ring has the room that the victim's reading makes. It still reads nothing.
+  void follow_consumption() {
+    ShmReceived greeting = shm_receive_greeting(socket_.get());
+    ASSERT_EQ(greeting.state, ShmReceived::State::kGreeting);
+    victim_half_ = std::move(ShmMapping::map(greeting.files.half.get(), sizeof(ShmHalf))).value();
+    ring_->set_consumed(reinterpret_cast<const ShmHalf*>(victim_half_.data())->consumed);
   }
 
   ShmAddress address{{}, {}, 4711};
@@ -61,6 +72,7 @@ class Impostor {
   std::atomic<std::uint64_t> nothing_consumed_{0};
   std::optional<RingProducer> ring_;
   ShmFd doorbell_, socket_;
+  ShmMapping victim_half_;
 };
 
 struct ShmHostilePeer : testing::Test {
@@ -132,6 +144,108 @@ TEST_F(ShmHostilePeer, MorePiecesThanItHasBlocksIsALoss) {
   record.total = record.bytes = 100;
   for (int i = 0; i < 5; i++) impostor.push(record);
   expect_loss();
+}
+
+TEST_F(ShmHostilePeer, MorePiecesOfAMessageThanItHasBytesIsALoss) {
+  link();
+  std::vector<std::byte> memory(200);
+  ShmReceive receive({1, 1}, Sink::place(memory.data()), 100);
+  victim.matcher(peer).recv(receive);
+  ShmPieceRecord record;
+  record.head.type = ShmRecordType::kPiece;
+  record.slot = {0, 1};
+  record.total = 100;
+  record.bytes = 60;
+  impostor.push(record);
+  record.offset = 40;
+  impostor.push(record);
+  expect_loss();
+  EXPECT_TRUE(receive.done && !receive.status.ok());
+}
+
+TEST_F(ShmHostilePeer, APullBesidesAPieceOfTheSameMessageIsALoss) {
+  link();
+  std::vector<std::byte> memory(100), source(100);
+  ShmReceive receive({1, 1}, Sink::place(memory.data()), 100);
+  victim.matcher(peer).recv(receive);
+  ShmPieceRecord record;
+  record.head.type = ShmRecordType::kPiece;
+  record.slot = {0, 1};
+  record.total = 100;
+  record.bytes = 60;
+  impostor.push(record);
+  record.head.type = ShmRecordType::kPull;
+  record.send = {0, 1};
+  record.bytes = 100;
+  record.address = reinterpret_cast<std::uint64_t>(source.data());
+  impostor.half_->validity[0] = 1;
+  impostor.push(record);
+  expect_loss();
+  EXPECT_TRUE(receive.done && !receive.status.ok());
+}
+
+// Pieces and pulls for receives that have ended must be given back, so each causes an answer.
+struct ShmAnswers : ShmHostilePeer, testing::WithParamInterface<ShmRecordType> {};
+INSTANTIATE_TEST_SUITE_P(Of, ShmAnswers,
+                         testing::Values(ShmRecordType::kPiece, ShmRecordType::kPull));
+
+TEST_P(ShmAnswers, APeerThatReadsNoneOfThemIsALoss) {
+  link();
+  impostor.follow_consumption();
+  ShmPieceRecord record;
+  record.head.type = GetParam();
+  record.slot = {7, 7};
+  record.total = record.bytes = 100;
+  std::size_t asked = 0;
+  for (; asked < 8 * kMostReceives && victim.heard.lost.empty(); asked++) {
+    impostor.try_push(record);
+    victim.turn();
+    // So many an honest peer can cause while it reads nothing.
+    if (asked < kMostReceives) {
+      ASSERT_TRUE(victim.heard.lost.empty()) << asked;
+    }
+  }
+  expect_loss("reads nothing");
+}
+
+// As groups answer the questions of their members.
+struct AnsweringObserver final : Observer {
+  explicit AnsweringObserver(ShmNode& node) : node(node) {}
+  void on_unmatched_st(PeerId, const MessageKey&, std::uint64_t, bool) override {}
+  void on_mismatch_st(PeerId, const MessageKey&, std::uint64_t, std::uint64_t) override {}
+  void on_peer_lost_st(PeerId, const Status&) override {}
+  void on_peer_left_st(PeerId) override {}
+  void on_notice_st(PeerId peer, std::span<const std::byte>) override {
+    node.matcher(peer).notify(answer);
+  }
+  ShmNode& node;
+  std::vector<std::byte> answer = std::vector<std::byte>(kMaxNoticeBytes);
+};
+
+TEST_F(ShmHostilePeer, QuestionsWhoseAnswersItNeverReadsAreALoss) {
+  link();
+  impostor.follow_consumption();
+  AnsweringObserver observer(victim);
+  victim.host.observer = &observer;
+  ShmSlotRecord question;
+  question.head.type = ShmRecordType::kNotice;
+  for (int asked = 0; asked < 20'000 && !victim.matcher(peer).lost(); asked++) {
+    impostor.try_push(question);
+    victim.turn();
+    if (asked < 1000) {
+      ASSERT_FALSE(victim.matcher(peer).lost()) << asked;
+    }
+  }
+  victim.host.observer = &victim.heard;
+  EXPECT_TRUE(victim.matcher(peer).lost());
+}
+
+TEST_F(ShmHostilePeer, WhatOurOwnUserSaysToAPeerThatReadsNothingIsNoLoss) {
+  link();
+  const std::vector<std::byte> words(kMaxNoticeBytes);
+  for (int i = 0; i < 20'000; i++) victim.matcher(peer).notify(words);
+  victim.run_until_idle();
+  EXPECT_FALSE(victim.matcher(peer).lost());
 }
 
 TEST_F(ShmHostilePeer, MoreUnmatchedMessagesThanTheQuotaIsALoss) {
