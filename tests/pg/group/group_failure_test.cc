@@ -235,7 +235,7 @@ TEST(Mismatch, EarlierOperationsComplete) {
 TEST(Mismatch, AnAbortStillEndsWhatIsEarlier) {
   RankThreads ranks({.world = 4, .algorithm = "gather=direct"});
   SecondDisputed about_two(ranks);
-  ranks.group(2).abort(Status(Code::kAborted, "enough"));
+  ranks.group(1).abort(Status(Code::kAborted, "enough"));
   EXPECT_FALSE(about_two.root->wait(0).ok());
   EXPECT_FALSE(run_call(ranks.group(1), *about_two.gathers[1]).ok());
   EXPECT_TRUE(everything_ends(ranks));
