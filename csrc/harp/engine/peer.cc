@@ -50,7 +50,7 @@ std::atomic<Peer*>& PeerTable::place_of(PeerId id) {
 }
 
 void PeerTable::publish(Peer* peer) {
-  if (peer->id == next_) {
+  if (next_ < kMaxPeers && peer->id == next_) {  // ids of places used before go beyond the places
     ++next_;
   } else {
     free_.pop_front();

@@ -94,6 +94,39 @@ TEST(PeerTableTest, ids_outnumber_the_places_and_an_old_one_finds_nobody) {
   EXPECT_EQ(table.size(), 0u);
 }
 
+TEST(PeerTableTest, a_full_table_gives_its_free_places_to_newcomers_and_no_other) {
+  MatcherHost host;
+  PeerTable table;
+  std::vector<Peer*> peers;
+  const auto add = [&] {
+    const std::uint64_t incarnation = peers.size() + 1;
+    return table.add(incarnation, [&](PeerId id) -> Result<std::unique_ptr<Peer>> {
+      Address address;
+      address.incarnation = incarnation;
+      return std::make_unique<Peer>(id, std::move(address), Reach::kNetwork, Route{}, host);
+    });
+  };
+  for (auto added = add(); added.ok(); added = add()) peers.push_back(added.value());
+  const std::size_t places = peers.size();
+  // The first place's second id is the number of places.
+  for (const std::size_t leaver : {0, 5, 7}) {
+    Peer* gone = peers[leaver];
+    ASSERT_TRUE(table.release(gone->id));
+    ASSERT_NE(table.remove(*gone), nullptr);
+    const auto added = add();
+    ASSERT_TRUE(added.ok()) << added.status().message();
+    EXPECT_EQ(added.value()->id, leaver + places);
+    peers[leaver] = nullptr;
+    peers.push_back(added.value());
+    for (Peer* peer : peers) {
+      if (peer != nullptr) {
+        ASSERT_EQ(table.find(peer->id), peer);
+      }
+    }
+  }
+  EXPECT_EQ(table.size(), places);
+}
+
 TEST(PeerTableTest, a_peer_that_is_needed_again_is_not_removed) {
   MatcherHost host;
   PeerTable table;
