@@ -22,7 +22,7 @@ void BulkSend::resize(std::size_t bytes_of_segment) {
                  : static_cast<std::uint32_t>((request->bytes + segment_bytes - 1) / segment_bytes);
   pieces = 1;
   units = segments;
-  next = acked = 0;
+  next = acked = first_missing = 0;
   acked_bits.reset(units);
 }
 
@@ -40,7 +40,7 @@ void BulkSend::split() {
     const std::uint32_t first = first_unit(range.first);
     range = {first, first_unit(range.first + range.count) - first};
   }
-  acked = 0;
+  acked = first_missing = 0;
   acked_bits.reset(units);
   for (const std::uint32_t segment : arrived) acknowledge(segment, 1, true);
 }
@@ -59,6 +59,7 @@ SegmentRange BulkSend::take(std::uint32_t most, bool& again) {
   const auto most_from = [&](std::uint32_t first) {
     return is_split() ? std::min(most, pieces - first % pieces) : most;
   };
+  const std::uint32_t end = end_of_sendable();
   while (!lost.empty()) {
     SegmentRange& range = lost.back();
     // A late acknowledgement may have made it unnecessary.
@@ -66,13 +67,14 @@ SegmentRange BulkSend::take(std::uint32_t most, bool& again) {
       ++range.first;
       --range.count;
     }
-    std::uint32_t count = 0;
-    const std::uint32_t room = std::min(range.count, most_from(range.first));
-    while (count < room && !acked_bits.test(range.first + count)) ++count;
-    if (count == 0) {
+    if (range.count == 0) {
       lost.pop_back();
       continue;
     }
+    if (range.first >= end) return {range.first, 0};
+    std::uint32_t count = 0;
+    const std::uint32_t room = std::min(range.count, most_from(range.first));
+    while (count < room && !acked_bits.test(range.first + count)) ++count;
     again = true;
     const SegmentRange taken{range.first, count};
     range.first += count;
@@ -81,6 +83,7 @@ SegmentRange BulkSend::take(std::uint32_t most, bool& again) {
     return taken;
   }
   again = false;
+  if (next >= end) return {next, 0};
   const SegmentRange taken{next, std::min(most_from(next), units - next)};
   next += taken.count;
   return taken;
@@ -106,7 +109,15 @@ bool BulkSend::acknowledge(std::uint32_t first, std::uint64_t mask, bool whole) 
     fresh = acked_bits.set_mask(first, mask);
   }
   acked += fresh;
+  while (first_missing < units && acked_bits.test(first_missing)) ++first_missing;
   return fresh > 0 && acked == units;
+}
+
+// Losses are mostly noticed in order, and few at a time.
+void BulkSend::add_lost(SegmentRange range) {
+  const auto after = std::ranges::find_if(
+      lost, [&](const SegmentRange& other) { return other.first < range.first; });
+  lost.insert(after, range);
 }
 
 void BulkSend::lose(std::uint32_t first, std::uint64_t mask, bool whole) {
@@ -115,9 +126,9 @@ void BulkSend::lose(std::uint32_t first, std::uint64_t mask, bool whole) {
     const auto count = static_cast<std::uint32_t>(std::countr_one(mask >> start));
     if (whole) {
       const std::uint32_t from = first_unit(first + start);
-      lost.push_back({from, first_unit(first + start + count) - from});
+      add_lost({from, first_unit(first + start + count) - from});
     } else {
-      lost.push_back({first + start, count});
+      add_lost({first + start, count});
     }
     mask = start + count >= 64 ? 0 : mask & (~std::uint64_t{0} << (start + count));
   }

@@ -23,7 +23,9 @@ struct SegmentRange {
 // The sender's view. Segments leave in order; what was lost leaves again before anything new.
 //
 // What leaves is counted in units. A unit is a segment; after split(), once the path has become too
-// narrow for segments of this size, it is a piece of one, small enough for every path.
+// narrow for segments of this size, it is a piece of one, small enough for every path. Pieces leave
+// of so many segments only as the receiver keeps incomplete: it refuses others, and a sender that
+// went on with those would never come to the pieces that are missing.
 struct BulkSend {
   static constexpr std::uint32_t kPieceBytes = static_cast<std::uint32_t>(
       wire::segment_bytes(wire::kMinDatagram, 0, sizeof(wire::FragmentDescriptor)));
@@ -38,8 +40,9 @@ struct BulkSend {
   std::uint32_t units = 0;
   std::uint32_t next = 0;  // first unit never sent
   std::uint32_t acked = 0;
+  std::uint32_t first_missing = 0;  // unit: all before it are acknowledged
   SegmentBitmap acked_bits;
-  std::vector<SegmentRange> lost;  // units to send again, last first
+  std::vector<SegmentRange> lost;  // units to send again, the first at the end
   TxReference reference;           // of an asynchronous driver
   // The session's round of sends with something to transmit.
   BulkSend* next_active = nullptr;
@@ -56,7 +59,9 @@ struct BulkSend {
            (is_split() ? sizeof(wire::FragmentDescriptor) + kPieceBytes : segment_bytes);
   }
 
-  bool has_work() const { return !lost.empty() || next < units; }
+  bool has_work() const {
+    return acked < units && (lost.empty() ? next : lost.back().first) < end_of_sendable();
+  }
   // What to send now, at most `most` units; takes it off the list. Of a split message never more
   // than one segment. `again`: a retransmission.
   SegmentRange take(std::uint32_t most, bool& again);
@@ -76,6 +81,10 @@ struct BulkSend {
   }
 
  private:
+  std::uint32_t end_of_sendable() const {
+    return is_split() ? first_unit(segment_of(first_missing) + wire::kMostPartialSegments) : units;
+  }
+  void add_lost(SegmentRange range);
   std::uint32_t first_unit(std::uint32_t segment) const {
     return std::min(segment * pieces, units);
   }

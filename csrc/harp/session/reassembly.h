@@ -34,7 +34,7 @@ class Reassembly {
   void trim();
   std::size_t memory_bytes() const;
 
-  static constexpr std::size_t kMostPartial = 16;  // segments
+  static constexpr std::size_t kMostPartial = wire::kMostPartialSegments;
 
  private:
   struct Partial {

@@ -139,8 +139,16 @@ void Session::deactivate(BulkSend& send) {
   if (last_active_ == &send) last_active_ = before;
 }
 
-void Session::drop_send(BulkSend& send) {
+// There is nothing left to send of it: the next split message may begin.
+void Session::retire(BulkSend& send) {
   deactivate(send);
+  if (in_pieces_ != &send) return;
+  in_pieces_ = nullptr;
+  ready();
+}
+
+void Session::drop_send(BulkSend& send) {
+  retire(send);
   sends_[send.index] = nullptr;
   free_sends_.push_back(send.index);
   send.request = nullptr;

@@ -165,6 +165,7 @@ class Session final : public Link, private SentPackets::Listener {
   void finish_taken();
   void finish_send(BulkSend& send, const Status& status);
   void drop_send(BulkSend& send);
+  void retire(BulkSend& send);
   void activate(BulkSend& send);
   void deactivate(BulkSend& send);
   BulkSend* next_send() const;
@@ -239,6 +240,7 @@ class Session final : public Link, private SentPackets::Listener {
   std::uint32_t send_uses_ = 0;
   BulkSend* first_active_ = nullptr;  // oldest first
   BulkSend* last_active_ = nullptr;
+  BulkSend* in_pieces_ = nullptr;      // the split message whose pieces leave; others wait
   std::uint64_t last_group_ = 0;       // whose message was served last
   std::vector<BulkSend*> unreturned_;  // acknowledged, but the driver still refers to the payload
   std::vector<RecvState*> receives_;   // by slot index

@@ -279,9 +279,12 @@ void Session::on_run_acked(const SentRun& run, std::uint64_t mask) {
       if (send == nullptr || send->generation != run.owner_generation) return;
       note_acked_size(run, *send);
       const bool whole = run.kind == SentRun::Kind::kBulk;
-      if (!send->acknowledge(run.first_segment, mask, whole)) return;
+      if (!send->acknowledge(run.first_segment, mask, whole)) {
+        if (send->has_work()) activate(*send);  // of a split message more segments may leave now
+        return;
+      }
       if (send->reference.count > 0) {
-        deactivate(*send);
+        retire(*send);
         unreturned_.push_back(send);
         ready();
       } else {
@@ -310,7 +313,7 @@ void Session::on_run_lost(const SentRun& run, std::uint64_t mask) {
       if (send == nullptr || send->generation != run.owner_generation) return;
       note_lost_size(run, *send, mask);
       send->lose(run.first_segment, mask, run.kind == SentRun::Kind::kBulk);
-      activate(*send);
+      if (send->has_work()) activate(*send);
       break;
     }
     case SentRun::Kind::kEager:

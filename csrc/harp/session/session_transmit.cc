@@ -242,12 +242,14 @@ bool Session::fit(BulkSend& send) {
 // What was lost goes first: its message has waited longest, and its receiver holds everything else
 // of it. Otherwise groups take turns, so that none waits for another's large messages. Within a
 // group the oldest message goes first: messages that took turns would all end late and together,
-// and with them the receives whose end lets the receiver ask for more.
+// and with them the receives whose end lets the receiver ask for more. Split messages wait for the
+// one that is in pieces: together they would fill the receiver with incomplete segments.
 BulkSend* Session::next_send() const {
   BulkSend* after = nullptr;  // of the next group id beyond the last one served
   BulkSend* least = nullptr;  // of the least group id: where the round starts again
   const auto group_of = [](const BulkSend* send) { return send->request->key.group; };
   for (BulkSend* send = first_active_; send != nullptr; send = send->next_active) {
+    if (send->is_split() && in_pieces_ != nullptr && in_pieces_ != send) continue;
     if (!send->lost.empty()) return send;
     if (least == nullptr || group_of(send) < group_of(least)) least = send;
     if (group_of(send) <= last_group_) continue;
@@ -258,11 +260,15 @@ BulkSend* Session::next_send() const {
 
 // Up to one super-packet of one message.
 Session::Sent Session::send_run(std::size_t& budget) {
-  if (first_active_ == nullptr) return Sent::kNothing;
   const NicCapabilities& nic = host_.nic().capabilities();
   SessionHost::Scratch& scratch = host_.scratch_;
-  BulkSend& send = *next_send();
-  if (!fit(send)) return Sent::kNothing;
+  BulkSend* const chosen = next_send();
+  if (chosen == nullptr || !fit(*chosen)) return Sent::kNothing;
+  BulkSend& send = *chosen;
+  if (send.is_split()) {
+    if (in_pieces_ == nullptr) in_pieces_ = &send;
+    if (in_pieces_ != &send) return Sent::kYes;  // it has just been split, and waits
+  }
   const std::size_t datagram = send.datagram_bytes(), payload = datagram - sizeof(wire::Header);
   const std::size_t longest =
       nic.gso_segments > 1 ? std::min(nic.gso_segments, nic.gso_bytes / datagram) : 16;

@@ -16,6 +16,8 @@ namespace taco::harp::wire {
 inline constexpr std::uint8_t kVersion = 2;
 inline constexpr std::size_t kGranule = 16;        // segments are multiples of it
 inline constexpr std::size_t kMinDatagram = 1200;  // every path carries this much
+// A receiver keeps the pieces of so many segments of a session, so a sender has no more begun.
+inline constexpr std::uint32_t kMostPartialSegments = 16;
 
 enum class Type : std::uint8_t {
   kData = 1,     // one segment of a bulk message

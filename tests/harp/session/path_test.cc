@@ -2,9 +2,11 @@
 // the start or from some moment on, or led elsewhere.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "harp/session/wire.h"
@@ -133,6 +135,47 @@ TEST(PathSize, FragmentsArriveThroughASmallReceiveBuffer) {
   faults.receive_buffer = 400'000;
   faults.loss = 0.05;
   shrink_in_mid_message(faults, kJumbo, 1232);
+}
+
+// Far more segments lose a piece than the receiver keeps incomplete ones: pieces of others, which
+// it refuses, must not keep those away that it waits for.
+void shrink_under_many_messages(const SimFaults& before, double loss) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SimCluster cluster(2, seed, before);
+    Transfer warm_up(1, 100'000);
+    move(cluster, warm_up);
+    std::vector<std::unique_ptr<Transfer>> transfers;
+    for (std::uint64_t i = 0; i < 6; ++i) {
+      transfers.push_back(std::make_unique<Transfer>(2 + i, (1 << 20) + 1000 * i));
+      transfers.back()->reduce();
+      cluster[1].matcher(0).recv(transfers.back()->recv);
+      cluster[0].matcher(1).send(transfers.back()->send);
+    }
+    const Time when = cluster.now() + static_cast<Duration>(seed) * kMillisecond;
+    cluster.wake_at(when);
+    const auto done = [&] {
+      return std::ranges::all_of(transfers, [](const auto& it) { return it->done(); });
+    };
+    const bool ended = cluster.run(cluster.now() + 60 * kSecond, done, [&] {
+      if (cluster.now() < when) return;
+      set_mtu(cluster, kEthernet);
+      cluster.network().faults().loss = loss;
+    });
+    ASSERT_TRUE(ended) << seed;
+    for (const auto& transfer : transfers) transfer->check();
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(PathSize, ManyMessagesGoOnInPiecesOfWhichManyAreLost) {
+  shrink_under_many_messages(jumbo_hosts(), 0.3);
+}
+
+TEST(PathSize, TheSameWhereTheDriverReadsPayloadLaterAndTakesOnePacketAtATime) {
+  SimFaults faults = jumbo_hosts();
+  faults.asynchronous_return = true;
+  faults.gso = false;
+  shrink_under_many_messages(faults, 0.3);
 }
 
 // A packet as the peer would send it, under a number that has not been used yet.

@@ -112,6 +112,47 @@ TEST(SplitMessage, EveryByteThatHasNotArrivedLeavesOnceInPiecesOfOneSegmentAtATi
   EXPECT_TRUE(send.acknowledge(4, 1, true));
 }
 
+// Nothing leaves of segments for which the receiver may have no room, new or lost, until the first
+// that is missing has been acknowledged.
+TEST(SplitMessage, PiecesLeaveOfSoManySegmentsOnlyAsTheReceiverKeepsIncomplete) {
+  constexpr std::uint32_t kSegment = 8928, kSegments = 60, kMost = wire::kMostPartialSegments;
+  const auto data = numbered(kSegments * kSegment);
+  SendRequest request;
+  request.data = data.data();
+  request.bytes = data.size();
+  BulkSend send;
+  send.start(request, {1, 1}, kSegment, 1);
+  bool again = false;
+  send.take(30, again);
+  send.split();
+  EXPECT_FALSE(send.has_work());
+  send.lose(20, 0b1111, true);
+  EXPECT_FALSE(send.has_work()) << "too far ahead of the first that is missing";
+  EXPECT_EQ(send.take(64, again).count, 0u);
+  send.lose(0, 0xfffff, true);
+  const auto leave = [&] {  // the segments of which something leaves
+    std::vector<std::uint32_t> segments;
+    while (send.has_work()) {
+      const SegmentRange range = send.take(64, again);
+      if (range.count == 0) break;
+      segments.push_back(send.segment_of(range.first));
+    }
+    return segments;
+  };
+  const std::vector<std::uint32_t> first = leave();
+  ASSERT_EQ(first.size(), kMost);
+  for (std::uint32_t i = 0; i < kMost; ++i) EXPECT_EQ(first[i], i);
+  // All but one piece of the first segment: nothing more leaves. With it, what follows.
+  for (std::uint32_t i = 1; i < kMost; ++i) send.acknowledge(i * send.pieces, 0xff, false);
+  send.acknowledge(0, 0x7f, false);
+  EXPECT_FALSE(send.has_work());
+  send.lose(0, 0x80, false);
+  EXPECT_EQ(leave(), std::vector<std::uint32_t>{0});
+  send.acknowledge(0, 0x80, false);
+  // 16 to 19 and 20 to 23 were lost, 24 to 29 are on their way, then comes what never left.
+  EXPECT_EQ(leave(), (std::vector<std::uint32_t>{16, 17, 18, 19, 20, 21, 22, 23, 30, 31}));
+}
+
 TEST(SplitMessage, ASegmentThatIsLostAfterTheSplitComesAgainInPieces) {
   constexpr std::uint32_t kSegment = 1440;
   const auto data = numbered(4 * kSegment);
