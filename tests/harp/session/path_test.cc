@@ -138,8 +138,9 @@ TEST(PathSize, FragmentsArriveThroughASmallReceiveBuffer) {
 }
 
 // Far more segments lose a piece than the receiver keeps incomplete ones: pieces of others, which
-// it refuses, must not keep those away that it waits for.
-void shrink_under_many_messages(const SimFaults& before, double loss) {
+// it refuses, must not keep those away that it waits for. Unless `withdrawn` is 0, the sender takes
+// back the first message that has not ended so long after the path narrowed: the others go on.
+void shrink_under_many_messages(const SimFaults& before, double loss, Duration withdrawn = 0) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SimCluster cluster(2, seed, before);
     Transfer warm_up(1, 100'000);
@@ -156,13 +157,23 @@ void shrink_under_many_messages(const SimFaults& before, double loss) {
     const auto done = [&] {
       return std::ranges::all_of(transfers, [](const auto& it) { return it->done(); });
     };
+    const Transfer* without = nullptr;
     const bool ended = cluster.run(cluster.now() + 60 * kSecond, done, [&] {
       if (cluster.now() < when) return;
       set_mtu(cluster, kEthernet);
       cluster.network().faults().loss = loss;
+      if (withdrawn == 0 || without != nullptr || cluster.now() < when + withdrawn) return;
+      const auto first = std::ranges::find_if(
+          transfers, [](const auto& it) { return it->sent.calls == 0 && it->received.calls == 0; });
+      ASSERT_NE(first, transfers.end());
+      without = first->get();
+      cluster[0].matcher(1).cancel((*first)->send, Status(Code::kAborted, "withdrawn"));
     });
     ASSERT_TRUE(ended) << seed;
-    for (const auto& transfer : transfers) transfer->check();
+    ASSERT_EQ(without != nullptr, withdrawn > 0);
+    for (const auto& transfer : transfers) {
+      if (transfer.get() != without) transfer->check();
+    }
     if (testing::Test::HasFailure()) return;
   }
 }
@@ -176,6 +187,10 @@ TEST(PathSize, TheSameWhereTheDriverReadsPayloadLaterAndTakesOnePacketAtATime) {
   faults.asynchronous_return = true;
   faults.gso = false;
   shrink_under_many_messages(faults, 0.3);
+}
+
+TEST(PathSize, TheSameWhereTheMessageThatIsInPiecesIsWithdrawn) {
+  shrink_under_many_messages(jumbo_hosts(), 0.3, 120 * kMillisecond);
 }
 
 // A packet as the peer would send it, under a number that has not been used yet.
