@@ -74,6 +74,7 @@ class Operation {
   // itself goes on and has its own deadline); 0 waits for the operation's own deadline.
   virtual Status wait(Duration timeout) = 0;
   virtual std::uint64_t sequence() const = 0;
+  virtual bool is_point_to_point() const { return false; }
   virtual int source_rank() const = 0;        // kRecvAny: who sent
   virtual Duration elapsed() const = 0;       // from start to completion, ns
   virtual const char* algorithm() const = 0;  // what the planner chose

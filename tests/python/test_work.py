@@ -87,6 +87,16 @@ def complete_means_that_the_future_is_done() -> None:
     assert (waited, polled) == (0, 0), "futures that were not done although the Work was"
 
 
+def callbacks_of_either_future_may_wait_for_the_work() -> None:
+    for i in range(20):
+        work = dist.all_reduce(mine(), async_op=True)
+        value, outcome = work.get_future(), work.get_future_result()
+        first, second = (outcome, value) if i % 2 else (value, outcome)
+        waited = [f.then(lambda _, work=work: work.wait()) for f in (first, second)]
+        work.wait(timedelta(seconds=30))
+        assert [future.wait() for future in waited] == [True, True]
+
+
 def callbacks_of_a_done_future_run_inline() -> None:
     here = threading.get_ident()
     for i in range(20):
@@ -258,6 +268,11 @@ def test_callbacks_may_start_collectives_and_wait(ranks: Ranks) -> None:
 
 def test_a_work_that_is_complete_has_its_future_done(ranks: Ranks) -> None:
     ranks.run(complete_means_that_the_future_is_done)
+
+
+@taco_only
+def test_callbacks_of_either_future_may_wait_for_the_work(ranks: Ranks) -> None:
+    ranks.run(callbacks_of_either_future_may_wait_for_the_work)
 
 
 @taco_only

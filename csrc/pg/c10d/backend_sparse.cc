@@ -102,7 +102,13 @@ class SparseAllReduce : public Operation, public std::enable_shared_from_this<Sp
 
  private:
   void go_on() {
-    if (Status status = exchange(); !status.ok()) return finish(status);
+    Status status;
+    try {
+      status = exchange();
+    } catch (const std::exception& error) {  // no memory for what the other ranks have, say
+      status = Status(Code::kInternal, std::string("sparse all_reduce: ") + error.what());
+    }
+    if (!status.ok()) return finish(status);
     for (const OperationPtr& part : {gather_indices_, gather_values_}) {
       part->on_complete([self = shared_from_this()] {
         if (self->parts_left_.fetch_sub(1) == 1) self->add_up();

@@ -66,16 +66,23 @@ std::shared_ptr<ScopedFuture> future_of(Work& work) {
   return std::make_shared<ScopedFuture>(work.getFuture(), work.scope());
 }
 
+std::shared_ptr<ScopedFuture> outcome_of(Work& work) {
+  return std::make_shared<ScopedFuture>(work.getFutureResult(), nullptr);
+}
+
 // `combined` waits for all of `futures`, of which some belong to collectives.
 py::object join_scopes(const std::shared_ptr<PythonFutureWrapper>& combined,
                        const py::sequence& futures) {
   std::vector<std::shared_ptr<CallbackScope>> scopes;
+  bool any = false;
   for (const py::handle future : futures) {
     if (!py::isinstance<ScopedFuture>(future)) continue;
+    any = true;
     if (auto scope = future.cast<std::shared_ptr<ScopedFuture>>()->scope) scopes.push_back(scope);
   }
-  if (scopes.empty()) return py::cast(combined);
-  return py::cast(std::make_shared<ScopedFuture>(combined->fut, CallbackScope::join(scopes)));
+  if (!any) return py::cast(combined);
+  auto scope = scopes.empty() ? nullptr : CallbackScope::join(scopes);
+  return py::cast(std::make_shared<ScopedFuture>(combined->fut, std::move(scope)));
 }
 
 }  // namespace
@@ -88,7 +95,8 @@ void bind_future(py::module_& module) {
       .def("add_done_callback", &ScopedFuture::add_done_callback_in_scope, py::arg("callback"));
   module.def("join_scopes", &join_scopes, py::arg("combined"), py::arg("futures"));
   py::class_<Work, c10d::Work, c10::intrusive_ptr<Work>>(module, "Work")
-      .def("get_future", &future_of, NoGil());
+      .def("get_future", &future_of, NoGil())
+      .def("get_future_result", &outcome_of, NoGil());
 }
 
 }  // namespace taco::pg

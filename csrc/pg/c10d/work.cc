@@ -26,13 +26,8 @@ bool WorkState::operations_done() const {
 }
 
 void WorkState::settle() {
-  const CompletedInPassing in_passing;
-  settle_and_call_back();
-}
-
-void WorkState::settle_and_call_back() {
   if (stage_.load(std::memory_order_acquire) == Stage::kDone) return;
-  for (const auto& child : children) child->settle_and_call_back();
+  for (const auto& child : children) child->settle();
   std::vector<at::Tensor> dropped;  // outside the lock: their end may need the GIL
   FuturePtr future, outcome;
   bool mine = false;
@@ -52,7 +47,7 @@ void WorkState::settle_and_call_back() {
     stage_.store(Stage::kDone, std::memory_order_release);
     return;
   }
-  // Somebody else is at it, and may be running callbacks by now: those are not waited for.
+  // Somebody else is at it, and runs nobody's callbacks but such as C++ code has attached.
   for (const FuturePtr& one : {future, outcome})
     if (one) one->wait();
 }
@@ -84,16 +79,11 @@ void WorkState::finish_operations() {
 // Callbacks that C++ has attached run in here, on this thread but in no callback's scope.
 void WorkState::complete(const FuturePtr& future, const FuturePtr& outcome) const {
   const CallbackScope::Entry no_scope(nullptr);
-  if (outcome) {
-    const auto result = error_ ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
-    outcome->markCompleted(c10::IValue(static_cast<int64_t>(result)));
-  }
-  if (!future) return;
-  if (error_) {
-    future->setError(error_);
-  } else {
-    future->markCompleted(c10::IValue(results));
-  }
+  if (future && error_) future->setError(error_);
+  if (future && !error_) future->markCompleted(c10::IValue(results));
+  if (!outcome) return;
+  const auto result = error_ ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
+  outcome->markCompleted(c10::IValue(static_cast<int64_t>(result)));
 }
 
 WorkState::FuturePtr WorkState::promise(FuturePtr WorkState::*which, c10::TypePtr type) {
@@ -148,7 +138,7 @@ void WorkState::on_settled(std::function<void()> callback) {
   auto left = std::make_shared<std::atomic<std::size_t>>(all.size());
   auto last = [self = shared_from_this(), left, callback = std::move(callback)] {
     if (left->fetch_sub(1) != 1) return;
-    self->settle_and_call_back();
+    self->settle();
     callback();
   };
   for (const OperationPtr& operation : all) operation->on_complete(last);
@@ -218,13 +208,14 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() { return state_->futur
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFutureResult() { return state_->outcome(); }
 
 std::shared_ptr<CallbackScope> Work::scope() {
-  // Point-to-point operations have no number that all ranks share.
-  if (c10d::isP2POp(opType_)) return nullptr;
+  // Point-to-point operations, batches of them too, have no number that all ranks share.
   const OperationPtr* operation = nullptr;
-  if (!state_->operations.empty()) operation = &state_->operations.front();
-  for (const auto& child : state_->children) {
-    if (!operation && !child->operations.empty()) operation = &child->operations.front();
-  }
+  const auto look = [&operation](const WorkState& state) {
+    for (const OperationPtr& one : state.operations)
+      if (operation == nullptr && !one->is_point_to_point()) operation = &one;
+  };
+  look(*state_);
+  for (const auto& child : state_->children) look(*child);
   std::lock_guard lock(scope_mutex_);
   if (auto nested = nested_.lock(); nested && operation && !scope_) {
     scope_ = std::make_shared<CallbackScope>(nested, group_, (*operation)->sequence());

@@ -53,7 +53,6 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
  private:
   enum class Stage : std::uint8_t { kOpen, kSettled, kDone };  // kDone: the futures are, too
 
-  void settle_and_call_back();
   void finish_operations();  // with the lock held
   void complete(const FuturePtr& future, const FuturePtr& outcome) const;
   FuturePtr promise(FuturePtr WorkState::*which, c10::TypePtr type);

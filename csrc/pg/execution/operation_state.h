@@ -47,7 +47,7 @@ class OperationState final : public Operation,
 
   // "all_reduce SUM float32 x 4 (sequence 17)"
   std::string describe() const;
-  bool is_point_to_point() const {
+  bool is_point_to_point() const override {
     return spec.kind == Kind::kSend || spec.kind == Kind::kRecv || spec.kind == Kind::kRecvAny;
   }
 
