@@ -35,6 +35,7 @@ struct PeerLoss {
   // It was never met and listens no more: it may have died, or have left in good order and found
   // nobody to say goodbye to.
   bool may_have_left = false;
+  bool has_left = false;  // in good order, by a goodbye
 };
 
 class [[nodiscard]] Status {

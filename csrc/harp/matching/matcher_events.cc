@@ -256,7 +256,7 @@ void Matcher::on_left() {
   on_lost(Status(
       "it has left (it destroyed its process group or ended) and is still needed here; look in its "
       "log for the reason",
-      PeerLoss{}));
+      PeerLoss{.has_left = true}));
 }
 
 }  // namespace taco::harp

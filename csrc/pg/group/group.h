@@ -103,6 +103,7 @@ class Group final : public Communicator,
 
  private:
   static constexpr std::uint64_t kEverything = 0;  // for fail_st: ordinals begin at 1
+  static constexpr std::uint64_t kNothing = ~std::uint64_t{0};
   static constexpr std::uint64_t kClosingQuery = ~std::uint64_t{0};  // its number
   static constexpr int kMaxRunning = 64;  // collectives at a time; later ones wait their turn
 
@@ -132,6 +133,7 @@ class Group final : public Communicator,
   void message_done_st(OperationState& operation, const Status& status) override;
 
   // group_failure.cc
+  bool has_left_st(int rank, const Status& why) const;
   void broken_st(Execution& execution, int rank, const Status& why) override;
   void message_broken_st(OperationState& operation, int rank, const Status& why) override;
   void broken_request_st(OperationState* operation, std::uint64_t ordinal, int rank,
@@ -215,7 +217,7 @@ class Group final : public Communicator,
   Duration check_up_interval_ = 0;
   std::uint64_t checked_ordinal_ = 0;  // of the last check-up
   Status grace_status_;
-  std::uint64_t grace_from_ = 0;
+  std::uint64_t grace_from_ = kNothing;  // of the collectives that peers withdrew from
   std::unique_ptr<TimeoutReport> report_;
 };
 

@@ -128,7 +128,14 @@ void Group::fail_at_st(OperationState* operation, std::uint64_t ordinal, const S
   if (keep != nullptr && keep->self != nullptr) fail_operation_st(*keep, why);
 }
 
+bool Group::has_left_st(int rank, const Status& why) const {
+  if (why.code() != Code::kPeerLost || rank < 0) return false;
+  return !view_.gone[rank].ok() || (why.peer_loss() != nullptr && why.peer_loss()->has_left);
+}
+
 void Group::broken_st(Execution& execution, int rank, const Status& why) {
+  // Who has left needs no more of a collective that has ended here.
+  if (execution.operation() == nullptr && has_left_st(rank, why)) return execution.fail_st(why);
   broken_request_st(execution.operation(), execution.ordinal(), rank, why);
 }
 
@@ -144,22 +151,17 @@ void Group::broken_request_st(OperationState* operation, std::uint64_t ordinal, 
     case Code::kPeerLost: {
       const std::shared_ptr<OperationState> keep = operation != nullptr ? operation->self : nullptr;
       const PeerLoss* loss = why.peer_loss();
-      const bool said_goodbye = loss != nullptr && loss->rank >= 0;
-      if (!said_goodbye) membership_->lose_st(options_.peers[rank], why);
+      if (!has_left_st(rank, why)) membership_->lose_st(options_.peers[rank], why);
       return fail_at_st(keep.get(), ordinal,
                         loss_of(rank, loss != nullptr ? *loss : PeerLoss{}, why.message(), ""));
     }
     case Code::kAborted: {
       if (rank < 0) break;
       const bool collective = operation == nullptr || !operation->is_point_to_point();
-      const std::uint64_t from = collective ? ordinal : next_ordinal_st();
       // The reason is here already, or under way.
       if (failed_st_ && !collective) return fail_operation_st(*operation, failure_);
-      if (!grace_status_.ok()) {
-        grace_from_ = std::min(grace_from_, from);
-        return;
-      }
-      grace_from_ = from;
+      if (collective) grace_from_ = std::min(grace_from_, ordinal);
+      if (!grace_status_.ok()) return;
       grace_status_ = Status(Code::kAborted, name + ": " + describe_rank(rank) +
                                                  " withdrew from it: " + why.message());
       stack_->engine().transport().arm_st(grace_timer_,
@@ -179,7 +181,11 @@ void Group::broken_request_st(OperationState* operation, std::uint64_t ordinal, 
 
 void Group::on_grace_over(harp::Timer& timer, Time) {
   Group& self = *static_cast<Group*>(timer.context);
-  self.fail_st(std::exchange(self.grace_status_, Status()), self.grace_from_, true);
+  const Status why = std::exchange(self.grace_status_, Status());
+  const std::uint64_t from = std::exchange(self.grace_from_, kNothing);
+  if (from != kNothing) return self.fail_st(why, from, true);
+  // A send or receive says nothing about collectives. A reason that came meanwhile has ended it.
+  if (!self.failed_st_) self.fail_st(why, self.next_ordinal_st(), true);
 }
 
 std::uint64_t Group::full(std::uint32_t ordinal) const {

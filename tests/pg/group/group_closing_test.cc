@@ -1,6 +1,7 @@
 // Leaving a group: who was done early hears of a disagreement all the same.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <latch>
 #include <memory>
@@ -101,21 +102,36 @@ Result<OperationPtr> start_sum(Communicator& group, Bytes& data) {
   return group.start(spec);
 }
 
+// Waits, 10 s at most, until what closes by itself has done so, the last step of it included.
+bool all_are_gone(const std::vector<std::weak_ptr<Communicator>>& groups) {
+  const Time limit = monotonic_now() + 10 * kSecond;
+  const auto gone = [](const std::weak_ptr<Communicator>& group) { return group.expired(); };
+  while (!std::all_of(groups.begin(), groups.end(), gone) && monotonic_now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return monotonic_now() < limit;
+}
+
 TEST(GroupClosing, WhoClosesWhenIdleLetsWhatIsOpenEnd) {
   RankThreads ranks({.world = 3});
   auto groups = ranks.make_group({0, 1, 2}, "forgotten");
   std::vector<std::unique_ptr<Bytes>> data;
   std::vector<OperationPtr> open;
+  std::vector<std::weak_ptr<Communicator>> forgotten;
   for (int rank = 0; rank < 3; ++rank) data.push_back(four());
   for (const int rank : {0, 1}) {
     open.push_back(*start_sum(*groups[rank], *data[rank]));
     groups[rank]->close_when_idle(0);  // as impatient as can be
     EXPECT_FALSE(start_sum(*groups[rank], *data[rank]).ok());
+    forgotten.push_back(groups[rank]);
     groups[rank].reset();
   }
   EXPECT_EQ(open[0]->wait(50 * kMillisecond).code(), Code::kTimeout) << "rank 2 has not come";
   open.push_back(*start_sum(*groups[2], *data[2]));
   for (const OperationPtr& operation : open) EXPECT_TRUE(operation->wait(0).ok());
+  groups.clear();
+  open.clear();
+  EXPECT_TRUE(all_are_gone(forgotten));
 }
 
 TEST(GroupClosing, AChildEndsWithWhatItBelongsTo) {
