@@ -43,6 +43,12 @@ def _has_header(compiler: str, header: str) -> bool:
     return done.returncode == 0
 
 
+def _has_program(package: str, *names: str) -> bool:
+    """On the PATH, or from a registry beside scikit-build-core, which looks there first."""
+    spec = importlib.util.find_spec(package)
+    return (spec is not None and spec.origin is not None) or any(map(shutil.which, names))
+
+
 def _missing() -> list[str]:
     """What the build needs and does not find, in words."""
     missing = []
@@ -50,9 +56,9 @@ def _missing() -> list[str]:
         missing.append("torch 2.11 to 2.14 (hidden by build isolation, or not installed)")
     if importlib.util.find_spec("scikit_build_core") is None:
         missing.append("scikit-build-core")
-    if shutil.which("cmake") is None:
+    if not _has_program("cmake", "cmake"):
         missing.append("cmake 3.22 or newer")
-    if not any(shutil.which(name) for name in ("ninja", "ninja-build", "make")):
+    if not _has_program("ninja", "ninja", "ninja-build", "make"):
         missing.append("ninja")
     compiler = _compiler()
     if compiler is None:
@@ -75,7 +81,7 @@ def _backend() -> ModuleType:
     return build
 
 
-def get_requires_for_build_wheel(settings: dict[str, Any] | None = None) -> list[str]:
+def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) -> list[str]:
     """An isolated build that was given torch (uv can) gets the rest from a registry."""
     if importlib.util.find_spec("torch") is None:
         _give_up(_missing())
@@ -85,31 +91,39 @@ def get_requires_for_build_wheel(settings: dict[str, Any] | None = None) -> list
 get_requires_for_build_editable = get_requires_for_build_wheel
 
 
-def get_requires_for_build_sdist(settings: dict[str, Any] | None = None) -> list[str]:
+def get_requires_for_build_sdist(config_settings: dict[str, Any] | None = None) -> list[str]:
     return _PACKAGES[:1]
 
 
-def prepare_metadata_for_build_wheel(folder: str, settings: dict[str, Any] | None = None) -> str:
-    return str(_backend().prepare_metadata_for_build_wheel(folder, settings))
+def prepare_metadata_for_build_wheel(
+    metadata_directory: str, config_settings: dict[str, Any] | None = None
+) -> str:
+    return str(_backend().prepare_metadata_for_build_wheel(metadata_directory, config_settings))
 
 
-def prepare_metadata_for_build_editable(folder: str, settings: dict[str, Any] | None = None) -> str:
-    return str(_backend().prepare_metadata_for_build_editable(folder, settings))
+def prepare_metadata_for_build_editable(
+    metadata_directory: str, config_settings: dict[str, Any] | None = None
+) -> str:
+    return str(_backend().prepare_metadata_for_build_editable(metadata_directory, config_settings))
 
 
 def build_wheel(
-    folder: str, settings: dict[str, Any] | None = None, metadata: str | None = None
+    wheel_directory: str,
+    config_settings: dict[str, Any] | None = None,
+    metadata_directory: str | None = None,
 ) -> str:
-    return str(_backend().build_wheel(folder, settings, metadata))
+    return str(_backend().build_wheel(wheel_directory, config_settings, metadata_directory))
 
 
 def build_editable(
-    folder: str, settings: dict[str, Any] | None = None, metadata: str | None = None
+    wheel_directory: str,
+    config_settings: dict[str, Any] | None = None,
+    metadata_directory: str | None = None,
 ) -> str:
-    return str(_backend().build_editable(folder, settings, metadata))
+    return str(_backend().build_editable(wheel_directory, config_settings, metadata_directory))
 
 
-def build_sdist(folder: str, settings: dict[str, Any] | None = None) -> str:
+def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:
     from scikit_build_core import build
 
-    return str(build.build_sdist(folder, settings))
+    return str(build.build_sdist(sdist_directory, config_settings))
