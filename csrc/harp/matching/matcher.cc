@@ -55,7 +55,7 @@ void Matcher::keep(SendRequest& request, Outgoing& out, Group& group) {
 }
 
 void Matcher::offer(Outgoing& out, Group& group) {
-  out.offered = true;
+  out.offered = out.announced = true;
   ++group.offers;
   link_->offer({out.key, out.send->signature, out.send->bytes});
 }
@@ -107,6 +107,10 @@ void Matcher::finish_send(SendRequest& request, const Status& status) {
   if (Outgoing* out = request.slot == kEager ? nullptr : outgoing_.find(request.key);
       out != nullptr && out->send == &request) {
     drop_offer(*out);
+    // Its receive may have ended before the offer came, which then waits there for nobody.
+    if (out->announced && !status.ok() && !lost()) {
+      link_->control(Control::kCancelSend, request.key, {UINT32_MAX, 0}, 0);
+    }
     outgoing_.erase(*out);
     --sends_listed_;
   }
@@ -122,8 +126,6 @@ void Matcher::cancel(SendRequest& request, const Status& why) {
     if (request.slot == kBulk) {
       link_->withdraw(request);
       link_->control(Control::kCancelSend, request.key, out->slot, 0);
-    } else if (out->offered) {
-      link_->control(Control::kCancelSend, request.key, {UINT32_MAX, 0}, 0);
     }
   }
   finish_send(request, why);

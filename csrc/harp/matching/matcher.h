@@ -93,6 +93,7 @@ class Matcher final : public LinkEvents {
     std::uint64_t max_bytes = 0;
     SlotId slot{};
     bool wanted = false, offered = false, solicited = false;
+    bool announced = false;  // was offered, be it wanted since: the offer may wait at the peer
     bool empty() const { return send == nullptr && !wanted && !solicited; }
   };
   // Our side receives: a posted receive, an eager message or an offer that came first.

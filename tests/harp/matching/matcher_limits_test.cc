@@ -61,6 +61,41 @@ TEST_F(MatcherLimitsTest, MoreOffersOfAGroupThanItsQuotaEndThePeerUnlessWeAskedF
   EXPECT_EQ(matcher_.unmatched(), kEagerQuotaMessages + 1);
 }
 
+TEST_F(MatcherLimitsTest, AnOfferThatCrossesTheEndOfItsReceiveIsTakenBack) {
+  FakeLink theirs;
+  Matcher sender(0, host_);
+  sender.attach(theirs);
+  for (std::uint64_t tag = 0; tag < kEagerQuotaMessages + 6; ++tag) {
+    RecvRequest& receive = recv(tag, 5000);
+    matcher_.cancel(receive, Status(Code::kAborted, "no longer needed"));
+    SendRequest request;
+    Outcome sent;
+    request.key = {9, tag};
+    request.signature = tag % 2 == 0 ? 1 : 2;  // the want is served, or refused
+    request.data = data_.data();
+    request.bytes = 5000;
+    request.on_done = note<SendRequest>;
+    request.context = &sent;
+    sender.send(request);
+    ASSERT_EQ(theirs.offers.size(), tag + 1);
+    sender.on_want(link_.wants.back());
+    for (const auto& call : link_.controls) {
+      sender.on_control(call.kind, call.key, call.slot, call.value);
+    }
+    link_.controls.clear();
+    matcher_.on_offer(theirs.offers.back());
+    for (const auto& call : theirs.controls) {
+      matcher_.on_control(call.kind, call.key, call.slot, call.value);
+    }
+    theirs.controls.clear();
+    run();
+    ASSERT_EQ(sent.calls, 1);
+    ASSERT_FALSE(sent.status.ok());
+    ASSERT_EQ(matcher_.unmatched(), 0u) << "round " << tag;
+  }
+  EXPECT_TRUE(link_.broken.empty());
+}
+
 TEST_F(MatcherLimitsTest, ManyGroupsTogetherAreBoundedToo) {
   host_.observer = nullptr;
   for (std::uint64_t group = 0; group < kGroupsAtQuota; ++group) {
