@@ -46,8 +46,11 @@ Notice Group::failure_notice() const {
   notice.code = failure_.code();
   notice.text = failure_.message();
   notice.ordinal = failed_from_;
-  if (failure_.peer_loss() != nullptr && failure_.peer_loss()->rank >= 0)
-    notice.subject = incarnations_[failure_.peer_loss()->rank];
+  if (const PeerLoss* loss = failure_.peer_loss(); loss != nullptr && loss->rank >= 0) {
+    notice.subject = incarnations_[loss->rank];
+    notice.address = loss->address;
+    notice.last_heard_s = loss->last_heard_s;
+  }
   return notice;
 }
 
