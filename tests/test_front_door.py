@@ -70,13 +70,18 @@ HOOKS = [
     "build_wheel('.')",
 ]
 PACKAGING = TOP / "tools" / "packaging"
+# Every way of installing ends so.
+INSTALL = "python -m pip install --no-build-isolation ."
+PYTHON_DEV = f"python3.{sys.version_info[1]}-dev"
 
 
 def build_hook(
-    call: str, python: list[str], **environment: str
+    call: str, python: list[str], site: Path = Path("nowhere"), **environment: str
 ) -> subprocess.CompletedProcess[str]:
+    """A hook of the build where ``site`` is what build isolation hides."""
     code = (
-        f"import sys; sys.path.insert(0, {str(PACKAGING)!r}); import checked_build as b; b.{call}"
+        f"import sys; sys.path.insert(0, {str(PACKAGING)!r}); import checked_build as b; "
+        f"b._SITE = [{str(site)!r}]; b.{call}"
     )
     return subprocess.run(
         [*python, code],
@@ -87,43 +92,133 @@ def build_hook(
     )
 
 
+def line_to_type(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line of the remedy."""
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    lines = [line.strip() for line in done.stderr.splitlines() if line.endswith(INSTALL)]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def install_stub(site: Path, package: str, version: str) -> None:
+    """What an installation of ``package`` leaves, as far as a build looks at it."""
+    (site / package).mkdir(parents=True)
+    (site / package / "__init__.py").write_text("")
+    record = site / f"{package}-{version}.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+    )
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """A folder for PATH: all that a build needs, where nothing can be compiled against."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    write_program(folder / "cmake", "echo cmake version 3.22.1\n")
+    for name in ("ninja", "c++", "apt-get"):
+        write_program(folder / name, "exit 0\n")
+    return folder
+
+
 @pytest.mark.parametrize("call", HOOKS)
 def test_a_build_without_its_needs_says_the_remedy_instead_of_a_traceback(call: str) -> None:
     done = build_hook(call, BARE)
-    assert done.returncode == 1
     assert re.search(r"Missing: torch .*, scikit-build-core", done.stderr)
-    assert "--no-build-isolation" in done.stderr
-    assert "Traceback" not in done.stderr
+    line = line_to_type(done)
+    assert "'torch>=2.11,<2.15' 'scikit-build-core>=0.10'" in line
 
 
-def test_a_build_names_every_missing_tool(tmp_path: Path) -> None:
-    done = build_hook("_backend()", BARE, PATH=str(tmp_path), CXX="")
-    for name in ("cmake", "ninja", "C++ compiler"):
-        assert name in done.stderr.split("\n\n")[0]
-    write_program(tmp_path / "c++", "exit 1\n")
-    done = build_hook("_backend()", BARE, PATH=f"{tmp_path}:/bin", CXX="")
-    for name in ("Python's headers", "libssl-dev"):
-        assert name in done.stderr.split("\n\n")[0]
+def test_one_line_installs_every_missing_tool_and_nothing_else(tools: Path) -> None:
+    here = {"PATH": f"{tools}:/bin", "CXX": ""}
+    packages = "'torch>=2.11,<2.15' 'scikit-build-core>=0.10'"
+    assert line_to_type(build_hook("_backend()", BARE, **here)) == (
+        f"python -m pip install {packages} && {INSTALL}"
+    )
+    write_program(tools / "c++", "exit 1\n")  # has no header
+    write_program(tools / "cmake", "echo cmake version 3.16.3\n")
+    line = line_to_type(build_hook("_backend()", BARE, **here))
+    apt = f"apt-get install -y --no-install-recommends {PYTHON_DEV} libssl-dev"
+    assert line.removeprefix("sudo ") == (
+        f"{apt} && python -m pip install {packages} 'cmake>=3.22' && {INSTALL}"
+    )
+    for name in ("c++", "cmake", "ninja"):
+        (tools / name).unlink()
+    line = line_to_type(build_hook("_backend()", BARE, PATH=str(tools), CXX=""))
+    assert re.search(r"apt-get install -y --no-install-recommends g\+\+", line)
+    assert f"{packages} 'cmake>=3.22' ninja && {INSTALL}" in line
+    (tools / "apt-get").unlink()
+    done = build_hook("_backend()", BARE, PATH=str(tools), CXX="")
+    assert line_to_type(done).startswith("python -m pip")
+    assert "this system's packages" in done.stderr
 
 
-def test_pip_shows_the_remedy_when_it_isolates_the_build(tmp_path: Path) -> None:
+def test_what_isolation_hides_is_not_installed_again(tools: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    install_stub(site, "torch", "2.13.0+cpu")
+    install_stub(site, "scikit_build_core", "1.1.2")
+    done = build_hook(HOOKS[0], BARE, site, PATH=f"{tools}:/bin", CXX="")
+    assert line_to_type(done) == INSTALL
+    assert "isolation hides" in done.stderr
+
+
+def test_a_torch_that_does_not_fit_is_refused_before_anything_is_compiled(
+    tools: Path, tmp_path: Path
+) -> None:
+    for version in ("2.10.0", "2.15.0+cu130"):
+        install_stub(tmp_path / version, "torch", version)
+        here = {"PATH": f"{tools}:/bin", "CXX": ""}
+        done = build_hook("_backend()", BARE, tmp_path / version, **here)
+        assert f"torch 2.11 to 2.14 (found {version})" in done.stderr
+        assert "'torch>=2.11,<2.15'" in line_to_type(done)
+
+
+def test_the_torch_of_a_build_is_the_one_that_the_package_asks_for() -> None:
+    (asked,) = re.findall(r'dependencies = \["(torch.*)"\]', (TOP / "pyproject.toml").read_text())
+    done = build_hook("_backend()", BARE)
+    assert f"'{asked}'" in line_to_type(done)
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Path:
+    """A virtual environment that has a torch, as far as a build looks at it, and no more."""
+    environment = tmp_path / "environment"
+    create = [sys.executable, "-m", "venv", "--without-pip", str(environment)]
+    subprocess.run(create, check=True)
+    (site,) = environment.glob("lib/python3*/site-packages")
+    install_stub(site, "torch", "2.13.0")
+    return environment / "bin" / "python"
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_pip_shows_the_line_to_type(stranger: Path, isolated: bool) -> None:
     pytest.importorskip("pip", reason="this environment has no pip")
-    command = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps"]
+    command = [sys.executable, "-m", "pip", "--python", str(stranger), "install", "--no-index"]
+    options = [] if isolated else ["--no-build-isolation"]
     done = subprocess.run(
-        [*command, "--target", str(tmp_path), str(TOP)], capture_output=True, text=True, check=False
+        [*command, "--no-deps", *options, str(TOP)], capture_output=True, text=True, check=False
     )
     shown = done.stdout + done.stderr
     assert done.returncode != 0
-    assert "python -m pip install --no-build-isolation ." in shown
     assert "Traceback" not in shown
+    (line,) = (line for line in shown.splitlines() if line.endswith(INSTALL))
+    assert "'scikit-build-core>=0.10'" in line
+    assert "torch" not in line, "it is there, for who does not hide it"
 
 
-def test_the_readme_names_every_need_of_a_build() -> None:
-    needs = re.search(r'_APT = "(.+)"', (PACKAGING / "checked_build.py").read_text())
-    assert needs
-    readme = (TOP / "README.md").read_text()
-    words = [*needs[1].split(), "scikit-build-core", "--no-build-isolation"]
-    assert [word for word in words if word not in readme] == []
+def test_the_readme_installs_every_need_of_a_build() -> None:
+    """Its lines are for somebody who has torch and nothing else."""
+    (lines,) = re.findall(r"^(sudo apt-get .*\n.*no-build-isolation.*)$", readme(), re.MULTILINE)
+    words = lines.split()
+    for need in ("g++", "cmake", "ninja-build", "python3-dev", "libssl-dev", "scikit-build-core"):
+        assert need in words
+    assert lines.endswith(INSTALL.removeprefix("python -m "))
+
+
+def readme() -> str:
+    return (TOP / "README.md").read_text()
 
 
 def clean_environment() -> dict[str, str]:

@@ -235,7 +235,7 @@ def test_threads_come_and_go_and_leave_no_descriptor_or_thread() -> None:
     # A thread of an earlier test may have been on its way out, and been counted, at the start.
     deadline = time.monotonic() + DEADLINE_S
     while any(now > then for now, then in zip(footprint(), before, strict=True)):
-        assert time.monotonic() < deadline, f"{footprint()} descriptors and threads, {before} before"
+        assert time.monotonic() < deadline, f"{footprint()} descriptors and threads, not {before}"
         time.sleep(0.01)
 
 

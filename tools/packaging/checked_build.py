@@ -2,31 +2,82 @@
 
 The extension is compiled against the torch that is installed, which an isolated build cannot see.
 So before anything is fetched or compiled, whoever types `pip install .` reads what is missing and
-the line to type, in place of a traceback.
+one line to type, in place of a traceback.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
+from importlib import metadata
+from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+# The range of pyproject.toml: pip would replace another torch once it has been compiled against.
+_TORCH = "torch>=2.11,<2.15"
+_TORCH_MINORS = ((2, 11), (2, 14))
 # What a registry has of the needed things.
-_PACKAGES = ["scikit-build-core>=0.10", "cmake>=3.22", "ninja"]
-_APT = "apt-get install -y --no-install-recommends g++ cmake ninja-build python3-dev libssl-dev"
-_REMEDY = f"""
-An environment that has torch, and these, is all it takes:
+_BUILD_CORE, _CMAKE, _NINJA = _PACKAGES = ["scikit-build-core>=0.10", "cmake>=3.22", "ninja"]
+_INSTALL = "python -m pip install --no-build-isolation ."
+# Where packages lie that build isolation hides.
+_SITE = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
 
-  sudo {_APT}
-  python -m pip install scikit-build-core
-  python -m pip install --no-build-isolation .
 
-"--no-build-isolation" lets the build see the installed torch. docs/troubleshooting.md says more."""
+class _Need(NamedTuple):
+    """What the build does not find, in words, and what provides it: a package of a registry, or
+    one of Debian's."""
+
+    words: str
+    package: str = ""
+    debian: str = ""
+
+
+def _installed(package: str) -> str | None:
+    """The version of a package, also of one that build isolation hides."""
+    found = metadata.distributions(name=package, path=[*sys.path, *_SITE])
+    return next((one.version for one in found), None)
+
+
+def _numbers(text: str | None) -> tuple[int, int]:
+    """The first two numbers of a version; (0, 0) of what has none."""
+    found = re.search(r"(\d+)\.(\d+)", text or "")
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _missing_torch() -> list[_Need]:
+    version = _installed("torch")
+    least, most = _TORCH_MINORS
+    if version is None or not least <= _numbers(version) <= most:
+        found = f" (found {version})" if version else ""
+        return [_Need(f"torch {least[0]}.{least[1]} to {most[0]}.{most[1]}{found}", _TORCH)]
+    if importlib.util.find_spec("torch") is None:
+        return [_Need(f"torch (build isolation hides the {version} that is installed)")]
+    return []
+
+
+def _missing_packages() -> list[_Need]:
+    """Of what a registry has: scikit-build-core, CMake and Ninja, which it takes from a registry's
+    package or else from the PATH."""
+    missing = []
+    if _numbers(_installed("scikit-build-core")) < (0, 10):
+        missing.append(_Need("scikit-build-core 0.10 or newer", _BUILD_CORE))
+    cmake, seen = shutil.which("cmake"), [_installed("cmake")]
+    if cmake:
+        command = [cmake, "--version"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        seen.append(done.stdout)
+    if max(map(_numbers, seen)) < (3, 22):
+        missing.append(_Need("cmake 3.22 or newer", _CMAKE))
+    if not _installed("ninja") and not any(map(shutil.which, ("ninja", "ninja-build", "make"))):
+        missing.append(_Need("ninja", _NINJA))
+    return missing
 
 
 def _compiler() -> str | None:
@@ -35,40 +86,54 @@ def _compiler() -> str | None:
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
-def _has_header(compiler: str, header: str) -> bool:
+def _has_header(compiler: str | None, header: str) -> bool:
     include = sysconfig.get_path("include")
+    if compiler is None:
+        return any(Path(place, header).exists() for place in (include, "/usr/include"))
     command = [compiler, f"-I{include}", "-E", "-x", "c++", "-"]
     source = f"#include <{header}>\n"
     done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
     return done.returncode == 0
 
 
-def _has_program(package: str, *names: str) -> bool:
-    """On the PATH, or from a registry beside scikit-build-core, which looks there first."""
-    spec = importlib.util.find_spec(package)
-    return (spec is not None and spec.origin is not None) or any(map(shutil.which, names))
-
-
-def _missing() -> list[str]:
-    """What the build needs and does not find, in words."""
+def _missing_for_compiling() -> list[_Need]:
     missing = []
-    if importlib.util.find_spec("torch") is None:
-        missing.append("torch 2.11 to 2.14 (hidden by build isolation, or not installed)")
-    if importlib.util.find_spec("scikit_build_core") is None:
-        missing.append("scikit-build-core")
-    if not _has_program("cmake", "cmake"):
-        missing.append("cmake 3.22 or newer")
-    if not _has_program("ninja", "ninja", "ninja-build", "make"):
-        missing.append("ninja")
     compiler = _compiler()
     if compiler is None:
-        return [*missing, "a C++ compiler (g++ 11 or newer, or clang)"]
-    headers = {"Python.h": "Python's headers", "openssl/hmac.h": "OpenSSL's headers (libssl-dev)"}
-    return missing + [name for file, name in headers.items() if not _has_header(compiler, file)]
+        missing.append(_Need("a C++ compiler (g++ 11 or newer, or clang)", debian="g++"))
+    if not _has_header(compiler, "Python.h"):
+        python = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        missing.append(_Need("Python's headers", debian=f"{python}-dev"))
+    if not _has_header(compiler, "openssl/hmac.h"):
+        missing.append(_Need("OpenSSL's headers", debian="libssl-dev"))
+    return missing
 
 
-def _give_up(missing: list[str]) -> NoReturn:
-    sys.exit(f"\ntaco_torch cannot be built here. Missing: {', '.join(missing)}.\n{_REMEDY}")
+def _missing() -> list[_Need]:
+    return _missing_torch() + _missing_packages() + _missing_for_compiling()
+
+
+def _give_up(missing: list[_Need]) -> NoReturn:
+    packages = [shlex.quote(need.package) for need in missing if need.package]
+    system = [need for need in missing if need.debian]
+    steps, where = [_INSTALL], "In its source folder, type"
+    if packages:
+        steps.insert(0, f"python -m pip install {' '.join(packages)}")
+    if system and shutil.which("apt-get"):
+        apt = " ".join(["apt-get install -y --no-install-recommends", *(n.debian for n in system)])
+        steps.insert(0, f"sudo {apt}" if os.geteuid() else apt)
+    elif system:
+        words = ", ".join(need.words for need in system)
+        where = f"Install from this system's packages: {words}. Then, in its source folder, type"
+    sys.exit(f"""
+taco_torch cannot be built here. Missing: {", ".join(need.words for need in missing)}.
+
+{where}
+
+  {" && ".join(steps)}
+
+Without "--no-build-isolation" the build does not see the installed torch, which it compiles
+against. docs/troubleshooting.md says more.""")
 
 
 def _backend() -> ModuleType:
@@ -83,7 +148,7 @@ def _backend() -> ModuleType:
 
 def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) -> list[str]:
     """An isolated build that was given torch (uv can) gets the rest from a registry."""
-    if importlib.util.find_spec("torch") is None:
+    if _missing_torch():
         _give_up(_missing())
     return _PACKAGES
 
