@@ -9,7 +9,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from launch import KINDS, show_bytes, show_time
 
@@ -26,8 +26,9 @@ TITLES = {
     "two_by_two_1gbit": "2 hosts with 2 ranks each at 1 Gbit/s",
 }
 MIB = 1 << 20
-# Text, run, collective, bytes, goal: ("ratio", at least) or ("limit", at most; and at most 2%
-# above gloo).
+# Text, run, collective, bytes, goal: gloo/taco at least ("ratio"), or taco/limit at most ("limit")
+# and, as a second condition, taco/gloo at most MOST_OF_GLOO.
+MOST_OF_GLOO = 1.02
 GOALS = [
     ("one host, all_reduce 32 MiB", "one_host", "all_reduce", 32 * MIB, ("ratio", 5.0)),
     (
@@ -68,6 +69,12 @@ GOALS = [
 ]
 
 
+UNPAIRED = (
+    "Ratios here and in the tables of collectives divide two medians, each over all turns; turns\n"
+    "are not paired. A row that misses its goal shows the conditions that it misses."
+)
+
+
 def load(name: str) -> Any:
     path = TOP / "out" / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
@@ -83,35 +90,59 @@ def pair(result: Any, kind: str, size: int) -> tuple[dict[str, Any], dict[str, A
     return (rows["gloo"], rows["taco"]) if {"gloo", "taco"} <= rows.keys() else None
 
 
+class Condition(NamedTuple):
+    """One thing that a goal demands: what was measured and what it must be, in words."""
+
+    measured: str
+    goal: str
+    met: bool
+
+
+def at_most(name: str, measured: float, most: float) -> Condition:
+    return Condition(f"{name} {measured:.3f}", f"<= {most:g}", measured <= most)
+
+
+def goal_line(text: str, gloo: float, taco: float, conditions: list[Condition]) -> str:
+    """A row of the goals, with times in seconds. It shows the conditions that are not met; where
+    all are met, the first."""
+    failed = [condition for condition in conditions if not condition.met]
+    shown = failed or conditions[:1]
+    cells = [text, show_time(gloo), show_time(taco)]
+    cells += [", ".join(one.measured for one in shown), ", ".join(one.goal for one in shown)]
+    return f"| {' | '.join([*cells, 'no' if failed else 'yes'])} |"
+
+
 def goal_lines() -> list[str]:
     lines = ["| case | gloo | taco | measured | goal | |", "|---|--:|--:|--:|--:|---|"]
     for text, run, kind, size, (what, value) in GOALS:
         found = pair(load(run), kind, size)
         if not found:
             continue
-        gloo, taco = found
+        gloo, taco = (row["median_s"] for row in found)
         if what == "ratio":
-            measured = gloo["median_s"] / taco["median_s"]
-            shown, goal, met = f"{measured:.2f}x gloo", f">= {value:g}x", measured >= value
+            conditions = [
+                Condition(f"gloo/taco {gloo / taco:.2f}", f">= {value:g}", gloo / taco >= value)
+            ]
         else:
-            measured = taco["times_limit"]
-            shown, goal = f"{measured:.3f}x limit", f"<= {value:g}x"
-            met = measured <= value and taco["median_s"] <= 1.02 * gloo["median_s"]
-        times = f"{show_time(gloo['median_s'])} | {show_time(taco['median_s'])}"
-        lines.append(f"| {text} | {times} | {shown} | {goal} | {'yes' if met else 'no'} |")
+            conditions = [
+                at_most("taco/limit", found[1]["times_limit"], value),
+                at_most("taco/gloo", taco / gloo, MOST_OF_GLOO),
+            ]
+        lines.append(goal_line(text, gloo, taco, conditions))
     return lines
 
 
 def starting_goals() -> list[str]:
-    """init_process_group and the first all_reduce: no later than gloo; 64 ranks in 5 s as well."""
+    """init_process_group and the first all_reduce: no later than gloo, and within 5 s."""
     rows = {(row["world"], row["backend"]): row["total_s"] for row in load("init_time") or []}
     lines = []
     for world in sorted({world for world, _ in rows}):
         gloo, taco = rows[world, "gloo"], rows[world, "taco"]
-        most = min(gloo, 5.0)
-        cells = [f"init and first all_reduce, {world} ranks", show_time(gloo), show_time(taco)]
-        cells += [f"{taco / gloo:.2f}x gloo", "<= gloo, < 5 s", "yes" if taco <= most else "no"]
-        lines.append(f"| {' | '.join(cells)} |")
+        conditions = [
+            at_most("taco/gloo", taco / gloo, 1.0),
+            Condition(f"{taco:.2f} s", "<= 5 s", taco <= 5.0),
+        ]
+        lines.append(goal_line(f"init and first all_reduce, {world} ranks", gloo, taco, conditions))
     return lines
 
 
@@ -119,10 +150,8 @@ def stepping_goals() -> list[str]:
     lines = []
     for row in (load("ddp_step_1gbit") or {"rows": []})["rows"]:
         gloo, taco = row["step_s"]["gloo"], row["step_s"]["taco"]
-        over = taco / row["goal_s"]
-        cells = [f"DDP step, {row['model']}, 1 Gbit/s", show_time(gloo), show_time(taco)]
-        cells += [f"{over:.3f}x ideal", "<= 1.05x", "yes" if over <= 1.05 else "no"]
-        lines.append(f"| {' | '.join(cells)} |")
+        conditions = [at_most("taco/ideal", taco / row["goal_s"], 1.05)]
+        lines.append(goal_line(f"DDP step, {row['model']}, 1 Gbit/s", gloo, taco, conditions))
     return lines
 
 
@@ -159,8 +188,9 @@ def planner_lines() -> list[str]:
         rows = result["rows"]
         within = sum(row["ratio"] <= 1.1 for row in rows)
         lines += [
-            f"One host, {where}, costs from {result['costs']}: {within} of {len(rows)} choices are "
-            "within 10% of the best algorithm forced in the same run.",
+            f"One host, {where}, costs from {result['costs']}: {within} of {len(rows)} choices are",
+            "within 10% of the best algorithm forced in the same run. The ratio is the median over",
+            "paired turns.",
             "",
             "| collective | size | planner's choice | | best | | ratio |",
             "|---|--:|---|--:|---|--:|--:|",
@@ -204,7 +234,8 @@ def main() -> int:
     if BEGIN not in text or END not in text:
         print(f"{DOCUMENT.name} has lost its markers {BEGIN} and {END}", file=sys.stderr)
         return 1
-    lines = ["", "### Goals", "", *goal_lines(), *starting_goals(), *stepping_goals(), ""]
+    lines = ["", "### Goals", "", UNPAIRED, ""]
+    lines += [*goal_lines(), *starting_goals(), *stepping_goals(), ""]
     lines += ["### Waiting, starting, stepping", "", *other_lines(), ""]
     for name in TITLES:
         lines += collective_lines(name)

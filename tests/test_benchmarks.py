@@ -1,4 +1,4 @@
-"""How benchmarks place their ranks."""
+"""How benchmarks place their ranks, and what their report says about goals."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 # Reports the cores that this thread and one that ran before binding may use.
@@ -34,3 +36,30 @@ def test_ranks_take_cores_by_turns_with_all_their_threads() -> None:
         said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         core = cores[rank % len(cores)]
         assert json.loads(said) == [core, [core], [core]]
+
+
+@pytest.mark.parametrize(
+    ("gloo", "taco", "limit", "shown"),
+    [
+        (1.00, 1.00, 1.00, "taco/limit 1.000 | <= 1.03 | yes"),
+        (1.10, 1.10, 1.00, "taco/limit 1.100 | <= 1.03 | no"),
+        (0.97, 1.00, 1.00, "taco/gloo 1.031 | <= 1.02 | no"),
+        (1.00, 1.10, 1.00, "taco/limit 1.100, taco/gloo 1.100 | <= 1.03, <= 1.02 | no"),
+    ],
+)
+def test_a_missed_goal_shows_the_conditions_that_it_misses(
+    monkeypatch: pytest.MonkeyPatch, gloo: float, taco: float, limit: float, shown: str
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import report
+
+    text, run, kind, size, _ = next(goal for goal in report.GOALS if goal[-1][0] == "limit")
+    rows = [
+        {"collective": kind, "bytes": size, "backend": name, "median_s": seconds}
+        for name, seconds in (("gloo", gloo), ("taco", taco))
+    ]
+    rows[1]["times_limit"] = taco / limit
+    monkeypatch.setattr(report, "load", lambda name: {"rows": rows} if name == run else None)
+    assert report.goal_lines()[2:] == [
+        f"| {text} | {gloo * 1e3:.0f} ms | {taco * 1e3:.0f} ms | {shown} |"
+    ]
