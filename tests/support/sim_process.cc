@@ -42,20 +42,25 @@ void SimProcess::know(const std::vector<std::unique_ptr<SimProcess>>& cluster) {
 Session& SimProcess::ensure(std::uint32_t node) {
   Peer& peer = peers_[node];
   if (peer.session == nullptr) {
-    SessionConfig config;
-    config.own_incarnation = incarnation_;
-    config.peer_incarnation = peer.incarnation;
-    config.key = pair_key({incarnation_, secret_}, {peer.incarnation, peer.secret});
-    config.peer_endpoint = SimNetwork::endpoint(node, address_);
-    config.local_path = address_;
-    config.description = "node " + std::to_string(node);
-    config.congestion = congestion_;
-    config.peer_timeout = peer_timeout_;
     peer.matcher = std::make_unique<Matcher>(node, matching_);
-    peer.session = std::make_unique<Session>(std::move(config), *this, *peer.matcher);
+    open_session(node);
     peer.matcher->attach(*peer.session);
   }
   return *peer.session;
+}
+
+void SimProcess::open_session(std::uint32_t node) {
+  Peer& peer = peers_[node];
+  SessionConfig config;
+  config.own_incarnation = incarnation_;
+  config.peer_incarnation = peer.incarnation;
+  config.key = pair_key({incarnation_, secret_}, {peer.incarnation, peer.secret});
+  config.peer_endpoint = SimNetwork::endpoint(node, address_);
+  config.local_path = address_;
+  config.description = "node " + std::to_string(node);
+  config.congestion = congestion_;
+  config.peer_timeout = peer_timeout_;
+  peer.session = std::make_unique<Session>(std::move(config), *this, *peer.matcher);
 }
 
 Matcher& SimProcess::matcher(std::uint32_t node) {
@@ -133,10 +138,27 @@ std::optional<PairKey> SimProcess::key_with(std::uint64_t incarnation) {
   return std::nullopt;
 }
 
-Session& SimProcess::session_with(std::uint64_t incarnation) {
+std::uint32_t SimProcess::node_of(std::uint64_t incarnation) const {
   std::uint32_t node = 0;
   while (peers_[node].incarnation != incarnation) ++node;
-  return ensure(node);
+  return node;
+}
+
+Session& SimProcess::session_with(std::uint64_t incarnation) {
+  return ensure(node_of(incarnation));
+}
+
+// As the engine does with a peer that somebody needs.
+Session* SimProcess::begin_anew(std::uint64_t incarnation) {
+  const std::uint32_t node = node_of(incarnation);
+  Peer& peer = peers_[node];
+  if (peer.session->busy() || peer.matcher->lost() || peer.matcher->is_waiting()) {
+    peer.session->lose_to_new_session();
+    return nullptr;
+  }
+  open_session(node);
+  peer.matcher->begin_anew(*peer.session);
+  return peer.session.get();
 }
 
 void SimProcess::fire_timers() {

@@ -67,11 +67,14 @@ class SimProcess final : public SessionHost, private StrayPackets::Peers {
   SimProcess(std::unique_ptr<SimNic> nic, std::unique_ptr<MatcherHost> matching,
              std::uint64_t seed);
   Session& ensure(std::uint32_t node);
+  void open_session(std::uint32_t node);
+  std::uint32_t node_of(std::uint64_t incarnation) const;
   void receive();
   void dispatch(const RxPacket& packets);
   Session* session_of(std::uint64_t connection);
   std::optional<PairKey> key_with(std::uint64_t incarnation) override;
   Session& session_with(std::uint64_t incarnation) override;
+  Session* begin_anew(std::uint64_t incarnation) override;
   void on_reset(Session& session) override { believed_resets_.push_back(&session); }
   void fire_timers();
 

@@ -119,24 +119,35 @@ void EngineCore::open_link_st(Peer& peer) {
     peer.shm->attach(peer.matcher);
     peer.link = peer.shm;
   } else {
-    SessionConfig config;
-    config.own_incarnation = options_.own.incarnation;
-    config.peer_incarnation = peer.address.incarnation;
-    config.key = pair_key(options_.own, {peer.address.incarnation, peer.address.secret});
-    config.peer_endpoint = peer.route.remote.endpoint;
-    config.local_path = peer.route.local_path;
-    config.max_datagram = std::min(udp_.max_datagram_of(peer.route.local_path),
-                                   max_datagram(peer.route.remote.endpoint, peer.route.remote.mtu));
-    config.peer_timeout = options_.peer_timeout;
-    config.description = peer.description;
-    config.congestion = options_.congestion;
-    peer.session = std::make_unique<Session>(std::move(config), static_cast<SessionHost&>(*this),
-                                             peer.matcher);
-    by_connection_[peer.session->connection_id()] = &peer;
-    peer.link = peer.session.get();
+    open_session(peer);
   }
   peer.matcher.attach(*peer.link);
   linked_.push_back(&peer);
+}
+
+void EngineCore::open_session(Peer& peer) {
+  SessionConfig config;
+  config.own_incarnation = options_.own.incarnation;
+  config.peer_incarnation = peer.address.incarnation;
+  config.key = pair_key(options_.own, {peer.address.incarnation, peer.address.secret});
+  config.peer_endpoint = peer.route.remote.endpoint;
+  config.local_path = peer.route.local_path;
+  config.max_datagram = std::min(udp_.max_datagram_of(peer.route.local_path),
+                                 max_datagram(peer.route.remote.endpoint, peer.route.remote.mtu));
+  config.peer_timeout = options_.peer_timeout;
+  config.description = peer.description;
+  config.congestion = options_.congestion;
+  peer.session =
+      std::make_unique<Session>(std::move(config), static_cast<SessionHost&>(*this), peer.matcher);
+  by_connection_[peer.session->connection_id()] = &peer;
+  peer.link = peer.session.get();
+}
+
+// No packet finds the peer's session any more.
+void EngineCore::forget_session(const Peer& peer) {
+  if (peer.session != nullptr) by_connection_.erase(peer.session->connection_id());
+  recent_connection_ = 0;
+  recent_peer_ = nullptr;
 }
 
 void EngineCore::send_st(PeerId id, SendRequest& request) {

@@ -117,6 +117,7 @@ class EngineCore final : public Engine,
   // StrayPackets::Peers.
   std::optional<PairKey> key_with(std::uint64_t incarnation) override;
   Session& session_with(std::uint64_t incarnation) override;
+  Session* begin_anew(std::uint64_t incarnation) override;
   void on_reset(Session& session) override;
 
   // engine_peers.cc
@@ -133,6 +134,8 @@ class EngineCore final : public Engine,
   void assert_owner() const;
   Peer* peer_of(PeerId id) const;
   Link& link_of(Peer& peer);
+  void open_session(Peer& peer);
+  void forget_session(const Peer& peer);
   WaitSet& set_of(Who who) { return who == Who::kCaller ? *caller_set_ : *thread_set_; }
 
   Duration note_time();

@@ -138,9 +138,26 @@ std::optional<PairKey> EngineCore::key_with(std::uint64_t incarnation) {
 Session& EngineCore::session_with(std::uint64_t incarnation) {
   Peer& peer = *peers_.find_incarnation(incarnation);
   open_link_st(peer);
-  // The hello may begin anew, since the peer had given us up: then the old session goes at once.
-  look_at_idle_soon();
+  // Lost, and needed by nobody, it makes room for those who come to need it.
+  if (peer.matcher.lost()) look_at_idle_soon();
   return *peer.session;
+}
+
+Session* EngineCore::begin_anew(std::uint64_t incarnation) {
+  Peer& peer = *peers_.find_incarnation(incarnation);
+  const bool loses = peer.session->busy() && peers_.is_referenced(peer);
+  if (loses || peer.matcher.lost() || peer.matcher.is_waiting()) {
+    peer.session->lose_to_new_session();
+    look_at_idle_soon();
+    return nullptr;
+  }
+  TACO_LOG_DEBUG("harp", "%s has begun its session anew", peer.description.c_str());
+  forget_session(peer);
+  open_session(peer);
+  peer.matcher.begin_anew(*peer.session);
+  peer.suspicion = {};
+  if (peer.idle_since != 0) peer.idle_since = now();
+  return peer.session.get();
 }
 
 void EngineCore::on_reset(Session& session) {

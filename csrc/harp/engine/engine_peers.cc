@@ -95,9 +95,7 @@ void EngineCore::end_peer(Peer& peer) {
   }
   TACO_LOG_DEBUG("harp", "%s is gone, and nobody needs it", peer.description.c_str());
   std::erase(linked_, &peer);
-  if (peer.session != nullptr) by_connection_.erase(peer.session->connection_id());
-  recent_connection_ = 0;
-  recent_peer_ = nullptr;
+  forget_session(peer);
   if (peer.shm != nullptr) shm_->close(peer.shm);
 }
 

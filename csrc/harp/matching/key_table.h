@@ -65,6 +65,10 @@ class KeyTable {
       if (!entries_[i].empty()) visit(entries_[i]);
     }
   }
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    const_cast<KeyTable*>(this)->for_each([&](const Entry& entry) { visit(entry); });
+  }
   void clear() {
     entries_.reset();
     size_ = 0;

@@ -249,6 +249,28 @@ void Matcher::on_lost(const Status& why) {
   if (!left_) host_.completions.push_peer_end(peer_, why);
 }
 
+bool Matcher::is_waiting() const {
+  bool asked = false;
+  incoming_.for_each([&](const Incoming& in) { asked |= in.solicited; });
+  return asked || expecting();
+}
+
+// The peer's wants name slots that others may have by now, its offers are of sends that are no
+// more, and neither side owes the other any report.
+void Matcher::begin_anew(Link& link) {
+  std::vector<MessageKey> offered;
+  incoming_.for_each([&](const Incoming& in) {
+    if (in.offered) offered.push_back(in.key);
+  });
+  for (const MessageKey& key : offered) drop_unmatched(*incoming_.find(key));
+  outgoing_.clear();
+  groups_blocked_ = 0;
+  groups_.for_each([](Group& group) {
+    group = {.key = group.key, .used = true, .kept = group.kept, .kept_bytes = group.kept_bytes};
+  });
+  link_ = &link;
+}
+
 void Matcher::on_left() {
   if (lost()) return;
   left_ = true;

@@ -61,8 +61,12 @@ class Session final : public Link, private SentPackets::Listener {
 
   // A datagram, or run of datagrams, that carries connection_id(). Unauthenticated until parsed.
   void on_packets(const RxPacket& packets);
-  // A hello that means this process and whose proof has been checked; the packet brought it.
-  void on_hello(const wire::Hello& hello, const RxPacket& packet);
+  // A hello that means this process and whose proof has been checked; the packet brought it. False:
+  // its sender has begun anew, and is no recording. This session has nobody to speak with any more,
+  // and the caller must end it.
+  [[nodiscard]] bool on_hello(const wire::Hello& hello, const RxPacket& packet);
+  // To whoever has something under way here that is lost with the session.
+  void lose_to_new_session();
   const PairKey& key() const { return config_.key; }
   // Its peer speaks another version of the wire; or something at the peer's address seems to.
   void refuse_version(std::uint8_t version);

@@ -16,23 +16,20 @@ constexpr Duration kVersionPatience = kSecond;
 }  // namespace
 
 // Anybody who saw one can send a hello again, so nothing follows from one but an answer, until it
-// sends back the nonce that this session has chosen.
-void Session::on_hello(const wire::Hello& hello, const RxPacket& packet) {
-  if (state_ == State::kEnded || hello.sender != config_.peer_incarnation) return;
+// sends back the nonce that this session has chosen; and of those that do only the first is known
+// to be no recording.
+bool Session::on_hello(const wire::Hello& hello, const RxPacket& packet) {
+  if (state_ == State::kEnded || hello.sender != config_.peer_incarnation) return true;
   const bool fresh = hello.target_nonce == own_nonce_;
-  const bool known = established() && hello.sender_nonce == peer_nonce_ &&
-                     hello.sender_connection == peer_connection_;
-  if (fresh && established() && !known) {
-    return declare_lost(Status("it has begun its session anew; what was under way is lost",
-                               PeerLoss{-1, config_.description, 0}));
+  const bool challenge = (hello.flags & wire::kChallenge) != 0;
+  if (established()) {
+    if (challenge) return true;  // of a session that has ended by now
+    const bool known =
+        hello.sender_nonce == peer_nonce_ && hello.sender_connection == peer_connection_;
+    if (fresh && !known) return false;
   }
   largest_hello_ = std::max(largest_hello_, static_cast<std::uint32_t>(packet.data.size()));
-  if (fresh) {
-    last_heard_ = silence_base_ = host_.now();
-    unanswered_probes_ = 0;
-    if (!established()) establish(hello, packet);
-    path_.mtu().on_proof(hello.largest_received, host_.now());
-  }
+  if (fresh && !challenge && !established()) establish(hello, packet);
   echo_ = hello.sender_nonce;
   if ((hello.flags & wire::kEstablished) == 0) {
     answer_hello_ = true;
@@ -41,6 +38,12 @@ void Session::on_hello(const wire::Hello& hello, const RxPacket& packet) {
     ready();
   }
   update_timer();
+  return true;
+}
+
+void Session::lose_to_new_session() {
+  declare_lost(Status("it has begun its session anew; what was under way is lost",
+                      PeerLoss{-1, config_.description, 0}));
 }
 
 void Session::establish(const wire::Hello& hello, const RxPacket& packet) {
@@ -52,6 +55,9 @@ void Session::establish(const wire::Hello& hello, const RxPacket& packet) {
   path_.move_to(pair == path_.response().pair ? pair : path_.pair(), host_.now());
   max_datagram_ = std::min<std::size_t>(max_datagram_, hello.max_datagram);
   path_.mtu().open(max_datagram_, host_.now());
+  path_.mtu().on_proof(hello.largest_received, host_.now());
+  last_heard_ = silence_base_ = host_.now();
+  unanswered_probes_ = 0;
   // Frames may have come before the hello.
   if (static_cast<std::int32_t>(hello.credit_epoch - peer_epoch_) >= 0) {
     peer_limit_ = hello.credit_limit;
@@ -110,7 +116,7 @@ Session::Sent Session::send_hello() {
   hello.credit_epoch = credit_.epoch();
   hello.max_ack_delay_us = kMillisecond / kMicrosecond;
   hello.sender_engine = wire::engine_of(own_connection_);
-  hello.flags = known ? wire::kEstablished : 0;
+  if (established()) hello.flags = known ? wire::kEstablished : wire::kChallenge;
   prove(hello, config_.key);
   const bool taken = offer_hello(hello, padded, pair);
   if (!taken) return Sent::kNicFull;

@@ -37,7 +37,10 @@ void StrayPackets::on_hello(const wire::Packet& parsed, const RxPacket& packet) 
     ++host_.counters().unproven;
     return;
   }
-  peers_.session_with(hello->sender).on_hello(*hello, packet);
+  Session* session = &peers_.session_with(hello->sender);
+  if (session->on_hello(*hello, packet)) return;
+  session = peers_.begin_anew(hello->sender);
+  if (session != nullptr && !session->on_hello(*hello, packet)) session->lose_to_new_session();
 }
 
 void StrayPackets::on_reset(const wire::Packet& parsed) {

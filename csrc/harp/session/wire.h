@@ -98,7 +98,11 @@ using Proof = std::array<std::byte, 16>;
 
 enum HelloFlag : std::uint8_t {
   kEstablished = 1,  // the sender has heard an answer to its own hello: this one needs none
+  // The sender's session stands, with another of the target's than has just said hello. Is that no
+  // recording? Then send back my nonce. This session will end, so do not establish yours with it.
+  kChallenge = 2,
 };
+static_assert(kEstablished == 1 && kChallenge == 2);
 
 // Body of kHello; whatever follows it is padding, which shows that datagrams of that size arrive.
 // No secret is in it: `proof` shows that the sender knows those of both processes (proof.h), and

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "harp/engine/stack_core.h"
 #include "harp/tools/exchange.h"
 #include "support/processes.h"
+#include "support/relay.h"
 
 namespace taco::harp {
 namespace {
@@ -272,6 +274,49 @@ INSTANTIATE_TEST_SUITE_P(Transports, IncarnationsTest, ::testing::Values(Force::
                          [](const auto& instance) {
                            return instance.param == Force::kUdp ? "udp" : "shm";
                          });
+
+// While they cannot reach each other, only the side that no longer needs the other forgets it.
+TEST(PeersTest, one_that_was_forgotten_there_is_met_anew_and_nobody_here_is_told_of_a_loss) {
+  class Ear final : public Observer {
+   public:
+    void on_unmatched_st(PeerId, const MessageKey&, std::uint64_t, bool) override { ++unmatched; }
+    void on_mismatch_st(PeerId, const MessageKey&, std::uint64_t, std::uint64_t) override {}
+    void on_peer_lost_st(PeerId, const Status&) override { ++lost; }
+    void on_peer_left_st(PeerId) override {}
+    void on_notice_st(PeerId, std::span<const std::byte>) override {}
+    std::atomic<int> unmatched{0}, lost{0};
+  } ear;
+  const auto here = make_stack(Force::kUdp), there = make_stack(Force::kUdp);
+  here->set_observer(&ear);
+  std::atomic<bool> cut{false};
+  taco::testing::Relay relay(here->address(), there->address(),
+                             [&](int, auto, const auto&) { return !cut.load(); });
+  const PeerId it = here->add_peer(relay.address_for(0)).value();
+  PeerId me = there->add_peer(relay.address_for(1)).value();
+  ASSERT_TRUE(greet(*here, it, *there, me, 1).ok());
+  cut.store(true);
+  there->release_peer(me);
+  ASSERT_TRUE(eventually([&] { return there->stats().peers == 0; }));
+  cut.store(false);
+  me = there->add_peer(relay.address_for(1)).value();
+
+  std::vector<std::byte> out(100'000, std::byte{7}), in(out.size());
+  Exchange sends(*there);
+  sends.send(me, {1, 2}, out.data(), out.size());
+  sends.start();
+  ASSERT_TRUE(eventually([&] { return ear.unmatched > 0; })) << "its offer has arrived";
+  Exchange receives(*here);
+  receives.recv(it, {1, 2}, Sink::place(in.data()), in.size());
+  const Status status = receives.run(20 * kSecond);
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(sends.finish(20 * kSecond).ok());
+  EXPECT_EQ(in, out);
+  EXPECT_EQ(ear.lost, 0);
+  EXPECT_EQ(here->stats().sessions, 1u);
+  here->set_observer(nullptr);
+  here->close();
+  there->close();
+}
 
 TEST(SuspicionTest,
      a_peer_that_was_heard_after_the_first_refusal_is_cleared_whatever_stalls_follow) {

@@ -321,5 +321,36 @@ TEST_F(MatcherTest, GroupsThatSayNothingAreForgotten) {
   EXPECT_LE(matcher_.groups_remembered(), 128u);
 }
 
+TEST_F(MatcherTest, APeerThatBeginsAnewIsHeldToNothingThatWasBetweenUsBefore) {
+  arrive(1, 100);
+  matcher_.on_offer({{9, 2}, 1, 5000});
+  matcher_.on_want({{9, 3}, 1, 5000, {0, 1}});
+  matcher_.on_control(Control::kBlocked, {9, 1}, {}, 0);
+  for (std::uint64_t tag = 100; tag < 100 + kEagerQuotaMessages; ++tag) send(tag, 10);
+  SendRequest& beyond = send(4, 10);
+  for (SendRequest* eager : link_.eagers) matcher_.send_finished(*eager, Status());
+  EXPECT_TRUE(matcher_.is_waiting());
+  matcher_.cancel(beyond, Status(Code::kAborted, "not needed"));
+  run();
+  ASSERT_FALSE(matcher_.is_waiting());
+  FakeLink next;
+  matcher_.begin_anew(next);
+  EXPECT_EQ(matcher_.kept_for_peer(), 1u) << "what has come whole";
+  RecvRequest& first = recv(1, 100);
+  run();
+  EXPECT_EQ(outcome(first).calls, 1);
+  // The slot of the want may be another receive's now.
+  send(3, 5000);
+  EXPECT_TRUE(next.bulks.empty());
+  EXPECT_EQ(next.offers.size(), 1u);
+  // The offer's send is no more; nor does the peer want small messages by name.
+  recv(2, 500);
+  EXPECT_TRUE(next.wants.empty());
+  // The quota is whole again.
+  send(5, 10);
+  EXPECT_EQ(next.eagers.size(), 1u);
+  EXPECT_EQ(next.count(Control::kBlocked), 0u);
+}
+
 }  // namespace
 }  // namespace taco::harp

@@ -221,6 +221,124 @@ TEST(Handshake, APeerThatBeginsAnewIsNoticed) {
   EXPECT_NE(transfer.received.status.message().find("anew"), std::string::npos);
 }
 
+// Both are established, each with the session that the other has now.
+bool are_one_pair(SimCluster& cluster) {
+  const Session *a = cluster[0].session(1), *b = cluster[1].session(0);
+  return a != nullptr && b != nullptr && a->established() && b->established() &&
+         a->peer_connection_id() == b->connection_id() &&
+         b->peer_connection_id() == a->connection_id();
+}
+
+// The other side still holds the session that this one has forgotten, and has nothing under way:
+// nobody is told of anything, and what is sent first arrives.
+TEST(Handshake, APeerThatHasForgottenThisSideIsMetAnew) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SimFaults faults;
+    if (seed % 2 == 0) {
+      faults.loss = 0.2;
+      faults.duplication = 0.3;
+      faults.reordering = 0.3;
+    }
+    SimCluster cluster(2, seed, faults);
+    exchange(cluster, 1);
+    cluster.run(cluster.now() + kSecond, [] { return false; });
+    for (std::uint64_t round = 1; round <= 3; ++round) {
+      const std::uint32_t forgetful = (seed + round) % 2;
+      const std::uint64_t before = cluster[1 - forgetful].session(forgetful)->connection_id();
+      cluster[forgetful].drop(1 - forgetful);
+      cluster[forgetful].matcher(1 - forgetful);
+      ASSERT_TRUE(cluster.run(cluster.now() + 5 * kSecond, [&] { return are_one_pair(cluster); }))
+          << "seed " << seed;
+      EXPECT_NE(cluster[1 - forgetful].session(forgetful)->connection_id(), before);
+      exchange(cluster, 10 * round);
+      cluster.run(cluster.now() + kSecond, [] { return false; });
+      ASSERT_TRUE(are_one_pair(cluster)) << "seed " << seed;
+    }
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+// Whoever has something under way is told, but not before the other has proved that it is no
+// recording which speaks; and the new session comes to stand with no dead one.
+TEST(Handshake, ANewSessionIsNeverBoundToOneThatIsAboutToEnd) {
+  SimCluster cluster(2, 1, {});
+  exchange(cluster, 1);
+  Transfer doomed(11, 100);
+  cluster[1].matcher(0).recv(doomed.recv);
+  cluster[0].drop(1);
+  cluster[0].matcher(1);
+  bool bound = false;
+  cluster.run(
+      cluster.now() + 2 * kSecond, [] { return false; },
+      [&] { bound |= cluster[0].session(1)->established(); });
+  EXPECT_EQ(doomed.received.status.code(), Code::kPeerLost);
+  EXPECT_FALSE(bound);
+  // Once what was lost is forgotten there too, they meet.
+  cluster[1].drop(0);
+  exchange(cluster, 21);
+  EXPECT_TRUE(are_one_pair(cluster));
+}
+
+TEST(Handshake, RecordedChallengesEndNoSession) {
+  SimCluster cluster(2, 1, {});
+  SimObserver observer(cluster);
+  exchange(cluster, 1);
+  cluster[0].drop(1);
+  cluster[0].matcher(1);
+  ASSERT_TRUE(cluster.run(cluster.now() + kSecond, [&] { return are_one_pair(cluster); }));
+  exchange(cluster, 11);
+  const std::uint64_t connection = cluster[0].session(1)->connection_id();
+  // Everything that was ever said, to both, also from elsewhere.
+  for (const SimObserver::Seen& one : std::vector<SimObserver::Seen>(observer.seen)) {
+    if (!is_type(one.bytes, wire::Type::kHello)) continue;
+    observer.send(one.from, one.to, one.bytes);
+    observer.send(one.from, one.to, one.bytes, kElsewhere);
+  }
+  exchange(cluster, 21);
+  EXPECT_TRUE(are_one_pair(cluster));
+  EXPECT_EQ(cluster[0].session(1)->connection_id(), connection);
+}
+
+TEST(Handshake, AReplayedHelloIsNoSignOfLifeAndSaysNothingOfThePath) {
+  SimFaults faults;
+  faults.max_datagram = 8972;
+  faults.receive_buffer = 4 << 20;
+  SimCluster cluster(2, 1, faults);
+  SimObserver observer(cluster);
+  cluster[1].set_peer_timeout(kSecond);
+  exchange(cluster, 1);
+  Session& session = *cluster[1].session(0);
+  ASSERT_EQ(session.path_size(), 8972u);
+  // The path narrows, and the sender finds that out.
+  cluster.network().set_mtu(0, 1, 1472);
+  cluster.network().set_mtu(1, 0, 1472);
+  Transfer narrow(11, 1 << 20);
+  cluster[0].matcher(1).recv(narrow.recv);
+  cluster[1].matcher(0).send(narrow.send);
+  ASSERT_TRUE(cluster.run(cluster.now() + 5 * kSecond, [&] { return narrow.done(); }));
+  ASSERT_EQ(session.path_size(), 1472u);
+  const auto replay = [&] {
+    for (const Datagram& hello : observer.seen_between(0, 1, wire::Type::kHello)) {
+      observer.send(0, 1, hello);
+    }
+  };
+  replay();
+  EXPECT_EQ(session.path_size(), 1472u);
+  // Nor does it keep a silent peer alive.
+  cluster[0].stall_until(kNever);
+  Transfer missed(12, 100);
+  cluster[1].matcher(0).recv(missed.recv);
+  const Time heard = session.last_heard();
+  EXPECT_TRUE(cluster.run(
+      cluster.now() + 5 * kSecond, [&] { return missed.received.calls > 0; },
+      [&] {
+        replay();
+        cluster.wake_at(cluster.now() + 50 * kMillisecond);
+      }));
+  EXPECT_EQ(missed.received.status.code(), Code::kPeerLost);
+  EXPECT_LT(session.last_heard() - heard, 100 * kMillisecond);
+}
+
 TEST(Handshake, SurvivesTheLossOfAnyHello) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     SimFaults faults;
