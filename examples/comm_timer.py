@@ -1,6 +1,7 @@
-"""How much of a DDP step is communication: a hook around DDP's own averaging that notes times."""
+"""How much of a DDP step is communication: a hook around DDP's own averaging that measures time."""
 
-# DDP reads the annotations of a hook themselves: they may not be turned into strings here.
+# No "from __future__ import annotations" here: DDP checks the annotations of a hook, which must be
+# types and not strings.
 import threading
 import time
 
@@ -13,9 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 class CommunicationTimer:
     """Adds up the time in which at least one bucket of gradients is being averaged.
 
-    Register it on a DDP model; `busy` is in seconds. Buckets that overlap count once, and time in
-    which computation goes on meanwhile counts too: this is how long communication takes, not how
-    long it delays.
+    Creating one registers it on a DDP model; `busy` is in seconds. The time of buckets that
+    overlap counts once. Time in which computation goes on as well counts too: this is how long
+    communication takes, not by how much it delays a step.
     """
 
     def __init__(self, model: DistributedDataParallel) -> None:

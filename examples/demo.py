@@ -35,15 +35,15 @@ RUNS = [
 def train(
     title: str, backend: str, variables: dict[str, str], arguments: argparse.Namespace
 ) -> dict[str, Any]:
-    """One training under torchrun; its result as train_digits.py reports it, and as `exit_status`
-    how the run ended. Only the baseline may end badly, after its result."""
+    """Runs one training under torchrun. Returns the result that train_digits.py reports, plus
+    `exit_status`. Only the baseline may end with an error, and only after it has its result."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", str(arguments.ranks)]
         command += [str(TOP / "examples" / "train_digits.py"), "--backend", backend]
         command += ["--epochs", str(arguments.epochs), "--json", str(result)]
-        # One thread a rank: ranks and threads together should not outnumber the cores.
+        # One thread per rank, so that threads do not outnumber the cores.
         environment = {"OMP_NUM_THREADS": "1", **os.environ, **variables}
         done = subprocess.run(command, env=environment, check=False)
         status = done.returncode
@@ -53,7 +53,7 @@ def train(
 
 
 def remarks(results: list[dict[str, Any]]) -> tuple[list[str], bool]:
-    """What is to be said about the results below the table, and whether they are as they should."""
+    """Notes to print below the table, and whether all results are as they should be."""
     notes, good = [], True
     for result in results:
         title, status = result["title"], result["exit_status"]

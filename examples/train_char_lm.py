@@ -3,9 +3,9 @@
     torchrun --nproc-per-node 2 examples/train_char_lm.py --backend taco --steps 60
     torchrun --nproc-per-node 4 examples/train_char_lm.py --backend taco --steps 60 --resume
 
-The text is Python's own reference manual, as help() has it: nothing is downloaded. Parameters,
-gradients and optimizer state are sharded over the ranks; a checkpoint written by two ranks resumes
-on four, since torch re-shards it on reading.
+The text is Python's own reference manual, which help() carries: nothing is downloaded. Parameters,
+gradients and optimizer state are sharded over the ranks. A checkpoint written by two ranks can be
+resumed on four, since torch re-shards it when reading.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def reference_manual() -> tuple[Tensor, Tensor, int]:
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward layer, each behind a normalisation and beside a skip."""
+    """Attention and a feed-forward layer, each after a normalisation and with a skip connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def sharded_model(vocabulary: int) -> nn.Module:
 
 
 def batch_of(data: Tensor, size: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Characters and the ones that follow them; another seed, another batch."""
+    """Characters and their successors, each (size, CONTEXT); the seed selects the batch."""
     generator = torch.Generator().manual_seed(seed)
     starts = torch.randint(len(data) - CONTEXT - 1, (size,), generator=generator)
     windows = torch.stack([data[start : start + CONTEXT + 1] for start in starts.tolist()])
@@ -126,7 +126,7 @@ def batch_of(data: Tensor, size: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def held_out_loss(model: nn.Module, data: Tensor) -> float:
-    """Mean cross-entropy (nats a character) over all ranks, each on its own part."""
+    """Mean cross-entropy (nats per character) over all ranks, each on a batch of its own."""
     tokens, targets = batch_of(data, 32, seed=10_000 + dist.get_rank())
     with torch.no_grad():
         loss = functional.cross_entropy(model(tokens), targets.flatten())
@@ -143,7 +143,7 @@ def newest(folder: Path) -> Path:
 
 
 def train(arguments: argparse.Namespace) -> bool:
-    """Trains and saves; True when the loss on held-out text fell."""
+    """Trains and saves a checkpoint; True if the loss on held-out text fell."""
     torch.manual_seed(0)
     training, held_out, vocabulary = reference_manual()
     model = sharded_model(vocabulary)
@@ -186,7 +186,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="taco")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--batch", type=int, default=16, help="sequences a rank and step")
+    parser.add_argument("--batch", type=int, default=16, help="sequences per rank and step")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     parser.add_argument("--checkpoint", type=Path, default=Path("out/char_lm"))
     arguments = parser.parse_args()

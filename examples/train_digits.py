@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 examples/train_digits.py --backend taco
 
-Reaches at least 97% test accuracy in well under a minute on two cores, and says what share of the
-time was communication. The data ships with scikit-learn: nothing is downloaded.
+Reaches at least 97% test accuracy in well under a minute on two cores, and prints what share of the
+time was communication. The data comes with scikit-learn: nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# Before there is a group. DDP imports it at the latest, and its functions keep the group they find
-# then as a default argument for ever: gloo's threads would outlive destroy_process_group, and one
-# that meets an interpreter in its last moments aborts the process.
+# Imported before a group exists. Otherwise DDP imports it later, and its functions then keep the
+# default group as a default argument for ever: gloo's threads would outlive destroy_process_group,
+# and a thread that is still running while the interpreter shuts down aborts the process.
 import torch.distributed.nn
 from comm_timer import CommunicationTimer
 from sklearn.datasets import load_digits
@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 TEST_IMAGES = 360
-WARM_STEPS = 5  # the first steps make buckets and connections: they are not timed
+WARM_STEPS = 5  # not timed: the first steps make buckets and connections
 
 
 def digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -64,7 +64,7 @@ def convolutional_net() -> nn.Module:
 
 
 def shards(count: int, epoch: int, batch: int, seed: int) -> list[Tensor]:
-    """This rank's batches of indices for one epoch; every image belongs to one rank."""
+    """This rank's batches of indices for one epoch; no image belongs to two ranks."""
     generator = torch.Generator().manual_seed(seed * 1000 + epoch)
     order = torch.randperm(count, generator=generator)
     world = dist.get_world_size()
@@ -136,7 +136,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="taco")
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--batch", type=int, default=64, help="images a rank and step")
+    parser.add_argument("--batch", type=int, default=64, help="images per rank and step")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="where rank 0 writes the result")
     arguments = parser.parse_args()

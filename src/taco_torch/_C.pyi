@@ -9,7 +9,8 @@ __version__: str
 built_for_torch: str
 
 class Future(torch.futures.Future[Any]):
-    """As torch's; collectives that its callbacks start are ordered by the operation they follow."""
+    """As torch's. Collectives that its callbacks start are named after the operation of the future,
+    so that all ranks match them whatever the order of their callbacks."""
 
 def join_scopes(
     combined: torch.futures.Future[Any], futures: list[torch.futures.Future[Any]]

@@ -1,15 +1,14 @@
 """taco: a torch.distributed backend over HARP, a user-space transport for ordinary Ethernet.
 
-Where this package is installed, torch knows the backend by itself; nothing else of a program
-changes::
+Once this package is installed, torch finds the backend by itself. A program changes one line::
 
     import torch.distributed as dist
     dist.init_process_group(backend="taco")
 
-``import taco_torch`` registers it too, where torch was told not to load extensions
-(``TORCH_DEVICE_BACKEND_AUTOLOAD=0``). Importing starts no thread and opens no socket, so launchers
-and data loaders may fork afterwards; the compiled extension is loaded, and checked against torch,
-by the first group or the first use of a name below.
+``import taco_torch`` registers it too; a program needs that only where torch is told not to load
+extensions (``TORCH_DEVICE_BACKEND_AUTOLOAD=0``). Importing starts no thread and opens no socket, so
+launchers and data loaders may fork afterwards. The compiled extension is loaded, and checked
+against torch, when the first group is made or a name below is first used.
 """
 
 from importlib import import_module
@@ -54,7 +53,7 @@ __all__ = [
     "timeline",
 ]
 
-# Where each name lives. A module is imported when one of its names is first asked for.
+# The module of each name. A module is imported when one of its names is first used.
 _HOMES = {
     "_C": "_extension",
     "__version__": "_check",

@@ -1,12 +1,12 @@
-"""Makes "taco" known to torch.distributed at the price of a dictionary's entry.
+"""Registers "taco" with torch.distributed, at the cost of one dictionary entry.
 
 Torch calls ``autoload`` itself at the end of ``import torch`` (entry point ``torch.backends``) and,
-from 2.14 on, when somebody asks for the backend by name (``torch.distributed.backends``). So it
-runs in every program of an environment where taco_torch is installed: it must not raise, load the
-extension, or import what torch has not imported already.
+from 2.14 on, when a program asks for the backend by name (``torch.distributed.backends``). So it
+runs in every program of an environment in which taco_torch is installed: it must not raise, must
+not load the extension, and must not import anything that torch has not imported already.
 
-Nothing here imports torch at module level: torch, half-way through its own import by
-``import taco_torch``, finds this module complete.
+Nothing here imports torch at module level. So when ``import taco_torch`` triggers ``import torch``,
+and torch calls ``autoload`` in the middle of that, this module is complete already.
 """
 
 import logging
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _create(options: "_DistributedBackendOptions", pg_options: object) -> "ProcessGroupTaco":
-    """The registered creator: the first group loads the extension, and checks that it fits."""
+    """The creator that is registered. The first group loads the extension, which checks torch."""
     from taco_torch.backend import create
 
     return create(options, pg_options)
@@ -33,8 +33,8 @@ def _register() -> None:
 
 
 def autoload() -> None:
-    """Registers the backend. Any number of calls; never raises: what fails is logged, and torch
-    then says that it knows no backend of this name."""
+    """Registers the backend. May be called any number of times. Never raises: an error is logged,
+    and torch then reports that it knows no backend of this name."""
     try:
         _register()
     except Exception:

@@ -1,4 +1,4 @@
-"""Read before the extension is loaded: its memory layout fits one minor version of torch."""
+"""Checks torch's version before the extension is loaded, which fits one minor version only."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from taco_torch.errors import VersionMismatchError
 
 
 def _read_build() -> dict[str, str]:
-    # A file beside the extension, because a mismatched extension may not even load.
+    # From a file beside the extension, because an extension that does not fit may not even load.
     try:
         with open(os.path.join(os.path.dirname(__file__), "_build.json")) as file:
             return dict(json.load(file))
@@ -31,7 +31,7 @@ def built_for() -> str:
 
 
 def check_torch(found: str | None = None) -> None:
-    """Raises VersionMismatchError when torch is of another minor version than the extension's."""
+    """Raises VersionMismatchError if torch has another minor version than the extension needs."""
     found = found or torch.__version__
     if built_for().split(".")[:2] != found.split(".")[:2]:
         raise VersionMismatchError(

@@ -1,4 +1,4 @@
-"""Creation of taco groups. Importing this module makes the process ready for them."""
+"""Creates taco groups. Importing this module prepares the process for them."""
 
 import atexit
 from datetime import timedelta
@@ -13,10 +13,10 @@ ProcessGroupTaco = _C.ProcessGroupTaco
 
 
 def create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGroupTaco:
-    """A group's backend, as torch asks for it; meets the other ranks.
+    """Creates the backend of a group for torch, and meets the other ranks.
 
     Raises:
-        TypeError: ``pg_options`` are another backend's.
+        TypeError: ``pg_options`` belong to another backend.
         RendezvousError, VersionMismatchError: see taco_torch.errors.
     """
     if pg_options is not None and not isinstance(pg_options, _C.Options):
@@ -38,5 +38,5 @@ def create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGr
 
 
 futures.install()
-# A callback of a pending operation must not meet an interpreter that is being taken down.
+# No callback of a pending operation may run while the interpreter shuts down.
 atexit.register(_C.shut_down_all)

@@ -7,7 +7,7 @@ from taco_torch._extension import _C
 
 @dataclass(frozen=True)
 class AlgorithmStats:
-    """What one algorithm has done; ``seconds`` is the sum of the operations' durations."""
+    """Totals of one algorithm; ``seconds`` is the sum of the durations of its operations."""
 
     calls: int
     bytes: int
@@ -21,16 +21,19 @@ class Stats:
     Attributes:
         bytes_sent, bytes_received: payload over the network.
         packets_sent, packets_received: datagrams, before the kernel merges or splits them.
-        retransmits: packets sent again; spurious_retransmits: of those, in vain.
+        retransmits: packets sent again.
+        spurious_retransmits: those of them whose first copy had arrived after all.
         checksum_failures, duplicates: packets dropped on arrival.
-        bytes_copied: payload touched more often than zero copy needs.
+        bytes_copied: payload of small messages that arrived before their receive was posted, and
+            so was copied once more.
         socket_overflows: packets the kernel dropped because a socket buffer was full.
-        shm_bytes, shm_messages: through shared memory.
-        doorbells, sleeps: wake-ups sent to local peers; times an engine went to sleep.
-        sessions, shm_links: peers in contact now.
-        algorithms: by "collective/algorithm".
-        planner_costs: the block of costs that groups are planned from, the same on all ranks:
-            "table" or "measured" (TACO_TUNE), and its hash.
+        shm_bytes, shm_messages: sent through shared memory.
+        doorbells: wake-ups sent to peers on this host.
+        sleeps: how often an engine went to sleep.
+        sessions, shm_links: peers in contact now, over the network and through shared memory.
+        algorithms: totals by "collective/algorithm".
+        planner_costs: the costs from which groups are planned, the same on all ranks: "table" or
+            "measured" (TACO_TUNE), and their hash.
     """
 
     bytes_sent: int
@@ -73,7 +76,7 @@ class Stats:
 
 
 def stats() -> Stats:
-    """A snapshot of all counters. Cheap; any thread."""
+    """A snapshot of all counters. Cheap; may be called from any thread."""
     algorithms = {
         name: AlgorithmStats(calls, size, seconds)
         for name, calls, size, seconds in _C.algorithm_stats()

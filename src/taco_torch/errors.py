@@ -1,7 +1,8 @@
-"""What taco raises. All are ``torch.distributed.DistBackendError``, hence ``RuntimeError``.
+"""The errors that taco raises. All are ``torch.distributed.DistBackendError``, hence
+``RuntimeError``.
 
-Mistakes of the caller are Python's own: ValueError (sizes, ranks, splits), TypeError (a dtype or
-reduction that does not exist), NotImplementedError (CUDA tensors).
+For mistakes of the caller taco raises Python's own errors: ValueError (sizes, ranks, splits),
+TypeError (a dtype or reduction that does not exist), NotImplementedError (CUDA tensors).
 """
 
 from torch.distributed import DistBackendError
@@ -15,9 +16,10 @@ class PeerLostError(TacoError):
     """A rank died or fell silent.
 
     Attributes:
-        rank: its rank in the group that reports the loss; -1 when it is not known.
-        address: where it was, e.g. "10.0.0.2:41234 (pid 77 on nodeb)".
-        last_heard_s: seconds between the last sign of life and the verdict; -1 when there was none.
+        rank: its rank in the group that reports the loss; -1 if it is not known.
+        address: its address, for example "10.0.0.2:41234 (pid 77 on nodeb)".
+        last_heard_s: seconds from the last sign of life to the decision that it is lost; -1 if
+            there was no sign of life.
     """
 
     rank: int = -1
@@ -38,8 +40,8 @@ class AbortedError(TacoError):
 
 
 class RendezvousError(TacoError):
-    """The ranks did not find each other: the store is gone, or some never came."""
+    """The ranks did not find each other: the store is gone, or some ranks never came."""
 
 
 class VersionMismatchError(TacoError):
-    """Two ranks, or the extension and torch, are of versions that do not fit."""
+    """Two ranks have different versions or settings, or the extension does not fit torch."""

@@ -1,8 +1,8 @@
 """Collectives inside callbacks of a future that waits for several others.
 
-A callback attached to the future of a taco operation may start collectives: they are named after
-that operation, so that it does not matter in which order ranks come to run their callbacks. The
-future that ``torch.futures.collect_all`` returns would lose the name; this keeps it.
+A callback attached to the future of a taco operation may start collectives. They are named after
+that operation, so the order in which ranks run their callbacks does not matter. The future that
+``torch.futures.collect_all`` returns would lose that name; this module keeps it.
 """
 
 import functools
@@ -29,9 +29,9 @@ def _keeping_names(collect_all: Collect) -> Collect:
 
 
 def install() -> None:
-    """Wraps what ``torch.futures.collect_all`` calls, so that it does not matter when a program
-    took that name; done when the first taco group is made. Futures of other origin pass through
-    untouched."""
+    """Wraps the function that ``torch.futures.collect_all`` calls, so that also programs that have
+    imported ``collect_all`` before get the wrapped one. Called when the first taco group is made.
+    Lists without a taco future pass through unchanged."""
     if not hasattr(torch._C._collect_all, "__wrapped__"):
-        # Any: torch declares the base class of Future here, and casts it itself.
+        # Any, since torch declares the base class of Future here and casts it itself.
         torch._C._collect_all = cast(Any, _keeping_names(cast(Any, torch._C._collect_all)))

@@ -1,4 +1,4 @@
-"""What torch.distributed offers for gloo groups only."""
+"""Functions that torch.distributed offers for gloo groups only."""
 
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ from taco_torch._extension import _C
 
 
 def taco_backend(group: dist.ProcessGroup | None = None) -> _C.ProcessGroupTaco:
-    """The taco backend behind a group (default: WORLD); TypeError when it has another one."""
+    """The taco backend of a group (default: WORLD). TypeError if the group has another one."""
     group = group or dist.group.WORLD
     if group is None:
         raise ValueError("torch.distributed is not initialised")
@@ -25,13 +25,13 @@ def monitored_barrier(
     timeout: timedelta | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
-    """Waits for every rank of the group, or says who is missing.
+    """Waits for every rank of the group, or says which ranks are missing.
 
     Like ``torch.distributed.monitored_barrier``, which refuses every backend but gloo.
 
     Args:
-        group: default WORLD.
-        timeout: default the group's.
+        group: default: WORLD.
+        timeout: default: the timeout of the group.
         wait_all_ranks: name all missing ranks, not only the first.
 
     Raises:
@@ -40,5 +40,5 @@ def monitored_barrier(
     """
     outside: object = dist.GroupMember.NON_GROUP_MEMBER
     if group is outside:
-        return  # as torch does on a rank that is not of the group
+        return  # as torch does on a rank that is not in the group
     taco_backend(group).monitored_barrier(timeout, wait_all_ranks)

@@ -42,7 +42,7 @@ def _planner_costs() -> dict[str, Any]:
 
 
 def collect() -> dict[str, Any]:
-    """All facts as one JSON-able dict."""
+    """All facts as one dict that can be written as JSON."""
     return {
         "versions": {
             "taco_torch": taco_torch.__version__,
@@ -113,6 +113,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # `| head` ends it, as it ends other tools: without a traceback.
+    # `| head` then ends this program without a traceback, as it ends other tools.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

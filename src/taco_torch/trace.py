@@ -1,4 +1,4 @@
-"""What happened and what is happening: timeline, flight recorder, hang dump."""
+"""Shows what has happened and what is happening: timeline, flight recorder, hang dump."""
 
 import json
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ from taco_torch._extension import _C
 
 @contextmanager
 def timeline(path: str | PathLike[str]) -> Iterator[None]:
-    """Records every operation of the block and writes a trace for Chrome or https://ui.perfetto.dev.
+    """Records the operations of the block and writes a trace for Chrome or https://ui.perfetto.dev.
 
-    One file a rank: give each its own ``path``. Each operation shows bytes, algorithm and the peers
-    it waited on::
+    Beyond 262,144 events the oldest are dropped. Give each rank a ``path`` of its own. Each operation shows its bytes, its algorithm and the
+    peers that it waited for::
 
         with taco_torch.timeline(f"trace-{rank}.json"):
             train_step()
@@ -29,7 +29,7 @@ def timeline(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def flight_recorder() -> dict[str, Any]:
-    """The last few hundred finished operations of this process, oldest first; always kept.
+    """The last 512 finished operations of this process, oldest first. Always recorded.
 
     ``{"version": ..., "entries": [{"group", "sequence", "kind", "bytes", ...}, ...]}``
     """
