@@ -13,8 +13,8 @@ from taco_torch._extension import _C
 def timeline(path: str | PathLike[str]) -> Iterator[None]:
     """Records the operations of the block and writes a trace for Chrome or https://ui.perfetto.dev.
 
-    Beyond 262,144 events the oldest are dropped. Give each rank a ``path`` of its own. Each operation shows its bytes, its algorithm and the
-    peers that it waited for::
+    Give each rank a ``path`` of its own. Each operation shows its bytes, its algorithm and the
+    peers that it waited for; beyond 262,144 events the oldest are dropped::
 
         with taco_torch.timeline(f"trace-{rank}.json"):
             train_step()
