@@ -19,6 +19,7 @@
 #include "harp/engine/engine_liveness.h"
 #include "harp/engine/engine_wait_set.h"
 #include "harp/engine/peer.h"
+#include "harp/engine/placement.h"
 #include "harp/engine/stack.h"
 #include "harp/engine/submit_queue.h"
 #include "harp/engine/timer_heap.h"
@@ -106,7 +107,7 @@ class EngineCore final : public Engine,
   bool queue_empty() const override { return queue_.empty(); }
   void arm_st(Who who, Time deadline) override { set_of(who).arm(deadline); }
   void arm_no_later_st(Who who, Time deadline) override { set_of(who).arm_no_later(deadline); }
-  void block(Who who) override { set_of(who).block(); }
+  void block(Who who) override;
   void kick(Who who) override { set_of(who).kick(); }
 
   // SessionHost.
@@ -140,6 +141,7 @@ class EngineCore final : public Engine,
 
   Duration note_time();
   void extend_deadlines(Duration gap);
+  void keep_apart();
   bool run_submitted();
   bool receive_burst(bool* full);
   void dispatch(const RxPacket& packets);
@@ -173,6 +175,7 @@ class EngineCore final : public Engine,
   Time expected_back_ = 0;  // when the next turn was due to begin
   bool asleep_ = false;     // peers on this host have been told so
   bool watching_room_ = false;
+  Placement placement_;    // of callers that drive
   Event* left_ = nullptr;  // set when nobody is busy any more
 
   std::atomic<bool> closed_{false};

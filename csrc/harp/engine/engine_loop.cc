@@ -1,4 +1,5 @@
 // The engine's progress loop, one turn at a time.
+#include <sched.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -26,7 +27,10 @@ bool EngineCore::turn_st() {
   wait_set.settle();
   bool worked = run_submitted();
   if (wait_set.take_event()) shm_->on_events(now());
-  if (shm_ != nullptr) worked |= shm_->poll(now());
+  if (shm_ != nullptr) {
+    keep_apart();
+    worked |= shm_->poll(now());
+  }
   if (self_ != nullptr) worked |= self_->progress();
 
   // Timers judge by silence, so everything that has arrived is heard first.
@@ -76,6 +80,19 @@ void EngineCore::extend_deadlines(Duration gap) {
   for (Peer* peer : linked_) {
     if (peer->session != nullptr) peer->session->on_gap(gap);
   }
+}
+
+// Callers only: the engine's thread works beside the program, wherever there is room.
+void EngineCore::keep_apart() {
+  if (!duty_.caller_drives()) return;
+  int core = sched_getcpu();
+  if (placement_.is_due(now())) core = placement_.look(now(), core, shm_->peer_cores());
+  shm_->publish_core(core);
+}
+
+void EngineCore::block(Who who) {
+  if (who == Who::kCaller && shm_ != nullptr) shm_->publish_core(-1);
+  set_of(who).block();
 }
 
 bool EngineCore::run_submitted() {

@@ -43,6 +43,8 @@ class Endpoint final : public ShmEndpoint {
   void flush() override;
   bool prepare_sleep() override;
   void cancel_sleep() override;
+  void publish_core(int core) override;
+  std::span<const int> peer_cores() override;
   const ShmStats& stats() const override { return host_.stats; }
   std::string pages() const override { return host_.arena.pages(); }
   std::string why_no_pull() const override { return host_.why_no_pull; }
@@ -69,6 +71,7 @@ class Endpoint final : public ShmEndpoint {
   std::vector<Caller> callers_;
   std::vector<std::unique_ptr<PairLink>> links_;
   std::uint32_t next_id_ = 1;
+  std::vector<int> peer_cores_;
   std::size_t turn_ = 0;  // whose bulk data goes first
   Time looked_ = 0;       // for rare events
   Time deaf_until_ = 0;   // 0: not
@@ -310,6 +313,20 @@ void Endpoint::cancel_sleep() {
   sleeping_ = false;
   std::atomic<std::uint32_t>& sleep = host_.page->sleep;
   sleep.store(sleep.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+void Endpoint::publish_core(int core) {
+  std::atomic<std::int32_t>& published = host_.page->core;
+  // Written when it changes only: the line stays with the peers that read it.
+  if (published.load(std::memory_order_relaxed) != core) {
+    published.store(core, std::memory_order_relaxed);
+  }
+}
+
+std::span<const int> Endpoint::peer_cores() {
+  peer_cores_.clear();
+  for (const auto& link : links_) peer_cores_.push_back(link->peer_core());
+  return peer_cores_;
 }
 
 }  // namespace

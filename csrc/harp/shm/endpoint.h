@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,11 @@ class ShmEndpoint {
   // work, do not block; nothing to cancel.
   virtual bool prepare_sleep() = 0;
   virtual void cancel_sleep() = 0;
+
+  // Tells the peers on which core this process's driver runs; negative: on none.
+  virtual void publish_core(int core) = 0;
+  // What the connected peers published; valid until the next call.
+  virtual std::span<const int> peer_cores() = 0;
 
   virtual const ShmStats& stats() const = 0;
   // For taco_torch.info: "huge pages by madvise" and the like, of the arena.

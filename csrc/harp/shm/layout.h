@@ -17,7 +17,7 @@
 namespace taco::harp {
 
 inline constexpr std::uint32_t kShmMagic = 0x4f434154;  // "TACO"
-inline constexpr std::uint32_t kShmVersion = 1;
+inline constexpr std::uint32_t kShmVersion = 2;
 
 // A ring holds some dozens of small messages; when it is full, records wait at the sender.
 inline constexpr std::size_t kShmRingBytes = 64 * 1024;
@@ -48,6 +48,8 @@ struct ShmPage {
   // Odd while the process sleeps; each sleep has its own number, so that one ring of the doorbell
   // is enough for it.
   alignas(64) std::atomic<std::uint32_t> sleep{0};
+  // Where the caller that drives runs; negative: nowhere.
+  alignas(64) std::atomic<std::int32_t> core{-1};
 };
 
 inline constexpr std::size_t kShmBlockBytes = 256 * 1024;

@@ -56,6 +56,9 @@ class PairLink final : public ShmLink {
   // What the endpoint calls.
   const ShmAddress& peer() const { return peer_; }
   std::uint32_t id() const { return id_; }
+  int peer_core() const {
+    return state_ == State::kUp ? peer_page_->core.load(std::memory_order_relaxed) : -1;
+  }
   // The peer's greeting came, over its own connection (`socket`) or, when null, over ours.
   void on_greeting(ShmReceived greeting, ShmPeerProcess process, ShmFd socket);
   void on_socket();         // one of our sockets is readable

@@ -73,6 +73,21 @@ TEST_P(ShmLinkTest, AReducingReceiveTakesEveryByteOnce) {
   }
 }
 
+TEST_P(ShmLinkTest, ConnectedPeersKnowEachOthersCores) {
+  a.endpoint->publish_core(3);
+  EXPECT_EQ(b.endpoint->peer_cores().front(), -1) << "before there is a connection";
+  ShmSend send({7, 1}, nullptr, 0);
+  ShmReceive receive({7, 1}, Sink::place(nullptr), 0);
+  b.matcher(ba).recv(receive);
+  a.matcher(ab).send(send);
+  ASSERT_TRUE(run_all({&a, &b}, [&] { return send.done && receive.done; }));
+  ASSERT_EQ(b.endpoint->peer_cores().size(), 1u);
+  EXPECT_EQ(b.endpoint->peer_cores().front(), 3);
+  EXPECT_EQ(a.endpoint->peer_cores().front(), -1);
+  a.endpoint->publish_core(-1);
+  EXPECT_EQ(b.endpoint->peer_cores().front(), -1);
+}
+
 TEST_P(ShmLinkTest, BothConnectAtOnceAndStillShareOneLink) {
   const auto data = shm_pattern(100, 1);
   std::vector<std::byte> at_a(100), at_b(100);
