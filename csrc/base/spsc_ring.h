@@ -1,8 +1,8 @@
 // A lock-free ring of variable-size records between one producer and one consumer, in two threads
 // or in two processes. The two ends are two objects over storage and indices that live elsewhere,
 // so that each may see them through its own mapping: the producer writes storage and `produced`,
-// the consumer writes only `consumed`. Neither end ever trusts the other's index further than it
-// can check: a consumer that finds nonsense says corrupt() and delivers nothing more.
+// the consumer writes only `consumed`. Neither end trusts the other's index without a check: a
+// consumer that finds an impossible one reports corrupt() and delivers nothing more.
 //
 // Each record takes whole cache lines, so that neighbours never share one. Both ends keep the last
 // index they saw of the other, and look again only when that one is used up.

@@ -1,6 +1,6 @@
 // Small buffers (64 B to 16 KiB, powers of two) that come and go with messages: unmatched eager
 // data, packets kept for retransmission. Keeps a bounded number of free ones of each size, so that
-// steady state allocates nothing and an idle engine holds little. One an engine, owner thread only.
+// a steady state allocates nothing and an idle engine holds little. One per engine; owner thread.
 #pragma once
 
 #include <array>

@@ -11,8 +11,8 @@ namespace taco::harp {
 
 // Installs the handler on first use. Every descriptor of an engine is registered when it is made.
 void close_on_fork(int fd);
-// Closes a descriptor and takes it out of the registry, in that order of visibility that a fork
-// meanwhile is harmless.
+// Closes a descriptor and removes it from the registry, in an order that makes a fork in between
+// harmless.
 void close_now(int fd);
 
 // Grows by one in every forked child of a process that has registered anything: an object that

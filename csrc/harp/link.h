@@ -3,7 +3,7 @@
 // All deliver every control record exactly once, in order, or report the peer lost.
 //
 // Division of work: the Matcher (matcher.h) pairs sends with receives and knows no wire. The Link
-// knows no keys beyond carrying them. Owner thread only; the _st suffix is implied.
+// carries keys without interpreting them. Owner thread only; the _st suffix is implied.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What the two ends of a link hold each other to. Part of the protocol: a peer that goes beyond is
-// no honest one, and is lost.
+// Limits that both ends of a link keep, and enforce on each other. Part of the protocol: a peer
+// that exceeds one does not keep to the protocol and is declared lost.
 #pragma once
 
 #include <cstddef>

@@ -1,13 +1,13 @@
-// The face HARP turns to its users (the process group, and harp-perf, which measures it):
-// keyed messages between processes. Nothing here knows torch, sockets or shared memory.
+// HARP's interface to its users (the process group, and harp-perf, which measures it): messages
+// between processes, under keys. Nothing here knows torch, sockets or shared memory.
 //
 // A message is sent under a key and received by a receive posted under the same key; the order in
 // which keys are posted does not matter on either side, so operations of different groups never
 // block each other. A message that fits one segment travels eagerly, within a small quota; a larger
-// one waits at its sender until the receiver has said it wants it. So a receiver's memory is
-// bounded by what it posted.
+// one waits at its sender until the receiver asks for it. So a receiver's memory is bounded by what
+// it posted and by the quotas (quotas.h).
 //
-// Everything ending in _st needs the engine's ownership token (engine/token.h) and asserts it.
+// Functions that end in _st may be called only with the engine's ownership token (engine/token.h).
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// The floating-point mode of the calling thread, held at round-to-nearest with denormals kept while
-// an object of this class lives. Any thread may run a kernel, also one on which the user has set
-// flush-to-zero; without this the ranks would disagree about tiny numbers.
+// Keeps the calling thread at round-to-nearest, with denormals, while an object of this class
+// lives, and then restores its mode. Any thread may run a kernel, also one on which the user has
+// set flush-to-zero; without this the ranks would disagree about tiny numbers.
 //
 // Included by files that are compiled for different instruction sets: everything is internal.
 #pragma once

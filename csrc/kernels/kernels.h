@@ -1,6 +1,6 @@
 // Arithmetic on arrays. One portable implementation and one thin file per ISA, chosen once at run
-// time (see dispatch.cc). Every entry sets round-to-nearest without flush-to-zero for its duration
-// and restores the caller's mode, since any thread may run it: results never depend on who did.
+// time (see dispatch.cc). Every function sets round-to-nearest without flush-to-zero while it runs
+// and then restores the caller's mode, so that results never depend on the thread that runs it.
 #pragma once
 
 #include <cstddef>

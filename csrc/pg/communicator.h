@@ -1,4 +1,4 @@
-// One group: its members, its sequence numbers, its schedules. Costs no thread and no descriptor.
+// Runs the operations of one group on one rank. A group costs no thread and no descriptor.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace taco::pg {
 
-// A child runs what belongs to an operation of another group: what a callback of its future starts,
-// or its second step. It fails with its parent.
+// The group to which a child belongs. A child runs operations that belong to one of its parent's:
+// those that a callback of its future starts, or its second step. It fails with its parent.
 struct Parent {
   std::uint64_t group = 0;      // 0: none
   std::uint64_t root = 0;       // the parent's own, or `group`: the program's group

@@ -1,5 +1,5 @@
-// What the process group runs, stripped of torch: buffers, a kind, a type. backend.cc translates
-// c10d calls into these; schedules and the executor know nothing else.
+// One call to a process group, described without torch: its kind, element type and buffers.
+// pg/c10d translates torch's calls into these; schedules and the executor know nothing else.
 #pragma once
 
 #include <cstddef>
@@ -59,7 +59,7 @@ struct OperationSpec {
   Duration timeout = 0;  // 0: the group's
   bool caller_will_wait = false;
   // all_to_all: the caller knows that all blocks of all ranks are equal (no split lists were
-  // given). Opens the algorithms that need to know it; where one is chosen, all must say it alike.
+  // given). Allows algorithms that rely on it; where one is chosen, all ranks must set it alike.
   bool equal_splits = false;
 };
 

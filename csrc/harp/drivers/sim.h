@@ -1,5 +1,5 @@
-// A network that exists only in memory and virtual time, for running the very objects that serve
-// real packets through faults that reality shows once a year. Everything follows from one seed.
+// A network that exists only in memory and virtual time. It exposes the same objects that handle
+// real packets to faults that are rare in reality. Everything follows from one seed.
 //
 // SimNetwork carries datagrams between SimNics and loses, duplicates, delays, corrupts them, kills
 // links for a while, and drops what is too large for one, as a switch does. A SimNic has any number

@@ -1,4 +1,4 @@
-// The Nic over kernel UDP sockets: the embedded default, needs nothing but a kernel. One
+// The Nic over kernel UDP sockets: the built-in default, which needs only the kernel. One
 // non-blocking socket per local address; bursts by sendmmsg and recvmmsg; runs of segments as one
 // super-packet each way (UDP_SEGMENT, UDP_GRO) where the kernel has it.
 //

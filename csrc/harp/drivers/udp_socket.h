@@ -1,4 +1,4 @@
-// One UDP socket of the udp driver: its options, its bursts, and the kernel's ways of saying no.
+// One UDP socket of the udp driver: its options, its bursts, and the errors the kernel reports.
 // Owner thread only, but for overflows().
 #pragma once
 

@@ -1,15 +1,15 @@
-// Who is on duty: the choreography of the engine's thread and of callers that wait. Exactly one of
-// them at a time holds the token and drives; everybody else sleeps, and nobody sleeps while there
-// is work that only they would see.
+// Decides which thread drives the engine: the engine's own thread, or a caller that waits. At most
+// one of them at a time holds the token and drives; the others sleep, but none of them sleeps while
+// there is work that no other thread would notice.
 //
 // A caller that waits takes the token when it is free and drives the engine inline, so that a small
 // message costs no thread switch. When it leaves, work that is still open passes to another waiting
 // caller, else to the engine's thread. The engine's thread sleeps on the same events as a driving
 // caller would, without holding the token, so a caller can take over without waking it.
 //
-// Every hand-over is store, then look (sequentially consistent): the one that goes to sleep first
-// says so and then looks for work; the one that brings work first brings it and then looks who
-// sleeps.
+// No wake-up is lost, because every hand-over stores first and looks afterwards (sequentially
+// consistent): a thread that goes to sleep announces that and then looks for work; a thread that
+// adds work adds it and then looks for sleepers.
 #pragma once
 
 #include <atomic>

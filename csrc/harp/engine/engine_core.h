@@ -2,8 +2,8 @@
 // sessions that have something to transmit. engine_loop.cc is that loop; engine_core.cc is how
 // others reach it. Who runs the loop, its own thread or a caller that waits, is duty.h's part.
 //
-// Made and owned by the Stack. Functions ending in _st need the ownership token and abort without
-// it.
+// Made and owned by the Stack. Functions that end in _st may be called only with the ownership
+// token.
 #pragma once
 
 #include <atomic>

@@ -11,7 +11,7 @@
 // - While a request is open, a peer silent for kLook is asked for a sign of life, so that a dead
 //   process is refused (and found out) soon even if we only receive. The longer nothing but signs
 //   of life is exchanged, the rarer the questions: long waits must cost nothing.
-// - A host that has vanished altogether is the session's own verdict, by peer_timeout.
+// - If a host has vanished altogether, the session itself decides that, after peer_timeout.
 //
 // Owned by the engine; token holder only.
 #pragma once

@@ -1,6 +1,6 @@
-// Which network addresses this process uses and publishes, and which of a peer's it talks to. The
-// kernel's routes decide; names given by the user override; nothing falls back to loopback in
-// silence.
+// Which network addresses this process uses and publishes, and to which of a peer's addresses it
+// sends. The kernel's routes decide, unless the user names interfaces. Loopback is never chosen
+// silently.
 //
 // Any thread; may ask the resolver about the master's name.
 #pragma once

@@ -1,10 +1,10 @@
-// One remote process as this Stack knows it, and the table of all. A peer is made when somebody
-// learns its address. Its sessions belong to the pair of processes, not to a group: it stays when
-// the last group has let go of it, for the next one, until its process has gone (engine_peers.cc).
+// One remote process as this Stack knows it, and the table of all peers. A peer is made when its
+// address becomes known. Its link belongs to the pair of processes, not to a group: when the last
+// group has released the peer, it stays for the next one, until its process ends (engine_peers.cc).
 //
-// What is const is any thread's that holds a reference; the rest of a Peer is the engine's (token
-// holder only). Only the engine ends a peer, so it finds by id without a lock; everybody else does
-// so under the table's.
+// Const members may be read by any thread that holds a reference; all others belong to the engine
+// (token holder only). Only the engine removes peers, so it looks them up by id without a lock;
+// other threads look them up under the lock of the table.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Several Stacks in one process: a process that is several ranks of one group, as threads, is as
-// many peers, and needs a Stack for each (docs/decisions/0004). Any thread.
+// Several Stacks in one process. If ranks of one group are threads of one process, each of them is
+// a peer of the others and needs a Stack of its own (docs/decisions/0004). Any thread.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace taco::harp {
 
-// As Stack::acquire(), which passes over none: the oldest of the process's Stacks that is not among
-// `occupied`; one more is made when there is no such.
+// Like Stack::acquire(), but passes over the Stacks in `occupied`: returns the oldest other Stack
+// of this process, or a new one if there is none.
 Result<std::shared_ptr<Stack>> acquire_beside(const std::vector<const Stack*>& occupied,
                                               const StackOptions& options);
 

@@ -1,8 +1,8 @@
-// The engine's ownership token: who may touch its sessions, timers and sockets now. It is free,
-// with the engine's own thread, or with a caller that drives the engine inline while it waits.
-// Functions that need it end in _st and assert held_by_me().
+// The engine's ownership token: only its holder may touch the engine's sessions, timers and
+// sockets. It is free, or held by the engine's own thread, or by a caller that drives the engine
+// inline while it waits. Functions that need it end in _st.
 //
-// The token only excludes. Who wakes whom when it changes hands is Duty's part (duty.h).
+// The token only excludes others. Duty decides who is woken when it changes hands (duty.h).
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // Finished requests on their way back to their owners. Matchers push, the engine runs the queue
-// once a turn: so on_done is never called from inside send_st, recv_st or cancel_st. One queue an
+// once a turn: so on_done is never called from inside send_st, recv_st or cancel_st. One queue per
 // engine, owner thread only, no allocation for successes.
 #pragma once
 

@@ -1,6 +1,6 @@
-// The groups that are over in this process, so that what still arrives for them is told from what
-// arrives for a group that is not made here yet. The last few thousand: a message later than that
-// waits like any unmatched one, which costs its sender's quota and no more.
+// The groups that are over in this process, so that messages for them can be distinguished from
+// messages for a group that is not made here yet. Only the last few thousand: a message for an
+// older one waits like any unmatched message, which uses up its sender's quota and no more.
 #pragma once
 
 #include <cstddef>

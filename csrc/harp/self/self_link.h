@@ -1,12 +1,12 @@
 // The link of a process to itself: what one part of a program sends to another under one Stack (a
 // plugin's send and receive communicators that meet in one process, say). Nothing is serialised and
 // nothing staged: a message goes straight from the send's memory into the receive's sink, long ones
-// piece by piece, so that everything else of the engine gets its turn. It cannot be left: it lives
-// as long as its engine.
+// piece by piece, so that everything else of the engine gets its turn. The link lives as long as
+// its engine.
 //
 // Both ends of the link are one Matcher, in which sends and receives are kept apart. So at most one
-// message travels under a key here, whichever part sends it; parts that could use one key must put
-// into it who they are.
+// message travels under a key here, whichever part sends it; parts that could use the same key must
+// include their identity in it.
 //
 // Owned by the peer that stands for this process; owner thread only.
 #pragma once

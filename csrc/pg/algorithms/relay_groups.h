@@ -1,5 +1,5 @@
-// What the algorithms with relays share: the groups of ranks a chunk enters or leaves through one
-// member, the root's group first, and where they fit.
+// Shared by the algorithms with relays: the groups of ranks that a chunk enters or leaves through
+// one member (the root's group first), and the conditions under which these algorithms fit.
 #pragma once
 
 #include <vector>

@@ -32,8 +32,8 @@ class Blocked {
 };
 
 void add_user();
-// The last user's leaving ends the threads once their queue is empty, and joins them: all but the
-// calling one, when a callback leaves, and those whose callback is blocked for more than a second.
+// When the last user leaves, the threads end once their queue is empty, and are joined, except the
+// calling one (if a callback leaves) and those whose callback is blocked for more than a second.
 // Not to be called with a lock (the GIL) that callbacks need.
 void remove_user();
 // Joins what remove_user() could not, under the same conditions; nothing while there are users. For

@@ -1,12 +1,12 @@
-// What an operation says about itself in every message: 64 bits that two ranks must have equal, and
-// that can be read back, so that a mismatch is told in words and not in numbers.
+// Describes an operation in 64 bits, which every message carries. Both of its ranks must have the
+// same ones. They can be decoded, so that a mismatch is reported in words and not in numbers.
 //
 //   bits 60..63 kind   56..59 dtype   52..55 reduction   51 hashed
 //   bits 35..50 root    0..34 count   or, where these do not fit or sizes are uneven, hashed: all
 //                                     51 of them are a hash of the root and of every size
 //
-// It says what the call says and nothing else. How the ranks plan it they have agreed about before:
-// settings are compared in full when they meet, and hosts and costs come from one table then
+// A signature describes the call and nothing else. Ranks agree on how they plan it when they meet:
+// settings are compared in full at that time, and hosts and costs come from one table
 // (pg/c10d/rendezvous.h).
 //
 // A pure value; any thread.

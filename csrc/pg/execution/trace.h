@@ -1,8 +1,8 @@
-// What happened: a flight recorder that always keeps the last operations, calls, bytes and time per
-// algorithm, and, while switched on, every operation with its waits on peers for a timeline.
+// Records what happened: always, the last operations (flight recorder) and calls, bytes and time
+// per algorithm; while switched on, a timeline of every operation with its waits for peers.
 //
-// One of each for the whole process; engines write, any thread reads, a mutex that is hardly ever
-// contended stands between.
+// One of each for the whole process. Engines write and any thread reads, under a mutex that is
+// rarely contended.
 #pragma once
 
 #include <cstdint>

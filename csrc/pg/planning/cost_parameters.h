@@ -1,6 +1,6 @@
-// What things cost, as the planner assumes it: one block of parameters, the same on all ranks of a
-// group; rank 0 hands it to all when they meet. The defaults are the table; TACO_TUNE=1 measures
-// some of them (tuning.h). Values; any thread.
+// The costs that the planner assumes: one block of parameters, the same on all ranks of a group,
+// which rank 0 hands out when they meet. The defaults are the table; TACO_TUNE=1 measures some of
+// them (tuning.h). Values; any thread.
 #pragma once
 
 #include <cstdint>

@@ -2,10 +2,10 @@
 // It is the table in cost_parameters.h, or, with TACO_TUNE=1, a measurement that one rank has
 // rounded and all have received (tuning.h).
 //
-// Pure functions, but for the process's default groups' blocks, for groups made later from their
-// ranks. A process may have several default groups, made in another order than elsewhere: a block
-// belongs to the tree of groups whose default group has measured it, and what a group's rank 0
-// finds here goes to all its ranks when they meet. Any thread.
+// Pure functions, except that the blocks of the process's default groups are kept for groups made
+// from them later. A process may have several default groups, not made in the same order on all
+// ranks; so a block belongs to the tree of groups whose default group measured it. When a group's
+// ranks meet, all of them get the block that its rank 0 finds here. Any thread.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
-// Measures one link between two processes, for TACO_TUNE: one end leads, the other follows what it
-// is told. A round is an order (how many messages, how long), the messages, and an answer when all
-// have arrived; short ones tell latency and the cost of a message, long ones bandwidth. It speaks
-// to the Transport directly, as schedules do, so that what it finds is what a step costs.
+// Measures one link between two processes, for TACO_TUNE: one end leads, the other follows its
+// orders. A round is an order (how many messages, how long), the messages, and an answer when all
+// have arrived. Short messages show latency and the cost of a message, long ones the bandwidth. The
+// probe uses the Transport directly, as schedules do, so it measures what a step costs.
 //
 // Any thread but an engine's; both ends at the same time. Nothing else should use the link.
 #pragma once
