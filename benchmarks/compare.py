@@ -35,9 +35,7 @@ def turn(folder: Path, options: list[str]) -> Times:
     with tempfile.TemporaryDirectory() as scratch:
         result = Path(scratch) / "result.json"
         command = [sys.executable, str(COLLECTIVES), "--backends", "taco", "--json", str(result)]
-        subprocess.run(
-            [*command, *options], env=environment, check=True, stdout=subprocess.DEVNULL
-        )
+        subprocess.run([*command, *options], env=environment, check=True, stdout=subprocess.DEVNULL)
         rows = json.loads(result.read_text())["rows"]
     return {(row["collective"], row["bytes"]): row["median_s"] for row in rows}
 

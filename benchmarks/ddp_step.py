@@ -3,12 +3,12 @@
     python benchmarks/ddp_step.py --hosts 4 --rate 1gbit
     python benchmarks/ddp_step.py --hosts 2 --rate 1gbit --models resnet50 --compute 0.4
 
-The backward pass sleeps for each layer as long as its share of the computation says, as a GPU would
-leave the CPU alone; gradients become ready layer by layer, last one first, and DDP's own buckets
-carry them. The forward pass, which nothing can overlap, takes no time here: what is measured is the
-backward pass with its communication. The goal is max(compute, wire time) + the last bucket's wire
-time, where compute is the same pass without communication (`no_sync`), measured beside it: handing
-over the gradients costs processor time of its own here.
+For each layer the backward pass sleeps according to the layer's share of the computation, since a
+GPU would leave the CPU idle. Gradients become ready layer by layer, the last layer first, and DDP's
+own buckets carry them. The forward pass, which nothing can overlap, takes no time here: this
+measures the backward pass with its communication. The goal is max(compute, wire time) + the wire
+time of the last bucket. "compute" is the same pass without communication (`no_sync`), measured in
+the same run, since handing over the gradients costs processor time here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a rank costs that only waits: CPU time while rank 0 is away for ten seconds.
+"""The CPU time of ranks that only wait, while rank 0 is away for ten seconds.
 
     python benchmarks/idle.py                    on one host, in shared memory
     python benchmarks/idle.py --hosts 4          over the network
 
-Every rank but 0 starts an all_reduce and waits for it; the CPU time of the whole process is read
-before and after. The goal is below 2% of a core each.
+Every rank but 0 starts an all_reduce and waits for it. The CPU time of the whole process is read
+before and after. The goal is below 2% of a core for each rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from launch import add_fabric_arguments, deliver, machine, run
 
 
 def measure(group: Any, seconds: float) -> tuple[list[float], list[float]]:
-    """Share of a core each rank used while waiting, and while in no operation at all."""
+    """The share of a core that each rank used while waiting, and while in no operation at all."""
     shares = []
     for waiting in (True, False):
         dist.barrier(group=group)

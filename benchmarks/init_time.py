@@ -1,15 +1,16 @@
-"""How long until a job can talk: init_process_group and the first all_reduce.
+"""How long a job takes to start: init_process_group and the first all_reduce.
 
     python benchmarks/init_time.py                  4 ranks, then 64, on this machine
     python benchmarks/init_time.py --worlds 4,16,64 --rounds 5
 
 Ranks are forked from one process that has imported everything, and start together behind a barrier:
-what is measured is the backend, not Python. The time is the slowest rank's, from its connection to
-the store on. The launching process serves the store, as torchrun's agent does; where rank 0 serves
-it, the others find no listener, and torch lets them sleep for half a second to one.
+this measures the backend, not Python. The time is that of the slowest rank, beginning with its
+connection to the store. The launching process serves the store, as torchrun's agent does. If rank 0
+served it, the others would find no listener at first, and torch would let them sleep for half a
+second to one second.
 
-The connection to the store is torch's and shown by itself: torch looks up the name of the address
-it has reached, and where no name server answers, that takes seconds, whatever the backend. So
+The time to connect to the store is torch's and is shown separately. Torch looks up the name of the
+address it has reached. Where no name server answers, that takes seconds, whatever the backend; so
 look-ups are limited to one try of one second here.
 """
 

@@ -1,10 +1,10 @@
 """Starts the ranks of a benchmark, here or on emulated hosts, and brings back one result.
 
-A benchmark file is started twice over: by the user, and, by launch() below, once a rank with
-BENCHMARK_RESULT naming the file into which rank 0 puts its result as JSON.
+A benchmark file is run by the user, and again by launch() below once for each rank. In a rank,
+BENCHMARK_RESULT names the file into which rank 0 writes its result as JSON.
 
-Ranks are bound to cores, rank r to the (r mod cores)-th, whatever the backend, here and on emulated
-hosts: where the scheduler puts them would decide what is measured. `--unbound` leaves it to it.
+Rank r is bound to the (r mod cores)-th core, whatever the backend, here and on emulated hosts.
+Otherwise the scheduler's placement would decide what is measured. `--unbound` leaves ranks unbound.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Is the algorithm the planner chooses the fastest one? Every algorithm beside its choice, one run.
+"""Is the planner's choice the fastest algorithm? Compares every algorithm with it in one run.
 
     python benchmarks/planner.py [--transport udp] [--collective all_reduce] [--sizes 8,1M]
 
 Each algorithm has a group of its own that forces it (``taco_torch.Options(algorithm=...)``). They
-take turns, so that whatever else the machine does disturbs all alike; times are compared within a
-turn, and the median over the turns is shown. A ratio of 1 means that the choice is the best; one a
-little below 1 shows how far turns differ.
+take turns, so that whatever else the machine does disturbs all alike. The ratio is the median over
+the turns of the ratio within a turn. A ratio of 1 means that the choice is the best; one a little
+below 1 shows how much turns differ.
 """
 
 from __future__ import annotations

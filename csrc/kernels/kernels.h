@@ -48,7 +48,7 @@ const char* name_of(ReduceOp op);  // "SUM", ...
 // by scale().
 using ReduceFn = void (*)(void* out, const void* a, const void* b, std::size_t count);
 
-// function(out, a, b, count), looking ahead: for operands that may not be in the caches.
+// function(out, a, b, count) with prefetching: for operands that may not be in the caches.
 void reduce(ReduceFn function, void* out, const void* a, const void* b, std::size_t count,
             std::size_t element_bytes);
 
@@ -72,9 +72,9 @@ void bf16_to_f32(float* out, const std::uint16_t* in, std::size_t count);
 void accumulate_f16_into_f32(float* acc, const std::uint16_t* in, std::size_t count);
 void accumulate_bf16_into_f32(float* acc, const std::uint16_t* in, std::size_t count);
 
-// A copy (no overlap) that looks ahead: for memory that may not be in the caches.
+// A copy (no overlap) with prefetching: for memory that may not be in the caches.
 void copy(void* to, const void* from, std::size_t bytes);
-// The same to where nobody looks soon: past the caches, without reading the destination.
+// The same for a destination that is not read soon: bypasses the caches and does not load it first.
 void copy_cold(void* to, const void* from, std::size_t bytes);
 
 // CRC32C (Castagnoli), chainable: crc32c(crc32c(0, a), b) == crc32c(0, a ++ b).

@@ -1,6 +1,6 @@
 // The Stack: everything of HARP that belongs to the process. It owns the engines (one today; they
-// share nothing, so more means linear scaling), their sockets, shared memory and sessions. Groups
-// come and go above it and cost it nothing.
+// share nothing, so several would scale linearly), their sockets, shared memory and sessions.
+// Groups use it, and cost it nothing.
 //
 // Creating a Stack starts its engine threads; importing the library starts none. A forked child
 // finds the Stack disabled: every descriptor closed, every call a clear error (see fork.cc).
@@ -69,12 +69,12 @@ struct StackOptions {
   static Result<StackOptions> from_env();
 };
 
-// Counters since the Stack was made; see docs for the meaning of each.
+// Counters since the Stack was made; taco_torch.Stats says what each of them means.
 struct StackStats {
   std::uint64_t bytes_sent = 0, bytes_received = 0;
   std::uint64_t packets_sent = 0, packets_received = 0;
   std::uint64_t retransmits = 0, spurious_retransmits = 0, checksum_failures = 0, duplicates = 0;
-  std::uint64_t bytes_copied = 0;      // staged: touched more often than zero copy needs
+  std::uint64_t bytes_copied = 0;      // of eager messages that had to wait for their receive
   std::uint64_t socket_overflows = 0;  // SO_RXQ_OVFL
   std::uint64_t shm_bytes = 0, shm_messages = 0;
   std::uint64_t doorbells = 0, sleeps = 0;
@@ -100,8 +100,8 @@ class Stack {
   // (another host reachable only over loopback; the transport forced by TACO_TRANSPORT cannot reach
   // it).
   virtual Result<PeerId> add_peer(std::string_view address) = 0;
-  // Balances add_peer. A peer without a user is kept while its process lives; then its id finds
-  // nobody.
+  // Balances add_peer. A peer without a user is kept while its process lives; after that its id is
+  // unknown here.
   virtual void release_peer(PeerId peer) = 0;
   virtual bool is_local(PeerId peer) const = 0;         // same host identity and shm allowed
   virtual std::string host_of(PeerId peer) const = 0;   // host identity, for topology
