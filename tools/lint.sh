@@ -35,6 +35,6 @@ phase "clang-format" check_format
 phase "shell syntax" check_shell
 phase "ruff check" ruff check .
 phase "ruff format" ruff format --check .
-phase "mypy --strict" mypy --strict src/taco_torch
+phase "mypy --strict" mypy --strict src/taco_torch src/_taco_torch_autoload.py
 phase "layers, lengths, pages" pytest -q tests/test_tidy.py tests/test_pages.py
 phase "clang-tidy (since $LINT_BASE)" run_clang_tidy

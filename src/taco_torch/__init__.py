@@ -14,7 +14,7 @@ against torch, when the first group is made or a name below is first used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from taco_torch._autoload import autoload
+from _taco_torch_autoload import autoload
 
 if TYPE_CHECKING:
     from taco_torch import _C as _C

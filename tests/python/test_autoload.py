@@ -55,11 +55,14 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(site: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    site: Path, code: str, folder: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(p for p in (str(site), str(PACKAGE.parent)) if p)
     return subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": path, **environment},
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=120,
@@ -115,7 +118,7 @@ assert len(os.listdir("/proc/self/task")) == threads
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
     added = json.loads(succeeds(site, code, TORCH_DEVICE_BACKEND_AUTOLOAD="0"))
-    assert added == ["taco_torch", "taco_torch._autoload"]
+    assert added == ["_taco_torch_autoload"]
 
 
 def test_a_registration_that_fails_is_said_and_ends_nothing(site: Path) -> None:
@@ -153,6 +156,40 @@ def test_an_installation_for_another_torch_harms_only_those_who_use_it(site: Pat
     assert "VersionMismatchError" in done.stderr
     assert "2.99.0" in done.stderr
     assert torch.__version__ in done.stderr
+
+
+STRANGERS = {
+    "an empty folder": ("taco_torch", None),
+    "a folder of something else": ("taco_torch/__init__.py", "answer = 42"),
+    "a package that raises": ("taco_torch/__init__.py", "raise RuntimeError('not this one')"),
+    "a module that ends the program": ("taco_torch.py", "raise SystemExit('not this one')"),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_what_has_the_name_of_the_package_matters_only_to_a_taco_group(
+    site: Path, tmp_path_factory: pytest.TempPathFactory, kind: str
+) -> None:
+    folder = tmp_path_factory.mktemp("program")
+    name, content = STRANGERS[kind]
+    if content is None:
+        (folder / name).mkdir()
+    else:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
+    code = "import torch, torch.distributed as dist" + ONE_RANK
+    gloo = code.replace("ProcessGroupTaco", "ProcessGroupGloo").format(backend="gloo")
+    done = run(site, gloo, folder)
+    assert done.returncode == 0, done.stderr
+    assert "done" in done.stdout
+    assert done.stderr == ""
+    done = run(site, code.format(backend="taco"), folder)
+    if content is None:  # Python prefers a package, wherever it is, to a folder without code
+        assert done.returncode == 0, done.stderr
+        return
+    assert done.returncode != 0
+    hider = folder / "taco_torch.py" if name == "taco_torch.py" else folder / "taco_torch"
+    assert f"ImportError: {hider} hides the installed package taco_torch" in done.stderr
 
 
 def test_a_name_that_needs_the_extension_says_why_it_cannot_be_had(site: Path) -> None:

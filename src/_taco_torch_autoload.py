@@ -5,6 +5,10 @@ from 2.14 on, when a program asks for the backend by name (``torch.distributed.b
 runs in every program of an environment in which taco_torch is installed: it must not raise, must
 not load the extension, and must not import anything that torch has not imported already.
 
+It is a module beside the package, not one in it: a folder called ``taco_torch`` in the directory in
+which a program is started hides the package, and every ``import torch`` would fail there. This way
+such a folder matters only when a taco group is created, and the error then names it.
+
 Nothing here imports torch at module level. So when ``import taco_torch`` triggers ``import torch``,
 and torch calls ``autoload`` in the middle of that, this module is complete already.
 """
@@ -18,10 +22,34 @@ if TYPE_CHECKING:
     from taco_torch.backend import ProcessGroupTaco
 
 
+def _in_place_of_the_package() -> str | None:
+    """The path of what Python finds under the package's name, or None when it is the package."""
+    import os
+    import sys
+    from importlib.util import find_spec
+
+    module = sys.modules.get("taco_torch")
+    spec = module.__spec__ if module is not None else find_spec("taco_torch")
+    if spec is None:
+        return None
+    folders = list(spec.submodule_search_locations or [])
+    if any(os.path.exists(os.path.join(folder, "backend.py")) for folder in folders):
+        return None
+    return os.path.abspath(folders[0] if folders else str(spec.origin))
+
+
 def _create(options: "_DistributedBackendOptions", pg_options: object) -> "ProcessGroupTaco":
     """The creator that is registered. The first group loads the extension, which checks torch."""
-    from taco_torch.backend import create
-
+    try:
+        from taco_torch.backend import create
+    except (Exception, SystemExit) as error:
+        stranger = _in_place_of_the_package()
+        if stranger is None:
+            raise
+        raise ImportError(
+            f"{stranger} hides the installed package taco_torch, which therefore cannot be loaded. "
+            "Rename it, or start the program from another folder"
+        ) from error
     return create(options, pg_options)
 
 
