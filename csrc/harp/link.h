@@ -63,7 +63,9 @@ class Link {
   // reused.
   virtual void eager(SendRequest& request) = 0;
   // A matched large message: deliver it to the peer's `slot`, then Matcher::send_finished.
-  virtual void bulk(SendRequest& request, SlotId slot) = 0;
+  // `offered`: it was, before it was wanted. A link whose messages may arrive before records that
+  // were written earlier tells the peer so (LinkEvents::on_offered).
+  virtual void bulk(SendRequest& request, SlotId slot, bool offered) = 0;
   // Ends a send under way. After return the link touches neither request nor memory.
   virtual void withdraw(SendRequest& request) = 0;
   // The receive of this slot has ended or is cancelled: drop what the link keeps for it.
@@ -104,6 +106,9 @@ class LinkEvents {
   virtual RecvRequest* receive_of(SlotId slot) = 0;
   virtual void receive_finished(SlotId slot, const Status& status) = 0;
   virtual void send_finished(SendRequest& request, const Status& status) = 0;
+  // The message that fills this receive was offered too, and the offer may have been overtaken by
+  // it. Just before receive_finished() tells of its success.
+  virtual void on_offered(SlotId) {}
 
   virtual void on_lost(const Status& why) = 0;  // fails every open request with this peer
   virtual void on_left() = 0;                   // the peer said goodbye

@@ -77,7 +77,7 @@ void Matcher::start_eager(SendRequest& request, Group& group) {
 void Matcher::start_bulk(Outgoing& out) {
   drop_offer(out);
   out.send->slot = kBulk;
-  link_->bulk(*out.send, out.slot);
+  link_->bulk(*out.send, out.slot, out.announced);
 }
 
 // A want that the send cannot satisfy. True when it was refused; `out` is gone then.

@@ -81,6 +81,7 @@ class Matcher final : public LinkEvents {
   RecvRequest* receive_of(SlotId slot) override;
   void receive_finished(SlotId slot, const Status& status) override;
   void send_finished(SendRequest& request, const Status& status) override;
+  void on_offered(SlotId slot) override;
   void on_lost(const Status& why) override;
   void on_left() override;
 
@@ -111,7 +112,11 @@ class Matcher final : public LinkEvents {
     bool has_data = false, offered = false, wanted = false;
     bool solicited = false;  // we asked for it, and the peer has not answered
     bool counted = false;    // the offer counts against its group's quota
-    bool empty() const { return receive == nullptr && !has_data && !offered && !solicited; }
+    // Offers that are still to come, although what they offered has been received.
+    std::uint32_t overtaken = 0;
+    bool empty() const {
+      return receive == nullptr && !has_data && !offered && !solicited && overtaken == 0;
+    }
   };
   // Slots name posted receives to the peer. A slot's generation moves on with every use.
   struct Slot {
@@ -147,6 +152,8 @@ class Matcher final : public LinkEvents {
   bool may_keep(std::uint64_t group, std::size_t bytes);
   bool may_keep_offer(std::uint64_t group);
   bool may_keep_unserved();
+  void forget_expected();
+  void forget_overtaken(Incoming& in, std::uint32_t count);
   void keep_data(Incoming& in, std::span<const std::byte> data);
   void take_data(Incoming& in);
   void drop_kept_offer(Incoming& in);
@@ -196,6 +203,7 @@ class Matcher final : public LinkEvents {
   std::size_t open_receives_ = 0;
   std::size_t unmatched_ = 0;
   std::size_t unmatched_bytes_ = 0;  // of eager messages
+  std::size_t overtaken_ = 0;        // offers that are still to come for nothing
   std::size_t groups_blocked_ = 0;   // by the peer
   KeyTable<Group> groups_;
 };

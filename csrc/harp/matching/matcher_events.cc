@@ -52,7 +52,12 @@ void Matcher::on_want(const Want& want) {
 }
 
 void Matcher::on_offer(const Offer& offer) {
-  const Incoming* early = incoming_.find(offer.key);
+  Incoming* early = incoming_.find(offer.key);
+  if (early != nullptr && early->overtaken > 0) {  // offers come in their order
+    forget_overtaken(*early, 1);
+    if (early->empty()) incoming_.erase(*early);
+    return;
+  }
   if (lost() || (early != nullptr && (early->has_data || early->offered))) return;
   if (early == nullptr && host_.over.contains(offer.key.group)) {
     return tell_unmatched(offer.key, offer.signature, true);
@@ -215,8 +220,32 @@ void Matcher::receive_finished(SlotId slot, const Status& status) {
   finish_receive(*in, status);
 }
 
+void Matcher::on_offered(SlotId slot) {
+  const RecvRequest* request = receive_of(slot);
+  if (request == nullptr) return;
+  Incoming& in = *incoming_.find(request->key);
+  if (in.offered) return;
+  if (overtaken_ >= kMostUnmatched && !end_peer("messages whose offers never come")) return;
+  ++in.overtaken;
+  ++overtaken_;
+}
+
 void Matcher::send_finished(SendRequest& request, const Status& status) {
   finish_send(request, status);
+}
+
+// What the peer was to tell us of it will not.
+void Matcher::forget_expected() {
+  std::vector<MessageKey> keys;
+  incoming_.for_each([&](const Incoming& in) {
+    if (in.solicited || in.overtaken > 0) keys.push_back(in.key);
+  });
+  for (const MessageKey& key : keys) {
+    Incoming& in = *incoming_.find(key);
+    in.solicited = false;
+    forget_overtaken(in, in.overtaken);
+    if (in.empty()) incoming_.erase(in);
+  }
 }
 
 void Matcher::on_lost(const Status& why) {
@@ -227,16 +256,10 @@ void Matcher::on_lost(const Status& why) {
     finish_send(*sends_, why);
   }
   std::vector<RecvRequest*> open;
-  std::vector<MessageKey> solicited;
+  forget_expected();
   incoming_.for_each([&](Incoming& in) {
     if (in.receive != nullptr) open.push_back(in.receive);
-    if (in.solicited) solicited.push_back(in.key);
   });
-  for (const MessageKey& key : solicited) {
-    Incoming& in = *incoming_.find(key);
-    in.solicited = false;
-    if (in.empty()) incoming_.erase(in);
-  }
   for (RecvRequest* request : open) {
     Incoming* in = incoming_.find(request->key);
     if (in->wanted) link_->forget(slot_of(*request));
@@ -258,6 +281,8 @@ bool Matcher::is_waiting() const {
 // The peer's wants name slots that others may have by now, its offers are of sends that are no
 // more, and neither side owes the other any report.
 void Matcher::begin_anew(Link& link) {
+  link_ = &link;
+  forget_expected();
   std::vector<MessageKey> offered;
   incoming_.for_each([&](const Incoming& in) {
     if (in.offered) offered.push_back(in.key);
@@ -268,7 +293,6 @@ void Matcher::begin_anew(Link& link) {
   groups_.for_each([](Group& group) {
     group = {.key = group.key, .used = true, .kept = group.kept, .kept_bytes = group.kept_bytes};
   });
-  link_ = &link;
 }
 
 void Matcher::on_left() {

@@ -141,8 +141,14 @@ void Matcher::drop_kept_offer(Incoming& in) {
   if (Group* group = groups_.find({in.key.group, 0})) --group->kept_offers;
 }
 
+void Matcher::forget_overtaken(Incoming& in, std::uint32_t count) {
+  in.overtaken -= count;
+  overtaken_ -= count;
+}
+
 // Nobody will ever receive it.
 void Matcher::drop_unmatched(Incoming& in) {
+  forget_overtaken(in, in.overtaken);
   void_solicitation(in);
   drop_kept_offer(in);
   if (in.has_data) {

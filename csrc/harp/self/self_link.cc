@@ -33,7 +33,9 @@ void SelfLink::notice(std::span<const std::byte> bytes) {
   asked_.push_back({.kind = Ask::Kind::kNotice, .text = {bytes.begin(), bytes.end()}});
 }
 
-void SelfLink::bulk(SendRequest& request, SlotId slot) { transfers_.push_back({&request, slot}); }
+void SelfLink::bulk(SendRequest& request, SlotId slot, bool) {
+  transfers_.push_back({&request, slot});
+}
 
 void SelfLink::withdraw(SendRequest& request) {
   for (std::vector<Ask>* asks : {&asked_, &current_}) {

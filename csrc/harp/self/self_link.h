@@ -32,7 +32,7 @@ class SelfLink final : public Link {
   // Link
   std::size_t eager_limit() const override { return kEagerBytes; }
   void eager(SendRequest& request) override;
-  void bulk(SendRequest& request, SlotId slot) override;
+  void bulk(SendRequest& request, SlotId slot, bool offered) override;
   void withdraw(SendRequest& request) override;
   void forget(SlotId) override {}  // a slot that has ended names no receive any more
   void want(const Want& want) override;

@@ -47,12 +47,18 @@ struct BulkSend {
   // The session's round of sends with something to transmit.
   BulkSend* next_active = nullptr;
   bool active = false;
+  bool offered = false;  // before it was wanted: its packets say so
 
   void start(SendRequest& send, SlotId to, std::size_t bytes_of_segment, std::uint32_t use);
   // Nothing has left yet: the size of segments may still be chosen.
   bool untouched() const { return next == 0; }
   void resize(std::size_t bytes_of_segment);
   bool is_split() const { return pieces > 1; }
+  // Of the packets that carry this segment, or a piece of it.
+  std::uint8_t flags_of(std::uint32_t segment) const {
+    return static_cast<std::uint8_t>((segment + 1 == segments ? wire::kLastSegment : 0) |
+                                     (offered ? wire::kOffered : 0));
+  }
   void split();
   std::size_t datagram_bytes() const {  // the most of a unit's
     return sizeof(wire::Header) +
@@ -98,6 +104,7 @@ struct RecvState {
   std::uint32_t segments = 0;
   std::uint32_t received = 0;
   std::uint64_t message_bytes = 0;
+  bool offered = false;  // its packets say so
   SegmentBitmap bits;
 };
 

@@ -92,7 +92,7 @@ void Session::finish_taken() {
   taken_.clear();
 }
 
-void Session::bulk(SendRequest& request, SlotId slot) {
+void Session::bulk(SendRequest& request, SlotId slot, bool offered) {
   BulkSend* send = host_.sends_.take();
   if (free_sends_.empty()) {
     free_sends_.push_back(static_cast<std::uint32_t>(sends_.size()));
@@ -102,6 +102,7 @@ void Session::bulk(SendRequest& request, SlotId slot) {
   free_sends_.pop_back();
   sends_[send->index] = send;
   send->start(request, slot, wire::segment_bytes(path_.mtu().size()), ++send_uses_);
+  send->offered = offered;
   request.state = send;
   activate(*send);
   ready();
@@ -182,6 +183,7 @@ void Session::want(const Want& want) {
   state->request = events_.receive_of(want.slot);
   state->segment_bytes = state->segments = state->received = 0;
   state->message_bytes = 0;
+  state->offered = false;
   receives_[want.slot.index] = state;
   if (open_receives_++ == 0) {
     credit_.set_active(true);

@@ -101,7 +101,7 @@ class Session final : public Link, private SentPackets::Listener {
   // Link.
   std::size_t eager_limit() const override;
   void eager(SendRequest& request) override;
-  void bulk(SendRequest& request, SlotId slot) override;
+  void bulk(SendRequest& request, SlotId slot, bool offered) override;
   void withdraw(SendRequest& request) override;
   void forget(SlotId slot) override;
   void want(const Want& want) override;

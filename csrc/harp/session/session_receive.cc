@@ -84,6 +84,7 @@ bool Session::begin_message(RecvState& state, const wire::Packet& packet) {
   const std::size_t bytes = packet.body.size();
   const bool last = (packet.flags & wire::kLastSegment) != 0;
   state.message_bytes = packet.message_bytes;
+  state.offered = (packet.flags & wire::kOffered) != 0;
   if (last && packet.segment > 0) {
     state.segment_bytes =
         static_cast<std::uint32_t>((packet.message_bytes - bytes) / packet.segment);
@@ -123,7 +124,9 @@ void Session::on_data(const wire::Packet& packet) {
   if (!reassembly_.empty()) reassembly_.forget(packet.slot, packet.segment);
   if (++state->received < state->segments) return;
   state->request->bytes = state->message_bytes;
-  ack_now_ = true;  // the sender waits for this
+  if (state->offered) events_.on_offered(state->slot);
+  if (state_ == State::kEnded) return;  // that was one too many
+  ack_now_ = true;                      // the sender waits for this
   finish_receive(*state, Status());
 }
 

@@ -191,8 +191,7 @@ std::size_t Session::fill_run(BulkSend& send, SegmentRange range) {
     const std::byte* data = send.data_of(segment);
     wire::Header& header = scratch.headers[i];
     header = wire::data_header(peer_connection_, 0, next_number_ + i, send.slot, segment,
-                               send.request->bytes,
-                               segment + 1 == send.segments ? wire::kLastSegment : 0);
+                               send.request->bytes, send.flags_of(segment));
     wire::seal(header, {data, payload});
     scratch.slices[2 * i] = {&header, sizeof header};
     scratch.slices[2 * i + 1] = {data, payload};
@@ -205,7 +204,7 @@ std::size_t Session::fill_run(BulkSend& send, SegmentRange range) {
 std::size_t Session::fill_pieces(BulkSend& send, SegmentRange range) {
   SessionHost::Scratch& scratch = host_.scratch_;
   const std::uint32_t segment = send.segment_of(range.first);
-  const std::uint8_t flags = segment + 1 == send.segments ? wire::kLastSegment : 0;
+  const std::uint8_t flags = send.flags_of(segment);
   std::size_t bytes = 0;
   for (std::uint32_t i = 0; i < range.count; ++i) {
     const std::uint32_t unit = range.first + i;

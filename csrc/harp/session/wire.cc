@@ -97,10 +97,10 @@ bool parse_body(const Header& header, Packet& packet) {
   switch (packet.type) {
     case Type::kData:
       read_segment(header, packet);
-      return only(kLastSegment) && fits_message(packet, packet.body.size());
+      return only(kLastSegment | kOffered) && fits_message(packet, packet.body.size());
     case Type::kFragment:
       read_segment(header, packet);
-      return only(kLastSegment) && parse_fragment(packet);
+      return only(kLastSegment | kOffered) && parse_fragment(packet);
     case Type::kEager:
       packet.serial = header.slot_low;
       return only(0) && take(packet.body, packet.eager) && whole();

@@ -34,7 +34,11 @@ enum Flag : std::uint8_t {
   kSealed = 4,       // a 16-byte AEAD tag ends the packet
   kUncounted = 8,    // kControl: asks for no acknowledgement and uses up no credit; its number
                      // belongs to a sequence of such packets
+  kOffered = 16,     // kData, kFragment: the message was offered, too, in a record that it may have
+                     // overtaken
 };
+static_assert(kLastSegment == 1 && kCoded == 2 && kSealed == 4 && kUncounted == 8 &&
+              kOffered == 16);
 
 // The first 32 bytes of every packet. `crc` is the CRC32C of the whole packet, itself taken as
 // zero.

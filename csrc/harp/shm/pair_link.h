@@ -41,7 +41,7 @@ class PairLink final : public ShmLink {
   // Link
   std::size_t eager_limit() const override { return kShmEagerBytes; }
   void eager(SendRequest& request) override;
-  void bulk(SendRequest& request, SlotId slot) override;
+  void bulk(SendRequest& request, SlotId slot, bool offered) override;
   void withdraw(SendRequest& request) override;
   void forget(SlotId slot) override;
   void want(const Want& want) override;

@@ -45,7 +45,7 @@ void PairLink::finish(SendRequest& request, const Status& status) {
   finished_.push_back({&request, status});
 }
 
-void PairLink::bulk(SendRequest& request, SlotId slot) {
+void PairLink::bulk(SendRequest& request, SlotId slot, bool) {
   shm_count(host_.stats.messages_sent);
   shm_count(host_.stats.bytes_sent, request.bytes);
   if (request.bytes <= kShmEagerBytes) {

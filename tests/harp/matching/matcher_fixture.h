@@ -23,7 +23,10 @@ class FakeLink final : public Link {
   };
   std::size_t eager_limit() const override { return 1000; }
   void eager(SendRequest& request) override { eagers.push_back(&request); }
-  void bulk(SendRequest& request, SlotId slot) override { bulks.push_back({&request, slot}); }
+  void bulk(SendRequest& request, SlotId slot, bool offered) override {
+    bulks.push_back({&request, slot});
+    if (offered) offered_bulks.push_back(&request);
+  }
   void withdraw(SendRequest& request) override { withdrawn.push_back(&request); }
   void forget(SlotId slot) override { forgotten.push_back(slot); }
   void want(const Want& want) override { wants.push_back(want); }
@@ -43,7 +46,7 @@ class FakeLink final : public Link {
                       [&](const ControlCall& call) { return call.kind == kind; }));
   }
 
-  std::vector<SendRequest*> eagers, withdrawn;
+  std::vector<SendRequest*> eagers, withdrawn, offered_bulks;
   std::vector<std::pair<SendRequest*, SlotId>> bulks;
   std::vector<SlotId> forgotten;
   std::vector<Want> wants;

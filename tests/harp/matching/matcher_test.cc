@@ -321,6 +321,39 @@ TEST_F(MatcherTest, GroupsThatSayNothingAreForgotten) {
   EXPECT_LE(matcher_.groups_remembered(), 128u);
 }
 
+TEST_F(MatcherTest, OffersThatTheirMessagesHaveOvertakenAreCountedByKeyAndStandForNothing) {
+  for (int round = 0; round < 2; ++round) {
+    RecvRequest& request = recv(1, 5000);
+    matcher_.on_offered(link_.wants.back().slot);
+    matcher_.receive_finished(link_.wants.back().slot, Status());
+    run();
+    EXPECT_EQ(outcome(request).calls, 1);
+  }
+  EXPECT_EQ(matcher_.kept_for_peer(), 0u);
+  for (int round = 0; round < 2; ++round) {
+    matcher_.on_offer({{9, 1}, 1, 5000});
+    EXPECT_FALSE(matcher_.has_unmatched({9, 1}));
+  }
+  EXPECT_TRUE(observer_.unmatched.empty());
+  matcher_.on_offer({{9, 1}, 1, 5000});
+  EXPECT_TRUE(matcher_.has_unmatched({9, 1})) << "the next message's";
+  // An offer that came in time is not waited for again.
+  recv(1, 5000);
+  matcher_.on_offered(link_.wants.back().slot);
+  matcher_.receive_finished(link_.wants.back().slot, Status());
+  matcher_.on_offer({{9, 1}, 1, 5000});
+  EXPECT_TRUE(matcher_.has_unmatched({9, 1}));
+}
+
+TEST_F(MatcherTest, TheLinkIsToldWhichMessagesWereOffered) {
+  SendRequest& offered = send(1, 5000);
+  matcher_.on_want({{9, 1}, 1, 5000, {0, 1}});
+  matcher_.on_want({{9, 2}, 1, 5000, {1, 1}});
+  send(2, 5000);
+  EXPECT_EQ(link_.bulks.size(), 2u);
+  EXPECT_EQ(link_.offered_bulks, std::vector<SendRequest*>{&offered});
+}
+
 TEST_F(MatcherTest, APeerThatBeginsAnewIsHeldToNothingThatWasBetweenUsBefore) {
   arrive(1, 100);
   matcher_.on_offer({{9, 2}, 1, 5000});

@@ -164,5 +164,30 @@ TEST(SessionRecovery, AnEndedSessionHoldsNothing) {
   }
 }
 
+// Both sides post at once, so the receiver asks before it has heard of the offer; where the offer
+// is lost or late, the data overtake it, and it comes when its message has been received long
+// since.
+TEST(SessionRecovery, AnOfferThatItsOwnMessageHasOvertakenIsNotKept) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    SimFaults faults = gigabit();
+    faults.loss = 0.1;
+    faults.duplication = 0.1;
+    faults.reordering = 0.2;
+    SimCluster cluster(2, seed, faults);
+    // Several times as many as a group may have lying unmatched.
+    for (std::uint64_t tag = 1; tag <= 1000; ++tag) {
+      Transfer transfer(tag, 5000 + tag);
+      cluster[0].matcher(1).send(transfer.send);
+      cluster[1].matcher(0).recv(transfer.recv);
+      ASSERT_TRUE(cluster.run(cluster.now() + 10 * kSecond, [&] { return transfer.done(); }));
+      transfer.check();
+      if (testing::Test::HasFailure()) return;
+    }
+    cluster.run(cluster.now() + 5 * kSecond, [] { return false; });
+    EXPECT_EQ(cluster[1].matcher(0).kept_for_peer(), 0u) << seed;
+    EXPECT_FALSE(cluster[1].matcher(0).is_waiting());
+  }
+}
+
 }  // namespace
 }  // namespace taco::harp

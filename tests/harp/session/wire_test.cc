@@ -72,6 +72,7 @@ TEST(Wire, SegmentsThatDoNotFitTheirMessageAreMalformed) {
   EXPECT_EQ(verdict(1, 16 + 32, kLastSegment), Verdict::kMalformed) << "longer than the others";
   EXPECT_EQ(verdict(3, 100 + 32, kLastSegment), Verdict::kMalformed) << "uneven segments";
   EXPECT_EQ(verdict(9, 64, 0), Verdict::kMalformed) << "beyond the end";
+  EXPECT_EQ(verdict(1, 48 + 32, kLastSegment | kOffered), Verdict::kGood);
   EXPECT_EQ(verdict(0, 64, kCoded), Verdict::kMalformed) << "flags of a later version";
 }
 
