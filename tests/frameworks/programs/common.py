@@ -51,7 +51,7 @@ def report(losses: list[float], weights: torch.Tensor, backend: str = "") -> Non
         "rank": int(os.environ.get("RANK", "0")),
         "backend": backend or dist.get_backend(),
         "losses": [loss.hex() for loss in losses],
-        "weights": float(weights.double().sum()).hex(),
+        "weights": float(weights.detach().double().sum()).hex(),
         "calls": taco_calls(),
     }
     # In one piece, its end included: the ranks share one pipe.

@@ -9,15 +9,15 @@ import torch
 import torch.distributed as dist
 import torchft
 from torchft.coordination import LighthouseServer
-from torchft.process_group import ProcessGroupGloo, ProcessGroupWrapper
+from torchft.process_group import ProcessGroupGloo
+
+import taco_torch
 
 REPLICAS = 2
 
 
-class ProcessGroupTaco(ProcessGroupWrapper):
-    def _create_pg(self, store: dist.Store, rank: int, world_size: int) -> dist.ProcessGroup:
-        import taco_torch
-
+class ProcessGroupTaco(torchft.process_group.ProcessGroupWrapper):
+    def _create_pg(self, store, rank, world_size):
         group = dist.ProcessGroup(store, rank, world_size)
         kind = dist.ProcessGroup.BackendType.CUSTOM
         backend = taco_torch.ProcessGroupTaco(store, rank, world_size, None, self._timeout, "", [])
@@ -25,7 +25,7 @@ class ProcessGroupTaco(ProcessGroupWrapper):
         group._register_backend(torch.device("cpu"), kind, backend)
         return group
 
-    def getBackendName(self) -> str:
+    def getBackendName(self):
         return "torchft-taco"
 
 
