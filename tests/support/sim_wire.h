@@ -33,13 +33,14 @@ inline bool is_type(const Datagram& bytes, wire::Type type) {
 
 struct SimObserver {
   struct Seen {
-    std::uint32_t from, to;
+    std::uint32_t from, to, address;
     Datagram bytes;
   };
   explicit SimObserver(SimCluster& cluster) : cluster(cluster) {
-    cluster.network().set_tap([this](std::uint32_t from, std::uint32_t to, const Datagram& bytes) {
-      seen.push_back({from, to, bytes});
-    });
+    cluster.network().set_tap(
+        [this](std::uint32_t from, std::uint32_t to, std::uint32_t address, const Datagram& bytes) {
+          seen.push_back({from, to, address, bytes});
+        });
   }
   ~SimObserver() { cluster.network().set_tap(nullptr); }
   SimObserver(const SimObserver&) = delete;

@@ -69,7 +69,7 @@ void SimNetwork::fly(Flying packet) {
 
 void SimNetwork::carry(std::uint32_t from, std::uint32_t to, std::uint32_t address,
                        std::vector<std::byte> bytes, Time leaves) {
-  if (tap_) tap_(from, to, bytes);
+  if (tap_) tap_(from, to, address, bytes);
   if (const auto mtu = mtus_.find({from, to}); mtu != mtus_.end() && bytes.size() > mtu->second) {
     ++counts_.too_large;
     return;

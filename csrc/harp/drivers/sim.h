@@ -87,7 +87,7 @@ class SimNetwork {
   const SimCounts& counts() const { return counts_; }
   SimRandom& random() { return random_; }
   // Hears every datagram that leaves, as an observer of the network does.
-  using Tap = std::function<void(std::uint32_t from, std::uint32_t to,
+  using Tap = std::function<void(std::uint32_t from, std::uint32_t to, std::uint32_t address,
                                  const std::vector<std::byte>& bytes)>;
   void set_tap(Tap tap) { tap_ = std::move(tap); }
 

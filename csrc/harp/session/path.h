@@ -61,17 +61,18 @@ class Path {
   // Something may be due to be sent.
   bool has_tokens() const { return tokens_ != nullptr; }
   Token& challenge() { return tokens().challenge; }  // its value is unguessable, never 0
-  // Its pair is the one by which the peer has asked for an answer last, to a challenge or a hello.
   Token& response() { return tokens().response; }
-  // Gives memory back; a challenge that has not been answered by now is forgotten.
-  void trim() { tokens_.reset(); }
+  // Gives memory back, once nothing is due and no answer to a challenge may come any more.
+  void trim(Time now);
 
   static constexpr Duration kPatience = 200 * kMillisecond;
+  // The new pair may be a much longer way than the old one.
+  static constexpr Duration kLongestAnswer = 2 * kSecond;
 
  private:
   struct Tokens {
     Token challenge, response;
-    Time challenge_again = 0;
+    Time challenged = 0, challenge_again = 0;
   };
   Tokens& tokens() {
     if (tokens_ == nullptr) tokens_ = std::make_unique<Tokens>();

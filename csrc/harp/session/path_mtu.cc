@@ -44,7 +44,7 @@ void PathMtu::begin(bool doubt) {
   doubting_ = doubt;
   answered_ = false;
   best_ = doubt ? 0 : confirmed_;
-  round_ = 0;
+  round_ = silence_ = 0;
   next_round();
 }
 
@@ -76,12 +76,13 @@ std::size_t PathMtu::next_probe() const { return searching_ && next_ > best_ ? n
 
 void PathMtu::on_probe_sent(Time now, Duration wait) {
   next_ = candidate_below(next_);
-  round_end_ = now + std::max(wait, kLeastRound);
+  round_end_ = now + std::max(wait, patience());
 }
 
 void PathMtu::on_probe_acked(std::size_t bytes, Time now) {
   if (!searching_) return on_proof(bytes, now);
   answered_ = true;
+  silence_ = 0;
   best_ = std::max(best_, static_cast<std::uint32_t>(std::min(bytes, most_wanted())));
   if (!doubting_) confirmed_ = std::max(confirmed_, best_);
   if (best_ == most_wanted()) finish(now);
@@ -90,11 +91,15 @@ void PathMtu::on_probe_acked(std::size_t bytes, Time now) {
 bool PathMtu::on_timer(Time now) {
   if (!searching_ || now < round_end_) return false;
   if (next_probe() != 0) {  // not all could be sent yet
-    round_end_ = now + kLeastRound;
+    note_silence();
+    round_end_ = now + patience();
     return false;
   }
   // A path that answers nothing at all is no black hole: the question stays open.
-  if (doubting_ && !answered_) --round_;
+  if (doubting_ && !answered_) {
+    note_silence();
+    --round_;
+  }
   if (round_ < kRounds) {
     next_round();
     return false;

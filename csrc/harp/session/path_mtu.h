@@ -11,6 +11,7 @@
 // A pure state machine of the sender's side of one path: knows no packet, and time is passed in.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -27,6 +28,8 @@ class PathMtu {
   void open(std::size_t limit, Time now);
   // A datagram of this size has arrived at the peer (a padded hello).
   void on_proof(std::size_t bytes, Time now);
+  // The peer has left: nothing that matters will be sent.
+  void close() { *this = {}; }
   // What was learnt may be wrong: the path leads elsewhere now.
   void doubt(Time now);
 
@@ -62,7 +65,9 @@ class PathMtu {
 
   static constexpr Duration kFirstGrowth = 10 * kSecond;
   static constexpr Duration kLastGrowth = 600 * kSecond;
+  // A round of a search; of one that nothing answers, each takes twice as long as the one before.
   static constexpr Duration kLeastRound = 10 * kMillisecond;
+  static constexpr Duration kLongestRound = 640 * kMillisecond;
 
  private:
   static constexpr int kRounds = 3;
@@ -74,6 +79,8 @@ class PathMtu {
   void begin(bool doubt);
   void next_round();
   void finish(Time now);
+  Duration patience() const { return std::min(kLeastRound << silence_, kLongestRound); }
+  void note_silence() { silence_ = static_cast<std::uint8_t>(std::min(silence_ + 1, 8)); }
   std::size_t most_wanted() const { return doubting_ ? confirmed_ : limit_; }
   std::uint32_t candidate_below(std::size_t bytes) const;
 
@@ -84,6 +91,7 @@ class PathMtu {
   bool searching_ = false, doubting_ = false;
   bool answered_ = false;  // some probe of it was: the path lives
   std::uint8_t round_ = 0;
+  std::uint8_t silence_ = 0;       // rounds in a row without an answer, or without room for a probe
   std::uint8_t futile_ = 0;        // searches for growth in a row that found none
   std::uint8_t false_alarms_ = 0;  // in a row
   std::uint32_t best_ = 0;         // the largest acknowledged in it

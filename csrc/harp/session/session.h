@@ -93,6 +93,8 @@ class Session final : public Link, private SentPackets::Listener {
   std::uint32_t local_path() const { return path_.pair().local; }
   // The largest datagram that is known to reach the peer.
   std::size_t path_size() const { return path_.mtu().size(); }
+  // Something has raised the question whether it still does.
+  bool doubts_its_path() const { return path_.mtu().in_doubt(); }
   // Sends by this pair of addresses from now on; the peer follows when it has had an answer there.
   void move_to(const AddressPair& pair);
   const std::string& description() const { return config_.description; }
@@ -206,6 +208,7 @@ class Session final : public Link, private SentPackets::Listener {
   Time other_version_at_ = kNever;        // when a packet of one first came from the peer's address
   std::uint32_t largest_hello_ = 0;       // bytes of the largest datagram with a hello that came
   std::uint32_t answer_bytes_ = 0;        // of the hello that is or was answered last
+  AddressPair answer_to_;                 // by which it came
 
   // One path: where it leads, and what we send on it.
   Path path_;

@@ -33,7 +33,7 @@ bool Session::on_hello(const wire::Hello& hello, const RxPacket& packet) {
   echo_ = hello.sender_nonce;
   if ((hello.flags & wire::kEstablished) == 0) {
     answer_hello_ = true;
-    path_.response().pair = AddressPair::of(packet);
+    answer_to_ = AddressPair::of(packet);
     answer_bytes_ = static_cast<std::uint32_t>(packet.data.size());
     ready();
   }
@@ -52,7 +52,7 @@ void Session::establish(const wire::Hello& hello, const RxPacket& packet) {
   // Our nonce has been to one of these and back. A hello that comes by yet another pair proves
   // nothing about that: should the peer be there, its packets set off a challenge.
   const AddressPair pair = AddressPair::of(packet);
-  path_.move_to(pair == path_.response().pair ? pair : path_.pair(), host_.now());
+  path_.move_to(pair == answer_to_ ? pair : path_.pair(), host_.now());
   max_datagram_ = std::min<std::size_t>(max_datagram_, hello.max_datagram);
   path_.mtu().open(max_datagram_, host_.now());
   path_.mtu().on_proof(hello.largest_received, host_.now());
@@ -99,7 +99,7 @@ Session::Sent Session::send_hello() {
   // An answer takes the way the hello came, and is no longer than that was: whoever sends a copy of
   // one makes us send no more than it did.
   const bool answer = answer_hello_;
-  const AddressPair& pair = answer ? path_.response().pair : path_.pair();
+  const AddressPair& pair = answer ? answer_to_ : path_.pair();
   const std::size_t padded = answer ? std::min<std::size_t>(answer_bytes_, max_datagram_)
                                     : (hellos_ % 2 == 0 ? max_datagram_ : 0);
   const bool known = established() && echo_ == peer_nonce_;

@@ -263,6 +263,7 @@ void Session::deliver_record(const wire::Record& record) {
       peer_left_ = true;
       ack_now_ = true;
       credit_.close();
+      path_.mtu().close();
       events_.on_left();
       return;
     default:  // of a later time: many paths, and what is not thought of yet

@@ -136,10 +136,7 @@ void Session::trim() {
   eager_.trim();
   records_.trim();
   reassembly_.trim();
-  // A session is looked at when it is made, before it has answered the hello that made it.
-  const bool answering =
-      answer_hello_ || (path_.has_tokens() && (path_.challenge().due || path_.response().due));
-  if (established() && !answering) path_.trim();
+  path_.trim(host_.now());
   if (open_receives_ == 0) std::vector<RecvState*>().swap(receives_);
   if (sends_.size() == free_sends_.size()) {
     std::vector<BulkSend*>().swap(sends_);

@@ -1,15 +1,11 @@
 // The Matcher alone, over a link that only writes down what it is told. Included by its tests only.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
-#include <cstring>
-#include <deque>
 #include <string>
 #include <vector>
 
-#include "harp/matching/matcher.h"
+#include "harp/matching/requests_fixture.h"
 
 namespace taco::harp {
 
@@ -72,64 +68,19 @@ class FakeObserver final : public Observer {
   int lost = 0, left = 0;
 };
 
-struct Outcome {
-  int calls = 0;
-  Status status;
-};
-
-template <class Request>
-inline void note(Request& request, const Status& status) {
-  auto& outcome = *static_cast<Outcome*>(request.context);
-  ++outcome.calls;
-  outcome.status = status;
-}
-
-class MatcherTest : public ::testing::Test {
+class MatcherTest : public RequestsTest {
  protected:
-  MatcherTest() : matcher_(3, host_) {
+  MatcherTest() : RequestsTest(3, 1 << 20) {
     host_.observer = &observer_;
     matcher_.attach(link_);
-  }
-  SendRequest& send(std::uint64_t tag, std::size_t bytes, std::uint64_t signature = 1) {
-    SendRequest& request = sends_.emplace_back();
-    request.key = {9, tag};
-    request.signature = signature;
-    request.data = data_.data();
-    request.bytes = bytes;
-    request.on_done = note<SendRequest>;
-    request.context = &outcomes_.emplace_back();
-    matcher_.send(request);
-    return request;
-  }
-  RecvRequest& recv(std::uint64_t tag, std::size_t bytes, std::uint64_t signature = 1) {
-    RecvRequest& request = recvs_.emplace_back();
-    request.key = {9, tag};
-    request.signature = signature;
-    request.max_bytes = bytes;
-    request.sink = Sink::place(target_.data());
-    request.on_done = note<RecvRequest>;
-    request.context = &outcomes_.emplace_back();
-    matcher_.recv(request);
-    return request;
   }
   void arrive(std::uint64_t tag, std::size_t bytes, std::uint64_t signature = 1) {
     matcher_.on_eager({9, tag}, signature, std::span(data_).first(bytes));
   }
-  template <class Request>
-  Outcome& outcome(Request& request) {
-    return *static_cast<Outcome*>(request.context);
-  }
   void run() { host_.completions.run(&observer_); }
 
-  MatcherHost host_;
   FakeObserver observer_;
   FakeLink link_;
-  Matcher matcher_;
-  std::deque<SendRequest> sends_;
-  std::deque<RecvRequest> recvs_;
-  std::deque<Outcome> outcomes_;
-  std::vector<std::byte> data_ = std::vector<std::byte>(1 << 20, std::byte{5});
-  std::vector<std::byte> target_ = std::vector<std::byte>(1 << 20);
 };
 
 }  // namespace taco::harp

@@ -4,11 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <deque>
 #include <string>
 #include <vector>
 
-#include "harp/matching/matcher.h"
+#include "harp/matching/requests_fixture.h"
 
 namespace taco::harp {
 namespace {
@@ -37,51 +36,13 @@ class Notes final : public Observer {
   SendRequest* to_cancel = nullptr;
 };
 
-struct Outcome {
-  int calls = 0;
-  Status status;
-};
-
-template <class Request>
-void note(Request& request, const Status& status) {
-  auto& outcome = *static_cast<Outcome*>(request.context);
-  ++outcome.calls;
-  outcome.status = status;
-}
-
-class SelfLinkTest : public ::testing::Test {
+class SelfLinkTest : public RequestsTest {
  protected:
-  SelfLinkTest() : matcher_(0, host_), link_(matcher_), data_(kLong), target_(kLong) {
+  SelfLinkTest() : RequestsTest(0, kLong), link_(matcher_) {
     for (std::size_t i = 0; i < data_.size(); ++i) data_[i] = static_cast<std::byte>(i * 31 + 7);
     host_.observer = &notes_;
     notes_.matcher = &matcher_;
     matcher_.attach(link_);
-  }
-  SendRequest& send(std::uint64_t tag, std::size_t bytes, std::uint64_t signature = 1) {
-    SendRequest& request = sends_.emplace_back();
-    request.key = {9, tag};
-    request.signature = signature;
-    request.data = data_.data();
-    request.bytes = bytes;
-    request.on_done = note<SendRequest>;
-    request.context = &outcomes_.emplace_back();
-    matcher_.send(request);
-    return request;
-  }
-  RecvRequest& recv(std::uint64_t tag, std::size_t bytes, std::uint64_t signature = 1) {
-    RecvRequest& request = recvs_.emplace_back();
-    request.key = {9, tag};
-    request.signature = signature;
-    request.max_bytes = bytes;
-    request.sink = Sink::place(target_.data());
-    request.on_done = note<RecvRequest>;
-    request.context = &outcomes_.emplace_back();
-    matcher_.recv(request);
-    return request;
-  }
-  template <class Request>
-  Outcome& outcome(Request& request) {
-    return *static_cast<Outcome*>(request.context);
   }
   bool turn() {
     const bool worked = link_.progress();
@@ -105,14 +66,8 @@ class SelfLinkTest : public ::testing::Test {
     EXPECT_EQ(std::memcmp(target_.data(), data_.data(), bytes), 0);
   }
 
-  MatcherHost host_;
   Notes notes_;
-  Matcher matcher_;
   SelfLink link_;
-  std::vector<std::byte> data_, target_;
-  std::deque<SendRequest> sends_;
-  std::deque<RecvRequest> recvs_;
-  std::deque<Outcome> outcomes_;
 };
 
 TEST_F(SelfLinkTest, messages_arrive_whichever_side_comes_first) {

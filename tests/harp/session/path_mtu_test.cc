@@ -30,6 +30,16 @@ int settle(PathMtu& path, std::size_t mtu, Time& now, bool answers = true) {
   }
 }
 
+// It has carried datagrams of that size for a while.
+struct ProvenPath {
+  explicit ProvenPath(std::size_t bytes) {
+    path.open(bytes, now);
+    path.on_proof(bytes, now);
+  }
+  PathMtu path;
+  Time now = kSecond;
+};
+
 // Runs of full-size data that are lost, while nothing larger than kBase arrives.
 void lose(PathMtu& path, std::size_t bytes, int runs, Time& now) {
   for (int i = 0; i < runs; ++i) {
@@ -97,10 +107,9 @@ TEST(PathMtu, OneLostProbeDoesNotDecide) {
 }
 
 TEST(PathMtu, ABlackHoleIsSuspectedAndLeftForTheLargestSizeThatPasses) {
-  PathMtu path;
-  Time now = kSecond;
-  path.open(8972, now);
-  path.on_proof(8972, now);
+  ProvenPath proven(8972);
+  PathMtu& path = proven.path;
+  Time& now = proven.now;
   lose(path, 8960, 3, now);
   ASSERT_TRUE(path.in_doubt());
   EXPECT_EQ(path.usable(), kBase);
@@ -112,10 +121,9 @@ TEST(PathMtu, ABlackHoleIsSuspectedAndLeftForTheLargestSizeThatPasses) {
 }
 
 TEST(PathMtu, ASegmentLostTwiceInARowIsEnoughToAsk) {
-  PathMtu path;
-  Time now = kSecond;
-  path.open(1472, now);
-  path.on_proof(1472, now);
+  ProvenPath proven(1472);
+  PathMtu& path = proven.path;
+  Time& now = proven.now;
   lose(path, 1472, 1, now);
   EXPECT_FALSE(path.in_doubt());
   lose(path, 1472, 1, now);
@@ -123,10 +131,9 @@ TEST(PathMtu, ASegmentLostTwiceInARowIsEnoughToAsk) {
 }
 
 TEST(PathMtu, LossesThatSomethingAsLargeHasOvertakenAreNoEvidence) {
-  PathMtu path;
-  Time now = kSecond;
-  path.open(8972, now);
-  path.on_proof(8972, now);
+  ProvenPath proven(8972);
+  PathMtu& path = proven.path;
+  Time& now = proven.now;
   for (int i = 0; i < 100; ++i) {
     path.on_data_acked(8960, now + kMillisecond);
     lose(path, 8960, 1, now);
@@ -135,10 +142,9 @@ TEST(PathMtu, LossesThatSomethingAsLargeHasOvertakenAreNoEvidence) {
 }
 
 TEST(PathMtu, SmallerDataThatArriveDoNotHideTheLossOfLargerOnes) {
-  PathMtu path;
-  Time now = kSecond;
-  path.open(8972, now);
-  path.on_proof(8972, now);
+  ProvenPath proven(8972);
+  PathMtu& path = proven.path;
+  Time& now = proven.now;
   for (int i = 0; i < 3; ++i) {
     path.on_data_acked(1472, now + kMillisecond);
     lose(path, 8960, 1, now);
@@ -147,10 +153,9 @@ TEST(PathMtu, SmallerDataThatArriveDoNotHideTheLossOfLargerOnes) {
 }
 
 TEST(PathMtu, AFalseAlarmChangesNothingAndIsNotRaisedAgainAtOnce) {
-  PathMtu path;
-  Time now = kSecond;
-  path.open(1472, now);
-  path.on_proof(1472, now);
+  ProvenPath proven(1472);
+  PathMtu& path = proven.path;
+  Time& now = proven.now;
   lose(path, 1472, 3, now);
   ASSERT_TRUE(path.in_doubt());
   settle(path, 1472, now);
@@ -163,10 +168,9 @@ TEST(PathMtu, AFalseAlarmChangesNothingAndIsNotRaisedAgainAtOnce) {
 }
 
 TEST(PathMtu, SilenceIsNoBlackHole) {
-  PathMtu path;
-  Time now = kSecond;
-  path.open(8972, now);
-  path.on_proof(8972, now);
+  ProvenPath proven(8972);
+  PathMtu& path = proven.path;
+  Time& now = proven.now;
   lose(path, 8960, 3, now);
   for (int i = 0; i < 20; ++i) {
     settle(path, 0, now, /*answers=*/false);
@@ -179,11 +183,34 @@ TEST(PathMtu, SilenceIsNoBlackHole) {
   EXPECT_EQ(path.usable(), 8972u);
 }
 
+TEST(PathMtu, SilenceIsAskedAboutEverMoreRarely) {
+  ProvenPath proven(8972);
+  PathMtu& path = proven.path;
+  Time& now = proven.now;
+  lose(path, 8960, 3, now);
+  const Time start = now;
+  int rounds = 0;
+  while (now - start < 10 * kSecond) {
+    // Now and then there is no room for all probes.
+    while (path.next_probe() != 0 && (rounds % 4 != 3 || path.deadline() == kNever)) {
+      path.on_probe_sent(now, kWait);
+    }
+    now = path.deadline();
+    path.on_timer(now);
+    ++rounds;
+  }
+  EXPECT_LT(rounds, 40);
+  EXPECT_GT(rounds, 10) << "it goes on";
+  const Time back = now;
+  settle(path, 1472, now);
+  EXPECT_EQ(path.usable(), 1472u);
+  EXPECT_LT(now - back, kSecond);
+}
+
 TEST(PathMtu, GrowthIsLookedForAfterTenSecondsThenEverMoreRarely) {
-  PathMtu path;
-  Time now = kSecond;
-  path.open(8972, now);
-  path.on_proof(8972, now);
+  ProvenPath proven(8972);
+  PathMtu& path = proven.path;
+  Time& now = proven.now;
   lose(path, 8960, 3, now);
   settle(path, 1472, now);
   Time last = now;
@@ -209,10 +236,9 @@ TEST(PathMtu, GrowthIsLookedForAfterTenSecondsThenEverMoreRarely) {
 }
 
 TEST(PathMtu, ADeviceThatRefusesLargeDataForLongIsDoubtedOneThatIsFullForAWhileIsNot) {
-  PathMtu path;
-  Time now = kSecond;
-  path.open(8972, now);
-  path.on_proof(8972, now);
+  ProvenPath proven(8972);
+  PathMtu& path = proven.path;
+  Time& now = proven.now;
   for (int i = 0; i < 100; ++i, now += 10 * kMillisecond) {
     EXPECT_FALSE(path.on_refused(8960, now));
     EXPECT_FALSE(path.on_refused(8960, now + 5 * kMillisecond));
@@ -233,10 +259,9 @@ TEST(PathMtu, AnIdlePathIsNotProbed) {
 }
 
 TEST(PathMtu, APathThatLeadsElsewhereIsAskedAgain) {
-  PathMtu path;
-  Time now = kSecond;
-  path.open(8972, now);
-  path.on_proof(8972, now);
+  ProvenPath proven(8972);
+  PathMtu& path = proven.path;
+  Time& now = proven.now;
   path.doubt(now);
   EXPECT_EQ(path.usable(), kBase);
   settle(path, 4052, now);

@@ -12,6 +12,7 @@
 #include "harp/session/wire.h"
 #include "support/sim_cluster.h"
 #include "support/sim_transfer.h"
+#include "support/sim_wire.h"
 
 namespace taco::harp {
 namespace {
@@ -274,6 +275,112 @@ TEST(PathAddresses, APeerThatIsHeardFromElsewhereIsFollowedOnceItAnswersThere) {
     EXPECT_TRUE(a.remote() == SimNetwork::endpoint(1, 1));
     EXPECT_TRUE(b.remote() == SimNetwork::endpoint(0, 1));
   }
+}
+
+// A host far away, in a process that gives memory back often: the answer to its challenge comes
+// when it has been idle for a while.
+TEST(PathAddresses, AnIdleSessionStillKnowsItsChallengeWhenTheAnswerComes) {
+  for (const std::uint32_t mover : {0u, 1u}) {
+    SimFaults faults;
+    faults.latency = 60 * kMillisecond;
+    SimCluster cluster(2, 1, faults);
+    for (const std::uint32_t node : {0u, 1u}) cluster[node].set_peer_timeout(200 * kMillisecond);
+    Transfer first(1, 100), second(2, 100);
+    cluster[0].set_peer_timeout(10 * kSecond);
+    cluster[mover].matcher(1 - mover).send(first.send);
+    cluster.run(cluster.now() + 2 * kSecond, [] { return false; });
+    ASSERT_EQ(first.sent.calls, 1);
+    cluster[mover].session(1 - mover)->move_to({SimNetwork::endpoint(1 - mover, 1), 1});
+    cluster[mover].matcher(1 - mover).send(second.send);
+    cluster.run(cluster.now() + 2 * kSecond, [] { return false; });
+    EXPECT_EQ(cluster[1 - mover].session(mover)->local_path(), 1u) << mover;
+  }
+}
+
+// Somebody repeats an old hello from one address while the peer asks for an answer at another.
+TEST(PathAddresses, AnAnswerToAHelloAndOneToAChallengeEachGoWhereTheQuestionCameFrom) {
+  constexpr std::uint32_t kAsked = 2, kHello = 7;
+  for (const bool hello_last : {false, true}) {
+    SimCluster cluster(2, 1, {});
+    SimObserver observer(cluster);
+    Transfer first(1, 100'000);
+    move(cluster, first);
+    const Datagram hello = observer.seen_between(0, 1, wire::Type::kHello).front();
+    observer.seen.clear();
+    std::array<std::byte, 64> body;
+    wire::Writer writer(body);
+    writer.path_challenge(77);
+    const Datagram challenge = datagram_of(
+        wire::frames_header(wire::Type::kControl, cluster[1].session(0)->connection_id(), 0, 5000,
+                            writer.size()),
+        writer.bytes());
+    const auto arrive = [&](Datagram bytes, std::uint32_t address) {
+      const Endpoint source = SimNetwork::endpoint(0, address);
+      cluster[1].inject({bytes, 0, &source, address});
+    };
+    if (!hello_last) arrive(hello, kHello);
+    arrive(challenge, kAsked);
+    if (hello_last) arrive(hello, kHello);
+    cluster.run(cluster.now() + 10 * kMillisecond, [] { return false; });
+    std::vector<std::uint32_t> hellos, responses;
+    for (const SimObserver::Seen& one : observer.seen) {
+      if (one.from != 1) continue;
+      if (is_type(one.bytes, wire::Type::kHello)) hellos.push_back(one.address);
+      if (!is_type(one.bytes, wire::Type::kControl)) continue;
+      wire::FrameReader reader{std::span(one.bytes).subspan(sizeof(wire::Header))};
+      for (wire::Frame frame; reader.next(frame);) {
+        if (frame == wire::Frame::kPathResponse) responses.push_back(one.address);
+      }
+    }
+    EXPECT_EQ(hellos, std::vector<std::uint32_t>{kHello});
+    EXPECT_EQ(responses, std::vector<std::uint32_t>{kAsked});
+  }
+}
+
+// How often the loops turn while nothing can arrive.
+int turns_within(SimCluster& cluster, Duration time) {
+  int turns = 0;
+  cluster.run(
+      cluster.now() + time, [] { return false; }, [&] { ++turns; });
+  return turns;
+}
+
+// The path carries nothing large any more, which raises the question of what it does carry, and
+// then answers nothing at all.
+struct SilentPathTest : ::testing::Test {
+  SilentPathTest() : cluster(2, 1, jumbo_hosts()), warm_up(1, 100'000), doomed(2, 1 << 20) {
+    for (const std::uint32_t node : {0u, 1u}) cluster[node].set_peer_timeout(600 * kSecond);
+    move(cluster, warm_up);
+    cluster[1].matcher(0).recv(doomed.recv);
+    cluster[0].matcher(1).send(doomed.send);
+    set_mtu(cluster, wire::kMinDatagram - 1);
+    const Session& session = *cluster[0].session(1);
+    const bool doubted =
+        cluster.run(cluster.now() + kSecond, [&] { return session.doubts_its_path(); });
+    EXPECT_TRUE(doubted);
+    back = cluster.now() + 35 * kSecond;
+    cluster.network().kill_link(0, 1, back);
+  }
+  SimCluster cluster;
+  Time back;
+  Transfer warm_up, doomed;
+};
+
+TEST_F(SilentPathTest, IsAskedEverMoreRarely) {
+  turns_within(cluster, 20 * kSecond);
+  // A probe of silence every half second, its timer, a question, and what a busy peer says.
+  EXPECT_LT(turns_within(cluster, 10 * kSecond), 100);
+  set_mtu(cluster, kEthernet);
+  ASSERT_TRUE(cluster.run(back + 10 * kSecond, [&] { return doomed.done(); }));
+  doomed.check();
+  EXPECT_LT(cluster.now() - back, 2 * kSecond);
+}
+
+TEST_F(SilentPathTest, IsNotAskedOnceThePeerHasLeft) {
+  cluster[1].leave();
+  turns_within(cluster, 2 * kSecond);
+  EXPECT_GT(doomed.sent.calls, 0);
+  EXPECT_LT(turns_within(cluster, 10 * kSecond), 60);
 }
 
 }  // namespace

@@ -76,15 +76,24 @@ TEST(Reassembly, PiecesThatDisagreeAboutTheSegmentsLengthAreRefused) {
   EXPECT_EQ(reassembly.add(piece_of(other, 0, 0, 1152, 6), whole), Reassembly::Verdict::kKept);
 }
 
+// That is to be sent in segments of that size.
+struct Message {
+  Message(std::size_t bytes, std::size_t segment) : data(numbered(bytes)) {
+    request.data = data.data();
+    request.bytes = data.size();
+    send.start(request, {1, 1}, segment, 1);
+  }
+  const std::vector<std::byte> data;
+  SendRequest request;
+  BulkSend send;
+};
+
 // Three segments arrived, one is lost, one on its way, the rest not sent: then it is split.
 TEST(SplitMessage, EveryByteThatHasNotArrivedLeavesOnceInPiecesOfOneSegmentAtATime) {
   constexpr std::uint32_t kSegment = 8928;
-  const auto data = numbered(9 * kSegment + 1200);
-  SendRequest request;
-  request.data = data.data();
-  request.bytes = data.size();
-  BulkSend send;
-  send.start(request, {1, 1}, kSegment, 1);
+  Message message(9 * kSegment + 1200, kSegment);
+  const auto& data = message.data;
+  BulkSend& send = message.send;
   bool again = false;
   EXPECT_EQ(send.take(5, again).count, 5u);
   send.acknowledge(0, 0b111, true);
@@ -116,12 +125,8 @@ TEST(SplitMessage, EveryByteThatHasNotArrivedLeavesOnceInPiecesOfOneSegmentAtATi
 // that is missing has been acknowledged.
 TEST(SplitMessage, PiecesLeaveOfSoManySegmentsOnlyAsTheReceiverKeepsIncomplete) {
   constexpr std::uint32_t kSegment = 8928, kSegments = 60, kMost = wire::kMostPartialSegments;
-  const auto data = numbered(kSegments * kSegment);
-  SendRequest request;
-  request.data = data.data();
-  request.bytes = data.size();
-  BulkSend send;
-  send.start(request, {1, 1}, kSegment, 1);
+  Message message(kSegments * kSegment, kSegment);
+  BulkSend& send = message.send;
   bool again = false;
   send.take(30, again);
   send.split();
@@ -155,12 +160,8 @@ TEST(SplitMessage, PiecesLeaveOfSoManySegmentsOnlyAsTheReceiverKeepsIncomplete) 
 
 TEST(SplitMessage, ASegmentThatIsLostAfterTheSplitComesAgainInPieces) {
   constexpr std::uint32_t kSegment = 1440;
-  const auto data = numbered(4 * kSegment);
-  SendRequest request;
-  request.data = data.data();
-  request.bytes = data.size();
-  BulkSend send;
-  send.start(request, {1, 1}, kSegment, 1);
+  Message message(4 * kSegment, kSegment);
+  BulkSend& send = message.send;
   bool again = false;
   send.take(4, again);
   send.split();
@@ -172,7 +173,7 @@ TEST(SplitMessage, ASegmentThatIsLostAfterTheSplitComesAgainInPieces) {
     EXPECT_TRUE(again);
     for (std::uint32_t i = 0; i < range.count; ++i) bytes += send.bytes_of(range.first + i);
   }
-  EXPECT_EQ(bytes, data.size());
+  EXPECT_EQ(bytes, message.data.size());
 }
 
 }  // namespace
