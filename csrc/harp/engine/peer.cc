@@ -6,11 +6,11 @@
 
 namespace taco::harp {
 
-Peer::Peer(PeerId id, Address address, Reach reach, Route route, MatcherHost& host)
+Peer::Peer(PeerId id, PeerPlan plan, MatcherHost& host)
     : id(id),
-      address(std::move(address)),
-      reach(reach),
-      route(route),
+      address(std::move(plan.address)),
+      reach(plan.reach),
+      route(plan.route),
       description(shares_host() ? "pid " + std::to_string(this->address.pid) + " on this host (" +
                                       this->address.host_name + ")"
                                 : describe(this->address, route.remote.endpoint)),
@@ -28,6 +28,18 @@ PeerTable::~PeerTable() {
     for (auto& peer : *chunk) delete peer.load(std::memory_order_relaxed);
     delete chunk;
   }
+}
+
+Peer* PeerTable::refer(std::uint64_t incarnation) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return refer_locked(incarnation);
+}
+
+Peer* PeerTable::refer_locked(std::uint64_t incarnation) {
+  const auto known = by_incarnation_.find(incarnation);
+  if (known == by_incarnation_.end()) return nullptr;
+  ++known->second->references;
+  return known->second;
 }
 
 Peer* PeerTable::find_incarnation(std::uint64_t incarnation) const {

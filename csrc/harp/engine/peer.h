@@ -31,8 +31,15 @@ class EngineCore;
 // How a peer is reached: it is this very process, shares this host's memory, or is met by packets.
 enum class Reach : std::uint8_t { kSelf, kMemory, kNetwork };
 
+// What there is to know before one is made.
+struct PeerPlan {
+  Address address;
+  Reach reach = Reach::kNetwork;
+  Route route;  // of kNetwork
+};
+
 struct Peer final : Task {
-  Peer(PeerId id, Address address, Reach reach, Route route, MatcherHost& host);
+  Peer(PeerId id, PeerPlan plan, MatcherHost& host);
 
   const PeerId id;
   const Address address;
@@ -86,19 +93,21 @@ class PeerTable {
     return peer != nullptr ? ask(*peer) : std::move(unknown);
   }
 
-  // Adds a reference when it is known. The peer becomes visible to find() when `make` has returned.
-  template <class Make>
-  Result<Peer*> add(std::uint64_t incarnation, const Make& make) {
+  // Adds a reference when it is known. Otherwise `prepare`, without the lock, finds out what it
+  // takes to know the peer, which may take system calls and their time: nobody waits for that,
+  // least of all the engine. `make`, under the lock, turns that into a Peer, which then becomes
+  // visible to find(). When two threads add the same peer, one of them has prepared in vain.
+  template <class Prepare, class Make>
+  Result<Peer*> add(std::uint64_t incarnation, const Prepare& prepare, const Make& make) {
+    if (Peer* known = refer(incarnation)) return known;
+    auto prepared = prepare();
+    if (!prepared.ok()) return prepared.status();
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (const auto known = by_incarnation_.find(incarnation); known != by_incarnation_.end()) {
-      ++known->second->references;
-      return known->second;
+    if (Peer* known = refer_locked(incarnation)) return known;
+    if (by_incarnation_.size() == kMaxPeers) {
+      return Status(Code::kResource, "too many peers in one process");
     }
-    const std::size_t known = by_incarnation_.size();
-    if (known == kMaxPeers) return Status(Code::kResource, "too many peers in one process");
-    Result<std::unique_ptr<Peer>> made = make(next_id());
-    if (!made.ok()) return made.status();
-    Peer* peer = made.value().release();
+    Peer* peer = make(next_id(), std::move(prepared).value()).release();
     publish(peer);
     by_incarnation_.emplace(incarnation, peer);
     return peer;
@@ -123,6 +132,8 @@ class PeerTable {
   static constexpr std::size_t kRest = 64;
   using Chunk = std::array<std::atomic<Peer*>, kChunkPeers>;
 
+  Peer* refer(std::uint64_t incarnation);  // null: not known
+  Peer* refer_locked(std::uint64_t incarnation);
   PeerId next_id() const;
   std::atomic<Peer*>& place_of(PeerId id);
   void publish(Peer* peer);

@@ -156,7 +156,8 @@ Reach StackCore::reach_of(const Address& address) const {
   return reaches_memory_of(address) ? Reach::kMemory : Reach::kNetwork;
 }
 
-Result<std::unique_ptr<Peer>> StackCore::make_peer(PeerId id, Address address) {
+// Asks the kernel for routes, and for who listens on this host.
+Result<PeerPlan> StackCore::plan_for(Address address) const {
   const Reach reach = reach_of(address);
   const bool far = reach == Reach::kNetwork;
   Route route;
@@ -176,10 +177,7 @@ Result<std::unique_ptr<Peer>> StackCore::make_peer(PeerId id, Address address) {
     if (!chosen.ok()) return chosen.status();
     route = chosen.value();
   }
-  auto peer = std::make_unique<Peer>(id, std::move(address), reach, route, engine_->matcher_host());
-  peer->engine = engine_.get();
-  peer->opening = reach == Reach::kMemory;
-  return peer;
+  return PeerPlan{std::move(address), reach, route};
 }
 
 Result<PeerId> StackCore::add_peer(std::string_view bytes) {
@@ -188,10 +186,15 @@ Result<PeerId> StackCore::add_peer(std::string_view bytes) {
   if (!address.ok()) return address.status();
   const std::uint64_t incarnation = address.value().incarnation;
   bool is_new = false;
-  auto added = peers_.add(incarnation, [&](PeerId id) {
-    is_new = true;
-    return make_peer(id, std::move(address).value());
-  });
+  auto added = peers_.add(
+      incarnation, [&] { return plan_for(std::move(address).value()); },
+      [&](PeerId id, PeerPlan plan) {
+        is_new = true;
+        auto peer = std::make_unique<Peer>(id, std::move(plan), engine_->matcher_host());
+        peer->engine = engine_.get();
+        peer->opening = peer->reach == Reach::kMemory;
+        return peer;
+      });
   if (!added.ok()) return added.status();
   Peer& peer = *added.value();
   if (is_new && peer.reach == Reach::kMemory) {

@@ -43,7 +43,7 @@ class StackCore final : public Stack {
   Status start();
   Result<std::unique_ptr<UdpNic>> open_nic(std::string* interface_names);
   Result<std::unique_ptr<ShmEndpoint>> open_shm();
-  Result<std::unique_ptr<Peer>> make_peer(PeerId id, Address address);
+  Result<PeerPlan> plan_for(Address address) const;
   Reach reach_of(const Address& address) const;
   bool reaches_memory_of(const Address& address) const;
 

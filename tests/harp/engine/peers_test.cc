@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <functional>
+#include <future>
 #include <memory>
 #include <set>
 #include <utility>
@@ -70,17 +72,49 @@ Status greet(Stack& a, PeerId b_at_a, Stack& b, PeerId a_at_b, std::uint64_t tag
   return status.ok() ? other : status;
 }
 
+Result<Peer*> add_to(
+    PeerTable& table, MatcherHost& host, std::uint64_t incarnation,
+    const std::function<void()>& meanwhile = [] {}) {
+  return table.add(
+      incarnation,
+      [&]() -> Result<PeerPlan> {
+        meanwhile();
+        PeerPlan plan;
+        plan.address.incarnation = incarnation;
+        return plan;
+      },
+      [&](PeerId id, PeerPlan plan) { return std::make_unique<Peer>(id, std::move(plan), host); });
+}
+
+// Whoever asks the kernel about a new peer keeps neither the engine nor other threads waiting, one
+// that adds the same peer included.
+TEST(PeerTableTest, nobody_waits_for_a_thread_that_is_finding_out_about_a_peer) {
+  MatcherHost host;
+  PeerTable table;
+  Peer* other = nullptr;
+  std::future<void> elsewhere;
+  const auto added = add_to(table, host, 1, [&] {
+    elsewhere = std::async(std::launch::async, [&] {
+      EXPECT_EQ(table.find_incarnation(1), nullptr);
+      other = add_to(table, host, 1).value();
+    });
+    EXPECT_EQ(elsewhere.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  });
+  elsewhere.get();
+  ASSERT_TRUE(added.ok());
+  EXPECT_EQ(added.value(), other) << "there is one";
+  EXPECT_EQ(table.size(), 1u);
+  EXPECT_FALSE(table.release(other->id)) << "and both refer to it";
+  EXPECT_TRUE(table.release(other->id));
+}
+
 TEST(PeerTableTest, ids_outnumber_the_places_and_an_old_one_finds_nobody) {
   MatcherHost host;
   PeerTable table;
   std::set<PeerId> ids;
   PeerId first = 0;
   for (std::uint64_t incarnation = 1; incarnation <= 200'000; ++incarnation) {
-    const auto added = table.add(incarnation, [&](PeerId id) -> Result<std::unique_ptr<Peer>> {
-      Address address;
-      address.incarnation = incarnation;
-      return std::make_unique<Peer>(id, std::move(address), Reach::kNetwork, Route{}, host);
-    });
+    const auto added = add_to(table, host, incarnation);
     ASSERT_TRUE(added.ok()) << incarnation << ": " << added.status().message();
     Peer& peer = *added.value();
     const PeerId id = peer.id;
@@ -100,14 +134,7 @@ TEST(PeerTableTest, a_full_table_gives_its_free_places_to_newcomers_and_no_other
   MatcherHost host;
   PeerTable table;
   std::vector<Peer*> peers;
-  const auto add = [&] {
-    const std::uint64_t incarnation = peers.size() + 1;
-    return table.add(incarnation, [&](PeerId id) -> Result<std::unique_ptr<Peer>> {
-      Address address;
-      address.incarnation = incarnation;
-      return std::make_unique<Peer>(id, std::move(address), Reach::kNetwork, Route{}, host);
-    });
-  };
+  const auto add = [&] { return add_to(table, host, peers.size() + 1); };
   for (auto added = add(); added.ok(); added = add()) peers.push_back(added.value());
   const std::size_t places = peers.size();
   // The first place's second id is the number of places.
@@ -132,12 +159,9 @@ TEST(PeerTableTest, a_full_table_gives_its_free_places_to_newcomers_and_no_other
 TEST(PeerTableTest, a_peer_that_is_needed_again_is_not_removed) {
   MatcherHost host;
   PeerTable table;
-  const auto make = [&](PeerId id) -> Result<std::unique_ptr<Peer>> {
-    return std::make_unique<Peer>(id, Address{}, Reach::kNetwork, Route{}, host);
-  };
-  Peer* peer = table.add(0, make).value();
+  Peer* peer = add_to(table, host, 1).value();
   ASSERT_TRUE(table.release(peer->id));
-  ASSERT_EQ(table.add(0, make).value(), peer);
+  ASSERT_EQ(add_to(table, host, 1).value(), peer);
   EXPECT_TRUE(table.take_released().empty());
   EXPECT_EQ(table.remove(*peer), nullptr);
   EXPECT_EQ(table.find(peer->id), peer);
