@@ -211,15 +211,7 @@ void bench_packets(const Options& options, Report& report) {
     if (!options.wants("crc32c", "-", checksum->name)) continue;
     const double took =
         nanoseconds_a_call([&] { sink = checksum->crc32c(sink, b.get(), kChecked); });
-    const double fused =
-        nanoseconds_a_call([&] { sink = checksum->crc32c_copy(sink, a.get(), b.get(), kPayload); });
-    const double separate = nanoseconds_a_call([&] {
-      std::memcpy(a.get(), b.get(), kPayload);
-      sink = checksum->crc32c(sink, b.get(), kPayload);
-    });
     report.add({"crc32c 1472 B", "-", checksum->name, 1, kChecked / took, 2 * kPayload / copied});
-    report.add({"crc+copy fused", "-", checksum->name, 1, kPayload / fused, kPayload / copied});
-    report.add({"crc+copy apart", "-", checksum->name, 1, kPayload / separate, kPayload / copied});
   }
 }
 

@@ -67,7 +67,6 @@ struct NicCapabilities {
   std::size_t max_datagram = 1472;      // without IP fragmentation, UDP payload
   std::size_t gso_segments = 1;         // datagrams in one super-packet; 1: no GSO
   std::size_t gso_bytes = 65'000;       // of a super-packet
-  bool checksum_offload = false;        // the NIC verifies UDP checksums (ours are checked anyway)
   bool asynchronous_return = false;     // payload is referred to after send_st (TxReference counts)
   std::size_t receive_buffer = 212992;  // bytes of the real receive buffer, as the kernel counts
   std::size_t packet_overhead = 832;    // bytes the kernel charges a datagram beyond its payload
@@ -91,9 +90,7 @@ class Nic {
   // Fills from the front, returns how many. The views last until the next call.
   virtual std::size_t receive_st(std::span<RxPacket> packets) = 0;
 
-  // What to sleep on: a descriptor (-1: none) that becomes readable, and for drivers with their own
-  // idea of time (sim) the moment of the next arrival.
-  virtual int wait_fd() const { return -1; }
+  // For drivers with their own idea of time (sim), the moment of the next arrival.
   virtual Time wake_time() const { return kNever; }
   // Datagrams that found the receive buffer full, since the start.
   virtual std::uint64_t overflows() const { return 0; }

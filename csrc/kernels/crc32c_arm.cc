@@ -18,13 +18,8 @@ std::uint32_t crc32c_arm(std::uint32_t crc, const void* data, std::size_t bytes)
   return ~crc;
 }
 
-std::uint32_t crc32c_copy_arm(std::uint32_t crc, void* to, const void* from, std::size_t bytes) {
-  __builtin_memcpy(to, from, bytes);
-  return crc32c_arm(crc, from, bytes);
-}
-
 }  // namespace
 
-constinit const Checksum kArmChecksum{"arm", crc32c_arm, crc32c_copy_arm};
+constinit const Checksum kArmChecksum{"arm", crc32c_arm};
 
 }  // namespace taco::kernels

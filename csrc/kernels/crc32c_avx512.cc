@@ -43,13 +43,7 @@ __m512i folded(__m512i earlier, __m512i constants, __m512i next) {
   return _mm512_ternarylogic_epi64(early, late, next, 0x96);  // exclusive or of the three
 }
 
-// Without kCopies there is no `to`, not even as a pointer to do arithmetic with.
-template <bool kCopies>
-__m512i take([[maybe_unused]] Byte* to, const Byte* from, std::size_t offset = 0) {
-  const __m512i data = _mm512_loadu_si512(from + offset);
-  if constexpr (kCopies) _mm512_storeu_si512(to + offset, data);
-  return data;
-}
+__m512i take(const Byte* from, std::size_t offset = 0) { return _mm512_loadu_si512(from + offset); }
 
 // 512 bits to 128: each lane moves by its distance from the last.
 __m128i joined_lanes(__m512i sum) {
@@ -62,30 +56,28 @@ __m128i joined_lanes(__m512i sum) {
   return _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
 }
 
-// The checksum state after whole 64-byte blocks, at least one. Advances `at` (and `to`).
-template <bool kCopies>
-std::uint64_t fold_blocks(std::uint32_t crc, Byte*& to, const Byte*& at, std::size_t& bytes) {
+// The checksum state after whole 64-byte blocks, at least one. Advances `at`.
+std::uint64_t fold_blocks(std::uint32_t crc, const Byte*& at, std::size_t& bytes) {
   const auto advance = [&](std::size_t n) {
     at += n;
     bytes -= n;
-    if constexpr (kCopies) to += n;
   };
   const __m512i start = _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc)));
-  __m512i sum = _mm512_xor_si512(start, take<kCopies>(to, at));
+  __m512i sum = _mm512_xor_si512(start, take(at));
   if (bytes >= 256) {
-    __m512i second = take<kCopies>(to, at, 64);
-    __m512i third = take<kCopies>(to, at, 128);
-    __m512i fourth = take<kCopies>(to, at, 192);
+    __m512i second = take(at, 64);
+    __m512i third = take(at, 128);
+    __m512i fourth = take(at, 192);
     advance(256);
     const __m512i far = everywhere(kBy2048);
     while (bytes >= 256) {
       for (std::size_t line = 0; line < 256; line += 64) {
         _mm_prefetch(reinterpret_cast<const char*>(at) + line + kAhead, _MM_HINT_T0);
       }
-      sum = folded(sum, far, take<kCopies>(to, at));
-      second = folded(second, far, take<kCopies>(to, at, 64));
-      third = folded(third, far, take<kCopies>(to, at, 128));
-      fourth = folded(fourth, far, take<kCopies>(to, at, 192));
+      sum = folded(sum, far, take(at));
+      second = folded(second, far, take(at, 64));
+      third = folded(third, far, take(at, 128));
+      fourth = folded(fourth, far, take(at, 192));
       advance(256);
     }
     fourth = folded(third, everywhere(kBy512), fourth);
@@ -96,7 +88,7 @@ std::uint64_t fold_blocks(std::uint32_t crc, Byte*& to, const Byte*& at, std::si
   }
   const __m512i near = everywhere(kBy512);
   while (bytes >= 64) {
-    sum = folded(sum, near, take<kCopies>(to, at));
+    sum = folded(sum, near, take(at));
     advance(64);
   }
   const __m128i rest = joined_lanes(sum);
@@ -105,11 +97,10 @@ std::uint64_t fold_blocks(std::uint32_t crc, Byte*& to, const Byte*& at, std::si
   return _mm_crc32_u64(_mm_crc32_u64(0, early), late);
 }
 
-template <bool kCopies>
-std::uint32_t fold(std::uint32_t initial, Byte* to, const Byte* at, std::size_t bytes) {
+std::uint32_t crc32c_avx512(std::uint32_t initial, const void* data, std::size_t bytes) {
+  const auto* at = static_cast<const Byte*>(data);
   std::uint64_t crc = ~initial;
-  if (bytes >= 64) crc = fold_blocks<kCopies>(~initial, to, at, bytes);
-  if constexpr (kCopies) __builtin_memcpy(to, at, bytes);
+  if (bytes >= 64) crc = fold_blocks(~initial, at, bytes);
   for (; bytes >= 8; bytes -= 8, at += 8) {
     std::uint64_t word;
     __builtin_memcpy(&word, at, sizeof(word));
@@ -120,15 +111,8 @@ std::uint32_t fold(std::uint32_t initial, Byte* to, const Byte* at, std::size_t 
   return ~narrow;
 }
 
-std::uint32_t crc32c_avx512(std::uint32_t crc, const void* data, std::size_t bytes) {
-  return fold<false>(crc, nullptr, static_cast<const Byte*>(data), bytes);
-}
-std::uint32_t crc32c_copy_avx512(std::uint32_t crc, void* to, const void* from, std::size_t bytes) {
-  return fold<true>(crc, static_cast<Byte*>(to), static_cast<const Byte*>(from), bytes);
-}
-
 }  // namespace
 
-constinit const Checksum kAvx512Checksum{"avx512", crc32c_avx512, crc32c_copy_avx512};
+constinit const Checksum kAvx512Checksum{"avx512", crc32c_avx512};
 
 }  // namespace taco::kernels

@@ -44,13 +44,8 @@ std::uint32_t crc32c_tables(std::uint32_t crc, const void* data, std::size_t byt
   return ~crc;
 }
 
-std::uint32_t crc32c_tables_copy(std::uint32_t crc, void* to, const void* from, std::size_t bytes) {
-  __builtin_memcpy(to, from, bytes);
-  return crc32c_tables(crc, from, bytes);
-}
-
 }  // namespace
 
-constinit const Checksum kPortableChecksum{"portable", crc32c_tables, crc32c_tables_copy};
+constinit const Checksum kPortableChecksum{"portable", crc32c_tables};
 
 }  // namespace taco::kernels

@@ -66,13 +66,8 @@ std::uint32_t crc32c_sse42(std::uint32_t initial, const void* data, std::size_t 
   return ~narrow;
 }
 
-std::uint32_t crc32c_sse42_copy(std::uint32_t crc, void* to, const void* from, std::size_t bytes) {
-  __builtin_memcpy(to, from, bytes);
-  return crc32c_sse42(crc, from, bytes);
-}
-
 }  // namespace
 
-constinit const Checksum kSse42Checksum{"sse4.2", crc32c_sse42, crc32c_sse42_copy};
+constinit const Checksum kSse42Checksum{"sse4.2", crc32c_sse42};
 
 }  // namespace taco::kernels

@@ -158,9 +158,6 @@ std::uint32_t crc32c(std::uint32_t crc, const void* data, std::size_t bytes) {
   return chosen().checksum->crc32c(crc, data, bytes);
 }
 Status isa_status() { return chosen().status; }
-std::uint32_t crc32c_copy(std::uint32_t crc, void* to, const void* from, std::size_t bytes) {
-  return chosen().checksum->crc32c_copy(crc, to, from, bytes);
-}
 const char* isa_name() { return chosen().variant->name; }
 
 }  // namespace taco::kernels

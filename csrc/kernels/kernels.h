@@ -79,8 +79,6 @@ void copy_cold(void* to, const void* from, std::size_t bytes);
 
 // CRC32C (Castagnoli), chainable: crc32c(crc32c(0, a), b) == crc32c(0, a ++ b).
 std::uint32_t crc32c(std::uint32_t crc, const void* data, std::size_t bytes);
-// The same of `from` while it is copied to `to` (no overlap): one pass over the bytes.
-std::uint32_t crc32c_copy(std::uint32_t crc, void* to, const void* from, std::size_t bytes);
 
 // The variant in use ("portable", "avx2", "avx512", "neon"). TACO_ISA forces a lesser one.
 const char* isa_name();

@@ -13,8 +13,6 @@ namespace taco::kernels {
 using ScaleFn = void (*)(void* out, const void* in, std::size_t count, double factor);
 using DivideFn = void (*)(void* out, const void* in, std::size_t count, std::int64_t n);
 using Crc32cFn = std::uint32_t (*)(std::uint32_t crc, const void* data, std::size_t bytes);
-using Crc32cCopyFn = std::uint32_t (*)(std::uint32_t crc, void* to, const void* from,
-                                       std::size_t bytes);
 
 struct Variant {
   const char* name;
@@ -32,7 +30,6 @@ struct Variant {
 struct Checksum {
   const char* name;
   Crc32cFn crc32c;
-  Crc32cCopyFn crc32c_copy;
 };
 
 // Each is defined in the file named after it, where the compiler's target has it.

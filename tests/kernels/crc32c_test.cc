@@ -64,19 +64,6 @@ TEST_P(ChecksumTest, Chains) {
   }
 }
 
-TEST_P(ChecksumTest, CopiesWhileItSums) {
-  Random random(23);
-  for (std::size_t size = 0; size < 1700; size += 1 + size / 200) {
-    Bytes from(size, random());
-    Bytes to(size, random());
-    testing::fill(from, Dtype::kU8, random);
-    ASSERT_EQ(GetParam()->crc32c_copy(17, to.data(), from.data(), size),
-              crc32c_by_definition(17, from.data(), size));
-    ASSERT_EQ(to, from);
-    ASSERT_TRUE(to.guards_intact());
-  }
-}
-
 TEST_P(ChecksumTest, EveryFlippedBitOfAPacketIsSeen) {
   Random random(24);
   Bytes bytes(1472, 3);

@@ -302,7 +302,6 @@ void Duty::wake_driver() {
 void Duty::kick_engine_thread() {
   const std::uint32_t state = thread_state_.exchange(kAwake);
   if (state == kAwake) return;
-  kicks_.fetch_add(1, std::memory_order_relaxed);
   if (state == kInBlock) {
     driven_.kick(Driven::Who::kEngineThread);
   } else {

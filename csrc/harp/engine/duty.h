@@ -76,8 +76,6 @@ class Duty {
     thread_spin_.store(engine_thread, std::memory_order_relaxed);
   }
 
-  // How often a sleeping engine thread had to be woken by a submission or a leaving caller.
-  std::uint64_t kicks() const { return kicks_.load(std::memory_order_relaxed); }
   std::uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
 
  private:
@@ -134,7 +132,6 @@ class Duty {
 
   std::atomic<Duration> caller_spin_{20 * kMicrosecond};
   std::atomic<Duration> thread_spin_{20 * kMicrosecond};
-  std::atomic<std::uint64_t> kicks_{0};
   std::atomic<std::uint64_t> sleeps_{0};
 
   std::mutex waiters_mutex_;

@@ -72,7 +72,6 @@ class OperationState final : public Operation,
   OperationState* previous = nullptr;
   Execution* execution = nullptr;          // of a collective that runs
   PointToPointMessage* message = nullptr;  // of a send or receive that runs
-  bool queued = false;                     // a collective waiting for its turn
   Time started = 0;
   Status failure;  // why it is being cancelled, while requests are still open
   bool failing = false;

@@ -1,7 +1,6 @@
 #include "pg/execution/staging.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <functional>
 #include <new>
@@ -9,8 +8,6 @@
 
 namespace taco::pg {
 namespace {
-
-std::atomic<std::uint64_t> g_staged_bytes{0};
 
 bool same(const Piece& a, const Piece& b) { return a.data == b.data && a.bytes == b.bytes; }
 
@@ -120,7 +117,6 @@ Status stage_overlaps(OperationState& operation, int rank) {
   if (operation.staged.memory == nullptr)
     return Status(Code::kResource,
                   "no memory to stage " + std::to_string(bytes) + " bytes of overlapping buffers");
-  g_staged_bytes.fetch_add(bytes, std::memory_order_relaxed);
   operation.in_place = false;
   std::byte* memory = operation.staged.memory.get();
   place(spec.inputs, memory, true);
@@ -136,7 +132,5 @@ void unstage(OperationState& operation) {
     if (outputs[i].bytes > 0)
       std::memcpy(outputs[i].data, operation.spec.outputs[i].data, outputs[i].bytes);
 }
-
-std::uint64_t staged_bytes() { return g_staged_bytes.load(std::memory_order_relaxed); }
 
 }  // namespace taco::pg

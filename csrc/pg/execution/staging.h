@@ -17,6 +17,4 @@ Status stage_overlaps(OperationState& operation, int rank);
 // Fills the caller's outputs from the staged ones, in rank order.
 void unstage(OperationState& operation);
 
-std::uint64_t staged_bytes();  // of all operations since the process started
-
 }  // namespace taco::pg
