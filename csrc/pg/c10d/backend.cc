@@ -10,7 +10,6 @@
 #include "pg/c10d/backend_registry.h"
 #include "pg/c10d/backend_tensors.h"
 #include "pg/c10d/rendezvous.h"
-#include "pg/tuning/cost_block.h"
 #include "pg/tuning/tuning.h"
 
 namespace taco::pg {
@@ -57,7 +56,7 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   }
   Result<std::shared_ptr<Communicator>> made = Communicator::create(meeting_.stack, meeting_.group);
   if (!made.ok()) {
-    withdraw_costs(meeting_.group.id);
+    withdraw_costs(owner());
     part(meeting_);
     raise(made.status());
   }
@@ -66,11 +65,13 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   hang_dump_ = HangDump::acquire();
 }
 
+CostOwner Backend::owner() const { return {meeting_.group.id, rank_}; }
+
 // A default group measures, if told to; groups of its ranks plan as it does.
 Status Backend::measure_costs(const void* tree) {
   if (!options_->global_ranks_in_group.empty()) return Status();
   GroupOptions& group = meeting_.group;
-  CostBlock block{.parameters = group.costs, .owner = group.id, .tree = tree};
+  CostBlock block{.parameters = group.costs, .owner = owner(), .tree = tree};
   Result<Env> env = Env::get();
   if (!env.ok()) return env.status();
   if (env->tune && size_ > 1) {
@@ -253,7 +254,7 @@ Status Backend::leave() {
   // What belongs to its operations may start until the last of them has ended.
   Status unreported = communicator_->close(kLinger);
   if (Status nested = nested_->close(kLinger); unreported.ok()) unreported = std::move(nested);
-  withdraw_costs(meeting_.group.id);
+  withdraw_costs(owner());
   part(meeting_);
   hang_dump_.reset();
   // That a rank was lost whom nobody needed any more is no error; the log has it.

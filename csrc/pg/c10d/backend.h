@@ -24,6 +24,7 @@
 #include "pg/c10d/rendezvous.h"
 #include "pg/c10d/work.h"
 #include "pg/communicator.h"
+#include "pg/tuning/cost_block.h"
 
 namespace taco::pg {
 
@@ -154,6 +155,7 @@ class Backend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> combine(const std::vector<c10::intrusive_ptr<c10d::Work>>& works,
                                          const Call& call, const std::vector<at::Tensor>& inputs,
                                          const std::vector<at::Tensor>& results);
+  CostOwner owner() const;
   Status measure_costs(const void* tree);
   void remember(const WorkStatePtr& state, const Call& call);
   // The group's, or, inside a future's callback, that of the callback's operation.

@@ -136,7 +136,7 @@ void add_costs(const CostBlock& block) {
   blocks().all.push_back(block);
 }
 
-void withdraw_costs(std::uint64_t owner) {
+void withdraw_costs(const CostOwner& owner) {
   std::lock_guard lock(blocks().mutex);
   std::erase_if(blocks().all, [&](const CostBlock& block) { return block.owner == owner; });
 }

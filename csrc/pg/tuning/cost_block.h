@@ -37,17 +37,24 @@ std::size_t encoded_bytes();
 // kMismatch when the bytes are no block, or hold values no measurement gives.
 Result<CostParameters> decode_costs(std::span<const std::byte> bytes);
 
+// A member of a default group; a process may be several, as threads.
+struct CostOwner {
+  std::uint64_t group = 0;  // its id
+  int rank = 0;
+  bool operator==(const CostOwner&) const = default;
+};
+
 struct CostBlock {
   CostParameters parameters;
   bool measured = false;
-  std::uint64_t owner = 0;     // the default group's id
+  CostOwner owner;
   const void* tree = nullptr;  // the same for the groups made from it, as the store they meet in is
 
   std::string name() const;  // "measured 0x12ab34cd", "table 0x..."
 };
 
 void add_costs(const CostBlock& block);
-void withdraw_costs(std::uint64_t owner);
+void withdraw_costs(const CostOwner& owner);
 // The block of the default group of that tree; where there is none, the first one's, or the table.
 CostBlock costs_of_tree(const void* tree);
 CostBlock first_costs();

@@ -101,8 +101,8 @@ TEST(CostBlock, ThatIsDamagedIsRefused) {
 }
 
 TEST(CostBlock, BelongsToTheTreeWhoseDefaultGroupMeasuredIt) {
-  CostBlock first{.parameters = measured_block(plausible(), 10), .measured = true, .owner = 7};
-  CostBlock second{.parameters = measured_block(plausible(), 1), .measured = true, .owner = 8};
+  CostBlock first{.parameters = measured_block(plausible(), 10), .measured = true, .owner = {7, 0}};
+  CostBlock second{.parameters = measured_block(plausible(), 1), .measured = true, .owner = {8, 0}};
   first.parameters.copy_bytes_per_second *= 2;
   const int trees[3] = {};
   first.tree = &trees[0];
@@ -115,11 +115,25 @@ TEST(CostBlock, BelongsToTheTreeWhoseDefaultGroupMeasuredIt) {
     EXPECT_EQ(costs_of_tree(&trees[1]).name(), second.name());
     EXPECT_EQ(first_costs().name(), (swapped ? second : first).name());
     EXPECT_EQ(costs_of_tree(&trees[2]).name(), first_costs().name()) << "nobody's";
-    withdraw_costs(8);
+    withdraw_costs({8, 0});
     EXPECT_EQ(costs_of_tree(&trees[1]).name(), first.name());
-    withdraw_costs(7);
+    withdraw_costs({7, 0});
     EXPECT_TRUE(costs_of_tree(&trees[0]).name().starts_with("table 0x"));
   }
+}
+
+TEST(CostBlock, StaysWhenAnotherRankOfTheGroupLeaves) {
+  const int tree = 0;
+  CostBlock block{.parameters = measured_block(plausible(), 10), .measured = true, .tree = &tree};
+  for (const int rank : {0, 1}) {  // threads of one process
+    block.owner = {7, rank};
+    add_costs(block);
+  }
+  withdraw_costs({7, 1});
+  EXPECT_EQ(costs_of_tree(&tree).name(), block.name());
+  EXPECT_EQ(first_costs().name(), block.name());
+  withdraw_costs({7, 0});
+  EXPECT_TRUE(first_costs().name().starts_with("table 0x"));
 }
 
 }  // namespace
