@@ -16,8 +16,9 @@ struct Registry {
     Member member;
     std::shared_ptr<harp::Stack> stack;
   };
-  std::mutex stack_mutex;  // held while a Stack is made or closed: nobody gets a closing one
+  std::mutex stack_mutex;  // held while a Stack is made, but not while one is closed
   std::vector<User> users;
+  std::vector<std::shared_ptr<harp::Stack>> closing;  // nobody gets one of these any more
 
   std::mutex live_mutex;
   std::vector<c10::weak_intrusive_ptr<Backend>> live;
@@ -48,6 +49,8 @@ Result<HeldStack> hold_stack(const harp::StackOptions& options, const Member& me
   // In a forked child these are the parent's, who goes on using them.
   std::erase_if(users, [](const auto& user) { return !user.stack->usable().ok(); });
   std::vector<const harp::Stack*> occupied;
+  for (const auto& stack : registry().closing) occupied.push_back(stack.get());
+  const std::size_t closing = occupied.size();
   for (const auto& user : users) {
     if (user.member.group == member.group && user.member.world == member.world &&
         user.member.rank != member.rank)
@@ -56,12 +59,12 @@ Result<HeldStack> hold_stack(const harp::StackOptions& options, const Member& me
   Result<std::shared_ptr<harp::Stack>> stack = harp::acquire_beside(occupied, options);
   if (!stack.ok()) return stack.status();
   users.push_back({member, *stack});
-  return HeldStack{std::move(stack).value(), !occupied.empty()};
+  return HeldStack{std::move(stack).value(), occupied.size() > closing};
 }
 
 void drop_stack(const std::shared_ptr<harp::Stack>& stack, const Member& member) {
   if (!stack) return;
-  std::lock_guard lock(registry().stack_mutex);
+  std::unique_lock lock(registry().stack_mutex);
   auto& users = registry().users;
   const auto mine = std::ranges::find_if(
       users, [&](const auto& user) { return user.stack == stack && user.member == member; });
@@ -69,7 +72,13 @@ void drop_stack(const std::shared_ptr<harp::Stack>& stack, const Member& member)
   users.erase(mine);
   const bool in_use =
       std::ranges::any_of(users, [&](const auto& user) { return user.stack == stack; });
-  if (!in_use) stack->close();
+  if (in_use) return;
+  // The goodbye may take its time, which other groups and statistics need not wait for.
+  registry().closing.push_back(stack);
+  lock.unlock();
+  stack->close();
+  lock.lock();
+  std::erase(registry().closing, stack);
 }
 
 std::vector<std::shared_ptr<harp::Stack>> live_stacks() {
