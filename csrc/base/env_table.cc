@@ -154,8 +154,9 @@ constexpr auto kVariables = std::to_array<Variable>({
      [](Env& env, const std::string& value) { return set_name(env.congestion, value); },
      [](const Env& env) { return env.congestion; }},
     {"TACO_TUNE", "boolean", "", "0, 1, false, true, off, on, no or yes",
-     "The default group measures links and processors when it starts (some hundred ms); all groups "
-     "plan from that block instead of the built-in table. stats().planner_costs names it.",
+     "The default group measures links and processors when it starts (some hundred ms); it and the "
+     "groups made from it plan from that block instead of the built-in table. "
+     "stats().planner_costs names the first one.",
      [](Env& env, const std::string& value) { return set_bool(env.tune, value); },
      [](const Env& env) { return show_bool(env.tune); }},
     {"TACO_CMA", "boolean", "", "0, 1, false, true, off, on, no or yes",
