@@ -31,6 +31,8 @@ class Stats:
         doorbells: wake-ups sent to peers on this host.
         sleeps: how often an engine went to sleep.
         sessions, shm_links: peers in contact now, over the network and through shared memory.
+        unmatched: messages that peers have sent, offered or asked for, and that no operation here
+            has reached yet.
         algorithms: totals by "collective/algorithm".
         planner_costs: the costs from which groups are planned, the same on all ranks: "table" or
             "measured" (TACO_TUNE), and their hash.
@@ -52,6 +54,7 @@ class Stats:
     sleeps: int
     sessions: int
     shm_links: int
+    unmatched: int
     algorithms: dict[str, AlgorithmStats]
     planner_costs: str
 

@@ -43,6 +43,7 @@ py::dict transport_stats() {
   out["sleeps"] = stats.sleeps;
   out["sessions"] = stats.sessions;
   out["shm_links"] = stats.shm_links;
+  out["unmatched"] = stats.unmatched;
   return out;
 }
 
