@@ -58,7 +58,6 @@ class Communicator {
 
   virtual Status error() const = 0;            // first failure that broke the group, or ok
   virtual std::uint64_t sequence() const = 0;  // of collectives started
-  virtual void set_sequence(std::uint64_t sequence) = 0;
   virtual void set_timeout(Duration timeout) = 0;
   virtual const GroupOptions& options() const = 0;
 

@@ -187,6 +187,31 @@ def test_a_rank_that_leaves_is_missed_by_its_fellows_who_need_it() -> None:
 
 
 @taco_only
+def test_a_rank_that_leaves_one_group_of_two_is_missed_there_and_not_in_the_other() -> None:
+    from taco_torch import PeerLostError
+
+    stores = [dist.HashStore(), dist.HashStore()]
+
+    def body(rank: int) -> Any:
+        group, other = (make_group(store, rank, 3, timeout_s=300.0) for store in stores)
+        group.barrier().wait()
+        other.barrier().wait()
+        failure: Any = None
+        if rank == 2:
+            leave(group)  # what runs its engine lives on
+        else:
+            with pytest.raises(PeerLostError, match="has left the group") as caught:
+                group.allreduce([torch.ones(4)]).wait()
+            failure = caught.value.rank
+            leave(group)
+        every_collective(other, rank, 3, 100)
+        leave(other)
+        return failure
+
+    assert on_threads(3, body) == [2, 2, None]
+
+
+@taco_only
 def test_a_rank_that_does_not_come_is_named_when_the_time_is_up() -> None:
     from taco_torch import CollectiveTimeoutError
 
@@ -259,6 +284,33 @@ def test_statistics_are_of_all_ranks_in_the_process() -> None:
     for stats in on_threads(2, body):
         assert stats.shm_links == 2, stats  # one of each rank
         assert stats.shm_bytes >= 4 << 20, stats
+
+
+@taco_only
+def test_what_nobody_has_received_yet_is_counted() -> None:
+    import taco_torch
+
+    store = dist.HashStore()
+    seen = threading.Event()
+
+    def body(rank: int) -> int:
+        group = make_group(store, rank, 2)
+        value = torch.ones(2)
+        if rank == 0:
+            group.send([value], 1, 5).wait()
+            assert seen.wait(DEADLINE_S)
+            leave(group)
+            return 0
+        deadline = time.monotonic() + DEADLINE_S
+        while taco_torch.stats().unmatched == 0 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        unmatched = taco_torch.stats().unmatched
+        group.recv([value], 0, 5).wait()
+        seen.set()
+        leave(group)
+        return unmatched
+
+    assert on_threads(2, body) == [0, 1]
 
 
 def _several_ranks(port: int, layout: list[int]) -> list[str]:

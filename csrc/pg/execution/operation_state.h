@@ -57,7 +57,7 @@ class OperationState final : public Operation,
 
   // Set before submission, then constant; `spec` belongs to the engine until completion.
   OperationSpec spec;
-  std::uint64_t sequence_ = 0;  // as the user counts; set_sequence() may move it
+  std::uint64_t sequence_ = 0;  // of sends and receives: of the newest collective
   std::uint64_t ordinal = 0;    // as the wire counts: never repeats in the life of the group
   std::uint64_t signature = 0;
   std::uint64_t bytes = 0;  // what the statistics count: the larger of inputs and outputs

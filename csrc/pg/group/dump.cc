@@ -46,6 +46,11 @@ void live_groups::remove(Group& group) {
   std::erase(live().groups, &group);
 }
 
+void live_groups::for_each(const std::function<void(Group&)>& function) {
+  std::lock_guard lock(live().mutex);
+  for (Group* group : live().groups) function(*group);
+}
+
 std::string dump_all_groups() {
   std::lock_guard lock(live().mutex);
   std::string text;

@@ -76,13 +76,15 @@ Group::Group(std::shared_ptr<harp::Stack> stack, GroupOptions options,
   view_.gone.resize(options_.world);
   view_.arrived.assign(options_.world, 0);
   view_.sent.assign(options_.world, 0);
+  left_.resize(options_.world);
   deadline_timer_.on_expiry = &Group::on_deadline;
   report_timer_.on_expiry = &Group::on_reports_due;
   grace_timer_.on_expiry = &Group::on_grace_over;
   check_up_timer_.on_expiry = &Group::on_check_up;
   ask_timer_.on_expiry = &Group::on_ask_again;
-  for (harp::Timer* timer :
-       {&deadline_timer_, &report_timer_, &grace_timer_, &check_up_timer_, &ask_timer_})
+  left_timer_.on_expiry = &Group::on_left_messages_due;
+  for (harp::Timer* timer : {&deadline_timer_, &report_timer_, &grace_timer_, &check_up_timer_,
+                             &ask_timer_, &left_timer_})
     timer->context = this;
   incarnations_.assign(options_.world, 0);
   for (int rank = 0; rank < options_.world && options_.world > 1; ++rank) {
@@ -109,15 +111,31 @@ Status Group::enlist() {
     if (!ran) status = Status(Code::kInternal, "the transport's engine does not run");
   }
   live_groups::add(*this);
+  if (options_.world > 1) return status;
+  live_groups::for_each([&](const Group& other) {
+    if (const Status failure = other.error(); !failure.ok() && descends_from(other))
+      fail_alone(failure);
+  });
   return status;
+}
+
+void Group::fail_alone(const Status& why) {
+  std::lock_guard lock(mutex_);
+  if (error_.ok()) error_ = why;
+}
+
+bool Group::descends_from(const Group& other) const {
+  const Parent& of = options_.parent;
+  return &other != this && (of.group == other.options_.id || of.root == other.options_.id);
 }
 
 void Group::abort(const Status& why) {
   const Status status = why.ok() ? Status(Code::kAborted, "the group was aborted") : why;
   if (options_.world == 1) {
-    std::lock_guard lock(mutex_);
-    if (error_.ok()) error_ = status;
-    return;
+    fail_alone(status);
+    return live_groups::for_each([&](Group& other) {
+      if (other.descends_from(*this)) other.fail_alone(status);
+    });
   }
   {
     std::lock_guard lock(mutex_);
@@ -135,12 +153,7 @@ Status Group::error() const {
 
 std::uint64_t Group::sequence() const {
   std::lock_guard lock(mutex_);
-  return sequence_;
-}
-
-void Group::set_sequence(std::uint64_t sequence) {
-  std::lock_guard lock(mutex_);
-  sequence_ = sequence;
+  return ordinal_;
 }
 
 void Group::set_timeout(Duration timeout) { timeout_.store(timeout, std::memory_order_relaxed); }

@@ -61,7 +61,6 @@ class Group final : public Communicator,
   void close_when_idle(Duration linger) override;
   Status error() const override;
   std::uint64_t sequence() const override;
-  void set_sequence(std::uint64_t sequence) override;
   void set_timeout(Duration timeout) override;
   const GroupOptions& options() const override { return options_; }
   Status monitored_barrier(Duration timeout, bool report_all) override;
@@ -114,6 +113,13 @@ class Group final : public Communicator,
   void closing_answer_st(int rank, const Notice& answer);
   static void on_ask_again(harp::Timer& timer, Time now);
   void confirmed_st(int rank);
+  void tell_of_leaving_st();
+  void left_st(int rank, const Notice& notice);
+  static void on_left_messages_due(harp::Timer& timer, Time now);
+
+  // group.cc; of a group of one rank, which has no engine
+  void fail_alone(const Status& why);
+  bool descends_from(const Group& other) const;
 
   // group_start.cc
   Status check(OperationSpec& spec) const;
@@ -134,6 +140,7 @@ class Group final : public Communicator,
 
   // group_failure.cc
   bool has_left_st(int rank, const Status& why) const;
+  void break_open_st(int rank, std::uint64_t after);
   void broken_st(Execution& execution, int rank, const Status& why) override;
   void message_broken_st(OperationState& operation, int rank, const Status& why) override;
   void broken_request_st(OperationState* operation, std::uint64_t ordinal, int rank,
@@ -147,8 +154,7 @@ class Group final : public Communicator,
   void end_from_st(std::uint64_t from, const Status& why);
   void fail_operation_st(OperationState& operation, const Status& why);
   void failed_elsewhere_st(int rank, const Notice& notice);
-  std::uint64_t visible(std::uint32_t ordinal) const;  // the sequence number users know
-  std::uint64_t full(std::uint32_t ordinal) const;     // of the wire's 32 bits
+  std::uint64_t full(std::uint32_t ordinal) const;  // of the wire's 32 bits
   bool has_ended_st(std::uint32_t ordinal) const;
   bool has_drained_st(std::uint32_t ordinal) const;  // and is every send of it acknowledged
   void conflict_st(const Arrivals::Conflict& conflict);
@@ -179,7 +185,6 @@ class Group final : public Communicator,
   const int process_;                                       // a forked child is another one
 
   mutable std::mutex mutex_;  // guards what follows, for start() and the engine
-  std::uint64_t sequence_ = 0;
   std::uint64_t ordinal_ = 0;
   Status error_;
   std::uint64_t refused_from_ = kEverything;  // collectives, once error_ is set
@@ -210,8 +215,11 @@ class Group final : public Communicator,
   harp::Event drained_;
   harp::Event confirmed_;  // nobody in unconfirmed_, or the group has failed
   std::vector<int> unconfirmed_;
+  int left_round_ = 0;                       // of left_timer_
+  std::vector<std::optional<Notice>> left_;  // by rank: who has told that it left, and how far
   Duration ask_interval_ = 0;
-  harp::Timer deadline_timer_, report_timer_, grace_timer_, check_up_timer_, ask_timer_;
+  harp::Timer deadline_timer_, report_timer_, grace_timer_, check_up_timer_, ask_timer_,
+      left_timer_;
   Time next_deadline_ = kNever;  // what deadline_timer_ is armed for
   bool check_up_armed_ = false;
   Duration check_up_interval_ = 0;

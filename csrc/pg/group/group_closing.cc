@@ -24,6 +24,9 @@ constexpr Duration kEngineLimit = 5 * kSecond;
 constexpr Duration kCancelLimit = 2 * kSecond;
 constexpr Duration kFirstAsk = kMillisecond;  // then twice as long each time
 constexpr Duration kLastAsk = 50 * kMillisecond;
+// For what a rank that has left received, to be acknowledged, and for what it sent, to be
+// delivered.
+constexpr Duration kLeftGrace = 100 * kMillisecond;
 
 }  // namespace
 
@@ -87,10 +90,11 @@ Status Group::leave(Duration linger) {
   Status unreported;
   std::shared_ptr<Membership> left;
   on_engine([&](harp::Transport& transport) {
+    tell_of_leaving_st();
     membership_->remove_st(*this);
     left = std::exchange(membership_, nullptr);  // here, for an abort() may still come to it
-    for (harp::Timer* timer :
-         {&deadline_timer_, &report_timer_, &grace_timer_, &check_up_timer_, &ask_timer_})
+    for (harp::Timer* timer : {&deadline_timer_, &report_timer_, &grace_timer_, &check_up_timer_,
+                               &ask_timer_, &left_timer_})
       transport.disarm_st(*timer);
     barrier_.fail_st(Status(Code::kAborted, "group '" + options_.name + "' was destroyed"));
     if (failed_st_ && !reported_.load()) unreported = failure_;
@@ -119,8 +123,12 @@ void Group::check_drained_st() {
 void Group::ask_receivers_st(Time) {
   for (int rank = 0; rank < options_.world; ++rank) {
     const bool heard_since = static_cast<std::int32_t>(view_.arrived[rank] - view_.sent[rank]) >= 0;
-    if (rank != options_.rank && !heard_since && view_.gone[rank].ok())
+    if (rank == options_.rank || heard_since) continue;
+    if (left_[rank]) {
+      closing_answer_st(rank, *left_[rank]);
+    } else if (view_.gone[rank].ok()) {
       unconfirmed_.push_back(rank);
+    }
   }
   ask_interval_ = kFirstAsk;
   on_ask_again(ask_timer_, 0);
@@ -155,10 +163,53 @@ void Group::closing_answer_st(int rank, const Notice& answer) {
   if (!has_come && answer.knows_group) return;
   if (has_come) return confirmed_st(rank);
   const std::string name = describe_signature(arrivals_.signature_of(asked).value_or(0));
-  fail_st(Status(Code::kMismatch, name + " (sequence " + std::to_string(visible(asked)) +
+  fail_st(Status(Code::kMismatch, name + " (sequence " + std::to_string(full(asked)) +
                                       "): " + describe_rank(rank) +
                                       " has destroyed the group without having called it"),
           full(asked), true);
+}
+
+// Those that this rank has had to do with; others, should they ever need it, are told when they
+// turn to it (Membership). Whoever fails has told that already.
+void Group::tell_of_leaving_st() {
+  if (failed_st_) return;
+  Notice notice;
+  notice.kind = NoticeKind::kGroupLeft;
+  notice.group = options_.id;
+  notice.ordinal = newest_ordinal_;
+  for (int rank = 0; rank < options_.world; ++rank) {
+    if (rank == options_.rank || !view_.gone[rank].ok()) continue;
+    if (view_.arrived[rank] != 0 || view_.sent[rank] != 0 || point_to_point_.has_met_st(rank))
+      tell_st(rank, notice);
+  }
+}
+
+// Its process lives on, and so does the transport to it: what it has sent arrives, and what it has
+// received will be acknowledged. But it takes no part in anything later.
+void Group::left_st(int rank, const Notice& notice) {
+  left_[rank] = notice;
+  left_[rank]->knows_group = false;
+  left_[rank]->done = true;
+  if (view_.gone[rank].ok())
+    view_.gone[rank] = Status("it has left the group (it destroyed it) and is still needed here",
+                              PeerLoss{rank, "", -1});
+  if (std::ranges::count(unconfirmed_, rank) > 0) closing_answer_st(rank, *left_[rank]);
+  confirmed_st(rank);
+  barrier_.peer_gone_st(rank);
+  break_open_st(rank, full(static_cast<std::uint32_t>(notice.ordinal)));
+  left_round_ = 0;
+  harp::Transport& transport = stack_->engine().transport();
+  transport.arm_st(left_timer_, transport.now_st() + kLeftGrace);
+}
+
+// Twice, so that an engine that was held up has taken a turn in between: sends and receives that
+// are still open then never end.
+void Group::on_left_messages_due(harp::Timer& timer, Time now) {
+  Group& self = *static_cast<Group*>(timer.context);
+  if (++self.left_round_ < 2)
+    return self.stack_->engine().transport().arm_st(timer, now + kLeftGrace);
+  for (int rank = 0; rank < self.options_.world; ++rank)
+    if (self.left_[rank]) self.point_to_point_.peer_gone_st(rank);
 }
 
 void Group::confirmed_st(int rank) {

@@ -80,13 +80,14 @@ void Group::fail_st(const Status& why, std::uint64_t from, bool tell) {
   check_drained_st();
 }
 
-// All ranks have this from their own parent: nobody needs to be told.
+// All ranks have the program's group, and hear of its failure there. What is nested in something
+// nested tells its own members: its parent may be closed elsewhere, or not made yet.
 void Group::parent_failed_st(const Group& parent) {
   const Parent& of = options_.parent;
   const bool own = parent.options_.id == of.group;
   if (own && of.operation != 0 && of.operation < parent.failed_from_) return;
   reported_ = true;  // by the parent
-  fail_st(parent.failure_, kEverything, false);
+  fail_st(parent.failure_, kEverything, of.group != of.root);
 }
 
 bool Group::is_ended_by(const OperationState& operation, std::uint64_t from) const {
@@ -197,12 +198,6 @@ std::uint64_t Group::full(std::uint32_t ordinal) const {
                         static_cast<std::int32_t>(ordinal - static_cast<std::uint32_t>(ordinal_)));
 }
 
-std::uint64_t Group::visible(std::uint32_t ordinal) const {
-  std::lock_guard lock(mutex_);
-  return sequence_ + static_cast<std::int64_t>(
-                         static_cast<std::int32_t>(ordinal - static_cast<std::uint32_t>(ordinal_)));
-}
-
 void Group::conflict_st(const Arrivals::Conflict& conflict) {
   const auto side = [&](int rank, std::uint64_t signature, std::uint64_t other) {
     return (rank == options_.rank ? "here " : "") + describe_rank(rank) + ": " +
@@ -210,7 +205,7 @@ void Group::conflict_st(const Arrivals::Conflict& conflict) {
   };
   fail_st(Status(Code::kMismatch,
                  "ranks of group '" + options_.name + "' disagree about operation " +
-                     std::to_string(visible(conflict.ordinal)) + ": " +
+                     std::to_string(full(conflict.ordinal)) + ": " +
                      side(conflict.rank_a, conflict.signature_a, conflict.signature_b) + "; " +
                      side(conflict.rank_b, conflict.signature_b, conflict.signature_a)),
           full(conflict.ordinal), true);
@@ -231,7 +226,7 @@ void Group::heard_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64
   if (is_send && has_ended_st(ordinal) &&
       stack_->engine().transport().has_unmatched_st(peer, key)) {
     fail_st(Status(Code::kMismatch, describe_signature(signature) + " (sequence " +
-                                        std::to_string(visible(ordinal)) +
+                                        std::to_string(full(ordinal)) +
                                         "): " + describe_rank(rank) + " sent a block to rank " +
                                         std::to_string(options_.rank) + ", which expects none"),
             full(ordinal), true);
@@ -284,15 +279,21 @@ void Group::peer_gone_st(harp::PeerId peer, const Status& unmet) {
              PeerLoss{rank, "", -1});
   confirmed_st(rank);
   barrier_.peer_gone_st(rank);
+  break_open_st(rank, 0);
+  point_to_point_.peer_gone_st(rank);
+}
+
+// Fails the collectives after that ordinal that wait for a rank that is gone.
+void Group::break_open_st(int rank, std::uint64_t after) {
   // Whatever fails takes others with it, which may be gone then: look again from the start.
   const auto needs_it = [&] {
     Execution* e = executions_;
-    while (e != nullptr && (e->operation() == nullptr || e->failing() || !e->has_open_st(rank)))
+    while (e != nullptr && (e->operation() == nullptr || e->failing() || e->ordinal() <= after ||
+                            !e->has_open_st(rank)))
       e = e->next;
     return e;
   };
   while (Execution* execution = needs_it()) broken_st(*execution, rank, view_.gone[rank]);
-  point_to_point_.peer_gone_st(rank);
 }
 
 void Group::notice_st(harp::PeerId peer, const Notice& notice) {
@@ -310,6 +311,8 @@ void Group::notice_st(harp::PeerId peer, const Notice& notice) {
     case NoticeKind::kBarrierReleased:
       if (rank == 0) barrier_.released_st(notice);
       return;
+    case NoticeKind::kGroupLeft:
+      return left_st(rank, notice);
     case NoticeKind::kPeerLost:
       return;  // concerns the process, not one group: Membership has taken it
   }

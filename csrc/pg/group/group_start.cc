@@ -170,10 +170,9 @@ Result<OperationPtr> Group::start(OperationSpec spec) {
     return error_.with_prefix(describe_signature(operation->signature) + " cannot start: ");
   }
   if (!operation->is_point_to_point()) {
-    operation->sequence_ = ++sequence_;
-    operation->ordinal = ++ordinal_;
+    operation->sequence_ = operation->ordinal = ++ordinal_;
   } else {
-    operation->sequence_ = sequence_;
+    operation->sequence_ = ordinal_;
   }
   stack_->engine().submit(*operation, operation->spec.caller_will_wait);
   return OperationPtr(std::move(operation));
@@ -189,8 +188,7 @@ Result<OperationPtr> Group::run_alone(OperationSpec spec) {
       return Status(Code::kAborted,
                     "group '" + options_.name + "' was destroyed; no operation can start");
     if (!error_.ok()) return error_;
-    operation->sequence_ = ++sequence_;
-    operation->ordinal = ++ordinal_;
+    operation->sequence_ = operation->ordinal = ++ordinal_;
   }
   if (!s.inputs.empty() && !s.outputs.empty() && s.outputs[0].bytes > 0) {
     const bool reduces =

@@ -200,7 +200,7 @@ std::string Group::arrival_text(const TimeoutReport& report) const {
       details += " has started no collective.";
     } else {
       details += " has last started " + describe_signature(answer.signature) + " (sequence " +
-                 std::to_string(visible(newest)) + ").";
+                 std::to_string(full(newest)) + ").";
     }
   }
   std::string text;

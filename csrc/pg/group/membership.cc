@@ -113,7 +113,7 @@ void Membership::remove_st(Group& group) {
   forget_st(group);
   groups_.erase(found);
   if (closed_.size() >= kMaxClosed) closed_.pop_front();
-  closed_.push_back({group.options().id, group.newest_ordinal_st()});
+  closed_.push_back({group.options().id, group.newest_ordinal_st(), group.has_failed_st()});
 }
 
 // Not for one that add_st() has refused: its id is another group's, which is alive.
@@ -178,7 +178,9 @@ void Membership::on_unmatched_st(harp::PeerId peer, const harp::MessageKey& key,
                                  std::uint64_t signature, bool is_send) {
   if (auto found = groups_.find(key.group); found != groups_.end()) {
     found->second->heard_st(peer, key, signature, is_send);
-  } else if (is_send && find_closed(key.group) == nullptr) {
+  } else if (const Closed* closed = find_closed(key.group)) {
+    tell_has_left_st(peer, *closed);
+  } else if (is_send) {
     if (early_.size() >= kMaxEarly) early_.pop_front();
     early_.push_back({peer, key, signature});
   }
@@ -247,6 +249,16 @@ const Membership::Closed* Membership::find_closed(std::uint64_t group) const {
   return found == closed_.rend() ? nullptr : &*found;
 }
 
+// A member turns to this process for a group that it has left: it cannot know.
+void Membership::tell_has_left_st(harp::PeerId peer, const Closed& closed) {
+  if (closed.failed) return;  // that was told, with the reason
+  Notice notice;
+  notice.kind = NoticeKind::kGroupLeft;
+  notice.group = closed.group;
+  notice.ordinal = closed.ordinal;
+  stack_.engine().transport().notify_st(peer, encode(notice));
+}
+
 void Membership::answer_for_unknown_st(harp::PeerId peer, const Notice& query) {
   Notice answer;
   answer.kind = NoticeKind::kArrivalReport;
@@ -257,6 +269,7 @@ void Membership::answer_for_unknown_st(harp::PeerId peer, const Notice& query) {
   if (const Closed* closed = find_closed(query.group)) {
     answer.done = true;
     answer.ordinal = closed->ordinal;
+    if (query.number == 0) return tell_has_left_st(peer, *closed);  // a check-up
   }
   stack_.engine().transport().notify_st(peer, encode(answer));
 }

@@ -76,6 +76,7 @@ class Membership final : public harp::Observer {
   struct Closed {
     std::uint64_t group = 0;
     std::uint32_t ordinal = 0;  // of its newest collective
+    bool failed = false;
   };
   static constexpr std::size_t kMaxClosed = 1024;
 
@@ -90,6 +91,7 @@ class Membership final : public harp::Observer {
   void note_gone_st(harp::PeerId peer, const Status& unmet);
   void hear_early_st(Group& group);
   void answer_for_unknown_st(harp::PeerId peer, const Notice& query);
+  void tell_has_left_st(harp::PeerId peer, const Closed& closed);
   const Closed* find_closed(std::uint64_t group) const;
   std::vector<Group*> groups_containing(std::uint64_t incarnation) const;
 

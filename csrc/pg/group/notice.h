@@ -22,6 +22,8 @@ enum class NoticeKind : std::uint8_t {
                      // of a group that is destroyed: `done`, and `ordinal` its newest
   kBarrierArrived,   // monitored barrier `number`
   kBarrierReleased,  // monitored barrier `number`; `code` and `text` when it failed
+  kGroupLeft,        // the sender has left the group, with everything it sent acknowledged;
+                     // `ordinal` is its newest collective
 };
 
 struct Notice {

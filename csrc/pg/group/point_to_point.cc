@@ -260,6 +260,13 @@ void PointToPoint::fail_st(OperationState& operation, const Status& why) {
   settle(message);
 }
 
+bool PointToPoint::has_met_st(int rank) const {
+  const auto is_its = [&](const auto& counter) {
+    return counter.first >> 32 == static_cast<std::uint64_t>(rank) && counter.second.next > 0;
+  };
+  return std::ranges::any_of(sent_, is_its) || std::ranges::any_of(received_, is_its);
+}
+
 void PointToPoint::peer_gone_st(int rank) {
   for (std::size_t i = 0; i < all_.size(); ++i) {
     PointToPointMessage& message = *all_[i];

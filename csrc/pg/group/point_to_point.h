@@ -41,6 +41,8 @@ class PointToPoint {
   // A message of this user tag waits for a receive.
   void on_unmatched_st(std::uint32_t tag);
   void peer_gone_st(int rank);
+  // Has a message been sent to, or asked of, this rank?
+  bool has_met_st(int rank) const;
 
   static std::uint64_t wire_tag(std::uint32_t tag, std::uint32_t number) {
     return (std::uint64_t{tag} << 32) | (std::uint64_t{1} << 31) | (number & 0x7fffffff);

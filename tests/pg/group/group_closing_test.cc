@@ -29,6 +29,14 @@ Status broadcast(Communicator& group, Bytes& data, int root) {
   return operation.ok() ? (*operation)->wait(0) : operation.status();
 }
 
+Status sum(Communicator& group) {
+  Bytes data = values(Dtype::kF32, 4, 0);
+  OperationSpec spec{.kind = Kind::kAllReduce, .dtype = Dtype::kF32};
+  spec.inputs = spec.outputs = {piece(data)};
+  Result<OperationPtr> operation = group.start(spec);
+  return operation.ok() ? (*operation)->wait(0) : operation.status();
+}
+
 TEST(GroupClosing, ARootThatOnlyLeavesHearsThatItsReceiverDisagrees) {
   RankThreads ranks({.world = 3});
   std::latch root_is_done(1);
@@ -82,6 +90,70 @@ TEST(GroupClosing, AReceiverThatLeavesWithoutHavingComeIsNamed) {
     EXPECT_NE(last.message().find("rank 1 has destroyed the group without"), std::string::npos)
         << last.message();
   });
+}
+
+// The processes, and their default group, live on throughout.
+TEST(GroupClosing, WhoLeavesOnlyTheGroupIsMissedAtOnceByWhoeverNeedsIt) {
+  RankThreads ranks({.world = 3, .timeout = 60 * kSecond});
+  ranks.run_in_group({0, 1, 2}, [&](int rank, Communicator& group) {
+    EXPECT_TRUE(sum(group).ok());
+    if (rank == 2) {
+      EXPECT_TRUE(group.close(kLinger).ok());
+      return;
+    }
+    const Status status = sum(group);
+    ASSERT_EQ(status.code(), Code::kPeerLost) << status.message();
+    ASSERT_NE(status.peer_loss(), nullptr);
+    EXPECT_EQ(status.peer_loss()->rank, 2);
+    EXPECT_NE(status.message().find("it has left the group"), std::string::npos)
+        << status.message();
+  });
+  ranks.run([](int, Communicator& group) { EXPECT_TRUE(sum(group).ok()); });
+}
+
+TEST(GroupClosing, WhoLeavesOnlyTheGroupEndsReceivesAndLargeSends) {
+  RankThreads ranks({.world = 2, .timeout = 60 * kSecond});
+  for (const bool is_send : {false, true}) {
+    for (const bool already_open : {false, true}) {
+      std::latch opened(1), left(1);
+      ranks.run_in_group({0, 1}, [&](int rank, Communicator& group) {
+        EXPECT_TRUE(sum(group).ok());
+        if (rank == 1) {
+          if (already_open) opened.wait();
+          EXPECT_TRUE(group.close(kLinger).ok());
+          left.count_down();
+          return;
+        }
+        if (!already_open) left.wait();
+        Bytes data(1 << 20);
+        OperationSpec spec{
+            .kind = is_send ? Kind::kSend : Kind::kRecv, .dtype = Dtype::kU8, .root = 1};
+        (is_send ? spec.inputs : spec.outputs) = {piece(data)};
+        Result<OperationPtr> operation = group.start(spec);
+        opened.count_down();
+        const Status status = operation.ok() ? (*operation)->wait(0) : operation.status();
+        EXPECT_EQ(status.code(), Code::kPeerLost) << status.message();
+      });
+    }
+  }
+}
+
+// Its last message was received; that it left meanwhile is nobody's loss.
+TEST(GroupClosing, WhoReceivesAndLeavesFailsNoSend) {
+  RankThreads ranks({.world = 2});
+  for (int round = 0; round < 50; ++round) {
+    ranks.run_in_group({0, 1}, [&](int rank, Communicator& group) {
+      Bytes data(round % 2 == 0 ? 8 : 1 << 20);
+      OperationSpec spec{
+          .kind = rank == 0 ? Kind::kSend : Kind::kRecv, .dtype = Dtype::kU8, .root = 1 - rank};
+      (rank == 0 ? spec.inputs : spec.outputs) = {piece(data)};
+      Result<OperationPtr> operation = group.start(spec);
+      ASSERT_TRUE(operation.ok()) << operation.status().message();
+      const Status status = (*operation)->wait(0);
+      EXPECT_TRUE(status.ok()) << status.message();
+      EXPECT_TRUE(group.close(kLinger).ok());
+    });
+  }
 }
 
 TEST(GroupClosing, NobodyIsWaitedForLongerThanTheCallerLingers) {
@@ -162,6 +234,40 @@ TEST(GroupClosing, AChildEndsWithWhatItBelongsTo) {
   EXPECT_FALSE(goes_on->done());
   EXPECT_TRUE((*start_sum(*first[1], *data[6]))->wait(0).ok());
   EXPECT_TRUE(goes_on->wait(0).ok());
+}
+
+// The parent, nested itself, is over on one rank and fails on the other: only that one knows.
+TEST(GroupClosing, AFailureReachesMembersThatHaveClosedTheNestedParent) {
+  RankThreads ranks({.world = 2});
+  const std::uint64_t root = ranks.group(0).options().id;
+  const auto parent = ranks.make_group({0, 1}, "callback", {root, root, 0});
+  const auto child = ranks.make_group({0, 1}, "in it", {parent[0]->options().id, root, 0});
+  EXPECT_TRUE(parent[1]->close(kLinger).ok());
+  const auto data = four();
+  const OperationPtr waits = *start_sum(*child[1], *data);
+  parent[0]->abort(Status(Code::kAborted, "enough"));
+  EXPECT_EQ(waits->wait(10 * kSecond).code(), Code::kAborted);
+  EXPECT_TRUE(waits->done());
+}
+
+TEST(GroupClosing, AnAbortOfAGroupOfOneReachesWhatIsNestedInIt) {
+  const auto group_of_one = [](std::uint64_t id, const Parent& parent) {
+    GroupOptions options;
+    options.id = id;
+    options.name = "alone";
+    options.parent = parent;
+    return *Communicator::create(nullptr, options);
+  };
+  const auto root = group_of_one(71, {});
+  const auto before = group_of_one(72, {71, 71, 0});
+  const auto other = group_of_one(73, {});
+  const auto data = four();
+  EXPECT_TRUE((*start_sum(*before, *data))->wait(0).ok());
+  root->abort(Status(Code::kAborted, "enough"));
+  const auto later = group_of_one(74, {72, 71, 0});
+  EXPECT_EQ(start_sum(*before, *data).status().code(), Code::kAborted);
+  EXPECT_EQ(start_sum(*later, *data).status().code(), Code::kAborted);
+  EXPECT_TRUE((*start_sum(*other, *data))->wait(0).ok());
 }
 
 }  // namespace
