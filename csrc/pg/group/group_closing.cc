@@ -170,9 +170,10 @@ void Group::closing_answer_st(int rank, const Notice& answer) {
 }
 
 // Those that this rank has had to do with; others, should they ever need it, are told when they
-// turn to it (Membership). Whoever fails has told that already.
+// turn to it (Membership), as the members of children are, which come and go with operations.
+// Whoever fails has told that already.
 void Group::tell_of_leaving_st() {
-  if (failed_st_) return;
+  if (failed_st_ || options_.parent.group != 0) return;
   Notice notice;
   notice.kind = NoticeKind::kGroupLeft;
   notice.group = options_.id;
