@@ -8,10 +8,14 @@ enter the list of what must pass.
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+
+FACTORIES = ("arange", "empty", "full", "ones", "rand", "randint", "randn", "tensor", "zeros")
 
 
 def stay(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -49,10 +53,24 @@ def install(suite: Any) -> None:
         return move(self, *kept, **options) if kept or options else self
 
     torch.nn.Module.to = to_cpu
+    for name in FACTORIES:
+        setattr(torch, name, on_cpu(getattr(torch, name)))
+
+
+def on_cpu(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A function that makes tensors, as it is but for GPUs named by `device=`: they stay unused."""
+
+    @functools.wraps(make)
+    def made_on_cpu(*arguments: Any, **options: Any) -> torch.Tensor:
+        if names_a_gpu(options.get("device")):
+            options.pop("device")
+        return make(*arguments, **options)
+
+    return made_on_cpu
 
 
 def names_a_gpu(place: Any) -> bool:
-    """Whether an argument of Module.to() is a GPU: its number, "cuda:0" or a device."""
+    """Whether what is asked for is a GPU: its number, "cuda:0" or a device."""
     if isinstance(place, torch.device):
         return place.type == "cuda"
     return (isinstance(place, int) and not isinstance(place, bool)) or (
