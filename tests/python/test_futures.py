@@ -10,8 +10,10 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from conftest import taco_only
@@ -137,6 +139,32 @@ def across_groups() -> None:
     dist.destroy_process_group(other)
 
 
+def exchange_in_pairs(futures: Callable[[list[dist.P2POp]], list[Future]]) -> None:
+    """Ranks 0 and 1 exchange messages, and their callback calls what the others call outside of
+    any: sends and receives have no number by which it could be matched otherwise."""
+    rank = dist.get_rank()
+    for i in range(10):
+        mine, theirs = torch.full((COUNT,), float(rank + i)), torch.zeros(COUNT)
+        if rank > 1:
+            result = again(mine)
+        else:
+            pair = [
+                dist.P2POp(dist.isend, mine, 1 - rank),
+                dist.P2POp(dist.irecv, theirs, 1 - rank),
+            ]
+            collected = torch.futures.collect_all(futures(pair))
+            result = collected.then(lambda _, theirs=theirs: again(theirs)).wait()
+        assert result[0].item() == sum(other + i for other in range(dist.get_world_size()))
+
+
+def in_a_batch(pair: list[dist.P2POp]) -> list[Future]:
+    return [work.get_future() for work in dist.batch_isend_irecv(pair)]
+
+
+def one_by_one(pair: list[dist.P2POp]) -> list[Future]:
+    return [one.op(one.tensor, one.peer).get_future() for one in pair]
+
+
 def futures_of_other_origin() -> None:
     plain: Future = torch.futures.Future()
     collected = torch.futures.collect_all([plain])
@@ -233,6 +261,13 @@ def test_callbacks_beside_the_programs_own_collectives(ranks: Ranks) -> None:
 
 def test_callbacks_across_groups(ranks: Ranks) -> None:
     ranks.run(across_groups)
+
+
+@pytest.mark.parametrize("futures", [in_a_batch, one_by_one])
+def test_callbacks_of_sends_and_receives_are_numbered_with_the_program(
+    three: Ranks, futures: Callable[[list[dist.P2POp]], list[Future]]
+) -> None:
+    three.run(exchange_in_pairs, futures)
 
 
 def test_futures_of_other_origin_are_left_alone(ranks: Ranks) -> None:

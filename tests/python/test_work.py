@@ -133,6 +133,23 @@ def callbacks_attached_early_run_on_their_own_thread() -> None:
     assert threading.get_ident() not in {thread for thread, _ in seen}
 
 
+def callbacks_of_collected_receives_run_on_their_own_thread() -> None:
+    """As those of a single future: whoever waits for a receive does not run them."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    seen = []
+    for _ in range(50):
+        works = [dist.irecv(torch.zeros(3), (rank - 1) % world, tag=tag) for tag in (0, 1)]
+        collected = torch.futures.collect_all([work.get_future() for work in works])
+        chained = collected.then(lambda _: seen.append(threading.get_ident()))
+        dist.barrier()  # nobody has sent before everybody has attached
+        sent = [dist.isend(mine(3), (rank + 1) % world, tag=tag) for tag in (0, 1)]
+        for work in works + sent:
+            work.wait()
+        chained.wait()
+    assert len(seen) == 50
+    assert threading.get_ident() not in seen
+
+
 def polling_sees_completion() -> None:
     """Nobody waits: what is_completed() says must be so already."""
     tensor = mine(1_000_000)
@@ -283,6 +300,11 @@ def test_callbacks_of_a_done_future_run_inline(ranks: Ranks) -> None:
 @taco_only
 def test_callbacks_attached_early_run_on_their_own_thread(ranks: Ranks) -> None:
     ranks.run(callbacks_attached_early_run_on_their_own_thread)
+
+
+@taco_only
+def test_callbacks_of_collected_receives_run_on_their_own_thread(ranks: Ranks) -> None:
+    ranks.run(callbacks_of_collected_receives_run_on_their_own_thread)
 
 
 def test_polling_sees_completion(ranks: Ranks) -> None:
