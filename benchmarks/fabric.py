@@ -290,6 +290,21 @@ class Fabric:
                 self._ip(self._namespaces[host], [f"link set eth{link} gso_max_segs 1"])
                 self._ip(self._namespaces[-1], [f"link set p{link}h{host} mtu {mtu}"])
 
+    def narrow(self, host: int, mtu: int, link: int = 0) -> None:
+        """Puts a second bridge between a host and the others', over a cable that carries `mtu`. A
+        larger frame has left its sender by then, so that no error tells of it: it is lost."""
+        port, far, near, bridge = (f"{name}{link}h{host}" for name in ("p", "f", "n", "b"))
+        lines = [
+            f"link add {bridge} type bridge",
+            f"link set {bridge} mtu {self.mtu} up",
+            f"link add {near} mtu {mtu} type veth peer name {far} mtu {mtu}",
+            f"link set {near} master br{link} up",
+            f"link set {far} master {bridge} up",
+            f"link set {port} master {bridge}",
+        ]
+        self._ip(self._namespaces[host], [f"link set eth{link} gso_max_segs 1"])
+        self._ip(self._namespaces[-1], lines)
+
     # -- building
 
     def _path(self, namespace: int) -> str:

@@ -32,7 +32,7 @@ SEND = """
 import socket, sys, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for _ in range(int(sys.argv[2])):
-    s.sendto(b"one", (sys.argv[1], 7000))
+    s.sendto(bytes(int(sys.argv[3])), (sys.argv[1], 7000))
     time.sleep(0.0002)
 """
 END = """
@@ -43,13 +43,14 @@ for _ in range(200):
 """
 
 
-def arrived(fabric: Fabric, source: int, target: int, count: int) -> int:
-    """How many of `count` datagrams reach the target; the faults end before the end mark."""
+def arrived(fabric: Fabric, source: int, target: int, count: int, size: int = 3) -> int:
+    """How many of `count` datagrams, all sent without an error, reach the target; the faults end
+    before the end mark."""
     python = [sys.executable, "-c"]
     receiver = fabric.popen(target, [*python, RECEIVE], stdout=subprocess.PIPE, text=True)
     assert receiver.stdout
     assert receiver.stdout.readline() == "ready\n"
-    fabric.output(source, [*python, SEND, fabric.address(target), str(count)])
+    fabric.output(source, [*python, SEND, fabric.address(target), str(count), str(size)])
     fabric.mend(target)
     fabric.set_loss(0.0)
     fabric.output(source, [*python, END, fabric.address(target)])
@@ -89,6 +90,16 @@ def test_a_cut_cable_carries_nothing_and_keeps_its_carrier(fabric: Fabric) -> No
     fabric.cut(1)
     assert fabric.output(1, ["cat", "/sys/class/net/eth0/carrier"]).strip() == "1"
     assert arrived(fabric, 0, 1, 50) == 0
+
+
+@needs_fabric
+def test_a_narrow_stretch_loses_large_packets_without_a_word() -> None:
+    with Fabric(hosts=3, mtu=9000) as fabric:
+        fabric.narrow(1, 1500)
+        for source, target in ((0, 1), (1, 0)):
+            assert arrived(fabric, source, target, 50, size=1400) == 50
+            assert arrived(fabric, source, target, 50, size=5000) == 0
+        assert arrived(fabric, 0, 2, 50, size=5000) == 50
 
 
 @needs_fabric
