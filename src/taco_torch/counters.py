@@ -33,6 +33,8 @@ class Stats:
         sessions, shm_links: peers in contact now, over the network and through shared memory.
         unmatched: messages that peers have sent, offered or asked for, and that no operation here
             has reached yet.
+        path_bytes: the largest packet (UDP payload) that is known to reach every peer in contact
+            over the network; 0 while there is none.
         algorithms: totals by "collective/algorithm".
         planner_costs: the costs from which groups are planned, the same on all ranks: "table" or
             "measured" (TACO_TUNE), and their hash.
@@ -55,15 +57,17 @@ class Stats:
     sessions: int
     shm_links: int
     unmatched: int
+    path_bytes: int
     algorithms: dict[str, AlgorithmStats]
     planner_costs: str
 
     def __sub__(self, earlier: "Stats") -> "Stats":
-        """What happened since ``earlier``; ``sessions`` and ``shm_links`` are differences too."""
+        """What happened since ``earlier``; ``sessions`` and ``shm_links`` are differences too,
+        ``path_bytes`` is what it is now."""
         counters = {
             field.name: getattr(self, field.name) - getattr(earlier, field.name)
             for field in fields(self)
-            if field.name not in ("algorithms", "planner_costs")
+            if field.name not in ("path_bytes", "algorithms", "planner_costs")
         }
         none = AlgorithmStats(0, 0, 0.0)
         algorithms = {}
@@ -75,7 +79,12 @@ class Stats:
                     now.bytes - before.bytes,
                     now.seconds - before.seconds,
                 )
-        return Stats(**counters, algorithms=algorithms, planner_costs=self.planner_costs)
+        return Stats(
+            **counters,
+            path_bytes=self.path_bytes,
+            algorithms=algorithms,
+            planner_costs=self.planner_costs,
+        )
 
 
 def stats() -> Stats:

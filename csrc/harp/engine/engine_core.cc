@@ -267,6 +267,8 @@ StackStats EngineCore::stats() {
     stats.socket_overflows = udp_.overflows();
     for (const Peer* peer : linked_) {
       stats.sessions += peer->session != nullptr ? 1 : 0;
+      if (peer->session != nullptr && peer->session->established())
+        stats.path_bytes = StackStats::narrower(stats.path_bytes, peer->session->path_size());
       stats.unmatched += peer->matcher.kept_for_peer();
     }
     stats.peers = peers_.size();

@@ -91,6 +91,7 @@ StackStats& operator+=(StackStats& sum, const StackStats& other) {
         &StackStats::peers, &StackStats::credit_outstanding, &StackStats::unmatched}) {
     sum.*counter += other.*counter;
   }
+  sum.path_bytes = StackStats::narrower(sum.path_bytes, other.path_bytes);
   return sum;
 }
 

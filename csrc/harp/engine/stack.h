@@ -6,6 +6,7 @@
 // finds the Stack disabled: every descriptor closed, every call a clear error (see fork.cc).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -83,6 +84,13 @@ struct StackStats {
   std::uint64_t credit_outstanding = 0;  // bytes that all peers together may send unasked
   // At this moment: what peers have sent, offered, asked for or blocked that no request here meets.
   std::uint64_t unmatched = 0;
+  // The largest datagram that is known to reach every peer in contact over the network; 0: none is.
+  std::uint64_t path_bytes = 0;
+
+  // Of two path_bytes.
+  static std::uint64_t narrower(std::uint64_t a, std::uint64_t b) {
+    return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b);
+  }
 };
 
 class Stack {

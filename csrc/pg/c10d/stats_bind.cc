@@ -44,6 +44,7 @@ py::dict transport_stats() {
   out["sessions"] = stats.sessions;
   out["shm_links"] = stats.shm_links;
   out["unmatched"] = stats.unmatched;
+  out["path_bytes"] = stats.path_bytes;
   return out;
 }
 
