@@ -44,7 +44,7 @@ Session::Session(SessionConfig config, SessionHost& host, LinkEvents& events)
   congestion_.start(window_);
   timer_.on_expiry = on_expiry;
   timer_.context = this;
-  hello_at_ = silence_base_ = next_tick_ = host.now();
+  hello_said_ = silence_base_ = next_tick_ = host.now();
   host_.add(*this);
   ready();
   update_timer();
@@ -277,6 +277,7 @@ void Session::leave() {
   if (!established() && hellos_ == 0 && !content_unacknowledged()) return end();
   state_ = State::kLeaving;
   say_goodbye_when_quiet();
+  update_timer();
 }
 
 // Goodbye comes after everything else: whoever has heard it has everything of ours.

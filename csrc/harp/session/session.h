@@ -142,6 +142,7 @@ class Session final : public Link, private SentPackets::Listener {
   enum class Turn : std::uint8_t { kDone, kMore, kNicFull };
   Turn transmit(std::size_t budget);  // called by SessionHost for ready sessions
   Sent send_hello();
+  Time next_hello() const;
   Sent send_control();
   Sent send_eager();
   Sent send_run(std::size_t& budget);
@@ -200,7 +201,7 @@ class Session final : public Link, private SentPackets::Listener {
   // Handshake.
   std::uint64_t own_connection_ = 0, peer_connection_ = 0;
   std::size_t max_datagram_ = 0;  // that both ends take
-  Time hello_at_ = 0;
+  Time hello_said_ = 0;
   std::uint32_t hellos_ = 0;
   bool hello_due_ = true, answer_hello_ = false;
   wire::Nonce own_nonce_, peer_nonce_{};  // the peer's: once established

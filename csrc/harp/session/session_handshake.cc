@@ -9,6 +9,7 @@ namespace {
 
 constexpr Duration kFirstHelloInterval = 5 * kMillisecond;
 constexpr Duration kLastHelloInterval = 100 * kMillisecond;
+constexpr Duration kIdleHelloInterval = kSecond;
 // Anybody can send a packet of another version from the peer's address: a peer that is of our
 // version answers meanwhile.
 constexpr Duration kVersionPatience = kSecond;
@@ -125,10 +126,20 @@ Session::Sent Session::send_hello() {
   if (answer && !(pair == path_.pair())) return Sent::kYes;
   hello_due_ = false;
   if (!established()) {
-    const Duration most = events_.expecting() ? kLastHelloInterval : kSecond;
-    hello_at_ = host_.now() + std::min(kFirstHelloInterval << std::min(hellos_++, 10u), most);
+    hello_said_ = host_.now();
+    ++hellos_;
   }
   return Sent::kYes;
+}
+
+// Rarely, while neither side waits. A peer whose packets come is established already, and waits for
+// acknowledgements; and whoever leaves has not long to say goodbye.
+Time Session::next_hello() const {
+  const bool awaited = events_.expecting() || content_unacknowledged() ||
+                       state_ == State::kLeaving || last_heard_ != 0;
+  const Duration most = awaited ? kLastHelloInterval : kIdleHelloInterval;
+  const std::uint32_t before = std::clamp(hellos_, 1u, 11u) - 1;
+  return hello_said_ + std::min(kFirstHelloInterval << before, most);
 }
 
 }  // namespace taco::harp

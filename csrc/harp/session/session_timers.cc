@@ -24,7 +24,7 @@ void Session::on_expiry(Timer& timer, Time now) {
 
 Time Session::next_deadline() const {
   Time next = next_tick_;
-  if (!established()) return hello_due_ ? next : std::min(next, hello_at_);
+  if (!established()) return hello_due_ ? next : std::min(next, next_hello());
   next = std::min({next, ack_deadline_, path_.mtu().deadline()});
   next = std::min(next, sent_.next_loss(reorder_.get(rtt_), loss_not_before_));
   const bool waiting = sent_.in_flight() > 0 || credit_blocked_;
@@ -49,7 +49,7 @@ void Session::on_timer() {
   if (now >= next_tick_) on_tick();
   if (state_ == State::kEnded) return;
   if (!established()) {
-    hello_due_ |= now >= hello_at_;
+    hello_due_ |= now >= next_hello();
     if (hello_due_) ready();
     return update_timer();
   }

@@ -104,6 +104,38 @@ TEST(Proof, StaysWhatItIs) {
   EXPECT_EQ(text, "481fd04d8c2280d8111a4b44dee59099");
 }
 
+// Node 0 is established, node 1 is not: nothing of node 0's has come since its first hello, for so
+// long that node 1 asks only once a second. From `kBack` on everything arrives.
+class HalfEstablished : public testing::Test {
+ protected:
+  static constexpr Time kBack = 1300 * kMillisecond;
+
+  void SetUp() override {
+    SimObserver observer(cluster);
+    cluster[0].matcher(1).send(transfer.send);
+    ASSERT_TRUE(cluster.run(kSecond, [&] { return !observer.seen.empty(); }));
+    cluster.network().kill_link(0, 1, kBack);
+    ASSERT_FALSE(cluster.run(kBack, [] { return false; }));
+    ASSERT_TRUE(cluster[0].session(1)->established());
+    ASSERT_FALSE(cluster[1].session(0)->established());
+  }
+  SimCluster cluster{2, 1, {}};
+  Transfer transfer{1, 100};
+};
+
+TEST_F(HalfEstablished, WhoHearsPacketsOfAPeerAsksAtOnceForItsHello) {
+  // Node 0 probes every half second by now.
+  EXPECT_TRUE(cluster.run(kBack + 700 * kMillisecond, [&] {
+    return cluster[1].session(0)->established() && !cluster[0].session(1)->busy();
+  }));
+}
+
+TEST_F(HalfEstablished, WhoLeavesAsksUntilItCanSayGoodbye) {
+  cluster.network().kill_link(0, 1, kBack + 200 * kMillisecond);
+  cluster[1].leave();
+  EXPECT_TRUE(cluster.run(kBack + 400 * kMillisecond, [&] { return !cluster[1].busy(); }));
+}
+
 TEST(Handshake, AHelloThatProvesNothingCostsNothing) {
   SimCluster cluster(2, 1, {});
   SimObserver observer(cluster);
