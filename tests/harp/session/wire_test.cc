@@ -327,9 +327,9 @@ TEST(Wire, PaddingMayFollowAHello) {
   for (const std::size_t padding : {0, 1, 1000}) {
     std::vector<std::byte> body(sizeof hello + padding);
     std::memcpy(body.data(), &hello, sizeof hello);
-    Packet packet;
-    ASSERT_EQ(parse(packet_of(frames_header(Type::kHello, 0, 0, 0, body.size()), body), packet),
-              Verdict::kGood);
+    const auto bytes = packet_of(frames_header(Type::kHello, 0, 0, 0, body.size()), body);
+    Packet packet;  // points into `bytes`
+    ASSERT_EQ(parse(bytes, packet), Verdict::kGood);
     const auto read = parse_hello(packet.body);
     ASSERT_TRUE(read.has_value());
     EXPECT_EQ(read->sender_connection, 5u);
