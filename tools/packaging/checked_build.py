@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, NoReturn
 
 # The range of pyproject.toml: pip would replace another torch once it has been compiled against.
 _TORCH = "torch>=2.11,<2.15"
-_TORCH_MINORS = ((2, 11), (2, 14))
 # What a registry has of the needed things.
 _BUILD_CORE, _CMAKE, _NINJA = _PACKAGES = ["scikit-build-core>=0.10", "cmake>=3.22", "ninja"]
 _INSTALL = "python -m pip install --no-build-isolation ."
@@ -53,10 +52,11 @@ def _numbers(text: str | None) -> tuple[int, int]:
 
 def _missing_torch() -> list[_Need]:
     version = _installed("torch")
-    least, most = _TORCH_MINORS
-    if version is None or not least <= _numbers(version) <= most:
+    least, beyond = map(_numbers, _TORCH.split(","))
+    if version is None or not least <= _numbers(version) < beyond:
         found = f" (found {version})" if version else ""
-        return [_Need(f"torch {least[0]}.{least[1]} to {most[0]}.{most[1]}{found}", _TORCH)]
+        words = f"torch {least[0]}.{least[1]} to {beyond[0]}.{beyond[1] - 1}{found}"
+        return [_Need(words, _TORCH)]
     if importlib.util.find_spec("torch") is None:
         return [_Need(f"torch (build isolation hides the {version} that is installed)")]
     return []

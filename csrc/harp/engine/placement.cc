@@ -37,7 +37,7 @@ int less_crowded_core(int own, std::span<const int> others, const cpu_set_t& all
 int Placement::look(Time now, int own, std::span<const int> others) {
   int core = -1;
   cpu_set_t allowed;
-  // Most looks end here, without a system call.
+  // Nobody to get away from, as where cores suffice: no system call.
   if (std::find(others.begin(), others.end(), own) != others.end() &&
       sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
     core = less_crowded_core(own, others, allowed);

@@ -83,9 +83,7 @@ Group::Group(std::shared_ptr<harp::Stack> stack, GroupOptions options,
   check_up_timer_.on_expiry = &Group::on_check_up;
   ask_timer_.on_expiry = &Group::on_ask_again;
   left_timer_.on_expiry = &Group::on_left_messages_due;
-  for (harp::Timer* timer : {&deadline_timer_, &report_timer_, &grace_timer_, &check_up_timer_,
-                             &ask_timer_, &left_timer_})
-    timer->context = this;
+  for (harp::Timer* timer : timers()) timer->context = this;
   incarnations_.assign(options_.world, 0);
   for (int rank = 0; rank < options_.world && options_.world > 1; ++rank) {
     if (rank == options_.rank) {

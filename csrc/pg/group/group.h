@@ -14,6 +14,7 @@
 // group_closing.cc (leaving).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -220,6 +221,10 @@ class Group final : public Communicator,
   Duration ask_interval_ = 0;
   harp::Timer deadline_timer_, report_timer_, grace_timer_, check_up_timer_, ask_timer_,
       left_timer_;
+  std::array<harp::Timer*, 6> timers() {
+    return {&deadline_timer_, &report_timer_, &grace_timer_,
+            &check_up_timer_, &ask_timer_,    &left_timer_};
+  }
   Time next_deadline_ = kNever;  // what deadline_timer_ is armed for
   bool check_up_armed_ = false;
   Duration check_up_interval_ = 0;

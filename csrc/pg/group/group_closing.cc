@@ -93,9 +93,7 @@ Status Group::leave(Duration linger) {
     tell_of_leaving_st();
     membership_->remove_st(*this);
     left = std::exchange(membership_, nullptr);  // here, for an abort() may still come to it
-    for (harp::Timer* timer : {&deadline_timer_, &report_timer_, &grace_timer_, &check_up_timer_,
-                               &ask_timer_, &left_timer_})
-      transport.disarm_st(*timer);
+    for (harp::Timer* timer : timers()) transport.disarm_st(*timer);
     barrier_.fail_st(Status(Code::kAborted, "group '" + options_.name + "' was destroyed"));
     if (failed_st_ && !reported_.load()) unreported = failure_;
   });

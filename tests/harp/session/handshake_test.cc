@@ -58,6 +58,12 @@ void exchange(SimCluster& cluster, std::uint64_t tag) {
   back.check();
 }
 
+// The node has forgotten its peer, which has not forgotten it, and says hello anew.
+void begin_anew(SimCluster& cluster, std::uint32_t node, std::uint32_t peer) {
+  cluster[node].drop(peer);
+  cluster[node].matcher(peer);
+}
+
 TEST(Proof, IsTheSameForBothSidesAndDependsOnEveryByte) {
   Identity a{7, {}}, b{8, {}};
   a.secret.fill(std::byte{1});
@@ -246,8 +252,7 @@ TEST(Handshake, APeerThatBeginsAnewIsNoticed) {
   exchange(cluster, 1);
   Transfer transfer(11, 100);
   cluster[1].matcher(0).recv(transfer.recv);
-  cluster[0].drop(1);
-  cluster[0].matcher(1);
+  begin_anew(cluster, 0, 1);
   ASSERT_TRUE(cluster.run(cluster.now() + kSecond, [&] { return transfer.received.calls > 0; }));
   EXPECT_EQ(transfer.received.status.code(), Code::kPeerLost);
   EXPECT_NE(transfer.received.status.message().find("anew"), std::string::npos);
@@ -277,8 +282,7 @@ TEST(Handshake, APeerThatHasForgottenThisSideIsMetAnew) {
     for (std::uint64_t round = 1; round <= 3; ++round) {
       const std::uint32_t forgetful = (seed + round) % 2;
       const std::uint64_t before = cluster[1 - forgetful].session(forgetful)->connection_id();
-      cluster[forgetful].drop(1 - forgetful);
-      cluster[forgetful].matcher(1 - forgetful);
+      begin_anew(cluster, forgetful, 1 - forgetful);
       ASSERT_TRUE(cluster.run(cluster.now() + 5 * kSecond, [&] { return are_one_pair(cluster); }))
           << "seed " << seed;
       EXPECT_NE(cluster[1 - forgetful].session(forgetful)->connection_id(), before);
@@ -297,8 +301,7 @@ TEST(Handshake, ANewSessionIsNeverBoundToOneThatIsAboutToEnd) {
   exchange(cluster, 1);
   Transfer doomed(11, 100);
   cluster[1].matcher(0).recv(doomed.recv);
-  cluster[0].drop(1);
-  cluster[0].matcher(1);
+  begin_anew(cluster, 0, 1);
   bool bound = false;
   cluster.run(
       cluster.now() + 2 * kSecond, [] { return false; },
@@ -315,8 +318,7 @@ TEST(Handshake, RecordedChallengesEndNoSession) {
   SimCluster cluster(2, 1, {});
   SimObserver observer(cluster);
   exchange(cluster, 1);
-  cluster[0].drop(1);
-  cluster[0].matcher(1);
+  begin_anew(cluster, 0, 1);
   ASSERT_TRUE(cluster.run(cluster.now() + kSecond, [&] { return are_one_pair(cluster); }));
   exchange(cluster, 11);
   const std::uint64_t connection = cluster[0].session(1)->connection_id();

@@ -2,16 +2,15 @@
 // ends with them, and neither process is taken for one that goes beyond its quotas.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/log.h"
 #include "harp/engine/stack.h"
 #include "harp/quotas.h"
 #include "pg/communicator.h"
+#include "support/eventually.h"
 #include "support/processes.h"
 
 namespace taco::pg {
@@ -136,9 +135,7 @@ void live_long(Fellowship& fellowship, const Way& way) {
     fail(member, fellowship, id, kept, way.is_closed);
   fellowship.barrier();
   // What was under way comes and is dropped.
-  const Time limit = monotonic_now() + 20 * kSecond;
-  while (member.stack().stats().unmatched > 0 && monotonic_now() < limit)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  testing::eventually([&] { return member.stack().stats().unmatched == 0; }, 20 * kSecond);
   EXPECT_EQ(member.stack().stats().unmatched, 0u) << "rank " << member.rank();
   fellowship.barrier();
   auto last = member.make(kGroups + 1);

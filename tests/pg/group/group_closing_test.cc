@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include "support/eventually.h"
 #include "support/pg_values.h"
 #include "support/rank_threads.h"
 
@@ -29,11 +30,17 @@ Status broadcast(Communicator& group, Bytes& data, int root) {
   return operation.ok() ? (*operation)->wait(0) : operation.status();
 }
 
-Status sum(Communicator& group) {
-  Bytes data = values(Dtype::kF32, 4, 0);
+std::unique_ptr<Bytes> four() { return std::make_unique<Bytes>(values(Dtype::kF32, 4, 0)); }
+
+Result<OperationPtr> start_sum(Communicator& group, Bytes& data) {
   OperationSpec spec{.kind = Kind::kAllReduce, .dtype = Dtype::kF32};
   spec.inputs = spec.outputs = {piece(data)};
-  Result<OperationPtr> operation = group.start(spec);
+  return group.start(spec);
+}
+
+Status sum(Communicator& group) {
+  const auto data = four();
+  Result<OperationPtr> operation = start_sum(group, *data);
   return operation.ok() ? (*operation)->wait(0) : operation.status();
 }
 
@@ -166,22 +173,10 @@ TEST(GroupClosing, NobodyIsWaitedForLongerThanTheCallerLingers) {
   EXPECT_LT(monotonic_now() - begin, kLinger);
 }
 
-std::unique_ptr<Bytes> four() { return std::make_unique<Bytes>(values(Dtype::kF32, 4, 0)); }
-
-Result<OperationPtr> start_sum(Communicator& group, Bytes& data) {
-  OperationSpec spec{.kind = Kind::kAllReduce, .dtype = Dtype::kF32};
-  spec.inputs = spec.outputs = {piece(data)};
-  return group.start(spec);
-}
-
 // Waits, 10 s at most, until what closes by itself has done so, the last step of it included.
 bool all_are_gone(const std::vector<std::weak_ptr<Communicator>>& groups) {
-  const Time limit = monotonic_now() + 10 * kSecond;
   const auto gone = [](const std::weak_ptr<Communicator>& group) { return group.expired(); };
-  while (!std::all_of(groups.begin(), groups.end(), gone) && monotonic_now() < limit) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return monotonic_now() < limit;
+  return testing::eventually([&] { return std::all_of(groups.begin(), groups.end(), gone); });
 }
 
 TEST(GroupClosing, WhoClosesWhenIdleLetsWhatIsOpenEnd) {

@@ -8,6 +8,7 @@
 #include "pg/execution/signature.h"
 #include "pg/group/engine_call.h"
 #include "pg/group/notice.h"
+#include "support/eventually.h"
 #include "support/pg_values.h"
 #include "support/rank_threads.h"
 
@@ -17,6 +18,7 @@ namespace {
 using kernels::Dtype;
 using kernels::ReduceOp;
 using testing::Bytes;
+using testing::eventually;
 using testing::on_threads;
 using testing::piece;
 using testing::RankThreads;
@@ -85,18 +87,13 @@ Status run_call(Communicator& group, Call& call) {
 
 // Waits until the group knows of its failure, by starting nothing: as long as 10 s.
 Status failure_of(Communicator& group) {
-  const Time limit = monotonic_now() + 10 * kSecond;
-  while (group.error().ok() && monotonic_now() < limit)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  eventually([&] { return !group.error().ok(); });
   return group.error();
 }
 
 // Requests of operations that ended are cancelled on the engines' next turns.
 bool everything_ends(RankThreads& ranks) {
-  const Time limit = monotonic_now() + 10 * kSecond;
-  while (ranks.network().open_requests() > 0 && monotonic_now() < limit)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return ranks.network().open_requests() == 0;
+  return eventually([&] { return ranks.network().open_requests() == 0; });
 }
 
 struct Disagreement {
@@ -329,10 +326,9 @@ TEST(Mismatch, ALateAnswerAboutAnEndedOperationAccusesNobody) {
   auto call = make_call(Kind::kAllReduce, Dtype::kF32, ReduceOp::kSum, 8, 0, 0, 2);
   const std::uint64_t asked_before = ranks.network().notices(0, 1);
   OperationPtr waiting = *ranks.group(0).start(call->spec);
-  const Time limit = monotonic_now() + 20 * kSecond;
-  while (ranks.network().notices(0, 1) == asked_before && monotonic_now() < limit)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  ASSERT_GT(ranks.network().notices(0, 1), asked_before) << "rank 0 does not ask";
+  ASSERT_TRUE(
+      eventually([&] { return ranks.network().notices(0, 1) > asked_before; }, 20 * kSecond))
+      << "rank 0 does not ask";
   Notice late;
   late.kind = NoticeKind::kArrivalReport;
   late.group = ranks.group(0).options().id;
@@ -345,7 +341,7 @@ TEST(Mismatch, ALateAnswerAboutAnEndedOperationAccusesNobody) {
       [&](harp::Transport& transport) {
         transport.notify_st(testing::LoopbackNetwork::peer_of(0), encode(late));
       },
-      limit));
+      monotonic_now() + 20 * kSecond));
   auto other = make_call(Kind::kAllReduce, Dtype::kF32, ReduceOp::kSum, 8, 0, 1, 2);
   const Status status = run_call(ranks.group(1), *other);
   EXPECT_TRUE(status.ok()) << status.message();
