@@ -1,7 +1,8 @@
 #include "pg/planning/schedule_builder.h"
 
 #include <algorithm>
-#include <cassert>
+
+#include "base/assert.h"
 
 namespace taco::pg {
 
@@ -107,7 +108,7 @@ void ScheduleBuilder::receive(const Slice& destination, int peer) {
 }
 
 void ScheduleBuilder::receive_reduce(const Slice& destination, const Slice& own, int peer) {
-  assert(destination.bytes == own.bytes);
+  TACO_ASSERT(destination.bytes == own.bytes);
   in_parts(destination.bytes, [&](std::uint64_t offset, std::uint64_t length) {
     const Slice to = destination.part(offset, length);
     Slice operand = own.part(offset, length);
@@ -122,7 +123,7 @@ void ScheduleBuilder::receive_reduce(const Slice& destination, const Slice& own,
 }
 
 void ScheduleBuilder::copy(const Slice& destination, const Slice& source) {
-  assert(destination.bytes == source.bytes);
+  TACO_ASSERT(destination.bytes == source.bytes);
   const StepKind kind = unscaled(source) ? StepKind::kScale : StepKind::kCopy;
   if (kind == StepKind::kCopy && same_place(destination, source)) return;
   in_parts(source.bytes, [&](std::uint64_t offset, std::uint64_t length) {
@@ -131,7 +132,7 @@ void ScheduleBuilder::copy(const Slice& destination, const Slice& source) {
 }
 
 void ScheduleBuilder::reduce(const Slice& destination, const Slice& left, const Slice& right) {
-  assert(destination.bytes == left.bytes && left.bytes == right.bytes);
+  TACO_ASSERT(destination.bytes == left.bytes && left.bytes == right.bytes);
   in_parts(destination.bytes, [&](std::uint64_t offset, std::uint64_t length) {
     const auto operand = [&](const Slice& whole) {
       const Slice part = whole.part(offset, length);
@@ -165,7 +166,7 @@ void ScheduleBuilder::await(int peer) {
 }
 
 void ScheduleBuilder::add_transfer(Step& step, int peer, std::vector<std::uint32_t>& next_channel) {
-  assert(peer != rank_ && peer >= 0 && peer < world_);
+  TACO_ASSERT(peer != rank_ && peer >= 0 && peer < world_);
   if (step.transfers == 0) {
     step.first_transfer = static_cast<std::uint32_t>(schedule_.transfers.size());
   }
