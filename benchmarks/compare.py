@@ -1,6 +1,6 @@
 """Two builds of taco_torch beside each other, before and after a change, turn by turn.
 
-    cmake --install build/release --prefix /tmp/before --component python   (then the other)
+    pip install --no-deps --no-build-isolation --target /tmp/before .      (then the other)
     python benchmarks/compare.py /tmp/before /tmp/after
     python benchmarks/compare.py /tmp/before /tmp/after --turns 9 --hosts 4 --sizes 8,40M
 
