@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/assert.h"
+
 namespace taco::harp {
 
 class BytePool {
@@ -34,6 +36,7 @@ class BytePool {
   }
   void give(std::byte* block, std::size_t bytes) {
     const std::size_t index = class_of(bytes);
+    TACO_ASSERT(in_use_ >= kSmallest << index);
     in_use_ -= kSmallest << index;
     auto& list = free_[index];
     if (list.size() < (kKeepBytes / kSmallest) >> index) {

@@ -13,18 +13,12 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "harp/control.h"
 #include "harp/transport.h"
 
 namespace taco::harp {
 
-// Names one posted receive to its sender: index and generation, so that late data for a receive
-// that has ended matches nothing.
-struct SlotId {
-  std::uint32_t index = 0;
-  std::uint32_t generation = 0;
-  bool operator==(const SlotId&) const = default;
-};
-
+// What a peer says of its receive, and of its send.
 struct Want {
   MessageKey key;
   std::uint64_t signature = 0;
@@ -38,18 +32,18 @@ struct Offer {
   std::uint64_t bytes = 0;
 };
 
-enum class Control : std::uint8_t {
-  kCancelReceive,  // slot: the receive has ended, stop sending
-  kCancelSend,     // slot: the matched send has ended; the receive fails with kAborted
-  kVoidWant,       // slot: an eager message met this receive first; forget the want
-  kSolicit,        // key: offer the message of this key, now or when it is sent (value 0), or no
-                   // longer: it had been sent already (value 1)
-  kEagerConsumed,  // group in key.group: since the last report, messages in key.tag, bytes in value
-  kBlocked,   // group in key.group: out of eager quota, want everything of it (tag 1) or no more
-              // (tag 0)
-  kMismatch,  // key; the reporter's signature in value. What fails at the addressee is the receive
-              // of this slot, or, where the slot's index is UINT32_MAX, its send of this key
-};
+inline Want want_of(const RecvRequest& request) {
+  return {request.key, request.signature, request.max_bytes, request.slot};
+}
+inline Offer offer_of(const SendRequest& request) {
+  return {request.key, request.signature, request.bytes};
+}
+
+// A link has found that the message of this length does not fit the receive of its slot: the
+// failure to pass to LinkEvents::receive_finished.
+inline Status too_long_for_receive() {
+  return Status(Code::kMismatch, "the message is longer than its receive");
+}
 
 // Matcher -> Link. Nothing here calls back into the Matcher before returning.
 class Link {
@@ -68,12 +62,15 @@ class Link {
   virtual void bulk(SendRequest& request, SlotId slot, bool offered) = 0;
   // Ends a send under way. After return the link touches neither request nor memory.
   virtual void withdraw(SendRequest& request) = 0;
+
+  // Asks the peer for the message of this receive, which is open until forget() of its slot or
+  // LinkEvents::receive_finished.
+  virtual void want(RecvRequest& request) = 0;
   // The receive of this slot has ended or is cancelled: drop what the link keeps for it.
   virtual void forget(SlotId slot) = 0;
-
-  virtual void want(const Want& want) = 0;
-  virtual void offer(const Offer& offer) = 0;
-  virtual void control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) = 0;
+  // Lets the peer know of a send that waits for its want.
+  virtual void offer(const SendRequest& request) = 0;
+  virtual void control(const Control& control) = 0;
   virtual void notice(std::span<const std::byte> bytes) = 0;
 
   virtual void release(Staging& staging) = 0;
@@ -97,8 +94,7 @@ class LinkEvents {
                         std::span<const std::byte> data) = 0;
   virtual void on_want(const Want& want) = 0;
   virtual void on_offer(const Offer& offer) = 0;
-  virtual void on_control(Control kind, const MessageKey& key, SlotId slot,
-                          std::uint64_t value) = 0;
+  virtual void on_control(const Control& control) = 0;
   virtual void on_notice(std::span<const std::byte> bytes) = 0;
 
   // The receive a slot names, or null when it has ended. The link writes through its sink and sets

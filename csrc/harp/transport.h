@@ -16,7 +16,9 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/list.h"
 #include "base/status.h"
+#include "harp/send_stage.h"
 
 namespace taco::harp {
 
@@ -31,6 +33,14 @@ struct MessageKey {
   std::uint64_t group = 0;
   std::uint64_t tag = 0;
   bool operator==(const MessageKey&) const = default;
+};
+
+// Names one posted receive to its sender: index and generation, so that late data for a receive
+// that has ended matches nothing.
+struct SlotId {
+  std::uint32_t index = 0;
+  std::uint32_t generation = 0;
+  bool operator==(const SlotId&) const = default;
 };
 
 // Where the bytes of a receive go, straight from the packet buffer. `offset` and `bytes` are
@@ -84,11 +94,11 @@ struct SendRequest {
   void* context = nullptr;
 
   // transport's own
-  SendRequest* next = nullptr;
-  SendRequest* previous = nullptr;
-  void* state = nullptr;
+  Links<SendRequest> links;         // of its Matcher, then of the completion queue
+  void* transfer = nullptr;         // the link's, in stage kBulk
+  const Status* failure = nullptr;  // the completion queue's, in stage kFinished; null: success
   PeerId peer = 0;
-  std::uint32_t slot = 0;
+  Machine<SendStage> stage;
 };
 
 struct RecvRequest {
@@ -102,11 +112,10 @@ struct RecvRequest {
   std::size_t bytes = 0;  // the message's true length, valid at completion
 
   // transport's own
-  RecvRequest* next = nullptr;
-  RecvRequest* previous = nullptr;
-  void* state = nullptr;
+  Links<RecvRequest> links;         // of the completion queue
+  const Status* failure = nullptr;  // the completion queue's; null: success
   PeerId peer = 0;
-  std::uint32_t slot = 0;
+  SlotId slot;  // while it is open
 };
 
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 30;

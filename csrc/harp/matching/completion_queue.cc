@@ -1,35 +1,40 @@
 #include "harp/matching/completion_queue.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 namespace taco::harp {
 namespace {
 
-// A failure's status waits in `state`, which belongs to the transport while the request is open.
-template <class Request>
-void append(Request*& head, Request*& last, Request& request, const Status& status) {
-  request.state = status.ok() ? nullptr : new Status(status);
-  request.previous = nullptr;
-  request.next = nullptr;
-  (head == nullptr ? head : last->next) = &request;
-  last = &request;
+template <class Requests, class Request>
+void append(Requests& requests, Request& request, const Status& status) {
+  request.failure = status.ok() ? nullptr : new Status(status);
+  requests.push_back(request);
 }
 
+template <class Requests>
+bool is_queued(const Requests& requests, PeerId peer) {
+  return std::any_of(requests.begin(), requests.end(),
+                     [&](const auto& request) { return request.peer == peer; });
+}
+
+// The request may be gone after this.
 template <class Request>
-bool is_queued(const Request* list, PeerId peer) {
-  while (list != nullptr && list->peer != peer) list = list->next;
-  return list != nullptr;
+void complete(Request& request) {
+  const std::unique_ptr<const Status> failure(std::exchange(request.failure, nullptr));
+  request.on_done(request, failure ? *failure : Status());
 }
 
 }  // namespace
 
 void CompletionQueue::push(SendRequest& request, const Status& status) {
-  append(sends_, last_send_, request, status);
+  request.stage.go(SendStage::kFinished);
+  append(sends_, request, status);
 }
 
 void CompletionQueue::push(RecvRequest& request, const Status& status) {
-  append(recvs_, last_recv_, request, status);
+  append(recvs_, request, status);
 }
 
 bool CompletionQueue::concerns(PeerId peer) const {
@@ -42,25 +47,15 @@ void CompletionQueue::push_peer_end(PeerId peer, const Status& why) {
   ends_.push_back({peer, why});
 }
 
-template <class Request>
-std::size_t CompletionQueue::run_list(Request* head) {
-  std::size_t count = 0;
-  while (head != nullptr) {
-    Request& request = *head;
-    head = request.next;
-    request.next = nullptr;
-    const std::unique_ptr<Status> failure(
-        static_cast<Status*>(std::exchange(request.state, nullptr)));
-    ++count;
-    request.on_done(request, failure ? *failure : Status());  // the request may be gone after this
-  }
-  return count;
-}
-
 std::size_t CompletionQueue::run(Observer* observer) {
-  RecvRequest* recvs = std::exchange(recvs_, nullptr);
-  SendRequest* sends = std::exchange(sends_, nullptr);
-  std::size_t count = run_list(recvs) + run_list(sends);
+  const std::size_t recvs = recvs_.size(), sends = sends_.size();
+  for (std::size_t i = 0; i < recvs; ++i) complete(*recvs_.pop_front());
+  for (std::size_t i = 0; i < sends; ++i) {
+    SendRequest& request = *sends_.pop_front();
+    request.stage.go(SendStage::kIdle);
+    complete(request);
+  }
+  std::size_t count = recvs + sends;
   if (ends_.empty()) return count;
   const std::vector<PeerEnd> ends = std::exchange(ends_, {});
   for (const PeerEnd& end : ends) {

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "base/list.h"
 #include "base/status.h"
 #include "harp/transport.h"
 
@@ -21,7 +22,7 @@ class CompletionQueue {
 
   // Is anything queued that has to do with the peer?
   bool concerns(PeerId peer) const;
-  bool empty() const { return sends_ == nullptr && recvs_ == nullptr && ends_.empty(); }
+  bool empty() const { return sends_.empty() && recvs_.empty() && ends_.empty(); }
   // Runs what is queued now; what callbacks push in the meantime waits for the next run. Returns
   // how many callbacks ran.
   std::size_t run(Observer* observer);
@@ -31,13 +32,9 @@ class CompletionQueue {
     PeerId peer;
     Status why;
   };
-  template <class Request>
-  static std::size_t run_list(Request* head);
 
-  SendRequest* sends_ = nullptr;
-  SendRequest* last_send_ = nullptr;
-  RecvRequest* recvs_ = nullptr;
-  RecvRequest* last_recv_ = nullptr;
+  List<SendRequest, &SendRequest::links> sends_;
+  List<RecvRequest, &RecvRequest::links> recvs_;
   std::vector<PeerEnd> ends_;
 };
 

@@ -2,26 +2,18 @@
 // matcher_quota.cc counts what may lie unmatched.
 #include "harp/matching/matcher.h"
 
+#include "base/assert.h"
+
 namespace taco::harp {
-namespace {
-
-// In Control::kMismatch: the request that fails at the peer is its send, not a receive.
-constexpr SlotId kYourSend{UINT32_MAX, 0};
-
-}  // namespace
-
 Matcher::~Matcher() {
   incoming_.for_each([&](Incoming& in) { drop_data(in); });
 }
 
 void Matcher::send(SendRequest& request) {
   request.peer = peer_;
-  request.slot = kKept;
-  request.state = nullptr;
-  request.previous = last_send_;
-  request.next = nullptr;
-  (last_send_ == nullptr ? sends_ : last_send_->next) = &request;
-  last_send_ = &request;
+  request.transfer = nullptr;
+  request.stage.go(SendStage::kKept);
+  sends_.push_back(request);
   if (lost()) return finish_send(request, lost_);
 
   Outgoing* early = outgoing_.find(request.key);
@@ -30,7 +22,8 @@ void Matcher::send(SendRequest& request) {
     if (!group.blocked && within_quota(group, request.bytes)) return start_eager(request, group);
   }
   Outgoing& out = early != nullptr ? *early : outgoing_.insert(request.key);
-  if (out.send == nullptr) ++sends_listed_;
+  TACO_ASSERT(out.send == nullptr, "two sends under one key");
+  ++sends_listed_;
   out.send = &request;
   if (out.wanted) {
     if (!refuse_want(out)) start_bulk(out);
@@ -50,14 +43,14 @@ void Matcher::keep(SendRequest& request, Outgoing& out, Group& group) {
     if (group.offers < kEagerQuotaMessages) offer(out, group);
   } else if (!group.blocked) {
     group.blocked = true;
-    link_->control(Control::kBlocked, {group.key.group, 1}, {}, 0);
+    link_->control(Blocked{group.key.group, true});
   }
 }
 
 void Matcher::offer(Outgoing& out, Group& group) {
   out.offered = out.announced = true;
   ++group.offers;
-  link_->offer({out.key, out.send->signature, out.send->bytes});
+  link_->offer(*out.send);
 }
 
 void Matcher::drop_offer(Outgoing& out) {
@@ -70,13 +63,13 @@ void Matcher::drop_offer(Outgoing& out) {
 void Matcher::start_eager(SendRequest& request, Group& group) {
   ++group.unconsumed;
   group.unconsumed_bytes += static_cast<std::uint32_t>(request.bytes);
-  request.slot = kEager;
+  request.stage.go(SendStage::kEager);
   link_->eager(request);
 }
 
 void Matcher::start_bulk(Outgoing& out) {
   drop_offer(out);
-  out.send->slot = kBulk;
+  out.send->stage.go(SendStage::kBulk);
   link_->bulk(*out.send, out.slot, out.announced);
 }
 
@@ -87,7 +80,7 @@ bool Matcher::refuse_want(Outgoing& out) {
   if (!differs && request.bytes <= out.max_bytes) return false;
   const MessageKey key = out.key;
   const std::uint64_t theirs = out.signature, longest = out.max_bytes;
-  link_->control(Control::kMismatch, key, out.slot, request.signature);
+  link_->control(MismatchAtReceive{key, out.slot, request.signature});
   const std::uint64_t ours = request.signature;
   std::string text = differs ? "send and receive carry different signatures"
                              : "message of " + std::to_string(request.bytes) +
@@ -102,30 +95,28 @@ bool Matcher::refuse_want(Outgoing& out) {
 
 // Takes the request out of every list here and queues its completion.
 void Matcher::finish_send(SendRequest& request, const Status& status) {
-  (request.previous == nullptr ? sends_ : request.previous->next) = request.next;
-  (request.next == nullptr ? last_send_ : request.next->previous) = request.previous;
-  if (Outgoing* out = request.slot == kEager ? nullptr : outgoing_.find(request.key);
+  sends_.erase(request);
+  if (Outgoing* out = request.stage.is(SendStage::kEager) ? nullptr : outgoing_.find(request.key);
       out != nullptr && out->send == &request) {
     drop_offer(*out);
     // Its receive may have ended before the offer came, which then waits there for nobody.
     if (out->announced && !status.ok() && !lost()) {
-      link_->control(Control::kCancelSend, request.key, {UINT32_MAX, 0}, 0);
+      link_->control(CancelOffer{request.key});
     }
     outgoing_.erase(*out);
     --sends_listed_;
   }
-  request.slot = kFinished;
   host_.completions.push(request, status);
 }
 
 void Matcher::cancel(SendRequest& request, const Status& why) {
-  if (request.slot == kFinished) return;  // its completion is already on its way
-  if (request.slot == kEager) {
+  if (!is_open(request.stage.state())) return;  // its completion is already on its way
+  if (request.stage.is(SendStage::kEager)) {
     link_->withdraw(request);
   } else if (Outgoing* out = outgoing_.find(request.key); out != nullptr && out->send == &request) {
-    if (request.slot == kBulk) {
+    if (request.stage.is(SendStage::kBulk)) {
       link_->withdraw(request);
-      link_->control(Control::kCancelSend, request.key, out->slot, 0);
+      link_->control(CancelSend{request.key, out->slot});
     }
   }
   finish_send(request, why);
@@ -133,11 +124,11 @@ void Matcher::cancel(SendRequest& request, const Status& why) {
 
 void Matcher::recv(RecvRequest& request) {
   request.peer = peer_;
-  request.state = nullptr;
   request.bytes = 0;
   Incoming* early = incoming_.find(request.key);
   Incoming& in = early != nullptr ? *early : incoming_.insert(request.key);
   drop_kept_offer(in);
+  TACO_ASSERT(in.receive == nullptr, "two receives under one key");
   in.receive = &request;
   open_slot(request);
   if (open_receives_ > kMostReceives) {
@@ -169,9 +160,8 @@ void Matcher::cancel(RecvRequest& request, const Status& why) {
   Incoming* in = incoming_.find(request.key);
   if (in == nullptr || in->receive != &request) return;
   if (in->wanted) {
-    const SlotId slot = slot_of(request);
-    link_->forget(slot);
-    link_->control(Control::kCancelReceive, request.key, slot, 0);
+    link_->forget(request.slot);
+    link_->control(CancelReceive{request.key, request.slot});
   }
   finish_receive(*in, why);
 }
@@ -184,7 +174,7 @@ bool Matcher::has_unmatched(const MessageKey& key) const {
 void Matcher::solicit(const MessageKey& key) {
   if (has_unmatched(key) || lost()) return;
   incoming_.find_or_insert(key).solicited = true;
-  link_->control(Control::kSolicit, key, {}, 0);
+  link_->control(Solicit{key});
 }
 
 // The message came eagerly: it was sent before the peer heard that we ask for it. Nothing else
@@ -192,47 +182,44 @@ void Matcher::solicit(const MessageKey& key) {
 void Matcher::void_solicitation(Incoming& in) {
   if (!in.solicited) return;
   in.solicited = false;
-  link_->control(Control::kSolicit, in.key, {}, 1);
+  link_->control(VoidSolicit{in.key});
 }
 
-SlotId Matcher::open_slot(RecvRequest& request) {
+void Matcher::open_slot(RecvRequest& request) {
   if (free_slot_ == kNone) {
     free_slot_ = static_cast<std::uint32_t>(slots_.size());
     slots_.emplace_back();
   }
-  request.slot = free_slot_;
-  Slot& slot = slots_[request.slot];
+  Slot& slot = slots_[free_slot_];
+  request.slot = {free_slot_, slot.generation};
+  TACO_ASSERT(slot.receive == nullptr);
   free_slot_ = slot.next_free;
   slot.receive = &request;
   ++open_receives_;
-  return {request.slot, slot.generation};
 }
 
 void Matcher::close_slot(RecvRequest& request) {
-  Slot& slot = slots_[request.slot];
+  TACO_ASSERT(receive_of(request.slot) == &request && open_receives_ > 0);
+  Slot& slot = slots_[request.slot.index];
   slot.receive = nullptr;
   ++slot.generation;
   slot.next_free = free_slot_;
-  free_slot_ = request.slot;
+  free_slot_ = request.slot.index;
   --open_receives_;
-}
-
-SlotId Matcher::slot_of(const RecvRequest& request) const {
-  return {request.slot, slots_[request.slot].generation};
 }
 
 void Matcher::want(Incoming& in) {
   in.wanted = true;
-  link_->want({in.key, in.receive->signature, in.receive->max_bytes, slot_of(*in.receive)});
+  link_->want(*in.receive);
 }
 
 // An eager message, or a mismatch, came first: the peer may forget our want.
 void Matcher::unwant(Incoming& in) {
   if (!in.wanted) return;
   in.wanted = false;
-  const SlotId slot = slot_of(*in.receive);
+  const SlotId slot = in.receive->slot;
   link_->forget(slot);
-  link_->control(Control::kVoidWant, in.key, slot, 0);
+  link_->control(VoidWant{in.key, slot});
 }
 
 // Ends the receive; `in` is gone after this unless a message still waits under its key.
@@ -266,7 +253,7 @@ void Matcher::mismatch_at_receive(Incoming& in, std::uint64_t theirs) {
   const MessageKey key = in.key;
   const std::uint64_t ours = in.receive->signature;
   unwant(in);
-  link_->control(Control::kMismatch, key, kYourSend, ours);
+  link_->control(MismatchAtSend{key, ours});
   finish_receive(in, Status(Code::kMismatch, "send and receive carry different signatures"));
   if (host_.observer != nullptr) host_.observer->on_mismatch_st(peer_, key, ours, theirs);
 }
@@ -275,7 +262,7 @@ void Matcher::too_long_at_receive(Incoming& in, std::uint64_t bytes) {
   const std::uint64_t ours = in.receive->signature;
   const std::size_t most = in.receive->max_bytes;
   unwant(in);
-  link_->control(Control::kMismatch, in.key, kYourSend, ours);
+  link_->control(MismatchAtSend{in.key, ours});
   finish_receive(in, Status(Code::kMismatch, "message of " + std::to_string(bytes) +
                                                  " bytes is longer than the receive of " +
                                                  std::to_string(most)));

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/list.h"
 #include "harp/byte_pool.h"
 #include "harp/link.h"
 #include "harp/matching/completion_queue.h"
@@ -59,7 +60,7 @@ class Matcher final : public LinkEvents {
   void forget_group(std::uint64_t group);
 
   // Is a request open with this peer? (Then silence matters, and leaving would lose something.)
-  bool expecting() const override { return open_receives_ > 0 || sends_ != nullptr; }
+  bool expecting() const override { return open_receives_ > 0 || !sends_.empty(); }
   std::size_t open_receives() const { return open_receives_; }
   // Eager messages and offers kept here that no receive waits for; wants and solicitations that no
   // send waits for.
@@ -76,7 +77,7 @@ class Matcher final : public LinkEvents {
                 std::span<const std::byte> data) override;
   void on_want(const Want& want) override;
   void on_offer(const Offer& offer) override;
-  void on_control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) override;
+  void on_control(const Control& control) override;
   void on_notice(std::span<const std::byte> bytes) override;
   RecvRequest* receive_of(SlotId slot) override;
   void receive_finished(SlotId slot, const Status& status) override;
@@ -87,9 +88,6 @@ class Matcher final : public LinkEvents {
 
  private:
   static constexpr std::uint32_t kNone = UINT32_MAX;
-
-  // What SendRequest::slot says while the matcher holds the request.
-  enum SendStage : std::uint32_t { kKept, kEager, kBulk, kFinished };
 
   // Our side sends: an open send that is not eager, or a want or solicitation that came first.
   struct Outgoing {
@@ -167,25 +165,34 @@ class Matcher final : public LinkEvents {
   void drop_offer(Outgoing& out);
   void finish_send(SendRequest& request, const Status& status);
 
-  SlotId open_slot(RecvRequest& request);
+  void open_slot(RecvRequest& request);
   void close_slot(RecvRequest& request);
-  SlotId slot_of(const RecvRequest& request) const;
   void want(Incoming& in);
   void unwant(Incoming& in);
   void finish_receive(Incoming& in, const Status& status);
   void deliver(Incoming& in, std::uint64_t signature, std::span<const std::byte> data);
   void drop_data(Incoming& in);
   void void_solicitation(Incoming& in);
-  void on_solicit(const MessageKey& key, bool still);
 
   void mismatch_at_receive(Incoming& in, std::uint64_t theirs);
   void too_long_at_receive(Incoming& in, std::uint64_t bytes);
   bool refuse_want(Outgoing& out);
-  void on_peer_mismatch(const MessageKey& key, SlotId slot, std::uint64_t theirs);
-  void on_cancel_receive(const MessageKey& key, SlotId slot);
-  void on_cancel_send(const MessageKey& key, SlotId slot);
-  void on_blocked(std::uint64_t group, bool blocked);
+  void differed(const MessageKey& key, std::uint64_t ours, std::uint64_t theirs);
   void tell_unmatched(const MessageKey& key, std::uint64_t signature, bool is_send);
+
+  // What the peer says, one kind each.
+  void hear(const CancelReceive& it);
+  void hear(const CancelSend& it);
+  void hear(const CancelOffer& it);
+  void hear(const VoidWant& it);
+  void hear(const Solicit& it);
+  void hear(const VoidSolicit& it);
+  void hear(const EagerConsumed& it);
+  void hear(const Blocked& it);
+  void hear(const MismatchAtReceive& it);
+  void hear(const MismatchAtSend& it);
+
+  void check_counts() const;
 
   const PeerId peer_;
   MatcherHost& host_;
@@ -195,9 +202,8 @@ class Matcher final : public LinkEvents {
 
   KeyTable<Outgoing> outgoing_;
   KeyTable<Incoming> incoming_;
-  std::size_t sends_listed_ = 0;  // entries of outgoing_ with a send
-  SendRequest* sends_ = nullptr;  // every open send, oldest first
-  SendRequest* last_send_ = nullptr;
+  std::size_t sends_listed_ = 0;                  // entries of outgoing_ with a send
+  List<SendRequest, &SendRequest::links> sends_;  // every open one, oldest first
   std::vector<Slot> slots_;
   std::uint32_t free_slot_ = kNone;
   std::size_t open_receives_ = 0;

@@ -1,11 +1,19 @@
 // The link's side of the Matcher: what the peer sent, wants, offers, ends. The observer is called
 // last everywhere, since it may post and cancel requests from inside.
 #include <algorithm>
-#include <cstring>
+#include <variant>
 
+#include "base/assert.h"
 #include "harp/matching/matcher.h"
 
 namespace taco::harp {
+namespace {
+
+Status found_by_peer() {
+  return Status(Code::kMismatch, "the peer found that send and receive differ");
+}
+
+}  // namespace
 
 void Matcher::tell_unmatched(const MessageKey& key, std::uint64_t signature, bool is_send) {
   if (host_.observer != nullptr) host_.observer->on_unmatched_st(peer_, key, signature, is_send);
@@ -42,7 +50,7 @@ void Matcher::on_want(const Want& want) {
     if (!may_keep_unserved()) return;
   }
   Outgoing& out = outgoing_.find_or_insert(want.key);
-  if (out.send != nullptr && out.send->slot == kBulk) return;  // a key used twice
+  if (out.send != nullptr && out.send->stage.is(SendStage::kBulk)) return;  // a key used twice
   out.wanted = true;
   out.signature = want.signature;
   out.max_bytes = want.max_bytes;
@@ -82,123 +90,115 @@ void Matcher::on_offer(const Offer& offer) {
   if (!in.wanted) want(in);
 }
 
-void Matcher::on_control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) {
+void Matcher::on_control(const Control& control) {
   if (lost()) return;
-  switch (kind) {
-    case Control::kCancelReceive:
-      return on_cancel_receive(key, slot);
-    case Control::kCancelSend:
-      return on_cancel_send(key, slot);
-    case Control::kVoidWant:
-      if (Outgoing* out = outgoing_.find(key); out != nullptr && out->slot == slot) {
-        if (out->send != nullptr && out->send->slot == kBulk) {
-          // Crossed with our bulk: the receive was satisfied otherwise and takes nothing more.
-          link_->withdraw(*out->send);
-          return finish_send(*out->send,
-                             Status(Code::kAborted, "the receiver took its message otherwise"));
-        }
-        out->wanted = false;
-        if (out->empty()) outgoing_.erase(*out);
-      }
-      return;
-    case Control::kSolicit:
-      return on_solicit(key, value == 0);
-    case Control::kEagerConsumed: {
-      Group* known = groups_.find({key.group, 0});
-      if (known == nullptr) return;
-      Group& group = *known;
-      const auto messages = static_cast<std::uint32_t>(key.tag);
-      const auto bytes = static_cast<std::uint32_t>(value);
-      group.unconsumed -= std::min(group.unconsumed, messages);
-      group.unconsumed_bytes -= std::min(group.unconsumed_bytes, bytes);
-      if (group.blocked) release_kept(key.group);
-      return;
-    }
-    case Control::kBlocked:
-      return on_blocked(key.group, key.tag != 0);
-    case Control::kMismatch:
-      return on_peer_mismatch(key, slot, value);
-  }
+  std::visit([this](const auto& it) { hear(it); }, control);
 }
 
-void Matcher::on_solicit(const MessageKey& key, bool still) {
-  Outgoing* out = outgoing_.find(key);
-  if (!still) {
-    if (out == nullptr || !out->solicited) return;
-    out->solicited = false;
-    if (out->empty()) outgoing_.erase(*out);
-    return;
-  }
-  if (out == nullptr) {
-    if (!host_.over.contains(key.group) && may_keep_unserved())
-      outgoing_.insert(key).solicited = true;
-  } else if (out->send == nullptr) {
-    out->solicited = true;
-  } else if (out->send->slot == kKept && !out->offered) {
-    offer(*out, group_of(key.group));
-  }
-}
-
-void Matcher::on_cancel_receive(const MessageKey& key, SlotId slot) {
-  Outgoing* out = outgoing_.find(key);
-  if (out == nullptr || !out->wanted || !(out->slot == slot)) return;
+void Matcher::hear(const CancelReceive& it) {
+  Outgoing* out = outgoing_.find(it.key);
+  if (out == nullptr || !out->wanted || !(out->slot == it.slot)) return;
   if (out->send == nullptr) {
     out->wanted = false;
     if (out->empty()) outgoing_.erase(*out);
     return;
   }
   SendRequest& request = *out->send;
-  if (request.slot == kBulk) link_->withdraw(request);
+  if (request.stage.is(SendStage::kBulk)) link_->withdraw(request);
   finish_send(request, Status(Code::kAborted, "the receiver ended its receive"));
 }
 
-void Matcher::on_cancel_send(const MessageKey& key, SlotId slot) {
-  if (slot.index == UINT32_MAX) {  // it was only offered
-    Incoming* in = incoming_.find(key);
-    if (in == nullptr || !in->offered) return;
-    drop_kept_offer(*in);
-    in->offered = false;
-    if (in->empty()) incoming_.erase(*in);
-    return;
-  }
-  if (receive_of(slot) == nullptr) return;
-  link_->forget(slot);
-  receive_finished(slot, Status(Code::kAborted, "the sender ended its send"));
+void Matcher::hear(const CancelSend& it) {
+  if (receive_of(it.slot) == nullptr) return;
+  link_->forget(it.slot);
+  receive_finished(it.slot, Status(Code::kAborted, "the sender ended its send"));
 }
 
-void Matcher::on_peer_mismatch(const MessageKey& key, SlotId slot, std::uint64_t theirs) {
-  const Status failure(Code::kMismatch, "the peer found that send and receive differ");
-  std::uint64_t ours = 0;
-  if (slot.index == UINT32_MAX) {
-    Outgoing* out = outgoing_.find(key);
-    if (out == nullptr || out->send == nullptr) return tell_unmatched(key, theirs, false);
-    SendRequest& request = *out->send;
-    ours = request.signature;
-    if (request.slot == kBulk) link_->withdraw(request);
-    finish_send(request, failure);
-  } else {
-    RecvRequest* request = receive_of(slot);
-    if (request == nullptr) return tell_unmatched(key, theirs, true);
-    ours = request->signature;
-    link_->forget(slot);
-    receive_finished(slot, failure);
+void Matcher::hear(const CancelOffer& it) {
+  Incoming* in = incoming_.find(it.key);
+  if (in == nullptr || !in->offered) return;
+  drop_kept_offer(*in);
+  in->offered = false;
+  if (in->empty()) incoming_.erase(*in);
+}
+
+void Matcher::hear(const VoidWant& it) {
+  Outgoing* out = outgoing_.find(it.key);
+  if (out == nullptr || !(out->slot == it.slot)) return;
+  if (out->send != nullptr && out->send->stage.is(SendStage::kBulk)) {
+    // Crossed with our bulk: the receive was satisfied otherwise and takes nothing more.
+    link_->withdraw(*out->send);
+    return finish_send(*out->send,
+                       Status(Code::kAborted, "the receiver took its message otherwise"));
   }
+  out->wanted = false;
+  if (out->empty()) outgoing_.erase(*out);
+}
+
+void Matcher::hear(const Solicit& it) {
+  Outgoing* out = outgoing_.find(it.key);
+  if (out == nullptr) {
+    if (!host_.over.contains(it.key.group) && may_keep_unserved())
+      outgoing_.insert(it.key).solicited = true;
+  } else if (out->send == nullptr) {
+    out->solicited = true;
+  } else if (out->send->stage.is(SendStage::kKept) && !out->offered) {
+    offer(*out, group_of(it.key.group));
+  }
+}
+
+void Matcher::hear(const VoidSolicit& it) {
+  Outgoing* out = outgoing_.find(it.key);
+  if (out == nullptr || !out->solicited) return;
+  out->solicited = false;
+  if (out->empty()) outgoing_.erase(*out);
+}
+
+void Matcher::hear(const EagerConsumed& it) {
+  Group* group = groups_.find({it.group, 0});
+  if (group == nullptr) return;
+  group->unconsumed -= std::min(group->unconsumed, it.messages);
+  group->unconsumed_bytes -= std::min(group->unconsumed_bytes, it.bytes);
+  if (group->blocked) release_kept(it.group);
+}
+
+void Matcher::hear(const Blocked& it) {
+  const Group* known = groups_.find({it.group, 0});
+  if (it.blocked == (known != nullptr && known->peer_blocked)) return;
+  if (it.blocked && host_.over.contains(it.group)) return;  // no receive of it will be wanted
+  if (it.blocked && groups_blocked_ >= kMostUnmatched && !end_peer("groups without room")) return;
+  groups_blocked_ += it.blocked ? 1 : -1;
+  group_of(it.group).peer_blocked = it.blocked;
+  if (!it.blocked) return;
+  incoming_.for_each([&](Incoming& in) {
+    if (in.key.group == it.group && in.receive != nullptr && !in.wanted) want(in);
+  });
+}
+
+void Matcher::hear(const MismatchAtReceive& it) {
+  const RecvRequest* request = receive_of(it.slot);
+  if (request == nullptr) return tell_unmatched(it.key, it.signature, true);
+  const std::uint64_t ours = request->signature;
+  link_->forget(it.slot);
+  receive_finished(it.slot, found_by_peer());
+  differed(it.key, ours, it.signature);
+}
+
+void Matcher::hear(const MismatchAtSend& it) {
+  Outgoing* out = outgoing_.find(it.key);
+  if (out == nullptr || out->send == nullptr) return tell_unmatched(it.key, it.signature, false);
+  SendRequest& request = *out->send;
+  const std::uint64_t ours = request.signature;
+  if (request.stage.is(SendStage::kBulk)) link_->withdraw(request);
+  finish_send(request, found_by_peer());
+  differed(it.key, ours, it.signature);
+}
+
+// Tells the observer, unless only the lengths differed.
+void Matcher::differed(const MessageKey& key, std::uint64_t ours, std::uint64_t theirs) {
   if (ours != theirs && host_.observer != nullptr) {
     host_.observer->on_mismatch_st(peer_, key, ours, theirs);
   }
-}
-
-void Matcher::on_blocked(std::uint64_t group, bool blocked) {
-  const Group* known = groups_.find({group, 0});
-  if (blocked == (known != nullptr && known->peer_blocked)) return;
-  if (blocked && host_.over.contains(group)) return;  // no receive of it will come to be wanted
-  if (blocked && groups_blocked_ >= kMostUnmatched && !end_peer("groups without room")) return;
-  groups_blocked_ += blocked ? 1 : -1;
-  group_of(group).peer_blocked = blocked;
-  if (!blocked) return;
-  incoming_.for_each([&](Incoming& in) {
-    if (in.key.group == group && in.receive != nullptr && !in.wanted) want(in);
-  });
 }
 
 void Matcher::on_notice(std::span<const std::byte> bytes) {
@@ -216,7 +216,7 @@ void Matcher::receive_finished(SlotId slot, const Status& status) {
   RecvRequest* request = receive_of(slot);
   if (request == nullptr) return;
   Incoming* in = incoming_.find(request->key);
-  if (status.code() == Code::kMismatch) link_->control(Control::kCancelReceive, in->key, slot, 0);
+  if (status.code() == Code::kMismatch) link_->control(CancelReceive{in->key, slot});
   finish_receive(*in, status);
 }
 
@@ -251,9 +251,9 @@ void Matcher::forget_expected() {
 void Matcher::on_lost(const Status& why) {
   if (lost()) return;
   lost_ = why;
-  while (sends_ != nullptr) {
-    if (sends_->slot != kKept) link_->withdraw(*sends_);
-    finish_send(*sends_, why);
+  while (SendRequest* send = sends_.front()) {
+    if (is_with_link(send->stage.state())) link_->withdraw(*send);
+    finish_send(*send, why);
   }
   std::vector<RecvRequest*> open;
   forget_expected();
@@ -262,13 +262,14 @@ void Matcher::on_lost(const Status& why) {
   });
   for (RecvRequest* request : open) {
     Incoming* in = incoming_.find(request->key);
-    if (in->wanted) link_->forget(slot_of(*request));
+    if (in->wanted) link_->forget(request->slot);
     finish_receive(*in, why);
   }
   outgoing_.clear();
   sends_listed_ = 0;
   groups_.clear();
   groups_blocked_ = 0;
+  check_counts();
   if (!left_) host_.completions.push_peer_end(peer_, why);
 }
 
@@ -281,6 +282,7 @@ bool Matcher::is_waiting() const {
 // The peer's wants name slots that others may have by now, its offers are of sends that are no
 // more, and neither side owes the other any report.
 void Matcher::begin_anew(Link& link) {
+  TACO_ASSERT(!is_waiting() && sends_listed_ == 0);
   link_ = &link;
   forget_expected();
   std::vector<MessageKey> offered;
@@ -293,6 +295,7 @@ void Matcher::begin_anew(Link& link) {
   groups_.for_each([](Group& group) {
     group = {.key = group.key, .used = true, .kept = group.kept, .kept_bytes = group.kept_bytes};
   });
+  check_counts();
 }
 
 void Matcher::on_left() {

@@ -4,6 +4,7 @@
 // receiver counts as well: a peer that goes beyond a quota is no honest one, and is lost.
 #include <cstring>
 
+#include "base/assert.h"
 #include "harp/matching/matcher.h"
 
 namespace taco::harp {
@@ -50,8 +51,7 @@ void Matcher::consumed(std::uint64_t id, std::size_t bytes) {
 }
 
 void Matcher::report(Group& group) {
-  link_->control(Control::kEagerConsumed, {group.key.group, group.unreported}, {},
-                 group.unreported_bytes);
+  link_->control(EagerConsumed{group.key.group, group.unreported, group.unreported_bytes});
   group.unreported = group.unreported_bytes = 0;
 }
 
@@ -59,28 +59,26 @@ void Matcher::report(Group& group) {
 // peer may stop wanting everything.
 void Matcher::release_kept(std::uint64_t id) {
   bool kept = false;
-  for (SendRequest* request = sends_; request != nullptr;) {
-    SendRequest* next = request->next;
-    if (request->key.group == id && request->slot == kKept) {
-      Outgoing* out = outgoing_.find(request->key);
+  for (SendRequest& request : sends_) {
+    if (request.key.group == id && request.stage.is(SendStage::kKept)) {
+      Outgoing* out = outgoing_.find(request.key);
       Group& group = group_of(id);
       if (out->offered) {
         // Its want will come. Sent eagerly it could overtake its offer, which nobody would miss.
-      } else if (request->bytes > link_->eager_limit()) {
+      } else if (request.bytes > link_->eager_limit()) {
         if (group.offers < kEagerQuotaMessages) offer(*out, group);
-      } else if (within_quota(group, request->bytes)) {
+      } else if (within_quota(group, request.bytes)) {
         outgoing_.erase(*out);
         --sends_listed_;
-        start_eager(*request, group);
+        start_eager(request, group);
       } else {
         kept = true;
       }
     }
-    request = next;
   }
   if (kept) return;
   group_of(id).blocked = false;
-  link_->control(Control::kBlocked, {id, 0}, {}, 0);
+  link_->control(Blocked{id, false});
 }
 
 // May one more eager message wait here? Exact: the sender counts all that it has not been told of.
@@ -115,9 +113,11 @@ void Matcher::keep_data(Incoming& in, std::span<const std::byte> data) {
 
 // The receive has come; the data are the caller's now.
 void Matcher::take_data(Incoming& in) {
+  TACO_ASSERT(in.has_data && unmatched_ > 0 && unmatched_bytes_ >= in.bytes);
   --unmatched_;
   unmatched_bytes_ -= in.bytes;
   if (Group* group = groups_.find({in.key.group, 0})) {  // none after a loss
+    TACO_ASSERT(group->kept > 0 && group->kept_bytes >= in.bytes);
     --group->kept;
     group->kept_bytes -= static_cast<std::uint32_t>(in.bytes);
   }
@@ -135,13 +135,18 @@ bool Matcher::may_keep_offer(std::uint64_t id) {
 // The offer waits here no longer: its receive has come, or it was taken back.
 void Matcher::drop_kept_offer(Incoming& in) {
   if (!in.offered || in.receive != nullptr) return;
+  TACO_ASSERT(unmatched_ > 0);
   --unmatched_;
   if (!in.counted) return;
   in.counted = false;
-  if (Group* group = groups_.find({in.key.group, 0})) --group->kept_offers;
+  if (Group* group = groups_.find({in.key.group, 0})) {
+    TACO_ASSERT(group->kept_offers > 0);
+    --group->kept_offers;
+  }
 }
 
 void Matcher::forget_overtaken(Incoming& in, std::uint32_t count) {
+  TACO_ASSERT(in.overtaken >= count && overtaken_ >= count);
   in.overtaken -= count;
   overtaken_ -= count;
 }
@@ -183,6 +188,26 @@ void Matcher::forget_group(std::uint64_t id) {
   if (group->unreported > 0) report(*group);
   if (group->peer_blocked) --groups_blocked_;
   groups_.erase(*group);
+  check_counts();
+}
+
+// Every count again from what it counts. Only where a walk over everything is not felt.
+void Matcher::check_counts() const {
+  if constexpr (kAssertions) {
+    std::size_t sends = 0, receives = 0, unmatched = 0, bytes = 0, overtaken = 0, blocked = 0;
+    outgoing_.for_each([&](const Outgoing& out) { sends += out.send != nullptr; });
+    incoming_.for_each([&](const Incoming& in) {
+      receives += in.receive != nullptr;
+      unmatched += in.has_data || (in.offered && in.receive == nullptr);
+      bytes += in.has_data ? in.bytes : 0;
+      overtaken += in.overtaken;
+    });
+    groups_.for_each([&](const Group& group) { blocked += group.peer_blocked; });
+    TACO_ASSERT(sends == sends_listed_ && sends <= sends_.size());
+    TACO_ASSERT(receives == open_receives_);
+    TACO_ASSERT(unmatched == unmatched_ && bytes == unmatched_bytes_);
+    TACO_ASSERT(overtaken == overtaken_ && blocked == groups_blocked_);
+  }
 }
 
 // May one more want or solicitation wait for its send?

@@ -5,32 +5,16 @@
 
 namespace taco::harp {
 
-void SelfLink::eager(SendRequest& request) {
-  asked_.push_back({.kind = Ask::Kind::kEager, .request = &request});
-}
+void SelfLink::eager(SendRequest& request) { asked_.push_back(Eager{&request}); }
 
-void SelfLink::want(const Want& want) {
-  asked_.push_back({.kind = Ask::Kind::kWant,
-                    .key = want.key,
-                    .slot = want.slot,
-                    .signature = want.signature,
-                    .value = want.max_bytes});
-}
+void SelfLink::want(RecvRequest& request) { asked_.push_back(want_of(request)); }
 
-void SelfLink::offer(const Offer& offer) {
-  asked_.push_back({.kind = Ask::Kind::kOffer,
-                    .key = offer.key,
-                    .signature = offer.signature,
-                    .value = offer.bytes});
-}
+void SelfLink::offer(const SendRequest& request) { asked_.push_back(offer_of(request)); }
 
-void SelfLink::control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) {
-  asked_.push_back(
-      {.kind = Ask::Kind::kControl, .control = kind, .key = key, .slot = slot, .value = value});
-}
+void SelfLink::control(const Control& control) { asked_.push_back(control); }
 
 void SelfLink::notice(std::span<const std::byte> bytes) {
-  asked_.push_back({.kind = Ask::Kind::kNotice, .text = {bytes.begin(), bytes.end()}});
+  asked_.push_back(Notice{{bytes.begin(), bytes.end()}});
 }
 
 void SelfLink::bulk(SendRequest& request, SlotId slot, bool) {
@@ -40,7 +24,8 @@ void SelfLink::bulk(SendRequest& request, SlotId slot, bool) {
 void SelfLink::withdraw(SendRequest& request) {
   for (std::vector<Ask>* asks : {&asked_, &current_}) {
     for (Ask& ask : *asks) {
-      if (ask.request == &request) ask.request = nullptr;
+      if (auto* eager = std::get_if<Eager>(&ask); eager != nullptr && eager->request == &request)
+        eager->request = nullptr;
     }
   }
   end_transfer(request);
@@ -63,34 +48,19 @@ void SelfLink::break_off(const std::string& how) {
 bool SelfLink::progress() {
   if (!busy()) return false;
   std::swap(asked_, current_);
-  for (Ask& ask : current_) carry_out(ask);
+  for (const Ask& ask : current_) std::visit([this](const auto& it) { carry_out(it); }, ask);
   current_.clear();
   if (!transfers_.empty()) move_piece();
   return true;
 }
 
-void SelfLink::carry_out(Ask& ask) {
-  switch (ask.kind) {
-    case Ask::Kind::kEager:
-      return deliver(ask);
-    case Ask::Kind::kWant:
-      return events_.on_want({ask.key, ask.signature, ask.value, ask.slot});
-    case Ask::Kind::kOffer:
-      return events_.on_offer({ask.key, ask.signature, ask.value});
-    case Ask::Kind::kControl:
-      return events_.on_control(ask.control, ask.key, ask.slot, ask.value);
-    case Ask::Kind::kNotice:
-      return events_.on_notice(ask.text);
-  }
-}
-
 // Whoever hears of the message may withdraw its send from inside.
-void SelfLink::deliver(Ask& ask) {
-  if (ask.request == nullptr) return;
-  const SendRequest& request = *ask.request;
+void SelfLink::carry_out(const Eager& eager) {
+  if (eager.request == nullptr) return;
+  const SendRequest& request = *eager.request;
   events_.on_eager(request.key, request.signature,
                    {static_cast<const std::byte*>(request.data), request.bytes});
-  if (ask.request != nullptr) events_.send_finished(*ask.request, Status());
+  if (eager.request != nullptr) events_.send_finished(*eager.request, Status());
 }
 
 // One piece a turn, of each transfer in turn.
@@ -103,8 +73,7 @@ void SelfLink::move_piece() {
   if (receive == nullptr) return end_transfer(request);  // the word that it ended ends the send
   if (request.bytes > receive->max_bytes) {
     end_transfer(request);
-    return events_.receive_finished(
-        slot, Status(Code::kMismatch, "the message is longer than its receive"));
+    return events_.receive_finished(slot, too_long_for_receive());
   }
   const std::size_t bytes = std::min(kPieceBytes, request.bytes - transfer.done);
   if (bytes > 0) {

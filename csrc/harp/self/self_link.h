@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "harp/link.h"
@@ -35,9 +36,9 @@ class SelfLink final : public Link {
   void bulk(SendRequest& request, SlotId slot, bool offered) override;
   void withdraw(SendRequest& request) override;
   void forget(SlotId) override {}  // a slot that has ended names no receive any more
-  void want(const Want& want) override;
-  void offer(const Offer& offer) override;
-  void control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) override;
+  void want(RecvRequest& request) override;
+  void offer(const SendRequest& request) override;
+  void control(const Control& control) override;
   void notice(std::span<const std::byte> bytes) override;
   void release(Staging&) override {}
   bool busy() const override { return !asked_.empty() || !transfers_.empty(); }
@@ -49,24 +50,24 @@ class SelfLink final : public Link {
   static constexpr std::size_t kEagerBytes = 4096;
   static constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
-  struct Ask {
-    enum class Kind : std::uint8_t { kEager, kWant, kOffer, kControl, kNotice } kind;
-    SendRequest* request = nullptr;  // kEager; null once it has been withdrawn
-    Control control = Control::kCancelReceive;
-    MessageKey key;
-    SlotId slot;
-    std::uint64_t signature = 0;
-    std::uint64_t value = 0;        // bytes of an offer, limit of a want, value of a control
-    std::vector<std::byte> text{};  // of a notice
+  struct Eager {
+    SendRequest* request;  // null once it has been withdrawn
   };
+  struct Notice {
+    std::vector<std::byte> bytes;
+  };
+  using Ask = std::variant<Eager, Want, Offer, Control, Notice>;
   struct Transfer {
     SendRequest* request = nullptr;
     SlotId slot;
     std::size_t done = 0;
   };
 
-  void carry_out(Ask& ask);
-  void deliver(Ask& ask);
+  void carry_out(const Want& want) { events_.on_want(want); }
+  void carry_out(const Offer& offer) { events_.on_offer(offer); }
+  void carry_out(const Control& control) { events_.on_control(control); }
+  void carry_out(const Notice& notice) { events_.on_notice(notice.bytes); }
+  void carry_out(const Eager& eager);
   void move_piece();
   void end_transfer(const SendRequest& request);
 

@@ -75,7 +75,6 @@ void Session::eager(SendRequest& request) {
   const wire::EagerDescriptor descriptor{request.key.group, request.key.tag, request.signature};
   std::memcpy(block, &descriptor, sizeof descriptor);
   if (request.bytes > 0) std::memcpy(block + sizeof descriptor, request.data, request.bytes);
-  request.state = nullptr;
   taken_.push_back(&request);
   if (state_ == State::kEnded) {
     host_.buffers().give(block, bytes);
@@ -103,7 +102,7 @@ void Session::bulk(SendRequest& request, SlotId slot, bool offered) {
   sends_[send->index] = send;
   send->start(request, slot, wire::segment_bytes(path_.mtu().size()), ++send_uses_);
   send->offered = offered;
-  request.state = send;
+  request.transfer = send;
   activate(*send);
   ready();
 }
@@ -163,24 +162,25 @@ void Session::finish_send(BulkSend& send, const Status& status) {
 }
 
 void Session::withdraw(SendRequest& request) {
-  if (request.state == nullptr) {
+  if (request.stage.is(SendStage::kEager)) {
     std::erase(taken_, &request);
     return;
   }
-  auto& send = *static_cast<BulkSend*>(request.state);
+  auto& send = *static_cast<BulkSend*>(request.transfer);
   std::erase(unreturned_, &send);
   if (send.reference.count > 0) host_.nic().recall_st(send.reference);
-  request.state = nullptr;
+  request.transfer = nullptr;
   drop_send(send);
   say_goodbye_when_quiet();
 }
 
-void Session::want(const Want& want) {
+void Session::want(RecvRequest& request) {
   if (state_ == State::kEnded) return;
+  const Want want = want_of(request);
   if (want.slot.index >= receives_.size()) receives_.resize(want.slot.index + 1, nullptr);
   RecvState* state = host_.receives_.take();
   state->slot = want.slot;
-  state->request = events_.receive_of(want.slot);
+  state->request = &request;
   state->segment_bytes = state->segments = state->received = 0;
   state->message_bytes = 0;
   state->offered = false;
@@ -207,25 +207,18 @@ void Session::drop_receive(RecvState& state) {
   if (--open_receives_ == 0) credit_.set_active(false);
 }
 
-void Session::offer(const Offer& offer) {
+void Session::offer(const SendRequest& request) {
+  const Offer offer = offer_of(request);
   record([](wire::Writer& writer,
             const void* what) { return writer.offer(*static_cast<const Offer*>(what)); },
          &offer);
 }
 
-void Session::control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) {
-  struct All {
-    Control kind;
-    MessageKey key;
-    SlotId slot;
-    std::uint64_t value;
-  } all{kind, key, slot, value};
-  record(
-      [](wire::Writer& writer, const void* what) {
-        const All& it = *static_cast<const All*>(what);
-        return writer.control(it.kind, it.key, it.slot, it.value);
-      },
-      &all);
+void Session::control(const Control& control) {
+  const ControlFields fields = fields_of(control);
+  record([](wire::Writer& writer,
+            const void* what) { return writer.control(*static_cast<const ControlFields*>(what)); },
+         &fields);
 }
 
 void Session::notice(std::span<const std::byte> bytes) {

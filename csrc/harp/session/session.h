@@ -106,9 +106,9 @@ class Session final : public Link, private SentPackets::Listener {
   void bulk(SendRequest& request, SlotId slot, bool offered) override;
   void withdraw(SendRequest& request) override;
   void forget(SlotId slot) override;
-  void want(const Want& want) override;
-  void offer(const Offer& offer) override;
-  void control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) override;
+  void want(RecvRequest& request) override;
+  void offer(const SendRequest& request) override;
+  void control(const Control& control) override;
   void notice(std::span<const std::byte> bytes) override;
   void release(Staging&) override {}
   bool busy() const override;

@@ -255,7 +255,7 @@ void Session::deliver_record(const wire::Record& record) {
     case wire::RecordType::kOffer:
       return events_.on_offer(record.offer);
     case wire::RecordType::kControl:
-      return events_.on_control(record.control, record.key, record.slot, record.value);
+      return events_.on_control(record.control);
     case wire::RecordType::kNotice:
       return events_.on_notice(record.notice);
     case wire::RecordType::kGoodbye:

@@ -237,12 +237,14 @@ bool RecordReader::read(Record& record, std::span<const std::byte> body) {
       return take(body, record.offer.key) && take(body, record.offer.signature) &&
              take(body, record.offer.bytes) && body.empty();
     case RecordType::kControl: {
-      std::uint8_t kind = 0;
-      const bool good = take(body, kind) && kind <= static_cast<std::uint8_t>(Control::kMismatch) &&
-                        take(body, record.key) && take_slot(body, record.slot) &&
-                        take(body, record.value);
-      record.control = static_cast<Control>(kind);
-      return good && body.empty();
+      ControlFields fields;
+      if (!take(body, fields.kind) || !take(body, fields.key) || !take_slot(body, fields.slot) ||
+          !take(body, fields.value) || !body.empty()) {
+        return false;
+      }
+      const std::optional<Control> control = control_of(fields);
+      if (control) record.control = *control;
+      return control.has_value();
     }
     case RecordType::kNotice:
       return body.size() <= kMaxNoticeBytes && take_span(body, body.size(), record.notice);
@@ -372,13 +374,13 @@ bool Writer::offer(const Offer& offer) {
   return true;
 }
 
-bool Writer::control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) {
+bool Writer::control(const ControlFields& control) {
   if (!begin(RecordType::kControl, 1 + 16 + 8 + 8)) return false;
-  put(kind);
-  put(key);
-  put(slot.index);
-  put(slot.generation);
-  put(value);
+  put(control.kind);
+  put(control.key);
+  put(control.slot.index);
+  put(control.slot.generation);
+  put(control.value);
   return true;
 }
 

@@ -206,9 +206,6 @@ struct Record {
   Want want;
   Offer offer;
   Control control;
-  MessageKey key;
-  SlotId slot;
-  std::uint64_t value = 0;
   std::span<const std::byte> notice;
   PathOpen path_open;
   PathClosed path_closed;
@@ -311,7 +308,7 @@ class Writer {
 
   bool want(const Want& want);
   bool offer(const Offer& offer);
-  bool control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value);
+  bool control(const ControlFields& control);
   bool notice(std::span<const std::byte> bytes);
   bool goodbye();
   bool path_open(const PathOpen& path);

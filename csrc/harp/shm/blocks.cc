@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
+
 namespace taco::harp {
 
 ShmBlocks::ShmBlocks(Arena& arena)
@@ -17,12 +19,14 @@ std::uint32_t ShmBlocks::take() {
   if (free_.empty() && !reclaim()) return kNone;
   const std::uint32_t block = free_.back();
   free_.pop_back();
+  TACO_ASSERT(references_[block] == 0);
   references_[block] = 1;
   in_use_++;
   return block;
 }
 
 void ShmBlocks::drop(std::uint32_t block) {
+  TACO_ASSERT(references_[block] > 0 && in_use_ > 0);
   if (--references_[block] != 0) return;
   in_use_--;
   free_.push_back(block);
@@ -45,6 +49,7 @@ void ShmBlocks::unstage(ShmStaged* staged) {
     if (block != kNone) drop(block);
     block = kNone;
   }
+  TACO_ASSERT(staged->in_use);
   staged->in_use = false;
   staged_.erase(std::find(staged_.begin(), staged_.end(), staged));
   spare_.push_back(staged);

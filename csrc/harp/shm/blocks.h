@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/arena.h"
+#include "base/assert.h"
 #include "harp/shm/layout.h"
 
 namespace taco::harp {
@@ -31,7 +32,10 @@ class ShmBlocks {
 
   // A block with one reference, or kNone when all are referenced by peers that still read them.
   std::uint32_t take();
-  void add_reference(std::uint32_t block) { references_[block]++; }
+  void add_reference(std::uint32_t block) {
+    TACO_ASSERT(references_[block] > 0);
+    references_[block]++;
+  }
   void drop(std::uint32_t block);
   std::byte* data(std::uint32_t block) {
     return arena_.data() + kShmFirstBlock + block * kShmBlockBytes;

@@ -12,12 +12,13 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "harp/link.h"
+#include "harp/control.h"
+#include "harp/transport.h"
 
 namespace taco::harp {
 
 inline constexpr std::uint32_t kShmMagic = 0x4f434154;  // "TACO"
-inline constexpr std::uint32_t kShmVersion = 2;
+inline constexpr std::uint32_t kShmVersion = 3;
 
 // A ring holds some dozens of small messages; when it is full, records wait at the sender.
 inline constexpr std::size_t kShmRingBytes = 64 * 1024;
@@ -74,7 +75,7 @@ enum class ShmRecordType : std::uint8_t {
   kInline,       // SlotRecord, then the data: a bulk message small enough for the ring
   kWant,         // KeyRecord
   kOffer,        // KeyRecord
-  kControl,      // KeyRecord
+  kControl,      // ControlRecord
   kNotice,       // SlotRecord, then the bytes
   kPiece,        // PieceRecord: part of a message lies in an arena block
   kPull,         // PieceRecord: the whole message lies in the sender's memory
@@ -95,17 +96,21 @@ struct ShmSendId {
 
 struct ShmRecordHead {
   ShmRecordType type{};
-  Control control{};         // kControl
   std::uint8_t refused = 0;  // kPulled, kReturned: the receive could not take it
   std::uint8_t places = 0;   // kWant: the receive is a plain copy
-  std::uint32_t bytes = 0;   // that follow the record
+  std::uint8_t reserved = 0;
+  std::uint32_t bytes = 0;  // that follow the record
 };
 struct ShmKeyRecord {
   ShmRecordHead head;
   MessageKey key;
-  std::uint64_t signature = 0;  // kControl: the value
-  std::uint64_t bytes = 0;      // kWant: most; kOffer: exactly
+  std::uint64_t signature = 0;
+  std::uint64_t bytes = 0;  // kWant: most; kOffer: exactly
   SlotId slot;
+};
+struct ShmControlRecord {
+  ShmRecordHead head;
+  ControlFields fields;
 };
 struct ShmSlotRecord {
   ShmRecordHead head;
@@ -124,6 +129,7 @@ struct ShmPieceRecord {
 };
 static_assert(sizeof(ShmRecordHead) == 8);
 static_assert(sizeof(ShmKeyRecord) == 48);
+static_assert(sizeof(ShmControlRecord) == 48);
 static_assert(sizeof(ShmSlotRecord) == 32);
 static_assert(sizeof(ShmPieceRecord) == 56);
 static_assert(sizeof(ShmKeyRecord) + 8 <= 64, "a record without data fits one cache line");

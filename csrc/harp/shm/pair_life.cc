@@ -20,11 +20,11 @@ PairLink::PairLink(ShmHost& host, const ShmAddress& peer, const std::string& des
 
 PairLink::~PairLink() {
   // Whoever is not told would wait for us until our process ends.
-  if (state_ == State::kUp && !saying_goodbye_) {
+  if (is_connected() && own_goodbye_.is(OwnGoodbye::kUnsaid)) {
     leave();
     flush();
   }
-  if (state_ == State::kUp) host_.stats.links.fetch_sub(1, std::memory_order_relaxed);
+  if (is_connected()) host_.stats.links.fetch_sub(1, std::memory_order_relaxed);
   drop_sends();
 }
 
@@ -35,8 +35,8 @@ std::string PairLink::describe() const {
 }
 
 void PairLink::connect() {
-  if (state_ != State::kIdle) return;
-  state_ = State::kConnecting;
+  if (!meeting_.is(PairMeeting::kIdle)) return;
+  meeting_.go(PairMeeting::kConnecting);
   if (Status status = make_half(); !status.ok()) return lose(status.message());
   start_connecting();
 }
@@ -76,7 +76,7 @@ Status PairLink::greet(int socket) {
   greeting.watches_process = static_cast<bool>(process_.watch);
   TACO_RETURN_IF_ERROR(shm_send_greeting(
       socket, greeting, {half_fd_.get(), host_.arena_fd.get(), host_.doorbell.get()}));
-  greeted_ = true;
+  meeting_.go(PairMeeting::kGreeted);
   return Status();
 }
 
@@ -88,8 +88,8 @@ void PairLink::watch(int fd, std::uint32_t kind) {
 }
 
 void PairLink::on_greeting(ShmReceived greeting, ShmPeerProcess process, ShmFd socket) {
-  if (state_ == State::kUp || state_ == State::kLost) return;
-  state_ = State::kConnecting;
+  if (is_connected() || meeting_.is(PairMeeting::kLost)) return;
+  if (meeting_.is(PairMeeting::kIdle)) meeting_.go(PairMeeting::kConnecting);
   if (Status status = make_half(); !status.ok()) return lose(status.message());
   bool gone = false;
   if (socket) {
@@ -97,7 +97,7 @@ void PairLink::on_greeting(ShmReceived greeting, ShmPeerProcess process, ShmFd s
     // does not matter which connection brought it.
     process_ = std::move(process);
     // A peer that has gone already left messages all the same.
-    gone = !greeted_ && !greet(socket.get()).ok();
+    gone = meeting_.is(PairMeeting::kConnecting) && !greet(socket.get()).ok();
     sockets_[1] = std::move(socket);
     watch(sockets_[1].get(), kShmSocket);
   }
@@ -121,7 +121,7 @@ void PairLink::go_up(ShmReceived greeting, ShmPeerProcess process) {
   peer_doorbell_ = std::move(greeting.files.doorbell);
   ring_in_.emplace(peer_half_->ring, kShmRingBytes, peer_half_->produced, half_->consumed);
   ring_out_->set_consumed(peer_half_->consumed);
-  state_ = State::kUp;
+  meeting_.go(PairMeeting::kUp);
   host_.stats.links.fetch_add(1, std::memory_order_relaxed);
   last_heard_ = host_.now;
   if (process_.watch) watch(process_.watch.get(), kShmProcess);
@@ -159,14 +159,14 @@ void PairLink::on_socket() {
         continue;
       case ShmReceived::State::kNonsense:
         socket.reset();
-        if (state_ != State::kUp) lose("it answered in another language");
+        if (!is_connected()) lose("it answered in another language");
         return;
       case ShmReceived::State::kEnd:
         socket.reset();
-        if (state_ == State::kConnecting && !sockets_[0] && !sockets_[1])
+        if (is_meeting() && !sockets_[0] && !sockets_[1])
           miss("it refused the connection, or left or ended before it answered");
         // Only a side without a pidfd keeps its socket to learn of the end from it.
-        else if (state_ == State::kUp && !process_.watch)
+        else if (is_connected() && !process_.watch)
           on_process_ended();
         continue;
     }
@@ -174,8 +174,8 @@ void PairLink::on_socket() {
 }
 
 void PairLink::on_process_ended() {
-  if (ended_) return;
-  if (state_ == State::kConnecting) return miss("it left or its process ended before it answered");
+  if (has_verdict()) return;
+  if (is_meeting()) return miss("it left or its process ended before it answered");
   lose(
       "its process ended without saying goodbye; look in its log for a crash, a kill or an "
       "out-of-memory kill");
@@ -183,26 +183,21 @@ void PairLink::on_process_ended() {
 }
 
 // Never inside a call of the Matcher's: settle() tells it.
-void PairLink::lose(const std::string& how) {
-  if (state_ == State::kLost || ended_) return;
-  ended_ = true;
-  how_ended_ = how;
-}
-
-// It was gone before we ever met it: it has left or has died, nobody can tell.
-void PairLink::miss(const std::string& how) {
-  missed_ = true;
-  lose(how);
+void PairLink::lose(const std::string& why, PairVerdict verdict) {
+  if (meeting_.is(PairMeeting::kLost) || has_verdict()) return;
+  verdict_.go(verdict);
+  why_lost_ = why;
 }
 
 void PairLink::break_off(const std::string& how) {
-  damaged_ = true;
-  lose(how);
+  if (meeting_.is(PairMeeting::kLost) || verdict_.is(PairVerdict::kBroken)) return;
+  if (!has_verdict()) why_lost_ = how;
+  verdict_.go(PairVerdict::kBroken);
 }
 
 void PairLink::finish_losing(const Status& why) {
-  if (state_ == State::kUp) host_.stats.links.fetch_sub(1, std::memory_order_relaxed);
-  state_ = State::kLost;
+  if (is_connected()) host_.stats.links.fetch_sub(1, std::memory_order_relaxed);
+  meeting_.go(PairMeeting::kLost);
   if (events_ != nullptr) events_->on_lost(why);
   drop_sends();
   incoming_.clear();
@@ -214,39 +209,40 @@ void PairLink::finish_losing(const Status& why) {
 
 // Tells the Matcher that the peer left or was lost, once everything it had published is delivered.
 bool PairLink::settle_end() {
-  if (state_ == State::kLost || (!ended_ && !peer_left_)) return false;
-  if (state_ == State::kUp && !damaged_) {
+  const bool has_left = !peer_goodbye_.is(PeerGoodbye::kUnsaid);
+  if (meeting_.is(PairMeeting::kLost) || (!has_verdict() && !has_left)) return false;
+  if (reads()) {
     if (!ring_in_->empty()) return false;
     for (const Incoming& incoming : incoming_)
-      if (!ended_ || incoming.record.head.type == ShmRecordType::kPiece) return false;
+      if (!has_verdict() || incoming.record.head.type == ShmRecordType::kPiece) return false;
   }
-  if (peer_left_ && !peer_left_told_) {
-    peer_left_told_ = true;
+  if (peer_goodbye_.is(PeerGoodbye::kRead)) {
+    peer_goodbye_.go(PeerGoodbye::kTold);
     push_slot(ShmRecordType::kGoodbyeSeen);
     events_->on_left();
     return true;
   }
-  if (!ended_) return false;
+  if (!has_verdict()) return false;
   PeerLoss loss;
   loss.address = describe();
-  loss.may_have_left = missed_;
+  loss.may_have_left = verdict_.is(PairVerdict::kMissed);
   if (last_heard_ != 0) loss.last_heard_s = static_cast<double>(host_.now - last_heard_) / kSecond;
-  finish_losing(Status(how_ended_, loss));
+  finish_losing(Status(why_lost_, loss));
   return true;
 }
 
 void PairLink::leave() {
-  if (saying_goodbye_ || state_ == State::kIdle || state_ == State::kLost) return;
-  saying_goodbye_ = true;
+  if (!own_goodbye_.is(OwnGoodbye::kUnsaid) || !is_open()) return;
+  own_goodbye_.go(OwnGoodbye::kSaid);
   push_slot(ShmRecordType::kGoodbye);
 }
 
 bool PairLink::busy() const {
-  if (state_ == State::kIdle || state_ == State::kLost || ended_) return false;
+  if (!is_open() || has_verdict()) return false;
   if (!finished_.empty() || !outbox_.empty()) return true;
   for (const Send& send : sends_)
     if (send.request != nullptr) return true;
-  return saying_goodbye_ && !goodbye_seen_ && !peer_left_;
+  return own_goodbye_.is(OwnGoodbye::kSaid) && peer_goodbye_.is(PeerGoodbye::kUnsaid);
 }
 
 }  // namespace taco::harp

@@ -41,7 +41,8 @@ bool PairLink::may_answer(std::size_t bytes) {
 void PairLink::push(const void* record, std::size_t bytes, std::span<const std::byte> data,
                     bool answers) {
   connect();
-  if (state_ == State::kLost || damaged_ || half_ == nullptr) return;
+  if (meeting_.is(PairMeeting::kLost) || verdict_.is(PairVerdict::kBroken) || half_ == nullptr)
+    return;
   std::byte* room = outbox_.empty() ? reserve(bytes + data.size()) : nullptr;
   if (room == nullptr) {
     if (answers && !may_answer(bytes + data.size())) return;
@@ -100,35 +101,31 @@ void PairLink::eager(SendRequest& request) {
   finish(request, Status());
 }
 
-void PairLink::want(const Want& want) {
+void PairLink::want(RecvRequest& request) {
   ShmKeyRecord record;
   record.head.type = ShmRecordType::kWant;
-  const RecvRequest* request = events_->receive_of(want.slot);
-  record.head.places = request != nullptr && request->sink.contiguous;
-  record.key = want.key;
-  record.signature = want.signature;
-  record.bytes = want.max_bytes;
-  record.slot = want.slot;
+  record.head.places = request.sink.contiguous;
+  record.key = request.key;
+  record.signature = request.signature;
+  record.bytes = request.max_bytes;
+  record.slot = request.slot;
   push(&record, sizeof record);
 }
 
-void PairLink::offer(const Offer& offer) {
+void PairLink::offer(const SendRequest& request) {
   ShmKeyRecord record;
   record.head.type = ShmRecordType::kOffer;
-  record.key = offer.key;
-  record.signature = offer.signature;
-  record.bytes = offer.bytes;
+  record.key = request.key;
+  record.signature = request.signature;
+  record.bytes = request.bytes;
   push(&record, sizeof record);
 }
 
-void PairLink::control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) {
-  ShmKeyRecord record;
+void PairLink::control(const Control& control) {
+  ShmControlRecord record;
   record.head.type = ShmRecordType::kControl;
-  record.head.control = kind;
-  record.key = key;
-  record.signature = value;
-  record.slot = slot;
-  push(&record, sizeof record, {}, kind == Control::kEagerConsumed);
+  record.fields = fields_of(control);
+  push(&record, sizeof record, {}, record.fields.kind == ControlFields::kEagerConsumed);
 }
 
 void PairLink::notice(std::span<const std::byte> bytes) {
@@ -140,7 +137,7 @@ void PairLink::notice(std::span<const std::byte> bytes) {
 
 // Whoever publishes and then sees no sleep number was seen by the sleeper's own second look.
 void PairLink::flush() {
-  if (!dirty_ || state_ != State::kUp) return;
+  if (!dirty_ || !is_connected()) return;
   dirty_ = false;
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const std::uint32_t sleep = peer_page_->sleep.load(std::memory_order_relaxed);
@@ -154,9 +151,9 @@ void PairLink::flush() {
 
 bool PairLink::has_input() {
   if (!finished_.empty()) return true;
-  if (state_ == State::kIdle || state_ == State::kLost) return false;
-  if (ended_) return true;
-  if (state_ != State::kUp) return !greeted_;  // still to connect
+  if (!is_open()) return false;
+  if (has_verdict()) return true;
+  if (!is_connected()) return meeting_.is(PairMeeting::kConnecting);
   if (work_waits_ || !ring_in_->empty()) return true;
   if (!starved_) return false;
   // The ring was full: did the peer make room meanwhile?
@@ -164,10 +161,10 @@ bool PairLink::has_input() {
 }
 
 bool PairLink::drain() {
-  if (state_ != State::kUp || damaged_ || ring_in_->empty()) return false;
+  if (!reads() || ring_in_->empty()) return false;
   last_heard_ = host_.now;
   reading_ = true;
-  for (int i = 0; i < kRecordsPerTurn && !damaged_; i++) {
+  for (int i = 0; i < kRecordsPerTurn && reads(); i++) {
     const std::span<const std::byte> record = ring_in_->front();
     if (record.data() == nullptr) break;
     dispatch(record);
@@ -188,8 +185,9 @@ void PairLink::dispatch(std::span<const std::byte> record) {
     case ShmRecordType::kEager:
     case ShmRecordType::kWant:
     case ShmRecordType::kOffer:
-    case ShmRecordType::kControl:
       return dispatch_key(record);
+    case ShmRecordType::kControl:
+      return dispatch_control(record);
     case ShmRecordType::kPiece:
     case ShmRecordType::kPull: {
       ShmPieceRecord piece;
@@ -212,11 +210,17 @@ void PairLink::dispatch_key(std::span<const std::byte> bytes) {
     case ShmRecordType::kWant:
       note_want(record.slot, record.head.places != 0);
       return events_->on_want({record.key, record.signature, record.bytes, record.slot});
-    case ShmRecordType::kOffer:
-      return events_->on_offer({record.key, record.signature, record.bytes});
     default:
-      return events_->on_control(record.head.control, record.key, record.slot, record.signature);
+      return events_->on_offer({record.key, record.signature, record.bytes});
   }
+}
+
+void PairLink::dispatch_control(std::span<const std::byte> bytes) {
+  ShmControlRecord record;
+  if (!read_record(bytes, &record)) return damaged();
+  const std::optional<Control> control = control_of(record.fields);
+  if (!control) return damaged();
+  events_->on_control(*control);
 }
 
 void PairLink::dispatch_slot(std::span<const std::byte> bytes) {
@@ -238,10 +242,10 @@ void PairLink::dispatch_slot(std::span<const std::byte> bytes) {
       peer_pulls_ = true;
       return;
     case ShmRecordType::kGoodbye:
-      peer_left_ = true;
+      if (peer_goodbye_.is(PeerGoodbye::kUnsaid)) peer_goodbye_.go(PeerGoodbye::kRead);
       return;
     case ShmRecordType::kGoodbyeSeen:
-      goodbye_seen_ = true;
+      if (own_goodbye_.is(OwnGoodbye::kSaid)) own_goodbye_.go(OwnGoodbye::kSeen);
       return;
     default:
       return damaged();
@@ -250,7 +254,7 @@ void PairLink::dispatch_slot(std::span<const std::byte> bytes) {
 
 bool PairLink::settle() {
   bool something = empty_outbox();
-  if (state_ == State::kConnecting && !greeted_ && !ended_) start_connecting();
+  if (meeting_.is(PairMeeting::kConnecting) && !has_verdict()) start_connecting();
   if (!finished_.empty()) {
     something = true;
     std::vector<Finished> finished;

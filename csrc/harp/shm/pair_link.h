@@ -8,6 +8,7 @@
 // come.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +23,7 @@
 #include "harp/shm/host.h"
 #include "harp/shm/layout.h"
 #include "harp/shm/link.h"
+#include "harp/shm/pair_state.h"
 #include "harp/shm/socket.h"
 
 namespace taco::harp {
@@ -35,7 +37,7 @@ class PairLink final : public ShmLink {
   // ShmLink
   void attach(LinkEvents& events) override { events_ = &events; }
   void connect() override;
-  bool is_connected() const override { return state_ == State::kUp; }
+  bool is_connected() const override { return meeting_.is(PairMeeting::kUp); }
   std::string describe() const override;
 
   // Link
@@ -44,9 +46,9 @@ class PairLink final : public ShmLink {
   void bulk(SendRequest& request, SlotId slot, bool offered) override;
   void withdraw(SendRequest& request) override;
   void forget(SlotId slot) override;
-  void want(const Want& want) override;
-  void offer(const Offer& offer) override;
-  void control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) override;
+  void want(RecvRequest& request) override;
+  void offer(const SendRequest& request) override;
+  void control(const Control& control) override;
   void notice(std::span<const std::byte> bytes) override;
   void release(Staging& staging) override;
   bool busy() const override;
@@ -57,7 +59,7 @@ class PairLink final : public ShmLink {
   const ShmAddress& peer() const { return peer_; }
   std::uint32_t id() const { return id_; }
   int peer_core() const {
-    return state_ == State::kUp ? peer_page_->core.load(std::memory_order_relaxed) : -1;
+    return is_connected() ? peer_page_->core.load(std::memory_order_relaxed) : -1;
   }
   // The peer's greeting came, over its own connection (`socket`) or, when null, over ours.
   void on_greeting(ShmReceived greeting, ShmPeerProcess process, ShmFd socket);
@@ -71,8 +73,6 @@ class PairLink final : public ShmLink {
   bool has_input();    // is there anything to do before sleeping?
 
  private:
-  enum class State : std::uint8_t { kIdle, kConnecting, kUp, kLost };
-
   // Blocks that may be at the peer at one time. Few, so that they stay in the caches.
   static constexpr std::size_t kBlocksOut = 4;
 
@@ -82,13 +82,20 @@ class PairLink final : public ShmLink {
   static constexpr std::size_t kMostAnswerBytes =
       (kMostReceives + kMostUnmatched) * sizeof(ShmKeyRecord);
 
-  // Every so many steps the oldest transfer goes first, else the one with the least left.
-  static constexpr std::uint32_t kOldestEvery = 8;
+  // Whose turn it is among bulk transfers: the one with the least left to do, so that shorter
+  // messages overtake longer ones and equal ones finish one after the other; now and then the
+  // oldest, so that none starves.
+  template <class Queue, class Left>
+  static auto whose_turn(Queue& queue, std::uint32_t& turn, const Left& left) {
+    constexpr std::uint32_t kOldestEvery = 8;
+    if (++turn % kOldestEvery == 0) return queue.begin();
+    return std::min_element(queue.begin(), queue.end(),
+                            [&](const auto& x, const auto& y) { return left(x) < left(y); });
+  }
 
   // An open large send, or one that has ended but whose blocks are still being read.
   struct Send {
-    enum class Stage : std::uint8_t { kFree, kQueued, kPulled, kCopied };
-    Stage stage = Stage::kFree;
+    Machine<PairSendStage> stage;
     std::uint8_t blocks_out = 0;
     std::uint32_t generation = 1;
     std::uint32_t blocks[kBlocksOut];
@@ -110,14 +117,23 @@ class PairLink final : public ShmLink {
     Status status;
   };
 
+  // In use, and not lost yet.
+  bool is_open() const {
+    return !meeting_.is(PairMeeting::kIdle) && !meeting_.is(PairMeeting::kLost);
+  }
+  bool is_meeting() const { return is_open() && !is_connected(); }
+  // What the peer has published is worth reading.
+  bool reads() const { return is_connected() && !verdict_.is(PairVerdict::kBroken); }
+  bool has_verdict() const { return !verdict_.is(PairVerdict::kNone); }
+
   // pair_life.cc
   Status make_half();
   Status greet(int socket);
   void start_connecting();
   void go_up(ShmReceived greeting, ShmPeerProcess process);
   void watch(int fd, std::uint32_t kind);
-  void lose(const std::string& how);
-  void miss(const std::string& how);
+  void lose(const std::string& why, PairVerdict verdict = PairVerdict::kEnded);
+  void miss(const std::string& why) { lose(why, PairVerdict::kMissed); }
   void finish_losing(const Status& why);
   void damaged() { break_off("what it wrote makes no sense"); }
   bool settle_end();
@@ -134,6 +150,7 @@ class PairLink final : public ShmLink {
   void dispatch(std::span<const std::byte> record);
   void dispatch_key(std::span<const std::byte> record);
   void dispatch_slot(std::span<const std::byte> record);
+  void dispatch_control(std::span<const std::byte> record);
 
   // pair_send.cc
   Send& open_send(SendRequest& request, SlotId slot, std::uint32_t* index);
@@ -170,7 +187,11 @@ class PairLink final : public ShmLink {
   const std::string description_;
   const std::uint32_t id_;
   LinkEvents* events_ = nullptr;
-  State state_ = State::kIdle;
+  Machine<PairMeeting> meeting_;
+  Machine<PairVerdict> verdict_;
+  std::string why_lost_;  // the verdict in words
+  Machine<OwnGoodbye> own_goodbye_;
+  Machine<PeerGoodbye> peer_goodbye_;
 
   // Ours: what we write.
   Arena half_memory_;
@@ -184,8 +205,7 @@ class PairLink final : public ShmLink {
   std::optional<RingConsumer> ring_in_;
   ShmFd peer_doorbell_;
   ShmPeerProcess process_;
-  ShmFd sockets_[2];      // ours and the peer's, when both connected at once
-  bool greeted_ = false;  // our greeting is on its way
+  ShmFd sockets_[2];  // ours and the peer's, when both connected at once
 
   std::vector<std::vector<std::byte>> outbox_;  // records that found the ring full, oldest first
   std::size_t outbox_sent_ = 0;
@@ -209,14 +229,7 @@ class PairLink final : public ShmLink {
   std::uint32_t in_turn_ = 0;
   std::vector<Progress> progress_;  // by slot index
 
-  Time last_heard_ = 0;   // 0: never
-  bool ended_ = false;    // the peer's process is gone; what it published is still to be read
-  bool damaged_ = false;  // it broke the rules: nothing more is read
-  bool missed_ = false;   // it was gone before we ever met it
-  std::string how_ended_;
-  bool saying_goodbye_ = false, goodbye_seen_ = false;
-  bool peer_left_ = false;       // its goodbye was read
-  bool peer_left_told_ = false;  // and everything before it delivered
+  Time last_heard_ = 0;  // 0: never
 };
 
 // What an event of the endpoint's epoll set is about: a kind, and a link's id or a descriptor.

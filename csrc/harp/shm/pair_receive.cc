@@ -25,8 +25,7 @@ void PairLink::on_inline(const ShmSlotRecord& record, std::span<const std::byte>
   RecvRequest* request = events_->receive_of(record.slot);
   if (request == nullptr) return;
   if (data.size() > request->max_bytes) {
-    return events_->receive_finished(
-        record.slot, Status(Code::kMismatch, "the message is longer than its receive"));
+    return events_->receive_finished(record.slot, too_long_for_receive());
   }
   shm_count(host_.stats.messages_received);
   shm_count(host_.stats.bytes_received, data.size());
@@ -84,8 +83,7 @@ RecvRequest* PairLink::receive_for(const ShmPieceRecord& record) {
   if (request != nullptr && record.total <= request->max_bytes) return request;
   give_back(record, request != nullptr);
   if (request != nullptr) {
-    events_->receive_finished(record.slot,
-                              Status(Code::kMismatch, "the message is longer than its receive"));
+    events_->receive_finished(record.slot, too_long_for_receive());
   }
   return nullptr;
 }
@@ -167,18 +165,14 @@ std::size_t PairLink::pull_step(Incoming& incoming, bool* over) {
   return bytes;
 }
 
-// One step of one transfer, chosen as work_out() does.
+// One step of one transfer.
 std::size_t PairLink::work_in() {
   if (incoming_.empty()) return 0;
-  auto chosen = incoming_.begin();
-  if (++in_turn_ % kOldestEvery != 0) {
-    const auto left = [](const Incoming& one) { return one.record.bytes - one.done; };
-    chosen = std::min_element(incoming_.begin(), incoming_.end(),
-                              [&](auto& x, auto& y) { return left(x) < left(y); });
-  }
+  const auto chosen = whose_turn(incoming_, in_turn_,
+                                 [](const Incoming& one) { return one.record.bytes - one.done; });
   Incoming incoming = *chosen;
   const bool piece = incoming.record.head.type == ShmRecordType::kPiece;
-  if (!piece && ended_) {
+  if (!piece && has_verdict()) {
     incoming_.erase(chosen);
     return 0;
   }
@@ -194,9 +188,9 @@ std::size_t PairLink::work_in() {
 
 // Pieces that arrived come first: they free the peer's blocks.
 std::size_t PairLink::work() {
-  if (state_ != State::kUp || damaged_) return 0;
+  if (!reads()) return 0;
   std::size_t moved = work_in();
-  if (!ended_) moved += work_out();
+  if (!has_verdict()) moved += work_out();
   work_waits_ = moved != 0;
   return moved;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/assert.h"
 #include "harp/shm/pair_link.h"
 #include "kernels/kernels.h"
 
@@ -29,7 +30,7 @@ PairLink::Send& PairLink::open_send(SendRequest& request, SlotId slot, std::uint
 
 void PairLink::close_send(std::uint32_t index) {
   Send& send = sends_[index];
-  send.stage = Send::Stage::kFree;
+  send.stage.go(PairSendStage::kFree);
   send.request = nullptr;
   if (++send.generation == 0) send.generation = 1;
   free_sends_.push_back(index);
@@ -38,7 +39,7 @@ void PairLink::close_send(std::uint32_t index) {
 PairLink::Send* PairLink::find_send(ShmSendId id) {
   if (id.index >= sends_.size()) return nullptr;
   Send& send = sends_[id.index];
-  return send.generation == id.generation && send.stage != Send::Stage::kFree ? &send : nullptr;
+  return send.generation == id.generation && !send.stage.is(PairSendStage::kFree) ? &send : nullptr;
 }
 
 void PairLink::finish(SendRequest& request, const Status& status) {
@@ -88,7 +89,7 @@ bool PairLink::prefers_pull(const SendRequest& request, SlotId slot) const {
 
 void PairLink::start_pull(std::uint32_t index) {
   Send& send = sends_[index];
-  send.stage = Send::Stage::kPulled;
+  send.stage.go(PairSendStage::kPulled);
   half_->validity[index].store(send.generation, std::memory_order_relaxed);
   ShmPieceRecord record;
   record.head.type = ShmRecordType::kPull;
@@ -100,27 +101,23 @@ void PairLink::start_pull(std::uint32_t index) {
 }
 
 void PairLink::queue(std::uint32_t index) {
-  sends_[index].stage = Send::Stage::kQueued;
+  sends_[index].stage.go(PairSendStage::kQueued);
   queue_.push_back(index);
   work_waits_ = true;
 }
 
 void PairLink::unqueue(std::uint32_t index) {
-  queue_.erase(std::find(queue_.begin(), queue_.end(), index));
+  const auto queued = std::find(queue_.begin(), queue_.end(), index);
+  TACO_ASSERT(queued != queue_.end());
+  queue_.erase(queued);
 }
 
-// One step of one queued send: the one with the least left to do, so that shorter messages overtake
-// longer ones and equal ones finish one after the other; now and then the oldest, so that none
-// starves.
+// One step of one queued send.
 std::size_t PairLink::work_out() {
   if (queue_.empty() || !outbox_.empty() || blocks_out_ == kBlocksOut) return 0;
-  std::uint32_t index = queue_.front();
-  if (++out_turn_ % kOldestEvery != 0) {
-    const auto left = [&](std::uint32_t i) { return sends_[i].request->bytes - sends_[i].offset; };
-    index = *std::min_element(queue_.begin(), queue_.end(),
-                              [&](auto x, auto y) { return left(x) < left(y); });
-  }
-  return stage_piece(index);
+  return stage_piece(*whose_turn(queue_, out_turn_, [&](std::uint32_t index) {
+    return sends_[index].request->bytes - sends_[index].offset;
+  }));
 }
 
 // Copies the next piece of a send into a block and describes it to the peer.
@@ -148,12 +145,13 @@ std::size_t PairLink::stage_piece(std::uint32_t index) {
   std::memcpy(room, &record, sizeof record);
   ring_out_->commit();
   dirty_ = true;
+  TACO_ASSERT(blocks_out_ < kBlocksOut);
   send.blocks[send.blocks_out++] = block;
   blocks_out_++;
   send.offset += record.bytes;
   if (send.offset == request.bytes) {
     unqueue(index);
-    send.stage = Send::Stage::kCopied;
+    send.stage.go(PairSendStage::kCopied);
     send.request = nullptr;
     finish(request, Status());
   }
@@ -196,15 +194,16 @@ void PairLink::on_returned(ShmSendId id, std::uint64_t block) {
   std::uint32_t* end = send->blocks + send->blocks_out;
   std::uint32_t* found = std::find(send->blocks, end, block);
   if (found == end) return;
+  TACO_ASSERT(blocks_out_ >= send->blocks_out);
   host_.blocks->drop(*found);
   *found = send->blocks[--send->blocks_out];
   blocks_out_--;
-  if (send->blocks_out == 0 && send->stage == Send::Stage::kCopied) close_send(id.index);
+  if (send->blocks_out == 0 && send->stage.is(PairSendStage::kCopied)) close_send(id.index);
 }
 
 void PairLink::on_pulled(ShmSendId id, bool refused) {
   Send* send = find_send(id);
-  if (send == nullptr || send->stage != Send::Stage::kPulled) return;
+  if (send == nullptr || !send->stage.is(PairSendStage::kPulled)) return;
   half_->validity[id.index].store(0, std::memory_order_relaxed);
   finish(*send->request,
          refused ? Status(Code::kAborted, "the receiver could not take the message") : Status());
@@ -215,7 +214,7 @@ void PairLink::on_pulled(ShmSendId id, bool refused) {
 void PairLink::on_cannot_pull(ShmSendId id, std::uint64_t offset) {
   peer_pulls_ = false;
   Send* send = find_send(id);
-  if (send == nullptr || send->stage != Send::Stage::kPulled) return;
+  if (send == nullptr || !send->stage.is(PairSendStage::kPulled)) return;
   half_->validity[id.index].store(0, std::memory_order_relaxed);
   if (offset >= send->request->bytes) return damaged();
   send->offset = offset;
@@ -227,7 +226,7 @@ void PairLink::withdraw(SendRequest& request) {
   for (std::uint32_t index = 0; index < sends_.size(); index++) {
     Send& send = sends_[index];
     if (send.request != &request) continue;
-    if (send.stage == Send::Stage::kPulled) {
+    if (send.stage.is(PairSendStage::kPulled)) {
       // Before the caller may write there: a peer that reads now will look here afterwards.
       half_->validity[index].store(0, std::memory_order_relaxed);
       std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -235,7 +234,7 @@ void PairLink::withdraw(SendRequest& request) {
     }
     unqueue(index);
     send.request = nullptr;
-    send.stage = Send::Stage::kCopied;
+    send.stage.go(PairSendStage::kCopied);
     if (send.blocks_out == 0) close_send(index);
     return;
   }
@@ -245,14 +244,15 @@ void PairLink::withdraw(SendRequest& request) {
 void PairLink::drop_sends() {
   for (std::uint32_t index = 0; index < sends_.size(); index++) {
     Send& send = sends_[index];
-    if (send.stage == Send::Stage::kFree) continue;
-    if (send.stage == Send::Stage::kPulled)
+    if (send.stage.is(PairSendStage::kFree)) continue;
+    if (send.stage.is(PairSendStage::kPulled))
       half_->validity[index].store(0, std::memory_order_relaxed);
     for (int i = 0; i < send.blocks_out; i++) host_.blocks->drop(send.blocks[i]);
+    blocks_out_ -= send.blocks_out;
     close_send(index);
   }
   queue_.clear();
-  blocks_out_ = 0;
+  TACO_ASSERT(blocks_out_ == 0);
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "harp/matching/requests_fixture.h"
@@ -11,12 +12,6 @@ namespace taco::harp {
 
 class FakeLink final : public Link {
  public:
-  struct ControlCall {
-    Control kind;
-    MessageKey key;
-    SlotId slot;
-    std::uint64_t value;
-  };
   std::size_t eager_limit() const override { return 1000; }
   void eager(SendRequest& request) override { eagers.push_back(&request); }
   void bulk(SendRequest& request, SlotId slot, bool offered) override {
@@ -25,21 +20,34 @@ class FakeLink final : public Link {
   }
   void withdraw(SendRequest& request) override { withdrawn.push_back(&request); }
   void forget(SlotId slot) override { forgotten.push_back(slot); }
-  void want(const Want& want) override { wants.push_back(want); }
-  void offer(const Offer& offer) override { offers.push_back(offer); }
-  void control(Control kind, const MessageKey& key, SlotId slot, std::uint64_t value) override {
-    controls.push_back({kind, key, slot, value});
-  }
+  void want(RecvRequest& request) override { wants.push_back(want_of(request)); }
+  void offer(const SendRequest& request) override { offers.push_back(offer_of(request)); }
+  void control(const Control& control) override { controls.push_back(control); }
   void notice(std::span<const std::byte>) override {}
   void release(Staging&) override {}
   bool busy() const override { return false; }
   void break_off(const std::string& how) override { broken.push_back(how); }
   void leave() override {}
 
-  std::size_t count(Control kind) const {
+  template <class Kind>
+  std::size_t count() const {
     return static_cast<std::size_t>(
         std::count_if(controls.begin(), controls.end(),
-                      [&](const ControlCall& call) { return call.kind == kind; }));
+                      [](const Control& one) { return std::holds_alternative<Kind>(one); }));
+  }
+  template <class Kind>
+  Kind first() const {
+    for (const Control& one : controls) {
+      if (const Kind* found = std::get_if<Kind>(&one)) return *found;
+    }
+    ADD_FAILURE() << "nothing of this kind was said";
+    return {};
+  }
+  // The last thing said, which must be of this kind.
+  template <class Kind>
+  Kind last() const {
+    EXPECT_TRUE(!controls.empty() && std::holds_alternative<Kind>(controls.back()));
+    return std::get<Kind>(controls.back());
   }
 
   std::vector<SendRequest*> eagers, withdrawn, offered_bulks;
@@ -47,7 +55,7 @@ class FakeLink final : public Link {
   std::vector<SlotId> forgotten;
   std::vector<Want> wants;
   std::vector<Offer> offers;
-  std::vector<ControlCall> controls;
+  std::vector<Control> controls;
   std::vector<std::string> broken;
 };
 

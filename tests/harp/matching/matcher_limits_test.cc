@@ -52,7 +52,7 @@ TEST_F(MatcherLimitsTest, MoreOffersOfAGroupThanItsQuotaEndThePeerUnlessWeAskedF
   matcher_.on_offer({{9, 501}, 1, 5000});
   EXPECT_TRUE(link_.broken.empty());
   recv(0, 5000);  // makes room for one
-  matcher_.on_control(Control::kCancelSend, {9, 1}, {UINT32_MAX, 0}, 0);
+  matcher_.on_control(CancelOffer{{9, 1}});
   matcher_.on_offer({{9, 600}, 1, 5000});
   matcher_.on_offer({{9, 601}, 1, 5000});
   EXPECT_TRUE(link_.broken.empty());
@@ -79,13 +79,13 @@ TEST_F(MatcherLimitsTest, AnOfferThatCrossesTheEndOfItsReceiveIsTakenBack) {
     sender.send(request);
     ASSERT_EQ(theirs.offers.size(), tag + 1);
     sender.on_want(link_.wants.back());
-    for (const auto& call : link_.controls) {
-      sender.on_control(call.kind, call.key, call.slot, call.value);
+    for (const Control& control : link_.controls) {
+      sender.on_control(control);
     }
     link_.controls.clear();
     matcher_.on_offer(theirs.offers.back());
-    for (const auto& call : theirs.controls) {
-      matcher_.on_control(call.kind, call.key, call.slot, call.value);
+    for (const Control& control : theirs.controls) {
+      matcher_.on_control(control);
     }
     theirs.controls.clear();
     run();
@@ -127,7 +127,7 @@ TEST_F(MatcherLimitsTest, WantsAndSolicitationsWithoutASendAreBounded) {
     if (tag % 2 == 0) {
       matcher_.on_want({{9, tag}, 1, 5000, {static_cast<std::uint32_t>(tag), 1}});
     } else {
-      matcher_.on_control(Control::kSolicit, {9, tag}, {}, 0);
+      matcher_.on_control(Solicit{{9, tag}});
     }
   }
   EXPECT_TRUE(link_.broken.empty());
@@ -137,27 +137,27 @@ TEST_F(MatcherLimitsTest, WantsAndSolicitationsWithoutASendAreBounded) {
   matcher_.on_want({{9, most + 1}, 1, 5000, {1, 1}});
   expect_end("wants");
   link_.broken.clear();
-  matcher_.on_control(Control::kSolicit, {9, most + 2}, {}, 0);
+  matcher_.on_control(Solicit{{9, most + 2}});
   expect_end("wants");
   EXPECT_EQ(matcher_.unserved(), most);
 }
 
 TEST_F(MatcherLimitsTest, GroupsThatThePeerBlocksAreBounded) {
   for (std::uint64_t group = 0; group < kMostUnmatched; ++group) {
-    matcher_.on_control(Control::kBlocked, {group, 1}, {}, 0);
-    matcher_.on_control(Control::kBlocked, {group, 1}, {}, 0);  // says nothing new
+    matcher_.on_control(Blocked{group, true});
+    matcher_.on_control(Blocked{group, true});  // says nothing new
   }
-  matcher_.on_control(Control::kBlocked, {0, 0}, {}, 0);
-  matcher_.on_control(Control::kBlocked, {1'000'000, 1}, {}, 0);
+  matcher_.on_control(Blocked{0, false});
+  matcher_.on_control(Blocked{1'000'000, true});
   EXPECT_TRUE(link_.broken.empty());
-  matcher_.on_control(Control::kBlocked, {1'000'001, 1}, {}, 0);
+  matcher_.on_control(Blocked{1'000'001, true});
   expect_end("groups");
 }
 
 TEST_F(MatcherLimitsTest, ReportsAboutUnknownGroupsLeaveNothingBehind) {
   for (std::uint64_t group = 0; group < 10'000; ++group) {
-    matcher_.on_control(Control::kEagerConsumed, {group, 1}, {}, 8);
-    matcher_.on_control(Control::kBlocked, {group, 0}, {}, 0);
+    matcher_.on_control(EagerConsumed{group, 1, 8});
+    matcher_.on_control(Blocked{group, false});
   }
   EXPECT_EQ(matcher_.groups_remembered(), 0u);
 }
@@ -178,8 +178,8 @@ TEST_F(MatcherLimitsTest, ALostPeerLeavesNothingBehind) {
   arrive(2, 8);
   matcher_.on_offer({{9, 3}, 1, 5000});
   matcher_.on_want({{9, 4}, 1, 5000, {1, 1}});
-  matcher_.on_control(Control::kSolicit, {9, 5}, {}, 0);
-  matcher_.on_control(Control::kBlocked, {9, 1}, {}, 0);
+  matcher_.on_control(Solicit{{9, 5}});
+  matcher_.on_control(Blocked{9, true});
   EXPECT_EQ(matcher_.unmatched() + matcher_.unserved() + matcher_.groups_remembered(), 0u);
 }
 
@@ -196,8 +196,8 @@ class MatcherOverTest : public MatcherLimitsTest {
     arrive_in(group, 1, 100);
     matcher_.on_offer({{group, 2}, 1, 5000});
     matcher_.on_want({{group, 3}, 1, 5000, {1, 1}});
-    matcher_.on_control(Control::kSolicit, {group, 4}, {}, 0);
-    matcher_.on_control(Control::kBlocked, {group, 1}, {}, 0);
+    matcher_.on_control(Solicit{{group, 4}});
+    matcher_.on_control(Blocked{group, true});
   }
 };
 
@@ -209,13 +209,13 @@ TEST_F(MatcherOverTest, WhatAGroupLeftUnmatchedEndsWithIt) {
   end_group(9);
   EXPECT_EQ(kept(), of_one) << "the other group's stays";
   EXPECT_TRUE(matcher_.has_unmatched({10, 1}));
-  ASSERT_EQ(link_.count(Control::kEagerConsumed), 1u) << "its sender may be in the group still";
-  const auto consumed =
-      std::find_if(link_.controls.begin(), link_.controls.end(),
-                   [](const auto& call) { return call.kind == Control::kEagerConsumed; });
-  EXPECT_EQ(consumed->key, (MessageKey{9, 1}));
-  EXPECT_EQ(consumed->value, 100u);
-  ASSERT_EQ(link_.count(Control::kSolicit), 2u) << "our question is taken back";
+  ASSERT_EQ(link_.count<EagerConsumed>(), 1u) << "its sender may be in the group still";
+  const EagerConsumed consumed = link_.first<EagerConsumed>();
+  EXPECT_EQ(consumed.group, 9u);
+  EXPECT_EQ(consumed.messages, 1u);
+  EXPECT_EQ(consumed.bytes, 100u);
+  EXPECT_EQ(link_.count<Solicit>(), 1u);
+  EXPECT_EQ(link_.count<VoidSolicit>(), 1u) << "our question is taken back";
   EXPECT_EQ(matcher_.groups_remembered(), 1u);
   end_group(10);
   EXPECT_EQ(kept(), 0u);
@@ -247,9 +247,10 @@ TEST_F(MatcherOverTest, ASenderThatIsInTheGroupStillHasItsQuotaBack) {
   std::size_t seen = 0;
   const auto hear = [&] {
     for (; seen < link_.controls.size(); ++seen) {
-      if (link_.controls[seen].kind != Control::kEagerConsumed) continue;
-      unreported -= link_.controls[seen].key.tag;
-      reported_bytes += link_.controls[seen].value;
+      const auto* report = std::get_if<EagerConsumed>(&link_.controls[seen]);
+      if (report == nullptr) continue;
+      unreported -= report->messages;
+      reported_bytes += report->bytes;
     }
   };
   hear();
@@ -288,7 +289,7 @@ TEST_F(MatcherOverTest, HundredsOfThousandsOfGroupsLeaveNothingBehind) {
     arrive_in(group, 11, 100);
     matcher_.on_offer({{group, 12}, 1, 5000});
     matcher_.on_want({{group, 13}, 1, 5000, {1, 1}});
-    matcher_.on_control(Control::kBlocked, {group, 1}, {}, 0);
+    matcher_.on_control(Blocked{group, true});
     link_.controls.clear();
   }
   EXPECT_TRUE(link_.broken.empty());

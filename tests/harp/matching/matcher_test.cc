@@ -7,28 +7,24 @@ namespace {
 TEST_F(MatcherTest, SmallSendsGoAtOnceUntilTheQuotaAndThenWaitToBeWanted) {
   for (std::uint64_t tag = 0; tag < kEagerQuotaMessages; ++tag) send(tag, 8);
   EXPECT_EQ(link_.eagers.size(), kEagerQuotaMessages);
-  EXPECT_EQ(link_.count(Control::kBlocked), 0u);
+  EXPECT_EQ(link_.count<Blocked>(), 0u);
   SendRequest& kept = send(1000, 8);
   send(1001, 8);
   EXPECT_EQ(link_.eagers.size(), kEagerQuotaMessages);
-  EXPECT_EQ(link_.count(Control::kBlocked), 1u) << "said once";
+  EXPECT_EQ(link_.count<Blocked>(), 1u) << "said once";
   matcher_.on_want({{9, 1000}, 1, 8, {4, 4}});
   ASSERT_EQ(link_.bulks.size(), 1u);
   EXPECT_EQ(link_.bulks[0].first, &kept);
-  matcher_.on_control(Control::kEagerConsumed, {9, 32}, {}, 32 * 8);
+  matcher_.on_control(EagerConsumed{9, 32, 32 * 8});
   EXPECT_EQ(link_.eagers.size(), kEagerQuotaMessages + 1) << "the other one goes eagerly now";
-  EXPECT_EQ(link_.controls.back().kind, Control::kBlocked);
-  EXPECT_EQ(link_.controls.back().key.tag, 0u) << "and the group is free again";
+  EXPECT_FALSE(link_.last<Blocked>().blocked) << "and the group is free again";
 }
 
 TEST_F(MatcherTest, QuotaCountsBytesToo) {
   for (std::uint64_t tag = 0; tag < 70; ++tag) send(tag, 1000);
   EXPECT_EQ(link_.eagers.size(), 64u);
   for (std::uint64_t tag = 0; tag < 70; ++tag) {
-    SendRequest& other = sends_.emplace_back(sends_.front());
-    other.key = {10, tag};
-    other.context = &outcomes_.emplace_back();
-    matcher_.send(other);
+    send(tag, 1000, 1, 10);
   }
   EXPECT_EQ(link_.eagers.size(), 128u) << "another group has a quota of its own";
 }
@@ -37,11 +33,11 @@ TEST_F(MatcherTest, ABlockedPeerMakesEveryPostedReceiveWanted) {
   recv(1, 8);
   recv(2, 8);
   EXPECT_TRUE(link_.wants.empty());
-  matcher_.on_control(Control::kBlocked, {9, 1}, {}, 0);
+  matcher_.on_control(Blocked{9, true});
   EXPECT_EQ(link_.wants.size(), 2u);
   recv(3, 8);
   EXPECT_EQ(link_.wants.size(), 3u);
-  matcher_.on_control(Control::kBlocked, {9, 0}, {}, 0);
+  matcher_.on_control(Blocked{9, false});
   recv(4, 8);
   EXPECT_EQ(link_.wants.size(), 3u);
 }
@@ -75,12 +71,12 @@ TEST_F(MatcherTest, ConsumptionIsReportedByTheHalfQuota) {
     recv(tag, 8);
     arrive(tag, 8);
   }
-  EXPECT_EQ(link_.count(Control::kEagerConsumed), 0u);
+  EXPECT_EQ(link_.count<EagerConsumed>(), 0u);
   arrive(31, 8);
   recv(31, 8);
-  ASSERT_EQ(link_.count(Control::kEagerConsumed), 1u);
-  EXPECT_EQ(link_.controls.back().key.tag, 32u);
-  EXPECT_EQ(link_.controls.back().value, 32u * 8);
+  ASSERT_EQ(link_.count<EagerConsumed>(), 1u);
+  EXPECT_EQ(link_.last<EagerConsumed>().messages, 32u);
+  EXPECT_EQ(link_.last<EagerConsumed>().bytes, 32u * 8);
 }
 
 TEST_F(MatcherTest, LargeSendsAreOfferedOnceAndReleasedByTheWant) {
@@ -108,13 +104,13 @@ TEST_F(MatcherTest, AnEagerMessageThatMeetsAWantedReceiveVoidsTheWant) {
   RecvRequest& request = recv(1, 5000);
   ASSERT_EQ(link_.wants.size(), 1u);
   arrive(1, 10);
-  EXPECT_EQ(link_.count(Control::kVoidWant), 1u);
+  EXPECT_EQ(link_.count<VoidWant>(), 1u);
   EXPECT_EQ(link_.forgotten.size(), 1u);
   run();
   EXPECT_TRUE(outcome(request).status.ok());
   // The other side of it: the want is forgotten.
   matcher_.on_want({{9, 50}, 1, 5000, {7, 7}});
-  matcher_.on_control(Control::kVoidWant, {9, 50}, {7, 7}, 0);
+  matcher_.on_control(VoidWant{{9, 50}, {7, 7}});
   send(50, 5000);
   EXPECT_TRUE(link_.bulks.empty());
 }
@@ -126,7 +122,7 @@ TEST_F(MatcherTest, DifferentSignaturesFailBothSidesBeforeAByteMoves) {
   EXPECT_EQ(outcome(first).status.code(), Code::kMismatch);
   EXPECT_EQ(observer_.mismatches.back(), (std::pair<std::uint64_t, std::uint64_t>{11, 12}));
   EXPECT_EQ(target_[0], std::byte{0});
-  EXPECT_EQ(link_.count(Control::kMismatch), 1u);
+  EXPECT_EQ(link_.count<MismatchAtSend>(), 1u);
 
   SendRequest& second = send(2, 5000, 21);
   matcher_.on_want({{9, 2}, 22, 5000, {1, 1}});
@@ -136,7 +132,7 @@ TEST_F(MatcherTest, DifferentSignaturesFailBothSidesBeforeAByteMoves) {
   EXPECT_EQ(observer_.mismatches.back(), (std::pair<std::uint64_t, std::uint64_t>{21, 22}));
 
   RecvRequest& third = recv(3, 5000, 31);
-  matcher_.on_control(Control::kMismatch, {9, 3}, link_.wants.back().slot, 32);
+  matcher_.on_control(MismatchAtReceive{{9, 3}, link_.wants.back().slot, 32});
   run();
   EXPECT_EQ(outcome(third).status.code(), Code::kMismatch);
   EXPECT_EQ(observer_.mismatches.back(), (std::pair<std::uint64_t, std::uint64_t>{31, 32}));
@@ -158,7 +154,7 @@ TEST_F(MatcherTest, CancelledRequestsEndOnceAndTheirPeersAreTold) {
   const Status why(Code::kAborted, "test");
   RecvRequest& wanted = recv(1, 5000);
   matcher_.cancel(wanted, why);
-  EXPECT_EQ(link_.count(Control::kCancelReceive), 1u);
+  EXPECT_EQ(link_.count<CancelReceive>(), 1u);
   SendRequest& offered = send(2, 5000);
   matcher_.cancel(offered, why);
   SendRequest& bulk = send(3, 5000);
@@ -166,7 +162,8 @@ TEST_F(MatcherTest, CancelledRequestsEndOnceAndTheirPeersAreTold) {
   matcher_.cancel(bulk, why);
   matcher_.cancel(bulk, why);  // its completion is on its way: no second one
   EXPECT_EQ(link_.withdrawn.size(), 1u);
-  EXPECT_EQ(link_.count(Control::kCancelSend), 3u) << "two offers and a bulk transfer";
+  EXPECT_EQ(link_.count<CancelOffer>(), 2u);
+  EXPECT_EQ(link_.count<CancelSend>(), 1u) << "the bulk transfer";
   run();
   for (const Outcome& each : outcomes_) {
     EXPECT_EQ(each.calls, 1);
@@ -178,9 +175,9 @@ TEST_F(MatcherTest, CancelledRequestsEndOnceAndTheirPeersAreTold) {
 TEST_F(MatcherTest, ThePeersCancelsEndOurRequests) {
   SendRequest& bulk = send(1, 5000);
   matcher_.on_want({{9, 1}, 1, 5000, {1, 1}});
-  matcher_.on_control(Control::kCancelReceive, {9, 1}, {1, 1}, 0);
+  matcher_.on_control(CancelReceive{{9, 1}, {1, 1}});
   RecvRequest& receive = recv(2, 5000);
-  matcher_.on_control(Control::kCancelSend, {9, 2}, link_.wants.back().slot, 0);
+  matcher_.on_control(CancelSend{{9, 2}, link_.wants.back().slot});
   run();
   EXPECT_EQ(outcome(bulk).status.code(), Code::kAborted);
   EXPECT_EQ(outcome(receive).status.code(), Code::kAborted);
@@ -199,9 +196,9 @@ TEST_F(MatcherTest, ASlotsNameIsNotUsedTwice) {
 TEST_F(MatcherTest, ASolicitedSendIsOfferedNowOrWhenItComes) {
   for (std::uint64_t tag = 0; tag < kEagerQuotaMessages + 1; ++tag) send(tag, 5000);
   EXPECT_EQ(link_.offers.size(), kEagerQuotaMessages) << "offers have a quota too";
-  matcher_.on_control(Control::kSolicit, {9, kEagerQuotaMessages}, {}, 0);
+  matcher_.on_control(Solicit{{9, kEagerQuotaMessages}});
   EXPECT_EQ(link_.offers.size(), kEagerQuotaMessages + 1);
-  matcher_.on_control(Control::kSolicit, {9, 500}, {}, 0);
+  matcher_.on_control(Solicit{{9, 500}});
   send(500, 8);
   EXPECT_EQ(link_.offers.back().key.tag, 500u);
 }
@@ -209,15 +206,14 @@ TEST_F(MatcherTest, ASolicitedSendIsOfferedNowOrWhenItComes) {
 // The message was on its way when it was asked for: its sender must not keep the question for ever.
 TEST_F(MatcherTest, ASolicitationThatCrossesItsMessageIsTakenBack) {
   matcher_.solicit({9, 7});
-  ASSERT_EQ(link_.count(Control::kSolicit), 1u);
+  ASSERT_EQ(link_.count<Solicit>(), 1u);
   arrive(7, 8);
-  ASSERT_EQ(link_.count(Control::kSolicit), 2u);
-  EXPECT_EQ(link_.controls.back().key.tag, 7u);
-  EXPECT_EQ(link_.controls.back().value, 1u);
+  ASSERT_EQ(link_.controls.size(), 2u);
+  EXPECT_EQ(link_.last<VoidSolicit>().key.tag, 7u);
   // The other side of it.
-  matcher_.on_control(Control::kSolicit, {9, 500}, {}, 0);
+  matcher_.on_control(Solicit{{9, 500}});
   EXPECT_EQ(matcher_.unserved(), 1u);
-  matcher_.on_control(Control::kSolicit, {9, 500}, {}, 1);
+  matcher_.on_control(VoidSolicit{{9, 500}});
   EXPECT_EQ(matcher_.unserved(), 0u);
   send(500, 8);
   EXPECT_EQ(link_.eagers.size(), 1u);
@@ -228,7 +224,7 @@ TEST_F(MatcherTest, ASolicitationThatWasAnsweredIsNotTakenBack) {
   matcher_.solicit({9, 7});
   matcher_.on_offer({{9, 7}, 1, 8});
   recv(7, 8);
-  EXPECT_EQ(link_.count(Control::kSolicit), 1u);
+  EXPECT_EQ(link_.count<Solicit>(), 1u);
   EXPECT_EQ(link_.wants.size(), 1u);
   EXPECT_EQ(matcher_.unmatched(), 0u);
 }
@@ -237,9 +233,9 @@ TEST_F(MatcherTest, ASolicitationThatWasAnsweredIsNotTakenBack) {
 TEST_F(MatcherTest, AnOfferedSendWaitsToBeWantedEvenWhenQuotaComesBack) {
   for (std::uint64_t tag = 0; tag < kEagerQuotaMessages; ++tag) send(tag, 8);
   send(1000, 8);
-  matcher_.on_control(Control::kSolicit, {9, 1000}, {}, 0);
+  matcher_.on_control(Solicit{{9, 1000}});
   ASSERT_EQ(link_.offers.size(), 1u);
-  matcher_.on_control(Control::kEagerConsumed, {9, 32}, {}, 32 * 8);
+  matcher_.on_control(EagerConsumed{9, 32, 32 * 8});
   EXPECT_EQ(link_.eagers.size(), kEagerQuotaMessages);
   matcher_.on_want({{9, 1000}, 1, 8, {4, 4}});
   EXPECT_EQ(link_.bulks.size(), 1u);
@@ -314,7 +310,7 @@ TEST_F(MatcherTest, GroupsThatSayNothingAreForgotten) {
     request.context = &done;
     matcher_.send(request);
     matcher_.send_finished(request, Status());
-    matcher_.on_control(Control::kEagerConsumed, {group, 1}, {}, 0);
+    matcher_.on_control(EagerConsumed{group, 1, 0});
     run();
     link_.eagers.clear();
   }
@@ -358,7 +354,7 @@ TEST_F(MatcherTest, APeerThatBeginsAnewIsHeldToNothingThatWasBetweenUsBefore) {
   arrive(1, 100);
   matcher_.on_offer({{9, 2}, 1, 5000});
   matcher_.on_want({{9, 3}, 1, 5000, {0, 1}});
-  matcher_.on_control(Control::kBlocked, {9, 1}, {}, 0);
+  matcher_.on_control(Blocked{9, true});
   for (std::uint64_t tag = 100; tag < 100 + kEagerQuotaMessages; ++tag) send(tag, 10);
   SendRequest& beyond = send(4, 10);
   for (SendRequest* eager : link_.eagers) matcher_.send_finished(*eager, Status());
@@ -382,7 +378,7 @@ TEST_F(MatcherTest, APeerThatBeginsAnewIsHeldToNothingThatWasBetweenUsBefore) {
   // The quota is whole again.
   send(5, 10);
   EXPECT_EQ(next.eagers.size(), 1u);
-  EXPECT_EQ(next.count(Control::kBlocked), 0u);
+  EXPECT_EQ(next.count<Blocked>(), 0u);
 }
 
 }  // namespace

@@ -28,9 +28,10 @@ class RequestsTest : public ::testing::Test {
   // Sends begin where `data_` does, receives write where `target_` does.
   RequestsTest(PeerId peer, std::size_t longest)
       : matcher_(peer, host_), data_(longest, std::byte{5}), target_(longest) {}
-  SendRequest& send(std::uint64_t tag, std::size_t bytes, std::uint64_t signature = 1) {
+  SendRequest& send(std::uint64_t tag, std::size_t bytes, std::uint64_t signature = 1,
+                    std::uint64_t group = 9) {
     SendRequest& request = sends_.emplace_back();
-    request.key = {9, tag};
+    request.key = {group, tag};
     request.signature = signature;
     request.data = data_.data();
     request.bytes = bytes;

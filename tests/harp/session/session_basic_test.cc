@@ -206,7 +206,7 @@ TEST(Session, IdleItHoldsLessThanFourKilobytesHoweverBusyItWas) {
   EXPECT_LE(cluster[1].session(0)->memory_bytes() + sizeof(Matcher), 4096u);
 }
 
-// Its session without its matcher, which would have kept to the quota.
+// Its session is given what its matcher, which keeps to the quota, still holds.
 TEST(Session, APeerThatSendsBeyondItsQuotaIsLostWithTheReason) {
   SimCluster cluster(2, 1, {});
   Transfer known(1, 8);
@@ -215,7 +215,9 @@ TEST(Session, APeerThatSendsBeyondItsQuotaIsLostWithTheReason) {
   ASSERT_TRUE(cluster.run(kSecond, [&] { return known.done(); }));
   std::deque<Transfer> excess;
   for (std::uint64_t i = 0; i <= kEagerQuotaMessages; ++i) {
-    cluster[0].session(1)->eager(excess.emplace_back(100 + i, 8).send);
+    SendRequest& send = excess.emplace_back(100 + i, 8).send;
+    cluster[0].matcher(1).send(send);
+    if (send.stage.is(SendStage::kKept)) cluster[0].session(1)->eager(send);
   }
   ASSERT_TRUE(cluster.run(5 * kSecond, [&] { return cluster[1].matcher(0).lost(); }));
   // The first, though received, has not been reported to its sender and counts as well.

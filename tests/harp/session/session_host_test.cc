@@ -52,7 +52,7 @@ struct SilentEvents final : LinkEvents {
   void on_eager(const MessageKey&, std::uint64_t, std::span<const std::byte>) override {}
   void on_want(const Want&) override {}
   void on_offer(const Offer&) override {}
-  void on_control(Control, const MessageKey&, SlotId, std::uint64_t) override {}
+  void on_control(const Control&) override {}
   void on_notice(std::span<const std::byte>) override {}
   RecvRequest* receive_of(SlotId) override { return nullptr; }
   void receive_finished(SlotId, const Status&) override {}

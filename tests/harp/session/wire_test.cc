@@ -90,8 +90,8 @@ TEST(Wire, FramesAndRecordsComeBackAsWritten) {
   const Offer offer{{7, 8}, 9, 10};
   const std::array<std::byte, 3> text{std::byte{1}, std::byte{2}, std::byte{3}};
   ASSERT_TRUE(block.want(want) && block.offer(offer) &&
-              block.control(Control::kSolicit, {11, 12}, {13, 14}, 15) && block.notice(text) &&
-              block.goodbye());
+              block.control(fields_of(MismatchAtReceive{{11, 12}, {13, 14}, 15})) &&
+              block.notice(text) && block.goodbye());
   Ack ack;
   ack.count = 2;
   ack.delay_us = 77;
@@ -123,8 +123,10 @@ TEST(Wire, FramesAndRecordsComeBackAsWritten) {
   ASSERT_TRUE(records.next(record));
   EXPECT_EQ(record.offer.bytes, 10u);
   ASSERT_TRUE(records.next(record));
-  EXPECT_EQ(record.control, Control::kSolicit);
-  EXPECT_EQ(record.value, 15u);
+  const auto& mismatch = std::get<MismatchAtReceive>(record.control);
+  EXPECT_EQ(mismatch.key, (MessageKey{11, 12}));
+  EXPECT_EQ(mismatch.slot, (SlotId{13, 14}));
+  EXPECT_EQ(mismatch.signature, 15u);
   ASSERT_TRUE(records.next(record));
   EXPECT_EQ(record.notice.size(), 3u);
   ASSERT_TRUE(records.next(record));

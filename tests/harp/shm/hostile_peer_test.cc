@@ -289,8 +289,10 @@ std::vector<std::byte> random_record(std::mt19937& random) {
   const auto type = static_cast<ShmRecordType>(1 + random() % 14);
   std::size_t base = sizeof(ShmSlotRecord);
   if (type == ShmRecordType::kEager || type == ShmRecordType::kWant ||
-      type == ShmRecordType::kOffer || type == ShmRecordType::kControl)
+      type == ShmRecordType::kOffer) {
     base = sizeof(ShmKeyRecord);
+  }
+  if (type == ShmRecordType::kControl) base = sizeof(ShmControlRecord);
   if (type == ShmRecordType::kPiece || type == ShmRecordType::kPull) base = sizeof(ShmPieceRecord);
   std::vector<std::byte> record(base + (random() % 2) * (random() % 100));
   for (std::byte& byte : record)
