@@ -52,9 +52,7 @@ void Duty::stop() {
   kick_engine_thread();
   if (caller_asleep_.exchange(false)) driven_.kick(Driven::Who::kCaller);
   const std::lock_guard<std::mutex> lock(waiters_mutex_);
-  for (Waiter* waiter = first_waiter_; waiter != nullptr; waiter = waiter->next) {
-    wake(*waiter, kEventSet);
-  }
+  for (Waiter& waiter : sleepers_) wake(waiter, kEventSet);
 }
 
 void Duty::run() {
@@ -239,9 +237,7 @@ bool Duty::sleep_as_waiter(const Event& event, Time deadline) {
   Waiter self{&event};
   {
     const std::lock_guard<std::mutex> lock(waiters_mutex_);
-    self.previous = last_waiter_;
-    (last_waiter_ != nullptr ? last_waiter_->next : first_waiter_) = &self;
-    last_waiter_ = &self;
+    sleepers_.push_back(self);
     waiters_.fetch_add(1, std::memory_order_seq_cst);
   }
   for (int i = 0; i < kTokenTries && !token_.is_free() && !event.is_set(); ++i) sched_yield();
@@ -249,8 +245,7 @@ bool Duty::sleep_as_waiter(const Event& event, Time deadline) {
     futex_wait(self.woken, kAsleep, deadline);
   }
   const std::lock_guard<std::mutex> lock(waiters_mutex_);
-  (self.previous != nullptr ? self.previous->next : first_waiter_) = self.next;
-  (self.next != nullptr ? self.next->previous : last_waiter_) = self.previous;
+  sleepers_.erase(self);
   if (self.woken.load() == kAsleep) waiters_.fetch_sub(1, std::memory_order_seq_cst);
   return self.woken.load() == kHandedOver;
 }
@@ -267,8 +262,8 @@ bool Duty::wake(Waiter& waiter, Woken reason) {
 
 bool Duty::wake_one_waiter() {
   const std::lock_guard<std::mutex> lock(waiters_mutex_);
-  for (Waiter* waiter = first_waiter_; waiter != nullptr; waiter = waiter->next) {
-    if (wake(*waiter, kHandedOver)) return true;
+  for (Waiter& waiter : sleepers_) {
+    if (wake(waiter, kHandedOver)) return true;
   }
   return false;
 }
@@ -280,8 +275,8 @@ void Duty::wake_waiters() {
   }
   if (waiters_.fetch_add(0, std::memory_order_seq_cst) == 0) return;
   const std::lock_guard<std::mutex> lock(waiters_mutex_);
-  for (Waiter* waiter = first_waiter_; waiter != nullptr; waiter = waiter->next) {
-    if (waiter->event->is_set()) wake(*waiter, kEventSet);
+  for (Waiter& waiter : sleepers_) {
+    if (waiter.event->is_set()) wake(waiter, kEventSet);
   }
 }
 

@@ -16,6 +16,7 @@
 #include <mutex>
 
 #include "base/clock.h"
+#include "base/list.h"
 #include "harp/engine/stack.h"
 #include "harp/engine/token.h"
 
@@ -87,8 +88,7 @@ class Duty {
   struct Waiter {
     const Event* event;
     std::atomic<std::uint32_t> woken{kAsleep};
-    Waiter* next = nullptr;
-    Waiter* previous = nullptr;
+    Links<Waiter> links;
   };
   // A driver's idle time since it last found work. After a long sleep it polls only briefly, until
   // sleeps get short again: polling pays when the next event is near.
@@ -135,8 +135,7 @@ class Duty {
   std::atomic<std::uint64_t> sleeps_{0};
 
   std::mutex waiters_mutex_;
-  Waiter* first_waiter_ = nullptr;  // guarded by waiters_mutex_
-  Waiter* last_waiter_ = nullptr;   // guarded by waiters_mutex_
+  List<Waiter, &Waiter::links> sleepers_;  // guarded by waiters_mutex_; oldest first
 };
 
 }  // namespace taco::harp

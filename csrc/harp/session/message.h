@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/list.h"
 #include "harp/link.h"
 #include "harp/nic.h"
 #include "harp/session/segment_bitmap.h"
@@ -44,10 +45,8 @@ struct BulkSend {
   SegmentBitmap acked_bits;
   std::vector<SegmentRange> lost;  // units to send again, the first at the end
   TxReference reference;           // of an asynchronous driver
-  // The session's round of sends with something to transmit.
-  BulkSend* next_active = nullptr;
-  bool active = false;
-  bool offered = false;  // before it was wanted: its packets say so
+  Links<BulkSend> round;           // of the session's sends with something to transmit
+  bool offered = false;            // before it was wanted: its packets say so
 
   void start(SendRequest& send, SlotId to, std::size_t bytes_of_segment, std::uint32_t use);
   // Nothing has left yet: the size of segments may still be chosen.

@@ -110,33 +110,21 @@ void Session::bulk(SendRequest& request, SlotId slot, bool offered) {
 // In order of age. A new message is the newest; one that comes back for what it lost is most often
 // older than all that are there.
 void Session::activate(BulkSend& send) {
-  if (send.active) return;
-  send.active = true;
+  if (active_.is_linked(send)) return;
   const auto is_older = [&](const BulkSend& than) {
     return static_cast<std::int32_t>(send.generation - than.generation) < 0;
   };
-  BulkSend* before = last_active_;
+  BulkSend* before = active_.back();
   if (before != nullptr && is_older(*before)) {
     before = nullptr;
-    for (BulkSend* next = first_active_; !is_older(*next); next = next->next_active) before = next;
+    for (BulkSend* next = active_.front(); !is_older(*next); next = active_.next(*next))
+      before = next;
   }
-  BulkSend*& link = before == nullptr ? first_active_ : before->next_active;
-  send.next_active = link;
-  link = &send;
-  if (last_active_ == before) last_active_ = &send;
+  active_.insert_after(before, send);
 }
 
 void Session::deactivate(BulkSend& send) {
-  if (!send.active) return;
-  send.active = false;
-  BulkSend** link = &first_active_;
-  BulkSend* before = nullptr;
-  while (*link != &send) {
-    before = *link;
-    link = &before->next_active;
-  }
-  *link = send.next_active;
-  if (last_active_ == &send) last_active_ = before;
+  if (active_.is_linked(send)) active_.erase(send);
 }
 
 // There is nothing left to send of it: the next split message may begin.

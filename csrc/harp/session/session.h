@@ -246,10 +246,9 @@ class Session final : public Link, private SentPackets::Listener {
   std::vector<BulkSend*> sends_;
   std::vector<std::uint32_t> free_sends_;
   std::uint32_t send_uses_ = 0;
-  BulkSend* first_active_ = nullptr;  // oldest first
-  BulkSend* last_active_ = nullptr;
-  BulkSend* in_pieces_ = nullptr;      // the split message whose pieces leave; others wait
-  std::uint64_t last_group_ = 0;       // whose message was served last
+  List<BulkSend, &BulkSend::round> active_;  // with something to transmit, oldest first
+  BulkSend* in_pieces_ = nullptr;            // the split message whose pieces leave; others wait
+  std::uint64_t last_group_ = 0;             // whose message was served last
   std::vector<BulkSend*> unreturned_;  // acknowledged, but the driver still refers to the payload
   std::vector<RecvState*> receives_;   // by slot index
   std::size_t open_receives_ = 0;
@@ -271,9 +270,7 @@ class Session final : public Link, private SentPackets::Listener {
   bool peer_left_ = false;
   bool goodbye_queued_ = false;
 
-  // SessionHost's list of sessions with something to transmit.
-  Session* next_ready_ = nullptr;
-  bool is_ready_ = false;
+  ReadySession place_{.session = this};  // in SessionHost's list
 };
 
 }  // namespace taco::harp

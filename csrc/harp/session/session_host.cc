@@ -19,33 +19,11 @@ void SessionHost::add(Session& session) { sessions_.push_back(&session); }
 
 void SessionHost::remove(Session& session) {
   std::erase(sessions_, &session);
-  if (!session.is_ready_) return;
-  Session** link = &first_ready_;
-  Session* before = nullptr;
-  while (*link != &session) {
-    before = *link;
-    link = &before->next_ready_;
-  }
-  *link = session.next_ready_;
-  if (last_ready_ == &session) last_ready_ = before;
-  session.is_ready_ = false;
+  if (ready_.is_linked(session.place_)) ready_.erase(session.place_);
 }
 
 void SessionHost::make_ready(Session& session) {
-  if (session.is_ready_) return;
-  session.is_ready_ = true;
-  session.next_ready_ = nullptr;
-  (last_ready_ == nullptr ? first_ready_ : last_ready_->next_ready_) = &session;
-  last_ready_ = &session;
-}
-
-Session* SessionHost::pop_ready() {
-  Session* session = first_ready_;
-  first_ready_ = session->next_ready_;
-  if (first_ready_ == nullptr) last_ready_ = nullptr;
-  session->next_ready_ = nullptr;
-  session->is_ready_ = false;
-  return session;
+  if (!ready_.is_linked(session.place_)) ready_.push_back(session.place_);
 }
 
 // Somebody waits for credit that others hold: those who hold more than their share give up some.
@@ -66,10 +44,9 @@ bool SessionHost::run_transmits() {
   nic_full_ = false;
   nic_.reap_st();
   if (credit_.starving()) share_credit();
-  Session* const last = last_ready_;
-  bool may_go_on = false;
-  while (first_ready_ != nullptr) {
-    Session* session = pop_ready();
+  const ReadySession* const last = ready_.back();
+  while (const ReadySession* const place = ready_.pop_front()) {
+    Session* const session = place->session;
     if (is_stopped(*session)) {
       make_ready(*session);
     } else {
@@ -77,12 +54,11 @@ bool SessionHost::run_transmits() {
       if (turn == Session::Turn::kNicFull) stopped_.push_back(session);
       if (turn == Session::Turn::kMore) make_ready(*session);
     }
-    if (session == last) break;
+    if (place == last) break;
   }
-  for (const Session* session = first_ready_; session != nullptr && !may_go_on;
-       session = session->next_ready_) {
-    may_go_on = !is_stopped(*session);
-  }
+  const bool may_go_on = std::any_of(ready_.begin(), ready_.end(), [&](const ReadySession& place) {
+    return !is_stopped(*place.session);
+  });
   nic_full_ = !stopped_.empty() && !may_go_on;
   for (Session* session : stopped_) make_ready(*session);
   stopped_.clear();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/list.h"
 #include "harp/byte_pool.h"
 #include "harp/nic.h"
 #include "harp/session/flow.h"
@@ -44,6 +45,12 @@ struct SessionTestHooks {
   bool skip_credit = false;
 };
 
+// A session's place among those with something to transmit.
+struct ReadySession {
+  Session* session = nullptr;
+  Links<ReadySession> links;
+};
+
 class SessionHost {
  public:
   SessionHost(Nic& nic, BytePool& buffers);
@@ -61,7 +68,7 @@ class SessionHost {
   // be sent now; `nic_full()` then says whether full sockets keep somebody from it.
   bool run_transmits();
   bool nic_full() const { return nic_full_; }
-  bool has_ready() const { return first_ready_ != nullptr; }
+  bool has_ready() const { return !ready_.empty(); }
 
   Nic& nic() { return nic_; }
   BytePool& buffers() { return buffers_; }
@@ -92,7 +99,6 @@ class SessionHost {
   void add(Session& session);
   void remove(Session& session);
   void make_ready(Session& session);
-  Session* pop_ready();
   bool is_stopped(const Session& session) const;
   void share_credit();
 
@@ -106,8 +112,7 @@ class SessionHost {
   Scratch scratch_;
   Time now_ = 0;
   std::vector<Session*> sessions_;
-  Session* first_ready_ = nullptr;
-  Session* last_ready_ = nullptr;
+  List<ReadySession, &ReadySession::links> ready_;
   std::vector<Session*> stopped_;  // of this turn: who found a socket full, one a local path
   bool nic_full_ = false;
 };

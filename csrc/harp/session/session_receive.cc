@@ -376,7 +376,7 @@ void Session::on_ack(const wire::Ack& ack) {
   now.rtt = rtt;
   congestion_.on_ack(window_, now);
   window_limited_ = false;
-  if (first_active_ != nullptr || eager_.has_work()) ready();
+  if (!active_.empty() || eager_.has_work()) ready();
   say_goodbye_when_quiet();
 }
 

@@ -247,7 +247,7 @@ BulkSend* Session::next_send() const {
   BulkSend* after = nullptr;  // of the next group id beyond the last one served
   BulkSend* least = nullptr;  // of the least group id: where the round starts again
   const auto group_of = [](const BulkSend* send) { return send->request->key.group; };
-  for (BulkSend* send = first_active_; send != nullptr; send = send->next_active) {
+  for (BulkSend* send = active_.front(); send != nullptr; send = active_.next(*send)) {
     if (send->is_split() && in_pieces_ != nullptr && in_pieces_ != send) continue;
     if (!send->lost.empty()) return send;
     if (least == nullptr || group_of(send) < group_of(least)) least = send;
