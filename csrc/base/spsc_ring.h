@@ -14,6 +14,8 @@
 #include <cstring>
 #include <span>
 
+#include "base/assert.h"
+
 namespace taco {
 
 inline constexpr std::size_t kRingGranule = 64;
@@ -41,6 +43,7 @@ class RingProducer {
   // Room for one record of `bytes` (at most max_record), 8-byte aligned; null when the ring is
   // full. The consumer sees nothing before commit(); a second reserve() replaces the first.
   std::byte* reserve(std::size_t bytes) {
+    TACO_ASSERT(bytes <= max_record(capacity_));
     const std::size_t need = ring_internal::framed(bytes);
     const std::size_t position = tail_ & (capacity_ - 1);
     const std::size_t to_end = capacity_ - position;
@@ -55,6 +58,7 @@ class RingProducer {
 
   // Publishes the reserved record.
   void commit() {
+    TACO_ASSERT(reserved_ > 0, "nothing was reserved");
     tail_ += reserved_;
     reserved_ = 0;
     produced_.store(tail_, std::memory_order_release);
@@ -122,6 +126,7 @@ class RingConsumer {
 
   // Steps past the record front() returned. Its memory stays until release().
   void pop() {
+    TACO_ASSERT(front_ > 0, "nothing was looked at");
     head_ += front_;
     front_ = 0;
   }

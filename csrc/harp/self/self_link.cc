@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/assert.h"
+
 namespace taco::harp {
 
 void SelfLink::eager(SendRequest& request) { asked_.push_back(Eager{&request}); }
@@ -38,6 +40,7 @@ void SelfLink::end_transfer(const SendRequest& request) {
   if (found == transfers_.end()) return;
   const auto index = static_cast<std::size_t>(found - transfers_.begin());
   if (index < next_) --next_;
+  TACO_ASSERT(next_ < transfers_.size());
   transfers_.erase(found);
 }
 
