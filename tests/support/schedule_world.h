@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "pg/algorithms/algorithm.h"
+#include "pg/planning/algorithm.h"
 #include "pg/planning/schedule.h"
 #include "pg/planning/topology.h"
 

@@ -1,8 +1,11 @@
 #include "pg/algorithms/list.h"
 
+#include "pg/algorithms/forced.h"
+#include "pg/planning/planner.h"
+
 namespace taco::pg {
 
-std::span<const Algorithm* const> all_algorithms() {
+Algorithms all_algorithms() {
   using namespace algorithms;
   static const Algorithm* const list[] = {
       &all_reduce_direct,
@@ -44,11 +47,9 @@ std::span<const Algorithm* const> all_algorithms() {
   return list;
 }
 
-Schedule build_schedule(const Algorithm& algorithm, const Problem& problem,
-                        const Topology& topology, std::uint64_t chunk, int rank) {
-  ScheduleBuilder builder(problem, rank, topology.world(), chunk);
-  algorithm.build(builder, topology);
-  return builder.finish(algorithm.name);
+Status check_forced(const std::string& forced) {
+  return Planner::create(all_algorithms(), Topology::uniform(1, 1, 0), CostParameters{}, 0, forced)
+      .status();
 }
 
 }  // namespace taco::pg

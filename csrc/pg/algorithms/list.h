@@ -1,7 +1,14 @@
-// The algorithms by name. A new one is declared here and entered in list.cc.
+// The algorithms by name, and the list of all of them, which planners are given. A new one is
+// declared here and entered in list.cc.
 #pragma once
 
-#include "pg/algorithms/algorithm.h"
+#include "pg/planning/algorithm.h"
+
+namespace taco::pg {
+
+Algorithms all_algorithms();
+
+}  // namespace taco::pg
 
 namespace taco::pg::algorithms {
 

@@ -3,11 +3,11 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "pg/algorithms/forced.h"
 #include "pg/c10d/backend.h"
 #include "pg/c10d/backend_errors.h"
 #include "pg/c10d/backend_registry.h"
 #include "pg/c10d/bind.h"
-#include "pg/planning/forced.h"
 
 namespace py = pybind11;
 

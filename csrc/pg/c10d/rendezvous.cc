@@ -10,10 +10,10 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "pg/algorithms/forced.h"
 #include "pg/c10d/backend_registry.h"
 #include "pg/c10d/rendezvous_door.h"
 #include "pg/c10d/rendezvous_record.h"
-#include "pg/planning/forced.h"
 #include "pg/tuning/cost_block.h"
 
 namespace taco::pg {

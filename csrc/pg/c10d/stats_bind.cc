@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "harp/engine/stacks.h"
 #include "kernels/kernels.h"
-#include "pg/algorithms/algorithm.h"
+#include "pg/algorithms/list.h"
 #include "pg/c10d/backend_registry.h"
 #include "pg/c10d/bind.h"
 #include "pg/communicator.h"
@@ -58,7 +58,7 @@ py::dict known_algorithms() {
   return out;
 }
 
-py::list algorithms() {
+py::list calls_by_algorithm() {
   py::list out;
   for (const AlgorithmStats& stats : algorithm_stats()) {
     out.append(py::make_tuple(stats.name, stats.calls, stats.bytes, stats.seconds));
@@ -107,7 +107,7 @@ std::string check_environment() { return Env::get().status().message(); }
 
 void bind_stats(py::module_& module) {
   module.def("transport_stats", &transport_stats);
-  module.def("algorithm_stats", &algorithms);
+  module.def("algorithm_stats", &calls_by_algorithm);
   module.def("known_algorithms", &known_algorithms);
   module.def("planner_costs", &planner_costs);
   module.def("environment", &environment);

@@ -8,6 +8,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "pg/algorithms/list.h"
 #include "pg/execution/completion_thread.h"
 #include "pg/group/engine_call.h"
 #include "pg/group/live_groups.h"
@@ -44,7 +45,7 @@ Result<std::unique_ptr<Planner>> make_planner(const GroupOptions& options) {
   CostParameters parameters = options.costs;
   if (env->chunk_bytes > 0)
     parameters.max_chunk_bytes = static_cast<std::uint64_t>(env->chunk_bytes);
-  return Planner::create(std::move(*topology), parameters, options.rank,
+  return Planner::create(all_algorithms(), std::move(*topology), parameters, options.rank,
                          options.algorithm.empty() ? env->algorithm : options.algorithm);
 }
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "base/names.h"
-#include "pg/algorithms/algorithm.h"
-#include "pg/planning/forced.h"
 
 namespace taco::pg {
 
@@ -17,16 +15,15 @@ bool has_schedule(Kind kind) {
   return kind != Kind::kSend && kind != Kind::kRecv && kind != Kind::kRecvAny;
 }
 
-const Algorithm* find(Kind kind, const std::string& name) {
-  for (const Algorithm* algorithm : all_algorithms()) {
+const Algorithm* find(Algorithms known, Kind kind, const std::string& name) {
+  for (const Algorithm* algorithm : known) {
     if (algorithm->kind == kind && name == algorithm->name) return algorithm;
   }
   return nullptr;
 }
 
-bool is_known(const std::string& name) {
-  const auto all = all_algorithms();
-  return std::any_of(all.begin(), all.end(),
+bool is_known(Algorithms known, const std::string& name) {
+  return std::any_of(known.begin(), known.end(),
                      [&](const Algorithm* algorithm) { return name == algorithm->name; });
 }
 
@@ -36,23 +33,23 @@ void add_once(Names& names, std::string_view name) {
   if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
 }
 
-Names names_of(Kind kind) {
+Names names_of(Algorithms known, Kind kind) {
   Names names;
-  for (const Algorithm* algorithm : all_algorithms()) {
+  for (const Algorithm* algorithm : known) {
     if (algorithm->kind == kind) names.emplace_back(algorithm->name);
   }
   return names;
 }
 
-Names all_names() {
+Names all_names(Algorithms known) {
   Names names = {"auto"};
-  for (const Algorithm* algorithm : all_algorithms()) add_once(names, algorithm->name);
+  for (const Algorithm* algorithm : known) add_once(names, algorithm->name);
   return names;
 }
 
-Names all_kinds() {
+Names all_kinds(Algorithms known) {
   Names names;
-  for (const Algorithm* algorithm : all_algorithms()) add_once(names, name_of(algorithm->kind));
+  for (const Algorithm* algorithm : known) add_once(names, name_of(algorithm->kind));
   return names;
 }
 
@@ -67,8 +64,8 @@ std::string suggest(const std::string& name, const Names& known) {
          "? There are: " + joined(known);
 }
 
-std::optional<Kind> kind_named(const std::string& name) {
-  for (const Algorithm* algorithm : all_algorithms()) {
+std::optional<Kind> kind_named(Algorithms known, const std::string& name) {
+  for (const Algorithm* algorithm : known) {
     if (name == name_of(algorithm->kind)) return algorithm->kind;
   }
   return std::nullopt;
@@ -90,28 +87,28 @@ Problem equal_all_to_all(std::uint64_t block_bytes) {
 
 }  // namespace
 
-Planner::Planner(Topology topology, CostParameters parameters, int rank)
-    : topology_(std::move(topology)), parameters_(parameters), rank_(rank) {}
+Planner::Planner(Algorithms algorithms, Topology topology, CostParameters parameters, int rank)
+    : algorithms_(algorithms),
+      topology_(std::move(topology)),
+      parameters_(parameters),
+      rank_(rank) {}
 
-Result<std::unique_ptr<Planner>> Planner::create(Topology topology, CostParameters parameters,
-                                                 int rank, const std::string& forced) {
+Result<std::unique_ptr<Planner>> Planner::create(Algorithms algorithms, Topology topology,
+                                                 CostParameters parameters, int rank,
+                                                 const std::string& forced) {
   if (rank < 0 || rank >= topology.world()) {
     return Status(Code::kInvalidArgument, "rank " + std::to_string(rank) +
                                               " is not in a group of " +
                                               std::to_string(topology.world()));
   }
-  std::unique_ptr<Planner> planner(new Planner(std::move(topology), parameters, rank));
+  std::unique_ptr<Planner> planner(new Planner(algorithms, std::move(topology), parameters, rank));
   TACO_RETURN_IF_ERROR(planner->parse_forced(forced));
   const Problem shortest = equal_all_to_all(1);
-  for (const Algorithm* algorithm : all_algorithms()) {
+  for (const Algorithm* algorithm : algorithms) {
     if (algorithm->kind != Kind::kAllToAll) continue;
     planner->equal_splits_matter_ |= planner->needs_equal_splits(*algorithm, shortest);
   }
   return planner;
-}
-
-Status check_forced(const std::string& forced) {
-  return Planner::create(Topology::uniform(1, 1, 0), CostParameters{}, 0, forced).status();
 }
 
 Status Planner::parse_forced(const std::string& forced) {
@@ -132,19 +129,21 @@ Status Planner::parse_item(const std::string& forced, const std::string& item) {
   if (item.empty() || item == "auto") return Status();
   const std::size_t equals = item.find('=');
   if (equals == std::string::npos) {
-    if (!is_known(item)) {
-      return refusal("no algorithm \"" + item + "\"" + suggest(item, all_names()));
+    if (!is_known(algorithms_, item)) {
+      return refusal("no algorithm \"" + item + "\"" + suggest(item, all_names(algorithms_)));
     }
     forced_everywhere_ = item;
     return Status();
   }
   const std::string name = trimmed(item.substr(0, equals));
   const std::string algorithm = trimmed(item.substr(equals + 1));
-  const std::optional<Kind> kind = kind_named(name);
-  if (!kind) return refusal("no collective \"" + name + "\"" + suggest(name, all_kinds()));
+  const std::optional<Kind> kind = kind_named(algorithms_, name);
+  if (!kind)
+    return refusal("no collective \"" + name + "\"" + suggest(name, all_kinds(algorithms_)));
   if (algorithm == "auto") return Status();
-  if (!find(*kind, algorithm)) {
-    return refusal(name + " has no \"" + algorithm + "\"" + suggest(algorithm, names_of(*kind)));
+  if (!find(algorithms_, *kind, algorithm)) {
+    return refusal(name + " has no \"" + algorithm + "\"" +
+                   suggest(algorithm, names_of(algorithms_, *kind)));
   }
   forced_.push_back({*kind, algorithm});
   return Status();
@@ -166,7 +165,7 @@ bool Planner::relies_on_equal_splits(std::uint64_t block_bytes) const {
 
 std::vector<Prediction> Planner::predictions(const Problem& problem) const {
   std::vector<Prediction> found;
-  for (const Algorithm* algorithm : all_algorithms()) {
+  for (const Algorithm* algorithm : algorithms_) {
     if (algorithm->kind != problem.kind || algorithm->unfit(problem, topology_)) continue;
     const Work work = algorithm->work(problem, topology_);
     found.push_back({algorithm->name, predict(work, topology_, parameters_)});
@@ -178,12 +177,12 @@ std::vector<Prediction> Planner::predictions(const Problem& problem) const {
 
 Result<const Algorithm*> Planner::choose(const Problem& problem) const {
   const Algorithm* forced = nullptr;
-  if (!forced_everywhere_.empty()) forced = find(problem.kind, forced_everywhere_);
+  if (!forced_everywhere_.empty()) forced = find(algorithms_, problem.kind, forced_everywhere_);
   for (const Forced& item : forced_) {
-    if (item.kind == problem.kind) forced = find(item.kind, item.algorithm);
+    if (item.kind == problem.kind) forced = find(algorithms_, item.kind, item.algorithm);
   }
   const std::vector<Prediction> fitting = predictions(problem);
-  if (!forced) return find(problem.kind, fitting.front().algorithm);
+  if (!forced) return find(algorithms_, problem.kind, fitting.front().algorithm);
   if (const char* reason = forced->unfit(problem, topology_)) {
     Names names;
     for (const Prediction& prediction : fitting) names.emplace_back(prediction.algorithm);

@@ -12,13 +12,12 @@
 #include <vector>
 
 #include "base/status.h"
+#include "pg/planning/algorithm.h"
 #include "pg/planning/cost_model.h"
 #include "pg/planning/schedule.h"
 #include "pg/planning/topology.h"
 
 namespace taco::pg {
-
-struct Algorithm;
 
 // One algorithm that fits a problem, and what it should cost.
 struct Prediction {
@@ -28,11 +27,12 @@ struct Prediction {
 
 class Planner {
  public:
-  // `forced` as in pg/planning/forced.h. A name no kind knows is kInvalidArgument here; a name
+  // `forced` as in pg/algorithms/forced.h. A name no kind knows is kInvalidArgument here; a name
   // that does not fit a problem is an error of plan() that lists those that do, except that a bare
   // name leaves kinds that have no algorithm of that name to the planner.
-  static Result<std::unique_ptr<Planner>> create(Topology topology, CostParameters parameters,
-                                                 int rank, const std::string& forced);
+  static Result<std::unique_ptr<Planner>> create(Algorithms algorithms, Topology topology,
+                                                 CostParameters parameters, int rank,
+                                                 const std::string& forced);
 
   // Kinds kSend, kRecv, kRecvAny have no schedule: kInvalidArgument. The schedule stays valid for
   // as long as somebody holds it, beyond the planner too.
@@ -66,7 +66,7 @@ class Planner {
     bool operator()(const Problem* a, const Problem* b) const { return *a == *b; }
   };
 
-  Planner(Topology topology, CostParameters parameters, int rank);
+  Planner(Algorithms algorithms, Topology topology, CostParameters parameters, int rank);
   Status parse_forced(const std::string& forced);
   Status parse_item(const std::string& forced, const std::string& item);
   bool needs_equal_splits(const Algorithm& algorithm, const Problem& problem) const;
@@ -74,6 +74,7 @@ class Planner {
   Result<std::shared_ptr<const Schedule>> make(const Problem& problem) const;
   void evict();
 
+  const Algorithms algorithms_;
   Topology topology_;
   CostParameters parameters_;
   int rank_;

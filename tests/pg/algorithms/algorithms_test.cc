@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "pg/algorithms/algorithm.h"
+#include "pg/algorithms/list.h"
 #include "support/collective_reference.h"
 #include "support/schedule_interpreter.h"
 #include "support/schedule_world.h"

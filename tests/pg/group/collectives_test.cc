@@ -6,7 +6,7 @@
 #include <string>
 #include <tuple>
 
-#include "pg/algorithms/algorithm.h"
+#include "pg/algorithms/list.h"
 #include "pg/planning/topology.h"
 #include "support/collective_checks.h"
 #include "support/pg_values.h"

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "pg/algorithms/algorithm.h"
+#include "pg/algorithms/list.h"
 #include "pg/planning/simulator.h"
 #include "support/schedule_world.h"
 

@@ -5,8 +5,8 @@
 #include <random>
 #include <set>
 
-#include "pg/algorithms/algorithm.h"
-#include "pg/planning/forced.h"
+#include "pg/algorithms/forced.h"
+#include "pg/algorithms/list.h"
 #include "support/schedule_world.h"
 
 namespace taco::pg {
@@ -29,7 +29,7 @@ Problem problem_of(Kind kind, std::uint64_t bytes) {
 
 std::unique_ptr<Planner> planner_for(Topology topology, int rank, const std::string& forced = "",
                                      CostParameters parameters = {}) {
-  auto made = Planner::create(std::move(topology), parameters, rank, forced);
+  auto made = Planner::create(all_algorithms(), std::move(topology), parameters, rank, forced);
   EXPECT_TRUE(made.ok()) << made.status().message();
   return made.ok() ? std::move(*made) : nullptr;
 }
@@ -120,7 +120,7 @@ TEST(Planner, a_forced_algorithm_that_does_not_fit_is_an_error_that_lists_those_
 
 TEST(Planner, unknown_names_are_refused_with_the_known_ones) {
   for (const char* forced : {"rign", "all_reduce=rign", "all_redcue=ring", "broadcast=ring"}) {
-    const auto made = Planner::create(Topology::one_host(2), {}, 0, forced);
+    const auto made = Planner::create(all_algorithms(), Topology::one_host(2), {}, 0, forced);
     ASSERT_FALSE(made.ok()) << forced;
     EXPECT_EQ(made.status().code(), Code::kInvalidArgument);
     EXPECT_NE(made.status().message().find(forced), std::string::npos);
@@ -134,7 +134,8 @@ TEST(Planner, unknown_names_are_refused_with_the_known_ones) {
     EXPECT_NE(text.find(suggestion), std::string::npos) << text;
   }
   for (const char* forced : {"", "auto", " ring ", "all_reduce = ring , broadcast=auto"}) {
-    EXPECT_TRUE(Planner::create(Topology::one_host(2), {}, 0, forced).ok()) << forced;
+    EXPECT_TRUE(Planner::create(all_algorithms(), Topology::one_host(2), {}, 0, forced).ok())
+        << forced;
   }
 }
 
@@ -159,7 +160,7 @@ TEST(Planner, bytes_under_way_to_several_hosts_are_bounded_by_the_wire_and_small
 TEST(Planner, refuses_what_has_no_schedule) {
   const auto planner = planner_for(Topology::one_host(2), 0);
   EXPECT_EQ(planner->plan(problem_of(Kind::kSend, 8)).status().code(), Code::kInvalidArgument);
-  EXPECT_FALSE(Planner::create(Topology::one_host(2), {}, 2, "").ok());
+  EXPECT_FALSE(Planner::create(all_algorithms(), Topology::one_host(2), {}, 2, "").ok());
 }
 
 TEST(Planner, equal_problems_share_one_schedule) {

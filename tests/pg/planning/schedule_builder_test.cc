@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "pg/algorithms/algorithm.h"
+#include "pg/algorithms/list.h"
 
 namespace taco::pg {
 namespace {

@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "pg/algorithms/list.h"
 #include "pg/planning/schedule_builder.h"
 #include "support/schedule_world.h"
 

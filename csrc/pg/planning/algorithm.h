@@ -1,12 +1,11 @@
-// What an algorithm is, and the list of all of them. Each lives in one file of this folder: when
-// it fits a problem, what it costs, and the pure function that writes one rank's steps.
+// What an algorithm is. Each lives in one file of pg/algorithms/: when it fits a problem, what it
+// costs, and the pure function that writes one rank's steps.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <span>
 
-#include "base/status.h"
 #include "pg/planning/cost_model.h"
 #include "pg/planning/schedule.h"
 #include "pg/planning/schedule_builder.h"
@@ -26,6 +25,9 @@ struct Algorithm {
   Work (*work)(const Problem& problem, const Topology& topology);
 };
 
+// In order of preference where predictions are equal. What it views outlives whoever holds it.
+using Algorithms = std::span<const Algorithm* const>;
+
 // For algorithms without conditions.
 inline const char* always_fit(const Problem&, const Topology&) { return nullptr; }
 
@@ -35,11 +37,12 @@ inline std::uint64_t longest_block(const Problem& problem) {
   return *std::max_element(problem.blocks.begin(), problem.blocks.end());
 }
 
-// All of them, in order of preference where predictions are equal.
-std::span<const Algorithm* const> all_algorithms();
-
 // One rank's schedule by `algorithm`, which must fit, in steps of at most about `chunk` bytes.
-Schedule build_schedule(const Algorithm& algorithm, const Problem& problem,
-                        const Topology& topology, std::uint64_t chunk, int rank);
+inline Schedule build_schedule(const Algorithm& algorithm, const Problem& problem,
+                               const Topology& topology, std::uint64_t chunk, int rank) {
+  ScheduleBuilder builder(problem, rank, topology.world(), chunk);
+  algorithm.build(builder, topology);
+  return builder.finish(algorithm.name);
+}
 
 }  // namespace taco::pg
