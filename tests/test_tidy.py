@@ -30,10 +30,10 @@ INNER_WALLS = {
     "harp/shm": {"harp", "harp/shm"},
     "harp/self": {"harp", "harp/self"},
     "harp/drivers": {"harp", "harp/drivers"},
-    "pg/planning": {"pg", "pg/planning", "pg/algorithms"},
+    "pg/planning": {"pg", "pg/planning"},
     "pg/algorithms": {"pg", "pg/planning", "pg/algorithms"},
-    "pg/execution": {"pg", "pg/planning", "pg/execution", "pg/group"},
-    "pg/group": {"pg", "pg/planning", "pg/execution", "pg/group"},
+    "pg/execution": {"pg", "pg/planning", "pg/execution"},
+    "pg/group": {"pg", "pg/planning", "pg/algorithms", "pg/execution", "pg/group"},
 }
 # Headers that belong to a few files only: pattern of the header, pattern of those files.
 TORCH_FACING = r"csrc/(bindings|zerocache/\w*bind|pg/c10d/\w+)\.(cc|h)"

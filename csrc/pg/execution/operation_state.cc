@@ -4,13 +4,12 @@
 
 #include "pg/execution/completion_thread.h"
 #include "pg/execution/signature.h"
-#include "pg/group/group.h"
 
 namespace taco::pg {
 
-OperationState::OperationState(OperationSpec operation, Group* group,
+OperationState::OperationState(OperationSpec operation, OperationRunner& runner,
                                std::weak_ptr<harp::Stack> stack)
-    : spec(std::move(operation)), group_(group), stack_(std::move(stack)) {}
+    : spec(std::move(operation)), runner_(runner), stack_(std::move(stack)) {}
 
 Status OperationState::status() const { return done() ? status_ : Status(); }
 
@@ -43,7 +42,7 @@ void OperationState::on_complete(std::function<void()> callback) {
   completion::post(std::move(callback));
 }
 
-void OperationState::run_st(harp::Transport& transport) { group_->take_st(*this, transport); }
+void OperationState::run_st(harp::Transport& transport) { runner_.take_st(*this, transport); }
 
 std::string OperationState::describe() const {
   const std::string text = describe_signature(signature);

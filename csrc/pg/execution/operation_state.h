@@ -15,7 +15,7 @@
 
 namespace taco::pg {
 
-class Group;
+class OperationState;
 class Execution;
 struct PointToPointMessage;
 
@@ -26,11 +26,18 @@ struct Staged {
   std::vector<Piece> outputs;  // the caller's, to be filled from the staged ones at the end
 };
 
+// Whoever runs operations, a group: takes each over on the engine.
+class OperationRunner {
+ public:
+  virtual ~OperationRunner() = default;
+  virtual void take_st(OperationState& operation, harp::Transport& transport) = 0;
+};
+
 class OperationState final : public Operation,
                              public harp::Task,
                              public std::enable_shared_from_this<OperationState> {
  public:
-  OperationState(OperationSpec spec, Group* group, std::weak_ptr<harp::Stack> stack);
+  OperationState(OperationSpec spec, OperationRunner& runner, std::weak_ptr<harp::Stack> stack);
 
   // Operation: any thread.
   bool done() const override { return event_.is_set(); }
@@ -80,7 +87,7 @@ class OperationState final : public Operation,
   void set_algorithm(const char* name) { algorithm_.store(name, std::memory_order_relaxed); }
 
  private:
-  Group* const group_;
+  OperationRunner& runner_;
   const std::weak_ptr<harp::Stack> stack_;
   harp::Event event_;
   std::atomic<const char*> algorithm_{""};

@@ -46,6 +46,7 @@ struct TimeoutReport {
 };
 
 class Group final : public Communicator,
+                    public OperationRunner,
                     private ExecutionOwner,
                     private PointToPointOwner,
                     public std::enable_shared_from_this<Group> {
@@ -68,7 +69,7 @@ class Group final : public Communicator,
   std::string dump() const override;
 
   // From here on: the engine.
-  void take_st(OperationState& operation, harp::Transport& transport);
+  void take_st(OperationState& operation, harp::Transport& transport) override;
   void heard_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64_t signature,
                 bool is_send);
   void mismatch_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64_t ours,

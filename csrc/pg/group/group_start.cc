@@ -138,7 +138,7 @@ std::shared_ptr<OperationState> Group::make(OperationSpec spec) {
   // Each rank compares the blocks themselves, so that ranks may leave out the lists or not.
   if (spec.kind == Kind::kAllToAll && spec.equal_splits)
     spec.equal_splits = planner_->relies_on_equal_splits(spec.inputs[0].bytes);
-  auto operation = std::make_shared<OperationState>(std::move(spec), this, stack_);
+  auto operation = std::make_shared<OperationState>(std::move(spec), *this, stack_);
   operation->bytes = bytes_of(operation->spec);
   operation->signature = signature_of(operation->spec);
   operation->submitted = monotonic_now();
