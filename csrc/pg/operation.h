@@ -73,8 +73,9 @@ class Operation {
   // Drives the engine inline; without the GIL. kTimeout when `timeout` passes first (the operation
   // itself goes on and has its own deadline); 0 waits for the operation's own deadline.
   virtual Status wait(Duration timeout) = 0;
-  // Of a collective: its ordinal in its group, the same on all ranks. Of a send or receive: that of
-  // the newest collective at that time.
+  // Of a collective: its number in its group, from 1, the same on all ranks; no two have the same.
+  // Messages carry its low 32 bits. Of a send or receive: that of the newest collective at that
+  // time.
   virtual std::uint64_t sequence() const = 0;
   virtual bool is_point_to_point() const { return false; }
   virtual int source_rank() const = 0;        // kRecvAny: who sent

@@ -30,7 +30,7 @@ void Execution::start_st(harp::Engine& engine, ExecutionOwner& owner, GroupView&
   operation_ = &operation;
   schedule_ = std::move(schedule);
   scratch_ = scratch;
-  ordinal_ = operation.ordinal;
+  sequence_ = operation.sequence();
   signature_ = operation.signature;
   element_bytes_ = kernels::size_of(operation.spec.dtype);
   reduce_ = kernels::reduce_function(operation.spec.op, operation.spec.dtype);
@@ -136,7 +136,7 @@ bool Execution::post_send(std::uint32_t index) {
     const Transfer& transfer = schedule_->transfers[step.first_transfer + i];
     Slot& slot = slots_[step.first_transfer + i];
     const harp::PeerId peer = (*group_->peers)[transfer.peer];
-    const harp::MessageKey key{group_->id, collective_tag(ordinal_, transfer.channel)};
+    const harp::MessageKey key{group_->id, collective_tag(sequence_, transfer.channel)};
     if (refuses(transfer.peer, key, true)) return false;
     slot.execution = this;
     slot.step = index;
@@ -160,7 +160,7 @@ bool Execution::post_receive(std::uint32_t index) {
   const Step& step = schedule_->steps[index];
   const Transfer& transfer = schedule_->transfers[step.first_transfer];
   Slot& slot = slots_[step.first_transfer];
-  const harp::MessageKey key{group_->id, collective_tag(ordinal_, transfer.channel)};
+  const harp::MessageKey key{group_->id, collective_tag(sequence_, transfer.channel)};
   if (refuses(transfer.peer, key, false)) return false;
   slot.execution = this;
   slot.step = index;
@@ -212,7 +212,7 @@ void Execution::on_sent(SendRequest& request, const Status& status) {
   if (self.failing_) return self.settle();
   if (!status.ok()) return self.owner_->broken_st(self, slot.rank, status);
   std::uint32_t& sent = self.group_->sent[slot.rank];
-  sent = std::max(sent, static_cast<std::uint32_t>(self.ordinal_));
+  sent = std::max(sent, static_cast<std::uint32_t>(self.sequence_));
   if (--self.remaining_[slot.step] > 0) return;
   if (self.schedule_->steps[slot.step].transfers > 1)
     self.release(self.families_[self.family_of_[slot.step]]);
@@ -235,11 +235,11 @@ void Execution::on_received(RecvRequest& request, const Status& status) {
   }
   GroupView& group = *self.group_;
   group.arrived[slot.rank] =
-      std::max(group.arrived[slot.rank], static_cast<std::uint32_t>(self.ordinal_));
+      std::max(group.arrived[slot.rank], static_cast<std::uint32_t>(self.sequence_));
   if (self.operation_ != nullptr) self.operation_->bytes_done += request.bytes;
   if (trace::timeline_enabled()) {
-    trace::add_wait({group.id, self.ordinal_, request.bytes, slot.posted, self.transport_->now_st(),
-                     group.rank, slot.rank});
+    trace::add_wait({group.id, self.sequence_, request.bytes, slot.posted,
+                     self.transport_->now_st(), group.rank, slot.rank});
   }
   self.complete_step(slot.step);
 }

@@ -53,7 +53,7 @@ class Execution final : public harp::Task {
   void run_st(harp::Transport& transport) override;  // goes on with the arithmetic
 
   OperationState* operation() const { return operation_; }  // null once finished
-  std::uint64_t ordinal() const { return ordinal_; }
+  std::uint64_t sequence() const { return sequence_; }
   bool failing() const { return failing_; }
   ScratchBlock take_scratch() { return std::exchange(scratch_, {}); }
   std::size_t memory_bytes() const { return slots_.capacity() * sizeof(Slot); }
@@ -120,7 +120,7 @@ class Execution final : public harp::Task {
   OperationState* operation_ = nullptr;
   std::shared_ptr<const Schedule> schedule_;
   ScratchBlock scratch_;
-  std::uint64_t ordinal_ = 0;
+  std::uint64_t sequence_ = 0;
   std::uint64_t signature_ = 0;
   std::size_t element_bytes_ = 1;
   kernels::ReduceFn reduce_ = nullptr;

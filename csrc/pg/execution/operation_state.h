@@ -63,9 +63,8 @@ class OperationState final : public Operation,
   void complete(const Status& status, Time now);
 
   // Set before submission, then constant; `spec` belongs to the engine until completion.
+  void set_sequence(std::uint64_t sequence) { sequence_ = sequence; }
   OperationSpec spec;
-  std::uint64_t sequence_ = 0;  // of sends and receives: of the newest collective
-  std::uint64_t ordinal = 0;    // as the wire counts: never repeats in the life of the group
   std::uint64_t signature = 0;
   std::uint64_t bytes = 0;  // what the statistics count: the larger of inputs and outputs
   Time submitted = 0;
@@ -89,6 +88,7 @@ class OperationState final : public Operation,
  private:
   OperationRunner& runner_;
   const std::weak_ptr<harp::Stack> stack_;
+  std::uint64_t sequence_ = 0;
   harp::Event event_;
   std::atomic<const char*> algorithm_{""};
   int source_rank_ = -1;  // published by event_

@@ -32,10 +32,10 @@ void Group::take_st(OperationState& operation, harp::Transport& transport) {
     watch_st(operation);
     return point_to_point_.start_st(operation, transport);
   }
-  if (has_failed_at_st(operation.ordinal))
+  if (has_failed_at_st(operation.sequence()))
     return finish_st(operation, failure_.with_prefix(operation.describe() + ": "));
   watch_st(operation);
-  const auto ordinal = static_cast<std::uint32_t>(operation.ordinal);
+  const auto ordinal = static_cast<std::uint32_t>(operation.sequence());
   newest_ordinal_ = ordinal;
   newest_signature_ = operation.signature;
   if (auto conflict = arrivals_.note(options_.rank, ordinal, operation.signature))
@@ -112,7 +112,7 @@ void Group::run_st(OperationState& operation) {
     const Status why(Code::kResource, operation.describe() + ": no memory for " +
                                           std::to_string((*schedule)->scratch_bytes) +
                                           " bytes of scratch");
-    return fail_st(why, operation.ordinal, true);
+    return fail_st(why, operation.sequence(), true);
   }
   operation.set_algorithm((*schedule)->algorithm);
   Execution& execution = pool.take();
@@ -145,7 +145,7 @@ void Group::finished_st(Execution& execution) {
   }
   const Status status = operation.failing ? operation.failure : Status();
   finish_st(operation, status);
-  if (!status.ok()) fail_st(status, execution.ordinal(), true);
+  if (!status.ok()) fail_st(status, execution.sequence(), true);
   if (queue_head_ < queue_.size()) start_queued_st();
 }
 
@@ -170,7 +170,7 @@ void Group::finish_st(OperationState& operation, const Status& status) {
     reported_ = true;
   }
   const Time now = std::max(monotonic_now(), operation.submitted);
-  trace::add({options_.name, options_.id, options_.rank, operation.sequence_, operation.signature,
+  trace::add({options_.name, options_.id, options_.rank, operation.sequence(), operation.signature,
               operation.bytes, operation.submitted, operation.started, now, operation.algorithm(),
               operation.spec.kind, status.code()});
   operation.complete(status, now);
@@ -182,7 +182,7 @@ void Group::finish_st(OperationState& operation, const Status& status) {
 Status Group::stray_block_st(const OperationState& operation) const {
   for (int rank = 0; rank < options_.world; ++rank) {
     if (rank == options_.rank || operation.spec.outputs[rank].bytes > 0) continue;
-    const harp::MessageKey key{options_.id, collective_tag(operation.ordinal, 0)};
+    const harp::MessageKey key{options_.id, collective_tag(operation.sequence(), 0)};
     if (!stack_->engine().transport().has_unmatched_st(options_.peers[rank], key)) continue;
     return Status(Code::kMismatch, operation.describe() + ": " + describe_rank(rank) +
                                        " sent a block to rank " + std::to_string(options_.rank) +

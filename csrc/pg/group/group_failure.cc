@@ -91,13 +91,13 @@ void Group::parent_failed_st(const Group& parent) {
 }
 
 bool Group::is_ended_by(const OperationState& operation, std::uint64_t from) const {
-  return operation.is_point_to_point() || operation.ordinal >= from;
+  return operation.is_point_to_point() || operation.sequence() >= from;
 }
 
 void Group::end_from_st(std::uint64_t from, const Status& why) {
   queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(queue_head_));
   queue_head_ = 0;
-  std::erase_if(queue_, [&](OperationState* queued) { return queued->ordinal >= from; });
+  std::erase_if(queue_, [&](OperationState* queued) { return queued->sequence() >= from; });
   std::vector<std::shared_ptr<OperationState>> open;
   for (OperationState* operation = first_; operation != nullptr; operation = operation->next)
     if (is_ended_by(*operation, from)) open.push_back(operation->self);
@@ -106,7 +106,7 @@ void Group::end_from_st(std::uint64_t from, const Status& why) {
   // What is left sends scratch memory of operations that have completed already.
   std::vector<Execution*> rest;
   for (Execution* e = executions_; e != nullptr; e = e->next)
-    if (e->operation() == nullptr && !e->failing() && e->ordinal() >= from) rest.push_back(e);
+    if (e->operation() == nullptr && !e->failing() && e->sequence() >= from) rest.push_back(e);
   for (Execution* execution : rest) execution->fail_st(why);
 }
 
@@ -140,11 +140,11 @@ bool Group::has_left_st(int rank, const Status& why) const {
 void Group::broken_st(Execution& execution, int rank, const Status& why) {
   // Who has left needs no more of a collective that has ended here.
   if (execution.operation() == nullptr && has_left_st(rank, why)) return execution.fail_st(why);
-  broken_request_st(execution.operation(), execution.ordinal(), rank, why);
+  broken_request_st(execution.operation(), execution.sequence(), rank, why);
 }
 
 void Group::message_broken_st(OperationState& operation, int rank, const Status& why) {
-  broken_request_st(&operation, operation.ordinal, rank, why);
+  broken_request_st(&operation, operation.sequence(), rank, why);
 }
 
 // `operation` is null when only sends of scratch memory are left of it.
@@ -236,7 +236,7 @@ void Group::heard_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64
 bool Group::has_drained_st(std::uint32_t ordinal) const {
   if (!has_ended_st(ordinal)) return false;
   for (const Execution* e = executions_; e != nullptr; e = e->next)
-    if (static_cast<std::uint32_t>(e->ordinal()) == ordinal) return false;
+    if (static_cast<std::uint32_t>(e->sequence()) == ordinal) return false;
   return true;
 }
 
@@ -245,7 +245,7 @@ bool Group::has_ended_st(std::uint32_t ordinal) const {
   if (static_cast<std::int32_t>(newest_ordinal_ - ordinal) < 0) return false;
   for (const OperationState* operation = first_; operation != nullptr; operation = operation->next)
     if (!operation->is_point_to_point() &&
-        static_cast<std::uint32_t>(operation->ordinal) == ordinal)
+        static_cast<std::uint32_t>(operation->sequence()) == ordinal)
       return false;
   return true;
 }
@@ -288,7 +288,7 @@ void Group::break_open_st(int rank, std::uint64_t after) {
   // Whatever fails takes others with it, which may be gone then: look again from the start.
   const auto needs_it = [&] {
     Execution* e = executions_;
-    while (e != nullptr && (e->operation() == nullptr || e->failing() || e->ordinal() <= after ||
+    while (e != nullptr && (e->operation() == nullptr || e->failing() || e->sequence() <= after ||
                             !e->has_open_st(rank)))
       e = e->next;
     return e;

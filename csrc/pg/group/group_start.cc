@@ -169,11 +169,7 @@ Result<OperationPtr> Group::start(OperationSpec spec) {
     reported_ = true;
     return error_.with_prefix(describe_signature(operation->signature) + " cannot start: ");
   }
-  if (!operation->is_point_to_point()) {
-    operation->sequence_ = operation->ordinal = ++ordinal_;
-  } else {
-    operation->sequence_ = ordinal_;
-  }
+  operation->set_sequence(operation->is_point_to_point() ? ordinal_ : ++ordinal_);
   stack_->engine().submit(*operation, operation->spec.caller_will_wait);
   return OperationPtr(std::move(operation));
 }
@@ -188,7 +184,7 @@ Result<OperationPtr> Group::run_alone(OperationSpec spec) {
       return Status(Code::kAborted,
                     "group '" + options_.name + "' was destroyed; no operation can start");
     if (!error_.ok()) return error_;
-    operation->sequence_ = operation->ordinal = ++ordinal_;
+    operation->set_sequence(++ordinal_);
   }
   if (!s.inputs.empty() && !s.outputs.empty() && s.outputs[0].bytes > 0) {
     const bool reduces =
@@ -201,9 +197,9 @@ Result<OperationPtr> Group::run_alone(OperationSpec spec) {
   operation->set_algorithm("local");
   operation->started = operation->submitted;
   const Time now = monotonic_now();
-  trace::add({options_.name, options_.id, options_.rank, operation->sequence_, operation->signature,
-              operation->bytes, operation->submitted, operation->started, now, "local", s.kind,
-              Code::kOk});
+  trace::add({options_.name, options_.id, options_.rank, operation->sequence(),
+              operation->signature, operation->bytes, operation->submitted, operation->started, now,
+              "local", s.kind, Code::kOk});
   operation->complete(Status(), now);
   return OperationPtr(std::move(operation));
 }

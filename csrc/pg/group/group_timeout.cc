@@ -69,14 +69,14 @@ void Group::check_up_st(Time now) {
   while (oldest != nullptr && (oldest->execution == nullptr || oldest->failing))
     oldest = oldest->next;
   if (oldest == nullptr) return;  // the next operation arms the timer again
-  const bool again = oldest->ordinal == checked_ordinal_;
+  const bool again = oldest->sequence() == checked_ordinal_;
   check_up_interval_ = again ? std::min(2 * check_up_interval_, kLastCheckUp) : kFirstCheckUp;
   if (now - oldest->started >= kFirstCheckUp) {
-    checked_ordinal_ = oldest->ordinal;
+    checked_ordinal_ = oldest->sequence();
     Notice query;
     query.kind = NoticeKind::kArrivalQuery;
     query.group = options_.id;
-    query.ordinal = oldest->ordinal;
+    query.ordinal = oldest->sequence();
     for (const int rank : oldest->execution->waiting_for()) tell_st(rank, query);
   }
   check_up_armed_ = true;
@@ -87,11 +87,11 @@ void Group::check_up_st(Time now) {
 void Group::check_answer_st(int rank, const Notice& answer) {
   const OperationState* operation = first_;
   while (operation != nullptr &&
-         (operation->is_point_to_point() || operation->ordinal != answer.asked))
+         (operation->is_point_to_point() || operation->sequence() != answer.asked))
     operation = operation->next;
   if (operation == nullptr || operation->execution == nullptr || operation->failing) return;
   if (answer.asked_signature != 0 && answer.asked_signature != operation->signature) {
-    return conflict_st({static_cast<std::uint32_t>(operation->ordinal), rank, options_.rank,
+    return conflict_st({static_cast<std::uint32_t>(operation->sequence()), rank, options_.rank,
                         answer.asked_signature, operation->signature});
   }
   const std::vector<int> waiting = operation->execution->waiting_for();
@@ -99,7 +99,7 @@ void Group::check_answer_st(int rank, const Notice& answer) {
   fail_st(Status(Code::kMismatch, operation->describe() + ": " + describe_rank(rank) +
                                       " has completed it without sending the block that rank " +
                                       std::to_string(options_.rank) + " expects"),
-          operation->ordinal, true);
+          operation->sequence(), true);
 }
 
 void Group::begin_timeout_st(OperationState& operation, Time now) {
@@ -114,7 +114,7 @@ void Group::begin_timeout_st(OperationState& operation, Time now) {
   query.kind = NoticeKind::kArrivalQuery;
   query.group = options_.id;
   query.number = report_->number;
-  query.ordinal = operation.is_point_to_point() ? 0 : operation.ordinal;
+  query.ordinal = operation.is_point_to_point() ? 0 : operation.sequence();
   tell_members_st(query);
   stack_->engine().transport().arm_st(report_timer_, now + kReportWait);
 }
@@ -162,14 +162,14 @@ void Group::finish_timeout_st() {
                      std::to_string(waited / kMillisecond) + "ms on " +
                      describe_rank(options_.rank) + ". " + arrival_text(*report_) +
                      " In flight here:\n" + dump_st();
-  fail_at_st(timed_out.get(), operation.ordinal, Status(Code::kTimeout, std::move(text)));
+  fail_at_st(timed_out.get(), operation.sequence(), Status(Code::kTimeout, std::move(text)));
   end_timeout_st();
 }
 
 // Who has arrived, in one line, and what each of the others is doing.
 std::string Group::arrival_text(const TimeoutReport& report) const {
   const OperationState& operation = *report.operation;
-  const auto ordinal = static_cast<std::uint32_t>(operation.ordinal);
+  const auto ordinal = static_cast<std::uint32_t>(operation.sequence());
   const bool collective = !operation.is_point_to_point();
   std::vector<int> arrived, absent, silent;
   std::string details;
