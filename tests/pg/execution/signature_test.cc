@@ -1,0 +1,101 @@
+#include "pg/execution/signature.h"
+
+#include <gtest/gtest.h>
+
+namespace taco::pg {
+namespace {
+
+using kernels::Dtype;
+using kernels::ReduceOp;
+
+OperationSpec all_reduce(std::size_t count, Dtype dtype = Dtype::kF32,
+                         ReduceOp op = ReduceOp::kSum) {
+  OperationSpec spec{.kind = Kind::kAllReduce, .dtype = dtype, .op = op};
+  spec.inputs = spec.outputs = {{nullptr, count * kernels::size_of(dtype)}};
+  return spec;
+}
+
+TEST(Signature, CanBeReadBack) {
+  EXPECT_EQ(describe_signature(signature_of(all_reduce(4))), "all_reduce SUM float32 x 4");
+  EXPECT_EQ(describe(all_reduce(std::size_t{3} << 30, Dtype::kF64, ReduceOp::kMax)),
+            "all_reduce MAX float64 x 3221225472");
+  OperationSpec broadcast{.kind = Kind::kBroadcast, .dtype = Dtype::kI64, .root = 900};
+  broadcast.outputs = {{nullptr, 80}};
+  EXPECT_EQ(describe(broadcast), "broadcast int64 x 10 root 900");
+}
+
+TEST(Signature, DiffersWhereverTheCallDiffers) {
+  const std::uint64_t base = signature_of(all_reduce(4));
+  EXPECT_NE(base, signature_of(all_reduce(3)));
+  EXPECT_NE(base, signature_of(all_reduce(4, Dtype::kI32)));
+  EXPECT_NE(base, signature_of(all_reduce(4, Dtype::kF32, ReduceOp::kAvg)));
+  OperationSpec reduce = all_reduce(4);
+  reduce.kind = Kind::kReduce;
+  EXPECT_NE(base, signature_of(reduce));
+  OperationSpec other_root = reduce;
+  other_root.root = 1;
+  EXPECT_NE(signature_of(reduce), signature_of(other_root));
+  OperationSpec even{.kind = Kind::kAllGather, .dtype = Dtype::kU8};
+  even.outputs = {{nullptr, 4}, {nullptr, 4}};
+  OperationSpec uneven = even;
+  uneven.outputs = {{nullptr, 3}, {nullptr, 5}};
+  OperationSpec swapped = even;
+  swapped.outputs = {{nullptr, 5}, {nullptr, 3}};
+  EXPECT_NE(signature_of(even), signature_of(uneven));
+  EXPECT_NE(signature_of(uneven), signature_of(swapped));
+}
+
+TEST(Signature, ASendAndItsReceiveAreAlike) {
+  OperationSpec send{.kind = Kind::kSend, .dtype = Dtype::kF32, .root = 1};
+  send.inputs = {{nullptr, 8}};
+  OperationSpec receive{.kind = Kind::kRecv, .dtype = Dtype::kF32, .root = 0};
+  receive.outputs = {{nullptr, 8}};
+  EXPECT_EQ(signature_of(send), signature_of(receive));
+  receive.dtype = Dtype::kI32;
+  EXPECT_NE(signature_of(send), signature_of(receive));
+}
+
+OperationSpec rooted(int root, std::size_t count = 10) {
+  OperationSpec spec{.kind = Kind::kBroadcast, .dtype = Dtype::kU8, .root = root};
+  spec.outputs = {{nullptr, count}};
+  return spec;
+}
+
+TEST(Signature, NoRootIsTakenForAnother) {
+  for (const int root : {0, 1, 1023, 65'535, 65'536, 1 << 30}) {
+    for (const int distance : {1, 1024, 4096, 65'536, 1 << 20}) {
+      EXPECT_NE(signature_of(rooted(root)), signature_of(rooted(root + distance)))
+          << root << " and " << distance << " more";
+    }
+  }
+  EXPECT_EQ(describe(rooted(40'000)), "broadcast uint8 x 10 root 40000");
+  EXPECT_EQ(describe(rooted(1 << 20)).find("broadcast uint8 of a size or root too large"), 0u);
+}
+
+TEST(Signature, NoSizeIsTakenForAnother) {
+  for (const int shift : {0, 20, 34, 35, 36, 37, 45}) {
+    for (const int distance : {1, 30, 35, 36, 40}) {
+      const std::size_t count = std::size_t{1} << shift;
+      EXPECT_NE(signature_of(rooted(3, count)),
+                signature_of(rooted(3, count + (std::size_t{1} << distance))))
+          << "2^" << shift << " and 2^" << distance << " more";
+    }
+  }
+}
+
+TEST(Signature, BlocksThatOnlyTheirOwnerKnowsAreToldFromEqualOnes) {
+  OperationSpec in_blocks{.kind = Kind::kAllToAll, .dtype = Dtype::kF32};
+  in_blocks.inputs = {{nullptr, 4}, {nullptr, 8}};
+  OperationSpec equal = in_blocks;
+  equal.inputs = {{nullptr, 8}, {nullptr, 8}};
+  equal.equal_splits = true;
+  const std::uint64_t a = signature_of(in_blocks), b = signature_of(equal);
+  EXPECT_NE(a, b);
+  EXPECT_EQ(describe_signature(a), "all_to_all float32 in blocks");
+  EXPECT_NE(describe_beside(a, b).find("either all ranks pass split sizes or none"),
+            std::string::npos);
+  EXPECT_EQ(describe_beside(a, a), describe_signature(a));
+}
+
+}  // namespace
+}  // namespace taco::pg
