@@ -105,8 +105,9 @@ struct RecvRequest {
   MessageKey key;
   std::uint64_t signature = 0;
   Sink sink;
-  std::size_t max_bytes =
-      0;  // a longer message fails the receive with kMismatch, and nothing is written
+  // A longer message fails the receive with kMismatch, and nothing is written. A shorter one is
+  // taken: who expects just so many bytes compares `bytes`.
+  std::size_t max_bytes = 0;
   void (*on_done)(RecvRequest& request, const Status& status) = nullptr;
   void* context = nullptr;
   std::size_t bytes = 0;  // the message's true length, valid at completion

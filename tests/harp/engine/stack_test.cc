@@ -65,6 +65,39 @@ TEST_P(StackTest, messages_of_every_size_arrive_unchanged_in_both_directions) {
   EXPECT_EQ(statuses, kBothFine);
 }
 
+// Also where the receive is posted so early that it asks for a large message and a small one comes.
+TEST_P(StackTest, a_receive_takes_a_shorter_message_and_tells_its_length) {
+  const auto statuses = run_processes({2, 60 * kSecond, {}}, [](Fellowship& fellowship) {
+    StackWorld world(fellowship, options(GetParam()));
+    const int me = fellowship.rank(), other = 1 - me;
+    const std::vector<std::size_t> beyond = {1, 4'096, 1 << 20};
+    for (const bool receives_first : {true, false}) {
+      Exchange sends(*world.stack), receives(*world.stack);
+      std::vector<std::vector<std::byte>> out, in;
+      for (std::size_t i = 0; i < kSizes.size(); ++i) {
+        const MessageKey key{3, i * 2 + receives_first};
+        out.push_back(pattern(kSizes[i], me * 100 + i));
+        in.emplace_back(kSizes[i] + beyond[i % beyond.size()], std::byte{0xee});
+        sends.send(world.peer(other), key, out[i].data(), out[i].size());
+        receives.recv(world.peer(other), key, Sink::place(in[i].data()), in[i].size());
+      }
+      (receives_first ? receives : sends).start();
+      fellowship.barrier();
+      (receives_first ? sends : receives).start();
+      ASSERT_TRUE(receives.finish(30 * kSecond).ok());
+      ASSERT_TRUE(sends.finish(30 * kSecond).ok());
+      for (std::size_t i = 0; i < kSizes.size(); ++i) {
+        EXPECT_EQ(receives.received(i).bytes, kSizes[i]);
+        std::vector<std::byte> expected = pattern(kSizes[i], other * 100 + i);
+        expected.resize(in[i].size(), std::byte{0xee});
+        EXPECT_EQ(in[i], expected) << kSizes[i];
+      }
+    }
+    fellowship.barrier();
+  });
+  EXPECT_EQ(statuses, kBothFine);
+}
+
 TEST_P(StackTest, four_ranks_all_to_all_lose_and_resend_nothing) {
   const auto statuses = run_processes({4, 60 * kSecond, {}}, [](Fellowship& fellowship) {
     StackWorld world(fellowship, options(GetParam()));

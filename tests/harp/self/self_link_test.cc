@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -90,6 +91,27 @@ TEST_F(SelfLinkTest, messages_arrive_whichever_side_comes_first) {
     }
   }
   EXPECT_EQ(host_.bytes_copied, 4097u) << "short messages that came before their receive, no other";
+}
+
+TEST_F(SelfLinkTest, a_receive_takes_a_shorter_message_and_tells_its_length) {
+  for (const std::size_t bytes : {0, 1, 4096, 2'000'000}) {
+    for (const bool receive_first : {false, true}) {
+      const std::uint64_t tag = bytes * 2 + (receive_first ? 1 : 0);
+      std::fill(target_.begin(), target_.end(), std::byte{0});
+      RecvRequest* in = receive_first ? &recv(tag, kLong) : nullptr;
+      if (in != nullptr) settle();
+      SendRequest& out = send(tag, bytes);
+      if (in == nullptr) {
+        settle();
+        in = &recv(tag, kLong);
+      }
+      settle();
+      expect_done(out);
+      expect_done(*in);
+      expect_arrived(*in, bytes);
+      EXPECT_EQ(target_[bytes], std::byte{0}) << "written beyond the end";
+    }
+  }
 }
 
 TEST_F(SelfLinkTest, nothing_happens_inside_the_call_that_asks_for_it) {
