@@ -32,6 +32,8 @@ enum class Kind : std::uint8_t {
 };
 const char* name_of(Kind kind);  // "all_reduce", ... : torch.distributed's names
 
+class Codec;
+
 struct Piece {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
@@ -61,6 +63,8 @@ struct OperationSpec {
   // all_to_all: the caller knows that all blocks of all ranks are equal (no split lists were
   // given). Allows algorithms that rely on it; where one is chosen, all ranks must set it alike.
   bool equal_splits = false;
+  // Lets algorithms send blocks in coded form (pg/codec.h); null: the result is exact.
+  std::shared_ptr<const Codec> codec;
 };
 
 // A started operation. Shared by the caller's Work and the engine.

@@ -4,24 +4,18 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <tuple>
+#include <utility>
+
+#include "pg/codec.h"
+#include "support/schedule_memory.h"
 
 namespace taco::pg::testing {
 
 namespace {
-
-// Where a slice lies once aliases are resolved.
-struct Place {
-  std::size_t buffer = 0;
-  std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;
-  bool overlaps(const Place& other) const {
-    return buffer == other.buffer && bytes > 0 && other.bytes > 0 &&
-           offset < other.offset + other.bytes && other.offset < offset + bytes;
-  }
-};
 
 // An open send reads, an open receive writes (and reads its own operand).
 struct Access {
@@ -32,11 +26,13 @@ struct Access {
 
 // One rank's memory and what is open in it.
 struct Rank {
-  const Problem* problem = nullptr;
-  const Schedule* schedule = nullptr;
-  std::vector<Bytes> buffers;
-  std::vector<std::size_t> input_buffer, output_buffer;
-  std::size_t scratch_buffer = 0;
+  Rank(const Problem& p, const Schedule& s, ScheduleMemory m)
+      : problem(&p), schedule(&s), memory(std::move(m)), lengths(s.lengths.size()) {}
+
+  const Problem* problem;
+  const Schedule* schedule;
+  ScheduleMemory memory;
+  std::vector<std::optional<std::uint64_t>> lengths;  // as far as they are known
   std::vector<Access> open;
   std::vector<std::uint32_t> missing;        // by step: dependencies, then transfers, not yet done
   std::vector<bool> opened, done;            // by step
@@ -51,6 +47,7 @@ struct Message {
   std::uint32_t send_step = 0, receive_step = 0;
   bool has_sender = false, has_receiver = false;
   bool send_open = false, receive_open = false;
+  std::uint64_t bytes = 0;  // once it is sent
   std::uint32_t fragments_left = 0;
 };
 
@@ -67,10 +64,10 @@ class World {
  public:
   World(const std::vector<Problem>& problems, const std::vector<Schedule>& schedules,
         const InterpreterOptions& options)
-      : options_(options), random_(options.seed), ranks_(problems.size()) {
+      : options_(options), random_(options.seed) {
     slow_rank_ = static_cast<int>(random_() % problems.size());
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      prepare(static_cast<int>(rank), problems[rank], schedules[rank]);
+    for (std::size_t rank = 0; rank < problems.size(); ++rank) {
+      ranks_.push_back(prepare(static_cast<int>(rank), problems, schedules[rank]));
     }
     match_messages();
   }
@@ -86,47 +83,16 @@ class World {
     result.messages = messages_.size();
     result.retransmissions_checked = retransmissions_;
     for (Rank& rank : ranks_) {
-      std::vector<Bytes> outputs;
-      for (const std::size_t buffer : rank.output_buffer) outputs.push_back(rank.buffers[buffer]);
-      result.outputs.push_back(std::move(outputs));
+      result.outputs.push_back(rank.memory.outputs());
     }
     return result;
   }
 
  private:
-  Bytes garbage(std::uint64_t bytes) {
-    Bytes made(bytes);
-    std::uint64_t state = random_() | 1;
-    for (std::uint64_t offset = 0; offset < bytes; offset += 8) {
-      state = state * 0x9e3779b97f4a7c15 + 0x632be59bd9b4e019;
-      const std::uint64_t word = state ^ (state >> 32);
-      std::memcpy(made.data() + offset, &word, std::min<std::uint64_t>(8, bytes - offset));
-    }
-    return made;
-  }
-
-  void prepare(int index, const Problem& problem, const Schedule& schedule) {
-    Rank& rank = ranks_[index];
-    rank.problem = &problem;
-    rank.schedule = &schedule;
-    const int world = static_cast<int>(ranks_.size());
-    const auto inputs = input_lengths(problem, index, world);
-    const auto outputs = output_lengths(problem, index, world);
-    for (std::uint32_t piece = 0; piece < inputs.size(); ++piece) {
-      rank.input_buffer.push_back(rank.buffers.size());
-      rank.buffers.push_back(input_contents(index, piece, inputs[piece]));
-    }
-    for (const std::uint64_t bytes : outputs) {
-      rank.output_buffer.push_back(rank.buffers.size());
-      rank.buffers.push_back(garbage(bytes));
-    }
-    rank.scratch_buffer = rank.buffers.size();
-    rank.buffers.push_back(garbage(schedule.scratch_bytes));
-    if (problem.kind == Kind::kBroadcast && index == problem.root) {
-      rank.buffers[rank.output_buffer[0]] = input_contents(index, 0, problem.bytes);
-    }
-    if (problem.in_place) alias(index);
-
+  Rank prepare(int index, const std::vector<Problem>& problems, const Schedule& schedule) {
+    const int world = static_cast<int>(problems.size());
+    Rank rank(problems[index], schedule,
+              ScheduleMemory(problems[index], index, world, schedule.scratch_bytes, random_));
     const std::size_t steps = schedule.steps.size();
     rank.opened.resize(steps);
     rank.done.resize(steps);
@@ -136,34 +102,7 @@ class World {
       if (schedule.steps[step].kind == StepKind::kSend) rank.queue[0].push_back(step);
       if (schedule.steps[step].is_receive()) rank.queue[1].push_back(step);
     }
-  }
-
-  void alias(int index) {
-    Rank& rank = ranks_[index];
-    std::size_t input = 0, output = 0;
-    switch (rank.problem->kind) {
-      case Kind::kAllReduce:
-      case Kind::kReduce:
-        break;
-      case Kind::kAllGather:
-        output = index;
-        break;
-      case Kind::kGather:
-        if (index != rank.problem->root) return;
-        output = index;
-        break;
-      case Kind::kReduceScatter:
-        input = index;
-        break;
-      case Kind::kScatter:
-        if (index != rank.problem->root) return;
-        input = index;
-        break;
-      default:
-        return;
-    }
-    rank.buffers[rank.output_buffer[output]] = rank.buffers[rank.input_buffer[input]];
-    rank.input_buffer[input] = rank.output_buffer[output];
+    return rank;
   }
 
   void match_messages() {
@@ -196,10 +135,19 @@ class World {
       if (!message.has_sender) fail(message.receiver, message.receive_step, "nobody sends this");
       if (!message.has_receiver) fail(message.sender, message.send_step, "nobody receives this");
       if (!failure_.empty()) return;
-      if (step_of(message.sender, message.send_step).source.bytes !=
-          step_of(message.receiver, message.receive_step).destination.bytes) {
-        fail(message.sender, message.send_step, "sent and received lengths differ");
-      }
+      check_lengths(message);
+    }
+  }
+
+  // A receive that is told the length takes whatever fits; any other expects just that.
+  void check_lengths(const Message& message) {
+    const Step& send = step_of(message.sender, message.send_step);
+    const Step& receive = step_of(message.receiver, message.receive_step);
+    const std::uint64_t room = receive.destination.bytes;
+    if (receive.length != Step::kWhole) {
+      if (send.source.bytes > room) fail(message.sender, message.send_step, "may be too long");
+    } else if (send.length != Step::kWhole || send.source.bytes != room) {
+      fail(message.sender, message.send_step, "sent and received lengths differ");
     }
   }
 
@@ -307,33 +255,33 @@ class World {
     }
   }
 
+  // Of the slices of a step, the one that may hold less than it has room for.
+  static const Slice* variable_of(const Step& s) {
+    if (s.length == Step::kWhole) return nullptr;
+    return s.is_receive() || s.kind == StepKind::kEncode ? &s.destination : &s.source;
+  }
+
   Place place_of(int index, std::uint32_t step, const Slice& slice) {
-    Rank& rank = ranks_[index];
-    Place place{rank.scratch_buffer, slice.offset, slice.bytes};
-    const std::vector<std::size_t>* pieces = nullptr;
-    if (slice.space == Space::kInput) pieces = &rank.input_buffer;
-    if (slice.space == Space::kOutput) pieces = &rank.output_buffer;
-    if (pieces) {
-      if (slice.bytes > 0 && slice.piece >= pieces->size()) {
-        fail(index, step, "names a piece that does not exist");
-        return {rank.scratch_buffer, 0, 0};
-      }
-      place.buffer = slice.bytes > 0 ? (*pieces)[slice.piece] : rank.scratch_buffer;
-    }
-    if (place.bytes > 0 && place.offset + place.bytes > rank.buffers[place.buffer].size()) {
-      fail(index, step, "reaches beyond its piece");
-      return {rank.scratch_buffer, 0, 0};
-    }
-    if (slice.bytes % rank.problem->element_bytes != 0 ||
-        (slice.space != Space::kScratch && slice.offset % rank.problem->element_bytes != 0)) {
-      fail(index, step, "cuts an element");
-    }
+    const Rank& rank = ranks_[index];
+    const char* complaint = nullptr;
+    const Place place = rank.memory.place_of(slice, &complaint);
+    if (complaint != nullptr) fail(index, step, complaint);
+    const std::uint32_t element = rank.problem->element_bytes;
+    const bool cut = slice.bytes % element != 0 ||
+                     (slice.space != Space::kScratch && slice.offset % element != 0);
+    if (cut && &slice != variable_of(step_of(index, step))) fail(index, step, "cuts an element");
     return place;
   }
 
-  std::uint8_t* data(int index, const Place& place) {
-    return ranks_[index].buffers[place.buffer].data() + place.offset;
+  std::uint64_t true_length(int index, std::uint32_t step, const Slice& slice) {
+    const Step& s = step_of(index, step);
+    if (&slice != variable_of(s)) return slice.bytes;
+    const std::optional<std::uint64_t>& length = ranks_[index].lengths[s.length];
+    if (!length) fail(index, step, "goes by a length that is not known yet");
+    return length.value_or(0);
   }
+
+  std::uint8_t* data(int index, const Place& place) { return ranks_[index].memory.data(place); }
 
   void check_access(int index, std::uint32_t step, const Place& place, bool writes) {
     for (const Access& access : ranks_[index].open) {
@@ -352,13 +300,14 @@ class World {
     const Place to = place_of(index, step, s.destination);
     const Place from = place_of(index, step, s.source);
     const Place operand = place_of(index, step, s.operand);
+    check_access(index, step, from, false);
+    check_access(index, step, operand, false);
+    check_access(index, step, to, true);
+    if (s.is_coding()) return code(index, step, to, from, operand);
     if (s.source.bytes != s.destination.bytes ||
         (s.kind == StepKind::kReduce && s.operand.bytes != s.source.bytes)) {
       fail(index, step, "slices differ in length");
     }
-    check_access(index, step, from, false);
-    check_access(index, step, operand, false);
-    check_access(index, step, to, true);
     if (!failure_.empty()) return;
     std::uint8_t* out = data(index, to);
     const std::uint8_t* in = data(index, from);
@@ -379,6 +328,39 @@ class World {
     finish_step(index, step);
   }
 
+  void code(int index, std::uint32_t step, const Place& to, const Place& from,
+            const Place& operand) {
+    const Step& s = step_of(index, step);
+    Rank& rank = ranks_[index];
+    const bool encodes = s.kind == StepKind::kEncode;
+    if (encodes && rank.problem->codec->most(from.bytes) > to.bytes) {
+      fail(index, step, "has too little room");
+    }
+    if (s.kind == StepKind::kDecodeReduce && operand.bytes != to.bytes) {
+      fail(index, step, "slices differ in length");
+    }
+    Bytes made = garbage(to.bytes, random_);
+    Coding coding;
+    coding.source = reinterpret_cast<const std::byte*>(data(index, from));
+    coding.source_bytes = true_length(index, step, s.source);
+    coding.destination = reinterpret_cast<std::byte*>(made.data());
+    coding.destination_bytes = made.size();
+    while (failure_.empty() && !coding.done) {
+      const std::size_t budget = 1 + random_() % 4096;
+      const auto worked = encodes ? rank.problem->codec->encode(coding, budget)
+                                  : rank.problem->codec->decode(coding, budget);
+      if (!worked.ok()) fail(index, step, worked.status().message());
+    }
+    if (!failure_.empty()) return;
+    if (encodes) rank.lengths[s.length] = coding.written;
+    if (s.kind == StepKind::kDecodeReduce) {
+      reduce_elements(options_.arithmetic, rank.problem->element_bytes, made.data(),
+                      data(index, operand), made.data(), made.size());
+    }
+    std::copy(made.begin(), made.end(), data(index, to));
+    finish_step(index, step);
+  }
+
   void open_send(int index, std::uint32_t step) {
     Rank& rank = ranks_[index];
     const Step& s = step_of(index, step);
@@ -386,11 +368,13 @@ class World {
     check_access(index, step, from, false);
     if (!failure_.empty()) return;
     rank.open.push_back({from, step, false});
-    snapshots_[{index, step}] = Bytes(data(index, from), data(index, from) + from.bytes);
+    const std::uint64_t bytes = true_length(index, step, s.source);
+    snapshots_[{index, step}] = Bytes(data(index, from), data(index, from) + bytes);
     rank.missing[step] = s.transfers;
     for (std::uint32_t t = 0; t < s.transfers; ++t) {
       const std::size_t message = message_of_[index][s.first_transfer + t];
       messages_[message].send_open = true;
+      messages_[message].bytes = bytes;
       if (messages_[message].receive_open) start_delivery(message);
     }
   }
@@ -413,7 +397,7 @@ class World {
     if (!failure_.empty()) return;
     rank.open.push_back({to, step, true});
     if (!keeps_operand) {
-      const Bytes noise = garbage(to.bytes);
+      const Bytes noise = garbage(to.bytes, random_);
       std::copy(noise.begin(), noise.end(), data(index, to));
     }
     const std::size_t message = message_of_[index][s.first_transfer];
@@ -423,7 +407,7 @@ class World {
 
   void start_delivery(std::size_t index) {
     Message& message = messages_[index];
-    const std::uint64_t bytes = step_of(message.sender, message.send_step).source.bytes;
+    const std::uint64_t bytes = message.bytes;
     const std::uint64_t element = ranks_[message.sender].problem->element_bytes;
     std::uint64_t cut = bytes == 0 ? 0 : random_() % (bytes / element + 1) * element;
     for (const auto& [from, length] :
@@ -461,6 +445,7 @@ class World {
                       data(index, own) + event.offset, incoming, event.bytes);
     }
     if (--message.fragments_left > 0) return;
+    if (s.length != Step::kWhole) ranks_[index].lengths[s.length] = message.bytes;
     finish_step(index, message.receive_step);
     enable({What::kAcknowledge, message.sender, event.index, 0, 0});
   }
@@ -504,14 +489,8 @@ class World {
         return fail(static_cast<int>(index), step,
                     rank.opened[step] ? "deadlock: open for ever" : "deadlock: never ready");
       }
-      for (std::size_t piece = 0; piece < rank.input_buffer.size(); ++piece) {
-        const std::size_t buffer = rank.input_buffer[piece];
-        if (buffer >= rank.input_buffer.size()) continue;  // aliased by an output
-        if (rank.buffers[buffer] != input_contents(static_cast<int>(index),
-                                                   static_cast<std::uint32_t>(piece),
-                                                   rank.buffers[buffer].size())) {
-          return fail(static_cast<int>(index), 0, "an input was written");
-        }
+      if (rank.memory.has_written_input(static_cast<int>(index))) {
+        return fail(static_cast<int>(index), 0, "an input was written");
       }
     }
   }

@@ -1,7 +1,6 @@
 #include "pg/execution/executor.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <utility>
 
@@ -58,6 +57,8 @@ void Execution::prepare() {
   receives_.steps.clear();
   local_.clear();
   local_head_ = local_offset_ = 0;
+  coding_.reset();
+  lengths_.assign(schedule_->lengths.size(), {0, group_->rank});
   steps_left_ = callers_steps_left_ = count;
   std::uint32_t families = 0;
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -79,18 +80,6 @@ void Execution::prepare() {
     for (std::uint32_t i = 0; i < count; ++i)
       if (steps[i].transfers > 1) family_of_[i] = families++;
   }
-}
-
-std::byte* Execution::address(const Slice& slice) const {
-  switch (slice.space) {
-    case Space::kInput:
-      return operation_->spec.inputs[slice.piece].data + slice.offset;
-    case Space::kOutput:
-      return operation_->spec.outputs[slice.piece].data + slice.offset;
-    case Space::kScratch:
-      return scratch_.data + slice.offset;
-  }
-  return nullptr;
 }
 
 void Execution::make_ready(std::uint32_t index) {
@@ -130,7 +119,9 @@ bool Execution::post_send(std::uint32_t index) {
       staging = &families_[family_of_[index]].staging;
     }
   }
-  const std::byte* data = step.source.bytes > 0 ? address(step.source) : nullptr;
+  const std::uint64_t bytes =
+      step.length == Step::kWhole ? step.source.bytes : lengths_[step.length].bytes;
+  const std::byte* data = bytes > 0 ? address(step.source) : nullptr;
   remaining_[index] = step.transfers;
   for (std::uint32_t i = 0; i < step.transfers; ++i) {
     const Transfer& transfer = schedule_->transfers[step.first_transfer + i];
@@ -146,7 +137,7 @@ bool Execution::post_send(std::uint32_t index) {
     slot.send.key = key;
     slot.send.signature = signature_;
     slot.send.data = data;
-    slot.send.bytes = step.source.bytes;
+    slot.send.bytes = bytes;
     slot.send.staging = staging != nullptr && transport_->is_local_st(peer) ? staging : nullptr;
     slot.send.on_done = &Execution::on_sent;
     slot.send.context = &slot;
@@ -179,12 +170,6 @@ bool Execution::post_receive(std::uint32_t index) {
   ++open_;
   transport_->recv_st((*group_->peers)[transfer.peer], slot.recv);
   return true;
-}
-
-// A large output that is neither read before nor passed on: its lines are not in the caches, and
-// would only drive out the staged copies. Measured with 4 ranks of one host, 32 MiB: a fifth.
-bool Execution::writes_cold(const Step& step) const {
-  return cold_output_ && step.destination.space == Space::kOutput && step.dependents == 0;
 }
 
 static void consume_cold(const harp::Sink& sink, std::size_t offset, const void* data,
@@ -226,12 +211,14 @@ void Execution::on_received(RecvRequest& request, const Status& status) {
   --self.open_;
   if (self.failing_) return self.settle();
   if (!status.ok()) return self.owner_->broken_st(self, slot.rank, status);
-  const std::uint64_t expected = self.schedule_->steps[slot.step].destination.bytes;
-  if (request.bytes != expected) {
+  const Step& step = self.schedule_->steps[slot.step];
+  if (step.length != Step::kWhole) {
+    self.lengths_[step.length] = {request.bytes, slot.rank};
+  } else if (request.bytes != step.destination.bytes) {
     return self.owner_->broken_st(
         self, slot.rank,
         Status(Code::kMismatch, "sent " + std::to_string(request.bytes) + " bytes where " +
-                                    std::to_string(expected) + " are expected"));
+                                    std::to_string(step.destination.bytes) + " are expected"));
   }
   GroupView& group = *self.group_;
   group.arrived[slot.rank] =
@@ -277,75 +264,6 @@ void Execution::advance(Lane& lane) {
     if (position >= count) continue;
     if (state_[lane.steps[position]] == State::kReady && !post(lane.steps[position])) return;
   }
-}
-
-// Does ready arithmetic until none is left or this turn's share is used up.
-void Execution::pump() {
-  if (busy_ || continuing_ || failing_) return;
-  busy_ = true;
-  std::size_t budget = schedule_->turn_bytes;
-  while (local_head_ < local_.size() && !failing_) {
-    if (budget == 0) {
-      continuing_ = true;
-      engine_->submit(*this, false);
-      break;
-    }
-    const std::uint32_t index = local_[local_head_];
-    const Step& step = schedule_->steps[index];
-    const std::size_t done = compute(step, local_offset_, budget);
-    budget -= std::min(budget, std::max<std::size_t>(done, 64));
-    local_offset_ += done;
-    if (local_offset_ < step.destination.bytes) continue;
-    ++local_head_;
-    local_offset_ = 0;
-    finish_step(index);
-  }
-  if (local_head_ == local_.size()) {
-    local_.clear();
-    local_head_ = 0;
-  }
-  busy_ = false;
-}
-
-void Execution::run_st(harp::Transport&) {
-  continuing_ = false;
-  pump();
-  settle();
-}
-
-// At most `budget` bytes, but one element at least. Returns the bytes done.
-std::size_t Execution::compute(const Step& step, std::size_t offset, std::size_t budget) {
-  const std::size_t left = step.destination.bytes - offset;
-  if (left == 0) return 0;
-  std::size_t bytes = std::min(left, std::max(budget, element_bytes_));
-  bytes -= bytes % element_bytes_ != 0 && bytes != left ? bytes % element_bytes_ : 0;
-  std::byte* destination = address(step.destination) + offset;
-  const std::byte* source = address(step.source) + offset;
-  const std::size_t count = bytes / element_bytes_;
-  const OperationSpec& spec = operation_->spec;
-  switch (step.kind) {
-    case StepKind::kCopy:
-      if (destination == source) break;
-      if (writes_cold(step)) {
-        kernels::copy_cold(destination, source, bytes);
-      } else {
-        kernels::copy(destination, source, bytes);
-      }
-      break;
-    case StepKind::kReduce:
-      kernels::reduce(reduce_, destination, source, address(step.operand) + offset, count,
-                      element_bytes_);
-      break;
-    case StepKind::kScale:
-      kernels::scale(spec.dtype, destination, source, count, spec.premul);
-      break;
-    case StepKind::kDivide:
-      kernels::divide(spec.dtype, destination, source, count, group_->world);
-      break;
-    default:
-      break;
-  }
-  return bytes;
 }
 
 void Execution::fail_st(const Status& why) {

@@ -1,6 +1,7 @@
-// Runs one Schedule over a Transport: posts the sends and receives that are ready, does the
-// arithmetic inline, and tells its owner when the caller's part is done and when nothing is open
-// any more. A state machine without a thread; every function runs on the engine.
+// Runs one Schedule over a Transport: posts the sends and receives that are ready (executor.cc),
+// does copies, arithmetic and coding inline (executor_local.cc), and tells its owner when the
+// caller's part is done and when nothing is open any more. A state machine without a thread; every
+// function runs on the engine.
 //
 // Executions are pooled (ExecutionPool) and keep their arrays, so that a steady state allocates
 // nothing. Long arithmetic is cut into pieces of the schedule's turn_bytes, one a turn of the
@@ -9,11 +10,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "harp/engine/stack.h"
+#include "pg/codec.h"
 #include "pg/execution/operation_state.h"
 #include "pg/execution/scratch_pool.h"
 #include "pg/planning/schedule.h"
@@ -86,6 +89,11 @@ class Execution final : public harp::Task {
     harp::Staging staging;
     bool used = false;
   };
+  // One that is known by now, and of whose block it is.
+  struct Length {
+    std::uint64_t bytes = 0;
+    std::int32_t from = 0;
+  };
   // Sends, or receives: posted in the order of the schedule, a window of them at a time.
   struct Lane {
     std::vector<std::uint32_t> steps;
@@ -106,7 +114,9 @@ class Execution final : public harp::Task {
   void finish_step(std::uint32_t step);
   void advance(Lane& lane);
   void pump();
-  std::size_t compute(const Step& step, std::size_t offset, std::size_t budget);
+  bool compute(const Step& step, std::size_t& budget);
+  bool code(const Step& step, std::size_t& budget);
+  Coding coding_of(const Step& step) const;
   void release(Family& family);
   void complete_step(std::uint32_t step);
   void settle();
@@ -135,6 +145,8 @@ class Execution final : public harp::Task {
   std::vector<std::uint32_t> local_;  // ready arithmetic, a queue from local_head_
   std::size_t local_head_ = 0;
   std::size_t local_offset_ = 0;  // done of the step at the head
+  std::optional<Coding> coding_;  // what it codes
+  std::vector<Length> lengths_;   // by number, of Schedule::lengths
 
   std::uint32_t steps_left_ = 0;
   std::uint32_t callers_steps_left_ = 0;

@@ -53,6 +53,7 @@ Problem Group::problem_of(const OperationState& operation) const {
   problem.kind = spec.kind;
   problem.element_bytes = static_cast<std::uint32_t>(kernels::size_of(spec.dtype));
   problem.in_place = operation.in_place;
+  problem.codec = spec.codec;
   const auto blocks_of = [&](const std::vector<Piece>& pieces) {
     problem.bytes = pieces[0].bytes;
     const bool even = std::all_of(pieces.begin(), pieces.end(),

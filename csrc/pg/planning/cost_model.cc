@@ -86,12 +86,12 @@ double predict(const Work& work, const Topology& topology, const CostParameters&
   const auto chunk = static_cast<double>(chunk_for(work, topology, parameters));
   const LinkCost &shared = parameters.shared, &network = parameters.network;
   const double cuts = std::max(1.0, work.message_bytes / chunk);
-  const double processor = work.shared_messages * cuts * shared.message_cpu +
-                           work.network_messages * cuts * network.message_cpu +
-                           work.shared_bytes / shared.bytes_per_second +
-                           work.network_bytes / network.bytes_per_second +
-                           work.copied_bytes / parameters.copy_bytes_per_second +
-                           work.reduced_bytes / parameters.reduce_bytes_per_second;
+  const double processor =
+      work.shared_messages * cuts * shared.message_cpu +
+      work.network_messages * cuts * network.message_cpu +
+      work.shared_bytes / shared.bytes_per_second + work.network_bytes / network.bytes_per_second +
+      work.copied_bytes / parameters.copy_bytes_per_second +
+      work.reduced_bytes / parameters.reduce_bytes_per_second + work.coding_seconds;
   const double busy = processor * crowding(topology, parameters);
   const double rate = wire_bytes_per_second(work, topology, parameters);
   const double wire = work.wire_bytes / rate;

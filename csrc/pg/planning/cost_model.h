@@ -21,6 +21,7 @@ struct Work {
   double shared_messages = 0, network_messages = 0;  // not yet cut into chunks
   double shared_bytes = 0, network_bytes = 0;
   double copied_bytes = 0, reduced_bytes = 0;  // by local steps
+  double coding_seconds = 0;                   // of a processor, at the codec's speed
   double wire_bytes = 0;                       // of one host, in its busier direction
   bool incast = false;                         // a rank hears several other hosts at a time
   bool in_turn = false;                        // or one after the other

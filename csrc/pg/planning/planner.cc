@@ -197,7 +197,7 @@ Result<const Algorithm*> Planner::choose(const Problem& problem) const {
 static std::uint64_t mean_send(const Schedule& schedule) {
   std::uint64_t bytes = 0;
   for (const Step& step : schedule.steps) {
-    if (step.kind == StepKind::kSend) bytes += step.transfers * step.source.bytes;
+    if (step.kind == StepKind::kSend) bytes += step.transfers * schedule.message_bytes(step);
   }
   return std::max<std::uint64_t>(bytes / std::max(schedule.sends, 1u), 1);
 }

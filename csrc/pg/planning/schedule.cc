@@ -18,6 +18,12 @@ const char* name_of(StepKind kind) {
       return "scale";
     case StepKind::kDivide:
       return "divide";
+    case StepKind::kEncode:
+      return "encode";
+    case StepKind::kDecode:
+      return "decode";
+    case StepKind::kDecodeReduce:
+      return "decode_reduce";
   }
   return "unknown";
 }
@@ -40,6 +46,7 @@ std::size_t hash_of(const Problem& problem) {
       std::uint64_t{problem.equal_splits} << 42 | std::uint64_t{problem.in_place} << 43);
   mix(static_cast<std::uint64_t>(problem.root));
   mix(problem.bytes);
+  mix(reinterpret_cast<std::uintptr_t>(problem.codec.get()));
   for (const std::uint64_t block : problem.blocks) mix(block);
   for (const std::uint64_t block : problem.send_blocks) mix(block);
   for (const std::uint64_t block : problem.receive_blocks) mix(block);

@@ -8,7 +8,9 @@
 //    among the ready ones;
 //  - no step writes bytes that an unfinished send still reads (a send is done when acknowledged,
 //    arbitrarily late), and at most one receive is open for any byte;
-//  - every send has exactly one receive of equal length under the same channel at its peer;
+//  - every send has exactly one receive under the same channel at its peer, of equal length, or, if
+//    the message tells its length only when it comes, with room for it;
+//  - a length that is known only when the schedule runs is known before a step goes by it;
 //  - messages have one global order that the steps of every rank follow. So open sends and open
 //    receives may each be limited to any number W >= 1 without deadlock, provided the limit covers
 //    the W lowest-numbered *unfinished* sends (or receives), ready or not;
@@ -20,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -53,6 +56,10 @@ enum class StepKind : std::uint8_t {
   kReduce,      // destination = source (op) operand; destination may be either of them
   kScale,       // destination = source * OperationSpec::premul; may be the same slice
   kDivide,      // destination = source / world size; may be the same slice
+  // By OperationSpec::codec (pg/codec.h).
+  kEncode,        // destination = source in coded form
+  kDecode,        // destination = coded source
+  kDecodeReduce,  // destination = operand (op) coded source; operand may be destination
 };
 const char* name_of(StepKind kind);
 
@@ -63,9 +70,16 @@ struct Transfer {
   std::uint32_t channel = 0;
 };
 
-// All slices of a step have the same length. A send or receive of zero bytes is a message too (the
-// barrier's): pieces of length zero that both sides know have been left out already.
+// All slices of a step have the same length, except those of something coded. A send or receive of
+// zero bytes is a message too (the barrier's): pieces of length zero that both sides know have been
+// left out already.
+//
+// How long a message is, or a block in coded form, may be known only when the schedule runs. Then
+// its slice says the most that it may be, and `length` under which number the true length is found:
+// an encode or receive step finds it out, send and decode steps go by it.
 struct Step {
+  static constexpr std::uint32_t kWhole = UINT32_MAX;  // the slice is as long as it says
+
   StepKind kind = StepKind::kCopy;
   Slice destination;
   Slice source;
@@ -75,8 +89,15 @@ struct Step {
   std::uint32_t dependencies = 0;     // how many steps must be done before this one
   std::uint32_t first_dependent = 0;  // into Schedule::dependents: the steps waiting for this one,
   std::uint32_t dependents = 0;       // all of them later in the list
+  std::uint32_t length = kWhole;      // into Schedule::lengths
 
   bool is_receive() const { return kind == StepKind::kRecv || kind == StepKind::kRecvReduce; }
+  bool is_coding() const {
+    return kind == StepKind::kEncode || kind == StepKind::kDecode ||
+           kind == StepKind::kDecodeReduce;
+  }
+  // How much a local step works on: of a coding one, what is not coded.
+  const Slice& worked_on() const { return kind == StepKind::kEncode ? source : destination; }
   // The user's operation is complete when every step but these is done: such a send reads scratch
   // memory only, so that the caller need not wait for its acknowledgement. The scratch memory is
   // kept until it is done.
@@ -90,14 +111,21 @@ struct Schedule {
   std::vector<Step> steps;
   std::vector<Transfer> transfers;
   std::vector<std::uint32_t> dependents;
+  std::vector<std::uint64_t> lengths;  // that are known only when it runs: what to expect of each
   std::uint64_t scratch_bytes = 0;
   std::uint32_t sends = 0;             // messages, not steps
   std::uint32_t receives = 0;          // messages
   std::uint32_t send_window = 32;      // sends to have open at a time
   std::uint32_t receive_window = 32;   // and receives, which is what lets a peer send
   std::uint32_t turn_bytes = 1 << 20;  // of local steps to work on between two looks at the links
+  double coded_bytes_per_second = 0;   // by coding steps, of what is not coded; 0: there are none
   double predicted_seconds = 0;
 
+  // Of the message of a send or receive; what is expected where that is all that is known.
+  std::uint64_t message_bytes(const Step& step) const {
+    if (step.length != Step::kWhole) return lengths[step.length];
+    return step.is_receive() ? step.destination.bytes : step.source.bytes;
+  }
   std::span<const Transfer> transfers_of(const Step& step) const {
     return {transfers.data() + step.first_transfer, step.transfers};
   }
@@ -122,9 +150,10 @@ inline std::uint64_t collective_tag(std::uint64_t sequence, std::uint32_t channe
 // local steps.
 struct Problem {
   Kind kind = Kind::kBarrier;
-  std::uint32_t element_bytes = 1;  // slices never cut an element
-  bool average = false;             // divide by the world size at the end (kAvg)
-  bool premultiply = false;         // scale the input first (kPremulSum)
+  std::uint32_t element_bytes = 1;     // slices never cut an element
+  bool average = false;                // divide by the world size at the end (kAvg)
+  bool premultiply = false;            // scale the input first (kPremulSum)
+  std::shared_ptr<const Codec> codec;  // algorithms may code what they send; null: must not
   int root = 0;
   // all_reduce, reduce, broadcast: the whole message. Others: one rank's block, when all blocks
   // are equal (gather and scatter always: torch demands it).

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "pg/codec.h"
 
 namespace taco::pg {
 
@@ -92,18 +93,15 @@ void ScheduleBuilder::send(const Slice& source, std::span<const int> peers) {
   if (peers.empty()) return;
   in_parts(source.bytes, [&](std::uint64_t offset, std::uint64_t length) {
     const Slice part = source.part(offset, length);
-    const Slice from = unscaled(source) ? scaled(part) : part;
-    const std::uint32_t index = append(StepKind::kSend, {}, from, {});
-    for (const int peer : peers) add_transfer(schedule_.steps[index], peer, send_channel_);
-    schedule_.sends += static_cast<std::uint32_t>(peers.size());
+    append(StepKind::kSend, {}, unscaled(source) ? scaled(part) : part, {});
+    add_sends(peers);
   });
 }
 
 void ScheduleBuilder::receive(const Slice& destination, int peer) {
   in_parts(destination.bytes, [&](std::uint64_t offset, std::uint64_t length) {
-    const std::uint32_t index = append(StepKind::kRecv, destination.part(offset, length), {}, {});
-    add_transfer(schedule_.steps[index], peer, receive_channel_);
-    ++schedule_.receives;
+    append(StepKind::kRecv, destination.part(offset, length), {}, {});
+    add_receive(peer);
   });
 }
 
@@ -116,9 +114,8 @@ void ScheduleBuilder::receive_reduce(const Slice& destination, const Slice& own,
       append(StepKind::kScale, to, operand, {});
       operand = to;
     }
-    const std::uint32_t index = append(StepKind::kRecvReduce, to, operand, {});
-    add_transfer(schedule_.steps[index], peer, receive_channel_);
-    ++schedule_.receives;
+    append(StepKind::kRecvReduce, to, operand, {});
+    add_receive(peer);
   });
 }
 
@@ -150,23 +147,90 @@ void ScheduleBuilder::finish_reduction(const Slice& sum) {
   });
 }
 
+VariableSlice ScheduleBuilder::variable(const Slice& room, std::uint64_t expected) {
+  schedule_.lengths.push_back(expected);
+  return {room, static_cast<std::uint32_t>(schedule_.lengths.size() - 1)};
+}
+
+VariableSlice ScheduleBuilder::coded(std::uint64_t bytes) {
+  const Codec& codec = *problem_.codec;
+  schedule_.coded_bytes_per_second = codec.bytes_per_second();
+  if (bytes == 0) return variable({}, 0);
+  return variable(scratch(codec.most(bytes)), codec.expected(bytes));
+}
+
+// Whoever goes by a length reads the slice whose length it is, and whoever finds it out writes
+// that: so the order of these steps needs no care of its own.
+void ScheduleBuilder::append_variable(StepKind kind, const Slice& destination, const Slice& source,
+                                      const Slice& operand, std::uint32_t length) {
+  schedule_.steps[append(kind, destination, source, operand)].length = length;
+}
+
+void ScheduleBuilder::send(const VariableSlice& source, std::span<const int> peers) {
+  if (peers.empty() || source.room.bytes == 0) return;
+  append_variable(StepKind::kSend, {}, source.room, {}, source.length);
+  add_sends(peers);
+}
+
+void ScheduleBuilder::receive(const VariableSlice& destination, int peer) {
+  if (destination.room.bytes == 0) return;
+  append_variable(StepKind::kRecv, destination.room, {}, {}, destination.length);
+  add_receive(peer);
+}
+
+void ScheduleBuilder::encode(const VariableSlice& destination, const Slice& block) {
+  if (destination.room.bytes == 0) return;
+  Slice from = block;
+  if (unscaled(block)) {
+    from = scratch(block.bytes);
+    copy(from, block);
+  }
+  append_variable(StepKind::kEncode, destination.room, from, {}, destination.length);
+}
+
+void ScheduleBuilder::decode(const Slice& block, const VariableSlice& source) {
+  if (source.room.bytes == 0) return;
+  append_variable(StepKind::kDecode, block, source.room, {}, source.length);
+}
+
+void ScheduleBuilder::decode_reduce(const Slice& block, const Slice& own,
+                                    const VariableSlice& source) {
+  TACO_ASSERT(block.bytes == own.bytes);
+  if (source.room.bytes == 0) return;
+  Slice operand = own;
+  if (unscaled(own)) {
+    copy(block, own);
+    operand = block;
+  }
+  append_variable(StepKind::kDecodeReduce, block, source.room, operand, source.length);
+}
+
 void ScheduleBuilder::signal(std::span<const int> peers) {
   if (peers.empty()) return;
   pending_.assign(awaits_.begin(), awaits_.end());
-  const std::uint32_t index = append(StepKind::kSend, {}, {}, {});
-  for (const int peer : peers) add_transfer(schedule_.steps[index], peer, send_channel_);
-  schedule_.sends += static_cast<std::uint32_t>(peers.size());
+  append(StepKind::kSend, {}, {}, {});
+  add_sends(peers);
 }
 
 void ScheduleBuilder::await(int peer) {
-  const std::uint32_t index = append(StepKind::kRecv, {}, {}, {});
-  add_transfer(schedule_.steps[index], peer, receive_channel_);
-  ++schedule_.receives;
-  awaits_.push_back(index);
+  awaits_.push_back(append(StepKind::kRecv, {}, {}, {}));
+  add_receive(peer);
 }
 
-void ScheduleBuilder::add_transfer(Step& step, int peer, std::vector<std::uint32_t>& next_channel) {
+// To the newest step.
+void ScheduleBuilder::add_sends(std::span<const int> peers) {
+  for (const int peer : peers) add_transfer(peer, send_channel_);
+  schedule_.sends += static_cast<std::uint32_t>(peers.size());
+}
+
+void ScheduleBuilder::add_receive(int peer) {
+  add_transfer(peer, receive_channel_);
+  ++schedule_.receives;
+}
+
+void ScheduleBuilder::add_transfer(int peer, std::vector<std::uint32_t>& next_channel) {
   TACO_ASSERT(peer != rank_ && peer >= 0 && peer < world_);
+  Step& step = schedule_.steps.back();
   if (step.transfers == 0) {
     step.first_transfer = static_cast<std::uint32_t>(schedule_.transfers.size());
   }

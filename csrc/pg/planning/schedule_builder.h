@@ -23,6 +23,12 @@
 
 namespace taco::pg {
 
+// A message, or a block in coded form, whose length is known only when the schedule runs.
+struct VariableSlice {
+  Slice room;                // for the most that it may be
+  std::uint32_t length = 0;  // into Schedule::lengths
+};
+
 class ScheduleBuilder {
  public:
   // Steps longer than `chunk` bytes are cut; both ends of a message must agree on it.
@@ -49,6 +55,20 @@ class ScheduleBuilder {
   void reduce(const Slice& destination, const Slice& left, const Slice& right);
   // The last step of an average over `sum`; nothing for other reductions.
   void finish_reduction(const Slice& sum);
+
+  // A length that is known only when the schedule runs; `expected` is what to reckon with until
+  // then. Whoever sends into the slice may send less than it has room for; steps that use it are
+  // not cut.
+  VariableSlice variable(const Slice& room, std::uint64_t expected);
+  // Scratch memory for a block of so many bytes, coded by the problem's codec.
+  VariableSlice coded(std::uint64_t bytes);
+  void send(const VariableSlice& source, int peer) { send(source, std::span<const int>(&peer, 1)); }
+  void send(const VariableSlice& source, std::span<const int> peers);
+  void receive(const VariableSlice& destination, int peer);
+  void encode(const VariableSlice& destination, const Slice& block);
+  void decode(const Slice& block, const VariableSlice& source);
+  // block = own (op) decoded.
+  void decode_reduce(const Slice& block, const Slice& own, const VariableSlice& source);
 
   // Empty messages, for barriers: a signal leaves after every await() before it has been met.
   void signal(int peer) { signal(std::span<const int>(&peer, 1)); }
@@ -79,7 +99,11 @@ class ScheduleBuilder {
 
   std::uint32_t append(StepKind kind, const Slice& destination, const Slice& source,
                        const Slice& operand);
-  void add_transfer(Step& step, int peer, std::vector<std::uint32_t>& next_channel);
+  void append_variable(StepKind kind, const Slice& destination, const Slice& source,
+                       const Slice& operand, std::uint32_t length);
+  void add_sends(std::span<const int> peers);
+  void add_receive(int peer);
+  void add_transfer(int peer, std::vector<std::uint32_t>& next_channel);
   void split_at(Region region, std::uint64_t offset);
   template <class Visit>
   void for_uses(const Slice& slice, Visit visit);

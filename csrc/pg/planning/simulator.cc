@@ -144,9 +144,10 @@ class World {
       if (receive.arrived) take(event.rank, receive, event.time);
       return;
     }
-    const auto bytes = static_cast<double>(step.destination.bytes);
-    const double rate = step.kind == StepKind::kReduce ? parameters_.reduce_bytes_per_second
-                                                       : parameters_.copy_bytes_per_second;
+    const auto bytes = static_cast<double>(step.worked_on().bytes);
+    const double rate = step.is_coding()                 ? schedule.coded_bytes_per_second
+                        : step.kind == StepKind::kReduce ? parameters_.reduce_bytes_per_second
+                                                         : parameters_.copy_bytes_per_second;
     push(work(event.rank, event.time, bytes / rate), What::kStepDone, event.rank, event.step);
   }
 
@@ -156,7 +157,7 @@ class World {
 
   // Readers on this host share one staged copy.
   void start_send(const Event& event, const Step& step) {
-    const auto bytes = static_cast<double>(step.source.bytes);
+    const double bytes = bytes_of(event);
     bool staged = false;
     sends_left_[key(event.rank, event.step)] = step.transfers;
     for (std::uint32_t i = 0; i < step.transfers; ++i) {
@@ -179,7 +180,7 @@ class World {
                   event.transfer);
     }
     const int from_host = topology_.host_of(event.rank), to_host = topology_.host_of(to);
-    const auto bytes = static_cast<double>(schedules_[event.rank].steps[event.step].source.bytes);
+    const double bytes = bytes_of(event);
     result_.host_sent_bytes[from_host] += bytes;
     result_.host_received_bytes[to_host] += bytes;
     Port& port = ports_[from_host];
@@ -203,15 +204,16 @@ class World {
     push(now + seconds, What::kFree, host, 0);
   }
 
-  double bytes_of(const Event& event) const {
-    return static_cast<double>(schedules_[event.rank].steps[event.step].source.bytes);
+  double bytes_of(int rank, std::uint32_t step) const {
+    return static_cast<double>(schedules_[rank].message_bytes(schedules_[rank].steps[step]));
   }
+  double bytes_of(const Event& event) const { return bytes_of(event.rank, event.step); }
 
   // The first byte reaches the other host's interface.
   void enter(const Event& event) {
     const int from_host = topology_.host_of(event.rank);
     const int to_host = topology_.host_of(schedules_[event.rank].transfers[event.transfer].peer);
-    const auto bytes = static_cast<double>(schedules_[event.rank].steps[event.step].source.bytes);
+    const double bytes = bytes_of(event);
     const double in = std::max(event.time, in_free_[to_host]);
     in_free_[to_host] = in + bytes / std::min(rate_of(from_host), rate_of(to_host));
     push(in_free_[to_host], What::kArrives, event.rank, event.step, event.transfer);
@@ -236,7 +238,7 @@ class World {
 
   void take(int rank, const Receive& receive, double now) {
     const LinkCost& cost = link(receive.sender, rank);
-    const auto bytes = static_cast<double>(schedules_[rank].steps[receive.step].destination.bytes);
+    const double bytes = bytes_of(receive.sender, receive.send_step);
     const double end = work(rank, now, cost.message_cpu + bytes / cost.bytes_per_second);
     push(end, What::kStepDone, rank, receive.step);
     if (is_eager(receive.sender, rank, bytes)) return;

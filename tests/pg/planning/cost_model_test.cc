@@ -9,7 +9,9 @@
 
 #include "pg/algorithms/list.h"
 #include "pg/planning/simulator.h"
+#include "support/coded_all_reduce.h"
 #include "support/schedule_world.h"
+#include "support/zeros_codec.h"
 
 namespace taco::pg {
 namespace {
@@ -234,6 +236,33 @@ TEST(Simulator, says_when_schedules_do_not_fit_together) {
   EXPECT_TRUE(simulate(schedules, topology, {}).finished);
   schedules[0] = Schedule();
   EXPECT_FALSE(simulate(schedules, topology, {}).finished);
+}
+
+TEST(CostModel, a_coded_message_costs_what_it_is_expected_to_become_and_the_coding) {
+  for (const double share : {1.0, 0.5, 0.05}) {
+    for (const Topology& topology : layouts()) {
+      for (const std::uint64_t bytes : {65536ull, 1ull << 20, 40ull << 20}) {
+        Problem problem = problem_of(Kind::kAllReduce, bytes, topology.world());
+        problem.codec = std::make_shared<const testing::ZerosCodec>(share);
+        const Cost cost = cost_of(testing::coded_all_reduce, problem, topology);
+        const double ratio = cost.predicted / cost.simulated;
+        EXPECT_GT(ratio, 0.4) << share << " " << testing::describe(topology) << " " << bytes;
+        EXPECT_LT(ratio, 2.5) << share << " " << testing::describe(topology) << " " << bytes;
+      }
+    }
+  }
+}
+
+TEST(Simulator, sends_of_a_block_what_is_expected_of_it) {
+  Problem problem = problem_of(Kind::kAllReduce, 4 << 20, 4);
+  const Topology topology = Topology::uniform(4, 1, 1);
+  std::map<double, Simulation> by_share;
+  for (const double share : {1.0, 0.25}) {
+    problem.codec = std::make_shared<const testing::ZerosCodec>(share);
+    by_share[share] = cost_of(testing::coded_all_reduce, problem, topology).simulation;
+  }
+  EXPECT_NEAR(by_share[0.25].host_sent_bytes[1] / by_share[1.0].host_sent_bytes[1], 0.25, 0.01);
+  EXPECT_LT(by_share[0.25].seconds, by_share[1.0].seconds / 2);
 }
 
 TEST(Simulator, crowded_processors_take_longer) {

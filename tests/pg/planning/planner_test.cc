@@ -7,7 +7,9 @@
 
 #include "pg/algorithms/forced.h"
 #include "pg/algorithms/list.h"
+#include "support/coded_all_reduce.h"
 #include "support/schedule_world.h"
+#include "support/zeros_codec.h"
 
 namespace taco::pg {
 namespace {
@@ -161,6 +163,34 @@ TEST(Planner, refuses_what_has_no_schedule) {
   const auto planner = planner_for(Topology::one_host(2), 0);
   EXPECT_EQ(planner->plan(problem_of(Kind::kSend, 8)).status().code(), Code::kInvalidArgument);
   EXPECT_FALSE(Planner::create(all_algorithms(), Topology::one_host(2), {}, 2, "").ok());
+}
+
+// What is sent is a tenth of what is given: over slow cables that is worth the coding, inside a
+// host it is not, and without a codec nothing may be coded.
+TEST(Planner, codes_where_that_is_faster_and_allowed) {
+  const auto chosen = [](const Topology& topology, std::shared_ptr<const Codec> codec) {
+    Problem problem = problem_of(Kind::kAllReduce, 40 << 20);
+    problem.codec = std::move(codec);
+    const auto planner = Planner::create(algorithms_and_coded(), topology, {}, 0, "").value();
+    return std::string((*planner->plan(problem))->algorithm);
+  };
+  const Topology slow = Topology::uniform(4, 1, 1);
+  const auto codec = std::make_shared<const ZerosCodec>(0.1);
+  EXPECT_EQ(chosen(slow, codec), "coded");
+  EXPECT_NE(chosen(slow, nullptr), "coded");
+  EXPECT_NE(chosen(slow, std::make_shared<const ZerosCodec>(1)), "coded");
+  EXPECT_NE(chosen(Topology::one_host(4), codec), "coded");
+}
+
+TEST(Planner, problems_with_another_codec_have_another_schedule) {
+  const auto planner =
+      Planner::create(algorithms_and_coded(), Topology::uniform(4, 1, 1), {}, 0, "coded").value();
+  Problem problem = problem_of(Kind::kAllReduce, 1 << 20);
+  problem.codec = std::make_shared<const ZerosCodec>(0.1);
+  const auto first = *planner->plan(problem);
+  EXPECT_EQ(*planner->plan(problem), first);
+  problem.codec = std::make_shared<const ZerosCodec>(0.2);
+  EXPECT_NE(*planner->plan(problem), first);
 }
 
 TEST(Planner, equal_problems_share_one_schedule) {

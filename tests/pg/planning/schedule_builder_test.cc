@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "pg/algorithms/list.h"
+#include "support/zeros_codec.h"
 
 namespace taco::pg {
 namespace {
@@ -154,6 +155,58 @@ TEST(ScheduleBuilder, premultiplied_input_is_scaled_before_anybody_reads_it) {
   EXPECT_EQ(schedule.steps[0].source.space, Space::kInput);
   EXPECT_TRUE(depends(schedule, 1, 0));
   EXPECT_EQ(schedule.steps[1].source, schedule.steps[0].destination);
+}
+
+TEST(ScheduleBuilder, a_coded_message_is_not_cut_and_waits_for_what_tells_its_length) {
+  Problem problem = all_reduce_of(4096);
+  problem.codec = std::make_shared<const testing::ZerosCodec>(0.5);
+  ScheduleBuilder builder(problem, 0, 2, 256);
+  const VariableSlice own = builder.coded(4096), incoming = builder.coded(4096);
+  builder.encode(own, builder.input());                                // 0
+  builder.send(own, 1);                                                // 1
+  builder.receive(incoming, 1);                                        // 2
+  builder.decode_reduce(builder.output(), builder.input(), incoming);  // 3
+  builder.encode(own, builder.output());                               // 4
+  const Schedule schedule = builder.finish("test");
+  ASSERT_EQ(schedule.steps.size(), 5u);
+  EXPECT_TRUE(depends(schedule, 1, 0));
+  EXPECT_TRUE(depends(schedule, 3, 2));
+  EXPECT_TRUE(depends(schedule, 4, 1)) << "the block is sent before another takes its place";
+  EXPECT_TRUE(depends(schedule, 4, 3));
+  const std::uint64_t most = problem.codec->most(4096);
+  EXPECT_EQ(schedule.steps[1].source.bytes, most);
+  EXPECT_EQ(schedule.message_bytes(schedule.steps[1]), most / 2);
+  EXPECT_EQ(schedule.steps[0].length, schedule.steps[1].length);
+  EXPECT_NE(schedule.steps[1].length, schedule.steps[2].length);
+  EXPECT_EQ(schedule.steps[3].worked_on().bytes, 4096u);
+}
+
+TEST(ScheduleBuilder, what_is_coded_of_the_input_has_been_scaled) {
+  Problem problem = all_reduce_of(256);
+  problem.premultiply = true;
+  problem.codec = std::make_shared<const testing::ZerosCodec>();
+  ScheduleBuilder builder(problem, 0, 2, 1 << 20);
+  const VariableSlice coded = builder.coded(256);
+  builder.encode(coded, builder.input());
+  builder.decode_reduce(builder.output(), builder.input(), coded);
+  const Schedule schedule = builder.finish("test");
+  ASSERT_EQ(schedule.steps.size(), 4u);
+  EXPECT_EQ(schedule.steps[0].kind, StepKind::kScale);
+  EXPECT_EQ(schedule.steps[1].source, schedule.steps[0].destination);
+  EXPECT_EQ(schedule.steps[2].kind, StepKind::kScale);
+  EXPECT_EQ(schedule.steps[3].operand, schedule.steps[2].destination);
+}
+
+TEST(ScheduleBuilder, coding_nothing_is_no_step) {
+  Problem problem = all_reduce_of(0);
+  problem.codec = std::make_shared<const testing::ZerosCodec>();
+  ScheduleBuilder builder(problem, 0, 2, 1 << 20);
+  const VariableSlice coded = builder.coded(0);
+  builder.encode(coded, builder.input());
+  builder.send(coded, 1);
+  builder.receive(coded, 1);
+  builder.decode(builder.output(), coded);
+  EXPECT_TRUE(builder.finish("test").steps.empty());
 }
 
 TEST(ScheduleBuilder, tags_keep_sequence_and_channel_apart_and_off_point_to_point) {

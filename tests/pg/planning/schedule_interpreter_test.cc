@@ -8,6 +8,7 @@
 #include "pg/algorithms/list.h"
 #include "pg/planning/schedule_builder.h"
 #include "support/schedule_world.h"
+#include "support/zeros_codec.h"
 
 namespace taco::pg {
 namespace {
@@ -104,6 +105,57 @@ TEST(ScheduleInterpreter, finds_messages_without_a_partner_or_of_another_length)
   EXPECT_FINDS(first_failure(problems, write(problems, {sends, nothing})), "nobody receives");
   EXPECT_FINDS(first_failure(problems, write(problems, {nothing, receives})), "nobody sends");
   EXPECT_FINDS(first_failure(problems, write(problems, {sends, receives_half})), "lengths differ");
+}
+
+std::vector<Problem> coded_problems(int world, std::uint64_t bytes) {
+  std::vector<Problem> problems = broadcast_problems(world, bytes);
+  for (Problem& problem : problems) problem.codec = std::make_shared<const ZerosCodec>();
+  return problems;
+}
+
+TEST(ScheduleInterpreter, finds_a_step_that_goes_by_a_length_before_it_is_known) {
+  const auto problems = coded_problems(2, 64);
+  auto schedules = write(problems, {[](ScheduleBuilder& b) {
+                                      const VariableSlice coded = b.coded(64);
+                                      b.encode(coded, b.output());
+                                      b.send(coded, 1);
+                                    },
+                                    [](ScheduleBuilder& b) {
+                                      const VariableSlice coded = b.coded(64);
+                                      b.receive(coded, 0);
+                                      b.decode(b.output(), coded);
+                                    }});
+  EXPECT_EQ(first_failure(problems, schedules), "");
+  auto wrong = schedules;
+  forget_dependencies(wrong[0], 1);
+  EXPECT_FINDS(first_failure(problems, wrong), "not known yet");
+  wrong = schedules;
+  forget_dependencies(wrong[1], 1);
+  EXPECT_NE(first_failure(problems, wrong), "");
+}
+
+TEST(ScheduleInterpreter, finds_messages_that_may_be_longer_than_their_receive) {
+  const auto problems = coded_problems(2, 64);
+  const auto with = [&](std::uint64_t sent, std::uint64_t received) {
+    return write(problems, {[=](ScheduleBuilder& b) { b.send(b.output().part(0, sent), 1); },
+                            [=](ScheduleBuilder& b) {
+                              b.receive(b.variable(b.output().part(0, received), received), 0);
+                            }});
+  };
+  EXPECT_EQ(first_failure(problems, with(32, 64)), "");
+  EXPECT_EQ(first_failure(problems, with(64, 64)), "");
+  EXPECT_FINDS(first_failure(problems, with(64, 32)), "may be too long");
+  const auto fixed =
+      write(problems, {[](ScheduleBuilder& b) { b.send(b.variable(b.scratch(64), 64), 1); },
+                       [](ScheduleBuilder& b) { b.receive(b.output(), 0); }});
+  EXPECT_FINDS(first_failure(problems, fixed), "lengths differ");
+}
+
+TEST(ScheduleInterpreter, finds_a_block_without_room_for_what_it_may_become) {
+  const auto problems = coded_problems(1, 64);
+  const auto schedules = write(
+      problems, {[](ScheduleBuilder& b) { b.encode(b.variable(b.scratch(64), 64), b.output()); }});
+  EXPECT_FINDS(first_failure(problems, schedules), "too little room");
 }
 
 TEST(ScheduleInterpreter, finds_a_deadlock) {

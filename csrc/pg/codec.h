@@ -1,0 +1,54 @@
+// How blocks of elements are coded for the wire, for algorithms that send less than they are given
+// (16-bit values, the largest few). The planner asks a codec how much room a block needs; encode,
+// decode and decode-and-reduce steps of a Schedule (pg/planning/schedule.h) run it. How long a
+// coded block really is, is known once it has been encoded: the message that carries it is as long
+// as that, and tells its receiver.
+//
+// Constant once made, and shared by all operations that use it. All ranks must give an operation
+// codecs that mean the same.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/status.h"
+#include "kernels/kernels.h"
+
+namespace taco::pg {
+
+// A block under way: encoded or decoded part by part, so that the engine serves others in between.
+struct Coding {
+  const std::byte* source = nullptr;
+  std::size_t source_bytes = 0;
+  std::byte* destination = nullptr;
+  std::size_t destination_bytes = 0;  // to encode: the room there is, most() of the block
+  // Decode and reduce: destination = operand (reduce) what was decoded. The operand may be the
+  // destination, or null: just decode.
+  const std::byte* operand = nullptr;
+  kernels::ReduceFn reduce = nullptr;
+  kernels::Dtype dtype = kernels::Dtype::kU8;
+  // The codec's; 0 and false at first.
+  std::size_t read = 0;     // bytes of the source
+  std::size_t written = 0;  // bytes of the destination: once encoded, the block's length
+  bool done = false;
+};
+
+class Codec {
+ public:
+  virtual ~Codec() = default;
+  virtual const char* name() const = 0;
+
+  // For the planner; the same on all ranks. The most that a block of so many bytes becomes, what it
+  // should become, and how many bytes of elements one processor encodes or decodes in a second.
+  virtual std::uint64_t most(std::uint64_t bytes) const = 0;
+  virtual std::uint64_t expected(std::uint64_t bytes) const { return most(bytes); }
+  virtual double bytes_per_second() const = 0;
+
+  // Go on with a block, on the engine, for about `budget` bytes of its elements; return how many
+  // they were. Called again until `done`, or a failure. decode() is given what a peer has sent: it
+  // must trust no length and no index in it.
+  virtual Result<std::size_t> encode(Coding& coding, std::size_t budget) const = 0;
+  virtual Result<std::size_t> decode(Coding& coding, std::size_t budget) const = 0;
+};
+
+}  // namespace taco::pg
