@@ -61,10 +61,9 @@ void on_recv(RecvRequest& request, const Status& status) {
 
 class Scenario {
  public:
-  Scenario(std::uint64_t seed, const SessionTestHooks& hooks)
+  explicit Scenario(std::uint64_t seed)
       : random_(seed ^ 0x5eed), faults_(choose_faults()), cluster_(nodes(), seed, faults_) {
     for (std::uint32_t i = 0; i < cluster_.size(); ++i) {
-      cluster_[i].test_hooks() = hooks;
       if (random_.chance(0.3)) cluster_[i].set_congestion(&kCubic);
     }
     const std::size_t count = 10 + random_.below(30);
@@ -290,8 +289,8 @@ class Scenario {
 
 }  // namespace
 
-ScenarioResult run_scenario(std::uint64_t seed, const SessionTestHooks& hooks) {
-  return Scenario(seed, hooks).run();
+ScenarioResult run_scenario(std::uint64_t seed) {
+  return Scenario(seed).run();
 }
 
 }  // namespace taco::harp

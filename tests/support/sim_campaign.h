@@ -7,7 +7,6 @@
 #include <string>
 
 #include "harp/drivers/sim.h"
-#include "harp/session/session_host.h"
 
 namespace taco::harp {
 
@@ -23,6 +22,6 @@ struct ScenarioResult {
   std::size_t most_unmatched_bytes = 0;
 };
 
-ScenarioResult run_scenario(std::uint64_t seed, const SessionTestHooks& hooks);
+ScenarioResult run_scenario(std::uint64_t seed);
 
 }  // namespace taco::harp

@@ -37,14 +37,6 @@ struct ProtocolCounters {
   std::uint64_t nic_full = 0;        // packets the Nic refused for now
 };
 
-// Deliberate defects, so that tests can show that each mechanism is needed. Never set elsewhere.
-struct SessionTestHooks {
-  bool skip_deduplication = false;
-  bool skip_checksum = false;
-  bool skip_tail_probe = false;
-  bool skip_credit = false;
-};
-
 // A session's place among those with something to transmit.
 struct ReadySession {
   Session* session = nullptr;
@@ -78,7 +70,6 @@ class SessionHost {
   ProtocolCounters& counters() { return counters_; }
   const ProtocolCounters& counters() const { return counters_; }
   const std::vector<Session*>& sessions() const { return sessions_; }
-  SessionTestHooks& test_hooks() { return test_hooks_; }
 
  private:
   friend class Session;
@@ -106,7 +97,6 @@ class SessionHost {
   BytePool& buffers_;
   CreditPool credit_;
   ProtocolCounters counters_;
-  SessionTestHooks test_hooks_;
   ObjectPool<BulkSend> sends_;
   ObjectPool<RecvState> receives_;
   Scratch scratch_;

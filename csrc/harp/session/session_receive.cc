@@ -24,7 +24,7 @@ void Session::on_packets(const RxPacket& packets) {
 void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
   ProtocolCounters& counters = host_.counters();
   wire::Packet packet;
-  const wire::Verdict verdict = wire::parse(bytes, packet, !host_.test_hooks().skip_checksum);
+  const wire::Verdict verdict = wire::parse(bytes, packet);
   if (verdict != wire::Verdict::kGood || packet.connection != own_connection_ ||
       packet.type == wire::Type::kHello || packet.type == wire::Type::kReset || packet.path != 0) {
     ++(verdict == wire::Verdict::kBadChecksum ? counters.checksum_failures : counters.malformed);
@@ -52,7 +52,7 @@ void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
     ++counters.duplicates;
     if (packet.type != wire::Type::kControl) ++unacknowledged_;
     ack_now_ = true;
-    if (!host_.test_hooks().skip_deduplication) return;
+    return;
   }
   if (number > largest) {
     if (number > largest + 1 && largest > 0) ack_now_ = true;  // a hole: say so at once
@@ -117,7 +117,7 @@ void Session::on_data(const wire::Packet& packet) {
   }
   if (!state->bits.set(packet.segment)) {
     ++counters.duplicates;
-    if (!host_.test_hooks().skip_deduplication) return;
+    return;
   }
   const Sink& sink = state->request->sink;
   if (!packet.body.empty()) sink.consume(sink, offset, packet.body.data(), packet.body.size());
@@ -168,7 +168,7 @@ bool Session::on_eager_packet(const wire::Packet& packet) {
   ++unacknowledged_;
   if (verdict == SerialFilter::Verdict::kDuplicate) {
     ++host_.counters().duplicates;
-    if (!host_.test_hooks().skip_deduplication) return true;
+    return true;
   }
   events_.on_eager({packet.eager.group, packet.eager.tag}, packet.eager.signature, packet.body);
   return true;
@@ -224,11 +224,10 @@ bool Session::on_records(std::uint32_t serial, std::span<const std::byte> block)
   switch (record_order_.add(serial, block)) {
     case RecordOrder::Verdict::kBeyondWindow:
       return false;
+    case RecordOrder::Verdict::kStashed:
+      return true;
     case RecordOrder::Verdict::kDuplicate:
       ++host_.counters().duplicates;
-      if (!host_.test_hooks().skip_deduplication) return true;
-      break;
-    case RecordOrder::Verdict::kStashed:
       return true;
     case RecordOrder::Verdict::kInOrder:
       break;

@@ -28,7 +28,7 @@ Time Session::next_deadline() const {
   next = std::min({next, ack_deadline_, path_.mtu().deadline()});
   next = std::min(next, sent_.next_loss(reorder_.get(rtt_), loss_not_before_));
   const bool waiting = sent_.in_flight() > 0 || credit_blocked_;
-  if (waiting && !probe_due_ && !peer_left_ && !host_.test_hooks().skip_tail_probe) {
+  if (waiting && !probe_due_ && !peer_left_) {
     next = std::min(next, probe_base_ + rtt_.probe_timeout(backoff_));
   }
   return next;
@@ -78,7 +78,7 @@ void Session::lose_overdue() {
 // shows what is missing, or more silence. No data is sent again on suspicion.
 void Session::on_probe_timeout() {
   const bool waiting = sent_.in_flight() > 0 || credit_blocked_;
-  if (!waiting || probe_due_ || peer_left_ || host_.test_hooks().skip_tail_probe) return;
+  if (!waiting || probe_due_ || peer_left_) return;
   if (host_.now() < probe_base_ + rtt_.probe_timeout(backoff_)) return;
   probe_due_ = true;
   if (++backoff_ == 3) congestion_.on_silence(window_);
@@ -110,7 +110,7 @@ void Session::on_tick() {
                   "network lets UDP through both ways";
     return declare_lost(Status(std::move(text), PeerLoss{-1, config_.description, heard}));
   }
-  if (silence >= interval && established() && !host_.test_hooks().skip_tail_probe) probe();
+  if (silence >= interval && established()) probe();
 }
 
 void Session::probe() {

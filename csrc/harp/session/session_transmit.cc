@@ -62,7 +62,7 @@ bool Session::offer_packet(wire::Header& header, std::span<const std::byte> body
 }
 
 bool Session::within_credit(std::uint32_t packets) const {
-  return next_number_ + packets - 1 <= peer_limit_ || host_.test_hooks().skip_credit;
+  return next_number_ + packets - 1 <= peer_limit_;
 }
 
 // Remembers what has just left.
@@ -167,16 +167,14 @@ std::uint32_t Session::room_for(std::uint32_t wanted) {
   const std::uint32_t in_flight = sent_.in_flight();
   std::uint32_t room = window > in_flight ? window - in_flight : 0;
   if (room < wanted) window_limited_ = true;
-  if (!host_.test_hooks().skip_credit) {
-    const std::uint64_t used = next_number_ - 1;
-    std::uint64_t credit = peer_limit_ > used ? peer_limit_ - used : 0;
-    credit -= std::min(kCreditReserve, credit / 4);
-    if (credit < wanted) {
-      window_limited_ = false;  // a larger window would not help
-      if (credit == 0) credit_blocked_ = true;
-    }
-    room = static_cast<std::uint32_t>(std::min<std::uint64_t>(room, credit));
+  const std::uint64_t used = next_number_ - 1;
+  std::uint64_t credit = peer_limit_ > used ? peer_limit_ - used : 0;
+  credit -= std::min(kCreditReserve, credit / 4);
+  if (credit < wanted) {
+    window_limited_ = false;  // a larger window would not help
+    if (credit == 0) credit_blocked_ = true;
   }
+  room = static_cast<std::uint32_t>(std::min<std::uint64_t>(room, credit));
   const std::uint32_t granted = std::min(room, wanted);
   return granted < std::min(wanted, kWorthARun) && in_flight > 0 ? 0 : granted;
 }

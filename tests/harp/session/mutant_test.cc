@@ -1,0 +1,19 @@
+// A mechanism that could be taken out unnoticed would be untested. Each program made of this file
+// is linked with a session that lacks one (mutants/).
+#include <gtest/gtest.h>
+
+#include "support/sim_campaign.h"
+
+namespace taco::harp {
+namespace {
+
+TEST(ProtocolMutant, TACO_MUTANT) {
+  int failed = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    failed += run_scenario(seed).failure.empty() ? 0 : 1;
+  }
+  EXPECT_GE(failed, 2);
+}
+
+}  // namespace
+}  // namespace taco::harp
