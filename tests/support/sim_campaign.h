@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "harp/drivers/sim.h"
+#include "support/sim_network.h"
 
 namespace taco::harp {
 

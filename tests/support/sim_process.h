@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "harp/drivers/sim.h"
 #include "harp/matching/matcher.h"
 #include "harp/session/session.h"
 #include "harp/session/session_host.h"
 #include "harp/session/stray_packets.h"
+#include "support/sim_network.h"
 
 namespace taco::harp {
 

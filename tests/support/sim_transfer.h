@@ -7,8 +7,8 @@
 #include <cstring>
 #include <vector>
 
-#include "harp/drivers/sim.h"
 #include "harp/transport.h"
+#include "support/sim_random.h"
 
 namespace taco::harp {
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "harp/drivers/sim.h"
 #include "harp/session/congestion.h"
 #include "harp/session/loss.h"
+#include "support/sim_random.h"
 
 namespace taco::harp {
 namespace {

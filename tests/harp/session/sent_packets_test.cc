@@ -6,9 +6,9 @@
 #include <map>
 #include <set>
 
-#include "harp/drivers/sim.h"
 #include "harp/session/received_packets.h"
 #include "harp/session/small_packets.h"
+#include "support/sim_random.h"
 
 namespace taco::harp {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "harp/drivers/sim.h"
+#include "support/sim_random.h"
 
 namespace taco::harp::wire {
 namespace {

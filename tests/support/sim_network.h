@@ -5,7 +5,7 @@
 // links for a while, and drops what is too large for one, as a switch does. A SimNic has any number
 // of addresses; address i of one reaches address i of another, and no other. It also has a bounded
 // receive buffer and counts what did not fit, so that missing flow control shows.
-// Single-threaded; the driver of the simulation advances `now`.
+// Single-threaded; the driver of the simulation advances `now`. Test support.
 #pragma once
 
 #include <array>
@@ -19,30 +19,10 @@
 #include <vector>
 
 #include "harp/nic.h"
+#include "support/sim_random.h"
 
 namespace taco::harp {
 
-// xoshiro-like quality is not needed; speed and a printed seed are.
-class SimRandom {
- public:
-  explicit SimRandom(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {  // splitmix64
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
-  std::uint64_t below(std::uint64_t bound) { return next() % bound; }
-  bool chance(double probability) {
-    return static_cast<double>(next() >> 11) * 0x1.0p-53 < probability;
-  }
-  Duration between(Duration least, Duration most) {
-    return least + static_cast<Duration>(below(static_cast<std::uint64_t>(most - least) + 1));
-  }
-
- private:
-  std::uint64_t state_;
-};
 
 struct SimFaults {
   double loss = 0, duplication = 0, reordering = 0, corruption = 0;

@@ -1,4 +1,4 @@
-#include "harp/drivers/sim.h"
+#include "support/sim_network.h"
 
 #include <algorithm>
 #include <cstring>
