@@ -17,6 +17,8 @@ namespace {
 constexpr std::uint32_t kMagic = 0x4f434154;  // "TACO"
 constexpr std::uint8_t kFormat = 1;
 constexpr std::size_t kMaxName = 64;
+constexpr std::size_t kUdpHeader = 8;
+constexpr std::size_t kLargestDatagram = 8'972;  // of a jumbo frame; loopback could take more
 
 class BlobWriter {
  public:
@@ -225,6 +227,11 @@ bool is_link_local(const Endpoint& endpoint) {
     return IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
   }
   return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 16 == 0xa9fe;
+}
+
+std::size_t max_datagram(const Endpoint& address, std::size_t mtu) {
+  const std::size_t ip_header = sockaddr_of(address)->sa_family == AF_INET6 ? 40 : 20;
+  return std::min(std::max<std::size_t>(mtu, 1'280) - ip_header - kUdpHeader, kLargestDatagram);
 }
 
 bool same_host_address(const Endpoint& a, const Endpoint& b) {

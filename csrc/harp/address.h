@@ -5,6 +5,7 @@
 // Pure functions; any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -56,5 +57,7 @@ void set_port(Endpoint& endpoint, std::uint16_t port);
 bool is_loopback(const Endpoint& endpoint);
 bool is_link_local(const Endpoint& endpoint);
 bool same_host_address(const Endpoint& a, const Endpoint& b);  // ports aside
+// The UDP payload that fits the MTU of an interface with such an address.
+std::size_t max_datagram(const Endpoint& address, std::size_t mtu);
 
 }  // namespace taco::harp

@@ -1,6 +1,7 @@
-// What the protocol needs from a packet driver, and nothing more: bursts of packets out, bursts in,
-// the return of sent buffers, capabilities, and something to sleep on. Drivers: udp (kernel
-// sockets), sim (virtual time), later dpdk.
+// What the protocol needs from a packet driver, and nothing more: the addresses it sends from,
+// bursts of packets out, bursts in, the return of sent buffers, what was refused, and something to
+// sleep on. Drivers: udp (kernel sockets), later dpdk; the tests have one in virtual time.
+// drivers/open_nic.h makes the one to use.
 //
 // Owner thread only. The protocol above holds no packet that a Nic has refused: it builds one
 // (super-)packet, offers it, and commits to it only when it was taken.
@@ -11,8 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
-
-#include "base/clock.h"
+#include <vector>
 
 namespace taco::harp {
 
@@ -43,7 +43,7 @@ struct TxReference {
 // of a packet with a reference may be read until the driver has dropped its count.
 struct TxPacket {
   const Endpoint* destination = nullptr;
-  std::uint32_t local_path = 0;  // which of the Nic's local addresses sends
+  std::uint32_t local_path = 0;  // which of the Nic's addresses sends
   std::span<const IoSlice> slices;
   std::size_t bytes = 0;          // of all slices
   std::size_t segment_bytes = 0;  // 0: one datagram; else each is this long, the last may be less
@@ -64,7 +64,6 @@ struct RxPacket {
 };
 
 struct NicCapabilities {
-  std::size_t max_datagram = 1472;      // without IP fragmentation, UDP payload
   std::size_t gso_segments = 1;         // datagrams in one super-packet; 1: no GSO
   std::size_t gso_bytes = 65'000;       // of a super-packet
   bool asynchronous_return = false;     // payload is referred to after send_st (TxReference counts)
@@ -72,27 +71,62 @@ struct NicCapabilities {
   std::size_t packet_overhead = 832;    // bytes the kernel charges a datagram beyond its payload
 };
 
+// What a Nic sends from and receives at. Its place among the Nic's addresses is what packets call
+// their local path.
+struct NicAddress {
+  Endpoint endpoint;             // as bound, the port filled in
+  std::size_t max_datagram = 0;  // UDP payload that leaves without IP fragmentation
+};
+
+// Something to sleep on: readable when something has arrived there, writable (if anybody asks) when
+// that address, having been full, has room again.
+struct NicDescriptor {
+  int fd = -1;
+  std::uint32_t local_path = 0;
+};
+
+// The network says that nobody has the port a datagram went to.
+struct Refusal {
+  Endpoint destination;
+  std::vector<std::byte> quoted;  // the beginning of the datagram that was refused
+};
+
 class Nic {
  public:
   virtual ~Nic() = default;
 
   virtual const NicCapabilities& capabilities() const = 0;
+  // At least one; the same as long as the Nic lives.
+  virtual std::span<const NicAddress> addresses() const = 0;
+  virtual std::span<const NicDescriptor> descriptors() const = 0;
 
   // Takes packets from the front; fewer than given means full (or, for that destination,
   // refused): try again after a later poll. Nothing of a packet that was not taken is kept.
   virtual std::size_t send_st(std::span<const TxPacket> packets) = 0;
+  // The last send by this address found no room.
+  virtual bool is_full_st(std::uint32_t local_path) const = 0;
   // Gives back what the hardware has finished with (drops TxReference counts). No-op when sends
   // return at once.
   virtual void reap_st() {}
   // Returns with reference.count == 0, whatever it takes: a withdrawn send's memory is going away.
   virtual void recall_st(TxReference& reference) { reference.count = 0; }
 
-  // Fills from the front, returns how many. The views last until the next call.
+  // Bursts longer than this are not asked for.
+  static constexpr std::size_t kReceiveBurst = 8;
+  // Fills from the front, returns how many; fewer than asked for: there is nothing more. The views
+  // last until the next call.
   virtual std::size_t receive_st(std::span<RxPacket> packets) = 0;
+  // Its owner has slept: the next receive_st looks everywhere, also where a driver that saves
+  // itself trouble looks only now and then.
+  virtual void look_everywhere_st() {}
+  // What was refused since the last call.
+  virtual std::vector<Refusal> take_refusals_st() { return {}; }
 
-  // For drivers with their own idea of time (sim), the moment of the next arrival.
-  virtual Time wake_time() const { return kNever; }
-  // Datagrams that found the receive buffer full, since the start.
+  // Gives the addresses back, for good: who sends to them from now on is refused. Sends take
+  // everything and receives bring nothing any more.
+  virtual void close_st() = 0;
+
+  // Datagrams that found the receive buffer full, since the start. Any thread.
   virtual std::uint64_t overflows() const { return 0; }
 };
 

@@ -121,16 +121,19 @@ void SimNetwork::advance(Time now) {
 }
 
 SimNic::SimNic(SimNetwork& network) : network_(network) {
-  capabilities_.max_datagram = network.faults().max_datagram;
   capabilities_.gso_segments = network.faults().gso ? 44 : 1;
   capabilities_.asynchronous_return = network.faults().asynchronous_return;
   capabilities_.receive_buffer = network.faults().receive_buffer;
   capabilities_.packet_overhead = kOverhead;
   network.attach(*this);
+  for (std::uint32_t i = 0; i < kAddresses; ++i) {
+    addresses_.push_back({SimNetwork::endpoint(node_, i), network.faults().max_datagram});
+  }
 }
 
 void SimNic::arrive(std::uint32_t from, std::uint32_t address,
                     std::shared_ptr<std::vector<std::byte>> bytes) {
+  if (closed_) return;
   const std::size_t charge = bytes->size() + kOverhead;
   if (buffered_ + charge > capabilities_.receive_buffer) {
     ++overflows_;
@@ -143,6 +146,7 @@ void SimNic::arrive(std::uint32_t from, std::uint32_t address,
 }
 
 std::size_t SimNic::send_st(std::span<const TxPacket> packets) {
+  if (closed_) return packets.size();
   std::size_t taken = 0;
   for (const TxPacket& packet : packets) {
     egress_free_ = std::max(egress_free_, network_.now());
@@ -154,6 +158,10 @@ std::size_t SimNic::send_st(std::span<const TxPacket> packets) {
     ++taken;
   }
   return taken;
+}
+
+bool SimNic::is_full_st(std::uint32_t) const {
+  return egress_free_ - network_.now() > network_.faults().longest_queue;
 }
 
 // Splits a super-packet into datagrams and sends each at its turn on the wire.

@@ -116,12 +116,19 @@ class SimNic final : public Nic {
   explicit SimNic(SimNetwork& network);
   std::uint32_t node() const { return node_; }
 
+  static constexpr std::size_t kAddresses = 8;
+
   const NicCapabilities& capabilities() const override { return capabilities_; }
+  std::span<const NicAddress> addresses() const override { return addresses_; }
+  std::span<const NicDescriptor> descriptors() const override { return {}; }  // see wake_time()
   std::size_t send_st(std::span<const TxPacket> packets) override;
+  bool is_full_st(std::uint32_t) const override;
   void reap_st() override;
   void recall_st(TxReference& reference) override;
   std::size_t receive_st(std::span<RxPacket> packets) override;
-  Time wake_time() const override;
+  void close_st() override { closed_ = true; }
+  // The moment at which the driver itself has something to do.
+  Time wake_time() const;
   std::uint64_t overflows() const override { return overflows_; }
   bool has_received() const { return !received_.empty(); }
 
@@ -147,6 +154,8 @@ class SimNic final : public Nic {
   SimNetwork& network_;
   std::uint32_t node_ = 0;
   NicCapabilities capabilities_;
+  std::vector<NicAddress> addresses_;
+  bool closed_ = false;
   Time egress_free_ = 0;
   std::deque<Pending> pending_;
   std::deque<Arrived> received_;

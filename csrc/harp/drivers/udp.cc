@@ -15,31 +15,23 @@ namespace {
 constexpr std::uint64_t kColdAfter = 512;
 constexpr std::uint64_t kColdEvery = 32;
 
-constexpr std::size_t kUdpHeader = 8;
-constexpr std::size_t kLargestDatagram = 8'972;  // of a jumbo frame; loopback could take more
-
 }  // namespace
-
-std::size_t max_datagram(const Endpoint& address, std::size_t mtu) {
-  const std::size_t ip_header = sockaddr_of(address)->sa_family == AF_INET6 ? 40 : 20;
-  return std::min(std::max<std::size_t>(mtu, 1'280) - ip_header - kUdpHeader, kLargestDatagram);
-}
 
 Result<std::unique_ptr<UdpNic>> UdpNic::create(const UdpNicOptions& options) {
   std::unique_ptr<UdpNic> nic(new UdpNic);
   bool gso = true;
-  std::size_t datagram = 0, buffer = SIZE_MAX;
-  for (const UdpNicOptions::Local& local : options.locals) {
+  std::size_t buffer = SIZE_MAX;
+  for (const NicOptions::Local& local : options.locals) {
     auto socket = UdpSocket::open(
-        {local.address, options.socket_buffer, options.allow_gso, options.allow_gro});
+        {local.address, options.receive_buffer, options.allow_gso, options.allow_gro});
     if (!socket.ok()) return socket.status();
     gso = gso && socket.value()->has_gso();
-    nic->datagrams_.push_back(max_datagram(local.address, local.mtu));
-    datagram = std::max(datagram, nic->datagrams_.back());
+    nic->descriptors_.push_back(
+        {socket.value()->fd(), static_cast<std::uint32_t>(nic->addresses_.size())});
+    nic->addresses_.push_back({socket.value()->local(), max_datagram(local.address, local.mtu)});
     buffer = std::min(buffer, socket.value()->receive_buffer());
     nic->sockets_.push_back(std::move(socket).value());
   }
-  nic->capabilities_.max_datagram = datagram;
   nic->capabilities_.receive_buffer = buffer;
   nic->capabilities_.gso_bytes = 65'000;
   nic->capabilities_.gso_segments = gso ? 64 : 1;
@@ -101,7 +93,5 @@ std::uint64_t UdpNic::overflows() const {
   for (const auto& socket : sockets_) total += socket->overflows();
   return total;
 }
-
-std::vector<Refusal> UdpNic::take_refusals_st() { return std::exchange(refusals_, {}); }
 
 }  // namespace taco::harp

@@ -19,17 +19,11 @@
 
 namespace taco::harp {
 
-// An ICMP port-unreachable, as the kernel hands it on.
-struct Refusal {
-  Endpoint destination;
-  std::vector<std::byte> quoted;  // the beginning of the datagram that was refused
-};
-
 // Buffers for a burst of incoming (super-)packets, used again from the first for every burst, so
 // that light traffic stays in the cache.
 class UdpReceiveRing {
  public:
-  static constexpr std::size_t kPackets = 8;
+  static constexpr std::size_t kPackets = Nic::kReceiveBurst;
   static constexpr std::size_t kPacketBytes = 65'536;
 
   UdpReceiveRing();

@@ -21,12 +21,11 @@ Status gone() {
 
 }  // namespace
 
-EngineCore::EngineCore(const EngineOptions& options, std::unique_ptr<UdpNic> nic,
+EngineCore::EngineCore(const EngineOptions& options, std::unique_ptr<Nic> nic,
                        std::unique_ptr<ShmEndpoint> shm, PeerTable& peers)
     : SessionHost(*nic, buffers_),
       options_(options),
       nic_owner_(std::move(nic)),
-      udp_(*nic_owner_),
       shm_(std::move(shm)),
       peers_(peers),
       duty_(static_cast<Driven&>(*this)),
@@ -39,7 +38,7 @@ EngineCore::EngineCore(const EngineOptions& options, std::unique_ptr<UdpNic> nic
 }
 
 Result<std::unique_ptr<EngineCore>> EngineCore::create(const EngineOptions& options,
-                                                       std::unique_ptr<UdpNic> nic,
+                                                       std::unique_ptr<Nic> nic,
                                                        std::unique_ptr<ShmEndpoint> shm,
                                                        PeerTable& peers) {
   std::unique_ptr<EngineCore> engine(
@@ -53,8 +52,8 @@ Status EngineCore::start() {
     auto set = WaitSet::create();
     if (!set.ok()) return set.status();
     *slot = std::move(set).value();
-    for (std::size_t path = 0; path < udp_.paths(); ++path) {
-      TACO_RETURN_IF_ERROR((*slot)->add(udp_.descriptor(path)));
+    for (const NicDescriptor& each : nic().descriptors()) {
+      TACO_RETURN_IF_ERROR((*slot)->add(each.fd));
     }
     if (shm_ == nullptr) continue;
     TACO_RETURN_IF_ERROR((*slot)->add(shm_->doorbell_fd(), /*edge=*/true));
@@ -132,7 +131,7 @@ void EngineCore::open_session(Peer& peer) {
   config.key = pair_key(options_.own, {peer.address.incarnation, peer.address.secret});
   config.peer_endpoint = peer.route.remote.endpoint;
   config.local_path = peer.route.local_path;
-  config.max_datagram = std::min(udp_.max_datagram_of(peer.route.local_path),
+  config.max_datagram = std::min(nic().addresses()[peer.route.local_path].max_datagram,
                                  max_datagram(peer.route.remote.endpoint, peer.route.remote.mtu));
   config.peer_timeout = options_.peer_timeout;
   config.description = peer.description;
@@ -264,7 +263,7 @@ StackStats EngineCore::stats() {
     stats.checksum_failures = protocol.checksum_failures;
     stats.duplicates = protocol.duplicates;
     stats.bytes_copied = matcher_host_.bytes_copied;
-    stats.socket_overflows = udp_.overflows();
+    stats.socket_overflows = nic().overflows();
     for (const Peer* peer : linked_) {
       stats.sessions += peer->session != nullptr ? 1 : 0;
       if (peer->session != nullptr && peer->session->established())
@@ -306,7 +305,7 @@ void EngineCore::close(Duration linger) {
     while (!matcher_host_.completions.empty()) matcher_host_.completions.run(nullptr);
     // Groups may hold the Stack for long yet. Who has not heard of us so far and calls now must
     // find nobody here, instead of waiting for an answer.
-    udp_.close_st();
+    nic().close_st();
     if (shm_ != nullptr) shm_->stop();
   });
   duty_.stop();

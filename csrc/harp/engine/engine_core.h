@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "harp/address.h"
-#include "harp/drivers/udp.h"
 #include "harp/engine/duty.h"
 #include "harp/engine/engine_liveness.h"
 #include "harp/engine/engine_wait_set.h"
@@ -24,6 +23,7 @@
 #include "harp/engine/submit_queue.h"
 #include "harp/engine/timer_heap.h"
 #include "harp/matching/matcher.h"
+#include "harp/nic.h"
 #include "harp/session/session_host.h"
 #include "harp/session/stray_packets.h"
 #include "harp/shm/endpoint.h"
@@ -45,7 +45,7 @@ class EngineCore final : public Engine,
  public:
   // `shm` may be null. The table outlives the engine.
   static Result<std::unique_ptr<EngineCore>> create(const EngineOptions& options,
-                                                    std::unique_ptr<UdpNic> nic,
+                                                    std::unique_ptr<Nic> nic,
                                                     std::unique_ptr<ShmEndpoint> shm,
                                                     PeerTable& peers);
   ~EngineCore() override;
@@ -93,7 +93,7 @@ class EngineCore final : public Engine,
   std::string why_no_pull() const { return shm_ ? shm_->why_no_pull() : ""; }
 
  private:
-  EngineCore(const EngineOptions& options, std::unique_ptr<UdpNic> nic,
+  EngineCore(const EngineOptions& options, std::unique_ptr<Nic> nic,
              std::unique_ptr<ShmEndpoint> shm, PeerTable& peers);
   Status start();
 
@@ -150,8 +150,7 @@ class EngineCore final : public Engine,
   bool any_link_busy() const;
 
   const EngineOptions options_;
-  std::unique_ptr<UdpNic> nic_owner_;
-  UdpNic& udp_;
+  const std::unique_ptr<Nic> nic_owner_;
   std::unique_ptr<ShmEndpoint> shm_;
   PeerTable& peers_;
   BytePool buffers_;

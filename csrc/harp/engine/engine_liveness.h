@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "harp/drivers/udp_socket.h"
 #include "harp/engine/timer_heap.h"
+#include "harp/nic.h"
 #include "harp/transport.h"
 
 namespace taco::harp {

@@ -39,11 +39,7 @@ bool EngineCore::turn_st() {
   for (int bursts = 0; full && bursts < (timers_due ? kDrainBursts : 1); ++bursts) {
     worked |= receive_burst(&full);
   }
-  if (udp_.has_refusals_st()) {
-    for (const Refusal& refusal : udp_.take_refusals_st()) {
-      liveness_.on_refusal_st(refusal, now());
-    }
-  }
+  for (const Refusal& refusal : nic().take_refusals_st()) liveness_.on_refusal_st(refusal, now());
   worked |= timers_.run_due(now()) > 0;
   worked |= session_timers_.run_due(now()) > 0;
 
@@ -107,8 +103,8 @@ bool EngineCore::run_submitted() {
 }
 
 bool EngineCore::receive_burst(bool* full) {
-  std::array<RxPacket, UdpReceiveRing::kPackets> packets;
-  const std::size_t count = udp_.receive_st(packets);
+  std::array<RxPacket, Nic::kReceiveBurst> packets;
+  const std::size_t count = nic().receive_st(packets);
   for (std::size_t i = 0; i < count; ++i) dispatch(packets[i]);
   *full = count == packets.size();
   return count > 0;
@@ -209,7 +205,7 @@ void EngineCore::cancel_sleep_st() {
   if (!asleep_) return;
   asleep_ = false;
   if (shm_ != nullptr) shm_->cancel_sleep();
-  udp_.look_everywhere_st();
+  nic().look_everywhere_st();
 }
 
 // Peers on this host are not told, so they ring no bell; what this process has said meanwhile they
@@ -222,15 +218,15 @@ bool EngineCore::prepare_doze_st(Time until) {
   return true;
 }
 
-// While the socket is full, room in it is something to wake up for.
+// While an address is full, room in it is something to wake up for.
 void EngineCore::watch_for_room() {
   const bool full = has_ready() && nic_full();
   if (full == watching_room_) return;
   watching_room_ = full;
-  for (std::size_t path = 0; path < udp_.paths(); ++path) {
-    const bool watch = full && udp_.is_full_st(path);
-    thread_set_->watch_writable(udp_.descriptor(path), watch);
-    caller_set_->watch_writable(udp_.descriptor(path), watch);
+  for (const NicDescriptor& each : nic().descriptors()) {
+    const bool watch = full && nic().is_full_st(each.local_path);
+    thread_set_->watch_writable(each.fd, watch);
+    caller_set_->watch_writable(each.fd, watch);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/names.h"
+#include "harp/drivers/open_nic.h"
 #include "harp/engine/host_identity.h"
 #include "harp/engine/interfaces.h"
 #include "harp/fork.h"
@@ -57,7 +58,7 @@ Status StackCore::start() {
   own_.host_name = host_name();
 
   std::string names;
-  auto nic = open_nic(&names);
+  auto nic = open_network(&names);
   if (!nic.ok()) return nic.status();
   auto shm = open_shm();
   if (!shm.ok()) return shm.status();
@@ -76,7 +77,7 @@ Status StackCore::start() {
   return {};
 }
 
-Result<std::unique_ptr<UdpNic>> StackCore::open_nic(std::string* interface_names) {
+Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_names) {
   const auto env = Env::get();
   const auto all = list_interfaces();
   if (!all.ok()) return all.status();
@@ -84,8 +85,8 @@ Result<std::unique_ptr<UdpNic>> StackCore::open_nic(std::string* interface_names
   const auto chosen = choose_interfaces(all.value(), wish, kernel_route);
   if (!chosen.ok()) return chosen.status();
 
-  UdpNicOptions nic_options;
-  nic_options.socket_buffer = static_cast<std::size_t>(env.value().socket_buffer);
+  NicOptions nic_options;
+  nic_options.receive_buffer = static_cast<std::size_t>(env.value().socket_buffer);
   for (const Interface& interface : chosen.value()) {
     if (nic_options.locals.size() == kMaxPaths) break;
     const auto mtu =
@@ -102,13 +103,13 @@ Result<std::unique_ptr<UdpNic>> StackCore::open_nic(std::string* interface_names
     for (auto& local : nic_options.locals) {
       set_port(local.address, static_cast<std::uint16_t>(first_port == 0 ? 0 : first_port + i));
     }
-    auto nic = UdpNic::create(nic_options);
+    auto nic = open_nic(nic_options);
     if (!nic.ok()) {
       last = nic.status();
       continue;
     }
     for (std::size_t path = 0; path < own_.paths.size(); ++path) {
-      own_.paths[path].endpoint = nic.value()->local(path);
+      own_.paths[path].endpoint = nic.value()->addresses()[path].endpoint;
     }
     return nic;
   }

@@ -41,7 +41,7 @@ class StackCore final : public Stack {
  private:
   explicit StackCore(const StackOptions& options);
   Status start();
-  Result<std::unique_ptr<UdpNic>> open_nic(std::string* interface_names);
+  Result<std::unique_ptr<Nic>> open_network(std::string* interface_names);
   Result<std::unique_ptr<ShmEndpoint>> open_shm();
   Result<PeerPlan> plan_for(Address address) const;
   Reach reach_of(const Address& address) const;

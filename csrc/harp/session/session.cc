@@ -18,9 +18,9 @@ static_assert(sizeof(wire::Header) + wire::kRecordsOverhead + kBlockBytes + wire
                   wire::kAckBytes + wire::kAckRangeBytes <=
               wire::kMinDatagram);
 
-std::size_t datagram_limit(const SessionConfig& config, const NicCapabilities& nic) {
-  return config.max_datagram == 0 ? nic.max_datagram
-                                  : std::min(nic.max_datagram, config.max_datagram);
+std::size_t datagram_limit(const SessionConfig& config, const Nic& nic) {
+  const std::size_t own = nic.addresses()[config.local_path].max_datagram;
+  return config.max_datagram == 0 ? own : std::min(own, config.max_datagram);
 }
 
 }  // namespace
@@ -29,7 +29,7 @@ Session::Session(SessionConfig config, SessionHost& host, LinkEvents& events)
     : config_(std::move(config)),
       host_(host),
       events_(events),
-      max_datagram_(datagram_limit(config_, host.nic().capabilities())),
+      max_datagram_(datagram_limit(config_, host.nic())),
       path_({config_.peer_endpoint, config_.local_path},
             config_.own_incarnation < config_.peer_incarnation),
       congestion_(config_.congestion != nullptr ? *config_.congestion : kSwift),

@@ -39,7 +39,7 @@ struct SessionConfig {
   PairKey key{};                 // what hellos are proved with
   Endpoint peer_endpoint;        // where to say hello
   std::uint32_t local_path = 0;  // which local address of the Nic
-  std::size_t max_datagram = 0;  // 0: the Nic's; the peer's is agreed in the handshake
+  std::size_t max_datagram = 0;  // 0: the address's; the peer's is agreed in the handshake
   Duration peer_timeout = 10 * kSecond;
   std::string description;                    // "10.0.0.2:41234 (pid 77 on nodeb)", for error texts
   const CongestionOps* congestion = nullptr;  // null: swift

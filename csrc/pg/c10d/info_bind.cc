@@ -4,7 +4,7 @@
 #include <string>
 
 #include "harp/address.h"
-#include "harp/drivers/udp.h"
+#include "harp/drivers/open_nic.h"
 #include "harp/engine/interfaces.h"
 #include "harp/shm/endpoint.h"
 #include "pg/c10d/bind.h"
@@ -36,9 +36,9 @@ std::string try_udp() {
   if (!all.ok()) return "not available: " + all.status().message();
   for (const harp::Interface& interface : *all) {
     if (!interface.up) continue;
-    harp::UdpNicOptions options;
+    harp::NicOptions options;
     options.locals.push_back({interface.address, interface.mtu});
-    Result<std::unique_ptr<harp::UdpNic>> nic = harp::UdpNic::create(options);
+    Result<std::unique_ptr<harp::Nic>> nic = harp::open_nic(options);
     if (!nic.ok()) return "not available: " + nic.status().message();
     return "available";
   }

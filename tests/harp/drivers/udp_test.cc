@@ -55,7 +55,7 @@ std::vector<std::string> collect(UdpNic& from, std::size_t count, std::size_t* l
   std::vector<std::string> datagrams;
   const Time limit = monotonic_now() + 5 * kSecond;
   while (datagrams.size() < count && monotonic_now() < limit) {
-    pollfd wait{from.descriptor(0), POLLIN, 0};
+    pollfd wait{from.descriptors()[0].fd, POLLIN, 0};
     poll(&wait, 1, 100);
     std::array<RxPacket, 16> packets;
     const std::size_t got = from.receive_st(packets);
@@ -81,27 +81,27 @@ TEST_P(UdpTest, datagrams_arrive_whole_with_their_source) {
   auto a = nic(options(GetParam())), b = nic(options(GetParam()));
   const auto payload = random_bytes(777);
   const std::array<IoSlice, 2> slices = {{{payload.data(), 32}, {payload.data() + 32, 745}}};
-  const TxPacket packet{&b->local(0), 0, slices, 777};
+  const TxPacket packet{&b->addresses()[0].endpoint, 0, slices, 777};
   ASSERT_EQ(a->send_st({&packet, 1}), 1u);
-  pollfd wait{b->descriptor(0), POLLIN, 0};
+  pollfd wait{b->descriptors()[0].fd, POLLIN, 0};
   ASSERT_EQ(poll(&wait, 1, 5'000), 1);
   std::array<RxPacket, 4> packets;
   ASSERT_EQ(b->receive_st(packets), 1u);
   EXPECT_EQ(packets[0].segment_bytes, 0u);
   ASSERT_EQ(packets[0].data.size(), 777u);
   EXPECT_EQ(std::memcmp(packets[0].data.data(), payload.data(), 777), 0);
-  EXPECT_TRUE(same_host_address(*packets[0].source, a->local(0)));
-  EXPECT_EQ(port_of(*packets[0].source), port_of(a->local(0)));
+  EXPECT_TRUE(same_host_address(*packets[0].source, a->addresses()[0].endpoint));
+  EXPECT_EQ(port_of(*packets[0].source), port_of(a->addresses()[0].endpoint));
 }
 
 // Runs on a thread that stands in a network of its own, whose loopback carries 1,500 bytes.
 void check_unfragmented(bool v6) {
   auto a = nic(options(v6)), b = nic(options(v6));
-  const std::size_t whole = max_datagram(b->local(0), 1'500);
+  const std::size_t whole = max_datagram(b->addresses()[0].endpoint, 1'500);
   const auto payload = random_bytes(whole + 1);
   const auto send = [&](std::size_t bytes, bool unfragmented) {
     const IoSlice slice{payload.data(), bytes};
-    TxPacket packet{&b->local(0), 0, {&slice, 1}, bytes};
+    TxPacket packet{&b->addresses()[0].endpoint, 0, {&slice, 1}, bytes};
     packet.unfragmented = unfragmented;
     ASSERT_EQ(a->send_st({&packet, 1}), 1u);
   };
@@ -113,7 +113,7 @@ void check_unfragmented(bool v6) {
   EXPECT_EQ(arrived[0].size(), whole);
   EXPECT_EQ(arrived[1].size(), whole + 1);
   EXPECT_FALSE(a->is_full_st(0));
-  pollfd idle{a->descriptor(0), POLLIN, 0};
+  pollfd idle{a->descriptors()[0].fd, POLLIN, 0};
   EXPECT_EQ(poll(&idle, 1, 0), 0) << "what was too large has left an error that nobody takes";
 }
 
@@ -160,7 +160,7 @@ void check_others_errors(bool v6) {
   for (const std::uint16_t port : {kUnreachable, kProhibited}) {
     const Endpoint refuses = refusing(v6, port);
     const TxPacket refused{&refuses, 0, {&slice, 1}, 200};
-    TxPacket packet{&live->local(0), 0, {&slice, 1}, 200};
+    TxPacket packet{&live->addresses()[0].endpoint, 0, {&slice, 1}, 200};
     for (std::size_t i = 0; i < kRounds; ++i) {
       ASSERT_EQ(a->send_st({&refused, 1}), 1u);
       packet.unfragmented = i % 2 == 1;
@@ -168,13 +168,13 @@ void check_others_errors(bool v6) {
     }
     EXPECT_EQ(collect(*live, kRounds, nullptr).size(), kRounds) << "port " << port;
     ASSERT_EQ(a->send_st({&refused, 1}), 1u);
-    const TxPacket run{&live->local(0), 0, {&long_slice, 1}, payload.size(), 1'200};
+    const TxPacket run{&live->addresses()[0].endpoint, 0, {&long_slice, 1}, payload.size(), 1'200};
     ASSERT_EQ(a->send_st({&run, 1}), 1u);
     std::size_t largest_run = 0;
     EXPECT_EQ(collect(*live, kSegments, &largest_run).size(), kSegments) << "port " << port;
     EXPECT_EQ(largest_run, kSegments) << "a run was cut for an error that was not its own";
   }
-  EXPECT_FALSE(a->has_refusals_st()) << "an unreachable host says nothing about a process";
+  EXPECT_TRUE(a->take_refusals_st().empty()) << "an unreachable host says nothing about a process";
   EXPECT_FALSE(a->is_full_st(0));
 }
 
@@ -182,15 +182,15 @@ void check_others_errors(bool v6) {
 // has an error of which its queue of errors knows nothing.
 void check_errors_without_a_message(bool v6) {
   UdpNicOptions small = options(v6);
-  small.socket_buffer = 8'192;
+  small.receive_buffer = 8'192;
   auto a = nic(small), live = nic(options(v6));
   const auto payload = random_bytes(1'400);
   const IoSlice slice{payload.data(), payload.size()};
-  const TxPacket filling{&a->local(0), 0, {&slice, 1}, payload.size()};
+  const TxPacket filling{&a->addresses()[0].endpoint, 0, {&slice, 1}, payload.size()};
   for (int i = 0; i < 100; ++i) ASSERT_EQ(live->send_st({&filling, 1}), 1u);
   const Endpoint refuses = refusing(v6, kUnreachable);
   const TxPacket refused{&refuses, 0, {&slice, 1}, payload.size()};
-  const TxPacket packet{&live->local(0), 0, {&slice, 1}, payload.size()};
+  const TxPacket packet{&live->addresses()[0].endpoint, 0, {&slice, 1}, payload.size()};
   for (int i = 0; i < 20; ++i) {
     ASSERT_EQ(a->send_st({&refused, 1}), 1u);
     ASSERT_EQ(a->send_st({&packet, 1}), 1u);
@@ -201,13 +201,13 @@ void check_errors_without_a_message(bool v6) {
 // No route: the kernel says so at every try, and that packet alone is lost.
 void check_own_errors() {
   auto a = nic(options()), live = nic(options());
-  Endpoint nowhere = live->local(0);
+  Endpoint nowhere = live->addresses()[0].endpoint;
   inet_pton(AF_INET, "203.0.113.9", nowhere.bytes.data() + offsetof(sockaddr_in, sin_addr));
   const auto payload = random_bytes(44 * 1'200);
   const IoSlice slice{payload.data(), 200}, long_slice{payload.data(), payload.size()};
   const TxPacket lost{&nowhere, 0, {&slice, 1}, 200};
   const TxPacket lost_run{&nowhere, 0, {&long_slice, 1}, payload.size(), 1'200};
-  const TxPacket packet{&live->local(0), 0, {&slice, 1}, 200};
+  const TxPacket packet{&live->addresses()[0].endpoint, 0, {&slice, 1}, 200};
   const std::array<TxPacket, 6> packets{packet, lost, packet, lost_run, packet, lost};
   ASSERT_EQ(a->send_st(packets), packets.size());
   EXPECT_EQ(collect(*live, 3, nullptr).size(), 3u);
@@ -253,7 +253,7 @@ void check_run(bool gso, bool gro) {
     expected.back().append(reinterpret_cast<const char*>(payload.data()) + i * kPayload, length);
     total += kHeader + length;
   }
-  const TxPacket packet{&b->local(0), 0, slices, total, kHeader + kPayload, true};
+  const TxPacket packet{&b->addresses()[0].endpoint, 0, slices, total, kHeader + kPayload, true};
   ASSERT_EQ(a->send_st({&packet, 1}), 1u);
   std::size_t largest_run = 0;
   EXPECT_EQ(collect(*b, kSegments, &largest_run), expected);
@@ -270,12 +270,12 @@ TEST(UdpErrorTest, a_closed_port_is_reported_with_the_packet_and_live_peers_are_
   Endpoint dead;
   {
     auto closing = nic(options());
-    dead = closing->local(0);
+    dead = closing->addresses()[0].endpoint;
   }
   const auto payload = random_bytes(200);
   const IoSlice slice{payload.data(), payload.size()};
   const TxPacket to_dead{&dead, 0, {&slice, 1}, 200};
-  const TxPacket to_live{&live->local(0), 0, {&slice, 1}, 200};
+  const TxPacket to_live{&live->addresses()[0].endpoint, 0, {&slice, 1}, 200};
   constexpr int kRounds = 20;
   std::size_t refusals = 0;
   for (int i = 0; i < kRounds; ++i) {
@@ -296,12 +296,12 @@ TEST(UdpErrorTest, a_closed_port_is_reported_with_the_packet_and_live_peers_are_
 
 TEST(UdpErrorTest, datagrams_that_find_the_buffer_full_are_counted) {
   UdpNicOptions small = options();
-  small.socket_buffer = 8'192;
+  small.receive_buffer = 8'192;
   auto a = nic(options()), b = nic(small);
   EXPECT_LT(b->capabilities().receive_buffer, a->capabilities().receive_buffer);
   const auto payload = random_bytes(1'400);
   const IoSlice slice{payload.data(), payload.size()};
-  const TxPacket packet{&b->local(0), 0, {&slice, 1}, payload.size()};
+  const TxPacket packet{&b->addresses()[0].endpoint, 0, {&slice, 1}, payload.size()};
   for (int i = 0; i < 200; ++i) ASSERT_EQ(a->send_st({&packet, 1}), 1u);
   std::array<RxPacket, 16> packets;
   while (b->receive_st(packets) > 0) {
@@ -329,7 +329,7 @@ TEST(UdpPathsTest, a_silent_socket_is_still_heard) {
   std::array<RxPacket, 4> packets;
   for (int i = 0; i < 2'000; ++i) b->receive_st(packets);
   const IoSlice slice{"hello", 5};
-  const TxPacket packet{&b->local(1), 0, {&slice, 1}, 5};
+  const TxPacket packet{&b->addresses()[1].endpoint, 0, {&slice, 1}, 5};
   ASSERT_EQ(a->send_st({&packet, 1}), 1u);
   std::size_t got = 0;
   const Time limit = monotonic_now() + 5 * kSecond;
@@ -346,7 +346,7 @@ TEST(UdpPathsTest, a_flooded_socket_leaves_the_others_their_turns) {
   const IoSlice slice{"hello", 5};
   const std::array<std::size_t, 3> waiting = {64, 9, 9};
   for (std::uint32_t path = 0; path < 3; ++path) {
-    const TxPacket packet{&b->local(path), 0, {&slice, 1}, 5};
+    const TxPacket packet{&b->addresses()[path].endpoint, 0, {&slice, 1}, 5};
     for (std::size_t i = 0; i < waiting[path]; ++i) ASSERT_EQ(a->send_st({&packet, 1}), 1u);
   }
   std::array<RxPacket, UdpReceiveRing::kPackets> packets;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "harp/drivers/udp.h"
+#include "harp/drivers/open_nic.h"
 #include "harp/engine/interfaces.h"
 #include "harp/engine/stack.h"
 #include "harp/tools/exchange.h"
@@ -184,15 +184,15 @@ TEST(HostsTest, segments_larger_than_the_mtu_still_arrive_in_fragments) {
   const auto& spaces = network.namespaces();
   const auto statuses =
       run_processes({2, 30 * kSecond, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {
-        UdpNicOptions wanted;
+        NicOptions wanted;
         const auto interfaces = list_interfaces();
         for (const auto& each : interfaces.value()) {
           if (each.name == "eth0" && !is_link_local(each.address)) {
             wanted.locals = {{each.address, 1'500}};
           }
         }
-        auto nic = std::move(UdpNic::create(wanted)).value();
-        const Endpoint own = nic->local(0);
+        auto nic = std::move(open_nic(wanted)).value();
+        const Endpoint own = nic->addresses()[0].endpoint;
         const auto all =
             fellowship.all_gather(std::string(reinterpret_cast<const char*>(&own), sizeof own));
         if (fellowship.rank() == 0) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <deque>
 #include <vector>
 
@@ -28,13 +29,18 @@ class NarrowNic final : public Nic {
     if (taken) --room[packet.local_path];
     return taken ? 1 : 0;
   }
+  std::span<const NicAddress> addresses() const override { return addresses_; }
+  std::span<const NicDescriptor> descriptors() const override { return {}; }
+  bool is_full_st(std::uint32_t path) const override { return room[path] == 0; }
   std::size_t receive_st(std::span<RxPacket>) override { return 0; }
+  void close_st() override {}
 
   std::array<int, 2> room{};
   std::vector<Attempt> attempts;
 
  private:
   NicCapabilities capabilities_;
+  const std::array<NicAddress, 2> addresses_{{{{}, 1472}, {{}, 1472}}};
 };
 
 class Host final : public SessionHost {

@@ -1,0 +1,25 @@
+// The Nic of this process: the one place that knows which drivers there are.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "harp/nic.h"
+
+namespace taco::harp {
+
+struct NicOptions {
+  struct Local {
+    Endpoint address;        // port 0: any
+    std::size_t mtu = 1500;  // of its interface
+  };
+  std::vector<Local> locals;       // each becomes an address of the Nic, in this order
+  std::size_t receive_buffer = 0;  // bytes; 0: as much as the system allows, within reason
+};
+
+// kResource: an address is not of this host, or its port is taken.
+Result<std::unique_ptr<Nic>> open_nic(const NicOptions& options);
+
+}  // namespace taco::harp
