@@ -98,6 +98,7 @@ class Nic {
   virtual const NicCapabilities& capabilities() const = 0;
   // At least one; the same as long as the Nic lives.
   virtual std::span<const NicAddress> addresses() const = 0;
+  // A thread with nothing to do sleeps on these, until a timer is due: all that arrives must show.
   virtual std::span<const NicDescriptor> descriptors() const = 0;
 
   // Takes packets from the front; fewer than given means full (or, for that destination,

@@ -57,7 +57,7 @@ void Duty::stop() {
 
 void Duty::run() {
   while (!stopping()) {
-    if (token_.try_acquire(Token::Holder::kEngineThread)) {
+    if (token_.try_acquire()) {
       serve();
     } else {
       stand_by();
@@ -100,7 +100,7 @@ void Duty::serve() {
   idle.slept_at = std::exchange(thread_slept_at_, kNever);
   Time deadline;
   for (;;) {
-    const bool worked = driven_.turn_st();
+    const bool worked = driven_.turn_st(Driven::Who::kEngineThread);
     if (stopping() || waiters_.load(std::memory_order_seq_cst) > 0) {
       token_.release();
       if (waiters_.load(std::memory_order_seq_cst) > 0 && wake_one_waiter()) stand_by();
@@ -152,7 +152,7 @@ bool Duty::wait(const Event& event, Time deadline) {
   for (;;) {
     const bool over =
         event.is_set() || stopping() || (deadline != kNever && monotonic_now() >= deadline);
-    const bool driving = !over && token_.try_acquire(Token::Holder::kCaller);
+    const bool driving = !over && token_.try_acquire();
     if (heir) heirs_.fetch_sub(1);
     if (driving) {
       const bool set = drive(event, deadline);
@@ -175,7 +175,7 @@ bool Duty::drive(const Event& event, Time deadline) {
   const Duration spin = caller_spin_.load(std::memory_order_relaxed);
   Idle idle{.spin = spin};
   for (;;) {
-    const bool worked = driven_.turn_st();
+    const bool worked = driven_.turn_st(Driven::Who::kCaller);
     if (event.is_set()) return true;
     if (stopping() || driven_.now_st() >= deadline) return false;
     if (worth_polling(idle, worked)) continue;
@@ -208,7 +208,7 @@ void Duty::leave() {
   }
   bool quiet = driven_.prepare_sleep_st();
   for (int i = 0; i < kLeaveTurns && !quiet; ++i) {
-    driven_.turn_st();
+    driven_.turn_st(Driven::Who::kCaller);
     quiet = driven_.prepare_sleep_st();
   }
   if (thread_state_.load(std::memory_order_seq_cst) == kInBlock) {

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <mutex>
 
 #include "base/clock.h"
@@ -29,7 +30,7 @@ class Driven {
 
   virtual ~Driven() = default;
   // One pass over everything; true when anything happened.
-  virtual bool turn_st() = 0;
+  virtual bool turn_st(Who who) = 0;
   virtual Time now_st() const = 0;
   virtual Time next_deadline_st() const = 0;
   // Requests are open: somebody has to drive until they complete.
@@ -55,7 +56,7 @@ class Driven {
 
 class Duty {
  public:
-  explicit Duty(Driven& driven) : driven_(driven) {}
+  Duty(Driven& driven, Token& token) : driven_(driven), token_(token) {}
 
   // The engine's thread: serves until stop().
   void run();
@@ -67,8 +68,6 @@ class Duty {
   void wake_waiters();
   void submitted();
 
-  bool held_by_me() const { return token_.held_by_me(); }
-  bool caller_drives() const { return token_.holder() == Token::Holder::kCaller; }
   // How long an idle driver polls, giving its core away between looks, before it sleeps: a caller,
   // whose program has nothing else to do, and the engine's thread, which runs beside a program that
   // has. Any thread.
@@ -118,7 +117,7 @@ class Duty {
   void wake_driver();
 
   Driven& driven_;
-  Token token_;
+  Token& token_;
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint32_t> thread_state_{kAwake};
   std::atomic<bool> caller_asleep_{false};

@@ -1,40 +1,27 @@
-// How others reach the engine: submitting, waiting, the Transport's calls, statistics, the end.
 #include "harp/engine/engine_core.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "base/log.h"
 #include "harp/fork.h"
 
 namespace taco::harp {
-namespace {
-
-Status gone() {
-  return Status(Code::kInvalidArgument, "the peer was released, and its process is gone");
-}
-
-}  // namespace
 
 EngineCore::EngineCore(const EngineOptions& options, std::unique_ptr<Nic> nic,
                        std::unique_ptr<ShmEndpoint> shm, PeerTable& peers)
-    : SessionHost(*nic, buffers_),
-      options_(options),
-      nic_owner_(std::move(nic)),
+    : options_(options),
+      nic_(std::move(nic)),
       shm_(std::move(shm)),
       peers_(peers),
-      duty_(static_cast<Driven&>(*this)),
-      liveness_(session_timers_, linked_),
-      strays_(*this, options.own, *this),
+      duty_(static_cast<Driven&>(*this), token_),
+      loop_(options_, token_, *nic_, shm_.get(), peers),
       generation_(fork_generation()) {
   released_.engine = this;
-  idle_timer_.on_expiry = on_idle_timer;
-  idle_timer_.context = this;
 }
 
 Result<std::unique_ptr<EngineCore>> EngineCore::create(const EngineOptions& options,
@@ -52,16 +39,15 @@ Status EngineCore::start() {
     auto set = WaitSet::create();
     if (!set.ok()) return set.status();
     *slot = std::move(set).value();
-    for (const NicDescriptor& each : nic().descriptors()) {
+    for (const NicDescriptor& each : nic_->descriptors()) {
       TACO_RETURN_IF_ERROR((*slot)->add(each.fd));
     }
     if (shm_ == nullptr) continue;
     TACO_RETURN_IF_ERROR((*slot)->add(shm_->doorbell_fd(), /*edge=*/true));
     TACO_RETURN_IF_ERROR((*slot)->add_event(shm_->events_fd()));
   }
-  set_now(monotonic_now());
-  expected_back_ = now();
-  peers_changed();
+  loop_.set_now(monotonic_now());
+  choose_spin();
   // Signals belong to the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
@@ -89,146 +75,43 @@ bool EngineCore::wait(const Event& event, Time deadline) {
   return duty_.wait(event, deadline);
 }
 
-void EngineCore::assert_owner() const {
-  if (duty_.held_by_me()) [[likely]]
-    return;
-  TACO_LOG_ERROR("harp", "an engine function was called without the engine's token");
-  abort();
-}
-
-// Null: it was released, and is gone.
-Peer* EngineCore::peer_of(PeerId id) const {
-  assert_owner();
-  return peers_.find(id);
-}
-
-Link& EngineCore::link_of(Peer& peer) {
-  if (peer.link == nullptr) open_link_st(peer);
-  return *peer.link;
-}
-
-void EngineCore::open_link_st(Peer& peer) {
-  if (peer.link != nullptr) return;
-  if (peer.reach == Reach::kSelf) {
-    peer.self = std::make_unique<SelfLink>(peer.matcher);
-    self_ = peer.self.get();
-    peer.link = self_;
-  } else if (peer.reach == Reach::kMemory) {
-    peer.shm = shm_->open(peer.address.shm, peer.description);
-    peer.shm->attach(peer.matcher);
-    peer.link = peer.shm;
-  } else {
-    open_session(peer);
+bool EngineCore::turn_st(Who who) {
+  loop_.begin_turn_st(monotonic_now());
+  WaitSet& wait_set = set_of(who);
+  wait_set.settle();
+  bool worked = run_submitted();
+  if (wait_set.take_event()) shm_->on_events(loop_.now());
+  if (shm_ != nullptr) {
+    if (who == Who::kCaller) keep_apart();
+    worked |= shm_->poll(loop_.now());
+    if (peers_.local_count() != local_peers_) choose_spin();
   }
-  peer.matcher.attach(*peer.link);
-  linked_.push_back(&peer);
+  worked |= loop_.turn_st();
+  if (left_ != nullptr && !loop_.any_link_busy_st()) {
+    left_->set();
+    left_ = nullptr;
+  }
+  return worked;
 }
 
-void EngineCore::open_session(Peer& peer) {
-  SessionConfig config;
-  config.own_incarnation = options_.own.incarnation;
-  config.peer_incarnation = peer.address.incarnation;
-  config.key = pair_key(options_.own, {peer.address.incarnation, peer.address.secret});
-  config.peer_endpoint = peer.route.remote.endpoint;
-  config.local_path = peer.route.local_path;
-  config.max_datagram = std::min(nic().addresses()[peer.route.local_path].max_datagram,
-                                 max_datagram(peer.route.remote.endpoint, peer.route.remote.mtu));
-  config.peer_timeout = options_.peer_timeout;
-  config.description = peer.description;
-  config.congestion = options_.congestion;
-  peer.session =
-      std::make_unique<Session>(std::move(config), static_cast<SessionHost&>(*this), peer.matcher);
-  by_connection_[peer.session->connection_id()] = &peer;
-  peer.link = peer.session.get();
+bool EngineCore::run_submitted() {
+  if (queue_.empty()) return false;
+  for (Task* task = queue_.take_all(); task != nullptr;) {
+    // The task may be submitted again, or end its life, as soon as it has begun.
+    Task* next = SubmitQueue::next(*task);
+    task->run_st(loop_);
+    task = next;
+  }
+  return true;
 }
 
-// No packet finds the peer's session any more.
-void EngineCore::forget_session(const Peer& peer) {
-  if (peer.session != nullptr) by_connection_.erase(peer.session->connection_id());
-  recent_connection_ = 0;
-  recent_peer_ = nullptr;
-}
-
-void EngineCore::send_st(PeerId id, SendRequest& request) {
-  Peer* const peer = peer_of(id);
-  request.peer = id;
-  if (peer == nullptr) return matcher_host_.completions.push(request, gone());
-  link_of(*peer);
-  ++peer->requests;
-  peer->matcher.send(request);
-  if (peer->session != nullptr) liveness_.watch_st(now());
-}
-
-void EngineCore::recv_st(PeerId id, RecvRequest& request) {
-  Peer* const peer = peer_of(id);
-  request.peer = id;
-  if (peer == nullptr) return matcher_host_.completions.push(request, gone());
-  link_of(*peer);
-  ++peer->requests;
-  peer->matcher.recv(request);
-  // A receive of an eager message says nothing to the link, whose watch over the peer's life begins
-  // with the connection.
-  if (peer->shm != nullptr && !peer->shm->is_connected()) peer->shm->connect();
-  if (peer->session != nullptr) liveness_.watch_st(now());
-}
-
-void EngineCore::cancel_st(SendRequest& request, const Status& why) {
-  if (Peer* peer = peer_of(request.peer)) peer->matcher.cancel(request, why);
-}
-
-void EngineCore::cancel_st(RecvRequest& request, const Status& why) {
-  if (Peer* peer = peer_of(request.peer)) peer->matcher.cancel(request, why);
-}
-
-void EngineCore::release_st(Staging& staging) {
-  assert_owner();
-  if (staging.block == nullptr) return;
-  shm_->release(staging);  // nothing else stages
-}
-
-bool EngineCore::has_unmatched_st(PeerId id, const MessageKey& key) const {
-  const Peer* peer = peer_of(id);
-  return peer != nullptr && peer->matcher.has_unmatched(key);
-}
-
-void EngineCore::solicit_st(PeerId id, const MessageKey& key) {
-  Peer* const peer = peer_of(id);
-  if (peer == nullptr) return;
-  link_of(*peer);
-  peer->matcher.solicit(key);
-}
-
-void EngineCore::forget_group_st(std::uint64_t group) {
-  assert_owner();
-  matcher_host_.over.add(group);
-  for (Peer* peer : linked_) peer->matcher.forget_group(group);
-}
-
-void EngineCore::notify_st(PeerId id, std::span<const std::byte> bytes) {
-  Peer* const peer = peer_of(id);
-  if (peer == nullptr) return;
-  link_of(*peer);
-  peer->matcher.notify(bytes);
-}
-
-void EngineCore::arm_st(Timer& timer, Time deadline) {
-  assert_owner();
-  timers_.arm(timer, deadline);
-}
-
-void EngineCore::disarm_st(Timer& timer) {
-  assert_owner();
-  timers_.disarm(timer);
-}
-
-bool EngineCore::is_local_st(PeerId id) const {
-  const Peer* peer = peer_of(id);
-  return peer != nullptr && peer->shares_host();
-}
-
-void EngineCore::set_observer(Observer* observer) {
-  if (closed_.load() && !in_engine()) return;
-  run_and_wait([&] { matcher_host_.observer = observer; });
+// The engine's thread works beside the program, wherever there is room; a caller stays out of the
+// way of other drivers.
+void EngineCore::keep_apart() {
+  int core = sched_getcpu();
+  const Time now = loop_.now();
+  if (placement_.is_due(now)) core = placement_.look(now, core, shm_->peer_cores());
+  shm_->publish_core(core);
 }
 
 // Between two looks the core is always given away: whoever we wait for may need this very one, and
@@ -240,40 +123,78 @@ void EngineCore::set_observer(Observer* observer) {
 // never look idle, there they stay. Measured, 4 hosts on 2 cores, all_reduce of 8 B: 300 us when
 // polling 20 us, 250 at 50, 120 at 200, 105 at 400, and large messages no slower. The engine's
 // thread works beside the program, so it polls briefly.
-void EngineCore::peers_changed() {
-  const long cores = std::max(1L, sysconf(_SC_NPROCESSORS_ONLN));
-  const bool crowded = static_cast<long>(peers_.local_count()) + 1 > cores;
+void EngineCore::choose_spin() {
+  local_peers_ = peers_.local_count();
+  const auto cores = static_cast<std::size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  const bool crowded = local_peers_ + 1 > cores;
   Duration caller = 400 * kMicrosecond;
   Duration thread = crowded ? 20 * kMicrosecond : 50 * kMicrosecond;
   if (options_.spin_us >= 0) caller = thread = options_.spin_us * kMicrosecond;
   duty_.set_spin(caller, thread);
 }
 
+void EngineCore::block(Who who) {
+  if (who == Who::kCaller && shm_ != nullptr) shm_->publish_core(-1);
+  set_of(who).block();
+}
+
+bool EngineCore::prepare_sleep_st() {
+  if (!queue_.empty() || !loop_.may_sleep_st()) return false;
+  if (!asleep_ && shm_ != nullptr && !shm_->prepare_sleep()) return false;
+  asleep_ = true;
+  watch_for_room();
+  loop_.expect_turn_st(loop_.next_deadline_st());
+  return true;
+}
+
+void EngineCore::cancel_sleep_st() {
+  if (!asleep_) return;
+  asleep_ = false;
+  if (shm_ != nullptr) shm_->cancel_sleep();
+  nic_->look_everywhere_st();
+}
+
+// Peers on this host are not told, so they ring no bell; what this process has said meanwhile they
+// are told of all the same.
+bool EngineCore::prepare_doze_st(Time until) {
+  if (!queue_.empty() || !loop_.is_quiet_st()) return false;
+  if (shm_ != nullptr) shm_->flush();
+  loop_.expect_turn_st(until);
+  return true;
+}
+
+// While an address is full, room in it is something to wake up for.
+void EngineCore::watch_for_room() {
+  const bool full = loop_.has_ready() && loop_.nic_full();
+  if (full == watching_room_) return;
+  watching_room_ = full;
+  for (const NicDescriptor& each : nic_->descriptors()) {
+    const bool watch = full && nic_->is_full_st(each.local_path);
+    thread_set_->watch_writable(each.fd, watch);
+    caller_set_->watch_writable(each.fd, watch);
+  }
+}
+
+void EngineCore::set_observer(Observer* observer) {
+  if (closed_.load() && !in_engine()) return;
+  run_and_wait([&] { loop_.matching().observer = observer; });
+}
+
+void EngineCore::peers_released() {
+  if (closed_.load() || released_.queued.exchange(true)) return;
+  submit(released_, false);
+}
+
+void EngineCore::Released::run_st(Transport&) {
+  queued.store(false);
+  engine->loop_.take_released_st();
+}
+
 StackStats EngineCore::stats() {
-  if (closed_.load()) return last_stats_;
+  if (closed_.load()) return {};
   StackStats stats;
-  run_and_wait([&] {
-    const ProtocolCounters& protocol = counters();
-    stats.bytes_sent = protocol.bytes_sent;
-    stats.bytes_received = protocol.bytes_received;
-    stats.packets_sent = protocol.packets_sent;
-    stats.packets_received = protocol.packets_received;
-    stats.retransmits = protocol.retransmits;
-    stats.spurious_retransmits = protocol.spurious_retransmits;
-    stats.checksum_failures = protocol.checksum_failures;
-    stats.duplicates = protocol.duplicates;
-    stats.bytes_copied = matcher_host_.bytes_copied;
-    stats.socket_overflows = nic().overflows();
-    for (const Peer* peer : linked_) {
-      stats.sessions += peer->session != nullptr ? 1 : 0;
-      if (peer->session != nullptr && peer->session->established())
-        stats.path_bytes = StackStats::narrower(stats.path_bytes, peer->session->path_size());
-      stats.unmatched += peer->matcher.kept_for_peer();
-    }
-    stats.peers = peers_.size();
-    stats.credit_outstanding = credit().outstanding();
-    stats.sleeps = duty_.sleeps();
-  });
+  run_and_wait([&] { loop_.add_to_st(stats); });
+  stats.sleeps = duty_.sleeps();
   if (shm_ != nullptr) {
     const ShmStats& shm = shm_->stats();
     stats.shm_bytes = shm.bytes_sent.load(std::memory_order_relaxed);
@@ -289,23 +210,13 @@ void EngineCore::close(Duration linger) {
   if (generation_ != fork_generation()) return;
   Event left;
   run_and_wait([&] {
-    for (Peer* peer : linked_) {
-      if (!peer->matcher.lost()) peer->link->leave();
-    }
+    loop_.leave_st();
     left_ = &left;
   });
   duty_.wait(left, monotonic_now() + linger);
   run_and_wait([&] {
     left_ = nullptr;
-    matcher_host_.observer = nullptr;
-    const Status closed(Code::kAborted, "the transport was closed");
-    for (Peer* peer : linked_) {
-      if (!peer->matcher.lost()) peer->matcher.on_lost(closed);
-    }
-    while (!matcher_host_.completions.empty()) matcher_host_.completions.run(nullptr);
-    // Groups may hold the Stack for long yet. Who has not heard of us so far and calls now must
-    // find nobody here, instead of waiting for an answer.
-    nic().close_st();
+    loop_.end_st(Status(Code::kAborted, "the transport was closed"));
     if (shm_ != nullptr) shm_->stop();
   });
   duty_.stop();

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "harp/engine/engine_core.h"
+#include "harp/engine/engine_loop.h"
 
 namespace taco::harp {
 namespace {
@@ -20,29 +20,23 @@ constexpr int kTimeouts = 3;
 
 }  // namespace
 
-void EngineCore::peers_released() {
-  if (closed_.load() || released_.queued.exchange(true)) return;
-  submit(released_, false);
-}
-
-void EngineCore::Released::run_st(Transport&) {
-  queued.store(false);
-  for (Peer* peer : engine->peers_.take_released()) {
-    if (peer->idle_since == 0) engine->idle_.push_back(peer);
-    peer->idle_since = engine->now();
+void EngineLoop::take_released_st() {
+  assert_owner();
+  for (Peer* peer : peers_.take_released()) {
+    if (peer->idle_since == 0) idle_.push_back(peer);
+    peer->idle_since = now();
   }
   // Later in this turn, when everything that has arrived was heard.
-  engine->look_at_idle_soon();
+  look_at_idle_soon();
 }
 
-void EngineCore::look_at_idle_soon() {
+void EngineLoop::look_at_idle_soon() {
   if (!idle_.empty()) session_timers_.arm(idle_timer_, now());
 }
 
-void EngineCore::on_idle_timer(Timer& timer, Time now) {
-  auto& self = *static_cast<EngineCore*>(timer.context);
+void EngineLoop::on_idle_timer(Timer& timer, Time now) {
+  auto& self = *static_cast<EngineLoop*>(timer.context);
   Time next = kNever;
-  bool local = false;
   std::erase_if(self.idle_, [&](Peer* peer) {
     if (self.peers_.is_referenced(*peer)) {
       peer->idle_since = 0;
@@ -53,17 +47,15 @@ void EngineCore::on_idle_timer(Timer& timer, Time now) {
       next = std::min(next, look);
       return false;
     }
-    local |= peer->reach == Reach::kMemory;
-    self.end_peer(*peer);
+    self.end_peer_st(*peer);
     return true;
   });
-  if (local) self.peers_changed();
   self.session_timers_.arm(timer, next);
 }
 
 // When to look again; 0: it is gone, and so is everything it had a part in.
-Time EngineCore::examine_idle(Peer& peer, Time now) {
-  if (peer.opening || peer.matcher.expecting() || matcher_host_.completions.concerns(peer.id)) {
+Time EngineLoop::examine_idle(Peer& peer, Time now) {
+  if (peer.opening || peer.matcher.expecting() || matching_.completions.concerns(peer.id)) {
     return now + kSoon;
   }
   if (peer.link == nullptr) return 0;
@@ -87,7 +79,8 @@ Time EngineCore::examine_idle(Peer& peer, Time now) {
   return now + std::min(kLook, options_.peer_timeout / 2);
 }
 
-void EngineCore::end_peer(Peer& peer) {
+void EngineLoop::end_peer_st(Peer& peer) {
+  assert_owner();
   const std::unique_ptr<Peer> ended = peers_.remove(peer);
   if (ended == nullptr) {  // a new group has just come to need it
     peer.idle_since = 0;
@@ -97,6 +90,25 @@ void EngineCore::end_peer(Peer& peer) {
   std::erase(linked_, &peer);
   forget_session(peer);
   if (peer.shm != nullptr) shm_->close(peer.shm);
+}
+
+void EngineLoop::leave_st() {
+  assert_owner();
+  for (Peer* peer : linked_) {
+    if (!peer->matcher.lost()) peer->link->leave();
+  }
+}
+
+void EngineLoop::end_st(const Status& why) {
+  assert_owner();
+  matching_.observer = nullptr;
+  for (Peer* peer : linked_) {
+    if (!peer->matcher.lost()) peer->matcher.on_lost(why);
+  }
+  while (!matching_.completions.empty()) matching_.completions.run(nullptr);
+  // Groups may hold the Stack for long yet. Who has not heard of us so far and calls now must find
+  // nobody here, instead of waiting for an answer.
+  nic().close_st();
 }
 
 }  // namespace taco::harp

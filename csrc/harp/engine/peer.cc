@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "harp/engine/engine_core.h"
+#include "harp/engine/engine_loop.h"
 
 namespace taco::harp {
 
@@ -18,7 +18,7 @@ Peer::Peer(PeerId id, PeerPlan plan, MatcherHost& host)
 
 void Peer::run_st(Transport&) {
   opening = false;
-  engine->open_link_st(*this);
+  loop->open_link_st(*this);
 }
 
 PeerTable::~PeerTable() {

@@ -26,7 +26,7 @@
 
 namespace taco::harp {
 
-class EngineCore;
+class EngineLoop;
 
 // How a peer is reached: it is this very process, shares this host's memory, or is met by packets.
 enum class Reach : std::uint8_t { kSelf, kMemory, kNetwork };
@@ -46,7 +46,7 @@ struct Peer final : Task {
   const Reach reach;
   const Route route;              // of kNetwork
   const std::string description;  // for messages
-  EngineCore* engine = nullptr;
+  EngineLoop* loop = nullptr;
 
   // The engine's.
   Matcher matcher;

@@ -53,6 +53,11 @@ Status StackCore::start() {
   fill_random(&own_.incarnation);
   fill_random(&own_.secret);
   engine.own = {own_.incarnation, own_.secret};
+  engine.random = [] {
+    std::uint64_t value;
+    fill_random(&value);
+    return value;
+  };
   own_.pid = static_cast<std::uint32_t>(getpid());
   own_.host_id = host_identity(options_.host_id);
   own_.host_name = host_name();
@@ -191,17 +196,14 @@ Result<PeerId> StackCore::add_peer(std::string_view bytes) {
       incarnation, [&] { return plan_for(std::move(address).value()); },
       [&](PeerId id, PeerPlan plan) {
         is_new = true;
-        auto peer = std::make_unique<Peer>(id, std::move(plan), engine_->matcher_host());
-        peer->engine = engine_.get();
+        auto peer = std::make_unique<Peer>(id, std::move(plan), engine_->loop().matching());
+        peer->loop = &engine_->loop();
         peer->opening = peer->reach == Reach::kMemory;
         return peer;
       });
   if (!added.ok()) return added.status();
   Peer& peer = *added.value();
-  if (is_new && peer.reach == Reach::kMemory) {
-    engine_->peers_changed();
-    engine_->submit(peer, false);
-  }
+  if (is_new && peer.reach == Reach::kMemory) engine_->submit(peer, false);
   return peer.id;
 }
 

@@ -12,15 +12,12 @@ namespace taco::harp {
 
 class Token {
  public:
-  enum class Holder : std::uint8_t { kNobody, kEngineThread, kCaller };
-
   // Any thread. Never blocks. Not recursive: a holder that asks again is refused.
-  bool try_acquire(Holder holder) {
+  bool try_acquire() {
     std::uintptr_t expected = 0;
     // The plain load keeps a crowd of refused callers from bouncing the line.
     if (word_.load(std::memory_order_seq_cst) != 0) return false;
-    if (!word_.compare_exchange_strong(expected, this_thread() | bit_of(holder),
-                                       std::memory_order_seq_cst)) {
+    if (!word_.compare_exchange_strong(expected, this_thread(), std::memory_order_seq_cst)) {
       return false;
     }
     tenure_.store(tenure_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -30,23 +27,15 @@ class Token {
   // The holder. Sequentially consistent, since what follows is always "is there somebody to wake?"
   void release() { word_.store(0, std::memory_order_seq_cst); }
 
-  bool held_by_me() const {
-    return (word_.load(std::memory_order_relaxed) & ~std::uintptr_t{1}) == this_thread();
-  }
+  bool held_by_me() const { return word_.load(std::memory_order_relaxed) == this_thread(); }
   bool is_free() const { return word_.load(std::memory_order_seq_cst) == 0; }
-  Holder holder() const {
-    const std::uintptr_t word = word_.load(std::memory_order_seq_cst);
-    if (word == 0) return Holder::kNobody;
-    return (word & 1) != 0 ? Holder::kCaller : Holder::kEngineThread;
-  }
   // Grows with every acquisition: tells the same long tenure from many short ones.
   std::uint64_t tenure() const { return tenure_.load(std::memory_order_relaxed); }
 
  private:
-  static std::uintptr_t bit_of(Holder holder) { return holder == Holder::kCaller ? 1 : 0; }
-  // An address that no two live threads share; aligned, so the lowest bit is free.
+  // An address that no two live threads share.
   static std::uintptr_t this_thread() {
-    alignas(8) static thread_local char identity;
+    static thread_local char identity;
     return reinterpret_cast<std::uintptr_t>(&identity);
   }
 

@@ -1,6 +1,6 @@
 // What all sessions of one engine share and what they need from it: the Nic, buffers, credit, the
-// turn's time, timers, and the list of sessions that have something to transmit. The engine (or the
-// simulator) implements the pure virtuals. Owner thread only.
+// turn's time, timers, and the list of sessions that have something to transmit. EngineLoop
+// implements the pure virtuals. Owner thread only.
 #pragma once
 
 #include <array>

@@ -55,7 +55,7 @@ class NoTransport final : public Transport {
 
 class Model final : public Driven {
  public:
-  Model() : duty_(*this) {
+  Model() : duty_(*this, token_) {
     thread_set_ = std::move(WaitSet::create()).value();
     caller_set_ = std::move(WaitSet::create()).value();
     socket_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -89,7 +89,7 @@ class Model final : public Driven {
     duty_.submitted();
   }
   void ask(Request& request) {
-    EXPECT_TRUE(duty_.held_by_me());
+    EXPECT_TRUE(token_.held_by_me());
     ++open_;
     const std::lock_guard<std::mutex> lock(asked_mutex_);
     asked_.push_back(&request);
@@ -98,10 +98,10 @@ class Model final : public Driven {
 
  private:
   // Driven.
-  bool turn_st() override {
-    EXPECT_TRUE(duty_.held_by_me());
+  bool turn_st(Who who) override {
+    EXPECT_TRUE(token_.held_by_me());
     now_ = monotonic_now();
-    (duty_.caller_drives() ? *caller_set_ : *thread_set_).settle();
+    set_of(who).settle();
     bool worked = false;
     for (Task* task = queue_.take_all(); task != nullptr; worked = true) {
       Task* next = SubmitQueue::next(*task);
@@ -177,6 +177,7 @@ class Model final : public Driven {
   }
 
   NoTransport transport_;
+  Token token_;
   Duty duty_;
   std::unique_ptr<WaitSet> thread_set_, caller_set_;
   SubmitQueue queue_, from_socket_, from_ring_;

@@ -1,0 +1,143 @@
+// What an engine does, turn by turn: takes in what has arrived or was refused, runs timers and
+// completions, transmits. And what that concerns: the peers in contact, their links and sessions,
+// from first use to last. Knows no thread, no clock and nothing to sleep on: whoever drives it says
+// what time it is. That is EngineCore in a process (engine_core.h); tests drive the same loop
+// through virtual time (tests/support/sim_process.h).
+//
+// Every function needs the ownership token.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/assert.h"
+#include "harp/engine/engine_liveness.h"
+#include "harp/engine/peer.h"
+#include "harp/engine/stack.h"
+#include "harp/engine/timer_heap.h"
+#include "harp/engine/token.h"
+#include "harp/matching/matcher.h"
+#include "harp/nic.h"
+#include "harp/session/session_host.h"
+#include "harp/session/stray_packets.h"
+#include "harp/shm/endpoint.h"
+
+namespace taco::harp {
+
+struct LoopOptions {
+  Identity own;
+  std::function<std::uint64_t()> random;  // unguessable
+  Duration peer_timeout = 10 * kSecond;
+  const CongestionOps* congestion = nullptr;  // null: the default
+};
+
+class EngineLoop final : public Transport, public SessionHost, private StrayPackets::Peers {
+ public:
+  // All that is referred to outlives the loop. `shm`, which opens the links inside the host, may be
+  // null; to poll it is the driver's part.
+  EngineLoop(const LoopOptions& options, const Token& token, Nic& nic, ShmEndpoint* shm,
+             PeerTable& peers);
+
+  // A turn begins with the time; then the driver adds what it has (tasks, shared memory); then
+  // comes everything else. True when anything happened.
+  void begin_turn_st(Time now);
+  bool turn_st();
+
+  // Nothing is left to do but what timers, arrivals or room in the Nic bring.
+  bool may_sleep_st() const;
+  // Nor is there anything under way.
+  bool is_quiet_st() const;
+  // The next turn is due then; one that begins much later was kept away, and blames nobody for it.
+  void expect_turn_st(Time when) { expected_back_ = when; }
+  Time next_deadline_st() const;
+  bool has_open_requests_st() const;
+  bool any_link_busy_st() const;
+
+  // What came from the network. Nobody has looked at it yet.
+  void on_packets_st(const RxPacket& packets);
+
+  // Makes the link on first use.
+  void open_link_st(Peer& peer);
+  // Somebody gave back the last reference to a peer.
+  void take_released_st();
+  // The peer goes, and everything it had a part in; unless somebody has come to need it.
+  void end_peer_st(Peer& peer);
+
+  // Goodbye to everybody.
+  void leave_st();
+  // Everything open fails, and nobody is reached from here any more.
+  void end_st(const Status& why);
+
+  MatcherHost& matching() { return matching_; }
+  void add_to_st(StackStats& stats);
+
+  // Transport.
+  void send_st(PeerId peer, SendRequest& request) override;
+  void recv_st(PeerId peer, RecvRequest& request) override;
+  void cancel_st(SendRequest& request, const Status& why) override;
+  void cancel_st(RecvRequest& request, const Status& why) override;
+  void release_st(Staging& staging) override;
+  bool has_unmatched_st(PeerId peer, const MessageKey& key) const override;
+  void solicit_st(PeerId peer, const MessageKey& key) override;
+  void forget_group_st(std::uint64_t group) override;
+  void notify_st(PeerId peer, std::span<const std::byte> bytes) override;
+  Time now_st() const override { return now(); }
+  void arm_st(Timer& timer, Time deadline) override;
+  void disarm_st(Timer& timer) override;
+  bool is_local_st(PeerId peer) const override;
+
+  // SessionHost.
+  void arm(Timer& timer, Time deadline) override { session_timers_.arm(timer, deadline); }
+  void disarm(Timer& timer) override { session_timers_.disarm(timer); }
+  std::uint64_t random() override { return options_.random(); }
+
+ private:
+  // StrayPackets::Peers.
+  std::optional<PairKey> key_with(std::uint64_t incarnation) override;
+  Session& session_with(std::uint64_t incarnation) override;
+  Session* begin_anew(std::uint64_t incarnation) override;
+  void on_reset(Session& session) override;
+
+  // engine_loop.cc
+  void extend_deadlines(Duration gap);
+  bool receive_burst(bool* full);
+  void assert_owner() const { TACO_ASSERT(token_.held_by_me(), "without the engine's token"); }
+  Peer* peer_of(PeerId id) const;
+
+  // engine_sessions.cc
+  Link& link_of(Peer& peer);
+  void open_session(Peer& peer);
+  void forget_session(const Peer& peer);
+  Session* session_of(std::uint64_t connection);
+
+  // engine_peers.cc
+  static void on_idle_timer(Timer& timer, Time now);
+  void look_at_idle_soon();
+  Time examine_idle(Peer& peer, Time now);
+
+  const LoopOptions& options_;
+  const Token& token_;
+  ShmEndpoint* const shm_;
+  PeerTable& peers_;
+  BytePool buffers_;
+  MatcherHost matching_;
+  Timer idle_timer_;
+  TimerHeap timers_;          // of the Transport's users
+  TimerHeap session_timers_;  // which the sessions themselves keep in step with stalls
+  Liveness liveness_;
+  StrayPackets strays_;
+
+  std::vector<Peer*> linked_;  // peers whose link is open
+  SelfLink* self_ = nullptr;   // of the one among them that is this process
+  std::vector<Peer*> idle_;    // peers that nobody refers to
+  std::unordered_map<std::uint64_t, Peer*> by_connection_;
+  std::uint64_t recent_connection_ = 0;
+  Peer* recent_peer_ = nullptr;
+  Time expected_back_ = kNever;  // when the next turn is due to begin
+  Duration gap_ = 0;             // how late this one began
+};
+
+}  // namespace taco::harp
