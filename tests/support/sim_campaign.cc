@@ -167,11 +167,11 @@ class Scenario {
       all = false;
       if (!exchange.send_posted && now >= exchange.send_at) {
         exchange.send_posted = true;
-        cluster_[exchange.from].matcher(exchange.to).send(exchange.send);
+        cluster_[exchange.from].send(exchange.to, exchange.send);
       }
       if (!exchange.recv_posted && now >= exchange.recv_at) {
         exchange.recv_posted = true;
-        cluster_[exchange.to].matcher(exchange.from).recv(exchange.recv);
+        cluster_[exchange.to].recv(exchange.from, exchange.recv);
       }
       cancel_due(exchange, now);
       for (const Time when :
@@ -189,11 +189,11 @@ class Scenario {
     if (!exchange.cancelled) ++result_.cancels;
     exchange.cancelled = true;
     if (exchange.send_posted && exchange.sends_done == 0 && now >= exchange.cancel_send_at) {
-      cluster_[exchange.from].matcher(exchange.to).cancel(exchange.send, why);
+      cluster_[exchange.from].loop().cancel_st(exchange.send, why);
       exchange.cancel_send_at = kNever;
       exchange.cancel_recv_at = now + 50 * kMillisecond;
     } else if (exchange.recv_posted && exchange.recvs_done == 0 && now >= exchange.cancel_recv_at) {
-      cluster_[exchange.to].matcher(exchange.from).cancel(exchange.recv, why);
+      cluster_[exchange.to].loop().cancel_st(exchange.recv, why);
       exchange.cancel_recv_at = kNever;
       exchange.cancel_send_at = now + 50 * kMillisecond;
     } else {
@@ -289,8 +289,6 @@ class Scenario {
 
 }  // namespace
 
-ScenarioResult run_scenario(std::uint64_t seed) {
-  return Scenario(seed).run();
-}
+ScenarioResult run_scenario(std::uint64_t seed) { return Scenario(seed).run(); }
 
 }  // namespace taco::harp

@@ -13,11 +13,10 @@ namespace taco::harp {
 class SimCluster {
  public:
   SimCluster(std::uint32_t nodes, std::uint64_t seed, const SimFaults& faults,
-             Observer* observer = nullptr)
+             const SimNicOptions& nic = {})
       : network_(seed, faults) {
     for (std::uint32_t i = 0; i < nodes; ++i) {
-      processes_.push_back(
-          std::make_unique<SimProcess>(network_, seed * 1000003 + i + 1, observer));
+      processes_.push_back(std::make_unique<SimProcess>(network_, seed * 1000003 + i + 1, nic));
     }
     for (auto& process : processes_) process->know(processes_);
   }

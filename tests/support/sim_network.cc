@@ -1,13 +1,16 @@
 #include "support/sim_network.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <algorithm>
 #include <cstring>
 
 namespace taco::harp {
 namespace {
 
-constexpr std::size_t kOverhead = 832;  // what the kernel charges a datagram beyond its bytes
-constexpr Duration kDmaDelay = 30 * kMicrosecond;
+constexpr std::uint32_t kFirstPort = 4000;
+constexpr std::size_t kQuoted = 548;  // of a datagram that was refused
 
 }  // namespace
 
@@ -19,47 +22,49 @@ void SimCounts::add(const SimCounts& other) {
   corrupted += other.corrupted;
   link_dead += other.link_dead;
   refused += other.refused;
+  port_full += other.port_full;
   overflowed += other.overflowed;
   too_large += other.too_large;
+  unreachable += other.unreachable;
 }
 
-Endpoint SimNetwork::endpoint(std::uint32_t node, std::uint32_t address) {
+Endpoint SimNetwork::endpoint(std::uint32_t node, std::uint32_t address, std::uint32_t port) {
+  sockaddr_in place{};
+  place.sin_family = AF_INET;
+  place.sin_addr.s_addr = htonl(10u << 24 | address << 16 | node);
+  place.sin_port = htons(static_cast<std::uint16_t>(kFirstPort + port));
   Endpoint endpoint;
-  std::memcpy(endpoint.bytes.data(), &node, sizeof node);
-  std::memcpy(endpoint.bytes.data() + sizeof node, &address, sizeof address);
-  endpoint.size = sizeof node + sizeof address;
+  endpoint.size = sizeof place;
+  std::memcpy(endpoint.bytes.data(), &place, sizeof place);
   return endpoint;
 }
 
-std::uint32_t SimNetwork::address_of(const Endpoint& endpoint) {
-  std::uint32_t address;
-  std::memcpy(&address, endpoint.bytes.data() + sizeof address, sizeof address);
-  return address;
-}
-
-std::uint32_t SimNetwork::node_of(const Endpoint& endpoint) {
-  std::uint32_t node;
-  std::memcpy(&node, endpoint.bytes.data(), sizeof node);
-  return node;
+SimPlace SimNetwork::place_of(const Endpoint& endpoint) {
+  sockaddr_in place;
+  std::memcpy(&place, endpoint.bytes.data(), sizeof place);
+  const std::uint32_t address = ntohl(place.sin_addr.s_addr);
+  return {address & 0xffff, address >> 16 & 0xff, ntohs(place.sin_port) - kFirstPort};
 }
 
 void SimNetwork::attach(SimNic& nic) {
   nic.node_ = static_cast<std::uint32_t>(nics_.size());
   nics_.push_back(&nic);
+  last_arrivals_.resize(nics_.size() * nics_.size() * kMostAddresses, 0);
 }
 
-void SimNetwork::kill_link(std::uint32_t from, std::uint32_t to, Time until,
-                           std::uint32_t address) {
-  dead_.push_back({from, to, address, until});
+Time& SimNetwork::last_arrival(const SimPlace& from, const SimPlace& to) {
+  const std::size_t nodes = nics_.size();
+  return last_arrivals_[(from.node * nodes + to.node) * kMostAddresses + to.address];
 }
 
-void SimNetwork::set_mtu(std::uint32_t from, std::uint32_t to, std::size_t max_datagram) {
-  mtus_[{from, to}] = max_datagram;
+void SimNetwork::kill_link(std::uint32_t from, std::uint32_t to, Time until, std::uint32_t address,
+                           std::uint32_t port) {
+  dead_.push_back({from, to, address, port, until});
 }
 
-Time& SimNetwork::last_arrival(std::uint32_t from, std::uint32_t to) {
-  last_arrivals_.resize(nics_.size() * nics_.size(), 0);
-  return last_arrivals_[from * nics_.size() + to];
+void SimNetwork::set_mtu(std::uint32_t from, std::uint32_t to, std::size_t max_datagram,
+                         std::uint32_t address) {
+  mtus_[link(from, to, address)] = max_datagram;
 }
 
 void SimNetwork::fly(Flying packet) {
@@ -67,31 +72,39 @@ void SimNetwork::fly(Flying packet) {
   flying_.push(std::move(packet));
 }
 
-void SimNetwork::carry(std::uint32_t from, std::uint32_t to, std::uint32_t address,
-                       std::vector<std::byte> bytes, Time leaves) {
-  if (tap_) tap_(from, to, address, bytes);
-  if (const auto mtu = mtus_.find({from, to}); mtu != mtus_.end() && bytes.size() > mtu->second) {
+bool SimNetwork::vanishes(const SimPlace& from, const SimPlace& to, std::size_t bytes,
+                          Time leaves) {
+  if (to.node >= nics_.size() || to.address >= kMostAddresses) return true;  // no such host
+  for (const std::uint32_t address : {kEvery, to.address}) {
+    const auto mtu = mtus_.find(link(from.node, to.node, address));
+    if (mtu == mtus_.end() || bytes <= mtu->second) continue;
     ++counts_.too_large;
-    return;
+    return true;
   }
-  for (const DeadLink& link : dead_) {
-    const bool meant = link.address == kEveryAddress || link.address == address;
-    if (link.from == from && link.to == to && meant && leaves < link.until) {
-      ++counts_.link_dead;
-      return;
-    }
+  for (const DeadLink& dead : dead_) {
+    const bool meant = (dead.address == kEvery || dead.address == to.address) &&
+                       (dead.port == kEvery || dead.port == from.port);
+    if (dead.from != from.node || dead.to != to.node || !meant || leaves >= dead.until) continue;
+    ++counts_.link_dead;
+    return true;
   }
-  if (random_.chance(faults_.loss)) {
-    ++counts_.lost;
-    return;
-  }
+  if (!random_.chance(faults_.loss)) return false;
+  ++counts_.lost;
+  return true;
+}
+
+void SimNetwork::carry(const SimPlace& from, const SimPlace& to, std::vector<std::byte> bytes,
+                       Time leaves) {
+  if (tap_) tap_(from.node, to.node, to.address, bytes);
+  if (vanishes(from, to, bytes.size(), leaves)) return;
   if (random_.chance(faults_.corruption)) {
     ++counts_.corrupted;
     const std::size_t bit = random_.below(8 * bytes.size());
     bytes[bit / 8] ^= std::byte{1} << (bit % 8);
   }
+  const Stage stage = faults_.port_bytes_per_second > 0 ? Stage::kToSwitch : Stage::kToHost;
   auto shared = std::make_shared<std::vector<std::byte>>(std::move(bytes));
-  Flying packet{leaves + faults_.latency, 0, from, to, address, shared};
+  Flying packet{leaves + faults_.latency, 0, stage, from, to, shared};
   if (faults_.jitter > 0) packet.at += random_.between(0, faults_.jitter);
   if (random_.chance(faults_.duplication)) {
     ++counts_.duplicated;
@@ -110,139 +123,60 @@ void SimNetwork::carry(std::uint32_t from, std::uint32_t to, std::uint32_t addre
   fly(std::move(packet));
 }
 
+Time SimNetwork::next_arrival() const {
+  Time next = flying_.empty() ? kNever : flying_.top().at;
+  for (const SimNic* nic : nics_) next = std::min(next, nic->next_read());
+  return next;
+}
+
 void SimNetwork::advance(Time now) {
-  while (!flying_.empty() && flying_.top().at <= now) {
-    const Flying packet = flying_.top();
+  for (Time next = next_arrival(); next <= now; next = next_arrival()) {
+    now_ = std::max(now_, next);
+    for (SimNic* nic : nics_) nic->read_due(now_);
+    if (flying_.empty() || flying_.top().at > now_) continue;
+    Flying packet = flying_.top();
     flying_.pop();
-    now_ = std::max(now_, packet.at);
-    nics_[packet.to]->arrive(packet.from, packet.address, packet.bytes);
+    land(std::move(packet));
   }
   now_ = std::max(now_, now);
 }
 
-SimNic::SimNic(SimNetwork& network) : network_(network) {
-  capabilities_.gso_segments = network.faults().gso ? 44 : 1;
-  capabilities_.asynchronous_return = network.faults().asynchronous_return;
-  capabilities_.receive_buffer = network.faults().receive_buffer;
-  capabilities_.packet_overhead = kOverhead;
-  network.attach(*this);
-  for (std::uint32_t i = 0; i < kAddresses; ++i) {
-    addresses_.push_back({SimNetwork::endpoint(node_, i), network.faults().max_datagram});
+void SimNetwork::land(Flying packet) {
+  switch (packet.stage) {
+    case Stage::kToSwitch:
+      return leave_switch(std::move(packet));
+    case Stage::kToHost:
+      if (!nics_[packet.to.node]->has(packet.to)) return refuse(packet);
+      return nics_[packet.to.node]->arrive(packet.from, packet.to, std::move(packet.bytes));
+    case Stage::kRefused:
+      packet.bytes->resize(std::min(packet.bytes->size(), kQuoted));
+      nics_[packet.from.node]->refusals_.push_back(
+          {endpoint(packet.to.node, packet.to.address, packet.to.port), *packet.bytes});
   }
 }
 
-void SimNic::arrive(std::uint32_t from, std::uint32_t address,
-                    std::shared_ptr<std::vector<std::byte>> bytes) {
-  if (closed_) return;
-  const std::size_t charge = bytes->size() + kOverhead;
-  if (buffered_ + charge > capabilities_.receive_buffer) {
-    ++overflows_;
-    ++network_.counts_.overflowed;
+// One queue for each cable to a host, first in, first out.
+void SimNetwork::leave_switch(Flying packet) {
+  Time& free = ports_free_[{packet.to.node, packet.to.address}];
+  const Duration wait = std::max<Duration>(free - packet.at, 0);
+  const double waiting = static_cast<double>(wait) / kSecond * faults_.port_bytes_per_second;
+  const std::size_t bytes = packet.bytes->size();
+  if (waiting + static_cast<double>(bytes) > static_cast<double>(faults_.port_queue)) {
+    ++counts_.port_full;
     return;
   }
-  buffered_ += charge;
-  ++network_.counts_.delivered;
-  received_.push_back({from, address, std::move(bytes)});
+  free = packet.at + wait + time_for(bytes, faults_.port_bytes_per_second);
+  packet.at = free;
+  packet.stage = Stage::kToHost;
+  fly(std::move(packet));
 }
 
-std::size_t SimNic::send_st(std::span<const TxPacket> packets) {
-  if (closed_) return packets.size();
-  std::size_t taken = 0;
-  for (const TxPacket& packet : packets) {
-    egress_free_ = std::max(egress_free_, network_.now());
-    if (egress_free_ - network_.now() > network_.faults().longest_queue) {
-      ++network_.counts_.refused;
-      break;
-    }
-    launch(packet);
-    ++taken;
-  }
-  return taken;
+void SimNetwork::refuse(const Flying& packet) {
+  ++counts_.unreachable;
+  Flying answer = packet;
+  answer.stage = Stage::kRefused;
+  answer.at = now_ + faults_.latency;
+  fly(std::move(answer));
 }
-
-bool SimNic::is_full_st(std::uint32_t) const {
-  return egress_free_ - network_.now() > network_.faults().longest_queue;
-}
-
-// Splits a super-packet into datagrams and sends each at its turn on the wire.
-void SimNic::launch(const TxPacket& packet) {
-  const std::size_t step = packet.alternating ? 2 : packet.slices.size();
-  const std::uint32_t to = SimNetwork::node_of(*packet.destination);
-  const std::uint32_t address = SimNetwork::address_of(*packet.destination);
-  if (address != packet.local_path) return;  // no route
-  for (std::size_t i = 0; i < packet.slices.size(); i += step) {
-    std::vector<std::byte> bytes;
-    std::size_t total = 0;
-    for (std::size_t j = i; j < i + step; ++j) total += packet.slices[j].bytes;
-    bytes.reserve(total);
-    const bool later = packet.reference != nullptr;
-    for (std::size_t j = i; j < i + (later ? 1 : step); ++j) {
-      const auto* data = static_cast<const std::byte*>(packet.slices[j].data);
-      bytes.insert(bytes.end(), data, data + packet.slices[j].bytes);
-    }
-    egress_free_ += static_cast<Duration>(static_cast<double>(total) * kSecond /
-                                          network_.faults().bytes_per_second);
-    if (later) {
-      ++packet.reference->count;
-      pending_.push_back({egress_free_ + kDmaDelay, to, address, std::move(bytes),
-                          packet.slices[i + 1], packet.reference});
-    } else {
-      network_.carry(node_, to, address, std::move(bytes), egress_free_);
-    }
-  }
-}
-
-void SimNic::flush(Pending& pending) {
-  const auto* data = static_cast<const std::byte*>(pending.payload.data);
-  pending.header.insert(pending.header.end(), data, data + pending.payload.bytes);
-  --pending.reference->count;
-  network_.carry(node_, pending.to, pending.address, std::move(pending.header),
-                 std::max(pending.at, network_.now()));
-}
-
-void SimNic::reap_st() {
-  while (!pending_.empty() && pending_.front().at <= network_.now()) {
-    flush(pending_.front());
-    pending_.pop_front();
-  }
-}
-
-void SimNic::recall_st(TxReference& reference) {
-  for (Pending& pending : pending_) {
-    if (pending.reference == &reference) flush(pending);
-  }
-  std::erase_if(pending_, [&](const Pending& p) { return p.reference == &reference; });
-}
-
-std::size_t SimNic::receive_st(std::span<RxPacket> packets) {
-  views_.clear();
-  sources_.clear();
-  views_.reserve(packets.size());
-  sources_.reserve(packets.size());
-  std::size_t count = 0;
-  while (count < packets.size() && !received_.empty()) {
-    const std::uint32_t from = received_.front().from, address = received_.front().address;
-    const std::size_t stride = received_.front().bytes->size();
-    std::vector<std::byte>& view = views_.emplace_back();
-    std::size_t segments = 0;
-    bool whole = true;  // the last segment had the full stride
-    while (!received_.empty() && received_.front().from == from &&
-           received_.front().address == address && whole &&
-           received_.front().bytes->size() <= stride &&
-           segments < (network_.faults().gro ? 44u : 1u)) {
-      const std::vector<std::byte>& bytes = *received_.front().bytes;
-      view.insert(view.end(), bytes.begin(), bytes.end());
-      whole = bytes.size() == stride;
-      buffered_ -= bytes.size() + kOverhead;
-      received_.pop_front();
-      ++segments;
-    }
-    sources_.push_back(SimNetwork::endpoint(from, address));
-    packets[count++] = {view, segments > 1 ? stride : 0, &sources_.back(), address};
-  }
-  return count;
-}
-
-Time SimNic::wake_time() const { return pending_.empty() ? kNever : pending_.front().at; }
 
 }  // namespace taco::harp

@@ -1,14 +1,16 @@
 // A network that exists only in memory and virtual time. It exposes the same objects that handle
 // real packets to faults that are rare in reality. Everything follows from one seed.
 //
-// SimNetwork carries datagrams between SimNics and loses, duplicates, delays, corrupts them, kills
-// links for a while, and drops what is too large for one, as a switch does. A SimNic has any number
-// of addresses; address i of one reaches address i of another, and no other. It also has a bounded
-// receive buffer and counts what did not fit, so that missing flow control shows.
+// Every host has a SimNic with some addresses, each with a cable of its own to one switch, and at
+// each address some ports. What a host sends waits for its cable, which may refuse; at the switch
+// it waits for the cable of its destination, and is dropped when the queue there is full. Packets
+// are lost, duplicated, delayed and corrupted on the way, links die for a while, and what is too
+// large for a link vanishes. A SimNic's receive buffer is bounded too, and counts what did not fit,
+// so that missing flow control shows. Whoever sends to a port that nobody has is refused.
+//
 // Single-threaded; the driver of the simulation advances `now`. Test support.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -18,32 +20,44 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "harp/nic.h"
 #include "support/sim_random.h"
 
 namespace taco::harp {
-
 
 struct SimFaults {
   double loss = 0, duplication = 0, reordering = 0, corruption = 0;
   Duration latency = 50 * kMicrosecond;
   Duration jitter = 0;                         // added to every packet, order kept
   Duration reorder_delay = 3 * kMillisecond;   // at most, for reordered and duplicate packets
-  double bytes_per_second = 1.25e9;            // of a SimNic's egress
-  Duration longest_queue = 20 * kMillisecond;  // of egress; beyond it send_st refuses
+  double bytes_per_second = 1.25e9;            // of a cable, from its host
+  Duration longest_queue = 20 * kMillisecond;  // for a cable; beyond it send_st refuses
+  double port_bytes_per_second = 0;            // of a cable, from the switch; 0: no limit
+  std::size_t port_queue = 256 * 1024;         // bytes that may wait there; others are dropped
   std::size_t receive_buffer = 256 * 1024;     // as the kernel counts
-  std::size_t max_datagram = 1472;             // that a SimNic claims to take
+  std::size_t max_datagram = 1472;             // that an address claims to take
   bool gso = true, gro = true, asynchronous_return = false;
+  // Address i reaches address i of others and no other: as with a switch, or network, for each.
+  bool rails = true;
 };
 
 // How often each fault has fired.
 struct SimCounts {
   std::uint64_t delivered = 0, lost = 0, duplicated = 0, reordered = 0, corrupted = 0;
-  std::uint64_t link_dead = 0;  // packets swallowed by a dead link
-  std::uint64_t refused = 0;    // by a full egress queue
-  std::uint64_t overflowed = 0;
-  std::uint64_t too_large = 0;  // for their link
+  std::uint64_t link_dead = 0;    // packets swallowed by a dead link
+  std::uint64_t refused = 0;      // by a cable's full queue
+  std::uint64_t port_full = 0;    // dropped by the switch
+  std::uint64_t overflowed = 0;   // dropped by a full receive buffer
+  std::uint64_t too_large = 0;    // for their link
+  std::uint64_t unreachable = 0;  // nobody has the port
   void add(const SimCounts& other);
+};
+
+// Somebody's end of a conversation.
+struct SimPlace {
+  std::uint32_t node = 0, address = 0, port = 0;
+  bool operator==(const SimPlace&) const = default;
 };
 
 class SimNic;
@@ -55,12 +69,16 @@ class SimNetwork {
   Time now() const { return now_; }
   // Delivers everything due until then.
   void advance(Time now);
-  Time next_arrival() const { return flying_.empty() ? kNever : flying_.top().at; }
-  // Packets from `from` to `to` vanish until then; only those to one address when it is given.
-  void kill_link(std::uint32_t from, std::uint32_t to, Time until,
-                 std::uint32_t address = kEveryAddress);
-  // Larger datagrams from `from` to `to` vanish from now on.
-  void set_mtu(std::uint32_t from, std::uint32_t to, std::size_t max_datagram);
+  Time next_arrival() const;
+
+  static constexpr std::uint32_t kEvery = UINT32_MAX;
+  // Packets from `from` to `to` vanish until then; only those to one address, or from one port,
+  // when it is given.
+  void kill_link(std::uint32_t from, std::uint32_t to, Time until, std::uint32_t address = kEvery,
+                 std::uint32_t port = kEvery);
+  // Larger datagrams from `from` to `to` vanish from now on; only those to one address, if given.
+  void set_mtu(std::uint32_t from, std::uint32_t to, std::size_t max_datagram,
+               std::uint32_t address = kEvery);
 
   const SimFaults& faults() const { return faults_; }
   SimFaults& faults() { return faults_; }
@@ -71,32 +89,45 @@ class SimNetwork {
                                  const std::vector<std::byte>& bytes)>;
   void set_tap(Tap tap) { tap_ = std::move(tap); }
 
-  static constexpr std::uint32_t kEveryAddress = UINT32_MAX;
-  static Endpoint endpoint(std::uint32_t node, std::uint32_t address = 0);
-  static std::uint32_t node_of(const Endpoint& endpoint);
-  static std::uint32_t address_of(const Endpoint& endpoint);
+  // 10.<address>.<node>:<first port + port>
+  static Endpoint endpoint(std::uint32_t node, std::uint32_t address = 0, std::uint32_t port = 0);
+  static SimPlace place_of(const Endpoint& endpoint);
+  static Duration time_for(std::size_t bytes, double bytes_per_second) {
+    return static_cast<Duration>(static_cast<double>(bytes) * kSecond / bytes_per_second);
+  }
 
  private:
   friend class SimNic;
+  using Bytes = std::shared_ptr<std::vector<std::byte>>;
+  enum class Stage : std::uint8_t { kToSwitch, kToHost, kRefused };
   struct Flying {
     Time at;
     std::uint64_t order;
-    std::uint32_t from, to, address;
-    std::shared_ptr<std::vector<std::byte>> bytes;
+    Stage stage;
+    SimPlace from, to;
+    Bytes bytes;
     bool operator<(const Flying& other) const {
       return at != other.at ? at > other.at : order > other.order;
     }
   };
   struct DeadLink {
-    std::uint32_t from, to, address;
+    std::uint32_t from, to, address, port;
     Time until;
   };
+  using Link = std::pair<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t>;
+  static Link link(std::uint32_t from, std::uint32_t to, std::uint32_t address) {
+    return {{from, to}, address};
+  }
+
+  static constexpr std::size_t kMostAddresses = 16;  // of a host
   void attach(SimNic& nic);
-  // From `from`'s address to `to`'s of the same index.
-  void carry(std::uint32_t from, std::uint32_t to, std::uint32_t address,
-             std::vector<std::byte> bytes, Time leaves);
+  void carry(const SimPlace& from, const SimPlace& to, std::vector<std::byte> bytes, Time leaves);
+  bool vanishes(const SimPlace& from, const SimPlace& to, std::size_t bytes, Time leaves);
   void fly(Flying packet);
-  Time& last_arrival(std::uint32_t from, std::uint32_t to);
+  void land(Flying packet);
+  void leave_switch(Flying packet);
+  void refuse(const Flying& packet);
+  Time& last_arrival(const SimPlace& from, const SimPlace& to);
 
   SimRandom random_;
   SimFaults faults_;
@@ -107,60 +138,82 @@ class SimNetwork {
   std::priority_queue<Flying> flying_;
   std::vector<SimNic*> nics_;
   std::vector<DeadLink> dead_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> mtus_;  // by from and to
-  std::vector<Time> last_arrivals_;  // by from * nics + to: what is not reordered stays in order
+  std::map<Link, std::size_t> mtus_;
+  std::vector<Time> last_arrivals_;  // what is not reordered stays in order
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Time> ports_free_;  // by node and address
+};
+
+struct SimNicOptions {
+  std::vector<std::size_t> max_datagrams;  // one an address; empty: eight of the network's
+  std::uint32_t ports = 1;                 // at each address; local path = address * ports + port
 };
 
 class SimNic final : public Nic {
  public:
-  explicit SimNic(SimNetwork& network);
+  explicit SimNic(SimNetwork& network, const SimNicOptions& options = {});
+  SimNic(const SimNic&) = delete;
+  SimNic& operator=(const SimNic&) = delete;
   std::uint32_t node() const { return node_; }
-
-  static constexpr std::size_t kAddresses = 8;
 
   const NicCapabilities& capabilities() const override { return capabilities_; }
   std::span<const NicAddress> addresses() const override { return addresses_; }
-  std::span<const NicDescriptor> descriptors() const override { return {}; }  // see wake_time()
+  std::span<const NicDescriptor> descriptors() const override { return {}; }  // see room_at()
   std::size_t send_st(std::span<const TxPacket> packets) override;
-  bool is_full_st(std::uint32_t) const override;
+  bool is_full_st(std::uint32_t local_path) const override { return cable_of(local_path).full; }
   void reap_st() override;
   void recall_st(TxReference& reference) override;
   std::size_t receive_st(std::span<RxPacket> packets) override;
+  std::vector<Refusal> take_refusals_st() override { return std::exchange(refusals_, {}); }
   void close_st() override { closed_ = true; }
-  // The moment at which the driver itself has something to do.
-  Time wake_time() const;
   std::uint64_t overflows() const override { return overflows_; }
-  bool has_received() const { return !received_.empty(); }
+
+  // What descriptors would tell: something has arrived; and when a full cable has room again.
+  bool has_arrivals() const { return !received_.empty() || !refusals_.empty(); }
+  Time room_at() const;
 
  private:
   friend class SimNetwork;
   struct Arrived {
-    std::uint32_t from, address;
-    std::shared_ptr<std::vector<std::byte>> bytes;
+    SimPlace from;
+    std::uint32_t local_path;
+    SimNetwork::Bytes bytes;
   };
   // A packet whose payload the "hardware" reads later, as a DMA engine would.
   struct Pending {
     Time at;
-    std::uint32_t to, address;
+    SimPlace from, to;
     std::vector<std::byte> header;
     IoSlice payload;
     TxReference* reference;
   };
-  void arrive(std::uint32_t from, std::uint32_t address,
-              std::shared_ptr<std::vector<std::byte>> bytes);
-  void launch(const TxPacket& packet);
-  void flush(Pending& pending);
+  struct Cable {
+    Time free = 0;      // when it has carried all that was sent
+    bool full = false;  // the last packet found no room
+    std::deque<Pending> pending;
+  };
+  Cable& cable_of(std::uint32_t local_path) { return cables_[local_path / ports_]; }
+  const Cable& cable_of(std::uint32_t local_path) const { return cables_[local_path / ports_]; }
+
+  bool has(const SimPlace& place) const;
+  void arrive(const SimPlace& from, const SimPlace& to, SimNetwork::Bytes bytes);
+  void launch(const TxPacket& packet, Cable& cable);
+  Time next_read() const;  // by the "hardware"
+  void read_due(Time now);
+  void read(Pending& pending);
 
   SimNetwork& network_;
+  const std::uint32_t ports_;
   std::uint32_t node_ = 0;
   NicCapabilities capabilities_;
   std::vector<NicAddress> addresses_;
-  bool closed_ = false;
-  Time egress_free_ = 0;
-  std::deque<Pending> pending_;
+  std::vector<Cable> cables_;
+  std::size_t unread_ = 0;          // packets pending, on all cables
+  std::vector<TxReference*> read_;  // one for each that has been read, and is not reaped
   std::deque<Arrived> received_;
   std::size_t buffered_ = 0;  // bytes charged for received_
   std::uint64_t overflows_ = 0;
+  std::vector<Refusal> refusals_;
+  bool closed_ = false;
   // What the last receive_st handed out.
   std::vector<std::vector<std::byte>> views_;
   std::vector<Endpoint> sources_;

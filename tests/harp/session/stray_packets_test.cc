@@ -92,8 +92,7 @@ TEST(Reset, APeerThatKnowsNothingOfTheSessionIsSuspected) {
   cluster[0].matcher(1).send(transfer.send);
   cluster[0].matcher(1).recv(transfer.recv);
   ASSERT_TRUE(cluster.run(cluster.now() + kSecond,
-                          [&] { return cluster[0].believed_resets().size() >= 3; }));
-  EXPECT_EQ(cluster[0].believed_resets().front(), cluster[0].session(1));
+                          [&] { return cluster[0].peer(1).suspicion.resets >= 3; }));
 }
 
 TEST(Reset, ThatDoesNotQuoteWhatWasSentIsNotBelieved) {
@@ -113,10 +112,10 @@ TEST(Reset, ThatDoesNotQuoteWhatWasSentIsNotBelieved) {
   forged.crc ^= 1;
   observer.send(1, 0, reset_of(forged));
   observer.send(1, 0, reset_of(wire::Header{}));
-  EXPECT_TRUE(cluster[0].believed_resets().empty());
+  EXPECT_EQ(cluster[0].peer(1).suspicion.resets, 0u);
   EXPECT_EQ(cluster[0].counters().resets_received, 4u);
   observer.send(1, 0, reset_of(last));
-  EXPECT_EQ(cluster[0].believed_resets().size(), 1u) << "the test's own packets would be believed";
+  EXPECT_EQ(cluster[0].peer(1).suspicion.resets, 1u) << "the test's own packets would be believed";
 }
 
 TEST(Reset, OfLongAgoIsNotBelieved) {
@@ -126,7 +125,7 @@ TEST(Reset, OfLongAgoIsNotBelieved) {
   const wire::Header old = header_of(observer.seen_between(0, 1, wire::Type::kControl).front());
   for (std::uint64_t tag = 2; tag < 20; ++tag) deliver(cluster, tag);
   observer.send(1, 0, reset_of(old));
-  EXPECT_TRUE(cluster[0].believed_resets().empty());
+  EXPECT_EQ(cluster[0].peer(1).suspicion.resets, 0u);
 }
 
 // What a process of version 1 sends.

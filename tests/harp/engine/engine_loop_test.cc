@@ -1,0 +1,100 @@
+// The engine's loop in virtual time: what it does with refusals, with idle peers, and after it was
+// kept away.
+#include "harp/engine/engine_loop.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "support/sim_cluster.h"
+#include "support/sim_transfer.h"
+
+namespace taco::harp {
+namespace {
+
+void deliver(SimCluster& cluster, std::uint64_t tag) {
+  Transfer transfer(tag, 10'000);
+  cluster[1].recv(0, transfer.recv);
+  cluster[0].send(1, transfer.send);
+  ASSERT_TRUE(cluster.run(cluster.now() + 5 * kSecond, [&] { return transfer.done(); }));
+  transfer.check();
+}
+
+void pass_time(SimCluster& cluster, Duration time) {
+  cluster.run(cluster.now() + time, [] { return false; });
+}
+
+TEST(EngineLoop, APeerWhosePortRefusesHasEnded) {
+  SimCluster cluster(2, 1, {});
+  deliver(cluster, 1);
+  cluster[1].sim_nic().close_st();
+  cluster[1].stall_until(kNever);
+  Transfer waiting(2, 100);
+  cluster[0].recv(1, waiting.recv);
+  const Time start = cluster.now();
+  ASSERT_TRUE(cluster.run(start + kSecond, [&] { return waiting.received.calls > 0; }));
+  EXPECT_EQ(waiting.received.status.code(), Code::kPeerLost);
+  const std::string text = waiting.received.status.message();
+  EXPECT_NE(text.find("its process has ended"), std::string::npos) << text;
+  EXPECT_GE(cluster.network().counts().unreachable, Suspicion::kRefusals);
+  EXPECT_LT(cluster.now() - start, 100 * kMillisecond);
+}
+
+TEST(EngineLoop, APeerThatIsOnlySilentIsNotTakenForDead) {
+  SimCluster cluster(2, 1, {});
+  deliver(cluster, 1);
+  cluster[1].stall_until(cluster.now() + 5 * kSecond);
+  Transfer waiting(2, 100);
+  cluster[0].recv(1, waiting.recv);
+  pass_time(cluster, 6 * kSecond);
+  EXPECT_EQ(waiting.received.calls, 0);
+  cluster[1].send(0, waiting.send);
+  ASSERT_TRUE(cluster.run(cluster.now() + kSecond, [&] { return waiting.done(); }));
+  waiting.check();
+}
+
+TEST(EngineLoop, AnIdlePeerIsKeptWhileItLivesAndForgottenOnceItIsSilentForLong) {
+  SimCluster cluster(2, 1, {});
+  cluster[0].set_peer_timeout(kSecond);
+  deliver(cluster, 1);
+  const PeerId id = cluster[0].peer(1).id;
+  const auto is_known = [&] { return cluster[0].peers().find(id) != nullptr; };
+  cluster[0].peers().release(id);
+  cluster[0].loop().take_released_st();
+  pass_time(cluster, 20 * kSecond);
+  ASSERT_TRUE(is_known());
+  cluster[1].stall_until(kNever);
+  const Time start = cluster.now();
+  ASSERT_TRUE(cluster.run(start + 20 * kSecond, [&] { return !is_known(); }));
+  EXPECT_GE(cluster.now() - start, kSecond);
+  EXPECT_LT(cluster.now() - start, 5 * kSecond);
+  StackStats stats;
+  cluster[0].loop().add_to_st(stats);
+  EXPECT_EQ(stats.peers, 0u);
+  EXPECT_EQ(stats.sessions, 0u);
+}
+
+TEST(EngineLoop, WhoIsKeptAwayPutsEveryDeadlineOff) {
+  SimCluster cluster(1, 1, {});
+  struct Alarm {
+    Timer timer;
+    Time rang = 0;
+  } first, second;
+  for (Alarm* alarm : {&first, &second}) {
+    alarm->timer.context = alarm;
+    alarm->timer.on_expiry = [](Timer& timer, Time now) {
+      static_cast<Alarm*>(timer.context)->rang = now;
+    };
+  }
+  cluster[0].loop().arm_st(first.timer, 100 * kMillisecond);
+  cluster[0].loop().arm_st(second.timer, 200 * kMillisecond);
+  cluster[0].turn(0);
+  cluster[0].stall_until(kSecond);
+  pass_time(cluster, 2 * kSecond);
+  EXPECT_EQ(first.rang, kSecond);
+  EXPECT_NEAR(static_cast<double>(second.rang), 1.1 * kSecond, kMillisecond);
+}
+
+}  // namespace
+}  // namespace taco::harp

@@ -1,0 +1,181 @@
+// A host's end of the simulated network.
+#include <algorithm>
+#include <utility>
+
+#include "support/sim_network.h"
+
+namespace taco::harp {
+namespace {
+
+constexpr std::size_t kAddresses = 8;
+constexpr std::size_t kOverhead = 832;  // what the kernel charges a datagram beyond its bytes
+constexpr Duration kDmaDelay = 30 * kMicrosecond;
+constexpr std::size_t kMostMerged = 44;  // datagrams in one super-packet
+
+}  // namespace
+
+SimNic::SimNic(SimNetwork& network, const SimNicOptions& options)
+    : network_(network), ports_(options.ports) {
+  const SimFaults& faults = network.faults();
+  capabilities_.gso_segments = faults.gso ? kMostMerged : 1;
+  capabilities_.asynchronous_return = faults.asynchronous_return;
+  capabilities_.receive_buffer = faults.receive_buffer;
+  capabilities_.packet_overhead = kOverhead;
+  network.attach(*this);
+  auto datagrams = options.max_datagrams;
+  if (datagrams.empty()) datagrams.assign(kAddresses, faults.max_datagram);
+  for (std::uint32_t i = 0; i < datagrams.size() * ports_; ++i) {
+    addresses_.push_back(
+        {SimNetwork::endpoint(node_, i / ports_, i % ports_), datagrams[i / ports_]});
+  }
+  cables_.resize(datagrams.size());
+}
+
+bool SimNic::has(const SimPlace& place) const {
+  return !closed_ && place.address < cables_.size() && place.port < ports_;
+}
+
+void SimNic::arrive(const SimPlace& from, const SimPlace& to, SimNetwork::Bytes bytes) {
+  const std::size_t charge = bytes->size() + kOverhead;
+  if (buffered_ + charge > capabilities_.receive_buffer) {
+    ++overflows_;
+    ++network_.counts_.overflowed;
+    return;
+  }
+  buffered_ += charge;
+  ++network_.counts_.delivered;
+  received_.push_back({from, to.address * ports_ + to.port, std::move(bytes)});
+}
+
+std::size_t SimNic::send_st(std::span<const TxPacket> packets) {
+  if (closed_) return packets.size();
+  std::size_t taken = 0;
+  for (const TxPacket& packet : packets) {
+    Cable& cable = cable_of(packet.local_path);
+    cable.free = std::max(cable.free, network_.now());
+    cable.full = cable.free - network_.now() > network_.faults().longest_queue;
+    if (cable.full) {
+      ++network_.counts_.refused;
+      break;
+    }
+    launch(packet, cable);
+    ++taken;
+  }
+  return taken;
+}
+
+// Splits a super-packet into datagrams and sends each at its turn on the wire.
+void SimNic::launch(const TxPacket& packet, Cable& cable) {
+  const std::size_t step = packet.alternating ? 2 : packet.slices.size();
+  const NicAddress& address = addresses_[packet.local_path];
+  const SimPlace from = SimNetwork::place_of(address.endpoint);
+  const SimPlace to = SimNetwork::place_of(*packet.destination);
+  if (network_.faults().rails && to.address != from.address) return;  // no route
+  for (std::size_t i = 0; i < packet.slices.size(); i += step) {
+    std::vector<std::byte> bytes;
+    std::size_t total = 0;
+    for (std::size_t j = i; j < i + step; ++j) total += packet.slices[j].bytes;
+    if (total > address.max_datagram) {
+      ++network_.counts_.too_large;
+      continue;
+    }
+    bytes.reserve(total);
+    const bool later = packet.reference != nullptr;
+    for (std::size_t j = i; j < i + (later ? 1 : step); ++j) {
+      const auto* data = static_cast<const std::byte*>(packet.slices[j].data);
+      bytes.insert(bytes.end(), data, data + packet.slices[j].bytes);
+    }
+    cable.free += SimNetwork::time_for(total, network_.faults().bytes_per_second);
+    if (later) {
+      ++packet.reference->count;
+      ++unread_;
+      cable.pending.push_back({cable.free + kDmaDelay, from, to, std::move(bytes),
+                               packet.slices[i + 1], packet.reference});
+    } else {
+      network_.carry(from, to, std::move(bytes), cable.free);
+    }
+  }
+}
+
+Time SimNic::next_read() const {
+  Time next = kNever;
+  if (unread_ == 0) return next;
+  for (const Cable& cable : cables_) {
+    if (!cable.pending.empty()) next = std::min(next, cable.pending.front().at);
+  }
+  return next;
+}
+
+void SimNic::read_due(Time now) {
+  if (unread_ == 0) return;
+  for (Cable& cable : cables_) {
+    for (; !cable.pending.empty() && cable.pending.front().at <= now; cable.pending.pop_front()) {
+      read(cable.pending.front());
+      read_.push_back(cable.pending.front().reference);
+    }
+  }
+}
+
+void SimNic::read(Pending& pending) {
+  const auto* data = static_cast<const std::byte*>(pending.payload.data);
+  pending.header.insert(pending.header.end(), data, data + pending.payload.bytes);
+  --unread_;
+  network_.carry(pending.from, pending.to, std::move(pending.header),
+                 std::max(pending.at, network_.now()));
+}
+
+void SimNic::reap_st() {
+  for (TxReference* reference : std::exchange(read_, {})) --reference->count;
+}
+
+void SimNic::recall_st(TxReference& reference) {
+  const auto meant = [&](const Pending& pending) { return pending.reference == &reference; };
+  for (Cable& cable : cables_) {
+    for (Pending& pending : cable.pending) {
+      if (meant(pending)) read(pending);
+    }
+    std::erase_if(cable.pending, meant);
+  }
+  std::erase(read_, &reference);
+  reference.count = 0;
+}
+
+std::size_t SimNic::receive_st(std::span<RxPacket> packets) {
+  views_.clear();
+  sources_.clear();
+  views_.reserve(packets.size());
+  sources_.reserve(packets.size());
+  std::size_t count = 0;
+  while (count < packets.size() && !received_.empty()) {
+    const SimPlace from = received_.front().from;
+    const std::uint32_t local_path = received_.front().local_path;
+    const std::size_t stride = received_.front().bytes->size();
+    std::vector<std::byte>& view = views_.emplace_back();
+    std::size_t segments = 0;
+    bool whole = true;  // the last segment had the full stride
+    while (!received_.empty() && received_.front().from == from &&
+           received_.front().local_path == local_path && whole &&
+           received_.front().bytes->size() <= stride &&
+           segments < (network_.faults().gro ? kMostMerged : 1)) {
+      const std::vector<std::byte>& bytes = *received_.front().bytes;
+      view.insert(view.end(), bytes.begin(), bytes.end());
+      whole = bytes.size() == stride;
+      buffered_ -= bytes.size() + kOverhead;
+      received_.pop_front();
+      ++segments;
+    }
+    sources_.push_back(SimNetwork::endpoint(from.node, from.address, from.port));
+    packets[count++] = {view, segments > 1 ? stride : 0, &sources_.back(), local_path};
+  }
+  return count;
+}
+
+Time SimNic::room_at() const {
+  Time next = kNever;
+  for (const Cable& cable : cables_) {
+    if (cable.full) next = std::min(next, cable.free - network_.faults().longest_queue);
+  }
+  return next;
+}
+
+}  // namespace taco::harp
