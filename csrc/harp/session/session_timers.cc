@@ -121,13 +121,13 @@ void Session::probe() {
 
 // Called before anything that arrived meanwhile is heard, so that no base comes to lie in the
 // future. What the network or the peer's host still holds back after a stall gets one window to
-// come in; a stall that begins within that window brings no other, or stalls that follow each other
-// closely would put off losses for ever.
+// come in; a stall that begins within that window, or just as it ends, brings no other, or stalls
+// that follow each other closely would put off losses for ever.
 void Session::on_gap(Duration gap) {
   const Time now = back_at_ = host_.now();
   silence_base_ = std::min(silence_base_ + gap, now);
   probe_base_ = std::min(probe_base_ + gap, now);
-  if (now - gap >= loss_not_before_) loss_not_before_ = now + reorder_.get(rtt_);
+  if (now - gap > loss_not_before_) loss_not_before_ = now + reorder_.get(rtt_);
 }
 
 // Gives back what a busy time has left behind.
