@@ -7,6 +7,7 @@
 
 #include "pg/algorithms/list.h"
 #include "pg/planning/schedule_builder.h"
+#include "support/coded_all_reduce.h"
 #include "support/schedule_world.h"
 #include "support/zeros_codec.h"
 
@@ -234,21 +235,18 @@ TEST(ScheduleInterpreter, tree_arithmetic_tells_orders_of_operands_apart) {
 
 // Every dependency of a real schedule is needed: without those of one step, some order of events
 // breaks a promise or the result.
-TEST(ScheduleInterpreter, notices_each_forgotten_dependency_of_a_ring) {
+void expect_each_dependency_needed(const Algorithm& algorithm) {
+  SCOPED_TRACE(algorithm.name);
   std::mt19937_64 random(1);
   const Topology topology = Topology::one_host(4);
   ProblemTraits traits;
   traits.elements = 64;
   std::vector<Problem> problems = problems_of(Kind::kAllReduce, 4, 4, traits, random);
-  for (Problem& problem : problems) problem.in_place = true;
-  const Algorithm* ring = nullptr;
-  for (const Algorithm* algorithm : all_algorithms()) {
-    if (algorithm->kind == Kind::kAllReduce && std::string(algorithm->name) == "ring") {
-      ring = algorithm;
-    }
+  for (Problem& problem : problems) {
+    problem.in_place = true;
+    problem.codec = std::make_shared<const ZerosCodec>();
   }
-  ASSERT_NE(ring, nullptr);
-  const std::vector<Schedule> right = schedules_of(*ring, problems, topology, 1 << 20);
+  const std::vector<Schedule> right = schedules_of(algorithm, problems, topology, 1 << 20);
   int tried = 0;
   for (std::uint32_t step = 0; step < right[1].steps.size(); ++step) {
     if (right[1].steps[step].dependencies == 0) continue;
@@ -268,6 +266,14 @@ TEST(ScheduleInterpreter, notices_each_forgotten_dependency_of_a_ring) {
     EXPECT_TRUE(noticed) << "step " << step << " (" << name_of(right[1].steps[step].kind) << ")";
   }
   EXPECT_GT(tried, 5);
+}
+
+TEST(ScheduleInterpreter, notices_each_forgotten_dependency_of_a_ring) {
+  expect_each_dependency_needed(algorithms::all_reduce_ring);
+}
+
+TEST(ScheduleInterpreter, notices_each_forgotten_dependency_of_coded_messages) {
+  expect_each_dependency_needed(coded_all_reduce);
 }
 
 }  // namespace
