@@ -84,23 +84,28 @@ bool EngineLoop::receive_burst(bool* full) {
 }
 
 bool EngineLoop::may_sleep_st() const {
+  assert_owner();
   if (!matching_.completions.empty() || (has_ready() && !nic_full())) return false;
   return self_ == nullptr || !self_->busy();
 }
 
 bool EngineLoop::is_quiet_st() const {
+  assert_owner();
   return matching_.completions.empty() && !has_ready() && !any_link_busy_st();
 }
 
 Time EngineLoop::next_deadline_st() const {
+  assert_owner();
   return std::min(timers_.next_deadline(), session_timers_.next_deadline());
 }
 
 bool EngineLoop::has_open_requests_st() const {
+  assert_owner();
   return std::ranges::any_of(linked_, [](const Peer* peer) { return peer->matcher.expecting(); });
 }
 
 bool EngineLoop::any_link_busy_st() const {
+  assert_owner();
   return std::ranges::any_of(linked_, [](const Peer* peer) {
     return peer->link != nullptr && !peer->matcher.lost() && peer->link->busy();
   });

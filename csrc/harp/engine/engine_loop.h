@@ -51,7 +51,10 @@ class EngineLoop final : public Transport, public SessionHost, private StrayPack
   // Nor is there anything under way.
   bool is_quiet_st() const;
   // The next turn is due then; one that begins much later was kept away, and blames nobody for it.
-  void expect_turn_st(Time when) { expected_back_ = when; }
+  void expect_turn_st(Time when) {
+    assert_owner();
+    expected_back_ = when;
+  }
   Time next_deadline_st() const;
   bool has_open_requests_st() const;
   bool any_link_busy_st() const;
@@ -84,7 +87,10 @@ class EngineLoop final : public Transport, public SessionHost, private StrayPack
   void solicit_st(PeerId peer, const MessageKey& key) override;
   void forget_group_st(std::uint64_t group) override;
   void notify_st(PeerId peer, std::span<const std::byte> bytes) override;
-  Time now_st() const override { return now(); }
+  Time now_st() const override {
+    assert_owner();
+    return now();
+  }
   void arm_st(Timer& timer, Time deadline) override;
   void disarm_st(Timer& timer) override;
   bool is_local_st(PeerId peer) const override;

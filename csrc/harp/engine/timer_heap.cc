@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/assert.h"
+
 namespace taco::harp {
 
 namespace {
@@ -46,6 +48,7 @@ void TimerHeap::arm(Timer& timer, Time deadline) {
     disarm(timer);
     return;
   }
+  TACO_ASSERT(timer.heap_index == kUnarmed || holds(timer), "it is armed in another heap");
   const Time previous = timer.deadline;
   timer.deadline = deadline;
   if (timer.heap_index == kUnarmed) {
@@ -62,6 +65,7 @@ void TimerHeap::arm(Timer& timer, Time deadline) {
 void TimerHeap::disarm(Timer& timer) {
   const std::size_t index = timer.heap_index;
   if (index == kUnarmed) return;
+  TACO_ASSERT(holds(timer), "it is armed in another heap");
   timer.heap_index = kUnarmed;
   timer.deadline = kNever;
   Timer* last = heap_.back();

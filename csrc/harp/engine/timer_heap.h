@@ -35,6 +35,9 @@ class TimerHeap {
   void postpone_all(Duration gap);
 
  private:
+  bool holds(const Timer& timer) const {
+    return timer.heap_index < heap_.size() && heap_[timer.heap_index] == &timer;
+  }
   void sift_up(std::size_t index);
   void sift_down(std::size_t index);
   void place(std::size_t index, Timer* timer);

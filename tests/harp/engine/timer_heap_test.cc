@@ -114,5 +114,14 @@ TEST(TimerHeapTest, arming_for_never_disarms) {
   EXPECT_TRUE(heap.empty());
 }
 
+TEST(TimerHeapTest, a_timer_of_another_heap_is_noticed) {
+  if (!kAssertions) GTEST_SKIP() << "assertions are off in this build";
+  TimerHeap heap, other;
+  Timer timer{[](Timer&, Time) {}, nullptr};
+  heap.arm(timer, 1);
+  EXPECT_DEATH(other.arm(timer, 2), "it is armed in another heap");
+  EXPECT_DEATH(other.disarm(timer), "it is armed in another heap");
+}
+
 }  // namespace
 }  // namespace taco::harp
