@@ -65,6 +65,9 @@ class Scenario {
       : random_(seed ^ 0x5eed), faults_(choose_faults()), cluster_(nodes(), seed, faults_) {
     for (std::uint32_t i = 0; i < cluster_.size(); ++i) {
       if (random_.chance(0.3)) cluster_[i].set_congestion(&kCubic);
+      if (random_.chance(0.1)) {
+        cluster_[i].set_address(static_cast<std::uint32_t>(random_.below(3)));
+      }
     }
     const std::size_t count = 10 + random_.below(30);
     for (std::size_t i = 0; i < count; ++i) add_exchange(i);
@@ -99,6 +102,10 @@ class Scenario {
     death_rate_ = random_.chance(0.4) ? 0.002 : 0;
     cancel_rate_ = random_.chance(0.3) ? 0.1 : 0;
     mtu_rate_ = random_.chance(0.3) ? 0.01 : 0;
+    if (random_.chance(0.3)) {  // several hosts that send to one fill its queue in the switch
+      faults.port_bytes_per_second = faults.bytes_per_second;
+      faults.port_queue = 16 * 1024 + random_.below(64 * 1024);
+    }
     if (random_.chance(0.2)) {
       faults.max_datagram = 8972;
       faults.receive_buffer += 2 << 20;

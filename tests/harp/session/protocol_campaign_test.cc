@@ -45,6 +45,7 @@ TEST(ProtocolCampaign, EverySeedDeliversExactlyOnceWhateverTheNetworkDoes) {
       {"corrupted", faults.corrupted},
       {"swallowed by dead links", faults.link_dead},
       {"refused by a full nic", faults.refused},
+      {"dropped by a full switch", faults.port_full},
       {"too large for their link", faults.too_large},
       {"link deaths", sum.link_deaths},
       {"changes of a link's MTU", sum.mtu_changes},
