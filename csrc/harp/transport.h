@@ -175,8 +175,12 @@ class Transport {
   // comes, of which on_unmatched_st goes on to tell. A group's id is never used again.
   virtual void forget_group_st(std::uint64_t group) = 0;
 
-  // Reliable, ordered, small and rare; at most kMaxNoticeBytes.
+  // Reliable, ordered, small and rare; at most kMaxNoticeBytes. A notice may overtake messages that
+  // were sent before it, and is told of before the completions that are queued.
   virtual void notify_st(PeerId peer, std::span<const std::byte> bytes) = 0;
+  // Is nothing under way with the peer: whatever was sent to it has arrived there, and no completion
+  // waits here?
+  virtual bool is_settled_st(PeerId peer) const = 0;
 
   virtual Time now_st() const = 0;                       // the loop's time: read once a turn
   virtual void arm_st(Timer& timer, Time deadline) = 0;  // re-arming moves it

@@ -154,6 +154,15 @@ void LoopbackStack::notify_st(PeerId peer, std::span<const std::byte> bytes) {
   other(to).wake_.notify_one();
 }
 
+bool LoopbackStack::is_settled_st(PeerId peer) const {
+  check();
+  std::lock_guard lock(net_->mutex);
+  return incoming(net_->process_of(peer)).ready.empty() &&
+         std::none_of(completions_.begin(), completions_.end(), [&](const Completion& each) {
+           return each.recv != nullptr && each.recv->peer == peer;
+         });
+}
+
 void LoopbackStack::arm_st(harp::Timer& timer, Time deadline) {
   check();
   if (timer.heap_index == SIZE_MAX) timers_.push_back(&timer);
@@ -297,7 +306,7 @@ void LoopbackStack::refuse_send(std::unique_lock<std::mutex>& lock, int to, cons
 bool LoopbackStack::move_bytes() {
   std::vector<int> sources;
   for (int from = 0; from < net_->size(); ++from)
-    if (!incoming(from).ready.empty()) sources.push_back(from);
+    if (!incoming(from).ready.empty() && !incoming(from).held) sources.push_back(from);
   if (sources.empty()) return false;
   if (net_->shuffled() && draw(3) == 0) return true;  // later
   const int from = sources[draw(sources.size())];
@@ -445,6 +454,12 @@ void LoopbackNetwork::silence(int from, int to) {
   state_->pairs[from][to].silent = true;
 }
 
+void LoopbackNetwork::hold(int from, int to, bool held) {
+  std::lock_guard lock(state_->mutex);
+  state_->pairs[from][to].held = held;
+  state_->stacks[to]->wake_.notify_one();
+}
+
 void LoopbackNetwork::stall(int process, Duration duration) {
   state_->stacks[process]->stalled_until = monotonic_now() + duration;
 }
@@ -452,6 +467,11 @@ void LoopbackNetwork::stall(int process, Duration duration) {
 std::uint64_t LoopbackNetwork::notices(int from, int to) const {
   std::lock_guard lock(state_->mutex);
   return state_->pairs[from][to].notices;
+}
+
+std::size_t LoopbackNetwork::unheard(int from, int to) const {
+  std::lock_guard lock(state_->mutex);
+  return state_->pairs[from][to].events.size();
 }
 
 std::size_t LoopbackNetwork::open_requests() const {

@@ -45,11 +45,16 @@ class LoopbackNetwork {
   void cut(int a, int b);
   // From now on nothing from `from` reaches `to`, and neither is told.
   void silence(int from, int to);
+  // While held, messages from `from` that have met their receives in `to` are not delivered there;
+  // notices are.
+  void hold(int from, int to, bool held);
   // The engine of `process` stops turning for `duration`.
   void stall(int process, Duration duration);
 
   // How many notices `from` has sent to `to` so far.
   std::uint64_t notices(int from, int to) const;
+  // How much of what `from` has said to `to` is still to be heard there.
+  std::size_t unheard(int from, int to) const;
   // Requests still open anywhere; a test that has ended cleanly leaves 0.
   std::size_t open_requests() const;
 

@@ -63,6 +63,7 @@ struct Pair {  // everything that goes from one process to another
   std::map<MessageKey, SendRequest*, KeyOrder> refused;  // mismatched, not completed yet
   bool dead = false;
   bool silent = false;
+  bool held = false;
   std::uint64_t notices = 0;  // ever sent this way
 };
 
@@ -140,6 +141,7 @@ class LoopbackStack final : public harp::Stack, public harp::Engine, public harp
   void solicit_st(PeerId peer, const MessageKey& key) override;
   void forget_group_st(std::uint64_t group) override;
   void notify_st(PeerId peer, std::span<const std::byte> bytes) override;
+  bool is_settled_st(PeerId peer) const override;
   Time now_st() const override { return now_; }
   void arm_st(harp::Timer& timer, Time deadline) override;
   void disarm_st(harp::Timer& timer) override;

@@ -94,6 +94,8 @@ void Group::check_answer_st(int rank, const Notice& answer) {
     return conflict_st({static_cast<std::uint32_t>(operation->sequence()), rank, options_.rank,
                         answer.asked_signature, operation->signature});
   }
+  // The data may have come too, its completion still queued. Whoever waits on will ask again.
+  if (!stack_->engine().transport().is_settled_st(options_.peers[rank])) return;
   const std::vector<int> waiting = operation->execution->waiting_for();
   if (!answer.done || !std::binary_search(waiting.begin(), waiting.end(), rank)) return;
   fail_st(Status(Code::kMismatch, operation->describe() + ": " + describe_rank(rank) +
@@ -134,9 +136,11 @@ void Group::answer_query_st(int rank, const Notice& query) {
   const bool started =
       query.ordinal != 0 && static_cast<std::int32_t>(newest_ordinal_ - asked) >= 0;
   if (started) answer.asked_signature = arrivals_.signature_of(asked).value_or(0);
-  answer.done = started && has_drained_st(asked);
+  // An answer may overtake what was sent before it, and accuses us of not having sent it.
+  harp::Transport& transport = stack_->engine().transport();
+  answer.done = started && has_drained_st(asked) && transport.is_settled_st(options_.peers[rank]);
   answer.code = failed_st_ ? failure_.code() : Code::kOk;
-  stack_->engine().transport().notify_st(options_.peers[rank], encode(answer));
+  transport.notify_st(options_.peers[rank], encode(answer));
 }
 
 void Group::report_st(int rank, const Notice& answer) {

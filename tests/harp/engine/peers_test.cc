@@ -344,6 +344,46 @@ TEST(PeersTest, one_that_was_forgotten_there_is_met_anew_and_nobody_here_is_told
   there->close();
 }
 
+// A small message that has been sent counts as done, though its packet may have been lost.
+TEST(PeersTest, what_has_not_arrived_there_is_not_settled) {
+  const auto here = make_stack(Force::kUdp), there = make_stack(Force::kUdp);
+  std::atomic<bool> cut{false};
+  taco::testing::Relay relay(here->address(), there->address(),
+                             [&](int from, auto, const auto&) { return from == 1 || !cut.load(); });
+  const PeerId it = here->add_peer(relay.address_for(0)).value();
+  const PeerId me = there->add_peer(relay.address_for(1)).value();
+  ASSERT_TRUE(greet(*here, it, *there, me, 1).ok());
+  struct Look final : Task {
+    void run_st(Transport& transport) override {
+      settled = transport.is_settled_st(it);
+      done.set();
+    }
+    PeerId it = 0;
+    bool settled = false;
+    Event done;
+  };
+  const auto settled = [&] {
+    Look look;
+    look.it = it;
+    here->engine().submit(look, false);
+    EXPECT_TRUE(eventually([&] { return look.done.is_set(); }));
+    return look.settled;
+  };
+  EXPECT_TRUE(eventually(settled));
+  cut.store(true);
+  std::uint64_t out = 5, in = 0;
+  Exchange sends(*here);
+  ASSERT_TRUE(sends.send(it, {1, 2}, &out, 8).run(20 * kSecond).ok());
+  EXPECT_FALSE(settled());
+  cut.store(false);
+  Exchange receives(*there);
+  ASSERT_TRUE(receives.recv(me, {1, 2}, Sink::place(&in), 8).run(20 * kSecond).ok());
+  EXPECT_EQ(in, out);
+  EXPECT_TRUE(eventually(settled));
+  here->close();
+  there->close();
+}
+
 TEST(SuspicionTest,
      a_peer_that_was_heard_after_the_first_refusal_is_cleared_whatever_stalls_follow) {
   Suspicion suspicion;

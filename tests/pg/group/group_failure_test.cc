@@ -349,6 +349,25 @@ TEST(Mismatch, ALateAnswerAboutAnEndedOperationAccusesNobody) {
   EXPECT_TRUE(here.ok()) << here.message();
 }
 
+// What a rank asks of another, and the answer, may overtake the message that it waits for.
+TEST(Mismatch, AnAnswerThatOvertakesTheDataAccusesNobody) {
+  RankThreads ranks({.world = 2});
+  testing::LoopbackNetwork& network = ranks.network();
+  auto early = make_call(Kind::kAllReduce, Dtype::kF32, ReduceOp::kSum, 8, 0, 0, 2);
+  auto late = make_call(Kind::kAllReduce, Dtype::kF32, ReduceOp::kSum, 8, 0, 1, 2);
+  network.hold(1, 0, true);
+  OperationPtr waiting = *ranks.group(0).start(early->spec);
+  const Status there = run_call(ranks.group(1), *late);
+  EXPECT_TRUE(there.ok()) << there.message();
+  const std::uint64_t answers = network.notices(1, 0);
+  ASSERT_TRUE(eventually(
+      [&] { return network.notices(1, 0) > answers && network.unheard(1, 0) == 0; }, 20 * kSecond))
+      << "rank 1 is not asked";
+  network.hold(1, 0, false);
+  const Status here = waiting->wait(0);
+  EXPECT_TRUE(here.ok()) << here.message();
+}
+
 TEST(Timeout, ASilentRankIsSaidNotToAnswer) {
   RankThreads ranks({.world = 2, .timeout = 100 * kMillisecond});
   ranks.network().silence(1, 0);
