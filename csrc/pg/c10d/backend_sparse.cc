@@ -16,10 +16,6 @@ namespace {
 constexpr std::uint64_t kSecondStep = 0x5bd1e995'7a2c6e3bu;
 constexpr int kShapeFields = 5;
 
-Piece piece_of(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(const_cast<void*>(tensor.const_data_ptr())), tensor.nbytes()};
-}
-
 // What must be equal on all ranks, after the number of entries, which need not.
 at::Tensor shape_of(const at::Tensor& tensor) {
   std::int64_t hash = 17;

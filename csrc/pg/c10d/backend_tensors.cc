@@ -3,8 +3,6 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include <algorithm>
-
 #include "base/names.h"
 #include "pg/c10d/backend_errors.h"
 
@@ -15,25 +13,8 @@ std::byte* bytes_of(const at::Tensor& tensor) {
   return static_cast<std::byte*>(const_cast<void*>(tensor.const_data_ptr()));
 }
 
-Piece piece_of(const at::Tensor& tensor) { return {bytes_of(tensor), tensor.nbytes()}; }
-
 bool usable_in_place(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
-}
-
-bool share_memory(const std::vector<at::Tensor>& tensors) {
-  std::vector<std::pair<std::byte*, std::byte*>> spans;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.numel() == 0) continue;
-    const std::size_t extent = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(),
-                                                                tensor.dtype().itemsize(), 0);
-    spans.emplace_back(bytes_of(tensor), bytes_of(tensor) + extent);
-  }
-  std::sort(spans.begin(), spans.end());
-  for (std::size_t i = 1; i < spans.size(); ++i) {
-    if (spans[i].first < spans[i - 1].second) return true;
-  }
-  return false;
 }
 
 void add_rows(const at::Tensor& tensor, const std::vector<int64_t>& rows,
@@ -53,6 +34,8 @@ void add_blocks(const at::Tensor& tensor, int count, std::vector<Piece>* pieces)
 }
 
 }  // namespace
+
+Piece piece_of(const at::Tensor& tensor) { return {bytes_of(tensor), tensor.nbytes()}; }
 
 void require_cpu(const at::Tensor& tensor, const char* what) {
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -155,11 +138,11 @@ at::Tensor Translation::readable(const at::Tensor& tensor) {
   return memory;
 }
 
-at::Tensor Translation::writable(const at::Tensor& tensor, bool keep_content, bool force_stage) {
+at::Tensor Translation::writable(const at::Tensor& tensor, bool keep_content) {
   require_cpu(tensor, what_);
   TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "taco: ", what_,
                     " cannot write to an expanded tensor: several elements share one memory");
-  if (!force_stage && usable_in_place(tensor)) {
+  if (usable_in_place(tensor)) {
     state->kept.push_back(tensor);
     return tensor;
   }
@@ -207,11 +190,7 @@ void Translation::add_output_rows(const at::Tensor& tensor, const std::vector<in
 }
 
 void Translation::add_outputs(const std::vector<at::Tensor>& tensors) {
-  for (const at::Tensor& tensor : tensors) require_cpu(tensor, what_);
-  const bool aliased = share_memory(tensors);
-  for (const at::Tensor& tensor : tensors) {
-    spec.outputs.push_back(piece_of(writable(tensor, false, aliased)));
-  }
+  for (const at::Tensor& tensor : tensors) add_output(tensor);
 }
 
 }  // namespace taco::pg

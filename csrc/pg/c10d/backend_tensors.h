@@ -13,6 +13,9 @@
 
 namespace taco::pg {
 
+// A contiguous tensor's memory.
+Piece piece_of(const at::Tensor& tensor);
+
 // Throws NotImplementedError for a tensor that is not a dense CPU tensor (`what` names the call).
 void require_cpu(const at::Tensor& tensor, const char* what);
 void require_same_dtype(const std::vector<at::Tensor>& tensors, c10::ScalarType type,
@@ -43,8 +46,8 @@ class Translation {
   // Consecutive pieces of `rows[i]` rows (elements of dim 0) each.
   void add_input_rows(const at::Tensor& tensor, const std::vector<int64_t>& rows);
   void add_output_rows(const at::Tensor& tensor, const std::vector<int64_t>& rows);
-  // A list of outputs may name the same memory more than once (`[t] * world`); each then gets
-  // memory of its own and they are written back in order, so that the last one wins on every run.
+  // The list may name the same memory more than once (`[t] * world`): pg/execution/staging.h sorts
+  // that out, so that the last one wins on every run.
   void add_outputs(const std::vector<at::Tensor>& tensors);
 
   OperationSpec spec;
@@ -52,7 +55,7 @@ class Translation {
 
  private:
   at::Tensor readable(const at::Tensor& tensor);
-  at::Tensor writable(const at::Tensor& tensor, bool keep_content, bool force_stage = false);
+  at::Tensor writable(const at::Tensor& tensor, bool keep_content);
 
   const char* what_;
 };
