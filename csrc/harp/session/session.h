@@ -150,6 +150,7 @@ class Session final : public Link, private SentPackets::Listener {
   std::size_t fill_run(BulkSend& send, SegmentRange range);
   std::size_t fill_pieces(BulkSend& send, SegmentRange range);
   std::uint32_t room_for(std::uint32_t wanted);
+  wire::PacketId next_id() const { return {peer_connection_, next_number_, wire::kFirstPath}; }
   bool within_credit(std::uint32_t packets) const;
   void commit(SentRun run);
   bool offer_packet(wire::Header& header, std::span<const std::byte> body, const AddressPair& pair,

@@ -88,7 +88,7 @@ bool Session::offer_hello(const wire::Hello& hello, std::size_t bytes, const Add
   std::byte* const block = host_.buffers().take(body);
   std::memcpy(block, &hello, sizeof hello);
   std::memset(block + sizeof hello, 0, body - sizeof hello);
-  wire::Header header = wire::frames_header(wire::Type::kHello, 0, 0, 0, body);
+  wire::Header header = wire::frames_header(wire::Type::kHello, {}, body);
   const bool taken = offer_packet(header, {block, body}, pair, /*unfragmented=*/bytes > least);
   host_.buffers().give(block, body);
   return taken;

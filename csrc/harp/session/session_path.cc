@@ -32,8 +32,7 @@ Session::Sent Session::send_tokens() {
     } else {
       writer.path_challenge(token->value);
     }
-    wire::Header header =
-        wire::frames_header(wire::Type::kControl, peer_connection_, 0, next_number_, writer.size());
+    wire::Header header = wire::frames_header(wire::Type::kControl, next_id(), writer.size());
     if (!offer_packet(header, writer.bytes(), token->pair)) return Sent::kNicFull;
     token->due = false;
     commit(SentRun{});
@@ -52,8 +51,7 @@ Session::Sent Session::send_mtu_probe() {
   std::byte* const block = host_.buffers().take(body);
   wire::Writer writer({block, body});
   writer.probe(body);
-  wire::Header header =
-      wire::frames_header(wire::Type::kControl, peer_connection_, 0, next_number_, body);
+  wire::Header header = wire::frames_header(wire::Type::kControl, next_id(), body);
   const bool taken = offer_packet(header, writer.bytes(), path_.pair(), /*unfragmented=*/true);
   host_.buffers().give(block, body);
   if (!taken) return Sent::kNicFull;

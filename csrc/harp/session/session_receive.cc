@@ -26,7 +26,8 @@ void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
   wire::Packet packet;
   const wire::Verdict verdict = wire::parse(bytes, packet);
   if (verdict != wire::Verdict::kGood || packet.connection != own_connection_ ||
-      packet.type == wire::Type::kHello || packet.type == wire::Type::kReset || packet.path != 0) {
+      packet.type == wire::Type::kHello || packet.type == wire::Type::kReset ||
+      packet.path != wire::kFirstPath) {
     ++(verdict == wire::Verdict::kBadChecksum ? counters.checksum_failures : counters.malformed);
     return;
   }
@@ -347,7 +348,8 @@ AckSample Session::sample() const {
 
 void Session::on_ack(const wire::Ack& ack) {
   SentPackets::AckOutcome outcome;
-  if (ack.path != 0 || !sent_.on_ack(ack, next_number_, host_.now(), *this, outcome)) {
+  if (ack.path != wire::kFirstPath ||
+      !sent_.on_ack(ack, next_number_, host_.now(), *this, outcome)) {
     ++host_.counters().malformed;
     return;
   }

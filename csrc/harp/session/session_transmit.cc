@@ -107,9 +107,10 @@ Session::Sent Session::send_control() {
     end.ping();
   }
   const std::size_t bytes = writer.size() + end.size();
-  wire::Header header = wire::frames_header(wire::Type::kControl, peer_connection_, 0,
-                                            eliciting ? next_number_ : next_uncounted_, bytes,
-                                            eliciting ? 0 : wire::kUncounted);
+  wire::PacketId id = next_id();
+  if (!eliciting) id.number = next_uncounted_;
+  wire::Header header =
+      wire::frames_header(wire::Type::kControl, id, bytes, eliciting ? 0 : wire::kUncounted);
   if (!offer_packet(header, buffer.first(bytes), path_.pair())) return Sent::kNicFull;
 
   ack_now_ = false;
@@ -148,7 +149,7 @@ Session::Sent Session::send_eager() {
     return Sent::kNothing;
   }
   const SmallSender::Packet packet = eager_.front();
-  wire::Header header = wire::eager_header(peer_connection_, 0, next_number_, packet.serial,
+  wire::Header header = wire::eager_header(next_id(), packet.serial,
                                            packet.bytes.size() - sizeof(wire::EagerDescriptor));
   if (!offer_packet(header, packet.bytes, path_.pair())) return Sent::kNicFull;
   host_.counters().bytes_sent += packet.bytes.size();
@@ -182,14 +183,14 @@ std::uint32_t Session::room_for(std::uint32_t wanted) {
 // Headers, checksums and gather list of a run of consecutive segments. Returns its bytes.
 std::size_t Session::fill_run(BulkSend& send, SegmentRange range) {
   SessionHost::Scratch& scratch = host_.scratch_;
+  wire::PacketId id = next_id();
   std::size_t bytes = 0;
-  for (std::uint32_t i = 0; i < range.count; ++i) {
+  for (std::uint32_t i = 0; i < range.count; ++i, ++id.number) {
     const std::uint32_t segment = range.first + i;
     const std::size_t payload = send.bytes_of(segment);
     const std::byte* data = send.data_of(segment);
     wire::Header& header = scratch.headers[i];
-    header = wire::data_header(peer_connection_, 0, next_number_ + i, send.slot, segment,
-                               send.request->bytes, send.flags_of(segment));
+    header = wire::data_header(id, send.slot, segment, send.request->bytes, send.flags_of(segment));
     wire::seal(header, {data, payload});
     scratch.slices[2 * i] = {&header, sizeof header};
     scratch.slices[2 * i + 1] = {data, payload};
@@ -203,14 +204,14 @@ std::size_t Session::fill_pieces(BulkSend& send, SegmentRange range) {
   SessionHost::Scratch& scratch = host_.scratch_;
   const std::uint32_t segment = send.segment_of(range.first);
   const std::uint8_t flags = send.flags_of(segment);
+  wire::PacketId id = next_id();
   std::size_t bytes = 0;
-  for (std::uint32_t i = 0; i < range.count; ++i) {
+  for (std::uint32_t i = 0; i < range.count; ++i, ++id.number) {
     const std::uint32_t unit = range.first + i;
     const std::size_t payload = send.bytes_of(unit);
     const std::byte* data = send.data_of(unit);
     SessionHost::PieceHeader& front = scratch.piece_headers[i];
-    front.header = wire::fragment_header(peer_connection_, 0, next_number_ + i, send.slot, segment,
-                                         send.request->bytes, flags);
+    front.header = wire::fragment_header(id, send.slot, segment, send.request->bytes, flags);
     front.piece = {static_cast<std::uint16_t>(send.offset_in_segment(unit) / wire::kGranule),
                    static_cast<std::uint16_t>(send.bytes_of_segment(segment))};
     constexpr std::size_t kFront = sizeof front.header + sizeof front.piece;

@@ -78,7 +78,7 @@ void StrayPackets::on_other_version(const RxPacket& packet) {
 void StrayPackets::answer(const RxPacket& packet) {
   if (!resets_.take(host_.now())) return;
   const std::span<const std::byte> quoted = packet.data.first(wire::kResetBytes);
-  wire::Header header = wire::frames_header(wire::Type::kReset, 0, 0, 0, quoted.size());
+  wire::Header header = wire::frames_header(wire::Type::kReset, {}, quoted.size());
   wire::seal(header, quoted);
   const std::array<IoSlice, 2> slices{IoSlice{&header, sizeof header},
                                       IoSlice{quoted.data(), quoted.size()}};

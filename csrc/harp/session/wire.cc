@@ -39,12 +39,12 @@ bool take_slot(std::span<const std::byte>& rest, SlotId& slot) {
 using Words = std::array<std::uint64_t, sizeof(Header) / 8>;
 constexpr std::uint64_t kFirstHalf = 0xFFFF'FFFF;  // of the first word; the other is the checksum
 
-Header composed(Type type, std::uint8_t flags, std::uint8_t path, std::uint64_t connection,
-                std::uint64_t number, std::uint32_t slot_low, std::uint64_t extent) {
-  const std::uint64_t first =
-      kVersion << 4 | static_cast<std::uint64_t>(type) | flags << 8 | path << 16;
-  const std::uint64_t third = (number & kFirstHalf) | std::uint64_t{slot_low} << 32;
-  return std::bit_cast<Header>(Words{first, connection, third, extent});
+Header composed(Type type, const PacketId& id, std::uint8_t flags, std::uint32_t slot_low,
+                std::uint64_t extent) {
+  const std::uint64_t first = kVersion << 4 | static_cast<std::uint64_t>(type) | flags << 8 |
+                              static_cast<std::uint64_t>(id.path) << 16;
+  const std::uint64_t third = (id.number & kFirstHalf) | std::uint64_t{slot_low} << 32;
+  return std::bit_cast<Header>(Words{first, id.connection, third, extent});
 }
 
 // The header's own checksum field counts as zero.
@@ -74,9 +74,10 @@ bool fits_message(const Packet& packet, std::size_t bytes) {
 }
 
 void read_segment(const Header& header, Packet& packet) {
-  packet.slot = header.slot_low | (header.extent >> 52) << 32;
-  packet.segment = static_cast<std::uint32_t>(header.extent >> 31) & (kMaxSegments - 1);
-  packet.message_bytes = header.extent & ((std::uint64_t{1} << 31) - 1);
+  packet.slot = header.slot_low | (header.extent >> kExtentSlotShift) << 32;
+  packet.segment =
+      static_cast<std::uint32_t>(header.extent >> kExtentSegmentShift) & (kMaxSegments - 1);
+  packet.message_bytes = header.extent & ((std::uint64_t{1} << kExtentSegmentShift) - 1);
 }
 
 bool parse_fragment(Packet& packet) {
@@ -166,8 +167,8 @@ std::array<std::byte, 1 + offsetof(Hello, proof)> proven_bytes(const Hello& hell
 std::optional<FormerHello> parse_former_hello(std::span<const std::byte> packet) {
   Header header;
   FormerHello hello;
-  if (!take(packet, header) || header.version_and_type != (1 << 4 | static_cast<int>(Type::kHello)))
-    return std::nullopt;
+  constexpr int kFormerHelloType = 1 << 4 | static_cast<int>(Type::kHello);
+  if (!take(packet, header) || header.version_and_type != kFormerHelloType) return std::nullopt;
   if (checksum(header, packet, {}) != header.crc || !take(packet, hello)) return std::nullopt;
   return hello;
 }
@@ -282,14 +283,14 @@ void Writer::put_bytes(std::span<const std::byte> bytes) {
 }
 
 template <class Kind>
-bool Writer::begin(Kind type, std::size_t body_bytes) {
-  if (room() < kPrefixBytes + body_bytes) return false;
+bool Writer::begin(Kind type, std::size_t bytes) {
+  if (room() < bytes) return false;
   put(type);
-  put(static_cast<std::uint16_t>(body_bytes));
+  put(static_cast<std::uint16_t>(bytes - kPrefixBytes));
   return true;
 }
 
-bool Writer::ping() { return begin(Frame::kPing, 0); }
+bool Writer::ping() { return begin(Frame::kPing, kPingBytes); }
 
 // The list of ranges ends where a gap or a length does not fit its 32 bits; what is said of a range
 // that is too long is true as far as it goes.
@@ -309,7 +310,7 @@ bool Writer::ack(const Ack& ack) {
          ack.ranges[count - 1].last - ack.ranges[count - 1].first <= std::uint32_t(-1)) {
     ++count;
   }
-  begin(Frame::kAck, kAckBytes - kPrefixBytes + (count - 1) * kAckRangeBytes);
+  begin(Frame::kAck, kAckBytes + (count - 1) * kAckRangeBytes);
   put(ack.path);
   put(ack.delay_us);
   put(ack.ranges[0].last);
@@ -322,21 +323,21 @@ bool Writer::ack(const Ack& ack) {
 }
 
 bool Writer::credit(const Credit& credit) {
-  if (!begin(Frame::kCredit, 8 + 4)) return false;
+  if (!begin(Frame::kCredit, kCreditBytes)) return false;
   put(credit.limit);
   put(credit.epoch);
   return true;
 }
 
 bool Writer::records(std::uint32_t serial, std::span<const std::byte> block) {
-  if (!begin(Frame::kRecords, 4 + block.size())) return false;
+  if (!begin(Frame::kRecords, kRecordsOverhead + block.size())) return false;
   put(serial);
   put_bytes(block);
   return true;
 }
 
 bool Writer::token(Frame frame, std::uint64_t value) {
-  if (!begin(frame, sizeof value)) return false;
+  if (!begin(frame, kTokenBytes)) return false;
   put(value);
   return true;
 }
@@ -347,7 +348,7 @@ bool Writer::path_challenge(std::uint64_t token) {
 bool Writer::path_response(std::uint64_t token) { return this->token(Frame::kPathResponse, token); }
 
 bool Writer::zeros(Frame frame, std::size_t bytes) {
-  if (bytes < kPrefixBytes || !begin(frame, bytes - kPrefixBytes)) return false;
+  if (bytes < kPrefixBytes || !begin(frame, bytes)) return false;
   std::memset(buffer_.data() + size_, 0, bytes - kPrefixBytes);
   size_ += bytes - kPrefixBytes;
   return true;
@@ -357,7 +358,7 @@ bool Writer::probe(std::size_t bytes) { return zeros(Frame::kProbe, bytes); }
 bool Writer::padding(std::size_t bytes) { return zeros(Frame::kPadding, bytes); }
 
 bool Writer::want(const Want& want) {
-  if (!begin(RecordType::kWant, 16 + 8 + 8 + 8)) return false;
+  if (!begin(RecordType::kWant, kWantBytes)) return false;
   put(want.key);
   put(want.signature);
   put(want.max_bytes);
@@ -367,7 +368,7 @@ bool Writer::want(const Want& want) {
 }
 
 bool Writer::offer(const Offer& offer) {
-  if (!begin(RecordType::kOffer, 16 + 8 + 8)) return false;
+  if (!begin(RecordType::kOffer, kOfferBytes)) return false;
   put(offer.key);
   put(offer.signature);
   put(offer.bytes);
@@ -375,7 +376,7 @@ bool Writer::offer(const Offer& offer) {
 }
 
 bool Writer::control(const ControlFields& control) {
-  if (!begin(RecordType::kControl, 1 + 16 + 8 + 8)) return false;
+  if (!begin(RecordType::kControl, kControlBytes)) return false;
   put(control.kind);
   put(control.key);
   put(control.slot.index);
@@ -385,21 +386,21 @@ bool Writer::control(const ControlFields& control) {
 }
 
 bool Writer::notice(std::span<const std::byte> bytes) {
-  if (!begin(RecordType::kNotice, bytes.size())) return false;
+  if (!begin(RecordType::kNotice, kPrefixBytes + bytes.size())) return false;
   put_bytes(bytes);
   return true;
 }
 
-bool Writer::goodbye() { return begin(RecordType::kGoodbye, 0); }
+bool Writer::goodbye() { return begin(RecordType::kGoodbye, kGoodbyeBytes); }
 
 bool Writer::path_open(const PathOpen& path) {
-  if (!begin(RecordType::kPathOpen, sizeof path)) return false;
+  if (!begin(RecordType::kPathOpen, kPrefixBytes + sizeof path)) return false;
   put(path);
   return true;
 }
 
 bool Writer::path_closed(const PathClosed& path) {
-  if (!begin(RecordType::kPathClosed, 1 + 8)) return false;
+  if (!begin(RecordType::kPathClosed, kPathClosedBytes)) return false;
   put(path.path);
   put(path.last);
   return true;
@@ -407,36 +408,32 @@ bool Writer::path_closed(const PathClosed& path) {
 
 namespace {
 
-Header segment_header(Type type, std::uint64_t connection, std::uint8_t path, std::uint64_t number,
-                      SlotId slot, std::uint32_t segment, std::uint64_t message_bytes,
-                      std::uint8_t flags) {
+Header segment_header(Type type, const PacketId& id, SlotId slot, std::uint32_t segment,
+                      std::uint64_t message_bytes, std::uint8_t flags) {
   const std::uint64_t packed = slot_number(slot);
-  return composed(type, flags, path, connection, number, static_cast<std::uint32_t>(packed),
-                  message_bytes | std::uint64_t{segment} << 31 | packed >> 32 << 52);
+  return composed(type, id, flags, static_cast<std::uint32_t>(packed),
+                  message_bytes | std::uint64_t{segment} << kExtentSegmentShift |
+                      packed >> 32 << kExtentSlotShift);
 }
 
 }  // namespace
 
-Header data_header(std::uint64_t connection, std::uint8_t path, std::uint64_t number, SlotId slot,
-                   std::uint32_t segment, std::uint64_t message_bytes, std::uint8_t flags) {
-  return segment_header(Type::kData, connection, path, number, slot, segment, message_bytes, flags);
+Header data_header(const PacketId& id, SlotId slot, std::uint32_t segment,
+                   std::uint64_t message_bytes, std::uint8_t flags) {
+  return segment_header(Type::kData, id, slot, segment, message_bytes, flags);
 }
 
-Header fragment_header(std::uint64_t connection, std::uint8_t path, std::uint64_t number,
-                       SlotId slot, std::uint32_t segment, std::uint64_t message_bytes,
-                       std::uint8_t flags) {
-  return segment_header(Type::kFragment, connection, path, number, slot, segment, message_bytes,
-                        flags);
+Header fragment_header(const PacketId& id, SlotId slot, std::uint32_t segment,
+                       std::uint64_t message_bytes, std::uint8_t flags) {
+  return segment_header(Type::kFragment, id, slot, segment, message_bytes, flags);
 }
 
-Header eager_header(std::uint64_t connection, std::uint8_t path, std::uint64_t number,
-                    std::uint32_t serial, std::size_t payload_bytes) {
-  return composed(Type::kEager, 0, path, connection, number, serial, payload_bytes);
+Header eager_header(const PacketId& id, std::uint32_t serial, std::size_t payload_bytes) {
+  return composed(Type::kEager, id, 0, serial, payload_bytes);
 }
 
-Header frames_header(Type type, std::uint64_t connection, std::uint8_t path, std::uint64_t number,
-                     std::size_t body_bytes, std::uint8_t flags) {
-  return composed(type, flags, path, connection, number, 0, body_bytes);
+Header frames_header(Type type, const PacketId& id, std::size_t body_bytes, std::uint8_t flags) {
+  return composed(type, id, flags, 0, body_bytes);
 }
 
 void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second) {

@@ -19,6 +19,10 @@ inline constexpr std::size_t kMinDatagram = 1200;  // every path carries this mu
 // A receiver keeps the pieces of so many segments of a session, so a sender has no more begun.
 inline constexpr std::uint32_t kMostPartialSegments = 16;
 
+// Packet numbers and acknowledgements belong to a path.
+enum class PathId : std::uint8_t {};
+inline constexpr PathId kFirstPath{0};  // the handshake opens it; the only one so far
+
 enum class Type : std::uint8_t {
   kData = 1,     // one segment of a bulk message
   kEager = 2,    // a whole small message
@@ -45,7 +49,7 @@ static_assert(kLastSegment == 1 && kCoded == 2 && kSealed == 4 && kUncounted == 
 struct Header {
   std::uint8_t version_and_type;  // version << 4 | type
   std::uint8_t flags;
-  std::uint8_t path;
+  PathId path;
   std::uint8_t key_phase;  // of kSealed, bit 0; else 0
   std::uint32_t crc;
   // The receiver's id of the session, the index of its engine in the highest 8 bits; 0 in a hello
@@ -72,12 +76,15 @@ static_assert(sizeof(EagerDescriptor) == 24);
 
 inline constexpr std::uint32_t kSlotIndexBits = 20;
 inline constexpr std::uint32_t kSlotGenerationMask = (1u << 24) - 1;
+// Where `extent` holds the segment index and the high bits of the slot; below both, the length.
+inline constexpr unsigned kExtentSegmentShift = 31, kExtentSlotShift = 52;
 // A slot as packets name it, in 44 bits.
 constexpr std::uint64_t slot_number(SlotId slot) {
   return slot.index | std::uint64_t{slot.generation & kSlotGenerationMask} << kSlotIndexBits;
 }
 inline constexpr std::uint64_t kMaxSegments = std::uint64_t{1} << 21;
-static_assert(kMaxMessageBytes < std::uint64_t{1} << 31);
+static_assert(kMaxMessageBytes < std::uint64_t{1} << kExtentSegmentShift);
+static_assert(kMaxSegments == std::uint64_t{1} << (kExtentSlotShift - kExtentSegmentShift));
 
 // Follows the header of kFragment; then the piece. All but the segment's last piece end at a
 // multiple of kGranule.
@@ -123,7 +130,7 @@ struct Hello {
   std::uint64_t credit_limit;
   std::uint32_t credit_epoch;
   std::uint32_t max_ack_delay_us;
-  std::uint8_t path;
+  PathId path;
   std::uint8_t sender_engine, target_engine;
   std::uint8_t flags;  // HelloFlag
   std::uint32_t reserved;
@@ -156,12 +163,27 @@ enum class Frame : std::uint8_t {
 inline constexpr std::uint8_t kAsksNothing = 128;
 constexpr bool asks_for_ack(Frame frame) { return static_cast<std::uint8_t>(frame) < kAsksNothing; }
 
+// Whole frames and records, prefix included.
 inline constexpr std::size_t kPingBytes = kPrefixBytes;
-inline constexpr std::size_t kRecordsOverhead = kPrefixBytes + 4;
-inline constexpr std::size_t kCreditBytes = kPrefixBytes + 8 + 4;
-inline constexpr std::size_t kTokenBytes = kPrefixBytes + 8;
-inline constexpr std::size_t kAckBytes = kPrefixBytes + 1 + 4 + 8 + 4;  // with one range
-inline constexpr std::size_t kAckRangeBytes = 8;                        // each further one
+inline constexpr std::size_t kRecordsOverhead = kPrefixBytes + sizeof(std::uint32_t);  // serial
+inline constexpr std::size_t kTokenBytes = kPrefixBytes + sizeof(std::uint64_t);
+inline constexpr std::size_t kCreditBytes =  // limit, epoch
+    kPrefixBytes + sizeof(std::uint64_t) + sizeof(std::uint32_t);
+inline constexpr std::size_t kAckBytes =  // with one range: path, delay, largest, length
+    kPrefixBytes + sizeof(PathId) + sizeof(std::uint32_t) + sizeof(std::uint64_t) +
+    sizeof(std::uint32_t);
+inline constexpr std::size_t kAckRangeBytes = 2 * sizeof(std::uint32_t);  // each further one
+inline constexpr std::size_t kKeyBytes = sizeof(MessageKey), kSlotBytes = sizeof(SlotId);
+inline constexpr std::size_t kWantBytes =  // key, signature, longest, slot
+    kPrefixBytes + kKeyBytes + 2 * sizeof(std::uint64_t) + kSlotBytes;
+inline constexpr std::size_t kOfferBytes =  // key, signature, length
+    kPrefixBytes + kKeyBytes + 2 * sizeof(std::uint64_t);
+inline constexpr std::size_t kControlBytes =  // kind, key, slot, value
+    kPrefixBytes + sizeof(ControlFields::kind) + kKeyBytes + kSlotBytes + sizeof(std::uint64_t);
+inline constexpr std::size_t kGoodbyeBytes = kPrefixBytes;
+inline constexpr std::size_t kPathClosedBytes =  // path, number
+    kPrefixBytes + sizeof(PathId) + sizeof(std::uint64_t);
+static_assert(kKeyBytes == 16 && kSlotBytes == 8 && sizeof(ControlFields::kind) == 1);
 
 inline constexpr std::size_t kMaxAckRanges = 24;
 
@@ -169,7 +191,7 @@ struct AckRange {
   std::uint64_t first, last;  // inclusive
 };
 struct Ack {
-  std::uint8_t path = 0;
+  PathId path = kFirstPath;
   std::uint32_t delay_us = 0;  // since the largest arrived
   std::uint32_t count = 0;
   std::array<AckRange, kMaxAckRanges> ranges;  // descending, disjoint, not touching
@@ -191,14 +213,14 @@ enum class RecordType : std::uint8_t {
 };
 // An address of the sender's, to reach it by another path.
 struct PathOpen {
-  std::uint8_t path;
+  PathId path;
   std::uint8_t local;                 // which of the sender's published addresses
   std::uint16_t port;                 // network order
   std::array<std::byte, 16> address;  // IPv6, or IPv4 mapped into it
 };
 static_assert(sizeof(PathOpen) == 20);
 struct PathClosed {
-  std::uint8_t path;
+  PathId path;
   std::uint64_t last;  // number of the last packet sent on it, so that its credit is settled
 };
 struct Record {
@@ -215,7 +237,8 @@ inline constexpr std::size_t kMaxRecordBytes = kPrefixBytes + kMaxNoticeBytes;
 // A checked packet. Spans point into the packet.
 struct Packet {
   Type type;
-  std::uint8_t flags, path;
+  std::uint8_t flags;
+  PathId path;
   std::uint64_t connection;
   std::uint32_t number;
   // kData, kFragment
@@ -319,24 +342,29 @@ class Writer {
   void put(const T& value);
   void put_bytes(std::span<const std::byte> bytes);
   template <class Kind>
-  bool begin(Kind type, std::size_t body_bytes);  // false: no room
+  bool begin(Kind type, std::size_t bytes);  // of all; false: no room
   bool token(Frame frame, std::uint64_t value);
   bool zeros(Frame frame, std::size_t bytes);
   std::span<std::byte> buffer_;
   std::size_t size_ = 0;
 };
 
-// Fills `header` but for its checksum.
-Header data_header(std::uint64_t connection, std::uint8_t path, std::uint64_t number, SlotId slot,
-                   std::uint32_t segment, std::uint64_t message_bytes, std::uint8_t flags);
-Header eager_header(std::uint64_t connection, std::uint8_t path, std::uint64_t number,
-                    std::uint32_t serial, std::size_t payload_bytes);
+// What a packet is known by: the receiver's id of the session and a number on one of its paths.
+// Hellos and resets have neither.
+struct PacketId {
+  std::uint64_t connection = 0;
+  std::uint64_t number = 0;
+  PathId path = kFirstPath;
+};
+
+// Complete but for the checksum.
+Header data_header(const PacketId& id, SlotId slot, std::uint32_t segment,
+                   std::uint64_t message_bytes, std::uint8_t flags);
+Header eager_header(const PacketId& id, std::uint32_t serial, std::size_t payload_bytes);
 // As data_header, for a piece of that segment: `flags` are the whole segment's.
-Header fragment_header(std::uint64_t connection, std::uint8_t path, std::uint64_t number,
-                       SlotId slot, std::uint32_t segment, std::uint64_t message_bytes,
-                       std::uint8_t flags);
-Header frames_header(Type type, std::uint64_t connection, std::uint8_t path, std::uint64_t number,
-                     std::size_t body_bytes, std::uint8_t flags = 0);
+Header fragment_header(const PacketId& id, SlotId slot, std::uint32_t segment,
+                       std::uint64_t message_bytes, std::uint8_t flags);
+Header frames_header(Type type, const PacketId& id, std::size_t body_bytes, std::uint8_t flags = 0);
 // Over the header (checksum taken as absent) and the pieces that follow it; stores it.
 void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second = {});
 

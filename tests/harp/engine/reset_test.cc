@@ -141,7 +141,7 @@ TEST(ResetTest, a_process_on_the_dead_ones_port_hides_no_death_from_a_sender) {
 }
 
 std::vector<std::byte> reset_of(std::span<const std::byte> datagram) {
-  wire::Header header = wire::frames_header(wire::Type::kReset, 0, 0, 0, wire::kResetBytes);
+  wire::Header header = wire::frames_header(wire::Type::kReset, {}, wire::kResetBytes);
   const auto quoted = datagram.first(wire::kResetBytes);
   wire::seal(header, quoted);
   std::vector<std::byte> bytes(sizeof header + quoted.size());

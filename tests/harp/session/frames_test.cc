@@ -66,7 +66,7 @@ struct FramesTest : ::testing::Test {
   void send(std::span<const std::byte> frames, std::uint64_t number, std::uint8_t flags = 0) {
     const std::uint64_t connection = cluster[1].session(0)->connection_id();
     observer.send(0, 1,
-                  datagram_of(wire::frames_header(wire::Type::kControl, connection, 0, number,
+                  datagram_of(wire::frames_header(wire::Type::kControl, {connection, number},
                                                   frames.size(), flags),
                               frames));
   }

@@ -35,7 +35,7 @@ wire::Hello hello_of(SimCluster& cluster) {
 }
 
 Datagram packet_of(const wire::Hello& hello) {
-  return datagram_of(wire::frames_header(wire::Type::kHello, 0, 0, 0, sizeof hello),
+  return datagram_of(wire::frames_header(wire::Type::kHello, {}, sizeof hello),
                      std::as_bytes(std::span(&hello, 1)));
 }
 

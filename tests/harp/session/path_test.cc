@@ -200,7 +200,7 @@ std::vector<std::byte> packet_for(const Session& session, std::uint64_t number) 
   wire::Writer writer(body);
   writer.ping();
   wire::Header header =
-      wire::frames_header(wire::Type::kControl, session.connection_id(), 0, number, writer.size());
+      wire::frames_header(wire::Type::kControl, {session.connection_id(), number}, writer.size());
   wire::seal(header, writer.bytes());
   std::vector<std::byte> packet(sizeof header + writer.size());
   std::memcpy(packet.data(), &header, sizeof header);
@@ -312,7 +312,7 @@ TEST(PathAddresses, AnAnswerToAHelloAndOneToAChallengeEachGoWhereTheQuestionCame
     wire::Writer writer(body);
     writer.path_challenge(77);
     const Datagram challenge = datagram_of(
-        wire::frames_header(wire::Type::kControl, cluster[1].session(0)->connection_id(), 0, 5000,
+        wire::frames_header(wire::Type::kControl, {cluster[1].session(0)->connection_id(), 5000},
                             writer.size()),
         writer.bytes());
     const auto arrive = [&](Datagram bytes, std::uint32_t address) {

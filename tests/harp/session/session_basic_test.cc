@@ -187,7 +187,7 @@ TEST(Session, BothSidesMayConnectAtOnceAndStrayPacketsChangeNothing) {
   back.check();
   Session& session = *cluster[0].session(1);
   const std::uint64_t before = cluster[0].counters().checksum_failures;
-  wire::Header header = wire::frames_header(wire::Type::kControl, session.connection_id(), 0, 3, 0);
+  wire::Header header = wire::frames_header(wire::Type::kControl, {session.connection_id(), 3}, 0);
   header.crc = 12345;
   std::array<std::byte, sizeof header> bytes;
   std::memcpy(bytes.data(), &header, sizeof header);

@@ -18,13 +18,12 @@ Datagram ping_to(std::uint64_t connection, std::uint64_t number = 1) {
   std::array<std::byte, wire::kPingBytes> body;
   wire::Writer writer(body);
   writer.ping();
-  return datagram_of(
-      wire::frames_header(wire::Type::kControl, connection, 0, number, writer.size()),
-      writer.bytes());
+  return datagram_of(wire::frames_header(wire::Type::kControl, {connection, number}, writer.size()),
+                     writer.bytes());
 }
 
 Datagram reset_of(const wire::Header& quoted) {
-  return datagram_of(wire::frames_header(wire::Type::kReset, 0, 0, 0, sizeof quoted),
+  return datagram_of(wire::frames_header(wire::Type::kReset, {}, sizeof quoted),
                      std::as_bytes(std::span(&quoted, 1)));
 }
 
@@ -60,7 +59,7 @@ TEST(Reset, IsNoAnswerToResetsHellosOrDamage) {
   observer.send(0, 1, reset_of(header_of(ping_to(0x1234))));
   const wire::Hello hello{};
   observer.send(0, 1,
-                datagram_of(wire::frames_header(wire::Type::kHello, 0, 0, 0, sizeof hello),
+                datagram_of(wire::frames_header(wire::Type::kHello, {}, sizeof hello),
                             std::as_bytes(std::span(&hello, 1))));
   Datagram damaged = ping_to(0x1234);
   damaged.back() ^= std::byte{1};
@@ -135,13 +134,13 @@ Datagram former_hello(SimCluster& cluster, const Secret& secret) {
   std::memcpy(body.data(), secret.data(), secret.size());
   std::memcpy(body.data() + 16, &sender, 8);
   std::memcpy(body.data() + 24, &target, 8);
-  wire::Header header = wire::frames_header(wire::Type::kHello, 0, 0, 0, body.size());
+  wire::Header header = wire::frames_header(wire::Type::kHello, {}, body.size());
   header.version_and_type = 1 << 4 | static_cast<int>(wire::Type::kHello);
   return datagram_of(header, body);
 }
 
 Datagram of_version(std::uint8_t version) {
-  wire::Header header = wire::frames_header(wire::Type::kControl, 1, 0, 1, 0);
+  wire::Header header = wire::frames_header(wire::Type::kControl, {1, 1}, 0);
   header.version_and_type = static_cast<std::uint8_t>(version << 4 | 3);
   return datagram_of(header, {});
 }

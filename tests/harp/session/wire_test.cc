@@ -28,13 +28,13 @@ TEST(Wire, DataHeaderCarriesEveryFieldThere) {
   SimRandom random(1);
   const SlotId slot{0xabcde, 0xfedcba};
   const auto body = noise(random, 1440);
-  const auto bytes =
-      packet_of(data_header(0x1122334455667788, 3, 0x1'0000'0007, slot, 700'000, 1 << 30, 0), body);
+  const auto bytes = packet_of(
+      data_header({0x1122334455667788, 0x1'0000'0007, PathId{3}}, slot, 700'000, 1 << 30, 0), body);
   Packet packet;
   ASSERT_EQ(parse(bytes, packet), Verdict::kGood);
   EXPECT_EQ(packet.type, Type::kData);
   EXPECT_EQ(packet.flags, 0);
-  EXPECT_EQ(packet.path, 3);
+  EXPECT_EQ(packet.path, PathId{3});
   EXPECT_EQ(packet.connection, 0x1122334455667788u);
   EXPECT_EQ(packet.number, 7u);
   EXPECT_EQ(packet.slot, slot.index | std::uint64_t{slot.generation} << kSlotIndexBits);
@@ -47,7 +47,7 @@ TEST(Wire, DataHeaderCarriesEveryFieldThere) {
 TEST(Wire, EverySingleBitOfDamageIsNoticed) {
   SimRandom random(2);
   const auto body = noise(random, 64);
-  const auto good = packet_of(data_header(9, 0, 1, {1, 1}, 0, 64, kLastSegment), body);
+  const auto good = packet_of(data_header({9, 1}, {1, 1}, 0, 64, kLastSegment), body);
   Packet packet;
   ASSERT_EQ(parse(good, packet), Verdict::kGood);
   for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
@@ -61,7 +61,7 @@ TEST(Wire, SegmentsThatDoNotFitTheirMessageAreMalformed) {
   const std::vector<std::byte> body(32);
   Packet packet;
   const auto verdict = [&](std::uint32_t segment, std::uint64_t length, std::uint8_t flags) {
-    return parse(packet_of(data_header(9, 0, 1, {1, 1}, segment, length, flags), body), packet);
+    return parse(packet_of(data_header({9, 1}, {1, 1}, segment, length, flags), body), packet);
   };
   EXPECT_EQ(verdict(0, 32, kLastSegment), Verdict::kGood);
   EXPECT_EQ(verdict(1, 48 + 32, kLastSegment), Verdict::kGood);
@@ -77,7 +77,7 @@ TEST(Wire, SegmentsThatDoNotFitTheirMessageAreMalformed) {
 }
 
 TEST(Wire, AnotherVersionIsToldApart) {
-  Header header = frames_header(Type::kControl, 1, 0, 1, 0);
+  Header header = frames_header(Type::kControl, {1, 1}, 0);
   header.version_and_type = (kVersion + 1) << 4 | 3;
   Packet packet;
   EXPECT_EQ(parse(packet_of(header, {}), packet), Verdict::kBadVersion);
@@ -137,9 +137,9 @@ TEST(Wire, FramesAndRecordsComeBackAsWritten) {
 TEST(Wire, EveryOtherFrameAndRecordComesBackAsWritten) {
   std::array<std::byte, 200> buffer, block_buffer;
   Writer block(block_buffer);
-  PathOpen open{3, 2, 4100, {}};
+  PathOpen open{PathId{3}, 2, 4100, {}};
   open.address.fill(std::byte{0xfd});
-  ASSERT_TRUE(block.path_open(open) && block.path_closed({3, 0x1'0000'0005}));
+  ASSERT_TRUE(block.path_open(open) && block.path_closed({PathId{3}, 0x1'0000'0005}));
   RecordReader records(block.bytes());
   Record record;
   ASSERT_TRUE(records.next(record));
@@ -147,7 +147,7 @@ TEST(Wire, EveryOtherFrameAndRecordComesBackAsWritten) {
   EXPECT_EQ(std::memcmp(&record.path_open, &open, sizeof open), 0);
   ASSERT_TRUE(records.next(record));
   EXPECT_EQ(record.type, RecordType::kPathClosed);
-  EXPECT_EQ(record.path_closed.path, 3);
+  EXPECT_EQ(record.path_closed.path, PathId{3});
   EXPECT_EQ(record.path_closed.last, 0x1'0000'0005u);
   EXPECT_FALSE(records.next(record) || records.bad());
 
@@ -267,7 +267,7 @@ std::vector<std::byte> fragment_of(std::uint16_t offset_granules, std::uint16_t 
   const FragmentDescriptor piece{offset_granules, segment_bytes};
   std::vector<std::byte> body(sizeof piece + bytes);
   std::memcpy(body.data(), &piece, sizeof piece);
-  return packet_of(fragment_header(9, 0, 4, {1, 2}, segment, message_bytes, flags), body);
+  return packet_of(fragment_header({9, 4}, {1, 2}, segment, message_bytes, flags), body);
 }
 
 TEST(Wire, FragmentsSayWhereTheyBelongAndMustFitThere) {
@@ -294,23 +294,23 @@ TEST(Wire, WhatIsReservedIsRefused) {
   Packet packet;
   const std::vector<std::byte> body(64);
   const auto control = [&](std::uint8_t flags) {
-    return parse(packet_of(frames_header(Type::kControl, 1, 0, 1, 0, flags), {}), packet);
+    return parse(packet_of(frames_header(Type::kControl, {1, 1}, 0, flags), {}), packet);
   };
   EXPECT_EQ(control(0), Verdict::kGood);
   EXPECT_EQ(control(kUncounted), Verdict::kGood);
   EXPECT_EQ(control(kSealed), Verdict::kMalformed);
   EXPECT_EQ(control(kUncounted | kSealed), Verdict::kMalformed);
   EXPECT_EQ(control(16), Verdict::kMalformed);
-  EXPECT_EQ(parse(packet_of(data_header(9, 0, 1, {1, 1}, 0, 64, kLastSegment | kUncounted), body),
-                  packet),
-            Verdict::kMalformed);
-  Header header = frames_header(Type::kControl, 1, 0, 1, 0);
+  EXPECT_EQ(
+      parse(packet_of(data_header({9, 1}, {1, 1}, 0, 64, kLastSegment | kUncounted), body), packet),
+      Verdict::kMalformed);
+  Header header = frames_header(Type::kControl, {1, 1}, 0);
   header.key_phase = 1;
   EXPECT_EQ(parse(packet_of(header, {}), packet), Verdict::kMalformed);
-  header = frames_header(static_cast<Type>(7), 1, 0, 1, 0);
+  header = frames_header(static_cast<Type>(7), {1, 1}, 0);
   EXPECT_EQ(parse(packet_of(header, {}), packet), Verdict::kMalformed) << "no such type";
   EXPECT_EQ(
-      parse(packet_of(frames_header(Type::kReset, 0, 0, 0, 31), std::span(body).first(31)), packet),
+      parse(packet_of(frames_header(Type::kReset, {}, 31), std::span(body).first(31)), packet),
       Verdict::kMalformed)
       << "quotes no whole header";
 }
@@ -329,7 +329,7 @@ TEST(Wire, PaddingMayFollowAHello) {
   for (const std::size_t padding : {0, 1, 1000}) {
     std::vector<std::byte> body(sizeof hello + padding);
     std::memcpy(body.data(), &hello, sizeof hello);
-    const auto bytes = packet_of(frames_header(Type::kHello, 0, 0, 0, body.size()), body);
+    const auto bytes = packet_of(frames_header(Type::kHello, {}, body.size()), body);
     Packet packet;  // points into `bytes`
     ASSERT_EQ(parse(bytes, packet), Verdict::kGood);
     const auto read = parse_hello(packet.body);
