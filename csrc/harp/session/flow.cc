@@ -31,7 +31,7 @@ void CreditAccount::close() {
   if (closed_) return;
   set_active(false);
   set_waiting(false);
-  lowering_ = false;
+  lowering_ = Lowering::kNone;
   limit_ = committed_ = largest_;
   settle();
   closed_ = true;
@@ -81,10 +81,11 @@ void CreditAccount::on_received(std::uint64_t largest) {
 bool CreditAccount::refresh() {
   if (closed_) return false;
   const std::uint64_t target = this->target(), have = outstanding();
-  if (have > target + target / 4 + kLeast && pool_.waiting_ > (waiting_ ? 1u : 0u) && !lowering_) {
+  if (have > target + target / 4 + kLeast && pool_.waiting_ > (waiting_ ? 1u : 0u) &&
+      lowering_ == Lowering::kNone) {
     limit_ = std::max(largest_ + target, std::uint64_t{1});
     lowered_at_ = ++epoch_;
-    lowering_ = true;
+    lowering_ = Lowering::kUntold;
     return true;
   }
   const std::uint64_t offered = limit_ > largest_ ? limit_ - largest_ : 0;
@@ -100,15 +101,16 @@ bool CreditAccount::refresh() {
   // Crumbs of a contested pool would cost a packet each.
   if (more == 0 || (offered >= kLeast && more < target / 8)) return false;
   limit_ = largest_ + offered + more;
-  if (!lowering_) committed_ = std::max(committed_, limit_);
+  if (lowering_ == Lowering::kNone) committed_ = std::max(committed_, limit_);
   ++epoch_;
   settle();
   return true;
 }
 
 void CreditAccount::on_confirmed(std::uint32_t epoch) {
-  if (!lowering_ || static_cast<std::int32_t>(epoch - lowered_at_) < 0) return;
-  lowering_ = false;
+  if (lowering_ == Lowering::kNone) return;
+  if (static_cast<std::int32_t>(epoch - lowered_at_) < 0) return on_lost();
+  lowering_ = Lowering::kNone;
   committed_ = limit_;
   pool_.changed_ = true;
   settle();

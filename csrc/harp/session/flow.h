@@ -44,9 +44,47 @@ class CreditPool {
   bool changed_ = false;
 };
 
-// The receiver's side of one session (of one path, once there are several).
+// The sender's side of one session: what the peer grants is used up by the packets of all its
+// paths.
+class SendCredit {
+ public:
+  // False: that is not news.
+  bool on_granted(std::uint64_t limit, std::uint32_t epoch) {
+    if (static_cast<std::int32_t>(epoch - epoch_) <= 0) return false;
+    epoch_ = epoch;
+    limit_ = limit;
+    return true;
+  }
+  std::uint64_t left() const { return limit_ > used_ ? limit_ - used_ : 0; }
+  // These have left, lost or not.
+  void use(std::uint32_t packets) {
+    used_ += packets;
+    blocked_ = false;
+  }
+  // Something waits for credit: until a packet leaves, it is asked for.
+  void set_blocked() { blocked_ = true; }
+  bool blocked() const { return blocked_; }
+
+  static constexpr std::uint64_t kInitial = 8;  // packets, before anything was granted
+
+ private:
+  std::uint64_t limit_ = kInitial;  // as a sum of packet numbers
+  std::uint64_t used_ = 0;
+  std::uint32_t epoch_ = 0;
+  bool blocked_ = false;
+};
+
+// The receiver's side of one session.
 class CreditAccount {
  public:
+  // What the peer knows of a limit that went down; only its confirmation frees what it held.
+  //
+  //   state      how it ends
+  //   kNone      refresh() lowers the limit: kUntold
+  //   kUntold    a packet leaves that carries the limit and will be acknowledged: kTold
+  //   kTold      that is confirmed: kNone; or it is lost, or was an older one: kUntold
+  enum class Lowering : std::uint8_t { kNone, kUntold, kTold };
+
   // `packet_bytes`: the most that one packet of this session costs the pool.
   CreditAccount(CreditPool& pool, std::uint64_t packet_bytes);
   ~CreditAccount();
@@ -59,19 +97,22 @@ class CreditAccount {
 
   // Open wanted receives exist: ask for a full share.
   void set_active(bool active);
-  // The largest packet number received so far.
+  // The largest packet number received so far; of several paths, the sum.
   void on_received(std::uint64_t largest);
   // Recomputes the limit. True when it changed enough that the peer should be told.
   bool refresh();
   // What to tell the peer now. `epoch` moves with every change of the limit.
   std::uint64_t limit() const { return limit_; }
   std::uint32_t epoch() const { return epoch_; }
-  // The peer has acknowledged a packet that carried this epoch.
+  Lowering lowering() const { return lowering_; }
+  // A packet that the peer will acknowledge has left with limit() and epoch(); what became of it.
+  void on_told() {
+    if (lowering_ == Lowering::kUntold) lowering_ = Lowering::kTold;
+  }
   void on_confirmed(std::uint32_t epoch);
-  // The limit was lowered and the peer has not confirmed it: the frame must be acknowledged.
-  bool lowering() const { return lowering_; }
-
-  static constexpr std::uint64_t kInitial = 8;  // packets, before anything was granted
+  void on_lost() {
+    if (lowering_ == Lowering::kTold) lowering_ = Lowering::kUntold;
+  }
 
  private:
   std::uint64_t target() const;
@@ -81,13 +122,14 @@ class CreditAccount {
 
   CreditPool& pool_;
   const std::uint64_t packet_bytes_;
-  std::uint64_t limit_ = kInitial;      // what we tell
-  std::uint64_t committed_ = kInitial;  // what the peer may still believe
-  std::uint64_t largest_ = 0;           // received
-  std::uint64_t counted_ = 0;           // our part of pool_.outstanding_, in packets
+  std::uint64_t limit_ = SendCredit::kInitial;      // what we tell
+  std::uint64_t committed_ = SendCredit::kInitial;  // what the peer may still believe
+  std::uint64_t largest_ = 0;                       // received
+  std::uint64_t counted_ = 0;                       // our part of pool_.outstanding_, in packets
   std::uint32_t epoch_ = 0;
   std::uint32_t lowered_at_ = 0;  // epoch of the lowering under way
-  bool active_ = false, waiting_ = false, lowering_ = false, closed_ = false;
+  Lowering lowering_ = Lowering::kNone;
+  bool active_ = false, waiting_ = false, closed_ = false;
 };
 
 }  // namespace taco::harp

@@ -60,4 +60,46 @@ class ReorderWindow {
   int multiplier_ = 1;
 };
 
+// Watches the silence of a path on which something is in flight. A tail-loss probe (RFC 8985) that
+// resends nothing: what it brings is the acknowledgement that shows what is missing.
+//
+//   state      leads to
+//   kWatching  kDue when nothing was acknowledged for the probe timeout, or somebody wants a sign
+//              of life
+//   kDue       kWatching, when a packet of frames that asks for an acknowledgement has left
+class TailProbe {
+ public:
+  enum class State : std::uint8_t { kWatching, kDue };
+
+  State state() const { return state_; }
+  bool due() const { return state_ == State::kDue; }
+  // In a row; what they ask is asked ever more rarely.
+  std::uint32_t unanswered() const { return unanswered_; }
+  Time deadline(const RoundTrip& rtt) const {
+    return due() ? kNever : base_ + rtt.probe_timeout(unanswered_);
+  }
+
+  void request() { state_ = State::kDue; }
+  // True: one has become due.
+  bool on_timer(const RoundTrip& rtt, Time now) {
+    if (now < deadline(rtt)) return false;
+    ++unanswered_;
+    request();
+    return true;
+  }
+  void on_sent() { state_ = State::kWatching; }
+  // Anything has left that asks for an acknowledgement.
+  void restart(Time now) { base_ = now; }
+  void on_acknowledged(Time now) {
+    unanswered_ = 0;
+    restart(now);
+  }
+  void on_gap(Duration gap, Time now) { base_ = std::min(base_ + gap, now); }
+
+ private:
+  State state_ = State::kWatching;
+  std::uint32_t unanswered_ = 0;
+  Time base_ = 0;
+};
+
 }  // namespace taco::harp

@@ -80,6 +80,9 @@ struct BulkSend {
   }
   std::size_t bytes_of_segment(std::uint32_t segment) const;
   std::size_t bytes_of(std::uint32_t unit) const;
+  std::size_t datagram_of_segment(std::uint32_t segment) const {
+    return sizeof(wire::Header) + bytes_of_segment(segment);
+  }
   const std::byte* data_of(std::uint32_t unit) const {
     return static_cast<const std::byte*>(request->data) +
            static_cast<std::size_t>(segment_of(unit)) * segment_bytes + offset_in_segment(unit);

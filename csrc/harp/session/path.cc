@@ -1,39 +1,177 @@
+// A path's packets in, and its time.
 #include "harp/session/path.h"
 
+#include <algorithm>
+#include <bit>
+
 namespace taco::harp {
+namespace {
 
-void Path::move_to(const AddressPair& pair, Time now) {
-  heard_ = now;
-  if (has_tokens()) challenge() = {};
-  if (pair == pair_) return;
-  pair_ = pair;
-  mtu_.doubt(now);
+constexpr Duration kRememberLost = 500 * kMillisecond;
+constexpr std::uint32_t kLongSilence = 3;  // probes in a row without an answer
+
+}  // namespace
+
+Path::Path(wire::PathId id, const AddressPair& pair, bool leads, const CongestionOps& congestion,
+           SessionHost& host, SendCredit& credit)
+    : host_(host), credit_(credit), id_(id), ends_(pair, leads), congestion_(congestion) {
+  congestion_.start(window_);
 }
 
-bool Path::on_newest_elsewhere(const AddressPair& from, Duration wait, Time now) {
-  if (leads_ && now - heard_ < kPatience) return false;
-  if (now < tokens().challenge_again) return false;
-  tokens().challenged = now;
-  tokens().challenge_again = now + wait;
-  if (!(challenge().pair == from)) challenge() = {from, true, 0};
-  challenge().due = true;
+void Path::open(const AddressPair& pair, std::uint64_t connection, std::size_t limit,
+                std::size_t proved) {
+  connection_ = connection;
+  ends_.move_to(pair, host_.now());
+  mtu_.open(limit, host_.now());
+  mtu_.on_proof(proved, host_.now());
+}
+
+void Path::move_to(const AddressPair& pair) {
+  if (ends_.move_to(pair, host_.now())) mtu_.doubt(host_.now());
+}
+
+void Path::on_peer_left() {
+  peer_left_ = true;
+  mtu_.close();
+}
+
+Path::Arrival Path::on_packet(std::uint64_t number, const RxPacket& from) {
+  const Time now = host_.now();
+  const std::uint64_t largest = received_.largest();
+  if (!received_.add(number, now)) {
+    ack_.hurry();
+    return Arrival::kCopy;
+  }
+  if (number <= largest) return Arrival::kNew;
+  if (number > largest + 1 && largest > 0) ack_.hurry();  // a hole: say so at once
+  if (ends_.is_by(from)) {
+    ends_.on_newest_here(now);
+    return Arrival::kNew;
+  }
+  const bool challenge =
+      is_open() && ends_.on_newest_elsewhere(AddressPair::of(from), rtt_.probe_timeout(0), now);
+  if (!challenge) return Arrival::kNew;
+  while (ends_.challenge().value == 0) ends_.challenge().value = host_.random();
+  return Arrival::kNewFromElsewhere;
+}
+
+bool Path::on_response(const RxPacket& from, std::uint64_t token) {
+  const AddressPair pair = AddressPair::of(from);
+  if (!ends_.is_answer(pair, token)) return false;
+  move_to(pair);
   return true;
 }
 
-void Path::trim(Time now) {
-  if (!has_tokens() || challenge().due || response().due) return;
-  if (challenge().value == 0 || now - tokens().challenged >= kLongestAnswer) tokens_.reset();
+AckSample Path::sample() const {
+  AckSample sample;
+  sample.now = host_.now();
+  sample.largest = sent_.largest_acked();
+  sample.next_number = next_number_;
+  sample.least_rtt = rtt_.least();
+  sample.smoothed_rtt = rtt_.smoothed();
+  sample.limited = window_limited_;
+  return sample;
 }
 
-void Path::on_challenge(const AddressPair& from, std::uint64_t token) {
-  response() = {from, true, token};
+Path::News Path::on_ack(const wire::Ack& ack, SentPackets::Listener& listener) {
+  SentPackets::AckOutcome outcome;
+  if (!sent_.on_ack(ack, next_number_, host_.now(), listener, outcome)) return News::kMalformed;
+  if (outcome.newly_acked + outcome.spurious == 0) return News::kNothing;
+  Duration rtt = 0;
+  // What is heard first after a stall has waited here for as long as that: no time of the path's.
+  if (outcome.newest == ack.ranges[0].last && host_.now() != back_at_) {
+    const Duration delay = std::min<Duration>(ack.delay_us, 1'000'000) * kMicrosecond;
+    rtt_.on_sample(host_.now(), host_.now() - outcome.newest_sent, delay, outcome.newest_alone);
+    rtt = rtt_.latest();
+  }
+  tail_.on_acknowledged(host_.now());
+  if (outcome.spurious > 0) {
+    host_.counters().spurious_retransmits += outcome.spurious;
+    reorder_.on_spurious();
+    quiet_until_ = next_number_;
+    congestion_.undo(window_);
+  } else if (sent_.largest_acked() >= quiet_until_) {
+    reorder_.on_quiet_round();
+    quiet_until_ = next_number_;
+  }
+  AckSample now = sample();
+  now.packets = outcome.newly_acked;
+  now.rtt = rtt;
+  congestion_.on_ack(window_, now);
+  window_limited_ = false;
+  return News::kSomething;
 }
 
-bool Path::on_response(const AddressPair& from, std::uint64_t token, Time now) {
-  if (!has_tokens() || challenge().value == 0 || token != challenge().value) return false;
-  if (!(from == challenge().pair)) return false;
-  move_to(from, now);
+// A run of which some has arrived shows that its size does.
+void Path::on_size_lost(const SentRun& run, std::uint64_t mask, std::size_t datagram) {
+  if (std::popcount(mask) != run.count) return;
+  mtu_.on_data_lost(datagram, run.sent, host_.now());
+}
+
+bool Path::watches_silence() const {
+  const bool waiting = sent_.in_flight() > 0 || credit_.blocked();
+  return waiting && !peer_left_;
+}
+
+Time Path::next_deadline() const {
+  const Time loss = sent_.next_loss(reorder_.get(rtt_), loss_not_before_);
+  const Time next = std::min({ack_.deadline(), mtu_.deadline(), loss});
+  return watches_silence() ? std::min(next, tail_.deadline(rtt_)) : next;
+}
+
+bool Path::on_timer(SentPackets::Listener& listener) {
+  const Time now = host_.now();
+  bool something = ack_.on_timer(now);
+  detect_losses(listener);
+  something |= on_mtu_timer(now);
+  something |= on_probe_timeout(now);
+  return something;
+}
+
+// Only on a timer, when everything that has arrived was heard: the acknowledgement that shows a
+// hole may be followed by the one that fills it.
+void Path::detect_losses(SentPackets::Listener& listener) {
+  AckSample lost = sample();
+  mtu_probes_lost_ = 0;
+  lost.lost = sent_.detect_lost(host_.now(), reorder_.get(rtt_), loss_not_before_, listener);
+  lost.lost -= mtu_probes_lost_;
+  if (lost.lost > 0) congestion_.on_loss(window_, lost);
+}
+
+bool Path::on_mtu_timer(Time now) {
+  if (now < mtu_.deadline()) return false;
+  const std::size_t before = mtu_.size();
+  mtu_.on_timer(now);
+  // What was lost was too large; the network is not to blame for more.
+  if (mtu_.size() < before) congestion_.undo(window_);
   return true;
+}
+
+// Nothing was heard for longer than it should take: a ping brings either an acknowledgement, which
+// shows what is missing, or more silence. No data is sent again on suspicion.
+bool Path::on_probe_timeout(Time now) {
+  if (!watches_silence() || !tail_.on_timer(rtt_, now)) return false;
+  if (tail_.unanswered() == kLongSilence) congestion_.on_silence(window_);
+  return true;
+}
+
+void Path::probe() { tail_.request(); }
+
+// Called before anything that arrived meanwhile is heard, so that no base comes to lie in the
+// future. What the network or the peer's host still holds back after a stall gets one window to
+// come in; a stall that begins within that window, or just as it ends, brings no other, or stalls
+// that follow each other closely would put off losses for ever.
+void Path::on_gap(Duration gap) {
+  const Time now = back_at_ = host_.now();
+  tail_.on_gap(gap, now);
+  if (now - gap > loss_not_before_) loss_not_before_ = now + reorder_.get(rtt_);
+}
+
+void Path::forget_lost() { sent_.forget_lost(host_.now() - kRememberLost); }
+
+void Path::trim() {
+  sent_.trim();
+  ends_.trim(host_.now());
 }
 
 }  // namespace taco::harp

@@ -1,89 +1,161 @@
-// One path of a session: the pair of addresses it runs between, and the size of what it carries.
-// Path 0 is the only one so far.
+// One path of a session: between which addresses it runs, how large a packet it carries, what has
+// left by it and what has come, how long that takes, how much of it gets lost, and how much may be
+// under way at once. Each path numbers its own packets, and acknowledgements name the path whose
+// numbers they mean. What the packets carry is the session's, which decides what leaves by which
+// path; so is the credit, which all paths of a session use up together.
 //
-// A packet that arrives by another pair proves little: anybody may send a copy of one from
-// anywhere. So it moves nothing; it sets off a challenge by that pair, and only the answer, by that
-// very pair, moves the path there: both addresses at once. Two sides that come to use different
-// pairs (their hellos crossed) thus end on one: the follower goes where it hears the leader, while
-// the leader waits until nothing has come by its own pair for a while. Which of them leads, their
-// incarnations say.
+// Made by its session, which owns it; owner thread only. A path never calls its session: functions
+// that may leave something to be sent say so, and the caller sees to it that its turn comes.
 //
-// Pure state of one session: knows no packet, time is passed in. Owner thread only.
+// path.cc is what comes in and what time brings, path_transmit.cc what goes out.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <span>
 
 #include "base/clock.h"
 #include "harp/nic.h"
+#include "harp/session/congestion.h"
+#include "harp/session/delayed_ack.h"
+#include "harp/session/flow.h"
+#include "harp/session/loss.h"
+#include "harp/session/path_ends.h"
 #include "harp/session/path_mtu.h"
+#include "harp/session/received_packets.h"
+#include "harp/session/recent_packets.h"
+#include "harp/session/sent_packets.h"
+#include "harp/session/session_host.h"
+#include "harp/session/wire.h"
 
 namespace taco::harp {
 
-struct AddressPair {
-  Endpoint remote;
-  std::uint32_t local = 0;  // which local address of the Nic
-  bool operator==(const AddressPair&) const = default;
-  static AddressPair of(const RxPacket& packet) { return {*packet.source, packet.local_path}; }
-};
-
 class Path {
  public:
-  // A frame to be sent by `pair`, if it is due.
-  struct Token {
-    AddressPair pair;
-    bool due = false;
-    std::uint64_t value = 0;
-  };
+  enum class Sent : std::uint8_t { kYes, kNothing, kNicFull };
 
-  explicit Path(const AddressPair& pair, bool leads) : pair_(pair), leads_(leads) {}
+  // `leads`: of the two sides, this one decides between which addresses (path_ends.h). The
+  // references outlive the path.
+  Path(wire::PathId id, const AddressPair& pair, bool leads, const CongestionOps& congestion,
+       SessionHost& host, SendCredit& credit);
 
-  const AddressPair& pair() const { return pair_; }
+  wire::PathId id() const { return id_; }
+  const AddressPair& pair() const { return ends_.pair(); }
   PathMtu& mtu() { return mtu_; }
   const PathMtu& mtu() const { return mtu_; }
+  DelayedAck& ack() { return ack_; }
+  const DelayedAck& ack() const { return ack_; }
 
-  bool is_by(const RxPacket& packet) const {
-    return packet.local_path == pair_.local && *packet.source == pair_.remote;
+  // A nonce has made the round trip over `pair`. Packets carry `connection` from now on; both ends
+  // take datagrams up to `limit`, and one of `proved` bytes has arrived there.
+  void open(const AddressPair& pair, std::uint64_t connection, std::size_t limit,
+            std::size_t proved);
+  bool is_open() const { return connection_ != 0; }
+  // The owner has settled on another pair.
+  void move_to(const AddressPair& pair);
+  // The peer has said goodbye: what is under way may be acknowledged, or not.
+  void on_peer_left();
+  // The session has ended.
+  void close() { sent_.clear(); }
+
+  // What comes.
+  enum class Arrival : std::uint8_t { kCopy, kNew, kNewFromElsewhere };
+  std::uint64_t number_of(const wire::Packet& packet) const {
+    return wire::expand_number(packet.number, received_.largest() + 1);
   }
-  // The handshake, or the owner, has settled on this pair.
-  void move_to(const AddressPair& pair, Time now);
+  // A counted packet that is kept. kNewFromElsewhere: a challenge is to be sent.
+  Arrival on_packet(std::uint64_t number, const RxPacket& from);
+  void on_challenge(const RxPacket& from, std::uint64_t token) {
+    ends_.on_challenge(AddressPair::of(from), token);
+  }
+  // True: the path has moved.
+  bool on_response(const RxPacket& from, std::uint64_t token);
+  enum class News : std::uint8_t { kMalformed, kNothing, kSomething };
+  News on_ack(const wire::Ack& ack, SentPackets::Listener& listener);
+  // What the listener does with a run that is about this path: of data packets of `datagram` bytes
+  // each, or a probe for the MTU.
+  void on_size_acked(const SentRun& run, std::size_t datagram) {
+    mtu_.on_data_acked(datagram, run.sent);
+  }
+  void on_size_lost(const SentRun& run, std::uint64_t mask, std::size_t datagram);
+  void on_mtu_probe_acked(const SentRun& run) {
+    mtu_.on_probe_acked(run.first_segment, host_.now());
+  }
+  void on_mtu_probe_lost() { ++mtu_probes_lost_; }
+  std::uint64_t largest_received() const { return received_.largest(); }
 
-  // A packet newer than all before came by the path's own pair.
-  void on_newest_here(Time now) { heard_ = now; }
-  // Or by another one. True: the challenge is due; its value may have to be chosen. `wait`: how
-  // long an answer may take.
-  bool on_newest_elsewhere(const AddressPair& from, Duration wait, Time now);
-  // The peer asks us to answer by the pair its challenge came by.
-  void on_challenge(const AddressPair& from, std::uint64_t token);
-  // True: the path has moved there.
-  bool on_response(const AddressPair& from, std::uint64_t token, Time now);
+  // What time brings. True: there is something to send.
+  Time next_deadline() const;
+  bool on_timer(SentPackets::Listener& listener);
+  // A sign of life is wanted.
+  void probe();
+  void on_gap(Duration gap);
+  void forget_lost();
+  void trim();
+  std::size_t memory_bytes() const { return sent_.memory_bytes(); }
 
-  // Something may be due to be sent.
-  bool has_tokens() const { return tokens_ != nullptr; }
-  Token& challenge() { return tokens().challenge; }  // its value is unguessable, never 0
-  Token& response() { return tokens().response; }
-  // Gives memory back, once nothing is due and no answer to a challenge may come any more.
-  void trim(Time now);
+  // What leaves. A packet is built, offered, and committed if the Nic has taken it.
+  wire::PacketId next_id() const { return {connection_, next_number_, id_}; }
+  bool offer(wire::Header& header, std::span<const std::byte> body) {
+    return offer(header, body, pair(), false);
+  }
+  bool offer(wire::Header& header, std::span<const std::byte> body, const AddressPair& pair,
+             bool unfragmented);
+  // One packet of frames, which ask for an acknowledgement (`counted`: to be committed) or not.
+  // They are to hold an acknowledgement if may_ack(). False: the Nic is full.
+  bool may_ack() const { return received_.largest() > 0 && (ack_.due() || ack_.wanted()); }
+  void fill(wire::Ack& ack) const;
+  bool send_frames(std::span<const std::byte> frames, bool counted);
+  void commit(SentRun run);
+  // The next packet of frames is to ask for a sign of life.
+  bool probe_due() const { return tail_.due(); }
+  // By which this path itself is asked: where it leads, and what it carries.
+  Sent send_tokens();
+  Sent send_mtu_probe();
 
-  static constexpr Duration kPatience = 200 * kMillisecond;
-  // The new pair may be a much longer way than the old one.
-  static constexpr Duration kLongestAnswer = 2 * kSecond;
+  // May a packet leave, as far as credit goes? And as far as the window goes too? The latter notes
+  // what stands in the way.
+  bool within_credit() const;
+  bool has_room();
+  // How many of `wanted` segments may leave now; notes what stands in the way.
+  std::uint32_t room_for(std::uint32_t wanted);
+  // Is this the header of a packet that went out lately?
+  bool sent_lately(const wire::Header& header) const { return recent_.contains(header); }
 
  private:
-  struct Tokens {
-    Token challenge, response;
-    Time challenged = 0, challenge_again = 0;
-  };
-  Tokens& tokens() {
-    if (tokens_ == nullptr) tokens_ = std::make_unique<Tokens>();
-    return *tokens_;
-  }
+  bool watches_silence() const;
+  AckSample sample() const;
+  void detect_losses(SentPackets::Listener& listener);
+  bool on_mtu_timer(Time now);
+  bool on_probe_timeout(Time now);
 
-  AddressPair pair_;
-  bool leads_;
-  Time heard_ = 0;                  // by pair_
-  std::unique_ptr<Tokens> tokens_;  // rarely needed, and an idle session is to be small
+  SessionHost& host_;
+  SendCredit& credit_;  // the session's
+  const wire::PathId id_;
+  bool peer_left_ = false;
+  std::uint64_t connection_ = 0;  // that packets carry; 0: not open yet
+  PathEnds ends_;
   PathMtu mtu_;
+
+  // What has left.
+  std::uint64_t next_number_ = 1;
+  std::uint64_t next_uncounted_ = 1;
+  RecentPackets recent_;
+  SentPackets sent_;
+  RoundTrip rtt_;
+  ReorderWindow reorder_;
+  TailProbe tail_;
+  const CongestionOps& congestion_;
+  CongestionState window_;
+  bool window_limited_ = false;        // since the last acknowledgement
+  std::uint32_t mtu_probes_lost_ = 0;  // on this occasion; they say nothing about congestion
+  Time loss_not_before_ = 0;
+  Time back_at_ = 0;               // the turn that followed the last stall of the own loop
+  std::uint64_t quiet_until_ = 0;  // packet number that ends a round without spurious losses
+
+  // What has come.
+  ReceivedPackets received_;
+  DelayedAck ack_;
 };
 
 }  // namespace taco::harp

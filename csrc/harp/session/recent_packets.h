@@ -1,4 +1,4 @@
-// The last few small packets of a session, by number and checksum: a reset counts only if it quotes
+// The last few small packets of a path, by number and checksum: a reset counts only if it quotes
 // one of them. What a dead peer is sent last are always such packets: the probes for it.
 #pragma once
 

@@ -18,6 +18,11 @@ static_assert(sizeof(wire::Header) + wire::kRecordsOverhead + kBlockBytes + wire
                   wire::kAckBytes + wire::kAckRangeBytes <=
               wire::kMinDatagram);
 
+wire::Nonce nonce_from(SessionHost& host) {
+  const std::array<std::uint64_t, 2> random{host.random(), host.random()};
+  return std::bit_cast<wire::Nonce>(random);
+}
+
 std::size_t datagram_limit(const SessionConfig& config, const Nic& nic) {
   const std::size_t own = nic.addresses()[config.local_path].max_datagram;
   return config.max_datagram == 0 ? own : std::min(own, config.max_datagram);
@@ -26,25 +31,26 @@ std::size_t datagram_limit(const SessionConfig& config, const Nic& nic) {
 }  // namespace
 
 Session::Session(SessionConfig config, SessionHost& host, LinkEvents& events)
-    : config_(std::move(config)),
-      host_(host),
+    : host_(host),
       events_(events),
-      max_datagram_(datagram_limit(config_, host.nic())),
-      path_({config_.peer_endpoint, config_.local_path},
-            config_.own_incarnation < config_.peer_incarnation),
-      congestion_(config_.congestion != nullptr ? *config_.congestion : kSwift),
-      credit_(host.credit(), max_datagram_ + host.nic().capabilities().packet_overhead),
+      own_incarnation_(config.own_incarnation),
+      peer_incarnation_(config.peer_incarnation),
+      key_(config.key),
+      peer_timeout_(config.peer_timeout),
+      description_(std::move(config.description)),
+      handshake_{wire::connection_id(kEngine, host.random()), nonce_from(host),
+                 datagram_limit(config, host.nic()), host.now()},
+      credit_(host.credit(), handshake_.max_datagram() + host.nic().capabilities().packet_overhead),
+      path_(wire::kFirstPath, {config.peer_endpoint, config.local_path},
+            own_incarnation_ < peer_incarnation_,
+            config.congestion != nullptr ? *config.congestion : kSwift, host, send_credit_),
       reassembly_(host.buffers()),
       eager_(host.buffers(), kEagerWindow),
       records_(host.buffers(), kRecordWindow),
       record_order_(host.buffers()) {
-  own_connection_ = wire::connection_id(kEngine, host.random());
-  const std::array<std::uint64_t, 2> nonce{host.random(), host.random()};
-  own_nonce_ = std::bit_cast<wire::Nonce>(nonce);
-  congestion_.start(window_);
   timer_.on_expiry = on_expiry;
   timer_.context = this;
-  hello_said_ = silence_base_ = next_tick_ = host.now();
+  silence_base_ = next_tick_ = host.now();
   host_.add(*this);
   ready();
   update_timer();
@@ -76,7 +82,7 @@ void Session::eager(SendRequest& request) {
   std::memcpy(block, &descriptor, sizeof descriptor);
   if (request.bytes > 0) std::memcpy(block + sizeof descriptor, request.data, request.bytes);
   taken_.push_back(&request);
-  if (state_ == State::kEnded) {
+  if (life_.ended()) {
     host_.buffers().give(block, bytes);
   } else {
     eager_.push(block, bytes, bytes);
@@ -85,8 +91,7 @@ void Session::eager(SendRequest& request) {
 }
 
 void Session::finish_taken() {
-  const Status status =
-      state_ == State::kEnded ? Status(Code::kAborted, "the session has ended") : Status();
+  const Status status = life_.ended() ? Status(Code::kAborted, "the session has ended") : Status();
   for (SendRequest* request : taken_) events_.send_finished(*request, status);
   taken_.clear();
 }
@@ -143,6 +148,16 @@ void Session::drop_send(BulkSend& send) {
   host_.sends_.give(&send);
 }
 
+// The driver no longer refers to what these sent.
+void Session::finish_returned() {
+  for (std::size_t i = unreturned_.size(); i-- > 0;) {
+    if (unreturned_[i]->reference.count > 0) continue;
+    BulkSend& send = *unreturned_[i];
+    unreturned_.erase(unreturned_.begin() + static_cast<std::ptrdiff_t>(i));
+    finish_send(send, Status());
+  }
+}
+
 void Session::finish_send(BulkSend& send, const Status& status) {
   SendRequest& request = *send.request;
   drop_send(send);
@@ -163,7 +178,7 @@ void Session::withdraw(SendRequest& request) {
 }
 
 void Session::want(RecvRequest& request) {
-  if (state_ == State::kEnded) return;
+  if (life_.ended()) return;
   const Want want = want_of(request);
   if (want.slot.index >= receives_.size()) receives_.resize(want.slot.index + 1, nullptr);
   RecvState* state = host_.receives_.take();
@@ -219,7 +234,7 @@ void Session::notice(std::span<const std::byte> bytes) {
 }
 
 void Session::record(bool (*write)(wire::Writer& writer, const void* what), const void* what) {
-  if (state_ == State::kEnded || peer_left_) return;
+  if (!life_.may_record()) return;
   for (;;) {
     if (block_ == nullptr) {
       block_ = host_.buffers().take(kBlockBytes);
@@ -246,42 +261,41 @@ bool Session::content_unacknowledged() const {
 }
 
 bool Session::busy() const {
-  if (state_ == State::kEnded) return false;
-  if (peer_left_) return ack_now_;
-  return !taken_.empty() || content_unacknowledged() ||
-         (state_ == State::kLeaving && !goodbye_queued_);
+  if (life_.ended()) return false;
+  if (life_.peer_left()) return path_.ack().due();
+  return !taken_.empty() || content_unacknowledged() || life_.owes_goodbye();
 }
 
 void Session::leave() {
-  if (state_ == State::kEnded || state_ == State::kLeaving) return;
+  if (life_.ended() || life_.leaving()) return;
   // A peer that has seen a hello of ours may be waiting for us: it gets a goodbye.
-  if (!established() && hellos_ == 0 && !content_unacknowledged()) return end();
-  state_ = State::kLeaving;
+  if (!established() && !handshake_.has_called() && !content_unacknowledged()) return end();
+  life_.leave();
   say_goodbye_when_quiet();
   update_timer();
 }
 
 // Goodbye comes after everything else: whoever has heard it has everything of ours.
 void Session::say_goodbye_when_quiet() {
-  if (state_ != State::kLeaving || goodbye_queued_ || content_unacknowledged()) return;
+  if (!life_.owes_goodbye() || content_unacknowledged()) return;
   record([](wire::Writer& writer, const void*) { return writer.goodbye(); }, nullptr);
-  goodbye_queued_ = true;
+  life_.say_goodbye();
 }
 
 void Session::break_off(const std::string& how) {
-  declare_lost(Status(how, PeerLoss{-1, config_.description, 0}));
+  declare_lost(Status(how, PeerLoss{-1, description_, 0}));
 }
 
 void Session::declare_lost(const Status& why) {
-  if (state_ == State::kEnded) return;
-  state_ = State::kEnded;
+  if (life_.ended()) return;
+  life_.end();
   events_.on_lost(why);
   end();
 }
 
 // What remains may be kept for long by a group that has failed: it holds nothing that others need.
 void Session::end() {
-  state_ = State::kEnded;
+  life_.end();
   host_.disarm(timer_);
   armed_ = kNever;
   credit_.close();
@@ -289,29 +303,40 @@ void Session::end() {
   records_.clear();
   reassembly_.clear();
   record_order_.clear();
-  sent_.clear();
+  path_.close();
   if (block_ != nullptr) host_.buffers().give(std::exchange(block_, nullptr), kBlockBytes);
   trim();
 }
 
+void Session::move_to(const AddressPair& pair) {
+  path_.move_to(pair);
+  ready();
+}
+
+bool Session::sent_lately(const wire::Header& header) const {
+  if (!established() || header.connection != peer_connection_id()) return false;
+  const Path* const path = path_of(header.path);
+  return path != nullptr && path->sent_lately(header);
+}
+
 void Session::flush_acks() {
-  if (unacknowledged_ == 0 || state_ == State::kEnded) return;
-  ack_now_ = true;
+  if (!path_.ack().wanted() || life_.ended()) return;
+  path_.ack().hurry();
   ready();
 }
 
 void Session::refresh_credit() {
   if (!credit_.refresh() || !established()) return;
-  ack_now_ = true;
+  path_.ack().hurry();
   ready();
 }
 
 std::size_t Session::memory_bytes() const {
   std::size_t bytes =
-      sizeof(Session) + sent_.memory_bytes() + eager_.memory_bytes() + records_.memory_bytes() +
+      sizeof(Session) + path_.memory_bytes() + eager_.memory_bytes() + records_.memory_bytes() +
       reassembly_.memory_bytes() + sends_.capacity() * sizeof(BulkSend*) +
       free_sends_.capacity() * sizeof(std::uint32_t) + receives_.capacity() * sizeof(RecvState*) +
-      taken_.capacity() * sizeof(SendRequest*) + config_.description.capacity();
+      taken_.capacity() * sizeof(SendRequest*) + description_.capacity();
   if (block_ != nullptr) bytes += kBlockBytes;
   for (const BulkSend* send : sends_) {
     if (send != nullptr) bytes += sizeof(BulkSend) + send->acked_bits.heap_bytes();

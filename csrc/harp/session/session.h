@@ -3,6 +3,9 @@
 // in through on_packets(), go out through SessionHost::nic(), time is SessionHost::now(); so the
 // same object serves UDP and the simulator.
 //
+// Kept here is what packets carry, whichever way they take: handshake, credit, messages. The way
+// itself, from packet numbers to the congestion window, is a Path. There is one so far.
+//
 // Made by the engine on first use of a peer, or when the peer's hello arrives; starts connecting
 // at once. Owner thread only. The engine finds it by connection_id() for every packet but a hello,
 // and by the hello's `sender` incarnation (after checking its proof) for a hello.
@@ -18,16 +21,14 @@
 #include <vector>
 
 #include "harp/link.h"
-#include "harp/session/congestion.h"
 #include "harp/session/flow.h"
-#include "harp/session/loss.h"
+#include "harp/session/handshake.h"
 #include "harp/session/message.h"
 #include "harp/session/path.h"
 #include "harp/session/reassembly.h"
-#include "harp/session/received_packets.h"
-#include "harp/session/recent_packets.h"
 #include "harp/session/sent_packets.h"
 #include "harp/session/session_host.h"
+#include "harp/session/session_life.h"
 #include "harp/session/small_packets.h"
 #include "harp/session/wire.h"
 
@@ -45,7 +46,7 @@ struct SessionConfig {
   const CongestionOps* congestion = nullptr;  // null: swift
 };
 
-class Session final : public Link, private SentPackets::Listener {
+class Session final : public Link {
  public:
   // All references outlive the session. Link calls may be made at once.
   Session(SessionConfig config, SessionHost& host, LinkEvents& events);
@@ -53,11 +54,11 @@ class Session final : public Link, private SentPackets::Listener {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  std::uint64_t connection_id() const { return own_connection_; }
+  std::uint64_t connection_id() const { return handshake_.connection(); }
   // What the packets to the peer carry (an ICMP error quotes it); 0: not known yet.
-  std::uint64_t peer_connection_id() const { return peer_connection_; }
-  bool established() const { return peer_connection_ != 0; }
-  bool ended() const { return state_ == State::kEnded; }
+  std::uint64_t peer_connection_id() const { return handshake_.peer_connection(); }
+  bool established() const { return handshake_.established(); }
+  bool ended() const { return life_.ended(); }
 
   // A datagram, or run of datagrams, that carries connection_id(). Unauthenticated until parsed.
   void on_packets(const RxPacket& packets);
@@ -67,14 +68,12 @@ class Session final : public Link, private SentPackets::Listener {
   [[nodiscard]] bool on_hello(const wire::Hello& hello, const RxPacket& packet);
   // To whoever has something under way here that is lost with the session.
   void lose_to_new_session();
-  const PairKey& key() const { return config_.key; }
+  const PairKey& key() const { return key_; }
   // Its peer speaks another version of the wire; or something at the peer's address seems to.
   void refuse_version(std::uint8_t version);
   void suspect_version(std::uint8_t version);
   // Is this the header of a packet that went out lately?
-  bool sent_lately(const wire::Header& header) const {
-    return established() && header.connection == peer_connection_ && recent_.contains(header);
-  }
+  bool sent_lately(const wire::Header& header) const;
 
   // The engine's own loop stood still for `gap`: nobody is to blame for silence meanwhile. Before
   // anything else of the turn that follows.
@@ -87,8 +86,6 @@ class Session final : public Link, private SentPackets::Listener {
   void flush_acks();
 
   Time last_heard() const { return last_heard_; }  // 0: never
-  // Probes sent since the peer was last heard.
-  std::uint32_t unanswered_probes() const { return unanswered_probes_; }
   const Endpoint& remote() const { return path_.pair().remote; }
   std::uint32_t local_path() const { return path_.pair().local; }
   // The largest datagram that is known to reach the peer.
@@ -97,7 +94,7 @@ class Session final : public Link, private SentPackets::Listener {
   bool doubts_its_path() const { return path_.mtu().in_doubt(); }
   // Sends by this pair of addresses from now on; the peer follows when it has had an answer there.
   void move_to(const AddressPair& pair);
-  const std::string& description() const { return config_.description; }
+  const std::string& description() const { return description_; }
   std::size_t memory_bytes() const;  // of everything it holds, itself included
 
   // Link.
@@ -117,60 +114,71 @@ class Session final : public Link, private SentPackets::Listener {
 
  private:
   friend class SessionHost;
-  enum class State : std::uint8_t { kConnecting, kOpen, kLeaving, kEnded };
-  enum class Sent : std::uint8_t { kYes, kNothing, kNicFull };
+  using Sent = Path::Sent;
+  // Told what became of what has left by one path.
+  class Fates final : public SentPackets::Listener {
+   public:
+    Fates(Session& session, Path& path) : session_(session), path_(path) {}
+    void on_run_acked(const SentRun& run, std::uint64_t mask) override {
+      session_.on_run_acked(path_, run, mask);
+    }
+    void on_run_lost(const SentRun& run, std::uint64_t mask) override {
+      session_.on_run_lost(path_, run, mask);
+    }
+
+   private:
+    Session& session_;
+    Path& path_;
+  };
+
+  // Null: there is no such path.
+  Path* path_of(wire::PathId id) { return id == path_.id() ? &path_ : nullptr; }
+  const Path* path_of(wire::PathId id) const { return id == path_.id() ? &path_ : nullptr; }
+
+  // session_handshake.cc
+  void establish(const wire::Hello& hello, const AddressPair& from);
+  Sent send_hello();
+  bool offer_hello(const wire::Hello& hello, std::size_t bytes, const AddressPair& pair);
+  bool hello_is_awaited() const;
 
   // session_receive.cc
   void on_packet(std::span<std::byte> bytes, const RxPacket& from);
-  void on_data(const wire::Packet& packet);
+  void on_data(Path& path, const wire::Packet& packet);
   bool begin_message(RecvState& state, const wire::Packet& packet);
   void finish_receive(RecvState& state, const Status& status);
-  bool on_eager_packet(const wire::Packet& packet);
-  bool on_fragment(const wire::Packet& packet);
-  bool on_frames(const wire::Packet& packet, const RxPacket& from);
-  void establish(const wire::Hello& hello, const RxPacket& packet);
+  bool on_eager_packet(Path& path, const wire::Packet& packet);
+  bool on_fragment(Path& path, const wire::Packet& packet);
+  bool on_frames(Path& path, const wire::Packet& packet, const RxPacket& from);
   void on_ack(const wire::Ack& ack);
   bool on_records(std::uint32_t serial, std::span<const std::byte> block);
   void deliver_records(std::span<const std::byte> block);
   void deliver_record(const wire::Record& record);
+  void on_goodbye();
   void after_receive();
-  void on_run_acked(const SentRun& run, std::uint64_t mask) override;
-  void on_run_lost(const SentRun& run, std::uint64_t mask) override;
-  AckSample sample() const;
+  void on_run_acked(Path& path, const SentRun& run, std::uint64_t mask);
+  void on_run_lost(Path& path, const SentRun& run, std::uint64_t mask);
+  void on_bulk_acked(Path& path, const SentRun& run, std::uint64_t mask);
+  void on_bulk_lost(Path& path, const SentRun& run, std::uint64_t mask);
+  BulkSend* send_of(const SentRun& run) const;
 
   // session_transmit.cc
   enum class Turn : std::uint8_t { kDone, kMore, kNicFull };
   Turn transmit(std::size_t budget);  // called by SessionHost for ready sessions
-  Sent send_hello();
-  Time next_hello() const;
-  Sent send_control();
-  Sent send_eager();
-  Sent send_run(std::size_t& budget);
-  bool fit(BulkSend& send);
-  std::size_t fill_run(BulkSend& send, SegmentRange range);
-  std::size_t fill_pieces(BulkSend& send, SegmentRange range);
-  std::uint32_t room_for(std::uint32_t wanted);
-  wire::PacketId next_id() const { return {peer_connection_, next_number_, wire::kFirstPath}; }
-  bool within_credit(std::uint32_t packets) const;
-  void commit(SentRun run);
-  bool offer_packet(wire::Header& header, std::span<const std::byte> body, const AddressPair& pair,
-                    bool unfragmented = false);
-
-  bool offer_hello(const wire::Hello& hello, std::size_t bytes, const AddressPair& pair);
-
-  // session_path.cc
-  void heard_elsewhere(const RxPacket& from);
-  Sent send_tokens();
-  Sent send_mtu_probe();
-  void on_mtu_timer();
-  void note_acked_size(const SentRun& run, const BulkSend& send);
-  void note_lost_size(const SentRun& run, const BulkSend& send, std::uint64_t mask);
+  Sent transmit_by(Path& path, std::size_t budget);
+  Sent send_control(Path& path);
+  Sent send_eager(Path& path);
+  Sent send_run(Path& path, std::size_t& budget);
+  bool fit(Path& path, BulkSend& send);
+  std::size_t fill_run(const Path& path, BulkSend& send, SegmentRange range);
+  std::size_t fill_pieces(const Path& path, BulkSend& send, SegmentRange range);
+  std::uint32_t offer_run(const Path& path, BulkSend& send, SegmentRange range);
 
   // session.cc
   void record(bool (*write)(wire::Writer& writer, const void* what), const void* what);
   void seal_block();
   void ready() { host_.make_ready(*this); }
   void finish_taken();
+  void finish_returned();
   void finish_send(BulkSend& send, const Status& status);
   void drop_send(BulkSend& send);
   void retire(BulkSend& send);
@@ -188,60 +196,21 @@ class Session final : public Link, private SentPackets::Listener {
   static void on_expiry(Timer& timer, Time now);
   void on_timer();
   void on_tick();
-  void on_probe_timeout();
-  void lose_overdue();
   Time next_deadline() const;
   void update_timer();
   void trim();
 
-  SessionConfig config_;
   SessionHost& host_;
   LinkEvents& events_;
-  State state_ = State::kConnecting;
-
-  // Handshake.
-  std::uint64_t own_connection_ = 0, peer_connection_ = 0;
-  std::size_t max_datagram_ = 0;  // that both ends take
-  Time hello_said_ = 0;
-  std::uint32_t hellos_ = 0;
-  bool hello_due_ = true, answer_hello_ = false;
-  wire::Nonce own_nonce_, peer_nonce_{};  // the peer's: once established
-  wire::Nonce echo_{};                    // the peer's, as last heard: hellos send it back
-  Time other_version_at_ = kNever;        // when a packet of one first came from the peer's address
-  std::uint32_t largest_hello_ = 0;       // bytes of the largest datagram with a hello that came
-  std::uint32_t answer_bytes_ = 0;        // of the hello that is or was answered last
-  AddressPair answer_to_;                 // by which it came
-
-  // One path: where it leads, and what we send on it.
+  const std::uint64_t own_incarnation_, peer_incarnation_;
+  const PairKey key_;
+  const Duration peer_timeout_;
+  const std::string description_;
+  SessionLife life_;
+  Handshake handshake_;
+  SendCredit send_credit_;  // what the peer grants
+  CreditAccount credit_;    // what it is granted
   Path path_;
-  const CongestionOps& congestion_;
-  CongestionState window_;
-  std::uint64_t next_number_ = 1;
-  std::uint64_t next_uncounted_ = 1;
-  RecentPackets recent_;
-  SentPackets sent_;
-  RoundTrip rtt_;
-  ReorderWindow reorder_;
-  std::uint64_t peer_limit_ = CreditAccount::kInitial;
-  std::uint32_t peer_epoch_ = 0;
-  Time probe_base_ = 0;
-  Time loss_not_before_ = 0;
-  Time back_at_ = 0;               // the turn that followed the last stall of the own loop
-  std::uint64_t quiet_until_ = 0;  // packet number that ends a round without spurious losses
-  std::uint32_t backoff_ = 0;
-  std::uint32_t unanswered_probes_ = 0;
-  bool probe_due_ = false;
-  bool window_limited_ = false;
-  bool credit_blocked_ = false;
-  bool lowering_in_flight_ = false;
-  std::uint32_t mtu_probes_lost_ = 0;  // on this occasion; they say nothing about congestion
-
-  // And what we receive.
-  ReceivedPackets received_;
-  CreditAccount credit_;
-  std::uint32_t unacknowledged_ = 0;  // packets that want an acknowledgement
-  Time ack_deadline_ = kNever;
-  bool ack_now_ = false;
 
   // Messages.
   std::vector<BulkSend*> sends_;
@@ -262,14 +231,12 @@ class Session final : public Link, private SentPackets::Listener {
   std::size_t block_bytes_ = 0;
   std::vector<SendRequest*> taken_;  // eager messages copied, to be finished on the next turn
 
-  // Life.
+  // Time.
   Timer timer_;
   Time armed_ = kNever;
   Time next_tick_ = 0;
   Time silence_base_ = 0;  // last sign of life, or of nobody caring
   Time last_heard_ = 0;
-  bool peer_left_ = false;
-  bool goodbye_queued_ = false;
 
   ReadySession place_{.session = this};  // in SessionHost's list
 };

@@ -4,65 +4,56 @@
 #include "harp/session/session.h"
 
 namespace taco::harp {
-namespace {
-
-// Acknowledge at the latest after this many packets or this long.
-constexpr std::uint32_t kAckEvery = 48;
-constexpr Duration kAckDelay = kMillisecond;
-
-}  // namespace
 
 void Session::on_packets(const RxPacket& packets) {
   const std::size_t stride =
       packets.segment_bytes == 0 ? packets.data.size() : packets.segment_bytes;
-  for (std::size_t at = 0; at < packets.data.size() && state_ != State::kEnded; at += stride) {
+  for (std::size_t at = 0; at < packets.data.size() && !life_.ended(); at += stride) {
     on_packet(packets.data.subspan(at, std::min(stride, packets.data.size() - at)), packets);
   }
-  if (state_ != State::kEnded) after_receive();
+  if (!life_.ended()) after_receive();
 }
 
 void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
   ProtocolCounters& counters = host_.counters();
   wire::Packet packet;
   const wire::Verdict verdict = wire::parse(bytes, packet);
-  if (verdict != wire::Verdict::kGood || packet.connection != own_connection_ ||
-      packet.type == wire::Type::kHello || packet.type == wire::Type::kReset ||
-      packet.path != wire::kFirstPath) {
+  Path* const path = verdict == wire::Verdict::kGood ? path_of(packet.path) : nullptr;
+  if (path == nullptr || packet.connection != connection_id() ||
+      packet.type == wire::Type::kHello || packet.type == wire::Type::kReset) {
     ++(verdict == wire::Verdict::kBadChecksum ? counters.checksum_failures : counters.malformed);
     return;
   }
   ++counters.packets_received;
   counters.bytes_received += packet.body.size();
-  const Time now = host_.now();
-  last_heard_ = silence_base_ = now;
-  unanswered_probes_ = 0;
+  last_heard_ = silence_base_ = host_.now();
 
   // Has no number to remember, and whatever it says does no harm twice: a copy goes unanswered.
   if (packet.flags & wire::kUncounted) {
-    on_frames(packet, from);
+    on_frames(*path, packet, from);
     return;
   }
-  const std::uint64_t largest = received_.largest();
-  const std::uint64_t number = wire::expand_number(packet.number, largest + 1);
+  const std::uint64_t number = path->number_of(packet);
   // What cannot be kept must not be acknowledged: such packets are dropped before they are noted.
-  if (packet.type == wire::Type::kEager && !on_eager_packet(packet)) return;
-  if (packet.type == wire::Type::kFragment && !on_fragment(packet)) return;
-  if (packet.type == wire::Type::kControl && !on_frames(packet, from)) return;
-  if (state_ == State::kEnded) return;
-  if (!received_.add(number, now)) {
-    ++counters.duplicates;
-    if (packet.type != wire::Type::kControl) ++unacknowledged_;
-    ack_now_ = true;
-    return;
+  if (packet.type == wire::Type::kEager && !on_eager_packet(*path, packet)) return;
+  if (packet.type == wire::Type::kFragment && !on_fragment(*path, packet)) return;
+  if (packet.type == wire::Type::kControl && !on_frames(*path, packet, from)) return;
+  if (life_.ended()) return;
+  switch (path->on_packet(number, from)) {
+    case Path::Arrival::kCopy:
+      ++counters.duplicates;
+      if (packet.type != wire::Type::kControl) path->ack().want();
+      return;
+    case Path::Arrival::kNewFromElsewhere:
+      ready();
+      break;
+    case Path::Arrival::kNew:
+      break;
   }
-  if (number > largest) {
-    if (number > largest + 1 && largest > 0) ack_now_ = true;  // a hole: say so at once
-    path_.is_by(from) ? path_.on_newest_here(now) : heard_elsewhere(from);
-  }
-  if (packet.type == wire::Type::kFragment) ++unacknowledged_;
+  if (packet.type == wire::Type::kFragment) path->ack().want();
   if (packet.type == wire::Type::kData) {
-    ++unacknowledged_;
-    on_data(packet);
+    path->ack().want();
+    on_data(*path, packet);
   }
 }
 
@@ -101,7 +92,7 @@ bool Session::begin_message(RecvState& state, const wire::Packet& packet) {
   return true;
 }
 
-void Session::on_data(const wire::Packet& packet) {
+void Session::on_data(Path& path, const wire::Packet& packet) {
   ProtocolCounters& counters = host_.counters();
   RecvState* state = receive_of(packet.slot);
   if (state == nullptr) {
@@ -126,8 +117,8 @@ void Session::on_data(const wire::Packet& packet) {
   if (++state->received < state->segments) return;
   state->request->bytes = state->message_bytes;
   if (state->offered) events_.on_offered(state->slot);
-  if (state_ == State::kEnded) return;  // that was one too many
-  ack_now_ = true;                      // the sender waits for this
+  if (life_.ended()) return;  // that was one too many
+  path.ack().hurry();         // the sender waits for this
   finish_receive(*state, Status());
 }
 
@@ -139,7 +130,7 @@ void Session::finish_receive(RecvState& state, const Status& status) {
 
 // False: there is no room for it, so it must not be acknowledged. A segment that has come whole is
 // consumed like any other, so that it is consumed once.
-bool Session::on_fragment(const wire::Packet& packet) {
+bool Session::on_fragment(Path& path, const wire::Packet& packet) {
   const RecvState* state = receive_of(packet.slot);
   if (state == nullptr) {
     ++host_.counters().late;
@@ -158,15 +149,15 @@ bool Session::on_fragment(const wire::Packet& packet) {
     case Reassembly::Verdict::kWhole:
       break;
   }
-  on_data(whole);
+  on_data(path, whole);
   reassembly_.forget(packet.slot, packet.segment);  // whatever came of it
   return true;
 }
 
-bool Session::on_eager_packet(const wire::Packet& packet) {
+bool Session::on_eager_packet(Path& path, const wire::Packet& packet) {
   const auto verdict = eager_filter_.add(packet.serial);
   if (verdict == SerialFilter::Verdict::kBeyondWindow) return false;
-  ++unacknowledged_;
+  path.ack().want();
   if (verdict == SerialFilter::Verdict::kDuplicate) {
     ++host_.counters().duplicates;
     return true;
@@ -176,42 +167,38 @@ bool Session::on_eager_packet(const wire::Packet& packet) {
 }
 
 // False: do not acknowledge the packet.
-bool Session::on_frames(const wire::Packet& packet, const RxPacket& from) {
+bool Session::on_frames(Path& path, const wire::Packet& packet, const RxPacket& from) {
   wire::FrameReader reader(packet.body);
   wire::Frame frame;
   bool keep = true;
-  while (state_ != State::kEnded && reader.next(frame)) {
+  while (!life_.ended() && reader.next(frame)) {
     if (wire::asks_for_ack(frame)) {
       if (packet.flags & wire::kUncounted) {
         ++host_.counters().malformed;
         return false;
       }
-      ++unacknowledged_;
+      path.ack().want();
     }
     switch (frame) {
       case wire::Frame::kPing:
       case wire::Frame::kProbe:
-        ack_now_ = true;
+        path.ack().hurry();
         break;
       case wire::Frame::kAck:
         on_ack(reader.ack);
         break;
       case wire::Frame::kCredit:
-        if (static_cast<std::int32_t>(reader.credit.epoch - peer_epoch_) > 0) {
-          peer_epoch_ = reader.credit.epoch;
-          peer_limit_ = reader.credit.limit;
-          ready();
-        }
+        if (send_credit_.on_granted(reader.credit.limit, reader.credit.epoch)) ready();
         break;
       case wire::Frame::kRecords:
         keep = on_records(reader.serial, reader.records) && keep;
         break;
       case wire::Frame::kPathChallenge:
-        path_.on_challenge(AddressPair::of(from), reader.token);
+        path.on_challenge(from, reader.token);
         ready();
         break;
       case wire::Frame::kPathResponse:
-        if (path_.on_response(AddressPair::of(from), reader.token, host_.now())) ready();
+        if (path.on_response(from, reader.token)) ready();
         break;
       default:  // of a later time; acknowledged where its type asks for it
         break;
@@ -244,7 +231,7 @@ bool Session::on_records(std::uint32_t serial, std::span<const std::byte> block)
 void Session::deliver_records(std::span<const std::byte> block) {
   wire::RecordReader reader(block);
   wire::Record record;
-  while (state_ != State::kEnded && reader.next(record)) deliver_record(record);
+  while (!life_.ended() && reader.next(record)) deliver_record(record);
   if (reader.bad()) ++host_.counters().malformed;
 }
 
@@ -259,139 +246,111 @@ void Session::deliver_record(const wire::Record& record) {
     case wire::RecordType::kNotice:
       return events_.on_notice(record.notice);
     case wire::RecordType::kGoodbye:
-      if (peer_left_) return;
-      peer_left_ = true;
-      ack_now_ = true;
-      credit_.close();
-      path_.mtu().close();
-      events_.on_left();
-      return;
+      return on_goodbye();
     default:  // of a later time: many paths, and what is not thought of yet
       return;
   }
 }
 
-void Session::on_run_acked(const SentRun& run, std::uint64_t mask) {
-  if (run.has_credit) {
-    credit_.on_confirmed(run.credit_epoch);
-    lowering_in_flight_ = false;
+void Session::on_goodbye() {
+  if (life_.peer_left()) return;
+  life_.on_peer_left();
+  credit_.close();
+  path_.on_peer_left();
+  path_.ack().hurry();
+  events_.on_left();
+}
+
+// Null: the message has ended.
+BulkSend* Session::send_of(const SentRun& run) const {
+  BulkSend* const send = run.owner < sends_.size() ? sends_[run.owner] : nullptr;
+  return send != nullptr && send->generation == run.owner_generation ? send : nullptr;
+}
+
+void Session::on_bulk_acked(Path& path, const SentRun& run, std::uint64_t mask) {
+  BulkSend* const send = send_of(run);
+  if (send == nullptr) return;
+  const bool whole = run.kind == SentRun::Kind::kBulk;
+  if (whole) path.on_size_acked(run, send->datagram_of_segment(run.first_segment));
+  if (!send->acknowledge(run.first_segment, mask, whole)) {
+    if (send->has_work()) activate(*send);  // of a split message more segments may leave now
+    return;
   }
+  if (send->reference.count > 0) {
+    retire(*send);
+    unreturned_.push_back(send);
+    ready();
+  } else {
+    finish_send(*send, Status());
+  }
+}
+
+void Session::on_run_acked(Path& path, const SentRun& run, std::uint64_t mask) {
+  if (run.has_credit) credit_.on_confirmed(run.credit_epoch);
   switch (run.kind) {
     case SentRun::Kind::kBulk:
-    case SentRun::Kind::kPieces: {
-      BulkSend* send = run.owner < sends_.size() ? sends_[run.owner] : nullptr;
-      if (send == nullptr || send->generation != run.owner_generation) return;
-      note_acked_size(run, *send);
-      const bool whole = run.kind == SentRun::Kind::kBulk;
-      if (!send->acknowledge(run.first_segment, mask, whole)) {
-        if (send->has_work()) activate(*send);  // of a split message more segments may leave now
-        return;
-      }
-      if (send->reference.count > 0) {
-        retire(*send);
-        unreturned_.push_back(send);
-        ready();
-      } else {
-        finish_send(*send, Status());
-      }
-      return;
-    }
+    case SentRun::Kind::kPieces:
+      return on_bulk_acked(path, run, mask);
     case SentRun::Kind::kEager:
       return eager_.on_acked(run.owner);
     case SentRun::Kind::kRecords:
       return records_.on_acked(run.owner);
     case SentRun::Kind::kMtuProbe:
-      path_.mtu().on_probe_acked(run.first_segment, host_.now());
+      path.on_mtu_probe_acked(run);
       return ready();
     case SentRun::Kind::kProbe:
       return;
   }
 }
 
-void Session::on_run_lost(const SentRun& run, std::uint64_t mask) {
-  if (run.has_credit) lowering_in_flight_ = false;
-  switch (run.kind) {
-    case SentRun::Kind::kBulk:
-    case SentRun::Kind::kPieces: {
-      BulkSend* send = run.owner < sends_.size() ? sends_[run.owner] : nullptr;
-      if (send == nullptr || send->generation != run.owner_generation) return;
-      note_lost_size(run, *send, mask);
-      send->lose(run.first_segment, mask, run.kind == SentRun::Kind::kBulk);
-      if (send->has_work()) activate(*send);
-      break;
-    }
-    case SentRun::Kind::kEager:
-      eager_.on_lost(run.owner);
-      break;
-    case SentRun::Kind::kRecords:
-      records_.on_lost(run.owner);
-      break;
-    case SentRun::Kind::kMtuProbe:
-      ++mtu_probes_lost_;
-      return;
-    case SentRun::Kind::kProbe:
-      return;
-  }
+void Session::on_bulk_lost(Path& path, const SentRun& run, std::uint64_t mask) {
+  BulkSend* const send = send_of(run);
+  if (send == nullptr) return;
+  const bool whole = run.kind == SentRun::Kind::kBulk;
+  if (whole) path.on_size_lost(run, mask, send->datagram_of_segment(run.first_segment));
+  send->lose(run.first_segment, mask, whole);
+  if (send->has_work()) activate(*send);
   ready();
 }
 
-AckSample Session::sample() const {
-  AckSample sample;
-  sample.now = host_.now();
-  sample.largest = sent_.largest_acked();
-  sample.next_number = next_number_;
-  sample.least_rtt = rtt_.least();
-  sample.smoothed_rtt = rtt_.smoothed();
-  sample.limited = window_limited_;
-  return sample;
+void Session::on_run_lost(Path& path, const SentRun& run, std::uint64_t mask) {
+  if (run.has_credit) credit_.on_lost();
+  switch (run.kind) {
+    case SentRun::Kind::kBulk:
+    case SentRun::Kind::kPieces:
+      return on_bulk_lost(path, run, mask);
+    case SentRun::Kind::kEager:
+      eager_.on_lost(run.owner);
+      return ready();
+    case SentRun::Kind::kRecords:
+      records_.on_lost(run.owner);
+      return ready();
+    case SentRun::Kind::kMtuProbe:
+      return path.on_mtu_probe_lost();
+    case SentRun::Kind::kProbe:
+      return;
+  }
 }
 
 void Session::on_ack(const wire::Ack& ack) {
-  SentPackets::AckOutcome outcome;
-  if (ack.path != wire::kFirstPath ||
-      !sent_.on_ack(ack, next_number_, host_.now(), *this, outcome)) {
-    ++host_.counters().malformed;
-    return;
+  Path::News news = Path::News::kMalformed;
+  if (Path* const path = path_of(ack.path)) {
+    Fates fates(*this, *path);
+    news = path->on_ack(ack, fates);
   }
-  if (outcome.newly_acked + outcome.spurious == 0) return;
-  Duration rtt = 0;
-  // What is heard first after a stall has waited here for as long as that: no time of the path's.
-  if (outcome.newest == ack.ranges[0].last && host_.now() != back_at_) {
-    const Duration delay = std::min<Duration>(ack.delay_us, 1'000'000) * kMicrosecond;
-    rtt_.on_sample(host_.now(), host_.now() - outcome.newest_sent, delay, outcome.newest_alone);
-    rtt = rtt_.latest();
-  }
-  backoff_ = 0;
-  probe_base_ = host_.now();
-  if (outcome.spurious > 0) {
-    host_.counters().spurious_retransmits += outcome.spurious;
-    reorder_.on_spurious();
-    quiet_until_ = next_number_;
-    congestion_.undo(window_);
-  } else if (sent_.largest_acked() >= quiet_until_) {
-    reorder_.on_quiet_round();
-    quiet_until_ = next_number_;
-  }
-  AckSample now = sample();
-  now.packets = outcome.newly_acked;
-  now.rtt = rtt;
-  congestion_.on_ack(window_, now);
-  window_limited_ = false;
+  if (news == Path::News::kMalformed) ++host_.counters().malformed;
+  if (news != Path::News::kSomething) return;
   if (!active_.empty() || eager_.has_work()) ready();
   say_goodbye_when_quiet();
 }
 
 // Once per burst: credit, acknowledgements, timers.
 void Session::after_receive() {
-  credit_.on_received(received_.largest());
+  credit_.on_received(path_.largest_received());
   // What used up no credit asks for none.
-  if (unacknowledged_ > 0) refresh_credit();
-  if (unacknowledged_ >= kAckEvery) ack_now_ = true;
-  if (ack_now_) {
-    ready();
-  } else if (unacknowledged_ > 0 && ack_deadline_ == kNever) {
-    ack_deadline_ = host_.now() + kAckDelay;
-  }
+  if (path_.ack().wanted()) refresh_credit();
+  path_.ack().on_burst_end(host_.now());
+  if (path_.ack().due()) ready();
   update_timer();
 }
 

@@ -1,40 +1,18 @@
-// Packets out, in order of urgency: handshake, acknowledgements and records, eager messages, runs
-// of segments. A packet is built, offered to the Nic, and only then becomes part of our state.
+// Packets out, in order of urgency: handshake, what the path is asked, acknowledgements and
+// records, eager messages, runs of segments. A packet is built, offered to the Nic, and only then
+// becomes part of our state.
 #include <algorithm>
 
 #include "harp/session/session.h"
 
 namespace taco::harp {
-namespace {
-
-// Credit kept back from bulk data, so that small packets need not wait behind it.
-constexpr std::uint64_t kCreditReserve = 4;
-// Runs shorter than this wait for more room, as long as something is in flight.
-constexpr std::uint32_t kWorthARun = 8;
-
-}  // namespace
 
 Session::Turn Session::transmit(std::size_t budget) {
   finish_taken();
-  if (state_ == State::kEnded) return Turn::kDone;
-  for (std::size_t i = unreturned_.size(); i-- > 0;) {
-    if (unreturned_[i]->reference.count > 0) continue;
-    BulkSend& send = *unreturned_[i];
-    unreturned_.erase(unreturned_.begin() + static_cast<std::ptrdiff_t>(i));
-    finish_send(send, Status());
-  }
+  if (life_.ended()) return Turn::kDone;
+  finish_returned();
   Sent sent = send_hello();
-  if (established()) {
-    if (sent != Sent::kNicFull) sent = send_tokens();
-    while (sent != Sent::kNicFull && (sent = send_mtu_probe()) == Sent::kYes) {
-    }
-    while (sent != Sent::kNicFull && (sent = send_control()) == Sent::kYes) {
-    }
-    while (sent != Sent::kNicFull && (sent = send_eager()) == Sent::kYes) {
-    }
-    while (sent != Sent::kNicFull && budget > 0 && (sent = send_run(budget)) == Sent::kYes) {
-    }
-  }
+  if (established() && sent != Sent::kNicFull) sent = transmit_by(path_, budget);
   update_timer();
   if (sent == Sent::kNicFull) {
     ++host_.counters().nic_full;
@@ -43,147 +21,88 @@ Session::Turn Session::transmit(std::size_t budget) {
   return sent == Sent::kYes || !unreturned_.empty() ? Turn::kMore : Turn::kDone;
 }
 
-// Seals the header and offers header and body as one datagram.
-bool Session::offer_packet(wire::Header& header, std::span<const std::byte> body,
-                           const AddressPair& pair, bool unfragmented) {
-  wire::seal(header, body);
-  const std::array<IoSlice, 2> slices{IoSlice{&header, sizeof header},
-                                      IoSlice{body.data(), body.size()}};
-  TxPacket packet;
-  packet.destination = &pair.remote;
-  packet.local_path = pair.local;
-  packet.slices = slices;
-  packet.bytes = sizeof header + body.size();
-  packet.unfragmented = unfragmented;
-  if (host_.nic().send_st({&packet, 1}) == 0) return false;
-  recent_.add(header);
-  ++host_.counters().packets_sent;
-  return true;
-}
-
-bool Session::within_credit(std::uint32_t packets) const {
-  return next_number_ + packets - 1 <= peer_limit_;
-}
-
-// Remembers what has just left.
-void Session::commit(SentRun run) {
-  run.first = next_number_;
-  run.sent = host_.now();
-  run.alone = sent_.in_flight() + run.count <= kLeastWindow;
-  run.pending = run.count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << run.count) - 1;
-  next_number_ += run.count;
-  probe_base_ = host_.now();
-  credit_blocked_ = false;
-  sent_.add(run);
+// kYes: the budget is used up.
+Session::Sent Session::transmit_by(Path& path, std::size_t budget) {
+  Sent sent = path.send_tokens();
+  while (sent != Sent::kNicFull && (sent = path.send_mtu_probe()) == Sent::kYes) {
+  }
+  while (sent != Sent::kNicFull && (sent = send_control(path)) == Sent::kYes) {
+  }
+  while (sent != Sent::kNicFull && (sent = send_eager(path)) == Sent::kYes) {
+  }
+  while (sent != Sent::kNicFull && budget > 0 && (sent = send_run(path, budget)) == Sent::kYes) {
+  }
+  return sent;
 }
 
 // One packet of frames: acknowledgement and credit, then a block of records or a ping.
-Session::Sent Session::send_control() {
+Session::Sent Session::send_control(Path& path) {
   if (!records_.has_work()) seal_block();
-  const bool with_records = records_.has_work() && within_credit(1);
-  const bool lowering = credit_.lowering() && !lowering_in_flight_;
-  if (!ack_now_ && !with_records && !probe_due_ && !lowering) {
-    if (records_.has_work()) credit_blocked_ = true;
+  const bool with_records = records_.has_work() && path.within_credit();
+  const bool probe = path.probe_due();
+  const bool untold = credit_.lowering() == CreditAccount::Lowering::kUntold;
+  if (!path.ack().due() && !with_records && !probe && !untold) {
+    if (records_.has_work()) send_credit_.set_blocked();
     return Sent::kNothing;
   }
   SmallSender::Packet block{};
   if (with_records) block = records_.front();
   credit_.refresh();
+  const bool counted = with_records || probe || untold;
   const std::size_t tail =
       with_records ? wire::kRecordsOverhead + block.bytes.size() : wire::kPingBytes;
   const std::span<std::byte> buffer(host_.scratch_.body);
   wire::Writer writer(buffer.first(buffer.size() - sizeof(wire::Header) - tail));
   writer.credit({credit_.limit(), credit_.epoch()});
-  if (received_.largest() > 0 && (ack_now_ || unacknowledged_ > 0)) {
+  if (path.may_ack()) {
     wire::Ack ack;
-    received_.fill(ack, host_.now());
+    path.fill(ack);
     writer.ack(ack);
   }
   wire::Writer end(buffer.subspan(writer.size(), tail));
-  const bool eliciting = with_records || probe_due_ || lowering;
   if (with_records) {
     end.records(block.serial, block.bytes);
-  } else if (eliciting) {
+  } else if (counted) {
     end.ping();
   }
-  const std::size_t bytes = writer.size() + end.size();
-  wire::PacketId id = next_id();
-  if (!eliciting) id.number = next_uncounted_;
-  wire::Header header =
-      wire::frames_header(wire::Type::kControl, id, bytes, eliciting ? 0 : wire::kUncounted);
-  if (!offer_packet(header, buffer.first(bytes), path_.pair())) return Sent::kNicFull;
-
-  ack_now_ = false;
-  unacknowledged_ = 0;
-  ack_deadline_ = kNever;
-  if (!eliciting) {
-    ++next_uncounted_;
-    return Sent::kYes;
-  }
+  if (!path.send_frames(buffer.first(writer.size() + end.size()), counted)) return Sent::kNicFull;
+  if (!counted) return Sent::kYes;
   SentRun run;
   run.has_credit = true;
   run.credit_epoch = credit_.epoch();
-  lowering_in_flight_ = credit_.lowering();
+  credit_.on_told();
   if (with_records) {
     run.kind = SentRun::Kind::kRecords;
     run.owner = block.serial;
     records_.mark_sent(block.serial);
     if (block.again) ++host_.counters().retransmits;
-  } else if (probe_due_) {
+  } else if (probe) {
     ++host_.counters().probes;
-    ++unanswered_probes_;
   }
-  probe_due_ = false;
-  commit(run);
+  path.commit(run);
   return Sent::kYes;
 }
 
-Session::Sent Session::send_eager() {
-  if (!eager_.has_work()) return Sent::kNothing;
-  if (sent_.in_flight() >= static_cast<std::uint32_t>(window_.window)) {
-    window_limited_ = true;
-    return Sent::kNothing;
-  }
-  if (!within_credit(1)) {
-    credit_blocked_ = true;
-    return Sent::kNothing;
-  }
+Session::Sent Session::send_eager(Path& path) {
+  if (!eager_.has_work() || !path.has_room()) return Sent::kNothing;
   const SmallSender::Packet packet = eager_.front();
-  wire::Header header = wire::eager_header(next_id(), packet.serial,
+  wire::Header header = wire::eager_header(path.next_id(), packet.serial,
                                            packet.bytes.size() - sizeof(wire::EagerDescriptor));
-  if (!offer_packet(header, packet.bytes, path_.pair())) return Sent::kNicFull;
+  if (!path.offer(header, packet.bytes)) return Sent::kNicFull;
   host_.counters().bytes_sent += packet.bytes.size();
   if (packet.again) ++host_.counters().retransmits;
   eager_.mark_sent(packet.serial);
   SentRun run;
   run.kind = SentRun::Kind::kEager;
   run.owner = packet.serial;
-  commit(run);
+  path.commit(run);
   return Sent::kYes;
 }
 
-// How many of `wanted` segments may leave now; notes what stands in the way.
-std::uint32_t Session::room_for(std::uint32_t wanted) {
-  const auto window = static_cast<std::uint32_t>(window_.window);
-  const std::uint32_t in_flight = sent_.in_flight();
-  std::uint32_t room = window > in_flight ? window - in_flight : 0;
-  if (room < wanted) window_limited_ = true;
-  const std::uint64_t used = next_number_ - 1;
-  std::uint64_t credit = peer_limit_ > used ? peer_limit_ - used : 0;
-  credit -= std::min(kCreditReserve, credit / 4);
-  if (credit < wanted) {
-    window_limited_ = false;  // a larger window would not help
-    if (credit == 0) credit_blocked_ = true;
-  }
-  room = static_cast<std::uint32_t>(std::min<std::uint64_t>(room, credit));
-  const std::uint32_t granted = std::min(room, wanted);
-  return granted < std::min(wanted, kWorthARun) && in_flight > 0 ? 0 : granted;
-}
-
 // Headers, checksums and gather list of a run of consecutive segments. Returns its bytes.
-std::size_t Session::fill_run(BulkSend& send, SegmentRange range) {
+std::size_t Session::fill_run(const Path& path, BulkSend& send, SegmentRange range) {
   SessionHost::Scratch& scratch = host_.scratch_;
-  wire::PacketId id = next_id();
+  wire::PacketId id = path.next_id();
   std::size_t bytes = 0;
   for (std::uint32_t i = 0; i < range.count; ++i, ++id.number) {
     const std::uint32_t segment = range.first + i;
@@ -200,11 +119,11 @@ std::size_t Session::fill_run(BulkSend& send, SegmentRange range) {
 }
 
 // The same for pieces of one segment.
-std::size_t Session::fill_pieces(BulkSend& send, SegmentRange range) {
+std::size_t Session::fill_pieces(const Path& path, BulkSend& send, SegmentRange range) {
   SessionHost::Scratch& scratch = host_.scratch_;
   const std::uint32_t segment = send.segment_of(range.first);
   const std::uint8_t flags = send.flags_of(segment);
-  wire::PacketId id = next_id();
+  wire::PacketId id = path.next_id();
   std::size_t bytes = 0;
   for (std::uint32_t i = 0; i < range.count; ++i, ++id.number) {
     const std::uint32_t unit = range.first + i;
@@ -226,8 +145,8 @@ std::size_t Session::fill_pieces(BulkSend& send, SegmentRange range) {
 // Does the path carry this message's units as they are? A message that has not begun takes the
 // path's size; one whose segments have become too large goes on in pieces. False: wait, the path is
 // in doubt.
-bool Session::fit(BulkSend& send) {
-  PathMtu& mtu = path_.mtu();
+bool Session::fit(Path& path, BulkSend& send) {
+  PathMtu& mtu = path.mtu();
   if (mtu.on_traffic(host_.now())) ready();
   const std::size_t segment = wire::segment_bytes(mtu.size());
   if (send.untouched() && send.segment_bytes != segment) send.resize(segment);
@@ -256,12 +175,36 @@ BulkSend* Session::next_send() const {
   return after != nullptr ? after : least;
 }
 
-// Up to one super-packet of one message.
-Session::Sent Session::send_run(std::size_t& budget) {
+// Offers the run as one super-packet, or packet by packet. Returns how many of them have left.
+std::uint32_t Session::offer_run(const Path& path, BulkSend& send, SegmentRange range) {
   const NicCapabilities& nic = host_.nic().capabilities();
   SessionHost::Scratch& scratch = host_.scratch_;
+  const std::size_t bytes =
+      send.is_split() ? fill_pieces(path, send, range) : fill_run(path, send, range);
+  const bool one_packet = nic.gso_segments > 1 || range.count == 1;
+  const std::size_t packets = one_packet ? 1 : range.count;
+  for (std::size_t i = 0; i < packets; ++i) {
+    const std::size_t slices = one_packet ? 2 * range.count : 2;
+    TxPacket& packet = scratch.packets[i];
+    packet.destination = &path.pair().remote;
+    packet.local_path = path.pair().local;
+    packet.slices = std::span<const IoSlice>(scratch.slices).subspan(2 * i, slices);
+    packet.bytes =
+        one_packet ? bytes : scratch.slices[2 * i].bytes + scratch.slices[2 * i + 1].bytes;
+    packet.segment_bytes = one_packet && range.count > 1 ? send.datagram_bytes() : 0;
+    packet.alternating = true;
+    packet.reference = nic.asynchronous_return ? &send.reference : nullptr;
+  }
+  const std::size_t taken = host_.nic().send_st({scratch.packets.data(), packets});
+  if (one_packet) return taken == 1 ? range.count : 0;
+  return static_cast<std::uint32_t>(taken);
+}
+
+// Up to one super-packet of one message.
+Session::Sent Session::send_run(Path& path, std::size_t& budget) {
+  const NicCapabilities& nic = host_.nic().capabilities();
   BulkSend* const chosen = next_send();
-  if (chosen == nullptr || !fit(*chosen)) return Sent::kNothing;
+  if (chosen == nullptr || !fit(path, *chosen)) return Sent::kNothing;
   BulkSend& send = *chosen;
   if (send.is_split()) {
     if (in_pieces_ == nullptr) in_pieces_ = &send;
@@ -273,7 +216,7 @@ Session::Sent Session::send_run(std::size_t& budget) {
   const auto wanted = static_cast<std::uint32_t>(
       std::min<std::size_t>({longest, SessionHost::kRunSegments,
                              send.lost.empty() ? send.units - send.next : send.lost.back().count}));
-  const std::uint32_t room = wanted == 0 ? 0 : room_for(wanted);
+  const std::uint32_t room = wanted == 0 ? 0 : path.room_for(wanted);
   if (wanted > 0 && room == 0) return Sent::kNothing;
   bool again = false;
   const SegmentRange range = send.take(room, again);
@@ -281,24 +224,7 @@ Session::Sent Session::send_run(std::size_t& budget) {
     deactivate(send);
     return Sent::kYes;
   }
-  const std::size_t bytes = send.is_split() ? fill_pieces(send, range) : fill_run(send, range);
-  const bool one_packet = nic.gso_segments > 1 || range.count == 1;
-  const std::size_t packets = one_packet ? 1 : range.count;
-  for (std::size_t i = 0; i < packets; ++i) {
-    const std::size_t slices = one_packet ? 2 * range.count : 2;
-    TxPacket& packet = scratch.packets[i];
-    packet.destination = &path_.pair().remote;
-    packet.local_path = path_.pair().local;
-    packet.slices = std::span<const IoSlice>(scratch.slices).subspan(2 * i, slices);
-    packet.bytes =
-        one_packet ? bytes : scratch.slices[2 * i].bytes + scratch.slices[2 * i + 1].bytes;
-    packet.segment_bytes = one_packet && range.count > 1 ? datagram : 0;
-    packet.alternating = true;
-    packet.reference = nic.asynchronous_return ? &send.reference : nullptr;
-  }
-  const std::size_t taken = host_.nic().send_st({scratch.packets.data(), packets});
-  const std::uint32_t left =
-      one_packet ? (taken == 1 ? range.count : 0) : static_cast<std::uint32_t>(taken);
+  const std::uint32_t left = offer_run(path, send, range);
   if (left < range.count) send.put_back({range.first + left, range.count - left}, again);
   if (left > 0) {
     SentRun run;
@@ -307,15 +233,13 @@ Session::Sent Session::send_run(std::size_t& budget) {
     run.owner_generation = send.generation;
     run.first_segment = range.first;
     run.count = static_cast<std::uint8_t>(left);
-    commit(run);
+    path.commit(run);
+    path.mtu().on_taken();
     host_.counters().packets_sent += left;
     host_.counters().bytes_sent += std::size_t{left} * payload;
     if (again) host_.counters().retransmits += left;
     budget -= std::min(budget, std::size_t{left} * payload);
-  }
-  if (left > 0) {
-    path_.mtu().on_taken();
-  } else if (path_.mtu().on_refused(datagram, host_.now())) {
+  } else if (path.mtu().on_refused(datagram, host_.now())) {
     ready();
   }
   if (!again) last_group_ = send.request->key.group;

@@ -17,7 +17,7 @@ constexpr std::uint64_t kPacketBytes = 2304;
 struct Peer {
   Peer(CreditPool& pool, std::uint64_t packet_bytes) : account(pool, packet_bytes) {}
   CreditAccount account;
-  std::uint64_t sent = 0, received = 0, believed = CreditAccount::kInitial;
+  std::uint64_t sent = 0, received = 0, believed = SendCredit::kInitial;
   struct Told {
     std::uint64_t limit;
     std::uint32_t epoch;
@@ -104,7 +104,7 @@ TEST(Credit, AnIdleHolderGivesUpItsShareWhenAnotherWaits) {
   waiting.refresh();
   EXPECT_TRUE(pool.starving());
   ASSERT_TRUE(idle.refresh());
-  EXPECT_TRUE(idle.lowering());
+  EXPECT_EQ(idle.lowering(), CreditAccount::Lowering::kUntold);
   waiting.refresh();
   EXPECT_LT(waiting.limit(), 200u) << "not before the other has agreed";
   idle.on_confirmed(idle.epoch());
@@ -172,6 +172,78 @@ TEST(Credit, NobodyIsAskedAgainWhileNothingChanges) {
   ask();
   EXPECT_GT(waiting.limit(), 800u);
   EXPECT_FALSE(pool.starving());
+}
+
+using Lowering = CreditAccount::Lowering;
+
+struct LoweredTest : ::testing::Test {
+  LoweredTest() : pool(1000), holder(pool, 1), waiting(pool, 1) {
+    holder.set_active(true);
+    holder.refresh();
+    before = holder.epoch();
+    holder.set_active(false);
+    waiting.set_active(true);
+    waiting.refresh();
+    EXPECT_EQ(holder.lowering(), Lowering::kNone);
+    EXPECT_TRUE(holder.refresh());
+  }
+  CreditPool pool;
+  CreditAccount holder, waiting;
+  std::uint32_t before = 0;  // the epoch of the higher limit
+};
+
+TEST_F(LoweredTest, IsToldUntilThatIsConfirmed) {
+  EXPECT_EQ(holder.lowering(), Lowering::kUntold);
+  holder.on_told();
+  EXPECT_EQ(holder.lowering(), Lowering::kTold);
+  holder.on_lost();
+  EXPECT_EQ(holder.lowering(), Lowering::kUntold);
+  holder.on_told();
+  holder.on_confirmed(holder.epoch());
+  EXPECT_EQ(holder.lowering(), Lowering::kNone);
+}
+
+TEST_F(LoweredTest, AConfirmationOfAnOlderLimitConfirmsNothing) {
+  holder.on_told();
+  holder.on_confirmed(before);
+  EXPECT_EQ(holder.lowering(), Lowering::kUntold);
+}
+
+TEST_F(LoweredTest, WhatWasTakenForLostMayConfirmItAfterAll) {
+  holder.on_told();
+  holder.on_lost();
+  holder.on_confirmed(holder.epoch());
+  EXPECT_EQ(holder.lowering(), Lowering::kNone);
+}
+
+TEST_F(LoweredTest, NothingIsToldOnceThePeerIsGone) {
+  holder.on_told();
+  holder.close();
+  EXPECT_EQ(holder.lowering(), Lowering::kNone);
+  holder.on_lost();
+  EXPECT_EQ(holder.lowering(), Lowering::kNone);
+}
+
+TEST(SendCredit, TheNewestWordIsValidAndMayTakeSomeBack) {
+  SendCredit credit;
+  EXPECT_EQ(credit.left(), SendCredit::kInitial);
+  EXPECT_TRUE(credit.on_granted(100, 2));
+  EXPECT_FALSE(credit.on_granted(200, 1)) << "overtaken on the way";
+  EXPECT_FALSE(credit.on_granted(100, 2));
+  credit.use(30);
+  EXPECT_EQ(credit.left(), 70u);
+  EXPECT_TRUE(credit.on_granted(20, 3));
+  EXPECT_EQ(credit.left(), 0u);
+}
+
+TEST(SendCredit, IsAskedForUntilSomethingLeaves) {
+  SendCredit credit;
+  credit.use(SendCredit::kInitial);
+  credit.set_blocked();
+  credit.on_granted(100, 1);
+  EXPECT_TRUE(credit.blocked());
+  credit.use(1);
+  EXPECT_FALSE(credit.blocked());
 }
 
 }  // namespace

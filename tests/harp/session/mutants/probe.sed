@@ -1,4 +1,3 @@
 # Nobody asks a silent peer for a sign of life.
-s/[a-z_.()]*[.]probe_timeout([^)]*)/(kNever \/ 2)/
-/^void Session::probe() {/a\
-  return;
+s/return waiting && .*;/return false;/
+s/tail_[.]request();//

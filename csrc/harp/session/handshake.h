@@ -1,0 +1,107 @@
+// The handshake of one session: who is there, what it can receive, and that it is no recording that
+// speaks (docs/wire.md).
+//
+//   state         its own hello                     what is known of the peer
+//   kCalling      leaves now                        nothing for sure
+//   kWaiting      has left; again at next_call()    nothing for sure
+//   kEstablished  none any more                     its connection and its nonce
+//
+// kCalling and kWaiting take turns; a hello that sends our nonce back leads from both to
+// kEstablished, which is for good: a peer that begins anew gets a new session. In every state a
+// hello of the peer's may have to be answered.
+//
+// Pure state: knows no packet and no key, time is passed in. Owner thread only.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/clock.h"
+#include "harp/session/path_ends.h"
+#include "harp/session/wire.h"
+
+namespace taco::harp {
+
+class Handshake {
+ public:
+  enum class State : std::uint8_t { kCalling, kWaiting, kEstablished };
+
+  // `connection` and `nonce` are random. `max_datagram`: that this side takes.
+  Handshake(std::uint64_t connection, const wire::Nonce& nonce, std::size_t max_datagram, Time now)
+      : connection_(connection), nonce_(nonce), max_datagram_(max_datagram), called_(now) {}
+
+  State state() const { return state_; }
+  bool established() const { return state_ == State::kEstablished; }
+  std::uint64_t connection() const { return connection_; }
+  std::uint64_t peer_connection() const { return peer_connection_; }  // 0: not known yet
+  std::size_t max_datagram() const { return max_datagram_; }          // that both ends take
+  bool has_called() const { return calls_ > 0; }
+
+  // What a hello with a valid proof says to this session.
+  enum class Meaning : std::uint8_t {
+    kStale,        // nothing: what it is about has ended
+    kHello,        // somebody is there: answer, and remember the nonce
+    kEstablishes,  // the same, and ours has come back
+    kBegunAnew,    // ours has come back from another session of the peer's than this one's
+  };
+  Meaning meaning_of(const wire::Hello& hello) const;
+  // One of kEstablishes, before note().
+  void establish(const wire::Hello& hello);
+  // One of kHello or kEstablishes, a datagram of `bytes`.
+  void note(const wire::Hello& hello, const AddressPair& from, std::size_t bytes);
+  // Is it by this pair that the peer was answered last, so that our nonce has been there?
+  bool has_answered(const AddressPair& pair) const { return pair == answer_.pair; }
+
+  // A hello that is due: by which pair, and at least how long.
+  struct Due {
+    AddressPair pair;
+    std::size_t bytes = 0;
+    bool answer = false;
+  };
+  bool is_due() const { return state_ == State::kCalling || answer_.due; }
+  // `own`: the path's pair.
+  Due due(const AddressPair& own) const;
+  // Fills in what is the handshake's.
+  void fill(wire::Hello& hello) const;
+  void on_said(const Due& said, const AddressPair& own, Time now);
+
+  // When to say hello again. `awaited`: somebody waits, on either side.
+  Time next_call(bool awaited) const;
+  // True: a hello is due.
+  bool on_timer(bool awaited, Time now);
+
+  // A packet of another version has come from the peer's address. True: patience is over.
+  bool on_other_version(Time now);
+
+  static constexpr Duration kFirstInterval = 5 * kMillisecond;
+  static constexpr Duration kLastInterval = 100 * kMillisecond;
+  static constexpr Duration kIdleInterval = kSecond;
+  // Anybody can send a packet of another version from the peer's address: a peer that is of our
+  // version answers meanwhile.
+  static constexpr Duration kVersionPatience = kSecond;
+
+ private:
+  bool is_peers(const wire::Hello& hello) const {
+    return hello.sender_nonce == peer_nonce_ && hello.sender_connection == peer_connection_;
+  }
+
+  State state_ = State::kCalling;
+  std::uint64_t connection_;
+  wire::Nonce nonce_;
+  std::uint64_t peer_connection_ = 0;
+  wire::Nonce peer_nonce_{};  // once established
+  wire::Nonce echo_{};        // the peer's, as last heard: hellos send it back
+  std::size_t max_datagram_;
+  std::uint32_t largest_hello_ = 0;  // bytes of the largest datagram with a hello that came
+  struct Answer {
+    AddressPair pair;  // by which the hello came that is or was answered last
+    std::uint32_t bytes = 0;
+    bool due = false;
+  } answer_;
+  std::uint32_t calls_ = 0;
+  Time called_;
+  Time other_version_at_ = kNever;
+};
+
+}  // namespace taco::harp

@@ -1,0 +1,140 @@
+// A path's packets out: how many may leave, how they are offered to the Nic, and what is asked of
+// the path itself.
+#include <algorithm>
+#include <array>
+
+#include "harp/session/path.h"
+
+namespace taco::harp {
+namespace {
+
+// Credit kept back from bulk data, so that small packets need not wait behind it.
+constexpr std::uint64_t kCreditReserve = 4;
+// Runs shorter than this wait for more room, as long as something is in flight.
+constexpr std::uint32_t kWorthARun = 8;
+
+}  // namespace
+
+bool Path::within_credit() const { return credit_.left() > 0; }
+
+bool Path::has_room() {
+  if (sent_.in_flight() >= static_cast<std::uint32_t>(window_.window)) {
+    window_limited_ = true;
+    return false;
+  }
+  if (within_credit()) return true;
+  credit_.set_blocked();
+  return false;
+}
+
+std::uint32_t Path::room_for(std::uint32_t wanted) {
+  const auto window = static_cast<std::uint32_t>(window_.window);
+  const std::uint32_t in_flight = sent_.in_flight();
+  std::uint32_t room = window > in_flight ? window - in_flight : 0;
+  if (room < wanted) window_limited_ = true;
+  std::uint64_t credit = credit_.left();
+  credit -= std::min(kCreditReserve, credit / 4);
+  if (credit < wanted) {
+    window_limited_ = false;  // a larger window would not help
+    if (credit == 0) credit_.set_blocked();
+  }
+  room = static_cast<std::uint32_t>(std::min<std::uint64_t>(room, credit));
+  const std::uint32_t granted = std::min(room, wanted);
+  return granted < std::min(wanted, kWorthARun) && in_flight > 0 ? 0 : granted;
+}
+
+// Seals the header and offers header and body as one datagram.
+bool Path::offer(wire::Header& header, std::span<const std::byte> body, const AddressPair& pair,
+                 bool unfragmented) {
+  wire::seal(header, body);
+  const std::array<IoSlice, 2> slices{IoSlice{&header, sizeof header},
+                                      IoSlice{body.data(), body.size()}};
+  TxPacket packet;
+  packet.destination = &pair.remote;
+  packet.local_path = pair.local;
+  packet.slices = slices;
+  packet.bytes = sizeof header + body.size();
+  packet.unfragmented = unfragmented;
+  if (host_.nic().send_st({&packet, 1}) == 0) return false;
+  recent_.add(header);
+  ++host_.counters().packets_sent;
+  return true;
+}
+
+bool Path::send_frames(std::span<const std::byte> frames, bool counted) {
+  wire::PacketId id = next_id();
+  if (!counted) id.number = next_uncounted_;
+  wire::Header header =
+      wire::frames_header(wire::Type::kControl, id, frames.size(), counted ? 0 : wire::kUncounted);
+  if (!offer(header, frames)) return false;
+  ack_.on_sent();
+  if (counted) {
+    tail_.on_sent();
+  } else {
+    ++next_uncounted_;
+  }
+  return true;
+}
+
+// Remembers what has just left.
+void Path::commit(SentRun run) {
+  run.first = next_number_;
+  run.sent = host_.now();
+  run.alone = sent_.in_flight() + run.count <= kLeastWindow;
+  run.pending = run.count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << run.count) - 1;
+  next_number_ += run.count;
+  tail_.restart(host_.now());
+  credit_.use(run.count);
+  sent_.add(run);
+}
+
+void Path::fill(wire::Ack& ack) const {
+  ack.path = id_;
+  received_.fill(ack, host_.now());
+}
+
+// An answer to the peer's challenge, and a challenge of our own. Neither is sent again when it is
+// lost: the next packet from there sets off another.
+Path::Sent Path::send_tokens() {
+  if (!ends_.has_tokens()) return Sent::kNothing;
+  for (PathEnds::Token* token : {&ends_.response(), &ends_.challenge()}) {
+    if (!token->due) continue;
+    std::array<std::byte, wire::kTokenBytes> body;
+    wire::Writer writer(body);
+    if (token == &ends_.response()) {
+      writer.path_response(token->value);
+    } else {
+      writer.path_challenge(token->value);
+    }
+    wire::Header header = wire::frames_header(wire::Type::kControl, next_id(), writer.size());
+    if (!offer(header, writer.bytes(), token->pair, /*unfragmented=*/false)) return Sent::kNicFull;
+    token->due = false;
+    commit(SentRun{});
+  }
+  return Sent::kNothing;
+}
+
+Path::Sent Path::send_mtu_probe() {
+  const std::size_t bytes = mtu_.next_probe();
+  if (bytes == 0) return Sent::kNothing;
+  if (!within_credit()) {
+    credit_.set_blocked();
+    return Sent::kNothing;
+  }
+  const std::size_t body = bytes - sizeof(wire::Header);
+  std::byte* const block = host_.buffers().take(body);
+  wire::Writer writer({block, body});
+  writer.probe(body);
+  wire::Header header = wire::frames_header(wire::Type::kControl, next_id(), body);
+  const bool taken = offer(header, writer.bytes(), pair(), /*unfragmented=*/true);
+  host_.buffers().give(block, body);
+  if (!taken) return Sent::kNicFull;
+  SentRun run;
+  run.kind = SentRun::Kind::kMtuProbe;
+  run.first_segment = static_cast<std::uint32_t>(bytes);
+  commit(run);
+  mtu_.on_probe_sent(host_.now(), rtt_.probe_timeout(tail_.unanswered()));
+  return Sent::kYes;
+}
+
+}  // namespace taco::harp

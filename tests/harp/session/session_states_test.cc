@@ -1,0 +1,207 @@
+// The small machines that a session is made of, each against its table of states.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "harp/session/delayed_ack.h"
+#include "harp/session/handshake.h"
+#include "harp/session/session_life.h"
+
+namespace taco::harp {
+namespace {
+
+TEST(SessionLife, GoesFromActiveToEndedByWayOfAGoodbye) {
+  SessionLife life;
+  EXPECT_EQ(life.state(), SessionLife::State::kActive);
+  EXPECT_FALSE(life.leaving() || life.owes_goodbye() || life.ended());
+  life.leave();
+  EXPECT_TRUE(life.leaving() && life.owes_goodbye());
+  life.say_goodbye();
+  EXPECT_TRUE(life.leaving());
+  EXPECT_FALSE(life.owes_goodbye());
+  EXPECT_TRUE(life.may_record()) << "goodbye itself is recorded";
+  life.end();
+  EXPECT_TRUE(life.ended());
+  EXPECT_FALSE(life.leaving() || life.owes_goodbye() || life.may_record());
+}
+
+TEST(SessionLife, ThePeerMayLeaveAtAnyTime) {
+  for (int steps = 0; steps < 4; ++steps) {
+    SCOPED_TRACE(steps);
+    SessionLife life;
+    if (steps > 0) life.leave();
+    if (steps > 1) life.say_goodbye();
+    if (steps > 2) life.end();
+    const SessionLife::State before = life.state();
+    life.on_peer_left();
+    EXPECT_EQ(life.state(), before);
+    EXPECT_TRUE(life.peer_left());
+    EXPECT_FALSE(life.may_record());
+  }
+}
+
+TEST(DelayedAck, OneThatIsWantedLeavesAfterAWhile) {
+  DelayedAck ack;
+  ack.on_burst_end(kSecond);
+  EXPECT_EQ(ack.state(), DelayedAck::State::kNone) << "nothing asked for it";
+  EXPECT_EQ(ack.deadline(), kNever);
+  ack.want();
+  ack.on_burst_end(kSecond);
+  EXPECT_EQ(ack.state(), DelayedAck::State::kDelayed);
+  ack.want();
+  ack.on_burst_end(kSecond + 1);
+  EXPECT_EQ(ack.deadline(), kSecond + DelayedAck::kLongest) << "the first has waited longest";
+  EXPECT_FALSE(ack.on_timer(ack.deadline() - 1));
+  EXPECT_TRUE(ack.on_timer(ack.deadline()));
+  EXPECT_EQ(ack.state(), DelayedAck::State::kDue);
+  EXPECT_EQ(ack.deadline(), kNever);
+}
+
+TEST(DelayedAck, ManyPacketsOrOneThatIsWaitedForMakeItDue) {
+  DelayedAck many, one;
+  for (std::uint32_t i = 0; i < DelayedAck::kEvery; ++i) many.want();
+  many.on_burst_end(kSecond);
+  EXPECT_TRUE(many.due());
+  one.want();
+  one.on_burst_end(kSecond);
+  one.hurry();
+  one.on_burst_end(kSecond);
+  EXPECT_TRUE(one.due());
+}
+
+TEST(DelayedAck, FromEveryStateItBeginsAnewOnceItHasLeft) {
+  for (int state = 0; state < 3; ++state) {
+    SCOPED_TRACE(state);
+    DelayedAck ack;
+    ack.want();
+    if (state == 1) ack.on_burst_end(kSecond);
+    if (state == 2) ack.hurry();
+    EXPECT_EQ(static_cast<int>(ack.state()), state);
+    ack.on_sent();
+    EXPECT_EQ(ack.state(), DelayedAck::State::kNone);
+    EXPECT_FALSE(ack.wanted());
+  }
+}
+
+// One side of a handshake, and hellos as its peer would say them.
+struct HandshakeTest : ::testing::Test {
+  HandshakeTest() : handshake(kOurs, nonce(1), 9000, kSecond) {
+    path.local = 1;
+    elsewhere.local = 2;
+  }
+  static wire::Nonce nonce(int value) {
+    wire::Nonce nonce;
+    nonce.fill(static_cast<std::byte>(value));
+    return nonce;
+  }
+  static wire::Hello hello(int from, int echo, std::uint64_t connection = kTheirs) {
+    wire::Hello hello{};
+    hello.sender_connection = connection;
+    hello.sender_nonce = nonce(from);
+    hello.target_nonce = nonce(echo);
+    hello.max_datagram = 1472;
+    return hello;
+  }
+  Handshake::Meaning hear(const wire::Hello& hello) {
+    const Handshake::Meaning meaning = handshake.meaning_of(hello);
+    if (meaning == Handshake::Meaning::kEstablishes) handshake.establish(hello);
+    handshake.note(hello, path, 500);
+    return meaning;
+  }
+  wire::Hello say(Time now) {
+    wire::Hello said{};
+    handshake.fill(said);
+    handshake.on_said(handshake.due(path), path, now);
+    return said;
+  }
+  static constexpr std::uint64_t kOurs = 11, kTheirs = 22;
+  AddressPair path, elsewhere;
+  Handshake handshake;
+};
+
+using Meaning = Handshake::Meaning;
+using State = Handshake::State;
+
+TEST_F(HandshakeTest, CallsAtIntervalsThatGrow) {
+  EXPECT_EQ(handshake.state(), State::kCalling);
+  EXPECT_FALSE(handshake.has_called());
+  EXPECT_EQ(handshake.due(path).bytes, 9000u) << "padded, every second time";
+  say(kSecond);
+  EXPECT_EQ(handshake.state(), State::kWaiting);
+  EXPECT_FALSE(handshake.is_due());
+  EXPECT_EQ(handshake.next_call(true), kSecond + Handshake::kFirstInterval);
+  EXPECT_FALSE(handshake.on_timer(true, handshake.next_call(true) - 1));
+  EXPECT_TRUE(handshake.on_timer(true, handshake.next_call(true)));
+  EXPECT_EQ(handshake.state(), State::kCalling);
+  EXPECT_EQ(handshake.due(path).bytes, 0u);
+  for (int i = 0; i < 20; ++i) say(2 * kSecond);
+  EXPECT_EQ(handshake.next_call(true), 2 * kSecond + Handshake::kLastInterval);
+  EXPECT_EQ(handshake.next_call(false), 2 * kSecond + Handshake::kIdleInterval);
+}
+
+TEST_F(HandshakeTest, IsEstablishedByItsOwnNonceAndByNothingElse) {
+  for (const bool calling : {true, false}) {
+    handshake = Handshake(kOurs, nonce(1), 9000, kSecond);
+    if (!calling) say(kSecond);
+    EXPECT_EQ(hear(hello(2, 0)), Meaning::kHello);
+    EXPECT_EQ(hear(hello(2, 3)), Meaning::kHello) << "of an older session's";
+    wire::Hello challenge = hello(2, 1);
+    challenge.flags = wire::kChallenge;
+    EXPECT_EQ(hear(challenge), Meaning::kHello) << "of a session that will end";
+    EXPECT_FALSE(handshake.established());
+    EXPECT_EQ(handshake.peer_connection(), 0u);
+    EXPECT_EQ(hear(hello(2, 1)), Meaning::kEstablishes);
+    EXPECT_EQ(handshake.state(), State::kEstablished);
+    EXPECT_EQ(handshake.peer_connection(), kTheirs);
+    EXPECT_EQ(handshake.max_datagram(), 1472u);
+  }
+}
+
+TEST_F(HandshakeTest, OnceEstablishedItOnlyAnswers) {
+  hear(hello(2, 1));
+  EXPECT_TRUE(handshake.is_due());
+  const wire::Hello answer = say(kSecond);
+  EXPECT_EQ(answer.flags, wire::kEstablished);
+  EXPECT_EQ(answer.target_nonce, nonce(2));
+  EXPECT_EQ(answer.target_connection, kTheirs);
+  EXPECT_FALSE(handshake.is_due());
+  EXPECT_FALSE(handshake.on_timer(true, 100 * kSecond));
+  wire::Hello last = hello(2, 1);
+  last.flags = wire::kEstablished;
+  EXPECT_EQ(hear(last), Meaning::kHello);
+  EXPECT_FALSE(handshake.is_due()) << "it needs none";
+}
+
+TEST_F(HandshakeTest, OfAnotherSessionOfThePeersItAsksForAProof) {
+  hear(hello(2, 1));
+  say(kSecond);
+  EXPECT_EQ(hear(hello(5, 0, 55)), Meaning::kHello);
+  EXPECT_EQ(say(kSecond).flags, wire::kChallenge);
+  wire::Hello stale = hello(5, 1, 55);
+  stale.flags = wire::kChallenge;
+  EXPECT_EQ(handshake.meaning_of(stale), Meaning::kStale);
+  EXPECT_EQ(handshake.meaning_of(hello(5, 1, 55)), Meaning::kBegunAnew);
+  EXPECT_EQ(handshake.meaning_of(hello(2, 1, 55)), Meaning::kBegunAnew);
+  EXPECT_EQ(handshake.meaning_of(hello(2, 1)), Meaning::kHello);
+}
+
+TEST_F(HandshakeTest, AnAnswerElsewhereIsNoCallOfItsOwn) {
+  handshake.note(hello(2, 0), elsewhere, 300);
+  const Handshake::Due due = handshake.due(path);
+  EXPECT_TRUE(due.answer && due.pair == elsewhere);
+  EXPECT_EQ(due.bytes, 300u) << "no longer than the question";
+  EXPECT_TRUE(handshake.has_answered(elsewhere));
+  EXPECT_FALSE(handshake.has_answered(path));
+  handshake.on_said(due, path, kSecond);
+  EXPECT_EQ(handshake.state(), State::kCalling);
+  EXPECT_FALSE(handshake.due(path).answer);
+}
+
+TEST_F(HandshakeTest, HasPatienceWithPacketsOfAnotherVersion) {
+  EXPECT_FALSE(handshake.on_other_version(5 * kSecond));
+  EXPECT_FALSE(handshake.on_other_version(5 * kSecond + Handshake::kVersionPatience - 1));
+  EXPECT_TRUE(handshake.on_other_version(5 * kSecond + Handshake::kVersionPatience));
+}
+
+}  // namespace
+}  // namespace taco::harp
