@@ -1,10 +1,10 @@
 // When one path acknowledges what has come by it: after so many packets, after a short while, or at
 // once. An acknowledgement rides on any packet of frames that leaves before it is due.
 //
-//   state     what has come                     acknowledges
-//   kNone     nothing that asks for it          when something leaves anyway
-//   kDelayed  a few packets that ask for it     at deadline()
-//   kDue      many, or one that is waited for   with the next packet
+//   state     what has come                     acknowledges                  leads to
+//   kNone     nothing that asks for it          when something leaves anyway  kDelayed, kDue
+//   kDelayed  a few packets that ask for it     at deadline()                 kDue, kNone
+//   kDue      many, or one that is waited for   with the next packet          kNone
 //
 // Packets are counted as they come and judged once per burst, so in the midst of one there may be
 // wants() in kNone.
@@ -13,27 +13,33 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "base/machine.h"
 
 namespace taco::harp {
 
 class DelayedAck {
  public:
   enum class State : std::uint8_t { kNone, kDelayed, kDue };
+  friend constexpr bool leads_to(State from, State to) {
+    return from != to && (from != State::kDue || to == State::kNone);
+  }
   static constexpr std::uint32_t kEvery = 48;  // packets
   static constexpr Duration kLongest = kMillisecond;
 
-  State state() const { return state_; }
-  bool due() const { return state_ == State::kDue; }
+  State state() const { return state_.state(); }
+  bool due() const { return state_.is(State::kDue); }
   // Something has come that asks for an acknowledgement.
   bool wanted() const { return wanted_ > 0; }
-  Time deadline() const { return state_ == State::kDelayed ? deadline_ : kNever; }
+  Time deadline() const { return state_.is(State::kDelayed) ? deadline_ : kNever; }
 
   void want() { ++wanted_; }
-  void hurry() { state_ = State::kDue; }
+  void hurry() {
+    if (!due()) state_.go(State::kDue);
+  }
   void on_burst_end(Time now) {
-    if (wanted_ >= kEvery) state_ = State::kDue;
-    if (wanted_ == 0 || state_ != State::kNone) return;
-    state_ = State::kDelayed;
+    if (wanted_ >= kEvery) hurry();
+    if (wanted_ == 0 || !state_.is(State::kNone)) return;
+    state_.go(State::kDelayed);
     deadline_ = now + kLongest;
   }
   // True: it has become due.
@@ -43,10 +49,13 @@ class DelayedAck {
     return true;
   }
   // It has left.
-  void on_sent() { *this = {}; }
+  void on_sent() {
+    wanted_ = 0;
+    if (!state_.is(State::kNone)) state_.go(State::kNone);
+  }
 
  private:
-  State state_ = State::kNone;
+  Machine<State> state_;
   std::uint32_t wanted_ = 0;
   Time deadline_ = 0;  // of kDelayed
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
+
 namespace taco::harp {
 namespace {
 
@@ -31,12 +33,14 @@ void CreditAccount::close() {
   if (closed_) return;
   set_active(false);
   set_waiting(false);
-  lowering_ = Lowering::kNone;
+  if (!lowering_.is(Lowering::kNone)) lowering_.go(Lowering::kNone);
   limit_ = committed_ = largest_;
   settle();
   closed_ = true;
   pool_.packet_bytes_ -= packet_bytes_;
+  TACO_ASSERT(pool_.accounts_ > 0);
   --pool_.accounts_;
+  TACO_ASSERT(pool_.accounts_ > 0 || pool_.is_unused(), "credit has leaked");
   pool_.changed_ = true;
 }
 
@@ -53,6 +57,7 @@ std::uint64_t CreditAccount::outstanding() const {
 void CreditAccount::settle() {
   const std::uint64_t now = outstanding();
   if (now < counted_) pool_.changed_ = true;
+  TACO_ASSERT(pool_.outstanding_ >= counted_ * packet_bytes_);
   pool_.outstanding_ += (now - counted_) * packet_bytes_;
   counted_ = now;
 }
@@ -60,6 +65,7 @@ void CreditAccount::settle() {
 void CreditAccount::set_waiting(bool waiting) {
   if (waiting == waiting_) return;
   waiting_ = waiting;
+  TACO_ASSERT(waiting || pool_.waiting_ > 0);
   pool_.waiting_ += waiting ? 1 : -1;
   if (waiting) pool_.changed_ = true;
 }
@@ -67,6 +73,7 @@ void CreditAccount::set_waiting(bool waiting) {
 void CreditAccount::set_active(bool active) {
   if (active == active_ || closed_) return;
   active_ = active;
+  TACO_ASSERT(active || pool_.active_ > 0);
   pool_.active_ += active ? 1 : -1;
   pool_.changed_ = true;
   if (!active) set_waiting(false);
@@ -82,10 +89,10 @@ bool CreditAccount::refresh() {
   if (closed_) return false;
   const std::uint64_t target = this->target(), have = outstanding();
   if (have > target + target / 4 + kLeast && pool_.waiting_ > (waiting_ ? 1u : 0u) &&
-      lowering_ == Lowering::kNone) {
+      lowering_.is(Lowering::kNone)) {
     limit_ = std::max(largest_ + target, std::uint64_t{1});
     lowered_at_ = ++epoch_;
-    lowering_ = Lowering::kUntold;
+    lowering_.go(Lowering::kUntold);
     return true;
   }
   const std::uint64_t offered = limit_ > largest_ ? limit_ - largest_ : 0;
@@ -101,16 +108,16 @@ bool CreditAccount::refresh() {
   // Crumbs of a contested pool would cost a packet each.
   if (more == 0 || (offered >= kLeast && more < target / 8)) return false;
   limit_ = largest_ + offered + more;
-  if (lowering_ == Lowering::kNone) committed_ = std::max(committed_, limit_);
+  if (lowering_.is(Lowering::kNone)) committed_ = std::max(committed_, limit_);
   ++epoch_;
   settle();
   return true;
 }
 
 void CreditAccount::on_confirmed(std::uint32_t epoch) {
-  if (lowering_ == Lowering::kNone) return;
+  if (lowering_.is(Lowering::kNone)) return;
   if (static_cast<std::int32_t>(epoch - lowered_at_) < 0) return on_lost();
-  lowering_ = Lowering::kNone;
+  lowering_.go(Lowering::kNone);
   committed_ = limit_;
   pool_.changed_ = true;
   settle();

@@ -15,6 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/machine.h"
+
 namespace taco::harp {
 
 class CreditAccount;
@@ -37,6 +39,9 @@ class CreditPool {
 
  private:
   friend class CreditAccount;
+  bool is_unused() const {
+    return outstanding_ == 0 && active_ == 0 && waiting_ == 0 && packet_bytes_ == 0;
+  }
   std::uint64_t capacity_;
   std::uint64_t outstanding_ = 0;
   std::uint64_t accounts_ = 0, active_ = 0, waiting_ = 0;
@@ -79,11 +84,16 @@ class CreditAccount {
  public:
   // What the peer knows of a limit that went down; only its confirmation frees what it held.
   //
-  //   state      how it ends
-  //   kNone      refresh() lowers the limit: kUntold
-  //   kUntold    a packet leaves that carries the limit and will be acknowledged: kTold
-  //   kTold      that is confirmed: kNone; or it is lost, or was an older one: kUntold
+  //   state     leads to
+  //   kNone     kUntold, when refresh() lowers the limit
+  //   kUntold   kTold, when a packet has left that carries the limit and will be acknowledged
+  //   kTold     kUntold, when that is lost, or was an older limit
+  //
+  // and both back to kNone when the peer confirms it, or is gone.
   enum class Lowering : std::uint8_t { kNone, kUntold, kTold };
+  friend constexpr bool leads_to(Lowering from, Lowering to) {
+    return from != to && (from != Lowering::kNone || to == Lowering::kUntold);
+  }
 
   // `packet_bytes`: the most that one packet of this session costs the pool.
   CreditAccount(CreditPool& pool, std::uint64_t packet_bytes);
@@ -104,14 +114,14 @@ class CreditAccount {
   // What to tell the peer now. `epoch` moves with every change of the limit.
   std::uint64_t limit() const { return limit_; }
   std::uint32_t epoch() const { return epoch_; }
-  Lowering lowering() const { return lowering_; }
+  Lowering lowering() const { return lowering_.state(); }
   // A packet that the peer will acknowledge has left with limit() and epoch(); what became of it.
   void on_told() {
-    if (lowering_ == Lowering::kUntold) lowering_ = Lowering::kTold;
+    if (lowering_.is(Lowering::kUntold)) lowering_.go(Lowering::kTold);
   }
   void on_confirmed(std::uint32_t epoch);
   void on_lost() {
-    if (lowering_ == Lowering::kTold) lowering_ = Lowering::kUntold;
+    if (lowering_.is(Lowering::kTold)) lowering_.go(Lowering::kUntold);
   }
 
  private:
@@ -128,7 +138,7 @@ class CreditAccount {
   std::uint64_t counted_ = 0;                       // our part of pool_.outstanding_, in packets
   std::uint32_t epoch_ = 0;
   std::uint32_t lowered_at_ = 0;  // epoch of the lowering under way
-  Lowering lowering_ = Lowering::kNone;
+  Machine<Lowering> lowering_;
   bool active_ = false, waiting_ = false, closed_ = false;
 };
 

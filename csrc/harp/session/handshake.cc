@@ -1,5 +1,7 @@
 #include "harp/session/handshake.h"
 
+#include "base/assert.h"
+
 namespace taco::harp {
 
 // Anybody who saw one can send a hello again, so nothing follows from one but an answer, until it
@@ -16,7 +18,8 @@ Handshake::Meaning Handshake::meaning_of(const wire::Hello& hello) const {
 }
 
 void Handshake::establish(const wire::Hello& hello) {
-  state_ = State::kEstablished;
+  TACO_ASSERT(meaning_of(hello) == Meaning::kEstablishes);
+  state_.go(State::kEstablished);
   peer_connection_ = hello.sender_connection;
   peer_nonce_ = hello.sender_nonce;
   max_datagram_ = std::min<std::size_t>(max_datagram_, hello.max_datagram);
@@ -51,10 +54,11 @@ void Handshake::fill(wire::Hello& hello) const {
 }
 
 void Handshake::on_said(const Due& said, const AddressPair& own, Time now) {
+  TACO_ASSERT(is_due());
   answer_.due = false;
   // Ours is as good as sent when the answer went where it would have gone.
   if (established() || (said.answer && !(said.pair == own))) return;
-  state_ = State::kWaiting;
+  if (state_.is(State::kCalling)) state_.go(State::kWaiting);
   called_ = now;
   ++calls_;
 }
@@ -67,8 +71,8 @@ Time Handshake::next_call(bool awaited) const {
 }
 
 bool Handshake::on_timer(bool awaited, Time now) {
-  if (state_ == State::kWaiting && now >= next_call(awaited)) state_ = State::kCalling;
-  return state_ == State::kCalling;
+  if (state_.is(State::kWaiting) && now >= next_call(awaited)) state_.go(State::kCalling);
+  return state_.is(State::kCalling);
 }
 
 bool Handshake::on_other_version(Time now) {

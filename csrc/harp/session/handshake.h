@@ -1,14 +1,13 @@
 // The handshake of one session: who is there, what it can receive, and that it is no recording that
 // speaks (docs/wire.md).
 //
-//   state         its own hello                     what is known of the peer
-//   kCalling      leaves now                        nothing for sure
-//   kWaiting      has left; again at next_call()    nothing for sure
-//   kEstablished  none any more                     its connection and its nonce
+//   state         its own hello                   of the peer is known    leads to
+//   kCalling      leaves now                      nothing for sure        kWaiting, kEstablished
+//   kWaiting      has left; next at next_call()   nothing for sure        kCalling, kEstablished
+//   kEstablished  none any more                   connection and nonce
 //
-// kCalling and kWaiting take turns; a hello that sends our nonce back leads from both to
-// kEstablished, which is for good: a peer that begins anew gets a new session. In every state a
-// hello of the peer's may have to be answered.
+// What establishes it is a hello that sends our nonce back; that is for good: a peer that begins
+// anew gets a new session. In every state a hello of the peer's may have to be answered.
 //
 // Pure state: knows no packet and no key, time is passed in. Owner thread only.
 #pragma once
@@ -18,6 +17,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "base/machine.h"
 #include "harp/session/path_ends.h"
 #include "harp/session/wire.h"
 
@@ -26,13 +26,16 @@ namespace taco::harp {
 class Handshake {
  public:
   enum class State : std::uint8_t { kCalling, kWaiting, kEstablished };
+  friend constexpr bool leads_to(State from, State to) {
+    return from != to && from != State::kEstablished;
+  }
 
   // `connection` and `nonce` are random. `max_datagram`: that this side takes.
   Handshake(std::uint64_t connection, const wire::Nonce& nonce, std::size_t max_datagram, Time now)
       : connection_(connection), nonce_(nonce), max_datagram_(max_datagram), called_(now) {}
 
-  State state() const { return state_; }
-  bool established() const { return state_ == State::kEstablished; }
+  State state() const { return state_.state(); }
+  bool established() const { return state_.is(State::kEstablished); }
   std::uint64_t connection() const { return connection_; }
   std::uint64_t peer_connection() const { return peer_connection_; }  // 0: not known yet
   std::size_t max_datagram() const { return max_datagram_; }          // that both ends take
@@ -59,7 +62,7 @@ class Handshake {
     std::size_t bytes = 0;
     bool answer = false;
   };
-  bool is_due() const { return state_ == State::kCalling || answer_.due; }
+  bool is_due() const { return state_.is(State::kCalling) || answer_.due; }
   // `own`: the path's pair.
   Due due(const AddressPair& own) const;
   // Fills in what is the handshake's.
@@ -86,7 +89,7 @@ class Handshake {
     return hello.sender_nonce == peer_nonce_ && hello.sender_connection == peer_connection_;
   }
 
-  State state_ = State::kCalling;
+  Machine<State> state_;
   std::uint64_t connection_;
   wire::Nonce nonce_;
   std::uint64_t peer_connection_ = 0;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/assert.h"
+
 namespace taco::harp {
 namespace {
 
@@ -20,6 +22,7 @@ Path::Path(wire::PathId id, const AddressPair& pair, bool leads, const Congestio
 
 void Path::open(const AddressPair& pair, std::uint64_t connection, std::size_t limit,
                 std::size_t proved) {
+  TACO_ASSERT(!is_open() && connection != 0);
   connection_ = connection;
   ends_.move_to(pair, host_.now());
   mtu_.open(limit, host_.now());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/assert.h"
 #include "harp/session/path.h"
 
 namespace taco::harp {
@@ -78,6 +79,7 @@ bool Path::send_frames(std::span<const std::byte> frames, bool counted) {
 
 // Remembers what has just left.
 void Path::commit(SentRun run) {
+  TACO_ASSERT(is_open() && run.count > 0 && run.count <= 64);
   run.first = next_number_;
   run.sent = host_.now();
   run.alone = sent_.in_flight() + run.count <= kLeastWindow;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/assert.h"
+
 namespace taco::harp {
 namespace {
 
@@ -22,6 +24,7 @@ std::uint32_t count_of(std::uint64_t mask) {
 }  // namespace
 
 void SentPackets::add(const SentRun& run) {
+  TACO_ASSERT(size_ == 0 || at(size_ - 1).last() < run.first, "packet numbers never go back");
   if (size_ == ring_.size()) {
     std::vector<SentRun> larger(std::max(kFirstCapacity, 2 * ring_.size()));
     for (std::size_t i = 0; i < size_; ++i) larger[i] = at(i);
@@ -55,6 +58,7 @@ void SentPackets::ack_range(const wire::AckRange& range, Listener& listener, Ack
     const std::uint64_t fresh = mask_of(run, range.first, range.last) & run.pending;
     if (fresh == 0) continue;
     run.pending &= ~fresh;
+    TACO_ASSERT(in_flight_ >= count_of(fresh));
     in_flight_ -= count_of(fresh);
     outcome.newly_acked += count_of(fresh);
     note_newest(run, fresh, outcome);
@@ -127,6 +131,7 @@ std::uint32_t SentPackets::detect_lost(Time now, Duration window, Time not_befor
     if (mask == 0) continue;
     if (now - run.overtaken < window) break;  // and so are those after it
     run.pending &= ~mask;
+    TACO_ASSERT(in_flight_ >= count_of(mask));
     in_flight_ -= count_of(mask);
     count += count_of(mask);
     remember_lost(run, mask);
@@ -175,6 +180,7 @@ void SentPackets::pop_finished() {
     --size_;
     if (overtaken_ > 0) --overtaken_;
   }
+  TACO_ASSERT(overtaken_ <= size_ && (size_ > 0 || in_flight_ == 0));
 }
 
 void SentPackets::trim() {

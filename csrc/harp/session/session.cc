@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/assert.h"
+
 namespace taco::harp {
 namespace {
 
@@ -63,6 +65,7 @@ Session::~Session() {
   for (BulkSend* send : sends_) {
     if (send == nullptr) continue;
     if (send->reference.count > 0) host_.nic().recall_st(send->reference);
+    deactivate(*send);
     host_.sends_.give(send);
   }
   for (RecvState* state : receives_) {
@@ -122,8 +125,9 @@ void Session::activate(BulkSend& send) {
   BulkSend* before = active_.back();
   if (before != nullptr && is_older(*before)) {
     before = nullptr;
-    for (BulkSend* next = active_.front(); !is_older(*next); next = active_.next(*next))
+    for (BulkSend* next = active_.front(); !is_older(*next); next = active_.next(*next)) {
       before = next;
+    }
   }
   active_.insert_after(before, send);
 }
@@ -207,6 +211,7 @@ void Session::drop_receive(RecvState& state) {
   receives_[state.slot.index] = nullptr;
   state.request = nullptr;
   host_.receives_.give(&state);
+  TACO_ASSERT(open_receives_ > 0);
   if (--open_receives_ == 0) credit_.set_active(false);
 }
 
@@ -269,7 +274,10 @@ bool Session::busy() const {
 void Session::leave() {
   if (life_.ended() || life_.leaving()) return;
   // A peer that has seen a hello of ours may be waiting for us: it gets a goodbye.
-  if (!established() && !handshake_.has_called() && !content_unacknowledged()) return end();
+  if (!established() && !handshake_.has_called() && !content_unacknowledged()) {
+    life_.end();
+    return let_go();
+  }
   life_.leave();
   say_goodbye_when_quiet();
   update_timer();
@@ -290,12 +298,11 @@ void Session::declare_lost(const Status& why) {
   if (life_.ended()) return;
   life_.end();
   events_.on_lost(why);
-  end();
+  let_go();
 }
 
 // What remains may be kept for long by a group that has failed: it holds nothing that others need.
-void Session::end() {
-  life_.end();
+void Session::let_go() {
   host_.disarm(timer_);
   armed_ = kNever;
   credit_.close();

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/list.h"
 #include "harp/link.h"
 #include "harp/session/flow.h"
 #include "harp/session/handshake.h"
@@ -188,7 +189,7 @@ class Session final : public Link {
   RecvState* receive_of(std::uint64_t wire_slot);
   void drop_receive(RecvState& state);
   void say_goodbye_when_quiet();
-  void end();
+  void let_go();
   bool content_unacknowledged() const;
   void refresh_credit();
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/assert.h"
+
 namespace taco::harp {
 
 SmallSender::~SmallSender() { clear(); }
@@ -39,6 +41,7 @@ SmallSender::Packet SmallSender::front() const {
 
 void SmallSender::mark_sent(std::uint32_t serial) {
   const std::uint32_t offset = serial - base_;
+  TACO_ASSERT(at(offset).state == (lost_ > 0 ? State::kLost : State::kUnsent));
   if (at(offset).state == State::kLost) {
     --lost_;
   } else {
@@ -51,7 +54,10 @@ void SmallSender::on_acked(std::uint32_t serial) {
   const std::uint32_t offset = serial - base_;
   if (offset >= unsent_ || at(offset).state == State::kAcked) return;
   Entry& entry = at(offset);
-  if (entry.state == State::kLost) --lost_;
+  if (entry.state == State::kLost) {
+    TACO_ASSERT(lost_ > 0);
+    --lost_;
+  }
   entry.state = State::kAcked;
   buffers_.give(entry.block, entry.capacity);
   entry.block = nullptr;
@@ -72,6 +78,7 @@ void SmallSender::pop_acked() {
     --count_;
     --unsent_;
   }
+  TACO_ASSERT(unsent_ <= count_ && lost_ <= unsent_);
 }
 
 void SmallSender::trim() {
