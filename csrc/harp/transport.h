@@ -178,8 +178,8 @@ class Transport {
   // Reliable, ordered, small and rare; at most kMaxNoticeBytes. A notice may overtake messages that
   // were sent before it, and is told of before the completions that are queued.
   virtual void notify_st(PeerId peer, std::span<const std::byte> bytes) = 0;
-  // Is nothing under way with the peer: whatever was sent to it has arrived there, and no completion
-  // waits here?
+  // Is nothing under way with the peer: whatever was sent to it has arrived there, and no
+  // completion waits here?
   virtual bool is_settled_st(PeerId peer) const = 0;
 
   virtual Time now_st() const = 0;                       // the loop's time: read once a turn
