@@ -233,11 +233,12 @@ void bandwidth(Rank& self, int rounds, bool reduce, double* figure) {
     for (int j = 0; j < kOpen; j++) {
       const MessageKey key{reduce ? 4u : 3u, static_cast<std::uint64_t>(i * kOpen + j)};
       std::byte* slot = memory.data() + (key.tag % kSlots) * kChunk;
-      if (self.rank == 0)
+      if (self.rank == 0) {
         batch.send(self, 1, key, slot, kChunk);
-      else
+      } else {
         batch.receive(self, 0, key,
                       reduce ? Sink::reduce_into(slot, slot, add, 4) : Sink::place(slot), kChunk);
+      }
     }
     batch.wait(self);
   }
@@ -309,11 +310,12 @@ void all_reduce(Rank& self, float* data, std::size_t share, std::uint64_t run) {
   }
   // The finished parts overwrite what was sent from there, once those sends are over: the
   // receivers of the first half own these chunks, so by the time they are finished they are read.
-  for (std::size_t c = 0; c < chunks; c++)
+  for (std::size_t c = 0; c < chunks; c++) {
     for (int step = 1; step < self.ranks; step++) {
       const int other = (self.rank + step) % self.ranks;
       batch.receive(self, other, {run, 1000 + c}, Sink::place(part(other, c)), bytes(c));
     }
+  }
   batch.wait(self);
   for (Staging& staging : stagings) self.matchers[(self.rank + 1) % self.ranks]->release(staging);
 }
@@ -456,9 +458,10 @@ int main(int argc, char** argv) {
                          "  fastest, ms",
                          "  CPU of all processes, ms"};
   std::printf("%-30s %10s %10s %10s\n", "", "arena", "pull", "bare");
-  for (int i = 0; i < 8; i++)
+  for (int i = 0; i < 8; i++) {
     std::printf("%-30s %10.2f %10.2f %10.2f\n", names[i], figures[0].figure[i],
                 figures[1].figure[i], figures[2].figure[i]);
+  }
   std::printf(
       "limit: memcpy of one core %.1f GB/s; %d processes from the fifth line on, %ld cores\n", copy,
       ranks, sysconf(_SC_NPROCESSORS_ONLN));

@@ -77,7 +77,7 @@ Result<Env> Env::parse(const std::vector<std::string>& environment,
 Result<Env> Env::get() {
   static std::mutex mutex;
   static std::optional<Env> parsed;
-  const std::lock_guard<std::mutex> lock(mutex);
+  std::lock_guard lock(mutex);
   if (parsed) return *parsed;
   std::vector<std::string> warnings;
   Result<Env> result = parse(process_environment(), &warnings);

@@ -100,9 +100,10 @@ void all_gather(Communicator& group, const CollectiveCase& c, bool in_place) {
   spec.inputs = {piece(in_place ? blocks[rank] : input)};
   spec.outputs = pieces(blocks);
   run_operation(group, spec);
-  for (int r = 0; r < world; ++r)
+  for (int r = 0; r < world; ++r) {
     EXPECT_TRUE(same(blocks[r], values(c.dtype, block_count(r, c.count, c.uneven), r, 3)))
         << "block " << r;
+  }
 }
 
 void reduce_scatter(Communicator& group, const CollectiveCase& c) {

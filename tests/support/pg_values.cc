@@ -66,9 +66,10 @@ Bytes reduced(ReduceOp op, Dtype dtype, const std::vector<Bytes>& operands, doub
   Bytes result = scaled[0];
   for (std::size_t i = 1; i < scaled.size(); ++i)
     kernels::reduce_function(op, dtype)(result.data(), result.data(), scaled[i].data(), count);
-  if (op == ReduceOp::kAvg)
+  if (op == ReduceOp::kAvg) {
     kernels::divide(dtype, result.data(), result.data(), count,
                     static_cast<std::int64_t>(operands.size()));
+  }
   return result;
 }
 

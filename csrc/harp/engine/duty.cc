@@ -51,7 +51,7 @@ void Duty::stop() {
   stopping_.store(true, std::memory_order_seq_cst);
   kick_engine_thread();
   if (caller_asleep_.exchange(false)) driven_.kick(Driven::Who::kCaller);
-  const std::lock_guard<std::mutex> lock(waiters_mutex_);
+  std::lock_guard lock(waiters_mutex_);
   for (Waiter& waiter : sleepers_) wake(waiter, kEventSet);
 }
 
@@ -236,7 +236,7 @@ void Duty::pass_on(Unfinished unfinished) {
 bool Duty::sleep_as_waiter(const Event& event, Time deadline) {
   Waiter self{&event};
   {
-    const std::lock_guard<std::mutex> lock(waiters_mutex_);
+    std::lock_guard lock(waiters_mutex_);
     sleepers_.push_back(self);
     waiters_.fetch_add(1, std::memory_order_seq_cst);
   }
@@ -244,7 +244,7 @@ bool Duty::sleep_as_waiter(const Event& event, Time deadline) {
   if (!token_.is_free() && !event.is_set() && !stopping()) {
     futex_wait(self.woken, kAsleep, deadline);
   }
-  const std::lock_guard<std::mutex> lock(waiters_mutex_);
+  std::lock_guard lock(waiters_mutex_);
   sleepers_.erase(self);
   if (self.woken.load() == kAsleep) waiters_.fetch_sub(1, std::memory_order_seq_cst);
   return self.woken.load() == kHandedOver;
@@ -261,7 +261,7 @@ bool Duty::wake(Waiter& waiter, Woken reason) {
 }
 
 bool Duty::wake_one_waiter() {
-  const std::lock_guard<std::mutex> lock(waiters_mutex_);
+  std::lock_guard lock(waiters_mutex_);
   for (Waiter& waiter : sleepers_) {
     if (wake(waiter, kHandedOver)) return true;
   }
@@ -274,7 +274,7 @@ void Duty::wake_waiters() {
     driven_.kick(Driven::Who::kCaller);
   }
   if (waiters_.fetch_add(0, std::memory_order_seq_cst) == 0) return;
-  const std::lock_guard<std::mutex> lock(waiters_mutex_);
+  std::lock_guard lock(waiters_mutex_);
   for (Waiter& waiter : sleepers_) {
     if (waiter.event->is_set()) wake(waiter, kEventSet);
   }

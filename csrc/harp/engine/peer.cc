@@ -31,7 +31,7 @@ PeerTable::~PeerTable() {
 }
 
 Peer* PeerTable::refer(std::uint64_t incarnation) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard lock(mutex_);
   return refer_locked(incarnation);
 }
 
@@ -43,7 +43,7 @@ Peer* PeerTable::refer_locked(std::uint64_t incarnation) {
 }
 
 Peer* PeerTable::find_incarnation(std::uint64_t incarnation) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard lock(mutex_);
   const auto known = by_incarnation_.find(incarnation);
   return known == by_incarnation_.end() ? nullptr : known->second;
 }
@@ -72,7 +72,7 @@ void PeerTable::publish(Peer* peer) {
 }
 
 bool PeerTable::release(PeerId id) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard lock(mutex_);
   Peer* peer = find(id);
   if (peer == nullptr || peer->references == 0 || --peer->references > 0) return false;
   released_.push_back(id);
@@ -80,7 +80,7 @@ bool PeerTable::release(PeerId id) {
 }
 
 std::vector<Peer*> PeerTable::take_released() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard lock(mutex_);
   std::vector<Peer*> peers;
   for (const PeerId id : std::exchange(released_, {})) {
     Peer* peer = find(id);
@@ -90,12 +90,12 @@ std::vector<Peer*> PeerTable::take_released() {
 }
 
 bool PeerTable::is_referenced(const Peer& peer) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard lock(mutex_);
   return peer.references > 0;
 }
 
 std::unique_ptr<Peer> PeerTable::remove(Peer& peer) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard lock(mutex_);
   if (peer.references > 0) return nullptr;
   by_incarnation_.erase(peer.address.incarnation);
   place_of(peer.id).store(nullptr, std::memory_order_release);
@@ -105,7 +105,7 @@ std::unique_ptr<Peer> PeerTable::remove(Peer& peer) {
 }
 
 std::size_t PeerTable::size() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard lock(mutex_);
   return by_incarnation_.size();
 }
 

@@ -88,7 +88,7 @@ class PeerTable {
   // none.
   template <class Answer, class Ask>
   Answer ask(PeerId id, Answer unknown, const Ask& ask) const {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard lock(mutex_);
     const Peer* peer = find(id);
     return peer != nullptr ? ask(*peer) : std::move(unknown);
   }
@@ -102,7 +102,7 @@ class PeerTable {
     if (Peer* known = refer(incarnation)) return known;
     auto prepared = prepare();
     if (!prepared.ok()) return prepared.status();
-    const std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard lock(mutex_);
     if (Peer* known = refer_locked(incarnation)) return known;
     if (by_incarnation_.size() == kMaxPeers) {
       return Status(Code::kResource, "too many peers in one process");

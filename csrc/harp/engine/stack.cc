@@ -66,7 +66,7 @@ Result<std::shared_ptr<Stack>> Stack::acquire(const StackOptions& options) {
 Result<std::shared_ptr<Stack>> acquire_beside(const std::vector<const Stack*>& occupied,
                                               const StackOptions& options) {
   Registry& mine = registry();
-  const std::lock_guard<std::mutex> lock(mine.mutex);
+  std::lock_guard lock(mine.mutex);
   std::shared_ptr<Stack> found;
   std::erase_if(mine.stacks, [&](const auto& weak) {
     auto stack = weak.lock();

@@ -135,7 +135,7 @@ Status Endpoint::probe(const ShmAddress& peer) const {
   {
     // One look at the list tells of all the ranks of a group, whose names no other socket can have:
     // a connection each would cost as many as there are pairs.
-    const std::lock_guard<std::mutex> lock(listed_mutex_);
+    std::lock_guard lock(listed_mutex_);
     if (!shm_is_listed(listed_, peer.name)) listed_ = shm_list_sockets();
     if (shm_is_listed(listed_, peer.name)) return Status();
   }

@@ -130,11 +130,12 @@ void PairLink::go_up(ShmReceived greeting, ShmPeerProcess process) {
     for (ShmFd& socket : sockets_) socket.reset();
   Status may_pull(Code::kUnsupported, "switched off by TACO_CMA=0");
   const bool wanted = host_.pull != ShmPull::kNever;
-  if (wanted && !process_.watch)
+  if (wanted && !process_.watch) {
     may_pull = Status(Code::kUnsupported, "the kernel gives no descriptor of the peer's process");
-  else if (wanted)
+  } else if (wanted) {
     may_pull = shm_probe_pull(process_.pid, greeting.greeting.probe_address,
                               greeting.greeting.probe_value);
+  }
   if (may_pull.ok())
     push_slot(ShmRecordType::kMayPull);
   else

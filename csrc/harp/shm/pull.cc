@@ -19,9 +19,10 @@ Status shm_probe_pull(pid_t pid, std::uint64_t address, std::uint64_t value) {
   std::uint64_t word = 0;
   const std::ptrdiff_t got = shm_pull(pid, &word, address, sizeof word);
   if (got == static_cast<std::ptrdiff_t>(sizeof word) && word == value) return Status();
-  if (got < 0)
+  if (got < 0) {
     return Status(Code::kUnsupported,
                   std::string("process_vm_readv: ") + strerror(static_cast<int>(-got)));
+  }
   return Status(Code::kUnsupported, "process_vm_readv read something else than the peer wrote");
 }
 

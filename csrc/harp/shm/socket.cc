@@ -78,10 +78,11 @@ Result<ShmFd> shm_connect(const ShmSocketName& name) {
   const AbstractAddress at = abstract_address(name);
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&at.address), at.length) == 0) return fd;
   if (errno == EAGAIN || errno == EINTR) return failure(Code::kTimeout, "connect");
-  if (errno == ECONNREFUSED)
+  if (errno == ECONNREFUSED) {
     return Status(Code::kPeerLost,
                   "it listens no more: it has left (it destroyed its process group) or its process "
                   "has ended");
+  }
   return failure(Code::kPeerLost, "connect");
 }
 

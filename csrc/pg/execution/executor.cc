@@ -310,9 +310,10 @@ void Execution::settle() {
 std::vector<int> Execution::waiting_for() const {
   std::vector<int> ranks;
   if (schedule_ == nullptr) return ranks;
-  for (std::size_t i = 0; i < schedule_->transfers.size(); ++i)
+  for (std::size_t i = 0; i < schedule_->transfers.size(); ++i) {
     if (slots_[i].open && slots_[i].execution == this && !slots_[i].is_send)
       ranks.push_back(slots_[i].rank);
+  }
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;

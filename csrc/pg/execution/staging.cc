@@ -52,10 +52,12 @@ Piece hull(const std::vector<Piece>& pieces) {
 bool overlap_across(const OperationSpec& spec, std::size_t allowed_input,
                     std::size_t allowed_output) {
   if (!overlap(hull(spec.inputs), hull(spec.outputs))) return false;
-  for (std::size_t i = 0; i < spec.inputs.size(); ++i)
-    for (std::size_t o = 0; o < spec.outputs.size(); ++o)
+  for (std::size_t i = 0; i < spec.inputs.size(); ++i) {
+    for (std::size_t o = 0; o < spec.outputs.size(); ++o) {
       if (overlap(spec.inputs[i], spec.outputs[o]) && (i != allowed_input || o != allowed_output))
         return true;
+    }
+  }
   return false;
 }
 
@@ -114,9 +116,10 @@ Status stage_overlaps(OperationState& operation, int rank) {
   if (!inputs) return Status();
   const std::size_t bytes = total(spec.inputs) + (outputs ? total(spec.outputs) : 0);
   operation.staged.memory.reset(new (std::nothrow) std::byte[bytes]);
-  if (operation.staged.memory == nullptr)
+  if (operation.staged.memory == nullptr) {
     return Status(Code::kResource,
                   "no memory to stage " + std::to_string(bytes) + " bytes of overlapping buffers");
+  }
   operation.in_place = false;
   std::byte* memory = operation.staged.memory.get();
   place(spec.inputs, memory, true);
@@ -128,9 +131,10 @@ Status stage_overlaps(OperationState& operation, int rank) {
 
 void unstage(OperationState& operation) {
   const std::vector<Piece>& outputs = operation.staged.outputs;
-  for (std::size_t i = 0; i < outputs.size(); ++i)
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i].bytes > 0)
       std::memcpy(outputs[i].data, operation.spec.outputs[i].data, outputs[i].bytes);
+  }
 }
 
 }  // namespace taco::pg

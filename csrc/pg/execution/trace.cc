@@ -175,9 +175,10 @@ std::vector<AlgorithmStats> algorithm_stats() {
   trace::Recorder& r = trace::recorder();
   std::lock_guard lock(r.mutex);
   std::vector<AlgorithmStats> rows;
-  for (const auto& [key, total] : r.totals)
+  for (const auto& [key, total] : r.totals) {
     rows.push_back({std::string(name_of(key.first)) + "/" + std::string(key.second), total.calls,
                     total.bytes, static_cast<double>(total.time) / kSecond});
+  }
   return rows;
 }
 

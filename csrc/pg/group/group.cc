@@ -20,16 +20,18 @@ constexpr Duration kEngineLimit = 5 * kSecond;
 
 Status check(const harp::Stack* stack, const GroupOptions& options) {
   const auto world = static_cast<std::size_t>(options.world);
-  if (options.world < 1 || options.rank < 0 || options.rank >= options.world)
+  if (options.world < 1 || options.rank < 0 || options.rank >= options.world) {
     return Status(Code::kInvalidArgument, "rank " + std::to_string(options.rank) +
                                               " of a world of " + std::to_string(options.world) +
                                               " does not exist");
+  }
   if (options.world > 1 && stack == nullptr)
     return Status(Code::kInvalidArgument, "a group of several ranks needs a transport");
-  if (options.world > 1 && options.peers.size() != world)
+  if (options.world > 1 && options.peers.size() != world) {
     return Status(Code::kInvalidArgument, "group '" + options.name + "' has " +
                                               std::to_string(options.peers.size()) +
                                               " addresses for " + std::to_string(world) + " ranks");
+  }
   if (!options.global_ranks.empty() && options.global_ranks.size() != world)
     return Status(Code::kInvalidArgument, "global_ranks must have one entry for each rank");
   return Status();

@@ -34,9 +34,10 @@ Status Group::loss_of(int rank, const PeerLoss& details, const std::string& reas
 
 void Group::tell_members_st(const Notice& notice) {
   const std::vector<std::byte> bytes = encode(notice);
-  for (int rank = 0; rank < options_.world; ++rank)
+  for (int rank = 0; rank < options_.world; ++rank) {
     if (rank != options_.rank && view_.gone[rank].ok())
       stack_->engine().transport().notify_st(options_.peers[rank], bytes);
+  }
 }
 
 Notice Group::failure_notice() const {
@@ -243,10 +244,12 @@ bool Group::has_drained_st(std::uint32_t ordinal) const {
 // Has this rank run that collective to its end? Then it receives nothing more for it.
 bool Group::has_ended_st(std::uint32_t ordinal) const {
   if (static_cast<std::int32_t>(newest_ordinal_ - ordinal) < 0) return false;
-  for (const OperationState* operation = first_; operation != nullptr; operation = operation->next)
+  for (const OperationState* operation = first_; operation != nullptr;
+       operation = operation->next) {
     if (!operation->is_point_to_point() &&
         static_cast<std::uint32_t>(operation->sequence()) == ordinal)
       return false;
+  }
   return true;
 }
 

@@ -55,9 +55,10 @@ void Membership::detach(const std::shared_ptr<Membership>& membership,
 
 Status Membership::add_st(Group& group) {
   const GroupOptions& options = group.options();
-  if (!groups_.emplace(options.id, &group).second)
+  if (!groups_.emplace(options.id, &group).second) {
     return Status(Code::kResource,
                   "a group of this id is in use already: " + std::to_string(options.id));
+  }
   for (int rank = 0; rank < options.world; ++rank) {
     if (rank == options.rank) continue;
     if (auto loss = lost_.find(group.incarnation_of(rank)); loss != lost_.end()) {
@@ -159,9 +160,10 @@ void Membership::spread(const Loss& loss, const harp::PeerId* told_by) {
   if (told_by != nullptr) told.insert(*told_by);
   for (Group* group : groups) {
     const GroupOptions& options = group->options();
-    for (int rank = 0; rank < options.world; ++rank)
+    for (int rank = 0; rank < options.world; ++rank) {
       if (rank != options.rank && told.insert(options.peers[rank]).second)
         stack_.engine().transport().notify_st(options.peers[rank], bytes);
+    }
   }
   for (Group* group : groups) {
     const int accuser = group->rank_of_incarnation(loss.accuser);
@@ -214,9 +216,10 @@ void Membership::note_gone_st(harp::PeerId peer, const Status& unmet) {
     groups.push_back(group);
     all_failed = all_failed && group->has_failed_st();
   }
-  if (!unmet.ok() && !all_failed)
+  if (!unmet.ok() && !all_failed) {
     TACO_LOG_WARNING("pg", "%s: %s; the others go on until they need it",
                      stack_.describe(peer).c_str(), unmet.message().c_str());
+  }
   for (Group* group : groups) group->peer_gone_st(peer, unmet);
 }
 

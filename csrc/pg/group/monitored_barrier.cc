@@ -117,10 +117,12 @@ void MonitoredBarrier::end_st(Round& round, const Status& status) {
   round.over = true;
   round.status = status;
   if (group_.options().rank == 0) {
-    for (const auto& [number, known] : rounds_)
-      if (known.get() == &round)
+    for (const auto& [number, known] : rounds_) {
+      if (known.get() == &round) {
         for (int rank = 1; rank < group_.options().world; ++rank)
           if (round.arrived[rank]) release(rank, number, status);
+      }
+    }
   }
   round.done.set();
   group_.wake_st();
@@ -138,10 +140,11 @@ void MonitoredBarrier::peer_gone_st(int rank) {
   for (const auto& [number, round] : rounds_) {
     if (round->over || round->arrived[rank] || number > next_) continue;
     const bool matters = group_.options().rank == 0 || rank == 0;
-    if (matters)
+    if (matters) {
       end_st(*round,
              Status(Code::kPeerLost, group_.describe_rank(rank) +
                                          " left or ended before it reached monitoredBarrier"));
+    }
   }
 }
 

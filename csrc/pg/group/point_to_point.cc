@@ -281,9 +281,10 @@ void PointToPoint::peer_gone_st(int rank) {
 
 std::string PointToPoint::describe(const OperationState& operation) const {
   const PointToPointMessage& message = *operation.message;
-  if (message.waiting)
+  if (message.waiting) {
     return message.rank < 0 ? "waiting for a message from any rank"
                             : "behind a receive from any rank";
+  }
   return message.is_send ? "waiting for rank " + std::to_string(message.rank) + " to receive it"
                          : "waiting for rank " + std::to_string(message.rank);
 }

@@ -106,9 +106,10 @@ std::vector<std::byte> encode(const CostParameters& parameters) {
 std::size_t encoded_bytes() { return encode(CostParameters()).size(); }
 
 Result<CostParameters> decode_costs(std::span<const std::byte> bytes) {
-  if (bytes.size() != encoded_bytes())
+  if (bytes.size() != encoded_bytes()) {
     return Status(Code::kMismatch, "a block of costs has " + std::to_string(encoded_bytes()) +
                                        " bytes, not " + std::to_string(bytes.size()));
+  }
   CostParameters block;
   int number = 0;
   for (double* value : values_of(block)) {

@@ -195,10 +195,11 @@ Status LinkProbe::follow() {
     TACO_RETURN_IF_ERROR(carry_out(hear));
     const auto [messages, bytes] = hear->order;
     const bool end = messages == kTheEnd;
-    if (!end && (messages > kMostLong || bytes > kLongBytes))
+    if (!end && (messages > kMostLong || bytes > kLongBytes)) {
       return Status(Code::kMismatch, "a measurement of " + std::to_string(messages) +
                                          " messages of " + std::to_string(bytes) +
                                          " bytes was ordered");
+    }
     const double cpu = cpu_seconds();
     const bool more = !end && messages > 0;
     if (more) {

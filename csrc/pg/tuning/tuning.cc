@@ -32,9 +32,10 @@ std::vector<int> hosts_of(const GroupOptions& options) {
 
 // The first two ranks that share a host, or that do not.
 std::optional<Pair> first_pair(const std::vector<int>& hosts, bool same_host) {
-  for (int a = 0; a < static_cast<int>(hosts.size()); ++a)
+  for (int a = 0; a < static_cast<int>(hosts.size()); ++a) {
     for (int b = a + 1; b < static_cast<int>(hosts.size()); ++b)
       if ((hosts[a] == hosts[b]) == same_host) return Pair{a, b};
+  }
   return std::nullopt;
 }
 

@@ -69,7 +69,7 @@ class Model final : public Driven {
     duty_.stop();
     thread_.join();
     {
-      const std::lock_guard<std::mutex> lock(asked_mutex_);
+      std::lock_guard lock(asked_mutex_);
       over_ = true;
     }
     asked_changed_.notify_all();
@@ -92,7 +92,7 @@ class Model final : public Driven {
   void ask(Request& request) {
     EXPECT_TRUE(token_.held_by_me());
     ++open_;
-    const std::lock_guard<std::mutex> lock(asked_mutex_);
+    std::lock_guard lock(asked_mutex_);
     asked_.push_back(&request);
     asked_changed_.notify_one();
   }
@@ -152,7 +152,7 @@ class Model final : public Driven {
   void answer() {
     std::mt19937 random(7);
     for (;;) {
-      std::unique_lock<std::mutex> lock(asked_mutex_);
+      std::unique_lock lock(asked_mutex_);
       asked_changed_.wait(lock, [&] { return over_ || !asked_.empty(); });
       if (over_) return;
       Request* request = asked_.front();

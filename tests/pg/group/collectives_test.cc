@@ -40,9 +40,10 @@ TEST_P(Collectives, GiveTheSameBitsAsAPlainComputation) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   RankThreads ranks({.world = world, .seed = seed});
   ranks.run([&](int, Communicator& group) {
-    for (const std::size_t count : {0, 1, 3, 64, 1000, 9000})
+    for (const std::size_t count : {0, 1, 3, 64, 1000, 9000}) {
       for (const bool uneven : {false, true})
         everything(group, {.count = count, .root = world / 2, .uneven = uneven});
+    }
   });
 }
 
@@ -53,9 +54,10 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
 TEST(Collectives, CoverEveryDtypeAndReduction) {
   RankThreads ranks({.world = 3, .seed = 5});
   ranks.run([&](int, Communicator& group) {
-    for (int dtype = 0; dtype < kernels::kDtypes; ++dtype)
+    for (int dtype = 0; dtype < kernels::kDtypes; ++dtype) {
       for (int op = 0; op < kernels::kReduceOps; ++op)
         everything(group, {.dtype = Dtype(dtype), .op = ReduceOp(op), .count = 33, .root = 1});
+    }
   });
 }
 

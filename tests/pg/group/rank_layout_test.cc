@@ -122,10 +122,12 @@ TEST_P(RankLayout, EveryCollectiveGivesTheBitsOfAPlainComputation) {
     expect_all_fine(layout, [&](Fellowship& fellowship) {
       LocalRanks ranks(fellowship, layout, GetParam());
       ranks.run([](Communicator& group) {
-        for (const std::size_t count : {0, 1, 3, 1000, 9000, 200'000})
-          for (const bool uneven : {false, true})
+        for (const std::size_t count : {0, 1, 3, 1000, 9000, 200'000}) {
+          for (const bool uneven : {false, true}) {
             everything(group,
                        {.count = count, .root = group.options().world / 2, .uneven = uneven});
+          }
+        }
       });
       fellowship.barrier();
     });
