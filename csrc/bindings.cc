@@ -1,6 +1,7 @@
 // The extension module taco_torch._C.
 #include <pybind11/pybind11.h>
 
+#include "edge/bind.h"
 #include "pg/c10d/bind.h"
 
 PYBIND11_MODULE(_C, module) {
@@ -9,7 +10,7 @@ PYBIND11_MODULE(_C, module) {
   pybind11::module_::import("torch.distributed");
   module.attr("__version__") = TACO_VERSION;
   module.attr("built_for_torch") = TACO_TORCH_VERSION;
-  taco::pg::bind_errors(module);
+  taco::bind_errors(module);
   taco::pg::bind_stats(module);
   taco::pg::bind_info(module);
   taco::pg::bind_future(module);

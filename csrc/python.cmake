@@ -40,6 +40,10 @@ endforeach()
 
 Python_add_library(_C MODULE WITH_SOABI
   bindings.cc
+  edge/errors_bind.cc
+  edge/rendezvous.cc
+  edge/rendezvous_record.cc
+  edge/store_door.cc
   pg/c10d/backend.cc
   pg/c10d/backend_coalesced.cc
   pg/c10d/backend_collectives.cc
@@ -49,13 +53,10 @@ Python_add_library(_C MODULE WITH_SOABI
   pg/c10d/backend_tensors.cc
   pg/c10d/backend_bind.cc
   pg/c10d/callback_scope.cc
-  pg/c10d/errors_bind.cc
   pg/c10d/future_bind.cc
+  pg/c10d/group_meeting.cc
   pg/c10d/hang_dump.cc
   pg/c10d/info_bind.cc
-  pg/c10d/rendezvous.cc
-  pg/c10d/rendezvous_door.cc
-  pg/c10d/rendezvous_record.cc
   pg/c10d/stats_bind.cc
   pg/c10d/relay.cc
   pg/c10d/work.cc)

@@ -19,8 +19,9 @@ MAY_INCLUDE = {
     "base": {"base"},
     "kernels": {"kernels", "base"},
     "harp": {"harp", "kernels", "base"},  # kernels: checksums and sinks, docs/decisions/0001
-    "pg": {"pg", "harp", "kernels", "base"},
-    "zerocache": {"zerocache", "harp", "kernels", "base"},
+    "edge": {"edge", "harp", "base"},
+    "pg": {"pg", "edge", "harp", "kernels", "base"},
+    "zerocache": {"zerocache", "edge", "harp", "kernels", "base"},
 }
 # Inner walls: what these folders may include of their own room. The protocol knows no driver, the
 # plans know nothing that executes them; a folder not named here may know all its neighbours.
@@ -36,9 +37,9 @@ INNER_WALLS = {
     "pg/group": {"pg", "pg/planning", "pg/algorithms", "pg/execution", "pg/group"},
 }
 # Headers that belong to a few files only: pattern of the header, pattern of those files.
-TORCH_FACING = r"csrc/(bindings|zerocache/\w*bind|pg/c10d/\w+)\.(cc|h)"
+TORCH_FACING = r"csrc/(bindings|edge/\w+|zerocache/\w*bind|pg/c10d/\w+)\.(cc|h)"
 RESERVED = [
-    (r"(torch|c10|ATen|pybind11)/", TORCH_FACING),
+    (r"(torch|c10|ATen|pybind11|edge)/", TORCH_FACING),
     (r"rte_", r"csrc/harp/drivers/dpdk\w*\.(cc|h)"),
     (r"liburing", r"csrc/zerocache/io_queue_uring\.cc"),
     (r"cuda", r"csrc/kernels/cuda/.*"),
@@ -207,11 +208,13 @@ def test_a_forbidden_include_is_found() -> None:
     assert include_problems("csrc/pg/planning/x.cc", '#include "pg/execution/executor.h"\n')
     assert include_problems("csrc/harp/nic.cc", "#include <rte_ethdev.h>\n")
     assert include_problems("csrc/harp/nic.cc", '#include "nic.h"\n')
+    assert include_problems("csrc/pg/group/group.cc", '#include "edge/errors.h"\n')
 
 
 def test_a_permitted_include_is_let_through() -> None:
     assert not include_problems("csrc/pg/c10d/backend.cc", "#include <torch/types.h>\n")
     assert not include_problems("csrc/pg/c10d/backend_bind.cc", "#include <pybind11/pybind11.h>\n")
+    assert not include_problems("csrc/pg/c10d/work.cc", '#include "edge/errors.h"\n')
     assert not include_problems("csrc/harp/crc.cc", '#include "kernels/kernels.h"\n')
 
 

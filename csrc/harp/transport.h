@@ -188,6 +188,10 @@ class Transport {
 
   // True when the peer shares this host's memory; decides the link class the planner assumes.
   virtual bool is_local_st(PeerId peer) const = 0;
+
+  // Why nothing more can be exchanged with the peer, as the observer was told, or ok: for whoever
+  // comes to need it later than that. One that was lost while nobody needed it may be met anew.
+  virtual Status loss_st(PeerId peer) const = 0;
 };
 
 }  // namespace taco::harp

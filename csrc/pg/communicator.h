@@ -10,12 +10,11 @@
 
 namespace taco::pg {
 
-// The group to which a child belongs. A child runs operations that belong to one of its parent's:
-// those that a callback of its future starts, or its second step. It fails with its parent.
+// The group to which a child belongs, and with which it fails. A child runs operations that belong
+// to one of its parent's: those that a callback of its future starts.
 struct Parent {
-  std::uint64_t group = 0;      // 0: none
-  std::uint64_t root = 0;       // the parent's own, or `group`: the program's group
-  std::uint64_t operation = 0;  // whose failure ends the child, by ordinal; 0: any failure does
+  std::uint64_t group = 0;  // 0: none
+  std::uint64_t root = 0;   // the parent's own, or `group`: the program's group
 };
 
 struct GroupOptions {

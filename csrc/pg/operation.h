@@ -16,6 +16,8 @@
 
 namespace taco::pg {
 
+struct OperationSpec;
+
 enum class Kind : std::uint8_t {
   kAllReduce,
   kBroadcast,
@@ -37,6 +39,19 @@ class Codec;
 struct Piece {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
+};
+
+// The later stages of an operation whose ranks learn in one stage what the next one exchanges. To
+// everybody it is one operation, with one ordinal, signature, deadline and failure; the tags of its
+// messages tell the stages apart (pg/planning/schedule.h).
+class Stages {
+ public:
+  virtual ~Stages() = default;
+  // Called on the engine each time a stage has been done here. Makes of `spec` the next one, whose
+  // pieces lie in memory that this object owns, and returns true; or false when there is none. A
+  // failure ends the operation: kResource, that of this rank alone, with it the group from here on;
+  // of any other kind all ranks come to the same, from what they have received.
+  virtual Result<bool> next_st(OperationSpec& spec) = 0;
 };
 
 // One call as this rank sees it. `inputs` and `outputs` are lists of contiguous pieces whose
@@ -63,6 +78,7 @@ struct OperationSpec {
   // all_to_all: the caller knows that all blocks of all ranks are equal (no split lists were
   // given). Allows algorithms that rely on it; where one is chosen, all ranks must set it alike.
   bool equal_splits = false;
+  std::shared_ptr<Stages> stages;  // after this one; null: there is one stage only
   // Lets algorithms send blocks in coded form (pg/codec.h); null: the result is exact.
   std::shared_ptr<const Codec> codec;
 };

@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "pg/c10d/rendezvous_record.h"
+#include "edge/rendezvous_record.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
-  using namespace taco::pg;
+  using namespace taco::edge;
   const std::string_view text(reinterpret_cast<const char*>(data), bytes);
   if (const auto hello = Hello::decode(text); hello.ok()) {
     if (hello.value().encode() != text) abort();

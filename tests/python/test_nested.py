@@ -1,5 +1,5 @@
-"""What belongs to an operation, be it started by a callback or the second step of a sparse one: it
-outlives those who forget about it, and ends with the group that it belongs to."""
+"""What callbacks start, and operations of several stages: they outlive those who forget about them,
+need no thread, and end with the group that they belong to."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def open_nested() -> Future:
 
 @contextlib.contextmanager
 def no_thread_for_callbacks() -> Iterator[None]:
-    """Callbacks of rank 1, and second steps there, wait while this lasts."""
+    """Callbacks of rank 1 wait while this lasts."""
     begun, free = threading.Semaphore(0), threading.Event()
 
     def hold(_: Future) -> None:
@@ -148,24 +148,29 @@ def no_thread_for_callbacks() -> Iterator[None]:
         free.set()
 
 
-def sparse_second_step(until: Callable[[], None]) -> None:
-    """`until` runs on all but rank 1 when that is the only one that has not begun its own."""
+def sparse_beside_blocked_callbacks() -> None:
     with no_thread_for_callbacks():
-        dist.barrier()
-        if until is time_passes:
-            backend().set_timeout(SHORT)
-        work = dist.all_reduce(sparse(1.0), async_op=True)
-        if dist.get_rank() == 1:
-            store().wait(["0 is done", "2 is done"], timedelta(seconds=DEADLINE_S))
-            return
-        try:
-            if until is not time_passes:
-                await_open("/sparse")
-            until()
-            with pytest.raises(expected_of(until)):
-                work.wait()
-        finally:
-            store().set(f"{dist.get_rank()} is done", "")
+        tensor = sparse(dist.get_rank() + 1.0)
+        dist.all_reduce(tensor)
+    world = dist.get_world_size()
+    total = world * (world + 1) / 2
+    assert torch.equal(tensor.to_dense(), torch.tensor([total, 0, total, 0]))
+
+
+def sparse_ends_by(until: Callable[[], None]) -> None:
+    """Rank 1 never starts its own."""
+    if until is time_passes:
+        backend().set_timeout(SHORT)
+    if dist.get_rank() == 1:
+        store().wait(["0 is done", "2 is done"], timedelta(seconds=DEADLINE_S))
+        return
+    work = dist.all_reduce(sparse(1.0), async_op=True)
+    try:
+        until()
+        with pytest.raises(expected_of(until)):
+            work.wait()
+    finally:
+        store().set(f"{dist.get_rank()} is done", "")
 
 
 def expected_of(until: Callable[[], None]) -> type[Exception]:
@@ -232,15 +237,19 @@ def test_what_a_callback_waits_for_ends_with_its_group(
     fresh.run(nested_ends_by, until, deadline_s=DEADLINE_S)
 
 
-def test_the_second_step_of_a_sparse_operation_ends_with_its_group(fresh: Ranks) -> None:
-    fresh.run(sparse_second_step, abort_on_rank_0, deadline_s=DEADLINE_S)
+def test_a_sparse_operation_needs_no_thread_for_callbacks(fresh: Ranks) -> None:
+    fresh.run(sparse_beside_blocked_callbacks, deadline_s=2 * DEADLINE_S)
+
+
+def test_a_sparse_operation_ends_with_its_group(fresh: Ranks) -> None:
+    fresh.run(sparse_ends_by, abort_on_rank_0, deadline_s=DEADLINE_S)
 
 
 def test_a_callback_learns_that_its_group_has_failed(fresh: Ranks) -> None:
     fresh.run(started_after_the_failure, deadline_s=DEADLINE_S)
 
 
-@pytest.mark.parametrize("function", [nested_ends_by, sparse_second_step])
+@pytest.mark.parametrize("function", [nested_ends_by, sparse_ends_by])
 def test_a_groups_new_timeout_is_that_of_what_belongs_to_it(
     fresh: Ranks, function: Callable[[Callable[[], None]], None]
 ) -> None:

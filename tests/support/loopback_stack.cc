@@ -176,6 +176,14 @@ void LoopbackStack::disarm_st(harp::Timer& timer) {
   timer.heap_index = SIZE_MAX;
 }
 
+Status LoopbackStack::loss_st(PeerId peer) const {
+  check();
+  std::lock_guard lock(net_->mutex);
+  const int process = net_->process_of(peer);
+  if (!incoming(process).dead) return Status();
+  return Status("loopback: already lost", PeerLoss{-1, net_->stacks[process]->address_, 0});
+}
+
 void LoopbackStack::loop() {
   std::unique_lock lock(net_->mutex);
   while (true) {
@@ -246,7 +254,7 @@ bool LoopbackStack::take_event(std::unique_lock<std::mutex>& lock) {
 }
 
 void LoopbackStack::handle(std::unique_lock<std::mutex>& lock, int from, const Event& event) {
-  harp::Observer* observer = observer_;
+  harp::Observer& observer = services_;
   const PeerId peer = LoopbackNetwork::peer_of(from);
   if (event.type == Event::kEager || event.type == Event::kOffer) {
     auto found = incoming(from).entries.find(event.key);
@@ -264,26 +272,25 @@ void LoopbackStack::handle(std::unique_lock<std::mutex>& lock, int from, const E
   } else if (event.type == Event::kMismatch) {
     return refuse_send(lock, from, event);
   }
-  if (observer == nullptr) return;
   lock.unlock();
   switch (event.type) {
     case Event::kEager:
     case Event::kOffer:
-      observer->on_unmatched_st(peer, event.key, event.signature, true);
+      observer.on_unmatched_st(peer, event.key, event.signature, true);
       break;
     case Event::kWant:
-      observer->on_unmatched_st(peer, event.key, event.signature, false);
+      observer.on_unmatched_st(peer, event.key, event.signature, false);
       break;
     case Event::kMismatch:
       break;
     case Event::kNotice:
-      observer->on_notice_st(peer, event.bytes);
+      observer.on_notice_st(peer, event.bytes);
       break;
     case Event::kLost:
-      observer->on_peer_lost_st(peer, event.status);
+      observer.on_peer_lost_st(peer, event.status);
       break;
     case Event::kLeft:
-      observer->on_peer_left_st(peer);
+      observer.on_peer_left_st(peer);
       break;
   }
   lock.lock();
@@ -294,11 +301,9 @@ void LoopbackStack::refuse_send(std::unique_lock<std::mutex>& lock, int to, cons
   if (found == outgoing(to).refused.end()) return;
   SendRequest& send = *found->second;
   outgoing(to).refused.erase(found);
-  harp::Observer* observer = observer_;
   const std::uint64_t ours = send.signature;
   lock.unlock();
-  if (observer != nullptr)
-    observer->on_mismatch_st(LoopbackNetwork::peer_of(to), event.key, ours, event.signature);
+  services_.on_mismatch_st(LoopbackNetwork::peer_of(to), event.key, ours, event.signature);
   lock.lock();
   finish(send, Status(Code::kMismatch, "signatures differ"));
 }
@@ -321,7 +326,6 @@ bool LoopbackStack::move_bytes() {
   const std::size_t bytes = entry.has_eager ? entry.eager.size() : entry.send->bytes;
   if (entry.send_signature != recv.signature) {
     verdict = Status(Code::kMismatch, "signatures differ");
-    harp::Observer* ours = observer_;
     const std::uint64_t receiving = recv.signature;
     if (entry.send != nullptr) {  // its engine reports it and completes it
       pair.backwards.push_back({Event::kMismatch, key, receiving, {}, {}});
@@ -329,8 +333,7 @@ bool LoopbackStack::move_bytes() {
       other(from).wake_.notify_one();
     }
     net_->mutex.unlock();
-    if (ours != nullptr)
-      ours->on_mismatch_st(LoopbackNetwork::peer_of(from), key, receiving, entry.send_signature);
+    services_.on_mismatch_st(LoopbackNetwork::peer_of(from), key, receiving, entry.send_signature);
     net_->mutex.lock();
   } else if (bytes > recv.max_bytes) {
     verdict = Status(Code::kMismatch, "message longer than the receive");
@@ -435,6 +438,11 @@ void LoopbackState::cut_locked(int a, int b, bool unmet) {
 void LoopbackNetwork::cut(int a, int b) {
   std::lock_guard lock(state_->mutex);
   state_->cut_locked(a, b);
+}
+
+void LoopbackNetwork::mend(int a, int b) {
+  std::lock_guard lock(state_->mutex);
+  state_->pairs[a][b].dead = state_->pairs[b][a].dead = false;
 }
 
 void LoopbackNetwork::kill(int process) {

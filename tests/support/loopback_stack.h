@@ -43,6 +43,8 @@ class LoopbackNetwork {
   void miss(int process);
   // The two lose each other; the rest of the network goes on.
   void cut(int a, int b);
+  // The two meet anew.
+  void mend(int a, int b);
   // From now on nothing from `from` reaches `to`, and neither is told.
   void silence(int from, int to);
   // While held, messages from `from` that have met their receives in `to` are not delivered there;

@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "harp/engine/services.h"
 #include "support/loopback_stack.h"
 
 namespace taco::testing {
@@ -109,9 +110,9 @@ class LoopbackStack final : public harp::Stack, public harp::Engine, public harp
     return 0xabc000u + net_->process_of(peer);
   }
   harp::Engine& engine() override { return *this; }
-  void set_observer(harp::Observer* observer) override {
+  void set_observer(harp::Service service, harp::Observer* observer) override {
     std::lock_guard lock(net_->mutex);
-    observer_ = observer;
+    services_.set(service, observer);
   }
   harp::StackStats stats() const override { return {}; }
   std::string transport_summary() const override { return "loopback"; }
@@ -146,6 +147,7 @@ class LoopbackStack final : public harp::Stack, public harp::Engine, public harp
   void arm_st(harp::Timer& timer, Time deadline) override;
   void disarm_st(harp::Timer& timer) override;
   bool is_local_st(PeerId peer) const override { return is_local(peer); }
+  Status loss_st(PeerId peer) const override;
 
   void stop();
   void lose_locked(int other, const Status& why);
@@ -191,7 +193,7 @@ class LoopbackStack final : public harp::Stack, public harp::Engine, public harp
   LoopbackState* net_;
   const int self_;
   std::string address_;
-  harp::Observer* observer_ = nullptr;
+  harp::Services services_;
   std::deque<harp::Task*> tasks_;
   std::deque<Completion> completions_;
   std::vector<harp::Timer*> timers_;

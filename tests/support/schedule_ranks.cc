@@ -42,8 +42,8 @@ class ScheduleRank final : public pg::OperationRunner, public pg::ExecutionOwner
     pool_.take().start_st(stack_->engine(), *this, view_, operation, schedule_,
                           pool_.scratch().take(schedule_->scratch_bytes));
   }
-  void finished_st(pg::Execution& execution) override {
-    execution.operation()->complete(failure_, monotonic_now());
+  void finished_st(pg::Execution&, pg::OperationState& operation) override {
+    operation.complete(failure_, monotonic_now());
     stack_->engine().wake_waiters();
   }
   void drained_st(pg::Execution& execution) override {

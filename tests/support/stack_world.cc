@@ -13,7 +13,7 @@ StackWorld::StackWorld(Fellowship& fellowship, const harp::StackOptions& options
   EXPECT_TRUE(made.ok()) << made.status().message();
   if (!made.ok()) _exit(4);
   stack = std::move(made).value();
-  stack->set_observer(&notes);
+  stack->set_observer(harp::Service::kCollectives, &notes);
   const auto addresses = fellowship.all_gather(stack->address());
   for (const std::string& pid : fellowship.all_gather(std::to_string(getpid()))) {
     pids.push_back(pid.empty() ? -1 : std::stoi(pid));

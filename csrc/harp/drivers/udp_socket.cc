@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/fork.h"
 #include "harp/address.h"
-#include "harp/fork.h"
 
 namespace taco::harp {
 

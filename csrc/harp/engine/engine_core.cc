@@ -8,7 +8,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "harp/fork.h"
+#include "base/fork.h"
+#include "harp/engine/engine_call.h"
 
 namespace taco::harp {
 
@@ -175,9 +176,9 @@ void EngineCore::watch_for_room() {
   }
 }
 
-void EngineCore::set_observer(Observer* observer) {
+void EngineCore::set_observer(Service service, Observer* observer) {
   if (closed_.load() && !in_engine()) return;
-  run_and_wait([&] { loop_.matching().observer = observer; });
+  call_on_engine(*this, [&](Transport&) { loop_.services().set(service, observer); });
 }
 
 void EngineCore::peers_released() {
@@ -193,7 +194,7 @@ void EngineCore::Released::run_st(Transport&) {
 StackStats EngineCore::stats() {
   if (closed_.load()) return {};
   StackStats stats;
-  run_and_wait([&] { loop_.add_to_st(stats); });
+  call_on_engine(*this, [&](Transport&) { loop_.add_to_st(stats); });
   stats.sleeps = duty_.sleeps();
   if (shm_ != nullptr) {
     const ShmStats& shm = shm_->stats();
@@ -209,12 +210,12 @@ void EngineCore::close(Duration linger) {
   if (closed_.exchange(true)) return;
   if (generation_ != fork_generation()) return;
   Event left;
-  run_and_wait([&] {
+  call_on_engine(*this, [&](Transport&) {
     loop_.leave_st();
     left_ = &left;
   });
   duty_.wait(left, monotonic_now() + linger);
-  run_and_wait([&] {
+  call_on_engine(*this, [&](Transport&) {
     left_ = nullptr;
     loop_.end_st(Status(Code::kAborted, "the transport was closed"));
     if (shm_ != nullptr) shm_->stop();

@@ -47,14 +47,10 @@ class EngineCore final : public Engine, private Driven {
   EngineLoop& loop() { return loop_; }
 
   // Any thread.
-  void set_observer(Observer* observer);
+  void set_observer(Service service, Observer* observer);
   StackStats stats();
   // Somebody gave back the last reference to a peer.
   void peers_released();
-
-  // Runs `work` on the engine and waits for it.
-  template <class Work>
-  void run_and_wait(const Work& work);
 
   // Goodbye to everybody, at most `linger`; then the loop ends and everything open fails.
   void close(Duration linger);
@@ -111,29 +107,5 @@ class EngineCore final : public Engine, private Driven {
   std::thread thread_;
   const std::uint32_t generation_;
 };
-
-template <class Work>
-void EngineCore::run_and_wait(const Work& work) {
-  if (in_engine()) {
-    work();
-    return;
-  }
-  struct Once final : Task {
-    const Work* work;
-    EngineCore* engine;
-    Event done;
-    void run_st(Transport&) override {
-      (*work)();
-      // Once the event is set, the waiter may return and end this task's life.
-      EngineCore* const owner = engine;
-      done.set();
-      owner->wake_waiters();
-    }
-  } once;
-  once.work = &work;
-  once.engine = this;
-  submit(once, true);
-  wait(once.done, kNever);
-}
 
 }  // namespace taco::harp

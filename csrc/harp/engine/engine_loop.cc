@@ -27,6 +27,7 @@ EngineLoop::EngineLoop(const LoopOptions& options, const Token& token, Nic& nic,
       peers_(peers),
       liveness_(session_timers_, linked_),
       strays_(*this, options.own, *this) {
+  matching_.observer = &services_;
   idle_timer_.on_expiry = on_idle_timer;
   idle_timer_.context = this;
 }
@@ -198,6 +199,11 @@ void EngineLoop::disarm_st(Timer& timer) {
 bool EngineLoop::is_local_st(PeerId id) const {
   const Peer* peer = peer_of(id);
   return peer != nullptr && peer->shares_host();
+}
+
+Status EngineLoop::loss_st(PeerId id) const {
+  const Peer* peer = peer_of(id);
+  return peer != nullptr ? peer->matcher.loss() : gone();
 }
 
 void EngineLoop::add_to_st(StackStats& stats) {

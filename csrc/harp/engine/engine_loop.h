@@ -16,6 +16,7 @@
 #include "base/assert.h"
 #include "harp/engine/engine_liveness.h"
 #include "harp/engine/peer.h"
+#include "harp/engine/services.h"
 #include "harp/engine/stack.h"
 #include "harp/engine/timer_heap.h"
 #include "harp/engine/token.h"
@@ -75,6 +76,7 @@ class EngineLoop final : public Transport, public SessionHost, private StrayPack
   void end_st(const Status& why);
 
   MatcherHost& matching() { return matching_; }
+  Services& services() { return services_; }
   void add_to_st(StackStats& stats);
 
   // Transport.
@@ -95,6 +97,7 @@ class EngineLoop final : public Transport, public SessionHost, private StrayPack
   void arm_st(Timer& timer, Time deadline) override;
   void disarm_st(Timer& timer) override;
   bool is_local_st(PeerId peer) const override;
+  Status loss_st(PeerId peer) const override;
 
   // SessionHost.
   void arm(Timer& timer, Time deadline) override { session_timers_.arm(timer, deadline); }
@@ -130,6 +133,7 @@ class EngineLoop final : public Transport, public SessionHost, private StrayPack
   ShmEndpoint* const shm_;
   PeerTable& peers_;
   BytePool buffers_;
+  Services services_;
   MatcherHost matching_;
   Timer idle_timer_;
   TimerHeap timers_;          // of the Transport's users

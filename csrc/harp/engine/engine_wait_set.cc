@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <string>
 
-#include "harp/fork.h"
+#include "base/fork.h"
 
 namespace taco::harp {
 

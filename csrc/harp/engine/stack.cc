@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/env.h"
+#include "base/fork.h"
 #include "harp/engine/interfaces.h"
 #include "harp/engine/stack_core.h"
 #include "harp/engine/stacks.h"
-#include "harp/fork.h"
 
 namespace taco::harp {
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "harp/service.h"
 #include "harp/transport.h"
 
 namespace taco::harp {
@@ -119,7 +120,8 @@ class Stack {
   virtual std::uint64_t incarnation_of(PeerId peer) const = 0;
 
   virtual Engine& engine() = 0;
-  virtual void set_observer(Observer* observer) = 0;  // before the first add_peer; null to detach
+  // Before the service's first add_peer; null to detach.
+  virtual void set_observer(Service service, Observer* observer) = 0;
   virtual StackStats stats() const = 0;
   virtual std::string transport_summary() const = 0;    // for the start-up line: "shm+udp(eth0)"
   virtual double interface_gbits() const { return 0; }  // of the interface in use; 0: not known

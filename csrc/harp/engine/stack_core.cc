@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "base/env.h"
+#include "base/fork.h"
 #include "base/log.h"
 #include "base/names.h"
 #include "harp/drivers/open_nic.h"
 #include "harp/engine/host_identity.h"
 #include "harp/engine/interfaces.h"
-#include "harp/fork.h"
 #include "harp/session/congestion.h"
 
 namespace taco::harp {
@@ -230,12 +230,12 @@ std::uint64_t StackCore::incarnation_of(PeerId id) const {
                     [](const Peer& peer) { return peer.address.incarnation; });
 }
 
-void StackCore::set_observer(Observer* observer) {
+void StackCore::set_observer(Service service, Observer* observer) {
   // On the engine, which does not end meanwhile. close(), which may be driving it, holds the lock.
   const bool ours = generation_ == fork_generation() && engine_ != nullptr;
-  if (ours && engine_->in_engine()) return engine_->set_observer(observer);
+  if (ours && engine_->in_engine()) return engine_->set_observer(service, observer);
   const std::lock_guard<std::mutex> lock(closing_);
-  if (usable().ok()) engine_->set_observer(observer);
+  if (usable().ok()) engine_->set_observer(service, observer);
 }
 
 StackStats StackCore::stats() const {

@@ -31,7 +31,7 @@ class StackCore final : public Stack {
   std::uint64_t incarnation() const override { return own_.incarnation; }
   std::uint64_t incarnation_of(PeerId peer) const override;
   Engine& engine() override { return *engine_; }
-  void set_observer(Observer* observer) override;
+  void set_observer(Service service, Observer* observer) override;
   StackStats stats() const override;
   std::string transport_summary() const override;
   double interface_gbits() const override;

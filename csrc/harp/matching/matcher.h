@@ -69,6 +69,7 @@ class Matcher final : public LinkEvents {
   // All that the peer keeps here and no request of ours answers.
   std::size_t kept_for_peer() const { return unmatched_ + unserved() + groups_blocked_; }
   bool lost() const { return !lost_.ok(); }  // or left
+  Status loss() const { return left_ ? Status() : lost_; }
   bool left() const { return left_; }
   std::size_t groups_remembered() const { return groups_.size(); }
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "harp/fork.h"
+#include "base/fork.h"
 
 namespace taco::harp {
 

@@ -6,10 +6,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/env.h"
-#include "pg/c10d/backend_errors.h"
+#include "edge/errors.h"
 #include "pg/c10d/backend_registry.h"
 #include "pg/c10d/backend_tensors.h"
-#include "pg/c10d/rendezvous.h"
+#include "pg/c10d/group_meeting.h"
 #include "pg/tuning/tuning.h"
 
 namespace taco::pg {
@@ -35,7 +35,7 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
     : c10d::Backend(rank, size), options_(std::move(options)) {
   TORCH_CHECK_VALUE(rank >= 0 && rank < size, "taco: rank ", rank, " is outside a group of ", size);
   init();
-  MeetingOptions meeting;
+  GroupMeetingOptions meeting;
   meeting.rank = rank;
   meeting.world = size;
   meeting.name = options_->group_name;
@@ -51,13 +51,13 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   }
   meeting_ = value_or_raise(meet(store, meeting));
   if (Status status = measure_costs(tree_of(store)); !status.ok()) {
-    part(meeting_);
+    edge::part(meeting_);
     raise(status);
   }
   Result<std::shared_ptr<Communicator>> made = Communicator::create(meeting_.stack, meeting_.group);
   if (!made.ok()) {
     withdraw_costs(owner());
-    part(meeting_);
+    edge::part(meeting_);
     raise(made.status());
   }
   communicator_ = std::move(made).value();
@@ -255,7 +255,7 @@ Status Backend::leave() {
   Status unreported = communicator_->close(kLinger);
   if (Status nested = nested_->close(kLinger); unreported.ok()) unreported = std::move(nested);
   withdraw_costs(owner());
-  part(meeting_);
+  edge::part(meeting_);
   hang_dump_.reset();
   // That a rank was lost whom nobody needed any more is no error; the log has it.
   return unreported.code() == Code::kMismatch ? unreported : Status();

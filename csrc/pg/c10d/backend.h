@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "pg/c10d/callback_scope.h"
+#include "pg/c10d/group_meeting.h"
 #include "pg/c10d/hang_dump.h"
-#include "pg/c10d/rendezvous.h"
 #include "pg/c10d/work.h"
 #include "pg/communicator.h"
 #include "pg/tuning/cost_block.h"
@@ -172,7 +172,7 @@ class Backend : public c10d::Backend {
   };
 
   c10::intrusive_ptr<Options> options_;
-  Meeting meeting_;
+  GroupMeeting meeting_;
   std::shared_ptr<HangDump> hang_dump_;
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<NestedGroups> nested_;

@@ -3,9 +3,9 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "edge/errors.h"
 #include "pg/algorithms/forced.h"
 #include "pg/c10d/backend.h"
-#include "pg/c10d/backend_errors.h"
 #include "pg/c10d/backend_registry.h"
 #include "pg/c10d/bind.h"
 

@@ -3,8 +3,8 @@
 
 #include <numeric>
 
+#include "edge/errors.h"
 #include "pg/c10d/backend.h"
-#include "pg/c10d/backend_errors.h"
 #include "pg/c10d/backend_tensors.h"
 
 namespace taco::pg {

@@ -4,7 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "base/names.h"
-#include "pg/c10d/backend_errors.h"
+#include "edge/errors.h"
 
 namespace taco::pg {
 namespace {

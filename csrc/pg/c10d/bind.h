@@ -5,7 +5,6 @@
 
 namespace taco::pg {
 
-void bind_errors(pybind11::module_& module);
 void bind_stats(pybind11::module_& module);
 void bind_info(pybind11::module_& module);
 void bind_future(pybind11::module_& module);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "pg/execution/completion_thread.h"
+#include "base/completion_thread.h"
 
 namespace taco::pg {
 namespace {
@@ -11,71 +11,7 @@ constexpr Duration kLinger = kSecond;
 
 thread_local CallbackScope* t_current = nullptr;
 
-// splitmix64's finaliser: the same on all ranks, and far apart for neighbouring operations.
-std::uint64_t mix(std::uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
-  return value ^ (value >> 31);
-}
-
 }  // namespace
-
-NestedGroups::NestedGroups(std::shared_ptr<harp::Stack> stack, GroupOptions root)
-    : stack_(std::move(stack)), root_(std::move(root)) {}
-
-std::uint64_t NestedGroups::id_of(std::uint64_t group, std::uint64_t sequence) {
-  return mix(group ^ mix(sequence + 1)) | 1;
-}
-
-Result<std::shared_ptr<Communicator>> NestedGroups::open(std::uint64_t id, const Parent& parent,
-                                                         const char* suffix) {
-  std::lock_guard lock(mutex_);
-  if (closed_) {
-    return Status(Code::kAborted,
-                  "group '" + root_.name + "' was destroyed; no operation can start");
-  }
-  GroupOptions options = root_;
-  options.id = id;
-  options.parent = parent;
-  options.name += suffix;
-  Result<std::shared_ptr<Communicator>> made = Communicator::create(stack_, std::move(options));
-  if (!made.ok()) return made;
-  std::erase_if(open_, [](const auto& weak) { return weak.expired(); });
-  open_.push_back(*made);
-  return made;
-}
-
-std::vector<std::shared_ptr<Communicator>> NestedGroups::live() {
-  std::lock_guard lock(mutex_);
-  std::vector<std::shared_ptr<Communicator>> all;
-  for (const auto& weak : open_) {
-    if (auto communicator = weak.lock()) all.push_back(std::move(communicator));
-  }
-  return all;
-}
-
-Status NestedGroups::close(Duration linger) {
-  {
-    std::lock_guard lock(mutex_);
-    closed_ = true;
-    stack_.reset();
-  }
-  Status unreported;
-  for (const auto& communicator : live()) {
-    if (Status status = communicator->close(linger); unreported.ok()) {
-      unreported = std::move(status);
-    }
-  }
-  return unreported;
-}
-
-void NestedGroups::set_timeout(Duration timeout) {
-  {
-    std::lock_guard lock(mutex_);
-    root_.timeout = timeout;
-  }
-  for (const auto& communicator : live()) communicator->set_timeout(timeout);
-}
 
 CallbackScope::CallbackScope(std::shared_ptr<NestedGroups> nested, std::uint64_t group,
                              std::uint64_t sequence) {
@@ -94,9 +30,10 @@ CallbackScope::~CallbackScope() {
 std::shared_ptr<CallbackScope> CallbackScope::child() {
   std::shared_ptr<CallbackScope> made(new CallbackScope);
   std::lock_guard lock(mutex_);
-  const std::uint64_t place = mix(~++children_);
+  const std::uint64_t place = ~++children_;  // far from operations' numbers
   for (const Part& part : parts_) {
-    made->parts_.push_back({part.nested, mix(part.id ^ place) | 1, part.parent, nullptr});
+    made->parts_.push_back(
+        {part.nested, NestedGroups::id_of(part.id, place), part.parent, nullptr});
   }
   return made;
 }
@@ -112,7 +49,7 @@ std::shared_ptr<CallbackScope> CallbackScope::join(
       if (known == made->parts_.end()) {
         made->parts_.push_back({part.nested, part.id, part.parent, nullptr});
       } else {
-        known->id = mix(known->id + part.id) | 1;
+        known->id = NestedGroups::id_of(known->id, part.id);
         if (known->parent.group != part.parent.group)
           known->parent = part.nested->child_of(part.parent.root);
       }

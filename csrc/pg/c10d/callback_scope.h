@@ -12,35 +12,9 @@
 #include <memory>
 #include <mutex>
 
-#include "pg/communicator.h"
+#include "pg/group/nested_groups.h"
 
 namespace taco::pg {
-
-// The communicators that belong to operations of one of the program's groups: what callbacks start,
-// and the second steps of sparse operations. They fail with what they belong to (Parent), and end
-// with the group.
-class NestedGroups {
- public:
-  NestedGroups(std::shared_ptr<harp::Stack> stack, GroupOptions root);
-  Result<std::shared_ptr<Communicator>> open(std::uint64_t id, const Parent& parent,
-                                             const char* suffix);
-  // For what belongs to that operation of that group: the same on all ranks.
-  static std::uint64_t id_of(std::uint64_t group, std::uint64_t sequence);
-  // Any failure of `group`, and of the program's own, ends a child of it.
-  Parent child_of(std::uint64_t group) const { return {group, root_.id, 0}; }
-  // Idempotent; open() fails afterwards. The first failure that nobody has heard of.
-  Status close(Duration linger);
-  void set_timeout(Duration timeout);
-
- private:
-  std::vector<std::shared_ptr<Communicator>> live();
-
-  std::mutex mutex_;
-  std::shared_ptr<harp::Stack> stack_;
-  GroupOptions root_;  // all but the timeout is constant
-  bool closed_ = false;
-  std::vector<std::weak_ptr<Communicator>> open_;
-};
 
 class CallbackScope {
  public:

@@ -3,10 +3,11 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "base/timeline.h"
+#include "harp/engine/held_stacks.h"
 #include "harp/engine/stacks.h"
 #include "kernels/kernels.h"
 #include "pg/algorithms/list.h"
-#include "pg/c10d/backend_registry.h"
 #include "pg/c10d/bind.h"
 #include "pg/communicator.h"
 #include "pg/execution/trace.h"
@@ -20,7 +21,7 @@ namespace {
 // Of all Stacks: a process that is several ranks of a group has one for each.
 harp::StackStats summed_stats() {
   harp::StackStats sum;
-  for (const auto& stack : live_stacks()) sum += stack->stats();
+  for (const auto& stack : harp::live_stacks()) sum += stack->stats();
   return sum;
 }
 
@@ -114,8 +115,8 @@ void bind_stats(py::module_& module) {
   module.def("environment_markdown", &environment_markdown);
   module.def("check_environment", &check_environment);
   module.def("isa_name", [] { return std::string(kernels::isa_name()); });
-  module.def("enable_timeline", &trace::enable_timeline, py::arg("enabled"));
-  module.def("chrome_trace_json", &trace::chrome_trace_json);
+  module.def("enable_timeline", &timeline::enable, py::arg("enabled"));
+  module.def("chrome_trace_json", &timeline::chrome_json);
   module.def("flight_recorder_json", &trace::flight_recorder_json);
   module.def("dump", &dump_all_groups, py::call_guard<py::gil_scoped_release>());
 }

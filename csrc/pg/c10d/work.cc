@@ -4,7 +4,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
-#include "pg/c10d/backend_errors.h"
+#include "edge/errors.h"
 #include "pg/c10d/relay.h"
 #include "pg/communicator.h"
 
@@ -29,6 +29,7 @@ void WorkState::settle() {
   if (stage_.load(std::memory_order_acquire) == Stage::kDone) return;
   for (const auto& child : children) child->settle();
   std::vector<at::Tensor> dropped;  // outside the lock: their end may need the GIL
+  std::function<void()> ended;      // and so may the end of what it holds
   FuturePtr future, outcome;
   bool mine = false;
   {
@@ -37,6 +38,7 @@ void WorkState::settle() {
     if (mine) {
       finish_operations();
       dropped.swap(kept);
+      ended.swap(at_end);
       stage_.store(Stage::kSettled, std::memory_order_release);
     }
     future = future_;
@@ -60,10 +62,11 @@ void WorkState::finish_operations() {
     if (first) break;
     if (Status status = operation->status(); !status.ok()) first = exception_of(status);
   }
-  if (!first && !copy_backs.empty()) {
+  if (!first && (!copy_backs.empty() || at_end)) {
     try {
       at::AutoDispatchBelowADInplaceOrView no_autograd;
       for (CopyBack& copy : copy_backs) copy.target.copy_(copy.staged);
+      if (at_end) at_end();
     } catch (...) {
       first = std::current_exception();
     }

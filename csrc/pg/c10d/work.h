@@ -31,6 +31,7 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   std::vector<OperationPtr> operations;
   std::vector<at::Tensor> kept;  // their memory is in the operations' hands
   std::vector<CopyBack> copy_backs;
+  std::function<void()> at_end;  // makes the results of what the operations have brought; may raise
   std::vector<at::Tensor> results;                   // the future's value
   std::vector<std::shared_ptr<WorkState>> children;  // of a coalesced Work
 

@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "base/timeline.h"
 #include "pg/execution/trace.h"
 
 namespace taco::pg {
@@ -30,6 +31,7 @@ void Execution::start_st(harp::Engine& engine, ExecutionOwner& owner, GroupView&
   schedule_ = std::move(schedule);
   scratch_ = scratch;
   sequence_ = operation.sequence();
+  stage_ = operation.stage;
   signature_ = operation.signature;
   element_bytes_ = kernels::size_of(operation.spec.dtype);
   reduce_ = kernels::reduce_function(operation.spec.op, operation.spec.dtype);
@@ -127,7 +129,7 @@ bool Execution::post_send(std::uint32_t index) {
     const Transfer& transfer = schedule_->transfers[step.first_transfer + i];
     Slot& slot = slots_[step.first_transfer + i];
     const harp::PeerId peer = (*group_->peers)[transfer.peer];
-    const harp::MessageKey key{group_->id, collective_tag(sequence_, transfer.channel)};
+    const harp::MessageKey key{group_->id, collective_tag(sequence_, transfer.channel, stage_)};
     if (refuses(transfer.peer, key, true)) return false;
     slot.execution = this;
     slot.step = index;
@@ -151,7 +153,7 @@ bool Execution::post_receive(std::uint32_t index) {
   const Step& step = schedule_->steps[index];
   const Transfer& transfer = schedule_->transfers[step.first_transfer];
   Slot& slot = slots_[step.first_transfer];
-  const harp::MessageKey key{group_->id, collective_tag(sequence_, transfer.channel)};
+  const harp::MessageKey key{group_->id, collective_tag(sequence_, transfer.channel, stage_)};
   if (refuses(transfer.peer, key, false)) return false;
   slot.execution = this;
   slot.step = index;
@@ -224,8 +226,8 @@ void Execution::on_received(RecvRequest& request, const Status& status) {
   group.arrived[slot.rank] =
       std::max(group.arrived[slot.rank], static_cast<std::uint32_t>(self.sequence_));
   if (self.operation_ != nullptr) self.operation_->bytes_done += request.bytes;
-  if (trace::timeline_enabled()) {
-    trace::add_wait({group.id, self.sequence_, request.bytes, slot.posted,
+  if (timeline::enabled()) {
+    trace::add_wait({group.name, self.sequence_, request.bytes, slot.posted,
                      self.transport_->now_st(), group.rank, slot.rank});
   }
   self.complete_step(slot.step);
@@ -295,9 +297,8 @@ void Execution::settle() {
   if (!finished_ && (callers_steps_left_ == 0 || (failing_ && open_ == 0))) {
     finished_ = true;
     busy_ = true;  // the owner may fail the whole group, this execution included
-    owner_->finished_st(*this);
+    owner_->finished_st(*this, *std::exchange(operation_, nullptr));
     busy_ = false;
-    operation_ = nullptr;
   }
   if (!finished_ || open_ > 0 || continuing_) return;
   if (!failing_ && steps_left_ > 0) return;

@@ -26,6 +26,7 @@ namespace taco::pg {
 // What an Execution needs to know of its group; constant but for `gone`.
 struct GroupView {
   std::uint64_t id = 0;
+  std::string name;
   int rank = 0;
   int world = 1;
   const std::vector<harp::PeerId>* peers = nullptr;
@@ -37,8 +38,9 @@ struct GroupView {
 class ExecutionOwner {
  public:
   virtual ~ExecutionOwner() = default;
-  // The caller's buffers are done with: the operation may complete. Once for each start.
-  virtual void finished_st(Execution& execution) = 0;
+  // The caller's buffers are done with: the operation may complete, or go on with another
+  // Execution. Once for each start.
+  virtual void finished_st(Execution& execution, OperationState& operation) = 0;
   // Nothing is open: the Execution may be used again. Once, after finished_st, last of all.
   virtual void drained_st(Execution& execution) = 0;
   // A request towards `rank` failed, or cannot be posted. Answer with fail_st, now or later.
@@ -131,6 +133,7 @@ class Execution final : public harp::Task {
   std::shared_ptr<const Schedule> schedule_;
   ScratchBlock scratch_;
   std::uint64_t sequence_ = 0;
+  std::uint32_t stage_ = 0;
   std::uint64_t signature_ = 0;
   std::size_t element_bytes_ = 1;
   kernels::ReduceFn reduce_ = nullptr;

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "pg/execution/completion_thread.h"
+#include "base/completion_thread.h"
 #include "pg/execution/signature.h"
 
 namespace taco::pg {

@@ -81,6 +81,7 @@ class OperationState final : public Operation,
   Time started = 0;
   Status failure;  // why it is being cancelled, while requests are still open
   bool failing = false;
+  std::uint32_t stage = 0;     // that runs, from 0
   std::size_t bytes_done = 0;  // received so far, for the dump
   void set_source_rank(int rank) { source_rank_ = rank; }
   void set_algorithm(const char* name) { algorithm_.store(name, std::memory_order_relaxed); }

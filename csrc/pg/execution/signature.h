@@ -7,7 +7,7 @@
 //
 // A signature describes the call and nothing else. Ranks agree on how they plan it when they meet:
 // settings are compared in full at that time, and hosts and costs come from one table
-// (pg/c10d/rendezvous.h).
+// (pg/c10d/group_meeting.h).
 //
 // A pure value; any thread.
 #pragma once

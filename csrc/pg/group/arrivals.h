@@ -9,6 +9,12 @@
 
 namespace taco::pg {
 
+// The ordinal of which the wire carries the low 32 bits: the one of that kind next to `near`.
+inline std::uint64_t full_ordinal(std::uint32_t low, std::uint64_t near) {
+  return near + static_cast<std::int64_t>(
+                    static_cast<std::int32_t>(low - static_cast<std::uint32_t>(near)));
+}
+
 class Arrivals {
  public:
   static constexpr std::uint32_t kKept = 256;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "pg/group/engine_call.h"
+#include "harp/engine/engine_call.h"
 #include "pg/group/group.h"
 #include "pg/group/live_groups.h"
 

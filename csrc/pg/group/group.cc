@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/completion_thread.h"
 #include "base/env.h"
 #include "base/log.h"
+#include "harp/engine/engine_call.h"
 #include "pg/algorithms/list.h"
-#include "pg/execution/completion_thread.h"
-#include "pg/group/engine_call.h"
 #include "pg/group/live_groups.h"
 
 namespace taco::pg {
@@ -71,22 +71,20 @@ Group::Group(std::shared_ptr<harp::Stack> stack, GroupOptions options,
       process_(getpid()),
       timeout_(options_.timeout),
       point_to_point_(*this, view_),
-      barrier_(*this) {
+      barrier_(*this),
+      deadlines_(*this, options_.world),
+      check_up_(*this),
+      withdrawals_(*this),
+      departures_(*this, options_.world),
+      farewell_(*this) {
   view_.id = options_.id;
+  view_.name = options_.name;
   view_.rank = options_.rank;
   view_.world = options_.world;
   view_.peers = &options_.peers;
   view_.gone.resize(options_.world);
   view_.arrived.assign(options_.world, 0);
   view_.sent.assign(options_.world, 0);
-  left_.resize(options_.world);
-  deadline_timer_.on_expiry = &Group::on_deadline;
-  report_timer_.on_expiry = &Group::on_reports_due;
-  grace_timer_.on_expiry = &Group::on_grace_over;
-  check_up_timer_.on_expiry = &Group::on_check_up;
-  ask_timer_.on_expiry = &Group::on_ask_again;
-  left_timer_.on_expiry = &Group::on_left_messages_due;
-  for (harp::Timer* timer : timers()) timer->context = this;
   incarnations_.assign(options_.world, 0);
   for (int rank = 0; rank < options_.world && options_.world > 1; ++rank) {
     if (rank == options_.rank) {

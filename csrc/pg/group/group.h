@@ -10,13 +10,13 @@
 // failure.
 //
 // Spread over several files: group.cc (making), group_start.cc (the caller's side),
-// group_engine.cc (the engine's side), group_failure.cc (what goes wrong), group_timeout.cc,
-// group_closing.cc (leaving).
+// group_engine.cc (the engine's side), group_failure.cc (what goes wrong), group_queries.cc (what
+// members ask each other), group_closing.cc (leaving). What has states and timers of its own is a
+// machine beside it: deadlines.h, check_up.h, withdrawals.h, departures.h, farewell.h,
+// monitored_barrier.h.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -27,28 +27,29 @@
 #include "pg/execution/executor.h"
 #include "pg/execution/operation_state.h"
 #include "pg/group/arrivals.h"
+#include "pg/group/check_up.h"
+#include "pg/group/deadlines.h"
+#include "pg/group/departures.h"
+#include "pg/group/farewell.h"
 #include "pg/group/membership.h"
 #include "pg/group/monitored_barrier.h"
 #include "pg/group/notice.h"
 #include "pg/group/point_to_point.h"
+#include "pg/group/running_collectives.h"
+#include "pg/group/withdrawals.h"
 #include "pg/planning/planner.h"
 
 namespace taco::pg {
-
-// An operation whose time is up, while the members are being asked what they run.
-struct TimeoutReport {
-  std::shared_ptr<OperationState> operation;
-  std::uint64_t number = 0;
-  int missing = 0;
-  std::vector<bool> answered;   // by rank
-  std::vector<Notice> answers;  // by rank
-  Time expired = 0;
-};
 
 class Group final : public Communicator,
                     public OperationRunner,
                     private ExecutionOwner,
                     private PointToPointOwner,
+                    private Deadlines::Owner,
+                    private CheckUp::Owner,
+                    private Withdrawals::Owner,
+                    private Departures::Owner,
+                    private Farewell::Owner,
                     public std::enable_shared_from_this<Group> {
  public:
   Group(std::shared_ptr<harp::Stack> stack, GroupOptions options, std::unique_ptr<Planner> planner);
@@ -80,7 +81,7 @@ class Group final : public Communicator,
   // refuses new ones. May be called again; does nothing but for a lower `from`. `tell`: the members
   // too.
   void fail_st(const Status& why, std::uint64_t from, bool tell);
-  // Its parent has failed from that operation on, or the parent's root has.
+  // Its parent has failed, or the parent's root has.
   void parent_failed_st(const Group& parent);
   // The group's text and PeerLoss for a lost member.
   Status loss_of(int rank, const PeerLoss& details, const std::string& reason,
@@ -98,26 +99,20 @@ class Group final : public Communicator,
   }
   // Beyond what has been started here.
   std::uint64_t next_ordinal_st() const { return full(newest_ordinal_) + 1; }
-  void wake_st() { stack_->engine().wake_waiters(); }
+  void wake_st() override { stack_->engine().wake_waiters(); }
   void tell_members_st(const Notice& notice);
   std::string dump_st() const;
 
  private:
   static constexpr std::uint64_t kEverything = 0;  // for fail_st: ordinals begin at 1
-  static constexpr std::uint64_t kNothing = ~std::uint64_t{0};
-  static constexpr std::uint64_t kClosingQuery = ~std::uint64_t{0};  // its number
-  static constexpr int kMaxRunning = 64;  // collectives at a time; later ones wait their turn
 
   // group_closing.cc
   Status leave(Duration linger);
   void check_drained_st();
-  void ask_receivers_st(Time now);
-  void closing_answer_st(int rank, const Notice& answer);
-  static void on_ask_again(harp::Timer& timer, Time now);
-  void confirmed_st(int rank);
+  void ask_receivers_st(harp::Transport& transport);
   void tell_of_leaving_st();
   void left_st(int rank, const Notice& notice);
-  static void on_left_messages_due(harp::Timer& timer, Time now);
+  void nothing_more_from_st(int rank) override { point_to_point_.peer_gone_st(rank); }
 
   // group.cc; of a group of one rank, which has no engine
   void fail_alone(const Status& why);
@@ -126,6 +121,7 @@ class Group final : public Communicator,
   // group_start.cc
   Status check(OperationSpec& spec) const;
   Result<OperationPtr> run_alone(OperationSpec spec);
+  Result<bool> next_stage(OperationState& operation) const;  // is there one?
   std::shared_ptr<OperationState> make(OperationSpec spec);
 
   // group_engine.cc
@@ -136,7 +132,7 @@ class Group final : public Communicator,
   void link_st(OperationState& operation);
   void unlink_st(OperationState& operation);
   Status stray_block_st(const OperationState& operation) const;
-  void finished_st(Execution& execution) override;
+  void finished_st(Execution& execution, OperationState& operation) override;
   void drained_st(Execution& execution) override;
   void message_done_st(OperationState& operation, const Status& status) override;
 
@@ -160,23 +156,22 @@ class Group final : public Communicator,
   bool has_ended_st(std::uint32_t ordinal) const;
   bool has_drained_st(std::uint32_t ordinal) const;  // and is every send of it acknowledged
   void conflict_st(const Arrivals::Conflict& conflict);
-  static void on_grace_over(harp::Timer& timer, Time now);
+  void unexplained_st(const Status& why, std::uint64_t from) override;
 
-  // group_timeout.cc
+  // group_queries.cc
+  Notice query_st(std::uint64_t number, std::uint64_t ordinal) const;
   void watch_st(const OperationState& operation);
-  static void on_deadline(harp::Timer& timer, Time now);
-  static void on_reports_due(harp::Timer& timer, Time now);
-  void check_deadlines_st(Time now);
-  static void on_check_up(harp::Timer& timer, Time now);
-  void check_up_st(Time now);
-  void check_answer_st(int rank, const Notice& answer);
-  void begin_timeout_st(OperationState& operation, Time now);
-  void finish_timeout_st();
-  void end_timeout_st();
-  void timed_operation_ended_st(const OperationState& operation);
+  OperationState* overdue_st(Time now, Time* next) override;
+  void ask_members_st(const OperationState& operation, std::uint64_t number) override;
+  void timed_out_st(const TimeoutReport& report) override;
+  std::optional<CheckUp::Waiting> longest_waiting_st() const override;
+  OperationState* collective_st(std::uint64_t ordinal) const;  // open; null: none of that ordinal
+  void ask_awaited_st(std::uint64_t ordinal) override;
+  void ask_receiver_st(int rank) override;
   void answer_query_st(int rank, const Notice& query);
-  void report_st(int rank, const Notice& notice);
-  std::string arrival_text(const TimeoutReport& report) const;
+  void report_st(int rank, const Notice& answer);
+  void check_answer_st(int rank, const Notice& answer);
+  void closing_answer_st(int rank, const Notice& answer);
 
   const GroupOptions options_;
   const std::shared_ptr<harp::Stack> stack_;
@@ -202,37 +197,18 @@ class Group final : public Communicator,
   MonitoredBarrier barrier_;
   OperationState* first_ = nullptr;  // open operations in order of arrival
   OperationState* last_ = nullptr;
-  std::vector<OperationState*> queue_;  // collectives beyond kMaxRunning, from queue_head_
-  std::size_t queue_head_ = 0;
-  int running_ = 0;                  // collectives with an Execution that has not finished
+  RunningCollectives running_;
   Execution* executions_ = nullptr;  // all that have not drained yet
-  std::uint64_t queries_ = 0;
   std::uint32_t newest_ordinal_ = 0;
   std::uint64_t newest_signature_ = 0;
   bool failed_st_ = false;
   std::uint64_t failed_from_ = kEverything;
   Status failure_;
-  bool closing_ = false;
-  std::function<void()> on_idle_;  // close_when_idle()
-  harp::Event drained_;
-  harp::Event confirmed_;  // nobody in unconfirmed_, or the group has failed
-  std::vector<int> unconfirmed_;
-  int left_round_ = 0;                       // of left_timer_
-  std::vector<std::optional<Notice>> left_;  // by rank: who has told that it left, and how far
-  Duration ask_interval_ = 0;
-  harp::Timer deadline_timer_, report_timer_, grace_timer_, check_up_timer_, ask_timer_,
-      left_timer_;
-  std::array<harp::Timer*, 6> timers() {
-    return {&deadline_timer_, &report_timer_, &grace_timer_,
-            &check_up_timer_, &ask_timer_,    &left_timer_};
-  }
-  Time next_deadline_ = kNever;  // what deadline_timer_ is armed for
-  bool check_up_armed_ = false;
-  Duration check_up_interval_ = 0;
-  std::uint64_t checked_ordinal_ = 0;  // of the last check-up
-  Status grace_status_;
-  std::uint64_t grace_from_ = kNothing;  // of the collectives that peers withdrew from
-  std::unique_ptr<TimeoutReport> report_;
+  Deadlines deadlines_;
+  CheckUp check_up_;
+  Withdrawals withdrawals_;
+  Departures departures_;
+  Farewell farewell_;
 };
 
 }  // namespace taco::pg

@@ -40,11 +40,7 @@ void Group::take_st(OperationState& operation, harp::Transport& transport) {
   newest_signature_ = operation.signature;
   if (auto conflict = arrivals_.note(options_.rank, ordinal, operation.signature))
     return conflict_st(*conflict);
-  if (running_ >= kMaxRunning || queue_head_ < queue_.size()) {
-    queue_.push_back(&operation);
-    return;
-  }
-  run_st(operation);
+  if (!running_.queue(operation)) run_st(operation);
 }
 
 Problem Group::problem_of(const OperationState& operation) const {
@@ -122,32 +118,34 @@ void Group::run_st(OperationState& operation) {
   if (executions_ != nullptr) executions_->previous = &execution;
   executions_ = &execution;
   operation.execution = &execution;
-  ++running_;
+  running_.started();
   execution.start_st(stack_->engine(), *this, view_, operation, std::move(*schedule), scratch);
 }
 
 void Group::start_queued_st() {
-  while (running_ < kMaxRunning && queue_head_ < queue_.size()) run_st(*queue_[queue_head_++]);
-  if (queue_head_ == queue_.size()) {
-    queue_.clear();
-    queue_head_ = 0;
-  }
+  while (OperationState* const operation = running_.next()) run_st(*operation);
 }
 
-void Group::finished_st(Execution& execution) {
-  OperationState& operation = *execution.operation();
+void Group::finished_st(Execution& execution, OperationState& operation) {
   operation.execution = nullptr;
-  --running_;
+  running_.ended();
   if (!operation.failing && operation.spec.kind == Kind::kAllToAll) {
     if (const Status stray = stray_block_st(operation); !stray.ok()) {
       operation.failing = true;
       operation.failure = stray;
     }
   }
-  const Status status = operation.failing ? operation.failure : Status();
+  Status status = operation.failing ? operation.failure : Status();
+  bool is_everybodys = false;  // all ranks come to it by themselves
+  if (status.ok() && operation.spec.stages != nullptr) {
+    Result<bool> more = next_stage(operation);
+    if (more.ok() && *more) return run_st(operation);
+    status = more.status();
+    is_everybodys = status.code() != Code::kResource;
+  }
   finish_st(operation, status);
-  if (!status.ok()) fail_st(status, execution.sequence(), true);
-  if (queue_head_ < queue_.size()) start_queued_st();
+  if (!status.ok() && !is_everybodys) fail_st(status, execution.sequence(), true);
+  start_queued_st();
 }
 
 void Group::drained_st(Execution& execution) {
@@ -164,14 +162,14 @@ void Group::message_done_st(OperationState& operation, const Status& status) {
 // The end of every operation. The caller may free its memory, and this object, right after.
 void Group::finish_st(OperationState& operation, const Status& status) {
   unlink_st(operation);
-  if (report_ != nullptr) timed_operation_ended_st(operation);
+  deadlines_.ended_st(operation);
   if (status.ok()) {
     if (!operation.staged.outputs.empty()) unstage(operation);
   } else {
     reported_ = true;
   }
   const Time now = std::max(monotonic_now(), operation.submitted);
-  trace::add({options_.name, options_.id, options_.rank, operation.sequence(), operation.signature,
+  trace::add({options_.name, options_.rank, operation.sequence(), operation.signature,
               operation.bytes, operation.submitted, operation.started, now, operation.algorithm(),
               operation.spec.kind, status.code()});
   operation.complete(status, now);

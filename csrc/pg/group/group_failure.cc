@@ -9,13 +9,6 @@
 #include "pg/group/group.h"
 
 namespace taco::pg {
-namespace {
-
-// A request that the peer withdrew, when the reason has not come yet: the notice is under way.
-constexpr Duration kGrace = 200 * kMillisecond;
-
-}  // namespace
-
 Status Group::loss_of(int rank, const PeerLoss& details, const std::string& reason,
                       const std::string& accuser) const {
   std::string text = describe_rank(rank) + " of group '" + options_.name + "' is lost";
@@ -74,7 +67,7 @@ void Group::fail_st(const Status& why, std::uint64_t from, bool tell) {
   if (tell) tell_members_st(failure_notice());
   if (first) {
     barrier_.fail_st(why);
-    confirmed_.set();  // there is nothing left to ask
+    farewell_.failed_st();
   }
   end_from_st(from, why);
   if (membership_ != nullptr) membership_->fail_children_st(*this);
@@ -85,8 +78,6 @@ void Group::fail_st(const Status& why, std::uint64_t from, bool tell) {
 // nested tells its own members: its parent may be closed elsewhere, or not made yet.
 void Group::parent_failed_st(const Group& parent) {
   const Parent& of = options_.parent;
-  const bool own = parent.options_.id == of.group;
-  if (own && of.operation != 0 && of.operation < parent.failed_from_) return;
   reported_ = true;  // by the parent
   fail_st(parent.failure_, kEverything, of.group != of.root);
 }
@@ -96,9 +87,7 @@ bool Group::is_ended_by(const OperationState& operation, std::uint64_t from) con
 }
 
 void Group::end_from_st(std::uint64_t from, const Status& why) {
-  queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(queue_head_));
-  queue_head_ = 0;
-  std::erase_if(queue_, [&](OperationState* queued) { return queued->sequence() >= from; });
+  running_.drop_from(from);
   std::vector<std::shared_ptr<OperationState>> open;
   for (OperationState* operation = first_; operation != nullptr; operation = operation->next)
     if (is_ended_by(*operation, from)) open.push_back(operation->self);
@@ -165,13 +154,11 @@ void Group::broken_request_st(OperationState* operation, std::uint64_t ordinal, 
       const bool collective = operation == nullptr || !operation->is_point_to_point();
       // The reason is here already, or under way.
       if (failed_st_ && !collective) return fail_operation_st(*operation, failure_);
-      if (collective) grace_from_ = std::min(grace_from_, ordinal);
-      if (!grace_status_.ok()) return;
-      grace_status_ = Status(Code::kAborted, name + ": " + describe_rank(rank) +
-                                                 " withdrew from it: " + why.message());
-      stack_->engine().transport().arm_st(grace_timer_,
-                                          stack_->engine().transport().now_st() + kGrace);
-      return;
+      const Status unexplained(Code::kAborted, name + ": " + describe_rank(rank) +
+                                                   " withdrew from it: " + why.message());
+      return withdrawals_.withdrew_st(stack_->engine().transport(),
+                                      collective ? ordinal : Withdrawals::kNoCollective,
+                                      unexplained);
     }
     case Code::kMismatch:
       return fail_at_st(
@@ -184,19 +171,15 @@ void Group::broken_request_st(OperationState* operation, std::uint64_t ordinal, 
   fail_at_st(operation, ordinal, why.with_prefix(name + ": "));
 }
 
-void Group::on_grace_over(harp::Timer& timer, Time) {
-  Group& self = *static_cast<Group*>(timer.context);
-  const Status why = std::exchange(self.grace_status_, Status());
-  const std::uint64_t from = std::exchange(self.grace_from_, kNothing);
-  if (from != kNothing) return self.fail_st(why, from, true);
+void Group::unexplained_st(const Status& why, std::uint64_t from) {
+  if (from != Withdrawals::kNoCollective) return fail_st(why, from, true);
   // A send or receive says nothing about collectives. A reason that came meanwhile has ended it.
-  if (!self.failed_st_) self.fail_st(why, self.next_ordinal_st(), true);
+  if (!failed_st_) fail_st(why, next_ordinal_st(), true);
 }
 
 std::uint64_t Group::full(std::uint32_t ordinal) const {
   std::lock_guard lock(mutex_);
-  return ordinal_ + static_cast<std::int64_t>(
-                        static_cast<std::int32_t>(ordinal - static_cast<std::uint32_t>(ordinal_)));
+  return full_ordinal(ordinal, ordinal_);
 }
 
 void Group::conflict_st(const Arrivals::Conflict& conflict) {
@@ -280,7 +263,7 @@ void Group::peer_gone_st(harp::PeerId peer, const Status& unmet) {
                           "is still needed here; look in its log for the reason"
                         : unmet.message(),
              PeerLoss{rank, "", -1});
-  confirmed_st(rank);
+  farewell_.confirmed_st(rank);
   barrier_.peer_gone_st(rank);
   break_open_st(rank, 0);
   point_to_point_.peer_gone_st(rank);

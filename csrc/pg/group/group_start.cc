@@ -111,6 +111,19 @@ std::uint64_t bytes_of(const OperationSpec& spec) {
   return std::max(in, out);
 }
 
+// What the only rank of a group does in one stage: it has everything already.
+void run_locally(const OperationSpec& spec) {
+  if (spec.inputs.empty() || spec.outputs.empty() || spec.outputs[0].bytes == 0) return;
+  const Piece& out = spec.outputs[0];
+  const bool reduces = spec.kind == Kind::kAllReduce || spec.kind == Kind::kReduce ||
+                       spec.kind == Kind::kReduceScatter;
+  std::memmove(out.data, spec.inputs[0].data, out.bytes);
+  if (reduces && spec.op == kernels::ReduceOp::kPremulSum) {
+    kernels::scale(spec.dtype, out.data, out.data, out.bytes / kernels::size_of(spec.dtype),
+                   spec.premul);
+  }
+}
+
 }  // namespace
 
 Status Group::check(OperationSpec& spec) const {
@@ -174,7 +187,16 @@ Result<OperationPtr> Group::start(OperationSpec spec) {
   return OperationPtr(std::move(operation));
 }
 
-// The only rank of a group has everything already.
+Result<bool> Group::next_stage(OperationState& operation) const {
+  Result<bool> more = operation.spec.stages->next_st(operation.spec);
+  if (!more.ok() || !*more) return more;
+  TACO_RETURN_IF_ERROR(check(operation.spec));
+  ++operation.stage;
+  operation.bytes += bytes_of(operation.spec);
+  operation.in_place = is_in_place(operation.spec, options_.rank);
+  return true;
+}
+
 Result<OperationPtr> Group::run_alone(OperationSpec spec) {
   std::shared_ptr<OperationState> operation = make(std::move(spec));
   OperationSpec& s = operation->spec;
@@ -186,21 +208,17 @@ Result<OperationPtr> Group::run_alone(OperationSpec spec) {
     if (!error_.ok()) return error_;
     operation->set_sequence(++ordinal_);
   }
-  if (!s.inputs.empty() && !s.outputs.empty() && s.outputs[0].bytes > 0) {
-    const bool reduces =
-        s.kind == Kind::kAllReduce || s.kind == Kind::kReduce || s.kind == Kind::kReduceScatter;
-    std::memmove(s.outputs[0].data, s.inputs[0].data, s.outputs[0].bytes);
-    if (reduces && s.op == kernels::ReduceOp::kPremulSum)
-      kernels::scale(s.dtype, s.outputs[0].data, s.outputs[0].data,
-                     s.outputs[0].bytes / kernels::size_of(s.dtype), s.premul);
-  }
+  run_locally(s);
+  Result<bool> more = false;
+  while (s.stages != nullptr && (more = next_stage(*operation)).ok() && *more) run_locally(s);
+  const Status status = more.status();
   operation->set_algorithm("local");
   operation->started = operation->submitted;
   const Time now = monotonic_now();
-  trace::add({options_.name, options_.id, options_.rank, operation->sequence(),
-              operation->signature, operation->bytes, operation->submitted, operation->started, now,
-              "local", s.kind, Code::kOk});
-  operation->complete(Status(), now);
+  trace::add({options_.name, options_.rank, operation->sequence(), operation->signature,
+              operation->bytes, operation->submitted, operation->started, now, "local", s.kind,
+              status.code()});
+  operation->complete(status, now);
   return OperationPtr(std::move(operation));
 }
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "pg/group/engine_call.h"
+#include "harp/engine/engine_call.h"
 #include "pg/group/group.h"
 
 namespace taco::pg {
@@ -36,7 +36,10 @@ std::shared_ptr<Membership> Membership::attach(const std::shared_ptr<harp::Stack
     registry().of_stack[stack.get()] = membership;
     // On the engine, since it may be reading the observer at this moment.
     call_on_engine(
-        stack->engine(), [&](harp::Transport&) { stack->set_observer(membership.get()); },
+        stack->engine(),
+        [&](harp::Transport&) {
+          stack->set_observer(harp::Service::kCollectives, membership.get());
+        },
         monotonic_now() + kEngineLimit);
   }
   ++membership->users_;
@@ -49,7 +52,8 @@ void Membership::detach(const std::shared_ptr<Membership>& membership,
   if (--membership->users_ > 0) return;
   registry().of_stack.erase(stack.get());
   call_on_engine(
-      stack->engine(), [stack](harp::Transport&) { stack->set_observer(nullptr); },
+      stack->engine(),
+      [stack](harp::Transport&) { stack->set_observer(harp::Service::kCollectives, nullptr); },
       monotonic_now() + kEngineLimit);
 }
 
@@ -61,10 +65,13 @@ Status Membership::add_st(Group& group) {
   }
   for (int rank = 0; rank < options.world; ++rank) {
     if (rank == options.rank) continue;
+    const harp::PeerId peer = options.peers[rank];
     if (auto loss = lost_.find(group.incarnation_of(rank)); loss != lost_.end()) {
       group.fail_st(group.loss_of(rank, loss->second.details, loss->second.reason, ""), 0, true);
     } else if (auto gone = gone_.find(group.incarnation_of(rank)); gone != gone_.end()) {
-      group.peer_gone_st(options.peers[rank], gone->second);
+      group.peer_gone_st(peer, gone->second);
+    } else if (const Status why = stack_.engine().transport().loss_st(peer); !why.ok()) {
+      on_peer_lost_st(peer, why);
     }
   }
   for (const std::uint64_t ancestor : {options.parent.group, options.parent.root}) {
@@ -200,6 +207,8 @@ void Membership::on_peer_left_st(harp::PeerId peer) { note_gone_st(peer, Status(
 // others it counts as one that left, since it may have: a receive from any source, say, asked it
 // too.
 void Membership::on_peer_lost_st(harp::PeerId peer, const Status& why) {
+  // Nobody here needs it. Whoever comes to need it may meet it anew, or else asks: add_st().
+  if (groups_containing(stack_.incarnation_of(peer)).empty()) return;
   const bool may_have_left = why.peer_loss() != nullptr && why.peer_loss()->may_have_left;
   if (!may_have_left) return lose_st(peer, why);
   if (!lost_.contains(stack_.incarnation_of(peer))) note_gone_st(peer, why);

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/names.h"
-#include "pg/group/engine_call.h"
+#include "harp/engine/engine_call.h"
 #include "pg/group/group.h"
 
 namespace taco::pg {

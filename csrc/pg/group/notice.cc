@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "harp/service.h"
 #include "harp/transport.h"
 
 namespace taco::pg {
 namespace {
 
-constexpr std::uint8_t kFormat = 2;
+constexpr std::uint8_t kFormat = harp::notice_byte(harp::Service::kCollectives, 2);
 constexpr std::uint8_t kKnowsGroup = 1, kDone = 2;  // flags
 constexpr std::size_t kMaxAddress = 128;
 

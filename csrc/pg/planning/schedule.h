@@ -137,12 +137,15 @@ struct Schedule {
 // The tag half of a collective message's MessageKey (the group's id is the other half):
 //   bits 63..32  the operation's sequence number in its group, low 32 bits
 //   bit  31      0; point-to-point messages have 1 here and use the rest as they like
-//   bits 30..0   Transfer::channel
+//   bits 30..28  the stage of an operation that takes several (pg/operation.h)
+//   bits 27..0   Transfer::channel
 // No bit says the direction: sends and receives of one key are told apart by the transport. No
 // bits are needed for a chunk: chunks are steps of their own.
 inline constexpr std::uint64_t kPointToPointTag = std::uint64_t{1} << 31;
-inline std::uint64_t collective_tag(std::uint64_t sequence, std::uint32_t channel) {
-  return (sequence << 32) | channel;
+inline constexpr std::uint32_t kMostStages = 8;
+inline std::uint64_t collective_tag(std::uint64_t sequence, std::uint32_t channel,
+                                    std::uint32_t stage = 0) {
+  return (sequence << 32) | stage << 28 | channel;
 }
 
 // A collective to be planned. Everything above the line must be the same on all ranks, or the

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "pg/group/engine_call.h"
+#include "harp/engine/engine_call.h"
 
 namespace taco::pg {
 namespace {

@@ -8,13 +8,14 @@
 
 #include "base/log.h"
 #include "kernels/kernels.h"
+#include "pg/group/nested_groups.h"
 #include "pg/tuning/cost_block.h"
 #include "pg/tuning/link_probe.h"
 
 namespace taco::pg {
 namespace {
 
-constexpr std::uint64_t kOwnGroup = 0x74756e696e67;  // of another id than the group it serves
+constexpr std::uint64_t kOwnGroup = 0x74756e696e67;  // number of no operation
 constexpr std::uint64_t kProbeMessages = 0x70726f6265;
 constexpr Duration kLinger = kSecond;
 constexpr std::size_t kArithmeticBytes = 16 << 20;  // out of cache, mostly
@@ -138,11 +139,11 @@ Result<CostParameters> tune(const std::shared_ptr<harp::Stack>& stack,
                             const GroupOptions& options) {
   const Time begin = monotonic_now();
   GroupOptions own = options;
-  own.id ^= kOwnGroup;
-  own.name += "/tuning";
   own.algorithm = "auto";
   own.costs = CostParameters();
-  Result<std::shared_ptr<Communicator>> group = Communicator::create(stack, std::move(own));
+  NestedGroups groups(stack, std::move(own));
+  Result<std::shared_ptr<Communicator>> group =
+      groups.open(NestedGroups::id_of(options.id, kOwnGroup), Parent{}, "/tuning");
   if (!group.ok()) return group.status();
   Result<CostParameters> found = Tuning(stack, options, **group).run();
   if (!found.ok()) (*group)->abort(found.status());

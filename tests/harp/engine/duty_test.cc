@@ -52,6 +52,7 @@ class NoTransport final : public Transport {
   void arm_st(Timer&, Time) override { std::abort(); }
   void disarm_st(Timer&) override { std::abort(); }
   bool is_local_st(PeerId) const override { std::abort(); }
+  Status loss_st(PeerId) const override { std::abort(); }
 };
 
 class Model final : public Driven {

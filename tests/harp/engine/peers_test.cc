@@ -311,7 +311,7 @@ TEST(PeersTest, one_that_was_forgotten_there_is_met_anew_and_nobody_here_is_told
     std::atomic<int> unmatched{0}, lost{0};
   } ear;
   const auto here = make_stack(Force::kUdp), there = make_stack(Force::kUdp);
-  here->set_observer(&ear);
+  here->set_observer(Service::kCollectives, &ear);
   // Only what is here goes unheard: a cut of both ways could take the acknowledgement of what here
   // has just said, which would be a loss to tell of.
   std::atomic<bool> cut{false};
@@ -339,7 +339,7 @@ TEST(PeersTest, one_that_was_forgotten_there_is_met_anew_and_nobody_here_is_told
   EXPECT_EQ(in, out);
   EXPECT_EQ(ear.lost, 0);
   EXPECT_EQ(here->stats().sessions, 1u);
-  here->set_observer(nullptr);
+  here->set_observer(Service::kCollectives, nullptr);
   here->close();
   there->close();
 }

@@ -94,7 +94,7 @@ void inherit_the_port(Fellowship& fellowship, std::uint16_t port) {
 void miss_the_victim(Fellowship& fellowship, bool send) {
   NoteTaker notes;
   const auto stack = udp_stack();
-  stack->set_observer(&notes);
+  stack->set_observer(Service::kCollectives, &notes);
   const auto addresses = fellowship.all_gather(stack->address());
   const PeerId peer = stack->add_peer(addresses[kVictim]).value();
   const pid_t victim = std::stoi(fellowship.all_gather("")[kVictim]);
@@ -177,7 +177,7 @@ void speak_through_the_relay(Fellowship& fellowship) {
   const int me = fellowship.rank();
   NoteTaker notes;
   const auto stack = udp_stack();
-  stack->set_observer(&notes);
+  stack->set_observer(Service::kCollectives, &notes);
   fellowship.all_gather(stack->address());
   const std::string to_first = fellowship.all_gather("")[2];
   const std::string to_second = fellowship.all_gather("")[2];

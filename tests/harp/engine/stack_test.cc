@@ -505,7 +505,7 @@ TEST(StackClosingTest, the_observer_may_be_taken_away_on_the_engine_meanwhile) {
     void run_st(Transport&) override {
       begun = true;
       while (stack->usable().ok()) std::this_thread::yield();  // until close() has got going
-      stack->set_observer(nullptr);
+      stack->set_observer(Service::kCollectives, nullptr);
       done = true;
     }
   };

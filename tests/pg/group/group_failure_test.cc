@@ -5,8 +5,8 @@
 #include <random>
 #include <thread>
 
+#include "harp/engine/engine_call.h"
 #include "pg/execution/signature.h"
-#include "pg/group/engine_call.h"
 #include "pg/group/notice.h"
 #include "support/eventually.h"
 #include "support/pg_values.h"
@@ -491,6 +491,49 @@ void run_campaign(std::uint64_t seed) {
   });
   killer.join();
   EXPECT_TRUE(everything_ends(ranks));
+}
+
+// Groups that are still there let each process remember what it was told.
+struct WithoutZeroAndOne {
+  WithoutZeroAndOne() {
+    for (int rank = 0; rank < 3; ++rank) ranks.close(rank, 0);
+    others.push_back(ranks.make_group({0, 2}, "of 0"));
+    others.push_back(ranks.make_group({1, 2}, "of 1"));
+  }
+  void cut() {
+    ranks.network().cut(0, 1);
+    for (int turn = 0; turn < 20; ++turn)  // the engines are told in one of their next turns
+      for (const int process : {0, 1})
+        call_on_engine(ranks.network().stack(process)->engine(), [](harp::Transport&) {});
+  }
+  Status sum_of_both() {
+    const auto both = ranks.make_group({0, 1}, "of both");
+    Status statuses[2];
+    on_threads(2, [&](int rank) {
+      const auto call = make_call(Kind::kAllReduce, Dtype::kF32, ReduceOp::kSum, 100, 0, rank, 2);
+      auto operation = both[rank]->start(call->spec);
+      statuses[rank] = operation.ok() ? (*operation)->wait(0) : operation.status();
+    });
+    EXPECT_EQ(statuses[0].code(), statuses[1].code());
+    return statuses[0];
+  }
+
+  RankThreads ranks{{.world = 3, .timeout = 60 * kSecond}};
+  std::vector<std::vector<std::shared_ptr<Communicator>>> others;
+};
+
+TEST(PeerLoss, OfOneThatNobodyNeededDoesNotKeepItFromBeingMetAnew) {
+  WithoutZeroAndOne processes;
+  processes.cut();
+  processes.ranks.network().mend(0, 1);
+  const Status status = processes.sum_of_both();
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+TEST(PeerLoss, OfOneThatNobodyNeededIsFoundOutByWhoComesToNeedIt) {
+  WithoutZeroAndOne processes;
+  processes.cut();
+  EXPECT_EQ(processes.sum_of_both().code(), Code::kPeerLost);
 }
 
 TEST(PeerLoss, EverySurvivorNamesTheVictimWheneverItDies) {

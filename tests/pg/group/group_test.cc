@@ -7,7 +7,8 @@
 #include <random>
 #include <thread>
 
-#include "pg/execution/completion_thread.h"
+#include "base/completion_thread.h"
+#include "base/timeline.h"
 #include "pg/execution/trace.h"
 #include "support/pg_values.h"
 #include "support/rank_threads.h"
@@ -250,7 +251,7 @@ TEST(Group, DumpSaysWhatIsWaitedFor) {
 }
 
 TEST(Group, TheTraceKnowsOperationsAndWaits) {
-  trace::enable_timeline(true);
+  timeline::enable(true);
   {
     RankThreads ranks({.world = 2});
     ranks.run([&](int rank, Communicator& group) {
@@ -258,8 +259,8 @@ TEST(Group, TheTraceKnowsOperationsAndWaits) {
       ASSERT_TRUE((*group.start(sum(data)))->wait(0).ok());
     });
   }
-  trace::enable_timeline(false);
-  const std::string timeline = trace::chrome_trace_json();
+  timeline::enable(false);
+  const std::string timeline = timeline::chrome_json();
   EXPECT_NE(timeline.find("taco:all_reduce"), std::string::npos);
   EXPECT_NE(timeline.find("from rank 1"), std::string::npos);
   EXPECT_NE(trace::flight_recorder_json().find("\"state\":\"completed\""), std::string::npos);

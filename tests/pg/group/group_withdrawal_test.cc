@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "pg/group/engine_call.h"
+#include "harp/engine/engine_call.h"
 #include "pg/group/notice.h"
 #include "pg/group/point_to_point.h"
 #include "support/pg_values.h"

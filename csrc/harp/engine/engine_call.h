@@ -8,15 +8,15 @@
 
 #include "harp/engine/stack.h"
 
-namespace taco::pg {
+namespace taco::harp {
 
 // False when the engine did not come to it before `deadline`: then it never will.
-inline bool call_on_engine(harp::Engine& engine, std::function<void(harp::Transport&)> function,
-                           Time deadline) {
-  struct Call final : harp::Task {
+inline bool call_on_engine(Engine& engine, std::function<void(Transport&)> function,
+                           Time deadline = kNever) {
+  struct Call final : Task {
     enum State { kPending, kRuns, kAbandoned };
-    explicit Call(harp::Engine& e) : engine(e) {}
-    void run_st(harp::Transport& transport) override {
+    explicit Call(Engine& e) : engine(e) {}
+    void run_st(Transport& transport) override {
       const std::shared_ptr<Call> keep = std::move(self);
       int expected = kPending;
       if (!state.compare_exchange_strong(expected, kRuns)) return;
@@ -24,9 +24,9 @@ inline bool call_on_engine(harp::Engine& engine, std::function<void(harp::Transp
       done.set();
       engine.wake_waiters();
     }
-    harp::Engine& engine;
-    std::function<void(harp::Transport&)> function;
-    harp::Event done;
+    Engine& engine;
+    std::function<void(Transport&)> function;
+    Event done;
     std::atomic<int> state{kPending};
     std::shared_ptr<Call> self;  // while the engine may still run it
   };
@@ -45,4 +45,4 @@ inline bool call_on_engine(harp::Engine& engine, std::function<void(harp::Transp
   return true;
 }
 
-}  // namespace taco::pg
+}  // namespace taco::harp

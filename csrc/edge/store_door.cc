@@ -1,4 +1,4 @@
-#include "pg/c10d/rendezvous_door.h"
+#include "edge/store_door.h"
 
 #include <c10/util/Exception.h>
 
@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-namespace taco::pg {
+namespace taco::edge {
 namespace {
 
 // Nobody writes this under any key: compareSet from it to itself changes nothing.
@@ -179,4 +179,4 @@ void StoreDoor::remove(const std::string& key) {
   }
 }
 
-}  // namespace taco::pg
+}  // namespace taco::edge

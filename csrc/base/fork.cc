@@ -1,4 +1,4 @@
-#include "harp/fork.h"
+#include "base/fork.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 
-namespace taco::harp {
+namespace taco {
 
 namespace {
 
@@ -47,7 +47,7 @@ void close_on_fork(int fd) {
     }
     return;
   }
-  TACO_LOG_WARNING("harp", "descriptor %d will be inherited by forked children: table full", fd);
+  TACO_LOG_WARNING("base", "descriptor %d will be inherited by forked children: table full", fd);
 }
 
 void close_now(int fd) {
@@ -63,4 +63,4 @@ void close_now(int fd) {
 
 std::uint32_t fork_generation() { return generation.load(std::memory_order_relaxed); }
 
-}  // namespace taco::harp
+}  // namespace taco

@@ -1,22 +1,17 @@
-#include "pg/c10d/rendezvous.h"
+#include "edge/rendezvous.h"
 
 #include <sys/random.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <numeric>
 #include <optional>
 
-#include "base/env.h"
 #include "base/log.h"
-#include "pg/algorithms/forced.h"
-#include "pg/c10d/backend_registry.h"
-#include "pg/c10d/rendezvous_door.h"
-#include "pg/c10d/rendezvous_record.h"
-#include "pg/tuning/cost_block.h"
+#include "edge/rendezvous_record.h"
+#include "edge/store_door.h"
 
-namespace taco::pg {
+namespace taco::edge {
 namespace {
 
 // Between looks for a replaced hello: soon at first, and not so often while many ranks start.
@@ -33,17 +28,16 @@ std::uint64_t random_number() {
   return value;
 }
 
+// Never 0, which is nobody's.
+std::uint64_t new_group_id(harp::Service service) {
+  return harp::group_id(service, random_number() | 1);
+}
+
 std::string random_name() {
   char text[33];
   std::snprintf(text, sizeof text, "%016llx%016llx",
                 static_cast<unsigned long long>(random_number()),
                 static_cast<unsigned long long>(random_number()));
-  return text;
-}
-
-std::string seconds(Duration duration) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(duration) / kSecond);
   return text;
 }
 
@@ -94,7 +88,8 @@ class Rendezvous {
 Status Rendezvous::missing(const std::vector<int>& ranks, const char* what) const {
   return Status(
       Code::kRendezvous,
-      "group '" + options_.name + "': Timed out after " + seconds(monotonic_now() - begin_) + ": " +
+      "group '" + options_.group + "': Timed out after " +
+          describe_duration(monotonic_now() - begin_) + ": " +
           (ranks.size() == 1 ? "rank " : "ranks ") + list_of_ranks(ranks) + " of " +
           std::to_string(options_.world) + " did not " + what + " " + door_.where() +
           ". Check that every rank was started, with the same MASTER_ADDR, MASTER_PORT and "
@@ -102,9 +97,9 @@ Status Rendezvous::missing(const std::vector<int>& ranks, const char* what) cons
 }
 
 std::string Rendezvous::patience_text(const std::vector<int>& ranks) const {
-  return "group '" + options_.name + "' still waits for " +
+  return "group '" + options_.group + "' still waits for " +
          (ranks.size() == 1 ? "rank " : "ranks ") + list_of_ranks(ranks) + " at " + door_.where() +
-         " after " + seconds(monotonic_now() - begin_);
+         " after " + describe_duration(monotonic_now() - begin_);
 }
 
 // An empty one is none: its owner has deleted it since it was seen. That was the hello of a meeting
@@ -137,7 +132,7 @@ Status Rendezvous::read_hellos() {
     if (*all) break;
     TACO_RETURN_IF_ERROR(keep_absent(&absent));
     if (!absent.empty() && door_.late()) return missing(absent, "reach");
-    if (!absent.empty()) TACO_LOG_WARNING("pg", "%s", patience_text(absent).c_str());
+    if (!absent.empty()) TACO_LOG_WARNING("edge", "%s", patience_text(absent).c_str());
   }
   Result<std::vector<std::string>> hellos = door_.get_all(keys);
   if (!hellos.ok()) return hellos.status();
@@ -179,7 +174,7 @@ Status Rendezvous::collect_acks() {
     TACO_RETURN_IF_ERROR(welcome_successors(&silent));
     if (!silent.empty() && door_.late()) return missing(silent, "answer through");
     if (!silent.empty() && monotonic_now() >= warn_at) {
-      TACO_LOG_WARNING("pg", "%s", patience_text(silent).c_str());
+      TACO_LOG_WARNING("edge", "%s", patience_text(silent).c_str());
       warn_at += 3 * kPatience;
     }
   }
@@ -228,10 +223,9 @@ Result<Table> Rendezvous::lead() {
     return status;
   }
   Table table;
-  table.group_id = random_number() | 1;  // 0 is nobody's
+  table.group_id = new_group_id(options_.service);
   table.ranks = hellos_;
-  const std::vector<std::byte> costs = encode(options_.costs);
-  table.costs.assign(reinterpret_cast<const char*>(costs.data()), costs.size());
+  table.word = options_.word;
   TACO_RETURN_IF_ERROR(door_.set(go_key(), table.encode()));
   return table;
 }
@@ -268,16 +262,6 @@ Result<Table> Rendezvous::follow() {
   return Table::decode(*word);
 }
 
-// What changes the messages that a rank sends: two ranks must not disagree about it.
-std::vector<Setting> agreed_settings(const Env& env, const MeetingOptions& options) {
-  const bool own = !options.algorithm.empty();
-  return {{own ? "Options.algorithm" : "TACO_ALGORITHM", own ? options.algorithm : env.algorithm},
-          {"TACO_CHUNK_BYTES", std::to_string(env.chunk_bytes)},
-          {"TACO_TUNE", env.tune ? "1" : "0"}};
-}
-
-Member member_of(const GroupOptions& group) { return {group.name, group.world, group.rank}; }
-
 Status acquire_stack(const StoreDoor& door, Meeting* meeting) {
   Result<harp::StackOptions> options = harp::StackOptions::from_env();
   if (!options.ok()) return options.status();
@@ -285,7 +269,7 @@ Status acquire_stack(const StoreDoor& door, Meeting* meeting) {
   if (options->master.empty()) {
     if (const char* master = std::getenv("MASTER_ADDR")) options->master = master;
   }
-  Result<HeldStack> held = hold_stack(*options, member_of(meeting->group));
+  Result<harp::HeldStack> held = harp::hold_stack(*options, meeting->member);
   if (!held.ok()) return held.status();
   meeting->stack = std::move(held->stack);
   if (held->shares_process) set_log_rank(-1);  // lines are of several ranks here
@@ -296,79 +280,39 @@ Status enter_table(const Table& table, const MeetingOptions& options, Meeting* m
   if (static_cast<int>(table.ranks.size()) != options.world) {
     return Status(Code::kRendezvous,
                   "rank 0 counts " + std::to_string(table.ranks.size()) + " ranks in group '" +
-                      options.name + "', rank " + std::to_string(options.rank) + " counts " +
+                      options.group + "', rank " + std::to_string(options.rank) + " counts " +
                       std::to_string(options.world) + ": start all with one WORLD_SIZE");
   }
-  Result<CostParameters> costs = decode_costs(std::as_bytes(std::span(table.costs)));
-  if (!costs.ok()) return costs.status();
-  GroupOptions& group = meeting->group;
-  group.id = table.group_id;
-  group.costs = *costs;
-  group.host_of_rank = table.host_of_rank();
-  group.host_gbits = table.host_gbits();
-  group.peers.assign(options.world, 0);
+  meeting->group_id = table.group_id;
+  meeting->word = table.word;
+  meeting->host_of_rank = table.host_of_rank();
+  meeting->host_gbits = table.host_gbits();
+  meeting->peers.assign(options.world, 0);
   for (int rank = 0; rank < options.world; ++rank) {
     if (rank == options.rank) continue;
     Result<harp::PeerId> peer = meeting->stack->add_peer(table.ranks[rank].address);
     if (!peer.ok()) {
       for (int added = 0; added < rank; ++added) {
-        if (added != options.rank) meeting->stack->release_peer(group.peers[added]);
+        if (added != options.rank) meeting->stack->release_peer(meeting->peers[added]);
       }
       return peer.status().with_prefix("rank " + std::to_string(rank) + ": ");
     }
-    group.peers[rank] = *peer;
+    meeting->peers[rank] = *peer;
   }
   return Status();
-}
-
-void announce(const Meeting& meeting, const MeetingOptions& options, bool tuned) {
-  if (!options.global_ranks.empty() || options.rank != 0) return;
-  const std::vector<int>& hosts = meeting.group.host_of_rank;
-  const int count = hosts.empty() ? 1 : *std::max_element(hosts.begin(), hosts.end()) + 1;
-  std::vector<int> ranks(count, 0);
-  for (int host : hosts) ++ranks[host];
-  const auto [fewest, most] = std::minmax_element(ranks.begin(), ranks.end());
-  std::string per_host = std::to_string(*fewest);
-  if (*fewest != *most) per_host += "-" + std::to_string(*most);
-  TACO_LOG_INFO("pg",
-                "taco_torch %s: world %d = %d host%s x %s rank%s, transport %s, planner costs %s",
-                TACO_VERSION, options.world, count, count == 1 ? "" : "s", per_host.c_str(),
-                per_host == "1" ? "" : "s",
-                meeting.stack ? meeting.stack->transport_summary().c_str() : "none (one rank)",
-                tuned ? "to be measured" : "from the table");
-}
-
-void name_group(const MeetingOptions& options, Meeting* meeting) {
-  GroupOptions& group = meeting->group;
-  group.name = options.name;
-  group.rank = options.rank;
-  group.world = options.world;
-  group.timeout = options.timeout;
-  group.algorithm = options.algorithm;
-  group.costs = options.costs;
-  group.global_ranks = options.global_ranks;
-  if (static_cast<int>(group.global_ranks.size()) != options.world) {
-    group.global_ranks.resize(options.world);
-    std::iota(group.global_ranks.begin(), group.global_ranks.end(), 0);
-  }
 }
 
 }  // namespace
 
 Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const MeetingOptions& options) {
-  Result<Env> env = Env::get();
-  if (!env.ok()) return env.status();
-  // What is wrong here is found before the others are met, to whom it would look like a loss.
-  TACO_RETURN_IF_ERROR(check_forced(env->algorithm).with_prefix("TACO_ALGORITHM="));
-  if (options.global_ranks.empty()) set_log_rank(options.rank);
   Meeting meeting;
-  name_group(options, &meeting);
+  meeting.member = {options.group, options.world, options.rank};
   if (options.world == 1) {
-    meeting.group.id = random_number() | 1;
-    meeting.group.host_of_rank = {0};
-    meeting.group.host_gbits = {0};
-    meeting.group.peers = {0};
-    announce(meeting, options, false);
+    meeting.group_id = new_group_id(options.service);
+    meeting.word = options.word;
+    meeting.peers = {0};
+    meeting.host_of_rank = {0};
+    meeting.host_gbits = {0};
     return meeting;
   }
   const Time begin = monotonic_now();
@@ -378,7 +322,7 @@ Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const Meeting
   Hello self;
   self.token = random_name();
   self.version = TACO_VERSION;
-  self.settings = agreed_settings(*env, options);
+  self.settings = options.settings;
   self.host = meeting.stack->host();
   self.address = meeting.stack->address();
   self.gbits = meeting.stack->interface_gbits();
@@ -387,19 +331,18 @@ Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const Meeting
   Status status = table.ok() ? enter_table(*table, options, &meeting) : table.status();
   rendezvous.stay_until_heard();
   if (!status.ok()) {
-    drop_stack(meeting.stack, member_of(meeting.group));
+    harp::drop_stack(meeting.stack, meeting.member);
     return status;
   }
-  announce(meeting, options, env->tune);
   return meeting;
 }
 
-void part(Meeting& meeting) {
+void part(const Meeting& meeting) {
   if (!meeting.stack) return;
-  for (int rank = 0; rank < meeting.group.world; ++rank) {
-    if (rank != meeting.group.rank) meeting.stack->release_peer(meeting.group.peers[rank]);
+  for (int rank = 0; rank < meeting.member.world; ++rank) {
+    if (rank != meeting.member.rank) meeting.stack->release_peer(meeting.peers[rank]);
   }
-  drop_stack(meeting.stack, member_of(meeting.group));
+  harp::drop_stack(meeting.stack, meeting.member);
 }
 
-}  // namespace taco::pg
+}  // namespace taco::edge

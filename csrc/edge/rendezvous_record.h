@@ -8,9 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 
-namespace taco::pg {
+namespace taco::edge {
 
 // What all ranks of a group must have equal, whether a variable or an option of the group's says
 // it: the values are compared in full, in the order in which every rank of a version lists them.
@@ -33,7 +34,7 @@ struct Hello {
 
 struct Table {
   std::uint64_t group_id = 0;
-  std::string costs;  // the block that all ranks plan from, encoded (pg/tuning/cost_block.h)
+  std::string word;  // of rank 0, for all
   std::vector<Hello> ranks;
 
   std::string encode() const;
@@ -58,7 +59,10 @@ Status compare(int our_rank, const Hello& ours, int their_rank, const Hello& the
 // to each other they would not be peers. The text names them.
 Status check_distinct(const std::vector<Hello>& ranks);
 
+// "250 ms", "12.5 s".
+std::string describe_duration(Duration duration);
+
 // "1, 4 and 7"; more than a dozen are abbreviated with their count.
 std::string list_of_ranks(const std::vector<int>& ranks);
 
-}  // namespace taco::pg
+}  // namespace taco::edge

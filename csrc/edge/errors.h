@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 
-namespace taco::pg {
+namespace taco {
 
 // Any thread, no GIL needed. `status` must not be ok.
 std::exception_ptr exception_of(const Status& status);
@@ -25,4 +25,4 @@ T value_or_raise(Result<T> result) {
   return std::move(result).value();
 }
 
-}  // namespace taco::pg
+}  // namespace taco

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 
-namespace taco::pg {
+namespace taco::edge {
 
 class StoreDoor {
  public:
@@ -58,4 +58,4 @@ class StoreDoor {
   std::string host_;
 };
 
-}  // namespace taco::pg
+}  // namespace taco::edge

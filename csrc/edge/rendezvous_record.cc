@@ -1,10 +1,11 @@
-#include "pg/c10d/rendezvous_record.h"
+#include "edge/rendezvous_record.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <map>
 
-namespace taco::pg {
+namespace taco::edge {
 namespace {
 
 constexpr char kMagic[] = "taco-meeting-2", kRefusal[] = "taco-refusal-1";
@@ -130,7 +131,7 @@ std::string Table::encode() const {
   Writer out;
   out.text(kMagic);
   out.number(group_id);
-  out.text(costs);
+  out.text(word);
   out.number(ranks.size());
   for (const Hello& hello : ranks) out.text(hello.encode());
   return out.take();
@@ -141,7 +142,7 @@ Result<Table> Table::decode(std::string_view bytes) {
   if (in.text() != kMagic) return damaged("table of ranks");
   Table table;
   table.group_id = in.number();
-  table.costs = in.text();
+  table.word = in.text();
   const std::uint64_t count = in.number();
   for (std::uint64_t i = 0; i < count && in.ok(); ++i) {
     Result<Hello> hello = Hello::decode(in.text());
@@ -223,6 +224,13 @@ Status check_distinct(const std::vector<Hello>& ranks) {
   return Status();
 }
 
+std::string describe_duration(Duration duration) {
+  if (duration < kSecond) return std::to_string(duration / kMillisecond) + " ms";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(duration) / kSecond);
+  return text;
+}
+
 std::string list_of_ranks(const std::vector<int>& ranks) {
   constexpr std::size_t kMost = 12;
   std::string text;
@@ -235,4 +243,4 @@ std::string list_of_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
-}  // namespace taco::pg
+}  // namespace taco::edge

@@ -1,13 +1,13 @@
 // What a forked child must not inherit. A DataLoader worker that kept an engine's socket open would
 // keep a dead rank's address alive and hide its death, so the child closes every descriptor
-// registered here before it runs anything else, and finds the Stack disabled.
+// registered here before it runs anything else, and finds whatever owned them disabled.
 //
 // Any thread. The registry is a lock-free table, since the child's handler may take no lock.
 #pragma once
 
 #include <cstdint>
 
-namespace taco::harp {
+namespace taco {
 
 // Installs the handler on first use. Every descriptor of an engine is registered when it is made.
 void close_on_fork(int fd);
@@ -19,4 +19,4 @@ void close_now(int fd);
 // remembers the value it was born with knows whether it has become a copy in a child.
 std::uint32_t fork_generation();
 
-}  // namespace taco::harp
+}  // namespace taco

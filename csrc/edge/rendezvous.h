@@ -1,4 +1,5 @@
-// How the ranks of a group find each other: through the c10d store, once, when the group is made.
+// How the ranks of a group, of whichever service, find each other: through the c10d store, once,
+// when the group is made. Groups that are made at the same time meet under prefixes of their own.
 //
 // The store may be torchrun's, which outlives a group and sees the same prefix again, so keys of
 // dead incarnations may lie around. Nothing old can be believed, because everything that counts is
@@ -12,7 +13,7 @@
 // one has replaced it. Each rank deletes its own keys afterwards, the last reader the table; for
 // this rank 0 waits, since the store may end with its process. A rank makes eight round trips to
 // the store, however many ranks there are, and rank 0 seven; and some more for looks that come too
-// early (pg/c10d/rendezvous_door.h).
+// early (edge/store_door.h).
 #pragma once
 
 #include <memory>
@@ -20,24 +21,32 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "pg/communicator.h"
+#include "base/clock.h"
+#include "edge/rendezvous_record.h"
+#include "harp/engine/held_stacks.h"
+#include "harp/service.h"
 
-namespace taco::pg {
+namespace taco::edge {
 
 struct MeetingOptions {
+  std::string group;  // what the program calls it
   int rank = 0;
   int world = 1;
-  std::string name;               // torch's name of the group
-  std::vector<int> global_ranks;  // empty: this is WORLD
-  Duration timeout = 0;
-  std::string algorithm;  // Options.algorithm: compared with the others'; "": TACO_ALGORITHM
-  CostParameters costs;   // what the planner would assume here; all ranks take rank 0's
+  Duration timeout = 0;           // 0: half an hour
+  std::vector<Setting> settings;  // must be alike on all ranks
+  std::string word;               // what all ranks are to know; rank 0's counts
+  harp::Service service = harp::Service::kCollectives;  // whose group it is
 };
 
-// What a meeting leaves: the Stack (null when world == 1) and what a Communicator needs.
+// What a meeting leaves. All vectors are by rank, or by host as host_of_rank numbers them.
 struct Meeting {
-  std::shared_ptr<harp::Stack> stack;
-  GroupOptions group;
+  harp::Member member;
+  std::shared_ptr<harp::Stack> stack;  // null when world == 1
+  std::uint64_t group_id = 0;          // random, and of the service
+  std::string word;                    // rank 0's
+  std::vector<harp::PeerId> peers;     // the own one is unused
+  std::vector<int> host_of_rank;       // the same on all ranks
+  std::vector<double> host_gbits;      // interface speed by host
 };
 
 // Blocks, without the GIL, until every rank has arrived or the time is up. Errors: kRendezvous,
@@ -46,6 +55,6 @@ struct Meeting {
 Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const MeetingOptions& options);
 
 // Gives back what meet() took of the Stack.
-void part(Meeting& meeting);
+void part(const Meeting& meeting);
 
-}  // namespace taco::pg
+}  // namespace taco::edge

@@ -1,4 +1,4 @@
-#include "pg/execution/completion_thread.h"
+#include "base/completion_thread.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-namespace taco::pg::completion {
+namespace taco::completion {
 namespace {
 
 constexpr Duration kPatience = 2 * kMillisecond;
@@ -78,7 +78,7 @@ void end_threads(Pool& pool, std::unique_lock<std::mutex>& lock) {
                       [&] { return threads_beside_this_one(pool) <= 0 || !pool.ending; });
   join_returned(pool);
   if (pool.ending && threads_beside_this_one(pool) > 0)
-    TACO_LOG_WARNING("pg", "%d callbacks of futures still run after the last group's end",
+    TACO_LOG_WARNING("base", "%d callbacks of futures still run after the last group's end",
                      threads_beside_this_one(pool));
 }
 
@@ -177,4 +177,4 @@ int threads() {
   return static_cast<int>(p.alive.size() + p.returned.size());
 }
 
-}  // namespace taco::pg::completion
+}  // namespace taco::completion

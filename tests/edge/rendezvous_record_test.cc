@@ -1,10 +1,10 @@
-#include "pg/c10d/rendezvous_record.h"
+#include "edge/rendezvous_record.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
-namespace taco::pg {
+namespace taco::edge {
 namespace {
 
 Hello hello(const std::string& host, double gbits) {
@@ -21,7 +21,7 @@ Hello hello(const std::string& host, double gbits) {
 Table table() {
   Table made;
   made.group_id = 77;
-  made.costs = std::string("a block\0of costs", 16);
+  made.word = std::string("a block\0of costs", 16);
   made.ranks = {hello("a", 0), hello("b", 25), hello("a", 10), hello("c", 0)};
   return made;
 }
@@ -44,7 +44,7 @@ TEST(RendezvousRecord, TableNumbersHostsAsTheyAppearAndTakesTheFirstKnownSpeed) 
   const Result<Table> read = Table::decode(table().encode());
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read.value().group_id, 77u);
-  EXPECT_EQ(read.value().costs, table().costs);
+  EXPECT_EQ(read.value().word, table().word);
   EXPECT_EQ(read.value().host_of_rank(), (std::vector<int>{0, 1, 0, 2}));
   EXPECT_EQ(read.value().host_gbits(), (std::vector<double>{10, 25, 0}));
 }
@@ -136,5 +136,12 @@ TEST(RendezvousRecord, ListsOfRanksReadAloud) {
   EXPECT_EQ(list_of_ranks(many), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 8 more");
 }
 
+TEST(RendezvousRecord, AShortTimeIsToldInMilliseconds) {
+  EXPECT_EQ(describe_duration(10 * kMillisecond), "10 ms");
+  EXPECT_EQ(describe_duration(999 * kMillisecond), "999 ms");
+  EXPECT_EQ(describe_duration(kSecond), "1.0 s");
+  EXPECT_EQ(describe_duration(20 * kSecond + 340 * kMillisecond), "20.3 s");
+}
+
 }  // namespace
-}  // namespace taco::pg
+}  // namespace taco::edge

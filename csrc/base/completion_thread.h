@@ -4,13 +4,13 @@
 // up to kMaxThreads, so that nested waits of any depth make progress. Callbacks start in the order
 // in which they were posted.
 //
-// Any thread may post. Each group is a user; when the last one leaves, the threads end and are
-// joined.
+// Any thread may post. Whoever has callbacks run, as a group does, is a user; when the last one
+// leaves, the threads end and are joined.
 #pragma once
 
 #include <functional>
 
-namespace taco::pg::completion {
+namespace taco::completion {
 
 inline constexpr int kMaxThreads = 64;
 
@@ -42,4 +42,4 @@ void join();
 
 int threads();  // not joined yet
 
-}  // namespace taco::pg::completion
+}  // namespace taco::completion

@@ -1,15 +1,15 @@
-// Implements backend_errors.h and registers the translator behind it.
+// Implements errors.h and registers the translator behind it.
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
 #include <string>
 
-#include "pg/c10d/backend_errors.h"
-#include "pg/c10d/bind.h"
+#include "edge/bind.h"
+#include "edge/errors.h"
 
 namespace py = pybind11;
 
-namespace taco::pg {
+namespace taco {
 namespace {
 
 const char* python_name(Code code) {
@@ -43,9 +43,9 @@ std::string text_of(const Status& status) {
 
 // torch translates a PyTorchError wherever it leaves torch, by PyErr_SetString(python_type(),
 // text).
-class PgError : public torch::PyTorchError {
+class TacoError : public torch::PyTorchError {
  public:
-  explicit PgError(Status status) : PyTorchError(text_of(status)), status_(std::move(status)) {}
+  explicit TacoError(Status status) : PyTorchError(text_of(status)), status_(std::move(status)) {}
 
   // With the GIL; returns a borrowed reference. torch passes on nothing but a type and a text, so a
   // lost peer's attributes travel as class attributes of a type made for this one error.
@@ -79,7 +79,7 @@ void raise(const Status& status) {
     case Code::kUnsupported:
       throw c10::TypeError(status.message(), nullptr);
     default:
-      throw PgError(status);
+      throw TacoError(status);
   }
 }
 
@@ -95,10 +95,10 @@ void bind_errors(py::module_&) {
   py::register_exception_translator([](std::exception_ptr error) {
     try {
       if (error) std::rethrow_exception(error);
-    } catch (PgError& failure) {
+    } catch (TacoError& failure) {
       PyErr_SetString(failure.python_type(), failure.what());
     }
   });
 }
 
-}  // namespace taco::pg
+}  // namespace taco

@@ -1,0 +1,76 @@
+#include "harp/engine/held_stacks.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "harp/engine/stacks.h"
+
+namespace taco::harp {
+namespace {
+
+struct Registry {
+  struct User {
+    Member member;
+    std::shared_ptr<Stack> stack;
+  };
+  std::mutex mutex;  // held while a Stack is made, but not while one is closed
+  std::vector<User> users;
+  std::vector<std::shared_ptr<Stack>> closing;  // nobody gets one of these any more
+};
+
+// Never destroyed: a user may leave during static destruction.
+Registry& registry() {
+  static Registry* const instance = new Registry;
+  return *instance;
+}
+
+}  // namespace
+
+Result<HeldStack> hold_stack(const StackOptions& options, const Member& member) {
+  std::lock_guard lock(registry().mutex);
+  auto& users = registry().users;
+  // In a forked child these are the parent's, who goes on using them.
+  std::erase_if(users, [](const auto& user) { return !user.stack->usable().ok(); });
+  std::vector<const Stack*> occupied;
+  for (const auto& stack : registry().closing) occupied.push_back(stack.get());
+  const std::size_t closing = occupied.size();
+  for (const auto& user : users) {
+    if (user.member.group == member.group && user.member.world == member.world &&
+        user.member.rank != member.rank)
+      occupied.push_back(user.stack.get());
+  }
+  Result<std::shared_ptr<Stack>> stack = acquire_beside(occupied, options);
+  if (!stack.ok()) return stack.status();
+  users.push_back({member, *stack});
+  return HeldStack{std::move(stack).value(), occupied.size() > closing};
+}
+
+void drop_stack(const std::shared_ptr<Stack>& stack, const Member& member) {
+  if (!stack) return;
+  std::unique_lock lock(registry().mutex);
+  auto& users = registry().users;
+  const auto mine = std::ranges::find_if(
+      users, [&](const auto& user) { return user.stack == stack && user.member == member; });
+  if (mine == users.end()) return;
+  users.erase(mine);
+  const bool in_use =
+      std::ranges::any_of(users, [&](const auto& user) { return user.stack == stack; });
+  if (in_use) return;
+  // The goodbye may take its time, which other groups and statistics need not wait for.
+  registry().closing.push_back(stack);
+  lock.unlock();
+  stack->close();
+  lock.lock();
+  std::erase(registry().closing, stack);
+}
+
+std::vector<std::shared_ptr<Stack>> live_stacks() {
+  std::lock_guard lock(registry().mutex);
+  std::vector<std::shared_ptr<Stack>> stacks;
+  for (const auto& user : registry().users) {
+    if (std::ranges::count(stacks, user.stack) == 0) stacks.push_back(user.stack);
+  }
+  return stacks;
+}
+
+}  // namespace taco::harp

@@ -1,0 +1,33 @@
+// Who in this process uses which Stack. Ranks of one group that are threads of this process get one
+// each, since to each other they are peers like any (docs/decisions/0004); everybody else shares.
+// Any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "harp/engine/stack.h"
+
+namespace taco::harp {
+
+// A user: a rank of a group, from before it meets the others. `group` is what the program calls it.
+struct Member {
+  std::string group;
+  int world = 1;
+  int rank = 0;
+  bool operator==(const Member&) const = default;
+};
+
+// The process's Stack for one more user. Groups that merely have the same name and size may get one
+// more than they need.
+struct HeldStack {
+  std::shared_ptr<Stack> stack;
+  bool shares_process = false;  // with another rank of its group
+};
+Result<HeldStack> hold_stack(const StackOptions& options, const Member& member);
+// Balances hold_stack(). The last user's closes the Stack: goodbye, linger, threads joined.
+void drop_stack(const std::shared_ptr<Stack>& stack, const Member& member);
+std::vector<std::shared_ptr<Stack>> live_stacks();  // that somebody uses
+
+}  // namespace taco::harp

@@ -1,0 +1,94 @@
+#include "pg/c10d/group_meeting.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "pg/algorithms/forced.h"
+#include "pg/tuning/cost_block.h"
+
+namespace taco::pg {
+namespace {
+
+// What changes the messages that a rank sends: two ranks must not disagree about it.
+std::vector<edge::Setting> agreed_settings(const Env& env, const GroupMeetingOptions& options) {
+  const bool own = !options.algorithm.empty();
+  return {{own ? "Options.algorithm" : "TACO_ALGORITHM", own ? options.algorithm : env.algorithm},
+          {"TACO_CHUNK_BYTES", std::to_string(env.chunk_bytes)},
+          {"TACO_TUNE", env.tune ? "1" : "0"}};
+}
+
+edge::MeetingOptions meeting_options(const Env& env, const GroupMeetingOptions& options) {
+  const std::vector<std::byte> costs = encode(options.costs);
+  return {.group = options.name,
+          .rank = options.rank,
+          .world = options.world,
+          .timeout = options.timeout,
+          .settings = agreed_settings(env, options),
+          .word = std::string(reinterpret_cast<const char*>(costs.data()), costs.size()),
+          .service = harp::Service::kCollectives};
+}
+
+GroupOptions group_of(const edge::Meeting& meeting, const GroupMeetingOptions& options) {
+  GroupOptions group;
+  group.id = meeting.group_id;
+  group.name = options.name;
+  group.rank = options.rank;
+  group.world = options.world;
+  group.peers = meeting.peers;
+  group.host_of_rank = meeting.host_of_rank;
+  group.host_gbits = meeting.host_gbits;
+  group.timeout = options.timeout;
+  group.algorithm = options.algorithm;
+  group.costs = options.costs;
+  group.global_ranks = options.global_ranks;
+  if (static_cast<int>(group.global_ranks.size()) != options.world) {
+    group.global_ranks.resize(options.world);
+    std::iota(group.global_ranks.begin(), group.global_ranks.end(), 0);
+  }
+  return group;
+}
+
+void announce(const GroupMeeting& meeting, bool tuned) {
+  const GroupOptions& group = meeting.group;
+  const std::vector<int>& hosts = group.host_of_rank;
+  const int count = hosts.empty() ? 1 : *std::max_element(hosts.begin(), hosts.end()) + 1;
+  std::vector<int> ranks(count, 0);
+  for (int host : hosts) ++ranks[host];
+  const auto [fewest, most] = std::minmax_element(ranks.begin(), ranks.end());
+  std::string per_host = std::to_string(*fewest);
+  if (*fewest != *most) per_host += "-" + std::to_string(*most);
+  TACO_LOG_INFO("pg",
+                "taco_torch %s: world %d = %d host%s x %s rank%s, transport %s, planner costs %s",
+                TACO_VERSION, group.world, count, count == 1 ? "" : "s", per_host.c_str(),
+                per_host == "1" ? "" : "s",
+                meeting.stack ? meeting.stack->transport_summary().c_str() : "none (one rank)",
+                tuned && group.world > 1 ? "to be measured" : "from the table");
+}
+
+}  // namespace
+
+Result<GroupMeeting> meet(const c10::intrusive_ptr<c10d::Store>& store,
+                          const GroupMeetingOptions& options) {
+  Result<Env> env = Env::get();
+  if (!env.ok()) return env.status();
+  // What is wrong here is found before the others are met, to whom it would look like a loss.
+  TACO_RETURN_IF_ERROR(check_forced(env->algorithm).with_prefix("TACO_ALGORITHM="));
+  if (options.global_ranks.empty()) set_log_rank(options.rank);
+  Result<edge::Meeting> met = edge::meet(store, meeting_options(*env, options));
+  if (!met.ok()) return met.status();
+  Result<CostParameters> costs = decode_costs(std::as_bytes(std::span(met->word)));
+  if (!costs.ok()) {
+    edge::part(*met);
+    return costs.status();
+  }
+  GroupMeeting meeting{std::move(*met), {}};
+  meeting.group = group_of(meeting, options);
+  meeting.group.costs = *costs;
+  if (options.global_ranks.empty() && options.rank == 0) announce(meeting, env->tune);
+  return meeting;
+}
+
+}  // namespace taco::pg

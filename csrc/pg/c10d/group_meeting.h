@@ -1,0 +1,32 @@
+// How the ranks of a process group meet (edge/rendezvous.h), and what they agree on there: settings
+// that change messages are compared, and all plan from rank 0's costs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "edge/rendezvous.h"
+#include "pg/communicator.h"
+
+namespace taco::pg {
+
+struct GroupMeetingOptions {
+  int rank = 0;
+  int world = 1;
+  std::string name;               // torch's name of the group
+  std::vector<int> global_ranks;  // empty: this is WORLD
+  Duration timeout = 0;
+  std::string algorithm;  // Options.algorithm: compared with the others'; "": TACO_ALGORITHM
+  CostParameters costs;   // what the planner would assume here; all ranks take rank 0's
+};
+
+// With what a Communicator needs. Ended by edge::part().
+struct GroupMeeting : edge::Meeting {
+  GroupOptions group;
+};
+
+// As edge::meet().
+Result<GroupMeeting> meet(const c10::intrusive_ptr<c10d::Store>& store,
+                          const GroupMeetingOptions& options);
+
+}  // namespace taco::pg
