@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/list.h"
 #include "harp/engine/stack.h"
 #include "pg/codec.h"
 #include "pg/execution/operation_state.h"
@@ -68,8 +69,7 @@ class Execution final : public harp::Task {
   // Ranks a receive is open from.
   std::vector<int> waiting_for() const;
 
-  Execution* next = nullptr;  // in the pool, or in the group's list of those still draining
-  Execution* previous = nullptr;
+  Links<Execution> links;  // of its group's, until it has drained
 
  private:
   enum class State : std::uint8_t { kWaiting, kReady, kPosted, kDone };

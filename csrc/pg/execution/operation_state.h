@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/list.h"
 #include "harp/engine/stack.h"
 #include "pg/operation.h"
 
@@ -73,9 +74,8 @@ class OperationState final : public Operation,
   bool in_place = false;
 
   // The engine's.
-  std::shared_ptr<OperationState> self;  // while the engine works on it
-  OperationState* next = nullptr;        // in the group's list of open operations
-  OperationState* previous = nullptr;
+  std::shared_ptr<OperationState> self;    // while the engine works on it
+  Links<OperationState> links;             // of its group's open operations
   Execution* execution = nullptr;          // of a collective that runs
   PointToPointMessage* message = nullptr;  // of a send or receive that runs
   Time started = 0;

@@ -80,20 +80,19 @@ std::string Group::dump_st() const {
   std::string text;
   const Time now = stack_->engine().transport().now_st();
   int listed = 0, open = 0;
-  for (const OperationState* operation = first_; operation != nullptr;
-       operation = operation->next) {
+  for (const OperationState& operation : operations_) {
     ++open;
     if (listed == kMaxListed) continue;
     ++listed;
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%.3f s",
-                  static_cast<double>(std::max<Duration>(now - operation->submitted, 0)) / kSecond);
-    text += "  " + operation->describe() + ": " + mebibytes(operation->bytes_done) + " of " +
-            mebibytes(operation->bytes) + " received, " + seconds + ", ";
-    if (operation->execution != nullptr) {
-      text += operation->execution->describe_progress();
-    } else if (operation->message != nullptr) {
-      text += point_to_point_.describe(*operation);
+                  static_cast<double>(std::max<Duration>(now - operation.submitted, 0)) / kSecond);
+    text += "  " + operation.describe() + ": " + mebibytes(operation.bytes_done) + " of " +
+            mebibytes(operation.bytes) + " received, " + seconds + ", ";
+    if (operation.execution != nullptr) {
+      text += operation.execution->describe_progress();
+    } else if (operation.message != nullptr) {
+      text += point_to_point_.describe(operation);
     } else {
       text += "waiting for its turn";
     }

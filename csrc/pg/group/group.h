@@ -129,8 +129,6 @@ class Group final : public Communicator,
   void finish_st(OperationState& operation, const Status& status);
   void start_queued_st();
   Problem problem_of(const OperationState& operation) const;
-  void link_st(OperationState& operation);
-  void unlink_st(OperationState& operation);
   Status stray_block_st(const OperationState& operation) const;
   void finished_st(Execution& execution, OperationState& operation) override;
   void drained_st(Execution& execution) override;
@@ -195,10 +193,9 @@ class Group final : public Communicator,
   Arrivals arrivals_;
   PointToPoint point_to_point_;
   MonitoredBarrier barrier_;
-  OperationState* first_ = nullptr;  // open operations in order of arrival
-  OperationState* last_ = nullptr;
+  List<OperationState, &OperationState::links> operations_;  // open ones, in order of arrival
   RunningCollectives running_;
-  Execution* executions_ = nullptr;  // all that have not drained yet
+  List<Execution, &Execution::links> executions_;  // all that have not drained yet, newest first
   std::uint32_t newest_ordinal_ = 0;
   std::uint64_t newest_signature_ = 0;
   bool failed_st_ = false;

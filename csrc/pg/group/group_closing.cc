@@ -99,7 +99,7 @@ Status Group::leave(Duration linger) {
 }
 
 void Group::check_drained_st() {
-  if (first_ != nullptr || executions_ != nullptr) return;
+  if (!operations_.empty() || !executions_.empty()) return;
   // Failed altogether: it receives nothing more, and may yet live long before it is closed. After
   // any other failure what peers sent before it can still be received.
   const bool is_over = failed_st_ && failed_from_ == kEverything;

@@ -8,20 +8,8 @@
 
 namespace taco::pg {
 
-void Group::link_st(OperationState& operation) {
-  operation.previous = last_;
-  operation.next = nullptr;
-  (last_ != nullptr ? last_->next : first_) = &operation;
-  last_ = &operation;
-}
-
-void Group::unlink_st(OperationState& operation) {
-  (operation.previous != nullptr ? operation.previous->next : first_) = operation.next;
-  (operation.next != nullptr ? operation.next->previous : last_) = operation.previous;
-}
-
 void Group::take_st(OperationState& operation, harp::Transport& transport) {
-  link_st(operation);
+  operations_.push_back(operation);
   operation.started = transport.now_st();
   if (operation.is_point_to_point()) {
     operation.set_algorithm("direct");
@@ -113,10 +101,7 @@ void Group::run_st(OperationState& operation) {
   }
   operation.set_algorithm((*schedule)->algorithm);
   Execution& execution = pool.take();
-  execution.previous = nullptr;
-  execution.next = executions_;
-  if (executions_ != nullptr) executions_->previous = &execution;
-  executions_ = &execution;
+  executions_.push_front(execution);
   operation.execution = &execution;
   running_.started();
   execution.start_st(stack_->engine(), *this, view_, operation, std::move(*schedule), scratch);
@@ -149,8 +134,7 @@ void Group::finished_st(Execution& execution, OperationState& operation) {
 }
 
 void Group::drained_st(Execution& execution) {
-  (execution.previous != nullptr ? execution.previous->next : executions_) = execution.next;
-  if (execution.next != nullptr) execution.next->previous = execution.previous;
+  executions_.erase(execution);
   membership_->pool().give(execution);
   check_drained_st();
 }
@@ -161,7 +145,7 @@ void Group::message_done_st(OperationState& operation, const Status& status) {
 
 // The end of every operation. The caller may free its memory, and this object, right after.
 void Group::finish_st(OperationState& operation, const Status& status) {
-  unlink_st(operation);
+  operations_.erase(operation);
   deadlines_.ended_st(operation);
   if (status.ok()) {
     if (!operation.staged.outputs.empty()) unstage(operation);

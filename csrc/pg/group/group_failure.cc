@@ -51,8 +51,8 @@ Notice Group::failure_notice() const {
 void Group::fail_st(const Status& why, std::uint64_t from, bool tell) {
   const bool first = !failed_st_;
   if (first && barrier_.is_entered_st()) from = std::min(from, next_ordinal_st());
-  for (const OperationState* open = first_; open != nullptr && first; open = open->next)
-    if (open->is_point_to_point()) from = std::min(from, next_ordinal_st());
+  for (const OperationState& open : operations_)
+    if (first && open.is_point_to_point()) from = std::min(from, next_ordinal_st());
   if (!first && from >= failed_from_) return;
   failed_st_ = true;
   failed_from_ = from;
@@ -89,14 +89,14 @@ bool Group::is_ended_by(const OperationState& operation, std::uint64_t from) con
 void Group::end_from_st(std::uint64_t from, const Status& why) {
   running_.drop_from(from);
   std::vector<std::shared_ptr<OperationState>> open;
-  for (OperationState* operation = first_; operation != nullptr; operation = operation->next)
-    if (is_ended_by(*operation, from)) open.push_back(operation->self);
+  for (OperationState& operation : operations_)
+    if (is_ended_by(operation, from)) open.push_back(operation.self);
   for (const auto& operation : open)
     if (operation->self != nullptr) fail_operation_st(*operation, why);
   // What is left sends scratch memory of operations that have completed already.
   std::vector<Execution*> rest;
-  for (Execution* e = executions_; e != nullptr; e = e->next)
-    if (e->operation() == nullptr && !e->failing() && e->sequence() >= from) rest.push_back(e);
+  for (Execution& e : executions_)
+    if (e.operation() == nullptr && !e.failing() && e.sequence() >= from) rest.push_back(&e);
   for (Execution* execution : rest) execution->fail_st(why);
 }
 
@@ -219,19 +219,17 @@ void Group::heard_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64
 
 bool Group::has_drained_st(std::uint32_t ordinal) const {
   if (!has_ended_st(ordinal)) return false;
-  for (const Execution* e = executions_; e != nullptr; e = e->next)
-    if (static_cast<std::uint32_t>(e->sequence()) == ordinal) return false;
+  for (const Execution& e : executions_)
+    if (static_cast<std::uint32_t>(e.sequence()) == ordinal) return false;
   return true;
 }
 
 // Has this rank run that collective to its end? Then it receives nothing more for it.
 bool Group::has_ended_st(std::uint32_t ordinal) const {
   if (static_cast<std::int32_t>(newest_ordinal_ - ordinal) < 0) return false;
-  for (const OperationState* operation = first_; operation != nullptr;
-       operation = operation->next) {
-    if (!operation->is_point_to_point() &&
-        static_cast<std::uint32_t>(operation->sequence()) == ordinal)
-      return false;
+  for (const OperationState& operation : operations_) {
+    if (operation.is_point_to_point()) continue;
+    if (static_cast<std::uint32_t>(operation.sequence()) == ordinal) return false;
   }
   return true;
 }
@@ -273,10 +271,10 @@ void Group::peer_gone_st(harp::PeerId peer, const Status& unmet) {
 void Group::break_open_st(int rank, std::uint64_t after) {
   // Whatever fails takes others with it, which may be gone then: look again from the start.
   const auto needs_it = [&] {
-    Execution* e = executions_;
+    Execution* e = executions_.front();
     while (e != nullptr && (e->operation() == nullptr || e->failing() || e->sequence() <= after ||
                             !e->has_open_st(rank)))
-      e = e->next;
+      e = executions_.next(*e);
     return e;
   };
   while (Execution* execution = needs_it()) broken_st(*execution, rank, view_.gone[rank]);

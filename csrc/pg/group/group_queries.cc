@@ -28,10 +28,10 @@ void Group::watch_st(const OperationState& operation) {
 }
 
 OperationState* Group::overdue_st(Time now, Time* next) {
-  for (OperationState* operation = first_; operation != nullptr; operation = operation->next) {
-    if (operation->failing) continue;
-    if (operation->deadline <= now) return operation;
-    *next = std::min(*next, operation->deadline);
+  for (OperationState& operation : operations_) {
+    if (operation.failing) continue;
+    if (operation.deadline <= now) return &operation;
+    *next = std::min(*next, operation.deadline);
   }
   return nullptr;
 }
@@ -52,17 +52,17 @@ void Group::timed_out_st(const TimeoutReport& report) {
 }
 
 std::optional<CheckUp::Waiting> Group::longest_waiting_st() const {
-  for (const OperationState* operation = first_; operation != nullptr; operation = operation->next)
-    if (operation->execution != nullptr && !operation->failing)
-      return CheckUp::Waiting{operation->sequence(), operation->started};
+  for (const OperationState& operation : operations_)
+    if (operation.execution != nullptr && !operation.failing)
+      return CheckUp::Waiting{operation.sequence(), operation.started};
   return std::nullopt;
 }
 
 OperationState* Group::collective_st(std::uint64_t ordinal) const {
-  OperationState* operation = first_;
+  OperationState* operation = operations_.front();
   while (operation != nullptr &&
          (operation->is_point_to_point() || operation->sequence() != ordinal))
-    operation = operation->next;
+    operation = operations_.next(*operation);
   return operation;
 }
 
