@@ -119,6 +119,73 @@ def cpp_functions(text: str) -> Iterator[tuple[int, int]]:
             line += 1
 
 
+CONTROLS = re.compile(r"\b(?:if|for|while)\b|\belse\b(?!\s+if\b)|\bdo\b")
+BRACKETS = {"(": ")", "{": "}", "[": "]"}
+
+
+def after_bracket(code: str, at: int) -> int:
+    """The place after the bracket that closes the one at `at`."""
+    close, depth = BRACKETS[code[at]], 0
+    for place in range(at, len(code)):
+        depth += (code[place] == code[at]) - (code[place] == close)
+        if depth == 0:
+            return place + 1
+    return len(code)
+
+
+def body_of(code: str, at: int) -> int:
+    """Where the body begins of the if, else, for, while or do that stands at `at`."""
+    keyword = re.compile(r"\w+(\s+constexpr)?\s*").match(code, at)
+    assert keyword is not None
+    place = keyword.end()
+    if code.startswith("(", place) and not keyword[0].startswith(("else", "do")):
+        place = after_bracket(code, place)
+    likely = re.compile(r"\s*(\[\[\w+\]\])?\s*").match(code, place)
+    assert likely is not None
+    return likely.end()
+
+
+def after_statement(code: str, at: int) -> int:
+    """The place after the statement that begins at `at`."""
+    if code.startswith("{", at):
+        return after_bracket(code, at)
+    keyword = re.compile(r"(if|for|while|do|switch)\b").match(code, at)
+    if keyword:
+        end = after_statement(code, body_of(code, at))
+        follows = re.compile(r"\s*(else\b|while\b)").match(code, end)
+        if keyword[1] == "if" and follows and follows[1] == "else":
+            return after_statement(code, body_of(code, follows.start(1)))
+        if keyword[1] == "do" and follows:
+            return code.find(";", end) + 1
+        return end
+    while at < len(code) and code[at] != ";":
+        at = after_bracket(code, at) if code[at] in BRACKETS else at + 1
+    return at + 1
+
+
+def loose_bodies(text: str) -> Iterator[int]:
+    """Lines where a body begins that has several lines and no braces."""
+    code = strip_cpp(text)
+    for keyword in CONTROLS.finditer(code):
+        body = body_of(code, keyword.start())
+        braced = code.startswith(("{", ";"), body)
+        if not braced and "\n" in code[body : after_statement(code, body)]:
+            yield code.count("\n", 0, body) + 1
+
+
+LOCK = re.compile(r"\bstd::(?:lock_guard|unique_lock|scoped_lock)\b")
+# A scope is guarded by a lock_guard, what is unlocked on the way or waited on by a unique_lock, and
+# several mutexes by one scoped_lock; an argument names the type in full.
+GOOD_LOCK = re.compile(r"(?<!const )std::\w+ \w+\(|std::unique_lock<std::mutex>&")
+
+
+def odd_locks(text: str) -> Iterator[int]:
+    code = strip_cpp(text)
+    for lock in LOCK.finditer(code):
+        if not GOOD_LOCK.match(code, lock.start()):
+            yield code.count("\n", 0, lock.start()) + 1
+
+
 def python_functions(text: str) -> Iterator[tuple[int, int]]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -158,6 +225,26 @@ def test_a_function_fits_the_screen() -> None:
             if lines > MAX_FUNCTION:
                 problems.append(f"{name}:{first}: a function of {lines} lines")
     report(problems)
+
+
+def test_a_body_of_several_lines_has_braces() -> None:
+    report(
+        [
+            f"{name}:{line}: a body of several lines without braces"
+            for name in files(".h", ".cc")
+            for line in loose_bodies(text_of(name))
+        ]
+    )
+
+
+def test_locks_are_spelled_alike() -> None:
+    report(
+        [
+            f"{name}:{line}: write std::lock_guard lock(mutex)"
+            for name in files(".h", ".cc")
+            for line in odd_locks(text_of(name))
+        ]
+    )
 
 
 def test_every_cpp_test_is_registered() -> None:
@@ -226,6 +313,37 @@ def test_a_long_function_is_measured() -> None:
     assert list(cpp_functions('void f() {\n  puts("}{");  // {\n  for (;;) {\n  }\n}\n')) == [
         (1, 5)
     ]
+
+
+def test_a_body_without_braces_is_found() -> None:
+    loose = [
+        "if (a)\n  f(b,\n    c);\n",
+        "if (a) {\n} else\n  f(b,\n    c);\n",
+        "for (;;)\n  if (a)\n    b();\n",
+        "while (a) [[likely]]\n  f([] {\n    b();\n  });\n",
+        "do\n  f(b,\n    c);\nwhile (a);\n",
+        "if constexpr (a)\n  b();\nelse if (c)\n  d(\n    e);\n",
+    ]
+    for text in loose:
+        assert list(loose_bodies(text)), text
+    tight = [
+        "if (a)\n  b();\nelse\n  c();\n",
+        "if (a &&\n    b)\n  c();\n",
+        "for (;;) if (a) b();\nd(\n  e);\n",
+        "do {\n  a();\n} while (b &&\n         c);\n",
+        "if (a) // f(\n  b();\n#define C(x) \\\n  if (x) \\\n    y(a, \\\n      b);\n",
+        "auto f = [](int a) {\n  if (a) return b;\n  return c;\n};\n",
+    ]
+    for text in tight:
+        assert not list(loose_bodies(text)), text
+
+
+def test_an_odd_lock_is_found() -> None:
+    assert list(odd_locks("const std::lock_guard<std::mutex> lock(mutex_);\n")) == [1]
+    assert list(odd_locks("\nconst std::lock_guard lock(mutex_);\n")) == [2]
+    assert list(odd_locks("std::unique_lock<std::mutex> lock(m);\n")) == [1]
+    assert not list(odd_locks("std::lock_guard lock(m);\nstd::unique_lock lock(m);\n"))
+    assert not list(odd_locks("void f(std::unique_lock<std::mutex>& lock);\n"))
 
 
 def test_a_machine_path_is_found() -> None:

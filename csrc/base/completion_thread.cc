@@ -77,9 +77,10 @@ void end_threads(Pool& pool, std::unique_lock<std::mutex>& lock) {
   pool.ended.wait_for(lock, kJoinLimit,
                       [&] { return threads_beside_this_one(pool) <= 0 || !pool.ending; });
   join_returned(pool);
-  if (pool.ending && threads_beside_this_one(pool) > 0)
+  if (pool.ending && threads_beside_this_one(pool) > 0) {
     TACO_LOG_WARNING("base", "%d callbacks of futures still run after the last group's end",
                      threads_beside_this_one(pool));
+  }
 }
 
 // With the lock held: somebody must be there to take the queue's head if its turn comes.

@@ -234,13 +234,13 @@ void StackCore::set_observer(Service service, Observer* observer) {
   // On the engine, which does not end meanwhile. close(), which may be driving it, holds the lock.
   const bool ours = generation_ == fork_generation() && engine_ != nullptr;
   if (ours && engine_->in_engine()) return engine_->set_observer(service, observer);
-  const std::lock_guard<std::mutex> lock(closing_);
+  std::lock_guard lock(closing_);
   if (usable().ok()) engine_->set_observer(service, observer);
 }
 
 StackStats StackCore::stats() const {
   if (generation_ != fork_generation()) return {};
-  const std::lock_guard<std::mutex> lock(closing_);
+  std::lock_guard lock(closing_);
   return engine_->stats();
 }
 
@@ -263,7 +263,7 @@ Status StackCore::usable() const {
 
 void StackCore::close() {
   if (generation_ != fork_generation()) return;
-  const std::lock_guard<std::mutex> lock(closing_);
+  std::lock_guard lock(closing_);
   if (closed_.exchange(true) || engine_ == nullptr) return;
   engine_->close(kSecond);
 }

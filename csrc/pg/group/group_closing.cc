@@ -67,13 +67,15 @@ Status Group::leave(Duration linger) {
     (void)engine.wait(farewell_.confirmed(), until);  // who is later than that hears of it alone
   } else {
     on_engine([this](harp::Transport&) {
-      if (!farewell_.drained().is_set())
+      if (!farewell_.drained().is_set()) {
         fail_st(Status(Code::kAborted, "group '" + options_.name + "' was destroyed"), kEverything,
                 true);
+      }
     });
-    if (!engine.wait(farewell_.drained(), monotonic_now() + kCancelLimit))
+    if (!engine.wait(farewell_.drained(), monotonic_now() + kCancelLimit)) {
       TACO_LOG_ERROR("pg", "group '%s': operations did not end when it was destroyed",
                      options_.name.c_str());
+    }
   }
   Status unreported;
   std::shared_ptr<Membership> left;
@@ -90,9 +92,10 @@ Status Group::leave(Duration linger) {
     if (failed_st_ && !reported_.load()) unreported = failure_;
   });
   if (unreported.code() == Code::kAborted) unreported = Status();
-  if (!unreported.ok())
+  if (!unreported.ok()) {
     TACO_LOG_ERROR("pg", "group '%s', known only when it was destroyed: %s", options_.name.c_str(),
                    unreported.message().c_str());
+  }
   if (left == nullptr) left = std::exchange(membership_, nullptr);  // the engine has stopped
   Membership::detach(left, stack_);
   return unreported;
@@ -144,9 +147,10 @@ void Group::left_st(int rank, const Notice& notice) {
   told.knows_group = false;
   told.done = true;
   departures_.left_st(stack_->engine().transport(), rank, told);
-  if (view_.gone[rank].ok())
+  if (view_.gone[rank].ok()) {
     view_.gone[rank] = Status("it has left the group (it destroyed it) and is still needed here",
                               PeerLoss{rank, "", -1});
+  }
   if (farewell_.awaits_st(rank)) closing_answer_st(rank, told);
   farewell_.confirmed_st(rank);
   barrier_.peer_gone_st(rank);

@@ -52,9 +52,10 @@ void Group::timed_out_st(const TimeoutReport& report) {
 }
 
 std::optional<CheckUp::Waiting> Group::longest_waiting_st() const {
-  for (const OperationState& operation : operations_)
+  for (const OperationState& operation : operations_) {
     if (operation.execution != nullptr && !operation.failing)
       return CheckUp::Waiting{operation.sequence(), operation.started};
+  }
   return std::nullopt;
 }
 

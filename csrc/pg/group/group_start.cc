@@ -60,10 +60,11 @@ Status check_rooted(const OperationSpec& spec, int rank, int world) {
   const std::vector<Piece>& list = gather ? spec.outputs : spec.inputs;
   if (one.size() != 1)
     return invalid(spec, "takes one " + std::string(gather ? "input" : "output"));
-  if (list.size() != (root ? static_cast<std::size_t>(world) : 0))
+  if (list.size() != (root ? static_cast<std::size_t>(world) : 0)) {
     return invalid(spec, "rank " + std::to_string(rank) + " gives " + many(list.size(), "piece") +
                              (root ? " as the root; needed is one for each rank"
                                    : " although it is not the root"));
+  }
   for (const Piece& piece : list)
     TACO_RETURN_IF_ERROR(expect_bytes(spec, piece, one[0].bytes, "a block at the root"));
   return Status();
@@ -131,9 +132,10 @@ Status Group::check(OperationSpec& spec) const {
   const std::size_t element = kernels::size_of(spec.dtype);
   for (const auto* pieces : {&spec.inputs, &spec.outputs}) {
     for (const Piece& piece : *pieces) {
-      if (piece.bytes % element != 0)
+      if (piece.bytes % element != 0) {
         return invalid(spec, std::to_string(piece.bytes) + " bytes are no whole number of " +
                                  kernels::name_of(spec.dtype));
+      }
       if (piece.bytes > 0 && piece.data == nullptr) return invalid(spec, "a piece has no memory");
     }
   }
@@ -176,9 +178,10 @@ Result<OperationPtr> Group::start(OperationSpec spec) {
                                                       : ordinal_ + 1 >= refused_from_);
   if (closed_ || refused) {
     operation->self.reset();
-    if (closed_)
+    if (closed_) {
       return Status(Code::kAborted,
                     "group '" + options_.name + "' was destroyed; no operation can start");
+    }
     reported_ = true;
     return error_.with_prefix(describe_signature(operation->signature) + " cannot start: ");
   }
@@ -202,9 +205,10 @@ Result<OperationPtr> Group::run_alone(OperationSpec spec) {
   OperationSpec& s = operation->spec;
   {
     std::lock_guard lock(mutex_);
-    if (closed_)
+    if (closed_) {
       return Status(Code::kAborted,
                     "group '" + options_.name + "' was destroyed; no operation can start");
+    }
     if (!error_.ok()) return error_;
     operation->set_sequence(++ordinal_);
   }

@@ -502,9 +502,10 @@ struct WithoutZeroAndOne {
   }
   void cut() {
     ranks.network().cut(0, 1);
-    for (int turn = 0; turn < 20; ++turn)  // the engines are told in one of their next turns
+    for (int turn = 0; turn < 20; ++turn) {  // the engines are told in one of their next turns
       for (const int process : {0, 1})
         call_on_engine(ranks.network().stack(process)->engine(), [](harp::Transport&) {});
+    }
   }
   Status sum_of_both() {
     const auto both = ranks.make_group({0, 1}, "of both");
