@@ -42,8 +42,8 @@ struct Piece {
 };
 
 // The later stages of an operation whose ranks learn in one stage what the next one exchanges. To
-// everybody it is one operation, with one ordinal, signature, deadline and failure; the tags of its
-// messages tell the stages apart (pg/planning/schedule.h).
+// everybody it is one operation, with one sequence number, signature, deadline and failure; the
+// tags of its messages tell the stages apart (pg/planning/schedule.h).
 class Stages {
  public:
   virtual ~Stages() = default;

@@ -10,11 +10,11 @@ void CheckUp::look_st(Time now) {
     interval_ = 0;
     return;
   }
-  interval_ = waiting->ordinal == checked_ ? std::min(2 * interval_, kLongest) : kFirst;
+  interval_ = waiting->sequence == checked_ ? std::min(2 * interval_, kLongest) : kFirst;
   timer_.again_st(now + interval_);
   if (now - waiting->since < kFirst) return;
-  checked_ = waiting->ordinal;
-  owner_.ask_awaited_st(waiting->ordinal);
+  checked_ = waiting->sequence;
+  owner_.ask_awaited_st(waiting->sequence);
 }
 
 }  // namespace taco::pg

@@ -21,14 +21,14 @@ namespace taco::pg {
 class CheckUp {
  public:
   struct Waiting {
-    std::uint64_t ordinal = 0;
+    std::uint64_t sequence = 0;
     Time since = 0;
   };
   class Owner {
    public:
     virtual ~Owner() = default;
     virtual std::optional<Waiting> longest_waiting_st() const = 0;  // of the collectives that run
-    virtual void ask_awaited_st(std::uint64_t ordinal) = 0;         // those that this one waits for
+    virtual void ask_awaited_st(std::uint64_t sequence) = 0;        // those that this one waits for
   };
   static constexpr Duration kFirst = kSecond;
   static constexpr Duration kLongest = 64 * kSecond;
@@ -47,7 +47,7 @@ class CheckUp {
 
   Owner& owner_;
   Duration interval_ = 0;      // to the next look; 0: off
-  std::uint64_t checked_ = 0;  // the ordinal that asked last
+  std::uint64_t checked_ = 0;  // the sequence number that asked last
   MachineTimer<CheckUp> timer_{*this, &CheckUp::look_st};
 };
 

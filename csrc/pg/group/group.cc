@@ -152,7 +152,7 @@ Status Group::error() const {
 
 std::uint64_t Group::sequence() const {
   std::lock_guard lock(mutex_);
-  return ordinal_;
+  return sequence_;
 }
 
 void Group::set_timeout(Duration timeout) { timeout_.store(timeout, std::memory_order_relaxed); }

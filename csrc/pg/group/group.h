@@ -3,11 +3,11 @@
 //
 // A group that has failed stays failed: its ranks no longer agree about what comes next. A failure
 // ends the collective at which it arose and all later ones, on every rank; earlier ones go on,
-// since no rank refuses its part in them: each rank tells from which ordinal on it takes no part,
-// and the least that anybody has told counts for all. Sends and receives have no place in that
-// order. They end with the first failure, and then this rank vouches for those collectives only
-// that it has started: its program may stop where it hears of it. The group's error is the first
-// failure.
+// since no rank refuses its part in them: each rank tells from which sequence number on it takes no
+// part, and the least that anybody has told counts for all. Sends and receives have no place in
+// that order. They end with the first failure, and then this rank vouches for those collectives
+// only that it has started: its program may stop where it hears of it. The group's error is the
+// first failure.
 //
 // Spread over several files: group.cc (making), group_start.cc (the caller's side),
 // group_engine.cc (the engine's side), group_failure.cc (what goes wrong), group_queries.cc (what
@@ -77,9 +77,9 @@ class Group final : public Communicator,
                    std::uint64_t theirs);
   void peer_gone_st(harp::PeerId peer, const Status& unmet);
   void notice_st(harp::PeerId peer, const Notice& notice);
-  // Ends with `why` the collectives from the ordinal `from` on, and all sends and receives, and
-  // refuses new ones. May be called again; does nothing but for a lower `from`. `tell`: the members
-  // too.
+  // Ends with `why` the collectives from the sequence number `from` on, and all sends and receives,
+  // and refuses new ones. May be called again; does nothing but for a lower `from`. `tell`: the
+  // members too.
   void fail_st(const Status& why, std::uint64_t from, bool tell);
   // Its parent has failed, or the parent's root has.
   void parent_failed_st(const Group& parent);
@@ -92,19 +92,19 @@ class Group final : public Communicator,
   std::uint64_t incarnation_of(int rank) const { return incarnations_[rank]; }
   std::string describe_rank(int rank) const;  // "rank 2 (global rank 5)"
   bool has_failed_st() const { return failed_st_; }
-  std::uint32_t newest_ordinal_st() const { return newest_ordinal_; }
+  std::uint32_t newest_sequence_st() const { return newest_sequence_; }
   const Status& failure_st() const { return failure_; }
   void tell_st(int rank, const Notice& notice) {
     stack_->engine().transport().notify_st(options_.peers[rank], encode(notice));
   }
   // Beyond what has been started here.
-  std::uint64_t next_ordinal_st() const { return full(newest_ordinal_) + 1; }
+  std::uint64_t next_sequence_st() const { return full(newest_sequence_) + 1; }
   void wake_st() override { stack_->engine().wake_waiters(); }
   void tell_members_st(const Notice& notice);
   std::string dump_st() const;
 
  private:
-  static constexpr std::uint64_t kEverything = 0;  // for fail_st: ordinals begin at 1
+  static constexpr std::uint64_t kEverything = 0;  // for fail_st: sequence numbers begin at 1
 
   // group_closing.cc
   Status leave(Duration linger);
@@ -139,32 +139,33 @@ class Group final : public Communicator,
   void break_open_st(int rank, std::uint64_t after);
   void broken_st(Execution& execution, int rank, const Status& why) override;
   void message_broken_st(OperationState& operation, int rank, const Status& why) override;
-  void broken_request_st(OperationState* operation, std::uint64_t ordinal, int rank,
+  void broken_request_st(OperationState* operation, std::uint64_t sequence, int rank,
                          const Status& why);
-  void fail_at_st(OperationState* operation, std::uint64_t ordinal, const Status& why);
+  void fail_at_st(OperationState* operation, std::uint64_t sequence, const Status& why);
   bool is_ended_by(const OperationState& operation, std::uint64_t from) const;
-  bool has_failed_at_st(std::uint64_t ordinal) const {
-    return failed_st_ && ordinal >= failed_from_;
+  bool has_failed_at_st(std::uint64_t sequence) const {
+    return failed_st_ && sequence >= failed_from_;
   }
   Notice failure_notice() const;
   void end_from_st(std::uint64_t from, const Status& why);
   void fail_operation_st(OperationState& operation, const Status& why);
   void failed_elsewhere_st(int rank, const Notice& notice);
-  std::uint64_t full(std::uint32_t ordinal) const;  // of the wire's 32 bits
-  bool has_ended_st(std::uint32_t ordinal) const;
-  bool has_drained_st(std::uint32_t ordinal) const;  // and is every send of it acknowledged
+  std::uint64_t full(std::uint32_t sequence) const;  // of the wire's 32 bits
+  bool has_ended_st(std::uint32_t sequence) const;
+  bool has_drained_st(std::uint32_t sequence) const;  // and is every send of it acknowledged
   void conflict_st(const Arrivals::Conflict& conflict);
   void unexplained_st(const Status& why, std::uint64_t from) override;
 
   // group_queries.cc
-  Notice query_st(std::uint64_t number, std::uint64_t ordinal) const;
+  Notice query_st(std::uint64_t number, std::uint64_t sequence) const;
   void watch_st(const OperationState& operation);
   OperationState* overdue_st(Time now, Time* next) override;
   void ask_members_st(const OperationState& operation, std::uint64_t number) override;
   void timed_out_st(const TimeoutReport& report) override;
   std::optional<CheckUp::Waiting> longest_waiting_st() const override;
-  OperationState* collective_st(std::uint64_t ordinal) const;  // open; null: none of that ordinal
-  void ask_awaited_st(std::uint64_t ordinal) override;
+  OperationState* collective_st(
+      std::uint64_t sequence) const;  // open; null: none of that sequence number
+  void ask_awaited_st(std::uint64_t sequence) override;
   void ask_receiver_st(int rank) override;
   void answer_query_st(int rank, const Notice& query);
   void report_st(int rank, const Notice& answer);
@@ -180,7 +181,7 @@ class Group final : public Communicator,
   const int process_;                                       // a forked child is another one
 
   mutable std::mutex mutex_;  // guards what follows, for start() and the engine
-  std::uint64_t ordinal_ = 0;
+  std::uint64_t sequence_ = 0;
   Status error_;
   std::uint64_t refused_from_ = kEverything;  // collectives, once error_ is set
   bool closed_ = false;
@@ -196,7 +197,7 @@ class Group final : public Communicator,
   List<OperationState, &OperationState::links> operations_;  // open ones, in order of arrival
   RunningCollectives running_;
   List<Execution, &Execution::links> executions_;  // all that have not drained yet, newest first
-  std::uint32_t newest_ordinal_ = 0;
+  std::uint32_t newest_sequence_ = 0;
   std::uint64_t newest_signature_ = 0;
   bool failed_st_ = false;
   std::uint64_t failed_from_ = kEverything;

@@ -132,7 +132,7 @@ void Group::tell_of_leaving_st() {
   Notice notice;
   notice.kind = NoticeKind::kGroupLeft;
   notice.group = options_.id;
-  notice.ordinal = newest_ordinal_;
+  notice.sequence = newest_sequence_;
   for (int rank = 0; rank < options_.world; ++rank) {
     if (rank == options_.rank || !view_.gone[rank].ok()) continue;
     if (view_.arrived[rank] != 0 || view_.sent[rank] != 0 || point_to_point_.has_met_st(rank))
@@ -154,7 +154,7 @@ void Group::left_st(int rank, const Notice& notice) {
   if (farewell_.awaits_st(rank)) closing_answer_st(rank, told);
   farewell_.confirmed_st(rank);
   barrier_.peer_gone_st(rank);
-  break_open_st(rank, full(static_cast<std::uint32_t>(notice.ordinal)));
+  break_open_st(rank, full(static_cast<std::uint32_t>(notice.sequence)));
 }
 
 }  // namespace taco::pg

@@ -16,17 +16,17 @@ void Group::take_st(OperationState& operation, harp::Transport& transport) {
     // What a peer has sent before the failure is still received.
     if (failed_st_ &&
         !(failed_from_ > kEverything && point_to_point_.is_here_st(operation, transport)))
-      return fail_at_st(&operation, next_ordinal_st(), failure_);
+      return fail_at_st(&operation, next_sequence_st(), failure_);
     watch_st(operation);
     return point_to_point_.start_st(operation, transport);
   }
   if (has_failed_at_st(operation.sequence()))
     return finish_st(operation, failure_.with_prefix(operation.describe() + ": "));
   watch_st(operation);
-  const auto ordinal = static_cast<std::uint32_t>(operation.sequence());
-  newest_ordinal_ = ordinal;
+  const auto sequence = static_cast<std::uint32_t>(operation.sequence());
+  newest_sequence_ = sequence;
   newest_signature_ = operation.signature;
-  if (auto conflict = arrivals_.note(options_.rank, ordinal, operation.signature))
+  if (auto conflict = arrivals_.note(options_.rank, sequence, operation.signature))
     return conflict_st(*conflict);
   if (!running_.queue(operation)) run_st(operation);
 }

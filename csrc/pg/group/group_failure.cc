@@ -39,7 +39,7 @@ Notice Group::failure_notice() const {
   notice.group = options_.id;
   notice.code = failure_.code();
   notice.text = failure_.message();
-  notice.ordinal = failed_from_;
+  notice.sequence = failed_from_;
   if (const PeerLoss* loss = failure_.peer_loss(); loss != nullptr && loss->rank >= 0) {
     notice.subject = incarnations_[loss->rank];
     notice.address = loss->address;
@@ -50,9 +50,9 @@ Notice Group::failure_notice() const {
 
 void Group::fail_st(const Status& why, std::uint64_t from, bool tell) {
   const bool first = !failed_st_;
-  if (first && barrier_.is_entered_st()) from = std::min(from, next_ordinal_st());
+  if (first && barrier_.is_entered_st()) from = std::min(from, next_sequence_st());
   for (const OperationState& open : operations_)
-    if (first && open.is_point_to_point()) from = std::min(from, next_ordinal_st());
+    if (first && open.is_point_to_point()) from = std::min(from, next_sequence_st());
   if (!first && from >= failed_from_) return;
   failed_st_ = true;
   failed_from_ = from;
@@ -114,11 +114,11 @@ void Group::fail_operation_st(OperationState& operation, const Status& why) {
   }
 }
 
-// A failure that arose in `operation`, or in what is left of a collective of that ordinal.
-void Group::fail_at_st(OperationState* operation, std::uint64_t ordinal, const Status& why) {
+// A failure that arose in `operation`, or in what is left of a collective of that sequence number.
+void Group::fail_at_st(OperationState* operation, std::uint64_t sequence, const Status& why) {
   const std::shared_ptr<OperationState> keep = operation != nullptr ? operation->self : nullptr;
   const bool point_to_point = keep != nullptr && keep->is_point_to_point();
-  fail_st(why, point_to_point ? next_ordinal_st() : ordinal, true);
+  fail_st(why, point_to_point ? next_sequence_st() : sequence, true);
   if (keep != nullptr && keep->self != nullptr) fail_operation_st(*keep, why);
 }
 
@@ -138,7 +138,7 @@ void Group::message_broken_st(OperationState& operation, int rank, const Status&
 }
 
 // `operation` is null when only sends of scratch memory are left of it.
-void Group::broken_request_st(OperationState* operation, std::uint64_t ordinal, int rank,
+void Group::broken_request_st(OperationState* operation, std::uint64_t sequence, int rank,
                               const Status& why) {
   const std::string name = operation != nullptr ? operation->describe() : "a finished operation";
   switch (why.code()) {
@@ -146,7 +146,7 @@ void Group::broken_request_st(OperationState* operation, std::uint64_t ordinal, 
       const std::shared_ptr<OperationState> keep = operation != nullptr ? operation->self : nullptr;
       const PeerLoss* loss = why.peer_loss();
       if (!has_left_st(rank, why)) membership_->lose_st(options_.peers[rank], why);
-      return fail_at_st(keep.get(), ordinal,
+      return fail_at_st(keep.get(), sequence,
                         loss_of(rank, loss != nullptr ? *loss : PeerLoss{}, why.message(), ""));
     }
     case Code::kAborted: {
@@ -157,29 +157,29 @@ void Group::broken_request_st(OperationState* operation, std::uint64_t ordinal, 
       const Status unexplained(Code::kAborted, name + ": " + describe_rank(rank) +
                                                    " withdrew from it: " + why.message());
       return withdrawals_.withdrew_st(stack_->engine().transport(),
-                                      collective ? ordinal : Withdrawals::kNoCollective,
+                                      collective ? sequence : Withdrawals::kNoCollective,
                                       unexplained);
     }
     case Code::kMismatch:
       return fail_at_st(
-          operation, ordinal,
+          operation, sequence,
           Status(Code::kMismatch, name + ": " + describe_rank(rank) + ": " + why.message() +
                                       " (here is rank " + std::to_string(options_.rank) + ")"));
     default:
       break;
   }
-  fail_at_st(operation, ordinal, why.with_prefix(name + ": "));
+  fail_at_st(operation, sequence, why.with_prefix(name + ": "));
 }
 
 void Group::unexplained_st(const Status& why, std::uint64_t from) {
   if (from != Withdrawals::kNoCollective) return fail_st(why, from, true);
   // A send or receive says nothing about collectives. A reason that came meanwhile has ended it.
-  if (!failed_st_) fail_st(why, next_ordinal_st(), true);
+  if (!failed_st_) fail_st(why, next_sequence_st(), true);
 }
 
-std::uint64_t Group::full(std::uint32_t ordinal) const {
+std::uint64_t Group::full(std::uint32_t sequence) const {
   std::lock_guard lock(mutex_);
-  return full_ordinal(ordinal, ordinal_);
+  return full_sequence(sequence, sequence_);
 }
 
 void Group::conflict_st(const Arrivals::Conflict& conflict) {
@@ -189,10 +189,10 @@ void Group::conflict_st(const Arrivals::Conflict& conflict) {
   };
   fail_st(Status(Code::kMismatch,
                  "ranks of group '" + options_.name + "' disagree about operation " +
-                     std::to_string(full(conflict.ordinal)) + ": " +
+                     std::to_string(full(conflict.sequence)) + ": " +
                      side(conflict.rank_a, conflict.signature_a, conflict.signature_b) + "; " +
                      side(conflict.rank_b, conflict.signature_b, conflict.signature_a)),
-          full(conflict.ordinal), true);
+          full(conflict.sequence), true);
 }
 
 void Group::heard_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64_t signature,
@@ -203,33 +203,33 @@ void Group::heard_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64
     if (is_send) point_to_point_.on_unmatched_st(PointToPoint::user_tag(key.tag));
     return;
   }
-  const auto ordinal = static_cast<std::uint32_t>(key.tag >> 32);
-  view_.arrived[rank] = std::max(view_.arrived[rank], ordinal);
-  if (failed_st_ && has_failed_at_st(full(ordinal))) return;
-  if (auto conflict = arrivals_.note(rank, ordinal, signature)) return conflict_st(*conflict);
-  if (is_send && has_ended_st(ordinal) &&
+  const auto sequence = static_cast<std::uint32_t>(key.tag >> 32);
+  view_.arrived[rank] = std::max(view_.arrived[rank], sequence);
+  if (failed_st_ && has_failed_at_st(full(sequence))) return;
+  if (auto conflict = arrivals_.note(rank, sequence, signature)) return conflict_st(*conflict);
+  if (is_send && has_ended_st(sequence) &&
       stack_->engine().transport().has_unmatched_st(peer, key)) {
     fail_st(Status(Code::kMismatch, describe_signature(signature) + " (sequence " +
-                                        std::to_string(full(ordinal)) +
+                                        std::to_string(full(sequence)) +
                                         "): " + describe_rank(rank) + " sent a block to rank " +
                                         std::to_string(options_.rank) + ", which expects none"),
-            full(ordinal), true);
+            full(sequence), true);
   }
 }
 
-bool Group::has_drained_st(std::uint32_t ordinal) const {
-  if (!has_ended_st(ordinal)) return false;
+bool Group::has_drained_st(std::uint32_t sequence) const {
+  if (!has_ended_st(sequence)) return false;
   for (const Execution& e : executions_)
-    if (static_cast<std::uint32_t>(e.sequence()) == ordinal) return false;
+    if (static_cast<std::uint32_t>(e.sequence()) == sequence) return false;
   return true;
 }
 
 // Has this rank run that collective to its end? Then it receives nothing more for it.
-bool Group::has_ended_st(std::uint32_t ordinal) const {
-  if (static_cast<std::int32_t>(newest_ordinal_ - ordinal) < 0) return false;
+bool Group::has_ended_st(std::uint32_t sequence) const {
+  if (static_cast<std::int32_t>(newest_sequence_ - sequence) < 0) return false;
   for (const OperationState& operation : operations_) {
     if (operation.is_point_to_point()) continue;
-    if (static_cast<std::uint32_t>(operation.sequence()) == ordinal) return false;
+    if (static_cast<std::uint32_t>(operation.sequence()) == sequence) return false;
   }
   return true;
 }
@@ -248,7 +248,7 @@ void Group::mismatch_st(harp::PeerId peer, const harp::MessageKey& key, std::uin
                      std::to_string(PointToPoint::user_tag(key.tag)) + ") do not match: here " +
                      describe_rank(options_.rank) + " has" + describe_signature(ours).substr(4) +
                      ", " + describe_rank(rank) + " has" + describe_signature(theirs).substr(4)),
-          next_ordinal_st(), true);
+          next_sequence_st(), true);
 }
 
 // It said goodbye, or was never met and cannot be (`unmet` says why): no loss to anything that does
@@ -267,7 +267,7 @@ void Group::peer_gone_st(harp::PeerId peer, const Status& unmet) {
   point_to_point_.peer_gone_st(rank);
 }
 
-// Fails the collectives after that ordinal that wait for a rank that is gone.
+// Fails the collectives after that sequence number that wait for a rank that is gone.
 void Group::break_open_st(int rank, std::uint64_t after) {
   // Whatever fails takes others with it, which may be gone then: look again from the start.
   const auto needs_it = [&] {
@@ -307,12 +307,12 @@ void Group::failed_elsewhere_st(int rank, const Notice& notice) {
   if (notice.code == Code::kPeerLost && victim >= 0) {
     return fail_st(Status(notice.text + " (reported by " + describe_rank(rank) + ")",
                           PeerLoss{victim, notice.address, notice.last_heard_s}),
-                   notice.ordinal, true);
+                   notice.sequence, true);
   }
   const Code code = notice.code == Code::kOk ? Code::kAborted : notice.code;
   const std::string teller = describe_rank(rank);
   const std::string prefix = code == Code::kMismatch ? "" : "reported by " + teller + ": ";
-  fail_st(Status(code, prefix + notice.text), notice.ordinal, true);
+  fail_st(Status(code, prefix + notice.text), notice.sequence, true);
 }
 
 }  // namespace taco::pg

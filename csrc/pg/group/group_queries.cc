@@ -12,12 +12,12 @@ namespace taco::pg {
 // Number of the question that one asks who leaves.
 static constexpr std::uint64_t kClosingQuery = ~std::uint64_t{0};
 
-Notice Group::query_st(std::uint64_t number, std::uint64_t ordinal) const {
+Notice Group::query_st(std::uint64_t number, std::uint64_t sequence) const {
   Notice query;
   query.kind = NoticeKind::kArrivalQuery;
   query.group = options_.id;
   query.number = number;
-  query.ordinal = ordinal;
+  query.sequence = sequence;
   return query;
 }
 
@@ -59,17 +59,17 @@ std::optional<CheckUp::Waiting> Group::longest_waiting_st() const {
   return std::nullopt;
 }
 
-OperationState* Group::collective_st(std::uint64_t ordinal) const {
+OperationState* Group::collective_st(std::uint64_t sequence) const {
   OperationState* operation = operations_.front();
   while (operation != nullptr &&
-         (operation->is_point_to_point() || operation->sequence() != ordinal))
+         (operation->is_point_to_point() || operation->sequence() != sequence))
     operation = operations_.next(*operation);
   return operation;
 }
 
-void Group::ask_awaited_st(std::uint64_t ordinal) {
-  for (const int rank : collective_st(ordinal)->execution->waiting_for())
-    tell_st(rank, query_st(0, ordinal));
+void Group::ask_awaited_st(std::uint64_t sequence) {
+  for (const int rank : collective_st(sequence)->execution->waiting_for())
+    tell_st(rank, query_st(0, sequence));
 }
 
 void Group::ask_receiver_st(int rank) { tell_st(rank, query_st(kClosingQuery, view_.sent[rank])); }
@@ -81,12 +81,12 @@ void Group::answer_query_st(int rank, const Notice& query) {
   answer.kind = NoticeKind::kArrivalReport;
   answer.group = options_.id;
   answer.number = query.number;
-  answer.asked = query.ordinal;
-  answer.ordinal = newest_ordinal_;
+  answer.asked = query.sequence;
+  answer.sequence = newest_sequence_;
   answer.signature = newest_signature_;
-  const auto asked = static_cast<std::uint32_t>(query.ordinal);
+  const auto asked = static_cast<std::uint32_t>(query.sequence);
   const bool started =
-      query.ordinal != 0 && static_cast<std::int32_t>(newest_ordinal_ - asked) >= 0;
+      query.sequence != 0 && static_cast<std::int32_t>(newest_sequence_ - asked) >= 0;
   if (started) answer.asked_signature = arrivals_.signature_of(asked).value_or(0);
   // An answer may overtake what was sent before it, and accuses us of not having sent it.
   answer.done = started && has_drained_st(asked) &&
@@ -125,7 +125,7 @@ void Group::closing_answer_st(int rank, const Notice& answer) {
   if (failed_st_ || (!answer.knows_group && !answer.done)) return;
   const std::uint32_t asked = view_.sent[rank];
   const bool has_come =
-      static_cast<std::int32_t>(static_cast<std::uint32_t>(answer.ordinal) - asked) >= 0;
+      static_cast<std::int32_t>(static_cast<std::uint32_t>(answer.sequence) - asked) >= 0;
   if (!has_come && answer.knows_group) return;
   if (has_come) return farewell_.confirmed_st(rank);
   const std::string name = describe_signature(arrivals_.signature_of(asked).value_or(0));

@@ -175,7 +175,7 @@ Result<OperationPtr> Group::start(OperationSpec spec) {
   // A send or receive after a failure is judged by the engine, which knows what has arrived.
   const bool refused =
       !error_.ok() && (operation->is_point_to_point() ? refused_from_ == kEverything
-                                                      : ordinal_ + 1 >= refused_from_);
+                                                      : sequence_ + 1 >= refused_from_);
   if (closed_ || refused) {
     operation->self.reset();
     if (closed_) {
@@ -185,7 +185,7 @@ Result<OperationPtr> Group::start(OperationSpec spec) {
     reported_ = true;
     return error_.with_prefix(describe_signature(operation->signature) + " cannot start: ");
   }
-  operation->set_sequence(operation->is_point_to_point() ? ordinal_ : ++ordinal_);
+  operation->set_sequence(operation->is_point_to_point() ? sequence_ : ++sequence_);
   stack_->engine().submit(*operation, operation->spec.caller_will_wait);
   return OperationPtr(std::move(operation));
 }
@@ -210,7 +210,7 @@ Result<OperationPtr> Group::run_alone(OperationSpec spec) {
                     "group '" + options_.name + "' was destroyed; no operation can start");
     }
     if (!error_.ok()) return error_;
-    operation->set_sequence(++ordinal_);
+    operation->set_sequence(++sequence_);
   }
   run_locally(s);
   Result<bool> more = false;

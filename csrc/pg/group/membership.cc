@@ -121,7 +121,7 @@ void Membership::remove_st(Group& group) {
   forget_st(group);
   groups_.erase(found);
   if (closed_.size() >= kMaxClosed) closed_.pop_front();
-  closed_.push_back({group.options().id, group.newest_ordinal_st(), group.has_failed_st()});
+  closed_.push_back({group.options().id, group.newest_sequence_st(), group.has_failed_st()});
 }
 
 // Not for one that add_st() has refused: its id is another group's, which is alive.
@@ -267,7 +267,7 @@ void Membership::tell_has_left_st(harp::PeerId peer, const Closed& closed) {
   Notice notice;
   notice.kind = NoticeKind::kGroupLeft;
   notice.group = closed.group;
-  notice.ordinal = closed.ordinal;
+  notice.sequence = closed.sequence;
   stack_.engine().transport().notify_st(peer, encode(notice));
 }
 
@@ -276,11 +276,11 @@ void Membership::answer_for_unknown_st(harp::PeerId peer, const Notice& query) {
   answer.kind = NoticeKind::kArrivalReport;
   answer.group = query.group;
   answer.number = query.number;
-  answer.asked = query.ordinal;
+  answer.asked = query.sequence;
   answer.knows_group = false;
   if (const Closed* closed = find_closed(query.group)) {
     answer.done = true;
-    answer.ordinal = closed->ordinal;
+    answer.sequence = closed->sequence;
     if (query.number == 0) return tell_has_left_st(peer, *closed);  // a check-up
   }
   stack_.engine().transport().notify_st(peer, encode(answer));

@@ -75,7 +75,7 @@ class Membership final : public harp::Observer {
   // send for it is not early.
   struct Closed {
     std::uint64_t group = 0;
-    std::uint32_t ordinal = 0;  // of its newest collective
+    std::uint32_t sequence = 0;  // of its newest collective
     bool failed = false;
   };
   static constexpr std::size_t kMaxClosed = 1024;

@@ -53,7 +53,7 @@ std::shared_ptr<MonitoredBarrier::Round> MonitoredBarrier::enter_st() {
   std::shared_ptr<Round> round = round_st(number);
   if (group_.has_failed_st()) {
     if (!round->over) end_st(*round, group_.failure_st());
-    group_.fail_st(group_.failure_st(), group_.next_ordinal_st(), true);  // see Group
+    group_.fail_st(group_.failure_st(), group_.next_sequence_st(), true);  // see Group
   } else if (group_.options().rank == 0) {
     arrived_st(0, number);
   } else {

@@ -16,7 +16,7 @@ constexpr std::size_t kMaxAddress = 128;
 struct Fixed {
   std::uint8_t format, kind, code, flags;
   std::uint16_t address_bytes, text_bytes;
-  std::uint64_t group, number, subject, accuser, ordinal, signature, asked, asked_signature;
+  std::uint64_t group, number, subject, accuser, sequence, signature, asked, asked_signature;
   double last_heard_s;
 };
 static_assert(sizeof(Fixed) == 80);
@@ -36,7 +36,7 @@ std::vector<std::byte> encode(const Notice& notice) {
   fixed.number = notice.number;
   fixed.subject = notice.subject;
   fixed.accuser = notice.accuser;
-  fixed.ordinal = notice.ordinal;
+  fixed.sequence = notice.sequence;
   fixed.signature = notice.signature;
   fixed.asked = notice.asked;
   fixed.asked_signature = notice.asked_signature;
@@ -66,7 +66,7 @@ std::optional<Notice> decode(std::span<const std::byte> bytes) {
   notice.number = fixed.number;
   notice.subject = fixed.subject;
   notice.accuser = fixed.accuser;
-  notice.ordinal = fixed.ordinal;
+  notice.sequence = fixed.sequence;
   notice.signature = fixed.signature;
   notice.asked = fixed.asked;
   notice.asked_signature = fixed.asked_signature;

@@ -16,14 +16,14 @@ namespace taco::pg {
 enum class NoticeKind : std::uint8_t {
   kPeerLost = 1,     // `subject` (an incarnation) is lost, says `accuser`
   kGroupFailed,      // abort, timeout or mismatch: `code` and `text`
-  kArrivalQuery,     // what have you started, and what as `ordinal`? `number` names the question
-  kArrivalReport,    // `number` and `asked` as asked, `ordinal` newest started, `signature` of it,
+  kArrivalQuery,     // what have you started, and what as `sequence`? `number` names the question
+  kArrivalReport,    // `number` and `asked` as asked, `sequence` newest started, `signature` of it,
                      // `asked_signature` of the asked one or 0, `done` with it;
-                     // of a group that is destroyed: `done`, and `ordinal` its newest
+                     // of a group that is destroyed: `done`, and `sequence` its newest
   kBarrierArrived,   // monitored barrier `number`
   kBarrierReleased,  // monitored barrier `number`; `code` and `text` when it failed
   kGroupLeft,        // the sender has left the group, with everything it sent acknowledged;
-                     // `ordinal` is its newest collective
+                     // `sequence` is its newest collective
 };
 
 struct Notice {
@@ -35,9 +35,9 @@ struct Notice {
   std::uint64_t number = 0;
   std::uint64_t subject = 0;
   std::uint64_t accuser = 0;
-  std::uint64_t ordinal = 0;
+  std::uint64_t sequence = 0;
   std::uint64_t signature = 0;
-  std::uint64_t asked = 0;  // kArrivalReport: the ordinal of the question
+  std::uint64_t asked = 0;  // kArrivalReport: the sequence number of the question
   std::uint64_t asked_signature = 0;
   double last_heard_s = -1;
   std::string address;

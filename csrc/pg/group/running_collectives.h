@@ -1,5 +1,5 @@
 // How many collectives of a group run at a time: those beyond kMost wait in line, in the order of
-// their ordinals. Engine only; one per group.
+// their sequence numbers. Engine only; one per group.
 #pragma once
 
 #include <cstddef>
@@ -32,11 +32,11 @@ class RunningCollectives {
   }
   void started() { ++running_; }
   void ended() { --running_; }
-  // Those that stand in line, from that ordinal on, never run.
-  void drop_from(std::uint64_t ordinal) {
+  // Those that stand in line, from that sequence number on, never run.
+  void drop_from(std::uint64_t sequence) {
     waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(head_));
     head_ = 0;
-    std::erase_if(waiting_, [&](const OperationState* one) { return one->sequence() >= ordinal; });
+    std::erase_if(waiting_, [&](const OperationState* one) { return one->sequence() >= sequence; });
   }
 
  private:

@@ -20,20 +20,20 @@ std::string list_of(const std::vector<int>& ranks) {
 std::string describe_arrivals(const TimeoutReport& report, const GroupView& group,
                               std::uint64_t newest_here) {
   const OperationState& operation = *report.operation;
-  const auto ordinal = static_cast<std::uint32_t>(operation.sequence());
+  const auto sequence = static_cast<std::uint32_t>(operation.sequence());
   const bool collective = !operation.is_point_to_point();
   std::vector<int> arrived, absent, silent;
   std::string details;
   for (int rank = 0; rank < group.world; ++rank) {
     const Notice& answer = report.answers[rank];
-    const auto newest = static_cast<std::uint32_t>(answer.ordinal);
+    const auto newest = static_cast<std::uint32_t>(answer.sequence);
     if (rank == group.rank) {
       arrived.push_back(rank);
       continue;
     }
     if (!report.answered[rank]) {
       silent.push_back(rank);
-      if (collective && group.arrived[rank] >= ordinal) arrived.push_back(rank);
+      if (collective && group.arrived[rank] >= sequence) arrived.push_back(rank);
       continue;
     }
     if (!answer.knows_group) {
@@ -41,7 +41,7 @@ std::string describe_arrivals(const TimeoutReport& report, const GroupView& grou
       details += " Rank " + std::to_string(rank) + " has no such group (any more).";
       continue;
     }
-    const bool here = !collective || static_cast<std::int32_t>(newest - ordinal) >= 0;
+    const bool here = !collective || static_cast<std::int32_t>(newest - sequence) >= 0;
     (here ? arrived : absent).push_back(rank);
     if (here && (!collective || answer.asked_signature == operation.signature)) continue;
     details += " Rank " + std::to_string(rank);
@@ -51,7 +51,7 @@ std::string describe_arrivals(const TimeoutReport& report, const GroupView& grou
       details += " has started no collective.";
     } else {
       details += " has last started " + describe_signature(answer.signature) + " (sequence " +
-                 std::to_string(full_ordinal(newest, newest_here)) + ").";
+                 std::to_string(full_sequence(newest, newest_here)) + ").";
     }
   }
   std::string text;

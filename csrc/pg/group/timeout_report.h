@@ -10,7 +10,7 @@
 
 namespace taco::pg {
 
-// `newest`: the newest collective's ordinal here, near which the others' are.
+// `newest`: the newest collective's sequence number here, near which the others' are.
 std::string describe_arrivals(const TimeoutReport& report, const GroupView& group,
                               std::uint64_t newest);
 

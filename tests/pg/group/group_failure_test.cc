@@ -332,7 +332,7 @@ TEST(Mismatch, ALateAnswerAboutAnEndedOperationAccusesNobody) {
   Notice late;
   late.kind = NoticeKind::kArrivalReport;
   late.group = ranks.group(0).options().id;
-  late.asked = late.ordinal = 1;
+  late.asked = late.sequence = 1;
   late.signature = late.asked_signature = ended;
   late.done = true;
   const auto stack = ranks.network().stack(1);

@@ -19,7 +19,7 @@ Notice sample() {
   notice.number = 2;
   notice.subject = 3;
   notice.accuser = 4;
-  notice.ordinal = 5;
+  notice.sequence = 5;
   notice.signature = 6;
   notice.asked = 8;
   notice.asked_signature = 7;
@@ -74,10 +74,10 @@ TEST(Arrivals, WhoeverIsHeardFirstIsComparedWithAllLater) {
   EXPECT_EQ(conflict->signature_a, 100u);
   EXPECT_EQ(conflict->rank_b, 0);
   EXPECT_EQ(conflict->signature_b, 101u);
-  EXPECT_EQ(conflict->ordinal, 17u);
+  EXPECT_EQ(conflict->sequence, 17u);
 }
 
-TEST(Arrivals, TheLastOrdinalsAreKept) {
+TEST(Arrivals, TheLastSequenceNumbersAreKept) {
   Arrivals arrivals;
   for (std::uint32_t i = 0; i < 3 * Arrivals::kKept; ++i) EXPECT_FALSE(arrivals.note(0, i, i));
   EXPECT_FALSE(arrivals.signature_of(2 * Arrivals::kKept - 1));
@@ -86,7 +86,7 @@ TEST(Arrivals, TheLastOrdinalsAreKept) {
   EXPECT_TRUE(arrivals.note(1, 3 * Arrivals::kKept - 1, 99));
 }
 
-TEST(Arrivals, OrdinalsMayWrap) {
+TEST(Arrivals, SequenceNumbersMayWrap) {
   Arrivals arrivals;
   EXPECT_FALSE(arrivals.note(0, 0xffffff00u, 1));
   EXPECT_FALSE(arrivals.note(0, 0u, 2));

@@ -110,7 +110,7 @@ TEST(Withdrawal, AReasonThatComesInTimeIsWhatFailsAndEndsNothingEarlier) {
   reason.group = ranks.group(0).options().id;
   reason.code = Code::kMismatch;
   reason.text = "operation 2 is disputed";
-  reason.ordinal = 2;
+  reason.sequence = 2;
   on_engine(ranks, 2, [&](harp::Transport& transport) {
     transport.notify_st(LoopbackNetwork::peer_of(0), encode(reason));
   });

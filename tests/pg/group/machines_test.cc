@@ -23,10 +23,10 @@ struct NoRunner final : OperationRunner {
   void take_st(OperationState&, harp::Transport&) override {}
 } no_runner;
 
-std::shared_ptr<OperationState> operation_of(std::uint64_t ordinal, Time deadline = kNever) {
+std::shared_ptr<OperationState> operation_of(std::uint64_t sequence, Time deadline = kNever) {
   auto operation = std::make_shared<OperationState>(OperationSpec{.kind = Kind::kBarrier},
                                                     no_runner, std::weak_ptr<harp::Stack>());
-  operation->set_sequence(ordinal);
+  operation->set_sequence(sequence);
   operation->deadline = deadline;
   operation->self = operation;
   return operation;
@@ -54,13 +54,13 @@ struct DeadlinesTest : ::testing::Test, Deadlines::Owner {
     end(report.operation->sequence());
   }
 
-  void begin(std::uint64_t ordinal, Duration limit) {
-    open.push_back(operation_of(ordinal, timers.now_st() + limit));
+  void begin(std::uint64_t sequence, Duration limit) {
+    open.push_back(operation_of(sequence, timers.now_st() + limit));
     deadlines.watch_st(timers, open.back()->deadline);
   }
-  void end(std::uint64_t ordinal) {
+  void end(std::uint64_t sequence) {
     std::erase_if(open, [&](const auto& operation) {
-      if (operation->sequence() != ordinal) return false;
+      if (operation->sequence() != sequence) return false;
       deadlines.ended_st(*operation);
       operation->self = nullptr;
       return true;
@@ -80,7 +80,7 @@ struct DeadlinesTest : ::testing::Test, Deadlines::Owner {
   int looks = 0, answers = 0;
 };
 
-using Ordinals = std::vector<std::uint64_t>;
+using SequenceNumbers = std::vector<std::uint64_t>;
 
 TEST_F(DeadlinesTest, TheEarliestIsWatched) {
   begin(1, 5 * kSecond);
@@ -90,7 +90,7 @@ TEST_F(DeadlinesTest, TheEarliestIsWatched) {
   timers.advance(3 * kSecond - 1);
   EXPECT_EQ(looks, 0);
   timers.advance(1);
-  EXPECT_EQ(asked, Ordinals{2});
+  EXPECT_EQ(asked, SequenceNumbers{2});
 }
 
 TEST_F(DeadlinesTest, WhatEndedInTimeCostsALookAtMost) {
@@ -106,7 +106,7 @@ TEST_F(DeadlinesTest, WhatEndedInTimeCostsALookAtMost) {
   EXPECT_TRUE(asked.empty());
   begin(3, kSecond);
   timers.advance(kSecond);
-  EXPECT_EQ(asked, Ordinals{3});
+  EXPECT_EQ(asked, SequenceNumbers{3});
 }
 
 TEST_F(DeadlinesTest, TheOverdueEndsWhenAllHaveAnswered) {
@@ -117,7 +117,7 @@ TEST_F(DeadlinesTest, TheOverdueEndsWhenAllHaveAnswered) {
   answer(1, question);
   EXPECT_TRUE(ended.empty());
   answer(2, question);
-  EXPECT_EQ(ended, Ordinals{1});
+  EXPECT_EQ(ended, SequenceNumbers{1});
   EXPECT_EQ(answers, 2);
   timers.advance(kSecond);
   EXPECT_EQ(timers.armed(), 0u);
@@ -129,12 +129,12 @@ TEST_F(DeadlinesTest, TheSilentAreNotWaitedForLongAndOthersMayBeOverdueAsWell) {
   timers.advance(kSecond);
   begin(3, kMillisecond);
   timers.advance(Deadlines::kPatience);
-  EXPECT_EQ(ended, Ordinals{1});
+  EXPECT_EQ(ended, SequenceNumbers{1});
   EXPECT_EQ(answers, 0);
   timers.advance(0);
-  EXPECT_EQ(asked, (Ordinals{1, 2})) << "one at a time";
+  EXPECT_EQ(asked, (SequenceNumbers{1, 2})) << "one at a time";
   timers.advance(2 * Deadlines::kPatience);
-  EXPECT_EQ(ended, (Ordinals{1, 2, 3}));
+  EXPECT_EQ(ended, (SequenceNumbers{1, 2, 3}));
 }
 
 TEST_F(DeadlinesTest, WhatEndsByItselfIsNotEndedAgain) {
@@ -145,7 +145,7 @@ TEST_F(DeadlinesTest, WhatEndsByItselfIsNotEndedAgain) {
   answer(1, question);
   answer(2, question);
   timers.advance(kSecond + Deadlines::kPatience);
-  EXPECT_EQ(ended, Ordinals{2});
+  EXPECT_EQ(ended, SequenceNumbers{2});
 }
 
 TEST(TimeoutReportTest, SaysWhoIsMissingAndWhatTheOthersDo) {
@@ -156,9 +156,9 @@ TEST(TimeoutReportTest, SaysWhoIsMissingAndWhatTheOthersDo) {
   report.operation = operation_of(7);
   report.answered = {true, true, true, false};
   report.answers.resize(4);
-  report.answers[1].ordinal = 7;
+  report.answers[1].sequence = 7;
   report.answers[1].asked_signature = report.operation->signature;
-  report.answers[2].ordinal = 0;
+  report.answers[2].sequence = 0;
   EXPECT_EQ(describe_arrivals(report, group, 7),
             "Arrived: ranks 0, 1; not arrived: ranks 2. No answer from ranks 3. Rank 2 has started "
             "no collective.");
@@ -175,13 +175,13 @@ struct CheckUpTest : ::testing::Test, CheckUp::Owner {
     ++looks;
     return waiting;
   }
-  void ask_awaited_st(std::uint64_t ordinal) override { asked.push_back(ordinal); }
+  void ask_awaited_st(std::uint64_t sequence) override { asked.push_back(sequence); }
 
   ManualTimers timers;
   CheckUp check_up{*this};
   std::optional<CheckUp::Waiting> waiting;
   mutable int looks = 0;
-  Ordinals asked;
+  SequenceNumbers asked;
 };
 
 TEST_F(CheckUpTest, GoesOffWhenNothingWaitsAndOnAgain) {
@@ -199,14 +199,14 @@ TEST_F(CheckUpTest, AsksForTheSameMoreAndMoreSeldomAndForAnotherSoonAgain) {
   check_up.watch_st(timers);
   waiting = CheckUp::Waiting{1, timers.now_st()};
   timers.advance(CheckUp::kFirst);
-  EXPECT_EQ(asked, Ordinals{1});
+  EXPECT_EQ(asked, SequenceNumbers{1});
   timers.advance(CheckUp::kFirst);      // after 2
   timers.advance(2 * CheckUp::kFirst);  // after 4
   timers.advance(4 * CheckUp::kFirst);  // after 8
-  EXPECT_EQ(asked, (Ordinals{1, 1, 1, 1}));
+  EXPECT_EQ(asked, (SequenceNumbers{1, 1, 1, 1}));
   waiting = CheckUp::Waiting{2, timers.now_st()};
   timers.advance(8 * CheckUp::kFirst);
-  EXPECT_EQ(asked, (Ordinals{1, 1, 1, 1, 2}));
+  EXPECT_EQ(asked, (SequenceNumbers{1, 1, 1, 1, 2}));
   timers.advance(CheckUp::kFirst);
   EXPECT_EQ(asked.size(), 6u);
   const int before = looks;
@@ -220,7 +220,7 @@ TEST_F(CheckUpTest, LetsWhatHasJustBegunBe) {
   timers.advance(CheckUp::kFirst);
   EXPECT_TRUE(asked.empty());
   timers.advance(CheckUp::kFirst);
-  EXPECT_EQ(asked, Ordinals{1});
+  EXPECT_EQ(asked, SequenceNumbers{1});
 }
 
 struct WithdrawalsTest : ::testing::Test, Withdrawals::Owner {
@@ -270,10 +270,10 @@ struct DeparturesTest : ::testing::Test, Departures::Owner {
 
 TEST_F(DeparturesTest, WhatALeaverSentIsWaitedForThroughTwoRounds) {
   Notice notice;
-  notice.ordinal = 5;
+  notice.sequence = 5;
   departures.left_st(timers, 2, notice);
   EXPECT_FALSE(departures.told_by(1));
-  EXPECT_EQ(departures.told_by(2)->ordinal, 5u);
+  EXPECT_EQ(departures.told_by(2)->sequence, 5u);
   timers.advance(2 * Departures::kRound - 1);
   EXPECT_TRUE(over.empty());
   departures.left_st(timers, 3, notice);
