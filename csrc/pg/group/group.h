@@ -23,6 +23,8 @@
 #include <string>
 #include <vector>
 
+#include "base/assert.h"
+#include "base/list.h"
 #include "pg/communicator.h"
 #include "pg/execution/executor.h"
 #include "pg/execution/operation_state.h"
@@ -105,6 +107,10 @@ class Group final : public Communicator,
 
  private:
   static constexpr std::uint64_t kEverything = 0;  // for fail_st: sequence numbers begin at 1
+
+  void assert_owner() const {
+    TACO_ASSERT(stack_->engine().in_engine(), "without the engine's token");
+  }
 
   // group_closing.cc
   Status leave(Duration linger);

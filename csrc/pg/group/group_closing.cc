@@ -102,6 +102,7 @@ Status Group::leave(Duration linger) {
 }
 
 void Group::check_drained_st() {
+  assert_owner();
   if (!operations_.empty() || !executions_.empty()) return;
   // Failed altogether: it receives nothing more, and may yet live long before it is closed. After
   // any other failure what peers sent before it can still be received.

@@ -9,6 +9,7 @@
 namespace taco::pg {
 
 void Group::take_st(OperationState& operation, harp::Transport& transport) {
+  assert_owner();
   operations_.push_back(operation);
   operation.started = transport.now_st();
   if (operation.is_point_to_point()) {
@@ -88,6 +89,7 @@ Problem Group::problem_of(const OperationState& operation) const {
 }
 
 void Group::run_st(OperationState& operation) {
+  assert_owner();
   Result<std::shared_ptr<const Schedule>> schedule = planner_->plan(problem_of(operation));
   if (!schedule.ok())
     return finish_st(operation, schedule.status().with_prefix(operation.describe() + ": "));
@@ -134,6 +136,7 @@ void Group::finished_st(Execution& execution, OperationState& operation) {
 }
 
 void Group::drained_st(Execution& execution) {
+  assert_owner();
   executions_.erase(execution);
   membership_->pool().give(execution);
   check_drained_st();
@@ -145,6 +148,7 @@ void Group::message_done_st(OperationState& operation, const Status& status) {
 
 // The end of every operation. The caller may free its memory, and this object, right after.
 void Group::finish_st(OperationState& operation, const Status& status) {
+  assert_owner();
   operations_.erase(operation);
   deadlines_.ended_st(operation);
   if (status.ok()) {

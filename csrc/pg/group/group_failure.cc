@@ -49,6 +49,7 @@ Notice Group::failure_notice() const {
 }
 
 void Group::fail_st(const Status& why, std::uint64_t from, bool tell) {
+  assert_owner();
   const bool first = !failed_st_;
   if (first && barrier_.is_entered_st()) from = std::min(from, next_sequence_st());
   for (const OperationState& open : operations_)
@@ -281,6 +282,7 @@ void Group::break_open_st(int rank, std::uint64_t after) {
 }
 
 void Group::notice_st(harp::PeerId peer, const Notice& notice) {
+  assert_owner();
   const int rank = rank_of(peer);
   if (rank < 0) return;
   switch (notice.kind) {
