@@ -1,6 +1,7 @@
 // Operations of several stages, and the exchange of sparse tensors' entries, which is one.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <latch>
@@ -128,7 +129,7 @@ class TwoStages final : public Stages {
   const std::function<Result<bool>()> between_;
   Bytes own_;
   std::vector<Bytes> gathered_;
-  int done_ = 0;
+  std::atomic<int> done_{0};  // written on the engine
 };
 
 struct Call {
@@ -157,8 +158,8 @@ TEST(Stages, TheSecondEndsWithItsGroup) {
   std::vector<Call> calls;
   for (int rank = 0; rank < 3; ++rank)
     calls.push_back(start(ranks.group(rank), falls_silent(ranks, rank)));
+  EXPECT_TRUE(eventually([&] { return calls[2].stages->done() == 1; }));
   EXPECT_EQ(calls[2].operation->wait(100 * kMillisecond).code(), Code::kTimeout) << "it goes on";
-  EXPECT_EQ(calls[2].stages->done(), 1);
   ranks.group(0).abort(Status(Code::kAborted, "enough"));
   for (const int rank : {0, 2}) {
     const Status status = calls[rank].operation->wait(10 * kSecond);
