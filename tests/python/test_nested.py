@@ -164,8 +164,10 @@ def sparse_ends_by(until: Callable[[], None]) -> None:
     if dist.get_rank() == 1:
         store().wait(["0 is done", "2 is done"], timedelta(seconds=DEADLINE_S))
         return
-    work = dist.all_reduce(sparse(1.0), async_op=True)
     try:
+        work = dist.all_reduce(sparse(1.0), async_op=True)
+        store().set(f"{dist.get_rank()} has started", "")
+        store().wait(["0 has started", "2 has started"], timedelta(seconds=DEADLINE_S))
         until()
         with pytest.raises(expected_of(until)):
             work.wait()
