@@ -77,11 +77,7 @@ void Group::ask_receiver_st(int rank) { tell_st(rank, query_st(kClosingQuery, vi
 void Group::answer_query_st(int rank, const Notice& query) {
   // Whoever still waits has missed it: told before the group was made there.
   if (failed_st_) tell_st(rank, failure_notice());
-  Notice answer;
-  answer.kind = NoticeKind::kArrivalReport;
-  answer.group = options_.id;
-  answer.number = query.number;
-  answer.asked = query.sequence;
+  Notice answer = answer_to(query);
   answer.sequence = newest_sequence_;
   answer.signature = newest_signature_;
   const auto asked = static_cast<std::uint32_t>(query.sequence);

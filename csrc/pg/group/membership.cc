@@ -272,11 +272,7 @@ void Membership::tell_has_left_st(harp::PeerId peer, const Closed& closed) {
 }
 
 void Membership::answer_for_unknown_st(harp::PeerId peer, const Notice& query) {
-  Notice answer;
-  answer.kind = NoticeKind::kArrivalReport;
-  answer.group = query.group;
-  answer.number = query.number;
-  answer.asked = query.sequence;
+  Notice answer = answer_to(query);
   answer.knows_group = false;
   if (const Closed* closed = find_closed(query.group)) {
     answer.done = true;

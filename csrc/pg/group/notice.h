@@ -44,6 +44,16 @@ struct Notice {
   std::string text;
 };
 
+// The beginnings of an answer to a kArrivalQuery.
+inline Notice answer_to(const Notice& query) {
+  Notice answer;
+  answer.kind = NoticeKind::kArrivalReport;
+  answer.group = query.group;
+  answer.number = query.number;
+  answer.asked = query.sequence;
+  return answer;
+}
+
 // Never longer than harp::kMaxNoticeBytes: texts are cut.
 std::vector<std::byte> encode(const Notice& notice);
 std::optional<Notice> decode(std::span<const std::byte> bytes);
