@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # sanitize.sh asan|tsan|threads|fuzz|fuzz-short: the C++ core, which knows no torch, under a
 # sanitizer or libFuzzer. "threads" and "fuzz-short" are what `make test` runs of them: the tests
-# labelled so, and the same inputs for every fuzz target each time.
+# labelled threads or assertions, and the same inputs for every fuzz target each time.
 source "$(dirname "$0")/common.sh"
 readonly KIND=${1:?asan, tsan, threads, fuzz or fuzz-short}
 ulimit -c 0
@@ -46,7 +46,7 @@ case $KIND in
     ;;
   threads)
     phase "compile with tsan" configure_and_build tsan thread_tests
-    grouped tools/run_ctest.sh build/tsan -L threads
+    grouped tools/run_ctest.sh build/tsan -L 'threads|assertions'
     ;;
   fuzz)
     grouped tools/setup.sh fuzz
