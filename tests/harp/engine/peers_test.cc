@@ -16,10 +16,12 @@
 #include <utility>
 #include <vector>
 
+#include "harp/engine/engine_call.h"
 #include "harp/engine/engine_core.h"
 #include "harp/engine/peer.h"
 #include "harp/engine/stack_core.h"
 #include "harp/tools/exchange.h"
+#include "support/eventually.h"
 #include "support/processes.h"
 #include "support/relay.h"
 
@@ -46,9 +48,7 @@ std::shared_ptr<Stack> make_stack(Force force) {
 }
 
 bool eventually(const std::function<bool()>& holds) {
-  const Time limit = monotonic_now() + 30 * kSecond;
-  while (!holds() && monotonic_now() < limit) usleep(5'000);
-  return holds();
+  return taco::testing::eventually(holds, 30 * kSecond);
 }
 
 std::size_t resident_bytes() {
@@ -353,21 +353,12 @@ TEST(PeersTest, what_has_not_arrived_there_is_not_settled) {
   const PeerId it = here->add_peer(relay.address_for(0)).value();
   const PeerId me = there->add_peer(relay.address_for(1)).value();
   ASSERT_TRUE(greet(*here, it, *there, me, 1).ok());
-  struct Look final : Task {
-    void run_st(Transport& transport) override {
-      settled = transport.is_settled_st(it);
-      done.set();
-    }
-    PeerId it = 0;
-    bool settled = false;
-    Event done;
-  };
   const auto settled = [&] {
-    Look look;
-    look.it = it;
-    here->engine().submit(look, false);
-    EXPECT_TRUE(eventually([&] { return look.done.is_set(); }));
-    return look.settled;
+    bool is = false;
+    EXPECT_TRUE(call_on_engine(
+        here->engine(), [&](Transport& transport) { is = transport.is_settled_st(it); },
+        monotonic_now() + 30 * kSecond));
+    return is;
   };
   EXPECT_TRUE(eventually(settled));
   cut.store(true);

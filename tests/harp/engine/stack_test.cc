@@ -17,12 +17,14 @@
 #include "harp/engine/interfaces.h"
 #include "harp/engine/stacks.h"
 #include "harp/tools/exchange.h"
+#include "support/eventually.h"
 #include "support/processes.h"
 #include "support/stack_world.h"
 
 namespace taco::harp {
 namespace {
 
+using ::taco::testing::eventually;
 using ::taco::testing::Fellowship;
 using ::taco::testing::pattern;
 using ::taco::testing::run_processes;
@@ -248,8 +250,7 @@ TEST_P(StackTest, leaving_says_goodbye_and_is_no_failure) {
       return;
     }
     fellowship.barrier();
-    const Time limit = monotonic_now() + 5 * kSecond;
-    while (world.notes.left == 0 && monotonic_now() < limit) usleep(1'000);
+    eventually([&] { return world.notes.left != 0; }, 5 * kSecond);
     EXPECT_EQ(world.notes.left, 1);
     EXPECT_EQ(world.notes.lost, 0);
     // But whoever needs the one that left is told.

@@ -66,6 +66,23 @@ class SelfLinkTest : public RequestsTest {
     EXPECT_EQ(request.bytes, bytes);
     EXPECT_EQ(std::memcmp(target_.data(), data_.data(), bytes), 0);
   }
+  // One message, to a receive that takes `most` bytes and is posted before or after it.
+  void exchange(std::size_t bytes, std::size_t most, bool receive_first) {
+    SCOPED_TRACE(std::to_string(bytes) + (receive_first ? " received" : " sent") + " first");
+    const std::uint64_t tag = bytes * 2 + (receive_first ? 1 : 0);
+    std::fill(target_.begin(), target_.end(), std::byte{0});
+    RecvRequest* in = receive_first ? &recv(tag, most) : nullptr;
+    if (in != nullptr) settle();
+    SendRequest& out = send(tag, bytes);
+    if (in == nullptr) {
+      settle();
+      in = &recv(tag, most);
+    }
+    settle();
+    expect_done(out);
+    expect_done(*in);
+    expect_arrived(*in, bytes);
+  }
 
   Notes notes_;
   SelfLink link_;
@@ -73,22 +90,7 @@ class SelfLinkTest : public RequestsTest {
 
 TEST_F(SelfLinkTest, messages_arrive_whichever_side_comes_first) {
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4096}, kLong}) {
-    for (const bool receive_first : {false, true}) {
-      SCOPED_TRACE(std::to_string(bytes) + (receive_first ? " received" : " sent") + " first");
-      const std::uint64_t tag = bytes * 2 + (receive_first ? 1 : 0);
-      std::memset(target_.data(), 0, target_.size());
-      RecvRequest* in = receive_first ? &recv(tag, bytes) : nullptr;
-      if (in != nullptr) settle();
-      SendRequest& out = send(tag, bytes);
-      if (in == nullptr) {
-        settle();
-        in = &recv(tag, bytes);
-      }
-      settle();
-      expect_done(out);
-      expect_done(*in);
-      expect_arrived(*in, bytes);
-    }
+    for (const bool receive_first : {false, true}) exchange(bytes, bytes, receive_first);
   }
   EXPECT_EQ(host_.bytes_copied, 4097u) << "short messages that came before their receive, no other";
 }
@@ -96,19 +98,7 @@ TEST_F(SelfLinkTest, messages_arrive_whichever_side_comes_first) {
 TEST_F(SelfLinkTest, a_receive_takes_a_shorter_message_and_tells_its_length) {
   for (const std::size_t bytes : {0, 1, 4096, 2'000'000}) {
     for (const bool receive_first : {false, true}) {
-      const std::uint64_t tag = bytes * 2 + (receive_first ? 1 : 0);
-      std::fill(target_.begin(), target_.end(), std::byte{0});
-      RecvRequest* in = receive_first ? &recv(tag, kLong) : nullptr;
-      if (in != nullptr) settle();
-      SendRequest& out = send(tag, bytes);
-      if (in == nullptr) {
-        settle();
-        in = &recv(tag, kLong);
-      }
-      settle();
-      expect_done(out);
-      expect_done(*in);
-      expect_arrived(*in, bytes);
+      exchange(bytes, kLong, receive_first);
       EXPECT_EQ(target_[bytes], std::byte{0}) << "written beyond the end";
     }
   }

@@ -5,11 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <functional>
 #include <random>
 
 #include "support/coded_all_reduce.h"
 #include "support/schedule_ranks.h"
+#include "support/written_schedules.h"
 #include "support/zeros_codec.h"
 
 namespace taco::pg {
@@ -19,7 +19,6 @@ using namespace testing;
 using taco::testing::RankResult;
 using taco::testing::ScheduleRanks;
 using Floats = std::vector<float>;
-using Program = std::function<void(ScheduleBuilder&)>;
 
 const auto kCodec = std::make_shared<const ZerosCodec>();
 
@@ -59,16 +58,12 @@ struct Buffers {
   std::vector<Floats> inputs, outputs;
 };
 
-std::vector<Schedule> write(const Problem& problem, const std::vector<Program>& programs) {
-  std::vector<Schedule> schedules;
-  for (std::size_t rank = 0; rank < programs.size(); ++rank) {
-    ScheduleBuilder builder(problem, static_cast<int>(rank), static_cast<int>(programs.size()),
-                            1 << 20);
-    programs[rank](builder);
-    schedules.push_back(builder.finish("test"));
-  }
-  return schedules;
-}
+// Codes its input and sends that.
+const Program kSendsCoded = [](ScheduleBuilder& b) {
+  const VariableSlice coded = b.coded(4096);
+  b.encode(coded, b.input());
+  b.send(coded, 1);
+};
 
 void expect_all_ok(const std::vector<RankResult>& results) {
   for (const RankResult& result : results)
@@ -114,12 +109,7 @@ TEST(Executor, a_message_is_as_long_as_its_block_has_become) {
   const Problem problem = all_reduce_of(4096);
   Buffers buffers(2, 1024);
   buffers.inputs[0][5] = 1.5f;
-  const auto schedules = write(problem, {[](ScheduleBuilder& b) {
-                                           const VariableSlice coded = b.coded(4096);
-                                           b.encode(coded, b.input());
-                                           b.send(coded, 1);
-                                         },
-                                         [](ScheduleBuilder& b) {
+  const auto schedules = write(problem, {kSendsCoded, [](ScheduleBuilder& b) {
                                            const VariableSlice coded = b.coded(4096);
                                            b.receive(coded, 0);
                                            b.decode(b.output(), coded);
@@ -185,12 +175,7 @@ class BoastfulCodec final : public Codec {
 
 TEST(Executor, a_damaged_block_fails_the_operation_and_names_whose_it_is) {
   const Problem problem = all_reduce_of(4096);
-  const auto schedules = write(problem, {[](ScheduleBuilder& b) {
-                                           const VariableSlice coded = b.coded(4096);
-                                           b.encode(coded, b.input());
-                                           b.send(coded, 1);
-                                         },
-                                         [](ScheduleBuilder& b) {
+  const auto schedules = write(problem, {kSendsCoded, [](ScheduleBuilder& b) {
                                            const VariableSlice coded = b.coded(4096);
                                            b.receive(coded, 0);
                                            b.decode_reduce(b.output(), b.input(), coded);

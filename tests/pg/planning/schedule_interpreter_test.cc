@@ -3,12 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "pg/algorithms/list.h"
-#include "pg/planning/schedule_builder.h"
 #include "support/coded_all_reduce.h"
 #include "support/schedule_world.h"
+#include "support/written_schedules.h"
 #include "support/zeros_codec.h"
 
 namespace taco::pg {
@@ -16,26 +14,12 @@ namespace {
 
 using namespace testing;
 
-using Program = std::function<void(ScheduleBuilder&)>;
-
 std::vector<Problem> broadcast_problems(int world, std::uint64_t bytes) {
   Problem problem;
   problem.kind = Kind::kBroadcast;
   problem.element_bytes = 4;
   problem.bytes = bytes;
   return std::vector<Problem>(world, problem);
-}
-
-std::vector<Schedule> write(const std::vector<Problem>& problems,
-                            const std::vector<Program>& programs) {
-  std::vector<Schedule> schedules;
-  for (std::size_t rank = 0; rank < programs.size(); ++rank) {
-    ScheduleBuilder builder(problems[rank], static_cast<int>(rank),
-                            static_cast<int>(programs.size()), 1 << 20);
-    programs[rank](builder);
-    schedules.push_back(builder.finish("test"));
-  }
-  return schedules;
 }
 
 // Takes away every edge into `later`, as a forgotten dependency would.
