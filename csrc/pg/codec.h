@@ -10,11 +10,23 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "base/status.h"
 #include "kernels/kernels.h"
 
 namespace taco::pg {
+
+// Error feedback: what a rank has yet to send of one gradient, kept from one call to the next by
+// codecs that send only a part. It covers the shard that this rank sends to other hosts, in float32
+// elements. Whoever starts operations owns it; one operation at a time uses it, on the engine.
+struct Feedback {
+  std::vector<float> residual;  // element i of the shard: what has been added up and not sent
+  std::vector<float> momentum;  // the same for DGC's momentum correction; empty: none
+  // Where in the shard each parameter begins, ascending, the first at 0. The residual of a parameter
+  // whose gradient is zero everywhere is held back: nobody might use what is sent of it.
+  std::vector<std::uint64_t> begins;
+};
 
 // A block under way: encoded or decoded part by part, so that the engine serves others in between.
 struct Coding {
@@ -27,6 +39,9 @@ struct Coding {
   const std::byte* operand = nullptr;
   kernels::ReduceFn reduce = nullptr;
   kernels::Dtype dtype = kernels::Dtype::kU8;
+  // Encode, where the codec has a memory: the shard's, and which element of it the block begins at.
+  Feedback* feedback = nullptr;
+  std::size_t feedback_from = 0;
   // The codec's; 0 and false at first.
   std::size_t read = 0;     // bytes of the source
   std::size_t written = 0;  // bytes of the destination: once encoded, the block's length
@@ -43,6 +58,9 @@ class Codec {
   virtual std::uint64_t most(std::uint64_t bytes) const = 0;
   virtual std::uint64_t expected(std::uint64_t bytes) const { return most(bytes); }
   virtual double bytes_per_second() const = 0;
+  // It sends a part of each block and needs a Feedback for the rest. What it has encoded can be added
+  // up by every receiver, but not be encoded again.
+  virtual bool has_memory() const { return false; }
 
   // Go on with a block, on the engine, for about `budget` bytes of its elements; return how many
   // they were. Called again until `done`, or a failure. decode() is given what a peer has sent: it

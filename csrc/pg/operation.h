@@ -35,6 +35,7 @@ enum class Kind : std::uint8_t {
 const char* name_of(Kind kind);  // "all_reduce", ... : torch.distributed's names
 
 class Codec;
+struct Feedback;
 
 struct Piece {
   std::byte* data = nullptr;
@@ -81,6 +82,8 @@ struct OperationSpec {
   std::shared_ptr<Stages> stages;  // after this one; null: there is one stage only
   // Lets algorithms send blocks in coded form (pg/codec.h); null: the result is exact.
   std::shared_ptr<const Codec> codec;
+  // Of this gradient, for a codec that has a memory (Codec::has_memory).
+  std::shared_ptr<Feedback> feedback;
 };
 
 // A started operation. Shared by the caller's Work and the engine.
