@@ -20,15 +20,29 @@ namespace taco::pg {
 // Error feedback: what a rank has yet to send of one gradient, kept from one call to the next by
 // codecs that send only a part. It covers the shard that this rank sends to other hosts, in float32
 // elements. Whoever starts operations owns it; one operation at a time uses it, on the engine.
+// pg/codecs/feedback.h has what its owner does with it in between.
 struct Feedback {
+  // What the newest encoding of one block has taken out of it.
+  struct Sent {
+    std::size_t from = 0;  // element of the shard that the block begins at
+    std::vector<std::uint32_t> indices;
+    std::vector<float> values;
+    std::vector<float> momentum;  // of those elements; empty where there is none
+  };
+
   std::vector<float> residual;  // element i of the shard: what has been added up and not sent
   std::vector<float> momentum;  // the same for DGC's momentum correction; empty: none
   // Where in the shard each parameter begins, ascending, the first at 0. The residual of a parameter
-  // whose gradient is zero everywhere is held back: nobody might use what is sent of it.
+  // whose gradient is zero everywhere is held back: nobody might use what is sent of it. Empty:
+  // nothing is held back.
   std::vector<std::uint64_t> begins;
+  // Remember what is sent, so that restore() can take it back: for a step that may be skipped.
+  bool undoable = false;
+  std::vector<Sent> sent;  // one a block; the codec's
 };
 
 // A block under way: encoded or decoded part by part, so that the engine serves others in between.
+// Elements are aligned as their type asks, coded blocks to 8 bytes.
 struct Coding {
   const std::byte* source = nullptr;
   std::size_t source_bytes = 0;
@@ -51,6 +65,7 @@ struct Coding {
 class Codec {
  public:
   virtual ~Codec() = default;
+  // Tells the settings too: codecs of the same name mean the same.
   virtual const char* name() const = 0;
 
   // For the planner; the same on all ranks. The most that a block of so many bytes becomes, what it
