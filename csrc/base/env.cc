@@ -56,7 +56,8 @@ Result<Env> Env::parse(const std::vector<std::string>& environment,
   Env env;
   for (const std::string& entry : environment) {
     const std::size_t equals = entry.find('=');
-    if (equals == std::string::npos || entry.compare(0, 5, "TACO_") != 0) continue;
+    const bool ours = entry.starts_with("TACO_") || entry.starts_with("LIGHT_");
+    if (equals == std::string::npos || !ours) continue;
     const std::string name = entry.substr(0, equals);
     const std::string value = entry.substr(equals + 1);
     const Variable* variable = find(name);
@@ -88,6 +89,15 @@ Result<Env> Env::get() {
   return result;
 }
 
+std::vector<Env::Setting> Env::light_settings() const {
+  std::vector<Setting> settings;
+  for (const Variable& variable : variables()) {
+    if (std::string_view(variable.name).starts_with("LIGHT_"))
+      settings.push_back({variable.name, variable.show(*this)});
+  }
+  return settings;
+}
+
 std::vector<Env::Row> Env::table() {
   const Env defaults;
   std::vector<Row> rows;
@@ -114,8 +124,8 @@ std::string environment_markdown() {
   std::string text =
       "# Environment variables\n\n"
       "Read once, at the first use of the library. A malformed value is an error that names it; "
-      "an unknown `TACO_*` name is a warning that names the nearest known one; an empty value "
-      "counts as not set. This page is generated: `python -m taco_torch.info --env-markdown`.\n\n"
+      "an unknown `TACO_*` or `LIGHT_*` name is a warning that names the nearest known one; an empty "
+      "value counts as not set. This page is generated: `python -m taco_torch.info --env-markdown`.\n\n"
       "| name | type | unit | default | accepted | meaning |\n"
       "|---|---|---|---|---|---|\n";
   const auto cell = [](const std::string& value) {

@@ -1,6 +1,6 @@
 // Every environment variable the project reads, in one place: type, unit, default, meaning. Parsed
-// once; a malformed value is an error that names it, an unknown TACO_* name warns with the nearest
-// known one. docs/environment.md is generated from the table in env_table.cc.
+// once; a malformed value is an error that names it, an unknown TACO_* or LIGHT_* name warns
+// with the nearest known one. docs/environment.md is generated from the table in env_table.cc.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,17 @@ struct Env {
   std::string congestion = "swift";      // TACO_CONGESTION: name of the congestion control
   bool tune = false;                     // TACO_TUNE: measure links instead of assuming them
   bool cma = true;  // TACO_CMA: pull straight from a peer's memory where allowed
+  // LightCC: fewer bytes between hosts.
+  std::string light_2d_all_reduce = "auto";        // LIGHT_2D_ALLREDUCE: auto|0|1
+  std::int64_t light_intra_size = 0;               // LIGHT_INTRA_SIZE: ranks; 0 the host
+  std::int64_t light_hierarchical_threshold = -1;  // LIGHT_HIERARCHICAL_THRESHOLD: bytes; -1 any
+  bool light_topk = false;                         // LIGHT_TOPK_ALLREDUCE
+  double light_topk_ratio = 0.01;                  // LIGHT_TOPK_RATIO: in (0, 1]
+  std::int64_t light_topk_threshold = 1 << 20;     // LIGHT_TOPK_THRESHOLD: bytes
+  bool light_topk_fp16 = false;                    // LIGHT_TOPK_FP16
+  std::string light_wire_dtype = "float32";        // LIGHT_WIRE_DTYPE: float32|float16|bfloat16
+  bool light_auto = false;                         // LIGHT_AUTO: by predicted time
+  std::int64_t light_fusion_bytes = -1;            // LIGHT_FUSION_BYTES: -1 auto, 0 none
 
   // The process's environment, parsed on first use. A malformed value is the returned status,
   // every time, until it is mended.
@@ -35,6 +46,11 @@ struct Env {
   // For tests: parse the given NAME=value strings instead. Warnings are appended to `warnings`.
   static Result<Env> parse(const std::vector<std::string>& environment,
                            std::vector<std::string>* warnings);
+  // The LIGHT_* variables, as the table has them: what ranks must agree on.
+  struct Setting {
+    std::string name, value;
+  };
+  std::vector<Setting> light_settings() const;
   // The table behind the docs and taco_torch.info: name, type, unit, default, meaning, value in
   // force.
   struct Row {

@@ -76,6 +76,23 @@ bool set_milliseconds(Duration& field, const std::string& value, std::int64_t le
   return true;
 }
 
+// A plain decimal number in (0, 1].
+bool set_share(double& field, const std::string& value) {
+  double number = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, number);
+  if (error != std::errc() || stop != end || !(number > 0 && number <= 1)) return false;
+  field = number;
+  return true;
+}
+
+std::string show_share(double value) {
+  char text[32];
+  return std::string(text, std::to_chars(text, text + sizeof text, value).ptr);
+}
+
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
+
 std::string show_bool(bool value) { return value ? "1" : "0"; }
 
 constexpr auto kVariables = std::to_array<Variable>({
@@ -163,6 +180,76 @@ constexpr auto kVariables = std::to_array<Variable>({
      "Pulls straight from a peer's memory on the same host, where the kernel allows it.",
      [](Env& env, const std::string& value) { return set_bool(env.cma, value); },
      [](const Env& env) { return show_bool(env.cma); }},
+    {"LIGHT_2D_ALLREDUCE", "choice", "", "auto, 0 or 1",
+     "The two-dimensional all_reduce (reduce-scatter inside each host, all-reduce between hosts, "
+     "all-gather inside): auto where it is the fastest by the cost model, 1 wherever it fits, 0 "
+     "never. Compressed gradients always travel that way; TACO_ALGORITHM comes first.",
+     [](Env& env, const std::string& value) {
+       return set_one_of(env.light_2d_all_reduce, value, {"auto", "0", "1"});
+     },
+     [](const Env& env) { return env.light_2d_all_reduce; }},
+    {"LIGHT_INTRA_SIZE", "integer", "ranks", "an integer from 0 to 1000000",
+     "How many ranks, one after the other host by host, are taken for one host by two-dimensional "
+     "and compressed all_reduces; 0 takes the hosts as they are. It must divide the ranks of the "
+     "default group. Other groups whose ranks it does not divide take the hosts.",
+     [](Env& env, const std::string& value) {
+       return set_integer(env.light_intra_size, value, 0, 1'000'000);
+     },
+     [](const Env& env) { return std::to_string(env.light_intra_size); }},
+    {"LIGHT_HIERARCHICAL_THRESHOLD", "integer", "bytes", "an integer from 0 to 2^50",
+     "The longest message for which LIGHT_2D_ALLREDUCE may be auto or 1; longer ones never take the "
+     "two-dimensional all_reduce. Not set: no message is too long. Compressed gradients are not "
+     "concerned.",
+     [](Env& env, const std::string& value) {
+       return set_integer(env.light_hierarchical_threshold, value, 0, kMostBytes);
+     },
+     [](const Env& env) {
+       const std::int64_t bytes = env.light_hierarchical_threshold;
+       return bytes < 0 ? std::string() : std::to_string(bytes);
+     }},
+    {"LIGHT_TOPK_ALLREDUCE", "boolean", "", "0, 1, false, true, off, on, no or yes",
+     "Sends between hosts only the largest elements of each gradient, and keeps the others for the "
+     "next step (docs/lightcc.md).",
+     [](Env& env, const std::string& value) { return set_bool(env.light_topk, value); },
+     [](const Env& env) { return show_bool(env.light_topk); }},
+    {"LIGHT_TOPK_RATIO", "number", "", "a number above 0 and at most 1",
+     "Which share of a gradient's elements LIGHT_TOPK_ALLREDUCE sends.",
+     [](Env& env, const std::string& value) { return set_share(env.light_topk_ratio, value); },
+     [](const Env& env) { return show_share(env.light_topk_ratio); }},
+    {"LIGHT_TOPK_THRESHOLD", "integer", "bytes", "an integer from 0 to 2^50",
+     "The shortest gradient bucket that LIGHT_TOPK_ALLREDUCE is for; shorter ones are sent as "
+     "LIGHT_WIRE_DTYPE says.",
+     [](Env& env, const std::string& value) {
+       return set_integer(env.light_topk_threshold, value, 0, kMostBytes);
+     },
+     [](const Env& env) { return std::to_string(env.light_topk_threshold); }},
+    {"LIGHT_TOPK_FP16", "boolean", "", "0, 1, false, true, off, on, no or yes",
+     "Sends the elements that LIGHT_TOPK_ALLREDUCE chooses as scaled float16 instead of float32.",
+     [](Env& env, const std::string& value) { return set_bool(env.light_topk_fp16, value); },
+     [](const Env& env) { return show_bool(env.light_topk_fp16); }},
+    {"LIGHT_WIRE_DTYPE", "choice", "", "float32, float16 or bfloat16",
+     "As what gradients travel between hosts that are not sent by LIGHT_TOPK_ALLREDUCE; float32 is "
+     "exact.",
+     [](Env& env, const std::string& value) {
+       return set_one_of(env.light_wire_dtype, value, {"float32", "float16", "bfloat16"});
+     },
+     [](const Env& env) { return env.light_wire_dtype; }},
+    {"LIGHT_AUTO", "boolean", "", "0, 1, false, true, off, on, no or yes",
+     "Chooses for each gradient bucket, among what the other LIGHT_* variables allow, what should "
+     "shorten the step most.",
+     [](Env& env, const std::string& value) { return set_bool(env.light_auto, value); },
+     [](const Env& env) { return show_bool(env.light_auto); }},
+    {"LIGHT_FUSION_BYTES", "integer", "bytes", "auto or an integer from 0 to 2^50",
+     "How long a buffer lightcc.all_reduce_gradients() fills with small gradients, to send them "
+     "together; 0 sends each on its own.",
+     [](Env& env, const std::string& value) {
+       if (value != "auto") return set_integer(env.light_fusion_bytes, value, 0, kMostBytes);
+       env.light_fusion_bytes = -1;
+       return true;
+     },
+     [](const Env& env) {
+       return env.light_fusion_bytes < 0 ? "auto" : std::to_string(env.light_fusion_bytes);
+     }},
 });
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -69,13 +70,21 @@ class Codec {
   virtual const char* name() const = 0;
 
   // For the planner; the same on all ranks. The most that a block of so many bytes becomes, what it
-  // should become, and how many bytes of elements one processor encodes or decodes in a second.
+  // should become, and how many bytes of elements one processor encodes in a second.
   virtual std::uint64_t most(std::uint64_t bytes) const = 0;
   virtual std::uint64_t expected(std::uint64_t bytes) const { return most(bytes); }
   virtual double bytes_per_second() const = 0;
+  // The same of decoding and reducing, where that is quicker.
+  virtual double decoded_bytes_per_second() const { return bytes_per_second(); }
   // It sends a part of each block and needs a Feedback for the rest. What it has encoded can be added
   // up by every receiver, but not be encoded again.
   virtual bool has_memory() const { return false; }
+  // The longest block to give it, in bytes of elements: a multiple of 64.
+  virtual std::uint64_t longest_block() const { return std::uint64_t{4} << 20; }
+
+  // Its settings in kCodecCodeBits bits, by which ranks notice that they code differently, and which
+  // describe_codec() puts in words. Here a hash of the name, for codecs that have no settings.
+  virtual std::uint32_t code() const;
 
   // Go on with a block, on the engine, for about `budget` bytes of its elements; return how many
   // they were. Called again until `done`, or a failure. decode() is given what a peer has sent: it
@@ -83,5 +92,13 @@ class Codec {
   virtual Result<std::size_t> encode(Coding& coding, std::size_t budget) const = 0;
   virtual Result<std::size_t> decode(Coding& coding, std::size_t budget) const = 0;
 };
+
+// What Codec::code() returns. Ratios that differ by less than 0.2%, or momenta that differ by less
+// than 0.07, may have the same code: ranks that send what their own settings say end with the same
+// bits nevertheless.
+inline constexpr int kCodecCodeBits = 20;
+std::uint32_t half_code(bool bfloat16);
+std::uint32_t top_k_code(double ratio, bool f16_values, double momentum);
+std::string describe_codec(std::uint32_t code);  // "bfloat16", "TopK 1% in float16 with momentum"
 
 }  // namespace taco::pg

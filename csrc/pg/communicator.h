@@ -7,6 +7,7 @@
 
 #include "pg/operation.h"
 #include "pg/planning/cost_parameters.h"
+#include "pg/planning/topology.h"
 
 namespace taco::pg {
 
@@ -26,6 +27,7 @@ struct GroupOptions {
   std::vector<int> global_ranks;    // by group rank, for messages
   std::vector<int> host_of_rank;    // dense host index by group rank, the same on all ranks
   std::vector<double> host_gbits;   // interface speed by host index
+  int intra_size = 0;  // Topology::grouped; 0: the hosts. The same on all ranks
   Duration timeout = 0;
   Parent parent;
   CostParameters costs;   // what the planner assumes, the same on all ranks
@@ -59,6 +61,8 @@ class Communicator {
   virtual std::uint64_t sequence() const = 0;  // of collectives started
   virtual void set_timeout(Duration timeout) = 0;
   virtual const GroupOptions& options() const = 0;
+  // As plans are made for it. Immutable, as long-lived as the group.
+  virtual const Topology& topology() const = 0;
 
   // All ranks arrive or the missing ones are named, all of them when `report_all`.
   virtual Status monitored_barrier(Duration timeout, bool report_all) = 0;

@@ -50,11 +50,49 @@ TEST(Env, EveryVariableReachesItsField) {
   EXPECT_FALSE(env.cma);
 }
 
+TEST(Env, EveryVariableOfLightCcReachesItsField) {
+  const Result<Env> result = parse(
+      {"LIGHT_2D_ALLREDUCE=1", "LIGHT_INTRA_SIZE=4", "LIGHT_HIERARCHICAL_THRESHOLD=1073741824",
+       "LIGHT_TOPK_ALLREDUCE=1", "LIGHT_TOPK_RATIO=0.001", "LIGHT_TOPK_THRESHOLD=0",
+       "LIGHT_TOPK_FP16=on", "LIGHT_WIRE_DTYPE=bfloat16", "LIGHT_AUTO=yes",
+       "LIGHT_FUSION_BYTES=65536"});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  const Env& env = result.value();
+  EXPECT_EQ(env.light_2d_all_reduce, "1");
+  EXPECT_EQ(env.light_intra_size, 4);
+  EXPECT_EQ(env.light_hierarchical_threshold, 1 << 30);
+  EXPECT_TRUE(env.light_topk);
+  EXPECT_EQ(env.light_topk_ratio, 0.001);
+  EXPECT_EQ(env.light_topk_threshold, 0);
+  EXPECT_TRUE(env.light_topk_fp16);
+  EXPECT_EQ(env.light_wire_dtype, "bfloat16");
+  EXPECT_TRUE(env.light_auto);
+  EXPECT_EQ(env.light_fusion_bytes, 65536);
+  EXPECT_EQ(parse({"LIGHT_FUSION_BYTES=auto"})->light_fusion_bytes, -1);
+  EXPECT_EQ(parse({"LIGHT_TOPK_RATIO=1"})->light_topk_ratio, 1);
+}
+
+TEST(Env, WhatRanksMustAgreeOnIsEveryVariableOfLightCc) {
+  std::size_t listed = 0;
+  for (const Env::Row& row : Env::table()) listed += row.name.starts_with("LIGHT_") ? 1 : 0;
+  const auto settings = parse({"LIGHT_TOPK_RATIO=0.0125", "LIGHT_FUSION_BYTES=7"})->light_settings();
+  EXPECT_EQ(settings.size(), listed);
+  std::size_t seen = 0;
+  for (const Env::Setting& setting : settings) {
+    if (setting.name == "LIGHT_TOPK_RATIO") seen += setting.value == "0.0125" ? 1 : 0;
+    if (setting.name == "LIGHT_FUSION_BYTES") seen += setting.value == "7" ? 1 : 0;
+  }
+  EXPECT_EQ(seen, 2u);
+}
+
 TEST(Env, AMalformedValueIsAnErrorThatNamesItAndWhatIsAccepted) {
   const Status status = parse({"TACO_TRANSPORT=tcp"}).status();
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_EQ(status.message(),
             "environment variable TACO_TRANSPORT is \"tcp\", but must be auto, shm or udp");
+  EXPECT_EQ(parse({"LIGHT_TOPK_RATIO=1.5"}).status().message(),
+            "environment variable LIGHT_TOPK_RATIO is \"1.5\", but must be a number above 0 and at "
+            "most 1");
 }
 
 TEST(Env, MalformedValuesOfEveryKindAreRefused) {
@@ -79,7 +117,23 @@ TEST(Env, MalformedValuesOfEveryKindAreRefused) {
                             "TACO_SOCKET_BUFFER=big",
                             "TACO_CONGESTION=a b",
                             "TACO_TUNE=maybe",
-                            "TACO_CMA=2"}) {
+                            "TACO_CMA=2",
+                            "LIGHT_2D_ALLREDUCE=2",
+                            "LIGHT_INTRA_SIZE=-1",
+                            "LIGHT_INTRA_SIZE=two",
+                            "LIGHT_HIERARCHICAL_THRESHOLD=-1",
+                            "LIGHT_TOPK_ALLREDUCE=maybe",
+                            "LIGHT_TOPK_RATIO=0",
+                            "LIGHT_TOPK_RATIO=-0.1",
+                            "LIGHT_TOPK_RATIO=1.01",
+                            "LIGHT_TOPK_RATIO=1%",
+                            "LIGHT_TOPK_RATIO=nan",
+                            "LIGHT_TOPK_THRESHOLD=-1",
+                            "LIGHT_TOPK_THRESHOLD=1MB",
+                            "LIGHT_TOPK_FP16=half",
+                            "LIGHT_WIRE_DTYPE=fp16",
+                            "LIGHT_AUTO=auto",
+                            "LIGHT_FUSION_BYTES=-1"}) {
     EXPECT_EQ(parse({entry}).status().code(), Code::kInvalidArgument) << entry;
   }
 }
@@ -96,6 +150,10 @@ TEST(Env, AnUnknownNameWarnsWithTheNearestKnownOne) {
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_EQ(warnings[0],
             "environment variable TACO_TRANPORT is not known; did you mean TACO_TRANSPORT?");
+  warnings.clear();
+  ASSERT_TRUE(Env::parse({"LIGHT_TOPK_RATO=0.1", "LIGHTNING=1"}, &warnings).ok());
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("did you mean LIGHT_TOPK_RATIO?"), std::string::npos);
 }
 
 std::string captured;  // lines that the log sink received

@@ -68,6 +68,7 @@ class Group final : public Communicator,
   std::uint64_t sequence() const override;
   void set_timeout(Duration timeout) override;
   const GroupOptions& options() const override { return options_; }
+  const Topology& topology() const override { return planner_->topology(); }
   Status monitored_barrier(Duration timeout, bool report_all) override;
   std::string dump() const override;
 

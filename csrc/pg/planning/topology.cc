@@ -40,6 +40,27 @@ Result<Topology> Topology::make(std::vector<int> host_of_rank, std::vector<doubl
   return made;
 }
 
+Result<Topology> Topology::grouped(int size) const {
+  if (size < 1 || world() % size != 0) {
+    std::string hosts;
+    for (const std::vector<int>& ranks : ranks_of_host_) {
+      hosts += (hosts.empty() ? "" : ", ") + std::to_string(ranks.size());
+    }
+    return Status(Code::kInvalidArgument,
+                  "groups of " + std::to_string(size) + " ranks do not divide the " +
+                      std::to_string(world()) + " ranks of hosts with " + hosts + " ranks");
+  }
+  std::vector<int> group_of_rank(host_of_rank_.size());
+  for (std::size_t place = 0; place < host_order_.size(); ++place) {
+    group_of_rank[host_order_[place]] = static_cast<int>(place) / size;
+  }
+  Result<Topology> groups = make(std::move(group_of_rank), {});
+  if (!groups.ok()) return groups.status();
+  Topology made = *this;
+  made.groups_ = std::make_shared<const Topology>(std::move(*groups));
+  return made;
+}
+
 Topology Topology::one_host(int world) { return uniform(1, world, 0); }
 
 Topology Topology::uniform(int hosts, int ranks_per_host, double gbits) {

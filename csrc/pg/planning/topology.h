@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/status.h"
@@ -28,6 +29,13 @@ class Topology {
   int max_ranks_per_host() const { return max_ranks_; }
   double min_gbits() const { return min_gbits_; }  // over hosts with a known speed; 0: none
 
+  // Groups of ranks that algorithms treat as if each were a host: two-dimensional ones send coded or
+  // reduced shards between them, and everything inside them. The hosts, unless grouped() says else.
+  const Topology& groups() const { return groups_ ? *groups_ : *this; }
+  // The same, with groups of `size` ranks that follow each other in host_order(). kInvalidArgument
+  // where `size` does not divide the world.
+  Result<Topology> grouped(int size) const;
+
   // Ranks host by host: a ring in this order enters and leaves each host once.
   const std::vector<int>& host_order() const { return host_order_; }
   int position_of(int rank) const { return position_[rank]; }  // in host_order()
@@ -39,6 +47,7 @@ class Topology {
   std::vector<int> local_index_, host_order_, position_;
   int min_ranks_ = 0, max_ranks_ = 0;
   double min_gbits_ = 0;
+  std::shared_ptr<const Topology> groups_;  // null: the hosts
 };
 
 }  // namespace taco::pg

@@ -37,5 +37,31 @@ TEST(Topology, an_unknown_speed_is_not_the_slowest) {
   EXPECT_EQ(Topology::make({0, 1}, {})->min_gbits(), 0);
 }
 
+TEST(Topology, groups_are_the_hosts_unless_their_size_is_given) {
+  const Topology topology = *Topology::make({1, 0, 1, 0, 1, 0}, {10, 25});
+  EXPECT_EQ(&topology.groups(), &topology);
+  const Topology grouped = *topology.grouped(2);
+  EXPECT_EQ(grouped.hosts(), 2) << "still the real one";
+  EXPECT_EQ(grouped.min_gbits(), 10);
+  EXPECT_EQ(grouped.groups().hosts(), 3);
+  EXPECT_EQ(grouped.groups().ranks_of(0), (std::vector<int>{1, 3}));
+  EXPECT_EQ(grouped.groups().ranks_of(1), (std::vector<int>{0, 5})) << "of both hosts";
+  EXPECT_EQ(grouped.groups().ranks_of(2), (std::vector<int>{2, 4}));
+  const Topology copy = grouped;
+  EXPECT_EQ(copy.groups().hosts(), 3);
+}
+
+TEST(Topology, a_size_that_does_not_divide_the_world_is_refused_with_the_sizes_of_the_hosts) {
+  const Topology topology = *Topology::make({0, 0, 0, 1, 1}, {});
+  for (const int size : {2, 3, 4, 6, 0, -1}) {
+    const Status status = topology.grouped(size).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << size;
+    EXPECT_NE(status.message().find("hosts with 3, 2 ranks"), std::string::npos)
+        << status.message();
+  }
+  EXPECT_TRUE(topology.grouped(1).ok());
+  EXPECT_TRUE(topology.grouped(5).ok());
+}
+
 }  // namespace
 }  // namespace taco::pg
