@@ -21,7 +21,7 @@ inline constexpr std::size_t kMostSelectable = std::size_t{1} << 20;
 inline constexpr std::size_t kQuickSelectable = std::size_t{1} << 17;
 
 // What selection needs besides its arguments. Reused from call to call, by one thread at a time;
-// never more than 8 bytes for each of 5k + 12 Ki elements or of n + 4 Ki, whichever is less.
+// about 8 bytes for each of 4k + 12 Ki elements, or of n if that is less.
 class SelectScratch {
  public:
   // Room for `count` candidates at least; what was in it is lost.
@@ -46,11 +46,12 @@ bool select_largest(float* residual, const float* gradient, std::size_t n, std::
                     float* values, std::uint32_t* indices, SelectScratch& scratch);
 
 // The same with momentum correction: momentum[i] becomes fl(fl(factor * momentum[i]) + gradient[i])
-// and is what is added to the residual; where an element is taken its momentum is +0 too. False as
-// above, and then neither `residual` nor `momentum` has been written.
+// and is what is added to the residual; where an element is taken its momentum becomes +0 too, and
+// `taken_momentum`, unless null, gets the k numbers that it was. False as above, and then neither
+// `residual` nor `momentum` has been written to.
 bool select_largest_momentum(float* residual, float* momentum, const float* gradient, float factor,
                              std::size_t n, std::size_t k, float* values, std::uint32_t* indices,
-                             SelectScratch& scratch);
+                             SelectScratch& scratch, float* taken_momentum = nullptr);
 
 // acc[indices[j]] += values[j] for j < k; the indices are within `acc` (decode_deltas() has seen to
 // it) and none comes twice. A NaN becomes the canonical one, as in reduce().
