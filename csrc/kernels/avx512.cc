@@ -8,8 +8,28 @@
 namespace taco::kernels {
 namespace {
 
+struct Avx512Lanes {
+  using Floats = FloatsOf<64>;
+  using Words = WordsOf<64>;
+  static constexpr std::size_t kLanes = 16;
+  static Words first() { return Words{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
+  static unsigned above(Words a, Words b) {
+    return _mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b);
+  }
+  static unsigned equal(Words a, Words b) {
+    return _mm512_cmpeq_epi32_mask((__m512i)a, (__m512i)b);
+  }
+  static unsigned how_many(unsigned bits) { return __builtin_popcount(bits); }
+  // Compressed in a register first: compressing into memory is slow on some processors.
+  static void compress(std::uint32_t* to, Words words, unsigned bits) {
+    const auto mask = static_cast<__mmask16>(bits);
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(mask, (__m512i)words));
+  }
+};
+
 struct Avx512 {
   static constexpr int kBytes = 64;
+  using Lanes = Avx512Lanes;
   struct F16 {
     static FloatsOf<64> decode(HalvesOf<64> halves) {
       return (FloatsOf<64>)_mm512_cvtph_ps((__m256i)halves);

@@ -121,6 +121,7 @@ const Choice& chosen() {
 
 std::span<const Variant* const> host_variants() { return host().variants.view(); }
 std::span<const Checksum* const> host_checksums() { return host().checksums.view(); }
+const Variant& chosen_variant() { return *chosen().variant; }
 
 ReduceFn reduce_function(ReduceOp op, Dtype dtype) {
   if (static_cast<int>(op) >= kReduceOps || static_cast<int>(dtype) >= kDtypes) return nullptr;

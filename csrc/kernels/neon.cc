@@ -9,6 +9,7 @@ namespace {
 
 struct Neon {
   static constexpr int kBytes = 16;
+  using Lanes = ScalarLanes;
   struct F16 {
     static FloatsOf<16> decode(HalvesOf<16> halves) {
       return (FloatsOf<16>)vcvt_f32_f16((float16x4_t)halves);

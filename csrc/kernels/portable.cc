@@ -8,6 +8,7 @@ namespace {
 
 template <float (*kDecode)(std::uint16_t), std::uint16_t (*kEncode)(float)>
 struct ScalarHalves {
+  using Halves = std::uint16_t;
   static float decode(std::uint16_t half) { return kDecode(half); }
   static std::uint16_t encode(float value) { return kEncode(value); }
   static void to_floats(float* out, const void* in, std::size_t count) {
@@ -23,6 +24,8 @@ struct ScalarHalves {
 };
 
 struct PortableLoops {
+  using Floats = Scalar<float>;
+  using Lanes = ScalarLanes;
   using F16 = ScalarHalves<f16_to_float, float_to_f16>;
   using Bf16 = ScalarHalves<bf16_to_float, float_to_bf16>;
 

@@ -14,6 +14,23 @@ using ScaleFn = void (*)(void* out, const void* in, std::size_t count, double fa
 using DivideFn = void (*)(void* out, const void* in, std::size_t count, std::int64_t n);
 using Crc32cFn = std::uint32_t (*)(std::uint32_t crc, const void* data, std::size_t bytes);
 
+// Elements under consideration in a selection, in order: their values' bits and where they are. The
+// arrays have room for a vector more than is asked of them (kSelectSlack).
+struct Candidates {
+  std::uint32_t* bits;
+  std::uint32_t* indices;
+};
+inline constexpr std::size_t kSelectSlack = 16;
+
+// What a selection adds up: acc = residual + gradient, or residual + (factor * momentum +
+// gradient).
+struct Addends {
+  const float* residual;
+  const float* gradient;  // null: nothing
+  const float* momentum;  // null: none
+  float factor;
+};
+
 struct Variant {
   const char* name;
   ReduceFn reduce[kReduceOps][kDtypes];  // null: no such pair
@@ -25,6 +42,22 @@ struct Variant {
   void (*bf16_to_f32)(float*, const std::uint16_t*, std::size_t);
   void (*accumulate_f16)(float*, const std::uint16_t*, std::size_t);
   void (*accumulate_bf16)(float*, const std::uint16_t*, std::size_t);
+  // Of acc[i], first <= i < first + count, those of magnitude above `threshold` (a float's bits
+  // without the sign; -1: all) are appended to `to`; how many they were.
+  std::size_t (*collect)(const Candidates& to, const Addends& from, std::size_t first,
+                         std::size_t count, std::int32_t threshold);
+  std::size_t (*count_above)(const std::uint32_t* bits, std::size_t count, std::int32_t threshold);
+  // Keeps those above the threshold and the first `ties` of those at it; how many are left.
+  std::size_t (*keep_above)(const Candidates& all, std::size_t count, std::int32_t threshold,
+                            std::size_t ties);
+  // momentum = factor * momentum + gradient, residual += momentum.
+  void (*add_momentum)(float* residual, float* momentum, const float* gradient, float factor,
+                       std::size_t count);
+  float (*largest_finite)(const float*, std::size_t);
+  // By a factor, 2^exponent or 2^-exponent.
+  void (*f32_to_f16_scaled)(std::uint16_t*, const float*, std::size_t, float);
+  void (*f16_to_f32_scaled)(float*, const std::uint16_t*, std::size_t, float);
+  void (*accumulate_f16_scaled)(float*, const float*, const std::uint16_t*, std::size_t, float);
 };
 
 struct Checksum {
@@ -45,5 +78,12 @@ extern const Checksum kArmChecksum;
 // Those this host can run, least first; [0] is the portable one.
 std::span<const Variant* const> host_variants();
 std::span<const Checksum* const> host_checksums();
+const Variant& chosen_variant();
+
+class SelectScratch;
+// select_largest_momentum() by a variant; select_largest() without `momentum`.
+bool select_with(const Variant& variant, float* residual, float* momentum, const float* gradient,
+                 float factor, std::size_t n, std::size_t k, float* values, std::uint32_t* indices,
+                 SelectScratch& scratch, float* taken_momentum = nullptr);
 
 }  // namespace taco::kernels

@@ -3,12 +3,16 @@
 //   Loops::reduce_halves<Operation, Halves>(out, a, b, count)  Halves: Loops::F16 or Loops::Bf16
 //   Loops::multiply_complex<T>(out, a, b, count)             T the type of one part
 //   Loops::accumulate<Halves>(acc, in, count)
+//   Loops::Floats, a pack of floats (Scalar or Vector of kernels/operations.h), and Loops::Lanes,
+//   those of kernels/select_loops.h
 // Halves::to_floats(float*, const void*, count) and from_floats(void*, const float*, count).
 //
 // Included by files that are compiled for different instruction sets: everything is internal.
 #pragma once
 
 #include "kernels/elementwise.h"
+#include "kernels/scaled_loops.h"
+#include "kernels/select_loops.h"
 #include "kernels/variant.h"
 
 namespace taco::kernels {
@@ -126,6 +130,16 @@ constexpr Variant make_variant(const char* name) {
   table.variant.bf16_to_f32 = floats_from_halves<Bf16>;
   table.variant.accumulate_f16 = Loops::template accumulate<F16>;
   table.variant.accumulate_bf16 = Loops::template accumulate<Bf16>;
+  using Select = SelectLoops<typename Loops::Lanes>;
+  table.variant.collect = Select::collect;
+  table.variant.count_above = Select::count_above;
+  table.variant.keep_above = Select::keep_above;
+  table.variant.add_momentum = Select::add_momentum;
+  using Scaled = ScaledLoops<F16, typename Loops::Floats>;
+  table.variant.largest_finite = largest_finite_of;
+  table.variant.f32_to_f16_scaled = Scaled::encode;
+  table.variant.f16_to_f32_scaled = Scaled::decode;
+  table.variant.accumulate_f16_scaled = Scaled::accumulate;
   return table.variant;
 }
 

@@ -1,7 +1,8 @@
 // The loops of an instruction set, over the compiler's vector extension. `Isa` says how wide
 // (kBytes) and how to convert a vector of float16 (F16) and bfloat16 (Bf16):
 //   Isa::F16::decode(halves) -> floats, encode(floats) -> halves
-// with kBytes of floats and half as many bytes of halves.
+// with kBytes of floats and half as many bytes of halves; and which lanes selection uses
+// (Isa::Lanes, kernels/select_loops.h).
 //
 // What is left after the last whole vector goes through a padded copy of one vector, so every
 // element takes the same path whatever the length.
@@ -15,37 +16,10 @@
 #include <utility>
 
 #include "kernels/elementwise.h"
+#include "kernels/vector_memory.h"
 
 namespace taco::kernels {
 namespace {
-
-using Byte = unsigned char;
-
-template <class V>
-inline V load_vector(const Byte* from) {
-  V value;
-  __builtin_memcpy(&value, from, sizeof(V));
-  return value;
-}
-template <class V>
-inline void store_vector(Byte* to, V value) {
-  __builtin_memcpy(to, &value, sizeof(V));
-}
-template <class V>
-inline V load_part(const Byte* from, std::size_t bytes) {
-  V value{};
-  __builtin_memcpy(&value, from, bytes);
-  return value;
-}
-template <class V>
-inline void store_part(Byte* to, V value, std::size_t bytes) {
-  __builtin_memcpy(to, &value, bytes);
-}
-
-template <int kBytes>
-using FloatsOf = typename Vector<float, kBytes>::Values;
-template <int kBytes>
-using HalvesOf = typename Vector<std::uint16_t, kBytes / 2>::Values;
 
 // bfloat16 is the upper half of a float: shifts and one addition on any instruction set.
 template <int kBytes>
@@ -130,16 +104,11 @@ inline ValuesOf<P> complex_product(ValuesOf<P> a, ValuesOf<P> b,
   return canonical_nan<P>(a_real * b + crossed);
 }
 
-inline constexpr std::size_t kCacheLine = 64;
-// Where an operation takes many instructions, too few elements fit the processor's window to keep
-// the memory busy: reading ahead takes bfloat16 from 0.7 to 0.95 of the memory's speed, and costs
-// a packet 2 ns. Nearer is too late for float16, farther for nobody's good: the figures are in
-// docs/benchmarks-kernels.md. A prefetch beyond the end touches nothing.
-inline constexpr std::size_t kAhead = 1536;
-
 template <class Isa>
 struct VectorLoops {
   static constexpr int kBytes = Isa::kBytes;
+  using Floats = Vector<float, kBytes>;
+  using Lanes = typename Isa::Lanes;
   using F16 = VectorHalves<typename Isa::F16, kBytes>;
   using Bf16 = VectorHalves<VectorBf16<kBytes>, kBytes>;
 
@@ -153,10 +122,8 @@ struct VectorLoops {
     std::size_t at = 0;
     // Both vectors are read before either is written: `out` may be an input.
     for (; at + 2 * sizeof(V) <= bytes; at += 2 * sizeof(V)) {
-      for (std::size_t line = 0; line < 2 * sizeof(V); line += kCacheLine) {
-        __builtin_prefetch(left + at + line + kAhead);
-        __builtin_prefetch(right + at + line + kAhead);
-      }
+      prefetch_ahead<2 * sizeof(V)>(left + at);
+      prefetch_ahead<2 * sizeof(V)>(right + at);
       const V first = function(load_vector<V>(left + at), load_vector<V>(right + at));
       const V second =
           function(load_vector<V>(left + at + sizeof(V)), load_vector<V>(right + at + sizeof(V)));

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/samples.h"
+#include "kernels/select.h"
 #include "kernels/variant.h"
 
 #if defined(__x86_64__)
@@ -129,6 +130,50 @@ TEST(FpMode, ConversionsAndAccumulationIgnoreTheCallersMode) {
     ASSERT_EQ(narrow, narrow_again) << variant->name;
     ASSERT_EQ(wide, wide_again) << variant->name;
     ASSERT_EQ(sum, sum_again) << variant->name;
+  }
+}
+
+TEST(FpMode, SelectionAndScaledConversionsIgnoreTheCallersMode) {
+  Random random(33);
+  constexpr std::size_t kCount = 2048, kTaken = 100;
+  for (const Variant* variant : host_variants()) {
+    Bytes gradient(4 * kCount, 0), halves(2 * kCount, 0);
+    fill_small(gradient, random);
+    fill_small(halves, random);
+    const auto* from = reinterpret_cast<const float*>(gradient.data());
+    const auto* packed = reinterpret_cast<const std::uint16_t*>(halves.data());
+    for (std::size_t i = 0; i < kCount; ++i) gradient.data()[4 * i + 3] %= 4;  // below 2^-120
+    const auto run = [&] {
+      std::vector<float> residual(kCount, 1e-41f), momentum(kCount, 3e-41f), values(kTaken);
+      std::vector<float> wide(kCount), sum(kCount, 1e-41f);
+      std::vector<std::uint32_t> indices(kTaken);
+      std::vector<std::uint16_t> narrow(kCount);
+      SelectScratch scratch;
+      EXPECT_TRUE(select_with(*variant, residual.data(), momentum.data(), from, 0.3f, kCount,
+                              kTaken, values.data(), indices.data(), scratch));
+      EXPECT_TRUE(select_with(*variant, residual.data(), nullptr, from, 0, kCount, kTaken,
+                              values.data(), indices.data(), scratch));
+      scatter_add(residual.data(), values.data(), indices.data(), kTaken);
+      variant->f32_to_f16_scaled(narrow.data(), from, kCount, 0x1p100f);
+      variant->f16_to_f32_scaled(wide.data(), packed, kCount, 0x1p-120f);
+      variant->accumulate_f16_scaled(sum.data(), sum.data(), packed, kCount, 0x1p-120f);
+      for (const auto* part : {&momentum, &values, &wide, &sum}) {
+        residual.insert(residual.end(), part->begin(), part->end());
+      }
+      residual.insert(residual.end(), narrow.begin(), narrow.end());
+      return residual;
+    };
+    const std::vector<float> expected = run();
+    std::vector<float> out;
+    std::uint64_t inside = 0, after = 0;
+    {
+      const Mode changed(kFlushToZero | kRoundUp);
+      inside = mode();
+      out = run();
+      after = mode();
+    }
+    ASSERT_EQ(std::memcmp(out.data(), expected.data(), 4 * expected.size()), 0) << variant->name;
+    ASSERT_EQ(inside, after) << "the caller's mode was not restored";
   }
 }
 
