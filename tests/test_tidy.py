@@ -33,6 +33,7 @@ INNER_WALLS = {
     "harp/drivers": {"harp", "harp/drivers"},
     "pg/planning": {"pg", "pg/planning"},
     "pg/algorithms": {"pg", "pg/planning", "pg/algorithms"},
+    "pg/codecs": {"pg", "pg/codecs"},
     "pg/execution": {"pg", "pg/planning", "pg/execution"},
     "pg/group": {"pg", "pg/planning", "pg/algorithms", "pg/execution", "pg/group"},
 }

@@ -33,9 +33,9 @@ struct Feedback {
 
   std::vector<float> residual;  // element i of the shard: what has been added up and not sent
   std::vector<float> momentum;  // the same for DGC's momentum correction; empty: none
-  // Where in the shard each parameter begins, ascending, the first at 0. The residual of a parameter
-  // whose gradient is zero everywhere is held back: nobody might use what is sent of it. Empty:
-  // nothing is held back.
+  // Where in the shard each parameter begins, ascending, the first at 0. The residual of a
+  // parameter whose gradient is zero everywhere is held back: nobody might use what is sent of it.
+  // Empty: nothing is held back.
   std::vector<std::uint64_t> begins;
   // Remember what is sent, so that restore() can take it back: for a step that may be skipped.
   bool undoable = false;
@@ -76,14 +76,15 @@ class Codec {
   virtual double bytes_per_second() const = 0;
   // The same of decoding and reducing, where that is quicker.
   virtual double decoded_bytes_per_second() const { return bytes_per_second(); }
-  // It sends a part of each block and needs a Feedback for the rest. What it has encoded can be added
-  // up by every receiver, but not be encoded again.
+  // It sends a part of each block and needs a Feedback for the rest. What it has encoded can be
+  // added up by every receiver, but not be encoded again.
   virtual bool has_memory() const { return false; }
   // The longest block to give it, in bytes of elements: a multiple of 64.
   virtual std::uint64_t longest_block() const { return std::uint64_t{4} << 20; }
 
-  // Its settings in kCodecCodeBits bits, by which ranks notice that they code differently, and which
-  // describe_codec() puts in words. Here a hash of the name, for codecs that have no settings.
+  // Its settings in kCodecCodeBits bits, by which ranks notice that they code differently, and
+  // which describe_codec() puts in words. Here a hash of the name, for codecs that have no
+  // settings.
   virtual std::uint32_t code() const;
 
   // Go on with a block, on the engine, for about `budget` bytes of its elements; return how many
@@ -94,8 +95,7 @@ class Codec {
 };
 
 // What Codec::code() returns. Ratios that differ by less than 0.2%, or momenta that differ by less
-// than 0.07, may have the same code: ranks that send what their own settings say end with the same
-// bits nevertheless.
+// than 0.07, may have the same code: where blocks send more or fewer for it, decode() refuses them.
 inline constexpr int kCodecCodeBits = 20;
 std::uint32_t half_code(bool bfloat16);
 std::uint32_t top_k_code(double ratio, bool f16_values, double momentum);

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "base/clock.h"
+
 namespace taco::pg {
 
 struct CodingStats {
@@ -16,5 +18,12 @@ struct CodingStats {
 };
 
 CodingStats coding_stats();
+
+// For codecs, after each part of a block. Any thread.
+void count_encoding(Duration spent);
+void count_decoding(Duration spent);
+// Once a block is whole.
+void count_encoded(std::uint64_t bytes_before, std::uint64_t bytes_after);
+void count_decoded();
 
 }  // namespace taco::pg

@@ -8,7 +8,7 @@
 namespace taco::pg {
 
 // Takes back what the newest encoding of each block has sent, as if nothing had been taken: the
-// residual is what had been added up then, bit for bit, and the momentum as it was. For a step whose
+// residual is exactly what had been added up then, and so is the momentum. For a step whose
 // result nobody uses. Does nothing unless Feedback::undoable was set; a second call does nothing.
 void restore(Feedback& feedback);
 

@@ -18,8 +18,9 @@ enum class HalfFormat : std::uint8_t {
 
 inline constexpr std::size_t kHalfGroup = 16 << 10;
 
-// NaN and infinity arrive as such. Decode-and-reduce takes any operation on float32. Two calls with
-// the same format give the same object.
+// NaN and infinity arrive as such, and what rounding carries past float32's largest as infinity.
+// Decode-and-reduce takes any operation on float32. Two calls with the same format give the same
+// object.
 std::shared_ptr<const Codec> half_codec(HalfFormat format);
 
 }  // namespace taco::pg

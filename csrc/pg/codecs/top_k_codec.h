@@ -12,22 +12,23 @@
 #include <memory>
 
 #include "base/status.h"
+#include "kernels/select.h"
 #include "pg/codec.h"
 
 namespace taco::pg {
 
-inline constexpr std::size_t kMostTopKElements = 1 << 20;
+inline constexpr std::size_t kMostTopKElements = kernels::kMostSelectable;
 
 struct TopKSettings {
-  double ratio = 0.01;  // in (0, 1]: k = max(1, round(ratio * n)) in each block
+  double ratio = 0.01;      // in (0, 1]: k = max(1, round(ratio * n)) in each block
   bool f16_values = false;  // values as float16, scaled for each block; the rounding stays behind
   // In [0, 1): the factor of DGC's momentum correction, which stands for the optimizer's momentum
   // (Lin et al., "Deep Gradient Compression", ICLR 2018); 0: none. Needs Feedback::momentum.
   double momentum = 0;
 };
 
-// kInvalidArgument when a setting is outside its range. While somebody holds a codec, equal settings
-// give the same object.
+// kInvalidArgument when a setting is outside its range. While somebody holds a codec, equal
+// settings give the same object.
 Result<std::shared_ptr<const Codec>> top_k_codec(const TopKSettings& settings);
 
 }  // namespace taco::pg
