@@ -10,7 +10,6 @@
 #include <tuple>
 #include <utility>
 
-#include "pg/codec.h"
 #include "support/schedule_memory.h"
 
 namespace taco::pg::testing {
@@ -26,12 +25,17 @@ struct Access {
 
 // One rank's memory and what is open in it.
 struct Rank {
-  Rank(const Problem& p, const Schedule& s, ScheduleMemory m)
-      : problem(&p), schedule(&s), memory(std::move(m)), lengths(s.lengths.size()) {}
+  Rank(const Problem& p, const Schedule& s, ScheduleMemory m, Feedback f)
+      : problem(&p),
+        schedule(&s),
+        memory(std::move(m)),
+        feedback(std::move(f)),
+        lengths(s.lengths.size()) {}
 
   const Problem* problem;
   const Schedule* schedule;
   ScheduleMemory memory;
+  Feedback feedback;
   std::vector<std::optional<std::uint64_t>> lengths;  // as far as they are known
   std::vector<Access> open;
   std::vector<std::uint32_t> missing;        // by step: dependencies, then transfers, not yet done
@@ -63,11 +67,12 @@ struct Event {
 class World {
  public:
   World(const std::vector<Problem>& problems, const std::vector<Schedule>& schedules,
-        const InterpreterOptions& options)
+        const InterpreterOptions& options, std::vector<Feedback> feedback)
       : options_(options), random_(options.seed) {
     slow_rank_ = static_cast<int>(random_() % problems.size());
+    feedback.resize(problems.size());
     for (std::size_t rank = 0; rank < problems.size(); ++rank) {
-      ranks_.push_back(prepare(static_cast<int>(rank), problems, schedules[rank]));
+      ranks_.push_back(prepare(static_cast<int>(rank), problems, schedules[rank], feedback[rank]));
     }
     match_messages();
   }
@@ -84,15 +89,20 @@ class World {
     result.retransmissions_checked = retransmissions_;
     for (Rank& rank : ranks_) {
       result.outputs.push_back(rank.memory.outputs());
+      result.feedback.push_back(std::move(rank.feedback));
     }
     return result;
   }
 
  private:
-  Rank prepare(int index, const std::vector<Problem>& problems, const Schedule& schedule) {
+  Rank prepare(int index, const std::vector<Problem>& problems, const Schedule& schedule,
+               Feedback& feedback) {
     const int world = static_cast<int>(problems.size());
-    Rank rank(problems[index], schedule,
-              ScheduleMemory(problems[index], index, world, schedule.scratch_bytes, random_));
+    const Problem& problem = problems[index];
+    const std::uint64_t kept = feedback.residual.size() * problem.element_bytes;
+    Rank rank(problem, schedule,
+              ScheduleMemory(problem, index, world, schedule.scratch_bytes, kept, random_),
+              std::move(feedback));
     const std::size_t steps = schedule.steps.size();
     rank.opened.resize(steps);
     rank.done.resize(steps);
@@ -336,8 +346,13 @@ class World {
     if (encodes && rank.problem->codec->most(from.bytes) > to.bytes) {
       fail(index, step, "has too little room");
     }
-    if (s.kind == StepKind::kDecodeReduce && operand.bytes != to.bytes) {
+    const bool feeds_back = encodes && rank.problem->codec->has_memory();
+    if ((s.kind == StepKind::kDecodeReduce && operand.bytes != to.bytes) ||
+        (feeds_back && operand.bytes != from.bytes)) {
       fail(index, step, "slices differ in length");
+    }
+    if (encodes && (s.operand.space == Space::kResidual) != feeds_back) {
+      fail(index, step, "has a residual, or none, where the codec thinks otherwise");
     }
     Bytes made = garbage(to.bytes, random_);
     Coding coding;
@@ -345,6 +360,10 @@ class World {
     coding.source_bytes = true_length(index, step, s.source);
     coding.destination = reinterpret_cast<std::byte*>(made.data());
     coding.destination_bytes = made.size();
+    if (feeds_back) {
+      coding.feedback = &rank.feedback;
+      coding.feedback_from = s.operand.offset / rank.problem->element_bytes;
+    }
     while (failure_.empty() && !coding.done) {
       const std::size_t budget = 1 + random_() % 4096;
       const auto worked = encodes ? rank.problem->codec->encode(coding, budget)
@@ -512,8 +531,8 @@ class World {
 
 InterpreterResult interpret(const std::vector<Problem>& problems,
                             const std::vector<Schedule>& schedules,
-                            const InterpreterOptions& options) {
-  return World(problems, schedules, options).run();
+                            const InterpreterOptions& options, std::vector<Feedback> feedback) {
+  return World(problems, schedules, options, std::move(feedback)).run();
 }
 
 }  // namespace taco::pg::testing

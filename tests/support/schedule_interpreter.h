@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "pg/codec.h"
 #include "pg/planning/schedule.h"
 #include "support/collective_reference.h"
 
@@ -36,13 +37,15 @@ struct InterpreterOptions {
 struct InterpreterResult {
   std::string failure;                      // empty: every promise was kept
   std::vector<std::vector<Bytes>> outputs;  // by rank and piece
+  std::vector<Feedback> feedback;           // by rank, as the codec has left it
   std::uint64_t messages = 0;
   std::uint64_t retransmissions_checked = 0;
 };
 
-// `problems` and `schedules` by rank. Checks everything but the final contents of the outputs.
+// `problems` and `schedules` by rank, and `feedback` where the codec has a memory. Checks
+// everything but the final contents of the outputs and of the feedback.
 InterpreterResult interpret(const std::vector<Problem>& problems,
                             const std::vector<Schedule>& schedules,
-                            const InterpreterOptions& options);
+                            const InterpreterOptions& options, std::vector<Feedback> feedback = {});
 
 }  // namespace taco::pg::testing

@@ -17,7 +17,8 @@ Bytes garbage(std::uint64_t bytes, std::mt19937_64& random) {
 }
 
 ScheduleMemory::ScheduleMemory(const Problem& problem, int rank, int world,
-                               std::uint64_t scratch_bytes, std::mt19937_64& random) {
+                               std::uint64_t scratch_bytes, std::uint64_t residual_bytes,
+                               std::mt19937_64& random) {
   const auto inputs = input_lengths(problem, rank, world);
   for (std::uint32_t piece = 0; piece < inputs.size(); ++piece) {
     input_buffer_.push_back(buffers_.size());
@@ -29,6 +30,8 @@ ScheduleMemory::ScheduleMemory(const Problem& problem, int rank, int world,
   }
   scratch_buffer_ = buffers_.size();
   buffers_.push_back(garbage(scratch_bytes, random));
+  residual_buffer_ = buffers_.size();
+  buffers_.emplace_back(residual_bytes);
   if (problem.kind == Kind::kBroadcast && rank == problem.root) {
     buffers_[output_buffer_[0]] = input_contents(rank, 0, problem.bytes);
   }
@@ -65,6 +68,7 @@ void ScheduleMemory::alias(const Problem& problem, int rank) {
 Place ScheduleMemory::place_of(const Slice& slice, const char** complaint) const {
   const Place nowhere{scratch_buffer_, 0, 0};
   Place place{scratch_buffer_, slice.offset, slice.bytes};
+  if (slice.space == Space::kResidual) place.buffer = residual_buffer_;
   const std::vector<std::size_t>* pieces = nullptr;
   if (slice.space == Space::kInput) pieces = &input_buffer_;
   if (slice.space == Space::kOutput) pieces = &output_buffer_;

@@ -1,5 +1,6 @@
 // One rank's memory while the interpreter runs a schedule: the pieces of its inputs and outputs, as
-// the problem says they are, and scratch; garbage wherever nothing has been written yet.
+// the problem says they are, and scratch; garbage wherever nothing has been written yet. Of what a
+// codec keeps it knows the extent only.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ Bytes garbage(std::uint64_t bytes, std::mt19937_64& random);
 class ScheduleMemory {
  public:
   ScheduleMemory(const Problem& problem, int rank, int world, std::uint64_t scratch_bytes,
-                 std::mt19937_64& random);
+                 std::uint64_t residual_bytes, std::mt19937_64& random);
 
   // Where the slice lies; otherwise a complaint, and a place of no bytes.
   Place place_of(const Slice& slice, const char** complaint) const;
@@ -42,7 +43,7 @@ class ScheduleMemory {
 
   std::vector<Bytes> buffers_;
   std::vector<std::size_t> input_buffer_, output_buffer_;  // by piece
-  std::size_t scratch_buffer_ = 0;
+  std::size_t scratch_buffer_ = 0, residual_buffer_ = 0;
 };
 
 }  // namespace taco::pg::testing

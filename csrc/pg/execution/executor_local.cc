@@ -22,6 +22,8 @@ std::byte* Execution::address(const Slice& slice) const {
       return operation_->spec.outputs[slice.piece].data + slice.offset;
     case Space::kScratch:
       return scratch_.data + slice.offset;
+    case Space::kResidual:
+      break;  // no bytes: the codec has it as a Feedback
   }
   return nullptr;
 }
@@ -128,6 +130,10 @@ Coding Execution::coding_of(const Step& step) const {
   coding.destination = address(step.destination);
   coding.destination_bytes = step.destination.bytes;
   coding.dtype = operation_->spec.dtype;
+  if (encodes && step.operand.bytes > 0) {
+    coding.feedback = operation_->spec.feedback.get();
+    coding.feedback_from = step.operand.offset / element_bytes_;
+  }
   if (step.kind == StepKind::kDecodeReduce) {
     coding.operand = address(step.operand);
     coding.reduce = reduce_;

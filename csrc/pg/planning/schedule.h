@@ -34,6 +34,9 @@ enum class Space : std::uint8_t {
   kInput,    // OperationSpec::inputs[piece]
   kOutput,   // OperationSpec::outputs[piece]
   kScratch,  // the operation's scratch memory, 64-byte aligned; piece is 0
+  // What the codec keeps of this rank's shard of a gradient (OperationSpec::feedback); piece is 0.
+  // Counted in bytes of the shard: whatever is kept of an element is at the element's own offset.
+  kResidual,
 };
 
 struct Slice {
@@ -57,7 +60,9 @@ enum class StepKind : std::uint8_t {
   kScale,       // destination = source * OperationSpec::premul; may be the same slice
   kDivide,      // destination = source / world size; may be the same slice
   // By OperationSpec::codec (pg/codec.h).
-  kEncode,        // destination = source in coded form
+  // destination = source in coded form; operand: its residual, read and written, where the codec
+  // has a memory.
+  kEncode,
   kDecode,        // destination = coded source
   kDecodeReduce,  // destination = operand (op) coded source; operand may be destination
 };
@@ -113,12 +118,13 @@ struct Schedule {
   std::vector<std::uint32_t> dependents;
   std::vector<std::uint64_t> lengths;  // that are known only when it runs: what to expect of each
   std::uint64_t scratch_bytes = 0;
-  std::uint32_t sends = 0;             // messages, not steps
-  std::uint32_t receives = 0;          // messages
-  std::uint32_t send_window = 32;      // sends to have open at a time
-  std::uint32_t receive_window = 32;   // and receives, which is what lets a peer send
-  std::uint32_t turn_bytes = 1 << 20;  // of local steps to work on between two looks at the links
-  double coded_bytes_per_second = 0;   // by coding steps, of what is not coded; 0: there are none
+  std::uint32_t sends = 0;              // messages, not steps
+  std::uint32_t receives = 0;           // messages
+  std::uint32_t send_window = 32;       // sends to have open at a time
+  std::uint32_t receive_window = 32;    // and receives, which is what lets a peer send
+  std::uint32_t turn_bytes = 1 << 20;   // of local steps to work on between two looks at the links
+  double coded_bytes_per_second = 0;    // by encode steps, of what is not coded; 0: there are none
+  double decoded_bytes_per_second = 0;  // by decode steps
   double predicted_seconds = 0;
 
   // Of the message of a send or receive; what is expected where that is all that is known.

@@ -153,10 +153,16 @@ VariableSlice ScheduleBuilder::variable(const Slice& room, std::uint64_t expecte
 }
 
 VariableSlice ScheduleBuilder::coded(std::uint64_t bytes) {
+  return coded(bytes == 0 ? Slice{} : scratch(problem_.codec->most(bytes)), bytes);
+}
+
+VariableSlice ScheduleBuilder::coded(const Slice& room, std::uint64_t bytes) {
   const Codec& codec = *problem_.codec;
   schedule_.coded_bytes_per_second = codec.bytes_per_second();
+  schedule_.decoded_bytes_per_second = codec.decoded_bytes_per_second();
   if (bytes == 0) return variable({}, 0);
-  return variable(scratch(codec.most(bytes)), codec.expected(bytes));
+  TACO_ASSERT(codec.most(bytes) <= room.bytes);
+  return variable(room.part(0, codec.most(bytes)), codec.expected(bytes));
 }
 
 // Whoever goes by a length reads the slice whose length it is, and whoever finds it out writes
@@ -178,14 +184,16 @@ void ScheduleBuilder::receive(const VariableSlice& destination, int peer) {
   add_receive(peer);
 }
 
-void ScheduleBuilder::encode(const VariableSlice& destination, const Slice& block) {
+void ScheduleBuilder::encode(const VariableSlice& destination, const Slice& block,
+                             const Slice& residual) {
+  TACO_ASSERT(residual.bytes == 0 || residual.bytes == block.bytes);
   if (destination.room.bytes == 0) return;
   Slice from = block;
   if (unscaled(block)) {
     from = scratch(block.bytes);
     copy(from, block);
   }
-  append_variable(StepKind::kEncode, destination.room, from, {}, destination.length);
+  append_variable(StepKind::kEncode, destination.room, from, residual, destination.length);
 }
 
 void ScheduleBuilder::decode(const Slice& block, const VariableSlice& source) {
@@ -251,6 +259,7 @@ std::uint32_t ScheduleBuilder::append(StepKind kind, const Slice& destination, c
   note_read(index, source);
   note_read(index, operand);
   note_write(index, destination);
+  if (operand.space == Space::kResidual) note_write(index, operand);
   settle_dependencies(index);
   return index;
 }

@@ -44,6 +44,10 @@ class ScheduleBuilder {
   Slice input(std::uint32_t piece = 0) const;
   Slice output(std::uint32_t piece = 0) const;
   Slice scratch(std::uint64_t bytes);  // fresh, 64-byte aligned
+  // Of this rank's shard of the gradient (pg/algorithms/gradient_shard.h), for encode().
+  static Slice residual(std::uint64_t offset, std::uint64_t bytes) {
+    return {offset, bytes, 0, Space::kResidual};
+  }
 
   void send(const Slice& source, int peer) { send(source, std::span<const int>(&peer, 1)); }
   void send(const Slice& source, std::span<const int> peers);
@@ -60,12 +64,15 @@ class ScheduleBuilder {
   // then. Whoever sends into the slice may send less than it has room for; steps that use it are
   // not cut.
   VariableSlice variable(const Slice& room, std::uint64_t expected);
-  // Scratch memory for a block of so many bytes, coded by the problem's codec.
+  // For a block of so many bytes, coded by the problem's codec: scratch memory of its own, or the
+  // first part of `room`, which another block may have had before.
   VariableSlice coded(std::uint64_t bytes);
+  VariableSlice coded(const Slice& room, std::uint64_t bytes);
   void send(const VariableSlice& source, int peer) { send(source, std::span<const int>(&peer, 1)); }
   void send(const VariableSlice& source, std::span<const int> peers);
   void receive(const VariableSlice& destination, int peer);
-  void encode(const VariableSlice& destination, const Slice& block);
+  // With `residual`, as long as the block, where the codec has a memory.
+  void encode(const VariableSlice& destination, const Slice& block, const Slice& residual = {});
   void decode(const Slice& block, const VariableSlice& source);
   // block = own (op) decoded.
   void decode_reduce(const Slice& block, const Slice& own, const VariableSlice& source);

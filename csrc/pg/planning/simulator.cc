@@ -145,7 +145,8 @@ class World {
       return;
     }
     const auto bytes = static_cast<double>(step.worked_on().bytes);
-    const double rate = step.is_coding()                 ? schedule.coded_bytes_per_second
+    const double rate = step.kind == StepKind::kEncode   ? schedule.coded_bytes_per_second
+                        : step.is_coding()               ? schedule.decoded_bytes_per_second
                         : step.kind == StepKind::kReduce ? parameters_.reduce_bytes_per_second
                                                          : parameters_.copy_bytes_per_second;
     push(work(event.rank, event.time, bytes / rate), What::kStepDone, event.rank, event.step);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "pg/algorithms/list.h"
+#include "support/keeping_codec.h"
 #include "support/zeros_codec.h"
 
 namespace taco::pg {
@@ -179,6 +180,41 @@ TEST(ScheduleBuilder, a_coded_message_is_not_cut_and_waits_for_what_tells_its_le
   EXPECT_EQ(schedule.steps[0].length, schedule.steps[1].length);
   EXPECT_NE(schedule.steps[1].length, schedule.steps[2].length);
   EXPECT_EQ(schedule.steps[3].worked_on().bytes, 4096u);
+}
+
+TEST(ScheduleBuilder, whoever_encodes_a_residual_comes_after_whoever_encoded_it_before) {
+  Problem problem = all_reduce_of(256);
+  problem.codec = std::make_shared<const testing::KeepingCodec>();
+  ScheduleBuilder builder(problem, 0, 2, 1 << 20);
+  const auto half = [&](std::uint64_t from) {
+    builder.encode(builder.coded(128), builder.input().part(from, 128),
+                   ScheduleBuilder::residual(from, 128));
+  };
+  half(0);
+  half(128);
+  half(0);
+  const Schedule schedule = builder.finish("test");
+  ASSERT_EQ(schedule.steps.size(), 3u);
+  EXPECT_FALSE(depends(schedule, 1, 0));
+  EXPECT_TRUE(depends(schedule, 2, 0));
+  EXPECT_FALSE(depends(schedule, 2, 1));
+  EXPECT_EQ(schedule.steps[1].operand, ScheduleBuilder::residual(128, 128));
+}
+
+TEST(ScheduleBuilder, a_room_is_used_again_once_its_block_has_been_sent) {
+  Problem problem = all_reduce_of(256);
+  problem.codec = std::make_shared<const testing::ZerosCodec>();
+  ScheduleBuilder builder(problem, 0, 2, 1 << 20);
+  const Slice room = builder.scratch(problem.codec->most(128));
+  for (const std::uint64_t bytes : {128, 64}) {
+    const VariableSlice coded = builder.coded(room, bytes);
+    EXPECT_EQ(coded.room.bytes, problem.codec->most(bytes));
+    builder.encode(coded, builder.input().part(0, bytes));
+    builder.send(coded, 1);
+  }
+  const Schedule schedule = builder.finish("test");
+  EXPECT_TRUE(depends(schedule, 2, 1));
+  EXPECT_NE(schedule.steps[1].length, schedule.steps[3].length);
 }
 
 TEST(ScheduleBuilder, what_is_coded_of_the_input_has_been_scaled) {
