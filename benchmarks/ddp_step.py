@@ -18,11 +18,11 @@ import contextlib
 import statistics
 import sys
 import time
-from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from emulated import MODELS, Emulated, buckets
 from fabric import parse_rate
 from launch import (
     TCP_FRAMING,
@@ -33,84 +33,11 @@ from launch import (
     run,
     show_time,
 )
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-BUCKET_MB = 25  # DDP's default
-
-
-# A layer: its parameters, and how many positions of the input each is applied to. Their product
-# is its share of the computation.
-Layer = tuple[int, int]
-
-
-def resnet50() -> list[Layer]:
-    """25.6 million parameters, growing towards the end while the image shrinks."""
-    layers = [(9_408 + 128, 112 * 112)]
-    stages = ((64, 3, 64, 56), (128, 4, 256, 28), (256, 6, 512, 14), (512, 3, 1024, 7))
-    for width, blocks, stage_in, side in stages:
-        for block in range(blocks):
-            inputs = stage_in if block == 0 else 4 * width
-            convolutions = inputs * width + 9 * width * width + 4 * width * width
-            shortcut = inputs * 4 * width if block == 0 else 0
-            layers.append((convolutions + shortcut + 12 * width, side * side))
-    return [*layers, (2048 * 1000 + 1000, 1)]
-
-
-def vgg16() -> list[Layer]:
-    """138 million parameters, three quarters of them in one layer near the end."""
-    channels = [3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512]
-    sides = [224, 224, 112, 112, 56, 56, 56, 28, 28, 28, 14, 14, 14]
-    layers = [
-        (9 * a * b + b, side * side) for (a, b), side in zip(pairwise(channels), sides, strict=True)
-    ]
-    dense = [25088 * 4096 + 4096, 4096 * 4096 + 4096, 4096 * 1000 + 1000]
-    return [*layers, *((size, 1) for size in dense)]
-
-
-def gpt2() -> list[Layer]:
-    """GPT-2 small: 124 million parameters; the embedding, also the head, has its gradient last."""
-    width, tokens = 768, 1024
-    block = 12 * width * width + 13 * width
-    return [(50257 * width + 1024 * width, tokens)] + [(block, tokens)] * 12
-
-
-MODELS = {"resnet50": resnet50, "vgg16": vgg16, "gpt2": gpt2}
 # Seconds of backward computation: as long as the all-reduce over 4 hosts at 1 Gbit/s takes,
 # where overlap matters most. --compute sets another.
 BALANCED = {"resnet50": 1.3, "vgg16": 6.9, "gpt2": 6.2}
-
-
-class Sleep(torch.autograd.Function):
-    """Identity whose backward takes `seconds`, as a layer's computation on a device would."""
-
-    @staticmethod
-    def forward(context: Any, x: torch.Tensor, weight: torch.Tensor, seconds: float) -> Any:
-        context.seconds = seconds
-        context.save_for_backward(weight)
-        return x.clone()
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> Any:
-        (weight,) = context.saved_tensors
-        time.sleep(context.seconds)
-        # One zero, seen as many: making gradients shall cost the CPU as little as a GPU would.
-        return gradient, torch.zeros(1).expand_as(weight), None
-
-
-class Emulated(nn.Module):
-    """Layers of given sizes whose backward passes take `compute` seconds together."""
-
-    def __init__(self, layers: list[Layer], compute: float) -> None:
-        super().__init__()
-        self.layers = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size, _ in layers)
-        work = [size * positions for size, positions in layers]
-        self.backward_s = [compute * share / sum(work) for share in work]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for weight, seconds in zip(self.layers, self.backward_s, strict=True):
-            x = Sleep.apply(x, weight, seconds)
-        return x.sum()
 
 
 def steps(model: DistributedDataParallel, count: int, synchronize: bool) -> list[float]:
@@ -128,20 +55,9 @@ def steps(model: DistributedDataParallel, count: int, synchronize: bool) -> list
     return times.tolist()
 
 
-def bucket_bytes(sizes: list[int]) -> list[int]:
-    """DDP's buckets in the order in which they become ready: full at BUCKET_MB, the first at 1."""
-    buckets, open_bytes, limit = [], 0, 1 << 20
-    for size in reversed(sizes):
-        open_bytes += 4 * size
-        if open_bytes >= limit:
-            buckets.append(open_bytes)
-            open_bytes, limit = 0, BUCKET_MB << 20
-    return [*buckets, open_bytes] if open_bytes else buckets
-
-
 def measure(name: str, arguments: argparse.Namespace, groups: dict[str, Any]) -> dict[str, Any]:
-    layers = MODELS[name]()
-    sizes = [size for size, _ in layers]
+    layers = [layer.flat() for layer in MODELS[name]()]
+    gradient_bytes = 4 * sum(layer.size for layer in layers)
     seconds = arguments.compute or BALANCED[name]
     alone: list[float] = []
     samples: dict[str, list[float]] = {backend: [] for backend in groups}
@@ -156,13 +72,13 @@ def measure(name: str, arguments: argparse.Namespace, groups: dict[str, Any]) ->
             alone += steps(model, 2, False)
             del model
     compute = statistics.median(alone)
-    row: dict[str, Any] = {"model": name, "compute_s": compute, "gradient_bytes": 4 * sum(sizes)}
+    row: dict[str, Any] = {"model": name, "compute_s": compute, "gradient_bytes": gradient_bytes}
     row["step_s"] = {backend: statistics.median(times) for backend, times in samples.items()}
     if arguments.rate:
         factor = 2 * (arguments.hosts - 1) / arguments.hosts * 8 * TCP_FRAMING
         factor /= parse_rate(arguments.rate)
-        row["wire_s"] = 4 * sum(sizes) * factor
-        row["goal_s"] = max(compute, row["wire_s"]) + bucket_bytes(sizes)[-1] * factor
+        row["wire_s"] = gradient_bytes * factor
+        row["goal_s"] = max(compute, row["wire_s"]) + buckets(layers)[-1].bytes * factor
     return row
 
 
@@ -209,7 +125,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_fabric_arguments(parser)
     parser.add_argument("--backends", default="gloo,taco", help="baseline first")
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", default=",".join(BALANCED))
     parser.add_argument(
         "--compute", type=float, help="seconds of the backward pass; default: balanced"
     )
