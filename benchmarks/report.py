@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from choices import CHOICES
 from launch import KINDS, show_bytes, show_time
+from scaling_view import ALL_REDUCE_GOALS, SCALING_GOAL, STEP_LIMITS, STEP_SHARE, markdown
 
 TOP = Path(__file__).parents[1]
 DOCUMENT = TOP / "docs" / "benchmarks.md"
@@ -24,6 +26,12 @@ TITLES = {
     "four_hosts_1gbit": "4 hosts at 1 Gbit/s",
     "four_hosts_1gbit_loss": "4 hosts at 1 Gbit/s, 1% loss",
     "two_by_two_1gbit": "2 hosts with 2 ranks each at 1 Gbit/s",
+}
+SCALING_TITLES = {
+    "scaling_all_reduce": "all_reduce of 40 MiB, 2 hosts x 2 ranks at 1 Gbit/s",
+    "scaling_ratios": "DDP step, 40 MiB of gradients, 2 hosts x 2 ranks at 1 Gbit/s",
+    "scaling_vgg16": "VGG16, 2 hosts x 2 ranks, all sizes 1/25: 22 MB at 1 Gbit/s for 553 MB at 25",
+    "scaling_models": "Other models, likewise",
 }
 MIB = 1 << 20
 # Text, run, collective, bytes, goal: gloo/taco at least ("ratio"), or taco/limit at most ("limit")
@@ -102,6 +110,10 @@ def at_most(name: str, measured: float, most: float) -> Condition:
     return Condition(f"{name} {measured:.3f}", f"<= {most:g}", measured <= most)
 
 
+def at_least(name: str, measured: float, least: float) -> Condition:
+    return Condition(f"{name} {measured:.3f}", f">= {least:.3g}", measured >= least)
+
+
 def goal_line(text: str, gloo: float, taco: float, conditions: list[Condition]) -> str:
     """A row of the goals, with times in seconds. It shows the conditions that are not met; where
     all are met, the first."""
@@ -152,6 +164,44 @@ def stepping_goals() -> list[str]:
         gloo, taco = row["step_s"]["gloo"], row["step_s"]["taco"]
         conditions = [at_most("taco/ideal", taco / row["goal_s"], 1.05)]
         lines.append(goal_line(f"DDP step, {row['model']}, 1 Gbit/s", gloo, taco, conditions))
+    return lines
+
+
+def sending_less_goals() -> list[str]:
+    """Goals for what lightcc saves, each choice beside gloo in one run."""
+    lines = []
+    choices = (load("scaling_all_reduce") or {"choices": {}})["choices"]
+    for name, most in ALL_REDUCE_GOALS.items():
+        if {"gloo", name} <= choices.keys():
+            gloo, taco = choices["gloo"]["seconds"], choices[name]["seconds"]
+            conditions = [at_most("taco/gloo", choices[name]["of_gloo"], most)]
+            text = f"all_reduce 40 MiB, {CHOICES[name].title}"
+            lines.append(goal_line(text, gloo, taco, conditions))
+    for row in (load("scaling_ratios") or {"ratios": []})["ratios"]:
+        choices = row["choices"]
+        for name, limit in STEP_LIMITS.get(row["ratio"], {}).items():
+            if not {"gloo", name} <= choices.keys():
+                continue
+            gloo, taco = choices["gloo"]["seconds"], choices[name]["seconds"]
+            conditions = [at_least("gloo/taco", choices[name]["speedup"], STEP_SHARE * limit)]
+            text = f"DDP step, communication/computation {row['ratio']:g}, {CHOICES[name].title}"
+            lines.append(goal_line(text, gloo, taco, conditions))
+    for row in (load("scaling_vgg16") or {"models": []})["models"]:
+        choices = row["choices"]
+        best = max(choices, key=lambda name: choices[name]["scaling"])
+        if "gloo" in choices and best != "gloo":
+            gloo, taco = choices["gloo"]["seconds"], choices[best]["seconds"]
+            conditions = [at_least("of linear", choices[best]["scaling"], SCALING_GOAL)]
+            lines.append(goal_line(f"VGG16, {CHOICES[best].title}", gloo, taco, conditions))
+    return lines
+
+
+def sending_less_lines() -> list[str]:
+    lines: list[str] = []
+    for name, title in SCALING_TITLES.items():
+        result = load(name)
+        if result:
+            lines += [f"### Sending less: {title}", "", *markdown(result)]
     return lines
 
 
@@ -235,8 +285,10 @@ def main() -> int:
         print(f"{DOCUMENT.name} has lost its markers {BEGIN} and {END}", file=sys.stderr)
         return 1
     lines = ["", "### Goals", "", UNPAIRED, ""]
-    lines += [*goal_lines(), *starting_goals(), *stepping_goals(), ""]
+    lines += [*goal_lines(), *starting_goals(), *stepping_goals()]
+    lines += [*sending_less_goals(), ""]
     lines += ["### Waiting, starting, stepping", "", *other_lines(), ""]
+    lines += sending_less_lines()
     for name in TITLES:
         lines += collective_lines(name)
     lines += planner_lines()

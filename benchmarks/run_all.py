@@ -57,6 +57,15 @@ RUNS = [
     ("idle_four_hosts", True, "idle.py", "--hosts 4"),
     ("init_time", False, "init_time.py", ""),
     ("ddp_step_1gbit", True, "ddp_step.py", "--hosts 4 --rate 1gbit"),
+    (
+        "scaling_all_reduce",
+        True,
+        "scaling.py",
+        "--measure all_reduce --scale 1 --rate 1gbit --rounds 5",
+    ),
+    ("scaling_ratios", True, "scaling.py", "--measure ratios --scale 1 --rate 1gbit"),
+    ("scaling_vgg16", True, "scaling.py", ""),
+    ("scaling_models", True, "scaling.py", "--models resnet50,transformer_xl,bert"),
 ]
 
 
@@ -80,7 +89,7 @@ def main() -> int:
             continue
         command = [sys.executable, str(HERE / script), *options.split()]
         command += ["--backends", arguments.backends, "--json", str(OUT / f"{name}.json")]
-        if script == "collectives.py":
+        if script in ("collectives.py", "scaling.py"):
             command += ["--plot", str(OUT / f"{name}.png")]
         print(f"== {name}: {script} {options}", flush=True)
         began = time.monotonic()
