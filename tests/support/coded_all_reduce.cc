@@ -13,7 +13,8 @@ namespace taco::pg::testing {
 namespace {
 
 const char* unfit(const Problem& problem, const Topology&) {
-  return problem.codec == nullptr ? "nothing may be coded" : nullptr;
+  if (problem.codec == nullptr) return "nothing may be coded";
+  return problem.codec->has_memory() ? "its codec has a memory" : nullptr;
 }
 
 // One block of every shard.
@@ -77,7 +78,7 @@ Work work(const Problem& problem, const Topology& topology) {
 
 }  // namespace
 
-const Algorithm coded_all_reduce{Kind::kAllReduce, "coded", unfit, build, work};
+const Algorithm coded_all_reduce{Kind::kAllReduce, "coded", unfit, build, work, true};
 
 Algorithms algorithms_and_coded() {
   static const std::vector<const Algorithm*> list = [] {

@@ -15,6 +15,8 @@ Algorithms all_algorithms() {
       &all_reduce_ring,
       &all_reduce_rabenseifner,
       &all_reduce_two_dimensional,
+      &all_reduce_two_dimensional_coded,
+      &all_reduce_two_dimensional_sparse,
       &reduce_scatter_direct,
       &reduce_scatter_ring,
       &reduce_scatter_hierarchical,

@@ -18,6 +18,8 @@ extern const Algorithm all_reduce_rabenseifner;
 extern const Algorithm all_reduce_ring;
 extern const Algorithm all_reduce_direct_scatter;
 extern const Algorithm all_reduce_two_dimensional;
+extern const Algorithm all_reduce_two_dimensional_coded;
+extern const Algorithm all_reduce_two_dimensional_sparse;
 extern const Algorithm all_reduce_hierarchical;
 extern const Algorithm reduce_scatter_direct;
 extern const Algorithm reduce_scatter_ring;

@@ -23,6 +23,11 @@ struct Algorithm {
   void (*build)(ScheduleBuilder& builder, const Topology& topology);
   // For the cost model. From what all ranks know only.
   Work (*work)(const Problem& problem, const Topology& topology);
+  // Sends blocks coded by Problem::codec, without which it does not fit. Where there is a codec and
+  // such an algorithm fits, the others are out of the question.
+  bool coded = false;
+  // Exact, and what LIGHT_2D_ALLREDUCE is about.
+  bool two_dimensional = false;
 };
 
 // In order of preference where predictions are equal. What it views outlives whoever holds it.

@@ -89,7 +89,8 @@ double predict(const Work& work, const Topology& topology, const CostParameters&
   const double processor =
       work.shared_messages * cuts * shared.message_cpu +
       work.network_messages * cuts * network.message_cpu +
-      work.shared_bytes / shared.bytes_per_second + work.network_bytes / network.bytes_per_second +
+      work.coded_messages * network.message_cpu + work.shared_bytes / shared.bytes_per_second +
+      work.network_bytes / network.bytes_per_second +
       work.copied_bytes / parameters.copy_bytes_per_second +
       work.reduced_bytes / parameters.reduce_bytes_per_second + work.coding_seconds;
   const double busy = processor * crowding(topology, parameters);
@@ -103,7 +104,8 @@ double predict(const Work& work, const Topology& topology, const CostParameters&
       work.network_relays *
           (2 * (network.message_cpu + piece / network.bytes_per_second) + piece / rate);
   // Processors and wire work at the same time, but for the message that fills the pipeline.
-  return latency + relays + std::max(busy, wire) + std::min(busy, wire) / (cuts * work.parallel);
+  const double overlap = work.turns > 0 ? work.turns : cuts * work.parallel;
+  return latency + relays + std::max(busy, wire) + std::min(busy, wire) / overlap;
 }
 
 }  // namespace taco::pg

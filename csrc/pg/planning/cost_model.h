@@ -22,6 +22,7 @@ struct Work {
   double shared_bytes = 0, network_bytes = 0;
   double copied_bytes = 0, reduced_bytes = 0;  // by local steps
   double coding_seconds = 0;                   // of a processor, at the codec's speed
+  double coded_messages = 0;                   // between groups of ranks; not cut into chunks
   double wire_bytes = 0;                       // of one host, in its busier direction
   bool incast = false;                         // a rank hears several other hosts at a time
   bool in_turn = false;                        // or one after the other
@@ -30,6 +31,8 @@ struct Work {
   // Hops on which ranks other than the busiest pass a chunk on before it can go on.
   double shared_relays = 0, network_relays = 0;
   bool length_unknown = false;  // to some ranks: the chunk must not depend on it
+  // How many parts follow each other through all stages, where these are no chunks; 0: chunks.
+  double turns = 0;
 };
 
 // The chunk that balances the cost of a message against the time until a pipeline has filled. The

@@ -1,6 +1,7 @@
 #include "pg/planning/planner.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/names.h"
 
@@ -87,21 +88,25 @@ Problem equal_all_to_all(std::uint64_t block_bytes) {
 
 }  // namespace
 
-Planner::Planner(Algorithms algorithms, Topology topology, CostParameters parameters, int rank)
+Planner::Planner(Algorithms algorithms, Topology topology, CostParameters parameters, int rank,
+                 const TwoDimensionalChoice& choice)
     : algorithms_(algorithms),
       topology_(std::move(topology)),
       parameters_(parameters),
-      rank_(rank) {}
+      rank_(rank),
+      choice_(choice) {}
 
 Result<std::unique_ptr<Planner>> Planner::create(Algorithms algorithms, Topology topology,
                                                  CostParameters parameters, int rank,
-                                                 const std::string& forced) {
+                                                 const std::string& forced,
+                                                 const TwoDimensionalChoice& choice) {
   if (rank < 0 || rank >= topology.world()) {
     return Status(Code::kInvalidArgument, "rank " + std::to_string(rank) +
                                               " is not in a group of " +
                                               std::to_string(topology.world()));
   }
-  std::unique_ptr<Planner> planner(new Planner(algorithms, std::move(topology), parameters, rank));
+  std::unique_ptr<Planner> planner(
+      new Planner(algorithms, std::move(topology), parameters, rank, choice));
   TACO_RETURN_IF_ERROR(planner->parse_forced(forced));
   const Problem shortest = equal_all_to_all(1);
   for (const Algorithm* algorithm : algorithms) {
@@ -163,10 +168,29 @@ bool Planner::relies_on_equal_splits(std::uint64_t block_bytes) const {
   return !chosen.ok() || needs_equal_splits(**chosen, problem);  // plan() will say what is wrong
 }
 
+// Those that fit, less those that the user, or a codec, rules out.
+std::vector<const Algorithm*> Planner::candidates(const Problem& problem) const {
+  std::vector<const Algorithm*> fitting;
+  for (const Algorithm* algorithm : algorithms_) {
+    if (algorithm->kind == problem.kind && !algorithm->unfit(problem, topology_))
+      fitting.push_back(algorithm);
+  }
+  const auto keep = [&](auto wanted) {
+    if (std::any_of(fitting.begin(), fitting.end(), wanted))
+      std::erase_if(fitting, std::not_fn(wanted));
+  };
+  keep([](const Algorithm* algorithm) { return algorithm->coded; });
+  using Use = TwoDimensionalChoice::Use;
+  const bool allowed = choice_.use != Use::kNever && problem.bytes <= choice_.most_bytes;
+  const bool wanted = choice_.use == Use::kWhereItFits && allowed;
+  if (wanted || !allowed)
+    keep([&](const Algorithm* algorithm) { return algorithm->two_dimensional == wanted; });
+  return fitting;
+}
+
 std::vector<Prediction> Planner::predictions(const Problem& problem) const {
   std::vector<Prediction> found;
-  for (const Algorithm* algorithm : algorithms_) {
-    if (algorithm->kind != problem.kind || algorithm->unfit(problem, topology_)) continue;
+  for (const Algorithm* algorithm : candidates(problem)) {
     const Work work = algorithm->work(problem, topology_);
     found.push_back({algorithm->name, predict(work, topology_, parameters_)});
   }
@@ -175,12 +199,18 @@ std::vector<Prediction> Planner::predictions(const Problem& problem) const {
   return found;
 }
 
-Result<const Algorithm*> Planner::choose(const Problem& problem) const {
+const Algorithm* Planner::forced_for(const Problem& problem) const {
   const Algorithm* forced = nullptr;
   if (!forced_everywhere_.empty()) forced = find(algorithms_, problem.kind, forced_everywhere_);
   for (const Forced& item : forced_) {
     if (item.kind == problem.kind) forced = find(algorithms_, item.kind, item.algorithm);
   }
+  if (forced == nullptr || forced->coded || problem.codec == nullptr) return forced;
+  return candidates(problem).front()->coded ? nullptr : forced;
+}
+
+Result<const Algorithm*> Planner::choose(const Problem& problem) const {
+  const Algorithm* const forced = forced_for(problem);
   const std::vector<Prediction> fitting = predictions(problem);
   if (!forced) return find(algorithms_, problem.kind, fitting.front().algorithm);
   if (const char* reason = forced->unfit(problem, topology_)) {

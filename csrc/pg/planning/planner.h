@@ -25,20 +25,31 @@ struct Prediction {
   double seconds = 0;
 };
 
+// What the user says of the exact two-dimensional all_reduce: LIGHT_2D_ALLREDUCE, and up to how
+// many bytes (LIGHT_HIERARCHICAL_THRESHOLD). The same on all ranks. Algorithms that code what they
+// send are no concern of it.
+struct TwoDimensionalChoice {
+  enum class Use : std::uint8_t { kIfFastest, kWhereItFits, kNever };
+  Use use = Use::kIfFastest;
+  std::uint64_t most_bytes = UINT64_MAX;
+};
+
 class Planner {
  public:
   // `forced` as in pg/algorithms/forced.h. A name no kind knows is kInvalidArgument here; a name
   // that does not fit a problem is an error of plan() that lists those that do, except that a bare
-  // name leaves kinds that have no algorithm of that name to the planner.
+  // name leaves kinds that have no algorithm of that name to the planner. What may be coded is,
+  // where an algorithm for it fits, whatever other algorithm is forced.
   static Result<std::unique_ptr<Planner>> create(Algorithms algorithms, Topology topology,
                                                  CostParameters parameters, int rank,
-                                                 const std::string& forced);
+                                                 const std::string& forced,
+                                                 const TwoDimensionalChoice& choice = {});
 
   // Kinds kSend, kRecv, kRecvAny have no schedule: kInvalidArgument. The schedule stays valid for
   // as long as somebody holds it, beyond the planner too.
   Result<std::shared_ptr<const Schedule>> plan(const Problem& problem);
 
-  // Every algorithm that fits, fastest first.
+  // Every algorithm that fits and may be chosen, fastest first.
   std::vector<Prediction> predictions(const Problem& problem) const;
 
   // Does all_to_all of equal blocks run an algorithm here that needs every rank to know that they
@@ -66,10 +77,13 @@ class Planner {
     bool operator()(const Problem* a, const Problem* b) const { return *a == *b; }
   };
 
-  Planner(Algorithms algorithms, Topology topology, CostParameters parameters, int rank);
+  Planner(Algorithms algorithms, Topology topology, CostParameters parameters, int rank,
+          const TwoDimensionalChoice& choice);
   Status parse_forced(const std::string& forced);
   Status parse_item(const std::string& forced, const std::string& item);
   bool needs_equal_splits(const Algorithm& algorithm, const Problem& problem) const;
+  std::vector<const Algorithm*> candidates(const Problem& problem) const;
+  const Algorithm* forced_for(const Problem& problem) const;  // null: none
   Result<const Algorithm*> choose(const Problem& problem) const;
   Result<std::shared_ptr<const Schedule>> make(const Problem& problem) const;
   void evict();
@@ -78,6 +92,7 @@ class Planner {
   Topology topology_;
   CostParameters parameters_;
   int rank_;
+  const TwoDimensionalChoice choice_;
   std::string forced_everywhere_;  // a bare name, or empty
   std::vector<Forced> forced_;
   bool equal_splits_matter_ = false;  // some all_to_all algorithm for this topology needs them

@@ -29,8 +29,9 @@ class Topology {
   int max_ranks_per_host() const { return max_ranks_; }
   double min_gbits() const { return min_gbits_; }  // over hosts with a known speed; 0: none
 
-  // Groups of ranks that algorithms treat as if each were a host: two-dimensional ones send coded or
-  // reduced shards between them, and everything inside them. The hosts, unless grouped() says else.
+  // Groups of ranks that algorithms treat as if each were a host: two-dimensional ones send coded
+  // or reduced shards between them, and everything inside them. The hosts, unless grouped() says
+  // else.
   const Topology& groups() const { return groups_ ? *groups_ : *this; }
   // The same, with groups of `size` ranks that follow each other in host_order(). kInvalidArgument
   // where `size` does not divide the world.

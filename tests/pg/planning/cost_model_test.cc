@@ -4,12 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 
 #include "pg/algorithms/list.h"
 #include "pg/planning/simulator.h"
 #include "support/coded_all_reduce.h"
+#include "support/keeping_codec.h"
 #include "support/schedule_world.h"
 #include "support/zeros_codec.h"
 
@@ -249,6 +251,63 @@ TEST(CostModel, a_coded_message_costs_what_it_is_expected_to_become_and_the_codi
         EXPECT_GT(ratio, 0.4) << share << " " << testing::describe(topology) << " " << bytes;
         EXPECT_LT(ratio, 2.5) << share << " " << testing::describe(topology) << " " << bytes;
       }
+    }
+  }
+}
+
+// Whatever crosses between groups: hosts, parts of a host, several hosts.
+std::vector<Topology> grouped_layouts() {
+  return {Topology::uniform(2, 2, 1),
+          Topology::uniform(4, 1, 10),
+          Topology::uniform(8, 4, 25),
+          *Topology::make({0, 0, 0, 0, 1, 1, 2, 2, 2}, {10, 10, 10}),
+          *Topology::one_host(8).grouped(2),
+          *Topology::uniform(4, 4, 10).grouped(2),
+          *Topology::uniform(4, 4, 10).grouped(8),
+          *Topology::uniform(4, 3, 1).grouped(2),
+          *Topology::uniform(2, 3, 1).grouped(1)};
+}
+
+TEST(CostModel, two_dimensions_cost_what_they_say_whatever_the_groups) {
+  for (const Topology& topology : grouped_layouts()) {
+    for (const std::uint64_t bytes : {65536ull, 1ull << 20, 40ull << 20}) {
+      Problem problem = problem_of(Kind::kAllReduce, bytes, topology.world());
+      const auto expect_near = [&](const Algorithm& algorithm) {
+        if (algorithm.unfit(problem, topology)) return;
+        const Cost cost = cost_of(algorithm, problem, topology);
+        const double ratio = cost.predicted / cost.simulated;
+        EXPECT_GT(ratio, 0.4) << algorithm.name << " " << testing::describe(topology) << " in "
+                              << topology.groups().hosts() << " groups, " << bytes;
+        EXPECT_LT(ratio, 2.5) << algorithm.name << " " << testing::describe(topology) << " in "
+                              << topology.groups().hosts() << " groups, " << bytes;
+      };
+      expect_near(algorithms::all_reduce_two_dimensional);
+      for (const double share : {1.0, 0.5}) {
+        problem.codec = std::make_shared<const testing::ZerosCodec>(share);
+        expect_near(algorithms::all_reduce_two_dimensional_coded);
+      }
+      for (const std::uint32_t one_in : {2, 100}) {
+        problem.codec = std::make_shared<const testing::KeepingCodec>(one_in);
+        expect_near(algorithms::all_reduce_two_dimensional_sparse);
+      }
+    }
+  }
+}
+
+TEST(CostModel, what_crosses_between_hosts_is_predicted_to_the_byte_whatever_the_groups) {
+  for (const Topology& topology : grouped_layouts()) {
+    Problem problem = problem_of(Kind::kAllReduce, 48 << 20, topology.world());
+    problem.codec = std::make_shared<const testing::ZerosCodec>(0.5);
+    for (const Algorithm* algorithm :
+         {&algorithms::all_reduce_two_dimensional, &algorithms::all_reduce_two_dimensional_coded}) {
+      if (algorithm->unfit(problem, topology)) continue;
+      const Simulation played = cost_of(*algorithm, problem, topology).simulation;
+      const double most =
+          *std::max_element(played.host_sent_bytes.begin(), played.host_sent_bytes.end());
+      const double said = algorithm->work(problem, topology).wire_bytes;
+      EXPECT_NEAR(said, most, 0.01 * most + 1)
+          << algorithm->name << " " << testing::describe(topology) << " in "
+          << topology.groups().hosts() << " groups";
     }
   }
 }

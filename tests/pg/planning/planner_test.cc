@@ -8,6 +8,7 @@
 #include "pg/algorithms/forced.h"
 #include "pg/algorithms/list.h"
 #include "support/coded_all_reduce.h"
+#include "support/keeping_codec.h"
 #include "support/schedule_world.h"
 #include "support/zeros_codec.h"
 
@@ -34,6 +35,12 @@ std::unique_ptr<Planner> planner_for(Topology topology, int rank, const std::str
   auto made = Planner::create(all_algorithms(), std::move(topology), parameters, rank, forced);
   EXPECT_TRUE(made.ok()) << made.status().message();
   return made.ok() ? std::move(*made) : nullptr;
+}
+
+std::shared_ptr<const Codec> codec_for(const Algorithm& algorithm) {
+  if (&algorithm == &algorithms::all_reduce_two_dimensional_sparse)
+    return std::make_shared<const KeepingCodec>(100);
+  return std::make_shared<const ZerosCodec>(0.5);
 }
 
 TEST(Planner, all_ranks_choose_the_same_algorithm_though_their_own_part_differs) {
@@ -93,7 +100,8 @@ TEST(Planner, does_what_is_known_to_be_right_at_both_ends_of_the_scale) {
 TEST(Planner, every_algorithm_can_be_forced_where_it_fits) {
   const Topology topology = Topology::uniform(2, 3, 10);
   for (const Algorithm* algorithm : all_algorithms()) {
-    const Problem problem = problem_of(algorithm->kind, 4096);
+    Problem problem = problem_of(algorithm->kind, 4096);
+    if (algorithm->coded) problem.codec = codec_for(*algorithm);
     ASSERT_EQ(algorithm->unfit(problem, topology), nullptr) << algorithm->name;
     const std::string item = std::string(name_of(algorithm->kind)) + "=" + algorithm->name;
     for (const std::string& forced : {std::string(algorithm->name), item, "auto," + item}) {
@@ -165,21 +173,64 @@ TEST(Planner, refuses_what_has_no_schedule) {
   EXPECT_FALSE(Planner::create(all_algorithms(), Topology::one_host(2), {}, 2, "").ok());
 }
 
-// What is sent is a tenth of what is given: over slow cables that is worth the coding, inside a
-// host it is not, and without a codec nothing may be coded.
-TEST(Planner, codes_where_that_is_faster_and_allowed) {
-  const auto chosen = [](const Topology& topology, std::shared_ptr<const Codec> codec) {
+TEST(Planner, what_may_be_coded_is_coded_wherever_it_leaves_a_host_or_a_group) {
+  const auto chosen = [](const Topology& topology, std::shared_ptr<const Codec> codec,
+                         const std::string& forced = "") {
     Problem problem = problem_of(Kind::kAllReduce, 40 << 20);
     problem.codec = std::move(codec);
-    const auto planner = Planner::create(algorithms_and_coded(), topology, {}, 0, "").value();
-    return std::string((*planner->plan(problem))->algorithm);
+    return std::string((*planner_for(topology, 0, forced)->plan(problem))->algorithm);
   };
-  const Topology slow = Topology::uniform(4, 1, 1);
-  const auto codec = std::make_shared<const ZerosCodec>(0.1);
-  EXPECT_EQ(chosen(slow, codec), "coded");
-  EXPECT_NE(chosen(slow, nullptr), "coded");
-  EXPECT_NE(chosen(slow, std::make_shared<const ZerosCodec>(1)), "coded");
-  EXPECT_NE(chosen(Topology::one_host(4), codec), "coded");
+  const auto lossless = std::make_shared<const ZerosCodec>(1);
+  const auto keeping = std::make_shared<const KeepingCodec>(100);
+  for (const Topology& topology :
+       {Topology::uniform(4, 1, 1), Topology::uniform(2, 2, 100), *Topology::make({0, 0, 1}, {}),
+        *Topology::one_host(4).grouped(2)}) {
+    EXPECT_EQ(chosen(topology, lossless), "two_dimensional_coded");
+    EXPECT_EQ(chosen(topology, keeping), "two_dimensional_sparse");
+    EXPECT_EQ(chosen(topology, lossless, "ring"), "two_dimensional_coded");
+    EXPECT_EQ(chosen(topology, nullptr).find("coded"), std::string::npos);
+  }
+  for (const Topology& topology : {Topology::one_host(4), *Topology::uniform(2, 2, 1).grouped(4)}) {
+    EXPECT_EQ(chosen(topology, lossless), chosen(topology, nullptr));
+    EXPECT_EQ(chosen(topology, keeping, "ring"), "ring");
+  }
+}
+
+TEST(Planner, a_coded_algorithm_can_not_be_forced_on_what_must_be_exact) {
+  const auto planner = planner_for(Topology::uniform(2, 2, 1), 0, "two_dimensional_coded");
+  const auto planned = planner->plan(problem_of(Kind::kAllReduce, 1024));
+  ASSERT_EQ(planned.status().code(), Code::kInvalidArgument);
+  EXPECT_NE(planned.status().message().find("nothing may be coded"), std::string::npos);
+}
+
+std::string chosen_under(const TwoDimensionalChoice& choice, std::uint64_t bytes,
+                         const Topology& topology = Topology::uniform(2, 2, 1),
+                         const std::string& forced = "") {
+  const auto planner = Planner::create(all_algorithms(), topology, {}, 0, forced, choice).value();
+  return (*planner->plan(problem_of(Kind::kAllReduce, bytes)))->algorithm;
+}
+
+TEST(Planner, the_user_may_force_two_dimensions_forbid_them_or_bound_their_messages) {
+  using Use = TwoDimensionalChoice::Use;
+  constexpr std::uint64_t kShort = 64, kLong = 40 << 20;
+  const std::string wanted = "two_dimensional";
+  EXPECT_NE(chosen_under({}, kShort), wanted);
+  EXPECT_EQ(chosen_under({}, kLong), wanted);
+  EXPECT_EQ(chosen_under({Use::kWhereItFits}, kShort), wanted);
+  EXPECT_NE(chosen_under({Use::kNever}, kLong), wanted);
+  EXPECT_EQ(chosen_under({Use::kIfFastest, kLong}, kLong), wanted);
+  EXPECT_NE(chosen_under({Use::kIfFastest, kLong - 1}, kLong), wanted);
+  EXPECT_EQ(chosen_under({Use::kWhereItFits, kShort}, kShort), wanted);
+  EXPECT_NE(chosen_under({Use::kWhereItFits, kShort}, kShort + 4), wanted);
+  EXPECT_NE(chosen_under({Use::kWhereItFits}, kLong, Topology::one_host(4)), wanted)
+      << "where it fits";
+  EXPECT_EQ(chosen_under({Use::kWhereItFits}, kLong, *Topology::one_host(4).grouped(2)), wanted);
+  EXPECT_EQ(chosen_under({Use::kNever}, kLong, Topology::uniform(2, 2, 1), wanted), wanted)
+      << "TACO_ALGORITHM comes first";
+  const auto planner =
+      Planner::create(all_algorithms(), Topology::uniform(2, 2, 1), {}, 0, "", {Use::kNever})
+          .value();
+  EXPECT_TRUE(planner->plan(problem_of(Kind::kBroadcast, kLong)).ok());
 }
 
 TEST(Planner, problems_with_another_codec_have_another_schedule) {

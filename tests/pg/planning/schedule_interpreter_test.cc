@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "pg/algorithms/gradient_shard.h"
 #include "pg/algorithms/list.h"
 #include "support/coded_all_reduce.h"
+#include "support/keeping_codec.h"
 #include "support/schedule_world.h"
 #include "support/written_schedules.h"
 #include "support/zeros_codec.h"
@@ -37,13 +41,14 @@ void forget_dependencies(Schedule& schedule, std::uint32_t later) {
 
 // The first failure over many orders of events.
 std::string first_failure(const std::vector<Problem>& problems,
-                          const std::vector<Schedule>& schedules, std::uint32_t window = 0) {
+                          const std::vector<Schedule>& schedules, std::uint32_t window = 0,
+                          const std::vector<Feedback>& feedback = {}) {
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     InterpreterOptions options;
     options.seed = seed;
     options.mood = static_cast<Mood>(seed % kMoods);
     options.window = window;
-    const InterpreterResult result = interpret(problems, schedules, options);
+    const InterpreterResult result = interpret(problems, schedules, options, feedback);
     if (!result.failure.empty()) return result.failure;
   }
   return "";
@@ -217,32 +222,44 @@ TEST(ScheduleInterpreter, tree_arithmetic_tells_orders_of_operands_apart) {
   EXPECT_NE(combine(combine(a, b), c), combine(a, combine(b, c)));
 }
 
+// What a codec with a memory has kept: nothing.
+std::vector<Feedback> nothing_kept(const Problem& problem, const Topology& topology) {
+  std::vector<Feedback> feedback(topology.world());
+  for (int rank = 0; rank < topology.world(); ++rank) {
+    const Shard shard = gradient_shard(problem.bytes, sizeof(float), topology, rank);
+    feedback[rank].residual.resize(shard.bytes / sizeof(float));
+  }
+  return feedback;
+}
+
 // Every dependency of a real schedule is needed: without those of one step, some order of events
 // breaks a promise or the result.
-void expect_each_dependency_needed(const Algorithm& algorithm) {
+void expect_each_dependency_needed(const Algorithm& algorithm, const Topology& topology,
+                                   const std::shared_ptr<const Codec>& codec) {
   SCOPED_TRACE(algorithm.name);
   std::mt19937_64 random(1);
-  const Topology topology = Topology::one_host(4);
   ProblemTraits traits;
   traits.elements = 64;
   std::vector<Problem> problems = problems_of(Kind::kAllReduce, 4, 4, traits, random);
   for (Problem& problem : problems) {
     problem.in_place = true;
-    problem.codec = std::make_shared<const ZerosCodec>();
+    problem.codec = codec;
   }
+  const std::vector<Feedback> feedback = nothing_kept(problems[0], topology);
   const std::vector<Schedule> right = schedules_of(algorithm, problems, topology, 1 << 20);
+  ASSERT_EQ(first_failure(problems, right, 0, feedback), "");
   int tried = 0;
   for (std::uint32_t step = 0; step < right[1].steps.size(); ++step) {
     if (right[1].steps[step].dependencies == 0) continue;
     ++tried;
     std::vector<Schedule> wrong = right;
     forget_dependencies(wrong[1], step);
-    bool noticed = !first_failure(problems, wrong).empty();
+    bool noticed = !first_failure(problems, wrong, 0, feedback).empty();
     for (std::uint64_t seed = 1; seed <= 200 && !noticed; ++seed) {
       InterpreterOptions options;
       options.seed = seed;
       options.mood = static_cast<Mood>(seed % kMoods);
-      const InterpreterResult result = interpret(problems, wrong, options);
+      const InterpreterResult result = interpret(problems, wrong, options, feedback);
       for (int rank = 0; rank < 4; ++rank) {
         noticed = noticed || result.outputs[rank] != expected_outputs(problems, rank);
       }
@@ -253,11 +270,71 @@ void expect_each_dependency_needed(const Algorithm& algorithm) {
 }
 
 TEST(ScheduleInterpreter, notices_each_forgotten_dependency_of_a_ring) {
-  expect_each_dependency_needed(algorithms::all_reduce_ring);
+  expect_each_dependency_needed(algorithms::all_reduce_ring, Topology::one_host(4), nullptr);
 }
 
 TEST(ScheduleInterpreter, notices_each_forgotten_dependency_of_coded_messages) {
-  expect_each_dependency_needed(coded_all_reduce);
+  const auto codec = std::make_shared<const ZerosCodec>();
+  expect_each_dependency_needed(coded_all_reduce, Topology::one_host(4), codec);
+  expect_each_dependency_needed(algorithms::all_reduce_two_dimensional_coded,
+                                Topology::uniform(2, 2, 1), codec);
+}
+
+TEST(ScheduleInterpreter, notices_each_forgotten_dependency_of_a_codec_with_a_memory) {
+  expect_each_dependency_needed(algorithms::all_reduce_two_dimensional_sparse,
+                                Topology::uniform(2, 2, 1), std::make_shared<const KeepingCodec>());
+}
+
+std::vector<Problem> problems_that_keep(std::uint64_t bytes) {
+  std::vector<Problem> problems = broadcast_problems(1, bytes);
+  problems[0].codec = std::make_shared<const KeepingCodec>();
+  return problems;
+}
+
+TEST(ScheduleInterpreter, finds_a_block_that_is_encoded_without_its_residual_or_with_another) {
+  const auto problems = problems_that_keep(64);
+  const auto with = [&](const Slice& residual) {
+    const auto schedules = write(problems, {[&](ScheduleBuilder& b) {
+                                   const VariableSlice coded = b.coded(64);
+                                   b.encode(coded, b.output(), residual);
+                                 }});
+    std::vector<Feedback> feedback(1);
+    feedback[0].residual.resize(16);
+    return first_failure(problems, schedules, 0, feedback);
+  };
+  EXPECT_EQ(with(ScheduleBuilder::residual(0, 64)), "");
+  EXPECT_FINDS(with(ScheduleBuilder::residual(4, 64)), "beyond its piece");
+  EXPECT_FINDS(with(Slice{}), "slices differ in length");
+}
+
+// Twice the same residual: what the first encoding has taken out, the second does not find.
+TEST(ScheduleInterpreter, finds_two_encodings_of_one_residual_in_any_order) {
+  const auto problems = problems_that_keep(64);
+  auto schedules = write(problems, {[](ScheduleBuilder& b) {
+                           const Slice kept = ScheduleBuilder::residual(0, 64);
+                           const Slice block = b.scratch(64);
+                           b.copy(block, b.output());
+                           for (int i = 0; i < 2; ++i) {
+                             const VariableSlice coded = b.coded(64);
+                             b.encode(coded, block, kept);
+                             if (i == 0) b.decode(b.output(), coded);
+                           }
+                         }});
+  const auto outputs = [&] {
+    std::vector<Feedback> feedback(1);
+    for (int i = 0; i < 16; ++i) feedback[0].residual.push_back(1);
+    std::vector<std::vector<Bytes>> seen;
+    for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+      InterpreterOptions options;
+      options.seed = seed;
+      seen.push_back(interpret(problems, schedules, options, feedback).outputs[0]);
+    }
+    return std::count(seen.begin(), seen.end(), seen[0]);
+  };
+  EXPECT_EQ(outputs(), 50);
+  ASSERT_EQ(schedules[0].steps[3].kind, StepKind::kEncode);
+  forget_dependencies(schedules[0], 3);
+  EXPECT_LT(outputs(), 50);
 }
 
 }  // namespace
