@@ -27,7 +27,7 @@ struct GroupOptions {
   std::vector<int> global_ranks;    // by group rank, for messages
   std::vector<int> host_of_rank;    // dense host index by group rank, the same on all ranks
   std::vector<double> host_gbits;   // interface speed by host index
-  int intra_size = 0;  // Topology::grouped; 0: the hosts. The same on all ranks
+  int intra_size = 0;               // Topology::grouped; 0: the hosts. The same on all ranks
   Duration timeout = 0;
   Parent parent;
   CostParameters costs;   // what the planner assumes, the same on all ranks
@@ -63,6 +63,10 @@ class Communicator {
   virtual const GroupOptions& options() const = 0;
   // As plans are made for it. Immutable, as long-lived as the group.
   virtual const Topology& topology() const = 0;
+  // Seconds that an all_reduce of so many bytes of float32 should take, by the planner's model;
+  // with a codec or, null, exact. The same on all ranks. Any thread.
+  virtual double predict_all_reduce(std::uint64_t bytes,
+                                    const std::shared_ptr<const Codec>& codec) const = 0;
 
   // All ranks arrive or the missing ones are named, all of them when `report_all`.
   virtual Status monitored_barrier(Duration timeout, bool report_all) = 0;

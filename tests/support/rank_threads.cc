@@ -44,6 +44,7 @@ std::vector<std::shared_ptr<pg::Communicator>> RankThreads::make_group(
     options.world = static_cast<int>(members.size());
     options.timeout = options_.timeout;
     options.algorithm = options_.algorithm;
+    options.intra_size = options_.intra_size;
     for (const int process : members) {
       options.peers.push_back(LoopbackNetwork::peer_of(process));
       options.global_ranks.push_back(process);

@@ -18,6 +18,7 @@ struct RankOptions {
   Duration timeout = 20 * kSecond;
   std::string algorithm;
   int ranks_per_host = 0;  // 0: one host
+  int intra_size = 0;      // GroupOptions::intra_size
   std::size_t eager_limit = 256;
 };
 

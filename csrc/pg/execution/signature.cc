@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "pg/codec.h"
+
 namespace taco::pg {
 namespace {
 
@@ -11,6 +13,13 @@ constexpr int kRootShift = 35;
 constexpr std::uint64_t kMostCount = (std::uint64_t{1} << kRootShift) - 1, kMostRoot = 0xffff;
 constexpr std::uint64_t kHashed = std::uint64_t{1} << 51;
 constexpr std::uint64_t kHashMask = kHashed - 1;
+// In place of a dtype: float32, coded. What a codec takes is an all_reduce of that.
+constexpr std::uint64_t kCodedDtype = 0xf;
+static_assert(kernels::kDtypes <= kCodedDtype);
+constexpr int kCodeShift = 31;
+constexpr std::uint64_t kMostCoded = (std::uint64_t{1} << kCodeShift) - 1;
+constexpr std::uint64_t kCodeMask = (std::uint64_t{1} << kCodecCodeBits) - 1;
+static_assert(kCodeShift + kCodecCodeBits == 51);
 
 bool is_reduction(Kind kind) {
   return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
@@ -62,6 +71,11 @@ std::span<const Piece> common_pieces(const OperationSpec& spec) {
   return {};
 }
 
+std::uint64_t coded_extent(const OperationSpec& spec) {
+  const std::uint64_t count = spec.inputs[0].bytes / kernels::size_of(spec.dtype);
+  return (spec.codec->code() & kCodeMask) << kCodeShift | std::min(count, kMostCoded);
+}
+
 // Root and sizes, bits 0 to 51.
 std::uint64_t extent_of(const OperationSpec& spec) {
   if (spec.kind == Kind::kAllToAll && !spec.equal_splits) return kHashed;
@@ -82,9 +96,18 @@ std::uint64_t signature_of(const OperationSpec& spec) {
   const bool p2p =
       spec.kind == Kind::kSend || spec.kind == Kind::kRecv || spec.kind == Kind::kRecvAny;
   std::uint64_t signature = std::uint64_t(p2p ? Kind::kSend : spec.kind) << 60;
-  if (spec.kind != Kind::kBarrier) signature |= std::uint64_t(spec.dtype) << 56;
   if (is_reduction(spec.kind)) signature |= std::uint64_t(spec.op) << 52;
+  if (spec.codec != nullptr && spec.kind == Kind::kAllReduce)
+    return signature | kCodedDtype << 56 | coded_extent(spec);
+  if (spec.kind != Kind::kBarrier) signature |= std::uint64_t(spec.dtype) << 56;
   return signature | extent_of(spec);
+}
+
+static std::string describe_coded(std::uint64_t signature) {
+  const std::uint64_t count = signature & kMostCoded;
+  const auto code = static_cast<std::uint32_t>(signature >> kCodeShift & kCodeMask);
+  return " float32 x " + std::to_string(count) + (count == kMostCoded ? " or more" : "") +
+         " coded as " + describe_codec(code);
 }
 
 std::string describe_signature(std::uint64_t signature) {
@@ -97,6 +120,7 @@ std::string describe_signature(std::uint64_t signature) {
     text += op < kernels::kReduceOps ? name_of(kernels::ReduceOp(op)) : "unknown";
   }
   const auto dtype = (signature >> 56) & 0xf;
+  if (kind == Kind::kAllReduce && dtype == kCodedDtype) return text + describe_coded(signature);
   text += " ";
   text += dtype < kernels::kDtypes ? name_of(kernels::Dtype(dtype)) : "unknown";
   const std::uint64_t hash = signature & kHashMask;

@@ -37,18 +37,35 @@ Status check(const harp::Stack* stack, const GroupOptions& options) {
   return Status();
 }
 
-Result<std::unique_ptr<Planner>> make_planner(const GroupOptions& options) {
-  Result<Env> env = Env::get();
-  if (!env.ok()) return env.status();
+TwoDimensionalChoice choice_of(const Env& env) {
+  using Use = TwoDimensionalChoice::Use;
+  TwoDimensionalChoice choice;
+  if (env.light_2d_all_reduce == "0") choice.use = Use::kNever;
+  if (env.light_2d_all_reduce == "1") choice.use = Use::kWhereItFits;
+  if (env.light_hierarchical_threshold >= 0)
+    choice.most_bytes = static_cast<std::uint64_t>(env.light_hierarchical_threshold);
+  return choice;
+}
+
+Result<Topology> topology_of(const GroupOptions& options) {
   std::vector<int> hosts = options.host_of_rank;
   if (hosts.empty()) hosts.assign(options.world, 0);
   Result<Topology> topology = Topology::make(std::move(hosts), options.host_gbits);
+  if (!topology.ok() || options.intra_size == 0) return topology;
+  return topology->grouped(options.intra_size);
+}
+
+Result<std::unique_ptr<Planner>> make_planner(const GroupOptions& options) {
+  Result<Env> env = Env::get();
+  if (!env.ok()) return env.status();
+  Result<Topology> topology = topology_of(options);
   if (!topology.ok()) return topology.status();
   CostParameters parameters = options.costs;
   if (env->chunk_bytes > 0)
     parameters.max_chunk_bytes = static_cast<std::uint64_t>(env->chunk_bytes);
   return Planner::create(all_algorithms(), std::move(*topology), parameters, options.rank,
-                         options.algorithm.empty() ? env->algorithm : options.algorithm);
+                         options.algorithm.empty() ? env->algorithm : options.algorithm,
+                         choice_of(*env));
 }
 
 }  // namespace
@@ -153,6 +170,16 @@ Status Group::error() const {
 std::uint64_t Group::sequence() const {
   std::lock_guard lock(mutex_);
   return sequence_;
+}
+
+double Group::predict_all_reduce(std::uint64_t bytes,
+                                 const std::shared_ptr<const Codec>& codec) const {
+  Problem problem;
+  problem.kind = Kind::kAllReduce;
+  problem.element_bytes = sizeof(float);
+  problem.bytes = bytes;
+  problem.codec = codec;
+  return planner_->predictions(problem).front().seconds;
 }
 
 void Group::set_timeout(Duration timeout) { timeout_.store(timeout, std::memory_order_relaxed); }

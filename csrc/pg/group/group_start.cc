@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "pg/algorithms/gradient_shard.h"
+#include "pg/codec.h"
 #include "pg/execution/signature.h"
 #include "pg/execution/staging.h"
 #include "pg/execution/trace.h"
@@ -105,6 +107,29 @@ Status check_shape(const OperationSpec& spec, int rank, int world) {
   }
 }
 
+// What a codec asks of the operation it may be used for.
+Status check_codec(const OperationSpec& spec, const Topology& topology, int rank) {
+  if (spec.codec == nullptr) return Status();
+  const std::string codec = spec.codec->name();
+  const bool adds = spec.op == kernels::ReduceOp::kSum || spec.op == kernels::ReduceOp::kAvg;
+  if (spec.kind != Kind::kAllReduce) {
+    return invalid(spec, "only an all_reduce can be compressed (" + codec + ")");
+  }
+  if (spec.dtype != kernels::Dtype::kF32 || !adds) {
+    return invalid(spec, "only float32 under SUM or AVG can be compressed (" + codec +
+                             "), this is " + kernels::name_of(spec.dtype) + " under " +
+                             name_of(spec.op));
+  }
+  if (!spec.codec->has_memory()) return Status();
+  const Shard shard = gradient_shard(spec.inputs[0].bytes, sizeof(float), topology, rank);
+  const std::size_t covered = spec.feedback == nullptr ? 0 : spec.feedback->residual.size();
+  if (covered == shard.bytes / sizeof(float)) return Status();
+  return invalid(spec, codec + " needs a residual of the " +
+                           std::to_string(shard.bytes / sizeof(float)) + " elements that rank " +
+                           std::to_string(rank) + " sends to other hosts, and got one of " +
+                           std::to_string(covered));
+}
+
 std::uint64_t bytes_of(const OperationSpec& spec) {
   std::uint64_t in = 0, out = 0;
   for (const Piece& piece : spec.inputs) in += piece.bytes;
@@ -142,6 +167,7 @@ Status Group::check(OperationSpec& spec) const {
   if (spec.kind == Kind::kAllReduce || spec.kind == Kind::kReduce ||
       spec.kind == Kind::kReduceScatter)
     TACO_RETURN_IF_ERROR(kernels::check_supported(spec.op, spec.dtype));
+  TACO_RETURN_IF_ERROR(check_codec(spec, topology(), options_.rank));
   // A rank that is not the root lends its buffer of a reduce to nobody.
   if (spec.kind == Kind::kReduce && spec.root != options_.rank) spec.outputs.clear();
   if (spec.kind == Kind::kRecv && spec.root == -1) spec.kind = Kind::kRecvAny;

@@ -159,7 +159,7 @@ TEST(Executor, a_receive_that_knows_the_length_takes_no_other) {
 // Says of a block that more of its bytes are there than there are.
 class BoastfulCodec final : public Codec {
  public:
-  const char* name() const override { return "boastful"; }
+  const char* name() const override { return kCodec->name(); }
   std::uint64_t most(std::uint64_t bytes) const override { return kCodec->most(bytes); }
   double bytes_per_second() const override { return 1e9; }
   Result<std::size_t> encode(Coding& coding, std::size_t) const override {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "pg/codec.h"
+
 namespace taco::pg {
 namespace {
 
@@ -43,6 +45,66 @@ TEST(Signature, DiffersWhereverTheCallDiffers) {
   swapped.outputs = {{nullptr, 5}, {nullptr, 3}};
   EXPECT_NE(signature_of(even), signature_of(uneven));
   EXPECT_NE(signature_of(uneven), signature_of(swapped));
+}
+
+class NamedCodec final : public Codec {
+ public:
+  NamedCodec(const char* name, std::uint32_t code) : name_(name), code_(code) {}
+  const char* name() const override { return name_; }
+  std::uint64_t most(std::uint64_t bytes) const override { return bytes; }
+  double bytes_per_second() const override { return 1; }
+  std::uint32_t code() const override { return code_ == 0 ? Codec::code() : code_; }
+  Result<std::size_t> encode(Coding&, std::size_t) const override { return std::size_t{0}; }
+  Result<std::size_t> decode(Coding&, std::size_t) const override { return std::size_t{0}; }
+
+ private:
+  const char* name_;
+  const std::uint32_t code_;
+};
+
+OperationSpec coded(std::uint32_t code, const char* name = "", std::size_t count = 4) {
+  OperationSpec spec = all_reduce(count, Dtype::kF32, ReduceOp::kAvg);
+  spec.codec = std::make_shared<const NamedCodec>(name, code);
+  return spec;
+}
+
+TEST(Signature, TellsByWhichCodec) {
+  EXPECT_EQ(describe(coded(half_code(true))), "all_reduce AVG float32 x 4 coded as bfloat16");
+  EXPECT_EQ(describe(coded(half_code(false))), "all_reduce AVG float32 x 4 coded as float16");
+  const char* const with = "all_reduce AVG float32 x 9 coded as TopK 1% in float16 with momentum";
+  EXPECT_EQ(describe(coded(top_k_code(0.01, true, 0.9), "", 9)), with);
+  EXPECT_EQ(describe_codec(top_k_code(0.25, false, 0)), "TopK 25%");
+  EXPECT_EQ(describe_codec(top_k_code(1, false, 0)), "TopK 100%");
+  EXPECT_EQ(describe_codec(top_k_code(0.001, false, 0)), "TopK 0.1%");
+  EXPECT_NE(describe(coded(0, "a")).find("coded as codec number "), std::string::npos);
+}
+
+TEST(Signature, DiffersWhereCodecsDo) {
+  OperationSpec exact = all_reduce(4, Dtype::kF32, ReduceOp::kAvg);
+  const std::vector<std::uint64_t> all = {signature_of(exact),
+                                          signature_of(coded(half_code(true))),
+                                          signature_of(coded(half_code(false))),
+                                          signature_of(coded(half_code(false), "", 5)),
+                                          signature_of(coded(top_k_code(0.01, false, 0))),
+                                          signature_of(coded(top_k_code(0.0101, false, 0))),
+                                          signature_of(coded(top_k_code(0.01, true, 0))),
+                                          signature_of(coded(top_k_code(0.01, false, 0.9))),
+                                          signature_of(coded(top_k_code(1e-7, false, 0.9))),
+                                          signature_of(coded(0, "a")),
+                                          signature_of(coded(0, "b"))};
+  for (std::size_t a = 0; a < all.size(); ++a)
+    for (std::size_t b = 0; b < a; ++b) EXPECT_NE(all[a], all[b]) << a << " " << b;
+  EXPECT_EQ(signature_of(coded(0, "a")), signature_of(coded(0, "a")));
+  exact.codec = nullptr;
+  EXPECT_EQ(signature_of(exact), all[0]);
+}
+
+TEST(Signature, OfCodedOperationsTellsSizesApartUpToMany) {
+  const std::size_t many = std::size_t{1} << 31;
+  EXPECT_NE(signature_of(coded(half_code(true), "", many - 3)),
+            signature_of(coded(half_code(true), "", many - 2)));
+  EXPECT_NE(describe(coded(half_code(true), "", many + 7)).find("x 2147483647 or more coded"),
+            std::string::npos);
 }
 
 TEST(Signature, ASendAndItsReceiveAreAlike) {
