@@ -124,8 +124,10 @@ std::string environment_markdown() {
   std::string text =
       "# Environment variables\n\n"
       "Read once, at the first use of the library. A malformed value is an error that names it; "
-      "an unknown `TACO_*` or `LIGHT_*` name is a warning that names the nearest known one; an empty "
-      "value counts as not set. This page is generated: `python -m taco_torch.info --env-markdown`.\n\n"
+      "an unknown `TACO_*` or `LIGHT_*` name is a warning that names the nearest known one; an "
+      "empty "
+      "value counts as not set. This page is generated: `python -m taco_torch.info "
+      "--env-markdown`.\n\n"
       "| name | type | unit | default | accepted | meaning |\n"
       "|---|---|---|---|---|---|\n";
   const auto cell = [](const std::string& value) {

@@ -197,7 +197,8 @@ constexpr auto kVariables = std::to_array<Variable>({
      },
      [](const Env& env) { return std::to_string(env.light_intra_size); }},
     {"LIGHT_HIERARCHICAL_THRESHOLD", "integer", "bytes", "an integer from 0 to 2^50",
-     "The longest message for which LIGHT_2D_ALLREDUCE may be auto or 1; longer ones never take the "
+     "The longest message for which LIGHT_2D_ALLREDUCE may be auto or 1; longer ones never take "
+     "the "
      "two-dimensional all_reduce. Not set: no message is too long. Compressed gradients are not "
      "concerned.",
      [](Env& env, const std::string& value) {

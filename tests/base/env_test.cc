@@ -51,11 +51,11 @@ TEST(Env, EveryVariableReachesItsField) {
 }
 
 TEST(Env, EveryVariableOfLightCcReachesItsField) {
-  const Result<Env> result = parse(
-      {"LIGHT_2D_ALLREDUCE=1", "LIGHT_INTRA_SIZE=4", "LIGHT_HIERARCHICAL_THRESHOLD=1073741824",
-       "LIGHT_TOPK_ALLREDUCE=1", "LIGHT_TOPK_RATIO=0.001", "LIGHT_TOPK_THRESHOLD=0",
-       "LIGHT_TOPK_FP16=on", "LIGHT_WIRE_DTYPE=bfloat16", "LIGHT_AUTO=yes",
-       "LIGHT_FUSION_BYTES=65536"});
+  const Result<Env> result =
+      parse({"LIGHT_2D_ALLREDUCE=1", "LIGHT_INTRA_SIZE=4",
+             "LIGHT_HIERARCHICAL_THRESHOLD=1073741824", "LIGHT_TOPK_ALLREDUCE=1",
+             "LIGHT_TOPK_RATIO=0.001", "LIGHT_TOPK_THRESHOLD=0", "LIGHT_TOPK_FP16=on",
+             "LIGHT_WIRE_DTYPE=bfloat16", "LIGHT_AUTO=yes", "LIGHT_FUSION_BYTES=65536"});
   ASSERT_TRUE(result.ok()) << result.status().message();
   const Env& env = result.value();
   EXPECT_EQ(env.light_2d_all_reduce, "1");
@@ -75,7 +75,8 @@ TEST(Env, EveryVariableOfLightCcReachesItsField) {
 TEST(Env, WhatRanksMustAgreeOnIsEveryVariableOfLightCc) {
   std::size_t listed = 0;
   for (const Env::Row& row : Env::table()) listed += row.name.starts_with("LIGHT_") ? 1 : 0;
-  const auto settings = parse({"LIGHT_TOPK_RATIO=0.0125", "LIGHT_FUSION_BYTES=7"})->light_settings();
+  const auto settings =
+      parse({"LIGHT_TOPK_RATIO=0.0125", "LIGHT_FUSION_BYTES=7"})->light_settings();
   EXPECT_EQ(settings.size(), listed);
   std::size_t seen = 0;
   for (const Env::Setting& setting : settings) {

@@ -77,6 +77,8 @@ def test_one_rank_alone_works_without_network() -> None:
         ("TACO_CHUNK_BYTES", "-4"),
         ("TACO_ISA", "mmx"),
         ("TACO_TUNE", "maybe"),
+        ("LIGHT_TOPK_RATIO", "1.5"),
+        ("LIGHT_TOPK_THRESHOLD", "-1"),
     ],
 )
 def test_a_malformed_variable_is_an_error_that_names_it(name: str, value: str) -> None:

@@ -112,14 +112,65 @@ def test_a_missing_rank_is_named(tmp_path) -> None:
             assert "MASTER_ADDR" in outcome.error
 
 
-def test_ranks_with_different_settings_are_told_both(tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("TACO_CHUNK_BYTES", ("65536", "131072")),
+        ("LIGHT_TOPK_RATIO", ("0.01", "0.02")),
+        ("LIGHT_WIRE_DTYPE", ("float16", "bfloat16")),
+        ("LIGHT_FUSION_BYTES", ("auto", "4096")),
+    ],
+)
+def test_ranks_with_different_settings_are_told_both(name: str, values: tuple[str, str]) -> None:
     with Ranks(2) as ranks:
-        ranks.begin(0, meet, 0, 2, ranks.port, 20.0, {"TACO_CHUNK_BYTES": "65536"})
-        ranks.begin(1, meet, 1, 2, ranks.port, 20.0, {"TACO_CHUNK_BYTES": "131072"})
+        for rank in (0, 1):
+            ranks.begin(rank, meet, rank, 2, ranks.port, 20.0, {name: values[rank]})
         for outcome in ranks.gather([0, 1], 30):
             assert outcome.error_type == "VersionMismatchError", outcome
-            assert "65536" in outcome.error
-            assert "131072" in outcome.error
+            for rank in (0, 1):
+                assert f"{name}={values[rank]}" in outcome.error, outcome
+
+
+def meet_in_groups(rank: int, world: int, port: int, size: str) -> list[str]:
+    """The algorithms of a long all_reduce in the default group and in one of two ranks."""
+    import os
+
+    import taco_torch
+
+    os.environ.update({"LIGHT_INTRA_SIZE": size, "LIGHT_2D_ALLREDUCE": "1"})
+    dist.init_process_group("taco", store=connect(port, world), rank=rank, world_size=world)
+    pair = dist.new_group([0, 1])
+    chosen = []
+    for group in (None, pair):
+        if group is None or rank < 2:
+            tensor = torch.full((100_003,), float(rank))
+            dist.all_reduce(tensor, group=group)
+            ranks = 2 if group is pair else world
+            assert tensor.eq(ranks * (ranks - 1) / 2).all()
+            chosen.append(taco_torch.flight_recorder()["entries"][-1]["algorithm"])
+    dist.destroy_process_group()
+    return chosen
+
+
+def test_ranks_of_one_host_may_be_taken_for_several_hosts() -> None:
+    with Ranks(4) as ranks:
+        for rank in range(4):
+            ranks.begin(rank, meet_in_groups, rank, 4, ranks.port, "2")
+        for rank, outcome in enumerate(ranks.gather([0, 1, 2, 3], 60)):
+            assert outcome.ok, outcome
+            assert outcome.value[0] == "two_dimensional"
+            assert rank > 1 or outcome.value[1] != "two_dimensional", "the pair is one group"
+
+
+def test_groups_that_do_not_divide_the_ranks_are_an_error_that_names_both() -> None:
+    with Ranks(3) as ranks:
+        for rank in range(3):
+            changes = {"LIGHT_INTRA_SIZE": "2"}
+            ranks.begin(rank, meet, rank, 3, ranks.port, 20.0, changes)
+        for outcome in ranks.gather([0, 1, 2], 30):
+            assert outcome.error_type == "ValueError", outcome
+            assert "LIGHT_INTRA_SIZE is 2" in outcome.error
+            assert "the 3 ranks of hosts with 3 ranks" in outcome.error
 
 
 def new_group_with(algorithm: str | None) -> None:

@@ -12,12 +12,31 @@
 namespace taco::pg {
 namespace {
 
-// What changes the messages that a rank sends: two ranks must not disagree about it.
+// What changes the messages that a rank sends, or when it sends which: two ranks must not disagree
+// about it.
 std::vector<edge::Setting> agreed_settings(const Env& env, const GroupMeetingOptions& options) {
   const bool own = !options.algorithm.empty();
-  return {{own ? "Options.algorithm" : "TACO_ALGORITHM", own ? options.algorithm : env.algorithm},
-          {"TACO_CHUNK_BYTES", std::to_string(env.chunk_bytes)},
-          {"TACO_TUNE", env.tune ? "1" : "0"}};
+  std::vector<edge::Setting> settings = {
+      {own ? "Options.algorithm" : "TACO_ALGORITHM", own ? options.algorithm : env.algorithm},
+      {"TACO_CHUNK_BYTES", std::to_string(env.chunk_bytes)},
+      {"TACO_TUNE", env.tune ? "1" : "0"}};
+  for (const Env::Setting& light : env.light_settings()) {
+    settings.push_back({light.name, light.value});
+  }
+  return settings;
+}
+
+// LIGHT_INTRA_SIZE is about the default group. All ranks come to the same.
+Result<int> intra_size_of(const Env& env, const edge::Meeting& meeting,
+                          const GroupMeetingOptions& options) {
+  const auto size = static_cast<int>(env.light_intra_size);
+  if (size == 0 || options.world == 1) return 0;
+  if (options.world % size == 0) return size;
+  if (!options.global_ranks.empty()) return 0;
+  Result<Topology> topology = Topology::make(meeting.host_of_rank, meeting.host_gbits);
+  if (!topology.ok()) return topology.status();
+  const std::string prefix = "LIGHT_INTRA_SIZE is " + std::to_string(size) + ": ";
+  return topology->grouped(size).status().with_prefix(prefix);
 }
 
 edge::MeetingOptions meeting_options(const Env& env, const GroupMeetingOptions& options) {
@@ -80,13 +99,16 @@ Result<GroupMeeting> meet(const c10::intrusive_ptr<c10d::Store>& store,
   Result<edge::Meeting> met = edge::meet(store, meeting_options(*env, options));
   if (!met.ok()) return met.status();
   Result<CostParameters> costs = decode_costs(std::as_bytes(std::span(met->word)));
-  if (!costs.ok()) {
+  Result<int> intra_size = intra_size_of(*env, *met, options);
+  for (const Status& status : {costs.status(), intra_size.status()}) {
+    if (status.ok()) continue;
     edge::part(*met);
-    return costs.status();
+    return status;
   }
   GroupMeeting meeting{std::move(*met), {}};
   meeting.group = group_of(meeting, options);
   meeting.group.costs = *costs;
+  meeting.group.intra_size = *intra_size;
   if (options.global_ranks.empty() && options.rank == 0) announce(meeting, env->tune);
   return meeting;
 }
