@@ -95,7 +95,7 @@ class Codec {
 };
 
 // What Codec::code() returns. Ratios that differ by less than 0.2%, or momenta that differ by less
-// than 0.07, may have the same code: where blocks send more or fewer for it, decode() refuses them.
+// than 0.07, may have the same code. Then it is for decode() to notice a block of another length.
 inline constexpr int kCodecCodeBits = 20;
 std::uint32_t half_code(bool bfloat16);
 std::uint32_t top_k_code(double ratio, bool f16_values, double momentum);
