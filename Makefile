@@ -2,7 +2,8 @@
 #   make demo    see it work          make test    prove it
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-torch bench lint asan tsan fuzz conformance faults clean
+.PHONY: help build demo demo-lightcc test test-torch bench lint
+.PHONY: asan tsan fuzz conformance faults clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -17,6 +18,10 @@ build: ## Set up .venv, compile and install the package into it
 demo: ## Train a real model over gloo, shared memory and HARP/UDP; one table, one plot
 	@tools/setup.sh install
 	@$(PYTHON) examples/demo.py
+
+demo-lightcc: ## Train it between two emulated hosts, gradients whole and compressed (root)
+	@tools/setup.sh install
+	@$(PYTHON) examples/demo_lightcc.py
 
 test: ## Run every test (C++ and Python), about a quarter of an hour on two cores
 	@tools/test.sh

@@ -2,10 +2,14 @@
 
     torchrun --nproc-per-node 2 examples/train_char_lm.py --backend taco --steps 60
     torchrun --nproc-per-node 4 examples/train_char_lm.py --backend taco --steps 60 --resume
+    torchrun ... examples/train_char_lm.py --backend taco --compress topk --ratio 0.01
 
 The text is Python's own reference manual, which help() carries: nothing is downloaded. Parameters,
 gradients and optimizer state are sharded over the ranks. A checkpoint written by two ranks can be
 resumed on four, since torch re-shards it when reading.
+
+With --compress, taco sends less of the gradients to other hosts (docs/lightcc.md); the model is
+then replicated under DDP. On one host nothing crosses a network, and nothing is compressed.
 """
 
 from __future__ import annotations
@@ -27,12 +31,14 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 CONTEXT = 96
 WIDTH = 128
 HEADS = 4
 LAYERS = 3
+COMPRESSIONS = ("none", "topk", "float16", "bfloat16")
 
 
 def reference_manual() -> tuple[Tensor, Tensor, int]:
@@ -109,11 +115,21 @@ class TrainingState(Stateful):
 
 
 def sharded_model(vocabulary: int) -> nn.Module:
+    """Under FSDP2: each rank has its shard of every parameter."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     model = CharacterModel(vocabulary)
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
+    return model
+
+
+def compressed_model(vocabulary: int, arguments: argparse.Namespace) -> nn.Module:
+    """Under DDP: a replica on each rank, whose gradients are compressed between hosts."""
+    from taco_torch import lightcc
+
+    model = DistributedDataParallel(CharacterModel(vocabulary))
+    lightcc.compress(model, arguments.compress, ratio=arguments.ratio)
     return model
 
 
@@ -146,7 +162,10 @@ def train(arguments: argparse.Namespace) -> bool:
     """Trains and saves a checkpoint; True if the loss on held-out text fell."""
     torch.manual_seed(0)
     training, held_out, vocabulary = reference_manual()
-    model = sharded_model(vocabulary)
+    if arguments.compress == "none":
+        model = sharded_model(vocabulary)
+    else:
+        model = compressed_model(vocabulary, arguments)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     state = TrainingState(model, optimizer)
     first = dist.get_rank() == 0
@@ -187,11 +206,15 @@ def main() -> int:
     parser.add_argument("--backend", default="taco")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch", type=int, default=16, help="sequences per rank and step")
+    parser.add_argument("--compress", choices=COMPRESSIONS, default="none")
+    parser.add_argument("--ratio", type=float, default=0.01, help="of elements that topk sends")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     parser.add_argument("--checkpoint", type=Path, default=Path("out/char_lm"))
     arguments = parser.parse_args()
     if "RANK" not in os.environ:
         parser.error(f"start it with torchrun: torchrun --nproc-per-node 2 {sys.argv[0]}")
+    if arguments.compress != "none" and arguments.backend != "taco":
+        parser.error("--compress is taco's: add --backend taco")
     dist.init_process_group(arguments.backend)
     with contextlib.ExitStack() as stack:
         stack.callback(dist.destroy_process_group)

@@ -106,6 +106,35 @@ def test_the_demo_fails_when_a_result_is_wrong(demo: ModuleType, flaw: dict[str,
     assert not good
 
 
+@pytest.fixture
+def lightcc_demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(TOP / "examples"))
+    return importlib.import_module("demo_lightcc")
+
+
+HOSTS_DENSE = {"title": "gloo", "exit_status": 0, "accuracy": 0.98, "replicas_identical": True}
+
+
+@pytest.mark.parametrize("flaw", [{"accuracy": 0.95}, {"replicas_identical": False}])
+def test_the_demo_of_compression_fails_when_a_result_is_wrong(
+    lightcc_demo: ModuleType, flaw: dict[str, Any]
+) -> None:
+    arguments = argparse.Namespace(rate="100mbit")
+    assert lightcc_demo.remarks([HOSTS_DENSE, HOSTS_DENSE], arguments) == ([], True)
+    notes, good = lightcc_demo.remarks([HOSTS_DENSE, {**HOSTS_DENSE, **flaw}], arguments)
+    assert len(notes) == 1
+    assert not good
+
+
+def test_without_hosts_the_demo_of_compression_says_what_it_cannot_show(
+    lightcc_demo: ModuleType,
+) -> None:
+    arguments = argparse.Namespace(rate=None)
+    notes, good = lightcc_demo.remarks([HOSTS_DENSE], arguments)
+    assert good
+    assert ["times are not" in note for note in notes] == [True]
+
+
 def losses(output: str) -> tuple[float, float]:
     """Held-out loss before and after a run of train_char_lm.py."""
     match = re.search(r"held-out loss ([0-9.]+) -> ([0-9.]+)", output)

@@ -19,12 +19,12 @@ TOP = Path(__file__).parents[1]
 
 def test_help_names_every_target() -> None:
     makefile = (TOP / "Makefile").read_text()
-    targets = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    targets = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     assert targets
     shown = subprocess.run(
         ["make", "-C", str(TOP), "--no-print-directory"], capture_output=True, text=True, check=True
     ).stdout
-    assert [name for name in targets[1].split() if f"make {name}" not in shown] == []
+    assert [name for name in " ".join(targets).split() if f"make {name}" not in shown] == []
 
 
 def write_program(path: Path, text: str) -> None:
