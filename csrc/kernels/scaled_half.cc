@@ -45,7 +45,11 @@ float largest_finite(const float* in, std::size_t count) {
   return chosen_variant().largest_finite(in, count);
 }
 void f32_to_f16_scaled(std::uint16_t* out, const float* in, std::size_t count, int exponent) {
-  chosen_variant().f32_to_f16_scaled(out, in, count, power_of_two(exponent));
+  chosen_variant().f32_to_f16_scaled(out, in, count, power_of_two(exponent), 0);
+}
+float f32_to_f16_scaled_then_largest(std::uint16_t* out, const float* in, std::size_t count,
+                                     int exponent, std::size_t next) {
+  return chosen_variant().f32_to_f16_scaled(out, in, count, power_of_two(exponent), next);
 }
 void f16_to_f32_scaled(float* out, const std::uint16_t* in, std::size_t count, int exponent) {
   chosen_variant().f16_to_f32_scaled(out, in, count, inverse_power_of_two(exponent));

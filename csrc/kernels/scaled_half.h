@@ -26,6 +26,11 @@ int f16_exponent(float largest);
 // the canonical one, what is too large becomes infinity.
 void f32_to_f16_scaled(std::uint16_t* out, const float* in, std::size_t count, int exponent);
 
+// The same, and largest_finite() of the `next` elements that follow in[count - 1], for their
+// block's exponent: block by block, the memory is read once and not left idle.
+float f32_to_f16_scaled_then_largest(std::uint16_t* out, const float* in, std::size_t count,
+                                     int exponent, std::size_t next);
+
 // out[i] = in[i] * 2^-exponent: exact where float32 has the number, as it has for all that
 // f32_to_f16_scaled() gives of numbers below 2^127 with the exponent of their block. A NaN becomes
 // the canonical one.

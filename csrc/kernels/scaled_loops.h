@@ -25,54 +25,62 @@ inline float largest_finite_of(const float* in, std::size_t count) {
   return __builtin_bit_cast(float, largest);
 }
 
+// Of each lane the larger magnitude, where `values` is finite; `largest` has no sign.
+template <class P>
+inline ValuesOf<P> larger_finite(ValuesOf<P> largest, ValuesOf<P> values) {
+  using Bits = typename P::Bits;
+  constexpr std::uint32_t kMagnitude = 0x7FFF'FFFF;
+  const auto magnitude =
+      __builtin_bit_cast(ValuesOf<P>, __builtin_bit_cast(Bits, values) & kMagnitude);
+  const auto counts = (magnitude < __builtin_inff()) & (magnitude > largest);
+  return counts ? magnitude : largest;
+}
+
 template <class Halves, class P>
 struct ScaledLoops {
   using Floats = typename P::Values;
   using Packed = typename Halves::Halves;
   static constexpr std::size_t kLanes = sizeof(Floats) / sizeof(float);
-  // Whole lines of both types at a time, so that each is asked for once.
-  static constexpr std::size_t kStep = 2 * kCacheLine / sizeof(float);
 
-  // work(i, load, store) for each pack of elements from i on, `load` and `store` as for a part of
-  // it where the array ends within; ahead(i) once for kStep elements.
-  template <class Ahead, class Work>
-  static void each(std::size_t count, Ahead ahead, Work work) {
-    const FpMode mode;
-    const auto whole = [](const auto* from, auto value) {
-      return load_vector<decltype(value)>(from);
-    };
-    const auto put = [](auto* to, auto value) { store_vector(to, value); };
-    std::size_t i = 0;
-    for (; i + kStep <= count; i += kStep) {
-      ahead(i);
-      for (std::size_t j = i; j < i + kStep; j += kLanes) work(j, whole, put);
-    }
-    for (; i + kLanes <= count; i += kLanes) work(i, whole, put);
-    if (const std::size_t rest = count - i; rest > 0) {
-      work(
-          i,
-          [rest](const auto* from, auto value) {
-            return load_part<decltype(value)>(from, rest * sizeof(*from));
-          },
-          [rest](auto* to, auto value) { store_part(to, value, rest * sizeof(*to)); });
-    }
+  static Packed encoded(Floats floats, Floats by) {
+    return Halves::encode(canonical_nan<P>(floats * by));
   }
-
   static Floats scaled(Packed halves, Floats by) { return Halves::decode(halves) * by; }
 
-  static void encode(std::uint16_t* out, const float* in, std::size_t count, float factor) {
+  // The largest of the next block is found on the way: what it reads comes from memory, what is
+  // converted from the cache that the previous call has read it into. Two passes, one after the
+  // other, reach 0.85 of the memory's speed.
+  static float encode(std::uint16_t* out, const float* in, std::size_t count, float factor,
+                      std::size_t next) {
+    const FpMode mode;
     const Floats by = P::splat(factor);
-    each(
-        count, [in](std::size_t i) { prefetch_ahead<2 * kCacheLine>(in + i); },
-        [out, in, by](std::size_t i, auto load, auto store) {
-          store(out + i, Halves::encode(canonical_nan<P>(load(in + i, Floats{}) * by)));
+    const std::size_t both = count < next ? count : next;
+    const float* following = in + count;
+    Floats largest{};
+    constexpr std::size_t kFar = 4096;
+    each_pack<Floats>(
+        both, [=](std::size_t i) { prefetch<2 * kCacheLine>(following + i, kFar); },
+        [=, &largest](std::size_t i, auto load, auto store) {
+          largest = larger_finite<P>(largest, load(following + i, Floats{}));
+          store(out + i, encoded(load(in + i, Floats{}), by));
         });
+    out += both;
+    in += both;
+    each_pack<Floats>(
+        count - both, [=](std::size_t i) { prefetch<2 * kCacheLine>(in + i, kAhead); },
+        [=](std::size_t i, auto load, auto store) {
+          store(out + i, encoded(load(in + i, Floats{}), by));
+        });
+    const float among = largest_finite_of(reinterpret_cast<const float*>(&largest), kLanes);
+    const float rest = largest_finite_of(following + both, next - both);
+    return among > rest ? among : rest;
   }
 
   static void decode(float* out, const std::uint16_t* in, std::size_t count, float factor) {
+    const FpMode mode;
     const Floats by = P::splat(factor);
-    each(
-        count, [in](std::size_t i) { prefetch_ahead<kCacheLine>(in + i); },
+    each_pack<Floats>(
+        count, [in](std::size_t i) { prefetch<kCacheLine>(in + i, kAhead); },
         [out, in, by](std::size_t i, auto load, auto store) {
           store(out + i, canonical_nan<P>(scaled(load(in + i, Packed{}), by)));
         });
@@ -80,12 +88,13 @@ struct ScaledLoops {
 
   static void accumulate(float* out, const float* acc, const std::uint16_t* in, std::size_t count,
                          float factor) {
+    const FpMode mode;
     const Floats by = P::splat(factor);
-    each(
+    each_pack<Floats>(
         count,
         [acc, in](std::size_t i) {
-          prefetch_ahead<2 * kCacheLine>(acc + i);
-          prefetch_ahead<kCacheLine>(in + i);
+          prefetch<2 * kCacheLine>(acc + i, kAhead);
+          prefetch<kCacheLine>(in + i, kAhead);
         },
         [out, acc, in, by](std::size_t i, auto load, auto store) {
           const Floats addend = scaled(load(in + i, Packed{}), by);

@@ -19,7 +19,7 @@ namespace taco::kernels {
 namespace {
 
 // Elements looked at between two looks at the buffer.
-constexpr std::size_t kTile = 4096;
+constexpr std::size_t kTile = 1024;
 constexpr std::int32_t kAll = -1;  // every magnitude is above
 constexpr std::int32_t kLargestFinite = 0x7F7F'FFFF;
 
@@ -28,7 +28,7 @@ constexpr std::int32_t kLargestFinite = 0x7F7F'FFFF;
 class Selection {
  public:
   Selection(const Variant& variant, std::size_t n, std::size_t k, SelectScratch& scratch)
-      : variant_(variant), n_(n), k_(k), full_(4 * k + 2 * kTile) {
+      : variant_(variant), n_(n), k_(k), full_(2 * k + kTile) {
     scratch.reserve(std::min(n, full_ + kTile) + kSelectSlack);
     buffer_ = {scratch.bits(), scratch.indices()};
   }
@@ -38,7 +38,7 @@ class Selection {
     for (std::size_t first = 0; first < n_; first += kTile) {
       const Candidates end{buffer_.bits + size_, buffer_.indices + size_};
       size_ += variant_.collect(end, from, first, std::min(kTile, n_ - first), threshold_);
-      if (size_ >= full_ && !thin(k_ / 4)) return false;
+      if (size_ >= full_ && !thin(k_ / 2)) return false;
     }
     return thin(0);
   }

@@ -21,7 +21,7 @@ inline constexpr std::size_t kMostSelectable = std::size_t{1} << 20;
 inline constexpr std::size_t kQuickSelectable = std::size_t{1} << 17;
 
 // What selection needs besides its arguments. Reused from call to call, by one thread at a time;
-// about 8 bytes for each of 4k + 12 Ki elements, or of n if that is less.
+// about 8 bytes for each of 2k + 2 Ki elements, or of n if that is less.
 class SelectScratch {
  public:
   // Room for `count` candidates at least; what was in it is lost.

@@ -54,8 +54,10 @@ struct Variant {
   void (*add_momentum)(float* residual, float* momentum, const float* gradient, float factor,
                        std::size_t count);
   float (*largest_finite)(const float*, std::size_t);
-  // By a factor, 2^exponent or 2^-exponent.
-  void (*f32_to_f16_scaled)(std::uint16_t*, const float*, std::size_t, float);
+  // By a factor, 2^exponent or 2^-exponent. The first returns the largest finite magnitude of the
+  // `next` elements that follow the `count` it converts.
+  float (*f32_to_f16_scaled)(std::uint16_t* out, const float* in, std::size_t count, float factor,
+                             std::size_t next);
   void (*f16_to_f32_scaled)(float*, const std::uint16_t*, std::size_t, float);
   void (*accumulate_f16_scaled)(float*, const float*, const std::uint16_t*, std::size_t, float);
 };

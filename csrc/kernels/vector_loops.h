@@ -68,22 +68,22 @@ struct VectorHalves {
   static Halves encode(Floats floats) { return Format::encode(floats); }
 
   static void to_floats(void* out, const void* in, std::size_t count) {
-    auto* to = static_cast<Byte*>(out);
-    const auto* from = static_cast<const Byte*>(in);
-    constexpr std::size_t kLanes = sizeof(Floats) / 4;
-    for (; count >= kLanes; count -= kLanes, from += sizeof(Halves), to += sizeof(Floats)) {
-      store_vector(to, decode(load_vector<Halves>(from)));
-    }
-    if (count > 0) store_part(to, decode(load_part<Halves>(from, 2 * count)), 4 * count);
+    auto* to = static_cast<float*>(out);
+    const auto* from = static_cast<const std::uint16_t*>(in);
+    each_pack<Floats>(
+        count, [from](std::size_t i) { prefetch<kCacheLine>(from + i, kAhead); },
+        [to, from](std::size_t i, auto load, auto store) {
+          store(to + i, decode(load(from + i, Halves{})));
+        });
   }
   static void from_floats(void* out, const void* in, std::size_t count) {
-    auto* to = static_cast<Byte*>(out);
-    const auto* from = static_cast<const Byte*>(in);
-    constexpr std::size_t kLanes = sizeof(Floats) / 4;
-    for (; count >= kLanes; count -= kLanes, from += sizeof(Floats), to += sizeof(Halves)) {
-      store_vector(to, encode(load_vector<Floats>(from)));
-    }
-    if (count > 0) store_part(to, encode(load_part<Floats>(from, 4 * count)), 2 * count);
+    auto* to = static_cast<std::uint16_t*>(out);
+    const auto* from = static_cast<const float*>(in);
+    each_pack<Floats>(
+        count, [from](std::size_t i) { prefetch<2 * kCacheLine>(from + i, kAhead); },
+        [to, from](std::size_t i, auto load, auto store) {
+          store(to + i, encode(load(from + i, Floats{})));
+        });
   }
 };
 
@@ -122,8 +122,8 @@ struct VectorLoops {
     std::size_t at = 0;
     // Both vectors are read before either is written: `out` may be an input.
     for (; at + 2 * sizeof(V) <= bytes; at += 2 * sizeof(V)) {
-      prefetch_ahead<2 * sizeof(V)>(left + at);
-      prefetch_ahead<2 * sizeof(V)>(right + at);
+      prefetch<2 * sizeof(V)>(left + at, kAhead);
+      prefetch<2 * sizeof(V)>(right + at, kAhead);
       const V first = function(load_vector<V>(left + at), load_vector<V>(right + at));
       const V second =
           function(load_vector<V>(left + at + sizeof(V)), load_vector<V>(right + at + sizeof(V)));
@@ -176,20 +176,18 @@ struct VectorLoops {
   template <class Halves>
   static void accumulate(float* acc, const std::uint16_t* in, std::size_t count) {
     using P = Vector<float, kBytes>;
-    using Floats = typename P::Values;
     using Packed = typename Halves::Halves;
     const FpMode mode;
-    auto* to = reinterpret_cast<Byte*>(acc);
-    const auto* from = reinterpret_cast<const Byte*>(in);
-    constexpr std::size_t kLanes = sizeof(Floats) / 4;
-    for (; count >= kLanes; count -= kLanes, from += sizeof(Packed), to += sizeof(Floats)) {
-      const Floats addend = Halves::decode(load_vector<Packed>(from));
-      store_vector(to, Sum::apply<P>(load_vector<Floats>(to), addend));
-    }
-    if (count > 0) {
-      const Floats addend = Halves::decode(load_part<Packed>(from, 2 * count));
-      store_part(to, Sum::apply<P>(load_part<Floats>(to, 4 * count), addend), 4 * count);
-    }
+    each_pack<typename P::Values>(
+        count,
+        [acc, in](std::size_t i) {
+          prefetch<2 * kCacheLine>(acc + i, kAhead);
+          prefetch<kCacheLine>(in + i, kAhead);
+        },
+        [acc, in](std::size_t i, auto load, auto store) {
+          const auto addend = Halves::decode(load(in + i, Packed{}));
+          store(acc + i, Sum::apply<P>(load(acc + i, typename P::Values{}), addend));
+        });
   }
 };
 

@@ -48,11 +48,36 @@ inline constexpr std::size_t kCacheLine = 64;
 // docs/benchmarks-kernels.md. A prefetch beyond the end touches nothing.
 inline constexpr std::size_t kAhead = 1536;
 
-// Asks for the lines that [from, from + bytes) would be after kAhead more bytes.
+// Asks for the lines of the kBytes that lie `ahead` of `from`.
 template <std::size_t kBytes>
-inline void prefetch_ahead(const void* from) {
+inline void prefetch(const void* from, std::size_t ahead) {
   for (std::size_t line = 0; line < kBytes; line += kCacheLine) {
-    __builtin_prefetch(static_cast<const Byte*>(from) + line + kAhead);
+    __builtin_prefetch(static_cast<const Byte*>(from) + line + ahead);
+  }
+}
+
+// work(i, load, store) for each pack of elements from i on: load(pointer, Type{}) and
+// store(pointer, value) are of a whole pack, or of a part where the array ends within. ahead(i)
+// runs once for each two lines of floats.
+template <class Floats, class Ahead, class Work>
+inline void each_pack(std::size_t count, Ahead ahead, Work work) {
+  constexpr std::size_t kLanes = sizeof(Floats) / sizeof(float);
+  constexpr std::size_t kStep = 2 * kCacheLine / sizeof(float);
+  const auto load = [](const auto* from, auto type) { return load_vector<decltype(type)>(from); };
+  const auto store = [](auto* to, auto value) { store_vector(to, value); };
+  std::size_t i = 0;
+  for (; i + kStep <= count; i += kStep) {
+    ahead(i);
+    for (std::size_t j = i; j < i + kStep; j += kLanes) work(j, load, store);
+  }
+  for (; i + kLanes <= count; i += kLanes) work(i, load, store);
+  if (const std::size_t rest = count - i; rest > 0) {
+    work(
+        i,
+        [rest](const auto* from, auto type) {
+          return load_part<decltype(type)>(from, rest * sizeof(*from));
+        },
+        [rest](auto* to, auto value) { store_part(to, value, rest * sizeof(*to)); });
   }
 }
 

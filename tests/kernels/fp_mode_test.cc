@@ -154,7 +154,7 @@ TEST(FpMode, SelectionAndScaledConversionsIgnoreTheCallersMode) {
       EXPECT_TRUE(select_with(*variant, residual.data(), nullptr, from, 0, kCount, kTaken,
                               values.data(), indices.data(), scratch));
       scatter_add(residual.data(), values.data(), indices.data(), kTaken);
-      variant->f32_to_f16_scaled(narrow.data(), from, kCount, 0x1p100f);
+      variant->f32_to_f16_scaled(narrow.data(), from, kCount, 0x1p100f, 0);
       variant->f16_to_f32_scaled(wide.data(), packed, kCount, 0x1p-120f);
       variant->accumulate_f16_scaled(sum.data(), sum.data(), packed, kCount, 0x1p-120f);
       for (const auto* part : {&momentum, &values, &wide, &sum}) {

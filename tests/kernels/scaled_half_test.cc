@@ -67,7 +67,7 @@ TEST_P(ScaledHalfTest, EncodingScalesAndRoundsOnce) {
   const std::vector<float> in = samples();
   std::vector<std::uint16_t> out(in.size());
   for (const int exponent : kExponents) {
-    variant().f32_to_f16_scaled(out.data(), in.data(), in.size(), std::ldexp(1.0f, exponent));
+    variant().f32_to_f16_scaled(out.data(), in.data(), in.size(), std::ldexp(1.0f, exponent), 0);
     for (std::size_t i = 0; i < in.size(); ++i) {
       ASSERT_EQ(out[i], half_of(std::ldexp(static_cast<double>(in[i]), exponent)))
           << in[i] << " * 2^" << exponent;
@@ -123,7 +123,7 @@ TEST_P(ScaledHalfTest, EveryLengthAndAlignmentGivesThePortableBitsWithinBounds) 
     const auto run = [&](const Variant& by, Bytes& narrow, Bytes& wide, Bytes& sum) {
       const auto* in = reinterpret_cast<const float*>(floats.data());
       const auto* packed = reinterpret_cast<const std::uint16_t*>(halves.data());
-      by.f32_to_f16_scaled(reinterpret_cast<std::uint16_t*>(narrow.data()), in, count, 0x1p-20f);
+      by.f32_to_f16_scaled(reinterpret_cast<std::uint16_t*>(narrow.data()), in, count, 0x1p-20f, 0);
       by.f16_to_f32_scaled(reinterpret_cast<float*>(wide.data()), packed, count, 0x1p-20f);
       by.accumulate_f16_scaled(reinterpret_cast<float*>(sum.data()), in, packed, count, 0x1p20f);
       return by.largest_finite(in, count);
@@ -154,6 +154,27 @@ TEST_P(ScaledHalfTest, TheLargestIsThatOfTheFiniteOnes) {
     in[place] = -2;
     in[(place + 50) % 100] = kInfinity;
     ASSERT_EQ(largest(in), 2) << place;
+  }
+}
+
+// Both in one pass, for every pair of lengths around the vector's and the step's.
+TEST_P(ScaledHalfTest, ConvertingABlockFindsTheLargestOfTheNext) {
+  Random random(5);
+  for (const std::size_t count : {0, 1, 15, 16, 31, 32, 33, 100, 1000}) {
+    for (const std::size_t next : {0, 1, 7, 16, 32, 33, 99, 101, 1000}) {
+      Bytes in(4 * (count + next), 4 * random());
+      testing::fill(in, Dtype::kF32, random);
+      const auto* floats = reinterpret_cast<const float*>(in.data());
+      Bytes out(2 * count, 2 * random()), plain(2 * count, 0);
+      const float largest = variant().f32_to_f16_scaled(
+          reinterpret_cast<std::uint16_t*>(out.data()), floats, count, 0x1p-20f, next);
+      kPortableVariant.f32_to_f16_scaled(reinterpret_cast<std::uint16_t*>(plain.data()), floats,
+                                         count, 0x1p-20f, 0);
+      ASSERT_EQ(out, plain) << count << ", then " << next;
+      ASSERT_EQ(largest, kPortableVariant.largest_finite(floats + count, next))
+          << count << ", then " << next;
+      ASSERT_TRUE(out.guards_intact());
+    }
   }
 }
 
@@ -224,6 +245,16 @@ TEST(ScaledHalf, AnExponentOutOfRangeIsInfinityOrZero) {
   EXPECT_EQ(half, 0x7C00);
   f32_to_f16_scaled(&half, &in, 1, std::numeric_limits<int>::min());
   EXPECT_EQ(half, 0);
+}
+
+TEST(ScaledHalf, TheEntriesUseTheVariantOfTheHost) {
+  const float in[] = {1.5f, -3, 100, kInfinity};
+  std::uint16_t halves[2];
+  EXPECT_EQ(f32_to_f16_scaled_then_largest(halves, in, 2, 4, 2), 100);
+  float out[] = {1, 1};
+  accumulate_f16_scaled(out, out, halves, 2, 4);
+  EXPECT_EQ(out[0], 2.5f);
+  EXPECT_EQ(out[1], -2);
 }
 
 }  // namespace
