@@ -7,12 +7,14 @@ readonly TREE=build/release
 
 build_cpp_benchmarks() {
   cmake -S . -B "$TREE" -DTACO_BENCH=ON &&
-    cmake --build "$TREE" -j "$JOBS" --target kernels_bench shm_bench
+    cmake --build "$TREE" -j "$JOBS" --target kernels_bench compress_bench shm_bench
 }
 
 cpp_benchmarks() {
   echo "== kernels: arithmetic beside the memory's own speed"
   "$TREE/benchmarks/cpp/kernels_bench" --megabytes 256 --repeat 3 --json | tee out/kernels.json
+  echo "== compress: selection and 16-bit conversions beside the memory's own speed"
+  "$TREE/benchmarks/cpp/compress_bench" --json | tee out/compress.json
   echo "== shm: rings and large messages of two processes"
   "$TREE/benchmarks/cpp/shm_bench"
 }

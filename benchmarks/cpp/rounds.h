@@ -1,0 +1,25 @@
+// What the benchmarks of kernels share: rounds that all threads begin together, memory, and the
+// STREAM triad, the physical limit that rows are held to.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+
+namespace taco::bench {
+
+// Seconds of the fastest of `repeat` rounds in which every thread does its part once.
+double fastest(int threads, int repeat, const std::function<void(int)>& part);
+
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<unsigned char, Free>;
+// A multiple of 4096 bytes, all touched.
+Memory allocate(std::size_t bytes, unsigned char value);
+
+// a = b + 3 c
+void triad(float* a, const float* b, const float* c, std::size_t count);
+
+}  // namespace taco::bench
