@@ -37,7 +37,8 @@ class HalfCodec final : public FloatCodec {
   Result<std::size_t> decode_floats(Coding& coding, std::size_t budget) const override;
 
   Status check_block(const Coding& coding) const;
-  void encode_group(const float* in, std::byte* out, std::size_t count) const;
+  float encode_group(const float* in, std::byte* out, std::size_t count, float largest,
+                     std::size_t next) const;
   void decode_group(const Coding& coding, std::size_t count) const;
   void expand(float* out, const Half* in, std::size_t count, Exponent exponent) const {
     if (scaled_) return kernels::f16_to_f32_scaled(out, in, count, exponent);
@@ -59,25 +60,39 @@ Exponent exponent_at(const std::byte* group) {
   return exponent;
 }
 
-// All of a group or none: its exponent is known once all of it has been looked at.
+// All of a group or none: its exponent is known once all of it has been looked at. Each group is
+// looked at while the one before it is converted, so that the memory is read once.
 Result<std::size_t> HalfCodec::encode_floats(Coding& coding, std::size_t budget) const {
   const std::size_t first = coding.read;
-  while (coding.read < coding.source_bytes && coding.read - first < budget) {
-    const std::size_t bytes = std::min(kGroupBytes, coding.source_bytes - coding.read);
-    const std::size_t count = bytes / sizeof(float);
-    encode_group(floats(coding.source + coding.read), coding.destination + coding.written, count);
-    coding.read += bytes;
+  const auto group_at = [&](std::size_t read) {
+    const bool within = read < coding.source_bytes && read - first < budget;
+    return within ? std::min(kGroupBytes, coding.source_bytes - read) / sizeof(float) : 0;
+  };
+  std::size_t count = group_at(first);
+  float largest = scaled_ ? kernels::largest_finite(floats(coding.source + first), count) : 0;
+  while (count > 0) {
+    const std::size_t next = group_at(coding.read + count * sizeof(float));
+    largest = encode_group(floats(coding.source + coding.read), coding.destination + coding.written,
+                           count, largest, next);
+    coding.read += count * sizeof(float);
     coding.written += coded_bytes(count);
+    count = next;
   }
   coding.done = coding.read == coding.source_bytes;
   return coding.read - first;
 }
 
-void HalfCodec::encode_group(const float* in, std::byte* out, std::size_t count) const {
-  if (!scaled_) return kernels::f32_to_bf16(reinterpret_cast<Half*>(out), in, count);
-  const Exponent exponent = kernels::f16_exponent(kernels::largest_finite(in, count));
+// `largest` is that of the group; returns that of the `next` elements after it.
+float HalfCodec::encode_group(const float* in, std::byte* out, std::size_t count, float largest,
+                              std::size_t next) const {
+  if (!scaled_) {
+    kernels::f32_to_bf16(reinterpret_cast<Half*>(out), in, count);
+    return 0;
+  }
+  const Exponent exponent = kernels::f16_exponent(largest);
   std::memcpy(out, &exponent, sizeof exponent);
-  kernels::f32_to_f16_scaled(reinterpret_cast<Half*>(out + sizeof exponent), in, count, exponent);
+  return kernels::f32_to_f16_scaled_then_largest(reinterpret_cast<Half*>(out + sizeof exponent), in,
+                                                 count, exponent, next);
 }
 
 Result<std::size_t> HalfCodec::decode_floats(Coding& coding, std::size_t budget) const {
