@@ -29,7 +29,8 @@ class HalfCodec final : public FloatCodec {
     const std::uint64_t groups = (bytes + kGroupBytes - 1) / kGroupBytes;
     return bytes / sizeof(float) * sizeof(Half) + (scaled_ ? groups * sizeof(Exponent) : 0);
   }
-  double bytes_per_second() const override { return scaled_ ? 8e9 : 10e9; }
+  double bytes_per_second() const override { return 7.5e9; }
+  double decoded_bytes_per_second() const override { return scaled_ ? 10e9 : 8e9; }
   std::uint32_t code() const override { return half_code(!scaled_); }
 
  private:

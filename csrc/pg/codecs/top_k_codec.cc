@@ -48,10 +48,10 @@ class TopKCodec final : public FloatCodec {
   std::uint64_t expected(std::uint64_t bytes) const override {
     return of_blocks(bytes, [this](std::uint64_t block) { return expected_of_block(block); });
   }
-  double bytes_per_second() const override { return 4e9; }
-  double decoded_bytes_per_second() const override { return 10e9; }
+  double bytes_per_second() const override;
+  double decoded_bytes_per_second() const override;
   bool has_memory() const override { return true; }
-  std::uint64_t longest_block() const override { return kMostBytes; }
+  std::uint64_t longest_block() const override;
   std::uint32_t code() const override {
     return top_k_code(settings_.ratio, settings_.f16_values, settings_.momentum);
   }
@@ -119,6 +119,24 @@ double TopKCodec::expected_delta_bytes(double ratio) {
   double skipped = 1;
   for (int i = 0; i < 255; ++i) skipped *= 1 - ratio;
   return skipped < 1 ? 1 / (1 - skipped) : 255;
+}
+
+// Measured on one core of 2.3 GHz with AVX-512, in blocks of longest_block(): 3.7e9 at 1%, 2.3e9 at
+// 10%.
+double TopKCodec::bytes_per_second() const {
+  const double plain = 4e9 / (1 + 8 * settings_.ratio);
+  return settings_.momentum == 0 ? plain : 0.65 * plain;
+}
+
+// Of two blocks, one over zeros and one on top of it: 14e9 at 1%, 6e9 at 10%.
+double TopKCodec::decoded_bytes_per_second() const {
+  return 1 / (1 / 16e9 + settings_.ratio / 1e9);
+}
+
+// What is left of a quick block may be a short message: then two are as quick, nearly.
+std::uint64_t TopKCodec::longest_block() const {
+  constexpr std::uint64_t kQuick = kernels::kQuickSelectable * sizeof(float);
+  return settings_.ratio <= 0.02 ? 2 * kQuick : kQuick;
 }
 
 Status TopKCodec::check_length(std::size_t elements) const {
