@@ -74,8 +74,9 @@ class Codec {
   virtual std::uint64_t most(std::uint64_t bytes) const = 0;
   virtual std::uint64_t expected(std::uint64_t bytes) const { return most(bytes); }
   virtual double bytes_per_second() const = 0;
-  // The same of decoding and reducing, where that is quicker.
+  // The same of decoding, and of adding a block to what is there, where that is quicker.
   virtual double decoded_bytes_per_second() const { return bytes_per_second(); }
+  virtual double added_bytes_per_second() const { return decoded_bytes_per_second(); }
   // It sends a part of each block and needs a Feedback for the rest. What it has encoded can be
   // added up by every receiver, but not be encoded again.
   virtual bool has_memory() const { return false; }

@@ -18,6 +18,7 @@ class KeepingCodec final : public Codec {
   std::uint64_t expected(std::uint64_t bytes) const override;
   double bytes_per_second() const override { return 4e9; }
   double decoded_bytes_per_second() const override { return 12e9; }
+  double added_bytes_per_second() const override { return 40e9; }
   bool has_memory() const override { return true; }
   std::uint64_t longest_block() const override { return longest_block_; }
   Result<std::size_t> encode(Coding& coding, std::size_t budget) const override;

@@ -119,7 +119,8 @@ Work work(const Problem& problem, const Topology& topology) {
   work.turns = blocks.count(whole);
   work.coded_messages = 4 * others * work.turns;
   work.coding_seconds = (others + 1) * part / codec.bytes_per_second() +
-                        (2 * others + 1) * part / codec.decoded_bytes_per_second();
+                        (others + 1) * part / codec.decoded_bytes_per_second() +
+                        others * part / codec.added_bytes_per_second();
   work.incast = work.incast || legs.far_groups > 1;
   work.message_bytes = shard;
   return work;

@@ -93,8 +93,9 @@ Work work(const Problem& problem, const Topology& topology) {
   work.shared_bytes += 2 * legs.near_groups * coded;
   work.wire_bytes += legs.direct_leaves * coded;
   work.coded_messages = 2 * others * work.turns;
-  work.coding_seconds =
-      shard / codec.bytes_per_second() + legs.groups * shard / codec.decoded_bytes_per_second();
+  work.coding_seconds = shard / codec.bytes_per_second() +
+                        shard / codec.decoded_bytes_per_second() +
+                        others * shard / codec.added_bytes_per_second();
   work.incast = work.incast || legs.far_groups > 1;
   work.message_bytes = shard;
   return work;

@@ -30,10 +30,11 @@ CodedBlocks::CodedBlocks(const Codec& codec, std::uint64_t part, int rooms) {
   block = std::max(block, part / kMostBlocks);
   const auto each = static_cast<std::uint64_t>(std::max(rooms, 1));
   block = std::min(block, kMostRooms / (kFewestInFlight * each));
-  block = std::min(block, codec.longest_block());
+  block = std::min({block, codec.longest_block(), part + kAlignment - 1});
   longest = std::max(block / kAlignment, std::uint64_t{1}) * kAlignment;
-  turns_in_flight = static_cast<int>(
-      std::clamp(kMostRooms / (codec.most(longest) * each), kFewestInFlight, kMostInFlight));
+  const std::uint64_t fitting = kMostRooms / (codec.most(longest) * each);
+  turns_in_flight =
+      std::min(count(part), static_cast<int>(std::clamp(fitting, kFewestInFlight, kMostInFlight)));
 }
 
 int CodedBlocks::count(std::uint64_t part) const { return pieces_of(part, longest); }

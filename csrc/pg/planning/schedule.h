@@ -125,6 +125,7 @@ struct Schedule {
   std::uint32_t turn_bytes = 1 << 20;   // of local steps to work on between two looks at the links
   double coded_bytes_per_second = 0;    // by encode steps, of what is not coded; 0: there are none
   double decoded_bytes_per_second = 0;  // by decode steps
+  double added_bytes_per_second = 0;    // by those that reduce too
   double predicted_seconds = 0;
 
   // Of the message of a send or receive; what is expected where that is all that is known.

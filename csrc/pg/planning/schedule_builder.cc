@@ -160,6 +160,7 @@ VariableSlice ScheduleBuilder::coded(const Slice& room, std::uint64_t bytes) {
   const Codec& codec = *problem_.codec;
   schedule_.coded_bytes_per_second = codec.bytes_per_second();
   schedule_.decoded_bytes_per_second = codec.decoded_bytes_per_second();
+  schedule_.added_bytes_per_second = codec.added_bytes_per_second();
   if (bytes == 0) return variable({}, 0);
   TACO_ASSERT(codec.most(bytes) <= room.bytes);
   return variable(room.part(0, codec.most(bytes)), codec.expected(bytes));

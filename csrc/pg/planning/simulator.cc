@@ -145,11 +145,24 @@ class World {
       return;
     }
     const auto bytes = static_cast<double>(step.worked_on().bytes);
-    const double rate = step.kind == StepKind::kEncode   ? schedule.coded_bytes_per_second
-                        : step.is_coding()               ? schedule.decoded_bytes_per_second
-                        : step.kind == StepKind::kReduce ? parameters_.reduce_bytes_per_second
-                                                         : parameters_.copy_bytes_per_second;
+    const double rate = rate_of(schedule, step);
     push(work(event.rank, event.time, bytes / rate), What::kStepDone, event.rank, event.step);
+  }
+
+  // Of a local step, in bytes of what it works on.
+  double rate_of(const Schedule& schedule, const Step& step) const {
+    switch (step.kind) {
+      case StepKind::kEncode:
+        return schedule.coded_bytes_per_second;
+      case StepKind::kDecode:
+        return schedule.decoded_bytes_per_second;
+      case StepKind::kDecodeReduce:
+        return schedule.added_bytes_per_second;
+      case StepKind::kReduce:
+        return parameters_.reduce_bytes_per_second;
+      default:
+        return parameters_.copy_bytes_per_second;
+    }
   }
 
   const LinkCost& link(int a, int b) const {
