@@ -35,6 +35,7 @@ INNER_WALLS = {
     "pg/algorithms": {"pg", "pg/planning", "pg/algorithms"},
     "pg/codecs": {"pg", "pg/codecs"},
     "pg/execution": {"pg", "pg/planning", "pg/execution"},
+    "pg/lightcc": {"pg", "pg/codecs", "pg/lightcc"},
     "pg/group": {"pg", "pg/planning", "pg/algorithms", "pg/execution", "pg/group"},
 }
 # Headers that belong to a few files only: pattern of the header, pattern of those files.

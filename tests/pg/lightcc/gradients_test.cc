@@ -1,0 +1,258 @@
+#include "pg/lightcc/gradients.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace taco::pg::lightcc {
+namespace {
+
+using Values = std::vector<float>;
+
+// Two ranks, each on a host of its own with another rank of two: each sends one half.
+Gradients::PartOf half(int rank) {
+  return [rank](std::uint64_t elements) {
+    return rank == 0 ? Part{0, elements / 2} : Part{elements / 2, elements - elements / 2};
+  };
+}
+
+Settings top_k() {
+  Settings settings;
+  settings.compression = Compression::kTopK;
+  settings.threshold = 0;
+  settings.ratio = 0.5;
+  return settings;
+}
+
+std::vector<Parameter> abc() { return {{"a", 3}, {"b", 4}, {"c", 1}}; }
+
+Gradients gradients_of(int rank, const Settings& settings = top_k()) {
+  return {abc(), settings, rank, 2, half(rank)};
+}
+
+constexpr std::size_t kBucket = 0;
+const Layout kAbc = {0, 1, 2}, kCba = {2, 1, 0};
+
+Gradients::Plan step(Gradients& gradients, const Layout& layout, Values& gradient) {
+  EXPECT_TRUE(gradients.begin_step(1, false).ok());
+  Result<Gradients::Plan> plan = gradients.plan(kBucket, layout, gradient);
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  return *plan;
+}
+
+Gradients::Plan step(Gradients& gradients, const Layout& layout = kAbc) {
+  Values gradient(8, 1);
+  return step(gradients, layout, gradient);
+}
+
+// As the codec would leave it.
+void leave(const Gradients::Plan& plan, float first) {
+  ASSERT_NE(plan.feedback, nullptr);
+  std::iota(plan.feedback->residual.begin(), plan.feedback->residual.end(), first);
+}
+
+TEST(Gradients, a_bucket_is_compressed_once_it_looks_as_the_step_before) {
+  Gradients gradients = gradients_of(0);
+  EXPECT_EQ(step(gradients).codec, nullptr);
+  EXPECT_NE(step(gradients).codec, nullptr);
+  EXPECT_EQ(step(gradients, kCba).codec, nullptr);
+  EXPECT_NE(step(gradients, kCba).codec, nullptr);
+}
+
+TEST(Gradients, sixteen_bits_need_no_history) {
+  Settings settings;
+  settings.compression = Compression::kFloat16;
+  Gradients gradients = gradients_of(0, settings);
+  const Gradients::Plan plan = step(gradients);
+  EXPECT_NE(plan.codec, nullptr);
+  EXPECT_EQ(plan.feedback, nullptr);
+}
+
+TEST(Gradients, a_residual_covers_the_shard_and_knows_where_parameters_begin) {
+  Gradients gradients = gradients_of(1);
+  step(gradients);
+  const Gradients::Plan plan = step(gradients);
+  EXPECT_EQ(plan.feedback->residual, Values(4));
+  EXPECT_EQ(plan.feedback->begins, (std::vector<std::uint64_t>{0, 3}));  // b's last three, and c
+  EXPECT_TRUE(plan.feedback->momentum.empty());
+}
+
+TEST(Gradients, momentum_is_kept_where_it_is_asked_for) {
+  Settings settings = top_k();
+  settings.momentum = 0.9;
+  Gradients gradients = gradients_of(0, settings);
+  step(gradients);
+  EXPECT_EQ(step(gradients).feedback->momentum.size(), 4U);
+}
+
+TEST(Gradients, what_is_owed_is_told_by_parameter) {
+  Gradients gradients = gradients_of(1);
+  step(gradients);
+  leave(step(gradients), 10);
+  EXPECT_EQ(gradients.owed(0, 3), (Values{0, 0, 0, 0, 10, 11, 12, 13}));
+  EXPECT_EQ(gradients.owed(1, 2), (Values{0, 10, 11, 12}));
+  gradients.forget(1, 2);
+  EXPECT_EQ(gradients.owed(0, 3), (Values{0, 0, 0, 0, 0, 0, 0, 13}));
+}
+
+TEST(Gradients, another_layout_sends_what_is_owed_with_the_next_gradient) {
+  Gradients gradients = gradients_of(0);
+  step(gradients);
+  leave(step(gradients), 1);  // a: 1 2 3; b: 4
+  Values gradient = {1, 1, 1, 1, 1, 1, 1, 1};
+  EXPECT_EQ(step(gradients, kCba, gradient).codec, nullptr);
+  EXPECT_EQ(gradient, (Values{1, 5, 1, 1, 1, 2, 3, 4}));  // c, b, a
+  EXPECT_EQ(gradients.owed(0, 3), Values(8));
+}
+
+TEST(Gradients, another_layout_holds_back_what_an_unused_parameter_is_owed) {
+  Gradients gradients = gradients_of(0);
+  step(gradients);
+  leave(step(gradients), 1);
+  Values gradient = {1, 0, 0, 0, 0, 1, 1, 1};  // b unused
+  step(gradients, kCba, gradient);
+  EXPECT_EQ(gradient, (Values{1, 0, 0, 0, 0, 2, 3, 4}));
+  EXPECT_EQ(gradients.owed(1, 2), (Values{4, 0, 0, 0}));
+  Values next(8, 1);
+  EXPECT_NE(step(gradients, kCba, next).codec, nullptr);
+  EXPECT_EQ(next, (Values{1, 5, 1, 1, 1, 1, 1, 1}));
+}
+
+TEST(Gradients, other_settings_send_what_is_owed) {
+  Gradients gradients = gradients_of(0);
+  step(gradients);
+  leave(step(gradients), 1);
+  Settings exact;
+  gradients.change(exact);
+  Values gradient(8, 1);
+  EXPECT_EQ(step(gradients, kAbc, gradient).codec, nullptr);
+  EXPECT_EQ(gradient, (Values{2, 3, 4, 5, 1, 1, 1, 1}));
+}
+
+TEST(Gradients, another_world_keeps_what_is_owed_in_units_of_the_average) {
+  Gradients gradients = gradients_of(0);
+  step(gradients);
+  leave(step(gradients), 1);
+  gradients.move(0, 4, half(0));
+  EXPECT_EQ(gradients.owed(0, 1), (Values{2, 4, 6}));
+}
+
+TEST(Gradients, another_loss_scale_rescales_what_is_owed) {
+  Gradients gradients = gradients_of(0);
+  step(gradients);
+  leave(step(gradients), 1);
+  const double norm = gradients.norm();
+  ASSERT_TRUE(gradients.begin_step(8, false).ok());
+  EXPECT_EQ(gradients.owed(0, 1), (Values{8, 16, 24}));
+  EXPECT_DOUBLE_EQ(gradients.norm(), norm);
+  EXPECT_EQ(gradients.begin_step(0, false).code(), Code::kInvalidArgument);
+}
+
+TEST(Gradients, a_skipped_step_takes_pending_residuals_back) {
+  Gradients gradients = gradients_of(0);
+  gradients.expect_skips(true);
+  step(gradients);
+  leave(step(gradients), 1);
+  step(gradients, kCba);
+  EXPECT_EQ(gradients.owed(0, 3), Values(8));
+  ASSERT_TRUE(gradients.begin_step(1, true).ok());
+  EXPECT_EQ(gradients.owed(0, 3), (Values{1, 2, 3, 4, 0, 0, 0, 0}));
+}
+
+TEST(Gradients, a_skipped_step_takes_back_what_the_codec_has_sent) {
+  Gradients gradients = gradients_of(0);
+  gradients.expect_skips(true);
+  step(gradients);
+  const Gradients::Plan plan = step(gradients);
+  ASSERT_TRUE(plan.feedback->undoable);
+  Values gradient = {1, 5, 2, 7};
+  Coding coding;
+  coding.dtype = kernels::Dtype::kF32;
+  coding.source = reinterpret_cast<const std::byte*>(gradient.data());
+  coding.source_bytes = gradient.size() * sizeof(float);
+  std::vector<std::byte> coded(plan.codec->most(coding.source_bytes));
+  coding.destination = coded.data();
+  coding.destination_bytes = coded.size();
+  coding.feedback = plan.feedback.get();
+  while (!coding.done) ASSERT_TRUE(plan.codec->encode(coding, 1 << 20).ok());
+  EXPECT_EQ(plan.feedback->residual, (Values{1, 0, 2, 0}));
+  ASSERT_TRUE(gradients.begin_step(1, true).ok());
+  EXPECT_EQ(plan.feedback->residual, gradient);
+}
+
+// -- checkpoints
+
+TEST(Gradients, a_bucket_that_looks_as_saved_goes_on_exactly_and_at_once) {
+  Gradients before = gradients_of(1), after = gradients_of(1);
+  step(before);
+  leave(step(before), 0.1F);
+  ASSERT_TRUE(after.load(before.save(), before.step()).ok());
+  ASSERT_TRUE(after.add_average(1, Values{9, 9, 9, 9}).ok());  // what the sums say, too
+  Values gradient(8, 1);
+  const Gradients::Plan plan = step(after, kAbc, gradient);
+  ASSERT_NE(plan.codec, nullptr);
+  EXPECT_EQ(plan.feedback->residual, before.save()[0].residual);
+  EXPECT_EQ(gradient, Values(8, 1));
+  EXPECT_EQ(after.step(), before.step() + 1);
+}
+
+TEST(Gradients, a_bucket_that_looks_otherwise_sends_the_sums) {
+  Gradients before = gradients_of(0), after = gradients_of(0);
+  step(before);
+  leave(step(before), 1);
+  ASSERT_TRUE(after.load(before.save(), before.step()).ok());
+  ASSERT_TRUE(after.add_average(1, Values{1, 2, 3, 4}).ok());
+  Values gradient(8, 1);
+  EXPECT_EQ(step(after, kCba, gradient).codec, nullptr);
+  EXPECT_EQ(gradient, (Values{1, 3, 5, 1, 1, 1, 1, 1}));  // rank 0's half of b, of a world of 2
+  EXPECT_EQ(step(after, kAbc).codec, nullptr);            // what was saved has been sent
+}
+
+TEST(Gradients, what_was_loaded_and_not_used_is_saved_again) {
+  Gradients before = gradients_of(0), between = gradients_of(0);
+  step(before);
+  leave(step(before), 1);
+  ASSERT_TRUE(between.load(before.save(), 1).ok());
+  ASSERT_EQ(between.save().size(), 1U);
+  EXPECT_EQ(between.save()[0].residual, before.save()[0].residual);
+}
+
+TEST(Gradients, every_world_shares_out_all_of_a_sum) {
+  for (int world = 1; world <= 5; ++world) {
+    Values sum(4);
+    for (int rank = 0; rank < world; ++rank) {
+      Gradients gradients(abc(), top_k(), rank, world, half(0));
+      ASSERT_TRUE(gradients.begin_step(2, false).ok());
+      ASSERT_TRUE(gradients.load({}, 0).ok());
+      ASSERT_TRUE(gradients.add_average(1, Values{1, 2, 3, 4}).ok());
+      const Values mine = gradients.owed(1, 2);
+      for (int i = 0; i < 4; ++i) sum[i] += mine[i];
+    }
+    const auto factor = static_cast<float>(2 * world);  // scale 2
+    EXPECT_EQ(sum, (Values{factor, 2 * factor, 3 * factor, 4 * factor}));
+  }
+}
+
+TEST(Gradients, saved_at_one_loss_scale_and_loaded_at_another) {
+  Gradients before = gradients_of(0), after = gradients_of(0);
+  step(before);
+  leave(step(before), 1);
+  ASSERT_TRUE(before.begin_step(4, false).ok());
+  ASSERT_TRUE(after.begin_step(2, false).ok());
+  ASSERT_TRUE(after.load(before.save(), 7).ok());
+  ASSERT_TRUE(after.begin_step(2, false).ok());
+  Values gradient(8, 1);
+  EXPECT_EQ(after.plan(kBucket, kAbc, gradient)->feedback->residual, (Values{2, 4, 6, 8}));
+}
+
+TEST(Gradients, residuals_that_do_not_fit_are_refused) {
+  Gradients gradients = gradients_of(0);
+  EXPECT_EQ(gradients.load({{{0, 7}, {0, 1}, {1}, {}}}, 0).code(), Code::kInvalidArgument);
+  EXPECT_EQ(gradients.load({{{0}, {0, 2}, {1}, {}}}, 0).code(), Code::kInvalidArgument);
+  EXPECT_EQ(gradients.load({{{0}, {2, 2}, {1, 1}, {}}}, 0).code(), Code::kInvalidArgument);
+  const Status status = gradients.add_average(1, Values{1});
+  EXPECT_NE(status.message().find("the residual of b has 1 elements"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace taco::pg::lightcc
