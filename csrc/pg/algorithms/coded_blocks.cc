@@ -14,7 +14,7 @@ namespace {
 constexpr double kMessage = 62'400, kShortestMessage = 8 << 10;
 constexpr std::uint64_t kOverlapping = 4;
 constexpr std::uint64_t kMostBlocks = 512;  // of one part, unless the codec wants more
-constexpr std::uint64_t kMostRooms = 64 << 20;
+constexpr std::uint64_t kMostRooms = 32 << 20;
 constexpr std::uint64_t kFewestInFlight = 2, kMostInFlight = 8;
 constexpr std::uint64_t kAlignment = 64;
 
