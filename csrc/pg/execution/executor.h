@@ -149,6 +149,7 @@ class Execution final : public harp::Task {
   std::size_t local_head_ = 0;
   std::size_t local_offset_ = 0;  // done of the step at the head
   std::optional<Coding> coding_;  // what it codes
+  Time coding_since_ = 0;         // 0 while the timeline is off
   std::vector<Length> lengths_;   // by number, of Schedule::lengths
 
   std::uint32_t steps_left_ = 0;

@@ -1,7 +1,9 @@
 // The steps that involve nobody else: copies, arithmetic, and what a codec does.
 #include <algorithm>
 
+#include "base/timeline.h"
 #include "pg/execution/executor.h"
+#include "pg/execution/trace.h"
 
 namespace taco::pg {
 namespace {
@@ -103,7 +105,10 @@ bool Execution::compute(const Step& step, std::size_t& budget) {
 // About `budget` bytes of what is not coded. True when that was the last of the step. One that
 // fails is never done, and nothing that depends on it begins.
 bool Execution::code(const Step& step, std::size_t& budget) {
-  if (!coding_) coding_ = coding_of(step);
+  if (!coding_) {
+    coding_ = coding_of(step);
+    coding_since_ = timeline::enabled() ? monotonic_now() : 0;
+  }
   const Codec& codec = *operation_->spec.codec;
   Length& length = lengths_[step.length];
   const bool encodes = step.kind == StepKind::kEncode;
@@ -119,6 +124,11 @@ bool Execution::code(const Step& step, std::size_t& budget) {
   if (!coding_->done) return false;
   if (encodes) length = {coding_->written, group_->rank};
   coding_.reset();
+  if (coding_since_ != 0) {
+    trace::add_coded({group_->name, sequence_, name_of(step.kind), codec.name(),
+                      step.worked_on().bytes, length.bytes, coding_since_, monotonic_now(),
+                      group_->rank});
+  }
   return true;
 }
 

@@ -82,6 +82,13 @@ void add_wait(const Wait& wait) {
                      ",\"bytes\":" + std::to_string(wait.bytes)});
 }
 
+void add_coded(const CodedBlock& block) {
+  timeline::add({block.step, "coding of " + block.group, block.rank, block.started, block.ended,
+                 "\"sequence\":" + std::to_string(block.sequence) +
+                     ",\"bytes\":" + std::to_string(block.bytes) + ",\"coded_bytes\":" +
+                     std::to_string(block.coded_bytes) + ",\"codec\":" + quoted(block.codec)});
+}
+
 std::string flight_recorder_json() {
   Recorder& r = recorder();
   std::lock_guard lock(r.mutex);

@@ -1,6 +1,6 @@
 // Records what operations have done: always, the last of them (flight recorder) and calls, bytes
 // and time per algorithm; while the process's timeline is on (base/timeline.h), every operation
-// there, with its waits for peers.
+// there, with its waits for peers and the blocks it codes.
 //
 // One of each for the whole process. Engines write and any thread reads, under a mutex that is
 // rarely contended.
@@ -40,6 +40,18 @@ struct Wait {
   int peer = 0;
 };
 void add_wait(const Wait& wait);  // while the timeline is on
+
+// A block that was encoded or decoded, other work in between included.
+struct CodedBlock {
+  const std::string& group;
+  std::uint64_t sequence = 0;
+  const char* step = "";  // "encode", "decode", "decode_reduce"
+  const char* codec = "";
+  std::uint64_t bytes = 0, coded_bytes = 0;
+  Time started = 0, ended = 0;
+  int rank = 0;
+};
+void add_coded(const CodedBlock& block);  // while the timeline is on
 
 // The last operations, oldest first: {"version", "entries": [{"group", "sequence", "kind", ...}]}.
 std::string flight_recorder_json();

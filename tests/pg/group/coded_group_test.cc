@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/timeline.h"
 #include "pg/algorithms/gradient_shard.h"
 #include "support/eventually.h"
 #include "support/keeping_codec.h"
@@ -181,6 +182,12 @@ TEST(CodedGroup, WhatACodecCannotDoIsRefused) {
   });
 }
 
+// A group that another rank has failed already starts nothing.
+Status run_one(Communicator& group, OperationSpec spec) {
+  Result<OperationPtr> operation = group.start(std::move(spec));
+  return operation.ok() ? (*operation)->wait(0) : operation.status();
+}
+
 class Named final : public Codec {
  public:
   explicit Named(std::uint32_t code) : code_(code) {}
@@ -206,7 +213,7 @@ TEST(CodedGroup, RanksWithDifferentCodecsAreToldOfBoth) {
     Bytes data = values(Dtype::kF32, 5000, rank);
     const auto codec =
         std::make_shared<const Named>(rank == 2 ? top_k_code(0.01, false, 0) : half_code(false));
-    const Status status = (*group.start(coded(data, data, codec)))->wait(0);
+    const Status status = run_one(group, coded(data, data, codec));
     EXPECT_EQ(status.code(), Code::kMismatch);
     for (const char* words : {"coded as TopK 1%", "coded as float16", "rank 2"}) {
       EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
@@ -219,7 +226,7 @@ TEST(CodedGroup, ARankWithoutACodecAmongThoseWithOneIsToldOfBoth) {
   ranks.run([&](int rank, Communicator& group) {
     Bytes data = values(Dtype::kF32, 5000, rank);
     const auto codec = rank == 2 ? nullptr : std::make_shared<const Named>(half_code(true));
-    const Status status = (*group.start(coded(data, data, codec)))->wait(0);
+    const Status status = run_one(group, coded(data, data, codec));
     EXPECT_EQ(status.code(), Code::kMismatch);
     EXPECT_NE(status.message().find("x 5000 coded as bfloat16"), std::string::npos)
         << status.message();
@@ -257,7 +264,7 @@ TEST(CodedGroup, ADamagedBlockEndsTheOperationOnAllRanksAndNamesItsSender) {
       const std::shared_ptr<const Codec> codec =
           rank == 2 ? std::make_shared<const Rubbish>()
                     : std::shared_ptr<const Codec>(std::make_shared<const ZerosCodec>());
-      const Status status = (*group.start(coded(data, data, codec)))->wait(0);
+      const Status status = run_one(group, coded(data, data, codec));
       EXPECT_EQ(status.code(), Code::kMismatch) << "rank " << rank;
       for (const char* words : {"rank 2", "a coded block ends too early", "all_reduce"}) {
         EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
@@ -295,6 +302,21 @@ TEST(CodedGroup, AnAbortInMidOperationEndsItOnAllRanks) {
     }));
     ranks.network().hold(2, 0, false);
     EXPECT_TRUE(eventually([&] { return ranks.network().open_requests() == 0; }));
+  }
+}
+
+TEST(CodedGroup, TheTimelineShowsWhatIsCoded) {
+  timeline::enable(true);
+  RankThreads ranks({.world = 2, .ranks_per_host = 1});
+  ranks.run([&](int rank, Communicator& group) {
+    Bytes data = values(Dtype::kF32, 1000, rank);
+    EXPECT_TRUE((*group.start(coded(data, data, lossless())))->wait(0).ok());
+  });
+  const std::string shown = timeline::chrome_json();
+  timeline::enable(false);
+  for (const char* words : {"\"encode\"", "\"decode\"", "\"decode_reduce\"", "coding of world",
+                            "\"coded_bytes\":", "\"codec\":\"zeros left out\""}) {
+    EXPECT_NE(shown.find(words), std::string::npos) << words;
   }
 }
 
