@@ -63,6 +63,13 @@ struct Coding {
   bool done = false;
 };
 
+// How a block is added to what is there while it arrives, where every element is coded by itself.
+struct Arrival {
+  std::size_t coded_bytes = 0;  // of an element; 0: a block has to be there as a whole
+  // sum[i] = sum[i] + what coded[i] stands for, of float32; `sum` twice.
+  kernels::ReduceFn add = nullptr;
+};
+
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -82,6 +89,9 @@ class Codec {
   virtual bool has_memory() const { return false; }
   // The longest block to give it, in bytes of elements: a multiple of 64.
   virtual std::uint64_t longest_block() const { return std::uint64_t{4} << 20; }
+
+  // As decode() with an operand and kSum, to the bit.
+  virtual Arrival arrival() const { return {}; }
 
   // Its settings in kCodecCodeBits bits, by which ranks notice that they code differently, and
   // which describe_codec() puts in words. Here a hash of the name, for codecs that have no

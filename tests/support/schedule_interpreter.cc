@@ -153,7 +153,9 @@ class World {
   void check_lengths(const Message& message) {
     const Step& send = step_of(message.sender, message.send_step);
     const Step& receive = step_of(message.receiver, message.receive_step);
-    const std::uint64_t room = receive.destination.bytes;
+    const std::uint64_t room = receive.is_coded_arrival()
+                                   ? ranks_[message.receiver].schedule->message_bytes(receive)
+                                   : receive.destination.bytes;
     if (receive.length != Step::kWhole) {
       if (send.source.bytes > room) fail(message.sender, message.send_step, "may be too long");
     } else if (send.length != Step::kWhole || send.source.bytes != room) {
@@ -267,7 +269,7 @@ class World {
 
   // Of the slices of a step, the one that may hold less than it has room for.
   static const Slice* variable_of(const Step& s) {
-    if (s.length == Step::kWhole) return nullptr;
+    if (s.length == Step::kWhole || s.is_coded_arrival()) return nullptr;
     return s.is_receive() || s.kind == StepKind::kEncode ? &s.destination : &s.source;
   }
 
@@ -456,7 +458,9 @@ class World {
     const Step& s = step_of(index, message.receive_step);
     const Place to = place_of(index, message.receive_step, s.destination);
     std::uint8_t* out = data(index, to) + event.offset;
-    if (s.kind == StepKind::kRecv) {
+    if (s.is_coded_arrival()) {
+      add_coded(message, event, incoming, to);
+    } else if (s.kind == StepKind::kRecv) {
       if (event.bytes > 0) std::memcpy(out, incoming, event.bytes);
     } else {
       const Place own = place_of(index, message.receive_step, s.source);
@@ -467,6 +471,28 @@ class World {
     if (s.length != Step::kWhole) ranks_[index].lengths[s.length] = message.bytes;
     finish_step(index, message.receive_step);
     enable({What::kAcknowledge, message.sender, event.index, 0, 0});
+  }
+
+  // A fragment of a block whose elements are each coded by themselves is such a block too.
+  void add_coded(const Message& message, const Event& event, const std::uint8_t* incoming,
+                 const Place& to) {
+    const Rank& rank = ranks_[message.receiver];
+    const Codec& codec = *rank.problem->codec;
+    const std::uint32_t element = rank.problem->element_bytes;
+    const std::size_t coded_bytes = codec.arrival().coded_bytes;
+    Bytes decoded(event.bytes / coded_bytes * element);
+    Coding coding;
+    coding.source = reinterpret_cast<const std::byte*>(incoming);
+    coding.source_bytes = event.bytes;
+    coding.destination = reinterpret_cast<std::byte*>(decoded.data());
+    coding.destination_bytes = decoded.size();
+    const auto worked = codec.decode(coding, decoded.size());
+    if (!worked.ok() || message.bytes / coded_bytes * element != to.bytes) {
+      fail(message.receiver, message.receive_step, "what has come is no coded block of its length");
+      return;
+    }
+    std::uint8_t* out = data(message.receiver, to) + event.offset / coded_bytes * element;
+    reduce_elements(options_.arithmetic, element, out, out, decoded.data(), decoded.size());
   }
 
   void acknowledge(Message& message) {

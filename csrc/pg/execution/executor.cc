@@ -165,7 +165,8 @@ bool Execution::post_receive(std::uint32_t index) {
   slot.recv.key = key;
   slot.recv.signature = signature_;
   fill_sink(step, slot.recv.sink);
-  slot.recv.max_bytes = step.destination.bytes;
+  slot.recv.max_bytes =
+      step.is_coded_arrival() ? schedule_->message_bytes(step) : step.destination.bytes;
   slot.recv.on_done = &Execution::on_received;
   slot.recv.context = &slot;
   remaining_[index] = 1;
@@ -179,9 +180,22 @@ static void consume_cold(const harp::Sink& sink, std::size_t offset, const void*
   kernels::copy_cold(sink.destination + offset, data, bytes);
 }
 
+// Coded elements, each by itself, into float32.
+static void consume_coded(const harp::Sink& sink, std::size_t offset, const void* data,
+                          std::size_t bytes) {
+  std::byte* sum = sink.destination + offset / sink.element_bytes * sizeof(float);
+  sink.reduce(sum, sum, data, bytes / sink.element_bytes);
+}
+
 void Execution::fill_sink(const Step& step, harp::Sink& sink) {
   if (step.destination.bytes == 0) {
     sink = harp::Sink::discard();
+  } else if (step.is_coded_arrival()) {
+    const Arrival arrival = operation_->spec.codec->arrival();
+    sink.consume = consume_coded;
+    sink.destination = address(step.destination);
+    sink.reduce = arrival.add;
+    sink.element_bytes = static_cast<std::uint32_t>(arrival.coded_bytes);
   } else if (step.kind == StepKind::kRecvReduce) {
     sink = harp::Sink::reduce_into(address(step.destination), address(step.source), reduce_,
                                    static_cast<std::uint32_t>(element_bytes_));
@@ -214,13 +228,14 @@ void Execution::on_received(RecvRequest& request, const Status& status) {
   if (self.failing_) return self.settle();
   if (!status.ok()) return self.owner_->broken_st(self, slot.rank, status);
   const Step& step = self.schedule_->steps[slot.step];
-  if (step.length != Step::kWhole) {
+  const std::uint64_t expected = self.schedule_->message_bytes(step);
+  if (step.length != Step::kWhole && !step.is_coded_arrival()) {
     self.lengths_[step.length] = {request.bytes, slot.rank};
-  } else if (request.bytes != step.destination.bytes) {
+  } else if (request.bytes != expected) {
     return self.owner_->broken_st(
         self, slot.rank,
         Status(Code::kMismatch, "sent " + std::to_string(request.bytes) + " bytes where " +
-                                    std::to_string(step.destination.bytes) + " are expected"));
+                                    std::to_string(expected) + " are expected"));
   }
   GroupView& group = *self.group_;
   group.arrived[slot.rank] =

@@ -52,13 +52,15 @@ struct Slice {
 };
 
 enum class StepKind : std::uint8_t {
-  kSend,        // source to every transfer's peer; with several peers the same bytes to each
-  kRecv,        // destination = incoming
-  kRecvReduce,  // destination = source (op) incoming; source may be destination
-  kCopy,        // destination = source
-  kReduce,      // destination = source (op) operand; destination may be either of them
-  kScale,       // destination = source * OperationSpec::premul; may be the same slice
-  kDivide,      // destination = source / world size; may be the same slice
+  kSend,  // source to every transfer's peer; with several peers the same bytes to each
+  kRecv,  // destination = incoming
+  // destination = source (op) incoming; source may be destination. Where the step has a `length`,
+  // what comes is coded, and is decoded as it arrives (Codec::arrival).
+  kRecvReduce,
+  kCopy,    // destination = source
+  kReduce,  // destination = source (op) operand; destination may be either of them
+  kScale,   // destination = source * OperationSpec::premul; may be the same slice
+  kDivide,  // destination = source / world size; may be the same slice
   // By OperationSpec::codec (pg/codec.h).
   // destination = source in coded form; operand: its residual, read and written, where the codec
   // has a memory.
@@ -101,6 +103,7 @@ struct Step {
     return kind == StepKind::kEncode || kind == StepKind::kDecode ||
            kind == StepKind::kDecodeReduce;
   }
+  bool is_coded_arrival() const { return kind == StepKind::kRecvReduce && length != kWhole; }
   // How much a local step works on: of a coding one, what is not coded.
   const Slice& worked_on() const { return kind == StepKind::kEncode ? source : destination; }
   // The user's operation is complete when every step but these is done: such a send reads scratch

@@ -202,6 +202,18 @@ void ScheduleBuilder::decode(const Slice& block, const VariableSlice& source) {
   append_variable(StepKind::kDecode, block, source.room, {}, source.length);
 }
 
+bool ScheduleBuilder::codes_each_element() const {
+  return problem_.codec->arrival().coded_bytes > 0;
+}
+
+void ScheduleBuilder::receive_coded(const Slice& block, int peer) {
+  TACO_ASSERT(codes_each_element());
+  if (block.bytes == 0) return;
+  const std::uint64_t coded = problem_.codec->most(block.bytes);
+  append_variable(StepKind::kRecvReduce, block, block, {}, variable(block, coded).length);
+  add_receive(peer);
+}
+
 void ScheduleBuilder::decode_reduce(const Slice& block, const Slice& own,
                                     const VariableSlice& source) {
   TACO_ASSERT(block.bytes == own.bytes);

@@ -74,6 +74,10 @@ class ScheduleBuilder {
   // With `residual`, as long as the block, where the codec has a memory.
   void encode(const VariableSlice& destination, const Slice& block, const Slice& residual = {});
   void decode(const Slice& block, const VariableSlice& source);
+  // block = block (op) coded incoming, as it arrives, from who has sent a block in coded form. Only
+  // where the codec can (Codec::arrival).
+  void receive_coded(const Slice& block, int peer);
+  bool codes_each_element() const;
   // block = own (op) decoded.
   void decode_reduce(const Slice& block, const Slice& own, const VariableSlice& source);
 

@@ -9,6 +9,7 @@
 
 #include "support/coded_all_reduce.h"
 #include "support/schedule_ranks.h"
+#include "support/words_codec.h"
 #include "support/written_schedules.h"
 #include "support/zeros_codec.h"
 
@@ -172,6 +173,48 @@ class BoastfulCodec final : public Codec {
     return kCodec->decode(coding, budget);
   }
 };
+
+// In fragments of any length, straight from where they arrive.
+TEST(Executor, what_is_coded_element_by_element_is_added_as_it_arrives) {
+  for (const std::uint64_t seed : {0, 1, 2, 3}) {
+    for (const std::size_t count : {1, 7, 1000, 50'000}) {
+      Problem problem = all_reduce_of(count * sizeof(float));
+      problem.codec = std::make_shared<const WordsCodec>();
+      Buffers buffers(2, count);
+      Floats expected(count);
+      for (std::size_t i = 0; i < count; ++i) {
+        buffers.inputs[0][i] = static_cast<float>(i % 1000);
+        buffers.outputs[1][i] = static_cast<float>(i % 77);
+        expected[i] = buffers.inputs[0][i] + buffers.outputs[1][i];
+      }
+      auto specs = buffers.specs();
+      for (OperationSpec& spec : specs) spec.codec = problem.codec;
+      const Program sends = [&](ScheduleBuilder& b) {
+        const VariableSlice coded = b.coded(problem.bytes);
+        b.encode(coded, b.input());
+        b.send(coded, 1);
+      };
+      const Program adds = [](ScheduleBuilder& b) { b.receive_coded(b.output(), 0); };
+      ScheduleRanks ranks({.processes = 2, .seed = seed});
+      expect_all_ok(ranks.run(write(problem, {sends, adds}), specs));
+      EXPECT_EQ(buffers.outputs[1], expected) << count;
+    }
+  }
+}
+
+TEST(Executor, a_block_to_be_added_as_it_arrives_that_is_too_short_fails_the_operation) {
+  Problem problem = all_reduce_of(4096);
+  problem.codec = std::make_shared<const WordsCodec>();
+  Buffers buffers(2, 1024);
+  auto specs = buffers.specs();
+  for (OperationSpec& spec : specs) spec.codec = problem.codec;
+  const Program sends = [](ScheduleBuilder& b) { b.send(b.input().part(0, 4092), 1); };
+  const Program adds = [](ScheduleBuilder& b) { b.receive_coded(b.output(), 0); };
+  ScheduleRanks ranks({.processes = 2});
+  const auto results = ranks.run(write(problem, {sends, adds}), specs);
+  EXPECT_EQ(results[1].status.code(), Code::kMismatch);
+  EXPECT_EQ(results[1].status.message(), "rank 0: sent 4092 bytes where 4096 are expected");
+}
 
 TEST(Executor, a_damaged_block_fails_the_operation_and_names_whose_it_is) {
   const Problem problem = all_reduce_of(4096);

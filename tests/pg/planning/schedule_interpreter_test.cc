@@ -10,6 +10,7 @@
 #include "support/coded_all_reduce.h"
 #include "support/keeping_codec.h"
 #include "support/schedule_world.h"
+#include "support/words_codec.h"
 #include "support/written_schedules.h"
 #include "support/zeros_codec.h"
 
@@ -278,6 +279,8 @@ TEST(ScheduleInterpreter, notices_each_forgotten_dependency_of_coded_messages) {
   expect_each_dependency_needed(coded_all_reduce, Topology::one_host(4), codec);
   expect_each_dependency_needed(algorithms::all_reduce_two_dimensional_coded,
                                 Topology::uniform(2, 2, 1), codec);
+  expect_each_dependency_needed(algorithms::all_reduce_two_dimensional_coded,
+                                Topology::uniform(2, 2, 1), std::make_shared<const WordsCodec>());
 }
 
 TEST(ScheduleInterpreter, notices_each_forgotten_dependency_of_a_codec_with_a_memory) {
