@@ -1,6 +1,7 @@
 // How fast gradients are compressed: selection of the largest with its residual, and conversion to
-// 16 bits and back. Each row stands beside the limit of the same run, taken right before and right
-// after it.
+// 16 bits and back. Each row stands beside its limit: both go over the arrays by turns, a Mi
+// elements at a time, and of each Mi the fastest turn counts, so that others' work on the machine
+// falls on neither.
 //
 //   compress_bench [--millions N,N] [--ratio R] [--threads N] [--repeat N] [--only TEXT] [--json]
 //
@@ -15,10 +16,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "kernels/scaled_half.h"
 #include "kernels/select.h"
 #include "kernels/variant.h"
@@ -84,7 +87,7 @@ class Arrays {
   Arrays(std::size_t elements, const Options& options)
       : options_(options),
         elements_(elements),
-        share_(elements / static_cast<std::size_t>(options.threads) / 4096 * 4096),
+        share_(elements / static_cast<std::size_t>(options.threads) / kMi * kMi),
         residual_(allocate(4 * elements, 0)),
         gradient_(allocate(4 * elements, 0)),
         third_(allocate(4 * elements, 0)) {
@@ -103,15 +106,41 @@ class Arrays {
   std::size_t millions() const { return elements_ / kMi; }
   std::size_t share() const { return share_; }
 
-  // Elements a second of pass(first element of the thread's share, thread).
-  double rate(const std::function<void(std::size_t, int)>& pass) const {
-    const double seconds = fastest(options_.threads, options_.repeat, [&](int thread) {
-      pass(static_cast<std::size_t>(thread) * share_, thread);
+  // Work on kMi elements from the given one on, by the given thread.
+  using Pass = std::function<void(std::size_t, int)>;
+  struct Rates {
+    double row, limit;
+  };
+  // In elements a second.
+  Rates compare(const Pass& row, const Pass& limit) const {
+    const auto threads = static_cast<std::size_t>(options_.threads);
+    const std::vector<double> never(share_ / kMi, 1e30);
+    std::vector<std::vector<double>> of_row(threads, never), of_limit(threads, never);
+    fastest(options_.threads, options_.repeat, [&](int thread) {
+      const auto t = static_cast<std::size_t>(thread);
+      go_over(t * share_, limit, thread, of_limit[t]);
+      go_over(t * share_, row, thread, of_row[t]);
     });
-    return static_cast<double>(share_) * options_.threads / seconds;
+    return {rate_of(of_row), rate_of(of_limit)};
   }
 
  private:
+  static void go_over(std::size_t first, const Pass& pass, int thread, std::vector<double>& best) {
+    for (std::size_t i = 0; i < best.size(); ++i) {
+      const taco::Time start = taco::monotonic_now();
+      pass(first + i * kMi, thread);
+      const auto took = static_cast<double>(taco::monotonic_now() - start);
+      best[i] = std::min(best[i], took * 1e-9);
+    }
+  }
+  double rate_of(const std::vector<std::vector<double>>& best) const {
+    double slowest = 0;
+    for (const std::vector<double>& parts : best) {
+      slowest = std::max(slowest, std::accumulate(parts.begin(), parts.end(), 0.0));
+    }
+    return static_cast<double>(share_) * options_.threads / slowest;
+  }
+
   const Options& options_;
   const std::size_t elements_, share_;
   Memory residual_, gradient_, third_;
@@ -140,31 +169,31 @@ void select_by_nth_element(float* residual, const float* gradient, std::size_t n
   }
 }
 
+std::size_t taken_of(std::size_t block, const Options& options) {
+  const double taken = std::round(options.ratio * static_cast<double>(block));
+  return static_cast<std::size_t>(std::max(1.0, taken));
+}
+
 void bench_selection(Arrays& arrays, const Options& options, Report& report) {
   const ReduceFn add =
       chosen_variant().reduce[static_cast<int>(ReduceOp::kSum)][static_cast<int>(Dtype::kF32)];
-  const auto limit = [&] {
-    return arrays.rate([&](std::size_t at, int) {
-      float* r = arrays.residual() + at;
-      add(r, r, arrays.gradient() + at, arrays.share());
-    });
+  const Arrays::Pass limit = [&](std::size_t at, int) {
+    add(arrays.residual() + at, arrays.residual() + at, arrays.gradient() + at, kMi);
   };
   using Select = std::function<void(float*, const float*, std::size_t, std::size_t, int)>;
   const auto row = [&](const std::string& what, const char* isa, std::size_t block,
                        const Select& select) {
     if (!report.wants(what, isa)) return;
     std::memset(arrays.residual(), 0, 4 * arrays.millions() * kMi);
-    const double before = limit();
-    const double reached = arrays.rate([&](std::size_t start, int thread) {
-      for (std::size_t at = 0; at < arrays.share(); at += block) {
-        const std::size_t n = std::min(block, arrays.share() - at);
-        const auto k = static_cast<std::size_t>(
-            std::max(1.0, std::round(options.ratio * static_cast<double>(n))));
-        select(arrays.residual() + start + at, arrays.gradient() + start + at, n, k, thread);
+    const Arrays::Pass pass = [&](std::size_t start, int thread) {
+      for (std::size_t at = start; at < start + kMi; at += block) {
+        select(arrays.residual() + at, arrays.gradient() + at, block, taken_of(block, options),
+               thread);
       }
-    });
-    report.add(what, isa, arrays.millions(), options.threads, reached * 1e-9,
-               std::max(before, limit()) * 1e-9, "G elements/s");
+    };
+    const Arrays::Rates rates = arrays.compare(pass, limit);
+    report.add(what, isa, arrays.millions(), options.threads, rates.row * 1e-9, rates.limit * 1e-9,
+               "G elements/s");
   };
   const auto threads = static_cast<std::size_t>(options.threads);
   std::vector<SelectScratch> scratch(threads);
@@ -210,19 +239,16 @@ void bench_hard_inputs(Arrays& arrays, const Options& options, Report& report) {
   for (const Shape& shape : kShapes) {
     if (options.threads > 1 || !report.wants(shape.name, variant.name)) continue;
     for (std::size_t i = 0; i < arrays.share(); ++i) arrays.residual()[i] = shape.value(i);
-    const double reached = arrays.rate([&](std::size_t, int) {
-      for (std::size_t at = 0; at < arrays.share(); at += kQuickSelectable) {
-        const std::size_t n = std::min(kQuickSelectable, arrays.share() - at);
-        const auto k = static_cast<std::size_t>(
-            std::max(1.0, std::round(options.ratio * static_cast<double>(n))));
-        select_with(variant, arrays.residual() + at, nullptr, zeros + at, 0, n, k, values.data(),
-                    indices.data(), scratch);
+    const Arrays::Pass pass = [&](std::size_t start, int) {
+      for (std::size_t at = start; at < start + kMi; at += kQuickSelectable) {
+        select_with(variant, arrays.residual() + at, nullptr, zeros + at, 0, kQuickSelectable,
+                    taken_of(kQuickSelectable, options), values.data(), indices.data(), scratch);
       }
+    };
+    const Arrays::Rates rates = arrays.compare(pass, [&](std::size_t at, int) {
+      add(arrays.residual() + at, arrays.residual() + at, zeros + at, kMi);
     });
-    const double limit = arrays.rate([&](std::size_t at, int) {
-      add(arrays.residual() + at, arrays.residual() + at, zeros + at, arrays.share());
-    });
-    report.add(shape.name, variant.name, arrays.millions(), 1, reached * 1e-9, limit * 1e-9,
+    report.add(shape.name, variant.name, arrays.millions(), 1, rates.row * 1e-9, rates.limit * 1e-9,
                "G elements/s");
   }
 }
@@ -231,49 +257,42 @@ void bench_halves(Arrays& arrays, const Options& options, Report& report) {
   constexpr std::size_t kChunk = 16384;
   float* const a = arrays.residual();
   float* const b = arrays.gradient();
-  const std::size_t share = arrays.share();
-  using Pass = std::function<void(std::size_t, int)>;
   // In GB/s as the program asks for bytes; the triad writes to an operand or to a third array, as
   // the row does.
   const auto row = [&](const std::string& what, const char* isa, double bytes, bool in_place,
-                       const Pass& pass) {
+                       const Arrays::Pass& pass) {
     if (!report.wants(what, isa)) return;
-    const auto limit = [&] {
-      return 12e-9 * arrays.rate([&](std::size_t at, int) {
-        triad((in_place ? a : arrays.third()) + at, a + at, b + at, share);
-      });
-    };
-    const double before = limit();
-    const double reached = bytes * 1e-9 * arrays.rate(pass);
-    report.add(what, isa, arrays.millions(), options.threads, reached, std::max(before, limit()),
-               "GB/s");
+    float* const out = in_place ? a : arrays.third();
+    const Arrays::Rates rates =
+        arrays.compare(pass, [&](std::size_t at, int) { triad(out + at, a + at, b + at, kMi); });
+    report.add(what, isa, arrays.millions(), options.threads, bytes * 1e-9 * rates.row,
+               12e-9 * rates.limit, "GB/s");
   };
   std::uint16_t* const h = arrays.halves();
   for (const Variant* variant : host_variants()) {
     const Variant& v = *variant;
     row("encode f16 of known scale", v.name, 6, false,
-        [&](std::size_t at, int) { v.f32_to_f16_scaled(h + at, b + at, share, 0x1p10f, 0); });
+        [&](std::size_t at, int) { v.f32_to_f16_scaled(h + at, b + at, kMi, 0x1p10f, 0); });
     row("encode f16, scale per 16 Ki", v.name, 6, false, [&](std::size_t start, int) {
-      float largest = v.largest_finite(b + start, std::min(kChunk, share));
-      for (std::size_t at = start; at < start + share; at += kChunk) {
-        const std::size_t n = std::min(kChunk, start + share - at);
-        const std::size_t next = std::min(kChunk, start + share - at - n);
+      float largest = v.largest_finite(b + start, kChunk);
+      for (std::size_t at = start; at < start + kMi; at += kChunk) {
+        const std::size_t next = at + kChunk < start + kMi ? kChunk : 0;
         const float factor = std::ldexp(1.0f, f16_exponent(largest));
-        largest = v.f32_to_f16_scaled(h + at, b + at, n, factor, next);
+        largest = v.f32_to_f16_scaled(h + at, b + at, kChunk, factor, next);
       }
     });
     row("encode bf16", v.name, 6, false,
-        [&](std::size_t at, int) { v.f32_to_bf16(h + at, b + at, share); });
+        [&](std::size_t at, int) { v.f32_to_bf16(h + at, b + at, kMi); });
     row("decode f16", v.name, 6, false,
-        [&](std::size_t at, int) { v.f16_to_f32_scaled(a + at, h + at, share, 0x1p-10f); });
+        [&](std::size_t at, int) { v.f16_to_f32_scaled(a + at, h + at, kMi, 0x1p-10f); });
     row("decode bf16", v.name, 6, false,
-        [&](std::size_t at, int) { v.bf16_to_f32(a + at, h + at, share); });
+        [&](std::size_t at, int) { v.bf16_to_f32(a + at, h + at, kMi); });
     std::memset(a, 0, 4 * arrays.millions() * kMi);
     row("decode and add f16", v.name, 10, true, [&](std::size_t at, int) {
-      v.accumulate_f16_scaled(a + at, a + at, h + at, share, 0x1p-10f);
+      v.accumulate_f16_scaled(a + at, a + at, h + at, kMi, 0x1p-10f);
     });
     row("decode and add bf16", v.name, 10, true,
-        [&](std::size_t at, int) { v.accumulate_bf16(a + at, h + at, share); });
+        [&](std::size_t at, int) { v.accumulate_bf16(a + at, h + at, kMi); });
   }
 }
 
@@ -324,6 +343,7 @@ int main(int count, char** arguments) {
   const Options options = parse(count, arguments);
   Report report(options);
   for (const std::size_t millions : options.millions) {
+    if (millions < static_cast<std::size_t>(options.threads)) usage(2);
     Arrays arrays(millions * kMi, options);
     bench_selection(arrays, options, report);
     bench_hard_inputs(arrays, options, report);

@@ -57,9 +57,8 @@ struct ScaledLoops {
     const std::size_t both = count < next ? count : next;
     const float* following = in + count;
     Floats largest{};
-    constexpr std::size_t kFar = 4096;
     each_pack<Floats>(
-        both, [=](std::size_t i) { prefetch<2 * kCacheLine>(following + i, kFar); },
+        both, [=](std::size_t i) { prefetch_far<2 * kCacheLine>(following + i); },
         [=, &largest](std::size_t i, auto load, auto store) {
           largest = larger_finite<P>(largest, load(following + i, Floats{}));
           store(out + i, encoded(load(in + i, Floats{}), by));
@@ -67,7 +66,7 @@ struct ScaledLoops {
     out += both;
     in += both;
     each_pack<Floats>(
-        count - both, [=](std::size_t i) { prefetch<2 * kCacheLine>(in + i, kAhead); },
+        count - both, [=](std::size_t i) { prefetch_far<2 * kCacheLine>(in + i); },
         [=](std::size_t i, auto load, auto store) {
           store(out + i, encoded(load(in + i, Floats{}), by));
         });
@@ -80,7 +79,7 @@ struct ScaledLoops {
     const FpMode mode;
     const Floats by = P::splat(factor);
     each_pack<Floats>(
-        count, [in](std::size_t i) { prefetch<kCacheLine>(in + i, kAhead); },
+        count, [in](std::size_t i) { prefetch<kCacheLine>(in + i); },
         [out, in, by](std::size_t i, auto load, auto store) {
           store(out + i, canonical_nan<P>(scaled(load(in + i, Packed{}), by)));
         });
@@ -93,8 +92,8 @@ struct ScaledLoops {
     each_pack<Floats>(
         count,
         [acc, in](std::size_t i) {
-          prefetch<2 * kCacheLine>(acc + i, kAhead);
-          prefetch<kCacheLine>(in + i, kAhead);
+          prefetch<2 * kCacheLine>(acc + i);
+          prefetch<kCacheLine>(in + i);
         },
         [out, acc, in, by](std::size_t i, auto load, auto store) {
           const Floats addend = scaled(load(in + i, Packed{}), by);

@@ -71,7 +71,7 @@ struct VectorHalves {
     auto* to = static_cast<float*>(out);
     const auto* from = static_cast<const std::uint16_t*>(in);
     each_pack<Floats>(
-        count, [from](std::size_t i) { prefetch<kCacheLine>(from + i, kAhead); },
+        count, [from](std::size_t i) { prefetch<kCacheLine>(from + i); },
         [to, from](std::size_t i, auto load, auto store) {
           store(to + i, decode(load(from + i, Halves{})));
         });
@@ -80,7 +80,7 @@ struct VectorHalves {
     auto* to = static_cast<std::uint16_t*>(out);
     const auto* from = static_cast<const float*>(in);
     each_pack<Floats>(
-        count, [from](std::size_t i) { prefetch<2 * kCacheLine>(from + i, kAhead); },
+        count, [from](std::size_t i) { prefetch_far<2 * kCacheLine>(from + i); },
         [to, from](std::size_t i, auto load, auto store) {
           store(to + i, encode(load(from + i, Floats{})));
         });
@@ -122,8 +122,8 @@ struct VectorLoops {
     std::size_t at = 0;
     // Both vectors are read before either is written: `out` may be an input.
     for (; at + 2 * sizeof(V) <= bytes; at += 2 * sizeof(V)) {
-      prefetch<2 * sizeof(V)>(left + at, kAhead);
-      prefetch<2 * sizeof(V)>(right + at, kAhead);
+      prefetch<2 * sizeof(V)>(left + at);
+      prefetch<2 * sizeof(V)>(right + at);
       const V first = function(load_vector<V>(left + at), load_vector<V>(right + at));
       const V second =
           function(load_vector<V>(left + at + sizeof(V)), load_vector<V>(right + at + sizeof(V)));
@@ -181,8 +181,8 @@ struct VectorLoops {
     each_pack<typename P::Values>(
         count,
         [acc, in](std::size_t i) {
-          prefetch<2 * kCacheLine>(acc + i, kAhead);
-          prefetch<kCacheLine>(in + i, kAhead);
+          prefetch<2 * kCacheLine>(acc + i);
+          prefetch<kCacheLine>(in + i);
         },
         [acc, in](std::size_t i, auto load, auto store) {
           const auto addend = Halves::decode(load(in + i, Packed{}));
