@@ -58,7 +58,11 @@ struct ScaledLoops {
     const float* following = in + count;
     Floats largest{};
     each_pack<Floats>(
-        both, [=](std::size_t i) { prefetch_far<2 * kCacheLine>(following + i); },
+        both,
+        [=](std::size_t i) {
+          prefetch_far<2 * kCacheLine>(following + i);
+          prefetch_to_write<kCacheLine>(out + i);
+        },
         [=, &largest](std::size_t i, auto load, auto store) {
           largest = larger_finite<P>(largest, load(following + i, Floats{}));
           store(out + i, encoded(load(in + i, Floats{}), by));
@@ -66,7 +70,11 @@ struct ScaledLoops {
     out += both;
     in += both;
     each_pack<Floats>(
-        count - both, [=](std::size_t i) { prefetch_far<2 * kCacheLine>(in + i); },
+        count - both,
+        [=](std::size_t i) {
+          prefetch_far<2 * kCacheLine>(in + i);
+          prefetch_to_write<kCacheLine>(out + i);
+        },
         [=](std::size_t i, auto load, auto store) {
           store(out + i, encoded(load(in + i, Floats{}), by));
         });
@@ -79,7 +87,11 @@ struct ScaledLoops {
     const FpMode mode;
     const Floats by = P::splat(factor);
     each_pack<Floats>(
-        count, [in](std::size_t i) { prefetch<kCacheLine>(in + i); },
+        count,
+        [out, in](std::size_t i) {
+          prefetch<kCacheLine>(in + i);
+          prefetch_to_write<2 * kCacheLine>(out + i);
+        },
         [out, in, by](std::size_t i, auto load, auto store) {
           store(out + i, canonical_nan<P>(scaled(load(in + i, Packed{}), by)));
         });

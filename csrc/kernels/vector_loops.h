@@ -71,7 +71,11 @@ struct VectorHalves {
     auto* to = static_cast<float*>(out);
     const auto* from = static_cast<const std::uint16_t*>(in);
     each_pack<Floats>(
-        count, [from](std::size_t i) { prefetch<kCacheLine>(from + i); },
+        count,
+        [to, from](std::size_t i) {
+          prefetch<kCacheLine>(from + i);
+          prefetch_to_write<2 * kCacheLine>(to + i);
+        },
         [to, from](std::size_t i, auto load, auto store) {
           store(to + i, decode(load(from + i, Halves{})));
         });
@@ -80,7 +84,11 @@ struct VectorHalves {
     auto* to = static_cast<std::uint16_t*>(out);
     const auto* from = static_cast<const float*>(in);
     each_pack<Floats>(
-        count, [from](std::size_t i) { prefetch_far<2 * kCacheLine>(from + i); },
+        count,
+        [to, from](std::size_t i) {
+          prefetch_far<2 * kCacheLine>(from + i);
+          prefetch_to_write<kCacheLine>(to + i);
+        },
         [to, from](std::size_t i, auto load, auto store) {
           store(to + i, encode(load(from + i, Floats{})));
         });
