@@ -305,6 +305,28 @@ TEST(CodedGroup, AnAbortInMidOperationEndsItOnAllRanks) {
   }
 }
 
+TEST(CodedGroup, PredictsWhatLessBytesWouldSave) {
+  RankThreads ranks({.world = 4, .ranks_per_host = 1});
+  constexpr std::uint64_t kBytes = 40 << 20;
+  const auto few = std::make_shared<const KeepingCodec>(100);
+  const double exact = ranks.group(0).predict_all_reduce(kBytes, nullptr);
+  EXPECT_LT(ranks.group(0).predict_all_reduce(kBytes, few), exact / 2);
+  for (int rank = 1; rank < 4; ++rank)
+    EXPECT_EQ(ranks.group(rank).predict_all_reduce(kBytes, nullptr), exact);
+}
+
+TEST(CodedGroup, ASizeOfGroupsThatDoesNotDivideTheRanksIsRefused) {
+  RankThreads ranks({.world = 4, .ranks_per_host = 2});
+  GroupOptions options = ranks.group(0).options();
+  options.id += 1000;
+  options.intra_size = 3;
+  const auto made = Communicator::create(ranks.network().stack(0), options);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(made.status().message(),
+            "groups of 3 ranks do not divide the 4 ranks of hosts with 2, 2 ranks");
+}
+
 TEST(CodedGroup, TheTimelineShowsWhatIsCoded) {
   timeline::enable(true);
   RankThreads ranks({.world = 2, .ranks_per_host = 1});
