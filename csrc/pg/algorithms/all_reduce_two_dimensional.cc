@@ -45,6 +45,9 @@ Work work(const Problem& problem, const Topology& topology) {
   const double borders = legs.ring_far == 0 ? 0 : std::min<double>(rounds, topology.hosts());
   Work work;
   legs.add_inside(work, shard);
+  // The ring's hops wait for one another: that keeps processors idle for about as long as one pass
+  // more over what the group exchanges.
+  work.shared_bytes += std::min(legs.owners - 1, legs.near) * shard;
   work.network_hops += 2 * borders;
   work.shared_hops += 2 * (rounds - borders);
   work.network_messages += 2 * rounds * legs.ring_far;

@@ -127,6 +127,7 @@ Work work(const Problem& problem, const Topology& topology) {
                         (others + 1) * part / codec.decoded_bytes_per_second() +
                         others * part / codec.added_bytes_per_second();
   work.incast = work.incast || legs.far_groups > 1;
+  work.copied_bytes = problem.average ? part : 0;  // divided
   work.message_bytes = shard;
   return work;
 }

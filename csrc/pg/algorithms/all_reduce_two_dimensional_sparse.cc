@@ -97,6 +97,7 @@ Work work(const Problem& problem, const Topology& topology) {
                         shard / codec.decoded_bytes_per_second() +
                         others * shard / codec.added_bytes_per_second();
   work.incast = work.incast || legs.far_groups > 1;
+  work.copied_bytes = problem.average ? shard : 0;  // divided
   work.message_bytes = shard;
   return work;
 }

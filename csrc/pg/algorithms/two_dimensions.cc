@@ -104,7 +104,7 @@ void GroupLegs::add_inside(Work& work, double shard) const {
   (far > 0 ? work.network_hops : work.shared_hops) += 2;
   work.shared_messages += 4 * near;
   work.network_messages += 4 * far;
-  work.shared_bytes += (3 * std::min(owners - 1, near) + near + 1) * shard;
+  work.shared_bytes += (2 * std::min(owners - 1, near) + near + 1) * shard;
   work.network_bytes += 4 * far * shard;
   work.wire_bytes += inside_leaves * shard;
   work.incast = work.incast || far > 1;
