@@ -280,6 +280,11 @@ TEST(Feedback, a_scale_that_cannot_be_is_refused_and_changes_nothing) {
   }
   EXPECT_TRUE(scale(feedback, 0.5).ok());
   EXPECT_EQ(feedback.residual, (Floats{0.5f, -1e38f}));
+  Feedback fast{.residual = {1, 1}, .momentum = values};
+  EXPECT_FALSE(scale(fast, 2.0).ok());
+  Feedback sent{.residual = {0, 1}, .sent = {{.indices = {0}, .values = {2e38f}}}};
+  EXPECT_FALSE(scale(sent, 2.0).ok());
+  EXPECT_EQ(sent.residual, (Floats{0, 1}));
   Feedback nothing;
   EXPECT_TRUE(scale(nothing, 2).ok());
 }

@@ -246,6 +246,26 @@ TEST(TopKCodec, parts_of_any_size_give_the_same) {
   }
 }
 
+// As two operations of one engine do.
+TEST(TopKCodec, blocks_may_be_decoded_in_turns) {
+  const auto codec = codec_of({.ratio = 0.02, .f16_values = true});
+  std::vector<Block> blocks;
+  std::vector<Floats> whole, arrived(2, Floats(20'000, kUntouched));
+  for (const std::uint64_t seed : {1, 2}) {
+    Feedback feedback = empty_feedback(20'000);
+    Result<Block> block = encode(*codec, normal_values(20'000, seed), &feedback);
+    ASSERT_TRUE(block.ok());
+    blocks.push_back(*block);
+    whole.emplace_back(20'000);
+    ASSERT_TRUE(decode(*codec, *block, whole.back()).ok());
+  }
+  Coding codings[] = {coding_of(blocks[0], arrived[0]), coding_of(blocks[1], arrived[1])};
+  while (!codings[0].done || !codings[1].done) {
+    for (Coding& coding : codings) ASSERT_TRUE(codec->decode(coding, 30'000).ok());
+  }
+  EXPECT_EQ(arrived, whole);
+}
+
 TEST(TopKCodec, what_can_only_be_added_up_is_not_reduced_otherwise) {
   const auto codec = codec_of({});
   Feedback feedback = empty_feedback(10);
