@@ -29,8 +29,8 @@ class HalfCodec final : public FloatCodec {
     const std::uint64_t groups = (bytes + kGroupBytes - 1) / kGroupBytes;
     return bytes / sizeof(float) * sizeof(Half) + (scaled_ ? groups * sizeof(Exponent) : 0);
   }
-  double bytes_per_second() const override { return 7.5e9; }
-  double decoded_bytes_per_second() const override { return scaled_ ? 10e9 : 8e9; }
+  double bytes_per_second() const override { return scaled_ ? 7e9 : 8.5e9; }
+  double decoded_bytes_per_second() const override { return 8.5e9; }
   Arrival arrival() const override {
     if (scaled_) return {};  // the exponent comes first, in a packet of its own maybe
     return {sizeof(Half), [](void* sum, const void*, const void* coded, std::size_t count) {

@@ -16,7 +16,7 @@ using namespace testing;
 Floats steps(const Codec& codec, std::uint64_t seed) {
   Feedback feedback{.residual = Floats(20'000)};
   Floats arrived;
-  for (std::uint64_t step = 0; step < 30; ++step) {
+  for (std::uint64_t step = 0; step < 10; ++step) {
     Result<Block> block = encode(codec, normal_values(20'000, seed + step), &feedback, 0, 30'000);
     arrived.assign(20'000, kUntouched);
     if (!block.ok() || !decode(codec, *block, arrived, nullptr, 30'000).ok()) return Floats();
