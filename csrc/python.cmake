@@ -47,6 +47,7 @@ Python_add_library(_C MODULE WITH_SOABI
   pg/c10d/backend.cc
   pg/c10d/backend_coalesced.cc
   pg/c10d/backend_collectives.cc
+  pg/c10d/backend_gradients.cc
   pg/c10d/backend_p2p.cc
   pg/c10d/backend_registry.cc
   pg/c10d/backend_sparse.cc

@@ -49,6 +49,8 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   } else if (!meeting.global_ranks.empty()) {
     meeting.costs = costs_of_tree(tree_of(store)).parameters;
   }
+  meeting.compress_all_reduce = options_->compress_all_reduce;
+  codec_ = codec_named(options_->compress_all_reduce);
   meeting_ = value_or_raise(meet(store, meeting));
   if (Status status = measure_costs(tree_of(store)); !status.ok()) {
     edge::part(meeting_);

@@ -5,12 +5,13 @@
 // Python calls in with the GIL released.
 //
 // Spread by concern: backend.cc (life of a group), backend_collectives.cc, backend_coalesced.cc
-// (several tensors in one call), backend_sparse.cc, backend_p2p.cc.
+// (several tensors in one call), backend_sparse.cc, backend_gradients.cc, backend_p2p.cc.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,6 +31,9 @@ namespace taco::pg {
 
 class Translation;
 
+// "float16", "bfloat16", or "" for none.
+std::shared_ptr<const Codec> codec_named(const std::string& format);
+
 class Backend : public c10d::Backend {
  public:
   struct Options : c10d::Backend::Options {
@@ -38,6 +42,7 @@ class Backend : public c10d::Backend {
     Options(const Options&) = default;
 
     std::string algorithm;                // as TACO_ALGORITHM, for this group only
+    std::string compress_all_reduce;      // "float16" or "bfloat16": how tensors travel
     std::optional<CostParameters> costs;  // of the group this one is split from
   };
 
@@ -129,6 +134,13 @@ class Backend : public c10d::Backend {
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   void enableCollectivesTiming() override {}  // every operation is timed anyway
 
+  // The average over the group of a contiguous float32 tensor on the CPU, in place, coded between
+  // hosts if there is a codec. `at_end` is called before the Work's future is done.
+  c10::intrusive_ptr<c10d::Work> average(const at::Tensor& tensor,
+                                         std::shared_ptr<const Codec> codec,
+                                         std::shared_ptr<Feedback> feedback,
+                                         std::function<void()> at_end);
+
   Communicator& communicator() { return *communicator_; }
 
  private:
@@ -163,6 +175,7 @@ class Backend : public c10d::Backend {
   bool coalescing_here();
   static void set_reduction(Translation& translation, const c10d::ReduceOp& op,
                             c10::ScalarType type);
+  void set_codec(OperationSpec& spec) const;
   void check_root(int64_t root, const char* what) const;
 
   struct Hooks {  // completion hooks that have not returned yet
@@ -173,6 +186,7 @@ class Backend : public c10d::Backend {
 
   c10::intrusive_ptr<Options> options_;
   GroupMeeting meeting_;
+  std::shared_ptr<const Codec> codec_;  // of a plain all_reduce; null: it is exact
   std::shared_ptr<HangDump> hang_dump_;
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<NestedGroups> nested_;

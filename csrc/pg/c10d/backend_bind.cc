@@ -3,6 +3,9 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <variant>
+
+#include "base/env.h"
 #include "edge/errors.h"
 #include "pg/algorithms/forced.h"
 #include "pg/c10d/backend.h"
@@ -35,6 +38,23 @@ void monitored_barrier(Backend& backend, std::optional<Milliseconds> timeout, bo
   backend.monitoredBarrier(options, wait_all_ranks);
 }
 
+// As what plain all_reduces travel; "": as they are. True asks for what LIGHT_WIRE_DTYPE says.
+std::string wire_format(const std::variant<bool, std::string>& asked) {
+  const bool* is_flag = std::get_if<bool>(&asked);
+  std::string format = is_flag ? "" : std::get<std::string>(asked);
+  if (is_flag && *is_flag) {
+    format = value_or_raise(Env::get()).light_wire_dtype;
+    TORCH_CHECK_VALUE(
+        format != "float32",
+        "taco: Options(compress_all_reduce=True) asks for what LIGHT_WIRE_DTYPE says, "
+        "which is float32: set it, or name float16 or bfloat16");
+  }
+  TORCH_CHECK_VALUE(format.empty() || format == "float16" || format == "bfloat16",
+                    "taco: Options(compress_all_reduce=...) is \"", format,
+                    "\", but must be float16, bfloat16, True or False");
+  return format;
+}
+
 c10::intrusive_ptr<Backend::Options> copy_of(const Backend::Options& options) {
   return c10::make_intrusive<Backend::Options>(options);
 }
@@ -45,15 +65,19 @@ void bind_backend(py::module_& module) {
   using NoGil = py::call_guard<py::gil_scoped_release>;
   py::class_<Backend::Options, c10d::Backend::Options, c10::intrusive_ptr<Backend::Options>>(
       module, "Options", "pg_options of a taco group; copyable.")
-      .def(py::init([](Milliseconds timeout, const std::string& algorithm) {
+      .def(py::init([](Milliseconds timeout, const std::string& algorithm,
+                       const std::variant<bool, std::string>& compress_all_reduce) {
              // Here, where the program says it, and not once the ranks have met.
              raise_if_error(check_forced(algorithm).with_prefix("Options(algorithm=...): "));
              auto options = c10::make_intrusive<Backend::Options>(timeout);
              options->algorithm = algorithm;
+             options->compress_all_reduce = wire_format(compress_all_reduce);
              return options;
            }),
-           py::arg("timeout") = kBackendDefaultTimeout, py::arg("algorithm") = "")
+           py::arg("timeout") = kBackendDefaultTimeout, py::arg("algorithm") = "",
+           py::arg("compress_all_reduce") = "")
       .def_readonly("algorithm", &Backend::Options::algorithm)
+      .def_readonly("compress_all_reduce", &Backend::Options::compress_all_reduce)
       .def("__copy__", &copy_of)
       .def("__deepcopy__",
            [](const Backend::Options& self, const py::dict&) { return copy_of(self); });

@@ -93,6 +93,7 @@ c10::intrusive_ptr<c10d::Work> Backend::allreduce(std::vector<at::Tensor>& tenso
   Translation call(Kind::kAllReduce, "all_reduce");
   call.add_in_place(tensor);
   set_reduction(call, opts.reduceOp, tensor.scalar_type());
+  set_codec(call.spec);
   return launch(call, {OpType::ALLREDUCE, "taco:all_reduce", opts.timeout, opts.asyncOp}, tensors,
                 tensors);
 }

@@ -18,6 +18,7 @@ std::vector<edge::Setting> agreed_settings(const Env& env, const GroupMeetingOpt
   const bool own = !options.algorithm.empty();
   std::vector<edge::Setting> settings = {
       {own ? "Options.algorithm" : "TACO_ALGORITHM", own ? options.algorithm : env.algorithm},
+      {"Options.compress_all_reduce", options.compress_all_reduce},
       {"TACO_CHUNK_BYTES", std::to_string(env.chunk_bytes)},
       {"TACO_TUNE", env.tune ? "1" : "0"}};
   for (const Env::Setting& light : env.light_settings()) {

@@ -17,7 +17,8 @@ struct GroupMeetingOptions {
   std::vector<int> global_ranks;  // empty: this is WORLD
   Duration timeout = 0;
   std::string algorithm;  // Options.algorithm: compared with the others'; "": TACO_ALGORITHM
-  CostParameters costs;   // what the planner would assume here; all ranks take rank 0's
+  std::string compress_all_reduce;  // Options.compress_all_reduce: compared likewise
+  CostParameters costs;             // what the planner would assume here; all ranks take rank 0's
 };
 
 // With what a Communicator needs. Ended by edge::part().
