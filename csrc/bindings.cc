@@ -15,4 +15,5 @@ PYBIND11_MODULE(_C, module) {
   taco::pg::bind_info(module);
   taco::pg::bind_future(module);
   taco::pg::bind_backend(module);
+  taco::pg::bind_lightcc(module);
 }

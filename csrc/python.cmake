@@ -54,10 +54,12 @@ Python_add_library(_C MODULE WITH_SOABI
   pg/c10d/backend_tensors.cc
   pg/c10d/backend_bind.cc
   pg/c10d/callback_scope.cc
+  pg/c10d/ddp_hook.cc
   pg/c10d/future_bind.cc
   pg/c10d/group_meeting.cc
   pg/c10d/hang_dump.cc
   pg/c10d/info_bind.cc
+  pg/c10d/lightcc_bind.cc
   pg/c10d/stats_bind.cc
   pg/c10d/relay.cc
   pg/c10d/work.cc)

@@ -9,5 +9,6 @@ void bind_stats(pybind11::module_& module);
 void bind_info(pybind11::module_& module);
 void bind_future(pybind11::module_& module);
 void bind_backend(pybind11::module_& module);
+void bind_lightcc(pybind11::module_& module);
 
 }  // namespace taco::pg

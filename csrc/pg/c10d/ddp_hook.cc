@@ -1,0 +1,243 @@
+#include "pg/c10d/ddp_hook.h"
+
+#include <ATen/ops/aminmax.h>
+
+#include <cmath>
+#include <mutex>
+
+#include "base/log.h"
+#include "edge/errors.h"
+#include "pg/algorithms/gradient_shard.h"
+
+namespace taco::pg {
+namespace {
+
+// Those alive, to add up their norms. Never destroyed: Python may drop a hook at its very end.
+struct Hooks {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<GradientHook>> all;
+};
+
+Hooks& hooks() {
+  static Hooks* instance = new Hooks;
+  return *instance;
+}
+
+lightcc::Gradients::PartOf part_of(Backend& backend) {
+  const Topology topology = backend.communicator().topology();
+  return [topology, rank = backend.getRank()](std::uint64_t elements) {
+    const Shard shard = gradient_shard(elements * sizeof(float), sizeof(float), topology, rank);
+    return lightcc::Part{shard.offset / sizeof(float), shard.bytes / sizeof(float)};
+  };
+}
+
+std::vector<lightcc::Parameter> described(
+    const std::vector<std::pair<std::string, at::Tensor>>& parameters) {
+  std::vector<lightcc::Parameter> all;
+  for (const auto& [name, tensor] : parameters) {
+    all.push_back({name, static_cast<std::uint64_t>(tensor.numel())});
+  }
+  return all;
+}
+
+bool is_plain_float32(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kFloat && tensor.layout() == c10::kStrided &&
+         tensor.is_contiguous() && tensor.device().is_cpu();
+}
+
+std::span<float> elements_of(const at::Tensor& tensor) {
+  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+bool all_finite(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return true;
+  const auto [least, most] = at::aminmax(tensor);  // NaN, if there is one
+  return std::isfinite(least.item<float>()) && std::isfinite(most.item<float>());
+}
+
+class DdpHook : public c10d::CppCommHookInterface<std::shared_ptr<GradientHook>> {
+ public:
+  using CppCommHookInterface::CppCommHookInterface;
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    return state_->run(bucket);
+  }
+};
+
+}  // namespace
+
+GradientHook::GradientHook(c10::intrusive_ptr<Backend> backend,
+                           const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+                           const lightcc::Settings& settings, Scale scale)
+    : backend_(std::move(backend)),
+      gradients_(described(parameters), settings, backend_->getRank(), backend_->getSize(),
+                 part_of(*backend_)),
+      scale_(std::move(scale)),
+      found_not_finite_(std::make_shared<std::atomic<bool>>(false)) {
+  for (const auto& [name, tensor] : parameters) {
+    index_of_.emplace(tensor.unsafeGetTensorImpl(), static_cast<int>(index_of_.size()));
+  }
+  gradients_.expect_skips(static_cast<bool>(scale_));
+}
+
+// Buckets come in order, so one that does not follow the last belongs to the next step.
+void GradientHook::step_begins_at(std::size_t index) {
+  if (newest_ && index > *newest_) {
+    newest_ = index;
+    return;
+  }
+  newest_ = index;
+  wait_for_all();
+  const bool skipped = found_not_finite_->exchange(false);
+  raise_if_error(gradients_.begin_step(scale_ ? scale_() : 1.0, skipped));
+}
+
+// Nothing where the buffer is not simply these parameters' elements one after the other.
+std::optional<lightcc::Layout> GradientHook::layout_of(const c10d::GradBucket& bucket) const {
+  lightcc::Layout layout;
+  std::uint64_t elements = 0;
+  for (const at::Tensor& parameter : bucket.getParameters()) {
+    const auto found = index_of_.find(parameter.unsafeGetTensorImpl());
+    if (found == index_of_.end()) return std::nullopt;
+    layout.push_back(found->second);
+    elements += parameter.numel();
+  }
+  if (elements != static_cast<std::uint64_t>(bucket.getBuffer().numel())) return std::nullopt;
+  return layout;
+}
+
+void GradientHook::say_once(bool& said, const std::string& text) const {
+  if (!std::exchange(said, true)) TACO_LOG_WARNING("lightcc", "%s", text.c_str());
+}
+
+GradientHook::FuturePtr GradientHook::run(c10d::GradBucket& bucket) {
+  step_begins_at(bucket.getIndex());
+  const at::Tensor& buffer = bucket.getBuffer();
+  if (!is_plain_float32(buffer)) {
+    if (buffer.layout() == c10::kStrided) {
+      say_once(said_dtype_, c10::str("gradients of ", buffer.scalar_type(),
+                                     " are sent as they are: only float32 is compressed"));
+    }
+    return as_without_us(buffer)->getFuture();
+  }
+  const std::optional<lightcc::Layout> layout = layout_of(bucket);
+  if (!layout) {
+    say_once(said_unknown_,
+             "a bucket holds other elements than those of the model's parameters; it is sent as "
+             "it is");
+    return as_without_us(buffer)->getFuture();
+  }
+  return reduce(bucket.getIndex(), *layout, buffer)->getFuture();
+}
+
+// As DDP does it by itself: divided first, so that sums of float16 do not overflow.
+GradientHook::WorkPtr GradientHook::as_without_us(const at::Tensor& buffer) {
+  std::vector<at::Tensor> tensors = {buffer};
+  c10d::AllreduceOptions options;
+  if (buffer.layout() == c10::kSparse) {
+    options.reduceOp = c10d::ReduceOp::AVG;
+  } else {
+    tensors.front().div_(backend_->getSize());
+  }
+  return backend_->allreduce(tensors, options);
+}
+
+GradientHook::WorkPtr GradientHook::average(std::size_t index, const lightcc::Layout& layout,
+                                            const at::Tensor& buffer) {
+  step_begins_at(index);
+  return reduce(index, layout, buffer);
+}
+
+GradientHook::WorkPtr GradientHook::reduce(std::size_t index, const lightcc::Layout& layout,
+                                           const at::Tensor& buffer) {
+  lightcc::Gradients::Plan plan =
+      value_or_raise(gradients_.plan(index, layout, elements_of(buffer)));
+  std::function<void()> at_end;
+  if (scale_) {
+    at_end = [buffer, found = found_not_finite_] {
+      if (!all_finite(buffer)) found->store(true);
+    };
+  }
+  std::lock_guard lock(mutex_);  // norm() finds either no operation or its Work
+  WorkPtr work =
+      backend_->average(buffer, std::move(plan.codec), std::move(plan.feedback), std::move(at_end));
+  works_[index] = work;
+  return work;
+}
+
+GradientHook::WorkPtr GradientHook::average_exactly(const at::Tensor& buffer) {
+  return backend_->average(buffer, nullptr, nullptr, nullptr);
+}
+
+// Failures belong to those who wait for the step; here it only matters that nothing is open.
+void GradientHook::wait_for_all() {
+  std::map<std::size_t, WorkPtr> works;
+  {
+    std::lock_guard lock(mutex_);
+    works = works_;
+  }
+  for (const auto& [index, work] : works) (void)static_cast<Work*>(work.get())->state()->wait(0);
+  std::lock_guard lock(mutex_);
+  works_.clear();
+}
+
+lightcc::Gradients& GradientHook::gradients() {
+  wait_for_all();
+  return gradients_;
+}
+
+std::vector<int> GradientHook::groups() const {
+  const Topology& topology = backend_->communicator().topology().groups();
+  std::vector<int> all;
+  for (int rank = 0; rank < topology.world(); ++rank) all.push_back(topology.host_of(rank));
+  return all;
+}
+
+double GradientHook::norm() {
+  std::lock_guard lock(mutex_);
+  for (const auto& [index, work] : works_) {
+    if (!static_cast<Work*>(work.get())->state()->operations_done()) return 0;
+  }
+  return gradients_.norm();
+}
+
+void GradientHook::change(const lightcc::Settings& settings, Scale scale) {
+  gradients().change(settings);
+  scale_ = std::move(scale);
+  gradients_.expect_skips(static_cast<bool>(scale_));
+}
+
+void GradientHook::move(c10::intrusive_ptr<Backend> backend) {
+  gradients().move(backend->getRank(), backend->getSize(), part_of(*backend));
+  backend_ = std::move(backend);
+}
+
+std::shared_ptr<GradientHook> GradientHook::create(
+    c10::intrusive_ptr<Backend> backend,
+    const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+    const lightcc::Settings& settings, Scale scale) {
+  auto hook =
+      std::make_shared<GradientHook>(std::move(backend), parameters, settings, std::move(scale));
+  std::lock_guard lock(hooks().mutex);
+  std::erase_if(hooks().all, [](const auto& weak) { return weak.expired(); });
+  hooks().all.push_back(hook);
+  return hook;
+}
+
+double residual_norm_of_all() {
+  std::vector<std::shared_ptr<GradientHook>> alive;
+  {
+    std::lock_guard lock(hooks().mutex);
+    for (const auto& weak : hooks().all) {
+      if (auto hook = weak.lock()) alive.push_back(std::move(hook));
+    }
+  }
+  double squares = 0;
+  for (const auto& hook : alive) squares += std::pow(hook->norm(), 2);
+  return std::sqrt(squares);
+}
+
+std::unique_ptr<c10d::CommHookInterface> comm_hook_of(std::shared_ptr<GradientHook> hook) {
+  return std::make_unique<DdpHook>(std::move(hook));
+}
+
+}  // namespace taco::pg

@@ -1,0 +1,86 @@
+// How LightCC stands between a model and its group: DDP's Reducer gives it each bucket as soon as
+// its gradients are there, and it starts the all_reduce of their average, coded or not
+// (pg/lightcc/gradients.h decides). A manual loop does the same by average().
+//
+// Shared by the Reducer and Python; either may outlive the other. It holds the group, as DDP does,
+// but no parameter. DDP calls on the thread that runs backward, or, for a rank that has joined, on
+// Python's; never two at a time.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "pg/c10d/backend.h"
+#include "pg/lightcc/gradients.h"
+
+namespace taco::pg {
+
+class GradientHook {
+ public:
+  using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  // What the loss is multiplied by just now, for GradScaler; takes the GIL itself. Empty: 1,
+  // always.
+  using Scale = std::function<double()>;
+
+  static std::shared_ptr<GradientHook> create(
+      c10::intrusive_ptr<Backend> backend,
+      const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+      const lightcc::Settings& settings, Scale scale);
+  // For create(), which also lists the hook for residual_norm_of_all().
+  GradientHook(c10::intrusive_ptr<Backend> backend,
+               const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+               const lightcc::Settings& settings, Scale scale);
+
+  // Of DDP. The future's value is the list of the averaged buffer alone.
+  FuturePtr run(c10d::GradBucket& bucket);
+  // Of a manual loop: buckets with rising `index` of one step, which begins when it falls.
+  WorkPtr average(std::size_t index, const lightcc::Layout& layout, const at::Tensor& buffer);
+
+  // Of what a checkpoint or flush() asks for: no codec, and no step.
+  WorkPtr average_exactly(const at::Tensor& buffer);
+
+  // Only when all that has been started has ended: these wait for it.
+  void change(const lightcc::Settings& settings, Scale scale);
+  void move(c10::intrusive_ptr<Backend> backend);
+  lightcc::Gradients& gradients();
+
+  double norm();  // of what is owed; 0 while gradients are being reduced
+  // Which ranks share memory, by rank: shards are cut by it.
+  std::vector<int> groups() const;
+
+ private:
+  void step_begins_at(std::size_t index);
+  WorkPtr reduce(std::size_t index, const lightcc::Layout& layout, const at::Tensor& buffer);
+  void wait_for_all();
+  std::optional<lightcc::Layout> layout_of(const c10d::GradBucket& bucket) const;
+  WorkPtr as_without_us(const at::Tensor& buffer);
+  void say_once(bool& said, const std::string& text) const;
+
+  c10::intrusive_ptr<Backend> backend_;
+  lightcc::Gradients gradients_;
+  Scale scale_;
+  // By parameter; DDP's buckets name them by these.
+  std::unordered_map<const c10::TensorImpl*, int> index_of_;
+  std::optional<std::size_t> newest_;                    // bucket of this step
+  std::shared_ptr<std::atomic<bool>> found_not_finite_;  // in a result of this step
+  bool said_dtype_ = false, said_unknown_ = false;
+  std::mutex mutex_;                      // guards what follows
+  std::map<std::size_t, WorkPtr> works_;  // of this step, by bucket
+};
+
+// The Reducer owns one, which runs `hook`.
+std::unique_ptr<c10d::CommHookInterface> comm_hook_of(std::shared_ptr<GradientHook> hook);
+
+// Of all hooks alive, for taco_torch.stats().
+double residual_norm_of_all();
+
+}  // namespace taco::pg
