@@ -18,9 +18,10 @@ from _taco_torch_autoload import autoload
 
 if TYPE_CHECKING:
     from taco_torch import _C as _C
+    from taco_torch import lightcc as lightcc
     from taco_torch._check import __version__
     from taco_torch.backend import Options, ProcessGroupTaco
-    from taco_torch.counters import AlgorithmStats, Stats, stats
+    from taco_torch.counters import AlgorithmStats, LightccStats, Stats, stats
     from taco_torch.errors import (
         AbortedError,
         CollectiveTimeoutError,
@@ -37,6 +38,7 @@ __all__ = [
     "AbortedError",
     "AlgorithmStats",
     "CollectiveTimeoutError",
+    "LightccStats",
     "MismatchError",
     "Options",
     "PeerLostError",
@@ -48,6 +50,7 @@ __all__ = [
     "__version__",
     "dump",
     "flight_recorder",
+    "lightcc",
     "monitored_barrier",
     "stats",
     "timeline",
@@ -60,12 +63,14 @@ _HOMES = {
     **dict.fromkeys(("Options", "ProcessGroupTaco"), "backend"),
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
     "monitored_barrier": "groups",
-    **dict.fromkeys(("AlgorithmStats", "Stats", "stats"), "counters"),
+    **dict.fromkeys(("AlgorithmStats", "LightccStats", "Stats", "stats"), "counters"),
     **dict.fromkeys(("dump", "flight_recorder", "timeline"), "trace"),
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "lightcc":  # a package of its own
+        return import_module(f"{__name__}.lightcc")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

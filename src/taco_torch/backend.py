@@ -16,6 +16,7 @@ def create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGr
     """Creates the backend of a group for torch, and meets the other ranks.
 
     Raises:
+        NotImplementedError: LIGHT_AUTO is set.
         TypeError: ``pg_options`` belong to another backend.
         RendezvousError, VersionMismatchError: see taco_torch.errors.
     """
@@ -23,6 +24,7 @@ def create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGr
         raise TypeError(
             f"pg_options of a taco group must be taco_torch.Options, got {type(pg_options)!r}"
         )
+    _switch_lightcc_on()
     timeout = opts.timeout
     if not isinstance(timeout, timedelta):
         timeout = timedelta(seconds=timeout)
@@ -35,6 +37,20 @@ def create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGr
         opts.group_id,
         list(opts.global_ranks_in_group),
     )
+
+
+def _switch_lightcc_on() -> None:
+    """What the LIGHT_* variables ask for, for all models that are made once there is a group."""
+    light = _C.lightcc_environment()
+    if light["auto"]:
+        raise NotImplementedError(
+            "LIGHT_AUTO=1: nothing chooses by predicted time yet. Unset it, and say by "
+            "LIGHT_TOPK_ALLREDUCE or LIGHT_WIRE_DTYPE how gradients are to be sent"
+        )
+    if light["compresses"]:
+        from taco_torch.lightcc.ddp import install_for_all
+
+        install_for_all()
 
 
 futures.install()

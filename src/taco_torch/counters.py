@@ -15,6 +15,39 @@ class AlgorithmStats:
 
 
 @dataclass(frozen=True)
+class LightccStats:
+    """What compressing gradients has done (``taco_torch.lightcc``).
+
+    Attributes:
+        bytes_before, bytes_after: of the elements that were encoded here, and of what was sent for
+            them.
+        encode_seconds, decode_seconds: of a processor; decoding includes adding up.
+        residual_norm: Euclidean, of what this rank has not sent yet, in units of the averaged,
+            unscaled gradient. 0 while gradients are being reduced.
+    """
+
+    bytes_before: int = 0
+    bytes_after: int = 0
+    encode_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    residual_norm: float = 0.0
+
+    @property
+    def ratio(self) -> float:
+        """``bytes_after`` to ``bytes_before``; 1 while nothing was encoded."""
+        return self.bytes_after / self.bytes_before if self.bytes_before else 1.0
+
+    def __sub__(self, earlier: "LightccStats") -> "LightccStats":
+        return LightccStats(
+            self.bytes_before - earlier.bytes_before,
+            self.bytes_after - earlier.bytes_after,
+            self.encode_seconds - earlier.encode_seconds,
+            self.decode_seconds - earlier.decode_seconds,
+            self.residual_norm,
+        )
+
+
+@dataclass(frozen=True)
 class Stats:
     """Counters since the first group was made.
 
@@ -38,6 +71,7 @@ class Stats:
         algorithms: totals by "collective/algorithm".
         planner_costs: the costs from which groups are planned, the same on all ranks: "table" or
             "measured" (TACO_TUNE), and their hash.
+        lightcc: what compressing gradients has done.
     """
 
     bytes_sent: int
@@ -60,14 +94,15 @@ class Stats:
     path_bytes: int
     algorithms: dict[str, AlgorithmStats]
     planner_costs: str
+    lightcc: LightccStats
 
     def __sub__(self, earlier: "Stats") -> "Stats":
         """What happened since ``earlier``; ``sessions`` and ``shm_links`` are differences too,
-        ``path_bytes`` is what it is now."""
+        ``path_bytes`` and ``residual_norm`` are what they are now."""
         counters = {
             field.name: getattr(self, field.name) - getattr(earlier, field.name)
             for field in fields(self)
-            if field.name not in ("path_bytes", "algorithms", "planner_costs")
+            if field.name not in ("path_bytes", "algorithms", "planner_costs", "lightcc")
         }
         none = AlgorithmStats(0, 0, 0.0)
         algorithms = {}
@@ -84,11 +119,13 @@ class Stats:
             path_bytes=self.path_bytes,
             algorithms=algorithms,
             planner_costs=self.planner_costs,
+            lightcc=self.lightcc - earlier.lightcc,
         )
 
 
 def stats() -> Stats:
-    """A snapshot of all counters. Cheap; may be called from any thread."""
+    """A snapshot of all counters. Cheap, but for compressed gradients, whose residuals it reads
+    through; may be called from any thread."""
     algorithms = {
         name: AlgorithmStats(calls, size, seconds)
         for name, calls, size, seconds in _C.algorithm_stats()
@@ -97,4 +134,5 @@ def stats() -> Stats:
         **_C.transport_stats(),
         algorithms=algorithms,
         planner_costs=_C.planner_costs()["block"],
+        lightcc=LightccStats(**_C.lightcc_stats()),
     )

@@ -1,0 +1,582 @@
+"""Compressed gradients under DistributedDataParallel: what they become, bit by bit, and what of
+DDP's ways must not change."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import taco_only
+from lightcc_models import (
+    OWN_HOSTS,
+    SIZES,
+    Bag,
+    Reference,
+    assert_alike,
+    backward,
+    chosen,
+    dense_average,
+    flat,
+    flat_sum,
+    gradients_of,
+    passes,
+)
+from spawn_ranks import Ranks
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+import taco_torch
+
+pytestmark = taco_only
+
+WORLD = 3
+ELEMENTS = sum(SIZES)
+RATIO = 0.1
+DENSE_STEPS = 2  # DDP's first arrangement of its buckets, and the first step with the second
+same = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
+close = functools.partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(WORLD, OWN_HOSTS) as made:
+        yield made.initialise()
+
+
+def compressed(
+    compression: str = "topk", settings: dict[str, Any] | None = None, **options: Any
+) -> DistributedDataParallel:
+    model = DistributedDataParallel(Bag(), **options)
+    settings = {"ratio": RATIO, "threshold": 0} if settings is None else settings
+    taco_torch.lightcc.compress(model, compression, **settings)
+    return model
+
+
+def everyones(step: int) -> list[torch.Tensor]:
+    return [flat(chosen(step, rank)) for rank in range(WORLD)]
+
+
+# -- what the gradients become
+
+
+def follows_the_reference(**options: Any) -> None:
+    model = compressed(**options)
+    reference = Reference(RATIO, WORLD, ELEMENTS)
+    for step, gradients in enumerate(passes(model, 6)):
+        if step < DENSE_STEPS:
+            close(gradients, dense_average(step, WORLD))
+        else:
+            same(gradients, reference.step(everyones(step)))
+        assert_alike(gradients)
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_error_feedback_bit_by_bit(ranks: Ranks, view: bool) -> None:
+    ranks.run(functools.partial(follows_the_reference, gradient_as_bucket_view=view))
+
+
+def test_batched_copies_change_nothing(ranks: Ranks) -> None:
+    ranks.run(functools.partial(follows_the_reference, batched_grad_copy=True))
+
+
+def corrects_momentum() -> None:
+    model = compressed("topk", {"ratio": RATIO, "threshold": 0, "momentum": 0.9})
+    reference = Reference(RATIO, WORLD, ELEMENTS, 0.9)
+    for step, gradients in enumerate(passes(model, 6)):
+        if step >= DENSE_STEPS:
+            close(gradients, reference.step(everyones(step)))
+        assert_alike(gradients)
+
+
+def test_momentum_is_corrected(ranks: Ranks) -> None:
+    ranks.run(corrects_momentum)
+
+
+def rounds_to_sixteen_bits(compression: str, error: float) -> None:
+    model = compressed(compression)
+    for step, gradients in enumerate(passes(model, 3)):
+        expected = dense_average(step, WORLD)
+        assert_alike(gradients)
+        difference = float((gradients - expected).abs().max())
+        assert 0 < difference < error * float(expected.abs().max())
+
+
+@pytest.mark.parametrize(("compression", "error"), [("float16", 0.001), ("bfloat16", 0.01)])
+def test_sixteen_bits_round_from_the_first_step_on(
+    ranks: Ranks, compression: str, error: float
+) -> None:
+    ranks.run(rounds_to_sixteen_bits, compression, error)
+
+
+def none_is_exact() -> None:
+    for step, gradients in enumerate(passes(compressed("none"), 3)):
+        close(gradients, dense_average(step, WORLD))
+
+
+def test_none_is_exact(ranks: Ranks) -> None:
+    ranks.run(none_is_exact)
+
+
+def stays_dense_below_the_threshold() -> None:
+    model = compressed("topk", {"ratio": RATIO, "threshold": 4 * ELEMENTS + 1})
+    for step, gradients in enumerate(passes(model, 4)):
+        close(gradients, dense_average(step, WORLD))
+
+
+def test_small_buckets_are_sent_whole(ranks: Ranks) -> None:
+    ranks.run(stays_dense_below_the_threshold)
+
+
+def nothing_is_lost(settings: dict[str, Any], **options: Any) -> None:
+    """What was delivered and what is owed add up to the gradients."""
+    model = compressed("topk", {"ratio": 0.02, "threshold": 0, **settings}, **options)
+    delivered, expected = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
+    for step, gradients in enumerate(passes(model, 8)):
+        delivered += gradients
+        expected += dense_average(step, WORLD)
+    owed = flat(list(taco_torch.lightcc.state_dict(model)["residuals"].values()))
+    assert float((expected - delivered).abs().max()) > 0.1
+    torch.testing.assert_close(delivered + owed, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("settings", [{}, {"values": "float16"}, {"warm_up_steps": 6}])
+def test_what_was_delivered_and_what_is_owed_add_up(ranks: Ranks, settings: dict[str, Any]) -> None:
+    ranks.run(nothing_is_lost, settings)
+
+
+def test_buckets_that_change_after_they_were_compressed_lose_nothing(ranks: Ranks) -> None:
+    """DDP arranges the buckets of a static graph anew after its second step."""
+    ranks.run(functools.partial(nothing_is_lost, {}, static_graph=True))
+
+
+def sent_in_warm_up() -> list[int]:
+    model = compressed("topk", {"ratio": 0.01, "threshold": 0, "warm_up_steps": 8})
+    return [int((gradients != 0).sum()) for gradients in passes(model, 10)]
+
+
+def test_the_ratio_comes_down_over_the_warm_up(ranks: Ranks) -> None:
+    sent = ranks.run(sent_in_warm_up)[0]
+    assert sent[:DENSE_STEPS] == [ELEMENTS] * DENSE_STEPS
+    assert sent[2] > 2 * sent[4]
+    assert sent[4] > sent[9] > 0
+    assert sent[9] <= WORLD * round(0.01 * ELEMENTS)
+
+
+def bags_of_another_dtype() -> None:
+    model = DistributedDataParallel(Bag(dtype=torch.bfloat16))
+    taco_torch.lightcc.compress(model, "topk", ratio=RATIO, threshold=0)
+    for step in range(4):
+        model.zero_grad()
+        gradients = [g.to(torch.bfloat16) for g in chosen(step, dist.get_rank())]
+        model(gradients).backward()
+        torch.testing.assert_close(
+            gradients_of(model).float(), dense_average(step, WORLD), rtol=0.03, atol=0.03
+        )
+
+
+def test_gradients_of_another_dtype_are_sent_as_they_are(ranks: Ranks) -> None:
+    ranks.run(bags_of_another_dtype)
+
+
+# -- DDP's ways
+
+
+def accumulates() -> None:
+    model = compressed()
+    reference = Reference(RATIO, WORLD, ELEMENTS)
+    rank = dist.get_rank()
+    for step in range(0, 8, 2):
+        model.zero_grad()
+        with model.no_sync():
+            model(chosen(step, rank)).backward()
+        model(chosen(step + 1, rank)).backward()
+        sums = [a + b for a, b in zip(everyones(step), everyones(step + 1), strict=True)]
+        if step // 2 >= DENSE_STEPS:
+            same(gradients_of(model), reference.step(sums))
+
+
+def test_accumulated_gradients_are_sent_once(ranks: Ranks) -> None:
+    ranks.run(accumulates)
+
+
+def holds_back_what_nobody_uses() -> None:
+    """A parameter that is unused in every third step loses nothing of what it is owed."""
+    model = compressed(find_unused_parameters=True)
+    rank = dist.get_rank()
+    delivered, expected = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
+    first = SIZES[0]
+    for step in range(9):
+        model.zero_grad()
+        inputs: list[torch.Tensor | None] = list(chosen(step, rank))
+        unused = step % 3 == 2
+        wanted = dense_average(step, WORLD)
+        if unused:
+            inputs[0] = None
+            wanted[:first] = 0
+        model(inputs).backward()
+        grads = [p.grad for p in model.parameters()]
+        assert (grads[0] is None) == unused
+        delivered += flat(
+            [torch.zeros(n) if g is None else g for g, n in zip(grads, SIZES, strict=True)]
+        )
+        expected += wanted
+    owed = flat(list(taco_torch.lightcc.state_dict(model)["residuals"].values()))
+    assert float(owed[:first].abs().sum()) > 0
+    torch.testing.assert_close(delivered + owed, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_owed_to_an_unused_parameter_is_held_back(ranks: Ranks) -> None:
+    ranks.run(holds_back_what_nobody_uses)
+
+
+def joins_early() -> None:
+    model = compressed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with model.join():
+        for step in range(4 + 2 * dist.get_rank()):
+            optimizer.zero_grad()
+            model(chosen(step, dist.get_rank())).backward()
+            optimizer.step()
+    assert_alike(flat(list(model.parameters())).detach())
+    with (
+        pytest.raises(NotImplementedError, match="divide_by_initial_world_size"),
+        model.join(divide_by_initial_world_size=False),
+    ):
+        pass
+
+
+def test_ranks_with_fewer_inputs_join_early(ranks: Ranks) -> None:
+    ranks.run(joins_early)
+
+
+def two_models_and_a_part_of_the_ranks() -> None:
+    pair = dist.new_group([0, 1])
+    whole = compressed()
+    rank = dist.get_rank()
+    part = compressed(process_group=pair) if rank < 2 else None
+    of_whole, of_part = Reference(RATIO, WORLD, ELEMENTS), Reference(RATIO, 2, ELEMENTS)
+    for step in range(5):
+        gradients = backward(whole, step)
+        expected = everyones(step)
+        if step >= DENSE_STEPS:
+            same(gradients, of_whole.step(expected))
+        if part is not None:
+            gradients = backward(part, step)
+            if step >= DENSE_STEPS:
+                same(gradients, of_part.step(expected[:2]))
+
+
+def test_several_models_and_a_part_of_the_ranks(ranks: Ranks) -> None:
+    ranks.run(two_models_and_a_part_of_the_ranks)
+
+
+def clips_and_learns() -> float:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(20, 300), nn.Tanh(), nn.Linear(300, 1))
+    model = DistributedDataParallel(module)
+    taco_torch.lightcc.compress(model, "topk", ratio=0.05, threshold=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    inputs = torch.randn(64, 20, generator=generator)
+    targets = inputs[:, :1] - inputs[:, 1:2]
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(float(loss))
+    assert_alike(flat(list(model.parameters())).detach())
+    return losses[-1] / losses[0]
+
+
+def test_a_network_learns_with_clipped_gradients(ranks: Ranks) -> None:
+    assert max(ranks.run(clips_and_learns)) < 0.2
+
+
+def sparse_gradients() -> None:
+    torch.manual_seed(1)
+    model = DistributedDataParallel(nn.EmbeddingBag(100, 8, sparse=True))
+    taco_torch.lightcc.compress(model, "topk", threshold=0)
+    inputs = torch.arange(10).view(5, 2) + 20 * dist.get_rank()
+    model(inputs).sum().backward()
+    dense = model.module.weight.grad.to_dense()
+    assert_alike(dense)
+    assert int((dense.abs().sum(1) > 0).sum()) == 10 * WORLD
+
+
+def test_sparse_gradients_are_exact(ranks: Ranks) -> None:
+    ranks.run(sparse_gradients)
+
+
+# -- the loss scale
+
+
+def scaled(model: DistributedDataParallel, scaler: Any, step: int, bad: bool) -> torch.Tensor:
+    """One step under the scaler; the unscaled gradients, or zeros where it skips."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    model.zero_grad()
+    gradients = chosen(step, dist.get_rank())
+    if bad and dist.get_rank() == 1:
+        gradients[0][7] = float("inf")
+    scaler.scale(model(gradients)).backward()
+    scaler.unscale_(optimizer)
+    result = gradients_of(model).clone()
+    scaler.step(optimizer)
+    scaler.update()
+    return torch.zeros(ELEMENTS) if bad else result
+
+
+def survives_skipped_steps() -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    model = compressed("topk", {"ratio": 0.05, "threshold": 0, "grad_scaler": scaler})
+    delivered, expected = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
+    owed = None
+    for step in range(10):
+        bad = step in (4, 7)
+        delivered += scaled(model, scaler, step, bad)
+        if not bad:
+            expected += dense_average(step, WORLD)
+    assert scaler.get_scale() != 1024.0
+    owed = flat(list(taco_torch.lightcc.state_dict(model)["residuals"].values()))
+    # What a block without infinities added up in a skipped step may stay owed; nothing is lost.
+    exact = torch.isclose(delivered + owed, expected, rtol=1e-4, atol=1e-4)
+    extra = torch.zeros(ELEMENTS)
+    for step in (4, 7):
+        extra += dense_average(step, WORLD)
+    assert bool((exact | ((delivered + owed - expected).abs() <= extra.abs() * WORLD + 9)).all())
+
+
+def test_steps_that_the_scaler_skips_lose_nothing(ranks: Ranks) -> None:
+    ranks.run(survives_skipped_steps)
+
+
+# -- switching on
+
+
+def registered_as_a_hook() -> None:
+    model = DistributedDataParallel(Bag())
+    model.register_comm_hook(None, taco_torch.lightcc.hook("topk", ratio=RATIO, threshold=0))
+    reference = Reference(RATIO, WORLD, ELEMENTS)
+    for step, gradients in enumerate(passes(model, 4)):
+        if step >= DENSE_STEPS:
+            same(gradients, reference.step(everyones(step)))
+
+
+def test_a_communication_hook_does_the_same(ranks: Ranks) -> None:
+    ranks.run(registered_as_a_hook)
+
+
+def switched_by_the_environment() -> int:
+    model = DistributedDataParallel(Bag())
+    gradients = list(passes(model, 4))[-1]
+    assert_alike(gradients)
+    return int((gradients != 0).sum())
+
+
+def uses_a_hook_of_its_own() -> None:
+    model = DistributedDataParallel(Bag())
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    for step, gradients in enumerate(passes(model, 4)):
+        close(gradients, dense_average(step, WORLD))
+    builtin = DistributedDataParallel(Bag())
+    builtin._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    for step, gradients in enumerate(passes(builtin, 4)):
+        close(gradients, dense_average(step, WORLD))
+
+
+def is_too_late() -> None:
+    model = DistributedDataParallel(Bag())
+    backward(model, 0)
+    with pytest.raises(RuntimeError, match="before the model's first forward"):
+        model.register_comm_hook(None, default_hooks.allreduce_hook)
+
+
+def test_the_environment_switches_it_on_for_every_model() -> None:
+    environment = {
+        **OWN_HOSTS,
+        "LIGHT_TOPK_ALLREDUCE": "1",
+        "LIGHT_TOPK_RATIO": "0.01",
+        "LIGHT_TOPK_THRESHOLD": "0",
+    }
+    with Ranks(WORLD, environment) as ranks:
+        ranks.initialise()
+        most = WORLD * round(0.01 * ELEMENTS)
+        assert all(0 < sent <= most for sent in ranks.run(switched_by_the_environment))
+        ranks.run(uses_a_hook_of_its_own)
+        ranks.run(is_too_late)
+
+
+def changes_settings() -> None:
+    """What is owed goes out with the next step, whose settings are others."""
+    model = compressed("topk", {"ratio": 0.05, "threshold": 0})
+    delivered, expected = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
+    for step in range(7):
+        if step == 5:
+            taco_torch.lightcc.compress(model, "none")
+        delivered += backward(model, step)
+        expected += dense_average(step, WORLD)
+    close(delivered, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_other_settings_in_the_middle_lose_nothing(ranks: Ranks) -> None:
+    ranks.run(changes_settings)
+
+
+def counts() -> tuple[int, int, float]:
+    before = taco_torch.stats().lightcc
+    model = compressed("topk", {"ratio": 0.01, "threshold": 0})
+    list(passes(model, 5))
+    spent = taco_torch.stats().lightcc - before
+    assert spent.encode_seconds > 0
+    assert spent.decode_seconds > 0
+    assert spent.ratio == spent.bytes_after / spent.bytes_before
+    return spent.bytes_before, spent.bytes_after, spent.residual_norm
+
+
+def test_stats_tell_bytes_before_and_after(ranks: Ranks) -> None:
+    for before, after, norm in ranks.run(counts):
+        assert before == 3 * 4 * ELEMENTS  # steps that were compressed
+        assert 3 * 8 * 50 <= after * 2 <= before
+        assert norm > 0
+
+
+def compressed_all_reduce() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(5000, generator=generator)
+    tensor = values * (dist.get_rank() + 1)
+    expected = values * 6
+    dist.all_reduce(tensor)
+    assert_alike(tensor)
+    error = float((tensor - expected).abs().max())
+    assert 0 < error < 0.02
+    for exact in (torch.full((2000,), dist.get_rank()), torch.full((2000,), 1 / 3).double()):
+        total = exact.clone() * 0
+        for rank in range(WORLD):
+            total += torch.full_like(exact, rank) if exact.dtype == torch.int64 else exact
+        dist.all_reduce(exact)
+        same(exact, total)
+    largest = values.clone()
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    same(largest, values)
+
+
+def join_with(options: str, rank: int, port: int) -> None:
+    from spawn_ranks import connect
+
+    dist.init_process_group(
+        "taco",
+        store=connect(port, WORLD),
+        rank=rank,
+        world_size=WORLD,
+        pg_options=taco_torch.Options(compress_all_reduce=options),
+    )
+
+
+def test_a_plain_all_reduce_is_compressed_if_the_group_says_so() -> None:
+    with Ranks(WORLD, OWN_HOSTS) as ranks:
+        ranks.run_each(join_with, [("float16", rank, ranks.port) for rank in range(WORLD)])
+        ranks.run(compressed_all_reduce)
+
+
+def test_groups_whose_options_differ_do_not_meet() -> None:
+    with Ranks(WORLD, OWN_HOSTS) as ranks:
+        for rank in range(WORLD):
+            ranks.begin(rank, join_with, "float16" if rank else "bfloat16", rank, ranks.port)
+        for outcome in ranks.gather(range(WORLD)):
+            assert outcome.error_type == "VersionMismatchError", outcome
+            assert "float16" in outcome.error
+            assert "bfloat16" in outcome.error
+
+
+# -- mistakes
+
+
+def mistakes() -> None:
+    compress = taco_torch.lightcc.compress
+    model = DistributedDataParallel(Bag())
+    for options, text in [
+        ({"ratio": 0.0}, "ratio is 0"),
+        ({"ratio": 1.5}, "ratio is 1.5"),
+        ({"ratio": float("nan")}, "ratio is nan"),
+        ({"threshold": -1}, "threshold is -1"),
+        ({"warm_up_steps": -1}, "warm_up_steps is -1"),
+        ({"momentum": 1.0}, "momentum is 1"),
+        ({"values": "float64"}, 'values is "float64"'),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            compress(model, "topk", **options)
+        with pytest.raises(ValueError, match=text):
+            taco_torch.lightcc.hook("topk", **options)
+    with pytest.raises(ValueError, match='compression is "gzip"'):
+        compress(model, "gzip")
+    with pytest.raises(ValueError, match="name the compression"):
+        compress(model)
+    with pytest.raises(TypeError, match="takes a DistributedDataParallel model, got Linear"):
+        compress(nn.Linear(1, 1), "topk")
+    with pytest.raises(ValueError, match="no state"):
+        model.register_comm_hook(1, taco_torch.lightcc.hook("topk"))
+    with pytest.raises(ValueError, match="not compressed"):
+        taco_torch.lightcc.flush(model)
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    with pytest.raises(RuntimeError, match=r"communication hook \(allreduce_hook\)"):
+        compress(model, "topk")
+    for value in ("float64", "topk"):
+        with pytest.raises(ValueError, match=value):
+            taco_torch.Options(compress_all_reduce=value)
+    with pytest.raises(ValueError, match="LIGHT_WIRE_DTYPE"):
+        taco_torch.Options(compress_all_reduce=True)
+
+
+def test_mistakes_are_named(ranks: Ranks) -> None:
+    ranks.run(mistakes)
+
+
+def odd_gradients() -> None:
+    """All zero, all equal, denormal: nothing is lost, nothing fails."""
+    model = compressed("topk", {"ratio": 0.3, "threshold": 0})
+    total = torch.zeros(ELEMENTS)
+    delivered = torch.zeros(ELEMENTS)
+    for value in (1.0, 1.0, 0.0, 2.0, 1e-40, 2.0):
+        model.zero_grad()
+        model([torch.full((n,), value) for n in SIZES]).backward()
+        delivered += gradients_of(model)
+        total += value
+    owed = flat(list(taco_torch.lightcc.state_dict(model)["residuals"].values()))
+    close(delivered + owed, total)
+
+
+def test_odd_gradients(ranks: Ranks) -> None:
+    ranks.run(odd_gradients)
+
+
+def disagrees() -> None:
+    model = compressed("topk", {"ratio": 0.1 if dist.get_rank() else 0.2, "threshold": 0})
+    list(passes(model, 4))
+
+
+def test_ranks_whose_settings_differ_get_an_error_that_shows_both() -> None:
+    with Ranks(WORLD, {**OWN_HOSTS, "TACO_LOG": "off"}) as ranks:
+        for outcome in ranks.initialise(timeout_s=20).outcomes(disagrees):
+            assert outcome.error_type == "MismatchError", outcome
+            assert "TopK 10%" in outcome.error
+            assert "TopK 20%" in outcome.error
+
+
+def sum_of_everything() -> float:
+    model = compressed()
+    return float(sum(g.sum() for g in passes(model, 4)))
+
+
+def test_one_host_is_exact() -> None:
+    """Nothing crosses between hosts, so nothing is compressed."""
+    with Ranks(WORLD, {"TACO_LOG": "warning"}) as ranks:
+        found = ranks.initialise().run(sum_of_everything)
+    expected = sum(float(flat_sum(step, WORLD).sum()) / WORLD for step in range(4))
+    assert found == pytest.approx([expected] * WORLD, rel=1e-3)

@@ -1,0 +1,141 @@
+"""all_reduce_gradients(): a training loop that averages its gradients itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import taco_only
+from lightcc_models import OWN_HOSTS, SIZES, Reference, assert_alike, chosen, flat
+from spawn_ranks import Ranks
+
+import taco_torch
+
+pytestmark = taco_only
+
+WORLD = 3
+all_reduce_gradients = taco_torch.lightcc.all_reduce_gradients
+same = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
+close = functools.partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(WORLD, OWN_HOSTS) as made:
+        yield made.initialise()
+
+
+def parameters() -> list[torch.Tensor]:
+    return [torch.zeros(n, requires_grad=True) for n in SIZES]
+
+
+def give(listed: list[torch.Tensor], step: int, rank: int | None = None) -> None:
+    rank = dist.get_rank() if rank is None else rank
+    for parameter, gradient in zip(listed, chosen(step, rank), strict=True):
+        parameter.grad = gradient
+
+
+def averages(fusion_bytes: int | None) -> None:
+    listed = parameters()
+    for step in range(3):
+        give(listed, step)
+        storage = [p.grad.data_ptr() for p in listed]
+        all_reduce_gradients(listed, fusion_bytes=fusion_bytes)
+        expected = sum(flat(chosen(step, rank)) for rank in range(WORLD)) / WORLD
+        close(flat([p.grad for p in listed]), expected)
+        assert [p.grad.data_ptr() for p in listed] == storage
+
+
+@pytest.mark.parametrize("fusion_bytes", [None, 0, 200, 9000, 1 << 30])
+def test_gradients_are_averaged_in_place(ranks: Ranks, fusion_bytes: int | None) -> None:
+    ranks.run(averages, fusion_bytes)
+
+
+def compresses() -> None:
+    listed = parameters()
+    reference = Reference(0.1, WORLD, sum(SIZES))
+    for step in range(4):
+        give(listed, step)
+        all_reduce_gradients(
+            listed, compression="topk", ratio=0.1, threshold=0, fusion_bytes=1 << 20
+        )
+        gradients = flat([p.grad for p in listed])
+        assert_alike(gradients)
+        if step > 0:  # in the first, the bucket was new
+            same(gradients, reference.step([flat(chosen(step, r)) for r in range(WORLD)]))
+
+
+def test_what_is_not_sent_is_kept_for_the_next_call(ranks: Ranks) -> None:
+    ranks.run(compresses)
+
+
+def odd_ones() -> None:
+    rank = dist.get_rank()
+    transposed = torch.zeros(30, 40, requires_grad=True)
+    transposed.grad = torch.full((40, 30), float(rank)).t()
+    empty = torch.zeros(0, requires_grad=True)
+    empty.grad = torch.zeros(0)
+    without = torch.zeros(5, requires_grad=True)
+    double = torch.zeros(7, dtype=torch.float64, requires_grad=True)
+    double.grad = torch.full((7,), float(rank), dtype=torch.float64)
+    sparse = torch.zeros(9, requires_grad=True)
+    sparse.grad = torch.sparse_coo_tensor([[rank]], [3.0], (9,))
+    listed = [transposed, empty, without, double, sparse, transposed]
+    all_reduce_gradients(listed, compression="topk", threshold=0)
+    same(transposed.grad, torch.full((30, 40), 1.0))
+    same(double.grad, torch.full((7,), 1.0, dtype=torch.float64))
+    same(sparse.grad.to_dense(), torch.tensor([1.0] * WORLD + [0.0] * (9 - WORLD)))
+    assert without.grad is None
+    all_reduce_gradients([])
+    all_reduce_gradients([without])
+
+
+def test_odd_gradients_go_by_themselves(ranks: Ranks) -> None:
+    ranks.run(odd_ones)
+
+
+def differ() -> None:
+    listed = parameters()
+    give(listed, 0)
+    rank = dist.get_rank()
+    with pytest.raises(ValueError, match="rank 1 has gradients of 3 of 3 parameters, rank 0 of 4"):
+        all_reduce_gradients(listed[:3] if rank == 1 else listed)
+    if rank == 2:
+        listed[0].grad = None
+    with pytest.raises(ValueError, match="rank 2 has gradients of 3 of 4 parameters, rank 0 of 4"):
+        all_reduce_gradients(listed)
+    give(listed, 0)
+    if rank == 1:
+        listed[0] = torch.zeros(1, requires_grad=True)
+        listed[0].grad = torch.zeros(1)
+    with pytest.raises(ValueError, match="rank 1 has gradients of the same number"):
+        all_reduce_gradients(listed)
+
+
+def test_ranks_with_other_parameters_are_named(ranks: Ranks) -> None:
+    ranks.run(differ)
+
+
+def mistakes() -> None:
+    listed = parameters()
+    give(listed, 0)
+    with pytest.raises(ValueError, match="fusion_bytes is -1"):
+        all_reduce_gradients(listed, fusion_bytes=-1)
+    with pytest.raises(ValueError, match="ratio is 2"):
+        all_reduce_gradients(listed, compression="topk", ratio=2.0)
+    integers = Integers()
+    with pytest.raises(TypeError, match=r"gradient 0 is of torch\.int64"):
+        all_reduce_gradients([integers])  # type: ignore[list-item]
+
+
+class Integers:
+    """Torch itself gives no integer gradients."""
+
+    grad = torch.zeros(3, dtype=torch.int64)
+
+
+def test_mistakes_are_named(ranks: Ranks) -> None:
+    ranks.run(mistakes)

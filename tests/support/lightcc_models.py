@@ -1,0 +1,106 @@
+"""Models whose gradients a test chooses, and what LightCC must make of them.
+
+Run with LIGHT_INTRA_SIZE=1, where every rank counts as a host of its own: what it sends is coded,
+whatever carries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+OWN_HOSTS = {"LIGHT_INTRA_SIZE": "1", "TACO_LOG": "warning"}
+SIZES = (3000, 50, 1, 2000)
+
+
+class Bag(nn.Module):
+    """Parameters whose gradients are the inputs."""
+
+    def __init__(self, sizes: Sequence[int] = SIZES, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.zeros(n, dtype=dtype)) for n in sizes)
+
+    def forward(self, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
+        terms = [
+            (weight * gradient).sum()
+            for weight, gradient in zip(self.weights, gradients, strict=True)
+            if gradient is not None
+        ]
+        return torch.stack(terms).sum()
+
+
+def chosen(step: int, rank: int, sizes: Sequence[int] = SIZES) -> list[torch.Tensor]:
+    """One rank's gradients in one step."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return [torch.randn(n, generator=generator) for n in sizes]
+
+
+def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def gradients_of(model: nn.Module) -> torch.Tensor:
+    """All of them, one after the other."""
+    return flat([p.grad for p in model.parameters() if p.grad is not None])
+
+
+class Reference:
+    """TopK with error feedback as the papers have it, for ranks on hosts of their own that send one
+    bucket each step; in plain torch and float32."""
+
+    def __init__(self, ratio: float, world: int, elements: int, momentum: float = 0.0) -> None:
+        self.count = max(1, round(ratio * elements))
+        self.momentum = momentum
+        self.residuals = [torch.zeros(elements) for _ in range(world)]
+        self.velocities = [torch.zeros(elements) for _ in range(world)]
+
+    def step(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The average that every rank ends with."""
+        sum_of_sent = None
+        kept = zip(self.residuals, self.velocities, strict=True)
+        for (residual, velocity), gradient in zip(kept, gradients, strict=True):
+            velocity.mul_(self.momentum).add_(gradient)
+            residual += velocity
+            largest = residual.abs().topk(self.count).indices
+            sent = torch.zeros_like(residual)
+            sent[largest] = residual[largest]
+            residual[largest] = 0
+            velocity[largest] = 0
+            sum_of_sent = sent if sum_of_sent is None else sum_of_sent + sent
+        assert sum_of_sent is not None
+        return sum_of_sent / len(self.residuals)
+
+
+def dense_average(step: int, world: int, sizes: Sequence[int] = SIZES) -> torch.Tensor:
+    return flat_sum(step, world, sizes) / world
+
+
+def flat_sum(step: int, world: int, sizes: Sequence[int] = SIZES) -> torch.Tensor:
+    total = torch.zeros(sum(sizes))
+    for rank in range(world):
+        total += flat(chosen(step, rank, sizes))
+    return total
+
+
+def backward(model: DistributedDataParallel, step: int) -> torch.Tensor:
+    """One step's backward pass; what the gradients are after it."""
+    model.zero_grad()
+    model(chosen(step, dist.get_rank(model.process_group))).backward()
+    return gradients_of(model).clone()
+
+
+def passes(model: DistributedDataParallel, steps: int, first: int = 0) -> Iterator[torch.Tensor]:
+    for step in range(first, first + steps):
+        yield backward(model, step)
+
+
+def assert_alike(tensor: torch.Tensor) -> None:
+    """Bit by bit on all ranks."""
+    rows = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, tensor.contiguous())
+    for row in rows:
+        torch.testing.assert_close(row, rows[0], rtol=0, atol=0)
