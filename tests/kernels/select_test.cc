@@ -23,7 +23,7 @@ using Floats = std::vector<float>;
 
 std::vector<std::uint32_t> bits_of(const Floats& values) {
   std::vector<std::uint32_t> bits(values.size());
-  std::memcpy(bits.data(), values.data(), 4 * values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) bits[i] = std::bit_cast<std::uint32_t>(values[i]);
   return bits;
 }
 
