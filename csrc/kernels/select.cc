@@ -20,6 +20,8 @@ namespace {
 
 // Elements looked at between two looks at the buffer.
 constexpr std::size_t kTile = 1024;
+// Elements added up between two looks at what was taken.
+constexpr std::size_t kPart = 16384;
 constexpr std::int32_t kAll = -1;  // every magnitude is above
 constexpr std::int32_t kLargestFinite = 0x7F7F'FFFF;
 
@@ -113,18 +115,25 @@ bool select_with(const Variant& variant, float* residual, float* momentum, const
   if (!selection.choose({residual, gradient, momentum, factor})) return false;
   std::memcpy(values, selection.chosen().bits, k * sizeof(float));
   std::memcpy(indices, selection.chosen().indices, k * sizeof(std::uint32_t));
-  if (momentum != nullptr) {
-    variant.add_momentum(residual, momentum, gradient, factor, n);
-    for (std::size_t j = 0; j < k; ++j) {
-      if (taken_momentum != nullptr) taken_momentum[j] = momentum[indices[j]];
-      momentum[indices[j]] = 0;
+  const auto add = variant.reduce[static_cast<int>(ReduceOp::kSum)][static_cast<int>(Dtype::kF32)];
+  // From the end backwards: what has been looked at last is most likely in a cache.
+  for (std::size_t end = n, j = k; end > 0;) {
+    const std::size_t first = (end - 1) / kPart * kPart;
+    if (momentum != nullptr) {
+      variant.add_momentum(residual + first, momentum + first, gradient + first, factor,
+                           end - first);
+    } else if (gradient != nullptr) {
+      add(residual + first, residual + first, gradient + first, end - first);
     }
-  } else if (gradient != nullptr) {
-    const auto add =
-        variant.reduce[static_cast<int>(ReduceOp::kSum)][static_cast<int>(Dtype::kF32)];
-    add(residual, residual, gradient, n);
+    for (; j > 0 && indices[j - 1] >= first; --j) {
+      const std::uint32_t taken = indices[j - 1];
+      residual[taken] = 0;
+      if (momentum == nullptr) continue;
+      if (taken_momentum != nullptr) taken_momentum[j - 1] = momentum[taken];
+      momentum[taken] = 0;
+    }
+    end = first;
   }
-  for (std::size_t j = 0; j < k; ++j) residual[indices[j]] = 0;
   return true;
 }
 
