@@ -185,6 +185,17 @@ def _wrap_register_comm_hook(original: Callable[..., None]) -> Callable[..., Non
     return register_comm_hook
 
 
+def _wrap_update_process_group(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def _update_process_group(self: DistributedDataParallel, group: Any) -> None:
+        original(self, group)
+        known = models.find(self)
+        if known is not None and self.process_group is group:
+            known.native.move(taco_backend(group))
+
+    return _update_process_group
+
+
 _said: set[str] = set()
 
 
@@ -250,6 +261,7 @@ def install() -> None:
     """Makes DistributedDataParallel know ``hook()`` and what compressed gradients cannot do."""
     _wrap("register_comm_hook", _wrap_register_comm_hook)
     _wrap("join_hook", _wrap_join_hook)
+    _wrap("_update_process_group", _wrap_update_process_group)
 
 
 def install_for_all() -> None:
