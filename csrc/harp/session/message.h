@@ -59,9 +59,11 @@ struct BulkSend {
                                      (offered ? wire::kOffered : 0));
   }
   void split();
-  std::size_t datagram_bytes() const {  // the most of a unit's
-    return sizeof(wire::Header) +
-           (is_split() ? sizeof(wire::FragmentDescriptor) + kPieceBytes : segment_bytes);
+  // The most of a unit's. A message shorter than a segment needs no path for whole ones: it is
+  // never cut, nor can an empty one be.
+  std::size_t datagram_bytes() const {
+    if (is_split()) return sizeof(wire::Header) + sizeof(wire::FragmentDescriptor) + kPieceBytes;
+    return sizeof(wire::Header) + std::min<std::size_t>(segment_bytes, request->bytes);
   }
 
   bool has_work() const {
