@@ -13,6 +13,7 @@ PYBIND11_MODULE(_C, module) {
   taco::bind_errors(module);
   taco::pg::bind_stats(module);
   taco::pg::bind_info(module);
+  taco::pg::bind_plan(module);
   taco::pg::bind_future(module);
   taco::pg::bind_backend(module);
   taco::pg::bind_lightcc(module);

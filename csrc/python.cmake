@@ -60,6 +60,7 @@ Python_add_library(_C MODULE WITH_SOABI
   pg/c10d/hang_dump.cc
   pg/c10d/info_bind.cc
   pg/c10d/lightcc_bind.cc
+  pg/c10d/plan_bind.cc
   pg/c10d/stats_bind.cc
   pg/c10d/relay.cc
   pg/c10d/work.cc)

@@ -7,6 +7,7 @@ namespace taco::pg {
 
 void bind_stats(pybind11::module_& module);
 void bind_info(pybind11::module_& module);
+void bind_plan(pybind11::module_& module);
 void bind_future(pybind11::module_& module);
 void bind_backend(pybind11::module_& module);
 void bind_lightcc(pybind11::module_& module);
