@@ -135,6 +135,24 @@ def test_without_hosts_the_demo_of_compression_says_what_it_cannot_show(
     assert ["times are not" in note for note in notes] == [True]
 
 
+def test_compressed_digits_send_less_and_replicas_stay_identical(
+    lightcc_demo: ModuleType, tmp_path: Path
+) -> None:
+    if BACKEND != "taco":
+        pytest.skip("compression is taco's")
+    sent = {}
+    for compression in ("none", "float16", "topk"):
+        path = tmp_path / f"{compression}.json"
+        arguments = argparse.Namespace(ratio=0.01, epochs=2, batch=32)
+        command = lightcc_demo.command_of("taco", compression, arguments)
+        assert lightcc_demo.train_on_this_host([*command, "--json", str(path)]) == 0
+        result = json.loads(path.read_text())
+        assert result["replicas_identical"]
+        sent[compression] = result["host_bytes_per_step"]
+    assert 0.4 < sent["float16"] / sent["none"] < 0.6
+    assert sent["topk"] < 0.05 * sent["none"]
+
+
 def losses(output: str) -> tuple[float, float]:
     """Held-out loss before and after a run of train_char_lm.py."""
     match = re.search(r"held-out loss ([0-9.]+) -> ([0-9.]+)", output)
