@@ -26,6 +26,7 @@ import os
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -302,6 +303,8 @@ MEASURES = {
 
 def rank_main(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(1)
+    # 2.13 renames the *_tensor forms; the old names work from 2.11 on.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
     names = arguments.choices.split(",")
     offer = make_offer(names, arguments.hosts, arguments.ratio, arguments.scale)
     found = MEASURES[arguments.measure](arguments, offer, Place(arguments))
