@@ -1,7 +1,7 @@
 """The same training with gradients sent whole and compressed, between two emulated hosts at
 100 Mbit/s.
 
-    python examples/demo_lightcc.py [--epochs 12] [--rate 100mbit]
+    python examples/demo_lightcc.py [--epochs 20] [--rate 100mbit]
 
 Prints one table and saves out/demo_lightcc.png. Emulating hosts needs root. Without it the ranks
 stay on this host and only pretend to be on two: then accuracy and bytes are shown, and what the
@@ -47,6 +47,7 @@ RUNS = [
 def command_of(backend: str, compression: str, arguments: argparse.Namespace) -> list[str]:
     command = [sys.executable, str(TOP / "examples" / "train_digits.py"), "--backend", backend]
     command += ["--compress", compression, "--ratio", str(arguments.ratio)]
+    command += ["--warm-up", str(arguments.warm_up)]
     return [*command, "--epochs", str(arguments.epochs), "--batch", str(arguments.batch)]
 
 
@@ -170,10 +171,11 @@ def plot(results: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0].replace("\n", " "))
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=32, help="images per rank and step")
     parser.add_argument("--rate", default="100mbit", help="of each host's cable")
     parser.add_argument("--ratio", type=float, default=0.01, help="of elements that TopK sends")
+    parser.add_argument("--warm-up", type=int, default=20, help="steps until TopK is at its ratio")
     arguments = parser.parse_args()
     reason = why_unavailable()
     if reason:

@@ -130,7 +130,13 @@ def compress_gradients(model: DistributedDataParallel, arguments: argparse.Names
     from taco_torch import lightcc
 
     # The buckets of this small net are below the size from which TopK pays in a real one.
-    lightcc.compress(model, arguments.compress, ratio=arguments.ratio, threshold=0)
+    lightcc.compress(
+        model,
+        arguments.compress,
+        ratio=arguments.ratio,
+        threshold=0,
+        warm_up_steps=arguments.warm_up,
+    )
 
 
 def train(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -209,6 +215,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compress", choices=COMPRESSIONS, default="none")
     parser.add_argument("--ratio", type=float, default=0.01, help="of elements that topk sends")
+    parser.add_argument("--warm-up", type=int, default=0, help="steps until topk is at its ratio")
     parser.add_argument("--interface", help="count what leaves by it; default: what taco counts")
     parser.add_argument("--json", type=Path, help="where rank 0 writes the result")
     arguments = parser.parse_args()

@@ -143,7 +143,7 @@ def test_compressed_digits_send_less_and_replicas_stay_identical(
     sent = {}
     for compression in ("none", "float16", "topk"):
         path = tmp_path / f"{compression}.json"
-        arguments = argparse.Namespace(ratio=0.01, epochs=2, batch=32)
+        arguments = argparse.Namespace(ratio=0.01, warm_up=0, epochs=2, batch=32)
         command = lightcc_demo.command_of("taco", compression, arguments)
         assert lightcc_demo.train_on_this_host([*command, "--json", str(path)]) == 0
         result = json.loads(path.read_text())
