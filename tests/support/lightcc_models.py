@@ -7,6 +7,7 @@ whatever carries it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 OWN_HOSTS = {"LIGHT_INTRA_SIZE": "1", "TACO_LOG": "warning"}
 SIZES = (3000, 50, 1, 2000)
+RATIO = 0.1
+DENSE_STEPS = 2  # DDP's first arrangement of its buckets, and the first step with the second
 
 
 class Bag(nn.Module):
@@ -33,10 +36,25 @@ class Bag(nn.Module):
         return torch.stack(terms).sum()
 
 
+def compressed(
+    compression: str = "topk", settings: dict[str, Any] | None = None, **options: Any
+) -> DistributedDataParallel:
+    import taco_torch
+
+    model = DistributedDataParallel(Bag(), **options)
+    settings = {"ratio": RATIO, "threshold": 0} if settings is None else settings
+    taco_torch.lightcc.compress(model, compression, **settings)
+    return model
+
+
 def chosen(step: int, rank: int, sizes: Sequence[int] = SIZES) -> list[torch.Tensor]:
     """One rank's gradients in one step."""
     generator = torch.Generator().manual_seed(1000 * step + rank)
     return [torch.randn(n, generator=generator) for n in sizes]
+
+
+def everyones(step: int, world: int = 3) -> list[torch.Tensor]:
+    return [flat(chosen(step, rank)) for rank in range(world)]
 
 
 def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

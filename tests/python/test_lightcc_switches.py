@@ -1,0 +1,296 @@
+"""How compressed gradients are switched on, by whom and for what; and mistakes about it."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import taco_only
+from lightcc_models import (
+    DENSE_STEPS,
+    OWN_HOSTS,
+    RATIO,
+    SIZES,
+    Bag,
+    Reference,
+    assert_alike,
+    backward,
+    compressed,
+    dense_average,
+    everyones,
+    flat,
+    flat_sum,
+    gradients_of,
+    passes,
+)
+from spawn_ranks import Ranks, initialise
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+import taco_torch
+
+pytestmark = taco_only
+
+WORLD = 3
+ELEMENTS = sum(SIZES)
+same = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
+close = functools.partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(WORLD, OWN_HOSTS) as made:
+        yield made.initialise()
+
+
+# -- switching on
+
+
+def registered_as_a_hook() -> None:
+    model = DistributedDataParallel(Bag())
+    model.register_comm_hook(None, taco_torch.lightcc.hook("topk", ratio=RATIO, threshold=0))
+    reference = Reference(RATIO, WORLD, ELEMENTS)
+    for step, gradients in enumerate(passes(model, 4)):
+        if step >= DENSE_STEPS:
+            same(gradients, reference.step(everyones(step)))
+
+
+def test_a_communication_hook_does_the_same(ranks: Ranks) -> None:
+    ranks.run(registered_as_a_hook)
+
+
+def switched_by_the_environment() -> int:
+    model = DistributedDataParallel(Bag())
+    gradients = list(passes(model, 4))[-1]
+    assert_alike(gradients)
+    return int((gradients != 0).sum())
+
+
+def uses_a_hook_of_its_own() -> None:
+    model = DistributedDataParallel(Bag())
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    for step, gradients in enumerate(passes(model, 4)):
+        close(gradients, dense_average(step, WORLD))
+    builtin = DistributedDataParallel(Bag())
+    builtin._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    for step, gradients in enumerate(passes(builtin, 4)):
+        close(gradients, dense_average(step, WORLD))
+
+
+def is_too_late() -> None:
+    model = DistributedDataParallel(Bag())
+    backward(model, 0)
+    with pytest.raises(RuntimeError, match="before the model's first forward"):
+        model.register_comm_hook(None, default_hooks.allreduce_hook)
+
+
+def test_the_environment_switches_it_on_for_every_model() -> None:
+    environment = {
+        **OWN_HOSTS,
+        "LIGHT_TOPK_ALLREDUCE": "1",
+        "LIGHT_TOPK_RATIO": "0.01",
+        "LIGHT_TOPK_THRESHOLD": "0",
+    }
+    with Ranks(WORLD, environment) as ranks:
+        ranks.initialise()
+        most = WORLD * round(0.01 * ELEMENTS)
+        assert all(0 < sent <= most for sent in ranks.run(switched_by_the_environment))
+        ranks.run(uses_a_hook_of_its_own)
+        ranks.run(is_too_late)
+
+
+def test_what_chooses_nothing_yet_is_refused() -> None:
+    with Ranks(1, {"LIGHT_AUTO": "1"}) as alone:
+        alone.begin(0, initialise, 0, 1, alone.port)
+        (outcome,) = alone.gather([0])
+        assert outcome.error_type == "NotImplementedError", outcome
+        assert "LIGHT_AUTO=1" in outcome.error
+
+
+def changes_settings() -> None:
+    """What is owed goes out with the next step, whose settings are others."""
+    model = compressed("topk", {"ratio": 0.05, "threshold": 0})
+    delivered, expected = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
+    for step in range(7):
+        if step == 5:
+            taco_torch.lightcc.compress(model, "none")
+        delivered += backward(model, step)
+        expected += dense_average(step, WORLD)
+    close(delivered, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_other_settings_in_the_middle_lose_nothing(ranks: Ranks) -> None:
+    ranks.run(changes_settings)
+
+
+def counts() -> tuple[int, int, float]:
+    before = taco_torch.stats().lightcc
+    model = compressed("topk", {"ratio": 0.01, "threshold": 0})
+    list(passes(model, 5))
+    spent = taco_torch.stats().lightcc - before
+    assert spent.encode_seconds > 0
+    assert spent.decode_seconds > 0
+    assert spent.ratio == spent.bytes_after / spent.bytes_before
+    return spent.bytes_before, spent.bytes_after, spent.residual_norm
+
+
+def test_stats_tell_bytes_before_and_after(ranks: Ranks) -> None:
+    for before, after, norm in ranks.run(counts):
+        assert before == 3 * 4 * ELEMENTS  # steps that were compressed
+        assert 3 * 8 * 50 <= after * 2 <= before
+        assert norm > 0
+
+
+def drops_its_model() -> None:
+    gc.collect()
+    before = taco_torch.stats().lightcc.residual_norm
+    model = compressed()
+    list(passes(model, 4))
+    assert taco_torch.stats().lightcc.residual_norm > before
+    del model
+    gc.collect()
+    assert taco_torch.stats().lightcc.residual_norm == before
+
+
+def test_a_model_takes_its_residuals_along_when_it_goes(ranks: Ranks) -> None:
+    ranks.run(drops_its_model)
+
+
+def compressed_all_reduce() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(5000, generator=generator)
+    tensor = values * (dist.get_rank() + 1)
+    expected = values * 6
+    dist.all_reduce(tensor)
+    assert_alike(tensor)
+    error = float((tensor - expected).abs().max())
+    assert 0 < error < 0.02
+    for exact in (torch.full((2000,), dist.get_rank()), torch.full((2000,), 1 / 3).double()):
+        total = exact.clone() * 0
+        for rank in range(WORLD):
+            total += torch.full_like(exact, rank) if exact.dtype == torch.int64 else exact
+        dist.all_reduce(exact)
+        same(exact, total)
+    largest = values.clone()
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    same(largest, values)
+
+
+def join_with(options: str, rank: int, port: int) -> None:
+    from spawn_ranks import connect
+
+    dist.init_process_group(
+        "taco",
+        store=connect(port, WORLD),
+        rank=rank,
+        world_size=WORLD,
+        pg_options=taco_torch.Options(compress_all_reduce=options),
+    )
+
+
+def test_a_plain_all_reduce_is_compressed_if_the_group_says_so() -> None:
+    with Ranks(WORLD, OWN_HOSTS) as ranks:
+        ranks.run_each(join_with, [("float16", rank, ranks.port) for rank in range(WORLD)])
+        ranks.run(compressed_all_reduce)
+
+
+def test_groups_whose_options_differ_do_not_meet() -> None:
+    with Ranks(WORLD, OWN_HOSTS) as ranks:
+        for rank in range(WORLD):
+            ranks.begin(rank, join_with, "float16" if rank else "bfloat16", rank, ranks.port)
+        for outcome in ranks.gather(range(WORLD)):
+            assert outcome.error_type == "VersionMismatchError", outcome
+            assert "float16" in outcome.error
+            assert "bfloat16" in outcome.error
+
+
+# -- mistakes
+
+
+def mistakes() -> None:
+    compress = taco_torch.lightcc.compress
+    model = DistributedDataParallel(Bag())
+    for options, text in [
+        ({"ratio": 0.0}, "ratio is 0"),
+        ({"ratio": 1.5}, "ratio is 1.5"),
+        ({"ratio": float("nan")}, "ratio is nan"),
+        ({"threshold": -1}, "threshold is -1"),
+        ({"warm_up_steps": -1}, "warm_up_steps is -1"),
+        ({"momentum": 1.0}, "momentum is 1"),
+        ({"values": "float64"}, 'values is "float64"'),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            compress(model, "topk", **options)
+        with pytest.raises(ValueError, match=text):
+            taco_torch.lightcc.hook("topk", **options)
+    with pytest.raises(ValueError, match='compression is "gzip"'):
+        compress(model, "gzip")
+    with pytest.raises(ValueError, match="name the compression"):
+        compress(model)
+    with pytest.raises(TypeError, match="takes a DistributedDataParallel model, got Linear"):
+        compress(nn.Linear(1, 1), "topk")
+    with pytest.raises(ValueError, match="no state"):
+        model.register_comm_hook(1, taco_torch.lightcc.hook("topk"))
+    with pytest.raises(ValueError, match="not compressed"):
+        taco_torch.lightcc.flush(model)
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    with pytest.raises(RuntimeError, match=r"communication hook \(allreduce_hook\)"):
+        compress(model, "topk")
+    for value in ("float64", "topk"):
+        with pytest.raises(ValueError, match=value):
+            taco_torch.Options(compress_all_reduce=value)
+    with pytest.raises(ValueError, match="LIGHT_WIRE_DTYPE"):
+        taco_torch.Options(compress_all_reduce=True)
+
+
+def test_mistakes_are_named(ranks: Ranks) -> None:
+    ranks.run(mistakes)
+
+
+def odd_gradients() -> None:
+    """All zero, all equal, denormal: nothing is lost, nothing fails."""
+    model = compressed("topk", {"ratio": 0.3, "threshold": 0})
+    total = torch.zeros(ELEMENTS)
+    delivered = torch.zeros(ELEMENTS)
+    for value in (1.0, 1.0, 0.0, 2.0, 1e-40, 2.0):
+        model.zero_grad()
+        model([torch.full((n,), value) for n in SIZES]).backward()
+        delivered += gradients_of(model)
+        total += value
+    owed = flat(list(taco_torch.lightcc.state_dict(model)["residuals"].values()))
+    close(delivered + owed, total)
+
+
+def test_odd_gradients(ranks: Ranks) -> None:
+    ranks.run(odd_gradients)
+
+
+def disagrees() -> None:
+    model = compressed("topk", {"ratio": 0.1 if dist.get_rank() else 0.2, "threshold": 0})
+    list(passes(model, 4))
+
+
+def test_ranks_whose_settings_differ_get_an_error_that_shows_both() -> None:
+    with Ranks(WORLD, {**OWN_HOSTS, "TACO_LOG": "off"}) as ranks:
+        for outcome in ranks.initialise(timeout_s=20).outcomes(disagrees):
+            assert outcome.error_type == "MismatchError", outcome
+            assert "TopK 10%" in outcome.error
+            assert "TopK 20%" in outcome.error
+
+
+def sum_of_everything() -> float:
+    model = compressed()
+    return float(sum(g.sum() for g in passes(model, 4)))
+
+
+def test_one_host_is_exact() -> None:
+    """Nothing crosses between hosts, so nothing is compressed."""
+    with Ranks(WORLD, {"TACO_LOG": "warning"}) as ranks:
+        found = ranks.initialise().run(sum_of_everything)
+    expected = sum(float(flat_sum(step, WORLD).sum()) / WORLD for step in range(4))
+    assert found == pytest.approx([expected] * WORLD, rel=1e-3)
