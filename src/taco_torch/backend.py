@@ -24,7 +24,7 @@ def create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGr
         raise TypeError(
             f"pg_options of a taco group must be taco_torch.Options, got {type(pg_options)!r}"
         )
-    _switch_lightcc_on()
+    _install_lightcc()
     timeout = opts.timeout
     if not isinstance(timeout, timedelta):
         timeout = timedelta(seconds=timeout)
@@ -39,18 +39,19 @@ def create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGr
     )
 
 
-def _switch_lightcc_on() -> None:
-    """What the LIGHT_* variables ask for, for all models that are made once there is a group."""
+def _install_lightcc() -> None:
+    """For all models that are made once there is a group."""
     light = _C.lightcc_environment()
     if light["auto"]:
         raise NotImplementedError(
             "LIGHT_AUTO=1: nothing chooses by predicted time yet. Unset it, and say by "
             "LIGHT_TOPK_ALLREDUCE or LIGHT_WIRE_DTYPE how gradients are to be sent"
         )
-    if light["compresses"]:
-        from taco_torch.lightcc.ddp import install_for_all
+    from taco_torch.lightcc import ddp
 
-        install_for_all()
+    ddp.install()
+    if light["compresses"]:
+        ddp.install_for_all()
 
 
 futures.install()

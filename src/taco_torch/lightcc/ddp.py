@@ -6,6 +6,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
@@ -225,7 +226,7 @@ def _switch_on(model: DistributedDataParallel) -> None:
     _say_once(f"gradients of {type(model.module).__name__} are not compressed: {owner}")
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@_disable_dynamo  # torch.compiler.disable would load the compiler here and now
 def _before_forward(model: DistributedDataParallel, _inputs: object) -> None:
     """Switches on as late as that: only now it is known whether the program has registered a hook
     of its own. At module level, so that models can still be pickled."""
@@ -258,7 +259,9 @@ def _wrap(name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def install() -> None:
-    """Makes DistributedDataParallel know ``hook()`` and what compressed gradients cannot do."""
+    """Makes DistributedDataParallel know ``hook()`` and what compressed gradients cannot do. Called
+    when the first taco group is made: ``model.register_comm_hook(None, lightcc.hook())`` takes the
+    method before it imports lightcc."""
     _wrap("register_comm_hook", _wrap_register_comm_hook)
     _wrap("join_hook", _wrap_join_hook)
     _wrap("_update_process_group", _wrap_update_process_group)
