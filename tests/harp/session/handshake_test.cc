@@ -351,10 +351,9 @@ TEST(Handshake, AReplayedHelloIsNoSignOfLifeAndSaysNothingOfThePath) {
   cluster[1].matcher(0).send(narrow.send);
   ASSERT_TRUE(cluster.run(cluster.now() + 5 * kSecond, [&] { return narrow.done(); }));
   ASSERT_EQ(session.path_size(), 1472u);
+  const std::vector<Datagram> hellos = observer.seen_between(0, 1, wire::Type::kHello);
   const auto replay = [&] {
-    for (const Datagram& hello : observer.seen_between(0, 1, wire::Type::kHello)) {
-      observer.send(0, 1, hello);
-    }
+    for (const Datagram& hello : hellos) observer.send(0, 1, hello);
   };
   replay();
   EXPECT_EQ(session.path_size(), 1472u);
