@@ -34,6 +34,7 @@ lightcc::Gradients::PartOf part_of(Backend& backend) {
 std::vector<lightcc::Parameter> described(
     const std::vector<std::pair<std::string, at::Tensor>>& parameters) {
   std::vector<lightcc::Parameter> all;
+  all.reserve(parameters.size());
   for (const auto& [name, tensor] : parameters) {
     all.push_back({name, static_cast<std::uint64_t>(tensor.numel())});
   }
@@ -187,8 +188,8 @@ lightcc::Gradients& GradientHook::gradients() {
 
 std::vector<int> GradientHook::groups() const {
   const Topology& topology = backend_->communicator().topology().groups();
-  std::vector<int> all;
-  for (int rank = 0; rank < topology.world(); ++rank) all.push_back(topology.host_of(rank));
+  std::vector<int> all(topology.world());
+  for (int rank = 0; rank < topology.world(); ++rank) all[rank] = topology.host_of(rank);
   return all;
 }
 

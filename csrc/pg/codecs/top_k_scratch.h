@@ -57,7 +57,7 @@ class TopKScratchSlots {
     for (auto& slot : slots_) {
       TopKScratch* empty = nullptr;
       if (!slot.compare_exchange_strong(empty, scratch.get())) continue;
-      scratch.release();
+      (void)scratch.release();  // the slot has it
       return;
     }
   }

@@ -180,7 +180,8 @@ std::vector<float> Gradients::owed(std::size_t first, std::size_t last) const {
   }
   std::vector<float> sum(total);
   const auto wanted = [&](std::size_t parameter) { return first <= parameter && parameter < last; };
-  for (const auto& [index, bucket] : buckets_) {
+  for (const auto& entry : buckets_) {
+    const Bucket& bucket = entry.second;
     if (!bucket.feedback) continue;
     for_each_range(bucket, [&](std::size_t parameter, std::uint64_t from, std::uint64_t place,
                                std::uint64_t count) {
