@@ -236,8 +236,8 @@ constexpr auto kVariables = std::to_array<Variable>({
      },
      [](const Env& env) { return env.light_wire_dtype; }},
     {"LIGHT_AUTO", "boolean", "", "0, 1, false, true, off, on, no or yes",
-     "Chooses for each gradient bucket, among what the other LIGHT_* variables allow, what should "
-     "shorten the step most.",
+     "Kept for choosing by predicted time how each gradient bucket is sent. Nothing chooses yet: 1 "
+     "is an error when a group is made.",
      [](Env& env, const std::string& value) { return set_bool(env.light_auto, value); },
      [](const Env& env) { return show_bool(env.light_auto); }},
     {"LIGHT_FUSION_BYTES", "integer", "bytes", "auto or an integer from 0 to 2^50",
