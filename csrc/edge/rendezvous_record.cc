@@ -8,14 +8,21 @@
 namespace taco::edge {
 namespace {
 
-constexpr char kMagic[] = "taco-meeting-2", kRefusal[] = "taco-refusal-1";
+constexpr char kMagic[] = "taco-meeting-3", kRefusal[] = "taco-refusal-1";
 constexpr std::size_t kMostFieldBytes = 1 << 16;
 constexpr std::uint64_t kMostSettings = 64;
+
+// Lengths of texts take one byte, or this one and eight more: the records of two ranks, with all
+// their settings, stay within one packet of 1,500 bytes. The store speaks TCP, which larger ones
+// bring to a halt where hosts have jumbo frames and the switch between them has not.
+constexpr unsigned char kLongText = 0xFF;
 
 class Writer {
  public:
   void text(std::string_view value) {
-    number(value.size());
+    const bool is_long = value.size() >= kLongText;
+    bytes_.push_back(static_cast<char>(is_long ? kLongText : value.size()));
+    if (is_long) number(value.size());
     bytes_.append(value);
   }
   void number(std::uint64_t value) {
@@ -33,7 +40,8 @@ class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
   std::string text() {
-    const std::uint64_t length = number();
+    const std::uint64_t first = raw<unsigned char>();
+    const std::uint64_t length = first == kLongText ? number() : first;
     if (length > kMostFieldBytes || length > bytes_.size()) {
       ok_ = false;
       return {};

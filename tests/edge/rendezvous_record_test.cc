@@ -40,6 +40,32 @@ TEST(RendezvousRecord, HelloSurvivesItsEncoding) {
   EXPECT_EQ(read.value().gbits, sent.gbits);
 }
 
+// The store's TCP comes to a halt over larger packets where hosts have jumbo frames and the switch
+// between them has not. The settings are those of a group.
+TEST(RendezvousRecord, TheTableOfTwoRanksFitsIntoOnePacket) {
+  Hello made = hello("a host identity of thirty-six letters", 25);
+  made.token = std::string(32, 't');
+  made.address = std::string(120, 'a');
+  made.settings = {{"TACO_ALGORITHM", "auto"},
+                   {"Options.compress_all_reduce", ""},
+                   {"TACO_CHUNK_BYTES", "1048576"},
+                   {"TACO_TUNE", "0"},
+                   {"LIGHT_2D_ALLREDUCE", "auto"},
+                   {"LIGHT_INTRA_SIZE", "0"},
+                   {"LIGHT_HIERARCHICAL_THRESHOLD", ""},
+                   {"LIGHT_TOPK_ALLREDUCE", "0"},
+                   {"LIGHT_TOPK_RATIO", "0.01"},
+                   {"LIGHT_TOPK_THRESHOLD", "1048576"},
+                   {"LIGHT_TOPK_FP16", "0"},
+                   {"LIGHT_WIRE_DTYPE", "float32"},
+                   {"LIGHT_AUTO", "0"},
+                   {"LIGHT_FUSION_BYTES", "auto"}};
+  Table two;
+  two.word = std::string(160, 'w');
+  two.ranks = {made, made};
+  EXPECT_LT(two.encode().size(), 1400u);
+}
+
 TEST(RendezvousRecord, TableNumbersHostsAsTheyAppearAndTakesTheFirstKnownSpeed) {
   const Result<Table> read = Table::decode(table().encode());
   ASSERT_TRUE(read.ok());
