@@ -98,6 +98,7 @@ def timed(step: Callable[[], None], reset: Callable[[], None], count: int, gate:
         step()
         times[index] = time.perf_counter() - start
         reset()
+    dist.barrier(group=gate)  # the other ranks of rank 0's host have sent theirs too
     sent = (int(SENT.read_text()) - before) / count if counted else None
     slowest = torch.tensor(times, dtype=torch.float64)
     dist.all_reduce(slowest, dist.ReduceOp.MAX)

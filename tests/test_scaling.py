@@ -104,6 +104,5 @@ def test_every_measurement_fits_between_hosts_its_limit(tmp_path: Path, measure:
     for one in row["choices"].values():
         assert one["seconds"] > 0
         if one.get("host_bytes_limit"):
-            # Frames and a barrier's messages come on top; of two short steps, what one host sends
-            # before the other has begun to count is missing.
-            assert 0.8 * one["host_bytes_limit"] < one["host_bytes"]
+            # Frames and a barrier's messages come on top.
+            assert 0.98 * one["host_bytes_limit"] < one["host_bytes"]
