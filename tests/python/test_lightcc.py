@@ -14,6 +14,7 @@ import torch.distributed as dist
 from conftest import taco_only
 from lightcc_models import (
     DENSE_STEPS,
+    ELEMENTS,
     OWN_HOSTS,
     RATIO,
     SIZES,
@@ -22,12 +23,14 @@ from lightcc_models import (
     assert_alike,
     backward,
     chosen,
+    close,
     compressed,
     dense_average,
     everyones,
     flat,
     gradients_of,
     passes,
+    same,
 )
 from spawn_ranks import Ranks
 from torch import nn
@@ -38,9 +41,6 @@ import taco_torch
 pytestmark = taco_only
 
 WORLD = 3
-ELEMENTS = sum(SIZES)
-same = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
-close = functools.partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from conftest import taco_only
 from fabric import Fabric
 from hosts import host_ranks, join, needs_hosts
-from lightcc_models import SIZES, Bag, assert_alike, backward, dense_average, flat, passes
+from lightcc_models import ELEMENTS, Bag, assert_alike, backward, dense_average, flat, passes
 from spawn_ranks import Ranks
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,7 +21,6 @@ import taco_torch
 pytestmark = taco_only
 
 WORLD = 4
-ELEMENTS = sum(SIZES)
 close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
 lightcc = taco_torch.lightcc
 

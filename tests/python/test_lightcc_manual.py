@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 
 import pytest
 import torch
 import torch.distributed as dist
 from conftest import taco_only
-from lightcc_models import OWN_HOSTS, SIZES, Reference, assert_alike, chosen, flat
+from lightcc_models import OWN_HOSTS, SIZES, Reference, assert_alike, chosen, close, flat, same
 from spawn_ranks import Ranks
 
 import taco_torch
@@ -18,8 +17,6 @@ pytestmark = taco_only
 
 WORLD = 3
 all_reduce_gradients = taco_torch.lightcc.all_reduce_gradients
-same = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
-close = functools.partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
 
 
 @pytest.fixture(scope="module")

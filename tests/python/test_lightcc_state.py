@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from conftest import taco_only
 from lightcc_models import (
+    ELEMENTS,
     OWN_HOSTS,
     SIZES,
     Bag,
@@ -21,6 +22,7 @@ from lightcc_models import (
     dense_average,
     flat,
     passes,
+    same,
 )
 from spawn_ranks import Ranks
 from torch import nn
@@ -31,8 +33,6 @@ import taco_torch
 pytestmark = taco_only
 
 WORLD = 2
-ELEMENTS = sum(SIZES)
-same = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
 close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
 lightcc = taco_torch.lightcc
 

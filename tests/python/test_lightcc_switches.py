@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 from collections.abc import Iterator
 
@@ -12,6 +11,7 @@ import torch.distributed as dist
 from conftest import taco_only
 from lightcc_models import (
     DENSE_STEPS,
+    ELEMENTS,
     OWN_HOSTS,
     RATIO,
     SIZES,
@@ -19,6 +19,7 @@ from lightcc_models import (
     Reference,
     assert_alike,
     backward,
+    close,
     compressed,
     dense_average,
     everyones,
@@ -26,6 +27,7 @@ from lightcc_models import (
     flat_sum,
     gradients_of,
     passes,
+    same,
 )
 from spawn_ranks import Ranks, initialise
 from torch import nn
@@ -37,9 +39,6 @@ import taco_torch
 pytestmark = taco_only
 
 WORLD = 3
-ELEMENTS = sum(SIZES)
-same = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
-close = functools.partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
 
 
 @pytest.fixture(scope="module")

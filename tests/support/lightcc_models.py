@@ -6,6 +6,7 @@ whatever carries it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,8 +17,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 OWN_HOSTS = {"LIGHT_INTRA_SIZE": "1", "TACO_LOG": "warning"}
 SIZES = (3000, 50, 1, 2000)
+ELEMENTS = sum(SIZES)
 RATIO = 0.1
 DENSE_STEPS = 2  # DDP's first arrangement of its buckets, and the first step with the second
+
+same = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
+close = functools.partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
 
 
 class Bag(nn.Module):
