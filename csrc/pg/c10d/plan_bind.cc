@@ -8,8 +8,7 @@
 #include "edge/errors.h"
 #include "pg/algorithms/list.h"
 #include "pg/c10d/bind.h"
-#include "pg/codecs/half_codec.h"
-#include "pg/codecs/top_k_codec.h"
+#include "pg/lightcc/settings.h"
 #include "pg/planning/planner.h"
 #include "pg/tuning/cost_block.h"
 
@@ -18,19 +17,16 @@ namespace py = pybind11;
 namespace taco::pg {
 namespace {
 
-std::shared_ptr<const Codec> codec_named(const std::string& compression, double ratio,
-                                         bool f16_values) {
-  if (compression == "none") return nullptr;
-  if (compression == "float16") return half_codec(HalfFormat::kF16);
-  if (compression == "bfloat16") return half_codec(HalfFormat::kBF16);
-  if (compression == "topk") {
-    TopKSettings settings;
-    settings.ratio = ratio;
-    settings.f16_values = f16_values;
-    return value_or_raise(top_k_codec(settings));
-  }
-  raise(Status(Code::kInvalidArgument,
-               "compression \"" + compression + "\": it is none, float16, bfloat16 or topk"));
+// As the hook would send a bucket of any length.
+std::shared_ptr<const Codec> codec_of(const std::string& compression, std::uint64_t bytes,
+                                      double ratio, bool f16_values) {
+  lightcc::Settings settings;
+  settings.compression = value_or_raise(lightcc::compression_named(compression));
+  settings.ratio = ratio;
+  settings.threshold = 0;
+  settings.f16_values = f16_values;
+  raise_if_error(lightcc::check(settings));
+  return value_or_raise(lightcc::codec_for(settings, bytes, 0));
 }
 
 Topology world_of(int hosts, int ranks_per_host, double gbits) {
@@ -64,7 +60,7 @@ py::list predict_all_reduce(std::uint64_t bytes, int hosts, int ranks_per_host, 
   problem.average = true;
   problem.in_place = true;
   problem.bytes = bytes / sizeof(float) * sizeof(float);
-  problem.codec = codec_named(compression, ratio, f16_values);
+  problem.codec = codec_of(compression, problem.bytes, ratio, f16_values);
   const Topology topology = world_of(hosts, ranks_per_host, gbits);
   const std::unique_ptr<Planner> planner =
       value_or_raise(Planner::create(all_algorithms(), topology, first_costs().parameters, 0, ""));

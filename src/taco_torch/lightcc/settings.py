@@ -5,8 +5,6 @@ from typing import Any
 
 from taco_torch._extension import _C
 
-COMPRESSIONS = ("topk", "float16", "bfloat16", "none")
-
 
 @dataclass(frozen=True)
 class Options:
@@ -23,10 +21,6 @@ class Options:
         """Raises ValueError for what is out of range, TypeError for what is no number."""
         light = _C.lightcc_environment()
         compression = self.compression or compression_of_environment()
-        if compression not in COMPRESSIONS:
-            raise ValueError(
-                f'compression is "{compression}", but must be topk, float16, bfloat16 or none'
-            )
 
         def chosen(value: Any, variable: str) -> Any:
             return light[variable] if value is None else value
