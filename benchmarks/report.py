@@ -210,7 +210,7 @@ def collective_lines(name: str) -> list[str]:
     if not result:
         return []
     host = result["machine"]
-    head = f"TCP {host['tcp']}, copying {result['copy_bytes_per_s'] / 1e9:.1f} GB/s"
+    head = f"{host['cpu']}, TCP {host['tcp']}, copying {result['copy_bytes_per_s'] / 1e9:.1f} GB/s"
     lines = [f"### {TITLES[name]}", "", f"{head}, load {host['load']:.1f} at the end.", ""]
     lines += ["| collective | size | gloo | p90 | taco | p90 | limit | taco/limit | gloo/taco |"]
     lines += ["|---|--:|--:|--:|--:|--:|--:|--:|--:|"]
