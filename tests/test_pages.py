@@ -14,7 +14,7 @@ ROOTS = ("", "csrc", "src", "docs", "tests")
 ELSEWHERE = ("out/", "build/", ".venv/", "torch/", "c10/")
 ENDING = r"(?:h|cc|py|pyi|md|sh|txt|cmake)"
 # A path below a folder of ours, wherever it stands: in backquotes, bare, or in a command.
-ROOMS = "docs|tests|benchmarks|examples|tools|csrc|base|kernels|harp|edge|pg|src"
+ROOMS = "docs|tests|benchmarks|examples|tools|csrc|base|kernels|device|harp|edge|pg|zerocache|src"
 PATH = re.compile(rf"(?<![\w./-])((?:{ROOMS})/[\w./-]*\.{ENDING})\b")
 QUOTED_PATH = re.compile(rf"`([\w./-]+/[\w.-]+\.{ENDING})`")
 # A file's name without its folder.

@@ -21,7 +21,8 @@ MAY_INCLUDE = {
     "harp": {"harp", "kernels", "base"},  # kernels: checksums and sinks, docs/decisions/0001
     "edge": {"edge", "harp", "base"},
     "pg": {"pg", "edge", "harp", "kernels", "base"},
-    "zerocache": {"zerocache", "edge", "harp", "kernels", "base"},
+    "device": {"device", "base"},
+    "zerocache": {"zerocache", "device", "edge", "kernels", "base"},  # edge: its torch/ alone
 }
 # Inner walls: what these folders may include of their own room. The protocol knows no driver, the
 # plans know nothing that executes them; a folder not named here may know all its neighbours.
@@ -39,7 +40,7 @@ INNER_WALLS = {
     "pg/group": {"pg", "pg/planning", "pg/algorithms", "pg/execution", "pg/group"},
 }
 # Headers that belong to a few files only: pattern of the header, pattern of those files.
-TORCH_FACING = r"csrc/(bindings|edge/\w+|zerocache/\w*bind|pg/c10d/\w+)\.(cc|h)"
+TORCH_FACING = r"csrc/(bindings|edge/\w+|zerocache/torch/\w+|pg/c10d/\w+)\.(cc|h)"
 RESERVED = [
     (r"(torch|c10|ATen|pybind11|edge)/", TORCH_FACING),
     (r"rte_", r"csrc/harp/drivers/dpdk\w*\.(cc|h)"),
