@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -247,6 +248,29 @@ def completion_hook_sees_every_operation() -> int:
     return len(seen)
 
 
+def references_to_a_hook_during_an_operation() -> int:
+    """That it is counted more often than before. It would have been counted without the GIL."""
+
+    def hook(info: object) -> None:
+        pass
+
+    group = dist.new_group()
+    group._register_on_completion_hook(hook)
+    before = sys.getrefcount(hook)
+    more = 0
+    if dist.get_rank() == 0:
+        works = [dist.all_reduce(mine(), group=group, async_op=True) for _ in range(3)]
+        more = sys.getrefcount(hook) - before
+        dist.barrier()
+    else:
+        dist.barrier()
+        works = [dist.all_reduce(mine(), group=group, async_op=True) for _ in range(3)]
+    for work in works:
+        work.wait()
+    dist.destroy_process_group(group)
+    return more
+
+
 def many_threads_many_groups() -> None:
     groups = [dist.new_group() for _ in range(4)]
     failures: list[BaseException] = []
@@ -342,6 +366,11 @@ def test_profiler_names_operations(ranks: Ranks) -> None:
 @taco_only
 def test_completion_hook_sees_every_operation(ranks: Ranks) -> None:
     assert ranks.run(completion_hook_sees_every_operation) == [5] * ranks.world
+
+
+@taco_only
+def test_operations_do_not_count_references_to_a_completion_hook(ranks: Ranks) -> None:
+    assert ranks.run(references_to_a_hook_during_an_operation) == [0] * ranks.world
 
 
 def test_groups_used_from_several_threads(ranks: Ranks) -> None:

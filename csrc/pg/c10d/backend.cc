@@ -299,7 +299,12 @@ void Backend::waitForPendingWorks() {
 void Backend::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
   TORCH_CHECK(!onCompletionHook_, "taco: an onCompletion hook is registered already");
-  onCompletionHook_ = std::move(hook);
+  // Each operation keeps a copy, made without the GIL: of a pointer, since the hook may own a
+  // Python object that is copied without asking for the GIL.
+  auto shared = std::make_shared<const std::decay_t<decltype(hook)>>(std::move(hook));
+  onCompletionHook_ = [shared = std::move(shared)](std::shared_ptr<c10d::WorkInfo> info) {
+    (*shared)(std::move(info));
+  };
 }
 
 void Backend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
