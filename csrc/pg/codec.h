@@ -54,6 +54,8 @@ struct Coding {
   const std::byte* operand = nullptr;
   kernels::ReduceFn reduce = nullptr;
   kernels::Dtype dtype = kernels::Dtype::kU8;
+  // Decode, and only where the codec has a memory: what each decoded element is divided by.
+  std::uint32_t divisor = 1;
   // Encode, where the codec has a memory: the shard's, and which element of it the block begins at.
   Feedback* feedback = nullptr;
   std::size_t feedback_from = 0;

@@ -71,11 +71,13 @@ inline Result<Block> encode(const Codec& codec, const Floats& values, Feedback* 
   return Block(block.begin(), block.begin() + static_cast<std::ptrdiff_t>(coding.written));
 }
 
-// Into `destination`, which says how many elements are expected; with an operand, by `op`.
+// Into `destination`, which says how many elements are expected; with an operand, by `op`. Each is
+// divided first.
 inline Status decode(const Codec& codec, const Block& block, Floats& destination,
                      const Floats* operand = nullptr, std::size_t budget = kAtOnce,
-                     kernels::ReduceOp op = kernels::ReduceOp::kSum) {
+                     kernels::ReduceOp op = kernels::ReduceOp::kSum, std::uint32_t divisor = 1) {
   Coding coding = coding_of(block, destination);
+  coding.divisor = divisor;
   if (operand != nullptr) {
     coding.operand = bytes_of(*operand);
     coding.reduce = kernels::reduce_function(op, kernels::Dtype::kF32);

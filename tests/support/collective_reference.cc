@@ -69,7 +69,7 @@ void scale_elements(std::uint32_t element_bytes, int rank, std::uint8_t* out,
 void divide_elements(std::uint32_t element_bytes, std::uint8_t* out, const std::uint8_t* in,
                      std::uint64_t bytes) {
   for_words(element_bytes, bytes, [&](std::uint64_t offset, std::uint64_t word) {
-    store(out + offset, load(in + offset, word) * 5 + 1, word);
+    store(out + offset, load(in + offset, word) * 5, word);
   });
 }
 

@@ -20,7 +20,8 @@ enum class Arithmetic { kAdd, kTree };
 
 void reduce_elements(Arithmetic arithmetic, std::uint32_t element_bytes, std::uint8_t* out,
                      const std::uint8_t* left, const std::uint8_t* right, std::uint64_t bytes);
-// kPremulSum's factor, another one on every rank; and kAvg's last step, which must happen once.
+// kPremulSum's factor, another one on every rank; and kAvg's last step, which must happen once to
+// the sum or once to each operand.
 void scale_elements(std::uint32_t element_bytes, int rank, std::uint8_t* out,
                     const std::uint8_t* in, std::uint64_t bytes);
 void divide_elements(std::uint32_t element_bytes, std::uint8_t* out, const std::uint8_t* in,

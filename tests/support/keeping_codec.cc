@@ -77,6 +77,9 @@ Result<std::size_t> KeepingCodec::decode(Coding& coding, std::size_t budget) con
       values[i] = load(coding.source + coding.read);
       coding.read += kElement;
     }
+    if (coding.divisor != 1) {
+      kernels::divide(coding.dtype, values, values, group, static_cast<int>(coding.divisor));
+    }
     std::byte* to = coding.destination + coding.written;
     if (coding.operand != nullptr) {
       coding.reduce(to, coding.operand + coding.written, values, group);

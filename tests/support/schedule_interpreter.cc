@@ -374,6 +374,9 @@ class World {
     }
     if (!failure_.empty()) return;
     if (encodes) rank.lengths[s.length] = coding.written;
+    if (s.divides) {
+      divide_elements(rank.problem->element_bytes, made.data(), made.data(), made.size());
+    }
     if (s.kind == StepKind::kDecodeReduce) {
       reduce_elements(options_.arithmetic, rank.problem->element_bytes, made.data(),
                       data(index, operand), made.data(), made.size());

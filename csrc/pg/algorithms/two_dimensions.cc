@@ -64,7 +64,8 @@ void TwoDimensions::gather_inside(int turn) {
 GroupLegs::GroupLegs(const Topology& topology)
     : groups(topology.groups().hosts()), owners(topology.groups().min_ranks_per_host()) {
   const Topology& grouped = topology.groups();
-  std::vector<double> inside(topology.hosts()), direct(topology.hosts()), ring(topology.hosts());
+  std::vector<double> operands(topology.hosts()), results(topology.hosts());
+  std::vector<double> direct(topology.hosts()), ring(topology.hosts());
   for (int rank = 0; rank < topology.world(); ++rank) {
     const int host = topology.host_of(rank), group = grouped.host_of(rank);
     const int place = grouped.local_index_of(rank);
@@ -77,10 +78,11 @@ GroupLegs::GroupLegs(const Topology& topology)
         away_owners += elsewhere(member);
     }
     const auto others = static_cast<double>(grouped.ranks_of(group).size() - 1);
-    inside[host] += away_owners + (owner ? away : 0);
+    operands[host] += away_owners;
     far = std::max(far, away);
     near = std::max(near, others - away);
     if (!owner) continue;
+    results[host] += away;
     double away_groups = 0;
     for (int other = 0; other < grouped.hosts(); ++other) {
       away_groups += elsewhere(grouped.ranks_of(other)[place]);
@@ -95,18 +97,30 @@ GroupLegs::GroupLegs(const Topology& topology)
     near_groups = std::max(near_groups, groups - 1 - away_groups);
     ring_far = std::max(ring_far, neighbour(1) + neighbour(-1));
   }
-  inside_leaves = *std::max_element(inside.begin(), inside.end());
+  operands_leave = *std::max_element(operands.begin(), operands.end());
+  results_leave = *std::max_element(results.begin(), results.end());
   direct_leaves = *std::max_element(direct.begin(), direct.end());
   ring_leaves = *std::max_element(ring.begin(), ring.end());
 }
 
-void GroupLegs::add_inside(Work& work, double shard) const {
-  (far > 0 ? work.network_hops : work.shared_hops) += 2;
-  work.shared_messages += 4 * near;
-  work.network_messages += 4 * far;
-  work.shared_bytes += (2 * std::min(owners - 1, near) + near + 1) * shard;
-  work.network_bytes += 4 * far * shard;
-  work.wire_bytes += inside_leaves * shard;
+void GroupLegs::add_reduce_inside(Work& work, double shard) const {
+  (far > 0 ? work.network_hops : work.shared_hops) += 1;
+  work.shared_messages += 2 * near;
+  work.network_messages += 2 * far;
+  work.shared_bytes += (std::min(owners - 1, near) + near) * shard;
+  work.network_bytes += 2 * far * shard;
+  work.wire_bytes += operands_leave * shard;
+  work.incast = work.incast || far > 1;
+}
+
+// What an owner sends is staged once for all who read it.
+void GroupLegs::add_gather_inside(Work& work, double bytes, double messages) const {
+  (far > 0 ? work.network_hops : work.shared_hops) += 1;
+  work.shared_messages += 2 * near * messages;
+  work.network_messages += 2 * far * messages;
+  work.shared_bytes += (1 + std::min(owners - 1, near)) * bytes;
+  work.network_bytes += 2 * far * bytes;
+  work.wire_bytes += results_leave * bytes;
   work.incast = work.incast || far > 1;
 }
 

@@ -27,11 +27,14 @@ class TwoDimensions {
   int turns() const { return turns_; }
 
   bool owns_shard() const { return is_owner(local_.me); }
+  bool is_owner(int local_index) const { return local_index < owners_; }
+  const Team& inside() const { return local_; }   // this rank's group
   const Team& across() const { return across_; }  // the owners of this rank's shard, by group
   std::uint64_t longest_shard() const { return shards_.longest(); }
   // Of this rank's shard: the place in the output; where the sum over its group is found, which is
   // the input if the group has no other rank; and how far it is into the shard.
   Slice piece(int turn) const { return piece_of(result_, local_.me, turn); }
+  Slice piece(int owner, int turn) const { return piece_of(result_, owner, turn); }
   Slice sum_inside(int turn) const {
     return piece_of(local_.size() == 1 ? own_ : result_, local_.me, turn);
   }
@@ -43,7 +46,6 @@ class TwoDimensions {
   void gather_inside(int turn);  // gives the owner's piece of the output to its group
 
  private:
-  bool is_owner(int local_index) const { return local_index < owners_; }
   Slice piece_of(const Slice& whole, int owner, int turn) const;
 
   ScheduleBuilder& builder_;
@@ -62,13 +64,20 @@ struct GroupLegs {
   double near = 0, far = 0;                // other ranks of a group, on the same host and elsewhere
   double near_groups = 0, far_groups = 0;  // where the other owners of a shard are
   double ring_far = 0;                     // neighbours of an owner in a ring over the groups
-  double inside_leaves = 0;                // shards that leave the host: operands and results
+  double operands_leave = 0;               // shards that leave the host, to be added up
+  double results_leave = 0;                // and to be passed on
   double direct_leaves = 0;                // one for each other owner on another host
   double ring_leaves = 0;                  // one for each owner whose next is on another host
 
   explicit GroupLegs(const Topology& topology);
-  // Both legs inside the groups.
-  void add_inside(Work& work, double shard) const;
+  // The legs inside the groups: of `shard` bytes, and of results that an owner sends in `messages`
+  // of `bytes` altogether.
+  void add_reduce_inside(Work& work, double shard) const;
+  void add_gather_inside(Work& work, double bytes, double messages = 1) const;
+  void add_inside(Work& work, double shard) const {
+    add_reduce_inside(work, shard);
+    add_gather_inside(work, shard);
+  }
 };
 
 }  // namespace taco::pg

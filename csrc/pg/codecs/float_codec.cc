@@ -1,5 +1,6 @@
 #include "pg/codecs/float_codec.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "pg/codecs/coding_stats.h"
 
@@ -35,6 +36,7 @@ Result<std::size_t> FloatCodec::encode(Coding& coding, std::size_t budget) const
 
 Result<std::size_t> FloatCodec::decode(Coding& coding, std::size_t budget) const {
   TACO_RETURN_IF_ERROR(check(coding, coding.destination_bytes));
+  TACO_ASSERT(coding.divisor == 1 || has_memory());
   const Time began = monotonic_now();
   Result<std::size_t> worked = decode_floats(coding, budget);
   count_decoding(monotonic_now() - began);

@@ -144,6 +144,7 @@ Coding Execution::coding_of(const Step& step) const {
     coding.feedback = operation_->spec.feedback.get();
     coding.feedback_from = step.operand.offset / element_bytes_;
   }
+  if (step.divides) coding.divisor = static_cast<std::uint32_t>(group_->world);
   if (step.kind == StepKind::kDecodeReduce) {
     coding.operand = address(step.operand);
     coding.reduce = reduce_;

@@ -97,6 +97,7 @@ struct Step {
   std::uint32_t first_dependent = 0;  // into Schedule::dependents: the steps waiting for this one,
   std::uint32_t dependents = 0;       // all of them later in the list
   std::uint32_t length = kWhole;      // into Schedule::lengths
+  bool divides = false;               // decode: what is decoded, by the world size
 
   bool is_receive() const { return kind == StepKind::kRecv || kind == StepKind::kRecvReduce; }
   bool is_coding() const {

@@ -168,9 +168,11 @@ VariableSlice ScheduleBuilder::coded(const Slice& room, std::uint64_t bytes) {
 
 // Whoever goes by a length reads the slice whose length it is, and whoever finds it out writes
 // that: so the order of these steps needs no care of its own.
-void ScheduleBuilder::append_variable(StepKind kind, const Slice& destination, const Slice& source,
-                                      const Slice& operand, std::uint32_t length) {
-  schedule_.steps[append(kind, destination, source, operand)].length = length;
+Step& ScheduleBuilder::append_variable(StepKind kind, const Slice& destination, const Slice& source,
+                                       const Slice& operand, std::uint32_t length) {
+  Step& step = schedule_.steps[append(kind, destination, source, operand)];
+  step.length = length;
+  return step;
 }
 
 void ScheduleBuilder::send(const VariableSlice& source, std::span<const int> peers) {
@@ -197,9 +199,15 @@ void ScheduleBuilder::encode(const VariableSlice& destination, const Slice& bloc
   append_variable(StepKind::kEncode, destination.room, from, residual, destination.length);
 }
 
-void ScheduleBuilder::decode(const Slice& block, const VariableSlice& source) {
+bool ScheduleBuilder::divides(bool divided) const {
+  TACO_ASSERT(!divided || problem_.codec->has_memory());
+  return divided && problem_.average;
+}
+
+void ScheduleBuilder::decode(const Slice& block, const VariableSlice& source, bool divided) {
   if (source.room.bytes == 0) return;
-  append_variable(StepKind::kDecode, block, source.room, {}, source.length);
+  append_variable(StepKind::kDecode, block, source.room, {}, source.length).divides =
+      divides(divided);
 }
 
 bool ScheduleBuilder::codes_each_element() const {
@@ -215,7 +223,7 @@ void ScheduleBuilder::receive_coded(const Slice& block, int peer) {
 }
 
 void ScheduleBuilder::decode_reduce(const Slice& block, const Slice& own,
-                                    const VariableSlice& source) {
+                                    const VariableSlice& source, bool divided) {
   TACO_ASSERT(block.bytes == own.bytes);
   if (source.room.bytes == 0) return;
   Slice operand = own;
@@ -223,7 +231,8 @@ void ScheduleBuilder::decode_reduce(const Slice& block, const Slice& own,
     copy(block, own);
     operand = block;
   }
-  append_variable(StepKind::kDecodeReduce, block, source.room, operand, source.length);
+  append_variable(StepKind::kDecodeReduce, block, source.room, operand, source.length).divides =
+      divides(divided);
 }
 
 void ScheduleBuilder::signal(std::span<const int> peers) {

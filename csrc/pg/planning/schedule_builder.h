@@ -73,13 +73,16 @@ class ScheduleBuilder {
   void receive(const VariableSlice& destination, int peer);
   // With `residual`, as long as the block, where the codec has a memory.
   void encode(const VariableSlice& destination, const Slice& block, const Slice& residual = {});
-  void decode(const Slice& block, const VariableSlice& source);
+  // `divided`: what is decoded, as by finish_reduction(); only where the codec has a memory. It
+  // knows which few elements there are, and finish_reduction() would go over all of them.
+  void decode(const Slice& block, const VariableSlice& source, bool divided = false);
   // block = block (op) coded incoming, as it arrives, from who has sent a block in coded form. Only
   // where the codec can (Codec::arrival).
   void receive_coded(const Slice& block, int peer);
   bool codes_each_element() const;
   // block = own (op) decoded.
-  void decode_reduce(const Slice& block, const Slice& own, const VariableSlice& source);
+  void decode_reduce(const Slice& block, const Slice& own, const VariableSlice& source,
+                     bool divided = false);
 
   // Empty messages, for barriers: a signal leaves after every await() before it has been met.
   void signal(int peer) { signal(std::span<const int>(&peer, 1)); }
@@ -110,8 +113,9 @@ class ScheduleBuilder {
 
   std::uint32_t append(StepKind kind, const Slice& destination, const Slice& source,
                        const Slice& operand);
-  void append_variable(StepKind kind, const Slice& destination, const Slice& source,
-                       const Slice& operand, std::uint32_t length);
+  Step& append_variable(StepKind kind, const Slice& destination, const Slice& source,
+                        const Slice& operand, std::uint32_t length);
+  bool divides(bool divided) const;
   void add_sends(std::span<const int> peers);
   void add_receive(int peer);
   void add_transfer(int peer, std::vector<std::uint32_t>& next_channel);

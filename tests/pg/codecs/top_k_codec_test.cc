@@ -200,7 +200,7 @@ TEST(TopKCodec, no_elements_are_no_bytes) {
   EXPECT_EQ(through(*codec_of({}), {}, &feedback), Floats());
 }
 
-TEST(TopKCodec, blocks_of_all_hosts_are_added_up_in_place_or_not) {
+TEST(TopKCodec, blocks_of_all_hosts_are_divided_and_added_up_in_place_or_not) {
   for (const bool f16 : {false, true}) {
     const auto codec = codec_of({.ratio = 0.1, .f16_values = f16});
     const std::size_t count = 30'000;
@@ -213,15 +213,22 @@ TEST(TopKCodec, blocks_of_all_hosts_are_added_up_in_place_or_not) {
       ASSERT_TRUE(block.ok());
       Floats arrived(count);
       ASSERT_TRUE(decode(*codec, *block, arrived).ok());
-      Floats expected(count);
-      for (std::size_t i = 0; i < count; ++i) expected[i] = operand[i] + arrived[i];
-      for (const std::size_t budget : {std::size_t{5}, std::size_t{7777}, kAtOnce}) {
-        Floats apart(count, kUntouched);
-        ASSERT_TRUE(decode(*codec, *block, apart, &operand, budget).ok());
-        EXPECT_EQ(bits_of(apart), bits_of(expected));
-        Floats in_place = operand;
-        ASSERT_TRUE(decode(*codec, *block, in_place, &in_place, budget).ok());
-        EXPECT_EQ(bits_of(in_place), bits_of(expected));
+      for (const std::uint32_t divisor : {1, 3}) {
+        Floats divided(count), expected(count);
+        for (std::size_t i = 0; i < count; ++i) {
+          divided[i] = arrived[i] / static_cast<float>(divisor);
+          expected[i] = operand[i] + divided[i];
+        }
+        for (const std::size_t budget : {std::size_t{5}, std::size_t{7777}, kAtOnce}) {
+          const auto run = [&](Floats& to, const Floats* left) {
+            return decode(*codec, *block, to, left, budget, kernels::ReduceOp::kSum, divisor).ok();
+          };
+          Floats alone(count, kUntouched), apart(count, kUntouched), in_place = operand;
+          ASSERT_TRUE(run(alone, nullptr) && run(apart, &operand) && run(in_place, &in_place));
+          EXPECT_EQ(bits_of(alone), bits_of(divided));
+          EXPECT_EQ(bits_of(apart), bits_of(expected));
+          EXPECT_EQ(bits_of(in_place), bits_of(expected));
+        }
       }
     }
   }
