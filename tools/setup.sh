@@ -48,9 +48,13 @@ core_packages() {
   if command -v g++ >/dev/null; then
     echo '#include <gtest/gtest.h>' | g++ -E -x c++ - >/dev/null 2>&1 || echo libgtest-dev
     echo '#include <openssl/hmac.h>' | g++ -E -x c++ - >/dev/null 2>&1 || echo libssl-dev
+    echo '#include <xxhash.h>' | g++ -E -x c++ - >/dev/null 2>&1 || echo libxxhash-dev
+    echo '#include <liburing.h>' | g++ -E -x c++ - >/dev/null 2>&1 || echo liburing-dev
   else
     echo libgtest-dev
     echo libssl-dev
+    echo libxxhash-dev
+    echo liburing-dev
   fi
 }
 

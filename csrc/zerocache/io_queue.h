@@ -32,8 +32,8 @@ struct IoRequest {
   std::uint64_t offset = 0;  // in that file; a multiple of kIoAlignment, as `bytes` is
   std::uint32_t bytes = 0;
   // Where the bytes are mapped now, aligned to kIoAlignment. From submit() on until the request has
-  // been handed out as complete, it must stay mapped, and nobody may write it; nor read it, if it is
-  // being read into.
+  // been handed out as complete, it must stay mapped, and nobody may write it; nor read it, if it
+  // is being read into.
   std::byte* memory = nullptr;
   // Which of IoOptions::buffers this is the beginning of; -1: none. A buffer stays the same memory
   // when it is mapped at another address.
@@ -46,10 +46,12 @@ struct IoCompletion {
   Status status;  // kResource names the file, the place in it and the kernel's reason
 };
 
+inline constexpr unsigned kMostDepth = 4096;
+
 struct IoOptions {
   enum class Engine : unsigned char { kAuto, kUring, kThreads };
-  Engine engine = Engine::kAuto;   // kAuto takes io_uring where it is allowed, and says which it is
-  unsigned depth = 16;             // requests that the kernel or a thread has at a time
+  Engine engine = Engine::kAuto;  // kAuto takes io_uring where it is allowed, and says which it is
+  unsigned depth = 16;            // requests that are under way at a time; at most kMostDepth
   std::uint64_t bytes_per_second = 0;  // of reads and writes together; 0: no limit
   // Memory that will be read and written again and again: registered with the kernel, which then
   // need not look its pages up for every request. All of it must be mapped while the queue is made.
@@ -80,7 +82,7 @@ class IoQueue {
 };
 
 // The files must outlive the queue. kInvalidArgument if the engine asked for is not to be had, or
-// `depth` is 0.
+// `depth` is out of range.
 Result<std::unique_ptr<IoQueue>> open_io_queue(const IoOptions& options,
                                                const std::vector<File*>& files);
 

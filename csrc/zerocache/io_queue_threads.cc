@@ -1,0 +1,125 @@
+// Pages by pread and pwrite, a thread for each request under way: for kernels and containers that
+// refuse io_uring, and for files that are not the kernel's.
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <iterator>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "zerocache/file_system.h"
+#include "zerocache/io_engines.h"
+#include "zerocache/io_transfer.h"
+
+namespace taco::zerocache {
+namespace {
+
+// More would not make a disk faster, and each has a stack.
+constexpr unsigned kMostThreads = 32;
+
+// What the threads share with the queue.
+struct Pool {
+  std::vector<File*> files;
+  std::mutex mutex;
+  std::condition_variable wake;   // there is work, or it is over
+  std::condition_variable ended;  // a request has ended
+  std::deque<IoRequest> waiting;
+  std::vector<IoCompletion> complete;
+  bool ending = false;
+  std::vector<std::thread> threads;
+};
+
+Status transfer(Pool& pool, const IoRequest& request) {
+  File& file = *pool.files[request.file];
+  Transfer transfer(request, kIoAlignment);
+  for (auto next = Transfer::Next::kCall; next != Transfer::Next::kDone;) {
+    if (next == Transfer::Next::kPause) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const ssize_t result =
+        request.kind == IoRequest::Kind::kRead
+            ? file.read_at(transfer.memory(), transfer.bytes(), transfer.offset())
+            : file.write_at(transfer.memory(), transfer.bytes(), transfer.offset());
+    next = transfer.advance(result, file.path());
+  }
+  return transfer.status();
+}
+
+void work(Pool* pool) {
+  pthread_setname_np(pthread_self(), "taco-page-io");
+  std::unique_lock lock(pool->mutex);
+  while (true) {
+    pool->wake.wait(lock, [&] { return pool->ending || !pool->waiting.empty(); });
+    if (pool->ending) return;
+    const IoRequest request = pool->waiting.front();
+    pool->waiting.pop_front();
+    lock.unlock();
+    Status status = transfer(*pool, request);
+    lock.lock();
+    pool->complete.push_back({request.tag, std::move(status)});
+    pool->ended.notify_one();
+  }
+}
+
+class ThreadQueue : public IoQueue {
+ public:
+  ThreadQueue(unsigned threads, const std::vector<File*>& files) : pool_(new Pool) {
+    pool_->files = files;
+    for (unsigned i = 0; i < threads; ++i) pool_->threads.emplace_back(work, pool_);
+  }
+
+  ~ThreadQueue() override {
+    // A forked child has the memory but none of the threads, and the lock may be held for ever.
+    if (process_ != getpid()) return;
+    {
+      std::lock_guard lock(pool_->mutex);
+      pool_->ending = true;
+    }
+    pool_->wake.notify_all();
+    for (std::thread& thread : pool_->threads) thread.join();
+    delete pool_;
+  }
+
+  void submit(const IoRequest& request) override {
+    ++open_;
+    {
+      std::lock_guard lock(pool_->mutex);
+      pool_->waiting.push_back(request);
+    }
+    pool_->wake.notify_one();
+  }
+
+  void complete(Duration wait, std::vector<IoCompletion>* done) override {
+    if (open_ == 0) return;
+    std::unique_lock lock(pool_->mutex);
+    const auto any = [&] { return !pool_->complete.empty(); };
+    if (wait == kNever) {
+      pool_->ended.wait(lock, any);
+    } else {
+      pool_->ended.wait_for(lock, std::chrono::nanoseconds(wait), any);
+    }
+    open_ -= pool_->complete.size();
+    std::move(pool_->complete.begin(), pool_->complete.end(), std::back_inserter(*done));
+    pool_->complete.clear();
+  }
+
+  std::size_t open() const override { return open_; }
+  std::string_view engine() const override { return "threads"; }
+
+ private:
+  Pool* const pool_;
+  const pid_t process_ = getpid();
+  std::size_t open_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<IoQueue> open_thread_queue(const IoOptions& options,
+                                           const std::vector<File*>& files) {
+  return std::make_unique<ThreadQueue>(std::min(options.depth, kMostThreads), files);
+}
+
+}  // namespace taco::zerocache
