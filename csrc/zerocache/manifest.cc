@@ -1,0 +1,103 @@
+#include "zerocache/manifest.h"
+
+#include <utility>
+
+#include "zerocache/checksum.h"
+#include "zerocache/disk_format.h"
+
+namespace taco::zerocache {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x3154534e414d4354;  // "TCMANST1"
+constexpr std::uint32_t kVersion = 1;
+constexpr std::size_t kChecksumBytes = sizeof(std::uint64_t);
+constexpr std::size_t kLeastTensorBytes = 4 + 8 + 8;
+constexpr std::size_t kSavedPageBytes = 4 + 4 + 8;
+constexpr std::size_t kLeastFileBytes = 4;
+
+// Whether every number refers to something that is there.
+bool fits_together(const Manifest& manifest) {
+  if (!valid_page_bytes(manifest.page_bytes)) return false;
+  const std::uint64_t range = std::uint64_t{manifest.pages.size()} * manifest.page_bytes;
+  std::uint64_t end = 0;
+  for (const PlacedTensor& tensor : manifest.tensors) {
+    if (tensor.offset < end || tensor.offset > range || tensor.bytes > range - tensor.offset) {
+      return false;
+    }
+    end = tensor.offset + tensor.bytes;
+  }
+  for (const SavedPage& page : manifest.pages) {
+    if (page.file >= manifest.files.size()) return false;
+  }
+  for (const std::string& name : manifest.files) {
+    if (name.empty() || name.find('/') != std::string::npos || name == "." || name == "..") {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode_manifest(const Manifest& manifest) {
+  RecordWriter record;
+  record.put_u64(kMagic);
+  record.put_u32(kVersion);
+  record.put_u64(manifest.serial);
+  record.put_u64(manifest.store);
+  record.put_u64(manifest.page_bytes);
+  record.put_u32(static_cast<std::uint32_t>(manifest.tensors.size()));
+  for (const PlacedTensor& tensor : manifest.tensors) {
+    record.put_text(tensor.name);
+    record.put_u64(tensor.bytes);
+    record.put_u64(tensor.offset);
+  }
+  record.put_u32(static_cast<std::uint32_t>(manifest.pages.size()));
+  for (const SavedPage& page : manifest.pages) {
+    record.put_u32(page.file);
+    record.put_u32(page.index);
+    record.put_u64(page.checksum);
+  }
+  record.put_u32(static_cast<std::uint32_t>(manifest.files.size()));
+  for (const std::string& name : manifest.files) record.put_text(name);
+  record.put_text(manifest.note);
+  record.put_u64(digest(record.bytes()));
+  return record.bytes();
+}
+
+Result<Manifest> decode_manifest(std::span<const std::byte> bytes, const std::string& path) {
+  RecordReader record(bytes);
+  Manifest manifest;
+  if (record.u64() != kMagic) return Status(Code::kResource, path + " is no manifest");
+  const std::uint32_t version = record.u32();
+  if (record.ok() && version != kVersion) {
+    return Status(Code::kResource, path + " has format " + std::to_string(version) +
+                                       "; this program reads format " + std::to_string(kVersion));
+  }
+  manifest.serial = record.u64();
+  manifest.store = record.u64();
+  manifest.page_bytes = record.u64();
+  manifest.tensors.resize(record.count(kLeastTensorBytes));
+  for (PlacedTensor& tensor : manifest.tensors) {
+    tensor.name = record.text();
+    tensor.bytes = record.u64();
+    tensor.offset = record.u64();
+  }
+  manifest.pages.resize(record.count(kSavedPageBytes));
+  for (SavedPage& page : manifest.pages) {
+    page.file = record.u32();
+    page.index = record.u32();
+    page.checksum = record.u64();
+  }
+  manifest.files.resize(record.count(kLeastFileBytes));
+  for (std::string& name : manifest.files) name = record.text();
+  manifest.note = record.text();
+  const bool whole = record.ok() && record.left() == kChecksumBytes;
+  if (!whole || record.u64() != digest(bytes.first(bytes.size() - kChecksumBytes)) ||
+      !fits_together(manifest)) {
+    return Status(Code::kResource, path + " is damaged");
+  }
+  return manifest;
+}
+
+}  // namespace taco::zerocache

@@ -1,0 +1,38 @@
+// What a checkpoint consists of: its tensors and where they lie, and of every page the file, the
+// place and the checksum. One record with a checksum of its own; a checkpoint is what its manifest
+// says, and a directory without one holds none.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "zerocache/layout.h"
+#include "zerocache/page.h"
+
+namespace taco::zerocache {
+
+struct SavedPage {
+  std::uint32_t file = 0;      // index among Manifest::files
+  std::uint32_t index = 0;     // of the page in that file
+  std::uint64_t checksum = 0;  // bound to (store, page, serial)
+};
+
+struct Manifest {
+  std::uint64_t serial = 0;  // of the save: 1 for a directory's first
+  StoreId store = 0;         // that was saved
+  std::size_t page_bytes = 0;
+  std::vector<PlacedTensor> tensors;  // by rising offset
+  std::vector<SavedPage> pages;       // by page
+  std::vector<std::string> files;     // names in the checkpoint's directory
+  std::string note;                   // the caller's own bytes
+};
+
+std::vector<std::byte> encode_manifest(const Manifest& manifest);
+// Takes any bytes; kResource, naming `path`, unless they are a whole manifest that fits together.
+Result<Manifest> decode_manifest(std::span<const std::byte> bytes, const std::string& path);
+
+}  // namespace taco::zerocache

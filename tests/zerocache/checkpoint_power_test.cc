@@ -1,0 +1,138 @@
+// Power is lost before every step of a save, many times over, and what the disk then holds must be
+// one whole checkpoint: the new one once the save has returned, the old or the new before. The same
+// with each fsync left out in turn must go wrong, else that fsync would be there for nothing, or
+// nobody would notice its loss.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "support/power_loss_disk.h"
+#include "support/saved_pages.h"
+
+namespace taco::zerocache {
+namespace {
+
+using testing::layout_of_saves;
+using testing::load_any;
+using testing::Loaded;
+using testing::PowerLossDisk;
+using testing::save_number;
+
+const std::string kDirectory = "/checkpoints";
+
+struct Outcome {
+  std::string problem;  // the first; "" if everything was as promised
+  int steps = 0;
+  int syncs = 0;
+  int old_found = 0, new_found = 0, none_found = 0;
+};
+
+class Trial {
+ public:
+  Trial(bool has_former, int forgotten_sync, std::uint64_t seeds)
+      : has_former_(has_former), seeds_(seeds) {
+    if (has_former) {
+      EXPECT_TRUE(save_number(disk_, kDirectory, 1, layout_).ok());
+      disk_.settle();
+    }
+    before_ = disk_.syncs();
+    disk_.forgotten_sync = forgotten_sync < 0 ? -1 : before_ + forgotten_sync;
+  }
+
+  Outcome run() {
+    disk_.before_change = [this] {
+      ++outcome_.steps;
+      lose_power(false);
+    };
+    const auto saved = save_number(disk_, kDirectory, 2, layout_);
+    EXPECT_TRUE(saved.ok()) << saved.status().message();
+    disk_.before_change = nullptr;
+    lose_power(true);
+    outcome_.syncs = disk_.syncs() - before_;
+    return outcome_;
+  }
+
+ private:
+  void lose_power(bool has_returned) {
+    for (std::uint64_t seed = 0; seed < seeds_ && outcome_.problem.empty(); ++seed) {
+      const auto disk = disk_.after_power_loss(seed * 1000 + static_cast<unsigned>(outcome_.steps));
+      const Loaded found = load_any(*disk, kDirectory, layout_);
+      outcome_.none_found += !found.exists;
+      outcome_.old_found += found.exists && found.save == 1;
+      outcome_.new_found += found.exists && found.save == 2;
+      std::string problem = found.problem;
+      if (problem.empty() && !found.exists && has_former_) problem = "the old checkpoint is gone";
+      if (problem.empty() && has_returned && found.save != 2) problem = "the new one did not last";
+      if (problem.empty()) problem = go_on(*disk);
+      if (problem.empty()) continue;
+      outcome_.problem = "seed " + std::to_string(seed) + " at step " +
+                         std::to_string(outcome_.steps) + ": " + problem;
+    }
+  }
+  // Whatever was found, the next save works.
+  std::string go_on(PowerLossDisk& disk) {
+    const auto saved = save_number(disk, kDirectory, 3, layout_);
+    if (!saved.ok()) return "the next save: " + saved.status().message();
+    const Loaded found = load_any(disk, kDirectory, layout_);
+    if (!found.problem.empty()) return "after the next save: " + found.problem;
+    return found.save == 3 ? "" : "after the next save another one is found";
+  }
+
+  const bool has_former_;
+  const std::uint64_t seeds_;
+  const Layout layout_ = layout_of_saves();
+  PowerLossDisk disk_;
+  int before_ = 0;
+  Outcome outcome_;
+};
+
+constexpr std::uint64_t kSeeds = 100;
+
+TEST(PowerLoss, DuringTheFirstSaveLeavesAWholeCheckpointOrNone) {
+  const Outcome outcome = Trial(false, -1, kSeeds).run();
+  EXPECT_EQ(outcome.problem, "");
+  EXPECT_GT(outcome.none_found, 0);
+  EXPECT_GT(outcome.new_found, static_cast<int>(kSeeds));
+  EXPECT_GE(outcome.steps, 15);
+}
+
+TEST(PowerLoss, DuringALaterSaveLeavesTheOldCheckpointOrTheNewOne) {
+  const Outcome outcome = Trial(true, -1, kSeeds).run();
+  EXPECT_EQ(outcome.problem, "");
+  EXPECT_GT(outcome.old_found, 0);
+  EXPECT_GT(outcome.new_found, static_cast<int>(kSeeds));
+  EXPECT_EQ(outcome.none_found, 0);
+}
+
+TEST(PowerLoss, EveryFsyncOfASaveIsNeeded) {
+  const int syncs = Trial(false, -1, 1).run().syncs;
+  ASSERT_EQ(Trial(true, -1, 1).run().syncs, syncs);
+  // The directory's own name, two data files, the manifest, their names, the manifest's new name.
+  EXPECT_EQ(syncs, 6);
+  for (int forgotten = 0; forgotten < syncs; ++forgotten) {
+    const std::string first = Trial(false, forgotten, kSeeds).run().problem;
+    const std::string later = Trial(true, forgotten, kSeeds).run().problem;
+    EXPECT_FALSE(first.empty() && later.empty()) << "nobody misses fsync " << forgotten;
+    // The first concerns a new directory only; the others every save.
+    if (forgotten > 0) {
+      EXPECT_NE(later, "") << "fsync " << forgotten;
+    }
+  }
+}
+
+// The detector itself: a disk on which everything lasts at once never shows a problem.
+TEST(PowerLoss, WhatWasMadeToLastIsAlwaysThere) {
+  PowerLossDisk disk;
+  const Layout layout = layout_of_saves();
+  ASSERT_TRUE(save_number(disk, kDirectory, 4, layout).ok());
+  disk.settle();
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const Loaded found = load_any(*disk.after_power_loss(seed), kDirectory, layout);
+    EXPECT_EQ(found.problem, "");
+    EXPECT_EQ(found.save, 4u);
+  }
+}
+
+}  // namespace
+}  // namespace taco::zerocache

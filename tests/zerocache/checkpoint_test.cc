@@ -1,0 +1,295 @@
+#include "zerocache/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "support/faulty_files.h"
+#include "support/processes.h"
+#include "support/saved_pages.h"
+#include "zerocache/checkpoint_names.h"
+
+namespace taco::zerocache {
+namespace {
+
+using testing::FaultyFiles;
+using testing::FileCall;
+using testing::layout_of_saves;
+using testing::load_any;
+using testing::Loaded;
+using testing::save_number;
+using testing::TemporaryDirectory;
+
+FileSystem& real() { return FileSystem::real(); }
+
+std::vector<std::string> names_in(const std::string& directory) {
+  return std::move(real().list(directory)).value();
+}
+
+void expect_save(const std::string& directory, std::uint64_t save, const Layout& layout) {
+  const Loaded loaded = load_any(real(), directory, layout);
+  EXPECT_TRUE(loaded.exists);
+  EXPECT_EQ(loaded.problem, "");
+  EXPECT_EQ(loaded.save, save);
+}
+
+TEST(Checkpoint, IsLoadedAsItWasSaved) {
+  const TemporaryDirectory directory;
+  const Layout layout = layout_of_saves();
+  const auto saved = save_number(real(), directory / "new", 5, layout);
+  ASSERT_TRUE(saved.ok()) << saved.status().message();
+  EXPECT_EQ(saved.value(), 1u);
+  expect_save(directory / "new", 5, layout);
+  const auto opened = Checkpoint::open(real(), directory / "new");
+  EXPECT_TRUE(opened.value().verify().ok());
+  EXPECT_EQ(opened.value().manifest().files.size(), 2u);
+}
+
+TEST(Checkpoint, ANewOneReplacesTheOldAndLeavesNothingOfIt) {
+  const TemporaryDirectory directory;
+  const Layout layout = layout_of_saves();
+  for (std::uint64_t save = 1; save <= 3; ++save) {
+    ASSERT_TRUE(save_number(real(), directory.path(), save, layout).ok());
+    expect_save(directory.path(), save, layout);
+  }
+  EXPECT_EQ(names_in(directory.path()),
+            (std::vector<std::string>{kManifestName, data_name(3, 0), data_name(3, 1)}));
+}
+
+// Another page size, another order: the same tensors.
+TEST(Checkpoint, IsLoadedIntoAnotherLayoutOfTheSameTensors) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(save_number(real(), directory.path(), 9, layout_of_saves(4096)).ok());
+  expect_save(directory.path(), 9, layout_of_saves(16384));
+  const Layout forwards = layout_of_saves();
+  std::vector<TensorSpec> backwards;
+  for (const PlacedTensor& tensor : forwards.tensors()) {
+    backwards.push_back({tensor.name, tensor.bytes});
+  }
+  std::reverse(backwards.begin(), backwards.end());
+  expect_save(directory.path(), 9, std::move(Layout::make(backwards, 4096)).value());
+}
+
+TEST(Checkpoint, AnEmptyStoreHasOneToo) {
+  const TemporaryDirectory directory;
+  const Layout nothing = std::move(Layout::make({}, 4096)).value();
+  ASSERT_TRUE(save_number(real(), directory.path(), 1, nothing).ok());
+  expect_save(directory.path(), 1, nothing);
+}
+
+std::string refusal(const std::string& directory, const std::vector<TensorSpec>& tensors) {
+  const auto opened = Checkpoint::open(real(), directory);
+  EXPECT_TRUE(opened.ok()) << opened.status().message();
+  const Layout layout = std::move(Layout::make(tensors, 4096)).value();
+  const Status loaded = opened.value().load(layout, [](const auto&) {
+    ADD_FAILURE() << "bytes of another model were handed out";
+    return Status();
+  });
+  EXPECT_EQ(loaded.code(), Code::kInvalidArgument);
+  return loaded.message();
+}
+
+TEST(Checkpoint, OfAnotherModelIsRefusedByTheNameOfTheTensor) {
+  const TemporaryDirectory directory;
+  const std::string& path = directory.path();
+  const Layout small = std::move(Layout::make({{"a", 100}, {"b", 200}}, 4096)).value();
+  ASSERT_TRUE(save_number(real(), path, 1, small).ok());
+  const std::string here = "the checkpoint in " + path + " is of another model: ";
+  EXPECT_EQ(refusal(path, {{"a", 100}}),
+            here + "it has a tensor 'b' of 200 bytes, which this model has not");
+  EXPECT_EQ(refusal(path, {{"a", 100}, {"b", 204}}),
+            here + "its tensor 'b' has 200 bytes, this model's has 204");
+  EXPECT_EQ(refusal(path, {{"a", 100}, {"b", 200}, {"c", 8}}),
+            here + "it lacks tensor 'c' of 8 bytes");
+}
+
+TEST(Checkpoint, ADirectoryWithoutOneSaysSo) {
+  const TemporaryDirectory directory;
+  for (const std::string& path : {directory.path(), directory / "missing"}) {
+    const auto opened = Checkpoint::open(real(), path);
+    EXPECT_EQ(opened.status().code(), Code::kInvalidArgument);
+    EXPECT_EQ(opened.status().message().find(path + " holds no checkpoint: "), 0u)
+        << opened.status().message();
+  }
+}
+
+// Every byte of every file counts: flipped, cut off or exchanged, it is noticed by name.
+TEST(Checkpoint, DamageAnywhereIsFoundAndNamed) {
+  const TemporaryDirectory directory;
+  const Layout layout = layout_of_saves();
+  ASSERT_TRUE(save_number(real(), directory.path(), 1, layout).ok());
+  for (const std::string& name : names_in(directory.path())) {
+    const std::string path = directory / name;
+    const auto size = std::filesystem::file_size(path);
+    for (std::uintmax_t at = 0; at < size; at += std::max<std::uintmax_t>(size / 37, 1)) {
+      // The rest of a header's block is not used.
+      if (name != kManifestName && at >= 60 && at < 4096) continue;
+      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekg(static_cast<std::streamoff>(at));
+      const int byte = file.get();
+      file.seekp(static_cast<std::streamoff>(at));
+      file.put(static_cast<char>(byte ^ 0x10));
+      file.flush();
+      const Loaded loaded = load_any(real(), directory.path(), layout);
+      EXPECT_NE(loaded.problem.find(path), std::string::npos)
+          << "byte " << at << " of " << name << ": " << loaded.problem;
+      file.seekp(static_cast<std::streamoff>(at));
+      file.put(static_cast<char>(byte));
+    }
+    std::filesystem::resize_file(path, size - 1);
+    EXPECT_NE(load_any(real(), directory.path(), layout).problem.find(path), std::string::npos);
+    std::filesystem::remove(path);
+    const Loaded without = load_any(real(), directory.path(), layout);
+    EXPECT_TRUE(!without.exists || without.problem.find(path) != std::string::npos);
+    ASSERT_TRUE(save_number(real(), directory.path(), 1, layout).ok());
+    std::filesystem::remove_all(directory.path());
+    std::filesystem::create_directory(directory.path());
+    ASSERT_TRUE(save_number(real(), directory.path(), 1, layout).ok());
+  }
+}
+
+TEST(Checkpoint, DamageNamesThePageAndItsTensor) {
+  const TemporaryDirectory directory;
+  const Layout layout = layout_of_saves();
+  ASSERT_TRUE(save_number(real(), directory.path(), 1, layout).ok());
+  const std::string path = directory / data_name(1, 0);
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(4096 + 4096 + 5).put(1);
+  EXPECT_EQ(load_any(real(), directory.path(), layout).problem,
+            "page 1 (embedding): " + path +
+                " gives other bytes as its page 1 than those that were saved");
+}
+
+TEST(Checkpoint, FilesOfAnotherSaveAreNotTakenForItsOwn) {
+  const TemporaryDirectory directory;
+  const Layout layout = layout_of_saves();
+  ASSERT_TRUE(save_number(real(), directory.path(), 1, layout).ok());
+  const std::string old = directory / data_name(1, 0), kept = directory / "kept";
+  std::filesystem::copy_file(old, kept);
+  ASSERT_TRUE(save_number(real(), directory.path(), 2, layout).ok());
+  std::filesystem::rename(kept, directory / data_name(2, 0));
+  const Loaded loaded = load_any(real(), directory.path(), layout);
+  EXPECT_NE(loaded.problem.find("is not the file that the manifest beside it means"),
+            std::string::npos)
+      << loaded.problem;
+}
+
+TEST(Checkpoint, WhatInterruptedSavesLeftIsRemovedByTheNext) {
+  const TemporaryDirectory directory;
+  const Layout layout = layout_of_saves();
+  ASSERT_TRUE(save_number(real(), directory.path(), 1, layout).ok());
+  std::ofstream(directory / data_name(7, 3)) << "half";
+  std::ofstream(directory / kProvisionalManifestName) << "half";
+  std::ofstream(directory / "pages-of-a-user.data") << "mine";
+  expect_save(directory.path(), 1, layout);
+  const auto saved = save_number(real(), directory.path(), 2, layout);
+  EXPECT_EQ(saved.value(), 8u) << "no name is used twice";
+  EXPECT_EQ(names_in(directory.path()),
+            (std::vector<std::string>{kManifestName, data_name(8, 0), data_name(8, 1),
+                                      "pages-of-a-user.data"}));
+}
+
+TEST(Checkpoint, AFullDiskLeavesTheOneBefore) {
+  const TemporaryDirectory directory;
+  const std::string disk = directory.path();
+  const std::vector<int> statuses = testing::run_processes({.count = 1}, [&](auto&) {
+    const Layout layout = layout_of_saves();
+    // Room for one checkpoint and a half.
+    if (!testing::mount_small_disk(disk, layout.bytes() * 3 / 2 + 12 * 4096)) return;
+    ASSERT_TRUE(save_number(real(), disk, 1, layout).ok());
+    const auto before = names_in(disk);
+    std::ofstream(disk + "/filler") << std::string(layout.bytes() / 2, 'x');
+    const auto failed = save_number(real(), disk, 2, layout);
+    EXPECT_EQ(failed.status().code(), Code::kResource);
+    EXPECT_NE(failed.status().message().find("No space left on device"), std::string::npos)
+        << failed.status().message();
+    std::filesystem::remove(disk + "/filler");
+    EXPECT_EQ(names_in(disk), before) << "the failed save left something";
+    expect_save(disk, 1, layout);
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+TEST(Checkpoint, AReadOnlyDirectoryIsNamed) {
+  const TemporaryDirectory directory;
+  const std::string disk = directory.path();
+  const std::vector<int> statuses = testing::run_processes({.count = 1}, [&](auto&) {
+    const Layout layout = layout_of_saves();
+    if (!testing::mount_small_disk(disk, 1 << 20)) return;
+    ASSERT_TRUE(save_number(real(), disk, 1, layout).ok());
+    if (!testing::make_read_only(disk)) return;
+    for (const std::string& path : {disk, disk + "/new"}) {
+      const auto failed = save_number(real(), path, 2, layout);
+      EXPECT_EQ(failed.status().code(), Code::kInvalidArgument);
+      EXPECT_NE(failed.status().message().find(path), std::string::npos)
+          << failed.status().message();
+    }
+    expect_save(disk, 1, layout);
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+TEST(Checkpoint, TwoSavesIntoOneDirectoryDoNotMix) {
+  const TemporaryDirectory directory;
+  const Layout layout = layout_of_saves();
+  const auto lock = real().lock(directory.path());
+  ASSERT_TRUE(lock.ok());
+  const auto saved = save_number(real(), directory.path(), 1, layout);
+  EXPECT_NE(saved.status().message().find("is in use by this process"), std::string::npos)
+      << saved.status().message();
+}
+
+// Whichever call of a save fails: what was there before stays, and the next save works.
+TEST(Checkpoint, AnErrorOfTheDiskAtAnyPointLeavesTheOneBefore) {
+  const Layout layout = layout_of_saves();
+  bool all_passed = false;
+  for (int failing = 0; !all_passed; ++failing) {
+    SCOPED_TRACE("call " + std::to_string(failing));
+    const TemporaryDirectory directory;
+    ASSERT_TRUE(save_number(real(), directory.path(), 1, layout).ok());
+    int call = 0;
+    FileCall failed = {FileCall::Kind::kOpen, ""};
+    FaultyFiles files([&](const FileCall& made) -> ssize_t {
+      if (call++ != failing) return 0;
+      failed = made;
+      return -EIO;
+    });
+    const auto saved = save_number(files, directory.path(), 2, layout);
+    all_passed = call <= failing;
+    const Loaded loaded = load_any(real(), directory.path(), layout);
+    EXPECT_EQ(loaded.problem, "");
+    if (saved.ok()) {
+      EXPECT_EQ(loaded.save, 2u);
+      // Only what could wait was left out: what reads and removes old files.
+      EXPECT_TRUE(all_passed || failed.kind == FileCall::Kind::kRemove ||
+                  failed.kind == FileCall::Kind::kOpen || failed.kind == FileCall::Kind::kRead)
+          << static_cast<int>(failed.kind) << " " << failed.path;
+    } else {
+      EXPECT_NE(saved.status().message().find("Input/output error"), std::string::npos);
+    }
+    ASSERT_TRUE(save_number(real(), directory.path(), 3, layout).ok());
+    expect_save(directory.path(), 3, layout);
+  }
+}
+
+TEST(Checkpoint, ASourceThatFailsEndsTheSaveWithItsReason) {
+  const TemporaryDirectory directory;
+  const Layout layout = layout_of_saves();
+  ASSERT_TRUE(save_number(real(), directory.path(), 1, layout).ok());
+  CheckpointSource source;
+  source.layout = &layout;
+  source.read_page = [](PageId page, std::span<std::byte>) {
+    return page < 3 ? Status() : Status(Code::kResource, "page 3 is damaged");
+  };
+  const auto saved = save_checkpoint(real(), directory.path(), source);
+  EXPECT_EQ(saved.status().message(), "saving: page 3 is damaged");
+  expect_save(directory.path(), 1, layout);
+}
+
+}  // namespace
+}  // namespace taco::zerocache
