@@ -165,13 +165,16 @@ def step_limit(
 
 
 class Compute:
-    """Lets time pass as a layer's computation would. "sleep" leaves the processor idle, as
-    computation on a GPU does; "spin" uses it, in units whose length alone is measured first."""
+    """Lets time pass as a layer's computation would. "sleep" leaves the processor idle and goes on
+    whatever the processor does meanwhile, as computation on a GPU: a thread that wakes up late makes
+    the next layer no later. "spin" uses the processor, in units whose length alone is measured
+    first."""
 
     def __init__(self, by: str = "sleep") -> None:
         if by not in ("sleep", "spin"):
             raise ValueError(f"computation is emulated by sleep or spin, not {by!r}")
         self.unit_s = 0.0
+        self._due = 0.0  # when what was asked for so far is done
         if by == "spin":
             self._a, self._b = torch.ones(96, 96), torch.ones(96, 96)
             self._spin(200)
@@ -183,11 +186,16 @@ class Compute:
         for _ in range(units):
             torch.mm(self._a, self._b)
 
+    def start(self) -> None:
+        """Of a step's computation."""
+        self._due = time.perf_counter()
+
     def pass_by(self, seconds: float) -> None:
         if self.unit_s:
             self._spin(round(seconds / self.unit_s))
-        else:
-            time.sleep(seconds)
+            return
+        self._due += seconds
+        time.sleep(max(0.0, self._due - time.perf_counter()))
 
 
 class Gradients:
@@ -251,6 +259,7 @@ class Emulated(nn.Module):
         self.gradients = Gradients(largest, seed)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.compute.start()
         if self.forward_s:
             self.compute.pass_by(self.forward_s)
         for number, weights in enumerate(self.layers):
