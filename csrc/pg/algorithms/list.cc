@@ -20,6 +20,7 @@ Algorithms all_algorithms() {
       &reduce_scatter_direct,
       &reduce_scatter_ring,
       &reduce_scatter_hierarchical,
+      &reduce_scatter_two_dimensional_coded,
       &all_gather_direct,
       &all_gather_bruck,
       &all_gather_ring,

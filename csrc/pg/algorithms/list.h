@@ -24,6 +24,7 @@ extern const Algorithm all_reduce_hierarchical;
 extern const Algorithm reduce_scatter_direct;
 extern const Algorithm reduce_scatter_ring;
 extern const Algorithm reduce_scatter_hierarchical;
+extern const Algorithm reduce_scatter_two_dimensional_coded;
 extern const Algorithm all_gather_direct;
 extern const Algorithm all_gather_ring;
 extern const Algorithm all_gather_bruck;

@@ -13,7 +13,7 @@ constexpr int kRootShift = 35;
 constexpr std::uint64_t kMostCount = (std::uint64_t{1} << kRootShift) - 1, kMostRoot = 0xffff;
 constexpr std::uint64_t kHashed = std::uint64_t{1} << 51;
 constexpr std::uint64_t kHashMask = kHashed - 1;
-// In place of a dtype: float32, coded. What a codec takes is an all_reduce of that.
+// In place of a dtype: float32, coded. What a codec takes is a sum of that.
 constexpr std::uint64_t kCodedDtype = 0xf;
 static_assert(kernels::kDtypes <= kCodedDtype);
 constexpr int kCodeShift = 31;
@@ -24,6 +24,8 @@ static_assert(kCodeShift + kCodecCodeBits == 51);
 bool is_reduction(Kind kind) {
   return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
 }
+
+bool may_be_coded(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kReduceScatter; }
 
 bool has_root(Kind kind) {
   return kind == Kind::kBroadcast || kind == Kind::kReduce || kind == Kind::kGather ||
@@ -71,9 +73,18 @@ std::span<const Piece> common_pieces(const OperationSpec& spec) {
   return {};
 }
 
+bool all_equal(std::span<const Piece> pieces) {
+  return std::all_of(pieces.begin(), pieces.end(),
+                     [&](const Piece& piece) { return piece.bytes == pieces.front().bytes; });
+}
+
 std::uint64_t coded_extent(const OperationSpec& spec) {
-  const std::uint64_t count = spec.inputs[0].bytes / kernels::size_of(spec.dtype);
-  return (spec.codec->code() & kCodeMask) << kCodeShift | std::min(count, kMostCoded);
+  const std::uint64_t code = (spec.codec->code() & kCodeMask) << kCodeShift;
+  const std::span<const Piece> pieces = common_pieces(spec);
+  if (!all_equal(pieces)) return kHashed | code | (hash_of(0, pieces) & kMostCoded);
+  const std::uint64_t count =
+      pieces.empty() ? 0 : pieces.front().bytes / kernels::size_of(spec.dtype);
+  return code | std::min(count, kMostCoded);
 }
 
 // Root and sizes, bits 0 to 51.
@@ -83,10 +94,8 @@ std::uint64_t extent_of(const OperationSpec& spec) {
   const std::uint64_t root = has_root(spec.kind) ? static_cast<std::uint32_t>(spec.root) : 0;
   const std::uint64_t count =
       pieces.empty() ? 0 : pieces.front().bytes / kernels::size_of(spec.dtype);
-  const bool even = std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
-    return piece.bytes == pieces.front().bytes;
-  });
-  if (even && root <= kMostRoot && count <= kMostCount) return root << kRootShift | count;
+  if (all_equal(pieces) && root <= kMostRoot && count <= kMostCount)
+    return root << kRootShift | count;
   return kHashed | hash_of(root, pieces);
 }
 
@@ -97,17 +106,24 @@ std::uint64_t signature_of(const OperationSpec& spec) {
       spec.kind == Kind::kSend || spec.kind == Kind::kRecv || spec.kind == Kind::kRecvAny;
   std::uint64_t signature = std::uint64_t(p2p ? Kind::kSend : spec.kind) << 60;
   if (is_reduction(spec.kind)) signature |= std::uint64_t(spec.op) << 52;
-  if (spec.codec != nullptr && spec.kind == Kind::kAllReduce)
+  if (spec.codec != nullptr && may_be_coded(spec.kind))
     return signature | kCodedDtype << 56 | coded_extent(spec);
   if (spec.kind != Kind::kBarrier) signature |= std::uint64_t(spec.dtype) << 56;
   return signature | extent_of(spec);
 }
 
+static std::string uneven(std::uint64_t hash) {
+  return " with uneven sizes (hash " + std::to_string(hash) + ")";
+}
+
 static std::string describe_coded(std::uint64_t signature) {
   const std::uint64_t count = signature & kMostCoded;
   const auto code = static_cast<std::uint32_t>(signature >> kCodeShift & kCodeMask);
-  return " float32 x " + std::to_string(count) + (count == kMostCoded ? " or more" : "") +
-         " coded as " + describe_codec(code);
+  const std::string sizes =
+      (signature & kHashed) != 0
+          ? uneven(count)
+          : " x " + std::to_string(count) + (count == kMostCoded ? " or more" : "");
+  return " float32" + sizes + " coded as " + describe_codec(code);
 }
 
 std::string describe_signature(std::uint64_t signature) {
@@ -120,7 +136,7 @@ std::string describe_signature(std::uint64_t signature) {
     text += op < kernels::kReduceOps ? name_of(kernels::ReduceOp(op)) : "unknown";
   }
   const auto dtype = (signature >> 56) & 0xf;
-  if (kind == Kind::kAllReduce && dtype == kCodedDtype) return text + describe_coded(signature);
+  if (may_be_coded(kind) && dtype == kCodedDtype) return text + describe_coded(signature);
   text += " ";
   text += dtype < kernels::kDtypes ? name_of(kernels::Dtype(dtype)) : "unknown";
   const std::uint64_t hash = signature & kHashMask;
@@ -130,7 +146,7 @@ std::string describe_signature(std::uint64_t signature) {
   } else if (kind == Kind::kAllToAll && hash == 0) {
     text += " in blocks";
   } else if (kind == Kind::kAllGather || kind == Kind::kReduceScatter) {
-    text += " with uneven sizes (hash " + std::to_string(hash) + ")";
+    text += uneven(hash);
   } else {
     text += " of a size or root too large to be told here (hash " + std::to_string(hash) + ")";
   }

@@ -109,18 +109,26 @@ Status check_shape(const OperationSpec& spec, int rank, int world) {
 
 // What a codec asks of the operation it may be used for.
 Status check_codec(const OperationSpec& spec, const Topology& topology, int rank) {
+  using kernels::ReduceOp;
   if (spec.codec == nullptr) return Status();
   const std::string codec = spec.codec->name();
-  const bool adds = spec.op == kernels::ReduceOp::kSum || spec.op == kernels::ReduceOp::kAvg;
-  if (spec.kind != Kind::kAllReduce) {
-    return invalid(spec, "only an all_reduce can be compressed (" + codec + ")");
+  const bool scatters = spec.kind == Kind::kReduceScatter;
+  if (spec.kind != Kind::kAllReduce && !scatters) {
+    return invalid(spec,
+                   "only an all_reduce or a reduce_scatter can be compressed (" + codec + ")");
   }
+  const bool adds = spec.op == ReduceOp::kSum || spec.op == ReduceOp::kAvg ||
+                    (scatters && spec.op == ReduceOp::kPremulSum);
   if (spec.dtype != kernels::Dtype::kF32 || !adds) {
     return invalid(spec, "only float32 under SUM or AVG can be compressed (" + codec +
                              "), this is " + kernels::name_of(spec.dtype) + " under " +
                              name_of(spec.op));
   }
   if (!spec.codec->has_memory()) return Status();
+  if (scatters) {
+    return invalid(spec, codec + " sends only a part, and keeps the rest for the next all_reduce " +
+                             "of the same gradient; a reduce_scatter sends all, in 16 bits");
+  }
   const Shard shard = gradient_shard(spec.inputs[0].bytes, sizeof(float), topology, rank);
   const std::size_t covered = spec.feedback == nullptr ? 0 : spec.feedback->residual.size();
   if (covered == shard.bytes / sizeof(float)) return Status();

@@ -195,5 +195,47 @@ TEST(CodedAllReduce, a_host_sends_what_its_codec_makes_of_the_shards) {
   }
 }
 
+Problem coded_reduce_scatter(std::uint64_t block) {
+  Problem problem;
+  problem.kind = Kind::kReduceScatter;
+  problem.element_bytes = 4;
+  problem.bytes = block;
+  problem.codec = std::make_shared<const ZerosCodec>(0.5);
+  return problem;
+}
+
+TEST(CodedReduceScatter, scratch_memory_does_not_grow_with_the_message) {
+  for (const Topology& topology :
+       {Topology::uniform(2, 2, 1), Topology::uniform(16, 2, 10), Topology::uniform(4, 1, 1),
+        *Topology::make({0, 0, 0, 0, 0, 0, 1}, {})}) {
+    for (const bool premultiply : {false, true}) {
+      Problem problem = coded_reduce_scatter((std::uint64_t{2} << 30) / topology.world());
+      problem.premultiply = premultiply;
+      for (const int rank : {0, topology.world() - 1}) {
+        const Schedule schedule = build_schedule(algorithms::reduce_scatter_two_dimensional_coded,
+                                                 problem, topology, 1 << 20, rank);
+        EXPECT_LE(schedule.scratch_bytes, 48u << 20) << describe(topology);
+        EXPECT_LT(schedule.steps.size(), 200'000u) << describe(topology);
+      }
+    }
+  }
+}
+
+TEST(CodedReduceScatter, a_host_sends_one_coded_sum_for_each_rank_of_another) {
+  const auto& algorithm = algorithms::reduce_scatter_two_dimensional_coded;
+  for (const Topology& topology :
+       {Topology::uniform(2, 2, 1), Topology::uniform(4, 3, 1), Topology::uniform(3, 1, 1)}) {
+    const Problem problem = coded_reduce_scatter(4 << 20);
+    const Simulation played =
+        simulate(schedules_for(algorithm, problem, topology), topology, CostParameters());
+    ASSERT_TRUE(played.finished);
+    const double strangers = topology.world() - topology.max_ranks_per_host();
+    const auto share = static_cast<double>(problem.codec->expected(1 << 20)) / (1 << 20);
+    for (const double sent : played.host_sent_bytes) {
+      EXPECT_NEAR(sent / static_cast<double>(problem.bytes), strangers * share, 0.02 * strangers);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace taco::pg

@@ -89,6 +89,45 @@ TEST(CodecsInGroups, sixteen_bits_lose_one_rounding_on_each_leg) {
   }
 }
 
+// Each host's sum is rounded once on its way, the owner's host's not at all.
+TEST(CodecsInGroups, a_reduce_scatter_in_sixteen_bits_rounds_once) {
+  constexpr std::size_t kBlock = 20'003;
+  for (const RankOptions& layout : layouts()) {
+    RankThreads ranks(layout);
+    for (const HalfFormat format : {HalfFormat::kF16, HalfFormat::kBF16}) {
+      const auto codec = half_codec(format);
+      SCOPED_TRACE(std::to_string(layout.seed) + " " + codec->name());
+      std::vector<Floats> gradients, results(layout.world, Floats(kBlock));
+      for (int rank = 0; rank < layout.world; ++rank) {
+        gradients.push_back(normal_values(kBlock * layout.world, rank + 1, 1e6f));
+      }
+      ranks.run([&](int rank, Communicator& group) {
+        OperationSpec spec = sum_of(results[rank], codec, ReduceOp::kAvg);
+        spec.kind = Kind::kReduceScatter;
+        auto* bytes = reinterpret_cast<std::byte*>(gradients[rank].data());
+        constexpr std::size_t kBytes = kBlock * sizeof(float);
+        spec.inputs.clear();
+        for (int r = 0; r < layout.world; ++r) spec.inputs.push_back({bytes + r * kBytes, kBytes});
+        const auto operation = *group.start(std::move(spec));
+        const Status status = operation->wait(0);
+        ASSERT_TRUE(status.ok()) << status.message();
+        EXPECT_STREQ(operation->algorithm(), "two_dimensional_coded");
+      });
+      const std::vector<double> sums = total_of(gradients);
+      const double step = format == HalfFormat::kF16 ? 1.0 / 2048 : 1.0 / 256;
+      double worst = 0;
+      for (int rank = 0; rank < layout.world; ++rank) {
+        for (std::size_t i = 0; i < kBlock; ++i) {
+          const double exact = sums[rank * kBlock + i] / layout.world;
+          worst = std::max(worst, std::abs(results[rank][i] - exact));
+        }
+      }
+      EXPECT_LT(worst, 5e6 * step) << "of what each host sends, a few millions at most";
+      EXPECT_GT(worst, 1e3 * step) << "else nothing was rounded";
+    }
+  }
+}
+
 class TopKInGroups : public ::testing::TestWithParam<TopKSettings> {
  protected:
   // All-reduces one gradient of each rank; each has its own Feedback.

@@ -99,6 +99,33 @@ TEST(Signature, DiffersWhereCodecsDo) {
   EXPECT_EQ(signature_of(exact), all[0]);
 }
 
+OperationSpec coded_reduce_scatter(std::vector<std::size_t> counts, std::uint32_t code) {
+  OperationSpec spec = coded(code);
+  spec.kind = Kind::kReduceScatter;
+  spec.inputs.clear();
+  for (const std::size_t count : counts) spec.inputs.push_back({nullptr, count * sizeof(float)});
+  return spec;
+}
+
+TEST(Signature, OfACodedReduceScatterTellsCodecAndBlocks) {
+  const std::uint32_t bf16 = half_code(true);
+  EXPECT_EQ(describe(coded_reduce_scatter({7, 7, 7}, bf16)),
+            "reduce_scatter AVG float32 x 7 coded as bfloat16");
+  EXPECT_NE(describe(coded_reduce_scatter({7, 8}, bf16)).find("with uneven sizes (hash "),
+            std::string::npos);
+  OperationSpec exact = coded_reduce_scatter({7, 8}, bf16);
+  exact.codec = nullptr;
+  const std::vector<std::uint64_t> all = {
+      signature_of(exact),
+      signature_of(coded_reduce_scatter({7, 8}, bf16)),
+      signature_of(coded_reduce_scatter({8, 7}, bf16)),
+      signature_of(coded_reduce_scatter({7, 7}, bf16)),
+      signature_of(coded_reduce_scatter({8, 8}, bf16)),
+      signature_of(coded_reduce_scatter({7, 8}, half_code(false)))};
+  for (std::size_t a = 0; a < all.size(); ++a)
+    for (std::size_t b = 0; b < a; ++b) EXPECT_NE(all[a], all[b]) << a << " " << b;
+}
+
 TEST(Signature, OfCodedOperationsTellsSizesApartUpToMany) {
   const std::size_t many = std::size_t{1} << 31;
   EXPECT_NE(signature_of(coded(half_code(true), "", many - 3)),

@@ -84,6 +84,41 @@ TEST(CodedGroup, SumsAndAveragesAreRightOnAllRanks) {
   }
 }
 
+// Blocks of `count` elements, or of that and of none by turns.
+TEST(CodedGroup, ReduceScattersAreRightOnAllRanksWhateverTheFactor) {
+  for (const RankOptions& layout : layouts()) {
+    SCOPED_TRACE(layout.seed);
+    RankThreads ranks(layout);
+    const auto codec = lossless();
+    ranks.run([&](int rank, Communicator& group) {
+      for (const std::size_t count : {0, 1, 7, 1000, 30'000}) {
+        for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kPremulSum}) {
+          for (const bool uneven : {false, true}) {
+            std::vector<Bytes> inputs, mine;
+            const auto length = [&](int r) { return uneven && r % 2 == 1 ? 0 : count; };
+            for (int r = 0; r < layout.world; ++r) {
+              inputs.push_back(values(Dtype::kF32, length(r), rank, r));
+              mine.push_back(values(Dtype::kF32, length(rank), r, rank));
+            }
+            Bytes output(inputs[rank].size());
+            OperationSpec spec = coded(inputs[0], output, codec, op);
+            spec.kind = Kind::kReduceScatter;
+            spec.premul = 0.5;
+            spec.inputs.clear();
+            for (Bytes& input : inputs) spec.inputs.push_back(piece(input));
+            const auto operation = *group.start(std::move(spec));
+            const Status status = operation->wait(0);
+            ASSERT_TRUE(status.ok()) << status.message();
+            EXPECT_STREQ(operation->algorithm(), "two_dimensional_coded");
+            EXPECT_TRUE(same(output, reduced(op, Dtype::kF32, mine, 0.5)));
+          }
+        }
+      }
+    });
+    EXPECT_TRUE(eventually([&] { return ranks.network().open_requests() == 0; }));
+  }
+}
+
 float at(const Bytes& bytes, std::size_t i) {
   float value = 0;
   std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
@@ -172,12 +207,17 @@ TEST(CodedGroup, WhatACodecCannotDoIsRefused) {
     expect_refused(group, wrong, "only float32 under SUM or AVG can be compressed");
     wrong = right;
     wrong.kind = Kind::kReduce;
-    expect_refused(group, wrong, "only an all_reduce can be compressed (zeros left out)");
+    expect_refused(group, wrong, "only an all_reduce or a reduce_scatter can be compressed");
     wrong = right;
     wrong.codec = std::make_shared<const KeepingCodec>();
     expect_refused(group, wrong, "needs a residual of the 50 elements");
     wrong.feedback = feedback_for(group, 90);
     expect_refused(group, wrong, "and got one of ");
+    wrong = right;
+    wrong.kind = Kind::kReduceScatter;
+    wrong.inputs = std::vector<Piece>(4, piece(data));
+    wrong.codec = std::make_shared<const KeepingCodec>();
+    expect_refused(group, wrong, "a reduce_scatter sends all, in 16 bits");
     EXPECT_TRUE((*group.start(right))->wait(0).ok()) << "the group goes on";
   });
 }

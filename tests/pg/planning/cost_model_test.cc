@@ -312,6 +312,44 @@ TEST(CostModel, what_crosses_between_hosts_is_predicted_to_the_byte_whatever_the
   }
 }
 
+// Blocks of one size, and blocks of which one is empty and one is long.
+std::vector<Problem> reduce_scatters(std::uint64_t bytes, int world) {
+  Problem even = problem_of(Kind::kReduceScatter, bytes, world), uneven = even;
+  uneven.bytes = 0;
+  for (int rank = 0; rank < world; ++rank) uneven.blocks.push_back(even.bytes);
+  uneven.blocks[0] = 0;
+  uneven.blocks[1] = even.bytes / 2;
+  return {even, uneven};
+}
+
+TEST(CostModel, a_coded_reduce_scatter_costs_what_it_says_whatever_the_groups) {
+  const auto& algorithm = algorithms::reduce_scatter_two_dimensional_coded;
+  for (const Topology& topology : grouped_layouts()) {
+    for (const std::uint64_t bytes : {65536ull, 1ull << 20, 40ull << 20}) {
+      for (Problem problem : reduce_scatters(bytes, topology.world())) {
+        for (const double share : {1.0, 0.5}) {
+          problem.codec = std::make_shared<const testing::ZerosCodec>(share);
+          const Cost cost = cost_of(algorithm, problem, topology);
+          const double ratio = cost.predicted / cost.simulated;
+          EXPECT_GT(ratio, 0.4) << testing::describe(problem) << testing::describe(topology)
+                                << " in " << topology.groups().hosts() << " groups";
+          EXPECT_LT(ratio, 2.5) << testing::describe(problem) << testing::describe(topology)
+                                << " in " << topology.groups().hosts() << " groups";
+        }
+      }
+    }
+    Problem problem = problem_of(Kind::kReduceScatter, 48 << 20, topology.world());
+    problem.codec = std::make_shared<const testing::ZerosCodec>(0.5);
+    const Simulation played = cost_of(algorithm, problem, topology).simulation;
+    double most = 0;
+    for (const auto* hosts : {&played.host_sent_bytes, &played.host_received_bytes}) {
+      most = std::max(most, *std::max_element(hosts->begin(), hosts->end()));
+    }
+    EXPECT_NEAR(algorithm.work(problem, topology).wire_bytes, most, 0.01 * most + 1)
+        << testing::describe(topology) << " in " << topology.groups().hosts() << " groups";
+  }
+}
+
 TEST(Simulator, sends_of_a_block_what_is_expected_of_it) {
   Problem problem = problem_of(Kind::kAllReduce, 4 << 20, 4);
   const Topology topology = Topology::uniform(4, 1, 1);

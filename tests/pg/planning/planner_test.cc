@@ -196,6 +196,22 @@ TEST(Planner, what_may_be_coded_is_coded_wherever_it_leaves_a_host_or_a_group) {
   }
 }
 
+TEST(Planner, a_reduce_scatter_is_coded_where_it_leaves_a_host_unless_its_codec_keeps_something) {
+  const auto chosen = [](const Topology& topology, std::shared_ptr<const Codec> codec) {
+    Problem problem = problem_of(Kind::kReduceScatter, 10 << 20);
+    problem.codec = std::move(codec);
+    return std::string((*planner_for(topology, 0)->plan(problem))->algorithm);
+  };
+  const auto lossless = std::make_shared<const ZerosCodec>(1);
+  const auto keeping = std::make_shared<const KeepingCodec>(100);
+  for (const Topology& topology :
+       {Topology::uniform(4, 1, 1), Topology::uniform(2, 2, 100), *Topology::make({0, 0, 1}, {})}) {
+    EXPECT_EQ(chosen(topology, lossless), "two_dimensional_coded");
+    EXPECT_EQ(chosen(topology, keeping), chosen(topology, nullptr));
+  }
+  EXPECT_EQ(chosen(Topology::one_host(4), lossless), chosen(Topology::one_host(4), nullptr));
+}
+
 TEST(Planner, a_coded_algorithm_can_not_be_forced_on_what_must_be_exact) {
   const auto planner = planner_for(Topology::uniform(2, 2, 1), 0, "two_dimensional_coded");
   const auto planned = planner->plan(problem_of(Kind::kAllReduce, 1024));

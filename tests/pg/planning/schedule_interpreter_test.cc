@@ -241,7 +241,7 @@ void expect_each_dependency_needed(const Algorithm& algorithm, const Topology& t
   std::mt19937_64 random(1);
   ProblemTraits traits;
   traits.elements = 64;
-  std::vector<Problem> problems = problems_of(Kind::kAllReduce, 4, 4, traits, random);
+  std::vector<Problem> problems = problems_of(algorithm.kind, 4, 4, traits, random);
   for (Problem& problem : problems) {
     problem.in_place = true;
     problem.codec = codec;
@@ -281,6 +281,14 @@ TEST(ScheduleInterpreter, notices_each_forgotten_dependency_of_coded_messages) {
                                 Topology::uniform(2, 2, 1), codec);
   expect_each_dependency_needed(algorithms::all_reduce_two_dimensional_coded,
                                 Topology::uniform(2, 2, 1), std::make_shared<const WordsCodec>());
+}
+
+TEST(ScheduleInterpreter, notices_each_forgotten_dependency_of_a_coded_reduce_scatter) {
+  const auto& algorithm = algorithms::reduce_scatter_two_dimensional_coded;
+  for (const Topology& topology : {Topology::uniform(2, 2, 1), Topology::uniform(4, 1, 1)}) {
+    expect_each_dependency_needed(algorithm, topology, std::make_shared<const ZerosCodec>(1, 128));
+    expect_each_dependency_needed(algorithm, topology, std::make_shared<const WordsCodec>(128));
+  }
 }
 
 TEST(ScheduleInterpreter, notices_each_forgotten_dependency_of_a_codec_with_a_memory) {
