@@ -30,6 +30,7 @@ struct HostList {
 struct Host {
   HostList<Variant> variants;
   HostList<Checksum> checksums;
+  HostList<Optimizers> optimizers;
 };
 
 #if defined(__x86_64__)
@@ -54,6 +55,9 @@ Host detect() {
   if (has_avx2()) host.variants.add(kAvx2Variant);
   if (has_avx512()) host.variants.add(kAvx512Variant);
   host.checksums.add(kPortableChecksum);
+  host.optimizers.add(kPortableOptimizers);
+  if (has_avx2() && __builtin_cpu_supports("fma")) host.optimizers.add(kAvx2Optimizers);
+  if (has_avx512() && __builtin_cpu_supports("fma")) host.optimizers.add(kAvx512Optimizers);
   if (has_sse42_checksum()) host.checksums.add(kSse42Checksum);
   if (has_sse42_checksum() && has_avx512() && __builtin_cpu_supports("vpclmulqdq")) {
     host.checksums.add(kAvx512Checksum);
@@ -66,6 +70,7 @@ Host detect() {
   host.variants.add(kPortableVariant);
   host.variants.add(kNeonVariant);
   host.checksums.add(kPortableChecksum);
+  host.optimizers.add(kPortableOptimizers);
   if ((getauxval(AT_HWCAP) & HWCAP_CRC32) != 0) host.checksums.add(kArmChecksum);
   return host;
 }
@@ -74,6 +79,7 @@ Host detect() {
   Host host;
   host.variants.add(kPortableVariant);
   host.checksums.add(kPortableChecksum);
+  host.optimizers.add(kPortableOptimizers);
   return host;
 }
 #endif
@@ -86,13 +92,15 @@ const Host& host() {
 struct Choice {
   const Variant* variant;
   const Checksum* checksum;
+  const Optimizers* optimizers;
   Status status;
 };
 
 Choice choose() {
   const auto variants = host_variants();
   const auto checksums = host_checksums();
-  Choice choice{variants.back(), checksums.back(), Status()};
+  const auto optimizers = host_optimizers();
+  Choice choice{variants.back(), checksums.back(), optimizers.back(), Status()};
   const Result<Env> env = Env::get();
   // A malformed environment is reported by whoever starts a group; arithmetic needs no answer.
   if (!env.ok() || env.value().isa == "auto") return choice;
@@ -100,9 +108,10 @@ Choice choose() {
   std::string available;
   for (std::size_t i = 0; i < variants.size(); ++i) {
     if (wanted == variants[i]->name) {
-      // Both lists go from least to best; the checksum is held to the same rung.
+      // All lists go from least to best; the others are held to the same rung.
       choice.variant = variants[i];
       choice.checksum = checksums[std::min(i, checksums.size() - 1)];
+      choice.optimizers = optimizers[std::min(i, optimizers.size() - 1)];
       return choice;
     }
     append_name(available, variants[i]->name);
@@ -121,7 +130,9 @@ const Choice& chosen() {
 
 std::span<const Variant* const> host_variants() { return host().variants.view(); }
 std::span<const Checksum* const> host_checksums() { return host().checksums.view(); }
+std::span<const Optimizers* const> host_optimizers() { return host().optimizers.view(); }
 const Variant& chosen_variant() { return *chosen().variant; }
+const Optimizers& chosen_optimizers() { return *chosen().optimizers; }
 
 ReduceFn reduce_function(ReduceOp op, Dtype dtype) {
   if (static_cast<int>(op) >= kReduceOps || static_cast<int>(dtype) >= kDtypes) return nullptr;

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kernels/kernels.h"
+#include "kernels/optimizers.h"
 
 namespace taco::kernels {
 
@@ -67,6 +68,14 @@ struct Checksum {
   Crc32cFn crc32c;
 };
 
+// The last argument: whether results pass by the caches, where the memory's places allow it.
+struct Optimizers {
+  const char* name;
+  void (*adam)(const AdamStep&, const ParameterRange&, float* first, float* second, bool);
+  void (*sgd)(const SgdStep&, const ParameterRange&, float* buffer, bool);
+  void (*lion)(const LionStep&, const ParameterRange&, float* momentum, bool);
+};
+
 // Each is defined in the file named after it, where the compiler's target has it.
 extern const Variant kPortableVariant;
 extern const Variant kAvx2Variant;
@@ -76,11 +85,16 @@ extern const Checksum kPortableChecksum;
 extern const Checksum kSse42Checksum;
 extern const Checksum kAvx512Checksum;
 extern const Checksum kArmChecksum;
+extern const Optimizers kPortableOptimizers;
+extern const Optimizers kAvx2Optimizers;
+extern const Optimizers kAvx512Optimizers;
 
 // Those this host can run, least first; [0] is the portable one.
 std::span<const Variant* const> host_variants();
 std::span<const Checksum* const> host_checksums();
+std::span<const Optimizers* const> host_optimizers();
 const Variant& chosen_variant();
+const Optimizers& chosen_optimizers();
 
 class SelectScratch;
 // select_largest_momentum() by a variant; select_largest() without `momentum`.

@@ -1,0 +1,31 @@
+// 256-bit vectors with fused multiplication and addition: processors with AVX2 and FMA.
+#include <immintrin.h>
+
+#include "kernels/optimizer_loops.h"
+#include "kernels/vector_loops.h"
+
+namespace taco::kernels {
+namespace {
+
+struct Avx2Ops {
+  using Floats = FloatsOf<32>;
+  using Halves = HalvesOf<32>;
+  static Floats splat(float value) { return Vector<float, 32>::splat(value); }
+  static Floats fma(Floats a, Floats b, Floats c) {
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+  }
+  static Floats sqrt(Floats value) { return (Floats)_mm256_sqrt_ps((__m256)value); }
+  static Floats decode(Halves halves) { return VectorBf16<32>::decode(halves); }
+  static Halves encode(Floats floats) { return VectorBf16<32>::encode(floats); }
+  static void stream(float* to, Floats value) { _mm256_stream_ps(to, (__m256)value); }
+  static void stream(std::uint16_t* to, Halves value) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to), (__m128i)value);
+  }
+  static void fence() { _mm_sfence(); }
+};
+
+}  // namespace
+
+constinit const Optimizers kAvx2Optimizers = make_optimizers<Avx2Ops>("avx2");
+
+}  // namespace taco::kernels
