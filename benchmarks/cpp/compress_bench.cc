@@ -113,34 +113,18 @@ class Arrays {
   };
   // In elements a second.
   Rates compare(const Pass& row, const Pass& limit) const {
-    const auto threads = static_cast<std::size_t>(options_.threads);
-    const std::vector<double> never(share_ / kMi, 1e30);
-    std::vector<std::vector<double>> of_row(threads, never), of_limit(threads, never);
-    fastest(options_.threads, options_.repeat, [&](int thread) {
-      const auto t = static_cast<std::size_t>(thread);
-      go_over(t * share_, limit, thread, of_limit[t]);
-      go_over(t * share_, row, thread, of_row[t]);
-    });
-    return {rate_of(of_row), rate_of(of_limit)};
+    const auto from = [this](std::size_t piece, int thread) {
+      return static_cast<std::size_t>(thread) * share_ + piece * kMi;
+    };
+    const taco::bench::Seconds seconds = taco::bench::by_turns(
+        options_.threads, options_.repeat, share_ / kMi,
+        [&](std::size_t piece, int thread) { row(from(piece, thread), thread); },
+        [&](std::size_t piece, int thread) { limit(from(piece, thread), thread); });
+    const double elements = static_cast<double>(share_) * options_.threads;
+    return {elements / seconds.row, elements / seconds.limit};
   }
 
  private:
-  static void go_over(std::size_t first, const Pass& pass, int thread, std::vector<double>& best) {
-    for (std::size_t i = 0; i < best.size(); ++i) {
-      const taco::Time start = taco::monotonic_now();
-      pass(first + i * kMi, thread);
-      const auto took = static_cast<double>(taco::monotonic_now() - start);
-      best[i] = std::min(best[i], took * 1e-9);
-    }
-  }
-  double rate_of(const std::vector<std::vector<double>>& best) const {
-    double slowest = 0;
-    for (const std::vector<double>& parts : best) {
-      slowest = std::max(slowest, std::accumulate(parts.begin(), parts.end(), 0.0));
-    }
-    return static_cast<double>(share_) * options_.threads / slowest;
-  }
-
   const Options& options_;
   const std::size_t elements_, share_;
   Memory residual_, gradient_, third_;

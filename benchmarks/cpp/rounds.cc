@@ -4,6 +4,7 @@
 #include <barrier>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -33,6 +34,39 @@ double fastest(int threads, int repeat, const std::function<void(int)>& part) {
   work(0);
   for (std::thread& other : others) other.join();
   return best;
+}
+
+namespace {
+
+using Best = std::vector<double>;  // seconds of each piece
+
+void go_over(const Piece& piece, int thread, Best& best) {
+  for (std::size_t i = 0; i < best.size(); ++i) {
+    const Time start = monotonic_now();
+    piece(i, thread);
+    best[i] = std::min(best[i], static_cast<double>(monotonic_now() - start) * 1e-9);
+  }
+}
+
+double slowest(const std::vector<Best>& threads) {
+  double all = 0;
+  for (const Best& best : threads) {
+    all = std::max(all, std::accumulate(best.begin(), best.end(), 0.0));
+  }
+  return all;
+}
+
+}  // namespace
+
+Seconds by_turns(int threads, int repeat, std::size_t pieces, const Piece& row,
+                 const Piece& limit) {
+  const Best never(pieces, 1e30);
+  std::vector<Best> of_row(static_cast<std::size_t>(threads), never), of_limit = of_row;
+  fastest(threads, repeat, [&](int thread) {
+    go_over(limit, thread, of_limit[static_cast<std::size_t>(thread)]);
+    go_over(row, thread, of_row[static_cast<std::size_t>(thread)]);
+  });
+  return {slowest(of_row), slowest(of_limit)};
 }
 
 Memory allocate(std::size_t bytes, unsigned char value) {

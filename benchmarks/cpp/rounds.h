@@ -16,6 +16,16 @@ struct Free {
   void operator()(void* memory) const { std::free(memory); }
 };
 using Memory = std::unique_ptr<unsigned char, Free>;
+// Work on one piece of what the given thread goes over, both counted from 0.
+using Piece = std::function<void(std::size_t, int)>;
+struct Seconds {
+  double row, limit;
+};
+// How long a row and its limit take over all pieces of the slowest thread. They go over the pieces
+// by turns, `repeat` times each, and of each piece the fastest turn counts: others' work on the
+// machine falls on neither.
+Seconds by_turns(int threads, int repeat, std::size_t pieces, const Piece& row, const Piece& limit);
+
 // A multiple of 4096 bytes, all touched.
 Memory allocate(std::size_t bytes, unsigned char value);
 
