@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "zerocache/checksum.h"
+#include "zerocache/digest_variants.h"
 #include "zerocache/manifest.h"
 
 namespace taco::zerocache {
@@ -155,6 +156,24 @@ TEST(Checksum, DependsOnEveryBitAndOnWhosePageItIs) {
     bytes[bit / 8] ^= std::byte(1 << bit % 8);
     EXPECT_NE(checksum(bytes, identity), sum) << "bit " << bit;
     bytes[bit / 8] ^= std::byte(1 << bit % 8);
+  }
+}
+
+TEST(Checksum, IsTheSameByEveryInstructionSet) {
+  std::vector<std::byte> bytes(5000);
+  std::mt19937 random(2);
+  for (std::byte& byte : bytes) byte = std::byte(random());
+  for (std::size_t count = 0; count <= bytes.size(); count += 1 + count / 50) {
+    const std::uint64_t expected = digest_portable(bytes.data(), count);
+    EXPECT_EQ(digest({bytes.data(), count}), expected);
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2")) {
+      EXPECT_EQ(digest_avx2(bytes.data(), count), expected);
+    }
+    if (__builtin_cpu_supports("avx512f")) {
+      EXPECT_EQ(digest_avx512(bytes.data(), count), expected);
+    }
+#endif
   }
 }
 
