@@ -7,7 +7,8 @@ readonly TREE=build/release
 
 build_cpp_benchmarks() {
   cmake -S . -B "$TREE" -DTACO_BENCH=ON &&
-    cmake --build "$TREE" -j "$JOBS" --target kernels_bench compress_bench shm_bench
+    cmake --build "$TREE" -j "$JOBS" --target kernels_bench compress_bench shm_bench \
+      zerocache_io
 }
 
 cpp_benchmarks() {
@@ -17,6 +18,8 @@ cpp_benchmarks() {
   "$TREE/benchmarks/cpp/compress_bench" --json | tee out/compress.json
   echo "== shm: rings and large messages of two processes"
   "$TREE/benchmarks/cpp/shm_bench"
+  echo "== zerocache_io: pages to and from the disk beside a bare loop of the same requests"
+  "$TREE/benchmarks/cpp/zerocache_io" --directory out --json | tee out/zerocache_io.json
 }
 
 mkdir -p out
