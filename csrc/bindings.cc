@@ -3,6 +3,7 @@
 
 #include "edge/bind.h"
 #include "pg/c10d/bind.h"
+#include "zerocache/torch/bind.h"
 
 PYBIND11_MODULE(_C, module) {
   module.doc() = "The compiled side of taco_torch.";
@@ -17,4 +18,5 @@ PYBIND11_MODULE(_C, module) {
   taco::pg::bind_future(module);
   taco::pg::bind_backend(module);
   taco::pg::bind_lightcc(module);
+  taco::zerocache::bind_storage(module);
 }

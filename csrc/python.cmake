@@ -63,7 +63,10 @@ Python_add_library(_C MODULE WITH_SOABI
   pg/c10d/plan_bind.cc
   pg/c10d/stats_bind.cc
   pg/c10d/relay.cc
-  pg/c10d/work.cc)
+  pg/c10d/work.cc
+  zerocache/torch/parameter_range.cc
+  zerocache/torch/storage.cc
+  zerocache/torch/storage_bind.cc)
 # torch's own pybind11: with another one, c10d::Backend would be an unknown base class.
 target_include_directories(_C SYSTEM PRIVATE
   ${TACO_TORCH_ROOT}/include ${TACO_TORCH_ROOT}/include/torch/csrc/api/include)

@@ -1,0 +1,174 @@
+#include "zerocache/torch/storage.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/CPUAllocator.h>
+#include <torch/headeronly/version.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+namespace taco::zerocache {
+namespace {
+
+Status unsupported(const std::string& name, const std::string& what) {
+  return Status(Code::kUnsupported, "parameter '" + name + "' " + what);
+}
+
+// Takes back release_data_and_set_meta_custom_data_ptr_error_msg_().
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
+// torch had no way to before 2.13. But an explicit instantiation may name a private member, and can
+// hand it out by a friend.
+template <class Tag, typename Tag::Member member>
+struct Expose {
+  friend typename Tag::Member member_of(Tag) { return member; }
+};
+struct Mark {
+  using Member = bool c10::StorageImpl::*;
+  friend Member member_of(Mark);
+};
+template struct Expose<Mark, &c10::StorageImpl::throw_on_immutable_data_ptr_>;
+
+void clear_mark(c10::StorageImpl& storage) {
+  storage.*member_of(Mark()) = false;
+  // For the storage to see, by its own look at all its marks, that this one is gone.
+  at::DataPtr data = std::move(storage._mutable_data_ptr_no_checks());
+  storage.set_data_ptr_noswap(std::move(data));
+}
+#else
+void clear_mark(c10::StorageImpl& storage) { storage.clear_data_ptr_access_error_msg_(); }
+#endif
+
+// Of torch's pointer into the range, whose context keeps the range.
+void let_range_go(void* context) { delete static_cast<std::shared_ptr<const void>*>(context); }
+
+}  // namespace
+
+Status can_be_placed(const at::Tensor& tensor, const std::string& name) {
+  if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.has_storage())
+    return unsupported(name, "is no dense tensor");
+  if (!tensor.device().is_cpu())
+    return unsupported(name, "lies on " + tensor.device().str() + ", not in this host's memory");
+  // Subclasses with a dispatch of their own (DTensor, quantized weights) keep their data elsewhere.
+  if (tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::Python))
+    return unsupported(name, "is of a subclass of torch.Tensor that keeps its data elsewhere");
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  if (storage->nbytes() == 0) return unsupported(name, "is empty: there is nothing to place");
+  const at::DataPtr& data = storage->_mutable_data_ptr_no_checks();
+  if (data.get_deleter() != c10::GetCPUAllocator()->raw_deleter()) {
+    return unsupported(name,
+                       "lies in memory that torch did not allocate for it alone (it is shared with "
+                       "processes or a NumPy array, mapped from a file, or placed already); give "
+                       "it memory of its own first: p.data = p.data.clone()");
+  }
+  return Status();
+}
+
+Result<std::unique_ptr<PlacedStorage>> PlacedStorage::place(const at::Tensor& tensor,
+                                                            const std::string& name,
+                                                            std::byte* address,
+                                                            std::shared_ptr<const void> range) {
+  TACO_RETURN_IF_ERROR(can_be_placed(tensor, name));
+  const c10::Storage& held = tensor.storage();
+  c10::StorageImpl* storage = held.unsafeGetStorageImpl();
+  std::memcpy(address, storage->data(), storage->nbytes());
+  std::unique_ptr<PlacedStorage> placed(new PlacedStorage(address, held.getWeakStorageImpl(),
+                                                          storage->nbytes(), storage->resizable()));
+  // So resize_() is refused: the memory that it would allocate is not the store's.
+  storage->set_resizable(false);
+  storage->set_data_ptr_noswap(at::DataPtr(address,
+                                           new std::shared_ptr<const void>(std::move(range)),
+                                           &let_range_go, at::Device(at::kCPU)));
+  placed->add(tensor, name);
+  return placed;
+}
+
+void PlacedStorage::add(const at::Tensor& tensor, const std::string& name) {
+  names_.push_back(name);
+  const auto is_it = [&](const WeakTensor& known) {
+    return known._unsafe_get_target() == tensor.unsafeGetTensorImpl();
+  };
+  if (std::none_of(tensors_.begin(), tensors_.end(), is_it))
+    tensors_.emplace_back(tensor.getIntrusivePtr());
+}
+
+bool PlacedStorage::holds(const at::Tensor& tensor) const {
+  return alive() && tensor.has_storage() &&
+         tensor.storage().unsafeGetStorageImpl() == storage_._unsafe_get_target();
+}
+
+std::string PlacedStorage::described() const {
+  std::string text = "parameter '" + names_.front() + "'";
+  for (std::size_t i = 1; i < names_.size(); ++i)
+    text += (i == 1 ? " (also '" : ", '") + names_[i] + "'";
+  return names_.size() > 1 ? text + ")" : text;
+}
+
+Status PlacedStorage::check() const {
+  const auto storage = storage_.lock();
+  for (const WeakTensor& weak : tensors_) {
+    const auto tensor = weak.lock();
+    if (!tensor) continue;
+    if (!tensor->has_storage() || tensor->storage().unsafeGetStorageImpl() != storage.get()) {
+      return Status(Code::kInvalidArgument,
+                    described() +
+                        " has been given another storage (by p.data = ..., or by to(), "
+                        "half() or double() of its module): the cache cannot move that");
+    }
+  }
+  if (storage && storage->_mutable_data_ptr_no_checks().get() != address_) {
+    return Status(Code::kInvalidArgument,
+                  described() +
+                      " has been given other memory (by share_memory_(), or by being "
+                      "sent to another process): the cache cannot move that");
+  }
+  return Status();
+}
+
+void PlacedStorage::set_present() {
+  present_ = true;
+  if (const auto storage = storage_.lock()) clear_mark(*storage);
+}
+
+void PlacedStorage::set_absent(const char* reason) {
+  present_ = false;
+  if (const auto storage = storage_.lock()) {
+    storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+        described() + " is not in memory now: " + reason);
+  }
+}
+
+void PlacedStorage::note_write() {
+  std::vector<std::pair<decltype(tensors_.front().lock()), std::uint32_t>> tensors;
+  for (const WeakTensor& weak : tensors_) {
+    auto tensor = weak.lock();
+    // Tensors made in inference mode have no version; autograd does not save them.
+    if (!tensor || tensor->is_inference()) continue;
+    const std::uint32_t version = tensor->version_counter().current_version();
+    tensors.emplace_back(std::move(tensor), version);
+  }
+  // Some share a version counter: a parameter that was made of a view does with its base.
+  for (const auto& [tensor, version] : tensors) {
+    if (tensor->version_counter().current_version() == version) tensor->bump_version();
+  }
+}
+
+Status PlacedStorage::restore() {
+  TACO_RETURN_IF_ERROR(check());
+  const auto storage = storage_.lock();
+  if (!storage) return Status();
+  if (!present_) {
+    return Status(Code::kInvalidArgument,
+                  described() + " is not in memory: fetch it before it is given back");
+  }
+  at::DataPtr own = c10::GetCPUAllocator()->allocate(bytes_);
+  std::memcpy(own.get(), address_, bytes_);
+  storage->set_data_ptr_noswap(std::move(own));
+  if (resizable_) storage->set_resizable(true);
+  tensors_.clear();
+  storage_.reset();
+  return Status();
+}
+
+}  // namespace taco::zerocache
