@@ -158,6 +158,30 @@ def test_a_model_four_times_the_cap_trains_to_the_same_bits() -> None:
         placed.range.evict(name)
 
 
+def test_gradients_can_be_clipped_scaled_and_edited_while_parameters_are_evicted() -> None:
+    placed, plain = Placed(layers()), layers()
+    results = []
+    for model, move in ((placed.model, placed), (plain, None)):
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler.scale(model(INPUT).square().sum()).backward()
+        if move:
+            move.evict()
+        scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        model[0].bias.grad = torch.ones(32)
+        for parameter in model.parameters():
+            parameter.grad.mul_(2)
+        results.append(norm)
+        if move:
+            with pytest.raises(RuntimeError, match="is not in memory now"):
+                scaler.step(optimizer)
+    assert torch.equal(*results)
+    assert_equal_gradients(placed.model, plain)
+    placed.model.zero_grad()
+    assert placed.model[0].weight.grad is None
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_code_runs_on_parameters_that_moved(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
