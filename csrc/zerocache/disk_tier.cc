@@ -79,6 +79,7 @@ void DiskTier::complete(Duration wait, std::vector<Done>* done) {
       status = status.with_prefix(layout_.describe(page) + ": ");
     } else if (moving.kind == IoRequest::Kind::kRead) {
       status = verify(page, moving.frame);
+      queue_->keep_busy();  // that took a while
     }
     done->push_back({page, moving.kind, std::move(status)});
   }

@@ -73,6 +73,9 @@ class IoQueue {
   // Appends what is complete to `done`. If that is nothing and requests are open, waits until there
   // is something, but no longer than `wait`: 0 only looks, kNever has no limit.
   virtual void complete(Duration wait, std::vector<IoCompletion>* done) = 0;
+  // Begins what waits in the place of what has ended, and returns at once: for callers that compute
+  // for a while before they call again, so that the disk has work all the same.
+  virtual void keep_busy() = 0;
   // Submitted, and not handed out as complete.
   virtual std::size_t open() const = 0;
   virtual std::string_view engine() const = 0;  // "io_uring" or "threads"

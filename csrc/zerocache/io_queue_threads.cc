@@ -106,6 +106,7 @@ class ThreadQueue : public IoQueue {
     pool_->complete.clear();
   }
 
+  void keep_busy() override {}  // the threads do that
   std::size_t open() const override { return open_; }
   std::string_view engine() const override { return "threads"; }
 

@@ -31,6 +31,7 @@ class UringQueue : public IoQueue {
 
   void submit(const IoRequest& request) override;
   void complete(Duration wait, std::vector<IoCompletion>* done) override;
+  void keep_busy() override;
   std::size_t open() const override { return waiting_.size() + under_way_ + complete_.size(); }
   std::string_view engine() const override { return "io_uring"; }
 
@@ -114,6 +115,11 @@ UringQueue::~UringQueue() {
 
 void UringQueue::submit(const IoRequest& request) {
   waiting_.push_back(request);
+  keep_busy();
+}
+
+void UringQueue::keep_busy() {
+  reap();
   begin_waiting();
   enter(0);
 }
@@ -214,9 +220,7 @@ void UringQueue::take_result(unsigned flight, ssize_t result) {
 
 void UringQueue::complete(Duration wait, std::vector<IoCompletion>* done) {
   const Time end = wait == kNever ? kNever : monotonic_now() + wait;
-  reap();
-  begin_waiting();
-  enter(0);
+  keep_busy();
   while (complete_.empty() && under_way_ > 0) {
     const Duration left = end == kNever ? kNever : end - monotonic_now();
     if (left <= 0) break;

@@ -26,6 +26,11 @@ void ThrottledQueue::let_go(Time now) {
   }
 }
 
+void ThrottledQueue::keep_busy() {
+  let_go(monotonic_now());
+  queue_->keep_busy();
+}
+
 void ThrottledQueue::complete(Duration wait, std::vector<IoCompletion>* done) {
   Time now = monotonic_now();
   const Time end = wait == kNever ? kNever : now + wait;

@@ -31,6 +31,7 @@ class ThrottledQueue : public IoQueue {
       : queue_(std::move(queue)), throttle_(bytes_per_second) {}
   void submit(const IoRequest& request) override;
   void complete(Duration wait, std::vector<IoCompletion>* done) override;
+  void keep_busy() override;
   std::size_t open() const override { return held_back_.size() + queue_->open(); }
   std::string_view engine() const override { return queue_->engine(); }
 

@@ -35,6 +35,7 @@ class InstantQueue : public IoQueue {
     for (const std::uint64_t tag : tags_) done->push_back({tag, Status()});
     tags_.clear();
   }
+  void keep_busy() override {}
   std::size_t open() const override { return tags_.size(); }
   std::string_view engine() const override { return "instant"; }
 
