@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "base/arena.h"
 #include "base/clock.h"
 #include "zerocache/disk_format.h"
 #include "zerocache/disk_tier.h"
@@ -53,9 +54,17 @@ void check(const Status& status) {
   if (!status.ok()) die(status.message());
 }
 
-std::vector<std::span<std::byte>> frames_of(const AlignedMemory& memory, std::size_t page_bytes) {
+// On the largest pages that the host gives, for both sides: of how many pieces a request consists
+// in physical memory decides how fast it is.
+taco::Arena frame_memory(std::size_t bytes) {
+  auto arena = taco::Arena::create("frames", bytes, taco::Arena::Sharing::kPrivate);
+  check(arena.status());
+  return std::move(arena).value();
+}
+
+std::vector<std::span<std::byte>> frames_of(const taco::Arena& memory, std::size_t page_bytes) {
   std::vector<std::span<std::byte>> frames;
-  for (std::size_t at = 0; at < memory.size(); at += page_bytes) {
+  for (std::size_t at = 0; at + page_bytes <= memory.size(); at += page_bytes) {
     frames.push_back({memory.data() + at, page_bytes});
   }
   return frames;
@@ -74,13 +83,13 @@ class BareLoop {
   explicit BareLoop(const Options& options)
       : options_(options),
         path_(options.directory + "/zerocache-io-bare.data"),
-        memory_(options.depth * options.page_bytes) {
+        memory_(frame_memory(options.depth * options.page_bytes)) {
     fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0600);
     if (fd_ < 0) die("cannot make " + path_ + ": " + std::strerror(errno));
     if (fallocate(fd_, 0, 0, static_cast<off_t>(page_place(options.pages, options.page_bytes)))) {
       die("no room for " + path_ + ": " + std::strerror(errno));
     }
-    fill(memory_.span(), 1);
+    fill({memory_.data(), memory_.size()}, 1);
     std::vector<iovec> vectors;
     for (const auto frame : frames_of(memory_, options.page_bytes)) {
       vectors.push_back({frame.data(), frame.size()});
@@ -130,7 +139,7 @@ class BareLoop {
 
   const Options& options_;
   const std::string path_;
-  const AlignedMemory memory_;
+  const taco::Arena memory_;
   int fd_ = -1;
   io_uring ring_ = {};
 };
@@ -147,7 +156,7 @@ class Store {
       : options_(options),
         layout_(one_tensor(options)),
         table_(options.pages),
-        memory_(2 * options.depth * options.page_bytes),
+        memory_(frame_memory(2 * options.depth * options.page_bytes)),
         frames_(frames_of(memory_, options.page_bytes)) {
     DiskTierOptions tier;
     tier.directories = {{options.directory, page_place(options.pages, options.page_bytes)}};
@@ -160,7 +169,7 @@ class Store {
     auto opened = DiskTier::open(FileSystem::real(), tier, layout_, table_);
     check(opened.status());
     tier_ = std::move(opened).value();
-    fill(memory_.span(), 2);
+    fill({memory_.data(), memory_.size()}, 2);
   }
   std::string engine() const { return std::string(tier_->engine()); }
 
@@ -202,7 +211,7 @@ class Store {
   const Options& options_;
   const Layout layout_;
   PageTable table_;
-  const AlignedMemory memory_;
+  const taco::Arena memory_;
   const std::vector<std::span<std::byte>> frames_;
   std::unique_ptr<DiskTier> tier_;
 };
