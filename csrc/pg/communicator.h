@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "pg/cost.h"
 #include "pg/operation.h"
 #include "pg/planning/cost_parameters.h"
 #include "pg/planning/topology.h"
@@ -63,10 +64,10 @@ class Communicator {
   virtual const GroupOptions& options() const = 0;
   // As plans are made for it. Immutable, as long-lived as the group.
   virtual const Topology& topology() const = 0;
-  // Seconds that an all_reduce of so many bytes of float32 should take, by the planner's model;
-  // with a codec or, null, exact. The same on all ranks. Any thread.
-  virtual double predict_all_reduce(std::uint64_t bytes,
-                                    const std::shared_ptr<const Codec>& codec) const = 0;
+  // What averaging so many bytes of float32, in place, should take by the planner's model; with a
+  // codec or, null, exact. The same on all ranks. Any thread.
+  virtual Cost predict_average(std::uint64_t bytes,
+                               const std::shared_ptr<const Codec>& codec) const = 0;
 
   // All ranks arrive or the missing ones are named, all of them when `report_all`.
   virtual Status monitored_barrier(Duration timeout, bool report_all) = 0;

@@ -172,14 +172,15 @@ std::uint64_t Group::sequence() const {
   return sequence_;
 }
 
-double Group::predict_all_reduce(std::uint64_t bytes,
-                                 const std::shared_ptr<const Codec>& codec) const {
+Cost Group::predict_average(std::uint64_t bytes, const std::shared_ptr<const Codec>& codec) const {
   Problem problem;
   problem.kind = Kind::kAllReduce;
   problem.element_bytes = sizeof(float);
   problem.bytes = bytes;
+  problem.average = true;
+  problem.in_place = true;
   problem.codec = codec;
-  return planner_->predictions(problem).front().seconds;
+  return planner_->prediction(problem);
 }
 
 void Group::set_timeout(Duration timeout) { timeout_.store(timeout, std::memory_order_relaxed); }

@@ -69,8 +69,8 @@ class Group final : public Communicator,
   void set_timeout(Duration timeout) override;
   const GroupOptions& options() const override { return options_; }
   const Topology& topology() const override { return planner_->topology(); }
-  double predict_all_reduce(std::uint64_t bytes,
-                            const std::shared_ptr<const Codec>& codec) const override;
+  Cost predict_average(std::uint64_t bytes,
+                       const std::shared_ptr<const Codec>& codec) const override;
   Status monitored_barrier(Duration timeout, bool report_all) override;
   std::string dump() const override;
 

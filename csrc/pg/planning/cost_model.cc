@@ -82,7 +82,7 @@ std::uint64_t chunk_for(const Work& work, const Topology& topology,
   return whole(chunk, work.message_bytes / kMostChunks, network);
 }
 
-double predict(const Work& work, const Topology& topology, const CostParameters& parameters) {
+Cost cost_of(const Work& work, const Topology& topology, const CostParameters& parameters) {
   const auto chunk = static_cast<double>(chunk_for(work, topology, parameters));
   const LinkCost &shared = parameters.shared, &network = parameters.network;
   const double cuts = std::max(1.0, work.message_bytes / chunk);
@@ -105,7 +105,12 @@ double predict(const Work& work, const Topology& topology, const CostParameters&
           (2 * (network.message_cpu + piece / network.bytes_per_second) + piece / rate);
   // Processors and wire work at the same time, but for the message that fills the pipeline.
   const double overlap = work.turns > 0 ? work.turns : cuts * work.parallel;
-  return latency + relays + std::max(busy, wire) + std::min(busy, wire) / overlap;
+  const double seconds = latency + relays + std::max(busy, wire) + std::min(busy, wire) / overlap;
+  return {seconds, busy, wire};
+}
+
+double predict(const Work& work, const Topology& topology, const CostParameters& parameters) {
+  return cost_of(work, topology, parameters).seconds;
 }
 
 }  // namespace taco::pg

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "pg/cost.h"
 #include "pg/planning/cost_parameters.h"
 #include "pg/planning/topology.h"
 
@@ -40,7 +41,8 @@ struct Work {
 std::uint64_t chunk_for(const Work& work, const Topology& topology,
                         const CostParameters& parameters);
 
-// Seconds from the moment all ranks have started to the last one's end.
+Cost cost_of(const Work& work, const Topology& topology, const CostParameters& parameters);
+// Its seconds alone.
 double predict(const Work& work, const Topology& topology, const CostParameters& parameters);
 
 }  // namespace taco::pg

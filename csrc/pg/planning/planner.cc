@@ -192,11 +192,17 @@ std::vector<Prediction> Planner::predictions(const Problem& problem) const {
   std::vector<Prediction> found;
   for (const Algorithm* algorithm : candidates(problem)) {
     const Work work = algorithm->work(problem, topology_);
-    found.push_back({algorithm->name, predict(work, topology_, parameters_)});
+    found.push_back({cost_of(work, topology_, parameters_), algorithm->name});
   }
   std::stable_sort(found.begin(), found.end(),
                    [](const Prediction& a, const Prediction& b) { return a.seconds < b.seconds; });
   return found;
+}
+
+Prediction Planner::prediction(const Problem& problem) const {
+  const Algorithm* const forced = forced_for(problem);
+  if (forced == nullptr || forced->unfit(problem, topology_)) return predictions(problem).front();
+  return {cost_of(forced->work(problem, topology_), topology_, parameters_), forced->name};
 }
 
 const Algorithm* Planner::forced_for(const Problem& problem) const {

@@ -20,9 +20,8 @@
 namespace taco::pg {
 
 // One algorithm that fits a problem, and what it should cost.
-struct Prediction {
+struct Prediction : Cost {
   const char* algorithm = "";
-  double seconds = 0;
 };
 
 // What the user says of the exact two-dimensional all_reduce: LIGHT_2D_ALLREDUCE, and up to how
@@ -51,6 +50,8 @@ class Planner {
 
   // Every algorithm that fits and may be chosen, fastest first.
   std::vector<Prediction> predictions(const Problem& problem) const;
+  // What plan() would take; of one that is forced and does not fit, what it would take otherwise.
+  Prediction prediction(const Problem& problem) const;
 
   // Does all_to_all of equal blocks run an algorithm here that needs every rank to know that they
   // are equal? Otherwise ranks with split lists and ranks without may meet. Any thread.

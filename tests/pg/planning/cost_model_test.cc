@@ -43,18 +43,18 @@ const Algorithm& named(Kind kind, const std::string& name) {
   std::abort();
 }
 
-struct Cost {
+struct Compared {
   double predicted, simulated;
   Simulation simulation;
 };
 
-Cost cost_of(const Algorithm& algorithm, const Problem& problem, const Topology& topology) {
+Compared compared_by(const Algorithm& algorithm, const Problem& problem, const Topology& topology) {
   const CostParameters parameters;
   const Work work = algorithm.work(problem, topology);
   const std::uint64_t chunk = chunk_for(work, topology, parameters);
   const std::vector<Problem> problems(topology.world(), problem);
   const auto schedules = testing::schedules_of(algorithm, problems, topology, chunk);
-  Cost cost;
+  Compared cost;
   cost.predicted = predict(work, topology, parameters);
   cost.simulation = simulate(schedules, topology, parameters);
   cost.simulated = cost.simulation.seconds;
@@ -62,11 +62,11 @@ Cost cost_of(const Algorithm& algorithm, const Problem& problem, const Topology&
   return cost;
 }
 
-std::map<std::string, Cost> costs_of(const Problem& problem, const Topology& topology) {
-  std::map<std::string, Cost> costs;
+std::map<std::string, Compared> costs_of(const Problem& problem, const Topology& topology) {
+  std::map<std::string, Compared> costs;
   for (const Algorithm* algorithm : all_algorithms()) {
     if (algorithm->kind != problem.kind || algorithm->unfit(problem, topology)) continue;
-    costs.emplace(algorithm->name, cost_of(*algorithm, problem, topology));
+    costs.emplace(algorithm->name, compared_by(*algorithm, problem, topology));
   }
   return costs;
 }
@@ -103,7 +103,7 @@ TEST(CostModel, the_predicted_best_is_among_the_best_in_the_simulation) {
       for (std::uint64_t bytes = 64; bytes <= (64ull << 20); bytes *= 16) {
         const Problem problem = problem_of(kind, bytes, topology.world());
         const auto costs = costs_of(problem, topology);
-        const Cost* chosen = nullptr;
+        const Compared* chosen = nullptr;
         double best = 1e9;
         for (const auto& [name, cost] : costs) {
           if (!chosen || cost.predicted < chosen->predicted) chosen = &cost;
@@ -246,7 +246,7 @@ TEST(CostModel, a_coded_message_costs_what_it_is_expected_to_become_and_the_codi
       for (const std::uint64_t bytes : {65536ull, 1ull << 20, 40ull << 20}) {
         Problem problem = problem_of(Kind::kAllReduce, bytes, topology.world());
         problem.codec = std::make_shared<const testing::ZerosCodec>(share);
-        const Cost cost = cost_of(testing::coded_all_reduce, problem, topology);
+        const Compared cost = compared_by(testing::coded_all_reduce, problem, topology);
         const double ratio = cost.predicted / cost.simulated;
         EXPECT_GT(ratio, 0.4) << share << " " << testing::describe(topology) << " " << bytes;
         EXPECT_LT(ratio, 2.5) << share << " " << testing::describe(topology) << " " << bytes;
@@ -274,7 +274,7 @@ TEST(CostModel, two_dimensions_cost_what_they_say_whatever_the_groups) {
       Problem problem = problem_of(Kind::kAllReduce, bytes, topology.world());
       const auto expect_near = [&](const Algorithm& algorithm) {
         if (algorithm.unfit(problem, topology)) return;
-        const Cost cost = cost_of(algorithm, problem, topology);
+        const Compared cost = compared_by(algorithm, problem, topology);
         const double ratio = cost.predicted / cost.simulated;
         EXPECT_GT(ratio, 0.4) << algorithm.name << " " << testing::describe(topology) << " in "
                               << topology.groups().hosts() << " groups, " << bytes;
@@ -301,7 +301,7 @@ TEST(CostModel, what_crosses_between_hosts_is_predicted_to_the_byte_whatever_the
     for (const Algorithm* algorithm :
          {&algorithms::all_reduce_two_dimensional, &algorithms::all_reduce_two_dimensional_coded}) {
       if (algorithm->unfit(problem, topology)) continue;
-      const Simulation played = cost_of(*algorithm, problem, topology).simulation;
+      const Simulation played = compared_by(*algorithm, problem, topology).simulation;
       const double most =
           *std::max_element(played.host_sent_bytes.begin(), played.host_sent_bytes.end());
       const double said = algorithm->work(problem, topology).wire_bytes;
@@ -356,7 +356,7 @@ TEST(Simulator, sends_of_a_block_what_is_expected_of_it) {
   std::map<double, Simulation> by_share;
   for (const double share : {1.0, 0.25}) {
     problem.codec = std::make_shared<const testing::ZerosCodec>(share);
-    by_share[share] = cost_of(testing::coded_all_reduce, problem, topology).simulation;
+    by_share[share] = compared_by(testing::coded_all_reduce, problem, topology).simulation;
   }
   EXPECT_NEAR(by_share[0.25].host_sent_bytes[1] / by_share[1.0].host_sent_bytes[1], 0.25, 0.01);
   EXPECT_LT(by_share[0.25].seconds, by_share[1.0].seconds / 2);
@@ -376,8 +376,8 @@ TEST(Simulator, crowded_processors_take_longer) {
 TEST(Simulator, plays_a_thousand_ranks) {
   const Topology topology = Topology::uniform(125, 8, 25);
   const Problem barrier = problem_of(Kind::kBarrier, 0, 1000);
-  const Cost hosts = cost_of(named(Kind::kBarrier, "hierarchical"), barrier, topology);
-  const Cost flat = cost_of(named(Kind::kBarrier, "dissemination"), barrier, topology);
+  const Compared hosts = compared_by(named(Kind::kBarrier, "hierarchical"), barrier, topology);
+  const Compared flat = compared_by(named(Kind::kBarrier, "dissemination"), barrier, topology);
   EXPECT_LT(hosts.simulated, flat.simulated);
 }
 
