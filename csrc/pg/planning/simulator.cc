@@ -24,9 +24,60 @@ struct Event {
   }
 };
 
+// Several schedules of one rank as one, whose messages have channels of their own.
+struct Joined {
+  struct Part {
+    std::size_t first_step = 0;
+    double seconds = 0;  // when it starts
+    // Of its local steps, in bytes of what they work on.
+    double encodes = 0, decodes = 0, adds = 0;
+  };
+  Schedule schedule;
+  std::vector<Part> parts;
+  std::unordered_map<int, std::uint32_t> sent, received;  // by peer: channels in use
+
+  void add(const Schedule& other, double seconds) {
+    const auto steps = static_cast<std::uint32_t>(schedule.steps.size());
+    const auto transfers = static_cast<std::uint32_t>(schedule.transfers.size());
+    const auto dependents = static_cast<std::uint32_t>(schedule.dependents.size());
+    const auto lengths = static_cast<std::uint32_t>(schedule.lengths.size());
+    parts.push_back({steps, seconds, other.coded_bytes_per_second, other.decoded_bytes_per_second,
+                     other.added_bytes_per_second});
+    schedule.lengths.insert(schedule.lengths.end(), other.lengths.begin(), other.lengths.end());
+    for (const std::uint32_t dependent : other.dependents) {
+      schedule.dependents.push_back(dependent + steps);
+    }
+    schedule.transfers.insert(schedule.transfers.end(), other.transfers.begin(),
+                              other.transfers.end());
+    std::unordered_map<int, std::uint32_t> sends, receives;
+    for (Step step : other.steps) {
+      auto& used = step.is_receive() ? received : sent;
+      auto& here = step.is_receive() ? receives : sends;
+      for (std::uint32_t i = 0; i < step.transfers; ++i) {
+        Transfer& transfer = schedule.transfers[transfers + step.first_transfer + i];
+        transfer.channel += used[transfer.peer];
+        ++here[transfer.peer];
+      }
+      step.first_transfer += transfers;
+      step.first_dependent += dependents;
+      if (step.length != Step::kWhole) step.length += lengths;
+      schedule.steps.push_back(step);
+    }
+    for (const auto& [peer, count] : sends) sent[peer] += count;
+    for (const auto& [peer, count] : receives) received[peer] += count;
+  }
+
+  const Part& part_of(std::size_t step) const {
+    const auto after = std::upper_bound(
+        parts.begin(), parts.end(), step,
+        [](std::size_t index, const Part& part) { return index < part.first_step; });
+    return *std::prev(after);
+  }
+};
+
 class World {
  public:
-  World(const std::vector<Schedule>& schedules, const Topology& topology,
+  World(const std::vector<Joined>& schedules, const Topology& topology,
         const CostParameters& parameters)
       : schedules_(schedules),
         topology_(topology),
@@ -88,7 +139,7 @@ class World {
   }
 
   void begin(int rank) {
-    const Schedule& schedule = schedules_[rank];
+    const Schedule& schedule = schedules_[rank].schedule;
     ranks_[rank].steps_left = schedule.steps.size();
     for (std::uint32_t index = 0; index < schedule.steps.size(); ++index) {
       const Step& step = schedule.steps[index];
@@ -99,7 +150,8 @@ class World {
       }
     }
     for (std::uint32_t index = 0; index < schedule.steps.size(); ++index) {
-      if (ranks_[rank].missing[index] == 0) push(0, What::kReady, rank, index);
+      if (ranks_[rank].missing[index] > 0) continue;
+      push(schedules_[rank].part_of(index).seconds, What::kReady, rank, index);
     }
   }
 
@@ -134,7 +186,7 @@ class World {
   }
 
   void start(const Event& event) {
-    const Schedule& schedule = schedules_[event.rank];
+    const Schedule& schedule = schedules_[event.rank].schedule;
     const Step& step = schedule.steps[event.step];
     if (step.kind == StepKind::kSend) return start_send(event, step);
     if (step.is_receive()) {
@@ -145,19 +197,19 @@ class World {
       return;
     }
     const auto bytes = static_cast<double>(step.worked_on().bytes);
-    const double rate = rate_of(schedule, step);
+    const double rate = rate_of(schedules_[event.rank].part_of(event.step), step);
     push(work(event.rank, event.time, bytes / rate), What::kStepDone, event.rank, event.step);
   }
 
   // Of a local step, in bytes of what it works on.
-  double rate_of(const Schedule& schedule, const Step& step) const {
+  double rate_of(const Joined::Part& part, const Step& step) const {
     switch (step.kind) {
       case StepKind::kEncode:
-        return schedule.coded_bytes_per_second;
+        return part.encodes;
       case StepKind::kDecode:
-        return schedule.decoded_bytes_per_second;
+        return part.decodes;
       case StepKind::kDecodeReduce:
-        return schedule.added_bytes_per_second;
+        return part.adds;
       case StepKind::kReduce:
         return parameters_.reduce_bytes_per_second;
       default:
@@ -176,7 +228,7 @@ class World {
     sends_left_[key(event.rank, event.step)] = step.transfers;
     for (std::uint32_t i = 0; i < step.transfers; ++i) {
       const std::uint32_t index = step.first_transfer + i;
-      const int peer = schedules_[event.rank].transfers[index].peer;
+      const int peer = schedules_[event.rank].schedule.transfers[index].peer;
       const bool near = topology_.same_host(event.rank, peer);
       double seconds = link(event.rank, peer).message_cpu;
       if (!near || !staged) seconds += bytes / link(event.rank, peer).bytes_per_second;
@@ -186,7 +238,7 @@ class World {
   }
 
   void leave(const Event& event) {
-    const int to = schedules_[event.rank].transfers[event.transfer].peer;
+    const int to = schedules_[event.rank].schedule.transfers[event.transfer].peer;
     if (topology_.same_host(event.rank, to)) {
       if (is_eager(event.rank, to, bytes_of(event)))
         acknowledge(event.rank, event.step, event.time);
@@ -219,14 +271,16 @@ class World {
   }
 
   double bytes_of(int rank, std::uint32_t step) const {
-    return static_cast<double>(schedules_[rank].message_bytes(schedules_[rank].steps[step]));
+    const Schedule& schedule = schedules_[rank].schedule;
+    return static_cast<double>(schedule.message_bytes(schedule.steps[step]));
   }
   double bytes_of(const Event& event) const { return bytes_of(event.rank, event.step); }
 
   // The first byte reaches the other host's interface.
   void enter(const Event& event) {
     const int from_host = topology_.host_of(event.rank);
-    const int to_host = topology_.host_of(schedules_[event.rank].transfers[event.transfer].peer);
+    const int to_host =
+        topology_.host_of(schedules_[event.rank].schedule.transfers[event.transfer].peer);
     const double bytes = bytes_of(event);
     const double in = std::max(event.time, in_free_[to_host]);
     in_free_[to_host] = in + bytes / std::min(rate_of(from_host), rate_of(to_host));
@@ -240,7 +294,7 @@ class World {
   }
 
   void arrive(const Event& event) {
-    const Transfer& transfer = schedules_[event.rank].transfers[event.transfer];
+    const Transfer& transfer = schedules_[event.rank].schedule.transfers[event.transfer];
     const auto found = receives_[transfer.peer].find(key(event.rank, transfer.channel));
     if (found == receives_[transfer.peer].end()) return;  // the world will not finish
     Receive& receive = found->second;
@@ -272,7 +326,7 @@ class World {
   }
 
   void finish(int rank, std::uint32_t index, double now) {
-    const Schedule& schedule = schedules_[rank];
+    const Schedule& schedule = schedules_[rank].schedule;
     const Step& step = schedule.steps[index];
     --ranks_[rank].steps_left;
     if (!step.outlives_operation()) result_.rank_seconds[rank] = now;
@@ -281,7 +335,7 @@ class World {
     }
   }
 
-  const std::vector<Schedule>& schedules_;
+  const std::vector<Joined>& schedules_;
   const Topology& topology_;
   const CostParameters& parameters_;
   double crowding_ = 1;
@@ -299,7 +353,18 @@ class World {
 
 Simulation simulate(const std::vector<Schedule>& schedules, const Topology& topology,
                     const CostParameters& parameters) {
-  return World(schedules, topology, parameters).run();
+  return simulate(std::vector<Started>{{schedules, 0}}, topology, parameters);
+}
+
+Simulation simulate(const std::vector<Started>& collectives, const Topology& topology,
+                    const CostParameters& parameters) {
+  std::vector<Joined> ranks(topology.world());
+  for (const Started& one : collectives) {
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      ranks[rank].add(one.schedules[rank], one.seconds);
+    }
+  }
+  return World(ranks, topology, parameters).run();
 }
 
 }  // namespace taco::pg

@@ -28,4 +28,12 @@ struct Simulation {
 Simulation simulate(const std::vector<Schedule>& schedules, const Topology& topology,
                     const CostParameters& parameters);
 
+// One of several collectives that run side by side.
+struct Started {
+  std::vector<Schedule> schedules;  // by rank
+  double seconds = 0;               // when all ranks start it
+};
+Simulation simulate(const std::vector<Started>& collectives, const Topology& topology,
+                    const CostParameters& parameters);
+
 }  // namespace taco::pg
