@@ -1,0 +1,88 @@
+#include "pg/lightcc/calibration.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace taco::pg::lightcc {
+namespace {
+
+// Of the step: less is noise.
+constexpr double kNoise = 0.005;
+// No factor is beyond these. An interface may be said to be thousands of times as fast as the
+// network behind it, but hardly slower.
+constexpr double kLeast = 1.0 / 64, kMost = 1e4;
+
+std::size_t index_of(Way way) { return static_cast<std::size_t>(way); }
+
+}  // namespace
+
+Cost Calibration::corrected(const Cost& cost, Way way) const {
+  const double own = own_[index_of(way)];
+  const double rest = cost.seconds - std::max(cost.processor, cost.wire);
+  const double wire = cable_ * cost.wire;
+  return {.seconds = own * (std::max(cost.processor, wire) + rest),
+          .processor = own * cost.processor,
+          .wire = own * wire};
+}
+
+StepModel Calibration::corrected(const StepModel& predicted) const {
+  StepModel step = predicted;
+  for (ReadyBucket& bucket : step.buckets) {
+    for (std::size_t way = 0; way < kWays; ++way) {
+      std::optional<Cost>& cost = bucket.costs[way];
+      if (cost) cost = corrected(*cost, static_cast<Way>(way));
+    }
+  }
+  return step;
+}
+
+double Calibration::predicted_end(const StepModel& predicted, const Ways& ways) const {
+  return seconds(corrected(predicted), ways);
+}
+
+// What shows when a way has just come into use is the way's own. Later it is the network that
+// changes, as long as it is the network that is waited for.
+void Calibration::learn(const StepModel& predicted, const Ways& ways, double end, bool otherwise) {
+  const double expected = predicted_end(predicted, ways);
+  const bool near = std::abs(end - expected) <= kNoise * expected;
+  for (const Way way : {Way::kExact, Way::kHalf, Way::kTopK}) {
+    if (ways != all_by(predicted, way)) continue;
+    const bool first = !std::exchange(measured_[index_of(way)], true);
+    if (near) return;
+    const bool slower_network = way == Way::kExact && end > expected;
+    const bool cable =
+        slower_network || ((way == Way::kExact || !first) && waits_for_cable(predicted, way));
+    if (cable && fit(cable_, predicted, ways, end)) return;
+    fit(own_[index_of(way)], predicted, ways, end);
+    return;
+  }
+  if (otherwise && !near) fit(cable_, predicted, ways, end);
+}
+
+// The factor with which the prediction is `end`: longer with a larger one. False, and nothing has
+// changed, if none is.
+bool Calibration::fit(double& factor, const StepModel& predicted, const Ways& ways, double end) {
+  const double before = factor;
+  double low = kLeast, high = kMost;
+  for (int i = 0; i < 48; ++i) {
+    factor = std::sqrt(low * high);
+    (predicted_end(predicted, ways) < end ? low : high) = factor;
+  }
+  const bool found = std::abs(predicted_end(predicted, ways) - end) <= kNoise * end;
+  if (!found) factor = before;
+  return found;
+}
+
+bool Calibration::waits_for_cable(const StepModel& predicted, Way way) const {
+  double wire = 0, processor = 0;
+  for (const ReadyBucket& bucket : predicted.buckets) {
+    if (!bucket.allows(way)) continue;
+    const Cost cost = corrected(bucket.cost(way), way);
+    wire += cost.wire;
+    processor += cost.processor;
+  }
+  return wire >= processor;
+}
+
+}  // namespace taco::pg::lightcc
