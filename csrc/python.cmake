@@ -55,6 +55,7 @@ Python_add_library(_C MODULE WITH_SOABI
   pg/c10d/backend_bind.cc
   pg/c10d/callback_scope.cc
   pg/c10d/ddp_hook.cc
+  pg/c10d/fsdp_hook.cc
   pg/c10d/future_bind.cc
   pg/c10d/group_meeting.cc
   pg/c10d/hang_dump.cc

@@ -140,6 +140,26 @@ class Backend : public c10d::Backend {
                                          std::shared_ptr<const Codec> codec,
                                          std::shared_ptr<Feedback> feedback,
                                          std::function<void()> at_end);
+  // The same, of the reduction that `opts` names: SUM or AVG.
+  c10::intrusive_ptr<c10d::Work> reduce_gradient(const at::Tensor& tensor,
+                                                 const c10d::AllreduceOptions& opts,
+                                                 std::shared_ptr<const Codec> codec,
+                                                 std::shared_ptr<Feedback> feedback,
+                                                 std::function<void()> at_end);
+  // _reduce_scatter_base, coded between hosts if there is a codec (then of float32 only).
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_coded(at::Tensor& output, at::Tensor& input,
+                                                      const c10d::ReduceScatterOptions& opts,
+                                                      std::shared_ptr<const Codec> codec);
+
+  // For who knows more of an all_reduce than its caller: the next one that this thread starts in
+  // this group is `instead`'s affair. Where that returns null, it goes on as if nothing had been.
+  using Instead = std::function<c10::intrusive_ptr<c10d::Work>(const at::Tensor& tensor,
+                                                               const c10d::AllreduceOptions& opts)>;
+  void arm(Instead instead);
+  void disarm();
+
+  // Which ranks share memory, by rank: a number for each (Topology::groups).
+  std::vector<int> groups();
 
   Communicator& communicator() { return *communicator_; }
 
@@ -176,6 +196,7 @@ class Backend : public c10d::Backend {
   static void set_reduction(Translation& translation, const c10d::ReduceOp& op,
                             c10::ScalarType type);
   void set_codec(OperationSpec& spec) const;
+  Instead take_armed();
   void check_root(int64_t root, const char* what) const;
 
   struct Hooks {  // completion hooks that have not returned yet

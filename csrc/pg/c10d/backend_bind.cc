@@ -38,6 +38,18 @@ void monitored_barrier(Backend& backend, std::optional<Milliseconds> timeout, bo
   backend.monitoredBarrier(options, wait_all_ranks);
 }
 
+c10::intrusive_ptr<c10d::Work> reduce_scatter_coded(Backend& backend, at::Tensor output,
+                                                    at::Tensor input, const c10d::ReduceOp& op,
+                                                    const std::string& format, bool async_op) {
+  TORCH_CHECK_VALUE(format == "float16" || format == "bfloat16",
+                    "taco: a reduce_scatter is coded as \"", format,
+                    "\", but must be float16 or bfloat16");
+  c10d::ReduceScatterOptions options;
+  options.reduceOp = op;
+  options.asyncOp = async_op;
+  return backend.reduce_scatter_coded(output, input, options, codec_named(format));
+}
+
 // As what plain all_reduces travel; "": as they are. True asks for what LIGHT_WIRE_DTYPE says.
 std::string wire_format(const std::variant<bool, std::string>& asked) {
   const bool* is_flag = std::get_if<bool>(&asked);
@@ -87,6 +99,9 @@ void bind_backend(py::module_& module) {
            NoGil())
       .def("monitored_barrier", &monitored_barrier, py::arg("timeout"), py::arg("wait_all_ranks"),
            NoGil())
+      .def("reduce_scatter_coded", &reduce_scatter_coded, py::arg("output"), py::arg("input"),
+           py::arg("op"), py::arg("format"), py::arg("async_op"), NoGil())
+      .def_property_readonly("groups", &Backend::groups)
       .def(
           "dump", [](Backend& backend) { return backend.communicator().dump(); }, NoGil())
       .def_property_readonly("options",

@@ -90,6 +90,9 @@ c10::intrusive_ptr<c10d::Work> Backend::allreduce(std::vector<at::Tensor>& tenso
                                                   const c10d::AllreduceOptions& opts) {
   const at::Tensor& tensor = only(tensors, "all_reduce");
   if (tensor.layout() == c10::kSparse) return allreduce_sparse(tensors, opts);
+  if (const Instead instead = take_armed()) {
+    if (auto work = instead(tensor, opts)) return work;
+  }
   Translation call(Kind::kAllReduce, "all_reduce");
   call.add_in_place(tensor);
   set_reduction(call, opts.reduceOp, tensor.scalar_type());
@@ -206,6 +209,12 @@ c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter(std::vector<at::Tensor>& 
 
 c10::intrusive_ptr<c10d::Work> Backend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
+  return reduce_scatter_coded(output, input, opts, nullptr);
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::reduce_scatter_coded(at::Tensor& output, at::Tensor& input,
+                                                             const c10d::ReduceScatterOptions& opts,
+                                                             std::shared_ptr<const Codec> codec) {
   constexpr const char* kName = "reduce_scatter_tensor";
   require_same_dtype({input}, output.scalar_type(), kName);
   TORCH_CHECK_VALUE(input.numel() == output.numel() * size_, "taco: ", kName, ": the input has ",
@@ -215,6 +224,7 @@ c10::intrusive_ptr<c10d::Work> Backend::_reduce_scatter_base(
   call.add_input_blocks(input, size_);
   call.add_output(output);
   set_reduction(call, opts.reduceOp, output.scalar_type());
+  call.spec.codec = std::move(codec);
   return launch(
       call, {OpType::_REDUCE_SCATTER_BASE, "taco:_reduce_scatter_base", opts.timeout, opts.asyncOp},
       {input}, {output});

@@ -1,11 +1,23 @@
-// all_reduce with a codec (pg/codec.h): of gradients, for the DDP hook, and of the tensors of a
-// group whose options ask for it.
+// Sums with a codec (pg/codec.h): of gradients, for the hooks of DDP and FSDP2, and of the tensors
+// of a group whose options ask for it.
+#include <utility>
+
 #include "base/env.h"
 #include "pg/c10d/backend.h"
 #include "pg/c10d/backend_tensors.h"
 #include "pg/codecs/half_codec.h"
 
 namespace taco::pg {
+namespace {
+
+// At most one at a time: who arms a group starts its all_reduce next.
+struct Armed {
+  const Backend* group = nullptr;
+  Backend::Instead instead;
+};
+thread_local Armed armed;
+
+}  // namespace
 
 std::shared_ptr<const Codec> codec_named(const std::string& format) {
   if (format.empty()) return nullptr;
@@ -23,14 +35,41 @@ c10::intrusive_ptr<c10d::Work> Backend::average(const at::Tensor& tensor,
                                                 std::shared_ptr<const Codec> codec,
                                                 std::shared_ptr<Feedback> feedback,
                                                 std::function<void()> at_end) {
+  c10d::AllreduceOptions opts;
+  opts.reduceOp = c10d::ReduceOp::AVG;
+  return reduce_gradient(tensor, opts, std::move(codec), std::move(feedback), std::move(at_end));
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::reduce_gradient(const at::Tensor& tensor,
+                                                        const c10d::AllreduceOptions& opts,
+                                                        std::shared_ptr<const Codec> codec,
+                                                        std::shared_ptr<Feedback> feedback,
+                                                        std::function<void()> at_end) {
   Translation call(Kind::kAllReduce, "all_reduce of a gradient");
   call.add_in_place(tensor);
-  call.spec.dtype = kernels::Dtype::kF32;
-  call.spec.op = kernels::ReduceOp::kAvg;
+  set_reduction(call, opts.reduceOp, tensor.scalar_type());
   call.spec.codec = std::move(codec);
   call.spec.feedback = std::move(feedback);
   call.state->at_end = std::move(at_end);
-  return launch(call, {c10d::OpType::ALLREDUCE, "taco:all_reduce"}, {tensor}, {tensor});
+  return launch(call, {c10d::OpType::ALLREDUCE, "taco:all_reduce", opts.timeout, opts.asyncOp},
+                {tensor}, {tensor});
+}
+
+void Backend::arm(Instead instead) { armed = {this, std::move(instead)}; }
+
+void Backend::disarm() {
+  if (armed.group == this) armed = {};
+}
+
+Backend::Instead Backend::take_armed() {
+  return armed.group == this ? std::exchange(armed, {}).instead : Instead();
+}
+
+std::vector<int> Backend::groups() {
+  const Topology& topology = communicator_->topology().groups();
+  std::vector<int> all(topology.world());
+  for (int rank = 0; rank < topology.world(); ++rank) all[rank] = topology.host_of(rank);
+  return all;
 }
 
 }  // namespace taco::pg

@@ -41,15 +41,6 @@ std::vector<lightcc::Parameter> described(
   return all;
 }
 
-bool is_plain_float32(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kFloat && tensor.layout() == c10::kStrided &&
-         tensor.is_contiguous() && tensor.device().is_cpu();
-}
-
-std::span<float> elements_of(const at::Tensor& tensor) {
-  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
-}
-
 bool all_finite(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return true;
   const auto [least, most] = at::aminmax(tensor);  // NaN, if there is one
@@ -65,6 +56,15 @@ class DdpHook : public c10d::CppCommHookInterface<std::shared_ptr<GradientHook>>
 };
 
 }  // namespace
+
+bool is_plain_float32(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kFloat && tensor.layout() == c10::kStrided &&
+         tensor.is_contiguous() && tensor.device().is_cpu();
+}
+
+std::span<float> elements_of(const at::Tensor& tensor) {
+  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
 
 GradientHook::GradientHook(c10::intrusive_ptr<Backend> backend,
                            const std::vector<std::pair<std::string, at::Tensor>>& parameters,
@@ -152,17 +152,19 @@ GradientHook::WorkPtr GradientHook::reduce(std::size_t index, const lightcc::Lay
                                            const at::Tensor& buffer) {
   lightcc::Gradients::Plan plan =
       value_or_raise(gradients_.plan(index, layout, elements_of(buffer)));
-  std::function<void()> at_end;
-  if (scale_) {
-    at_end = [buffer, found = found_not_finite_] {
-      if (!all_finite(buffer)) found->store(true);
-    };
-  }
   std::lock_guard lock(mutex_);  // norm() finds either no operation or its Work
   WorkPtr work =
-      backend_->average(buffer, std::move(plan.codec), std::move(plan.feedback), std::move(at_end));
+      backend_->average(buffer, std::move(plan.codec), std::move(plan.feedback), look_out(buffer));
   works_[index] = work;
   return work;
+}
+
+// Where a step may be skipped: for what makes it so.
+std::function<void()> GradientHook::look_out(const at::Tensor& buffer) const {
+  if (!scale_) return {};
+  return [buffer, found = found_not_finite_] {
+    if (!all_finite(buffer)) found->store(true);
+  };
 }
 
 GradientHook::WorkPtr GradientHook::average_exactly(const at::Tensor& buffer) {
@@ -184,13 +186,6 @@ void GradientHook::wait_for_all() {
 lightcc::Gradients& GradientHook::gradients() {
   wait_for_all();
   return gradients_;
-}
-
-std::vector<int> GradientHook::groups() const {
-  const Topology& topology = backend_->communicator().topology().groups();
-  std::vector<int> all(topology.world());
-  for (int rank = 0; rank < topology.world(); ++rank) all[rank] = topology.host_of(rank);
-  return all;
 }
 
 double GradientHook::norm() {

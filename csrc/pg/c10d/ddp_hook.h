@@ -2,6 +2,9 @@
 // its gradients are there, and it starts the all_reduce of their average, coded or not
 // (pg/lightcc/gradients.h decides). A manual loop does the same by average().
 //
+// Under FSDP2, the leg between replicas is an all_reduce that torch starts by itself, before any
+// hook is called. So the group is told beforehand what that all_reduce is (arm()).
+//
 // Shared by the Reducer and Python; either may outlive the other. It holds the group, as DDP does,
 // but no parameter. DDP calls on the thread that runs backward, or, for a rank that has joined, on
 // Python's; never two at a time.
@@ -45,6 +48,15 @@ class GradientHook {
   // Of a manual loop: buckets with rising `index` of one step, which begins when it falls.
   WorkPtr average(std::size_t index, const lightcc::Layout& layout, const at::Tensor& buffer);
 
+  // Of FSDP2's replicas (fsdp_hook.cc), all of one thread. A step begins, and whoever calls knows
+  // whether the one before it was skipped, by found_not_finite() of all ranks.
+  void begin_step(bool skipped);
+  bool found_not_finite() const { return found_not_finite_->load(); }  // in a result of this step
+  // The next all_reduce in the group is that of bucket `index`, laid out like this. It must begin,
+  // or disarm() be called, while this object lives.
+  void arm(std::size_t index, const lightcc::Layout& layout);
+  void disarm() { backend_->disarm(); }
+
   // Of what a checkpoint or flush() asks for: no codec, and no step.
   WorkPtr average_exactly(const at::Tensor& buffer);
 
@@ -55,11 +67,14 @@ class GradientHook {
 
   double norm();  // of what is owed; 0 while gradients are being reduced
   // Which ranks share memory, by rank: shards are cut by it.
-  std::vector<int> groups() const;
+  std::vector<int> groups() const { return backend_->groups(); }
 
  private:
   void step_begins_at(std::size_t index);
   WorkPtr reduce(std::size_t index, const lightcc::Layout& layout, const at::Tensor& buffer);
+  WorkPtr reduce_armed(std::size_t index, const lightcc::Layout& layout, const at::Tensor& buffer,
+                       const c10d::AllreduceOptions& opts);
+  std::function<void()> look_out(const at::Tensor& buffer) const;
   void wait_for_all();
   std::optional<lightcc::Layout> layout_of(const c10d::GradBucket& bucket) const;
   WorkPtr as_without_us(const at::Tensor& buffer);
@@ -79,6 +94,10 @@ class GradientHook {
 
 // The Reducer owns one, which runs `hook`.
 std::unique_ptr<c10d::CommHookInterface> comm_hook_of(std::shared_ptr<GradientHook> hook);
+
+// What can be compressed; its elements.
+bool is_plain_float32(const at::Tensor& tensor);
+std::span<float> elements_of(const at::Tensor& tensor);
 
 // Of all hooks alive, for taco_torch.stats().
 double residual_norm_of_all();

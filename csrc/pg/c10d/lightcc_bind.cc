@@ -143,6 +143,8 @@ void bind_settings(py::module_& module) {
       .def_property_readonly(
           "compression",
           [](const Settings& self) { return std::string(lightcc::name_of(self.compression)); })
+      .def_property_readonly(
+          "small", [](const Settings& self) { return std::string(lightcc::name_of(self.small)); })
       .def_readonly("momentum", &Settings::momentum)
       .def("__eq__", [](const Settings& self, const Settings& other) { return self == other; })
       .def("__str__", &lightcc::describe);
@@ -161,6 +163,10 @@ void bind_hook(py::module_& module) {
       .def("average", &GradientHook::average, py::arg("index"), py::arg("layout"),
            py::arg("buffer"), NoGil())
       .def("average_exactly", &GradientHook::average_exactly, py::arg("buffer"), NoGil())
+      .def("begin_step", &GradientHook::begin_step, py::arg("skipped"), NoGil())
+      .def_property_readonly("found_not_finite", &GradientHook::found_not_finite)
+      .def("arm", &GradientHook::arm, py::arg("index"), py::arg("layout"), NoGil())
+      .def("disarm", &GradientHook::disarm, NoGil())
       .def("change", &change, py::arg("settings"), py::arg("scale"))
       .def("move", &GradientHook::move, py::arg("backend"), NoGil())
       .def(

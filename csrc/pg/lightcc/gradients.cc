@@ -77,7 +77,7 @@ void Gradients::expect_skips(bool expected) {
 }
 
 Result<Gradients::Plan> Gradients::plan(std::size_t index, const Layout& layout,
-                                        std::span<float> gradient) {
+                                        std::span<float> gradient, bool at_once) {
   std::lock_guard lock(mutex_);
   Bucket& bucket = buckets_[index];
   bool seen = bucket.layout == layout;
@@ -90,7 +90,9 @@ Result<Gradients::Plan> Gradients::plan(std::size_t index, const Layout& layout,
   if (!codec.ok()) return codec.status();
   bucket.codec = *codec;
   const bool remembers = bucket.codec && bucket.codec->has_memory();
-  if (remembers && !seen) seen = adopt(bucket);
+  // What is pending goes into the gradient, and must come out again if the step is skipped: then it
+  // has to travel whole.
+  if (remembers && !seen) seen = adopt(bucket) || (at_once && !undoable_);
   drop_saved_of(layout);
   if (remembers && !seen) bucket.codec = nullptr;
   if (remembers && seen && !bucket.feedback) give(bucket, settings_);

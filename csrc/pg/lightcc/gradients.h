@@ -5,7 +5,8 @@
 // Residuals belong to parameters, not to buckets: DDP arranges its buckets anew after the first
 // step, and another job may arrange them otherwise. So a bucket is compressed only once it looks as
 // it did the step before, and when its layout changes, what is owed becomes pending (pending.h) and
-// goes out with the next gradients. A checkpoint, changed settings and flush() are the same.
+// goes out with the next gradients. A checkpoint, changed settings and flush() are the same. Under
+// FSDP2 a bucket holds the shards of those parameters of a group that have gradients, as they come.
 //
 // Residuals are in units of the sum over the ranks, times the loss scale of the newest step.
 //
@@ -71,7 +72,9 @@ class Gradients {
     std::shared_ptr<Feedback> feedback;
   };
   // Bucket `index` is about to be reduced. Adds to `gradient` what is pending of its parameters.
-  Result<Plan> plan(std::size_t index, const Layout& layout, std::span<float> gradient);
+  // `at_once`: a new layout is compressed too, unless its step may be skipped.
+  Result<Plan> plan(std::size_t index, const Layout& layout, std::span<float> gradient,
+                    bool at_once = false);
 
   // Anew with other settings; what is owed becomes pending.
   void change(const Settings& settings);

@@ -118,6 +118,41 @@ TEST(Gradients, another_layout_holds_back_what_an_unused_parameter_is_owed) {
   EXPECT_EQ(next, (Values{1, 5, 1, 1, 1, 1, 1, 1}));
 }
 
+// Of FSDP2: which parameters have gradients may change from step to step.
+Gradients::Plan step_at_once(Gradients& gradients, const Layout& layout, Values& gradient) {
+  EXPECT_TRUE(gradients.begin_step(1, false).ok());
+  Result<Gradients::Plan> plan = gradients.plan(kBucket, layout, gradient, true);
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  return *plan;
+}
+
+TEST(Gradients, a_layout_that_is_settled_is_compressed_at_once_with_what_was_owed) {
+  Gradients gradients = gradients_of(0);
+  Values all(8, 1);
+  const Gradients::Plan first = step_at_once(gradients, kAbc, all);
+  ASSERT_NE(first.codec, nullptr);
+  leave(first, 1);  // a: 1 2 3; b: 4
+  Values without_b(4, 1);
+  const Gradients::Plan second = step_at_once(gradients, {0, 2}, without_b);
+  ASSERT_NE(second.codec, nullptr);
+  EXPECT_EQ(without_b, (Values{2, 3, 4, 1})) << "a's goes on, as part of the gradient";
+  EXPECT_EQ(second.feedback->residual, Values(2));
+  EXPECT_EQ(gradients.owed(1, 2), (Values{4, 0, 0, 0})) << "b's waits for a gradient of b";
+  leave(second, 5);  // a: 5 6
+  Values again(8, 1);
+  EXPECT_NE(step_at_once(gradients, kAbc, again).codec, nullptr);
+  EXPECT_EQ(again, (Values{6, 7, 1, 5, 1, 1, 1, 1}));
+  EXPECT_EQ(gradients.owed(0, 3), Values(8));
+}
+
+TEST(Gradients, a_new_layout_travels_whole_where_its_step_may_be_skipped) {
+  Gradients gradients = gradients_of(0);
+  gradients.expect_skips(true);
+  Values gradient(8, 1);
+  EXPECT_EQ(step_at_once(gradients, kAbc, gradient).codec, nullptr);
+  EXPECT_NE(step_at_once(gradients, kAbc, gradient).codec, nullptr);
+}
+
 TEST(Gradients, other_settings_send_what_is_owed) {
   Gradients gradients = gradients_of(0);
   step(gradients);
