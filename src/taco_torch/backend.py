@@ -51,7 +51,10 @@ def _install_lightcc() -> None:
 
     ddp.install()
     if light["compresses"]:
+        from taco_torch.lightcc import fsdp
+
         ddp.install_for_all()
+        fsdp.install_for_all()
 
 
 futures.install()

@@ -1,6 +1,7 @@
 """LightCC: gradients are sent between hosts in fewer bytes, and training learns the same.
 
-Without a change to the program, for every DistributedDataParallel over a taco group::
+Without a change to the program, for every DistributedDataParallel, and every model of fully_shard
+(FSDP2), over taco groups::
 
     LIGHT_TOPK_ALLREDUCE=1 torchrun ... train.py
 

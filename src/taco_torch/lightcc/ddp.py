@@ -1,6 +1,7 @@
-"""Compressed gradients for DistributedDataParallel."""
+"""Compressed gradients for DistributedDataParallel, and ``compress()`` for all models."""
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -61,14 +62,16 @@ def compress(
     momentum: float = 0.0,
     grad_scaler: Any = None,
 ) -> None:
-    """Compresses the gradients of a DistributedDataParallel model on their way between hosts.
+    """Compresses the gradients of a model on their way between hosts.
 
     All ranks call it alike. A second call changes the settings: what has not been sent so far goes
     out with the gradients of the next step. Only float32 gradients on the CPU are compressed, and
     only between hosts: where all ranks share one, nothing is.
 
     Args:
-        model: over a taco group.
+        model: DistributedDataParallel, or with modules of fully_shard (FSDP2), over taco groups. Of
+            the latter all under ``model`` are meant: gradients of shards travel in 16 bits, if that
+            is asked for, and ``topk`` works between replicas, on meshes of two dimensions (HSDP).
         compression: ``"topk"`` sends the largest elements and keeps the rest for later steps (error
             feedback; Shi et al., MLSys 2021). ``"float16"`` (with a scale for each 16,384 elements)
             and ``"bfloat16"`` send all elements, rounded once. ``"none"`` is exact. None: what
@@ -86,21 +89,36 @@ def compress(
             rescaled when its scale changes, and a step that it skips loses nothing.
 
     Raises:
-        TypeError: the model is not DistributedDataParallel, or its group has another backend.
-        ValueError: a value is out of range.
-        RuntimeError: the model has a communication hook of its own.
+        TypeError: the model is neither, or its group has another backend.
+        ValueError: a value is out of range, or ``topk`` finds no replicas.
+        RuntimeError: the model has a communication hook or custom reduce_scatter of its own; or
+            this torch lacks something that compressing modules of fully_shard takes.
     """
     options = Options(compression, ratio, threshold, values, warm_up_steps, momentum)
-    if not isinstance(model, DistributedDataParallel):
+    model = models.uncompiled(model)
+    sharded = _is_sharded(model)
+    if not sharded and not isinstance(model, DistributedDataParallel):
         raise TypeError(
-            f"lightcc.compress() takes a DistributedDataParallel model, got {type(model).__name__}"
+            "lightcc.compress() takes a DistributedDataParallel model or modules of fully_shard, "
+            f"got {type(model).__name__}"
         )
     if compression is None and compression_of_environment() == "none":
         raise ValueError(
             "name the compression (topk, float16, bfloat16 or none): neither LIGHT_TOPK_ALLREDUCE "
             "nor LIGHT_WIRE_DTYPE asks for one"
         )
-    _compress(model, options, grad_scaler)
+    if isinstance(model, DistributedDataParallel):
+        _compress(model, options, grad_scaler)
+    else:
+        from taco_torch.lightcc import fsdp  # what it imports takes long
+
+        fsdp.compress(model, options, grad_scaler)
+
+
+def _is_sharded(model: torch.nn.Module) -> bool:
+    """Not without fully_shard having been imported."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and any(isinstance(m, fsdp.FSDPModule) for m in model.modules())
 
 
 def _compress(model: DistributedDataParallel, options: Options, grad_scaler: Any) -> None:
