@@ -83,7 +83,7 @@ class Reference:
 
     def step(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
         """The average that every rank ends with."""
-        sum_of_sent = None
+        average = None
         kept = zip(self.residuals, self.velocities, strict=True)
         for (residual, velocity), gradient in zip(kept, gradients, strict=True):
             velocity.mul_(self.momentum).add_(gradient)
@@ -93,9 +93,10 @@ class Reference:
             sent[largest] = residual[largest]
             residual[largest] = 0
             velocity[largest] = 0
-            sum_of_sent = sent if sum_of_sent is None else sum_of_sent + sent
-        assert sum_of_sent is not None
-        return sum_of_sent / len(self.residuals)
+            sent /= len(self.residuals)  # each value by itself, as there are few
+            average = sent if average is None else average + sent
+        assert average is not None
+        return average
 
 
 def dense_average(step: int, world: int, sizes: Sequence[int] = SIZES) -> torch.Tensor:
