@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
+import lightcc_sharded as sharded
 import pytest
 import torch
 import torch.distributed as dist
@@ -126,3 +127,21 @@ def rounds(compression: str) -> None:
 @pytest.mark.parametrize("compression", ["float16", "bfloat16"])
 def test_sixteen_bits_between_hosts(ranks: Ranks, compression: str) -> None:
     ranks.run(rounds, compression)
+
+
+def shards() -> None:
+    model = sharded.sharded_bags(sharded.line())
+    lightcc.compress(model, "float16")
+    for step, gradients in enumerate(sharded.passes(model, 2)):
+        difference = float((gradients - dense_average(step, WORLD)).abs().max())
+        assert 0 < difference < 0.005
+    replicated = sharded.top_k(sharded.bag())
+    delivered, expected = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
+    for step in range(4):
+        delivered += sharded.backward(replicated, sharded.whole_numbers(step, dist.get_rank()))
+        expected += sharded.average_of_whole_numbers(step)
+    torch.testing.assert_close(delivered + sharded.owed(replicated), expected, rtol=0, atol=0)
+
+
+def test_shards_and_replicas_of_them_between_hosts(ranks: Ranks) -> None:
+    ranks.run(shards)

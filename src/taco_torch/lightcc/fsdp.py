@@ -343,6 +343,11 @@ def compress(model: torch.nn.Module, options: Options, grad_scaler: Any) -> None
     """``lightcc.compress()`` for a model with modules of fully_shard."""
     settings = options.settings()
     groups = _groups_of(model)
+    if settings.compression == "auto":
+        raise ValueError(
+            "auto chooses for DistributedDataParallel only: name float16, bfloat16 or, between "
+            "replicas, topk"
+        )
     if settings.compression == "topk" and settings.small == "none" and not _has_replicas(groups):
         raise ValueError(
             "topk works between replicas, and this model has none: fully_shard over a mesh of one "
@@ -467,6 +472,9 @@ def _switch_on_by_environment(model: torch.nn.Module) -> None:
         _say_once(f"gradients of {name} are not compressed: {owner}")
         return
     settings = Options().settings()
+    if settings.compression == "auto":
+        _say_once(f"gradients of {name} are not compressed: LIGHT_AUTO does not choose for them")
+        return
     if settings.compression == "topk" and not _has_replicas(groups):
         _say_once(
             f"gradients of {name} are not sent by TopK: it works between replicas, and fully_shard "
