@@ -1,0 +1,50 @@
+// What moving pages costs: how fast each way between the tiers is, and what an eviction is worth.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/clock.h"
+#include "zerocache/page.h"
+
+namespace taco::zerocache {
+
+// The ways that pages go. Each carries its copies at the same time as the others do theirs.
+enum class Way : unsigned char { kUpload, kDownload, kRead, kWrite };
+inline constexpr int kWays = 4;
+
+constexpr Way way_of(Tier from, Tier to) {
+  if (from == Tier::kDisk) return Way::kRead;
+  if (to == Tier::kDisk) return Way::kWrite;
+  return to == Tier::kDevice ? Way::kUpload : Way::kDownload;
+}
+
+struct WaySpeed {
+  double bytes_per_second = 10e9;
+  Duration latency = 10 * kMicrosecond;
+  std::uint32_t depth = 2;  // copies under way at once
+};
+
+struct Costs {
+  std::size_t page_bytes = kPageBytes;
+  // Host to device, device to host; disk to host, host to disk.
+  WaySpeed ways[kWays] = {{}, {}, {2e9, 100 * kMicrosecond, 4}, {2e9, 100 * kMicrosecond, 4}};
+
+  const WaySpeed& speed(Way way) const { return ways[static_cast<int>(way)]; }
+  // Of one page, nothing else under way.
+  Duration time_of(Way way) const {
+    const double seconds = static_cast<double>(page_bytes) / speed(way).bytes_per_second;
+    return static_cast<Duration>(seconds * 1e9) + speed(way).latency;
+  }
+  // Of one page among many: the latency of one passes while others are under way.
+  Duration share_of(Way way) const {
+    const double seconds = static_cast<double>(page_bytes) / speed(way).bytes_per_second;
+    return static_cast<Duration>(seconds * 1e9) + speed(way).latency / speed(way).depth;
+  }
+};
+
+// A page that has to be written back costs twice what one costs that is only fetched again. So it
+// is evicted in the other's place where its next use is more than that many times as far.
+inline constexpr std::int64_t kDirtyFactor = 2;
+
+}  // namespace taco::zerocache

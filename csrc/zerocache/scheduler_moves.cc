@@ -1,0 +1,280 @@
+// Frames and copies: who gets which, and who has to go.
+#include <algorithm>
+
+#include "base/assert.h"
+#include "zerocache/scheduler.h"
+#include "zerocache/scheduler_marks.h"
+
+namespace taco::zerocache {
+namespace {
+
+constexpr Tier kMemory[] = {Tier::kDevice, Tier::kHost};
+
+}  // namespace
+
+Time Scheduler::decide(Time now, std::vector<Action>& actions) {
+  now_ = now;
+  again_ = kNever;
+  look_ahead(Tier::kHost);
+  look_ahead(Tier::kDevice);
+  for (bool any = true; any;) {
+    any = false;
+    for (const Tier tier : kMemory) any |= serve_blank(tier);
+    for (const Way way : {Way::kUpload, Way::kDownload, Way::kRead}) any |= serve(way);
+  }
+  // What came down has taken the last frame of the host: the next one needs one too.
+  if (capacities_.device > 0) make_room(Tier::kHost, kDemanded, 0, 1);
+  actions.insert(actions.end(), actions_.begin(), actions_.end());
+  actions_.clear();
+  return again_;
+}
+
+void Scheduler::done(const Copy& copy, bool copied) {
+  const auto [page, from, to] = copy;
+  --under_way_[static_cast<int>(way_of(from, to))];
+  const Residency::Finished finished = pages_.finish(page, to, copied);
+  if (finished.released) actions_.push_back({Action::Kind::kDrop, {page, from, from}});
+  if (!finished.arrived) actions_.push_back({Action::Kind::kDrop, {page, to, to}});
+  if ((evicting_[page] & bit(from)) != 0) {
+    unmark(evicting_[page], from);
+    --evictions_[index_of(from)];
+    // It may be needed by now sooner than what waits for its frame.
+    const Position next = pages_.next_use(page);
+    const bool missed = wanted_[index_of(from)][page] != kNoPosition ||
+                        (next < cursors_[index_of(from)].at && next <= soonest_waiting(from));
+    if (finished.arrived && !missed && pages_.droppable(page, from)) drop(page, from);
+  }
+  if (finished.arrived && to != Tier::kDisk) arrived(page, to);
+  if (!copied) {
+    for (const Tier tier : kMemory) wanted_[index_of(tier)][page] = kNoPosition;
+  }
+  route(page);
+}
+
+// Puts the page into the queue of the way that it has to take next, if any.
+void Scheduler::route(PageId page) {
+  for (PageHeap& queue : queues_) queue.remove(page);
+  for (PageHeap& queue : blanks_) queue.remove(page);
+  if (writing_[page] != 0 && pages_.has_content(page)) {
+    // What an operator writes to moves once it is done; but it has to be there first.
+    const bool there = (needed_[page] & bit(Tier::kDevice)) != 0 ? pages_.has(page, Tier::kDevice)
+                                                                 : pages_.has(page, Tier::kHost);
+    if (there) return;
+  }
+  for (const Tier tier : kMemory) {
+    const Position at = wanted_[index_of(tier)][page];
+    if (at == kNoPosition || pages_.holds(page, tier)) continue;
+    const Tier other = tier == Tier::kDevice ? Tier::kHost : Tier::kDevice;
+    if (!pages_.has_content(page)) {
+      blanks_[index_of(tier)].set(page, -at);
+    } else if (pages_.has(page, other)) {
+      const Way way = tier == Tier::kDevice ? Way::kUpload : Way::kDownload;
+      queues_[static_cast<int>(way)].set(page, -at);
+    } else if (pages_.has(page, Tier::kDisk) && !pages_.holds(page, Tier::kHost)) {
+      PageHeap& reads = queues_[static_cast<int>(Way::kRead)];
+      if (!reads.contains(page) || wanted_[0][page] > at) reads.set(page, -at);
+    }
+  }
+}
+
+std::size_t Scheduler::waiting_for(Tier tier) const {
+  const auto waiting = [this](Way way) { return queues_[static_cast<int>(way)].size(); };
+  const std::size_t blank = blanks_[index_of(tier)].size();
+  if (tier == Tier::kDevice) return blank + waiting(Way::kUpload);
+  return blank + waiting(Way::kDownload) + waiting(Way::kRead);
+}
+
+// The position by which the first of the pages that wait for a frame is wanted.
+Position Scheduler::soonest_waiting(Tier tier) const {
+  Position soonest = kNeverUsed;
+  const auto look = [&soonest](const PageHeap& queue) {
+    if (!queue.empty()) soonest = std::min(soonest, -queue.top_key());
+  };
+  look(blanks_[index_of(tier)]);
+  if (tier == Tier::kDevice) {
+    look(queues_[static_cast<int>(Way::kUpload)]);
+  } else {
+    look(queues_[static_cast<int>(Way::kDownload)]);
+    look(queues_[static_cast<int>(Way::kRead)]);
+  }
+  return soonest;
+}
+
+bool Scheduler::serve(Way way) {
+  const PageHeap& queue = queues_[static_cast<int>(way)];
+  if (queue.empty() || under_way_[static_cast<int>(way)] >= costs_.speed(way).depth) return false;
+  const PageId page = queue.top();
+  const Tier to = way == Way::kUpload ? Tier::kDevice : Tier::kHost;
+  const Tier from = way == Way::kUpload     ? Tier::kHost
+                    : way == Way::kDownload ? Tier::kDevice
+                                            : Tier::kDisk;
+  // The last frame of the host is for what goes down because it has to: nothing could come up
+  // otherwise.
+  const Position at = -queue.top_key();
+  const bool last =
+      capacities_.device == 0 || to == Tier::kDevice || (way == Way::kDownload && at == kDemanded);
+  // Nothing is taken from what is wanted sooner by another way.
+  if (soonest_waiting(to) < at && pages_.free(to) <= 2) return false;
+  if (!make_room(to, at, last ? 0 : 1, queue.size())) return false;
+  // Making room may have taken away what it was for.
+  if (queue.empty() || queue.top() != page) return true;
+  start(page, from, to, false);
+  return true;
+}
+
+bool Scheduler::serve_blank(Tier tier) {
+  const PageHeap& queue = blanks_[index_of(tier)];
+  if (queue.empty()) return false;
+  const PageId page = queue.top();
+  const Position at = -queue.top_key();
+  const std::uint32_t reserve = tier == Tier::kHost && capacities_.device > 0 ? 1 : 0;
+  if (soonest_waiting(tier) < at && pages_.free(tier) <= 2) return false;
+  if (!make_room(tier, at, reserve, queue.size())) return false;
+  pages_.take(page, tier);
+  actions_.push_back({Action::Kind::kTake, {page, tier, tier}});
+  arrived(page, tier);
+  route(page);
+  return true;
+}
+
+// True once `tier` has more than `reserve` free frames. Else as many evictions are under way as
+// there are pages that wait for a frame (`demand`), or nothing can go that is not used before `at`.
+bool Scheduler::make_room(Tier tier, Position at, std::uint32_t reserve, std::size_t demand) {
+  while (pages_.free(tier) <= reserve) {
+    if (evictions_[index_of(tier)] >= demand) return false;
+    const PageId page = victim(tier, at);
+    if (page == kNoPage) return false;
+    if (!evict(page, tier, at, demand) && !drop_any(tier, at)) return false;
+  }
+  return true;
+}
+
+// Where an operator waits, what can go at once goes, even if it is used sooner than what cannot.
+bool Scheduler::drop_any(Tier tier, Position at) {
+  if (at != kDemanded) return false;
+  for (const auto kind : {Residency::kFree, Residency::kClean}) {
+    const PageHeap& heap = pages_.evictable(tier, kind);
+    if (heap.empty() || heap.top_key() <= at) continue;
+    drop(heap.top(), tier);
+    return true;
+  }
+  return false;
+}
+
+PageId Scheduler::victim(Tier tier, Position at) const {
+  struct Candidate {
+    PageId page = kNoPage;
+    Position next_use = -1;
+  };
+  const auto furthest = [&](Residency::Class kind) {
+    const PageHeap& heap = pages_.evictable(tier, kind);
+    return heap.empty() || heap.top_key() <= at ? Candidate{}
+                                                : Candidate{heap.top(), heap.top_key()};
+  };
+  Candidate cheap = furthest(Residency::kFree);
+  Candidate clean = furthest(Residency::kClean);
+  Candidate dear = furthest(Residency::kSole);
+  if (tier == Tier::kHost) {
+    if (cheap.page != kNoPage) return cheap.page;
+    // What is on the device as well goes even if it is used before: from there.
+    const PageHeap& twice = pages_.evictable(tier, Residency::kFree);
+    if (!twice.empty() && pages_.has(twice.top(), Tier::kDevice) &&
+        wanted_[index_of(tier)][twice.top()] == kNoPosition) {
+      return twice.top();
+    }
+    cheap = clean;
+  } else if (clean.next_use > dear.next_use) {
+    dear = clean;
+  }
+  if (cheap.page == kNoPage || dear.page == kNoPage) {
+    return cheap.page == kNoPage ? dear.page : cheap.page;
+  }
+  const Position now = now_at();
+  return dear.next_use - now > kDirtyFactor * (cheap.next_use - now) ? dear.page : cheap.page;
+}
+
+// True where the page is gone, or on its way.
+bool Scheduler::evict(PageId page, Tier tier, Position at, std::size_t demand) {
+  if (tier == Tier::kHost) {
+    if (!pages_.droppable(page, tier)) return evict_from_host(page);
+    drop(page, tier);
+    return true;
+  }
+  const bool elsewhere = !pages_.has_content(page) || pages_.has(page, Tier::kHost);
+  if (elsewhere || (pages_.has(page, Tier::kDisk) && !worth_keeping(page))) {
+    drop(page, tier);
+    return true;
+  }
+  if (pages_.holds(page, Tier::kHost)) return false;
+  const auto way = static_cast<int>(Way::kDownload);
+  if (under_way_[way] >= costs_.speed(Way::kDownload).depth) return false;
+  if (soonest_waiting(Tier::kHost) < at && pages_.free(Tier::kHost) <= 2) return false;
+  if (!make_room(Tier::kHost, at, 0, demand)) return false;
+  start(page, Tier::kDevice, Tier::kHost, true);
+  return true;
+}
+
+bool Scheduler::evict_from_host(PageId page) {
+  const auto may_start = [this](Way way) {
+    return under_way_[static_cast<int>(way)] < costs_.speed(way).depth;
+  };
+  if (pages_.holds(page, Tier::kDisk)) return false;
+  if (pages_.free(Tier::kDisk) == 0 && !pages_.spare_slots().empty()) {
+    drop(pages_.spare_slots().top(), Tier::kDisk);
+  }
+  if (pages_.free(Tier::kDisk) > 0) {
+    if (!may_start(Way::kWrite)) return false;
+    start(page, Tier::kHost, Tier::kDisk, true);
+    return true;
+  }
+  // The disk is full, or there is none; device memory may have room, or what the host has too.
+  if (pages_.holds(page, Tier::kDevice) || !may_start(Way::kUpload)) return false;
+  const PageHeap& twice = pages_.evictable(Tier::kDevice, Residency::kFree);
+  if (pages_.free(Tier::kDevice) == 0 && !twice.empty()) drop(twice.top(), Tier::kDevice);
+  if (pages_.free(Tier::kDevice) == 0) return false;
+  start(page, Tier::kHost, Tier::kDevice, true);
+  return true;
+}
+
+// Would host memory rather keep this page than what it has?
+bool Scheduler::worth_keeping(PageId page) const {
+  if (pages_.free(Tier::kHost) > 1) return true;
+  for (const auto kind : {Residency::kFree, Residency::kClean, Residency::kSole}) {
+    const PageHeap& heap = pages_.evictable(Tier::kHost, kind);
+    if (!heap.empty() && heap.top_key() > pages_.next_use(page)) return true;
+  }
+  return false;
+}
+
+void Scheduler::start(PageId page, Tier from, Tier to, bool evicts) {
+  const Way way = way_of(from, to);
+  pages_.start(page, from, to);
+  ++under_way_[static_cast<int>(way)];
+  ++stats_.copies[static_cast<int>(way)];
+  if (evicts) {
+    evicting_[page] |= bit(from);
+    ++evictions_[index_of(from)];
+  }
+  actions_.push_back({Action::Kind::kCopy, {page, from, to}});
+  route(page);
+}
+
+void Scheduler::drop(PageId page, Tier tier) {
+  pages_.drop(page, tier);
+  actions_.push_back({Action::Kind::kDrop, {page, tier, tier}});
+  left_[page] |= bit(tier);
+  if (tier == Tier::kDisk) return;
+  no_longer_ahead(page, tier);
+  look_back(page);
+  route(page);
+}
+
+void Scheduler::arrived(PageId page, Tier tier) {
+  wanted_[index_of(tier)][page] = kNoPosition;
+  if ((needed_[page] & bit(tier)) == 0 || pages_.pinned(page, tier)) return;
+  pages_.pin(page, tier);
+  if (writing_[page] != 0) pages_.spoil(page, tier);
+  --missing_;
+}
+
+}  // namespace taco::zerocache

@@ -1,0 +1,200 @@
+#include "support/zerocache_simulator.h"
+
+#include <algorithm>
+
+namespace taco::zerocache {
+
+SimulatedRun& SimulatedRun::operator+=(const SimulatedRun& other) {
+  time += other.time;
+  compute += other.compute;
+  for (int way = 0; way < kWays; ++way) {
+    stalls[way] += other.stalls[way];
+    copies[way] += other.copies[way];
+  }
+  hits += other.hits;
+  misses += other.misses;
+  return *this;
+}
+
+Simulator::Simulator(const Capacities& capacities, const Costs& costs, std::size_t pages)
+    : capacities_(capacities), costs_(costs), scheduler_(capacities, costs, pages), pages_(pages) {}
+
+void Simulator::fault(const std::string& text, PageId page) {
+  if (faults_.size() < 20) {
+    faults_.push_back(text + ", page " + std::to_string(page) + ", at " + std::to_string(now_));
+  }
+}
+
+void Simulator::hold(PageId page, Tier tier) {
+  Frame& frame = pages_[page].frames[index_of(tier)];
+  if (frame.held) fault("a second frame in tier " + std::to_string(index_of(tier)), page);
+  frame = {true, false, 0, 0};
+  std::uint32_t& used = used_[index_of(tier)];
+  if (++used > capacities_.of(tier)) {
+    fault("more than the cap of tier " + std::to_string(index_of(tier)), page);
+  }
+  most_used_[index_of(tier)] = std::max(most_used_[index_of(tier)], used);
+}
+
+void Simulator::place(PageId page, Tier tier) {
+  scheduler_.place(page, tier);
+  hold(page, tier);
+  Page& state = pages_[page];
+  state.content = true;
+  state.version = ++versions_;
+  state.frames[index_of(tier)].full = true;
+  state.frames[index_of(tier)].version = state.version;
+}
+
+void Simulator::decide() {
+  actions_.clear();
+  again_ = scheduler_.decide(now_, actions_);
+  for (const Action& action : actions_) carry_out(action);
+}
+
+void Simulator::carry_out(const Action& action) {
+  const auto [page, from, to] = action.copy;
+  Page& state = pages_[page];
+  Frame& source = state.frames[index_of(from)];
+  if (action.kind == Action::Kind::kDrop) {
+    if (!source.held || source.readers > 0) fault("a drop of what is not there or is read", page);
+    source.held = false;
+    --used_[index_of(from)];
+    if (!state.content || source.version != state.version || !source.full) return;
+    const bool elsewhere =
+        std::any_of(std::begin(state.frames), std::end(state.frames), [&](const Frame& frame) {
+          return frame.held && frame.full && frame.version == state.version;
+        });
+    if (!elsewhere) fault("the last copy was dropped", page);
+    return;
+  }
+  hold(page, to);
+  if (action.kind == Action::Kind::kTake) {
+    state.frames[index_of(to)].full = true;
+    return;
+  }
+  if (!source.held || !source.full) fault("a copy of what is not there", page);
+  ++source.readers;
+  const Way way = way_of(from, to);
+  ++run_.copies[static_cast<int>(way)];
+  const WaySpeed& speed = costs_.speed(way);
+  const double seconds = static_cast<double>(costs_.page_bytes) / speed.bytes_per_second;
+  random_ = random_ * 6364136223846793005u + 1442695040888963407u;
+  const double draw = static_cast<double>(random_ >> 11) * 0x1.0p-53;
+  const auto service = static_cast<Duration>(seconds * 1e9 * (1 + draw * (noise_ - 1)));
+  Time& free_at = free_at_[static_cast<int>(way)];
+  free_at = std::max(free_at, now_) + service;
+  arrivals_.push({free_at + speed.latency, ++order_, action.copy, source.version});
+}
+
+void Simulator::arrive() {
+  const Arrival arrival = arrivals_.top();
+  arrivals_.pop();
+  now_ = std::max(now_, arrival.at);
+  const auto [page, from, to] = arrival.copy;
+  --pages_[page].frames[index_of(from)].readers;
+  Frame& frame = pages_[page].frames[index_of(to)];
+  frame.full = true;
+  frame.version = arrival.version;
+  scheduler_.done(arrival.copy);
+  decide();
+}
+
+// What the operator waits for: the copy that will bring one of its pages, or room for it.
+Way Simulator::cause() const {
+  Way found = Way::kWrite;
+  for (const Access& access : operator_->accesses) {
+    const Page& page = pages_[access.page];
+    const Frame& frame = page.frames[index_of(access.tier)];
+    if (frame.held && frame.full) continue;
+    if (frame.held) return access.tier == Tier::kDevice ? Way::kUpload : Way::kDownload;
+    const Frame& host = page.frames[index_of(Tier::kHost)];
+    if (host.held && !host.full) found = Way::kRead;
+  }
+  return found;
+}
+
+bool Simulator::wait_until_ready() {
+  while (!scheduler_.ready()) {
+    if (arrivals_.empty()) {
+      fault("nothing moves and an operator waits", operator_->accesses.front().page);
+      return false;
+    }
+    const Way way = cause();
+    const Time since = now_;
+    arrive();
+    run_.stalls[static_cast<int>(way)] += now_ - since;
+  }
+  return true;
+}
+
+void Simulator::compute(const Use& use) {
+  for (const Access& access : use.accesses) {
+    const Page& page = pages_[access.page];
+    const Frame& frame = page.frames[index_of(access.tier)];
+    if (!frame.held || !frame.full) fault("an operator begins without its page", access.page);
+    if (access.reads && (!page.content || frame.version != page.version)) {
+      fault("an operator reads what is not the newest", access.page);
+    }
+  }
+  scheduler_.computing(now_);
+  const Time end = now_ + use.compute;
+  for (;;) {
+    const Time arrival = arrivals_.empty() ? kNever : arrivals_.top().at;
+    if (std::min(arrival, again_) > end) break;
+    if (again_ < arrival) {
+      now_ = std::max(now_, again_);
+      decide();
+    } else {
+      arrive();
+    }
+    for (const Access& access : use.accesses) {
+      const Frame& frame = pages_[access.page].frames[index_of(access.tier)];
+      if (!frame.held || !frame.full) fault("a page went while an operator used it", access.page);
+    }
+  }
+  now_ = end;
+  run_.compute += use.compute;
+  for (const Access& access : use.accesses) {
+    Page& page = pages_[access.page];
+    if (access.writes) {
+      page.version = ++versions_;
+      page.content = true;
+      page.frames[index_of(access.tier)].version = page.version;
+    }
+    if (access.last) page.content = false;
+  }
+}
+
+SimulatedRun Simulator::run(const std::string& name, const std::vector<Use>& uses) {
+  run_ = {};
+  const Time start = now_;
+  const SchedulerStats before = scheduler_.stats();
+  scheduler_.begin_run(name);
+  for (const Use& use : uses) {
+    operator_ = &use;
+    const Status begun = scheduler_.begin(now_, use.key, use.accesses);
+    if (!begun.ok()) {
+      faults_.push_back(begun.message());
+      break;
+    }
+    decide();
+    if (!wait_until_ready()) break;
+    compute(use);
+    scheduler_.end(now_);
+    decide();
+  }
+  scheduler_.end_run();
+  run_.time = now_ - start;
+  run_.hits = scheduler_.stats().hits - before.hits;
+  run_.misses = scheduler_.stats().misses - before.misses;
+  return run_;
+}
+
+SimulatedRun Simulator::runs(int times, const std::string& name, const std::vector<Use>& uses) {
+  SimulatedRun all;
+  for (int i = 0; i < times; ++i) all += run(name, uses);
+  return all;
+}
+
+}  // namespace taco::zerocache

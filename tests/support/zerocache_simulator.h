@@ -1,0 +1,96 @@
+// Runs programs over a page store under a virtual clock: the scheduler's decisions are carried out
+// by copies of given speeds, and checked against a page table of its own, which knows for every
+// copy of a page which writing it stems from. Test support.
+#pragma once
+
+#include <map>
+#include <queue>
+#include <string>
+#include <vector>
+
+#include "zerocache/scheduler.h"
+
+namespace taco::zerocache {
+
+// What a run of a program took.
+struct SimulatedRun {
+  Duration time = 0, compute = 0;
+  // Time in which an operator waited, by what its pages waited for: a copy that was on its way, or
+  // (kWrite) room.
+  Duration stalls[kWays] = {};
+  std::uint64_t copies[kWays] = {};
+  std::uint64_t hits = 0, misses = 0;
+
+  Duration stalled() const { return time - compute; }
+  double hit_rate() const {
+    return hits + misses == 0 ? 1 : static_cast<double>(hits) / static_cast<double>(hits + misses);
+  }
+  SimulatedRun& operator+=(const SimulatedRun& other);
+};
+
+class Simulator {
+ public:
+  Simulator(const Capacities& capacities, const Costs& costs, std::size_t pages);
+
+  // The page holds something from the start.
+  void place(PageId page, Tier tier);
+  // One run of a program. Its uses take their `compute`.
+  SimulatedRun run(const std::string& name, const std::vector<Use>& uses);
+  SimulatedRun runs(int times, const std::string& name, const std::vector<Use>& uses);
+  // From now on copies take that many times as long as the scheduler believes, drawn for each
+  // between 1 and this.
+  void set_noise(double most, std::uint64_t seed) { noise_ = most, random_ = seed; }
+
+  // What was seen that must not be: empty if all was well. A program that can go on no more ends.
+  const std::vector<std::string>& faults() const { return faults_; }
+  const Scheduler& scheduler() const { return scheduler_; }
+  std::uint32_t most_used(Tier tier) const { return most_used_[index_of(tier)]; }
+
+ private:
+  struct Arrival {
+    Time at;
+    std::uint64_t order;
+    Copy copy;
+    std::uint64_t version;
+    bool operator<(const Arrival& other) const {
+      return at != other.at ? at > other.at : order > other.order;
+    }
+  };
+  struct Frame {
+    bool held = false;  // a frame or slot is the page's
+    bool full = false;  // and nothing is on its way to it
+    std::uint64_t version = 0;
+    int readers = 0;
+  };
+  struct Page {
+    Frame frames[kTiers];
+    std::uint64_t version = 0;  // of the newest content
+    bool content = false;
+  };
+
+  void fault(const std::string& text, PageId page);
+  void decide();
+  void carry_out(const Action& action);
+  void hold(PageId page, Tier tier);
+  void arrive();
+  bool wait_until_ready();
+  void compute(const Use& use);
+  Way cause() const;
+
+  const Capacities capacities_;
+  const Costs costs_;
+  Scheduler scheduler_;
+  std::vector<Page> pages_;
+  std::priority_queue<Arrival> arrivals_;
+  Time now_ = 0, again_ = kNever;
+  Time free_at_[kWays] = {};
+  std::uint32_t used_[kTiers] = {}, most_used_[kTiers] = {};
+  std::uint64_t order_ = 0, versions_ = 0, random_ = 1;
+  double noise_ = 1;
+  const Use* operator_ = nullptr;
+  std::vector<std::string> faults_;
+  std::vector<Action> actions_;
+  SimulatedRun run_;
+};
+
+}  // namespace taco::zerocache

@@ -1,0 +1,377 @@
+// The scheduler under a virtual clock: what it keeps, how often pages are there in time, and what
+// it never does.
+#include "zerocache/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <random>
+
+#include "support/zerocache_programs.h"
+#include "support/zerocache_simulator.h"
+
+namespace taco::zerocache {
+namespace {
+
+std::string first_fault(const Simulator& simulator) {
+  return simulator.faults().empty() ? "" : simulator.faults().front();
+}
+std::uint64_t copies(const SimulatedRun& run, Way way) { return run.copies[static_cast<int>(way)]; }
+
+// A model whose parameters and state begin where there is room: on the host, then on disk.
+void place_model(Simulator& simulator, const Model& model, std::uint32_t host_frames) {
+  std::uint32_t placed = 0;
+  const auto place = [&](PageId page) {
+    simulator.place(page, ++placed <= host_frames ? Tier::kHost : Tier::kDisk);
+  };
+  for (int layer = 0; layer < model.layers; ++layer) {
+    for (int i = 0; i < model.layer_pages; ++i) place(model.parameter(layer, i));
+  }
+  for (int layer = 0; layer < model.layers; ++layer) {
+    for (int i = 0; i < 2 * model.layer_pages; ++i) place(model.state(layer, i));
+  }
+}
+
+Costs quick_ways() {
+  Costs costs;
+  costs.ways[0] = costs.ways[1] = {25e9, 10 * kMicrosecond, 2};
+  costs.ways[2] = {8e9, 80 * kMicrosecond, 4};
+  costs.ways[3] = {8e9, 80 * kMicrosecond, 4};
+  return costs;
+}
+
+TEST(Scheduler, WhereAllFitsNothingMovesAfterTheFirstStep) {
+  const Model model;
+  Simulator simulator({200, 200, 0}, quick_ways(), model.pages());
+  place_model(simulator, model, 150);
+  simulator.runs(2, "train", model.training_step());
+  const SimulatedRun run = simulator.runs(3, "train", model.training_step());
+  EXPECT_EQ(first_fault(simulator), "");
+  for (const std::uint64_t moved : run.copies) EXPECT_EQ(moved, 0u);
+  EXPECT_EQ(run.stalled(), 0);
+}
+
+// Pages that do not fit come in time wherever the ways are fast enough for the program at all.
+TEST(Scheduler, OnAStaticProgramPagesAreThereInTime) {
+  const Model model{.layers = 48, .layer_pages = 4};
+  for (const std::uint32_t device : {100u, 200u, 400u}) {
+    Simulator simulator({device, 900, 0}, quick_ways(), model.pages());
+    place_model(simulator, model, 600);
+    simulator.runs(3, "train", model.training_step());
+    const SimulatedRun run = simulator.runs(5, "train", model.training_step());
+    EXPECT_EQ(first_fault(simulator), "");
+    EXPECT_GE(run.hit_rate(), 0.99) << device << " frames, " << run.hits + run.misses << " fetched";
+    EXPECT_LE(run.stalled(), run.compute / 100) << device << " frames";
+    EXPECT_GT(run.hits, 100u) << device << " frames";
+    EXPECT_LE(simulator.most_used(Tier::kDevice), device);
+  }
+}
+
+TEST(Scheduler, FromDiskTooPagesAreThereInTime) {
+  const Model model{.layers = 48, .layer_pages = 4, .forward = 10 * kMillisecond};
+  Simulator simulator({120, 200, 900}, quick_ways(), model.pages());
+  place_model(simulator, model, 100);
+  simulator.runs(3, "train", model.training_step());
+  const SimulatedRun run = simulator.runs(5, "train", model.training_step());
+  EXPECT_EQ(first_fault(simulator), "");
+  EXPECT_GE(run.hit_rate(), 0.99) << run.hits + run.misses << " fetched";
+  EXPECT_LE(run.stalled(), run.compute / 100);
+  EXPECT_GT(copies(run, Way::kRead), 100u);
+}
+
+// Figures are never as steady as those that plans are made with.
+TEST(Scheduler, CopiesThatTakeUpToHalfAsLongAgainAreStillThereInTime) {
+  const Model model{.layers = 48, .layer_pages = 4, .forward = 10 * kMillisecond};
+  Simulator simulator({120, 200, 900}, quick_ways(), model.pages());
+  place_model(simulator, model, 100);
+  simulator.set_noise(1.5, 7);
+  simulator.runs(3, "train", model.training_step());
+  const SimulatedRun run = simulator.runs(5, "train", model.training_step());
+  EXPECT_EQ(first_fault(simulator), "");
+  EXPECT_GE(run.hit_rate(), 0.99);
+}
+
+// The ways are too slow: then a step takes as long as the slowest of them, and not both after the
+// other.
+TEST(Scheduler, WhereAWayIsTheLimitItIsNeverIdle) {
+  const Model model{.layers = 48, .layer_pages = 4, .forward = 100 * kMicrosecond};
+  const Costs costs = quick_ways();
+  Simulator simulator({100, 900, 0}, costs, model.pages());
+  place_model(simulator, model, 600);
+  simulator.runs(3, "train", model.training_step());
+  const SimulatedRun run = simulator.runs(5, "train", model.training_step());
+  EXPECT_EQ(first_fault(simulator), "");
+  const auto busiest =
+      static_cast<Duration>(std::max(copies(run, Way::kUpload), copies(run, Way::kDownload)));
+  const double seconds = static_cast<double>(costs.page_bytes) / 25e9;
+  const auto limit = static_cast<Duration>(seconds * 1e9) * busiest;
+  EXPECT_LE(run.time, (limit + run.compute) * 11 / 10);
+}
+
+TEST(Scheduler, ReadingAloneWritesNothingToDisk) {
+  const Model model{.layers = 40, .layer_pages = 4};
+  Simulator simulator({20, 40, 700}, quick_ways(), model.pages());
+  place_model(simulator, model, 0);
+  const SimulatedRun run = simulator.runs(6, "eval", model.evaluation());
+  EXPECT_EQ(first_fault(simulator), "");
+  EXPECT_EQ(copies(run, Way::kWrite), 0u);
+  EXPECT_GT(copies(run, Way::kRead), 400u);
+}
+
+// What a step writes is written to disk once at most, whatever the forward pass does.
+TEST(Scheduler, AStepWritesNoPageTwice) {
+  const Model model{.layers = 40, .layer_pages = 4};
+  Simulator simulator({40, 60, 700}, quick_ways(), model.pages());
+  place_model(simulator, model, 0);
+  simulator.runs(3, "train", model.training_step());
+  const SimulatedRun run = simulator.runs(4, "train", model.training_step());
+  EXPECT_EQ(first_fault(simulator), "");
+  const auto written_each = static_cast<std::uint64_t>(3 * model.layers * model.layer_pages);
+  EXPECT_LE(copies(run, Way::kWrite), 4 * (written_each + 160)) << "gradients that did not fit too";
+}
+
+TEST(Scheduler, AnEvaluationBetweenStepsIsFollowedAndForgetsNothing) {
+  const Model model{.layers = 48, .layer_pages = 4, .forward = 10 * kMillisecond};
+  Simulator simulator({120, 300, 900}, quick_ways(), model.pages());
+  place_model(simulator, model, 100);
+  simulator.runs(3, "train", model.training_step());
+  simulator.run("eval", model.evaluation());
+  SimulatedRun all;
+  for (int i = 0; i < 4; ++i) {
+    all += simulator.runs(2, "train", model.training_step());
+    all += simulator.run("eval", model.evaluation());
+  }
+  EXPECT_EQ(first_fault(simulator), "");
+  EXPECT_GE(all.hit_rate(), 0.97) << all.hits + all.misses;
+}
+
+// An optimizer that runs on the host, with state that the device never sees.
+TEST(Scheduler, AStepOnTheHostFindsItsPagesThere) {
+  const Model model{
+      .layers = 24, .layer_pages = 4, .forward = 10 * kMillisecond, .step_tier = Tier::kHost};
+  Simulator simulator({60, 200, 700}, quick_ways(), model.pages());
+  place_model(simulator, model, 100);
+  simulator.runs(3, "train", model.training_step());
+  const SimulatedRun run = simulator.runs(4, "train", model.training_step());
+  EXPECT_EQ(first_fault(simulator), "");
+  EXPECT_GE(run.hit_rate(), 0.97) << run.hits << " and " << run.misses;
+}
+
+// A mixture of experts: after each layer one of eight, some far more often than others, and with
+// its own backward pass.
+std::vector<Use> step_with_experts(std::mt19937_64& random, int layers) {
+  std::vector<Use> uses;
+  std::vector<int> chosen;
+  for (int layer = 0; layer < layers; ++layer) {
+    uses.push_back({key_of(Part::kForward, layer), 2 * kMillisecond, {}});
+    for (PageId i = 0; i < 4; ++i) {
+      uses.back().accesses.push_back({static_cast<PageId>(layer * 12) + i});
+    }
+    const int expert = random() % 10 < 7 ? layer % 8 : static_cast<int>(random() % 8);
+    chosen.push_back(expert);
+    uses.push_back({key_of(Part::kForward, layer, 1 + expert), 2 * kMillisecond, {}});
+    uses.back().accesses.push_back({static_cast<PageId>(layer * 12 + 4 + expert)});
+  }
+  for (int layer = layers; layer-- > 0;) {
+    const int expert = chosen[static_cast<std::size_t>(layer)];
+    uses.push_back({key_of(Part::kBackward, layer, 1 + expert), 4 * kMillisecond, {}});
+    uses.back().accesses.push_back(
+        {static_cast<PageId>(layer * 12 + 4 + expert), Tier::kDevice, true, true});
+    uses.push_back({key_of(Part::kBackward, layer), 4 * kMillisecond, {}});
+    for (PageId i = 0; i < 4; ++i) {
+      uses.back().accesses.push_back(
+          {static_cast<PageId>(layer * 12) + i, Tier::kDevice, true, true});
+    }
+  }
+  return uses;
+}
+
+TEST(Scheduler, ProgramsThatBranchFindNineOfTenPagesInTime) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    std::mt19937_64 random(seed);
+    constexpr int kLayers = 32;
+    Simulator simulator({60, 400, 0}, quick_ways(), kLayers * 12);
+    for (PageId page = 0; page < kLayers * 12; ++page) simulator.place(page, Tier::kHost);
+    for (int i = 0; i < 10; ++i) simulator.run("train", step_with_experts(random, kLayers));
+    SimulatedRun all;
+    for (int i = 0; i < 20; ++i) all += simulator.run("train", step_with_experts(random, kLayers));
+    EXPECT_EQ(first_fault(simulator), "") << "seed " << seed;
+    EXPECT_GE(all.hit_rate(), 0.90) << "seed " << seed << ": " << all.hits << ", " << all.misses;
+  }
+}
+
+TEST(Scheduler, AnEarlyExitCostsLittle) {
+  const Model model{.layers = 64, .layer_pages = 4};
+  std::mt19937_64 random(3);
+  Simulator simulator({60, 400, 0}, quick_ways(), 256);
+  for (int layer = 0; layer < model.layers; ++layer) {
+    for (int i = 0; i < 4; ++i) simulator.place(model.parameter(layer, i), Tier::kHost);
+  }
+  SimulatedRun all;
+  for (int i = 0; i < 30; ++i) {
+    std::vector<Use> uses = model.evaluation();
+    if (random() % 3 == 0) {
+      const auto last = static_cast<std::ptrdiff_t>(8 + random() % 50);
+      uses.erase(uses.begin() + last, uses.end() - 4);
+    }
+    const SimulatedRun run = simulator.run("serve", uses);
+    if (i >= 3) all += run;
+  }
+  EXPECT_EQ(first_fault(simulator), "");
+  EXPECT_GE(all.hit_rate(), 0.90) << all.hits << ", " << all.misses;
+}
+
+// Device memory of exactly the largest operator, two frames of the host, one page of room in all.
+TEST(Scheduler, TheLeastCapacitiesAreEnough) {
+  const Model model{.layers = 6, .layer_pages = 2};
+  const std::size_t pages = model.pages();
+  for (const auto& capacities : {Capacities{4, 2, static_cast<std::uint32_t>(pages - 4)},
+                                 Capacities{4, static_cast<std::uint32_t>(pages - 2), 0},
+                                 Capacities{5, 3, static_cast<std::uint32_t>(pages - 6)}}) {
+    ASSERT_TRUE(check_capacities(capacities, kPageBytes, pages, 4, 0).ok());
+    Simulator simulator(capacities, quick_ways(), pages);
+    std::uint32_t host = capacities.host - 2, placed = 0;
+    for (int layer = 0; layer < model.layers; ++layer) {
+      for (int i = 0; i < 2; ++i) {
+        simulator.place(model.parameter(layer, i), placed++ < host ? Tier::kHost : Tier::kDisk);
+      }
+      for (int i = 0; i < 4; ++i) {
+        const Tier tier = placed < host                     ? Tier::kHost
+                          : placed < host + capacities.disk ? Tier::kDisk
+                                                            : Tier::kDevice;
+        simulator.place(model.state(layer, i), tier);
+        ++placed;
+      }
+    }
+    simulator.runs(5, "train", model.training_step());
+    EXPECT_EQ(first_fault(simulator), "")
+        << capacities.device << ", " << capacities.host << ", " << capacities.disk;
+  }
+}
+
+TEST(Scheduler, CapacitiesThatAreTooSmallAreNamedWithWhatIsNeeded) {
+  const auto text = [](const Capacities& capacities, std::size_t pages, std::size_t device,
+                       std::size_t host) {
+    return check_capacities(capacities, kPageBytes, pages, device, host).message();
+  };
+  EXPECT_EQ(
+      text({3, 10, 0}, 10, 4, 0),
+      "device memory holds 3 pages (12 MiB), but one operator needs 4 pages (16 MiB) there at "
+      "once: give it 4 pages (16 MiB) at least");
+  EXPECT_NE(text({4, 1, 100}, 50, 4, 0).find("host memory holds 1 pages (4 MiB)"),
+            std::string::npos);
+  EXPECT_NE(text({4, 4, 100}, 50, 4, 3).find("give it 5 pages (20 MiB)"), std::string::npos);
+  EXPECT_NE(text({4, 4, 4}, 11, 4, 0).find("give it 13 pages (52 MiB)"), std::string::npos);
+  EXPECT_EQ(text({12, 0, 0}, 11, 4, 0), "");
+  EXPECT_EQ(text({0, 12, 0}, 12, 0, 4), "");
+  EXPECT_EQ(text({4, 4, 4}, 10, 4, 0), "");
+}
+
+TEST(Scheduler, AnOperatorThatNeedsTooMuchIsRefusedAndTheNextOneIsNot) {
+  Scheduler scheduler({2, 4, 0}, {}, 4);
+  for (PageId page = 0; page < 3; ++page) scheduler.place(page, Tier::kHost);
+  scheduler.begin_run("train");
+  const Access three[] = {{0}, {1}, {2}};
+  EXPECT_EQ(scheduler.begin(0, 1, three).code(), Code::kInvalidArgument);
+  EXPECT_TRUE(scheduler.begin(0, 1, std::span(three).first(2)).ok());
+}
+
+TEST(Scheduler, ACopyThatFailedIsTriedAgainOnlyWhenAnOperatorAsks) {
+  Scheduler scheduler({2, 4, 4}, {}, 4);
+  scheduler.place(0, Tier::kDisk);
+  const Access access{0};
+  std::vector<Action> actions;
+  scheduler.begin_run("train");
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    ASSERT_TRUE(scheduler.begin(0, 1, {&access, 1}).ok());
+    scheduler.decide(0, actions);
+    ASSERT_EQ(actions.size(), 1u) << "attempt " << attempt;
+    EXPECT_EQ(actions[0].kind, Action::Kind::kCopy);
+    scheduler.done(actions[0].copy, false);
+    actions.clear();
+    scheduler.decide(0, actions);
+    ASSERT_EQ(actions.size(), 1u);
+    EXPECT_EQ(actions[0].kind, Action::Kind::kDrop) << "the frame is free again";
+    EXPECT_FALSE(scheduler.ready());
+    scheduler.end(0);
+    actions.clear();
+  }
+  EXPECT_TRUE(scheduler.pages().has(0, Tier::kDisk));
+}
+
+// Random programs with random accesses on tiny memories: what the page table of the simulator
+// checks, and that nothing ever stands still.
+TEST(Scheduler, RandomProgramsOnTinyMemoriesKeepEveryRule) {
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto below = [&](std::uint64_t bound) {
+      return static_cast<std::uint32_t>(random() % bound);
+    };
+    const std::uint32_t pages = 4 + below(20);
+    const bool two_tiers = below(4) == 0, no_disk = !two_tiers && below(4) == 0;
+    Capacities capacities;
+    capacities.device = two_tiers ? 0 : 2 + below(6);
+    capacities.host = 4 + below(6);
+    const std::uint32_t memory = capacities.device + capacities.host;
+    const std::uint32_t least = pages + 2 > memory ? pages + 2 - memory : 0;
+    capacities.disk = no_disk ? 0 : least + below(4);
+    if (no_disk) capacities.host += least;
+    Simulator simulator(capacities, quick_ways(), pages);
+    std::uint32_t room[] = {capacities.device, capacities.host - 1, capacities.disk};
+    std::vector<std::uint8_t> content(pages, 0);
+    for (PageId page = 0; page < pages; ++page) {
+      const std::uint32_t tier = below(3);
+      if (room[tier] == 0 || (tier == 1 && room[tier] <= 1)) continue;
+      --room[tier];
+      content[page] = 1;
+      simulator.place(page, static_cast<Tier>(tier));
+    }
+    simulator.set_noise(3, seed);
+    for (int run = 0; run < 8; ++run) {
+      std::vector<Use> uses;
+      for (std::uint32_t i = 0; i < 12; ++i) {
+        const OperatorKey key = below(8) == 0 ? 100 + below(6) : i;
+        std::mt19937_64 of_key(seed * 1000 + key);
+        Use use{key, static_cast<Duration>(below(1000)) * kMicrosecond, {}};
+        std::uint32_t left[] = {capacities.device, std::min(2u, capacities.host - 2)};
+        for (PageId page = static_cast<PageId>(of_key() % 3); page < pages;
+             page += 1 + static_cast<PageId>(of_key() % 6)) {
+          const std::size_t tier = capacities.device == 0 || of_key() % 4 == 0 ? 1 : 0;
+          if (left[tier] == 0) continue;
+          --left[tier];
+          Access access{page, static_cast<Tier>(tier), content[page] != 0, of_key() % 3 == 0,
+                        false};
+          if (!access.reads) access.writes = true;
+          if (access.reads && of_key() % 16 == 0) access.last = true;
+          content[page] = access.last ? 0 : 1;
+          use.accesses.push_back(access);
+        }
+        uses.push_back(use);
+      }
+      simulator.run(below(5) == 0 ? "eval" : "train", uses);
+      ASSERT_EQ(first_fault(simulator), "") << "seed " << seed << ", run " << run;
+    }
+  }
+}
+
+// No assertion on time: the figure is printed for whoever wants to know.
+TEST(Scheduler, ADecisionOfAHundredThousandPagesIsCheap) {
+  const Model model{.layers = 500, .layer_pages = 50};
+  ASSERT_EQ(model.pages(), 100000u);
+  Simulator simulator({10000, 40000, 80000}, quick_ways(), model.pages());
+  place_model(simulator, model, 30000);
+  simulator.run("train", model.training_step());
+  const auto start = std::chrono::steady_clock::now();
+  const SimulatedRun run = simulator.run("train", model.training_step());
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  EXPECT_EQ(first_fault(simulator), "");
+  std::uint64_t accesses = 0, moved = 0;
+  for (const Use& use : model.training_step()) accesses += use.accesses.size();
+  for (const std::uint64_t copied : run.copies) moved += copied;
+  std::printf("%.2f us an access, simulation included (%llu accesses, %llu copies)\n",
+              took.count() * 1e6 / static_cast<double>(accesses),
+              static_cast<unsigned long long>(accesses), static_cast<unsigned long long>(moved));
+}
+
+}  // namespace
+}  // namespace taco::zerocache
