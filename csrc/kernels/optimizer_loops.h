@@ -142,7 +142,7 @@ template <class Ops, class Rule, class Gradient, bool kBf16, bool kPast>
 inline void optimizer_pass(const Rule& rule, const Streams<Gradient, Rule::kStates>& streams,
                            std::size_t count) {
   using Floats = typename Ops::Floats;
-  constexpr int kStates = Rule::kStates;
+  static constexpr int kStates = Rule::kStates;  // so that no lambda captures it
   const Streams<Gradient, kStates> to = streams;
   each_pack<Floats>(
       count,
