@@ -166,9 +166,9 @@ def step_limit(
 
 class Compute:
     """Lets time pass as a layer's computation would. "sleep" leaves the processor idle and goes on
-    whatever the processor does meanwhile, as computation on a GPU: a thread that wakes up late makes
-    the next layer no later. "spin" uses the processor, in units whose length alone is measured
-    first."""
+    whatever the processor does meanwhile, as computation on a GPU: a thread that wakes up late
+    makes the next layer no later. "spin" uses the processor, in units whose length alone is
+    measured first."""
 
     def __init__(self, by: str = "sleep") -> None:
         if by not in ("sleep", "spin"):

@@ -160,6 +160,12 @@ def gives_way() -> None:
     assert coded_bytes() == before
 
 
+def has_said(text: str) -> bool:
+    from taco_torch.lightcc import fsdp
+
+    return any(text in said for said in fsdp._said)
+
+
 def named_by_the_program() -> None:
     model = sharded_bag(line())
     lightcc.compress(model, "none")
@@ -179,8 +185,12 @@ def test_the_environment_switches_it_on_for_every_model(
 ) -> None:
     with ranks_of_two_hosts(environment) as ranks:
         assert ranks.run(is_on, line) == [shards] * WORLD
+        is_top_k = "LIGHT_TOPK_ALLREDUCE" in environment
+        assert ranks.run(has_said, "are not sent by TopK") == [is_top_k] * WORLD
         assert ranks.run(is_on, square) == [replicas] * WORLD
         ranks.run(gives_way)
+        assert all(ranks.run(has_said, "are not compressed: it has a custom reduce_scatter (Own)"))
+        assert all(ranks.run(has_said, "are not compressed: it has an all-reduce hook"))
         ranks.run(named_by_the_program)
 
 
