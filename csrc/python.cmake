@@ -67,7 +67,8 @@ Python_add_library(_C MODULE WITH_SOABI
   pg/c10d/work.cc
   zerocache/torch/parameter_range.cc
   zerocache/torch/storage.cc
-  zerocache/torch/storage_bind.cc)
+  zerocache/torch/storage_bind.cc
+  zerocache/torch/uses.cc)
 # torch's own pybind11: with another one, c10d::Backend would be an unknown base class.
 target_include_directories(_C SYSTEM PRIVATE
   ${TACO_TORCH_ROOT}/include ${TACO_TORCH_ROOT}/include/torch/csrc/api/include)

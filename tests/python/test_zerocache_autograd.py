@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch._dynamo
 from conftest import taco_only
-from parameter_range import FRAME, Placed, assert_equal_gradients, layers, move_around_use
+from parameter_range import FRAME, Placed, assert_equal_gradients, layers
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -119,43 +119,6 @@ def test_a_saved_view_of_a_parameter_follows_it() -> None:
     for loss in losses:
         loss.backward()
     assert torch.equal(placed.model[0].weight.grad, plain[0].weight.grad)
-
-
-def train(model: nn.Sequential, update: object) -> list[float]:
-    losses = []
-    for _ in range(4):
-        loss = model(INPUT).square().sum()
-        loss.backward()
-        losses.append(loss.item())
-        for name, parameter in model.named_parameters():
-            assert parameter.grad is not None
-            update(name, parameter, parameter.grad)  # type: ignore[operator]
-        model.zero_grad()
-    return losses
-
-
-def test_a_model_four_times_the_cap_trains_to_the_same_bits() -> None:
-    """Six layers of two frames each, with three frames: hooks fetch one layer at a time."""
-    placed, plain = Placed(layers(6), frames=3, evict=True), layers(6)
-    assert len(placed.names) == 12
-    move_around_use(placed)
-
-    def through_the_range(name: str, parameter: nn.Parameter, gradient: torch.Tensor) -> None:
-        placed.range.fetch(name)
-        values = parameter.detach() - 0.01 * gradient
-        placed.range.evict(name)
-        placed.range.write(name, values)
-
-    def in_place(_: str, parameter: nn.Parameter, gradient: torch.Tensor) -> None:
-        with torch.no_grad():
-            parameter.copy_(parameter - 0.01 * gradient)
-
-    assert train(placed.model, through_the_range) == train(plain, in_place)
-    assert placed.range.frames == 0
-    for name, expected in plain.named_parameters():
-        placed.range.fetch(name)
-        assert torch.equal(placed.model.get_parameter(name), expected)
-        placed.range.evict(name)
 
 
 def test_gradients_can_be_clipped_scaled_and_edited_while_parameters_are_evicted() -> None:

@@ -308,8 +308,8 @@ def test_moving_a_thousand_times_leaves_nothing_behind() -> None:
         return footprint()
 
     before, after = cycles(50), cycles(1000)
-    assert after["threads"] == before["threads"]
-    assert after["descriptors"] == before["descriptors"]
+    assert after["threads"] <= before["threads"]
+    assert after["descriptors"] <= before["descriptors"]
     assert after["mappings"] <= before["mappings"] + 2
     assert after["resident"] <= before["resident"] + (4 << 20)
     assert torch.equal(placed.model[0].weight, layers()[0].weight)
@@ -323,8 +323,8 @@ def test_making_and_dropping_ranges_leaves_nothing_behind() -> None:
         return footprint()
 
     before, after = cycles(5), cycles(50)
-    assert after["threads"] == before["threads"]
-    assert after["descriptors"] == before["descriptors"]
+    assert after["threads"] <= before["threads"]
+    assert after["descriptors"] <= before["descriptors"]
     assert after["mappings"] <= before["mappings"] + 5
     assert after["resident"] <= before["resident"] + (4 << 20)
 

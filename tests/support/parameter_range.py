@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,30 +50,33 @@ class Placed:
             self.range.fetch(name)
 
 
-def move_around_use(placed: Placed) -> None:
-    """Hooks that fetch a layer's parameters before it is used, forward and backward, and evict them
-    afterwards."""
+def announce_uses(placed: Placed) -> None:
+    """Hooks that tell the range where each module's own parameters are used, in both passes."""
 
-    def names_of(prefix: str, module: nn.Module) -> list[str]:
-        return [f"{prefix}.{name}" for name, _ in module.named_parameters(recurse=False)]
+    def end_backward(part: int, _: nn.Module, inputs: tuple[object, ...], __: object) -> None:
+        if any(gradient is not None for gradient in inputs):
+            placed.range.end(part, True)
+        else:
+            # No input needs a gradient: torch calls this when the module's backward pass begins.
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: placed.range.end(part, True))
 
     for prefix, module in placed.model.named_modules():
-        names = names_of(prefix, module)
-        if not names:
+        own = [name for name, _ in module.named_parameters(recurse=False)]
+        if not own:
             continue
+        part = placed.range.add_part([f"{prefix}.{name}" if prefix else name for name in own])
 
-        def fetch(*_: object, names: list[str] = names) -> None:
-            for name in names:
-                placed.range.fetch(name)
+        def begin(*_: object, part: int = part, backward: bool = False) -> None:
+            placed.range.begin(part, backward)
 
-        def evict(*_: object, names: list[str] = names) -> None:
-            for name in names:
-                placed.range.evict(name)
+        def end(*_: object, part: int = part, backward: bool = False) -> None:
+            placed.range.end(part, backward)
 
-        module.register_forward_pre_hook(fetch)
-        module.register_forward_hook(evict)
-        module.register_full_backward_pre_hook(fetch)
-        module.register_full_backward_hook(evict)
+        module.register_forward_pre_hook(begin)
+        module.register_forward_hook(end, always_call=True)
+        module.register_full_backward_pre_hook(partial(begin, backward=True))
+        module.register_full_backward_hook(partial(end_backward, part))
 
 
 def gradients(model: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:

@@ -80,8 +80,11 @@ ParameterRange::ParameterRange(std::shared_ptr<device::Device> device,
 
 ParameterRange::~ParameterRange() {
   for (const auto& entry : entries_) {
-    if (!entry->storage->present())
+    if (entry->resident) {
+      entry->storage->set_present();
+    } else {
       entry->storage->set_absent("the cache that had moved its bytes away is gone");
+    }
   }
   if (getpid() == process_) close_now(file_);
 }
@@ -105,9 +108,8 @@ Result<ParameterRange::Entry*> ParameterRange::find(const std::string& name) con
 // Frees the frames of storages that torch has freed.
 void ParameterRange::reclaim() {
   std::erase_if(entries_, [&](const std::unique_ptr<Entry>& entry) {
-    if (entry->storage->alive()) return false;
-    if (entry->storage->present())
-      static_cast<void>(unmap_frames(entry->storage->address(), entry->frames));
+    if (entry->storage->alive() || entry->announced) return false;
+    if (entry->resident) static_cast<void>(unmap_frames(entry->storage->address(), entry->frames));
     return true;
   });
 }
@@ -155,6 +157,7 @@ Status ParameterRange::place(const std::string& name, const at::Tensor& tensor) 
   const std::size_t bytes = tensor.storage().nbytes(), frame = device_->frame_bytes();
   auto entry = std::make_unique<Entry>();
   entry->names.push_back(name);
+  entry->number = next_number_++;
   entry->frames = (bytes + frame - 1) / frame;
   if (entry->frames * frame > range_->bytes - used_) {
     return Status(Code::kResource, quoted(name) + " of " + std::to_string(bytes) +
@@ -204,29 +207,87 @@ Status ParameterRange::load(const PlacedStorage& storage) {
   return Status();
 }
 
+Status ParameterRange::send_away(Entry& entry) {
+  if (!entry.resident) return Status();
+  TACO_RETURN_IF_ERROR(save(*entry.storage));
+  entry.resident = false;
+  return unmap_frames(entry.storage->address(), entry.frames);
+}
+
+// False if all that is resident is in use.
+bool ParameterRange::make_room() {
+  for (const auto& entry : entries_) {
+    if (entry->resident && entry->announced && entry->pins == 0) return send_away(*entry).ok();
+  }
+  return false;
+}
+
+Status ParameterRange::bring(Entry& entry) {
+  if (entry.resident) return Status();
+  const PlacedStorage& storage = *entry.storage;
+  Status status = map_frames(storage.address(), entry.frames);
+  while (!status.ok() && make_room()) status = map_frames(storage.address(), entry.frames);
+  if (status.ok()) {
+    status = load(storage);
+    if (!status.ok()) static_cast<void>(unmap_frames(storage.address(), entry.frames));
+  }
+  if (!status.ok()) return status.with_prefix(storage.described() + ": ");
+  entry.resident = true;
+  return Status();
+}
+
 Status ParameterRange::evict(const std::string& name) {
   auto found = find(name);
   if (!found.ok()) return found.status();
-  PlacedStorage& storage = *(*found)->storage;
-  if (!storage.present()) return Status();
-  TACO_RETURN_IF_ERROR(save(storage));
-  storage.set_absent();
-  return unmap_frames(storage.address(), (*found)->frames);
+  Entry& entry = **found;
+  if (entry.pins > 0) return invalid(entry.storage->described() + " is in use");
+  if (entry.storage->present()) entry.storage->set_absent();
+  return send_away(entry);
 }
 
 Status ParameterRange::fetch(const std::string& name) {
   auto found = find(name);
   if (!found.ok()) return found.status();
-  PlacedStorage& storage = *(*found)->storage;
-  if (storage.present()) return Status();
-  Status status = map_frames(storage.address(), (*found)->frames);
-  if (!status.ok()) return status.with_prefix(storage.described() + ": ");
-  if (status = load(storage); !status.ok()) {
-    static_cast<void>(unmap_frames(storage.address(), (*found)->frames));
-    return status.with_prefix(storage.described() + ": ");
-  }
-  storage.set_present();
+  TACO_RETURN_IF_ERROR(bring(**found));
+  if (!(*found)->storage->present()) (*found)->storage->set_present();
   return Status();
+}
+
+Result<Uses::Part> ParameterRange::add_part(const std::vector<std::string>& names) {
+  std::vector<Uses::Parameter> parameters;
+  for (const std::string& name : names) {
+    auto found = find(name);
+    if (!found.ok()) return found.status();
+    Entry& entry = **found;
+    if (!entry.announced) entry.parameter = uses_.add(*entry.storage, {entry.number, 1});
+    entry.announced = true;
+    parameters.push_back(entry.parameter);
+  }
+  return uses_.add_part(std::move(parameters));
+}
+
+ParameterRange::Entry* ParameterRange::numbered(std::uint32_t number) const {
+  for (const auto& entry : entries_) {
+    if (entry->number == number) return entry.get();
+  }
+  return nullptr;
+}
+
+Status ParameterRange::begin(std::uint64_t key, std::span<const Run> pages) {
+  TACO_RETURN_IF_ERROR(own_process());
+  // All are pinned before any is brought, so that none of them makes room for another.
+  for (const Run& run : pages) ++numbered(run.first)->pins;
+  for (const Run& run : pages) {
+    if (Status status = bring(*numbered(run.first)); !status.ok()) {
+      end(key, pages);
+      return status;
+    }
+  }
+  return Status();
+}
+
+void ParameterRange::end(std::uint64_t, std::span<const Run> pages) {
+  for (const Run& run : pages) --numbered(run.first)->pins;
 }
 
 Status ParameterRange::write(const std::string& name, const at::Tensor& values) {
@@ -241,7 +302,7 @@ Status ParameterRange::write(const std::string& name, const at::Tensor& values) 
   }
   storage.note_write();
   const auto* from = static_cast<const std::byte*>(values.const_data_ptr());
-  if (storage.present()) {
+  if ((*found)->resident) {
     stream_->copy(storage.address(), from, storage.bytes());
     stream_->synchronize();
     return Status();
@@ -253,10 +314,11 @@ Status ParameterRange::write(const std::string& name, const at::Tensor& values) 
 }
 
 Status ParameterRange::restore(const std::string& name) {
-  TACO_RETURN_IF_ERROR(fetch(name));
   auto found = find(name);
   if (!found.ok()) return found.status();
   Entry* entry = *found;
+  if (entry->announced) return invalid(entry->storage->described() + " is in a part of a model");
+  TACO_RETURN_IF_ERROR(fetch(name));
   TACO_RETURN_IF_ERROR(entry->storage->restore());
   Status status = unmap_frames(entry->storage->address(), entry->frames);
   std::erase_if(entries_, [&](const std::unique_ptr<Entry>& held) { return held.get() == entry; });

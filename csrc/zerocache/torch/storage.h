@@ -80,6 +80,8 @@ class PlacedStorage {
 
   static constexpr const char* kEvicted =
       "its bytes were moved away (evicted) and must be fetched before it is used";
+  static constexpr const char* kNotInUse =
+      "its use was not announced (it is sure to be there only while its module runs)";
 
  private:
   using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;

@@ -1,0 +1,73 @@
+#include "zerocache/torch/uses.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace taco::zerocache {
+namespace {
+
+Status not_known(Uses::Part part) {
+  return Status(Code::kInvalidArgument, "there is no part " + std::to_string(part));
+}
+
+}  // namespace
+
+Uses::Parameter Uses::add(PlacedStorage& storage, Run pages) {
+  storage.set_absent(PlacedStorage::kNotInUse);
+  parameters_.push_back({&storage, pages});
+  return static_cast<Parameter>(parameters_.size() - 1);
+}
+
+Uses::Part Uses::add_part(std::vector<Parameter> parameters) {
+  Needs needs;
+  for (const Parameter parameter : parameters) needs.pages.push_back(parameters_[parameter].pages);
+  needs.parameters = std::move(parameters);
+  parts_.push_back(std::move(needs));
+  return static_cast<Part>(parts_.size() - 1);
+}
+
+Status Uses::begin(Part part, Pass pass) {
+  if (part >= parts_.size()) return not_known(part);
+  const Needs& needs = parts_[part];
+  for (const Parameter parameter : needs.parameters)
+    TACO_RETURN_IF_ERROR(parameters_[parameter].storage->check());
+  const Use use{part, pass};
+  TACO_RETURN_IF_ERROR(pager_.begin(key_of(use), needs.pages));
+  for (const Parameter parameter : needs.parameters) {
+    Held& held = parameters_[parameter];
+    if (held.uses++ == 0) held.storage->set_present();
+  }
+  open_.push_back(use);
+  return Status();
+}
+
+void Uses::close(std::size_t index) {
+  const Use use = open_[index];
+  open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(index));
+  const Needs& needs = parts_[use.part];
+  // Marked before the pager may take the bytes away.
+  for (const Parameter parameter : needs.parameters) {
+    Held& held = parameters_[parameter];
+    if (--held.uses == 0) held.storage->set_absent(PlacedStorage::kNotInUse);
+  }
+  pager_.end(key_of(use), needs.pages);
+}
+
+Status Uses::end(Part part, Pass pass) {
+  if (part >= parts_.size()) return not_known(part);
+  const auto latest = std::find(open_.rbegin(), open_.rend(), Use{part, pass});
+  if (latest == open_.rend()) {
+    return Status(Code::kInvalidArgument, "part " + std::to_string(part) + " ends its " +
+                                              (pass == Pass::kForward ? "forward" : "backward") +
+                                              " pass, which has not begun");
+  }
+  close(static_cast<std::size_t>(open_.rend() - latest) - 1);
+  return Status();
+}
+
+void Uses::end_all() {
+  while (!open_.empty()) close(open_.size() - 1);
+}
+
+}  // namespace taco::zerocache

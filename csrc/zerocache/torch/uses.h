@@ -1,0 +1,81 @@
+// Which parameters a model is using now. A model is told in parts, each the parameters that are
+// needed at once (those of one module, say). Hooks tell where the forward or backward pass of a
+// part begins and ends; in between its parameters are present and their pages stay where they are,
+// and otherwise they are absent, whether or not their pages are on the device just then.
+//
+// Uses nest, and may have parameters in common. The thread that runs the model calls all this.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "zerocache/layout.h"
+#include "zerocache/torch/storage.h"
+
+namespace taco::zerocache {
+
+// What moves pages, as a user of parameters sees it.
+class Pager {
+ public:
+  virtual ~Pager() = default;
+  // Returns once all these pages are on the device; there they stay until end() has been called as
+  // often as begin(). `key` names the use, the same in every run. A failure begins nothing.
+  virtual Status begin(std::uint64_t key, std::span<const Run> pages) = 0;
+  virtual void end(std::uint64_t key, std::span<const Run> pages) = 0;
+};
+
+class Uses {
+ public:
+  enum class Pass : unsigned char { kForward, kBackward };
+  using Parameter = std::uint32_t;
+  using Part = std::uint32_t;
+
+  // The pager outlives this object.
+  explicit Uses(Pager& pager) : pager_(pager) {}
+
+  // The storage outlives this object, and is absent from now on unless it is in use.
+  Parameter add(PlacedStorage& storage, Run pages);
+  Part add_part(std::vector<Parameter> parameters);
+
+  // kInvalidArgument for a part that is not known, or one of whose parameters was given other
+  // memory; the pager's own failures. A failure begins nothing.
+  Status begin(Part part, Pass pass);
+  // kInvalidArgument if that has not begun.
+  Status end(Part part, Pass pass);
+  // After an exception in the model, which has skipped some ends.
+  void end_all();
+
+  std::size_t open() const { return open_.size(); }
+
+ private:
+  struct Held {
+    PlacedStorage* storage;
+    Run pages;
+    std::uint32_t uses = 0;
+  };
+  struct Needs {
+    std::vector<Parameter> parameters;
+    std::vector<Run> pages;
+  };
+  struct Use {
+    Part part;
+    Pass pass;
+    bool operator==(const Use&) const = default;
+  };
+
+  // Of all uses of all parts; forward and backward differ.
+  static std::uint64_t key_of(const Use& use) {
+    return 2 * std::uint64_t{use.part} + (use.pass == Pass::kBackward);
+  }
+  void close(std::size_t index);
+
+  Pager& pager_;
+  std::vector<Held> parameters_;
+  std::vector<Needs> parts_;
+  std::vector<Use> open_;  // in the order in which they began
+};
+
+}  // namespace taco::zerocache
