@@ -69,6 +69,9 @@ TEST_F(SendStageTest, WhatIsSentToALostPeerGoesStraightToItsCompletion) {
   matcher_.on_lost(Status(Code::kPeerLost, "test"));
   SendRequest& request = send(1, 5000);
   EXPECT_TRUE(request.stage.is(SendStage::kFinished));
+  host_.completions.run(nullptr);
+  EXPECT_TRUE(request.stage.is(SendStage::kIdle));
+  EXPECT_EQ(outcome(request).status.code(), Code::kPeerLost);
 }
 
 TEST_F(SendStageTest, SendingWhatIsOpenIsABugOfTheOwner) {
