@@ -2,7 +2,7 @@
 //   Floats, Halves                  a pack of float32, as many of bfloat16
 //   splat(float), fma(a, b, c), sqrt(a)
 //   decode(Halves), encode(Floats)
-//   stream(to, Floats), stream(to, Halves), fence()
+//   stream(to, Halves), fence()
 //                                   stores past the caches, to a multiple of their own size; what
 //                                   makes them visible to others
 //
@@ -153,7 +153,8 @@ inline void optimizer_pass(const Rule& rule, const Streams<Gradient, Rule::kStat
       },
       [to, rule](std::size_t i, auto load, auto store) {
         const auto put = [store](auto* at, auto value) {
-          if constexpr (kPast) {
+          // What is read as well is in the caches anyway, and to pass by them would cost a third.
+          if constexpr (kPast && sizeof(*at) == sizeof(std::uint16_t)) {
             Ops::stream(at, value);
           } else {
             store(at, value);
@@ -180,10 +181,9 @@ void optimizer_range(const Rule& rule, Streams<Gradient, Rule::kStates> streams,
   const FlushMode mode;
   const auto place = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % kCacheLine; };
   const std::size_t head = (kCacheLine - place(streams.parameter)) % kCacheLine / sizeof(float);
-  if (past_the_caches && head < count) {
-    bool aligned = place(streams.parameter) % sizeof(float) == 0;
-    for (int k = 0; k < Rule::kStates; ++k) aligned &= place(streams.state[k] + head) == 0;
-    if constexpr (kBf16) aligned &= place(streams.bf16 + head) == 0;
+  if (kBf16 && past_the_caches && head < count) {
+    const bool aligned =
+        place(streams.parameter) % sizeof(float) == 0 && place(streams.bf16 + head) == 0;
     if (aligned) {
       constexpr std::size_t kWhole = 2 * kCacheLine / sizeof(float);
       const std::size_t whole = (count - head) / kWhole * kWhole;

@@ -18,8 +18,8 @@
 namespace taco::kernels {
 
 // Parameters and their gradient. No two arrays overlap. They need no alignment beyond their
-// elements', but pass by the caches only where all of them begin at the same place of a 64-byte
-// line, as pages do.
+// elements', but bfloat16 parameters pass by the caches only where they and their master copy begin
+// a 64-byte line at the same element, as in pages.
 struct ParameterRange {
   std::size_t count = 0;
   float* parameter = nullptr;               // the parameters, or their master copy
