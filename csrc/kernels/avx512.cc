@@ -14,10 +14,17 @@ struct Avx512Lanes {
   static constexpr std::size_t kLanes = 16;
   static Words first() { return Words{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
   static unsigned above(Words a, Words b) {
-    return _mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b);
+    return widened(_mm512_cmpgt_epi32_mask((__m512i)a, (__m512i)b));
   }
   static unsigned equal(Words a, Words b) {
-    return _mm512_cmpeq_epi32_mask((__m512i)a, (__m512i)b);
+    return widened(_mm512_cmpeq_epi32_mask((__m512i)a, (__m512i)b));
+  }
+  // In a general register: GCC 12 at times stores the 16 bits of a mask on the stack and reads them
+  // back as 32 (thread sanitizer's build had more than 16 lanes above the limit by that).
+  static unsigned widened(__mmask16 mask) {
+    unsigned bits = mask;
+    asm("" : "+r"(bits));  // NOLINT(hicpp-no-assembler)
+    return bits;
   }
   static unsigned how_many(unsigned bits) { return __builtin_popcount(bits); }
   // Compressed in a register first: compressing into memory is slow on some processors.
