@@ -33,6 +33,8 @@ class Choice:
     compression: str | None = None  # of lightcc; None: DDP averages by itself
     values: str = "float32"  # of TopK
     spans_hosts: bool = False  # means nothing on one host
+    # Steps until DDP has rebuilt its buckets and what depends on them is in place.
+    warm: int = 3
 
     def wire_share(self, hosts: int, world: int, ratio: float) -> float | None:
         """Bytes that leave each host, in those of the gradients; None: not known beforehand."""
@@ -52,7 +54,8 @@ CHOICES = {
     "2d": Choice("taco, 2D", algorithm="all_reduce=two_dimensional", spans_hosts=True),
     "2d_float16": Choice("taco, 2D, float16", compression="float16", spans_hosts=True),
     "topk": Choice("taco, TopK", compression="topk", values="float16", spans_hosts=True),
-    "auto": Choice("taco, auto", compression="auto", spans_hosts=True),
+    # Some steps to measure, and some more for a second thought.
+    "auto": Choice("taco, auto", compression="auto", values="float16", spans_hosts=True, warm=25),
 }
 
 

@@ -51,7 +51,6 @@ from launch import TCP_FRAMING, add_fabric_arguments, deliver, machine, parse_by
 
 SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")
 FORWARD = 1 / 3  # of a step's computation: the backward pass does twice the forward's arithmetic
-WARM = 3  # steps until DDP has rebuilt its buckets and what depends on them is in place
 # Milliseconds of computation on one V100: VGG16 and ResNet50 with batches of 128 as measured (TACO;
 # 360 images a second); the others by 6 operations a weight and token at VGG16's 11.5 Tflop/s, with
 # 32 sequences of 128 (BERT), 60 of 150 (Transformer-XL), 8 of 1,024 (GPT-2).
@@ -157,7 +156,7 @@ def measure_all_reduce(arguments: argparse.Namespace, offer: Offer, place: Place
         def step() -> None:
             offer.all_reduce(name, parameter)
 
-        timed(step, reset, 1, offer.gate)
+        timed(step, reset, CHOICES[name].warm, offer.gate)
         return timed(step, reset, arguments.steps, offer.gate)
 
     turns.run(turn)
@@ -213,7 +212,7 @@ def measure_steps(
         def reset() -> None:
             model.zero_grad(set_to_none=True)
 
-        timed(step, reset, WARM, offer.gate)
+        timed(step, reset, CHOICES[name].warm, offer.gate)
         found = timed(step, reset, arguments.steps, offer.gate)
         if CHOICES[name].compression is None:
             alone.append(one_rank_alone(model, step, 2, offer.gate))

@@ -44,6 +44,7 @@ Python_add_library(_C MODULE WITH_SOABI
   edge/rendezvous.cc
   edge/rendezvous_record.cc
   edge/store_door.cc
+  pg/c10d/agreed_choice.cc
   pg/c10d/backend.cc
   pg/c10d/backend_coalesced.cc
   pg/c10d/backend_collectives.cc

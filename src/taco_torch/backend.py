@@ -16,7 +16,6 @@ def create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGr
     """Creates the backend of a group for torch, and meets the other ranks.
 
     Raises:
-        NotImplementedError: LIGHT_AUTO is set.
         TypeError: ``pg_options`` belong to another backend.
         RendezvousError, VersionMismatchError: see taco_torch.errors.
     """
@@ -42,11 +41,6 @@ def create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGr
 def _install_lightcc() -> None:
     """For all models that are made once there is a group."""
     light = _C.lightcc_environment()
-    if light["auto"]:
-        raise NotImplementedError(
-            "LIGHT_AUTO=1: nothing chooses by predicted time yet. Unset it, and say by "
-            "LIGHT_TOPK_ALLREDUCE or LIGHT_WIRE_DTYPE how gradients are to be sent"
-        )
     from taco_torch.lightcc import ddp
 
     ddp.install()
@@ -55,6 +49,8 @@ def _install_lightcc() -> None:
 
         ddp.install_for_all()
         fsdp.install_for_all()
+    elif light["auto"]:
+        ddp.say_that_nothing_is_allowed()
 
 
 futures.install()

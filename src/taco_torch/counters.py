@@ -24,6 +24,10 @@ class LightccStats:
         encode_seconds, decode_seconds: of a processor; decoding includes adding up.
         residual_norm: Euclidean, of what this rank has not sent yet, in units of the averaged,
             unscaled gradient. 0 while gradients are being reduced.
+        chosen: what each bucket is sent as now, in the order in which they become ready, of models
+            that choose by themselves (``compress(model, "auto")``): "float32", "float16",
+            "bfloat16" or "topk". Several models one after the other; empty before the first step
+            is over.
     """
 
     bytes_before: int = 0
@@ -31,6 +35,7 @@ class LightccStats:
     encode_seconds: float = 0.0
     decode_seconds: float = 0.0
     residual_norm: float = 0.0
+    chosen: tuple[str, ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -44,6 +49,7 @@ class LightccStats:
             self.encode_seconds - earlier.encode_seconds,
             self.decode_seconds - earlier.decode_seconds,
             self.residual_norm,
+            self.chosen,
         )
 
 
@@ -98,7 +104,7 @@ class Stats:
 
     def __sub__(self, earlier: "Stats") -> "Stats":
         """What happened since ``earlier``; ``sessions`` and ``shm_links`` are differences too,
-        ``path_bytes`` and ``residual_norm`` are what they are now."""
+        ``path_bytes``, ``residual_norm`` and ``chosen`` are what they are now."""
         counters = {
             field.name: getattr(self, field.name) - getattr(earlier, field.name)
             for field in fields(self)

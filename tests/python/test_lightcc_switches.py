@@ -29,7 +29,7 @@ from lightcc_models import (
     passes,
     same,
 )
-from spawn_ranks import Ranks, initialise
+from spawn_ranks import Ranks
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
@@ -101,14 +101,6 @@ def test_the_environment_switches_it_on_for_every_model() -> None:
         assert all(0 < sent <= most for sent in ranks.run(switched_by_the_environment))
         ranks.run(uses_a_hook_of_its_own)
         ranks.run(is_too_late)
-
-
-def test_what_chooses_nothing_yet_is_refused() -> None:
-    with Ranks(1, {"LIGHT_AUTO": "1"}) as alone:
-        alone.begin(0, initialise, 0, 1, alone.port)
-        (outcome,) = alone.gather([0])
-        assert outcome.error_type == "NotImplementedError", outcome
-        assert "LIGHT_AUTO=1" in outcome.error
 
 
 def changes_settings() -> None:

@@ -23,6 +23,15 @@ Hooks& hooks() {
   return *instance;
 }
 
+std::vector<std::shared_ptr<GradientHook>> hooks_alive() {
+  std::vector<std::shared_ptr<GradientHook>> alive;
+  std::lock_guard lock(hooks().mutex);
+  for (const auto& weak : hooks().all) {
+    if (auto hook = weak.lock()) alive.push_back(std::move(hook));
+  }
+  return alive;
+}
+
 lightcc::Gradients::PartOf part_of(Backend& backend) {
   const Topology topology = backend.communicator().topology();
   return [topology, rank = backend.getRank()](std::uint64_t elements) {
@@ -73,7 +82,8 @@ GradientHook::GradientHook(c10::intrusive_ptr<Backend> backend,
       gradients_(described(parameters), settings, backend_->getRank(), backend_->getSize(),
                  part_of(*backend_)),
       scale_(std::move(scale)),
-      found_not_finite_(std::make_shared<std::atomic<bool>>(false)) {
+      found_not_finite_(std::make_shared<std::atomic<bool>>(false)),
+      choice_(AgreedChoice::create(backend_, settings)) {
   for (const auto& [name, tensor] : parameters) {
     index_of_.emplace(tensor.unsafeGetTensorImpl(), static_cast<int>(index_of_.size()));
   }
@@ -90,6 +100,8 @@ void GradientHook::step_begins_at(std::size_t index) {
   wait_for_all();
   const bool skipped = found_not_finite_->exchange(false);
   raise_if_error(gradients_.begin_step(scale_ ? scale_() : 1.0, skipped));
+  if (!choice_) return;
+  if (auto ways = choice_->step_begins(gradients_.step())) gradients_.choose(std::move(*ways));
 }
 
 // Nothing where the buffer is not simply these parameters' elements one after the other.
@@ -150,12 +162,15 @@ GradientHook::WorkPtr GradientHook::average(std::size_t index, const lightcc::La
 
 GradientHook::WorkPtr GradientHook::reduce(std::size_t index, const lightcc::Layout& layout,
                                            const at::Tensor& buffer) {
+  const Time ready = monotonic_now();
   lightcc::Gradients::Plan plan =
       value_or_raise(gradients_.plan(index, layout, elements_of(buffer)));
   std::lock_guard lock(mutex_);  // norm() finds either no operation or its Work
+  const Time started = monotonic_now();
   WorkPtr work =
       backend_->average(buffer, std::move(plan.codec), std::move(plan.feedback), look_out(buffer));
   works_[index] = work;
+  if (choice_) choice_->started(index, buffer.nbytes(), ready, started, work);
   return work;
 }
 
@@ -198,6 +213,7 @@ double GradientHook::norm() {
 
 void GradientHook::change(const lightcc::Settings& settings, Scale scale) {
   gradients().change(settings);
+  choose_anew();
   scale_ = std::move(scale);
   gradients_.expect_skips(static_cast<bool>(scale_));
 }
@@ -205,6 +221,19 @@ void GradientHook::change(const lightcc::Settings& settings, Scale scale) {
 void GradientHook::move(c10::intrusive_ptr<Backend> backend) {
   gradients().move(backend->getRank(), backend->getSize(), part_of(*backend));
   backend_ = std::move(backend);
+  choose_anew();
+}
+
+void GradientHook::choose_anew() {
+  auto choice = AgreedChoice::create(backend_, gradients_.settings());
+  gradients_.choose({});
+  std::lock_guard lock(mutex_);
+  choice_ = std::move(choice);
+}
+
+std::vector<std::string> GradientHook::chosen() const {
+  std::lock_guard lock(mutex_);
+  return choice_ ? choice_->chosen() : std::vector<std::string>();
 }
 
 std::shared_ptr<GradientHook> GradientHook::create(
@@ -220,16 +249,17 @@ std::shared_ptr<GradientHook> GradientHook::create(
 }
 
 double residual_norm_of_all() {
-  std::vector<std::shared_ptr<GradientHook>> alive;
-  {
-    std::lock_guard lock(hooks().mutex);
-    for (const auto& weak : hooks().all) {
-      if (auto hook = weak.lock()) alive.push_back(std::move(hook));
-    }
-  }
   double squares = 0;
-  for (const auto& hook : alive) squares += std::pow(hook->norm(), 2);
+  for (const auto& hook : hooks_alive()) squares += std::pow(hook->norm(), 2);
   return std::sqrt(squares);
+}
+
+std::vector<std::string> chosen_by_all() {
+  std::vector<std::string> all;
+  for (const auto& hook : hooks_alive()) {
+    for (std::string& one : hook->chosen()) all.push_back(std::move(one));
+  }
+  return all;
 }
 
 std::unique_ptr<c10d::CommHookInterface> comm_hook_of(std::shared_ptr<GradientHook> hook) {

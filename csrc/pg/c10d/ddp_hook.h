@@ -1,6 +1,7 @@
 // How LightCC stands between a model and its group: DDP's Reducer gives it each bucket as soon as
 // its gradients are there, and it starts the all_reduce of their average, coded or not
-// (pg/lightcc/gradients.h decides). A manual loop does the same by average().
+// (pg/lightcc/gradients.h decides, agreed_choice.h under Compression::kAuto). A manual loop does
+// the same by average().
 //
 // Under FSDP2, the leg between replicas is an all_reduce that torch starts by itself, before any
 // hook is called. So the group is told beforehand what that all_reduce is (arm()).
@@ -21,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "pg/c10d/agreed_choice.h"
 #include "pg/c10d/backend.h"
 #include "pg/lightcc/gradients.h"
 
@@ -66,6 +68,8 @@ class GradientHook {
   lightcc::Gradients& gradients();
 
   double norm();  // of what is owed; 0 while gradients are being reduced
+  // What each bucket is sent as, if that is chosen by what it costs; else empty.
+  std::vector<std::string> chosen() const;
   // Which ranks share memory, by rank: shards are cut by it.
   std::vector<int> groups() const { return backend_->groups(); }
 
@@ -76,6 +80,7 @@ class GradientHook {
                        const c10d::AllreduceOptions& opts);
   std::function<void()> look_out(const at::Tensor& buffer) const;
   void wait_for_all();
+  void choose_anew();
   std::optional<lightcc::Layout> layout_of(const c10d::GradBucket& bucket) const;
   WorkPtr as_without_us(const at::Tensor& buffer);
   void say_once(bool& said, const std::string& text) const;
@@ -88,8 +93,9 @@ class GradientHook {
   std::optional<std::size_t> newest_;                    // bucket of this step
   std::shared_ptr<std::atomic<bool>> found_not_finite_;  // in a result of this step
   bool said_dtype_ = false, said_unknown_ = false;
-  std::mutex mutex_;                      // guards what follows
+  mutable std::mutex mutex_;              // guards what follows
   std::map<std::size_t, WorkPtr> works_;  // of this step, by bucket
+  std::shared_ptr<AgreedChoice> choice_;  // null: there is nothing to choose
 };
 
 // The Reducer owns one, which runs `hook`.
@@ -101,5 +107,6 @@ std::span<float> elements_of(const at::Tensor& tensor);
 
 // Of all hooks alive, for taco_torch.stats().
 double residual_norm_of_all();
+std::vector<std::string> chosen_by_all();
 
 }  // namespace taco::pg

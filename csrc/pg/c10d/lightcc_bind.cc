@@ -25,7 +25,7 @@ using SavedBucket =
 
 Settings make_settings(const std::string& compression, double ratio, std::int64_t threshold,
                        const std::string& values, std::int64_t warm_up_steps, double momentum,
-                       const std::string& small) {
+                       const std::string& small, bool may_top_k) {
   Settings settings;
   settings.compression = value_or_raise(lightcc::compression_named(compression));
   settings.small = value_or_raise(lightcc::compression_named(small));
@@ -36,6 +36,7 @@ Settings make_settings(const std::string& compression, double ratio, std::int64_
   settings.threshold = threshold;
   settings.warm_up_steps = warm_up_steps;
   settings.momentum = momentum;
+  settings.may_top_k = may_top_k;
   raise_if_error(lightcc::check(settings));
   return settings;
 }
@@ -132,6 +133,7 @@ py::dict stats() {
   const double norm = residual_norm_of_all();
   py::gil_scoped_acquire gil;
   out["residual_norm"] = norm;
+  out["chosen"] = py::tuple(py::cast(chosen_by_all()));
   return out;
 }
 
@@ -139,7 +141,8 @@ void bind_settings(py::module_& module) {
   py::class_<Settings>(module, "GradientSettings", "How gradients are compressed. Constant.")
       .def(py::init(&make_settings), py::arg("compression"), py::arg("ratio") = 0.01,
            py::arg("threshold") = 1 << 20, py::arg("values") = "float32",
-           py::arg("warm_up_steps") = 0, py::arg("momentum") = 0.0, py::arg("small") = "none")
+           py::arg("warm_up_steps") = 0, py::arg("momentum") = 0.0, py::arg("small") = "none",
+           py::arg("may_top_k") = false)
       .def_property_readonly(
           "compression",
           [](const Settings& self) { return std::string(lightcc::name_of(self.compression)); })
@@ -147,7 +150,7 @@ void bind_settings(py::module_& module) {
           "small", [](const Settings& self) { return std::string(lightcc::name_of(self.small)); })
       .def_readonly("momentum", &Settings::momentum)
       .def("__eq__", [](const Settings& self, const Settings& other) { return self == other; })
-      .def("__str__", &lightcc::describe);
+      .def("__str__", [](const Settings& self) { return lightcc::describe(self); });
 }
 
 void bind_hook(py::module_& module) {
@@ -193,7 +196,8 @@ void bind_hook(py::module_& module) {
                              [](GradientHook& self) { return self.gradients().settings(); })
       .def_property_readonly("step", [](GradientHook& self) { return self.gradients().step(); })
       .def_property_readonly("scale", [](GradientHook& self) { return self.gradients().scale(); })
-      .def_property_readonly("groups", &GradientHook::groups);
+      .def_property_readonly("groups", &GradientHook::groups)
+      .def_property_readonly("chosen", &GradientHook::chosen);
 }
 
 }  // namespace

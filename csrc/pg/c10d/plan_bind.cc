@@ -1,13 +1,15 @@
-// What the planner expects of an all_reduce in a world that need not be at hand, for
-// taco_torch/lightcc/plan.py.
+// What a training step should take by each way of averaging its gradients, in a world that need not
+// be at hand, for taco_torch/lightcc/plan.py.
 #include <pybind11/stl.h>
 
 #include <cmath>
+#include <functional>
 #include <string>
 
 #include "edge/errors.h"
 #include "pg/algorithms/list.h"
 #include "pg/c10d/bind.h"
+#include "pg/lightcc/choice.h"
 #include "pg/lightcc/settings.h"
 #include "pg/planning/planner.h"
 #include "pg/tuning/cost_block.h"
@@ -17,17 +19,7 @@ namespace py = pybind11;
 namespace taco::pg {
 namespace {
 
-// As the hook would send a bucket of any length.
-std::shared_ptr<const Codec> codec_of(const std::string& compression, std::uint64_t bytes,
-                                      double ratio, bool f16_values) {
-  lightcc::Settings settings;
-  settings.compression = value_or_raise(lightcc::compression_named(compression));
-  settings.ratio = ratio;
-  settings.threshold = 0;
-  settings.f16_values = f16_values;
-  raise_if_error(lightcc::check(settings));
-  return value_or_raise(lightcc::codec_for(settings, bytes, 0));
-}
+using lightcc::Way;
 
 Topology world_of(int hosts, int ranks_per_host, double gbits) {
   if (hosts < 1 || ranks_per_host < 1) {
@@ -41,43 +33,144 @@ Topology world_of(int hosts, int ranks_per_host, double gbits) {
   return Topology::uniform(hosts, ranks_per_host, gbits);
 }
 
-double wire_bytes(const char* name, const Problem& problem, const Topology& topology) {
-  for (const Algorithm* algorithm : all_algorithms()) {
-    if (algorithm->kind == problem.kind && std::string(algorithm->name) == name) {
-      return algorithm->work(problem, topology).wire_bytes;
+// One bucket, sent in one way.
+struct Sent {
+  Cost cost;
+  std::string algorithm;
+  double host_bytes = 0;  // that a host sends
+};
+
+bool is_exact_2d(const std::string& name) { return name == "two_dimensional"; }
+bool is_coded(const std::string& name) { return name.starts_with("two_dimensional_"); }
+bool is_plain(const std::string& name) { return !name.starts_with("two_dimensional"); }
+bool is_any(const std::string&) { return true; }
+
+class World {
+ public:
+  World(const Topology& topology, const lightcc::Settings& settings)
+      : topology_(topology),
+        settings_(settings),
+        planner_(value_or_raise(
+            Planner::create(all_algorithms(), topology, first_costs().parameters, 0, ""))) {}
+
+  // By the fastest algorithm whose name `accept` takes; nothing where there is none.
+  std::optional<Sent> send(std::uint64_t bytes, Way way, bool (*accept)(const std::string&)) const {
+    if (!lightcc::may_use(settings_, way, bytes)) return std::nullopt;
+    Problem problem;
+    problem.kind = Kind::kAllReduce;
+    problem.element_bytes = sizeof(float);
+    problem.average = true;
+    problem.in_place = true;
+    problem.bytes = bytes / sizeof(float) * sizeof(float);
+    problem.codec =
+        value_or_raise(lightcc::codec_for(lightcc::by_way(settings_, way), problem.bytes, 0));
+    for (const Prediction& found : planner_->predictions(problem)) {
+      if (accept(found.algorithm)) return Sent{found, found.algorithm, wire_bytes(found, problem)};
     }
+    return std::nullopt;
   }
-  return 0;
+
+ private:
+  double wire_bytes(const Prediction& found, const Problem& problem) const {
+    for (const Algorithm* algorithm : all_algorithms()) {
+      if (algorithm->kind == problem.kind && std::string(algorithm->name) == found.algorithm) {
+        return algorithm->work(problem, topology_).wire_bytes;
+      }
+    }
+    return 0;
+  }
+
+  const Topology topology_;
+  const lightcc::Settings settings_;
+  const std::unique_ptr<Planner> planner_;
+};
+
+// A step whose buckets may be sent in up to three ways.
+struct Offers {
+  lightcc::StepModel step;
+  std::vector<std::array<std::optional<Sent>, lightcc::kWays>> sent;
+
+  void add(std::uint64_t bytes, double ready,
+           std::array<std::optional<Sent>, lightcc::kWays> ways) {
+    lightcc::ReadyBucket bucket{.bytes = bytes, .ready = ready, .costs = {}};
+    for (std::size_t way = 0; way < lightcc::kWays; ++way) {
+      if (ways[way]) bucket.costs[way] = ways[way]->cost;
+    }
+    step.buckets.push_back(bucket);
+    sent.push_back(std::move(ways));
+  }
+};
+
+// Name, algorithm of the bucket that takes longest, bytes a host sends, seconds of the
+// communication alone and of the whole step, and the way of each bucket.
+py::tuple row(const char* name, const Offers& offers, const lightcc::Ways& ways) {
+  const Sent* longest = nullptr;
+  double bytes = 0;
+  std::vector<int> numbers;
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    const Sent& one = *offers.sent[i][static_cast<std::size_t>(ways[i])];
+    if (!longest || one.cost.seconds > longest->cost.seconds) longest = &one;
+    bytes += one.host_bytes;
+    numbers.push_back(static_cast<int>(ways[i]));
+  }
+  lightcc::StepModel bare = offers.step;
+  bare.compute = 0;
+  for (lightcc::ReadyBucket& bucket : bare.buckets) bucket.ready = 0;
+  return py::make_tuple(name, longest->algorithm, bytes, seconds(bare, ways),
+                        seconds(offers.step, ways), numbers);
 }
 
-// Every algorithm that would average float32 gradients of `bytes`, fastest first: its name, its
-// seconds and what a host sends.
-py::list predict_all_reduce(std::uint64_t bytes, int hosts, int ranks_per_host, double gbits,
-                            const std::string& compression, double ratio, bool f16_values) {
-  Problem problem;
-  problem.kind = Kind::kAllReduce;
-  problem.element_bytes = sizeof(float);
-  problem.average = true;
-  problem.in_place = true;
-  problem.bytes = bytes / sizeof(float) * sizeof(float);
-  problem.codec = codec_of(compression, problem.bytes, ratio, f16_values);
+// What each choice makes of a step: "plain" and "2d" (exact), "float16", "topk" and "auto", which
+// chooses among all. Those that do not fit are left out.
+py::list predict_steps(const std::vector<std::uint64_t>& sizes, const std::vector<double>& ready,
+                       double compute, int hosts, int ranks_per_host, double gbits, double ratio,
+                       bool f16_values, std::int64_t threshold) {
+  lightcc::Settings settings;
+  settings.compression = lightcc::Compression::kAuto;
+  settings.small = lightcc::Compression::kFloat16;
+  settings.may_top_k = true;
+  settings.ratio = ratio;
+  settings.f16_values = f16_values;
+  settings.threshold = threshold;
+  raise_if_error(lightcc::check(settings));
   const Topology topology = world_of(hosts, ranks_per_host, gbits);
-  const std::unique_ptr<Planner> planner =
-      value_or_raise(Planner::create(all_algorithms(), topology, first_costs().parameters, 0, ""));
+  const World world(topology, settings);
   py::list out;
-  for (const Prediction& prediction : planner->predictions(problem)) {
-    out.append(py::make_tuple(prediction.algorithm, prediction.seconds,
-                              wire_bytes(prediction.algorithm, problem, topology)));
+  const auto fixed = [&](const char* name, Way way, bool (*accept)(const std::string&)) {
+    Offers offers;
+    offers.step.compute = compute;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      std::optional<Sent> sent = world.send(sizes[i], way, accept);
+      // TopK is not for the shortest.
+      if (!lightcc::may_use(settings, way, sizes[i]))
+        sent = world.send(sizes[i], Way::kExact, is_any);
+      if (!sent) return;
+      offers.add(sizes[i], ready[i], {std::move(sent), std::nullopt, std::nullopt});
+    }
+    out.append(row(name, offers, all_by(offers.step, Way::kExact)));
+  };
+  fixed("plain", Way::kExact, is_plain);
+  fixed("2d", Way::kExact, is_exact_2d);
+  fixed("float16", Way::kHalf, is_coded);
+  fixed("topk", Way::kTopK, is_coded);
+  if (topology.hosts() == 1) return out;
+  Offers all;
+  all.step.compute = compute;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    all.add(sizes[i], ready[i],
+            {world.send(sizes[i], Way::kExact, is_any), world.send(sizes[i], Way::kHalf, is_coded),
+             world.send(sizes[i], Way::kTopK, is_coded)});
   }
+  out.append(row("auto", all, choose(all.step, lightcc::ChoiceRules().tolerance)));
   return out;
 }
 
 }  // namespace
 
 void bind_plan(py::module_& module) {
-  module.def("predict_all_reduce", &predict_all_reduce, py::arg("bytes"), py::arg("hosts"),
-             py::arg("ranks_per_host"), py::arg("gbits"), py::arg("compression"), py::arg("ratio"),
-             py::arg("f16_values"));
+  module.def("predict_steps", &predict_steps, py::arg("sizes"), py::arg("ready"),
+             py::arg("compute"), py::arg("hosts"), py::arg("ranks_per_host"), py::arg("gbits"),
+             py::arg("ratio"), py::arg("f16_values"), py::arg("threshold"));
 }
 
 }  // namespace taco::pg

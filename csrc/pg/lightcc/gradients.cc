@@ -86,7 +86,7 @@ Result<Gradients::Plan> Gradients::plan(std::size_t index, const Layout& layout,
     bucket = {.layout = layout, .part = part_of_(gradient.size())};
   }
   Result<std::shared_ptr<const Codec>> codec =
-      codec_for(settings_, gradient.size_bytes(), std::max<std::int64_t>(0, step_));
+      codec_for(settings_of(index), gradient.size_bytes(), std::max<std::int64_t>(0, step_));
   if (!codec.ok()) return codec.status();
   bucket.codec = *codec;
   const bool remembers = bucket.codec && bucket.codec->has_memory();
@@ -160,7 +160,22 @@ void Gradients::retire_all() {
 void Gradients::change(const Settings& settings) {
   std::lock_guard lock(mutex_);
   retire_all();
+  ways_.clear();
   settings_ = settings;
+}
+
+void Gradients::choose(std::map<std::size_t, Way> ways) {
+  std::lock_guard lock(mutex_);
+  ways_ = std::move(ways);
+  for (auto& [index, bucket] : buckets_) {
+    if (settings_of(index).compression != Compression::kTopK) retire(bucket);
+  }
+}
+
+Settings Gradients::settings_of(std::size_t index) const {
+  if (settings_.compression != Compression::kAuto) return settings_;
+  const auto found = ways_.find(index);
+  return by_way(settings_, found == ways_.end() ? Way::kExact : found->second);
 }
 
 void Gradients::move(int rank, int world, PartOf part_of) {

@@ -78,6 +78,9 @@ class Gradients {
 
   // Anew with other settings; what is owed becomes pending.
   void change(const Settings& settings);
+  // Under Compression::kAuto, from the next plan() on: how buckets are sent, by index; exact where
+  // it says nothing. What is owed to those that are no longer sent by TopK becomes pending.
+  void choose(std::map<std::size_t, Way> ways);
   // The ranks, or this one's place among them, are others now: averages have another divisor.
   void move(int rank, int world, PartOf part_of);
 
@@ -110,6 +113,7 @@ class Gradients {
   };
 
   std::uint64_t elements_of(const Layout& layout) const;
+  Settings settings_of(std::size_t index) const;
   // Calls take(parameter, from, residual's first element, count) for each parameter's part of the
   // bucket's shard.
   template <class Take>
@@ -129,6 +133,7 @@ class Gradients {
   double scale_ = 1;
   bool undoable_ = false;
   std::map<std::size_t, Bucket> buckets_;
+  std::map<std::size_t, Way> ways_;  // by choose()
   Pending pending_;
   Pending sent_;              // by the newest step, from what was pending
   std::vector<Saved> saved_;  // loaded, and their buckets not seen yet

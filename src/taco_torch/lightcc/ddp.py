@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -42,11 +42,12 @@ def hook(
     values: str | None = None,
     warm_up_steps: int = 0,
     momentum: float = 0.0,
+    allow: Collection[str] | None = None,
     grad_scaler: Any = None,
 ) -> Hook:
     """``compress()`` as a communication hook: ``ddp.register_comm_hook(None, hook("topk"))``.
     Arguments and errors are those of ``compress()``."""
-    options = Options(compression, ratio, threshold, values, warm_up_steps, momentum)
+    options = Options(compression, ratio, threshold, values, warm_up_steps, momentum, allow)
     options.settings()  # what is wrong with them is said here
     return Hook(options, grad_scaler)
 
@@ -60,6 +61,7 @@ def compress(
     values: str | None = None,
     warm_up_steps: int = 0,
     momentum: float = 0.0,
+    allow: Collection[str] | None = None,
     grad_scaler: Any = None,
 ) -> None:
     """Compresses the gradients of a model on their way between hosts.
@@ -74,7 +76,9 @@ def compress(
             is asked for, and ``topk`` works between replicas, on meshes of two dimensions (HSDP).
         compression: ``"topk"`` sends the largest elements and keeps the rest for later steps (error
             feedback; Shi et al., MLSys 2021). ``"float16"`` (with a scale for each 16,384 elements)
-            and ``"bfloat16"`` send all elements, rounded once. ``"none"`` is exact. None: what
+            and ``"bfloat16"`` send all elements, rounded once. ``"none"`` is exact. ``"auto"``
+            chooses for each bucket among exact gradients and ``allow``, by what it should cost and
+            what steps have taken: what the computation hides stays exact. None: what LIGHT_AUTO,
             LIGHT_TOPK_ALLREDUCE and LIGHT_WIRE_DTYPE say.
         ratio: of ``topk``: the part of the elements that is sent, in (0, 1]; None:
             LIGHT_TOPK_RATIO.
@@ -84,7 +88,12 @@ def compress(
         warm_up_steps: of ``topk``: over so many steps the ratio comes down to its value: 25%, 6.3%,
             1.6%, 0.4% (Lin et al., ICLR 2018).
         momentum: of ``topk``: in [0, 1), the factor of the momentum correction of that paper. It
-            takes the place of the optimizer's momentum, which then must be 0.
+            takes the place of the optimizer's momentum, which then must be 0. Not for
+            ``auto``, which may choose something else.
+        allow: of ``auto``: what may be used besides exact gradients: any of ``"topk"`` and either
+            ``"float16"`` or ``"bfloat16"``; ratio, threshold, values and warm_up_steps hold for
+            ``topk``. None: ``("float16", "topk")``; where LIGHT_AUTO chooses, what
+            LIGHT_TOPK_ALLREDUCE and LIGHT_WIRE_DTYPE ask for.
         grad_scaler: the ``torch.amp.GradScaler`` that scales the loss, if one does: what is kept is
             rescaled when its scale changes, and a step that it skips loses nothing.
 
@@ -94,7 +103,7 @@ def compress(
         RuntimeError: the model has a communication hook or custom reduce_scatter of its own; or
             this torch lacks something that compressing modules of fully_shard takes.
     """
-    options = Options(compression, ratio, threshold, values, warm_up_steps, momentum)
+    options = Options(compression, ratio, threshold, values, warm_up_steps, momentum, allow)
     model = models.uncompiled(model)
     sharded = _is_sharded(model)
     if not sharded and not isinstance(model, DistributedDataParallel):
@@ -104,8 +113,8 @@ def compress(
         )
     if compression is None and compression_of_environment() == "none":
         raise ValueError(
-            "name the compression (topk, float16, bfloat16 or none): neither LIGHT_TOPK_ALLREDUCE "
-            "nor LIGHT_WIRE_DTYPE asks for one"
+            "name the compression (topk, float16, bfloat16, auto or none): none of "
+            "LIGHT_TOPK_ALLREDUCE, LIGHT_WIRE_DTYPE and LIGHT_AUTO asks for one"
         )
     if isinstance(model, DistributedDataParallel):
         _compress(model, options, grad_scaler)
@@ -283,6 +292,14 @@ def install() -> None:
     _wrap("register_comm_hook", _wrap_register_comm_hook)
     _wrap("join_hook", _wrap_join_hook)
     _wrap("_update_process_group", _wrap_update_process_group)
+
+
+def say_that_nothing_is_allowed() -> None:
+    """To those who let LIGHT_AUTO choose between exact algorithms only, which is done anyway."""
+    _say_once(
+        "LIGHT_AUTO=1: all gradients stay exact. Allow more by LIGHT_WIRE_DTYPE=float16 or "
+        "LIGHT_TOPK_ALLREDUCE=1"
+    )
 
 
 def install_for_all() -> None:

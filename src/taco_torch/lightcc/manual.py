@@ -1,7 +1,7 @@
 """Averaging gradients in a training loop that uses no DistributedDataParallel."""
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -37,6 +37,7 @@ def all_reduce_gradients(
     ratio: float | None = None,
     threshold: int | None = None,
     values: str | None = None,
+    allow: Collection[str] | None = None,
     fusion_bytes: int | None = None,
 ) -> None:
     """Averages gradients over a taco group, in place, and compressed if asked for.
@@ -50,8 +51,10 @@ def all_reduce_gradients(
     Args:
         parameters: leaf tensors; those whose ``grad`` is None are left out.
         group: default: WORLD.
-        compression, ratio, threshold, values: as in ``compress()``; but None compresses nothing
-            where no LIGHT_* variable asks for it.
+        compression, ratio, threshold, values, allow: as in ``compress()``; but None compresses
+            nothing where no LIGHT_* variable asks for it. ``"auto"`` measures from call to call:
+            it needs some calls with the same parameters until it chooses, and nothing hides what
+            they take.
         fusion_bytes: None: LIGHT_FUSION_BYTES; 0: nothing is copied together.
 
     Raises:
@@ -59,7 +62,7 @@ def all_reduce_gradients(
             first rank that differs and how.
         TypeError: the group's backend is not taco, or a gradient is of integers.
     """
-    settings = Options(compression, ratio, threshold, values).settings()
+    settings = Options(compression, ratio, threshold, values, allow=allow).settings()
     if fusion_bytes is None:
         fusion_bytes = int(_C.lightcc_environment()["fusion_bytes"])
     if fusion_bytes < 0:

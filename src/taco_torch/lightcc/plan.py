@@ -4,8 +4,9 @@ its gradients, predicted by the planner's own model, for a job that need not be 
     python -m taco_torch.lightcc.plan --gradients 553MB --compute 518ms --hosts 2 --ranks 8 \
         --gbps 25
 
-Gradients fill DDP's buckets evenly while the backward pass goes on, and the buckets travel one
-after the other. What of that is not over when the computation ends, is exposed.
+Gradients fill DDP's buckets evenly while the backward pass goes on. Buckets under way at the same
+time share the network and the processors. What of that is not over when the computation ends, is
+exposed. The last row is what ``compress(model, "auto")`` would choose, by the same model of a step.
 """
 
 import argparse
@@ -15,9 +16,7 @@ import math
 import re
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from taco_torch._extension import _C
 
@@ -62,10 +61,25 @@ class Job:
         sizes += [self.bucket] * (left // self.bucket)
         return [*sizes, left % self.bucket] if left % self.bucket else sizes
 
+    def ready(self) -> list[float]:
+        """When each bucket is ready, in seconds after the step's start."""
+        times, done = [], 0
+        for size in self.buckets():
+            done += size
+            left = self.backward * self.compute_s * (1 - done / self.gradients)
+            times.append(self.compute_s - left)
+        return times
+
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one choice would make of a job's step; ``host_bytes`` leave each host in a step."""
+    """What one choice would make of a job's step.
+
+    Attributes:
+        algorithm: of the bucket that takes longest; of ``auto``, how many buckets go by which way.
+        host_bytes: leave each host in a step.
+        communication_s: of all buckets, if nothing else were to be done.
+    """
 
     choice: str
     algorithm: str
@@ -76,50 +90,6 @@ class Prediction:
     scaling: float
 
 
-class _Cost(NamedTuple):
-    algorithm: str
-    seconds: float
-    host_bytes: float
-
-
-def _cheapest(job: Job, size: int, compression: str, accept: Callable[[str], bool]) -> _Cost | None:
-    for found in _C.predict_all_reduce(
-        size, job.hosts, job.ranks, job.gbps, compression, job.ratio, job.values == "float16"
-    ):
-        if accept(found[0]):
-            return _Cost(*found)
-    return None
-
-
-def _is_two_dimensional(algorithm: str) -> bool:
-    return algorithm == "two_dimensional"
-
-
-def _is_plain(algorithm: str) -> bool:
-    return not algorithm.startswith("two_dimensional")
-
-
-def _is_coded(algorithm: str) -> bool:
-    return algorithm.startswith("two_dimensional_")
-
-
-def _choices(job: Job) -> list[tuple[str, str, Callable[[str], bool]]]:
-    """(name, compression, which algorithms count)"""
-    topk = f"TopK {job.ratio * 100:g}%, {job.values} values"
-    return [
-        ("dense without 2D", "none", _is_plain),
-        ("dense, 2D", "none", _is_two_dimensional),
-        ("2D, float16", "float16", _is_coded),
-        (topk, "topk", _is_coded),
-    ]
-
-
-def _cost(job: Job, size: int, compression: str, accept: Callable[[str], bool]) -> _Cost | None:
-    if compression == "topk" and size < TOPK_THRESHOLD:
-        return _cheapest(job, size, "none", lambda _: True)
-    return _cheapest(job, size, compression, accept)
-
-
 def predict(job: Job) -> list[Prediction]:
     """A prediction for each choice that fits the job; on one host only the dense ones do.
 
@@ -127,33 +97,44 @@ def predict(job: Job) -> list[Prediction]:
         ValueError: a number that no job has.
     """
     _check(job)
-    found = []
-    for name, compression, accept in _choices(job):
-        costs = [_cost(job, size, compression, accept) for size in job.buckets()]
-        known = [cost for cost in costs if cost is not None]
-        if len(known) == len(costs):
-            found.append(_assemble(job, name, known))
-    return found
-
-
-def _assemble(job: Job, name: str, costs: list[_Cost]) -> Prediction:
-    """The step whose buckets cost this."""
-    backward_s = job.backward * job.compute_s
-    done, end = 0, 0.0
-    for size, cost in zip(job.buckets(), costs, strict=True):
-        done += size
-        ready = job.compute_s - backward_s * (1 - done / job.gradients)
-        end = max(end, ready) + cost.seconds
-    largest = max(costs, key=lambda cost: cost.seconds)
-    return Prediction(
-        choice=name,
-        algorithm=largest.algorithm,
-        host_bytes=sum(cost.host_bytes for cost in costs),
-        communication_s=sum(cost.seconds for cost in costs),
-        exposed_s=end - job.compute_s,
-        step_s=end,
-        scaling=job.compute_s / end,
+    topk = f"TopK {job.ratio * 100:g}%, {job.values} values"
+    titles = {
+        "plain": "dense without 2D",
+        "2d": "dense, 2D",
+        "float16": "2D, float16",
+        "topk": topk,
+        "auto": "auto",
+    }
+    rows = _C.predict_steps(
+        job.buckets(),
+        job.ready(),
+        job.compute_s,
+        job.hosts,
+        job.ranks,
+        job.gbps,
+        job.ratio,
+        job.values == "float16",
+        TOPK_THRESHOLD,
     )
+    return [
+        Prediction(
+            choice=titles[name],
+            algorithm=_mixture(ways) if name == "auto" else algorithm,
+            host_bytes=host_bytes,
+            communication_s=communication_s,
+            exposed_s=step_s - job.compute_s,
+            step_s=step_s,
+            scaling=job.compute_s / step_s,
+        )
+        for name, algorithm, host_bytes, communication_s, step_s, ways in rows
+    ]
+
+
+def _mixture(ways: list[int]) -> str:
+    """How many buckets go by which way: "3 float32, 5 float16"."""
+    names = ("float32", "float16", "topk")
+    counts = [(ways.count(way), name) for way, name in enumerate(names)]
+    return ", ".join(f"{count} {name}" for count, name in counts if count)
 
 
 def _check(job: Job) -> None:
