@@ -329,7 +329,7 @@ TEST(CostModel, a_coded_reduce_scatter_costs_what_it_says_whatever_the_groups) {
       for (Problem problem : reduce_scatters(bytes, topology.world())) {
         for (const double share : {1.0, 0.5}) {
           problem.codec = std::make_shared<const testing::ZerosCodec>(share);
-          const Cost cost = cost_of(algorithm, problem, topology);
+          const Compared cost = compared_by(algorithm, problem, topology);
           const double ratio = cost.predicted / cost.simulated;
           EXPECT_GT(ratio, 0.4) << testing::describe(problem) << testing::describe(topology)
                                 << " in " << topology.groups().hosts() << " groups";
@@ -340,7 +340,7 @@ TEST(CostModel, a_coded_reduce_scatter_costs_what_it_says_whatever_the_groups) {
     }
     Problem problem = problem_of(Kind::kReduceScatter, 48 << 20, topology.world());
     problem.codec = std::make_shared<const testing::ZerosCodec>(0.5);
-    const Simulation played = cost_of(algorithm, problem, topology).simulation;
+    const Simulation played = compared_by(algorithm, problem, topology).simulation;
     double most = 0;
     for (const auto* hosts : {&played.host_sent_bytes, &played.host_received_bytes}) {
       most = std::max(most, *std::max_element(hosts->begin(), hosts->end()));
