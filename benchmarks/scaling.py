@@ -164,7 +164,8 @@ def measure_all_reduce(arguments: argparse.Namespace, offer: Offer, place: Place
     for name in offer.groups:
         one = turns.result(name)
         one["limit_s"] = place.wire_s(name, count)
-        one["host_bytes_limit"] = (place.share(name) or 0) * count
+        share = place.share(name)
+        one["host_bytes_limit"] = None if share is None else share * count
         row["choices"][name] = one
     return row
 
