@@ -93,7 +93,7 @@ std::uint64_t RecordReader::get(std::size_t bytes) {
 
 std::string RecordReader::text() {
   const std::uint32_t bytes = count(1);
-  const std::string text(reinterpret_cast<const char*>(rest_.data()), bytes);
+  std::string text(reinterpret_cast<const char*>(rest_.data()), bytes);
   rest_ = rest_.subspan(bytes);
   return text;
 }

@@ -91,7 +91,7 @@ class Sparse {
   Blocks exchange_between_groups(int turn) {
     const Team& across = shape_.across();
     const Slice piece = shape_.piece(turn);
-    const Blocks blocks = rooms(piece);
+    Blocks blocks = rooms(piece);
     builder_.encode(blocks[group_], shape_.sum_inside(turn),
                     ScheduleBuilder::residual(shape_.offset_in_shard(turn), piece.bytes));
     builder_.send(blocks[group_], across.others());
