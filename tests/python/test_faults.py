@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from conftest import BACKEND
 from spawn_ranks import Ranks, initialise
+from stderr_file import stderr_into
 
 pytestmark = pytest.mark.skipif(BACKEND != "taco", reason="behaviour that only taco promises")
 
@@ -248,19 +249,6 @@ def test_a_timeout_says_what_who_and_how_large(transport: str) -> None:
             assert "1000 bytes" in text
             assert "not arrived: ranks 1" in text
             assert "sequence" in text
-
-
-@contextlib.contextmanager
-def stderr_into(path: str) -> Iterator[None]:
-    log = os.open(path, os.O_WRONLY | os.O_CREAT)
-    saved = os.dup(2)
-    os.dup2(log, 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(log)
-        os.close(saved)
 
 
 def dump_while_waiting(path: str) -> None:

@@ -3,8 +3,6 @@ that nothing is lost when it changes its mind."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ from fabric import Fabric
 from hosts import host_ranks, join, needs_hosts
 from lightcc_models import OWN_HOSTS, Bag, assert_alike, chosen, close, dense_average, flat, same
 from spawn_ranks import Ranks, initialise
+from stderr_file import stderr_into
 from torch.nn.parallel import DistributedDataParallel
 
 import taco_torch
@@ -363,19 +362,6 @@ def test_the_environment_allows_what_other_variables_ask_for() -> None:
         for settings, *names in ranks.initialise().run(by_the_environment):
             assert settings == "float32, bfloat16, by what each bucket should cost"
             assert set(names) == {"float32"}
-
-
-@contextlib.contextmanager
-def stderr_into(path: str) -> Iterator[None]:
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    saved = os.dup(2)
-    os.dup2(log, 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(log)
-        os.close(saved)
 
 
 def tells(path: str, rank: int, port: int, compression: str | None) -> None:
