@@ -1,7 +1,6 @@
 #include "zerocache/file_system.h"
 
 #include <errno.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -25,16 +24,7 @@ Status transfer_fully(File& file, IoRequest::Kind kind, std::byte* memory, std::
     request.bytes = static_cast<std::uint32_t>(std::min(bytes, kMostAtOnce));
     // What is aligned may be a direct read or write, which has to stay so.
     const bool is_aligned = offset % kIoAlignment == 0 && request.bytes % kIoAlignment == 0;
-    Transfer transfer(request, is_aligned ? kIoAlignment : 1);
-    for (auto next = Transfer::Next::kCall; next != Transfer::Next::kDone;) {
-      if (next == Transfer::Next::kPause) usleep(1000);
-      const ssize_t result =
-          kind == IoRequest::Kind::kRead
-              ? file.read_at(transfer.memory(), transfer.bytes(), transfer.offset())
-              : file.write_at(transfer.memory(), transfer.bytes(), transfer.offset());
-      next = transfer.advance(result, file.path());
-    }
-    TACO_RETURN_IF_ERROR(transfer.status());
+    TACO_RETURN_IF_ERROR(carry_out(file, request, is_aligned ? kIoAlignment : 1));
     memory += request.bytes;
     bytes -= request.bytes;
     offset += request.bytes;

@@ -34,20 +34,6 @@ struct Pool {
   std::vector<std::thread> threads;
 };
 
-Status transfer(Pool& pool, const IoRequest& request) {
-  File& file = *pool.files[request.file];
-  Transfer transfer(request, kIoAlignment);
-  for (auto next = Transfer::Next::kCall; next != Transfer::Next::kDone;) {
-    if (next == Transfer::Next::kPause) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    const ssize_t result =
-        request.kind == IoRequest::Kind::kRead
-            ? file.read_at(transfer.memory(), transfer.bytes(), transfer.offset())
-            : file.write_at(transfer.memory(), transfer.bytes(), transfer.offset());
-    next = transfer.advance(result, file.path());
-  }
-  return transfer.status();
-}
-
 void work(Pool* pool) {
   pthread_setname_np(pthread_self(), "taco-page-io");
   std::unique_lock lock(pool->mutex);
@@ -57,7 +43,7 @@ void work(Pool* pool) {
     const IoRequest request = pool->waiting.front();
     pool->waiting.pop_front();
     lock.unlock();
-    Status status = transfer(*pool, request);
+    Status status = carry_out(*pool->files[request.file], request, kIoAlignment);
     lock.lock();
     pool->complete.push_back({request.tag, std::move(status)});
     pool->ended.notify_one();

@@ -3,6 +3,8 @@
 #include <errno.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "zerocache/file_system.h"
 
@@ -53,6 +55,19 @@ Transfer::Next Transfer::fail_at_end(std::size_t reached, const std::string& pat
 std::string Transfer::describe(const std::string& path) const {
   return (request_.kind == IoRequest::Kind::kRead ? "reading " : "writing ") +
          std::to_string(bytes()) + " bytes at " + std::to_string(offset()) + " of " + path;
+}
+
+Status carry_out(File& file, const IoRequest& request, std::size_t unit) {
+  Transfer transfer(request, unit);
+  for (auto next = Transfer::Next::kCall; next != Transfer::Next::kDone;) {
+    if (next == Transfer::Next::kPause) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const ssize_t result =
+        request.kind == IoRequest::Kind::kRead
+            ? file.read_at(transfer.memory(), transfer.bytes(), transfer.offset())
+            : file.write_at(transfer.memory(), transfer.bytes(), transfer.offset());
+    next = transfer.advance(result, file.path());
+  }
+  return transfer.status();
 }
 
 }  // namespace taco::zerocache

@@ -1,5 +1,8 @@
 // One request on its way: what is left of it after each call, and what a result means. The engines
 // differ in how they make the call; what follows from its result is decided here.
+//
+// A request whose calls pass without a byte is given up after so many of them, however they are
+// made: with the pauses of carry_out() that takes a second, without them some milliseconds.
 #pragma once
 
 #include <sys/types.h>
@@ -51,5 +54,8 @@ class Transfer {
   int idle_calls_ = 0;
   Status status_;
 };
+
+// Makes the calls of a request on this thread, until it has ended.
+Status carry_out(File& file, const IoRequest& request, std::size_t unit);
 
 }  // namespace taco::zerocache
