@@ -46,12 +46,12 @@ Follower::Step Follower::begin(OperatorKey key, std::span<const Access> accesses
   if (Detour* const detour = detour_to(key)) {
     detour->taken = true;
     const Position expected = position_;
+    position_ = detour->rejoin;
     if (detour->uses.empty()) {
-      Step step = on_trace(detour->rejoin);
+      Step step = on_trace(position_);
       step.expected = expected;
       return step;
     }
-    position_ = detour->rejoin;
     current_ = kNoPosition;
     took_ = nullptr;
     done_ = 1;

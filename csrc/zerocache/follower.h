@@ -5,7 +5,7 @@
 // once.
 //
 // Cost: O(log n) an operator that the trace or a detour has, O(places of its key) any other; O(n)
-// at the end of a run that changed the trace.
+// at the end of a run.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,7 @@ namespace taco::zerocache {
 
 class Follower {
  public:
-  Follower() = default;  // knows nothing: the first run is recorded
-  explicit Follower(Trace trace) : trace_(std::move(trace)), known_(true) {}
-
-  // False until the end of the first run.
+  // False until the end of the first run, which is recorded.
   bool known() const { return known_; }
   const Trace& trace() const { return trace_; }
 
@@ -33,7 +30,6 @@ class Follower {
     Position at = kNoPosition;  // of this operator in the trace; kNoPosition: not in it
     // Operators that were expected and passed over, or (later < earlier) gone back over.
     Position expected = 0, next = 0;
-    bool jumped() const { return at != kNoPosition ? at != expected : next != expected; }
   };
   // The operator that began last is none that is known here.
   bool astray() const { return !unknown_.empty(); }
