@@ -6,7 +6,6 @@ namespace taco::zerocache {
 namespace {
 
 constexpr Tier kAll[] = {Tier::kDevice, Tier::kHost, Tier::kDisk};
-constexpr Tier kMemory[] = {Tier::kDevice, Tier::kHost};
 
 }  // namespace
 
@@ -54,15 +53,15 @@ Residency::Finished Residency::finish(PageId page, Tier to, bool copied) {
   Page& state = pages_[page];
   const Tier from = state.source[index_of(to)];
   Finished finished{copied && (state.spoilt & bit(to)) == 0, false};
-  clear(state.arriving, to);
-  clear(state.spoilt, to);
+  unmark(state.arriving, to);
+  unmark(state.spoilt, to);
   if (finished.arrived) {
     state.valid |= bit(to);
   } else {
     ++free_[index_of(to)];
   }
   if ((state.lingering & bit(from)) != 0 && !leaving(page, from)) {
-    clear(state.lingering, from);
+    unmark(state.lingering, from);
     ++free_[index_of(from)];
     finished.released = true;
   }
@@ -73,7 +72,7 @@ Residency::Finished Residency::finish(PageId page, Tier to, bool copied) {
 bool Residency::outdate(PageId page, Tier tier) {
   TACO_ASSERT(has(page, tier) && !pinned(page, tier));
   Page& state = pages_[page];
-  clear(state.valid, tier);
+  unmark(state.valid, tier);
   const bool read = leaving(page, tier);
   if (read) {
     state.lingering |= bit(tier);
@@ -91,15 +90,18 @@ void Residency::take(PageId page, Tier tier) {
   classify(page);
 }
 
+bool Residency::idle(PageId page, Tier tier) const {
+  return has(page, tier) && !pinned(page, tier) && !leaving(page, tier);
+}
+
 bool Residency::droppable(PageId page, Tier tier) const {
   const Page& state = pages_[page];
-  if ((state.valid & bit(tier)) == 0 || (state.pinned & bit(tier)) != 0) return false;
-  return !leaving(page, tier) && (!state.content || (state.valid & ~bit(tier)) != 0);
+  return idle(page, tier) && (!state.content || (state.valid & ~bit(tier)) != 0);
 }
 
 void Residency::drop(PageId page, Tier tier) {
   TACO_ASSERT(droppable(page, tier), "page %u, tier %d", page, index_of(tier));
-  clear(pages_[page].valid, tier);
+  unmark(pages_[page].valid, tier);
   ++free_[index_of(tier)];
   classify(page);
 }
@@ -110,7 +112,7 @@ void Residency::pin(PageId page, Tier tier) {
 }
 
 void Residency::unpin(PageId page, Tier tier) {
-  clear(pages_[page].pinned, tier);
+  unmark(pages_[page].pinned, tier);
   classify(page);
 }
 
@@ -125,20 +127,17 @@ void Residency::set_content(PageId page, bool content) {
 }
 
 Residency::Class Residency::class_of(const Page& page, Tier tier) const {
-  const Tier other = tier == Tier::kDevice ? Tier::kHost : Tier::kDevice;
-  if (!page.content || (page.valid & bit(other)) != 0) return kFree;
+  if (!page.content || (page.valid & bit(other_memory(tier))) != 0) return kFree;
   return (page.valid & bit(Tier::kDisk)) != 0 ? kClean : kSole;
 }
 
 void Residency::classify(PageId page) {
   const Page& state = pages_[page];
   for (const Tier tier : kMemory) {
-    const bool may_go =
-        (state.valid & bit(tier)) != 0 && (state.pinned & bit(tier)) == 0 && !leaving(page, tier);
+    const bool may_go = idle(page, tier);
     const Class kind = class_of(state, tier);
     // An operator has it in the other memory: nothing is lost here.
-    const Tier other = tier == Tier::kDevice ? Tier::kHost : Tier::kDevice;
-    const bool used_there = kind == kFree && (state.pinned & bit(other)) != 0;
+    const bool used_there = kind == kFree && pinned(page, other_memory(tier));
     for (int each = 0; each < kClasses; ++each) {
       PageHeap& heap = evictable_[index_of(tier)][each];
       if (may_go && each == kind) {

@@ -18,6 +18,17 @@ namespace taco::zerocache {
 
 inline constexpr int kTiers = 3;
 constexpr int index_of(Tier tier) { return static_cast<int>(tier); }
+inline constexpr Tier kMemory[] = {Tier::kDevice, Tier::kHost};
+// Of device and host.
+constexpr Tier other_memory(Tier tier) {
+  return tier == Tier::kDevice ? Tier::kHost : Tier::kDevice;
+}
+
+// Sets of tiers, a bit for each.
+constexpr std::uint8_t bit(Tier tier) { return static_cast<std::uint8_t>(1u << index_of(tier)); }
+inline void unmark(std::uint8_t& tiers, Tier tier) {
+  tiers &= static_cast<std::uint8_t>(~bit(tier));
+}
 
 // Frames of the device and of the host, slots of the disk.
 struct Capacities {
@@ -95,12 +106,8 @@ class Residency {
     Tier source[kTiers] = {};  // of the copy that arrives there
     bool content = false;
   };
-  static constexpr std::uint8_t bit(Tier tier) {
-    return static_cast<std::uint8_t>(1u << index_of(tier));
-  }
-  static void clear(std::uint8_t& bits, Tier tier) {
-    bits &= static_cast<std::uint8_t>(~bit(tier));
-  }
+  // A copy that nobody uses and nothing reads.
+  bool idle(PageId page, Tier tier) const;
   Class class_of(const Page& page, Tier tier) const;
   void classify(PageId page);
 
