@@ -1,6 +1,5 @@
 #include "zerocache/checksum.h"
 
-#include <cstdio>
 #include <string_view>
 
 #include "kernels/kernels.h"
@@ -28,12 +27,6 @@ std::uint64_t digest(std::span<const std::byte> bytes) {
 std::uint64_t bind(std::uint64_t digest, const PageIdentity& identity) {
   const std::uint64_t words[] = {digest, identity.store, identity.page, identity.generation};
   return digest_portable(words, sizeof words);
-}
-
-HexText hex(std::uint64_t value) {
-  HexText text;
-  std::snprintf(text.text, sizeof text.text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
 }
 
 }  // namespace taco::zerocache

@@ -25,10 +25,4 @@ inline std::uint64_t checksum(std::span<const std::byte> bytes, const PageIdenti
   return bind(digest(bytes), identity);
 }
 
-// "0123456789abcdef"
-struct HexText {
-  char text[17];
-};
-HexText hex(std::uint64_t value);
-
 }  // namespace taco::zerocache

@@ -48,10 +48,6 @@ class PageHeap {
     place(at, last);
     settle(at);
   }
-  void clear() {
-    for (const Item& item : heap_) places_[item.page] = kAbsent;
-    heap_.clear();
-  }
 
  private:
   struct Item {

@@ -152,11 +152,8 @@ void Scheduler::need(const Access& access) {
   }
   if (reads) {
     const bool there = pages_.has(page, tier);
-    if ((left_[page] & bit(tier)) == 0 && there) {
-      ++stats_.kept;
-    } else {
-      ++(there ? stats_.hits : stats_.misses);
-    }
+    const bool had_left = (left_[page] & bit(tier)) != 0;
+    if (had_left || !there) ++(there ? stats_.hits : stats_.misses);
   }
   pages_.set_next_use(page, kDemanded);
   ++missing_;

@@ -4,9 +4,9 @@
 //
 //   begin_run("train")
 //     begin(now, key, accesses)   an operator is next; it may compute once ready()
-//     end(now)
-//   end_run(now)
-//   done(now, copy)               a copy has ended
+//     computing(now), end(now)
+//   end_run()
+//   done(copy)                    a copy has ended, or failed
 //   decide(now, actions)          after any of these, and at the time that the last call returned:
 //                                 what to do now, in this order
 //
@@ -56,11 +56,6 @@ struct SchedulerStats {
   // Of pages that an operator needed and that had left the tier since it was used before (or had
   // never been there): those that were back in time, and those that were not.
   std::uint64_t hits = 0, misses = 0;
-  std::uint64_t kept = 0;  // pages that had not left
-  std::uint64_t copies[kWays] = {};
-  double hit_rate() const {
-    return hits + misses == 0 ? 1 : static_cast<double>(hits) / static_cast<double>(hits + misses);
-  }
 };
 
 // Whether operators that need `device_pages` and `host_pages` at once can run, with `pages` in all.
@@ -110,17 +105,17 @@ class Scheduler {
   Position now_at() const { return base_ + run_->follower.position(); }
   const Trace* trace_of(const std::string& name) const;
   std::array<const Trace*, 3> course() const;
-  const Use* use_at(Position at) const;
   Position next_use_after(PageId page, Position from) const;
   void renew_next_uses(Position from, Position to, Position after);
   void renew_all();
-  void restart_looking();
   void need(const Access& access);
   void follow(const Follower::Step& step);
   void release(const Access& access);
   void forget_copies(PageId page, std::uint8_t but);
 
   // scheduler_ahead.cc: what will be needed.
+  const Use* use_at(Position at) const;
+  void restart_looking();
   void look_ahead(Tier tier);
   void look_back(PageId page);
   bool concerns(Tier tier, const Access& access) const;

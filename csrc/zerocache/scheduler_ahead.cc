@@ -52,7 +52,7 @@ void Scheduler::look_ahead(Tier tier) {
 // A copy of the page is gone: if its next use has been looked at already, it is looked at again.
 void Scheduler::look_back(PageId page) {
   const Position next = pages_.next_use(page);
-  for (const Tier each : {Tier::kDevice, Tier::kHost}) {
+  for (const Tier each : kMemory) {
     Cursor& cursor = cursors_[index_of(each)];
     const Use* const use = next < cursor.at && next >= now_at() ? use_at(next) : nullptr;
     if (use == nullptr) continue;

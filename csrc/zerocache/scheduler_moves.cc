@@ -6,11 +6,6 @@
 #include "zerocache/scheduler_marks.h"
 
 namespace taco::zerocache {
-namespace {
-
-constexpr Tier kMemory[] = {Tier::kDevice, Tier::kHost};
-
-}  // namespace
 
 Time Scheduler::decide(Time now, std::vector<Action>& actions) {
   now_ = now;
@@ -64,10 +59,9 @@ void Scheduler::route(PageId page) {
   for (const Tier tier : kMemory) {
     const Position at = wanted_[index_of(tier)][page];
     if (at == kNoPosition || pages_.holds(page, tier)) continue;
-    const Tier other = tier == Tier::kDevice ? Tier::kHost : Tier::kDevice;
     if (!pages_.has_content(page)) {
       blanks_[index_of(tier)].set(page, -at);
-    } else if (pages_.has(page, other)) {
+    } else if (pages_.has(page, other_memory(tier))) {
       const Way way = tier == Tier::kDevice ? Way::kUpload : Way::kDownload;
       queues_[static_cast<int>(way)].set(page, -at);
     } else if (pages_.has(page, Tier::kDisk) && !pages_.holds(page, Tier::kHost)) {
@@ -250,7 +244,6 @@ void Scheduler::start(PageId page, Tier from, Tier to, bool evicts) {
   const Way way = way_of(from, to);
   pages_.start(page, from, to);
   ++under_way_[static_cast<int>(way)];
-  ++stats_.copies[static_cast<int>(way)];
   if (evicts) {
     evicting_[page] |= bit(from);
     ++evictions_[index_of(from)];

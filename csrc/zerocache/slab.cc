@@ -1,6 +1,9 @@
 #include "zerocache/slab.h"
 
 #include <algorithm>
+#include <array>
+#include <cinttypes>
+#include <cstdio>
 #include <utility>
 
 #include "base/fork.h"
@@ -14,6 +17,12 @@ namespace {
 const std::string kPrefix = "taco-zerocache-";
 const std::string kSuffix = ".slab";
 constexpr std::size_t kHexDigits = 16;
+
+std::string slab_name(StoreId store) {
+  std::array<char, kHexDigits + 1> digits;
+  std::snprintf(digits.data(), digits.size(), "%016" PRIx64, store);
+  return kPrefix + digits.data() + kSuffix;
+}
 
 bool is_slab_name(const std::string& name) {
   if (name.size() != kPrefix.size() + kHexDigits + kSuffix.size()) return false;
@@ -63,9 +72,8 @@ Status Slab::add(const SlabDirectory& directory, std::uint32_t index, std::uint3
 
   // Known from here on, so that a failure further below removes it.
   Part& part = parts_.emplace_back();
-  part.directory = directory.path;
   part.lock = std::move(lock).value();
-  const std::string path = directory.path + "/" + kPrefix + hex(store_).text + kSuffix;
+  const std::string path = directory.path + "/" + slab_name(store_);
   auto file = file_system_.open(path, OpenMode::kCreate, Caching::kDirect);
   if (!file.ok()) return file.status();
   part.path = path;

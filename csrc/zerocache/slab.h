@@ -47,7 +47,6 @@ class Slab {
 
  private:
   struct Part {
-    std::string directory;
     std::unique_ptr<DirectoryLock> lock;
     std::string path;  // of the file; empty until it is made
     std::unique_ptr<File> file;

@@ -20,8 +20,6 @@ class Prober {
   Prober(const Prober&) = delete;
   Prober& operator=(const Prober&) = delete;
 
-  bool good() const { return good_; }
-
   // Copies `bytes` (few) from `address` to `into`. False where they cannot be read. These are bare
   // system calls, of which a sanitizer knows nothing: an address may be probed at any time.
   bool read_at(const void* address, void* into, std::size_t bytes) {

@@ -10,7 +10,7 @@
 namespace taco::zerocache {
 
 // Keys of operators: which part of a step, which layer, which expert of it.
-enum class Part : std::uint8_t { kForward, kBackward, kStep, kLoss };
+enum class Part : std::uint8_t { kForward, kBackward, kStep };
 inline OperatorKey key_of(Part part, int layer, int expert = 0) {
   return (static_cast<OperatorKey>(part) << 48) | (static_cast<OperatorKey>(layer) << 16) |
          static_cast<OperatorKey>(expert);

@@ -7,10 +7,7 @@ namespace taco::zerocache {
 SimulatedRun& SimulatedRun::operator+=(const SimulatedRun& other) {
   time += other.time;
   compute += other.compute;
-  for (int way = 0; way < kWays; ++way) {
-    stalls[way] += other.stalls[way];
-    copies[way] += other.copies[way];
-  }
+  for (int way = 0; way < kWays; ++way) copies[way] += other.copies[way];
   hits += other.hits;
   misses += other.misses;
   return *this;
@@ -100,30 +97,13 @@ void Simulator::arrive() {
   decide();
 }
 
-// What the operator waits for: the copy that will bring one of its pages, or room for it.
-Way Simulator::cause() const {
-  Way found = Way::kWrite;
-  for (const Access& access : operator_->accesses) {
-    const Page& page = pages_[access.page];
-    const Frame& frame = page.frames[index_of(access.tier)];
-    if (frame.held && frame.full) continue;
-    if (frame.held) return access.tier == Tier::kDevice ? Way::kUpload : Way::kDownload;
-    const Frame& host = page.frames[index_of(Tier::kHost)];
-    if (host.held && !host.full) found = Way::kRead;
-  }
-  return found;
-}
-
-bool Simulator::wait_until_ready() {
+bool Simulator::wait_for(const Use& use) {
   while (!scheduler_.ready()) {
     if (arrivals_.empty()) {
-      fault("nothing moves and an operator waits", operator_->accesses.front().page);
+      fault("nothing moves and an operator waits", use.accesses.front().page);
       return false;
     }
-    const Way way = cause();
-    const Time since = now_;
     arrive();
-    run_.stalls[static_cast<int>(way)] += now_ - since;
   }
   return true;
 }
@@ -172,14 +152,13 @@ SimulatedRun Simulator::run(const std::string& name, const std::vector<Use>& use
   const SchedulerStats before = scheduler_.stats();
   scheduler_.begin_run(name);
   for (const Use& use : uses) {
-    operator_ = &use;
     const Status begun = scheduler_.begin(now_, use.key, use.accesses);
     if (!begun.ok()) {
       faults_.push_back(begun.message());
       break;
     }
     decide();
-    if (!wait_until_ready()) break;
+    if (!wait_for(use)) break;
     compute(use);
     scheduler_.end(now_);
     decide();

@@ -15,9 +15,6 @@ namespace taco::zerocache {
 // What a run of a program took.
 struct SimulatedRun {
   Duration time = 0, compute = 0;
-  // Time in which an operator waited, by what its pages waited for: a copy that was on its way, or
-  // (kWrite) room.
-  Duration stalls[kWays] = {};
   std::uint64_t copies[kWays] = {};
   std::uint64_t hits = 0, misses = 0;
 
@@ -43,7 +40,6 @@ class Simulator {
 
   // What was seen that must not be: empty if all was well. A program that can go on no more ends.
   const std::vector<std::string>& faults() const { return faults_; }
-  const Scheduler& scheduler() const { return scheduler_; }
   std::uint32_t most_used(Tier tier) const { return most_used_[index_of(tier)]; }
 
  private:
@@ -73,9 +69,8 @@ class Simulator {
   void carry_out(const Action& action);
   void hold(PageId page, Tier tier);
   void arrive();
-  bool wait_until_ready();
+  bool wait_for(const Use& use);
   void compute(const Use& use);
-  Way cause() const;
 
   const Capacities capacities_;
   const Costs costs_;
@@ -87,7 +82,6 @@ class Simulator {
   std::uint32_t used_[kTiers] = {}, most_used_[kTiers] = {};
   std::uint64_t order_ = 0, versions_ = 0, random_ = 1;
   double noise_ = 1;
-  const Use* operator_ = nullptr;
   std::vector<std::string> faults_;
   std::vector<Action> actions_;
   SimulatedRun run_;
