@@ -1,7 +1,7 @@
 // Processes that save are killed at random moments, and what they leave is loaded: nothing is lost
 // beyond the save that had not returned. Half of them die before a call chosen at random, the
-// others by the clock. TACO_SAVE_KILLS says how many (40); the directory is the same for all, so
-// that each goes on with what the one before left.
+// others by the clock. TACO_TEST_SAVE_KILLS says how many (40); the directory is the same for all,
+// so that each goes on with what the one before left.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -77,7 +77,7 @@ Death kill_a_saver(const std::string& directory, std::uint64_t first, const Layo
 }
 
 TEST(Kill, AtRandomMomentsOfSaveLosesNothingThatWasSaved) {
-  const char* const asked = std::getenv("TACO_SAVE_KILLS");
+  const char* const asked = std::getenv("TACO_TEST_SAVE_KILLS");
   const int kills = asked == nullptr ? 40 : std::atoi(asked);
   const testing::TemporaryDirectory directory;
   const std::string path = directory / "checkpoints";

@@ -91,9 +91,9 @@ TEST(Scheduler, CopiesThatTakeUpToHalfAsLongAgainAreStillThereInTime) {
   EXPECT_GE(run.hit_rate(), 0.99);
 }
 
-// The ways are too slow: then a step takes as long as the slowest of them, and not both after the
-// other.
-TEST(Scheduler, WhereAWayIsTheLimitItIsNeverIdle) {
+// The ways are too slow: then a step takes little longer than the slowest of them and the
+// computation together, and not as long as both ways.
+TEST(Scheduler, WhereAWayIsTheLimitItIsHardlyIdle) {
   const Model model{.layers = 48, .layer_pages = 4, .forward = 100 * kMicrosecond};
   const Costs costs = quick_ways();
   Simulator simulator({100, 900, 0}, costs, model.pages());
@@ -118,7 +118,8 @@ TEST(Scheduler, ReadingAloneWritesNothingToDisk) {
   EXPECT_GT(copies(run, Way::kRead), 400u);
 }
 
-// What a step writes is written to disk once at most, whatever the forward pass does.
+// What a step writes is written to disk once at most, whatever the forward pass does: parameters,
+// state, and gradients that do not fit.
 TEST(Scheduler, AStepWritesNoPageTwice) {
   const Model model{.layers = 40, .layer_pages = 4};
   Simulator simulator({40, 60, 700}, quick_ways(), model.pages());
@@ -126,8 +127,7 @@ TEST(Scheduler, AStepWritesNoPageTwice) {
   simulator.runs(3, "train", model.training_step());
   const SimulatedRun run = simulator.runs(4, "train", model.training_step());
   EXPECT_EQ(first_fault(simulator), "");
-  const auto written_each = static_cast<std::uint64_t>(3 * model.layers * model.layer_pages);
-  EXPECT_LE(copies(run, Way::kWrite), 4 * (written_each + 160)) << "gradients that did not fit too";
+  EXPECT_LE(copies(run, Way::kWrite), 4 * model.pages());
 }
 
 TEST(Scheduler, AnEvaluationBetweenStepsIsFollowedAndForgetsNothing) {
