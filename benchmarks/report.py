@@ -88,6 +88,15 @@ def load(name: str) -> Any:
     return json.loads(path.read_text()) if path.exists() else None
 
 
+def provenance(result: Any) -> str:
+    """What a run's figures were measured on."""
+    host = result["machine"]
+    copying = result.get("copy_bytes_per_s")
+    parts = [host["cpu"], f"TCP {host['tcp']}"]
+    parts += [f"copying {copying / 1e9:.1f} GB/s"] if copying else []
+    return f"{', '.join(parts)}, load {host['load']:.1f} at the end."
+
+
 def pair(result: Any, kind: str, size: int) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """(gloo's row, taco's row) of one case."""
     rows = {
@@ -201,7 +210,7 @@ def sending_less_lines() -> list[str]:
     for name, title in SCALING_TITLES.items():
         result = load(name)
         if result:
-            lines += [f"### Sending less: {title}", "", *markdown(result)]
+            lines += [f"### Sending less: {title}", "", provenance(result), "", *markdown(result)]
     return lines
 
 
@@ -209,9 +218,7 @@ def collective_lines(name: str) -> list[str]:
     result = load(name)
     if not result:
         return []
-    host = result["machine"]
-    head = f"{host['cpu']}, TCP {host['tcp']}, copying {result['copy_bytes_per_s'] / 1e9:.1f} GB/s"
-    lines = [f"### {TITLES[name]}", "", f"{head}, load {host['load']:.1f} at the end.", ""]
+    lines = [f"### {TITLES[name]}", "", provenance(result), ""]
     lines += ["| collective | size | gloo | p90 | taco | p90 | limit | taco/limit | gloo/taco |"]
     lines += ["|---|--:|--:|--:|--:|--:|--:|--:|--:|"]
     cases = dict.fromkeys((row["collective"], row["bytes"]) for row in result["rows"])

@@ -63,3 +63,23 @@ def test_a_missed_goal_shows_the_conditions_that_it_misses(
     assert report.goal_lines()[2:] == [
         f"| {text} | {gloo * 1e3:.0f} ms | {taco * 1e3:.0f} ms | {shown} |"
     ]
+
+
+def test_tables_of_sending_less_say_what_they_were_measured_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import report
+
+    row = {"seconds": 0.5, "limit_s": 0.4, "host_bytes": 1e6, "host_bytes_limit": 1e6}
+    result = {
+        "machine": {"cpu": "A processor", "tcp": "bbr", "load": 2.25},
+        "left_out": {},
+        "choices": {"gloo": row},
+    }
+    only = "scaling_all_reduce"
+    monkeypatch.setattr(report, "load", lambda name: result if name == only else None)
+    title, _, machine, _, heads, *_ = report.sending_less_lines()
+    assert title == f"### Sending less: {report.SCALING_TITLES[only]}"
+    assert machine == "A processor, TCP bbr, load 2.2 at the end."
+    assert heads.startswith("| choice | time |")
