@@ -1,0 +1,144 @@
+"""Counters of this process, as plain values."""
+
+from dataclasses import dataclass, fields
+
+from taco_torch._extension import _C
+
+
+@dataclass(frozen=True)
+class AlgorithmStats:
+    """Totals of one algorithm; ``seconds`` is the sum of the durations of its operations."""
+
+    calls: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class LightccStats:
+    """What compressing gradients has done (``taco_torch.lightcc``).
+
+    Attributes:
+        bytes_before, bytes_after: of the elements that were encoded here, and of what was sent for
+            them.
+        encode_seconds, decode_seconds: of a processor; decoding includes adding up.
+        residual_norm: Euclidean, of what this rank has not sent yet, in units of the averaged,
+            unscaled gradient. 0 while gradients are being reduced.
+        chosen: what each bucket is sent as now, in the order in which they become ready, of models
+            that choose by themselves (``compress(model, "auto")``): "float32", "float16",
+            "bfloat16" or "topk". Several models one after the other; empty before the first step
+            is over.
+    """
+
+    bytes_before: int = 0
+    bytes_after: int = 0
+    encode_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    residual_norm: float = 0.0
+    chosen: tuple[str, ...] = ()
+
+    @property
+    def ratio(self) -> float:
+        """``bytes_after`` to ``bytes_before``; 1 while nothing was encoded."""
+        return self.bytes_after / self.bytes_before if self.bytes_before else 1.0
+
+    def __sub__(self, earlier: "LightccStats") -> "LightccStats":
+        return LightccStats(
+            self.bytes_before - earlier.bytes_before,
+            self.bytes_after - earlier.bytes_after,
+            self.encode_seconds - earlier.encode_seconds,
+            self.decode_seconds - earlier.decode_seconds,
+            self.residual_norm,
+            self.chosen,
+        )
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counters since the first group was made.
+
+    Attributes:
+        bytes_sent, bytes_received: payload over the network.
+        packets_sent, packets_received: datagrams, before the kernel merges or splits them.
+        retransmits: packets sent again.
+        spurious_retransmits: those of them whose first copy had arrived after all.
+        checksum_failures, duplicates: packets dropped on arrival.
+        bytes_copied: payload of small messages that arrived before their receive was posted, and
+            so was copied once more.
+        socket_overflows: packets the kernel dropped because a socket buffer was full.
+        shm_bytes, shm_messages: sent through shared memory.
+        doorbells: wake-ups sent to peers on this host.
+        sleeps: how often an engine went to sleep.
+        sessions, shm_links: peers in contact now, over the network and through shared memory.
+        unmatched: messages that peers have sent, offered or asked for, and that no operation here
+            has reached yet.
+        path_bytes: the largest packet (UDP payload) that is known to reach every peer in contact
+            over the network; 0 while there is none.
+        algorithms: totals by "collective/algorithm".
+        planner_costs: the costs from which groups are planned, the same on all ranks: "table" or
+            "measured" (TACO_TUNE), and their hash.
+        lightcc: what compressing gradients has done.
+    """
+
+    bytes_sent: int
+    bytes_received: int
+    packets_sent: int
+    packets_received: int
+    retransmits: int
+    spurious_retransmits: int
+    checksum_failures: int
+    duplicates: int
+    bytes_copied: int
+    socket_overflows: int
+    shm_bytes: int
+    shm_messages: int
+    doorbells: int
+    sleeps: int
+    sessions: int
+    shm_links: int
+    unmatched: int
+    path_bytes: int
+    algorithms: dict[str, AlgorithmStats]
+    planner_costs: str
+    lightcc: LightccStats
+
+    def __sub__(self, earlier: "Stats") -> "Stats":
+        """What happened since ``earlier``; ``sessions`` and ``shm_links`` are differences too,
+        ``path_bytes``, ``residual_norm`` and ``chosen`` are what they are now."""
+        counters = {
+            field.name: getattr(self, field.name) - getattr(earlier, field.name)
+            for field in fields(self)
+            if field.name not in ("path_bytes", "algorithms", "planner_costs", "lightcc")
+        }
+        none = AlgorithmStats(0, 0, 0.0)
+        algorithms = {}
+        for name, now in self.algorithms.items():
+            before = earlier.algorithms.get(name, none)
+            if now.calls > before.calls:
+                algorithms[name] = AlgorithmStats(
+                    now.calls - before.calls,
+                    now.bytes - before.bytes,
+                    now.seconds - before.seconds,
+                )
+        return Stats(
+            **counters,
+            path_bytes=self.path_bytes,
+            algorithms=algorithms,
+            planner_costs=self.planner_costs,
+            lightcc=self.lightcc - earlier.lightcc,
+        )
+
+
+def stats() -> Stats:
+    """A snapshot of all counters. Cheap, but for compressed gradients, whose residuals it reads
+    through; may be called from any thread."""
+    algorithms = {
+        name: AlgorithmStats(calls, size, seconds)
+        for name, calls, size, seconds in _C.algorithm_stats()
+    }
+    return Stats(
+        **_C.transport_stats(),
+        algorithms=algorithms,
+        planner_costs=_C.planner_costs()["block"],
+        lightcc=LightccStats(**_C.lightcc_stats()),
+    )

@@ -1,0 +1,118 @@
+"""``python -m taco_torch.info``: what this machine and this build offer.
+
+Options: ``--json`` for machines, ``--env-markdown`` for the table in docs/environment.md.
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+from typing import Any
+
+import torch
+
+import taco_torch
+from taco_torch._extension import _C
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError as error:
+        return f"unknown ({error.strerror})"
+
+
+def _huge_pages() -> dict[str, str]:
+    found = {"transparent": _read("/sys/kernel/mm/transparent_hugepage/enabled")}
+    for line in _read("/proc/meminfo").splitlines():
+        name, _, value = line.partition(":")
+        if name in ("HugePages_Total", "HugePages_Free", "Hugepagesize"):
+            found[name] = value.strip()
+    return found
+
+
+def _planner_costs() -> dict[str, Any]:
+    rows = {row["name"]: row["value"] for row in _C.environment()}
+    measured = rows["TACO_TUNE"] not in ("0", "false", "off", "no")
+    when = "measured when the default group starts" if measured else "the table"
+    return {"in force": when, **_C.planner_costs()}
+
+
+def collect() -> dict[str, Any]:
+    """All facts as one dict that can be written as JSON."""
+    return {
+        "versions": {
+            "taco_torch": taco_torch.__version__,
+            "built_for_torch": _C.built_for_torch,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "kernel": platform.release(),
+        },
+        "cpu": {
+            "isa": _C.isa_name(),
+            "usable_cores": len(os.sched_getaffinity(0)),
+        },
+        "transports": _C.transports(),
+        "interfaces": _C.interfaces(),
+        "huge_pages": _huge_pages(),
+        "planner_costs": _planner_costs(),
+        "limits": {
+            "net.core.rmem_max": _read("/proc/sys/net/core/rmem_max"),
+            "net.core.wmem_max": _read("/proc/sys/net/core/wmem_max"),
+            "kernel.yama.ptrace_scope": _read("/proc/sys/kernel/yama/ptrace_scope"),
+        },
+        "environment": _C.environment(),
+        "environment_error": _C.check_environment(),
+    }
+
+
+def _speed(mbits: int) -> str:
+    return f"{mbits / 1000:g} Gbit/s" if mbits else "speed unknown"
+
+
+def _print(facts: dict[str, Any]) -> None:
+    for title in ("versions", "cpu", "transports", "huge_pages", "limits", "planner_costs"):
+        print(title.replace("_", " "))
+        for name, value in facts[title].items():
+            print(f"  {name:26} {value}")
+    print("interfaces")
+    for entry in facts["interfaces"]:
+        state = "up" if entry["up"] else "down"
+        print(
+            f"  {entry['name']:12} {entry['address']:40} {state}, mtu {entry['mtu']}, "
+            f"{_speed(entry['mbits'])}{', loopback' if entry['loopback'] else ''}"
+        )
+    print("variables in force (* set here)")
+    for row in facts["environment"]:
+        unit = f" {row['unit']}" if row["unit"] else ""
+        print(f"{'*' if row['is_set'] else ' ':>2}{row['name']:26} {row['value']}{unit}")
+    if facts["environment_error"]:
+        print(f"error: {facts['environment_error']}", file=sys.stderr)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point; returns the exit status: 1 when a variable is malformed."""
+    parser = argparse.ArgumentParser(prog="python -m taco_torch.info", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--env-markdown", action="store_true", help="print the table of environment variables"
+    )
+    options = parser.parse_args(arguments)
+    if options.env_markdown:
+        print(_C.environment_markdown(), end="")
+        return 0
+    facts = collect()
+    if options.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        _print(facts)
+    return 1 if facts["environment_error"] else 0
+
+
+if __name__ == "__main__":
+    # `| head` then ends this program without a traceback, as it ends other tools.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    sys.exit(main())

@@ -1,0 +1,311 @@
+"""Compressed gradients for DistributedDataParallel, and ``compress()`` for all models."""
+
+import functools
+import sys
+from collections.abc import Callable, Collection
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch._compile import _disable_dynamo
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
+
+from taco_torch._extension import _C
+from taco_torch.groups import taco_backend
+from taco_torch.lightcc import models
+from taco_torch.lightcc.settings import Options, compression_of_environment
+
+
+class Hook:
+    """What ``hook()`` returns, for ``DistributedDataParallel.register_comm_hook(None, ...)``. It
+    stands for a hook in C++: torch never calls this object."""
+
+    __name__ = "lightcc"
+    __qualname__ = "lightcc"
+
+    def __init__(self, options: Options, grad_scaler: Any) -> None:
+        self.options = options
+        self.grad_scaler = grad_scaler
+
+    def __call__(self, state: object, bucket: Any) -> Any:
+        raise RuntimeError(
+            "lightcc.hook() works only with DistributedDataParallel.register_comm_hook(None, hook)"
+        )
+
+
+def hook(
+    compression: str | None = None,
+    *,
+    ratio: float | None = None,
+    threshold: int | None = None,
+    values: str | None = None,
+    warm_up_steps: int = 0,
+    momentum: float = 0.0,
+    allow: Collection[str] | None = None,
+    grad_scaler: Any = None,
+) -> Hook:
+    """``compress()`` as a communication hook: ``ddp.register_comm_hook(None, hook("topk"))``.
+    Arguments and errors are those of ``compress()``."""
+    options = Options(compression, ratio, threshold, values, warm_up_steps, momentum, allow)
+    options.settings()  # what is wrong with them is said here
+    return Hook(options, grad_scaler)
+
+
+def compress(
+    model: torch.nn.Module,
+    compression: str | None = None,
+    *,
+    ratio: float | None = None,
+    threshold: int | None = None,
+    values: str | None = None,
+    warm_up_steps: int = 0,
+    momentum: float = 0.0,
+    allow: Collection[str] | None = None,
+    grad_scaler: Any = None,
+) -> None:
+    """Compresses the gradients of a model on their way between hosts.
+
+    All ranks call it alike. A second call changes the settings: what has not been sent so far goes
+    out with the gradients of the next step. Only float32 gradients on the CPU are compressed, and
+    only between hosts: where all ranks share one, nothing is.
+
+    Args:
+        model: DistributedDataParallel, or with modules of fully_shard (FSDP2), over taco groups. Of
+            the latter all under ``model`` are meant: gradients of shards travel in 16 bits, if that
+            is asked for, and ``topk`` works between replicas, on meshes of two dimensions (HSDP).
+        compression: ``"topk"`` sends the largest elements and keeps the rest for later steps (error
+            feedback; Shi et al., MLSys 2021). ``"float16"`` (with a scale for each 16,384 elements)
+            and ``"bfloat16"`` send all elements, rounded once. ``"none"`` is exact. ``"auto"``
+            chooses for each bucket among exact gradients and ``allow``, by what it should cost and
+            what steps have taken: what the computation hides stays exact. None: what LIGHT_AUTO,
+            LIGHT_TOPK_ALLREDUCE and LIGHT_WIRE_DTYPE say.
+        ratio: of ``topk``: the part of the elements that is sent, in (0, 1]; None:
+            LIGHT_TOPK_RATIO.
+        threshold: of ``topk``: bytes; smaller buckets are sent whole; None: LIGHT_TOPK_THRESHOLD.
+        values: of ``topk``: ``"float32"`` or ``"float16"``, how elements travel; what is rounded
+            off is kept for later. None: LIGHT_TOPK_FP16.
+        warm_up_steps: of ``topk``: over so many steps the ratio comes down to its value: 25%, 6.3%,
+            1.6%, 0.4% (Lin et al., ICLR 2018).
+        momentum: of ``topk``: in [0, 1), the factor of the momentum correction of that paper. It
+            takes the place of the optimizer's momentum, which then must be 0. Not for
+            ``auto``, which may choose something else.
+        allow: of ``auto``: what may be used besides exact gradients: any of ``"topk"`` and either
+            ``"float16"`` or ``"bfloat16"``; ratio, threshold, values and warm_up_steps hold for
+            ``topk``. None: ``("float16", "topk")``; where LIGHT_AUTO chooses, what
+            LIGHT_TOPK_ALLREDUCE and LIGHT_WIRE_DTYPE ask for.
+        grad_scaler: the ``torch.amp.GradScaler`` that scales the loss, if one does: what is kept is
+            rescaled when its scale changes, and a step that it skips loses nothing.
+
+    Raises:
+        TypeError: the model is neither, or its group has another backend.
+        ValueError: a value is out of range, or ``topk`` finds no replicas.
+        RuntimeError: the model has a communication hook or custom reduce_scatter of its own; or
+            this torch lacks something that compressing modules of fully_shard takes.
+    """
+    options = Options(compression, ratio, threshold, values, warm_up_steps, momentum, allow)
+    model = models.uncompiled(model)
+    sharded = _is_sharded(model)
+    if not sharded and not isinstance(model, DistributedDataParallel):
+        raise TypeError(
+            "lightcc.compress() takes a DistributedDataParallel model or modules of fully_shard, "
+            f"got {type(model).__name__}"
+        )
+    if compression is None and compression_of_environment() == "none":
+        raise ValueError(
+            "name the compression (topk, float16, bfloat16, auto or none): none of "
+            "LIGHT_TOPK_ALLREDUCE, LIGHT_WIRE_DTYPE and LIGHT_AUTO asks for one"
+        )
+    if isinstance(model, DistributedDataParallel):
+        _compress(model, options, grad_scaler)
+    else:
+        from taco_torch.lightcc import fsdp  # what it imports takes long
+
+        fsdp.compress(model, options, grad_scaler)
+
+
+def _is_sharded(model: torch.nn.Module) -> bool:
+    """Not without fully_shard having been imported."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and any(isinstance(m, fsdp.FSDPModule) for m in model.modules())
+
+
+def _compress(model: DistributedDataParallel, options: Options, grad_scaler: Any) -> None:
+    settings = options.settings()
+    scale = None if grad_scaler is None else grad_scaler.get_scale
+    known = models.find(model)
+    if known is not None:
+        known.native.change(settings, scale)
+        known.grad_scaler = grad_scaler
+        return
+    owner = _other_owner(model)
+    if owner:
+        raise RuntimeError(f"lightcc cannot compress the gradients of this model: {owner}")
+    parameters = {
+        name: parameter
+        for name, parameter in model.module.named_parameters()
+        if parameter.requires_grad and name not in model.parameters_to_ignore
+    }
+    backend = taco_backend(model.process_group)
+    native = _C.GradientHook(backend, list(parameters.items()), settings, scale)
+    native.attach(model.reducer)
+    models.add(model, models.Compressed(native, parameters, grad_scaler))
+    if model.logger is not None:
+        model.logger._set_comm_hook_name("lightcc")
+    _announce(model, native, settings)
+
+
+def _announce(
+    model: DistributedDataParallel, native: _C.GradientHook, settings: _C.GradientSettings
+) -> None:
+    if torch.distributed.get_rank(model.process_group) != 0:
+        return
+    name = type(model.module).__name__
+    if len(set(native.groups)) == 1:
+        _C.log_info("lightcc", f"{name}: nothing to compress, all ranks share one host")
+    else:
+        _C.log_info("lightcc", f"{name}: gradients go between hosts as {settings}")
+
+
+def _wrap_join_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def join_hook(self: DistributedDataParallel, **kwargs: Any) -> Any:
+        # Communication hooks divide by the world size; torch tells them of nothing else.
+        if not kwargs.get("divide_by_initial_world_size", True) and models.find(self) is not None:
+            raise NotImplementedError(
+                "join(divide_by_initial_world_size=False) with compressed gradients: they are "
+                "always divided by the initial world size"
+            )
+        return original(self, **kwargs)
+
+    return join_hook
+
+
+def _other_owner(model: DistributedDataParallel) -> str:
+    """Who else has the model's communication in hand; "": nobody."""
+    if model._comm_hooks:
+        used, _ = model._comm_hooks[0]
+        return f"it has a communication hook ({getattr(used, '__qualname__', used)})"
+    if any(hasattr(p, "_in_backward_optimizers") for p in model.parameters()):
+        return "its optimizer runs in backward, by a communication hook"
+    if model._use_python_reducer:
+        return "its gradients are reduced by torch's Python reducer"
+    if model._delay_all_reduce_all_params:
+        return "the reduction of all its gradients is delayed"
+    return ""
+
+
+def _wrap_register_comm_hook(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def register_comm_hook(self: DistributedDataParallel, state: object, hook: Any) -> None:
+        if isinstance(hook, Hook):
+            if state is not None:
+                raise ValueError("lightcc.hook() takes no state: pass None")
+            _compress(self, hook.options, hook.grad_scaler)
+            return
+        if models.find(self) is not None:
+            raise RuntimeError(
+                "the gradients of this model are compressed by lightcc already; a communication "
+                "hook must be registered before the model's first forward pass"
+            )
+        original(self, state, hook)
+
+    return register_comm_hook
+
+
+def _wrap_update_process_group(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def _update_process_group(self: DistributedDataParallel, group: Any) -> None:
+        original(self, group)
+        known = models.find(self)
+        if known is not None and self.process_group is group:
+            known.native.move(taco_backend(group))
+
+    return _update_process_group
+
+
+_said: set[str] = set()
+
+
+def _say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        _C.log_info("lightcc", text)
+
+
+def _switch_on(model: DistributedDataParallel) -> None:
+    """By the environment, for a model that is about to train."""
+    if models.find(model) is not None or model.device.type != "cpu":
+        return
+    try:
+        taco_backend(model.process_group)
+    except (TypeError, RuntimeError):
+        return  # a group of another backend
+    owner = _other_owner(model)
+    if not owner:
+        try:
+            _compress(model, Options(), None)
+            return
+        except RuntimeError as error:  # torch does not show a built-in hook
+            if "can only be called once" not in str(error):
+                raise
+            owner = "it has a communication hook of torch's own"
+    _say_once(f"gradients of {type(model.module).__name__} are not compressed: {owner}")
+
+
+@_disable_dynamo  # torch.compiler.disable would load the compiler here and now
+def _before_forward(model: DistributedDataParallel, _inputs: object) -> None:
+    """Switches on as late as that: only now it is known whether the program has registered a hook
+    of its own. At module level, so that models can still be pickled."""
+    if torch.is_grad_enabled() and model.require_backward_grad_sync:
+        handle = _waiting.pop(model, None)
+        if handle is not None:
+            handle.remove()
+        _switch_on(model)
+
+
+_waiting: "WeakKeyDictionary[DistributedDataParallel, RemovableHandle]" = WeakKeyDictionary()
+
+
+def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def __init__(self: DistributedDataParallel, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        _waiting[self] = self.register_forward_pre_hook(_before_forward)
+
+    return __init__
+
+
+_wrapped: set[str] = set()
+
+
+def _wrap(name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    if name not in _wrapped:
+        _wrapped.add(name)
+        setattr(DistributedDataParallel, name, wrapper(getattr(DistributedDataParallel, name)))
+
+
+def install() -> None:
+    """Makes DistributedDataParallel know ``hook()`` and what compressed gradients cannot do. Called
+    when the first taco group is made: ``model.register_comm_hook(None, lightcc.hook())`` takes the
+    method before it imports lightcc."""
+    _wrap("register_comm_hook", _wrap_register_comm_hook)
+    _wrap("join_hook", _wrap_join_hook)
+    _wrap("_update_process_group", _wrap_update_process_group)
+
+
+def say_that_nothing_is_allowed() -> None:
+    """To those who let LIGHT_AUTO choose between exact algorithms only, which is done anyway."""
+    _say_once(
+        "LIGHT_AUTO=1: all gradients stay exact. Allow more by LIGHT_WIRE_DTYPE=float16 or "
+        "LIGHT_TOPK_ALLREDUCE=1"
+    )
+
+
+def install_for_all() -> None:
+    """Every DistributedDataParallel made from now on compresses as the LIGHT_* variables say.
+    Called when the first taco group is made; models exist only after that."""
+    _wrap("__init__", _wrap_init)
+
+
+install()

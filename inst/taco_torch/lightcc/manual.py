@@ -1,0 +1,181 @@
+"""Averaging gradients in a training loop that uses no DistributedDataParallel."""
+
+import zlib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch.utils.weak import WeakIdKeyDictionary
+
+from taco_torch._extension import _C
+from taco_torch.groups import taco_backend
+from taco_torch.lightcc.settings import Options
+
+Bucket = tuple[int, ...]  # numbers of the parameters
+
+
+@dataclass
+class _Loop:
+    """What is kept of one list of parameters in one group."""
+
+    key: tuple[int, ...]  # group, then identity and size of each parameter
+    native: _C.GradientHook
+    buffers: dict[Bucket, torch.Tensor] = field(default_factory=dict)
+
+
+# By the first parameter: lists that begin with it.
+_loops: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+@torch.no_grad()
+def all_reduce_gradients(
+    parameters: Iterable[torch.Tensor],
+    group: dist.ProcessGroup | None = None,
+    compression: str | None = None,
+    *,
+    ratio: float | None = None,
+    threshold: int | None = None,
+    values: str | None = None,
+    allow: Collection[str] | None = None,
+    fusion_bytes: int | None = None,
+) -> None:
+    """Averages gradients over a taco group, in place, and compressed if asked for.
+
+    Collective: all ranks pass the same parameters in the same order, and the same of them have
+    gradients. A parameter that is named twice counts once. Small float32 gradients are copied
+    together, in order, up to ``fusion_bytes``; larger ones are sent from where they lie. Sparse
+    gradients, and those of other dtypes, go by themselves and exact. What ``topk`` has not sent is
+    kept for the next call with the same parameters.
+
+    Args:
+        parameters: leaf tensors; those whose ``grad`` is None are left out.
+        group: default: WORLD.
+        compression, ratio, threshold, values, allow: as in ``compress()``; but None compresses
+            nothing where no LIGHT_* variable asks for it. ``"auto"`` measures from call to call:
+            it needs some calls with the same parameters until it chooses, and nothing hides what
+            they take.
+        fusion_bytes: None: LIGHT_FUSION_BYTES; 0: nothing is copied together.
+
+    Raises:
+        ValueError: a value is out of range; or ranks have different gradients: the text names the
+            first rank that differs and how.
+        TypeError: the group's backend is not taco, or a gradient is of integers.
+    """
+    settings = Options(compression, ratio, threshold, values, allow=allow).settings()
+    if fusion_bytes is None:
+        fusion_bytes = int(_C.lightcc_environment()["fusion_bytes"])
+    if fusion_bytes < 0:
+        raise ValueError(f"fusion_bytes is {fusion_bytes}, but must be 0 or more")
+    listed = list({id(parameter): parameter for parameter in parameters}.values())
+    gradients = {i: p.grad for i, p in enumerate(listed) if p.grad is not None}
+    for index, gradient in gradients.items():
+        if not gradient.is_floating_point() and not gradient.is_complex():
+            raise TypeError(f"gradient {index} is of {gradient.dtype}: it has no average")
+    backend = taco_backend(group)
+    _check_alike(gradients, len(listed), group)
+    if gradients:
+        loop = _loop_of(listed, backend, settings)
+        _average(loop, gradients, fusion_bytes, group)
+
+
+def _loop_of(
+    listed: list[torch.Tensor], backend: _C.ProcessGroupTaco, settings: _C.GradientSettings
+) -> _Loop:
+    key = (backend.group_id, *(part for p in listed for part in (id(p), p.numel())))
+    if listed[0] not in _loops:
+        _loops[listed[0]] = []
+    loops: list[_Loop] = _loops[listed[0]]
+    for loop in loops:
+        if loop.key == key:
+            if loop.native.settings != settings:
+                loop.native.change(settings, None)
+            return loop
+    named = [(str(index), parameter) for index, parameter in enumerate(listed)]
+    made = _Loop(key, _C.GradientHook(backend, named, settings, None))
+    loops.append(made)
+    return made
+
+
+def _check_alike(
+    gradients: dict[int, torch.Tensor], parameters: int, group: dist.ProcessGroup | None
+) -> None:
+    shapes = ";".join(
+        f"{index}:{tuple(g.shape)}:{g.dtype}:{g.layout}" for index, g in gradients.items()
+    )
+    mine = torch.tensor([parameters, len(gradients), zlib.crc32(shapes.encode())])
+    world = dist.get_world_size(group)
+    everyone = torch.empty(world * 3, dtype=torch.int64)
+    dist.all_gather_into_tensor(everyone, mine, group=group)
+    rows = everyone.view(world, 3).tolist()
+    for rank, row in enumerate(rows):
+        if row != rows[0]:
+            what = (
+                "of the same number of parameters, but of others"
+                if row[:2] == rows[0][:2]
+                else f"of {row[1]} of {row[0]} parameters, rank 0 of {rows[0][1]} of {rows[0][0]}"
+            )
+            raise ValueError(f"all_reduce_gradients: rank {rank} has gradients {what}")
+
+
+def _buckets(gradients: dict[int, torch.Tensor], fusion_bytes: int) -> list[Bucket]:
+    """Of float32 gradients: what is sent together."""
+    buckets: list[Bucket] = []
+    open_bucket: list[int] = []
+    open_bytes = 0
+    for index, gradient in gradients.items():
+        if gradient.nbytes >= fusion_bytes:
+            buckets.append((index,))
+            continue
+        if open_bucket and open_bytes + gradient.nbytes > fusion_bytes:
+            buckets.append(tuple(open_bucket))
+            open_bucket, open_bytes = [], 0
+        open_bucket.append(index)
+        open_bytes += gradient.nbytes
+    if open_bucket:
+        buckets.append(tuple(open_bucket))
+    return buckets
+
+
+def _average(
+    loop: _Loop,
+    gradients: dict[int, torch.Tensor],
+    fusion_bytes: int,
+    group: dist.ProcessGroup | None,
+) -> None:
+    plain = {
+        index: gradient
+        for index, gradient in gradients.items()
+        if gradient.dtype == torch.float32
+        and gradient.layout == torch.strided
+        and gradient.numel() > 0
+    }
+    works = []
+    copies: list[tuple[Bucket, torch.Tensor]] = []
+    for number, bucket in enumerate(_buckets(plain, fusion_bytes)):
+        first = plain[bucket[0]]
+        if len(bucket) == 1 and first.is_contiguous():
+            flat = first.view(-1)
+        else:
+            flat = _copied_together(loop, bucket, plain)
+            copies.append((bucket, flat))
+        works.append(loop.native.average(number, list(bucket), flat))
+    for index, gradient in gradients.items():
+        if index not in plain and (gradient.is_sparse or gradient.numel() > 0):
+            works.append(dist.all_reduce(gradient, dist.ReduceOp.AVG, group, async_op=True))
+    for work in works:
+        work.wait()
+    for bucket, flat in copies:
+        parts = flat.split_with_sizes([plain[index].numel() for index in bucket])
+        for index, part in zip(bucket, parts, strict=True):
+            plain[index].copy_(part.view(plain[index].shape))
+
+
+def _copied_together(
+    loop: _Loop, bucket: Bucket, gradients: dict[int, torch.Tensor]
+) -> torch.Tensor:
+    flat = loop.buffers.get(bucket)
+    if flat is None:
+        loop.buffers[bucket] = flat = torch.empty(sum(gradients[i].numel() for i in bucket))
+    torch.cat([gradients[index].reshape(-1) for index in bucket], out=flat)
+    return flat
