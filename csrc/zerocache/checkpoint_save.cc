@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "base/log.h"
@@ -98,6 +99,10 @@ class Save {
     manifest_.store = source_.store;
     manifest_.page_bytes = layout.page_bytes();
     manifest_.tensors.assign(layout.tensors().begin(), layout.tensors().end());
+    std::sort(manifest_.tensors.begin(), manifest_.tensors.end(),
+              [](const PlacedTensor& a, const PlacedTensor& b) {
+                return std::tie(a.offset, a.bytes) < std::tie(b.offset, b.bytes);
+              });
     manifest_.note = source_.note;
     const std::uint32_t per_file = std::max(source_.pages_per_file, 1u);
     const std::uint32_t count = (layout.pages() + per_file - 1) / per_file;

@@ -30,38 +30,130 @@ Result<Layout> Layout::make(const std::vector<TensorSpec>& tensors, std::size_t 
   Layout layout;
   layout.page_bytes_ = page_bytes;
   layout.tensors_.reserve(tensors.size());
-  std::uint64_t end = 0, gaps = 0;
   for (const TensorSpec& tensor : tensors) {
-    if (tensor.name.empty()) {
-      return Status(Code::kInvalidArgument,
-                    "tensor " + std::to_string(layout.tensors_.size()) + " has no name");
-    }
-    const auto index = static_cast<std::uint32_t>(layout.tensors_.size());
-    if (!layout.by_name_.emplace(tensor.name, index).second) {
-      return Status(Code::kInvalidArgument,
-                    "two tensors are called '" + tensor.name + "': each needs a name of its own");
-    }
-    const std::uint64_t most_bytes =
-        std::min<std::uint64_t>(kMostBytes, std::uint64_t{kNoPage - 1} * page_bytes);
-    if (tensor.bytes > most_bytes || end > most_bytes - tensor.bytes) {
-      return Status(Code::kInvalidArgument, "tensor '" + tensor.name + "' of " +
-                                                std::to_string(tensor.bytes) + " bytes begins at " +
-                                                std::to_string(end) + ": a store has at most " +
-                                                std::to_string(most_bytes) + " bytes");
-    }
-    const std::uint64_t padded = round_up(tensor.bytes, kTensorAlignment);
-    layout.padded_bytes_ += padded;
-    const std::uint64_t gap = round_up(end, page_bytes) - end;
-    const bool saves_a_page = touched(end, padded, page_bytes) > touched(0, padded, page_bytes);
-    if (saves_a_page && (gaps + gap) * kGapShare <= layout.padded_bytes_) {
-      gaps += gap;
-      end += gap;
-    }
-    layout.tensors_.push_back({tensor.name, tensor.bytes, end});
-    end += padded;
+    if (const auto placed = layout.append(tensor); !placed.ok()) return placed.status();
   }
-  layout.pages_ = static_cast<std::uint32_t>(round_up(end, page_bytes) / page_bytes);
   return layout;
+}
+
+std::uint64_t Layout::most_bytes() const {
+  return std::min<std::uint64_t>(kMostBytes, std::uint64_t{kNoPage - 1} * page_bytes_);
+}
+
+Status Layout::check(const TensorSpec& tensor) const {
+  const auto refuse = [](std::string text) {
+    return Status(Code::kInvalidArgument, std::move(text));
+  };
+  if (tensor.name.empty())
+    return refuse("tensor " + std::to_string(tensors_.size()) + " has no name");
+  const std::string described =
+      "tensor '" + tensor.name + "' of " + std::to_string(tensor.bytes) + " bytes";
+  if (by_name_.count(tensor.name) > 0) {
+    return refuse("two tensors are called '" + tensor.name + "': each needs a name of its own");
+  }
+  const std::uint32_t element = tensor.element_bytes;
+  if (element == 0 || kTensorAlignment % element != 0) {
+    return refuse(described + " has elements of " + std::to_string(element) +
+                  " bytes: their size must be a power of two up to " +
+                  std::to_string(kTensorAlignment));
+  }
+  if (tensor.bytes % element != 0) {
+    return refuse(described + " has no whole number of elements of " + std::to_string(element));
+  }
+  if (tensor.bytes > most_bytes()) {
+    return refuse(described + ": a store has at most " + std::to_string(most_bytes()) + " bytes");
+  }
+  return {};
+}
+
+Result<std::uint32_t> Layout::append(const TensorSpec& tensor) {
+  TACO_RETURN_IF_ERROR(check(tensor));
+  const std::uint64_t padded = round_up(tensor.bytes, kTensorAlignment);
+  Region region = regions_[tensor.element_bytes];
+  region.padded += padded;
+  const std::uint64_t gap = round_up(region.end, page_bytes_) - region.end;
+  const bool saves_a_page =
+      touched(region.end, padded, page_bytes_) > touched(0, padded, page_bytes_);
+  const bool moves_on = saves_a_page && (region.gaps + gap) * kGapShare <= region.padded;
+  if (moves_on) region.end += gap;
+  const bool is_last = region.all > 0 && region.limit == range_end_;
+  if (region.end + padded <= region.limit || is_last) {
+    if (moves_on) region.gaps += gap;
+  } else {
+    const std::uint64_t least =
+        std::max<std::uint64_t>(region.all, std::uint64_t{kLeastRegion} * page_bytes_);
+    region.end = range_end_;
+    region.limit = std::min(range_end_ + least, most_bytes());
+  }
+  if (region.end + padded > most_bytes()) {
+    return Status(Code::kInvalidArgument,
+                  "tensor '" + tensor.name + "' of " + std::to_string(tensor.bytes) +
+                      " bytes begins at " + std::to_string(region.end) + ": a store has at most " +
+                      std::to_string(most_bytes()) + " bytes");
+  }
+  region.limit = std::max(region.limit, round_up(region.end + padded, page_bytes_));
+  if (region.limit > range_end_) {
+    region.all += region.limit - range_end_;
+    range_end_ = region.limit;
+  }
+  const std::uint64_t offset = region.end;
+  region.end += padded;
+  regions_[tensor.element_bytes] = region;
+  const std::uint64_t end = round_up(region.end, page_bytes_) / page_bytes_;
+  pages_ = std::max(pages_, static_cast<std::uint32_t>(end));
+  return insert(tensor, offset);
+}
+
+Result<PageId> Layout::reserve(std::uint64_t pages) {
+  const std::uint64_t most = (most_bytes() - range_end_) / page_bytes_;
+  if (pages > most) {
+    return Status(Code::kInvalidArgument,
+                  std::to_string(pages) + " more pages of " + std::to_string(page_bytes_) +
+                      " bytes: a store has room for " + std::to_string(most));
+  }
+  const Run run = {static_cast<PageId>(range_end_ / page_bytes_),
+                   static_cast<std::uint32_t>(pages)};
+  reserved_.push_back(run);
+  range_end_ += pages * page_bytes_;
+  pages_ = run.first + run.count;
+  return run.first;
+}
+
+Result<std::uint32_t> Layout::append_at(const TensorSpec& tensor, std::uint64_t offset) {
+  TACO_RETURN_IF_ERROR(check(tensor));
+  const std::uint64_t end = offset + tensor.bytes;
+  const bool is_reserved = std::any_of(reserved_.begin(), reserved_.end(), [&](const Run& run) {
+    const std::uint64_t first = std::uint64_t{run.first} * page_bytes_;
+    return first <= offset && end <= first + std::uint64_t{run.count} * page_bytes_;
+  });
+  const auto next =
+      std::partition_point(by_offset_.begin(), by_offset_.end(), [&](std::uint32_t index) {
+        return tensors_[index].offset + tensors_[index].bytes <= offset;
+      });
+  const bool is_free = next == by_offset_.end() || tensors_[*next].offset >= end;
+  if (!is_reserved || !is_free || offset % kTensorAlignment != 0) {
+    return Status(Code::kInvalidArgument,
+                  "tensor '" + tensor.name + "' of " + std::to_string(tensor.bytes) +
+                      " bytes cannot begin at " + std::to_string(offset) + ": " +
+                      (!is_reserved ? "that is not reserved"
+                       : !is_free   ? "'" + tensors_[*next].name + "' is there"
+                                    : "no multiple of " + std::to_string(kTensorAlignment)));
+  }
+  return insert(tensor, offset);
+}
+
+std::uint32_t Layout::insert(const TensorSpec& tensor, std::uint64_t offset) {
+  std::lock_guard lock(*mutex_);
+  const auto index = static_cast<std::uint32_t>(tensors_.size());
+  tensors_.push_back({tensor.name, tensor.bytes, offset, tensor.element_bytes});
+  by_name_.emplace(tensor.name, index);
+  if (tensor.bytes > 0) {
+    const auto place =
+        std::partition_point(by_offset_.begin(), by_offset_.end(),
+                             [&](std::uint32_t other) { return tensors_[other].offset < offset; });
+    by_offset_.insert(place, index);
+  }
+  return index;
 }
 
 const PlacedTensor* Layout::find(std::string_view name) const {
@@ -74,38 +166,43 @@ Run Layout::pages_of(const PlacedTensor& tensor) const {
           static_cast<std::uint32_t>(touched(tensor.offset, tensor.bytes, page_bytes_))};
 }
 
-Run Layout::tensors_on(PageId page) const {
+std::span<const std::uint32_t> Layout::tensors_on(PageId page) const {
   const std::uint64_t start = std::uint64_t{page} * page_bytes_, end = start + page_bytes_;
   const auto first = std::partition_point(
-      tensors_.begin(), tensors_.end(),
-      [&](const PlacedTensor& tensor) { return tensor.offset + tensor.bytes <= start; });
+      by_offset_.begin(), by_offset_.end(),
+      [&](std::uint32_t index) { return tensors_[index].offset + tensors_[index].bytes <= start; });
   const auto last = std::partition_point(
-      first, tensors_.end(), [&](const PlacedTensor& tensor) { return tensor.offset < end; });
-  return {static_cast<std::uint32_t>(first - tensors_.begin()),
-          static_cast<std::uint32_t>(last - first)};
+      first, by_offset_.end(), [&](std::uint32_t index) { return tensors_[index].offset < end; });
+  return {first, last};
 }
 
 std::string Layout::describe(PageId page) const {
   constexpr std::size_t kNamed = 2;
+  std::lock_guard lock(*mutex_);
+  const std::span<const std::uint32_t> tensors = tensors_on(page);
   std::string text = "page " + std::to_string(page);
-  const Run run = tensors_on(page);
-  std::size_t named = 0, more = 0;
-  for (std::uint32_t i = run.first; i < run.first + run.count; ++i) {
-    if (tensors_[i].bytes == 0) continue;
-    if (named == kNamed) {
-      ++more;
-      continue;
-    }
-    text += (named++ == 0 ? " (" : ", ") + tensors_[i].name;
+  for (std::size_t i = 0; i < std::min(tensors.size(), kNamed); ++i) {
+    text += (i == 0 ? " (" : ", ") + tensors_[tensors[i]].name;
   }
-  if (more > 0) text += " and " + std::to_string(more) + " more";
-  if (named > 0) text += ")";
+  if (tensors.size() > kNamed) {
+    text += " and " + std::to_string(tensors.size() - kNamed) + " more";
+  }
+  if (!tensors.empty()) text += ")";
   return text;
 }
 
 double Layout::waste() const {
-  if (pages_ == 0) return 0;
-  return 1 - static_cast<double>(padded_bytes_) / static_cast<double>(bytes());
+  std::uint64_t pages = 0, padded = 0, next = 0;  // next: the first page not counted yet
+  for (const std::uint32_t index : by_offset_) {
+    const PlacedTensor& tensor = tensors_[index];
+    const Run run = pages_of(tensor);
+    const std::uint64_t end = std::uint64_t{run.first} + run.count;
+    pages += end - std::min<std::uint64_t>(std::max<std::uint64_t>(run.first, next), end);
+    next = end;
+    padded += round_up(tensor.bytes, kTensorAlignment);
+  }
+  if (pages == 0) return 0;
+  return 1 - static_cast<double>(padded) / static_cast<double>(pages * page_bytes_);
 }
 
 }  // namespace taco::zerocache

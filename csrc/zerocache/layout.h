@@ -1,17 +1,30 @@
-// Which bytes of a store's range each tensor has. Tensors lie in the order in which they are given,
-// which is the order of their first use where that is known; each is contiguous, at a multiple of
-// kTensorAlignment, and small ones share pages.
+// Which bytes of a store's range each tensor has. Tensors are placed in the order in which they are
+// given, which is the order of their first use where that is known; each is contiguous, at a
+// multiple of kTensorAlignment, and small ones share pages. More can be appended at any time, and
+// nobody's place changes by that.
+//
+// A page holds elements of one size, so that what belongs to a page element by element, as the
+// state of an optimizer, lies on pages too (state_layout.h). Each element size has a region of the
+// range, in which its tensors follow one another. Where a region is full and another lies behind
+// it, a new one begins at the range's end, as long as all of that size before, kLeastRegion pages
+// at least. Pages that no tensor touches are numbers and addresses, and take no memory anywhere.
 //
 // A tensor moves on to the next page's start where it would otherwise touch a page more than it
 // needs, but only as long as the gaps are at most 1/kGapShare of the bytes placed so far. So of
-// n >= 64 pages less than 1/kGapShare + 1/n < 3% is waste, whatever the tensors are; to begin every
-// large tensor on a page of its own would waste half where each is a little longer than a page.
+// n >= 64 touched pages of an element size less than 1/kGapShare + 1/64 < 3% is waste, whatever the
+// tensors are: a region wastes less than one page at its end, and before a region is left for a new
+// one, it and the tensor that does not fit are longer together than all regions before. (To begin
+// every large tensor on a page of its own would waste half where each is a little longer than a
+// page.)
 //
-// Pure: equal tensors and page sizes give equal layouts. Any thread may read one.
+// Pure: equal calls give equal layouts. append() and describe() may run on different threads;
+// everything else belongs to the thread that appends.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,19 +38,22 @@ namespace taco::zerocache {
 
 inline constexpr std::size_t kTensorAlignment = 64;
 inline constexpr std::uint64_t kGapShare = 72;
+inline constexpr std::uint32_t kLeastRegion = 256;
 
 struct TensorSpec {
   std::string name;
   std::size_t bytes = 0;
+  std::uint32_t element_bytes = 1;
 };
 
 struct PlacedTensor {
   std::string name;
   std::size_t bytes = 0;
   std::uint64_t offset = 0;  // of its first byte in the store's range
+  std::uint32_t element_bytes = 1;
 };
 
-// Neighbours, pages or tensors by their index: [first, first + count).
+// Neighbouring pages: [first, first + count).
 struct Run {
   std::uint32_t first = 0;
   std::uint32_t count = 0;
@@ -45,37 +61,68 @@ struct Run {
 
 class Layout {
  public:
-  // kInvalidArgument for a page size that is none, an empty name or one that occurs twice, and for
-  // more pages than can be numbered.
+  // What append() refuses; and kInvalidArgument for a page size that is none.
   static Result<Layout> make(const std::vector<TensorSpec>& tensors,
                              std::size_t page_bytes = kPageBytes);
 
+  // Returns the tensor's index. kInvalidArgument, and nothing changes, for an empty name or one
+  // that is taken, for bytes that are no whole elements, for elements that no page or line of 64
+  // bytes has a whole number of, and for more pages than can be numbered.
+  Result<std::uint32_t> append(const TensorSpec& tensor);
+  // Pages at the end of the range that append() leaves alone: append_at() alone puts tensors there.
+  // Returns the first.
+  Result<PageId> reserve(std::uint64_t pages);
+  // kInvalidArgument too where there is another tensor already, or nothing is reserved.
+  Result<std::uint32_t> append_at(const TensorSpec& tensor, std::uint64_t offset);
+
   std::size_t page_bytes() const { return page_bytes_; }
+  // One more than the last that is touched or reserved.
   std::uint32_t pages() const { return pages_; }
   // Of the whole range.
   std::uint64_t bytes() const { return std::uint64_t{pages_} * page_bytes_; }
-  // By rising offset, as they were given.
+  // As they were given. Appending moves them.
   std::span<const PlacedTensor> tensors() const { return tensors_; }
   // Null if there is none of that name.
   const PlacedTensor* find(std::string_view name) const;
 
   // The pages that a tensor touches: none if it is empty.
   Run pages_of(const PlacedTensor& tensor) const;
-  // The tensors that lie on a page, wholly or in part, by index; empty ones in between count in.
-  Run tensors_on(PageId page) const;
+  // Indices of the tensors that lie on a page, wholly or in part, by rising offset; not of empty
+  // ones.
+  std::span<const std::uint32_t> tensors_on(PageId page) const;
+  // Of all tensors that are not empty.
+  std::span<const std::uint32_t> by_offset() const { return by_offset_; }
   // "page 17 (h.3.attn.weight, h.3.attn.bias and 4 more)"
   std::string describe(PageId page) const;
 
-  // The share of the range that no tensor has, where a tensor's bytes are those up to the next
-  // multiple of kTensorAlignment.
+  // The share of the touched pages that no tensor has, where a tensor's bytes are those up to the
+  // next multiple of kTensorAlignment.
   double waste() const;
 
  private:
+  // Of pages of one element size, in bytes of the range.
+  struct Region {
+    std::uint64_t end = 0;               // of what is placed
+    std::uint64_t limit = 0;             // it cannot go on beyond, unless it is the range's last
+    std::uint64_t all = 0;               // how long all regions of this size are together
+    std::uint64_t padded = 0, gaps = 0;  // in all of them
+  };
+
+  Layout() = default;
+  Status check(const TensorSpec& tensor) const;
+  std::uint64_t most_bytes() const;
+  std::uint32_t insert(const TensorSpec& tensor, std::uint64_t offset);
+
   std::size_t page_bytes_ = kPageBytes;
   std::uint32_t pages_ = 0;
-  std::uint64_t padded_bytes_ = 0;
+  std::uint64_t range_end_ = 0;                        // of regions and all that is reserved
+  std::unordered_map<std::uint32_t, Region> regions_;  // by element size: the open one
+  std::vector<Run> reserved_;                          // by rising page
   std::vector<PlacedTensor> tensors_;
+  std::vector<std::uint32_t> by_offset_;
   std::unordered_map<std::string, std::uint32_t> by_name_;
+  // append() beside describe(). Behind a pointer, so that layouts can be moved.
+  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
 };
 
 }  // namespace taco::zerocache

@@ -52,11 +52,8 @@ void check(const Layout& layout, const std::vector<TensorSpec>& tensors) {
   }
   ASSERT_LE(end, layout.bytes());
   for (PageId page = 0; page < layout.pages(); ++page) {
-    std::vector<std::uint32_t> found;
-    const Run run = layout.tensors_on(page);
-    for (std::uint32_t i = run.first; i < run.first + run.count; ++i) {
-      if (layout.tensors()[i].bytes > 0) found.push_back(i);
-    }
+    const auto run = layout.tensors_on(page);
+    const std::vector<std::uint32_t> found(run.begin(), run.end());
     ASSERT_EQ(found, on_page[page]) << "page " << page;
     EXPECT_FALSE(found.empty()) << "page " << page << " holds nothing";
   }
@@ -69,7 +66,7 @@ TEST(Layout, SmallTensorsShareAPage) {
   const Layout layout = made(named({100, 4, 0, 64, 1000}), kPage);
   EXPECT_EQ(layout.pages(), 1u);
   EXPECT_EQ(layout.tensors()[1].offset, 128u);
-  EXPECT_EQ(layout.tensors_on(0).count, 5u);
+  EXPECT_EQ(layout.tensors_on(0).size(), 4u);
   EXPECT_EQ(layout.describe(0), "page 0 (t0, t1 and 2 more)");
 }
 

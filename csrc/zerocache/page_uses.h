@@ -1,0 +1,25 @@
+// What moves pages, as seen by those that compute on them.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/status.h"
+#include "zerocache/page.h"
+#include "zerocache/trace.h"
+
+namespace taco::zerocache {
+
+class PageUses {
+ public:
+  virtual ~PageUses() = default;
+  // Returns once all pages are where the accesses say; there they stay until end(). `key` names the
+  // use, the same in every run. A failure begins nothing.
+  virtual Status begin(OperatorKey key, std::span<const Access> accesses) = 0;
+  // Of the use of that key which was begun last.
+  virtual void end(OperatorKey key) = 0;
+  // Where a page lies in `tier` while a use holds it there.
+  virtual std::byte* address(PageId page, Tier tier) const = 0;
+};
+
+}  // namespace taco::zerocache
