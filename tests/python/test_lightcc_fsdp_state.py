@@ -161,9 +161,9 @@ def gives_way() -> None:
 
 
 def has_said(text: str) -> bool:
-    from taco_torch.lightcc import fsdp
+    from taco_torch.lightcc import once
 
-    return any(text in said for said in fsdp._said)
+    return any(text in said for said in once._said)
 
 
 def named_by_the_program() -> None:

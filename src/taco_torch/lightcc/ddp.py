@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from taco_torch._extension import _C
 from taco_torch.groups import taco_backend
 from taco_torch.lightcc import models
+from taco_torch.lightcc.once import say_once, wrap
 from taco_torch.lightcc.settings import Options, compression_of_environment
 
 
@@ -224,15 +225,6 @@ def _wrap_update_process_group(original: Callable[..., None]) -> Callable[..., N
     return _update_process_group
 
 
-_said: set[str] = set()
-
-
-def _say_once(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
-        _C.log_info("lightcc", text)
-
-
 def _switch_on(model: DistributedDataParallel) -> None:
     """By the environment, for a model that is about to train."""
     if models.find(model) is not None or model.device.type != "cpu":
@@ -250,7 +242,7 @@ def _switch_on(model: DistributedDataParallel) -> None:
             if "can only be called once" not in str(error):
                 raise
             owner = "it has a communication hook of torch's own"
-    _say_once(f"gradients of {type(model.module).__name__} are not compressed: {owner}")
+    say_once(f"gradients of {type(model.module).__name__} are not compressed: {owner}")
 
 
 @_disable_dynamo  # torch.compiler.disable would load the compiler here and now
@@ -276,27 +268,18 @@ def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
     return __init__
 
 
-_wrapped: set[str] = set()
-
-
-def _wrap(name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    if name not in _wrapped:
-        _wrapped.add(name)
-        setattr(DistributedDataParallel, name, wrapper(getattr(DistributedDataParallel, name)))
-
-
 def install() -> None:
     """Makes DistributedDataParallel know ``hook()`` and what compressed gradients cannot do. Called
     when the first taco group is made: ``model.register_comm_hook(None, lightcc.hook())`` takes the
     method before it imports lightcc."""
-    _wrap("register_comm_hook", _wrap_register_comm_hook)
-    _wrap("join_hook", _wrap_join_hook)
-    _wrap("_update_process_group", _wrap_update_process_group)
+    wrap(DistributedDataParallel, "register_comm_hook", _wrap_register_comm_hook)
+    wrap(DistributedDataParallel, "join_hook", _wrap_join_hook)
+    wrap(DistributedDataParallel, "_update_process_group", _wrap_update_process_group)
 
 
 def say_that_nothing_is_allowed() -> None:
     """To those who let LIGHT_AUTO choose between exact algorithms only, which is done anyway."""
-    _say_once(
+    say_once(
         "LIGHT_AUTO=1: all gradients stay exact. Allow more by LIGHT_WIRE_DTYPE=float16 or "
         "LIGHT_TOPK_ALLREDUCE=1"
     )
@@ -305,7 +288,7 @@ def say_that_nothing_is_allowed() -> None:
 def install_for_all() -> None:
     """Every DistributedDataParallel made from now on compresses as the LIGHT_* variables say.
     Called when the first taco group is made; models exist only after that."""
-    _wrap("__init__", _wrap_init)
+    wrap(DistributedDataParallel, "__init__", _wrap_init)
 
 
 install()

@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from taco_torch._extension import _C
 from taco_torch.groups import taco_backend
 from taco_torch.lightcc import models
+from taco_torch.lightcc.once import say_once, wrap
 from taco_torch.lightcc.settings import Options
 
 _SIXTEEN_BITS = ("float16", "bfloat16")
@@ -131,7 +132,7 @@ class CodedReduceScatter:
 def _is_float32(tensor: torch.Tensor) -> bool:
     if tensor.dtype == torch.float32:
         return True
-    _say_once(f"gradients of {tensor.dtype} are sent as they are: only float32 is compressed")
+    say_once(f"gradients of {tensor.dtype} are sent as they are: only float32 is compressed")
     return False
 
 
@@ -298,7 +299,7 @@ class Sharded:
         known = [place for place in places if place is not None]
         if len(known) < len(places) or len({place.bucket for place in known}) != 1:
             if known:
-                _say_once(
+                say_once(
                     "gradients of parameters that were frozen when lightcc.compress() was called "
                     "are sent as they are, and so are those that are reduced with them"
                 )
@@ -380,7 +381,8 @@ def _switch_on(
     grad_scaler: Any,
 ) -> None:
     backends = _backends(groups)
-    _wrap_foreach_reduce()
+    _need(_fsdp_param_group, "foreach_reduce")
+    wrap(_fsdp_param_group, "foreach_reduce", _wrap_foreach_reduce)
     sharded = Sharded(model, settings, grad_scaler)
     for group in groups:
         group.take_over(sharded)
@@ -414,36 +416,19 @@ def _other_owner(groups: list[_Group]) -> str:
     return ""
 
 
-_said: set[str] = set()
-
-
-def _say_once(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
-        _C.log_info("lightcc", text)
-
-
 @_disable_dynamo  # torch.compiler.disable would load the compiler here and now
 def _before_forward(model: torch.nn.Module, _inputs: object) -> None:
     sharded = models.find_sharded(model)
     if isinstance(sharded, Sharded) and torch.is_grad_enabled():
         sharded.before_forward()
         if not sharded.is_in_place():
-            _say_once(
+            say_once(
                 f"{type(model).__name__} has a custom reduce_scatter now: the gradients that it "
                 "reduces are not compressed any more"
             )
 
 
-_wrapped: set[str] = set()
-
-
-def _wrap_foreach_reduce() -> None:
-    if "foreach_reduce" in _wrapped:
-        return
-    original = _need(_fsdp_param_group, "foreach_reduce")
-    _wrapped.add("foreach_reduce")
-
+def _wrap_foreach_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def foreach_reduce(fsdp_params: list[Any], *arguments: Any, **options: Any) -> Any:
         for argument in (*arguments, *options.values()):
@@ -452,7 +437,7 @@ def _wrap_foreach_reduce() -> None:
                     return original(fsdp_params, *arguments, **options)
         return original(fsdp_params, *arguments, **options)
 
-    setattr(_fsdp_param_group, "foreach_reduce", foreach_reduce)  # noqa: B010
+    return foreach_reduce
 
 
 def _switch_on_by_environment(model: torch.nn.Module) -> None:
@@ -469,14 +454,14 @@ def _switch_on_by_environment(model: torch.nn.Module) -> None:
     name = type(model).__name__
     owner = _other_owner(groups)
     if owner:
-        _say_once(f"gradients of {name} are not compressed: {owner}")
+        say_once(f"gradients of {name} are not compressed: {owner}")
         return
     settings = Options().settings()
     if settings.compression == "auto":
-        _say_once(f"gradients of {name} are not compressed: LIGHT_AUTO does not choose for them")
+        say_once(f"gradients of {name} are not compressed: LIGHT_AUTO does not choose for them")
         return
     if settings.compression == "topk" and not _has_replicas(groups):
-        _say_once(
+        say_once(
             f"gradients of {name} are not sent by TopK: it works between replicas, and fully_shard "
             "has given each gradient to one rank. They go as LIGHT_WIRE_DTYPE says"
         )
@@ -485,15 +470,7 @@ def _switch_on_by_environment(model: torch.nn.Module) -> None:
     _switch_on(model, groups, settings, None)
 
 
-def install_for_all() -> None:
-    """Every model of fully_shard compresses as the LIGHT_* variables say, from its first forward
-    pass on."""
-    if "_lazy_init" in _wrapped:
-        return
-    state_type = _need(_fsdp_state, "FSDPState")
-    original = _need(state_type, "_lazy_init")
-    _wrapped.add("_lazy_init")
-
+def _wrap_lazy_init(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def _lazy_init(self: Any) -> None:
         before = self._is_root
@@ -501,4 +478,12 @@ def install_for_all() -> None:
         if before is None and self._is_root:
             _switch_on_by_environment(self._modules[0])
 
-    setattr(state_type, "_lazy_init", _lazy_init)  # noqa: B010
+    return _lazy_init
+
+
+def install_for_all() -> None:
+    """Every model of fully_shard compresses as the LIGHT_* variables say, from its first forward
+    pass on."""
+    state_type = _need(_fsdp_state, "FSDPState")
+    _need(state_type, "_lazy_init")
+    wrap(state_type, "_lazy_init", _wrap_lazy_init)
