@@ -55,12 +55,17 @@ class _Group:
     @property
     def shards(self) -> dist.ProcessGroup | None:
         """Whom the parameters are shared out among."""
-        return _leg(self.torchs, "shard_process_group")
+        return _shard_group(self.torchs)
 
     @property
     def replicas(self) -> dist.ProcessGroup | None:
-        """The ranks with the same shard, of which this rank is one; None: there is only one."""
-        return _leg(self.torchs, "replicate_process_group")
+        """The ranks with the same shard, of which this rank is one; None: the mesh has no such
+        dimension."""
+        mesh = _need(self.torchs, "mesh_info")
+        if _need(mesh, "replicate_mesh_dim") is None:
+            return None
+        replicas: dist.ProcessGroup = _need(mesh, "replicate_process_group")
+        return replicas
 
     def take_over(self, sharded: "Sharded") -> None:
         comm: Any = CodedReduceScatter(sharded, self.torchs._reduce_scatter_comm)
@@ -70,9 +75,12 @@ class _Group:
             self.torchs._reduce_scatter_comm = comm
 
 
-def _leg(group: Any, name: str) -> dist.ProcessGroup | None:
-    found: dist.ProcessGroup | None = getattr(_need(group, "mesh_info"), name, None)
-    return found
+def _shard_group(group: Any) -> dist.ProcessGroup | None:
+    mesh = _need(group, "mesh_info")
+    if _need(mesh, "shard_mesh_dim") is None:
+        return None
+    shards: dist.ProcessGroup = _need(mesh, "shard_process_group")
+    return shards
 
 
 def _groups_of(model: torch.nn.Module) -> list[_Group]:
@@ -136,28 +144,33 @@ def _is_float32(tensor: torch.Tensor) -> bool:
     return False
 
 
+@dataclass
+class _Shard:
+    """A parameter's, and what it is reduced with."""
+
+    param: ref[Any]  # FSDPParam
+    group: ref[Any]  # FSDPParamGroup
+
+
 class ReplicaLeg(models.Leg):
     """The replicas of this rank's shards. Holds no module."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
-        self.names: list[str] = []
-        self._params: dict[str, ref[Any]] = {}  # FSDPParam
-        self._groups: dict[str, ref[Any]] = {}  # FSDPParamGroup
+        self._shards: dict[str, _Shard] = {}
 
     def add(self, name: str, param: Any, group: Any) -> int:
         """The parameter's number."""
-        self.names.append(name)
-        self._params[name] = ref(param)
-        self._groups[name] = ref(group)
-        return len(self.names) - 1
+        self._shards[name] = _Shard(ref(param), ref(group))
+        return len(self._shards) - 1
 
     def start(self, settings: _C.GradientSettings, scale: Callable[[], float] | None) -> None:
+        self.names = list(self._shards)
         shapes = [(name, torch.empty(self.elements(name), device="meta")) for name in self.names]
         self.native = _C.GradientHook(taco_backend(self.group), shapes, settings, scale)
 
     def _param(self, name: str) -> Any:
-        param = self._params[name]()
+        param = self._shards[name].param()
         if param is None:
             raise RuntimeError(f"the parameter {name} is no longer sharded by fully_shard")
         return param
@@ -197,12 +210,12 @@ class ReplicaLeg(models.Leg):
         return flat
 
     def unit(self, name: str) -> float:
-        group = self._groups[name]()
+        group = self._shards[name].group()
         world = self.group.size()
         factor: float | None = getattr(group, "gradient_divide_factor", None)
         if not getattr(group, "force_sum_reduction_for_comms", False):
             return 1.0 if factor is None else float(world)  # torch averages, or sums
-        shards = _leg(group, "shard_process_group")
+        shards = _shard_group(group)
         return world / (factor or world * (1 if shards is None else shards.size()))
 
 
@@ -210,7 +223,7 @@ class ReplicaLeg(models.Leg):
 class _Place:
     """Where a parameter's gradient is averaged between replicas."""
 
-    leg: int
+    leg: ReplicaLeg
     bucket: int
     number: int
 
@@ -224,8 +237,8 @@ class Sharded:
     ) -> None:
         self.settings = settings
         self.grad_scaler = grad_scaler
-        self.legs: list[ReplicaLeg] = []
-        self.shard_groups: list[dist.ProcessGroup] = []
+        self.legs: dict[str, ReplicaLeg] = {}  # by the names of their groups
+        self.shard_groups: dict[str, dist.ProcessGroup] = {}
         self._groups: list[ref[Any]] = []  # FSDPParamGroups; a bucket is a number among them
         self._places: WeakKeyDictionary[Any, _Place] = WeakKeyDictionary()  # by FSDPParam
         self._new_pass = True
@@ -233,7 +246,7 @@ class Sharded:
         prefixes = {id(module): name + "." for name, module in model.named_modules() if name}
         for group in _groups_of(model):
             self._add(group, prefixes)
-        for leg in self.legs:
+        for leg in self.legs.values():
             leg.start(settings, self._scale())
 
     @property
@@ -253,32 +266,29 @@ class Sharded:
         bucket = len(self._groups)
         self._groups.append(ref(group.torchs))
         shards, replicas = group.shards, group.replicas
-        if shards is not None and not _is_among(shards, self.shard_groups):
-            self.shard_groups.append(shards)
+        if shards is not None:
+            self.shard_groups[shards.group_name] = shards
         if replicas is None:
             return
-        if not _is_among(replicas, [leg.group for leg in self.legs]):
-            self.legs.append(ReplicaLeg(replicas))
-        index = [leg.group.group_name for leg in self.legs].index(replicas.group_name)
+        leg = self.legs.setdefault(replicas.group_name, ReplicaLeg(replicas))
         for param in _need(group.torchs, "fsdp_params"):
             if _need(param, "sharded_param").requires_grad:
                 home = _need(param, "_module_info")
                 name = prefixes.get(id(home.module), "") + home.param_name
-                number = self.legs[index].add(name, param, group.torchs)
-                self._places[param] = _Place(index, bucket, number)
+                self._places[param] = _Place(leg, bucket, leg.add(name, param, group.torchs))
 
     def change(self, settings: _C.GradientSettings, grad_scaler: Any) -> None:
         self.settings, self.grad_scaler = settings, grad_scaler
-        for leg in self.legs:
+        for leg in self.legs.values():
             leg.native.change(settings, self._scale())
 
     def kept(self) -> models.Kept:
         layout: list[int] = []
-        for leg in self.legs:
+        for leg in self.legs.values():
             layout += [*dist.get_process_group_ranks(leg.group), *leg.native.groups]
         return models.Kept(
-            legs=list(self.legs),
-            groups=[*(leg.group for leg in self.legs), *self.shard_groups],
+            legs=list(self.legs.values()),
+            groups=[*(leg.group for leg in self.legs.values()), *self.shard_groups.values()],
             place=f"rank {dist.get_rank()} of {dist.get_world_size()}",
             layout=layout,
             grad_scaler=self.grad_scaler,
@@ -311,7 +321,7 @@ class Sharded:
             yield  # the replicas wait for a later pass
             return
         self._begin_step_if_new(bucket)
-        native = self.legs[known[0].leg].native
+        native = known[0].leg.native
         native.arm(bucket, [place.number for place in known])
         try:
             yield
@@ -325,19 +335,16 @@ class Sharded:
             return
         self._new_pass, self._reduced = False, {bucket}
         skipped = self.grad_scaler is not None and self._somewhere_not_finite()
-        for leg in self.legs:
+        for leg in self.legs.values():
             leg.native.begin_step(skipped)
 
     def _somewhere_not_finite(self) -> bool:
         """In the step before. The scaler skips it on all ranks, whoever has the shard."""
-        found = torch.tensor([int(any(leg.native.found_not_finite for leg in self.legs))])
-        for group in self.shard_groups:
+        here = any(leg.native.found_not_finite for leg in self.legs.values())
+        found = torch.tensor([int(here)])
+        for group in self.shard_groups.values():
             dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group)
         return bool(found)
-
-
-def _is_among(group: dist.ProcessGroup, groups: list[dist.ProcessGroup]) -> bool:
-    return any(group.group_name == other.group_name for other in groups)
 
 
 def compress(model: torch.nn.Module, options: Options, grad_scaler: Any) -> None:
