@@ -81,7 +81,8 @@ target_compile_definitions(_C PRIVATE
 # Line tables are what stack traces need; full debug information of torch's headers would double the
 # time of these compilations and fill the extension with 50 MB.
 target_compile_options(_C PRIVATE $<$<CONFIG:RelWithDebInfo>:-g1>)
-target_link_libraries(_C PRIVATE taco_core torch_torch_python torch_torch_cpu torch_c10)
+target_link_libraries(_C PRIVATE
+  taco_zerocache taco_core torch_torch_python torch_torch_cpu torch_c10)
 # Python imports torch before this file, so its libraries are already there: no run path.
 set_target_properties(_C PROPERTIES INSTALL_RPATH "" BUILD_WITH_INSTALL_RPATH ON)
 # Read before _C is loaded: an extension built for another torch may not even load.

@@ -140,7 +140,8 @@ def test_one_line_installs_every_missing_tool_and_nothing_else(tools: Path) -> N
     write_program(tools / "c++", "exit 1\n")  # has no header
     write_program(tools / "cmake", "echo cmake version 3.16.3\n")
     line = line_to_type(build_hook("_backend()", BARE, **here))
-    apt = f"apt-get install -y --no-install-recommends {PYTHON_DEV} libssl-dev"
+    needs = f"{PYTHON_DEV} libssl-dev libxxhash-dev liburing-dev"
+    apt = f"apt-get install -y --no-install-recommends {needs}"
     assert line.removeprefix("sudo ") == (
         f"{apt} && python -m pip install {packages} 'cmake>=3.22' && {INSTALL}"
     )
@@ -210,9 +211,13 @@ def test_pip_shows_the_line_to_type(stranger: Path, isolated: bool) -> None:
 
 def test_the_readme_installs_every_need_of_a_build() -> None:
     """Its lines are for somebody who has torch and nothing else."""
-    (lines,) = re.findall(r"^(sudo apt-get .*\n.*no-build-isolation.*)$", readme(), re.MULTILINE)
+    shown = re.findall(
+        r"^(sudo apt-get .*\\\n.*\n.*no-build-isolation.*)$", readme(), re.MULTILINE
+    )
+    (lines,) = shown
     words = lines.split()
-    for need in ("g++", "cmake", "ninja-build", "python3-dev", "libssl-dev", "scikit-build-core"):
+    debian = "g++ cmake ninja-build python3-dev libssl-dev libxxhash-dev liburing-dev"
+    for need in (*debian.split(), "scikit-build-core"):
         assert need in words
     assert lines.endswith(INSTALL.removeprefix("python -m "))
 

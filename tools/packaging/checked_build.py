@@ -106,6 +106,10 @@ def _missing_for_compiling() -> list[_Need]:
         missing.append(_Need("Python's headers", debian=f"{python}-dev"))
     if not _has_header(compiler, "openssl/hmac.h"):
         missing.append(_Need("OpenSSL's headers", debian="libssl-dev"))
+    if not _has_header(compiler, "xxhash.h"):
+        missing.append(_Need("xxHash's header", debian="libxxhash-dev"))
+    if not _has_header(compiler, "liburing.h"):
+        missing.append(_Need("liburing's headers", debian="liburing-dev"))
     return missing
 
 
