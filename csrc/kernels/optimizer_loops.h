@@ -221,6 +221,28 @@ void optimize(const Step& step, const ParameterRange& range, float* first, float
   }
 }
 
+template <class Floats>
+inline auto bits_of(Floats value) {
+  using Words = std::conditional_t<sizeof(Floats) == sizeof(float), std::int32_t,
+                                   WordsOf<static_cast<int>(sizeof(Floats))>>;
+  Words bits;
+  __builtin_memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+template <class Ops>
+void adopt_range(const std::uint16_t* bf16, float* master, std::size_t count) {
+  using Floats = typename Ops::Floats;
+  each_pack<Floats>(
+      count, [](std::size_t) {},
+      [bf16, master](std::size_t i, auto load, auto store) {
+        const Floats own = load(master + i, Floats{});
+        const Floats parameter = Ops::decode(load(bf16 + i, typename Ops::Halves{}));
+        const Floats rounded = Ops::decode(Ops::encode(own));
+        store(master + i, bits_of(rounded) == bits_of(parameter) ? own : parameter);
+      });
+}
+
 template <class Ops>
 struct OptimizerLoops {
   static void adam(const AdamStep& step, const ParameterRange& range, float* first, float* second,
@@ -244,7 +266,7 @@ struct OptimizerLoops {
 template <class Ops>
 constexpr Optimizers make_optimizers(const char* name) {
   using Loops = OptimizerLoops<Ops>;
-  return {name, Loops::adam, Loops::sgd, Loops::lion};
+  return {name, Loops::adam, Loops::sgd, Loops::lion, adopt_range<Ops>};
 }
 
 }  // namespace

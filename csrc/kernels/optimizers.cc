@@ -106,6 +106,10 @@ LionStep lion_step(const LionOptions& options, double gradient_factor) {
           .minus_lr = narrow(-options.lr)};
 }
 
+void adopt_parameters(const std::uint16_t* bf16_parameter, float* master, std::size_t count) {
+  chosen_optimizers().adopt(bf16_parameter, master, count);
+}
+
 void adam(const AdamStep& step, const ParameterRange& range, float* first, float* second) {
   TACO_ASSERT((range.gradient == nullptr) != (range.bf16_gradient == nullptr));
   chosen_optimizers().adam(step, range, first, second, passes_the_caches(range));

@@ -116,6 +116,10 @@ AdamStep adam_step(const AdamOptions& options, std::int64_t step, double gradien
 SgdStep sgd_step(const SgdOptions& options, std::int64_t step, double gradient_factor = 1);
 LionStep lion_step(const LionOptions& options, double gradient_factor = 1);
 
+// Before a step of bfloat16 parameters: where one is not what its master copy rounds to, somebody
+// has changed it, and the master copy becomes it. All else stays as it is, denormals too.
+void adopt_parameters(const std::uint16_t* bf16_parameter, float* master, std::size_t count);
+
 // `first` and `second` are the moments m and v, 0 before the first step.
 void adam(const AdamStep& step, const ParameterRange& range, float* first, float* second);
 // `buffer` is b, and null exactly where step.momentum is 0. It may hold anything before the first

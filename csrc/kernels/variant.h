@@ -74,6 +74,7 @@ struct Optimizers {
   void (*adam)(const AdamStep&, const ParameterRange&, float* first, float* second, bool);
   void (*sgd)(const SgdStep&, const ParameterRange&, float* buffer, bool);
   void (*lion)(const LionStep&, const ParameterRange&, float* momentum, bool);
+  void (*adopt)(const std::uint16_t* bf16_parameter, float* master, std::size_t count);
 };
 
 // Each is defined in the file named after it, where the compiler's target has it.

@@ -143,7 +143,6 @@ Result<std::uint32_t> Layout::append_at(const TensorSpec& tensor, std::uint64_t 
 }
 
 std::uint32_t Layout::insert(const TensorSpec& tensor, std::uint64_t offset) {
-  std::lock_guard lock(*mutex_);
   const auto index = static_cast<std::uint32_t>(tensors_.size());
   tensors_.push_back({tensor.name, tensor.bytes, offset, tensor.element_bytes});
   by_name_.emplace(tensor.name, index);
@@ -178,7 +177,6 @@ std::span<const std::uint32_t> Layout::tensors_on(PageId page) const {
 
 std::string Layout::describe(PageId page) const {
   constexpr std::size_t kNamed = 2;
-  std::lock_guard lock(*mutex_);
   const std::span<const std::uint32_t> tensors = tensors_on(page);
   std::string text = "page " + std::to_string(page);
   for (std::size_t i = 0; i < std::min(tensors.size(), kNamed); ++i) {

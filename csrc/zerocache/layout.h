@@ -17,14 +17,11 @@
 // every large tensor on a page of its own would waste half where each is a little longer than a
 // page.)
 //
-// Pure: equal calls give equal layouts. append() and describe() may run on different threads;
-// everything else belongs to the thread that appends.
+// Pure: equal calls give equal layouts. One thread at a time (Mover::change_layout()).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -121,8 +118,6 @@ class Layout {
   std::vector<PlacedTensor> tensors_;
   std::vector<std::uint32_t> by_offset_;
   std::unordered_map<std::string, std::uint32_t> by_name_;
-  // append() beside describe(). Behind a pointer, so that layouts can be moved.
-  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
 };
 
 }  // namespace taco::zerocache

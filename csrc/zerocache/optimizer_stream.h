@@ -4,7 +4,7 @@
 // The same bits whatever the page size, the number of threads and the places of the pages are: each
 // element goes through the same operations (kernels/optimizers.h). Only what has an update is
 // touched, and its state begins, from zeros, with its own first step. Bfloat16 parameters are
-// rounded from a master copy in float32; where the parameter is not what the master copy rounds to,
+// rounded from a master copy in float32; where a parameter is not what its master copy rounds to,
 // somebody has given it another value, and the master copy becomes that.
 //
 // One thread at a time.
@@ -22,6 +22,7 @@
 #include "zerocache/layout.h"
 #include "zerocache/page_uses.h"
 #include "zerocache/state_layout.h"
+#include "zerocache/workers.h"
 
 namespace taco::zerocache {
 
@@ -40,37 +41,53 @@ struct OptimizerStreamOptions {
   Tier parameter_tier = Tier::kDevice;
 };
 
-// Uses of the stream have keys from here on, those of others stay below.
-inline constexpr OperatorKey kOptimizerKeys = OperatorKey{1} << 60;
+// The keys of its uses, one for each chunk: from here on, far below kBytesKeys.
+inline constexpr OperatorKey kChunkKeys = OperatorKey{1} << 60;
 
 class OptimizerStream {
  public:
-  // The others outlive it. `layout` may grow, but not by parameters with state.
-  OptimizerStream(PageUses& pages, const Layout& layout, const StateLayout& state,
-                  const OptimizerStreamOptions& options);
-  ~OptimizerStream();
-  OptimizerStream(const OptimizerStream&) = delete;
-  OptimizerStream& operator=(const OptimizerStream&) = delete;
+  // The others outlive it. kResource if a thread cannot be made.
+  static Result<std::unique_ptr<OptimizerStream>> make(PageUses& pages, const Layout& layout,
+                                                       const StateLayout& state,
+                                                       const OptimizerStreamOptions& options);
 
   // One step of all these tensors, by rising page. kInvalidArgument, and nothing is done, for a
-  // tensor without the state that its step needs or that is named twice. Where a page cannot be
-  // had, its chunk and those behind it are not stepped: the message says how far the step came.
+  // tensor that is named twice, has no gradient, or lacks the state that its step needs. Where a
+  // page cannot be had, neither its chunk nor those behind it are stepped: the message says where
+  // the step ended.
   Status step(std::span<const Update> updates);
-  // The part of such a step that lies on one page of parameters, once the gradients of all that is
-  // to be stepped there are final. step() is this for each page.
+  // What of such a step lies on one page of parameters, once the gradients of all that is to be
+  // stepped there are final. step() is this for each page.
   Status step_page(PageId parameters, std::span<const Update> updates);
 
-  // State by the tensor "<parameter>/<kind>", in bytes from its start; what was never written reads
-  // as zeros.
-  Status read_state(const PlacedTensor& tensor, std::uint64_t from, std::span<std::byte> to);
-  Status write_state(const PlacedTensor& tensor, std::uint64_t from,
-                     std::span<const std::byte> bytes);
-  // Whether a page of state has been written.
-  bool holds(PageId state) const;
-
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  // An update and where its tensor lies, in elements of the store's range.
+  struct Part {
+    const Update* update;
+    std::uint64_t begin, end;
+  };
+  struct Chunk;
+
+  OptimizerStream(PageUses& pages, const Layout& layout, const StateLayout& state, Tier tier,
+                  std::unique_ptr<Workers> workers)
+      : pages_(pages),
+        layout_(layout),
+        state_(state),
+        parameter_tier_(tier),
+        workers_(std::move(workers)) {}
+  Result<std::vector<Part>> sorted(std::span<const Update> updates) const;
+  Status check(const Update& update) const;
+  Status step_chunks(PageId page, std::span<const Part> parts);
+  Status step_chunk(Chunk& chunk, OperatorKey key);
+  void compute(const Chunk& chunk, unsigned worker) const;
+  static void step_elements(const Chunk& chunk, const Part& part, std::uint64_t begin,
+                            std::uint64_t end);
+
+  PageUses& pages_;
+  const Layout& layout_;
+  const StateLayout& state_;
+  const Tier parameter_tier_;
+  const std::unique_ptr<Workers> workers_;
 };
 
 }  // namespace taco::zerocache

@@ -1,0 +1,262 @@
+#include "zerocache/optimizer_stream.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace taco::zerocache {
+namespace {
+
+using kernels::ParameterRange;
+
+constexpr std::size_t kElement = kStateElementBytes;
+// What one worker begins at: a line of every array, of bfloat16 ones too.
+constexpr std::size_t kElementsOfLine = 32;
+// Master copies are compared this many at a time, so that they are in a cache when they are
+// stepped.
+constexpr std::size_t kComparedAtOnce = 8192;
+
+// By StateKind; null where there is none.
+using States = std::array<float*, kStateKinds>;
+
+float*& at(States& states, StateKind kind) { return states[static_cast<std::size_t>(kind)]; }
+
+// The states that a step reads and writes.
+std::vector<StateKind> kinds_of(const StepConstants& step) {
+  if (const auto* sgd = std::get_if<kernels::SgdStep>(&step)) {
+    if (sgd->momentum == 0) return {};
+    return {StateKind::kMomentumBuffer};
+  }
+  if (std::holds_alternative<kernels::LionStep>(step)) return {StateKind::kExpAvg};
+  return {StateKind::kExpAvg, StateKind::kExpAvgSq};
+}
+
+void apply(const StepConstants& constants, const ParameterRange& range, States states) {
+  if (const auto* adam = std::get_if<kernels::AdamStep>(&constants)) {
+    kernels::adam(*adam, range, at(states, StateKind::kExpAvg), at(states, StateKind::kExpAvgSq));
+  } else if (const auto* sgd = std::get_if<kernels::SgdStep>(&constants)) {
+    float* const buffer = at(states, StateKind::kMomentumBuffer);
+    kernels::sgd(*sgd, range, sgd->momentum == 0 ? nullptr : buffer);
+  } else {
+    kernels::lion(std::get<kernels::LionStep>(constants), range, at(states, StateKind::kExpAvg));
+  }
+}
+
+}  // namespace
+
+// One part of a page of parameters and its pages of state. Elements are counted from its start.
+struct OptimizerStream::Chunk {
+  struct State {
+    StateKind kind;
+    PageId page;
+    bool holds;  // otherwise it is arbitrary bytes, to be zeros
+    float* memory;
+  };
+
+  PageId page;
+  std::size_t element_bytes;  // of the parameters
+  std::uint64_t begin;        // in elements of the store's range, if all were as these are
+  std::size_t elements;
+  std::span<const Part> parts;  // that touch it
+  std::vector<State> states;
+  std::byte* parameters = nullptr;  // its own part
+};
+
+Result<std::unique_ptr<OptimizerStream>> OptimizerStream::make(
+    PageUses& pages, const Layout& layout, const StateLayout& state,
+    const OptimizerStreamOptions& options) {
+  auto workers = Workers::start(options.threads, "taco-optimizer");
+  if (!workers.ok()) return workers.status();
+  return std::unique_ptr<OptimizerStream>(new OptimizerStream(
+      pages, layout, state, options.parameter_tier, std::move(workers).value()));
+}
+
+Status OptimizerStream::check(const Update& update) const {
+  if (update.tensor >= layout_.tensors().size()) {
+    return Status(Code::kInvalidArgument, "an update of tensor " + std::to_string(update.tensor) +
+                                              ", but the layout has only " +
+                                              std::to_string(layout_.tensors().size()));
+  }
+  const PlacedTensor& tensor = layout_.tensors()[update.tensor];
+  if (tensor.bytes == 0) return {};
+  const std::string described = "parameter '" + tensor.name + "'";
+  const PageId page = layout_.pages_of(tensor).first;
+  if (!state_.covers(page) || StateLayout::parts_of(tensor.element_bytes) == 0) {
+    return Status(Code::kInvalidArgument, described + " has no optimizer state");
+  }
+  for (const StateKind kind : kinds_of(update.step)) {
+    if (state_.page_of(page, 0, kind) == kNoPage) {
+      return Status(
+          Code::kInvalidArgument,
+          described + " has no state '" + std::string(name_of(kind)) + "', which its step needs");
+    }
+  }
+  if (update.gradient == nullptr) {
+    return Status(Code::kInvalidArgument, described + " is to be stepped without a gradient");
+  }
+  return {};
+}
+
+Result<std::vector<OptimizerStream::Part>> OptimizerStream::sorted(
+    std::span<const Update> updates) const {
+  std::vector<Part> parts;
+  for (const Update& update : updates) {
+    TACO_RETURN_IF_ERROR(check(update));
+    const PlacedTensor& tensor = layout_.tensors()[update.tensor];
+    const std::uint64_t begin = tensor.offset / tensor.element_bytes;
+    const std::uint64_t end = begin + tensor.bytes / tensor.element_bytes;
+    if (end > begin) parts.push_back({&update, begin, end});
+  }
+  const auto offset = [&](const Part& part) {
+    return layout_.tensors()[part.update->tensor].offset;
+  };
+  std::sort(parts.begin(), parts.end(),
+            [&](const Part& a, const Part& b) { return offset(a) < offset(b); });
+  const auto twice = std::adjacent_find(
+      parts.begin(), parts.end(),
+      [](const Part& a, const Part& b) { return a.update->tensor == b.update->tensor; });
+  if (twice == parts.end()) return parts;
+  return Status(Code::kInvalidArgument, "parameter '" +
+                                            layout_.tensors()[twice->update->tensor].name +
+                                            "' has two updates in one step");
+}
+
+Status OptimizerStream::step(std::span<const Update> updates) {
+  const auto sorted_parts = sorted(updates);
+  if (!sorted_parts.ok()) return sorted_parts.status();
+  const std::span<const Part> parts = sorted_parts.value();
+  const auto pages_of = [&](const Part& part) {
+    return layout_.pages_of(layout_.tensors()[part.update->tensor]);
+  };
+  PageId next = 0;       // the first page that is not stepped yet
+  std::size_t last = 0;  // the first part behind the page
+  for (std::size_t first = 0; first < parts.size(); ++first) {
+    const Run run = pages_of(parts[first]);
+    for (PageId page = std::max(run.first, next); page < run.first + run.count; ++page) {
+      last = std::max(last, first);
+      while (last < parts.size() && pages_of(parts[last]).first <= page) ++last;
+      const Status stepped = step_chunks(page, parts.subspan(first, last - first));
+      TACO_RETURN_IF_ERROR(stepped.with_prefix("the optimizer's step ended before " +
+                                               layout_.describe(page) + ": "));
+      next = page + 1;
+    }
+  }
+  return {};
+}
+
+Status OptimizerStream::step_page(PageId page, std::span<const Update> updates) {
+  auto parts = sorted(updates);
+  if (!parts.ok()) return parts.status();
+  std::erase_if(*parts, [&](const Part& part) {
+    const Run run = layout_.pages_of(layout_.tensors()[part.update->tensor]);
+    return page < run.first || page - run.first >= run.count;
+  });
+  if (parts->empty()) return {};
+  return step_chunks(page, *parts);
+}
+
+// `parts`, sorted, all touch the page, so their elements are of one size.
+Status OptimizerStream::step_chunks(PageId page, std::span<const Part> parts) {
+  const std::size_t element = layout_.tensors()[parts.front().update->tensor].element_bytes;
+  const std::uint32_t count = StateLayout::parts_of(static_cast<std::uint32_t>(element));
+  const std::size_t elements = layout_.page_bytes() / kElement;
+  for (std::uint32_t part = 0; part < count; ++part) {
+    Chunk chunk{page, element, (std::uint64_t{page} * count + part) * elements, elements, {}, {}};
+    const auto first = std::partition_point(
+        parts.begin(), parts.end(), [&](const Part& each) { return each.end <= chunk.begin; });
+    const auto last = std::partition_point(
+        first, parts.end(), [&](const Part& each) { return each.begin < chunk.begin + elements; });
+    if (first == last) continue;
+    chunk.parts = {first, last};
+    const auto use = [&](StateKind kind) {
+      const auto same = [&](const Chunk::State& state) { return state.kind == kind; };
+      if (std::any_of(chunk.states.begin(), chunk.states.end(), same)) return;
+      const PageId state = state_.page_of(page, part, kind);
+      chunk.states.push_back({kind, state, pages_.has_content(state), nullptr});
+    };
+    for (const Part& each : chunk.parts) {
+      for (const StateKind kind : kinds_of(each.update->step)) use(kind);
+    }
+    if (count > 1) use(StateKind::kMaster);
+    TACO_RETURN_IF_ERROR(step_chunk(chunk, kChunkKeys + std::uint64_t{page} * 2 + part));
+  }
+  return {};
+}
+
+Status OptimizerStream::step_chunk(Chunk& chunk, OperatorKey key) {
+  std::vector<Access> accesses = {{chunk.page, parameter_tier_, true, true}};
+  for (const Chunk::State& state : chunk.states) {
+    accesses.push_back({state.page, Tier::kHost, state.holds, true});
+  }
+  TACO_RETURN_IF_ERROR(pages_.begin(key, accesses));
+  const std::uint64_t first = chunk.begin * chunk.element_bytes;
+  chunk.parameters = pages_.address(chunk.page, parameter_tier_) + first % layout_.page_bytes();
+  for (Chunk::State& state : chunk.states) {
+    state.memory = reinterpret_cast<float*>(pages_.address(state.page, Tier::kHost));
+  }
+  workers_->run([&](unsigned worker) { compute(chunk, worker); });
+  pages_.end(key);
+  return {};
+}
+
+// Elements of the store's range, of one tensor.
+void OptimizerStream::step_elements(const Chunk& chunk, const Part& part, std::uint64_t begin,
+                                    std::uint64_t end) {
+  const Update& update = *part.update;
+  const auto range_of = [&](std::uint64_t from, std::size_t count) {
+    ParameterRange range{.count = count};
+    const std::size_t in_gradient = from - part.begin;
+    if (update.bf16_gradient) {
+      range.bf16_gradient = static_cast<const std::uint16_t*>(update.gradient) + in_gradient;
+    } else {
+      range.gradient = static_cast<const float*>(update.gradient) + in_gradient;
+    }
+    return range;
+  };
+  const auto states_at = [&](std::size_t place) {
+    States states = {};
+    for (const Chunk::State& state : chunk.states) at(states, state.kind) = state.memory + place;
+    return states;
+  };
+  if (chunk.element_bytes == kElement) {
+    const std::size_t place = begin - chunk.begin;
+    ParameterRange range = range_of(begin, end - begin);
+    range.parameter = reinterpret_cast<float*>(chunk.parameters) + place;
+    return apply(update.step, range, states_at(place));
+  }
+  while (begin < end) {
+    const std::size_t place = begin - chunk.begin;
+    // Up to a line of all arrays, wherever the tensor begins.
+    const std::size_t count =
+        std::min<std::uint64_t>(end - begin, kComparedAtOnce - place % kElementsOfLine);
+    const States states = states_at(place);
+    ParameterRange range = range_of(begin, count);
+    range.parameter = states[static_cast<std::size_t>(StateKind::kMaster)];
+    range.bf16_parameter = reinterpret_cast<std::uint16_t*>(chunk.parameters) + place;
+    kernels::adopt_parameters(range.bf16_parameter, range.parameter, count);
+    apply(update.step, range, states);
+    begin += count;
+  }
+}
+
+// A worker's share of the chunk: neighbouring elements, so that no two touch a line.
+void OptimizerStream::compute(const Chunk& chunk, unsigned worker) const {
+  const std::size_t lines = chunk.elements / kElementsOfLine;
+  const std::uint64_t from = lines * worker / workers_->count() * kElementsOfLine;
+  const std::uint64_t to = lines * (worker + 1) / workers_->count() * kElementsOfLine;
+  for (const Chunk::State& state : chunk.states) {
+    if (!state.holds) std::memset(state.memory + from, 0, (to - from) * kElement);
+  }
+  for (const Part& part : chunk.parts) {
+    const std::uint64_t begin = std::max(part.begin, chunk.begin + from);
+    const std::uint64_t end = std::min(part.end, chunk.begin + to);
+    if (begin < end) step_elements(chunk, part, begin, end);
+  }
+}
+
+}  // namespace taco::zerocache

@@ -1,0 +1,26 @@
+// Reads and writes a tensor wherever its pages are, one page after the other: for checkpoints and
+// for whoever asks for a tensor whole.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+#include "zerocache/layout.h"
+#include "zerocache/page_uses.h"
+
+namespace taco::zerocache {
+
+// The keys of these uses, one for each page. Others stay below, or take theirs from elsewhere.
+inline constexpr OperatorKey kBytesKeys = OperatorKey{1} << 61;
+
+// `from` is in bytes from the tensor's start; the span ends within it. Pages are used in `tier`,
+// which is kHost or, where the device's memory is the host's, kDevice. What was never written reads
+// as zeros. A failure is that of PageUses::begin(), and what was copied until then is copied.
+Status read_bytes(PageUses& pages, std::size_t page_bytes, const PlacedTensor& tensor, Tier tier,
+                  std::uint64_t from, std::span<std::byte> to);
+Status write_bytes(PageUses& pages, std::size_t page_bytes, const PlacedTensor& tensor, Tier tier,
+                   std::uint64_t from, std::span<const std::byte> bytes);
+
+}  // namespace taco::zerocache

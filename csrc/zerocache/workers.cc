@@ -1,0 +1,96 @@
+#include "zerocache/workers.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace taco::zerocache {
+
+struct Workers::State {
+  std::mutex mutex;
+  std::condition_variable begun, ended;
+  const std::function<void(unsigned)>* work = nullptr;
+  std::uint64_t round = 0;
+  unsigned busy = 0;
+  bool ending = false;
+  std::vector<std::thread> threads;
+  const pid_t process = getpid();
+
+  void loop(unsigned index) {
+    std::unique_lock lock(mutex);
+    for (std::uint64_t seen = 0;;) {
+      begun.wait(lock, [&] { return ending || round != seen; });
+      if (ending) return;
+      seen = round;
+      const std::function<void(unsigned)>& current = *work;
+      lock.unlock();
+      current(index);
+      lock.lock();
+      if (--busy == 0) ended.notify_one();
+    }
+  }
+};
+
+Workers::Workers(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Result<std::unique_ptr<Workers>> Workers::start(unsigned threads, const char* name) {
+  std::unique_ptr<Workers> workers(new Workers(std::make_unique<State>()));
+  State* const state = workers->state_.get();
+  // Signals are for the program's own threads, whose calls they interrupt.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = 0;
+  try {
+    for (unsigned i = 1; i < threads; ++i) {
+      state->threads.emplace_back([state, i] { state->loop(i); });
+      pthread_setname_np(state->threads.back().native_handle(), name);
+    }
+  } catch (const std::system_error& failure) {
+    error = failure.code().value();
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error == 0) return workers;
+  return Status(Code::kResource,
+                "no " + std::to_string(threads) + " threads for " + name + ": " + strerror(error));
+}
+
+Workers::~Workers() {
+  if (getpid() != state_->process) {
+    // The threads are the parent's; to destroy what they sleep on would be to wait for them.
+    static_cast<void>(state_.release());
+    return;
+  }
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->ending = true;
+  }
+  state_->begun.notify_all();
+  for (std::thread& thread : state_->threads) thread.join();
+}
+
+unsigned Workers::count() const { return static_cast<unsigned>(state_->threads.size()) + 1; }
+
+void Workers::run(const std::function<void(unsigned)>& work) {
+  if (count() > 1) {
+    std::lock_guard lock(state_->mutex);
+    state_->work = &work;
+    state_->busy = count() - 1;
+    ++state_->round;
+    state_->begun.notify_all();
+  }
+  work(0);
+  std::unique_lock lock(state_->mutex);
+  state_->ended.wait(lock, [&] { return state_->busy == 0; });
+}
+
+}  // namespace taco::zerocache
