@@ -61,6 +61,9 @@ void close_now(int fd) {
   close(fd);
 }
 
-std::uint32_t fork_generation() { return generation.load(std::memory_order_relaxed); }
+std::uint32_t fork_generation() {
+  install_handler();
+  return generation.load(std::memory_order_relaxed);
+}
 
 }  // namespace taco

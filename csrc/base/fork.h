@@ -15,8 +15,8 @@ void close_on_fork(int fd);
 // harmless.
 void close_now(int fd);
 
-// Grows by one in every forked child of a process that has registered anything: an object that
-// remembers the value it was born with knows whether it has become a copy in a child.
+// Grows by one in every forked child of a process that has asked for it: an object that remembers
+// the value it was born with knows whether it has become a copy in a child.
 std::uint32_t fork_generation();
 
 }  // namespace taco

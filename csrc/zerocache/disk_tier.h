@@ -1,21 +1,22 @@
 // The slowest tier: pages written to the slab and read back, several at a time, each verified when
-// it is read. It finds slots, numbers the write-backs and keeps their checksums in the page table;
-// which page moves when is its caller's business, and so is the memory that pages move from and to.
+// it is read. It finds slots, numbers the write-backs and keeps their checksums, in memory; which
+// page moves when, and when its slot is given up, is its caller's business, and so is the memory
+// that pages move from and to.
 //
-// One thread at a time. Layout, page table and file system must outlive it.
+// One thread at a time, but wake(). The file system must outlive it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
 #include "zerocache/io_queue.h"
-#include "zerocache/layout.h"
 #include "zerocache/page.h"
-#include "zerocache/page_table.h"
 #include "zerocache/slab.h"
 
 namespace taco::zerocache {
@@ -24,35 +25,54 @@ struct DiskTierOptions {
   std::vector<SlabDirectory> directories;
   StoreId store = 0;
   IoOptions io;  // its buffers: the frames that pages move from and to
+  std::size_t page_bytes = kPageBytes;
+  std::uint32_t pages = 0;
+  std::function<std::string(PageId)> describe;  // a page, for messages: Layout::describe()
+};
+
+// Of bytes that were written to a slot in full.
+struct Version {
+  Generation generation = 0;
+  std::uint64_t checksum = 0;
+};
+
+// What is known of a page on disk.
+struct DiskPage {
+  Slot slot;                  // none: it is not on disk
+  Generation generation = 0;  // of the last write-back that was begun
+  Version written;            // what the slot holds
+  Version former;             // what was written before, to tell a stale page by
 };
 
 class DiskTier {
  public:
   // What Slab::create() and open_io_queue() refuse.
-  static Result<std::unique_ptr<DiskTier>> open(FileSystem& files, const DiskTierOptions& options,
-                                                const Layout& layout, PageTable& table);
+  static Result<std::unique_ptr<DiskTier>> open(FileSystem& files, const DiskTierOptions& options);
 
-  // Writes a dirty page back from `frame`: memory of a page's size, aligned to kIoAlignment, which
-  // nobody may write until the page is done. `buffer` as in IoRequest. kResource if every slot
-  // holds a page that is nowhere else; then the page stays as it was.
+  // Writes a page that has no slot to a free one, from `frame`: memory of a page's size, aligned to
+  // kIoAlignment, which nobody may write until the page is done. `buffer` as in IoRequest.
+  // kResource if there is no free slot; then the page stays as it was.
   Status write(PageId page, std::byte* frame, std::int32_t buffer = -1);
-  // Reads a clean page into `frame`.
+  // Reads a page that has a slot into `frame`.
   void read(PageId page, std::byte* frame, std::int32_t buffer = -1);
+  // Gives its slot up, if it has one. Nothing of the page may be under way.
+  void drop(PageId page);
 
   struct Done {
     PageId page = kNoPage;
     IoRequest::Kind kind = IoRequest::Kind::kRead;
-    // A failed write leaves the page dirty; a failed read leaves garbage in the frame. Either may
-    // be tried again. The message names the page, its tensors and the file.
+    // After a failed write the slot, which the page keeps until it is dropped, holds nothing of
+    // worth; a failed read leaves garbage in the frame, and may be tried again. The message names
+    // the page, its tensors and the file.
     Status status;
   };
-  // Appends what is done, as IoQueue::complete() does. A page that was written is clean and still
-  // in memory; one that was read has been verified, and is where it was until the caller says so
-  // (PageTable::set_in_memory()).
+  // Appends what is done, as IoQueue::complete() does. What was read has been verified.
   void complete(Duration wait, std::vector<Done>* done);
+  void wake() { queue_->wake(); }  // as IoQueue::wake()
   std::size_t open() const { return queue_->open(); }
 
   const Slab& slab() const { return *slab_; }
+  const DiskPage& operator[](PageId page) const { return pages_[page]; }
   std::string_view engine() const { return queue_->engine(); }
 
  private:
@@ -62,16 +82,20 @@ class DiskTier {
     std::uint64_t checksum;  // of what is being written
   };
 
-  DiskTier(StoreId store, const Layout& layout, PageTable& table)
-      : store_(store), layout_(layout), table_(table), moving_(layout.pages()) {}
-  Slot find_slot();
+  explicit DiskTier(const DiskTierOptions& options)
+      : store_(options.store),
+        page_bytes_(options.page_bytes),
+        describe_(options.describe),
+        pages_(options.pages),
+        moving_(options.pages) {}
   void submit(PageId page, const Moving& moving, std::int32_t buffer);
   Status verify(PageId page, const std::byte* frame) const;
   std::string whose_bytes(PageId page, std::uint64_t digest) const;
 
   const StoreId store_;
-  const Layout& layout_;
-  PageTable& table_;
+  const std::size_t page_bytes_;
+  const std::function<std::string(PageId)> describe_;
+  std::vector<DiskPage> pages_;
   std::vector<Moving> moving_;  // by page
   std::vector<IoCompletion> completions_;
   std::unique_ptr<Slab> slab_;

@@ -78,6 +78,9 @@ class IoQueue {
   virtual void keep_busy() = 0;
   // Submitted, and not handed out as complete.
   virtual std::size_t open() const = 0;
+  // The complete() that waits, or else the next one that would, returns at once, perhaps with
+  // nothing. Any thread, at any time.
+  virtual void wake() = 0;
   virtual std::string_view engine() const = 0;  // "io_uring" or "threads"
 
  protected:

@@ -30,6 +30,7 @@ struct Pool {
   std::condition_variable ended;  // a request has ended
   std::deque<IoRequest> waiting;
   std::vector<IoCompletion> complete;
+  bool woken = false;
   bool ending = false;
   std::vector<std::thread> threads;
 };
@@ -81,15 +82,22 @@ class ThreadQueue : public IoQueue {
   void complete(Duration wait, std::vector<IoCompletion>* done) override {
     if (open_ == 0) return;
     std::unique_lock lock(pool_->mutex);
-    const auto any = [&] { return !pool_->complete.empty(); };
+    const auto any = [&] { return !pool_->complete.empty() || pool_->woken; };
     if (wait == kNever) {
       pool_->ended.wait(lock, any);
     } else {
       pool_->ended.wait_for(lock, std::chrono::nanoseconds(wait), any);
     }
+    pool_->woken = false;
     open_ -= pool_->complete.size();
     std::move(pool_->complete.begin(), pool_->complete.end(), std::back_inserter(*done));
     pool_->complete.clear();
+  }
+
+  void wake() override {
+    std::lock_guard lock(pool_->mutex);
+    pool_->woken = true;
+    pool_->ended.notify_one();
   }
 
   void keep_busy() override {}  // the threads do that

@@ -2,7 +2,10 @@
 // keeps neither its descriptor nor its memory.
 #include <errno.h>
 #include <liburing.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <deque>
@@ -20,6 +23,8 @@
 namespace taco::zerocache {
 namespace {
 
+constexpr std::uint64_t kWake = ~std::uint64_t{0};  // the tag of what watches for wakes
+
 class UringQueue : public IoQueue {
  public:
   UringQueue(const IoOptions& options, const std::vector<File*>& files)
@@ -32,11 +37,13 @@ class UringQueue : public IoQueue {
   void submit(const IoRequest& request) override;
   void complete(Duration wait, std::vector<IoCompletion>* done) override;
   void keep_busy() override;
+  void wake() override;
   std::size_t open() const override { return waiting_.size() + under_way_ + complete_.size(); }
   std::string_view engine() const override { return "io_uring"; }
 
  private:
   void register_buffers(const std::vector<std::span<std::byte>>& buffers);
+  void watch_wakes();
   void begin_waiting();
   void call(unsigned flight);
   void reap();
@@ -48,6 +55,9 @@ class UringQueue : public IoQueue {
   const std::function<ssize_t(const IoRequest&, ssize_t)> pretend_;
   io_uring ring_ = {};
   bool has_ring_ = false;
+  Status broken_;   // why the ring takes no more requests
+  int wakes_ = -1;  // an eventfd that the ring watches
+  bool woken_ = false;
   std::uint32_t generation_ = 0;
   std::vector<std::byte*> registered_;  // where each buffer was mapped when it was registered
   std::vector<Transfer> flights_;       // those not in free_ are the kernel's
@@ -58,7 +68,7 @@ class UringQueue : public IoQueue {
 };
 
 Status UringQueue::open_ring(const IoOptions& options) {
-  const int opened = io_uring_queue_init(options.depth, &ring_, 0);
+  const int opened = io_uring_queue_init(options.depth + 1, &ring_, 0);  // one watches for wakes
   if (opened < 0) {
     return Status(Code::kUnsupported,
                   std::string("io_uring is refused here (") + std::strerror(-opened) + ")");
@@ -76,6 +86,10 @@ Status UringQueue::open_ring(const IoOptions& options) {
                   std::string("io_uring takes no files here (") + std::strerror(-registered) + ")");
   }
   register_buffers(options.buffers);
+  wakes_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wakes_ < 0) return system_error(errno, "no descriptor to wake a queue of pages by");
+  close_on_fork(wakes_);
+  watch_wakes();
   return {};
 }
 
@@ -108,12 +122,17 @@ UringQueue::~UringQueue() {
     enter(kNever);
     reap();
   }
+  if (wakes_ >= 0) close_now(wakes_);
   close_now(ring_.ring_fd);
   ring_.ring_fd = -1;  // so that io_uring_queue_exit() closes nothing of another's
   io_uring_queue_exit(&ring_);
 }
 
 void UringQueue::submit(const IoRequest& request) {
+  if (!broken_.ok()) {
+    complete_.push_back({request.tag, broken_});
+    return;
+  }
   waiting_.push_back(request);
   keep_busy();
 }
@@ -122,6 +141,19 @@ void UringQueue::keep_busy() {
   reap();
   begin_waiting();
   enter(0);
+}
+
+void UringQueue::wake() {
+  const std::uint64_t one = 1;
+  // It fails only where so many wakes wait already that the count is full.
+  static_cast<void>(::write(wakes_, &one, sizeof one) == sizeof one);
+}
+
+void UringQueue::watch_wakes() {
+  io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
+  TACO_ASSERT(sqe != nullptr);
+  io_uring_prep_poll_add(sqe, wakes_, POLLIN);
+  io_uring_sqe_set_data64(sqe, kWake);
 }
 
 void UringQueue::begin_waiting() {
@@ -135,7 +167,7 @@ void UringQueue::begin_waiting() {
   }
 }
 
-// There is always an entry: as many as flights at least, and each flight has at most one.
+// There is always an entry: each flight has at most one, and so has what watches for wakes.
 void UringQueue::call(unsigned flight) {
   io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
   TACO_ASSERT(sqe != nullptr);
@@ -183,6 +215,7 @@ void UringQueue::enter(Duration wait) {
 void UringQueue::give_up(int error) {
   const Status status(Code::kInternal,
                       std::string("io_uring takes no more requests: ") + std::strerror(error));
+  broken_ = status;
   std::vector<bool> idle(flights_.size(), false);
   for (const unsigned flight : free_) idle[flight] = true;
   for (unsigned i = 0; i < flights_.size(); ++i) {
@@ -198,10 +231,17 @@ void UringQueue::give_up(int error) {
 void UringQueue::reap() {
   io_uring_cqe* cqe = nullptr;
   while (io_uring_peek_cqe(&ring_, &cqe) == 0) {
-    const auto flight = static_cast<unsigned>(io_uring_cqe_get_data64(cqe));
+    const std::uint64_t tag = io_uring_cqe_get_data64(cqe);
     const ssize_t result = cqe->res;
     io_uring_cqe_seen(&ring_, cqe);
-    take_result(flight, result);
+    if (!broken_.ok()) continue;  // its request has been handed out as failed
+    if (tag != kWake) {
+      take_result(static_cast<unsigned>(tag), result);
+      continue;
+    }
+    std::uint64_t count = 0;
+    woken_ = ::read(wakes_, &count, sizeof count) == sizeof count;
+    watch_wakes();
   }
 }
 
@@ -221,12 +261,13 @@ void UringQueue::take_result(unsigned flight, ssize_t result) {
 void UringQueue::complete(Duration wait, std::vector<IoCompletion>* done) {
   const Time end = wait == kNever ? kNever : monotonic_now() + wait;
   keep_busy();
-  while (complete_.empty() && under_way_ > 0) {
+  while (complete_.empty() && under_way_ > 0 && !woken_) {
     const Duration left = end == kNever ? kNever : end - monotonic_now();
     if (left <= 0) break;
     enter(left);
     reap();
   }
+  woken_ = false;
   // What has ended makes room for what waits; it begins before the caller looks at the results.
   begin_waiting();
   enter(0);

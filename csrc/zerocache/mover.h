@@ -34,6 +34,7 @@
 #include "zerocache/io_queue.h"
 #include "zerocache/layout.h"
 #include "zerocache/page.h"
+#include "zerocache/page_uses.h"
 #include "zerocache/residency.h"
 #include "zerocache/slab.h"
 #include "zerocache/trace.h"
@@ -75,14 +76,14 @@ struct MoverStats {
   Duration stalled = 0;                 // of all begin() together
 };
 
-class Mover {
+class Mover : public PageUses {
  public:
   // The layout must outlive it. kInvalidArgument names the option that cannot be, and what
   // Slab::create() and open_io_queue() refuse; kResource: no memory, no thread.
   static Result<std::unique_ptr<Mover>> open(FileSystem& files, const MoverOptions& options,
                                              const Layout& layout);
   // Waits for copies under way. No use may be waiting.
-  ~Mover();
+  ~Mover() override;
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
@@ -95,18 +96,18 @@ class Mover {
   // whole first (reads = false) has arbitrary bytes. kInvalidArgument where pages and capacities do
   // not allow it: names what is too small; else what failed on the way: names the page, its tensors
   // and the file. Then nothing is begun; pages that would have been written whole hold nothing.
-  Status begin(OperatorKey key, std::span<const Access> accesses);
+  Status begin(OperatorKey key, std::span<const Access> accesses) override;
   // Of the uses of that key that are open, the one that began last. Must be one.
-  void end(OperatorKey key);
+  void end(OperatorKey key) override;
 
   // kDevice: always the same for a page. kHost: its frame, while a use has the page there. Both may
   // be touched only while a use has the page there.
-  std::byte* address(PageId page, Tier tier) const;
+  std::byte* address(PageId page, Tier tier) const override;
   // Whether it has been written and not been given up since.
-  bool has_content(PageId page) const;
+  bool has_content(PageId page) const override;
 
   // Changes the layout that was given to open() (which only grows, up to most_pages): nobody here
-  // reads it meanwhile.
+  // reads it meanwhile. `change` may not call the mover.
   void change_layout(const std::function<void()>& change);
 
   std::size_t page_bytes() const;

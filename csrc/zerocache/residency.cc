@@ -29,8 +29,7 @@ void Residency::place(PageId page, Tier tier) {
   TACO_ASSERT(pages_[page].valid == 0 && free(tier) > 0);
   --free_[index_of(tier)];
   pages_[page].valid = bit(tier);
-  pages_[page].content = true;
-  classify(page);
+  set_content(page, true);
 }
 
 void Residency::set_next_use(PageId page, Position at) {
@@ -122,7 +121,10 @@ void Residency::spoil(PageId page, Tier tier) {
 }
 
 void Residency::set_content(PageId page, bool content) {
-  pages_[page].content = content;
+  bool& now = pages_[page].content;
+  if (content && !now) ++with_content_;
+  if (!content && now) --with_content_;
+  now = content;
   classify(page);
 }
 

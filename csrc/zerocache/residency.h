@@ -58,6 +58,8 @@ class Residency {
   Position next_use(PageId page) const { return pages_[page].next_use; }
   std::uint32_t free(Tier tier) const { return free_[index_of(tier)]; }
   std::size_t size() const { return pages_.size(); }
+  // Pages that hold something.
+  std::size_t with_content() const { return with_content_; }
 
   void set_next_use(PageId page, Position at);
 
@@ -113,6 +115,7 @@ class Residency {
 
   std::vector<Page> pages_;
   std::array<std::uint32_t, kTiers> free_;
+  std::size_t with_content_ = 0;
   std::array<std::array<PageHeap, kClasses>, 2> evictable_;  // of the device, of the host
   PageHeap spare_slots_;
 };

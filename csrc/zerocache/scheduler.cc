@@ -112,12 +112,20 @@ void Scheduler::end_run() {
   course_ = changed ? decltype(course_)() : decltype(course_){course_[1], course_[2], nullptr};
 }
 
-Status Scheduler::begin(Time now, OperatorKey key, std::span<const Access> accesses) {
+Status Scheduler::fits(std::span<const Access> accesses) const {
   std::size_t sets[2] = {};
-  for (const Access& access : accesses) ++sets[index_of(access.tier)];
-  TACO_RETURN_IF_ERROR(
-      check_capacities(capacities_, costs_.page_bytes, pages_.size(), sets[0], sets[1]));
+  std::size_t pages = pages_.with_content();
+  for (const Access& access : accesses) {
+    ++sets[index_of(access.tier)];
+    if (!pages_.has_content(access.page)) ++pages;
+  }
+  return check_capacities(capacities_, costs_.page_bytes, pages, sets[0], sets[1]);
+}
+
+Status Scheduler::begin(Time now, OperatorKey key, std::span<const Access> accesses) {
+  TACO_RETURN_IF_ERROR(fits(accesses));
   now_ = now;
+  std::fill(std::begin(fails_), std::end(fails_), false);
   computing_since_ = kNever;
   current_.assign(accesses.begin(), accesses.end());
   for (const Access& access : current_) needed_[access.page] |= bit(access.tier);
@@ -190,6 +198,21 @@ void Scheduler::release(const Access& access) {
   pages_.set_next_use(page, next_use_after(page, run_->follower.position()));
   if (writes || last) look_back(page);
   route(page);
+}
+
+void Scheduler::discard(PageId page) {
+  pages_.set_content(page, false);
+  for (const Tier tier : kMemory) pages_.spoil(page, tier);
+  forget_copies(page, 0);
+  look_back(page);
+  route(page);
+}
+
+void Scheduler::ask_again() {
+  std::fill(std::begin(fails_), std::end(fails_), false);
+  for (const Access& access : current_) {
+    if (!pages_.has(access.page, access.tier)) want(access.page, access.tier, kDemanded);
+  }
 }
 
 // All copies but those in the tiers whose bits are set.

@@ -65,6 +65,7 @@ Status check_capacities(const Capacities& capacities, std::size_t page_bytes, st
 
 class Scheduler {
  public:
+  // Of the pages 0 to `pages` - 1; those that hold nothing take no room.
   Scheduler(const Capacities& capacities, const Costs& costs, std::size_t pages);
 
   // Where a page is before the first run. Pages that are placed nowhere hold nothing.
@@ -74,16 +75,29 @@ class Scheduler {
   void begin_run(const std::string& name);
   void end_run();
 
-  // An operator needs these pages, each named once. Fails where they cannot be there at once.
+  // Between runs: how fast the ways are, their depths as they were.
+  void set_costs(const Costs& costs) { costs_ = costs; }
+
+  // Whether an operator can have these pages at once, each named once in a tier, beside all others
+  // that hold something.
+  Status fits(std::span<const Access> accesses) const;
+  // An operator needs these pages. Fails, and nothing has begun, where they do not fit.
   Status begin(Time now, OperatorKey key, std::span<const Access> accesses);
   bool ready() const { return missing_ == 0; }
   // The operator has begun to compute; end() tells how long it took.
   void computing(Time now) { computing_since_ = now; }
   void end(Time now);
 
-  // A copy has ended; `copied` is false where it failed. What failed is not tried again until an
-  // operator asks for it.
+  // Between operators: nobody needs what the page holds.
+  void discard(PageId page);
+
+  // A copy has ended; `copied` is false where it failed. What failed is not fetched again, and
+  // nothing more is evicted by that way, until an operator begins or asks again.
   void done(const Copy& copy, bool copied = true);
+  // The operator still waits for its pages: what failed is to be tried again.
+  void ask_again();
+  // No copy is under way.
+  bool idle() const;
   // Returns when it wants to be called again if nothing happens before; kNever: not.
   Time decide(Time now, std::vector<Action>& actions);
 
@@ -136,6 +150,7 @@ class Scheduler {
   PageId victim(Tier tier, Position at) const;
   bool evict(PageId page, Tier tier, Position at, std::size_t demand);
   bool evict_from_host(PageId page);
+  bool may_evict_by(Way way) const;
   bool worth_keeping(PageId page) const;
   void start(PageId page, Tier from, Tier to, bool evicts);
   void drop(PageId page, Tier tier);
@@ -144,7 +159,7 @@ class Scheduler {
   Position soonest_waiting(Tier tier) const;
 
   const Capacities capacities_;
-  const Costs costs_;
+  Costs costs_;
   Residency pages_;
   SchedulerStats stats_;
 
@@ -177,8 +192,9 @@ class Scheduler {
   std::size_t look_ahead_ = 0;
   std::size_t evictions_[2] = {};
   std::uint32_t under_way_[kWays] = {};
-  PageHeap queues_[3];  // pages to be uploaded, downloaded, read; the soonest on top
-  PageHeap blanks_[2];  // pages that need a frame and no content
+  bool fails_[kWays] = {};  // an eviction by that way has failed since an operator asked
+  PageHeap queues_[3];      // pages to be uploaded, downloaded, read; the soonest on top
+  PageHeap blanks_[2];      // pages that need a frame and no content
   Time now_ = 0, again_ = kNever;
   std::vector<Action> actions_;
 };

@@ -31,6 +31,7 @@ void Scheduler::done(const Copy& copy, bool copied) {
   if (finished.released) actions_.push_back({Action::Kind::kDrop, {page, from, from}});
   if (!finished.arrived) actions_.push_back({Action::Kind::kDrop, {page, to, to}});
   if ((evicting_[page] & bit(from)) != 0) {
+    if (!copied) fails_[static_cast<int>(way_of(from, to))] = true;
     unmark(evicting_[page], from);
     --evictions_[index_of(from)];
     // It may be needed by now sooner than what waits for its frame.
@@ -200,29 +201,35 @@ bool Scheduler::evict(PageId page, Tier tier, Position at, std::size_t demand) {
     return true;
   }
   if (pages_.holds(page, Tier::kHost)) return false;
-  const auto way = static_cast<int>(Way::kDownload);
-  if (under_way_[way] >= costs_.speed(Way::kDownload).depth) return false;
+  if (!may_evict_by(Way::kDownload)) return false;
   if (soonest_waiting(Tier::kHost) < at && pages_.free(Tier::kHost) <= 2) return false;
   if (!make_room(Tier::kHost, at, 0, demand)) return false;
   start(page, Tier::kDevice, Tier::kHost, true);
   return true;
 }
 
+bool Scheduler::may_evict_by(Way way) const {
+  const auto index = static_cast<int>(way);
+  return under_way_[index] < costs_.speed(way).depth && !fails_[index];
+}
+
+bool Scheduler::idle() const {
+  return std::all_of(std::begin(under_way_), std::end(under_way_),
+                     [](std::uint32_t copies) { return copies == 0; });
+}
+
 bool Scheduler::evict_from_host(PageId page) {
-  const auto may_start = [this](Way way) {
-    return under_way_[static_cast<int>(way)] < costs_.speed(way).depth;
-  };
   if (pages_.holds(page, Tier::kDisk)) return false;
   if (pages_.free(Tier::kDisk) == 0 && !pages_.spare_slots().empty()) {
     drop(pages_.spare_slots().top(), Tier::kDisk);
   }
   if (pages_.free(Tier::kDisk) > 0) {
-    if (!may_start(Way::kWrite)) return false;
+    if (!may_evict_by(Way::kWrite)) return false;
     start(page, Tier::kHost, Tier::kDisk, true);
     return true;
   }
   // The disk is full, or there is none; device memory may have room, or what the host has too.
-  if (pages_.holds(page, Tier::kDevice) || !may_start(Way::kUpload)) return false;
+  if (pages_.holds(page, Tier::kDevice) || !may_evict_by(Way::kUpload)) return false;
   const PageHeap& twice = pages_.evictable(Tier::kDevice, Residency::kFree);
   if (pages_.free(Tier::kDevice) == 0 && !twice.empty()) drop(twice.top(), Tier::kDevice);
   if (pages_.free(Tier::kDevice) == 0) return false;

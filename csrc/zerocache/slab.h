@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,9 +15,17 @@
 #include "base/status.h"
 #include "zerocache/file_system.h"
 #include "zerocache/page.h"
-#include "zerocache/page_table.h"
 
 namespace taco::zerocache {
+
+// Room for one page in one of the slab's files.
+struct Slot {
+  static constexpr std::uint32_t kNoFile = std::numeric_limits<std::uint32_t>::max();
+  std::uint32_t file = kNoFile;
+  std::uint32_t index = 0;
+  bool exists() const { return file != kNoFile; }
+  bool operator==(const Slot&) const = default;
+};
 
 struct SlabDirectory {
   std::string path;         // of a directory that exists

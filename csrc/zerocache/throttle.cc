@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 
 namespace taco::zerocache {
 
@@ -31,6 +30,25 @@ void ThrottledQueue::keep_busy() {
   queue_->keep_busy();
 }
 
+void ThrottledQueue::wake() {
+  {
+    std::lock_guard lock(mutex_);
+    woken_ = true;
+  }
+  wakes_.notify_one();
+  queue_->wake();
+}
+
+void ThrottledQueue::sleep(Duration time) {
+  std::unique_lock lock(mutex_);
+  wakes_.wait_for(lock, std::chrono::nanoseconds(time), [this] { return woken_; });
+}
+
+bool ThrottledQueue::take_wake() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(woken_, false);
+}
+
 void ThrottledQueue::complete(Duration wait, std::vector<IoCompletion>* done) {
   Time now = monotonic_now();
   const Time end = wait == kNever ? kNever : now + wait;
@@ -42,10 +60,10 @@ void ThrottledQueue::complete(Duration wait, std::vector<IoCompletion>* done) {
     if (queue_->open() > 0) {
       queue_->complete(left, done);
     } else if (!held_back_.empty() && left > 0) {
-      std::this_thread::sleep_for(std::chrono::nanoseconds(left));
+      sleep(left);
     }
     now = monotonic_now();
-    if (done->size() > before || open() == 0 || now >= end) break;
+    if (take_wake() || done->size() > before || open() == 0 || now >= end) break;
   }
   let_go(now);
 }

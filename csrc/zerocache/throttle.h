@@ -2,8 +2,10 @@
 // clock; ThrottledQueue holds requests back until their time has come.
 #pragma once
 
+#include <condition_variable>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -32,6 +34,7 @@ class ThrottledQueue : public IoQueue {
   void submit(const IoRequest& request) override;
   void complete(Duration wait, std::vector<IoCompletion>* done) override;
   void keep_busy() override;
+  void wake() override;
   std::size_t open() const override { return held_back_.size() + queue_->open(); }
   std::string_view engine() const override { return queue_->engine(); }
 
@@ -41,10 +44,16 @@ class ThrottledQueue : public IoQueue {
     Time begin;
   };
   void let_go(Time now);
+  void sleep(Duration time);
+  bool take_wake();
 
   const std::unique_ptr<IoQueue> queue_;
   Throttle throttle_;
   std::deque<HeldBack> held_back_;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable wakes_;
+  bool woken_ = false;
 };
 
 }  // namespace taco::zerocache

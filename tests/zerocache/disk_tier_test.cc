@@ -33,12 +33,17 @@ class Rig {
  public:
   explicit Rig(std::uint32_t slots = kPages, FileSystem& files = FileSystem::real(),
                Engine engine = Engine::kAuto)
-      : layout_(make_layout()), table(kPages), memory_(kPages * kPage) {
+      : memory_(kPages * kPage) {
     DiskTierOptions options;
     options.directories = {{directory_.path(), page_place(slots, kPage)}};
     options.store = 0x5108e;
     options.io.engine = engine;
-    auto opened = DiskTier::open(files, options, layout_, table);
+    options.page_bytes = kPage;
+    options.pages = kPages;
+    options.describe = [](PageId page) {
+      return "page " + std::to_string(page) + " (layer" + std::to_string(page) + ")";
+    };
+    auto opened = DiskTier::open(files, options);
     EXPECT_TRUE(opened.ok()) << opened.status().message();
     tier = std::move(opened).value();
     for (PageId page = 0; page < kPages; ++page) write_memory(page, page + 1);
@@ -63,13 +68,13 @@ class Rig {
   Status read(PageId page) {
     write_memory(page, 0);
     tier->read(page, frame(page));
-    TACO_RETURN_IF_ERROR(finish(page));
-    table.set_in_memory(page, Tier::kHost);
-    return {};
+    return finish(page);
   }
+  bool on_disk(PageId page) const { return (*tier)[page].slot.exists(); }
+  const Version& written(PageId page) const { return (*tier)[page].written; }
+  // Its memory is given up; what is on disk already is not written again.
   Status evict(PageId page) {
-    if (!table[page].clean) TACO_RETURN_IF_ERROR(write(page));
-    table.drop(page);
+    if (!on_disk(page)) TACO_RETURN_IF_ERROR(write(page));
     write_memory(page, 0);
     return {};
   }
@@ -90,27 +95,14 @@ class Rig {
   const std::string& directory() const { return directory_.path(); }
 
  private:
-  static Layout make_layout() {
-    std::vector<TensorSpec> tensors;
-    for (PageId page = 0; page < kPages; ++page) {
-      tensors.push_back({"layer" + std::to_string(page), kPage});
-    }
-    return std::move(Layout::make(tensors, kPage)).value();
-  }
   void with_file(const std::function<void(int, off_t)>& use, PageId page) {
     const int fd = open(path().c_str(), O_RDWR | O_CLOEXEC);
     ASSERT_GE(fd, 0);
-    use(fd, static_cast<off_t>(tier->slab().place_of(table[page].slot)));
+    use(fd, static_cast<off_t>(tier->slab().place_of((*tier)[page].slot)));
     close(fd);
   }
 
   TemporaryDirectory directory_;
-  const Layout layout_;
-
- public:
-  PageTable table;
-
- private:
   AlignedMemory memory_;
 
  public:
@@ -128,11 +120,9 @@ TEST(DiskTier, PagesComeBackAsTheyWere) {
     EXPECT_EQ(done.size(), kPages);
     for (PageId page = 0; page < kPages; ++page) ASSERT_TRUE(rig.evict(page).ok());
     for (PageId page = kPages; page-- > 0;) {
-      EXPECT_EQ(rig.table[page].tier, Tier::kDisk);
       const Status read = rig.read(page);
       ASSERT_TRUE(read.ok()) << read.message();
       EXPECT_TRUE(rig.holds(page, static_cast<int>(page) + 1));
-      EXPECT_EQ(rig.table[page].tier, Tier::kHost);
     }
   }
 }
@@ -152,7 +142,7 @@ TEST(DiskTier, APageThatIsOnlyReadIsNeverWrittenAgain) {
   }
   EXPECT_EQ(writes, before);
   ASSERT_TRUE(rig.read(3).ok());
-  rig.table.set_dirty(3);
+  rig.tier->drop(3);
   rig.write_memory(3, 77);
   ASSERT_TRUE(rig.evict(3).ok());
   EXPECT_EQ(writes, before + 1);
@@ -183,7 +173,7 @@ TEST(DiskTier, AStalePageIsFound) {
   ASSERT_TRUE(rig.evict(5).ok());
   const std::vector<char> old = rig.peek(5);
   ASSERT_TRUE(rig.read(5).ok());
-  rig.table.set_dirty(5);
+  rig.tier->drop(5);
   rig.write_memory(5, 99);
   ASSERT_TRUE(rig.evict(5).ok());
   rig.poke(5, old);  // as if the disk had lost the second write
@@ -196,11 +186,11 @@ TEST(DiskTier, AStalePageIsFound) {
 TEST(DiskTier, APageWrittenTwiceWithTheSameBytesHasAnotherChecksum) {
   Rig rig;
   ASSERT_TRUE(rig.evict(0).ok());
-  const std::uint64_t first = rig.table[0].written.checksum;
+  const std::uint64_t first = rig.written(0).checksum;
   ASSERT_TRUE(rig.read(0).ok());
-  rig.table.set_dirty(0);
+  rig.tier->drop(0);
   ASSERT_TRUE(rig.evict(0).ok());
-  EXPECT_NE(rig.table[0].written.checksum, first);
+  EXPECT_NE(rig.written(0).checksum, first);
 }
 
 TEST(DiskTier, AMisplacedPageIsFoundEvenWithTheSameBytes) {
@@ -209,11 +199,11 @@ TEST(DiskTier, AMisplacedPageIsFoundEvenWithTheSameBytes) {
     rig.write_memory(1, 50);
     rig.write_memory(6, same ? 50 : 60);
     for (const PageId page : {PageId{1}, PageId{6}}) {
-      if (rig.table[page].clean) rig.table.set_dirty(page);
+      rig.tier->drop(page);
       ASSERT_TRUE(rig.evict(page).ok());
     }
     if (same) {
-      EXPECT_NE(rig.table[1].written.checksum, rig.table[6].written.checksum);
+      EXPECT_NE(rig.written(1).checksum, rig.written(6).checksum);
     } else {
       rig.poke(1, rig.peek(6));
       const Status read = rig.read(1);
@@ -241,13 +231,13 @@ TEST(DiskTier, AnErrorOfTheDiskLeavesThePageWhereItWas) {
   EXPECT_EQ(written.message().find("page 4 (layer4): writing 4096 bytes at "), 0u)
       << written.message();
   EXPECT_NE(written.message().find(rig.path() + ": Input/output error"), std::string::npos);
-  EXPECT_FALSE(rig.table[4].clean);
   EXPECT_TRUE(rig.holds(4, 5)) << "its bytes are in memory still";
+  rig.tier->drop(4);
   ASSERT_TRUE(rig.evict(4).ok());
   failing = 1;
   const Status read = rig.read(4);
   EXPECT_EQ(read.message().find("page 4 (layer4): reading 4096 bytes at "), 0u) << read.message();
-  EXPECT_EQ(rig.table[4].tier, Tier::kDisk);
+  EXPECT_TRUE(rig.on_disk(4));
   ASSERT_TRUE(rig.read(4).ok());
   EXPECT_TRUE(rig.holds(4, 5));
 }
@@ -257,33 +247,37 @@ TEST(DiskTier, AWriteThatFailedHalfwayIsNotTakenForTheBytesBefore) {
   FaultyFiles files([&](const FileCall& call) -> ssize_t {
     return tear && call.kind == FileCall::Kind::kWrite ? -EIO : 0;
   });
-  Rig rig(kPages, files);
+  Rig rig(1, files);  // one slot: it is the same again
   ASSERT_TRUE(rig.write(4).ok());
-  rig.table.set_dirty(4);
+  const Version before = rig.written(4);
+  rig.tier->drop(4);
   tear = true;
   EXPECT_FALSE(rig.write(4).ok());
-  EXPECT_FALSE(rig.table[4].clean) << "the slot may hold anything";
-  EXPECT_EQ(rig.table.spare_slot(), 4u) << "and is the first to be given to another page";
+  EXPECT_EQ(rig.written(4).generation, before.generation);
+  rig.tier->drop(4);
+  tear = false;
+  ASSERT_TRUE(rig.write(4).ok());
+  EXPECT_EQ(rig.written(4).generation, before.generation + 2);
+  EXPECT_TRUE(rig.read(4).ok());
 }
 
-TEST(DiskTier, SlotsOfPagesInMemoryAreReusedWhenOthersNeedThem) {
+TEST(DiskTier, ASlotThatIsGivenUpIsAnothersAndAFullDiskSaysSo) {
   Rig rig(2);
   ASSERT_TRUE(rig.write(0).ok());
   ASSERT_TRUE(rig.write(1).ok());
-  ASSERT_TRUE(rig.evict(2).ok());  // takes the slot of page 0, the longest kept
-  EXPECT_FALSE(rig.table[0].clean);
-  EXPECT_TRUE(rig.table[1].clean);
-  ASSERT_TRUE(rig.evict(3).ok());
-  EXPECT_FALSE(rig.table[1].clean);
   const Status full = rig.write(4);
   EXPECT_EQ(full.code(), Code::kResource);
   EXPECT_NE(full.message().find("page 4 (layer4) finds no room on disk: all 2 slots"),
             std::string::npos)
       << full.message();
-  EXPECT_EQ(rig.table[4].generation, 0u);
-  ASSERT_TRUE(rig.read(2).ok());
-  EXPECT_TRUE(rig.holds(2, 3));
-  EXPECT_TRUE(rig.write(4).ok());
+  EXPECT_EQ((*rig.tier)[4].generation, 0u);
+  rig.tier->drop(0);
+  EXPECT_FALSE(rig.on_disk(0));
+  ASSERT_TRUE(rig.evict(4).ok());
+  ASSERT_TRUE(rig.read(4).ok());
+  EXPECT_TRUE(rig.holds(4, 5));
+  ASSERT_TRUE(rig.read(1).ok());
+  EXPECT_TRUE(rig.holds(1, 2));
 }
 
 TEST(DiskTier, GoesOnWhenItsDirectoryIsRemovedUnderIt) {

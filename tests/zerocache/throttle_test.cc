@@ -36,6 +36,7 @@ class InstantQueue : public IoQueue {
     tags_.clear();
   }
   void keep_busy() override {}
+  void wake() override {}
   std::size_t open() const override { return tags_.size(); }
   std::string_view engine() const override { return "instant"; }
 

@@ -1,0 +1,329 @@
+#include "zerocache/mover.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/thread.h"
+#include "zerocache/mover_state.h"
+
+namespace taco::zerocache {
+namespace {
+
+Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
+
+Status check_options(const MoverOptions& options, const Layout& layout) {
+  const auto page_bytes = std::to_string(layout.page_bytes());
+  if (options.most_pages < layout.pages()) {
+    return invalid("a store of at most " + std::to_string(options.most_pages) +
+                   " pages, of which its layout has " + std::to_string(layout.pages()));
+  }
+  if (options.device == nullptr) {
+    if (options.capacities.device == 0) return {};
+    return invalid("device memory for " + std::to_string(options.capacities.device) +
+                   " pages, but no device");
+  }
+  if (options.device->frame_bytes() != layout.page_bytes()) {
+    return invalid("a device with frames of " + std::to_string(options.device->frame_bytes()) +
+                   " bytes for pages of " + page_bytes);
+  }
+  if (options.device->usage().max_frames < options.capacities.device) {
+    return invalid("a device of at most " + std::to_string(options.device->usage().max_frames) +
+                   " frames for " + std::to_string(options.capacities.device) + " pages");
+  }
+  return options.range != nullptr ? Status() : invalid("a device without a range of addresses");
+}
+
+}  // namespace
+
+Mover::State::State(const MoverOptions& options, const Layout& of, const Capacities& room,
+                    const Costs& first)
+    : layout(of),
+      page_bytes(of.page_bytes()),
+      most_pages(options.most_pages),
+      capacities(room),
+      scheduler(room, first, options.most_pages),
+      taken(std::size_t{2} * options.most_pages, 0),
+      no_frame(std::size_t{2} * options.most_pages, 0),
+      costs(first) {}
+
+Mover::Mover(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Result<std::unique_ptr<Mover>> Mover::open(FileSystem& files, const MoverOptions& options,
+                                           const Layout& layout) {
+  TACO_RETURN_IF_ERROR(check_options(options, layout));
+  // The disk's room is known only when its directories are open, the scheduler's when that is.
+  auto names = std::make_shared<State*>(nullptr);
+  auto carrier = PageCarrier::open(files, options, layout.page_bytes(),
+                                   [names](PageId page) { return (*names)->describe(page); });
+  if (!carrier.ok()) return carrier.status();
+  Capacities capacities = options.capacities;
+  capacities.disk = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>((*carrier)->slots(), std::numeric_limits<std::uint32_t>::max()));
+  Costs costs = options.costs;
+  costs.page_bytes = layout.page_bytes();
+  auto state = std::make_unique<State>(options, layout, capacities, costs);
+  *names = state.get();
+  state->carrier = std::move(carrier).value();
+  State* const running = state.get();
+  auto thread = start_thread("taco-pages", [running] { running->run(); });
+  if (!thread.ok()) return thread.status();
+  state->thread = std::move(thread).value();
+  return std::unique_ptr<Mover>(new Mover(std::move(state)));
+}
+
+Mover::~Mover() {
+  if (state_->generation != fork_generation()) {
+    // The threads are the parent's; to destroy what they sleep on would be to wait for them.
+    static_cast<void>(state_.release());
+    return;
+  }
+  {
+    std::lock_guard lock(state_->mutex);
+    TACO_ASSERT(state_->waiters.empty());
+    state_->ending = true;
+    state_->carrier->wake();
+  }
+  state_->thread.join();
+}
+
+// Outside any run one without a name is open as soon as there is a use.
+void Mover::State::ensure_run() {
+  if (run_open) return;
+  scheduler.begin_run("");
+  run_open = true;
+  const Status begun = scheduler.begin(monotonic_now(), OpenUses::kRun, {});
+  TACO_ASSERT(begun.ok());
+}
+
+void Mover::State::close_run() {
+  if (!run_open) return;
+  scheduler.end(monotonic_now());
+  scheduler.end_run();
+  run_open = false;
+  measure();
+}
+
+void Mover::begin_run(const std::string& name) {
+  State& state = *state_;
+  if (state.generation != fork_generation()) return;
+  std::lock_guard lock(state.mutex);
+  state.close_run();
+  state.scheduler.begin_run(name);
+  state.run_open = true;
+  const Status begun = state.scheduler.begin(monotonic_now(), OpenUses::kRun, state.uses.needed());
+  TACO_ASSERT(begun.ok(), "%s", begun.message().c_str());
+  if (state.waiters.empty()) state.scheduler.computing(monotonic_now());
+  state.decide();
+}
+
+void Mover::end_run() {
+  State& state = *state_;
+  if (state.generation != fork_generation()) return;
+  std::lock_guard lock(state.mutex);
+  if (!state.run_open) return;
+  state.close_run();
+  if (!state.uses.empty()) {
+    // Their pages stay.
+    state.ensure_run();
+    state.change_operator(OpenUses::kRun, {});
+    return;
+  }
+  state.decide();
+}
+
+// How fast the ways were since they were measured last: what a way carried, while it was busy.
+void Mover::State::measure() {
+  constexpr std::uint64_t kEnough = 8;  // copies
+  constexpr double kWeight = 0.5;       // of what is new
+  for (int way = 0; way < kWays; ++way) {
+    const WayStats& now = stats.ways[static_cast<std::size_t>(way)];
+    WayStats& before = measured[way];
+    const Duration busy = now.busy - before.busy;
+    if (now.copies - before.copies < kEnough || busy <= 0) continue;
+    const double speed =
+        static_cast<double>(now.bytes - before.bytes) * 1e9 / static_cast<double>(busy);
+    double& believed = costs.ways[way].bytes_per_second;
+    believed = before.copies == 0 ? speed : believed + kWeight * (speed - believed);
+    before = now;
+  }
+  scheduler.set_costs(costs);
+}
+
+// The set of open uses is another from now on.
+void Mover::State::change_operator(OperatorKey key, std::span<const PageId> spent) {
+  const Time now = monotonic_now();
+  scheduler.end(now);
+  for (const PageId page : spent) scheduler.discard(page);
+  const Status begun = scheduler.begin(now, key, uses.needed());
+  // What begins was found to fit, and what is left of it fits too.
+  TACO_ASSERT(begun.ok(), "%s", begun.message().c_str());
+  if (waiters.empty()) scheduler.computing(now);
+  decide();
+}
+
+void Mover::State::decide() {
+  const std::size_t before = actions.size();
+  again = scheduler.decide(monotonic_now(), actions);
+  for (std::size_t i = before; i < actions.size(); ++i) {
+    ++decided;
+    const Action& action = actions[i];
+    if (action.kind == Action::Kind::kTake) {
+      taken[index(action.copy.page, action.copy.to)] = decided;
+    }
+  }
+  const bool work = actions.size() > before;
+  if (sleeps_until != 0 && (work || again < sleeps_until)) {
+    sleeps_until = 0;
+    carrier->wake();
+  }
+}
+
+bool Mover::State::there(std::span<const Access> accesses) const {
+  return std::all_of(accesses.begin(), accesses.end(), [this](const Access& access) {
+    const std::size_t at = index(access.page, access.tier);
+    return scheduler.pages().has(access.page, access.tier) && carried >= taken[at] &&
+           no_frame[at] == 0;
+  });
+}
+
+Status Mover::State::check(std::span<const Access> accesses) const {
+  for (const Access& access : accesses) {
+    if (access.page >= most_pages) {
+      return invalid("page " + std::to_string(access.page) + " of a store of at most " +
+                     std::to_string(most_pages));
+    }
+    if (access.tier == Tier::kDisk) {
+      return invalid("page " + std::to_string(access.page) + " cannot be used on disk");
+    }
+  }
+  return {};
+}
+
+// What a use begins to fill: if it does not begin after all, that holds nothing.
+std::vector<PageId> Mover::State::blank(std::span<const Access> accesses) const {
+  std::vector<PageId> blank;
+  for (const Access& access : accesses) {
+    const bool empty = !access.reads || !scheduler.pages().has_content(access.page);
+    if (empty) blank.push_back(access.page);
+  }
+  return blank;
+}
+
+// Frames that were not to be had when the scheduler gave them are asked for once more.
+void Mover::State::renew_takes(std::span<const Access> accesses) {
+  for (const Access& access : accesses) {
+    const std::size_t at = index(access.page, access.tier);
+    if (no_frame[at] == 0 || !scheduler.pages().has(access.page, access.tier)) continue;
+    no_frame[at] = 0;
+    actions.push_back({Action::Kind::kTake, {access.page, access.tier, access.tier}});
+    taken[at] = ++decided;
+    carrier->wake();
+  }
+}
+
+Status Mover::begin(OperatorKey key, std::span<const Access> accesses) {
+  State& state = *state_;
+  if (state.generation != fork_generation()) {
+    return invalid("pages belong to the process that opened their store; a forked child has none");
+  }
+  std::unique_lock lock(state.mutex);
+  TACO_RETURN_IF_ERROR(state.check(accesses));
+  const auto id = state.uses.begin(key, accesses);
+  if (!id.ok()) return id.status();
+  const Status fits = state.scheduler.fits(state.uses.needed());
+  if (!fits.ok()) {
+    std::vector<PageId> unused;
+    state.uses.end(id.value(), &unused);
+    return fits;
+  }
+  state.ensure_run();
+  std::vector<PageId> blank = state.blank(accesses);
+  state.change_operator(key, {});
+  state.renew_takes(accesses);
+  if (!state.there(accesses)) {
+    const Status status = state.wait(lock, accesses);
+    if (!status.ok()) {
+      state.give_up(id.value(), std::move(blank));
+      return status;
+    }
+  }
+  state.uses.set_begun(id.value());
+  ++state.stats.uses;
+  return {};
+}
+
+Status Mover::State::wait(std::unique_lock<std::mutex>& lock, std::span<const Access> accesses) {
+  Waiter waiter;
+  waiter.accesses = accesses;
+  waiters.push_back(&waiter);
+  const Time start = monotonic_now();
+  ended.wait(lock, [&] { return waiter.ended; });
+  const Duration stalled = monotonic_now() - start;
+  stats.stalled += stalled;
+  stats.ways[static_cast<std::size_t>(waiter.way)].stalled += stalled;
+  std::erase(waiters, &waiter);
+  if (waiters.empty()) {
+    scheduler.computing(monotonic_now());
+    failure = Status();
+  }
+  return waiter.failed ? waiter.failure : Status();
+}
+
+void Mover::State::give_up(OpenUses::Id id, std::vector<PageId> blank) {
+  std::vector<PageId> spent;
+  const OperatorKey key = uses.end(id, &spent);
+  std::erase_if(blank, [this](PageId page) { return uses.uses(page); });
+  change_operator(key | OpenUses::kEnd, blank);
+}
+
+void Mover::end(OperatorKey key) {
+  State& state = *state_;
+  if (state.generation != fork_generation()) return;
+  std::lock_guard lock(state.mutex);
+  const OpenUses::Id id = state.uses.latest(key);
+  TACO_ASSERT(id != OpenUses::kNone, "no use of key %llx is open",
+              static_cast<unsigned long long>(key));
+  if (id == OpenUses::kNone) return;
+  std::vector<PageId> spent;
+  state.uses.end(id, &spent);
+  state.change_operator(key | OpenUses::kEnd, spent);
+}
+
+std::byte* Mover::address(PageId page, Tier tier) const {
+  return state_->carrier->address(page, tier);
+}
+
+bool Mover::has_content(PageId page) const {
+  if (state_->generation != fork_generation()) return false;
+  std::lock_guard lock(state_->mutex);
+  return state_->scheduler.pages().has_content(page);
+}
+
+void Mover::change_layout(const std::function<void()>& change) {
+  std::lock_guard lock(state_->layout_mutex);
+  change();
+}
+
+std::size_t Mover::page_bytes() const { return state_->page_bytes; }
+
+MoverStats Mover::stats() const {
+  State& state = *state_;
+  if (state.generation != fork_generation()) return {};
+  std::lock_guard lock(state.mutex);
+  MoverStats stats = state.stats;
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
+    const std::uint32_t capacity = state.capacities.of(tier);
+    stats.tiers[static_cast<std::size_t>(index_of(tier))] = {
+        capacity, capacity - state.scheduler.pages().free(tier)};
+  }
+  for (std::size_t way = 0; way < kWays; ++way) {
+    stats.ways[way].bytes_per_second = state.costs.ways[way].bytes_per_second;
+  }
+  stats.hits = state.scheduler.stats().hits;
+  stats.misses = state.scheduler.stats().misses;
+  return stats;
+}
+
+}  // namespace taco::zerocache

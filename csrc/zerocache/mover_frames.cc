@@ -1,0 +1,124 @@
+#include "zerocache/mover_frames.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "base/assert.h"
+#include "base/log.h"
+
+namespace taco::zerocache {
+namespace {
+
+constexpr int kPoison = 0xFF;  // as HostMemory's
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+}  // namespace
+
+Result<std::unique_ptr<PageFrames>> PageFrames::create(const MoverOptions& options,
+                                                       std::size_t page_bytes) {
+  const std::size_t frames = std::min(options.capacities.host, options.most_pages);
+  std::byte* arena = nullptr;
+  if (frames > 0) {
+    const std::size_t bytes = frames * page_bytes;
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void* got = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (got == MAP_FAILED) {
+      return Status(Code::kResource, "no addresses for " + std::to_string(bytes >> 20) +
+                                         " MiB of host memory: " + std::strerror(errno));
+    }
+    arena = static_cast<std::byte*>(got);
+    if (page_bytes >= kHugePage) madvise(got, bytes, MADV_HUGEPAGE);
+    // A forked child would make copies of what the parent goes on to write; and what a disk writes
+    // into memory that is shared that way may end in the child's.
+    madvise(got, bytes, MADV_DONTFORK);
+  }
+  return std::unique_ptr<PageFrames>(new PageFrames(options, page_bytes, arena, frames));
+}
+
+PageFrames::PageFrames(const MoverOptions& options, std::size_t page_bytes, std::byte* arena,
+                       std::size_t frames)
+    : device_(options.device),
+      range_(options.range),
+      page_bytes_(page_bytes),
+      poison_(options.poison),
+      arena_(arena),
+      frames_(frames),
+      host_frames_(options.most_pages, kNoFrame),
+      on_device_(options.most_pages, 0) {
+  for (std::size_t i = frames; i > 0; --i) free_host_.push_back(static_cast<std::int32_t>(i - 1));
+  if (poison_ && arena_ != nullptr) std::memset(arena_, kPoison, frames_ * page_bytes_);
+}
+
+PageFrames::~PageFrames() {
+  for (PageId page = 0; page < on_device_.size(); ++page) {
+    if (on_device_[page] != 0) release(page, Tier::kDevice);
+  }
+  for (const device::FrameId frame : free_device_) {
+    const Status destroyed = device_->destroy_frame(frame);
+    if (!destroyed.ok()) TACO_LOG_WARNING("zerocache", "%s", destroyed.message().c_str());
+  }
+  if (arena_ != nullptr) munmap(arena_, frames_ * page_bytes_);
+}
+
+Status PageFrames::hold(PageId page, Tier tier) {
+  TACO_ASSERT(!held(page, tier), "page %u has a frame already", page);
+  if (tier == Tier::kDevice) return hold_on_device(page);
+  TACO_ASSERT(!free_host_.empty());
+  host_frames_[page] = free_host_.back();
+  free_host_.pop_back();
+  return {};
+}
+
+Status PageFrames::hold_on_device(PageId page) {
+  if (free_device_.empty()) {
+    auto made = device_->create_frame();
+    if (!made.ok()) return made.status();
+    free_device_.push_back(*made);
+  }
+  TACO_RETURN_IF_ERROR(device_->map(address(page, Tier::kDevice), free_device_.back()));
+  free_device_.pop_back();
+  on_device_[page] = 1;
+  return {};
+}
+
+void PageFrames::release(PageId page, Tier tier) {
+  if (!held(page, tier)) return;
+  std::byte* const memory = address(page, tier);
+  if (tier == Tier::kHost) {
+    if (poison_) std::memset(memory, kPoison, page_bytes_);
+    free_host_.push_back(host_frames_[page]);
+    host_frames_[page] = kNoFrame;
+    return;
+  }
+  on_device_[page] = 0;
+  auto frame = device_->unmap(memory);
+  if (frame.ok()) {
+    free_device_.push_back(*frame);
+  } else {
+    TACO_LOG_ERROR("zerocache", "%s; the device has a frame less from now on",
+                   frame.status().message().c_str());
+  }
+}
+
+bool PageFrames::held(PageId page, Tier tier) const {
+  return tier == Tier::kDevice ? on_device_[page] != 0 : host_frames_[page] != kNoFrame;
+}
+
+std::byte* PageFrames::address(PageId page, Tier tier) const {
+  if (tier == Tier::kDevice) return range_ + page * page_bytes_;
+  return arena_ + static_cast<std::size_t>(host_frames_[page]) * page_bytes_;
+}
+
+std::vector<std::span<std::byte>> PageFrames::buffers() const {
+  std::vector<std::span<std::byte>> buffers;
+  for (std::size_t i = 0; i < frames_; ++i) {
+    buffers.emplace_back(arena_ + i * page_bytes_, page_bytes_);
+  }
+  return buffers;
+}
+
+}  // namespace taco::zerocache

@@ -1,0 +1,127 @@
+// The thread that carries out what is decided, and tells the scheduler what has become of it.
+#include <algorithm>
+
+#include "zerocache/mover_state.h"
+
+namespace taco::zerocache {
+namespace {
+
+constexpr int kRetries = 3;
+
+}  // namespace
+
+void Mover::State::run() {
+  std::unique_lock lock(mutex);
+  while (!ending) {
+    carry_out(lock);
+    const Time now = monotonic_now();
+    const bool busy = !actions.empty() || ending;
+    sleeps_until = busy ? 0 : again;
+    const Duration wait = busy ? 0 : again == kNever ? kNever : std::max<Duration>(0, again - now);
+    landed.clear();
+    lock.unlock();
+    carrier->complete(wait, &landed);
+    lock.lock();
+    sleeps_until = 0;
+    for (const Landed& each : landed) land(each);
+    if (!landed.empty() || monotonic_now() >= again) decide();
+    settle_waiters();
+    press_on();
+  }
+}
+
+void Mover::State::carry_out(std::unique_lock<std::mutex>& lock) {
+  if (actions.empty()) return;
+  batch.clear();
+  batch.swap(actions);
+  lock.unlock();
+  std::vector<Status> results;
+  for (const Action& action : batch) results.push_back(carrier->carry_out(action));
+  lock.lock();
+  carried += batch.size();
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const auto& [kind, copy] = batch[i];
+    if (kind == Action::Kind::kCopy || copy.to == Tier::kDisk) continue;
+    no_frame[index(copy.page, copy.to)] = results[i].ok() ? 0 : 1;
+    if (!results[i].ok()) failure = results[i];
+  }
+  settle_waiters();
+}
+
+void Mover::State::land(const Landed& arrival) {
+  const auto [page, from, to] = arrival.copy;
+  const Way way = way_of(from, to);
+  Time& until = busy_until[static_cast<int>(way)];
+  WayStats& counts = stats.ways[static_cast<std::size_t>(way)];
+  counts.busy += std::max<Duration>(0, arrival.ended - std::max(arrival.started, until));
+  until = std::max(until, arrival.ended);
+  const bool copied = arrival.status.ok();
+  ++(copied ? counts.copies : counts.failed);
+  if (copied) {
+    counts.bytes += page_bytes;
+  } else {
+    failure = arrival.status;
+  }
+  scheduler.done(arrival.copy, copied);
+  for (Waiter* const waiter : waiters) {
+    waiter->way = way;
+    if (copied || way == Way::kWrite) continue;
+    const bool its = std::any_of(waiter->accesses.begin(), waiter->accesses.end(),
+                                 [&](const Access& access) { return access.page == page; });
+    if (!its) continue;
+    waiter->failed = waiter->ended = fail(*waiter, arrival.status);
+    scheduler.ask_again();
+  }
+}
+
+// True once it has failed too often.
+bool Mover::State::fail(Waiter& waiter, const Status& why) const {
+  waiter.failure = why;
+  return ++waiter.failures > kRetries;
+}
+
+void Mover::State::settle_waiters() {
+  bool any = false;
+  for (Waiter* const waiter : waiters) {
+    if (!waiter->ended) waiter->ended = there(waiter->accesses);
+    any |= waiter->ended;
+  }
+  if (any) ended.notify_all();
+}
+
+// Nothing moves, nothing is to be done, and somebody waits: something has failed. It is tried
+// again, then those who wait are told.
+void Mover::State::press_on() {
+  const auto stuck = [this] {
+    return actions.empty() && scheduler.idle() &&
+           std::any_of(waiters.begin(), waiters.end(),
+                       [](const Waiter* waiter) { return !waiter->ended; });
+  };
+  while (stuck()) {
+    for (Waiter* const waiter : waiters) {
+      if (waiter->ended) continue;
+      Status why = failure;
+      if (why.ok()) {
+        const auto missing = std::find_if_not(waiter->accesses.begin(), waiter->accesses.end(),
+                                              [this](const Access& access) {
+                                                return there({&access, 1});
+                                              });
+        why = Status(Code::kResource, describe(missing->page) +
+                                          " is waited for, and nothing that is in memory can go: "
+                                          "give the cache more memory or disk");
+      }
+      renew_takes(waiter->accesses);
+      waiter->failed = waiter->ended = fail(*waiter, why);
+    }
+    scheduler.ask_again();
+    decide();
+    settle_waiters();
+  }
+}
+
+std::string Mover::State::describe(PageId page) {
+  std::lock_guard lock(layout_mutex);
+  return layout.describe(page);
+}
+
+}  // namespace taco::zerocache

@@ -1,0 +1,72 @@
+// What is in use at once, and what an operator is then: the interval between two changes of that.
+// Uses overlap and nest as they like (a module inside another, an optimizer's chunk beside a
+// backward pass); a scheduler knows one operator at a time. So each beginning and each end of a use
+// begins an operator that needs the union of all that is open. Time in which nothing is open is an
+// operator too, one that needs nothing: so a trace has the time between uses as well.
+//
+// Pure. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "zerocache/trace.h"
+
+namespace taco::zerocache {
+
+class OpenUses {
+ public:
+  // The operator that a use begins has its key; the one that its end begins, its key with this bit.
+  static constexpr OperatorKey kEnd = OperatorKey{1} << 63;
+  // The operator that a run begins with.
+  static constexpr OperatorKey kRun = ~OperatorKey{0};
+
+  using Id = std::uint64_t;
+  static constexpr Id kNone = 0;
+
+  bool empty() const { return uses_.empty(); }
+
+  // kInvalidArgument, and nothing is begun, where a page would be in use on the device and in host
+  // memory at once and be written; it names the page.
+  Result<Id> begin(OperatorKey key, std::span<const Access> accesses);
+  // Its pages are there: latest() finds it from now on.
+  void set_begun(Id id);
+  // Of the uses of that key whose pages are there, the one that began last.
+  Id latest(OperatorKey key) const;
+  // Returns its key. `spent`: what it was the last to use, and nobody needs afterwards.
+  OperatorKey end(Id id, std::vector<PageId>* spent);
+  bool uses(PageId page) const;
+
+  // What the operator needs that begins with the last change: by page, each once in a tier. What a
+  // use writes whole first (reads = false) is read by every operator after its first, and what
+  // nobody needs afterwards (last) is told by end() alone: an operator may end before its uses do.
+  std::span<const Access> needed();
+
+ private:
+  struct Use {
+    Id id;
+    OperatorKey key;
+    bool begun;
+    std::vector<Access> accesses;
+  };
+  struct Page {
+    PageId page;
+    Tier tier;
+    bool reads;
+    std::uint32_t uses, writers;
+  };
+  std::vector<Page>::iterator place_of(PageId page, Tier tier);
+  bool conflicts(const Access& access);
+  void add(const Access& access);
+  void remove(const Access& access);
+  void all_read();
+
+  std::vector<Use> uses_;    // in the order of their beginnings
+  std::vector<Page> pages_;  // by page and tier
+  std::vector<Access> needed_;
+  Id last_ = kNone;
+};
+
+}  // namespace taco::zerocache
