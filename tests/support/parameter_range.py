@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 FRAME = 64 << 10
 
@@ -34,7 +34,7 @@ class Placed:
     def __init__(self, model: nn.Module, frames: int = 64, evict: bool = False) -> None:
         """``evict``: each at once, so that more of them may be placed than there are frames for."""
         self.model = model
-        self.range = make_range(frames)
+        self.range = make_range(frames, range_frames=256)
         self.names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
         for name, parameter in model.named_parameters(remove_duplicate=False):
             self.range.place(name, parameter)
@@ -50,33 +50,36 @@ class Placed:
             self.range.fetch(name)
 
 
-def announce_uses(placed: Placed) -> None:
-    """Hooks that tell the range where each module's own parameters are used, in both passes."""
+def announce_uses(placed: Placed) -> Any:
+    """The hooks that tell the range what is used when."""
+    from taco_torch.zerocache.hooks import attach
 
-    def end_backward(part: int, _: nn.Module, inputs: tuple[object, ...], __: object) -> None:
-        if any(gradient is not None for gradient in inputs):
-            placed.range.end(part, True)
-        else:
-            # No input needs a gradient: torch calls this when the module's backward pass begins.
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(lambda: placed.range.end(part, True))
+    return attach(placed.model, placed.range)
 
-    for prefix, module in placed.model.named_modules():
-        own = [name for name, _ in module.named_parameters(recurse=False)]
-        if not own:
-            continue
-        part = placed.range.add_part([f"{prefix}.{name}" if prefix else name for name in own])
 
-        def begin(*_: object, part: int = part, backward: bool = False) -> None:
-            placed.range.begin(part, backward)
+def assert_same_results(
+    make: Callable[[], nn.Module], run: Callable[[Any], Any], frames: int
+) -> None:
+    """Runs the same program on a model in a range of few frames and on one in ordinary memory.
+    What ``run`` returns (tensors, in containers) and all gradients must have the same bits, and
+    nothing may be left in use."""
+    torch.manual_seed(0)
+    placed = Placed(make(), frames=frames, evict=True)
+    announce_uses(placed)
+    torch.manual_seed(0)
+    plain = make()
+    got, expected = seeded(run, placed.model), seeded(run, plain)
+    assert placed.range.open == 0
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        assert torch.equal(one, other)
+    assert_equal_gradients(placed.model, plain, missing=True)
 
-        def end(*_: object, part: int = part, backward: bool = False) -> None:
-            placed.range.end(part, backward)
 
-        module.register_forward_pre_hook(begin)
-        module.register_forward_hook(end, always_call=True)
-        module.register_full_backward_pre_hook(partial(begin, backward=True))
-        module.register_full_backward_hook(partial(end_backward, part))
+def seeded(run: Callable[[Any], Any], model: nn.Module) -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    leaves = pytree.tree_leaves(run(model))
+    return [leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def gradients(model: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
@@ -84,8 +87,12 @@ def gradients(model: nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
         yield name, parameter.grad
 
 
-def assert_equal_gradients(model: nn.Module, plain: nn.Module) -> None:
+def assert_equal_gradients(model: nn.Module, plain: nn.Module, missing: bool = False) -> None:
+    """``missing``: a parameter may be without a gradient, in both models."""
     for (name, got), (_, expected) in zip(gradients(model), gradients(plain), strict=True):
+        if missing and expected is None:
+            assert got is None, name
+            continue
         assert got is not None, name
         assert expected is not None, name
         assert torch.equal(got, expected), name

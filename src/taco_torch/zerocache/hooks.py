@@ -1,0 +1,409 @@
+"""Hooks that tell a store where a model uses its parameters, in forward and in backward.
+
+A *part* is what one module needs at once: its own parameters, or all below it where its children
+are not called as modules. Forward, a part is in use while its module runs. Backward, it is in use
+from the first to run of the autograd graph's nodes that the module made until the last, which the
+hooks find by the numbers that autograd gives its nodes. What the user sees is left alone: no output
+is wrapped, so in-place operations and hooks work as they do without.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import _get_sequence_nr as next_number  # type: ignore[attr-defined]
+from torch.autograd.graph import Node
+from torch.utils import _pytree as pytree
+
+current_task: Callable[[], int] = torch._C._current_graph_task_id
+current_node: Callable[[], Node] = torch._C._current_autograd_node
+will_run: Callable[[Node], bool] = torch._C._will_engine_execute_node
+NO_TASK = -1
+LEAF_NUMBER = 2**64 - 1  # of nodes that accumulate the gradient of a leaf: they belong to no module
+
+# These read their children's parameters themselves, not only by calling the children.
+WHOLE_PARTS: tuple[type, ...] = (
+    nn.MultiheadAttention,
+    nn.TransformerEncoderLayer,
+    torch.jit.ScriptModule,
+)
+# Their backward pass reads no parameter: to fetch it would be for nothing.
+FORWARD_ONLY = (nn.Embedding.forward,)
+
+
+Before = Callable[[nn.Module, tuple[Any, ...]], None]
+After = Callable[[nn.Module, tuple[Any, ...], Any], None]
+
+
+class Store(Protocol):
+    """Who is told. ``backward`` says which of the two passes; uses nest."""
+
+    def add_part(self, names: Sequence[str]) -> int: ...
+    def begin(self, part: int, backward: bool) -> None: ...
+    def end(self, part: int, backward: bool) -> None: ...
+    def end_all(self) -> None: ...
+
+
+class Runs(Protocol):
+    """Who is told of runs: "train" until the optimizer has stepped, "eval" for one forward pass."""
+
+    def begin_run(self, name: str) -> None: ...
+    def end_run(self) -> None: ...
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Tensors in what a module returned: in containers, dataclasses and whatever pytree knows."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            yield from tensors_in(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name, None))
+    elif value is not None and type(value) in pytree.SUPPORTED_NODES:
+        for leaf in pytree.tree_leaves(value):
+            yield from tensors_in(leaf) if leaf is not value else ()
+
+
+def made_since(node: Node | None, first: int) -> bool:
+    return node is not None and first <= node._sequence_nr() != LEAF_NUMBER
+
+
+def entries(tensors: Iterable[Tensor], first: int) -> list[Node]:
+    """The nodes by which a backward pass can enter what was computed since number ``first``."""
+    found: dict[Node, None] = {}
+    for tensor in tensors:
+        # An in-place operation on a view gives it another node, and goes on to that of its base.
+        for one in (tensor, tensor._base) if tensor._is_view() else (tensor,):
+            node = one.grad_fn if one is not None else None
+            if node is not None and made_since(node, first):
+                found[node] = None
+    return list(found)
+
+
+def nodes_since(starts: Iterable[Node], first: int) -> list[Node]:
+    """All nodes from ``starts`` downwards that were made since number ``first``."""
+    found = dict.fromkeys(starts)
+    waiting = list(found)
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if node is not None and node not in found and made_since(node, first):
+                found[node] = None
+                waiting.append(node)
+    return list(found)
+
+
+def lowest(nodes: Iterable[Node]) -> Node:
+    return min(nodes, key=lambda node: node._sequence_nr())
+
+
+class Call:
+    """The backward passes through what one call of a part computed.
+
+    The engine runs what is ready in the order of falling numbers, and a node is ready after all
+    that were computed from it. So when the lowest number that was given during the call is done,
+    all of the call is, however many others use the same inputs.
+
+    Hooks must not keep a graph alive that would be freed without them: a node's hooks hold no node
+    from which it can be reached, itself included.
+    """
+
+    __slots__ = ("first", "hooks", "part")
+
+    def __init__(self, hooks: Hooks, part: int, first: int) -> None:
+        self.hooks = hooks
+        self.part = part
+        self.first = first
+
+    def expect(self, tensors: Iterable[Tensor]) -> None:
+        starts = entries(tensors, self.first)
+        if not starts:
+            return
+        last = lowest(nodes_since(starts, self.first))
+        for node in starts:
+            node.register_prehook(partial(self.begin, None if node is last else last))
+        last.register_hook(self.end)
+
+    def begin(self, last: Node | None, _: tuple[Tensor | None, ...]) -> None:
+        if not self.hooks.begin_backward(self, current_task()):
+            return
+        if last is not None and not will_run(last):
+            # This pass is for the gradients of some tensors alone.
+            running = filter(will_run, nodes_since([current_node()], self.first))
+            handle = lowest(running).register_hook(self.end)
+            self.hooks.at_end_of_task(handle.remove)
+        if torch.is_grad_enabled():
+            self.expect_higher_order()
+
+    def end(self, *_: object) -> None:
+        self.hooks.end_backward(self, current_task())
+
+    def expect_higher_order(self) -> None:
+        """What this backward pass computes can itself be differentiated: its nodes save parameters
+        as well."""
+        first = next_number()
+
+        def computed(gradients: tuple[Tensor | None, ...], _: object) -> None:
+            Call(self.hooks, self.part, first).expect(g for g in gradients if g is not None)
+
+        for node in nodes_since([current_node()], self.first):
+            self.hooks.at_end_of_task(node.register_hook(computed).remove)
+
+
+class Announcer:
+    """The hooks of one module."""
+
+    def __init__(self, hooks: Hooks, module: nn.Module, part: int) -> None:
+        self.hooks = hooks
+        self.part = part
+        self.read_in_backward = type(module).forward not in FORWARD_ONLY
+        # For each call under way, the number of its first node; none where begin() has failed.
+        self.calls: list[int | None] = []
+
+    def before(self, *_: object) -> None:
+        self.calls.append(None)
+        self.hooks.store.begin(self.part, False)
+        self.calls[-1] = next_number()
+
+    def after(self, _: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        first = self.calls.pop() if self.calls else None
+        if first is None:
+            return
+        self.hooks.store.end(self.part, False)
+        if self.read_in_backward and output is not None and torch.is_grad_enabled():
+            tensors = (output,) if type(output) is Tensor else tensors_in(output)
+            Call(self.hooks, self.part, first).expect(tensors)
+
+
+class Hooks:
+    """The hooks of a model; made by ``attach``. One thread at a time runs the model."""
+
+    def __init__(self, store: Store, names: Mapping[nn.Parameter, str], runs: Runs | None) -> None:
+        self.store = store
+        self.runs = runs
+        self._names = names
+        self._parts: dict[tuple[str, ...], int] = {}
+        self._announcers: list[Announcer] = []
+        self._undo: list[Callable[[], None]] = []
+        # Per backward pass (a "graph task" of torch's), the uses that have begun in it, in order.
+        self._open: dict[int, dict[Call, None]] = {}
+        self._root_calls = 0
+
+    def detach(self) -> None:
+        """Ends all uses and takes the hooks off. Graphs that exist keep theirs, to no effect."""
+        self.end_all()
+        while self._undo:
+            self._undo.pop()()
+        self._announcers.clear()
+        self._names = {}
+        self.store = _Nobody()
+
+    def end_all(self) -> None:
+        """Ends uses that an exception has left open."""
+        for announcer in self._announcers:
+            announcer.calls.clear()
+        self._open.clear()
+        self._root_calls = 0
+        self.store.end_all()
+
+    @contextmanager
+    def use(self, *targets: nn.Module | nn.Parameter) -> Iterator[Callable[[Any], Any]]:
+        """Announces a use that no module shows: ``with use(other.weight) as keep: y =
+        keep(F.linear(x, other.weight))``. What passes through ``keep``, and comes out as it is, has
+        the parameters in its backward pass too.
+
+        Raises KeyError if a parameter is none of the model's.
+        """
+        parameters: dict[nn.Parameter, None] = {}
+        for target in targets:
+            own = target.parameters() if isinstance(target, nn.Module) else (target,)
+            parameters.update(dict.fromkeys(own))
+        names = tuple(self._name_of(parameter) for parameter in parameters)
+        if names not in self._parts:
+            self._parts[names] = self.store.add_part(names)
+        part = self._parts[names]
+        self.store.begin(part, False)
+        call = Call(self, part, next_number())
+
+        def keep(output: Any) -> Any:
+            if torch.is_grad_enabled():
+                call.expect(tensors_in(output))
+            return output
+
+        try:
+            yield keep
+        finally:
+            self.store.end(part, False)
+
+    def begin_backward(self, call: Call, task: int) -> bool:
+        """False if it has begun already."""
+        calls = self._open.get(task)
+        if calls is None:
+            calls = self._open[task] = {}
+            self.at_end_of_task(partial(self._end_task, task))
+        elif call in calls:
+            return False
+        self.store.begin(call.part, True)
+        calls[call] = None
+        return True
+
+    def end_backward(self, call: Call, task: int) -> None:
+        calls = self._open.get(task)
+        if calls and call in calls:
+            del calls[call]
+            self.store.end(call.part, True)
+
+    @staticmethod
+    def at_end_of_task(function: Callable[[], None]) -> None:
+        """Calls it when the backward pass under way ends without an exception."""
+        torch.autograd.Variable._execution_engine.queue_callback(function)
+
+    def _end_task(self, task: int) -> None:
+        for call in reversed(self._open.pop(task, {})):
+            self.store.end(call.part, True)
+
+    def _name_of(self, parameter: nn.Parameter) -> str:
+        if parameter not in self._names:
+            shape = "x".join(map(str, parameter.shape))
+            raise KeyError(f"a parameter of shape {shape} is none of those that the cache holds")
+        return self._names[parameter]
+
+    def _announce(self, module: nn.Module, parameters: Iterable[nn.Parameter]) -> None:
+        names = [self._names[parameter] for parameter in parameters if parameter in self._names]
+        if names:
+            announcer = Announcer(self, module, self.store.add_part(names))
+            self._announcers.append(announcer)
+            self._hook(module, announcer.before, announcer.after)
+
+    def _hook(self, module: nn.Module, before: Before, after: After) -> None:
+        """``before`` is the first of the module's hooks, and ``after`` is called in any case."""
+        compiled = module._compiled_call_impl
+        if compiled is not None:
+            # Hooks that are registered would be compiled with it.
+            module._compiled_call_impl = partial(_call_between, compiled, module, before, after)
+            self._undo.append(partial(setattr, module, "_compiled_call_impl", compiled))
+            return
+        first = module.register_forward_pre_hook(before, prepend=True)
+        last = module.register_forward_hook(after, always_call=True)
+        self._undo += [first.remove, last.remove]
+
+    def _announce_below(self, module: nn.Module, seen: set[nn.Module]) -> None:
+        if module in seen:
+            return
+        seen.add(module)
+        if isinstance(module, WHOLE_PARTS) or _is_compiled(module):
+            self._announce(module, module.parameters())
+            return
+        self._announce(module, module.parameters(recurse=False))
+        for child in module.children():
+            self._announce_below(child, seen)
+
+    def _before_root(self, model: nn.Module, _: tuple[Any, ...]) -> None:
+        # A checkpointed model is called again within its own backward pass.
+        outermost = self._root_calls == 0 or not _called_from_within(model)
+        if outermost and current_task() == NO_TASK:
+            self.end_all()
+            if self.runs is not None:
+                self.runs.begin_run("train" if torch.is_grad_enabled() else "eval")
+        self._root_calls += 1
+
+    def _after_root(self, *_: object) -> None:
+        self._root_calls = max(self._root_calls - 1, 0)
+        outermost = self._root_calls == 0 and current_task() == NO_TASK
+        if outermost and self.runs is not None and not torch.is_grad_enabled():
+            self.runs.end_run()
+
+
+class _Nobody:
+    """For hooks that outlive what they were attached to."""
+
+    def add_part(self, names: Sequence[str]) -> int:
+        raise RuntimeError(f"the hooks have been detached: {', '.join(names)} cannot be used")
+
+    def begin(self, part: int, backward: bool) -> None:
+        pass
+
+    def end(self, part: int, backward: bool) -> None:
+        pass
+
+    def end_all(self) -> None:
+        pass
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """By torch.compile(module) or module.compile()."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")  # slow to import for nothing
+    made_by_compile = dynamo is not None and isinstance(module, dynamo.OptimizedModule)
+    return made_by_compile or module._compiled_call_impl is not None
+
+
+def _call_between(
+    call: Callable[..., Any],
+    module: nn.Module,
+    before: Before,
+    after: After,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    output = None
+    try:
+        before(module, args)
+        output = call(*args, **kwargs)
+    finally:
+        after(module, args, output)
+    return output
+
+
+def _called_from_within(module: nn.Module) -> bool:
+    """Whether the call of ``module`` that is under way was made by another call of it. A count of
+    calls does not tell: an interrupt from the keyboard skips hooks."""
+    code, calls = nn.Module._call_impl.__code__, 0
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code is code and frame.f_locals.get("self") is module:
+            calls += 1
+        frame = frame.f_back  # type: ignore[assignment]
+    return calls > 1
+
+
+def attach(
+    model: nn.Module,
+    store: Store,
+    names: Mapping[nn.Parameter, str] | None = None,
+    runs: Runs | None = None,
+) -> Hooks:
+    """Hooks that announce to ``store`` each use of parameters by modules of ``model``.
+
+    ``names`` are the parameters that the store holds, by default all that ``model`` has (a tied one
+    by the first of its names). From then on each is absent outside its uses. Modules that
+    torch.compile has made are one part each. ``runs`` is told of training steps and of passes
+    without gradients.
+    """
+    if names is None:
+        names = {parameter: name for name, parameter in model.named_parameters()}
+    hooks = Hooks(store, names, runs)
+    with _undone_on_error(hooks):
+        hooks._announce_below(model, set())
+        hooks._hook(model, hooks._before_root, hooks._after_root)
+    return hooks
+
+
+@contextmanager
+def _undone_on_error(hooks: Hooks) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            hooks.detach()
+        raise
