@@ -34,21 +34,21 @@ Status Checkpoint::check(const Layout& layout) const {
     const PlacedTensor* const own = layout.find(tensor.name);
     if (own == nullptr) {
       return Status(Code::kInvalidArgument,
-                    here + " is of another model: it has a tensor '" + tensor.name + "' of " +
-                        std::to_string(tensor.bytes) + " bytes, which this model has not");
+                    here + " is of another model or optimizer: it has a tensor '" + tensor.name +
+                        "' of " + std::to_string(tensor.bytes) + " bytes, which this one has not");
     }
     if (own->bytes != tensor.bytes) {
       return Status(Code::kInvalidArgument,
-                    here + " is of another model: its tensor '" + tensor.name + "' has " +
-                        std::to_string(tensor.bytes) + " bytes, this model's has " +
+                    here + " is of another model or optimizer: its tensor '" + tensor.name +
+                        "' has " + std::to_string(tensor.bytes) + " bytes, this one's has " +
                         std::to_string(own->bytes));
     }
   }
   for (const PlacedTensor& tensor : layout.tensors()) {
     if (saved.count(tensor.name) == 0) {
-      return Status(Code::kInvalidArgument, here + " is of another model: it lacks tensor '" +
-                                                tensor.name + "' of " +
-                                                std::to_string(tensor.bytes) + " bytes");
+      return Status(Code::kInvalidArgument,
+                    here + " is of another model or optimizer: it lacks tensor '" + tensor.name +
+                        "' of " + std::to_string(tensor.bytes) + " bytes");
     }
   }
   return {};
@@ -87,6 +87,7 @@ Status Checkpoint::visit_pages(
   AlignedMemory memory(manifest_.page_bytes);
   for (PageId page = 0; page < manifest_.pages.size(); ++page) {
     const SavedPage& saved = manifest_.pages[page];
+    if (saved.file == SavedPage::kNoFile) continue;
     std::unique_ptr<File>& file = files[saved.file];
     if (file == nullptr) {
       auto opened = open_data(saved.file);

@@ -8,7 +8,7 @@
 // then removes the old data.
 //
 // Tensors are found again by name and length: a layout of other page sizes or another order takes
-// them just as well, and another model's are refused.
+// them just as well, and another model's are refused, or those of another optimizer.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +30,12 @@ namespace taco::zerocache {
 struct CheckpointSource {
   const Layout* layout = nullptr;
   StoreId store = 0;
-  // Fills in the bytes of one page; asked once for each page, in order. A failure ends the save.
+  // Fills in the bytes of one page; asked once for each page that is saved, in order. A failure
+  // ends the save.
   std::function<Status(PageId, std::span<std::byte>)> read_page;
+  // Whether a page holds anything; null: every page does. Others are not saved, nor is one that no
+  // tensor touches.
+  std::function<bool(PageId)> holds;
   std::string note;  // whatever else belongs to the checkpoint
   std::uint32_t pages_per_file = 4096;
 };
@@ -59,9 +63,9 @@ class Checkpoint {
     std::size_t offset;
     std::span<const std::byte> bytes;
   };
-  // check(), then every byte of every tensor, in the order in which they were saved. kResource
-  // names file, page and tensors where something is damaged; what was handed out until then is to
-  // be thrown away.
+  // check(), then every byte of every tensor, in the order in which they were saved; but nothing of
+  // pages that held nothing then, which are zeros. kResource names file, page and tensors where
+  // something is damaged; what was handed out until then is to be thrown away.
   Status load(const Layout& layout, const std::function<Status(const Piece&)>& take) const;
   // Reads everything and hands out nothing.
   Status verify() const;

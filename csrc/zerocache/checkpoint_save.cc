@@ -104,41 +104,48 @@ class Save {
                 return std::tie(a.offset, a.bytes) < std::tie(b.offset, b.bytes);
               });
     manifest_.note = source_.note;
-    const std::uint32_t per_file = std::max(source_.pages_per_file, 1u);
-    const std::uint32_t count = (layout.pages() + per_file - 1) / per_file;
+    manifest_.pages.resize(layout.pages());
+    std::vector<PageId> pages;
+    for (PageId page = 0; page < layout.pages(); ++page) {
+      const bool holds = source_.holds == nullptr || source_.holds(page);
+      if (holds && !layout.tensors_on(page).empty()) pages.push_back(page);
+    }
+    const std::size_t per_file = std::max(source_.pages_per_file, 1u);
+    const std::size_t count = (pages.size() + per_file - 1) / per_file;
     AlignedMemory page(layout.page_bytes());
-    for (std::uint32_t index = 0; index < count; ++index) {
-      const PageId first = index * per_file;
-      const std::uint32_t pages = std::min(per_file, layout.pages() - first);
-      TACO_RETURN_IF_ERROR(write_data(index, count, {first, pages}, page.span()));
+    for (std::size_t index = 0; index < count; ++index) {
+      const std::size_t first = index * per_file;
+      const std::span<const PageId> part =
+          std::span(pages).subspan(first, std::min(per_file, pages.size() - first));
+      TACO_RETURN_IF_ERROR(write_data(static_cast<std::uint32_t>(index),
+                                      static_cast<std::uint32_t>(count), part, page.span()));
     }
     TACO_RETURN_IF_ERROR(write_manifest());
     // The names of the new files must last before the name that leads to them.
     return files_.sync_directory(directory_);
   }
 
-  Status write_data(std::uint32_t index, std::uint32_t count, Run pages,
+  Status write_data(std::uint32_t index, std::uint32_t count, std::span<const PageId> pages,
                     std::span<std::byte> page) {
     const std::string name = data_name(manifest_.serial, index);
     auto file = files_.open(path_of(name), OpenMode::kCreate, Caching::kDirect);
     if (!file.ok()) return file.status();
     manifest_.files.push_back(name);
-    TACO_RETURN_IF_ERROR((*file)->reserve(page_place(pages.count, page.size())));
+    TACO_RETURN_IF_ERROR((*file)->reserve(page_place(pages.size(), page.size())));
     DataHeader header;
     header.kind = DataHeader::Kind::kCheckpoint;
     header.store = manifest_.store;
     header.page_bytes = page.size();
-    header.pages = pages.count;
+    header.pages = static_cast<std::uint32_t>(pages.size());
     header.index = index;
     header.count = count;
     header.serial = manifest_.serial;
     encode_header(header, page.first<kHeaderBytes>());
     TACO_RETURN_IF_ERROR(write_fully(**file, page.first(kHeaderBytes), 0));
-    for (std::uint32_t i = 0; i < pages.count; ++i) {
-      const PageId id = pages.first + i;
+    for (std::uint32_t i = 0; i < pages.size(); ++i) {
+      const PageId id = pages[i];
       TACO_RETURN_IF_ERROR(source_.read_page(id, page).with_prefix("saving: "));
-      manifest_.pages.push_back(
-          {index, i, checksum(page, {manifest_.store, id, manifest_.serial})});
+      manifest_.pages[id] = {index, i, checksum(page, {manifest_.store, id, manifest_.serial})};
       const Status written = write_fully(**file, page, page_place(i, page.size()));
       TACO_RETURN_IF_ERROR(written.with_prefix("saving " + source_.layout->describe(id) + ": "));
     }

@@ -27,7 +27,7 @@ bool fits_together(const Manifest& manifest) {
     end = tensor.offset + tensor.bytes;
   }
   for (const SavedPage& page : manifest.pages) {
-    if (page.file >= manifest.files.size()) return false;
+    if (page.file >= manifest.files.size() && page.file != SavedPage::kNoFile) return false;
   }
   for (const std::string& name : manifest.files) {
     if (name.empty() || name.find('/') != std::string::npos || name == "." || name == "..") {

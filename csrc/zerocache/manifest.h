@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,9 +17,10 @@
 namespace taco::zerocache {
 
 struct SavedPage {
-  std::uint32_t file = 0;      // index among Manifest::files
-  std::uint32_t index = 0;     // of the page in that file
-  std::uint64_t checksum = 0;  // bound to (store, page, serial)
+  static constexpr std::uint32_t kNoFile = std::numeric_limits<std::uint32_t>::max();
+  std::uint32_t file = kNoFile;  // index among Manifest::files; kNoFile: it held nothing
+  std::uint32_t index = 0;       // of the page in that file
+  std::uint64_t checksum = 0;    // bound to (store, page, serial)
 };
 
 struct Manifest {

@@ -427,6 +427,32 @@ TEST(Optimizers, AHundredStepsStayNearThoseInDouble) {
   }
 }
 
+TEST(Optimizers, AMasterCopyBecomesTheParameterOnlyWhereItDoesNotRoundToIt) {
+  Random random(9);
+  for (const std::size_t count : {1, 7, 16, 33, 1000}) {
+    Model model(count, 3);
+    model.fill_with_any(random);  // denormals and NaN among them
+    for (std::size_t i = 0; i < count; ++i) {
+      const bool kept = random() % 2 == 0;
+      model.bf16()[i] =
+          kept ? float_to_bf16(model.parameter()[i]) : static_cast<std::uint16_t>(random());
+    }
+    for (const Optimizers* by : host_optimizers()) {
+      Model adopted = model;
+      by->adopt(adopted.bf16(), adopted.parameter(), count);
+      EXPECT_TRUE(adopted.guards_intact());
+      for (std::size_t i = 0; i < count; ++i) {
+        const auto before = std::bit_cast<std::uint32_t>(model.parameter()[i]);
+        const auto after = std::bit_cast<std::uint32_t>(adopted.parameter()[i]);
+        const std::uint16_t wanted = model.bf16()[i];
+        const bool rounds = float_to_bf16(model.parameter()[i]) == wanted;
+        EXPECT_EQ(after, rounds ? before : std::uint32_t{wanted} << 16) << by->name << ", " << i;
+        EXPECT_EQ(adopted.bf16()[i], wanted);
+      }
+    }
+  }
+}
+
 TEST(Optimizers, ANanShowsInParameterAndState) {
   constexpr std::uint32_t kCanonical = 0x7FC0'0000;
   for (const Case& of : cases()) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -14,6 +15,7 @@
 #include "support/processes.h"
 #include "support/saved_pages.h"
 #include "zerocache/checkpoint_names.h"
+#include "zerocache/state_layout.h"
 
 namespace taco::zerocache {
 namespace {
@@ -100,13 +102,92 @@ TEST(Checkpoint, OfAnotherModelIsRefusedByTheNameOfTheTensor) {
   const std::string& path = directory.path();
   const Layout small = std::move(Layout::make({{"a", 100}, {"b", 200}}, 4096)).value();
   ASSERT_TRUE(save_number(real(), path, 1, small).ok());
-  const std::string here = "the checkpoint in " + path + " is of another model: ";
+  const std::string here = "the checkpoint in " + path + " is of another model or optimizer: ";
   EXPECT_EQ(refusal(path, {{"a", 100}}),
-            here + "it has a tensor 'b' of 200 bytes, which this model has not");
+            here + "it has a tensor 'b' of 200 bytes, which this one has not");
   EXPECT_EQ(refusal(path, {{"a", 100}, {"b", 204}}),
-            here + "its tensor 'b' has 200 bytes, this model's has 204");
+            here + "its tensor 'b' has 200 bytes, this one's has 204");
   EXPECT_EQ(refusal(path, {{"a", 100}, {"b", 200}, {"c", 8}}),
             here + "it lacks tensor 'c' of 8 bytes");
+}
+
+// A layout with the state of an optimizer, as long as its pages may be; element i of tensor t is
+// 1000 t + i.
+struct Stepped {
+  explicit Stepped(std::size_t page_bytes, std::span<const StateKind> kinds = kAdam)
+      : layout(
+            std::move(Layout::make({{"a", 6000, 4}, {"b", 3000, 2}, {"c", 20000, 4}}, page_bytes))
+                .value()) {
+    const std::uint32_t all[] = {0, 1, 2};
+    EXPECT_TRUE(StateLayout::append_to(layout, all, kinds).ok());
+    range.resize(layout.bytes());
+  }
+  void fill() {
+    for (std::uint32_t t = 0; t < layout.tensors().size(); ++t) {
+      const PlacedTensor& tensor = layout.tensors()[t];
+      for (std::uint32_t i = 0; i < tensor.bytes / 4; ++i) {
+        const std::uint32_t value = 1000 * t + i;
+        std::memcpy(range.data() + tensor.offset + 4 * i, &value, 4);
+      }
+    }
+  }
+  static constexpr StateKind kAdam[] = {StateKind::kExpAvg, StateKind::kExpAvgSq};
+  Layout layout;
+  std::vector<std::byte> range;
+};
+
+TEST(Checkpoint, PagesThatHoldNothingAreNotSavedAndStateFitsOtherPageSizes) {
+  const TemporaryDirectory directory;
+  Stepped saved(8192);
+  saved.fill();
+  const PlacedTensor& unborn = *saved.layout.find("b/exp_avg");
+  const auto unborn_pages = saved.layout.pages_of(unborn);
+  CheckpointSource source{&saved.layout, 7};
+  std::size_t read = 0;
+  source.read_page = [&](PageId page, std::span<std::byte> to) {
+    ++read;
+    std::memcpy(to.data(), saved.range.data() + std::size_t{page} * 8192, 8192);
+    return Status();
+  };
+  source.holds = [&](PageId page) {
+    return page < unborn_pages.first || page >= unborn_pages.first + unborn_pages.count;
+  };
+  ASSERT_TRUE(save_checkpoint(real(), directory.path(), source).ok());
+  EXPECT_LT(read, 40u);  // of several hundred that are numbered
+  const auto opened = Checkpoint::open(real(), directory.path());
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  EXPECT_TRUE(opened.value().verify().ok());
+  for (const std::size_t page_bytes : {4096, 8192, 65536}) {
+    Stepped loaded(page_bytes), expected(page_bytes);
+    expected.fill();
+    const PlacedTensor& zeros = *expected.layout.find("b/exp_avg");
+    std::memset(expected.range.data() + zeros.offset, 0, zeros.bytes);
+    const Status status = opened.value().load(loaded.layout, [&](const Checkpoint::Piece& piece) {
+      std::memcpy(loaded.range.data() + piece.tensor.offset + piece.offset, piece.bytes.data(),
+                  piece.bytes.size());
+      return Status();
+    });
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_TRUE(loaded.range == expected.range) << page_bytes;
+  }
+}
+
+TEST(Checkpoint, OfAnotherOptimizerIsRefusedByTheNameOfItsState) {
+  const TemporaryDirectory directory;
+  Stepped adam(4096);
+  ASSERT_TRUE(save_number(real(), directory.path(), 1, adam.layout).ok());
+  const auto opened = Checkpoint::open(real(), directory.path());
+  ASSERT_TRUE(opened.ok());
+  const StateKind lion[] = {StateKind::kExpAvg};
+  const StateKind sgd[] = {StateKind::kMomentumBuffer};
+  const auto refusal = [&](std::span<const StateKind> kinds) {
+    const Status status = opened.value().check(Stepped(4096, kinds).layout);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    return status.message();
+  };
+  EXPECT_NE(refusal(lion).find("it has a tensor 'a/exp_avg_sq' of 6000 bytes"), std::string::npos);
+  EXPECT_NE(refusal(sgd).find("it has a tensor 'a/exp_avg' of 6000 bytes"), std::string::npos);
+  EXPECT_TRUE(opened.value().check(Stepped(65536).layout).ok());
 }
 
 TEST(Checkpoint, ADirectoryWithoutOneSaysSo) {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,15 +33,19 @@ Layout made(const std::vector<TensorSpec>& tensors, std::size_t page_bytes) {
 // What every layout owes, whatever the tensors are; a second opinion by going over all pages.
 void check(const Layout& layout, const std::vector<TensorSpec>& tensors) {
   ASSERT_EQ(layout.tensors().size(), tensors.size());
-  std::uint64_t end = 0;
+  std::map<std::uint32_t, std::uint64_t> ends;  // by element size: tensors keep their order
+  std::map<std::uint32_t, std::set<PageId>> pages_of_size;
   std::vector<std::vector<std::uint32_t>> on_page(layout.pages());
   for (std::uint32_t i = 0; i < tensors.size(); ++i) {
     const PlacedTensor& placed = layout.tensors()[i];
     EXPECT_EQ(placed.name, tensors[i].name);
     EXPECT_EQ(placed.bytes, tensors[i].bytes);
     EXPECT_EQ(placed.offset % kTensorAlignment, 0u);
+    ASSERT_EQ(placed.element_bytes, tensors[i].element_bytes);
+    std::uint64_t& end = ends[placed.element_bytes];
     ASSERT_GE(placed.offset, end) << placed.name << " overlaps the one before";
     end = placed.offset + placed.bytes;
+    ASSERT_LE(end, layout.bytes());
     const Run pages = layout.pages_of(placed);
     if (placed.bytes == 0) {
       EXPECT_EQ(pages.count, 0u);
@@ -47,17 +53,35 @@ void check(const Layout& layout, const std::vector<TensorSpec>& tensors) {
     }
     EXPECT_EQ(pages.first, placed.offset / layout.page_bytes());
     EXPECT_EQ(pages.first + pages.count - 1, (end - 1) / layout.page_bytes());
-    for (std::uint32_t page = 0; page < pages.count; ++page)
-      on_page[pages.first + page].push_back(i);
+    for (PageId page = pages.first; page < pages.first + pages.count; ++page) {
+      on_page[page].push_back(i);
+      pages_of_size[placed.element_bytes].insert(page);
+    }
   }
-  ASSERT_LE(end, layout.bytes());
+  std::size_t touched = 0;
+  for (const auto& [size, pages] : pages_of_size) touched += pages.size();
   for (PageId page = 0; page < layout.pages(); ++page) {
     const auto run = layout.tensors_on(page);
     const std::vector<std::uint32_t> found(run.begin(), run.end());
     ASSERT_EQ(found, on_page[page]) << "page " << page;
-    EXPECT_FALSE(found.empty()) << "page " << page << " holds nothing";
+    const bool one_size = std::all_of(found.begin(), found.end(), [&](std::uint32_t index) {
+      return tensors[index].element_bytes == tensors[found.front()].element_bytes;
+    });
+    ASSERT_TRUE(one_size) << "page " << page;
+    if (ends.size() == 1) {
+      EXPECT_FALSE(found.empty()) << "page " << page << " holds nothing";
+    }
   }
-  if (layout.pages() >= 64) {
+  const bool many = std::all_of(pages_of_size.begin(), pages_of_size.end(),
+                                [](const auto& of) { return of.second.size() >= 64; });
+  std::uint64_t padded = 0;
+  for (const TensorSpec& tensor : tensors) padded += (tensor.bytes + 63) / 64 * 64;
+  if (touched > 0) {
+    const double waste =
+        1 - static_cast<double>(padded) / static_cast<double>(touched * layout.page_bytes());
+    EXPECT_NEAR(layout.waste(), waste, 1e-12);
+  }
+  if (many) {
     EXPECT_LT(layout.waste(), kMostWaste);
   }
 }
@@ -148,6 +172,82 @@ TEST(Layout, WastesLessThanThreePercentOfRandomTensors) {
   }
 }
 
+// Sizes that follow each other in any order, and one that comes in bursts.
+TEST(Layout, APageHoldsElementsOfOneSizeAndThreePercentHoldForEach) {
+  for (std::uint32_t seed = 0; seed < 120; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<TensorSpec> tensors;
+    const std::size_t count = 1 + random() % 1500, burst = 1 + random() % 40;
+    const unsigned most = 1 + random() % 16;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint32_t element = 1u << (seed % 2 == 0 ? random() % 4 : i / burst % 3);
+      const std::size_t elements = (random() & 0x3FFFF) >> (2 + random() % most);
+      tensors.push_back({"t" + std::to_string(i), elements * element, element});
+    }
+    SCOPED_TRACE(seed);
+    check(made(tensors, kPage), tensors);
+  }
+}
+
+// Each of a size leaves its region to the other, again and again.
+TEST(Layout, ThreePercentHoldWhereSizesTakeTurnsAndRegionsAreLeft) {
+  for (const std::size_t pages : {1, 3, 100, 255, 256, 257, 300}) {
+    SCOPED_TRACE(pages);
+    std::vector<TensorSpec> tensors;
+    for (std::size_t i = 0; i < 400; ++i) {
+      const std::uint32_t element = i % 2 == 0 ? 2 : 4;
+      tensors.push_back({"t" + std::to_string(i), (pages + i) * kPage + 64, element});
+    }
+    const Layout layout = made(tensors, kPage);
+    check(layout, tensors);
+    std::uint64_t bytes = 0;
+    for (const TensorSpec& tensor : tensors) bytes += tensor.bytes;
+    EXPECT_LT(layout.bytes(), 4 * bytes + 2 * kLeastRegion * kPage);
+  }
+}
+
+TEST(Layout, GrowsAsIfAllHadBeenGivenAtOnceAndMovesNothing) {
+  std::vector<TensorSpec> tensors;
+  for (std::size_t i = 0; i < 200; ++i) {
+    const std::uint32_t element = i % 3 == 0 ? 2 : 4;
+    tensors.push_back({"t" + std::to_string(i), i * 128, element});
+  }
+  const Layout whole = made(tensors, kPage);
+  Layout grown = made({}, kPage);
+  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+    const auto placed = grown.append(tensors[i]);
+    ASSERT_TRUE(placed.ok());
+    EXPECT_EQ(placed.value(), i);
+    for (std::uint32_t k = 0; k <= i; ++k) {
+      ASSERT_EQ(grown.tensors()[k].offset, whole.tensors()[k].offset);
+    }
+  }
+  EXPECT_EQ(grown.pages(), whole.pages());
+}
+
+TEST(Layout, WhatIsReservedIsFilledByPlaceAlone) {
+  Layout layout = made({{"before", 100, 4}}, kPage);
+  const auto reserved = layout.reserve(2);
+  ASSERT_TRUE(reserved.ok());
+  const std::uint64_t start = std::uint64_t{reserved.value()} * kPage;
+  ASSERT_TRUE(layout.append_at({"second", kPage, 4}, start + kPage).ok());
+  ASSERT_TRUE(layout.append({"after", 100, 4}).ok());
+  ASSERT_TRUE(layout.append({"other", 3 * kPage, 2}).ok());
+  ASSERT_TRUE(layout.append_at({"first", kPage, 4}, start).ok());
+  EXPECT_EQ(layout.find("after")->offset, 128u);
+  EXPECT_GE(layout.find("other")->offset, start + 2 * kPage);
+  EXPECT_EQ(layout.describe(reserved.value()),
+            "page " + std::to_string(reserved.value()) + " (first)");
+  const auto refusal = [&](const TensorSpec& tensor, std::uint64_t offset) {
+    const auto placed = layout.append_at(tensor, offset);
+    EXPECT_FALSE(placed.ok());
+    return placed.status().message();
+  };
+  EXPECT_NE(refusal({"x", 64, 4}, start + 64).find("'first' is there"), std::string::npos);
+  EXPECT_NE(refusal({"x", 64, 4}, 256).find("not reserved"), std::string::npos);
+  EXPECT_NE(refusal({"x", kPage, 4}, start + kPage + 64).find("not reserved"), std::string::npos);
+}
+
 TEST(Layout, FindsATensorByItsName) {
   const Layout layout = made(named({10, 20}), kPage);
   ASSERT_NE(layout.find("t1"), nullptr);
@@ -165,6 +265,9 @@ std::string refusal(const std::vector<TensorSpec>& tensors, std::size_t page_byt
 TEST(Layout, RefusesWhatItCannotPlaceByName) {
   EXPECT_NE(refusal({{"a", 1}, {"b", 2}, {"a", 3}}, kPage).find("'a'"), std::string::npos);
   EXPECT_NE(refusal({{"a", 1}, {"", 2}}, kPage).find("tensor 1"), std::string::npos);
+  EXPECT_NE(refusal({{"odd", 10, 4}}, kPage).find("'odd' of 10 bytes"), std::string::npos);
+  EXPECT_NE(refusal({{"odd", 12, 3}}, kPage).find("elements of 3 bytes"), std::string::npos);
+  EXPECT_NE(refusal({{"odd", 12, 0}}, kPage).find("elements of 0 bytes"), std::string::npos);
   EXPECT_NE(refusal({}, 5000).find("5000"), std::string::npos);
   EXPECT_NE(refusal({}, 2048).find("2048"), std::string::npos);
   EXPECT_NE(refusal({{"vast", std::size_t{1} << 60}}, kPage).find("'vast'"), std::string::npos);

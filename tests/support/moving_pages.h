@@ -1,0 +1,115 @@
+// Pages that lie at another address in every use, and are full of 0xFF before they are written.
+// What is written in a use that said it only reads is lost, and what holds nothing reads as 0xFF.
+// Test support.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zerocache/layout.h"
+#include "zerocache/page_uses.h"
+
+namespace taco::testing {
+
+class MovingPages : public zerocache::PageUses {
+ public:
+  using PageId = zerocache::PageId;
+  using Tier = zerocache::Tier;
+
+  explicit MovingPages(std::size_t page_bytes) : page_bytes_(page_bytes) {}
+
+  Status begin(zerocache::OperatorKey key, std::span<const zerocache::Access> accesses) override {
+    if (fail_at_ == begun_++) return Status(Code::kResource, "no page today");
+    EXPECT_EQ(open_.count(key), 0u) << "used twice at once";
+    Use& use = open_[key];
+    use.accesses.assign(accesses.begin(), accesses.end());
+    for (const zerocache::Access& access : accesses) {
+      Frame frame(static_cast<std::byte*>(std::aligned_alloc(4096, page_bytes_)));
+      std::memset(frame.get(), 0xFF, page_bytes_);
+      const auto content = pages_.find(access.page);
+      if (access.reads && content != pages_.end()) {
+        std::memcpy(frame.get(), content->second.get(), page_bytes_);
+      }
+      EXPECT_EQ(frames_.count({access.page, access.tier}), 0u) << "page " << access.page;
+      frames_[{access.page, access.tier}] = std::move(frame);
+      bytes_ += (access.reads + access.writes) * page_bytes_;
+    }
+    keys_.push_back(key);
+    return {};
+  }
+
+  void end(zerocache::OperatorKey key) override {
+    const auto use = open_.find(key);
+    ASSERT_NE(use, open_.end());
+    for (const zerocache::Access& access : use->second.accesses) {
+      const auto frame = frames_.find({access.page, access.tier});
+      if (access.writes) pages_[access.page] = std::move(frame->second);
+      frames_.erase(frame);
+    }
+    open_.erase(use);
+  }
+
+  std::byte* address(PageId page, Tier tier) const override {
+    return frames_.at({page, tier}).get();
+  }
+  bool has_content(PageId page) const override { return pages_.count(page) > 0; }
+
+  // The use of that number fails, counted from now on.
+  void fail_at(std::size_t use) { fail_at_ = begun_ + use; }
+  void write(const zerocache::PlacedTensor& tensor, const void* from) {
+    each(tensor, [&](std::byte* at, std::size_t first, std::size_t bytes) {
+      std::memcpy(at, static_cast<const std::byte*>(from) + first, bytes);
+    });
+  }
+  void read(const zerocache::PlacedTensor& tensor, void* to) {
+    each(tensor, [&](const std::byte* at, std::size_t first, std::size_t bytes) {
+      std::memcpy(static_cast<std::byte*>(to) + first, at, bytes);
+    });
+  }
+  // Keys of all uses, as they began.
+  const std::vector<zerocache::OperatorKey>& keys() const { return keys_; }
+  std::size_t open() const { return open_.size(); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  using Frame = std::unique_ptr<std::byte, Free>;
+  struct Use {
+    std::vector<zerocache::Access> accesses;
+  };
+
+  template <class Visit>
+  void each(const zerocache::PlacedTensor& tensor, const Visit& visit) {
+    for (std::size_t done = 0; done < tensor.bytes;) {
+      const std::uint64_t at = tensor.offset + done;
+      const std::size_t place = at % page_bytes_;
+      const std::size_t bytes = std::min(tensor.bytes - done, page_bytes_ - place);
+      Frame& frame = pages_[static_cast<PageId>(at / page_bytes_)];
+      if (frame == nullptr) {
+        frame.reset(static_cast<std::byte*>(std::aligned_alloc(4096, page_bytes_)));
+        std::memset(frame.get(), 0xFF, page_bytes_);
+      }
+      visit(frame.get() + place, done, bytes);
+      done += bytes;
+    }
+  }
+
+  const std::size_t page_bytes_;
+  std::map<PageId, Frame> pages_;
+  std::map<std::pair<PageId, Tier>, Frame> frames_;
+  std::map<zerocache::OperatorKey, Use> open_;
+  std::vector<zerocache::OperatorKey> keys_;
+  std::size_t begun_ = 0, fail_at_ = static_cast<std::size_t>(-1);
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace taco::testing

@@ -1,0 +1,369 @@
+// Steps over pages against the same steps over plain arrays: the same bits, whatever the pages, the
+// threads and what else lies beside.
+#include "zerocache/optimizer_stream.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/half.h"
+#include "support/moving_pages.h"
+#include "zerocache/tensor_bytes.h"
+
+namespace taco::zerocache {
+namespace {
+
+using kernels::AdamStep;
+using kernels::LionStep;
+using kernels::ParameterRange;
+using kernels::SgdStep;
+using testing::MovingPages;
+
+using Floats = std::vector<float>;
+using Halves = std::vector<std::uint16_t>;
+
+// A parameter with its state, as an ordinary program has them.
+struct Plain {
+  std::string name;
+  bool half = false, half_gradient = false;
+  Floats values;  // or the master copy
+  Halves halves;
+  Floats gradient;
+  Halves gradient_halves;
+  Floats first, second;
+
+  std::size_t size() const { return values.size(); }
+  const void* gradient_bytes() const {
+    return half_gradient ? static_cast<const void*>(gradient_halves.data()) : gradient.data();
+  }
+  ParameterRange range() {
+    ParameterRange range{.count = size(), .parameter = values.data()};
+    if (half) range.bf16_parameter = halves.data();
+    if (half_gradient) {
+      range.bf16_gradient = gradient_halves.data();
+    } else {
+      range.gradient = gradient.data();
+    }
+    return range;
+  }
+  void step(const StepConstants& step) {
+    if (size() == 0) return;
+    if (const auto* adam = std::get_if<AdamStep>(&step)) {
+      kernels::adam(*adam, range(), first.data(), second.data());
+    } else if (const auto* sgd = std::get_if<SgdStep>(&step)) {
+      kernels::sgd(*sgd, range(), sgd->momentum == 0 ? nullptr : first.data());
+    } else {
+      kernels::lion(std::get<LionStep>(step), range(), first.data());
+    }
+  }
+};
+
+class Model {
+ public:
+  explicit Model(std::uint32_t seed) : random_(seed) {
+    for (int i = 0; i < 12; ++i) {
+      Plain plain;
+      plain.name = "p" + std::to_string(i);
+      plain.half = i % 3 == 1;
+      plain.half_gradient = i % 4 == 1;
+      const std::size_t count = i == 5 ? 0 : 1 + ((random_() & 0xFFFF) >> (random_() % 16));
+      plain.values.resize(count);
+      for (float& value : plain.values) value = normal_(random_);
+      plain.halves.resize(plain.half ? count : 0);
+      for (std::size_t k = 0; k < plain.halves.size(); ++k) {
+        plain.halves[k] = kernels::float_to_bf16(plain.values[k]);
+        plain.values[k] = kernels::bf16_to_float(plain.halves[k]);
+      }
+      plain.first.resize(count);
+      plain.second.resize(count);
+      parameters_.push_back(std::move(plain));
+    }
+    new_gradients();
+  }
+
+  void new_gradients() {
+    for (Plain& plain : parameters_) {
+      plain.gradient.resize(plain.size());
+      for (float& value : plain.gradient) value = normal_(random_);
+      plain.gradient_halves.clear();
+      for (const float value : plain.gradient) {
+        plain.gradient_halves.push_back(kernels::float_to_bf16(value));
+      }
+    }
+  }
+
+  Plain& operator[](std::size_t i) { return parameters_[i]; }
+  std::size_t size() const { return parameters_.size(); }
+  std::vector<TensorSpec> specs() const {
+    std::vector<TensorSpec> specs;
+    for (const Plain& plain : parameters_) {
+      const std::uint32_t element = plain.half ? 2 : 4;
+      specs.push_back({plain.name, plain.size() * element, element});
+    }
+    return specs;
+  }
+
+ private:
+  std::mt19937 random_;
+  std::normal_distribution<float> normal_;
+  std::vector<Plain> parameters_;
+};
+
+constexpr StateKind kAllKinds[] = {StateKind::kExpAvg, StateKind::kExpAvgSq,
+                                   StateKind::kMomentumBuffer};
+
+// The same model on pages.
+class Paged {
+ public:
+  Paged(Model& model, std::size_t page_bytes, unsigned threads,
+        std::span<const StateKind> kinds = kAllKinds)
+      : layout_(std::move(Layout::make(model.specs(), page_bytes)).value()), pages_(page_bytes) {
+    std::vector<std::uint32_t> all(model.size());
+    std::iota(all.begin(), all.end(), 0);
+    state_ = std::move(StateLayout::append_to(layout_, all, kinds)).value();
+    for (std::size_t i = 0; i < model.size(); ++i) {
+      Plain& plain = model[i];
+      const void* const bytes =
+          plain.half ? static_cast<const void*>(plain.halves.data()) : plain.values.data();
+      pages_.write(layout_.tensors()[i], bytes);
+    }
+    stream_ =
+        std::move(OptimizerStream::make(pages_, layout_, state_, {.threads = threads})).value();
+  }
+
+  Update update(Model& model, std::uint32_t i, const StepConstants& step) {
+    return {i, model[i].gradient_bytes(), model[i].half_gradient, step};
+  }
+  OptimizerStream& stream() { return *stream_; }
+  MovingPages& pages() { return pages_; }
+  const Layout& layout() const { return layout_; }
+
+  Floats state(const std::string& name, std::size_t count) {
+    Floats values(count);
+    EXPECT_TRUE(read_bytes(pages_, layout_.page_bytes(), *layout_.find(name), Tier::kHost, 0,
+                           std::as_writable_bytes(std::span(values)))
+                    .ok());
+    return values;
+  }
+  // Compares everything, bit by bit.
+  void expect_is(Model& model, bool momentum = false) {
+    for (std::size_t i = 0; i < model.size(); ++i) {
+      Plain& plain = model[i];
+      SCOPED_TRACE(plain.name);
+      if (plain.size() == 0) continue;
+      if (plain.half) {
+        Halves halves(plain.size());
+        pages_.read(layout_.tensors()[i], halves.data());
+        EXPECT_TRUE(halves == plain.halves);
+      } else {
+        Floats values(plain.size());
+        pages_.read(layout_.tensors()[i], values.data());
+        EXPECT_TRUE(same(values, plain.values));
+      }
+      EXPECT_TRUE(
+          same(state(plain.name + (momentum ? "/momentum_buffer" : "/exp_avg"), plain.size()),
+               plain.first));
+      if (momentum) continue;
+      EXPECT_TRUE(same(state(plain.name + "/exp_avg_sq", plain.size()), plain.second));
+    }
+  }
+
+ private:
+  static bool same(const Floats& a, const Floats& b) {
+    return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  }
+  Layout layout_;
+  MovingPages pages_;
+  StateLayout state_;
+  std::unique_ptr<OptimizerStream> stream_;
+};
+
+StepConstants adamw(int t) { return kernels::adam_step({.weight_decay = 0.1}, t); }
+
+// Each parameter has steps of its own count, and some have none this time.
+TEST(OptimizerStream, StepsAreThoseOfPlainArraysWhateverPagesAndThreads) {
+  for (const std::size_t page : {4096, 16384, 262144}) {
+    for (const unsigned threads : {1u, 2u, 5u}) {
+      SCOPED_TRACE(std::to_string(page) + " bytes, threads: " + std::to_string(threads));
+      Model model(static_cast<std::uint32_t>(page));
+      Paged paged(model, page, threads);
+      std::vector<int> steps(model.size());
+      for (int round = 0; round < 4; ++round) {
+        std::vector<Update> updates;
+        for (std::uint32_t i = 0; i < model.size(); ++i) {
+          if ((i + static_cast<std::uint32_t>(round)) % 4 == 0) continue;
+          const StepConstants step = adamw(++steps[i]);
+          updates.insert(updates.begin() + (i % 2 == 0 ? 0 : updates.size() / 2),
+                         paged.update(model, i, step));
+          model[i].step(step);
+        }
+        const Status stepped = paged.stream().step(updates);
+        ASSERT_TRUE(stepped.ok()) << stepped.message();
+        model.new_gradients();
+        updates.clear();
+      }
+      paged.expect_is(model);
+    }
+  }
+}
+
+TEST(OptimizerStream, SgdAndLionHaveTheirOwnState) {
+  Model model(1), other = model, third = model;
+  const StateKind momentum[] = {StateKind::kMomentumBuffer}, average[] = {StateKind::kExpAvg};
+  Paged sgd(model, 4096, 2, momentum), lion(other, 4096, 2, average), none(third, 4096, 2, {});
+  const kernels::SgdOptions options{.lr = 0.1, .momentum = 0.9, .nesterov = true};
+  for (int t = 1; t <= 3; ++t) {
+    std::vector<Update> sgd_updates, lion_updates, plain_updates;
+    for (std::uint32_t i = 0; i < model.size(); ++i) {
+      const StepConstants by_sgd = kernels::sgd_step(options, t);
+      const StepConstants by_lion = kernels::lion_step({.weight_decay = 0.1});
+      const StepConstants plainly = kernels::sgd_step({.lr = 0.1}, t);
+      sgd_updates.push_back(sgd.update(model, i, by_sgd));
+      lion_updates.push_back(lion.update(other, i, by_lion));
+      plain_updates.push_back(none.update(third, i, plainly));
+      model[i].step(by_sgd);
+      other[i].step(by_lion);
+      third[i].step(plainly);
+    }
+    ASSERT_TRUE(sgd.stream().step(sgd_updates).ok());
+    ASSERT_TRUE(lion.stream().step(lion_updates).ok());
+    ASSERT_TRUE(none.stream().step(plain_updates).ok());
+  }
+  sgd.expect_is(model, true);
+  for (std::uint32_t i = 0; i < model.size(); ++i) {
+    if (other[i].half || other[i].size() == 0) continue;
+    Floats values(other[i].size());
+    lion.pages().read(lion.layout().tensors()[i], values.data());
+    EXPECT_TRUE(values == other[i].values);
+    EXPECT_TRUE(lion.state(other[i].name + "/exp_avg", values.size()) == other[i].first);
+    none.pages().read(none.layout().tensors()[i], values.data());
+    EXPECT_TRUE(values == third[i].values);
+  }
+}
+
+// A page of state holds nothing before the first step of something on it.
+TEST(OptimizerStream, WhatHasNoUpdateGetsNoState) {
+  Model model(2);
+  Paged paged(model, 4096, 2);
+  const std::uint32_t only = 0;
+  const Update update = paged.update(model, only, adamw(1));
+  ASSERT_TRUE(paged.stream().step({&update, 1}).ok());
+  const Layout& layout = paged.layout();
+  const PlacedTensor& stepped = *layout.find("p0/exp_avg");
+  for (const PlacedTensor& tensor : layout.tensors()) {
+    if (tensor.name.find("/exp_avg") == std::string::npos) continue;
+    const auto run = layout.pages_of(tensor), with = layout.pages_of(stepped);
+    for (PageId page = run.first; page < run.first + run.count; ++page) {
+      const bool shared = page >= with.first && page < with.first + with.count;
+      if (tensor.name.ends_with("_sq")) continue;
+      EXPECT_EQ(paged.pages().has_content(page), shared) << tensor.name;
+    }
+  }
+  EXPECT_FALSE(
+      paged.pages().has_content(layout.pages_of(*layout.find("p0/momentum_buffer")).first));
+}
+
+TEST(OptimizerStream, ABfloatParameterThatWasChangedIsSteppedFromItsNewValue) {
+  Model model(3);
+  Paged paged(model, 4096, 1);
+  const std::uint32_t half = 1;
+  Plain& plain = model[half];
+  ASSERT_TRUE(plain.half);
+  for (int t = 1; t <= 3; ++t) {
+    const Update update = paged.update(model, half, adamw(t));
+    plain.step(update.step);
+    ASSERT_TRUE(paged.stream().step({&update, 1}).ok());
+    for (std::size_t i = 0; i < plain.size(); i += 2) {
+      plain.values[i] = static_cast<float>(t);
+      plain.halves[i] = kernels::float_to_bf16(plain.values[i]);
+    }
+    paged.pages().write(paged.layout().tensors()[half], plain.halves.data());
+  }
+  const Update update = paged.update(model, half, adamw(4));
+  plain.step(update.step);
+  ASSERT_TRUE(paged.stream().step({&update, 1}).ok());
+  Halves halves(plain.size());
+  paged.pages().read(paged.layout().tensors()[half], halves.data());
+  EXPECT_TRUE(halves == plain.halves);
+  EXPECT_TRUE(paged.state("p1/master", plain.size()) == plain.values);
+}
+
+TEST(OptimizerStream, PagesSteppedOneByOneInAnyOrderAreAStep) {
+  Model model(4);
+  Paged paged(model, 4096, 2);
+  std::vector<PageId> pages;
+  for (PageId page = 0; page < paged.layout().pages(); ++page) pages.push_back(page);
+  for (int t = 1; t <= 3; ++t) {
+    std::vector<Update> updates;
+    for (std::uint32_t i = 0; i < model.size(); ++i) {
+      updates.push_back(paged.update(model, i, adamw(t)));
+      model[i].step(updates.back().step);
+    }
+    std::shuffle(pages.begin(), pages.end(), std::mt19937(static_cast<std::uint32_t>(t)));
+    for (const PageId page : pages) ASSERT_TRUE(paged.stream().step_page(page, updates).ok());
+  }
+  paged.expect_is(model);
+}
+
+TEST(OptimizerStream, UsesComeInTheSameOrderInEveryStep) {
+  Model model(5);
+  Paged paged(model, 4096, 1);
+  std::vector<Update> updates;
+  for (std::uint32_t i = 0; i < model.size(); ++i)
+    updates.push_back(paged.update(model, i, adamw(1)));
+  ASSERT_TRUE(paged.stream().step(updates).ok());
+  const std::vector<OperatorKey> first = paged.pages().keys();
+  std::reverse(updates.begin(), updates.end());
+  ASSERT_TRUE(paged.stream().step(updates).ok());
+  EXPECT_TRUE(std::is_sorted(first.begin(), first.end()));
+  EXPECT_TRUE(std::equal(first.begin(), first.end(),
+                         paged.pages().keys().begin() + static_cast<std::ptrdiff_t>(first.size())));
+}
+
+TEST(OptimizerStream, APageThatCannotBeHadEndsTheStepWithNothingHeld) {
+  Model model(6);
+  Paged paged(model, 4096, 2);
+  std::vector<Update> updates;
+  for (std::uint32_t i = 0; i < model.size(); ++i)
+    updates.push_back(paged.update(model, i, adamw(1)));
+  paged.pages().fail_at(1);
+  const Status stepped = paged.stream().step(updates);
+  EXPECT_EQ(stepped.code(), Code::kResource);
+  EXPECT_EQ(stepped.message().find("the optimizer's step ended before page 1 ("), 0u)
+      << stepped.message();
+  EXPECT_EQ(paged.pages().open(), 0u);
+  EXPECT_EQ(paged.pages().keys().size(), 1u);
+}
+
+TEST(OptimizerStream, UpdatesThatCannotBeAreRefusedByName) {
+  Model model(7);
+  const StateKind average[] = {StateKind::kExpAvg};
+  Paged paged(model, 4096, 1, average);
+  const auto refusal = [&](std::vector<Update> updates) {
+    const Status status = paged.stream().step(updates);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_TRUE(paged.pages().keys().empty());
+    return status.message();
+  };
+  const StepConstants lion = kernels::lion_step({});
+  EXPECT_EQ(refusal({paged.update(model, 3, adamw(1))}),
+            "parameter 'p3' has no state 'exp_avg_sq', which its step needs");
+  EXPECT_EQ(refusal({paged.update(model, 0, lion), paged.update(model, 3, lion),
+                     paged.update(model, 0, lion)}),
+            "parameter 'p0' has two updates in one step");
+  EXPECT_EQ(refusal({{3, nullptr, false, lion}}),
+            "parameter 'p3' is to be stepped without a gradient");
+  EXPECT_NE(refusal({{1000, nullptr, false, lion}}).find("tensor 1000"), std::string::npos);
+  const auto state = static_cast<std::uint32_t>(paged.layout().find("p3/exp_avg") -
+                                                paged.layout().tensors().data());
+  EXPECT_EQ(refusal({{state, model[0].gradient.data(), false, lion}}),
+            "parameter 'p3/exp_avg' has no optimizer state");
+}
+
+}  // namespace
+}  // namespace taco::zerocache
