@@ -15,7 +15,7 @@ from taco_torch._extension import _C
 from taco_torch.groups import taco_backend
 from taco_torch.lightcc import models
 from taco_torch.lightcc.once import say_once, wrap
-from taco_torch.lightcc.settings import Options, compression_of_environment
+from taco_torch.lightcc.settings import Options
 
 
 class Hook:
@@ -25,8 +25,8 @@ class Hook:
     __name__ = "lightcc"
     __qualname__ = "lightcc"
 
-    def __init__(self, options: Options, grad_scaler: Any) -> None:
-        self.options = options
+    def __init__(self, settings: _C.GradientSettings, grad_scaler: Any) -> None:
+        self.settings = settings
         self.grad_scaler = grad_scaler
 
     def __call__(self, state: object, bucket: Any) -> Any:
@@ -49,8 +49,7 @@ def hook(
     """``compress()`` as a communication hook: ``ddp.register_comm_hook(None, hook("topk"))``.
     Arguments and errors are those of ``compress()``."""
     options = Options(compression, ratio, threshold, values, warm_up_steps, momentum, allow)
-    options.settings()  # what is wrong with them is said here
-    return Hook(options, grad_scaler)
+    return Hook(options.settings(), grad_scaler)
 
 
 def compress(
@@ -105,6 +104,7 @@ def compress(
             this torch lacks something that compressing modules of fully_shard takes.
     """
     options = Options(compression, ratio, threshold, values, warm_up_steps, momentum, allow)
+    settings = options.settings(must_ask=True)
     model = models.uncompiled(model)
     sharded = _is_sharded(model)
     if not sharded and not isinstance(model, DistributedDataParallel):
@@ -112,17 +112,12 @@ def compress(
             "lightcc.compress() takes a DistributedDataParallel model or modules of fully_shard, "
             f"got {type(model).__name__}"
         )
-    if compression is None and compression_of_environment() == "none":
-        raise ValueError(
-            "name the compression (topk, float16, bfloat16, auto or none): none of "
-            "LIGHT_TOPK_ALLREDUCE, LIGHT_WIRE_DTYPE and LIGHT_AUTO asks for one"
-        )
     if isinstance(model, DistributedDataParallel):
-        _compress(model, options, grad_scaler)
+        _compress(model, settings, grad_scaler)
     else:
         from taco_torch.lightcc import fsdp  # what it imports takes long
 
-        fsdp.compress(model, options, grad_scaler)
+        fsdp.compress(model, settings, grad_scaler)
 
 
 def _is_sharded(model: torch.nn.Module) -> bool:
@@ -131,8 +126,9 @@ def _is_sharded(model: torch.nn.Module) -> bool:
     return fsdp is not None and any(isinstance(m, fsdp.FSDPModule) for m in model.modules())
 
 
-def _compress(model: DistributedDataParallel, options: Options, grad_scaler: Any) -> None:
-    settings = options.settings()
+def _compress(
+    model: DistributedDataParallel, settings: _C.GradientSettings, grad_scaler: Any
+) -> None:
     scale = None if grad_scaler is None else grad_scaler.get_scale
     known = models.find(model)
     if known is not None:
@@ -202,7 +198,7 @@ def _wrap_register_comm_hook(original: Callable[..., None]) -> Callable[..., Non
         if isinstance(hook, Hook):
             if state is not None:
                 raise ValueError("lightcc.hook() takes no state: pass None")
-            _compress(self, hook.options, hook.grad_scaler)
+            _compress(self, hook.settings, hook.grad_scaler)
             return
         if models.find(self) is not None:
             raise RuntimeError(
@@ -236,7 +232,7 @@ def _switch_on(model: DistributedDataParallel) -> None:
     owner = _other_owner(model)
     if not owner:
         try:
-            _compress(model, Options(), None)
+            _compress(model, Options().settings(), None)
             return
         except RuntimeError as error:  # torch does not show a built-in hook
             if "can only be called once" not in str(error):

@@ -347,9 +347,8 @@ class Sharded:
         return bool(found)
 
 
-def compress(model: torch.nn.Module, options: Options, grad_scaler: Any) -> None:
+def compress(model: torch.nn.Module, settings: _C.GradientSettings, grad_scaler: Any) -> None:
     """``lightcc.compress()`` for a model with modules of fully_shard."""
-    settings = options.settings()
     groups = _groups_of(model)
     if settings.compression == "auto":
         raise ValueError(

@@ -1,12 +1,13 @@
 """What the user asks for, by arguments and by LIGHT_* variables, as one value."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from taco_torch._extension import _C
 
 LOSSY = ("float16", "topk")  # what compress(model, "auto") allows
+Environment = Mapping[str, Any]  # of _C.lightcc_environment()
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,18 @@ class Options:
     momentum: float = 0.0
     allow: Collection[str] | None = None
 
-    def settings(self) -> _C.GradientSettings:
-        """Raises ValueError for what is out of range, TypeError for what is no number."""
+    def settings(self, must_ask: bool = False) -> _C.GradientSettings:
+        """``must_ask``: somebody has to name a compression, by argument or variable.
+
+        Raises ValueError for what is out of range, TypeError for what is no number."""
         light = _C.lightcc_environment()
-        compression = self.compression or compression_of_environment()
-        allowed = self._allowed(compression)
+        compression = _asked_for(light) if self.compression is None else self.compression
+        if must_ask and self.compression is None and compression == "none":
+            raise ValueError(
+                "name the compression (topk, float16, bfloat16, auto or none): none of "
+                "LIGHT_TOPK_ALLREDUCE, LIGHT_WIRE_DTYPE and LIGHT_AUTO asks for one"
+            )
+        allowed = self._allowed(compression, light)
 
         def chosen(value: Any, variable: str) -> Any:
             return light[variable] if value is None else value
@@ -37,19 +45,19 @@ class Options:
             values=chosen(self.values, "values"),
             warm_up_steps=self.warm_up_steps,
             momentum=self.momentum,
-            small=self._small(compression, allowed),
+            small=self._small(compression, allowed, light),
             may_top_k="topk" in allowed,
         )
 
-    def _small(self, compression: str, allowed: Collection[str]) -> str:
+    def _small(self, compression: str, allowed: Collection[str], light: Environment) -> str:
         """In how many bits gradients may be sent that topk is not for."""
         if compression == "auto":
             return next((name for name in allowed if name != "topk"), "none")
-        # Named by the program, topk says nothing of gradients below the threshold.
-        wire = str(_C.lightcc_environment()["wire_dtype"])
-        return wire if self.compression is None and wire != "float32" else "none"
+        if self.compression is not None:
+            return "none"  # named by the program, topk says nothing of what is below the threshold
+        return _sixteen_bits(light) or "none"
 
-    def _allowed(self, compression: str) -> Collection[str]:
+    def _allowed(self, compression: str, light: Environment) -> Collection[str]:
         """What ``auto`` may use besides exact gradients."""
         if compression != "auto":
             if self.allow is not None:
@@ -58,7 +66,7 @@ class Options:
                 )
             return ()
         if self.allow is None:
-            return LOSSY if self.compression else allowed_by_environment()
+            return LOSSY if self.compression else _allowed_by(light)
         allowed = (self.allow,) if isinstance(self.allow, str) else tuple(self.allow)
         unknown = [name for name in allowed if name not in ("topk", "float16", "bfloat16")]
         if unknown:
@@ -68,18 +76,20 @@ class Options:
         return allowed
 
 
-def allowed_by_environment() -> tuple[str, ...]:
-    """What LIGHT_AUTO may use besides exact gradients."""
-    light = _C.lightcc_environment()
+def _sixteen_bits(light: Environment) -> str:
+    """What LIGHT_WIRE_DTYPE asks for; "": nothing."""
     wire = str(light["wire_dtype"])
-    return (("topk",) if light["topk"] else ()) + ((wire,) if wire != "float32" else ())
+    return "" if wire == "float32" else wire
 
 
-def compression_of_environment() -> str:
-    """What LIGHT_AUTO, LIGHT_TOPK_ALLREDUCE and LIGHT_WIRE_DTYPE ask for; "none" if nothing."""
-    light = _C.lightcc_environment()
+def _allowed_by(light: Environment) -> tuple[str, ...]:
+    """What LIGHT_AUTO may use besides exact gradients."""
+    wire = _sixteen_bits(light)
+    return (("topk",) if light["topk"] else ()) + ((wire,) if wire else ())
+
+
+def _asked_for(light: Environment) -> str:
+    """By LIGHT_AUTO, LIGHT_TOPK_ALLREDUCE and LIGHT_WIRE_DTYPE; "none" if nothing."""
     if light["auto"]:
         return "auto"
-    if light["topk"]:
-        return "topk"
-    return "none" if light["wire_dtype"] == "float32" else str(light["wire_dtype"])
+    return "topk" if light["topk"] else _sixteen_bits(light) or "none"
