@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -219,12 +221,16 @@ def mistakes() -> None:
             compress(model, "topk", **options)
         with pytest.raises(ValueError, match=text):
             taco_torch.lightcc.hook("topk", **options)
-    with pytest.raises(ValueError, match='compression is "gzip"'):
-        compress(model, "gzip")
-    with pytest.raises(ValueError, match="name the compression"):
-        compress(model)
+    for name in ("gzip", ""):
+        with pytest.raises(ValueError, match=f'compression is "{name}"'):
+            compress(model, name)
+    for ask in (lambda: compress(model), taco_torch.lightcc.hook):
+        with pytest.raises(ValueError, match="name the compression"):
+            ask()
     with pytest.raises(TypeError, match="or modules of fully_shard, got Linear"):
         compress(nn.Linear(1, 1), "topk")
+    with pytest.raises(TypeError, match="or modules of fully_shard, got NoneType"):
+        compress(None, "topk")
     with pytest.raises(ValueError, match="no state"):
         model.register_comm_hook(1, taco_torch.lightcc.hook("topk"))
     with pytest.raises(ValueError, match="not compressed"):
@@ -241,6 +247,31 @@ def mistakes() -> None:
 
 def test_mistakes_are_named(ranks: Ranks) -> None:
     ranks.run(mistakes)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"ratio": "1%"}, "ratio is '1%', but must be a number"),
+        ({"threshold": 1.5}, "threshold is 1.5, but must be a whole number"),
+        ({"threshold": "1MB"}, "threshold is '1MB', but must be a whole number"),
+        ({"warm_up_steps": 2.5}, "warm_up_steps is 2.5, but must be a whole number"),
+        ({"momentum": "0.9"}, "momentum is '0.9', but must be a number"),
+        ({"values": torch.float16}, "values is torch.float16, but must be a string: float32 or"),
+        ({"compression": torch.float16}, "compression is torch.float16, but must be a string: "),
+        ({"compression": "auto", "allow": 5}, "allow is 5, but must be names"),
+        ({"grad_scaler": 1024.0}, "grad_scaler is 1024.0, but must be a torch.amp.GradScaler"),
+    ],
+)
+def test_what_is_not_of_the_right_type_is_named(options: dict[str, Any], said: str) -> None:
+    """All ranks would say the same: it needs no group."""
+    with pytest.raises(TypeError, match=re.escape(said)):
+        taco_torch.lightcc.hook(**{"compression": "topk", **options})
+
+
+def test_a_number_that_no_computer_has_is_named() -> None:
+    with pytest.raises(ValueError, match=r"threshold is 2361183241434822606848, but must be below"):
+        taco_torch.lightcc.hook("topk", threshold=1 << 71)
 
 
 def odd_gradients() -> None:

@@ -15,7 +15,7 @@ from taco_torch._extension import _C
 from taco_torch.groups import taco_backend
 from taco_torch.lightcc import models
 from taco_torch.lightcc.once import say_once, wrap
-from taco_torch.lightcc.settings import Options
+from taco_torch.lightcc.settings import Options, scale_of
 
 
 class Hook:
@@ -49,7 +49,8 @@ def hook(
     """``compress()`` as a communication hook: ``ddp.register_comm_hook(None, hook("topk"))``.
     Arguments and errors are those of ``compress()``."""
     options = Options(compression, ratio, threshold, values, warm_up_steps, momentum, allow)
-    return Hook(options.settings(), grad_scaler)
+    scale_of(grad_scaler)  # says so if it is none
+    return Hook(options.settings(must_ask=True), grad_scaler)
 
 
 def compress(
@@ -98,16 +99,17 @@ def compress(
             rescaled when its scale changes, and a step that it skips loses nothing.
 
     Raises:
-        TypeError: the model is neither, or its group has another backend.
+        TypeError: the model is neither, its group has another backend, or a value is of another
+            type.
         ValueError: a value is out of range, or ``topk`` finds no replicas.
         RuntimeError: the model has a communication hook or custom reduce_scatter of its own; or
             this torch lacks something that compressing modules of fully_shard takes.
     """
     options = Options(compression, ratio, threshold, values, warm_up_steps, momentum, allow)
     settings = options.settings(must_ask=True)
+    scale_of(grad_scaler)  # says so if it is none
     model = models.uncompiled(model)
-    sharded = _is_sharded(model)
-    if not sharded and not isinstance(model, DistributedDataParallel):
+    if not isinstance(model, DistributedDataParallel) and not _is_sharded(model):
         raise TypeError(
             "lightcc.compress() takes a DistributedDataParallel model or modules of fully_shard, "
             f"got {type(model).__name__}"
@@ -123,13 +125,15 @@ def compress(
 def _is_sharded(model: torch.nn.Module) -> bool:
     """Not without fully_shard having been imported."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
-    return fsdp is not None and any(isinstance(m, fsdp.FSDPModule) for m in model.modules())
+    if fsdp is None or not isinstance(model, torch.nn.Module):
+        return False
+    return any(isinstance(module, fsdp.FSDPModule) for module in model.modules())
 
 
 def _compress(
     model: DistributedDataParallel, settings: _C.GradientSettings, grad_scaler: Any
 ) -> None:
-    scale = None if grad_scaler is None else grad_scaler.get_scale
+    scale = scale_of(grad_scaler)
     known = models.find(model)
     if known is not None:
         known.native.change(settings, scale)

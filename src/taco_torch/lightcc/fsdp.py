@@ -27,7 +27,7 @@ from taco_torch._extension import _C
 from taco_torch.groups import taco_backend
 from taco_torch.lightcc import models
 from taco_torch.lightcc.once import say_once, wrap
-from taco_torch.lightcc.settings import Options
+from taco_torch.lightcc.settings import Options, scale_of
 
 _SIXTEEN_BITS = ("float16", "bfloat16")
 _TORCHS_OWN = ("DefaultReduceScatter", "ProcessGroupAllocReduceScatter")
@@ -247,7 +247,7 @@ class Sharded:
         for group in _groups_of(model):
             self._add(group, prefixes)
         for leg in self.legs.values():
-            leg.start(settings, self._scale())
+            leg.start(settings, scale_of(grad_scaler))
 
     @property
     def wire(self) -> str:
@@ -255,12 +255,6 @@ class Sharded:
         asked = self.settings.compression
         asked = self.settings.small if asked == "topk" else asked
         return asked if asked in _SIXTEEN_BITS else ""
-
-    def _scale(self) -> Callable[[], float] | None:
-        if self.grad_scaler is None:
-            return None
-        scale: Callable[[], float] = self.grad_scaler.get_scale
-        return scale
 
     def _add(self, group: _Group, prefixes: dict[int, str]) -> None:
         bucket = len(self._groups)
@@ -280,7 +274,7 @@ class Sharded:
     def change(self, settings: _C.GradientSettings, grad_scaler: Any) -> None:
         self.settings, self.grad_scaler = settings, grad_scaler
         for leg in self.legs.values():
-            leg.native.change(settings, self._scale())
+            leg.native.change(settings, scale_of(grad_scaler))
 
     def kept(self) -> models.Kept:
         layout: list[int] = []

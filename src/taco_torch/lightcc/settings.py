@@ -1,6 +1,7 @@
 """What the user asks for, by arguments and by LIGHT_* variables, as one value."""
 
-from collections.abc import Collection, Mapping
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +26,10 @@ class Options:
     def settings(self, must_ask: bool = False) -> _C.GradientSettings:
         """``must_ask``: somebody has to name a compression, by argument or variable.
 
-        Raises ValueError for what is out of range, TypeError for what is no number."""
+        Raises ValueError for what is out of range, TypeError for what is of another type."""
         light = _C.lightcc_environment()
         compression = _asked_for(light) if self.compression is None else self.compression
+        _check_string("compression", compression, "topk, float16, bfloat16, none or auto")
         if must_ask and self.compression is None and compression == "none":
             raise ValueError(
                 "name the compression (topk, float16, bfloat16, auto or none): none of "
@@ -35,16 +37,17 @@ class Options:
             )
         allowed = self._allowed(compression, light)
 
-        def chosen(value: Any, variable: str) -> Any:
-            return light[variable] if value is None else value
-
+        values = light["values"] if self.values is None else self.values
+        _check_string("values", values, "float32 or float16")
         return _C.GradientSettings(
             compression=compression,
-            ratio=chosen(self.ratio, "ratio"),
-            threshold=chosen(self.threshold, "threshold"),
-            values=chosen(self.values, "values"),
-            warm_up_steps=self.warm_up_steps,
-            momentum=self.momentum,
+            ratio=_number("ratio", light["ratio"] if self.ratio is None else self.ratio),
+            threshold=whole_number(
+                "threshold", light["threshold"] if self.threshold is None else self.threshold
+            ),
+            values=values,
+            warm_up_steps=whole_number("warm_up_steps", self.warm_up_steps),
+            momentum=_number("momentum", self.momentum),
             small=self._small(compression, allowed, light),
             may_top_k="topk" in allowed,
         )
@@ -67,6 +70,10 @@ class Options:
             return ()
         if self.allow is None:
             return LOSSY if self.compression else _allowed_by(light)
+        if not isinstance(self.allow, Iterable):
+            raise TypeError(
+                f'allow is {self.allow!r}, but must be names, such as ("float16", "topk")'
+            )
         allowed = (self.allow,) if isinstance(self.allow, str) else tuple(self.allow)
         unknown = [name for name in allowed if name not in ("topk", "float16", "bfloat16")]
         if unknown:
@@ -74,6 +81,40 @@ class Options:
         if {"float16", "bfloat16"} <= set(allowed):
             raise ValueError("allow names both float16 and bfloat16: name the one to use")
         return allowed
+
+
+def scale_of(grad_scaler: Any) -> Callable[[], float] | None:
+    """What tells by how much a GradScaler multiplies the loss. TypeError if it is none."""
+    if grad_scaler is None:
+        return None
+    scale: Callable[[], float] | None = getattr(grad_scaler, "get_scale", None)
+    if scale is None:
+        raise TypeError(f"grad_scaler is {grad_scaler!r}, but must be a torch.amp.GradScaler")
+    return scale
+
+
+def whole_number(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}, but must be a whole number") from None
+    if abs(number) >= 1 << 63:
+        raise ValueError(f"{name} is {number}, but must be below 2^63")
+    return number
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        if not isinstance(value, str):
+            return float(value)
+    except (TypeError, ValueError, RuntimeError):  # the last: of a tensor of several
+        pass
+    raise TypeError(f"{name} is {value!r}, but must be a number")
+
+
+def _check_string(name: str, value: Any, accepted: str) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}, but must be a string: {accepted}")
 
 
 def _sixteen_bits(light: Environment) -> str:
