@@ -10,6 +10,9 @@ import torch.distributed as dist
 from conftest import taco_only
 from lightcc_models import OWN_HOSTS, SIZES, Reference, assert_alike, chosen, close, flat, same
 from spawn_ranks import Ranks
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import taco_torch
 
@@ -123,15 +126,45 @@ def mistakes() -> None:
         all_reduce_gradients(listed, fusion_bytes=-1)
     with pytest.raises(ValueError, match="ratio is 2"):
         all_reduce_gradients(listed, compression="topk", ratio=2.0)
-    integers = Integers()
+    for wrong in (1.5, "1MB"):
+        with pytest.raises(TypeError, match=f"fusion_bytes is {wrong!r}, but must be a whole"):
+            all_reduce_gradients(listed, fusion_bytes=wrong)  # type: ignore[arg-type]
+    integers = Integers(3)
     with pytest.raises(TypeError, match=r"gradient 0 is of torch\.int64"):
-        all_reduce_gradients([integers])  # type: ignore[list-item]
+        all_reduce_gradients([integers])
+    with pytest.raises(TypeError, match="takes parameters, got one tensor: put it into a list"):
+        all_reduce_gradients(listed[0])
+    with pytest.raises(TypeError, match="takes parameters, but number 0 is a tuple"):
+        all_reduce_gradients(nn.Linear(1, 1).named_parameters())  # type: ignore[arg-type]
+    elsewhere = torch.empty(3, device="meta", requires_grad=True)
+    elsewhere.grad = torch.empty(3, device="meta")
+    with pytest.raises(TypeError, match="gradient 0 is on meta: taco averages those on the CPU"):
+        all_reduce_gradients([elsewhere])
+    fully_shard(module := nn.Linear(4, 4), mesh=init_device_mesh("cpu", (WORLD,)))
+    module(torch.ones(1, 4)).sum().backward()
+    with pytest.raises(TypeError, match=r"gradient 0 is a DTensor: .* has been averaged already"):
+        all_reduce_gradients(module.parameters())
 
 
-class Integers:
+class Integers(torch.Tensor):
     """Torch itself gives no integer gradients."""
 
     grad = torch.zeros(3, dtype=torch.int64)
+
+
+def only_some() -> None:
+    pair = dist.new_group([0, 1])
+    listed = parameters()
+    give(listed, 0)
+    before = flat([p.grad for p in listed])
+    all_reduce_gradients(listed, group=pair)
+    inside = dist.get_rank() < 2
+    expected = (flat(chosen(0, 0)) + flat(chosen(0, 1))) / 2 if inside else before
+    close(flat([p.grad for p in listed]), expected)
+
+
+def test_a_rank_outside_the_group_keeps_its_gradients(ranks: Ranks) -> None:
+    ranks.run(only_some)
 
 
 def test_mistakes_are_named(ranks: Ranks) -> None:

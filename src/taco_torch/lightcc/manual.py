@@ -10,7 +10,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from taco_torch._extension import _C
 from taco_torch.groups import taco_backend
-from taco_torch.lightcc.settings import Options
+from taco_torch.lightcc.settings import Options, whole_number
 
 Bucket = tuple[int, ...]  # numbers of the parameters
 
@@ -43,10 +43,10 @@ def all_reduce_gradients(
     """Averages gradients over a taco group, in place, and compressed if asked for.
 
     Collective: all ranks pass the same parameters in the same order, and the same of them have
-    gradients. A parameter that is named twice counts once. Small float32 gradients are copied
-    together, in order, up to ``fusion_bytes``; larger ones are sent from where they lie. Sparse
-    gradients, and those of other dtypes, go by themselves and exact. What ``topk`` has not sent is
-    kept for the next call with the same parameters.
+    gradients; on a rank outside the group nothing is done. A parameter that is named twice counts
+    once. Small float32 gradients are copied together, in order, up to ``fusion_bytes``; larger ones
+    are sent from where they lie. Sparse gradients, and those of other dtypes, go by themselves and
+    exact. What ``topk`` has not sent is kept for the next call with the same parameters.
 
     Args:
         parameters: leaf tensors; those whose ``grad`` is None are left out.
@@ -60,23 +60,54 @@ def all_reduce_gradients(
     Raises:
         ValueError: a value is out of range; or ranks have different gradients: the text names the
             first rank that differs and how.
-        TypeError: the group's backend is not taco, or a gradient is of integers.
+        TypeError: the group's backend is not taco; a gradient is of integers, not on the CPU or a
+            DTensor; or a value is of another type.
     """
     settings = Options(compression, ratio, threshold, values, allow=allow).settings()
     if fusion_bytes is None:
         fusion_bytes = int(_C.lightcc_environment()["fusion_bytes"])
-    if fusion_bytes < 0:
+    if whole_number("fusion_bytes", fusion_bytes) < 0:
         raise ValueError(f"fusion_bytes is {fusion_bytes}, but must be 0 or more")
-    listed = list({id(parameter): parameter for parameter in parameters}.values())
+    listed = _listed(parameters)
     gradients = {i: p.grad for i, p in enumerate(listed) if p.grad is not None}
     for index, gradient in gradients.items():
-        if not gradient.is_floating_point() and not gradient.is_complex():
-            raise TypeError(f"gradient {index} is of {gradient.dtype}: it has no average")
+        _check(index, gradient)
+    outside: object = dist.GroupMember.NON_GROUP_MEMBER
+    if group is outside:
+        return  # as torch does
     backend = taco_backend(group)
     _check_alike(gradients, len(listed), group)
     if gradients:
         loop = _loop_of(listed, backend, settings)
         _average(loop, gradients, fusion_bytes, group)
+
+
+def _listed(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Each once."""
+    if isinstance(parameters, torch.Tensor):  # its rows would have no gradients
+        raise TypeError(
+            "all_reduce_gradients() takes parameters, got one tensor: put it into a list"
+        )
+    listed = list({id(parameter): parameter for parameter in parameters}.values())
+    for index, parameter in enumerate(listed):
+        if not isinstance(parameter, torch.Tensor):
+            kind = type(parameter).__name__
+            raise TypeError(
+                f"all_reduce_gradients() takes parameters, but number {index} is a {kind}"
+            )
+    return listed
+
+
+def _check(index: int, gradient: torch.Tensor) -> None:
+    if not gradient.is_floating_point() and not gradient.is_complex():
+        raise TypeError(f"gradient {index} is of {gradient.dtype}: it has no average")
+    if hasattr(gradient, "device_mesh"):  # to import DTensor takes long
+        raise TypeError(
+            f"gradient {index} is a DTensor: who has sharded it averages it, and under fully_shard "
+            "it has been averaged already"
+        )
+    if gradient.device.type != "cpu":
+        raise TypeError(f"gradient {index} is on {gradient.device}: taco averages those on the CPU")
 
 
 def _loop_of(
