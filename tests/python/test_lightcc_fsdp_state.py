@@ -31,7 +31,7 @@ from lightcc_sharded import (
 )
 from spawn_ranks import Ranks
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -205,10 +205,34 @@ def test_nothing_is_compressed_unless_somebody_asks_for_it(ranks: Ranks) -> None
 # -- mistakes
 
 
+def one_replica() -> DeviceMesh:
+    """On both hosts."""
+    return init_device_mesh("cpu", (1, WORLD), mesh_dim_names=("replicate", "shard"))
+
+
+def one_replica_inside_a_host() -> DeviceMesh:
+    names = ("hosts", "replicate", "shard")
+    mesh = DeviceMesh("cpu", [[[0, 1]], [[2, 3]]], mesh_dim_names=names)
+    return mesh["replicate", "shard"]
+
+
 def mistakes() -> None:
     model = sharded_bags(line())
-    with pytest.raises(ValueError, match="Name float16 or bfloat16"):
-        lightcc.compress(model, "topk")
+    for mesh in (line, one_replica):
+        with pytest.raises(ValueError, match="Name float16 or bfloat16"):
+            lightcc.compress(sharded_bags(mesh()), "topk")
+    lightcc.compress(sharded_bag(one_replica_inside_a_host()), "topk")  # nothing leaves a host
+    lightcc.compress(sharded_bag(one_replica()), "float16")
+    empty = nn.Tanh()
+    fully_shard(empty, mesh=line())
+    with pytest.raises(ValueError, match="FSDPTanh has no parameters that fully_shard has sharded"):
+        lightcc.compress(empty, "float16")
+    parts = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+    fully_shard(list(parts), mesh=square())
+    with pytest.raises(RuntimeError, match=r"it is sharded together with .* outside of it"):
+        lightcc.compress(parts[0], "topk")
+    lightcc.compress(parts, "topk")
+    assert len(lightcc.state_dict(parts)["residuals"]) == 4
     with pytest.raises(ValueError, match="ratio is 2"):
         lightcc.compress(sharded_bag(square()), "topk", ratio=2.0)
     with pytest.raises(TypeError, match="or modules of fully_shard, got Linear"):

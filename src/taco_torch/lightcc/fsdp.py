@@ -349,29 +349,40 @@ def compress(model: torch.nn.Module, settings: _C.GradientSettings, grad_scaler:
             "auto chooses for DistributedDataParallel only: name float16, bfloat16 or, between "
             "replicas, topk"
         )
+    if not groups:
+        raise ValueError(f"{type(model).__name__} has no parameters that fully_shard has sharded")
     if settings.compression == "topk" and settings.small == "none" and not _has_replicas(groups):
         raise ValueError(
-            "topk works between replicas, and this model has none: fully_shard over a mesh of one "
-            "dimension gives each gradient to one rank only, and no rank could send a rest later. "
-            "Name float16 or bfloat16, or shard over a mesh of two dimensions (HSDP)"
+            "topk works between replicas, and this model has none: fully_shard gives each gradient "
+            "to one rank only, and no rank could send a rest later. "
+            "Name float16 or bfloat16, or shard over a mesh of two dimensions with several "
+            "replicas (HSDP)"
         )
     known = models.find_sharded(model)
     if isinstance(known, Sharded):
         known.change(settings, grad_scaler)
         return
-    owner = _other_owner(groups)
+    owner = _other_owner(model, groups)
     if owner:
         raise RuntimeError(f"lightcc cannot compress the gradients of this model: {owner}")
     _switch_on(model, groups, settings, grad_scaler)
 
 
 def _has_replicas(groups: list[_Group]) -> bool:
-    return any(group.replicas is not None for group in groups)
+    """Also where there is but one, if nothing leaves a host: more hosts would have more."""
+    found = [group.replicas for group in groups if group.replicas is not None]
+    if any(replicas.size() > 1 for replicas in found):
+        return True
+    return bool(found) and not _leaves_a_host(_backends(groups))
 
 
 def _backends(groups: list[_Group]) -> list[_C.ProcessGroupTaco]:
     legs = [leg for group in groups for leg in (group.shards, group.replicas)]
     return [taco_backend(leg) for leg in legs if leg is not None]
+
+
+def _leaves_a_host(backends: list[_C.ProcessGroupTaco]) -> bool:
+    return any(len(set(backend.groups)) > 1 for backend in backends)
 
 
 def _switch_on(
@@ -393,17 +404,18 @@ def _switch_on(
 
 
 def _announce(name: str, sharded: Sharded, backends: list[_C.ProcessGroupTaco]) -> None:
-    if all(len(set(backend.groups)) == 1 for backend in backends):
+    if not _leaves_a_host(backends):
         _C.log_info("lightcc", f"{name}: nothing to compress, the ranks of a group share one host")
         return
     text = f"{name}: gradients of shards go between hosts as {sharded.wire or 'float32'}"
-    if sharded.legs:
+    if any(leg.group.size() > 1 for leg in sharded.legs.values()):
         text += f", those of replicas as {sharded.settings}"
     _C.log_info("lightcc", text)
 
 
-def _other_owner(groups: list[_Group]) -> str:
+def _other_owner(model: torch.nn.Module, groups: list[_Group]) -> str:
     """Who else has the model's communication in hand; "": nobody."""
+    inside = {id(module) for module in model.modules()}
     for group in groups:
         comm = _need(group.torchs, "_reduce_scatter_comm")
         if isinstance(comm, CodedReduceScatter):
@@ -413,6 +425,10 @@ def _other_owner(groups: list[_Group]) -> str:
         hook = _need(group.torchs, "_all_reduce_hook")
         if hook is not None:
             return f"it has an all-reduce hook ({getattr(hook, '__qualname__', hook)})"
+        for param in _need(group.torchs, "fsdp_params"):
+            home = _need(param, "_module_info").module
+            if id(home) not in inside:
+                return f"it is sharded together with a {type(home).__name__} outside of it"
     return ""
 
 
@@ -452,7 +468,7 @@ def _switch_on_by_environment(model: torch.nn.Module) -> None:
     except (TypeError, RuntimeError):
         return  # a group of another backend
     name = type(model).__name__
-    owner = _other_owner(groups)
+    owner = _other_owner(model, groups)
     if owner:
         say_once(f"gradients of {name} are not compressed: {owner}")
         return
