@@ -230,5 +230,22 @@ def loads_what_is_not_its_own() -> None:
         lightcc.state_dict()
 
 
+def loads_what_is_no_state() -> None:
+    model = compressed()
+    list(passes(model, 4))
+    before, state = owed(model), lightcc.state_dict(model)
+    for wrong in (None, {}, model.state_dict(), {"lightcc": state}, {**state, "residuals": None}):
+        with pytest.raises(ValueError, match=r"this is no state of lightcc\.state_dict\(\): "):
+            lightcc.load_state_dict(wrong, model)  # type: ignore[arg-type]
+    residuals = dict.fromkeys(state["residuals"], "lost")
+    with pytest.raises(ValueError, match=r"the residual of weights\.0 is a str, not a tensor"):
+        lightcc.load_state_dict({**state, "residuals": residuals}, model)
+    same(owed(model), before)
+
+
+def test_what_is_no_state_at_all_is_refused(ranks: Ranks) -> None:
+    ranks.run(loads_what_is_no_state)
+
+
 def test_the_state_of_another_model_is_refused_and_says_where_it_differs(ranks: Ranks) -> None:
     ranks.run(loads_what_is_not_its_own)

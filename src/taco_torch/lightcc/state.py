@@ -122,10 +122,11 @@ def load_state_dict(state: Mapping[str, Any], model: torch.nn.Module | None = No
         model: as in ``flush()``.
 
     Raises:
-        ValueError: the state belongs to another model; the first parameters are named that only one
-            of them has, or whose shapes differ. Nothing has changed then.
+        ValueError: this is no such state; or it belongs to another model: the first parameters are
+            named that only one of them has, or whose shapes differ. Nothing has changed then.
     """
     kept = models.the(model)
+    _check_is_state(state)
     residuals = state["residuals"]
     _check_parameters(residuals, kept)
     exact = state.get("exact", {}).get(kept.place)
@@ -161,6 +162,22 @@ def _buckets_of(
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to(device="cpu", dtype=torch.float32).contiguous().view(-1)
+
+
+def _check_is_state(state: Any) -> None:
+    if not isinstance(state, Mapping):
+        raise ValueError(
+            f"this is no state of lightcc.state_dict(): it is a {type(state).__name__}"
+        )
+    if not isinstance(state.get("residuals"), Mapping) or state.get("step") is None:
+        held = ", ".join(str(key) for key in list(state)[:5]) or "nothing"
+        raise ValueError(
+            f"this is no state of lightcc.state_dict(): it has {held}, but must have residuals by "
+            "parameter and a step"
+        )
+    for name, residual in state["residuals"].items():
+        if not isinstance(residual, torch.Tensor):
+            raise ValueError(f"the residual of {name} is a {type(residual).__name__}, not a tensor")
 
 
 def _check_parameters(residuals: Mapping[str, torch.Tensor], kept: Kept) -> None:
