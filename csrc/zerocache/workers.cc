@@ -1,17 +1,14 @@
 #include "zerocache/workers.h"
 
-#include <pthread.h>
-#include <signal.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <condition_variable>
 #include <mutex>
-#include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "base/thread.h"
 
 namespace taco::zerocache {
 
@@ -45,23 +42,12 @@ Workers::Workers(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Result<std::unique_ptr<Workers>> Workers::start(unsigned threads, const char* name) {
   std::unique_ptr<Workers> workers(new Workers(std::make_unique<State>()));
   State* const state = workers->state_.get();
-  // Signals are for the program's own threads, whose calls they interrupt.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = 0;
-  try {
-    for (unsigned i = 1; i < threads; ++i) {
-      state->threads.emplace_back([state, i] { state->loop(i); });
-      pthread_setname_np(state->threads.back().native_handle(), name);
-    }
-  } catch (const std::system_error& failure) {
-    error = failure.code().value();
+  for (unsigned i = 1; i < threads; ++i) {
+    auto thread = start_thread(name, [state, i] { state->loop(i); });
+    if (!thread.ok()) return thread.status();
+    state->threads.push_back(std::move(thread).value());
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error == 0) return workers;
-  return Status(Code::kResource,
-                "no " + std::to_string(threads) + " threads for " + name + ": " + strerror(error));
+  return workers;
 }
 
 Workers::~Workers() {

@@ -13,106 +13,17 @@
 
 #include "kernels/half.h"
 #include "support/moving_pages.h"
+#include "support/plain_model.h"
 #include "zerocache/tensor_bytes.h"
 
 namespace taco::zerocache {
 namespace {
 
-using kernels::AdamStep;
-using kernels::LionStep;
-using kernels::ParameterRange;
-using kernels::SgdStep;
+using testing::Floats;
+using testing::Halves;
 using testing::MovingPages;
-
-using Floats = std::vector<float>;
-using Halves = std::vector<std::uint16_t>;
-
-// A parameter with its state, as an ordinary program has them.
-struct Plain {
-  std::string name;
-  bool half = false, half_gradient = false;
-  Floats values;  // or the master copy
-  Halves halves;
-  Floats gradient;
-  Halves gradient_halves;
-  Floats first, second;
-
-  std::size_t size() const { return values.size(); }
-  const void* gradient_bytes() const {
-    return half_gradient ? static_cast<const void*>(gradient_halves.data()) : gradient.data();
-  }
-  ParameterRange range() {
-    ParameterRange range{.count = size(), .parameter = values.data()};
-    if (half) range.bf16_parameter = halves.data();
-    if (half_gradient) {
-      range.bf16_gradient = gradient_halves.data();
-    } else {
-      range.gradient = gradient.data();
-    }
-    return range;
-  }
-  void step(const StepConstants& step) {
-    if (size() == 0) return;
-    if (const auto* adam = std::get_if<AdamStep>(&step)) {
-      kernels::adam(*adam, range(), first.data(), second.data());
-    } else if (const auto* sgd = std::get_if<SgdStep>(&step)) {
-      kernels::sgd(*sgd, range(), sgd->momentum == 0 ? nullptr : first.data());
-    } else {
-      kernels::lion(std::get<LionStep>(step), range(), first.data());
-    }
-  }
-};
-
-class Model {
- public:
-  explicit Model(std::uint32_t seed) : random_(seed) {
-    for (int i = 0; i < 12; ++i) {
-      Plain plain;
-      plain.name = "p" + std::to_string(i);
-      plain.half = i % 3 == 1;
-      plain.half_gradient = i % 4 == 1;
-      const std::size_t count = i == 5 ? 0 : 1 + ((random_() & 0xFFFF) >> (random_() % 16));
-      plain.values.resize(count);
-      for (float& value : plain.values) value = normal_(random_);
-      plain.halves.resize(plain.half ? count : 0);
-      for (std::size_t k = 0; k < plain.halves.size(); ++k) {
-        plain.halves[k] = kernels::float_to_bf16(plain.values[k]);
-        plain.values[k] = kernels::bf16_to_float(plain.halves[k]);
-      }
-      plain.first.resize(count);
-      plain.second.resize(count);
-      parameters_.push_back(std::move(plain));
-    }
-    new_gradients();
-  }
-
-  void new_gradients() {
-    for (Plain& plain : parameters_) {
-      plain.gradient.resize(plain.size());
-      for (float& value : plain.gradient) value = normal_(random_);
-      plain.gradient_halves.clear();
-      for (const float value : plain.gradient) {
-        plain.gradient_halves.push_back(kernels::float_to_bf16(value));
-      }
-    }
-  }
-
-  Plain& operator[](std::size_t i) { return parameters_[i]; }
-  std::size_t size() const { return parameters_.size(); }
-  std::vector<TensorSpec> specs() const {
-    std::vector<TensorSpec> specs;
-    for (const Plain& plain : parameters_) {
-      const std::uint32_t element = plain.half ? 2 : 4;
-      specs.push_back({plain.name, plain.size() * element, element});
-    }
-    return specs;
-  }
-
- private:
-  std::mt19937 random_;
-  std::normal_distribution<float> normal_;
-  std::vector<Plain> parameters_;
-};
+using testing::Plain;
+using Model = testing::PlainModel;
 
 constexpr StateKind kAllKinds[] = {StateKind::kExpAvg, StateKind::kExpAvgSq,
                                    StateKind::kMomentumBuffer};
@@ -127,18 +38,12 @@ class Paged {
     std::iota(all.begin(), all.end(), 0);
     state_ = std::move(StateLayout::append_to(layout_, all, kinds)).value();
     for (std::size_t i = 0; i < model.size(); ++i) {
-      Plain& plain = model[i];
-      const void* const bytes =
-          plain.half ? static_cast<const void*>(plain.halves.data()) : plain.values.data();
-      pages_.write(layout_.tensors()[i], bytes);
+      pages_.write(layout_.tensors()[i], model.bytes_of(i));
     }
     stream_ =
         std::move(OptimizerStream::make(pages_, layout_, state_, {.threads = threads})).value();
   }
 
-  Update update(Model& model, std::uint32_t i, const StepConstants& step) {
-    return {i, model[i].gradient_bytes(), model[i].half_gradient, step};
-  }
   OptimizerStream& stream() { return *stream_; }
   MovingPages& pages() { return pages_; }
   const Layout& layout() const { return layout_; }
@@ -199,7 +104,7 @@ TEST(OptimizerStream, StepsAreThoseOfPlainArraysWhateverPagesAndThreads) {
           if ((i + static_cast<std::uint32_t>(round)) % 4 == 0) continue;
           const StepConstants step = adamw(++steps[i]);
           updates.insert(updates.begin() + (i % 2 == 0 ? 0 : updates.size() / 2),
-                         paged.update(model, i, step));
+                         model.update(i, step));
           model[i].step(step);
         }
         const Status stepped = paged.stream().step(updates);
@@ -223,9 +128,9 @@ TEST(OptimizerStream, SgdAndLionHaveTheirOwnState) {
       const StepConstants by_sgd = kernels::sgd_step(options, t);
       const StepConstants by_lion = kernels::lion_step({.weight_decay = 0.1});
       const StepConstants plainly = kernels::sgd_step({.lr = 0.1}, t);
-      sgd_updates.push_back(sgd.update(model, i, by_sgd));
-      lion_updates.push_back(lion.update(other, i, by_lion));
-      plain_updates.push_back(none.update(third, i, plainly));
+      sgd_updates.push_back(model.update(i, by_sgd));
+      lion_updates.push_back(other.update(i, by_lion));
+      plain_updates.push_back(third.update(i, plainly));
       model[i].step(by_sgd);
       other[i].step(by_lion);
       third[i].step(plainly);
@@ -251,7 +156,7 @@ TEST(OptimizerStream, WhatHasNoUpdateGetsNoState) {
   Model model(2);
   Paged paged(model, 4096, 2);
   const std::uint32_t only = 0;
-  const Update update = paged.update(model, only, adamw(1));
+  const Update update = model.update(only, adamw(1));
   ASSERT_TRUE(paged.stream().step({&update, 1}).ok());
   const Layout& layout = paged.layout();
   const PlacedTensor& stepped = *layout.find("p0/exp_avg");
@@ -275,7 +180,7 @@ TEST(OptimizerStream, ABfloatParameterThatWasChangedIsSteppedFromItsNewValue) {
   Plain& plain = model[half];
   ASSERT_TRUE(plain.half);
   for (int t = 1; t <= 3; ++t) {
-    const Update update = paged.update(model, half, adamw(t));
+    const Update update = model.update(half, adamw(t));
     plain.step(update.step);
     ASSERT_TRUE(paged.stream().step({&update, 1}).ok());
     for (std::size_t i = 0; i < plain.size(); i += 2) {
@@ -284,7 +189,7 @@ TEST(OptimizerStream, ABfloatParameterThatWasChangedIsSteppedFromItsNewValue) {
     }
     paged.pages().write(paged.layout().tensors()[half], plain.halves.data());
   }
-  const Update update = paged.update(model, half, adamw(4));
+  const Update update = model.update(half, adamw(4));
   plain.step(update.step);
   ASSERT_TRUE(paged.stream().step({&update, 1}).ok());
   Halves halves(plain.size());
@@ -301,7 +206,7 @@ TEST(OptimizerStream, PagesSteppedOneByOneInAnyOrderAreAStep) {
   for (int t = 1; t <= 3; ++t) {
     std::vector<Update> updates;
     for (std::uint32_t i = 0; i < model.size(); ++i) {
-      updates.push_back(paged.update(model, i, adamw(t)));
+      updates.push_back(model.update(i, adamw(t)));
       model[i].step(updates.back().step);
     }
     std::shuffle(pages.begin(), pages.end(), std::mt19937(static_cast<std::uint32_t>(t)));
@@ -314,8 +219,7 @@ TEST(OptimizerStream, UsesComeInTheSameOrderInEveryStep) {
   Model model(5);
   Paged paged(model, 4096, 1);
   std::vector<Update> updates;
-  for (std::uint32_t i = 0; i < model.size(); ++i)
-    updates.push_back(paged.update(model, i, adamw(1)));
+  for (std::uint32_t i = 0; i < model.size(); ++i) updates.push_back(model.update(i, adamw(1)));
   ASSERT_TRUE(paged.stream().step(updates).ok());
   const std::vector<OperatorKey> first = paged.pages().keys();
   std::reverse(updates.begin(), updates.end());
@@ -329,8 +233,7 @@ TEST(OptimizerStream, APageThatCannotBeHadEndsTheStepWithNothingHeld) {
   Model model(6);
   Paged paged(model, 4096, 2);
   std::vector<Update> updates;
-  for (std::uint32_t i = 0; i < model.size(); ++i)
-    updates.push_back(paged.update(model, i, adamw(1)));
+  for (std::uint32_t i = 0; i < model.size(); ++i) updates.push_back(model.update(i, adamw(1)));
   paged.pages().fail_at(1);
   const Status stepped = paged.stream().step(updates);
   EXPECT_EQ(stepped.code(), Code::kResource);
@@ -351,10 +254,9 @@ TEST(OptimizerStream, UpdatesThatCannotBeAreRefusedByName) {
     return status.message();
   };
   const StepConstants lion = kernels::lion_step({});
-  EXPECT_EQ(refusal({paged.update(model, 3, adamw(1))}),
+  EXPECT_EQ(refusal({model.update(3, adamw(1))}),
             "parameter 'p3' has no state 'exp_avg_sq', which its step needs");
-  EXPECT_EQ(refusal({paged.update(model, 0, lion), paged.update(model, 3, lion),
-                     paged.update(model, 0, lion)}),
+  EXPECT_EQ(refusal({model.update(0, lion), model.update(3, lion), model.update(0, lion)}),
             "parameter 'p0' has two updates in one step");
   EXPECT_EQ(refusal({{3, nullptr, false, lion}}),
             "parameter 'p3' is to be stepped without a gradient");
