@@ -203,6 +203,13 @@ lightcc::Gradients& GradientHook::gradients() {
   return gradients_;
 }
 
+lightcc::Gradients& GradientHook::owed() {
+  wait_for_all();
+  // Under FSDP2, shards that other ranks have may be what is not finite.
+  if (newest_) gradients_.end_step(found_not_finite_->exchange(false));
+  return gradients_;
+}
+
 double GradientHook::norm() {
   std::lock_guard lock(mutex_);
   for (const auto& [index, work] : works_) {

@@ -62,10 +62,13 @@ class GradientHook {
   // Of what a checkpoint or flush() asks for: no codec, and no step.
   WorkPtr average_exactly(const at::Tensor& buffer);
 
-  // Only when all that has been started has ended: these wait for it.
+  // Only when all that has been started has ended: these wait for it. owed(): to ask what is owed
+  // or to change it, between two steps; it knows then whether the newest was skipped, where that
+  // shows on each rank by itself.
   void change(const lightcc::Settings& settings, Scale scale);
   void move(c10::intrusive_ptr<Backend> backend);
   lightcc::Gradients& gradients();
+  lightcc::Gradients& owed();
 
   double norm();  // of what is owed; 0 while gradients are being reduced
   // What each bucket is sent as, if that is chosen by what it costs; else empty.

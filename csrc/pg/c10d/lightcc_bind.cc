@@ -87,7 +87,7 @@ std::span<const float> values_of(const at::Tensor& tensor) {
 
 std::vector<SavedBucket> save(GradientHook& hook) {
   std::vector<SavedBucket> all;
-  for (const lightcc::Saved& saved : hook.gradients().save()) {
+  for (const lightcc::Saved& saved : hook.owed().save()) {
     all.emplace_back(saved.part.from, saved.part.elements, saved.layout, tensor_of(saved.residual),
                      tensor_of(saved.momentum));
   }
@@ -103,7 +103,7 @@ void load(GradientHook& hook, const std::vector<SavedBucket>& buckets, std::int6
                    .residual = {kept.begin(), kept.end()},
                    .momentum = {velocity.begin(), velocity.end()}});
   }
-  raise_if_error(hook.gradients().load(std::move(all), step));
+  raise_if_error(hook.owed().load(std::move(all), step));
 }
 
 // What the LIGHT_* variables say of gradients.
@@ -175,13 +175,13 @@ void bind_hook(py::module_& module) {
       .def(
           "owed",
           [](GradientHook& self, std::size_t first, std::size_t last) {
-            return tensor_of(self.gradients().owed(first, last));
+            return tensor_of(self.owed().owed(first, last));
           },
           py::arg("first"), py::arg("last"), NoGil())
       .def(
           "forget",
           [](GradientHook& self, std::size_t first, std::size_t last) {
-            self.gradients().forget(first, last);
+            self.owed().forget(first, last);
           },
           py::arg("first"), py::arg("last"), NoGil())
       .def("save", &save, NoGil())
@@ -189,7 +189,7 @@ void bind_hook(py::module_& module) {
       .def(
           "add_average",
           [](GradientHook& self, std::size_t parameter, const at::Tensor& average) {
-            raise_if_error(self.gradients().add_average(parameter, values_of(average)));
+            raise_if_error(self.owed().add_average(parameter, values_of(average)));
           },
           py::arg("parameter"), py::arg("average"), NoGil())
       .def_property_readonly("settings",

@@ -1,6 +1,7 @@
 #include "pg/lightcc/gradients.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -8,6 +9,10 @@
 
 namespace taco::pg::lightcc {
 namespace {
+
+bool overlap(const Layout& a, const Layout& b) {
+  return std::find_first_of(a.begin(), a.end(), b.begin(), b.end()) != a.end();
+}
 
 void multiply(Saved& saved, double factor) {
   for (float& value : saved.residual) value = static_cast<float>(value * factor);
@@ -33,26 +38,39 @@ std::uint64_t Gradients::elements_of(const Layout& layout) const {
 }
 
 template <class Take>
-void Gradients::for_each_range(const Bucket& bucket, Take take) const {
+void Gradients::for_each_range(const Layout& layout, const Part& part, Take take) const {
   std::uint64_t begin = 0;
-  for (const int parameter : bucket.layout) {
+  for (const int parameter : layout) {
     const std::uint64_t end = begin + parameters_[parameter].elements;
-    const std::uint64_t from = std::max(begin, bucket.part.from);
-    const std::uint64_t to = std::min(end, bucket.part.from + bucket.part.elements);
-    if (from < to) take(parameter, from - begin, from - bucket.part.from, to - from);
+    const std::uint64_t from = std::max(begin, part.from);
+    const std::uint64_t to = std::min(end, part.from + part.elements);
+    if (from < to) take(parameter, from - begin, from - part.from, to - from);
     begin = end;
   }
 }
 
-Status Gradients::begin_step(double scale, bool skipped) {
+void Gradients::end_step(bool skipped) {
   std::lock_guard lock(mutex_);
-  ++step_;
+  settle(skipped);
+}
+
+void Gradients::settle(bool skipped) {
   for (auto& [index, bucket] : buckets_) {
     if (!bucket.feedback) continue;
     skipped ? restore(*bucket.feedback) : forget_sent(*bucket.feedback);
   }
-  if (skipped) pending_.take(sent_);
+  if (skipped) {
+    pending_.take(sent_);
+    newest_was_skipped_ = true;
+  }
   sent_.clear();
+}
+
+Status Gradients::begin_step(double scale, bool skipped) {
+  std::lock_guard lock(mutex_);
+  settle(skipped);
+  after_skipped_ = std::exchange(newest_was_skipped_, false);
+  ++step_;
   if (scale == scale_) return Status();
   if (!(scale > 0 && std::isfinite(scale))) {
     return Status(Code::kInvalidArgument, "the gradients' scale is " + std::to_string(scale) +
@@ -82,27 +100,42 @@ Result<Gradients::Plan> Gradients::plan(std::size_t index, const Layout& layout,
   Bucket& bucket = buckets_[index];
   bool seen = bucket.layout == layout;
   if (!seen) {
+    retire_all_of(layout);
     retire(bucket);
-    bucket = {.layout = layout, .part = part_of_(gradient.size())};
+    bucket = {.layout = layout, .part = part_of_(gradient.size()), .since = step_};
   }
   Result<std::shared_ptr<const Codec>> codec =
       codec_for(settings_of(index), gradient.size_bytes(), std::max<std::int64_t>(0, step_));
   if (!codec.ok()) return codec.status();
-  bucket.codec = *codec;
-  const bool remembers = bucket.codec && bucket.codec->has_memory();
-  // What is pending goes into the gradient, and must come out again if the step is skipped: then it
-  // has to travel whole.
+  const bool remembers = *codec && (*codec)->has_memory();
   if (remembers && !seen) seen = adopt(bucket) || (at_once && !undoable_);
   drop_saved_of(layout);
-  if (remembers && !seen) bucket.codec = nullptr;
-  if (remembers && seen && !bucket.feedback) give(bucket, settings_);
+  const bool in_part = remembers && seen && !must_travel_whole(bucket);
+  if (in_part && !bucket.feedback) give(bucket, settings_);
+  if (!(in_part && undoable_)) add_pending(layout, gradient);
+  if (remembers) return Plan{in_part ? *codec : nullptr, in_part ? bucket.feedback : nullptr};
+  return Plan{*codec, nullptr};
+}
+
+// What is pending goes into the gradient, and must come out again if the step is skipped. What the
+// codec takes back may be all of its block, or nothing where that was not finite, and only the
+// owner of the block knows. So it has to travel whole: in the step after one that was skipped, and
+// now and then for parameters that had no gradient whenever their bucket last did. All ranks must
+// come to the same, though each has something else pending.
+bool Gradients::must_travel_whole(const Bucket& bucket) const {
+  constexpr std::int64_t kFirst = 16;
+  const std::int64_t age = step_ - bucket.since;
+  const bool now_and_then = age >= kFirst && std::has_single_bit(static_cast<std::uint64_t>(age));
+  return undoable_ && (after_skipped_ || now_and_then);
+}
+
+void Gradients::add_pending(const Layout& layout, std::span<float> gradient) {
   std::uint64_t from = 0;
   for (const int parameter : layout) {
     const std::uint64_t elements = parameters_[parameter].elements;
-    pending_.move_into(parameter, gradient.subspan(from, elements), sent_);
+    pending_.move_into(parameter, gradient.subspan(from, elements), undoable_ ? &sent_ : nullptr);
     from += elements;
   }
-  return Plan{bucket.codec, bucket.codec && remembers ? bucket.feedback : nullptr};
 }
 
 // A feedback of zeros.
@@ -110,57 +143,78 @@ void Gradients::give(Bucket& bucket, const Settings& settings) const {
   auto feedback = std::make_shared<Feedback>();
   feedback->residual.assign(bucket.part.elements, 0);
   if (settings.momentum > 0) feedback->momentum.assign(bucket.part.elements, 0);
-  for_each_range(bucket, [&](int, std::uint64_t, std::uint64_t place, std::uint64_t) {
-    feedback->begins.push_back(place);
-  });
+  for_each_range(bucket.layout, bucket.part,
+                 [&](int, std::uint64_t, std::uint64_t place, std::uint64_t) {
+                   feedback->begins.push_back(place);
+                 });
   feedback->undoable = undoable_;
   bucket.feedback = std::move(feedback);
 }
 
 // Goes on where a checkpoint left off, if it knows such a bucket. What it says of the parameters'
-// sums is then told already.
+// sums is then told already, but for what was pending.
 bool Gradients::adopt(Bucket& bucket) {
-  const auto saved = std::find_if(saved_.begin(), saved_.end(), [&](const Saved& one) {
+  const auto found = std::find_if(saved_.begin(), saved_.end(), [&](const Saved& one) {
     return one.layout == bucket.layout && one.part == bucket.part;
   });
-  if (saved == saved_.end()) return false;
+  if (found == saved_.end()) return false;
   give(bucket, settings_);
-  bucket.feedback->residual = std::move(saved->residual);
-  if (saved->momentum.size() == bucket.feedback->momentum.size()) {
-    bucket.feedback->momentum = std::move(saved->momentum);
+  bucket.feedback->residual = std::move(found->residual);
+  if (found->momentum.size() == bucket.feedback->momentum.size()) {
+    bucket.feedback->momentum = std::move(found->momentum);
   }
+  saved_.erase(found);
   for (const int parameter : bucket.layout) pending_.clear(parameter);
+  for (const Saved& other : saved_) {
+    if (!overlap(other.layout, bucket.layout)) continue;
+    add_to_pending(other.layout, other.part, other.residual, pending_);
+  }
   return true;
 }
 
 // Their parameters have gradients under way, and take with them what is pending.
 void Gradients::drop_saved_of(const Layout& layout) {
-  std::erase_if(saved_, [&](const Saved& saved) {
-    return std::find_first_of(saved.layout.begin(), saved.layout.end(), layout.begin(),
-                              layout.end()) != saved.layout.end();
-  });
+  std::erase_if(saved_, [&](const Saved& saved) { return overlap(saved.layout, layout); });
 }
 
+void Gradients::add_to_pending(const Layout& layout, const Part& part,
+                               const std::vector<float>& values, Pending& pending) const {
+  for_each_range(
+      layout, part,
+      [&](int parameter, std::uint64_t from, std::uint64_t place, std::uint64_t count) {
+        const auto first = values.begin() + static_cast<std::ptrdiff_t>(place);
+        pending.add(parameter, from, {first, first + static_cast<std::ptrdiff_t>(count)});
+      });
+}
+
+// What the newest step has sent of it may yet be taken back.
 void Gradients::retire(Bucket& bucket) {
   if (!bucket.feedback) return;
-  const std::vector<float>& residual = bucket.feedback->residual;
-  for_each_range(
-      bucket, [&](int parameter, std::uint64_t from, std::uint64_t place, std::uint64_t count) {
-        const auto first = residual.begin() + static_cast<std::ptrdiff_t>(place);
-        pending_.add(parameter, from, {first, first + static_cast<std::ptrdiff_t>(count)});
-      });
+  std::vector<float>& residual = bucket.feedback->residual;
+  add_to_pending(bucket.layout, bucket.part, residual, pending_);
+  std::fill(residual.begin(), residual.end(), 0.0F);
+  restore(*bucket.feedback);
+  add_to_pending(bucket.layout, bucket.part, residual, sent_);
   bucket.feedback.reset();
+  bucket.since = step_;
+}
+
+// These parameters are in another bucket from now on.
+void Gradients::retire_all_of(const Layout& layout) {
+  for (auto& [index, bucket] : buckets_) {
+    if (overlap(bucket.layout, layout)) retire(bucket);
+  }
 }
 
 void Gradients::retire_all() {
   for (auto& [index, bucket] : buckets_) retire(bucket);
   buckets_.clear();
+  ways_.clear();
 }
 
 void Gradients::change(const Settings& settings) {
   std::lock_guard lock(mutex_);
   retire_all();
-  ways_.clear();
   settings_ = settings;
 }
 
@@ -181,7 +235,9 @@ Settings Gradients::settings_of(std::size_t index) const {
 void Gradients::move(int rank, int world, PartOf part_of) {
   std::lock_guard lock(mutex_);
   retire_all();
-  pending_.scale(static_cast<float>(world) / static_cast<float>(world_));
+  const float factor = static_cast<float>(world) / static_cast<float>(world_);
+  pending_.scale(factor);
+  sent_.scale(factor);
   rank_ = rank;
   world_ = world;
   part_of_ = std::move(part_of);
@@ -200,13 +256,14 @@ std::vector<float> Gradients::owed(std::size_t first, std::size_t last) const {
   for (const auto& entry : buckets_) {
     const Bucket& bucket = entry.second;
     if (!bucket.feedback) continue;
-    for_each_range(bucket, [&](std::size_t parameter, std::uint64_t from, std::uint64_t place,
-                               std::uint64_t count) {
-      if (!wanted(parameter)) return;
-      float* into = sum.data() + begins[parameter - first] + from;
-      const float* residual = bucket.feedback->residual.data() + place;
-      for (std::uint64_t i = 0; i < count; ++i) into[i] += residual[i];
-    });
+    for_each_range(
+        bucket.layout, bucket.part,
+        [&](std::size_t parameter, std::uint64_t from, std::uint64_t place, std::uint64_t count) {
+          if (!wanted(parameter)) return;
+          float* into = sum.data() + begins[parameter - first] + from;
+          const float* residual = bucket.feedback->residual.data() + place;
+          for (std::uint64_t i = 0; i < count; ++i) into[i] += residual[i];
+        });
   }
   for (std::size_t parameter = first; parameter < last; ++parameter) {
     pending_.add_to(parameter, std::span(sum).subspan(begins[parameter - first]));
@@ -216,16 +273,26 @@ std::vector<float> Gradients::owed(std::size_t first, std::size_t last) const {
 
 void Gradients::forget(std::size_t first, std::size_t last) {
   std::lock_guard lock(mutex_);
+  if (newest_was_skipped_) return;
+  const auto wanted = [=](std::size_t parameter) { return first <= parameter && parameter < last; };
   for (auto& [index, bucket] : buckets_) {
     if (!bucket.feedback) continue;
-    std::vector<float>& residual = bucket.feedback->residual;
-    for_each_range(bucket, [&](std::size_t parameter, std::uint64_t, std::uint64_t place,
-                               std::uint64_t count) {
-      if (parameter < first || parameter >= last) return;
-      std::fill_n(residual.begin() + static_cast<std::ptrdiff_t>(place), count, 0.0F);
-    });
+    const std::span<float> residual = bucket.feedback->residual;
+    for_each_range(
+        bucket.layout, bucket.part,
+        [&](std::size_t parameter, std::uint64_t from, std::uint64_t place, std::uint64_t count) {
+          if (!wanted(parameter)) return;
+          const std::span<float> values = residual.subspan(place, count);
+          if (undoable_) sent_.add(parameter, from, {values.begin(), values.end()});
+          std::fill(values.begin(), values.end(), 0.0F);
+        });
   }
-  for (std::size_t parameter = first; parameter < last; ++parameter) pending_.clear(parameter);
+  std::erase_if(saved_, [&](const Saved& saved) {
+    return std::any_of(saved.layout.begin(), saved.layout.end(), wanted);
+  });
+  for (std::size_t parameter = first; parameter < last; ++parameter) {
+    pending_.move(parameter, undoable_ ? &sent_ : nullptr);
+  }
 }
 
 std::vector<Saved> Gradients::save() const {
@@ -235,6 +302,17 @@ std::vector<Saved> Gradients::save() const {
     if (!bucket.feedback) continue;
     all.push_back(
         {bucket.layout, bucket.part, bucket.feedback->residual, bucket.feedback->momentum});
+  }
+  for (std::size_t parameter = 0; parameter < parameters_.size(); ++parameter) {
+    const auto number = static_cast<int>(parameter);
+    // Of those that have not been seen yet, it is told already.
+    if (std::any_of(saved_.begin(), saved_.end(),
+                    [&](const Saved& one) { return overlap(one.layout, {number}); })) {
+      continue;
+    }
+    for (const Pending::Chunk& chunk : pending_.of(parameter)) {
+      all.push_back({{number, number}, {chunk.from, chunk.values.size()}, chunk.values, {}});
+    }
   }
   for (Saved& saved : all) multiply(saved, 1 / scale_);
   return all;
@@ -257,6 +335,7 @@ Status Gradients::load(std::vector<Saved> saved, std::int64_t step) {
   buckets_.clear();
   pending_.clear();
   sent_.clear();
+  newest_was_skipped_ = false;
   saved_ = std::move(saved);
   for (Saved& one : saved_) multiply(one, scale_);
   step_ = step;

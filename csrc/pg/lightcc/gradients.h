@@ -45,7 +45,8 @@ struct Part {
 // A bucket: the parameters that lie in it one after the other, as indices into the model's.
 using Layout = std::vector<int>;
 
-// What a rank keeps of one bucket, to go on exactly where it was; at loss scale 1.
+// What a rank keeps of one bucket, to go on exactly where it was; at loss scale 1. Or what is
+// pending of one parameter, which the layout then names twice, as no bucket does.
 struct Saved {
   Layout layout;
   Part part;
@@ -61,9 +62,12 @@ class Gradients {
   Gradients(std::vector<Parameter> parameters, const Settings& settings, int rank, int world,
             PartOf part_of);
 
-  // A backward pass begins. `scale`: what the loss is multiplied by. `skipped`: nobody used the
+  // A backward pass begins. `scale`: what the loss is multiplied by. `skipped`: nobody uses the
   // result of the pass before, so what was sent is owed again.
   Status begin_step(double scale, bool skipped);
+  // What it says of the newest pass, for those who cannot wait for the next one to begin: whoever
+  // saves what is owed, or changes something. May be called again.
+  void end_step(bool skipped);
   // From the next step on, what was sent can be taken back.
   void expect_skips(bool expected);
 
@@ -71,7 +75,8 @@ class Gradients {
     std::shared_ptr<const Codec> codec;  // null: as it is
     std::shared_ptr<Feedback> feedback;
   };
-  // Bucket `index` is about to be reduced. Adds to `gradient` what is pending of its parameters.
+  // Bucket `index` is about to be reduced. Adds to `gradient` what is pending of its parameters,
+  // unless the codec is to send a part that may be taken back.
   // `at_once`: a new layout is compressed too, unless its step may be skipped.
   Result<Plan> plan(std::size_t index, const Layout& layout, std::span<float> gradient,
                     bool at_once = false);
@@ -86,6 +91,7 @@ class Gradients {
 
   // Parameters `first` to `last` - 1 one after the other: what this rank owes of them.
   std::vector<float> owed(std::size_t first, std::size_t last) const;
+  // It has been added to their gradients of the newest pass.
   void forget(std::size_t first, std::size_t last);
 
   std::vector<Saved> save() const;
@@ -108,17 +114,23 @@ class Gradients {
   struct Bucket {
     Layout layout;
     Part part;
-    std::shared_ptr<const Codec> codec;  // of the newest step
+    std::int64_t since = 0;              // the step from which on there is such a bucket
     std::shared_ptr<Feedback> feedback;  // null: none yet
   };
 
   std::uint64_t elements_of(const Layout& layout) const;
   Settings settings_of(std::size_t index) const;
-  // Calls take(parameter, from, residual's first element, count) for each parameter's part of the
+  // Calls take(parameter, from, residual's first element, count) for each parameter's part of a
   // bucket's shard.
   template <class Take>
-  void for_each_range(const Bucket& bucket, Take take) const;
+  void for_each_range(const Layout& layout, const Part& part, Take take) const;
+  void settle(bool skipped);
+  bool must_travel_whole(const Bucket& bucket) const;
+  void add_pending(const Layout& layout, std::span<float> gradient);
+  void add_to_pending(const Layout& layout, const Part& part, const std::vector<float>& values,
+                      Pending& pending) const;
   void retire(Bucket& bucket);
+  void retire_all_of(const Layout& layout);
   void retire_all();
   void give(Bucket& bucket, const Settings& settings) const;
   bool adopt(Bucket& bucket);
@@ -132,10 +144,12 @@ class Gradients {
   std::int64_t step_ = -1;  // of the newest pass
   double scale_ = 1;
   bool undoable_ = false;
+  bool newest_was_skipped_ = false;  // that is known already
+  bool after_skipped_ = false;       // the newest step follows one that was
   std::map<std::size_t, Bucket> buckets_;
   std::map<std::size_t, Way> ways_;  // by choose()
   Pending pending_;
-  Pending sent_;              // by the newest step, from what was pending
+  Pending sent_;              // whole by the newest step, and to be pending again if it is skipped
   std::vector<Saved> saved_;  // loaded, and their buckets not seen yet
 };
 

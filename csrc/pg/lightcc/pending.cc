@@ -26,19 +26,21 @@ void Pending::add(std::size_t parameter, std::uint64_t from, std::vector<float> 
   chunks_[parameter].push_back({from, std::move(values)});
 }
 
-void Pending::move_into(std::size_t parameter, std::span<float> gradient, Pending& sent) {
+void Pending::move_into(std::size_t parameter, std::span<float> gradient, Pending* sent) {
   if (chunks_[parameter].empty() || all_zero(gradient)) return;
   add_to(parameter, gradient);
+  move(parameter, sent);
+}
+
+void Pending::move(std::size_t parameter, Pending* sent) {
   for (Chunk& chunk : std::exchange(chunks_[parameter], {})) {
-    sent.add(parameter, chunk.from, std::move(chunk.values));
+    if (sent) sent->add(parameter, chunk.from, std::move(chunk.values));
   }
 }
 
 void Pending::take(Pending& other) {
   for (std::size_t parameter = 0; parameter < chunks_.size(); ++parameter) {
-    for (Chunk& chunk : std::exchange(other.chunks_[parameter], {})) {
-      add(parameter, chunk.from, std::move(chunk.values));
-    }
+    other.move(parameter, this);
   }
 }
 

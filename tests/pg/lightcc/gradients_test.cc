@@ -183,6 +183,21 @@ TEST(Gradients, another_loss_scale_rescales_what_is_owed) {
   EXPECT_EQ(gradients.begin_step(0, false).code(), Code::kInvalidArgument);
 }
 
+TEST(Gradients, what_a_bucket_owes_that_is_no_more_goes_out_with_those_that_are) {
+  Gradients gradients = gradients_of(0);
+  Values ab(7, 1), c(1, 1);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(gradients.begin_step(1, false).ok());
+    ASSERT_TRUE(gradients.plan(0, {2}, c).ok());
+    const Gradients::Plan plan = *gradients.plan(1, {0, 1}, ab);
+    if (plan.feedback) leave(plan, 1);  // a: 1 2 3
+  }
+  Values gradient(8, 1);
+  EXPECT_EQ(step(gradients, kAbc, gradient).codec, nullptr);
+  EXPECT_EQ(gradient, (Values{2, 3, 4, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(gradients.owed(0, 3), Values(8));
+}
+
 TEST(Gradients, a_skipped_step_takes_pending_residuals_back) {
   Gradients gradients = gradients_of(0);
   gradients.expect_skips(true);
@@ -194,13 +209,8 @@ TEST(Gradients, a_skipped_step_takes_pending_residuals_back) {
   EXPECT_EQ(gradients.owed(0, 3), (Values{1, 2, 3, 4, 0, 0, 0, 0}));
 }
 
-TEST(Gradients, a_skipped_step_takes_back_what_the_codec_has_sent) {
-  Gradients gradients = gradients_of(0);
-  gradients.expect_skips(true);
-  step(gradients);
-  const Gradients::Plan plan = step(gradients);
-  ASSERT_TRUE(plan.feedback->undoable);
-  Values gradient = {1, 5, 2, 7};
+// As an operation would: what its receivers add up; the residual keeps the rest.
+Values encode(const Gradients::Plan& plan, const Values& gradient) {
   Coding coding;
   coding.dtype = kernels::Dtype::kF32;
   coding.source = reinterpret_cast<const std::byte*>(gradient.data());
@@ -209,10 +219,116 @@ TEST(Gradients, a_skipped_step_takes_back_what_the_codec_has_sent) {
   coding.destination = coded.data();
   coding.destination_bytes = coded.size();
   coding.feedback = plan.feedback.get();
-  while (!coding.done) ASSERT_TRUE(plan.codec->encode(coding, 1 << 20).ok());
+  while (!coding.done) EXPECT_TRUE(plan.codec->encode(coding, 1 << 20).ok());
+  Values sent(gradient.size());
+  Coding back;
+  back.dtype = kernels::Dtype::kF32;
+  back.source = coded.data();
+  back.source_bytes = coding.written;
+  back.destination = reinterpret_cast<std::byte*>(sent.data());
+  back.destination_bytes = sent.size() * sizeof(float);
+  while (!back.done) EXPECT_TRUE(plan.codec->decode(back, 1 << 20).ok());
+  return sent;
+}
+
+TEST(Gradients, a_skipped_step_takes_back_what_the_codec_has_sent) {
+  Gradients gradients = gradients_of(0);
+  gradients.expect_skips(true);
+  step(gradients);
+  const Gradients::Plan plan = step(gradients);
+  ASSERT_TRUE(plan.feedback->undoable);
+  const Values gradient = {1, 5, 2, 7};
+  EXPECT_EQ(encode(plan, gradient), (Values{0, 5, 0, 7}));
   EXPECT_EQ(plan.feedback->residual, (Values{1, 0, 2, 0}));
   ASSERT_TRUE(gradients.begin_step(1, true).ok());
   EXPECT_EQ(plan.feedback->residual, gradient);
+}
+
+TEST(Gradients, what_a_skipped_step_gave_back_travels_whole_until_a_step_counts) {
+  Gradients gradients = gradients_of(0);
+  gradients.expect_skips(true);
+  step(gradients);
+  leave(step(gradients), 1);  // b: 4
+  step(gradients, kCba);
+  for (int skips = 0; skips < 2; ++skips) {
+    ASSERT_TRUE(gradients.begin_step(1, true).ok());
+    EXPECT_EQ(gradients.owed(1, 2)[0], 4);
+    Values gradient(8, 1);
+    const Gradients::Plan plan = *gradients.plan(kBucket, kCba, gradient);
+    if (plan.codec) encode(plan, {gradient.begin(), gradient.begin() + 4});
+    EXPECT_EQ(plan.codec, nullptr);
+    EXPECT_EQ(gradient[1], 5);
+    EXPECT_EQ(gradients.owed(1, 2)[0], 0);
+  }
+  EXPECT_NE(step(gradients, kCba).codec, nullptr);
+  EXPECT_EQ(gradients.owed(0, 3), Values(8)) << "the last one counted";
+}
+
+TEST(Gradients, what_is_pending_does_not_travel_in_a_part_that_may_be_taken_back) {
+  Gradients gradients = gradients_of(0);
+  gradients.expect_skips(true);
+  step(gradients);
+  leave(step(gradients), 1);  // b: 4
+  Values without_b = {1, 0, 0, 0, 0, 1, 1, 1};
+  step(gradients, kCba, without_b);
+  Values gradient(8, 1);
+  const Gradients::Plan coded = step(gradients, kCba, gradient);
+  ASSERT_NE(coded.codec, nullptr);
+  EXPECT_EQ(gradient, Values(8, 1)) << "b's waits for a step that travels whole";
+  encode(coded, {gradient.begin(), gradient.begin() + 4});
+  ASSERT_TRUE(gradients.begin_step(1, true).ok());
+  EXPECT_EQ(gradients.owed(1, 2)[0], 5) << "b's, and once the gradient that the codec took back";
+}
+
+TEST(Gradients, what_waits_for_a_whole_step_finds_one) {
+  Gradients gradients = gradients_of(0);
+  gradients.expect_skips(true);
+  step(gradients);
+  leave(step(gradients), 1);  // b: 4
+  Values without_b = {1, 0, 0, 0, 0, 1, 1, 1};
+  step(gradients, kCba, without_b);
+  int whole = 0;
+  for (int i = 1; i <= 100; ++i) {
+    Values gradient(8, 1);
+    if (step(gradients, kCba, gradient).codec == nullptr) ++whole;
+    EXPECT_EQ(gradient[1], i == 16 ? 5 : 1) << i;
+  }
+  EXPECT_EQ(whole, 3) << "and fewer and fewer of them";
+}
+
+TEST(Gradients, whoever_saves_need_not_wait_for_the_next_step_to_know_that_one_was_skipped) {
+  Gradients gradients = gradients_of(0);
+  gradients.expect_skips(true);
+  step(gradients);
+  encode(step(gradients), {1, 5, 2, 7});
+  EXPECT_EQ(gradients.owed(0, 2), (Values{1, 0, 2, 0, 0, 0, 0}));
+  gradients.end_step(true);
+  EXPECT_EQ(gradients.owed(0, 2), (Values{1, 5, 2, 7, 0, 0, 0}));
+  ASSERT_TRUE(gradients.begin_step(1, false).ok());
+  EXPECT_EQ(gradients.owed(0, 2), (Values{1, 5, 2, 7, 0, 0, 0})) << "it is known already";
+}
+
+TEST(Gradients, what_was_flushed_into_a_skipped_step_is_owed_again) {
+  for (const bool known : {false, true}) {
+    Gradients gradients = gradients_of(0);
+    gradients.expect_skips(true);
+    step(gradients);
+    leave(step(gradients), 1);
+    if (known) gradients.end_step(true);
+    gradients.forget(0, 3);
+    ASSERT_TRUE(gradients.begin_step(1, !known).ok());
+    EXPECT_EQ(gradients.owed(0, 3), (Values{1, 2, 3, 4, 0, 0, 0, 0}));
+  }
+}
+
+TEST(Gradients, settings_may_change_before_it_is_known_that_a_step_was_skipped) {
+  Gradients gradients = gradients_of(0);
+  gradients.expect_skips(true);
+  step(gradients);
+  encode(step(gradients), {1, 5, 2, 7});
+  gradients.change({});
+  ASSERT_TRUE(gradients.begin_step(1, true).ok());
+  EXPECT_EQ(gradients.owed(0, 2), (Values{1, 5, 2, 7, 0, 0, 0}));
 }
 
 // -- checkpoints
@@ -250,6 +366,21 @@ TEST(Gradients, what_was_loaded_and_not_used_is_saved_again) {
   ASSERT_TRUE(between.load(before.save(), 1).ok());
   ASSERT_EQ(between.save().size(), 1U);
   EXPECT_EQ(between.save()[0].residual, before.save()[0].residual);
+}
+
+TEST(Gradients, what_was_pending_beside_a_bucket_is_saved_with_it) {
+  Gradients before = gradients_of(0), after = gradients_of(0);
+  step(before);
+  leave(step(before), 1);  // b: 4
+  Values without_b = {1, 0, 0, 0, 0, 1, 1, 1};
+  step(before, kCba, without_b);
+  leave(step(before, kCba, without_b), 10);
+  EXPECT_EQ(before.owed(0, 3), (Values{0, 0, 0, 15, 12, 13, 0, 10}));
+  ASSERT_TRUE(after.load(before.save(), before.step()).ok());
+  ASSERT_TRUE(after.add_average(1, Values{9, 9, 9, 9}).ok());  // what the sums say, too
+  Values gradient = without_b;
+  EXPECT_NE(step(after, kCba, gradient).codec, nullptr);
+  EXPECT_EQ(after.owed(0, 3), before.owed(0, 3));
 }
 
 TEST(Gradients, every_world_shares_out_all_of_a_sum) {

@@ -17,11 +17,11 @@ TEST(Pending, goes_out_with_the_parameters_next_gradient_and_is_gone) {
   Pending pending(2), sent(2);
   pending.add(1, 1, {10, 20});
   Values gradient = {1, 2, 3, 4};
-  pending.move_into(1, gradient, sent);
+  pending.move_into(1, gradient, &sent);
   EXPECT_EQ(gradient, (Values{1, 12, 23, 4}));
   EXPECT_TRUE(pending.empty());
   EXPECT_EQ(pending_of(sent, 1, 4), (Values{0, 10, 20, 0}));
-  pending.move_into(1, gradient, sent);
+  pending.move_into(1, gradient, &sent);
   EXPECT_EQ(gradient, (Values{1, 12, 23, 4}));
 }
 
@@ -29,11 +29,11 @@ TEST(Pending, waits_for_a_gradient_that_is_not_zero_everywhere) {
   Pending pending(1), sent(1);
   pending.add(0, 0, {5});
   Values unused = {0, -0.0F};
-  pending.move_into(0, unused, sent);
+  pending.move_into(0, unused, &sent);
   EXPECT_EQ(unused, (Values{0, 0}));
   EXPECT_EQ(pending_of(pending, 0, 2), (Values{5, 0}));
   Values used = {0, 1};
-  pending.move_into(0, used, sent);
+  pending.move_into(0, used, &sent);
   EXPECT_EQ(used, (Values{5, 1}));
 }
 
@@ -41,7 +41,7 @@ TEST(Pending, of_other_parameters_stays) {
   Pending pending(2), sent(2);
   pending.add(0, 0, {5});
   Values gradient = {1};
-  pending.move_into(1, gradient, sent);
+  pending.move_into(1, gradient, &sent);
   EXPECT_EQ(gradient, Values{1});
   EXPECT_FALSE(pending.empty());
 }
@@ -58,7 +58,7 @@ TEST(Pending, is_taken_back_whole) {
   Pending pending(1), sent(1);
   pending.add(0, 1, {3});
   Values gradient = {1, 1};
-  pending.move_into(0, gradient, sent);
+  pending.move_into(0, gradient, &sent);
   pending.add(0, 0, {2});
   pending.take(sent);
   EXPECT_TRUE(sent.empty());
