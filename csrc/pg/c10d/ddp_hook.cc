@@ -90,6 +90,13 @@ GradientHook::GradientHook(c10::intrusive_ptr<Backend> backend,
   gradients_.expect_skips(static_cast<bool>(scale_));
 }
 
+// What was found is read before: by `skipped`, and by whoever asks other shards' owners.
+void GradientHook::begin_step(bool skipped) {
+  wait_for_all();
+  found_not_finite_->store(false);
+  raise_if_error(gradients_.begin_step(scale_ ? scale_() : 1.0, skipped));
+}
+
 // Buckets come in order, so one that does not follow the last belongs to the next step.
 void GradientHook::step_begins_at(std::size_t index) {
   if (newest_ && index > *newest_) {
@@ -98,8 +105,7 @@ void GradientHook::step_begins_at(std::size_t index) {
   }
   newest_ = index;
   wait_for_all();
-  const bool skipped = found_not_finite_->exchange(false);
-  raise_if_error(gradients_.begin_step(scale_ ? scale_() : 1.0, skipped));
+  begin_step(found_not_finite());
   if (!choice_) return;
   if (auto ways = choice_->step_begins(gradients_.step())) gradients_.choose(std::move(*ways));
 }
@@ -139,7 +145,7 @@ GradientHook::FuturePtr GradientHook::run(c10d::GradBucket& bucket) {
              "it is");
     return as_without_us(buffer)->getFuture();
   }
-  return reduce(bucket.getIndex(), *layout, buffer)->getFuture();
+  return average_of_step(bucket.getIndex(), *layout, buffer)->getFuture();
 }
 
 // As DDP does it by itself: divided first, so that sums of float16 do not overflow.
@@ -157,18 +163,27 @@ GradientHook::WorkPtr GradientHook::as_without_us(const at::Tensor& buffer) {
 GradientHook::WorkPtr GradientHook::average(std::size_t index, const lightcc::Layout& layout,
                                             const at::Tensor& buffer) {
   step_begins_at(index);
-  return reduce(index, layout, buffer);
+  return average_of_step(index, layout, buffer);
+}
+
+GradientHook::WorkPtr GradientHook::average_of_step(std::size_t index,
+                                                    const lightcc::Layout& layout,
+                                                    const at::Tensor& buffer) {
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::AVG;
+  return reduce(index, layout, buffer, options, false);
 }
 
 GradientHook::WorkPtr GradientHook::reduce(std::size_t index, const lightcc::Layout& layout,
-                                           const at::Tensor& buffer) {
+                                           const at::Tensor& buffer,
+                                           const c10d::AllreduceOptions& opts, bool at_once) {
   const Time ready = monotonic_now();
   lightcc::Gradients::Plan plan =
-      value_or_raise(gradients_.plan(index, layout, elements_of(buffer)));
+      value_or_raise(gradients_.plan(index, layout, elements_of(buffer), at_once));
   std::lock_guard lock(mutex_);  // norm() finds either no operation or its Work
   const Time started = monotonic_now();
-  WorkPtr work =
-      backend_->average(buffer, std::move(plan.codec), std::move(plan.feedback), look_out(buffer));
+  WorkPtr work = backend_->reduce_gradient(buffer, opts, std::move(plan.codec),
+                                           std::move(plan.feedback), look_out(buffer));
   works_[index] = work;
   if (choice_) choice_->started(index, buffer.nbytes(), ready, started, work);
   return work;

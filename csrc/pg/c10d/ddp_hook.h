@@ -78,7 +78,11 @@ class GradientHook {
 
  private:
   void step_begins_at(std::size_t index);
-  WorkPtr reduce(std::size_t index, const lightcc::Layout& layout, const at::Tensor& buffer);
+  WorkPtr average_of_step(std::size_t index, const lightcc::Layout& layout,
+                          const at::Tensor& buffer);
+  // `at_once` as in Gradients::plan().
+  WorkPtr reduce(std::size_t index, const lightcc::Layout& layout, const at::Tensor& buffer,
+                 const c10d::AllreduceOptions& opts, bool at_once);
   WorkPtr reduce_armed(std::size_t index, const lightcc::Layout& layout, const at::Tensor& buffer,
                        const c10d::AllreduceOptions& opts);
   std::function<void()> look_out(const at::Tensor& buffer) const;
@@ -98,7 +102,7 @@ class GradientHook {
   bool said_dtype_ = false, said_unknown_ = false;
   mutable std::mutex mutex_;              // guards what follows
   std::map<std::size_t, WorkPtr> works_;  // of this step, by bucket
-  std::shared_ptr<AgreedChoice> choice_;  // null: there is nothing to choose
+  std::unique_ptr<AgreedChoice> choice_;  // null: there is nothing to choose
 };
 
 // The Reducer owns one, which runs `hook`.

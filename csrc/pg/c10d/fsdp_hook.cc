@@ -6,12 +6,6 @@
 
 namespace taco::pg {
 
-void GradientHook::begin_step(bool skipped) {
-  wait_for_all();
-  found_not_finite_->store(false);
-  raise_if_error(gradients_.begin_step(scale_ ? scale_() : 1.0, skipped));
-}
-
 void GradientHook::arm(std::size_t index, const lightcc::Layout& layout) {
   backend_->arm(
       [this, index, layout](const at::Tensor& tensor, const c10d::AllreduceOptions& opts) {
@@ -30,21 +24,13 @@ GradientHook::WorkPtr GradientHook::reduce_armed(std::size_t index, const lightc
   }
   const auto op = opts.reduceOp.op_;
   if (op != c10d::ReduceOp::SUM && op != c10d::ReduceOp::AVG) return {};
-  std::uint64_t elements = 0;
-  for (const int parameter : layout) elements += gradients_.parameters()[parameter].elements;
-  if (elements != static_cast<std::uint64_t>(buffer.numel())) {
+  if (gradients_.elements_of(layout) != static_cast<std::uint64_t>(buffer.numel())) {
     say_once(said_unknown_,
              "a shard holds other elements than those of its parameters; it is sent as it is");
     return {};
   }
   constexpr bool kAtOnce = true;  // torch has settled which parameters there are
-  lightcc::Gradients::Plan plan =
-      value_or_raise(gradients_.plan(index, layout, elements_of(buffer), kAtOnce));
-  std::lock_guard lock(mutex_);  // norm() finds either no operation or its Work
-  WorkPtr work = backend_->reduce_gradient(buffer, opts, std::move(plan.codec),
-                                           std::move(plan.feedback), look_out(buffer));
-  works_[index] = work;
-  return work;
+  return reduce(index, layout, buffer, opts, kAtOnce);
 }
 
 }  // namespace taco::pg

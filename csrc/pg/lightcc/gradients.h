@@ -103,6 +103,7 @@ class Gradients {
   Status add_average(std::size_t parameter, std::span<const float> average);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
+  std::uint64_t elements_of(const Layout& layout) const;
   Settings settings() const;
   std::int64_t step() const;
   double scale() const;
@@ -118,7 +119,6 @@ class Gradients {
     std::shared_ptr<Feedback> feedback;  // null: none yet
   };
 
-  std::uint64_t elements_of(const Layout& layout) const;
   Settings settings_of(std::size_t index) const;
   // Calls take(parameter, from, residual's first element, count) for each parameter's part of a
   // bucket's shard.
