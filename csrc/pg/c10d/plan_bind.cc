@@ -40,10 +40,11 @@ struct Sent {
   double host_bytes = 0;  // that a host sends
 };
 
-bool is_exact_2d(const std::string& name) { return name == "two_dimensional"; }
-bool is_coded(const std::string& name) { return name.starts_with("two_dimensional_"); }
-bool is_plain(const std::string& name) { return !name.starts_with("two_dimensional"); }
-bool is_any(const std::string&) { return true; }
+bool is_exact_2d(const Algorithm& algorithm) { return algorithm.two_dimensional; }
+bool is_coded(const Algorithm& algorithm) { return algorithm.coded; }
+bool is_plain(const Algorithm& algorithm) { return !algorithm.coded && !algorithm.two_dimensional; }
+bool is_any(const Algorithm&) { return true; }
+using Accept = bool (*)(const Algorithm&);
 
 class World {
  public:
@@ -53,33 +54,21 @@ class World {
         planner_(value_or_raise(
             Planner::create(all_algorithms(), topology, first_costs().parameters, 0, ""))) {}
 
-  // By the fastest algorithm whose name `accept` takes; nothing where there is none.
-  std::optional<Sent> send(std::uint64_t bytes, Way way, bool (*accept)(const std::string&)) const {
+  // By the fastest algorithm that `accept` takes; nothing where there is none.
+  std::optional<Sent> send(std::uint64_t bytes, Way way, Accept accept) const {
     if (!lightcc::may_use(settings_, way, bytes)) return std::nullopt;
-    Problem problem;
-    problem.kind = Kind::kAllReduce;
-    problem.element_bytes = sizeof(float);
-    problem.average = true;
-    problem.in_place = true;
-    problem.bytes = bytes / sizeof(float) * sizeof(float);
-    problem.codec =
-        value_or_raise(lightcc::codec_for(lightcc::by_way(settings_, way), problem.bytes, 0));
+    const std::uint64_t whole = bytes / sizeof(float) * sizeof(float);
+    const Problem problem = average_problem(
+        whole, value_or_raise(lightcc::codec_for(lightcc::by_way(settings_, way), whole, 0)));
     for (const Prediction& found : planner_->predictions(problem)) {
-      if (accept(found.algorithm)) return Sent{found, found.algorithm, wire_bytes(found, problem)};
+      if (!accept(*found.algorithm)) continue;
+      return Sent{found, found.algorithm->name,
+                  found.algorithm->work(problem, topology_).wire_bytes};
     }
     return std::nullopt;
   }
 
  private:
-  double wire_bytes(const Prediction& found, const Problem& problem) const {
-    for (const Algorithm* algorithm : all_algorithms()) {
-      if (algorithm->kind == problem.kind && std::string(algorithm->name) == found.algorithm) {
-        return algorithm->work(problem, topology_).wire_bytes;
-      }
-    }
-    return 0;
-  }
-
   const Topology topology_;
   const lightcc::Settings settings_;
   const std::unique_ptr<Planner> planner_;
@@ -136,7 +125,7 @@ py::list predict_steps(const std::vector<std::uint64_t>& sizes, const std::vecto
   const Topology topology = world_of(hosts, ranks_per_host, gbits);
   const World world(topology, settings);
   py::list out;
-  const auto fixed = [&](const char* name, Way way, bool (*accept)(const std::string&)) {
+  const auto fixed = [&](const char* name, Way way, Accept accept) {
     Offers offers;
     offers.step.compute = compute;
     for (std::size_t i = 0; i < sizes.size(); ++i) {

@@ -173,14 +173,7 @@ std::uint64_t Group::sequence() const {
 }
 
 Cost Group::predict_average(std::uint64_t bytes, const std::shared_ptr<const Codec>& codec) const {
-  Problem problem;
-  problem.kind = Kind::kAllReduce;
-  problem.element_bytes = sizeof(float);
-  problem.bytes = bytes;
-  problem.average = true;
-  problem.in_place = true;
-  problem.codec = codec;
-  return planner_->prediction(problem);
+  return planner_->prediction(average_problem(bytes, codec));
 }
 
 void Group::set_timeout(Duration timeout) { timeout_.store(timeout, std::memory_order_relaxed); }

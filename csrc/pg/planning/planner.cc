@@ -154,6 +154,17 @@ Status Planner::parse_item(const std::string& forced, const std::string& item) {
   return Status();
 }
 
+Problem average_problem(std::uint64_t bytes, std::shared_ptr<const Codec> codec) {
+  Problem problem;
+  problem.kind = Kind::kAllReduce;
+  problem.element_bytes = sizeof(float);
+  problem.bytes = bytes;
+  problem.average = true;
+  problem.in_place = true;
+  problem.codec = std::move(codec);
+  return problem;
+}
+
 // It fits with the promise of equal blocks, and not without.
 bool Planner::needs_equal_splits(const Algorithm& algorithm, const Problem& problem) const {
   Problem unequal = problem;
@@ -192,7 +203,7 @@ std::vector<Prediction> Planner::predictions(const Problem& problem) const {
   std::vector<Prediction> found;
   for (const Algorithm* algorithm : candidates(problem)) {
     const Work work = algorithm->work(problem, topology_);
-    found.push_back({cost_of(work, topology_, parameters_), algorithm->name});
+    found.push_back({cost_of(work, topology_, parameters_), algorithm});
   }
   std::stable_sort(found.begin(), found.end(),
                    [](const Prediction& a, const Prediction& b) { return a.seconds < b.seconds; });
@@ -202,7 +213,7 @@ std::vector<Prediction> Planner::predictions(const Problem& problem) const {
 Prediction Planner::prediction(const Problem& problem) const {
   const Algorithm* const forced = forced_for(problem);
   if (forced == nullptr || forced->unfit(problem, topology_)) return predictions(problem).front();
-  return {cost_of(forced->work(problem, topology_), topology_, parameters_), forced->name};
+  return {cost_of(forced->work(problem, topology_), topology_, parameters_), forced};
 }
 
 const Algorithm* Planner::forced_for(const Problem& problem) const {
@@ -218,10 +229,10 @@ const Algorithm* Planner::forced_for(const Problem& problem) const {
 Result<const Algorithm*> Planner::choose(const Problem& problem) const {
   const Algorithm* const forced = forced_for(problem);
   const std::vector<Prediction> fitting = predictions(problem);
-  if (!forced) return find(algorithms_, problem.kind, fitting.front().algorithm);
+  if (!forced) return fitting.front().algorithm;
   if (const char* reason = forced->unfit(problem, topology_)) {
     Names names;
-    for (const Prediction& prediction : fitting) names.emplace_back(prediction.algorithm);
+    for (const Prediction& prediction : fitting) names.emplace_back(prediction.algorithm->name);
     return Status(Code::kInvalidArgument,
                   std::string("TACO_ALGORITHM, or Options.algorithm, forces ") + forced->name +
                       ", which does not fit this " + name_of(problem.kind) + " because " + reason +

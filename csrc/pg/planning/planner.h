@@ -21,8 +21,12 @@ namespace taco::pg {
 
 // One algorithm that fits a problem, and what it should cost.
 struct Prediction : Cost {
-  const char* algorithm = "";
+  const Algorithm* algorithm = nullptr;
 };
+
+// The average of so many bytes of float32 in place, as gradients are averaged, coded by `codec`;
+// null: exact.
+Problem average_problem(std::uint64_t bytes, std::shared_ptr<const Codec> codec);
 
 // What the user says of the exact two-dimensional all_reduce: LIGHT_2D_ALLREDUCE, and up to how
 // many bytes (LIGHT_HIERARCHICAL_THRESHOLD). The same on all ranks. Algorithms that code what they

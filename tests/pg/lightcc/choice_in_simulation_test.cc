@@ -26,16 +26,7 @@ std::shared_ptr<const Codec> codec_of(Way way) {
   return nullptr;
 }
 
-Problem problem_of(std::uint64_t bytes, Way way) {
-  Problem problem;
-  problem.kind = Kind::kAllReduce;
-  problem.element_bytes = sizeof(float);
-  problem.bytes = bytes;
-  problem.average = true;
-  problem.in_place = true;
-  problem.codec = codec_of(way);
-  return problem;
-}
+Problem problem_of(std::uint64_t bytes, Way way) { return average_problem(bytes, codec_of(way)); }
 
 // Hosts with ranks, as their interfaces say.
 class Place {
@@ -50,13 +41,10 @@ class Place {
   }
   std::vector<Schedule> schedules(std::uint64_t bytes, Way way) const {
     const Problem problem = problem_of(bytes, way);
-    const std::string name = planner_->prediction(problem).algorithm;
-    const auto found = std::find_if(
-        all_algorithms().begin(), all_algorithms().end(),
-        [&](const Algorithm* one) { return one->kind == Kind::kAllReduce && one->name == name; });
+    const Algorithm& algorithm = *planner_->prediction(problem).algorithm;
     const std::vector<Problem> problems(topology_.world(), problem);
-    const std::uint64_t chunk = chunk_for((*found)->work(problem, topology_), topology_, {});
-    return testing::schedules_of(**found, problems, topology_, chunk);
+    const std::uint64_t chunk = chunk_for(algorithm.work(problem, topology_), topology_, {});
+    return testing::schedules_of(algorithm, problems, topology_, chunk);
   }
 
  private:

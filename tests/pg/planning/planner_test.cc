@@ -76,7 +76,7 @@ TEST(Planner, takes_the_least_prediction) {
         EXPECT_LE(predictions[0].seconds, prediction.seconds);
       }
       const auto schedule = *planner->plan(problem);
-      EXPECT_STREQ(schedule->algorithm, predictions[0].algorithm);
+      EXPECT_STREQ(schedule->algorithm, predictions[0].algorithm->name);
       EXPECT_DOUBLE_EQ(schedule->predicted_seconds, predictions[0].seconds);
     }
   }
