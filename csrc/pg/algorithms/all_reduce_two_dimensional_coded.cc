@@ -66,14 +66,7 @@ class Coded {
       const VariableSlice outgoing = rooms_.take(theirs.bytes);
       builder_.encode(outgoing, theirs);
       builder_.send(outgoing, across.peer(distance));
-      // The first needs no room if the sum is in its place; the others must not wait for its end.
-      if (distance == 1 && left == mine && builder_.codes_each_element()) {
-        builder_.receive_coded(mine, across.peer(-distance));
-        continue;
-      }
-      const VariableSlice incoming = rooms_.take(mine.bytes);
-      builder_.receive(incoming, across.peer(-distance));
-      builder_.decode_reduce(mine, left, incoming);
+      rooms_.add(mine, left, across.peer(-distance), distance == 1);
       left = mine;
     }
     builder_.finish_reduction(mine);

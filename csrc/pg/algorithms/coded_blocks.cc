@@ -50,4 +50,13 @@ VariableSlice CodedRooms::take(std::uint64_t bytes) {
   return builder_.coded(rooms_[next_++ % rooms_.size()], bytes);
 }
 
+void CodedRooms::add(const Slice& sum, const Slice& left, int peer, bool first) {
+  if (first && left == sum && builder_.codes_each_element()) {
+    return builder_.receive_coded(sum, peer);
+  }
+  const VariableSlice incoming = take(sum.bytes);
+  builder_.receive(incoming, peer);
+  builder_.decode_reduce(sum, left, incoming);
+}
+
 }  // namespace taco::pg

@@ -28,6 +28,9 @@ class CodedRooms {
   CodedRooms(ScheduleBuilder& builder, std::uint64_t longest, int count);
   // Who still reads the room's last block, or sends it, comes before whoever writes the new one.
   VariableSlice take(std::uint64_t bytes);
+  // sum = left + the coded block that `peer` sends. The `first` one needs no room where the sum is
+  // in its place already; the others must not wait for its end.
+  void add(const Slice& sum, const Slice& left, int peer, bool first);
 
  private:
   ScheduleBuilder& builder_;

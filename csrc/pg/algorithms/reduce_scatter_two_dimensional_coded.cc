@@ -135,14 +135,7 @@ class Coded {
         if (collects(rank)) give(rank, turn);
       }
       const int source = collector_of(groups_, builder_.rank(), group_at(-distance));
-      // The first needs no room if the sum is in its place; the others must not wait for its end.
-      if (distance == 1 && left == mine && builder_.codes_each_element()) {
-        builder_.receive_coded(mine, source);
-        continue;
-      }
-      const VariableSlice incoming = rooms_.take(mine.bytes);
-      builder_.receive(incoming, source);
-      builder_.decode_reduce(mine, left, incoming);
+      rooms_.add(mine, left, source, distance == 1);
       left = mine;
     }
     builder_.finish_reduction(mine);
