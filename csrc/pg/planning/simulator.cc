@@ -353,7 +353,9 @@ class World {
 
 Simulation simulate(const std::vector<Schedule>& schedules, const Topology& topology,
                     const CostParameters& parameters) {
-  return simulate(std::vector<Started>{{schedules, 0}}, topology, parameters);
+  std::vector<Joined> ranks(topology.world());
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].add(schedules[rank], 0);
+  return World(ranks, topology, parameters).run();
 }
 
 Simulation simulate(const std::vector<Started>& collectives, const Topology& topology,
