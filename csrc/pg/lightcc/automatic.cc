@@ -91,13 +91,15 @@ std::optional<std::vector<double>> Automatic::question() {
 
 StepModel Automatic::predicted(const std::vector<double>& largest) const {
   StepModel step;
+  std::map<std::uint64_t, decltype(ReadyBucket::costs)> costs;  // of so many bytes
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
-    ReadyBucket bucket{.bytes = buckets_[i].bytes, .ready = largest[i], .costs = {}};
-    for (std::size_t way = 0; way < kWays; ++way) {
-      bucket.costs[way] = cost_of_(bucket.bytes, static_cast<Way>(way));
+    const std::uint64_t bytes = buckets_[i].bytes;
+    const auto [known, is_new] = costs.try_emplace(bytes);
+    for (std::size_t way = 0; is_new && way < kWays; ++way) {
+      known->second[way] = cost_of_(bytes, static_cast<Way>(way));
     }
-    step.compute = std::max(step.compute, bucket.ready);
-    step.buckets.push_back(bucket);
+    step.compute = std::max(step.compute, largest[i]);
+    step.buckets.push_back({.bytes = bytes, .ready = largest[i], .costs = known->second});
   }
   return step;
 }
@@ -133,22 +135,23 @@ void Automatic::calibrate(const StepModel& predicted, double seconds) {
 
 // By what has been measured, where it has, and else by predictions; or what is used now.
 Ways Automatic::better_than_now(const StepModel& step, double seconds) const {
-  const auto gains = [&](const Ways& ways, double other) {
-    if (other < seconds * (1 - rules_.hysteresis)) return true;
-    return loss(step, ways) < loss(step, ways_) && other <= seconds * (1 + rules_.tolerance / 2);
+  const auto is_fresh = [this](const Trial& trial) {
+    return trial.answer + kMostAnswers >= answers_;
   };
-  const auto is_fresh = [this](const auto& entry) {
-    return entry.second.answer + kMostAnswers >= answers_;
-  };
-  auto best = tried_.find(ways_);
-  for (auto one = tried_.begin(); one != tried_.end(); ++one) {
-    if (is_fresh(*one) && one->second.seconds < best->second.seconds) best = one;
+  const Ways* best = &ways_;
+  double least = seconds * (1 - rules_.hysteresis);
+  for (const auto& [ways, trial] : tried_) {
+    if (!is_fresh(trial) || trial.seconds >= least) continue;
+    best = &ways;
+    least = trial.seconds;
   }
-  if (best->second.seconds < seconds * (1 - rules_.hysteresis)) return best->first;
-  const Ways other = reconsider(step, ways_, rules_);
+  if (best != &ways_) return *best;
+  Ways other = reconsider(step, ways_, rules_);
   const auto known = tried_.find(other);
-  const bool open = known == tried_.end() || !is_fresh(*known);
-  return open || gains(other, known->second.seconds) ? other : ways_;
+  if (known == tried_.end() || !is_fresh(known->second)) return other;
+  const bool gives_up_less = loss(step, other) < loss(step, ways_);
+  const bool as_fast = known->second.seconds <= seconds * (1 + rules_.tolerance / 2);
+  return gives_up_less && as_fast ? other : ways_;
 }
 
 std::optional<Decision> Automatic::answer(const std::vector<double>& largest) {

@@ -18,12 +18,12 @@ class Calibration {
   // mixed only that is of use: which of them took longer than predicted, cannot be told.
   void learn(const StepModel& predicted, const Ways& ways, double end, bool otherwise);
 
-  Cost corrected(const Cost& cost, Way way) const;
   StepModel corrected(const StepModel& predicted) const;
   // How many times as long as predicted the cable is at work for the same bytes.
   double cable() const { return cable_; }
 
  private:
+  Cost corrected(const Cost& cost, Way way) const;
   double predicted_end(const StepModel& predicted, const Ways& ways) const;
   bool fit(double& factor, const StepModel& predicted, const Ways& ways, double end);
   bool waits_for_cable(const StepModel& predicted, Way way) const;
