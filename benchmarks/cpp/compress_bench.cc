@@ -16,12 +16,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "kernels/scaled_half.h"
 #include "kernels/select.h"
 #include "kernels/variant.h"
@@ -31,7 +29,6 @@ namespace {
 
 using namespace taco::kernels;  // NOLINT(google-build-using-namespace)
 using taco::bench::allocate;
-using taco::bench::fastest;
 using taco::bench::Memory;
 using taco::bench::triad;
 

@@ -237,9 +237,8 @@ constexpr auto kVariables = std::to_array<Variable>({
      [](const Env& env) { return env.light_wire_dtype; }},
     {"LIGHT_AUTO", "boolean", "", "0, 1, false, true, off, on, no or yes",
      "Chooses for each gradient bucket how it is sent, by what that should cost and what steps "
-     "have "
-     "taken: exact, or else what LIGHT_TOPK_ALLREDUCE and LIGHT_WIRE_DTYPE ask for, where it makes "
-     "steps faster. All gradients stay exact if neither asks for anything.",
+     "have taken: exact, or else what LIGHT_TOPK_ALLREDUCE and LIGHT_WIRE_DTYPE ask for, where it "
+     "makes steps faster. All gradients stay exact if neither asks for anything.",
      [](Env& env, const std::string& value) { return set_bool(env.light_auto, value); },
      [](const Env& env) { return show_bool(env.light_auto); }},
     {"LIGHT_FUSION_BYTES", "integer", "bytes", "auto or an integer from 0 to 2^50",

@@ -130,7 +130,8 @@ double TopKCodec::bytes_per_second() const {
   return settings_.momentum == 0 ? plain : 0.65 * plain;
 }
 
-// Zeros, and the few values where they belong: 7.4e9 at 1%. Added to what is there: 2.4e10 at 1%.
+// Zeros, and then the few values where they belong, as if they were added to what is there: that
+// alone is 2.4e10 at 1%.
 double TopKCodec::decoded_bytes_per_second() const {
   return 1 / (1 / 9.5e9 + 1 / added_bytes_per_second());
 }

@@ -55,8 +55,8 @@ struct ChoiceRules {
   double hysteresis = 0.02;
 };
 
-// The choice that gives up least among those that are nearly as fast as the fastest. Exact for some
-// dozens of buckets; where there are too many combinations, those that differ by next to nothing
+// The choice that gives up least among those that are nearly as fast as the fastest. Where more
+// combinations could be part of it than are kept at a time, those that differ by next to nothing
 // count as one.
 Ways choose(const StepModel& step, double tolerance);
 
