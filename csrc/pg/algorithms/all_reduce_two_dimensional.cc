@@ -46,8 +46,8 @@ Work work(const Problem& problem, const Topology& topology) {
   Work work;
   legs.add_inside(work, shard);
   // The ring's hops wait for one another: that keeps processors idle for about as long as one pass
-  // more over what the group exchanges.
-  work.shared_bytes += std::min(legs.owners - 1, legs.near) * shard;
+  // more over the shard.
+  work.shared_bytes += std::min(1.0, legs.near) * shard;
   work.network_hops += 2 * borders;
   work.shared_hops += 2 * (rounds - borders);
   work.network_messages += 2 * rounds * legs.ring_far;
@@ -56,6 +56,7 @@ Work work(const Problem& problem, const Topology& topology) {
   work.shared_bytes += 2 * rounds * (2 - legs.ring_far) * part;
   work.wire_bytes += legs.ring_leaves * 2 * rounds * part;
   work.message_bytes = part;
+  work.chains = std::max(1.0, legs.ring_leaves);  // each owner's ring is one
   return work;
 }
 

@@ -105,8 +105,12 @@ Cost cost_of(const Work& work, const Topology& topology, const CostParameters& p
           (2 * (network.message_cpu + piece / network.bytes_per_second) + piece / rate);
   // Processors and wire work at the same time, but for the message that fills the pipeline.
   const double overlap = work.turns > 0 ? work.turns : cuts * work.parallel;
-  const double seconds = latency + relays + std::max(busy, wire) + std::min(busy, wire) / overlap;
-  return {seconds, busy, wire};
+  const double longer = std::max(busy, wire), shorter = std::min(busy, wire);
+  // Several chains wait for each other's bytes only where those are what takes longest.
+  if (work.chains == 0) return {latency + relays + longer + shorter / overlap, busy, wire};
+  const double chains = work.chains * overlap;
+  const double one_chain = latency + wire / chains + busy / overlap;
+  return {relays + std::max(one_chain, longer + (shorter + latency) / chains), busy, wire};
 }
 
 double predict(const Work& work, const Topology& topology, const CostParameters& parameters) {

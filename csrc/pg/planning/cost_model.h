@@ -34,6 +34,9 @@ struct Work {
   bool length_unknown = false;  // to some ranks: the chunk must not depend on it
   // How many parts follow each other through all stages, where these are no chunks; 0: chunks.
   double turns = 0;
+  // How many chains of hops of one host are under way side by side: while one waits for a message,
+  // the others keep the wire busy. 0: its hops keep all of it waiting.
+  double chains = 0;
 };
 
 // The chunk that balances the cost of a message against the time until a pipeline has filled. The

@@ -294,6 +294,24 @@ TEST(CostModel, two_dimensions_cost_what_they_say_whatever_the_groups) {
   }
 }
 
+TEST(CostModel, exact_two_dimensions_are_predicted_within_a_quarter_from_2x2_to_16x8) {
+  for (const int hosts : {2, 4, 8, 16}) {
+    for (const int ranks : {2, 4, 8}) {
+      for (const double gbits : {1.0, 10.0, 100.0}) {
+        const Topology topology = Topology::uniform(hosts, ranks, gbits);
+        for (const std::uint64_t bytes : {65536ull, 1ull << 20, 8ull << 20}) {
+          const Problem problem = problem_of(Kind::kAllReduce, bytes, topology.world());
+          const Compared cost =
+              compared_by(algorithms::all_reduce_two_dimensional, problem, topology);
+          const double ratio = cost.predicted / cost.simulated;
+          EXPECT_GT(ratio, 0.75) << testing::describe(topology) << ", " << bytes;
+          EXPECT_LT(ratio, 1.25) << testing::describe(topology) << ", " << bytes;
+        }
+      }
+    }
+  }
+}
+
 TEST(CostModel, what_crosses_between_hosts_is_predicted_to_the_byte_whatever_the_groups) {
   for (const Topology& topology : grouped_layouts()) {
     Problem problem = problem_of(Kind::kAllReduce, 48 << 20, topology.world());
