@@ -110,6 +110,24 @@ def test_on_a_slow_network_it_sends_less_by_what_is_allowed(
         assert outcomes[0] == (), "there is nothing to choose"
 
 
+@needs_hosts
+@pytest.mark.parametrize("ranks_per_host", [(3, 1), (1, 2, 1)])
+def test_hosts_may_have_different_numbers_of_ranks(ranks_per_host: tuple[int, ...]) -> None:
+    """The smallest has one, so each host's first rank codes whatever leaves it."""
+    hosts = len(ranks_per_host)
+    with (
+        Fabric(hosts=hosts, rate="10mbit") as fabric,
+        host_ranks(fabric, {"TACO_LOG": "warning"}, ranks_per_host) as ranks,
+    ):
+        ranks.run(join)
+        for allow in (("topk",), ("float16", "topk")):
+            outcomes = ranks.run(learns_to_send_less, allow, deadline_s=120)
+            assert len(set(outcomes)) == 1, "all ranks choose alike"
+            assert set(outcomes[0]) & set(allow), outcomes[0]
+        first = ranks.run(scales_the_loss, deadline_s=120)
+        assert len(set(first)) == 1
+
+
 class Slow(torch.autograd.Function):
     """Identity whose backward takes its time, as a layer's computation would."""
 

@@ -51,16 +51,26 @@ def enter_host(namespace: str) -> None:
 def host_ranks(
     fabric: Fabric,
     environment: Mapping[str, str] | None = None,
-    ranks_per_host: int = 1,
+    ranks_per_host: int | Sequence[int] = 1,
     own: Sequence[Mapping[str, str]] | None = None,
     family: int = 4,
 ) -> Ranks:
-    """Ranks in host order, in torchrun's environment; ``own`` adds variables by rank, ``family``
-    is the IP version of MASTER_ADDR, which is host 0's."""
-    world = fabric.hosts * ranks_per_host
+    """Ranks in host order, in torchrun's environment; ``ranks_per_host`` is how many there are on
+    each, or by host, ``own`` adds variables by rank, ``family`` is the IP version of MASTER_ADDR,
+    which is host 0's."""
+    if isinstance(ranks_per_host, int):
+        ranks_per_host = [ranks_per_host] * fabric.hosts
+    places = [(host, local) for host, ranks in enumerate(ranks_per_host) for local in range(ranks)]
+    world = len(places)
     environments = []
-    for rank in range(world):
-        variables = fabric.rank_environment(rank, ranks_per_host)
+    for rank, (host, local) in enumerate(places):
+        variables = fabric.rank_environment(rank)
+        variables |= {
+            "WORLD_SIZE": str(world),
+            "LOCAL_RANK": str(local),
+            "LOCAL_WORLD_SIZE": str(ranks_per_host[host]),
+            "GROUP_RANK": str(host),
+        }
         if family == 6:
             variables["MASTER_ADDR"] = fabric.address6(0)
         variables["TACO_LOG"] = "error"
@@ -68,10 +78,7 @@ def host_ranks(
         if own is not None:
             variables.update(own[rank])
         environments.append(variables)
-    doors = [
-        functools.partial(enter_host, fabric.namespace(rank // ranks_per_host))
-        for rank in range(world)
-    ]
+    doors = [functools.partial(enter_host, fabric.namespace(host)) for host, _ in places]
     return Ranks(world, own=environments, enter=doors)
 
 
