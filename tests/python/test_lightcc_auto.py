@@ -14,7 +14,18 @@ import torch.distributed as dist
 from conftest import taco_only
 from fabric import Fabric
 from hosts import host_ranks, join, needs_hosts
-from lightcc_models import OWN_HOSTS, Bag, assert_alike, chosen, close, dense_average, flat, same
+from lightcc_models import (
+    OWN_HOSTS,
+    Bag,
+    assert_alike,
+    chosen,
+    close,
+    dense_average,
+    dense_sum,
+    flat,
+    owed,
+    same,
+)
 from spawn_ranks import Ranks, initialise
 from stderr_file import stderr_into
 from torch.nn.parallel import DistributedDataParallel
@@ -59,10 +70,6 @@ def step_of(model: DistributedDataParallel, step: int) -> torch.Tensor:
     return flat([p.grad for p in model.parameters()]).clone()
 
 
-def owed(model: DistributedDataParallel) -> torch.Tensor:
-    return flat(list(lightcc.state_dict(model)["residuals"].values()))
-
-
 def native_of(model: DistributedDataParallel) -> Any:
     known = lightcc.models.find(model)
     assert known is not None
@@ -87,8 +94,7 @@ def learns_to_send_less(allow: tuple[str, ...]) -> tuple[str, ...]:
             assert_alike(gradients)
         if step < 3:
             close(gradients, dense_average(step, WORLD, SIZES))
-    total = sum(dense_average(step, WORLD, SIZES) for step in range(ENOUGH))
-    assert isinstance(total, torch.Tensor)
+    total = dense_sum(range(ENOUGH), WORLD, SIZES)
     exact_so_far = "float16" not in allow
     tolerance = 1e-3 if exact_so_far else 0.05
     close(delivered + owed(model), total, rtol=tolerance, atol=tolerance)
@@ -189,8 +195,7 @@ def goes_back_to_exact(way: str) -> None:
         model(chosen(10, dist.get_rank(), SIZES)).backward()
         lightcc.flush(model)
         delivered += flat([p.grad for p in model.parameters()])
-    expected = sum(dense_average(step, WORLD, SIZES) for step in range(11))
-    assert isinstance(expected, torch.Tensor)
+    expected = dense_sum(range(11), WORLD, SIZES)
     close(owed(model), torch.zeros(ELEMENTS))
     close(delivered, expected, rtol=1e-3, atol=1e-3)
 
@@ -220,8 +225,7 @@ def resumes(folder: str, delivered: torch.Tensor) -> None:
     lightcc.load_state_dict(torch.load(path, weights_only=True), model)
     for step in range(12, 22):
         delivered = delivered + step_of(model, step)
-    expected = sum(dense_average(step, WORLD, SIZES) for step in range(22))
-    assert isinstance(expected, torch.Tensor)
+    expected = dense_sum(range(22), WORLD, SIZES)
     close(delivered + owed(model), expected, rtol=1e-3, atol=1e-3)
 
 
@@ -261,8 +265,6 @@ def test_a_scaled_loss(slow_hosts: Ranks) -> None:
 
 def manual_loop() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(n)) for n in SIZES]
-    delivered = torch.zeros(ELEMENTS)
-    expected = torch.zeros(ELEMENTS)
     sent = []
     for step in range(10):
         for parameter, gradient in zip(
@@ -274,9 +276,6 @@ def manual_loop() -> None:
             parameters, compression="auto", allow=["topk"], ratio=0.01, threshold=0
         )
         sent.append((taco_torch.stats() - before).lightcc.bytes_after)
-        gradients = flat([p.grad for p in parameters])
-        delivered += gradients
-        expected += dense_average(step, WORLD, SIZES)
     assert sent[0] == 0
     assert sent[-1] > 0
 

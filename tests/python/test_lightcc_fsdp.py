@@ -18,7 +18,11 @@ from lightcc_models import (
     chosen,
     close,
     dense_average,
+    dense_sum,
     flat,
+    learn,
+    near,
+    owed,
     same,
 )
 from lightcc_sharded import (
@@ -29,7 +33,6 @@ from lightcc_sharded import (
     bags,
     coded_bytes,
     line,
-    owed,
     passes,
     ranks_of_two_hosts,
     replicas_only,
@@ -132,7 +135,7 @@ def accumulates(mesh: Callable[[], DeviceMesh], compression: str, all_reduce: bo
         expected += dense_average(step, WORLD) + dense_average(step + 1, WORLD)
     if compression == "topk":
         delivered += owed(model)
-        close(delivered, expected, rtol=1e-4, atol=1e-4)
+        near(delivered, expected)
     else:
         rounded(delivered, expected, 0.001)
 
@@ -266,13 +269,13 @@ def flushes(factor: float | None, sums: bool) -> None:
     model.set_force_sum_reduction_for_comms(sums)
     unit = WORLD / (factor or WORLD)
     delivered = torch.stack(list(passes(model, 4))).sum(0)
-    expected = unit * torch.stack([dense_average(step, WORLD) for step in range(4)]).sum(0)
-    close(delivered + owed(model), expected, rtol=1e-4, atol=1e-4)
+    expected = unit * dense_sum(range(4), WORLD)
+    near(delivered + owed(model), expected)
     model.zero_grad()
     model(chosen(4, dist.get_rank())).backward()
     lightcc.flush(model)
     delivered += whole_gradients(model)
-    close(delivered, expected + unit * dense_average(4, WORLD), rtol=1e-4, atol=1e-4)
+    near(delivered, expected + unit * dense_average(4, WORLD))
     same(owed(model), torch.zeros(ELEMENTS))
 
 
@@ -290,8 +293,8 @@ def changes_settings() -> None:
     delivered = torch.stack(list(passes(model, 3))).sum(0)
     lightcc.compress(model, "none")
     delivered += next(passes(model, 1, first=3))
-    expected = torch.stack([dense_average(step, WORLD) for step in range(4)]).sum(0)
-    close(delivered, expected, rtol=1e-4, atol=1e-4)
+    expected = dense_sum(range(4), WORLD)
+    near(delivered, expected)
 
 
 def test_other_settings_in_the_middle_lose_nothing(ranks: Ranks) -> None:
@@ -368,19 +371,7 @@ def losses(compression: str, mesh: Callable[[], DeviceMesh], rate: float = 0.1) 
     fully_shard(model, mesh=mesh())
     if compression != "dense":
         lightcc.compress(model, compression, ratio=0.1, threshold=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    generator = torch.Generator().manual_seed(dist.get_rank())
-    inputs = torch.randn(64, 20, generator=generator)
-    targets = inputs[:, :1] - inputs[:, 1:2]
-    found = []
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(inputs), targets)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 10.0)
-        optimizer.step()
-        found.append(float(loss.detach()))
-    return found
+    return learn(model, 10.0, rate)
 
 
 def farthest(found: list[float], wanted: list[float]) -> float:

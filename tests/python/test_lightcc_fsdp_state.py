@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import taco_only
-from lightcc_models import ELEMENTS, Bag, chosen, close, dense_average, flat, same
+from lightcc_models import ELEMENTS, Bag, chosen, close, dense_average, owed, same
 from lightcc_sharded import (
     WORLD,
     average_of_whole_numbers,
@@ -19,7 +19,6 @@ from lightcc_sharded import (
     bag,
     coded_bytes,
     line,
-    owed,
     passes,
     ranks_of_two_hosts,
     replicas_only,
@@ -88,7 +87,7 @@ def resumes_elsewhere(folder: str) -> None:
     whole = {"lightcc": lightcc.state_dict(replicated)}
     dcp.load(whole, checkpoint_id=folder)
     lightcc.load_state_dict(whole["lightcc"], replicated)
-    same(flat(list(lightcc.state_dict(replicated)["residuals"].values())), before)
+    same(owed(replicated), before)
     again = top_k(bag())
     lightcc.load_state_dict(lightcc.state_dict(replicated), again)
     same(owed(again), before)

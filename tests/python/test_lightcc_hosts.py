@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,19 @@ import torch.distributed as dist
 from conftest import taco_only
 from fabric import Fabric
 from hosts import host_ranks, join, needs_hosts
-from lightcc_models import ELEMENTS, Bag, assert_alike, backward, dense_average, flat, passes
+from lightcc_models import (
+    ELEMENTS,
+    Bag,
+    assert_alike,
+    backward,
+    dense_average,
+    dense_sum,
+    flat,
+    near,
+    owed,
+    passes,
+    same,
+)
 from spawn_ranks import Ranks
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,7 +33,6 @@ import taco_torch
 pytestmark = taco_only
 
 WORLD = 4
-close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
 lightcc = taco_torch.lightcc
 
 
@@ -44,14 +54,6 @@ def compressed(values: str = "float32") -> DistributedDataParallel:
     return model
 
 
-def owed(model: DistributedDataParallel) -> torch.Tensor:
-    return flat(list(lightcc.state_dict(model)["residuals"].values()))
-
-
-def dense(steps: range) -> torch.Tensor:
-    return torch.stack([dense_average(step, WORLD) for step in steps]).sum(0)
-
-
 def shares_the_work(values: str) -> None:
     model = compressed(values)
     before = taco_torch.stats().lightcc
@@ -61,7 +63,7 @@ def shares_the_work(values: str) -> None:
         delivered += gradients
     remaining = owed(model)
     assert float(remaining.norm()) > 1
-    close(delivered + remaining, dense(range(7)))
+    near(delivered + remaining, dense_sum(range(7), WORLD))
     state = lightcc.state_dict(model)["exact"]
     ((_, mine),) = state.items()
     kept = sum(bucket["residual"].numel() for bucket in mine["buckets"].values())
@@ -83,8 +85,8 @@ def flushes() -> None:
     lightcc.flush(model)
     grads = flat([p.grad for p in model.parameters()])
     assert_alike(grads)
-    close(delivered + grads, dense(range(5)))
-    close(owed(model), torch.zeros(ELEMENTS))
+    near(delivered + grads, dense_sum(range(5), WORLD))
+    near(owed(model), torch.zeros(ELEMENTS))
     assert float((grads - last).norm()) > 1
 
 
@@ -106,7 +108,7 @@ def resumes(folder: str, delivered: torch.Tensor) -> None:
     path = Path(folder) / f"{dist.get_rank()}.pt"
     lightcc.load_state_dict(torch.load(path, weights_only=True), model)
     total = delivered + sum(passes(model, 4, first=5))
-    close(total + owed(model), dense(range(9)))
+    near(total + owed(model), dense_sum(range(9), WORLD))
 
 
 def test_shards_survive_a_restart(ranks: Ranks, tmp_path: Path) -> None:
@@ -140,7 +142,7 @@ def shards() -> None:
     for step in range(4):
         delivered += sharded.backward(replicated, sharded.whole_numbers(step, dist.get_rank()))
         expected += sharded.average_of_whole_numbers(step)
-    torch.testing.assert_close(delivered + sharded.owed(replicated), expected, rtol=0, atol=0)
+    same(delivered + owed(replicated), expected)
 
 
 def test_shards_and_replicas_of_them_between_hosts(ranks: Ranks) -> None:

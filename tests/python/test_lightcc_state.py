@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,10 @@ from lightcc_models import (
     assert_alike,
     backward,
     chosen,
-    dense_average,
+    dense_sum,
     flat,
+    near,
+    owed,
     passes,
     same,
 )
@@ -33,7 +34,6 @@ import taco_torch
 pytestmark = taco_only
 
 WORLD = 2
-close = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
 lightcc = taco_torch.lightcc
 
 
@@ -49,16 +49,8 @@ def compressed(**options: Any) -> DistributedDataParallel:
     return model
 
 
-def owed(model: DistributedDataParallel) -> torch.Tensor:
-    return flat(list(lightcc.state_dict(model)["residuals"].values()))
-
-
 def delivered_by(model: DistributedDataParallel, steps: range) -> torch.Tensor:
     return torch.stack([backward(model, step) for step in steps]).sum(0)
-
-
-def dense(steps: range, world: int = WORLD) -> torch.Tensor:
-    return torch.stack([dense_average(step, world) for step in steps]).sum(0)
 
 
 def flushes_before_a_step() -> None:
@@ -69,9 +61,9 @@ def flushes_before_a_step() -> None:
     lightcc.flush(model)
     grads = flat([p.grad for p in model.parameters()])
     assert_alike(grads)
-    close(delivered + grads - last, dense(range(5)))
+    near(delivered + grads - last, dense_sum(range(5), WORLD))
     same(owed(model), torch.zeros(ELEMENTS))
-    close(delivered_by(model, range(5, 8)) + owed(model), dense(range(5, 8)))
+    near(delivered_by(model, range(5, 8)) + owed(model), dense_sum(range(5, 8), WORLD))
 
 
 def test_flush_adds_all_that_is_owed(ranks: Ranks) -> None:
@@ -162,9 +154,12 @@ def resumes(folder: str, of_rank_0: bool, delivered: torch.Tensor) -> None:
     state = torch.load(Path(folder) / f"rank{rank}.pt", weights_only=True)
     model = compressed()
     lightcc.load_state_dict(state, model)
-    close(owed(model), dense(range(5)) - delivered)
+    near(owed(model), dense_sum(range(5), WORLD) - delivered)
     total = delivered + delivered_by(model, range(5, 9))
-    close(total + owed(model), dense(range(5)) + dense(range(5, 9), dist.get_world_size()))
+    near(
+        total + owed(model),
+        dense_sum(range(5), WORLD) + dense_sum(range(5, 9), dist.get_world_size()),
+    )
 
 
 @pytest.mark.parametrize("only_rank_0", [False, True])
@@ -189,7 +184,7 @@ def by_checkpoint(folder: str) -> None:
     state = {"lightcc": lightcc.state_dict(fresh)}
     dcp.load(state, checkpoint_id=folder)
     lightcc.load_state_dict(state["lightcc"], fresh)
-    close(owed(fresh) + delivered, dense(range(5)))
+    near(owed(fresh) + delivered, dense_sum(range(5), WORLD))
 
 
 def test_torch_distributed_checkpoint_saves_and_loads_it(ranks: Ranks, tmp_path: Path) -> None:
@@ -206,7 +201,7 @@ def scales() -> None:
         scaled.zero_grad()
         scaler.scale(scaled(chosen(step, dist.get_rank()))).backward()
         backward(plain, step)
-    close(owed(scaled), owed(plain))
+    near(owed(scaled), owed(plain))
 
 
 def test_what_is_saved_is_unscaled(ranks: Ranks) -> None:

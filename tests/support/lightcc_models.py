@@ -23,6 +23,8 @@ DENSE_STEPS = 2  # DDP's first arrangement of its buckets, and the first step wi
 
 same = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
 close = functools.partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
+# Of sums over several steps.
+near = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
 
 
 class Bag(nn.Module):
@@ -66,6 +68,14 @@ def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
+def owed(model: nn.Module) -> torch.Tensor:
+    """What all ranks together have not sent yet, as ``flat()`` has the parameters; collective."""
+    import taco_torch
+
+    residuals = taco_torch.lightcc.state_dict(model)["residuals"].values()
+    return flat([r.full_tensor() if hasattr(r, "full_tensor") else r for r in residuals])
+
+
 def gradients_of(model: nn.Module) -> torch.Tensor:
     """All of them, one after the other."""
     return flat([p.grad for p in model.parameters() if p.grad is not None])
@@ -103,6 +113,11 @@ def dense_average(step: int, world: int, sizes: Sequence[int] = SIZES) -> torch.
     return flat_sum(step, world, sizes) / world
 
 
+def dense_sum(steps: Sequence[int], world: int, sizes: Sequence[int] = SIZES) -> torch.Tensor:
+    """Of the averages of several steps."""
+    return torch.stack([dense_average(step, world, sizes) for step in steps]).sum(0)
+
+
 def flat_sum(step: int, world: int, sizes: Sequence[int] = SIZES) -> torch.Tensor:
     total = torch.zeros(sum(sizes))
     for rank in range(world):
@@ -120,6 +135,23 @@ def backward(model: DistributedDataParallel, step: int) -> torch.Tensor:
 def passes(model: DistributedDataParallel, steps: int, first: int = 0) -> Iterator[torch.Tensor]:
     for step in range(first, first + steps):
         yield backward(model, step)
+
+
+def learn(model: nn.Module, most_norm: float, rate: float = 0.1) -> list[float]:
+    """Losses of 60 steps with clipped gradients; the model makes one number of 20."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    given = torch.randn(64, 20, generator=generator)
+    targets = given[:, :1] - given[:, 1:2]
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(given), targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), most_norm)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
 
 
 def assert_alike(tensor: torch.Tensor) -> None:

@@ -99,13 +99,6 @@ def average_of_whole_numbers(step: int, unused: Sequence[int] = ()) -> torch.Ten
     return total / WORLD
 
 
-def owed(model: nn.Module) -> torch.Tensor:
-    import taco_torch
-
-    residuals = taco_torch.lightcc.state_dict(model)["residuals"].values()
-    return flat([residual.full_tensor() for residual in residuals])
-
-
 def top_k(model: nn.Module, ratio: float = 0.02, **options: Any) -> nn.Module:
     import taco_torch
 
