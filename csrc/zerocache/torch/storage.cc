@@ -154,6 +154,15 @@ void PlacedStorage::note_write() {
   }
 }
 
+std::uint64_t PlacedStorage::version() const {
+  std::uint64_t sum = 0;
+  for (const WeakTensor& weak : tensors_) {
+    const auto tensor = weak.lock();
+    if (tensor && !tensor->is_inference()) sum += tensor->version_counter().current_version();
+  }
+  return sum;
+}
+
 Status PlacedStorage::restore() {
   TACO_RETURN_IF_ERROR(check());
   const auto storage = storage_.lock();

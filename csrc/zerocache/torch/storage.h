@@ -23,6 +23,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -68,6 +69,8 @@ class PlacedStorage {
 
   // The bytes have changed, or will have before anybody sees them: all tensors' versions go up.
   void note_write();
+  // Changes whenever one of the tensors is changed in place, by torch or by note_write().
+  std::uint64_t version() const;
 
   // While present: moves the bytes into memory of torch's own, resizable as it was. From then on
   // this object refers to nothing.

@@ -36,7 +36,9 @@ Status Uses::begin(Part part, Pass pass) {
   TACO_RETURN_IF_ERROR(pager_.begin(key_of(use), needs.pages));
   for (const Parameter parameter : needs.parameters) {
     Held& held = parameters_[parameter];
-    if (held.uses++ == 0) held.storage->set_present();
+    if (held.uses++ > 0) continue;
+    held.storage->set_present();
+    held.version = held.storage->version();
   }
   open_.push_back(use);
   return Status();
@@ -47,10 +49,14 @@ void Uses::close(std::size_t index) {
   open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(index));
   const Needs& needs = parts_[use.part];
   // Marked before the pager may take the bytes away.
+  std::vector<Run> written;
   for (const Parameter parameter : needs.parameters) {
     Held& held = parameters_[parameter];
-    if (--held.uses == 0) held.storage->set_absent(PlacedStorage::kNotInUse);
+    if (--held.uses > 0) continue;
+    if (held.version != held.storage->version()) written.push_back(held.pages);
+    held.storage->set_absent(PlacedStorage::kNotInUse);
   }
+  if (!written.empty()) pager_.wrote(written);
   pager_.end(key_of(use), needs.pages);
 }
 
@@ -64,6 +70,11 @@ Status Uses::end(Part part, Pass pass) {
   }
   close(static_cast<std::size_t>(open_.rend() - latest) - 1);
   return Status();
+}
+
+void Uses::note_write(Parameter parameter) {
+  Held& held = parameters_[parameter];
+  held.version = held.storage->version() - 1;
 }
 
 void Uses::end_all() {

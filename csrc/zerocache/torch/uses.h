@@ -3,7 +3,8 @@
 // part begins and ends; in between its parameters are present and their pages stay where they are,
 // and otherwise they are absent, whether or not their pages are on the device just then.
 //
-// Uses nest, and may have parameters in common. The thread that runs the model calls all this.
+// Uses nest, and may have parameters in common. What changes a parameter in place while it is in
+// use is noticed by its version. The thread that runs the model calls all this.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +26,8 @@ class Pager {
   // often as begin(). `key` names the use, the same in every run. A failure begins nothing.
   virtual Status begin(std::uint64_t key, std::span<const Run> pages) = 0;
   virtual void end(std::uint64_t key, std::span<const Run> pages) = 0;
+  // While they are in use: the program has changed them, so copies elsewhere are out of date.
+  virtual void wrote(std::span<const Run> pages) { static_cast<void>(pages); }
 };
 
 class Uses {
@@ -45,6 +48,9 @@ class Uses {
   Status begin(Part part, Pass pass);
   // kInvalidArgument if that has not begun.
   Status end(Part part, Pass pass);
+  // It is being changed in a way that does not count as a version (through p.data): the pager
+  // is told when their uses end. It is in use.
+  void note_write(Parameter parameter);
   // After an exception in the model, which has skipped some ends.
   void end_all();
 
@@ -55,6 +61,7 @@ class Uses {
     PlacedStorage* storage;
     Run pages;
     std::uint32_t uses = 0;
+    std::uint64_t version = 0;  // when the first of these began
   };
   struct Needs {
     std::vector<Parameter> parameters;
