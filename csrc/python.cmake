@@ -69,6 +69,9 @@ Python_add_library(_C MODULE WITH_SOABI
   zerocache/torch/parameter_range.cc
   zerocache/torch/storage.cc
   zerocache/torch/storage_bind.cc
+  zerocache/torch/store.cc
+  zerocache/torch/store_bind.cc
+  zerocache/torch/store_state.cc
   zerocache/torch/uses.cc)
 # torch's own pybind11: with another one, c10d::Backend would be an unknown base class.
 target_include_directories(_C SYSTEM PRIVATE

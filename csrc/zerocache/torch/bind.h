@@ -6,5 +6,6 @@
 namespace taco::zerocache {
 
 void bind_storage(pybind11::module_& module);
+void bind_store(pybind11::module_& module);  // after bind_storage()
 
 }  // namespace taco::zerocache

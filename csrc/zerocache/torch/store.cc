@@ -1,0 +1,332 @@
+#include "zerocache/torch/store.h"
+
+#include <algorithm>
+#include <random>
+
+#include "device/host_device.h"
+#include "zerocache/scheduler.h"
+#include "zerocache/torch/without_gil.h"
+
+namespace taco::zerocache {
+namespace {
+
+// Below kOptimizerKeys, and above those of the parts of a model.
+constexpr OperatorKey kPlaceKeys = OperatorKey{1} << 57;
+constexpr OperatorKey kWrittenKeys = OperatorKey{1} << 56;
+
+constexpr char kClosed[] = "the cache that held it was closed without giving it back";
+constexpr char kGone[] = "the cache that held it is gone";
+
+Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
+
+// A name's pages may be numbered behind a region that has room left, and pages of state that are
+// never written count as well.
+constexpr std::uint32_t kSparePages = 8 * kLeastRegion;
+
+std::uint32_t pages_in(std::uint64_t bytes, std::size_t page_bytes) {
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes / page_bytes, kNoPage / 4));
+}
+
+Capacities capacities_of(const StoreOptions& options) {
+  Capacities found;
+  found.device = pages_in(options.device_bytes, options.page_bytes);
+  found.host = pages_in(options.host_bytes, options.page_bytes);
+  for (const SlabDirectory& place : options.disk)
+    found.disk += pages_in(place.bytes, options.page_bytes);
+  return found;
+}
+
+// Pages that something lies on.
+std::size_t touched(const Layout& layout) {
+  std::size_t count = 0;
+  for (PageId page = 0; page < layout.pages(); ++page) count += !layout.tensors_on(page).empty();
+  return count;
+}
+
+StoreId random_id() {
+  std::random_device source;
+  return (StoreId{source()} << 32) | source();
+}
+
+void add_pages(const Run& run, std::vector<PageId>& pages) {
+  for (std::uint32_t i = 0; i < run.count; ++i) pages.push_back(run.first + i);
+}
+
+void sort_out(std::vector<PageId>& pages) {
+  std::sort(pages.begin(), pages.end());
+  pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
+}
+
+std::vector<Access> accesses_to(std::span<const Run> runs, bool writes) {
+  std::vector<PageId> pages;
+  for (const Run& run : runs) add_pages(run, pages);
+  sort_out(pages);
+  std::vector<Access> accesses;
+  for (const PageId page : pages)
+    accesses.push_back({.page = page, .tier = Tier::kDevice, .writes = writes});
+  return accesses;
+}
+
+}  // namespace
+
+Status check_room(const StoreOptions& options, const std::vector<PlannedParameter>& parameters,
+                  std::span<const StateKind> kinds,
+                  const std::vector<std::vector<std::uint32_t>>& needed) {
+  auto layout = Layout::make({}, options.page_bytes);
+  if (!layout.ok()) return layout.status();
+  std::vector<std::uint32_t> trained;
+  for (const PlannedParameter& parameter : parameters) {
+    auto index = layout->append({parameter.name, parameter.bytes, parameter.element_bytes});
+    if (!index.ok()) return index.status();
+    if (parameter.trained) trained.push_back(*index);
+  }
+  std::size_t device_pages = trained.empty() ? 0 : 1;
+  for (const std::vector<std::uint32_t>& group : needed) {
+    std::vector<PageId> pages;
+    for (const std::uint32_t index : group)
+      add_pages(layout->pages_of(layout->tensors()[index]), pages);
+    sort_out(pages);
+    device_pages = std::max(device_pages, pages.size());
+  }
+  std::size_t host_pages = 0;
+  if (!trained.empty()) {
+    auto state = StateLayout::append_to(*layout, trained, kinds);
+    if (!state.ok()) return state.status();
+    host_pages = state->kinds().size();
+  }
+  return check_capacities(capacities_of(options), options.page_bytes, touched(*layout),
+                          device_pages, host_pages);
+}
+
+// The range and the device with its memory, for as long as torch points there.
+struct Store::Reservation {
+  std::shared_ptr<device::Device> device;
+  std::byte* begin;
+  std::uint32_t pages;
+  ~Reservation() { static_cast<void>(device->release(begin)); }
+};
+
+Result<std::unique_ptr<Store>> Store::open(const StoreOptions& options) {
+  auto layout = Layout::make({}, options.page_bytes);
+  if (!layout.ok()) return layout.status();
+  std::unique_ptr<Store> store(new Store(options, std::move(*layout)));
+  MoverOptions mover;
+  mover.capacities = capacities_of(options);
+  if (mover.capacities.device == 0 || mover.capacities.host == 0) {
+    return invalid(std::string(mover.capacities.device == 0 ? "device" : "host") +
+                   " memory is smaller than a page of " + std::to_string(options.page_bytes) +
+                   " bytes: give it more, or the cache smaller pages");
+  }
+  const Capacities& room = mover.capacities;
+  const std::uint64_t pages = std::uint64_t{room.device} + room.host + room.disk;
+  mover.most_pages = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(pages + pages / 2 + kSparePages, kNoPage / 2));
+  device::HostOptions host;
+  host.memory.frame_bytes = options.page_bytes;
+  host.memory.max_frames = room.device;
+  host.memory.poison = options.poison;
+  auto device = device::make_host_device(host);
+  if (!device.ok()) return device.status();
+  mover.device = std::move(*device);
+  auto range = mover.device->reserve(std::uint64_t{mover.most_pages} * options.page_bytes);
+  if (!range.ok()) return range.status();
+  store->range_.reset(new Reservation{mover.device, *range, mover.most_pages});
+  mover.range = *range;
+  mover.costs.page_bytes = options.page_bytes;
+  mover.disk = options.disk;
+  mover.io = options.io;
+  mover.store = store->id_ = random_id();
+  mover.poison = options.poison;
+  auto opened = Mover::open(FileSystem::real(), mover, store->layout_);
+  if (!opened.ok()) return opened.status();
+  store->mover_ = std::move(*opened);
+  return store;
+}
+
+Store::~Store() {
+  for (const auto& entry : entries_) {
+    if (!closed()) entry->storage->set_absent(kGone);
+  }
+  stream_.reset();
+  const WithoutGil others_run;
+  mover_.reset();
+}
+
+Status Store::usable() const {
+  if (closed()) return invalid("this cache is closed");
+  if (getpid() != process_) {
+    return invalid("this process was forked: it cannot use the cache of process " +
+                   std::to_string(process_));
+  }
+  return broken_;
+}
+
+// Waiting for pages, without the GIL.
+Status Store::hold(OperatorKey key, std::span<const Access> accesses) {
+  const WithoutGil others_run;
+  return mover_->begin(key, accesses);
+}
+
+Store::Entry* Store::find(const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+  const auto found = by_storage_.find(tensor.storage().unsafeGetStorageImpl());
+  if (found == by_storage_.end()) return nullptr;
+  return found->second->storage->holds(tensor) ? found->second : nullptr;
+}
+
+Result<Store::Entry*> Store::placed(const at::Tensor& tensor) const {
+  TACO_RETURN_IF_ERROR(usable());
+  if (Entry* entry = find(tensor)) return entry;
+  return invalid("this tensor is none of the cache's parameters");
+}
+
+Result<Store::Entry*> Store::named(const std::string& name) const {
+  const auto found = by_name_.find(name);
+  if (found != by_name_.end()) return found->second;
+  return invalid("there is no parameter '" + name + "' in the cache");
+}
+
+Status check_placeable(const at::Tensor& tensor, const std::string& name) {
+  TACO_RETURN_IF_ERROR(can_be_placed(tensor, name));
+  if (tensor.nbytes() == tensor.storage().nbytes() && tensor.is_non_overlapping_and_dense())
+    return Status();
+  return Status(Code::kUnsupported,
+                "parameter '" + name +
+                    "' is a part of a larger piece of memory that other tensors may use; give it "
+                    "memory of its own first: p.data = p.data.clone()");
+}
+
+Status Store::place(const std::string& name, const at::Tensor& tensor) {
+  TACO_RETURN_IF_ERROR(usable());
+  if (by_name_.contains(name)) return invalid("parameter '" + name + "' is in the cache already");
+  if (Entry* entry = find(tensor)) {
+    entry->storage->add(tensor, name);
+    by_name_[name] = entry;
+    return Status();
+  }
+  TACO_RETURN_IF_ERROR(check_placeable(tensor, name));
+  const std::size_t bytes = tensor.nbytes();
+  if (layout_.pages() + bytes / options_.page_bytes + kLeastRegion > range_->pages) {
+    return Status(Code::kResource, "parameter '" + name + "' of " + std::to_string(bytes) +
+                                       " bytes does not fit: device, host and ssd together hold " +
+                                       "fewer than all parameters need");
+  }
+  Result<std::uint32_t> index = Status();
+  mover_->change_layout([&] {
+    index = layout_.append({name, bytes, static_cast<std::uint32_t>(tensor.element_size())});
+  });
+  if (!index.ok()) return index.status();
+  return place_bytes(name, tensor, *index);
+}
+
+Status Store::place_bytes(const std::string& name, const at::Tensor& tensor, std::uint32_t index) {
+  const PlacedTensor& place = layout_.tensors()[index];
+  const Run run = layout_.pages_of(place);
+  std::vector<Access> accesses = accesses_to({&run, 1}, true);
+  for (Access& access : accesses) access.reads = mover_->has_content(access.page);
+  const OperatorKey key = kPlaceKeys | run.first;
+  TACO_RETURN_IF_ERROR(hold(key, accesses).with_prefix("parameter '" + name + "': "));
+  auto storage = PlacedStorage::place(
+      tensor, name, mover_->address(run.first, Tier::kDevice) + place.offset % options_.page_bytes,
+      range_);
+  if (storage.ok()) {
+    auto entry = std::make_unique<Entry>();
+    entry->storage = std::move(*storage);
+    entry->tensor = index;
+    entry->parameter = uses_.add(*entry->storage, run);
+    by_storage_[tensor.storage().unsafeGetStorageImpl()] = entry.get();
+    by_name_[name] = entry.get();
+    entries_.push_back(std::move(entry));
+  }
+  mover_->end(key);
+  return storage.status();
+}
+
+Result<Uses::Part> Store::add_part(const std::vector<std::string>& names) {
+  std::vector<Uses::Parameter> parameters;
+  for (const std::string& name : names) {
+    auto entry = named(name);
+    if (!entry.ok()) return entry.status();
+    parameters.push_back((*entry)->parameter);
+  }
+  std::sort(parameters.begin(), parameters.end());
+  parameters.erase(std::unique(parameters.begin(), parameters.end()), parameters.end());
+  return uses_.add_part(std::move(parameters));
+}
+
+Status Store::note_write(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    auto entry = named(name);
+    if (!entry.ok()) return entry.status();
+    uses_.note_write((*entry)->parameter);
+  }
+  return Status();
+}
+
+Status Store::begin(std::uint64_t key, std::span<const Run> pages) {
+  TACO_RETURN_IF_ERROR(usable());
+  return hold(key, accesses_to(pages, false));
+}
+
+void Store::end(std::uint64_t key, std::span<const Run>) { mover_->end(key); }
+
+// The pages are in use and on the device, so there is nothing to wait for: from now on copies of
+// them elsewhere are out of date.
+void Store::wrote(std::span<const Run> pages) {
+  const OperatorKey key = kWrittenKeys | pages.front().first;
+  const Status status = hold(key, accesses_to(pages, true));
+  if (status.ok()) {
+    mover_->end(key);
+  } else if (broken_.ok()) {
+    broken_ = status.with_prefix("parameters that the model has changed may be lost: ");
+  }
+}
+
+void Store::begin_run(const std::string& name) {
+  if (closed() || run_ == name) return;
+  run_ = name;
+  mover_->begin_run(name);
+}
+
+void Store::end_run() {
+  if (closed() || run_.empty()) return;
+  run_.clear();
+  mover_->end_run();
+}
+
+Status Store::restore(const Entry& entry) {
+  const PlacedTensor& place = layout_.tensors()[entry.tensor];
+  const Run run = layout_.pages_of(place);
+  std::vector<Access> accesses = accesses_to({&run, 1}, false);
+  for (Access& access : accesses) access.last = layout_.tensors_on(access.page).size() == 1;
+  const OperatorKey key = kPlaceKeys | run.first;
+  TACO_RETURN_IF_ERROR(hold(key, accesses));
+  entry.storage->set_present();
+  const Status status = entry.storage->restore();
+  if (!status.ok()) entry.storage->set_absent();
+  mover_->end(key);
+  return status;
+}
+
+Status Store::close(bool restore_all) {
+  if (closed()) return Status();
+  if (getpid() != process_) return usable();
+  uses_.end_all();
+  begin_run("close");
+  for (const auto& entry : entries_) {
+    if (!entry->storage->alive()) continue;
+    if (restore_all) {
+      TACO_RETURN_IF_ERROR(restore(*entry));
+    } else {
+      entry->storage->set_absent(kClosed);
+    }
+  }
+  by_storage_.clear();
+  stream_.reset();
+  const WithoutGil others_run;
+  mover_.reset();
+  range_.reset();
+  return Status();
+}
+
+}  // namespace taco::zerocache

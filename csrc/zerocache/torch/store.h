@@ -1,0 +1,170 @@
+// The memory of one cache, as torch's tensors see it: parameters that were placed here, which parts
+// of a model use them, the state of their optimizer, and both in checkpoints.
+//
+//   place(name, tensor)            the tensor's bytes are pages from now on
+//   add_part(names)                what a module needs at once
+//   uses().begin(part, pass), end  in between it is there, otherwise it is absent
+//   add_state(names, kinds)        once; then step(), read_state(), write_state()
+//   save(), load()
+//   close()                        everything becomes ordinary memory of torch's again
+//
+// A step or a load that fails in the middle leaves parameters of two kinds behind. From then on
+// every use fails and says so, until a load has succeeded.
+//
+// One thread at a time, with the GIL, which is let go while pages are waited for. In a forked child
+// everything fails, and the end harms nobody.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "zerocache/checkpoint.h"
+#include "zerocache/mover.h"
+#include "zerocache/optimizer_stream.h"
+#include "zerocache/state_layout.h"
+#include "zerocache/torch/storage.h"
+#include "zerocache/torch/uses.h"
+
+namespace taco::zerocache {
+
+struct StoreOptions {
+  std::size_t page_bytes = kPageBytes;
+  std::uint64_t device_bytes = 0;
+  std::uint64_t host_bytes = 0;
+  std::vector<SlabDirectory> disk;
+  IoOptions io;
+  unsigned threads = 1;  // of the optimizer
+  bool poison = false;   // for tests: what has left reads as NaN
+};
+
+// A parameter that is to be placed.
+struct PlannedParameter {
+  std::string name;
+  std::size_t bytes = 0;
+  std::uint32_t element_bytes = 4;
+  bool trained = false;  // gets state
+};
+
+// Whether these fit, with `kinds` of state, where each group of `needed` (indices) is used at once.
+// kInvalidArgument names what has to be larger, and how large.
+Status check_room(const StoreOptions& options, const std::vector<PlannedParameter>& parameters,
+                  std::span<const StateKind> kinds,
+                  const std::vector<std::vector<std::uint32_t>>& needed);
+
+// Whether place() would take it: kUnsupported names the tensor and says why not.
+Status check_placeable(const at::Tensor& tensor, const std::string& name);
+
+class Store : public Pager {
+ public:
+  // kInvalidArgument and kResource as Mover::open().
+  static Result<std::unique_ptr<Store>> open(const StoreOptions& options);
+  ~Store() override;
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  // A tensor on a storage that is here already becomes another name of that; else its storage's
+  // bytes move here and it is absent. What check_placeable() refuses.
+  Status place(const std::string& name, const at::Tensor& tensor);
+  bool holds(const at::Tensor& tensor) const { return find(tensor) != nullptr; }
+
+  // kInvalidArgument for a name that was not placed.
+  Result<Uses::Part> add_part(const std::vector<std::string>& names);
+  // These are changed through p.data or the like, while they are in use.
+  Status note_write(const std::vector<std::string>& names);
+  Uses& uses() { return uses_; }
+  Status begin(std::uint64_t key, std::span<const Run> pages) override;
+  void end(std::uint64_t key, std::span<const Run> pages) override;
+  void wrote(std::span<const Run> pages) override;
+
+  // A run that is open already goes on; one of another name ends.
+  void begin_run(const std::string& name);
+  void end_run();
+  const std::string& run() const { return run_; }  // empty: none
+
+  // All of a placed tensor, copied out, or replaced. The other tensor has its dtype, size and
+  // strides.
+  Status read(const at::Tensor& tensor, const at::Tensor& to);
+  Status write(const at::Tensor& tensor, const at::Tensor& values);
+
+  // Of these parameters, by name. Once.
+  Status add_state(const std::vector<std::string>& parameters, std::span<const StateKind> kinds);
+  struct Step {
+    at::Tensor parameter, gradient;
+    StepConstants constants;
+  };
+  Status step(const std::vector<Step>& steps);
+  // The other tensor is float32, of the parameter's size and strides. What was never stepped reads
+  // as zeros.
+  Status read_state(const at::Tensor& parameter, StateKind kind, const at::Tensor& to);
+  Status write_state(const at::Tensor& parameter, StateKind kind, const at::Tensor& values);
+
+  // As checkpoint.h says it. `note` is whatever else belongs to the checkpoint.
+  Result<std::uint64_t> save(const std::string& directory, const std::string& note);
+  // `agree` sees the note before anything is changed, and may refuse.
+  using Agree = std::function<Status(const std::string& note)>;
+  Status load(const std::string& directory, const Agree& agree);
+
+  // Gives everything back. Parameters get memory of torch's own first if `restore`, else they stay
+  // absent. Where that fails, those that have not been restored are as they were.
+  Status close(bool restore);
+  bool closed() const { return mover_ == nullptr; }
+
+  std::uint64_t parameter_bytes() const;
+  std::uint64_t state_bytes() const;
+  std::size_t page_bytes() const { return options_.page_bytes; }
+  MoverStats stats() const { return closed() ? MoverStats() : mover_->stats(); }
+
+ private:
+  struct Reservation;
+  struct Entry {
+    std::unique_ptr<PlacedStorage> storage;
+    std::uint32_t tensor = 0;  // in the layout
+    Uses::Parameter parameter = 0;
+  };
+  Store(const StoreOptions& options, Layout layout)
+      : options_(options), layout_(std::move(layout)) {}
+  Status usable() const;
+  Entry* find(const at::Tensor& tensor) const;
+  Result<Entry*> placed(const at::Tensor& tensor) const;
+  Result<Entry*> named(const std::string& name) const;
+  Result<const PlacedTensor*> state_of(const at::Tensor& parameter, StateKind kind) const;
+  Status place_bytes(const std::string& name, const at::Tensor& tensor, std::uint32_t index);
+  Status hold(OperatorKey key, std::span<const Access> accesses);
+  // Where its pages are used by who is not a model: the device's memory is the host's.
+  Tier tier_of(PageId page) const { return state_.is_state(page) ? Tier::kHost : Tier::kDevice; }
+  Result<Update> update_of(const Step& step, std::vector<at::Tensor>& copies) const;
+  Status read_page(PageId page, std::span<std::byte> to);
+  Status forget_state();
+  Status write_piece(const Checkpoint::Piece& piece);
+  Status restore(const Entry& entry);
+  void note_writes();
+
+  const pid_t process_ = getpid();
+  const StoreOptions options_;
+  Layout layout_;
+  std::shared_ptr<Reservation> range_;
+  StoreId id_ = 0;
+  std::unique_ptr<Mover> mover_;
+  StateLayout state_;
+  std::unique_ptr<OptimizerStream> stream_;  // goes before the mover
+  std::vector<std::unique_ptr<Entry>> entries_;
+  std::unordered_map<const void*, Entry*> by_storage_;
+  std::unordered_map<std::string, Entry*> by_name_;
+  Uses uses_{*this};
+  std::string run_;  // the open one
+  Status broken_;    // why nothing can be used until a load
+};
+
+}  // namespace taco::zerocache

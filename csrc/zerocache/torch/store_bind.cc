@@ -1,0 +1,236 @@
+// _C.zerocache: what taco_torch/zerocache is made of.
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "edge/errors.h"
+#include "zerocache/torch/bind.h"
+#include "zerocache/torch/store.h"
+
+namespace py = pybind11;
+
+namespace taco::zerocache {
+namespace {
+
+// What one step of an optimizer does with a parameter.
+struct Constants {
+  StepConstants step;
+};
+
+StateKind kind_of(const std::string& name) {
+  for (int i = 0; i < kStateKinds; ++i) {
+    if (name_of(static_cast<StateKind>(i)) == name) return static_cast<StateKind>(i);
+  }
+  raise(Status(Code::kInvalidArgument, "no state is called '" + name + "'"));
+}
+
+std::vector<StateKind> kinds_of(const std::vector<std::string>& names) {
+  std::vector<StateKind> kinds;
+  for (const std::string& name : names) kinds.push_back(kind_of(name));
+  return kinds;
+}
+
+IoOptions::Engine engine_of(const std::string& name) {
+  if (name == "auto") return IoOptions::Engine::kAuto;
+  if (name == "io_uring") return IoOptions::Engine::kUring;
+  if (name == "threads") return IoOptions::Engine::kThreads;
+  raise(Status(Code::kInvalidArgument,
+               "io='" + name + "': choose \"auto\", \"io_uring\" or \"threads\""));
+}
+
+StoreOptions options_of(std::uint64_t device, std::uint64_t host,
+                        const std::vector<std::pair<std::string, std::uint64_t>>& disk,
+                        std::size_t page_bytes, unsigned threads, const std::string& io,
+                        std::uint64_t io_bytes_per_second, bool poison) {
+  StoreOptions options;
+  options.device_bytes = device;
+  options.host_bytes = host;
+  for (const auto& [path, bytes] : disk) options.disk.push_back({path, bytes});
+  options.page_bytes = page_bytes;
+  options.threads = threads;
+  options.io.engine = engine_of(io);
+  options.io.bytes_per_second = io_bytes_per_second;
+  options.poison = poison;
+  return options;
+}
+
+Uses::Pass pass_of(bool backward) {
+  return backward ? Uses::Pass::kBackward : Uses::Pass::kForward;
+}
+
+py::dict stats_of(const Store& store) {
+  const MoverStats stats = store.stats();
+  py::dict found, tiers, ways;
+  const char* const tier_names[kTiers] = {"device", "host", "ssd"};
+  const char* const way_names[kWays] = {"host to device", "device to host", "ssd to host",
+                                        "host to ssd"};
+  for (int i = 0; i < kTiers; ++i) {
+    const TierStats& tier = stats.tiers[static_cast<std::size_t>(i)];
+    tiers[tier_names[i]] = py::dict(py::arg("capacity") = tier.capacity * store.page_bytes(),
+                                    py::arg("resident") = tier.resident * store.page_bytes());
+  }
+  for (int i = 0; i < kWays; ++i) {
+    const WayStats& way = stats.ways[static_cast<std::size_t>(i)];
+    ways[way_names[i]] = py::dict(py::arg("copies") = way.copies, py::arg("failed") = way.failed,
+                                  py::arg("bytes") = way.bytes,
+                                  py::arg("busy_s") = static_cast<double>(way.busy) * 1e-9,
+                                  py::arg("stalled_s") = static_cast<double>(way.stalled) * 1e-9,
+                                  py::arg("bytes_per_second") = way.bytes_per_second);
+  }
+  found["tiers"] = tiers;
+  found["ways"] = ways;
+  found["hits"] = stats.hits;
+  found["misses"] = stats.misses;
+  found["uses"] = stats.uses;
+  found["stalled_s"] = static_cast<double>(stats.stalled) * 1e-9;
+  return found;
+}
+
+// (name, bytes, bytes of an element, whether it is trained)
+using Planned = std::tuple<std::string, std::size_t, std::uint32_t, bool>;
+
+void check_fits(const StoreOptions& options, const std::vector<Planned>& parameters,
+                const std::vector<std::string>& kinds,
+                const std::vector<std::vector<std::uint32_t>>& needed) {
+  std::vector<PlannedParameter> planned;
+  for (const auto& [name, bytes, element_bytes, trained] : parameters)
+    planned.push_back({name, bytes, element_bytes, trained});
+  raise_if_error(check_room(options, planned, kinds_of(kinds), needed));
+}
+
+void step(Store& store,
+          const std::vector<std::tuple<at::Tensor, at::Tensor, const Constants*>>& steps) {
+  std::vector<Store::Step> made;
+  made.reserve(steps.size());
+  for (const auto& [parameter, gradient, constants] : steps)
+    made.push_back({parameter, gradient, constants->step});
+  raise_if_error(store.step(made));
+}
+
+// The note goes through Python, whose exceptions go on through the loading.
+void load(Store& store, const std::string& directory,
+          const std::function<void(const py::bytes&)>& agree) {
+  raise_if_error(store.load(directory, [&](const std::string& note) {
+    agree(py::bytes(note));
+    return Status();
+  }));
+}
+
+void bind_steps(py::module_& module) {
+  py::class_<Constants>(module, "StepConstants");
+  module.def(
+      "adam_step",
+      [](std::int64_t step, double factor, double lr, double beta1, double beta2, double eps,
+         double weight_decay, bool decoupled) {
+        const kernels::AdamOptions options{lr, beta1, beta2, eps, weight_decay, decoupled};
+        raise_if_error(kernels::check(options));
+        return Constants{kernels::adam_step(options, step, factor)};
+      },
+      py::arg("step"), py::arg("factor"), py::kw_only(), py::arg("lr"), py::arg("beta1"),
+      py::arg("beta2"), py::arg("eps"), py::arg("weight_decay"), py::arg("decoupled"));
+  module.def(
+      "sgd_step",
+      [](std::int64_t step, double factor, double lr, double momentum, double dampening,
+         double weight_decay, bool nesterov) {
+        const kernels::SgdOptions options{lr, momentum, dampening, weight_decay, nesterov};
+        raise_if_error(kernels::check(options));
+        return Constants{kernels::sgd_step(options, step, factor)};
+      },
+      py::arg("step"), py::arg("factor"), py::kw_only(), py::arg("lr"), py::arg("momentum"),
+      py::arg("dampening"), py::arg("weight_decay"), py::arg("nesterov"));
+  module.def(
+      "lion_step",
+      [](double factor, double lr, double beta1, double beta2, double weight_decay) {
+        const kernels::LionOptions options{lr, beta1, beta2, weight_decay};
+        raise_if_error(kernels::check(options));
+        return Constants{kernels::lion_step(options, factor)};
+      },
+      py::arg("factor"), py::kw_only(), py::arg("lr"), py::arg("beta1"), py::arg("beta2"),
+      py::arg("weight_decay"));
+}
+
+void bind_uses(py::class_<Store>& store) {
+  store
+      .def("add_part",
+           [](Store& self, const std::vector<std::string>& names) {
+             return value_or_raise(self.add_part(names));
+           })
+      .def("begin",
+           [](Store& self, Uses::Part part, bool backward) {
+             raise_if_error(self.uses().begin(part, pass_of(backward)));
+           })
+      .def("end", [](Store& self, Uses::Part part,
+                     bool backward) { raise_if_error(self.uses().end(part, pass_of(backward))); })
+      .def("note_write",
+           [](Store& self, const std::vector<std::string>& names) {
+             raise_if_error(self.note_write(names));
+           })
+      .def("end_all", [](Store& self) { self.uses().end_all(); })
+      .def_property_readonly("open", [](Store& self) { return self.uses().open(); })
+      .def_property_readonly("run", &Store::run)
+      .def("begin_run", &Store::begin_run)
+      .def("end_run", &Store::end_run);
+}
+
+void bind_state(py::class_<Store>& store) {
+  store
+      .def("add_state",
+           [](Store& self, const std::vector<std::string>& parameters,
+              const std::vector<std::string>& kinds) {
+             raise_if_error(self.add_state(parameters, kinds_of(kinds)));
+           })
+      .def("step", &step)
+      .def("read_state",
+           [](Store& self, const at::Tensor& parameter, const std::string& kind,
+              const at::Tensor& to) {
+             raise_if_error(self.read_state(parameter, kind_of(kind), to));
+           })
+      .def("write_state",
+           [](Store& self, const at::Tensor& parameter, const std::string& kind,
+              const at::Tensor& values) {
+             raise_if_error(self.write_state(parameter, kind_of(kind), values));
+           })
+      .def("save",
+           [](Store& self, const std::string& directory, const py::bytes& note) {
+             return value_or_raise(self.save(directory, static_cast<std::string>(note)));
+           })
+      .def("load", &load);
+}
+
+}  // namespace
+
+void bind_store(py::module_& module) {
+  py::module_ inner = module.attr("zerocache");
+  bind_steps(inner);
+  py::class_<StoreOptions>(inner, "StoreOptions")
+      .def(py::init(&options_of), py::arg("device"), py::arg("host"), py::arg("disk"),
+           py::arg("page_bytes") = kPageBytes, py::arg("threads") = 1, py::arg("io") = "auto",
+           py::arg("io_bytes_per_second") = 0, py::arg("poison") = false);
+  inner.def("check_placeable", [](const std::string& name, const at::Tensor& tensor) {
+    raise_if_error(check_placeable(tensor, name));
+  });
+  inner.def("check_room", &check_fits, py::arg("options"), py::arg("parameters"), py::arg("kinds"),
+            py::arg("needed"));
+  py::class_<Store> store(inner, "Store");
+  store
+      .def(py::init(
+          [](const StoreOptions& options) { return value_or_raise(Store::open(options)); }))
+      .def("place", [](Store& self, const std::string& name,
+                       const at::Tensor& tensor) { raise_if_error(self.place(name, tensor)); })
+      .def("holds", &Store::holds)
+      .def("read", [](Store& self, const at::Tensor& tensor,
+                      const at::Tensor& to) { raise_if_error(self.read(tensor, to)); })
+      .def("write", [](Store& self, const at::Tensor& tensor,
+                       const at::Tensor& values) { raise_if_error(self.write(tensor, values)); })
+      .def(
+          "close", [](Store& self, bool restore) { raise_if_error(self.close(restore)); },
+          py::arg("restore") = true)
+      .def_property_readonly("closed", &Store::closed)
+      .def_property_readonly("parameter_bytes", &Store::parameter_bytes)
+      .def_property_readonly("state_bytes", &Store::state_bytes)
+      .def("stats", &stats_of);
+  bind_uses(store);
+  bind_state(store);
+}
+
+}  // namespace taco::zerocache

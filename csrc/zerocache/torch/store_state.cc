@@ -1,0 +1,252 @@
+// What is read and written of a store as a whole: tensors, steps of the optimizer, checkpoints.
+#include <ATen/ops/empty_strided.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "zerocache/tensor_bytes.h"
+#include "zerocache/torch/store.h"
+#include "zerocache/torch/without_gil.h"
+
+namespace taco::zerocache {
+namespace {
+
+// As in store.cc: below the keys of steps.
+constexpr OperatorKey kForgetKeys = OperatorKey{1} << 55;
+
+Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
+
+std::span<std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+std::span<const std::byte> const_bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+bool only_zeros(std::span<const std::byte> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(),
+                     [](std::byte byte) { return byte == std::byte{}; });
+}
+
+// Whether bytes of one are bytes of the other, element by element.
+Status check_alike(const at::Tensor& parameter, const at::Tensor& other, at::ScalarType type) {
+  if (other.scalar_type() == type && other.sizes() == parameter.sizes() &&
+      other.strides() == parameter.strides() && other.device().is_cpu()) {
+    return Status();
+  }
+  return invalid("a tensor of another dtype, size or strides than the parameter's");
+}
+
+}  // namespace
+
+Status Store::read(const at::Tensor& tensor, const at::Tensor& to) {
+  auto entry = placed(tensor);
+  if (!entry.ok()) return entry.status();
+  TACO_RETURN_IF_ERROR(check_alike(tensor, to, tensor.scalar_type()));
+  const std::span<std::byte> into = bytes_of(to);
+  const WithoutGil others_run;
+  return read_bytes(*mover_, page_bytes(), layout_.tensors()[(*entry)->tensor], Tier::kDevice, 0,
+                    into);
+}
+
+Status Store::write(const at::Tensor& tensor, const at::Tensor& values) {
+  auto entry = placed(tensor);
+  if (!entry.ok()) return entry.status();
+  TACO_RETURN_IF_ERROR(check_alike(tensor, values, tensor.scalar_type()));
+  (*entry)->storage->note_write();
+  const std::span<const std::byte> from = const_bytes_of(values);
+  const WithoutGil others_run;
+  return write_bytes(*mover_, page_bytes(), layout_.tensors()[(*entry)->tensor], Tier::kDevice, 0,
+                     from);
+}
+
+Status Store::add_state(const std::vector<std::string>& parameters,
+                        std::span<const StateKind> kinds) {
+  TACO_RETURN_IF_ERROR(usable());
+  if (stream_) return invalid("this cache has an optimizer already");
+  std::vector<std::uint32_t> tensors;
+  for (const std::string& name : parameters) {
+    auto entry = named(name);
+    if (!entry.ok()) return entry.status();
+    tensors.push_back((*entry)->tensor);
+  }
+  Result<StateLayout> state = StateLayout();
+  mover_->change_layout([&] { state = StateLayout::append_to(layout_, tensors, kinds); });
+  if (!state.ok()) return state.status();
+  state_ = std::move(*state);
+  auto stream = OptimizerStream::make(
+      *mover_, layout_, state_, {.threads = options_.threads, .parameter_tier = Tier::kDevice});
+  if (!stream.ok()) return stream.status();
+  stream_ = std::move(*stream);
+  return Status();
+}
+
+// Gradients are taken in the order in which the parameter's elements lie in memory; a copy that is
+// needed for that is added to `copies`.
+Result<Update> Store::update_of(const Step& step, std::vector<at::Tensor>& copies) const {
+  const Entry* entry = find(step.parameter);
+  if (entry == nullptr) return invalid("a parameter of the optimizer is not in the cache");
+  at::Tensor gradient = step.gradient;
+  if (gradient.layout() != at::kStrided) {
+    return Status(Code::kUnsupported, entry->storage->described() +
+                                          " has a sparse gradient: the cache steps dense ones "
+                                          "(Embedding(sparse=False))");
+  }
+  const at::ScalarType type = gradient.scalar_type();
+  if ((type != at::kFloat && type != at::kBFloat16) || !gradient.device().is_cpu() ||
+      gradient.sizes() != step.parameter.sizes()) {
+    return invalid(entry->storage->described() +
+                   " has a gradient of another dtype, device or size than its own");
+  }
+  if (gradient.strides() != step.parameter.strides()) {
+    at::Tensor copy =
+        at::empty_strided(step.parameter.sizes(), step.parameter.strides(), gradient.options());
+    copy.copy_(gradient);
+    gradient = copies.emplace_back(std::move(copy));
+  }
+  return Update{entry->tensor, gradient.const_data_ptr(), type == at::kBFloat16, step.constants};
+}
+
+Status Store::step(const std::vector<Step>& steps) {
+  TACO_RETURN_IF_ERROR(usable());
+  if (!stream_) return invalid("this cache has no optimizer");
+  std::vector<Update> updates;
+  std::vector<at::Tensor> copies;
+  updates.reserve(steps.size());
+  for (const Step& step : steps) {
+    auto update = update_of(step, copies);
+    if (!update.ok()) return update.status();
+    updates.push_back(*update);
+  }
+  for (const Step& step : steps) find(step.parameter)->storage->note_write();
+  Status status;
+  {
+    const WithoutGil others_run;
+    status = stream_->step(updates);
+  }
+  if (!status.ok()) {
+    broken_ = status.with_prefix(
+        "a step of the optimizer failed in the middle, so the parameters are of two steps; load a "
+        "checkpoint to go on. What failed: ");
+  }
+  return status;
+}
+
+Result<const PlacedTensor*> Store::state_of(const at::Tensor& parameter, StateKind kind) const {
+  auto entry = placed(parameter);
+  if (!entry.ok()) return entry.status();
+  const std::string& name = layout_.tensors()[(*entry)->tensor].name;
+  if (const PlacedTensor* found = layout_.find(state_name(name, kind))) return found;
+  return invalid("parameter '" + name + "' has no " + std::string(name_of(kind)));
+}
+
+Status Store::read_state(const at::Tensor& parameter, StateKind kind, const at::Tensor& to) {
+  auto tensor = state_of(parameter, kind);
+  if (!tensor.ok()) return tensor.status();
+  TACO_RETURN_IF_ERROR(check_alike(parameter, to, at::kFloat));
+  const std::span<std::byte> into = bytes_of(to);
+  const WithoutGil others_run;
+  return read_bytes(*mover_, page_bytes(), **tensor, Tier::kHost, 0, into);
+}
+
+Status Store::write_state(const at::Tensor& parameter, StateKind kind, const at::Tensor& values) {
+  auto tensor = state_of(parameter, kind);
+  if (!tensor.ok()) return tensor.status();
+  TACO_RETURN_IF_ERROR(check_alike(parameter, values, at::kFloat));
+  const std::span<const std::byte> from = const_bytes_of(values);
+  const WithoutGil others_run;
+  return write_bytes(*mover_, page_bytes(), **tensor, Tier::kHost, 0, from);
+}
+
+Status Store::read_page(PageId page, std::span<std::byte> to) {
+  const PlacedTensor whole{
+      .name = "", .bytes = to.size(), .offset = page * std::uint64_t{to.size()}};
+  return read_bytes(*mover_, page_bytes(), whole, tier_of(page), 0, to);
+}
+
+Result<std::uint64_t> Store::save(const std::string& directory, const std::string& note) {
+  TACO_RETURN_IF_ERROR(usable());
+  begin_run("save");
+  CheckpointSource source;
+  source.layout = &layout_;
+  source.store = id_;
+  source.read_page = [this](PageId page, std::span<std::byte> to) { return read_page(page, to); };
+  source.holds = [this](PageId page) { return mover_->has_content(page); };
+  source.note = note;
+  Result<std::uint64_t> serial = Status();
+  {
+    const WithoutGil others_run;
+    serial = save_checkpoint(FileSystem::real(), directory, source);
+  }
+  end_run();
+  return serial;
+}
+
+// State that is not in a checkpoint has not begun.
+Status Store::forget_state() {
+  for (const Run& run : state_.pages()) {
+    for (PageId page = run.first; page < run.first + run.count; ++page) {
+      if (!mover_->has_content(page)) continue;
+      const Access access{
+          .page = page, .tier = Tier::kHost, .reads = false, .writes = true, .last = true};
+      TACO_RETURN_IF_ERROR(mover_->begin(kForgetKeys | page, {&access, 1}));
+      mover_->end(kForgetKeys | page);
+    }
+  }
+  return Status();
+}
+
+// Zeros of state that was never written need not begin to exist.
+Status Store::write_piece(const Checkpoint::Piece& piece) {
+  if (piece.bytes.empty()) return Status();
+  const std::uint64_t begin = piece.tensor.offset + piece.offset;
+  const std::uint64_t last = begin + piece.bytes.size() - 1;
+  bool holds = false;
+  for (std::uint64_t page = begin / page_bytes(); page <= last / page_bytes(); ++page)
+    holds = holds || mover_->has_content(static_cast<PageId>(page));
+  if (!holds && only_zeros(piece.bytes)) return Status();
+  const Tier tier = tier_of(static_cast<PageId>(begin / page_bytes()));
+  return write_bytes(*mover_, page_bytes(), piece.tensor, tier, piece.offset, piece.bytes);
+}
+
+void Store::note_writes() {
+  for (const auto& entry : entries_) entry->storage->note_write();
+}
+
+Status Store::load(const std::string& directory, const Agree& agree) {
+  if (closed() || getpid() != process_) return usable();
+  auto checkpoint = Checkpoint::open(FileSystem::real(), directory);
+  if (!checkpoint.ok()) return checkpoint.status();
+  TACO_RETURN_IF_ERROR(checkpoint->check(layout_));
+  TACO_RETURN_IF_ERROR(agree(checkpoint->manifest().note));
+  uses_.end_all();
+  note_writes();
+  begin_run("load");
+  Status status;
+  {
+    const WithoutGil others_run;
+    status = checkpoint->load(
+        layout_, [this](const Checkpoint::Piece& piece) { return write_piece(piece); });
+  }
+  end_run();
+  broken_ = status.with_prefix(
+      "loading '" + directory +
+      "' failed in the middle, so the parameters are of two kinds; load a checkpoint to go on. "
+      "What failed: ");
+  return status;
+}
+
+std::uint64_t Store::parameter_bytes() const {
+  std::uint64_t sum = 0;
+  for (const auto& entry : entries_) sum += entry->storage->bytes();
+  return sum;
+}
+
+std::uint64_t Store::state_bytes() const {
+  std::uint64_t sum = 0;
+  for (const PlacedTensor& tensor : layout_.tensors()) sum += tensor.bytes;
+  return sum - parameter_bytes();
+}
+
+}  // namespace taco::zerocache
