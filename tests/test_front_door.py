@@ -211,9 +211,7 @@ def test_pip_shows_the_line_to_type(stranger: Path, isolated: bool) -> None:
 
 def test_the_readme_installs_every_need_of_a_build() -> None:
     """Its lines are for somebody who has torch and nothing else."""
-    shown = re.findall(
-        r"^(sudo apt-get .*\\\n.*\n.*no-build-isolation.*)$", readme(), re.MULTILINE
-    )
+    shown = re.findall(r"^(sudo apt-get .*\\\n.*\n.*no-build-isolation.*)$", readme(), re.MULTILINE)
     (lines,) = shown
     words = lines.split()
     debian = "g++ cmake ninja-build python3-dev libssl-dev libxxhash-dev liburing-dev"

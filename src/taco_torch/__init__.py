@@ -19,6 +19,7 @@ from _taco_torch_autoload import autoload
 if TYPE_CHECKING:
     from taco_torch import _C as _C
     from taco_torch import lightcc as lightcc
+    from taco_torch import zerocache as zerocache
     from taco_torch._check import __version__
     from taco_torch.backend import Options, ProcessGroupTaco
     from taco_torch.counters import AlgorithmStats, LightccStats, Stats, stats
@@ -54,6 +55,7 @@ __all__ = [
     "monitored_barrier",
     "stats",
     "timeline",
+    "zerocache",
 ]
 
 # The module of each name. A module is imported when one of its names is first used.
@@ -69,8 +71,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "lightcc":  # a package of its own
-        return import_module(f"{__name__}.lightcc")
+    if name in ("lightcc", "zerocache"):  # packages of their own
+        return import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,393 @@
+"""ZeroCache: a model's state in device memory, host memory and on disks, wherever there is room."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from taco_torch._extension import _C
+from taco_torch.zerocache import hooks, needs
+from taco_torch.zerocache.memory import available_bytes
+from taco_torch.zerocache.model_state import ModelState
+from taco_torch.zerocache.optimizer import CachedOptimizer
+from taco_torch.zerocache.report import as_text
+from taco_torch.zerocache.rules import rule_of
+from taco_torch.zerocache.sizes import Directories, format_bytes, parse_bytes, parse_directories
+
+NOTE_VERSION = 1
+
+
+class ZeroCache:
+    """Memory for one model and its optimizer that reaches over several tiers.
+
+    ::
+
+        cache = ZeroCache(device="2GiB", host="4GiB", ssd="/data/cache:64GiB")
+        model, optimizer = cache.wrap(model, torch.optim.AdamW(model.parameters(), lr=3e-4))
+
+    and the training loop stays as it was. The sizes are caps on what the model's parameters and the
+    optimizer's state take; activations and gradients come on top, as in plain torch.
+
+    Args:
+        device: for parameters in use: text such as "2GiB", or bytes. Without an accelerator this is
+            memory of the host, too.
+        host: for pages that wait, and state that is stepped.
+        ssd: directories for the rest, with the bytes that may be used in each: text such as
+            "/data/cache:64GiB", or a list of such texts. None: no disks. A directory belongs to one
+            cache at a time; what a killed process left there is removed.
+        page: what moves at once: a power of two, 4 KiB to 1 GiB.
+        threads: of the optimizer; None: as many as torch uses (torch.get_num_threads()).
+        io: "auto", "io_uring" or "threads": how disks are read and written. "auto" takes io_uring
+            where the kernel allows it.
+        io_bytes_per_second: a limit to what reads and writes of disks take; None: none.
+
+    Raises:
+        ValueError: a text is no size, a directory does not exist, cannot be written or is in use
+            (by which process), or a cap is smaller than a page.
+        RuntimeError: a disk has not as many bytes free.
+    """
+
+    def __init__(
+        self,
+        device: str | int,
+        host: str | int,
+        ssd: Directories = None,
+        *,
+        page: str | int = "4MiB",
+        threads: int | None = None,
+        io: str = "auto",
+        io_bytes_per_second: str | int | None = None,
+        _poison: bool = False,
+    ) -> None:
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads={threads} must be at least 1")
+        self._options = _C.zerocache.StoreOptions(
+            parse_bytes(device, "device"),
+            parse_bytes(host, "host"),
+            parse_directories(ssd),
+            page_bytes=parse_bytes(page, "page"),
+            threads=threads or torch.get_num_threads(),
+            io=io,
+            io_bytes_per_second=(
+                parse_bytes(io_bytes_per_second, "io_bytes_per_second")
+                if io_bytes_per_second is not None
+                else 0
+            ),
+            poison=_poison,
+        )
+        self._store = _C.zerocache.Store(self._options)
+        self._model: nn.Module | None = None
+        self._names: dict[nn.Parameter, str] = {}
+        self._optimizer: CachedOptimizer | None = None
+        self._hooks: hooks.Hooks | None = None
+        self._model_state: ModelState | None = None
+
+    @property
+    def store(self) -> Any:
+        """The compiled side, for this package alone."""
+        if self._store.closed:
+            raise RuntimeError("this cache is closed")
+        return self._store
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() has been called."""
+        return bool(self._store.closed)
+
+    def wrap(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None
+    ) -> tuple[nn.Module, Any]:
+        """Takes charge of a model's parameters and of its optimizer's state.
+
+        The model is the same object, and so are its parameters. Outside the modules that use it a
+        parameter's data is not there: code that touches it raises, naming the parameter; ``full()``
+        and ``use()`` are for that. Buffers, gradients and activations stay as they are.
+
+        Args:
+            model: on the CPU. It needs no other copy of itself in memory for this.
+            optimizer: over the model's parameters: AdamW, Adam or SGD of torch.optim, or Lion of
+                this package. State that it has already is taken over. None: the model is not
+                trained.
+
+        Returns:
+            ``(model, optimizer)``: the same model, and a torch.optim.Optimizer that shares the
+            given one's ``param_groups``; None where none was given.
+
+        Raises:
+            ValueError: a cap is too small, with how large it has to be; or the optimizer has
+                parameters that the model has not.
+            TypeError: a parameter cannot be moved (its dtype, its memory), with its name.
+            NotImplementedError: the optimizer, or an option of it, is not supported.
+            RuntimeError: this cache has wrapped a model already, or is closed.
+        """
+        store = self.store
+        if self._model is not None:
+            raise RuntimeError("this cache holds a model already: make another ZeroCache")
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"{type(model).__name__} is no torch.nn.Module")
+        names = needs.names_of(model)
+        rule = rule_of(optimizer) if optimizer is not None else None
+        groups = optimizer.param_groups if optimizer is not None else []
+        kinds = rule.kinds(groups) if rule is not None else ()
+        trained = needs.check_parameters(names, groups)
+        needs.check_room(self._options, model, names, trained, kinds)
+        self._names = {parameter: own[0] for parameter, own in names.items()}
+        self._model = model
+        try:
+            store.begin_run("place")
+            for parameter, own in names.items():
+                for name in own:
+                    store.place(name, parameter)
+            store.end_run()
+            self._hooks = hooks.attach(model, store, self._names, runs=store)
+            self._model_state = ModelState(self, self._names)
+            self._model_state.attach(model)
+            if optimizer is not None and rule is not None:
+                store.add_state([own for p, own in self._names.items() if p in trained], kinds)
+                before = optimizer.state_dict() if optimizer.state else None
+                self._optimizer = CachedOptimizer(self, optimizer, rule, self._names)
+                if before is not None:
+                    self._optimizer.load_state_dict(before)
+                    optimizer.state.clear()
+        except BaseException:
+            self.close()
+            raise
+        return model, self._optimizer
+
+    def run_step(self, steps: list[tuple[Tensor, Tensor, Any]]) -> None:
+        """For the optimizer that wrap() returned."""
+        store = self.store
+        if store.run != "train":
+            store.begin_run("step")  # without a forward pass since the last
+        try:
+            store.step(steps)
+        finally:
+            store.end_run()
+
+    def _named(self, parameter: nn.Parameter | str) -> nn.Parameter:
+        if isinstance(parameter, str):
+            if self._model is None:
+                raise RuntimeError("this cache holds no model: call wrap() first")
+            parameter = self._model.get_parameter(parameter)
+        if parameter not in self._names:
+            shape = tuple(parameter.shape) if isinstance(parameter, Tensor) else parameter
+            raise KeyError(f"{shape!r}: none of the parameters that this cache holds")
+        return parameter
+
+    @torch.no_grad()
+    def full(self, parameter: nn.Parameter | str, value: Tensor | None = None) -> Tensor:
+        """A copy of a parameter wherever it is now; or, given a value, sets it.
+
+        Args:
+            parameter: of the wrapped model, or its name.
+            value: of the parameter's shape; converted to its dtype. None: nothing is changed.
+
+        Returns:
+            An ordinary tensor of the parameter's dtype, shape and strides.
+
+        Raises:
+            KeyError: it is none of this cache's parameters.
+            ValueError: the value has another shape.
+        """
+        parameter = self._named(parameter)
+        copy = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype)
+        if value is None:
+            self.store.read(parameter, copy)
+            return copy
+        if value.shape != parameter.shape:
+            raise ValueError(
+                f"parameter '{self._names[parameter]}' has shape {tuple(parameter.shape)}, the "
+                f"value {tuple(value.shape)}"
+            )
+        copy.copy_(value)
+        self.store.write(parameter, copy)
+        return copy
+
+    @contextmanager
+    def use(self, *targets: nn.Module | nn.Parameter, writes: bool | None = None) -> Iterator[Any]:
+        """Has parameters present that no module of the model is about to use by itself::
+
+            with cache.use(model.embedding.weight) as keep:
+                logits = keep(F.linear(hidden, model.embedding.weight))
+
+        What is differentiated later has to go through ``keep``, which returns it as it is: so the
+        parameters are there in its backward pass, too. All targets must fit on the device at once.
+
+        Args:
+            targets: parameters, or modules (all of their parameters).
+            writes: whether parameters may be changed through ``p.data`` (changes through
+                ``p`` itself are noticed). None: if gradients are off.
+        """
+        assert self._hooks is not None, "call wrap() first"
+        written = writes if writes is not None else not torch.is_grad_enabled()
+        with self._hooks.use(*targets) as keep:
+            yield keep
+            if written:
+                own = {
+                    self._names[parameter]: None
+                    for target in targets
+                    for parameter in (
+                        target.parameters() if isinstance(target, nn.Module) else (target,)
+                    )
+                }
+                self.store.note_write(list(own))
+
+    def save(self, directory: str, extra: Any = None) -> int:
+        """Writes the model and the optimizer to a directory, page by page.
+
+        Once it has returned, the checkpoint outlasts a power failure; whatever happens before, the
+        directory holds the one that it held. Buffers of the model are saved too.
+
+        Args:
+            directory: made if only the last part of its path is missing.
+            extra: anything that ``torch.load(weights_only=True)`` reads: the epoch, a scheduler's
+                state dict.
+
+        Returns:
+            How many checkpoints have been saved there.
+
+        Raises:
+            ValueError: the directory cannot be written, or another process saves to it.
+            RuntimeError: the disk is full or fails.
+        """
+        note = io.BytesIO()
+        torch.save(self._note(extra), note)
+        return int(self.store.save(str(directory), note.getvalue()))
+
+    def load(self, directory: str) -> Any:
+        """Takes the checkpoint that ``save`` wrote, into a model and an optimizer of the same kind.
+        Caps, pages and directories may be others.
+
+        Returns:
+            What was given to ``save`` as ``extra``.
+
+        Raises:
+            ValueError: there is none, or it is of another model or optimizer; nothing has changed.
+            RuntimeError: it is damaged (names file, page and tensor). The cache then has to load
+                another one before it is used again.
+        """
+        found: list[dict[str, Any]] = []
+
+        def agree(note: bytes) -> None:
+            found.append(self._read_note(note, directory))
+
+        self.store.load(str(directory), agree)
+        self._apply_note(found[0])
+        return found[0]["extra"]
+
+    def _unplaced(self) -> dict[str, Tensor]:
+        """Buffers that belong to checkpoints, and parameters without elements."""
+        assert self._model is not None
+        held = {id(parameter) for parameter in self._names}
+        state = self._model.state_dict(keep_vars=True)
+        return {
+            name: value.detach()
+            for name, value in state.items()
+            if isinstance(value, Tensor) and id(value) not in held
+        }
+
+    def _note(self, extra: Any) -> dict[str, Any]:
+        if self._model is None:
+            raise RuntimeError("this cache holds no model: call wrap() first")
+        note: dict[str, Any] = {"version": NOTE_VERSION, "extra": extra, "optimizer": None}
+        note["buffers"] = self._unplaced()
+        if self._optimizer is not None:
+            note["optimizer"] = {
+                "name": self._optimizer.rule.name,
+                "steps": self._optimizer.numbers(),
+                "groups": [
+                    {key: value for key, value in group.items() if key != "params"}
+                    for group in self._optimizer.param_groups
+                ],
+            }
+        return note
+
+    def _read_note(self, note: bytes, directory: str) -> dict[str, Any]:
+        """Raises ValueError where a checkpoint does not belong to what is held here."""
+        found: dict[str, Any] = torch.load(io.BytesIO(note), weights_only=True)
+        if found.get("version") != NOTE_VERSION:
+            raise ValueError(f"'{directory}' was saved by another version of taco_torch")
+        saved, own = found["optimizer"], self._optimizer
+        name = saved["name"] if saved else "no optimizer"
+        if name != (own.rule.name if own is not None else "no optimizer"):
+            raise ValueError(f"the checkpoint in '{directory}' is of {name}")
+        if own is not None and len(saved["groups"]) != len(own.param_groups):
+            raise ValueError(
+                f"the checkpoint in '{directory}' has {len(saved['groups'])} parameter groups, the "
+                f"optimizer {len(own.param_groups)}"
+            )
+        here = self._unplaced()
+        if found["buffers"].keys() != here.keys():
+            raise ValueError(
+                f"the checkpoint in '{directory}' has other buffers: "
+                f"{sorted(found['buffers'].keys() ^ here.keys())}"
+            )
+        for key, value in here.items():
+            if value.shape != found["buffers"][key].shape:
+                raise ValueError(f"the checkpoint in '{directory}' has another shape of '{key}'")
+        return found
+
+    @torch.no_grad()
+    def _apply_note(self, note: Mapping[str, Any]) -> None:
+        for name, value in self._unplaced().items():
+            value.copy_(note["buffers"][name])
+        if self._optimizer is None:
+            return
+        self._optimizer.set_numbers(note["optimizer"]["steps"])
+        pairs = zip(self._optimizer.param_groups, note["optimizer"]["groups"], strict=True)
+        for group, saved in pairs:
+            group.update(saved)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the cache was made; sizes in bytes, times in seconds.
+
+        ``tiers``: of "device", "host" and "ssd" the ``capacity`` and what is ``resident``.
+        ``ways``: of "host to device" and so on the ``copies``, their ``bytes``, and how long one
+        was under way (``busy_s``) or waited for (``stalled_s``). ``hits`` and ``misses``: of pages
+        that had left since they were used, those that were back in time, and those that were not.
+        """
+        found: dict[str, Any] = self.store.stats()
+        found["parameter_bytes"] = self._store.parameter_bytes
+        found["state_bytes"] = self._store.state_bytes
+        return found
+
+    def report(self) -> str:
+        """``stats()`` as a text to print."""
+        return as_text(self.stats())
+
+    def close(self) -> None:
+        """Gives all parameters back to torch as ordinary memory, and everything else to the system.
+
+        The optimizer's state is gone: take its ``state_dict()``, or ``save()``, before. Where the
+        parameters do not fit into memory, they stay absent, and MemoryError is raised once all else
+        is given back. Closing again does nothing.
+        """
+        if self._store.closed:
+            return
+        for watcher in (self._hooks, self._model_state):
+            if watcher is not None:
+                watcher.detach()
+        size, free = self._store.parameter_bytes, available_bytes()
+        self._store.close(restore=size <= free)
+        if size > free:
+            raise MemoryError(
+                f"the cache is closed; its parameters, {format_bytes(size)}, were not given back, "
+                f"since this machine has {format_bytes(free)} of memory left"
+            )
+
+    def __enter__(self) -> ZeroCache:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,113 @@
+"""``state_dict()`` and ``load_state_dict()`` of a model whose parameters a cache holds."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from taco_torch.zerocache.memory import check_memory_for
+
+if TYPE_CHECKING:
+    from taco_torch.zerocache.cache import ZeroCache
+
+
+class ModelState:
+    """Hooks by which a state dict has copies of parameters, and loading one writes them.
+
+    Each module copies its own parameters when its turn comes, so not more of them are on the device
+    at a time than in a forward pass. Parameters that are tied share a copy, as in torch.
+    """
+
+    def __init__(self, cache: ZeroCache, names: Mapping[nn.Parameter, str]) -> None:
+        self._cache = cache
+        self._names = names
+        self._undo: list[Callable[[], None]] = []
+        self._parts: dict[nn.Module, int] = {}
+        self._open: list[nn.Module] = []
+        # Of the state dict that is being collected.
+        self._collected: Callable[[], object] = lambda: None
+        self._copies: dict[nn.Parameter, Tensor] = {}
+
+    def attach(self, model: nn.Module) -> None:
+        """Begins to watch ``model`` and all modules in it."""
+        root: Any = model
+        self._undo.append(root.register_state_dict_pre_hook(self._check_memory).remove)
+        for module in model.modules():
+            own = {
+                name: parameter
+                for name, parameter in module.named_parameters(recurse=False)
+                if parameter in self._names
+            }
+            if not own:
+                continue
+            self._parts[module] = self._cache.store.add_part(
+                [self._names[parameter] for parameter in own.values()]
+            )
+            untyped: Any = module
+            self._undo += [
+                untyped.register_state_dict_post_hook(partial(self._collect, own)).remove,
+                untyped.register_load_state_dict_pre_hook(self._before_load).remove,
+                untyped.register_load_state_dict_post_hook(self._after_load).remove,
+            ]
+
+    def detach(self) -> None:
+        """Takes the hooks off."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _check_memory(self, *_: Any) -> None:
+        check_memory_for(self._cache.store.parameter_bytes, "the model's state dict")
+
+    def _collect(
+        self,
+        own: Mapping[str, nn.Parameter],
+        module: nn.Module,
+        state_dict: Any,
+        prefix: str,
+        _: Any,
+    ) -> None:
+        if self._collected() is not state_dict:
+            self._copies = {}
+            # A plain dict, which somebody may have given as the destination, cannot be watched.
+            watched = type(state_dict) is not dict
+            self._collected = weakref.ref(state_dict, self._forget) if watched else lambda: None
+        for name in own:
+            key, parameter = prefix + name, getattr(module, name)
+            held = state_dict.get(key)
+            # Whoever wants variables (keep_vars) gets the parameters themselves.
+            if parameter not in self._names or held is None or held is parameter:
+                continue
+            if parameter not in self._copies:
+                self._copies[parameter] = self._cache.full(parameter)
+            state_dict[key] = self._copies[parameter]
+
+    def _forget(self, _: object) -> None:
+        self._copies = {}
+
+    def _before_load(
+        self,
+        module: nn.Module,
+        _: Mapping[str, Any],
+        prefix: str,
+        metadata: Mapping[str, Any],
+        *__: Any,
+    ) -> None:
+        if metadata.get("assign_to_params_buffers", False):
+            raise ValueError(
+                f"load_state_dict(assign=True) would replace the parameters of "
+                f"'{prefix.rstrip('.') or type(module).__name__}', which the cache holds: leave "
+                f"assign=False"
+            )
+        if self._cache.store.open == 0:
+            self._open.clear()  # an exception may have ended an earlier call
+        self._cache.store.begin(self._parts[module], False)
+        self._open.append(module)
+
+    def _after_load(self, module: nn.Module, _: Any) -> None:
+        if module in self._open:
+            self._open.remove(module)
+            self._cache.store.end(self._parts[module], False)

@@ -1,0 +1,121 @@
+"""What of a model has to be on the device at once, and what cannot be in a cache at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import nn
+
+from taco_torch._extension import _C
+from taco_torch.zerocache.hooks import WHOLE_PARTS, _is_compiled
+from taco_torch.zerocache.sizes import format_bytes
+
+TRAINED_DTYPES = (torch.float32, torch.bfloat16)
+
+
+def groups_at_once(
+    model: nn.Module, held: Mapping[nn.Parameter, object]
+) -> Iterator[frozenset[nn.Parameter]]:
+    """For each module, the parameters that are in use while it runs: its own, and those of the
+    modules that it is inside of."""
+
+    def visit(
+        module: nn.Module, above: frozenset[nn.Parameter]
+    ) -> Iterator[frozenset[nn.Parameter]]:
+        whole = isinstance(module, WHOLE_PARTS) or _is_compiled(module)
+        own = module.parameters(recurse=whole)
+        here = above | {parameter for parameter in own if parameter in held}
+        if here:
+            yield here
+        if not whole:
+            for child in module.children():
+                yield from visit(child, here)
+
+    return visit(model, frozenset())
+
+
+def names_of(model: nn.Module) -> dict[nn.Parameter, list[str]]:
+    """All names of each parameter that has elements, the first of them first.
+
+    Raises TypeError for a model whose parameters other software has taken charge of.
+    """
+    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        raise TypeError(
+            f"{type(model).__name__} cannot be wrapped: a cache works in one process so far. Give "
+            f"it the module inside, without {type(model).__name__}"
+        )
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter.numel() > 0:
+            names.setdefault(parameter, []).append(name)
+    return names
+
+
+def check_parameters(
+    names: Mapping[nn.Parameter, list[str]], groups: list[dict[str, object]]
+) -> set[nn.Parameter]:
+    """The parameters that are trained.
+
+    Raises:
+        TypeError: a parameter has a dtype that is not stepped, or memory that cannot be moved.
+        ValueError: the optimizer has parameters that the model has not.
+    """
+    trained: set[nn.Parameter] = set()
+    for number, group in enumerate(groups):
+        for index, parameter in enumerate(group["params"]):  # type: ignore[var-annotated, arg-type]
+            if parameter.numel() > 0 and parameter not in names:
+                raise ValueError(
+                    f"the optimizer's group {number} has a parameter (number {index}, of shape "
+                    f"{tuple(parameter.shape)}) that the model has not: make the optimizer of "
+                    f"model.parameters()"
+                )
+            if parameter.numel() > 0 and parameter.requires_grad:
+                trained.add(parameter)
+    for parameter, (name, *_) in names.items():
+        if parameter in trained and parameter.dtype not in TRAINED_DTYPES:
+            raise TypeError(
+                f"parameter '{name}' is {parameter.dtype}: a cache trains float32 and bfloat16 "
+                f"(frozen parameters may have any dtype)"
+            )
+        _C.zerocache.check_placeable(name, parameter)
+    return trained
+
+
+def check_room(
+    options: object,
+    model: nn.Module,
+    names: Mapping[nn.Parameter, list[str]],
+    trained: set[nn.Parameter],
+    kinds: tuple[str, ...],
+) -> None:
+    """Raises ValueError where the capacities are too small for ``model``: for the most that is
+    needed at once, or for all of it; says how large they have to be."""
+    numbers = {parameter: number for number, parameter in enumerate(names)}
+    planned = [
+        (
+            own[0],
+            parameter.numel() * parameter.element_size(),
+            parameter.element_size(),
+            parameter in trained,
+        )
+        for parameter, own in names.items()
+    ]
+    groups = sorted(groups_at_once(model, names), key=_bytes_of, reverse=True)
+    needed = [sorted(numbers[parameter] for parameter in group) for group in groups]
+    try:
+        _C.zerocache.check_room(options, planned, list(kinds), needed)
+    except ValueError as error:
+        largest = groups[0] if groups else frozenset()
+        first = min(largest, key=numbers.__getitem__, default=None)
+        hint = (
+            f" (the most that one module needs is {format_bytes(_bytes_of(largest))}, "
+            f"'{names[first][0]}' among it)"
+            if first is not None
+            else ""
+        )
+        raise ValueError(f"this model does not fit into the cache: {error}{hint}") from None
+
+
+def _bytes_of(group: frozenset[nn.Parameter]) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in group)

@@ -1,0 +1,256 @@
+"""The optimizer that a cache gives back: torch's in every call, with state that moves."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from taco_torch.zerocache.memory import check_memory_for
+from taco_torch.zerocache.rules import Rule, check_group
+
+if TYPE_CHECKING:
+    from taco_torch.zerocache.cache import ZeroCache
+
+MASTER = "master"  # what a bfloat16 parameter is rounded from
+
+
+class State(Mapping[nn.Parameter, dict[str, Any]]):
+    """The state of all parameters that have been stepped, as torch's ``Optimizer.state``, but for
+    reading only: each look makes copies."""
+
+    def __init__(self, optimizer: CachedOptimizer) -> None:
+        self._optimizer = weakref.ref(optimizer)
+
+    def _owner(self) -> CachedOptimizer:
+        owner = self._optimizer()
+        if owner is None:
+            raise ReferenceError("the optimizer of this state is gone")
+        return owner
+
+    def __getitem__(self, parameter: nn.Parameter) -> dict[str, Any]:
+        return self._owner().read_state(parameter)
+
+    def __iter__(self) -> Iterator[nn.Parameter]:
+        return self._owner().stepped()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class CachedOptimizer(torch.optim.Optimizer):
+    """Steps parameters that a ZeroCache holds. Made by ``ZeroCache.wrap``.
+
+    It shares the ``param_groups`` of the optimizer that was given to wrap: whoever changes a
+    learning rate there, a scheduler made before or after, changes it here. ``state_dict()`` and
+    ``load_state_dict()`` have torch's format, so checkpoints move to and from plain torch; a
+    bfloat16 parameter has an entry "master" more, the float32 values that it is rounded from.
+    """
+
+    def __init__(
+        self,
+        cache: ZeroCache,
+        inner: torch.optim.Optimizer,
+        rule: Rule,
+        names: Mapping[nn.Parameter, str],
+    ) -> None:
+        self._cache = cache
+        self.rule = rule
+        self._names = names
+        self._kinds = rule.kinds(inner.param_groups)
+        self._steps: dict[nn.Parameter, int] = {}
+        self._sealed = False
+        self._state = State(self)
+        super().__init__(inner.param_groups, inner.defaults)
+        self.param_groups = inner.param_groups
+        self._sealed = True
+        self._retire(inner)
+
+    def _retire(self, inner: torch.optim.Optimizer) -> None:
+        """The optimizer that was given steps no more; schedulers that have it look on."""
+
+        def step(*_: Any, **__: Any) -> None:
+            raise RuntimeError(
+                "this optimizer was given to ZeroCache.wrap(): call step() of the optimizer that "
+                "wrap() returned"
+            )
+
+        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+        inner.step = step  # type: ignore[method-assign, assignment]
+        self._inner = weakref.ref(inner)
+
+    @property
+    def state(self) -> Any:
+        return self._state
+
+    @state.setter
+    def state(self, _: object) -> None:
+        pass  # torch's constructor sets an empty one
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: a cache knows all parameters that are trained when it wraps them."""
+        if self._sealed:
+            raise RuntimeError(
+                "parameters cannot be added after ZeroCache.wrap(): give the optimizer all groups "
+                "before (a parameter without gradients costs nothing)"
+            )
+        super().add_param_group(param_group)
+
+    def kinds_of(self, parameter: nn.Parameter) -> tuple[str, ...]:
+        """What is kept of a parameter that has been stepped."""
+        return (*self._kinds, MASTER) if parameter.dtype == torch.bfloat16 else self._kinds
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of all parameters that have gradients, as torch's: returns what ``closure``
+        returns, which computes the loss anew.
+
+        Raises:
+            RuntimeError: the cache is closed, or a page could not be had (the disk failed). Then
+                parameters are of two steps, and the cache asks for a checkpoint to be loaded.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        steps: list[tuple[Tensor, Tensor, Any]] = []
+        numbers: dict[nn.Parameter, int] = {}
+        for group in self.param_groups:
+            check_group(self.rule, group)
+            made: dict[int, Any] = {}
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                number = numbers[parameter] = self._steps.get(parameter, 0) + 1
+                if number not in made:
+                    made[number] = self.rule.constants(group, number)
+                steps.append((parameter, parameter.grad, made[number]))
+        self._cache.run_step(steps)
+        self._steps.update(numbers)
+        inner = self._inner()
+        if inner is not None:  # for a scheduler that has it
+            inner._opt_called = True  # type: ignore[attr-defined]
+        return loss
+
+    def stepped(self) -> Iterator[nn.Parameter]:
+        """Parameters that have state, in the order of the groups."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if self._steps.get(parameter, 0) and (self.rule.counts or self._kinds):
+                    yield parameter
+
+    def read_state(self, parameter: nn.Parameter) -> dict[str, Any]:
+        """A copy of what is kept of one parameter; empty before its first step."""
+        number = self._steps.get(parameter, 0)
+        if number == 0:
+            return {}
+        found: dict[str, Any] = {}
+        if self.rule.counts:
+            found["step"] = torch.tensor(float(number), dtype=torch.float32)
+        for kind in self.kinds_of(parameter):
+            found[kind] = _like(parameter)
+            self._cache.store.read_state(parameter, kind, found[kind])
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's: copies of all state, in memory.
+
+        Raises:
+            MemoryError: there is not enough memory for that; ``ZeroCache.save`` writes to disk.
+        """
+        check_memory_for(self._cache.store.state_bytes, "the optimizer's state")
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes what ``state_dict()`` of this, or of torch's optimizer, returned.
+
+        Raises:
+            ValueError: the groups, or a tensor, do not fit, or a kind of state is missing.
+            NotImplementedError: the loaded groups have an option that a cache cannot step with.
+        """
+        state_dict = state_dict.copy()
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = hook(self, state_dict) or state_dict
+        groups = deepcopy(state_dict["param_groups"])
+        loaded = self._match(groups, state_dict["state"])
+        for group in groups:
+            check_group(self.rule, group)
+        self._take(loaded)
+        for group, new in zip(self.param_groups, groups, strict=True):
+            new.pop("params")
+            group.update(new)
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    def _match(
+        self, groups: list[dict[str, Any]], state: Mapping[Any, dict[str, Any]]
+    ) -> dict[nn.Parameter, dict[str, Any]]:
+        """Each parameter's entry of a state dict, once all of them are known to fit."""
+        sizes = [len(group["params"]) for group in self.param_groups]
+        given = [len(group["params"]) for group in groups]
+        if sizes != given:
+            raise ValueError(
+                f"the loaded state dict has groups of {given} parameters, the optimizer of {sizes}"
+            )
+        found = {}
+        for group, own in zip(groups, self.param_groups, strict=True):
+            for key, parameter in zip(group["params"], own["params"], strict=True):
+                if state.get(key):
+                    self._check(parameter, state[key])
+                    found[parameter] = state[key]
+        return found
+
+    def _check(self, parameter: nn.Parameter, entry: Mapping[str, Any]) -> None:
+        name = self._names[parameter]
+        wanted = {*self._kinds, *(["step"] if self.rule.counts else [])}
+        missing = wanted - {kind for kind, value in entry.items() if value is not None}
+        unknown = set(entry) - wanted - {MASTER}
+        if missing or unknown:
+            what = f"lacks {sorted(missing)}" if missing else f"has {sorted(unknown)} besides"
+            raise ValueError(
+                f"the loaded state of parameter '{name}' {what}; {self.rule.name} keeps "
+                f"{sorted(wanted)}"
+            )
+        for kind in (*self._kinds, MASTER):
+            if kind in entry and entry[kind].shape != parameter.shape:
+                raise ValueError(
+                    f"the loaded {kind} of parameter '{name}' has shape "
+                    f"{tuple(entry[kind].shape)}, the parameter {tuple(parameter.shape)}"
+                )
+
+    def _take(self, loaded: Mapping[nn.Parameter, Mapping[str, Any]]) -> None:
+        store = self._cache.store
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                entry = loaded.get(parameter)
+                if entry is None and not self._steps.pop(parameter, 0):
+                    continue
+                for kind in self.kinds_of(parameter):
+                    values = _like(parameter)
+                    if entry is None:
+                        values.zero_()
+                    elif kind in entry:
+                        values.copy_(entry[kind])
+                    else:  # the master copy, of which plain torch has none
+                        values.copy_(self._cache.full(parameter))
+                    store.write_state(parameter, kind, values)
+                if entry is not None:
+                    self._steps[parameter] = int(entry["step"]) if self.rule.counts else 1
+
+    def numbers(self) -> dict[str, int]:
+        """By name, how many steps each parameter has taken."""
+        return {self._names[parameter]: steps for parameter, steps in self._steps.items()}
+
+    def set_numbers(self, numbers: Mapping[str, int]) -> None:
+        """What ``numbers()`` returned, when the state that belongs to it is back."""
+        by_name = {name: parameter for parameter, name in self._names.items()}
+        self._steps = {by_name[name]: steps for name, steps in numbers.items()}
+
+
+def _like(parameter: nn.Parameter) -> Tensor:
+    """Of the parameter's size and strides, float32, not filled in."""
+    return torch.empty_strided(parameter.shape, parameter.stride(), dtype=torch.float32)

@@ -1,0 +1,39 @@
+"""What a cache has done, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from taco_torch.zerocache.sizes import format_bytes
+
+
+def as_text(stats: Mapping[str, Any]) -> str:
+    """Lines about tiers, ways, hits and stalls."""
+    lines = [
+        f"parameters {format_bytes(stats['parameter_bytes'])}, "
+        f"optimizer state {format_bytes(stats['state_bytes'])}",
+        "",
+        f"{'tier':16}{'capacity':>14}{'resident':>14}",
+    ]
+    for name, tier in stats["tiers"].items():
+        if tier["capacity"]:
+            lines.append(
+                f"{name:16}{format_bytes(tier['capacity']):>14}{format_bytes(tier['resident']):>14}"
+            )
+    lines += ["", f"{'way':16}{'moved':>14}{'at':>16}{'busy':>10}{'waited for':>12}"]
+    for name, way in stats["ways"].items():
+        if way["copies"]:
+            speed = f"{format_bytes(way['bytes_per_second'])}/s"
+            lines.append(
+                f"{name:16}{format_bytes(way['bytes']):>14}{speed:>16}"
+                f"{way['busy_s']:>8.2f} s{way['stalled_s']:>10.2f} s"
+            )
+    moved = stats["hits"] + stats["misses"]
+    share = f"{100 * stats['hits'] / moved:.1f}%" if moved else "none were needed"
+    lines += [
+        "",
+        f"pages that were back in time: {share} of {moved:,}",
+        f"waited for pages: {stats['stalled_s']:.2f} s in {stats['uses']:,} uses",
+    ]
+    return "\n".join(lines)
