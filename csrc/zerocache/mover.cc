@@ -258,6 +258,7 @@ Status Mover::State::wait(std::unique_lock<std::mutex>& lock, std::span<const Ac
   Waiter waiter;
   waiter.accesses = accesses;
   waiters.push_back(&waiter);
+  carrier->wake();  // where nothing could be decided, it finds out why
   const Time start = monotonic_now();
   ended.wait(lock, [&] { return waiter.ended; });
   const Duration stalled = monotonic_now() - start;

@@ -14,6 +14,7 @@ void Mover::State::run() {
   std::unique_lock lock(mutex);
   while (!ending) {
     carry_out(lock);
+    press_on();
     const Time now = monotonic_now();
     const bool busy = !actions.empty() || ending;
     sleeps_until = busy ? 0 : again;
@@ -26,7 +27,6 @@ void Mover::State::run() {
     for (const Landed& each : landed) land(each);
     if (!landed.empty() || monotonic_now() >= again) decide();
     settle_waiters();
-    press_on();
   }
 }
 

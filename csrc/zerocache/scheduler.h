@@ -149,7 +149,7 @@ class Scheduler {
   bool drop_any(Tier tier, Position at);
   PageId victim(Tier tier, Position at) const;
   bool evict(PageId page, Tier tier, Position at, std::size_t demand);
-  bool evict_from_host(PageId page);
+  bool evict_from_host(PageId page, Position at);
   bool may_evict_by(Way way) const;
   bool worth_keeping(PageId page) const;
   void start(PageId page, Tier from, Tier to, bool evicts);

@@ -191,7 +191,7 @@ PageId Scheduler::victim(Tier tier, Position at) const {
 // True where the page is gone, or on its way.
 bool Scheduler::evict(PageId page, Tier tier, Position at, std::size_t demand) {
   if (tier == Tier::kHost) {
-    if (!pages_.droppable(page, tier)) return evict_from_host(page);
+    if (!pages_.droppable(page, tier)) return evict_from_host(page, at);
     drop(page, tier);
     return true;
   }
@@ -218,7 +218,7 @@ bool Scheduler::idle() const {
                      [](std::uint32_t copies) { return copies == 0; });
 }
 
-bool Scheduler::evict_from_host(PageId page) {
+bool Scheduler::evict_from_host(PageId page, Position at) {
   if (pages_.holds(page, Tier::kDisk)) return false;
   if (pages_.free(Tier::kDisk) == 0 && !pages_.spare_slots().empty()) {
     drop(pages_.spare_slots().top(), Tier::kDisk);
@@ -228,7 +228,9 @@ bool Scheduler::evict_from_host(PageId page) {
     start(page, Tier::kHost, Tier::kDisk, true);
     return true;
   }
-  // The disk is full, or there is none; device memory may have room, or what the host has too.
+  // The disk is full, or there is none; device memory may have room, or what the host has too. But
+  // not what is waited for there as soon: the two memories would only exchange pages for ever.
+  if (soonest_waiting(Tier::kDevice) <= at) return false;
   if (pages_.holds(page, Tier::kDevice) || !may_evict_by(Way::kUpload)) return false;
   const PageHeap& twice = pages_.evictable(Tier::kDevice, Residency::kFree);
   if (pages_.free(Tier::kDevice) == 0 && !twice.empty()) drop(twice.top(), Tier::kDevice);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "device/host_device.h"
 #include "support/faulty_files.h"
 #include "zerocache/disk_format.h"
@@ -42,6 +43,7 @@ class MoverRig {
   explicit MoverRig(const MoverSizes& sizes,
                     zerocache::FileSystem& files = zerocache::FileSystem::real())
       : sizes_(sizes), layout_(make_layout(sizes)) {
+    set_log_level(LogLevel::kWarning);
     zerocache::MoverOptions options;
     if (sizes.device > 0) {
       device::HostOptions host;
@@ -99,7 +101,7 @@ class MoverRig {
   zerocache::Layout& layout() { return layout_; }
 
  private:
-  static constexpr zerocache::OperatorKey kFill = 0xF111;
+  static constexpr zerocache::OperatorKey kFill = 0xF1110000;
   static std::uint32_t word(std::uint32_t value, std::size_t at) {
     return value * 2654435761u + static_cast<std::uint32_t>(at);
   }

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
+#include "zerocache/open_uses.h"
+
 namespace taco::zerocache {
 
 SimulatedRun& SimulatedRun::operator+=(const SimulatedRun& other) {
@@ -11,6 +14,25 @@ SimulatedRun& SimulatedRun::operator+=(const SimulatedRun& other) {
   hits += other.hits;
   misses += other.misses;
   return *this;
+}
+
+std::vector<Use> operators_of(const std::vector<UseEvent>& events) {
+  OpenUses uses;
+  std::vector<PageId> spent;
+  std::vector<Use> operators;
+  for (const UseEvent& event : events) {
+    OperatorKey key = event.key;
+    if (event.begins) {
+      const auto id = uses.begin(key, event.accesses);
+      TACO_ASSERT(id.ok());
+      uses.set_begun(id.value());
+    } else {
+      key = uses.end(uses.latest(key), &spent) | OpenUses::kEnd;
+    }
+    const std::span<const Access> needed = uses.needed();
+    operators.push_back({key, event.compute, {needed.begin(), needed.end()}});
+  }
+  return operators;
 }
 
 Simulator::Simulator(const Capacities& capacities, const Costs& costs, std::size_t pages)
@@ -156,6 +178,9 @@ SimulatedRun Simulator::run(const std::string& name, const std::vector<Use>& use
     if (!begun.ok()) {
       faults_.push_back(begun.message());
       break;
+    }
+    for (const Access& access : use.accesses) {
+      if (!access.reads) pages_[access.page].content = false;  // it is to be written whole
     }
     decide();
     if (!wait_for(use)) break;

@@ -25,6 +25,16 @@ struct SimulatedRun {
   SimulatedRun& operator+=(const SimulatedRun& other);
 };
 
+// A use that begins or ends, and how long the program computes then.
+struct UseEvent {
+  bool begins = true;
+  OperatorKey key = 0;
+  std::vector<Access> accesses;  // of one that begins
+  Duration compute = 0;
+};
+// As a scheduler sees them (open_uses.h). What is spent when a use ends is not told.
+std::vector<Use> operators_of(const std::vector<UseEvent>& events);
+
 class Simulator {
  public:
   Simulator(const Capacities& capacities, const Costs& costs, std::size_t pages);
