@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "base/assert.h"
+#include "zerocache/adafactor_state.h"
 
 namespace taco::zerocache {
 namespace {
@@ -33,6 +33,7 @@ std::vector<StateKind> kinds_of(const StepConstants& step) {
     return {StateKind::kMomentumBuffer};
   }
   if (std::holds_alternative<kernels::LionStep>(step)) return {StateKind::kExpAvg};
+  if (std::holds_alternative<kernels::AdafactorStep>(step)) return {};  // mirrors no pages
   return {StateKind::kExpAvg, StateKind::kExpAvgSq};
 }
 
@@ -96,6 +97,12 @@ Status OptimizerStream::check(const Update& update) const {
           described + " has no state '" + std::string(name_of(kind)) + "', which its step needs");
     }
   }
+  if (const auto* adafactor = std::get_if<kernels::AdafactorStep>(&update.step)) {
+    if (!has_adafactor_state(layout_, tensor, adafactor->shape)) {
+      return Status(Code::kInvalidArgument,
+                    described + " has no state of Adafactor for the shape of this step");
+    }
+  }
   if (update.gradient == nullptr) {
     return Status(Code::kInvalidArgument, described + " is to be stepped without a gradient");
   }
@@ -127,9 +134,21 @@ Result<std::vector<OptimizerStream::Part>> OptimizerStream::sorted(
 }
 
 Status OptimizerStream::step(std::span<const Update> updates) {
-  const auto sorted_parts = sorted(updates);
-  if (!sorted_parts.ok()) return sorted_parts.status();
-  const std::span<const Part> parts = sorted_parts.value();
+  auto parts = sorted(updates);
+  if (!parts.ok()) return parts.status();
+  const auto whole = std::stable_partition(parts->begin(), parts->end(), [](const Part& part) {
+    return !std::holds_alternative<kernels::AdafactorStep>(part.update->step);
+  });
+  TACO_RETURN_IF_ERROR(step_pages({parts->begin(), whole}));
+  for (auto part = whole; part != parts->end(); ++part) {
+    const std::string& name = layout_.tensors()[part->update->tensor].name;
+    TACO_RETURN_IF_ERROR(
+        step_adafactor(*part).with_prefix("the optimizer's step ended at '" + name + "': "));
+  }
+  return {};
+}
+
+Status OptimizerStream::step_pages(std::span<const Part> parts) {
   const auto pages_of = [&](const Part& part) {
     return layout_.pages_of(layout_.tensors()[part.update->tensor]);
   };
@@ -156,6 +175,12 @@ Status OptimizerStream::step_page(PageId page, std::span<const Update> updates) 
     const Run run = layout_.pages_of(layout_.tensors()[part.update->tensor]);
     return page < run.first || page - run.first >= run.count;
   });
+  for (const Part& part : *parts) {
+    if (!std::holds_alternative<kernels::AdafactorStep>(part.update->step)) continue;
+    return Status(Code::kInvalidArgument,
+                  "parameter '" + layout_.tensors()[part.update->tensor].name +
+                      "' cannot be stepped page by page: Adafactor needs its whole gradient first");
+  }
   if (parts->empty()) return {};
   return step_chunks(page, *parts);
 }
@@ -223,11 +248,18 @@ void OptimizerStream::step_elements(const Chunk& chunk, const Part& part, std::u
     for (const Chunk::State& state : chunk.states) at(states, state.kind) = state.memory + place;
     return states;
   };
+  const auto apply_to = [&](const ParameterRange& range, std::uint64_t from, const States& states) {
+    if (const auto* step = std::get_if<kernels::AdafactorStep>(&update.step)) {
+      kernels::adafactor(*step, part.moments, part.factor, from - part.begin, range);
+    } else {
+      apply(update.step, range, states);
+    }
+  };
   if (chunk.element_bytes == kElement) {
     const std::size_t place = begin - chunk.begin;
     ParameterRange range = range_of(begin, end - begin);
     range.parameter = reinterpret_cast<float*>(chunk.parameters) + place;
-    return apply(update.step, range, states_at(place));
+    return apply_to(range, begin, states_at(place));
   }
   while (begin < end) {
     const std::size_t place = begin - chunk.begin;
@@ -239,7 +271,7 @@ void OptimizerStream::step_elements(const Chunk& chunk, const Part& part, std::u
     range.parameter = states[static_cast<std::size_t>(StateKind::kMaster)];
     range.bf16_parameter = reinterpret_cast<std::uint16_t*>(chunk.parameters) + place;
     kernels::adopt_parameters(range.bf16_parameter, range.parameter, count);
-    apply(update.step, range, states);
+    apply_to(range, begin, states);
     begin += count;
   }
 }

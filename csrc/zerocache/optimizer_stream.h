@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/adafactor.h"
 #include "kernels/optimizers.h"
 #include "zerocache/layout.h"
 #include "zerocache/page_uses.h"
@@ -26,7 +27,8 @@
 
 namespace taco::zerocache {
 
-using StepConstants = std::variant<kernels::AdamStep, kernels::SgdStep, kernels::LionStep>;
+using StepConstants =
+    std::variant<kernels::AdamStep, kernels::SgdStep, kernels::LionStep, kernels::AdafactorStep>;
 
 struct Update {
   std::uint32_t tensor = 0;        // index in the layout
@@ -57,7 +59,8 @@ class OptimizerStream {
   // the step ended.
   Status step(std::span<const Update> updates);
   // What of such a step lies on one page of parameters, once the gradients of all that is to be
-  // stepped there are final. step() is this for each page.
+  // stepped there are final. step() is this for each page; but not for Adafactor, which needs to
+  // have seen the whole gradient of a tensor and is refused here.
   Status step_page(PageId parameters, std::span<const Update> updates);
 
  private:
@@ -65,6 +68,9 @@ class OptimizerStream {
   struct Part {
     const Update* update;
     std::uint64_t begin, end;
+    // Of Adafactor, once the whole tensor has been looked at.
+    kernels::AdafactorMoments moments = {};
+    float factor = 0;
   };
   struct Chunk;
 
@@ -77,11 +83,15 @@ class OptimizerStream {
         workers_(std::move(workers)) {}
   Result<std::vector<Part>> sorted(std::span<const Update> updates) const;
   Status check(const Update& update) const;
+  Status step_pages(std::span<const Part> parts);
   Status step_chunks(PageId page, std::span<const Part> parts);
   Status step_chunk(Chunk& chunk, OperatorKey key);
   void compute(const Chunk& chunk, unsigned worker) const;
   static void step_elements(const Chunk& chunk, const Part& part, std::uint64_t begin,
                             std::uint64_t end);
+  // optimizer_stream_adafactor.cc
+  Status step_adafactor(Part part);
+  Result<double> squares_of(const PlacedTensor& tensor);
 
   PageUses& pages_;
   const Layout& layout_;

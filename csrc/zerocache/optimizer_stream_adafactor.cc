@@ -1,0 +1,81 @@
+// A step of Adafactor goes over a parameter's pages twice: for the size of what is there, and to
+// change it. In between its whole gradient has been looked at.
+#include <algorithm>
+#include <vector>
+
+#include "zerocache/adafactor_state.h"
+#include "zerocache/optimizer_stream.h"
+
+namespace taco::zerocache {
+namespace {
+
+using kernels::LaneSums;
+
+// Looks at pages only; the other uses of the stream change them.
+constexpr OperatorKey kLookKeys = kChunkKeys + (OperatorKey{1} << 40);
+
+}  // namespace
+
+// Pages cut segments of a sum in two, so their sums are kept open until the tensor's end.
+Result<double> OptimizerStream::squares_of(const PlacedTensor& tensor) {
+  const std::size_t element = tensor.element_bytes;
+  const std::uint64_t start = tensor.offset / element;
+  const std::uint64_t per_page = layout_.page_bytes() / element;
+  std::vector<LaneSums> sums(sum_segments(tensor.bytes / element));
+  const Run run = layout_.pages_of(tensor);
+  for (PageId page = run.first; page < run.first + run.count; ++page) {
+    const Access access = {page, parameter_tier_};
+    TACO_RETURN_IF_ERROR(pages_.begin(kLookKeys + page, {&access, 1}));
+    const std::byte* const memory = pages_.address(page, parameter_tier_);
+    const std::uint64_t page_start = page * per_page;
+    const std::uint64_t begin = std::max(start, page_start) - start;
+    const std::uint64_t end =
+        std::min(start + tensor.bytes / element, page_start + per_page) - start;
+    const std::size_t first = begin / kSumSegment, last = sum_segments(end);
+    workers_->run([&](unsigned worker) {
+      const std::size_t count = last - first;
+      for (std::size_t segment = first + count * worker / workers_->count();
+           segment < first + count * (worker + 1) / workers_->count(); ++segment) {
+        const std::uint64_t from = std::max<std::uint64_t>(begin, segment * kSumSegment);
+        const std::uint64_t to = std::min<std::uint64_t>(end, (segment + 1) * kSumSegment);
+        const std::byte* const at = memory + (start + from - page_start) * element;
+        if (element == kStateElementBytes) {
+          kernels::add_squares(reinterpret_cast<const float*>(at), to - from, from, sums[segment]);
+        } else {
+          kernels::add_squares(reinterpret_cast<const std::uint16_t*>(at), to - from, from,
+                               sums[segment]);
+        }
+      }
+    });
+    pages_.end(kLookKeys + page);
+  }
+  double all = 0;
+  for (const LaneSums& lanes : sums) all += kernels::total(lanes);
+  return all;
+}
+
+Status OptimizerStream::step_adafactor(Part part) {
+  const Update& update = *part.update;
+  const auto& step = std::get<kernels::AdafactorStep>(update.step);
+  const PlacedTensor& tensor = layout_.tensors()[update.tensor];
+  kernels::GradientSpan gradient;
+  if (update.bf16_gradient) {
+    gradient.bf16 = static_cast<const std::uint16_t*>(update.gradient);
+  } else {
+    gradient.f32 = static_cast<const float*>(update.gradient);
+  }
+  const auto squares = squares_of(tensor);
+  if (!squares.ok()) return squares.status();
+  AdafactorMeasure measure(step, gradient);
+  TACO_RETURN_IF_ERROR(measure.take(pages_, layout_, tensor, *workers_));
+  TACO_RETURN_IF_ERROR(measure.write_back(pages_, layout_, tensor));
+  part.moments = measure.moments();
+  part.factor = measure.factor(squares.value());
+  const Run run = layout_.pages_of(tensor);
+  for (PageId page = run.first; page < run.first + run.count; ++page) {
+    TACO_RETURN_IF_ERROR(step_chunks(page, {&part, 1}));
+  }
+  return {};
+}
+
+}  // namespace taco::zerocache
