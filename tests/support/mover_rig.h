@@ -4,9 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -27,12 +31,42 @@ inline zerocache::Access write_in(zerocache::PageId page,
   return {page, tier, reads, true, false};
 }
 
+// A host device that has memory for so many frames and no more, whatever its cap.
+class ScarceDevice : public device::Device {
+ public:
+  ScarceDevice(std::unique_ptr<Device> device, const std::atomic<std::size_t>& frames)
+      : device_(std::move(device)), frames_(frames) {}
+  std::size_t frame_bytes() const override { return device_->frame_bytes(); }
+  device::Usage usage() const override { return device_->usage(); }
+  Result<std::byte*> reserve(std::size_t bytes) override { return device_->reserve(bytes); }
+  Status release(std::byte* range) override { return device_->release(range); }
+  Result<device::FrameId> create_frame() override {
+    if (usage().frames >= frames_) return Status(Code::kResource, "out of frames");
+    return device_->create_frame();
+  }
+  Status destroy_frame(device::FrameId frame) override { return device_->destroy_frame(frame); }
+  Status map(std::byte* address, device::FrameId frame) override {
+    return device_->map(address, frame);
+  }
+  Result<device::FrameId> unmap(std::byte* address) override { return device_->unmap(address); }
+  Result<std::unique_ptr<device::Stream>> make_stream(const char* name) override {
+    return device_->make_stream(name);
+  }
+  Result<std::unique_ptr<device::Event>> make_event() override { return device_->make_event(); }
+
+ private:
+  const std::unique_ptr<Device> device_;
+  const std::atomic<std::size_t>& frames_;
+};
+
 struct MoverSizes {
   std::uint32_t pages = 8, device = 4, host = 4, disk = 0;
   std::size_t page_bytes = 4096;
   int directories = 1;
   zerocache::IoOptions::Engine engine = zerocache::IoOptions::Engine::kAuto;
   std::function<void()> before_each;  // of the streams: host_stream.h
+  bool scarce = false;                // a ScarceDevice
+  std::uint32_t at_first = ~0u;       // pages that the layout has
 };
 
 class MoverRig {
@@ -51,7 +85,9 @@ class MoverRig {
       host.memory.max_frames = sizes.device;
       host.memory.poison = true;
       host.before_each = sizes.before_each;
-      options.device = std::move(device::make_host_device(host)).value();
+      auto made = std::move(device::make_host_device(host)).value();
+      if (sizes.scarce) made = std::make_unique<ScarceDevice>(std::move(made), device_frames_);
+      options.device = std::move(made);
       options.range = std::move(options.device->reserve(sizes.pages * sizes.page_bytes)).value();
       device = options.device;
     }
@@ -98,6 +134,7 @@ class MoverRig {
     return true;
   }
   const std::string& directory(std::size_t i = 0) const { return directories_[i]->path(); }
+  std::atomic<std::size_t>& device_frames() { return device_frames_; }
   zerocache::Layout& layout() { return layout_; }
 
  private:
@@ -107,7 +144,7 @@ class MoverRig {
   }
   static zerocache::Layout make_layout(const MoverSizes& sizes) {
     std::vector<zerocache::TensorSpec> tensors;
-    for (PageId page = 0; page < sizes.pages; ++page) {
+    for (PageId page = 0; page < std::min(sizes.pages, sizes.at_first); ++page) {
       zerocache::TensorSpec tensor;
       tensor.name = "layer" + std::to_string(page);
       tensor.bytes = sizes.page_bytes;
@@ -117,6 +154,7 @@ class MoverRig {
   }
 
   const MoverSizes sizes_;
+  std::atomic<std::size_t> device_frames_{SIZE_MAX};
   std::vector<std::unique_ptr<TemporaryDirectory>> directories_;
   zerocache::Layout layout_;
 

@@ -1,30 +1,50 @@
 #include "zerocache/mover.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#include <algorithm>
-#include <cstring>
-#include <map>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "support/eventually.h"
 #include "support/mover_rig.h"
 
 namespace taco::zerocache {
 namespace {
 
+using testing::eventually;
+using testing::FaultyFiles;
+using testing::FileCall;
 using testing::MoverRig;
+using testing::MoverSizes;
 using testing::read_in;
 using testing::write_in;
+
+const WayStats& of(const MoverStats& stats, Way way) {
+  return stats.ways[static_cast<std::size_t>(way)];
+}
+
+std::size_t entries(const char* directory) {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    static_cast<void>(entry);
+    ++count;
+  }
+  return count;
+}
 
 TEST(Mover, PagesAreWhereTheyAreNeededAndHoldWhatWasWritten) {
   MoverRig rig({.pages = 8, .device = 3, .host = 8});
   for (PageId page = 0; page < 8; ++page) rig.fill(page, page + 1);
   for (int round = 0; round < 3; ++round) {
     for (PageId page = 0; page < 8; ++page) {
-      const std::vector<Access> use = {read_in(page)};
-      ASSERT_TRUE(rig.begin(page, use));
+      ASSERT_TRUE(rig.begin(page, {read_in(page)}));
       EXPECT_TRUE(rig.holds(page, Tier::kDevice, page + 1));
       rig.mover->end(page);
     }
@@ -32,7 +52,315 @@ TEST(Mover, PagesAreWhereTheyAreNeededAndHoldWhatWasWritten) {
   const MoverStats stats = rig.mover->stats();
   EXPECT_LE(stats.tiers[0].resident, 3u);
   EXPECT_EQ(stats.uses, 8u + 24u);
-  EXPECT_GT(stats.ways[static_cast<int>(Way::kUpload)].copies, 8u);
+  EXPECT_GE(of(stats, Way::kUpload).copies, 8u);
+  EXPECT_EQ(of(stats, Way::kUpload).bytes, of(stats, Way::kUpload).copies * 4096);
+  EXPECT_EQ(of(stats, Way::kDownload).copies, 0u) << "nothing was written on the device";
+}
+
+TEST(Mover, WhatIsOnlyReadIsWrittenToTheDiskOnce) {
+  MoverRig rig({.pages = 16, .device = 3, .host = 5, .disk = 16});
+  for (PageId page = 0; page < 16; ++page) rig.fill(page, page + 1);
+  std::uint64_t written = 0;
+  for (int run = 0; run < 6; ++run) {
+    rig.mover->begin_run("eval");
+    for (PageId page = 0; page < 16; ++page) {
+      ASSERT_TRUE(rig.begin(page, {read_in(page)}));
+      ASSERT_TRUE(rig.holds(page, Tier::kDevice, page + 1));
+      rig.mover->end(page);
+    }
+    rig.mover->end_run();
+    const std::uint64_t now = of(rig.mover->stats(), Way::kWrite).copies;
+    if (run >= 3) EXPECT_EQ(now, written) << "run " << run;
+    written = now;
+  }
+  EXPECT_LE(written, 16u);
+  EXPECT_GT(of(rig.mover->stats(), Way::kRead).copies, 16u);
+}
+
+TEST(Mover, UsesNestAndWhatIsOpenStaysWhereItIs) {
+  MoverRig rig({.pages = 12, .device = 3, .host = 12});
+  for (PageId page = 0; page < 12; ++page) rig.fill(page, page + 1);
+  ASSERT_TRUE(rig.begin(100, {write_in(0)}));
+  rig.write(0, Tier::kDevice, 50);
+  for (PageId page = 1; page < 12; ++page) {
+    ASSERT_TRUE(rig.begin(page, {read_in(page)}));
+    EXPECT_TRUE(rig.holds(page, Tier::kDevice, page + 1));
+    EXPECT_TRUE(rig.holds(0, Tier::kDevice, 50));
+    rig.mover->end(page);
+  }
+  rig.mover->begin_run("another");  // runs come and go meanwhile
+  EXPECT_TRUE(rig.holds(0, Tier::kDevice, 50));
+  rig.mover->end_run();
+  for (PageId page = 1; page < 12; ++page) {
+    ASSERT_TRUE(rig.begin(page, {read_in(page)}));
+    rig.mover->end(page);
+  }
+  EXPECT_TRUE(rig.holds(0, Tier::kDevice, 50));
+  rig.mover->end(100);
+  ASSERT_TRUE(rig.begin(7, {read_in(0, Tier::kHost)}));
+  EXPECT_TRUE(rig.holds(0, Tier::kHost, 50)) << "the other copy is not the one before";
+  rig.mover->end(7);
+}
+
+TEST(Mover, WhatNobodyNeedsAfterwardsIsGivenUp) {
+  MoverRig rig({.pages = 4, .device = 2, .host = 4});
+  rig.fill(1, 5);
+  EXPECT_TRUE(rig.mover->has_content(1));
+  EXPECT_FALSE(rig.mover->has_content(2));
+  ASSERT_TRUE(rig.begin(1, {{1, Tier::kDevice, true, false, true}}));
+  EXPECT_TRUE(rig.holds(1, Tier::kDevice, 5));
+  EXPECT_TRUE(rig.mover->has_content(1));
+  rig.mover->end(1);
+  EXPECT_FALSE(rig.mover->has_content(1));
+}
+
+TEST(Mover, WhatDoesNotFitIsRefusedAndNothingElseSuffers) {
+  MoverRig rig({.pages = 12, .device = 3, .host = 12});
+  for (PageId page = 0; page < 12; ++page) rig.fill(page, page + 1);
+  ASSERT_TRUE(rig.begin(1, {read_in(0), read_in(1)}));
+  const std::vector<Access> more = {read_in(2), read_in(3)};
+  const Status refused = rig.mover->begin(2, more);
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_NE(refused.message().find("device memory holds 3 pages"), std::string::npos)
+      << refused.message();
+  EXPECT_NE(refused.message().find("4 pages"), std::string::npos) << refused.message();
+  EXPECT_TRUE(rig.holds(0, Tier::kDevice, 1));
+  ASSERT_TRUE(rig.begin(2, {read_in(2)}));
+  EXPECT_TRUE(rig.holds(1, Tier::kDevice, 2));
+  rig.mover->end(2);
+  rig.mover->end(1);
+  const std::vector<Access> none = {read_in(12)};
+  EXPECT_NE(rig.mover->begin(3, none).message().find("page 12 of a store of at most 12"),
+            std::string::npos);
+}
+
+TEST(Mover, APageIsNotWrittenInOneMemoryAndUsedInTheOther) {
+  MoverRig rig({.pages = 4, .device = 2, .host = 6});
+  rig.fill(0, 1);
+  ASSERT_TRUE(rig.begin(1, {read_in(0)}));
+  ASSERT_TRUE(rig.begin(2, {read_in(0, Tier::kHost)}));
+  EXPECT_TRUE(rig.holds(0, Tier::kDevice, 1));
+  EXPECT_TRUE(rig.holds(0, Tier::kHost, 1));
+  rig.mover->end(2);
+  const std::vector<Access> writes = {write_in(0, Tier::kHost)};
+  EXPECT_EQ(rig.mover->begin(2, writes).code(), Code::kInvalidArgument);
+  rig.mover->end(1);
+  ASSERT_TRUE(rig.begin(2, writes));
+  rig.mover->end(2);
+}
+
+// A store with room for two pages in memory, the rest on a disk that fails when it is told to.
+class FailingDisk {
+ public:
+  FailingDisk() {
+    for (PageId page = 0; page < 6; ++page) rig.fill(page, page + 1);
+  }
+  // How many of the next reads, or writes, fail.
+  std::atomic<int> reads{0}, writes{0};
+
+ private:
+  FaultyFiles files_{[this](const FileCall& call) -> ssize_t {
+    if (call.kind == FileCall::Kind::kRead && reads > 0 && reads-- > 0) return -EIO;
+    if (call.kind == FileCall::Kind::kWrite && writes > 0 && writes-- > 0) return -ENOSPC;
+    return 0;
+  }};
+
+ public:
+  MoverRig rig{{.pages = 6, .device = 0, .host = 2, .disk = 6}, files_};
+};
+
+TEST(Mover, ADiskThatFailsOnceIsAskedAgain) {
+  FailingDisk disk;
+  for (PageId page = 0; page < 6; ++page) {
+    disk.reads = 1;
+    ASSERT_TRUE(disk.rig.begin(page, {write_in(page, Tier::kHost)}));
+    EXPECT_TRUE(disk.rig.holds(page, Tier::kHost, page + 1));
+    disk.writes = 1;
+    disk.rig.mover->end(page);
+  }
+  EXPECT_GE(of(disk.rig.mover->stats(), Way::kRead).failed, 4u);
+}
+
+TEST(Mover, ADiskThatGoesOnFailingFailsTheUseAndNoMore) {
+  FailingDisk disk;
+  MoverRig& rig = disk.rig;
+  ASSERT_TRUE(rig.begin(1, {read_in(5, Tier::kHost)}));
+  disk.reads = 1000;
+  const std::vector<Access> use = {read_in(0, Tier::kHost)};
+  const Status failed = rig.mover->begin(2, use);
+  EXPECT_EQ(failed.code(), Code::kResource);
+  EXPECT_EQ(failed.message().find("page 0 (layer0): reading 4096 bytes at "), 0u)
+      << failed.message();
+  EXPECT_NE(failed.message().find(rig.directory()), std::string::npos) << failed.message();
+  EXPECT_NE(failed.message().find("Input/output error"), std::string::npos) << failed.message();
+  EXPECT_EQ(of(rig.mover->stats(), Way::kRead).failed, 4u) << "tried again three times";
+  EXPECT_TRUE(rig.holds(5, Tier::kHost, 6)) << "what is in use has stayed";
+  disk.reads = 0;
+  ASSERT_TRUE(rig.begin(2, use));
+  EXPECT_TRUE(rig.holds(0, Tier::kHost, 1));
+  rig.mover->end(2);
+  rig.mover->end(1);
+}
+
+TEST(Mover, ADiskThatTakesNothingMoreLosesNothing) {
+  FailingDisk disk;
+  MoverRig& rig = disk.rig;
+  // Both frames have pages that are newer than the disk's.
+  for (const PageId page : {PageId{0}, PageId{1}}) {
+    ASSERT_TRUE(rig.begin(page, {write_in(page, Tier::kHost)}));
+    rig.write(page, Tier::kHost, 70 + page);
+    rig.mover->end(page);
+  }
+  disk.writes = 1000000;
+  const std::vector<Access> use = {read_in(4, Tier::kHost)};
+  const Status full = rig.mover->begin(9, use);
+  EXPECT_EQ(full.code(), Code::kResource);
+  EXPECT_NE(full.message().find("No space left on device"), std::string::npos) << full.message();
+  EXPECT_NE(full.message().find("(layer"), std::string::npos) << full.message();
+  for (const PageId page : {PageId{0}, PageId{1}}) {
+    ASSERT_TRUE(rig.begin(page, {read_in(page, Tier::kHost)}));
+    EXPECT_TRUE(rig.holds(page, Tier::kHost, 70 + page));
+    rig.mover->end(page);
+  }
+  disk.writes = 0;
+  ASSERT_TRUE(rig.begin(9, use));
+  EXPECT_TRUE(rig.holds(4, Tier::kHost, 5));
+  rig.mover->end(9);
+}
+
+TEST(Mover, AFlippedBitOnTheDiskIsAnErrorAndNotTheWrongBytes) {
+  MoverRig rig({.pages = 6, .device = 0, .host = 2, .disk = 6});
+  for (PageId page = 0; page < 6; ++page) rig.fill(page, page + 1);
+  for (const auto& entry : std::filesystem::directory_iterator(rig.directory())) {
+    if (!entry.is_regular_file() || entry.file_size() < 7 * 4096) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    for (int slot = 0; slot < 6; ++slot) {
+      file.seekp(4096 * (slot + 1) + 100 + slot);
+      file.put('\x5a');
+    }
+  }
+  const std::vector<Access> use = {read_in(0, Tier::kHost)};
+  const Status failed = rig.mover->begin(1, use);
+  EXPECT_EQ(failed.code(), Code::kResource);
+  EXPECT_NE(failed.message().find("they are damaged"), std::string::npos) << failed.message();
+  EXPECT_EQ(failed.message().find("page 0 (layer0)"), 0u) << failed.message();
+}
+
+// A device that has no memory left for so many frames more.
+TEST(Mover, ADeviceWithoutMemoryFailsTheUseThatAsksForIt) {
+  MoverRig rig({.pages = 6, .device = 3, .host = 6, .scarce = true});
+  for (PageId page = 0; page < 6; ++page) rig.fill(page, page + 1);
+  rig.device_frames() = 1;
+  ASSERT_TRUE(rig.begin(1, {read_in(0)}));
+  const std::vector<Access> copied = {read_in(1)};
+  const std::vector<Access> taken = {write_in(2, Tier::kDevice, false)};
+  for (const auto& use : {copied, taken}) {
+    const Status failed = rig.mover->begin(2, use);
+    EXPECT_EQ(failed.code(), Code::kResource);
+    EXPECT_NE(failed.message().find("out of frames"), std::string::npos) << failed.message();
+    EXPECT_NE(failed.message().find("(layer"), std::string::npos) << failed.message();
+  }
+  EXPECT_TRUE(rig.holds(0, Tier::kDevice, 1));
+  EXPECT_FALSE(rig.mover->has_content(2)) << "it was to be written whole";
+  rig.device_frames() = 3;
+  ASSERT_TRUE(rig.begin(2, copied));
+  EXPECT_TRUE(rig.holds(1, Tier::kDevice, 2));
+  ASSERT_TRUE(rig.begin(3, taken));
+  rig.write(2, Tier::kDevice, 9);
+  for (const OperatorKey key : {3, 2, 1}) rig.mover->end(key);
+}
+
+TEST(Mover, SpeedsAreMeasured) {
+  MoverRig rig({.pages = 16, .device = 2, .host = 16, .page_bytes = 65536});
+  for (PageId page = 0; page < 16; ++page) rig.fill(page, page + 1);
+  const double first = of(rig.mover->stats(), Way::kUpload).bytes_per_second;
+  rig.mover->begin_run("eval");
+  for (PageId page = 0; page < 16; ++page) {
+    ASSERT_TRUE(rig.begin(page, {read_in(page)}));
+    rig.mover->end(page);
+  }
+  rig.mover->end_run();
+  const MoverStats stats = rig.mover->stats();
+  EXPECT_NE(of(stats, Way::kUpload).bytes_per_second, first);
+  EXPECT_GT(of(stats, Way::kUpload).busy, 0);
+  Duration stalled = 0;
+  for (const WayStats& way : stats.ways) stalled += way.stalled;
+  EXPECT_EQ(stalled, stats.stalled);
+}
+
+TEST(Mover, TheLayoutGrowsMeanwhile) {
+  MoverRig rig({.pages = 8, .device = 3, .host = 8, .at_first = 2});
+  rig.fill(0, 1);
+  rig.mover->change_layout([&] {
+    for (int i = 0; i < 6; ++i) {
+      TensorSpec more;
+      more.name = "more" + std::to_string(i);
+      more.bytes = 4096;
+      ASSERT_TRUE(rig.layout().append(more).ok());
+    }
+  });
+  for (PageId page = 2; page < 8; ++page) rig.fill(page, page + 1);
+  ASSERT_TRUE(rig.begin(1, {read_in(7), read_in(0)}));
+  EXPECT_TRUE(rig.holds(7, Tier::kDevice, 8));
+  rig.mover->end(1);
+}
+
+TEST(Mover, AForkedChildIsToldAndHarmsNobody) {
+  MoverRig rig({.pages = 8, .device = 2, .host = 3, .disk = 8});
+  for (PageId page = 0; page < 8; ++page) rig.fill(page, page + 1);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const std::vector<Access> use = {read_in(0)};
+    const Status refused = rig.mover->begin(1, use);
+    rig.mover->begin_run("train");
+    rig.mover->end(1);
+    rig.mover.reset();
+    _exit(refused.code() == Code::kInvalidArgument ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  for (PageId page = 0; page < 8; ++page) {
+    ASSERT_TRUE(rig.begin(page, {read_in(page)}));
+    EXPECT_TRUE(rig.holds(page, Tier::kDevice, page + 1));
+    rig.mover->end(page);
+  }
+}
+
+TEST(Mover, LeavesNoThreadAndNoDescriptor) {
+  const std::size_t threads = entries("/proc/self/task");
+  const std::size_t descriptors = entries("/proc/self/fd");
+  for (const auto engine : {IoOptions::Engine::kAuto, IoOptions::Engine::kThreads}) {
+    MoverRig rig({.pages = 8, .device = 2, .host = 3, .disk = 8, .engine = engine});
+    for (PageId page = 0; page < 8; ++page) rig.fill(page, page + 1);
+    EXPECT_GT(entries("/proc/self/task"), threads);
+  }
+  EXPECT_TRUE(eventually([&] { return entries("/proc/self/task") == threads; }));
+  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+}
+
+TEST(Mover, RefusesWhatCannotBe) {
+  const Layout layout = std::move(Layout::make({{"w", 4096 * 4}}, 4096)).value();
+  MoverOptions options;
+  options.capacities = {2, 4, 0};
+  options.most_pages = 3;
+  const auto refusal = [&] {
+    return Mover::open(FileSystem::real(), options, layout).status().message();
+  };
+  EXPECT_EQ(refusal(), "a store of at most 3 pages, of which its layout has 4");
+  options.most_pages = 8;
+  EXPECT_EQ(refusal(), "device memory for 2 pages, but no device");
+  device::HostOptions host;
+  host.memory.frame_bytes = 8192;
+  host.memory.max_frames = 2;
+  options.device = std::move(device::make_host_device(host)).value();
+  EXPECT_EQ(refusal(), "a device with frames of 8192 bytes for pages of 4096");
+  host.memory.frame_bytes = 4096;
+  host.memory.max_frames = 1;
+  options.device = std::move(device::make_host_device(host)).value();
+  EXPECT_EQ(refusal(), "a device of at most 1 frames for 2 pages");
 }
 
 }  // namespace
