@@ -2,7 +2,7 @@
 #   make demo    see it work          make test    prove it
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-lightcc test test-torch bench lint
+.PHONY: help build demo demo-lightcc demo-zerocache test test-torch bench lint
 .PHONY: asan tsan fuzz conformance faults clean
 
 VENV := .venv
@@ -22,6 +22,10 @@ demo: ## Train a real model over gloo, shared memory and HARP/UDP; one table, on
 demo-lightcc: ## Train it between two emulated hosts, gradients whole and compressed (root)
 	@tools/setup.sh install
 	@$(PYTHON) examples/demo_lightcc.py
+
+demo-zerocache: ## Train a GPT in a tenth of the memory that its state takes, the rest on disk
+	@tools/setup.sh install
+	@$(PYTHON) examples/demo_zerocache.py
 
 test: ## Run every test (C++ and Python), about a quarter of an hour on two cores
 	@tools/test.sh

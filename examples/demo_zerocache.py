@@ -1,0 +1,144 @@
+"""The same GPT trained in memory, and in a tenth of it: parameters and optimizer state on disk.
+
+    python examples/demo_zerocache.py [--steps 20]
+
+Prints one table and saves out/demo_zerocache.png: what lay where during two steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from rich.console import Console
+from rich.table import Table
+
+TOP = Path(__file__).parents[1]
+MEMORY, CACHE = "all in memory (torch)", "ZeRO-Cache"
+# Fused steps round the last bit of a sum otherwise than torch's: losses are equal to about 1e-7.
+TOLERANCE = 1e-5
+
+
+def train(flags: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Runs one training in a process of its own, whose memory is that training's alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        command = [sys.executable, str(TOP / "examples" / "train_large_lm.py"), *flags]
+        command += ["--steps", str(arguments.steps), "--json", str(result)]
+        status = subprocess.run(command, check=False).returncode
+        if status != 0:
+            raise SystemExit(f"{' '.join(command)} failed with status {status}")
+        return json.loads(result.read_text())
+
+
+def difference(memory: dict[str, Any], cache: dict[str, Any]) -> float:
+    """The largest relative difference between losses of the same step."""
+    pairs = zip(memory["losses"], cache["losses"], strict=True)
+    return max(abs(a - b) / abs(a) for a, b in pairs)
+
+
+def megabytes(count: float) -> str:
+    return f"{count / 1e6:.0f} MB"
+
+
+def table(memory: dict[str, Any], cache: dict[str, Any]) -> Table:
+    caps = cache["tiers"]["device"] + cache["tiers"]["host"]
+    state = memory["state_bytes"]
+    made = Table(
+        title=f"A GPT of {memory['parameters'] / 1e6:.1f} M parameters on Python's manual: "
+        f"{megabytes(state)} of parameters and optimizer state"
+    )
+    made.add_column("")
+    for heading in ("last loss", "step", "peak memory", "of it for that state", "disk, each step"):
+        made.add_column(heading, justify="right")
+    made.add_row(
+        MEMORY,
+        f"{memory['losses'][-1]:.6f}",
+        f"{memory['step_s']:.2f} s",
+        megabytes(memory["peak_bytes"]),
+        megabytes(state),
+        "-",
+    )
+    made.add_row(
+        CACHE,
+        f"{cache['losses'][-1]:.6f}",
+        f"{cache['step_s']:.2f} s ({cache['step_s'] / memory['step_s']:.2f}x)",
+        megabytes(cache["peak_bytes"]),
+        f"{megabytes(caps)} (1 : {state / caps:.1f})",
+        f"{megabytes(cache['moved']['ssd to host'])} read, "
+        f"{megabytes(cache['moved']['host to ssd'])} written",
+    )
+    return made
+
+
+def rates(samples: list[dict[str, float]], way: str) -> list[float]:
+    """GB/s between each sample and the one before."""
+    found = [0.0]
+    for one, other in pairwise(samples):
+        passed = max(other["at_s"] - one["at_s"], 1e-9)
+        found.append((other[way] - one[way]) / passed / 1e9)
+    return found
+
+
+def plot(cache: dict[str, Any], path: Path) -> None:
+    marks = cache["marks"]
+    first = marks[-3] if len(marks) >= 3 else marks[0]
+    samples = [sample for sample in cache["samples"] if sample["at_s"] >= first]
+    times = [sample["at_s"] - first for sample in samples]
+    figure, (tiers, disk) = plt.subplots(2, 1, figsize=(8, 4.6), layout="constrained", sharex=True)
+    colors = {"device": "#e07a5f", "host": "#f2cc8f"}
+    heights = [[sample[name] / 1e6 for sample in samples] for name in colors]
+    tiers.stackplot(times, *heights, colors=list(colors.values()), labels=list(colors))
+    caps = (cache["tiers"]["device"] + cache["tiers"]["host"]) / 1e6
+    tiers.axhline(caps, color="#3d405b", linestyle="--", linewidth=1, label="cap")
+    tiers.set_ylim(0, caps * 1.35)
+    tiers.set_ylabel("MB in memory")
+    state = cache["state_bytes"] / 1e6
+    tiers.set_title(f"{state:.0f} MB of parameters and optimizer state in {caps:.0f} MB of memory")
+    tiers.legend(loc="upper right", ncols=3, frameon=False)
+    disk.plot(times, rates(samples, "ssd to host"), color="#81b29a", label="read")
+    disk.plot(times, rates(samples, "host to ssd"), color="#3d405b", label="written")
+    disk.set_ylabel("GB/s, disk")
+    disk.set_xlabel("seconds; a line where a step begins")
+    disk.legend(loc="upper right", ncols=2, frameon=False)
+    for axes in (tiers, disk):
+        axes.spines[["top", "right"]].set_visible(False)
+        for mark in marks:
+            if mark > first:
+                axes.axvline(mark - first, color="#bbbbbb", linewidth=1, zorder=0)
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--directory", type=Path, default=TOP / "out" / "zerocache")
+    arguments = parser.parse_args()
+    memory = train(["--in-memory"], arguments)
+    cache = train(["--ssd", f"{arguments.directory}:1GiB"], arguments)
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    console.print()
+    console.print(table(memory, cache))
+    picture = TOP / "out" / "demo_zerocache.png"
+    plot(cache, picture)
+    console.print(f"plot: {picture.relative_to(TOP)}")
+    apart = difference(memory, cache)
+    console.print(f"losses of all {arguments.steps} steps are equal to {apart:.1e} of their value")
+    if apart > TOLERANCE:
+        console.print(f"that is more than {TOLERANCE:.0e}: something is wrong")
+    return 0 if apart <= TOLERANCE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""A GPT on real text whose parameters and optimizer state are many times what memory may hold.
+
+    python examples/train_large_lm.py --device 12MiB --host 16MiB --ssd out/zerocache:1GiB
+    python examples/train_large_lm.py --in-memory
+
+The text is Python's own reference manual, which help() carries: nothing is downloaded. Three lines
+are ZeRO-Cache's (marked below); without --in-memory they put the model into pages that move between
+the device, the host's memory and a disk. Both ways learn the same, step by step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from tqdm import tqdm
+from train_char_lm import reference_manual
+
+UNTIL_STEADY = 3  # steps: the first is where the order of uses is learned
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer, each after a normalisation and with a skip connection."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        heads = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = heads.permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.project(attended.transpose(1, 2).reshape(batch, length, width))
+        return x + self.feed(self.norm2(x))
+
+
+class LanguageModel(nn.Module):
+    """A GPT with one weight for the embedding of tokens and for the scores of the next ones."""
+
+    def __init__(self, vocabulary: int, arguments: argparse.Namespace) -> None:
+        super().__init__()
+        width = arguments.width
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(arguments.context, width)
+        self.blocks = nn.ModuleList(
+            Block(width, max(width // 64, 1)) for _ in range(arguments.layers)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores of the next character, (batch * length, vocabulary)."""
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x).flatten(0, 1))
+
+
+def batch_of(data: Tensor, size: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Characters and their successors, each (size, length); the seed selects the batch."""
+    generator = torch.Generator().manual_seed(seed)
+    starts = torch.randint(len(data) - length - 1, (size,), generator=generator)
+    windows = torch.stack([data[start : start + length + 1] for start in starts.tolist()])
+    return windows[:, :-1], windows[:, 1:]
+
+
+def memory_of_process() -> tuple[int, int]:
+    """Resident bytes of this process: now, and the most that it has had."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return tuple(int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))  # type: ignore
+
+
+class Watch:
+    """What lies in which tier, many times a second."""
+
+    def __init__(self, cache: Any, every_s: float = 0.02) -> None:
+        self.cache = cache
+        self.every_s = every_s
+        self.samples: list[dict[str, float]] = []
+        self.marks: list[float] = []
+        self._over = threading.Event()
+        self._began = time.perf_counter()
+
+    def mark(self) -> None:
+        """A step begins."""
+        self.marks.append(time.perf_counter() - self._began)
+
+    def _look(self) -> None:
+        while not self._over.wait(self.every_s):
+            stats = self.cache.stats()
+            sample = {"at_s": time.perf_counter() - self._began}
+            sample |= {tier: float(found["resident"]) for tier, found in stats["tiers"].items()}
+            sample |= {way: float(found["bytes"]) for way, found in stats["ways"].items()}
+            self.samples.append(sample)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._look, name="watch")
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+
+def moved(before: dict[str, Any], after: dict[str, Any], steps: int) -> dict[str, float]:
+    """Bytes a step by each way."""
+    return {
+        way: (found["bytes"] - before["ways"][way]["bytes"]) / steps
+        for way, found in after["ways"].items()
+    }
+
+
+def train(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Trains, and returns what it came to."""
+    torch.manual_seed(0)
+    training, _, vocabulary = reference_manual()
+    before_bytes, _ = memory_of_process()
+    model: nn.Module = LanguageModel(vocabulary, arguments)
+    optimizer: Any = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    cache, watch = None, None
+    with contextlib.ExitStack() as stack:
+        if not arguments.in_memory:
+            from taco_torch.zerocache import ZeroCache  # 1
+
+            cache = stack.enter_context(  # 2
+                ZeroCache(arguments.device, arguments.host, arguments.ssd, page=arguments.page)
+            )
+            model, optimizer = cache.wrap(model, optimizer)  # 3
+            watch = Watch(cache)
+            stack.enter_context(watch.running())
+        losses, seconds, steady = [], [], None
+        pace = 0.1 if sys.stderr.isatty() else 4.0
+        progress = tqdm(range(arguments.steps), ncols=90, mininterval=pace)
+        for step in progress:
+            if cache is not None and step == UNTIL_STEADY:
+                steady = cache.stats()
+            if watch is not None:
+                watch.mark()
+            began = time.perf_counter()
+            tokens, targets = batch_of(training, arguments.batch, arguments.context, seed=step)
+            loss = functional.cross_entropy(model(tokens), targets.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            seconds.append(time.perf_counter() - began)
+            progress.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
+        result = {
+            "parameters": parameters,
+            "state_bytes": 3 * 4 * parameters,
+            "losses": losses,
+            "step_s": statistics.median(seconds[UNTIL_STEADY:] or seconds),
+            "peak_bytes": memory_of_process()[1] - before_bytes,
+        }
+        if cache is not None and watch is not None:
+            stats = cache.stats()
+            result["tiers"] = {name: tier["capacity"] for name, tier in stats["tiers"].items()}
+            steps = arguments.steps - UNTIL_STEADY if steady else arguments.steps
+            nothing = {"ways": {way: {"bytes": 0} for way in stats["ways"]}}
+            result["moved"] = moved(steady or nothing, stats, steps)
+            result["report"] = cache.report()
+            result["samples"], result["marks"] = watch.samples, watch.marks
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--in-memory", action="store_true", help="plain torch, for comparison")
+    parser.add_argument("--device", default="12MiB", help="cap for parameters in use")
+    parser.add_argument("--host", default="16MiB", help="cap for pages that wait or are stepped")
+    parser.add_argument("--ssd", default="out/zerocache:1GiB", help="directory:cap, for the rest")
+    parser.add_argument("--page", default="1MiB", help="what moves at once")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--batch", type=int, default=8, help="sequences a step")
+    parser.add_argument("--context", type=int, default=128, help="characters of a sequence")
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--json", type=Path, help="file for the result")
+    arguments = parser.parse_args()
+    if not arguments.in_memory:
+        Path(arguments.ssd.rpartition(":")[0]).mkdir(parents=True, exist_ok=True)
+    result = train(arguments)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result))
+    where = "in memory" if arguments.in_memory else "in a cache"
+    print(
+        f"{result['parameters'] / 1e6:.1f} M parameters {where}: loss {result['losses'][0]:.4f} -> "
+        f"{result['losses'][-1]:.4f}, {result['step_s']:.2f} s a step, peak "
+        f"{result['peak_bytes'] / 1e6:.0f} MB more than before the model was made"
+    )
+    if "report" in result:
+        print(f"\n{result['report']}")
+    return 0 if result["losses"][-1] < result["losses"][0] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
