@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from spawn_ranks import Ranks
@@ -61,3 +63,16 @@ def three(pools: Pools, transport: str) -> Ranks:
 
 
 taco_only = pytest.mark.skipif(BACKEND != "taco", reason="behaviour that only taco promises")
+
+
+@pytest.fixture(params=["range", "cache"])
+def hold(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[int, int], Any]:
+    """What puts a model where there are few frames of 64 KiB, or few pages of 4 KiB."""
+    from parameter_range import InCache, InRange
+
+    def holder(frames: int, pages: int) -> Callable[[Any], Any]:
+        if request.param == "range":
+            return lambda model: InRange(model, frames)
+        return lambda model: InCache(model, pages, tmp_path)
+
+    return holder

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
 from conftest import taco_only
-from parameter_range import FRAME, assert_same_results
+from parameter_range import FRAME, PAGE, assert_same_results
 from torch import Tensor, nn
 
 pytestmark = taco_only
@@ -67,27 +69,39 @@ def step(model: Any) -> Tensor:
     return output.loss
 
 
-def frames_of(make: Callable[[], nn.Module]) -> int:
-    """Room for the largest module and for one more parameter; a part of what the model needs."""
-    largest, total = 0, 0
-    for module in make().modules():
-        frames = [-(-p.nbytes // FRAME) for p in module.parameters(recurse=False)]
-        largest, total = max(largest, sum(frames)), total + sum(frames)
-    assert 4 * (largest + 1) < total
-    return largest + 1
+def room(make: Callable[[], nn.Module], unit: int) -> int:
+    """For the largest module and one more parameter."""
+    return 1 + max(
+        sum(-(-p.nbytes // unit) for p in module.parameters(recurse=False))
+        for module in make().modules()
+    )
+
+
+@pytest.fixture
+def small(hold: Callable[[int, int], Any]) -> Callable[..., Any]:
+    """What puts a model where there is little more room than its largest module needs."""
+
+    def holder(make: Callable[[], nn.Module], more: int = 0) -> Any:
+        frames = room(make, FRAME)
+        assert 4 * frames < len(list(make().parameters()))
+        return hold(frames + more, room(make, PAGE) + more)
+
+    return holder
 
 
 @pytest.mark.parametrize("make", MODELS)
-def test_steps_of_transformers_have_the_same_bits(make: Callable[[], nn.Module]) -> None:
+def test_steps_of_transformers_have_the_same_bits(
+    make: Callable[[], nn.Module], small: Callable[..., Any]
+) -> None:
     """Dropout is on: it draws the same numbers, whatever is moved in between."""
-    assert_same_results(make, lambda model: [step(model), step(model)], frames_of(make))
+    assert_same_results(make, lambda model: [step(model), step(model)], small(make))
 
 
 @pytest.mark.filterwarnings("ignore:.gradient_checkpointing_enable. is deprecated")
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("make", MODELS)
 def test_checkpointed_transformers_have_the_same_bits(
-    make: Callable[[], nn.Module], reentrant: bool
+    make: Callable[[], nn.Module], reentrant: bool, small: Callable[..., Any]
 ) -> None:
     def run(model: Any) -> list[Tensor]:
         model.train()
@@ -95,11 +109,13 @@ def test_checkpointed_transformers_have_the_same_bits(
         model.enable_input_require_grads()
         return [step(model)]
 
-    assert_same_results(make, run, frames_of(make) + 2)
+    assert_same_results(make, run, small(make, more=2))
 
 
 @pytest.mark.parametrize("make", [gpt2, t5, mixtral])
-def test_text_is_generated_between_steps(make: Callable[[], nn.Module]) -> None:
+def test_text_is_generated_between_steps(
+    make: Callable[[], nn.Module], small: Callable[..., Any]
+) -> None:
     def run(model: Any) -> list[Tensor]:
         before = step(model)
         model.eval()
@@ -107,4 +123,139 @@ def test_text_is_generated_between_steps(make: Callable[[], nn.Module]) -> None:
         model.train()
         return [before, made, step(model)]
 
-    assert_same_results(make, run, frames_of(make))
+    assert_same_results(make, run, small(make))
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    """With an epsilon above the noise of gradients that are zero but for rounding, those of the
+    biases of keys."""
+    return torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-4)
+
+
+@contextmanager
+def cached(make: Callable[[], nn.Module], directory: Path) -> Iterator[tuple[Any, Any, Any]]:
+    """Cache, model and optimizer, where hardly more than one module's parameters fit."""
+    from taco_torch.zerocache import ZeroCache
+
+    pages = room(make, PAGE)
+    with ZeroCache(pages * PAGE, 6 * PAGE, f"{directory}:64MiB", page=PAGE, _poison=True) as cache:
+        torch.manual_seed(0)
+        model = make()
+        yield cache, *cache.wrap(model, adamw(model))
+        ways = cache.stats()["ways"]
+        assert ways["ssd to host"]["bytes"] > 0
+        assert ways["host to ssd"]["bytes"] > 0
+
+
+def in_memory(make: Callable[[], nn.Module]) -> tuple[Any, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = make()
+    return model, adamw(model)
+
+
+def trained(model: Any, optimizer: torch.optim.Optimizer, steps: int = 5) -> list[float]:
+    torch.manual_seed(1)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=steps)
+    losses = []
+    for _ in range(steps):
+        losses.append(step(model).item())
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def assert_same_model(cache: Any, model: nn.Module, plain: nn.Module) -> None:
+    """Fused steps round otherwise than torch's."""
+    for (name, parameter), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(cache.full(parameter), other.detach(), msg=name)
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_transformers_learn_the_same(make: Callable[[], nn.Module], tmp_path: Path) -> None:
+    plain, optimizer = in_memory(make)
+    expected = trained(plain, optimizer)
+    assert expected[-1] < expected[0]
+    with cached(make, tmp_path) as (cache, model, optimizer):
+        assert trained(model, optimizer) == pytest.approx(expected, rel=1e-5)
+        assert_same_model(cache, model, plain)
+
+
+class Texts(torch.utils.data.Dataset[dict[str, Tensor]]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        tokens = torch.randint(2, 60, (12,), generator=torch.Generator().manual_seed(index))
+        return {"input_ids": tokens, "labels": tokens}
+
+
+def losses_of_trainer(model: Any, optimizer: Any, folder: Path) -> list[float]:
+    arguments = transformers.TrainingArguments(
+        str(folder),
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        max_steps=4,
+        logging_steps=1,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=4)
+    trainer = transformers.Trainer(
+        model,
+        arguments,
+        train_dataset=Texts(),
+        eval_dataset=Texts(),
+        optimizers=(optimizer, scheduler),
+    )
+    trainer.train()
+    history = trainer.state.log_history
+    return [entry[key] for entry in history for key in ("loss", "eval_loss") if key in entry]
+
+
+def test_the_trainer_of_transformers_learns_the_same(tmp_path: Path) -> None:
+    plain, optimizer = in_memory(gpt2)
+    expected = losses_of_trainer(plain, optimizer, tmp_path / "plain")
+    assert len(expected) == 6
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    with cached(gpt2, pages) as (cache, model, optimizer):
+        got = losses_of_trainer(model, optimizer, tmp_path / "cached")
+        assert got == pytest.approx(expected, rel=1e-4)
+        assert_same_model(cache, model, plain)
+
+
+def losses_of_accelerate(model: Any, optimizer: Any) -> list[float]:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    loader = torch.utils.data.DataLoader(Texts(), batch_size=2)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=4)
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    torch.manual_seed(1)
+    losses = []
+    for batch in [*loader, *loader]:
+        with accelerator.accumulate(model):
+            loss = model(**batch).loss
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def test_accelerate_learns_the_same(tmp_path: Path) -> None:
+    plain, optimizer = in_memory(gpt2)
+    expected = losses_of_accelerate(plain, optimizer)
+    assert len(expected) == 8
+    with cached(gpt2, tmp_path) as (cache, model, optimizer):
+        got = losses_of_accelerate(model, optimizer)
+        assert got == pytest.approx(expected, rel=1e-5)
+        assert_same_model(cache, model, plain)

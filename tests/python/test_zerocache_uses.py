@@ -308,25 +308,29 @@ class Recurrent(nn.Module):
         return self.out(self.lstm(inputs.view(2, 2, 32))[0])
 
 
-MODELS: list[tuple[Callable[[], nn.Module], int]] = [
-    (TwoLayers, 2),
-    (Tied, 3),
-    (Unused, 2),
-    (UsedTwice, 2),
-    (Frozen, 2),
-    (Adapted, 2),
-    (EarlyExit, 2),
-    (Experts, 2),
-    (ChangesInPlace, 2),
-    (OwnParameters, 4),
-    (Attention, 12),
-    (Recurrent, 4),
+Hold = Callable[[int, int], Callable[[nn.Module], Any]]
+
+# The least frames of 64 KiB, and the least pages of 4 KiB, for what is needed at once.
+MODELS: list[tuple[Callable[[], nn.Module], int, int]] = [
+    (TwoLayers, 2, 2),
+    (Tied, 3, 2),
+    (Unused, 2, 2),
+    (UsedTwice, 2, 2),
+    (Frozen, 2, 2),
+    (Adapted, 2, 2),
+    (EarlyExit, 2, 2),
+    (Experts, 2, 2),
+    (ChangesInPlace, 2, 2),
+    (OwnParameters, 4, 3),
+    (Attention, 12, 10),
+    (Recurrent, 4, 9),
 ]
+EACH_MODEL = pytest.mark.parametrize(("make", "frames", "pages"), MODELS)
 
 
-@pytest.mark.parametrize(("make", "frames"), MODELS)
+@EACH_MODEL
 def test_models_whose_parts_alone_fit_compute_the_same(
-    make: Callable[[], nn.Module], frames: int
+    make: Callable[[], nn.Module], frames: int, pages: int, hold: Hold
 ) -> None:
     """Steps with accumulation, and passes without gradients between forward and backward."""
 
@@ -342,7 +346,7 @@ def test_models_whose_parts_alone_fit_compute_the_same(
         loss_of(output).backward()
         return [*outputs, output, model(INPUT)]
 
-    assert_same_results(make, run, frames)
+    assert_same_results(make, run, hold(frames, pages))
 
 
 def retained(model: nn.Module) -> list[Tensor]:
@@ -416,24 +420,29 @@ def with_hooks(model: nn.Module) -> list[Tensor]:
     return seen
 
 
-@pytest.mark.parametrize(("make", "frames"), MODELS)
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph", "ignore:Full backward")
+@EACH_MODEL
 @pytest.mark.parametrize(
     "run", [retained, inputs_alone, penalty, of_weights, accumulated_with_a_graph, with_hooks]
 )
 def test_backward_passes_of_every_kind_compute_the_same(
-    make: Callable[[], nn.Module], frames: int, run: Callable[[nn.Module], Any]
+    make: Callable[[], nn.Module],
+    frames: int,
+    pages: int,
+    run: Callable[[nn.Module], Any],
+    hold: Hold,
 ) -> None:
     if make is Attention and run in (penalty, of_weights, accumulated_with_a_graph):
         pytest.skip("torch has no second derivative of its fused attention")
     if make is ChangesInPlace and run is with_hooks:
         pytest.skip("torch forbids changes in place of what has full backward hooks")
-    assert_same_results(make, run, frames)
+    assert_same_results(make, run, hold(frames, pages))
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize(("make", "frames"), MODELS)
+@EACH_MODEL
 def test_checkpointed_models_compute_the_same(
-    make: Callable[[], nn.Module], frames: int, reentrant: bool
+    make: Callable[[], nn.Module], frames: int, pages: int, reentrant: bool, hold: Hold
 ) -> None:
     def run(model: nn.Module) -> list[Tensor]:
         inputs = INPUT.clone().requires_grad_()
@@ -443,11 +452,12 @@ def test_checkpointed_models_compute_the_same(
         assert inputs.grad is not None
         return [output, inputs.grad]
 
-    assert_same_results(make, run, frames + 8 if reentrant else frames + 4)
+    more = 8 if reentrant else 4
+    assert_same_results(make, run, hold(frames + more, pages + more))
 
 
 @pytest.mark.parametrize("way", ["torch.compile", "module.compile"])
-def test_compiled_blocks_compute_the_same(way: str) -> None:
+def test_compiled_blocks_compute_the_same(way: str, hold: Hold) -> None:
     def make() -> nn.Module:
         torch._dynamo.reset()
         model = nn.Sequential(TwoLayers(), TwoLayers())
@@ -458,7 +468,7 @@ def test_compiled_blocks_compute_the_same(way: str) -> None:
                 model[index].compile(backend="aot_eager", fullgraph=True)
         return model
 
-    assert_same_results(make, lambda model: [one_step(model), one_step(model)], frames=4)
+    assert_same_results(make, lambda model: [one_step(model), one_step(model)], hold(4, 3))
 
 
 class BorrowsAWeight(TwoLayers):

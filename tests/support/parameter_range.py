@@ -57,23 +57,67 @@ def announce_uses(placed: Placed) -> Any:
     return attach(placed.model, placed.range)
 
 
+class InRange:
+    """A model in a range of few frames, one or more for each parameter."""
+
+    def __init__(self, model: nn.Module, frames: int) -> None:
+        self.placed = Placed(model, frames=frames, evict=True)
+        announce_uses(self.placed)
+        self.model = model
+
+    def open(self) -> int:
+        return int(self.placed.range.open)
+
+    def close(self) -> None:
+        pass
+
+
+PAGE = 4096
+
+
+class InCache:
+    """A model in a cache of few pages, most of it in memory of the host and on a disk."""
+
+    def __init__(self, model: nn.Module, pages: int, directory: Path) -> None:
+        from taco_torch.zerocache import ZeroCache
+
+        self.cache = ZeroCache(
+            pages * PAGE, 4 * PAGE, f"{directory}:64MiB", page=PAGE, threads=1, _poison=True
+        )
+        self.model, _ = self.cache.wrap(model)
+        self.pages = pages
+
+    def open(self) -> int:
+        return int(self.cache.store.open)
+
+    def close(self) -> None:
+        stats = self.cache.stats()
+        self.cache.close()
+        moved = stats["hits"] + stats["misses"]
+        assert moved > 0 or stats["parameter_bytes"] <= self.pages * PAGE
+
+
 def assert_same_results(
-    make: Callable[[], nn.Module], run: Callable[[Any], Any], frames: int
+    make: Callable[[], nn.Module],
+    run: Callable[[Any], Any],
+    hold: Callable[[nn.Module], InRange | InCache],
 ) -> None:
-    """Runs the same program on a model in a range of few frames and on one in ordinary memory.
-    What ``run`` returns (tensors, in containers) and all gradients must have the same bits, and
-    nothing may be left in use."""
+    """Runs the same program on a model that ``hold`` moves and on one in ordinary memory. What
+    ``run`` returns (tensors, in containers) and all gradients must have the same bits, and nothing
+    may be left in use."""
     torch.manual_seed(0)
-    placed = Placed(make(), frames=frames, evict=True)
-    announce_uses(placed)
+    held = hold(make())
     torch.manual_seed(0)
     plain = make()
-    got, expected = seeded(run, placed.model), seeded(run, plain)
-    assert placed.range.open == 0
-    assert len(got) == len(expected)
-    for one, other in zip(got, expected, strict=True):
-        assert torch.equal(one, other)
-    assert_equal_gradients(placed.model, plain, missing=True)
+    try:
+        got, expected = seeded(run, held.model), seeded(run, plain)
+        assert held.open() == 0
+        assert len(got) == len(expected)
+        for one, other in zip(got, expected, strict=True):
+            assert torch.equal(one, other)
+        assert_equal_gradients(held.model, plain, missing=True)
+    finally:
+        held.close()
 
 
 def seeded(run: Callable[[Any], Any], model: nn.Module) -> list[torch.Tensor]:
