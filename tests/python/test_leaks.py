@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from conftest import BACKEND, taco_only
+from footprint import footprint
 from spawn_ranks import Ranks, initialise
 
 pytestmark = taco_only
-
-
-def footprint() -> dict[str, int]:
-    with open("/proc/self/maps") as maps:
-        mappings = sum(1 for _ in maps)
-    with open("/proc/self/statm") as statm:
-        resident = int(statm.read().split()[1]) * 4096
-    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
-    return {
-        # Threads for callbacks come as callbacks block, and stay; they are bounded.
-        "threads": sum(1 for name in names if not name.startswith("taco-callback")),
-        "descriptors": len(os.listdir("/proc/self/fd")),
-        "mappings": mappings,
-        "resident": resident,
-    }
 
 
 def operations(count: int) -> dict[str, int]:

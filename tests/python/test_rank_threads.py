@@ -4,7 +4,6 @@ that span processes. ``TACO_TEST_BACKEND=gloo`` runs the first kinds over gloo."
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import BACKEND, taco_only
+from footprint import footprint
 from spawn_ranks import Ranks
 
 DEADLINE_S = 60.0
@@ -250,17 +250,18 @@ def test_threads_come_and_go_and_leave_no_descriptor_or_thread() -> None:
         store = dist.HashStore()
         assert on_threads(3, lambda rank: whole_life(store, rank, 3)) == ["fine"] * 3
 
-    def footprint() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+    def held() -> dict[str, int]:
+        now = footprint()
+        return {kind: now[kind] for kind in ("descriptors", "threads", "callback threads")}
 
     life()
-    before = footprint()
+    before = held()
     for _ in range(5):
         life()
     # A thread of an earlier test may have been on its way out, and been counted, at the start.
     deadline = time.monotonic() + DEADLINE_S
-    while any(now > then for now, then in zip(footprint(), before, strict=True)):
-        assert time.monotonic() < deadline, f"{footprint()} descriptors and threads, not {before}"
+    while any(now > before[kind] for kind, now in held().items()):
+        assert time.monotonic() < deadline, f"{held()}, not {before}"
         time.sleep(0.01)
 
 

@@ -8,13 +8,11 @@ import pytest
 import torch
 import torch._dynamo
 from conftest import taco_only
-from parameter_range import FRAME, Placed, assert_equal_gradients, layers
+from parameter_range import FRAME, INPUT, Placed, assert_equal_gradients, layers
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 pytestmark = taco_only
-
-INPUT = torch.linspace(-1, 1, 4 * 32).reshape(4, 32)
 
 
 def test_gradients_are_the_same_if_parameters_moved_between_forward_and_backward() -> None:

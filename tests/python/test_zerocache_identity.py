@@ -19,13 +19,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import taco_only
-from parameter_range import FRAME, Placed, footprint, layers, make_range
+from footprint import footprint
+from parameter_range import FRAME, INPUT, Placed, layers, make_range
 from torch import nn
 
 pytestmark = taco_only
 
 ABSENT = "parameter '0.weight' is not in memory now"
-INPUT = torch.linspace(-1, 1, 4 * 32).reshape(4, 32)
 
 
 def saved(value: object) -> bytes:

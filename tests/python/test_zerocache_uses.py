@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from conftest import taco_only
 from parameter_range import (
+    INPUT,
     Placed,
     announce_uses,
     assert_equal_gradients,
@@ -20,8 +21,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 pytestmark = taco_only
-
-INPUT = torch.linspace(-1, 1, 4 * 32).reshape(4, 32)
 
 
 def train(model: nn.Sequential, update: object) -> list[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 FRAME = 64 << 10
+INPUT = torch.linspace(-1, 1, 4 * 32).reshape(4, 32)  # of layers()
 
 
 def make_range(frames: int = 64, range_frames: int = 64, frame_bytes: int = FRAME) -> Any:
@@ -140,16 +140,3 @@ def assert_equal_gradients(model: nn.Module, plain: nn.Module, missing: bool = F
         assert got is not None, name
         assert expected is not None, name
         assert torch.equal(got, expected), name
-
-
-def footprint() -> dict[str, int]:
-    """What must not grow: threads, descriptors, mappings, and resident memory in bytes."""
-    status = dict(
-        line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if line
-    )
-    return {
-        "threads": int(status["Threads"]),
-        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
-        "mappings": Path("/proc/self/maps").read_text().count("\n"),
-        "resident": int(status["VmRSS"].split()[0]) * 1024,
-    }
