@@ -3,13 +3,15 @@
     torchrun --nproc-per-node 2 examples/train_char_lm.py --backend taco --steps 60
     torchrun --nproc-per-node 4 examples/train_char_lm.py --backend taco --steps 60 --resume
     torchrun ... examples/train_char_lm.py --backend taco --compress topk --ratio 0.01
+    torchrun ... examples/train_char_lm.py --backend taco --compress topk --parallel ddp
 
 The text is Python's own reference manual, which help() carries: nothing is downloaded. Parameters,
 gradients and optimizer state are sharded over the ranks. A checkpoint written by two ranks can be
 resumed on four, since torch re-shards it when reading.
 
-With --compress, taco sends less of the gradients to other hosts (docs/lightcc.md); the model is
-then replicated under DDP. On one host nothing crosses a network, and nothing is compressed.
+With --compress, taco sends less of the gradients to other hosts (docs/lightcc.md). Each host then
+has a replica of the model, which its ranks share out (HSDP); with --parallel ddp each rank has one.
+On one host nothing crosses a network, and nothing is compressed.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import torch.distributed.checkpoint as checkpoint
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -114,9 +116,19 @@ class TrainingState(Stateful):
         self.step = int(state["step"])
 
 
-def sharded_model(vocabulary: int) -> nn.Module:
+def mesh_of(arguments: argparse.Namespace) -> DeviceMesh:
+    """All ranks in a row; where gradients are compressed, a row of ranks for each host."""
+    world = dist.get_world_size()
+    if arguments.compress == "none":
+        return init_device_mesh("cpu", (world,))
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    if world % ranks != 0:
+        raise SystemExit(f"{world} ranks do not fill hosts of {ranks}: add --parallel ddp")
+    return init_device_mesh("cpu", (world // ranks, ranks), mesh_dim_names=("replicate", "shard"))
+
+
+def sharded_model(vocabulary: int, mesh: DeviceMesh) -> nn.Module:
     """Under FSDP2: each rank has its shard of every parameter."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     model = CharacterModel(vocabulary)
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
@@ -124,12 +136,16 @@ def sharded_model(vocabulary: int) -> nn.Module:
     return model
 
 
-def compressed_model(vocabulary: int, arguments: argparse.Namespace) -> nn.Module:
-    """Under DDP: a replica on each rank, whose gradients are compressed between hosts."""
-    from taco_torch import lightcc
+def parallel_model(vocabulary: int, arguments: argparse.Namespace) -> nn.Module:
+    if arguments.parallel == "ddp":
+        model: nn.Module = DistributedDataParallel(CharacterModel(vocabulary))
+    else:
+        model = sharded_model(vocabulary, mesh_of(arguments))
+    if arguments.compress != "none":
+        from taco_torch import lightcc
 
-    model = DistributedDataParallel(CharacterModel(vocabulary))
-    lightcc.compress(model, arguments.compress, ratio=arguments.ratio)
+        # What this small model reduces at a time is below the size from which TopK pays.
+        lightcc.compress(model, arguments.compress, ratio=arguments.ratio, threshold=0)
     return model
 
 
@@ -162,10 +178,7 @@ def train(arguments: argparse.Namespace) -> bool:
     """Trains and saves a checkpoint; True if the loss on held-out text fell."""
     torch.manual_seed(0)
     training, held_out, vocabulary = reference_manual()
-    if arguments.compress == "none":
-        model = sharded_model(vocabulary)
-    else:
-        model = compressed_model(vocabulary, arguments)
+    model = parallel_model(vocabulary, arguments)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     state = TrainingState(model, optimizer)
     first = dist.get_rank() == 0
@@ -206,6 +219,7 @@ def main() -> int:
     parser.add_argument("--backend", default="taco")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch", type=int, default=16, help="sequences per rank and step")
+    parser.add_argument("--parallel", choices=("fsdp2", "ddp"), default="fsdp2")
     parser.add_argument("--compress", choices=COMPRESSIONS, default="none")
     parser.add_argument("--ratio", type=float, default=0.01, help="of elements that topk sends")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")

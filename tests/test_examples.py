@@ -178,6 +178,35 @@ def test_a_checkpoint_of_two_ranks_resumes_on_three(tmp_path: Path) -> None:
     assert losses(second)[0] < losses(first)[1] + 0.3
 
 
+@pytest.mark.parametrize(
+    ("parallel", "compression", "said"),
+    [
+        ("fsdp2", "topk", "shards go between hosts as float32, those of replicas as TopK 1%"),
+        ("fsdp2", "float16", "shards go between hosts as float16, those of replicas as float16"),
+        ("ddp", "topk", "gradients go between hosts as TopK 1%"),
+    ],
+)
+def test_characters_are_learnt_from_compressed_gradients(
+    lightcc_demo: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    parallel: str,
+    compression: str,
+    said: str,
+) -> None:
+    if BACKEND != "taco":
+        pytest.skip("compression is taco's")
+    monkeypatch.setenv("TACO_LOG", "info")
+    command = [sys.executable, str(TOP / "examples" / "train_char_lm.py"), "--backend", "taco"]
+    command += ["--parallel", parallel, "--compress", compression]
+    command += ["--steps", "6", "--checkpoint", str(tmp_path)]
+    assert lightcc_demo.train_on_this_host(command) == 0
+    out, err = capfd.readouterr()
+    assert losses(out)[1] < losses(out)[0]
+    assert said in err
+
+
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_the_collectives_benchmark_measures_both_backends(hosts: int, tmp_path: Path) -> None:
     reason = why_unavailable()
