@@ -470,6 +470,18 @@ def test_compiled_blocks_compute_the_same(way: str, hold: Hold) -> None:
     assert_same_results(make, lambda model: [one_step(model), one_step(model)], hold(4, 3))
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+def test_a_model_that_is_compiled_after_all_computes_the_same(hold: Hold) -> None:
+    def run(model: nn.Module) -> list[Tensor]:
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="aot_eager")
+        outputs = [one_step(compiled) for _ in range(3)]
+        with torch.no_grad():
+            return [*outputs, compiled(INPUT)]
+
+    assert_same_results(lambda: nn.Sequential(TwoLayers(), TwoLayers()), run, hold(2, 2))
+
+
 class BorrowsAWeight(TwoLayers):
     """Uses a parameter of a child without calling that."""
 
