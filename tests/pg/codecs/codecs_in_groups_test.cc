@@ -203,6 +203,31 @@ TEST_P(TopKInGroups, what_arrives_and_what_is_kept_add_up_to_all_gradients) {
   }
 }
 
+// Longer than a processor's own caches, in several turns.
+TEST_P(TopKInGroups, long_gradients_lose_nothing_either) {
+  constexpr std::size_t kCount = 2'000'003;
+  for (const RankOptions& layout : {layouts()[0], layouts()[1]}) {
+    SCOPED_TRACE(layout.seed);
+    RankThreads ranks(layout);
+    start(layout);
+    std::vector<double> given(kCount), got(kCount);
+    for (std::uint64_t step = 0; step < 2; ++step) {
+      std::vector<Floats> gradients;
+      for (int rank = 0; rank < layout.world; ++rank) {
+        gradients.push_back(whole_numbers(kCount, 100 * step + rank));
+      }
+      const std::vector<double> sums = total_of(gradients);
+      reduce(ranks, gradients);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        given[i] += sums[i];
+        got[i] += gradients[0][i];
+      }
+    }
+    add_kept(got, ranks);
+    EXPECT_EQ(got, given);
+  }
+}
+
 TEST_P(TopKInGroups, a_step_that_nobody_uses_is_sent_later) {
   constexpr std::size_t kCount = 10'000;
   const RankOptions layout = layouts()[0];
