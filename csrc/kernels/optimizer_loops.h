@@ -147,9 +147,10 @@ inline void optimizer_pass(const Rule& rule, const Streams<Gradient, Rule::kStat
   each_pack<Floats>(
       count,
       [to](std::size_t i) {
-        prefetch<2 * kCacheLine>(to.parameter + i);
-        for (int k = 0; k < kStates; ++k) prefetch<2 * kCacheLine>(to.state[k] + i);
-        prefetch<sizeof(Gradient) * 2 * kCacheLine / sizeof(float)>(to.gradient + i);
+        constexpr std::size_t kLines = 2 * kCacheLine;
+        prefetch_to_write<kLines, kAhead>(to.parameter + i);
+        for (int k = 0; k < kStates; ++k) prefetch_to_write<kLines, kAhead>(to.state[k] + i);
+        prefetch<sizeof(Gradient) * kLines / sizeof(float)>(to.gradient + i);
       },
       [to, rule](std::size_t i, auto load, auto store) {
         const auto put = [store](auto* at, auto value) {

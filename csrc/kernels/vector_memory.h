@@ -67,12 +67,13 @@ inline void prefetch_far(const void* from) {
   }
 }
 
-// Asks for lines that are only written, as owned: what is converted to another type gains 8%.
-template <std::size_t kBytes>
+// Asks for lines that will be written, as owned. What is only written gains: conversions to another
+// type 8%. What is read first does too, kAhead of it: steps of optimizers gain 4%.
+inline constexpr std::size_t kAheadOfStores = 1024;
+template <std::size_t kBytes, std::size_t kDistance = kAheadOfStores>
 inline void prefetch_to_write(void* to) {
-  constexpr std::size_t kAheadOfStores = 1024;
   for (std::size_t line = 0; line < kBytes; line += kCacheLine) {
-    Byte* const at = static_cast<Byte*>(to) + line + kAheadOfStores;
+    Byte* const at = static_cast<Byte*>(to) + line + kDistance;
 #if defined(__x86_64__)
     asm volatile("prefetchw %0" : : "m"(*at));  // compilers take it for an extension; none lacks it
 #else
