@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -436,6 +437,35 @@ def test_backward_passes_of_every_kind_compute_the_same(
     if make is ChangesInPlace and run is with_hooks:
         pytest.skip("torch forbids changes in place of what has full backward hooks")
     assert_same_results(make, run, hold(frames, pages))
+
+
+def calls_alive() -> int:
+    from taco_torch.zerocache.hooks import Call
+
+    return sum(type(one) is Call for one in gc.get_objects())
+
+
+@pytest.mark.filterwarnings("ignore:Full backward")
+@pytest.mark.parametrize("make", [make for make, *_ in MODELS])
+def test_a_graph_is_freed_with_its_hooks_and_needs_no_collector(
+    make: Callable[[], nn.Module],
+) -> None:
+    model = make()
+    announce_uses(Placed(model))
+    gc.collect()
+    gc.disable()
+    try:
+        before = calls_alive()
+        output = model(INPUT)
+        assert calls_alive() > before
+        del output
+        one_step(model)
+        inputs_alone(model)
+        if make is not Attention:
+            penalty(model)
+        assert calls_alive() == before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
