@@ -101,6 +101,8 @@ def test_the_table_names_each_choice_and_where_its_costs_are_from(
         ("--compute", "0ms", "it must take some time"),
         ("--hosts", "0", "0 hosts: there must be one at least"),
         ("--ranks", "0", "0 ranks on a host"),
+        ("--ranks", "4097", "2 hosts with 4097 ranks each: a job of more than 8192 ranks"),
+        ("--gradients", "2700GB", "buckets of 26214400 bytes: more than 100000 take too long"),
         ("--gbps", "0", "0 Gbit/s: it must be above 0"),
         ("--gbps", "nan", "it must be above 0"),
         ("--gbps", "fast", "invalid float value: 'fast'"),
