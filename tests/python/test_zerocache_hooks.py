@@ -426,6 +426,21 @@ def test_detached_hooks_say_nothing_any_more() -> None:
         pass
 
 
+def test_a_use_by_hand_outlasts_calls_of_the_model_inside_it() -> None:
+    model = Blocks(2)
+    store, hooks = recorded(model)
+    with hooks.use(model.b):
+        model(INPUT).sum().backward()
+        assert len(store.open) == 1
+    assert store.told() == "(b (a a) (b b) <b b> <a a> b)"
+    with pytest.raises(KeyError), hooks.use(model.b):
+        raise KeyError("in the user's code")
+    assert not store.open
+    with hooks.use(model.b):
+        hooks.detach()
+    assert not store.open
+
+
 def test_parameters_that_the_store_lacks_are_left_alone() -> None:
     from taco_torch.zerocache.hooks import attach
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from conftest import taco_only
 from parameter_range import (
     INPUT,
+    InCache,
     Placed,
     announce_uses,
     assert_equal_gradients,
@@ -539,6 +541,25 @@ def test_a_use_that_no_module_shows_can_be_announced_by_hand() -> None:
     other = nn.Linear(2, 3)
     with pytest.raises(KeyError, match="shape 3x2 is none of those"), hooks.use(other.weight):
         pass
+
+
+def test_the_model_may_be_called_while_its_cache_is_used_by_hand(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    held = InCache(TwoLayers(), 3, tmp_path)
+    torch.manual_seed(0)
+    plain = TwoLayers()
+    results = []
+    for model in (held.model, plain):
+        with held.cache.use(held.model.first.weight) as keep:
+            for _ in range(3):
+                output = keep(F.linear(model(INPUT), model.first.weight))
+                loss_of(output).backward()
+            with torch.no_grad():
+                results.append(model(output))
+    assert torch.equal(*results)
+    assert held.open() == 0
+    assert_equal_gradients(held.model, plain)
+    held.close()
 
 
 def values_of(placed: Placed) -> dict[str, Tensor]:

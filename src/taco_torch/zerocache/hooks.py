@@ -198,6 +198,7 @@ class Hooks:
         self._undo: list[Callable[[], None]] = []
         # Per backward pass (a "graph task" of torch's), the uses that have begun in it, in order.
         self._open: dict[int, dict[Call, None]] = {}
+        self._by_hand: list[Call] = []  # inside use(), which ends its own after any exception
         self._root_calls = 0
 
     def detach(self) -> None:
@@ -214,6 +215,7 @@ class Hooks:
         for announcer in self._announcers:
             announcer.calls.clear()
         self._open.clear()
+        self._by_hand.clear()
         self._root_calls = 0
         self.store.end_all()
 
@@ -235,6 +237,7 @@ class Hooks:
         part = self._parts[names]
         self.store.begin(part, False)
         call = Call(self, part, next_number())
+        self._by_hand.append(call)
 
         def keep(output: Any) -> Any:
             if torch.is_grad_enabled():
@@ -244,7 +247,9 @@ class Hooks:
         try:
             yield keep
         finally:
-            self.store.end(part, False)
+            if call in self._by_hand:
+                self._by_hand.remove(call)
+                self.store.end(part, False)
 
     def begin_backward(self, call: Call, task: int) -> bool:
         """False if it has begun already."""
@@ -313,7 +318,8 @@ class Hooks:
         # A checkpointed model is called again within its own backward pass.
         outermost = self._root_calls == 0 or not _called_from_within(model)
         if outermost and current_task() == NO_TASK:
-            self.end_all()
+            if not self._by_hand:
+                self.end_all()
             if self.runs is not None:
                 self.runs.begin_run("train" if torch.is_grad_enabled() else "eval")
         self._root_calls += 1
