@@ -144,29 +144,24 @@ class BareLoop {
   io_uring ring_ = {};
 };
 
-Layout one_tensor(const Options& options) {
-  auto layout = Layout::make({{"weights", options.pages * options.page_bytes}}, options.page_bytes);
-  check(layout.status());
-  return std::move(layout).value();
-}
-
 class Store {
  public:
   explicit Store(const Options& options)
       : options_(options),
-        layout_(one_tensor(options)),
-        table_(options.pages),
         memory_(frame_memory(2 * options.depth * options.page_bytes)),
         frames_(frames_of(memory_, options.page_bytes)) {
     DiskTierOptions tier;
     tier.directories = {{options.directory, page_place(options.pages, options.page_bytes)}};
     tier.store = 1;
+    tier.page_bytes = options.page_bytes;
+    tier.pages = options.pages;
+    tier.describe = [](PageId page) { return "page " + std::to_string(page); };
     tier.io.depth = options.depth;
     tier.io.buffers = frames_;
     using Engine = IoOptions::Engine;
     if (options.engine == "uring") tier.io.engine = Engine::kUring;
     if (options.engine == "threads") tier.io.engine = Engine::kThreads;
-    auto opened = DiskTier::open(FileSystem::real(), tier, layout_, table_);
+    auto opened = DiskTier::open(FileSystem::real(), tier);
     check(opened.status());
     tier_ = std::move(opened).value();
     fill({memory_.data(), memory_.size()}, 2);
@@ -203,14 +198,12 @@ class Store {
     if (kind == Kind::kRead) {
       tier_->read(page, memory, buffer);
     } else {
-      if (table_[page].clean) table_.set_dirty(page);
+      tier_->drop(page);  // what it holds is out of date
       check(tier_->write(page, memory, buffer));
     }
   }
 
   const Options& options_;
-  const Layout layout_;
-  PageTable table_;
   const taco::Arena memory_;
   const std::vector<std::span<std::byte>> frames_;
   std::unique_ptr<DiskTier> tier_;
