@@ -129,7 +129,7 @@ Result<std::unique_ptr<Store>> Store::open(const StoreOptions& options) {
   if (!device.ok()) return device.status();
   mover.device = std::move(*device);
   auto range = mover.device->reserve(std::uint64_t{mover.most_pages} * options.page_bytes);
-  if (!range.ok()) return range.status();
+  if (!range.ok()) return range.status().with_prefix("device, host and ssd are too large: ");
   store->range_.reset(new Reservation{mover.device, *range, mover.most_pages});
   mover.range = *range;
   mover.costs.page_bytes = options.page_bytes;

@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -30,6 +31,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/adafactor.h"
 #include "zerocache/checkpoint.h"
 #include "zerocache/mover.h"
 #include "zerocache/optimizer_stream.h"
@@ -98,17 +100,23 @@ class Store : public Pager {
   Status read(const at::Tensor& tensor, const at::Tensor& to);
   Status write(const at::Tensor& tensor, const at::Tensor& values);
 
-  // Of these parameters, by name. Once.
-  Status add_state(const std::vector<std::string>& parameters, std::span<const StateKind> kinds);
+  // Of these parameters, by name: the kinds, and Adafactor's moments where they have a shape for
+  // that. Once.
+  struct Stateful {
+    std::string name;
+    std::optional<kernels::AdafactorShape> moments;
+  };
+  Status add_state(const std::vector<Stateful>& parameters, std::span<const StateKind> kinds);
   struct Step {
     at::Tensor parameter, gradient;
     StepConstants constants;
   };
   Status step(const std::vector<Step>& steps);
-  // The other tensor is float32, of the parameter's size and strides. What was never stepped reads
-  // as zeros.
-  Status read_state(const at::Tensor& parameter, StateKind kind, const at::Tensor& to);
-  Status write_state(const at::Tensor& parameter, StateKind kind, const at::Tensor& values);
+  // State by torch's name for it. The other tensor is float32 and has its bytes in the order of the
+  // state's. What was never stepped reads as zeros.
+  Status read_state(const at::Tensor& parameter, const std::string& kind, const at::Tensor& to);
+  Status write_state(const at::Tensor& parameter, const std::string& kind,
+                     const at::Tensor& values);
 
   // As checkpoint.h says it. `note` is whatever else belongs to the checkpoint.
   Result<std::uint64_t> save(const std::string& directory, const std::string& note);
@@ -139,10 +147,14 @@ class Store : public Pager {
   Entry* find(const at::Tensor& tensor) const;
   Result<Entry*> placed(const at::Tensor& tensor) const;
   Result<Entry*> named(const std::string& name) const;
-  Result<const PlacedTensor*> state_of(const at::Tensor& parameter, StateKind kind) const;
+  Result<const PlacedTensor*> state_of(const at::Tensor& parameter, const std::string& kind,
+                                       const at::Tensor& other) const;
   Status place_bytes(const std::string& name, const at::Tensor& tensor, std::uint32_t index);
   Status hold(OperatorKey key, std::span<const Access> accesses);
   // Where its pages are used by who is not a model: the device's memory is the host's.
+  PageId page_of(const PlacedTensor& tensor) const {
+    return static_cast<PageId>(tensor.offset / options_.page_bytes);
+  }
   Tier tier_of(PageId page) const { return state_.is_state(page) ? Tier::kHost : Tier::kDevice; }
   Result<Update> update_of(const Step& step, std::vector<at::Tensor>& copies) const;
   Status read_page(PageId page, std::span<std::byte> to);
@@ -158,7 +170,8 @@ class Store : public Pager {
   StoreId id_ = 0;
   std::unique_ptr<Mover> mover_;
   StateLayout state_;
-  std::unique_ptr<OptimizerStream> stream_;  // goes before the mover
+  std::uint32_t first_moments_ = 0, after_moments_ = 0;  // Adafactor's, in the layout
+  std::unique_ptr<OptimizerStream> stream_;              // goes before the mover
   std::vector<std::unique_ptr<Entry>> entries_;
   std::unordered_map<const void*, Entry*> by_storage_;
   std::unordered_map<std::string, Entry*> by_name_;

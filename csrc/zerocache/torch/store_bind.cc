@@ -107,6 +107,25 @@ void step(Store& store,
   raise_if_error(store.step(made));
 }
 
+// (matrices, rows, columns), for Adafactor.
+using Shape = std::tuple<std::size_t, std::size_t, std::size_t>;
+
+kernels::AdafactorShape shape_of(const Shape& shape) {
+  return {
+      .matrices = std::get<0>(shape), .rows = std::get<1>(shape), .columns = std::get<2>(shape)};
+}
+
+void add_state(Store& store,
+               const std::vector<std::pair<std::string, std::optional<Shape>>>& parameters,
+               const std::vector<std::string>& kinds) {
+  std::vector<Store::Stateful> stateful;
+  for (const auto& [name, shape] : parameters) {
+    stateful.push_back({name, std::nullopt});
+    if (shape) stateful.back().moments = shape_of(*shape);
+  }
+  raise_if_error(store.add_state(stateful, kinds_of(kinds)));
+}
+
 // The note goes through Python, whose exceptions go on through the loading.
 void load(Store& store, const std::string& directory,
           const std::function<void(const py::bytes&)>& agree) {
@@ -149,6 +168,20 @@ void bind_steps(py::module_& module) {
       py::arg("weight_decay"));
 }
 
+void bind_adafactor(py::module_& module) {
+  module.def(
+      "adafactor_step",
+      [](std::int64_t step, double factor, const Shape& shape, bool bf16, double lr,
+         double beta2_decay, double eps1, double eps2, double clip, double weight_decay) {
+        const kernels::AdafactorOptions options{lr, beta2_decay, eps1, eps2, clip, weight_decay};
+        raise_if_error(kernels::check(options));
+        return Constants{kernels::adafactor_step(options, shape_of(shape), step, bf16, factor)};
+      },
+      py::arg("step"), py::arg("factor"), py::arg("shape"), py::arg("bf16"), py::kw_only(),
+      py::arg("lr"), py::arg("beta2_decay"), py::arg("eps1"), py::arg("eps2"), py::arg("clip"),
+      py::arg("weight_decay"));
+}
+
 void bind_uses(py::class_<Store>& store) {
   store
       .def("add_part",
@@ -173,22 +206,15 @@ void bind_uses(py::class_<Store>& store) {
 }
 
 void bind_state(py::class_<Store>& store) {
-  store
-      .def("add_state",
-           [](Store& self, const std::vector<std::string>& parameters,
-              const std::vector<std::string>& kinds) {
-             raise_if_error(self.add_state(parameters, kinds_of(kinds)));
-           })
+  store.def("add_state", &add_state)
       .def("step", &step)
       .def("read_state",
            [](Store& self, const at::Tensor& parameter, const std::string& kind,
-              const at::Tensor& to) {
-             raise_if_error(self.read_state(parameter, kind_of(kind), to));
-           })
+              const at::Tensor& to) { raise_if_error(self.read_state(parameter, kind, to)); })
       .def("write_state",
            [](Store& self, const at::Tensor& parameter, const std::string& kind,
               const at::Tensor& values) {
-             raise_if_error(self.write_state(parameter, kind_of(kind), values));
+             raise_if_error(self.write_state(parameter, kind, values));
            })
       .def("save",
            [](Store& self, const std::string& directory, const py::bytes& note) {
@@ -202,6 +228,7 @@ void bind_state(py::class_<Store>& store) {
 void bind_store(py::module_& module) {
   py::module_ inner = module.attr("zerocache");
   bind_steps(inner);
+  bind_adafactor(inner);
   py::class_<StoreOptions>(inner, "StoreOptions")
       .def(py::init(&options_of), py::arg("device"), py::arg("host"), py::arg("disk"),
            py::arg("page_bytes") = kPageBytes, py::arg("threads") = 1, py::arg("io") = "auto",

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "zerocache/adafactor_state.h"
 #include "zerocache/tensor_bytes.h"
 #include "zerocache/torch/store.h"
 #include "zerocache/torch/without_gil.h"
@@ -61,19 +62,28 @@ Status Store::write(const at::Tensor& tensor, const at::Tensor& values) {
                      from);
 }
 
-Status Store::add_state(const std::vector<std::string>& parameters,
-                        std::span<const StateKind> kinds) {
+Status Store::add_state(const std::vector<Stateful>& parameters, std::span<const StateKind> kinds) {
   TACO_RETURN_IF_ERROR(usable());
   if (stream_) return invalid("this cache has an optimizer already");
   std::vector<std::uint32_t> tensors;
-  for (const std::string& name : parameters) {
-    auto entry = named(name);
+  std::vector<AdafactorParameter> factored;
+  for (const Stateful& parameter : parameters) {
+    auto entry = named(parameter.name);
     if (!entry.ok()) return entry.status();
     tensors.push_back((*entry)->tensor);
+    if (parameter.moments) factored.push_back({tensors.back(), *parameter.moments});
   }
   Result<StateLayout> state = StateLayout();
-  mover_->change_layout([&] { state = StateLayout::append_to(layout_, tensors, kinds); });
+  Status appended;
+  const auto tensors_here = [this] { return static_cast<std::uint32_t>(layout_.tensors().size()); };
+  mover_->change_layout([&] {
+    state = StateLayout::append_to(layout_, tensors, kinds);
+    first_moments_ = tensors_here();
+    appended = append_adafactor_state(layout_, factored);
+    after_moments_ = tensors_here();
+  });
   if (!state.ok()) return state.status();
+  TACO_RETURN_IF_ERROR(appended);
   state_ = std::move(*state);
   auto stream = OptimizerStream::make(
       *mover_, layout_, state_, {.threads = options_.threads, .parameter_tier = Tier::kDevice});
@@ -133,30 +143,38 @@ Status Store::step(const std::vector<Step>& steps) {
   return status;
 }
 
-Result<const PlacedTensor*> Store::state_of(const at::Tensor& parameter, StateKind kind) const {
+// With another tensor that is to have as many bytes.
+Result<const PlacedTensor*> Store::state_of(const at::Tensor& parameter, const std::string& kind,
+                                            const at::Tensor& other) const {
   auto entry = placed(parameter);
   if (!entry.ok()) return entry.status();
   const std::string& name = layout_.tensors()[(*entry)->tensor].name;
-  if (const PlacedTensor* found = layout_.find(state_name(name, kind))) return found;
-  return invalid("parameter '" + name + "' has no " + std::string(name_of(kind)));
+  const PlacedTensor* found = layout_.find(name + "/" + kind);
+  if (found == nullptr) return invalid("parameter '" + name + "' has no " + kind);
+  if (other.scalar_type() != at::kFloat || !other.is_non_overlapping_and_dense() ||
+      !other.device().is_cpu() || other.nbytes() != found->bytes) {
+    return invalid(kind + " of parameter '" + name + "' is float32, of " +
+                   std::to_string(found->bytes) + " bytes");
+  }
+  return found;
 }
 
-Status Store::read_state(const at::Tensor& parameter, StateKind kind, const at::Tensor& to) {
-  auto tensor = state_of(parameter, kind);
+Status Store::read_state(const at::Tensor& parameter, const std::string& kind,
+                         const at::Tensor& to) {
+  auto tensor = state_of(parameter, kind, to);
   if (!tensor.ok()) return tensor.status();
-  TACO_RETURN_IF_ERROR(check_alike(parameter, to, at::kFloat));
   const std::span<std::byte> into = bytes_of(to);
   const WithoutGil others_run;
-  return read_bytes(*mover_, page_bytes(), **tensor, Tier::kHost, 0, into);
+  return read_bytes(*mover_, page_bytes(), **tensor, tier_of(page_of(**tensor)), 0, into);
 }
 
-Status Store::write_state(const at::Tensor& parameter, StateKind kind, const at::Tensor& values) {
-  auto tensor = state_of(parameter, kind);
+Status Store::write_state(const at::Tensor& parameter, const std::string& kind,
+                          const at::Tensor& values) {
+  auto tensor = state_of(parameter, kind, values);
   if (!tensor.ok()) return tensor.status();
-  TACO_RETURN_IF_ERROR(check_alike(parameter, values, at::kFloat));
   const std::span<const std::byte> from = const_bytes_of(values);
   const WithoutGil others_run;
-  return write_bytes(*mover_, page_bytes(), **tensor, Tier::kHost, 0, from);
+  return write_bytes(*mover_, page_bytes(), **tensor, tier_of(page_of(**tensor)), 0, from);
 }
 
 Status Store::read_page(PageId page, std::span<std::byte> to) {
@@ -194,6 +212,12 @@ Status Store::forget_state() {
       mover_->end(kForgetKeys | page);
     }
   }
+  for (std::uint32_t index = first_moments_; index < after_moments_; ++index) {
+    const PlacedTensor& moments = layout_.tensors()[index];
+    const std::vector<std::byte> zeros(moments.bytes);
+    TACO_RETURN_IF_ERROR(
+        write_bytes(*mover_, page_bytes(), moments, tier_of(page_of(moments)), 0, zeros));
+  }
   return Status();
 }
 
@@ -226,8 +250,11 @@ Status Store::load(const std::string& directory, const Agree& agree) {
   Status status;
   {
     const WithoutGil others_run;
-    status = checkpoint->load(
-        layout_, [this](const Checkpoint::Piece& piece) { return write_piece(piece); });
+    status = forget_state();
+    if (status.ok()) {
+      status = checkpoint->load(
+          layout_, [this](const Checkpoint::Piece& piece) { return write_piece(piece); });
+    }
   }
   end_run();
   broken_ = status.with_prefix(

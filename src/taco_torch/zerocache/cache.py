@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
@@ -17,7 +18,7 @@ from taco_torch.zerocache.memory import available_bytes
 from taco_torch.zerocache.model_state import ModelState
 from taco_torch.zerocache.optimizer import CachedOptimizer
 from taco_torch.zerocache.report import as_text
-from taco_torch.zerocache.rules import rule_of
+from taco_torch.zerocache.rules import matrices_of, rule_of
 from taco_torch.zerocache.sizes import Directories, format_bytes, parse_bytes, parse_directories
 
 NOTE_VERSION = 1
@@ -111,8 +112,8 @@ class ZeroCache:
 
         Args:
             model: on the CPU. It needs no other copy of itself in memory for this.
-            optimizer: over the model's parameters: AdamW, Adam or SGD of torch.optim, or Lion of
-                this package. State that it has already is taken over. None: the model is not
+            optimizer: over the model's parameters: AdamW, Adam, SGD or Adafactor of torch.optim, or
+                Lion of this package. State that it has already is taken over. None: the model is not
                 trained.
 
         Returns:
@@ -135,8 +136,8 @@ class ZeroCache:
         rule = rule_of(optimizer) if optimizer is not None else None
         groups = optimizer.param_groups if optimizer is not None else []
         kinds = rule.kinds(groups) if rule is not None else ()
-        trained = needs.check_parameters(names, groups)
-        needs.check_room(self._options, model, names, trained, kinds)
+        trained = needs.check_parameters(names, groups, rule)
+        needs.check_room(self._options, model, names, trained, kinds, rule)
         self._names = {parameter: own[0] for parameter, own in names.items()}
         self._model = model
         try:
@@ -149,7 +150,12 @@ class ZeroCache:
             self._model_state = ModelState(self, self._names)
             self._model_state.attach(model)
             if optimizer is not None and rule is not None:
-                store.add_state([own for p, own in self._names.items() if p in trained], kinds)
+                stateful = [
+                    (own, matrices_of(parameter) if rule.moments(parameter) else None)
+                    for parameter, own in self._names.items()
+                    if parameter in trained
+                ]
+                store.add_state(stateful, kinds)
                 before = optimizer.state_dict() if optimizer.state else None
                 self._optimizer = CachedOptimizer(self, optimizer, rule, self._names)
                 if before is not None:
@@ -170,10 +176,14 @@ class ZeroCache:
         finally:
             store.end_run()
 
+    def _without_model(self) -> RuntimeError:
+        _ = self.store  # that it is closed comes first
+        return RuntimeError("this cache holds no model: call wrap() first")
+
     def _named(self, parameter: nn.Parameter | str) -> nn.Parameter:
         if isinstance(parameter, str):
             if self._model is None:
-                raise RuntimeError("this cache holds no model: call wrap() first")
+                raise self._without_model()
             parameter = self._model.get_parameter(parameter)
         if parameter not in self._names:
             shape = tuple(parameter.shape) if isinstance(parameter, Tensor) else parameter
@@ -224,7 +234,8 @@ class ZeroCache:
             writes: whether parameters may be changed through ``p.data`` (changes through
                 ``p`` itself are noticed). None: if gradients are off.
         """
-        assert self._hooks is not None, "call wrap() first"
+        if self._hooks is None:
+            raise self._without_model()
         written = writes if writes is not None else not torch.is_grad_enabled()
         with self._hooks.use(*targets) as keep:
             yield keep
@@ -238,7 +249,7 @@ class ZeroCache:
                 }
                 self.store.note_write(list(own))
 
-    def save(self, directory: str, extra: Any = None) -> int:
+    def save(self, directory: str | os.PathLike[str], extra: Any = None) -> int:
         """Writes the model and the optimizer to a directory, page by page.
 
         Once it has returned, the checkpoint outlasts a power failure; whatever happens before, the
@@ -258,9 +269,9 @@ class ZeroCache:
         """
         note = io.BytesIO()
         torch.save(self._note(extra), note)
-        return int(self.store.save(str(directory), note.getvalue()))
+        return int(self.store.save(os.fspath(directory), note.getvalue()))
 
-    def load(self, directory: str) -> Any:
+    def load(self, directory: str | os.PathLike[str]) -> Any:
         """Takes the checkpoint that ``save`` wrote, into a model and an optimizer of the same kind.
         Caps, pages and directories may be others.
 
@@ -272,12 +283,14 @@ class ZeroCache:
             RuntimeError: it is damaged (names file, page and tensor). The cache then has to load
                 another one before it is used again.
         """
+        if self._model is None:
+            raise self._without_model()
         found: list[dict[str, Any]] = []
 
         def agree(note: bytes) -> None:
-            found.append(self._read_note(note, directory))
+            found.append(self._read_note(note, os.fspath(directory)))
 
-        self.store.load(str(directory), agree)
+        self.store.load(os.fspath(directory), agree)
         self._apply_note(found[0])
         return found[0]["extra"]
 
@@ -294,7 +307,7 @@ class ZeroCache:
 
     def _note(self, extra: Any) -> dict[str, Any]:
         if self._model is None:
-            raise RuntimeError("this cache holds no model: call wrap() first")
+            raise self._without_model()
         note: dict[str, Any] = {"version": NOTE_VERSION, "extra": extra, "optimizer": None}
         note["buffers"] = self._unplaced()
         if self._optimizer is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 from taco_torch._extension import _C
 from taco_torch.zerocache.hooks import WHOLE_PARTS, _is_compiled
+from taco_torch.zerocache.rules import Rule
 from taco_torch.zerocache.sizes import format_bytes
 
 TRAINED_DTYPES = (torch.float32, torch.bfloat16)
@@ -53,7 +55,7 @@ def names_of(model: nn.Module) -> dict[nn.Parameter, list[str]]:
 
 
 def check_parameters(
-    names: Mapping[nn.Parameter, list[str]], groups: list[dict[str, object]]
+    names: Mapping[nn.Parameter, list[str]], groups: list[dict[str, object]], rule: Rule | None
 ) -> set[nn.Parameter]:
     """The parameters that are trained.
 
@@ -78,6 +80,11 @@ def check_parameters(
                 f"parameter '{name}' is {parameter.dtype}: a cache trains float32 and bfloat16 "
                 f"(frozen parameters may have any dtype)"
             )
+        if rule is not None and rule.moments(parameter) and not parameter.is_contiguous():
+            raise TypeError(
+                f"parameter '{name}' is not contiguous: {rule.name} needs its rows one after the "
+                f"other; p.data = p.data.contiguous() makes them so"
+            )
         _C.zerocache.check_placeable(name, parameter)
     return trained
 
@@ -88,6 +95,7 @@ def check_room(
     names: Mapping[nn.Parameter, list[str]],
     trained: set[nn.Parameter],
     kinds: tuple[str, ...],
+    rule: Rule | None,
 ) -> None:
     """Raises ValueError where the capacities are too small for ``model``: for the most that is
     needed at once, or for all of it; says how large they have to be."""
@@ -101,6 +109,13 @@ def check_room(
         )
         for parameter, own in names.items()
     ]
+    if rule is not None:
+        planned += [
+            (f"{own[0]}/{kind}", 4 * math.prod(shape), 4, False)
+            for parameter, own in names.items()
+            if parameter in trained
+            for kind, shape in rule.moments(parameter).items()
+        ]
     groups = sorted(groups_at_once(model, names), key=_bytes_of, reverse=True)
     needed = [sorted(numbers[parameter] for parameter in group) for group in groups]
     try:

@@ -102,7 +102,16 @@ class CachedOptimizer(torch.optim.Optimizer):
 
     def kinds_of(self, parameter: nn.Parameter) -> tuple[str, ...]:
         """What is kept of a parameter that has been stepped."""
-        return (*self._kinds, MASTER) if parameter.dtype == torch.bfloat16 else self._kinds
+        kinds = (*self._kinds, *self.rule.moments(parameter))
+        return (*kinds, MASTER) if parameter.dtype == torch.bfloat16 else kinds
+
+    def like(self, parameter: nn.Parameter, kind: str) -> Tensor:
+        """For a kind of its state, not filled in: float32, of the parameter's size and strides
+        unless it is smaller."""
+        shape = self.rule.moments(parameter).get(kind)
+        if shape is not None:
+            return torch.empty(shape, dtype=torch.float32)
+        return torch.empty_strided(parameter.shape, parameter.stride(), dtype=torch.float32)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -121,14 +130,15 @@ class CachedOptimizer(torch.optim.Optimizer):
         numbers: dict[nn.Parameter, int] = {}
         for group in self.param_groups:
             check_group(self.rule, group)
-            made: dict[int, Any] = {}
+            made: dict[Any, Any] = {}
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
                 number = numbers[parameter] = self._steps.get(parameter, 0) + 1
-                if number not in made:
-                    made[number] = self.rule.constants(group, number)
-                steps.append((parameter, parameter.grad, made[number]))
+                key = number, self.rule.differs(parameter)
+                if key not in made:
+                    made[key] = self.rule.constants(group, number, parameter)
+                steps.append((parameter, parameter.grad, made[key]))
         self._cache.run_step(steps)
         self._steps.update(numbers)
         inner = self._inner()
@@ -152,7 +162,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         if self.rule.counts:
             found["step"] = torch.tensor(float(number), dtype=torch.float32)
         for kind in self.kinds_of(parameter):
-            found[kind] = _like(parameter)
+            found[kind] = self.like(parameter, kind)
             self._cache.store.read_state(parameter, kind, found[kind])
         return found
 
@@ -206,7 +216,8 @@ class CachedOptimizer(torch.optim.Optimizer):
 
     def _check(self, parameter: nn.Parameter, entry: Mapping[str, Any]) -> None:
         name = self._names[parameter]
-        wanted = {*self._kinds, *(["step"] if self.rule.counts else [])}
+        kinds = [kind for kind in self.kinds_of(parameter) if kind != MASTER]
+        wanted = {*kinds, *(["step"] if self.rule.counts else [])}
         missing = wanted - {kind for kind, value in entry.items() if value is not None}
         unknown = set(entry) - wanted - {MASTER}
         if missing or unknown:
@@ -215,11 +226,12 @@ class CachedOptimizer(torch.optim.Optimizer):
                 f"the loaded state of parameter '{name}' {what}; {self.rule.name} keeps "
                 f"{sorted(wanted)}"
             )
-        for kind in (*self._kinds, MASTER):
-            if kind in entry and entry[kind].shape != parameter.shape:
+        for kind in (*kinds, MASTER):
+            expected = self.like(parameter, kind).shape
+            if kind in entry and entry[kind].shape != expected:
                 raise ValueError(
                     f"the loaded {kind} of parameter '{name}' has shape "
-                    f"{tuple(entry[kind].shape)}, the parameter {tuple(parameter.shape)}"
+                    f"{tuple(entry[kind].shape)}, and should have {tuple(expected)}"
                 )
 
     def _take(self, loaded: Mapping[nn.Parameter, Mapping[str, Any]]) -> None:
@@ -230,7 +242,7 @@ class CachedOptimizer(torch.optim.Optimizer):
                 if entry is None and not self._steps.pop(parameter, 0):
                     continue
                 for kind in self.kinds_of(parameter):
-                    values = _like(parameter)
+                    values = self.like(parameter, kind)
                     if entry is None:
                         values.zero_()
                     elif kind in entry:
@@ -249,8 +261,3 @@ class CachedOptimizer(torch.optim.Optimizer):
         """What ``numbers()`` returned, when the state that belongs to it is back."""
         by_name = {name: parameter for parameter, name in self._names.items()}
         self._steps = {by_name[name]: steps for name, steps in numbers.items()}
-
-
-def _like(parameter: nn.Parameter) -> Tensor:
-    """Of the parameter's size and strides, float32, not filled in."""
-    return torch.empty_strided(parameter.shape, parameter.stride(), dtype=torch.float32)

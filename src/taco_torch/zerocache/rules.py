@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from taco_torch._extension import _C
 from taco_torch.zerocache.lion import Lion
@@ -19,20 +20,24 @@ class Rule(NamedTuple):
     name: str
     # Kinds of state, as torch names them, that parameters of these groups keep.
     kinds: Callable[[list[dict[str, Any]]], tuple[str, ...]]
-    # What a step does, from the group and its number, counted from 1.
-    constants: Callable[[Group, int], Any]
+    # What a step does, from the group, the step's number, counted from 1, and the parameter.
+    constants: Callable[[Group, int, Tensor], Any]
     # Options that are refused where they are set, with what to do instead.
     refused: Mapping[str, str]
     # Whether a parameter's state has its number of steps.
     counts: bool
+    # State that is smaller than its parameter: kinds with their shapes, by the parameter.
+    moments: Callable[[Tensor], dict[str, tuple[int, ...]]] = lambda _: {}
+    # By what the constants of parameters of one group and number differ.
+    differs: Callable[[Tensor], Any] = lambda _: None
 
 
 def _factor(group: Group) -> float:
     return -1.0 if group.get("maximize") else 1.0
 
 
-def _adam(decoupled: bool) -> Callable[[Group, int], Any]:
-    def constants(group: Group, step: int) -> Any:
+def _adam(decoupled: bool) -> Callable[[Group, int, Tensor], Any]:
+    def constants(group: Group, step: int, _: Tensor) -> Any:
         beta1, beta2 = group["betas"]
         return _C.zerocache.adam_step(
             step,
@@ -48,7 +53,7 @@ def _adam(decoupled: bool) -> Callable[[Group, int], Any]:
     return constants
 
 
-def _sgd(group: Group, step: int) -> Any:
+def _sgd(group: Group, step: int, _: Tensor) -> Any:
     return _C.zerocache.sgd_step(
         step,
         _factor(group),
@@ -60,7 +65,7 @@ def _sgd(group: Group, step: int) -> Any:
     )
 
 
-def _lion(group: Group, step: int) -> Any:
+def _lion(group: Group, step: int, _: Tensor) -> Any:
     beta1, beta2 = group["betas"]
     return _C.zerocache.lion_step(
         _factor(group),
@@ -69,6 +74,37 @@ def _lion(group: Group, step: int) -> Any:
         beta2=float(beta2),
         weight_decay=float(group["weight_decay"]),
     )
+
+
+def matrices_of(parameter: Tensor) -> tuple[int, int, int]:
+    """A parameter as Adafactor sees it: matrices, rows, columns; without rows, a vector."""
+    if parameter.dim() < 2:
+        return 1, 0, parameter.numel()
+    rows, columns = parameter.shape[-2:]
+    return parameter.numel() // (rows * columns), rows, columns
+
+
+def _adafactor(group: Group, step: int, parameter: Tensor) -> Any:
+    eps1, eps2 = group["eps"]
+    return _C.zerocache.adafactor_step(
+        step,
+        _factor(group),
+        matrices_of(parameter),
+        parameter.dtype == torch.bfloat16,
+        lr=float(group["lr"]),
+        beta2_decay=float(group["beta2_decay"]),
+        eps1=-1.0 if eps1 is None else float(eps1),
+        eps2=float(eps2),
+        clip=float(group["d"]),
+        weight_decay=float(group["weight_decay"]),
+    )
+
+
+def _adafactor_moments(parameter: Tensor) -> dict[str, tuple[int, ...]]:
+    shape = tuple(parameter.shape)
+    if len(shape) < 2:
+        return {"variance": shape}
+    return {"row_var": (*shape[:-1], 1), "col_var": (*shape[:-2], 1, shape[-1])}
 
 
 def _sgd_kinds(groups: list[dict[str, Any]]) -> tuple[str, ...]:
@@ -89,6 +125,15 @@ RULES: dict[type[torch.optim.Optimizer], Rule] = {
     torch.optim.AdamW: Rule("AdamW", lambda _: _MOMENTS, _adam(True), _REFUSED_BY_ADAM, True),
     torch.optim.Adam: Rule("Adam", lambda _: _MOMENTS, _adam(False), _REFUSED_BY_ADAM, True),
     torch.optim.SGD: Rule("SGD", _sgd_kinds, _sgd, _REFUSED, False),
+    torch.optim.Adafactor: Rule(
+        "Adafactor",
+        lambda _: (),
+        _adafactor,
+        _REFUSED,
+        True,
+        _adafactor_moments,
+        lambda parameter: (parameter.shape, parameter.dtype),
+    ),
     Lion: Rule("Lion", lambda _: ("exp_avg",), _lion, _REFUSED, False),
 }
 
