@@ -1,0 +1,259 @@
+"""What ZeroCache says to mistakes, and that it has changed nothing then."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import taco_only
+from torch import nn
+from zerocache_models import TinyGPT, adamw, batches, make_cache, train
+
+pytestmark = taco_only
+
+
+def cache_of(*args: Any, **options: Any) -> Any:
+    from taco_torch.zerocache import ZeroCache
+
+    return ZeroCache(*args, **options)
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    [("2GiB", 2 << 30), ("1.5 MiB", 3 << 19), ("2gb", 2 * 10**9), ("4096", 4096), (12345, 12345)],
+)
+def test_sizes(size: str | int, count: int) -> None:
+    from taco_torch.zerocache.sizes import parse_bytes
+
+    assert parse_bytes(size, "device") == count
+
+
+@pytest.mark.parametrize("size", ["", "2 gallons", "GiB", "-1GiB", "1e3", "0", 0, -5])
+def test_what_is_no_size_is_shown_a_size(size: str | int) -> None:
+    with pytest.raises(ValueError, match=r"device=.*(such as|more than 0)"):
+        cache_of(size, "1MiB")
+
+
+def test_what_is_not_even_text() -> None:
+    for size in (None, 1.5, True, b"2GiB"):
+        with pytest.raises(TypeError, match=r"host=.*is no size"):
+            cache_of("1MiB", size)
+    with pytest.raises(TypeError, match="ssd"):
+        cache_of("1MiB", "1MiB", 7)
+
+
+def test_directories(tmp_path: Path) -> None:
+    from taco_torch.zerocache.sizes import parse_directories
+
+    assert parse_directories("/a:b:1MiB") == [("/a:b", 1 << 20)]
+    assert parse_directories(["/a:1KiB", "/b:2KiB"]) == [("/a", 1024), ("/b", 2048)]
+    for text in ("/data/cache", "/data/cache:", ":64GiB"):
+        with pytest.raises(ValueError, match=r'such as "/?.*:64GiB"'):
+            parse_directories(text)
+    with pytest.raises(ValueError, match="named twice"):
+        parse_directories([f"{tmp_path}:1MiB", f"{tmp_path}/.:1MiB"])
+
+
+def test_directories_that_cannot_be_used(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="missing"):
+        cache_of("16MiB", "16MiB", f"{tmp_path / 'missing'}:64MiB")
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(ValueError, match="file"):
+        cache_of("16MiB", "16MiB", f"{file}:64MiB")
+    too_much = shutil.disk_usage(tmp_path).free + (1 << 30)
+    with pytest.raises(RuntimeError, match=r"(?i)space|room|free"):
+        cache_of("16MiB", "16MiB", f"{tmp_path}:{too_much}")
+    with pytest.raises(RuntimeError, match="device, host and ssd are too large"):
+        cache_of("16MiB", "16MiB", f"{tmp_path}:900TiB")
+    with pytest.raises(ValueError, match="page"):
+        cache_of("16MiB", "16MiB", f"{tmp_path}:1KiB")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_is_read_only(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        cache_of("16MiB", "16MiB", f"{tmp_path}:64MiB")
+
+
+def test_a_directory_belongs_to_one_cache_at_a_time(tmp_path: Path) -> None:
+    first = cache_of("16MiB", "16MiB", f"{tmp_path}:64MiB")
+    with pytest.raises(ValueError, match=str(os.getpid())):
+        cache_of("16MiB", "16MiB", f"{tmp_path}:64MiB")
+    program = (
+        "from taco_torch.zerocache import ZeroCache\n"
+        f"ZeroCache('16MiB', '16MiB', '{tmp_path}:64MiB')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert f"process {os.getpid()}" in done.stderr
+    first.close()
+    cache_of("16MiB", "16MiB", f"{tmp_path}:64MiB").close()
+
+
+def test_options_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match=r"io='pigeons'.*io_uring"):
+        cache_of("16MiB", "16MiB", io="pigeons")
+    with pytest.raises(ValueError, match="threads=0"):
+        cache_of("16MiB", "16MiB", threads=0)
+    with pytest.raises(ValueError, match="page"):
+        cache_of("16MiB", "16MiB", page="3MiB")
+    with pytest.raises(ValueError, match="device memory is smaller than a page"):
+        cache_of("1MiB", "16MiB")
+    with pytest.raises(ValueError, match="host memory is smaller than a page"):
+        cache_of("16MiB", "1MiB")
+
+
+def test_caps_that_are_too_small_are_told_with_what_is_needed(tmp_path: Path) -> None:
+    model = TinyGPT()
+    values = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    optimizer = adamw(model)
+    needs = {(1, 12, 400): "device memory", (12, 2, 400): "host memory", (12, 12, 10): "together"}
+    for caps, what in needs.items():
+        cache = make_cache(tmp_path / "cache", *caps)
+        with pytest.raises(ValueError, match=rf"does not fit into the cache: .*{what}.*at least"):
+            cache.wrap(model, optimizer)
+        for name, parameter in model.named_parameters():
+            assert torch.equal(parameter, values[name])
+        assert not cache.closed
+        cache.close()
+    cache = make_cache(tmp_path / "cache", 12, 12)
+    model, optimizer = cache.wrap(model, optimizer)  # it was not spoilt
+    train(model, optimizer, 1)
+    cache.close()
+
+
+def refused(model: nn.Module, optimizer: Any, error: type[Exception], text: str) -> None:
+    cache = make_cache(None)
+    with pytest.raises(error, match=text):
+        cache.wrap(model, optimizer)
+    assert not cache.closed
+    cache.close()
+
+
+def line() -> nn.Linear:
+    return nn.Linear(4, 4)
+
+
+def test_optimizers_that_are_not_known_are_refused_by_name() -> None:
+    class Mine(torch.optim.AdamW):
+        pass
+
+    model = line()
+    with_state = model.parameters
+    refused(model, torch.optim.RMSprop(with_state()), NotImplementedError, "RMSprop.*AdamW, Adam")
+    refused(model, Mine(with_state()), NotImplementedError, "Mine")
+    for make, option in [
+        (torch.optim.AdamW, "amsgrad"),
+        (torch.optim.AdamW, "capturable"),
+        (torch.optim.SGD, "differentiable"),
+    ]:
+        optimizer = make(with_state(), **{option: True})
+        refused(model, optimizer, NotImplementedError, rf"{make.__name__}\({option}=True\)")
+    refused(model, "AdamW", TypeError, "str is no torch.optim.Optimizer")
+    refused("model", adamw(model), TypeError, "str is no torch.nn.Module")  # type: ignore[arg-type]
+
+
+def test_an_optimizer_of_other_parameters_is_refused() -> None:
+    refused(line(), adamw(nn.Linear(7, 5)), ValueError, r"number 0, of shape \(5, 7\)\) that the")
+
+
+def test_parameters_that_cannot_be_moved_are_named() -> None:
+    model = line().double()
+    refused(model, adamw(model), TypeError, r"'weight' is torch\.float64")
+    model = line().to("meta")
+    refused(model, adamw(model), TypeError, "'weight' lies on meta")
+    model = line()
+    model.weight = nn.Parameter(torch.zeros(2, 4, 4)[0])
+    refused(model, adamw(model), TypeError, r"'weight' is a part of a larger piece.*clone\(\)")
+    model = line().share_memory()
+    refused(model, adamw(model), TypeError, r"'weight' lies in memory .*clone\(\)")
+    model = nn.DataParallel(line())
+    refused(model, adamw(model), TypeError, "DataParallel cannot be wrapped")
+
+
+def test_a_parameter_that_is_replaced_afterwards_is_named() -> None:
+    model = nn.Sequential(line(), line())
+    cache = make_cache(None)
+    model, _ = cache.wrap(model, adamw(model))
+    model[1].weight.data = torch.zeros(4, 4)
+    with pytest.raises(ValueError, match=r"'1\.weight' has been given another storage"):
+        model(torch.zeros(1, 4))
+    cache.close()
+
+
+def test_sparse_gradients_are_refused() -> None:
+    model = nn.Embedding(8, 4, sparse=True)
+    cache = make_cache(None)
+    model, optimizer = cache.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    model(torch.tensor([1, 2])).sum().backward()
+    with pytest.raises(TypeError, match=r"'weight' has a sparse gradient.*sparse=False"):
+        optimizer.step()
+    cache.close()
+
+
+def test_options_that_change_for_the_worse_are_refused_before_anything_is_stepped() -> None:
+    model = line()
+    cache = make_cache(None)
+    model, optimizer = cache.wrap(model, adamw(model))
+    model(torch.ones(1, 4)).sum().backward()
+    before = cache.full("weight")
+    for option, value, error in [("lr", -1.0, ValueError), ("amsgrad", True, NotImplementedError)]:
+        kept = optimizer.param_groups[0][option]
+        optimizer.param_groups[0][option] = value
+        with pytest.raises(error, match=option):
+            optimizer.step()
+        optimizer.param_groups[0][option] = kept
+    assert torch.equal(cache.full("weight"), before)
+    optimizer.step()
+    assert not torch.equal(cache.full("weight"), before)
+    cache.close()
+
+
+def test_calls_before_wrap_say_so(tmp_path: Path) -> None:
+    cache = make_cache(None)
+    for call in (
+        lambda: cache.full("weight"),
+        lambda: cache.save(tmp_path / "saved"),
+        lambda: cache.load(tmp_path / "saved"),
+        lambda: cache.use(line()).__enter__(),
+    ):
+        with pytest.raises(RuntimeError, match=r"call wrap\(\) first"):
+            call()
+    cache.close()
+    with pytest.raises(RuntimeError, match="this cache is closed"):
+        cache.wrap(line())
+
+
+def test_a_full_disk_in_a_save_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    model = TinyGPT()
+    cache = make_cache(tmp_path / "cache", 12, 12)
+    model, optimizer = cache.wrap(model, adamw(model))
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(small)]).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        cache.save(small / "saved")
+        train(model, optimizer, 1)
+        (small / "ballast").write_bytes(bytes(2 << 20))
+        with pytest.raises(RuntimeError, match=r"(?i)no space"):
+            cache.save(small / "saved")
+        train(model, optimizer, 1)
+        cache.load(small / "saved")
+        assert len(optimizer.state) == 0
+        expected = TinyGPT()
+        assert torch.equal(cache.full("places"), expected.places)
+        assert model(next(batches())).item() > 0
+        cache.close()
+    finally:
+        subprocess.run(["umount", str(small)], check=True)

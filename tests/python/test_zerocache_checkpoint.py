@@ -1,0 +1,278 @@
+"""Checkpoints of a ZeroCache: of its own, and torch's state dicts both ways."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import taco_only
+from torch import nn
+from zerocache_models import PAGE, TinyGPT, adamw, batches, make_cache, train
+
+pytestmark = taco_only
+
+SMALL = (12, 12, 400)
+
+
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, nesterov=True)
+
+
+def wrapped(
+    folder: Path, make: Any = adamw, caps: tuple[int, int, int] = SMALL, layers: int = 6
+) -> tuple[Any, Any, Any]:
+    model = TinyGPT(layers)
+    cache = make_cache(folder / "cache", *caps)
+    model, optimizer = cache.wrap(model, make(model))
+    return cache, model, optimizer
+
+
+def through_a_file(state: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Of state dicts: the same keys, in the same order, with the same values."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            assert_same(a, b)
+    elif isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    else:
+        assert one == other
+
+
+@pytest.mark.parametrize("make", [adamw, sgd])
+def test_training_goes_on_from_a_checkpoint_to_the_same_bits(tmp_path: Path, make: Any) -> None:
+    cache, model, optimizer = wrapped(tmp_path, make)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    data = batches()
+    train(model, optimizer, 3, data)
+    scheduler.step()
+    extra = {"scheduler": scheduler.state_dict(), "epoch": 3}
+    assert cache.save(tmp_path / "saved", extra) == 1
+    expected = train(model, optimizer, 3, data)
+    # In the same cache; then in another, of other caps, after other steps.
+    for again in (False, True):
+        if again:
+            cache.close()
+            cache, model, optimizer = wrapped(tmp_path, make, (400, 400, 10))
+            scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+            train(model, optimizer, 2, batches(7))
+        found = cache.load(tmp_path / "saved")
+        scheduler.load_state_dict(found["scheduler"])
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.009)
+        data = batches()
+        for _ in range(found["epoch"]):
+            next(data)
+        assert train(model, optimizer, 3, data) == expected
+    cache.close()
+
+
+def test_what_had_not_been_stepped_begins_anew_after_loading(tmp_path: Path) -> None:
+    cache, model, optimizer = wrapped(tmp_path)
+    cache.save(tmp_path / "saved")
+    expected = train(model, optimizer, 3)
+    cache.load(tmp_path / "saved")
+    assert len(optimizer.state) == 0
+    assert train(model, optimizer, 3) == expected
+    cache.close()
+
+
+class Normed(nn.Module):
+    """Has buffers, and a parameter without elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.line, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+        self.nothing = nn.Parameter(torch.empty(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.line(x))
+
+
+def test_buffers_are_part_of_a_checkpoint(tmp_path: Path) -> None:
+    model = Normed()
+    cache = make_cache(None)
+    model, optimizer = cache.wrap(model, adamw(model))
+    model(torch.randn(5, 8)).sum().backward()
+    optimizer.step()
+    cache.save(tmp_path / "saved")
+    mean = model.norm.running_mean.clone()
+    model(torch.randn(5, 8))
+    assert not torch.equal(model.norm.running_mean, mean)
+    cache.load(tmp_path / "saved")
+    assert torch.equal(model.norm.running_mean, mean)
+    assert model.norm.num_batches_tracked == 1
+    cache.close()
+
+
+def test_a_checkpoint_of_something_else_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    cache, model, optimizer = wrapped(tmp_path)
+    train(model, optimizer, 1)
+    cache.save(tmp_path / "saved")
+    cache.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        cache.save(tmp_path / "saved")
+
+    other, model, optimizer = wrapped(tmp_path, layers=5)
+    before = other.full("norm.weight")
+    with pytest.raises(ValueError, match=r"blocks\.5"):
+        other.load(tmp_path / "saved")
+    with pytest.raises(ValueError, match="nowhere"):
+        other.load(tmp_path / "nowhere")
+    assert torch.equal(other.full("norm.weight"), before)
+    train(model, optimizer, 1)
+    other.close()
+
+    stepped_otherwise, _, _ = wrapped(tmp_path, sgd)
+    with pytest.raises(ValueError, match=r"exp_avg|AdamW|momentum_buffer"):
+        stepped_otherwise.load(tmp_path / "saved")
+    stepped_otherwise.close()
+
+
+def test_a_damaged_checkpoint_stops_everything_until_another_is_loaded(tmp_path: Path) -> None:
+    cache, model, optimizer = wrapped(tmp_path)
+    train(model, optimizer, 1)
+    cache.save(tmp_path / "good")
+    cache.save(tmp_path / "bad")
+    (data,) = (tmp_path / "bad").glob("*.data")
+    with data.open("r+b") as file:
+        file.seek(20 * PAGE)
+        file.write(b"\xff" * 64)
+    with pytest.raises(RuntimeError, match=r"pages-1-0\.data"):
+        cache.load(tmp_path / "bad")
+    with pytest.raises(RuntimeError, match="failed in the middle"):
+        model(next(batches()))
+    with pytest.raises(RuntimeError, match="failed in the middle"):
+        optimizer.step()
+    cache.load(tmp_path / "good")
+    train(model, optimizer, 1)
+    cache.close()
+
+
+@pytest.mark.parametrize("make", [adamw, sgd])
+def test_state_dicts_are_torchs(tmp_path: Path, make: Any) -> None:
+    cache, model, optimizer = wrapped(tmp_path, make)
+    plain = TinyGPT()
+    plain_optimizer = make(plain)
+    assert_same(model.state_dict(), plain.state_dict())
+    assert_same(optimizer.state_dict(), plain_optimizer.state_dict())
+    train(model, optimizer, 2)
+    train(plain, plain_optimizer, 2)
+    assert_same(model.state_dict(), plain.state_dict())
+    assert_same(optimizer.state_dict(), plain_optimizer.state_dict())
+    assert_same(model.blocks[2].state_dict(), plain.blocks[2].state_dict())
+    tied = model.state_dict()
+    assert tied["head.weight"] is tied["tokens.weight"]
+    cache.close()
+
+
+@pytest.mark.parametrize("make", [adamw, sgd])
+def test_training_moves_to_plain_torch_and_back(tmp_path: Path, make: Any) -> None:
+    plain = TinyGPT()
+    plain_optimizer = make(plain)
+    cache, model, optimizer = wrapped(tmp_path, make)
+    data, other_data = batches(), batches()
+    train(model, optimizer, 2, data)
+    train(plain, plain_optimizer, 2, other_data)
+    # Out.
+    other = TinyGPT()
+    other_optimizer = make(other)
+    other.load_state_dict(through_a_file(model.state_dict()))
+    other_optimizer.load_state_dict(through_a_file(optimizer.state_dict()))
+    expected = train(plain, plain_optimizer, 2, other_data)
+    assert train(other, other_optimizer, 2, data) == pytest.approx(expected, rel=1e-4)
+    # Back, into a cache that has trained something else meanwhile.
+    train(model, optimizer, 1, batches(5))
+    assert model.load_state_dict(through_a_file(plain.state_dict())).missing_keys == []
+    optimizer.load_state_dict(through_a_file(plain_optimizer.state_dict()))
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(cache.full(name), parameter)
+    expected = train(plain, plain_optimizer, 2, other_data)
+    assert train(model, optimizer, 2, data) == pytest.approx(expected, rel=1e-4)
+    # And to nothing: state that is not loaded is gone.
+    optimizer.load_state_dict(make(plain).state_dict())
+    assert len(optimizer.state) == 0
+    cache.close()
+
+
+def test_a_trained_optimizer_can_be_wrapped(tmp_path: Path) -> None:
+    plain, model = TinyGPT(), TinyGPT()
+    plain_optimizer, optimizer = adamw(plain), adamw(model)
+    data, other_data = batches(), batches()
+    train(plain, plain_optimizer, 2, data)
+    train(model, optimizer, 2, other_data)
+    cache = make_cache(tmp_path, *SMALL)
+    model, optimizer = cache.wrap(model, optimizer)
+    expected = train(plain, plain_optimizer, 2, data)
+    assert train(model, optimizer, 2, other_data) == pytest.approx(expected, rel=1e-4)
+    cache.close()
+
+
+def test_state_dicts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    cache, model, optimizer = wrapped(tmp_path)
+    train(model, optimizer, 1)
+    state = optimizer.state_dict()
+    before = cache.full("norm.weight")
+    with pytest.raises(ValueError, match=r"groups of \[1\] parameters, the optimizer of \[70\]"):
+        optimizer.load_state_dict(adamw(nn.LayerNorm(3, bias=False)).state_dict())
+    lacking = optimizer.state_dict()
+    del lacking["state"][0]["exp_avg_sq"]
+    with pytest.raises(ValueError, match=r"'places' lacks \['exp_avg_sq'\]"):
+        optimizer.load_state_dict(lacking)
+    more = optimizer.state_dict()
+    more["state"][0]["max_exp_avg_sq"] = more["state"][0]["exp_avg"]
+    with pytest.raises(ValueError, match=r"has \['max_exp_avg_sq'\] besides"):
+        optimizer.load_state_dict(more)
+    wrong = optimizer.state_dict()
+    wrong["state"][0]["exp_avg"] = torch.zeros(3)
+    with pytest.raises(
+        ValueError, match=r"exp_avg of parameter 'places' has shape \(3,\), and should"
+    ):
+        optimizer.load_state_dict(wrong)
+    amsgrad = optimizer.state_dict()
+    amsgrad["param_groups"][0]["amsgrad"] = True
+    with pytest.raises(NotImplementedError, match="amsgrad=True"):
+        optimizer.load_state_dict(amsgrad)
+    assert_same(optimizer.state_dict(), state)
+    with pytest.raises(ValueError, match="assign=True"):
+        model.load_state_dict(TinyGPT().state_dict(), assign=True)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        model.load_state_dict({"places": torch.zeros(3)}, strict=False)
+    assert torch.equal(cache.full("norm.weight"), before)
+    train(model, optimizer, 1)
+    cache.close()
+
+
+def test_copies_that_do_not_fit_into_memory_are_refused_with_a_pointer_to_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from taco_torch.zerocache import cache as cache_module
+    from taco_torch.zerocache import memory
+
+    cache, model, optimizer = wrapped(tmp_path)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(cache_module, "available_bytes", lambda: 1000)
+    for state_dict in (model.state_dict, optimizer.state_dict):
+        with pytest.raises(MemoryError, match=r"use ZeroCache\.save"):
+            state_dict()
+    with pytest.raises(MemoryError, match="were not given back"):
+        cache.close()
+    assert cache.closed
+    with pytest.raises(RuntimeError, match="was closed without giving it back"):
+        model.norm.weight.sum()

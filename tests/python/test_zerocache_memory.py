@@ -1,0 +1,95 @@
+"""A ZeroCache's caps are caps: what a process takes at its peak, and leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import taco_only
+from parameter_range import footprint
+from zerocache_models import TinyGPT, adamw, make_cache, train
+
+pytestmark = taco_only
+
+MIB = 1 << 20
+# Twelve layers of 4 MiB, and twice as much of state; prints the peak of what the rest took. With
+# "plain": without an optimizer, in torch alone.
+PROGRAM = """
+import sys, torch
+from torch import nn
+from taco_torch.zerocache import ZeroCache
+
+def status(field):
+    for line in open("/proc/self/status"):
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+
+def step(model, optimizer):
+    model(torch.ones(16, model[0].in_features)).square().mean().backward()
+    optimizer.step()
+    model.zero_grad()
+    with torch.no_grad():
+        model(torch.ones(16, model[0].in_features))
+
+torch.manual_seed(0)
+# What torch sets aside, and imports, for itself.
+small = nn.Sequential(nn.Linear(8, 8, bias=False))
+step(small, torch.optim.AdamW(small.parameters()))
+before = status("VmHWM")
+folder, plain = sys.argv[1], sys.argv[2] == "plain"
+cache = ZeroCache("12MiB", "20MiB", folder + ":256MiB", page="1MiB", threads=2)
+model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(12)))
+if plain:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+else:
+    model, optimizer = cache.wrap(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+for _ in range(4):
+    step(model, optimizer)
+if not plain:
+    cache.save(folder + "/saved")
+print(status("VmHWM") - before + status("RssShmem"))
+"""
+
+
+def peak(folder: Path, kind: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder), kind],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split()[-1])
+
+
+def test_the_peak_is_caps_gradients_and_little_else(tmp_path: Path) -> None:
+    """The same without an optimizer, in plain torch, has weights beside that, and no caps."""
+    weights, caps = 48 * MIB, 32 * MIB
+    plain = peak(tmp_path, "plain")
+    assert plain > 2 * weights
+    found = peak(tmp_path, "cached")
+    assert found <= plain - weights + caps + 64 * MIB, f"{found / MIB:.0f} MiB"
+    print(f"{found / MIB:.0f} MiB beside {plain / MIB:.0f} of plain torch without an optimizer")
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    def once() -> None:
+        model = TinyGPT(2)
+        cache = make_cache(tmp_path, 12, 12)
+        model, optimizer = cache.wrap(model, adamw(model))
+        train(model, optimizer, 1)
+        cache.close()
+
+    once()
+    gc.collect()
+    before = footprint()
+    for _ in range(5):
+        once()
+    gc.collect()
+    after = footprint()
+    for what in ("threads", "descriptors"):
+        assert after[what] <= before[what], what
+    assert after["mappings"] <= before["mappings"] + 8
+    assert after["resident"] <= before["resident"] + 8 * MIB
