@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from conftest import taco_only
-from parameter_range import footprint
+from footprint import footprint
 from zerocache_models import TinyGPT, adamw, make_cache, train
 
 pytestmark = taco_only

@@ -113,8 +113,8 @@ class ZeroCache:
         Args:
             model: on the CPU. It needs no other copy of itself in memory for this.
             optimizer: over the model's parameters: AdamW, Adam, SGD or Adafactor of torch.optim, or
-                Lion of this package. State that it has already is taken over. None: the model is not
-                trained.
+                Lion of this package. State that it has already is taken over. None: the model is
+                not trained.
 
         Returns:
             ``(model, optimizer)``: the same model, and a torch.optim.Optimizer that shares the
