@@ -182,8 +182,12 @@ void Mover::State::decide() {
 
 bool Mover::State::there(std::span<const Access> accesses) const {
   return std::all_of(accesses.begin(), accesses.end(), [this](const Access& access) {
-    const std::size_t at = index(access.page, access.tier);
-    return scheduler.pages().has(access.page, access.tier) && carried >= taken[at] &&
+    const auto [page, tier, reads, writes, last] = access;
+    const std::size_t at = index(page, tier);
+    // What is being copied elsewhere may not be written until that has ended, though the copy is
+    // worth nothing then.
+    const bool copied_from = (writes || !reads) && scheduler.pages().leaving(page, tier);
+    return scheduler.pages().has(page, tier) && !copied_from && carried >= taken[at] &&
            no_frame[at] == 0;
   });
 }

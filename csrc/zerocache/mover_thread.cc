@@ -70,7 +70,7 @@ void Mover::State::land(const Landed& arrival) {
                                  [&](const Access& access) { return access.page == page; });
     if (!its) continue;
     waiter->failed = waiter->ended = fail(*waiter, arrival.status);
-    scheduler.ask_again();
+    if (!waiter->failed) scheduler.ask_again();
   }
 }
 
@@ -113,8 +113,10 @@ void Mover::State::press_on() {
       renew_takes(waiter->accesses);
       waiter->failed = waiter->ended = fail(*waiter, why);
     }
-    scheduler.ask_again();
-    decide();
+    if (stuck()) {
+      scheduler.ask_again();
+      decide();
+    }
     settle_waiters();
   }
 }

@@ -167,6 +167,7 @@ void Scheduler::need(const Access& access) {
   ++missing_;
   if (pages_.has(page, tier)) {
     arrived(page, tier);
+    route(page);  // what is written now goes nowhere meanwhile
   } else {
     want(page, tier, kDemanded);
   }
