@@ -1,13 +1,11 @@
 #include "device/host_stream.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 #include <algorithm>
-#include <string>
-#include <system_error>
 #include <utility>
+
+#include "base/thread.h"
 
 namespace taco::device {
 
@@ -38,23 +36,9 @@ void HostEvent::synchronize() const {
 Result<std::unique_ptr<Stream>> HostStream::start(const char* name,
                                                   std::function<void()> before_each) {
   std::unique_ptr<HostStream> stream(new HostStream(std::move(before_each)));
-  // Signals are for the program's own threads, whose calls they interrupt.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = 0;
-  try {
-    stream->state_->thread = std::thread([state = stream->state_.get()] { loop(*state); });
-  } catch (const std::system_error& failure) {
-    error = failure.code().value();
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error != 0) {
-    return Status(Code::kResource,
-                  std::string("no thread for the stream ") + name + ": " + strerror(error));
-  }
-  pthread_setname_np(stream->state_->thread.native_handle(),
-                     std::string(name).substr(0, 15).c_str());
+  auto thread = start_thread(name, [state = stream->state_.get()] { loop(*state); });
+  if (!thread.ok()) return thread.status();
+  stream->state_->thread = std::move(thread).value();
   return std::unique_ptr<Stream>(std::move(stream));
 }
 

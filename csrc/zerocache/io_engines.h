@@ -13,7 +13,8 @@ namespace taco::zerocache {
 Result<std::unique_ptr<IoQueue>> open_uring_queue(const IoOptions& options,
                                                   const std::vector<File*>& files);
 
-std::unique_ptr<IoQueue> open_thread_queue(const IoOptions& options,
-                                           const std::vector<File*>& files);
+// kResource if there are not as many threads.
+Result<std::unique_ptr<IoQueue>> open_thread_queue(const IoOptions& options,
+                                                   const std::vector<File*>& files);
 
 }  // namespace taco::zerocache

@@ -1,6 +1,5 @@
 // Pages by pread and pwrite, a thread for each request under way: for kernels and containers that
 // refuse io_uring, and for files that are not the kernel's.
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/thread.h"
 #include "zerocache/file_system.h"
 #include "zerocache/io_engines.h"
 #include "zerocache/io_transfer.h"
@@ -36,7 +36,6 @@ struct Pool {
 };
 
 void work(Pool* pool) {
-  pthread_setname_np(pthread_self(), "taco-page-io");
   std::unique_lock lock(pool->mutex);
   while (true) {
     pool->wake.wait(lock, [&] { return pool->ending || !pool->waiting.empty(); });
@@ -53,9 +52,15 @@ void work(Pool* pool) {
 
 class ThreadQueue : public IoQueue {
  public:
-  ThreadQueue(unsigned threads, const std::vector<File*>& files) : pool_(new Pool) {
-    pool_->files = files;
-    for (unsigned i = 0; i < threads; ++i) pool_->threads.emplace_back(work, pool_);
+  explicit ThreadQueue(const std::vector<File*>& files) : pool_(new Pool) { pool_->files = files; }
+
+  Status start(unsigned threads) {
+    for (unsigned i = 0; i < threads; ++i) {
+      auto thread = start_thread("taco-page-io", [pool = pool_] { work(pool); });
+      if (!thread.ok()) return thread.status();
+      pool_->threads.push_back(std::move(thread).value());
+    }
+    return {};
   }
 
   ~ThreadQueue() override {
@@ -112,9 +117,11 @@ class ThreadQueue : public IoQueue {
 
 }  // namespace
 
-std::unique_ptr<IoQueue> open_thread_queue(const IoOptions& options,
-                                           const std::vector<File*>& files) {
-  return std::make_unique<ThreadQueue>(std::min(options.depth, kMostThreads), files);
+Result<std::unique_ptr<IoQueue>> open_thread_queue(const IoOptions& options,
+                                                   const std::vector<File*>& files) {
+  auto queue = std::make_unique<ThreadQueue>(files);
+  TACO_RETURN_IF_ERROR(queue->start(std::min(options.depth, kMostThreads)));
+  return std::unique_ptr<IoQueue>(std::move(queue));
 }
 
 }  // namespace taco::zerocache

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -196,6 +197,59 @@ TEST_P(Engines, AForkedChildMayDestroyItsCopyAndHarmsNobody) {
       testing::run_processes({.count = 1}, [&](testing::Fellowship&) { rig.queue.reset(); });
   EXPECT_EQ(statuses, std::vector<int>{0});
   rig.round_trip();
+}
+
+// A file whose bytes come when the test says so.
+class PipeFile : public File {
+ public:
+  PipeFile() : File("a pipe") { EXPECT_EQ(pipe2(ends_, O_CLOEXEC), 0); }
+  ~PipeFile() override {
+    for (const int end : ends_) close(end);
+  }
+  ssize_t read_at(std::byte* to, std::size_t bytes, std::uint64_t) override {
+    return ::read(ends_[0], to, bytes);
+  }
+  ssize_t write_at(const std::byte*, std::size_t, std::uint64_t) override { return -EBADF; }
+  Result<std::uint64_t> size() override { return std::uint64_t{0}; }
+  Status reserve(std::uint64_t) override { return {}; }
+  Status sync() override { return {}; }
+  int descriptor() const override { return ends_[0]; }
+  void give(const std::vector<char>& bytes) {
+    EXPECT_EQ(::write(ends_[1], bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  }
+
+ private:
+  int ends_[2] = {-1, -1};
+};
+
+TEST_P(Engines, AWakeEndsAWaitAndNoRequest) {
+  PipeFile file;
+  AlignedMemory memory(kIoAlignment);
+  IoOptions options;
+  options.engine = GetParam();
+  auto queue = std::move(open_io_queue(options, {&file})).value();
+  IoRequest request;
+  request.bytes = kIoAlignment;
+  request.memory = memory.data();
+  request.tag = 77;
+  queue->submit(request);
+  std::vector<IoCompletion> done;
+  for (int i = 0; i < 3; ++i) {
+    queue->wake();  // before the wait
+    queue->complete(kNever, &done);
+    std::thread waker([&queue] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      queue->wake();
+    });
+    queue->complete(kNever, &done);
+    waker.join();
+    EXPECT_TRUE(done.empty());
+  }
+  file.give(std::vector<char>(kIoAlignment, 'a'));
+  while (done.empty()) queue->complete(kNever, &done);
+  EXPECT_TRUE(done[0].status.ok()) << done[0].status.message();
+  EXPECT_EQ(done[0].tag, 77u);
+  EXPECT_EQ(std::to_integer<char>(memory.data()[kIoAlignment - 1]), 'a');
 }
 
 TEST(IoQueue, RefusesADepthThatMakesNoSense) {

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace taco::zerocache {
@@ -66,6 +68,24 @@ TEST(ThrottledQueue, HoldsRequestsBackUntilTheirTimeHasCome) {
   for (std::size_t i = 0; i < 4; ++i) {
     EXPECT_GE(begun[i] - begun[0], static_cast<Duration>(i) * kApart - kMillisecond);
   }
+}
+
+TEST(ThrottledQueue, IsWokenWhileItHoldsSomethingBack) {
+  std::vector<Time> begun;
+  ThrottledQueue queue(std::make_unique<InstantQueue>(&begun), 1);
+  std::vector<IoCompletion> done;
+  queue.submit(request(0, 4096));
+  queue.complete(kNever, &done);
+  queue.submit(request(1, 4096));  // in more than an hour
+  queue.wake();                    // before the wait
+  queue.complete(kNever, &done);
+  std::thread waker([&queue] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    queue.wake();
+  });
+  queue.complete(kNever, &done);
+  waker.join();
+  EXPECT_EQ(done.size(), 1u);
 }
 
 TEST(ThrottledQueue, WaitsNoLongerThanItIsTold) {
