@@ -157,8 +157,8 @@ Status HostMemory::populate(std::byte* address, std::uint32_t frame) const {
 
 Result<FrameId> HostMemory::create_frame() {
   std::lock_guard lock(mutex_);
-  if (existing_ == options_.max_frames) {
-    return Status(Code::kResource, "all " + std::to_string(existing_) + " frames of " +
+  if (existing() == options_.max_frames) {
+    return Status(Code::kResource, "all " + std::to_string(existing()) + " frames of " +
                                        size_text(options_.frame_bytes) +
                                        " that the device's cap allows are in use");
   }
@@ -170,7 +170,6 @@ Result<FrameId> HostMemory::create_frame() {
     free_.pop_back();
   }
   frames_[frame].exists = true;
-  ++existing_;
   return FrameId{frame};
 }
 
@@ -191,7 +190,6 @@ Status HostMemory::destroy_frame(FrameId id) {
     return failure(named(frame) + " could not be freed");
   frames_[frame].exists = false;
   free_.push_back(frame);
-  --existing_;
   return Status();
 }
 
@@ -254,7 +252,7 @@ Result<FrameId> HostMemory::unmap(std::byte* address) {
 
 Usage HostMemory::usage() const {
   std::lock_guard lock(mutex_);
-  return {existing_, mapped_, options_.max_frames};
+  return {existing(), mapped_, options_.max_frames};
 }
 
 }  // namespace taco::device

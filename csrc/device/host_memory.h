@@ -71,6 +71,7 @@ class HostMemory {
       : options_(options), homes_(homes), moves_(moves) {}
 
   std::byte* home_of(std::uint32_t frame) const { return homes_ + frame * options_.frame_bytes; }
+  std::size_t existing() const { return frames_.size() - free_.size(); }
   std::uint32_t* slot_of(std::byte* address);
   Status usable(FrameId frame) const;
   Status take_home(std::uint32_t frame, std::byte* address);
@@ -84,7 +85,6 @@ class HostMemory {
   mutable std::mutex mutex_;         // guards what follows, and the mappings
   std::vector<Frame> frames_;        // all that ever existed
   std::vector<std::uint32_t> free_;  // numbers that have been given back
-  std::size_t existing_ = 0;
   std::size_t mapped_ = 0;
   std::map<std::byte*, Range> ranges_;
 };

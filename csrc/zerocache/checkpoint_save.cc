@@ -53,8 +53,7 @@ class Save {
   std::string path_of(const std::string& name) const { return directory_ + "/" + name; }
 
   Status prepare_directory() {
-    auto made = files_.make_directory(directory_);
-    if (!made.ok()) return made.status();
+    TACO_RETURN_IF_ERROR(files_.make_directory(directory_));
     // A directory lasts only once its own name does. One that was there may have been made by a
     // save that was cut off right after, so this is no question of who made it.
     return files_.sync_directory(folder_of(directory_));

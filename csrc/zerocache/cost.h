@@ -31,15 +31,16 @@ struct Costs {
   WaySpeed ways[kWays] = {{}, {}, {2e9, 100 * kMicrosecond, 4}, {2e9, 100 * kMicrosecond, 4}};
 
   const WaySpeed& speed(Way way) const { return ways[static_cast<int>(way)]; }
-  // Of one page, nothing else under way.
-  Duration time_of(Way way) const {
-    const double seconds = static_cast<double>(page_bytes) / speed(way).bytes_per_second;
-    return static_cast<Duration>(seconds * 1e9) + speed(way).latency;
+  // Of a page's bytes alone.
+  Duration transfer_of(Way way) const {
+    return static_cast<Duration>(static_cast<double>(page_bytes) / speed(way).bytes_per_second *
+                                 1e9);
   }
+  // Of one page, nothing else under way.
+  Duration time_of(Way way) const { return transfer_of(way) + speed(way).latency; }
   // Of one page among many: the latency of one passes while others are under way.
   Duration share_of(Way way) const {
-    const double seconds = static_cast<double>(page_bytes) / speed(way).bytes_per_second;
-    return static_cast<Duration>(seconds * 1e9) + speed(way).latency / speed(way).depth;
+    return transfer_of(way) + speed(way).latency / speed(way).depth;
   }
 };
 

@@ -30,6 +30,11 @@ void encode_header(const DataHeader& header, HeaderBlock block) {
   std::copy(record.bytes().begin(), record.bytes().end(), block.begin());
 }
 
+Status other_format(const std::string& path, std::uint32_t found, std::uint32_t known) {
+  return Status(Code::kResource, path + " has format " + std::to_string(found) +
+                                     "; this program reads format " + std::to_string(known));
+}
+
 Result<DataHeader> decode_header(std::span<const std::byte, kHeaderBytes> block,
                                  const std::string& path) {
   RecordReader record(block);
@@ -48,8 +53,7 @@ Result<DataHeader> decode_header(std::span<const std::byte, kHeaderBytes> block,
   const std::uint64_t sum = record.u64();
   if (!is_ours) return Status(Code::kResource, path + " is no file of pages");
   if (version != kVersion) {
-    return Status(Code::kResource, path + " has format " + std::to_string(version) +
-                                       "; this program reads format " + std::to_string(kVersion));
+    return other_format(path, version, kVersion);
   }
   if (sum != digest(block.first(hashed)) || kind < 1 || kind > 2 ||
       !valid_page_bytes(header.page_bytes) || header.index >= header.count) {

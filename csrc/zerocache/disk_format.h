@@ -36,6 +36,9 @@ void encode_header(const DataHeader& header, HeaderBlock block);
 Result<DataHeader> decode_header(std::span<const std::byte, kHeaderBytes> block,
                                  const std::string& path);
 
+// kResource: the file at `path` was written in another format than the one known here.
+Status other_format(const std::string& path, std::uint32_t found, std::uint32_t known);
+
 // Where the page of this index begins in its file.
 constexpr std::uint64_t page_place(std::uint32_t index, std::size_t page_bytes) {
   return kHeaderBytes + std::uint64_t{index} * page_bytes;

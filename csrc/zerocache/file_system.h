@@ -69,8 +69,8 @@ class FileSystem {
 
   virtual Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode,
                                              Caching caching) = 0;
-  // Whether it was made; false if it is there already.
-  virtual Result<bool> make_directory(const std::string& path) = 0;
+  // Success if there is one already.
+  virtual Status make_directory(const std::string& path) = 0;
   // Replaces what `to` names, at once: whoever looks sees the old file or the new one.
   virtual Status rename(const std::string& from, const std::string& to) = 0;
   virtual Status remove(const std::string& path) = 0;  // a file; success if there is none

@@ -71,8 +71,7 @@ Result<Manifest> decode_manifest(std::span<const std::byte> bytes, const std::st
   if (record.u64() != kMagic) return Status(Code::kResource, path + " is no manifest");
   const std::uint32_t version = record.u32();
   if (record.ok() && version != kVersion) {
-    return Status(Code::kResource, path + " has format " + std::to_string(version) +
-                                       "; this program reads format " + std::to_string(kVersion));
+    return other_format(path, version, kVersion);
   }
   manifest.serial = record.u64();
   manifest.store = record.u64();

@@ -142,11 +142,11 @@ class RealFileSystem : public FileSystem {
     return std::unique_ptr<File>(new RealFile(path, fd));
   }
 
-  Result<bool> make_directory(const std::string& path) override {
-    if (mkdir(path.c_str(), 0777) == 0) return true;
+  Status make_directory(const std::string& path) override {
+    if (mkdir(path.c_str(), 0777) == 0) return {};
     const int error = errno;
     struct stat facts;
-    if (error == EEXIST && stat(path.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode)) return false;
+    if (error == EEXIST && stat(path.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode)) return {};
     return system_error(error == EEXIST ? ENOTDIR : error, "making directory " + path);
   }
 

@@ -72,7 +72,7 @@ Result<std::unique_ptr<File>> FaultyFiles::open(const std::string& path, OpenMod
   return std::unique_ptr<File>(new FaultyFile(std::move(file).value(), fault_));
 }
 
-Result<bool> FaultyFiles::make_directory(const std::string& path) {
+Status FaultyFiles::make_directory(const std::string& path) {
   TACO_RETURN_IF_ERROR(fail_if_asked({Kind::kMakeDirectory, path}));
   return real_.make_directory(path);
 }

@@ -179,15 +179,15 @@ Result<std::unique_ptr<File>> PowerLossDisk::open(const std::string& path, OpenM
   return std::unique_ptr<File>(new MemoryFile(path, *this, node));
 }
 
-Result<bool> PowerLossDisk::make_directory(const std::string& path) {
+Status PowerLossDisk::make_directory(const std::string& path) {
   auto parent = directory_of(path);
   if (!parent.ok()) return parent.status();
-  if (find(path) != nullptr) return false;
+  if (find(path) != nullptr) return {};
   changing();
   auto node = std::make_shared<Node>();
   node->is_directory = true;
   change_names(*parent.value(), {{last_part(path), node}});
-  return true;
+  return {};
 }
 
 Status PowerLossDisk::rename(const std::string& from, const std::string& to) {

@@ -31,7 +31,7 @@ class PowerLossDisk : public zerocache::FileSystem {
 
   Result<std::unique_ptr<zerocache::File>> open(const std::string& path, zerocache::OpenMode mode,
                                                 zerocache::Caching caching) override;
-  Result<bool> make_directory(const std::string& path) override;
+  Status make_directory(const std::string& path) override;
   Status rename(const std::string& from, const std::string& to) override;
   Status remove(const std::string& path) override;
   Status sync_directory(const std::string& path) override;
