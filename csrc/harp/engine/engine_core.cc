@@ -1,14 +1,13 @@
 #include "harp/engine/engine_core.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/fork.h"
+#include "base/thread.h"
 #include "harp/engine/engine_call.h"
 
 namespace taco::harp {
@@ -49,13 +48,9 @@ Status EngineCore::start() {
   }
   loop_.set_now(monotonic_now());
   choose_spin();
-  // Signals belong to the program's own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { duty_.run(); });
-  pthread_setname_np(thread_.native_handle(), "taco-engine-0");
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  auto thread = start_thread("taco-engine-0", [this] { duty_.run(); });
+  if (!thread.ok()) return thread.status();
+  thread_ = std::move(thread).value();
   return {};
 }
 
@@ -208,7 +203,7 @@ StackStats EngineCore::stats() {
 
 void EngineCore::close(Duration linger) {
   if (closed_.exchange(true)) return;
-  if (generation_ != fork_generation()) return;
+  if (generation_ != fork_generation() || !thread_.joinable()) return;
   Event left;
   call_on_engine(*this, [&](Transport&) {
     loop_.leave_st();

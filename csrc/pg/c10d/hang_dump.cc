@@ -1,6 +1,5 @@
 #include "pg/c10d/hang_dump.h"
 
-#include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <unistd.h>
@@ -9,8 +8,10 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "base/log.h"
+#include "base/thread.h"
 #include "pg/communicator.h"
 
 namespace taco::pg {
@@ -57,12 +58,14 @@ HangDump::HangDump() : owner_(getpid()) {
   installed_ = sigaction(SIGUSR2, &ours, nullptr) == 0;
   if (!installed_) return;
   // The thread must not become the one that runs the program's other handlers.
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  thread_ = std::thread([this] { run(); });
-  pthread_setname_np(thread_.native_handle(), "taco-dump");
-  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  auto thread = start_thread("taco-dump", [this] { run(); });
+  if (!thread.ok()) {
+    TACO_LOG_WARNING("pg", "%s; SIGUSR2 shows nothing", thread.status().message().c_str());
+    sigaction(SIGUSR2, &before, nullptr);
+    installed_ = false;
+    return;
+  }
+  thread_ = std::move(thread).value();
 }
 
 HangDump::~HangDump() {
