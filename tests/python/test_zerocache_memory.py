@@ -93,3 +93,25 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
         assert after[what] <= before[what], what
     assert after["mappings"] <= before["mappings"] + 8
     assert after["resident"] <= before["resident"] + 8 * MIB
+
+
+def test_a_program_that_ends_without_close_leaves_nothing_on_disk(tmp_path: Path) -> None:
+    program = (
+        "import sys, torch\n"
+        "from taco_torch.zerocache import ZeroCache\n"
+        "cache = ZeroCache('4MiB', '4MiB', sys.argv[1] + ':8MiB', page='64KiB')\n"
+        "model, _ = cache.wrap(torch.nn.Linear(8, 8))\n"
+        "out = model(torch.ones(1, 8)).sum()\n"
+        "print([p.name for p in __import__('pathlib').Path(sys.argv[1]).glob('*.slab')])\n"
+        "if len(sys.argv) > 2: raise KeyError\n"
+    )
+    for more in ([], ["fail"]):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path), *more],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == len(more), done.stderr
+        assert ".slab" in done.stdout
+        assert list(tmp_path.glob("*.slab")) == []

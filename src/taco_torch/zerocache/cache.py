@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
@@ -22,6 +23,13 @@ from taco_torch.zerocache.rules import matrices_of, rule_of
 from taco_torch.zerocache.sizes import Directories, format_bytes, parse_bytes, parse_directories
 
 NOTE_VERSION = 1
+
+
+def _let_go(store: Any, process: int) -> None:
+    """At the end of a program that has not closed its cache: the disks are free again. A forked
+    child has nothing to let go."""
+    if os.getpid() == process:
+        store.close(restore=False)
 
 
 class ZeroCache:
@@ -83,6 +91,7 @@ class ZeroCache:
             poison=_poison,
         )
         self._store = _C.zerocache.Store(self._options)
+        weakref.finalize(self, _let_go, self._store, os.getpid())
         self._model: nn.Module | None = None
         self._names: dict[nn.Parameter, str] = {}
         self._optimizer: CachedOptimizer | None = None
