@@ -236,7 +236,7 @@ Status Mover::begin(OperatorKey key, std::span<const Access> accesses) {
   TACO_RETURN_IF_ERROR(state.check(accesses));
   const auto id = state.uses.begin(key, accesses);
   if (!id.ok()) return id.status();
-  const Status fits = state.scheduler.fits(state.uses.needed());
+  Status fits = state.scheduler.fits(state.uses.needed());
   if (!fits.ok()) {
     std::vector<PageId> unused;
     state.uses.end(id.value(), &unused);
@@ -247,7 +247,7 @@ Status Mover::begin(OperatorKey key, std::span<const Access> accesses) {
   state.change_operator(key, {});
   state.renew_takes(accesses);
   if (!state.there(accesses)) {
-    const Status status = state.wait(lock, accesses);
+    Status status = state.wait(lock, accesses);
     if (!status.ok()) {
       state.give_up(id.value(), std::move(blank));
       return status;

@@ -49,8 +49,8 @@ void Mover::State::carry_out(std::unique_lock<std::mutex>& lock) {
 }
 
 void Mover::State::land(const Landed& arrival) {
-  const auto [page, from, to] = arrival.copy;
-  const Way way = way_of(from, to);
+  const PageId page = arrival.copy.page;
+  const Way way = way_of(arrival.copy.from, arrival.copy.to);
   Time& until = busy_until[static_cast<int>(way)];
   WayStats& counts = stats.ways[static_cast<std::size_t>(way)];
   counts.busy += std::max<Duration>(0, arrival.ended - std::max(arrival.started, until));

@@ -62,6 +62,7 @@ std::vector<Access> accesses_to(std::span<const Run> runs, bool writes) {
   for (const Run& run : runs) add_pages(run, pages);
   sort_out(pages);
   std::vector<Access> accesses;
+  accesses.reserve(pages.size());
   for (const PageId page : pages)
     accesses.push_back({.page = page, .tier = Tier::kDevice, .writes = writes});
   return accesses;
@@ -302,7 +303,7 @@ Status Store::restore(const Entry& entry) {
   const OperatorKey key = kPlaceKeys | run.first;
   TACO_RETURN_IF_ERROR(hold(key, accesses));
   entry.storage->set_present();
-  const Status status = entry.storage->restore();
+  Status status = entry.storage->restore();
   if (!status.ok()) entry.storage->set_absent();
   mover_->end(key);
   return status;

@@ -26,6 +26,7 @@ StateKind kind_of(const std::string& name) {
 
 std::vector<StateKind> kinds_of(const std::vector<std::string>& names) {
   std::vector<StateKind> kinds;
+  kinds.reserve(names.size());
   for (const std::string& name : names) kinds.push_back(kind_of(name));
   return kinds;
 }
@@ -93,6 +94,7 @@ void check_fits(const StoreOptions& options, const std::vector<Planned>& paramet
                 const std::vector<std::string>& kinds,
                 const std::vector<std::vector<std::uint32_t>>& needed) {
   std::vector<PlannedParameter> planned;
+  planned.reserve(parameters.size());
   for (const auto& [name, bytes, element_bytes, trained] : parameters)
     planned.push_back({name, bytes, element_bytes, trained});
   raise_if_error(check_room(options, planned, kinds_of(kinds), needed));
@@ -136,7 +138,7 @@ void load(Store& store, const std::string& directory,
 }
 
 void bind_steps(py::module_& module) {
-  py::class_<Constants>(module, "StepConstants");
+  static_cast<void>(py::class_<Constants>(module, "StepConstants"));
   module.def(
       "adam_step",
       [](std::int64_t step, double factor, double lr, double beta1, double beta2, double eps,
