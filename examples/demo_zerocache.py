@@ -108,6 +108,7 @@ def plot(cache: dict[str, Any], path: Path) -> None:
     tiers.legend(loc="upper right", ncols=3, frameon=False)
     disk.plot(times, rates(samples, "ssd to host"), color="#81b29a", label="read")
     disk.plot(times, rates(samples, "host to ssd"), color="#3d405b", label="written")
+    disk.set_ylim(0, disk.get_ylim()[1] * 1.3)
     disk.set_ylabel("GB/s, disk")
     disk.set_xlabel("seconds; a line where a step begins")
     disk.legend(loc="upper right", ncols=2, frameon=False)
