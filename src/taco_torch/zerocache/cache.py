@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from operator import methodcaller
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +26,7 @@ from taco_torch.zerocache.rules import matrices_of, rule_of
 from taco_torch.zerocache.sizes import Directories, format_bytes, parse_bytes, parse_directories
 
 NOTE_VERSION = 1
+_call = methodcaller("__call__")
 
 
 def _let_go(store: Any, process: int) -> None:
@@ -175,13 +179,19 @@ class ZeroCache:
             raise
         return model, self._optimizer
 
-    def run_step(self, steps: list[tuple[Tensor, Tensor, Any]]) -> None:
-        """For the optimizer that wrap() returned."""
+    def run_step(
+        self, steps: list[tuple[Tensor, Tensor, Any]], taken: Callable[[], object]
+    ) -> None:
+        """For the optimizer that wrap() returned. ``taken`` counts the steps.
+
+        Python calls signal handlers between its own instructions, so at once after a long call;
+        both calls are made from C, for nobody to find parameters stepped that are not counted.
+        """
         store = self.store
         if store.run != "train":
             store.begin_run("step")  # without a forward pass since the last
         try:
-            store.step(steps)
+            list(map(_call, (partial(store.step, steps), taken)))
         finally:
             store.end_run()
 
@@ -273,11 +283,20 @@ class ZeroCache:
             How many checkpoints have been saved there.
 
         Raises:
+            TypeError: ``load`` could not read ``extra``.
             ValueError: the directory cannot be written, or another process saves to it.
             RuntimeError: the disk is full or fails.
         """
         note = io.BytesIO()
         torch.save(self._note(extra), note)
+        try:
+            torch.load(io.BytesIO(note.getvalue()), weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise TypeError(
+                "extra, or an option of a parameter group, could not be loaded again: give "
+                "numbers, text, tensors and containers of them, for NumPy's numbers float(x). "
+                f"torch.load(weights_only=True) says: {error}"
+            ) from None
         return int(self.store.save(os.fspath(directory), note.getvalue()))
 
     def load(self, directory: str | os.PathLike[str]) -> Any:

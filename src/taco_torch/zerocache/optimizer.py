@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
     from taco_torch.zerocache.cache import ZeroCache
 
 MASTER = "master"  # what a bfloat16 parameter is rounded from
+# Where torch keeps the hooks that a program registered on an optimizer.
+HOOKS = (
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
 
 
 class State(Mapping[nn.Parameter, dict[str, Any]]):
@@ -67,20 +77,33 @@ class CachedOptimizer(torch.optim.Optimizer):
         self._state = State(self)
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups = inner.param_groups
+        self._trained = {
+            parameter
+            for group in inner.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad and parameter.numel() > 0
+        }
+        for hooks in HOOKS:
+            setattr(self, hooks, getattr(inner, hooks))
         self._sealed = True
         self._retire(inner)
 
     def _retire(self, inner: torch.optim.Optimizer) -> None:
-        """The optimizer that was given steps no more; schedulers that have it look on."""
+        """The optimizer that was given steps no more, and has no state to save or load; schedulers
+        that have it look on."""
 
-        def step(*_: Any, **__: Any) -> None:
-            raise RuntimeError(
-                "this optimizer was given to ZeroCache.wrap(): call step() of the optimizer that "
-                "wrap() returned"
-            )
+        def retired(method: str) -> Callable[..., None]:
+            def refuse(*_: Any, **__: Any) -> None:
+                raise RuntimeError(
+                    f"this optimizer was given to ZeroCache.wrap(): call {method}() of the "
+                    f"optimizer that wrap() returned"
+                )
 
-        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-        inner.step = step  # type: ignore[method-assign, assignment]
+            return refuse
+
+        for method in ("step", "state_dict", "load_state_dict", "add_param_group"):
+            setattr(inner, method, retired(method))
+        inner.step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
         self._inner = weakref.ref(inner)
 
     @property
@@ -89,7 +112,11 @@ class CachedOptimizer(torch.optim.Optimizer):
 
     @state.setter
     def state(self, _: object) -> None:
-        pass  # torch's constructor sets an empty one
+        if self._sealed:  # torch's constructor sets an empty one
+            raise AttributeError(
+                "the state is in the cache and cannot be replaced: load_state_dict() sets it, and "
+                "one whose 'state' is empty begins it anew"
+            )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused: a cache knows all parameters that are trained when it wraps them."""
@@ -132,15 +159,21 @@ class CachedOptimizer(torch.optim.Optimizer):
             check_group(self.rule, group)
             made: dict[Any, Any] = {}
             for parameter in group["params"]:
-                if parameter.grad is None:
+                if parameter.grad is None or parameter.numel() == 0:
                     continue
+                if parameter not in self._trained:
+                    name = self._names.get(parameter, "that was added to a group")
+                    raise RuntimeError(
+                        f"parameter '{name}' was frozen at ZeroCache.wrap() and has no state to "
+                        f"step it with: wrap it with requires_grad=True, and freeze it after that"
+                    )
                 number = numbers[parameter] = self._steps.get(parameter, 0) + 1
                 key = number, self.rule.differs(parameter)
                 if key not in made:
                     made[key] = self.rule.constants(group, number, parameter)
                 steps.append((parameter, parameter.grad, made[key]))
-        self._cache.run_step(steps)
-        self._steps.update(numbers)
+        taken = {**self._steps, **numbers}
+        self._cache.run_step(steps, partial(setattr, self, "_steps", taken))
         inner = self._inner()
         if inner is not None:  # for a scheduler that has it
             inner._opt_called = True  # type: ignore[attr-defined]
@@ -209,7 +242,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         found = {}
         for group, own in zip(groups, self.param_groups, strict=True):
             for key, parameter in zip(group["params"], own["params"], strict=True):
-                if state.get(key):
+                if state.get(key) and parameter in self._trained:
                     self._check(parameter, state[key])
                     found[parameter] = state[key]
         return found

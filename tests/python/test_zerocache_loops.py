@@ -1,0 +1,185 @@
+"""What programs do around their steps: interrupts, hooks, frozen and empty parameters."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import copy
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import taco_only
+from torch import Tensor, nn
+
+pytestmark = taco_only
+
+INPUT = torch.linspace(-1, 1, 64).view(4, 16)
+
+
+def layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 4))
+
+
+def adamw(model: nn.Module) -> torch.optim.AdamW:
+    return torch.optim.AdamW(model.parameters(), lr=0.1)
+
+
+def wrapped(model: nn.Module, inner: torch.optim.Optimizer) -> tuple[Any, Any]:
+    from taco_torch.zerocache import ZeroCache
+
+    cache = ZeroCache(device="1MiB", host="8MiB", page="4KiB")
+    return cache, cache.wrap(model, inner)[1]
+
+
+def one_step(model: nn.Module, optimizer: Any) -> Any:
+    loss = model(INPUT).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+def test_an_interrupt_finds_each_step_counted_that_was_taken() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(1000, 500)
+    from taco_torch.zerocache import ZeroCache
+
+    with ZeroCache(device="8MiB", host="16MiB", page="64KiB", threads=1) as cache:
+        _, optimizer = cache.wrap(model, adamw(model))
+        before = cache.full("bias")
+        counted = 0
+        found: list[bool] = []
+
+        def look(*_: object) -> None:
+            changed = not torch.equal(cache.full("bias"), before)
+            found.append(changed == (optimizer.numbers().get("bias", 0) > counted))
+
+        usual = signal.signal(signal.SIGALRM, look)
+        try:
+            for _ in range(20):
+                model(torch.ones(2, 1000)).sum().backward()
+                signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-3)
+                optimizer.step()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                optimizer.zero_grad()
+                before = cache.full("bias")
+                counted = optimizer.numbers()["bias"]
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, usual)
+    assert found
+    assert all(found)
+
+
+def test_a_checkpoint_that_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    model = layers()
+    cache, optimizer = wrapped(model, adamw(model))
+    with cache:
+        cache.save(tmp_path / "saved", extra={"epoch": 3})
+        one_step(model, optimizer)
+        with pytest.raises(TypeError, match="could not be loaded again"):
+            cache.save(tmp_path / "saved", extra=argparse.Namespace(epoch=4))
+        assert cache.load(tmp_path / "saved") == {"epoch": 3}
+
+
+def test_state_cannot_be_replaced_unnoticed() -> None:
+    model = layers()
+    cache, optimizer = wrapped(model, adamw(model))
+    with cache:
+        one_step(model, optimizer)
+        with pytest.raises(AttributeError, match="load_state_dict"):
+            optimizer.state = collections.defaultdict(dict)
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": {}, "param_groups": groups})
+        assert len(optimizer.state) == 0
+
+
+def test_hooks_of_the_given_optimizer_are_called() -> None:
+    model = layers()
+    inner = adamw(model)
+    called: list[str] = []
+    inner.register_step_pre_hook(lambda *_: called.append("before"))
+    handle = inner.register_step_post_hook(lambda *_: called.append("after"))
+    inner.register_state_dict_post_hook(lambda *_: called.append("state"))
+    cache, optimizer = wrapped(model, inner)
+    with cache:
+        one_step(model, optimizer)
+        handle.remove()
+        one_step(model, optimizer)
+        optimizer.state_dict()
+    assert called == ["before", "after", "before", "state"]
+
+
+def test_the_given_optimizer_says_who_has_the_state() -> None:
+    model = layers()
+    inner = adamw(model)
+    cache, optimizer = wrapped(model, inner)
+    with cache:
+        one_step(model, optimizer)
+        for call in (
+            inner.state_dict,
+            lambda: inner.load_state_dict(optimizer.state_dict()),
+            lambda: inner.add_param_group({"params": [torch.ones(2)]}),
+        ):
+            with pytest.raises(RuntimeError, match="of the optimizer that wrap"):
+                call()
+
+
+def test_what_is_unfrozen_after_wrap_is_refused_before_anything_is_stepped() -> None:
+    model = layers()
+    model[0].requires_grad_(False)
+    cache, optimizer = wrapped(model, adamw(model))
+    with cache:
+        one_step(model, optimizer)
+        model[0].requires_grad_(True)
+        before = cache.full("1.weight")
+        with pytest.raises(RuntimeError, match=r"'0.weight' was frozen"):
+            one_step(model, optimizer)
+        assert torch.equal(cache.full("1.weight"), before)
+        model[0].requires_grad_(False).zero_grad()
+        one_step(model, optimizer)
+        assert len(optimizer.state_dict()["state"]) == 2
+
+
+def test_state_of_layers_that_were_frozen_since_is_left_out() -> None:
+    model = layers()
+    inner = adamw(model)
+    one_step(model, inner)
+    model[0].requires_grad_(False)
+    expected = copy.deepcopy(model)
+    plain = adamw(expected)
+    plain.load_state_dict(inner.state_dict())
+    cache, optimizer = wrapped(model, inner)
+    with cache:
+        assert len(optimizer.state) == 2
+        losses = [one_step(model, optimizer) for _ in range(3)]
+    assert losses == pytest.approx([one_step(expected, plain) for _ in range(3)], rel=1e-5)
+
+
+class WithNothing(nn.Linear):
+    """One of whose parameters has no elements, but a gradient."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__(16, 4)
+        self.nothing = nn.Parameter(torch.empty(0, 16))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(torch.cat([inputs, self.nothing]))
+
+
+def test_parameters_without_elements_are_stepped_as_in_torch(tmp_path: Path) -> None:
+    plain, model = WithNothing(), WithNothing()
+    inner = adamw(plain)
+    expected = [one_step(plain, inner) for _ in range(2)]
+    cache, optimizer = wrapped(model, adamw(model))
+    with cache:
+        assert [one_step(model, optimizer) for _ in range(2)] == pytest.approx(expected, rel=1e-5)
+        optimizer.load_state_dict(inner.state_dict())
+        cache.save(tmp_path / "saved")
+        cache.load(tmp_path / "saved")
+        assert one_step(model, optimizer) == pytest.approx(one_step(plain, inner), rel=1e-5)
