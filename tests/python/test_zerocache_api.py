@@ -285,6 +285,21 @@ def test_close_gives_everything_back(tmp_path: Path) -> None:
             call()
 
 
+def test_a_close_that_is_refused_leaves_the_bytes_for_the_next(tmp_path: Path) -> None:
+    cache, model, _ = wrapped(tmp_path, CAPS[2])
+    expected = {name: cache.full(name) for name, _ in model.named_parameters()}
+    weight = model.blocks[3].up.weight
+    held = weight.data
+    weight.data = torch.zeros_like(weight, device="cpu")
+    with pytest.raises(ValueError, match=r"'blocks\.3\.up\.weight'.*another storage"):
+        cache.close()
+    assert not cache.closed
+    weight.data = held
+    cache.close()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, expected[name]), name
+
+
 def test_with_closes_also_after_an_exception(tmp_path: Path) -> None:
     model, cache = TinyGPT(), make_cache(tmp_path, 12, 12)
 

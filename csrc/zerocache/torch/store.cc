@@ -296,6 +296,8 @@ void Store::end_run() {
 }
 
 Status Store::restore(const Entry& entry) {
+  // Before the pages are begun: their end gives up what they hold.
+  TACO_RETURN_IF_ERROR(entry.storage->check());
   const PlacedTensor& place = layout_.tensors()[entry.tensor];
   const Run run = layout_.pages_of(place);
   std::vector<Access> accesses = accesses_to({&run, 1}, false);
