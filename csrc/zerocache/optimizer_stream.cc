@@ -90,8 +90,11 @@ Status OptimizerStream::check(const Update& update) const {
   if (!state_.covers(page) || StateLayout::parts_of(tensor.element_bytes) == 0) {
     return Status(Code::kInvalidArgument, described + " has no optimizer state");
   }
-  for (const StateKind kind : kinds_of(update.step)) {
-    if (state_.page_of(page, 0, kind) == kNoPage) {
+  // By name: the page of another tensor that it shares may have a state that is not its own.
+  std::vector<StateKind> kinds = kinds_of(update.step);
+  if (tensor.element_bytes != kElement) kinds.push_back(StateKind::kMaster);
+  for (const StateKind kind : kinds) {
+    if (layout_.find(state_name(tensor.name, kind)) == nullptr) {
       return Status(
           Code::kInvalidArgument,
           described + " has no state '" + std::string(name_of(kind)) + "', which its step needs");
@@ -131,6 +134,10 @@ Result<std::vector<OptimizerStream::Part>> OptimizerStream::sorted(
   return Status(Code::kInvalidArgument, "parameter '" +
                                             layout_.tensors()[twice->update->tensor].name +
                                             "' has two updates in one step");
+}
+
+Status OptimizerStream::check(std::span<const Update> updates) const {
+  return sorted(updates).status();
 }
 
 Status OptimizerStream::step(std::span<const Update> updates) {

@@ -58,6 +58,8 @@ class OptimizerStream {
   // page cannot be had, neither its chunk nor those behind it are stepped: the message says where
   // the step ended.
   Status step(std::span<const Update> updates);
+  // What step() would refuse before it does anything.
+  Status check(std::span<const Update> updates) const;
   // What of such a step lies on one page of parameters, once the gradients of all that is to be
   // stepped there are final. step() is this for each page; but not for Adafactor, which needs to
   // have seen the whole gradient of a tensor and is refused here.

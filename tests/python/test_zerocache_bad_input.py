@@ -219,6 +219,28 @@ def test_options_that_change_for_the_worse_are_refused_before_anything_is_steppe
     cache.close()
 
 
+def test_a_parameter_that_is_trained_only_after_wrap_is_refused_and_nothing_is_stepped() -> None:
+    """Its pages have state of its neighbours: all of them, the first, or none."""
+    for size, dtype in ((4, torch.float32), (4096, torch.float32), (4, torch.bfloat16)):
+        late = nn.Linear(size, 4, bias=False, dtype=dtype)
+        model = nn.Sequential(line(), late).requires_grad_(False)
+        model[0].requires_grad_(True)
+        cache = make_cache(None, 64, 64)
+        model, optimizer = cache.wrap(model, adamw(model))
+        before = [cache.full(parameter) for parameter in model.parameters()]
+        model.requires_grad_(True)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones(parameter.shape, dtype=parameter.dtype)
+        with pytest.raises(ValueError, match=r"'1\.weight' has no (optimizer )?state"):
+            optimizer.step()
+        for parameter, value in zip(model.parameters(), before, strict=True):
+            assert torch.equal(cache.full(parameter), value)
+        model[1].weight.grad = None
+        optimizer.step()
+        assert not torch.equal(cache.full("0.weight"), before[0])
+        cache.close()
+
+
 def test_calls_before_wrap_say_so(tmp_path: Path) -> None:
     cache = make_cache(None)
     for call in (

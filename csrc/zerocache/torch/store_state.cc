@@ -129,6 +129,7 @@ Status Store::step(const std::vector<Step>& steps) {
     if (!update.ok()) return update.status();
     updates.push_back(*update);
   }
+  TACO_RETURN_IF_ERROR(stream_->check(updates));
   for (const Step& step : steps) find(step.parameter)->storage->note_write();
   Status status;
   {
