@@ -219,7 +219,7 @@ def test_options_that_change_for_the_worse_are_refused_before_anything_is_steppe
     cache.close()
 
 
-def test_a_parameter_that_is_trained_only_after_wrap_is_refused_and_nothing_is_stepped() -> None:
+def test_a_store_refuses_to_step_what_has_no_state_and_steps_nothing() -> None:
     """Its pages have state of its neighbours: all of them, the first, or none."""
     for size, dtype in ((4, torch.float32), (4096, torch.float32), (4, torch.bfloat16)):
         late = nn.Linear(size, 4, bias=False, dtype=dtype)
@@ -231,8 +231,10 @@ def test_a_parameter_that_is_trained_only_after_wrap_is_refused_and_nothing_is_s
         model.requires_grad_(True)
         for parameter in model.parameters():
             parameter.grad = torch.ones(parameter.shape, dtype=parameter.dtype)
+        group = optimizer.param_groups[0]
+        steps = [(p, p.grad, optimizer.rule.constants(group, 1, p)) for p in model.parameters()]
         with pytest.raises(ValueError, match=r"'1\.weight' has no (optimizer )?state"):
-            optimizer.step()
+            cache.run_step(steps)
         for parameter, value in zip(model.parameters(), before, strict=True):
             assert torch.equal(cache.full(parameter), value)
         model[1].weight.grad = None
