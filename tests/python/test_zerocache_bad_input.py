@@ -234,7 +234,7 @@ def test_a_store_refuses_to_step_what_has_no_state_and_steps_nothing() -> None:
         group = optimizer.param_groups[0]
         steps = [(p, p.grad, optimizer.rule.constants(group, 1, p)) for p in model.parameters()]
         with pytest.raises(ValueError, match=r"'1\.weight' has no (optimizer )?state"):
-            cache.run_step(steps)
+            cache.store.step(steps)
         for parameter, value in zip(model.parameters(), before, strict=True):
             assert torch.equal(cache.full(parameter), value)
         model[1].weight.grad = None
