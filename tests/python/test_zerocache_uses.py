@@ -289,6 +289,20 @@ class OwnParameters(TwoLayers):
         return super().forward(inputs * self.scale) * self.scale.exp() + self.shift
 
 
+class HeldInContainers(nn.Module):
+    """Lists and dicts of parameters are never called; who holds them reads them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(32, 32) / 6 for _ in range(2))
+        self.named = nn.ParameterDict({"shift": torch.randn(32)})
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for weight in self.weights:
+            inputs = (inputs @ weight).tanh()
+        return inputs + self.named["shift"]
+
+
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -324,6 +338,7 @@ MODELS: list[tuple[Callable[[], nn.Module], int, int]] = [
     (Experts, 2, 2),
     (ChangesInPlace, 2, 2),
     (OwnParameters, 4, 3),
+    (HeldInContainers, 3, 3),
     (Attention, 12, 10),
     (Recurrent, 4, 9),
 ]

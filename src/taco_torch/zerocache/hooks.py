@@ -34,6 +34,8 @@ WHOLE_PARTS: tuple[type, ...] = (
     nn.TransformerEncoderLayer,
     torch.jit.ScriptModule,
 )
+# Are never called: the module that holds them reads their parameters.
+NEVER_CALLED = (nn.ParameterList, nn.ParameterDict)
 # Their backward pass reads no parameter: to fetch it would be for nothing.
 FORWARD_ONLY = (nn.Embedding.forward,)
 
@@ -56,6 +58,26 @@ class Runs(Protocol):
 
     def begin_run(self, name: str) -> None: ...
     def end_run(self) -> None: ...
+
+
+def own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Those that the module's own code reads: of one that is a whole part, all below it."""
+    whole = is_whole(module)
+    yield from module.parameters(recurse=whole)
+    if not whole:
+        for child in module.children():
+            if isinstance(child, NEVER_CALLED):
+                yield from own_parameters(child)
+
+
+def called_children(module: nn.Module) -> Iterator[nn.Module]:
+    """The modules below it that have parts of their own."""
+    if not is_whole(module):
+        yield from (child for child in module.children() if not isinstance(child, NEVER_CALLED))
+
+
+def is_whole(module: nn.Module) -> bool:
+    return isinstance(module, WHOLE_PARTS) or _is_compiled(module)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -307,11 +329,8 @@ class Hooks:
         if module in seen:
             return
         seen.add(module)
-        if isinstance(module, WHOLE_PARTS) or _is_compiled(module):
-            self._announce(module, module.parameters())
-            return
-        self._announce(module, module.parameters(recurse=False))
-        for child in module.children():
+        self._announce(module, own_parameters(module))
+        for child in called_children(module):
             self._announce_below(child, seen)
 
     def _before_root(self, model: nn.Module, _: tuple[Any, ...]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from taco_torch._extension import _C
-from taco_torch.zerocache.hooks import WHOLE_PARTS, _is_compiled
+from taco_torch.zerocache.hooks import called_children, own_parameters
 from taco_torch.zerocache.rules import Rule
 from taco_torch.zerocache.sizes import format_bytes
 
@@ -25,14 +25,12 @@ def groups_at_once(
     def visit(
         module: nn.Module, above: frozenset[nn.Parameter]
     ) -> Iterator[frozenset[nn.Parameter]]:
-        whole = isinstance(module, WHOLE_PARTS) or _is_compiled(module)
-        own = module.parameters(recurse=whole)
-        here = above | {parameter for parameter in own if parameter in held}
+        own = {parameter for parameter in own_parameters(module) if parameter in held}
+        here = above | own
         if here:
             yield here
-        if not whole:
-            for child in module.children():
-                yield from visit(child, here)
+        for child in called_children(module):
+            yield from visit(child, here)
 
     return visit(model, frozenset())
 
