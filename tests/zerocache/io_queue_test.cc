@@ -18,7 +18,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/log.h"
@@ -175,7 +174,6 @@ TEST_P(Engines, TheThrottleSlowsItDownAndLosesNothing) {
 }
 
 TEST_P(Engines, LeavesNoThreadAndNoDescriptorBehind) {
-  std::thread([] {}).join();  // ThreadSanitizer keeps a thread of its own from the first one on
   const int threads = testing::count_threads(), descriptors = testing::count_descriptors();
   for (int i = 0; i < 5; ++i) {
     Rig rig(GetParam(), FileSystem::real());

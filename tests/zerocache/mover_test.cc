@@ -14,29 +14,24 @@
 
 #include "support/eventually.h"
 #include "support/mover_rig.h"
+#include "support/processes.h"
 
 namespace taco::zerocache {
 namespace {
 
+using testing::count_descriptors;
+using testing::count_threads;
 using testing::eventually;
 using testing::FaultyFiles;
 using testing::FileCall;
 using testing::MoverRig;
 using testing::MoverSizes;
 using testing::read_in;
+using testing::thread_names;
 using testing::write_in;
 
 const WayStats& of(const MoverStats& stats, Way way) {
   return stats.ways[static_cast<std::size_t>(way)];
-}
-
-std::size_t entries(const char* directory) {
-  std::size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    static_cast<void>(entry);
-    ++count;
-  }
-  return count;
 }
 
 TEST(Mover, PagesAreWhereTheyAreNeededAndHoldWhatWasWritten) {
@@ -327,15 +322,14 @@ TEST(Mover, AForkedChildIsToldAndHarmsNobody) {
 }
 
 TEST(Mover, LeavesNoThreadAndNoDescriptor) {
-  const std::size_t threads = entries("/proc/self/task");
-  const std::size_t descriptors = entries("/proc/self/fd");
+  const int threads = count_threads(), descriptors = count_descriptors();
   for (const auto engine : {IoOptions::Engine::kAuto, IoOptions::Engine::kThreads}) {
     MoverRig rig({.pages = 8, .device = 2, .host = 3, .disk = 8, .engine = engine});
     for (PageId page = 0; page < 8; ++page) rig.fill(page, page + 1);
-    EXPECT_GT(entries("/proc/self/task"), threads);
+    EXPECT_GT(count_threads(), threads);
   }
-  EXPECT_TRUE(eventually([&] { return entries("/proc/self/task") == threads; }));
-  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+  EXPECT_TRUE(eventually([&] { return count_threads() == threads; })) << thread_names();
+  EXPECT_EQ(count_descriptors(), descriptors);
 }
 
 TEST(Mover, RefusesWhatCannotBe) {
