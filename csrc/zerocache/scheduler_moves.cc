@@ -41,7 +41,8 @@ void Scheduler::done(const Copy& copy, bool copied) {
     if (finished.arrived && !missed && pages_.droppable(page, from)) drop(page, from);
   }
   if (finished.arrived && to != Tier::kDisk) arrived(page, to);
-  if (!copied) {
+  // What was on its way to the disk may be wanted in memory all the same.
+  if (!copied && to != Tier::kDisk) {
     for (const Tier tier : kMemory) wanted_[index_of(tier)][page] = kNoPosition;
   }
   route(page);
