@@ -4,6 +4,8 @@
 
 #include <numeric>
 
+#include "support/coded_blocks.h"
+
 namespace taco::pg::lightcc {
 namespace {
 
@@ -211,24 +213,7 @@ TEST(Gradients, a_skipped_step_takes_pending_residuals_back) {
 
 // As an operation would: what its receivers add up; the residual keeps the rest.
 Values encode(const Gradients::Plan& plan, const Values& gradient) {
-  Coding coding;
-  coding.dtype = kernels::Dtype::kF32;
-  coding.source = reinterpret_cast<const std::byte*>(gradient.data());
-  coding.source_bytes = gradient.size() * sizeof(float);
-  std::vector<std::byte> coded(plan.codec->most(coding.source_bytes));
-  coding.destination = coded.data();
-  coding.destination_bytes = coded.size();
-  coding.feedback = plan.feedback.get();
-  while (!coding.done) EXPECT_TRUE(plan.codec->encode(coding, 1 << 20).ok());
-  Values sent(gradient.size());
-  Coding back;
-  back.dtype = kernels::Dtype::kF32;
-  back.source = coded.data();
-  back.source_bytes = coding.written;
-  back.destination = reinterpret_cast<std::byte*>(sent.data());
-  back.destination_bytes = sent.size() * sizeof(float);
-  while (!back.done) EXPECT_TRUE(plan.codec->decode(back, 1 << 20).ok());
-  return sent;
+  return testing::through(*plan.codec, gradient, plan.feedback.get());
 }
 
 TEST(Gradients, a_skipped_step_takes_back_what_the_codec_has_sent) {
@@ -264,13 +249,20 @@ TEST(Gradients, what_a_skipped_step_gave_back_travels_whole_until_a_step_counts)
   EXPECT_EQ(gradients.owed(0, 3), Values(8)) << "the last one counted";
 }
 
+const Values kWithoutB = {1, 0, 0, 0, 0, 1, 1, 1};  // of kCba
+
+// 4 of it, since in the newest step, of another layout, b had no gradient.
+void leave_some_of_b_pending(Gradients& gradients) {
+  step(gradients);
+  leave(step(gradients), 1);
+  Values gradient = kWithoutB;
+  step(gradients, kCba, gradient);
+}
+
 TEST(Gradients, what_is_pending_does_not_travel_in_a_part_that_may_be_taken_back) {
   Gradients gradients = gradients_of(0);
   gradients.expect_skips(true);
-  step(gradients);
-  leave(step(gradients), 1);  // b: 4
-  Values without_b = {1, 0, 0, 0, 0, 1, 1, 1};
-  step(gradients, kCba, without_b);
+  leave_some_of_b_pending(gradients);
   Values gradient(8, 1);
   const Gradients::Plan coded = step(gradients, kCba, gradient);
   ASSERT_NE(coded.codec, nullptr);
@@ -283,10 +275,7 @@ TEST(Gradients, what_is_pending_does_not_travel_in_a_part_that_may_be_taken_back
 TEST(Gradients, what_waits_for_a_whole_step_finds_one) {
   Gradients gradients = gradients_of(0);
   gradients.expect_skips(true);
-  step(gradients);
-  leave(step(gradients), 1);  // b: 4
-  Values without_b = {1, 0, 0, 0, 0, 1, 1, 1};
-  step(gradients, kCba, without_b);
+  leave_some_of_b_pending(gradients);
   int whole = 0;
   for (int i = 1; i <= 100; ++i) {
     Values gradient(8, 1);
@@ -370,10 +359,8 @@ TEST(Gradients, what_was_loaded_and_not_used_is_saved_again) {
 
 TEST(Gradients, what_was_pending_beside_a_bucket_is_saved_with_it) {
   Gradients before = gradients_of(0), after = gradients_of(0);
-  step(before);
-  leave(step(before), 1);  // b: 4
-  Values without_b = {1, 0, 0, 0, 0, 1, 1, 1};
-  step(before, kCba, without_b);
+  leave_some_of_b_pending(before);
+  Values without_b = kWithoutB;
   leave(step(before, kCba, without_b), 10);
   EXPECT_EQ(before.owed(0, 3), (Values{0, 0, 0, 15, 12, 13, 0, 10}));
   ASSERT_TRUE(after.load(before.save(), before.step()).ok());
