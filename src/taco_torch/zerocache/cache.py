@@ -259,14 +259,8 @@ class ZeroCache:
         with self._hooks.use(*targets) as keep:
             yield keep
             if written:
-                own = {
-                    self._names[parameter]: None
-                    for target in targets
-                    for parameter in (
-                        target.parameters() if isinstance(target, nn.Module) else (target,)
-                    )
-                }
-                self.store.note_write(list(own))
+                own = hooks.parameters_of(targets)
+                self.store.note_write([self._names[parameter] for parameter in own])
 
     def save(self, directory: str | os.PathLike[str], extra: Any = None) -> int:
         """Writes the model and the optimizer to a directory, page by page.

@@ -76,6 +76,15 @@ def called_children(module: nn.Module) -> Iterator[nn.Module]:
         yield from (child for child in module.children() if not isinstance(child, NEVER_CALLED))
 
 
+def parameters_of(targets: Iterable[nn.Module | nn.Parameter]) -> list[nn.Parameter]:
+    """The parameters among these, and all of the modules', each once."""
+    found: dict[nn.Parameter, None] = {}
+    for target in targets:
+        own = target.parameters() if isinstance(target, nn.Module) else (target,)
+        found.update(dict.fromkeys(own))
+    return list(found)
+
+
 def is_whole(module: nn.Module) -> bool:
     return isinstance(module, WHOLE_PARTS) or _is_compiled(module)
 
@@ -249,11 +258,7 @@ class Hooks:
 
         Raises KeyError if a parameter is none of the model's.
         """
-        parameters: dict[nn.Parameter, None] = {}
-        for target in targets:
-            own = target.parameters() if isinstance(target, nn.Module) else (target,)
-            parameters.update(dict.fromkeys(own))
-        names = tuple(self._name_of(parameter) for parameter in parameters)
+        names = tuple(self._name_of(parameter) for parameter in parameters_of(targets))
         if names not in self._parts:
             self._parts[names] = self.store.add_part(names)
         part = self._parts[names]
