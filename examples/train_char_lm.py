@@ -58,19 +58,20 @@ def reference_manual() -> tuple[Tensor, Tensor, int]:
 class Block(nn.Module):
     """Attention and a feed-forward layer, each after a normalisation and with a skip connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(WIDTH)
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
-        self.project = nn.Linear(WIDTH, WIDTH)
-        self.norm2 = nn.LayerNorm(WIDTH)
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
         self.feed = nn.Sequential(
-            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
-        heads = self.qkv(self.norm1(x)).view(batch, length, 3, HEADS, width // HEADS)
+        heads = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.project(attended.transpose(1, 2).reshape(batch, length, width))
@@ -82,7 +83,7 @@ class CharacterModel(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, WIDTH)
         self.places = nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.blocks = nn.ModuleList(Block(WIDTH, HEADS) for _ in range(LAYERS))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, vocabulary)
 
@@ -149,17 +150,17 @@ def parallel_model(vocabulary: int, arguments: argparse.Namespace) -> nn.Module:
     return model
 
 
-def batch_of(data: Tensor, size: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Characters and their successors, each (size, CONTEXT); the seed selects the batch."""
+def batch_of(data: Tensor, size: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Characters and their successors, each (size, length); the seed selects the batch."""
     generator = torch.Generator().manual_seed(seed)
-    starts = torch.randint(len(data) - CONTEXT - 1, (size,), generator=generator)
-    windows = torch.stack([data[start : start + CONTEXT + 1] for start in starts.tolist()])
+    starts = torch.randint(len(data) - length - 1, (size,), generator=generator)
+    windows = torch.stack([data[start : start + length + 1] for start in starts.tolist()])
     return windows[:, :-1], windows[:, 1:]
 
 
 def held_out_loss(model: nn.Module, data: Tensor) -> float:
     """Mean cross-entropy (nats per character) over all ranks, each on a batch of its own."""
-    tokens, targets = batch_of(data, 32, seed=10_000 + dist.get_rank())
+    tokens, targets = batch_of(data, 32, CONTEXT, seed=10_000 + dist.get_rank())
     with torch.no_grad():
         loss = functional.cross_entropy(model(tokens), targets.flatten())
     dist.all_reduce(loss, dist.ReduceOp.AVG)
@@ -194,7 +195,7 @@ def train(arguments: argparse.Namespace) -> bool:
     progress = tqdm(range(arguments.steps), disable=not first, ncols=90, mininterval=pace)
     for _ in progress:
         seed = state.step * dist.get_world_size() + dist.get_rank()
-        tokens, targets = batch_of(training, arguments.batch, seed)
+        tokens, targets = batch_of(training, arguments.batch, CONTEXT, seed)
         loss = functional.cross_entropy(model(tokens), targets.flatten())
         optimizer.zero_grad()
         loss.backward()

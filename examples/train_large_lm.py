@@ -25,32 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import tqdm
-from train_char_lm import reference_manual
+from train_char_lm import Block, batch_of, reference_manual
 
 UNTIL_STEADY = 3  # steps: the first is where the order of uses is learned
-
-
-class Block(nn.Module):
-    """Attention and a feed-forward layer, each after a normalisation and with a skip connection."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1 = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.project = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.feed = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        heads = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = heads.permute(2, 0, 3, 1, 4)
-        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.project(attended.transpose(1, 2).reshape(batch, length, width))
-        return x + self.feed(self.norm2(x))
 
 
 class LanguageModel(nn.Module):
@@ -75,14 +52,6 @@ class LanguageModel(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x).flatten(0, 1))
-
-
-def batch_of(data: Tensor, size: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Characters and their successors, each (size, length); the seed selects the batch."""
-    generator = torch.Generator().manual_seed(seed)
-    starts = torch.randint(len(data) - length - 1, (size,), generator=generator)
-    windows = torch.stack([data[start : start + length + 1] for start in starts.tolist()])
-    return windows[:, :-1], windows[:, 1:]
 
 
 def memory_of_process() -> tuple[int, int]:
