@@ -29,18 +29,15 @@ class MovingPages : public zerocache::PageUses {
   Status begin(zerocache::OperatorKey key, std::span<const zerocache::Access> accesses) override {
     if (fail_at_ == begun_++) return Status(Code::kResource, "no page today");
     EXPECT_EQ(open_.count(key), 0u) << "used twice at once";
-    Use& use = open_[key];
-    use.accesses.assign(accesses.begin(), accesses.end());
+    open_[key].assign(accesses.begin(), accesses.end());
     for (const zerocache::Access& access : accesses) {
-      Frame frame(static_cast<std::byte*>(std::aligned_alloc(4096, page_bytes_)));
-      std::memset(frame.get(), 0xFF, page_bytes_);
+      Frame frame = new_frame();
       const auto content = pages_.find(access.page);
       if (access.reads && content != pages_.end()) {
         std::memcpy(frame.get(), content->second.get(), page_bytes_);
       }
       EXPECT_EQ(frames_.count({access.page, access.tier}), 0u) << "page " << access.page;
       frames_[{access.page, access.tier}] = std::move(frame);
-      bytes_ += (access.reads + access.writes) * page_bytes_;
     }
     keys_.push_back(key);
     return {};
@@ -49,7 +46,7 @@ class MovingPages : public zerocache::PageUses {
   void end(zerocache::OperatorKey key) override {
     const auto use = open_.find(key);
     ASSERT_NE(use, open_.end());
-    for (const zerocache::Access& access : use->second.accesses) {
+    for (const zerocache::Access& access : use->second) {
       const auto frame = frames_.find({access.page, access.tier});
       if (access.writes) pages_[access.page] = std::move(frame->second);
       frames_.erase(frame);
@@ -83,9 +80,12 @@ class MovingPages : public zerocache::PageUses {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
   using Frame = std::unique_ptr<std::byte, Free>;
-  struct Use {
-    std::vector<zerocache::Access> accesses;
-  };
+
+  Frame new_frame() const {
+    Frame frame(static_cast<std::byte*>(std::aligned_alloc(4096, page_bytes_)));
+    std::memset(frame.get(), 0xFF, page_bytes_);
+    return frame;
+  }
 
   template <class Visit>
   void each(const zerocache::PlacedTensor& tensor, const Visit& visit) {
@@ -94,10 +94,7 @@ class MovingPages : public zerocache::PageUses {
       const std::size_t place = at % page_bytes_;
       const std::size_t bytes = std::min(tensor.bytes - done, page_bytes_ - place);
       Frame& frame = pages_[static_cast<PageId>(at / page_bytes_)];
-      if (frame == nullptr) {
-        frame.reset(static_cast<std::byte*>(std::aligned_alloc(4096, page_bytes_)));
-        std::memset(frame.get(), 0xFF, page_bytes_);
-      }
+      if (frame == nullptr) frame = new_frame();
       visit(frame.get() + place, done, bytes);
       done += bytes;
     }
@@ -106,10 +103,9 @@ class MovingPages : public zerocache::PageUses {
   const std::size_t page_bytes_;
   std::map<PageId, Frame> pages_;
   std::map<std::pair<PageId, Tier>, Frame> frames_;
-  std::map<zerocache::OperatorKey, Use> open_;
+  std::map<zerocache::OperatorKey, std::vector<zerocache::Access>> open_;
   std::vector<zerocache::OperatorKey> keys_;
   std::size_t begun_ = 0, fail_at_ = static_cast<std::size_t>(-1);
-  std::size_t bytes_ = 0;
 };
 
 }  // namespace taco::testing
