@@ -87,8 +87,6 @@ class Layout {
   // Indices of the tensors that lie on a page, wholly or in part, by rising offset; not of empty
   // ones.
   std::span<const std::uint32_t> tensors_on(PageId page) const;
-  // Of all tensors that are not empty.
-  std::span<const std::uint32_t> by_offset() const { return by_offset_; }
   // "page 17 (h.3.attn.weight, h.3.attn.bias and 4 more)"
   std::string describe(PageId page) const;
 

@@ -5,6 +5,7 @@
 #include "edge/errors.h"
 #include "zerocache/torch/bind.h"
 #include "zerocache/torch/parameter_range.h"
+#include "zerocache/torch/uses_bind.h"
 
 namespace py = pybind11;
 
@@ -23,10 +24,6 @@ std::unique_ptr<ParameterRange> make(std::size_t frame_bytes, std::size_t max_fr
   return value_or_raise(ParameterRange::create(options));
 }
 
-Uses::Pass pass_of(bool backward) {
-  return backward ? Uses::Pass::kBackward : Uses::Pass::kForward;
-}
-
 template <Method method>
 void call(ParameterRange& range, const std::string& name) {
   raise_if_error((range.*method)(name));
@@ -36,7 +33,8 @@ void call(ParameterRange& range, const std::string& name) {
 
 void bind_storage(py::module_& module) {
   py::module_ inner = module.def_submodule("zerocache");
-  py::class_<ParameterRange>(inner, "ParameterRange")
+  py::class_<ParameterRange> bound(inner, "ParameterRange");
+  bound
       .def(py::init(&make), py::arg("frame_bytes"), py::arg("max_frames"), py::arg("range_bytes"),
            py::arg("poison") = true)
       .def("place", [](ParameterRange& range, const std::string& name,
@@ -50,20 +48,9 @@ void bind_storage(py::module_& module) {
                          const std::string& name) { return value_or_raise(range.present(name)); })
       .def("address", [](const ParameterRange& range,
                          const std::string& name) { return value_or_raise(range.address(name)); })
-      .def("add_part",
-           [](ParameterRange& range, const std::vector<std::string>& names) {
-             return value_or_raise(range.add_part(names));
-           })
-      .def("begin",
-           [](ParameterRange& range, Uses::Part part, bool backward) {
-             raise_if_error(range.uses().begin(part, pass_of(backward)));
-           })
-      .def("end", [](ParameterRange& range, Uses::Part part,
-                     bool backward) { raise_if_error(range.uses().end(part, pass_of(backward))); })
-      .def("end_all", [](ParameterRange& range) { range.uses().end_all(); })
-      .def_property_readonly("open", [](ParameterRange& range) { return range.uses().open(); })
       .def_property_readonly("frames",
                              [](const ParameterRange& range) { return range.usage().frames; });
+  bind_uses(bound);
 }
 
 }  // namespace taco::zerocache

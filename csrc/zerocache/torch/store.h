@@ -79,7 +79,6 @@ class Store : public Pager {
   // A tensor on a storage that is here already becomes another name of that; else its storage's
   // bytes move here and it is absent. What check_placeable() refuses.
   Status place(const std::string& name, const at::Tensor& tensor);
-  bool holds(const at::Tensor& tensor) const { return find(tensor) != nullptr; }
 
   // kInvalidArgument for a name that was not placed.
   Result<Uses::Part> add_part(const std::vector<std::string>& names);
@@ -151,10 +150,10 @@ class Store : public Pager {
                                        const at::Tensor& other) const;
   Status place_bytes(const std::string& name, const at::Tensor& tensor, std::uint32_t index);
   Status hold(OperatorKey key, std::span<const Access> accesses);
-  // Where its pages are used by who is not a model: the device's memory is the host's.
   PageId page_of(const PlacedTensor& tensor) const {
     return static_cast<PageId>(tensor.offset / options_.page_bytes);
   }
+  // Where a page is used by who is not a model: the device's memory is the host's.
   Tier tier_of(PageId page) const { return state_.is_state(page) ? Tier::kHost : Tier::kDevice; }
   Result<Update> update_of(const Step& step, std::vector<at::Tensor>& copies) const;
   Status read_page(PageId page, std::span<std::byte> to);

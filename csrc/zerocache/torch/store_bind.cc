@@ -6,6 +6,7 @@
 #include "edge/errors.h"
 #include "zerocache/torch/bind.h"
 #include "zerocache/torch/store.h"
+#include "zerocache/torch/uses_bind.h"
 
 namespace py = pybind11;
 
@@ -53,10 +54,6 @@ StoreOptions options_of(std::uint64_t device, std::uint64_t host,
   options.io.bytes_per_second = io_bytes_per_second;
   options.poison = poison;
   return options;
-}
-
-Uses::Pass pass_of(bool backward) {
-  return backward ? Uses::Pass::kBackward : Uses::Pass::kForward;
 }
 
 py::dict stats_of(const Store& store) {
@@ -184,24 +181,12 @@ void bind_adafactor(py::module_& module) {
       py::arg("weight_decay"));
 }
 
-void bind_uses(py::class_<Store>& store) {
+void bind_runs(py::class_<Store>& store) {
   store
-      .def("add_part",
-           [](Store& self, const std::vector<std::string>& names) {
-             return value_or_raise(self.add_part(names));
-           })
-      .def("begin",
-           [](Store& self, Uses::Part part, bool backward) {
-             raise_if_error(self.uses().begin(part, pass_of(backward)));
-           })
-      .def("end", [](Store& self, Uses::Part part,
-                     bool backward) { raise_if_error(self.uses().end(part, pass_of(backward))); })
       .def("note_write",
            [](Store& self, const std::vector<std::string>& names) {
              raise_if_error(self.note_write(names));
            })
-      .def("end_all", [](Store& self) { self.uses().end_all(); })
-      .def_property_readonly("open", [](Store& self) { return self.uses().open(); })
       .def_property_readonly("run", &Store::run)
       .def("begin_run", &Store::begin_run)
       .def("end_run", &Store::end_run);
@@ -246,7 +231,6 @@ void bind_store(py::module_& module) {
           [](const StoreOptions& options) { return value_or_raise(Store::open(options)); }))
       .def("place", [](Store& self, const std::string& name,
                        const at::Tensor& tensor) { raise_if_error(self.place(name, tensor)); })
-      .def("holds", &Store::holds)
       .def("read", [](Store& self, const at::Tensor& tensor,
                       const at::Tensor& to) { raise_if_error(self.read(tensor, to)); })
       .def("write", [](Store& self, const at::Tensor& tensor,
@@ -259,6 +243,7 @@ void bind_store(py::module_& module) {
       .def_property_readonly("state_bytes", &Store::state_bytes)
       .def("stats", &stats_of);
   bind_uses(store);
+  bind_runs(store);
   bind_state(store);
 }
 

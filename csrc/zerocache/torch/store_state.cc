@@ -2,7 +2,6 @@
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "zerocache/adafactor_state.h"
 #include "zerocache/tensor_bytes.h"

@@ -170,7 +170,7 @@ class ZeroCache:
                 ]
                 store.add_state(stateful, kinds)
                 before = optimizer.state_dict() if optimizer.state else None
-                self._optimizer = CachedOptimizer(self, optimizer, rule, self._names)
+                self._optimizer = CachedOptimizer(self, optimizer, rule, self._names, trained)
                 if before is not None:
                     self._optimizer.load_state_dict(before)
                     optimizer.state.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -67,22 +67,18 @@ class CachedOptimizer(torch.optim.Optimizer):
         inner: torch.optim.Optimizer,
         rule: Rule,
         names: Mapping[nn.Parameter, str],
+        trained: Set[nn.Parameter],
     ) -> None:
         self._cache = cache
         self.rule = rule
         self._names = names
+        self._trained = trained
         self._kinds = rule.kinds(inner.param_groups)
         self._steps: dict[nn.Parameter, int] = {}
         self._sealed = False
         self._state = State(self)
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups = inner.param_groups
-        self._trained = {
-            parameter
-            for group in inner.param_groups
-            for parameter in group["params"]
-            if parameter.requires_grad and parameter.numel() > 0
-        }
         for hooks in HOOKS:
             setattr(self, hooks, getattr(inner, hooks))
         self._sealed = True
