@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "support/zerocache_simulator.h"
+#include "zerocache/simulator.h"
 
 namespace taco::zerocache {
 namespace {

@@ -13,7 +13,7 @@
 #include <set>
 
 #include "support/zerocache_programs.h"
-#include "support/zerocache_simulator.h"
+#include "zerocache/simulator.h"
 
 namespace taco::zerocache {
 namespace {

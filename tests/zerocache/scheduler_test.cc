@@ -8,7 +8,7 @@
 #include <random>
 
 #include "support/zerocache_programs.h"
-#include "support/zerocache_simulator.h"
+#include "zerocache/simulator.h"
 
 namespace taco::zerocache {
 namespace {

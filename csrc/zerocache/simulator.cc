@@ -1,4 +1,4 @@
-#include "support/zerocache_simulator.h"
+#include "zerocache/simulator.h"
 
 #include <algorithm>
 

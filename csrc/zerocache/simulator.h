@@ -1,6 +1,9 @@
 // Runs programs over a page store under a virtual clock: the scheduler's decisions are carried out
 // by copies of given speeds, and checked against a page table of its own, which knows for every
-// copy of a page which writing it stems from. Test support.
+// copy of a page which writing it stems from. So it predicts what a step takes, and finds what a
+// scheduler does wrong.
+//
+// Pure. One thread at a time.
 #pragma once
 
 #include <map>
