@@ -341,6 +341,41 @@ def test_a_step_that_the_scaler_skips_is_skipped_for_all_shards(ranks: Ranks) ->
     ranks.run(survives_skipped_steps)
 
 
+def saves_between_a_skipped_step_and_the_next() -> None:
+    """The infinity is in the first shard; of the second, both hosts owe all they have sent."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    model = top_k(sharded_bag(square()), grad_scaler=scaler)
+    delivered, expected = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
+
+    def nothing_is_lost(owed_now: torch.Tensor) -> None:
+        found, wanted = (shard_of(v.split(SIZES), 1) for v in (delivered + owed_now, expected))
+        close(found, wanted, rtol=1e-4, atol=1e-3)
+
+    def step_of(trained: nn.Module, step: int, bad: bool) -> None:
+        nonlocal delivered, expected
+        delivered = delivered + scaled(trained, scaler, step, bad)
+        expected = expected + average_of_whole_numbers(step)
+
+    for step in range(4):
+        step_of(model, step, bad=step == 3)
+    state = lightcc.state_dict(model)
+    saved = owed(model)  # asked again
+    nothing_is_lost(saved)
+    same(flat([residual.full_tensor() for residual in state["residuals"].values()]), saved)
+    resumed = top_k(sharded_bag(square()), grad_scaler=scaler)
+    lightcc.load_state_dict(state, resumed)
+    so_far = delivered, expected
+    for trained in (model, resumed):
+        delivered, expected = so_far
+        for step in range(4, 7):
+            step_of(trained, step, bad=step == 5)
+        nothing_is_lost(owed(trained))
+
+
+def test_a_state_after_a_skipped_step_has_what_that_step_sent(ranks: Ranks) -> None:
+    ranks.run(saves_between_a_skipped_step_and_the_next)
+
+
 # -- both legs
 
 

@@ -134,13 +134,8 @@ class Backend : public c10d::Backend {
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   void enableCollectivesTiming() override {}  // every operation is timed anyway
 
-  // The average over the group of a contiguous float32 tensor on the CPU, in place, coded between
-  // hosts if there is a codec. `at_end` is called before the Work's future is done.
-  c10::intrusive_ptr<c10d::Work> average(const at::Tensor& tensor,
-                                         std::shared_ptr<const Codec> codec,
-                                         std::shared_ptr<Feedback> feedback,
-                                         std::function<void()> at_end);
-  // The same, of the reduction that `opts` names: SUM or AVG.
+  // The SUM or AVG over the group of a contiguous float32 tensor on the CPU, in place, coded
+  // between hosts if there is a codec. `at_end` is called before the Work's future is done.
   c10::intrusive_ptr<c10d::Work> reduce_gradient(const at::Tensor& tensor,
                                                  const c10d::AllreduceOptions& opts,
                                                  std::shared_ptr<const Codec> codec,

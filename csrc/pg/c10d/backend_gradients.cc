@@ -31,15 +31,6 @@ void Backend::set_codec(OperationSpec& spec) const {
   if (rounds && spec.dtype == kernels::Dtype::kF32) spec.codec = codec_;
 }
 
-c10::intrusive_ptr<c10d::Work> Backend::average(const at::Tensor& tensor,
-                                                std::shared_ptr<const Codec> codec,
-                                                std::shared_ptr<Feedback> feedback,
-                                                std::function<void()> at_end) {
-  c10d::AllreduceOptions opts;
-  opts.reduceOp = c10d::ReduceOp::AVG;
-  return reduce_gradient(tensor, opts, std::move(codec), std::move(feedback), std::move(at_end));
-}
-
 c10::intrusive_ptr<c10d::Work> Backend::reduce_gradient(const at::Tensor& tensor,
                                                         const c10d::AllreduceOptions& opts,
                                                         std::shared_ptr<const Codec> codec,

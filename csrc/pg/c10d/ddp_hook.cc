@@ -97,6 +97,11 @@ void GradientHook::begin_step(bool skipped) {
   raise_if_error(gradients_.begin_step(scale_ ? scale_() : 1.0, skipped));
 }
 
+void GradientHook::end_step(bool skipped) {
+  gradients().end_step(skipped);
+  found_not_finite_->store(false);
+}
+
 // Buckets come in order, so one that does not follow the last belongs to the next step.
 void GradientHook::step_begins_at(std::size_t index) {
   if (newest_ && index > *newest_) {
@@ -198,7 +203,9 @@ std::function<void()> GradientHook::look_out(const at::Tensor& buffer) const {
 }
 
 GradientHook::WorkPtr GradientHook::average_exactly(const at::Tensor& buffer) {
-  return backend_->average(buffer, nullptr, nullptr, nullptr);
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::AVG;
+  return backend_->reduce_gradient(buffer, options, nullptr, nullptr, nullptr);
 }
 
 // Failures belong to those who wait for the step; here it only matters that nothing is open.
@@ -220,7 +227,7 @@ lightcc::Gradients& GradientHook::gradients() {
 
 lightcc::Gradients& GradientHook::owed() {
   wait_for_all();
-  // Under FSDP2, shards that other ranks have may be what is not finite.
+  // Under FSDP2, shards that other ranks have may be what is not finite: it calls end_step().
   if (newest_) gradients_.end_step(found_not_finite_->exchange(false));
   return gradients_;
 }

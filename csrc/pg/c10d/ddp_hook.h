@@ -51,8 +51,10 @@ class GradientHook {
   WorkPtr average(std::size_t index, const lightcc::Layout& layout, const at::Tensor& buffer);
 
   // Of FSDP2's replicas (fsdp_hook.cc), all of one thread. A step begins, and whoever calls knows
-  // whether the one before it was skipped, by found_not_finite() of all ranks.
+  // whether the one before it was skipped, by found_not_finite() of all ranks. end_step(): says so
+  // before the next one begins, and before anybody asks what is owed.
   void begin_step(bool skipped);
+  void end_step(bool skipped);
   bool found_not_finite() const { return found_not_finite_->load(); }  // in a result of this step
   // The next all_reduce in the group is that of bucket `index`, laid out like this. It must begin,
   // or disarm() be called, while this object lives.

@@ -167,6 +167,7 @@ void bind_hook(py::module_& module) {
            py::arg("buffer"), NoGil())
       .def("average_exactly", &GradientHook::average_exactly, py::arg("buffer"), NoGil())
       .def("begin_step", &GradientHook::begin_step, py::arg("skipped"), NoGil())
+      .def("end_step", &GradientHook::end_step, py::arg("skipped"), NoGil())
       .def_property_readonly("found_not_finite", &GradientHook::found_not_finite)
       .def("arm", &GradientHook::arm, py::arg("index"), py::arg("layout"), NoGil())
       .def("disarm", &GradientHook::disarm, NoGil())

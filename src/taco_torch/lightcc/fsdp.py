@@ -220,6 +220,14 @@ class ReplicaLeg(models.Leg):
 
 
 @dataclass
+class _Kept(models.Kept):
+    sharded: "Sharded"
+
+    def end_step(self) -> None:
+        self.sharded.end_step()
+
+
+@dataclass
 class _Place:
     """Where a parameter's gradient is averaged between replicas."""
 
@@ -280,12 +288,13 @@ class Sharded:
         layout: list[int] = []
         for leg in self.legs.values():
             layout += [*dist.get_process_group_ranks(leg.group), *leg.native.groups]
-        return models.Kept(
+        return _Kept(
             legs=list(self.legs.values()),
             groups=[*(leg.group for leg in self.legs.values()), *self.shard_groups.values()],
             place=f"rank {dist.get_rank()} of {dist.get_world_size()}",
             layout=layout,
             grad_scaler=self.grad_scaler,
+            sharded=self,
         )
 
     def before_forward(self) -> None:
@@ -328,12 +337,22 @@ class Sharded:
             self._reduced.add(bucket)
             return
         self._new_pass, self._reduced = False, {bucket}
-        skipped = self.grad_scaler is not None and self._somewhere_not_finite()
+        skipped = self._is_skipped()
         for leg in self.legs.values():
             leg.native.begin_step(skipped)
 
+    def end_step(self) -> None:
+        """For those who cannot wait for the next step to begin. Collective."""
+        skipped = self._is_skipped()
+        for leg in self.legs.values():
+            leg.native.end_step(skipped)
+
+    def _is_skipped(self) -> bool:
+        """The newest step."""
+        return self.grad_scaler is not None and self._somewhere_not_finite()
+
     def _somewhere_not_finite(self) -> bool:
-        """In the step before. The scaler skips it on all ranks, whoever has the shard."""
+        """The scaler skips that step on all ranks, whoever has the shard."""
         here = any(leg.native.found_not_finite for leg in self.legs.values())
         found = torch.tensor([int(here)])
         for group in self.shard_groups.values():

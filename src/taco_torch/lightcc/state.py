@@ -53,6 +53,7 @@ def flush(model: torch.nn.Module | None = None) -> None:
     """
     kept = models.the(model)
     _check_still_scaled(kept.grad_scaler)
+    kept.end_step()
     for leg in kept.legs:
         for index, name, owed in _owed(leg):
             gradient = leg.gradient(name)
@@ -86,6 +87,7 @@ def state_dict(model: torch.nn.Module | None = None) -> dict[str, Any]:
         ValueError: as ``flush()``.
     """
     kept = models.the(model)
+    kept.end_step()
     residuals: dict[str, torch.Tensor] = {}
     buckets: dict[str, Any] = {}
     for leg in kept.legs:
@@ -129,6 +131,7 @@ def load_state_dict(state: Mapping[str, Any], model: torch.nn.Module | None = No
     _check_is_state(state)
     residuals = state["residuals"]
     _check_parameters(residuals, kept)
+    kept.end_step()
     exact = state.get("exact", {}).get(kept.place)
     if exact is not None and list(exact["groups"]) != kept.layout:
         exact = None
