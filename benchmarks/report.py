@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from choices import CHOICES
+from fsdp_step import table_cells
 from launch import KINDS, show_bytes, show_time
 from scaling_view import ALL_REDUCE_GOALS, SCALING_GOAL, STEP_LIMITS, STEP_SHARE, markdown
 
@@ -283,7 +284,16 @@ def other_lines() -> list[str]:
             times = [row["compute_s"], row["step_s"]["gloo"], row["step_s"]["taco"], row["goal_s"]]
             cells = [row["model"], f"{row['gradient_bytes'] / 1e6:.0f} MB", *map(show_time, times)]
             lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    return [*lines, *fsdp_lines()]
+
+
+def fsdp_lines() -> list[str]:
+    result = load("fsdp_step_1gbit")
+    if not result:
+        return []
+    heads = "| FSDP2 step, 4 hosts at 1 Gbit/s | parameters | compute | choice | step | limit |"
+    lines = ["", f"{heads} step/limit | gloo/step |", "|---|--:|--:|---|--:|--:|--:|--:|"]
+    return [*lines, *(f"| {' | '.join(cells)} |" for cells in table_cells(result["rows"]))]
 
 
 def main() -> int:

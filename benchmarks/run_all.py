@@ -57,6 +57,7 @@ RUNS = [
     ("idle_four_hosts", True, "idle.py", "--hosts 4"),
     ("init_time", False, "init_time.py", ""),
     ("ddp_step_1gbit", True, "ddp_step.py", "--hosts 4 --rate 1gbit"),
+    ("fsdp_step_1gbit", True, "fsdp_step.py", "--hosts 4 --rate 1gbit --models resnet50"),
     (
         "scaling_all_reduce",
         True,
