@@ -7,7 +7,7 @@ Every layer is a module of fully_shard: its parameters are gathered before its f
 they were given up after it, once more before its backward pass, which then scatters its gradients.
 As in ddp_step.py the backward pass sleeps according to each layer's share of the computation, and
 the forward pass takes no time. So nothing hides the first gathering; the second and the gradients
-(half as long in 16 bits) can hide behind the backward pass, but for the gradient that is ready last.
+(half as long in 16 bits) can hide behind the backward pass, but for the gradient that comes last.
 That is the limit. Choices take turns.
 """
 
