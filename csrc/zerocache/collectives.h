@@ -1,0 +1,37 @@
+// What the page store asks of a group of ranks that train one model together. Any group of
+// processes can be put behind it; nothing here knows which.
+//
+// All ranks make the same calls in the same order, with spans of the same lengths. One thread at a
+// time.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+
+namespace taco::zerocache {
+
+class Collectives {
+ public:
+  // A call that is under way. Its memory may be touched once wait() has returned, or the object is
+  // gone, which waits too.
+  class Work {
+   public:
+    virtual ~Work() = default;
+    // Blocks. A failure is one of the group: a rank that died, say.
+    virtual Status wait() = 0;
+  };
+
+  virtual ~Collectives() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Begins to give each rank the `own` of all, one after the other by rank, in `all`. Several may
+  // be under way.
+  virtual Result<std::unique_ptr<Work>> all_gather(std::span<const std::byte> own,
+                                                   std::span<std::byte> all) = 0;
+};
+
+}  // namespace taco::zerocache

@@ -1,0 +1,223 @@
+#include "zerocache/sharded_step.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "zerocache/agreement.h"
+
+namespace taco::zerocache {
+namespace {
+
+// Beside the keys of the stream's own uses.
+constexpr OperatorKey kSendKeys = kChunkKeys + (OperatorKey{1} << 41);
+constexpr OperatorKey kReceiveKeys = kChunkKeys + (OperatorKey{1} << 42);
+
+// FNV-1a.
+class Digest {
+ public:
+  void add(std::span<const std::byte> bytes) {
+    for (const std::byte each : bytes) {
+      value_ = (value_ ^ static_cast<std::uint64_t>(each)) * 0x100000001b3;
+    }
+  }
+  template <class Value>
+  void add_value(const Value& value) {
+    static_assert(std::is_arithmetic_v<Value>);
+    add(std::as_bytes(std::span(&value, 1)));
+  }
+  std::uint64_t value() const { return value_; }
+
+ private:
+  std::uint64_t value_ = 0xcbf29ce484222325;
+};
+
+void add_step(Digest& digest, const kernels::AdamStep& step) {
+  for (const float value :
+       {step.gradient_factor, step.shrink, step.weight_decay, step.first_weight, step.second_weight,
+        step.beta2, step.inverse_correction, step.minus_step_size, step.eps}) {
+    digest.add_value(value);
+  }
+}
+
+void add_step(Digest& digest, const kernels::SgdStep& step) {
+  for (const float value :
+       {step.gradient_factor, step.weight_decay, step.momentum, step.weight, step.minus_lr}) {
+    digest.add_value(value);
+  }
+  digest.add_value(step.first);
+  digest.add_value(step.nesterov);
+}
+
+void add_step(Digest& digest, const kernels::LionStep& step) {
+  for (const float value : {step.gradient_factor, step.shrink, step.beta1, step.weight1, step.beta2,
+                            step.weight2, step.minus_lr}) {
+    digest.add_value(value);
+  }
+}
+
+// Is refused before it is compared.
+void add_step(Digest&, const kernels::AdafactorStep&) {}
+
+// What a rank is about to do with one parameter.
+struct Intent {
+  std::uint64_t tensor = 0;
+  std::uint64_t step = 0;  // digest of its kind and constants
+  bool operator==(const Intent&) const = default;
+};
+
+std::vector<Intent> intents_of(std::span<const Update> updates) {
+  std::vector<Intent> intents;
+  for (const Update& update : updates) {
+    Digest digest;
+    digest.add_value(update.step.index());
+    std::visit([&](const auto& step) { add_step(digest, step); }, update.step);
+    intents.push_back({update.tensor, digest.value()});
+  }
+  std::sort(intents.begin(), intents.end(),
+            [](const Intent& a, const Intent& b) { return a.tensor < b.tensor; });
+  return intents;
+}
+
+Status mismatch(const Layout& layout, std::span<const Intent> first, std::span<const Intent> other,
+                std::size_t rank) {
+  const auto place = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
+  const bool in_first = place.first != first.end(), in_other = place.second != other.end();
+  const std::string here = "rank " + std::to_string(rank);
+  if (in_first && in_other && place.first->tensor == place.second->tensor) {
+    return Status(Code::kMismatch,
+                  "parameter '" + layout.tensors()[place.first->tensor].name +
+                      "' would be stepped otherwise on rank 0 than on " + here +
+                      ": its learning rate, another option of its group, or the number of its "
+                      "steps differs");
+  }
+  const bool missing_in_other =
+      in_first && (!in_other || place.first->tensor < place.second->tensor);
+  const Intent& alone = missing_in_other ? *place.first : *place.second;
+  return Status(Code::kMismatch,
+                "parameter '" + layout.tensors()[alone.tensor].name + "' has a gradient on " +
+                    (missing_in_other ? "rank 0" : here) + " and none on " +
+                    (missing_in_other ? here : "rank 0") +
+                    ": all ranks have to step the same parameters (were the gradients averaged, "
+                    "outside no_sync()?)");
+}
+
+}  // namespace
+
+Status agree_on_step(Collectives& ranks, const Layout& layout, std::span<const Update> updates,
+                     const Status& own) {
+  TACO_RETURN_IF_ERROR(agree(ranks, own));
+  const std::vector<Intent> intents = intents_of(updates);
+  Digest digest;
+  for (const Intent& intent : intents) {
+    digest.add_value(intent.tensor);
+    digest.add_value(intent.step);
+  }
+  const std::uint64_t value = digest.value();
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks.size()));
+  TACO_RETURN_IF_ERROR(all_gather(ranks, std::as_bytes(std::span(&value, 1)),
+                                  std::as_writable_bytes(std::span(all))));
+  const auto other =
+      std::find_if(all.begin(), all.end(), [&](std::uint64_t each) { return each != all.front(); });
+  if (other == all.end()) return {};
+  const auto details = gather(ranks, std::as_bytes(std::span(intents)));
+  if (!details.ok()) return details.status();
+  const auto given_by = [&](std::size_t rank) {
+    const std::vector<std::byte>& bytes = details.value()[rank];
+    std::vector<Intent> given(bytes.size() / sizeof(Intent));
+    if (!given.empty()) std::memcpy(given.data(), bytes.data(), bytes.size());
+    return given;
+  };
+  const auto rank = static_cast<std::size_t>(other - all.begin());
+  return mismatch(layout, given_by(0), given_by(rank), rank);
+}
+
+// `sorted` by rising offset, without tensors that are empty.
+std::vector<ShardedStep::Stepped> ShardedStep::pages_of(std::span<const Update> sorted) const {
+  const auto run_of = [&](const Update& update) {
+    return layout_.pages_of(layout_.tensors()[update.tensor]);
+  };
+  std::vector<Stepped> found;
+  PageId next = 0;       // the first page that is not looked at yet
+  std::size_t last = 0;  // the first update behind the page
+  for (std::size_t first = 0; first < sorted.size(); ++first) {
+    const Run run = run_of(sorted[first]);
+    for (PageId page = std::max(run.first, next); page < run.first + run.count; ++page) {
+      last = std::max(last, first);
+      while (last < sorted.size() && run_of(sorted[last]).first <= page) ++last;
+      Stepped stepped{.page = page, .updates = sorted.subspan(first, last - first)};
+      const PlacedTensor& lowest = layout_.tensors()[stepped.updates.front().tensor];
+      const PlacedTensor& highest = layout_.tensors()[stepped.updates.back().tensor];
+      const std::uint64_t start = std::uint64_t{page} * layout_.page_bytes();
+      stepped.begin = std::max(start, lowest.offset);
+      stepped.end = std::min(start + layout_.page_bytes(), highest.offset + highest.bytes);
+      stepped.whole = layout_.tensors_on(page).size() == stepped.updates.size();
+      found.push_back(stepped);
+      next = page + 1;
+    }
+  }
+  return found;
+}
+
+Status ShardedStep::run(std::span<const Update> updates) {
+  std::vector<Update> sorted;
+  for (const Update& update : updates) {
+    if (layout_.tensors()[update.tensor].bytes > 0) sorted.push_back(update);
+  }
+  std::sort(sorted.begin(), sorted.end(), [&](const Update& a, const Update& b) {
+    return layout_.tensors()[a.tensor].offset < layout_.tensors()[b.tensor].offset;
+  });
+  const std::vector<Stepped> stepped = pages_of(sorted);
+  std::vector<Parcel> parcels;
+  for (const Stepped& each : stepped) {
+    parcels.push_back({shards_.owner(each.page), each.end - each.begin});
+  }
+  const ExchangeCalls calls = {
+      .pack = [&](std::size_t parcel,
+                  std::span<std::byte> to) { return pack(stepped[parcel], to); },
+      .unpack =
+          [&](std::size_t parcel, std::size_t from, std::span<const std::byte> bytes) {
+            return unpack(stepped[parcel], from, bytes);
+          },
+  };
+  return exchange(ranks_, parcels, calls);
+}
+
+Status ShardedStep::pack(const Stepped& stepped, std::span<std::byte> to) {
+  const Status done = stream_.step_page(stepped.page, stepped.updates);
+  TACO_RETURN_IF_ERROR(done.with_prefix("the optimizer's step ended before " +
+                                        layout_.describe(stepped.page) + ": "));
+  const OperatorKey key = kSendKeys + stepped.page;
+  const Access access{.page = stepped.page, .tier = tier_};
+  TACO_RETURN_IF_ERROR(pages_.begin(key, {&access, 1}));
+  std::memcpy(to.data(), pages_.address(stepped.page, tier_) + stepped.begin % layout_.page_bytes(),
+              to.size());
+  pages_.end(key);
+  return {};
+}
+
+// Of the bytes between those of the updates, nothing is taken: they belong to this rank.
+Status ShardedStep::unpack(const Stepped& stepped, std::size_t from,
+                           std::span<const std::byte> bytes) {
+  const std::uint64_t begin = stepped.begin + from, end = begin + bytes.size();
+  const bool all_of_it = stepped.whole && begin == stepped.begin && end == stepped.end;
+  const OperatorKey key = kReceiveKeys + stepped.page;
+  const Access access{.page = stepped.page, .tier = tier_, .reads = !all_of_it, .writes = true};
+  TACO_RETURN_IF_ERROR(pages_.begin(key, {&access, 1}));
+  std::byte* const page = pages_.address(stepped.page, tier_);
+  for (const Update& update : stepped.updates) {
+    const PlacedTensor& tensor = layout_.tensors()[update.tensor];
+    const std::uint64_t first = std::max(begin, tensor.offset);
+    const std::uint64_t last = std::min(end, tensor.offset + tensor.bytes);
+    if (first >= last) continue;
+    std::memcpy(page + first % layout_.page_bytes(), bytes.data() + (first - begin), last - first);
+  }
+  pages_.end(key);
+  return {};
+}
+
+}  // namespace taco::zerocache

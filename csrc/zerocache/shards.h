@@ -1,0 +1,43 @@
+// Which rank steps which pages of parameters and keeps the state that belongs to them, where
+// several ranks hold the same parameters: stage 1 of Rajbhandari et al., "ZeRO: Memory
+// Optimizations Toward Training Trillion Parameter Models", 2020. Pages are dealt out whole, by the
+// bytes of what is trained on them. So each rank's share differs from any other's by the state of
+// one page at most.
+//
+// Pure, and the same on all ranks that have the same layout. Any thread may read one.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "zerocache/layout.h"
+#include "zerocache/page.h"
+#include "zerocache/state_layout.h"
+
+namespace taco::zerocache {
+
+class Shards {
+ public:
+  // One rank, to which everything belongs.
+  Shards() = default;
+  // `trained`: the parameters that `state` was appended for, by index in the layout.
+  static Shards deal(const Layout& layout, const StateLayout& state,
+                     std::span<const std::uint32_t> trained, int rank, int ranks);
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  // Of a page of parameters or of state. Those of parameters that are not trained have an owner
+  // too, who saves them.
+  int owner(PageId page) const {
+    if (page < owners_.size()) return owners_[page];
+    return static_cast<int>(page % static_cast<PageId>(ranks_));
+  }
+  bool owns(PageId page) const { return owner(page) == rank_; }
+
+ private:
+  int rank_ = 0, ranks_ = 1;
+  std::vector<int> owners_;  // by page
+};
+
+}  // namespace taco::zerocache
