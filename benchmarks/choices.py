@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: train_digits.py says why
 from torch.nn.parallel import DistributedDataParallel
 
 THRESHOLD = 1 << 20  # bytes of a bucket from which TopK is used: LIGHT_TOPK_THRESHOLD's default

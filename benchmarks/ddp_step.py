@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: train_digits.py says why
 from emulated import MODELS, Emulated, buckets
 from fabric import parse_rate
 from launch import (
