@@ -59,6 +59,8 @@ Scheduler::Scheduler(const Capacities& capacities, const Costs& costs, std::size
       left_(pages, 0xFF),
       ahead_(pages, 0),
       evicting_(pages, 0),
+      fetched_(pages, 0),
+      given_up_(pages, 0),
       writing_(pages, 0) {
   for (auto& wanted : wanted_) wanted.assign(pages, kNoPosition);
   for (PageHeap& queue : queues_) queue.resize(pages);
@@ -127,6 +129,7 @@ Status Scheduler::begin(Time now, OperatorKey key, std::span<const Access> acces
   now_ = now;
   std::fill(std::begin(fails_), std::end(fails_), false);
   computing_since_ = kNever;
+  look_at_given_up();
   current_.assign(accesses.begin(), accesses.end());
   for (const Access& access : current_) needed_[access.page] |= bit(access.tier);
   follow(run_->follower.begin(key, accesses));

@@ -129,6 +129,7 @@ class Scheduler {
 
   // scheduler_ahead.cc: what will be needed.
   const Use* use_at(Position at) const;
+  bool next_used_in(PageId page, Tier tier) const;
   void restart_looking();
   void look_ahead(Tier tier);
   void look_back(PageId page);
@@ -140,9 +141,13 @@ class Scheduler {
   void unwant(PageId page, Tier tier);
   void prune_wants();
   void no_longer_ahead(PageId page, Tier tier);
+  void give_up(PageId page);
+  void look_at_given_up();
 
   // scheduler_moves.cc: frames and copies.
   void route(PageId page);
+  void serve_all();
+  bool step_aside();
   bool serve(Way way);
   bool serve_blank(Tier tier);
   bool make_room(Tier tier, Position at, std::uint32_t reserve, std::size_t demand);
@@ -154,6 +159,7 @@ class Scheduler {
   bool worth_keeping(PageId page) const;
   void start(PageId page, Tier from, Tier to, bool evicts);
   void drop(PageId page, Tier tier);
+  void note_fetch(PageId page, Tier tier);
   void arrived(PageId page, Tier tier);
   std::size_t waiting_for(Tier tier) const;
   Position soonest_waiting(Tier tier) const;
@@ -182,6 +188,11 @@ class Scheduler {
   Marks left_;      // since it was used there
   Marks ahead_;     // fetched for an operator to come, in the place of something
   Marks evicting_;  // copied elsewhere so that it can go
+  Marks fetched_;   // since an operator began
+  // Fetched since an operator began, and gone again: what took its place is used sooner, and would
+  // have to go if it came again. Until the next operator begins, only an operator gets it.
+  Marks given_up_;
+  std::vector<PageId> fetches_;  // those that have a bit in fetched_
   std::vector<std::uint8_t> writing_;
   std::array<std::vector<Position>, 2> wanted_;  // by which position; kNoPosition: not
   std::vector<std::pair<PageId, Tier>> wants_;   // all that are wanted, and some that were

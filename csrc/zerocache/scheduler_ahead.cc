@@ -24,6 +24,15 @@ const Use* Scheduler::use_at(Position at) const {
   return nullptr;
 }
 
+bool Scheduler::next_used_in(PageId page, Tier tier) const {
+  const Position next = pages_.next_use(page);
+  const Use* const use = next >= now_at() ? use_at(next) : nullptr;
+  return use != nullptr &&
+         std::any_of(use->accesses.begin(), use->accesses.end(), [&](const Access& access) {
+           return access.page == page && access.tier == tier;
+         });
+}
+
 void Scheduler::look_ahead(Tier tier) {
   Cursor& cursor = cursors_[index_of(tier)];
   if (run_ == nullptr || course_[0] == nullptr) return;
@@ -71,6 +80,7 @@ bool Scheduler::concerns(Tier tier, const Access& access) const {
     return pages_.has(page, where) || pages_.arriving(page, where) ||
            wanted_[index_of(where)][page] != kNoPosition;
   };
+  if (given_up_[page] != 0) return false;
   if (access.tier == tier) return !coming(tier) && (!access.reads || pages_.has_content(page));
   if (tier == Tier::kDevice || !access.reads) return false;
   return pages_.has(page, Tier::kDisk) && !coming(Tier::kHost) &&
@@ -145,6 +155,25 @@ void Scheduler::no_longer_ahead(PageId page, Tier tier) {
   if ((ahead_[page] & bit(tier)) == 0) return;
   unmark(ahead_[page], tier);
   --ahead_count_[index_of(tier)];
+}
+
+// Each page is fetched ahead once while an operator computes or waits, so that copies end, however
+// small memory is.
+void Scheduler::give_up(PageId page) {
+  given_up_[page] = 1;
+  for (const Tier tier : kMemory) {
+    if ((needed_[page] & bit(tier)) == 0) wanted_[index_of(tier)][page] = kNoPosition;
+  }
+}
+
+void Scheduler::look_at_given_up() {
+  for (const PageId page : fetches_) {
+    fetched_[page] = 0;
+    if (given_up_[page] == 0) continue;
+    given_up_[page] = 0;
+    look_back(page);
+  }
+  fetches_.clear();
 }
 
 // The way ahead is another than was thought.

@@ -12,16 +12,40 @@ Time Scheduler::decide(Time now, std::vector<Action>& actions) {
   again_ = kNever;
   look_ahead(Tier::kHost);
   look_ahead(Tier::kDevice);
+  serve_all();
+  if (missing_ > 0 && idle() && actions_.empty() && step_aside()) serve_all();
+  // What came down has taken the last frame of the host: the next one needs one too. But it does
+  // not take that from what it comes down for.
+  if (capacities_.device > 0) {
+    const Position waiting = soonest_waiting(Tier::kDevice);
+    make_room(Tier::kHost, waiting == kNeverUsed ? kDemanded : waiting, 0, 1);
+  }
+  actions.insert(actions.end(), actions_.begin(), actions_.end());
+  actions_.clear();
+  return again_;
+}
+
+void Scheduler::serve_all() {
   for (bool any = true; any;) {
     any = false;
     for (const Tier tier : kMemory) any |= serve_blank(tier);
     for (const Way way : {Way::kUpload, Way::kDownload, Way::kRead}) any |= serve(way);
   }
-  // What came down has taken the last frame of the host: the next one needs one too.
-  if (capacities_.device > 0) make_room(Tier::kHost, kDemanded, 0, 1);
-  actions.insert(actions.end(), actions_.begin(), actions_.end());
-  actions_.clear();
-  return again_;
+}
+
+// An operator waits and nothing can move: host memory is full of what is to go up, and the device
+// of what would have to come down. One of the former makes way; it comes back by the disk.
+bool Scheduler::step_aside() {
+  for (const Access& access : current_) {
+    const PageId page = access.page;
+    if (needed_[page] != bit(Tier::kDevice) || !pages_.has(page, Tier::kHost)) continue;
+    if (pages_.droppable(page, Tier::kHost)) {
+      drop(page, Tier::kHost);
+      return true;
+    }
+    if (evict_from_host(page, kDemanded)) return true;
+  }
+  return false;
 }
 
 void Scheduler::done(const Copy& copy, bool copied) {
@@ -127,6 +151,7 @@ bool Scheduler::serve_blank(Tier tier) {
   if (soonest_waiting(tier) < at && pages_.free(tier) <= 2) return false;
   if (!make_room(tier, at, reserve, queue.size())) return false;
   pages_.take(page, tier);
+  note_fetch(page, tier);
   actions_.push_back({Action::Kind::kTake, {page, tier, tier}});
   arrived(page, tier);
   route(page);
@@ -172,10 +197,10 @@ PageId Scheduler::victim(Tier tier, Position at) const {
   Candidate dear = furthest(Residency::kSole);
   if (tier == Tier::kHost) {
     if (cheap.page != kNoPage) return cheap.page;
-    // What is on the device as well goes even if it is used before: from there.
+    // What is on the device as well goes even if it is used before, as long as that is there.
     const PageHeap& twice = pages_.evictable(tier, Residency::kFree);
     if (!twice.empty() && pages_.has(twice.top(), Tier::kDevice) &&
-        wanted_[index_of(tier)][twice.top()] == kNoPosition) {
+        wanted_[index_of(tier)][twice.top()] == kNoPosition && !next_used_in(twice.top(), tier)) {
       return twice.top();
     }
     cheap = clean;
@@ -185,8 +210,9 @@ PageId Scheduler::victim(Tier tier, Position at) const {
   if (cheap.page == kNoPage || dear.page == kNoPage) {
     return cheap.page == kNoPage ? dear.page : cheap.page;
   }
-  const Position now = now_at();
-  return dear.next_use - now > kDirtyFactor * (cheap.next_use - now) ? dear.page : cheap.page;
+  // What a detour may use at any time counts as used now.
+  const auto ahead = [now = now_at()](Position next) { return std::max<Position>(0, next - now); };
+  return ahead(dear.next_use) > kDirtyFactor * ahead(cheap.next_use) ? dear.page : cheap.page;
 }
 
 // True where the page is gone, or on its way.
@@ -257,6 +283,8 @@ void Scheduler::start(PageId page, Tier from, Tier to, bool evicts) {
   if (evicts) {
     evicting_[page] |= bit(from);
     ++evictions_[index_of(from)];
+  } else {
+    note_fetch(page, to);
   }
   actions_.push_back({Action::Kind::kCopy, {page, from, to}});
   route(page);
@@ -268,8 +296,14 @@ void Scheduler::drop(PageId page, Tier tier) {
   left_[page] |= bit(tier);
   if (tier == Tier::kDisk) return;
   no_longer_ahead(page, tier);
+  if ((fetched_[page] & bit(tier)) != 0) give_up(page);
   look_back(page);
   route(page);
+}
+
+void Scheduler::note_fetch(PageId page, Tier tier) {
+  if (fetched_[page] == 0) fetches_.push_back(page);
+  fetched_[page] |= bit(tier);
 }
 
 void Scheduler::arrived(PageId page, Tier tier) {

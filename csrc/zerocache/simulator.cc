@@ -6,6 +6,12 @@
 #include "zerocache/open_uses.h"
 
 namespace taco::zerocache {
+namespace {
+
+// So many times all pages are moved at most while one operator waits.
+constexpr std::size_t kCopiesInCircles = 20;
+
+}  // namespace
 
 SimulatedRun& SimulatedRun::operator+=(const SimulatedRun& other) {
   time += other.time;
@@ -120,9 +126,13 @@ void Simulator::arrive() {
 }
 
 bool Simulator::wait_for(const Use& use) {
-  while (!scheduler_.ready()) {
+  for (std::size_t copies = 0; !scheduler_.ready(); ++copies) {
     if (arrivals_.empty()) {
       fault("nothing moves and an operator waits", use.accesses.front().page);
+      return false;
+    }
+    if (copies > kCopiesInCircles * pages_.size()) {
+      fault("copies go round in circles and an operator waits", use.accesses.front().page);
       return false;
     }
     arrive();

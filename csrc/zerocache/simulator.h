@@ -100,4 +100,8 @@ class Simulator {
   SimulatedRun run_;
 };
 
+inline std::string first_fault(const Simulator& simulator) {
+  return simulator.faults().empty() ? "" : simulator.faults().front();
+}
+
 }  // namespace taco::zerocache

@@ -4,17 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
 
+#include "support/number_from.h"
 #include "support/sim_campaign.h"
 
 namespace taco::harp {
 namespace {
-
-std::uint64_t number_from(const char* name, std::uint64_t fallback) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
-}
 
 struct Row {
   const char* name;

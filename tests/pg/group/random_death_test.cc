@@ -12,12 +12,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <random>
 #include <thread>
 
 #include "harp/engine/stack.h"
 #include "pg/communicator.h"
+#include "support/number_from.h"
 #include "support/processes.h"
 
 namespace taco::pg {
@@ -242,14 +242,10 @@ void run_trial(const Trial& trial, std::vector<double>* delays) {
   munmap(memory, sizeof(Board));
 }
 
-unsigned number_from(const char* name, unsigned otherwise) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? static_cast<unsigned>(std::strtoul(value, nullptr, 10)) : otherwise;
-}
-
 TEST(RandomDeath, EverySurvivorNamesTheVictimAndStartsAgain) {
-  const unsigned first = number_from("DEATH_SEED", std::random_device{}() % 1'000'000);
-  const unsigned trials = number_from("DEATH_TRIALS", 40);
+  const auto first =
+      static_cast<unsigned>(number_from("DEATH_SEED", std::random_device{}() % 1'000'000));
+  const auto trials = static_cast<unsigned>(number_from("DEATH_TRIALS", 40));
   setenv("TACO_LOG", "off", 0);  // every death is worth a line otherwise
   std::vector<double> delays;
   for (unsigned i = 0; i < trials && !HasFailure(); ++i) run_trial(Trial(first + i), &delays);
