@@ -59,13 +59,21 @@ struct OptimizerStream::Chunk {
     float* memory;
   };
 
-  PageId page;
-  std::size_t element_bytes;  // of the parameters
-  std::uint64_t begin;        // in elements of the store's range, if all were as these are
-  std::size_t elements;
-  std::span<const Part> parts;  // that touch it
-  std::vector<State> states;
+  OperatorKey key = 0;
+  PageId page = kNoPage;
+  std::size_t element_bytes = kElement;  // of the parameters
+  std::uint64_t begin = 0;               // in elements of the store's range, if all were as these
+  std::size_t elements = 0;
+  std::span<const Part> parts = {};  // that touch it
+  std::vector<State> states = {};
   std::byte* parameters = nullptr;  // its own part
+};
+
+class OptimizerStream::OpenChunk {
+ public:
+  std::vector<Update> updates;
+  std::vector<Part> parts;  // of these
+  Chunk chunk;              // with these
 };
 
 Result<std::unique_ptr<OptimizerStream>> OptimizerStream::make(
@@ -175,7 +183,68 @@ Status OptimizerStream::step_pages(std::span<const Part> parts) {
   return {};
 }
 
-Status OptimizerStream::step_page(PageId page, std::span<const Update> updates) {
+// `parts`, sorted, all touch the page, so their elements are of one size.
+OptimizerStream::Chunk OptimizerStream::make_chunk(PageId page, std::uint32_t part,
+                                                   std::span<const Part> parts) const {
+  const std::size_t element = layout_.tensors()[parts.front().update->tensor].element_bytes;
+  const std::uint32_t count = StateLayout::parts_of(static_cast<std::uint32_t>(element));
+  const std::size_t elements = layout_.page_bytes() / kElement;
+  Chunk chunk{.key = kChunkKeys + std::uint64_t{page} * 2 + part,
+              .page = page,
+              .element_bytes = element,
+              .begin = (std::uint64_t{page} * count + part) * elements,
+              .elements = elements};
+  const auto first = std::partition_point(
+      parts.begin(), parts.end(), [&](const Part& each) { return each.end <= chunk.begin; });
+  const auto last = std::partition_point(
+      first, parts.end(), [&](const Part& each) { return each.begin < chunk.begin + elements; });
+  chunk.parts = {first, last};
+  const auto use = [&](StateKind kind) {
+    const auto same = [&](const Chunk::State& state) { return state.kind == kind; };
+    if (std::any_of(chunk.states.begin(), chunk.states.end(), same)) return;
+    const PageId state = state_.page_of(page, part, kind);
+    chunk.states.push_back({kind, state, pages_.has_content(state), nullptr});
+  };
+  for (const Part& each : chunk.parts) {
+    for (const StateKind kind : kinds_of(each.update->step)) use(kind);
+  }
+  if (count > 1 && !chunk.parts.empty()) use(StateKind::kMaster);
+  return chunk;
+}
+
+Status OptimizerStream::step_chunks(PageId page, std::span<const Part> parts) {
+  const std::size_t element = layout_.tensors()[parts.front().update->tensor].element_bytes;
+  const std::uint32_t count = StateLayout::parts_of(static_cast<std::uint32_t>(element));
+  for (std::uint32_t part = 0; part < count; ++part) {
+    Chunk chunk = make_chunk(page, part, parts);
+    if (chunk.parts.empty()) continue;
+    TACO_RETURN_IF_ERROR(begin(chunk));
+    compute(chunk);
+    pages_.end(chunk.key);
+  }
+  return {};
+}
+
+Status OptimizerStream::begin(Chunk& chunk) {
+  std::vector<Access> accesses = {{chunk.page, parameter_tier_, true, true}};
+  for (const Chunk::State& state : chunk.states) {
+    accesses.push_back({state.page, Tier::kHost, state.holds, true});
+  }
+  TACO_RETURN_IF_ERROR(pages_.begin(chunk.key, accesses));
+  const std::uint64_t first = chunk.begin * chunk.element_bytes;
+  chunk.parameters = pages_.address(chunk.page, parameter_tier_) + first % layout_.page_bytes();
+  for (Chunk::State& state : chunk.states) {
+    state.memory = reinterpret_cast<float*>(pages_.address(state.page, Tier::kHost));
+  }
+  return {};
+}
+
+void OptimizerStream::compute(const Chunk& chunk) {
+  workers_->run([&](unsigned worker) { compute(chunk, worker); });
+}
+
+Result<std::vector<OptimizerStream::Part>> OptimizerStream::parts_on(
+    PageId page, std::span<const Update> updates) const {
   auto parts = sorted(updates);
   if (!parts.ok()) return parts.status();
   std::erase_if(*parts, [&](const Part& part) {
@@ -188,53 +257,35 @@ Status OptimizerStream::step_page(PageId page, std::span<const Update> updates) 
                   "parameter '" + layout_.tensors()[part.update->tensor].name +
                       "' cannot be stepped page by page: Adafactor needs its whole gradient first");
   }
+  return parts;
+}
+
+Status OptimizerStream::step_page(PageId page, std::span<const Update> updates) {
+  auto parts = parts_on(page, updates);
+  if (!parts.ok()) return parts.status();
   if (parts->empty()) return {};
   return step_chunks(page, *parts);
 }
 
-// `parts`, sorted, all touch the page, so their elements are of one size.
-Status OptimizerStream::step_chunks(PageId page, std::span<const Part> parts) {
-  const std::size_t element = layout_.tensors()[parts.front().update->tensor].element_bytes;
-  const std::uint32_t count = StateLayout::parts_of(static_cast<std::uint32_t>(element));
-  const std::size_t elements = layout_.page_bytes() / kElement;
-  for (std::uint32_t part = 0; part < count; ++part) {
-    Chunk chunk{page, element, (std::uint64_t{page} * count + part) * elements, elements, {}, {}};
-    const auto first = std::partition_point(
-        parts.begin(), parts.end(), [&](const Part& each) { return each.end <= chunk.begin; });
-    const auto last = std::partition_point(
-        first, parts.end(), [&](const Part& each) { return each.begin < chunk.begin + elements; });
-    if (first == last) continue;
-    chunk.parts = {first, last};
-    const auto use = [&](StateKind kind) {
-      const auto same = [&](const Chunk::State& state) { return state.kind == kind; };
-      if (std::any_of(chunk.states.begin(), chunk.states.end(), same)) return;
-      const PageId state = state_.page_of(page, part, kind);
-      chunk.states.push_back({kind, state, pages_.has_content(state), nullptr});
-    };
-    for (const Part& each : chunk.parts) {
-      for (const StateKind kind : kinds_of(each.update->step)) use(kind);
-    }
-    if (count > 1) use(StateKind::kMaster);
-    TACO_RETURN_IF_ERROR(step_chunk(chunk, kChunkKeys + std::uint64_t{page} * 2 + part));
-  }
-  return {};
+Result<std::shared_ptr<OptimizerStream::OpenChunk>> OptimizerStream::begin_chunk(
+    PageId page, std::uint32_t part, std::span<const Update> updates) {
+  auto open = std::make_shared<OpenChunk>();
+  open->updates.assign(updates.begin(), updates.end());
+  auto parts = parts_on(page, open->updates);
+  if (!parts.ok()) return parts.status();
+  if (parts->empty()) return std::shared_ptr<OpenChunk>();
+  open->parts = std::move(parts).value();
+  open->chunk = make_chunk(page, part, open->parts);
+  if (open->chunk.parts.empty()) return std::shared_ptr<OpenChunk>();
+  TACO_RETURN_IF_ERROR(
+      begin(open->chunk)
+          .with_prefix("the optimizer's step ended before " + layout_.describe(page) + ": "));
+  return open;
 }
 
-Status OptimizerStream::step_chunk(Chunk& chunk, OperatorKey key) {
-  std::vector<Access> accesses = {{chunk.page, parameter_tier_, true, true}};
-  for (const Chunk::State& state : chunk.states) {
-    accesses.push_back({state.page, Tier::kHost, state.holds, true});
-  }
-  TACO_RETURN_IF_ERROR(pages_.begin(key, accesses));
-  const std::uint64_t first = chunk.begin * chunk.element_bytes;
-  chunk.parameters = pages_.address(chunk.page, parameter_tier_) + first % layout_.page_bytes();
-  for (Chunk::State& state : chunk.states) {
-    state.memory = reinterpret_cast<float*>(pages_.address(state.page, Tier::kHost));
-  }
-  workers_->run([&](unsigned worker) { compute(chunk, worker); });
-  pages_.end(key);
-  return {};
-}
+void OptimizerStream::compute(const OpenChunk& open) { compute(open.chunk); }
+
+void OptimizerStream::end(const OpenChunk& open) { pages_.end(open.chunk.key); }
 
 // Elements of the store's range, of one tensor.
 void OptimizerStream::step_elements(const Chunk& chunk, const Part& part, std::uint64_t begin,

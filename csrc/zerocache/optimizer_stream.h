@@ -64,6 +64,15 @@ class OptimizerStream {
   // stepped there are final. step() is this for each page; but not for Adafactor, which needs to
   // have seen the whole gradient of a tensor and is refused here.
   Status step_page(PageId parameters, std::span<const Update> updates);
+  // One chunk of that by itself: part `part` of a page of parameters, and what of these
+  // updates lies there. Its pages are there from begin_chunk() to end(), and compute(), which may
+  // run on another thread, steps them in between. Null where nothing of the updates lies there. Not
+  // for Adafactor, which needs to have seen the whole gradient of a tensor and is refused.
+  class OpenChunk;
+  Result<std::shared_ptr<OpenChunk>> begin_chunk(PageId parameters, std::uint32_t part,
+                                                 std::span<const Update> updates);
+  void compute(const OpenChunk& chunk);
+  void end(const OpenChunk& chunk);
 
  private:
   // An update and where its tensor lies, in elements of the store's range.
@@ -84,10 +93,13 @@ class OptimizerStream {
         parameter_tier_(tier),
         workers_(std::move(workers)) {}
   Result<std::vector<Part>> sorted(std::span<const Update> updates) const;
+  Result<std::vector<Part>> parts_on(PageId page, std::span<const Update> updates) const;
   Status check(const Update& update) const;
   Status step_pages(std::span<const Part> parts);
   Status step_chunks(PageId page, std::span<const Part> parts);
-  Status step_chunk(Chunk& chunk, OperatorKey key);
+  Chunk make_chunk(PageId page, std::uint32_t part, std::span<const Part> parts) const;
+  Status begin(Chunk& chunk);
+  void compute(const Chunk& chunk);
   void compute(const Chunk& chunk, unsigned worker) const;
   static void step_elements(const Chunk& chunk, const Part& part, std::uint64_t begin,
                             std::uint64_t end);

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -27,17 +28,18 @@ class MovingPages : public zerocache::PageUses {
   explicit MovingPages(std::size_t page_bytes) : page_bytes_(page_bytes) {}
 
   Status begin(zerocache::OperatorKey key, std::span<const zerocache::Access> accesses) override {
-    if (fail_at_ == begun_++) return Status(Code::kResource, "no page today");
+    if (fail_at_ == begun_++) return Status(fails_with_, "no page today");
     EXPECT_EQ(open_.count(key), 0u) << "used twice at once";
     open_[key].assign(accesses.begin(), accesses.end());
+    most_open_ = std::max(most_open_, open_.size());
     for (const zerocache::Access& access : accesses) {
-      Frame frame = new_frame();
+      Used& used = frames_[{access.page, access.tier}];
+      if (used.uses++ > 0) continue;
+      used.frame = new_frame();
       const auto content = pages_.find(access.page);
       if (access.reads && content != pages_.end()) {
-        std::memcpy(frame.get(), content->second.get(), page_bytes_);
+        std::memcpy(used.frame.get(), content->second.get(), page_bytes_);
       }
-      EXPECT_EQ(frames_.count({access.page, access.tier}), 0u) << "page " << access.page;
-      frames_[{access.page, access.tier}] = std::move(frame);
     }
     keys_.push_back(key);
     return {};
@@ -47,20 +49,25 @@ class MovingPages : public zerocache::PageUses {
     const auto use = open_.find(key);
     ASSERT_NE(use, open_.end());
     for (const zerocache::Access& access : use->second) {
-      const auto frame = frames_.find({access.page, access.tier});
-      if (access.writes) pages_[access.page] = std::move(frame->second);
-      frames_.erase(frame);
+      const auto used = frames_.find({access.page, access.tier});
+      used->second.written |= access.writes;
+      if (--used->second.uses > 0) continue;
+      if (used->second.written) pages_[access.page] = std::move(used->second.frame);
+      frames_.erase(used);
     }
     open_.erase(use);
   }
 
   std::byte* address(PageId page, Tier tier) const override {
-    return frames_.at({page, tier}).get();
+    return frames_.at({page, tier}).frame.get();
   }
   bool has_content(PageId page) const override { return pages_.count(page) > 0; }
 
   // The use of that number fails, counted from now on.
-  void fail_at(std::size_t use) { fail_at_ = begun_ + use; }
+  void fail_at(std::size_t use, Code with = Code::kResource) {
+    fail_at_ = begun_ + use;
+    fails_with_ = with;
+  }
   void write(const zerocache::PlacedTensor& tensor, const void* from) {
     each(tensor, [&](std::byte* at, std::size_t first, std::size_t bytes) {
       std::memcpy(at, static_cast<const std::byte*>(from) + first, bytes);
@@ -74,12 +81,18 @@ class MovingPages : public zerocache::PageUses {
   // Keys of all uses, as they began.
   const std::vector<zerocache::OperatorKey>& keys() const { return keys_; }
   std::size_t open() const { return open_.size(); }
+  std::size_t most_open() const { return most_open_; }
 
  private:
   struct Free {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
   using Frame = std::unique_ptr<std::byte, Free>;
+  struct Used {
+    Frame frame;
+    int uses = 0;
+    bool written = false;
+  };
 
   Frame new_frame() const {
     Frame frame(static_cast<std::byte*>(std::aligned_alloc(4096, page_bytes_)));
@@ -102,10 +115,11 @@ class MovingPages : public zerocache::PageUses {
 
   const std::size_t page_bytes_;
   std::map<PageId, Frame> pages_;
-  std::map<std::pair<PageId, Tier>, Frame> frames_;
+  std::map<std::pair<PageId, Tier>, Used> frames_;
   std::map<zerocache::OperatorKey, std::vector<zerocache::Access>> open_;
   std::vector<zerocache::OperatorKey> keys_;
-  std::size_t begun_ = 0, fail_at_ = static_cast<std::size_t>(-1);
+  std::size_t begun_ = 0, fail_at_ = static_cast<std::size_t>(-1), most_open_ = 0;
+  Code fails_with_ = Code::kResource;
 };
 
 }  // namespace taco::testing

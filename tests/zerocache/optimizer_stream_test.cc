@@ -198,7 +198,7 @@ TEST(OptimizerStream, ABfloatParameterThatWasChangedIsSteppedFromItsNewValue) {
   EXPECT_TRUE(paged.state("p1/master", plain.size()) == plain.values);
 }
 
-TEST(OptimizerStream, PagesSteppedOneByOneInAnyOrderAreAStep) {
+TEST(OptimizerStream, ChunksSteppedOneByOneInAnyOrderAreAStep) {
   Model model(4);
   Paged paged(model, 4096, 2);
   std::vector<PageId> pages;
@@ -210,7 +210,15 @@ TEST(OptimizerStream, PagesSteppedOneByOneInAnyOrderAreAStep) {
       model[i].step(updates.back().step);
     }
     std::shuffle(pages.begin(), pages.end(), std::mt19937(static_cast<std::uint32_t>(t)));
-    for (const PageId page : pages) ASSERT_TRUE(paged.stream().step_page(page, updates).ok());
+    for (const PageId page : pages) {
+      for (const std::uint32_t part : {1u, 0u}) {
+        auto chunk = paged.stream().begin_chunk(page, part, updates);
+        ASSERT_TRUE(chunk.ok()) << chunk.status().message();
+        if (*chunk == nullptr) continue;
+        paged.stream().compute(**chunk);
+        paged.stream().end(**chunk);
+      }
+    }
   }
   paged.expect_is(model);
 }

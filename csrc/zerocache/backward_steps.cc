@@ -1,0 +1,160 @@
+#include "zerocache/backward_steps.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "zerocache/state_layout.h"
+
+namespace taco::zerocache {
+namespace {
+
+bool no_room(const Status& status) { return status.code() == Code::kInvalidArgument; }
+
+}  // namespace
+
+Result<std::unique_ptr<BackwardSteps>> BackwardSteps::make(OptimizerStream& stream,
+                                                           const Layout& layout,
+                                                           std::span<const std::uint32_t> tensors,
+                                                           std::size_t at_once) {
+  auto background = Background::start("taco-backward");
+  if (!background.ok()) return background.status();
+  std::unique_ptr<BackwardSteps> steps(new BackwardSteps(
+      stream, layout, std::max<std::size_t>(at_once, 1), std::move(background).value()));
+  for (const std::uint32_t index : tensors) {
+    const PlacedTensor& tensor = layout.tensors()[index];
+    const Run run = layout.pages_of(tensor);
+    for (PageId id = run.first; id < run.first + run.count; ++id) {
+      Page& page = steps->pages_[id];
+      page.tensors.push_back(index);
+      page.parts = StateLayout::parts_of(tensor.element_bytes);
+      ++page.missing;
+    }
+  }
+  for (const auto& [id, page] : steps->pages_) steps->chunks_ += page.parts;
+  return steps;
+}
+
+Status BackwardSteps::add(const Update& update) {
+  TACO_RETURN_IF_ERROR(stream_.check({&update, 1}));
+  const PlacedTensor& tensor = layout_.tensors()[update.tensor];
+  const Run run = layout_.pages_of(tensor);
+  if (updates_.contains(update.tensor)) {
+    return Status(Code::kInvalidArgument,
+                  "parameter '" + tensor.name + "' has two gradients in one step");
+  }
+  updates_[update.tensor] = {update, run.count};
+  for (PageId id = run.first; id < run.first + run.count; ++id) {
+    Page& page = pages_.at(id);
+    if (--page.missing == 0) queue(id);
+  }
+  return {};
+}
+
+void BackwardSteps::queue(PageId id) {
+  Page& page = pages_.at(id);
+  page.queued = true;
+  for (std::uint32_t part = 0; part < page.parts; ++part) due_.push_back({id, part});
+}
+
+// `open_` has the chunk afterwards, unless nothing of the updates lies on it.
+Status BackwardSteps::begin(const Due& due) {
+  std::vector<Update> updates;
+  for (const std::uint32_t tensor : pages_.at(due.page).tensors) {
+    const auto found = updates_.find(tensor);
+    if (found != updates_.end()) updates.push_back(found->second.update);
+  }
+  auto chunk = stream_.begin_chunk(due.page, due.part, updates);
+  if (!chunk.ok()) return chunk.status();
+  for (const Update& update : updates) updates_.at(update.tensor).stepped = true;
+  open_.emplace_back(due, std::move(chunk).value());
+  return {};
+}
+
+// As many as may be in use at a time.
+Status BackwardSteps::begin_some() {
+  Status status;
+  while (status.ok() && !due_.empty() && open_.size() < at_once_) {
+    status = begin(due_.front());
+    if (status.ok()) due_.pop_front();
+  }
+  if (open_.empty()) return status;
+  background_->run([this] {
+    for (const auto& [due, chunk] : open_) {
+      if (chunk != nullptr) stream_.compute(*chunk);
+    }
+  });
+  return status;
+}
+
+Status BackwardSteps::advance() {
+  settle();
+  const Status status = begin_some();
+  return no_room(status) ? Status() : status;
+}
+
+void BackwardSteps::settle() {
+  if (open_.empty()) return;
+  background_->wait();
+  for (const auto& [due, chunk] : open_) {
+    if (chunk != nullptr) stream_.end(*chunk);
+    if (due.part + 1 == pages_.at(due.page).parts) page_is_done(due.page);
+  }
+  open_.clear();
+}
+
+void BackwardSteps::page_is_done(PageId id) {
+  for (const std::uint32_t tensor : pages_.at(id).tensors) {
+    const auto found = updates_.find(tensor);
+    if (found != updates_.end() && --found->second.pages_left == 0) done_.push_back(tensor);
+  }
+}
+
+// Where not even one chunk has room, that is an error.
+Status BackwardSteps::drain() {
+  while (!due_.empty() || !open_.empty()) {
+    settle();
+    const Status status = begin_some();
+    if (!status.ok() && (open_.empty() || !no_room(status))) return status;
+  }
+  return {};
+}
+
+Status BackwardSteps::finish() {
+  std::set<PageId> left;
+  for (const auto& [tensor, pending] : updates_) {
+    const Run run = layout_.pages_of(layout_.tensors()[tensor]);
+    for (PageId id = run.first; id < run.first + run.count; ++id) {
+      if (!pages_.at(id).queued) left.insert(id);
+    }
+  }
+  for (const PageId id : left) queue(id);
+  const Status status = drain();
+  forget();
+  return status;
+}
+
+Result<std::vector<std::uint32_t>> BackwardSteps::drop() {
+  settle();
+  std::vector<std::uint32_t> dropped;
+  for (const auto& [tensor, pending] : updates_) {
+    if (!pending.stepped) dropped.push_back(tensor);
+  }
+  for (const std::uint32_t tensor : dropped) updates_.erase(tensor);
+  TACO_RETURN_IF_ERROR(finish());
+  return dropped;
+}
+
+void BackwardSteps::forget() {
+  settle();
+  due_.clear();
+  updates_.clear();
+  for (auto& [id, page] : pages_) {
+    page.missing = page.tensors.size();
+    page.queued = false;
+  }
+}
+
+std::vector<std::uint32_t> BackwardSteps::take_done() { return std::exchange(done_, {}); }
+
+}  // namespace taco::zerocache

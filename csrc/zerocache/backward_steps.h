@@ -1,0 +1,111 @@
+// The optimizer's step, taken while a backward pass goes on: a page of parameters is stepped as
+// soon as the gradients of all that lies on it are final.
+//
+//   add(update)   the gradient of one tensor is final
+//   advance()     a point that every run of the program comes to: chunks that have been computed
+//                 are given up, and some that are due begin
+//   finish()      the end of the step: what is left of it
+//
+// Uses of pages begin and end at these calls alone, never whenever a thread is done: so every run
+// has the same uses in the same order, and they can be prefetched. In between a thread of its own,
+// "taco-backward", does the arithmetic. What is due waits its turn, and turns come evenly: a
+// layer's pages, which are due all at once, are stepped while the next layers compute.
+//
+// Bits are those of OptimizerStream::step() with the same updates. One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "zerocache/background.h"
+#include "zerocache/layout.h"
+#include "zerocache/optimizer_stream.h"
+
+namespace taco::zerocache {
+
+class BackwardSteps {
+ public:
+  // Of these tensors, by their index in the layout: a page waits for all of them that it has. At
+  // most `at_once` chunks are in use at a time. The others outlive it. kResource if the thread
+  // cannot be made.
+  static Result<std::unique_ptr<BackwardSteps>> make(OptimizerStream& stream, const Layout& layout,
+                                                     std::span<const std::uint32_t> tensors,
+                                                     std::size_t at_once);
+  // Nothing may be in use: settle() or forget() comes before.
+  ~BackwardSteps() = default;
+  BackwardSteps(const BackwardSteps&) = delete;
+  BackwardSteps& operator=(const BackwardSteps&) = delete;
+
+  // The gradient stays where it is until take_done() names the tensor. kInvalidArgument, and
+  // nothing has changed, for a second one in a step, and for what OptimizerStream::check() refuses.
+  Status add(const Update& update);
+  // Where memory has no room for another chunk beside what is in use, none begins now. Fails where
+  // a page cannot be had, and the message says which.
+  Status advance();
+  // Nothing is in use afterwards.
+  void settle();
+  // Steps all that was added, pages on which other tensors have no gradient too. The next add()
+  // belongs to the next step. A failure leaves tensors behind that are stepped in part.
+  Status finish();
+  // Instead of finish(): tensors of which a page has been stepped are stepped whole, the others are
+  // not at all and are returned.
+  Result<std::vector<std::uint32_t>> drop();
+  // Everything that was added, whatever has become of it.
+  void forget();
+
+  // Whether something was added since the last finish().
+  bool begun() const { return !updates_.empty(); }
+  // Tensors that have been stepped whole, each once.
+  std::vector<std::uint32_t> take_done();
+  // Chunks that all tensors have together, and of how many an advance() may begin.
+  std::size_t chunks() const { return chunks_; }
+  std::size_t at_once() const { return at_once_; }
+
+ private:
+  struct Page {
+    std::vector<std::uint32_t> tensors;
+    std::uint32_t parts = 1;
+    std::size_t missing = 0;  // gradients
+    bool queued = false;
+  };
+  struct Pending {
+    Update update;
+    std::size_t pages_left = 0;
+    bool stepped = false;  // a page of it, or about to be
+  };
+  struct Due {
+    PageId page;
+    std::uint32_t part;
+  };
+
+  BackwardSteps(OptimizerStream& stream, const Layout& layout, std::size_t at_once,
+                std::unique_ptr<Background> background)
+      : stream_(stream), layout_(layout), at_once_(at_once), background_(std::move(background)) {}
+  void queue(PageId page);
+  Status begin(const Due& due);
+  Status begin_some();
+  void page_is_done(PageId page);
+  Status drain();
+
+  OptimizerStream& stream_;
+  const Layout& layout_;
+  const std::size_t at_once_;
+  const std::unique_ptr<Background> background_;
+  std::size_t chunks_ = 0;
+  std::map<PageId, Page> pages_;
+
+  std::map<std::uint32_t, Pending> updates_;  // by tensor: of this step
+  std::deque<Due> due_;
+  std::vector<std::pair<Due, std::shared_ptr<OptimizerStream::OpenChunk>>> open_;
+  std::vector<std::uint32_t> done_;
+};
+
+}  // namespace taco::zerocache
