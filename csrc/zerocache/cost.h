@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "base/clock.h"
 #include "zerocache/page.h"
@@ -17,6 +18,20 @@ constexpr Way way_of(Tier from, Tier to) {
   if (from == Tier::kDisk) return Way::kRead;
   if (to == Tier::kDisk) return Way::kWrite;
   return to == Tier::kDevice ? Way::kUpload : Way::kDownload;
+}
+
+constexpr std::string_view name_of(Way way) {
+  switch (way) {
+    case Way::kUpload:
+      return "host to device";
+    case Way::kDownload:
+      return "device to host";
+    case Way::kRead:
+      return "ssd to host";
+    case Way::kWrite:
+      return "host to ssd";
+  }
+  return "";
 }
 
 struct WaySpeed {

@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "base/thread.h"
+#include "base/timeline.h"
 #include "zerocache/mover_state.h"
 
 namespace taco::zerocache {
@@ -44,6 +45,7 @@ Mover::State::State(const MoverOptions& options, const Layout& of, const Capacit
       most_pages(options.most_pages),
       capacities(room),
       scheduler(room, first, options.most_pages),
+      recorder(options.most_pages),
       taken(std::size_t{2} * options.most_pages, 0),
       no_frame(std::size_t{2} * options.most_pages, 0),
       costs(first) {}
@@ -88,19 +90,25 @@ Mover::~Mover() {
   state_->thread.join();
 }
 
+void Mover::State::open_run(const std::string& name) {
+  scheduler.begin_run(name);
+  recorder.begin_run(name, monotonic_now());
+  run_open = true;
+}
+
 // Outside any run one without a name is open as soon as there is a use.
 void Mover::State::ensure_run() {
   if (run_open) return;
-  scheduler.begin_run("");
-  run_open = true;
-  const Status begun = scheduler.begin(monotonic_now(), OpenUses::kRun, {});
-  TACO_ASSERT(begun.ok());
+  open_run("");
+  begin_operator(monotonic_now(), OpenUses::kRun, {});
 }
 
 void Mover::State::close_run() {
   if (!run_open) return;
-  scheduler.end(monotonic_now());
+  const Time now = monotonic_now();
+  scheduler.end(now);
   scheduler.end_run();
+  recorder.end_run(now);
   run_open = false;
   measure();
 }
@@ -110,11 +118,10 @@ void Mover::begin_run(const std::string& name) {
   if (state.generation != fork_generation()) return;
   std::lock_guard lock(state.mutex);
   state.close_run();
-  state.scheduler.begin_run(name);
-  state.run_open = true;
-  const Status begun = state.scheduler.begin(monotonic_now(), OpenUses::kRun, state.uses.needed());
-  TACO_ASSERT(begun.ok(), "%s", begun.message().c_str());
-  if (state.waiters.empty()) state.scheduler.computing(monotonic_now());
+  state.open_run(name);
+  const Time now = monotonic_now();
+  state.begin_operator(now, OpenUses::kRun, state.uses.needed());
+  if (state.waiters.empty()) state.computing(now);
   state.decide();
 }
 
@@ -156,19 +163,31 @@ void Mover::State::change_operator(OperatorKey key, std::span<const PageId> spen
   const Time now = monotonic_now();
   scheduler.end(now);
   for (const PageId page : spent) scheduler.discard(page);
-  const Status begun = scheduler.begin(now, key, uses.needed());
+  begin_operator(now, key, uses.needed());
+  if (waiters.empty()) computing(now);
+  decide();
+}
+
+void Mover::State::begin_operator(Time now, OperatorKey key, std::span<const Access> needed) {
+  const Status begun = scheduler.begin(now, key, needed);
   // What begins was found to fit, and what is left of it fits too.
   TACO_ASSERT(begun.ok(), "%s", begun.message().c_str());
-  if (waiters.empty()) scheduler.computing(now);
-  decide();
+  recorder.begin(now, key, needed);
+}
+
+void Mover::State::computing(Time now) {
+  scheduler.computing(now);
+  recorder.computing(now);
 }
 
 void Mover::State::decide() {
   const std::size_t before = actions.size();
-  again = scheduler.decide(monotonic_now(), actions);
+  const Time now = monotonic_now();
+  again = scheduler.decide(now, actions);
   for (std::size_t i = before; i < actions.size(); ++i) {
     ++decided;
     const Action& action = actions[i];
+    recorder.decided(now, action);
     if (action.kind == Action::Kind::kTake) {
       taken[index(action.copy.page, action.copy.to)] = decided;
     }
@@ -265,12 +284,20 @@ Status Mover::State::wait(std::unique_lock<std::mutex>& lock, std::span<const Ac
   carrier->wake();  // where nothing could be decided, it finds out why
   const Time start = monotonic_now();
   ended.wait(lock, [&] { return waiter.ended; });
-  const Duration stalled = monotonic_now() - start;
-  stats.stalled += stalled;
-  stats.ways[static_cast<std::size_t>(waiter.way)].stalled += stalled;
+  const Time now = monotonic_now();
+  stats.stalled += now - start;
+  stats.ways[static_cast<std::size_t>(waiter.way)].stalled += now - start;
+  recorder.waited(start, now, waiter.way);
+  if (timeline::enabled()) {
+    timeline::add({.name = std::string(name_of(waiter.way)),
+                   .track = "waits for pages",
+                   .started = start,
+                   .ended = now,
+                   .arguments = "\"first\":" + timeline::quoted(describe(accesses.front().page))});
+  }
   std::erase(waiters, &waiter);
   if (waiters.empty()) {
-    scheduler.computing(monotonic_now());
+    computing(now);
     failure = Status();
   }
   return waiter.failed ? waiter.failure : Status();
@@ -309,6 +336,20 @@ bool Mover::has_content(PageId page) const {
 void Mover::change_layout(const std::function<void()>& change) {
   std::lock_guard lock(state_->layout_mutex);
   change();
+}
+
+RunRecord Mover::last_run(const std::string& name) const {
+  if (state_->generation != fork_generation()) return {};
+  std::lock_guard lock(state_->mutex);
+  return state_->recorder.last(name);
+}
+
+Capacities Mover::capacities() const { return state_->capacities; }
+
+Costs Mover::costs() const {
+  if (state_->generation != fork_generation()) return {};
+  std::lock_guard lock(state_->mutex);
+  return state_->costs;
 }
 
 std::size_t Mover::page_bytes() const { return state_->page_bytes; }

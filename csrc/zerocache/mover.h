@@ -36,6 +36,7 @@
 #include "zerocache/page.h"
 #include "zerocache/page_uses.h"
 #include "zerocache/residency.h"
+#include "zerocache/run_record.h"
 #include "zerocache/slab.h"
 #include "zerocache/trace.h"
 
@@ -110,7 +111,11 @@ class Mover : public PageUses {
   // reads it meanwhile. `change` may not call the mover.
   void change_layout(const std::function<void()>& change);
 
+  // The last run of that name that has ended; of number 0 where there is none.
+  RunRecord last_run(const std::string& name) const;
   std::size_t page_bytes() const;
+  Capacities capacities() const;  // with what the disk's directories have room for
+  Costs costs() const;            // as measured so far
   MoverStats stats() const;
 
  private:

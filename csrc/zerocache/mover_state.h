@@ -14,6 +14,7 @@
 #include "zerocache/mover.h"
 #include "zerocache/mover_carrier.h"
 #include "zerocache/open_uses.h"
+#include "zerocache/run_record.h"
 #include "zerocache/scheduler.h"
 
 namespace taco::zerocache {
@@ -33,8 +34,11 @@ struct Mover::State {
         const Costs& costs);
 
   // mover.cc, with the lock held.
+  void open_run(const std::string& name);
   void ensure_run();
   void close_run();
+  void begin_operator(Time now, OperatorKey key, std::span<const Access> needed);
+  void computing(Time now);
   void change_operator(OperatorKey key, std::span<const PageId> spent);
   void decide();
   bool there(std::span<const Access> accesses) const;
@@ -49,6 +53,7 @@ struct Mover::State {
   void run();
   void carry_out(std::unique_lock<std::mutex>& lock);
   void land(const Landed& landed);
+  void show(const Landed& landed, Time began);
   void settle_waiters();
   void press_on();
   bool fail(Waiter& waiter, const Status& why) const;
@@ -69,6 +74,7 @@ struct Mover::State {
   std::mutex mutex;               // guards what follows
   std::condition_variable ended;  // a waiter has
   Scheduler scheduler;
+  RunRecorder recorder;
   OpenUses uses;
   bool run_open = false;
   std::vector<Waiter*> waiters;

@@ -1,6 +1,7 @@
 // The thread that carries out what is decided, and tells the scheduler what has become of it.
 #include <algorithm>
 
+#include "base/timeline.h"
 #include "zerocache/mover_state.h"
 
 namespace taco::zerocache {
@@ -53,12 +54,15 @@ void Mover::State::land(const Landed& arrival) {
   const Way way = way_of(arrival.copy.from, arrival.copy.to);
   Time& until = busy_until[static_cast<int>(way)];
   WayStats& counts = stats.ways[static_cast<std::size_t>(way)];
-  counts.busy += std::max<Duration>(0, arrival.ended - std::max(arrival.started, until));
+  const Time began = std::max(arrival.started, until);  // before, another one was on its way
+  counts.busy += std::max<Duration>(0, arrival.ended - began);
+  show(arrival, began);
   until = std::max(until, arrival.ended);
   const bool copied = arrival.status.ok();
   ++(copied ? counts.copies : counts.failed);
   if (copied) {
     counts.bytes += page_bytes;
+    recorder.copied(way);
   } else {
     failure = arrival.status;
   }
@@ -72,6 +76,19 @@ void Mover::State::land(const Landed& arrival) {
     waiter->failed = waiter->ended = fail(*waiter, arrival.status);
     if (!waiter->failed) scheduler.ask_again();
   }
+}
+
+// Of copies that wait for one another only the first is under way.
+void Mover::State::show(const Landed& landed, Time began) {
+  if (!timeline::enabled()) return;
+  const Way way = way_of(landed.copy.from, landed.copy.to);
+  const std::string queued = std::to_string((began - landed.started) / kMicrosecond);
+  timeline::add({.name = describe(landed.copy.page),
+                 .track = "pages, " + std::string(name_of(way)),
+                 .started = began,
+                 .ended = landed.ended,
+                 .arguments = "\"bytes\":" + std::to_string(page_bytes) + ",\"queued_us\":" +
+                              queued + (landed.status.ok() ? "" : ",\"failed\":true")});
 }
 
 // True once it has failed too often.
