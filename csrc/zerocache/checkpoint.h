@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "zerocache/collectives.h"
 #include "zerocache/file_system.h"
 #include "zerocache/layout.h"
 #include "zerocache/manifest.h"
@@ -38,12 +39,16 @@ struct CheckpointSource {
   std::function<bool(PageId)> holds;
   std::string note;  // whatever else belongs to the checkpoint
   std::uint32_t pages_per_file = 4096;
+  // Unless null, these save one checkpoint together, in a directory that all of them see: the same
+  // layout, of each the pages that it holds, and rank 0's number of the store and note. What is
+  // saved is as if one rank had held it all. Each page is held by one rank.
+  Collectives* ranks = nullptr;
 };
 
 // Makes the directory if only the last part of its path is missing. Returns the number of the save.
 // After a failure the directory holds the checkpoint that it held before. kInvalidArgument for a
 // directory that cannot be written or into which another process saves; kResource if the disk is
-// full or fails.
+// full or fails. Where several ranks save, all have saved or all fail.
 Result<std::uint64_t> save_checkpoint(FileSystem& files, const std::string& directory,
                                       const CheckpointSource& source);
 

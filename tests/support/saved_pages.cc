@@ -45,7 +45,8 @@ Layout layout_of_saves(std::size_t page_bytes) {
 }
 
 Result<std::uint64_t> save_number(zerocache::FileSystem& files, const std::string& directory,
-                                  std::uint64_t save, const Layout& layout) {
+                                  std::uint64_t save, const Layout& layout,
+                                  zerocache::Collectives* ranks) {
   std::vector<std::byte> range(layout.bytes());
   for (const PlacedTensor& tensor : layout.tensors()) {
     const Expected expected(save, tensor);
@@ -56,6 +57,15 @@ Result<std::uint64_t> save_number(zerocache::FileSystem& files, const std::strin
   source.store = kStore;
   source.note = std::to_string(save);
   source.pages_per_file = 4;
+  source.ranks = ranks;
+  if (ranks != nullptr) {
+    source.pages_per_file = 1;
+    source.holds = [ranks](PageId page) {
+      return static_cast<int>(page) % ranks->size() == ranks->rank();
+    };
+    source.store += static_cast<zerocache::StoreId>(ranks->rank());
+    source.note.append(static_cast<std::size_t>(ranks->rank()), '0');
+  }
   source.read_page = [&](PageId page, std::span<std::byte> to) {
     std::memcpy(to.data(), range.data() + page * layout.page_bytes(), to.size());
     return Status();

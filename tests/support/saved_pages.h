@@ -15,9 +15,11 @@ namespace taco::testing {
 // Tensors of several lengths on a few pages: small ones that share a page, one that spans three.
 zerocache::Layout layout_of_saves(std::size_t page_bytes = 4096);
 
-// Saves what belongs to number `save`; in several data files.
+// Saves what belongs to number `save`; in several data files. Of several ranks, each has every
+// so-manieth page, and another note.
 Result<std::uint64_t> save_number(zerocache::FileSystem& files, const std::string& directory,
-                                  std::uint64_t save, const zerocache::Layout& layout);
+                                  std::uint64_t save, const zerocache::Layout& layout,
+                                  zerocache::Collectives* ranks = nullptr);
 
 struct Loaded {
   bool exists = false;     // the directory holds a checkpoint
