@@ -20,4 +20,5 @@ PYBIND11_MODULE(_C, module) {
   taco::pg::bind_lightcc(module);
   taco::zerocache::bind_storage(module);
   taco::zerocache::bind_store(module);
+  taco::zerocache::bind_plan(module);
 }

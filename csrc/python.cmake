@@ -67,6 +67,7 @@ Python_add_library(_C MODULE WITH_SOABI
   pg/c10d/relay.cc
   pg/c10d/work.cc
   zerocache/torch/parameter_range.cc
+  zerocache/torch/plan_bind.cc
   zerocache/torch/storage.cc
   zerocache/torch/storage_bind.cc
   zerocache/torch/store.cc

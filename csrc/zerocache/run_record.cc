@@ -35,6 +35,31 @@ std::vector<Use> RunRecord::uses() const {
   return uses;
 }
 
+std::vector<std::uint32_t> residency_over(const RunRecord& run, std::span<const std::uint8_t> kinds,
+                                          std::size_t count, std::size_t points) {
+  std::vector<std::uint32_t> now(kTiers * count, 0);
+  const auto at = [&](Tier tier, PageId page) -> std::uint32_t& {
+    return now[static_cast<std::size_t>(index_of(tier)) * count + kinds[page]];
+  };
+  for (PageId page = 0; page < run.before.size(); ++page) {
+    for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
+      if ((run.before[page] & bit(tier)) != 0) ++at(tier, page);
+    }
+  }
+  std::vector<std::uint32_t> found(now.size() * points, 0);
+  auto change = run.changes.begin();
+  for (std::size_t moment = 0; moment < points; ++moment) {
+    const auto part =
+        static_cast<double>(moment) / static_cast<double>(std::max<std::size_t>(points - 1, 1));
+    const Time until = run.began + static_cast<Duration>(part * static_cast<double>(run.time()));
+    for (; change != run.changes.end() && change->at <= until; ++change) {
+      at(change->tier, change->page) += change->came ? 1u : ~0u;
+    }
+    for (std::size_t i = 0; i < now.size(); ++i) found[i * points + moment] = now[i];
+  }
+  return found;
+}
+
 RunRecorder::RunRecorder(std::size_t pages)
     : most_entries_(kLeastEntries + kEntriesOfPage * pages), resident_(pages, 0) {}
 

@@ -60,6 +60,13 @@ struct RunRecord {
   std::vector<Use> uses() const;
 };
 
+// Pages in each tier at `points` moments of a run, from its beginning to its end at equal
+// distances, by what they hold: page p is of kind `kinds[p]` of so many. Of tier t, kind k and
+// moment m at
+// [(t * count + k) * points + m].
+std::vector<std::uint32_t> residency_over(const RunRecord& run, std::span<const std::uint8_t> kinds,
+                                          std::size_t count, std::size_t points);
+
 class RunRecorder {
  public:
   // Of pages 0 to `pages` - 1, all of which are nowhere.

@@ -121,4 +121,15 @@ bool StateLayout::is_state(PageId page) const {
   return run != state_.end() && lies_in(*run, page);
 }
 
+StateKind StateLayout::kind_of(PageId page) const {
+  for (const Mirrored& run : runs_) {
+    for (const StateKind kind : kinds_) {
+      const PageId first = run.first[static_cast<int>(kind)];
+      const std::uint32_t count = run.parameters.count * run.parts;
+      if (first != kNoPage && lies_in({first, count}, page)) return kind;
+    }
+  }
+  return StateKind::kMaster;
+}
+
 }  // namespace taco::zerocache

@@ -55,6 +55,8 @@ class StateLayout {
   PageId page_of(PageId parameters, std::uint32_t part, StateKind kind) const;
   // Whether a page is one of state.
   bool is_state(PageId page) const;
+  // Of a page of state.
+  StateKind kind_of(PageId page) const;
   // All pages of state, reserved ones included.
   std::span<const Run> pages() const { return state_; }
 

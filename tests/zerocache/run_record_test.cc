@@ -69,6 +69,23 @@ TEST(RunRecord, KnowsWhichPageWasWhereAtEachMoment) {
   EXPECT_EQ(recorder.last("train").before, (std::vector<std::uint8_t>{0, 0, 0, 0}));
 }
 
+TEST(RunRecord, ResidencyIsCountedByTierAndKindAtEachMoment) {
+  RunRecorder recorder(4);
+  recorder.decided(1, copy(3, Tier::kHost, Tier::kDevice));
+  recorder.begin_run("train", 100);
+  recorder.decided(120, copy(2, Tier::kDisk, Tier::kHost));
+  recorder.decided(160, drop(3, Tier::kDevice));
+  recorder.end_run(200);
+  const std::vector<std::uint8_t> kinds = {0, 0, 1, 1};
+  const auto found = residency_over(recorder.last("train"), kinds, 2, 3);
+  const std::vector<std::uint32_t> expected = {
+      0, 0, 0, 1, 1, 0,  // the device: kind 0 and kind 1, at 100, 150 and 200
+      0, 0, 0, 0, 1, 1,  // the host
+      0, 0, 0, 0, 0, 0,
+  };
+  EXPECT_EQ(found, expected);
+}
+
 TEST(RunRecord, CopiesThatEndAfterARunAreStillItsOwn) {
   RunRecorder recorder(4);
   for (int i = 0; i < 4; ++i) {

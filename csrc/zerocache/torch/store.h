@@ -132,6 +132,14 @@ class Store : public Pager {
   std::uint64_t state_bytes() const;
   std::size_t page_bytes() const { return options_.page_bytes; }
   MoverStats stats() const { return closed() ? MoverStats() : mover_->stats(); }
+  // What was done last, and could be done again (plan.h).
+  RunRecord last_run(const std::string& name) const {
+    return closed() ? RunRecord() : mover_->last_run(name);
+  }
+  Capacities capacities() const { return closed() ? Capacities() : mover_->capacities(); }
+  Costs costs() const { return closed() ? Costs() : mover_->costs(); }
+  // "parameters", or the name of a kind of state; Adafactor's are all "moments".
+  std::string_view kind_of(PageId page) const;
 
  private:
   struct Reservation;

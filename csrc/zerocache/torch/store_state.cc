@@ -276,4 +276,12 @@ std::uint64_t Store::state_bytes() const {
   return sum - parameter_bytes();
 }
 
+std::string_view Store::kind_of(PageId page) const {
+  if (state_.is_state(page)) return name_of(state_.kind_of(page));
+  const auto tensors = layout_.tensors_on(page);
+  const bool moments =
+      !tensors.empty() && tensors.front() >= first_moments_ && tensors.front() < after_moments_;
+  return moments ? "moments" : "parameters";
+}
+
 }  // namespace taco::zerocache
