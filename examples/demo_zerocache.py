@@ -2,7 +2,8 @@
 
     python examples/demo_zerocache.py [--steps 20]
 
-Prints one table and saves out/demo_zerocache.png: what lay where during two steps.
+Prints one table, and what moved beside the least possible; saves out/demo_zerocache.png: what lay
+where during the last step.
 """
 
 from __future__ import annotations
@@ -12,14 +13,9 @@ import json
 import subprocess
 import sys
 import tempfile
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from rich.console import Console
 from rich.table import Table
 
@@ -81,59 +77,19 @@ def table(memory: dict[str, Any], cache: dict[str, Any]) -> Table:
     return made
 
 
-def rates(samples: list[dict[str, float]], way: str) -> list[float]:
-    """GB/s between each sample and the one before."""
-    found = [0.0]
-    for one, other in pairwise(samples):
-        passed = max(other["at_s"] - one["at_s"], 1e-9)
-        found.append((other[way] - one[way]) / passed / 1e9)
-    return found
-
-
-def plot(cache: dict[str, Any], path: Path) -> None:
-    marks = cache["marks"]
-    first = marks[-3] if len(marks) >= 3 else marks[0]
-    samples = [sample for sample in cache["samples"] if sample["at_s"] >= first]
-    times = [sample["at_s"] - first for sample in samples]
-    figure, (tiers, disk) = plt.subplots(2, 1, figsize=(8, 4.6), layout="constrained", sharex=True)
-    colors = {"device": "#e07a5f", "host": "#f2cc8f"}
-    heights = [[sample[name] / 1e6 for sample in samples] for name in colors]
-    tiers.stackplot(times, *heights, colors=list(colors.values()), labels=list(colors))
-    caps = (cache["tiers"]["device"] + cache["tiers"]["host"]) / 1e6
-    tiers.axhline(caps, color="#3d405b", linestyle="--", linewidth=1, label="cap")
-    tiers.set_ylim(0, caps * 1.35)
-    tiers.set_ylabel("MB in memory")
-    state = cache["state_bytes"] / 1e6
-    tiers.set_title(f"{state:.0f} MB of parameters and optimizer state in {caps:.0f} MB of memory")
-    tiers.legend(loc="upper right", ncols=3, frameon=False)
-    disk.plot(times, rates(samples, "ssd to host"), color="#81b29a", label="read")
-    disk.plot(times, rates(samples, "host to ssd"), color="#3d405b", label="written")
-    disk.set_ylim(0, disk.get_ylim()[1] * 1.3)
-    disk.set_ylabel("GB/s, disk")
-    disk.set_xlabel("seconds; a line where a step begins")
-    disk.legend(loc="upper right", ncols=2, frameon=False)
-    for axes in (tiers, disk):
-        axes.spines[["top", "right"]].set_visible(False)
-        for mark in marks:
-            if mark > first:
-                axes.axvline(mark - first, color="#bbbbbb", linewidth=1, zorder=0)
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, dpi=150)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--directory", type=Path, default=TOP / "out" / "zerocache")
     arguments = parser.parse_args()
     memory = train(["--in-memory"], arguments)
-    cache = train(["--ssd", f"{arguments.directory}:1GiB"], arguments)
+    picture = TOP / "out" / "demo_zerocache.png"
+    directory = f"{arguments.directory}:1GiB"
+    cache = train(["--ssd", directory, "--plot", str(picture)], arguments)
     console = Console(width=None if sys.stdout.isatty() else 110)
     console.print()
     console.print(table(memory, cache))
-    picture = TOP / "out" / "demo_zerocache.png"
-    plot(cache, picture)
-    console.print(f"plot: {picture.relative_to(TOP)}")
+    console.print(f"what lay where in the last step: {picture.relative_to(TOP)}")
     apart = difference(memory, cache)
     console.print(f"losses of all {arguments.steps} steps are equal to {apart:.1e} of their value")
     if apart > TOLERANCE:

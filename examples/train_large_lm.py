@@ -15,9 +15,7 @@ import contextlib
 import json
 import statistics
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,40 +59,6 @@ def memory_of_process() -> tuple[int, int]:
     return tuple(int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))  # type: ignore
 
 
-class Watch:
-    """What lies in which tier, many times a second."""
-
-    def __init__(self, cache: Any, every_s: float = 0.02) -> None:
-        self.cache = cache
-        self.every_s = every_s
-        self.samples: list[dict[str, float]] = []
-        self.marks: list[float] = []
-        self._over = threading.Event()
-        self._began = time.perf_counter()
-
-    def mark(self) -> None:
-        """A step begins."""
-        self.marks.append(time.perf_counter() - self._began)
-
-    def _look(self) -> None:
-        while not self._over.wait(self.every_s):
-            stats = self.cache.stats()
-            sample = {"at_s": time.perf_counter() - self._began}
-            sample |= {tier: float(found["resident"]) for tier, found in stats["tiers"].items()}
-            sample |= {way: float(found["bytes"]) for way, found in stats["ways"].items()}
-            self.samples.append(sample)
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._look, name="watch")
-        thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            thread.join()
-
-
 def moved(before: dict[str, Any], after: dict[str, Any], steps: int) -> dict[str, float]:
     """Bytes a step by each way."""
     return {
@@ -111,7 +75,7 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
     model: nn.Module = LanguageModel(vocabulary, arguments)
     optimizer: Any = torch.optim.AdamW(model.parameters(), lr=3e-4)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    cache, watch = None, None
+    cache = None
     with contextlib.ExitStack() as stack:
         if not arguments.in_memory:
             from taco_torch.zerocache import ZeroCache  # 1
@@ -120,16 +84,12 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
                 ZeroCache(arguments.device, arguments.host, arguments.ssd, page=arguments.page)
             )
             model, optimizer = cache.wrap(model, optimizer)  # 3
-            watch = Watch(cache)
-            stack.enter_context(watch.running())
         losses, seconds, steady = [], [], None
         pace = 0.1 if sys.stderr.isatty() else 4.0
         progress = tqdm(range(arguments.steps), ncols=90, mininterval=pace)
         for step in progress:
             if cache is not None and step == UNTIL_STEADY:
                 steady = cache.stats()
-            if watch is not None:
-                watch.mark()
             began = time.perf_counter()
             tokens, targets = batch_of(training, arguments.batch, arguments.context, seed=step)
             loss = functional.cross_entropy(model(tokens), targets.flatten())
@@ -146,14 +106,16 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
             "step_s": statistics.median(seconds[UNTIL_STEADY:] or seconds),
             "peak_bytes": memory_of_process()[1] - before_bytes,
         }
-        if cache is not None and watch is not None:
+        if cache is not None:
             stats = cache.stats()
             result["tiers"] = {name: tier["capacity"] for name, tier in stats["tiers"].items()}
             steps = arguments.steps - UNTIL_STEADY if steady else arguments.steps
             nothing = {"ways": {way: {"bytes": 0} for way in stats["ways"]}}
             result["moved"] = moved(steady or nothing, stats, steps)
             result["report"] = cache.report()
-            result["samples"], result["marks"] = watch.samples, watch.marks
+            if arguments.plot:
+                arguments.plot.parent.mkdir(parents=True, exist_ok=True)
+                cache.plot(arguments.plot)
     return result
 
 
@@ -170,7 +132,10 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--json", type=Path, help="file for the result")
+    parser.add_argument("--plot", type=Path, help="picture of the last step: what lay where")
     arguments = parser.parse_args()
+    if arguments.plot and arguments.in_memory:
+        parser.error("--plot shows what lies where in a cache: leave --in-memory out")
     if not arguments.in_memory:
         Path(arguments.ssd.rpartition(":")[0]).mkdir(parents=True, exist_ok=True)
     result = train(arguments)

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/timeline.h"
 #include "zerocache/adafactor_state.h"
 
 namespace taco::zerocache {
@@ -240,7 +241,13 @@ Status OptimizerStream::begin(Chunk& chunk) {
 }
 
 void OptimizerStream::compute(const Chunk& chunk) {
+  const Time started = monotonic_now();
   workers_->run([&](unsigned worker) { compute(chunk, worker); });
+  if (!timeline::enabled()) return;
+  timeline::add({.name = layout_.describe(chunk.page),
+                 .track = "optimizer",
+                 .started = started,
+                 .ended = monotonic_now()});
 }
 
 Result<std::vector<OptimizerStream::Part>> OptimizerStream::parts_on(

@@ -221,6 +221,10 @@ void bind_plan(py::module_& module) {
       .def_property_readonly("held_bytes", &PlannedProgram::held_bytes);
   inner.def("program_of_model", &program_of_model, py::arg("tensors"), py::arg("modules"),
             py::arg("kinds"), py::arg("step_bytes_per_second"), py::arg("page_bytes"));
+  inner.def("progress", [](const Store& store) {
+    const Store::Progress now = store.progress();
+    return std::pair(now.done, now.bytes);
+  });
   inner.def("program_of_run", &program_of_run, py::arg("store"), py::arg("name"));
   inner.def("last_run", &last_run, py::arg("store"), py::arg("name"));
   inner.def("residency_over_run", &residency_over_run, py::arg("store"), py::arg("name"),

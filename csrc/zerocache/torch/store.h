@@ -19,6 +19,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -123,6 +124,12 @@ class Store : public Pager {
   using Agree = std::function<Status(const std::string& note)>;
   Status load(const std::string& directory, const Agree& agree);
 
+  // Of the save or load under way; any thread. Nothing of nothing where there is none.
+  struct Progress {
+    std::uint64_t done = 0, bytes = 0;
+  };
+  Progress progress() const { return {done_bytes_, all_bytes_}; }
+
   // Gives everything back. Parameters get memory of torch's own first if `restore`, else they stay
   // absent. Where that fails, those that have not been restored are as they were.
   Status close(bool restore);
@@ -165,6 +172,8 @@ class Store : public Pager {
   Tier tier_of(PageId page) const { return state_.is_state(page) ? Tier::kHost : Tier::kDevice; }
   Result<Update> update_of(const Step& step, std::vector<at::Tensor>& copies) const;
   Status read_page(PageId page, std::span<std::byte> to);
+  void begin_progress(std::uint64_t bytes);
+  std::uint64_t bytes_held() const;
   Status forget_state();
   Status write_piece(const Checkpoint::Piece& piece);
   Status restore(const Entry& entry);
@@ -184,7 +193,8 @@ class Store : public Pager {
   std::unordered_map<std::string, Entry*> by_name_;
   Uses uses_{*this};
   std::string run_;  // the open one
-  Status broken_;    // why nothing can be used until a load
+  std::atomic<std::uint64_t> done_bytes_{0}, all_bytes_{0};
+  Status broken_;  // why nothing can be used until a load
 };
 
 }  // namespace taco::zerocache

@@ -183,19 +183,39 @@ Status Store::read_page(PageId page, std::span<std::byte> to) {
   return read_bytes(*mover_, page_bytes(), whole, tier_of(page), 0, to);
 }
 
+void Store::begin_progress(std::uint64_t bytes) {
+  done_bytes_ = 0;
+  all_bytes_ = bytes;
+}
+
+// Of pages that a save writes.
+std::uint64_t Store::bytes_held() const {
+  std::uint64_t pages = 0;
+  for (PageId page = 0; page < layout_.pages(); ++page) {
+    pages += !layout_.tensors_on(page).empty() && mover_->has_content(page);
+  }
+  return pages * page_bytes();
+}
+
 Result<std::uint64_t> Store::save(const std::string& directory, const std::string& note) {
   TACO_RETURN_IF_ERROR(usable());
   begin_run("save");
   CheckpointSource source;
   source.layout = &layout_;
   source.store = id_;
-  source.read_page = [this](PageId page, std::span<std::byte> to) { return read_page(page, to); };
+  source.read_page = [this](PageId page, std::span<std::byte> to) {
+    const Status read = read_page(page, to);
+    done_bytes_ += to.size();
+    return read;
+  };
   source.holds = [this](PageId page) { return mover_->has_content(page); };
   source.note = note;
   Result<std::uint64_t> serial = Status();
   {
     const WithoutGil others_run;
+    begin_progress(bytes_held());
     serial = save_checkpoint(FileSystem::real(), directory, source);
+    begin_progress(0);
   }
   end_run();
   return serial;
@@ -224,6 +244,7 @@ Status Store::forget_state() {
 // Zeros of state that was never written need not begin to exist.
 Status Store::write_piece(const Checkpoint::Piece& piece) {
   if (piece.bytes.empty()) return Status();
+  done_bytes_ += piece.bytes.size();
   const std::uint64_t begin = piece.tensor.offset + piece.offset;
   const std::uint64_t last = begin + piece.bytes.size() - 1;
   bool holds = false;
@@ -250,11 +271,13 @@ Status Store::load(const std::string& directory, const Agree& agree) {
   Status status;
   {
     const WithoutGil others_run;
+    begin_progress(parameter_bytes() + state_bytes());
     status = forget_state();
     if (status.ok()) {
       status = checkpoint->load(
           layout_, [this](const Checkpoint::Piece& piece) { return write_piece(piece); });
     }
+    begin_progress(0);
   }
   end_run();
   broken_ = status.with_prefix(

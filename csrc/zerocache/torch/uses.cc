@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "base/timeline.h"
+
 namespace taco::zerocache {
 namespace {
 
@@ -32,7 +34,7 @@ Status Uses::begin(Part part, Pass pass) {
   const Needs& needs = parts_[part];
   for (const Parameter parameter : needs.parameters)
     TACO_RETURN_IF_ERROR(parameters_[parameter].storage->check());
-  const Use use{part, pass};
+  Use use{part, pass};
   TACO_RETURN_IF_ERROR(pager_.begin(key_of(use), needs.pages));
   for (const Parameter parameter : needs.parameters) {
     Held& held = parameters_[parameter];
@@ -40,12 +42,26 @@ Status Uses::begin(Part part, Pass pass) {
     held.storage->set_present();
     held.version = held.storage->version();
   }
+  use.began = monotonic_now();
   open_.push_back(use);
   return Status();
 }
 
+// Uses of one pass nest, or one begins where another ends: a row for each pass.
+void Uses::show(const Use& use) const {
+  const std::vector<Parameter>& parameters = parts_[use.part].parameters;
+  if (!timeline::enabled() || parameters.empty()) return;
+  std::string name = parameters_[parameters.front()].storage->described();
+  if (parameters.size() > 1) name += " and " + std::to_string(parameters.size() - 1) + " more";
+  timeline::add({.name = std::move(name),
+                 .track = use.pass == Pass::kForward ? "model, forward" : "model, backward",
+                 .started = use.began,
+                 .ended = monotonic_now()});
+}
+
 void Uses::close(std::size_t index) {
   const Use use = open_[index];
+  show(use);
   open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(index));
   const Needs& needs = parts_[use.part];
   // Marked before the pager may take the bytes away.
@@ -62,7 +78,8 @@ void Uses::close(std::size_t index) {
 
 Status Uses::end(Part part, Pass pass) {
   if (part >= parts_.size()) return not_known(part);
-  const auto latest = std::find(open_.rbegin(), open_.rend(), Use{part, pass});
+  const auto latest = std::find_if(open_.rbegin(), open_.rend(),
+                                   [&](const Use& use) { return use.same(part, pass); });
   if (latest == open_.rend()) {
     return Status(Code::kInvalidArgument, "part " + std::to_string(part) + " ends its " +
                                               (pass == Pass::kForward ? "forward" : "backward") +

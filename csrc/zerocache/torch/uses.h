@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "zerocache/layout.h"
 #include "zerocache/torch/storage.h"
@@ -70,7 +71,8 @@ class Uses {
   struct Use {
     Part part;
     Pass pass;
-    bool operator==(const Use&) const = default;
+    Time began = 0;  // its parameters were there
+    bool same(Part other, Pass in) const { return part == other && pass == in; }
   };
 
   // Of all uses of all parts; forward and backward differ.
@@ -78,6 +80,7 @@ class Uses {
     return 2 * std::uint64_t{use.part} + (use.pass == Pass::kBackward);
   }
   void close(std::size_t index);
+  void show(const Use& use) const;
 
   Pager& pager_;
   std::vector<Held> parameters_;

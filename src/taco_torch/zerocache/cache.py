@@ -17,13 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from taco_torch._extension import _C
-from taco_torch.zerocache import hooks, needs
+from taco_torch.zerocache import hooks, needs, plot
 from taco_torch.zerocache.memory import available_bytes
 from taco_torch.zerocache.model_state import ModelState
 from taco_torch.zerocache.optimizer import CachedOptimizer
+from taco_torch.zerocache.progress import shown
 from taco_torch.zerocache.report import as_text
 from taco_torch.zerocache.rules import matrices_of, rule_of
 from taco_torch.zerocache.sizes import Directories, format_bytes, parse_bytes, parse_directories
+from taco_torch.zerocache.step_plan import StepPlan, plan_of_run
 
 NOTE_VERSION = 1
 _call = methodcaller("__call__")
@@ -291,7 +293,9 @@ class ZeroCache:
                 "numbers, text, tensors and containers of them, for NumPy's numbers float(x). "
                 f"torch.load(weights_only=True) says: {error}"
             ) from None
-        return int(self.store.save(os.fspath(directory), note.getvalue()))
+        store = self.store
+        with shown(f"saving {os.fspath(directory)}", partial(_C.zerocache.progress, store)):
+            return int(store.save(os.fspath(directory), note.getvalue()))
 
     def load(self, directory: str | os.PathLike[str]) -> Any:
         """Takes the checkpoint that ``save`` wrote, into a model and an optimizer of the same kind.
@@ -312,7 +316,9 @@ class ZeroCache:
         def agree(note: bytes) -> None:
             found.append(self._read_note(note, os.fspath(directory)))
 
-        self.store.load(os.fspath(directory), agree)
+        store = self.store
+        with shown(f"loading {os.fspath(directory)}", partial(_C.zerocache.progress, store)):
+            store.load(os.fspath(directory), agree)
         self._apply_note(found[0])
         return found[0]["extra"]
 
@@ -393,8 +399,45 @@ class ZeroCache:
         return found
 
     def report(self) -> str:
-        """``stats()`` as a text to print."""
-        return as_text(self.stats())
+        """``stats()`` as a text to print; and what a training step moves, on average since the
+        third, beside the least that any scheduler could move in the last one (a lower bound)."""
+        return as_text(self.stats(), _C.zerocache.last_run(self.store, "train"))
+
+    def plan(
+        self,
+        device: str | int | None = None,
+        host: str | int | None = None,
+        ssd: str | int | None = None,
+    ) -> StepPlan:
+        """What a training step takes, by a simulation of the scheduler with the times and speeds
+        that were measured; so also what it would take with other capacities.
+
+        Args:
+            device: capacity, as for the cache; None: as it is.
+            host: likewise.
+            ssd: likewise, of all disks together, without their directories: "64GiB".
+
+        Raises:
+            RuntimeError: fewer than two training steps have ended.
+            ValueError: that would not fit, with what has to be larger; or it is no size.
+        """
+        stats, store = self.stats(), self.store
+        caps = {"device": device, "host": host, "ssd": ssd}
+        return plan_of_run(store, stats["tiers"], stats["ways"], caps)
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Saves a picture of the last training step: how much of each tier held parameters and
+        each kind of state, in which pass, and when somebody waited. Needs matplotlib.
+
+        Raises:
+            RuntimeError: no training step has ended.
+            ImportError: matplotlib is not installed.
+            ValueError: matplotlib knows no format with that ending.
+        """
+        found = _C.zerocache.residency_over_run(self.store, "train", plot.POINTS)
+        if found is None:
+            raise RuntimeError("no training step has ended: plot() shows the last one")
+        plot.draw(found, self.stats()["tiers"], path)
 
     def close(self) -> None:
         """Gives all parameters back to torch as ordinary memory, and everything else to the system.

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from taco_torch.zerocache.sizes import format_bytes
+from taco_torch.zerocache.step_plan import moved_lines
 
 
-def as_text(stats: Mapping[str, Any]) -> str:
-    """Lines about tiers, ways, hits and stalls."""
+def as_text(stats: Mapping[str, Any], step: Mapping[str, Any] | None = None) -> str:
+    """Lines about tiers, ways, hits and stalls; and of what training steps move beside the least
+    that they could, where ``step`` (``_C.zerocache.last_run``) has that."""
     lines = [
         f"parameters {format_bytes(stats['parameter_bytes'])}, "
         f"optimizer state {format_bytes(stats['state_bytes'])}",
@@ -29,6 +31,8 @@ def as_text(stats: Mapping[str, Any]) -> str:
                 f"{name:16}{format_bytes(way['bytes']):>14}{speed:>16}"
                 f"{way['busy_s']:>8.2f} s{way['stalled_s']:>10.2f} s"
             )
+    if step is not None:
+        lines += ["", *moved_lines(step["moved"], step["least"])]
     moved = stats["hits"] + stats["misses"]
     share = f"{100 * stats['hits'] / moved:.1f}%" if moved else "none were needed"
     lines += [

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from taco_torch.zerocache.sizes import format_bytes
+from taco_torch._extension import _C
+from taco_torch.zerocache.sizes import format_bytes, parse_bytes
 
 WAYS = ("host to device", "device to host", "ssd to host", "host to ssd")
 
@@ -72,3 +73,25 @@ def step_plan(found: Mapping[str, Any], measured_s: float | None = None) -> Step
         hit_rate=found["hits"] / needed if needed else 1.0,
         measured_s=measured_s,
     )
+
+
+def plan_of_run(
+    store: Any,
+    tiers: Mapping[str, Mapping[str, int]],
+    ways: Mapping[str, Mapping[str, float]],
+    caps: Mapping[str, str | int | None],
+) -> StepPlan:
+    """The last training step once more, with other capacities where ``caps`` has them."""
+    run = _C.zerocache.last_run(store, "train")
+    if run is None or run["number"] < 2:
+        raise RuntimeError(
+            "no step to plan with: train two steps first (the first teaches the order of uses, the "
+            "second is measured); a training step ends with optimizer.step()"
+        )
+    room = [
+        tiers[tier]["capacity"] if size is None else parse_bytes(size, tier)
+        for tier, size in caps.items()
+    ]
+    speeds = [ways[way]["bytes_per_second"] for way in WAYS]
+    found = _C.zerocache.program_of_run(store, "train").predict(*room, speeds)
+    return step_plan(found, run["seconds"])
