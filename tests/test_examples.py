@@ -221,3 +221,16 @@ def test_the_collectives_benchmark_measures_both_backends(hosts: int, tmp_path: 
     assert {row["backend"] for row in rows} == {"gloo", BACKEND}
     assert all(row["median_s"] > 0 for row in rows)
     assert all((row["limit_s"] is not None) == (row["bytes"] >= 1 << 20) for row in rows)
+
+
+def test_a_gpt_larger_than_its_memory_is_trained_and_its_last_step_drawn(tmp_path: Path) -> None:
+    if BACKEND != "taco":
+        pytest.skip("the cache is taco's")
+    script = str(TOP / "examples" / "train_large_lm.py")
+    caps = ["--device", "1MiB", "--host", "1MiB", "--page", "64KiB", "--ssd", f"{tmp_path}/c:64MiB"]
+    size = ["--layers", "2", "--width", "128", "--context", "32", "--batch", "4", "--steps", "4"]
+    picture = tmp_path / "pictures" / "residency.png"
+    shown = run(sys.executable, script, *caps, *size, "--plot", str(picture))
+    assert "least possible" in shown
+    assert "ssd to host" in shown
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -8,7 +8,7 @@ namespace {
 
 // A program that never ends its run (a training loop without an optimizer) takes no memory for
 // that: what is kept for a page, and for a store without any.
-constexpr std::size_t kEntriesOfPage = 64;
+constexpr std::size_t kEntriesOfPage = 32;
 constexpr std::size_t kLeastEntries = std::size_t{1} << 16;
 
 constexpr std::uint64_t kSettledFrom = 3;  // runs

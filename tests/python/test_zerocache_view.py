@@ -202,15 +202,18 @@ def test_save_and_load_tell_how_far_they_are(
 
     monkeypatch.setattr(module, "shown", watched)
     run_steps(cache, 1)
-    cache.save(tmp_path / "saved")
-    cache.load(tmp_path / "saved")
     size = state_bytes(TinyGPT())
-    for verb in ("saving", "loading"):
-        states = [now for what, now in seen if what.startswith(verb) and now[1] > 0]
-        assert states, f"nothing was seen of {verb}"
+    calls = {"saving": cache.save, "loading": cache.load}
+    for verb, call in calls.items():
+        states: list[tuple[int, int]] = []
+        for _ in range(100):  # whoever looks may sleep all the while
+            call(tmp_path / "saved")
+            states = [now for what, now in seen if what.startswith(verb) and now[1] > 0]
+            if any(done > 0 for done, _ in states):
+                break
+        assert any(done > 0 for done, _ in states), f"nothing was seen of {verb}"
         assert all(0 <= done <= all_of_it for done, all_of_it in states)
         assert all(size <= all_of_it <= 1.2 * size + 8 * PAGE for _, all_of_it in states)
-        assert max(done for done, _ in states) > 0
 
 
 def test_every_stream_has_a_row_in_the_timeline(cache: Any, tmp_path: Path) -> None:
