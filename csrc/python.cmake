@@ -72,6 +72,7 @@ Python_add_library(_C MODULE WITH_SOABI
   zerocache/torch/storage_bind.cc
   zerocache/torch/store.cc
   zerocache/torch/store_bind.cc
+  zerocache/torch/store_backward.cc
   zerocache/torch/store_state.cc
   zerocache/torch/uses.cc)
 # torch's own pybind11: with another one, c10d::Backend would be an unknown base class.

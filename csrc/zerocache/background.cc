@@ -66,6 +66,7 @@ void Background::run(std::function<void()> work) {
 }
 
 void Background::wait() {
+  if (getpid() != state_->process) return;
   std::unique_lock lock(state_->mutex);
   state_->done.wait(lock, [this] { return !state_->work; });
 }

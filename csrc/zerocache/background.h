@@ -17,7 +17,8 @@ class Background {
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
 
-  // One thread at a time calls these, and none in a forked child.
+  // One thread at a time calls these. In a forked child run() may not be called, and nothing is
+  // waited for.
   void run(std::function<void()> work);  // waits for what was given before
   void wait();
 

@@ -16,11 +16,11 @@ bool no_room(const Status& status) { return status.code() == Code::kInvalidArgum
 Result<std::unique_ptr<BackwardSteps>> BackwardSteps::make(OptimizerStream& stream,
                                                            const Layout& layout,
                                                            std::span<const std::uint32_t> tensors,
-                                                           std::size_t at_once) {
+                                                           const BackwardOptions& options) {
   auto background = Background::start("taco-backward");
   if (!background.ok()) return background.status();
-  std::unique_ptr<BackwardSteps> steps(new BackwardSteps(
-      stream, layout, std::max<std::size_t>(at_once, 1), std::move(background).value()));
+  std::unique_ptr<BackwardSteps> steps(
+      new BackwardSteps(stream, layout, std::move(background).value()));
   for (const std::uint32_t index : tensors) {
     const PlacedTensor& tensor = layout.tensors()[index];
     const Run run = layout.pages_of(tensor);
@@ -32,6 +32,9 @@ Result<std::unique_ptr<BackwardSteps>> BackwardSteps::make(OptimizerStream& stre
     }
   }
   for (const auto& [id, page] : steps->pages_) steps->chunks_ += page.parts;
+  const std::size_t points = std::max<std::size_t>(options.points, 1);
+  const std::size_t most = std::max<std::size_t>(options.most_at_once, 1);
+  steps->at_once_ = std::clamp<std::size_t>((steps->chunks_ + points - 1) / points, 1, most);
   return steps;
 }
 
@@ -136,13 +139,11 @@ Status BackwardSteps::finish() {
 
 Result<std::vector<std::uint32_t>> BackwardSteps::drop() {
   settle();
-  std::vector<std::uint32_t> dropped;
-  for (const auto& [tensor, pending] : updates_) {
-    if (!pending.stepped) dropped.push_back(tensor);
-  }
-  for (const std::uint32_t tensor : dropped) updates_.erase(tensor);
+  std::vector<std::uint32_t> stepped;
+  std::erase_if(updates_, [](const auto& each) { return !each.second.stepped; });
+  for (const auto& [tensor, pending] : updates_) stepped.push_back(tensor);
   TACO_RETURN_IF_ERROR(finish());
-  return dropped;
+  return stepped;
 }
 
 void BackwardSteps::forget() {

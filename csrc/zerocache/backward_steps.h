@@ -31,14 +31,18 @@
 
 namespace taco::zerocache {
 
+struct BackwardOptions {
+  std::size_t points = 1;        // calls of advance() that are expected in a backward pass
+  std::size_t most_at_once = 1;  // chunks that are in use at a time
+};
+
 class BackwardSteps {
  public:
-  // Of these tensors, by their index in the layout: a page waits for all of them that it has. At
-  // most `at_once` chunks are in use at a time. The others outlive it. kResource if the thread
-  // cannot be made.
+  // Of these tensors, by their index in the layout: a page waits for all of them that it has. The
+  // others outlive it. kResource if the thread cannot be made.
   static Result<std::unique_ptr<BackwardSteps>> make(OptimizerStream& stream, const Layout& layout,
                                                      std::span<const std::uint32_t> tensors,
-                                                     std::size_t at_once);
+                                                     const BackwardOptions& options);
   // Nothing may be in use: settle() or forget() comes before.
   ~BackwardSteps() = default;
   BackwardSteps(const BackwardSteps&) = delete;
@@ -55,8 +59,8 @@ class BackwardSteps {
   // Steps all that was added, pages on which other tensors have no gradient too. The next add()
   // belongs to the next step. A failure leaves tensors behind that are stepped in part.
   Status finish();
-  // Instead of finish(): tensors of which a page has been stepped are stepped whole, the others are
-  // not at all and are returned.
+  // Instead of finish(): tensors of which a page has been stepped are stepped whole and returned,
+  // the others are not stepped at all.
   Result<std::vector<std::uint32_t>> drop();
   // Everything that was added, whatever has become of it.
   void forget();
@@ -65,7 +69,7 @@ class BackwardSteps {
   bool begun() const { return !updates_.empty(); }
   // Tensors that have been stepped whole, each once.
   std::vector<std::uint32_t> take_done();
-  // Chunks that all tensors have together, and of how many an advance() may begin.
+  // Chunks that all tensors have together, and how many of them an advance() begins at most.
   std::size_t chunks() const { return chunks_; }
   std::size_t at_once() const { return at_once_; }
 
@@ -86,9 +90,9 @@ class BackwardSteps {
     std::uint32_t part;
   };
 
-  BackwardSteps(OptimizerStream& stream, const Layout& layout, std::size_t at_once,
+  BackwardSteps(OptimizerStream& stream, const Layout& layout,
                 std::unique_ptr<Background> background)
-      : stream_(stream), layout_(layout), at_once_(at_once), background_(std::move(background)) {}
+      : stream_(stream), layout_(layout), background_(std::move(background)) {}
   void queue(PageId page);
   Status begin(const Due& due);
   Status begin_some();
@@ -97,9 +101,8 @@ class BackwardSteps {
 
   OptimizerStream& stream_;
   const Layout& layout_;
-  const std::size_t at_once_;
   const std::unique_ptr<Background> background_;
-  std::size_t chunks_ = 0;
+  std::size_t chunks_ = 0, at_once_ = 1;
   std::map<PageId, Page> pages_;
 
   std::map<std::uint32_t, Pending> updates_;  // by tensor: of this step

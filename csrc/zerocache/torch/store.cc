@@ -72,7 +72,7 @@ std::vector<Access> accesses_to(std::span<const Run> runs, bool writes) {
 
 Status check_room(const StoreOptions& options, const std::vector<PlannedParameter>& parameters,
                   std::span<const StateKind> kinds,
-                  const std::vector<std::vector<std::uint32_t>>& needed) {
+                  const std::vector<std::vector<std::uint32_t>>& needed, bool step_in_backward) {
   auto layout = Layout::make({}, options.page_bytes);
   if (!layout.ok()) return layout.status();
   std::vector<std::uint32_t> trained;
@@ -89,6 +89,7 @@ Status check_room(const StoreOptions& options, const std::vector<PlannedParamete
     sort_out(pages);
     device_pages = std::max(device_pages, pages.size());
   }
+  if (step_in_backward) ++device_pages;
   std::size_t host_pages = 0;
   if (!trained.empty()) {
     auto state = StateLayout::append_to(*layout, trained, kinds);
@@ -148,6 +149,8 @@ Store::~Store() {
   for (const auto& entry : entries_) {
     if (!closed()) entry->storage->set_absent(kGone);
   }
+  forget_steps();
+  backward_.reset();
   stream_.reset();
   const WithoutGil others_run;
   mover_.reset();
@@ -165,7 +168,13 @@ Status Store::usable() const {
 // Waiting for pages, without the GIL.
 Status Store::hold(OperatorKey key, std::span<const Access> accesses) {
   const WithoutGil others_run;
-  return mover_->begin(key, accesses);
+  Status begun = mover_->begin(key, accesses);
+  if (begun.code() == Code::kInvalidArgument && backward_) {
+    // A page that is being stepped may be what it has no room beside.
+    backward_->settle();
+    begun = mover_->begin(key, accesses);
+  }
+  return begun;
 }
 
 Store::Entry* Store::find(const at::Tensor& tensor) const {
@@ -266,6 +275,12 @@ Status Store::note_write(const std::vector<std::string>& names) {
 
 Status Store::begin(std::uint64_t key, std::span<const Run> pages) {
   TACO_RETURN_IF_ERROR(usable());
+  // What is read by a pass that began anew within a backward pass is not being stepped meanwhile.
+  if (Uses::is_backward(key)) {
+    TACO_RETURN_IF_ERROR(advance());
+  } else {
+    settle();
+  }
   return hold(key, accesses_to(pages, false));
 }
 
@@ -314,6 +329,7 @@ Status Store::restore(const Entry& entry) {
 Status Store::close(bool restore_all) {
   if (closed()) return Status();
   if (getpid() != process_) return usable();
+  forget_steps();
   uses_.end_all();
   begin_run("close");
   for (const auto& entry : entries_) {
@@ -325,6 +341,7 @@ Status Store::close(bool restore_all) {
     }
   }
   by_storage_.clear();
+  backward_.reset();
   stream_.reset();
   const WithoutGil others_run;
   mover_.reset();

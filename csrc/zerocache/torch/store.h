@@ -33,6 +33,7 @@
 
 #include "base/status.h"
 #include "kernels/adafactor.h"
+#include "zerocache/backward_steps.h"
 #include "zerocache/checkpoint.h"
 #include "zerocache/mover.h"
 #include "zerocache/optimizer_stream.h"
@@ -61,10 +62,11 @@ struct PlannedParameter {
 };
 
 // Whether these fit, with `kinds` of state, where each group of `needed` (indices) is used at once.
+// With `step_in_backward` there has to be room for a page that is stepped beside them, too.
 // kInvalidArgument names what has to be larger, and how large.
 Status check_room(const StoreOptions& options, const std::vector<PlannedParameter>& parameters,
                   std::span<const StateKind> kinds,
-                  const std::vector<std::vector<std::uint32_t>>& needed);
+                  const std::vector<std::vector<std::uint32_t>>& needed, bool step_in_backward);
 
 // Whether place() would take it: kUnsupported names the tensor and says why not.
 Status check_placeable(const at::Tensor& tensor, const std::string& name);
@@ -111,7 +113,18 @@ class Store : public Pager {
     at::Tensor parameter, gradient;
     StepConstants constants;
   };
+  // With step_in_backward(): what is left of the step, with these among it.
   Status step(const std::vector<Step>& steps);
+
+  // From now on pages are stepped as soon as all their gradients are final (backward_steps.h), of
+  // which step_early() tells; a backward pass is expected to tell this many `points`, uses that
+  // begin in it and final gradients. Once, after add_state().
+  Status step_in_backward(std::size_t points);
+  Status step_early(const Step& step);
+  // Instead of step(): parameters that were stepped in part are stepped whole, and their names are
+  // returned; the others are not stepped at all.
+  Result<std::vector<std::string>> drop_steps();
+
   // State by torch's name for it. The other tensor is float32 and has its bytes in the order of the
   // state's. What was never stepped reads as zeros.
   Status read_state(const at::Tensor& parameter, const std::string& kind, const at::Tensor& to);
@@ -163,6 +176,13 @@ class Store : public Pager {
   Result<Entry*> named(const std::string& name) const;
   Result<const PlacedTensor*> state_of(const at::Tensor& parameter, const std::string& kind,
                                        const at::Tensor& other) const;
+  // store_backward.cc
+  Status advance();
+  void settle();
+  Status failed_step(const Status& status);
+  Status finish_steps();
+  void forget_steps();
+
   Status place_bytes(const std::string& name, const at::Tensor& tensor, std::uint32_t index);
   Status hold(OperatorKey key, std::span<const Access> accesses);
   PageId page_of(const PlacedTensor& tensor) const {
@@ -186,8 +206,11 @@ class Store : public Pager {
   StoreId id_ = 0;
   std::unique_ptr<Mover> mover_;
   StateLayout state_;
-  std::uint32_t first_moments_ = 0, after_moments_ = 0;  // Adafactor's, in the layout
-  std::unique_ptr<OptimizerStream> stream_;              // goes before the mover
+  std::uint32_t first_moments_ = 0, after_moments_ = 0;      // Adafactor's, in the layout
+  std::unique_ptr<OptimizerStream> stream_;                  // goes before the mover
+  std::vector<std::uint32_t> stateful_;                      // in the layout
+  std::unique_ptr<BackwardSteps> backward_;                  // goes before the stream
+  std::unordered_map<std::uint32_t, at::Tensor> gradients_;  // that it reads, by tensor
   std::vector<std::unique_ptr<Entry>> entries_;
   std::unordered_map<const void*, Entry*> by_storage_;
   std::unordered_map<std::string, Entry*> by_name_;

@@ -89,12 +89,12 @@ using Planned = std::tuple<std::string, std::size_t, std::uint32_t, bool>;
 
 void check_fits(const StoreOptions& options, const std::vector<Planned>& parameters,
                 const std::vector<std::string>& kinds,
-                const std::vector<std::vector<std::uint32_t>>& needed) {
+                const std::vector<std::vector<std::uint32_t>>& needed, bool step_in_backward) {
   std::vector<PlannedParameter> planned;
   planned.reserve(parameters.size());
   for (const auto& [name, bytes, element_bytes, trained] : parameters)
     planned.push_back({name, bytes, element_bytes, trained});
-  raise_if_error(check_room(options, planned, kinds_of(kinds), needed));
+  raise_if_error(check_room(options, planned, kinds_of(kinds), needed, step_in_backward));
 }
 
 void step(Store& store,
@@ -195,6 +195,14 @@ void bind_runs(py::class_<Store>& store) {
 void bind_state(py::class_<Store>& store) {
   store.def("add_state", &add_state)
       .def("step", &step)
+      .def("step_in_backward",
+           [](Store& self, std::size_t points) { raise_if_error(self.step_in_backward(points)); })
+      .def("step_early",
+           [](Store& self, const at::Tensor& parameter, const at::Tensor& gradient,
+              const Constants& constants) {
+             raise_if_error(self.step_early({parameter, gradient, constants.step}));
+           })
+      .def("drop_steps", [](Store& self) { return value_or_raise(self.drop_steps()); })
       .def("read_state",
            [](Store& self, const at::Tensor& parameter, const std::string& kind,
               const at::Tensor& to) { raise_if_error(self.read_state(parameter, kind, to)); })
@@ -224,7 +232,7 @@ void bind_store(py::module_& module) {
     raise_if_error(check_placeable(tensor, name));
   });
   inner.def("check_room", &check_fits, py::arg("options"), py::arg("parameters"), py::arg("kinds"),
-            py::arg("needed"));
+            py::arg("needed"), py::arg("step_in_backward") = false);
   py::class_<Store> store(inner, "Store");
   store
       .def(py::init(

@@ -44,6 +44,7 @@ Status Store::read(const at::Tensor& tensor, const at::Tensor& to) {
   auto entry = placed(tensor);
   if (!entry.ok()) return entry.status();
   TACO_RETURN_IF_ERROR(check_alike(tensor, to, tensor.scalar_type()));
+  settle();
   const std::span<std::byte> into = bytes_of(to);
   const WithoutGil others_run;
   return read_bytes(*mover_, page_bytes(), layout_.tensors()[(*entry)->tensor], Tier::kDevice, 0,
@@ -54,6 +55,7 @@ Status Store::write(const at::Tensor& tensor, const at::Tensor& values) {
   auto entry = placed(tensor);
   if (!entry.ok()) return entry.status();
   TACO_RETURN_IF_ERROR(check_alike(tensor, values, tensor.scalar_type()));
+  settle();
   (*entry)->storage->note_write();
   const std::span<const std::byte> from = const_bytes_of(values);
   const WithoutGil others_run;
@@ -88,6 +90,7 @@ Status Store::add_state(const std::vector<Stateful>& parameters, std::span<const
       *mover_, layout_, state_, {.threads = options_.threads, .parameter_tier = Tier::kDevice});
   if (!stream.ok()) return stream.status();
   stream_ = std::move(*stream);
+  stateful_ = std::move(tensors);
   return Status();
 }
 
@@ -120,6 +123,10 @@ Result<Update> Store::update_of(const Step& step, std::vector<at::Tensor>& copie
 Status Store::step(const std::vector<Step>& steps) {
   TACO_RETURN_IF_ERROR(usable());
   if (!stream_) return invalid("this cache has no optimizer");
+  if (backward_) {
+    for (const Step& step : steps) TACO_RETURN_IF_ERROR(step_early(step));
+    return finish_steps();
+  }
   std::vector<Update> updates;
   std::vector<at::Tensor> copies;
   updates.reserve(steps.size());
@@ -135,6 +142,10 @@ Status Store::step(const std::vector<Step>& steps) {
     const WithoutGil others_run;
     status = stream_->step(updates);
   }
+  return failed_step(status);
+}
+
+Status Store::failed_step(const Status& status) {
   if (!status.ok()) {
     broken_ = status.with_prefix(
         "a step of the optimizer failed in the middle, so the parameters are of two steps; load a "
@@ -161,6 +172,7 @@ Result<const PlacedTensor*> Store::state_of(const at::Tensor& parameter, const s
 
 Status Store::read_state(const at::Tensor& parameter, const std::string& kind,
                          const at::Tensor& to) {
+  settle();
   auto tensor = state_of(parameter, kind, to);
   if (!tensor.ok()) return tensor.status();
   const std::span<std::byte> into = bytes_of(to);
@@ -170,6 +182,7 @@ Status Store::read_state(const at::Tensor& parameter, const std::string& kind,
 
 Status Store::write_state(const at::Tensor& parameter, const std::string& kind,
                           const at::Tensor& values) {
+  settle();
   auto tensor = state_of(parameter, kind, values);
   if (!tensor.ok()) return tensor.status();
   const std::span<const std::byte> from = const_bytes_of(values);
@@ -199,6 +212,7 @@ std::uint64_t Store::bytes_held() const {
 
 Result<std::uint64_t> Store::save(const std::string& directory, const std::string& note) {
   TACO_RETURN_IF_ERROR(usable());
+  settle();
   begin_run("save");
   CheckpointSource source;
   source.layout = &layout_;
@@ -265,6 +279,7 @@ Status Store::load(const std::string& directory, const Agree& agree) {
   if (!checkpoint.ok()) return checkpoint.status();
   TACO_RETURN_IF_ERROR(checkpoint->check(layout_));
   TACO_RETURN_IF_ERROR(agree(checkpoint->manifest().note));
+  forget_steps();
   uses_.end_all();
   note_writes();
   begin_run("load");

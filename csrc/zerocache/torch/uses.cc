@@ -94,6 +94,13 @@ void Uses::note_write(Parameter parameter) {
   held.version = held.storage->version() - 1;
 }
 
+void Uses::note_step(Parameter parameter) {
+  Held& held = parameters_[parameter];
+  const bool unchanged = held.version == held.storage->version();
+  held.storage->note_write();
+  if (unchanged) held.version = held.storage->version();
+}
+
 void Uses::end_all() {
   while (!open_.empty()) close(open_.size() - 1);
 }

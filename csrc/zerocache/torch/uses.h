@@ -52,10 +52,16 @@ class Uses {
   // It is being changed in a way that does not count as a version (through p.data): the pager
   // is told when their uses end. It is in use.
   void note_write(Parameter parameter);
+  // It is changed by whoever moves the pages: its version goes up, and no use counts that as a
+  // change of the program's.
+  void note_step(Parameter parameter);
   // After an exception in the model, which has skipped some ends.
   void end_all();
 
   std::size_t open() const { return open_.size(); }
+
+  // Of the keys that the pager is given.
+  static bool is_backward(std::uint64_t key) { return key % 2 == 1; }
 
  private:
   struct Held {

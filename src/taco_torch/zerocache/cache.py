@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from taco_torch._extension import _C
-from taco_torch.zerocache import hooks, needs, plot
+from taco_torch.zerocache import backward, hooks, needs, plot
 from taco_torch.zerocache.memory import available_bytes
 from taco_torch.zerocache.model_state import ModelState
 from taco_torch.zerocache.optimizer import CachedOptimizer
 from taco_torch.zerocache.progress import shown
 from taco_torch.zerocache.report import as_text
-from taco_torch.zerocache.rules import matrices_of, rule_of
+from taco_torch.zerocache.rules import Rule, matrices_of, rule_of
 from taco_torch.zerocache.sizes import Directories, format_bytes, parse_bytes, parse_directories
 from taco_torch.zerocache.step_plan import StepPlan, plan_of_run
 
@@ -102,6 +102,7 @@ class ZeroCache:
         self._names: dict[nn.Parameter, str] = {}
         self._optimizer: CachedOptimizer | None = None
         self._hooks: hooks.Hooks | None = None
+        self._gradients: backward.FinalGradients | None = None
         self._model_state: ModelState | None = None
 
     @property
@@ -117,7 +118,12 @@ class ZeroCache:
         return bool(self._store.closed)
 
     def wrap(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        step_in_backward: bool = False,
+        clipping: bool = False,
     ) -> tuple[nn.Module, Any]:
         """Takes charge of a model's parameters and of its optimizer's state.
 
@@ -130,6 +136,12 @@ class ZeroCache:
             optimizer: over the model's parameters: AdamW, Adam, SGD or Adafactor of torch.optim, or
                 Lion of this package. State that it has already is taken over. None: the model is
                 not trained.
+            step_in_backward: pages are stepped while the backward pass goes on, as soon as all
+                gradients on them are final. ``p.grad`` is None afterwards, and ``optimizer.step()``
+                finishes what is left. The results are the same, bit for bit; docs/zerocache.md says
+                what a program cannot do then.
+            clipping: with ``step_in_backward``: gradients are kept until ``clip_grad_norm_()`` and
+                ``optimizer.step()``.
 
         Returns:
             ``(model, optimizer)``: the same model, and a torch.optim.Optimizer that shares the
@@ -152,7 +164,10 @@ class ZeroCache:
         groups = optimizer.param_groups if optimizer is not None else []
         kinds = rule.kinds(groups) if rule is not None else ()
         trained = needs.check_parameters(names, groups, rule)
-        needs.check_room(self._options, model, names, trained, kinds, rule)
+        if step_in_backward:
+            backward.check_can_step(model, rule)
+        early = step_in_backward and not clipping
+        needs.check_room(self._options, model, names, trained, kinds, rule, early)
         self._names = {parameter: own[0] for parameter, own in names.items()}
         self._model = model
         try:
@@ -165,35 +180,95 @@ class ZeroCache:
             self._model_state = ModelState(self, self._names)
             self._model_state.attach(model)
             if optimizer is not None and rule is not None:
-                stateful = [
-                    (own, matrices_of(parameter) if rule.moments(parameter) else None)
-                    for parameter, own in self._names.items()
-                    if parameter in trained
-                ]
-                store.add_state(stateful, kinds)
-                before = optimizer.state_dict() if optimizer.state else None
-                self._optimizer = CachedOptimizer(self, optimizer, rule, self._names, trained)
-                if before is not None:
-                    self._optimizer.load_state_dict(before)
-                    optimizer.state.clear()
+                self._optimizer = self._take_optimizer(optimizer, rule, trained)
+                if early:
+                    self._step_in_backward(self._optimizer, trained)
         except BaseException:
             self.close()
             raise
         return model, self._optimizer
 
+    def _take_optimizer(
+        self, optimizer: torch.optim.Optimizer, rule: Rule, trained: set[nn.Parameter]
+    ) -> CachedOptimizer:
+        stateful = [
+            (name, matrices_of(parameter) if rule.moments(parameter) else None)
+            for parameter, name in self._names.items()
+            if parameter in trained
+        ]
+        self._store.add_state(stateful, rule.kinds(optimizer.param_groups))
+        before = optimizer.state_dict() if optimizer.state else None
+        taken = CachedOptimizer(self, optimizer, rule, self._names, trained)
+        if before is not None:
+            taken.load_state_dict(before)
+            optimizer.state.clear()
+        return taken
+
+    def _step_in_backward(self, optimizer: CachedOptimizer, trained: set[nn.Parameter]) -> None:
+        assert self._hooks is not None
+        self._store.step_in_backward(len(trained) + self._hooks.parts)
+        optimizer.step_in_backward()
+        in_order = [parameter for parameter in self._names if parameter in trained]
+        self._gradients = backward.FinalGradients(optimizer, in_order)
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        """For backward passes whose gradients add up, all but the last of a step::
+
+            with cache.accumulate():
+                model(first).backward()
+            model(second).backward()
+            optimizer.step()
+
+        Without ``step_in_backward`` it changes nothing: gradients add up as in torch.
+        """
+        if self._gradients is None:
+            yield
+            return
+        with self._gradients.accumulate():
+            yield
+
+    def clip_grad_norm_(
+        self,
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,
+    ) -> Tensor:
+        """``torch.nn.utils.clip_grad_norm_`` over all parameters of the model: call it between
+        backward and ``optimizer.step()``.
+
+        Returns:
+            The norm of all gradients before, as torch's.
+
+        Raises:
+            RuntimeError: the backward pass has used the gradients: with ``step_in_backward=True``
+                wrap() has to be told ``clipping=True``.
+        """
+        if self._model is None:
+            raise self._without_model()
+        if self._gradients is not None:
+            raise RuntimeError(
+                "gradients are used in the backward pass: to clip them by their norm, call "
+                "ZeroCache.wrap(..., step_in_backward=True, clipping=True)"
+            )
+        return torch.nn.utils.clip_grad_norm_(
+            list(self._names), max_norm, norm_type, error_if_nonfinite, foreach
+        )
+
     def run_step(
-        self, steps: list[tuple[Tensor, Tensor, Any]], taken: Callable[[], object]
+        self, steps: list[tuple[Tensor, Tensor, Any]], *taken: Callable[[], object]
     ) -> None:
         """For the optimizer that wrap() returned. ``taken`` counts the steps.
 
         Python calls signal handlers between its own instructions, so at once after a long call;
-        both calls are made from C, for nobody to find parameters stepped that are not counted.
+        all calls are made from C, for nobody to find parameters stepped that are not counted.
         """
         store = self.store
         if store.run != "train":
             store.begin_run("step")  # without a forward pass since the last
         try:
-            list(map(_call, (partial(store.step, steps), taken)))
+            list(map(_call, (partial(store.step, steps), *taken)))
         finally:
             store.end_run()
 
@@ -281,8 +356,11 @@ class ZeroCache:
         Raises:
             TypeError: ``load`` could not read ``extra``.
             ValueError: the directory cannot be written, or another process saves to it.
-            RuntimeError: the disk is full or fails.
+            RuntimeError: the disk is full or fails; or a backward pass has begun a step that
+                ``optimizer.step()`` has not finished.
         """
+        if self._optimizer is not None:
+            self._optimizer.check_between_steps("save()")
         note = io.BytesIO()
         torch.save(self._note(extra), note)
         try:
@@ -448,7 +526,7 @@ class ZeroCache:
         """
         if self._store.closed:
             return
-        for watcher in (self._hooks, self._model_state):
+        for watcher in (self._hooks, self._model_state, self._gradients):
             if watcher is not None:
                 watcher.detach()
         size, free = self._store.parameter_bytes, available_bytes()

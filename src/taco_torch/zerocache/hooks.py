@@ -232,6 +232,11 @@ class Hooks:
         self._by_hand: list[Call] = []  # inside use(), which ends its own after any exception
         self._root_calls = 0
 
+    @property
+    def parts(self) -> int:
+        """What modules announce."""
+        return len(self._announcers)
+
     def detach(self) -> None:
         """Ends all uses and takes the hooks off. Graphs that exist keep theirs, to no effect."""
         self.end_all()

@@ -94,6 +94,7 @@ def check_room(
     trained: set[nn.Parameter],
     kinds: tuple[str, ...],
     rule: Rule | None,
+    step_in_backward: bool,
 ) -> None:
     """Raises ValueError where the capacities are too small for ``model``: for the most that is
     needed at once, or for all of it; says how large they have to be."""
@@ -117,7 +118,7 @@ def check_room(
     groups = sorted(groups_at_once(model, names), key=_bytes_of, reverse=True)
     needed = [sorted(numbers[parameter] for parameter in group) for group in groups]
     try:
-        _C.zerocache.check_room(options, planned, list(kinds), needed)
+        _C.zerocache.check_room(options, planned, list(kinds), needed, step_in_backward)
     except ValueError as error:
         largest = groups[0] if groups else frozenset()
         first = min(largest, key=numbers.__getitem__, default=None)

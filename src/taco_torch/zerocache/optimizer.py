@@ -75,6 +75,9 @@ class CachedOptimizer(torch.optim.Optimizer):
         self._trained = trained
         self._kinds = rule.kinds(inner.param_groups)
         self._steps: dict[nn.Parameter, int] = {}
+        # Of the step that a backward pass is taking; None: it is taken by step() alone.
+        self._early: dict[nn.Parameter, int] | None = None
+        self._groups: dict[nn.Parameter, dict[str, Any]] = {}  # as that step found them
         self._sealed = False
         self._state = State(self)
         super().__init__(inner.param_groups, inner.defaults)
@@ -136,10 +139,86 @@ class CachedOptimizer(torch.optim.Optimizer):
             return torch.empty(shape, dtype=torch.float32)
         return torch.empty_strided(parameter.shape, parameter.stride(), dtype=torch.float32)
 
+    def step_in_backward(self) -> None:
+        """From now on step_early() steps parameters, and step() what is left."""
+        self._early = {}
+
+    @torch.no_grad()
+    def step_early(self, parameter: nn.Parameter) -> None:
+        """Its gradient is final: steps it before long, and takes the gradient away."""
+        assert self._early is not None
+        if parameter in self._early:
+            raise self._second_gradient(parameter)
+        gradient = parameter.grad
+        if gradient is None:
+            return
+        if not self._early:
+            self._groups = {p: group for group in self.param_groups for p in group["params"]}
+        group = self._groups[parameter]
+        check_group(self.rule, group)
+        number = self._steps.get(parameter, 0) + 1
+        constants = self.rule.constants(group, number, parameter)
+        self._early[parameter] = number
+        try:
+            self._cache.store.step_early(parameter, gradient, constants)
+        except (NotImplementedError, TypeError, ValueError):  # before anything has changed
+            del self._early[parameter]
+            raise
+        parameter.grad = None
+
+    def _second_gradient(self, parameter: nn.Parameter) -> RuntimeError:
+        return RuntimeError(
+            f"parameter '{self._names[parameter]}' has been stepped in an earlier backward pass, "
+            f"or an earlier part of this one, and now has another gradient: where several backward "
+            f"passes make one step, run all but the last inside 'with cache.accumulate():' "
+            f"(checkpoints need use_reentrant=False); else call optimizer.step() or "
+            f"optimizer.zero_grad() after each"
+        )
+
+    def check_has_gradient(self, parameter: nn.Parameter) -> None:
+        """Raises RuntimeError where the gradient has been used up in the backward pass."""
+        if self._early and parameter in self._early:
+            raise RuntimeError(
+                f"the gradient of parameter '{self._names[parameter]}' was used in the backward "
+                f"pass: to clip gradients, call ZeroCache.wrap(..., step_in_backward=True, "
+                f"clipping=True), and cache.clip_grad_norm_(max_norm) before optimizer.step()"
+            )
+
+    def check_between_steps(self, what: str) -> None:
+        """Raises RuntimeError where a backward pass has begun a step that is not at its end."""
+        if self._early:
+            raise RuntimeError(
+                f"the step that a backward pass has begun is not at its end: call optimizer.step() "
+                f"(or optimizer.zero_grad()) before {what}"
+            )
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # GradScaler asks for it before it steps.
+        if self._early is not None:
+            raise RuntimeError(
+                "GradScaler cannot be used with step_in_backward=True: gradients are used before "
+                "it has unscaled them, so parameters have been stepped by scaled ones; leave "
+                "step_in_backward=False"
+            )
+        return False
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's. Where a backward pass has begun a step, parameters that were stepped in part
+        are stepped whole; gradients of those that were not are dropped."""
+        super().zero_grad(set_to_none)
+        if self._early and not self._cache.closed:
+            by_name = {name: parameter for parameter, name in self._names.items()}
+            for name in self._cache.store.drop_steps():
+                self._steps[by_name[name]] = self._early[by_name[name]]
+            self._early = {}
+            self._cache.store.end_run()
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of all parameters that have gradients, as torch's: returns what ``closure``
-        returns, which computes the loss anew.
+        returns, which computes the loss anew. With ``step_in_backward`` most of them have been
+        stepped by now.
 
         Raises:
             RuntimeError: the cache is closed, or a page could not be had (the disk failed). Then
@@ -163,13 +242,18 @@ class CachedOptimizer(torch.optim.Optimizer):
                         f"parameter '{name}' was frozen at ZeroCache.wrap() and has no state to "
                         f"step it with: wrap it with requires_grad=True, and freeze it after that"
                     )
+                if self._early and parameter in self._early:
+                    raise self._second_gradient(parameter)
                 number = numbers[parameter] = self._steps.get(parameter, 0) + 1
                 key = number, self.rule.differs(parameter)
                 if key not in made:
                     made[key] = self.rule.constants(group, number, parameter)
                 steps.append((parameter, parameter.grad, made[key]))
-        taken = {**self._steps, **numbers}
-        self._cache.run_step(steps, partial(setattr, self, "_steps", taken))
+        taken = {**self._steps, **(self._early or {}), **numbers}
+        early: dict[nn.Parameter, int] | None = None if self._early is None else {}
+        self._cache.run_step(
+            steps, partial(setattr, self, "_steps", taken), partial(setattr, self, "_early", early)
+        )
         inner = self._inner()
         if inner is not None:  # for a scheduler that has it
             inner._opt_called = True  # type: ignore[attr-defined]
@@ -184,6 +268,7 @@ class CachedOptimizer(torch.optim.Optimizer):
 
     def read_state(self, parameter: nn.Parameter) -> dict[str, Any]:
         """A copy of what is kept of one parameter; empty before its first step."""
+        self.check_between_steps("its state is read")
         number = self._steps.get(parameter, 0)
         if number == 0:
             return {}
@@ -201,6 +286,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         Raises:
             MemoryError: there is not enough memory for that; ``ZeroCache.save`` writes to disk.
         """
+        self.check_between_steps("state_dict()")
         check_memory_for(self._cache.store.state_bytes, "the optimizer's state")
         return super().state_dict()
 
@@ -211,6 +297,7 @@ class CachedOptimizer(torch.optim.Optimizer):
             ValueError: the groups, or a tensor, do not fit, or a kind of state is missing.
             NotImplementedError: the loaded groups have an option that a cache cannot step with.
         """
+        self.check_between_steps("load_state_dict()")
         state_dict = state_dict.copy()
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, state_dict) or state_dict
@@ -290,3 +377,4 @@ class CachedOptimizer(torch.optim.Optimizer):
         """What ``numbers()`` returned, when the state that belongs to it is back."""
         by_name = {name: parameter for parameter, name in self._names.items()}
         self._steps = {by_name[name]: steps for name, steps in numbers.items()}
+        self._early = None if self._early is None else {}

@@ -1,0 +1,103 @@
+// Steps of the optimizer in the middle of a backward pass.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "zerocache/torch/store.h"
+#include "zerocache/torch/without_gil.h"
+
+namespace taco::zerocache {
+namespace {
+
+// Of the memory that is there, what pages that are being stepped may have at most: the rest is for
+// those that come and go.
+constexpr std::uint32_t kShareOfDevice = 8, kShareOfHost = 4;
+constexpr std::size_t kPassing = 2;  // pages, as check_capacities() has them
+
+Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
+
+}  // namespace
+
+Status Store::step_in_backward(std::size_t points) {
+  TACO_RETURN_IF_ERROR(usable());
+  if (!stream_ || backward_) return invalid("this cache has no optimizer, or steps it already");
+  const MoverStats room = mover_->stats();
+  const std::size_t device = room.tiers[0].capacity, host = room.tiers[1].capacity;
+  const std::size_t each = std::max<std::size_t>(1, state_.kinds().size());
+  const std::size_t most = std::min(device / kShareOfDevice,
+                                    (std::max(host, kPassing) - kPassing) / each / kShareOfHost);
+  auto steps =
+      BackwardSteps::make(*stream_, layout_, stateful_, {.points = points, .most_at_once = most});
+  if (!steps.ok()) return steps.status();
+  backward_ = std::move(steps).value();
+  return Status();
+}
+
+Status Store::step_early(const Step& step) {
+  TACO_RETURN_IF_ERROR(usable());
+  if (!backward_) return invalid("this cache does not step in backward passes");
+  std::vector<at::Tensor> copies;
+  auto update = update_of(step, copies);
+  if (!update.ok()) return update.status();
+  TACO_RETURN_IF_ERROR(backward_->add(*update));
+  gradients_[update->tensor] = copies.empty() ? step.gradient : copies.front();
+  uses_.note_step(find(step.parameter)->parameter);
+  return advance();
+}
+
+Status Store::advance() {
+  if (!backward_ || !backward_->begun()) return Status();
+  Status status;
+  {
+    const WithoutGil others_run;
+    status = backward_->advance();
+  }
+  for (const std::uint32_t tensor : backward_->take_done()) gradients_.erase(tensor);
+  return failed_step(status);
+}
+
+// Nobody computes on pages beside the caller.
+void Store::settle() {
+  if (!backward_) return;
+  const WithoutGil others_run;
+  backward_->settle();
+}
+
+Status Store::finish_steps() {
+  Status status;
+  {
+    const WithoutGil others_run;
+    status = backward_->finish();
+  }
+  static_cast<void>(backward_->take_done());
+  gradients_.clear();
+  return failed_step(status);
+}
+
+Result<std::vector<std::string>> Store::drop_steps() {
+  TACO_RETURN_IF_ERROR(usable());
+  if (!backward_) return std::vector<std::string>();
+  Result<std::vector<std::uint32_t>> stepped = std::vector<std::uint32_t>();
+  {
+    const WithoutGil others_run;
+    stepped = backward_->drop();
+  }
+  static_cast<void>(backward_->take_done());
+  gradients_.clear();
+  TACO_RETURN_IF_ERROR(failed_step(stepped.status()));
+  std::vector<std::string> names;
+  for (const std::uint32_t tensor : *stepped) names.push_back(layout_.tensors()[tensor].name);
+  return names;
+}
+
+void Store::forget_steps() {
+  if (!backward_) return;
+  {
+    const WithoutGil others_run;
+    backward_->forget();
+  }
+  static_cast<void>(backward_->take_done());
+  gradients_.clear();
+}
+
+}  // namespace taco::zerocache

@@ -1,0 +1,128 @@
+"""Steps of the optimizer while a backward pass goes on."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
+from torch.utils.weak import WeakIdKeyDictionary
+
+from taco_torch.zerocache.hooks import NO_TASK, current_task
+from taco_torch.zerocache.rules import Rule
+
+if TYPE_CHECKING:
+    from taco_torch.zerocache.optimizer import CachedOptimizer
+
+# What torch does to gradients between backward and step: where it looks these up when it is called.
+CLIPPING = (
+    ("torch.nn.utils.clip_grad", "_clip_grads_with_norm_"),
+    ("torch.nn.utils.clip_grad", "clip_grad_value_"),
+    ("torch.nn.utils", "clip_grad_value_"),
+)
+# Parameters that are stepped in backward passes, with (a weak reference to) their optimizer.
+_stepped: Any = WeakIdKeyDictionary()
+
+
+def check_can_step(model: nn.Module, rule: Rule | None) -> None:
+    """Raises where steps cannot be taken in backward passes."""
+    if rule is None:
+        raise ValueError("step_in_backward=True needs an optimizer to step")
+    if rule.name == "Adafactor":
+        raise NotImplementedError(
+            "Adafactor cannot be stepped in a backward pass: it needs a parameter's whole gradient "
+            "first; leave step_in_backward=False"
+        )
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise NotImplementedError(
+            "DistributedDataParallel averages gradients after they are final: leave "
+            "step_in_backward=False"
+        )
+
+
+class FinalGradients:
+    """Hooks that step parameters as soon as their gradients are final.
+
+    A parameter's gradient is accumulated once in a backward pass, after all uses of the parameter.
+    Only in a pass that runs inside another (checkpoints with use_reentrant=True) more may follow;
+    what is accumulated there waits for ``optimizer.step()``.
+    """
+
+    def __init__(self, optimizer: CachedOptimizer, parameters: Iterable[nn.Parameter]) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self._accumulating = 0
+        self._task, self._outermost = NO_TASK, False
+        self._undo: list[Callable[[], None]] = []
+        for parameter in parameters:
+            untyped: Any = parameter
+            handle = untyped.register_post_accumulate_grad_hook(self._accumulated)
+            self._undo.append(handle.remove)
+            _stepped[parameter] = self._optimizer
+        _guard_clipping()
+
+    def detach(self) -> None:
+        """Takes the hooks off."""
+        while self._undo:
+            self._undo.pop()()
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        """Inside, gradients add up and nothing is stepped."""
+        self._accumulating += 1
+        try:
+            yield
+        finally:
+            self._accumulating -= 1
+
+    def _accumulated(self, parameter: Tensor) -> None:
+        optimizer = self._optimizer()
+        if optimizer is None or self._accumulating or not self._final():
+            return
+        assert isinstance(parameter, nn.Parameter)
+        optimizer.step_early(parameter)
+
+    def _final(self) -> bool:
+        task = current_task()
+        if task != self._task:
+            self._task, self._outermost = task, _passes_under_way() == 1
+        return self._outermost
+
+
+def _passes_under_way() -> int:
+    """Backward passes that this thread is inside of."""
+    code, passes = _engine_run_backward.__code__, 0
+    frame = sys._getframe()
+    while frame is not None:
+        passes += frame.f_code is code
+        frame = frame.f_back  # type: ignore[assignment]
+    return passes
+
+
+def _guard_clipping() -> None:
+    """torch's functions would find no gradients, and do nothing: they raise from now on."""
+    for module, name in CLIPPING:
+        owner = sys.modules[module]
+        function = getattr(owner, name, None)
+        if function is not None and not hasattr(function, "_taco_guards"):
+            setattr(owner, name, _guarded(function))
+
+
+def _guarded(function: Any) -> Any:
+    @functools.wraps(function)
+    def guarded(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        for parameter in given:
+            reference = _stepped.get(parameter)
+            optimizer = reference() if reference is not None else None
+            if optimizer is not None:
+                optimizer.check_has_gradient(parameter)
+        return function(given, *args, **kwargs)
+
+    guarded._taco_guards = function  # type: ignore[attr-defined]
+    return guarded
