@@ -83,7 +83,8 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
             cache = stack.enter_context(  # 2
                 ZeroCache(arguments.device, arguments.host, arguments.ssd, page=arguments.page)
             )
-            model, optimizer = cache.wrap(model, optimizer)  # 3
+            early = arguments.step_in_backward
+            model, optimizer = cache.wrap(model, optimizer, step_in_backward=early)  # 3
         losses, seconds, steady = [], [], None
         pace = 0.1 if sys.stderr.isatty() else 4.0
         progress = tqdm(range(arguments.steps), ncols=90, mininterval=pace)
@@ -126,6 +127,9 @@ def main() -> int:
     parser.add_argument("--host", default="16MiB", help="cap for pages that wait or are stepped")
     parser.add_argument("--ssd", default="out/zerocache:1GiB", help="directory:cap, for the rest")
     parser.add_argument("--page", default="1MiB", help="what moves at once")
+    parser.add_argument(
+        "--step-in-backward", action="store_true", help="step pages during the backward pass"
+    )
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--batch", type=int, default=8, help="sequences a step")
     parser.add_argument("--context", type=int, default=128, help="characters of a sequence")

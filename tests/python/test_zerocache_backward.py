@@ -413,7 +413,7 @@ def test_closing_in_the_middle_of_a_step(tmp_path: Path) -> None:
     model(torch.ones(2, 64)).sum().backward()
     cache.close()
     model(torch.ones(2, 64)).sum().backward()
-    assert model.get_parameter("0.weight").grad is not None
+    assert torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0) > 0
     optimizer.zero_grad()
 
 

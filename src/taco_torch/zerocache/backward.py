@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,18 +59,22 @@ class FinalGradients:
         self._optimizer = weakref.ref(optimizer)
         self._accumulating = 0
         self._task, self._outermost = NO_TASK, False
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], object]] = []
         for parameter in parameters:
             untyped: Any = parameter
             handle = untyped.register_post_accumulate_grad_hook(self._accumulated)
-            self._undo.append(handle.remove)
             _stepped[parameter] = self._optimizer
+            self._undo += [handle.remove, partial(_stepped.pop, parameter, None)]
+        optimizer.step_in_backward(True)
         _guard_clipping()
 
     def detach(self) -> None:
-        """Takes the hooks off."""
+        """Takes the hooks off: from now on the parameters are as any others."""
         while self._undo:
             self._undo.pop()()
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            optimizer.step_in_backward(False)
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:

@@ -207,7 +207,6 @@ class ZeroCache:
     def _step_in_backward(self, optimizer: CachedOptimizer, trained: set[nn.Parameter]) -> None:
         assert self._hooks is not None
         self._store.step_in_backward(len(trained) + self._hooks.parts)
-        optimizer.step_in_backward()
         in_order = [parameter for parameter in self._names if parameter in trained]
         self._gradients = backward.FinalGradients(optimizer, in_order)
 

@@ -139,9 +139,9 @@ class CachedOptimizer(torch.optim.Optimizer):
             return torch.empty(shape, dtype=torch.float32)
         return torch.empty_strided(parameter.shape, parameter.stride(), dtype=torch.float32)
 
-    def step_in_backward(self) -> None:
-        """From now on step_early() steps parameters, and step() what is left."""
-        self._early = {}
+    def step_in_backward(self, on: bool) -> None:
+        """Whether step_early() steps parameters from now on, and step() what is left."""
+        self._early = {} if on else None
 
     @torch.no_grad()
     def step_early(self, parameter: nn.Parameter) -> None:
@@ -207,7 +207,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         """As torch's. Where a backward pass has begun a step, parameters that were stepped in part
         are stepped whole; gradients of those that were not are dropped."""
         super().zero_grad(set_to_none)
-        if self._early and not self._cache.closed:
+        if self._early:
             by_name = {name: parameter for parameter, name in self._names.items()}
             for name in self._cache.store.drop_steps():
                 self._steps[by_name[name]] = self._early[by_name[name]]
