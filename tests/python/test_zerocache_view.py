@@ -70,7 +70,7 @@ def test_a_plan_of_the_same_memory_moves_what_was_moved(cache: Any) -> None:
 
 def test_a_plan_with_more_memory_needs_no_disk(cache: Any) -> None:
     run_steps(cache, 3)
-    plan = cache.plan(device=400 * PAGE, host="64MiB", ssd=None)
+    plan = cache.plan(device=400 * PAGE, host="64MiB", ssd=0)
     assert plan.moved["ssd to host"] == plan.moved["host to ssd"] == 0
     assert plan.waiting_s == 0
     assert plan.hit_rate == 1
@@ -80,6 +80,8 @@ def test_a_plan_that_does_not_fit_says_what_has_to_be_larger(cache: Any) -> None
     run_steps(cache, 2)
     with pytest.raises(ValueError, match="device memory holds 1 pages"):
         cache.plan(device=PAGE)
+    with pytest.raises(ValueError, match="all memory and disk together holds 28 pages"):
+        cache.plan(ssd=0)
     with pytest.raises(ValueError, match="device='much' is no size"):
         cache.plan(device="much")
 

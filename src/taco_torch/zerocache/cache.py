@@ -492,7 +492,7 @@ class ZeroCache:
         Args:
             device: capacity, as for the cache; None: as it is.
             host: likewise.
-            ssd: likewise, of all disks together, without their directories: "64GiB".
+            ssd: likewise, of all disks together, without their directories: "64GiB"; 0: no disks.
 
         Raises:
             RuntimeError: fewer than two training steps have ended.

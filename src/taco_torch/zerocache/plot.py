@@ -60,13 +60,12 @@ def draw(
                 ha="center", fontsize=8, color=CAP,
             )  # fmt: skip
     rows[-1].set_xlabel(f"seconds of step {found['number']}; red: somebody waits for pages")
-    legend = {}
+    legend: dict[str, Any] = {}
     for axes in rows:
-        handles, labels = axes.get_legend_handles_labels()
-        legend.update(zip(labels, handles, strict=True))
-    figure.legend(
-        legend.values(), legend, loc="outside lower center", ncols=6, frameon=False, fontsize=8
-    )
+        of_tier, labels = axes.get_legend_handles_labels()
+        legend.update(zip(labels, of_tier, strict=True))
+    names, handles = list(legend), list(legend.values())
+    figure.legend(handles, names, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
     figure.savefig(path, dpi=150)
 
 

@@ -88,10 +88,11 @@ def plan_of_run(
             "no step to plan with: train two steps first (the first teaches the order of uses, the "
             "second is measured); a training step ends with optimizer.step()"
         )
-    room = [
-        tiers[tier]["capacity"] if size is None else parse_bytes(size, tier)
-        for tier, size in caps.items()
-    ]
+    room = []
+    for tier, size in caps.items():
+        without = tier == "ssd" and size == 0
+        given = 0 if without else None if size is None else parse_bytes(size, tier)
+        room.append(tiers[tier]["capacity"] if given is None else given)
     speeds = [ways[way]["bytes_per_second"] for way in WAYS]
     found = _C.zerocache.program_of_run(store, "train").predict(*room, speeds)
     return step_plan(found, run["seconds"])
