@@ -31,7 +31,6 @@ TOP = Path(__file__).parents[1]
 CAPS = [("12MiB", "16MiB"), ("12MiB", "150MiB"), ("100MiB", "220MiB")]
 GOAL = 0.1
 UNTIL_STEADY = 3
-CONTEXT = 128
 
 
 class Training:
@@ -43,9 +42,11 @@ class Training:
 
         torch.manual_seed(0)
         self.name = " + ".join(caps)
-        self.batch = arguments.batch
+        self.batch, self.context = arguments.batch, arguments.context
         self.text, _, vocabulary = reference_manual()
-        shape = argparse.Namespace(width=arguments.width, layers=arguments.layers, context=CONTEXT)
+        shape = argparse.Namespace(
+            width=arguments.width, layers=arguments.layers, context=arguments.context
+        )
         model = LanguageModel(vocabulary, shape)
         place = arguments.directory / caps[1]
         place.mkdir(parents=True, exist_ok=True)
@@ -58,7 +59,7 @@ class Training:
         from train_char_lm import batch_of
 
         before = self.cache.stats()["stalled_s"]
-        tokens, targets = batch_of(self.text, self.batch, CONTEXT, seed=number)
+        tokens, targets = batch_of(self.text, self.batch, self.context, seed=number)
         loss = functional.cross_entropy(self.model(tokens), targets.flatten())
         self.optimizer.zero_grad()
         loss.backward()
@@ -113,7 +114,8 @@ def table(rows: list[dict[str, Any]]) -> Table:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--batch", type=int, default=8, help="sequences of 128 characters")
+    parser.add_argument("--batch", type=int, default=8, help="sequences a step")
+    parser.add_argument("--context", type=int, default=128, help="characters of a sequence")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--directory", type=Path, default=TOP / "out" / "zerocache_plan")
