@@ -330,7 +330,7 @@ std::byte* Mover::address(PageId page, Tier tier) const {
 bool Mover::has_content(PageId page) const {
   if (state_->generation != fork_generation()) return false;
   std::lock_guard lock(state_->mutex);
-  return state_->scheduler.pages().has_content(page);
+  return page < state_->most_pages && state_->scheduler.pages().has_content(page);
 }
 
 void Mover::change_layout(const std::function<void()>& change) {

@@ -17,10 +17,11 @@ inline constexpr OperatorKey kBytesKeys = OperatorKey{1} << 61;
 
 // `from` is in bytes from the tensor's start; the span ends within it. Pages are used in `tier`,
 // which is kHost or, where the device's memory is the host's, kDevice. What was never written reads
-// as zeros. A failure is that of PageUses::begin(), and what was copied until then is copied.
+// as zeros. A failure is that of PageUses::begin(), and what was copied until then is copied. Where
+// a write has changed anything then, or lost it, `*spoilt` is true; it may be null.
 Status read_bytes(PageUses& pages, std::size_t page_bytes, const PlacedTensor& tensor, Tier tier,
                   std::uint64_t from, std::span<std::byte> to);
 Status write_bytes(PageUses& pages, std::size_t page_bytes, const PlacedTensor& tensor, Tier tier,
-                   std::uint64_t from, std::span<const std::byte> bytes);
+                   std::uint64_t from, std::span<const std::byte> bytes, bool* spoilt = nullptr);
 
 }  // namespace taco::zerocache

@@ -74,6 +74,8 @@ def test_a_use_that_was_not_announced_raises_though_the_bytes_are_there() -> Non
     for name, parameter in placed.model.named_parameters():
         with pytest.raises(RuntimeError, match=f"'{name}' is not in memory now: its use was not"):
             parameter.sum()
+        with pytest.raises(RuntimeError, match=r"cache\.full\(.*cache\.use\("):
+            parameter.sum()
     placed.model(INPUT)
 
 

@@ -104,6 +104,8 @@ TEST(Mover, WhatNobodyNeedsAfterwardsIsGivenUp) {
   EXPECT_TRUE(rig.mover->has_content(1));
   rig.mover->end(1);
   EXPECT_FALSE(rig.mover->has_content(1));
+  EXPECT_FALSE(rig.mover->has_content(4)) << "there is no such page";
+  EXPECT_FALSE(rig.mover->has_content(kNoPage));
 }
 
 TEST(Mover, WhatDoesNotFitIsRefusedAndNothingElseSuffers) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "support/moving_pages.h"
@@ -44,6 +45,30 @@ TEST(TensorBytes, APageThatCannotBeHadIsAnErrorAndNothingStaysHeld) {
   pages.fail_at(2);
   EXPECT_EQ(write_bytes(pages, kPage, kTensor, Tier::kHost, 0, bytes).code(), Code::kResource);
   EXPECT_EQ(pages.open(), 0u);
+}
+
+TEST(TensorBytes, AWriteSaysWhetherItHasChangedAnything) {
+  const std::vector<std::byte> bytes(kBytes, std::byte{7});
+  // The tensor begins within a page, the second is written whole.
+  for (const auto& [failing, spoilt_then] : {std::pair(0, false), std::pair(1, true)}) {
+    testing::MovingPages pages(kPage);
+    ASSERT_TRUE(write_bytes(pages, kPage, kTensor, Tier::kHost, 0, bytes).ok());
+    pages.fail_at(static_cast<std::size_t>(failing));
+    bool spoilt = !spoilt_then;
+    EXPECT_FALSE(write_bytes(pages, kPage, kTensor, Tier::kHost, 0, bytes, &spoilt).ok());
+    EXPECT_EQ(spoilt, spoilt_then);
+    EXPECT_TRUE(write_bytes(pages, kPage, kTensor, Tier::kHost, 0, bytes, &spoilt).ok());
+    EXPECT_FALSE(spoilt);
+  }
+  testing::MovingPages pages(kPage);
+  ASSERT_TRUE(write_bytes(pages, kPage, kTensor, Tier::kHost, 0, bytes).ok());
+  pages.fail_at(0);
+  bool spoilt = false;
+  const std::size_t second = kPage - 640;
+  EXPECT_FALSE(write_bytes(pages, kPage, kTensor, Tier::kHost, second,
+                           std::span(bytes).first(kPage), &spoilt)
+                   .ok());
+  EXPECT_TRUE(spoilt) << "what the page held is gone";
 }
 
 }  // namespace

@@ -84,7 +84,8 @@ class PlacedStorage {
   static constexpr const char* kEvicted =
       "its bytes were moved away (evicted) and must be fetched before it is used";
   static constexpr const char* kNotInUse =
-      "its use was not announced (it is sure to be there only while its module runs)";
+      "its use was not announced (it is sure to be there only while its module runs); "
+      "cache.full(parameter) copies or sets it, `with cache.use(parameter)` has it there";
 
  private:
   using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;

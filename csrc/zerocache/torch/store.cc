@@ -19,9 +19,9 @@ constexpr char kGone[] = "the cache that held it is gone";
 
 Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
 
-// A name's pages may be numbered behind a region that has room left, and pages of state that are
-// never written count as well.
-constexpr std::uint32_t kSparePages = 8 * kLeastRegion;
+// A region's pages may be numbered behind another that has room left, as long as all before it, and
+// pages of state that are never written count as well. Numbers cost addresses, and no memory.
+constexpr std::uint32_t kSparePages = 16 * kLeastRegion;
 
 std::uint32_t pages_in(std::uint64_t bytes, std::size_t page_bytes) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes / page_bytes, kNoPage / 4));
@@ -34,6 +34,20 @@ Capacities capacities_of(const StoreOptions& options) {
   for (const SlabDirectory& place : options.disk)
     found.disk += pages_in(place.bytes, options.page_bytes);
   return found;
+}
+
+std::uint32_t most_pages(const Capacities& room) {
+  const std::uint64_t pages = std::uint64_t{room.device} + room.host + room.disk;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(2 * pages + kSparePages, kNoPage / 2));
+}
+
+Status check_page_numbers(std::uint32_t pages, std::uint32_t most, std::size_t page_bytes) {
+  if (pages <= most) return Status();
+  const std::uint64_t more = (std::uint64_t{pages - most} + 1) / 2 * page_bytes;
+  return invalid("parameters of several element sizes take turns so that " + std::to_string(pages) +
+                 " page numbers are needed, of which a cache of this size has " +
+                 std::to_string(most) + ": give ssd " + std::to_string((more >> 20) + 1) +
+                 " MiB more, or the cache smaller pages");
 }
 
 // Pages that something lies on.
@@ -96,8 +110,10 @@ Status check_room(const StoreOptions& options, const std::vector<PlannedParamete
     if (!state.ok()) return state.status();
     host_pages = state->kinds().size();
   }
-  return check_capacities(capacities_of(options), options.page_bytes, touched(*layout),
-                          device_pages, host_pages);
+  const Capacities room = capacities_of(options);
+  TACO_RETURN_IF_ERROR(
+      check_capacities(room, options.page_bytes, touched(*layout), device_pages, host_pages));
+  return check_page_numbers(layout->pages(), most_pages(room), options.page_bytes);
 }
 
 // The range and the device with its memory, for as long as torch points there.
@@ -120,9 +136,7 @@ Result<std::unique_ptr<Store>> Store::open(const StoreOptions& options) {
                    " bytes: give it more, or the cache smaller pages");
   }
   const Capacities& room = mover.capacities;
-  const std::uint64_t pages = std::uint64_t{room.device} + room.host + room.disk;
-  mover.most_pages = static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(pages + pages / 2 + kSparePages, kNoPage / 2));
+  mover.most_pages = most_pages(room);
   device::HostOptions host;
   host.memory.frame_bytes = options.page_bytes;
   host.memory.max_frames = room.device;
@@ -216,17 +230,17 @@ Status Store::place(const std::string& name, const at::Tensor& tensor) {
   }
   TACO_RETURN_IF_ERROR(check_placeable(tensor, name));
   const std::size_t bytes = tensor.nbytes();
-  if (layout_.pages() + bytes / options_.page_bytes + kLeastRegion > range_->pages) {
-    return Status(Code::kResource, "parameter '" + name + "' of " + std::to_string(bytes) +
-                                       " bytes does not fit: device, host and ssd together hold " +
-                                       "fewer than all parameters need");
-  }
   Result<std::uint32_t> index = Status();
   mover_->change_layout([&] {
     index = layout_.append({name, bytes, static_cast<std::uint32_t>(tensor.element_size())});
   });
   if (!index.ok()) return index.status();
+  TACO_RETURN_IF_ERROR(check_numbers().with_prefix("parameter '" + name + "' does not fit: "));
   return place_bytes(name, tensor, *index);
+}
+
+Status Store::check_numbers() const {
+  return check_page_numbers(layout_.pages(), range_->pages, options_.page_bytes);
 }
 
 Status Store::place_bytes(const std::string& name, const at::Tensor& tensor, std::uint32_t index) {

@@ -183,6 +183,7 @@ class Store : public Pager {
   Status finish_steps();
   void forget_steps();
 
+  Status check_numbers() const;
   Status place_bytes(const std::string& name, const at::Tensor& tensor, std::uint32_t index);
   Status hold(OperatorKey key, std::span<const Access> accesses);
   PageId page_of(const PlacedTensor& tensor) const {
@@ -191,6 +192,8 @@ class Store : public Pager {
   // Where a page is used by who is not a model: the device's memory is the host's.
   Tier tier_of(PageId page) const { return state_.is_state(page) ? Tier::kHost : Tier::kDevice; }
   Result<Update> update_of(const Step& step, std::vector<at::Tensor>& copies) const;
+  // A failure that leaves it half written makes the cache unusable.
+  Status write_whole(const PlacedTensor& tensor, Tier tier, const at::Tensor& values);
   Status read_page(PageId page, std::span<std::byte> to);
   void begin_progress(std::uint64_t bytes);
   std::uint64_t bytes_held() const;

@@ -57,10 +57,24 @@ Status Store::write(const at::Tensor& tensor, const at::Tensor& values) {
   TACO_RETURN_IF_ERROR(check_alike(tensor, values, tensor.scalar_type()));
   settle();
   (*entry)->storage->note_write();
+  return write_whole(layout_.tensors()[(*entry)->tensor], Tier::kDevice, values);
+}
+
+Status Store::write_whole(const PlacedTensor& tensor, Tier tier, const at::Tensor& values) {
   const std::span<const std::byte> from = const_bytes_of(values);
-  const WithoutGil others_run;
-  return write_bytes(*mover_, page_bytes(), layout_.tensors()[(*entry)->tensor], Tier::kDevice, 0,
-                     from);
+  bool spoilt = false;
+  Status status;
+  {
+    const WithoutGil others_run;
+    status = write_bytes(*mover_, page_bytes(), tensor, tier, 0, from, &spoilt);
+  }
+  if (spoilt) {
+    broken_ = status.with_prefix("writing '" + tensor.name +
+                                 "' failed in the middle, so it is of two kinds; load a checkpoint "
+                                 "to go on. What failed: ");
+    return broken_;
+  }
+  return status;
 }
 
 Status Store::add_state(const std::vector<Stateful>& parameters, std::span<const StateKind> kinds) {
@@ -78,13 +92,14 @@ Status Store::add_state(const std::vector<Stateful>& parameters, std::span<const
   Status appended;
   const auto tensors_here = [this] { return static_cast<std::uint32_t>(layout_.tensors().size()); };
   mover_->change_layout([&] {
-    state = StateLayout::append_to(layout_, tensors, kinds);
     first_moments_ = tensors_here();
     appended = append_adafactor_state(layout_, factored);
     after_moments_ = tensors_here();
+    state = StateLayout::append_to(layout_, tensors, kinds);
   });
-  if (!state.ok()) return state.status();
   TACO_RETURN_IF_ERROR(appended);
+  if (!state.ok()) return state.status();
+  TACO_RETURN_IF_ERROR(check_numbers());
   state_ = std::move(*state);
   auto stream = OptimizerStream::make(
       *mover_, layout_, state_, {.threads = options_.threads, .parameter_tier = Tier::kDevice});
@@ -151,7 +166,7 @@ Status Store::failed_step(const Status& status) {
         "a step of the optimizer failed in the middle, so the parameters are of two steps; load a "
         "checkpoint to go on. What failed: ");
   }
-  return status;
+  return broken_;
 }
 
 // With another tensor that is to have as many bytes.
@@ -185,9 +200,7 @@ Status Store::write_state(const at::Tensor& parameter, const std::string& kind,
   settle();
   auto tensor = state_of(parameter, kind, values);
   if (!tensor.ok()) return tensor.status();
-  const std::span<const std::byte> from = const_bytes_of(values);
-  const WithoutGil others_run;
-  return write_bytes(*mover_, page_bytes(), **tensor, tier_of(page_of(**tensor)), 0, from);
+  return write_whole(**tensor, tier_of(page_of(**tensor)), values);
 }
 
 Status Store::read_page(PageId page, std::span<std::byte> to) {
