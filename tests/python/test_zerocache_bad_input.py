@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -241,6 +243,50 @@ def test_a_store_refuses_to_step_what_has_no_state_and_steps_nothing() -> None:
         optimizer.step()
         assert not torch.equal(cache.full("0.weight"), before[0])
         cache.close()
+
+
+def test_momentum_that_a_scheduler_sets_after_wrap_is_refused_with_what_to_do() -> None:
+    model = line()
+    cache = make_cache(None)
+    model, optimizer = cache.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
+    model(torch.ones(1, 4)).sum().backward()
+    before = cache.full("weight")
+    with pytest.raises(ValueError, match=r"momentum was 0 at .*above 0 .*cycle_momentum=False"):
+        optimizer.step()
+    assert torch.equal(cache.full("weight"), before)
+    optimizer.param_groups[0]["momentum"] = 0
+    optimizer.step()
+    cache.close()
+
+
+def test_an_optimizer_is_not_pickled() -> None:
+    model = line()
+    cache = make_cache(None)
+    model, optimizer = cache.wrap(model, adamw(model))
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"state_dict\(\) .*cache\.save\(\)"):
+            copied(optimizer)
+    cache.close()
+
+
+class Frozen(nn.Module):
+    def __init__(self, size: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        values = torch.zeros(size // dtype.itemsize, dtype=dtype)
+        self.values = nn.Parameter(values, requires_grad=False)
+
+
+def test_dtypes_that_take_turns_do_not_use_up_the_page_numbers() -> None:
+    dtypes = (torch.uint8, torch.float16, torch.float32, torch.float64, torch.complex128)
+    page = 4096
+    # Of each dtype many pages, and then one more, which begins another such region of pages.
+    sizes = [count * page for count in (2500, 1) for _ in dtypes]
+    model = nn.Sequential(*map(Frozen, sizes, [*dtypes, *dtypes]))
+    cache = cache_of(2600 * page, 9910 * page, page=page)
+    cache.wrap(model)
+    assert cache.full("9.values").eq(0).all()
+    cache.close()
 
 
 def test_calls_before_wrap_say_so(tmp_path: Path) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +125,109 @@ def test_buffers_are_part_of_a_checkpoint(tmp_path: Path) -> None:
     cache.close()
 
 
+class Counting(nn.Linear):
+    """Has state that is neither a parameter nor a buffer."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+    def get_extra_state(self) -> Any:
+        return torch.tensor(self.calls)
+
+    def set_extra_state(self, state: Any) -> None:
+        self.calls = int(state)
+
+
+def test_extra_state_of_modules_is_part_of_a_checkpoint(tmp_path: Path) -> None:
+    model = nn.Sequential(Counting(8, 8), nn.ModuleDict({"again": Counting(8, 8)})["again"])
+    cache = make_cache(None)
+    model, _ = cache.wrap(model)
+    model(torch.zeros(1, 8))
+    cache.save(tmp_path / "saved")
+    model(torch.zeros(1, 8))
+    model[1](torch.zeros(1, 8))
+    cache.load(tmp_path / "saved")
+    assert [module.calls for module in model] == [1, 1]
+    cache.close()
+    other = make_cache(None)
+    model, _ = other.wrap(nn.Sequential(Counting(8, 8), nn.Linear(8, 8)))
+    with pytest.raises(ValueError, match=r"extra state of other modules: \['1'\]"):
+        other.load(tmp_path / "saved")
+    assert model[0].calls == 0
+    other.close()
+
+
+def test_learning_rates_computed_by_numpy_are_saved(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    cache, _, optimizer = wrapped(tmp_path)
+    optimizer.param_groups[0]["lr"] = numpy.float64(0.5) * numpy.cos(0.0)
+    optimizer.param_groups[0]["betas"] = (numpy.float32(0.5), 0.75)
+    cache.save(tmp_path / "saved", {"rates": [numpy.float64(0.25)], "steps": numpy.int64(7)})
+    optimizer.param_groups[0]["lr"] = 1.0
+    assert cache.load(tmp_path / "saved") == {"rates": [0.25], "steps": 7}
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert optimizer.param_groups[0]["betas"] == (0.5, 0.75)
+    with pytest.raises(TypeError, match="could not be loaded again"):
+        cache.save(tmp_path / "saved", numpy.zeros(3))
+    cache.close()
+
+
+def test_an_interrupt_while_a_checkpoint_is_loaded_leaves_it_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However far the load has come by then: nothing or all has changed."""
+    cache, model, optimizer = wrapped(tmp_path)
+    train(model, optimizer, 1)
+    cache.save(tmp_path / "saved")
+    expected = cache.full("blocks.3.up.weight")
+    train(model, optimizer, 2)
+    agree = cache._read_note
+
+    def interrupted(*arguments: Any) -> Any:
+        found = agree(*arguments)
+        # Its handler is called once the load has returned.
+        threading.Timer(0.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return found
+
+    # The interrupt comes while pages are loaded, which is not Python's code, or later.
+    monkeypatch.setattr(cache, "_read_note", interrupted)
+
+    def load_and_wait() -> None:
+        cache.load(tmp_path / "saved")
+        time.sleep(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        load_and_wait()
+    loaded = torch.equal(cache.full("blocks.3.up.weight"), expected)
+    assert set(optimizer.numbers().values()) == ({1} if loaded else {3})
+    train(model, optimizer, 1)
+    cache.close()
+
+
+def test_an_interrupt_that_shows_once_the_pages_are_loaded(tmp_path: Path) -> None:
+    cache, model, optimizer = wrapped(tmp_path)
+    train(model, optimizer, 1)
+    cache.save(tmp_path / "saved")
+    train(model, optimizer, 2)
+    apply, calls = cache._apply_note, 0
+
+    def interrupted(note: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise KeyboardInterrupt
+        apply(note)
+
+    cache._apply_note = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        cache.load(tmp_path / "saved")
+    assert set(optimizer.numbers().values()) == {1}
+    cache.close()
+
+
 def test_a_checkpoint_of_something_else_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     cache, model, optimizer = wrapped(tmp_path)
     train(model, optimizer, 1)
@@ -208,6 +315,41 @@ def test_training_moves_to_plain_torch_and_back(tmp_path: Path, make: Any) -> No
     # And to nothing: state that is not loaded is gone.
     optimizer.load_state_dict(make(plain).state_dict())
     assert len(optimizer.state) == 0
+    cache.close()
+
+
+@pytest.mark.parametrize("make", [adamw, sgd])
+def test_torch_distributed_checkpoint_carries_state_dicts_both_ways(
+    tmp_path: Path, make: Any
+) -> None:
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    plain = TinyGPT()
+    plain_optimizer = make(plain)
+    cache, model, optimizer = wrapped(tmp_path, make)
+    data, other_data = batches(), batches()
+    train(model, optimizer, 2, data)
+    train(plain, plain_optimizer, 2, other_data)
+
+    def move(source: Any, to: Any, folder: Path) -> None:
+        dcp.save(
+            dict(zip(("model", "optimizer"), get_state_dict(*source), strict=True)),
+            checkpoint_id=folder,
+        )
+        found = dict(zip(("model", "optimizer"), get_state_dict(*to), strict=True))
+        dcp.load(found, checkpoint_id=folder)
+        set_state_dict(*to, model_state_dict=found["model"], optim_state_dict=found["optimizer"])
+
+    other = TinyGPT()
+    other_optimizer = make(other)
+    move((model, optimizer), (other, other_optimizer), tmp_path / "out")
+    expected = train(plain, plain_optimizer, 2, other_data)
+    assert train(other, other_optimizer, 2, data) == pytest.approx(expected, rel=1e-4)
+    train(model, optimizer, 1, batches(5))
+    move((plain, plain_optimizer), (model, optimizer), tmp_path / "in")
+    expected = train(plain, plain_optimizer, 2, other_data)
+    assert train(model, optimizer, 2, data) == pytest.approx(expected, rel=1e-4)
     cache.close()
 
 

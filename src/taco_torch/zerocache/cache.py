@@ -19,7 +19,12 @@ from torch import Tensor, nn
 from taco_torch._extension import _C
 from taco_torch.zerocache import backward, hooks, needs, plot
 from taco_torch.zerocache.memory import available_bytes
-from taco_torch.zerocache.model_state import ModelState
+from taco_torch.zerocache.model_state import (
+    EXTRA_STATE,
+    ModelState,
+    extra_states,
+    without_numpy,
+)
 from taco_torch.zerocache.optimizer import CachedOptimizer
 from taco_torch.zerocache.progress import shown
 from taco_torch.zerocache.report import as_text
@@ -342,7 +347,8 @@ class ZeroCache:
         """Writes the model and the optimizer to a directory, page by page.
 
         Once it has returned, the checkpoint outlasts a power failure; whatever happens before, the
-        directory holds the one that it held. Buffers of the model are saved too.
+        directory holds the one that it held. Buffers of the model are saved too, and what its
+        modules' ``get_extra_state()`` returns; NumPy's numbers become Python's.
 
         Args:
             directory: made if only the last part of its path is missing.
@@ -353,7 +359,8 @@ class ZeroCache:
             How many checkpoints have been saved there.
 
         Raises:
-            TypeError: ``load`` could not read ``extra``.
+            TypeError: ``load`` could not read ``extra``, or what ``get_extra_state()`` of a module
+                returned.
             ValueError: the directory cannot be written, or another process saves to it.
             RuntimeError: the disk is full or fails; or a backward pass has begun a step that
                 ``optimizer.step()`` has not finished.
@@ -361,13 +368,14 @@ class ZeroCache:
         if self._optimizer is not None:
             self._optimizer.check_between_steps("save()")
         note = io.BytesIO()
-        torch.save(self._note(extra), note)
+        torch.save(without_numpy(self._note(extra)), note)
         try:
             torch.load(io.BytesIO(note.getvalue()), weights_only=True)
         except pickle.UnpicklingError as error:
             raise TypeError(
-                "extra, or an option of a parameter group, could not be loaded again: give "
-                "numbers, text, tensors and containers of them, for NumPy's numbers float(x). "
+                "extra, an option of a parameter group, or what a module's get_extra_state() "
+                "returned, could not be loaded again: give numbers, text, tensors and containers "
+                "of them. "
                 f"torch.load(weights_only=True) says: {error}"
             ) from None
         store = self.store
@@ -389,14 +397,19 @@ class ZeroCache:
         if self._model is None:
             raise self._without_model()
         found: list[dict[str, Any]] = []
+        loaded: list[bool] = []
 
         def agree(note: bytes) -> None:
             found.append(self._read_note(note, os.fspath(directory)))
 
         store = self.store
-        with shown(f"loading {os.fspath(directory)}", partial(_C.zerocache.progress, store)):
-            store.load(os.fspath(directory), agree)
-        self._apply_note(found[0])
+        load = partial(store.load, os.fspath(directory), agree)
+        try:  # as in run_step(): an interrupt shows once the pages are there, and not noted
+            with shown(f"loading {os.fspath(directory)}", partial(_C.zerocache.progress, store)):
+                list(map(_call, (load, partial(loaded.append, True))))
+        finally:
+            if loaded:
+                self._apply_whole(found[0])
         return found[0]["extra"]
 
     def _unplaced(self) -> dict[str, Tensor]:
@@ -404,10 +417,11 @@ class ZeroCache:
         assert self._model is not None
         held = {id(parameter) for parameter in self._names}
         state = self._model.state_dict(keep_vars=True)
+        extra = {f"{name}.{EXTRA_STATE}".lstrip(".") for name in extra_states(self._model)}
         return {
             name: value.detach()
             for name, value in state.items()
-            if isinstance(value, Tensor) and id(value) not in held
+            if isinstance(value, Tensor) and id(value) not in held and name not in extra
         }
 
     def _note(self, extra: Any) -> dict[str, Any]:
@@ -415,6 +429,9 @@ class ZeroCache:
             raise self._without_model()
         note: dict[str, Any] = {"version": NOTE_VERSION, "extra": extra, "optimizer": None}
         note["buffers"] = self._unplaced()
+        note["modules"] = {
+            name: module.get_extra_state() for name, module in extra_states(self._model).items()
+        }
         if self._optimizer is not None:
             note["optimizer"] = {
                 "name": self._optimizer.rule.name,
@@ -440,6 +457,13 @@ class ZeroCache:
                 f"the checkpoint in '{directory}' has {len(saved['groups'])} parameter groups, the "
                 f"optimizer {len(own.param_groups)}"
             )
+        assert self._model is not None
+        modules = extra_states(self._model).keys()
+        if found["modules"].keys() != modules:
+            raise ValueError(
+                f"the checkpoint in '{directory}' has an extra state of other modules: "
+                f"{sorted(found['modules'].keys() ^ modules)}"
+            )
         here = self._unplaced()
         if found["buffers"].keys() != here.keys():
             raise ValueError(
@@ -451,10 +475,20 @@ class ZeroCache:
                 raise ValueError(f"the checkpoint in '{directory}' has another shape of '{key}'")
         return found
 
+    def _apply_whole(self, note: Mapping[str, Any]) -> None:
+        try:
+            self._apply_note(note)
+        except KeyboardInterrupt:
+            self._apply_note(note)
+            raise
+
     @torch.no_grad()
     def _apply_note(self, note: Mapping[str, Any]) -> None:
         for name, value in self._unplaced().items():
             value.copy_(note["buffers"][name])
+        assert self._model is not None
+        for name, module in extra_states(self._model).items():
+            module.set_extra_state(note["modules"][name])
         if self._optimizer is None:
             return
         self._optimizer.set_numbers(note["optimizer"]["steps"])

@@ -14,6 +14,28 @@ from taco_torch.zerocache.memory import check_memory_for
 if TYPE_CHECKING:
     from taco_torch.zerocache.cache import ZeroCache
 
+EXTRA_STATE = "_extra_state"  # what torch calls it in a state dict
+
+
+def extra_states(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules that have state besides parameters and buffers, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules(remove_duplicate=False)
+        if type(module).get_extra_state is not nn.Module.get_extra_state
+    }
+
+
+def without_numpy(value: Any) -> Any:
+    """The same with Python's numbers for NumPy's, which ``torch.load(weights_only=True)`` refuses:
+    whoever computes a learning rate by NumPy has one in the parameter groups."""
+    if type(value) is dict:
+        return {without_numpy(key): without_numpy(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(without_numpy(each) for each in value)
+    is_numpy = type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
+    return value.item() if is_numpy else value
+
 
 class ModelState:
     """Hooks by which a state dict has copies of parameters, and loading one writes them.

@@ -87,6 +87,13 @@ class CachedOptimizer(torch.optim.Optimizer):
         self._sealed = True
         self._retire(inner)
 
+    def __reduce_ex__(self, _: Any) -> Any:
+        """Refused: the state is in the cache, of which there is one."""
+        raise TypeError(
+            "the optimizer of a ZeroCache cannot be pickled or copied: its state_dict() has copies "
+            "of its state, and cache.save() writes it to disk"
+        )
+
     def _retire(self, inner: torch.optim.Optimizer) -> None:
         """The optimizer that was given steps no more, and has no state to save or load; schedulers
         that have it look on."""
@@ -156,6 +163,7 @@ class CachedOptimizer(torch.optim.Optimizer):
             self._groups = {p: group for group in self.param_groups for p in group["params"]}
         group = self._groups[parameter]
         check_group(self.rule, group)
+        self._check_kinds(group)
         number = self._steps.get(parameter, 0) + 1
         constants = self.rule.constants(group, number, parameter)
         self._early[parameter] = number
@@ -214,6 +222,15 @@ class CachedOptimizer(torch.optim.Optimizer):
             self._early = {}
             self._cache.store.end_run()
 
+    def _check_kinds(self, group: dict[str, Any]) -> None:
+        missing = set(self.rule.kinds([group])) - set(self._kinds)
+        if missing:
+            raise ValueError(
+                f"{self.rule.name}(momentum={group['momentum']!r}) keeps a {missing.pop()}, and "
+                f"momentum was 0 at ZeroCache.wrap(): wrap an optimizer whose momentum is above 0 "
+                f"(or keep the scheduler from setting it: OneCycleLR(cycle_momentum=False))"
+            )
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of all parameters that have gradients, as torch's: returns what ``closure``
@@ -232,6 +249,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         numbers: dict[nn.Parameter, int] = {}
         for group in self.param_groups:
             check_group(self.rule, group)
+            self._check_kinds(group)
             made: dict[Any, Any] = {}
             for parameter in group["params"]:
                 if parameter.grad is None or parameter.numel() == 0:
