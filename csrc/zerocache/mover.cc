@@ -306,6 +306,7 @@ Status Mover::State::wait(std::unique_lock<std::mutex>& lock, std::span<const Ac
 void Mover::State::give_up(OpenUses::Id id, std::vector<PageId> blank) {
   std::vector<PageId> spent;
   const OperatorKey key = uses.end(id, &spent);
+  for (const PageId page : blank) uses.lose(page);
   std::erase_if(blank, [this](PageId page) { return uses.uses(page); });
   change_operator(key | OpenUses::kEnd, blank);
 }

@@ -99,6 +99,21 @@ OperatorKey OpenUses::end(Id id, std::vector<PageId>* spent) {
   return use.key;
 }
 
+void OpenUses::lose(PageId page) {
+  std::vector<Access*> found;
+  for (Use& use : uses_) {
+    for (Access& access : use.accesses) {
+      if (access.page == page) found.push_back(&access);
+    }
+  }
+  if (std::any_of(found.begin(), found.end(), [](const Access* one) { return !one->reads; }))
+    return;
+  for (Access* const access : found) {
+    if (!changes(*access)) ++place_of(page, access->tier)->writers;
+    access->last = true;
+  }
+}
+
 std::span<const Access> OpenUses::needed() {
   needed_.clear();
   for (const Page& page : pages_) {

@@ -38,6 +38,9 @@ class OpenUses {
   // Returns its key. `spent`: what it was the last to use, and nobody needs afterwards.
   OperatorKey end(Id id, std::vector<PageId>* spent);
   bool uses(PageId page) const;
+  // Who was to fill the page has failed: unless another use fills it, nobody needs it once those
+  // that are open have ended.
+  void lose(PageId page);
 
   // What the operator needs that begins with the last change: by page, each once in a tier. What a
   // use writes whole first (reads = false) is read by every operator after its first, and what

@@ -222,6 +222,39 @@ TEST(Mover, ADiskThatTakesNothingMoreLosesNothing) {
   rig.mover->end(9);
 }
 
+// Another thread reads the page that the first was to fill, while that waits for one more.
+TEST(Mover, WhatWasNeverFilledHoldsNothingThoughOthersUsedItMeanwhile) {
+  for (const bool filled : {false, true}) {
+    std::atomic<bool> failing{false}, wait{true}, asked{false};
+    FaultyFiles files([&](const FileCall& call) -> ssize_t {
+      if (call.kind != FileCall::Kind::kRead || !failing) return 0;
+      asked = true;
+      while (wait) std::this_thread::yield();
+      return -EIO;
+    });
+    MoverRig rig({.pages = 6, .device = 0, .host = 2, .disk = 6}, files);
+    for (PageId page = 1; page < 6; ++page) rig.fill(page, page + 1);
+    failing = true;
+    Status first;
+    std::thread other([&] {
+      const std::vector<Access> uses = {write_in(0, Tier::kHost, false), read_in(1, Tier::kHost)};
+      first = rig.mover->begin(1, uses);
+    });
+    ASSERT_TRUE(eventually([&] { return asked.load(); }));
+    ASSERT_TRUE(rig.begin(2, {filled ? write_in(0, Tier::kHost, false) : read_in(0, Tier::kHost)}));
+    if (filled) rig.write(0, Tier::kHost, 80);
+    wait = false;
+    other.join();
+    EXPECT_EQ(first.code(), Code::kResource);
+    rig.mover->end(2);
+    EXPECT_EQ(rig.mover->has_content(0), filled);
+    failing = false;
+    ASSERT_TRUE(rig.begin(3, {filled ? read_in(0, Tier::kHost) : read_in(1, Tier::kHost)}));
+    EXPECT_TRUE(rig.holds(filled ? 0 : 1, Tier::kHost, filled ? 80 : 2));
+    rig.mover->end(3);
+  }
+}
+
 TEST(Mover, AFlippedBitOnTheDiskIsAnErrorAndNotTheWrongBytes) {
   MoverRig rig({.pages = 6, .device = 0, .host = 2, .disk = 6});
   for (PageId page = 0; page < 6; ++page) rig.fill(page, page + 1);
