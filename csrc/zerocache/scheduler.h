@@ -16,8 +16,9 @@
 // Integrated Prefetching and Caching Strategies", 1995). What is fetched is what the trace needs
 // next, as late as is safe at the speed of its way. Fetching as early as the others allow would
 // move every page in every run, whatever fits: what stays resident costs nothing. And a page is
-// fetched ahead once while one operator computes or waits: if it has to go again, something else was
-// more urgent, and memory is too small for both; so copies come to an end, whatever the program.
+// fetched ahead once while one operator computes or waits: if it has to go again, something else
+// was more urgent, and memory is too small for both; so copies come to an end, whatever the
+// program.
 //
 // A page on disk keeps its slot while it is clean and the slot is not needed, so that reading alone
 // writes nothing. A page in host memory keeps its frame while it is on the device too, as long as

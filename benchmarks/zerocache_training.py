@@ -1,0 +1,185 @@
+"""One training of a GPT in a process of its own: what zerocache_step.py compares.
+
+    python benchmarks/zerocache_training.py '{"way": "memory", "tokens": 256, "steps": 6}'
+
+Prints one line of JSON: seconds of each step, losses, and the most memory that the process took on
+top of what it had before it made the model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+VOCABULARY = 16384
+
+
+class Block(nn.Module):
+    """One layer of a GPT."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = max(1, width // 64)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (batch, length, width), as the result."""
+        query, key, value = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(self.norm1(x)).chunk(3, dim=-1)
+        )
+        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        return x + self.down(functional.gelu(self.up(self.norm2(x))))
+
+
+class Gpt(nn.Module):
+    """Tokens (batch, length) to their mean loss."""
+
+    def __init__(self, layers: int, width: int, length: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.places = nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, VOCABULARY, bias=False)
+        self.head.weight = self.tokens.weight
+        nn.init.normal_(self.tokens.weight, std=0.02)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """The loss."""
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return functional.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+
+
+def memory() -> dict[str, int]:
+    """Bytes of this process by the kernel's names: resident now, at most, and of them in files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return {name: int(fields[name].split()[0]) << 10 for name in ("VmRSS", "VmHWM", "RssFile")}
+
+
+Step = Callable[[Tensor, Tensor], Tensor]
+
+
+def in_memory(model: nn.Module, job: dict[str, Any]) -> Step:
+    """Plain torch."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    return plain_step(model, optimizer)
+
+
+def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+    def step(tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = model(tokens, targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def in_cache(model: nn.Module, job: dict[str, Any]) -> Step:
+    """A cache with the job's caps."""
+    from taco_torch.zerocache import ZeroCache
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    cache = ZeroCache(job["device"], job["host"], job.get("ssd"), **job.get("options", {}))
+    model, optimizer = cache.wrap(model, optimizer)
+    job["cache"] = cache
+    return plain_step(model, optimizer)
+
+
+def with_deepspeed(model: nn.Module, job: dict[str, Any]) -> Step:
+    """ZeRO-3 with the optimizer's state, and with `parameters` those too, on the disk."""
+    os.environ |= {
+        "DS_ACCELERATOR": "cpu",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+    }
+    import deepspeed
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    on_disk = {"device": "nvme", "nvme_path": job["directory"], "pin_memory": False}
+    zero: dict[str, Any] = {"stage": 3, "offload_optimizer": on_disk | {"buffer_count": 5}}
+    if job["parameters"]:
+        zero["offload_param"] = on_disk | {"buffer_count": 8, "buffer_size": 1 << 25}
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=DeepSpeedCPUAdam(model.parameters(), lr=1e-4, adamw_mode=True),
+        config={
+            "train_micro_batch_size_per_gpu": 1,
+            "zero_optimization": zero,
+            "aio": {"block_size": 1 << 20, "queue_depth": 8, "single_submit": False},
+            "steps_per_print": 1 << 30,
+        },
+    )
+
+    def step(tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = engine(tokens, targets)
+        engine.backward(loss)
+        engine.step()
+        return loss.detach()
+
+    return step
+
+
+WAYS: dict[str, Callable[[nn.Module, dict[str, Any]], Step]] = {
+    "memory": in_memory,
+    "cache": in_cache,
+    "deepspeed": with_deepspeed,
+}
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Trains as the job says."""
+    torch.manual_seed(0)
+    length = min(256, job["tokens"])
+    before = memory()["VmRSS"]
+    model = Gpt(job["layers"], job["width"], length)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    step = WAYS[job["way"]](model, job)
+    cache = job.pop("cache", None)
+    seconds, losses, steady = [], [], None
+    for index in range(job["warm_up"] + job["steps"]):
+        if cache is not None and index == job["warm_up"]:
+            steady = cache.stats()
+        random = torch.Generator().manual_seed(index)
+        data = torch.randint(VOCABULARY, (job["tokens"] // length, length + 1), generator=random)
+        began = time.perf_counter()
+        loss = step(data[:, :-1], data[:, 1:])
+        seconds.append(time.perf_counter() - began)
+        losses.append(loss.item())
+    result = {
+        "parameters": count,
+        "seconds": seconds[job["warm_up"] :],
+        "losses": losses,
+        "peak": memory()["VmHWM"] - before,
+    }
+    if cache is not None:
+        result |= {"before": steady, "after": cache.stats(), "report": cache.report()}
+        cache.close()
+    return result
+
+
+if __name__ == "__main__":
+    print("RESULT " + json.dumps(run(json.loads(sys.argv[1]))))
