@@ -117,7 +117,7 @@ void BackwardSteps::page_is_done(PageId id) {
 Status BackwardSteps::drain() {
   while (!due_.empty() || !open_.empty()) {
     settle();
-    const Status status = begin_some();
+    Status status = begin_some();
     if (!status.ok() && (open_.empty() || !no_room(status))) return status;
   }
   return {};
@@ -132,7 +132,7 @@ Status BackwardSteps::finish() {
     }
   }
   for (const PageId id : left) queue(id);
-  const Status status = drain();
+  Status status = drain();
   forget();
   return status;
 }

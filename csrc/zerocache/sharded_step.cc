@@ -173,6 +173,7 @@ Status ShardedStep::run(std::span<const Update> updates) {
   });
   const std::vector<Stepped> stepped = pages_of(sorted);
   std::vector<Parcel> parcels;
+  parcels.reserve(stepped.size());
   for (const Stepped& each : stepped) {
     parcels.push_back({shards_.owner(each.page), each.end - each.begin});
   }

@@ -45,13 +45,13 @@ Status read_bytes(PageUses& pages, std::size_t page_bytes, const PlacedTensor& t
 Status write_bytes(PageUses& pages, std::size_t page_bytes, const PlacedTensor& tensor, Tier tier,
                    std::uint64_t from, std::span<const std::byte> bytes, bool* spoilt) {
   bool changed = false;
-  const Status status = each_page(
+  Status status = each_page(
       page_bytes, tensor, from, bytes.size(),
       [&](PageId page, std::size_t place, std::size_t first, std::size_t count) -> Status {
         const bool holds = pages.has_content(page);
         const bool whole = count == page_bytes;
         const Access access = {page, tier, holds && !whole, true};
-        const Status begun = pages.begin(kBytesKeys + page, {&access, 1});
+        Status begun = pages.begin(kBytesKeys + page, {&access, 1});
         if (!begun.ok()) {
           // What was to be written whole is gone, unless it was refused at once.
           changed = changed || (holds && whole && begun.code() != Code::kInvalidArgument);
