@@ -231,7 +231,7 @@ Result<std::uint64_t> Store::save(const std::string& directory, const std::strin
   source.layout = &layout_;
   source.store = id_;
   source.read_page = [this](PageId page, std::span<std::byte> to) {
-    const Status read = read_page(page, to);
+    Status read = read_page(page, to);
     done_bytes_ += to.size();
     return read;
   };
