@@ -38,7 +38,7 @@ def test_a_limit_is_the_slowest_of_computing_and_each_way(monkeypatch: pytest.Mo
 def test_a_small_training_learns_the_same_in_a_cache(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     command = [sys.executable, str(BENCHMARKS / "zerocache_step.py"), "--only", "half_on_disk"]
-    command += ["--layers", "4", "--width", "128", "--steps", "2", "--rounds", "1"]
+    command += ["--layers", "4", "--width", "320", "--steps", "2", "--rounds", "1"]
     command += ["--directory", str(tmp_path / "pages"), "--json", str(result)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -112,11 +112,11 @@ def train_characters(kind: str, seed: int, steps: int) -> float:
     def losses() -> Iterator[torch.Tensor]:
         for step in range(steps):
             place = (seed * steps + step) * dist.get_world_size() + dist.get_rank()
-            tokens, targets = example.batch_of(training, 8, place)
+            tokens, targets = example.batch_of(training, 8, example.CONTEXT, place)
             yield functional.cross_entropy(model(tokens), targets.flatten())
 
     train(model, losses(), steps, 0.05)
-    tokens, targets = example.batch_of(held_out, 256, 10_000)
+    tokens, targets = example.batch_of(held_out, 256, example.CONTEXT, 10_000)
     with torch.no_grad():
         return functional.cross_entropy(model.module(tokens), targets.flatten()).item()
 

@@ -3,14 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "base/clock.h"
 #include "device/host_device.h"
 #include "support/faulty_files.h"
 #include "support/plain_model.h"
@@ -73,8 +70,7 @@ class Store {
   }
 
   // What a training step does to pages: each parameter is used, then all are stepped.
-  Status train(
-      int t, const std::function<void()>& between = [] {}) {
+  Status train(int t) {
     mover_->begin_run("train");
     const Tier tier = sizes_.device > 0 ? Tier::kDevice : Tier::kHost;
     for (PageId page = 0; page < layout_.pages(); ++page) {
@@ -83,7 +79,6 @@ class Store {
       TACO_RETURN_IF_ERROR(mover_->begin(page, {&access, 1}));
       mover_->end(page);
     }
-    between();
     std::vector<Update> updates;
     const StepConstants step = kernels::adam_step({.weight_decay = 0.1}, t);
     for (std::uint32_t i = 0; i < model_.size(); ++i) updates.push_back(model_.update(i, step));
@@ -155,25 +150,6 @@ TEST(OptimizerOverMover, GivesTheSameBitsWhereverThePagesAre) {
     if (sizes.host < 10) {
       EXPECT_GT(stats.ways[static_cast<int>(Way::kRead)].copies, 0u);
     }
-  }
-}
-
-// Parameters stay on the device, so whatever is read is state.
-TEST(OptimizerOverMover, StateIsReadBeforeTheStepIsCalled) {
-  PlainModel model(13);
-  Store store(model, {.device = 200, .host = 12});
-  const auto reads = [&] {
-    return store.mover().stats().ways[static_cast<int>(Way::kRead)].copies;
-  };
-  for (int t = 1; t <= 4; ++t) {
-    const std::uint64_t before = reads();
-    const auto wait_for_a_read = [&] {
-      const Time end = monotonic_now() + 20 * kSecond;
-      while (t > 1 && reads() == before && monotonic_now() < end) std::this_thread::yield();
-      EXPECT_TRUE(t == 1 || reads() > before);
-    };
-    ASSERT_TRUE(store.train(t, wait_for_a_read).ok());
-    model.new_gradients();
   }
 }
 
