@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launch import machine
+from zerocache_training import VOCABULARY
 
 HERE = Path(__file__).parent
 CHUNK, CHUNKS, DEPTH = 4 << 20, 64, 4
@@ -50,7 +51,6 @@ class Row(NamedTuple):
     host: float = 0.0
     on_disk: bool = False
     parameters: bool = False  # of DeepSpeed: on the disk too
-    options: dict[str, Any] = {}  # noqa: RUF012  never changed
 
 
 ROWS = {
@@ -70,7 +70,7 @@ def state_bytes(arguments: argparse.Namespace) -> int:
     """About what AdamW trains with."""
     width: int = arguments.width
     layers: int = arguments.layers
-    parameters = layers * 12 * width * width + (16384 + 256) * width
+    parameters = layers * 12 * width * width + (VOCABULARY + 256) * width
     return 12 * parameters
 
 
@@ -84,7 +84,6 @@ def train(row: Row, way: str, arguments: argparse.Namespace, folder: Path) -> di
         "steps": arguments.steps,
         "warm_up": 3,
         "parameters": row.parameters,
-        "options": row.options,
         "device": int(row.device * state),
         "host": int(row.host * state),
         "ssd": f"{folder}:{2 * state >> 20}MiB" if row.on_disk else None,

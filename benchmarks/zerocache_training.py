@@ -1,6 +1,5 @@
-"""One training of a GPT in a process of its own: what zerocache_step.py compares.
-
-    python benchmarks/zerocache_training.py '{"way": "memory", "tokens": 256, "steps": 6}'
+"""One training of the GPT of examples/train_large_lm.py in a process of its own: what
+zerocache_step.py compares. That gives it a job, as JSON.
 
 Prints one line of JSON: seconds of each step, losses, and the most memory that the process took on
 top of what it had before it made the model.
@@ -8,6 +7,7 @@ top of what it had before it made the model.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -20,57 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 VOCABULARY = 16384
-
-
-class Block(nn.Module):
-    """One layer of a GPT."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.heads = max(1, width // 64)
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Shape (batch, length, width), as the result."""
-        query, key, value = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for part in self.qkv(self.norm1(x)).chunk(3, dim=-1)
-        )
-        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).flatten(2))
-        return x + self.down(functional.gelu(self.up(self.norm2(x))))
-
-
-class Gpt(nn.Module):
-    """Tokens (batch, length) to their mean loss."""
-
-    def __init__(self, layers: int, width: int, length: int) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, width)
-        self.places = nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, VOCABULARY, bias=False)
-        self.head.weight = self.tokens.weight
-        nn.init.normal_(self.tokens.weight, std=0.02)
-
-    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """The loss."""
-        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
-        for block in self.blocks:
-            x = block(x)
-        return functional.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
-
-
-def memory() -> dict[str, int]:
-    """Bytes of this process by the kernel's names: resident now, at most, and of them in files."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return {name: int(fields[name].split()[0]) << 10 for name in ("VmRSS", "VmHWM", "RssFile")}
-
 
 Step = Callable[[Tensor, Tensor], Tensor]
 
@@ -83,7 +34,7 @@ def in_memory(model: nn.Module, job: dict[str, Any]) -> Step:
 
 def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
     def step(tokens: Tensor, targets: Tensor) -> Tensor:
-        loss = model(tokens, targets)
+        loss = functional.cross_entropy(model(tokens), targets.flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -97,7 +48,7 @@ def in_cache(model: nn.Module, job: dict[str, Any]) -> Step:
     from taco_torch.zerocache import ZeroCache
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    cache = ZeroCache(job["device"], job["host"], job.get("ssd"), **job.get("options", {}))
+    cache = ZeroCache(job["device"], job["host"], job["ssd"])
     model, optimizer = cache.wrap(model, optimizer)
     job["cache"] = cache
     return plain_step(model, optimizer)
@@ -135,7 +86,7 @@ def with_deepspeed(model: nn.Module, job: dict[str, Any]) -> Step:
     )
 
     def step(tokens: Tensor, targets: Tensor) -> Tensor:
-        loss = engine(tokens, targets)
+        loss = functional.cross_entropy(engine(tokens), targets.flatten())
         engine.backward(loss)
         engine.step()
         return loss.detach()
@@ -152,10 +103,14 @@ WAYS: dict[str, Callable[[nn.Module, dict[str, Any]], Step]] = {
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Trains as the job says."""
+    sys.path.append(str(EXAMPLES))
+    from train_large_lm import LanguageModel, memory_of_process
+
     torch.manual_seed(0)
     length = min(256, job["tokens"])
-    before = memory()["VmRSS"]
-    model = Gpt(job["layers"], job["width"], length)
+    before, _ = memory_of_process()
+    shape = argparse.Namespace(layers=job["layers"], width=job["width"], context=length)
+    model = LanguageModel(VOCABULARY, shape)
     count = sum(parameter.numel() for parameter in model.parameters())
     step = WAYS[job["way"]](model, job)
     cache = job.pop("cache", None)
@@ -173,7 +128,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         "parameters": count,
         "seconds": seconds[job["warm_up"] :],
         "losses": losses,
-        "peak": memory()["VmHWM"] - before,
+        "peak": memory_of_process()[1] - before,
     }
     if cache is not None:
         result |= {"before": steady, "after": cache.stats(), "report": cache.report()}
