@@ -9,6 +9,7 @@
 
 #include "base/timeline.h"
 #include "zerocache/adafactor_state.h"
+#include "zerocache/touched_pages.h"
 
 namespace taco::zerocache {
 namespace {
@@ -165,23 +166,12 @@ Status OptimizerStream::step(std::span<const Update> updates) {
 }
 
 Status OptimizerStream::step_pages(std::span<const Part> parts) {
-  const auto pages_of = [&](const Part& part) {
-    return layout_.pages_of(layout_.tensors()[part.update->tensor]);
-  };
-  PageId next = 0;       // the first page that is not stepped yet
-  std::size_t last = 0;  // the first part behind the page
-  for (std::size_t first = 0; first < parts.size(); ++first) {
-    const Run run = pages_of(parts[first]);
-    for (PageId page = std::max(run.first, next); page < run.first + run.count; ++page) {
-      last = std::max(last, first);
-      while (last < parts.size() && pages_of(parts[last]).first <= page) ++last;
-      const Status stepped = step_chunks(page, parts.subspan(first, last - first));
-      TACO_RETURN_IF_ERROR(stepped.with_prefix("the optimizer's step ended before " +
-                                               layout_.describe(page) + ": "));
-      next = page + 1;
-    }
-  }
-  return {};
+  return for_each_touched_page(
+      layout_, parts, [](const Part& part) { return part.update->tensor; },
+      [&](PageId page, std::span<const Part> there) {
+        return step_chunks(page, there)
+            .with_prefix("the optimizer's step ended before " + layout_.describe(page) + ": ");
+      });
 }
 
 // `parts`, sorted, all touch the page, so their elements are of one size.

@@ -8,7 +8,9 @@
 #include <utility>
 #include <variant>
 
+#include "base/assert.h"
 #include "zerocache/agreement.h"
+#include "zerocache/touched_pages.h"
 
 namespace taco::zerocache {
 namespace {
@@ -138,28 +140,21 @@ Status agree_on_step(Collectives& ranks, const Layout& layout, std::span<const U
 
 // `sorted` by rising offset, without tensors that are empty.
 std::vector<ShardedStep::Stepped> ShardedStep::pages_of(std::span<const Update> sorted) const {
-  const auto run_of = [&](const Update& update) {
-    return layout_.pages_of(layout_.tensors()[update.tensor]);
-  };
   std::vector<Stepped> found;
-  PageId next = 0;       // the first page that is not looked at yet
-  std::size_t last = 0;  // the first update behind the page
-  for (std::size_t first = 0; first < sorted.size(); ++first) {
-    const Run run = run_of(sorted[first]);
-    for (PageId page = std::max(run.first, next); page < run.first + run.count; ++page) {
-      last = std::max(last, first);
-      while (last < sorted.size() && run_of(sorted[last]).first <= page) ++last;
-      Stepped stepped{.page = page, .updates = sorted.subspan(first, last - first)};
-      const PlacedTensor& lowest = layout_.tensors()[stepped.updates.front().tensor];
-      const PlacedTensor& highest = layout_.tensors()[stepped.updates.back().tensor];
-      const std::uint64_t start = std::uint64_t{page} * layout_.page_bytes();
-      stepped.begin = std::max(start, lowest.offset);
-      stepped.end = std::min(start + layout_.page_bytes(), highest.offset + highest.bytes);
-      stepped.whole = layout_.tensors_on(page).size() == stepped.updates.size();
-      found.push_back(stepped);
-      next = page + 1;
-    }
-  }
+  const auto tensor_of = [](const Update& update) { return update.tensor; };
+  const auto note = [&](PageId page, std::span<const Update> updates) -> Status {
+    Stepped stepped{.page = page, .updates = updates};
+    const PlacedTensor& lowest = layout_.tensors()[updates.front().tensor];
+    const PlacedTensor& highest = layout_.tensors()[updates.back().tensor];
+    const std::uint64_t start = std::uint64_t{page} * layout_.page_bytes();
+    stepped.begin = std::max(start, lowest.offset);
+    stepped.end = std::min(start + layout_.page_bytes(), highest.offset + highest.bytes);
+    stepped.whole = layout_.tensors_on(page).size() == updates.size();
+    found.push_back(stepped);
+    return {};
+  };
+  const Status noted = for_each_touched_page(layout_, sorted, tensor_of, note);
+  TACO_ASSERT(noted.ok());
   return found;
 }
 
