@@ -104,4 +104,11 @@ Loaded load_any(zerocache::FileSystem& files, const std::string& directory, cons
   return loaded;
 }
 
+void expect_save(const std::string& directory, std::uint64_t save, const Layout& layout) {
+  const Loaded loaded = load_any(zerocache::FileSystem::real(), directory, layout);
+  EXPECT_TRUE(loaded.exists);
+  EXPECT_EQ(loaded.problem, "");
+  EXPECT_EQ(loaded.save, save);
+}
+
 }  // namespace taco::testing

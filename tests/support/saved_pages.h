@@ -29,5 +29,7 @@ struct Loaded {
 // Loads every tensor into `layout` and compares it.
 Loaded load_any(zerocache::FileSystem& files, const std::string& directory,
                 const zerocache::Layout& layout);
+// The directory holds a whole checkpoint of that save, on the real file system.
+void expect_save(const std::string& directory, std::uint64_t save, const zerocache::Layout& layout);
 
 }  // namespace taco::testing

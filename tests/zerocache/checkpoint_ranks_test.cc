@@ -16,23 +16,15 @@
 namespace taco::zerocache {
 namespace {
 
+using testing::expect_save;
 using testing::FaultyFiles;
 using testing::FileCall;
 using testing::GatheringThreads;
 using testing::layout_of_saves;
-using testing::load_any;
-using testing::Loaded;
 using testing::save_number;
 using testing::TemporaryDirectory;
 
 FileSystem& real() { return FileSystem::real(); }
-
-void expect_save(const std::string& directory, std::uint64_t save) {
-  const Loaded loaded = load_any(real(), directory, layout_of_saves());
-  EXPECT_TRUE(loaded.exists);
-  EXPECT_EQ(loaded.problem, "");
-  EXPECT_EQ(loaded.save, save);
-}
 
 // What rank 0 says of the store and the save counts.
 TEST(CheckpointOfRanks, IsLoadedAsIfOneHadSavedIt) {
@@ -45,7 +37,7 @@ TEST(CheckpointOfRanks, IsLoadedAsIfOneHadSavedIt) {
       const auto saved = save_number(real(), directory.path(), number, layout, &own);
       ASSERT_TRUE(saved.ok()) << saved.status().message();
     });
-    expect_save(directory.path(), number);
+    expect_save(directory.path(), number, layout);
     const auto opened = Checkpoint::open(real(), directory.path());
     ASSERT_TRUE(opened.ok());
     EXPECT_TRUE(opened.value().verify().ok());
@@ -80,7 +72,7 @@ TEST(CheckpointOfRanks, ARankThatFailsHasAllFailAndTheFormerOneStays) {
                   own.rank() != failing)
             << saved.status().message();
       });
-      expect_save(directory.path(), 7);
+      expect_save(directory.path(), 7, layout);
       EXPECT_EQ(real().list(directory.path()).value().size(), files);
     }
   }

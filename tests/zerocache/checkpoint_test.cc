@@ -20,6 +20,7 @@
 namespace taco::zerocache {
 namespace {
 
+using testing::expect_save;
 using testing::FaultyFiles;
 using testing::FileCall;
 using testing::layout_of_saves;
@@ -32,13 +33,6 @@ FileSystem& real() { return FileSystem::real(); }
 
 std::vector<std::string> names_in(const std::string& directory) {
   return std::move(real().list(directory)).value();
-}
-
-void expect_save(const std::string& directory, std::uint64_t save, const Layout& layout) {
-  const Loaded loaded = load_any(real(), directory, layout);
-  EXPECT_TRUE(loaded.exists);
-  EXPECT_EQ(loaded.problem, "");
-  EXPECT_EQ(loaded.save, save);
 }
 
 TEST(Checkpoint, IsLoadedAsItWasSaved) {
