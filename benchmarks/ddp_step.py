@@ -18,6 +18,7 @@ import contextlib
 import statistics
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,11 +29,10 @@ from fabric import parse_rate
 from launch import (
     TCP_FRAMING,
     add_fabric_arguments,
-    deliver,
-    machine,
-    make_groups,
+    measure_models,
     run,
     show_time,
+    where,
 )
 from torch.nn.parallel import DistributedDataParallel
 
@@ -83,29 +83,12 @@ def measure(name: str, arguments: argparse.Namespace, groups: dict[str, Any]) ->
     return row
 
 
-def rank_main(arguments: argparse.Namespace) -> None:
-    torch.set_num_threads(1)
-    names = arguments.backends.split(",")
-    groups = make_groups(names)
-    rows = []
-    for model in arguments.models.split(","):
-        if dist.get_rank() == 0:
-            print(f"{model} ...", file=sys.stderr, flush=True)
-        rows.append(measure(model, arguments, groups))
-    if dist.get_rank() == 0:
-        deliver({"machine": machine(), "rows": rows})
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 def show(result: dict[str, Any], arguments: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
     names = arguments.backends.split(",")
-    hosts = "one host" if arguments.hosts == 1 else f"{arguments.hosts} hosts"
-    place = f"{arguments.ranks} ranks, {hosts}, {arguments.rate or 'no rate limit'}"
-    table = Table(title=f"DDP step, {place}; TCP {result['machine']['tcp']}")
+    table = Table(title=f"DDP step, {where(arguments)}; TCP {result['machine']['tcp']}")
     for heading in ("model", "gradients", "compute", "wire time"):
         table.add_column(heading, justify="right")
     for name in names:
@@ -133,7 +116,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=4, help="a round and backend")
     parser.add_argument("--rounds", type=int, default=2)
     arguments = parser.parse_args()
-    run(__file__, arguments, rank_main, show)
+    run(__file__, arguments, partial(measure_models, measure=measure), show)
     return 0
 
 

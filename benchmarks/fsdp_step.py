@@ -19,6 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,11 +29,10 @@ from fabric import parse_rate
 from launch import (
     TCP_FRAMING,
     add_fabric_arguments,
-    deliver,
-    machine,
-    make_groups,
+    measure_models,
     run,
     show_time,
+    where,
 )
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -153,20 +153,6 @@ def measure(name: str, arguments: argparse.Namespace, groups: dict[str, Any]) ->
     return row
 
 
-def rank_main(arguments: argparse.Namespace) -> None:
-    torch.set_num_threads(1)
-    groups = make_groups(arguments.backends.split(","))
-    rows = []
-    for model in arguments.models.split(","):
-        if dist.get_rank() == 0:
-            print(f"{model} ...", file=sys.stderr, flush=True)
-        rows.append(measure(model, arguments, groups))
-    if dist.get_rank() == 0:
-        deliver({"machine": machine(), "rows": rows})
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 def table_cells(rows: list[dict[str, Any]]) -> Iterator[list[str]]:
     for row in rows:
         first = next(iter(row["step_s"]))
@@ -183,9 +169,7 @@ def show(result: dict[str, Any], arguments: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    hosts = "one host" if arguments.hosts == 1 else f"{arguments.hosts} hosts"
-    place = f"{arguments.ranks} ranks, {hosts}, {arguments.rate or 'no rate limit'}"
-    table = Table(title=f"FSDP2 step, {place}; TCP {result['machine']['tcp']}")
+    table = Table(title=f"FSDP2 step, {where(arguments)}; TCP {result['machine']['tcp']}")
     titles = list(result["rows"][0]["step_s"])
     headings = ["model", "parameters", "compute", "choice", "step", "limit", "step/limit"]
     for heading in [*headings, f"{titles[0]}/step"]:
@@ -209,7 +193,7 @@ def main() -> int:
     unknown = [name for name in arguments.models.split(",") if name not in MODELS]
     if unknown:
         parser.error(f"--models: unknown: {', '.join(unknown)}; of {','.join(MODELS)}")
-    run(__file__, arguments, rank_main, show)
+    run(__file__, arguments, partial(measure_models, measure=measure), show)
     return 0
 
 

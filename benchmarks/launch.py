@@ -22,10 +22,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from fabric import Fabric, FabricUnavailable, wait_all
 
 RESULT = "BENCHMARK_RESULT"
+# The row of one model.
+Measure = Callable[[str, argparse.Namespace, dict[str, dist.ProcessGroup]], dict[str, Any]]
 KINDS = [
     "all_reduce",
     "all_gather",
@@ -159,6 +162,27 @@ def _on_this_machine(
         }
         ranks.append(subprocess.Popen(command, env={**os.environ, **placed, **variables}))
     return wait_all(ranks, arguments.timeout)
+
+
+def measure_models(arguments: argparse.Namespace, measure: Measure) -> None:
+    """In a rank: a row for each of `--models`, over groups of all `--backends`."""
+    torch.set_num_threads(1)
+    groups = make_groups(arguments.backends.split(","))
+    rows = []
+    for model in arguments.models.split(","):
+        if dist.get_rank() == 0:
+            print(f"{model} ...", file=sys.stderr, flush=True)
+        rows.append(measure(model, arguments, groups))
+    if dist.get_rank() == 0:
+        deliver({"machine": machine(), "rows": rows})
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def where(arguments: argparse.Namespace) -> str:
+    """Ranks, hosts and rate, for the title of a table."""
+    hosts = "one host" if arguments.hosts == 1 else f"{arguments.hosts} hosts"
+    return f"{arguments.ranks} ranks, {hosts}, {arguments.rate or 'no rate limit'}"
 
 
 def machine() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from choices import CHOICES
-from launch import show_time
+from launch import show_time, where
 
 # At most this share of gloo's time, for an all_reduce of 40 MiB between 2 hosts x 2 ranks.
 ALL_REDUCE_GOALS = {"2d": 0.69, "2d_float16": 0.36, "topk": 0.08}
@@ -98,10 +98,8 @@ def show(result: Row, arguments: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    hosts = "one host" if arguments.hosts == 1 else f"{arguments.hosts} hosts"
-    rate = arguments.rate or "no rate limit"
     scale = f", 1/{arguments.scale:g} of the real sizes" if arguments.scale > 1 else ""
-    title = f"{arguments.ranks} ranks, {hosts}, {rate}{scale}; TCP {result['machine']['tcp']}"
+    title = f"{where(arguments)}{scale}; TCP {result['machine']['tcp']}"
     made = RichTable(title=title)
     heads, rows = table_of(result)
     for heading in heads:
