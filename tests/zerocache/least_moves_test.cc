@@ -5,13 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
-#include <map>
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "support/page_touches.h"
 #include "support/zerocache_programs.h"
 #include "zerocache/simulator.h"
 
@@ -80,41 +79,18 @@ struct Tried {
   double fetches, all;
 };
 Tried by_trying(const std::vector<Use>& run, int pages, int frames, int rounds) {
-  using State = std::pair<unsigned, unsigned>;  // there, dirty
-  Tried tried = {};
-  for (const bool writing : {false, true}) {
-    std::map<State, double> states;
-    for (unsigned there = 0; there < 1u << pages; ++there) {
-      if (std::popcount(there) <= frames) states[{there, 0}] = 0;
-    }
-    for (int i = 0; i < rounds * static_cast<int>(run.size()); ++i) {
-      unsigned needed = 0, written = 0;
-      for (const Access& access : run[static_cast<std::size_t>(i) % run.size()].accesses) {
-        needed |= 1u << access.page;
-        if (access.writes && writing) written |= 1u << access.page;
+  const auto least = [&](bool writing) {
+    testing::Program program;
+    for (const Use& use : run) {
+      program.emplace_back();
+      for (const Access& access : use.accesses) {
+        program.back().push_back({static_cast<int>(access.page), access.writes && writing});
       }
-      std::map<State, double> next;
-      for (const auto& [state, cost] : states) {
-        const auto [there, dirty] = state;
-        const unsigned others = there & ~needed;
-        for (unsigned kept = others;; kept = (kept - 1) & others) {
-          const unsigned now = kept | needed;
-          if (std::popcount(now) <= frames) {
-            const double more =
-                std::popcount(needed & ~there) + std::popcount(there & ~now & dirty);
-            double& best = next.try_emplace({now, (dirty & now) | written}, 1e18).first->second;
-            best = std::min(best, cost + more);
-          }
-          if (kept == 0) break;
-        }
-      }
-      states = std::move(next);
     }
-    double best = 1e18;
-    for (const auto& [state, cost] : states) best = std::min(best, cost);
-    (writing ? tried.all : tried.fetches) = best / rounds;
-  }
-  return tried;
+    return testing::least_cost_by_trying(testing::repeated(program, rounds), pages, frames) /
+           rounds;
+  };
+  return {least(false), least(true)};
 }
 
 TEST(LeastMoves, NothingThatIsTriedIsBelow) {
