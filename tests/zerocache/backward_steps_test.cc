@@ -10,14 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "support/moving_pages.h"
-#include "support/plain_model.h"
+#include "support/paged_model.h"
 #include "zerocache/tensor_bytes.h"
 
 namespace taco::zerocache {
 namespace {
 
-using testing::MovingPages;
+using testing::PagedModel;
 using Model = testing::PlainModel;
 
 constexpr std::size_t kPage = 4096;
@@ -25,44 +24,29 @@ constexpr StateKind kKinds[] = {StateKind::kExpAvg, StateKind::kExpAvgSq};
 
 StepConstants adamw(int t) { return kernels::adam_step({.weight_decay = 0.1}, t); }
 
-class Paged {
+class Paged : public PagedModel {
  public:
-  Paged(const Model& model, std::size_t at_once)
-      : layout_(std::move(Layout::make(model.specs(), kPage)).value()), pages_(kPage) {
-    std::vector<std::uint32_t> all(model.size());
-    std::iota(all.begin(), all.end(), 0);
-    state_ = std::move(StateLayout::append_to(layout_, all, kKinds)).value();
-    for (std::size_t i = 0; i < model.size(); ++i) {
-      pages_.write(layout_.tensors()[i], model.bytes_of(i));
-    }
-    stream_ = std::move(OptimizerStream::make(pages_, layout_, state_, {.threads = 2})).value();
+  Paged(const Model& model, std::size_t at_once) : PagedModel(model, kPage, 2, kKinds) {
     const BackwardOptions options{.points = 1, .most_at_once = at_once};
-    steps_ = std::move(BackwardSteps::make(*stream_, layout_, all, options)).value();
+    steps_ = std::move(BackwardSteps::make(stream(), layout(), tensors(), options)).value();
   }
 
   BackwardSteps& steps() { return *steps_; }
-  OptimizerStream& stream() { return *stream_; }
-  MovingPages& pages() { return pages_; }
-  const Layout& layout() const { return layout_; }
   // All bytes of a tensor of the layout.
   std::vector<std::byte> bytes(const std::string& name) {
-    const PlacedTensor& tensor = *layout_.find(name);
+    const PlacedTensor& tensor = *layout().find(name);
     std::vector<std::byte> bytes(tensor.bytes);
-    pages_.read(tensor, bytes.data());
+    pages().read(tensor, bytes.data());
     return bytes;
   }
   void expect_is(Paged& other) {
-    for (const PlacedTensor& tensor : layout_.tensors()) {
-      if (!pages_.has_content(layout_.pages_of(tensor).first)) continue;
+    for (const PlacedTensor& tensor : layout().tensors()) {
+      if (!pages().has_content(layout().pages_of(tensor).first)) continue;
       EXPECT_TRUE(bytes(tensor.name) == other.bytes(tensor.name)) << tensor.name;
     }
   }
 
  private:
-  Layout layout_;
-  MovingPages pages_;
-  StateLayout state_;
-  std::unique_ptr<OptimizerStream> stream_;
   std::unique_ptr<BackwardSteps> steps_;
 };
 

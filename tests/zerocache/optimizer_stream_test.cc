@@ -6,14 +6,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "kernels/half.h"
-#include "support/moving_pages.h"
-#include "support/plain_model.h"
+#include "support/paged_model.h"
 #include "zerocache/tensor_bytes.h"
 
 namespace taco::zerocache {
@@ -21,7 +19,7 @@ namespace {
 
 using testing::Floats;
 using testing::Halves;
-using testing::MovingPages;
+using testing::PagedModel;
 using testing::Plain;
 using Model = testing::PlainModel;
 
@@ -29,28 +27,15 @@ constexpr StateKind kAllKinds[] = {StateKind::kExpAvg, StateKind::kExpAvgSq,
                                    StateKind::kMomentumBuffer};
 
 // The same model on pages.
-class Paged {
+class Paged : public PagedModel {
  public:
-  Paged(Model& model, std::size_t page_bytes, unsigned threads,
+  Paged(const Model& model, std::size_t page_bytes, unsigned threads,
         std::span<const StateKind> kinds = kAllKinds)
-      : layout_(std::move(Layout::make(model.specs(), page_bytes)).value()), pages_(page_bytes) {
-    std::vector<std::uint32_t> all(model.size());
-    std::iota(all.begin(), all.end(), 0);
-    state_ = std::move(StateLayout::append_to(layout_, all, kinds)).value();
-    for (std::size_t i = 0; i < model.size(); ++i) {
-      pages_.write(layout_.tensors()[i], model.bytes_of(i));
-    }
-    stream_ =
-        std::move(OptimizerStream::make(pages_, layout_, state_, {.threads = threads})).value();
-  }
-
-  OptimizerStream& stream() { return *stream_; }
-  MovingPages& pages() { return pages_; }
-  const Layout& layout() const { return layout_; }
+      : PagedModel(model, page_bytes, threads, kinds) {}
 
   Floats state(const std::string& name, std::size_t count) {
     Floats values(count);
-    EXPECT_TRUE(read_bytes(pages_, layout_.page_bytes(), *layout_.find(name), Tier::kHost, 0,
+    EXPECT_TRUE(read_bytes(pages(), layout().page_bytes(), *layout().find(name), Tier::kHost, 0,
                            std::as_writable_bytes(std::span(values)))
                     .ok());
     return values;
@@ -63,11 +48,11 @@ class Paged {
       if (plain.size() == 0) continue;
       if (plain.half) {
         Halves halves(plain.size());
-        pages_.read(layout_.tensors()[i], halves.data());
+        pages().read(layout().tensors()[i], halves.data());
         EXPECT_TRUE(halves == plain.halves);
       } else {
         Floats values(plain.size());
-        pages_.read(layout_.tensors()[i], values.data());
+        pages().read(layout().tensors()[i], values.data());
         EXPECT_TRUE(same(values, plain.values));
       }
       EXPECT_TRUE(
@@ -82,10 +67,6 @@ class Paged {
   static bool same(const Floats& a, const Floats& b) {
     return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
   }
-  Layout layout_;
-  MovingPages pages_;
-  StateLayout state_;
-  std::unique_ptr<OptimizerStream> stream_;
 };
 
 StepConstants adamw(int t) { return kernels::adam_step({.weight_decay = 0.1}, t); }

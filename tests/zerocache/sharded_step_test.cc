@@ -5,14 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <memory>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "support/gathering_threads.h"
-#include "support/moving_pages.h"
-#include "support/plain_model.h"
+#include "support/paged_model.h"
 #include "zerocache/tensor_bytes.h"
 
 namespace taco::zerocache {
@@ -21,7 +18,7 @@ namespace {
 using testing::Floats;
 using testing::GatheringThreads;
 using testing::Halves;
-using testing::MovingPages;
+using testing::PagedModel;
 using testing::Plain;
 using Model = testing::PlainModel;
 
@@ -31,27 +28,17 @@ constexpr StateKind kAdam[] = {StateKind::kExpAvg, StateKind::kExpAvgSq};
 StepConstants adamw(int t) { return kernels::adam_step({.weight_decay = 0.1}, t); }
 
 // One rank's pages of a model.
-class Rank {
+class Rank : public PagedModel {
  public:
   Rank(const Model& model, Collectives& ranks, unsigned threads = 1)
-      : ranks_(ranks), layout_(std::move(Layout::make(model.specs(), kPage)).value()) {
-    std::vector<std::uint32_t> all(model.size());
-    std::iota(all.begin(), all.end(), 0);
-    state_ = std::move(StateLayout::append_to(layout_, all, kAdam)).value();
-    shards_ = Shards::deal(layout_, state_, all, ranks.rank(), ranks.size());
-    for (std::size_t i = 0; i < model.size(); ++i) {
-      pages_.write(layout_.tensors()[i], model.bytes_of(i));
-    }
-    stream_ =
-        std::move(OptimizerStream::make(pages_, layout_, state_, {.threads = threads})).value();
-  }
+      : PagedModel(model, kPage, threads, kAdam),
+        ranks_(ranks),
+        shards_(Shards::deal(layout(), state_layout(), tensors(), ranks.rank(), ranks.size())) {}
 
   Status step(std::span<const Update> updates) {
-    TACO_RETURN_IF_ERROR(agree_on_step(ranks_, layout_, updates, stream_->check(updates)));
-    return ShardedStep(ranks_, pages_, layout_, shards_, *stream_, Tier::kDevice).run(updates);
+    TACO_RETURN_IF_ERROR(agree_on_step(ranks_, layout(), updates, stream().check(updates)));
+    return ShardedStep(ranks_, pages(), layout(), shards_, stream(), Tier::kDevice).run(updates);
   }
-  MovingPages& pages() { return pages_; }
-  const Layout& layout() const { return layout_; }
 
   void expect_parameters(Model& model) {
     for (std::size_t i = 0; i < model.size(); ++i) {
@@ -59,7 +46,7 @@ class Rank {
       SCOPED_TRACE(plain.name);
       std::vector<std::byte> bytes(plain.size() * (plain.half ? 2 : 4));
       if (bytes.empty()) continue;
-      pages_.read(layout_.tensors()[i], bytes.data());
+      pages().read(layout().tensors()[i], bytes.data());
       EXPECT_EQ(std::memcmp(bytes.data(), model.bytes_of(i), bytes.size()), 0);
     }
   }
@@ -69,18 +56,18 @@ class Rank {
     for (std::size_t i = 0; i < model.size(); ++i) {
       if (model[i].size() == 0) continue;
       for (const char* kind : {"/exp_avg", "/exp_avg_sq"}) {
-        const PlacedTensor& state = *layout_.find(model[i].name + kind);
+        const PlacedTensor& state = *layout().find(model[i].name + kind);
         const Floats& all = kind == std::string("/exp_avg") ? model[i].first : model[i].second;
-        const Run run = layout_.pages_of(state);
+        const Run run = layout().pages_of(state);
         for (PageId page = run.first; page < run.first + run.count; ++page) {
-          EXPECT_EQ(pages_.has_content(page), shards_.owns(page)) << state.name;
+          EXPECT_EQ(pages().has_content(page), shards_.owns(page)) << state.name;
           if (!shards_.owns(page)) continue;
           ++here;
           const std::uint64_t begin = std::max(state.offset, std::uint64_t{page} * kPage);
           const std::uint64_t end =
               std::min(state.offset + state.bytes, std::uint64_t{page + 1} * kPage);
           Floats own((end - begin) / sizeof(float));
-          EXPECT_TRUE(read_bytes(pages_, kPage, state, Tier::kHost, begin - state.offset,
+          EXPECT_TRUE(read_bytes(pages(), kPage, state, Tier::kHost, begin - state.offset,
                                  std::as_writable_bytes(std::span(own)))
                           .ok());
           EXPECT_EQ(std::memcmp(own.data(), all.data() + (begin - state.offset) / sizeof(float),
@@ -95,11 +82,7 @@ class Rank {
 
  private:
   Collectives& ranks_;
-  Layout layout_;
-  MovingPages pages_{kPage};
-  StateLayout state_;
   Shards shards_;
-  std::unique_ptr<OptimizerStream> stream_;
 };
 
 TEST(ShardedStep, AllRanksHaveWhatOneAloneWouldHave) {
