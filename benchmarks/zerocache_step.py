@@ -51,14 +51,39 @@ class Row(NamedTuple):
     host: float = 0.0
     on_disk: bool = False
     parameters: bool = False  # of DeepSpeed: on the disk too
+    in_backward: bool = False  # of the cache: step_in_backward
 
 
 ROWS = {
     "quarter_2048": Row("device 25%, host the rest, 2,048 tokens", 2048, device=0.25, host=1.0),
     "quarter_256": Row("device 25%, host the rest, 256 tokens", 256, device=0.25, host=1.0),
     "half_on_disk": Row("half of the state on the disk", 256, device=0.25, host=0.25, on_disk=True),
+    "half_in_backward": Row(
+        "half of the state on the disk, stepped in backward",
+        256,
+        device=0.25,
+        host=0.25,
+        on_disk=True,
+        in_backward=True,
+    ),
     "state_on_disk": Row("moments on the disk", 256, device=0.36, host=0.06, on_disk=True),
+    "state_in_backward": Row(
+        "moments on the disk, stepped in backward",
+        256,
+        device=0.36,
+        host=0.06,
+        on_disk=True,
+        in_backward=True,
+    ),
     "all_on_disk": Row("moments and parameters on the disk", 256, "cache", 0.06, 0.06, True),
+    "all_in_backward": Row(
+        "moments and parameters on the disk, stepped in backward",
+        256,
+        device=0.06,
+        host=0.06,
+        on_disk=True,
+        in_backward=True,
+    ),
     "deepspeed_state": Row("DeepSpeed, moments on the disk", 256, "deepspeed"),
     "deepspeed_all": Row(
         "DeepSpeed, moments and parameters on the disk", 256, "deepspeed", parameters=True
@@ -84,6 +109,7 @@ def train(row: Row, way: str, arguments: argparse.Namespace, folder: Path) -> di
         "steps": arguments.steps,
         "warm_up": 3,
         "parameters": row.parameters,
+        "in_backward": row.in_backward,
         "device": int(row.device * state),
         "host": int(row.host * state),
         "ssd": f"{folder}:{2 * state >> 20}MiB" if row.on_disk else None,

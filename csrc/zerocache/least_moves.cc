@@ -13,6 +13,11 @@ namespace {
 
 constexpr int kRuns = 6;  // the first of which starts with nothing, and does not count
 
+// Null: anywhere in memory.
+bool concerns(const Tier* tier, const Access& access) {
+  return tier == nullptr || (access.tier == *tier && !access.anywhere);
+}
+
 // Pages that operators need, one after the other.
 struct Touch {
   PageId page;
@@ -23,7 +28,7 @@ std::vector<Touch> touches_of(std::span<const Use> run, const Tier* tier) {
   std::vector<Touch> touches;
   for (const Use& use : run) {
     for (const Access& access : use.accesses) {
-      if (tier == nullptr || access.tier == *tier) touches.push_back({access.page, access.reads});
+      if (concerns(tier, access)) touches.push_back({access.page, access.reads});
     }
   }
   return touches;
@@ -38,7 +43,7 @@ std::size_t changed_by(std::span<const Use> run, const Tier* tier) {
       std::uint8_t& page = pages[access.page];
       if (page == 0 && !access.reads) page |= kBlank;
       page |= kSeen;
-      if (access.writes && (tier == nullptr || access.tier == *tier)) page |= kWritten;
+      if (access.writes && concerns(tier, access)) page |= kWritten;
       if (access.last) page |= kSpent;
     }
   }

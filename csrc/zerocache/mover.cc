@@ -201,7 +201,7 @@ void Mover::State::decide() {
 
 bool Mover::State::there(std::span<const Access> accesses) const {
   return std::all_of(accesses.begin(), accesses.end(), [this](const Access& access) {
-    const auto [page, tier, reads, writes, last] = access;
+    const auto [page, tier, reads, writes, last, anywhere] = access;
     const std::size_t at = index(page, tier);
     // What is being copied elsewhere may not be written until that has ended, though the copy is
     // worth nothing then.
@@ -246,21 +246,42 @@ void Mover::State::renew_takes(std::span<const Access> accesses) {
   }
 }
 
-Status Mover::begin(OperatorKey key, std::span<const Access> accesses) {
+Result<OpenUses::Id> Mover::State::open_if_fits(OperatorKey key, std::span<const Access> accesses) {
+  auto id = uses.begin(key, accesses);
+  if (!id.ok()) return id;
+  Status fits = scheduler.fits(uses.needed());
+  if (fits.ok()) return id;
+  std::vector<PageId> unused;
+  uses.end(id.value(), &unused);
+  return fits;
+}
+
+// Chooses a tier for what may be anywhere: where another use has it, else where it is cheap, or the
+// device if host memory has no room for more.
+Result<OpenUses::Id> Mover::State::open(OperatorKey key, std::vector<Access>& accesses) {
+  const auto open_with = [&](auto choose) {
+    for (Access& access : accesses) {
+      if (!access.anywhere) continue;
+      const std::optional<Tier> in_use = uses.tier_of(access.page);
+      access.tier = in_use.has_value() ? *in_use : choose(access.page);
+    }
+    return open_if_fits(key, accesses);
+  };
+  auto opened = open_with([this](PageId page) { return scheduler.best_tier(page); });
+  if (opened.ok() || capacities.device == 0) return opened;
+  return open_with([](PageId) { return Tier::kDevice; });
+}
+
+Status Mover::begin(OperatorKey key, std::span<const Access> wanted) {
   State& state = *state_;
   if (state.generation != fork_generation()) {
     return invalid("pages belong to the process that opened their store; a forked child has none");
   }
   std::unique_lock lock(state.mutex);
-  TACO_RETURN_IF_ERROR(state.check(accesses));
-  const auto id = state.uses.begin(key, accesses);
+  TACO_RETURN_IF_ERROR(state.check(wanted));
+  std::vector<Access> accesses(wanted.begin(), wanted.end());
+  const auto id = state.open(key, accesses);
   if (!id.ok()) return id.status();
-  Status fits = state.scheduler.fits(state.uses.needed());
-  if (!fits.ok()) {
-    std::vector<PageId> unused;
-    state.uses.end(id.value(), &unused);
-    return fits;
-  }
   state.ensure_run();
   std::vector<PageId> blank = state.blank(accesses);
   state.change_operator(key, {});
@@ -326,6 +347,12 @@ void Mover::end(OperatorKey key) {
 
 std::byte* Mover::address(PageId page, Tier tier) const {
   return state_->carrier->address(page, tier);
+}
+
+Tier Mover::tier_of(PageId page) const {
+  if (state_->generation != fork_generation()) return Tier::kDevice;
+  std::lock_guard lock(state_->mutex);
+  return state_->uses.tier_of(page).value_or(Tier::kDevice);
 }
 
 bool Mover::has_content(PageId page) const {

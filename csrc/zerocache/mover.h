@@ -104,6 +104,7 @@ class Mover : public PageUses {
   // kDevice: always the same for a page. kHost: its frame, while a use has the page there. Both may
   // be touched only while a use has the page there.
   std::byte* address(PageId page, Tier tier) const override;
+  Tier tier_of(PageId page) const override;
   // Whether it has been written and not been given up since; no page beyond most_pages has.
   bool has_content(PageId page) const override;
 

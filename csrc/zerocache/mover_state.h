@@ -43,6 +43,8 @@ struct Mover::State {
   void decide();
   bool there(std::span<const Access> accesses) const;
   Status check(std::span<const Access> accesses) const;
+  Result<OpenUses::Id> open_if_fits(OperatorKey key, std::span<const Access> accesses);
+  Result<OpenUses::Id> open(OperatorKey key, std::vector<Access>& accesses);
   std::vector<PageId> blank(std::span<const Access> accesses) const;
   void renew_takes(std::span<const Access> accesses);
   Status wait(std::unique_lock<std::mutex>& lock, std::span<const Access> accesses);

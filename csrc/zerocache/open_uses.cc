@@ -22,10 +22,14 @@ std::vector<OpenUses::Page>::iterator OpenUses::place_of(PageId page, Tier tier)
                           });
 }
 
-bool OpenUses::uses(PageId page) const {
+bool OpenUses::uses(PageId page) const { return tier_of(page).has_value(); }
+
+// Of a page that is in use in both, the device comes first.
+std::optional<Tier> OpenUses::tier_of(PageId page) const {
   const auto at = std::lower_bound(pages_.begin(), pages_.end(), page,
                                    [](const Page& entry, PageId id) { return entry.page < id; });
-  return at != pages_.end() && at->page == page;
+  if (at == pages_.end() || at->page != page) return std::nullopt;
+  return at->tier;
 }
 
 bool OpenUses::conflicts(const Access& access) {
@@ -38,15 +42,17 @@ bool OpenUses::conflicts(const Access& access) {
 void OpenUses::add(const Access& access) {
   auto at = place_of(access.page, access.tier);
   if (at == pages_.end() || at->page != access.page || at->tier != access.tier) {
-    at = pages_.insert(at, {access.page, access.tier, access.reads, 0, 0});
+    at = pages_.insert(at, {access.page, access.tier, access.reads, 0, 0, 0});
   }
   ++at->uses;
+  if (!access.anywhere) ++at->bound;
   if (changes(access)) ++at->writers;
 }
 
 void OpenUses::remove(const Access& access) {
   const auto at = place_of(access.page, access.tier);
   if (changes(access)) --at->writers;
+  if (!access.anywhere) --at->bound;
   if (--at->uses == 0) pages_.erase(at);
 }
 
@@ -117,7 +123,7 @@ void OpenUses::lose(PageId page) {
 std::span<const Access> OpenUses::needed() {
   needed_.clear();
   for (const Page& page : pages_) {
-    needed_.push_back({page.page, page.tier, page.reads, page.writers > 0, false});
+    needed_.push_back({page.page, page.tier, page.reads, page.writers > 0, false, page.bound == 0});
   }
   return needed_;
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,6 +39,8 @@ class OpenUses {
   // Returns its key. `spent`: what it was the last to use, and nobody needs afterwards.
   OperatorKey end(Id id, std::vector<PageId>* spent);
   bool uses(PageId page) const;
+  // Where an access that may be anywhere has to be: where the page is in use already.
+  std::optional<Tier> tier_of(PageId page) const;
   // Who was to fill the page has failed: unless another use fills it, nobody needs it once those
   // that are open have ended.
   void lose(PageId page);
@@ -59,6 +62,7 @@ class OpenUses {
     Tier tier;
     bool reads;
     std::uint32_t uses, writers;
+    std::uint32_t bound;  // uses that need it in this tier
   };
   std::vector<Page>::iterator place_of(PageId page, Tier tier);
   bool conflicts(const Access& access);

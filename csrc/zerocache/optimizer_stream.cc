@@ -217,13 +217,14 @@ Status OptimizerStream::step_chunks(PageId page, std::span<const Part> parts) {
 }
 
 Status OptimizerStream::begin(Chunk& chunk) {
-  std::vector<Access> accesses = {{chunk.page, parameter_tier_, true, true}};
+  std::vector<Access> accesses = {access_in(parameter_tier_, chunk.page, true, true)};
   for (const Chunk::State& state : chunk.states) {
     accesses.push_back({state.page, Tier::kHost, state.holds, true});
   }
   TACO_RETURN_IF_ERROR(pages_.begin(chunk.key, accesses));
   const std::uint64_t first = chunk.begin * chunk.element_bytes;
-  chunk.parameters = pages_.address(chunk.page, parameter_tier_) + first % layout_.page_bytes();
+  chunk.parameters =
+      pages_.address(chunk.page, pages_.tier_of(chunk.page)) + first % layout_.page_bytes();
   for (Chunk::State& state : chunk.states) {
     state.memory = reinterpret_cast<float*>(pages_.address(state.page, Tier::kHost));
   }

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -39,8 +40,9 @@ struct Update {
 
 struct OptimizerStreamOptions {
   unsigned threads = 1;
-  // Where parameters are stepped: kDevice where the device's memory is the host's.
-  Tier parameter_tier = Tier::kDevice;
+  // Where parameters are stepped. None: in the memory that they are in when their turn comes, which
+  // is for a device whose memory is the host's.
+  std::optional<Tier> parameter_tier;
 };
 
 // The keys of its uses, one for each chunk: from here on, far below kBytesKeys.
@@ -85,8 +87,8 @@ class OptimizerStream {
   };
   struct Chunk;
 
-  OptimizerStream(PageUses& pages, const Layout& layout, const StateLayout& state, Tier tier,
-                  std::unique_ptr<Workers> workers)
+  OptimizerStream(PageUses& pages, const Layout& layout, const StateLayout& state,
+                  std::optional<Tier> tier, std::unique_ptr<Workers> workers)
       : pages_(pages),
         layout_(layout),
         state_(state),
@@ -110,7 +112,7 @@ class OptimizerStream {
   PageUses& pages_;
   const Layout& layout_;
   const StateLayout& state_;
-  const Tier parameter_tier_;
+  const std::optional<Tier> parameter_tier_;
   const std::unique_ptr<Workers> workers_;
 };
 

@@ -24,9 +24,9 @@ Result<double> OptimizerStream::squares_of(const PlacedTensor& tensor) {
   std::vector<LaneSums> sums(sum_segments(tensor.bytes / element));
   const Run run = layout_.pages_of(tensor);
   for (PageId page = run.first; page < run.first + run.count; ++page) {
-    const Access access = {page, parameter_tier_};
+    const Access access = access_in(parameter_tier_, page, true, false);
     TACO_RETURN_IF_ERROR(pages_.begin(kLookKeys + page, {&access, 1}));
-    const std::byte* const memory = pages_.address(page, parameter_tier_);
+    const std::byte* const memory = pages_.address(page, pages_.tier_of(page));
     const std::uint64_t page_start = page * per_page;
     const std::uint64_t begin = std::max(start, page_start) - start;
     const std::uint64_t end =

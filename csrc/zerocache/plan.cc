@@ -94,7 +94,7 @@ class Planner {
     const std::uint32_t element = layout_.tensors()[on_page.front()].element_bytes;
     const std::uint32_t parts = StateLayout::parts_of(element);
     for (std::uint32_t part = 0; part < parts; ++part) {
-      std::vector<Access> accesses = {{page, Tier::kDevice, true, true}};
+      std::vector<Access> accesses = {access_in(std::nullopt, page, true, true)};
       for (const StateKind kind : state_.kinds()) {
         const PageId state = state_.page_of(page, part, kind);
         if (state != kNoPage) accesses.push_back({state, Tier::kHost, !first, true});
@@ -146,8 +146,11 @@ std::size_t Program::needed_at_once(Tier tier) const {
   std::size_t most = 0;
   for (const std::vector<Use>* uses : {&setup, &first, &later}) {
     for (const Use& use : *uses) {
-      const auto here = std::count_if(use.accesses.begin(), use.accesses.end(),
-                                      [&](const Access& access) { return access.tier == tier; });
+      // What may be anywhere is on the device where host memory is full.
+      const auto here =
+          std::count_if(use.accesses.begin(), use.accesses.end(), [&](const Access& access) {
+            return (access.anywhere ? Tier::kDevice : access.tier) == tier;
+          });
       most = std::max(most, static_cast<std::size_t>(here));
     }
   }

@@ -114,6 +114,11 @@ void Scheduler::end_run() {
   course_ = changed ? decltype(course_)() : decltype(course_){course_[1], course_[2], nullptr};
 }
 
+Tier Scheduler::best_tier(PageId page) const {
+  if (capacities_.device == 0) return Tier::kHost;
+  return pages_.holds(page, Tier::kDevice) ? Tier::kDevice : Tier::kHost;
+}
+
 Status Scheduler::fits(std::span<const Access> accesses) const {
   std::size_t sets[2] = {};
   std::size_t pages = pages_.with_content();
@@ -137,7 +142,7 @@ Status Scheduler::begin(Time now, OperatorKey key, std::span<const Access> acces
   for (const Use& use : run_->follower.rest_of_detour()) {
     for (const Access& access : use.accesses) {
       if (waiting_for(access.tier) >= look_ahead_) return Status();
-      const bool there = pages_.has(access.page, access.tier) || !access.reads;
+      const bool there = pages_.has(access.page, access.tier) || !access.reads || access.anywhere;
       if (!there) want(access.page, access.tier, now_at());
     }
   }
@@ -153,7 +158,7 @@ void Scheduler::follow(const Follower::Step& step) {
 }
 
 void Scheduler::need(const Access& access) {
-  const auto [page, tier, reads, writes, last] = access;
+  const auto [page, tier, reads, writes, last, anywhere] = access;
   no_longer_ahead(page, tier);
   writing_[page] = writes || last ? 1 : 0;
   if (!reads && pages_.has_content(page)) {
@@ -187,7 +192,7 @@ void Scheduler::end(Time now) {
 }
 
 void Scheduler::release(const Access& access) {
-  const auto [page, tier, reads, writes, last] = access;
+  const auto [page, tier, reads, writes, last, anywhere] = access;
   unmark(needed_[page], tier);
   unwant(page, tier);
   pages_.unpin(page, tier);

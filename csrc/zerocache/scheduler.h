@@ -81,10 +81,13 @@ class Scheduler {
   // Between runs: how fast the ways are, their depths as they were.
   void set_costs(const Costs& costs) { costs_ = costs; }
 
+  // Where a page that may be anywhere costs least: on the device only if it is there.
+  Tier best_tier(PageId page) const;
   // Whether an operator can have these pages at once, each named once in a tier, beside all others
   // that hold something.
   Status fits(std::span<const Access> accesses) const;
-  // An operator needs these pages. Fails, and nothing has begun, where they do not fit.
+  // An operator needs these pages, each in the tier that its access names. Fails, and nothing has
+  // begun, where they do not fit.
   Status begin(Time now, OperatorKey key, std::span<const Access> accesses);
   bool ready() const { return missing_ == 0; }
   // The operator has begun to compute; end() tells how long it took.

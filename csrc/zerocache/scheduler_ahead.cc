@@ -29,7 +29,7 @@ bool Scheduler::next_used_in(PageId page, Tier tier) const {
   const Use* const use = next >= now_at() ? use_at(next) : nullptr;
   return use != nullptr &&
          std::any_of(use->accesses.begin(), use->accesses.end(), [&](const Access& access) {
-           return access.page == page && access.tier == tier;
+           return access.page == page && access.tier == tier && !access.anywhere;
          });
 }
 
@@ -81,6 +81,11 @@ bool Scheduler::concerns(Tier tier, const Access& access) const {
            wanted_[index_of(where)][page] != kNoPosition;
   };
   if (given_up_[page] != 0) return false;
+  if (access.anywhere) {
+    // Off the disk, if it is nowhere else.
+    const bool somewhere = coming(Tier::kHost) || coming(Tier::kDevice);
+    return tier == Tier::kHost && !somewhere && access.reads && pages_.has_content(page);
+  }
   if (access.tier == tier) return !coming(tier) && (!access.reads || pages_.has_content(page));
   if (tier == Tier::kDevice || !access.reads) return false;
   return pages_.has(page, Tier::kDisk) && !coming(Tier::kHost) &&

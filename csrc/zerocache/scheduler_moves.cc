@@ -13,7 +13,7 @@ Time Scheduler::decide(Time now, std::vector<Action>& actions) {
   look_ahead(Tier::kHost);
   look_ahead(Tier::kDevice);
   serve_all();
-  if (missing_ > 0 && idle() && actions_.empty() && step_aside()) serve_all();
+  if (missing_ > 0 && idle() && step_aside()) serve_all();
   // What came down has taken the last frame of the host: the next one needs one too. But it does
   // not take that from what it comes down for.
   if (capacities_.device > 0) {

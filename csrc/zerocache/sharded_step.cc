@@ -188,10 +188,10 @@ Status ShardedStep::pack(const Stepped& stepped, std::span<std::byte> to) {
   TACO_RETURN_IF_ERROR(done.with_prefix("the optimizer's step ended before " +
                                         layout_.describe(stepped.page) + ": "));
   const OperatorKey key = kSendKeys + stepped.page;
-  const Access access{.page = stepped.page, .tier = tier_};
+  const Access access = access_in(tier_, stepped.page, true, false);
   TACO_RETURN_IF_ERROR(pages_.begin(key, {&access, 1}));
-  std::memcpy(to.data(), pages_.address(stepped.page, tier_) + stepped.begin % layout_.page_bytes(),
-              to.size());
+  const std::byte* const page = pages_.address(stepped.page, pages_.tier_of(stepped.page));
+  std::memcpy(to.data(), page + stepped.begin % layout_.page_bytes(), to.size());
   pages_.end(key);
   return {};
 }
@@ -202,9 +202,9 @@ Status ShardedStep::unpack(const Stepped& stepped, std::size_t from,
   const std::uint64_t begin = stepped.begin + from, end = begin + bytes.size();
   const bool all_of_it = stepped.whole && begin == stepped.begin && end == stepped.end;
   const OperatorKey key = kReceiveKeys + stepped.page;
-  const Access access{.page = stepped.page, .tier = tier_, .reads = !all_of_it, .writes = true};
+  const Access access = access_in(tier_, stepped.page, !all_of_it, true);
   TACO_RETURN_IF_ERROR(pages_.begin(key, {&access, 1}));
-  std::byte* const page = pages_.address(stepped.page, tier_);
+  std::byte* const page = pages_.address(stepped.page, pages_.tier_of(stepped.page));
   for (const Update& update : stepped.updates) {
     const PlacedTensor& tensor = layout_.tensors()[update.tensor];
     const std::uint64_t first = std::max(begin, tensor.offset);

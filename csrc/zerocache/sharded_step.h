@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,9 +27,9 @@ Status agree_on_step(Collectives& ranks, const Layout& layout, std::span<const U
 
 class ShardedStep {
  public:
-  // All outlive it. The tier is the one that the stream steps parameters in.
+  // All outlive it. The tier is that which the stream steps parameters in, if it is one.
   ShardedStep(Collectives& ranks, PageUses& pages, const Layout& layout, const Shards& shards,
-              OptimizerStream& stream, Tier parameter_tier)
+              OptimizerStream& stream, std::optional<Tier> parameter_tier)
       : ranks_(ranks),
         pages_(pages),
         layout_(layout),
@@ -58,7 +59,7 @@ class ShardedStep {
   const Layout& layout_;
   const Shards& shards_;
   OptimizerStream& stream_;
-  const Tier tier_;
+  const std::optional<Tier> tier_;
 };
 
 }  // namespace taco::zerocache

@@ -125,6 +125,19 @@ void Simulator::arrive() {
   decide();
 }
 
+// What may be anywhere has a tier, as a Mover chooses it.
+Use Simulator::settled(Use use) const {
+  const auto choose = [&](auto tier) {
+    for (Access& access : use.accesses) {
+      if (access.anywhere) access.tier = tier(access.page);
+    }
+  };
+  choose([this](PageId page) { return scheduler_.best_tier(page); });
+  if (capacities_.device == 0 || scheduler_.fits(use.accesses).ok()) return use;
+  choose([](PageId) { return Tier::kDevice; });
+  return use;
+}
+
 bool Simulator::wait_for(const Use& use) {
   for (std::size_t copies = 0; !scheduler_.ready(); ++copies) {
     if (arrivals_.empty()) {
@@ -183,7 +196,8 @@ SimulatedRun Simulator::run(const std::string& name, const std::vector<Use>& use
   const Time start = now_;
   const SchedulerStats before = scheduler_.stats();
   scheduler_.begin_run(name);
-  for (const Use& use : uses) {
+  for (const Use& planned : uses) {
+    const Use use = settled(planned);
     const Status begun = scheduler_.begin(now_, use.key, use.accesses);
     if (!begun.ok()) {
       faults_.push_back(begun.message());

@@ -82,6 +82,7 @@ class Simulator {
   void carry_out(const Action& action);
   void hold(PageId page, Tier tier);
   void arrive();
+  Use settled(Use use) const;
   bool wait_for(const Use& use);
   void compute(const Use& use);
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -25,8 +26,20 @@ struct Access {
   bool reads = true;          // false: all of it is written first, so nothing need be fetched
   bool writes = false;
   bool last = false;  // what it holds is not needed afterwards: a gradient that was consumed
+  // Either memory will do, and `tier` is what has been chosen: arithmetic on the host that reaches
+  // the device's memory, too.
+  bool anywhere = false;
   bool operator==(const Access&) const = default;
 };
+
+// Of a page in that tier; in either memory if none is given.
+inline Access access_in(std::optional<Tier> tier, PageId page, bool reads, bool writes) {
+  return {.page = page,
+          .tier = tier.value_or(Tier::kDevice),
+          .reads = reads,
+          .writes = writes,
+          .anywhere = !tier.has_value()};
+}
 
 // One operator as it ran.
 struct Use {

@@ -32,7 +32,8 @@ class MovingPages : public zerocache::PageUses {
     EXPECT_EQ(open_.count(key), 0u) << "used twice at once";
     open_[key].assign(accesses.begin(), accesses.end());
     most_open_ = std::max(most_open_, open_.size());
-    for (const zerocache::Access& access : accesses) {
+    for (zerocache::Access& access : open_[key]) {
+      if (access.anywhere) access.tier = tier_for(access.page);
       Used& used = frames_[{access.page, access.tier}];
       if (used.uses++ > 0) continue;
       used.frame = new_frame();
@@ -60,6 +61,9 @@ class MovingPages : public zerocache::PageUses {
 
   std::byte* address(PageId page, Tier tier) const override {
     return frames_.at({page, tier}).frame.get();
+  }
+  Tier tier_of(PageId page) const override {
+    return frames_.contains({page, Tier::kDevice}) ? Tier::kDevice : Tier::kHost;
   }
   bool has_content(PageId page) const override { return pages_.count(page) > 0; }
 
@@ -93,6 +97,14 @@ class MovingPages : public zerocache::PageUses {
     int uses = 0;
     bool written = false;
   };
+
+  // Of a page that may be anywhere: where it is in use, or now here, now there.
+  Tier tier_for(PageId page) const {
+    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+      if (frames_.contains({page, tier})) return tier;
+    }
+    return begun_ % 2 == 0 ? Tier::kDevice : Tier::kHost;
+  }
 
   Frame new_frame() const {
     Frame frame(static_cast<std::byte*>(std::aligned_alloc(4096, page_bytes_)));

@@ -33,6 +33,7 @@ struct Model {
   int layer_pages = 2;  // of parameters
   Duration forward = 2 * kMillisecond;
   Tier step_tier = Tier::kDevice;  // where the optimizer runs
+  bool step_anywhere = false;      // parameters are stepped in whatever memory they are in
 
   PageId parameter(int layer, int i) const { return id(0, layer, i); }
   PageId gradient(int layer, int i) const { return id(1, layer, i); }
@@ -57,7 +58,7 @@ struct Model {
     std::vector<Use> uses;
     for (int i = 0; i < layer_pages; ++i) {
       Use use{key_of(Part::kStep, layer, i), forward / 2, {}};
-      use.accesses.push_back({parameter(layer, i), step_tier, true, true});
+      use.accesses.push_back({parameter(layer, i), step_tier, true, true, false, step_anywhere});
       use.accesses.push_back({gradient(layer, i), step_tier, true, false, true});
       for (int moment = 0; moment < 2; ++moment) {
         use.accesses.push_back({state(layer, 2 * i + moment), step_tier, true, true});

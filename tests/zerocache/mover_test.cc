@@ -94,6 +94,32 @@ TEST(Mover, UsesNestAndWhatIsOpenStaysWhereItIs) {
   rig.mover->end(7);
 }
 
+TEST(Mover, WhatMayBeAnywhereStaysWhereItIs) {
+  MoverRig rig({.pages = 8, .device = 2, .host = 4, .disk = 8});
+  for (PageId page = 0; page < 8; ++page) rig.fill(page, page + 1);
+  const auto anywhere = [](PageId page) { return access_in(std::nullopt, page, true, true); };
+  // On the device, because it is there; and one that is not, in host memory.
+  ASSERT_TRUE(rig.begin(1, {read_in(5)}));
+  rig.mover->end(1);
+  const PageId elsewhere = 0;
+  const auto uploads = [&] {
+    return rig.mover->stats().ways[static_cast<std::size_t>(Way::kUpload)].copies;
+  };
+  const std::uint64_t before = uploads();
+  ASSERT_TRUE(rig.begin(2, {anywhere(5), anywhere(elsewhere)}));
+  EXPECT_EQ(rig.mover->tier_of(5), Tier::kDevice);
+  EXPECT_EQ(rig.mover->tier_of(elsewhere), Tier::kHost);
+  rig.mover->end(2);
+  EXPECT_EQ(uploads(), before);
+  // Where another use has it; and on the device where host memory has no room for one more.
+  ASSERT_TRUE(rig.begin(3, {read_in(6), read_in(7, Tier::kHost), read_in(1, Tier::kHost)}));
+  ASSERT_TRUE(rig.begin(4, {anywhere(6), anywhere(2)}));
+  EXPECT_EQ(rig.mover->tier_of(6), Tier::kDevice);
+  EXPECT_EQ(rig.mover->tier_of(2), Tier::kDevice);
+  rig.mover->end(4);
+  rig.mover->end(3);
+}
+
 TEST(Mover, WhatNobodyNeedsAfterwardsIsGivenUp) {
   MoverRig rig({.pages = 4, .device = 2, .host = 4});
   rig.fill(1, 5);

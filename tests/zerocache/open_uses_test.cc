@@ -45,6 +45,23 @@ TEST(OpenUses, AnOperatorNeedsTheUnionOfWhatIsOpen) {
   EXPECT_TRUE(spent.empty());
 }
 
+TEST(OpenUses, WhatMayBeAnywhereIsBoundByUsesThatNeedItSomewhere) {
+  OpenUses uses;
+  std::vector<PageId> spent;
+  EXPECT_EQ(uses.tier_of(4), std::nullopt);
+  Access step = writing(4, Tier::kHost);
+  step.anywhere = true;
+  const auto stepped = begun(uses, 1, {step});
+  EXPECT_EQ(uses.tier_of(4), Tier::kHost);
+  EXPECT_TRUE(needed(uses)[0].anywhere);
+  const auto copied = begun(uses, 2, {writing(4, Tier::kHost)});
+  EXPECT_FALSE(needed(uses)[0].anywhere);
+  uses.end(copied, &spent);
+  EXPECT_TRUE(needed(uses)[0].anywhere);
+  uses.end(stepped, &spent);
+  EXPECT_EQ(uses.tier_of(4), std::nullopt);
+}
+
 TEST(OpenUses, WhatIsWrittenWholeIsReadByTheNextOperators) {
   OpenUses uses;
   std::vector<PageId> spent;

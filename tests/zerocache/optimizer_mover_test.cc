@@ -27,7 +27,7 @@ constexpr StateKind kAdam[] = {StateKind::kExpAvg, StateKind::kExpAvgSq};
 
 struct Sizes {
   std::uint32_t device = 4, host = 8;
-  Tier parameter_tier = Tier::kDevice;
+  std::optional<Tier> parameter_tier;
   unsigned threads = 2;
   std::size_t page_bytes = 4096;
 };
@@ -129,6 +129,7 @@ class Store {
 
 TEST(OptimizerOverMover, GivesTheSameBitsWhereverThePagesAre) {
   const Sizes all[] = {{.device = 3, .host = 6},
+                       {.device = 3, .host = 6, .parameter_tier = Tier::kDevice},
                        {.device = 3, .host = 6, .parameter_tier = Tier::kHost},
                        {.device = 0, .host = 6, .parameter_tier = Tier::kHost},
                        {.device = 200, .host = 2000, .threads = 1},

@@ -62,7 +62,8 @@ TEST(Plan, WhatIsOnDiskTakesWhatTheDiskTakes) {
   EXPECT_GE(least, 16 * 4 * 3 - 32) << "what does not stay in memory";
   EXPECT_LE(reads, 2 * least);
   const double disk_time = reads * kPage / 1e9;
-  EXPECT_GE(static_cast<double>(found->time) / 1e9, disk_time);
+  // Reads count when they start: one that the last step started may arrive in the step after it.
+  EXPECT_GE(static_cast<double>(found->time) / 1e9, (reads - 1) * kPage / 1e9);
   EXPECT_LE(static_cast<double>(found->time) / 1e9, 1.6 * disk_time);
   EXPECT_GT(found->hits + found->misses, 0);
 }

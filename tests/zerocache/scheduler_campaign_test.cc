@@ -85,6 +85,7 @@ class Campaign {
       --left[tier];
       Access access{page, static_cast<Tier>(tier), content_[page] != 0, of_key() % 3 == 0, false};
       if (!access.reads) access.writes = true;
+      if (access.tier == Tier::kDevice && of_key() % 4 == 0) access.anywhere = true;
       if (access.reads && of_key() % 16 == 0) access.last = true;
       content_[page] = access.last ? 0 : 1;
       accesses.push_back(access);

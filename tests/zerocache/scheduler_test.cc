@@ -238,6 +238,37 @@ TEST(Scheduler, TheLeastCapacitiesAreEnough) {
   }
 }
 
+// What the device cannot hold is stepped where it lies instead of being fetched for that and
+// written back.
+TEST(Scheduler, WhatMayBeSteppedAnywhereIsNotFetchedForIt) {
+  const auto moved = [](bool anywhere) {
+    Model model{.layers = 48, .layer_pages = 4, .step_tier = Tier::kHost};
+    model.step_anywhere = anywhere;
+    // A program without gradients as pages, as the store's is.
+    std::vector<Use> step = model.training_step();
+    const auto is_gradient = [&](const Access& access) {
+      return access.page >= model.gradient(0, 0) && access.page < model.state(0, 0);
+    };
+    for (Use& use : step) {
+      std::erase_if(use.accesses, is_gradient);
+      if (!anywhere && use.key >= key_of(Part::kStep, 0)) use.accesses[0].tier = Tier::kDevice;
+    }
+    Simulator simulator({140, 900, 0}, quick_ways(), model.pages());
+    place_model(simulator, model, 600);
+    simulator.runs(3, "train", step);
+    const SimulatedRun run = simulator.runs(4, "train", step);
+    EXPECT_EQ(first_fault(simulator), "");
+    return std::pair(copies(run, Way::kUpload) / 4, copies(run, Way::kDownload) / 4);
+  };
+  // 192 pages of parameters, of which 52 do not fit: they come for the forward pass and for the
+  // backward pass, and in the place of as many that were stepped on the device.
+  const auto [uploads, downloads] = moved(true);
+  EXPECT_LE(uploads, 2 * 60u);
+  EXPECT_LE(downloads, 60u);
+  const auto [uploads_for_it, downloads_for_it] = moved(false);
+  EXPECT_GE(uploads_for_it + downloads_for_it, (uploads + downloads) * 3 / 2);
+}
+
 TEST(Scheduler, CapacitiesThatAreTooSmallAreNamedWithWhatIsNeeded) {
   const auto text = [](const Capacities& capacities, std::size_t pages, std::size_t device,
                        std::size_t host) {
@@ -296,6 +327,20 @@ TEST(Scheduler, WhatIsToGoUpStepsAsideForWhatHasToComeDown) {
     for (const PageId page : {0, 1, 2, 3}) simulator.place(page, Tier::kHost);
     for (const PageId page : {4, 5}) simulator.place(page, Tier::kDevice);
     const Use use{1, kMillisecond, {{0}, {1}, {2, Tier::kHost}, {3, Tier::kHost}}};
+    simulator.run("train", {use});
+    EXPECT_EQ(first_fault(simulator), "") << slots << " slots";
+  }
+}
+
+// The same where the operator gets another page at once, to be written whole: no copy follows from
+// that, after which there would be another look.
+TEST(Scheduler, WhatIsToGoUpStepsAsideThoughABlankPageHasBeenTaken) {
+  for (const std::uint32_t slots : {3u, 6u}) {
+    Simulator simulator({3, 4, slots}, quick_ways(), 7);
+    for (const PageId page : {0, 1, 2, 3}) simulator.place(page, Tier::kHost);
+    for (const PageId page : {4, 5}) simulator.place(page, Tier::kDevice);
+    const Access blank{6, Tier::kDevice, false, true};
+    const Use use{1, kMillisecond, {{0}, {1}, blank, {2, Tier::kHost}, {3, Tier::kHost}}};
     simulator.run("train", {use});
     EXPECT_EQ(first_fault(simulator), "") << slots << " slots";
   }

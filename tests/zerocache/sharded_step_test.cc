@@ -37,7 +37,7 @@ class Rank : public PagedModel {
 
   Status step(std::span<const Update> updates) {
     TACO_RETURN_IF_ERROR(agree_on_step(ranks_, layout(), updates, stream().check(updates)));
-    return ShardedStep(ranks_, pages(), layout(), shards_, stream(), Tier::kDevice).run(updates);
+    return ShardedStep(ranks_, pages(), layout(), shards_, stream(), std::nullopt).run(updates);
   }
 
   void expect_parameters(Model& model) {

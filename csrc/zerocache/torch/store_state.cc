@@ -102,7 +102,7 @@ Status Store::add_state(const std::vector<Stateful>& parameters, std::span<const
   TACO_RETURN_IF_ERROR(check_numbers());
   state_ = std::move(*state);
   auto stream = OptimizerStream::make(
-      *mover_, layout_, state_, {.threads = options_.threads, .parameter_tier = Tier::kDevice});
+      *mover_, layout_, state_, {.threads = options_.threads, .parameter_tier = std::nullopt});
   if (!stream.ok()) return stream.status();
   stream_ = std::move(*stream);
   stateful_ = std::move(tensors);
