@@ -130,8 +130,10 @@ def test_the_picture_of_a_step_has_every_tier(cache: Any, tmp_path: Path, ending
     else:
         # matplotlib writes the text of its letters beside their outlines.
         text = path.read_text()
-        for label in ("host memory", "disk", "parameters", "exp_avg_sq", "backward"):
+        for label in ("host memory", "disk", "parameters", "exp_avg_sq"):
             assert f"<!-- {label} -->" in text
+        # Of the phases, those that are long enough for their names.
+        assert any(f"<!-- {name} -->" in text for name in ("forward", "backward", "step"))
 
 
 def test_without_matplotlib_the_picture_says_what_it_needs(

@@ -9,6 +9,12 @@ namespace taco::testing {
 
 namespace {
 bool run(const std::string& command) { return system((command + " >/dev/null 2>&1").c_str()) == 0; }
+
+// A link that was set up has a carrier soon, not at once.
+bool runs_soon(const std::string& space) {
+  return run("for i in $(seq 200); do ip -n " + space +
+             " -o link show dev eth0 | grep -q 'state UP' && exit 0; sleep 0.05; done; exit 1");
+}
 }  // namespace
 
 Network::Network(int hosts, std::string* why_not, int mtu) {
@@ -42,6 +48,7 @@ Network::Network(int hosts, std::string* why_not, int mtu) {
         run("ip -n " + space + " addr add " + address(i) + "/24 dev eth0") &&
         run("ip -n " + space + " link set eth0 up");
   }
+  for (const std::string& space : spaces) good = good && runs_soon(space);
   if (!good) {
     *why_not = "the kernel lacks veth or bridge";
     return;
