@@ -250,13 +250,14 @@ bool Scheduler::evict_from_host(PageId page, Position at) {
   if (pages_.free(Tier::kDisk) == 0 && !pages_.spare_slots().empty()) {
     drop(pages_.spare_slots().top(), Tier::kDisk);
   }
-  if (pages_.free(Tier::kDisk) > 0) {
+  if (pages_.free(Tier::kDisk) > 0 && !fails_[static_cast<int>(Way::kWrite)]) {
     if (!may_evict_by(Way::kWrite)) return false;
     start(page, Tier::kHost, Tier::kDisk, true);
     return true;
   }
-  // The disk is full, or there is none; device memory may have room, or what the host has too. But
-  // not what is waited for there as soon: the two memories would only exchange pages for ever.
+  // The disk is full or takes nothing, or there is none; device memory may have room, or what the
+  // host has too. But not what is waited for there as soon: the two memories would only exchange
+  // pages for ever.
   if (soonest_waiting(Tier::kDevice) <= at) return false;
   if (pages_.holds(page, Tier::kDevice) || !may_evict_by(Way::kUpload)) return false;
   const PageHeap& twice = pages_.evictable(Tier::kDevice, Residency::kFree);

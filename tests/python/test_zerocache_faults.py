@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -175,6 +176,129 @@ def test_a_directory_that_is_removed_while_it_is_in_use(tmp_path: Path) -> None:
         next(data)
     assert train(model, optimizer, 1, data) == expected[3:]
     cache.close()
+
+
+# Reads of a cache's file, as many as fail_reads() says, fail as a disk's do.
+FAULTY_READS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static atomic_long left;
+
+void fail_reads(long count) { left = count; }
+
+static int fails(int fd) {
+  if (left <= 0) return 0;
+  char link[64], path[4096];
+  snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+  const ssize_t length = readlink(link, path, sizeof(path) - 1);
+  if (length < 0) return 0;
+  path[length] = 0;
+  return strstr(path, ".slab") != NULL && atomic_fetch_sub(&left, 1) > 0;
+}
+
+ssize_t pread64(int fd, void* to, size_t bytes, off_t at) {
+  static ssize_t (*real)(int, void*, size_t, off_t);
+  if (real == NULL) real = (ssize_t (*)(int, void*, size_t, off_t))dlsym(RTLD_NEXT, "pread64");
+  if (!fails(fd)) return real(fd, to, bytes, at);
+  errno = EIO;
+  return -1;
+}
+
+ssize_t pread(int fd, void* to, size_t bytes, off_t at) { return pread64(fd, to, bytes, at); }
+"""
+
+READS_FAIL = """
+import ctypes, sys
+from pathlib import Path
+import pytest, torch
+from zerocache_models import TinyGPT, adamw, batches, make_cache, train
+
+fail_reads = ctypes.CDLL(None).fail_reads
+fail_reads.argtypes = [ctypes.c_long]
+folder = Path(sys.argv[1])
+
+def wrapped(name):
+    model = TinyGPT()
+    cache = make_cache(folder / name, 12, 12, 400, io="threads")
+    return cache, *cache.wrap(model, adamw(model))
+
+undisturbed, model, optimizer = wrapped("undisturbed")
+expected = train(model, optimizer, 4)
+undisturbed.close()
+
+cache, model, optimizer = wrapped("cache")
+data, losses = batches(), []
+for _ in range(2):  # one read of each pass fails, and is tried again
+    fail_reads(1)
+    loss = model(next(data))
+    fail_reads(1)
+    loss.backward()
+    fail_reads(1)
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+assert losses == expected[:2], (losses, expected)
+assert cache.stats()["ways"]["ssd to host"]["failed"] >= 4
+cache.save(folder / "saved")
+
+tokens = next(data)
+fail_reads(1 << 30)
+with pytest.raises(RuntimeError) as caught:
+    model(tokens)
+print(caught.value)
+fail_reads(0)  # a pass has changed nothing
+loss = model(tokens)
+assert loss.item() == expected[2]
+loss.backward()
+fail_reads(1 << 30)
+with pytest.raises(RuntimeError, match=r"two steps.*(?i:input/output error)"):
+    optimizer.step()
+with pytest.raises(RuntimeError, match="load a checkpoint"):
+    model(tokens)
+fail_reads(0)
+cache.load(folder / "saved")
+optimizer.zero_grad()
+data = batches()
+next(data), next(data)
+assert train(model, optimizer, 2, data) == expected[2:]
+fail_reads(1 << 30)
+with pytest.raises(RuntimeError, match="(?i)input/output error"):
+    cache.close()  # cannot give back what it cannot read
+fail_reads(0)
+cache.close()
+assert torch.isfinite(model(tokens))
+assert list((folder / "cache").glob("*.slab")) == []
+"""
+
+
+def test_a_disk_whose_reads_fail_once_or_for_good(tmp_path: Path) -> None:
+    source, library = tmp_path / "faulty.c", tmp_path / "faulty.so"
+    source.write_text(FAULTY_READS)
+    build = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(build, check=True)
+    support = Path(__file__).parents[1] / "support"
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(library),
+        "PYTHONPATH": f"{support}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", READS_FAIL, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    # File, page and tensor.
+    words = r"page \d+ \(.*(blocks|tokens|norm|places).*\): reading \d+ bytes at \d+ of .*\.slab"
+    assert re.search(words, done.stdout), done.stdout
 
 
 def test_kills_at_random_moments_lose_nothing_that_was_saved(tmp_path: Path) -> None:

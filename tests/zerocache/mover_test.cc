@@ -172,7 +172,8 @@ TEST(Mover, APageIsNotWrittenInOneMemoryAndUsedInTheOther) {
 // A store with room for two pages in memory, the rest on a disk that fails when it is told to.
 class FailingDisk {
  public:
-  FailingDisk() {
+  explicit FailingDisk(std::uint32_t device = 0)
+      : rig{{.pages = 6, .device = device, .host = device > 0 ? 3u : 2u, .disk = 6}, files_} {
     for (PageId page = 0; page < 6; ++page) rig.fill(page, page + 1);
   }
   // How many of the next reads, or writes, fail.
@@ -186,7 +187,7 @@ class FailingDisk {
   }};
 
  public:
-  MoverRig rig{{.pages = 6, .device = 0, .host = 2, .disk = 6}, files_};
+  MoverRig rig;
 };
 
 TEST(Mover, ADiskThatFailsOnceIsAskedAgain) {
@@ -246,6 +247,29 @@ TEST(Mover, ADiskThatTakesNothingMoreLosesNothing) {
   ASSERT_TRUE(rig.begin(9, use));
   EXPECT_TRUE(rig.holds(4, Tier::kHost, 5));
   rig.mover->end(9);
+}
+
+TEST(Mover, WhatADiskDoesNotTakeGoesWhereMemoryHasRoom) {
+  FailingDisk disk(5);
+  MoverRig& rig = disk.rig;
+  disk.writes = 1000000;
+  // More new pages than the host has frames, and each is needed there once more.
+  for (int round = 0; round < 2; ++round) {
+    for (PageId page = 0; page < 5; ++page) {
+      ASSERT_TRUE(rig.begin(page, {write_in(page, Tier::kHost)}));
+      const std::uint32_t before = round == 0 ? page + 1 : 70 + page;
+      EXPECT_TRUE(rig.holds(page, Tier::kHost, before));
+      rig.write(page, Tier::kHost, 70 + page + static_cast<std::uint32_t>(round));
+      rig.mover->end(page);
+    }
+  }
+  EXPECT_GT(of(rig.mover->stats(), Way::kWrite).failed, 0u);
+  disk.writes = 0;
+  for (PageId page = 0; page < 5; ++page) {
+    ASSERT_TRUE(rig.begin(page, {read_in(page, Tier::kHost)}));
+    EXPECT_TRUE(rig.holds(page, Tier::kHost, 71 + page));
+    rig.mover->end(page);
+  }
 }
 
 // Another thread reads the page that the first was to fill, while that waits for one more.
