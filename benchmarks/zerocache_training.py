@@ -2,7 +2,8 @@
 zerocache_step.py compares. That gives it a job, as JSON.
 
 Prints one line of JSON: seconds of each step, losses, and the most memory that the process took on
-top of what it had before it made the model.
+top of what it had before it made the model. With ``branchy`` each step leaves out some of the
+blocks, others in each.
 """
 
 from __future__ import annotations
@@ -94,6 +95,13 @@ def with_deepspeed(model: nn.Module, job: dict[str, Any]) -> Step:
     return step
 
 
+def leave_out(model: nn.Module, step: int) -> None:
+    """A quarter of the blocks are passed over, as in LayerDrop (Fan, Grave and Joulin, 2019)."""
+    draw = torch.rand(len(model.blocks), generator=torch.Generator().manual_seed(step))
+    for block, number in zip(model.blocks, draw.tolist(), strict=True):
+        block.forward = (lambda x: x) if number < 0.25 else type(block).forward.__get__(block)
+
+
 WAYS: dict[str, Callable[[nn.Module, dict[str, Any]], Step]] = {
     "memory": in_memory,
     "cache": in_cache,
@@ -120,6 +128,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
             steady = cache.stats()
         random = torch.Generator().manual_seed(index)
         data = torch.randint(VOCABULARY, (job["tokens"] // length, length + 1), generator=random)
+        if job.get("branchy"):
+            leave_out(model, index)
         began = time.perf_counter()
         loss = step(data[:, :-1], data[:, 1:])
         seconds.append(time.perf_counter() - began)
@@ -131,7 +141,10 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         "peak": memory_of_process()[1] - before,
     }
     if cache is not None:
+        from taco_torch._extension import _C
+
         result |= {"before": steady, "after": cache.stats(), "report": cache.report()}
+        result["run"] = _C.zerocache.last_run(cache.store, "train")
         cache.close()
     return result
 
