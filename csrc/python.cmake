@@ -73,6 +73,7 @@ Python_add_library(_C MODULE WITH_SOABI
   zerocache/torch/store.cc
   zerocache/torch/store_bind.cc
   zerocache/torch/store_backward.cc
+  zerocache/torch/store_gradients.cc
   zerocache/torch/store_state.cc
   zerocache/torch/uses.cc)
 # torch's own pybind11: with another one, c10d::Backend would be an unknown base class.

@@ -69,6 +69,9 @@ struct OptimizerStream::Chunk {
   std::span<const Part> parts = {};  // that touch it
   std::vector<State> states = {};
   std::byte* parameters = nullptr;  // its own part
+  PageId gradient_page = kNoPage;   // kNoPage: all gradients are in memory
+  std::byte* gradients = nullptr;   // its own part
+  bool last = true;                 // of the page's
 };
 
 class OptimizerStream::OpenChunk {
@@ -116,10 +119,16 @@ Status OptimizerStream::check(const Update& update) const {
                     described + " has no state of Adafactor for the shape of this step");
     }
   }
-  if (update.gradient == nullptr) {
-    return Status(Code::kInvalidArgument, described + " is to be stepped without a gradient");
-  }
-  return {};
+  return check_gradient(update);
+}
+
+Status OptimizerStream::check_gradient(const Update& update) const {
+  const bool on_pages = gradients_ != nullptr && gradients_->holds(update.tensor);
+  if (on_pages == (update.gradient == nullptr)) return {};
+  return Status(Code::kInvalidArgument,
+                "parameter '" + layout_.tensors()[update.tensor].name +
+                    (on_pages ? "' has a gradient in memory and another on pages"
+                              : "' is to be stepped without a gradient"));
 }
 
 Result<std::vector<OptimizerStream::Part>> OptimizerStream::sorted(
@@ -159,8 +168,9 @@ Status OptimizerStream::step(std::span<const Update> updates) {
   TACO_RETURN_IF_ERROR(step_pages({parts->begin(), whole}));
   for (auto part = whole; part != parts->end(); ++part) {
     const std::string& name = layout_.tensors()[part->update->tensor].name;
-    TACO_RETURN_IF_ERROR(
-        step_adafactor(*part).with_prefix("the optimizer's step ended at '" + name + "': "));
+    const bool on_pages = part->update->gradient == nullptr;
+    const Status stepped = on_pages ? step_adafactor_from_pages(*part) : step_adafactor(*part);
+    TACO_RETURN_IF_ERROR(stepped.with_prefix("the optimizer's step ended at '" + name + "': "));
   }
   return {};
 }
@@ -184,7 +194,8 @@ OptimizerStream::Chunk OptimizerStream::make_chunk(PageId page, std::uint32_t pa
               .page = page,
               .element_bytes = element,
               .begin = (std::uint64_t{page} * count + part) * elements,
-              .elements = elements};
+              .elements = elements,
+              .last = part + 1 == count};
   const auto first = std::partition_point(
       parts.begin(), parts.end(), [&](const Part& each) { return each.end <= chunk.begin; });
   const auto last = std::partition_point(
@@ -198,6 +209,7 @@ OptimizerStream::Chunk OptimizerStream::make_chunk(PageId page, std::uint32_t pa
   };
   for (const Part& each : chunk.parts) {
     for (const StateKind kind : kinds_of(each.update->step)) use(kind);
+    if (each.update->gradient == nullptr) chunk.gradient_page = gradients_->page_of(page);
   }
   if (count > 1 && !chunk.parts.empty()) use(StateKind::kMaster);
   return chunk;
@@ -221,12 +233,19 @@ Status OptimizerStream::begin(Chunk& chunk) {
   for (const Chunk::State& state : chunk.states) {
     accesses.push_back({state.page, Tier::kHost, state.holds, true});
   }
+  if (chunk.gradient_page != kNoPage) {
+    accesses.push_back({chunk.gradient_page, Tier::kHost, true, false, chunk.last});
+  }
   TACO_RETURN_IF_ERROR(pages_.begin(chunk.key, accesses));
   const std::uint64_t first = chunk.begin * chunk.element_bytes;
   chunk.parameters =
       pages_.address(chunk.page, pages_.tier_of(chunk.page)) + first % layout_.page_bytes();
   for (Chunk::State& state : chunk.states) {
     state.memory = reinterpret_cast<float*>(pages_.address(state.page, Tier::kHost));
+  }
+  if (chunk.gradient_page != kNoPage) {
+    chunk.gradients =
+        pages_.address(chunk.gradient_page, Tier::kHost) + first % layout_.page_bytes();
   }
   return {};
 }
@@ -291,11 +310,13 @@ void OptimizerStream::step_elements(const Chunk& chunk, const Part& part, std::u
   const Update& update = *part.update;
   const auto range_of = [&](std::uint64_t from, std::size_t count) {
     ParameterRange range{.count = count};
-    const std::size_t in_gradient = from - part.begin;
-    if (update.bf16_gradient) {
-      range.bf16_gradient = static_cast<const std::uint16_t*>(update.gradient) + in_gradient;
+    const bool on_pages = update.gradient == nullptr;
+    const void* const gradient = on_pages ? chunk.gradients : update.gradient;
+    const std::uint64_t in_gradient = from - (on_pages ? chunk.begin : part.begin);
+    if (on_pages ? chunk.element_bytes != kElement : update.bf16_gradient) {
+      range.bf16_gradient = static_cast<const std::uint16_t*>(gradient) + in_gradient;
     } else {
-      range.gradient = static_cast<const float*>(update.gradient) + in_gradient;
+      range.gradient = static_cast<const float*>(gradient) + in_gradient;
     }
     return range;
   };

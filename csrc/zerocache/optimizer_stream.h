@@ -21,6 +21,7 @@
 #include "base/status.h"
 #include "kernels/adafactor.h"
 #include "kernels/optimizers.h"
+#include "zerocache/gradient_pages.h"
 #include "zerocache/layout.h"
 #include "zerocache/page_uses.h"
 #include "zerocache/state_layout.h"
@@ -32,9 +33,10 @@ using StepConstants =
     std::variant<kernels::AdamStep, kernels::SgdStep, kernels::LionStep, kernels::AdafactorStep>;
 
 struct Update {
-  std::uint32_t tensor = 0;        // index in the layout
-  const void* gradient = nullptr;  // as many elements as the tensor has, contiguous
-  bool bf16_gradient = false;      // otherwise float32
+  std::uint32_t tensor = 0;  // index in the layout
+  // As many elements as the tensor has, contiguous; null: it is on pages (gradient_pages.h).
+  const void* gradient = nullptr;
+  bool bf16_gradient = false;  // otherwise float32; on pages it is as the tensor
   StepConstants step;
 };
 
@@ -54,9 +56,13 @@ class OptimizerStream {
   static Result<std::unique_ptr<OptimizerStream>> make(PageUses& pages, const Layout& layout,
                                                        const StateLayout& state,
                                                        const OptimizerStreamOptions& options);
+  // From now on updates may have their gradients there. A step ends what pages of gradients hold as
+  // soon as it has read them. It outlives the stream.
+  void use_gradients(const GradientPages* gradients) { gradients_ = gradients; }
 
   // One step of all these tensors, by rising page. kInvalidArgument, and nothing is done, for a
-  // tensor that is named twice, has no gradient, or lacks the state that its step needs. Where a
+  // tensor that is named twice, has no gradient, neither in memory nor on pages, or lacks the state
+  // that its step needs. Where a
   // page cannot be had, neither its chunk nor those behind it are stepped: the message says where
   // the step ended.
   Status step(std::span<const Update> updates);
@@ -97,6 +103,7 @@ class OptimizerStream {
   Result<std::vector<Part>> sorted(std::span<const Update> updates) const;
   Result<std::vector<Part>> parts_on(PageId page, std::span<const Update> updates) const;
   Status check(const Update& update) const;
+  Status check_gradient(const Update& update) const;
   Status step_pages(std::span<const Part> parts);
   Status step_chunks(PageId page, std::span<const Part> parts);
   Chunk make_chunk(PageId page, std::uint32_t part, std::span<const Part> parts) const;
@@ -107,11 +114,13 @@ class OptimizerStream {
                             std::uint64_t end);
   // optimizer_stream_adafactor.cc
   Status step_adafactor(Part part);
+  Status step_adafactor_from_pages(const Part& part);
   Result<double> squares_of(const PlacedTensor& tensor);
 
   PageUses& pages_;
   const Layout& layout_;
   const StateLayout& state_;
+  const GradientPages* gradients_ = nullptr;
   const std::optional<Tier> parameter_tier_;
   const std::unique_ptr<Workers> workers_;
 };

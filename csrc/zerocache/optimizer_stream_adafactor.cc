@@ -54,6 +54,19 @@ Result<double> OptimizerStream::squares_of(const PlacedTensor& tensor) {
   return all;
 }
 
+// Its sums need the whole gradient, which is in memory meanwhile.
+Status OptimizerStream::step_adafactor_from_pages(const Part& part) {
+  Update update = *part.update;
+  const PlacedTensor& tensor = layout_.tensors()[update.tensor];
+  std::vector<std::byte> gradient(tensor.bytes);
+  TACO_RETURN_IF_ERROR(gradients_->read(pages_, layout_, update.tensor, gradient));
+  update.gradient = gradient.data();
+  update.bf16_gradient = tensor.element_bytes != kStateElementBytes;
+  Part in_memory = part;
+  in_memory.update = &update;
+  return step_adafactor(in_memory);
+}
+
 Status OptimizerStream::step_adafactor(Part part) {
   const Update& update = *part.update;
   const auto& step = std::get<kernels::AdafactorStep>(update.step);

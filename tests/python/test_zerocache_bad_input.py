@@ -234,7 +234,9 @@ def test_a_store_refuses_to_step_what_has_no_state_and_steps_nothing() -> None:
         for parameter in model.parameters():
             parameter.grad = torch.ones(parameter.shape, dtype=parameter.dtype)
         group = optimizer.param_groups[0]
-        steps = [(p, p.grad, optimizer.rule.constants(group, 1, p)) for p in model.parameters()]
+        steps = [
+            (p, p.grad, optimizer.rule.constants(group, 1, p, 1.0)) for p in model.parameters()
+        ]
         with pytest.raises(ValueError, match=r"'1\.weight' has no (optimizer )?state"):
             cache.store.step(steps)
         for parameter, value in zip(model.parameters(), before, strict=True):

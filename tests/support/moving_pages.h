@@ -1,5 +1,6 @@
 // Pages that lie at another address in every use, and are full of 0xFF before they are written.
-// What is written in a use that said it only reads is lost, and what holds nothing reads as 0xFF.
+// What is written in a use that said it only reads is lost, and what holds nothing reads as 0xFF;
+// so does what a use has said to be the last of.
 // Test support.
 #pragma once
 
@@ -52,8 +53,10 @@ class MovingPages : public zerocache::PageUses {
     for (const zerocache::Access& access : use->second) {
       const auto used = frames_.find({access.page, access.tier});
       used->second.written |= access.writes;
+      used->second.last |= access.last;
       if (--used->second.uses > 0) continue;
       if (used->second.written) pages_[access.page] = std::move(used->second.frame);
+      if (used->second.last) pages_.erase(access.page);
       frames_.erase(used);
     }
     open_.erase(use);
@@ -95,7 +98,7 @@ class MovingPages : public zerocache::PageUses {
   struct Used {
     Frame frame;
     int uses = 0;
-    bool written = false;
+    bool written = false, last = false;
   };
 
   // Of a page that may be anywhere: where it is in use, or now here, now there.

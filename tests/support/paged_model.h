@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "support/moving_pages.h"
 #include "support/plain_model.h"
+#include "zerocache/gradient_pages.h"
 #include "zerocache/layout.h"
 #include "zerocache/optimizer_stream.h"
 #include "zerocache/state_layout.h"
@@ -35,6 +37,13 @@ class PagedModel {
             .value();
   }
 
+  // Gradients may be on pages from now on.
+  void keep_gradients() {
+    gradients_ = std::move(zerocache::GradientPages::append_to(layout_, tensors_)).value();
+    stream_->use_gradients(&*gradients_);
+  }
+  zerocache::GradientPages& gradients() { return *gradients_; }
+
   zerocache::OptimizerStream& stream() { return *stream_; }
   MovingPages& pages() { return pages_; }
   const zerocache::Layout& layout() const { return layout_; }
@@ -47,6 +56,7 @@ class PagedModel {
   MovingPages pages_;
   std::vector<std::uint32_t> tensors_;
   zerocache::StateLayout state_;
+  std::optional<zerocache::GradientPages> gradients_;
   std::unique_ptr<zerocache::OptimizerStream> stream_;
 };
 

@@ -86,7 +86,7 @@ std::vector<Access> accesses_to(std::span<const Run> runs, bool writes) {
 
 Status check_room(const StoreOptions& options, const std::vector<PlannedParameter>& parameters,
                   std::span<const StateKind> kinds,
-                  const std::vector<std::vector<std::uint32_t>>& needed, bool step_in_backward) {
+                  const std::vector<std::vector<std::uint32_t>>& needed, FinalGradients gradients) {
   auto layout = Layout::make({}, options.page_bytes);
   if (!layout.ok()) return layout.status();
   std::vector<std::uint32_t> trained;
@@ -103,16 +103,22 @@ Status check_room(const StoreOptions& options, const std::vector<PlannedParamete
     sort_out(pages);
     device_pages = std::max(device_pages, pages.size());
   }
-  if (step_in_backward) ++device_pages;
-  std::size_t host_pages = 0;
+  if (gradients == FinalGradients::kAreStepped) ++device_pages;
+  std::size_t host_pages = 0, gradient_pages = 0;
   if (!trained.empty()) {
     auto state = StateLayout::append_to(*layout, trained, kinds);
     if (!state.ok()) return state.status();
     host_pages = state->kinds().size();
   }
+  if (gradients == FinalGradients::kAreKeptOnPages) {
+    auto pages = GradientPages::append_to(*layout, trained);
+    if (!pages.ok()) return pages.status();
+    gradient_pages = pages->count();
+    ++host_pages;
+  }
   const Capacities room = capacities_of(options);
-  TACO_RETURN_IF_ERROR(
-      check_capacities(room, options.page_bytes, touched(*layout), device_pages, host_pages));
+  TACO_RETURN_IF_ERROR(check_capacities(room, options.page_bytes, touched(*layout) + gradient_pages,
+                                        device_pages, host_pages));
   return check_page_numbers(layout->pages(), most_pages(room), options.page_bytes);
 }
 

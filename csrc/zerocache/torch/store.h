@@ -35,6 +35,7 @@
 #include "kernels/adafactor.h"
 #include "zerocache/backward_steps.h"
 #include "zerocache/checkpoint.h"
+#include "zerocache/gradient_pages.h"
 #include "zerocache/mover.h"
 #include "zerocache/optimizer_stream.h"
 #include "zerocache/state_layout.h"
@@ -61,12 +62,18 @@ struct PlannedParameter {
   bool trained = false;  // gets state
 };
 
+// What becomes of gradients that are final.
+enum class FinalGradients : unsigned char {
+  kStayInMemory,
+  kAreStepped,     // there has to be room for a page that is stepped beside a pass
+  kAreKeptOnPages  // there has to be room for them, too
+};
+
 // Whether these fit, with `kinds` of state, where each group of `needed` (indices) is used at once.
-// With `step_in_backward` there has to be room for a page that is stepped beside them, too.
 // kInvalidArgument names what has to be larger, and how large.
 Status check_room(const StoreOptions& options, const std::vector<PlannedParameter>& parameters,
                   std::span<const StateKind> kinds,
-                  const std::vector<std::vector<std::uint32_t>>& needed, bool step_in_backward);
+                  const std::vector<std::vector<std::uint32_t>>& needed, FinalGradients gradients);
 
 // Whether place() would take it: kUnsupported names the tensor and says why not.
 Status check_placeable(const at::Tensor& tensor, const std::string& name);
@@ -110,7 +117,7 @@ class Store : public Pager {
   };
   Status add_state(const std::vector<Stateful>& parameters, std::span<const StateKind> kinds);
   struct Step {
-    at::Tensor parameter, gradient;
+    at::Tensor parameter, gradient;  // undefined: keep_gradient() has it
     StepConstants constants;
   };
   // With step_in_backward(): what is left of the step, with these among it.
@@ -124,6 +131,15 @@ class Store : public Pager {
   // Instead of step(): parameters that were stepped in part are stepped whole, and their names are
   // returned; the others are not stepped at all.
   Result<std::vector<std::string>> drop_steps();
+
+  // From now on gradients may be kept on pages until they are stepped, or dropped. Once, after
+  // add_state(), and not with step_in_backward().
+  Status keep_gradients();
+  // Has the parameter's dtype; whoever gave it may let go of it.
+  Status keep_gradient(const at::Tensor& parameter, const at::Tensor& gradient);
+  // One that was kept, copied into a tensor of the parameter's dtype, size and strides.
+  Status read_gradient(const at::Tensor& parameter, const at::Tensor& to);
+  Status drop_gradients();
 
   // State by torch's name for it. The other tensor is float32 and has its bytes in the order of the
   // state's. What was never stepped reads as zeros.
@@ -158,7 +174,7 @@ class Store : public Pager {
   }
   Capacities capacities() const { return closed() ? Capacities() : mover_->capacities(); }
   Costs costs() const { return closed() ? Costs() : mover_->costs(); }
-  // "parameters", or the name of a kind of state; Adafactor's are all "moments".
+  // "parameters", "gradients", or the name of a kind of state; Adafactor's are all "moments".
   std::string_view kind_of(PageId page) const;
 
  private:
@@ -209,7 +225,8 @@ class Store : public Pager {
   StoreId id_ = 0;
   std::unique_ptr<Mover> mover_;
   StateLayout state_;
-  std::uint32_t first_moments_ = 0, after_moments_ = 0;      // Adafactor's, in the layout
+  std::uint32_t first_moments_ = 0, after_moments_ = 0;  // Adafactor's, in the layout
+  std::optional<GradientPages> gradient_pages_;
   std::unique_ptr<OptimizerStream> stream_;                  // goes before the mover
   std::vector<std::uint32_t> stateful_;                      // in the layout
   std::unique_ptr<BackwardSteps> backward_;                  // goes before the stream

@@ -89,20 +89,25 @@ using Planned = std::tuple<std::string, std::size_t, std::uint32_t, bool>;
 
 void check_fits(const StoreOptions& options, const std::vector<Planned>& parameters,
                 const std::vector<std::string>& kinds,
-                const std::vector<std::vector<std::uint32_t>>& needed, bool step_in_backward) {
+                const std::vector<std::vector<std::uint32_t>>& needed,
+                const std::string& gradients) {
   std::vector<PlannedParameter> planned;
   planned.reserve(parameters.size());
   for (const auto& [name, bytes, element_bytes, trained] : parameters)
     planned.push_back({name, bytes, element_bytes, trained});
-  raise_if_error(check_room(options, planned, kinds_of(kinds), needed, step_in_backward));
+  const FinalGradients final = gradients == "stepped" ? FinalGradients::kAreStepped
+                               : gradients == "kept"  ? FinalGradients::kAreKeptOnPages
+                                                      : FinalGradients::kStayInMemory;
+  raise_if_error(check_room(options, planned, kinds_of(kinds), needed, final));
 }
 
-void step(Store& store,
-          const std::vector<std::tuple<at::Tensor, at::Tensor, const Constants*>>& steps) {
+void step(
+    Store& store,
+    const std::vector<std::tuple<at::Tensor, std::optional<at::Tensor>, const Constants*>>& steps) {
   std::vector<Store::Step> made;
   made.reserve(steps.size());
   for (const auto& [parameter, gradient, constants] : steps)
-    made.push_back({parameter, gradient, constants->step});
+    made.push_back({parameter, gradient.value_or(at::Tensor()), constants->step});
   raise_if_error(store.step(made));
 }
 
@@ -192,6 +197,19 @@ void bind_runs(py::class_<Store>& store) {
       .def("end_run", &Store::end_run);
 }
 
+void bind_gradients(py::class_<Store>& store) {
+  store.def("keep_gradients", [](Store& self) { raise_if_error(self.keep_gradients()); })
+      .def("keep_gradient",
+           [](Store& self, const at::Tensor& parameter, const at::Tensor& gradient) {
+             raise_if_error(self.keep_gradient(parameter, gradient));
+           })
+      .def("read_gradient",
+           [](Store& self, const at::Tensor& parameter, const at::Tensor& to) {
+             raise_if_error(self.read_gradient(parameter, to));
+           })
+      .def("drop_gradients", [](Store& self) { raise_if_error(self.drop_gradients()); });
+}
+
 void bind_state(py::class_<Store>& store) {
   store.def("add_state", &add_state)
       .def("step", &step)
@@ -232,7 +250,7 @@ void bind_store(py::module_& module) {
     raise_if_error(check_placeable(tensor, name));
   });
   inner.def("check_room", &check_fits, py::arg("options"), py::arg("parameters"), py::arg("kinds"),
-            py::arg("needed"), py::arg("step_in_backward") = false);
+            py::arg("needed"), py::arg("gradients") = "in memory");
   py::class_<Store> store(inner, "Store");
   store
       .def(py::init(
@@ -253,6 +271,7 @@ void bind_store(py::module_& module) {
   bind_uses(store);
   bind_runs(store);
   bind_state(store);
+  bind_gradients(store);
 }
 
 }  // namespace taco::zerocache

@@ -115,6 +115,7 @@ Result<Update> Store::update_of(const Step& step, std::vector<at::Tensor>& copie
   const Entry* entry = find(step.parameter);
   if (entry == nullptr) return invalid("a parameter of the optimizer is not in the cache");
   at::Tensor gradient = step.gradient;
+  if (!gradient.defined()) return Update{entry->tensor, nullptr, false, step.constants};
   if (gradient.layout() != at::kStrided) {
     return Status(Code::kUnsupported, entry->storage->described() +
                                           " has a sparse gradient: the cache steps dense ones "
@@ -156,6 +157,7 @@ Status Store::step(const std::vector<Step>& steps) {
   {
     const WithoutGil others_run;
     status = stream_->step(updates);
+    if (status.ok() && gradient_pages_) status = gradient_pages_->drop(*mover_);
   }
   return failed_step(status);
 }
@@ -300,7 +302,8 @@ Status Store::load(const std::string& directory, const Agree& agree) {
   {
     const WithoutGil others_run;
     begin_progress(parameter_bytes() + state_bytes());
-    status = forget_state();
+    if (gradient_pages_) status = gradient_pages_->drop(*mover_);
+    if (status.ok()) status = forget_state();
     if (status.ok()) {
       status = checkpoint->load(
           layout_, [this](const Checkpoint::Piece& piece) { return write_piece(piece); });
@@ -329,6 +332,7 @@ std::uint64_t Store::state_bytes() const {
 
 std::string_view Store::kind_of(PageId page) const {
   if (state_.is_state(page)) return name_of(state_.kind_of(page));
+  if (gradient_pages_ && gradient_pages_->is_gradient(page)) return "gradients";
   const auto tensors = layout_.tensors_on(page);
   const bool moments =
       !tensors.empty() && tensors.front() >= first_moments_ && tensors.front() < after_moments_;

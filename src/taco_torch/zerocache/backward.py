@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # What torch does to gradients between backward and step: where it looks these up when it is called.
 CLIPPING = (
     ("torch.nn.utils.clip_grad", "_clip_grads_with_norm_"),
+    ("torch.nn.utils", "clip_grads_with_norm_"),
     ("torch.nn.utils.clip_grad", "clip_grad_value_"),
     ("torch.nn.utils", "clip_grad_value_"),
 )
@@ -31,14 +32,15 @@ CLIPPING = (
 _stepped: Any = WeakIdKeyDictionary()
 
 
-def check_can_step(model: nn.Module, rule: Rule | None) -> None:
-    """Raises where steps cannot be taken in backward passes."""
+def check_can_step(model: nn.Module, rule: Rule | None, clipping: bool) -> None:
+    """Raises where steps cannot be taken in backward passes, or gradients not be kept on pages."""
     if rule is None:
         raise ValueError("step_in_backward=True needs an optimizer to step")
-    if rule.name == "Adafactor":
+    if rule.name == "Adafactor" and not clipping:
         raise NotImplementedError(
             "Adafactor cannot be stepped in a backward pass: it needs a parameter's whole gradient "
-            "first; leave step_in_backward=False"
+            "first; wrap with clipping=True too, which keeps gradients on pages until step(), or "
+            "leave step_in_backward=False"
         )
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise NotImplementedError(
@@ -48,14 +50,16 @@ def check_can_step(model: nn.Module, rule: Rule | None) -> None:
 
 
 class FinalGradients:
-    """Hooks that step parameters as soon as their gradients are final.
+    """Hooks that have the optimizer take gradients away as soon as they are final.
 
     A parameter's gradient is accumulated once in a backward pass, after all uses of the parameter.
     Only in a pass that runs inside another (checkpoints with use_reentrant=True) more may follow;
     what is accumulated there waits for ``optimizer.step()``.
     """
 
-    def __init__(self, optimizer: CachedOptimizer, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(
+        self, optimizer: CachedOptimizer, parameters: Iterable[nn.Parameter], clipping: bool
+    ) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._accumulating = 0
         self._task, self._outermost = NO_TASK, False
@@ -65,7 +69,7 @@ class FinalGradients:
             handle = untyped.register_post_accumulate_grad_hook(self._accumulated)
             _stepped[parameter] = self._optimizer
             self._undo += [handle.remove, partial(_stepped.pop, parameter, None)]
-        optimizer.step_in_backward(True)
+        optimizer.step_in_backward(True, clipping)
         _guard_clipping()
 
     def detach(self) -> None:
@@ -78,7 +82,7 @@ class FinalGradients:
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
-        """Inside, gradients add up and nothing is stepped."""
+        """Inside, gradients add up in memory."""
         self._accumulating += 1
         try:
             yield
@@ -90,7 +94,7 @@ class FinalGradients:
         if optimizer is None or self._accumulating or not self._final():
             return
         assert isinstance(parameter, nn.Parameter)
-        optimizer.step_early(parameter)
+        optimizer.take_gradient(parameter)
 
     def _final(self) -> bool:
         task = current_task()

@@ -145,8 +145,9 @@ class ZeroCache:
                 gradients on them are final. ``p.grad`` is None afterwards, and ``optimizer.step()``
                 finishes what is left. The results are the same, bit for bit; docs/zerocache.md says
                 what a program cannot do then.
-            clipping: with ``step_in_backward``: gradients are kept until ``clip_grad_norm_()`` and
-                ``optimizer.step()``.
+            clipping: with ``step_in_backward``: pages are stepped by ``optimizer.step()``, after
+                ``clip_grad_norm_()`` of this cache. Until then gradients that are final are kept on
+                pages, too, as many bytes as parameters that are trained; ``p.grad`` is None.
 
         Returns:
             ``(model, optimizer)``: the same model, and a torch.optim.Optimizer that shares the
@@ -170,9 +171,9 @@ class ZeroCache:
         kinds = rule.kinds(groups) if rule is not None else ()
         trained = needs.check_parameters(names, groups, rule)
         if step_in_backward:
-            backward.check_can_step(model, rule)
-        early = step_in_backward and not clipping
-        needs.check_room(self._options, model, names, trained, kinds, rule, early)
+            backward.check_can_step(model, rule, clipping)
+        final = "in memory" if not step_in_backward else "kept" if clipping else "stepped"
+        needs.check_room(self._options, model, names, trained, kinds, rule, final)
         self._names = {parameter: own[0] for parameter, own in names.items()}
         self._model = model
         try:
@@ -186,8 +187,8 @@ class ZeroCache:
             self._model_state.attach(model)
             if optimizer is not None and rule is not None:
                 self._optimizer = self._take_optimizer(optimizer, rule, trained)
-                if early:
-                    self._step_in_backward(self._optimizer, trained)
+                if step_in_backward:
+                    self._step_in_backward(self._optimizer, trained, clipping)
         except BaseException:
             self.close()
             raise
@@ -209,11 +210,16 @@ class ZeroCache:
             optimizer.state.clear()
         return taken
 
-    def _step_in_backward(self, optimizer: CachedOptimizer, trained: set[nn.Parameter]) -> None:
+    def _step_in_backward(
+        self, optimizer: CachedOptimizer, trained: set[nn.Parameter], clipping: bool
+    ) -> None:
         assert self._hooks is not None
-        self._store.step_in_backward(len(trained) + self._hooks.parts)
+        if clipping:
+            self._store.keep_gradients()
+        else:
+            self._store.step_in_backward(len(trained) + self._hooks.parts)
         in_order = [parameter for parameter in self._names if parameter in trained]
-        self._gradients = backward.FinalGradients(optimizer, in_order)
+        self._gradients = backward.FinalGradients(optimizer, in_order, clipping)
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -242,15 +248,28 @@ class ZeroCache:
         """``torch.nn.utils.clip_grad_norm_`` over all parameters of the model: call it between
         backward and ``optimizer.step()``.
 
+        Where gradients are on pages (``clipping=True``), they are multiplied when they are stepped,
+        in float32 and without rounding in between. The Euclidean norm is known by then; for another
+        the gradients are read once more.
+
+        Args:
+            max_norm: what the norm is at most afterwards.
+            norm_type: the order; may be ``inf``.
+            error_if_nonfinite: whether a norm that is infinite or NaN is an error.
+            foreach: as torch's; ignored where gradients are on pages.
+
         Returns:
-            The norm of all gradients before, as torch's.
+            The norm of all gradients before, as torch's: of no dimension.
 
         Raises:
             RuntimeError: the backward pass has used the gradients: with ``step_in_backward=True``
-                wrap() has to be told ``clipping=True``.
+                wrap() has to be told ``clipping=True``. Or the norm is not finite; nothing is
+                clipped then.
         """
         if self._model is None:
             raise self._without_model()
+        if self._optimizer is not None and self._optimizer.kept is not None:
+            return self._optimizer.kept.clip(max_norm, norm_type, error_if_nonfinite)
         if self._gradients is not None:
             raise RuntimeError(
                 "gradients are used in the backward pass: to clip them by their norm, call "
@@ -261,7 +280,7 @@ class ZeroCache:
         )
 
     def run_step(
-        self, steps: list[tuple[Tensor, Tensor, Any]], *taken: Callable[[], object]
+        self, steps: list[tuple[Tensor, Tensor | None, Any]], *taken: Callable[[], object]
     ) -> None:
         """For the optimizer that wrap() returned. ``taken`` counts the steps.
 

@@ -94,10 +94,11 @@ def check_room(
     trained: set[nn.Parameter],
     kinds: tuple[str, ...],
     rule: Rule | None,
-    step_in_backward: bool,
+    gradients: str,
 ) -> None:
     """Raises ValueError where the capacities are too small for ``model``: for the most that is
-    needed at once, or for all of it; says how large they have to be."""
+    needed at once, or for all of it; says how large they have to be. ``gradients`` that are final
+    stay "in memory", are "stepped", or "kept" on pages."""
     numbers = {parameter: number for number, parameter in enumerate(names)}
     planned = [
         (
@@ -118,7 +119,7 @@ def check_room(
     groups = sorted(groups_at_once(model, names), key=_bytes_of, reverse=True)
     needed = [sorted(numbers[parameter] for parameter in group) for group in groups]
     try:
-        _C.zerocache.check_room(options, planned, list(kinds), needed, step_in_backward)
+        _C.zerocache.check_room(options, planned, list(kinds), needed, gradients)
     except ValueError as error:
         largest = groups[0] if groups else frozenset()
         first = min(largest, key=numbers.__getitem__, default=None)

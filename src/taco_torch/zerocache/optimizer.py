@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from taco_torch.zerocache.clipping import KeptGradients
 from taco_torch.zerocache.memory import check_memory_for
 from taco_torch.zerocache.rules import Rule, check_group
 
@@ -78,6 +79,8 @@ class CachedOptimizer(torch.optim.Optimizer):
         # Of the step that a backward pass is taking; None: it is taken by step() alone.
         self._early: dict[nn.Parameter, int] | None = None
         self._groups: dict[nn.Parameter, dict[str, Any]] = {}  # as that step found them
+        # Gradients that are on pages; None: all of them stay in memory.
+        self.kept: KeptGradients | None = None
         self._sealed = False
         self._state = State(self)
         super().__init__(inner.param_groups, inner.defaults)
@@ -146,37 +149,50 @@ class CachedOptimizer(torch.optim.Optimizer):
             return torch.empty(shape, dtype=torch.float32)
         return torch.empty_strided(parameter.shape, parameter.stride(), dtype=torch.float32)
 
-    def step_in_backward(self, on: bool) -> None:
-        """Whether step_early() steps parameters from now on, and step() what is left."""
-        self._early = {} if on else None
+    def step_in_backward(self, on: bool, clipping: bool = False) -> None:
+        """Whether take_gradient() is called from now on: it steps parameters, and step() what is
+        left; or, with ``clipping``, it keeps gradients on pages until step()."""
+        self._early = {} if on and not clipping else None
+        self.kept = KeptGradients(self._cache, self._names) if on and clipping else None
 
     @torch.no_grad()
-    def step_early(self, parameter: nn.Parameter) -> None:
-        """Its gradient is final: steps it before long, and takes the gradient away."""
-        assert self._early is not None
-        if parameter in self._early:
+    def take_gradient(self, parameter: nn.Parameter) -> None:
+        """Its gradient is final and leaves: to be used before long, or to be kept on pages."""
+        if self._is_taken(parameter):
             raise self._second_gradient(parameter)
         gradient = parameter.grad
         if gradient is None:
             return
+        if self.kept is not None:
+            self.kept.keep(parameter, gradient)
+        else:
+            self._step_early(parameter, gradient)
+        parameter.grad = None
+
+    def _is_taken(self, parameter: nn.Parameter) -> bool:
+        """Whether take_gradient() has been called for it since the last step."""
+        return parameter in (self.kept or self._early or ())
+
+    def _step_early(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        assert self._early is not None
         if not self._early:
             self._groups = {p: group for group in self.param_groups for p in group["params"]}
         group = self._groups[parameter]
         check_group(self.rule, group)
         self._check_kinds(group)
         number = self._steps.get(parameter, 0) + 1
-        constants = self.rule.constants(group, number, parameter)
+        constants = self.rule.constants(group, number, parameter, 1.0)
         self._early[parameter] = number
         try:
             self._cache.store.step_early(parameter, gradient, constants)
         except (NotImplementedError, TypeError, ValueError):  # before anything has changed
             del self._early[parameter]
             raise
-        parameter.grad = None
 
     def _second_gradient(self, parameter: nn.Parameter) -> RuntimeError:
+        done = "been stepped" if self.kept is None else "had its gradient taken away"
         return RuntimeError(
-            f"parameter '{self._names[parameter]}' has been stepped in an earlier backward pass, "
+            f"parameter '{self._names[parameter]}' has {done} in an earlier backward pass, "
             f"or an earlier part of this one, and now has another gradient: where several backward "
             f"passes make one step, run all but the last inside 'with cache.accumulate():' "
             f"(checkpoints need use_reentrant=False); else call optimizer.step() or "
@@ -184,7 +200,12 @@ class CachedOptimizer(torch.optim.Optimizer):
         )
 
     def check_has_gradient(self, parameter: nn.Parameter) -> None:
-        """Raises RuntimeError where the gradient has been used up in the backward pass."""
+        """Raises RuntimeError where the backward pass has used the gradient, or taken it away."""
+        if self.kept is not None and parameter in self.kept:
+            raise RuntimeError(
+                f"the gradient of parameter '{self._names[parameter]}' is on pages of the cache: "
+                f"to clip gradients by their norm, call cache.clip_grad_norm_(max_norm)"
+            )
         if self._early and parameter in self._early:
             raise RuntimeError(
                 f"the gradient of parameter '{self._names[parameter]}' was used in the backward "
@@ -203,6 +224,11 @@ class CachedOptimizer(torch.optim.Optimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         # GradScaler asks for it before it steps.
+        if self.kept is not None:
+            raise RuntimeError(
+                "GradScaler cannot be used with step_in_backward=True: gradients are on pages of "
+                "the cache, where it has not unscaled them; leave step_in_backward=False"
+            )
         if self._early is not None:
             raise RuntimeError(
                 "GradScaler cannot be used with step_in_backward=True: gradients are used before "
@@ -213,8 +239,12 @@ class CachedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's. Where a backward pass has begun a step, parameters that were stepped in part
-        are stepped whole; gradients of those that were not are dropped."""
+        are stepped whole; gradients of those that were not are dropped, as are those on pages."""
         super().zero_grad(set_to_none)
+        if self.kept:
+            self._cache.store.drop_gradients()
+            self.kept.clear()
+            self._cache.store.end_run()
         if self._early:
             by_name = {name: parameter for parameter, name in self._names.items()}
             for name in self._cache.store.drop_steps():
@@ -245,37 +275,51 @@ class CachedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        steps: list[tuple[Tensor, Tensor, Any]] = []
+        steps: list[tuple[Tensor, Tensor | None, Any]] = []
         numbers: dict[nn.Parameter, int] = {}
         for group in self.param_groups:
             check_group(self.rule, group)
             self._check_kinds(group)
             made: dict[Any, Any] = {}
-            for parameter in group["params"]:
-                if parameter.grad is None or parameter.numel() == 0:
-                    continue
-                if parameter not in self._trained:
-                    name = self._names.get(parameter, "that was added to a group")
-                    raise RuntimeError(
-                        f"parameter '{name}' was frozen at ZeroCache.wrap() and has no state to "
-                        f"step it with: wrap it with requires_grad=True, and freeze it after that"
-                    )
-                if self._early and parameter in self._early:
-                    raise self._second_gradient(parameter)
+            for parameter, gradient in self._gradients_of(group):
                 number = numbers[parameter] = self._steps.get(parameter, 0) + 1
-                key = number, self.rule.differs(parameter)
+                factor = self.kept.factor(parameter) if self.kept is not None else 1.0
+                key = number, factor, self.rule.differs(parameter)
                 if key not in made:
-                    made[key] = self.rule.constants(group, number, parameter)
-                steps.append((parameter, parameter.grad, made[key]))
+                    made[key] = self.rule.constants(group, number, parameter, factor)
+                steps.append((parameter, gradient, made[key]))
         taken = {**self._steps, **(self._early or {}), **numbers}
         early: dict[nn.Parameter, int] | None = None if self._early is None else {}
-        self._cache.run_step(
-            steps, partial(setattr, self, "_steps", taken), partial(setattr, self, "_early", early)
-        )
+        done: list[Callable[[], object]] = [
+            partial(setattr, self, "_steps", taken),
+            partial(setattr, self, "_early", early),
+        ]
+        if self.kept is not None:
+            done.append(self.kept.clear)
+        self._cache.run_step(steps, *done)
         inner = self._inner()
         if inner is not None:  # for a scheduler that has it
             inner._opt_called = True  # type: ignore[attr-defined]
         return loss
+
+    def _gradients_of(
+        self, group: Mapping[str, Any]
+    ) -> Iterator[tuple[nn.Parameter, Tensor | None]]:
+        """The parameters that have a gradient; None: it is on pages."""
+        for parameter in group["params"]:
+            if parameter.grad is None or parameter.numel() == 0:
+                if self.kept is not None and parameter in self.kept:
+                    yield parameter, None
+                continue
+            if parameter not in self._trained:
+                name = self._names.get(parameter, "that was added to a group")
+                raise RuntimeError(
+                    f"parameter '{name}' was frozen at ZeroCache.wrap() and has no state to "
+                    f"step it with: wrap it with requires_grad=True, and freeze it after that"
+                )
+            if self._is_taken(parameter):
+                raise self._second_gradient(parameter)
+            yield parameter, parameter.grad
 
     def stepped(self) -> Iterator[nn.Parameter]:
         """Parameters that have state, in the order of the groups."""
@@ -396,3 +440,5 @@ class CachedOptimizer(torch.optim.Optimizer):
         by_name = {name: parameter for parameter, name in self._names.items()}
         self._steps = {by_name[name]: steps for name, steps in numbers.items()}
         self._early = None if self._early is None else {}
+        if self.kept is not None:
+            self.kept.clear()

@@ -11,6 +11,7 @@ TIERS = {"device": "device", "host": "host memory", "ssd": "disk"}
 COLORS = {
     "parameters": "#e07a5f",
     "master": "#b5838d",
+    "gradients": "#9d8189",
     "exp_avg": "#f2cc8f",
     "exp_avg_sq": "#81b29a",
     "momentum_buffer": "#f2cc8f",

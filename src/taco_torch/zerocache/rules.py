@@ -20,8 +20,9 @@ class Rule(NamedTuple):
     name: str
     # Kinds of state, as torch names them, that parameters of these groups keep.
     kinds: Callable[[list[dict[str, Any]]], tuple[str, ...]]
-    # What a step does, from the group, the step's number, counted from 1, and the parameter.
-    constants: Callable[[Group, int, Tensor], Any]
+    # What a step does, from the group, the step's number, counted from 1, the parameter, and what
+    # its gradient is multiplied by.
+    constants: Callable[[Group, int, Tensor, float], Any]
     # Options that are refused where they are set, with what to do instead.
     refused: Mapping[str, str]
     # Whether a parameter's state has its number of steps.
@@ -32,16 +33,16 @@ class Rule(NamedTuple):
     differs: Callable[[Tensor], Any] = lambda _: None
 
 
-def _factor(group: Group) -> float:
-    return -1.0 if group.get("maximize") else 1.0
+def _signed(factor: float, group: Group) -> float:
+    return -factor if group.get("maximize") else factor
 
 
-def _adam(decoupled: bool) -> Callable[[Group, int, Tensor], Any]:
-    def constants(group: Group, step: int, _: Tensor) -> Any:
+def _adam(decoupled: bool) -> Callable[[Group, int, Tensor, float], Any]:
+    def constants(group: Group, step: int, _: Tensor, factor: float) -> Any:
         beta1, beta2 = group["betas"]
         return _C.zerocache.adam_step(
             step,
-            _factor(group),
+            _signed(factor, group),
             lr=float(group["lr"]),
             beta1=float(beta1),
             beta2=float(beta2),
@@ -53,10 +54,10 @@ def _adam(decoupled: bool) -> Callable[[Group, int, Tensor], Any]:
     return constants
 
 
-def _sgd(group: Group, step: int, _: Tensor) -> Any:
+def _sgd(group: Group, step: int, _: Tensor, factor: float) -> Any:
     return _C.zerocache.sgd_step(
         step,
-        _factor(group),
+        _signed(factor, group),
         lr=float(group["lr"]),
         momentum=float(group["momentum"]),
         dampening=float(group["dampening"]),
@@ -65,10 +66,10 @@ def _sgd(group: Group, step: int, _: Tensor) -> Any:
     )
 
 
-def _lion(group: Group, step: int, _: Tensor) -> Any:
+def _lion(group: Group, step: int, _: Tensor, factor: float) -> Any:
     beta1, beta2 = group["betas"]
     return _C.zerocache.lion_step(
-        _factor(group),
+        _signed(factor, group),
         lr=float(group["lr"]),
         beta1=float(beta1),
         beta2=float(beta2),
@@ -84,11 +85,11 @@ def matrices_of(parameter: Tensor) -> tuple[int, int, int]:
     return parameter.numel() // (rows * columns), rows, columns
 
 
-def _adafactor(group: Group, step: int, parameter: Tensor) -> Any:
+def _adafactor(group: Group, step: int, parameter: Tensor, factor: float) -> Any:
     eps1, eps2 = group["eps"]
     return _C.zerocache.adafactor_step(
         step,
-        _factor(group),
+        _signed(factor, group),
         matrices_of(parameter),
         parameter.dtype == torch.bfloat16,
         lr=float(group["lr"]),

@@ -1,0 +1,91 @@
+"""Gradients that are on pages between a backward pass and the step, and their norm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from taco_torch.zerocache.cache import ZeroCache
+
+EUCLIDEAN = 2.0
+
+
+class KeptGradients:
+    """Gradients that have left memory, until they are stepped or dropped.
+
+    The norm of each is taken while it is in memory: the Euclidean one, as torch takes it. For
+    another norm the gradients are read once more. What clipping multiplies them by is remembered,
+    and applied by the step.
+    """
+
+    def __init__(self, cache: ZeroCache, names: Mapping[nn.Parameter, str]) -> None:
+        self._cache = cache
+        self._names = names
+        self._norms: dict[nn.Parameter, Tensor] = {}
+        self._factors: dict[nn.Parameter, float] = {}
+
+    def __contains__(self, parameter: object) -> bool:
+        return parameter in self._norms
+
+    def __len__(self) -> int:
+        return len(self._norms)
+
+    def clear(self) -> None:
+        """The step has used them, or the store has dropped them."""
+        self._norms.clear()
+        self._factors.clear()
+
+    def keep(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        """Puts a gradient on pages; who gives it lets go of it.
+
+        Raises what the store raises; then nothing is kept of this parameter.
+        """
+        self._cache.store.keep_gradient(parameter, gradient)
+        self._norms[parameter] = torch.linalg.vector_norm(gradient, EUCLIDEAN)
+
+    def factor(self, parameter: nn.Parameter) -> float:
+        """What its step multiplies the gradient by."""
+        return self._factors.get(parameter, 1.0)
+
+    @torch.no_grad()
+    def clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
+        """torch.nn.utils.clip_grad_norm_ over kept gradients, and others that are in memory."""
+        norm_type = float(norm_type)
+        norms: dict[torch.dtype, list[Tensor]] = {}  # torch takes them by dtype
+        in_memory: list[nn.Parameter] = []
+        for parameter in self._names:
+            if parameter in self._norms:
+                norm = self._norm(parameter, norm_type)
+            elif parameter.grad is not None:
+                norm = torch.linalg.vector_norm(parameter.grad, norm_type)
+                in_memory.append(parameter)
+            else:
+                continue
+            norms.setdefault(norm.dtype, []).append(norm)
+        if not norms:
+            return torch.tensor(0.0)
+        all_norms = torch.stack([norm for same in norms.values() for norm in same])
+        total = torch.linalg.vector_norm(all_norms, norm_type)
+        if error_if_nonfinite and not total.isfinite():
+            raise RuntimeError(
+                f"the norm of all gradients, of order {norm_type}, is {total.item()}: they cannot "
+                f"be clipped by it; optimizer.zero_grad() drops them, and "
+                f"error_if_nonfinite=False clips all the same"
+            )
+        torch.nn.utils.clip_grads_with_norm_(in_memory, max_norm, total)
+        factor = torch.clamp(float(max_norm) / (total + 1e-6), max=1.0).item()
+        for parameter in self._norms:
+            self._factors[parameter] = self.factor(parameter) * factor
+        return total
+
+    def _norm(self, parameter: nn.Parameter, norm_type: float) -> Tensor:
+        factor = self.factor(parameter)
+        if norm_type == EUCLIDEAN and factor == 1.0:
+            return self._norms[parameter]
+        gradient = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype)
+        self._cache.store.read_gradient(parameter, gradient)
+        return torch.linalg.vector_norm(gradient.mul_(factor), norm_type)
