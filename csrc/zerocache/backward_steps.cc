@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "zerocache/state_layout.h"
 
@@ -10,6 +11,10 @@ namespace taco::zerocache {
 namespace {
 
 bool no_room(const Status& status) { return status.code() == Code::kInvalidArgument; }
+
+bool steps_whole_tensors(const Update& update) {
+  return std::holds_alternative<kernels::AdafactorStep>(update.step);
+}
 
 }  // namespace
 
@@ -47,6 +52,10 @@ Status BackwardSteps::add(const Update& update) {
                   "parameter '" + tensor.name + "' has two gradients in one step");
   }
   updates_[update.tensor] = {update, run.count};
+  if (steps_whole_tensors(update)) {
+    due_whole_.push_back(update.tensor);
+    return {};
+  }
   for (PageId id = run.first; id < run.first + run.count; ++id) {
     Page& page = pages_.at(id);
     if (--page.missing == 0) queue(id);
@@ -90,9 +99,23 @@ Status BackwardSteps::begin_some() {
   return status;
 }
 
+// A step that finds no room has changed nothing.
+Status BackwardSteps::step_whole() {
+  while (!due_whole_.empty()) {
+    const std::uint32_t tensor = due_whole_.front();
+    Pending& pending = updates_.at(tensor);
+    TACO_RETURN_IF_ERROR(stream_.step({&pending.update, 1}));
+    pending.stepped = true;
+    due_whole_.pop_front();
+    done_.push_back(tensor);
+  }
+  return {};
+}
+
 Status BackwardSteps::advance() {
   settle();
-  const Status status = begin_some();
+  Status status = step_whole();
+  if (status.ok()) status = begin_some();
   return no_room(status) ? Status() : status;
 }
 
@@ -124,15 +147,18 @@ Status BackwardSteps::drain() {
 }
 
 Status BackwardSteps::finish() {
+  settle();
+  Status status = step_whole();
   std::set<PageId> left;
   for (const auto& [tensor, pending] : updates_) {
+    if (steps_whole_tensors(pending.update)) continue;
     const Run run = layout_.pages_of(layout_.tensors()[tensor]);
     for (PageId id = run.first; id < run.first + run.count; ++id) {
       if (!pages_.at(id).queued) left.insert(id);
     }
   }
   for (const PageId id : left) queue(id);
-  Status status = drain();
+  if (status.ok()) status = drain();
   forget();
   return status;
 }
@@ -142,6 +168,7 @@ Result<std::vector<std::uint32_t>> BackwardSteps::drop() {
   std::vector<std::uint32_t> stepped;
   std::erase_if(updates_, [](const auto& each) { return !each.second.stepped; });
   for (const auto& [tensor, pending] : updates_) stepped.push_back(tensor);
+  due_whole_.clear();
   TACO_RETURN_IF_ERROR(finish());
   return stepped;
 }
@@ -149,6 +176,7 @@ Result<std::vector<std::uint32_t>> BackwardSteps::drop() {
 void BackwardSteps::forget() {
   settle();
   due_.clear();
+  due_whole_.clear();
   updates_.clear();
   for (auto& [id, page] : pages_) {
     page.missing = page.tensors.size();

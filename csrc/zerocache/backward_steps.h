@@ -11,6 +11,9 @@
 // "taco-backward", does the arithmetic. What is due waits its turn, and turns come evenly: a
 // layer's pages, which are due all at once, are stepped while the next layers compute.
 //
+// Adafactor steps whole tensors: it goes over their pages twice. One that is due is stepped at the
+// next advance(), by whoever calls that.
+//
 // Bits are those of OptimizerStream::step() with the same updates. One thread at a time.
 #pragma once
 
@@ -96,6 +99,7 @@ class BackwardSteps {
   void queue(PageId page);
   Status begin(const Due& due);
   Status begin_some();
+  Status step_whole();
   void page_is_done(PageId page);
   Status drain();
 
@@ -106,6 +110,7 @@ class BackwardSteps {
   std::map<PageId, Page> pages_;
 
   std::map<std::uint32_t, Pending> updates_;  // by tensor: of this step
+  std::deque<std::uint32_t> due_whole_;       // tensors
   std::deque<Due> due_;
   std::vector<std::pair<Due, std::shared_ptr<OptimizerStream::OpenChunk>>> open_;
   std::vector<std::uint32_t> done_;

@@ -14,6 +14,12 @@ using kernels::LaneSums;
 // Looks at pages only; the other uses of the stream change them.
 constexpr OperatorKey kLookKeys = kChunkKeys + (OperatorKey{1} << 40);
 
+// Of a step that has begun to change something: not what step() refuses.
+Status in_the_middle(const Status& status) {
+  return status.code() == Code::kInvalidArgument ? Status(Code::kResource, status.message())
+                                                 : status;
+}
+
 }  // namespace
 
 // Pages cut segments of a sum in two, so their sums are kept open until the tensor's end.
@@ -81,12 +87,12 @@ Status OptimizerStream::step_adafactor(Part part) {
   if (!squares.ok()) return squares.status();
   AdafactorMeasure measure(step, gradient);
   TACO_RETURN_IF_ERROR(measure.take(pages_, layout_, tensor, *workers_));
-  TACO_RETURN_IF_ERROR(measure.write_back(pages_, layout_, tensor));
+  TACO_RETURN_IF_ERROR(in_the_middle(measure.write_back(pages_, layout_, tensor)));
   part.moments = measure.moments();
   part.factor = measure.factor(squares.value());
   const Run run = layout_.pages_of(tensor);
   for (PageId page = run.first; page < run.first + run.count; ++page) {
-    TACO_RETURN_IF_ERROR(step_chunks(page, {&part, 1}));
+    TACO_RETURN_IF_ERROR(in_the_middle(step_chunks(page, {&part, 1})));
   }
   return {};
 }

@@ -11,6 +11,7 @@
 #include "kernels/half.h"
 #include "support/moving_pages.h"
 #include "zerocache/adafactor_state.h"
+#include "zerocache/backward_steps.h"
 #include "zerocache/optimizer_stream.h"
 #include "zerocache/tensor_bytes.h"
 
@@ -111,19 +112,18 @@ class Store {
         layout_(std::move(Layout::make({{"first", 100, 4}}, page_bytes)).value()),
         pages_(page_bytes) {
     std::vector<AdafactorParameter> parameters;
-    std::vector<std::uint32_t> tensors;
     const std::uint32_t element = half ? 2 : 4;
     for (const AdafactorShape& shape : kShapes) {
-      const std::string name = "p" + std::to_string(tensors.size());
+      const std::string name = "p" + std::to_string(tensors_.size());
       const auto placed = layout_.append({name, shape.elements() * element, element});
-      tensors.push_back(placed.value());
-      parameters.push_back({tensors.back(), shape});
+      tensors_.push_back(placed.value());
+      parameters.push_back({tensors_.back(), shape});
     }
-    state_ = std::move(StateLayout::append_to(layout_, tensors, {})).value();
+    state_ = std::move(StateLayout::append_to(layout_, tensors_, {})).value();
     EXPECT_TRUE(append_adafactor_state(layout_, parameters).ok());
     stream_ =
         std::move(OptimizerStream::make(pages_, layout_, state_, {.threads = threads})).value();
-    for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+    for (std::uint32_t i = 0; i < tensors_.size(); ++i) {
       values_.push_back(random_floats(kShapes[i].elements(), i, 0.5f));
       if (half) {
         for (float& value : values_[i])
@@ -133,7 +133,8 @@ class Store {
     }
   }
 
-  Status step(const AdafactorOptions& options, int t, double factor = 1) {
+  // With other gradients each time, which stay until the next call.
+  std::vector<Update> updates(const AdafactorOptions& options, int t, double factor = 1) {
     std::vector<Update> updates;
     gradients_.clear();
     for (std::uint32_t i = 0; i < std::size(kShapes); ++i) {
@@ -144,8 +145,15 @@ class Store {
       updates.push_back({i + 1, gradients_[i].data(), false,
                          kernels::adafactor_step(options, kShapes[i], t, half_, factor)});
     }
-    return stream_->step(updates);
+    return updates;
   }
+  Status step(const AdafactorOptions& options, int t, double factor = 1) {
+    return stream_->step(updates(options, t, factor));
+  }
+  std::unique_ptr<BackwardSteps> backward_steps() {
+    return std::move(BackwardSteps::make(*stream_, layout_, tensors_, {})).value();
+  }
+  MovingPages& pages() { return pages_; }
 
   Floats read(std::uint32_t i) {
     const PlacedTensor& tensor = layout_.tensors()[i + 1];
@@ -182,6 +190,7 @@ class Store {
   const bool half_;
   Layout layout_;
   MovingPages pages_;
+  std::vector<std::uint32_t> tensors_;
   StateLayout state_;
   std::unique_ptr<OptimizerStream> stream_;
   std::vector<Floats> values_, gradients_;
@@ -237,6 +246,58 @@ TEST(AdafactorStream, GivesTheSameBitsWhateverPagesAndThreads) {
       }
     }
   }
+}
+
+TEST(AdafactorStream, InABackwardPassATensorIsSteppedWhenThereIsRoom) {
+  for (const bool half : {false, true}) {
+    Store whole(4096, 2, half), early(4096, 2, half);
+    const auto steps = early.backward_steps();
+    for (int t = 1; t <= 3; ++t) {
+      ASSERT_TRUE(whole.step({}, t).ok());
+      for (const Update& update : early.updates({}, t)) {
+        if (kShapes[update.tensor - 1].elements() == 0) continue;
+        ASSERT_TRUE(steps->add(update).ok());
+        // Uses that only look; what they have begun is begun anew.
+        early.pages().fail_at(static_cast<std::size_t>(t) - 1, Code::kInvalidArgument);
+        ASSERT_TRUE(steps->advance().ok());
+        EXPECT_TRUE(steps->take_done().empty());
+        if (update.tensor % 2 == 0) continue;
+        ASSERT_TRUE(steps->advance().ok());
+        EXPECT_FALSE(steps->take_done().empty());
+      }
+      ASSERT_TRUE(steps->finish().ok());
+      EXPECT_FALSE(steps->take_done().empty());
+      EXPECT_FALSE(steps->begun());
+      EXPECT_EQ(early.pages().open(), 0u);
+      for (std::uint32_t i = 0; i < std::size(kShapes); ++i) {
+        EXPECT_TRUE(early.read(i) == whole.read(i)) << i << ", step " << t;
+      }
+    }
+  }
+}
+
+TEST(AdafactorStream, InABackwardPassWhatIsDroppedIsSteppedWholeOrNotAtAll) {
+  Store store(4096, 1, false);
+  const auto steps = store.backward_steps();
+  const std::vector<Update> updates = store.updates({}, 1);
+  ASSERT_TRUE(steps->add(updates[0]).ok());
+  EXPECT_EQ(steps->add(updates[0]).message(), "parameter 'p0' has two gradients in one step");
+  ASSERT_TRUE(steps->advance().ok());
+  ASSERT_TRUE(steps->add(updates[1]).ok());
+  auto stepped = steps->drop();
+  ASSERT_TRUE(stepped.ok());
+  EXPECT_EQ(*stepped, std::vector<std::uint32_t>{1});
+  EXPECT_TRUE(store.read(0) != store.initial(0));
+  EXPECT_TRUE(store.read(1) == store.initial(1));
+}
+
+TEST(AdafactorStream, WithoutRoomInTheMiddleOfAStepItFails) {
+  Store store(4096, 1, false);
+  const auto steps = store.backward_steps();
+  ASSERT_TRUE(steps->add(store.updates({}, 1)[5]).ok());
+  store.pages().fail_at(1, Code::kInvalidArgument);  // the first write
+  EXPECT_EQ(steps->advance().code(), Code::kResource);
+  steps->forget();
 }
 
 TEST(AdafactorStream, WhatItCannotStepIsRefusedByName) {

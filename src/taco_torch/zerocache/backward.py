@@ -32,16 +32,10 @@ CLIPPING = (
 _stepped: Any = WeakIdKeyDictionary()
 
 
-def check_can_step(model: nn.Module, rule: Rule | None, clipping: bool) -> None:
+def check_can_step(model: nn.Module, rule: Rule | None) -> None:
     """Raises where steps cannot be taken in backward passes, or gradients not be kept on pages."""
     if rule is None:
         raise ValueError("step_in_backward=True needs an optimizer to step")
-    if rule.name == "Adafactor" and not clipping:
-        raise NotImplementedError(
-            "Adafactor cannot be stepped in a backward pass: it needs a parameter's whole gradient "
-            "first; wrap with clipping=True too, which keeps gradients on pages until step(), or "
-            "leave step_in_backward=False"
-        )
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise NotImplementedError(
             "DistributedDataParallel averages gradients after they are final: leave "

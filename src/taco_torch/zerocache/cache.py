@@ -171,7 +171,7 @@ class ZeroCache:
         kinds = rule.kinds(groups) if rule is not None else ()
         trained = needs.check_parameters(names, groups, rule)
         if step_in_backward:
-            backward.check_can_step(model, rule, clipping)
+            backward.check_can_step(model, rule)
         final = "in memory" if not step_in_backward else "kept" if clipping else "stepped"
         needs.check_room(self._options, model, names, trained, kinds, rule, final)
         self._names = {parameter: own[0] for parameter, own in names.items()}
