@@ -34,7 +34,18 @@ Status Uses::begin(Part part, Pass pass) {
   const Needs& needs = parts_[part];
   for (const Parameter parameter : needs.parameters)
     TACO_RETURN_IF_ERROR(parameters_[parameter].storage->check());
-  Use use{part, pass};
+  Use use{.part = part, .pass = pass, .number = ++begun_};
+  Status taken = take(use);
+  const bool no_room = taken.code() == Code::kInvalidArgument;
+  if (no_room && pass == Pass::kForward) taken = take_alone(use, taken);
+  TACO_RETURN_IF_ERROR(taken);
+  use.began = monotonic_now();
+  open_.push_back(use);
+  return Status();
+}
+
+Status Uses::take(const Use& use) {
+  const Needs& needs = parts_[use.part];
   TACO_RETURN_IF_ERROR(pager_.begin(key_of(use), needs.pages));
   for (const Parameter parameter : needs.parameters) {
     Held& held = parameters_[parameter];
@@ -42,8 +53,44 @@ Status Uses::begin(Part part, Pass pass) {
     held.storage->set_present();
     held.version = held.storage->version();
   }
-  use.began = monotonic_now();
-  open_.push_back(use);
+  return Status();
+}
+
+void Uses::let_go(const Use& use) {
+  const Needs& needs = parts_[use.part];
+  // Marked before the pager may take the bytes away.
+  std::vector<Run> written;
+  for (const Parameter parameter : needs.parameters) {
+    Held& held = parameters_[parameter];
+    if (--held.uses > 0) continue;
+    if (held.version != held.storage->version()) written.push_back(held.pages);
+    held.storage->set_absent(PlacedStorage::kNotInUse);
+  }
+  if (!written.empty()) pager_.wrote(written);
+  pager_.end(key_of(use), needs.pages);
+}
+
+// All uses of backward passes give way to this one.
+Status Uses::take_alone(const Use& use, const Status& no_room) {
+  bool room = false;
+  for (Use& other : open_) {
+    if (other.pass != Pass::kBackward || other.gave_way_to != 0) continue;
+    other.gave_way_to = use.number;
+    let_go(other);
+    room = true;
+  }
+  if (!room) return no_room;
+  const Status taken = take(use);
+  if (!taken.ok()) static_cast<void>(take_again(use.number));
+  return taken;
+}
+
+Status Uses::take_again(std::uint64_t gave_way_to) {
+  for (Use& use : open_) {
+    if (use.gave_way_to != gave_way_to) continue;
+    TACO_RETURN_IF_ERROR(take(use));
+    use.gave_way_to = 0;
+  }
   return Status();
 }
 
@@ -63,17 +110,7 @@ void Uses::close(std::size_t index) {
   const Use use = open_[index];
   show(use);
   open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(index));
-  const Needs& needs = parts_[use.part];
-  // Marked before the pager may take the bytes away.
-  std::vector<Run> written;
-  for (const Parameter parameter : needs.parameters) {
-    Held& held = parameters_[parameter];
-    if (--held.uses > 0) continue;
-    if (held.version != held.storage->version()) written.push_back(held.pages);
-    held.storage->set_absent(PlacedStorage::kNotInUse);
-  }
-  if (!written.empty()) pager_.wrote(written);
-  pager_.end(key_of(use), needs.pages);
+  if (use.gave_way_to == 0) let_go(use);
 }
 
 Status Uses::end(Part part, Pass pass) {
@@ -85,8 +122,9 @@ Status Uses::end(Part part, Pass pass) {
                                               (pass == Pass::kForward ? "forward" : "backward") +
                                               " pass, which has not begun");
   }
+  const std::uint64_t number = latest->number;
   close(static_cast<std::size_t>(open_.rend() - latest) - 1);
-  return Status();
+  return take_again(number);
 }
 
 void Uses::note_write(Parameter parameter) {

@@ -5,6 +5,11 @@
 //
 // Uses nest, and may have parameters in common. What changes a parameter in place while it is in
 // use is noticed by its version. The thread that runs the model calls all this.
+//
+// What a checkpoint computes again in a backward pass is a forward pass inside uses of the backward
+// pass, which wait for it and compute nothing meanwhile. Where there is no room for both, those
+// give way: their parameters are absent until the forward use ends, and there is need of no more
+// than one part at once, as in any other pass.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +52,8 @@ class Uses {
   // kInvalidArgument for a part that is not known, or one of whose parameters was given other
   // memory; the pager's own failures. A failure begins nothing.
   Status begin(Part part, Pass pass);
-  // kInvalidArgument if that has not begun.
+  // kInvalidArgument if that has not begun. The pager's failures, where uses that gave way could
+  // not begin again: their parameters stay absent.
   Status end(Part part, Pass pass);
   // It is being changed in a way that does not count as a version (through p.data): the pager
   // is told when their uses end. It is in use.
@@ -77,7 +83,9 @@ class Uses {
   struct Use {
     Part part;
     Pass pass;
-    Time began = 0;  // its parameters were there
+    std::uint64_t number = 0;       // counted from 1
+    std::uint64_t gave_way_to = 0;  // number of that use; 0: none
+    Time began = 0;                 // its parameters were there
     bool same(Part other, Pass in) const { return part == other && pass == in; }
   };
 
@@ -85,6 +93,10 @@ class Uses {
   static std::uint64_t key_of(const Use& use) {
     return 2 * std::uint64_t{use.part} + (use.pass == Pass::kBackward);
   }
+  Status take(const Use& use);
+  void let_go(const Use& use);
+  Status take_alone(const Use& use, const Status& no_room);
+  Status take_again(std::uint64_t gave_way_to);
   void close(std::size_t index);
   void show(const Use& use) const;
 
@@ -92,6 +104,7 @@ class Uses {
   std::vector<Held> parameters_;
   std::vector<Needs> parts_;
   std::vector<Use> open_;  // in the order in which they began
+  std::uint64_t begun_ = 0;
 };
 
 }  // namespace taco::zerocache
