@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,15 +134,17 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
 
 
 @contextmanager
-def cached(make: Callable[[], nn.Module], directory: Path) -> Iterator[tuple[Any, Any, Any]]:
+def cached(
+    make: Callable[[], nn.Module], directory: Path, **options: bool
+) -> Iterator[tuple[Any, Any, Any]]:
     """Cache, model and optimizer, where hardly more than one module's parameters fit."""
     from taco_torch.zerocache import ZeroCache
 
-    pages = room(make, PAGE)
+    pages = room(make, PAGE) + bool(options)
     with ZeroCache(pages * PAGE, 6 * PAGE, f"{directory}:64MiB", page=PAGE, _poison=True) as cache:
         torch.manual_seed(0)
         model = make()
-        yield cache, *cache.wrap(model, adamw(model))
+        yield cache, *cache.wrap(model, adamw(model), **options)
         ways = cache.stats()["ways"]
         assert ways["ssd to host"]["bytes"] > 0
         assert ways["host to ssd"]["bytes"] > 0
@@ -180,6 +183,39 @@ def test_transformers_learn_the_same(make: Callable[[], nn.Module], tmp_path: Pa
     with cached(make, tmp_path) as (cache, model, optimizer):
         assert trained(model, optimizer) == pytest.approx(expected, rel=1e-5)
         assert_same_model(cache, model, plain)
+
+
+def clipped_by(clip: Callable[[], object], model: Any, optimizer: Any) -> list[float]:
+    torch.manual_seed(1)
+    losses = []
+    for _ in range(5):
+        losses.append(step(model).item())
+        clip()
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+@pytest.mark.parametrize("clipping", [False, True])
+@pytest.mark.parametrize("make", MODELS)
+def test_steps_in_backward_of_transformers_have_the_same_bits(
+    make: Callable[[], nn.Module], clipping: bool, tmp_path: Path
+) -> None:
+    folders = [tmp_path / "usual", tmp_path / "early"]
+    for folder in folders:
+        folder.mkdir()
+    with cached(make, folders[0]) as (cache, model, optimizer):
+        by_torch = partial(nn.utils.clip_grad_norm_, list(model.parameters()), 0.5)
+        losses = clipped_by(by_torch if clipping else int, model, optimizer)
+        parameters = {name: cache.full(name) for name in optimizer.numbers()}
+    options = {"step_in_backward": True, "clipping": clipping}
+    with cached(make, folders[1], **options) as (cache, model, optimizer):
+        by_cache = partial(cache.clip_grad_norm_, 0.5)
+        assert clipped_by(by_cache if clipping else int, model, optimizer) == losses
+        assert optimizer.numbers().keys() == parameters.keys()
+        for name, values in parameters.items():
+            assert torch.equal(cache.full(name), values), name
+    assert losses[-1] < losses[0]
 
 
 class Texts(torch.utils.data.Dataset[dict[str, Tensor]]):
