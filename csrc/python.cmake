@@ -68,12 +68,14 @@ Python_add_library(_C MODULE WITH_SOABI
   pg/c10d/work.cc
   zerocache/torch/parameter_range.cc
   zerocache/torch/plan_bind.cc
+  zerocache/torch/process_group.cc
   zerocache/torch/storage.cc
   zerocache/torch/storage_bind.cc
   zerocache/torch/store.cc
   zerocache/torch/store_bind.cc
   zerocache/torch/store_backward.cc
   zerocache/torch/store_gradients.cc
+  zerocache/torch/store_ranks.cc
   zerocache/torch/store_state.cc
   zerocache/torch/uses.cc)
 # torch's own pybind11: with another one, c10d::Backend would be an unknown base class.

@@ -1,4 +1,4 @@
-// Implements errors.h and registers the translator behind it.
+// Implements errors.h and status_of.h, and registers the translator behind them.
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
@@ -6,6 +6,7 @@
 
 #include "edge/bind.h"
 #include "edge/errors.h"
+#include "edge/status_of.h"
 
 namespace py = pybind11;
 
@@ -66,6 +67,8 @@ class TacoError : public torch::PyTorchError {
     return last;
   }
 
+  const Status& status() const { return status_; }
+
  private:
   Status status_;
 };
@@ -88,6 +91,20 @@ std::exception_ptr exception_of(const Status& status) {
     raise(status);
   } catch (...) {
     return std::current_exception();
+  }
+}
+
+Status status_of(const std::exception_ptr& error, Code other) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const TacoError& ours) {
+    return ours.status();
+  } catch (const c10::Error& of_torch) {
+    return Status(other, of_torch.what_without_backtrace());
+  } catch (const std::exception& any) {
+    return Status(other, any.what());
+  } catch (...) {
+    return Status(other, "an exception of an unknown type");
   }
 }
 

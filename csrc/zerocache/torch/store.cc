@@ -20,8 +20,13 @@ constexpr char kGone[] = "the cache that held it is gone";
 Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
 
 // A region's pages may be numbered behind another that has room left, as long as all before it, and
-// pages of state that are never written count as well. Numbers cost addresses, and no memory.
+// pages of state that are never written, or are another rank's, count as well: of AdamW over
+// bfloat16 parameters there are six for each page of those. Numbers cost addresses, and some 200
+// bytes each, which is much beside small pages alone.
 constexpr std::uint32_t kSparePages = 16 * kLeastRegion;
+constexpr std::size_t kLargePage = std::size_t{256} << 10;
+
+std::uint32_t numbers_each(std::size_t page_bytes) { return page_bytes < kLargePage ? 2 : 8; }
 
 std::uint32_t pages_in(std::uint64_t bytes, std::size_t page_bytes) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes / page_bytes, kNoPage / 4));
@@ -36,25 +41,35 @@ Capacities capacities_of(const StoreOptions& options) {
   return found;
 }
 
-std::uint32_t most_pages(const Capacities& room) {
+std::uint32_t most_pages(const Capacities& room, std::size_t page_bytes) {
   const std::uint64_t pages = std::uint64_t{room.device} + room.host + room.disk;
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(2 * pages + kSparePages, kNoPage / 2));
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(numbers_each(page_bytes) * pages + kSparePages, kNoPage / 2));
 }
 
 Status check_page_numbers(std::uint32_t pages, std::uint32_t most, std::size_t page_bytes) {
   if (pages <= most) return Status();
-  const std::uint64_t more = (std::uint64_t{pages - most} + 1) / 2 * page_bytes;
+  const std::uint64_t more =
+      (std::uint64_t{pages - most} / numbers_each(page_bytes) + 1) * page_bytes;
   return invalid("parameters of several element sizes take turns so that " + std::to_string(pages) +
                  " page numbers are needed, of which a cache of this size has " +
                  std::to_string(most) + ": give ssd " + std::to_string((more >> 20) + 1) +
                  " MiB more, or the cache smaller pages");
 }
 
-// Pages that something lies on.
-std::size_t touched(const Layout& layout) {
-  std::size_t count = 0;
-  for (PageId page = 0; page < layout.pages(); ++page) count += !layout.tensors_on(page).empty();
-  return count;
+// Pages that something lies on, on the rank that keeps most.
+std::size_t most_held(const Layout& layout, const StateLayout& state, const Shards& shards) {
+  std::size_t parameters = 0;
+  std::vector<std::size_t> kept(static_cast<std::size_t>(shards.ranks()));
+  for (PageId page = 0; page < layout.pages(); ++page) {
+    if (layout.tensors_on(page).empty()) continue;
+    if (state.is_state(page)) {
+      ++kept[static_cast<std::size_t>(shards.owner(page))];
+    } else {
+      ++parameters;
+    }
+  }
+  return parameters + *std::max_element(kept.begin(), kept.end());
 }
 
 StoreId random_id() {
@@ -86,7 +101,8 @@ std::vector<Access> accesses_to(std::span<const Run> runs, bool writes) {
 
 Status check_room(const StoreOptions& options, const std::vector<PlannedParameter>& parameters,
                   std::span<const StateKind> kinds,
-                  const std::vector<std::vector<std::uint32_t>>& needed, FinalGradients gradients) {
+                  const std::vector<std::vector<std::uint32_t>>& needed, FinalGradients gradients,
+                  int ranks) {
   auto layout = Layout::make({}, options.page_bytes);
   if (!layout.ok()) return layout.status();
   std::vector<std::uint32_t> trained;
@@ -104,22 +120,21 @@ Status check_room(const StoreOptions& options, const std::vector<PlannedParamete
     device_pages = std::max(device_pages, pages.size());
   }
   if (gradients == FinalGradients::kAreStepped) ++device_pages;
-  std::size_t host_pages = 0, gradient_pages = 0;
-  if (!trained.empty()) {
-    auto state = StateLayout::append_to(*layout, trained, kinds);
-    if (!state.ok()) return state.status();
-    host_pages = state->kinds().size();
-  }
+  auto state = StateLayout::append_to(*layout, trained, kinds);
+  if (!state.ok()) return state.status();
+  std::size_t host_pages = trained.empty() ? 0 : state->kinds().size();
+  const Shards shards = Shards::deal(*layout, *state, trained, 0, ranks);
+  std::size_t held = most_held(*layout, *state, shards);
   if (gradients == FinalGradients::kAreKeptOnPages) {
     auto pages = GradientPages::append_to(*layout, trained);
     if (!pages.ok()) return pages.status();
-    gradient_pages = pages->count();
+    held += pages->count();
     ++host_pages;
   }
   const Capacities room = capacities_of(options);
-  TACO_RETURN_IF_ERROR(check_capacities(room, options.page_bytes, touched(*layout) + gradient_pages,
-                                        device_pages, host_pages));
-  return check_page_numbers(layout->pages(), most_pages(room), options.page_bytes);
+  TACO_RETURN_IF_ERROR(check_capacities(room, options.page_bytes, held, device_pages, host_pages));
+  return check_page_numbers(layout->pages(), most_pages(room, options.page_bytes),
+                            options.page_bytes);
 }
 
 // The range and the device with its memory, for as long as torch points there.
@@ -142,7 +157,7 @@ Result<std::unique_ptr<Store>> Store::open(const StoreOptions& options) {
                    " bytes: give it more, or the cache smaller pages");
   }
   const Capacities& room = mover.capacities;
-  mover.most_pages = most_pages(room);
+  mover.most_pages = most_pages(room, options.page_bytes);
   device::HostOptions host;
   host.memory.frame_bytes = options.page_bytes;
   host.memory.max_frames = room.device;
@@ -173,15 +188,12 @@ Store::~Store() {
   backward_.reset();
   stream_.reset();
   const WithoutGil others_run;
+  ranks_.reset();
   mover_.reset();
 }
 
 Status Store::usable() const {
-  if (closed()) return invalid("this cache is closed");
-  if (getpid() != process_) {
-    return invalid("this process was forked: it cannot use the cache of process " +
-                   std::to_string(process_));
-  }
+  TACO_RETURN_IF_ERROR(alone());
   return broken_;
 }
 
@@ -364,6 +376,7 @@ Status Store::close(bool restore_all) {
   backward_.reset();
   stream_.reset();
   const WithoutGil others_run;
+  ranks_.reset();
   mover_.reset();
   range_.reset();
   return Status();

@@ -5,6 +5,7 @@
 //   add_part(names)                what a module needs at once
 //   uses().begin(part, pass), end  in between it is there, otherwise it is absent
 //   add_state(names, kinds)        once; then step(), read_state(), write_state()
+//   share(ranks)                   once, where several ranks hold the same parameters
 //   save(), load()
 //   close()                        everything becomes ordinary memory of torch's again
 //
@@ -35,9 +36,11 @@
 #include "kernels/adafactor.h"
 #include "zerocache/backward_steps.h"
 #include "zerocache/checkpoint.h"
+#include "zerocache/collectives.h"
 #include "zerocache/gradient_pages.h"
 #include "zerocache/mover.h"
 #include "zerocache/optimizer_stream.h"
+#include "zerocache/shards.h"
 #include "zerocache/state_layout.h"
 #include "zerocache/torch/storage.h"
 #include "zerocache/torch/uses.h"
@@ -70,10 +73,12 @@ enum class FinalGradients : unsigned char {
 };
 
 // Whether these fit, with `kinds` of state, where each group of `needed` (indices) is used at once.
-// kInvalidArgument names what has to be larger, and how large.
+// Where `ranks` share the state, for the largest share. kInvalidArgument names what has to be
+// larger, and how large.
 Status check_room(const StoreOptions& options, const std::vector<PlannedParameter>& parameters,
                   std::span<const StateKind> kinds,
-                  const std::vector<std::vector<std::uint32_t>>& needed, FinalGradients gradients);
+                  const std::vector<std::vector<std::uint32_t>>& needed, FinalGradients gradients,
+                  int ranks);
 
 // Whether place() would take it: kUnsupported names the tensor and says why not.
 Status check_placeable(const at::Tensor& tensor, const std::string& name);
@@ -142,10 +147,18 @@ class Store : public Pager {
   Status drop_gradients();
 
   // State by torch's name for it. The other tensor is float32 and has its bytes in the order of the
-  // state's. What was never stepped reads as zeros.
+  // state's. What was never stepped reads as zeros. Where ranks share the state, all of them read
+  // it at once, and each writes what it keeps of the values.
   Status read_state(const at::Tensor& parameter, const std::string& kind, const at::Tensor& to);
   Status write_state(const at::Tensor& parameter, const std::string& kind,
                      const at::Tensor& values);
+
+  // These ranks hold the same, in the same order, and each keeps a part of the state (shards.h).
+  // From now on all of them call step(), read_state(), save() and load() at once, and come to the
+  // same end. Once, after add_state() and before the first step.
+  Status share(std::unique_ptr<Collectives> ranks);
+  // Instead of a step(): this rank has none to take, for this reason, which all ranks get.
+  Status refuse_step(const std::string& reason);
 
   // As checkpoint.h says it. `note` is whatever else belongs to the checkpoint.
   Result<std::uint64_t> save(const std::string& directory, const std::string& note);
@@ -166,6 +179,8 @@ class Store : public Pager {
 
   std::uint64_t parameter_bytes() const;
   std::uint64_t state_bytes() const;
+  // What of that this rank keeps.
+  std::uint64_t own_state_bytes() const;
   std::size_t page_bytes() const { return options_.page_bytes; }
   MoverStats stats() const { return closed() ? MoverStats() : mover_->stats(); }
   // What was done last, and could be done again (plan.h).
@@ -199,6 +214,16 @@ class Store : public Pager {
   Status finish_steps();
   void forget_steps();
 
+  // store_ranks.cc
+  Status alone() const;
+  Status together(const Status& own);
+  Status step_together(const std::vector<Step>& steps);
+  Status read_together(const PlacedTensor& tensor, std::span<std::byte> to);
+  Status check_same(const Manifest& manifest);
+  bool keeps(PageId page) const { return !ranks_ || shards_.owns(page); }
+  Status write_kept(const PlacedTensor& tensor, Tier tier, std::uint64_t from,
+                    std::span<const std::byte> bytes, bool* spoilt);
+
   Status check_numbers() const;
   Status place_bytes(const std::string& name, const at::Tensor& tensor, std::uint32_t index);
   Status hold(OperatorKey key, std::span<const Access> accesses);
@@ -208,6 +233,8 @@ class Store : public Pager {
   // Where a page is used by who is not a model: the device's memory is the host's.
   Tier tier_of(PageId page) const { return state_.is_state(page) ? Tier::kHost : Tier::kDevice; }
   Result<Update> update_of(const Step& step, std::vector<at::Tensor>& copies) const;
+  Result<std::vector<Update>> updates_of(const std::vector<Step>& steps,
+                                         std::vector<at::Tensor>& copies) const;
   // A failure that leaves it half written makes the cache unusable.
   Status write_whole(const PlacedTensor& tensor, Tier tier, const at::Tensor& values);
   Status read_page(PageId page, std::span<std::byte> to);
@@ -227,8 +254,10 @@ class Store : public Pager {
   StateLayout state_;
   std::uint32_t first_moments_ = 0, after_moments_ = 0;  // Adafactor's, in the layout
   std::optional<GradientPages> gradient_pages_;
-  std::unique_ptr<OptimizerStream> stream_;                  // goes before the mover
-  std::vector<std::uint32_t> stateful_;                      // in the layout
+  std::unique_ptr<OptimizerStream> stream_;  // goes before the mover
+  std::vector<std::uint32_t> stateful_;      // in the layout
+  std::unique_ptr<Collectives> ranks_;       // null: this process alone
+  Shards shards_;
   std::unique_ptr<BackwardSteps> backward_;                  // goes before the stream
   std::unordered_map<std::uint32_t, at::Tensor> gradients_;  // that it reads, by tensor
   std::vector<std::unique_ptr<Entry>> entries_;

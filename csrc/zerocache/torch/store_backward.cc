@@ -21,6 +21,7 @@ Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::mo
 Status Store::step_in_backward(std::size_t points) {
   TACO_RETURN_IF_ERROR(usable());
   if (!stream_ || backward_) return invalid("this cache has no optimizer, or steps it already");
+  if (ranks_) return invalid("ranks that share the state step it after the backward pass");
   const MoverStats room = mover_->stats();
   const std::size_t device = room.tiers[0].capacity, host = room.tiers[1].capacity;
   const std::size_t each = std::max<std::size_t>(1, state_.kinds().size());

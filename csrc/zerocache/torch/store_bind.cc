@@ -3,10 +3,15 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <exception>
+
 #include "edge/errors.h"
+#include "zerocache/checksum.h"
 #include "zerocache/torch/bind.h"
+#include "zerocache/torch/process_group.h"
 #include "zerocache/torch/store.h"
 #include "zerocache/torch/uses_bind.h"
+#include "zerocache/torch/without_gil.h"
 
 namespace py = pybind11;
 
@@ -89,8 +94,8 @@ using Planned = std::tuple<std::string, std::size_t, std::uint32_t, bool>;
 
 void check_fits(const StoreOptions& options, const std::vector<Planned>& parameters,
                 const std::vector<std::string>& kinds,
-                const std::vector<std::vector<std::uint32_t>>& needed,
-                const std::string& gradients) {
+                const std::vector<std::vector<std::uint32_t>>& needed, const std::string& gradients,
+                int ranks) {
   std::vector<PlannedParameter> planned;
   planned.reserve(parameters.size());
   for (const auto& [name, bytes, element_bytes, trained] : parameters)
@@ -98,7 +103,7 @@ void check_fits(const StoreOptions& options, const std::vector<Planned>& paramet
   const FinalGradients final = gradients == "stepped" ? FinalGradients::kAreStepped
                                : gradients == "kept"  ? FinalGradients::kAreKeptOnPages
                                                       : FinalGradients::kStayInMemory;
-  raise_if_error(check_room(options, planned, kinds_of(kinds), needed, final));
+  raise_if_error(check_room(options, planned, kinds_of(kinds), needed, final, ranks));
 }
 
 void step(
@@ -130,13 +135,34 @@ void add_state(Store& store,
   raise_if_error(store.add_state(stateful, kinds_of(kinds)));
 }
 
-// The note goes through Python, whose exceptions go on through the loading.
+// The note goes through Python, whose exception is the caller's, and a failure of all ranks.
 void load(Store& store, const std::string& directory,
           const std::function<void(const py::bytes&)>& agree) {
-  raise_if_error(store.load(directory, [&](const std::string& note) {
-    agree(py::bytes(note));
-    return Status();
-  }));
+  std::exception_ptr refused;
+  const Status status = store.load(directory, [&](const std::string& note) {
+    try {
+      agree(py::bytes(note));
+      return Status();
+    } catch (py::error_already_set& error) {
+      refused = std::current_exception();
+      return Status(Code::kInvalidArgument, py::str(error.value()).cast<std::string>());
+    }
+  });
+  if (refused) std::rethrow_exception(refused);
+  raise_if_error(status);
+}
+
+// The raw pointer: how torch holds it is torch's own affair.
+void share(Store& store, c10d::Backend* backend) {
+  raise_if_error(
+      store.share(collectives_of(c10::intrusive_ptr<c10d::Backend>::reclaim_copy(backend))));
+}
+
+std::uint64_t digest_of(const at::Tensor& tensor) {
+  const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
+  const std::size_t count = tensor.nbytes();
+  const WithoutGil others_run;
+  return digest({bytes, count});
 }
 
 void bind_steps(py::module_& module) {
@@ -212,7 +238,10 @@ void bind_gradients(py::class_<Store>& store) {
 
 void bind_state(py::class_<Store>& store) {
   store.def("add_state", &add_state)
+      .def("share", &share)
       .def("step", &step)
+      .def("refuse_step",
+           [](Store& self, const std::string& reason) { raise_if_error(self.refuse_step(reason)); })
       .def("step_in_backward",
            [](Store& self, std::size_t points) { raise_if_error(self.step_in_backward(points)); })
       .def("step_early",
@@ -245,12 +274,14 @@ void bind_store(py::module_& module) {
   py::class_<StoreOptions>(inner, "StoreOptions")
       .def(py::init(&options_of), py::arg("device"), py::arg("host"), py::arg("disk"),
            py::arg("page_bytes") = kPageBytes, py::arg("threads") = 1, py::arg("io") = "auto",
-           py::arg("io_bytes_per_second") = 0, py::arg("poison") = false);
+           py::arg("io_bytes_per_second") = 0, py::arg("poison") = false)
+      .def_readonly("page_bytes", &StoreOptions::page_bytes);
   inner.def("check_placeable", [](const std::string& name, const at::Tensor& tensor) {
     raise_if_error(check_placeable(tensor, name));
   });
+  inner.def("digest", &digest_of);
   inner.def("check_room", &check_fits, py::arg("options"), py::arg("parameters"), py::arg("kinds"),
-            py::arg("needed"), py::arg("gradients") = "in memory");
+            py::arg("needed"), py::arg("gradients") = "in memory", py::arg("ranks") = 1);
   py::class_<Store> store(inner, "Store");
   store
       .def(py::init(
@@ -267,6 +298,7 @@ void bind_store(py::module_& module) {
       .def_property_readonly("closed", &Store::closed)
       .def_property_readonly("parameter_bytes", &Store::parameter_bytes)
       .def_property_readonly("state_bytes", &Store::state_bytes)
+      .def_property_readonly("own_state_bytes", &Store::own_state_bytes)
       .def("stats", &stats_of);
   bind_uses(store);
   bind_runs(store);

@@ -66,7 +66,7 @@ Status Store::write_whole(const PlacedTensor& tensor, Tier tier, const at::Tenso
   Status status;
   {
     const WithoutGil others_run;
-    status = write_bytes(*mover_, page_bytes(), tensor, tier, 0, from, &spoilt);
+    status = write_kept(tensor, tier, 0, from, &spoilt);
   }
   if (spoilt) {
     broken_ = status.with_prefix("writing '" + tensor.name +
@@ -136,15 +136,12 @@ Result<Update> Store::update_of(const Step& step, std::vector<at::Tensor>& copie
   return Update{entry->tensor, gradient.const_data_ptr(), type == at::kBFloat16, step.constants};
 }
 
-Status Store::step(const std::vector<Step>& steps) {
+// What would be refused is refused here, before anything has changed.
+Result<std::vector<Update>> Store::updates_of(const std::vector<Step>& steps,
+                                              std::vector<at::Tensor>& copies) const {
   TACO_RETURN_IF_ERROR(usable());
   if (!stream_) return invalid("this cache has no optimizer");
-  if (backward_) {
-    for (const Step& step : steps) TACO_RETURN_IF_ERROR(step_early(step));
-    return finish_steps();
-  }
   std::vector<Update> updates;
-  std::vector<at::Tensor> copies;
   updates.reserve(steps.size());
   for (const Step& step : steps) {
     auto update = update_of(step, copies);
@@ -152,11 +149,24 @@ Status Store::step(const std::vector<Step>& steps) {
     updates.push_back(*update);
   }
   TACO_RETURN_IF_ERROR(stream_->check(updates));
+  return updates;
+}
+
+Status Store::step(const std::vector<Step>& steps) {
+  if (ranks_) return step_together(steps);
+  if (backward_) {
+    TACO_RETURN_IF_ERROR(usable());
+    for (const Step& step : steps) TACO_RETURN_IF_ERROR(step_early(step));
+    return finish_steps();
+  }
+  std::vector<at::Tensor> copies;
+  const auto updates = updates_of(steps, copies);
+  if (!updates.ok()) return updates.status();
   for (const Step& step : steps) find(step.parameter)->storage->note_write();
   Status status;
   {
     const WithoutGil others_run;
-    status = stream_->step(updates);
+    status = stream_->step(updates.value());
     if (status.ok() && gradient_pages_) status = gradient_pages_->drop(*mover_);
   }
   return failed_step(status);
@@ -191,9 +201,10 @@ Status Store::read_state(const at::Tensor& parameter, const std::string& kind,
                          const at::Tensor& to) {
   settle();
   auto tensor = state_of(parameter, kind, to);
-  if (!tensor.ok()) return tensor.status();
+  TACO_RETURN_IF_ERROR(together(tensor.status()));
   const std::span<std::byte> into = bytes_of(to);
   const WithoutGil others_run;
+  if (ranks_) return read_together(**tensor, into);
   return read_bytes(*mover_, page_bytes(), **tensor, tier_of(page_of(**tensor)), 0, into);
 }
 
@@ -220,13 +231,14 @@ void Store::begin_progress(std::uint64_t bytes) {
 std::uint64_t Store::bytes_held() const {
   std::uint64_t pages = 0;
   for (PageId page = 0; page < layout_.pages(); ++page) {
-    pages += !layout_.tensors_on(page).empty() && mover_->has_content(page);
+    pages += !layout_.tensors_on(page).empty() && mover_->has_content(page) && keeps(page);
   }
   return pages * page_bytes();
 }
 
 Result<std::uint64_t> Store::save(const std::string& directory, const std::string& note) {
-  TACO_RETURN_IF_ERROR(usable());
+  TACO_RETURN_IF_ERROR(alone());
+  TACO_RETURN_IF_ERROR(together(broken_));
   settle();
   begin_run("save");
   CheckpointSource source;
@@ -237,8 +249,9 @@ Result<std::uint64_t> Store::save(const std::string& directory, const std::strin
     done_bytes_ += to.size();
     return read;
   };
-  source.holds = [this](PageId page) { return mover_->has_content(page); };
+  source.holds = [this](PageId page) { return mover_->has_content(page) && keeps(page); };
   source.note = note;
+  source.ranks = ranks_.get();
   Result<std::uint64_t> serial = Status();
   {
     const WithoutGil others_run;
@@ -281,7 +294,7 @@ Status Store::write_piece(const Checkpoint::Piece& piece) {
     holds = holds || mover_->has_content(static_cast<PageId>(page));
   if (!holds && only_zeros(piece.bytes)) return Status();
   const Tier tier = tier_of(static_cast<PageId>(begin / page_bytes()));
-  return write_bytes(*mover_, page_bytes(), piece.tensor, tier, piece.offset, piece.bytes);
+  return write_kept(piece.tensor, tier, piece.offset, piece.bytes, nullptr);
 }
 
 void Store::note_writes() {
@@ -289,11 +302,13 @@ void Store::note_writes() {
 }
 
 Status Store::load(const std::string& directory, const Agree& agree) {
-  if (closed() || getpid() != process_) return usable();
+  TACO_RETURN_IF_ERROR(alone());
   auto checkpoint = Checkpoint::open(FileSystem::real(), directory);
-  if (!checkpoint.ok()) return checkpoint.status();
-  TACO_RETURN_IF_ERROR(checkpoint->check(layout_));
-  TACO_RETURN_IF_ERROR(agree(checkpoint->manifest().note));
+  Status fits = checkpoint.status();
+  if (fits.ok()) fits = checkpoint->check(layout_);
+  if (fits.ok()) fits = agree(checkpoint->manifest().note);
+  TACO_RETURN_IF_ERROR(together(fits));
+  TACO_RETURN_IF_ERROR(check_same(checkpoint->manifest()));
   forget_steps();
   uses_.end_all();
   note_writes();
@@ -310,6 +325,7 @@ Status Store::load(const std::string& directory, const Agree& agree) {
     }
     begin_progress(0);
   }
+  status = together(status);
   end_run();
   broken_ = status.with_prefix(
       "loading '" + directory +
@@ -328,6 +344,22 @@ std::uint64_t Store::state_bytes() const {
   std::uint64_t sum = 0;
   for (const PlacedTensor& tensor : layout_.tensors()) sum += tensor.bytes;
   return sum - parameter_bytes();
+}
+
+std::uint64_t Store::own_state_bytes() const {
+  if (!ranks_) return state_bytes();
+  std::uint64_t sum = 0;
+  for (const PlacedTensor& tensor : layout_.tensors()) {
+    if (tensor.bytes == 0 || !state_.is_state(page_of(tensor))) continue;
+    const Run run = layout_.pages_of(tensor);
+    for (PageId page = run.first; page < run.first + run.count; ++page) {
+      const std::uint64_t start = std::uint64_t{page} * page_bytes();
+      const std::uint64_t begin = std::max(tensor.offset, start);
+      const std::uint64_t end = std::min(tensor.offset + tensor.bytes, start + page_bytes());
+      if (keeps(page)) sum += end - begin;
+    }
+  }
+  return sum;
 }
 
 std::string_view Store::kind_of(PageId page) const {

@@ -32,14 +32,14 @@ CLIPPING = (
 _stepped: Any = WeakIdKeyDictionary()
 
 
-def check_can_step(model: nn.Module, rule: Rule | None) -> None:
+def check_can_step(rule: Rule | None, averaged: bool) -> None:
     """Raises where steps cannot be taken in backward passes, or gradients not be kept on pages."""
     if rule is None:
         raise ValueError("step_in_backward=True needs an optimizer to step")
-    if isinstance(model, nn.parallel.DistributedDataParallel):
+    if averaged:
         raise NotImplementedError(
-            "DistributedDataParallel averages gradients after they are final: leave "
-            "step_in_backward=False"
+            "DistributedDataParallel, or who else averages gradients of several ranks, does so "
+            "after they are final on each: leave step_in_backward=False"
         )
 
 

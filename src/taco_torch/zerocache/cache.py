@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import io
 import os
-import pickle
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from operator import methodcaller
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from taco_torch._extension import _C
-from taco_torch.zerocache import backward, hooks, needs, plot
+from taco_torch.zerocache import backward, hooks, plot
 from taco_torch.zerocache.memory import available_bytes
-from taco_torch.zerocache.model_state import (
-    EXTRA_STATE,
-    ModelState,
-    extra_states,
-    without_numpy,
-)
+from taco_torch.zerocache.model_state import ModelState
+from taco_torch.zerocache.note import Notes
 from taco_torch.zerocache.optimizer import CachedOptimizer
 from taco_torch.zerocache.progress import shown
+from taco_torch.zerocache.ranks import Ranks, ranks_of
 from taco_torch.zerocache.report import as_text
-from taco_torch.zerocache.rules import Rule, matrices_of, rule_of
 from taco_torch.zerocache.sizes import Directories, format_bytes, parse_bytes, parse_directories
 from taco_torch.zerocache.step_plan import StepPlan, plan_of_run
+from taco_torch.zerocache.wrapping import Wrapping, wrapping_of
 
-NOTE_VERSION = 1
+T = TypeVar("T")
 _call = methodcaller("__call__")
 
 
@@ -104,6 +99,7 @@ class ZeroCache:
         self._store = _C.zerocache.Store(self._options)
         weakref.finalize(self, _let_go, self._store, os.getpid())
         self._model: nn.Module | None = None
+        self._ranks: Ranks | None = None  # none: this process alone
         self._names: dict[nn.Parameter, str] = {}
         self._optimizer: CachedOptimizer | None = None
         self._hooks: hooks.Hooks | None = None
@@ -129,6 +125,7 @@ class ZeroCache:
         *,
         step_in_backward: bool = False,
         clipping: bool = False,
+        process_group: torch.distributed.ProcessGroup | None = None,
     ) -> tuple[nn.Module, Any]:
         """Takes charge of a model's parameters and of its optimizer's state.
 
@@ -137,7 +134,9 @@ class ZeroCache:
         and ``use()`` are for that. Buffers, gradients and activations stay as they are.
 
         Args:
-            model: on the CPU. It needs no other copy of itself in memory for this.
+            model: on the CPU. It needs no other copy of itself in memory for this. Inside
+                DistributedDataParallel each rank keeps a part of the optimizer's state only: all
+                ranks call wrap() then, and later step(), save() and load(), at once.
             optimizer: over the model's parameters: AdamW, Adam, SGD or Adafactor of torch.optim, or
                 Lion of this package. State that it has already is taken over. None: the model is
                 not trained.
@@ -148,6 +147,9 @@ class ZeroCache:
             clipping: with ``step_in_backward``: pages are stepped by ``optimizer.step()``, after
                 ``clip_grad_norm_()`` of this cache. Until then gradients that are final are kept on
                 pages, too, as many bytes as parameters that are trained; ``p.grad`` is None.
+            process_group: the ranks that share the state, where the model is not inside
+                DistributedDataParallel, and the program averages gradients itself. None: those of
+                DistributedDataParallel, or this process alone.
 
         Returns:
             ``(model, optimizer)``: the same model, and a torch.optim.Optimizer that shares the
@@ -158,53 +160,71 @@ class ZeroCache:
                 parameters that the model has not.
             TypeError: a parameter cannot be moved (its dtype, its memory), with its name.
             NotImplementedError: the optimizer, or an option of it, is not supported.
-            RuntimeError: this cache has wrapped a model already, or is closed.
+            MismatchError: ranks hold other parameters, or other values; on all ranks.
+            RuntimeError: this cache has wrapped a model already, or is closed; or another rank has
+                failed, with its number and what it raised.
         """
-        store = self.store
+        _ = self.store  # that it is closed comes first
         if self._model is not None:
             raise RuntimeError("this cache holds a model already: make another ZeroCache")
         if not isinstance(model, nn.Module):
             raise TypeError(f"{type(model).__name__} is no torch.nn.Module")
-        names = needs.names_of(model)
-        rule = rule_of(optimizer) if optimizer is not None else None
-        groups = optimizer.param_groups if optimizer is not None else []
-        kinds = rule.kinds(groups) if rule is not None else ()
-        trained = needs.check_parameters(names, groups, rule)
-        if step_in_backward:
-            backward.check_can_step(model, rule)
-        final = "in memory" if not step_in_backward else "kept" if clipping else "stepped"
-        needs.check_room(self._options, model, names, trained, kinds, rule, final)
-        self._names = {parameter: own[0] for parameter, own in names.items()}
-        self._model = model
+        inner, self._ranks = ranks_of(model, process_group)
+        wrapping = self._together(
+            partial(
+                wrapping_of,
+                self._options,
+                inner,
+                optimizer,
+                self._ranks,
+                averaged=inner is not model or self._ranks is not None,
+                step_in_backward=step_in_backward,
+                clipping=clipping,
+            )
+        )
+        if self._ranks is not None:
+            wrapping.check_same(self._ranks, self._options.page_bytes)
+        self._names = {parameter: own[0] for parameter, own in wrapping.names.items()}
+        self._model = inner
         try:
-            store.begin_run("place")
-            for parameter, own in names.items():
-                for name in own:
-                    store.place(name, parameter)
-            store.end_run()
-            self._hooks = hooks.attach(model, store, self._names, runs=store)
-            self._model_state = ModelState(self, self._names)
-            self._model_state.attach(model)
-            if optimizer is not None and rule is not None:
-                self._optimizer = self._take_optimizer(optimizer, rule, trained)
-                if step_in_backward:
-                    self._step_in_backward(self._optimizer, trained, clipping)
+            self._together(partial(self._take, wrapping))
         except BaseException:
             self.close()
             raise
         return model, self._optimizer
 
+    def _together(self, call: Callable[[], T]) -> T:
+        """Calls it; where several ranks do at once, all of them succeed or raise."""
+        return call() if self._ranks is None else self._ranks.together(call)
+
+    def _take(self, wrapping: Wrapping) -> None:
+        store, model = self._store, wrapping.model
+        store.begin_run("place")
+        for parameter, own in wrapping.names.items():
+            for name in own:
+                store.place(name, parameter)
+        store.end_run()
+        self._hooks = hooks.attach(model, store, self._names, runs=store)
+        self._model_state = ModelState(self, self._names)
+        self._model_state.attach(model)
+        if wrapping.rule is not None:
+            store.add_state(wrapping.stateful(), wrapping.kinds)
+        if self._ranks is not None:
+            store.share(self._ranks.backend)
+        if wrapping.optimizer is not None and wrapping.rule is not None:
+            self._optimizer = self._take_optimizer(wrapping.optimizer, wrapping)
+            if wrapping.gradients != "in memory":
+                clipping = wrapping.gradients == "kept"
+                self._step_in_backward(self._optimizer, wrapping.trained, clipping)
+
     def _take_optimizer(
-        self, optimizer: torch.optim.Optimizer, rule: Rule, trained: set[nn.Parameter]
+        self, optimizer: torch.optim.Optimizer, wrapping: Wrapping
     ) -> CachedOptimizer:
-        stateful = [
-            (name, matrices_of(parameter) if rule.moments(parameter) else None)
-            for parameter, name in self._names.items()
-            if parameter in trained
-        ]
-        self._store.add_state(stateful, rule.kinds(optimizer.param_groups))
+        assert wrapping.rule is not None
         before = optimizer.state_dict() if optimizer.state else None
-        taken = CachedOptimizer(self, optimizer, rule, self._names, trained)
+        taken = CachedOptimizer(
+            self, optimizer, wrapping.rule, self._names, wrapping.trained, self._ranks
+        )
         if before is not None:
             taken.load_state_dict(before)
             optimizer.state.clear()
@@ -362,15 +382,21 @@ class ZeroCache:
                 own = hooks.parameters_of(targets)
                 self.store.note_write([self._names[parameter] for parameter in own])
 
+    def _notes(self) -> Notes:
+        if self._model is None:
+            raise self._without_model()
+        return Notes(self._model, self._names, self._optimizer)
+
     def save(self, directory: str | os.PathLike[str], extra: Any = None) -> int:
         """Writes the model and the optimizer to a directory, page by page.
 
         Once it has returned, the checkpoint outlasts a power failure; whatever happens before, the
         directory holds the one that it held. Buffers of the model are saved too, and what its
-        modules' ``get_extra_state()`` returns; NumPy's numbers become Python's.
+        modules' ``get_extra_state()`` returns; NumPy's numbers become Python's. Several ranks save
+        one checkpoint: each the pages that it keeps, and rank 0 buffers, options and ``extra``.
 
         Args:
-            directory: made if only the last part of its path is missing.
+            directory: made if only the last part of its path is missing. All ranks see it.
             extra: anything that ``torch.load(weights_only=True)`` reads: the epoch, a scheduler's
                 state dict.
 
@@ -384,26 +410,14 @@ class ZeroCache:
             RuntimeError: the disk is full or fails; or a backward pass has begun a step that
                 ``optimizer.step()`` has not finished.
         """
-        if self._optimizer is not None:
-            self._optimizer.check_between_steps("save()")
-        note = io.BytesIO()
-        torch.save(without_numpy(self._note(extra)), note)
-        try:
-            torch.load(io.BytesIO(note.getvalue()), weights_only=True)
-        except pickle.UnpicklingError as error:
-            raise TypeError(
-                "extra, an option of a parameter group, or what a module's get_extra_state() "
-                "returned, could not be loaded again: give numbers, text, tensors and containers "
-                "of them. "
-                f"torch.load(weights_only=True) says: {error}"
-            ) from None
-        store = self.store
+        notes, store = self._notes(), self.store
+        note = self._together(partial(notes.encode, extra))
         with shown(f"saving {os.fspath(directory)}", partial(_C.zerocache.progress, store)):
-            return int(store.save(os.fspath(directory), note.getvalue()))
+            return int(store.save(os.fspath(directory), note))
 
     def load(self, directory: str | os.PathLike[str]) -> Any:
         """Takes the checkpoint that ``save`` wrote, into a model and an optimizer of the same kind.
-        Caps, pages and directories may be others.
+        Caps, pages and directories may be others, and so may the number of ranks that saved it.
 
         Returns:
             What was given to ``save`` as ``extra``.
@@ -413,13 +427,11 @@ class ZeroCache:
             RuntimeError: it is damaged (names file, page and tensor). The cache then has to load
                 another one before it is used again.
         """
-        if self._model is None:
-            raise self._without_model()
-        found: list[dict[str, Any]] = []
+        notes, found = self._notes(), list[dict[str, Any]]()
         loaded: list[bool] = []
 
         def agree(note: bytes) -> None:
-            found.append(self._read_note(note, os.fspath(directory)))
+            found.append(notes.read(note, os.fspath(directory)))
 
         store = self.store
         load = partial(store.load, os.fspath(directory), agree)
@@ -428,92 +440,8 @@ class ZeroCache:
                 list(map(_call, (load, partial(loaded.append, True))))
         finally:
             if loaded:
-                self._apply_whole(found[0])
+                notes.apply_whole(found[0])
         return found[0]["extra"]
-
-    def _unplaced(self) -> dict[str, Tensor]:
-        """Buffers that belong to checkpoints, and parameters without elements."""
-        assert self._model is not None
-        held = {id(parameter) for parameter in self._names}
-        state = self._model.state_dict(keep_vars=True)
-        extra = {f"{name}.{EXTRA_STATE}".lstrip(".") for name in extra_states(self._model)}
-        return {
-            name: value.detach()
-            for name, value in state.items()
-            if isinstance(value, Tensor) and id(value) not in held and name not in extra
-        }
-
-    def _note(self, extra: Any) -> dict[str, Any]:
-        if self._model is None:
-            raise self._without_model()
-        note: dict[str, Any] = {"version": NOTE_VERSION, "extra": extra, "optimizer": None}
-        note["buffers"] = self._unplaced()
-        note["modules"] = {
-            name: module.get_extra_state() for name, module in extra_states(self._model).items()
-        }
-        if self._optimizer is not None:
-            note["optimizer"] = {
-                "name": self._optimizer.rule.name,
-                "steps": self._optimizer.numbers(),
-                "groups": [
-                    {key: value for key, value in group.items() if key != "params"}
-                    for group in self._optimizer.param_groups
-                ],
-            }
-        return note
-
-    def _read_note(self, note: bytes, directory: str) -> dict[str, Any]:
-        """Raises ValueError where a checkpoint does not belong to what is held here."""
-        found: dict[str, Any] = torch.load(io.BytesIO(note), weights_only=True)
-        if found.get("version") != NOTE_VERSION:
-            raise ValueError(f"'{directory}' was saved by another version of taco_torch")
-        saved, own = found["optimizer"], self._optimizer
-        name = saved["name"] if saved else "no optimizer"
-        if name != (own.rule.name if own is not None else "no optimizer"):
-            raise ValueError(f"the checkpoint in '{directory}' is of {name}")
-        if own is not None and len(saved["groups"]) != len(own.param_groups):
-            raise ValueError(
-                f"the checkpoint in '{directory}' has {len(saved['groups'])} parameter groups, the "
-                f"optimizer {len(own.param_groups)}"
-            )
-        assert self._model is not None
-        modules = extra_states(self._model).keys()
-        if found["modules"].keys() != modules:
-            raise ValueError(
-                f"the checkpoint in '{directory}' has an extra state of other modules: "
-                f"{sorted(found['modules'].keys() ^ modules)}"
-            )
-        here = self._unplaced()
-        if found["buffers"].keys() != here.keys():
-            raise ValueError(
-                f"the checkpoint in '{directory}' has other buffers: "
-                f"{sorted(found['buffers'].keys() ^ here.keys())}"
-            )
-        for key, value in here.items():
-            if value.shape != found["buffers"][key].shape:
-                raise ValueError(f"the checkpoint in '{directory}' has another shape of '{key}'")
-        return found
-
-    def _apply_whole(self, note: Mapping[str, Any]) -> None:
-        try:
-            self._apply_note(note)
-        except KeyboardInterrupt:
-            self._apply_note(note)
-            raise
-
-    @torch.no_grad()
-    def _apply_note(self, note: Mapping[str, Any]) -> None:
-        for name, value in self._unplaced().items():
-            value.copy_(note["buffers"][name])
-        assert self._model is not None
-        for name, module in extra_states(self._model).items():
-            module.set_extra_state(note["modules"][name])
-        if self._optimizer is None:
-            return
-        self._optimizer.set_numbers(note["optimizer"]["steps"])
-        pairs = zip(self._optimizer.param_groups, note["optimizer"]["groups"], strict=True)
-        for group, saved in pairs:
-            group.update(saved)
 
     def stats(self) -> dict[str, Any]:
         """Counters since the cache was made; sizes in bytes, times in seconds.
@@ -522,10 +450,11 @@ class ZeroCache:
         ``ways``: of "host to device" and so on the ``copies``, their ``bytes``, and how long one
         was under way (``busy_s``) or waited for (``stalled_s``). ``hits`` and ``misses``: of pages
         that had left since they were used, those that were back in time, and those that were not.
+        ``parameter_bytes`` and ``state_bytes``: of what this rank keeps.
         """
         found: dict[str, Any] = self.store.stats()
         found["parameter_bytes"] = self._store.parameter_bytes
-        found["state_bytes"] = self._store.state_bytes
+        found["state_bytes"] = self._store.own_state_bytes
         return found
 
     def report(self) -> str:

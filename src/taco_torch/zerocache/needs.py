@@ -36,15 +36,7 @@ def groups_at_once(
 
 
 def names_of(model: nn.Module) -> dict[nn.Parameter, list[str]]:
-    """All names of each parameter that has elements, the first of them first.
-
-    Raises TypeError for a model whose parameters other software has taken charge of.
-    """
-    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        raise TypeError(
-            f"{type(model).__name__} cannot be wrapped: a cache works in one process so far. Give "
-            f"it the module inside, without {type(model).__name__}"
-        )
+    """All names of each parameter that has elements, the first of them first."""
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.numel() > 0:
@@ -95,10 +87,11 @@ def check_room(
     kinds: tuple[str, ...],
     rule: Rule | None,
     gradients: str,
+    ranks: int,
 ) -> None:
     """Raises ValueError where the capacities are too small for ``model``: for the most that is
-    needed at once, or for all of it; says how large they have to be. ``gradients`` that are final
-    stay "in memory", are "stepped", or "kept" on pages."""
+    needed at once, or for all of it that one of the ranks keeps; says how large they have to be.
+    ``gradients`` that are final stay "in memory", are "stepped", or "kept" on pages."""
     numbers = {parameter: number for number, parameter in enumerate(names)}
     planned = [
         (
@@ -119,7 +112,7 @@ def check_room(
     groups = sorted(groups_at_once(model, names), key=_bytes_of, reverse=True)
     needed = [sorted(numbers[parameter] for parameter in group) for group in groups]
     try:
-        _C.zerocache.check_room(options, planned, list(kinds), needed, gradients)
+        _C.zerocache.check_room(options, planned, list(kinds), needed, gradients, ranks)
     except ValueError as error:
         largest = groups[0] if groups else frozenset()
         first = min(largest, key=numbers.__getitem__, default=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from taco_torch.zerocache.clipping import KeptGradients
 from taco_torch.zerocache.memory import check_memory_for
+from taco_torch.zerocache.ranks import Ranks
 from taco_torch.zerocache.rules import Rule, check_group
 
 if TYPE_CHECKING:
@@ -69,8 +71,12 @@ class CachedOptimizer(torch.optim.Optimizer):
         rule: Rule,
         names: Mapping[nn.Parameter, str],
         trained: Set[nn.Parameter],
+        ranks: Ranks | None = None,
     ) -> None:
         self._cache = cache
+        self._ranks = ranks  # that share the state; none: it is all here
+        # Of the others too, on one rank, from consolidate_state_dict() until the next step.
+        self._gathered: dict[nn.Parameter, dict[str, Any]] | None = None
         self.rule = rule
         self._names = names
         self._trained = trained
@@ -261,20 +267,12 @@ class CachedOptimizer(torch.optim.Optimizer):
                 f"(or keep the scheduler from setting it: OneCycleLR(cycle_momentum=False))"
             )
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of all parameters that have gradients, as torch's: returns what ``closure``
-        returns, which computes the loss anew. With ``step_in_backward`` most of them have been
-        stepped by now.
-
-        Raises:
-            RuntimeError: the cache is closed, or a page could not be had (the disk failed). Then
-                parameters are of two steps, and the cache asks for a checkpoint to be loaded.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def _next_steps(
+        self,
+    ) -> tuple[list[tuple[Tensor, Tensor | None, Any]], dict[nn.Parameter, int]]:
+        """What step() is about to do with each parameter, and the numbers of these steps."""
+        if self._ranks is not None:
+            self._ranks.check_step()
         steps: list[tuple[Tensor, Tensor | None, Any]] = []
         numbers: dict[nn.Parameter, int] = {}
         for group in self.param_groups:
@@ -288,6 +286,33 @@ class CachedOptimizer(torch.optim.Optimizer):
                 if key not in made:
                     made[key] = self.rule.constants(group, number, parameter, factor)
                 steps.append((parameter, gradient, made[key]))
+        return steps, numbers
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of all parameters that have gradients, as torch's: returns what ``closure``
+        returns, which computes the loss anew. With ``step_in_backward`` most of them have been
+        stepped by now.
+
+        Raises:
+            RuntimeError: the cache is closed, or a page could not be had (the disk failed). Then
+                parameters are of two steps, and the cache asks for a checkpoint to be loaded.
+            MismatchError: ranks were about to step other parameters, or otherwise; names the first
+                of them. Nothing has changed.
+            PeerLostError: a rank has died.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        try:
+            steps, numbers = self._next_steps()
+        except Exception as error:
+            if self._ranks is not None:
+                with suppress(Exception):  # the others are told, and raise too
+                    self._cache.store.refuse_step(f"{type(error).__name__}: {error}")
+            raise
+        self._gathered = None
         taken = {**self._steps, **(self._early or {}), **numbers}
         early: dict[nn.Parameter, int] | None = None if self._early is None else {}
         done: list[Callable[[], object]] = [
@@ -331,6 +356,12 @@ class CachedOptimizer(torch.optim.Optimizer):
     def read_state(self, parameter: nn.Parameter) -> dict[str, Any]:
         """A copy of what is kept of one parameter; empty before its first step."""
         self.check_between_steps("its state is read")
+        if self._ranks is not None:
+            self._check_gathered()
+            return (self._gathered or {}).get(parameter, {})
+        return self._read(parameter)
+
+    def _read(self, parameter: nn.Parameter) -> dict[str, Any]:
         number = self._steps.get(parameter, 0)
         if number == 0:
             return {}
@@ -342,18 +373,59 @@ class CachedOptimizer(torch.optim.Optimizer):
             self._cache.store.read_state(parameter, kind, found[kind])
         return found
 
+    def _check_gathered(self) -> None:
+        if self._gathered is None and self._ranks is not None:
+            raise RuntimeError(
+                f"the optimizer's state is dealt out among {self._ranks.size} ranks: call "
+                f"consolidate_state_dict(to=rank) on all of them, and state_dict() on that rank "
+                f"before the next step; ZeroCache.save() writes all of it to disk"
+            )
+
+    @torch.no_grad()
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Where several ranks share the state: has all of it copied to rank ``to`` of their group,
+        whose ``state_dict()`` then returns it, until the next step. All ranks call it at once, as
+        that of torch's ZeroRedundancyOptimizer.
+
+        Raises:
+            ValueError: there is no such rank.
+            MemoryError: there is not enough memory for that on rank ``to``.
+        """
+        if self._ranks is None:
+            return
+        if not 0 <= to < self._ranks.size:
+            raise ValueError(f"to={to} must be a rank of {self._ranks.size}: 0 is the first")
+        here = self._ranks.rank == to
+
+        def check() -> None:
+            if here:
+                check_memory_for(self._cache.store.state_bytes, "the optimizer's state")
+
+        self._ranks.together(check)
+        self._gathered = None
+        gathered = {}
+        for parameter in self.stepped():
+            entry = self._read(parameter)
+            if here:
+                gathered[parameter] = entry
+        self._gathered = gathered if here else None
+
     def state_dict(self) -> dict[str, Any]:
         """As torch's: copies of all state, in memory.
 
         Raises:
             MemoryError: there is not enough memory for that; ``ZeroCache.save`` writes to disk.
+            RuntimeError: several ranks share the state, and ``consolidate_state_dict()`` has not
+                copied it here.
         """
         self.check_between_steps("state_dict()")
+        self._check_gathered()
         check_memory_for(self._cache.store.state_bytes, "the optimizer's state")
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes what ``state_dict()`` of this, or of torch's optimizer, returned.
+        """Takes what ``state_dict()`` of this, or of torch's optimizer, returned. Where several
+        ranks share the state, all of them are given the whole, and each keeps its part.
 
         Raises:
             ValueError: the groups, or a tensor, do not fit, or a kind of state is missing.
@@ -365,6 +437,7 @@ class CachedOptimizer(torch.optim.Optimizer):
             state_dict = hook(self, state_dict) or state_dict
         groups = deepcopy(state_dict["param_groups"])
         loaded = self._match(groups, state_dict["state"])
+        self._gathered = None
         for group in groups:
             check_group(self.rule, group)
         self._take(loaded)
@@ -442,3 +515,4 @@ class CachedOptimizer(torch.optim.Optimizer):
         self._early = None if self._early is None else {}
         if self.kept is not None:
             self.kept.clear()
+        self._gathered = None

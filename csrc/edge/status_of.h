@@ -1,0 +1,14 @@
+// From exceptions to Status: for whoever calls torch and keeps to our convention.
+#pragma once
+
+#include <exception>
+
+#include "base/status.h"
+
+namespace taco {
+
+// What an exception of ours (errors.h) was made of; of another, a failure with its text and
+// `other`. Any thread, no GIL needed. `error` must hold one.
+Status status_of(const std::exception_ptr& error, Code other);
+
+}  // namespace taco

@@ -1,0 +1,89 @@
+#include "zerocache/torch/process_group.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "edge/status_of.h"
+
+namespace taco::zerocache {
+namespace {
+
+// torch's own backends have one type of exception for everything, and a text.
+Code code_of(const std::string& text) {
+  for (const char* words : {"Connection closed by peer", "Connection reset", "Broken pipe"}) {
+    if (text.find(words) != std::string::npos) return Code::kPeerLost;
+  }
+  if (text.find("imed out") != std::string::npos) return Code::kTimeout;
+  return Code::kResource;
+}
+
+Status failure(const std::exception_ptr& error) {
+  const Status status = status_of(error, Code::kInternal);
+  if (status.code() != Code::kInternal) return status;
+  return Status(code_of(status.message()), "the group of processes failed: " + status.message());
+}
+
+at::Tensor tensor_over(std::byte* bytes, std::size_t count) {
+  return at::from_blob(bytes, {static_cast<std::int64_t>(count)}, at::kByte);
+}
+
+class Gathering : public Collectives::Work {
+ public:
+  explicit Gathering(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
+  Gathering(const Gathering&) = delete;
+  Gathering& operator=(const Gathering&) = delete;
+  ~Gathering() override {
+    if (work_) static_cast<void>(wait());
+  }
+
+  Status wait() override {
+    const c10::intrusive_ptr<c10d::Work> work = std::move(work_);
+    if (!work) return {};
+    try {
+      work->wait();
+      return {};
+    } catch (...) {
+      return failure(std::current_exception());
+    }
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;  // null once it was waited for
+};
+
+class ProcessGroup : public Collectives {
+ public:
+  explicit ProcessGroup(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
+
+  int rank() const override { return backend_->getRank(); }
+  int size() const override { return backend_->getSize(); }
+
+  Result<std::unique_ptr<Work>> all_gather(std::span<const std::byte> own,
+                                           std::span<std::byte> all) override {
+    // It is only read.
+    at::Tensor from = tensor_over(const_cast<std::byte*>(own.data()), own.size());
+    at::Tensor to = tensor_over(all.data(), all.size());
+    c10d::AllgatherOptions options;
+    options.asyncOp = true;
+    try {
+      return std::unique_ptr<Work>(
+          std::make_unique<Gathering>(backend_->_allgather_base(to, from, options)));
+    } catch (...) {
+      return failure(std::current_exception());
+    }
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::Backend> backend_;
+};
+
+}  // namespace
+
+std::unique_ptr<Collectives> collectives_of(c10::intrusive_ptr<c10d::Backend> backend) {
+  return std::make_unique<ProcessGroup>(std::move(backend));
+}
+
+}  // namespace taco::zerocache

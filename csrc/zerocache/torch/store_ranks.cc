@@ -1,0 +1,153 @@
+// A store whose parameters other ranks hold as well: each keeps a part of the state.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "zerocache/agreement.h"
+#include "zerocache/exchange.h"
+#include "zerocache/sharded_step.h"
+#include "zerocache/tensor_bytes.h"
+#include "zerocache/torch/store.h"
+#include "zerocache/torch/without_gil.h"
+
+namespace taco::zerocache {
+namespace {
+
+Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
+
+// What of a tensor lies on one page.
+struct Place {
+  PageId page = 0;
+  std::uint64_t from = 0, bytes = 0;  // of the tensor
+};
+
+std::vector<Place> places_of(const PlacedTensor& tensor, std::uint64_t from, std::uint64_t bytes,
+                             std::size_t page_bytes) {
+  std::vector<Place> places;
+  for (std::uint64_t done = 0; done < bytes;) {
+    const std::uint64_t at = tensor.offset + from + done;
+    const std::uint64_t part = std::min(bytes - done, page_bytes - at % page_bytes);
+    places.push_back({static_cast<PageId>(at / page_bytes), from + done, part});
+    done += part;
+  }
+  return places;
+}
+
+}  // namespace
+
+// What keeps a process from taking part in anything with others.
+Status Store::alone() const {
+  if (closed()) return invalid("this cache is closed");
+  if (getpid() != process_) {
+    return invalid("this process was forked: it cannot use the cache of process " +
+                   std::to_string(process_));
+  }
+  return {};
+}
+
+Status Store::together(const Status& own) {
+  if (!ranks_) return own;
+  const WithoutGil others_run;
+  return agree(*ranks_, own);
+}
+
+Status Store::share(std::unique_ptr<Collectives> ranks) {
+  TACO_RETURN_IF_ERROR(usable());
+  if (ranks_ || backward_) return invalid("this cache has ranks already, or steps by itself");
+  if (after_moments_ > first_moments_) return invalid("Adafactor's moments cannot be dealt out");
+  shards_ = Shards::deal(layout_, state_, stateful_, ranks->rank(), ranks->size());
+  ranks_ = std::move(ranks);
+  return {};
+}
+
+Status Store::refuse_step(const std::string& reason) {
+  TACO_RETURN_IF_ERROR(alone());
+  const Status own = invalid(reason);
+  if (!ranks_) return own;
+  const WithoutGil others_run;
+  return agree_on_step(*ranks_, layout_, {}, own);
+}
+
+Status Store::step_together(const std::vector<Step>& steps) {
+  TACO_RETURN_IF_ERROR(alone());
+  std::vector<at::Tensor> copies;
+  const auto made = updates_of(steps, copies);
+  const std::span<const Update> updates =
+      made.ok() ? std::span<const Update>(made.value()) : std::span<const Update>();
+  Status status;
+  {
+    const WithoutGil others_run;
+    status = agree_on_step(*ranks_, layout_, updates, made.status());
+  }
+  TACO_RETURN_IF_ERROR(status);
+  for (const Step& step : steps) find(step.parameter)->storage->note_write();
+  {
+    const WithoutGil others_run;
+    status = ShardedStep(*ranks_, *mover_, layout_, shards_, *stream_, Tier::kDevice).run(updates);
+  }
+  return failed_step(status);
+}
+
+// Without the GIL. The keys of these uses are those of who reads alone: nobody else does meanwhile.
+Status Store::read_together(const PlacedTensor& tensor, std::span<std::byte> to) {
+  const std::vector<Place> places = places_of(tensor, 0, to.size(), page_bytes());
+  std::vector<Parcel> parcels;
+  parcels.reserve(places.size());
+  for (const Place& place : places) parcels.push_back({shards_.owner(place.page), place.bytes});
+  const ExchangeCalls calls = {
+      .pack =
+          [&](std::size_t parcel, std::span<std::byte> into) {
+            const std::uint64_t from = places[parcel].from;
+            const Status read =
+                read_bytes(*mover_, page_bytes(), tensor, tier_of(page_of(tensor)), from, into);
+            std::memcpy(to.data() + from, into.data(), into.size());
+            return read;
+          },
+      .unpack =
+          [&](std::size_t parcel, std::size_t from, std::span<const std::byte> bytes) {
+            std::memcpy(to.data() + places[parcel].from + from, bytes.data(), bytes.size());
+            return Status();
+          },
+  };
+  return exchange(*ranks_, parcels, calls);
+}
+
+// Of state, what this rank keeps.
+Status Store::write_kept(const PlacedTensor& tensor, Tier tier, std::uint64_t from,
+                         std::span<const std::byte> bytes, bool* spoilt) {
+  if (bytes.empty()) return {};
+  if (!ranks_ || !state_.is_state(page_of(tensor))) {
+    return write_bytes(*mover_, page_bytes(), tensor, tier, from, bytes, spoilt);
+  }
+  bool changed = false;
+  for (const Place& place : places_of(tensor, from, bytes.size(), page_bytes())) {
+    if (!keeps(place.page)) continue;
+    bool now = false;
+    const Status written = write_bytes(*mover_, page_bytes(), tensor, tier, place.from,
+                                       bytes.subspan(place.from - from, place.bytes), &now);
+    if (!written.ok() && spoilt != nullptr) *spoilt = changed || now;
+    TACO_RETURN_IF_ERROR(written);
+    changed = true;
+  }
+  return {};
+}
+
+// Whether all ranks are about to load one checkpoint.
+Status Store::check_same(const Manifest& manifest) {
+  if (!ranks_) return {};
+  const std::uint64_t own[] = {manifest.store, manifest.serial};
+  std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(ranks_->size()));
+  const WithoutGil others_run;
+  TACO_RETURN_IF_ERROR(
+      all_gather(*ranks_, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all))));
+  for (std::size_t rank = 0; 2 * rank < all.size(); ++rank) {
+    if (all[2 * rank] == all[0] && all[2 * rank + 1] == all[1]) continue;
+    return Status(Code::kMismatch, "the checkpoint that rank " + std::to_string(rank) +
+                                       " is about to load is not that of rank 0: give all ranks "
+                                       "one directory, that all of them see");
+  }
+  return {};
+}
+
+}  // namespace taco::zerocache

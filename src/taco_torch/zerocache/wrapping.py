@@ -1,0 +1,84 @@
+"""What ``ZeroCache.wrap`` finds out and refuses before it changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from taco_torch._extension import _C
+from taco_torch.zerocache import backward, needs
+from taco_torch.zerocache.ranks import Held, Ranks
+from taco_torch.zerocache.rules import Rule, matrices_of, rule_of
+
+
+@dataclass(frozen=True)
+class Wrapping:
+    """A model and its optimizer that fit into a cache."""
+
+    model: nn.Module
+    names: dict[nn.Parameter, list[str]]  # all of each, the first of them first
+    trained: set[nn.Parameter]
+    optimizer: torch.optim.Optimizer | None
+    rule: Rule | None
+    kinds: tuple[str, ...]
+    gradients: str  # that are final: they stay "in memory", are "stepped", or "kept" on pages
+
+    def stateful(self) -> list[tuple[str, tuple[int, int, int] | None]]:
+        """What gets state, by its name; with its shape where Adafactor keeps moments of it."""
+        assert self.rule is not None
+        return [
+            (own[0], matrices_of(parameter) if self.rule.moments(parameter) else None)
+            for parameter, own in self.names.items()
+            if parameter in self.trained
+        ]
+
+    def check_same(self, ranks: Ranks, page_bytes: int) -> None:
+        """Raises MismatchError on all ranks where they are about to hold something else."""
+        optimizer = f"{self.rule.name} ({', '.join(self.kinds)})" if self.rule else "none"
+        ranks.check_same(self._held(), page=page_bytes, optimizer=optimizer)
+
+    def _held(self) -> Sequence[Held]:
+        return [
+            Held(
+                own[0],
+                tuple(parameter.shape),
+                str(parameter.dtype),
+                parameter in self.trained,
+                _C.zerocache.digest(parameter.detach()),
+            )
+            for parameter, own in self.names.items()
+        ]
+
+
+def wrapping_of(
+    options: object,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    ranks: Ranks | None,
+    *,
+    averaged: bool,
+    step_in_backward: bool,
+    clipping: bool,
+) -> Wrapping:
+    """Raises as ``ZeroCache.wrap`` says it, and changes nothing. ``averaged``: other ranks have
+    gradients of the same parameters."""
+    names = needs.names_of(model)
+    rule = rule_of(optimizer) if optimizer is not None else None
+    groups = optimizer.param_groups if optimizer is not None else []
+    kinds = rule.kinds(groups) if rule is not None else ()
+    trained = needs.check_parameters(names, groups, rule)
+    if step_in_backward:
+        backward.check_can_step(rule, averaged)
+    if ranks is not None and rule is not None and rule.name == "Adafactor":
+        raise NotImplementedError(
+            "Adafactor's state cannot be dealt out among ranks: it needs sums over a parameter's "
+            "whole gradient; take AdamW, Adam, SGD or Lion, or wrap the model on each rank by "
+            "itself"
+        )
+    gradients = "in memory" if not step_in_backward else "kept" if clipping else "stepped"
+    size = ranks.size if ranks is not None else 1
+    needs.check_room(options, model, names, trained, kinds, rule, gradients, size)
+    return Wrapping(model, names, trained, optimizer, rule, kinds, gradients)

@@ -1,0 +1,145 @@
+"""What ranks of a job do that trains one model in caches, each its own. Test support."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from spawn_ranks import Ranks
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from zerocache_models import TinyGPT, batches, make_cache
+
+CAPS = (12, 12, 400)
+Make = Callable[[nn.Module], torch.optim.Optimizer]
+
+
+class Jobs:
+    """Initialised groups, by backend and size; a broken one is replaced."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[tuple[str, int], Ranks] = {}
+
+    def get(self, backend: str, world: int) -> Ranks:
+        job = self._jobs.get((backend, world))
+        if job is None or job.broken:
+            if job is not None:
+                job.close(1)
+            job = Ranks(world, {"TACO_LOG": "warning", "GLOO_SOCKET_IFNAME": "lo"})
+            self._jobs[backend, world] = job
+            job.initialise(backend)
+        return job
+
+    def close(self) -> None:
+        for job in self._jobs.values():
+            job.close(10)
+
+
+def refused(call: Any) -> tuple[str, str]:
+    """What it raises: the type and the text."""
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+
+
+def plain_sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=1e-2)
+
+
+def lion(model: nn.Module) -> torch.optim.Optimizer:
+    from taco_torch.zerocache import Lion
+
+    return Lion(model.parameters(), lr=1e-3)
+
+
+def mixed_model() -> nn.Module:
+    """Bfloat16 parameters among float32 ones, and a frozen one; tied weights."""
+    model = TinyGPT(2)
+    for name, block in model.blocks.named_children():
+        block.up.bfloat16() if name == "1" else None
+        block.up.forward = (  # type: ignore[method-assign]
+            lambda x, up=block.up: nn.functional.linear(
+                x.to(up.weight.dtype), up.weight, up.bias
+            ).to(x.dtype)
+        )
+    model.places.requires_grad_(False)
+    return model
+
+
+def alone(folder: str, model: nn.Module, make: Make, **options: Any) -> tuple[Any, Any, Any]:
+    """A cache of this rank, with a model of its own."""
+    cache = make_cache(Path(folder) / f"alone-{dist.get_rank()}", *CAPS, **options)
+    return cache, *cache.wrap(model, make(model))
+
+
+def shared(
+    folder: str, model: nn.Module, make: Make, wrap: dict[str, Any] | None = None, **options: Any
+) -> tuple[Any, Any, Any]:
+    """A cache of this rank, with a model inside DistributedDataParallel."""
+    ddp = DistributedDataParallel(model, **options)
+    cache = make_cache(Path(folder) / f"shared-{dist.get_rank()}", *CAPS)
+    return cache, *cache.wrap(ddp, make(ddp), **(wrap or {}))
+
+
+def own_batches() -> Iterator[torch.Tensor]:
+    return batches(100 + dist.get_rank())
+
+
+def assert_same_values(one: Any, other: Any, names: list[str]) -> None:
+    for name in names:
+        first, second = one.full(name), other.full(name)
+        assert torch.equal(first, second), f"{name}: {(first - second).abs().max()}"
+
+
+def names_of(model: nn.Module) -> list[str]:
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    return [name for name, _ in inner.named_parameters()]
+
+
+def copy_gradients(source: nn.Module, to: nn.Module) -> None:
+    for one, other in zip(source.parameters(), to.parameters(), strict=True):
+        other.grad = None if one.grad is None else one.grad.clone()
+
+
+def train(model: Any, optimizer: Any, steps: int, data: Iterator[torch.Tensor]) -> list[float]:
+    """This rank's losses."""
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(next(data))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def train_beside(ours: Any, theirs: Any, steps: int, before: Any = None) -> None:
+    """Steps of a shared model and of one that is alone and has the same gradients: the same losses,
+    and the same parameters on all ranks, bit for bit. ``before`` is called before each step."""
+    (cache, model, optimizer), (other_cache, other, other_optimizer) = ours, theirs
+    data = own_batches()
+    for _ in range(steps):
+        tokens = next(data)
+        optimizer.zero_grad()
+        loss = model(tokens)
+        loss.backward()
+        assert torch.equal(other(tokens), loss)
+        if before is not None:
+            before(cache, model)
+        copy_gradients(model, other)
+        optimizer.step()
+        other_optimizer.step()
+    assert_same_values(cache, other_cache, names_of(other))
