@@ -3,8 +3,8 @@
     python examples/train_large_lm.py --device 12MiB --host 16MiB --ssd out/zerocache:1GiB
     python examples/train_large_lm.py --in-memory
 
-The text is Python's own reference manual, which help() carries: nothing is downloaded. Three lines
-are ZeRO-Cache's (marked below); without --in-memory they put the model into pages that move between
+The text is Python's own reference manual, which help() carries: nothing is downloaded. Four lines
+are ZeRO-Cache's (marked below); without --in-memory they build the model in pages that move between
 the device, the host's memory and a disk. Both ways learn the same, step by step.
 """
 
@@ -72,9 +72,6 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
     torch.manual_seed(0)
     training, _, vocabulary = reference_manual()
     before_bytes, _ = memory_of_process()
-    model: nn.Module = LanguageModel(vocabulary, arguments)
-    optimizer: Any = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
     cache = None
     with contextlib.ExitStack() as stack:
         if not arguments.in_memory:
@@ -83,8 +80,13 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
             cache = stack.enter_context(  # 2
                 ZeroCache(arguments.device, arguments.host, arguments.ssd, page=arguments.page)
             )
+        with cache.init() if cache is not None else contextlib.nullcontext():  # 3
+            model: nn.Module = LanguageModel(vocabulary, arguments)
+        optimizer: Any = torch.optim.AdamW(model.parameters(), lr=3e-4)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        if cache is not None:
             early = arguments.step_in_backward
-            model, optimizer = cache.wrap(model, optimizer, step_in_backward=early)  # 3
+            model, optimizer = cache.wrap(model, optimizer, step_in_backward=early)  # 4
         losses, seconds, steady = [], [], None
         pace = 0.1 if sys.stderr.isatty() else 4.0
         progress = tqdm(range(arguments.steps), ncols=90, mininterval=pace)

@@ -45,7 +45,7 @@ Status Checkpoint::check(const Layout& layout) const {
     }
   }
   for (const PlacedTensor& tensor : layout.tensors()) {
-    if (saved.count(tensor.name) == 0) {
+    if (!tensor.removed() && saved.count(tensor.name) == 0) {
       return Status(Code::kInvalidArgument,
                     here + " is of another model or optimizer: it lacks tensor '" + tensor.name +
                         "' of " + std::to_string(tensor.bytes) + " bytes");

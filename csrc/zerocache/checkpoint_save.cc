@@ -210,7 +210,10 @@ class Save {
   Status write_manifest() {
     TACO_RETURN_IF_ERROR(find_files_of_others());
     const Layout& layout = *source_.layout;
-    manifest_.tensors.assign(layout.tensors().begin(), layout.tensors().end());
+    manifest_.tensors.clear();
+    std::copy_if(layout.tensors().begin(), layout.tensors().end(),
+                 std::back_inserter(manifest_.tensors),
+                 [](const PlacedTensor& tensor) { return !tensor.removed(); });
     std::sort(manifest_.tensors.begin(), manifest_.tensors.end(),
               [](const PlacedTensor& a, const PlacedTensor& b) {
                 return std::tie(a.offset, a.bytes) < std::tie(b.offset, b.bytes);

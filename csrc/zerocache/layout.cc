@@ -142,6 +142,28 @@ Result<std::uint32_t> Layout::append_at(const TensorSpec& tensor, std::uint64_t 
   return insert(tensor, offset);
 }
 
+Status Layout::rename(std::uint32_t index, const std::string& name) {
+  PlacedTensor& tensor = tensors_[index];
+  if (tensor.name == name) return {};
+  if (name.empty() || by_name_.contains(name)) {
+    return Status(Code::kInvalidArgument,
+                  "tensor '" + tensor.name + "' cannot be called '" + name +
+                      "': " + (name.empty() ? "that is no name" : "another tensor is"));
+  }
+  by_name_.erase(tensor.name);
+  by_name_.emplace(name, index);
+  tensor.name = name;
+  return {};
+}
+
+void Layout::remove(std::uint32_t index) {
+  PlacedTensor& tensor = tensors_[index];
+  by_name_.erase(tensor.name);
+  std::erase(by_offset_, index);
+  tensor.name.clear();
+  tensor.bytes = 0;
+}
+
 std::uint32_t Layout::insert(const TensorSpec& tensor, std::uint64_t offset) {
   const auto index = static_cast<std::uint32_t>(tensors_.size());
   tensors_.push_back({tensor.name, tensor.bytes, offset, tensor.element_bytes});

@@ -48,6 +48,7 @@ struct PlacedTensor {
   std::size_t bytes = 0;
   std::uint64_t offset = 0;  // of its first byte in the store's range
   std::uint32_t element_bytes = 1;
+  bool removed() const { return name.empty(); }
 };
 
 // Neighbouring pages: [first, first + count).
@@ -71,6 +72,12 @@ class Layout {
   Result<PageId> reserve(std::uint64_t pages);
   // kInvalidArgument too where there is another tensor already, or nothing is reserved.
   Result<std::uint32_t> append_at(const TensorSpec& tensor, std::uint64_t offset);
+  // Calls a tensor otherwise. kInvalidArgument, and nothing changes, for an empty name or one that
+  // is taken.
+  Status rename(std::uint32_t index, const std::string& name);
+  // A tensor is gone: its place is nobody's, and is not given to another. All indices stay; its own
+  // is that of an empty tensor without a name (removed()).
+  void remove(std::uint32_t index);
 
   std::size_t page_bytes() const { return page_bytes_; }
   // One more than the last that is touched or reserved.

@@ -1,6 +1,7 @@
 #include "zerocache/mover.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -359,6 +360,19 @@ bool Mover::has_content(PageId page) const {
   if (state_->generation != fork_generation()) return false;
   std::lock_guard lock(state_->mutex);
   return page < state_->most_pages && state_->scheduler.pages().has_content(page);
+}
+
+void Mover::discard(std::span<const PageId> pages) {
+  State& state = *state_;
+  if (state.generation != fork_generation() || pages.empty()) return;
+  std::lock_guard lock(state.mutex);
+  TACO_ASSERT(
+      std::none_of(pages.begin(), pages.end(), [&](PageId page) { return state.uses.uses(page); }));
+  std::vector<PageId> held;
+  std::copy_if(pages.begin(), pages.end(), std::back_inserter(held),
+               [&](PageId page) { return state.scheduler.pages().has_content(page); });
+  state.ensure_run();
+  state.change_operator(OpenUses::kRun, held);
 }
 
 void Mover::change_layout(const std::function<void()>& change) {

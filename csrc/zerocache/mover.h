@@ -108,6 +108,10 @@ class Mover : public PageUses {
   // Whether it has been written and not been given up since; no page beyond most_pages has.
   bool has_content(PageId page) const override;
 
+  // Nobody needs what these pages hold, and no use has them: their frames and slots are free, and
+  // no copy is made for that.
+  void discard(std::span<const PageId> pages);
+
   // Changes the layout that was given to open() (which only grows, up to most_pages): nobody here
   // reads it meanwhile. `change` may not call the mover.
   void change_layout(const std::function<void()>& change);

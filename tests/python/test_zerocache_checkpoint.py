@@ -179,12 +179,14 @@ def test_an_interrupt_while_a_checkpoint_is_loaded_leaves_it_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However far the load has come by then: nothing or all has changed."""
+    from taco_torch.zerocache import notes
+
     cache, model, optimizer = wrapped(tmp_path)
     train(model, optimizer, 1)
     cache.save(tmp_path / "saved")
     expected = cache.full("blocks.3.up.weight")
     train(model, optimizer, 2)
-    agree = cache._read_note
+    agree = notes.Notes.read
 
     def interrupted(*arguments: Any) -> Any:
         found = agree(*arguments)
@@ -193,7 +195,7 @@ def test_an_interrupt_while_a_checkpoint_is_loaded_leaves_it_whole(
         return found
 
     # The interrupt comes while pages are loaded, which is not Python's code, or later.
-    monkeypatch.setattr(cache, "_read_note", interrupted)
+    monkeypatch.setattr(notes.Notes, "read", interrupted)
 
     def load_and_wait() -> None:
         cache.load(tmp_path / "saved")
@@ -212,21 +214,25 @@ def test_an_interrupt_while_a_checkpoint_is_loaded_leaves_it_whole(
     cache.close()
 
 
-def test_an_interrupt_that_shows_once_the_pages_are_loaded(tmp_path: Path) -> None:
+def test_an_interrupt_that_shows_once_the_pages_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from taco_torch.zerocache import notes
+
     cache, model, optimizer = wrapped(tmp_path)
     train(model, optimizer, 1)
     cache.save(tmp_path / "saved")
     train(model, optimizer, 2)
-    apply, calls = cache._apply_note, 0
+    apply, calls = notes.Notes._apply, 0
 
-    def interrupted(note: Any) -> None:
+    def interrupted(self: Any, note: Any) -> None:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise KeyboardInterrupt
-        apply(note)
+        apply(self, note)
 
-    cache._apply_note = interrupted
+    monkeypatch.setattr(notes.Notes, "_apply", interrupted)
     with pytest.raises(KeyboardInterrupt):
         cache.load(tmp_path / "saved")
     assert set(optimizer.numbers().values()) == {1}

@@ -131,6 +131,19 @@ def test_a_disk_that_takes_nothing_for_a_while(tmp_path: Path) -> None:
     cache.close()
 
 
+def test_a_disk_that_takes_nothing_is_not_missed_while_memory_has_room(tmp_path: Path) -> None:
+    cache, model, optimizer = wrapped(tmp_path / "undisturbed")
+    expected = train(model, optimizer, 4)
+    cache.close()
+    cache, model, optimizer = wrapped(tmp_path / "cache", (400, 12, 400))
+    data = batches()
+    with disk_takes_nothing():
+        losses = train(model, optimizer, 3, data)
+    assert cache.stats()["ways"]["host to ssd"]["failed"] > 0
+    assert losses + train(model, optimizer, 1, data) == expected
+    cache.close()
+
+
 def test_a_parameter_that_is_half_written_is_not_used(tmp_path: Path) -> None:
     cache, model, optimizer = wrapped(tmp_path / "cache")
     train(model, optimizer, 1)

@@ -389,7 +389,7 @@ def test_what_cannot_be_placed_is_refused(tensor: Callable[[], torch.Tensor], wo
 
 def test_a_parameter_of_another_range_is_refused() -> None:
     placed = Placed(layers())
-    with pytest.raises(TypeError, match="placed already"):
+    with pytest.raises(TypeError, match="held by another cache"):
         make_range().place("0.weight", placed.model[0].weight)
 
 

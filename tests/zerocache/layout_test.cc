@@ -106,6 +106,37 @@ TEST(Layout, ItFollowsOnWhereAGapWouldWasteTooMuch) {
   EXPECT_EQ(layout.pages(), 2u);
 }
 
+TEST(Layout, ATensorIsCalledOtherwise) {
+  Layout layout = made(named({100, 200}), kPage);
+  EXPECT_TRUE(layout.rename(0, "first").ok());
+  EXPECT_TRUE(layout.rename(0, "first").ok());
+  EXPECT_EQ(layout.find("t0"), nullptr);
+  EXPECT_EQ(layout.find("first")->bytes, 100u);
+  EXPECT_EQ(layout.describe(0), "page 0 (first, t1)");
+  EXPECT_EQ(layout.rename(0, "t1").message(),
+            "tensor 'first' cannot be called 't1': another tensor is");
+  EXPECT_EQ(layout.rename(0, "").code(), Code::kInvalidArgument);
+  EXPECT_EQ(layout.find("first")->bytes, 100u);
+  EXPECT_TRUE(layout.rename(1, "t0").ok()) << "that name is free now";
+}
+
+TEST(Layout, WhatIsRemovedTouchesNoPageAndNobodyGetsItsPlace) {
+  Layout layout = made(named({kPage - 64, 64, 2 * kPage, 64}), kPage);
+  layout.remove(2);
+  EXPECT_TRUE(layout.tensors()[2].removed());
+  EXPECT_EQ(layout.find("t2"), nullptr);
+  EXPECT_EQ(layout.pages_of(layout.tensors()[2]).count, 0u);
+  EXPECT_TRUE(layout.tensors_on(1).empty());
+  EXPECT_TRUE(layout.tensors_on(2).empty());
+  EXPECT_EQ(layout.tensors()[3].offset, 3 * kPage) << "others stay where they are";
+  layout.remove(0);
+  EXPECT_EQ(layout.describe(0), "page 0 (t1)");
+  auto again = layout.append({"t2", 2 * kPage, 1});
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(*again, 4u);
+  EXPECT_GE(layout.tensors()[*again].offset, 3 * kPage + 64);
+}
+
 TEST(Layout, NothingMakesNoPages) {
   const Layout layout = made({}, kPage);
   EXPECT_EQ(layout.pages(), 0u);

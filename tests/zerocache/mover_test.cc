@@ -134,6 +134,22 @@ TEST(Mover, WhatNobodyNeedsAfterwardsIsGivenUp) {
   EXPECT_FALSE(rig.mover->has_content(kNoPage));
 }
 
+TEST(Mover, WhatIsDiscardedMakesRoomThoughNothingCouldMove) {
+  MoverRig rig({.pages = 8, .device = 2, .host = 3, .disk = 2});
+  for (PageId page = 0; page < 5; ++page) rig.fill(page, page + 1);
+  const std::vector<PageId> gone = {0, 3, 7};  // the last never held anything
+  rig.mover->discard(gone);
+  EXPECT_FALSE(rig.mover->has_content(0));
+  EXPECT_FALSE(rig.mover->has_content(3));
+  for (PageId page = 5; page < 7; ++page) rig.fill(page, page + 1);
+  for (const PageId page : {1, 2, 4, 5, 6}) {
+    ASSERT_TRUE(rig.begin(page, {read_in(page)}));
+    EXPECT_TRUE(rig.holds(page, Tier::kDevice, page + 1));
+    rig.mover->end(page);
+  }
+  rig.mover->discard({});
+}
+
 TEST(Mover, WhatDoesNotFitIsRefusedAndNothingElseSuffers) {
   MoverRig rig({.pages = 12, .device = 3, .host = 12});
   for (PageId page = 0; page < 12; ++page) rig.fill(page, page + 1);

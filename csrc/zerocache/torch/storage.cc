@@ -56,13 +56,21 @@ Status can_be_placed(const at::Tensor& tensor, const std::string& name) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   if (storage->nbytes() == 0) return unsupported(name, "is empty: there is nothing to place");
   const at::DataPtr& data = storage->_mutable_data_ptr_no_checks();
+  if (data.get_deleter() == &let_range_go)
+    return unsupported(name, "is held by another cache: close() that one first");
   if (data.get_deleter() != c10::GetCPUAllocator()->raw_deleter()) {
     return unsupported(name,
                        "lies in memory that torch did not allocate for it alone (it is shared with "
-                       "processes or a NumPy array, mapped from a file, or placed already); give "
-                       "it memory of its own first: p.data = p.data.clone()");
+                       "processes or a NumPy array, or mapped from a file); give it memory of its "
+                       "own first: p.data = p.data.clone()");
   }
   return Status();
+}
+
+bool is_placed(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return false;
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  return storage->_mutable_data_ptr_no_checks().get_deleter() == &let_range_go;
 }
 
 Result<std::unique_ptr<PlacedStorage>> PlacedStorage::place(const at::Tensor& tensor,
@@ -85,12 +93,19 @@ Result<std::unique_ptr<PlacedStorage>> PlacedStorage::place(const at::Tensor& te
 }
 
 void PlacedStorage::add(const at::Tensor& tensor, const std::string& name) {
-  names_.push_back(name);
+  if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(name);
   const auto is_it = [&](const WeakTensor& known) {
     return known._unsafe_get_target() == tensor.unsafeGetTensorImpl();
   };
   if (std::none_of(tensors_.begin(), tensors_.end(), is_it))
     tensors_.emplace_back(tensor.getIntrusivePtr());
+}
+
+void PlacedStorage::leave(const at::Tensor& tensor) {
+  if (holds(tensor)) return;
+  std::erase_if(tensors_, [&](const WeakTensor& known) {
+    return known._unsafe_get_target() == tensor.unsafeGetTensorImpl();
+  });
 }
 
 bool PlacedStorage::holds(const at::Tensor& tensor) const {

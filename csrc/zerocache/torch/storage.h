@@ -42,6 +42,9 @@ namespace taco::zerocache {
 // has another user, who would not notice (a NumPy array, other processes, a mapped file).
 Status can_be_placed(const at::Tensor& tensor, const std::string& name);
 
+// Whether a tensor's bytes lie in some store's range.
+bool is_placed(const at::Tensor& tensor);
+
 class PlacedStorage {
  public:
   // Copies the tensor's whole storage to `address`, where memory is mapped now, and frees its old
@@ -54,7 +57,11 @@ class PlacedStorage {
 
   // Another name of a tensor, or another tensor on this storage: a tie, a view of a flat buffer.
   void add(const at::Tensor& tensor, const std::string& name);
+  // A tensor has been given another storage, and that is as it should be.
+  void leave(const at::Tensor& tensor);
   bool holds(const at::Tensor& tensor) const;
+  // Instead of all names so far.
+  void rename(const std::string& name) { names_.assign(1, name); }
 
   // False once torch has freed the storage: its part of the range is free.
   bool alive() const { return !storage_.expired(); }

@@ -99,42 +99,45 @@ std::vector<Access> accesses_to(std::span<const Run> runs, bool writes) {
 
 }  // namespace
 
-Status check_room(const StoreOptions& options, const std::vector<PlannedParameter>& parameters,
-                  std::span<const StateKind> kinds,
-                  const std::vector<std::vector<std::uint32_t>>& needed, FinalGradients gradients,
-                  int ranks) {
-  auto layout = Layout::make({}, options.page_bytes);
-  if (!layout.ok()) return layout.status();
-  std::vector<std::uint32_t> trained;
+Status Store::check_room(const std::vector<PlannedParameter>& parameters,
+                         std::span<const StateKind> kinds,
+                         const std::vector<std::vector<std::uint32_t>>& needed,
+                         FinalGradients gradients, int ranks) const {
+  Layout layout = layout_;
+  std::vector<std::uint32_t> indices, trained;
   for (const PlannedParameter& parameter : parameters) {
-    auto index = layout->append({parameter.name, parameter.bytes, parameter.element_bytes});
+    const auto placed = by_name_.find(parameter.name);
+    Result<std::uint32_t> index = Status();
+    index = placed != by_name_.end()
+                ? Result<std::uint32_t>(placed->second->tensor)
+                : layout.append({parameter.name, parameter.bytes, parameter.element_bytes});
     if (!index.ok()) return index.status();
+    indices.push_back(*index);
     if (parameter.trained) trained.push_back(*index);
   }
   std::size_t device_pages = trained.empty() ? 0 : 1;
   for (const std::vector<std::uint32_t>& group : needed) {
     std::vector<PageId> pages;
     for (const std::uint32_t index : group)
-      add_pages(layout->pages_of(layout->tensors()[index]), pages);
+      add_pages(layout.pages_of(layout.tensors()[indices[index]]), pages);
     sort_out(pages);
     device_pages = std::max(device_pages, pages.size());
   }
   if (gradients == FinalGradients::kAreStepped) ++device_pages;
-  auto state = StateLayout::append_to(*layout, trained, kinds);
+  auto state = StateLayout::append_to(layout, trained, kinds);
   if (!state.ok()) return state.status();
   std::size_t host_pages = trained.empty() ? 0 : state->kinds().size();
-  const Shards shards = Shards::deal(*layout, *state, trained, 0, ranks);
-  std::size_t held = most_held(*layout, *state, shards);
+  const Shards shards = Shards::deal(layout, *state, trained, 0, ranks);
+  std::size_t held = most_held(layout, *state, shards);
   if (gradients == FinalGradients::kAreKeptOnPages) {
-    auto pages = GradientPages::append_to(*layout, trained);
+    auto pages = GradientPages::append_to(layout, trained);
     if (!pages.ok()) return pages.status();
     held += pages->count();
     ++host_pages;
   }
-  const Capacities room = capacities_of(options);
-  TACO_RETURN_IF_ERROR(check_capacities(room, options.page_bytes, held, device_pages, host_pages));
-  return check_page_numbers(layout->pages(), most_pages(room, options.page_bytes),
-                            options.page_bytes);
+  const Capacities room = capacities_of(options_);
+  TACO_RETURN_IF_ERROR(check_capacities(room, page_bytes(), held, device_pages, host_pages));
+  return check_page_numbers(layout.pages(), most_pages(room, page_bytes()), page_bytes());
 }
 
 // The range and the device with its memory, for as long as torch points there.
@@ -253,8 +256,10 @@ Status Store::place(const std::string& name, const at::Tensor& tensor) {
     index = layout_.append({name, bytes, static_cast<std::uint32_t>(tensor.element_size())});
   });
   if (!index.ok()) return index.status();
-  TACO_RETURN_IF_ERROR(check_numbers().with_prefix("parameter '" + name + "' does not fit: "));
-  return place_bytes(name, tensor, *index);
+  Status status = check_numbers().with_prefix("parameter '" + name + "' does not fit: ");
+  if (status.ok()) status = place_bytes(name, tensor, *index);
+  if (!status.ok()) mover_->change_layout([&] { layout_.remove(*index); });
+  return status;
 }
 
 Status Store::check_numbers() const {

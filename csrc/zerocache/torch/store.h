@@ -2,6 +2,7 @@
 // of a model use them, the state of their optimizer, and both in checkpoints.
 //
 //   place(name, tensor)            the tensor's bytes are pages from now on
+//   make(what, tensor)             likewise, before it has a name
 //   add_part(names)                what a module needs at once
 //   uses().begin(part, pass), end  in between it is there, otherwise it is absent
 //   add_state(names, kinds)        once; then step(), read_state(), write_state()
@@ -72,14 +73,6 @@ enum class FinalGradients : unsigned char {
   kAreKeptOnPages  // there has to be room for them, too
 };
 
-// Whether these fit, with `kinds` of state, where each group of `needed` (indices) is used at once.
-// Where `ranks` share the state, for the largest share. kInvalidArgument names what has to be
-// larger, and how large.
-Status check_room(const StoreOptions& options, const std::vector<PlannedParameter>& parameters,
-                  std::span<const StateKind> kinds,
-                  const std::vector<std::vector<std::uint32_t>>& needed, FinalGradients gradients,
-                  int ranks);
-
 // Whether place() would take it: kUnsupported names the tensor and says why not.
 Status check_placeable(const at::Tensor& tensor, const std::string& name);
 
@@ -91,9 +84,32 @@ class Store : public Pager {
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
+  // Whether these fit, with `kinds` of state, where each group of `needed` (indices) is used at
+  // once; those that have been placed, by name, lie where they lie. Where `ranks` share the state,
+  // for the largest share. kInvalidArgument names what has to be larger, and how large.
+  Status check_room(const std::vector<PlannedParameter>& parameters,
+                    std::span<const StateKind> kinds,
+                    const std::vector<std::vector<std::uint32_t>>& needed, FinalGradients gradients,
+                    int ranks) const;
+
   // A tensor on a storage that is here already becomes another name of that; else its storage's
   // bytes move here and it is absent. What check_placeable() refuses.
   Status place(const std::string& name, const at::Tensor& tensor);
+
+  // While a model is being built (store_made.cc): as place(), for a tensor whose name is not known
+  // yet; until name_made() texts of errors call it `what` and a number. What cannot be placed is
+  // left alone. kInvalidArgument for a parameter of another cache.
+  Status make(const std::string& what, const at::Tensor& tensor);
+  bool holds(const at::Tensor& tensor) const { return find(tensor) != nullptr; }
+  // To use what this tensor is a part of, alone; nothing where that is not here.
+  std::optional<Uses::Part> part_of(const at::Tensor& tensor);
+  // As note_write(), of that.
+  void note_change(const at::Tensor& tensor);
+  // Names all that was made, the first name of each being its own; false if some get none. They may
+  // be named anew until state is added.
+  Result<bool> name_made(const std::vector<std::pair<std::string, at::Tensor>>& names);
+  // What has no name becomes ordinary memory again.
+  Status give_back_unnamed();
 
   // kInvalidArgument for a name that was not placed.
   Result<Uses::Part> add_part(const std::vector<std::string>& names);
@@ -198,6 +214,10 @@ class Store : public Pager {
     std::unique_ptr<PlacedStorage> storage;
     std::uint32_t tensor = 0;  // in the layout
     Uses::Parameter parameter = 0;
+    std::string made_as;              // by make(); else empty
+    bool named = true;                // not only by that
+    bool gone = false;                // as is its tensor from the layout
+    std::optional<Uses::Part> alone;  // if it was asked for
   };
   Store(const StoreOptions& options, Layout layout)
       : options_(options), layout_(std::move(layout)) {}
@@ -226,6 +246,8 @@ class Store : public Pager {
 
   Status check_numbers() const;
   Status place_bytes(const std::string& name, const at::Tensor& tensor, std::uint32_t index);
+  void forget_gone();
+  void forget(Entry& entry);
   Status hold(OperatorKey key, std::span<const Access> accesses);
   PageId page_of(const PlacedTensor& tensor) const {
     return static_cast<PageId>(tensor.offset / options_.page_bytes);
@@ -263,6 +285,7 @@ class Store : public Pager {
   std::vector<std::unique_ptr<Entry>> entries_;
   std::unordered_map<const void*, Entry*> by_storage_;
   std::unordered_map<std::string, Entry*> by_name_;
+  std::uint64_t made_ = 0;
   Uses uses_{*this};
   std::string run_;  // the open one
   std::atomic<std::uint64_t> done_bytes_{0}, all_bytes_{0};

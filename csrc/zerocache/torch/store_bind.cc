@@ -92,7 +92,7 @@ py::dict stats_of(const Store& store) {
 // (name, bytes, bytes of an element, whether it is trained)
 using Planned = std::tuple<std::string, std::size_t, std::uint32_t, bool>;
 
-void check_fits(const StoreOptions& options, const std::vector<Planned>& parameters,
+void check_fits(const Store& store, const std::vector<Planned>& parameters,
                 const std::vector<std::string>& kinds,
                 const std::vector<std::vector<std::uint32_t>>& needed, const std::string& gradients,
                 int ranks) {
@@ -103,7 +103,7 @@ void check_fits(const StoreOptions& options, const std::vector<Planned>& paramet
   const FinalGradients final = gradients == "stepped" ? FinalGradients::kAreStepped
                                : gradients == "kept"  ? FinalGradients::kAreKeptOnPages
                                                       : FinalGradients::kStayInMemory;
-  raise_if_error(check_room(options, planned, kinds_of(kinds), needed, final, ranks));
+  raise_if_error(store.check_room(planned, kinds_of(kinds), needed, final, ranks));
 }
 
 void step(
@@ -212,6 +212,20 @@ void bind_adafactor(py::module_& module) {
       py::arg("weight_decay"));
 }
 
+void bind_made(py::class_<Store>& store) {
+  store
+      .def("make", [](Store& self, const std::string& what,
+                      const at::Tensor& tensor) { raise_if_error(self.make(what, tensor)); })
+      .def("holds", &Store::holds)
+      .def("part_of", &Store::part_of)
+      .def("note_change", &Store::note_change)
+      .def("name_made",
+           [](Store& self, const std::vector<std::pair<std::string, at::Tensor>>& names) {
+             return value_or_raise(self.name_made(names));
+           })
+      .def("give_back_unnamed", [](Store& self) { raise_if_error(self.give_back_unnamed()); });
+}
+
 void bind_runs(py::class_<Store>& store) {
   store
       .def("note_write",
@@ -280,14 +294,14 @@ void bind_store(py::module_& module) {
     raise_if_error(check_placeable(tensor, name));
   });
   inner.def("digest", &digest_of);
-  inner.def("check_room", &check_fits, py::arg("options"), py::arg("parameters"), py::arg("kinds"),
-            py::arg("needed"), py::arg("gradients") = "in memory", py::arg("ranks") = 1);
   py::class_<Store> store(inner, "Store");
   store
       .def(py::init(
           [](const StoreOptions& options) { return value_or_raise(Store::open(options)); }))
       .def("place", [](Store& self, const std::string& name,
                        const at::Tensor& tensor) { raise_if_error(self.place(name, tensor)); })
+      .def("check_room", &check_fits, py::arg("parameters"), py::arg("kinds"), py::arg("needed"),
+           py::arg("gradients") = "in memory", py::arg("ranks") = 1)
       .def("read", [](Store& self, const at::Tensor& tensor,
                       const at::Tensor& to) { raise_if_error(self.read(tensor, to)); })
       .def("write", [](Store& self, const at::Tensor& tensor,
@@ -301,6 +315,7 @@ void bind_store(py::module_& module) {
       .def_property_readonly("own_state_bytes", &Store::own_state_bytes)
       .def("stats", &stats_of);
   bind_uses(store);
+  bind_made(store);
   bind_runs(store);
   bind_state(store);
   bind_gradients(store);

@@ -336,7 +336,9 @@ Status Store::load(const std::string& directory, const Agree& agree) {
 
 std::uint64_t Store::parameter_bytes() const {
   std::uint64_t sum = 0;
-  for (const auto& entry : entries_) sum += entry->storage->bytes();
+  for (const auto& entry : entries_) {
+    if (!entry->gone) sum += entry->storage->bytes();
+  }
   return sum;
 }
 

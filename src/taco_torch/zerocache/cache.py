@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from operator import methodcaller
 from types import TracebackType
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from taco_torch._extension import _C
-from taco_torch.zerocache import backward, hooks, plot
+from taco_torch.zerocache import backward, construction, hooks, plot
 from taco_torch.zerocache.memory import available_bytes
 from taco_torch.zerocache.model_state import ModelState
 from taco_torch.zerocache.note import Notes
@@ -118,6 +118,32 @@ class ZeroCache:
         """Whether close() has been called."""
         return bool(self._store.closed)
 
+    def init(self) -> AbstractContextManager[None]:
+        """For building a model that is larger than memory::
+
+            with cache.init():
+                model = Net(config)
+            model, optimizer = cache.wrap(model, torch.optim.AdamW(model.parameters(), lr=3e-4))
+
+        Inside, parameters move into the cache as soon as a module has them. Code that initializes
+        them runs as it is, with the same random numbers, so they have the values that they would
+        have without; loading a state dict inside works as well. At most the parameter that is being
+        made is in memory beside the caps. Between init() and wrap() parameters are absent, as they
+        are outside their modules after wrap(). What wrap()'s model does not have becomes ordinary
+        memory again then, and so does everything at close().
+
+        Raises:
+            RuntimeError: this cache has wrapped a model already, or is closed; this thread is in an
+                ``init()`` already.
+            ValueError: inside: ``device`` is too small for a parameter, or for those that one
+                function is given, or all capacities together for what was made so far.
+            TypeError: inside: a module is given a parameter of another cache.
+        """
+        store = self.store  # that it is closed comes first
+        if self._model is not None:
+            raise RuntimeError("this cache holds a model already: call init() before wrap()")
+        return construction.built_in(store)
+
     def wrap(
         self,
         model: nn.Module,
@@ -134,9 +160,10 @@ class ZeroCache:
         and ``use()`` are for that. Buffers, gradients and activations stay as they are.
 
         Args:
-            model: on the CPU. It needs no other copy of itself in memory for this. Inside
-                DistributedDataParallel each rank keeps a part of the optimizer's state only: all
-                ranks call wrap() then, and later step(), save() and load(), at once.
+            model: on the CPU. It needs no other copy of itself in memory for this; and where it
+                was built inside ``init()``, not even the first. Inside DistributedDataParallel each
+                rank keeps a part of the optimizer's state only: all ranks call wrap() then, and
+                later step(), save() and load(), at once.
             optimizer: over the model's parameters: AdamW, Adam, SGD or Adafactor of torch.optim, or
                 Lion of this package. State that it has already is taken over. None: the model is
                 not trained.
@@ -164,16 +191,18 @@ class ZeroCache:
             RuntimeError: this cache has wrapped a model already, or is closed; or another rank has
                 failed, with its number and what it raised.
         """
-        _ = self.store  # that it is closed comes first
+        store = self.store
         if self._model is not None:
             raise RuntimeError("this cache holds a model already: make another ZeroCache")
         if not isinstance(model, nn.Module):
             raise TypeError(f"{type(model).__name__} is no torch.nn.Module")
+        if construction.is_building():
+            raise RuntimeError("wrap() inside init(): leave that block first")
         inner, self._ranks = ranks_of(model, process_group)
         wrapping = self._together(
             partial(
                 wrapping_of,
-                self._options,
+                store,
                 inner,
                 optimizer,
                 self._ranks,
@@ -183,7 +212,7 @@ class ZeroCache:
             )
         )
         if self._ranks is not None:
-            wrapping.check_same(self._ranks, self._options.page_bytes)
+            wrapping.check_same(store, self._ranks, self._options.page_bytes)
         self._names = {parameter: own[0] for parameter, own in wrapping.names.items()}
         self._model = inner
         try:
@@ -200,8 +229,9 @@ class ZeroCache:
     def _take(self, wrapping: Wrapping) -> None:
         store, model = self._store, wrapping.model
         store.begin_run("place")
-        for parameter, own in wrapping.names.items():
-            for name in own:
+        new = [parameter for parameter in wrapping.names if not store.holds(parameter)]
+        for parameter in new:
+            for name in wrapping.names[parameter]:
                 store.place(name, parameter)
         store.end_run()
         self._hooks = hooks.attach(model, store, self._names, runs=store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -45,7 +46,10 @@ def names_of(model: nn.Module) -> dict[nn.Parameter, list[str]]:
 
 
 def check_parameters(
-    names: Mapping[nn.Parameter, list[str]], groups: list[dict[str, object]], rule: Rule | None
+    store: Any,
+    names: Mapping[nn.Parameter, list[str]],
+    groups: list[dict[str, object]],
+    rule: Rule | None,
 ) -> set[nn.Parameter]:
     """The parameters that are trained.
 
@@ -75,12 +79,13 @@ def check_parameters(
                 f"parameter '{name}' is not contiguous: {rule.name} needs its rows one after the "
                 f"other; p.data = p.data.contiguous() makes them so"
             )
-        _C.zerocache.check_placeable(name, parameter)
+        if not store.holds(parameter):
+            _C.zerocache.check_placeable(name, parameter)
     return trained
 
 
 def check_room(
-    options: object,
+    store: Any,
     model: nn.Module,
     names: Mapping[nn.Parameter, list[str]],
     trained: set[nn.Parameter],
@@ -112,7 +117,7 @@ def check_room(
     groups = sorted(groups_at_once(model, names), key=_bytes_of, reverse=True)
     needed = [sorted(numbers[parameter] for parameter in group) for group in groups]
     try:
-        _C.zerocache.check_room(options, planned, list(kinds), needed, gradients, ranks)
+        store.check_room(planned, list(kinds), needed, gradients, ranks)
     except ValueError as error:
         largest = groups[0] if groups else frozenset()
         first = min(largest, key=numbers.__getitem__, default=None)

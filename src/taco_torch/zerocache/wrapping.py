@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from taco_torch._extension import _C
-from taco_torch.zerocache import backward, needs
+from taco_torch.zerocache import backward, construction, needs
 from taco_torch.zerocache.ranks import Held, Ranks
 from taco_torch.zerocache.rules import Rule, matrices_of, rule_of
 
@@ -35,26 +36,33 @@ class Wrapping:
             if parameter in self.trained
         ]
 
-    def check_same(self, ranks: Ranks, page_bytes: int) -> None:
+    def check_same(self, store: Any, ranks: Ranks, page_bytes: int) -> None:
         """Raises MismatchError on all ranks where they are about to hold something else."""
         optimizer = f"{self.rule.name} ({', '.join(self.kinds)})" if self.rule else "none"
-        ranks.check_same(self._held(), page=page_bytes, optimizer=optimizer)
+        ranks.check_same(self._held(store), page=page_bytes, optimizer=optimizer)
 
-    def _held(self) -> Sequence[Held]:
+    def _held(self, store: Any) -> Sequence[Held]:
+        def values_of(parameter: nn.Parameter) -> torch.Tensor:
+            if not store.holds(parameter):
+                return parameter.detach()
+            copy = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype)
+            store.read(parameter, copy)
+            return copy
+
         return [
             Held(
                 own[0],
                 tuple(parameter.shape),
                 str(parameter.dtype),
                 parameter in self.trained,
-                _C.zerocache.digest(parameter.detach()),
+                _C.zerocache.digest(values_of(parameter)),
             )
             for parameter, own in self.names.items()
         ]
 
 
 def wrapping_of(
-    options: object,
+    store: Any,
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     ranks: Ranks | None,
@@ -63,13 +71,13 @@ def wrapping_of(
     step_in_backward: bool,
     clipping: bool,
 ) -> Wrapping:
-    """Raises as ``ZeroCache.wrap`` says it, and changes nothing. ``averaged``: other ranks have
-    gradients of the same parameters."""
+    """Raises as ``ZeroCache.wrap`` says it, and changes nothing but names of what was built in the
+    store. ``averaged``: other ranks have gradients of the same parameters."""
     names = needs.names_of(model)
     rule = rule_of(optimizer) if optimizer is not None else None
     groups = optimizer.param_groups if optimizer is not None else []
     kinds = rule.kinds(groups) if rule is not None else ()
-    trained = needs.check_parameters(names, groups, rule)
+    trained = needs.check_parameters(store, names, groups, rule)
     if step_in_backward:
         backward.check_can_step(rule, averaged)
     if ranks is not None and rule is not None and rule.name == "Adafactor":
@@ -80,5 +88,6 @@ def wrapping_of(
         )
     gradients = "in memory" if not step_in_backward else "kept" if clipping else "stepped"
     size = ranks.size if ranks is not None else 1
-    needs.check_room(options, model, names, trained, kinds, rule, gradients, size)
+    construction.name_what_was_made(store, names)
+    needs.check_room(store, model, names, trained, kinds, rule, gradients, size)
     return Wrapping(model, names, trained, optimizer, rule, kinds, gradients)
