@@ -84,7 +84,7 @@ Status Store::step_together(const std::vector<Step>& steps) {
   for (const Step& step : steps) find(step.parameter)->storage->note_write();
   {
     const WithoutGil others_run;
-    status = ShardedStep(*ranks_, *mover_, layout_, shards_, *stream_, Tier::kDevice).run(updates);
+    status = ShardedStep(*ranks_, *mover_, layout_, shards_, *stream_, std::nullopt).run(updates);
   }
   return failed_step(status);
 }
