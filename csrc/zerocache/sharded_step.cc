@@ -4,12 +4,12 @@
 #include <cstddef>
 #include <cstring>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <variant>
 
 #include "base/assert.h"
 #include "zerocache/agreement.h"
+#include "zerocache/digest.h"
 #include "zerocache/touched_pages.h"
 
 namespace taco::zerocache {
@@ -18,25 +18,6 @@ namespace {
 // Beside the keys of the stream's own uses.
 constexpr OperatorKey kSendKeys = kChunkKeys + (OperatorKey{1} << 41);
 constexpr OperatorKey kReceiveKeys = kChunkKeys + (OperatorKey{1} << 42);
-
-// FNV-1a.
-class Digest {
- public:
-  void add(std::span<const std::byte> bytes) {
-    for (const std::byte each : bytes) {
-      value_ = (value_ ^ static_cast<std::uint64_t>(each)) * 0x100000001b3;
-    }
-  }
-  template <class Value>
-  void add_value(const Value& value) {
-    static_assert(std::is_arithmetic_v<Value>);
-    add(std::as_bytes(std::span(&value, 1)));
-  }
-  std::uint64_t value() const { return value_; }
-
- private:
-  std::uint64_t value_ = 0xcbf29ce484222325;
-};
 
 void add_step(Digest& digest, const kernels::AdamStep& step) {
   for (const float value :
