@@ -29,9 +29,17 @@ class Collectives {
   virtual int size() const = 0;
 
   // Begins to give each rank the `own` of all, one after the other by rank, in `all`. Several may
-  // be under way.
+  // be under way. `own` may be this rank's part of `all`.
   virtual Result<std::unique_ptr<Work>> all_gather(std::span<const std::byte> own,
                                                    std::span<std::byte> all) = 0;
+
+  // Begins to add up: of `all`, which has a part for each rank, one after the other by rank, `own`
+  // becomes the sum over all ranks of what they gave for this one. Several may be under way. What
+  // is added to what in which order depends on the lengths and the ranks alone, never on who came
+  // first. As it is here it adds by rising rank, and has every rank get everything: a group that
+  // can do better overrides it.
+  virtual Result<std::unique_ptr<Work>> reduce_scatter(std::span<const float> all,
+                                                       std::span<float> own);
 };
 
 }  // namespace taco::zerocache

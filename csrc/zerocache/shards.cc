@@ -36,17 +36,36 @@ Shards Shards::deal(const Layout& layout, const StateLayout& state,
     shards.owners_.back() = share.second;
     least.push({share.first + weights[page], share.second});
   }
+  shards.own_state(layout, state, trained);
+  return shards;
+}
+
+Shards Shards::striped(const Layout& layout, const StateLayout& state,
+                       std::span<const std::uint32_t> trained, const Stripes& stripes) {
+  Shards shards;
+  shards.rank_ = stripes.rank();
+  shards.ranks_ = stripes.ranks();
   for (PageId page = 0; page < layout.pages(); ++page) {
-    if (weights[page] == 0) continue;
-    const std::uint32_t element = layout.tensors()[layout.tensors_on(page).front()].element_bytes;
-    for (std::uint32_t part = 0; part < StateLayout::parts_of(element); ++part) {
-      for (const StateKind kind : state.kinds()) {
-        const PageId mirror = state.page_of(page, part, kind);
-        if (mirror != kNoPage) shards.owners_[mirror] = shards.owners_[page];
+    shards.owners_.push_back(stripes.owner(page));
+  }
+  shards.own_state(layout, state, trained);
+  return shards;
+}
+
+void Shards::own_state(const Layout& layout, const StateLayout& state,
+                       std::span<const std::uint32_t> trained) {
+  for (const std::uint32_t index : trained) {
+    const PlacedTensor& tensor = layout.tensors()[index];
+    const Run run = layout.pages_of(tensor);
+    for (PageId page = run.first; page < run.first + run.count; ++page) {
+      for (std::uint32_t part = 0; part < StateLayout::parts_of(tensor.element_bytes); ++part) {
+        for (const StateKind kind : state.kinds()) {
+          const PageId mirror = state.page_of(page, part, kind);
+          if (mirror != kNoPage) owners_[mirror] = owners_[page];
+        }
       }
     }
   }
-  return shards;
 }
 
 }  // namespace taco::zerocache

@@ -1,8 +1,10 @@
-// Which rank steps which pages of parameters and keeps the state that belongs to them, where
-// several ranks hold the same parameters: stage 1 of Rajbhandari et al., "ZeRO: Memory
-// Optimizations Toward Training Trillion Parameter Models", 2020. Pages are dealt out whole, by the
-// bytes of what is trained on them. So each rank's share differs from any other's by the state of
-// one page at most.
+// Which rank steps which pages of parameters and keeps the state that belongs to them.
+//
+// Where several ranks hold the same parameters (stage 1 of Rajbhandari et al., "ZeRO: Memory
+// Optimizations Toward Training Trillion Parameter Models", 2020), pages are dealt out whole, by
+// the bytes of what is trained on them. So each rank's share differs from any other's by the state
+// of one page at most. Where no rank holds all of them (stage 3), the owner of a page is told by
+// stripes.h, and its state follows.
 //
 // Pure, and the same on all ranks that have the same layout. Any thread may read one.
 #pragma once
@@ -14,6 +16,7 @@
 #include "zerocache/layout.h"
 #include "zerocache/page.h"
 #include "zerocache/state_layout.h"
+#include "zerocache/stripes.h"
 
 namespace taco::zerocache {
 
@@ -24,6 +27,9 @@ class Shards {
   // `trained`: the parameters that `state` was appended for, by index in the layout.
   static Shards deal(const Layout& layout, const StateLayout& state,
                      std::span<const std::uint32_t> trained, int rank, int ranks);
+  // As `stripes` have it.
+  static Shards striped(const Layout& layout, const StateLayout& state,
+                        std::span<const std::uint32_t> trained, const Stripes& stripes);
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
@@ -36,6 +42,10 @@ class Shards {
   bool owns(PageId page) const { return owner(page) == rank_; }
 
  private:
+  // Pages of state belong to who owns what they mirror.
+  void own_state(const Layout& layout, const StateLayout& state,
+                 std::span<const std::uint32_t> trained);
+
   int rank_ = 0, ranks_ = 1;
   std::vector<int> owners_;  // by page
 };

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -43,9 +44,13 @@ class GatheringThreads {
   std::size_t most_bytes() const { return most_bytes_; }
   // That were begun, by one rank.
   std::size_t calls() const { return calls_.size(); }
+  // By one rank, at a time.
+  int most_open() const { return most_open_; }
 
  private:
+  enum class Kind { kGather, kReduce };
   struct Call {
+    Kind kind = Kind::kGather;
     std::vector<std::vector<std::byte>> given;
     int arrived = 0;
   };
@@ -56,6 +61,10 @@ class GatheringThreads {
     int size() const override { return group.size_; }
     Result<std::unique_ptr<Work>> all_gather(std::span<const std::byte> own,
                                              std::span<std::byte> all) override;
+    Result<std::unique_ptr<Work>> reduce_scatter(std::span<const float> all,
+                                                 std::span<float> own) override;
+    Result<std::unique_ptr<Work>> begin(Kind kind, std::span<const std::byte> given,
+                                        std::span<std::byte> to);
     GatheringThreads& group;
     const int number;
     std::size_t next = 0;
@@ -63,9 +72,9 @@ class GatheringThreads {
   };
 
   struct Arrival : zerocache::Collectives::Work {
-    Arrival(Rank& rank, std::size_t call, std::span<const std::byte> own, std::span<std::byte> all)
-        : rank(rank), call(call), own(own), all(all) {
-      ++rank.open;
+    Arrival(Rank& rank, std::size_t call, std::span<const std::byte> given, std::span<std::byte> to)
+        : rank(rank), call(call), given(given), to(to) {
+      rank.group.note_open(++rank.open);
     }
     ~Arrival() override {
       if (!waited) static_cast<void>(wait());
@@ -73,44 +82,66 @@ class GatheringThreads {
     }
     Status wait() override {
       waited = true;
-      return rank.group.finish(call, rank.number, own, all);
+      return rank.group.finish(call, rank.number, given, to);
     }
     Rank& rank;
     const std::size_t call;
-    const std::span<const std::byte> own;
-    const std::span<std::byte> all;
+    const std::span<const std::byte> given;
+    const std::span<std::byte> to;
     bool waited = false;
   };
 
-  void give(std::size_t call, int rank, std::span<const std::byte> own, std::size_t all) {
+  void note_open(int open) {
+    std::lock_guard lock(mutex_);
+    most_open_ = std::max(most_open_, open);
+  }
+
+  void give(Kind kind, std::size_t call, int rank, std::span<const std::byte> given,
+            std::size_t to) {
     std::lock_guard lock(mutex_);
     Call& here = calls_[call];
+    if (here.arrived == 0) here.kind = kind;
+    EXPECT_TRUE(here.kind == kind) << "call " << call << " is another on rank " << rank;
     here.given.resize(static_cast<std::size_t>(size_));
-    here.given[static_cast<std::size_t>(rank)].assign(own.begin(), own.end());
+    here.given[static_cast<std::size_t>(rank)].assign(given.begin(), given.end());
     ++here.arrived;
-    most_bytes_ = std::max(most_bytes_, all);
+    most_bytes_ = std::max(most_bytes_, to);
     changed_.notify_all();
   }
 
   // What is sent must not have changed meanwhile.
-  Status finish(std::size_t call, int rank, std::span<const std::byte> own,
-                std::span<std::byte> all) {
+  Status finish(std::size_t call, int rank, std::span<const std::byte> given,
+                std::span<std::byte> to) {
     std::unique_lock lock(mutex_);
     const Call& here = calls_[call];
     const bool complete =
         changed_.wait_for(lock, std::chrono::seconds(60), [&] { return here.arrived == size_; });
     if (!complete) return Status(Code::kTimeout, "call " + std::to_string(call));
-    std::size_t place = 0;
-    for (const std::vector<std::byte>& given : here.given) {
-      EXPECT_EQ(given.size(), own.size()) << "call " << call;
-      std::copy_n(given.begin(), std::min(given.size(), all.size() - place),
-                  all.begin() + static_cast<std::ptrdiff_t>(place));
-      place += given.size();
-    }
-    EXPECT_EQ(place, all.size());
     EXPECT_TRUE(
-        std::equal(own.begin(), own.end(), here.given[static_cast<std::size_t>(rank)].begin()))
+        std::equal(given.begin(), given.end(), here.given[static_cast<std::size_t>(rank)].begin()))
         << "changed while call " << call << " was under way";
+    for (const std::vector<std::byte>& each : here.given) {
+      EXPECT_EQ(each.size(), given.size()) << "call " << call;
+      if (each.size() != given.size()) return Status(Code::kInternal, "lengths differ");
+    }
+    if (here.kind == Kind::kGather) {
+      std::size_t place = 0;
+      for (const std::vector<std::byte>& each : here.given) {
+        std::copy_n(each.begin(), std::min(each.size(), to.size() - place),
+                    to.begin() + static_cast<std::ptrdiff_t>(place));
+        place += each.size();
+      }
+      EXPECT_EQ(place, to.size());
+      return {};
+    }
+    EXPECT_EQ(given.size(), to.size() * static_cast<std::size_t>(size_));
+    auto* const sums = reinterpret_cast<float*>(to.data());
+    const std::size_t place = to.size() * static_cast<std::size_t>(rank);
+    std::memcpy(to.data(), here.given.front().data() + place, to.size());
+    for (std::size_t from = 1; from < here.given.size(); ++from) {
+      const auto* const part = reinterpret_cast<const float*>(here.given[from].data() + place);
+      for (std::size_t i = 0; i < to.size() / sizeof(float); ++i) sums[i] += part[i];
+    }
     return {};
   }
 
@@ -120,14 +151,25 @@ class GatheringThreads {
   std::condition_variable changed_;
   std::map<std::size_t, Call> calls_;
   std::size_t most_bytes_ = 0;
+  int most_open_ = 0;
 };
+
+inline Result<std::unique_ptr<zerocache::Collectives::Work>> GatheringThreads::Rank::begin(
+    Kind kind, std::span<const std::byte> given, std::span<std::byte> to) {
+  const std::size_t call = next++;
+  if (call >= group.fail_at_) return Status(Code::kPeerLost, "rank 1 is gone");
+  group.give(kind, call, number, given, to.size());
+  return std::unique_ptr<Work>(std::make_unique<Arrival>(*this, call, given, to));
+}
 
 inline Result<std::unique_ptr<zerocache::Collectives::Work>> GatheringThreads::Rank::all_gather(
     std::span<const std::byte> own, std::span<std::byte> all) {
-  const std::size_t call = next++;
-  if (call >= group.fail_at_) return Status(Code::kPeerLost, "rank 1 is gone");
-  group.give(call, number, own, all.size());
-  return std::unique_ptr<Work>(std::make_unique<Arrival>(*this, call, own, all));
+  return begin(Kind::kGather, own, all);
+}
+
+inline Result<std::unique_ptr<zerocache::Collectives::Work>> GatheringThreads::Rank::reduce_scatter(
+    std::span<const float> all, std::span<float> own) {
+  return begin(Kind::kReduce, std::as_bytes(all), std::as_writable_bytes(own));
 }
 
 }  // namespace taco::testing

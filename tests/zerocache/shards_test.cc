@@ -125,5 +125,49 @@ TEST(Shards, WhatIsFrozenDoesNotCount) {
   EXPECT_LE(*most - *least, 2 * kPage);
 }
 
+TEST(Stripes, EachRankOwnsOnePageOfEachWholeStripeAndTheStateThatMirrorsIt) {
+  Model model;
+  for (const std::size_t elements : {100, 5000, 1, 30000}) {
+    model.add(elements, 4);
+    model.add(elements, 2);
+    model.add(elements, 4, false);
+  }
+  model.finish();
+  std::vector<std::uint32_t> parameters;
+  for (std::uint32_t i = 0; i < 12; ++i) parameters.push_back(i);
+  for (const int ranks : {1, 3, 4}) {
+    std::vector<std::size_t> pages(static_cast<std::size_t>(ranks));
+    const Stripes stripes(model.layout, parameters, 0, ranks);
+    const Shards shards = Shards::striped(model.layout, model.state, model.trained, stripes);
+    for (PageId page = 0; page < model.layout.pages(); ++page) {
+      const bool is_state = model.state.is_state(page);
+      EXPECT_EQ(stripes.covers(page), !is_state && !model.layout.tensors_on(page).empty());
+      EXPECT_EQ(shards.owns(page), shards.owner(page) == 0);
+      if (!stripes.covers(page)) continue;
+      EXPECT_EQ(shards.owner(page), stripes.owner(page));
+      EXPECT_LT(stripes.stripe_of(page), stripes.count());
+      EXPECT_EQ(stripes.page_of(stripes.stripe_of(page), stripes.owner(page)), page);
+      ++pages[static_cast<std::size_t>(stripes.owner(page))];
+      for (const StateKind kind : model.state.kinds()) {
+        const PageId mirror = model.state.page_of(page, 0, kind);
+        if (mirror == kNoPage) continue;
+        EXPECT_EQ(shards.owner(mirror), stripes.owner(page));
+      }
+    }
+    // A run of pages for each size of elements.
+    const auto [least, most] = std::minmax_element(pages.begin(), pages.end());
+    EXPECT_LE(*most - *least, 2u);
+  }
+}
+
+TEST(Stripes, AreAboutAsLongHoweverManyRanksThereAre) {
+  EXPECT_EQ(striped_page_bytes(1), kPageBytes);
+  EXPECT_EQ(striped_page_bytes(2), kPageBytes / 2);
+  EXPECT_EQ(striped_page_bytes(3), kPageBytes / 4);
+  EXPECT_EQ(striped_page_bytes(64), kPageBytes / 64);
+  EXPECT_EQ(striped_page_bytes(1000), kPageBytes / 64);
+  EXPECT_TRUE(valid_page_bytes(striped_page_bytes(5)));
+}
+
 }  // namespace
 }  // namespace taco::zerocache

@@ -1,0 +1,196 @@
+#include "zerocache/gradient_shards.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "kernels/kernels.h"
+#include "zerocache/agreement.h"
+
+namespace taco::zerocache {
+
+GradientShards::GradientShards(Collectives& ranks, Lockstep& lockstep, const Layout& layout,
+                               const Stripes& stripes, std::span<const std::uint32_t> trained,
+                               std::size_t most_under_way)
+    : ranks_(ranks),
+      lockstep_(lockstep),
+      layout_(layout),
+      stripes_(stripes),
+      most_under_way_(std::max<std::size_t>(most_under_way, 1)) {
+  for (const std::uint32_t index : trained) {
+    const PlacedTensor& tensor = layout.tensors()[index];
+    const Run run = layout.pages_of(tensor);
+    for (PageId id = run.first; id < run.first + run.count; ++id) {
+      Page& page = pages_[id];
+      page.tensors.push_back(index);
+      page.element_bytes = tensor.element_bytes;
+      Stripe& stripe = by_stripe_[stripes.stripe_of(id)];
+      ++stripe.gradients;
+      stripe.elements = std::max(stripe.elements, layout.page_bytes() / tensor.element_bytes);
+    }
+  }
+}
+
+GradientShards::~GradientShards() { clear(); }
+
+Status GradientShards::add(const FinalGradient& gradient) {
+  TACO_RETURN_IF_ERROR(lockstep_.ended());
+  const auto invalid = [&](const std::string& what) {
+    return Status(Code::kInvalidArgument,
+                  "parameter '" + layout_.tensors()[gradient.tensor].name + "' " + what);
+  };
+  const Run run = layout_.pages_of(layout_.tensors()[gradient.tensor]);
+  if (gradient.values == nullptr && run.count > 0) return invalid("has an empty gradient");
+  if (given_.contains(gradient.tensor)) return invalid("has two gradients in one backward pass");
+  for (PageId page = run.first; page < run.first + run.count; ++page) {
+    const auto found = pages_.find(page);
+    const bool trained = found != pages_.end() &&
+                         std::find(found->second.tensors.begin(), found->second.tensors.end(),
+                                   gradient.tensor) != found->second.tensors.end();
+    if (!trained) return invalid("has a gradient, but is not trained");
+  }
+  lockstep_.note(gradient.tensor);
+  given_[gradient.tensor] = {gradient, run.count};
+  if (run.count == 0) done_.push_back(gradient.tensor);
+  for (PageId page = run.first; page < run.first + run.count; ++page) {
+    const StripeId id = stripes_.stripe_of(page);
+    Stripe& stripe = by_stripe_.at(id);
+    if (++stripe.come == stripe.gradients) TACO_RETURN_IF_ERROR(reduce(id));
+  }
+  return {};
+}
+
+Status GradientShards::reduce(StripeId id) {
+  while (under_way_.size() >= most_under_way_) TACO_RETURN_IF_ERROR(finish_first());
+  by_stripe_.at(id).come = 0;
+  const std::size_t elements = by_stripe_.at(id).elements;
+  auto reduction = std::make_unique<Reduction>();
+  reduction->stripe = id;
+  reduction->own.resize(elements);
+  reduction->all.resize(elements * static_cast<std::size_t>(stripes_.ranks()));
+  Digest digest;
+  digest.add_value(id);
+  for (int rank = 0; rank < stripes_.ranks(); ++rank) {
+    const PageId page = stripes_.page_of(id, rank);
+    if (page == kNoPage) continue;
+    const std::size_t place = elements * static_cast<std::size_t>(rank);
+    pack(page, std::span(reduction->all).subspan(place, elements), digest);
+  }
+  Intent intent;
+  const PageId first = id * static_cast<PageId>(stripes_.ranks());
+  intent.what = "average gradients of " + layout_.describe(first);
+  intent.digest = digest.value();
+  Reduction* const begun = reduction.get();
+  intent.start = [this, begun]() -> Status {
+    auto work = ranks_.reduce_scatter(begun->all, begun->own);
+    if (!work.ok()) return work.status();
+    begun->work = std::move(work).value();
+    return {};
+  };
+  intent.drop = [begun](const Status& why) { begun->failed = why; };
+  under_way_.push_back(std::move(reduction));
+  lockstep_.announce(std::move(intent));
+  return {};
+}
+
+// What lies on the page of the gradients that there are; the rest are zeros.
+void GradientShards::pack(PageId id, std::span<float> to, Digest& digest) {
+  const auto page = pages_.find(id);
+  if (page == pages_.end()) return;
+  const std::uint64_t start = std::uint64_t{id} * layout_.page_bytes();
+  for (const std::uint32_t index : page->second.tensors) {
+    const auto given = given_.find(index);
+    if (given == given_.end()) continue;
+    digest.add_value(index);
+    const PlacedTensor& tensor = layout_.tensors()[index];
+    const std::uint64_t begin = std::max(tensor.offset, start);
+    const std::uint64_t end = std::min(tensor.offset + tensor.bytes, start + layout_.page_bytes());
+    const std::size_t from = (begin - tensor.offset) / tensor.element_bytes;
+    const std::size_t count = (end - begin) / tensor.element_bytes;
+    float* const place = to.data() + (begin - start) / tensor.element_bytes;
+    const FinalGradient& gradient = given->second.gradient;
+    if (gradient.bf16) {
+      kernels::bf16_to_f32(place, static_cast<const std::uint16_t*>(gradient.values) + from, count);
+    } else {
+      std::memcpy(place, static_cast<const float*>(gradient.values) + from, count * sizeof(float));
+    }
+    if (--given->second.pages_left == 0) done_.push_back(index);
+  }
+}
+
+// Of those under way: its mean is there afterwards.
+Status GradientShards::finish_first() {
+  if (under_way_.front()->work == nullptr) static_cast<void>(lockstep_.settle());
+  const std::unique_ptr<Reduction> first = std::move(under_way_.front());
+  under_way_.pop_front();
+  if (first->work == nullptr) return first->failed.ok() ? lockstep_.ended() : first->failed;
+  const Status arrived = first->work->wait();
+  if (!arrived.ok()) {
+    lockstep_.fail(arrived);
+    return arrived;
+  }
+  const PageId page = stripes_.page_of(first->stripe, stripes_.rank());
+  const auto found = pages_.find(page);
+  if (found == pages_.end()) return {};
+  first->own.resize(layout_.page_bytes() / found->second.element_bytes);
+  std::vector<float>& own = first->own;
+  kernels::divide(kernels::Dtype::kF32, own.data(), own.data(), own.size(), stripes_.ranks());
+  std::vector<float>& mean = means_[page];
+  if (mean.empty()) {
+    mean = std::move(own);
+    return {};
+  }
+  const auto add = kernels::reduce_function(kernels::ReduceOp::kSum, kernels::Dtype::kF32);
+  kernels::reduce(add, mean.data(), mean.data(), own.data(), mean.size(), sizeof(float));
+  return {};
+}
+
+Status GradientShards::finish() {
+  Status status;
+  for (const auto& [id, stripe] : by_stripe_) {
+    if (status.ok() && stripe.come > 0) status = reduce(id);
+  }
+  while (status.ok() && !under_way_.empty()) status = finish_first();
+  TACO_RETURN_IF_ERROR(status);
+  for (const auto& [index, given] : given_) averaged_.insert(index);
+  end_pass();
+  return {};
+}
+
+void GradientShards::end_pass() {
+  given_.clear();
+  for (auto& [id, stripe] : by_stripe_) stripe.come = 0;
+}
+
+void GradientShards::clear() {
+  while (!under_way_.empty()) static_cast<void>(finish_first());
+  end_pass();
+  done_.clear();
+  averaged_.clear();
+  means_.clear();
+}
+
+std::vector<std::uint32_t> GradientShards::take_done() { return std::exchange(done_, {}); }
+
+std::span<const float> GradientShards::on(PageId page) const {
+  const auto found = means_.find(page);
+  return found == means_.end() ? std::span<const float>() : found->second;
+}
+
+Result<double> GradientShards::squares() {
+  double own = 0;
+  for (const auto& [page, mean] : means_) {
+    for (const float value : mean) own += static_cast<double>(value) * value;
+  }
+  TACO_RETURN_IF_ERROR(lockstep_.meet("sum squares of gradients", {}));
+  std::vector<double> all(static_cast<std::size_t>(stripes_.ranks()));
+  const Status told =
+      all_gather(ranks_, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+  TACO_RETURN_IF_ERROR(told);
+  double sum = 0;
+  for (const double each : all) sum += each;
+  return sum;
+}
+
+}  // namespace taco::zerocache

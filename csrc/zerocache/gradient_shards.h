@@ -1,0 +1,115 @@
+// Gradients where parameters are spread over ranks (stripes.h): as soon as those of a stripe are
+// final they are averaged over all ranks, and each rank keeps the mean of its own page alone.
+//
+//   add(gradient)   the gradient of one tensor is final
+//   finish()        the end of a backward pass: what is left of it
+//   on(page)        the means, for the step
+//   clear()         zero_grad()
+//
+// Means are of float32, whatever gradients are, and do not depend on who was when ready: the sum of
+// a reduce_scatter(), divided by the number of ranks. A pass that ends before clear() is added to
+// what is there, as gradients are accumulated in torch. All ranks make the same calls with the same
+// tensors; a rank that does not is found out (lockstep.h). While stripes are averaged the backward
+// pass goes on.
+//
+// Of memory each rank takes a share of float32 means, and a stripe's gradients for each that is
+// under way.
+//
+// One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "zerocache/collectives.h"
+#include "zerocache/layout.h"
+#include "zerocache/lockstep.h"
+#include "zerocache/stripes.h"
+
+namespace taco::zerocache {
+
+struct FinalGradient {
+  std::uint32_t tensor = 0;      // index in the layout
+  const void* values = nullptr;  // as many elements as the tensor has, contiguous
+  bool bf16 = false;             // otherwise float32
+};
+
+class GradientShards {
+ public:
+  // `trained`: what gets gradients, by index in the layout. The others outlive it.
+  GradientShards(Collectives& ranks, Lockstep& lockstep, const Layout& layout,
+                 const Stripes& stripes, std::span<const std::uint32_t> trained,
+                 std::size_t most_under_way = 2);
+  // Waits for what is under way.
+  ~GradientShards();
+  GradientShards(const GradientShards&) = delete;
+  GradientShards& operator=(const GradientShards&) = delete;
+
+  // Its memory stays until take_done() names the tensor. kInvalidArgument, and nothing has changed,
+  // for a tensor that is not trained or has one in this pass; else what is said of settle().
+  Status add(const FinalGradient& gradient);
+  // Tensors whose gradients are not needed any more, each once.
+  std::vector<std::uint32_t> take_done();
+  // Averages the rest: where a tensor has no gradient, a stripe goes without it. Means are there
+  // afterwards. Fails on all ranks if on one; then what there is is to be cleared.
+  Status finish();
+  // Also what is not finished.
+  void clear();
+
+  // Since clear().
+  bool has(std::uint32_t tensor) const { return averaged_.contains(tensor); }
+  // Of a page that this rank owns, a mean for each of its elements, zero where there is no
+  // gradient; empty where nothing was averaged.
+  std::span<const float> on(PageId page) const;
+  // Of all means on all ranks, the sum of squares: the same bits on all ranks.
+  Result<double> squares();
+
+ private:
+  struct Page {
+    std::vector<std::uint32_t> tensors;
+    std::uint32_t element_bytes = 4;
+  };
+  struct Stripe {
+    std::size_t gradients = 0;  // that its pages need, and how many have come
+    std::size_t come = 0;
+    std::size_t elements = 0;  // of the page that has most
+  };
+  struct Given {
+    FinalGradient gradient;
+    std::size_t pages_left = 0;
+  };
+  struct Reduction {
+    StripeId stripe = 0;
+    std::vector<float> all, own;
+    Status failed;
+    std::unique_ptr<Collectives::Work> work;  // goes first
+  };
+
+  Status reduce(StripeId stripe);
+  void pack(PageId page, std::span<float> to, Digest& digest);
+  Status finish_first();
+  void end_pass();
+
+  Collectives& ranks_;
+  Lockstep& lockstep_;
+  const Layout& layout_;
+  const Stripes& stripes_;
+  const std::size_t most_under_way_;
+  std::map<PageId, Page> pages_;
+  std::map<StripeId, Stripe> by_stripe_;
+
+  std::map<std::uint32_t, Given> given_;  // in this pass, by tensor
+  std::deque<std::unique_ptr<Reduction>> under_way_;
+  std::vector<std::uint32_t> done_;
+  std::set<std::uint32_t> averaged_;
+  std::map<PageId, std::vector<float>> means_;
+};
+
+}  // namespace taco::zerocache
