@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "zerocache/layout.h"
 #include "zerocache/page_uses.h"
+#include "zerocache/shards.h"
 
 namespace taco::zerocache {
 
@@ -23,5 +24,10 @@ Status read_bytes(PageUses& pages, std::size_t page_bytes, const PlacedTensor& t
                   std::uint64_t from, std::span<std::byte> to);
 Status write_bytes(PageUses& pages, std::size_t page_bytes, const PlacedTensor& tensor, Tier tier,
                    std::uint64_t from, std::span<const std::byte> bytes, bool* spoilt = nullptr);
+// Where the pages of a tensor belong to several ranks: as write_bytes(), but only what lies on this
+// rank's.
+Status write_own_bytes(PageUses& pages, std::size_t page_bytes, const Shards& shards,
+                       const PlacedTensor& tensor, Tier tier, std::uint64_t from,
+                       std::span<const std::byte> bytes, bool* spoilt = nullptr);
 
 }  // namespace taco::zerocache

@@ -1,0 +1,79 @@
+// Which stripes of parameters a rank holds at a moment, and which it gathers next: those in use,
+// and then those that the program will use next, as it did in earlier runs, up to so many. Where
+// nothing is known of what comes, those that were used last are kept. Everything else is given up.
+//
+// That follows from the program's own sequence of uses alone, not from any clock or speed: ranks
+// whose programs do the same hold and gather the same.
+//
+// Pure. One thread at a time. Cost of a use: O(uses that are looked ahead).
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zerocache/follower.h"
+#include "zerocache/stripes.h"
+
+namespace taco::zerocache {
+
+class GatherOrder {
+ public:
+  // What is in use is held, however many stripes that are; beside it, what makes `most` together.
+  explicit GatherOrder(std::size_t most) : most_(most) {}
+
+  // Runs of a name are expected to have the same uses.
+  void begin_run(const std::string& name);
+  void end_run();
+  // All that was learned.
+  void forget();
+
+  void begin(OperatorKey key, std::vector<StripeId> stripes);
+  // Of the uses of that key that are open, the one that began last. False: there is none.
+  bool end(OperatorKey key);
+
+  // All that is to be held: what is in use, then what will be, by the order of that, or was.
+  std::span<const StripeId> wanted() const { return wanted_; }
+  // So many of these are in use.
+  std::size_t in_use() const { return in_use_; }
+  bool uses(StripeId stripe) const { return place_of(stripe) < in_use_; }
+  bool wants(StripeId stripe) const { return place_of(stripe) < wanted_.size(); }
+  // What is wanted and not held, if it is time to gather it: when half of the room for what comes
+  // next is empty. `holds(stripe)`. So ranks meet now and then, not before every use.
+  template <class Holds>
+  std::vector<StripeId> due(const Holds& holds) const {
+    std::vector<StripeId> missing;
+    const std::size_t room = most_ > in_use_ ? most_ - in_use_ : 0;
+    for (std::size_t i = in_use_; i < wanted_.size(); ++i) {
+      if (holds(wanted_[i])) continue;
+      if (missing.empty() && i - in_use_ > room / 2) return {};
+      missing.push_back(wanted_[i]);
+    }
+    return missing;
+  }
+
+ private:
+  void use(StripeId stripe);
+  void look_ahead();
+  bool want(StripeId stripe, std::size_t most);
+  // In wanted_; its size if it is not there.
+  std::size_t place_of(StripeId stripe) const {
+    const bool is = stripe < places_.size() && places_[stripe] < wanted_.size() &&
+                    wanted_[places_[stripe]] == stripe;
+    return is ? places_[stripe] : wanted_.size();
+  }
+
+  const std::size_t most_;
+  std::map<std::string, Follower> runs_;
+  Follower* run_ = nullptr;
+  std::vector<std::pair<OperatorKey, std::vector<StripeId>>> open_;
+  std::vector<StripeId> last_used_;  // in this run, the last of them first
+  std::vector<StripeId> wanted_;
+  std::vector<std::size_t> places_;  // by stripe: in wanted_, if it is there
+  std::size_t in_use_ = 0;
+};
+
+}  // namespace taco::zerocache
