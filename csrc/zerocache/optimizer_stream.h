@@ -38,6 +38,9 @@ struct Update {
   const void* gradient = nullptr;
   bool bf16_gradient = false;  // otherwise float32; on pages it is as the tensor
   StepConstants step;
+  // Of the tensor's elements, the one that the gradient begins with; for step_page(), which needs
+  // no more than those on the page.
+  std::uint64_t first = 0;
 };
 
 struct OptimizerStreamOptions {

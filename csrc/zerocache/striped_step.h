@@ -1,0 +1,49 @@
+// An optimizer's step where parameters, gradients and state are spread over ranks by stripes: each
+// rank steps the pages that it owns, with the means that it has of their gradients. Nothing else
+// travels: others get the new parameters when they gather them next.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+#include "zerocache/collectives.h"
+#include "zerocache/gradient_shards.h"
+#include "zerocache/layout.h"
+#include "zerocache/lockstep.h"
+#include "zerocache/optimizer_stream.h"
+#include "zerocache/stripes.h"
+
+namespace taco::zerocache {
+
+struct StripedUpdate {
+  std::uint32_t tensor = 0;  // index in the layout
+  StepConstants step;
+};
+
+class StripedStep {
+ public:
+  // All outlive it.
+  StripedStep(Collectives& ranks, Lockstep& lockstep, const Layout& layout, const Stripes& stripes,
+              OptimizerStream& stream)
+      : ranks_(ranks), lockstep_(lockstep), layout_(layout), stripes_(stripes), stream_(stream) {}
+
+  // Gradients are finished, and nobody holds copies of parameters (GatheredPages::release()). OK on
+  // all ranks or a failure on all. Before anything has changed: ranks that would step otherwise or
+  // other tensors (kMismatch), what OptimizerStream::check() refuses, Adafactor (which needs to see
+  // a whole gradient), a tensor without a gradient. A page that cannot be had: then parameters may
+  // be of two steps.
+  Status run(std::span<const StripedUpdate> updates, const GradientShards& gradients);
+
+ private:
+  Status check(std::span<const Update> updates, const GradientShards& gradients) const;
+  Status step_page(PageId page, std::span<const Update> updates, const GradientShards& gradients);
+
+  Collectives& ranks_;
+  Lockstep& lockstep_;
+  const Layout& layout_;
+  const Stripes& stripes_;
+  OptimizerStream& stream_;
+};
+
+}  // namespace taco::zerocache
