@@ -28,6 +28,7 @@ void GatherOrder::forget() {
 void GatherOrder::begin(OperatorKey key, std::vector<StripeId> stripes) {
   if (run_ != nullptr) {
     std::vector<Access> accesses;
+    accesses.reserve(stripes.size());
     for (const StripeId stripe : stripes) accesses.push_back({.page = stripe});
     run_->begin(key, accesses);
   }

@@ -39,7 +39,7 @@ Status GatheredPages::begin(OperatorKey key, std::span<const PageId> pages) {
   lockstep_.note(key);
   order_.begin(key, needed);
   drop_unwanted();
-  const Status status = have(needed);
+  Status status = have(needed);
   if (!status.ok()) end(key);
   return status;
 }
@@ -157,7 +157,7 @@ Status GatheredPages::start(StripeId stripe) {
 Status GatheredPages::arrive(StripeId stripe) {
   Held& held = held_.at(stripe);
   if (held.stage == Stage::kHere) return {};
-  const Status arrived = std::exchange(held.work, nullptr)->wait();
+  Status arrived = std::exchange(held.work, nullptr)->wait();
   held.stage = Stage::kHere;
   if (!arrived.ok()) {
     lockstep_.fail(arrived);

@@ -125,7 +125,7 @@ Status GradientShards::finish_first() {
   const std::unique_ptr<Reduction> first = std::move(under_way_.front());
   under_way_.pop_front();
   if (first->work == nullptr) return first->failed.ok() ? lockstep_.ended() : first->failed;
-  const Status arrived = first->work->wait();
+  Status arrived = first->work->wait();
   if (!arrived.ok()) {
     lockstep_.fail(arrived);
     return arrived;

@@ -94,7 +94,7 @@ Status Lockstep::end_run(const Status& why) {
 
 // What all have announced, and what follows for all.
 Status Lockstep::judge(const Pending& pending) {
-  if (const Status told = pending.work->wait(); !told.ok()) {
+  if (Status told = pending.work->wait(); !told.ok()) {
     fail(told);
     return told;
   }
