@@ -310,9 +310,11 @@ void OptimizerStream::step_elements(const Chunk& chunk, const Part& part, std::u
   const Update& update = *part.update;
   const auto range_of = [&](std::uint64_t from, std::size_t count) {
     ParameterRange range{.count = count};
-    const std::size_t in_gradient = from - part.begin - update.first;
-    if (update.bf16_gradient) {
-      range.bf16_gradient = static_cast<const std::uint16_t*>(update.gradient) + in_gradient;
+    const bool on_pages = update.gradient == nullptr;
+    const void* const gradient = on_pages ? chunk.gradients : update.gradient;
+    const std::uint64_t in_gradient = from - (on_pages ? chunk.begin : part.begin + update.first);
+    if (on_pages ? chunk.element_bytes != kElement : update.bf16_gradient) {
+      range.bf16_gradient = static_cast<const std::uint16_t*>(gradient) + in_gradient;
     } else {
       range.gradient = static_cast<const float*>(gradient) + in_gradient;
     }
