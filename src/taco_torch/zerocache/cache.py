@@ -191,6 +191,24 @@ class ZeroCache:
             RuntimeError: this cache has wrapped a model already, or is closed; or another rank has
                 failed, with its number and what it raised.
         """
+        wrapping = self._prepare(model, optimizer, process_group, step_in_backward, clipping)
+        self._names = {parameter: own[0] for parameter, own in wrapping.names.items()}
+        self._model = wrapping.model
+        try:
+            self._together(partial(self._take, wrapping))
+        except BaseException:
+            self.close()
+            raise
+        return model, self._optimizer
+
+    def _prepare(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        process_group: torch.distributed.ProcessGroup | None,
+        step_in_backward: bool,
+        clipping: bool,
+    ) -> Wrapping:
         store = self.store
         if self._model is not None:
             raise RuntimeError("this cache holds a model already: make another ZeroCache")
@@ -213,14 +231,7 @@ class ZeroCache:
         )
         if self._ranks is not None:
             wrapping.check_same(store, self._ranks, self._options.page_bytes)
-        self._names = {parameter: own[0] for parameter, own in wrapping.names.items()}
-        self._model = inner
-        try:
-            self._together(partial(self._take, wrapping))
-        except BaseException:
-            self.close()
-            raise
-        return model, self._optimizer
+        return wrapping
 
     def _together(self, call: Callable[[], T]) -> T:
         """Calls it; where several ranks do at once, all of them succeed or raise."""

@@ -69,7 +69,7 @@ class KeptGradients:
         if not norms:
             return torch.tensor(0.0)
         all_norms = torch.stack([norm for same in norms.values() for norm in same])
-        total = torch.linalg.vector_norm(all_norms, norm_type)
+        total: Tensor = torch.linalg.vector_norm(all_norms, norm_type)
         if error_if_nonfinite and not total.isfinite():
             raise RuntimeError(
                 f"the norm of all gradients, of order {norm_type}, is {total.item()}: they cannot "
@@ -88,4 +88,5 @@ class KeptGradients:
             return self._norms[parameter]
         gradient = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype)
         self._cache.store.read_gradient(parameter, gradient)
-        return torch.linalg.vector_norm(gradient.mul_(factor), norm_type)
+        norm: Tensor = torch.linalg.vector_norm(gradient.mul_(factor), norm_type)
+        return norm
