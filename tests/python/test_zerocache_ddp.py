@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -267,7 +268,8 @@ def wrap_refused(folder: str) -> list[tuple[str, str]]:
     attempt(DistributedDataParallel(TinyGPT(2)), process_group=dist.new_group())
     ddp = DistributedDataParallel(TinyGPT(2))
     model, optimizer = cache.wrap(ddp, adamw(ddp))  # none of them has changed anything
-    with model.join():
+    # At its end join() hands out the parameters, which are not there.
+    with suppress(RuntimeError), model.join():
         model(next(own_batches())).backward()
         found.append(refused(optimizer.step))
     cache.close()

@@ -297,10 +297,10 @@ def forget_a_page(folder: str) -> tuple[str, str]:
     """The disk of one rank is gone in the middle of a step."""
     (_cache, model, optimizer), data = shared(folder, TinyGPT(6), adamw), own_batches()
     train(model, optimizer, 2, data)
+    model(next(data)).backward()
     if dist.get_rank() == 1:
         for file in (Path(folder) / "shared-1").iterdir():
             os.truncate(file, 4096)
-    model(next(data)).backward()
     found = refused(optimizer.step)
     assert "load a checkpoint" in refused(lambda: model(next(data)))[1]
     return found

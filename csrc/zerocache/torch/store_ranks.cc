@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "zerocache/agreement.h"
+#include "zerocache/digest.h"
 #include "zerocache/exchange.h"
 #include "zerocache/sharded_step.h"
 #include "zerocache/tensor_bytes.h"
@@ -134,15 +135,18 @@ Status Store::write_kept(const PlacedTensor& tensor, Tier tier, std::uint64_t fr
 }
 
 // Whether all ranks are about to load one checkpoint.
+// Of two checkpoints of one store in two directories, only the pages differ.
 Status Store::check_same(const Manifest& manifest) {
   if (!ranks_) return {};
-  const std::uint64_t own[] = {manifest.store, manifest.serial};
-  std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(ranks_->size()));
   const WithoutGil others_run;
-  TACO_RETURN_IF_ERROR(
-      all_gather(*ranks_, std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all))));
-  for (std::size_t rank = 0; 2 * rank < all.size(); ++rank) {
-    if (all[2 * rank] == all[0] && all[2 * rank + 1] == all[1]) continue;
+  Digest digest;
+  digest.add(encode_manifest(manifest));
+  const std::uint64_t own = digest.value();
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_->size()));
+  TACO_RETURN_IF_ERROR(all_gather(*ranks_, std::as_bytes(std::span(&own, 1)),
+                                  std::as_writable_bytes(std::span(all))));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
     return Status(Code::kMismatch, "the checkpoint that rank " + std::to_string(rank) +
                                        " is about to load is not that of rank 0: give all ranks "
                                        "one directory, that all of them see");
