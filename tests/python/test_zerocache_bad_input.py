@@ -180,7 +180,7 @@ def test_parameters_that_cannot_be_moved_are_named() -> None:
     model = line().share_memory()
     refused(model, adamw(model), TypeError, r"'weight' lies in memory .*clone\(\)")
     model = nn.DataParallel(line())
-    refused(model, adamw(model), TypeError, "DataParallel cannot be wrapped")
+    refused(model, adamw(model), TypeError, "DataParallel copies parameters")
 
 
 def test_a_parameter_that_is_replaced_afterwards_is_named() -> None:

@@ -179,14 +179,14 @@ def test_an_interrupt_while_a_checkpoint_is_loaded_leaves_it_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However far the load has come by then: nothing or all has changed."""
-    from taco_torch.zerocache import notes
+    from taco_torch.zerocache import note
 
     cache, model, optimizer = wrapped(tmp_path)
     train(model, optimizer, 1)
     cache.save(tmp_path / "saved")
     expected = cache.full("blocks.3.up.weight")
     train(model, optimizer, 2)
-    agree = notes.Notes.read
+    agree = note.Notes.read
 
     def interrupted(*arguments: Any) -> Any:
         found = agree(*arguments)
@@ -195,7 +195,7 @@ def test_an_interrupt_while_a_checkpoint_is_loaded_leaves_it_whole(
         return found
 
     # The interrupt comes while pages are loaded, which is not Python's code, or later.
-    monkeypatch.setattr(notes.Notes, "read", interrupted)
+    monkeypatch.setattr(note.Notes, "read", interrupted)
 
     def load_and_wait() -> None:
         cache.load(tmp_path / "saved")
@@ -217,22 +217,22 @@ def test_an_interrupt_while_a_checkpoint_is_loaded_leaves_it_whole(
 def test_an_interrupt_that_shows_once_the_pages_are_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from taco_torch.zerocache import notes
+    from taco_torch.zerocache import note
 
     cache, model, optimizer = wrapped(tmp_path)
     train(model, optimizer, 1)
     cache.save(tmp_path / "saved")
     train(model, optimizer, 2)
-    apply, calls = notes.Notes._apply, 0
+    apply, calls = note.Notes._apply, 0
 
-    def interrupted(self: Any, note: Any) -> None:
+    def interrupted(self: Any, found: Any) -> None:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise KeyboardInterrupt
-        apply(self, note)
+        apply(self, found)
 
-    monkeypatch.setattr(notes.Notes, "_apply", interrupted)
+    monkeypatch.setattr(note.Notes, "_apply", interrupted)
     with pytest.raises(KeyboardInterrupt):
         cache.load(tmp_path / "saved")
     assert set(optimizer.numbers().values()) == {1}

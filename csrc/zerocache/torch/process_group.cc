@@ -21,7 +21,7 @@ Code code_of(const std::string& text) {
 }
 
 Status failure(const std::exception_ptr& error) {
-  const Status status = status_of(error, Code::kInternal);
+  Status status = status_of(error, Code::kInternal);
   if (status.code() != Code::kInternal) return status;
   return Status(code_of(status.message()), "the group of processes failed: " + status.message());
 }

@@ -64,7 +64,7 @@ Status Store::share(std::unique_ptr<Collectives> ranks) {
 
 Status Store::refuse_step(const std::string& reason) {
   TACO_RETURN_IF_ERROR(alone());
-  const Status own = invalid(reason);
+  Status own = invalid(reason);
   if (!ranks_) return own;
   const WithoutGil others_run;
   return agree_on_step(*ranks_, layout_, {}, own);
@@ -100,7 +100,7 @@ Status Store::read_together(const PlacedTensor& tensor, std::span<std::byte> to)
       .pack =
           [&](std::size_t parcel, std::span<std::byte> into) {
             const std::uint64_t from = places[parcel].from;
-            const Status read =
+            Status read =
                 read_bytes(*mover_, page_bytes(), tensor, tier_of(page_of(tensor)), from, into);
             std::memcpy(to.data() + from, into.data(), into.size());
             return read;

@@ -80,7 +80,7 @@ Status Uses::take_alone(const Use& use, const Status& no_room) {
     room = true;
   }
   if (!room) return no_room;
-  const Status taken = take(use);
+  Status taken = take(use);
   if (!taken.ok()) static_cast<void>(take_again(use.number));
   return taken;
 }

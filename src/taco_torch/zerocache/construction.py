@@ -37,11 +37,10 @@ WITHOUT_ELEMENTS: frozenset[Any] = frozenset(
         *("data_ptr", "numpy", "__array__", "__dlpack__", "untyped_storage", "share_memory_"),
     )
 )
-# After these a parameter may have another storage.
-REPLACES = ("__set__", "set_")
 
 _parameters: Any = nn.Parameter  # whose methods are replaced for a while
 _deepcopy = _parameters.__deepcopy__
+_set: Any = Tensor.set_
 
 
 class _Here(threading.local):
@@ -87,18 +86,30 @@ class Construction(TorchFunctionMode):
         ]
         if not held:
             return function(*args, **kwargs)
-        if name == "__set__":
-            result = function(*args, **kwargs)
-        else:
-            with ExitStack() as ends:
-                for part in {part for _, part in held}:
-                    self._store.begin(part, False)
-                    ends.callback(self._store.end, part, False)
-                ends.enter_context(self._noticed([tensor for tensor, _ in held]))
-                result = function(*args, **kwargs)
-        if name in REPLACES and isinstance(args[0], nn.Parameter):
+        if name != "__set__":
+            with self._present(held):
+                return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if isinstance(args[0], nn.Parameter):  # its data is another tensor's now
             self.take(args[0], type(args[0]).__name__)
         return result
+
+    def give_memory(self, parameter: nn.Parameter, *arguments: Any, **options: Any) -> Tensor:
+        """Tensor.set_(), of which torch tells no mode."""
+        part = self._store.part_of(parameter)
+        with self._present([(parameter, part)] if part is not None else []):
+            result: Tensor = _set(parameter, *arguments, **options)
+        self.take(parameter, type(parameter).__name__)
+        return result
+
+    @contextmanager
+    def _present(self, held: Sequence[tuple[Tensor, int]]) -> Iterator[None]:
+        with ExitStack() as ends:
+            for part in {part for _, part in held}:
+                self._store.begin(part, False)
+                ends.callback(self._store.end, part, False)
+            ends.enter_context(self._noticed([tensor for tensor, _ in held]))
+            yield
 
     @contextmanager
     def _noticed(self, tensors: list[Tensor]) -> Iterator[None]:
@@ -138,6 +149,13 @@ def _copied(parameter: nn.Parameter, memo: dict[int, Any]) -> Any:
     return result
 
 
+def _given_memory(parameter: nn.Parameter, *arguments: Any, **options: Any) -> Tensor:
+    if _here.construction is None:
+        result: Tensor = _set(parameter, *arguments, **options)
+        return result
+    return _here.construction.give_memory(parameter, *arguments, **options)
+
+
 @contextmanager
 def _watched(construction: Construction) -> Iterator[None]:
     """torch's hooks are the process's, so one set of them serves all threads."""
@@ -148,6 +166,7 @@ def _watched(construction: Construction) -> Iterator[None]:
                 registration.register_module_module_registration_hook(_module_registered),
             ]
             _parameters.__deepcopy__ = _copied
+            _parameters.set_ = _given_memory
         _installed.append(construction)
     _here.construction = construction
     try:
@@ -158,6 +177,7 @@ def _watched(construction: Construction) -> Iterator[None]:
             _installed.remove(construction)
             if not _installed:
                 _parameters.__deepcopy__ = _deepcopy
+                del _parameters.set_
                 while _handles:
                     _handles.pop().remove()
 
