@@ -23,13 +23,15 @@ def test_a_limit_is_the_slowest_of_computing_and_each_way(monkeypatch: pytest.Mo
 
     base = {"seconds": [1.0, 1.0], "losses": [2.0], "peak": 10}
     cached = {"seconds": [2.0, 2.0], "losses": [2.002], "peak": 5}
-    cached |= {"before": stats(0), "after": stats(2)}
+    run = {"moved": {"upload": 6.0, "read": 4.0}, "least": {"upload": 5.0, "read": 3.0}}
+    cached |= {"before": stats(0), "after": stats(2), "run": run}
     speeds = {"copy": 8e9, "read": 2.5e9, "write": 4e9}
     found = judge(cached, base, speeds)
     assert found["speed"] == 0.5
     assert found["limit_s"] == pytest.approx(4 / 2.5)  # reads; copies take 1 s, and so does torch
     assert found["hit_rate"] == pytest.approx(0.9)
     assert found["stalled_s"] == 0.5
+    assert found["of_least"] == 1.25
     assert found["loss_apart"] == pytest.approx(0.001)
     assert judge(cached, base, speeds | {"read": 8e9, "copy": 2e9})["limit_s"] == 4
     assert judge(cached, base, {"copy": 1e12, "read": 1e12, "write": 1e12})["limit_s"] == 1.0
