@@ -29,7 +29,8 @@ class Collectives {
   virtual int size() const = 0;
 
   // Begins to give each rank the `own` of all, one after the other by rank, in `all`. Several may
-  // be under way. `own` may be this rank's part of `all`.
+  // be under way. `own` may be this rank's part of `all`, which is only read then: others may read
+  // it meanwhile.
   virtual Result<std::unique_ptr<Work>> all_gather(std::span<const std::byte> own,
                                                    std::span<std::byte> all) = 0;
 

@@ -43,7 +43,10 @@ class GatheringThreads {
   // The longest `all` that a call has had.
   std::size_t most_bytes() const { return most_bytes_; }
   // That were begun, by one rank.
-  std::size_t calls() const { return calls_.size(); }
+  std::size_t calls() const {
+    const std::lock_guard lock(mutex_);
+    return calls_.size();
+  }
   // By one rank, at a time.
   int most_open() const { return most_open_; }
 
@@ -127,8 +130,9 @@ class GatheringThreads {
     if (here.kind == Kind::kGather) {
       std::size_t place = 0;
       for (const std::vector<std::byte>& each : here.given) {
-        std::copy_n(each.begin(), std::min(each.size(), to.size() - place),
-                    to.begin() + static_cast<std::ptrdiff_t>(place));
+        std::byte* const there = to.data() + place;
+        if (there != given.data())  // which is only read
+          std::copy_n(each.begin(), std::min(each.size(), to.size() - place), there);
         place += each.size();
       }
       EXPECT_EQ(place, to.size());
@@ -147,7 +151,7 @@ class GatheringThreads {
 
   const int size_;
   std::size_t fail_at_ = static_cast<std::size_t>(-1);
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::size_t, Call> calls_;
   std::size_t most_bytes_ = 0;
