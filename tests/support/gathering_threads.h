@@ -44,7 +44,7 @@ class GatheringThreads {
   std::size_t most_bytes() const { return most_bytes_; }
   // That were begun, by one rank.
   std::size_t calls() const {
-    const std::lock_guard lock(mutex_);
+    std::lock_guard lock(mutex_);
     return calls_.size();
   }
   // By one rank, at a time.
