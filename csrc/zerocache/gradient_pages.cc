@@ -98,13 +98,7 @@ Status GradientPages::read(PageUses& pages, const Layout& layout, std::uint32_t 
 Status GradientPages::drop(PageUses& pages) {
   kept_.clear();
   for (const Mirrored& run : runs_) {
-    for (PageId page = run.first; page < run.first + run.parameters.count; ++page) {
-      if (!pages.has_content(page)) continue;
-      const Access access{
-          .page = page, .tier = Tier::kHost, .reads = false, .writes = true, .last = true};
-      TACO_RETURN_IF_ERROR(pages.begin(kDropKeys | page, {&access, 1}));
-      pages.end(kDropKeys | page);
-    }
+    TACO_RETURN_IF_ERROR(give_up(pages, kDropKeys, {run.first, run.parameters.count}));
   }
   return {};
 }

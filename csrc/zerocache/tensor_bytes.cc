@@ -85,4 +85,15 @@ Status write_own_bytes(PageUses& pages, std::size_t page_bytes, const Shards& sh
   return status;
 }
 
+Status give_up(PageUses& pages, OperatorKey keys, const Run& run) {
+  for (PageId page = run.first; page < run.first + run.count; ++page) {
+    if (!pages.has_content(page)) continue;
+    const Access access{
+        .page = page, .tier = Tier::kHost, .reads = false, .writes = true, .last = true};
+    TACO_RETURN_IF_ERROR(pages.begin(keys | page, {&access, 1}));
+    pages.end(keys | page);
+  }
+  return {};
+}
+
 }  // namespace taco::zerocache

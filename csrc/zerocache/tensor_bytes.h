@@ -30,4 +30,7 @@ Status write_own_bytes(PageUses& pages, std::size_t page_bytes, const Shards& sh
                        const PlacedTensor& tensor, Tier tier, std::uint64_t from,
                        std::span<const std::byte> bytes, bool* spoilt = nullptr);
 
+// Nobody needs what these pages hold. `keys` is above all page numbers, and the caller's own.
+Status give_up(PageUses& pages, OperatorKey keys, const Run& run);
+
 }  // namespace taco::zerocache

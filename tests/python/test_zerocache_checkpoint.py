@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import taco_only
 from torch import nn
-from zerocache_models import PAGE, TinyGPT, adamw, batches, make_cache, train
+from zerocache_models import PAGE, TinyGPT, adamw, assert_same_state, batches, make_cache, train
 
 pytestmark = taco_only
 
@@ -41,22 +41,8 @@ def through_a_file(state: Any) -> Any:
     return torch.load(file, weights_only=True)
 
 
-def assert_same(one: Any, other: Any) -> None:
-    """Of state dicts: the same keys, in the same order, with the same values."""
-    assert type(one) is type(other)
-    if isinstance(one, dict):
-        assert list(one) == list(other)
-        for key in one:
-            assert_same(one[key], other[key])
-    elif isinstance(one, (list, tuple)):
-        assert len(one) == len(other)
-        for a, b in zip(one, other, strict=True):
-            assert_same(a, b)
-    elif isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-    else:
-        assert one == other
+def assert_close(one: torch.Tensor, other: torch.Tensor) -> None:
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("make", [adamw, sgd])
@@ -288,13 +274,13 @@ def test_state_dicts_are_torchs(tmp_path: Path, make: Any) -> None:
     cache, model, optimizer = wrapped(tmp_path, make)
     plain = TinyGPT()
     plain_optimizer = make(plain)
-    assert_same(model.state_dict(), plain.state_dict())
-    assert_same(optimizer.state_dict(), plain_optimizer.state_dict())
+    assert_same_state(model.state_dict(), plain.state_dict(), assert_close)
+    assert_same_state(optimizer.state_dict(), plain_optimizer.state_dict(), assert_close)
     train(model, optimizer, 2)
     train(plain, plain_optimizer, 2)
-    assert_same(model.state_dict(), plain.state_dict())
-    assert_same(optimizer.state_dict(), plain_optimizer.state_dict())
-    assert_same(model.blocks[2].state_dict(), plain.blocks[2].state_dict())
+    assert_same_state(model.state_dict(), plain.state_dict(), assert_close)
+    assert_same_state(optimizer.state_dict(), plain_optimizer.state_dict(), assert_close)
+    assert_same_state(model.blocks[2].state_dict(), plain.blocks[2].state_dict(), assert_close)
     tied = model.state_dict()
     assert tied["head.weight"] is tied["tokens.weight"]
     cache.close()
@@ -402,7 +388,7 @@ def test_state_dicts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     amsgrad["param_groups"][0]["amsgrad"] = True
     with pytest.raises(NotImplementedError, match="amsgrad=True"):
         optimizer.load_state_dict(amsgrad)
-    assert_same(optimizer.state_dict(), state)
+    assert_same_state(optimizer.state_dict(), state, assert_close)
     with pytest.raises(ValueError, match="assign=True"):
         model.load_state_dict(TinyGPT().state_dict(), assign=True)
     with pytest.raises(RuntimeError, match="size mismatch"):

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from conftest import taco_only
 from spawn_ranks import Ranks
 from torch import nn
-from zerocache_models import TinyGPT, make_cache
+from zerocache_models import TinyGPT, assert_same_state, make_cache
 from zerocache_ranks import (
     CAPS,
     Jobs,
@@ -114,19 +114,8 @@ def state_in(folder: str, saved: str, to: int) -> dict[str, Any]:
     return {}
 
 
-def assert_same(one: Any, other: Any) -> None:
-    assert type(one) is type(other)
-    if isinstance(one, dict):
-        assert list(one) == list(other)
-        for key in one:
-            assert_same(one[key], other[key])
-    elif isinstance(one, list):
-        for a, b in zip(one, other, strict=True):
-            assert_same(a, b)
-    elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    else:
-        assert one == other
+def assert_equal(one: torch.Tensor, other: torch.Tensor) -> None:
+    assert torch.equal(one, other)
 
 
 def test_any_number_of_ranks_loads_what_others_saved(jobs: Jobs, tmp_path: Path) -> None:
@@ -141,7 +130,7 @@ def test_any_number_of_ranks_loads_what_others_saved(jobs: Jobs, tmp_path: Path)
         model, optimizer = cache.wrap(model, adamw(model))
         cache.load(saved)
         values = {name: cache.full(name) for name in names_of(model)}
-        assert_same([optimizer.state_dict(), values], found)
+        assert_same_state([optimizer.state_dict(), values], found, assert_equal)
         saved = str(tmp_path / "by-one")
         cache.save(saved)
         cache.close()
@@ -160,7 +149,7 @@ def consolidate(folder: str) -> None:
     for to in (0, 1):
         optimizer.consolidate_state_dict(to=to)
         if dist.get_rank() == to:
-            assert_same(optimizer.state_dict(), other.state_dict())
+            assert_same_state(optimizer.state_dict(), other.state_dict(), assert_equal)
         else:
             with pytest.raises(RuntimeError, match="is dealt out among"):
                 optimizer.state_dict()
@@ -179,7 +168,7 @@ def consolidate(folder: str) -> None:
     train_beside(ours, theirs, 2)
     optimizer.consolidate_state_dict(to=1)
     if dist.get_rank() == 1:
-        assert_same(optimizer.state_dict(), other.state_dict())
+        assert_same_state(optimizer.state_dict(), other.state_dict(), assert_equal)
 
 
 def test_state_can_be_brought_together_on_one_rank(job: Ranks, tmp_path: Path) -> None:

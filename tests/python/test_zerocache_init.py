@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import taco_only
+from footprint import printed_by
 from torch import nn
 from zerocache_models import PAGE, TinyGPT, adamw, batches, make_cache, train
 
@@ -338,22 +337,11 @@ print(status("VmHWM") - before + status("RssShmem"))
 """
 
 
-def peak(folder: Path, kind: str) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK, str(folder), kind],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.split()[-1])
-
-
 def test_a_model_is_built_that_memory_could_not_hold(tmp_path: Path) -> None:
     """The peak is the caps, the largest module and little else."""
     caps, largest = 64 * MIB, 16 * MIB
-    plain = peak(tmp_path, "plain")
+    plain = printed_by(PEAK, tmp_path, "plain")
     assert plain >= 24 * largest
-    found = peak(tmp_path, "built")
+    found = printed_by(PEAK, tmp_path, "built")
     assert found <= caps + largest + 64 * MIB, f"{found / MIB:.0f} MiB"
     print(f"{found / MIB:.0f} MiB beside {plain / MIB:.0f} without init()")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from conftest import taco_only
-from footprint import footprint
+from footprint import footprint, printed_by
 from zerocache_models import TinyGPT, adamw, make_cache, train
 
 pytestmark = taco_only
@@ -53,23 +53,12 @@ print(status("VmHWM") - before + status("RssShmem"))
 """
 
 
-def peak(folder: Path, kind: str) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder), kind],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.split()[-1])
-
-
 def test_the_peak_is_caps_gradients_and_little_else(tmp_path: Path) -> None:
     """The same without an optimizer, in plain torch, has weights beside that, and no caps."""
     weights, caps = 48 * MIB, 32 * MIB
-    plain = peak(tmp_path, "plain")
+    plain = printed_by(PROGRAM, tmp_path, "plain")
     assert plain > 2 * weights
-    found = peak(tmp_path, "cached")
+    found = printed_by(PROGRAM, tmp_path, "cached")
     assert found <= plain - weights + caps + 64 * MIB, f"{found / MIB:.0f} MiB"
     print(f"{found / MIB:.0f} MiB beside {plain / MIB:.0f} of plain torch without an optimizer")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 
@@ -24,3 +26,15 @@ def footprint() -> dict[str, int]:
         "mappings": (proc / "maps").read_text().count("\n"),
         "resident": int((proc / "statm").read_text().split()[1]) * resource.getpagesize(),
     }
+
+
+def printed_by(program: str, *arguments: object) -> int:
+    """The number that a Python program of its own prints last: its peak, say."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split()[-1])

@@ -66,6 +66,26 @@ def adamw(model: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW(model.parameters(), lr=1e-2)
 
 
+def assert_same_state(
+    one: Any, other: Any, same: Callable[[torch.Tensor, torch.Tensor], None]
+) -> None:
+    """Of state dicts: the same keys, in the same order, with the same values; tensors by
+    ``same``, and of the same dtype."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_same_state(one[key], other[key], same)
+    elif isinstance(one, (list, tuple)):
+        for a, b in zip(one, other, strict=True):
+            assert_same_state(a, b, same)
+    elif isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype
+        same(one, other)
+    else:
+        assert one == other
+
+
 def state_bytes(model: nn.Module, kinds: int = 2) -> int:
     """Of the parameters and float32 state of so many kinds."""
     own = {id(p): p.numel() * (p.element_size() + 4 * kinds) for p in model.parameters()}

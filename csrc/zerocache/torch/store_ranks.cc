@@ -23,13 +23,13 @@ struct Place {
   std::uint64_t from = 0, bytes = 0;  // of the tensor
 };
 
-std::vector<Place> places_of(const PlacedTensor& tensor, std::uint64_t from, std::uint64_t bytes,
+std::vector<Place> places_of(const PlacedTensor& tensor, std::uint64_t bytes,
                              std::size_t page_bytes) {
   std::vector<Place> places;
   for (std::uint64_t done = 0; done < bytes;) {
-    const std::uint64_t at = tensor.offset + from + done;
+    const std::uint64_t at = tensor.offset + done;
     const std::uint64_t part = std::min(bytes - done, page_bytes - at % page_bytes);
-    places.push_back({static_cast<PageId>(at / page_bytes), from + done, part});
+    places.push_back({static_cast<PageId>(at / page_bytes), done, part});
     done += part;
   }
   return places;
@@ -92,7 +92,7 @@ Status Store::step_together(const std::vector<Step>& steps) {
 
 // Without the GIL. The keys of these uses are those of who reads alone: nobody else does meanwhile.
 Status Store::read_together(const PlacedTensor& tensor, std::span<std::byte> to) {
-  const std::vector<Place> places = places_of(tensor, 0, to.size(), page_bytes());
+  const std::vector<Place> places = places_of(tensor, to.size(), page_bytes());
   std::vector<Parcel> parcels;
   parcels.reserve(places.size());
   for (const Place& place : places) parcels.push_back({shards_.owner(place.page), place.bytes});
@@ -121,17 +121,7 @@ Status Store::write_kept(const PlacedTensor& tensor, Tier tier, std::uint64_t fr
   if (!ranks_ || !state_.is_state(page_of(tensor))) {
     return write_bytes(*mover_, page_bytes(), tensor, tier, from, bytes, spoilt);
   }
-  bool changed = false;
-  for (const Place& place : places_of(tensor, from, bytes.size(), page_bytes())) {
-    if (!keeps(place.page)) continue;
-    bool now = false;
-    const Status written = write_bytes(*mover_, page_bytes(), tensor, tier, place.from,
-                                       bytes.subspan(place.from - from, place.bytes), &now);
-    if (!written.ok() && spoilt != nullptr) *spoilt = changed || now;
-    TACO_RETURN_IF_ERROR(written);
-    changed = true;
-  }
-  return {};
+  return write_own_bytes(*mover_, page_bytes(), shards_, tensor, tier, from, bytes, spoilt);
 }
 
 // Whether all ranks are about to load one checkpoint.

@@ -266,13 +266,7 @@ Result<std::uint64_t> Store::save(const std::string& directory, const std::strin
 // State that is not in a checkpoint has not begun.
 Status Store::forget_state() {
   for (const Run& run : state_.pages()) {
-    for (PageId page = run.first; page < run.first + run.count; ++page) {
-      if (!mover_->has_content(page)) continue;
-      const Access access{
-          .page = page, .tier = Tier::kHost, .reads = false, .writes = true, .last = true};
-      TACO_RETURN_IF_ERROR(mover_->begin(kForgetKeys | page, {&access, 1}));
-      mover_->end(kForgetKeys | page);
-    }
+    TACO_RETURN_IF_ERROR(give_up(*mover_, kForgetKeys, run));
   }
   for (std::uint32_t index = first_moments_; index < after_moments_; ++index) {
     const PlacedTensor& moments = layout_.tensors()[index];
