@@ -1,4 +1,5 @@
-// Pages that lie at another address in every use, and are full of 0xFF before they are written.
+// Pages that lie at another address in every use, none where another ends, and are full of 0xFF
+// before they are written.
 // What is written in a use that said it only reads is lost, and what holds nothing reads as 0xFF;
 // so does what a use has said to be the last of.
 // Test support.
@@ -110,7 +111,8 @@ class MovingPages : public zerocache::PageUses {
   }
 
   Frame new_frame() const {
-    Frame frame(static_cast<std::byte*>(std::aligned_alloc(4096, page_bytes_)));
+    constexpr std::size_t kApart = 4096;
+    Frame frame(static_cast<std::byte*>(std::aligned_alloc(4096, page_bytes_ + kApart)));
     std::memset(frame.get(), 0xFF, page_bytes_);
     return frame;
   }
