@@ -29,11 +29,15 @@ class ProcessGroupTaco(torchft.process_group.ProcessGroupWrapper):
         return "torchft-taco"
 
 
+Report = tuple[list[float], torch.Tensor]
+
+
 def replica(
     index: int,
     model: torch.nn.Module,
     lighthouse: str,
-    reports: list[tuple[list[float], torch.Tensor]],
+    reports: list[Report],
+    dropped: list[str],
 ) -> None:
     # The manager's address is the store of its replica group.
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
@@ -62,23 +66,41 @@ def replica(
         loss.backward()
         managed.step()
         losses.append(loss.item())
-    assert manager.current_step() == len(losses), "a step was dropped"
+        if manager.current_step() != len(losses):
+            # A later step may make up for the count, by state that the other replica would send.
+            dropped.append(f"replica {index}, step {len(losses)}: {manager.errored()}")
     assert manager.num_participants() == REPLICAS
     reports[index] = losses, torch.nn.utils.parameters_to_vector(model.parameters()).detach()
     manager.shutdown(wait=False)
 
 
-lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=REPLICAS, join_timeout_ms=20_000)
-reports: list = [None] * REPLICAS
-models = [common.model() for _ in range(REPLICAS)]  # here: threads share one random generator
-threads = [
-    threading.Thread(target=replica, args=(index, models[index], lighthouse.address(), reports))
-    for index in range(REPLICAS)
-]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-lighthouse.shutdown()
+def trained() -> tuple[list[Report], list[str]]:
+    """What the replicas have come to, and the steps that one of them has not taken."""
+    lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=REPLICAS, join_timeout_ms=20_000)
+    reports: list = [None] * REPLICAS
+    dropped: list[str] = []
+    models = [common.model() for _ in range(REPLICAS)]  # here: threads share a random generator
+    threads = [
+        threading.Thread(
+            target=replica, args=(index, models[index], lighthouse.address(), reports, dropped)
+        )
+        for index in range(REPLICAS)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lighthouse.shutdown()
+    return reports, dropped
+
+
+# torchft drops a step whose all-reduce failed, and goes on. Over gloo, which is only compared with,
+# that is no defect of ours: again.
+for _ in range(1 if common.BACKEND == "taco" else 4):
+    reports, dropped = trained()
+    if not dropped:
+        break
+    print("dropped:", *dropped, sep="\n")
+assert not dropped, dropped
 assert torch.equal(reports[0][1], reports[1][1]), "replicas diverged"
 common.report(*reports[0], common.BACKEND)
