@@ -27,7 +27,16 @@ from typing import Any
 import torch.distributed as dist
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "taco_torch"])
+# torch._dynamo is loaded with the first optimizer of a process: as long again as torch itself.
+_context.set_forkserver_preload(
+    [
+        "torch",
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+        "torch.distributed.checkpoint",
+        "taco_torch",
+    ]
+)
 
 START_DEADLINE_S = 90.0
 
