@@ -77,6 +77,7 @@ Python_add_library(_C MODULE WITH_SOABI
   zerocache/torch/store_gradients.cc
   zerocache/torch/store_made.cc
   zerocache/torch/store_ranks.cc
+  zerocache/torch/store_spread.cc
   zerocache/torch/store_state.cc
   zerocache/torch/uses.cc)
 # torch's own pybind11: with another one, c10d::Backend would be an unknown base class.

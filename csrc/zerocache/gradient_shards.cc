@@ -1,7 +1,9 @@
 #include "zerocache/gradient_shards.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -178,19 +180,26 @@ std::span<const float> GradientShards::on(PageId page) const {
   return found == means_.end() ? std::span<const float>() : found->second;
 }
 
-Result<double> GradientShards::squares() {
+Result<double> GradientShards::norm(double order) {
+  const bool largest = std::isinf(order);
+  const auto add = [&](double sum, double part) {
+    // A NaN stays one.
+    return largest ? (part > sum || std::isnan(part) ? part : sum) : sum + part;
+  };
   double own = 0;
   for (const auto& [page, mean] : means_) {
-    for (const float value : mean) own += static_cast<double>(value) * value;
+    for (const float value : mean) {
+      const double size = std::fabs(static_cast<double>(value));
+      own = add(own, largest ? size : order == 2 ? size * size : std::pow(size, order));
+    }
   }
-  TACO_RETURN_IF_ERROR(lockstep_.meet("sum squares of gradients", {}));
+  TACO_RETURN_IF_ERROR(lockstep_.meet("take the norm of gradients", {}));
   std::vector<double> all(static_cast<std::size_t>(stripes_.ranks()));
   const Status told =
       all_gather(ranks_, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
   TACO_RETURN_IF_ERROR(told);
-  double sum = 0;
-  for (const double each : all) sum += each;
-  return sum;
+  const double sum = std::accumulate(all.begin(), all.end(), 0.0, add);
+  return largest ? sum : order == 2 ? std::sqrt(sum) : std::pow(sum, 1 / order);
 }
 
 }  // namespace taco::zerocache

@@ -68,8 +68,9 @@ class GradientShards {
   // Of a page that this rank owns, a mean for each of its elements, zero where there is no
   // gradient; empty where nothing was averaged.
   std::span<const float> on(PageId page) const;
-  // Of all means on all ranks, the sum of squares: the same bits on all ranks.
-  Result<double> squares();
+  // The norm of all means on all ranks, of that order, which may be infinite: the same bits on all
+  // ranks. What is finished.
+  Result<double> norm(double order);
 
  private:
   struct Page {

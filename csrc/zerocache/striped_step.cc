@@ -27,23 +27,33 @@ Status StripedStep::check(std::span<const Update> updates, const GradientShards&
   return {};
 }
 
-Status StripedStep::run(std::span<const StripedUpdate> updates, const GradientShards& gradients) {
-  TACO_RETURN_IF_ERROR(lockstep_.meet("step", {}));
-  // Stands for gradients of which a rank has parts.
+// By their places. Each has a gradient, of which this rank has a part.
+std::vector<Update> StripedStep::sorted(std::span<const StripedUpdate> updates) const {
   static constexpr float kPresent = 0;
-  std::vector<Update> sorted;
+  std::vector<Update> found;
   for (const StripedUpdate& each : updates) {
-    sorted.push_back({each.tensor, &kPresent, false, each.step});
+    found.push_back({each.tensor, &kPresent, false, each.step});
   }
-  TACO_RETURN_IF_ERROR(agree_on_step(ranks_, layout_, sorted, check(sorted, gradients)));
-  std::erase_if(sorted,
-                [&](const Update& update) { return layout_.tensors()[update.tensor].bytes == 0; });
-  std::sort(sorted.begin(), sorted.end(), [&](const Update& a, const Update& b) {
+  std::sort(found.begin(), found.end(), [&](const Update& a, const Update& b) {
     return layout_.tensors()[a.tensor].offset < layout_.tensors()[b.tensor].offset;
   });
+  return found;
+}
+
+Status StripedStep::agree_on(std::span<const StripedUpdate> updates,
+                             const GradientShards& gradients, const Status& own) {
+  TACO_RETURN_IF_ERROR(lockstep_.meet("step", {}));
+  const std::vector<Update> all = sorted(updates);
+  return agree_on_step(ranks_, layout_, all, own.ok() ? check(all, gradients) : own);
+}
+
+Status StripedStep::run(std::span<const StripedUpdate> updates, const GradientShards& gradients) {
+  std::vector<Update> all = sorted(updates);
+  std::erase_if(all,
+                [&](const Update& update) { return layout_.tensors()[update.tensor].bytes == 0; });
   const auto tensor_of = [](const Update& update) { return update.tensor; };
   const Status own = for_each_touched_page(
-      layout_, std::span<const Update>(sorted), tensor_of,
+      layout_, std::span<const Update>(all), tensor_of,
       [&](PageId page, std::span<const Update> there) {
         return stripes_.owns(page) ? step_page(page, there, gradients) : Status();
       });

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "zerocache/collectives.h"
@@ -28,14 +29,19 @@ class StripedStep {
               OptimizerStream& stream)
       : ranks_(ranks), lockstep_(lockstep), layout_(layout), stripes_(stripes), stream_(stream) {}
 
-  // Gradients are finished, and nobody holds copies of parameters (GatheredPages::release()). OK on
-  // all ranks or a failure on all. Before anything has changed: ranks that would step otherwise or
-  // other tensors (kMismatch), what OptimizerStream::check() refuses, Adafactor (which needs to see
-  // a whole gradient), a tensor without a gradient. A page that cannot be had: then parameters may
-  // be of two steps.
+  // Before anything has changed; gradients are finished. OK on all ranks if `own` is and nothing
+  // else is against it, or a failure on all: ranks that would step otherwise or other tensors
+  // (kMismatch), what OptimizerStream::check() refuses, Adafactor (which needs to see a whole
+  // gradient), a tensor without a gradient.
+  Status agree_on(std::span<const StripedUpdate> updates, const GradientShards& gradients,
+                  const Status& own = {});
+  // What agree_on() has found to be alike, while nobody holds copies of parameters
+  // (GatheredPages::release()). OK on all ranks or a failure on all: a page that cannot be had;
+  // then parameters may be of two steps.
   Status run(std::span<const StripedUpdate> updates, const GradientShards& gradients);
 
  private:
+  std::vector<Update> sorted(std::span<const StripedUpdate> updates) const;
   Status check(std::span<const Update> updates, const GradientShards& gradients) const;
   Status step_page(PageId page, std::span<const Update> updates, const GradientShards& gradients);
 

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <string>
@@ -204,25 +206,49 @@ TEST(GradientShards, WhatMakesNoSenseIsRefusedByName) {
   });
 }
 
-TEST(GradientShards, TheSumOfSquaresIsThatOfAllRanksOnAll) {
-  std::vector<double> sums(3);
-  GatheringThreads group(3);
+TEST(GradientShards, NormsAreThoseOfAllRanksOnAll) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double order : {2.0, 1.0, 3.5, kInfinity}) {
+    SCOPED_TRACE(order);
+    std::vector<double> norms(3);
+    GatheringThreads group(3);
+    group.run([&](Collectives& ranks) {
+      Rank own(ranks);
+      const RankGradients gradients(own.model, ranks.rank(), 0);
+      ASSERT_TRUE(own.add_all(gradients).ok());
+      ASSERT_TRUE(own.shards.finish().ok());
+      auto norm = own.shards.norm(order);
+      ASSERT_TRUE(norm.ok());
+      norms[static_cast<std::size_t>(ranks.rank())] = norm.value();
+      double sum = 0, largest = 0;
+      for (const Floats& mean : mean_gradients(own.model, 3, 0)) {
+        for (const float value : mean) {
+          sum += std::pow(std::fabs(static_cast<double>(value)), order);
+          largest = std::max(largest, std::fabs(static_cast<double>(value)));
+        }
+      }
+      const double plain = order == kInfinity ? largest : std::pow(sum, 1 / order);
+      EXPECT_NEAR(norm.value(), plain, 1e-9 * plain);
+    });
+    EXPECT_EQ(norms[0], norms[1]);
+    EXPECT_EQ(norms[0], norms[2]);
+  }
+}
+
+TEST(GradientShards, ANormOfWhatIsNoNumberIsNone) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  GatheringThreads group(2);
   group.run([&](Collectives& ranks) {
     Rank own(ranks);
     const RankGradients gradients(own.model, ranks.rank(), 0);
     ASSERT_TRUE(own.add_all(gradients).ok());
+    std::vector<float> spoilt(own.layout.tensors()[0].bytes / sizeof(float), NAN);
+    own.shards.clear();
+    ASSERT_TRUE(own.shards.add({0, spoilt.data(), false}).ok());
     ASSERT_TRUE(own.shards.finish().ok());
-    auto sum = own.shards.squares();
-    ASSERT_TRUE(sum.ok());
-    sums[static_cast<std::size_t>(ranks.rank())] = sum.value();
-    double plain = 0;
-    for (const Floats& mean : mean_gradients(own.model, 3, 0)) {
-      for (const float value : mean) plain += static_cast<double>(value) * value;
-    }
-    EXPECT_NEAR(sum.value(), plain, 1e-9 * plain);
+    EXPECT_TRUE(std::isnan(own.shards.norm(2).value()));
+    EXPECT_TRUE(std::isnan(own.shards.norm(kInfinity).value()));
   });
-  EXPECT_EQ(sums[0], sums[1]);
-  EXPECT_EQ(sums[0], sums[2]);
 }
 
 TEST(GradientShards, AGroupThatFailsEndsItWithoutHarm) {

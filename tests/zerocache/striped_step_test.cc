@@ -111,7 +111,9 @@ class Rank {
     return step(updates);
   }
   Status step(std::span<const StripedUpdate> updates) {
-    return StripedStep(ranks_, *lockstep, layout, *stripes_, *stream_).run(updates, *gradients);
+    StripedStep step(ranks_, *lockstep, layout, *stripes_, *stream_);
+    TACO_RETURN_IF_ERROR(step.agree_on(updates, *gradients));
+    return step.run(updates, *gradients);
   }
   Status train(int pass) {
     TACO_RETURN_IF_ERROR(forward());

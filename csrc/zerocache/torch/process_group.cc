@@ -30,12 +30,16 @@ at::Tensor tensor_over(std::byte* bytes, std::size_t count) {
   return at::from_blob(bytes, {static_cast<std::int64_t>(count)}, at::kByte);
 }
 
-class Gathering : public Collectives::Work {
+at::Tensor tensor_over(float* values, std::size_t count) {
+  return at::from_blob(values, {static_cast<std::int64_t>(count)}, at::kFloat);
+}
+
+class Waiting : public Collectives::Work {
  public:
-  explicit Gathering(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
-  Gathering(const Gathering&) = delete;
-  Gathering& operator=(const Gathering&) = delete;
-  ~Gathering() override {
+  explicit Waiting(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+  ~Waiting() override {
     if (work_) static_cast<void>(wait());
   }
 
@@ -70,14 +74,34 @@ class ProcessGroup : public Collectives {
     options.asyncOp = true;
     try {
       return std::unique_ptr<Work>(
-          std::make_unique<Gathering>(backend_->_allgather_base(to, from, options)));
+          std::make_unique<Waiting>(backend_->_allgather_base(to, from, options)));
     } catch (...) {
       return failure(std::current_exception());
     }
   }
 
+  // Groups that have no such call, which they all say before they begin anything, gather instead.
+  Result<std::unique_ptr<Work>> reduce_scatter(std::span<const float> all,
+                                               std::span<float> own) override {
+    if (!reduces_) return Collectives::reduce_scatter(all, own);
+    at::Tensor from = tensor_over(const_cast<float*>(all.data()), all.size());
+    at::Tensor to = tensor_over(own.data(), own.size());
+    c10d::ReduceScatterOptions options;
+    options.asyncOp = true;
+    try {
+      return std::unique_ptr<Work>(
+          std::make_unique<Waiting>(backend_->_reduce_scatter_base(to, from, options)));
+    } catch (...) {
+      const Status failed = failure(std::current_exception());
+      if (failed.message().find("does not support") == std::string::npos) return failed;
+      reduces_ = false;
+      return Collectives::reduce_scatter(all, own);
+    }
+  }
+
  private:
   const c10::intrusive_ptr<c10d::Backend> backend_;
+  bool reduces_ = true;
 };
 
 }  // namespace

@@ -16,6 +16,9 @@ constexpr OperatorKey kWrittenKeys = OperatorKey{1} << 56;
 
 constexpr char kClosed[] = "the cache that held it was closed without giving it back";
 constexpr char kGone[] = "the cache that held it is gone";
+constexpr char kSpread[] =
+    "the cache that held it is closed, and it was spread over ranks: call state_dict() on all of "
+    "them, or ZeroCache.save(), before close()";
 
 Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
 
@@ -57,13 +60,15 @@ Status check_page_numbers(std::uint32_t pages, std::uint32_t most, std::size_t p
                  " MiB more, or the cache smaller pages");
 }
 
-// Pages that something lies on, on the rank that keeps most.
-std::size_t most_held(const Layout& layout, const StateLayout& state, const Shards& shards) {
+// Pages that something lies on, on the rank that keeps most. Where parameters are not spread over
+// ranks, each has all of them.
+std::size_t most_held(const Layout& layout, const StateLayout& state, const Shards& shards,
+                      bool spread) {
   std::size_t parameters = 0;
   std::vector<std::size_t> kept(static_cast<std::size_t>(shards.ranks()));
   for (PageId page = 0; page < layout.pages(); ++page) {
     if (layout.tensors_on(page).empty()) continue;
-    if (state.is_state(page)) {
+    if (spread || state.is_state(page)) {
       ++kept[static_cast<std::size_t>(shards.owner(page))];
     } else {
       ++parameters;
@@ -102,7 +107,7 @@ std::vector<Access> accesses_to(std::span<const Run> runs, bool writes) {
 Status Store::check_room(const std::vector<PlannedParameter>& parameters,
                          std::span<const StateKind> kinds,
                          const std::vector<std::vector<std::uint32_t>>& needed,
-                         FinalGradients gradients, int ranks) const {
+                         FinalGradients gradients, int ranks, bool spread) const {
   Layout layout = layout_;
   std::vector<std::uint32_t> indices, trained;
   for (const PlannedParameter& parameter : parameters) {
@@ -115,20 +120,29 @@ Status Store::check_room(const std::vector<PlannedParameter>& parameters,
     indices.push_back(*index);
     if (parameter.trained) trained.push_back(*index);
   }
-  std::size_t device_pages = trained.empty() ? 0 : 1;
+  std::size_t device_pages = trained.empty() ? 0 : 1, stripes = 0;
   for (const std::vector<std::uint32_t>& group : needed) {
     std::vector<PageId> pages;
     for (const std::uint32_t index : group)
       add_pages(layout.pages_of(layout.tensors()[indices[index]]), pages);
     sort_out(pages);
     device_pages = std::max(device_pages, pages.size());
+    for (PageId& page : pages) page /= static_cast<PageId>(ranks);
+    sort_out(pages);
+    stripes = std::max(stripes, pages.size());
   }
+  // A stripe has a page of each rank; one more is for whoever reads or steps them meanwhile.
+  const auto size = static_cast<std::size_t>(ranks);
+  if (spread) device_pages = stripes * size + 1;
   if (gradients == FinalGradients::kAreStepped) ++device_pages;
   auto state = StateLayout::append_to(layout, trained, kinds);
   if (!state.ok()) return state.status();
   std::size_t host_pages = trained.empty() ? 0 : state->kinds().size();
-  const Shards shards = Shards::deal(layout, *state, trained, 0, ranks);
-  std::size_t held = most_held(layout, *state, shards);
+  const Shards shards =
+      spread ? Shards::striped(layout, *state, trained, Stripes(layout, indices, 0, ranks))
+             : Shards::deal(layout, *state, trained, 0, ranks);
+  std::size_t held = most_held(layout, *state, shards, spread);
+  if (spread) held += stripes * (size - 1);
   if (gradients == FinalGradients::kAreKeptOnPages) {
     auto pages = GradientPages::append_to(layout, trained);
     if (!pages.ok()) return pages.status();
@@ -188,9 +202,14 @@ Store::~Store() {
     if (!closed()) entry->storage->set_absent(kGone);
   }
   forget_steps();
+  let_go();
+}
+
+void Store::let_go() {
+  const WithoutGil others_run;
+  spread_.reset();
   backward_.reset();
   stream_.reset();
-  const WithoutGil others_run;
   ranks_.reset();
   mover_.reset();
 }
@@ -270,7 +289,10 @@ Status Store::place_bytes(const std::string& name, const at::Tensor& tensor, std
   const PlacedTensor& place = layout_.tensors()[index];
   const Run run = layout_.pages_of(place);
   std::vector<Access> accesses = accesses_to({&run, 1}, true);
-  for (Access& access : accesses) access.reads = mover_->has_content(access.page);
+  for (Access& access : accesses) {
+    access.reads = mover_->has_content(access.page);
+    access.last = !is_placed_here(access.page);
+  }
   const OperatorKey key = kPlaceKeys | run.first;
   TACO_RETURN_IF_ERROR(hold(key, accesses).with_prefix("parameter '" + name + "': "));
   auto storage = PlacedStorage::place(
@@ -318,16 +340,29 @@ Status Store::begin(std::uint64_t key, std::span<const Run> pages) {
   } else {
     settle();
   }
-  return hold(key, accesses_to(pages, false));
+  return spread_ ? gather(key, pages) : hold(key, accesses_to(pages, false));
 }
 
-void Store::end(std::uint64_t key, std::span<const Run>) { mover_->end(key); }
+void Store::end(std::uint64_t key, std::span<const Run>) {
+  if (!spread_) return mover_->end(key);
+  const WithoutGil others_run;
+  spread_->gathered.end(key);
+}
 
 // The pages are in use and on the device, so there is nothing to wait for: from now on copies of
 // them elsewhere are out of date.
+// Where parameters are spread, their owners have been given the new values, too.
 void Store::wrote(std::span<const Run> pages) {
   const OperatorKey key = kWrittenKeys | pages.front().first;
-  const Status status = hold(key, accesses_to(pages, true));
+  std::vector<Access> accesses = accesses_to(pages, true);
+  if (spread_) {
+    for (const Access& access : accesses) {
+      spread_->gathered.release(spread_->stripes.stripe_of(access.page));
+    }
+    std::erase_if(accesses, [this](const Access& access) { return !keeps(access.page); });
+    if (accesses.empty()) return;
+  }
+  const Status status = hold(key, accesses);
   if (status.ok()) {
     mover_->end(key);
   } else if (broken_.ok()) {
@@ -336,13 +371,22 @@ void Store::wrote(std::span<const Run> pages) {
 }
 
 void Store::begin_run(const std::string& name) {
-  if (closed() || run_ == name) return;
+  if (closed()) return;
+  const bool over = spread_ && (left_run_ || !spread_->lockstep.ended().ok());
+  if (run_ == name && !over) return;
+  left_run_ = false;
+  const WithoutGil others_run;
+  if (spread_) spread_->gathered.end_run();
   run_ = name;
   mover_->begin_run(name);
+  // What keeps the ranks from it is said by the first use.
+  if (spread_) static_cast<void>(spread_->gathered.begin_run(name));
 }
 
 void Store::end_run() {
   if (closed() || run_.empty()) return;
+  const WithoutGil others_run;
+  if (spread_) spread_->gathered.end_run();
   run_.clear();
   mover_->end_run();
 }
@@ -368,21 +412,17 @@ Status Store::close(bool restore_all) {
   if (getpid() != process_) return usable();
   forget_steps();
   uses_.end_all();
-  begin_run("close");
+  if (!spread_) begin_run("close");
   for (const auto& entry : entries_) {
     if (!entry->storage->alive()) continue;
-    if (restore_all) {
+    if (restore_all && !is_spread_) {
       TACO_RETURN_IF_ERROR(restore(*entry));
     } else {
-      entry->storage->set_absent(kClosed);
+      entry->storage->set_absent(is_spread_ ? kSpread : kClosed);
     }
   }
   by_storage_.clear();
-  backward_.reset();
-  stream_.reset();
-  const WithoutGil others_run;
-  ranks_.reset();
-  mover_.reset();
+  let_go();
   range_.reset();
   return Status();
 }

@@ -7,6 +7,7 @@
 //   uses().begin(part, pass), end  in between it is there, otherwise it is absent
 //   add_state(names, kinds)        once; then step(), read_state(), write_state()
 //   share(ranks)                   once, where several ranks hold the same parameters
+//   spread(ranks), place(...), start_gathering()   where each rank keeps a part of them
 //   save(), load()
 //   close()                        everything becomes ordinary memory of torch's again
 //
@@ -43,6 +44,7 @@
 #include "zerocache/optimizer_stream.h"
 #include "zerocache/shards.h"
 #include "zerocache/state_layout.h"
+#include "zerocache/torch/spread.h"
 #include "zerocache/torch/storage.h"
 #include "zerocache/torch/uses.h"
 
@@ -86,11 +88,12 @@ class Store : public Pager {
 
   // Whether these fit, with `kinds` of state, where each group of `needed` (indices) is used at
   // once; those that have been placed, by name, lie where they lie. Where `ranks` share the state,
-  // for the largest share. kInvalidArgument names what has to be larger, and how large.
+  // or everything (`spread`), for the largest share. kInvalidArgument names what has to be larger,
+  // and how large.
   Status check_room(const std::vector<PlannedParameter>& parameters,
                     std::span<const StateKind> kinds,
                     const std::vector<std::vector<std::uint32_t>>& needed, FinalGradients gradients,
-                    int ranks) const;
+                    int ranks, bool spread) const;
 
   // A tensor on a storage that is here already becomes another name of that; else its storage's
   // bytes move here and it is absent. What check_placeable() refuses.
@@ -173,6 +176,26 @@ class Store : public Pager {
   // From now on all of them call step(), read_state(), save() and load() at once, and come to the
   // same end. Once, after add_state() and before the first step.
   Status share(std::unique_ptr<Collectives> ranks);
+
+  // Each of these ranks is about to place the same parameters, and keeps a part of them, of their
+  // gradients and of their state (stripes.h). From now on all ranks make the same calls at once:
+  // uses, reads, step(), save(), load(). Once, before anything else than make(); start_gathering()
+  // once everything is placed and has its state, and before the first use.
+  Status spread(std::unique_ptr<Collectives> ranks);
+  Status start_gathering();
+  bool is_spread() const { return is_spread_; }
+  // There: a gradient of this rank is final. Whoever gave it may let go of it. Gradients of several
+  // backward passes add up, each of which is ended by finish_gradients() or, the last, by step().
+  Status average_gradient(const at::Tensor& parameter, const at::Tensor& gradient);
+  Status finish_gradients();
+  // Of all gradients of all ranks, averaged; finishes them. The order may be infinite.
+  Result<double> gradient_norm(double order);
+  // This rank cannot go on with the run that is open; the others are told why, when they need it.
+  void leave_run(const std::string& reason);
+  // The program is about to use the group of ranks for something else, as all of them.
+  void settle_ranks();
+  GatherStats gathers() const { return spread_ ? spread_->gathered.stats() : GatherStats(); }
+
   // Instead of a step(): this rank has none to take, for this reason, which all ranks get.
   Status refuse_step(const std::string& reason);
 
@@ -189,14 +212,15 @@ class Store : public Pager {
   Progress progress() const { return {done_bytes_, all_bytes_}; }
 
   // Gives everything back. Parameters get memory of torch's own first if `restore`, else they stay
-  // absent. Where that fails, those that have not been restored are as they were.
+  // absent, as those always do that are spread over ranks. Where that fails, those that have not
+  // been restored are as they were.
   Status close(bool restore);
   bool closed() const { return mover_ == nullptr; }
 
   std::uint64_t parameter_bytes() const;
   std::uint64_t state_bytes() const;
-  // What of that this rank keeps.
-  std::uint64_t own_state_bytes() const;
+  // What this rank keeps, of state or of parameters.
+  std::uint64_t own_bytes(bool state) const;
   std::size_t page_bytes() const { return options_.page_bytes; }
   MoverStats stats() const { return closed() ? MoverStats() : mover_->stats(); }
   // What was done last, and could be done again (plan.h).
@@ -244,6 +268,20 @@ class Store : public Pager {
   Status write_kept(const PlacedTensor& tensor, Tier tier, std::uint64_t from,
                     std::span<const std::byte> bytes, bool* spoilt);
 
+  // store_spread.cc
+  Status meet(const std::string& what, const Status& own);
+  Status gather(OperatorKey key, std::span<const Run> runs);
+  Status step_spread(const std::vector<Step>& steps);
+  Status refuse_spread_step(const Status& own);
+  Status read_spread(const PlacedTensor& tensor, std::span<std::byte> to);
+  void clear_averaged();
+  std::size_t stripes_with_room() const;
+  // Of a page of parameters: before it is known which pages have state, too.
+  bool is_placed_here(PageId page) const {
+    return !is_spread_ ||
+           page % static_cast<PageId>(ranks_->size()) == static_cast<PageId>(ranks_->rank());
+  }
+
   Status check_numbers() const;
   Status place_bytes(const std::string& name, const at::Tensor& tensor, std::uint32_t index);
   void forget_gone();
@@ -265,6 +303,7 @@ class Store : public Pager {
   Status forget_state();
   Status write_piece(const Checkpoint::Piece& piece);
   Status restore(const Entry& entry);
+  void let_go();
   void note_writes();
 
   const pid_t process_ = getpid();
@@ -280,6 +319,8 @@ class Store : public Pager {
   std::vector<std::uint32_t> stateful_;      // in the layout
   std::unique_ptr<Collectives> ranks_;       // null: this process alone
   Shards shards_;
+  bool is_spread_ = false, left_run_ = false;
+  std::unique_ptr<Spread> spread_;                           // goes before all that it uses
   std::unique_ptr<BackwardSteps> backward_;                  // goes before the stream
   std::unordered_map<std::uint32_t, at::Tensor> gradients_;  // that it reads, by tensor
   std::vector<std::unique_ptr<Entry>> entries_;

@@ -86,6 +86,12 @@ py::dict stats_of(const Store& store) {
   found["misses"] = stats.misses;
   found["uses"] = stats.uses;
   found["stalled_s"] = static_cast<double>(stats.stalled) * 1e-9;
+  if (store.is_spread()) {
+    const GatherStats gathers = store.gathers();
+    found["gathers"] =
+        py::dict(py::arg("stripes") = gathers.gathered, py::arg("ahead") = gathers.ahead,
+                 py::arg("waited_s") = static_cast<double>(gathers.waited) * 1e-9);
+  }
   return found;
 }
 
@@ -95,7 +101,7 @@ using Planned = std::tuple<std::string, std::size_t, std::uint32_t, bool>;
 void check_fits(const Store& store, const std::vector<Planned>& parameters,
                 const std::vector<std::string>& kinds,
                 const std::vector<std::vector<std::uint32_t>>& needed, const std::string& gradients,
-                int ranks) {
+                int ranks, bool spread) {
   std::vector<PlannedParameter> planned;
   planned.reserve(parameters.size());
   for (const auto& [name, bytes, element_bytes, trained] : parameters)
@@ -103,7 +109,7 @@ void check_fits(const Store& store, const std::vector<Planned>& parameters,
   const FinalGradients final = gradients == "stepped" ? FinalGradients::kAreStepped
                                : gradients == "kept"  ? FinalGradients::kAreKeptOnPages
                                                       : FinalGradients::kStayInMemory;
-  raise_if_error(store.check_room(planned, kinds_of(kinds), needed, final, ranks));
+  raise_if_error(store.check_room(planned, kinds_of(kinds), needed, final, ranks, spread));
 }
 
 void step(
@@ -153,9 +159,8 @@ void load(Store& store, const std::string& directory,
 }
 
 // The raw pointer: how torch holds it is torch's own affair.
-void share(Store& store, c10d::Backend* backend) {
-  raise_if_error(
-      store.share(collectives_of(c10::intrusive_ptr<c10d::Backend>::reclaim_copy(backend))));
+std::unique_ptr<Collectives> ranks_of(c10d::Backend* backend) {
+  return collectives_of(c10::intrusive_ptr<c10d::Backend>::reclaim_copy(backend));
 }
 
 std::uint64_t digest_of(const at::Tensor& tensor) {
@@ -250,9 +255,27 @@ void bind_gradients(py::class_<Store>& store) {
       .def("drop_gradients", [](Store& self) { raise_if_error(self.drop_gradients()); });
 }
 
+void bind_spread(py::class_<Store>& store) {
+  store
+      .def("spread", [](Store& self,
+                        c10d::Backend* backend) { raise_if_error(self.spread(ranks_of(backend))); })
+      .def("start_gathering", [](Store& self) { raise_if_error(self.start_gathering()); })
+      .def_property_readonly("is_spread", &Store::is_spread)
+      .def("average_gradient",
+           [](Store& self, const at::Tensor& parameter, const at::Tensor& gradient) {
+             raise_if_error(self.average_gradient(parameter, gradient));
+           })
+      .def("finish_gradients", [](Store& self) { raise_if_error(self.finish_gradients()); })
+      .def("gradient_norm",
+           [](Store& self, double order) { return value_or_raise(self.gradient_norm(order)); })
+      .def("leave_run", &Store::leave_run)
+      .def("settle_ranks", &Store::settle_ranks);
+}
+
 void bind_state(py::class_<Store>& store) {
   store.def("add_state", &add_state)
-      .def("share", &share)
+      .def("share", [](Store& self,
+                       c10d::Backend* backend) { raise_if_error(self.share(ranks_of(backend))); })
       .def("step", &step)
       .def("refuse_step",
            [](Store& self, const std::string& reason) { raise_if_error(self.refuse_step(reason)); })
@@ -301,7 +324,7 @@ void bind_store(py::module_& module) {
       .def("place", [](Store& self, const std::string& name,
                        const at::Tensor& tensor) { raise_if_error(self.place(name, tensor)); })
       .def("check_room", &check_fits, py::arg("parameters"), py::arg("kinds"), py::arg("needed"),
-           py::arg("gradients") = "in memory", py::arg("ranks") = 1)
+           py::arg("gradients") = "in memory", py::arg("ranks") = 1, py::arg("spread") = false)
       .def("read", [](Store& self, const at::Tensor& tensor,
                       const at::Tensor& to) { raise_if_error(self.read(tensor, to)); })
       .def("write", [](Store& self, const at::Tensor& tensor,
@@ -312,13 +335,17 @@ void bind_store(py::module_& module) {
       .def_property_readonly("closed", &Store::closed)
       .def_property_readonly("parameter_bytes", &Store::parameter_bytes)
       .def_property_readonly("state_bytes", &Store::state_bytes)
-      .def_property_readonly("own_state_bytes", &Store::own_state_bytes)
+      .def_property_readonly("own_parameter_bytes",
+                             [](const Store& self) { return self.own_bytes(false); })
+      .def_property_readonly("own_state_bytes",
+                             [](const Store& self) { return self.own_bytes(true); })
       .def("stats", &stats_of);
   bind_uses(store);
   bind_made(store);
   bind_runs(store);
   bind_state(store);
   bind_gradients(store);
+  bind_spread(store);
 }
 
 }  // namespace taco::zerocache

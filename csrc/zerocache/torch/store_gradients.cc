@@ -57,6 +57,7 @@ Status Store::read_gradient(const at::Tensor& parameter, const at::Tensor& to) {
 
 Status Store::drop_gradients() {
   TACO_RETURN_IF_ERROR(usable());
+  if (spread_) clear_averaged();
   if (!gradient_pages_) return Status();
   const WithoutGil others_run;
   return gradient_pages_->drop(*mover_);

@@ -50,6 +50,7 @@ Status Store::alone() const {
 Status Store::together(const Status& own) {
   if (!ranks_) return own;
   const WithoutGil others_run;
+  if (spread_) static_cast<void>(spread_->lockstep.settle());
   return agree(*ranks_, own);
 }
 
@@ -66,6 +67,7 @@ Status Store::refuse_step(const std::string& reason) {
   TACO_RETURN_IF_ERROR(alone());
   Status own = invalid(reason);
   if (!ranks_) return own;
+  if (spread_) return refuse_spread_step(own);
   const WithoutGil others_run;
   return agree_on_step(*ranks_, layout_, {}, own);
 }
@@ -114,11 +116,11 @@ Status Store::read_together(const PlacedTensor& tensor, std::span<std::byte> to)
   return exchange(*ranks_, parcels, calls);
 }
 
-// Of state, what this rank keeps.
+// What this rank keeps.
 Status Store::write_kept(const PlacedTensor& tensor, Tier tier, std::uint64_t from,
                          std::span<const std::byte> bytes, bool* spoilt) {
   if (bytes.empty()) return {};
-  if (!ranks_ || !state_.is_state(page_of(tensor))) {
+  if (!ranks_ || (!spread_ && !state_.is_state(page_of(tensor)))) {
     return write_bytes(*mover_, page_bytes(), tensor, tier, from, bytes, spoilt);
   }
   return write_own_bytes(*mover_, page_bytes(), shards_, tensor, tier, from, bytes, spoilt);

@@ -45,10 +45,11 @@ Status Store::read(const at::Tensor& tensor, const at::Tensor& to) {
   if (!entry.ok()) return entry.status();
   TACO_RETURN_IF_ERROR(check_alike(tensor, to, tensor.scalar_type()));
   settle();
+  const PlacedTensor& place = layout_.tensors()[(*entry)->tensor];
   const std::span<std::byte> into = bytes_of(to);
+  if (spread_) return read_spread(place, into);
   const WithoutGil others_run;
-  return read_bytes(*mover_, page_bytes(), layout_.tensors()[(*entry)->tensor], Tier::kDevice, 0,
-                    into);
+  return read_bytes(*mover_, page_bytes(), place, Tier::kDevice, 0, into);
 }
 
 Status Store::write(const at::Tensor& tensor, const at::Tensor& values) {
@@ -57,6 +58,10 @@ Status Store::write(const at::Tensor& tensor, const at::Tensor& values) {
   TACO_RETURN_IF_ERROR(check_alike(tensor, values, tensor.scalar_type()));
   settle();
   (*entry)->storage->note_write();
+  if (spread_) {
+    const WithoutGil others_run;
+    spread_->gathered.release();
+  }
   return write_whole(layout_.tensors()[(*entry)->tensor], Tier::kDevice, values);
 }
 
@@ -153,6 +158,7 @@ Result<std::vector<Update>> Store::updates_of(const std::vector<Step>& steps,
 }
 
 Status Store::step(const std::vector<Step>& steps) {
+  if (spread_) return step_spread(steps);
   if (ranks_) return step_together(steps);
   if (backward_) {
     TACO_RETURN_IF_ERROR(usable());
@@ -305,6 +311,7 @@ Status Store::load(const std::string& directory, const Agree& agree) {
   TACO_RETURN_IF_ERROR(check_same(checkpoint->manifest()));
   forget_steps();
   uses_.end_all();
+  if (spread_) clear_averaged();
   note_writes();
   begin_run("load");
   Status status;
@@ -342,11 +349,11 @@ std::uint64_t Store::state_bytes() const {
   return sum - parameter_bytes();
 }
 
-std::uint64_t Store::own_state_bytes() const {
-  if (!ranks_) return state_bytes();
+std::uint64_t Store::own_bytes(bool state) const {
+  if (!ranks_ || !(state || spread_)) return state ? state_bytes() : parameter_bytes();
   std::uint64_t sum = 0;
   for (const PlacedTensor& tensor : layout_.tensors()) {
-    if (tensor.bytes == 0 || !state_.is_state(page_of(tensor))) continue;
+    if (tensor.bytes == 0 || state_.is_state(page_of(tensor)) != state) continue;
     const Run run = layout_.pages_of(tensor);
     for (PageId page = run.first; page < run.first + run.count; ++page) {
       const std::uint64_t start = std::uint64_t{page} * page_bytes();

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 from torch.utils.weak import WeakIdKeyDictionary
 
+from taco_torch.zerocache.averaging import AveragedGradients
 from taco_torch.zerocache.hooks import NO_TASK, current_task
 from taco_torch.zerocache.rules import Rule
 
@@ -38,8 +39,8 @@ def check_can_step(rule: Rule | None, averaged: bool) -> None:
         raise ValueError("step_in_backward=True needs an optimizer to step")
     if averaged:
         raise NotImplementedError(
-            "DistributedDataParallel, or who else averages gradients of several ranks, does so "
-            "after they are final on each: leave step_in_backward=False"
+            "where several ranks average gradients, they do so after these are final on each: "
+            "leave step_in_backward=False"
         )
 
 
@@ -52,18 +53,19 @@ class FinalGradients:
     """
 
     def __init__(
-        self, optimizer: CachedOptimizer, parameters: Iterable[nn.Parameter], clipping: bool
+        self, optimizer: CachedOptimizer, parameters: Iterable[nn.Parameter], gradients: str
     ) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._accumulating = 0
         self._task, self._outermost = NO_TASK, False
+        self._pass = NO_TASK  # the last that took gradients
         self._undo: list[Callable[[], object]] = []
         for parameter in parameters:
             untyped: Any = parameter
             handle = untyped.register_post_accumulate_grad_hook(self._accumulated)
             _stepped[parameter] = self._optimizer
             self._undo += [handle.remove, partial(_stepped.pop, parameter, None)]
-        optimizer.step_in_backward(True, clipping)
+        optimizer.take_gradients(gradients)
         _guard_clipping()
 
     def detach(self) -> None:
@@ -72,7 +74,7 @@ class FinalGradients:
             self._undo.pop()()
         optimizer = self._optimizer()
         if optimizer is not None:
-            optimizer.step_in_backward(False)
+            optimizer.take_gradients("in memory")
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -88,6 +90,9 @@ class FinalGradients:
         if optimizer is None or self._accumulating or not self._final():
             return
         assert isinstance(parameter, nn.Parameter)
+        if self._pass != self._task and isinstance(optimizer.kept, AveragedGradients):
+            optimizer.kept.end_pass()
+        self._pass = self._task
         optimizer.take_gradient(parameter)
 
     def _final(self) -> bool:

@@ -152,6 +152,7 @@ class ZeroCache:
         step_in_backward: bool = False,
         clipping: bool = False,
         process_group: torch.distributed.ProcessGroup | None = None,
+        shard_parameters: bool = False,
     ) -> tuple[nn.Module, Any]:
         """Takes charge of a model's parameters and of its optimizer's state.
 
@@ -177,6 +178,12 @@ class ZeroCache:
             process_group: the ranks that share the state, where the model is not inside
                 DistributedDataParallel, and the program averages gradients itself. None: those of
                 DistributedDataParallel, or this process alone.
+            shard_parameters: each rank of ``process_group`` (None: of all processes) keeps a part
+                of the parameters, their gradients and their state. What a module needs is gathered
+                before it is used, and gradients are averaged as soon as they are final; ``p.grad``
+                is None afterwards. The model is not inside DistributedDataParallel. All ranks use
+                the same modules in the same order, and call step(), zero_grad(), full(),
+                state_dict(), save() and load() at once.
 
         Returns:
             ``(model, optimizer)``: the same model, and a torch.optim.Optimizer that shares the
@@ -191,7 +198,14 @@ class ZeroCache:
             RuntimeError: this cache has wrapped a model already, or is closed; or another rank has
                 failed, with its number and what it raised.
         """
-        wrapping = self._prepare(model, optimizer, process_group, step_in_backward, clipping)
+        wrapping = self._prepare(
+            model,
+            optimizer,
+            process_group,
+            step_in_backward=step_in_backward,
+            clipping=clipping,
+            spread=shard_parameters,
+        )
         self._names = {parameter: own[0] for parameter, own in wrapping.names.items()}
         self._model = wrapping.model
         try:
@@ -206,8 +220,10 @@ class ZeroCache:
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None,
         process_group: torch.distributed.ProcessGroup | None,
+        *,
         step_in_backward: bool,
         clipping: bool,
+        spread: bool,
     ) -> Wrapping:
         store = self.store
         if self._model is not None:
@@ -216,7 +232,7 @@ class ZeroCache:
             raise TypeError(f"{type(model).__name__} is no torch.nn.Module")
         if construction.is_building():
             raise RuntimeError("wrap() inside init(): leave that block first")
-        inner, self._ranks = ranks_of(model, process_group)
+        inner, self._ranks = ranks_of(model, process_group, spread)
         wrapping = self._together(
             partial(
                 wrapping_of,
@@ -227,6 +243,7 @@ class ZeroCache:
                 averaged=inner is not model or self._ranks is not None,
                 step_in_backward=step_in_backward,
                 clipping=clipping,
+                spread=spread and self._ranks is not None,
             )
         )
         if self._ranks is not None:
@@ -239,6 +256,9 @@ class ZeroCache:
 
     def _take(self, wrapping: Wrapping) -> None:
         store, model = self._store, wrapping.model
+        if wrapping.spread and self._ranks is not None:
+            store.spread(self._ranks.backend)
+            self._ranks.settle = store.settle_ranks
         store.begin_run("place")
         new = [parameter for parameter in wrapping.names if not store.holds(parameter)]
         for parameter in new:
@@ -250,13 +270,14 @@ class ZeroCache:
         self._model_state.attach(model)
         if wrapping.rule is not None:
             store.add_state(wrapping.stateful(), wrapping.kinds)
-        if self._ranks is not None:
+        if wrapping.spread:
+            store.start_gathering()
+        elif self._ranks is not None:
             store.share(self._ranks.backend)
         if wrapping.optimizer is not None and wrapping.rule is not None:
             self._optimizer = self._take_optimizer(wrapping.optimizer, wrapping)
             if wrapping.gradients != "in memory":
-                clipping = wrapping.gradients == "kept"
-                self._step_in_backward(self._optimizer, wrapping.trained, clipping)
+                self._take_gradients(self._optimizer, wrapping)
 
     def _take_optimizer(
         self, optimizer: torch.optim.Optimizer, wrapping: Wrapping
@@ -271,16 +292,14 @@ class ZeroCache:
             optimizer.state.clear()
         return taken
 
-    def _step_in_backward(
-        self, optimizer: CachedOptimizer, trained: set[nn.Parameter], clipping: bool
-    ) -> None:
+    def _take_gradients(self, optimizer: CachedOptimizer, wrapping: Wrapping) -> None:
         assert self._hooks is not None
-        if clipping:
+        if wrapping.gradients == "kept":
             self._store.keep_gradients()
-        else:
-            self._store.step_in_backward(len(trained) + self._hooks.parts)
-        in_order = [parameter for parameter in self._names if parameter in trained]
-        self._gradients = backward.FinalGradients(optimizer, in_order, clipping)
+        elif wrapping.gradients == "stepped":
+            self._store.step_in_backward(len(wrapping.trained) + self._hooks.parts)
+        in_order = [parameter for parameter in self._names if parameter in wrapping.trained]
+        self._gradients = backward.FinalGradients(optimizer, in_order, wrapping.gradients)
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -494,7 +513,7 @@ class ZeroCache:
         ``parameter_bytes`` and ``state_bytes``: of what this rank keeps.
         """
         found: dict[str, Any] = self.store.stats()
-        found["parameter_bytes"] = self._store.parameter_bytes
+        found["parameter_bytes"] = self._store.own_parameter_bytes
         found["state_bytes"] = self._store.own_state_bytes
         return found
 
@@ -544,7 +563,8 @@ class ZeroCache:
 
         The optimizer's state is gone: take its ``state_dict()``, or ``save()``, before. Where the
         parameters do not fit into memory, they stay absent, and MemoryError is raised once all else
-        is given back. Closing again does nothing.
+        is given back. They stay absent as well where ranks share them (``shard_parameters=True``).
+        Closing again does nothing.
         """
         if self._store.closed:
             return
@@ -552,8 +572,9 @@ class ZeroCache:
             if watcher is not None:
                 watcher.detach()
         size, free = self._store.parameter_bytes, available_bytes()
+        spread = self._store.is_spread
         self._store.close(restore=size <= free)
-        if size > free:
+        if size > free and not spread:
             raise MemoryError(
                 f"the cache is closed; its parameters, {format_bytes(size)}, were not given back, "
                 f"since this machine has {format_bytes(free)} of memory left"

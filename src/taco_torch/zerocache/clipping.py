@@ -22,6 +22,8 @@ class KeptGradients:
     and applied by the step.
     """
 
+    adds_up = False
+
     def __init__(self, cache: ZeroCache, names: Mapping[nn.Parameter, str]) -> None:
         self._cache = cache
         self._names = names
@@ -38,6 +40,11 @@ class KeptGradients:
         """The step has used them, or the store has dropped them."""
         self._norms.clear()
         self._factors.clear()
+
+    def drop(self) -> None:
+        """Instead of a step."""
+        self._cache.store.drop_gradients()
+        self.clear()
 
     def keep(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         """Puts a gradient on pages; who gives it lets go of it.

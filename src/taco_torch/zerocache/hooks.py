@@ -54,10 +54,12 @@ class Store(Protocol):
 
 
 class Runs(Protocol):
-    """Who is told of runs: "train" until the optimizer has stepped, "eval" for one forward pass."""
+    """Who is told of runs: "train" until the optimizer has stepped, "eval" for one forward pass;
+    and of an exception in a forward pass, which other ranks may wait for."""
 
     def begin_run(self, name: str) -> None: ...
     def end_run(self) -> None: ...
+    def leave_run(self, reason: str) -> None: ...
 
 
 def own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
@@ -231,6 +233,7 @@ class Hooks:
         self._open: dict[int, dict[Call, None]] = {}
         self._by_hand: list[Call] = []  # inside use(), which ends its own after any exception
         self._root_calls = 0
+        self._handled: BaseException | None = None  # when the outermost of these began
 
     @property
     def parts(self) -> int:
@@ -351,11 +354,15 @@ class Hooks:
                 self.end_all()
             if self.runs is not None:
                 self.runs.begin_run("train" if torch.is_grad_enabled() else "eval")
+            self._handled = sys.exc_info()[1]
         self._root_calls += 1
 
     def _after_root(self, *_: object) -> None:
         self._root_calls = max(self._root_calls - 1, 0)
         outermost = self._root_calls == 0 and current_task() == NO_TASK
+        error = sys.exc_info()[1]
+        if outermost and self.runs is not None and error not in (None, self._handled):
+            self.runs.leave_run(f"{type(error).__name__}: {error}")
         if outermost and self.runs is not None and not torch.is_grad_enabled():
             self.runs.end_run()
 

@@ -93,10 +93,12 @@ def check_room(
     rule: Rule | None,
     gradients: str,
     ranks: int,
+    spread: bool,
 ) -> None:
     """Raises ValueError where the capacities are too small for ``model``: for the most that is
     needed at once, or for all of it that one of the ranks keeps; says how large they have to be.
-    ``gradients`` that are final stay "in memory", are "stepped", or "kept" on pages."""
+    ``gradients`` that are final stay "in memory", are "stepped", "kept" on pages, or "averaged";
+    ``spread``: each rank keeps a part of the parameters, too."""
     numbers = {parameter: number for number, parameter in enumerate(names)}
     planned = [
         (
@@ -117,7 +119,7 @@ def check_room(
     groups = sorted(groups_at_once(model, names), key=_bytes_of, reverse=True)
     needed = [sorted(numbers[parameter] for parameter in group) for group in groups]
     try:
-        store.check_room(planned, list(kinds), needed, gradients, ranks)
+        store.check_room(planned, list(kinds), needed, gradients, ranks, spread)
     except ValueError as error:
         largest = groups[0] if groups else frozenset()
         first = min(largest, key=numbers.__getitem__, default=None)

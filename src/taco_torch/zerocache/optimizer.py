@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from taco_torch.zerocache.averaging import AveragedGradients
 from taco_torch.zerocache.clipping import KeptGradients
 from taco_torch.zerocache.memory import check_memory_for
 from taco_torch.zerocache.ranks import Ranks
@@ -85,8 +86,8 @@ class CachedOptimizer(torch.optim.Optimizer):
         # Of the step that a backward pass is taking; None: it is taken by step() alone.
         self._early: dict[nn.Parameter, int] | None = None
         self._groups: dict[nn.Parameter, dict[str, Any]] = {}  # as that step found them
-        # Gradients that are on pages; None: all of them stay in memory.
-        self.kept: KeptGradients | None = None
+        # Gradients that have left memory for later; None: they stay there, or are stepped at once.
+        self.kept: KeptGradients | AveragedGradients | None = None
         self._sealed = False
         self._state = State(self)
         super().__init__(inner.param_groups, inner.defaults)
@@ -155,11 +156,16 @@ class CachedOptimizer(torch.optim.Optimizer):
             return torch.empty(shape, dtype=torch.float32)
         return torch.empty_strided(parameter.shape, parameter.stride(), dtype=torch.float32)
 
-    def step_in_backward(self, on: bool, clipping: bool = False) -> None:
-        """Whether take_gradient() is called from now on: it steps parameters, and step() what is
-        left; or, with ``clipping``, it keeps gradients on pages until step()."""
-        self._early = {} if on and not clipping else None
-        self.kept = KeptGradients(self._cache, self._names) if on and clipping else None
+    def take_gradients(self, gradients: str) -> None:
+        """What becomes of gradients that are final. They stay "in memory"; or take_gradient() is
+        called from now on: they are "stepped", and step() finishes what is left; "kept" on pages
+        until step(); or "averaged" by ranks."""
+        self._early = {} if gradients == "stepped" else None
+        self.kept = None
+        if gradients == "kept":
+            self.kept = KeptGradients(self._cache, self._names)
+        elif gradients == "averaged":
+            self.kept = AveragedGradients(self._cache)
 
     @torch.no_grad()
     def take_gradient(self, parameter: nn.Parameter) -> None:
@@ -177,7 +183,9 @@ class CachedOptimizer(torch.optim.Optimizer):
 
     def _is_taken(self, parameter: nn.Parameter) -> bool:
         """Whether take_gradient() has been called for it since the last step."""
-        return parameter in (self.kept or self._early or ())
+        if self.kept is not None:
+            return parameter in self.kept and not self.kept.adds_up
+        return parameter in (self._early or ())
 
     def _step_early(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         assert self._early is not None
@@ -209,8 +217,8 @@ class CachedOptimizer(torch.optim.Optimizer):
         """Raises RuntimeError where the backward pass has used the gradient, or taken it away."""
         if self.kept is not None and parameter in self.kept:
             raise RuntimeError(
-                f"the gradient of parameter '{self._names[parameter]}' is on pages of the cache: "
-                f"to clip gradients by their norm, call cache.clip_grad_norm_(max_norm)"
+                f"the gradient of parameter '{self._names[parameter]}' is kept by the cache: to "
+                f"clip gradients by their norm, call cache.clip_grad_norm_(max_norm)"
             )
         if self._early and parameter in self._early:
             raise RuntimeError(
@@ -231,9 +239,10 @@ class CachedOptimizer(torch.optim.Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         # GradScaler asks for it before it steps.
         if self.kept is not None:
+            option = "shard_parameters" if self.kept.adds_up else "step_in_backward"
             raise RuntimeError(
-                "GradScaler cannot be used with step_in_backward=True: gradients are on pages of "
-                "the cache, where it has not unscaled them; leave step_in_backward=False"
+                f"GradScaler cannot be used with {option}=True: gradients are kept by the cache, "
+                f"where it has not unscaled them; leave {option}=False"
             )
         if self._early is not None:
             raise RuntimeError(
@@ -248,8 +257,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         are stepped whole; gradients of those that were not are dropped, as are those on pages."""
         super().zero_grad(set_to_none)
         if self.kept:
-            self._cache.store.drop_gradients()
-            self.kept.clear()
+            self.kept.drop()
             self._cache.store.end_run()
         if self._early:
             by_name = {name: parameter for parameter, name in self._names.items()}
@@ -273,6 +281,10 @@ class CachedOptimizer(torch.optim.Optimizer):
         """What step() is about to do with each parameter, and the numbers of these steps."""
         if self._ranks is not None:
             self._ranks.check_step()
+        if self.kept is not None and self.kept.adds_up:
+            for parameter in self._names:  # what passes have left in memory
+                if parameter in self._trained:
+                    self.take_gradient(parameter)
         steps: list[tuple[Tensor, Tensor | None, Any]] = []
         numbers: dict[nn.Parameter, int] = {}
         for group in self.param_groups:
@@ -311,6 +323,7 @@ class CachedOptimizer(torch.optim.Optimizer):
             if self._ranks is not None:
                 with suppress(Exception):  # the others are told, and raise too
                     self._cache.store.refuse_step(f"{type(error).__name__}: {error}")
+                self._cache.store.end_run()
             raise
         self._gathered = None
         taken = {**self._steps, **(self._early or {}), **numbers}

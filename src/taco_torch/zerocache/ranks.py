@@ -1,5 +1,6 @@
-"""Several processes that train one model: each holds all parameters, and keeps a part of the
-optimizer's state (stage 1 of ZeRO, Rajbhandari et al. 2020)."""
+"""Several processes that train one model: each keeps a part of the optimizer's state (stage 1 of
+ZeRO, Rajbhandari et al. 2020), and of the parameters and gradients, too, where it is told so (stage
+3)."""
 
 from __future__ import annotations
 
@@ -34,6 +35,8 @@ class Ranks:
         self.rank = group.rank()
         self.size = group.size()
         self._model = model
+        # Has the group free for a call of this object.
+        self.settle: Callable[[], None] = lambda: None
 
     @property
     def backend(self) -> Any:
@@ -43,6 +46,7 @@ class Ranks:
     def gather(self, value: T) -> list[T]:
         """What each rank has given, by rank."""
         found: list[Any] = [None] * self.size
+        self.settle()
         dist.all_gather_object(found, value, group=self.group)
         return found
 
@@ -118,13 +122,17 @@ def _described(held: Held) -> str:
     return f"parameter '{held.name}' of shape {held.shape} ({held.dtype}, {kind})"
 
 
-def ranks_of(model: nn.Module, group: dist.ProcessGroup | None) -> tuple[nn.Module, Ranks | None]:
+def ranks_of(
+    model: nn.Module, group: dist.ProcessGroup | None, spread: bool
+) -> tuple[nn.Module, Ranks | None]:
     """The module that has the parameters, and the ranks that train it: those of the
-    DistributedDataParallel around it, or ``group``. None: this process alone.
+    DistributedDataParallel around it, or ``group``; where parameters are ``spread``, all processes
+    if none is given. None: this process alone.
 
     Raises:
         TypeError: a model that is taken apart otherwise, or of which a part is inside
-            DistributedDataParallel; or ``group`` is no process group.
+            DistributedDataParallel, or all of it where parameters are ``spread``; or ``group`` is
+            no process group.
         ValueError: ``group`` is not that of the model, or this process is not in it.
         NotImplementedError: an option of DistributedDataParallel that needs parameters elsewhere.
     """
@@ -139,6 +147,13 @@ def ranks_of(model: nn.Module, group: dist.ProcessGroup | None) -> tuple[nn.Modu
             f"one, and torch.distributed.group.WORLD is that of all processes"
         )
     inner = model
+    if spread and isinstance(model, DistributedDataParallel):
+        raise TypeError(
+            "shard_parameters=True averages gradients itself, and no rank has all parameters at "
+            "once: give wrap() the model without DistributedDataParallel around it"
+        )
+    if spread and group is None and dist.is_available() and dist.is_initialized():
+        group = dist.group.WORLD
     if isinstance(model, DistributedDataParallel):
         _check_options(model)
         if group is not None and group is not model.process_group:

@@ -25,7 +25,9 @@ class Wrapping:
     optimizer: torch.optim.Optimizer | None
     rule: Rule | None
     kinds: tuple[str, ...]
-    gradients: str  # that are final: they stay "in memory", are "stepped", or "kept" on pages
+    # That are final: they stay "in memory", are "stepped", "kept" on pages, or "averaged" by ranks.
+    gradients: str
+    spread: bool  # over ranks: parameters as well as state
 
     def stateful(self) -> list[tuple[str, tuple[int, int, int] | None]]:
         """What gets state, by its name; with its shape where Adafactor keeps moments of it."""
@@ -70,9 +72,11 @@ def wrapping_of(
     averaged: bool,
     step_in_backward: bool,
     clipping: bool,
+    spread: bool,
 ) -> Wrapping:
     """Raises as ``ZeroCache.wrap`` says it, and changes nothing but names of what was built in the
-    store. ``averaged``: other ranks have gradients of the same parameters."""
+    store. ``averaged``: other ranks have gradients of the same parameters; ``spread``: and each
+    keeps a part of the parameters."""
     names = needs.names_of(model)
     rule = rule_of(optimizer) if optimizer is not None else None
     groups = optimizer.param_groups if optimizer is not None else []
@@ -87,7 +91,9 @@ def wrapping_of(
             "itself"
         )
     gradients = "in memory" if not step_in_backward else "kept" if clipping else "stepped"
+    if spread:
+        gradients = "averaged"
     size = ranks.size if ranks is not None else 1
     construction.name_what_was_made(store, names)
-    needs.check_room(store, model, names, trained, kinds, rule, gradients, size)
-    return Wrapping(model, names, trained, optimizer, rule, kinds, gradients)
+    needs.check_room(store, model, names, trained, kinds, rule, gradients, size, spread)
+    return Wrapping(model, names, trained, optimizer, rule, kinds, gradients, spread)

@@ -1,0 +1,35 @@
+// What a store has more where its parameters are spread over ranks: which pages are whose, copies
+// of the others' while they are used, and gradients that are averaged.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "zerocache/collectives.h"
+#include "zerocache/gathered_pages.h"
+#include "zerocache/gradient_shards.h"
+#include "zerocache/layout.h"
+#include "zerocache/lockstep.h"
+#include "zerocache/page_uses.h"
+#include "zerocache/stripes.h"
+
+namespace taco::zerocache {
+
+struct Spread {
+  // The others outlive it. `trained`: by index in the layout.
+  Spread(Collectives& ranks, PageUses& pages, const Layout& layout, const Stripes& all,
+         std::span<const std::uint32_t> trained, std::size_t most_stripes)
+      : lockstep(ranks),
+        stripes(all),
+        gathered(ranks, lockstep, pages, layout, stripes, {.most_stripes = most_stripes}),
+        gradients(ranks, lockstep, layout, stripes, trained) {}
+
+  Lockstep lockstep;
+  const Stripes stripes;
+  GatheredPages gathered;
+  GradientShards gradients;
+};
+
+}  // namespace taco::zerocache

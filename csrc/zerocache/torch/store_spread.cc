@@ -1,0 +1,195 @@
+// A store whose parameters are spread over ranks: each keeps the pages that it owns, and gathers
+// those of a part of the model while that is used.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zerocache/agreement.h"
+#include "zerocache/sharded_step.h"
+#include "zerocache/striped_step.h"
+#include "zerocache/torch/store.h"
+#include "zerocache/torch/without_gil.h"
+
+namespace taco::zerocache {
+namespace {
+
+constexpr std::size_t kPassing = 2;  // pages, as check_capacities() has them
+
+Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
+
+}  // namespace
+
+Status Store::spread(std::unique_ptr<Collectives> ranks) {
+  TACO_RETURN_IF_ERROR(usable());
+  if (ranks_ || stream_) return invalid("this cache has ranks or an optimizer already");
+  ranks_ = std::move(ranks);
+  is_spread_ = true;
+  std::vector<PageId> others;
+  for (PageId page = 0; page < layout_.pages(); ++page) {
+    if (!is_placed_here(page) && mover_->has_content(page)) others.push_back(page);
+  }
+  mover_->discard(others);
+  return {};
+}
+
+Status Store::start_gathering() {
+  TACO_RETURN_IF_ERROR(usable());
+  if (!is_spread_ || spread_)
+    return invalid("this cache is not spread over ranks, or gathers already");
+  std::vector<std::uint32_t> parameters;
+  for (const auto& entry : entries_) {
+    if (!entry->gone) parameters.push_back(entry->tensor);
+  }
+  const Stripes stripes(layout_, parameters, ranks_->rank(), ranks_->size());
+  shards_ = Shards::striped(layout_, state_, stateful_, stripes);
+  const std::uint64_t own = stripes_with_room();
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_->size()));
+  {
+    const WithoutGil others_run;
+    TACO_RETURN_IF_ERROR(all_gather(*ranks_, std::as_bytes(std::span(&own, 1)),
+                                    std::as_writable_bytes(std::span(all))));
+  }
+  spread_ = std::make_unique<Spread>(*ranks_, *mover_, layout_, stripes, stateful_,
+                                     *std::min_element(all.begin(), all.end()));
+  return {};
+}
+
+// That this rank can hold at a time: of each a page of every rank on the device, where one more is
+// for whoever reads or steps parameters meanwhile; and the others' pages have to fit in beside all
+// that it keeps. check_room() has seen to it that what is used at once does.
+std::size_t Store::stripes_with_room() const {
+  const Capacities room = mover_->capacities();
+  const std::size_t total = std::size_t{room.device} + room.host + room.disk;
+  std::size_t kept = kPassing;
+  for (PageId page = 0; page < layout_.pages(); ++page) {
+    kept += !layout_.tensors_on(page).empty() && keeps(page);
+  }
+  const auto size = static_cast<std::size_t>(ranks_->size());
+  const std::size_t by_frames = (std::max<std::size_t>(room.device, 1) - 1) / size;
+  const std::size_t by_pages = (std::max(total, kept) - kept) / (size - 1);
+  return std::max<std::size_t>(1, std::min(by_frames, by_pages));
+}
+
+void Store::leave_run(const std::string& reason) {
+  if (!spread_ || !alone().ok()) return;
+  left_run_ = true;
+  const WithoutGil others_run;
+  spread_->lockstep.give_up(Status(Code::kAborted, reason));
+}
+
+// What was announced has begun, so that the group is free for something else.
+void Store::settle_ranks() {
+  if (!spread_ || !alone().ok()) return;
+  const WithoutGil others_run;
+  static_cast<void>(spread_->lockstep.settle());
+}
+
+// All ranks are about to use the group for this, between runs too.
+Status Store::meet(const std::string& what, const Status& own) {
+  if (run_.empty()) spread_->gathered.end_run();
+  if (run_.empty()) TACO_RETURN_IF_ERROR(spread_->lockstep.begin_run(what));
+  return spread_->lockstep.meet(what, own);
+}
+
+Status Store::gather(OperatorKey key, std::span<const Run> runs) {
+  std::vector<PageId> pages;
+  for (const Run& run : runs) {
+    for (std::uint32_t i = 0; i < run.count; ++i) pages.push_back(run.first + i);
+  }
+  const WithoutGil others_run;
+  return spread_->gathered.begin(key, pages);
+}
+
+Status Store::average_gradient(const at::Tensor& parameter, const at::Tensor& gradient) {
+  TACO_RETURN_IF_ERROR(usable());
+  if (!spread_) return invalid("this cache is not spread over ranks");
+  std::vector<at::Tensor> copies;
+  auto update = update_of({parameter, gradient, {}}, copies);
+  if (!update.ok()) {
+    leave_run(update.status().message());
+    return update.status();
+  }
+  // Of one that is there already, add() says that there are two.
+  gradients_.try_emplace(update->tensor, copies.empty() ? gradient : copies.front());
+  Status status;
+  {
+    const WithoutGil others_run;
+    status = spread_->gradients.add({update->tensor, update->gradient, update->bf16_gradient});
+  }
+  for (const std::uint32_t tensor : spread_->gradients.take_done()) gradients_.erase(tensor);
+  return status;
+}
+
+Status Store::finish_gradients() {
+  TACO_RETURN_IF_ERROR(usable());
+  if (!spread_) return {};
+  Status status;
+  {
+    const WithoutGil others_run;
+    status = spread_->gradients.finish();
+  }
+  static_cast<void>(spread_->gradients.take_done());
+  gradients_.clear();
+  return status;
+}
+
+Result<double> Store::gradient_norm(double order) {
+  TACO_RETURN_IF_ERROR(finish_gradients());
+  if (!spread_) return invalid("this cache is not spread over ranks");
+  const WithoutGil others_run;
+  return spread_->gradients.norm(order);
+}
+
+void Store::clear_averaged() {
+  {
+    const WithoutGil others_run;
+    spread_->gradients.clear();
+  }
+  gradients_.clear();
+}
+
+Status Store::step_spread(const std::vector<Step>& steps) {
+  TACO_RETURN_IF_ERROR(alone());
+  std::vector<StripedUpdate> updates;
+  Status own = stream_ ? usable() : invalid("this cache has no optimizer");
+  for (const Step& step : steps) {
+    const Entry* const entry = find(step.parameter);
+    if (entry == nullptr) {
+      own = invalid("a parameter of the optimizer is not in the cache");
+    } else {
+      updates.push_back({entry->tensor, step.constants});
+    }
+  }
+  if (own.ok()) own = finish_gradients();
+  StripedStep step(*ranks_, spread_->lockstep, layout_, spread_->stripes, *stream_);
+  Status status;
+  {
+    const WithoutGil others_run;
+    status = step.agree_on(updates, spread_->gradients, own);
+  }
+  TACO_RETURN_IF_ERROR(status);
+  for (const Step& each : steps) find(each.parameter)->storage->note_write();
+  {
+    const WithoutGil others_run;
+    spread_->gathered.release();
+    status = step.run(updates, spread_->gradients);
+  }
+  clear_averaged();
+  return failed_step(status);
+}
+
+Status Store::refuse_spread_step(const Status& own) {
+  const WithoutGil others_run;
+  TACO_RETURN_IF_ERROR(spread_->lockstep.meet("step", {}));
+  return agree_on_step(*ranks_, layout_, {}, own);
+}
+
+// All ranks read it at once.
+Status Store::read_spread(const PlacedTensor& tensor, std::span<std::byte> to) {
+  const WithoutGil others_run;
+  TACO_RETURN_IF_ERROR(meet("read '" + tensor.name + "'", broken_));
+  return read_together(tensor, to);
+}
+
+}  // namespace taco::zerocache

@@ -1,0 +1,76 @@
+"""Gradients that ranks average where parameters are spread over them, and their norm."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from taco_torch.zerocache.cache import ZeroCache
+
+
+class AveragedGradients:
+    """Gradients that have left memory for their owners: each rank has the means of what it owns.
+
+    All ranks call all this at once, with the same parameters in the same order. What clipping
+    multiplies gradients by is remembered, and applied by the step.
+    """
+
+    adds_up = True  # several backward passes, as in torch
+
+    def __init__(self, cache: ZeroCache) -> None:
+        self._cache = cache
+        self._given: set[nn.Parameter] = set()
+        self._factor = 1.0
+
+    def __contains__(self, parameter: object) -> bool:
+        return parameter in self._given
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def keep(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+        """Begins to average a gradient; who gives it lets go of it."""
+        self._cache.store.average_gradient(parameter, gradient)
+        self._given.add(parameter)
+
+    def end_pass(self) -> None:
+        """A backward pass is over; what it has not had gradients for will have none."""
+        if self._given:
+            self._cache.store.finish_gradients()
+
+    def clear(self) -> None:
+        """The step has used them."""
+        self._given.clear()
+        self._factor = 1.0
+
+    def drop(self) -> None:
+        """Instead of a step."""
+        self._cache.store.drop_gradients()
+        self.clear()
+
+    def factor(self, _: nn.Parameter) -> float:
+        """What its step multiplies the gradient by."""
+        return self._factor
+
+    @torch.no_grad()
+    def clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
+        """torch.nn.utils.clip_grad_norm_ over the means; the norm is the same on all ranks."""
+        norm_type = float(norm_type)
+        if not norm_type > 0:
+            raise ValueError(
+                f"norm_type={norm_type} must be above 0, where ranks average gradients"
+            )
+        norm = self._cache.store.gradient_norm(norm_type) * self._factor
+        if error_if_nonfinite and not math.isfinite(norm):
+            raise RuntimeError(
+                f"the norm of all gradients, of order {norm_type}, is {norm}: they cannot be "
+                f"clipped by it; optimizer.zero_grad() drops them, and error_if_nonfinite=False "
+                f"clips all the same"
+            )
+        if not norm <= max_norm:  # NaN, too, as torch's
+            self._factor *= float(max_norm) / (norm + 1e-6)
+        return torch.tensor(norm, dtype=torch.float32)
