@@ -22,7 +22,8 @@
 //
 // A page on disk keeps its slot while it is clean and the slot is not needed, so that reading alone
 // writes nothing. A page in host memory keeps its frame while it is on the device too, as long as
-// the frame is not needed.
+// the frame is not needed. What the host has no room for goes to device memory that nobody is about
+// to need, and to the disk only where there is none.
 //
 // One thread at a time; one operator at a time.
 #pragma once
@@ -140,6 +141,7 @@ class Scheduler {
   void look_ahead(Tier tier);
   void look_back(PageId page);
   bool concerns(Tier tier, const Access& access) const;
+  bool has_spare(Tier tier) const;
   bool due(Tier tier, Position at) const;
   Duration time_until(Position at) const;
   Duration horizon(Tier tier) const;
@@ -161,6 +163,7 @@ class Scheduler {
   PageId victim(Tier tier, Position at) const;
   bool evict(PageId page, Tier tier, Position at, std::size_t demand);
   bool evict_from_host(PageId page, Position at);
+  bool evict_to_device(PageId page);
   bool may_evict_by(Way way) const;
   bool worth_keeping(PageId page) const;
   void start(PageId page, Tier from, Tier to, bool evicts);

@@ -47,8 +47,7 @@ void Scheduler::look_ahead(Tier tier) {
         }
         return;
       }
-      const bool spare = pages_.free(tier) > waiting_for(tier) + 1;
-      if (!spare && (ahead_[access.page] & bit(tier)) == 0) {
+      if (!has_spare(tier) && (ahead_[access.page] & bit(tier)) == 0) {
         ahead_[access.page] |= bit(tier);
         ++ahead_count_[index_of(tier)];
       }
@@ -92,10 +91,13 @@ bool Scheduler::concerns(Tier tier, const Access& access) const {
          !pages_.has(page, Tier::kDevice) && !pages_.arriving(page, Tier::kDevice);
 }
 
+// More frames than those that wait for one will take.
+bool Scheduler::has_spare(Tier tier) const { return pages_.free(tier) > waiting_for(tier) + 1; }
+
 // Memory that is not used otherwise is filled at once; in the place of something else no earlier
 // than is safe.
 bool Scheduler::due(Tier tier, Position at) const {
-  if (pages_.free(tier) > waiting_for(tier) + 1) return true;
+  if (has_spare(tier)) return true;
   if (ahead_count_[index_of(tier)] >= look_ahead_) return false;
   return time_until(at) <= horizon(tier);
 }

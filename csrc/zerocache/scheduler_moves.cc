@@ -245,8 +245,12 @@ bool Scheduler::idle() const {
                      [](std::uint32_t copies) { return copies == 0; });
 }
 
+// To device memory if that has frames that nobody is about to need, else to the disk.
 bool Scheduler::evict_from_host(PageId page, Position at) {
   if (pages_.holds(page, Tier::kDisk)) return false;
+  if (has_spare(Tier::kDevice) && !fails_[static_cast<int>(Way::kUpload)]) {
+    return evict_to_device(page);
+  }
   if (pages_.free(Tier::kDisk) == 0 && !pages_.spare_slots().empty()) {
     drop(pages_.spare_slots().top(), Tier::kDisk);
   }
@@ -258,7 +262,10 @@ bool Scheduler::evict_from_host(PageId page, Position at) {
   // The disk is full or takes nothing, or there is none; device memory may have room, or what the
   // host has too. But not what is waited for there as soon: the two memories would only exchange
   // pages for ever.
-  if (soonest_waiting(Tier::kDevice) <= at) return false;
+  return soonest_waiting(Tier::kDevice) > at && evict_to_device(page);
+}
+
+bool Scheduler::evict_to_device(PageId page) {
   if (pages_.holds(page, Tier::kDevice) || !may_evict_by(Way::kUpload)) return false;
   const PageHeap& twice = pages_.evictable(Tier::kDevice, Residency::kFree);
   if (pages_.free(Tier::kDevice) == 0 && !twice.empty()) drop(twice.top(), Tier::kDevice);

@@ -146,6 +146,32 @@ TEST(Scheduler, AStepOnTheHostFindsItsPagesThere) {
   EXPECT_GE(run.hit_rate(), 0.97) << run.hits << " and " << run.misses;
 }
 
+// Device memory that is free takes what the host has no room for; the disk, which has room too,
+// gets and gives nothing.
+TEST(Scheduler, WhatBothMemoriesHoldTogetherStaysOffTheDisk) {
+  Model model{.layers = 24, .layer_pages = 4, .step_tier = Tier::kHost};
+  model.step_anywhere = true;
+  std::vector<Use> step = model.training_step();
+  std::uint32_t live = 0;
+  for (Use& use : step) {  // without gradients as pages
+    std::erase_if(use.accesses, [&](const Access& access) {
+      return access.page >= model.gradient(0, 0) && access.page < model.state(0, 0);
+    });
+  }
+  for (PageId page = 0; page < model.pages(); ++page) {
+    live += page < model.gradient(0, 0) || page >= model.state(0, 0);
+  }
+  for (const std::uint32_t host : {12u, 100u}) {
+    Simulator simulator({live + 2, host, live}, quick_ways(), model.pages());
+    place_model(simulator, model, host - 2);
+    simulator.runs(3, "train", step);
+    const SimulatedRun run = simulator.runs(4, "train", step);
+    EXPECT_EQ(first_fault(simulator), "") << host << " frames of the host";
+    EXPECT_EQ(copies(run, Way::kRead), 0u) << host << " frames of the host";
+    EXPECT_EQ(copies(run, Way::kWrite), 0u) << host << " frames of the host";
+  }
+}
+
 // A mixture of experts: after each layer one of eight, some far more often than others, and with
 // its own backward pass.
 std::vector<Use> step_with_experts(std::mt19937_64& random, int layers) {
