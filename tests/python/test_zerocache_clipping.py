@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -157,20 +159,126 @@ def test_steps_without_clipping(tmp_path: Path) -> None:
     check_same(usual, kept(tmp_path / "early", TinyGPT, step))
 
 
-def test_gradients_that_accumulate(tmp_path: Path) -> None:
-    def accumulated(model: nn.Module, optimizer: Any, cache: Any, number: int) -> None:
-        with cache.accumulate():
-            model(tokens(2 * number)).backward()
-        model(tokens(2 * number + 1)).backward()
+def accumulated(norms: list[float], passes: int = 3) -> Step:
+    """Several passes that make one step; the last one has no gradient of the first block."""
+
+    def step(model: nn.Module, optimizer: Any, cache: Any, number: int) -> None:
+        for each in range(passes):
+            last = each + 1 == passes
+            with nullcontext() if last else cache.accumulate():
+                freeze = model.blocks[0].parameters() if last else []
+                for parameter in freeze:
+                    parameter.requires_grad_(False)
+                model(tokens(passes * number + each)).backward()
+                for parameter in model.blocks[0].parameters():
+                    parameter.requires_grad_(True)
+            if cache._gradients is not None:
+                assert all(parameter.grad is None for parameter in model.parameters())
         if cache._gradients is None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         else:
-            cache.clip_grad_norm_(0.5)
+            norm = cache.clip_grad_norm_(0.5)
+        norms.append(norm.item())
         optimizer.step()
         optimizer.zero_grad()
 
-    usual = trained(tmp_path / "usual", TinyGPT, accumulated, 3)
-    check_same(usual, kept(tmp_path / "early", TinyGPT, accumulated, 3))
+    return step
+
+
+@pytest.mark.parametrize("host", [5, 400])
+def test_gradients_that_accumulate(tmp_path: Path, host: int) -> None:
+    """On pages, as torch adds them in memory."""
+    torchs: list[float] = []
+    ours: list[float] = []
+    usual = trained(tmp_path / "usual", TinyGPT, accumulated(torchs), 3)
+    check_same(usual, kept(tmp_path / "early", TinyGPT, accumulated(ours), 3, host=host))
+    assert ours == torchs
+
+
+def test_bfloat16_gradients_that_accumulate(tmp_path: Path) -> None:
+    """Each sum is rounded. Norms are bitwise those of torch until a step that rounds otherwise."""
+    torchs: list[float] = []
+    ours: list[float] = []
+    make = lambda: TinyGPT().bfloat16()  # noqa: E731
+    trained(tmp_path / "usual", make, accumulated(torchs, 5), 1, host=14)
+    kept(tmp_path / "early", make, accumulated(ours, 5), 1, host=14)
+    assert ours == torchs
+
+
+def test_what_is_clipped_between_two_passes_is_added_to(tmp_path: Path) -> None:
+    def step(model: nn.Module, optimizer: Any, cache: Any, number: int) -> None:
+        def clip() -> None:
+            if cache._gradients is None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            else:
+                cache.clip_grad_norm_(0.1)
+
+        with cache.accumulate():
+            model(tokens(2 * number)).backward()
+        clip()
+        model(tokens(2 * number + 1)).backward()
+        clip()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    usual = trained(tmp_path / "usual", TinyGPT, step, 3)
+    check_same(usual, kept(tmp_path / "early", TinyGPT, step, 3))
+
+
+def test_gradients_of_passes_that_make_no_step_are_dropped_by_the_optimizer(
+    tmp_path: Path,
+) -> None:
+    """Where the model would be asked to, it says so: the next pass would add to them."""
+    model = layers()
+    with make_cache(tmp_path) as cache:
+        _, optimizer = cache.wrap(model, adamw(model), step_in_backward=True, clipping=True)
+        with cache.accumulate():
+            model(torch.ones(2, 64)).sum().backward()
+        with pytest.raises(RuntimeError, match=r"'0\.weight'.*optimizer\.zero_grad\(\)"):
+            model.zero_grad()
+        with pytest.raises(RuntimeError, match=r"'3\.weight'.*optimizer\.zero_grad\(\)"):
+            model[3].zero_grad()
+        optimizer.zero_grad()
+        model.zero_grad()
+        model(torch.ones(2, 64)).sum().backward()
+        norm = cache.clip_grad_norm_(1.0)
+        refused = pytest.raises(RuntimeError, match=r"'5\.(weight|bias)'.*cache.accumulate\(\)")
+        with refused, cache.accumulate():
+            model(torch.ones(2, 64)).sum().backward()
+        optimizer.zero_grad()
+        model(torch.ones(2, 64)).sum().backward()
+        assert cache.clip_grad_norm_(1.0) == norm
+        optimizer.step()
+        assert set(optimizer.numbers().values()) == {1}
+
+
+def test_a_sum_that_is_lost_is_not_stepped(tmp_path: Path) -> None:
+    model = layers()
+    with make_cache(tmp_path) as cache:
+        _, optimizer = cache.wrap(model, adamw(model), step_in_backward=True, clipping=True)
+        before = everything(cache, optimizer)
+        with cache.accumulate():
+            model(torch.ones(2, 64)).sum().backward()
+        model[2].weight.grad = torch.ones(64, 64)
+        keep = optimizer.kept._cache._store
+
+        class Failing:
+            read_gradient = staticmethod(keep.read_gradient)
+
+            @staticmethod
+            def keep_gradient(*_: Any) -> None:
+                raise RuntimeError("the disk failed")
+
+        optimizer.kept._cache = SimpleNamespace(store=Failing)
+        with pytest.raises(RuntimeError, match="the disk failed"):
+            optimizer.take_gradient(model[2].weight)
+        optimizer.kept._cache = cache
+        for call in (optimizer.step, lambda: cache.clip_grad_norm_(1.0)):
+            with pytest.raises(RuntimeError, match=r"'2\.weight' was lost.*zero_grad\(\)"):
+                call()
+        optimizer.zero_grad()
+        optimizer.step()
+        check_same(everything(cache, optimizer), before)
 
 
 class Reentrant(TinyGPT):
@@ -242,7 +350,7 @@ def test_clipping_by_torch_names_ours(tmp_path: Path) -> None:
                 parameters, norm, torch.tensor(2.0)
             ),
         ):
-            with pytest.raises(RuntimeError, match=r"on pages.*cache\.clip_grad_norm_"):
+            with pytest.raises(RuntimeError, match=r"kept by the cache.*cache\.clip_grad_norm_"):
                 clip(model.parameters(), 1.0)
         optimizer.step()
         assert all(numbers == 1 for numbers in optimizer.numbers().values())

@@ -16,6 +16,7 @@ from torch.autograd.graph import _engine_run_backward
 from torch.utils.weak import WeakIdKeyDictionary
 
 from taco_torch.zerocache.averaging import AveragedGradients
+from taco_torch.zerocache.clipping import KeptGradients
 from taco_torch.zerocache.hooks import NO_TASK, current_task
 from taco_torch.zerocache.rules import Rule
 
@@ -56,6 +57,7 @@ class FinalGradients:
         self, optimizer: CachedOptimizer, parameters: Iterable[nn.Parameter], gradients: str
     ) -> None:
         self._optimizer = weakref.ref(optimizer)
+        self._kept_on_pages = gradients == "kept"
         self._accumulating = 0
         self._task, self._outermost = NO_TASK, False
         self._pass = NO_TASK  # the last that took gradients
@@ -67,6 +69,7 @@ class FinalGradients:
             self._undo += [handle.remove, partial(_stepped.pop, parameter, None)]
         optimizer.take_gradients(gradients)
         _guard_clipping()
+        _guard_zeroing()
 
     def detach(self) -> None:
         """Takes the hooks off: from now on the parameters are as any others."""
@@ -78,7 +81,7 @@ class FinalGradients:
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
-        """Inside, gradients add up in memory."""
+        """Inside, gradients add up: in memory, or on the pages that they are kept on."""
         self._accumulating += 1
         try:
             yield
@@ -87,13 +90,14 @@ class FinalGradients:
 
     def _accumulated(self, parameter: Tensor) -> None:
         optimizer = self._optimizer()
-        if optimizer is None or self._accumulating or not self._final():
+        more = self._accumulating > 0
+        if optimizer is None or (more and not self._kept_on_pages) or not self._final():
             return
         assert isinstance(parameter, nn.Parameter)
         if self._pass != self._task and isinstance(optimizer.kept, AveragedGradients):
             optimizer.kept.end_pass()
         self._pass = self._task
-        optimizer.take_gradient(parameter)
+        optimizer.take_gradient(parameter, more)
 
     def _final(self) -> bool:
         task = current_task()
@@ -124,13 +128,37 @@ def _guard_clipping() -> None:
 def _guarded(function: Any) -> Any:
     @functools.wraps(function)
     def guarded(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        given: list[Any]
         given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         for parameter in given:
-            reference = _stepped.get(parameter)
-            optimizer = reference() if reference is not None else None
+            optimizer = _optimizer_of(parameter)
             if optimizer is not None:
                 optimizer.check_has_gradient(parameter)
         return function(given, *args, **kwargs)
 
     guarded._taco_guards = function  # type: ignore[attr-defined]
     return guarded
+
+
+def _guard_zeroing() -> None:
+    """``model.zero_grad()`` would find no gradient to drop, and the next pass add to what is on
+    pages: it raises from now on where that is so."""
+    function: Any = nn.Module.zero_grad
+    if hasattr(function, "_taco_guards"):
+        return
+
+    @functools.wraps(function)
+    def zero_grad(self: nn.Module, set_to_none: bool = True) -> None:
+        for parameter in self.parameters():
+            optimizer = _optimizer_of(parameter)
+            if optimizer is not None and isinstance(optimizer.kept, KeptGradients):
+                optimizer.kept.check_may_be_zeroed(parameter)
+        function(self, set_to_none)
+
+    zero_grad._taco_guards = function  # type: ignore[attr-defined]
+    nn.Module.zero_grad = zero_grad  # type: ignore[method-assign]
+
+
+def _optimizer_of(parameter: Tensor) -> CachedOptimizer | None:
+    reference = _stepped.get(parameter)
+    return reference() if reference is not None else None

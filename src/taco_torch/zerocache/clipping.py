@@ -20,6 +20,9 @@ class KeptGradients:
     The norm of each is taken while it is in memory: the Euclidean one, as torch takes it. For
     another norm the gradients are read once more. What clipping multiplies them by is remembered,
     and applied by the step.
+
+    Of several backward passes that make one step, those of all but the last `grow`: the next pass
+    adds to them what torch would add to them in memory, with the same bits.
     """
 
     adds_up = False
@@ -29,30 +32,81 @@ class KeptGradients:
         self._names = names
         self._norms: dict[nn.Parameter, Tensor] = {}
         self._factors: dict[nn.Parameter, float] = {}
+        self._growing: set[nn.Parameter] = set()
+        self._lost: set[nn.Parameter] = set()  # a sum that could not be written
 
     def __contains__(self, parameter: object) -> bool:
         return parameter in self._norms
 
     def __len__(self) -> int:
-        return len(self._norms)
+        return len(self._norms) + len(self._lost)
 
     def clear(self) -> None:
         """The step has used them, or the store has dropped them."""
         self._norms.clear()
         self._factors.clear()
+        self._growing.clear()
+        self._lost.clear()
 
     def drop(self) -> None:
         """Instead of a step."""
         self._cache.store.drop_gradients()
         self.clear()
 
-    def keep(self, parameter: nn.Parameter, gradient: Tensor) -> None:
-        """Puts a gradient on pages; who gives it lets go of it.
+    def keep(self, parameter: nn.Parameter, gradient: Tensor, grows: bool) -> None:
+        """Puts a gradient on pages, or adds it to one that grows; who gives it lets go of it.
 
-        Raises what the store raises; then nothing is kept of this parameter.
+        Raises what the store raises. Where a sum could not be written, what earlier passes gave to
+        it is lost, and check_whole() raises from then on.
         """
-        self._cache.store.keep_gradient(parameter, gradient)
+        added = parameter in self._norms
+        if added:
+            gradient = self._read(parameter).add_(gradient)
+        self._forget(parameter)
+        try:
+            self._cache.store.keep_gradient(parameter, gradient)
+        except Exception:
+            if added:
+                self._lost.add(parameter)
+            raise
         self._norms[parameter] = torch.linalg.vector_norm(gradient, EUCLIDEAN)
+        if grows:
+            self._growing.add(parameter)
+
+    def grows(self, parameter: nn.Parameter) -> bool:
+        """Whether later passes may add to its gradient."""
+        return parameter in self._growing
+
+    def check_whole(self) -> None:
+        """Raises RuntimeError where a gradient is not what all passes have added up to."""
+        if self._lost:
+            name = min(self._names[parameter] for parameter in self._lost)
+            raise RuntimeError(
+                f"what earlier backward passes gave to the gradient of parameter '{name}' was lost "
+                f"when the next one was added: call optimizer.zero_grad() and begin the step anew"
+            )
+
+    def check_may_be_zeroed(self, parameter: nn.Parameter) -> None:
+        """Raises RuntimeError where a program would take its gradient for gone, and later passes
+        would add to it."""
+        if self.grows(parameter):
+            raise RuntimeError(
+                f"the gradient of parameter '{self._names[parameter]}', from inside "
+                f"'with cache.accumulate():', is on pages of the cache, where model.zero_grad() "
+                f"does not reach it: call optimizer.zero_grad()"
+            )
+
+    def _forget(self, parameter: nn.Parameter) -> None:
+        self._norms.pop(parameter, None)
+        self._factors.pop(parameter, None)
+        self._growing.discard(parameter)
+
+    def _read(self, parameter: nn.Parameter) -> Tensor:
+        """A copy of its gradient, clipped as far as it has been."""
+        gradient = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype)
+        self._cache.store.read_gradient(parameter, gradient)
+        factor = self.factor(parameter)
+        return gradient if factor == 1.0 else gradient.mul_(factor)
 
     def factor(self, parameter: nn.Parameter) -> float:
         """What its step multiplies the gradient by."""
@@ -61,6 +115,7 @@ class KeptGradients:
     @torch.no_grad()
     def clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
         """torch.nn.utils.clip_grad_norm_ over kept gradients, and others that are in memory."""
+        self.check_whole()
         norm_type = float(norm_type)
         norms: dict[torch.dtype, list[Tensor]] = {}  # torch takes them by dtype
         in_memory: list[nn.Parameter] = []
@@ -90,10 +145,7 @@ class KeptGradients:
         return total
 
     def _norm(self, parameter: nn.Parameter, norm_type: float) -> Tensor:
-        factor = self.factor(parameter)
-        if norm_type == EUCLIDEAN and factor == 1.0:
+        if norm_type == EUCLIDEAN and self.factor(parameter) == 1.0:
             return self._norms[parameter]
-        gradient = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype)
-        self._cache.store.read_gradient(parameter, gradient)
-        norm: Tensor = torch.linalg.vector_norm(gradient.mul_(factor), norm_type)
+        norm: Tensor = torch.linalg.vector_norm(self._read(parameter), norm_type)
         return norm

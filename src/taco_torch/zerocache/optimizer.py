@@ -168,14 +168,18 @@ class CachedOptimizer(torch.optim.Optimizer):
             self.kept = AveragedGradients(self._cache)
 
     @torch.no_grad()
-    def take_gradient(self, parameter: nn.Parameter) -> None:
-        """Its gradient is final and leaves: to be used before long, or to be kept on pages."""
-        if self._is_taken(parameter):
+    def take_gradient(self, parameter: nn.Parameter, more: bool = False) -> None:
+        """Its gradient is final, or there are ``more`` passes that add to it on pages; it leaves:
+        to be used before long, or to be kept on pages."""
+        grows = isinstance(self.kept, KeptGradients) and self.kept.grows(parameter)
+        if self._is_taken(parameter) and not grows:
             raise self._second_gradient(parameter)
         gradient = parameter.grad
         if gradient is None:
             return
-        if self.kept is not None:
+        if isinstance(self.kept, KeptGradients):
+            self.kept.keep(parameter, gradient, more)
+        elif self.kept is not None:
             self.kept.keep(parameter, gradient)
         else:
             self._step_early(parameter, gradient)
@@ -281,7 +285,9 @@ class CachedOptimizer(torch.optim.Optimizer):
         """What step() is about to do with each parameter, and the numbers of these steps."""
         if self._ranks is not None:
             self._ranks.check_step()
-        if self.kept is not None and self.kept.adds_up:
+        if isinstance(self.kept, KeptGradients):
+            self.kept.check_whole()
+        elif self.kept is not None:
             for parameter in self._names:  # what passes have left in memory
                 if parameter in self._trained:
                     self.take_gradient(parameter)
