@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/timeline.h"
+
 namespace taco::zerocache {
 
 Status GatheredPages::begin_run(const std::string& name) {
@@ -150,6 +152,7 @@ Status GatheredPages::start(StripeId stripe) {
   if (!work.ok()) return work.status();
   held.work = std::move(work).value();
   held.stage = Stage::kUnderWay;
+  held.started = monotonic_now();
   ++stats_.gathered;
   return {};
 }
@@ -164,6 +167,12 @@ Status GatheredPages::arrive(StripeId stripe) {
     return arrived;
   }
   unpack(stripe, std::exchange(held.received, {}));
+  if (!timeline::enabled()) return {};
+  const PageId first = stripe * static_cast<PageId>(stripes_.ranks());
+  timeline::add({.name = layout_.describe(first),
+                 .track = "ranks, gather",
+                 .started = held.started,
+                 .ended = monotonic_now()});
   return {};
 }
 

@@ -102,6 +102,7 @@ class GatheredPages {
   struct Held {
     Stage stage = Stage::kAnnounced;
     bool stale = false;
+    Time started = 0;                 // to arrive
     std::vector<std::byte> received;  // unless it is received in place
     std::unique_ptr<Collectives::Work> work;
   };

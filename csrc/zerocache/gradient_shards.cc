@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/timeline.h"
 #include "kernels/kernels.h"
 #include "zerocache/agreement.h"
 
@@ -88,6 +89,7 @@ Status GradientShards::reduce(StripeId id) {
     auto work = ranks_.reduce_scatter(begun->all, begun->own);
     if (!work.ok()) return work.status();
     begun->work = std::move(work).value();
+    begun->started = monotonic_now();
     return {};
   };
   intent.drop = [begun](const Status& why) { begun->failed = why; };
@@ -131,6 +133,12 @@ Status GradientShards::finish_first() {
   if (!arrived.ok()) {
     lockstep_.fail(arrived);
     return arrived;
+  }
+  if (timeline::enabled()) {
+    timeline::add({.name = layout_.describe(first->stripe * static_cast<PageId>(stripes_.ranks())),
+                   .track = "ranks, average",
+                   .started = first->started,
+                   .ended = monotonic_now()});
   }
   const PageId page = stripes_.page_of(first->stripe, stripes_.rank());
   const auto found = pages_.find(page);

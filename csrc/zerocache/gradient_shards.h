@@ -27,6 +27,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "zerocache/collectives.h"
 #include "zerocache/layout.h"
@@ -90,6 +91,7 @@ class GradientShards {
     StripeId stripe = 0;
     std::vector<float> all, own;
     Status failed;
+    Time started = 0;
     std::unique_ptr<Collectives::Work> work;  // goes first
   };
 

@@ -114,11 +114,30 @@ def step_beside(folder: str, make: str) -> dict[str, Any]:
     with torch.no_grad():
         tokens = next(batches())
         assert_close(ours[1](tokens), theirs[1](tokens))
+    assert "gathered from other ranks" in ours[0].report()
     if make != "lion":  # the sign of a difference of rounding is a whole step
         assert_same_parameters(ours[0], theirs[0])
     stats: dict[str, Any] = ours[0].stats()
     ours[0].close()
     return stats
+
+
+def show_timeline(folder: str) -> list[str]:
+    import json
+
+    import taco_torch
+
+    _, model, optimizer = sharded(folder, TinyGPT(2))
+    path = Path(folder) / f"trace-{dist.get_rank()}.json"
+    with taco_torch.timeline(path):
+        on_ranks.train(model, optimizer, 2, own_batches())
+    events = json.loads(path.read_text())["traceEvents"]
+    return [event["tid"] for event in events]
+
+
+def test_what_travels_has_rows_in_the_timeline(two: Ranks, tmp_path: Path) -> None:
+    for rows in two.run(show_timeline, str(tmp_path)):
+        assert {"ranks, gather", "ranks, average"} <= set(rows)
 
 
 @pytest.mark.parametrize("make", MAKES)
@@ -502,6 +521,12 @@ def test_what_cannot_be_spread_is_refused_by_name(two: Ranks, tmp_path: Path) ->
 def use_otherwise(folder: str) -> list[tuple[str, str]]:
     cache, model, optimizer = sharded(folder, TinyGPT(2))
     scaler = torch.amp.GradScaler("cpu")
+    with cache.use(model.norm):
+        changing = [
+            refused(lambda: cache.full("norm.bias", torch.zeros(48))),
+            refused(optimizer.step),
+        ]
+    assert all("parameters are in use" in text for _, text in changing), changing
     scaler.scale(model(next(own_batches()))).backward()
     found = [
         refused(lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)),

@@ -276,6 +276,7 @@ class Store : public Pager {
   Status read_spread(const PlacedTensor& tensor, std::span<std::byte> to);
   void clear_averaged();
   std::size_t stripes_with_room() const;
+  Status out_of_use(const std::string& before) const;
   // Of a page of parameters: before it is known which pages have state, too.
   bool is_placed_here(PageId page) const {
     return !is_spread_ ||

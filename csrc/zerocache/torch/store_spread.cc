@@ -161,6 +161,7 @@ Status Store::step_spread(const std::vector<Step>& steps) {
       updates.push_back({entry->tensor, step.constants});
     }
   }
+  if (own.ok()) own = out_of_use("optimizer.step()");
   if (own.ok()) own = finish_gradients();
   StripedStep step(*ranks_, spread_->lockstep, layout_, spread_->stripes, *stream_);
   Status status;
@@ -183,6 +184,15 @@ Status Store::refuse_spread_step(const Status& own) {
   const WithoutGil others_run;
   TACO_RETURN_IF_ERROR(spread_->lockstep.meet("step", {}));
   return agree_on_step(*ranks_, layout_, {}, own);
+}
+
+// Copies that are in use would not change with what their owners have.
+Status Store::out_of_use(const std::string& before) const {
+  if (uses_.open() == 0) return {};
+  return invalid(
+      "parameters are in use, and their owners are about to change them: leave "
+      "'with cache.use()', and end forward and backward passes, before " +
+      before);
 }
 
 // All ranks read it at once.

@@ -57,6 +57,7 @@ Status Store::write(const at::Tensor& tensor, const at::Tensor& values) {
   if (!entry.ok()) return entry.status();
   TACO_RETURN_IF_ERROR(check_alike(tensor, values, tensor.scalar_type()));
   settle();
+  if (spread_) TACO_RETURN_IF_ERROR(out_of_use("ZeroCache.full(parameter, value)"));
   (*entry)->storage->note_write();
   if (spread_) {
     const WithoutGil others_run;

@@ -510,7 +510,9 @@ class ZeroCache:
         ``ways``: of "host to device" and so on the ``copies``, their ``bytes``, and how long one
         was under way (``busy_s``) or waited for (``stalled_s``). ``hits`` and ``misses``: of pages
         that had left since they were used, those that were back in time, and those that were not.
-        ``parameter_bytes`` and ``state_bytes``: of what this rank keeps.
+        ``parameter_bytes`` and ``state_bytes``: of what this rank keeps. ``gathers``, where
+        parameters are spread over ranks: ``stripes`` of pages that were gathered, how many of them
+        ``ahead`` of their use, and how long uses waited for them (``waited_s``).
         """
         found: dict[str, Any] = self.store.stats()
         found["parameter_bytes"] = self._store.own_parameter_bytes

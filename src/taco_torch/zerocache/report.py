@@ -31,6 +31,12 @@ def as_text(stats: Mapping[str, Any], step: Mapping[str, Any] | None = None) -> 
                 f"{name:16}{format_bytes(way['bytes']):>14}{speed:>16}"
                 f"{way['busy_s']:>8.2f} s{way['stalled_s']:>10.2f} s"
             )
+    if "gathers" in stats:
+        gathers = stats["gathers"]
+        lines.append(
+            f"gathered from other ranks: {gathers['stripes']:,} stripes, {gathers['ahead']:,} of "
+            f"them ahead; waited {gathers['waited_s']:.2f} s"
+        )
     if step is not None:
         lines += ["", *moved_lines(step["moved"], step["least"])]
     moved = stats["hits"] + stats["misses"]
