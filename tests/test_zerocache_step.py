@@ -1,4 +1,4 @@
-"""benchmarks/zerocache_step.py: what it makes of figures, and one small run."""
+"""benchmarks/zerocache_step.py and zerocache_sharded.py: small runs, and what is made of figures."""
 
 from __future__ import annotations
 
@@ -55,3 +55,15 @@ def test_an_unknown_row_is_named(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 2
     assert "nothing: choose from" in done.stderr
+
+
+def test_ranks_that_share_a_model_learn_as_ddp(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    command = [sys.executable, str(BENCHMARKS / "zerocache_sharded.py"), "--json", str(result)]
+    command += ["--only", "DDP;ZeroCache, on disk", "--layers", "2", "--width", "128"]
+    command += ["--page", "128KiB", "--steps", "2", "--rounds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (base,), (ours,) = json.loads(result.read_text()).values()
+    assert ours["losses"] == pytest.approx(base["losses"], rel=1e-5)
+    assert ours["losses"][-1] != ours["losses"][0]
