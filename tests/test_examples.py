@@ -9,13 +9,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from fabric import why_unavailable
+from torchrun import run_forked
+from warm_python import WarmProcess, WarmPython
 
 TOP = Path(__file__).parents[1]
 BACKEND = os.environ.get("EXAMPLES_BACKEND", "taco")
@@ -39,6 +41,23 @@ def torchrun(ranks: int, script: str, *arguments: str) -> str:
     return run(*command, "--backend", BACKEND, *arguments)
 
 
+@pytest.fixture(scope="module")
+def python() -> Iterator[WarmPython]:
+    """For the ranks of all but a few runs, which show that the examples start by themselves."""
+    modules = ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint"]
+    modules += ["sklearn.datasets", "tqdm"]
+    with WarmPython(modules, {"OMP_NUM_THREADS": "1"}) as made:
+        yield made
+
+
+def forked(python: WarmPython, ranks: int, script: str, *arguments: str) -> str:
+    """As torchrun(), without a launcher."""
+    program = [str(TOP / "examples" / script), "--backend", BACKEND, *arguments]
+    done = run_forked(python, program, ranks, {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
 COUNT_THREADS = """
 import os, sys, train_digits
 status = train_digits.main()
@@ -48,13 +67,13 @@ sys.exit(status)
 """
 
 
-def test_no_thread_of_the_baseline_outlives_its_group(tmp_path: Path) -> None:
+def test_no_thread_of_the_baseline_outlives_its_group(python: WarmPython, tmp_path: Path) -> None:
     """One that does may abort the process at its exit, after the result."""
     script = tmp_path / "count_threads.py"
     script.write_text(f"import sys; sys.path.insert(0, {str(TOP / 'examples')!r})\n{COUNT_THREADS}")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    shown = run(*launcher, "--nproc-per-node=2", str(script), "--backend=gloo", "--epochs=1")
-    assert shown.count("threads of gloo: 0") == 2, shown
+    done = run_forked(python, [script, "--backend=gloo", "--epochs=1"], 2, {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.count("threads of gloo: 0") == 2, done.stdout
 
 
 @pytest.fixture
@@ -112,6 +131,16 @@ def lightcc_demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("demo_lightcc")
 
 
+def fork_ranks(demo: ModuleType, python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on the demo's ranks are forked."""
+
+    def popen(command: list[str], env: dict[str, str]) -> WarmProcess:
+        assert command[0] == sys.executable
+        return python.popen(command[1:], env)
+
+    monkeypatch.setattr(demo, "subprocess", SimpleNamespace(Popen=popen))
+
+
 HOSTS_DENSE = {"title": "gloo", "exit_status": 0, "accuracy": 0.98, "replicas_identical": True}
 
 
@@ -135,11 +164,37 @@ def test_without_hosts_the_demo_of_compression_says_what_it_cannot_show(
     assert ["times are not" in note for note in notes] == [True]
 
 
+SHOW_PLACE = """
+import os, sys
+names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TACO_HOST_ID"]
+os.write(1, (" ".join(os.environ[name] for name in names) + "\\n").encode())
+sys.exit(int(sys.argv[1]) if os.environ["RANK"] == "3" else 0)
+"""
+
+
+@pytest.mark.parametrize("status", [0, 5])
+def test_the_demo_starts_ranks_that_take_themselves_for_two_hosts(
+    lightcc_demo: ModuleType, capfd: pytest.CaptureFixture[str], status: int
+) -> None:
+    """The others fork them, by fork_ranks()."""
+    command = [sys.executable, "-S", "-c", SHOW_PLACE, str(status)]
+    assert lightcc_demo.train_on_this_host(command) == status
+    if status == 0:
+        hosts = ["demo-host-0", "demo-host-0", "demo-host-1", "demo-host-1"]
+        assert sorted(capfd.readouterr().out.splitlines()) == [
+            f"{rank} 4 {rank % 2} 2 {rank // 2} {hosts[rank]}" for rank in range(4)
+        ]
+
+
 def test_compressed_digits_send_less_and_replicas_stay_identical(
-    lightcc_demo: ModuleType, tmp_path: Path
+    lightcc_demo: ModuleType,
+    python: WarmPython,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     if BACKEND != "taco":
         pytest.skip("compression is taco's")
+    fork_ranks(lightcc_demo, python, monkeypatch)
     sent = {}
     for compression in ("none", "float16", "topk"):
         path = tmp_path / f"{compression}.json"
@@ -168,10 +223,10 @@ def test_digits_are_learnt_and_replicas_stay_identical(tmp_path: Path) -> None:
     assert 0 < result["communication_share"] < 1
 
 
-def test_a_checkpoint_of_two_ranks_resumes_on_three(tmp_path: Path) -> None:
-    folder = str(tmp_path / "checkpoint")
-    first = torchrun(2, "train_char_lm.py", "--steps", "12", "--checkpoint", folder)
-    second = torchrun(3, "train_char_lm.py", "--steps", "6", "--checkpoint", folder, "--resume")
+def test_a_checkpoint_of_two_ranks_resumes_on_three(python: WarmPython, tmp_path: Path) -> None:
+    options = ["--checkpoint", str(tmp_path / "checkpoint"), "--steps"]
+    first = forked(python, 2, "train_char_lm.py", *options, "12")
+    second = torchrun(3, "train_char_lm.py", *options, "6", "--resume")
     assert losses(first)[1] < losses(first)[0] - 1
     # It goes on where it was, not from the start; each world holds out its own part of the text.
     assert "resumed at step 12" in second
@@ -188,6 +243,7 @@ def test_a_checkpoint_of_two_ranks_resumes_on_three(tmp_path: Path) -> None:
 )
 def test_characters_are_learnt_from_compressed_gradients(
     lightcc_demo: ModuleType,
+    python: WarmPython,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -198,6 +254,7 @@ def test_characters_are_learnt_from_compressed_gradients(
     if BACKEND != "taco":
         pytest.skip("compression is taco's")
     monkeypatch.setenv("TACO_LOG", "info")
+    fork_ranks(lightcc_demo, python, monkeypatch)
     command = [sys.executable, str(TOP / "examples" / "train_char_lm.py"), "--backend", "taco"]
     command += ["--parallel", parallel, "--compress", compression]
     command += ["--steps", "6", "--checkpoint", str(tmp_path)]

@@ -7,6 +7,7 @@ install in seconds, docs/frameworks.md the versions of all that were tried.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -17,46 +18,53 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torchrun import run_forked
+from warm_python import WarmPython
 
 PROGRAMS = Path(__file__).parent / "programs"
 PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
 RANKS = 2
-# Program, the packages it needs, and whether it starts its ranks itself.
+# Program, the packages it needs, whether it starts its ranks itself, and what its ranks can have
+# imported before they are forked: None where they are started by torchrun, or by the program.
 CASES = [
-    ("ddp", [], False),
-    ("fsdp2", [], False),
-    ("accelerate_", ["accelerate"], False),
-    ("trainer", ["transformers", "accelerate"], False),
-    ("lightning_", ["lightning"], False),
-    ("fabric_", ["lightning"], False),
-    ("torchft_", ["torchft"], True),
-    ("deepspeed_", ["deepspeed"], False),
-    ("ray_train", ["ray"], True),
-    ("torchrec_", ["torchrec", "fbgemm_gpu"], False),
+    ("ddp", [], False, None),
+    ("fsdp2", [], False, ["torch.distributed.fsdp"]),
+    ("accelerate_", ["accelerate"], False, ["accelerate"]),
+    ("trainer", ["transformers", "accelerate"], False, ["transformers.trainer"]),
+    ("lightning_", ["lightning"], False, ["lightning.pytorch.strategies"]),
+    ("fabric_", ["lightning"], False, ["lightning.fabric.strategies"]),
+    ("torchft_", ["torchft"], True, None),
+    ("deepspeed_", ["deepspeed"], False, None),
+    ("ray_train", ["ray"], True, None),
+    ("torchrec_", ["torchrec", "fbgemm_gpu"], False, None),
 ]
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
 
 
-def reports(program: str, backend: str, starts_ranks: bool, compiled: Path) -> list[dict[str, Any]]:
-    """What the ranks report, by rank; the process that has them all as threads reports one."""
+def run(
+    program: list[str], starts_ranks: bool, python: WarmPython | None, compiled: Path
+) -> subprocess.CompletedProcess[str]:
+    """Two ranks of the program, forked from ``python`` if there is one."""
+    # What DeepSpeed compiles at its first use. In the place that is everybody's, it would wait
+    # without end for a run that was killed while it compiled.
+    environment = {**ENVIRONMENT, "TORCH_EXTENSIONS_DIR": str(compiled)}
+    if python is not None:
+        return run_forked(python, program, RANKS, environment)
     launcher = [] if starts_ranks else ["-m", "torch.distributed.run", "--standalone"]
     if not starts_ranks:
         launcher.append(f"--nproc-per-node={RANKS}")
-    done = subprocess.run(
-        [sys.executable, *launcher, str(PROGRAMS / f"{program}.py"), backend],
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "CUDA_VISIBLE_DEVICES": "",
-            "HF_HUB_OFFLINE": "1",
-            # What DeepSpeed compiles at its first use. In the place that is everybody's, it would
-            # wait without end for a run that was killed while it compiled.
-            "TORCH_EXTENSIONS_DIR": str(compiled),
-        },
+    return subprocess.run(
+        [sys.executable, *launcher, *program],
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
+
+
+def reports(done: subprocess.CompletedProcess[str], backend: str) -> list[dict[str, Any]]:
+    """What the ranks report, by rank; the process that has them all as threads reports one."""
     output = done.stdout + done.stderr
     found = [
         json.loads(rest)
@@ -70,15 +78,30 @@ def reports(program: str, backend: str, starts_ranks: bool, compiled: Path) -> l
     return sorted(found, key=lambda entry: int(entry["rank"]))
 
 
-@pytest.mark.parametrize(("program", "packages", "starts_ranks"), CASES, ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(
+    ("program", "packages", "starts_ranks", "modules"), CASES, ids=[c[0] for c in CASES]
+)
 def test_a_framework_trains_as_over_gloo(
-    program: str, packages: list[str], starts_ranks: bool, tmp_path: Path
+    program: str,
+    packages: list[str],
+    starts_ranks: bool,
+    modules: list[str] | None,
+    tmp_path: Path,
 ) -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"{' and '.join(missing)} not installed")
-    over_taco = reports(program, "taco", starts_ranks, tmp_path)
-    over_gloo = reports(program, "gloo", starts_ranks, tmp_path)
+    with contextlib.ExitStack() as stack:
+        python = None
+        if modules is not None:
+            python = stack.enter_context(WarmPython(["torch._dynamo", *modules], ENVIRONMENT))
+        over_taco, over_gloo = (
+            reports(
+                run([str(PROGRAMS / f"{program}.py"), backend], starts_ranks, python, tmp_path),
+                backend,
+            )
+            for backend in ("taco", "gloo")
+        )
     for ours, theirs in zip(over_taco, over_gloo, strict=True):
         assert ours["backend"] == "taco"
         assert ours["calls"] > 0, "nothing went over taco"
