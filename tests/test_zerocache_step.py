@@ -1,4 +1,4 @@
-"""benchmarks/zerocache_step.py and zerocache_sharded.py: small runs, and what is made of figures."""
+"""Benchmarks of the page store: small runs, and what is made of figures."""
 
 from __future__ import annotations
 
