@@ -147,6 +147,36 @@ def test_each_rank_keeps_its_part_of_the_state(job: Ranks, tmp_path: Path) -> No
     assert "does not fit" in outcomes[0].error
 
 
+def report_of(folder: str) -> tuple[str, dict[str, Any]]:
+    cache, model, optimizer = shared(folder, TinyGPT(2), adamw)
+    train(model, optimizer, 4, own_batches())
+    text, stats = cache.report(), cache.stats()
+    cache.close()
+    return text, stats
+
+
+def test_each_rank_reports_its_share_and_the_whole(two: Ranks, tmp_path: Path) -> None:
+    from taco_torch.zerocache.sizes import format_bytes
+
+    parameters = sum(p.nbytes for p in TinyGPT(2).parameters())
+    found = two.run(report_of, str(tmp_path))
+    for rank, (text, stats) in enumerate(found):
+        assert stats["parameter_bytes"] == parameters
+        assert 0 < stats["state_bytes"] < 2 * parameters
+        assert text.splitlines()[0] == (
+            f"rank {rank} of 2 keeps parameters {format_bytes(parameters)} of "
+            f"{format_bytes(parameters)}, optimizer state {format_bytes(stats['state_bytes'])} of "
+            f"{format_bytes(2 * parameters)}"
+        )
+        resident = stats["tiers"]["host"]["resident"]
+        assert any(
+            line.startswith("host ") and line.endswith(format_bytes(resident))
+            for line in text.splitlines()
+        )
+        assert "least possible" in text
+    assert sum(stats["state_bytes"] for _, stats in found) == 2 * parameters
+
+
 # What ranks refuse together.
 
 

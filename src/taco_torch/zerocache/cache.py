@@ -22,7 +22,7 @@ from taco_torch.zerocache.note import Notes
 from taco_torch.zerocache.optimizer import CachedOptimizer
 from taco_torch.zerocache.progress import shown
 from taco_torch.zerocache.ranks import Ranks, ranks_of
-from taco_torch.zerocache.report import as_text
+from taco_torch.zerocache.report import Whole, as_text
 from taco_torch.zerocache.sizes import Directories, format_bytes, parse_bytes, parse_directories
 from taco_torch.zerocache.step_plan import StepPlan, plan_of_run
 from taco_torch.zerocache.wrapping import Wrapping, wrapping_of
@@ -521,8 +521,13 @@ class ZeroCache:
 
     def report(self) -> str:
         """``stats()`` as a text to print; and what a training step moves, on average since the
-        third, beside the least that any scheduler could move in the last one (a lower bound)."""
-        return as_text(self.stats(), _C.zerocache.last_run(self.store, "train"))
+        third, beside the least that any scheduler could move in the last one (a lower bound).
+        Where several ranks train, each reports what it keeps and moves, beside the size of all."""
+        stats, store, whole = self.stats(), self.store, None
+        if self._ranks is not None:
+            sizes = store.parameter_bytes, store.state_bytes
+            whole = Whole(self._ranks.rank, self._ranks.size, *sizes)
+        return as_text(stats, _C.zerocache.last_run(store, "train"), whole)
 
     def plan(
         self,

@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from taco_torch.zerocache.sizes import format_bytes
 from taco_torch.zerocache.step_plan import moved_lines
 
 
-def as_text(stats: Mapping[str, Any], step: Mapping[str, Any] | None = None) -> str:
+class Whole(NamedTuple):
+    """What several ranks hold together, and which of them this is."""
+
+    rank: int
+    ranks: int
+    parameter_bytes: int
+    state_bytes: int
+
+
+def as_text(
+    stats: Mapping[str, Any], step: Mapping[str, Any] | None = None, whole: Whole | None = None
+) -> str:
     """Lines about tiers, ways, hits and stalls; and of what training steps move beside the least
-    that they could, where ``step`` (``_C.zerocache.last_run``) has that."""
+    that they could, where ``step`` (``_C.zerocache.last_run``) has that. All of it is this rank's;
+    where there are several, the ``whole`` stands beside its share."""
+    kept = [
+        f"{kind} {format_bytes(own)}"
+        + ("" if together is None else f" of {format_bytes(together)}")
+        for kind, own, together in (
+            ("parameters", stats["parameter_bytes"], whole and whole.parameter_bytes),
+            ("optimizer state", stats["state_bytes"], whole and whole.state_bytes),
+        )
+    ]
     lines = [
-        f"parameters {format_bytes(stats['parameter_bytes'])}, "
-        f"optimizer state {format_bytes(stats['state_bytes'])}",
+        ("" if whole is None else f"rank {whole.rank} of {whole.ranks} keeps ") + ", ".join(kept),
         "",
         f"{'tier':16}{'capacity':>14}{'resident':>14}",
     ]
