@@ -77,9 +77,8 @@ Status AdafactorMeasure::take(PageUses& pages, const Layout& layout, const Place
   std::vector<float>* const targets[] = {specs.size() == 1 ? &columns_ : &rows_, &columns_};
   for (std::size_t i = 0; i < specs.size(); ++i) {
     targets[i]->resize(specs[i].bytes / sizeof(float));
-    TACO_RETURN_IF_ERROR(read_bytes(pages, layout.page_bytes(), *layout.find(specs[i].name),
-                                    Tier::kHost, 0,
-                                    std::as_writable_bytes(std::span(*targets[i]))));
+    TACO_RETURN_IF_ERROR(read_bytes(pages, layout.page_bytes(), *layout.find(specs[i].name), tier_,
+                                    0, std::as_writable_bytes(std::span(*targets[i]))));
   }
   if (step_.shape.is_vector()) {
     move_vector(workers);
@@ -180,8 +179,8 @@ Status AdafactorMeasure::write_back(PageUses& pages, const Layout& layout,
   const std::vector<TensorSpec> specs = specs_of(parameter.name, step_.shape);
   const std::vector<float>* const sources[] = {specs.size() == 1 ? &columns_ : &rows_, &columns_};
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    TACO_RETURN_IF_ERROR(write_bytes(pages, layout.page_bytes(), *layout.find(specs[i].name),
-                                     Tier::kHost, 0, std::as_bytes(std::span(*sources[i]))));
+    TACO_RETURN_IF_ERROR(write_bytes(pages, layout.page_bytes(), *layout.find(specs[i].name), tier_,
+                                     0, std::as_bytes(std::span(*sources[i]))));
   }
   return {};
 }

@@ -28,11 +28,13 @@ Status append_adafactor_state(Layout& layout, std::span<const AdafactorParameter
 bool has_adafactor_state(const Layout& layout, const PlacedTensor& parameter,
                          const kernels::AdafactorShape& shape);
 
-// What a step needs of one parameter's gradient before its elements are stepped.
+// What a step needs of one parameter's gradient before its elements are stepped. Its moments are
+// used in `tier`.
 class AdafactorMeasure {
  public:
-  AdafactorMeasure(const kernels::AdafactorStep& step, const kernels::GradientSpan& gradient)
-      : step_(step), gradient_(gradient) {}
+  AdafactorMeasure(const kernels::AdafactorStep& step, const kernels::GradientSpan& gradient,
+                   Tier tier)
+      : step_(step), gradient_(gradient), tier_(tier) {}
 
   // Reads the moments, moves them by the gradient, and finds the updates' size.
   Status take(PageUses& pages, const Layout& layout, const PlacedTensor& parameter,
@@ -51,6 +53,7 @@ class AdafactorMeasure {
 
   const kernels::AdafactorStep step_;
   const kernels::GradientSpan gradient_;
+  const Tier tier_;
   std::vector<float> rows_, columns_;  // of a vector, `columns_` is its variance
   std::vector<float> scaled_rows_;
   double squares_of_updates_ = 0;

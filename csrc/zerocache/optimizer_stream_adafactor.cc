@@ -85,7 +85,9 @@ Status OptimizerStream::step_adafactor(Part part) {
   }
   const auto squares = squares_of(tensor);
   if (!squares.ok()) return squares.status();
-  AdafactorMeasure measure(step, gradient);
+  // Where parameters are stepped anywhere, the device's memory is the host's, and has a page free:
+  // host memory need have none but those that pages pass through.
+  AdafactorMeasure measure(step, gradient, parameter_tier_.value_or(Tier::kDevice));
   TACO_RETURN_IF_ERROR(measure.take(pages_, layout_, tensor, *workers_));
   TACO_RETURN_IF_ERROR(in_the_middle(measure.write_back(pages_, layout_, tensor)));
   part.moments = measure.moments();

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.nn.functional as F
 from conftest import taco_only
 from torch import Tensor, nn
@@ -74,14 +75,22 @@ class Shared(TinyGPT):
 
 
 @contextmanager
-def least(folder: Path, make: Callable[[], nn.Module], **options: bool) -> Iterator[Any]:
-    """Cache, model and optimizer, with the smallest device that wrap() accepts."""
-    for device in range(1, 50):
+def least(
+    folder: Path,
+    make: Callable[[], nn.Module],
+    inner: Callable[[nn.Module], torch.optim.Optimizer] = adamw,
+    host: int | None = 12,
+    **options: bool,
+) -> Iterator[Any]:
+    """Cache, model and optimizer, with the smallest device that wrap() accepts beside this host
+    memory; or, where that is None, with the smallest host memory beside a device of 12 pages."""
+    for pages in range(1, 50):
         model = make()
-        cache = make_cache(folder / str(device), device=device, host=12)
+        sizes = (12, pages) if host is None else (pages, host)
+        cache = make_cache(folder / str(pages), *sizes)
         with cache:
             with suppress(ValueError):
-                cache.wrap(model, adamw(model), **options)
+                cache.wrap(model, inner(model), **options)
             if cache._optimizer is None:
                 continue
             yield cache, model, cache._optimizer
@@ -105,3 +114,37 @@ def test_a_cap_that_is_accepted_is_enough(
             step(model, optimizer, cache, number)
         assert cache.store.open == 0
         check_same(everything(cache, optimizer), plenty)
+
+
+def adafactor(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adafactor(model.parameters(), lr=1e-2)
+
+
+def plain_sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("host", [12, None], ids=["device", "host"])
+@pytest.mark.parametrize("options", MODES, ids=["at the end", "in backward", "clipping"])
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("inner", [adafactor, adamw, plain_sgd])
+def test_a_cap_that_is_accepted_is_enough_for_every_kind_of_state(
+    tmp_path: Path,
+    inner: Callable[[nn.Module], torch.optim.Optimizer],
+    half: bool,
+    options: dict[str, bool],
+    host: int | None,
+) -> None:
+    """Adafactor's moments, which mirror no page, need one in memory too."""
+
+    def make() -> nn.Module:
+        model = TinyGPT()
+        return model.bfloat16() if half else model
+
+    with least(tmp_path, make, inner, host, **options) as (cache, model, optimizer):
+        for number in range(2):
+            model(tokens(number)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert set(optimizer.numbers().values()) == {2}
+        assert cache.store.open == 0
