@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test.sh [PYTEST ARGUMENTS]: every test in one run: ctest, the threads under ThreadSanitizer, the
-# fuzz targets, pytest. Whatever happens, also ^C, nothing stays behind; and what should have ended
-# by itself but did not fails the run.
+# fuzz targets, pytest in a process for each core (-n 0: in one). Whatever happens, also ^C, nothing
+# stays behind; and what should have ended by itself but did not fails the run.
 source "$(dirname "$0")/common.sh"
 grouped tools/setup.sh tests
 export PATH="$VENV/bin:$PATH:/usr/sbin:/sbin"
@@ -59,7 +59,9 @@ stage tools/sanitize.sh threads || verdict=1
 printf '\n== What reads bytes from outside, by libFuzzer (make fuzz goes on for longer)\n'
 stage tools/sanitize.sh fuzz-short || verdict=1
 printf '\n== Python tests\n'
-stage "$VENV/bin/pytest" tests "$@" || verdict=1
+# One process would leave cores idle while a death is sensed or a slow network carries. Who has no
+# test left takes some of another's, which lie together in files as long as that lasts.
+stage "$VENV/bin/pytest" tests -n "$JOBS" --dist worksteal "$@" || verdict=1
 
 # What ends when the tests end may need a moment to notice.
 for _ in {1..30}; do

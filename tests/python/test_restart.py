@@ -3,6 +3,8 @@ permuted; under a store that outlives every group and knows the dead rank's keys
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import time
 from pathlib import Path
@@ -72,13 +74,16 @@ def test_the_survivors_go_on_and_a_replacement_joins(fresh: Ranks) -> None:
         assert outcome.ok, outcome
 
 
-def ports_in_use(first: int, count: int) -> set[int]:
-    found = set()
-    for line in Path("/proc/self/net/udp").read_text().splitlines()[1:]:
-        port = int(line.split()[1].rsplit(":", 1)[1], 16)
-        if first <= port < first + count:
-            found.add(port)
-    return found
+def ports_of(pids: list[int]) -> set[int]:
+    """UDP ports of these processes alone: other tests may run beside this one."""
+    links = [link for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir()]
+    sockets = set()
+    for link in links:
+        with contextlib.suppress(FileNotFoundError):  # closed just now
+            sockets.add(os.readlink(link))
+    lines = [line.split() for line in Path("/proc/self/net/udp").read_text().splitlines()[1:]]
+    own = [line[1] for line in lines if f"socket:[{line[9]}]" in sockets]
+    return {int(address.rsplit(":", 1)[1], 16) for address in own}
 
 
 def free_port() -> int:
@@ -93,13 +98,17 @@ def test_a_process_on_the_dead_ones_port_hides_no_death() -> None:
     with Ranks(WORLD, environment) as ranks:
         ranks.initialise()
         ranks.run(sum_once)
-        taken = ports_in_use(first, 100)
+        taken = ports_of([ranks.pid(rank) for rank in range(WORLD)])
+        assert len(taken) == WORLD
+        assert taken <= set(range(first, first + 100))
         # Nobody waits for anything, so nobody looks whether the others live.
         ranks.kill(VICTIM)
         with Ranks(2, environment) as heirs:
             heirs.initialise()
             heirs.run(sum_once)
-            assert taken < ports_in_use(first, 100), "nobody has taken the dead one's port"
+            alive = [ranks.pid(rank) for rank in range(WORLD) if rank != VICTIM]
+            alive += [heirs.pid(rank) for rank in range(2)]
+            assert taken < ports_of(alive), "nobody has taken the dead one's port"
             for rank in range(WORLD):
                 if rank != VICTIM:
                     ranks.begin(rank, all_reduce_forever, 1000)
