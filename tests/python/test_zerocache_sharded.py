@@ -528,6 +528,8 @@ def use_otherwise(folder: str) -> list[tuple[str, str]]:
         ]
     assert all("parameters are in use" in text for _, text in changing), changing
     scaler.scale(model(next(own_batches()))).backward()
+    zeroing = refused(model.zero_grad)
+    assert "call optimizer.zero_grad()" in zeroing[1], zeroing
     found = [
         refused(lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)),
         refused(lambda: cache.clip_grad_norm_(1.0, norm_type=0)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,10 +20,12 @@ class AveragedGradients:
     multiplies gradients by is remembered, and applied by the step.
     """
 
-    adds_up = True  # several backward passes, as in torch
+    option = "shard_parameters"  # of wrap()
+    takes_all = True  # what passes leave in memory, too
 
-    def __init__(self, cache: ZeroCache) -> None:
+    def __init__(self, cache: ZeroCache, names: Mapping[nn.Parameter, str]) -> None:
         self._cache = cache
+        self._names = names
         self._given: set[nn.Parameter] = set()
         self._factor = 1.0
 
@@ -32,10 +35,26 @@ class AveragedGradients:
     def __len__(self) -> int:
         return len(self._given)
 
-    def keep(self, parameter: nn.Parameter, gradient: Tensor) -> None:
+    def keep(self, parameter: nn.Parameter, gradient: Tensor, _: bool) -> None:
         """Begins to average a gradient; who gives it lets go of it."""
         self._cache.store.average_gradient(parameter, gradient)
         self._given.add(parameter)
+
+    def grows(self, parameter: nn.Parameter) -> bool:
+        """Whether later passes may add to its gradient, as in torch."""
+        return parameter in self._given
+
+    def check_whole(self) -> None:
+        """They always are."""
+
+    def check_may_be_zeroed(self, parameter: nn.Parameter) -> None:
+        """Raises RuntimeError where a program would take its gradient for gone, and later passes
+        would add to it."""
+        if parameter in self._given:
+            raise RuntimeError(
+                f"the gradient of parameter '{self._names[parameter]}' has been averaged over "
+                f"ranks, where model.zero_grad() does not reach it: call optimizer.zero_grad()"
+            )
 
     def end_pass(self) -> None:
         """A backward pass is over; what it has not had gradients for will have none."""

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 from torch.utils.weak import WeakIdKeyDictionary
 
-from taco_torch.zerocache.averaging import AveragedGradients
-from taco_torch.zerocache.clipping import KeptGradients
 from taco_torch.zerocache.hooks import NO_TASK, current_task
 from taco_torch.zerocache.rules import Rule
 
@@ -94,7 +92,7 @@ class FinalGradients:
         if optimizer is None or (more and not self._kept_on_pages) or not self._final():
             return
         assert isinstance(parameter, nn.Parameter)
-        if self._pass != self._task and isinstance(optimizer.kept, AveragedGradients):
+        if self._pass != self._task and optimizer.kept is not None:
             optimizer.kept.end_pass()
         self._pass = self._task
         optimizer.take_gradient(parameter, more)
@@ -141,8 +139,8 @@ def _guarded(function: Any) -> Any:
 
 
 def _guard_zeroing() -> None:
-    """``model.zero_grad()`` would find no gradient to drop, and the next pass add to what is on
-    pages: it raises from now on where that is so."""
+    """``model.zero_grad()`` would find no gradient to drop, and the next pass add to what the cache
+    keeps: it raises from now on where that is so."""
     function: Any = nn.Module.zero_grad
     if hasattr(function, "_taco_guards"):
         return
@@ -151,7 +149,7 @@ def _guard_zeroing() -> None:
     def zero_grad(self: nn.Module, set_to_none: bool = True) -> None:
         for parameter in self.parameters():
             optimizer = _optimizer_of(parameter)
-            if optimizer is not None and isinstance(optimizer.kept, KeptGradients):
+            if optimizer is not None and optimizer.kept is not None:
                 optimizer.kept.check_may_be_zeroed(parameter)
         function(self, set_to_none)
 

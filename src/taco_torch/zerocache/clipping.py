@@ -25,7 +25,8 @@ class KeptGradients:
     adds to them what torch would add to them in memory, with the same bits.
     """
 
-    adds_up = False
+    option = "step_in_backward"  # of wrap()
+    takes_all = False
 
     def __init__(self, cache: ZeroCache, names: Mapping[nn.Parameter, str]) -> None:
         self._cache = cache
@@ -76,6 +77,9 @@ class KeptGradients:
     def grows(self, parameter: nn.Parameter) -> bool:
         """Whether later passes may add to its gradient."""
         return parameter in self._growing
+
+    def end_pass(self) -> None:
+        """A backward pass is over."""
 
     def check_whole(self) -> None:
         """Raises RuntimeError where a gradient is not what all passes have added up to."""

@@ -165,31 +165,28 @@ class CachedOptimizer(torch.optim.Optimizer):
         if gradients == "kept":
             self.kept = KeptGradients(self._cache, self._names)
         elif gradients == "averaged":
-            self.kept = AveragedGradients(self._cache)
+            self.kept = AveragedGradients(self._cache, self._names)
 
     @torch.no_grad()
     def take_gradient(self, parameter: nn.Parameter, more: bool = False) -> None:
         """Its gradient is final, or there are ``more`` passes that add to it on pages; it leaves:
         to be used before long, or to be kept on pages."""
-        grows = isinstance(self.kept, KeptGradients) and self.kept.grows(parameter)
+        grows = self.kept is not None and self.kept.grows(parameter)
         if self._is_taken(parameter) and not grows:
             raise self._second_gradient(parameter)
         gradient = parameter.grad
         if gradient is None:
             return
-        if isinstance(self.kept, KeptGradients):
+        if self.kept is not None:
             self.kept.keep(parameter, gradient, more)
-        elif self.kept is not None:
-            self.kept.keep(parameter, gradient)
         else:
             self._step_early(parameter, gradient)
         parameter.grad = None
 
     def _is_taken(self, parameter: nn.Parameter) -> bool:
         """Whether take_gradient() has been called for it since the last step."""
-        if self.kept is not None:
-            return parameter in self.kept and not self.kept.adds_up
-        return parameter in (self._early or ())
+        taken = self.kept if self.kept is not None else self._early
+        return parameter in (taken or ())
 
     def _step_early(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         assert self._early is not None
@@ -243,7 +240,7 @@ class CachedOptimizer(torch.optim.Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         # GradScaler asks for it before it steps.
         if self.kept is not None:
-            option = "shard_parameters" if self.kept.adds_up else "step_in_backward"
+            option = self.kept.option
             raise RuntimeError(
                 f"GradScaler cannot be used with {option}=True: gradients are kept by the cache, "
                 f"where it has not unscaled them; leave {option}=False"
@@ -285,10 +282,10 @@ class CachedOptimizer(torch.optim.Optimizer):
         """What step() is about to do with each parameter, and the numbers of these steps."""
         if self._ranks is not None:
             self._ranks.check_step()
-        if isinstance(self.kept, KeptGradients):
+        if self.kept is not None:
             self.kept.check_whole()
-        elif self.kept is not None:
-            for parameter in self._names:  # what passes have left in memory
+        if self.kept is not None and self.kept.takes_all:
+            for parameter in self._names:
                 if parameter in self._trained:
                     self.take_gradient(parameter)
         steps: list[tuple[Tensor, Tensor | None, Any]] = []
