@@ -244,10 +244,10 @@ def test_nothing_of_torchs_is_printed_when_a_rank_dies_at_the_start(
 ) -> None:
     with Ranks(3) as ranks:
         for rank in (0, 1):
-            ranks.begin(rank, meet_on_paper, rank, 3, ranks.port, 2.0, str(tmp_path))
+            ranks.begin(rank, meet_on_paper, rank, 3, ranks.port, 5.0, str(tmp_path))
         await_greeting(ranks.store, 1)
         ranks.kill(dead)
-        ranks.begin(2, meet_on_paper, 2, 3, ranks.port, 2.0, str(tmp_path))
+        ranks.begin(2, meet_on_paper, 2, 3, ranks.port, 5.0, str(tmp_path))
         for outcome in ranks.gather([1 - dead, 2], 30):
             assert outcome.error_type == "RendezvousError", outcome
             assert f"rank {dead} of 3" in outcome.error
