@@ -22,6 +22,12 @@ class Collectives {
     virtual ~Work() = default;
     // Blocks. A failure is one of the group: a rank that died, say.
     virtual Status wait() = 0;
+    // Instead: it is of no interest any more, and others may never come. Waits a little at most;
+    // `memory`, that of the call, lasts until this is over.
+    virtual void abandon(std::shared_ptr<const void> memory) {
+      static_cast<void>(memory);
+      static_cast<void>(wait());
+    }
   };
 
   virtual ~Collectives() = default;

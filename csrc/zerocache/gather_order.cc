@@ -21,7 +21,6 @@ void GatherOrder::end_run() {
 void GatherOrder::forget() {
   runs_.clear();
   run_ = nullptr;
-  open_.clear();
   look_ahead();
 }
 

@@ -28,7 +28,7 @@ class GatherOrder {
   // Runs of a name are expected to have the same uses.
   void begin_run(const std::string& name);
   void end_run();
-  // All that was learned.
+  // All that was learned; what is open stays so.
   void forget();
 
   void begin(OperatorKey key, std::vector<StripeId> stripes);

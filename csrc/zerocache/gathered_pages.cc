@@ -54,6 +54,7 @@ void GatheredPages::end(OperatorKey key) {
 Status GatheredPages::have(std::span<const StripeId> needed) {
   static_cast<void>(lockstep_.settle());
   TACO_RETURN_IF_ERROR(lockstep_.ended());
+  drop_unwanted();  // what has begun only now may be that, and in the way
   std::vector<StripeId> missing;
   std::copy_if(needed.begin(), needed.end(), std::back_inserter(missing),
                [this](StripeId stripe) { return !held_.contains(stripe); });

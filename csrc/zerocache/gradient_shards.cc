@@ -38,7 +38,10 @@ GradientShards::GradientShards(Collectives& ranks, Lockstep& lockstep, const Lay
 GradientShards::~GradientShards() { clear(); }
 
 Status GradientShards::add(const FinalGradient& gradient) {
-  TACO_RETURN_IF_ERROR(lockstep_.ended());
+  if (!lockstep_.ended().ok()) {
+    clear();
+    return lockstep_.ended();
+  }
   const auto invalid = [&](const std::string& what) {
     return Status(Code::kInvalidArgument,
                   "parameter '" + layout_.tensors()[gradient.tensor].name + "' " + what);
@@ -59,7 +62,11 @@ Status GradientShards::add(const FinalGradient& gradient) {
   for (PageId page = run.first; page < run.first + run.count; ++page) {
     const StripeId id = stripes_.stripe_of(page);
     Stripe& stripe = by_stripe_.at(id);
-    if (++stripe.come == stripe.gradients) TACO_RETURN_IF_ERROR(reduce(id));
+    if (++stripe.come < stripe.gradients) continue;
+    if (Status reduced = reduce(id); !reduced.ok()) {
+      clear();
+      return reduced;
+    }
   }
   return {};
 }
@@ -162,7 +169,10 @@ Status GradientShards::finish() {
     if (status.ok() && stripe.come > 0) status = reduce(id);
   }
   while (status.ok() && !under_way_.empty()) status = finish_first();
-  TACO_RETURN_IF_ERROR(status);
+  if (!status.ok()) {
+    clear();
+    return status;
+  }
   for (const auto& [index, given] : given_) averaged_.insert(index);
   end_pass();
   return {};
@@ -208,6 +218,12 @@ Result<double> GradientShards::norm(double order) {
   TACO_RETURN_IF_ERROR(told);
   const double sum = std::accumulate(all.begin(), all.end(), 0.0, add);
   return largest ? sum : order == 2 ? std::sqrt(sum) : std::pow(sum, 1 / order);
+}
+
+void GradientShards::multiply(float factor) {
+  for (auto& [page, mean] : means_) {
+    for (float& value : mean) value *= factor;
+  }
 }
 
 }  // namespace taco::zerocache

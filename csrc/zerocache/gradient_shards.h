@@ -54,12 +54,12 @@ class GradientShards {
   GradientShards& operator=(const GradientShards&) = delete;
 
   // Its memory stays until take_done() names the tensor. kInvalidArgument, and nothing has changed,
-  // for a tensor that is not trained or has one in this pass; else what is said of settle().
+  // for a tensor that is not trained or has one in this pass; else what is said of finish().
   Status add(const FinalGradient& gradient);
   // Tensors whose gradients are not needed any more, each once.
   std::vector<std::uint32_t> take_done();
   // Averages the rest: where a tensor has no gradient, a stripe goes without it. Means are there
-  // afterwards. Fails on all ranks if on one; then what there is is to be cleared.
+  // afterwards. Fails on all ranks if on one; then nothing is there any more.
   Status finish();
   // Also what is not finished.
   void clear();
@@ -72,6 +72,8 @@ class GradientShards {
   // The norm of all means on all ranks, of that order, which may be infinite: the same bits on all
   // ranks. What is finished.
   Result<double> norm(double order);
+  // Of this rank.
+  void multiply(float factor);
 
  private:
   struct Page {

@@ -15,6 +15,12 @@ std::string text_of(const std::vector<std::byte>& bytes) {
 
 }  // namespace
 
+Lockstep::~Lockstep() {
+  if (pending_ == nullptr) return;
+  const std::shared_ptr<Pending> left = std::move(pending_);
+  std::exchange(left->work, nullptr)->abandon(left);
+}
+
 Status Lockstep::begin_run(const std::string& name) {
   static_cast<void>(settle());
   ended_ = broken_;

@@ -44,6 +44,10 @@ struct Intent {
 class Lockstep {
  public:
   explicit Lockstep(Collectives& ranks) : ranks_(ranks) {}
+  // Waits for nobody.
+  ~Lockstep();
+  Lockstep(const Lockstep&) = delete;
+  Lockstep& operator=(const Lockstep&) = delete;
 
   // Settles, and whatever the ranks have done before is forgotten. Fails where the group has.
   Status begin_run(const std::string& name);
@@ -59,8 +63,8 @@ class Lockstep {
   Status settle();
   // announce() and settle(): all ranks are here, and `own` is OK on all of them.
   Status meet(const std::string& what, const Status& own);
-  // This rank cannot go on with the run: others learn why from their next announcement. Does not
-  // wait for them.
+  // This rank cannot go on with the run: others learn why from their next announcement. Waits for
+  // them only as far as something was announced before.
   void give_up(const Status& why);
 
   // Why nothing can be done before the next run; OK if it can.

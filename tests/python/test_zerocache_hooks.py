@@ -51,6 +51,12 @@ class Recorder:
     def end_run(self) -> None:
         self.events.append("end of run")
 
+    def end_forward(self) -> None:
+        pass
+
+    def leave_run(self, reason: str) -> None:
+        self.events.append(f"left: {reason}")
+
     def told(self) -> str:
         text = " ".join(self.events)
         self.events.clear()

@@ -18,11 +18,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from zerocache_models import PAGE, TinyGPT, assert_same_state, batches, make_cache
 from zerocache_ranks import Jobs, adamw, alone, own_batches, refused
+from zerocache_spread import CAPS, average, sharded
 
 pytestmark = taco_only
 
-# Pages; a stripe has one of each rank.
-CAPS = (32, 24, 400)
 MAKES = {name: getattr(on_ranks, name) for name in ("adamw", "sgd", "lion")}
 Between = Callable[[Any, nn.Module], object]
 
@@ -46,21 +45,6 @@ def two(jobs: Jobs) -> Ranks:
 
 
 # Ours, and a cache of each rank's own, whose gradients are averaged by hand.
-
-
-def sharded(
-    folder: str, model: nn.Module, make: Any = adamw, caps: tuple[int, int, int] = CAPS
-) -> tuple[Any, Any, Any]:
-    cache = make_cache(Path(folder) / f"sharded-{dist.get_rank()}", *caps)
-    return cache, *cache.wrap(model, make(model), shard_parameters=True)
-
-
-def average(model: nn.Module) -> None:
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            mean = parameter.grad.float()
-            dist.all_reduce(mean)
-            parameter.grad = (mean / dist.get_world_size()).to(parameter.grad.dtype)
 
 
 def assert_close(one: torch.Tensor, other: torch.Tensor) -> None:
@@ -528,7 +512,7 @@ def use_otherwise(folder: str) -> list[tuple[str, str]]:
         ]
     assert all("parameters are in use" in text for _, text in changing), changing
     scaler.scale(model(next(own_batches()))).backward()
-    zeroing = refused(model.zero_grad)
+    zeroing = refused(model.zero_grad)  # which would leave them to be added to
     assert "call optimizer.zero_grad()" in zeroing[1], zeroing
     found = [
         refused(lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)),

@@ -2,9 +2,13 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include <chrono>
 #include <exception>
+#include <memory>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "edge/status_of.h"
 
@@ -34,6 +38,10 @@ at::Tensor tensor_over(float* values, std::size_t count) {
   return at::from_blob(values, {static_cast<std::int64_t>(count)}, at::kFloat);
 }
 
+// What others have not come to by then, they may never come to.
+constexpr std::chrono::milliseconds kPoll(5);
+constexpr int kPolls = 400;
+
 class Waiting : public Collectives::Work {
  public:
   explicit Waiting(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
@@ -41,6 +49,15 @@ class Waiting : public Collectives::Work {
   Waiting& operator=(const Waiting&) = delete;
   ~Waiting() override {
     if (work_) static_cast<void>(wait());
+  }
+
+  void abandon(std::shared_ptr<const void> memory) override {
+    for (int i = 0; i < kPolls && !work_->isCompleted(); ++i) std::this_thread::sleep_for(kPoll);
+    if (work_->isCompleted()) return;
+    // The group may still write there, whenever it ends.
+    static auto& left =
+        *new std::vector<std::pair<std::shared_ptr<const void>, c10::intrusive_ptr<c10d::Work>>>();
+    left.emplace_back(std::move(memory), std::move(work_));
   }
 
   Status wait() override {

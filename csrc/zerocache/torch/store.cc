@@ -149,7 +149,7 @@ Status Store::check_room(const std::vector<PlannedParameter>& parameters,
     held += pages->count();
     ++host_pages;
   }
-  const Capacities room = capacities_of(options_);
+  const Capacities room = mover_->capacities();
   TACO_RETURN_IF_ERROR(check_capacities(room, page_bytes(), held, device_pages, host_pages));
   return check_page_numbers(layout.pages(), most_pages(room, page_bytes()), page_bytes());
 }
@@ -372,8 +372,9 @@ void Store::wrote(std::span<const Run> pages) {
 
 void Store::begin_run(const std::string& name) {
   if (closed()) return;
-  const bool over = spread_ && (left_run_ || !spread_->lockstep.ended().ok());
+  const bool over = run_is_over();
   if (run_ == name && !over) return;
+  if (over) lose_gradients();
   left_run_ = false;
   const WithoutGil others_run;
   if (spread_) spread_->gathered.end_run();
@@ -413,6 +414,7 @@ Status Store::close(bool restore_all) {
   forget_steps();
   uses_.end_all();
   if (!spread_) begin_run("close");
+  if (!run_.empty()) leave_run("this rank has closed its cache");
   for (const auto& entry : entries_) {
     if (!entry->storage->alive()) continue;
     if (restore_all && !is_spread_) {

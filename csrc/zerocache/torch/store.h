@@ -192,6 +192,11 @@ class Store : public Pager {
   Result<double> gradient_norm(double order);
   // This rank cannot go on with the run that is open; the others are told why, when they need it.
   void leave_run(const std::string& reason);
+  // Raises what one of the ranks has raised in a forward pass.
+  Status end_forward();
+  Status multiply_gradients(double factor);  // what is finished of them
+  // How often gradients were dropped since a run had ended on all ranks, by an exception on one.
+  std::uint64_t gradients_lost() const { return gradients_lost_; }
   // The program is about to use the group of ranks for something else, as all of them.
   void settle_ranks();
   GatherStats gathers() const { return spread_ ? spread_->gathered.stats() : GatherStats(); }
@@ -275,6 +280,8 @@ class Store : public Pager {
   Status refuse_spread_step(const Status& own);
   Status read_spread(const PlacedTensor& tensor, std::span<std::byte> to);
   void clear_averaged();
+  void lose_gradients();
+  bool run_is_over() const { return spread_ && (left_run_ || !spread_->lockstep.ended().ok()); }
   std::size_t stripes_with_room() const;
   Status out_of_use(const std::string& before) const;
   // Of a page of parameters: before it is known which pages have state, too.
@@ -321,6 +328,7 @@ class Store : public Pager {
   std::unique_ptr<Collectives> ranks_;       // null: this process alone
   Shards shards_;
   bool is_spread_ = false, left_run_ = false;
+  std::uint64_t gradients_lost_ = 0;
   std::unique_ptr<Spread> spread_;                           // goes before all that it uses
   std::unique_ptr<BackwardSteps> backward_;                  // goes before the stream
   std::unordered_map<std::uint32_t, at::Tensor> gradients_;  // that it reads, by tensor

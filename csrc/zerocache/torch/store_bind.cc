@@ -268,6 +268,10 @@ void bind_spread(py::class_<Store>& store) {
       .def("finish_gradients", [](Store& self) { raise_if_error(self.finish_gradients()); })
       .def("gradient_norm",
            [](Store& self, double order) { return value_or_raise(self.gradient_norm(order)); })
+      .def("end_forward", [](Store& self) { raise_if_error(self.end_forward()); })
+      .def("multiply_gradients",
+           [](Store& self, double factor) { raise_if_error(self.multiply_gradients(factor)); })
+      .def_property_readonly("gradients_lost", &Store::gradients_lost)
       .def("leave_run", &Store::leave_run)
       .def("settle_ranks", &Store::settle_ranks);
 }

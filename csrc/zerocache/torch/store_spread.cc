@@ -87,8 +87,11 @@ void Store::settle_ranks() {
 
 // All ranks are about to use the group for this, between runs too.
 Status Store::meet(const std::string& what, const Status& own) {
-  if (run_.empty()) spread_->gathered.end_run();
-  if (run_.empty()) TACO_RETURN_IF_ERROR(spread_->lockstep.begin_run(what));
+  if (run_.empty() || run_is_over()) {
+    spread_->gathered.end_run();
+    left_run_ = false;
+    TACO_RETURN_IF_ERROR(spread_->lockstep.begin_run(what));
+  }
   return spread_->lockstep.meet(what, own);
 }
 
@@ -118,6 +121,10 @@ Status Store::average_gradient(const at::Tensor& parameter, const at::Tensor& gr
     status = spread_->gradients.add({update->tensor, update->gradient, update->bf16_gradient});
   }
   for (const std::uint32_t tensor : spread_->gradients.take_done()) gradients_.erase(tensor);
+  if (!status.ok()) {
+    leave_run(status.message());
+    lose_gradients();
+  }
   return status;
 }
 
@@ -131,7 +138,28 @@ Status Store::finish_gradients() {
   }
   static_cast<void>(spread_->gradients.take_done());
   gradients_.clear();
+  if (!status.ok()) lose_gradients();
   return status;
+}
+
+// Those that were given for a step that nobody will take.
+void Store::lose_gradients() {
+  clear_averaged();
+  ++gradients_lost_;
+}
+
+Status Store::multiply_gradients(double factor) {
+  TACO_RETURN_IF_ERROR(usable());
+  if (spread_) spread_->gradients.multiply(static_cast<float>(factor));
+  return {};
+}
+
+// All ranks are at the end of a forward pass. So what one of them raises in it, all do there.
+Status Store::end_forward() {
+  if (!spread_) return {};
+  TACO_RETURN_IF_ERROR(usable());
+  const WithoutGil others_run;
+  return spread_->lockstep.meet("end a forward pass", {});
 }
 
 Result<double> Store::gradient_norm(double order) {
@@ -181,6 +209,7 @@ Status Store::step_spread(const std::vector<Step>& steps) {
 }
 
 Status Store::refuse_spread_step(const Status& own) {
+  static_cast<void>(finish_gradients());
   const WithoutGil others_run;
   TACO_RETURN_IF_ERROR(spread_->lockstep.meet("step", {}));
   return agree_on_step(*ranks_, layout_, {}, own);

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 class AveragedGradients:
     """Gradients that have left memory for their owners: each rank has the means of what it owns.
 
-    All ranks call all this at once, with the same parameters in the same order. What clipping
-    multiplies gradients by is remembered, and applied by the step.
+    All ranks call all this at once, with the same parameters in the same order.
     """
 
     option = "shard_parameters"  # of wrap()
@@ -27,22 +26,30 @@ class AveragedGradients:
         self._cache = cache
         self._names = names
         self._given: set[nn.Parameter] = set()
-        self._factor = 1.0
+        self._lost = cache.store.gradients_lost  # so often, when the first of these was given
+
+    def _here(self) -> set[nn.Parameter]:
+        """Those that have not been lost since, as they are where ranks have parted."""
+        lost = self._cache.store.gradients_lost
+        if lost != self._lost:
+            self._given.clear()
+        self._lost = lost
+        return self._given
 
     def __contains__(self, parameter: object) -> bool:
-        return parameter in self._given
+        return parameter in self._here()
 
     def __len__(self) -> int:
-        return len(self._given)
+        return len(self._here())
 
     def keep(self, parameter: nn.Parameter, gradient: Tensor, _: bool) -> None:
         """Begins to average a gradient; who gives it lets go of it."""
         self._cache.store.average_gradient(parameter, gradient)
-        self._given.add(parameter)
+        self._here().add(parameter)
 
     def grows(self, parameter: nn.Parameter) -> bool:
         """Whether later passes may add to its gradient, as in torch."""
-        return parameter in self._given
+        return parameter in self
 
     def check_whole(self) -> None:
         """They always are."""
@@ -50,7 +57,7 @@ class AveragedGradients:
     def check_may_be_zeroed(self, parameter: nn.Parameter) -> None:
         """Raises RuntimeError where a program would take its gradient for gone, and later passes
         would add to it."""
-        if parameter in self._given:
+        if parameter in self:
             raise RuntimeError(
                 f"the gradient of parameter '{self._names[parameter]}' has been averaged over "
                 f"ranks, where model.zero_grad() does not reach it: call optimizer.zero_grad()"
@@ -58,13 +65,12 @@ class AveragedGradients:
 
     def end_pass(self) -> None:
         """A backward pass is over; what it has not had gradients for will have none."""
-        if self._given:
+        if self._here():
             self._cache.store.finish_gradients()
 
     def clear(self) -> None:
         """The step has used them."""
         self._given.clear()
-        self._factor = 1.0
 
     def drop(self) -> None:
         """Instead of a step."""
@@ -73,7 +79,7 @@ class AveragedGradients:
 
     def factor(self, _: nn.Parameter) -> float:
         """What its step multiplies the gradient by."""
-        return self._factor
+        return 1.0
 
     @torch.no_grad()
     def clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
@@ -83,7 +89,7 @@ class AveragedGradients:
             raise ValueError(
                 f"norm_type={norm_type} must be above 0, where ranks average gradients"
             )
-        norm = self._cache.store.gradient_norm(norm_type) * self._factor
+        norm: float = self._cache.store.gradient_norm(norm_type)
         if error_if_nonfinite and not math.isfinite(norm):
             raise RuntimeError(
                 f"the norm of all gradients, of order {norm_type}, is {norm}: they cannot be "
@@ -91,5 +97,5 @@ class AveragedGradients:
                 f"clips all the same"
             )
         if not norm <= max_norm:  # NaN, too, as torch's
-            self._factor *= float(max_norm) / (norm + 1e-6)
+            self._cache.store.multiply_gradients(float(max_norm) / (norm + 1e-6))
         return torch.tensor(norm, dtype=torch.float32)

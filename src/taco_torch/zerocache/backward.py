@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 from torch.utils.weak import WeakIdKeyDictionary
 
-from taco_torch.zerocache.hooks import NO_TASK, current_task
+from taco_torch.zerocache.hooks import NO_TASK, Hooks, current_task
 from taco_torch.zerocache.rules import Rule
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class FinalGradients:
             return
         assert isinstance(parameter, nn.Parameter)
         if self._pass != self._task and optimizer.kept is not None:
-            optimizer.kept.end_pass()
+            Hooks.at_end_of_task(optimizer.kept.end_pass)
         self._pass = self._task
         optimizer.take_gradient(parameter, more)
 

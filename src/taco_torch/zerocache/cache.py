@@ -15,16 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from taco_torch._extension import _C
-from taco_torch.zerocache import backward, construction, hooks, plot
+from taco_torch.zerocache import backward, construction, hooks
 from taco_torch.zerocache.memory import available_bytes
 from taco_torch.zerocache.model_state import ModelState
 from taco_torch.zerocache.note import Notes
 from taco_torch.zerocache.optimizer import CachedOptimizer
 from taco_torch.zerocache.progress import shown
 from taco_torch.zerocache.ranks import Ranks, ranks_of
-from taco_torch.zerocache.report import Whole, as_text
 from taco_torch.zerocache.sizes import Directories, format_bytes, parse_bytes, parse_directories
-from taco_torch.zerocache.step_plan import StepPlan, plan_of_run
+from taco_torch.zerocache.view import View
 from taco_torch.zerocache.wrapping import Wrapping, wrapping_of
 
 T = TypeVar("T")
@@ -38,7 +37,7 @@ def _let_go(store: Any, process: int) -> None:
         store.close(restore=False)
 
 
-class ZeroCache:
+class ZeroCache(View):
     """Memory for one model and its optimizer that reaches over several tiers.
 
     ::
@@ -105,18 +104,6 @@ class ZeroCache:
         self._hooks: hooks.Hooks | None = None
         self._gradients: backward.FinalGradients | None = None
         self._model_state: ModelState | None = None
-
-    @property
-    def store(self) -> Any:
-        """The compiled side, for this package alone."""
-        if self._store.closed:
-            raise RuntimeError("this cache is closed")
-        return self._store
-
-    @property
-    def closed(self) -> bool:
-        """Whether close() has been called."""
-        return bool(self._store.closed)
 
     def init(self) -> AbstractContextManager[None]:
         """For building a model that is larger than memory::
@@ -198,6 +185,7 @@ class ZeroCache:
             RuntimeError: this cache has wrapped a model already, or is closed; or another rank has
                 failed, with its number and what it raised.
         """
+        store = self.store
         wrapping = self._prepare(
             model,
             optimizer,
@@ -209,7 +197,10 @@ class ZeroCache:
         self._names = {parameter: own[0] for parameter, own in wrapping.names.items()}
         self._model = wrapping.model
         try:
-            self._together(partial(self._take, wrapping))
+            self._together(partial(self._take_model, wrapping))
+            if wrapping.spread:
+                store.start_gathering()
+            self._together(partial(self._take_state, wrapping))
         except BaseException:
             self.close()
             raise
@@ -254,7 +245,7 @@ class ZeroCache:
         """Calls it; where several ranks do at once, all of them succeed or raise."""
         return call() if self._ranks is None else self._ranks.together(call)
 
-    def _take(self, wrapping: Wrapping) -> None:
+    def _take_model(self, wrapping: Wrapping) -> None:
         store, model = self._store, wrapping.model
         if wrapping.spread and self._ranks is not None:
             store.spread(self._ranks.backend)
@@ -270,10 +261,10 @@ class ZeroCache:
         self._model_state.attach(model)
         if wrapping.rule is not None:
             store.add_state(wrapping.stateful(), wrapping.kinds)
-        if wrapping.spread:
-            store.start_gathering()
-        elif self._ranks is not None:
-            store.share(self._ranks.backend)
+
+    def _take_state(self, wrapping: Wrapping) -> None:
+        if self._ranks is not None and not wrapping.spread:
+            self._store.share(self._ranks.backend)
         if wrapping.optimizer is not None and wrapping.rule is not None:
             self._optimizer = self._take_optimizer(wrapping.optimizer, wrapping)
             if wrapping.gradients != "in memory":
@@ -349,6 +340,7 @@ class ZeroCache:
         if self._model is None:
             raise self._without_model()
         if self._optimizer is not None and self._optimizer.kept is not None:
+            self._optimizer.take_rest()
             return self._optimizer.kept.clip(max_norm, norm_type, error_if_nonfinite)
         if self._gradients is not None:
             raise RuntimeError(
@@ -358,6 +350,15 @@ class ZeroCache:
         return torch.nn.utils.clip_grad_norm_(
             list(self._names), max_norm, norm_type, error_if_nonfinite, foreach
         )
+
+    def check_backward(self) -> None:
+        """Raises RuntimeError where ranks average gradients and a backward pass of this one has
+        ended by an exception: the others have been told, and have none to step with."""
+        if self.store.is_spread and self._hooks is not None and self._hooks.leave_backward():
+            raise RuntimeError(
+                "a backward pass of this rank has ended by an exception, so all ranks drop the "
+                "gradients of that step: begin it anew"
+            )
 
     def run_step(
         self, steps: list[tuple[Tensor, Tensor | None, Any]], *taken: Callable[[], object]
@@ -503,68 +504,6 @@ class ZeroCache:
                 notes.apply_whole(found[0])
         return found[0]["extra"]
 
-    def stats(self) -> dict[str, Any]:
-        """Counters since the cache was made; sizes in bytes, times in seconds.
-
-        ``tiers``: of "device", "host" and "ssd" the ``capacity`` and what is ``resident``.
-        ``ways``: of "host to device" and so on the ``copies``, their ``bytes``, and how long one
-        was under way (``busy_s``) or waited for (``stalled_s``). ``hits`` and ``misses``: of pages
-        that had left since they were used, those that were back in time, and those that were not.
-        ``parameter_bytes`` and ``state_bytes``: of what this rank keeps. ``gathers``, where
-        parameters are spread over ranks: ``stripes`` of pages that were gathered, how many of them
-        ``ahead`` of their use, and how long uses waited for them (``waited_s``).
-        """
-        found: dict[str, Any] = self.store.stats()
-        found["parameter_bytes"] = self._store.own_parameter_bytes
-        found["state_bytes"] = self._store.own_state_bytes
-        return found
-
-    def report(self) -> str:
-        """``stats()`` as a text to print; and what a training step moves, on average since the
-        third, beside the least that any scheduler could move in the last one (a lower bound).
-        Where several ranks train, each reports what it keeps and moves, beside the size of all."""
-        stats, store, whole = self.stats(), self.store, None
-        if self._ranks is not None:
-            sizes = store.parameter_bytes, store.state_bytes
-            whole = Whole(self._ranks.rank, self._ranks.size, *sizes)
-        return as_text(stats, _C.zerocache.last_run(store, "train"), whole)
-
-    def plan(
-        self,
-        device: str | int | None = None,
-        host: str | int | None = None,
-        ssd: str | int | None = None,
-    ) -> StepPlan:
-        """What a training step takes, by a simulation of the scheduler with the times and speeds
-        that were measured; so also what it would take with other capacities.
-
-        Args:
-            device: capacity, as for the cache; None: as it is.
-            host: likewise.
-            ssd: likewise, of all disks together, without their directories: "64GiB"; 0: no disks.
-
-        Raises:
-            RuntimeError: fewer than two training steps have ended.
-            ValueError: that would not fit, with what has to be larger; or it is no size.
-        """
-        stats, store = self.stats(), self.store
-        caps = {"device": device, "host": host, "ssd": ssd}
-        return plan_of_run(store, stats["tiers"], stats["ways"], caps)
-
-    def plot(self, path: str | os.PathLike[str]) -> None:
-        """Saves a picture of the last training step: how much of each tier held parameters and
-        each kind of state, in which pass, and when somebody waited. Needs matplotlib.
-
-        Raises:
-            RuntimeError: no training step has ended.
-            ImportError: matplotlib is not installed.
-            ValueError: matplotlib knows no format with that ending.
-        """
-        found = _C.zerocache.residency_over_run(self.store, "train", plot.POINTS)
-        if found is None:
-            raise RuntimeError("no training step has ended: plot() shows the last one")
-        plot.draw(found, self.stats()["tiers"], path)
-
     def close(self) -> None:
         """Gives all parameters back to torch as ordinary memory, and everything else to the system.
 
@@ -596,4 +535,6 @@ class ZeroCache:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is not None and not self.closed:
+            self._store.leave_run(f"{type(error).__name__}: {error}")
         self.close()

@@ -55,10 +55,12 @@ class Store(Protocol):
 
 class Runs(Protocol):
     """Who is told of runs: "train" until the optimizer has stepped, "eval" for one forward pass;
-    and of an exception in a forward pass, which other ranks may wait for."""
+    of the end of a forward pass, or of an exception in it or in a backward pass, which other ranks
+    may wait for."""
 
     def begin_run(self, name: str) -> None: ...
     def end_run(self) -> None: ...
+    def end_forward(self) -> None: ...
     def leave_run(self, reason: str) -> None: ...
 
 
@@ -304,6 +306,16 @@ class Hooks:
             del calls[call]
             self.store.end(call.part, True)
 
+    def leave_backward(self) -> bool:
+        """Whether a backward pass has ended by an exception since the last forward pass. Who else
+        runs is told, and its uses end."""
+        if not self._open or current_task() != NO_TASK:
+            return False
+        if self.runs is not None:
+            self.runs.leave_run("its backward pass has ended by an exception")
+        self.end_all()
+        return True
+
     @staticmethod
     def at_end_of_task(function: Callable[[], None]) -> None:
         """Calls it when the backward pass under way ends without an exception."""
@@ -350,6 +362,7 @@ class Hooks:
         # A checkpointed model is called again within its own backward pass.
         outermost = self._root_calls == 0 or not _called_from_within(model)
         if outermost and current_task() == NO_TASK:
+            self.leave_backward()
             if not self._by_hand:
                 self.end_all()
             if self.runs is not None:
@@ -360,11 +373,17 @@ class Hooks:
     def _after_root(self, *_: object) -> None:
         self._root_calls = max(self._root_calls - 1, 0)
         outermost = self._root_calls == 0 and current_task() == NO_TASK
+        if not outermost or self.runs is None:
+            return
         error = sys.exc_info()[1]
-        if outermost and self.runs is not None and error not in (None, self._handled):
-            self.runs.leave_run(f"{type(error).__name__}: {error}")
-        if outermost and self.runs is not None and not torch.is_grad_enabled():
-            self.runs.end_run()
+        try:
+            if error in (None, self._handled):
+                self.runs.end_forward()
+            else:
+                self.runs.leave_run(f"{type(error).__name__}: {error}")
+        finally:
+            if not torch.is_grad_enabled():
+                self.runs.end_run()
 
 
 class _Nobody:

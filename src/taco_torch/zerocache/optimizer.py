@@ -183,6 +183,16 @@ class CachedOptimizer(torch.optim.Optimizer):
             self._step_early(parameter, gradient)
         parameter.grad = None
 
+    @torch.no_grad()
+    def take_rest(self) -> None:
+        """What backward passes have left in memory joins the gradients that ranks average."""
+        if self.kept is None or not self.kept.takes_all:
+            return
+        self.kept.end_pass()
+        for parameter in self._names:
+            if parameter in self._trained:
+                self.take_gradient(parameter)
+
     def _is_taken(self, parameter: nn.Parameter) -> bool:
         """Whether take_gradient() has been called for it since the last step."""
         taken = self.kept if self.kept is not None else self._early
@@ -282,12 +292,10 @@ class CachedOptimizer(torch.optim.Optimizer):
         """What step() is about to do with each parameter, and the numbers of these steps."""
         if self._ranks is not None:
             self._ranks.check_step()
+        self._cache.check_backward()
         if self.kept is not None:
             self.kept.check_whole()
-        if self.kept is not None and self.kept.takes_all:
-            for parameter in self._names:
-                if parameter in self._trained:
-                    self.take_gradient(parameter)
+        self.take_rest()
         steps: list[tuple[Tensor, Tensor | None, Any]] = []
         numbers: dict[nn.Parameter, int] = {}
         for group in self.param_groups:
