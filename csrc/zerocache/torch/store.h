@@ -284,6 +284,7 @@ class Store : public Pager {
   bool run_is_over() const { return spread_ && (left_run_ || !spread_->lockstep.ended().ok()); }
   std::size_t stripes_with_room() const;
   Status out_of_use(const std::string& before) const;
+  Status meet_to_write(const std::string& what);
   // Of a page of parameters: before it is known which pages have state, too.
   bool is_placed_here(PageId page) const {
     return !is_spread_ ||

@@ -224,6 +224,15 @@ Status Store::out_of_use(const std::string& before) const {
       before);
 }
 
+// All ranks are about to write what they own of it; nobody has copies afterwards.
+Status Store::meet_to_write(const std::string& what) {
+  const Status own = out_of_use("ZeroCache.full(parameter, value)");
+  const WithoutGil others_run;
+  TACO_RETURN_IF_ERROR(meet("write " + what, own));
+  spread_->gathered.release();
+  return {};
+}
+
 // All ranks read it at once.
 Status Store::read_spread(const PlacedTensor& tensor, std::span<std::byte> to) {
   const WithoutGil others_run;

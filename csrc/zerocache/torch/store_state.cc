@@ -57,12 +57,8 @@ Status Store::write(const at::Tensor& tensor, const at::Tensor& values) {
   if (!entry.ok()) return entry.status();
   TACO_RETURN_IF_ERROR(check_alike(tensor, values, tensor.scalar_type()));
   settle();
-  if (spread_) TACO_RETURN_IF_ERROR(out_of_use("ZeroCache.full(parameter, value)"));
+  if (spread_) TACO_RETURN_IF_ERROR(meet_to_write((*entry)->storage->described()));
   (*entry)->storage->note_write();
-  if (spread_) {
-    const WithoutGil others_run;
-    spread_->gathered.release();
-  }
   return write_whole(layout_.tensors()[(*entry)->tensor], Tier::kDevice, values);
 }
 

@@ -166,11 +166,9 @@ class ZeroCache(View):
                 DistributedDataParallel, and the program averages gradients itself. None: those of
                 DistributedDataParallel, or this process alone.
             shard_parameters: each rank of ``process_group`` (None: of all processes) keeps a part
-                of the parameters, their gradients and their state. What a module needs is gathered
-                before it is used, and gradients are averaged as soon as they are final; ``p.grad``
-                is None afterwards. The model is not inside DistributedDataParallel. All ranks use
-                the same modules in the same order, and call step(), zero_grad(), full(),
-                state_dict(), save() and load() at once.
+                of the parameters, gradients and state. Parameters are gathered for their use, and
+                gradients averaged as soon as they are final; ``p.grad`` is None afterwards. All
+                ranks use the same modules in the same order (docs/zerocache.md).
 
         Returns:
             ``(model, optimizer)``: the same model, and a torch.optim.Optimizer that shares the
@@ -185,21 +183,14 @@ class ZeroCache(View):
             RuntimeError: this cache has wrapped a model already, or is closed; or another rank has
                 failed, with its number and what it raised.
         """
-        store = self.store
-        wrapping = self._prepare(
-            model,
-            optimizer,
-            process_group,
-            step_in_backward=step_in_backward,
-            clipping=clipping,
-            spread=shard_parameters,
-        )
+        gradients = "in memory" if not step_in_backward else "kept" if clipping else "stepped"
+        wrapping = self._prepare(model, optimizer, process_group, gradients, shard_parameters)
         self._names = {parameter: own[0] for parameter, own in wrapping.names.items()}
         self._model = wrapping.model
         try:
             self._together(partial(self._take_model, wrapping))
             if wrapping.spread:
-                store.start_gathering()
+                self._store.start_gathering()
             self._together(partial(self._take_state, wrapping))
         except BaseException:
             self.close()
@@ -211,9 +202,7 @@ class ZeroCache(View):
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None,
         process_group: torch.distributed.ProcessGroup | None,
-        *,
-        step_in_backward: bool,
-        clipping: bool,
+        gradients: str,
         spread: bool,
     ) -> Wrapping:
         store = self.store
@@ -232,8 +221,7 @@ class ZeroCache(View):
                 optimizer,
                 self._ranks,
                 averaged=inner is not model or self._ranks is not None,
-                step_in_backward=step_in_backward,
-                clipping=clipping,
+                gradients=gradients,
                 spread=spread and self._ranks is not None,
             )
         )

@@ -70,19 +70,18 @@ def wrapping_of(
     ranks: Ranks | None,
     *,
     averaged: bool,
-    step_in_backward: bool,
-    clipping: bool,
+    gradients: str,
     spread: bool,
 ) -> Wrapping:
     """Raises as ``ZeroCache.wrap`` says it, and changes nothing but names of what was built in the
     store. ``averaged``: other ranks have gradients of the same parameters; ``spread``: and each
-    keeps a part of the parameters."""
+    keeps a part of the parameters. ``gradients``: as of Wrapping, on one rank."""
     names = needs.names_of(model)
     rule = rule_of(optimizer) if optimizer is not None else None
     groups = optimizer.param_groups if optimizer is not None else []
     kinds = rule.kinds(groups) if rule is not None else ()
     trained = needs.check_parameters(store, names, groups, rule)
-    if step_in_backward:
+    if gradients != "in memory":
         backward.check_can_step(rule, averaged)
     if ranks is not None and rule is not None and rule.name == "Adafactor":
         raise NotImplementedError(
@@ -90,7 +89,6 @@ def wrapping_of(
             "whole gradient; take AdamW, Adam, SGD or Lion, or wrap the model on each rank by "
             "itself"
         )
-    gradients = "in memory" if not step_in_backward else "kept" if clipping else "stepped"
     if spread:
         gradients = "averaged"
     size = ranks.size if ranks is not None else 1
