@@ -215,7 +215,20 @@ def use_over_a_failure(folder: str) -> None:
     optimizer.zero_grad()
     parameter = model.last.weight
     expected = cache.full(parameter)
+    fails = [False]
+
+    def hook(*_: Any) -> None:
+        if fails[0]:
+            raise ZeroDivisionError
+
+    model.body[0].register_full_backward_hook(hook)
     with cache.use(parameter):
+        fails[0] = dist.get_rank() == 1
+        assert refused(lambda: model(next(data)).backward())[0]
+        fails[0] = False
+        model(next(data)).backward()
+        optimizer.zero_grad()
+        assert torch.equal(parameter, expected)
         model.twice = dist.get_rank() == 1
         refused(lambda: model(next(data)).backward())
         optimizer.zero_grad()
