@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -15,6 +16,17 @@ import torch.distributed.nn
 BACKEND = sys.argv[1] if len(sys.argv) > 1 else "taco"
 STEPS = 8
 BATCH = 16
+
+
+@atexit.register
+def leave_gloo() -> None:
+    """The end of a program that ran over gloo, which is only compared with: where anything keeps
+    its group, the destructor waits at the interpreter's end for a thread that waits for the
+    interpreter."""
+    if BACKEND == "gloo":
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def model() -> torch.nn.Module:
