@@ -27,7 +27,7 @@ demo-zerocache: ## Train a GPT in a tenth of the memory that its state takes, th
 	@tools/setup.sh install
 	@$(PYTHON) examples/demo_zerocache.py
 
-test: ## Run every test (C++ and Python), about a quarter of an hour on two cores
+test: ## Run every test (C++ and Python), up to an hour on two cores
 	@tools/test.sh
 
 test-torch: ## Run the Python tests over another torch, built apart (TORCH=2.14.1)

@@ -87,8 +87,7 @@ void GatheredPages::announce(const std::vector<StripeId>& stripes) {
     digest.add_value(stripe);
     if (intent.own.ok()) intent.own = take(stripe);
   }
-  const PageId first = stripes.front() * static_cast<PageId>(stripes_.ranks());
-  intent.what = "gather " + layout_.describe(first);
+  intent.what = "gather " + layout_.describe(stripes_.first_page(stripes.front()));
   intent.digest = digest.value();
   intent.start = [this, stripes]() -> Status {
     for (const StripeId stripe : stripes) TACO_RETURN_IF_ERROR(start(stripe));
@@ -169,8 +168,7 @@ Status GatheredPages::arrive(StripeId stripe) {
   }
   unpack(stripe, std::exchange(held.received, {}));
   if (!timeline::enabled()) return {};
-  const PageId first = stripe * static_cast<PageId>(stripes_.ranks());
-  timeline::add({.name = layout_.describe(first),
+  timeline::add({.name = layout_.describe(stripes_.first_page(stripe)),
                  .track = "ranks, gather",
                  .started = held.started,
                  .ended = monotonic_now()});

@@ -88,8 +88,7 @@ Status GradientShards::reduce(StripeId id) {
     pack(page, std::span(reduction->all).subspan(place, elements), digest);
   }
   Intent intent;
-  const PageId first = id * static_cast<PageId>(stripes_.ranks());
-  intent.what = "average gradients of " + layout_.describe(first);
+  intent.what = "average gradients of " + layout_.describe(stripes_.first_page(id));
   intent.digest = digest.value();
   Reduction* const begun = reduction.get();
   intent.start = [this, begun]() -> Status {
@@ -142,7 +141,7 @@ Status GradientShards::finish_first() {
     return arrived;
   }
   if (timeline::enabled()) {
-    timeline::add({.name = layout_.describe(first->stripe * static_cast<PageId>(stripes_.ranks())),
+    timeline::add({.name = layout_.describe(stripes_.first_page(first->stripe)),
                    .track = "ranks, average",
                    .started = first->started,
                    .ended = monotonic_now()});

@@ -55,9 +55,10 @@ class Stripes {
   bool owns(PageId page) const { return owner(page) == rank_; }
   // Whether it is a page of parameters.
   bool covers(PageId page) const { return page < covered_.size() && covered_[page]; }
+  PageId first_page(StripeId stripe) const { return stripe * static_cast<PageId>(ranks_); }
   // The page of a stripe that a rank owns; kNoPage where that is none of parameters.
   PageId page_of(StripeId stripe, int rank) const {
-    const PageId page = stripe * static_cast<PageId>(ranks_) + static_cast<PageId>(rank);
+    const PageId page = first_page(stripe) + static_cast<PageId>(rank);
     return covers(page) ? page : kNoPage;
   }
   // One more than the last.

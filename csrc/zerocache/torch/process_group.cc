@@ -89,12 +89,7 @@ class ProcessGroup : public Collectives {
     at::Tensor to = tensor_over(all.data(), all.size());
     c10d::AllgatherOptions options;
     options.asyncOp = true;
-    try {
-      return std::unique_ptr<Work>(
-          std::make_unique<Waiting>(backend_->_allgather_base(to, from, options)));
-    } catch (...) {
-      return failure(std::current_exception());
-    }
+    return begun([&] { return backend_->_allgather_base(to, from, options); });
   }
 
   // Groups that have no such call, which they all say before they begin anything, gather instead.
@@ -105,18 +100,24 @@ class ProcessGroup : public Collectives {
     at::Tensor to = tensor_over(own.data(), own.size());
     c10d::ReduceScatterOptions options;
     options.asyncOp = true;
-    try {
-      return std::unique_ptr<Work>(
-          std::make_unique<Waiting>(backend_->_reduce_scatter_base(to, from, options)));
-    } catch (...) {
-      const Status failed = failure(std::current_exception());
-      if (failed.message().find("does not support") == std::string::npos) return failed;
-      reduces_ = false;
-      return Collectives::reduce_scatter(all, own);
+    auto work = begun([&] { return backend_->_reduce_scatter_base(to, from, options); });
+    if (work.ok() || work.status().message().find("does not support") == std::string::npos) {
+      return work;
     }
+    reduces_ = false;
+    return Collectives::reduce_scatter(all, own);
   }
 
  private:
+  template <class Call>
+  static Result<std::unique_ptr<Work>> begun(const Call& call) {
+    try {
+      return std::unique_ptr<Work>(std::make_unique<Waiting>(call()));
+    } catch (...) {
+      return failure(std::current_exception());
+    }
+  }
+
   const c10::intrusive_ptr<c10d::Backend> backend_;
   bool reduces_ = true;
 };

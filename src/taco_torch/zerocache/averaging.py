@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from taco_torch.zerocache.clipping import not_finite
+
 if TYPE_CHECKING:
     from taco_torch.zerocache.cache import ZeroCache
 
@@ -91,11 +93,7 @@ class AveragedGradients:
             )
         norm: float = self._cache.store.gradient_norm(norm_type)
         if error_if_nonfinite and not math.isfinite(norm):
-            raise RuntimeError(
-                f"the norm of all gradients, of order {norm_type}, is {norm}: they cannot be "
-                f"clipped by it; optimizer.zero_grad() drops them, and error_if_nonfinite=False "
-                f"clips all the same"
-            )
+            raise not_finite(norm, norm_type)
         if not norm <= max_norm:  # NaN, too, as torch's
             self._cache.store.multiply_gradients(float(max_norm) / (norm + 1e-6))
         return torch.tensor(norm, dtype=torch.float32)

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 EUCLIDEAN = 2.0
 
 
+def not_finite(norm: float, norm_type: float) -> RuntimeError:
+    """What clipping raises where it is told to."""
+    return RuntimeError(
+        f"the norm of all gradients, of order {norm_type}, is {norm}: they cannot be clipped "
+        f"by it; optimizer.zero_grad() drops them, and error_if_nonfinite=False clips all the same"
+    )
+
+
 class KeptGradients:
     """Gradients that have left memory, until they are stepped or dropped.
 
@@ -137,11 +145,7 @@ class KeptGradients:
         all_norms = torch.stack([norm for same in norms.values() for norm in same])
         total: Tensor = torch.linalg.vector_norm(all_norms, norm_type)
         if error_if_nonfinite and not total.isfinite():
-            raise RuntimeError(
-                f"the norm of all gradients, of order {norm_type}, is {total.item()}: they cannot "
-                f"be clipped by it; optimizer.zero_grad() drops them, and "
-                f"error_if_nonfinite=False clips all the same"
-            )
+            raise not_finite(total.item(), norm_type)
         torch.nn.utils.clip_grads_with_norm_(in_memory, max_norm, total)
         factor = torch.clamp(float(max_norm) / (total + 1e-6), max=1.0).item()
         for parameter in self._norms:
