@@ -313,6 +313,8 @@ class Hooks:
             return False
         if self.runs is not None:
             self.runs.leave_run("its backward pass has ended by an exception")
+        if not self._by_hand:
+            self.end_all()
         for task in list(self._open):
             self._end_task(task)
         return True
