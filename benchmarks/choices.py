@@ -84,6 +84,7 @@ class Offer:
     groups: dict[str, dist.ProcessGroup]
     left_out: dict[str, str]  # the reason, by choice
     ratio: float
+    bucket_bytes: float | None  # of DDP; None: its own sizes
     scale: float  # how many times smaller than real gradients those here are
 
     @property
@@ -98,8 +99,8 @@ class Offer:
 
     def parallel(self, name: str, module: torch.nn.Module) -> DistributedDataParallel:
         """DDP over a module whose parameters are equal on all ranks already."""
-        # DDP's own sizes of buckets, unless gradients are smaller than real ones.
-        bucket = {} if self.scale == 1 else {"bucket_cap_mb": 25 / self.scale}
+        size = self.bucket_bytes
+        bucket = {} if size is None else {"bucket_cap_mb": size / (1 << 20)}
         model = DistributedDataParallel(
             module,
             process_group=self.groups[name],
@@ -128,7 +129,9 @@ class Offer:
         )
 
 
-def make_offer(names: Sequence[str], hosts: int, ratio: float, scale: float) -> Offer:
+def make_offer(
+    names: Sequence[str], hosts: int, ratio: float, scale: float, bucket_bytes: float | None
+) -> Offer:
     """In a rank: groups for those choices that can be had. Gloo's, if any, is the default group."""
     import taco_torch
 
@@ -143,4 +146,4 @@ def make_offer(names: Sequence[str], hosts: int, ratio: float, scale: float) -> 
         else:
             options = taco_torch.Options(algorithm=choice.algorithm)
             groups[name] = dist.new_group(backend="taco", pg_options=options)
-    return Offer(groups, left_out, ratio, scale)
+    return Offer(groups, left_out, ratio, bucket_bytes, scale)

@@ -188,9 +188,9 @@ def one_rank_alone(model: torch.nn.Module, step: Callable[[], None], count: int,
     return alone.item()
 
 
-def ready_buckets(layers: Sequence[Layer], scale: float) -> list[Bucket]:
-    first = FIRST_BUCKET_BYTES if scale == 1 else BUCKET_BYTES / scale
-    return buckets(layers, BUCKET_BYTES / scale, first)
+def ready_buckets(layers: Sequence[Layer], arguments: argparse.Namespace) -> list[Bucket]:
+    size = arguments.bucket or BUCKET_BYTES
+    return buckets(layers, size, arguments.bucket or FIRST_BUCKET_BYTES)
 
 
 def measure_steps(
@@ -228,7 +228,7 @@ def scaling_row(
 ) -> dict[str, Any]:
     place = Place(arguments)
     turns, alone = measure_steps(layers, seconds, arguments, offer)
-    ready = ready_buckets(layers, arguments.scale)
+    ready = ready_buckets(layers, arguments)
     count = sum(bucket.bytes for bucket in ready)
     row: dict[str, Any] = {
         "gradient_bytes": count,
@@ -278,7 +278,7 @@ def measure_ratios(arguments: argparse.Namespace, offer: Offer, place: Place) ->
     """Steps of an even model in which gloo's exposed communication is a given multiple of the
     computation; beside each choice the speed-up that the bytes it saves would give."""
     layers = [layer.scaled(arguments.scale) for layer in even(parse_bytes(arguments.gradients))]
-    ready = ready_buckets(layers, arguments.scale)
+    ready = ready_buckets(layers, arguments)
     gloo = CHOICES["gloo"].wire_share(place.hosts, place.world, place.ratio) or 0.0
     if not gloo or not place.seconds_per_byte:
         raise SystemExit("--measure ratios needs --hosts 2 or more and a --rate")
@@ -307,7 +307,7 @@ def rank_main(arguments: argparse.Namespace) -> None:
     # 2.13 renames the *_tensor forms; the old names work from 2.11 on.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
     names = arguments.choices.split(",")
-    offer = make_offer(names, arguments.hosts, arguments.ratio, arguments.scale)
+    offer = make_offer(names, arguments.hosts, arguments.ratio, arguments.scale, arguments.bucket)
     found = MEASURES[arguments.measure](arguments, offer, Place(arguments))
     if dist.get_rank() == 0:
         deliver({"machine": machine(), "left_out": offer.left_out, **found})
@@ -329,6 +329,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--scale", type=float, default=25.0, help="gradients and rate are so many times smaller"
     )
+    parser.add_argument(
+        "--bucket", type=parse_bytes, help="of DDP, scaled like gradients; default: its own sizes"
+    )
     parser.add_argument("--ratio", type=float, default=0.01, help="of elements that TopK sends")
     parser.add_argument("--gradients", default="40M", help="bytes, for all_reduce and ratios")
     parser.add_argument("--ratios", default=RATIOS, help="communication to computation over gloo")
@@ -345,6 +348,8 @@ def parse_arguments() -> argparse.Namespace:
         parser.error(f"--scale must be 1 or more, not {arguments.scale:g}")
     if not 0 < arguments.ratio <= 1:
         parser.error(f"--ratio must be above 0 and at most 1, not {arguments.ratio:g}")
+    if arguments.bucket or arguments.scale > 1:
+        arguments.bucket = (arguments.bucket or BUCKET_BYTES) / arguments.scale
     if arguments.hosts == 1:
         arguments.rate = None
     if arguments.rate:

@@ -121,6 +121,7 @@ def train(row: Row, way: str, arguments: argparse.Namespace, folder: Path) -> di
         "host": int(row.host * state),
         "ssd": f"{folder}:{2 * state >> 20}MiB" if row.on_disk else None,
         "directory": str(folder),
+        "options": {"page": arguments.page, "threads": arguments.threads},
     }
     command = [sys.executable, str(HERE / "zerocache_training.py"), json.dumps(job)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
@@ -268,6 +269,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=5, help="after 3 to warm up")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--page", default="4MiB", help="of the cache")
+    parser.add_argument("--threads", type=int, help="of the cache; default: torch's")
     parser.add_argument("--json", type=Path, help="write every figure here")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",") if arguments.only else list(ROWS)

@@ -49,7 +49,7 @@ def in_cache(model: nn.Module, job: dict[str, Any]) -> Step:
     from taco_torch.zerocache import ZeroCache
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    cache = ZeroCache(job["device"], job["host"], job["ssd"])
+    cache = ZeroCache(job["device"], job["host"], job["ssd"], **job.get("options", {}))
     model, optimizer = cache.wrap(model, optimizer, step_in_backward=job["in_backward"])
     job["cache"] = cache
     return plain_step(model, optimizer)
