@@ -3,8 +3,9 @@
 // which means they are refused as duplicates and, never acknowledged, come again under new ones.
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "base/clock.h"
 #include "harp/session/wire.h"
@@ -16,14 +17,16 @@ class ReceivedPackets {
   // False: it had been received, or is too old to tell.
   bool add(std::uint64_t number, Time now);
   // 0: nothing yet. Numbers start at 1.
-  std::uint64_t largest() const { return count_ == 0 ? 0 : ranges_[0].last; }
-  bool has_gaps() const { return count_ > 1; }
+  std::uint64_t largest() const { return ranges_.empty() ? 0 : ranges_[0].last; }
+  bool has_gaps() const { return ranges_.size() > 1; }
   void fill(wire::Ack& ack, Time now) const;
+  // Gives memory back that gaps have taken.
+  void trim() { ranges_.shrink_to_fit(); }
+  std::size_t memory_bytes() const { return ranges_.capacity() * sizeof(wire::AckRange); }
 
  private:
-  std::array<wire::AckRange, wire::kMaxAckRanges> ranges_;  // descending
-  std::uint32_t count_ = 0;
-  std::uint64_t floor_ = 0;  // numbers up to this one count as received
+  std::vector<wire::AckRange> ranges_;  // descending; at most wire::kMaxAckRanges
+  std::uint64_t floor_ = 0;             // numbers up to this one count as received
   Time largest_at_ = 0;
 };
 
