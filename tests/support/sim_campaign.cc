@@ -69,6 +69,9 @@ class Scenario {
         cluster_[i].set_address(static_cast<std::uint32_t>(random_.below(3)));
       }
     }
+    if (paths_ > 1) {
+      for (std::uint32_t i = 0; i < cluster_.size(); ++i) cluster_[i].set_paths(paths_);
+    }
     const std::size_t count = 10 + random_.below(30);
     for (std::size_t i = 0; i < count; ++i) add_exchange(i);
   }
@@ -106,6 +109,7 @@ class Scenario {
       faults.port_bytes_per_second = faults.bytes_per_second;
       faults.port_queue = 16 * 1024 + random_.below(64 * 1024);
     }
+    if (random_.chance(0.4)) paths_ = 2 + static_cast<std::uint32_t>(random_.below(3));
     if (random_.chance(0.2)) {
       faults.max_datagram = 8972;
       faults.receive_buffer += 2 << 20;
@@ -232,8 +236,13 @@ class Scenario {
       ++result_.link_deaths;
       const auto from = static_cast<std::uint32_t>(random_.below(cluster_.size()));
       const auto to = static_cast<std::uint32_t>(random_.below(cluster_.size()));
+      // All ways, or one, which then takes its time to come back.
+      const bool one = paths_ > 1 && random_.chance(0.7);
+      const auto address =
+          one ? static_cast<std::uint32_t>(random_.below(paths_)) : SimNetwork::kEvery;
+      const Duration longest = (one ? 2'000 : 200) * kMillisecond;
       cluster_.network().kill_link(
-          from, to, cluster_.now() + random_.between(kMillisecond, 200 * kMillisecond));
+          from, to, cluster_.now() + random_.between(kMillisecond, longest), address);
     }
     if (random_.chance(mtu_rate_)) {
       constexpr std::array<std::size_t, 6> kSizes = {8972, 4060, 1472, 1400, 1232, 1200};
@@ -282,11 +291,14 @@ class Scenario {
       result_.probes += counters.probes;
       result_.checksum_failures += counters.checksum_failures;
       result_.duplicates += counters.duplicates;
+      result_.paths_left += counters.paths_left;
+      result_.paths_proved += counters.paths_proved;
     }
   }
 
   SimRandom random_;
   double stall_rate_ = 0, death_rate_ = 0, cancel_rate_ = 0, mtu_rate_ = 0;
+  std::uint32_t paths_ = 1;
   SimFaults faults_;
   SimCluster cluster_;
   std::deque<Exchange> exchanges_;

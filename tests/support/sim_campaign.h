@@ -18,6 +18,7 @@ struct ScenarioResult {
   std::uint64_t mtu_changes = 0;
   std::uint64_t cancels = 0;
   std::uint64_t retransmits = 0, probes = 0, checksum_failures = 0, duplicates = 0;
+  std::uint64_t paths_left = 0, paths_proved = 0;
   std::uint64_t messages = 0;
   std::size_t most_unmatched_bytes = 0;
 };

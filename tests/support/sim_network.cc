@@ -67,6 +67,11 @@ void SimNetwork::set_mtu(std::uint32_t from, std::uint32_t to, std::size_t max_d
   mtus_[link(from, to, address)] = max_datagram;
 }
 
+double SimNetwork::rate_of(const SimPlace& from) const {
+  const auto rate = rates_.find({from.node, from.address});
+  return rate == rates_.end() ? faults_.bytes_per_second : rate->second;
+}
+
 void SimNetwork::fly(Flying packet) {
   packet.order = ++order_;
   flying_.push(std::move(packet));

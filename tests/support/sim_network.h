@@ -5,8 +5,8 @@
 // each address some ports. What a host sends waits for its cable, which may refuse; at the switch
 // it waits for the cable of its destination, and is dropped when the queue there is full. Packets
 // are lost, duplicated, delayed and corrupted on the way, links die for a while, and what is too
-// large for a link vanishes. A SimNic's receive buffer is bounded too, and counts what did not fit,
-// so that missing flow control shows. Whoever sends to a port that nobody has is refused.
+// large for a link vanishes. A SimNic's receive buffers are bounded too, and count what did not
+// fit, so that missing flow control shows. Whoever sends to a port that nobody has is refused.
 //
 // Single-threaded; the driver of the simulation advances `now`. Test support.
 #pragma once
@@ -35,7 +35,7 @@ struct SimFaults {
   Duration longest_queue = 20 * kMillisecond;  // for a cable; beyond it send_st refuses
   double port_bytes_per_second = 0;            // of a cable, from the switch; 0: no limit
   std::size_t port_queue = 256 * 1024;         // bytes that may wait there; others are dropped
-  std::size_t receive_buffer = 256 * 1024;     // as the kernel counts
+  std::size_t receive_buffer = 256 * 1024;     // of each address and port, as the kernel counts
   std::size_t max_datagram = 1472;             // that an address claims to take
   bool gso = true, gro = true, asynchronous_return = false;
   // Address i reaches address i of others and no other: as with a switch, or network, for each.
@@ -79,6 +79,11 @@ class SimNetwork {
   // Larger datagrams from `from` to `to` vanish from now on; only those to one address, if given.
   void set_mtu(std::uint32_t from, std::uint32_t to, std::size_t max_datagram,
                std::uint32_t address = kEvery);
+
+  // Of one host's cable, from now on, instead of what the faults say.
+  void set_rate(std::uint32_t node, std::uint32_t address, double bytes_per_second) {
+    rates_[{node, address}] = bytes_per_second;
+  }
 
   const SimFaults& faults() const { return faults_; }
   SimFaults& faults() { return faults_; }
@@ -128,6 +133,7 @@ class SimNetwork {
   void leave_switch(Flying packet);
   void refuse(const Flying& packet);
   Time& last_arrival(const SimPlace& from, const SimPlace& to);
+  double rate_of(const SimPlace& from) const;
 
   SimRandom random_;
   SimFaults faults_;
@@ -139,6 +145,7 @@ class SimNetwork {
   std::vector<SimNic*> nics_;
   std::vector<DeadLink> dead_;
   std::map<Link, std::size_t> mtus_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, double> rates_;  // by node and address
   std::vector<Time> last_arrivals_;  // what is not reordered stays in order
   std::map<std::pair<std::uint32_t, std::uint32_t>, Time> ports_free_;  // by node and address
 };
@@ -210,7 +217,7 @@ class SimNic final : public Nic {
   std::size_t unread_ = 0;          // packets pending, on all cables
   std::vector<TxReference*> read_;  // one for each that has been read, and is not reaped
   std::deque<Arrived> received_;
-  std::size_t buffered_ = 0;  // bytes charged for received_
+  std::vector<std::size_t> buffered_;  // bytes charged for received_, by local path
   std::uint64_t overflows_ = 0;
   std::vector<Refusal> refusals_;
   bool closed_ = false;

@@ -29,6 +29,7 @@ SimNic::SimNic(SimNetwork& network, const SimNicOptions& options)
         {SimNetwork::endpoint(node_, i / ports_, i % ports_), datagrams[i / ports_]});
   }
   cables_.resize(datagrams.size());
+  buffered_.resize(addresses_.size(), 0);
 }
 
 bool SimNic::has(const SimPlace& place) const {
@@ -37,14 +38,15 @@ bool SimNic::has(const SimPlace& place) const {
 
 void SimNic::arrive(const SimPlace& from, const SimPlace& to, SimNetwork::Bytes bytes) {
   const std::size_t charge = bytes->size() + kOverhead;
-  if (buffered_ + charge > capabilities_.receive_buffer) {
+  const std::uint32_t local_path = to.address * ports_ + to.port;
+  if (buffered_[local_path] + charge > capabilities_.receive_buffer) {
     ++overflows_;
     ++network_.counts_.overflowed;
     return;
   }
-  buffered_ += charge;
+  buffered_[local_path] += charge;
   ++network_.counts_.delivered;
-  received_.push_back({from, to.address * ports_ + to.port, std::move(bytes)});
+  received_.push_back({from, local_path, std::move(bytes)});
 }
 
 std::size_t SimNic::send_st(std::span<const TxPacket> packets) {
@@ -85,7 +87,7 @@ void SimNic::launch(const TxPacket& packet, Cable& cable) {
       const auto* data = static_cast<const std::byte*>(packet.slices[j].data);
       bytes.insert(bytes.end(), data, data + packet.slices[j].bytes);
     }
-    cable.free += SimNetwork::time_for(total, network_.faults().bytes_per_second);
+    cable.free += SimNetwork::time_for(total, network_.rate_of(from));
     if (later) {
       ++packet.reference->count;
       ++unread_;
@@ -160,7 +162,7 @@ std::size_t SimNic::receive_st(std::span<RxPacket> packets) {
       const std::vector<std::byte>& bytes = *received_.front().bytes;
       view.insert(view.end(), bytes.begin(), bytes.end());
       whole = bytes.size() == stride;
-      buffered_ -= bytes.size() + kOverhead;
+      buffered_[local_path] -= bytes.size() + kOverhead;
       received_.pop_front();
       ++segments;
     }

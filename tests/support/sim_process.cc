@@ -40,10 +40,12 @@ void SimProcess::meet(std::uint32_t node) {
   plan.address.secret = others_[node].identity.secret;
   plan.address.pid = node;
   plan.address.host_name = "node " + std::to_string(node);
-  plan.route.local_path = address_;
-  const NicAddress& there = others_[node].nic->addresses()[address_];
-  plan.route.remote.endpoint = there.endpoint;
-  plan.route.remote.mtu = static_cast<std::uint32_t>(there.max_datagram) + 28;  // IP and UDP
+  for (std::uint32_t i = 0; i < paths_; ++i) {
+    const std::uint32_t address = address_ + i;
+    const NicAddress& there = others_[node].nic->addresses()[address];
+    const auto mtu = static_cast<std::uint32_t>(there.max_datagram) + 28;  // IP and UDP
+    plan.routes.push_back({address, {.endpoint = there.endpoint, .mtu = mtu}});
+  }
   const auto added = peers_.add(
       plan.address.incarnation, [&]() -> Result<PeerPlan> { return plan; },
       [&](PeerId id, PeerPlan made) {
@@ -65,6 +67,15 @@ void SimProcess::drop(std::uint32_t node) {
 
 void SimProcess::set_address(std::uint32_t address) {
   address_ = address;
+  meet_again();
+}
+
+void SimProcess::set_paths(std::uint32_t paths) {
+  paths_ = paths;
+  meet_again();
+}
+
+void SimProcess::meet_again() {
   for (std::uint32_t node = 0; node < others_.size(); ++node) {
     if (node != nic_.node()) drop(node);
   }

@@ -55,6 +55,8 @@ class SimProcess {
   void set_peer_timeout(Duration timeout) { options_.peer_timeout = timeout; }
   // Which of its Nic's addresses it says hello from, and which of the others' to.
   void set_address(std::uint32_t address);
+  // How many of them, from that one on, sessions may use as paths.
+  void set_paths(std::uint32_t paths);
 
   // Its session and all that goes with it is gone, as in a process that has been started again.
   void drop(std::uint32_t node);
@@ -68,6 +70,7 @@ class SimProcess {
     PeerId id = 0;
   };
   void meet(std::uint32_t node);
+  void meet_again();
 
   SimNic nic_;
   SimRandom random_;
@@ -76,7 +79,7 @@ class SimProcess {
   EngineLoop loop_;
   PeerTable peers_;  // goes before the loop, to which its sessions refer
   std::vector<Other> others_;
-  std::uint32_t address_ = 0;
+  std::uint32_t address_ = 0, paths_ = 1;
   Time stalled_until_ = 0;
   bool awake_ = false;  // the last turn left work behind
 };
