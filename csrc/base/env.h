@@ -25,6 +25,7 @@ struct Env {
   std::int64_t socket_buffer = 0;        // TACO_SOCKET_BUFFER: bytes, 0 asks for the most allowed
   std::int64_t port = 0;                 // TACO_PORT: first UDP port, 0 any
   std::int64_t mtu = 0;                  // TACO_MTU: 0 takes the interface's
+  std::int64_t paths = 1;                // TACO_PATHS: UDP ports at each address; auto: 1
   std::string congestion = "swift";      // TACO_CONGESTION: name of the congestion control
   bool tune = false;                     // TACO_TUNE: measure links instead of assuming them
   bool cma = true;  // TACO_CMA: pull straight from a peer's memory where allowed

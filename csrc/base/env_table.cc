@@ -121,7 +121,8 @@ constexpr auto kVariables = std::to_array<Variable>({
      [](const Env& env) { return env.isa; }},
     {"TACO_IFNAME", "list", "",
      "interface names separated by commas, all plain (use these) or all with ^ (avoid these)",
-     "Network interfaces to use or avoid; by default the route to the master decides.",
+     "Network interfaces to use or avoid; by default the one that leads to the master, and beside "
+     "it all others that are ways of their own (no bridges, no tunnels).",
      [](Env& env, const std::string& value) { return set_interfaces(env.ifname, value); },
      [](const Env& env) { return env.ifname; }},
     {"TACO_HOST_ID", "text", "", "any text",
@@ -166,6 +167,13 @@ constexpr auto kVariables = std::to_array<Variable>({
                            : set_integer(env.mtu, value, 576, 65535);
      },
      [](const Env& env) { return std::to_string(env.mtu); }},
+    {"TACO_PATHS", "integer", "", "auto or an integer from 1 to 8",
+     "Paths between two hosts by each pair of their interfaces: UDP ports, so that switches that "
+     "spread flows over several links (ECMP) spread them too. auto: one.",
+     [](Env& env, const std::string& value) {
+       return value == "auto" || set_integer(env.paths, value, 1, 8);
+     },
+     [](const Env& env) { return env.paths == 1 ? "auto" : std::to_string(env.paths); }},
     {"TACO_CONGESTION", "name", "", "the name of a congestion control (lower case)",
      "Congestion control of sessions between hosts.",
      [](Env& env, const std::string& value) { return set_name(env.congestion, value); },

@@ -29,8 +29,8 @@ TEST(Env, EveryVariableReachesItsField) {
       {"TACO_LOG=debug", "TACO_TRANSPORT=udp", "TACO_ALGORITHM=all_reduce=ring,barrier=direct",
        "TACO_ISA=portable", "TACO_IFNAME=eth0,eth1", "TACO_HOST_ID=rack 3",
        "TACO_PEER_TIMEOUT_MS=2500", "TACO_CHUNK_BYTES=65536", "TACO_SPIN_US=7",
-       "TACO_SOCKET_BUFFER=1000000", "TACO_PORT=4000", "TACO_MTU=9000", "TACO_CONGESTION=reno",
-       "TACO_TUNE=yes", "TACO_CMA=off"});
+       "TACO_SOCKET_BUFFER=1000000", "TACO_PORT=4000", "TACO_MTU=9000", "TACO_PATHS=4",
+       "TACO_CONGESTION=reno", "TACO_TUNE=yes", "TACO_CMA=off"});
   ASSERT_TRUE(result.ok()) << result.status().message();
   const Env& env = result.value();
   EXPECT_EQ(env.log, "debug");
@@ -45,6 +45,7 @@ TEST(Env, EveryVariableReachesItsField) {
   EXPECT_EQ(env.socket_buffer, 1'000'000);
   EXPECT_EQ(env.port, 4000);
   EXPECT_EQ(env.mtu, 9000);
+  EXPECT_EQ(env.paths, 4);
   EXPECT_EQ(env.congestion, "reno");
   EXPECT_TRUE(env.tune);
   EXPECT_FALSE(env.cma);
@@ -115,6 +116,8 @@ TEST(Env, MalformedValuesOfEveryKindAreRefused) {
                             "TACO_PORT=65536",
                             "TACO_PORT= 1",
                             "TACO_MTU=100",
+                            "TACO_PATHS=0",
+                            "TACO_PATHS=9",
                             "TACO_SOCKET_BUFFER=big",
                             "TACO_CONGESTION=a b",
                             "TACO_TUNE=maybe",

@@ -46,7 +46,7 @@ Liveness::~Liveness() { timers_.disarm(tick_); }
 void Liveness::on_refusal_st(const Refusal& refusal, Time now) {
   for (Peer* peer : linked_) {
     if (peer->session == nullptr || peer->session->ended()) continue;
-    if (!same_host_address(peer->session->remote(), refusal.destination)) continue;
+    if (!peer->session->sends_to(refusal.destination)) continue;
     if (quotes_session(refusal, *peer->session)) {
       return suspect(*peer, &Suspicion::refusals, now);
     }

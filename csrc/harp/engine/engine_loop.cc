@@ -217,12 +217,14 @@ void EngineLoop::add_to_st(StackStats& stats) {
   stats.spurious_retransmits += protocol.spurious_retransmits;
   stats.checksum_failures += protocol.checksum_failures;
   stats.duplicates += protocol.duplicates;
+  stats.paths_left += protocol.paths_left;
   stats.bytes_copied += matching_.bytes_copied;
   stats.socket_overflows += nic().overflows();
   for (const Peer* peer : linked_) {
     stats.sessions += peer->session != nullptr ? 1 : 0;
     if (peer->session != nullptr && peer->session->established()) {
       stats.path_bytes = StackStats::narrower(stats.path_bytes, peer->session->path_size());
+      stats.paths += peer->session->paths().live();
     }
     stats.unmatched += peer->matcher.kept_for_peer();
   }

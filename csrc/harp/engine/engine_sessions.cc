@@ -35,10 +35,14 @@ void EngineLoop::open_session(Peer& peer) {
   config.own_incarnation = options_.own.incarnation;
   config.peer_incarnation = peer.address.incarnation;
   config.key = pair_key(options_.own, {peer.address.incarnation, peer.address.secret});
-  config.peer_endpoint = peer.route.remote.endpoint;
-  config.local_path = peer.route.local_path;
-  config.max_datagram = std::min(nic().addresses()[peer.route.local_path].max_datagram,
-                                 max_datagram(peer.route.remote.endpoint, peer.route.remote.mtu));
+  const Route& first = peer.routes.front();
+  config.peer_endpoint = first.remote.endpoint;
+  config.local_path = first.local_path;
+  for (const Route& route : std::span(peer.routes).subspan(1)) {
+    config.further.push_back({route.remote.endpoint, route.local_path});
+  }
+  config.max_datagram = std::min(nic().addresses()[first.local_path].max_datagram,
+                                 max_datagram(first.remote.endpoint, first.remote.mtu));
   config.peer_timeout = options_.peer_timeout;
   config.description = peer.description;
   config.congestion = options_.congestion;

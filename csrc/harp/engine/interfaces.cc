@@ -30,6 +30,17 @@ std::uint32_t read_attribute(const std::string& interface, const char* attribute
   return value == 0 ? fallback : value;
 }
 
+bool is_overlay(const std::string& interface) {
+  const std::string folder = "/sys/class/net/" + interface;
+  if (access((folder + "/bridge").c_str(), F_OK) == 0) return true;
+  if (access((folder + "/tun_flags").c_str(), F_OK) == 0) return true;
+  const std::string described = read_file(folder + "/uevent");
+  for (const char* kind : {"vxlan", "geneve", "wireguard", "gre", "ipip", "sit"}) {
+    if (described.find(std::string("DEVTYPE=") + kind) != std::string::npos) return true;
+  }
+  return false;
+}
+
 std::string names_of(const std::vector<Interface>& interfaces) {
   std::set<std::string> names;
   for (const Interface& interface : interfaces) {
@@ -102,6 +113,20 @@ const Interface* towards(const Endpoint& master, const std::vector<Interface>& a
   // An IPv6 address of one link means nothing without the name that the link has on each host.
   const bool v6 = sockaddr_of(own->address)->sa_family == AF_INET6;
   return v6 && is_link_local(own->address) ? nullptr : own;
+}
+
+// One address of each interface that may be a way of its own, that one first.
+std::vector<Interface> with_other_ways(const Interface& first, const std::vector<Interface>& all) {
+  std::vector<Interface> chosen{first};
+  const auto family = sockaddr_of(first.address)->sa_family;
+  for (const Interface& interface : all) {
+    const bool known = std::any_of(chosen.begin(), chosen.end(), [&](const Interface& have) {
+      return have.name == interface.name;
+    });
+    if (known || !is_publishable(interface) || interface.loopback || interface.overlay) continue;
+    if (sockaddr_of(interface.address)->sa_family == family) chosen.push_back(interface);
+  }
+  return chosen;
 }
 
 // Everything others could reach, best first: what leads to the master or is its own address, then
@@ -178,6 +203,7 @@ Result<std::vector<Interface>> list_interfaces() {
     interface.loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
     interface.mtu = read_attribute(interface.name, "mtu", 1500);
     interface.mbits = read_attribute(interface.name, "speed", 0);
+    interface.overlay = !interface.loopback && is_overlay(interface.name);
     interfaces.push_back(std::move(interface));
   }
   freeifaddrs(list);
@@ -248,7 +274,7 @@ Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& a
   if (wish.excluded.empty()) {
     for (const Endpoint& master : wish.master) {
       const Interface* own = towards(master, all, route);
-      if (own != nullptr) return std::vector<Interface>{*own};
+      if (own != nullptr) return with_other_ways(*own, all);
     }
   }
   std::vector<Interface> chosen = all_publishable(all, wish, route);
@@ -260,8 +286,10 @@ Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& a
   return chosen;
 }
 
-Result<Route> choose_route(const std::vector<PathAddress>& locals, const Address& peer,
-                           bool same_host, const RouteLookup& route) {
+namespace {
+
+Result<Route> best_route(const std::vector<PathAddress>& locals, const Address& peer,
+                         bool same_host, const RouteLookup& route) {
   // Inside a host loopback is the surest way, between hosts none at all.
   for (const bool loopback : {true, false}) {
     if (loopback && !same_host) continue;
@@ -285,6 +313,34 @@ Result<Route> choose_route(const std::vector<PathAddress>& locals, const Address
     }
   }
   return no_route(locals, peer, same_host);
+}
+
+}  // namespace
+
+Result<std::vector<Route>> choose_routes(const std::vector<PathAddress>& locals,
+                                         const Address& peer, bool same_host,
+                                         const RouteLookup& route) {
+  auto best = best_route(locals, peer, same_host, route);
+  if (!best.ok()) return best.status();
+  std::vector<Route> routes{best.value()};
+  for (const PathAddress& remote : peer.paths) {
+    // What we have ourselves leads nowhere: bridges often have one address on every host.
+    const bool ours = std::any_of(locals.begin(), locals.end(), [&](const PathAddress& local) {
+      return same_host_address(local.endpoint, remote.endpoint);
+    });
+    if (same_host || ours || is_loopback(remote.endpoint)) continue;
+    const auto source = route(remote.endpoint);
+    if (!source) continue;
+    for (std::uint32_t i = 0; i < locals.size(); ++i) {
+      const bool used = std::any_of(routes.begin(), routes.end(), [&](const Route& have) {
+        return have.local_path == i || have.remote.endpoint == remote.endpoint;
+      });
+      if (used || !same_host_address(locals[i].endpoint, *source)) continue;
+      routes.push_back({i, remote});
+      break;
+    }
+  }
+  return routes;
 }
 
 }  // namespace taco::harp

@@ -22,6 +22,7 @@ struct Interface {
   Endpoint address;  // port 0
   bool up = false;
   bool loopback = false;
+  bool overlay = false;  // a bridge or a tunnel: what crosses it crosses another interface, too
   std::uint32_t mtu = 1500;
   std::uint32_t mbits = 0;  // 0: unknown
 };
@@ -45,7 +46,8 @@ struct InterfaceWish {
 Status parse_interface_names(const std::string& text, std::vector<std::string>* names,
                              std::vector<std::string>* excluded);
 
-// Best first. kInvalidArgument: a named interface does not exist or has no address; the text lists
+// Best first. Unless names are given: the one that leads to the master, then those that are ways of
+// their own. kInvalidArgument: a named interface does not exist or has no address; the text lists
 // those that exist.
 Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& all,
                                                  const InterfaceWish& wish,
@@ -56,9 +58,11 @@ struct Route {
   std::uint32_t local_path = 0;
   PathAddress remote;
 };
-// The first of the peer's addresses that a route leads to from one of ours. kRendezvous when only
-// loopback would do and the peer is not on this host.
-Result<Route> choose_route(const std::vector<PathAddress>& locals, const Address& peer,
-                           bool same_host, const RouteLookup& route);
+// The best first: the first of the peer's addresses that a route leads to from one of ours. Then,
+// for a peer on another host, whatever else is a way of its own: from another of our addresses to
+// another of the peer's. kRendezvous when only loopback would do and the peer is not on this host.
+Result<std::vector<Route>> choose_routes(const std::vector<PathAddress>& locals,
+                                         const Address& peer, bool same_host,
+                                         const RouteLookup& route);
 
 }  // namespace taco::harp

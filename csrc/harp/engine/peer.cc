@@ -10,10 +10,10 @@ Peer::Peer(PeerId id, PeerPlan plan, MatcherHost& host)
     : id(id),
       address(std::move(plan.address)),
       reach(plan.reach),
-      route(plan.route),
+      routes(std::move(plan.routes)),
       description(shares_host() ? "pid " + std::to_string(this->address.pid) + " on this host (" +
                                       this->address.host_name + ")"
-                                : describe(this->address, route.remote.endpoint)),
+                                : describe(this->address, routes.front().remote.endpoint)),
       matcher(id, host) {}
 
 void Peer::run_st(Transport&) {

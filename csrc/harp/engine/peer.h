@@ -35,7 +35,7 @@ enum class Reach : std::uint8_t { kSelf, kMemory, kNetwork };
 struct PeerPlan {
   Address address;
   Reach reach = Reach::kNetwork;
-  Route route;  // of kNetwork
+  std::vector<Route> routes;  // of kNetwork: at least one, the best first
 };
 
 struct Peer final : Task {
@@ -44,8 +44,8 @@ struct Peer final : Task {
   const PeerId id;
   const Address address;
   const Reach reach;
-  const Route route;              // of kNetwork
-  const std::string description;  // for messages
+  const std::vector<Route> routes;  // of kNetwork
+  const std::string description;    // for messages
   EngineLoop* loop = nullptr;
 
   // The engine's.

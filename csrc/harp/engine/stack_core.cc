@@ -92,21 +92,27 @@ Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_name
 
   NicOptions nic_options;
   nic_options.receive_buffer = static_cast<std::size_t>(env.value().socket_buffer);
-  for (const Interface& interface : chosen.value()) {
-    if (nic_options.locals.size() == kMaxPaths) break;
-    const auto mtu =
-        env.value().mtu != 0 ? static_cast<std::uint32_t>(env.value().mtu) : interface.mtu;
-    nic_options.locals.push_back({interface.address, mtu});
-    own_.paths.push_back({interface.address, mtu, interface.mbits});
-    if ((", " + *interface_names + ",").find(", " + interface.name + ",") == std::string::npos) {
-      append_name(*interface_names, interface.name);
+  // First one port at each address, then further ones.
+  std::vector<int> ports;
+  for (int port = 0; port < static_cast<int>(env.value().paths); ++port) {
+    for (const Interface& interface : chosen.value()) {
+      if (nic_options.locals.size() == kMaxPaths) break;
+      const auto mtu =
+          env.value().mtu != 0 ? static_cast<std::uint32_t>(env.value().mtu) : interface.mtu;
+      nic_options.locals.push_back({interface.address, mtu});
+      own_.paths.push_back({interface.address, mtu, interface.mbits});
+      ports.push_back(port);
+      if ((", " + *interface_names + ",").find(", " + interface.name + ",") == std::string::npos) {
+        append_name(*interface_names, interface.name);
+      }
     }
   }
   const auto first_port = static_cast<int>(env.value().port);
   Status last;
   for (int i = 0; i < (first_port == 0 ? 1 : kPortTries) && first_port + i < 65'536; ++i) {
-    for (auto& local : nic_options.locals) {
-      set_port(local.address, static_cast<std::uint16_t>(first_port == 0 ? 0 : first_port + i));
+    for (std::size_t path = 0; path < ports.size(); ++path) {
+      const int port = first_port == 0 ? 0 : std::min(first_port + i + ports[path], 65'535);
+      set_port(nic_options.locals[path].address, static_cast<std::uint16_t>(port));
     }
     auto nic = open_nic(nic_options);
     if (!nic.ok()) {
@@ -166,7 +172,7 @@ Reach StackCore::reach_of(const Address& address) const {
 Result<PeerPlan> StackCore::plan_for(Address address) const {
   const Reach reach = reach_of(address);
   const bool far = reach == Reach::kNetwork;
-  Route route;
+  std::vector<Route> routes;
   if (far && options_.transport == StackOptions::Force::kShm) {
     return Status(Code::kRendezvous,
                   "TACO_TRANSPORT=shm, but pid " + std::to_string(address.pid) + " on " +
@@ -179,11 +185,11 @@ Result<PeerPlan> StackCore::plan_for(Address address) const {
     // one TACO_HOST_ID for both): loopback would lead nowhere.
     const bool denied = shm_ != nullptr && address.has_shm;
     const bool same_host = address.host_id == own_.host_id && !denied;
-    auto chosen = choose_route(own_.paths, address, same_host, kernel_route);
+    auto chosen = choose_routes(own_.paths, address, same_host, kernel_route);
     if (!chosen.ok()) return chosen.status();
-    route = chosen.value();
+    routes = std::move(chosen).value();
   }
-  return PeerPlan{std::move(address), reach, route};
+  return PeerPlan{std::move(address), reach, std::move(routes)};
 }
 
 Result<PeerId> StackCore::add_peer(std::string_view bytes) {

@@ -11,6 +11,12 @@ namespace {
 
 constexpr Duration kRememberLost = 500 * kMillisecond;
 constexpr std::uint32_t kLongSilence = 3;  // probes in a row without an answer
+// A path is given up when probes have gone unanswered for so long while other paths answer.
+constexpr Duration kPatience = 150 * kMillisecond;
+// Challenges by a path that is not proved.
+constexpr Duration kFirstRetry = 50 * kMillisecond, kLastRetry = kSecond;
+// A path that falls silent again within kFlap rests before it is proved, ever longer.
+constexpr Duration kFlap = 10 * kSecond, kFirstRest = 500 * kMillisecond, kLastRest = 16 * kSecond;
 
 }  // namespace
 
@@ -27,6 +33,40 @@ void Path::open(const AddressPair& pair, std::uint64_t connection, std::size_t l
   ends_.move_to(pair, host_.now());
   mtu_.open(limit, host_.now());
   mtu_.on_proof(proved, host_.now());
+  become_live();
+}
+
+void Path::open_unproven(std::uint64_t connection, std::size_t limit) {
+  TACO_ASSERT(!is_open() && connection != 0);
+  connection_ = connection;
+  ends_.move_to(pair(), host_.now());
+  mtu_.open(limit, host_.now());
+  interval_ = kFirstRetry;
+  retry_ = host_.now();
+}
+
+void Path::become_live() {
+  state_.go(State::kLive);
+  live_since_ = news_ = host_.now();
+  retry_ = kNever;
+  tail_.on_acknowledged(host_.now());
+}
+
+void Path::fall_silent(SentPackets::Listener& listener) {
+  const Time now = host_.now();
+  state_.go(State::kProving);
+  rest_ = now - live_since_ < kFlap ? std::clamp(2 * rest_, kFirstRest, kLastRest) : Duration{0};
+  interval_ = kFirstRetry;
+  retry_ = now + std::max(rest_, interval_);
+  sent_.lose_all(listener);
+  // What comes after may be another way altogether.
+  rtt_ = {};
+  window_ = {};
+  congestion_.start(window_);
+}
+
+bool Path::is_silent() const {
+  return watches_silence() && tail_.unanswered() > 0 && host_.now() - doubted_ >= kPatience;
 }
 
 void Path::move_to(const AddressPair& pair) {
@@ -35,6 +75,7 @@ void Path::move_to(const AddressPair& pair) {
 
 void Path::on_peer_left() {
   peer_left_ = true;
+  retry_ = kNever;
   mtu_.close();
 }
 
@@ -62,6 +103,7 @@ bool Path::on_response(const RxPacket& from, std::uint64_t token) {
   const AddressPair pair = AddressPair::of(from);
   if (!ends_.is_answer(pair, token)) return false;
   move_to(pair);
+  if (!is_live()) become_live();
   return true;
 }
 
@@ -87,6 +129,7 @@ Path::News Path::on_ack(const wire::Ack& ack, SentPackets::Listener& listener) {
     rtt_.on_sample(host_.now(), host_.now() - outcome.newest_sent, delay, outcome.newest_alone);
     rtt = rtt_.latest();
   }
+  news_ = host_.now();
   tail_.on_acknowledged(host_.now());
   if (outcome.spurious > 0) {
     host_.counters().spurious_retransmits += outcome.spurious;
@@ -112,14 +155,16 @@ void Path::on_size_lost(const SentRun& run, std::uint64_t mask, std::size_t data
 }
 
 bool Path::watches_silence() const {
-  const bool waiting = sent_.in_flight() > 0 || credit_.blocked();
-  return waiting && !peer_left_;
+  const bool waiting = sent_.in_flight() > 0 || (credit_.blocked() && is_main_);
+  return waiting && !peer_left_ && is_live();
 }
 
 Time Path::next_deadline() const {
   const Time loss = sent_.next_loss(reorder_.get(rtt_), loss_not_before_);
-  const Time next = std::min({ack_.deadline(), mtu_.deadline(), loss});
-  return watches_silence() ? std::min(next, tail_.deadline(rtt_)) : next;
+  const Time next = std::min({ack_.deadline(), mtu_.deadline(), loss, retry_});
+  if (!watches_silence()) return next;
+  const bool patient = tail_.unanswered() > 0 && host_.now() < doubted_ + kPatience;
+  return std::min({next, tail_.deadline(rtt_), patient ? doubted_ + kPatience : kNever});
 }
 
 bool Path::on_timer(SentPackets::Listener& listener) {
@@ -128,6 +173,7 @@ bool Path::on_timer(SentPackets::Listener& listener) {
   detect_losses(listener);
   something |= on_mtu_timer(now);
   something |= on_probe_timeout(now);
+  something |= on_retry(now);
   return something;
 }
 
@@ -154,7 +200,18 @@ bool Path::on_mtu_timer(Time now) {
 // shows what is missing, or more silence. No data is sent again on suspicion.
 bool Path::on_probe_timeout(Time now) {
   if (!watches_silence() || !tail_.on_timer(rtt_, now)) return false;
+  if (tail_.unanswered() == 1) doubted_ = now;
   if (tail_.unanswered() == kLongSilence) congestion_.on_silence(window_);
+  return true;
+}
+
+bool Path::on_retry(Time now) {
+  if (now < retry_) return false;
+  retry_ = now + interval_;
+  interval_ = std::min(2 * interval_, kLastRetry);
+  sent_.clear();  // challenges, which nobody else carries
+  ends_.prove(now);
+  while (ends_.challenge().value == 0) ends_.challenge().value = host_.random();
   return true;
 }
 
@@ -174,6 +231,7 @@ void Path::forget_lost() { sent_.forget_lost(host_.now() - kRememberLost); }
 
 void Path::trim() {
   sent_.trim();
+  received_.trim();
   ends_.trim(host_.now());
 }
 

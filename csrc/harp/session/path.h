@@ -4,6 +4,16 @@
 // numbers they mean. What the packets carry is the session's, which decides what leaves by which
 // path; so is the credit, which all paths of a session use up together.
 //
+// The first path lives as long as its session. A further one is proved before anything else leaves
+// by it, and again when it has fallen silent while others answer:
+//
+//   state     what leaves by it                                     leads to
+//   kProving  challenges, ever more rarely; whatever else was       kLive, when one is answered
+//             under way is lost, for others to carry
+//   kLive     everything                                            kProving, see fall_silent()
+//
+// One that falls silent again and again rests before it is proved, ever longer.
+//
 // Made by its session, which owns it; owner thread only. A path never calls its session: functions
 // that may leave something to be sent say so, and the caller sees to it that its turn comes.
 //
@@ -15,6 +25,7 @@
 #include <span>
 
 #include "base/clock.h"
+#include "base/machine.h"
 #include "harp/nic.h"
 #include "harp/session/congestion.h"
 #include "harp/session/delayed_ack.h"
@@ -33,6 +44,8 @@ namespace taco::harp {
 class Path {
  public:
   enum class Sent : std::uint8_t { kYes, kNothing, kNicFull };
+  enum class State : std::uint8_t { kProving, kLive };
+  friend constexpr bool leads_to(State from, State to) { return from != to; }
 
   // `leads`: of the two sides, this one decides between which addresses (path_ends.h). The
   // references outlive the path.
@@ -51,6 +64,11 @@ class Path {
   void open(const AddressPair& pair, std::uint64_t connection, std::size_t limit,
             std::size_t proved);
   bool is_open() const { return connection_ != 0; }
+  // The same for a further path, which has yet to be proved.
+  void open_unproven(std::uint64_t connection, std::size_t limit);
+  bool is_live() const { return state_.is(State::kLive); }
+  // It is for the main path to ask for credit when that has run out.
+  void set_main(bool main) { is_main_ = main; }
   // The owner has settled on another pair.
   void move_to(const AddressPair& pair);
   // The peer has said goodbye: what is under way may be acknowledged, or not.
@@ -68,7 +86,7 @@ class Path {
   void on_challenge(const RxPacket& from, std::uint64_t token) {
     ends_.on_challenge(AddressPair::of(from), token);
   }
-  // True: the path has moved.
+  // True: the path has moved, or has been proved.
   bool on_response(const RxPacket& from, std::uint64_t token);
   enum class News : std::uint8_t { kMalformed, kNothing, kSomething };
   News on_ack(const wire::Ack& ack, SentPackets::Listener& listener);
@@ -89,10 +107,21 @@ class Path {
   bool on_timer(SentPackets::Listener& listener);
   // A sign of life is wanted.
   void probe();
+  // Something has left that nobody acknowledges: since when it is in doubt whether this path still
+  // leads anywhere; kNever: no doubt. And may it be given up, if the peer is heard elsewhere?
+  Time in_doubt_since() const { return tail_.unanswered() > 0 ? doubted_ : kNever; }
+  bool is_silent() const;
+  Time last_news() const { return news_; }  // of something that has arrived by it
+  // What is under way is lost, and the path is to be proved again.
+  void fall_silent(SentPackets::Listener& listener);
+  // Numbers so far; those that are lost with the path use up credit until the peer is told.
+  std::uint64_t last_number() const { return next_number_ - 1; }
+  std::uint64_t settled() const { return settled_; }
+  void on_settled() { settled_ = last_number(); }
   void on_gap(Duration gap);
   void forget_lost();
   void trim();
-  std::size_t memory_bytes() const { return sent_.memory_bytes(); }
+  std::size_t memory_bytes() const { return sent_.memory_bytes() + received_.memory_bytes(); }
 
   // What leaves. A packet is built, offered, and committed if the Nic has taken it.
   wire::PacketId next_id() const { return {connection_, next_number_, id_}; }
@@ -107,6 +136,8 @@ class Path {
   void fill(wire::Ack& ack) const;
   bool send_frames(std::span<const std::byte> frames, bool counted);
   void commit(SentRun run);
+  // How long until what leaves after `more` packets more would arrive, as far as one can tell.
+  Duration arrival(std::size_t more = 0) const;
   // The next packet of frames is to ask for a sign of life.
   bool probe_due() const { return tail_.due(); }
   // By which this path itself is asked: where it leads, and what it carries.
@@ -117,6 +148,8 @@ class Path {
   // what stands in the way.
   bool within_credit() const;
   bool has_room();
+  // What is under way leaves no room in the window for more: an acknowledgement will.
+  bool is_crowded() const;
   // How many of `wanted` segments may leave now; notes what stands in the way.
   std::uint32_t room_for(std::uint32_t wanted);
   // Is this the header of a packet that went out lately?
@@ -128,11 +161,15 @@ class Path {
   void detect_losses(SentPackets::Listener& listener);
   bool on_mtu_timer(Time now);
   bool on_probe_timeout(Time now);
+  bool on_retry(Time now);
+  void become_live();
 
   SessionHost& host_;
   SendCredit& credit_;  // the session's
   const wire::PathId id_;
+  Machine<State> state_;
   bool peer_left_ = false;
+  bool is_main_ = false;
   std::uint64_t connection_ = 0;  // that packets carry; 0: not open yet
   PathEnds ends_;
   PathMtu mtu_;
@@ -152,6 +189,14 @@ class Path {
   Time loss_not_before_ = 0;
   Time back_at_ = 0;               // the turn that followed the last stall of the own loop
   std::uint64_t quiet_until_ = 0;  // packet number that ends a round without spurious losses
+
+  // Whether it leads anywhere.
+  Time news_ = 0;     // when something was acknowledged last
+  Time doubted_ = 0;  // when the first probe of those that are unanswered became due
+  Time live_since_ = 0;
+  Time retry_ = kNever;               // of kProving: the next challenge
+  Duration interval_ = 0, rest_ = 0;  // between challenges; before the first of them
+  std::uint64_t settled_ = 0;
 
   // What has come.
   ReceivedPackets received_;

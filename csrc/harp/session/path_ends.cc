@@ -20,6 +20,12 @@ bool PathEnds::on_newest_elsewhere(const AddressPair& from, Duration wait, Time 
   return true;
 }
 
+void PathEnds::prove(Time now) {
+  tokens().challenged = now;
+  if (!(challenge().pair == pair_)) challenge() = {pair_, true, 0};
+  challenge().due = true;
+}
+
 void PathEnds::on_challenge(const AddressPair& from, std::uint64_t token) {
   response() = {from, true, token};
 }

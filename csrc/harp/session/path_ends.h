@@ -49,6 +49,8 @@ class PathEnds {
   // Or by another one. True: the challenge is due; its value may have to be chosen. `wait`: how
   // long an answer may take.
   bool on_newest_elsewhere(const AddressPair& from, Duration wait, Time now);
+  // A challenge by the path's own pair is due: is the peer at its other end?
+  void prove(Time now);
   // The peer asks us to answer by the pair its challenge came by.
   void on_challenge(const AddressPair& from, std::uint64_t token);
   // Is this the answer to our challenge, by the pair that was challenged?

@@ -38,6 +38,8 @@ class PathMtu {
   // What may leave now: in doubt, no more than kBase.
   std::size_t usable() const { return doubting_ ? kBase : confirmed_; }
   bool in_doubt() const { return doubting_; }
+  // More than what is confirmed may turn out to arrive, soon.
+  bool is_growing() const { return searching_ && !doubting_; }
 
   // What became of a run of data packets of `bytes` each that left at `sent`: some acknowledged, or
   // all lost.

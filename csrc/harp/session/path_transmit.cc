@@ -28,6 +28,10 @@ bool Path::has_room() {
   return false;
 }
 
+bool Path::is_crowded() const {
+  return sent_.in_flight() > 0 && sent_.in_flight() + kWorthARun > window_.window;
+}
+
 std::uint32_t Path::room_for(std::uint32_t wanted) {
   const auto window = static_cast<std::uint32_t>(window_.window);
   const std::uint32_t in_flight = sent_.in_flight();
@@ -42,6 +46,11 @@ std::uint32_t Path::room_for(std::uint32_t wanted) {
   room = static_cast<std::uint32_t>(std::min<std::uint64_t>(room, credit));
   const std::uint32_t granted = std::min(room, wanted);
   return granted < std::min(wanted, kWorthARun) && in_flight > 0 ? 0 : granted;
+}
+
+Duration Path::arrival(std::size_t more) const {
+  const double share = (sent_.in_flight() + static_cast<double>(more)) / window_.window;
+  return rtt_.smoothed() / 2 + static_cast<Duration>(static_cast<double>(rtt_.smoothed()) * share);
 }
 
 // Seals the header and offers header and body as one datagram.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -139,6 +140,18 @@ std::uint32_t SentPackets::detect_lost(Time now, Duration window, Time not_befor
   }
   if (count > 0) pop_finished();
   return count;
+}
+
+void SentPackets::lose_all(Listener& listener) {
+  for (std::size_t i = 0; i < size_; ++i) {
+    SentRun& run = at(i);
+    const std::uint64_t mask = std::exchange(run.pending, 0);
+    if (mask == 0) continue;
+    in_flight_ -= count_of(mask);
+    remember_lost(run, mask);
+    listener.on_run_lost(run, mask);
+  }
+  pop_finished();
 }
 
 Time SentPackets::next_loss(Duration window, Time not_before) const {

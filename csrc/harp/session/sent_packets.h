@@ -62,6 +62,8 @@ class SentPackets {
   // many packets; next_loss() says when to call again.
   std::uint32_t detect_lost(Time now, Duration window, Time not_before, Listener& listener);
   Time next_loss(Duration window, Time not_before) const;
+  // Declares lost all that is in flight.
+  void lose_all(Listener& listener);
   // Forgets lost packets sent before `when`.
   void forget_lost(Time when);
   void clear();

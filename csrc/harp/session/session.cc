@@ -43,9 +43,11 @@ Session::Session(SessionConfig config, SessionHost& host, LinkEvents& events)
       handshake_{wire::connection_id(kEngine, host.random()), nonce_from(host),
                  datagram_limit(config, host.nic()), host.now()},
       credit_(host.credit(), handshake_.max_datagram() + host.nic().capabilities().packet_overhead),
-      path_(wire::kFirstPath, {config.peer_endpoint, config.local_path},
-            own_incarnation_ < peer_incarnation_,
-            config.congestion != nullptr ? *config.congestion : kSwift, host, send_credit_),
+      congestion_(config.congestion != nullptr ? *config.congestion : kSwift),
+      paths_(std::make_unique<Path>(
+          wire::kFirstPath, AddressPair{config.peer_endpoint, config.local_path},
+          own_incarnation_ < peer_incarnation_, congestion_, host, send_credit_)),
+      further_(std::move(config.further)),
       reassembly_(host.buffers()),
       eager_(host.buffers(), kEagerWindow),
       records_(host.buffers(), kRecordWindow),
@@ -108,7 +110,7 @@ void Session::bulk(SendRequest& request, SlotId slot, bool offered) {
   send->index = free_sends_.back();
   free_sends_.pop_back();
   sends_[send->index] = send;
-  send->start(request, slot, wire::segment_bytes(path_.mtu().size()), ++send_uses_);
+  send->start(request, slot, wire::segment_bytes(paths_.datagram()), ++send_uses_);
   send->offered = offered;
   request.transfer = send;
   activate(*send);
@@ -267,7 +269,10 @@ bool Session::content_unacknowledged() const {
 
 bool Session::busy() const {
   if (life_.ended()) return false;
-  if (life_.peer_left()) return path_.ack().due();
+  if (life_.peer_left()) {
+    return std::any_of(paths_.begin(), paths_.end(),
+                       [](const auto& path) { return path->ack().due(); });
+  }
   return !taken_.empty() || content_unacknowledged() || life_.owes_goodbye();
 }
 
@@ -310,37 +315,40 @@ void Session::let_go() {
   records_.clear();
   reassembly_.clear();
   record_order_.clear();
-  path_.close();
+  for (const auto& path : paths_) path->close();
   if (block_ != nullptr) host_.buffers().give(std::exchange(block_, nullptr), kBlockBytes);
   trim();
 }
 
 void Session::move_to(const AddressPair& pair) {
-  path_.move_to(pair);
+  paths_.first().move_to(pair);
   ready();
 }
 
 bool Session::sent_lately(const wire::Header& header) const {
   if (!established() || header.connection != peer_connection_id()) return false;
-  const Path* const path = path_of(header.path);
+  const Path* const path = paths_.find(header.path);
   return path != nullptr && path->sent_lately(header);
 }
 
 void Session::flush_acks() {
-  if (!path_.ack().wanted() || life_.ended()) return;
-  path_.ack().hurry();
-  ready();
+  if (life_.ended()) return;
+  for (const auto& path : paths_) {
+    if (!path->ack().wanted()) continue;
+    path->ack().hurry();
+    ready();
+  }
 }
 
 void Session::refresh_credit() {
   if (!credit_.refresh() || !established()) return;
-  path_.ack().hurry();
+  paths_.main().ack().hurry();
   ready();
 }
 
 std::size_t Session::memory_bytes() const {
   std::size_t bytes =
-      sizeof(Session) + path_.memory_bytes() + eager_.memory_bytes() + records_.memory_bytes() +
+      sizeof(Session) + paths_.memory_bytes() + eager_.memory_bytes() + records_.memory_bytes() +
       reassembly_.memory_bytes() + sends_.capacity() * sizeof(BulkSend*) +
       free_sends_.capacity() * sizeof(std::uint32_t) + receives_.capacity() * sizeof(RecvState*) +
       taken_.capacity() * sizeof(SendRequest*) + description_.capacity();

@@ -26,6 +26,7 @@
 #include "harp/session/handshake.h"
 #include "harp/session/message.h"
 #include "harp/session/path.h"
+#include "harp/session/path_set.h"
 #include "harp/session/reassembly.h"
 #include "harp/session/sent_packets.h"
 #include "harp/session/session_host.h"
@@ -38,10 +39,11 @@ namespace taco::harp {
 struct SessionConfig {
   std::uint64_t own_incarnation = 0;
   std::uint64_t peer_incarnation = 0;
-  PairKey key{};                 // what hellos are proved with
-  Endpoint peer_endpoint;        // where to say hello
-  std::uint32_t local_path = 0;  // which local address of the Nic
-  std::size_t max_datagram = 0;  // 0: the address's; the peer's is agreed in the handshake
+  PairKey key{};                     // what hellos are proved with
+  Endpoint peer_endpoint;            // where to say hello
+  std::uint32_t local_path = 0;      // which local address of the Nic
+  std::vector<AddressPair> further;  // other ways to the peer, for the side that leads to open
+  std::size_t max_datagram = 0;      // 0: the address's; the peer's is agreed in the handshake
   Duration peer_timeout = 10 * kSecond;
   std::string description;                    // "10.0.0.2:41234 (pid 77 on nodeb)", for error texts
   const CongestionOps* congestion = nullptr;  // null: swift
@@ -87,14 +89,23 @@ class Session final : public Link {
   void flush_acks();
 
   Time last_heard() const { return last_heard_; }  // 0: never
-  const Endpoint& remote() const { return path_.pair().remote; }
-  std::uint32_t local_path() const { return path_.pair().local; }
-  // The largest datagram that is known to reach the peer.
-  std::size_t path_size() const { return path_.mtu().size(); }
+  // Of the first path.
+  const Endpoint& remote() const { return paths_.first().pair().remote; }
+  std::uint32_t local_path() const { return paths_.first().pair().local; }
+  const PathSet& paths() const { return paths_; }
+  // Some path leads there.
+  bool sends_to(const Endpoint& remote) const;
+  // The largest datagram that is known to reach the peer by every path.
+  std::size_t path_size() const { return paths_.datagram(); }
   // Something has raised the question whether it still does.
-  bool doubts_its_path() const { return path_.mtu().in_doubt(); }
-  // Sends by this pair of addresses from now on; the peer follows when it has had an answer there.
+  bool doubts_its_path() const { return paths_.main().mtu().in_doubt(); }
+  // The first path sends by this pair of addresses from now on; the peer follows when it has had an
+  // answer there.
   void move_to(const AddressPair& pair);
+  // The Nic's addresses (bit i: the i-th) that it sends from; and those of them at which the Nic
+  // had no room in its last turn.
+  std::uint32_t locals() const;
+  std::uint32_t full_locals() const { return full_; }
   const std::string& description() const { return description_; }
   std::size_t memory_bytes() const;  // of everything it holds, itself included
 
@@ -132,9 +143,15 @@ class Session final : public Link {
     Path& path_;
   };
 
-  // Null: there is no such path.
-  Path* path_of(wire::PathId id) { return id == path_.id() ? &path_ : nullptr; }
-  const Path* path_of(wire::PathId id) const { return id == path_.id() ? &path_ : nullptr; }
+  // session_paths.cc
+  void open_paths();
+  Path& open_path(wire::PathId id, const AddressPair& pair);
+  Path* path_of(const wire::Packet& packet, const RxPacket& from);
+  void on_path_proved();
+  void look_after(Path& path);
+  void leave_silent(Path& path);
+  void settle(Path& path);
+  void on_path_closed(const wire::PathClosed& closed);
 
   // session_handshake.cc
   void establish(const wire::Hello& hello, const AddressPair& from);
@@ -165,7 +182,11 @@ class Session final : public Link {
   // session_transmit.cc
   enum class Turn : std::uint8_t { kDone, kMore, kNicFull };
   Turn transmit(std::size_t budget);  // called by SessionHost for ready sessions
-  Sent transmit_by(Path& path, std::size_t budget);
+  Sent transmit_small(Path& path);
+  bool transmit_runs(std::size_t budget);
+  bool worth_it(const Path& path, std::uint32_t full) const;
+  bool owes_ack(const Path& path) const;
+  std::uint32_t write_acks(const Path& path, wire::Writer& writer) const;
   Sent send_control(Path& path);
   Sent send_eager(Path& path);
   Sent send_run(Path& path, std::size_t& budget);
@@ -211,7 +232,10 @@ class Session final : public Link {
   Handshake handshake_;
   SendCredit send_credit_;  // what the peer grants
   CreditAccount credit_;    // what it is granted
-  Path path_;
+  const CongestionOps& congestion_;
+  PathSet paths_;
+  std::vector<AddressPair> further_;
+  std::uint32_t full_ = 0;  // of this turn: addresses that the Nic has no room at
 
   // Messages.
   std::vector<BulkSend*> sends_;

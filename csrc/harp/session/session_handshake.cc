@@ -35,11 +35,13 @@ void Session::establish(const wire::Hello& hello, const AddressPair& from) {
   handshake_.establish(hello);
   // Our nonce has been to one of these and back. A hello that comes by yet another pair proves
   // nothing about that: should the peer be there, its packets set off a challenge.
-  path_.open(handshake_.has_answered(from) ? from : path_.pair(), handshake_.peer_connection(),
-             handshake_.max_datagram(), hello.largest_received);
+  Path& path = paths_.first();
+  path.open(handshake_.has_answered(from) ? from : path.pair(), handshake_.peer_connection(),
+            handshake_.max_datagram(), hello.largest_received);
   last_heard_ = silence_base_ = host_.now();
   // Frames may have come before the hello.
   send_credit_.on_granted(hello.credit_limit, hello.credit_epoch);
+  open_paths();
   ready();
 }
 
@@ -63,14 +65,15 @@ bool Session::offer_hello(const wire::Hello& hello, std::size_t bytes, const Add
   std::memcpy(block, &hello, sizeof hello);
   std::memset(block + sizeof hello, 0, body - sizeof hello);
   wire::Header header = wire::frames_header(wire::Type::kHello, {}, body);
-  const bool taken = path_.offer(header, {block, body}, pair, /*unfragmented=*/bytes > least);
+  const bool taken =
+      paths_.first().offer(header, {block, body}, pair, /*unfragmented=*/bytes > least);
   host_.buffers().give(block, body);
   return taken;
 }
 
 Session::Sent Session::send_hello() {
   if (!handshake_.is_due()) return Sent::kNothing;
-  const Handshake::Due due = handshake_.due(path_.pair());
+  const Handshake::Due due = handshake_.due(paths_.first().pair());
   wire::Hello hello{};
   hello.sender = own_incarnation_;
   hello.target = peer_incarnation_;
@@ -78,10 +81,10 @@ Session::Sent Session::send_hello() {
   hello.credit_limit = credit_.limit();
   hello.credit_epoch = credit_.epoch();
   hello.max_ack_delay_us = DelayedAck::kLongest / kMicrosecond;
-  hello.path = path_.id();
+  hello.path = wire::kFirstPath;
   prove(hello, key_);
   if (!offer_hello(hello, due.bytes, due.pair)) return Sent::kNicFull;
-  handshake_.on_said(due, path_.pair(), host_.now());
+  handshake_.on_said(due, paths_.first().pair(), host_.now());
   return Sent::kYes;
 }
 

@@ -33,15 +33,14 @@ void SessionHost::share_credit() {
 }
 
 bool SessionHost::is_stopped(const Session& session) const {
-  return std::any_of(stopped_.begin(), stopped_.end(), [&](const Session* first) {
-    return first->local_path() == session.local_path();
-  });
+  return (session.locals() & ~full_locals_) == 0;
 }
 
-// The first to find its socket full stops those who send through the same one: they keep their
+// The first to find a socket full stops those who send through it and no other: they keep their
 // places, and it goes behind them. The others go on.
 bool SessionHost::run_transmits() {
   nic_full_ = false;
+  full_locals_ = 0;
   nic_.reap_st();
   if (credit_.starving()) share_credit();
   const ReadySession* const last = ready_.back();
@@ -51,6 +50,7 @@ bool SessionHost::run_transmits() {
       make_ready(*session);
     } else {
       const Session::Turn turn = session->transmit(kTurnBytes);
+      full_locals_ |= session->full_locals();
       if (turn == Session::Turn::kNicFull) stopped_.push_back(session);
       if (turn == Session::Turn::kMore) make_ready(*session);
     }

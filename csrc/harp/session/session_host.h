@@ -35,6 +35,8 @@ struct ProtocolCounters {
   std::uint64_t duplicates = 0;      // packets or segments that had been received before
   std::uint64_t late = 0;            // segments for receives that had ended
   std::uint64_t nic_full = 0;        // packets the Nic refused for now
+  std::uint64_t paths_proved = 0;    // further paths, and those that have come back
+  std::uint64_t paths_left = 0;      // fell silent while others answered
 };
 
 // A session's place among those with something to transmit.
@@ -103,7 +105,9 @@ class SessionHost {
   Time now_ = 0;
   std::vector<Session*> sessions_;
   List<ReadySession, &ReadySession::links> ready_;
-  std::vector<Session*> stopped_;  // of this turn: who found a socket full, one a local path
+  // Of this turn: who found a socket full, and which of the Nic's addresses are (bit i: the i-th).
+  std::vector<Session*> stopped_;
+  std::uint32_t full_locals_ = 0;
   bool nic_full_ = false;
 };
 

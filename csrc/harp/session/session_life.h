@@ -26,8 +26,9 @@ class SessionLife {
 
   State state() const { return state_.state(); }
   bool ended() const { return state_.is(State::kEnded); }
-  bool leaving() const { return owes_goodbye() || state_.is(State::kSaidGoodbye); }
+  bool leaving() const { return owes_goodbye() || said_goodbye(); }
   bool owes_goodbye() const { return state_.is(State::kLeaving); }
+  bool said_goodbye() const { return state_.is(State::kSaidGoodbye); }
   bool peer_left() const { return peer_left_; }
   bool may_record() const { return !ended() && !peer_left_; }
 

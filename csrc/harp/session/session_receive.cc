@@ -18,7 +18,7 @@ void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
   ProtocolCounters& counters = host_.counters();
   wire::Packet packet;
   const wire::Verdict verdict = wire::parse(bytes, packet);
-  Path* const path = verdict == wire::Verdict::kGood ? path_of(packet.path) : nullptr;
+  Path* const path = verdict == wire::Verdict::kGood ? path_of(packet, from) : nullptr;
   if (path == nullptr || packet.connection != connection_id() ||
       packet.type == wire::Type::kHello || packet.type == wire::Type::kReset) {
     ++(verdict == wire::Verdict::kBadChecksum ? counters.checksum_failures : counters.malformed);
@@ -198,7 +198,7 @@ bool Session::on_frames(Path& path, const wire::Packet& packet, const RxPacket& 
         ready();
         break;
       case wire::Frame::kPathResponse:
-        if (path.on_response(from, reader.token)) ready();
+        if (path.on_response(from, reader.token)) on_path_proved();
         break;
       default:  // of a later time; acknowledged where its type asks for it
         break;
@@ -247,7 +247,9 @@ void Session::deliver_record(const wire::Record& record) {
       return events_.on_notice(record.notice);
     case wire::RecordType::kGoodbye:
       return on_goodbye();
-    default:  // of a later time: many paths, and what is not thought of yet
+    case wire::RecordType::kPathClosed:
+      return on_path_closed(record.path_closed);
+    default:  // of a later time
       return;
   }
 }
@@ -256,8 +258,8 @@ void Session::on_goodbye() {
   if (life_.peer_left()) return;
   life_.on_peer_left();
   credit_.close();
-  path_.on_peer_left();
-  path_.ack().hurry();
+  for (const auto& path : paths_) path->on_peer_left();
+  paths_.main().ack().hurry();
   events_.on_left();
 }
 
@@ -334,7 +336,7 @@ void Session::on_run_lost(Path& path, const SentRun& run, std::uint64_t mask) {
 
 void Session::on_ack(const wire::Ack& ack) {
   Path::News news = Path::News::kMalformed;
-  if (Path* const path = path_of(ack.path)) {
+  if (Path* const path = paths_.find(ack.path)) {
     Fates fates(*this, *path);
     news = path->on_ack(ack, fates);
   }
@@ -346,11 +348,16 @@ void Session::on_ack(const wire::Ack& ack) {
 
 // Once per burst: credit, acknowledgements, timers.
 void Session::after_receive() {
-  credit_.on_received(path_.largest_received());
+  credit_.on_received(paths_.received());
+  bool wanted = false, due = false;
+  for (const auto& path : paths_) wanted |= path->ack().wanted();
   // What used up no credit asks for none.
-  if (path_.ack().wanted()) refresh_credit();
-  path_.ack().on_burst_end(host_.now());
-  if (path_.ack().due()) ready();
+  if (wanted) refresh_credit();
+  for (const auto& path : paths_) {
+    path->ack().on_burst_end(host_.now());
+    due |= path->ack().due();
+  }
+  if (due) ready();
   update_timer();
 }
 

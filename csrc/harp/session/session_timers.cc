@@ -29,7 +29,9 @@ Time Session::next_deadline() const {
     case Handshake::State::kEstablished:
       break;
   }
-  return std::min(next_tick_, path_.next_deadline());
+  Time next = next_tick_;
+  for (const auto& path : paths_) next = std::min(next, path->next_deadline());
+  return next;
 }
 
 // An armed timer is moved forward only; when it expires early, nothing is due and it is armed anew.
@@ -45,10 +47,11 @@ void Session::on_timer() {
   if (life_.ended()) return;
   if (host_.now() >= next_tick_) on_tick();
   if (life_.ended()) return;
-  Fates fates(*this, path_);
-  const bool something =
-      established() ? path_.on_timer(fates) : handshake_.on_timer(hello_is_awaited(), host_.now());
-  if (something) ready();
+  if (!established()) {
+    if (handshake_.on_timer(hello_is_awaited(), host_.now())) ready();
+  } else {
+    for (const auto& path : paths_) look_after(*path);
+  }
   update_timer();
 }
 
@@ -57,7 +60,7 @@ void Session::on_tick() {
   const Time now = host_.now();
   const Duration interval = tick_of(peer_timeout_);
   next_tick_ = now + interval;
-  path_.forget_lost();
+  for (const auto& path : paths_) path->forget_lost();
   if (life_.peer_left() || !(events_.expecting() || content_unacknowledged())) {
     silence_base_ = now;
     return trim();
@@ -82,7 +85,9 @@ void Session::on_tick() {
 
 void Session::probe() {
   if (life_.ended() || !established()) return;
-  path_.probe();
+  for (const auto& path : paths_) {
+    if (path->is_live()) path->probe();
+  }
   ready();
 }
 
@@ -90,12 +95,12 @@ void Session::probe() {
 // the future.
 void Session::on_gap(Duration gap) {
   silence_base_ = std::min(silence_base_ + gap, host_.now());
-  path_.on_gap(gap);
+  for (const auto& path : paths_) path->on_gap(gap);
 }
 
 // Gives back what a busy time has left behind.
 void Session::trim() {
-  path_.trim();
+  for (const auto& path : paths_) path->trim();
   eager_.trim();
   records_.trim();
   reassembly_.trim();

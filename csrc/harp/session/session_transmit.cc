@@ -1,48 +1,124 @@
-// Packets out, in order of urgency: handshake, what the path is asked, acknowledgements and
-// records, eager messages, runs of segments. A packet is built, offered to the Nic, and only then
-// becomes part of our state.
+// Packets out, in order of urgency: handshake, what each path is asked, acknowledgements and
+// records, eager messages, runs of segments, each by the path that brings it soonest. A packet is
+// built, offered to the Nic, and only then becomes part of our state.
 #include <algorithm>
+#include <utility>
 
 #include "harp/session/session.h"
 
 namespace taco::harp {
+namespace {
+
+std::uint32_t address_bit(const Path& path) { return 1u << path.pair().local; }
+
+}  // namespace
 
 Session::Turn Session::transmit(std::size_t budget) {
   finish_taken();
+  full_ = 0;
   if (life_.ended()) return Turn::kDone;
   finish_returned();
   Sent sent = send_hello();
-  if (established() && sent != Sent::kNicFull) sent = transmit_by(path_, budget);
-  update_timer();
-  if (sent == Sent::kNicFull) {
-    ++host_.counters().nic_full;
-    return Turn::kNicFull;
+  full_ = sent == Sent::kNicFull ? address_bit(paths_.first()) : 0;
+  bool more = sent == Sent::kYes && !established();
+  if (established() && full_ == 0) {
+    for (const auto& path : paths_) {
+      if (transmit_small(*path) == Sent::kNicFull) full_ |= address_bit(*path);
+    }
+    more |= transmit_runs(budget);
   }
-  return sent == Sent::kYes || !unreturned_.empty() ? Turn::kMore : Turn::kDone;
+  update_timer();
+  if (full_ != 0) ++host_.counters().nic_full;
+  if (more || !unreturned_.empty()) return Turn::kMore;
+  return full_ != 0 ? Turn::kNicFull : Turn::kDone;
 }
 
-// kYes: the budget is used up.
-Session::Sent Session::transmit_by(Path& path, std::size_t budget) {
+// Whatever is no segment. Of a path that is not live, only what asks where it leads.
+Session::Sent Session::transmit_small(Path& path) {
   Sent sent = path.send_tokens();
+  if (!path.is_live()) {
+    settle(path);
+    return sent;
+  }
   while (sent != Sent::kNicFull && (sent = path.send_mtu_probe()) == Sent::kYes) {
   }
   while (sent != Sent::kNicFull && (sent = send_control(path)) == Sent::kYes) {
   }
   while (sent != Sent::kNicFull && (sent = send_eager(path)) == Sent::kYes) {
   }
-  while (sent != Sent::kNicFull && budget > 0 && (sent = send_run(path, budget)) == Sent::kYes) {
-  }
   return sent;
 }
 
-// One packet of frames: acknowledgement and credit, then a block of records or a ping.
+// Run after run by the path that brings it soonest. True: the budget is used up.
+bool Session::transmit_runs(std::size_t budget) {
+  std::uint32_t tried = 0, index = 0;
+  while (budget > 0) {
+    Path* const path = paths_.soonest(tried, &index);
+    if (path == nullptr) return false;
+    const bool full = (full_ & address_bit(*path)) != 0;
+    const Sent sent = full || !worth_it(*path, tried) ? Sent::kNothing : send_run(*path, budget);
+    if (sent == Sent::kNicFull) full_ |= address_bit(*path);
+    if (sent != Sent::kYes) tried |= 1u << index;
+  }
+  return true;
+}
+
+// Are the last segments of the last message there sooner by this path than if they wait for room on
+// one of those that were tried before it?
+bool Session::worth_it(const Path& path, std::uint32_t tried) const {
+  if (tried == 0 || active_.empty() || active_.front() != active_.back()) return true;
+  const BulkSend& send = *active_.front();
+  const std::size_t left = send.units - send.next;
+  const Duration arrival = path.arrival();
+  std::uint32_t index = 0;
+  for (const auto& other : paths_) {
+    const bool waits = (tried >> index++ & 1) != 0 && other->is_crowded() &&
+                       send.datagram_bytes() <= other->mtu().usable();
+    if (waits && other->arrival(left) < arrival) return false;
+  }
+  return true;
+}
+
+// What has come by a path that is not live is acknowledged by the main one.
+bool Session::owes_ack(const Path& path) const {
+  if (path.ack().due()) return true;
+  if (&path != &paths_.main()) return false;
+  return std::any_of(paths_.begin(), paths_.end(),
+                     [](const auto& other) { return !other->is_live() && other->ack().due(); });
+}
+
+// Returns of which paths beside its own (bit i: the i-th).
+std::uint32_t Session::write_acks(const Path& path, wire::Writer& writer) const {
+  wire::Ack ack;
+  if (path.may_ack()) {
+    path.fill(ack);
+    writer.ack(ack);
+  }
+  std::uint32_t others = 0, bit = 1;
+  if (&path != &paths_.main()) return others;
+  for (const auto& other : paths_) {
+    const std::uint32_t own = std::exchange(bit, bit << 1);
+    if (other->is_live()) continue;
+    if (other->may_ack()) {
+      other->fill(ack);
+      if (!writer.ack(ack)) continue;
+    }
+    others |= own;
+  }
+  return others;
+}
+
+// One packet of frames: acknowledgements and credit, then a block of records or a ping.
 Session::Sent Session::send_control(Path& path) {
   if (!records_.has_work()) seal_block();
-  const bool with_records = records_.has_work() && path.within_credit();
-  const bool probe = path.probe_due();
-  const bool untold = credit_.lowering() == CreditAccount::Lowering::kUntold;
-  if (!path.ack().due() && !with_records && !probe && !untold) {
-    if (records_.has_work()) send_credit_.set_blocked();
+  const bool is_main = &path == &paths_.main();
+  // Whoever has heard goodbye grants nothing more; it may yet have to be said again.
+  const bool allowed = path.within_credit() || life_.said_goodbye();
+  const bool with_records = is_main && records_.has_work() && allowed;
+  const bool probe = path.is_live() && path.probe_due();
+  const bool untold = is_main && credit_.lowering() == CreditAccount::Lowering::kUntold;
+  if (!owes_ack(path) && !with_records && !probe && !untold) {
+    if (is_main && records_.has_work()) send_credit_.set_blocked();
     return Sent::kNothing;
   }
   SmallSender::Packet block{};
@@ -54,11 +130,7 @@ Session::Sent Session::send_control(Path& path) {
   const std::span<std::byte> buffer(host_.scratch_.body);
   wire::Writer writer(buffer.first(buffer.size() - sizeof(wire::Header) - tail));
   writer.credit({credit_.limit(), credit_.epoch()});
-  if (path.may_ack()) {
-    wire::Ack ack;
-    path.fill(ack);
-    writer.ack(ack);
-  }
+  const std::uint32_t others = write_acks(path, writer);
   wire::Writer end(buffer.subspan(writer.size(), tail));
   if (with_records) {
     end.records(block.serial, block.bytes);
@@ -66,6 +138,7 @@ Session::Sent Session::send_control(Path& path) {
     end.ping();
   }
   if (!path.send_frames(buffer.first(writer.size() + end.size()), counted)) return Sent::kNicFull;
+  paths_.on_acks_sent(others);
   if (!counted) return Sent::kYes;
   SentRun run;
   run.has_credit = true;
@@ -143,15 +216,18 @@ std::size_t Session::fill_pieces(const Path& path, BulkSend& send, SegmentRange 
 }
 
 // Does the path carry this message's units as they are? A message that has not begun takes the
-// path's size; one whose segments have become too large goes on in pieces. False: wait, the path is
-// in doubt.
+// size that all paths carry; one whose segments have become too large for all goes on in pieces.
+// False: the path is in doubt, or another one carries them.
 bool Session::fit(Path& path, BulkSend& send) {
   PathMtu& mtu = path.mtu();
   if (mtu.on_traffic(host_.now())) ready();
-  const std::size_t segment = wire::segment_bytes(mtu.size());
+  const std::size_t segment = wire::segment_bytes(paths_.datagram());
   if (send.untouched() && send.segment_bytes != segment) send.resize(segment);
   if (send.datagram_bytes() <= mtu.usable()) return true;
   if (mtu.in_doubt()) return false;
+  for (const auto& other : paths_) {
+    if (other->is_live() && send.datagram_bytes() <= other->mtu().size()) return false;
+  }
   send.split();
   return true;
 }

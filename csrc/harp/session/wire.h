@@ -21,7 +21,7 @@ inline constexpr std::uint32_t kMostPartialSegments = 16;
 
 // Packet numbers and acknowledgements belong to a path.
 enum class PathId : std::uint8_t {};
-inline constexpr PathId kFirstPath{0};  // the handshake opens it; the only one so far
+inline constexpr PathId kFirstPath{0};  // the handshake opens it, challenges open the others
 
 enum class Type : std::uint8_t {
   kData = 1,     // one segment of a bulk message

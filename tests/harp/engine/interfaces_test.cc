@@ -31,12 +31,17 @@ Interface interface(const char* name, const char* address, bool up = true) {
   return made;
 }
 
+// As list_interfaces() finds it.
+std::vector<Interface> with_bridge(std::vector<Interface> host) {
+  for (Interface& each : host) each.overlay = each.name == "docker0";
+  return host;
+}
+
 // A host with two networks, a container bridge and an interface that is down.
-const std::vector<Interface> kHost = {
-    interface("lo", "127.0.0.1"),        interface("lo", "::1"),
-    interface("docker0", "172.17.0.1"),  interface("eth0", "10.0.0.5"),
-    interface("eth0", "fe80::5"),        interface("eth1", "192.168.7.5"),
-    interface("eth2", "10.9.9.9", false)};
+const std::vector<Interface> kHost = with_bridge(
+    {interface("lo", "127.0.0.1"), interface("lo", "::1"), interface("docker0", "172.17.0.1"),
+     interface("eth0", "10.0.0.5"), interface("eth0", "fe80::5"), interface("eth1", "192.168.7.5"),
+     interface("eth2", "10.9.9.9", false)});
 
 // 10.0.0.0/24 and everything else by eth0, 192.168.7.0/24 by eth1, loopback by itself.
 std::optional<Endpoint> route(const Endpoint& to) {
@@ -58,8 +63,9 @@ std::string names(const Result<std::vector<Interface>>& chosen) {
 
 TEST(InterfacesTest, the_route_to_the_master_decides) {
   EXPECT_EQ(names(choose_interfaces(kHost, {{}, {}, {ip("192.168.7.1")}}, route)),
-            "eth1=192.168.7.5");
-  EXPECT_EQ(names(choose_interfaces(kHost, {{}, {}, {ip("10.0.0.1")}}, route)), "eth0=10.0.0.5");
+            "eth1=192.168.7.5 eth0=10.0.0.5");
+  EXPECT_EQ(names(choose_interfaces(kHost, {{}, {}, {ip("10.0.0.1")}}, route)),
+            "eth0=10.0.0.5 eth1=192.168.7.5");
 }
 
 TEST(InterfacesTest, the_masters_own_host_publishes_all_of_its_addresses_that_one_first) {
@@ -76,7 +82,7 @@ TEST(InterfacesTest, an_address_of_one_link_is_published_over_ipv4_only) {
   std::vector<Interface> host = kHost;
   host.push_back(interface("eth3", "169.254.0.5"));
   EXPECT_EQ(names(choose_interfaces(host, {{}, {}, {ip("169.254.0.1")}}, by_link)),
-            "eth3=169.254.0.5");
+            "eth3=169.254.0.5 eth0=10.0.0.5 eth1=192.168.7.5");
   EXPECT_EQ(names(choose_interfaces(host, {{}, {"docker0", "lo"}, {ip("fe80::1")}}, by_link)),
             "eth0=10.0.0.5 eth1=192.168.7.5");
 }
@@ -130,24 +136,24 @@ TEST(InterfacesTest, a_peer_on_another_host_is_never_reached_over_loopback) {
   peer.host_name = "nodeb";
   peer.pid = 77;
   peer.paths = {{ip("127.0.0.1", 2000), 65'536, 0}};
-  const auto refused = choose_route(own_paths(), peer, false, route);
+  const auto refused = choose_routes(own_paths(), peer, false, route);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), Code::kRendezvous);
   EXPECT_NE(refused.status().message().find("nodeb"), std::string::npos);
   EXPECT_NE(refused.status().message().find("TACO_IFNAME"), std::string::npos);
 
   peer.paths.push_back({ip("10.0.0.6", 2001), 1500, 0});
-  const auto reached = choose_route(own_paths(), peer, false, route);
+  const auto reached = choose_routes(own_paths(), peer, false, route);
   ASSERT_TRUE(reached.ok()) << reached.status().message();
-  EXPECT_EQ(reached.value().local_path, 0u);
-  EXPECT_EQ(to_string(reached.value().remote.endpoint), "10.0.0.6:2001");
+  EXPECT_EQ(reached.value().front().local_path, 0u);
+  EXPECT_EQ(to_string(reached.value().front().remote.endpoint), "10.0.0.6:2001");
 }
 
 TEST(InterfacesTest, a_peer_of_the_other_internet_protocol_is_an_error_that_says_so) {
   Address peer;
   peer.host_name = "nodeb";
   peer.paths = {{ip("fd00::7", 2000), 1500, 0}};
-  const auto refused = choose_route(own_paths(), peer, false, route);
+  const auto refused = choose_routes(own_paths(), peer, false, route);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), Code::kRendezvous);
   for (const char* word : {"[fd00::7]:2000", "10.0.0.5:1000", "IPv4", "IPv6", "TACO_IFNAME"}) {
@@ -159,9 +165,35 @@ TEST(InterfacesTest, a_peer_of_the_other_internet_protocol_is_an_error_that_says
 TEST(InterfacesTest, a_peer_on_this_host_is_reached_over_loopback) {
   Address peer;
   peer.paths = {{ip("10.0.0.5", 2001), 1500, 0}, {ip("127.0.0.1", 2000), 65'536, 0}};
-  const auto reached = choose_route(own_paths(), peer, true, route);
+  const auto reached = choose_routes(own_paths(), peer, true, route);
   ASSERT_TRUE(reached.ok()) << reached.status().message();
-  EXPECT_EQ(reached.value().local_path, 1u);
+  EXPECT_EQ(reached.value().front().local_path, 1u);
+}
+
+TEST(InterfacesTest, each_network_that_both_have_is_a_way_of_its_own) {
+  const std::vector<PathAddress> own = {{ip("10.0.0.5", 1000), 1500, 0},
+                                        {ip("10.1.0.5", 1001), 1500, 0},
+                                        {ip("172.17.0.1", 1002), 1500, 0},
+                                        {ip("127.0.0.1", 1003), 65'536, 0}};
+  // By networks of 16 bits; everything else goes by the default route, from the first.
+  const RouteLookup by_network = [&](const Endpoint& to) -> std::optional<Endpoint> {
+    const std::string network = to_string(to).substr(0, 5);
+    for (const PathAddress& local : own) {
+      if (to_string(local.endpoint).substr(0, 5) == network) return local.endpoint;
+    }
+    return own.front().endpoint;
+  };
+  Address peer;
+  peer.paths = {{ip("10.1.0.6", 2001), 1500, 0},   {ip("10.0.0.6", 2000), 1500, 0},
+                {ip("10.0.0.7", 2004), 1500, 0},   {ip("192.168.0.6", 2002), 1500, 0},
+                {ip("172.17.0.1", 2003), 1500, 0}, {ip("127.0.0.1", 2005), 65'536, 0}};
+  const auto routes = choose_routes(own, peer, false, by_network);
+  ASSERT_TRUE(routes.ok()) << routes.status().message();
+  ASSERT_EQ(routes.value().size(), 2u);  // the bridge, which both have, is none; nor is loopback
+  EXPECT_EQ(routes.value()[0].local_path, 1u);
+  EXPECT_EQ(to_string(routes.value()[0].remote.endpoint), "10.1.0.6:2001");
+  EXPECT_EQ(routes.value()[1].local_path, 0u);
+  EXPECT_EQ(to_string(routes.value()[1].remote.endpoint), "10.0.0.6:2000");
 }
 
 TEST(InterfacesTest, this_machine_has_a_loopback_interface_and_a_route_to_it) {

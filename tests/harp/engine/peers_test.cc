@@ -81,6 +81,7 @@ Result<Peer*> add_to(
         meanwhile();
         PeerPlan plan;
         plan.address.incarnation = incarnation;
+        plan.routes.emplace_back();
         return plan;
       },
       [&](PeerId id, PeerPlan plan) { return std::make_unique<Peer>(id, std::move(plan), host); });

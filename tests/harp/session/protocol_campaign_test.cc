@@ -31,6 +31,8 @@ TEST(ProtocolCampaign, EverySeedDeliversExactlyOnceWhateverTheNetworkDoes) {
     sum.cancels += result.cancels;
     sum.retransmits += result.retransmits;
     sum.probes += result.probes;
+    sum.paths_left += result.paths_left;
+    sum.paths_proved += result.paths_proved;
     sum.messages += result.messages;
   }
   const Row rows[] = {
@@ -47,6 +49,8 @@ TEST(ProtocolCampaign, EverySeedDeliversExactlyOnceWhateverTheNetworkDoes) {
       {"engine stalls", sum.stalls},
       {"cancelled exchanges", sum.cancels},
       {"probes", sum.probes},
+      {"further paths proved", sum.paths_proved},
+      {"silent paths left", sum.paths_left},
       {"retransmitted", sum.retransmits},
   };
   std::printf("%llu seeds, %llu messages, %llu packets delivered\n",

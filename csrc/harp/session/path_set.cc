@@ -1,0 +1,108 @@
+#include "harp/session/path_set.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/assert.h"
+
+namespace taco::harp {
+
+namespace {
+
+std::size_t place_of(wire::PathId id) { return static_cast<std::size_t>(id); }
+
+}  // namespace
+
+Path* PathSet::find(wire::PathId id) {
+  for (const auto& path : paths_) {
+    if (path->id() == id) return path.get();
+  }
+  return nullptr;
+}
+
+std::size_t PathSet::live() const {
+  return static_cast<std::size_t>(
+      std::count_if(begin(), end(), [](const auto& path) { return path->is_live(); }));
+}
+
+Path& PathSet::add(std::unique_ptr<Path> path) {
+  TACO_ASSERT(paths_.size() < kMost && find(path->id()) == nullptr);
+  paths_.push_back(std::move(path));
+  return *paths_.back();
+}
+
+void PathSet::on_acks_sent(std::uint32_t which) {
+  for (std::size_t i = 0; which >> i != 0; ++i) {
+    if ((which >> i & 1) != 0) paths_[i]->ack().on_sent();
+  }
+}
+
+void PathSet::choose_main() {
+  main_ = 0;
+  while (main_ < paths_.size() && !paths_[main_]->is_live()) ++main_;
+  if (main_ == paths_.size()) main_ = 0;
+  for (std::size_t i = 0; i < paths_.size(); ++i) paths_[i]->set_main(i == main_);
+}
+
+bool PathSet::has_other(const Path& than) const {
+  return std::any_of(begin(), end(),
+                     [&](const auto& path) { return path.get() != &than && path->is_live(); });
+}
+
+bool PathSet::is_heard_since(Time when, const Path& than) const {
+  return std::any_of(begin(), end(), [&](const auto& path) {
+    return path.get() != &than && path->is_live() && path->last_news() > when;
+  });
+}
+
+// One that may yet turn out to carry more is waited for: what does not fit it goes by the others.
+std::size_t PathSet::datagram() const {
+  std::size_t least = std::numeric_limits<std::size_t>::max();
+  for (const auto& path : paths_) {
+    if (path->is_live() && !path->mtu().is_growing()) least = std::min(least, path->mtu().size());
+  }
+  return least == std::numeric_limits<std::size_t>::max() ? main().mtu().size() : least;
+}
+
+Path* PathSet::soonest(std::uint32_t tried, std::uint32_t* index) {
+  Path* best = nullptr;
+  Duration soonest = 0;
+  for (std::uint32_t i = 0; i < paths_.size(); ++i) {
+    if ((tried >> i & 1) != 0 || !paths_[i]->is_live()) continue;
+    const Duration arrival = paths_[i]->arrival();
+    if (best != nullptr && arrival >= soonest) continue;
+    best = paths_[i].get();
+    soonest = arrival;
+    *index = i;
+  }
+  return best;
+}
+
+std::uint64_t PathSet::received() const {
+  std::uint64_t sum = 0;
+  for (const auto& path : paths_) {
+    const std::size_t place = place_of(path->id());
+    const std::uint64_t settled = place < settled_.size() ? settled_[place] : 0;
+    sum += std::max(path->largest_received(), settled);
+  }
+  for (std::size_t id = 0; id < settled_.size(); ++id) {
+    if (find(static_cast<wire::PathId>(id)) == nullptr) sum += settled_[id];
+  }
+  return sum;
+}
+
+void PathSet::settle(wire::PathId id, std::uint64_t last) {
+  const std::size_t place = place_of(id);
+  if (place >= kMost) return;
+  if (place >= settled_.size()) settled_.resize(place + 1, 0);
+  settled_[place] = std::max(settled_[place], last);
+}
+
+std::size_t PathSet::memory_bytes() const {
+  std::size_t bytes =
+      paths_.capacity() * sizeof(paths_.front()) + settled_.capacity() * sizeof(std::uint64_t);
+  for (const auto& path : paths_) bytes += sizeof(Path) + path->memory_bytes();
+  return bytes;
+}
+
+}  // namespace taco::harp

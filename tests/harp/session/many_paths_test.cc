@@ -1,0 +1,190 @@
+// Sessions that use several paths: what they carry together, and what one that dies costs.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <deque>
+
+#include "support/sim_cluster.h"
+#include "support/sim_transfer.h"
+
+namespace taco::harp {
+namespace {
+
+constexpr double kGigabit = 1.25e8;
+
+SimFaults gigabit() {
+  SimFaults faults;
+  faults.receive_buffer = 4 << 20;
+  faults.bytes_per_second = kGigabit;
+  return faults;
+}
+
+struct TwoHosts {
+  explicit TwoHosts(std::uint32_t paths, std::uint64_t seed = 1,
+                    const SimFaults& faults = gigabit())
+      : cluster(2, seed, faults) {
+    for (std::uint32_t node : {0u, 1u}) cluster[node].set_paths(paths);
+  }
+
+  // Virtual seconds.
+  double move(std::size_t bytes, Duration limit = 20 * kSecond,
+              const std::function<void()>& disturb = nullptr) {
+    const Time start = cluster.now();
+    Transfer& transfer = transfers.emplace_back(++tag, bytes);
+    cluster[1].matcher(0).recv(transfer.recv);
+    cluster[0].matcher(1).send(transfer.send);
+    const bool done = cluster.run(
+        start + limit, [&] { return transfer.done(); }, disturb);
+    EXPECT_TRUE(done) << "the message did not arrive";
+    if (done) transfer.check();
+    return static_cast<double>(cluster.now() - start) / kSecond;
+  }
+  // Lets time pass, with somebody who expects something.
+  void wait(Duration time) {
+    const Time until = cluster.now() + time;
+    cluster.run(until, [] { return false; });
+  }
+  void kill(std::uint32_t address, Duration time, bool both = true) {
+    cluster.network().kill_link(0, 1, cluster.now() + time, address);
+    if (both) cluster.network().kill_link(1, 0, cluster.now() + time, address);
+  }
+  std::uint64_t left() {
+    return cluster[0].counters().paths_left + cluster[1].counters().paths_left;
+  }
+  std::size_t live(std::uint32_t node) { return cluster[node].session(1 - node)->paths().live(); }
+
+  SimCluster cluster;
+  std::deque<Transfer> transfers;
+  std::uint64_t tag = 0;
+};
+
+constexpr std::size_t kLarge = 40 << 20;
+
+TEST(ManyPaths, TwoEqualLinksCarryNearlyTwiceAsMuch) {
+  TwoHosts one(1), two(2);
+  one.move(1 << 20);
+  two.move(1 << 20);
+  const double alone = one.move(kLarge), together = two.move(kLarge);
+  std::printf("one link %.1f ms, two %.1f ms: %.2fx\n", alone * 1e3, together * 1e3,
+              alone / together);
+  EXPECT_GE(alone / together, 1.9);
+  EXPECT_EQ(two.left(), 0u);
+}
+
+TEST(ManyPaths, FourLinksCarryNearlyFourTimesAsMuch) {
+  TwoHosts one(1), four(4);
+  one.move(1 << 20);
+  four.move(1 << 20);
+  EXPECT_GE(one.move(kLarge) / four.move(kLarge), 3.7);
+}
+
+TEST(ManyPaths, LinksOfOneToThreeCarryNearlyTheirSum) {
+  TwoHosts hosts(2);
+  for (std::uint32_t node : {0u, 1u}) hosts.cluster.network().set_rate(node, 1, kGigabit / 3);
+  hosts.move(1 << 20);
+  const double limit = kLarge * (1472 + 0.0) / 1440 / (kGigabit * 4 / 3);
+  const double seconds = hosts.move(kLarge);
+  std::printf("%.1f ms, limit %.1f ms: %.3f\n", seconds * 1e3, limit * 1e3, limit / seconds);
+  EXPECT_GE(limit / seconds, 0.9);
+}
+
+TEST(ManyPaths, ALinkThatSlowsDownCarriesItsShareSoon) {
+  TwoHosts hosts(2);
+  hosts.move(kLarge);
+  hosts.cluster.network().set_rate(0, 1, kGigabit / 10);
+  const double limit = kLarge * 1472.0 / 1440 / (kGigabit * 1.1);
+  const double seconds = hosts.move(kLarge);
+  std::printf("%.1f ms, limit %.1f ms\n", seconds * 1e3, limit * 1e3);
+  EXPECT_LE(seconds, limit + 0.25);
+}
+
+TEST(ManyPaths, ALinkThatDiesIsLeftWithinHalfASecondAndComesBack) {
+  for (const bool both : {true, false}) {
+    for (std::uint32_t address : {0u, 1u}) {
+      TwoHosts hosts(2, 7 + address);
+      hosts.move(kLarge);
+      const double undisturbed = hosts.move(kLarge);
+      Time dead = hosts.cluster.now() + 20 * kMillisecond;
+      bool killed = false;
+      hosts.cluster.wake_at(dead);
+      const double seconds = hosts.move(kLarge, 20 * kSecond, [&] {
+        if (!killed && hosts.cluster.now() >= dead) {
+          killed = true;
+          hosts.kill(address, 3 * kSecond, both);
+        }
+      });
+      std::printf("link %u dies%s: %.0f ms, undisturbed %.0f ms\n", address, both ? "" : " one way",
+                  seconds * 1e3, undisturbed * 1e3);
+      EXPECT_LE(seconds, 2 * undisturbed + 0.5);
+      EXPECT_GE(hosts.left(), 1u);
+      EXPECT_EQ(hosts.live(0), 1u);
+      while (hosts.cluster.now() < dead + 3 * kSecond) hosts.move(1 << 20);
+      const Time back = hosts.cluster.now();
+      while (hosts.live(0) < 2 && hosts.cluster.now() < back + 3 * kSecond) hosts.move(1 << 20);
+      EXPECT_LE(hosts.cluster.now() - back, 2 * kSecond);
+      EXPECT_LE(hosts.move(kLarge), 1.1 * undisturbed);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// A firewall on one of two links: what is sent in vain must not use up credit.
+TEST(ManyPaths, ALinkThatNeverAnswersCostsNothing) {
+  SimFaults faults = gigabit();
+  faults.receive_buffer = 512 * 1024;  // for 113 packets, and there are 300 challenges
+  TwoHosts hosts(2, 1, faults);
+  hosts.kill(1, 1000 * kSecond);
+  const double first = hosts.move(kLarge);
+  for (int i = 0; i < 300; ++i) {
+    hosts.move(1 << 10);
+    hosts.wait(kSecond);
+  }
+  EXPECT_EQ(hosts.live(0), 1u);
+  EXPECT_LE(hosts.move(kLarge), 1.05 * first);
+}
+
+TEST(ManyPaths, ALinkThatComesAndGoesRestsLonger) {
+  TwoHosts hosts(2);
+  hosts.move(kLarge);
+  const Time until = hosts.cluster.now() + 30 * kSecond;
+  Time next = 0;
+  while (hosts.cluster.now() < until) {
+    hosts.move(4 << 20, 20 * kSecond, [&] {
+      if (hosts.cluster.now() < next) return;
+      hosts.kill(1, 400 * kMillisecond);
+      next = hosts.cluster.now() + 800 * kMillisecond;
+      hosts.cluster.wake_at(next);
+    });
+    hosts.wait(50 * kMillisecond);
+  }
+  std::printf("left %llu times in 37 deaths\n", static_cast<unsigned long long>(hosts.left()));
+  EXPECT_LE(hosts.left(), 16u);  // by both sides together
+}
+
+// Stalls of the peer's process are no fault of any path.
+TEST(ManyPaths, AProcessThatStallsBlamesNoPath) {
+  TwoHosts hosts(3);
+  hosts.move(kLarge);
+  for (int i = 0; i < 20; ++i) {
+    hosts.cluster[1].stall_until(hosts.cluster.now() + 400 * kMillisecond);
+    hosts.move(4 << 20);
+  }
+  EXPECT_EQ(hosts.left(), 0u);
+}
+
+TEST(ManyPaths, AWideAndANarrowLinkCarryWhatFitsBoth) {
+  SimFaults faults = gigabit();
+  faults.max_datagram = 8972;
+  TwoHosts hosts(2, 1, faults);
+  hosts.cluster.network().set_mtu(0, 1, 1472, 1);
+  hosts.cluster.network().set_mtu(1, 0, 1472, 1);
+  hosts.move(1 << 20);
+  hosts.move(kLarge);
+  const double limit = kLarge * 1472.0 / 1440 / (2 * kGigabit);
+  const double seconds = hosts.move(kLarge);
+  std::printf("%.1f ms, limit %.1f ms\n", seconds * 1e3, limit * 1e3);
+  EXPECT_LE(seconds, 1.15 * limit);
+}
+
+}  // namespace
+}  // namespace taco::harp
