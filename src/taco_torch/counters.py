@@ -74,6 +74,8 @@ class Stats:
             has reached yet.
         path_bytes: the largest packet (UDP payload) that is known to reach every peer in contact
             over the network; 0 while there is none.
+        paths: ways by which these peers are reached now, one or more each.
+        paths_left: how often one was given up because it had fallen silent while others answered.
         algorithms: totals by "collective/algorithm".
         planner_costs: the costs from which groups are planned, the same on all ranks: "table" or
             "measured" (TACO_TUNE), and their hash.
@@ -98,13 +100,15 @@ class Stats:
     shm_links: int
     unmatched: int
     path_bytes: int
+    paths: int
+    paths_left: int
     algorithms: dict[str, AlgorithmStats]
     planner_costs: str
     lightcc: LightccStats
 
     def __sub__(self, earlier: "Stats") -> "Stats":
-        """What happened since ``earlier``; ``sessions`` and ``shm_links`` are differences too,
-        ``path_bytes``, ``residual_norm`` and ``chosen`` are what they are now."""
+        """What happened since ``earlier``; ``sessions``, ``paths`` and ``shm_links`` are
+        differences too, ``path_bytes``, ``residual_norm`` and ``chosen`` are what they are now."""
         counters = {
             field.name: getattr(self, field.name) - getattr(earlier, field.name)
             for field in fields(self)

@@ -46,6 +46,8 @@ py::dict transport_stats() {
   out["shm_links"] = stats.shm_links;
   out["unmatched"] = stats.unmatched;
   out["path_bytes"] = stats.path_bytes;
+  out["paths"] = stats.paths;
+  out["paths_left"] = stats.paths_left;
   return out;
 }
 

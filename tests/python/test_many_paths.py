@@ -1,0 +1,108 @@
+"""Hosts with several links: what they carry together, and what a link that dies costs."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import taco_only
+from fabric import Fabric
+from hosts import host_ranks, join, needs_hosts
+
+pytestmark = [taco_only, needs_hosts]
+
+LARGE = 3 << 20  # floats: 12 MiB
+PAUSE_S = 1.0
+
+
+def reduce(count: int = LARGE) -> float:
+    """An all_reduce of values that an addition made twice, or left out, would change; seconds."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    tensor = torch.arange(count, dtype=torch.float32) % 1000 + rank
+    dist.barrier()
+    start = time.monotonic()
+    dist.all_reduce(tensor)
+    seconds = time.monotonic() - start
+    expected = (torch.arange(count, dtype=torch.float32) % 1000) * world + world * (world - 1) / 2
+    assert torch.equal(tensor, expected)
+    return seconds
+
+
+def fastest(rounds: int = 6) -> float:
+    return min(reduce() for _ in range(rounds))
+
+
+def train_for(seconds: float, count: int = 1 << 18) -> float:
+    """The longest of many all_reduces, until all ranks agree that it is over."""
+    end, longest = time.monotonic() + seconds, 0.0
+    while True:
+        longest = max(longest, reduce(count))
+        over = torch.tensor([float(time.monotonic() > end)])
+        dist.all_reduce(over, op=dist.ReduceOp.MAX)
+        if over.item() > 0:
+            return longest
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_two_links_carry_nearly_twice_as_much_as_one(hosts: int) -> None:
+    times = {}
+    for links in (1, 2):
+        with (
+            Fabric(hosts=hosts, links=links, rate="200mbit") as fabric,
+            host_ranks(fabric) as ranks,
+        ):
+            ranks.run(join)
+            times[links] = max(ranks.run(fastest))
+    assert times[1] / times[2] > 1.3, times
+
+
+def test_a_link_that_dies_costs_a_second_at_most_and_no_rank_an_error() -> None:
+    with Fabric(hosts=3, links=2, rate="1gbit") as fabric, host_ranks(fabric) as ranks:
+        ranks.run(join)
+        ranks.run(train_for, 0.5)
+        for link in (0, 1):
+            for rank in range(3):
+                ranks.begin(rank, train_for, 4.0)
+            time.sleep(1)
+            fabric.cut(1, link=link)
+            outcomes = ranks.gather(range(3))
+            longest = max(outcome.value for outcome in outcomes)
+            fabric.mend(1, link=link)
+            assert longest < 5 * PAUSE_S
+            ranks.run(train_for, 3.0)  # it comes back
+
+
+def test_a_link_behind_a_firewall_is_left_alone() -> None:
+    with Fabric(hosts=2, links=2, rate="1gbit") as fabric, host_ranks(fabric) as ranks:
+        fabric.cut(0, link=1)
+        ranks.run(join)
+        assert max(ranks.run(reduce)) < 60
+
+
+def count_paths() -> int:
+    import taco_torch
+
+    end = time.monotonic() + 20
+    while True:
+        reduce(1000)
+        paths = taco_torch.stats().paths
+        over = torch.tensor([float(paths >= 3 or time.monotonic() > end)])
+        dist.all_reduce(over, op=dist.ReduceOp.MIN)
+        if over.item() > 0:
+            return paths
+
+
+def test_several_ports_are_several_paths() -> None:
+    with Fabric(hosts=2) as fabric, host_ranks(fabric, {"TACO_PATHS": "3"}) as ranks:
+        ranks.run(join)
+        assert ranks.run(count_paths) == [3, 3]
+
+
+@pytest.mark.parametrize("value", ["0", "9", "many"])
+def test_a_number_of_paths_that_is_none_is_refused(value: str) -> None:
+    with Fabric(hosts=2) as fabric, host_ranks(fabric, {"TACO_PATHS": value}) as ranks:
+        for outcome in ranks.outcomes(join):
+            assert "TACO_PATHS" in (outcome.trace or "")
+            assert value in (outcome.trace or "")
