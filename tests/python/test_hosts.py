@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from conftest import taco_only
 from fabric import Fabric
-from hosts import host_ranks, join, needs_hosts, total
+from hosts import host_ranks, join, needs_hosts, sent_by, total
 from spawn_ranks import Outcome, Ranks
 
 pytestmark = [taco_only, needs_hosts]
@@ -62,11 +62,6 @@ def assert_lost(outcome: Outcome, rank: int, address: str = "") -> None:
     assert outcome.fields["rank"] == rank, outcome.error
     assert address in outcome.fields["address"]
     assert address in outcome.error
-
-
-def sent_by(fabric: Fabric, host: int, link: int) -> int:
-    path = f"/sys/class/net/eth{link}/statistics/tx_bytes"
-    return int(fabric.output(host, ["cat", path]))
 
 
 # -- silence

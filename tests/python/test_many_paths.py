@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from conftest import taco_only
 from fabric import Fabric
-from hosts import host_ranks, join, needs_hosts
+from hosts import host_ranks, join, needs_hosts, sent_by
 
 pytestmark = [taco_only, needs_hosts]
 
@@ -45,6 +45,14 @@ def train_for(seconds: float, count: int = 1 << 18) -> float:
             return longest
 
 
+def wait_for_traffic(fabric: Fabric, host: int, link: int, count: int = 20_000_000) -> None:
+    """Until a host has sent so many bytes more by this link."""
+    enough = sent_by(fabric, host, link) + count
+    end = time.monotonic() + 30
+    while sent_by(fabric, host, link) < enough:
+        assert time.monotonic() < end, f"host {host} hardly uses link {link}"
+
+
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_two_links_carry_nearly_twice_as_much_as_one(hosts: int) -> None:
     times = {}
@@ -65,7 +73,7 @@ def test_a_link_that_dies_costs_a_second_at_most_and_no_rank_an_error() -> None:
         for link in (0, 1):
             for rank in range(3):
                 ranks.begin(rank, train_for, 4.0)
-            time.sleep(1)
+            wait_for_traffic(fabric, 1, link)
             fabric.cut(1, link=link)
             outcomes = ranks.gather(range(3))
             longest = max(outcome.value for outcome in outcomes)

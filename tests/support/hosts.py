@@ -82,6 +82,12 @@ def host_ranks(
     return Ranks(world, own=environments, enter=doors)
 
 
+def sent_by(fabric: Fabric, host: int, link: int) -> int:
+    """Bytes that have left a host by this link."""
+    path = f"/sys/class/net/eth{link}/statistics/tx_bytes"
+    return int(fabric.output(host, ["cat", path]))
+
+
 def join(timeout_s: float = 30.0, offset: int = 0) -> None:
     """Joins the default group as a program under torchrun does. Rank 0 holds the store, so a test
     that joins again takes another port by ``offset``."""

@@ -315,8 +315,9 @@ class Hooks:
             self.runs.leave_run("its backward pass has ended by an exception")
         if not self._by_hand:
             self.end_all()
-        for task in list(self._open):
-            self._end_task(task)
+        else:  # what the program has in use stays
+            for task in list(self._open):
+                self._end_task(task)
         return True
 
     @staticmethod
