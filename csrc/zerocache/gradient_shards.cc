@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -217,6 +218,21 @@ Result<double> GradientShards::norm(double order) {
   TACO_RETURN_IF_ERROR(told);
   const double sum = std::accumulate(all.begin(), all.end(), 0.0, add);
   return largest ? sum : order == 2 ? std::sqrt(sum) : std::pow(sum, 1 / order);
+}
+
+Result<bool> GradientShards::unscale(float factor) {
+  char what[64];  // with all digits: it is compared
+  std::snprintf(what, sizeof what, "multiply gradients by %.9g", static_cast<double>(factor));
+  TACO_RETURN_IF_ERROR(lockstep_.meet(what, {}));
+  const auto finite = [](float value) { return std::isfinite(value); };
+  const bool here = std::all_of(means_.begin(), means_.end(), [&](const auto& mean) {
+    return std::all_of(mean.second.begin(), mean.second.end(), finite);
+  });
+  const auto own = static_cast<std::byte>(here ? 0 : 1);
+  std::vector<std::byte> all(static_cast<std::size_t>(stripes_.ranks()));
+  TACO_RETURN_IF_ERROR(all_gather(ranks_, {&own, 1}, all));
+  multiply(factor);
+  return std::count(all.begin(), all.end(), std::byte{}) < stripes_.ranks();
 }
 
 void GradientShards::multiply(float factor) {

@@ -74,6 +74,10 @@ class GradientShards {
   Result<double> norm(double order);
   // Of this rank.
   void multiply(float factor);
+  // All means on all ranks, by the inverse of what a loss was scaled by; what is finished. Whether
+  // one of them was infinite or NaN before: the same on all ranks. kMismatch, and nothing has
+  // changed, where ranks have other factors.
+  Result<bool> unscale(float factor);
 
  private:
   struct Page {

@@ -373,17 +373,6 @@ def test_a_second_backward_pass_is_refused_by_name(tmp_path: Path) -> None:
         assert set(optimizer.numbers().values()) == {1}
 
 
-def test_a_scaler_is_refused_by_name(tmp_path: Path) -> None:
-    model = layers()
-    with make_cache(tmp_path) as cache:
-        _, optimizer = cache.wrap(model, adamw(model), step_in_backward=True, clipping=True)
-        scaler = torch.amp.GradScaler("cpu")
-        scaler.scale(model(torch.ones(2, 64)).sum()).backward()
-        scaler.unscale_(optimizer)
-        with pytest.raises(RuntimeError, match="GradScaler cannot be used with step_in_backward"):
-            scaler.step(optimizer)
-
-
 def test_checkpoints_have_no_gradients(tmp_path: Path) -> None:
     """They move between caches that keep them on pages and caches that do not."""
     model, other = layers(), layers()

@@ -251,6 +251,47 @@ TEST(GradientShards, ANormOfWhatIsNoNumberIsNone) {
   });
 }
 
+TEST(GradientShards, WhatALossWasScaledByIsTakenOutOfAllMeans) {
+  constexpr float kFactor = 0.25F;
+  for (const float odd : {1.0F, NAN, INFINITY}) {
+    SCOPED_TRACE(odd);
+    GatheringThreads group(3);
+    group.run([&](Collectives& ranks) {
+      Rank own(ranks);
+      const RankGradients gradients(own.model, ranks.rank(), 0);
+      ASSERT_TRUE(own.add_all(gradients, {0}).ok());
+      Floats first = gradients.values(0);
+      if (ranks.rank() == 1 && odd != 1) first.front() = odd;  // of one rank, on a page of one
+      ASSERT_TRUE(own.shards.add({0, first.data(), false}).ok());
+      ASSERT_TRUE(own.shards.finish().ok());
+      const auto found = own.shards.unscale(kFactor);
+      ASSERT_TRUE(found.ok()) << found.status().message();
+      EXPECT_EQ(found.value(), odd != 1);
+      std::vector<Floats> means = mean_gradients(own.model, 3, 0);
+      for (Floats& mean : means) {
+        for (float& value : mean) value *= kFactor;
+      }
+      if (odd == 1) own.expect_means(means);
+    });
+  }
+}
+
+TEST(GradientShards, RanksThatUnscaleOtherwiseAllHearOfIt) {
+  GatheringThreads group(2);
+  group.run([&](Collectives& ranks) {
+    Rank own(ranks);
+    const RankGradients gradients(own.model, ranks.rank(), 0);
+    ASSERT_TRUE(own.add_all(gradients).ok());
+    ASSERT_TRUE(own.shards.finish().ok());
+    // As close as two factors can be.
+    const auto found = own.shards.unscale(ranks.rank() == 0 ? 0.1F : std::nextafter(0.1F, 1.0F));
+    EXPECT_EQ(found.status().code(), Code::kMismatch);
+    EXPECT_NE(found.status().message().find("to multiply gradients by 0.1"), std::string::npos)
+        << found.status().message();
+    own.expect_means(mean_gradients(own.model, 2, 0));
+  });
+}
+
 TEST(GradientShards, AGroupThatFailsEndsItWithoutHarm) {
   for (std::size_t at = 0; at < 20; at += 3) {
     GatheringThreads group(2);

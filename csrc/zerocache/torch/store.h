@@ -196,6 +196,8 @@ class Store : public Pager {
   Status end_forward();
   Status multiply_gradients(double factor);  // what is finished of them
   // How often gradients were dropped since a run had ended on all ranks, by an exception on one.
+  // All of them, of all ranks, and finishes them: whether one is infinite or NaN.
+  Result<bool> unscale_gradients(double factor);
   std::uint64_t gradients_lost() const { return gradients_lost_; }
   // The program is about to use the group of ranks for something else, as all of them.
   void settle_ranks();

@@ -269,6 +269,9 @@ void bind_spread(py::class_<Store>& store) {
       .def("gradient_norm",
            [](Store& self, double order) { return value_or_raise(self.gradient_norm(order)); })
       .def("end_forward", [](Store& self) { raise_if_error(self.end_forward()); })
+      .def(
+          "unscale_gradients",
+          [](Store& self, double factor) { return value_or_raise(self.unscale_gradients(factor)); })
       .def("multiply_gradients",
            [](Store& self, double factor) { raise_if_error(self.multiply_gradients(factor)); })
       .def_property_readonly("gradients_lost", &Store::gradients_lost)

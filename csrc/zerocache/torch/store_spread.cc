@@ -154,6 +154,13 @@ Status Store::multiply_gradients(double factor) {
   return {};
 }
 
+Result<bool> Store::unscale_gradients(double factor) {
+  TACO_RETURN_IF_ERROR(finish_gradients());
+  if (!spread_) return invalid("this cache is not spread over ranks");
+  const WithoutGil others_run;
+  return spread_->gradients.unscale(static_cast<float>(factor));
+}
+
 // All ranks are at the end of a forward pass. So what one of them raises in it, all do there.
 Status Store::end_forward() {
   if (!spread_) return {};

@@ -83,6 +83,11 @@ class AveragedGradients:
         """What its step multiplies the gradient by."""
         return 1.0
 
+    def unscale(self, factor: float) -> bool | None:
+        """As CachedOptimizer.unscale_gradients() has it: the same on all ranks."""
+        found: bool = self._cache.store.unscale_gradients(factor)
+        return found if self._here() else None
+
     @torch.no_grad()
     def clip(self, max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
         """torch.nn.utils.clip_grad_norm_ over the means; the norm is the same on all ranks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,8 @@ class KeptGradients:
     """Gradients that have left memory, until they are stepped or dropped.
 
     The norm of each is taken while it is in memory: the Euclidean one, as torch takes it. For
-    another norm the gradients are read once more. What clipping multiplies them by is remembered,
-    and applied by the step.
+    another norm the gradients are read once more. What clipping, or a GradScaler, multiplies them
+    by is remembered, and applied by the step.
 
     Of several backward passes that make one step, those of all but the last `grow`: the next pass
     adds to them what torch would add to them in memory, with the same bits.
@@ -41,6 +42,7 @@ class KeptGradients:
         self._names = names
         self._norms: dict[nn.Parameter, Tensor] = {}
         self._factors: dict[nn.Parameter, float] = {}
+        self._changed: set[nn.Parameter] = set()  # since the norm was taken
         self._growing: set[nn.Parameter] = set()
         self._lost: set[nn.Parameter] = set()  # a sum that could not be written
 
@@ -54,6 +56,7 @@ class KeptGradients:
         """The step has used them, or the store has dropped them."""
         self._norms.clear()
         self._factors.clear()
+        self._changed.clear()
         self._growing.clear()
         self._lost.clear()
 
@@ -111,6 +114,7 @@ class KeptGradients:
     def _forget(self, parameter: nn.Parameter) -> None:
         self._norms.pop(parameter, None)
         self._factors.pop(parameter, None)
+        self._changed.discard(parameter)
         self._growing.discard(parameter)
 
     def _read(self, parameter: nn.Parameter) -> Tensor:
@@ -150,10 +154,28 @@ class KeptGradients:
         factor = torch.clamp(float(max_norm) / (total + 1e-6), max=1.0).item()
         for parameter in self._norms:
             self._factors[parameter] = self.factor(parameter) * factor
+        if factor != 1.0:
+            self._changed.update(self._norms)
         return total
 
+    def unscale(self, factor: float) -> bool | None:
+        """As CachedOptimizer.unscale_gradients() has it."""
+        if not self._norms:
+            return None
+        exact = math.frexp(factor)[0] == 0.5  # a power of two, as scalers have it
+        found = False
+        for parameter, norm in self._norms.items():
+            if not norm.isfinite():  # or the squares of what is finite are not
+                found = found or not self._read(parameter).isfinite().all()
+            if exact and norm.isfinite():
+                self._norms[parameter] = norm * factor
+            else:
+                self._changed.add(parameter)
+            self._factors[parameter] = self.factor(parameter) * factor
+        return found
+
     def _norm(self, parameter: nn.Parameter, norm_type: float) -> Tensor:
-        if norm_type == EUCLIDEAN and self.factor(parameter) == 1.0:
+        if norm_type == EUCLIDEAN and parameter not in self._changed:
             return self._norms[parameter]
         norm: Tensor = torch.linalg.vector_norm(self._read(parameter), norm_type)
         return norm

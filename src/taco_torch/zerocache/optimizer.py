@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from taco_torch.zerocache import scaling
 from taco_torch.zerocache.averaging import AveragedGradients
 from taco_torch.zerocache.clipping import KeptGradients
 from taco_torch.zerocache.memory import check_memory_for
@@ -166,6 +167,10 @@ class CachedOptimizer(torch.optim.Optimizer):
             self.kept = KeptGradients(self._cache, self._names)
         elif gradients == "averaged":
             self.kept = AveragedGradients(self._cache, self._names)
+        if gradients == "in memory":
+            scaling.hide_from_scalers(self)
+        else:
+            scaling.show_to_scalers(self)
 
     @torch.no_grad()
     def take_gradient(self, parameter: nn.Parameter, more: bool = False) -> None:
@@ -248,20 +253,39 @@ class CachedOptimizer(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        # GradScaler asks for it before it steps.
-        if self.kept is not None:
-            option = self.kept.option
-            raise RuntimeError(
-                f"GradScaler cannot be used with {option}=True: gradients are kept by the cache, "
-                f"where it has not unscaled them; leave {option}=False"
-            )
+        self._check_scaling()  # GradScaler asks for it before it steps
+        return False
+
+    def _check_scaling(self) -> None:
         if self._early is not None:
             raise RuntimeError(
                 "GradScaler cannot be used with step_in_backward=True: gradients are used before "
-                "it has unscaled them, so parameters have been stepped by scaled ones; leave "
-                "step_in_backward=False"
+                "it has unscaled them, so parameters have been stepped by scaled ones; call "
+                "ZeroCache.wrap(..., step_in_backward=True, clipping=True), which steps them in "
+                "optimizer.step()"
             )
-        return False
+        if self.kept is not None and not scaling.can_be_asked():
+            raise RuntimeError(
+                f"the GradScaler of torch {torch.__version__} does not find gradients that a cache "
+                f"keeps: leave {self.kept.option}=False"
+            )
+
+    @torch.no_grad()
+    def unscale_gradients(self, factor: float) -> bool | None:
+        """For GradScaler: gradients that are not in memory are multiplied by ``factor``, once.
+        Whether one of them is infinite or NaN, on any rank; None: there are none.
+
+        Raises:
+            RuntimeError: they have been used, or lost, or another rank has failed.
+            MismatchError: ranks have other gradients, or another factor; on all ranks.
+        """
+        self._check_scaling()
+        if self.kept is None:
+            return None
+        self._cache.check_backward()
+        self.kept.check_whole()
+        self.take_rest()
+        return self.kept.unscale(factor)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's. Where a backward pass has begun a step, parameters that were stepped in part
