@@ -33,32 +33,44 @@ class MemoryFile : public File {
  public:
   MemoryFile(const std::string& path, PowerLossDisk& disk,
              std::shared_ptr<PowerLossDisk::Node> node)
-      : File(path), disk_(disk), node_(std::move(node)) {}
+      : File(path), disk_(disk), host_(disk.acting_), node_(std::move(node)) {}
 
   ssize_t read_at(std::byte* to, std::size_t bytes, std::uint64_t offset) override {
-    const std::uint64_t size = node_->content.size();
-    if (offset >= size) return 0;
-    const std::size_t got = std::min<std::uint64_t>(bytes, size - offset);
-    std::memcpy(to, node_->content.data() + offset, got);
-    return static_cast<ssize_t>(got);
+    return disk_.in_turn(host_, [&]() -> ssize_t {
+      const std::uint64_t size = node_->content.size();
+      if (offset >= size) return 0;
+      const std::size_t got = std::min<std::uint64_t>(bytes, size - offset);
+      std::memcpy(to, node_->content.data() + offset, got);
+      return static_cast<ssize_t>(got);
+    });
   }
   ssize_t write_at(const std::byte* from, std::size_t bytes, std::uint64_t offset) override {
-    disk_.changing();
-    change({offset, {from, from + bytes}});
-    return static_cast<ssize_t>(bytes);
+    return disk_.in_turn(host_, [&] {
+      disk_.changing();
+      change({offset, {from, from + bytes}});
+      return static_cast<ssize_t>(bytes);
+    });
   }
-  Result<std::uint64_t> size() override { return std::uint64_t{node_->content.size()}; }
+  Result<std::uint64_t> size() override {
+    return disk_.in_turn(
+        host_, [&] { return Result<std::uint64_t>(std::uint64_t{node_->content.size()}); });
+  }
   Status reserve(std::uint64_t bytes) override {
-    disk_.changing();
-    change({bytes, {}, true});
-    return {};
+    return disk_.in_turn(host_, [&] {
+      disk_.changing();
+      change({bytes, {}, true});
+      return Status();
+    });
   }
   Status sync() override {
-    disk_.changing();
-    if (!disk_.sync_happens()) return {};
-    node_->lasting = node_->content;
-    node_->pending.clear();
-    return {};
+    return disk_.in_turn(host_, [&] {
+      disk_.changing();
+      if (disk_.sync_happens()) {
+        node_->lasting = node_->content;
+        node_->pending.clear();
+      }
+      return Status();
+    });
   }
 
  private:
@@ -68,10 +80,63 @@ class MemoryFile : public File {
   }
 
   PowerLossDisk& disk_;
+  const int host_;
   const std::shared_ptr<PowerLossDisk::Node> node_;
 };
 
+// Takes its turn, and does what the disk does.
+class PowerLossDisk::Host : public zerocache::FileSystem {
+ public:
+  Host(PowerLossDisk& disk, int number) : disk_(disk), number_(number) {}
+
+  Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode,
+                                     Caching caching) override {
+    return disk_.in_turn(number_, [&] { return disk_.open(path, mode, caching); });
+  }
+  Status make_directory(const std::string& path) override {
+    return disk_.in_turn(number_, [&] { return disk_.make_directory(path); });
+  }
+  Status rename(const std::string& from, const std::string& to) override {
+    return disk_.in_turn(number_, [&] { return disk_.rename(from, to); });
+  }
+  Status remove(const std::string& path) override {
+    return disk_.in_turn(number_, [&] { return disk_.remove(path); });
+  }
+  Status sync_directory(const std::string& path) override {
+    return disk_.in_turn(number_, [&] { return disk_.sync_directory(path); });
+  }
+  Result<std::vector<std::string>> list(const std::string& directory) override {
+    return disk_.in_turn(number_, [&] { return disk_.list(directory); });
+  }
+  Result<std::unique_ptr<DirectoryLock>> lock(const std::string& directory) override {
+    return disk_.in_turn(number_, [&] { return disk_.lock(directory); });
+  }
+
+ private:
+  PowerLossDisk& disk_;
+  const int number_;
+};
+
 PowerLossDisk::PowerLossDisk() : root_(std::make_shared<Node>()) { root_->is_directory = true; }
+PowerLossDisk::~PowerLossDisk() = default;
+
+zerocache::FileSystem& PowerLossDisk::host(int number) {
+  std::lock_guard lock(mutex_);
+  while (hosts_.size() <= static_cast<std::size_t>(number)) {
+    hosts_.push_back(std::make_unique<Host>(*this, static_cast<int>(hosts_.size())));
+  }
+  return *hosts_[static_cast<std::size_t>(number)];
+}
+
+int PowerLossDisk::syncs(int host) const {
+  const auto found = syncs_.find(host);
+  return found == syncs_.end() ? 0 : found->second;
+}
+
+bool PowerLossDisk::sync_happens() {
+  const int number = syncs_[acting_]++;
+  return acting_ != forgetful_host || number != forgotten_sync;
+}
 
 void PowerLossDisk::apply(const Change& change, Bytes* content) {
   const std::uint64_t end = change.offset + change.bytes.size();
@@ -121,7 +186,7 @@ std::shared_ptr<PowerLossDisk::Node> PowerLossDisk::survivor(const Node& node,
   }
   left->content = left->lasting;
   Names names = node.lasting_names;
-  for (const NameChange& change : node.pending_names) {
+  for (const auto& [host, change] : node.pending_names) {
     if (random.chance(chances.of_name)) apply(change, &names);
   }
   for (const auto& [name, child] : names) {
@@ -162,7 +227,7 @@ Result<std::shared_ptr<PowerLossDisk::Node>> PowerLossDisk::directory_of(
 
 void PowerLossDisk::change_names(Node& directory, const NameChange& change) {
   apply(change, &directory.names);
-  directory.pending_names.push_back(change);
+  directory.pending_names.push_back({acting_, change});
 }
 
 Result<std::unique_ptr<File>> PowerLossDisk::open(const std::string& path, OpenMode mode, Caching) {
@@ -214,8 +279,11 @@ Status PowerLossDisk::sync_directory(const std::string& path) {
   if (node == nullptr) return system_error(ENOENT, path);
   changing();
   if (!sync_happens()) return {};
-  node->lasting_names = node->names;
-  node->pending_names.clear();
+  std::erase_if(node->pending_names, [&](const PendingName& pending) {
+    if (pending.host != acting_) return false;
+    apply(pending.change, &node->lasting_names);
+    return true;
+  });
   return {};
 }
 

@@ -1,11 +1,16 @@
 // A disk in memory that can lose power: of what was not made to last, a part is then there, chosen
 // at random and in no order. Writes last, sector by sector, once their file was synced; names, by
-// ones and twos, once their directory was. Test support.
+// ones and twos, once their directory was.
+//
+// Several hosts may share it, each on a thread of its own. All see the same at any moment; but as
+// on file systems that let a host make names first and tell of them later, a host's sync of a
+// directory is one of the names that this host has changed. Test support.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -16,13 +21,18 @@ namespace taco::testing {
 class PowerLossDisk : public zerocache::FileSystem {
  public:
   PowerLossDisk();
+  ~PowerLossDisk() override;
 
-  // Before anything changes, a sync included: the moment at which power may go.
+  // The disk as a host sees it; it lasts as long as the disk. The disk itself is as host 0, for one
+  // thread alone.
+  zerocache::FileSystem& host(int number);
+
+  // Before anything changes, a sync included: the moment at which power may go. One at a time.
   std::function<void()> before_change;
-  // Number of a sync, of a file or a directory, that does nothing: a program that forgot it. -1:
-  // none. Counted from 0.
-  int forgotten_sync = -1;
-  int syncs() const { return syncs_; }
+  // Number of a sync, of a file or a directory, by one host, that does nothing: a program that
+  // forgot it. -1: none. Counted from 0.
+  int forgotten_sync = -1, forgetful_host = 0;
+  int syncs(int host = 0) const;
 
   // What is found after a loss of power at this moment, by chance.
   std::unique_ptr<PowerLossDisk> after_power_loss(std::uint64_t seed) const;
@@ -40,6 +50,7 @@ class PowerLossDisk : public zerocache::FileSystem {
 
  private:
   friend class MemoryFile;
+  class Host;
   using Bytes = std::vector<std::byte>;
   struct Change {  // of a file: its length, or bytes in it
     std::uint64_t offset;
@@ -49,12 +60,16 @@ class PowerLossDisk : public zerocache::FileSystem {
   struct Node;
   using Names = std::map<std::string, std::shared_ptr<Node>>;
   using NameChange = std::map<std::string, std::shared_ptr<Node>>;  // null: the name goes
+  struct PendingName {
+    int host;
+    NameChange change;
+  };
   struct Node {
     bool is_directory = false;
     Bytes content, lasting;
     std::vector<Change> pending;
     Names names, lasting_names;
-    std::vector<NameChange> pending_names;  // each all or nothing, as a rename is
+    std::vector<PendingName> pending_names;  // each all or nothing, as a rename is
   };
   struct Chances {
     double of_name, of_sector;
@@ -70,11 +85,20 @@ class PowerLossDisk : public zerocache::FileSystem {
   void changing() const {
     if (before_change) before_change();
   }
-  bool sync_happens() { return syncs_++ != forgotten_sync; }
+  template <typename Call>
+  auto in_turn(int host, const Call& call) {
+    std::lock_guard lock(mutex_);
+    acting_ = host;
+    return call();
+  }
+  bool sync_happens();
   void change_names(Node& directory, const NameChange& change);
 
   std::shared_ptr<Node> root_;
-  int syncs_ = 0;
+  std::mutex mutex_;  // of hosts, for all below and above
+  std::vector<std::unique_ptr<Host>> hosts_;
+  int acting_ = 0;            // whose turn it is
+  std::map<int, int> syncs_;  // by host
 };
 
 }  // namespace taco::testing
