@@ -158,6 +158,66 @@ void adafactor_vector(const AdafactorStep& step, const GradientSpan& gradient, s
   });
 }
 
+void adafactor_add_to_rows(const AdafactorStep& step, const float* gradient, std::size_t first,
+                           std::size_t count, const AdafactorSpan& rows, double* row_sums) {
+  const std::size_t columns = step.shape.columns;
+  std::size_t at = std::max(first, rows.begin * columns);
+  const std::size_t end = std::min(first + count, rows.end * columns);
+  float g[kBlock];
+  while (at < end) {
+    const std::size_t row = at / columns;
+    const std::size_t part = std::min(end, (row + 1) * columns) - at;
+    LaneSums sums = {};
+    each_block(part, [&](std::size_t done, std::size_t size) {
+      load({.f32 = gradient}, step.gradient_factor, at - first + done, size, g);
+      add_squares(g, size, at % columns + done, sums);
+    });
+    row_sums[row] += total(sums);
+    at += part;
+  }
+}
+
+void adafactor_add_to_columns(const AdafactorStep& step, const float* gradient, std::size_t first,
+                              std::size_t count, const AdafactorSpan& columns,
+                              double* column_sums) {
+  const std::size_t width = step.shape.columns;
+  for (std::size_t at = first; at < first + count;) {
+    const std::size_t row = at / width, row_end = std::min(first + count, (row + 1) * width);
+    const std::size_t begin = std::max(at, row * width + columns.begin);
+    const std::size_t end = std::min(row_end, row * width + columns.end);
+    double* const to = column_sums + row / step.shape.rows * width;
+    for (std::size_t i = begin; i < end; ++i) {
+      const double g = step.gradient_factor * gradient[i - first];
+      to[i - row * width] += g * g;
+    }
+    at = row_end;
+  }
+}
+
+void adafactor_move_rows(const AdafactorStep& step, const double* sums, std::size_t rows,
+                         float* row_moments) {
+  const auto columns = static_cast<double>(step.shape.columns);
+  for (std::size_t row = 0; row < rows; ++row) {
+    const auto mean = static_cast<float>(sums[row] / columns);
+    row_moments[row] = lerp(row_moments[row], mean, step.share);
+  }
+}
+
+void adafactor_add_to_vector(const AdafactorStep& step, const float* gradient, std::size_t count,
+                             double* squares) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float g = step.gradient_factor * gradient[i];
+    squares[i] += double{g * g};
+  }
+}
+
+void adafactor_move_vector(const AdafactorStep& step, const double* squares, std::size_t count,
+                           float* moments) {
+  for (std::size_t i = 0; i < count; ++i) {
+    moments[i] = lerp(moments[i], static_cast<float>(squares[i]), step.share);
+  }
+}
+
 void adafactor_scale_rows(const AdafactorStep& step, const float* row_moments, float* scaled) {
   double sum = 0;
   for (std::size_t i = 0; i < step.shape.rows; ++i) sum += double{row_moments[i]};

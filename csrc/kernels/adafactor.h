@@ -75,6 +75,25 @@ void adafactor_columns(const AdafactorStep& step, const double* sums, float* col
 void adafactor_vector(const AdafactorStep& step, const GradientSpan& gradient, std::size_t count,
                       float* moments);
 
+// For who has parts of a tensor (of a matrix that is, parts of rows): squares of `count` elements
+// from `first` on are added to the sums of their rows and of their columns, which are in double and
+// of all matrices. Of rows those from `begin` to `end` alone, of columns those within each matrix.
+struct AdafactorSpan {
+  std::size_t begin, end;
+};
+void adafactor_add_to_rows(const AdafactorStep& step, const float* gradient, std::size_t first,
+                           std::size_t count, const AdafactorSpan& rows, double* row_sums);
+void adafactor_add_to_columns(const AdafactorStep& step, const float* gradient, std::size_t first,
+                              std::size_t count, const AdafactorSpan& columns, double* column_sums);
+// Moves to the means of such sums, as adafactor_rows() does to its own.
+void adafactor_move_rows(const AdafactorStep& step, const double* sums, std::size_t rows,
+                         float* row_moments);
+// Of a vector a square is the sum of itself.
+void adafactor_add_to_vector(const AdafactorStep& step, const float* gradient, std::size_t count,
+                             double* squares);
+void adafactor_move_vector(const AdafactorStep& step, const double* squares, std::size_t count,
+                           float* moments);
+
 // What v is made of.
 struct AdafactorMoments {
   const float* rows = nullptr;     // of all matrices; divided by max(mean of R, eps1)

@@ -24,13 +24,8 @@ std::vector<TensorSpec> specs_of(const std::string& parameter, const AdafactorSh
           spec("col_var", shape.matrices * shape.columns)};
 }
 
-// This worker's share of `count` things.
-struct Share {
-  std::size_t begin, end;
-};
-Share share_of(std::size_t count, unsigned worker, unsigned workers) {
-  return {count * worker / workers, count * (worker + 1) / workers};
-}
+std::size_t rows_in(const AdafactorShape& shape) { return shape.matrices * shape.rows; }
+std::size_t columns_in(const AdafactorShape& shape) { return shape.matrices * shape.columns; }
 
 }  // namespace
 
@@ -71,8 +66,8 @@ bool has_adafactor_state(const Layout& layout, const PlacedTensor& parameter,
   });
 }
 
-Status AdafactorMeasure::take(PageUses& pages, const Layout& layout, const PlacedTensor& parameter,
-                              Workers& workers) {
+Status AdafactorMeasure::read(PageUses& pages, const Layout& layout,
+                              const PlacedTensor& parameter) {
   const std::vector<TensorSpec> specs = specs_of(parameter.name, step_.shape);
   std::vector<float>* const targets[] = {specs.size() == 1 ? &columns_ : &rows_, &columns_};
   for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -80,35 +75,87 @@ Status AdafactorMeasure::take(PageUses& pages, const Layout& layout, const Place
     TACO_RETURN_IF_ERROR(read_bytes(pages, layout.page_bytes(), *layout.find(specs[i].name), tier_,
                                     0, std::as_writable_bytes(std::span(*targets[i]))));
   }
-  if (step_.shape.is_vector()) {
-    move_vector(workers);
-  } else {
-    move_matrices(workers);
-  }
-  measure_updates(workers);
   return {};
 }
 
-void AdafactorMeasure::move_vector(Workers& workers) {
+Status AdafactorMeasure::take(PageUses& pages, const Layout& layout, const PlacedTensor& parameter,
+                              const kernels::GradientSpan& gradient, Workers& workers) {
+  TACO_RETURN_IF_ERROR(read(pages, layout, parameter));
+  if (step_.shape.is_vector()) {
+    move_vector(gradient, workers);
+  } else {
+    move_matrices(gradient, workers);
+  }
+  measure_updates(gradient, workers);
+  return {};
+}
+
+Status AdafactorMeasure::take_sums(PageUses& pages, const Layout& layout,
+                                   const PlacedTensor& parameter, std::span<const double> rows,
+                                   std::span<const double> columns) {
+  TACO_RETURN_IF_ERROR(read(pages, layout, parameter));
+  const AdafactorShape& shape = step_.shape;
+  if (shape.is_vector()) {
+    kernels::adafactor_move_vector(step_, columns.data(), columns.size(), columns_.data());
+    return {};
+  }
+  kernels::adafactor_move_rows(step_, rows.data(), rows.size(), rows_.data());
+  for (std::size_t at = 0; at < columns.size(); at += shape.columns) {
+    kernels::adafactor_columns(step_, columns.data() + at, columns_.data() + at);
+  }
+  scale_rows();
+  return {};
+}
+
+std::size_t AdafactorMeasure::bytes() const {
+  const AdafactorShape& shape = step_.shape;
+  return (rows_in(shape) + columns_in(shape)) * sizeof(float) + 2 * sizeof(double);
+}
+
+void AdafactorMeasure::tell(std::span<std::byte> to) const {
+  const double squares[] = {squares_of_updates_, squares_of_parameters_};
+  for (const auto& part : {std::as_bytes(std::span<const double>(squares)),
+                           std::as_bytes(std::span(rows_)), std::as_bytes(std::span(columns_))}) {
+    std::copy(part.begin(), part.end(), to.begin());
+    to = to.subspan(part.size());
+  }
+}
+
+void AdafactorMeasure::hear(std::span<const std::byte> from) {
+  double squares[2];
+  rows_.resize(rows_in(step_.shape));
+  columns_.resize(columns_in(step_.shape));
+  for (const auto& part :
+       {std::as_writable_bytes(std::span<double>(squares)),
+        std::as_writable_bytes(std::span(rows_)), std::as_writable_bytes(std::span(columns_))}) {
+    std::copy_n(from.begin(), part.size(), part.begin());
+    from = from.subspan(part.size());
+  }
+  squares_of_updates_ = squares[0];
+  squares_of_parameters_ = squares[1];
+  scale_rows();
+}
+
+void AdafactorMeasure::move_vector(const kernels::GradientSpan& gradient, Workers& workers) {
   workers.run([&](unsigned worker) {
-    const Share share = share_of(step_.shape.columns, worker, workers.count());
-    kernels::adafactor_vector(step_, gradient_.from(share.begin), share.end - share.begin,
+    const WorkShare share = share_of(step_.shape.columns, worker, workers.count());
+    kernels::adafactor_vector(step_, gradient.from(share.begin), share.end - share.begin,
                               columns_.data() + share.begin);
   });
 }
 
 // Matrices of one block of rows, as those of convolutions, go to one worker each; of larger ones
 // the blocks do.
-void AdafactorMeasure::move_matrices(Workers& workers) {
+void AdafactorMeasure::move_matrices(const kernels::GradientSpan& gradient, Workers& workers) {
   const AdafactorShape& shape = step_.shape;
   const std::size_t blocks = (shape.rows + kRowBlock - 1) / kRowBlock;
   if (blocks == 1) {
     workers.run([&](unsigned worker) {
-      const Share share = share_of(shape.matrices, worker, workers.count());
+      const WorkShare share = share_of(shape.matrices, worker, workers.count());
       std::vector<double> sums(shape.columns);
       for (std::size_t matrix = share.begin; matrix < share.end; ++matrix) {
         std::fill(sums.begin(), sums.end(), 0);
-        move_rows(matrix, 0, shape.rows, sums.data());
+        move_rows(gradient, matrix, 0, shape.rows, sums.data());
         kernels::adafactor_columns(step_, sums.data(), columns_.data() + matrix * shape.columns);
       }
     });
@@ -117,10 +164,10 @@ void AdafactorMeasure::move_matrices(Workers& workers) {
     for (std::size_t matrix = 0; matrix < shape.matrices; ++matrix) {
       std::fill(sums.begin(), sums.end(), 0);
       workers.run([&](unsigned worker) {
-        const Share share = share_of(blocks, worker, workers.count());
+        const WorkShare share = share_of(blocks, worker, workers.count());
         for (std::size_t block = share.begin; block < share.end; ++block) {
           const std::size_t first = block * kRowBlock;
-          move_rows(matrix, first, std::min(kRowBlock, shape.rows - first),
+          move_rows(gradient, matrix, first, std::min(kRowBlock, shape.rows - first),
                     sums.data() + block * shape.columns);
         }
       });
@@ -131,17 +178,21 @@ void AdafactorMeasure::move_matrices(Workers& workers) {
       kernels::adafactor_columns(step_, sums.data(), columns_.data() + matrix * shape.columns);
     }
   }
+  scale_rows();
+}
+
+void AdafactorMeasure::scale_rows() {
   scaled_rows_.resize(rows_.size());
-  for (std::size_t row = 0; row < rows_.size(); row += shape.rows) {
+  for (std::size_t row = 0; row < rows_.size(); row += step_.shape.rows) {
     kernels::adafactor_scale_rows(step_, rows_.data() + row, scaled_rows_.data() + row);
   }
 }
 
-void AdafactorMeasure::move_rows(std::size_t matrix, std::size_t first, std::size_t rows,
-                                 double* column_sums) {
+void AdafactorMeasure::move_rows(const kernels::GradientSpan& gradient, std::size_t matrix,
+                                 std::size_t first, std::size_t rows, double* column_sums) {
   const std::size_t row = matrix * step_.shape.rows + first;
-  kernels::adafactor_rows(step_, gradient_.from(row * step_.shape.columns), rows,
-                          rows_.data() + row, column_sums);
+  kernels::adafactor_rows(step_, gradient.from(row * step_.shape.columns), rows, rows_.data() + row,
+                          column_sums);
 }
 
 kernels::AdafactorMoments AdafactorMeasure::moments() const {
@@ -149,15 +200,15 @@ kernels::AdafactorMoments AdafactorMeasure::moments() const {
   return {.rows = scaled_rows_.data(), .columns = columns_.data()};
 }
 
-void AdafactorMeasure::measure_updates(Workers& workers) {
+void AdafactorMeasure::measure_updates(const kernels::GradientSpan& gradient, Workers& workers) {
   const std::size_t elements = step_.shape.elements();
   std::vector<double> sums(sum_segments(elements));
   workers.run([&](unsigned worker) {
-    const Share share = share_of(sums.size(), worker, workers.count());
+    const WorkShare share = share_of(sums.size(), worker, workers.count());
     for (std::size_t segment = share.begin; segment < share.end; ++segment) {
       const std::size_t first = segment * kSumSegment;
       LaneSums lanes = {};
-      kernels::adafactor_add_updates(step_, moments(), gradient_.from(first), first,
+      kernels::adafactor_add_updates(step_, moments(), gradient.from(first), first,
                                      std::min(kSumSegment, elements - first), lanes);
       sums[segment] = kernels::total(lanes);
     }
@@ -166,9 +217,9 @@ void AdafactorMeasure::measure_updates(Workers& workers) {
   for (const double sum : sums) squares_of_updates_ += sum;
 }
 
-float AdafactorMeasure::factor(double squares_of_parameters) const {
+float AdafactorMeasure::factor() const {
   const auto elements = static_cast<double>(step_.shape.elements());
-  const double rms = std::sqrt(squares_of_parameters / elements);
+  const double rms = std::sqrt(squares_of_parameters_ / elements);
   const double alpha = std::max(step_.eps2, rms) * step_.rho;
   const double of_updates = std::sqrt(squares_of_updates_ / elements);
   return static_cast<float>(-alpha / std::max(1.0, of_updates / step_.clip));

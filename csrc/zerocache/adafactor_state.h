@@ -4,6 +4,7 @@
 // itself.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -28,36 +29,55 @@ Status append_adafactor_state(Layout& layout, std::span<const AdafactorParameter
 bool has_adafactor_state(const Layout& layout, const PlacedTensor& parameter,
                          const kernels::AdafactorShape& shape);
 
-// What a step needs of one parameter's gradient before its elements are stepped. Its moments are
-// used in `tier`.
+// What a step needs to know of a whole parameter and its gradient before their elements are
+// stepped. Its moments are used in `tier`.
 class AdafactorMeasure {
  public:
-  AdafactorMeasure(const kernels::AdafactorStep& step, const kernels::GradientSpan& gradient,
-                   Tier tier)
-      : step_(step), gradient_(gradient), tier_(tier) {}
+  AdafactorMeasure(const kernels::AdafactorStep& step, Tier tier) : step_(step), tier_(tier) {}
 
-  // Reads the moments, moves them by the gradient, and finds the updates' size.
+  // Who has the whole gradient: reads the moments, moves them by it, and finds the updates' size.
   Status take(PageUses& pages, const Layout& layout, const PlacedTensor& parameter,
-              Workers& workers);
+              const kernels::GradientSpan& gradient, Workers& workers);
+  // Who has sums of its squares (adafactor_ranks.h), for each row and each column; of a vector for
+  // each element and no row: reads the moments, and moves them.
+  Status take_sums(PageUses& pages, const Layout& layout, const PlacedTensor& parameter,
+                   std::span<const double> rows, std::span<const double> columns);
+  void note_updates(double squares) { squares_of_updates_ = squares; }
+  void note_parameters(double squares) { squares_of_parameters_ = squares; }
+  // Others get it as bytes, the same number for the same shape.
+  std::size_t bytes() const;
+  void tell(std::span<std::byte> to) const;
+  void hear(std::span<const std::byte> from);
   Status write_back(PageUses& pages, const Layout& layout, const PlacedTensor& parameter) const;
 
+  const kernels::AdafactorStep& step() const { return step_; }
   kernels::AdafactorMoments moments() const;
-  // What updates are multiplied by, if the squares of the parameters add up to this.
-  float factor(double squares_of_parameters) const;
+  // What updates are multiplied by.
+  float factor() const;
 
  private:
-  void move_matrices(Workers& workers);
-  void move_rows(std::size_t matrix, std::size_t first, std::size_t rows, double* column_sums);
-  void move_vector(Workers& workers);
-  void measure_updates(Workers& workers);
+  Status read(PageUses& pages, const Layout& layout, const PlacedTensor& parameter);
+  void move_matrices(const kernels::GradientSpan& gradient, Workers& workers);
+  void move_rows(const kernels::GradientSpan& gradient, std::size_t matrix, std::size_t first,
+                 std::size_t rows, double* column_sums);
+  void move_vector(const kernels::GradientSpan& gradient, Workers& workers);
+  void scale_rows();
+  void measure_updates(const kernels::GradientSpan& gradient, Workers& workers);
 
-  const kernels::AdafactorStep step_;
-  const kernels::GradientSpan gradient_;
-  const Tier tier_;
+  kernels::AdafactorStep step_;
+  Tier tier_;
   std::vector<float> rows_, columns_;  // of a vector, `columns_` is its variance
   std::vector<float> scaled_rows_;
-  double squares_of_updates_ = 0;
+  double squares_of_updates_ = 0, squares_of_parameters_ = 0;
 };
+
+// This worker's share of `count` things.
+struct WorkShare {
+  std::size_t begin, end;
+};
+inline WorkShare share_of(std::size_t count, unsigned worker, unsigned workers) {
+  return {count * worker / workers, count * (worker + 1) / workers};
+}
 
 // Elements whose squares are added up on their own before they are added to others': whatever pages
 // and threads there are, the sum is the same.

@@ -268,8 +268,13 @@ Result<std::vector<OptimizerStream::Part>> OptimizerStream::parts_on(
     const Run run = layout_.pages_of(layout_.tensors()[part.update->tensor]);
     return page < run.first || page - run.first >= run.count;
   });
-  for (const Part& part : *parts) {
+  for (Part& part : *parts) {
     if (!std::holds_alternative<kernels::AdafactorStep>(part.update->step)) continue;
+    if (const AdafactorMeasure* const measure = part.update->measure) {
+      part.moments = measure->moments();
+      part.factor = measure->factor();
+      continue;
+    }
     return Status(Code::kInvalidArgument,
                   "parameter '" + layout_.tensors()[part.update->tensor].name +
                       "' cannot be stepped page by page: Adafactor needs its whole gradient first");

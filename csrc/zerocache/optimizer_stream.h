@@ -32,6 +32,8 @@ namespace taco::zerocache {
 using StepConstants =
     std::variant<kernels::AdamStep, kernels::SgdStep, kernels::LionStep, kernels::AdafactorStep>;
 
+class AdafactorMeasure;
+
 struct Update {
   std::uint32_t tensor = 0;  // index in the layout
   // As many elements as the tensor has, contiguous; null: it is on pages (gradient_pages.h).
@@ -41,6 +43,9 @@ struct Update {
   // Of the tensor's elements, the one that the gradient begins with; for step_page(), which needs
   // no more than those on the page.
   std::uint64_t first = 0;
+  // Of Adafactor, for step_page(): what measure(), or all ranks together (adafactor_ranks.h), have
+  // found of the whole tensor.
+  const AdafactorMeasure* measure = nullptr;
 };
 
 struct OptimizerStreamOptions {
@@ -72,8 +77,8 @@ class OptimizerStream {
   // What step() would refuse before it does anything.
   Status check(std::span<const Update> updates) const;
   // What of such a step lies on one page of parameters, once the gradients of all that is to be
-  // stepped there are final. step() is this for each page; but not for Adafactor, which needs to
-  // have seen the whole gradient of a tensor and is refused here.
+  // stepped there are final. step() is this for each page; but Adafactor, which needs to have seen
+  // the whole gradient of a tensor, is refused here without a measure of that.
   Status step_page(PageId parameters, std::span<const Update> updates);
   // One chunk of that by itself: part `part` of a page of parameters, and what of these
   // updates lies there. Its pages are there from begin_chunk() to end(), and compute(), which may
@@ -84,6 +89,22 @@ class OptimizerStream {
                                                  std::span<const Update> updates);
   void compute(const OpenChunk& chunk);
   void end(const OpenChunk& chunk);
+
+  // A step of Adafactor in parts, for ranks that share it: what has to be known of the whole
+  // tensor, from a gradient in memory; changes nothing. step() is this, write_back() and each of
+  // its pages.
+  Result<AdafactorMeasure> measure(const Update& update);
+  // Before its pages are stepped: the moments are those after the step.
+  Status write_back(std::uint32_t tensor, const AdafactorMeasure& measure);
+  // Where the gradient's squares have been added up elsewhere: AdafactorMeasure::take_sums().
+  Result<AdafactorMeasure> measure(const Update& update, std::span<const double> rows,
+                                   std::span<const double> columns);
+  // Squares of all elements on some of a tensor's pages, by rising page.
+  Result<double> squares_on(const PlacedTensor& tensor, std::span<const PageId> pages);
+  // Where the moments are used. Where parameters are stepped anywhere, the device's memory is the
+  // host's, and has a page free: host memory need have none but those that pages pass through.
+  Tier moments_tier() const { return parameter_tier_.value_or(Tier::kDevice); }
+  Workers& workers() { return *workers_; }
 
  private:
   // An update and where its tensor lies, in elements of the store's range.
@@ -119,6 +140,7 @@ class OptimizerStream {
   Status step_adafactor(Part part);
   Status step_adafactor_from_pages(const Part& part);
   Result<double> squares_of(const PlacedTensor& tensor);
+  Status add_squares(const PlacedTensor& tensor, PageId page, std::vector<kernels::LaneSums>& sums);
 
   PageUses& pages_;
   const Layout& layout_;

@@ -1,6 +1,7 @@
 // A step of Adafactor goes over a parameter's pages twice: for the size of what is there, and to
 // change it. In between its whole gradient has been looked at.
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "zerocache/adafactor_state.h"
@@ -22,42 +23,51 @@ Status in_the_middle(const Status& status) {
 
 }  // namespace
 
-// Pages cut segments of a sum in two, so their sums are kept open until the tensor's end.
-Result<double> OptimizerStream::squares_of(const PlacedTensor& tensor) {
+// What lies on one page. Pages cut segments of a sum in two, so their sums are kept open.
+Status OptimizerStream::add_squares(const PlacedTensor& tensor, PageId page,
+                                    std::vector<LaneSums>& sums) {
   const std::size_t element = tensor.element_bytes;
   const std::uint64_t start = tensor.offset / element;
   const std::uint64_t per_page = layout_.page_bytes() / element;
-  std::vector<LaneSums> sums(sum_segments(tensor.bytes / element));
-  const Run run = layout_.pages_of(tensor);
-  for (PageId page = run.first; page < run.first + run.count; ++page) {
-    const Access access = access_in(parameter_tier_, page, true, false);
-    TACO_RETURN_IF_ERROR(pages_.begin(kLookKeys + page, {&access, 1}));
-    const std::byte* const memory = pages_.address(page, pages_.tier_of(page));
-    const std::uint64_t page_start = page * per_page;
-    const std::uint64_t begin = std::max(start, page_start) - start;
-    const std::uint64_t end =
-        std::min(start + tensor.bytes / element, page_start + per_page) - start;
-    const std::size_t first = begin / kSumSegment, last = sum_segments(end);
-    workers_->run([&](unsigned worker) {
-      const std::size_t count = last - first;
-      for (std::size_t segment = first + count * worker / workers_->count();
-           segment < first + count * (worker + 1) / workers_->count(); ++segment) {
-        const std::uint64_t from = std::max<std::uint64_t>(begin, segment * kSumSegment);
-        const std::uint64_t to = std::min<std::uint64_t>(end, (segment + 1) * kSumSegment);
-        const std::byte* const at = memory + (start + from - page_start) * element;
-        if (element == kStateElementBytes) {
-          kernels::add_squares(reinterpret_cast<const float*>(at), to - from, from, sums[segment]);
-        } else {
-          kernels::add_squares(reinterpret_cast<const std::uint16_t*>(at), to - from, from,
-                               sums[segment]);
-        }
+  const Access access = access_in(parameter_tier_, page, true, false);
+  TACO_RETURN_IF_ERROR(pages_.begin(kLookKeys + page, {&access, 1}));
+  const std::byte* const memory = pages_.address(page, pages_.tier_of(page));
+  const std::uint64_t page_start = page * per_page;
+  const std::uint64_t begin = std::max(start, page_start) - start;
+  const std::uint64_t end = std::min(start + tensor.bytes / element, page_start + per_page) - start;
+  const std::size_t first = begin / kSumSegment, last = sum_segments(end);
+  workers_->run([&](unsigned worker) {
+    const WorkShare share = share_of(last - first, worker, workers_->count());
+    for (std::size_t segment = first + share.begin; segment < first + share.end; ++segment) {
+      const std::uint64_t from = std::max<std::uint64_t>(begin, segment * kSumSegment);
+      const std::uint64_t to = std::min<std::uint64_t>(end, (segment + 1) * kSumSegment);
+      const std::byte* const at = memory + (start + from - page_start) * element;
+      if (element == kStateElementBytes) {
+        kernels::add_squares(reinterpret_cast<const float*>(at), to - from, from, sums[segment]);
+      } else {
+        kernels::add_squares(reinterpret_cast<const std::uint16_t*>(at), to - from, from,
+                             sums[segment]);
       }
-    });
-    pages_.end(kLookKeys + page);
-  }
+    }
+  });
+  pages_.end(kLookKeys + page);
+  return {};
+}
+
+Result<double> OptimizerStream::squares_on(const PlacedTensor& tensor,
+                                           std::span<const PageId> pages) {
+  std::vector<LaneSums> sums(sum_segments(tensor.bytes / tensor.element_bytes));
+  for (const PageId page : pages) TACO_RETURN_IF_ERROR(add_squares(tensor, page, sums));
   double all = 0;
   for (const LaneSums& lanes : sums) all += kernels::total(lanes);
   return all;
+}
+
+Result<double> OptimizerStream::squares_of(const PlacedTensor& tensor) {
+  const Run run = layout_.pages_of(tensor);
+  std::vector<PageId> pages(run.count);
+  std::iota(pages.begin(), pages.end(), run.first);
+  return squares_on(tensor, pages);
 }
 
 // Its sums need the whole gradient, which is in memory meanwhile.
@@ -73,9 +83,7 @@ Status OptimizerStream::step_adafactor_from_pages(const Part& part) {
   return step_adafactor(in_memory);
 }
 
-Status OptimizerStream::step_adafactor(Part part) {
-  const Update& update = *part.update;
-  const auto& step = std::get<kernels::AdafactorStep>(update.step);
+Result<AdafactorMeasure> OptimizerStream::measure(const Update& update) {
   const PlacedTensor& tensor = layout_.tensors()[update.tensor];
   kernels::GradientSpan gradient;
   if (update.bf16_gradient) {
@@ -85,14 +93,33 @@ Status OptimizerStream::step_adafactor(Part part) {
   }
   const auto squares = squares_of(tensor);
   if (!squares.ok()) return squares.status();
-  // Where parameters are stepped anywhere, the device's memory is the host's, and has a page free:
-  // host memory need have none but those that pages pass through.
-  AdafactorMeasure measure(step, gradient, parameter_tier_.value_or(Tier::kDevice));
-  TACO_RETURN_IF_ERROR(measure.take(pages_, layout_, tensor, *workers_));
-  TACO_RETURN_IF_ERROR(in_the_middle(measure.write_back(pages_, layout_, tensor)));
-  part.moments = measure.moments();
-  part.factor = measure.factor(squares.value());
-  const Run run = layout_.pages_of(tensor);
+  AdafactorMeasure measure(std::get<kernels::AdafactorStep>(update.step), moments_tier());
+  TACO_RETURN_IF_ERROR(measure.take(pages_, layout_, tensor, gradient, *workers_));
+  measure.note_parameters(squares.value());
+  return measure;
+}
+
+Result<AdafactorMeasure> OptimizerStream::measure(const Update& update,
+                                                  std::span<const double> rows,
+                                                  std::span<const double> columns) {
+  AdafactorMeasure measure(std::get<kernels::AdafactorStep>(update.step), moments_tier());
+  const PlacedTensor& tensor = layout_.tensors()[update.tensor];
+  TACO_RETURN_IF_ERROR(measure.take_sums(pages_, layout_, tensor, rows, columns));
+  return measure;
+}
+
+Status OptimizerStream::write_back(std::uint32_t tensor, const AdafactorMeasure& measure) {
+  return in_the_middle(measure.write_back(pages_, layout_, layout_.tensors()[tensor]));
+}
+
+Status OptimizerStream::step_adafactor(Part part) {
+  const Update& update = *part.update;
+  const auto measured = measure(update);
+  if (!measured.ok()) return measured.status();
+  TACO_RETURN_IF_ERROR(write_back(update.tensor, measured.value()));
+  part.moments = measured.value().moments();
+  part.factor = measured.value().factor();
+  const Run run = layout_.pages_of(layout_.tensors()[update.tensor]);
   for (PageId page = run.first; page < run.first + run.count; ++page) {
     TACO_RETURN_IF_ERROR(in_the_middle(step_chunks(page, {&part, 1})));
   }

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "base/assert.h"
+#include "zerocache/adafactor_ranks.h"
 #include "zerocache/agreement.h"
 #include "zerocache/digest.h"
 #include "zerocache/touched_pages.h"
@@ -43,8 +44,10 @@ void add_step(Digest& digest, const kernels::LionStep& step) {
   }
 }
 
-// Is refused before it is compared.
-void add_step(Digest&, const kernels::AdafactorStep&) {}
+void add_step(Digest& digest, const kernels::AdafactorStep& step) {
+  for (const float value : {step.gradient_factor, step.shrink, step.share}) digest.add_value(value);
+  for (const double value : {step.rho, step.eps1, step.eps2, step.clip}) digest.add_value(value);
+}
 
 // What a rank is about to do with one parameter.
 struct Intent {
@@ -147,6 +150,13 @@ Status ShardedStep::run(std::span<const Update> updates) {
   std::sort(sorted.begin(), sorted.end(), [&](const Update& a, const Update& b) {
     return layout_.tensors()[a.tensor].offset < layout_.tensors()[b.tensor].offset;
   });
+  AdafactorMeasures measures;
+  if (has_adafactor(sorted)) {
+    auto measured = measure_in_turns(ranks_, layout_, stream_, sorted);
+    if (!measured.ok()) return measured.status();
+    measures = std::move(measured).value();
+    TACO_RETURN_IF_ERROR(agree(ranks_, begin_measured(stream_, measures, sorted)));
+  }
   const std::vector<Stepped> stepped = pages_of(sorted);
   std::vector<Parcel> parcels;
   parcels.reserve(stepped.size());

@@ -1,7 +1,7 @@
 // A step of an optimizer whose state is dealt out among ranks: each steps the pages that it owns,
 // while the pages that were stepped before travel to the others. All ranks have the same parameters
 // and gradients, and have the same parameters afterwards, bit for bit, as one rank alone would
-// have.
+// have. Adafactor's moments are kept by all of them: a number for each row and each column.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "zerocache/agreement.h"
@@ -16,10 +15,6 @@ Status StripedStep::check(std::span<const Update> updates, const GradientShards&
   TACO_RETURN_IF_ERROR(stream_.check(updates));
   for (const Update& update : updates) {
     const std::string named = "parameter '" + layout_.tensors()[update.tensor].name + "'";
-    if (std::holds_alternative<kernels::AdafactorStep>(update.step)) {
-      return Status(Code::kUnsupported,
-                    named + " is spread over ranks, and Adafactor needs its whole gradient");
-    }
     if (!gradients.has(update.tensor)) {
       return Status(Code::kInvalidArgument, named + " is to be stepped without a gradient");
     }
@@ -51,25 +46,56 @@ Status StripedStep::run(std::span<const StripedUpdate> updates, const GradientSh
   std::vector<Update> all = sorted(updates);
   std::erase_if(all,
                 [&](const Update& update) { return layout_.tensors()[update.tensor].bytes == 0; });
+  AdafactorMeasures measures;
+  Status own;
+  if (has_adafactor(all)) {
+    const auto parts_of = [&](const Update& update) { return parts(update, gradients); };
+    auto measured = measure_parts(ranks_, layout_, stream_, all, parts_of);
+    if (!measured.ok()) return measured.status();
+    measures = std::move(measured).value();
+    own = begin_measured(stream_, measures, all);
+  }
   const auto tensor_of = [](const Update& update) { return update.tensor; };
-  const Status own = for_each_touched_page(
-      layout_, std::span<const Update>(all), tensor_of,
-      [&](PageId page, std::span<const Update> there) {
-        return stripes_.owns(page) ? step_page(page, there, gradients) : Status();
-      });
+  const auto step = [&](PageId page, std::span<const Update> there) {
+    return stripes_.owns(page) ? step_page(page, there, gradients) : Status();
+  };
+  if (own.ok()) {
+    own = for_each_touched_page(layout_, std::span<const Update>(all), tensor_of, step);
+  }
   return agree(ranks_, own);
+}
+
+// What of a tensor lies on a page: where in the tensor, and where among the page's elements.
+StripedStep::Place StripedStep::place(const PlacedTensor& tensor, PageId page) const {
+  const std::uint64_t start = std::uint64_t{page} * layout_.page_bytes();
+  const std::uint64_t begin = std::max(tensor.offset, start);
+  const std::uint64_t end = std::min(tensor.offset + tensor.bytes, start + layout_.page_bytes());
+  return {(begin - tensor.offset) / tensor.element_bytes, (begin - start) / tensor.element_bytes,
+          (end - begin) / tensor.element_bytes};
+}
+
+// What this rank has of its gradient.
+std::vector<GradientPart> StripedStep::parts(const Update& update,
+                                             const GradientShards& gradients) const {
+  const PlacedTensor& tensor = layout_.tensors()[update.tensor];
+  const Run run = layout_.pages_of(tensor);
+  std::vector<GradientPart> found;
+  for (PageId page = run.first; page < run.first + run.count; ++page) {
+    if (!stripes_.owns(page)) continue;
+    const Place here = place(tensor, page);
+    found.push_back(
+        {page, here.in_tensor, gradients.on(page).subspan(here.on_page, here.elements)});
+  }
+  return found;
 }
 
 Status StripedStep::step_page(PageId page, std::span<const Update> updates,
                               const GradientShards& gradients) {
-  const std::span<const float> means = gradients.on(page);
-  const std::uint64_t start = std::uint64_t{page} * layout_.page_bytes();
   std::vector<Update> here(updates.begin(), updates.end());
   for (Update& update : here) {
-    const PlacedTensor& tensor = layout_.tensors()[update.tensor];
-    const std::uint64_t begin = std::max(tensor.offset, start);
-    update.gradient = means.data() + (begin - start) / tensor.element_bytes;
-    update.first = (begin - tensor.offset) / tensor.element_bytes;
+    const Place own = place(layout_.tensors()[update.tensor], page);
+    update.gradient = gradients.on(page).data() + own.on_page;
+    update.first = own.in_tensor;
   }
   return stream_.step_page(page, here)
       .with_prefix("the optimizer's step ended before " + layout_.describe(page) + ": ");

@@ -1,13 +1,16 @@
 // An optimizer's step where parameters, gradients and state are spread over ranks by stripes: each
 // rank steps the pages that it owns, with the means that it has of their gradients. Nothing else
-// travels: others get the new parameters when they gather them next.
+// travels: others get the new parameters when they gather them next. Of Adafactor the ranks add up
+// sums before (adafactor_ranks.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "base/status.h"
+#include "zerocache/adafactor_ranks.h"
 #include "zerocache/collectives.h"
 #include "zerocache/gradient_shards.h"
 #include "zerocache/layout.h"
@@ -31,8 +34,7 @@ class StripedStep {
 
   // Before anything has changed; gradients are finished. OK on all ranks if `own` is and nothing
   // else is against it, or a failure on all: ranks that would step otherwise or other tensors
-  // (kMismatch), what OptimizerStream::check() refuses, Adafactor (which needs to see a whole
-  // gradient), a tensor without a gradient.
+  // (kMismatch), what OptimizerStream::check() refuses, a tensor without a gradient.
   Status agree_on(std::span<const StripedUpdate> updates, const GradientShards& gradients,
                   const Status& own = {});
   // What agree_on() has found to be alike, while nobody holds copies of parameters
@@ -43,6 +45,11 @@ class StripedStep {
  private:
   std::vector<Update> sorted(std::span<const StripedUpdate> updates) const;
   Status check(std::span<const Update> updates, const GradientShards& gradients) const;
+  struct Place {
+    std::size_t in_tensor = 0, on_page = 0, elements = 0;
+  };
+  Place place(const PlacedTensor& tensor, PageId page) const;
+  std::vector<GradientPart> parts(const Update& update, const GradientShards& gradients) const;
   Status step_page(PageId page, std::span<const Update> updates, const GradientShards& gradients);
 
   Collectives& ranks_;

@@ -21,6 +21,7 @@ from zerocache_models import TinyGPT, assert_same_state, make_cache
 from zerocache_ranks import (
     CAPS,
     Jobs,
+    adafactor,
     adamw,
     alone,
     names_of,
@@ -64,8 +65,8 @@ class Counting(TinyGPT):
         return super().forward(tokens)
 
 
-def save_and_go_on(folder: str, saved: str) -> list[float]:
-    (cache, model, optimizer), data = shared(folder, Counting(), adamw), own_batches()
+def save_and_go_on(folder: str, saved: str, make: Any = adamw) -> list[float]:
+    (cache, model, optimizer), data = shared(folder, Counting(), make), own_batches()
     train(model, optimizer, 3, data)
     assert cache.save(saved, {"epoch": 3}) == 1
     expected = train(model, optimizer, 3, data)
@@ -81,8 +82,8 @@ def save_and_go_on(folder: str, saved: str) -> list[float]:
     return expected
 
 
-def load_and_go_on(folder: str, saved: str, expected: list[float]) -> None:
-    (cache, model, optimizer), data = shared(folder, Counting(), adamw), own_batches()
+def load_and_go_on(folder: str, saved: str, expected: list[float], make: Any) -> None:
+    (cache, model, optimizer), data = shared(folder, Counting(), make), own_batches()
     train(model, optimizer, 1, own_batches())
     cache.load(saved)
     for _ in range(3):
@@ -92,19 +93,22 @@ def load_and_go_on(folder: str, saved: str, expected: list[float]) -> None:
     cache.close()
 
 
-def test_training_goes_on_from_a_checkpoint_to_the_same_bits(job: Ranks, tmp_path: Path) -> None:
-    expected = job.run(save_and_go_on, str(tmp_path), str(tmp_path / "saved"))
+@pytest.mark.parametrize("make", [adamw, adafactor])
+def test_training_goes_on_from_a_checkpoint_to_the_same_bits(
+    job: Ranks, tmp_path: Path, make: Any
+) -> None:
+    expected = job.run(save_and_go_on, str(tmp_path), str(tmp_path / "saved"), make)
     first = torch.load(tmp_path / "values-0.pt")
     for rank in range(1, job.world):
         other = torch.load(tmp_path / f"values-{rank}.pt")
         assert all(torch.equal(first[name], other[name]) for name in first)
-    arguments = [(str(tmp_path), str(tmp_path / "saved"), losses) for losses in expected]
+    arguments = [(str(tmp_path), str(tmp_path / "saved"), losses, make) for losses in expected]
     job.run_each(load_and_go_on, arguments)
 
 
-def state_in(folder: str, saved: str, to: int) -> dict[str, Any]:
+def state_in(folder: str, saved: str, to: int, make: Any) -> dict[str, Any]:
     """What a checkpoint brings, by consolidated state."""
-    cache, model, optimizer = shared(folder, Counting(), adamw)
+    cache, model, optimizer = shared(folder, Counting(), make)
     cache.load(saved)
     optimizer.consolidate_state_dict(to)
     found = optimizer.state_dict() if dist.get_rank() == to else {}
@@ -118,16 +122,17 @@ def assert_equal(one: torch.Tensor, other: torch.Tensor) -> None:
     assert torch.equal(one, other)
 
 
-def test_any_number_of_ranks_loads_what_others_saved(jobs: Jobs, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [adamw, adafactor])
+def test_any_number_of_ranks_loads_what_others_saved(jobs: Jobs, tmp_path: Path, make: Any) -> None:
     """Two save, three and one load; one saves, two load."""
     saved = str(tmp_path / "saved")
-    jobs.get("taco", 2).run(save_and_go_on, str(tmp_path), saved)
+    jobs.get("taco", 2).run(save_and_go_on, str(tmp_path), saved, make)
     for world, to in ((2, 1), (3, 2)):
-        jobs.get("taco", world).run(state_in, str(tmp_path), saved, to)
+        jobs.get("taco", world).run(state_in, str(tmp_path), saved, to, make)
         found = torch.load(tmp_path / f"state-{to}.pt")
         model = Counting()
         cache = make_cache(tmp_path / "one", *CAPS)
-        model, optimizer = cache.wrap(model, adamw(model))
+        model, optimizer = cache.wrap(model, make(model))
         cache.load(saved)
         values = {name: cache.full(name) for name in names_of(model)}
         assert_same_state([optimizer.state_dict(), values], found, assert_equal)

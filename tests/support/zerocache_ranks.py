@@ -65,6 +65,10 @@ def lion(model: nn.Module) -> torch.optim.Optimizer:
     return Lion(model.parameters(), lr=1e-3)
 
 
+def adafactor(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adafactor(model.parameters(), lr=1e-2)
+
+
 def mixed_model() -> nn.Module:
     """Bfloat16 parameters among float32 ones, and a frozen one; tied weights."""
     model = TinyGPT(2)

@@ -4,37 +4,24 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "kernels/half.h"
-#include "support/moving_pages.h"
+#include "support/adafactor_model.h"
 #include "zerocache/adafactor_state.h"
 #include "zerocache/backward_steps.h"
 #include "zerocache/optimizer_stream.h"
-#include "zerocache/tensor_bytes.h"
 
 namespace taco::zerocache {
 namespace {
 
 using kernels::AdafactorOptions;
 using kernels::AdafactorShape;
-using testing::MovingPages;
+using testing::Floats;
+using testing::kShapes;
+using Store = testing::AdafactorModel;
 
-using Floats = std::vector<float>;
 using Doubles = std::vector<double>;
-
-constexpr AdafactorShape kShapes[] = {{1, 700, 33}, {1, 5, 4000}, {6, 3, 5}, {1, 0, 3000},
-                                      {2, 300, 20}, {1, 1, 1},    {1, 0, 0}};
-
-Floats random_floats(std::size_t count, std::uint32_t seed, float scale) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Floats values(count);
-  for (float& value : values) value = scale * normal(random);
-  return values;
-}
 
 // One parameter in double.
 struct Exact {
@@ -102,98 +89,6 @@ struct Exact {
       }
     }
   }
-};
-
-// All shapes as parameters of one store, of float32 or of bfloat16.
-class Store {
- public:
-  Store(std::size_t page_bytes, unsigned threads, bool half)
-      : half_(half),
-        layout_(std::move(Layout::make({{"first", 100, 4}}, page_bytes)).value()),
-        pages_(page_bytes) {
-    std::vector<AdafactorParameter> parameters;
-    const std::uint32_t element = half ? 2 : 4;
-    for (const AdafactorShape& shape : kShapes) {
-      const std::string name = "p" + std::to_string(tensors_.size());
-      const auto placed = layout_.append({name, shape.elements() * element, element});
-      tensors_.push_back(placed.value());
-      parameters.push_back({tensors_.back(), shape});
-    }
-    state_ = std::move(StateLayout::append_to(layout_, tensors_, {})).value();
-    EXPECT_TRUE(append_adafactor_state(layout_, parameters).ok());
-    stream_ =
-        std::move(OptimizerStream::make(pages_, layout_, state_, {.threads = threads})).value();
-    for (std::uint32_t i = 0; i < tensors_.size(); ++i) {
-      values_.push_back(random_floats(kShapes[i].elements(), i, 0.5f));
-      if (half) {
-        for (float& value : values_[i])
-          value = kernels::bf16_to_float(kernels::float_to_bf16(value));
-      }
-      write(i, values_[i]);
-    }
-  }
-
-  // With other gradients each time, which stay until the next call.
-  std::vector<Update> updates(const AdafactorOptions& options, int t, double factor = 1) {
-    std::vector<Update> updates;
-    gradients_.clear();
-    for (std::uint32_t i = 0; i < std::size(kShapes); ++i) {
-      const auto seed = static_cast<std::uint32_t>(t) * 100 + i;
-      gradients_.push_back(random_floats(kShapes[i].elements(), seed, t == 2 ? 1e-3f : 1.0f));
-    }
-    for (std::uint32_t i = 0; i < std::size(kShapes); ++i) {
-      updates.push_back({i + 1, gradients_[i].data(), false,
-                         kernels::adafactor_step(options, kShapes[i], t, half_, factor)});
-    }
-    return updates;
-  }
-  Status step(const AdafactorOptions& options, int t, double factor = 1) {
-    return stream_->step(updates(options, t, factor));
-  }
-  std::unique_ptr<BackwardSteps> backward_steps() {
-    return std::move(BackwardSteps::make(*stream_, layout_, tensors_, {})).value();
-  }
-  MovingPages& pages() { return pages_; }
-
-  Floats read(std::uint32_t i) {
-    const PlacedTensor& tensor = layout_.tensors()[i + 1];
-    Floats values(kShapes[i].elements());
-    if (!half_) {
-      pages_.read(tensor, values.data());
-      return values;
-    }
-    std::vector<std::uint16_t> halves(values.size());
-    pages_.read(tensor, halves.data());
-    std::transform(halves.begin(), halves.end(), values.begin(), kernels::bf16_to_float);
-    return values;
-  }
-  Floats state(const std::string& name) {
-    const PlacedTensor& tensor = *layout_.find(name);
-    Floats values(tensor.bytes / 4);
-    EXPECT_TRUE(read_bytes(pages_, layout_.page_bytes(), tensor, Tier::kHost, 0,
-                           std::as_writable_bytes(std::span(values)))
-                    .ok());
-    return values;
-  }
-  const Floats& initial(std::uint32_t i) const { return values_[i]; }
-  const Floats& gradient(std::uint32_t i) const { return gradients_[i]; }
-  OptimizerStream& stream() { return *stream_; }
-
- private:
-  void write(std::uint32_t i, const Floats& values) {
-    if (!half_) return pages_.write(layout_.tensors()[i + 1], values.data());
-    std::vector<std::uint16_t> halves(values.size());
-    std::transform(values.begin(), values.end(), halves.begin(), kernels::float_to_bf16);
-    pages_.write(layout_.tensors()[i + 1], halves.data());
-  }
-
-  const bool half_;
-  Layout layout_;
-  MovingPages pages_;
-  std::vector<std::uint32_t> tensors_;
-  StateLayout state_;
-  std::unique_ptr<OptimizerStream> stream_;
-  std::vector<Floats> values_, gradients_;
 };
 
 TEST(AdafactorStream, IsTheFormulasOfTheHeader) {

@@ -1,6 +1,7 @@
 #include "zerocache/torch/store.h"
 
 #include <algorithm>
+#include <functional>
 #include <random>
 
 #include "device/host_device.h"
@@ -61,14 +62,14 @@ Status check_page_numbers(std::uint32_t pages, std::uint32_t most, std::size_t p
 }
 
 // Pages that something lies on, on the rank that keeps most. Where parameters are not spread over
-// ranks, each has all of them.
+// ranks, each has all of them; and `everywhere` says which pages all have anyway.
 std::size_t most_held(const Layout& layout, const StateLayout& state, const Shards& shards,
-                      bool spread) {
+                      bool spread, const std::function<bool(PageId)>& everywhere) {
   std::size_t parameters = 0;
   std::vector<std::size_t> kept(static_cast<std::size_t>(shards.ranks()));
   for (PageId page = 0; page < layout.pages(); ++page) {
     if (layout.tensors_on(page).empty()) continue;
-    if (spread || state.is_state(page)) {
+    if (!everywhere(page) && (spread || state.is_state(page))) {
       ++kept[static_cast<std::size_t>(shards.owner(page))];
     } else {
       ++parameters;
@@ -109,7 +110,7 @@ Status Store::check_room(const std::vector<PlannedParameter>& parameters,
                          const std::vector<std::vector<std::uint32_t>>& needed,
                          FinalGradients gradients, int ranks, bool spread) const {
   Layout layout = layout_;
-  std::vector<std::uint32_t> indices, trained;
+  std::vector<std::uint32_t> indices, trained, spread_out;
   for (const PlannedParameter& parameter : parameters) {
     const auto placed = by_name_.find(parameter.name);
     Result<std::uint32_t> index = Status();
@@ -119,6 +120,7 @@ Status Store::check_room(const std::vector<PlannedParameter>& parameters,
     if (!index.ok()) return index.status();
     indices.push_back(*index);
     if (parameter.trained) trained.push_back(*index);
+    if (!parameter.moments) spread_out.push_back(*index);
   }
   std::size_t device_pages = trained.empty() ? 0 : 1, stripes = 0;
   for (const std::vector<std::uint32_t>& group : needed) {
@@ -138,10 +140,13 @@ Status Store::check_room(const std::vector<PlannedParameter>& parameters,
   auto state = StateLayout::append_to(layout, trained, kinds);
   if (!state.ok()) return state.status();
   std::size_t host_pages = trained.empty() ? 0 : state->kinds().size();
-  const Shards shards =
-      spread ? Shards::striped(layout, *state, trained, Stripes(layout, indices, 0, ranks))
-             : Shards::deal(layout, *state, trained, 0, ranks);
-  std::size_t held = most_held(layout, *state, shards, spread);
+  const Stripes all(layout, spread_out, 0, ranks);
+  const Shards shards = spread ? Shards::striped(layout, *state, trained, all)
+                               : Shards::deal(layout, *state, trained, 0, ranks);
+  const auto everywhere = [&](PageId page) {
+    return !all.covers(page) && !state->is_state(page);  // moments alone
+  };
+  std::size_t held = most_held(layout, *state, shards, spread, everywhere);
   if (spread) held += stripes * (size - 1);
   if (gradients == FinalGradients::kAreKeptOnPages) {
     auto pages = GradientPages::append_to(layout, trained);

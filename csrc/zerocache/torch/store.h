@@ -66,6 +66,7 @@ struct PlannedParameter {
   std::size_t bytes = 0;
   std::uint32_t element_bytes = 4;
   bool trained = false;  // gets state
+  bool moments = false;  // it is no parameter, but moments of one (adafactor_state.h)
 };
 
 // What becomes of gradients that are final.
@@ -195,9 +196,9 @@ class Store : public Pager {
   // Raises what one of the ranks has raised in a forward pass.
   Status end_forward();
   Status multiply_gradients(double factor);  // what is finished of them
-  // How often gradients were dropped since a run had ended on all ranks, by an exception on one.
   // All of them, of all ranks, and finishes them: whether one is infinite or NaN.
   Result<bool> unscale_gradients(double factor);
+  // How often gradients were dropped since a run had ended on all ranks, by an exception on one.
   std::uint64_t gradients_lost() const { return gradients_lost_; }
   // The program is about to use the group of ranks for something else, as all of them.
   void settle_ranks();
@@ -271,7 +272,10 @@ class Store : public Pager {
   Status step_together(const std::vector<Step>& steps);
   Status read_together(const PlacedTensor& tensor, std::span<std::byte> to);
   Status check_same(const Manifest& manifest);
+  // What this rank has of pages that are dealt out; of others, what it saves of them.
   bool keeps(PageId page) const { return !ranks_ || shards_.owns(page); }
+  // Of Adafactor: all ranks have them.
+  bool has_moments(PageId page) const;
   Status write_kept(const PlacedTensor& tensor, Tier tier, std::uint64_t from,
                     std::span<const std::byte> bytes, bool* spoilt);
 

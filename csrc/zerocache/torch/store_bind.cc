@@ -95,8 +95,8 @@ py::dict stats_of(const Store& store) {
   return found;
 }
 
-// (name, bytes, bytes of an element, whether it is trained)
-using Planned = std::tuple<std::string, std::size_t, std::uint32_t, bool>;
+// (name, bytes, bytes of an element, whether it is trained, whether it is moments of another)
+using Planned = std::tuple<std::string, std::size_t, std::uint32_t, bool, bool>;
 
 void check_fits(const Store& store, const std::vector<Planned>& parameters,
                 const std::vector<std::string>& kinds,
@@ -104,8 +104,8 @@ void check_fits(const Store& store, const std::vector<Planned>& parameters,
                 int ranks, bool spread) {
   std::vector<PlannedParameter> planned;
   planned.reserve(parameters.size());
-  for (const auto& [name, bytes, element_bytes, trained] : parameters)
-    planned.push_back({name, bytes, element_bytes, trained});
+  for (const auto& [name, bytes, element_bytes, trained, moments] : parameters)
+    planned.push_back({name, bytes, element_bytes, trained, moments});
   const FinalGradients final = gradients == "stepped" ? FinalGradients::kAreStepped
                                : gradients == "kept"  ? FinalGradients::kAreKeptOnPages
                                                       : FinalGradients::kStayInMemory;

@@ -57,7 +57,6 @@ Status Store::together(const Status& own) {
 Status Store::share(std::unique_ptr<Collectives> ranks) {
   TACO_RETURN_IF_ERROR(usable());
   if (ranks_ || backward_) return invalid("this cache has ranks already, or steps by itself");
-  if (after_moments_ > first_moments_) return invalid("Adafactor's moments cannot be dealt out");
   shards_ = Shards::deal(layout_, state_, stateful_, ranks->rank(), ranks->size());
   ranks_ = std::move(ranks);
   return {};
@@ -120,7 +119,8 @@ Status Store::read_together(const PlacedTensor& tensor, std::span<std::byte> to)
 Status Store::write_kept(const PlacedTensor& tensor, Tier tier, std::uint64_t from,
                          std::span<const std::byte> bytes, bool* spoilt) {
   if (bytes.empty()) return {};
-  if (!ranks_ || (!spread_ && !state_.is_state(page_of(tensor)))) {
+  const PageId page = page_of(tensor);
+  if (!ranks_ || has_moments(page) || (!spread_ && !state_.is_state(page))) {
     return write_bytes(*mover_, page_bytes(), tensor, tier, from, bytes, spoilt);
   }
   return write_own_bytes(*mover_, page_bytes(), shards_, tensor, tier, from, bytes, spoilt);

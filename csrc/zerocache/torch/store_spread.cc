@@ -63,7 +63,7 @@ std::size_t Store::stripes_with_room() const {
   const std::size_t total = std::size_t{room.device} + room.host + room.disk;
   std::size_t kept = kPassing;
   for (PageId page = 0; page < layout_.pages(); ++page) {
-    kept += !layout_.tensors_on(page).empty() && keeps(page);
+    kept += !layout_.tensors_on(page).empty() && (has_moments(page) || keeps(page));
   }
   const auto size = static_cast<std::size_t>(ranks_->size());
   const std::size_t by_frames = (std::max<std::size_t>(room.device, 1) - 1) / size;

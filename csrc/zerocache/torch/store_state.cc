@@ -350,25 +350,29 @@ std::uint64_t Store::own_bytes(bool state) const {
   if (!ranks_ || !(state || spread_)) return state ? state_bytes() : parameter_bytes();
   std::uint64_t sum = 0;
   for (const PlacedTensor& tensor : layout_.tensors()) {
-    if (tensor.bytes == 0 || state_.is_state(page_of(tensor)) != state) continue;
+    if (tensor.bytes == 0) continue;
+    const bool moments = has_moments(page_of(tensor));
+    if ((moments || state_.is_state(page_of(tensor))) != state) continue;
     const Run run = layout_.pages_of(tensor);
     for (PageId page = run.first; page < run.first + run.count; ++page) {
       const std::uint64_t start = std::uint64_t{page} * page_bytes();
       const std::uint64_t begin = std::max(tensor.offset, start);
       const std::uint64_t end = std::min(tensor.offset + tensor.bytes, start + page_bytes());
-      if (keeps(page)) sum += end - begin;
+      if (moments || keeps(page)) sum += end - begin;
     }
   }
   return sum;
 }
 
+bool Store::has_moments(PageId page) const {
+  const auto tensors = layout_.tensors_on(page);
+  return !tensors.empty() && tensors.front() >= first_moments_ && tensors.front() < after_moments_;
+}
+
 std::string_view Store::kind_of(PageId page) const {
   if (state_.is_state(page)) return name_of(state_.kind_of(page));
   if (gradient_pages_ && gradient_pages_->is_gradient(page)) return "gradients";
-  const auto tensors = layout_.tensors_on(page);
-  const bool moments =
-      !tensors.empty() && tensors.front() >= first_moments_ && tensors.front() < after_moments_;
-  return moments ? "moments" : "parameters";
+  return has_moments(page) ? "moments" : "parameters";
 }
 
 }  // namespace taco::zerocache

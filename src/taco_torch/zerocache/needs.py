@@ -106,12 +106,13 @@ def check_room(
             parameter.numel() * parameter.element_size(),
             parameter.element_size(),
             parameter in trained,
+            False,
         )
         for parameter, own in names.items()
     ]
     if rule is not None:
         planned += [
-            (f"{own[0]}/{kind}", 4 * math.prod(shape), 4, False)
+            (f"{own[0]}/{kind}", 4 * math.prod(shape), 4, False, True)
             for parameter, own in names.items()
             if parameter in trained
             for kind, shape in rule.moments(parameter).items()

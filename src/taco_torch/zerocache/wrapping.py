@@ -83,12 +83,6 @@ def wrapping_of(
     trained = needs.check_parameters(store, names, groups, rule)
     if gradients != "in memory":
         backward.check_can_step(rule, averaged)
-    if ranks is not None and rule is not None and rule.name == "Adafactor":
-        raise NotImplementedError(
-            "Adafactor's state cannot be dealt out among ranks: it needs sums over a parameter's "
-            "whole gradient; take AdamW, Adam, SGD or Lion, or wrap the model on each rank by "
-            "itself"
-        )
     if spread:
         gradients = "averaged"
     size = ranks.size if ranks is not None else 1

@@ -1,0 +1,277 @@
+// Steps of Adafactor that several ranks take, against those of one rank: the same bits where each
+// has whole gradients; where each has its pages of them, the same on all ranks, and as close as
+// sums in double are.
+#include "zerocache/adafactor_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "support/adafactor_model.h"
+#include "support/gathering_threads.h"
+#include "zerocache/gradient_shards.h"
+#include "zerocache/lockstep.h"
+#include "zerocache/sharded_step.h"
+#include "zerocache/striped_step.h"
+
+namespace taco::zerocache {
+namespace {
+
+using testing::AdafactorModel;
+using testing::Floats;
+using testing::GatheringThreads;
+using testing::kShapes;
+
+constexpr std::size_t kPage = 4096;
+constexpr std::uint32_t kCount = std::size(kShapes);
+
+std::vector<std::string> moments_of(std::uint32_t i) {
+  const std::string name = "p" + std::to_string(i);
+  if (kShapes[i].elements() == 0) return {};
+  if (kShapes[i].is_vector()) return {name + "/variance"};
+  return {name + "/row_var", name + "/col_var"};
+}
+
+Status step_together(Collectives& ranks, AdafactorModel& model, std::span<const Update> updates) {
+  const Shards shards = Shards::deal(model.layout(), model.state_layout(), model.tensors(),
+                                     ranks.rank(), ranks.size());
+  const Status own = model.stream().check(updates);
+  TACO_RETURN_IF_ERROR(agree_on_step(ranks, model.layout(), updates, own));
+  return ShardedStep(ranks, model.pages(), model.layout(), shards, model.stream(), std::nullopt)
+      .run(updates);
+}
+
+TEST(AdafactorRanks, WithWholeGradientsAllHaveTheBitsOfOneAlone) {
+  for (const bool half : {false, true}) {
+    for (const int size : {1, 2, 3, 5}) {
+      SCOPED_TRACE("ranks: " + std::to_string(size));
+      GatheringThreads group(size);
+      group.run([&](Collectives& ranks) {
+        AdafactorModel own(kPage, 1 + static_cast<unsigned>(ranks.rank()) % 2, half);
+        AdafactorModel alone(1 << 20, 1, half);
+        for (int t = 1; t <= 3; ++t) {
+          ASSERT_TRUE(alone.step({.weight_decay = 0.1}, t, 0.5).ok());
+          const std::vector<Update> updates = own.updates({.weight_decay = 0.1}, t, 0.5);
+          const Status stepped = step_together(ranks, own, updates);
+          ASSERT_TRUE(stepped.ok()) << stepped.message();
+        }
+        for (std::uint32_t i = 0; i < kCount; ++i) {
+          EXPECT_TRUE(own.read(i) == alone.read(i)) << "p" << i;
+          for (const std::string& name : moments_of(i)) {
+            EXPECT_TRUE(own.state(name) == alone.state(name)) << name;
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST(AdafactorRanks, StepsThatDifferAreRefusedOnAll) {
+  GatheringThreads group(2);
+  group.run([&](Collectives& ranks) {
+    AdafactorModel own(kPage, 1, false);
+    const Status stepped = step_together(ranks, own, own.updates({.clip = 1.0 + ranks.rank()}, 1));
+    EXPECT_EQ(stepped.code(), Code::kMismatch);
+    EXPECT_NE(stepped.message().find("'p0' would be stepped otherwise on rank 0 than on rank 1"),
+              std::string::npos)
+        << stepped.message();
+    EXPECT_TRUE(own.read(0) == own.initial(0));
+  });
+}
+
+// Whichever use it is that has no page.
+TEST(AdafactorRanks, ARankWithoutAPageIsAFailureOfAll) {
+  for (std::size_t use = 0; use < 90; use += 7) {
+    SCOPED_TRACE("use " + std::to_string(use));
+    GatheringThreads group(3);
+    group.run([&](Collectives& ranks) {
+      AdafactorModel own(kPage, 1, false);
+      const std::vector<Update> updates = own.updates({}, 1);
+      if (ranks.rank() == 1) own.pages().fail_at(use);
+      const Status stepped = step_together(ranks, own, updates);
+      EXPECT_EQ(stepped.code(), Code::kResource);
+      EXPECT_NE(stepped.message().find("no page today"), std::string::npos) << stepped.message();
+      EXPECT_EQ(stepped.message().starts_with("rank 1: "), ranks.rank() != 1);
+      EXPECT_EQ(own.pages().open(), 0u);
+    });
+  }
+}
+
+// In parts.
+
+// What of each gradient lies on this rank's pages.
+PartsOf parts_for(AdafactorModel& model, const Stripes& stripes) {
+  return [&](const Update& update) {
+    std::vector<GradientPart> found;
+    const PlacedTensor& tensor = model.layout().tensors()[update.tensor];
+    const Run run = model.layout().pages_of(tensor);
+    for (PageId page = run.first; page < run.first + run.count; ++page) {
+      if (!stripes.owns(page)) continue;
+      const std::uint64_t start = std::uint64_t{page} * kPage;
+      const std::uint64_t begin = std::max(tensor.offset, start);
+      const std::uint64_t end = std::min(tensor.offset + tensor.bytes, start + kPage);
+      const std::size_t first = (begin - tensor.offset) / tensor.element_bytes;
+      found.push_back({page,
+                       first,
+                       {model.gradient(update.tensor - 1).data() + first,
+                        (end - begin) / tensor.element_bytes}});
+    }
+    return found;
+  };
+}
+
+std::vector<std::byte> bytes_of(const AdafactorMeasures& measures) {
+  std::vector<std::byte> all;
+  for (const auto& [tensor, measure] : measures) {
+    std::vector<std::byte> one(measure.bytes());
+    measure.tell(one);
+    all.insert(all.end(), one.begin(), one.end());
+  }
+  return all;
+}
+
+struct Found {
+  std::vector<std::vector<std::byte>> by_rank;
+  std::vector<float> factors;  // of rank 0, by parameter
+};
+
+Found measure_on(int size, unsigned threads, std::size_t memory, bool half) {
+  Found found{std::vector<std::vector<std::byte>>(static_cast<std::size_t>(size)), {}};
+  GatheringThreads group(size);
+  group.run([&](Collectives& ranks) {
+    AdafactorModel own(kPage, threads, half);
+    std::vector<std::uint32_t> all = {0};
+    all.insert(all.end(), own.tensors().begin(), own.tensors().end());
+    const Stripes stripes(own.layout(), all, ranks.rank(), ranks.size());
+    std::vector<Update> updates = own.updates({}, 1, 0.5);
+    std::erase_if(updates, [](const Update& each) { return each.tensor == kCount; });  // is empty
+    const auto measures =
+        measure_parts(ranks, own.layout(), own.stream(), updates, parts_for(own, stripes), memory);
+    ASSERT_TRUE(measures.ok()) << measures.status().message();
+    found.by_rank[static_cast<std::size_t>(ranks.rank())] = bytes_of(measures.value());
+    if (ranks.rank() > 0) return;
+    for (const auto& [tensor, measure] : measures.value()) {
+      found.factors.push_back(measure.factor());
+    }
+  });
+  return found;
+}
+
+TEST(AdafactorRanks, InPartsAllFindTheSameWhateverThreadsAndMemory) {
+  for (const bool half : {false, true}) {
+    for (const int size : {1, 2, 3}) {
+      SCOPED_TRACE("ranks: " + std::to_string(size));
+      const Found first = measure_on(size, 1, kSumBytes, half);
+      for (const auto& [threads, memory] : {std::pair{1u, std::size_t{1}}, std::pair{3u, kSumBytes},
+                                            std::pair{2u, std::size_t{100'000}}}) {
+        const Found other = measure_on(size, threads, memory, half);
+        for (const auto& bytes : other.by_rank) EXPECT_TRUE(bytes == first.by_rank.front());
+      }
+      AdafactorModel alone(1 << 20, 1, half);
+      const std::vector<Update> updates = alone.updates({}, 1, 0.5);
+      ASSERT_EQ(first.factors.size(), kCount - 1);
+      for (std::uint32_t i = 0; i + 1 < kCount; ++i) {
+        const auto whole = alone.stream().measure(updates[i]);
+        ASSERT_TRUE(whole.ok());
+        const float factor = whole.value().factor();
+        EXPECT_NEAR(first.factors[i], factor, 3e-7 * std::fabs(factor)) << "p" << i;
+      }
+    }
+  }
+}
+
+// A rank whose parameters are spread, with gradients that are the same on all.
+struct Spread {
+  AdafactorModel model;
+  std::vector<std::uint32_t> all = {0};
+  std::optional<Stripes> stripes;
+  Lockstep lockstep;
+  std::optional<GradientShards> gradients;
+  Collectives& ranks;
+
+  Spread(Collectives& group, bool half) : model(kPage, 2, half), lockstep(group), ranks(group) {
+    all.insert(all.end(), model.tensors().begin(), model.tensors().end());
+    stripes.emplace(model.layout(), all, ranks.rank(), ranks.size());
+    gradients.emplace(ranks, lockstep, model.layout(), *stripes, model.tensors());
+  }
+  Status step(int t) {
+    TACO_RETURN_IF_ERROR(lockstep.begin_run("train"));
+    std::vector<StripedUpdate> updates;
+    for (const Update& update : model.updates({.weight_decay = 0.1}, t)) {
+      TACO_RETURN_IF_ERROR(gradients->add({update.tensor, update.gradient, false}));
+      updates.push_back({update.tensor, update.step});
+    }
+    TACO_RETURN_IF_ERROR(gradients->finish());
+    StripedStep step(ranks, lockstep, model.layout(), *stripes, model.stream());
+    TACO_RETURN_IF_ERROR(step.agree_on(updates, *gradients));
+    TACO_RETURN_IF_ERROR(step.run(updates, *gradients));
+    gradients->clear();
+    return {};
+  }
+  bool owns(std::uint32_t i, std::size_t element) const {
+    const PlacedTensor& tensor = model.layout().tensors()[i + 1];
+    const std::uint64_t offset = tensor.offset + element * tensor.element_bytes;
+    return stripes->owns(static_cast<PageId>(offset / kPage));
+  }
+};
+
+TEST(AdafactorRanks, InPartsPagesAreSteppedAsCloseAsSumsInDoubleAre) {
+  for (const bool half : {false, true}) {
+    for (const int size : {1, 2, 4}) {  // the mean of as many alike is what each has
+      SCOPED_TRACE("ranks: " + std::to_string(size));
+      std::mutex mutex;
+      std::vector<std::size_t> stepped(kCount);  // elements, of all ranks
+      std::vector<Floats> moments;               // of the first rank that is done
+      GatheringThreads group(size);
+      group.run([&](Collectives& ranks) {
+        Spread own(ranks, half);
+        AdafactorModel alone(1 << 20, 1, half);
+        for (int t = 1; t <= 3; ++t) {
+          ASSERT_TRUE(alone.step({.weight_decay = 0.1}, t).ok());
+          const Status status = own.step(t);
+          ASSERT_TRUE(status.ok()) << status.message();
+        }
+        std::lock_guard lock(mutex);
+        std::vector<Floats> own_moments;
+        for (std::uint32_t i = 0; i < kCount; ++i) {
+          const Floats values = own.model.read(i), expected = alone.read(i);
+          for (std::size_t k = 0; k < values.size(); ++k) {
+            if (!own.owns(i, k)) continue;
+            ++stepped[i];
+            const double close = (half ? 0x1p-7 : 1e-6) * std::fabs(expected[k]) + 1e-7;
+            ASSERT_NEAR(values[k], expected[k], close) << "p" << i << ", " << k;
+          }
+          for (const std::string& name : moments_of(i)) {
+            own_moments.push_back(own.model.state(name));
+          }
+        }
+        if (moments.empty()) moments = own_moments;
+        EXPECT_TRUE(moments == own_moments) << "rank " << ranks.rank();
+      });
+      for (std::uint32_t i = 0; i < kCount; ++i) EXPECT_EQ(stepped[i], kShapes[i].elements());
+    }
+  }
+}
+
+TEST(AdafactorRanks, InPartsARankWithoutAPageIsAFailureOfAll) {
+  for (std::size_t use = 0; use < 60; use += 7) {
+    SCOPED_TRACE("use " + std::to_string(use));
+    GatheringThreads group(2);
+    group.run([&](Collectives& ranks) {
+      Spread own(ranks, false);
+      if (ranks.rank() == 1) own.model.pages().fail_at(use);
+      const Status stepped = own.step(1);
+      EXPECT_EQ(stepped.code(), Code::kResource);
+      EXPECT_NE(stepped.message().find("no page today"), std::string::npos) << stepped.message();
+      EXPECT_EQ(stepped.message().starts_with("rank 1: "), ranks.rank() != 1);
+      EXPECT_EQ(own.model.pages().open(), 0u);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace taco::zerocache
