@@ -36,11 +36,11 @@ GradientShards::GradientShards(Collectives& ranks, Lockstep& lockstep, const Lay
   }
 }
 
-GradientShards::~GradientShards() { clear(); }
+GradientShards::~GradientShards() { drop(); }
 
 Status GradientShards::add(const FinalGradient& gradient) {
   if (!lockstep_.ended().ok()) {
-    clear();
+    drop();
     return lockstep_.ended();
   }
   const auto invalid = [&](const std::string& what) {
@@ -65,7 +65,7 @@ Status GradientShards::add(const FinalGradient& gradient) {
     Stripe& stripe = by_stripe_.at(id);
     if (++stripe.come < stripe.gradients) continue;
     if (Status reduced = reduce(id); !reduced.ok()) {
-      clear();
+      drop();
       return reduced;
     }
   }
@@ -80,16 +80,27 @@ Status GradientShards::reduce(StripeId id) {
   reduction->stripe = id;
   reduction->own.resize(elements);
   reduction->all.resize(elements * static_cast<std::size_t>(stripes_.ranks()));
-  Digest digest;
+  Digest digest, purposes;
   digest.add_value(id);
   for (int rank = 0; rank < stripes_.ranks(); ++rank) {
     const PageId page = stripes_.page_of(id, rank);
     if (page == kNoPage) continue;
     const std::size_t place = elements * static_cast<std::size_t>(rank);
-    pack(page, std::span(reduction->all).subspan(place, elements), digest);
+    auto packed = pack(page, std::span(reduction->all).subspan(place, elements), digest);
+    for (const std::uint32_t tensor : packed) {
+      purposes.add_value(given_.at(tensor).gradient.purpose);
+    }
+    if (rank == stripes_.rank()) reduction->tensors = std::move(packed);
   }
   Intent intent;
   intent.what = "average gradients of " + layout_.describe(stripes_.first_page(id));
+  if (averaged_here_ != nullptr) {
+    char text[64];  // for who looks for a difference
+    const auto number = static_cast<unsigned long long>(purposes.value());
+    std::snprintf(text, sizeof text, " for steps with the constants %016llx", number);
+    intent.what += text;
+  }
+  digest.add_value(purposes.value());
   intent.digest = digest.value();
   Reduction* const begun = reduction.get();
   intent.start = [this, begun]() -> Status {
@@ -97,6 +108,7 @@ Status GradientShards::reduce(StripeId id) {
     if (!work.ok()) return work.status();
     begun->work = std::move(work).value();
     begun->started = monotonic_now();
+    used_ = used_ || averaged_here_ != nullptr;
     return {};
   };
   intent.drop = [begun](const Status& why) { begun->failed = why; };
@@ -105,14 +117,16 @@ Status GradientShards::reduce(StripeId id) {
   return {};
 }
 
-// What lies on the page of the gradients that there are; the rest are zeros.
-void GradientShards::pack(PageId id, std::span<float> to, Digest& digest) {
+// What lies on the page of the gradients that there are, and whose they are; the rest are zeros.
+std::vector<std::uint32_t> GradientShards::pack(PageId id, std::span<float> to, Digest& digest) {
+  std::vector<std::uint32_t> tensors;
   const auto page = pages_.find(id);
-  if (page == pages_.end()) return;
+  if (page == pages_.end()) return tensors;
   const std::uint64_t start = std::uint64_t{id} * layout_.page_bytes();
   for (const std::uint32_t index : page->second.tensors) {
     const auto given = given_.find(index);
     if (given == given_.end()) continue;
+    tensors.push_back(index);
     digest.add_value(index);
     const PlacedTensor& tensor = layout_.tensors()[index];
     const std::uint64_t begin = std::max(tensor.offset, start);
@@ -128,6 +142,7 @@ void GradientShards::pack(PageId id, std::span<float> to, Digest& digest) {
     }
     if (--given->second.pages_left == 0) done_.push_back(index);
   }
+  return tensors;
 }
 
 // Of those under way: its mean is there afterwards.
@@ -147,11 +162,18 @@ Status GradientShards::finish_first() {
                    .started = first->started,
                    .ended = monotonic_now()});
   }
-  const PageId page = stripes_.page_of(first->stripe, stripes_.rank());
+  TACO_RETURN_IF_ERROR(add_mean(first->stripe, std::move(first->own)));
+  if (averaged_here_ == nullptr || clearing_) return {};
+  Status used = averaged_here_(first->stripe, first->tensors);
+  means_.erase(stripes_.page_of(first->stripe, stripes_.rank()));
+  return used;
+}
+
+Status GradientShards::add_mean(StripeId stripe, std::vector<float> own) {
+  const PageId page = stripes_.page_of(stripe, stripes_.rank());
   const auto found = pages_.find(page);
   if (found == pages_.end()) return {};
-  first->own.resize(layout_.page_bytes() / found->second.element_bytes);
-  std::vector<float>& own = first->own;
+  own.resize(layout_.page_bytes() / found->second.element_bytes);
   kernels::divide(kernels::Dtype::kF32, own.data(), own.data(), own.size(), stripes_.ranks());
   std::vector<float>& mean = means_[page];
   if (mean.empty()) {
@@ -170,10 +192,11 @@ Status GradientShards::finish() {
   }
   while (status.ok() && !under_way_.empty()) status = finish_first();
   if (!status.ok()) {
-    clear();
+    drop();
     return status;
   }
   for (const auto& [index, given] : given_) averaged_.insert(index);
+  used_ = false;
   end_pass();
   return {};
 }
@@ -184,7 +207,14 @@ void GradientShards::end_pass() {
 }
 
 void GradientShards::clear() {
+  drop();
+  used_ = false;
+}
+
+void GradientShards::drop() {
+  clearing_ = true;
   while (!under_way_.empty()) static_cast<void>(finish_first());
+  clearing_ = false;
   end_pass();
   done_.clear();
   averaged_.clear();

@@ -6,6 +6,9 @@
 //   on(page)        the means, for the step
 //   clear()         zero_grad()
 //
+// Whoever steps while the backward pass goes on is told of each stripe whose means are there, and
+// uses them up (backward_stripes.h).
+//
 // Means are of float32, whatever gradients are, and do not depend on who was when ready: the sum of
 // a reduce_scatter(), divided by the number of ranks. A pass that ends before clear() is added to
 // what is there, as gradients are accumulated in torch. All ranks make the same calls with the same
@@ -21,10 +24,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -40,6 +45,7 @@ struct FinalGradient {
   std::uint32_t tensor = 0;      // index in the layout
   const void* values = nullptr;  // as many elements as the tensor has, contiguous
   bool bf16 = false;             // otherwise float32
+  std::uint64_t purpose = 0;     // what it is for, which has to be alike on all ranks
 };
 
 class GradientShards {
@@ -52,6 +58,16 @@ class GradientShards {
   ~GradientShards();
   GradientShards(const GradientShards&) = delete;
   GradientShards& operator=(const GradientShards&) = delete;
+
+  // From now on: called where the means of a stripe are there, at the same point of the program on
+  // all ranks, and they are used up then; with the tensors on this rank's page that have one. A
+  // failure is one of this rank alone, and of the call that it arose in: whoever made that tells
+  // the others.
+  using Averaged = std::function<Status(StripeId, std::span<const std::uint32_t> tensors)>;
+  void use_averages(Averaged averaged) { averaged_here_ = std::move(averaged); }
+  // Whether that has happened, or is about to on all ranks, since the last finish() that succeeded,
+  // or clear().
+  bool used() const { return used_; }
 
   // Its memory stays until take_done() names the tensor. kInvalidArgument, and nothing has changed,
   // for a tensor that is not trained or has one in this pass; else what is said of finish().
@@ -96,15 +112,18 @@ class GradientShards {
   struct Reduction {
     StripeId stripe = 0;
     std::vector<float> all, own;
+    std::vector<std::uint32_t> tensors;  // that have a gradient on this rank's page
     Status failed;
     Time started = 0;
     std::unique_ptr<Collectives::Work> work;  // goes first
   };
 
   Status reduce(StripeId stripe);
-  void pack(PageId page, std::span<float> to, Digest& digest);
+  std::vector<std::uint32_t> pack(PageId page, std::span<float> to, Digest& digest);
   Status finish_first();
+  Status add_mean(StripeId stripe, std::vector<float> own);
   void end_pass();
+  void drop();
 
   Collectives& ranks_;
   Lockstep& lockstep_;
@@ -119,6 +138,8 @@ class GradientShards {
   std::vector<std::uint32_t> done_;
   std::set<std::uint32_t> averaged_;
   std::map<PageId, std::vector<float>> means_;
+  Averaged averaged_here_;  // null: means stay for the step
+  bool used_ = false, clearing_ = false;
 };
 
 }  // namespace taco::zerocache

@@ -58,12 +58,7 @@ struct Intent {
 
 std::vector<Intent> intents_of(std::span<const Update> updates) {
   std::vector<Intent> intents;
-  for (const Update& update : updates) {
-    Digest digest;
-    digest.add_value(update.step.index());
-    std::visit([&](const auto& step) { add_step(digest, step); }, update.step);
-    intents.push_back({update.tensor, digest.value()});
-  }
+  for (const Update& update : updates) intents.push_back({update.tensor, digest_of(update.step)});
   std::sort(intents.begin(), intents.end(),
             [](const Intent& a, const Intent& b) { return a.tensor < b.tensor; });
   return intents;
@@ -93,6 +88,13 @@ Status mismatch(const Layout& layout, std::span<const Intent> first, std::span<c
 }
 
 }  // namespace
+
+std::uint64_t digest_of(const StepConstants& constants) {
+  Digest digest;
+  digest.add_value(constants.index());
+  std::visit([&](const auto& step) { add_step(digest, step); }, constants);
+  return digest.value();
+}
 
 Status agree_on_step(Collectives& ranks, const Layout& layout, std::span<const Update> updates,
                      const Status& own) {

@@ -25,6 +25,9 @@ namespace taco::zerocache {
 Status agree_on_step(Collectives& ranks, const Layout& layout, std::span<const Update> updates,
                      const Status& own);
 
+// Of a step's kind and constants, which have to be alike on all ranks.
+std::uint64_t digest_of(const StepConstants& step);
+
 class ShardedStep {
  public:
   // All outlive it. The tier is that which the stream steps parameters in, if it is one.

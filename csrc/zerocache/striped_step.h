@@ -41,6 +41,9 @@ class StripedStep {
   // (GatheredPages::release()). OK on all ranks or a failure on all: a page that cannot be had;
   // then parameters may be of two steps.
   Status run(std::span<const StripedUpdate> updates, const GradientShards& gradients);
+  // What of that lies on one page, which this rank owns, once the means are there; by rising place.
+  // Not for Adafactor, which has to see all of a gradient first. Nobody else takes part.
+  Status step_page(PageId page, std::span<const Update> updates, const GradientShards& gradients);
 
  private:
   std::vector<Update> sorted(std::span<const StripedUpdate> updates) const;
@@ -50,7 +53,6 @@ class StripedStep {
   };
   Place place(const PlacedTensor& tensor, PageId page) const;
   std::vector<GradientPart> parts(const Update& update, const GradientShards& gradients) const;
-  Status step_page(PageId page, std::span<const Update> updates, const GradientShards& gradients);
 
   Collectives& ranks_;
   Lockstep& lockstep_;

@@ -311,7 +311,7 @@ def wrap_refused(folder: str) -> list[tuple[str, str]]:
 def test_what_cannot_be_shared_is_refused_by_name(two: Ranks, tmp_path: Path) -> None:
     for found in two.run(wrap_refused, str(tmp_path)):
         expected = [
-            ("NotImplementedError", "leave step_in_backward=False"),
+            ("NotImplementedError", "by shard_parameters=True without DistributedDataParallel"),
             ("NotImplementedError", "mixed_precision"),
             ("NotImplementedError", "ignores parameter 'places'"),
             ("TypeError", "'0', a part of the model, is inside DistributedDataParallel"),

@@ -234,24 +234,25 @@ def test_activations_may_be_computed_again(two: Ranks, tmp_path: Path) -> None:
 # Room.
 
 
-def within(folder: str, caps: tuple[int, int, int]) -> None:
-    cache, model, optimizer = sharded(folder, TinyGPT(6), caps=caps)
+def within(folder: str, caps: tuple[int, int, int], early: bool) -> None:
+    cache, model, optimizer = sharded(folder, TinyGPT(6), caps=caps, step_in_backward=early)
     on_ranks.train(model, optimizer, 2, own_batches())
     cache.close()
 
 
-def test_each_rank_needs_room_for_its_part_alone(job: Ranks, tmp_path: Path) -> None:
+@pytest.mark.parametrize("early", [False, True], ids=["at the end", "in backward"])
+def test_each_rank_needs_room_for_its_part_alone(job: Ranks, tmp_path: Path, early: bool) -> None:
     parameters = sum(p.numel() * p.element_size() for p in TinyGPT(6).parameters())
     pages = (
         3 * parameters // job.world // PAGE + 10 + 6 * (job.world - 1)
     )  # AdamW has two more of each
-    device = 6 * job.world + 1  # the embedding and a module beside it
-    job.run(within, str(tmp_path), (device, 8, pages - device - 8))
+    device = 6 * job.world + 1 + early  # the embedding and a module beside it
+    job.run(within, str(tmp_path), (device, 8, pages - device - 8), early)
     for caps, name in (
         ((2, 8, 400), "device"),
         ((device, 8, pages // 2 - device), "all memory and disk"),
     ):
-        outcomes = job.outcomes(within, str(tmp_path), caps)
+        outcomes = job.outcomes(within, str(tmp_path), caps, early)
         assert all(outcome.error_type == "ValueError" for outcome in outcomes)
         assert "does not fit into the cache" in outcomes[0].error
         assert name in outcomes[0].error
@@ -485,7 +486,6 @@ def wrap_refused(folder: str) -> list[tuple[str, str]]:
         found.append(refused(lambda: cache.wrap(model, make(model), **given)))
 
     attempt(DistributedDataParallel(TinyGPT(2)))
-    attempt(TinyGPT(2), step_in_backward=True)
     uneven = TinyGPT(2)
     if dist.get_rank() == 1:
         uneven.norm.weight.data.add_(1)
@@ -497,7 +497,6 @@ def test_what_cannot_be_spread_is_refused_by_name(two: Ranks, tmp_path: Path) ->
     for found in two.run(wrap_refused, str(tmp_path)):
         expected = [
             ("TypeError", "give wrap() the model without DistributedDataParallel"),
-            ("NotImplementedError", "leave step_in_backward=False"),
             ("MismatchError", "'norm.weight' has other values on rank 1 than on rank 0"),
         ]
         assert len(found) == len(expected)

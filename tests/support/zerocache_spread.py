@@ -15,10 +15,14 @@ CAPS = (32, 24, 400)
 
 
 def sharded(
-    folder: str, model: nn.Module, make: Any = adamw, caps: tuple[int, int, int] = CAPS
+    folder: str,
+    model: nn.Module,
+    make: Any = adamw,
+    caps: tuple[int, int, int] = CAPS,
+    **options: Any,
 ) -> tuple[Any, Any, Any]:
     cache = make_cache(Path(folder) / f"sharded-{dist.get_rank()}", *caps)
-    return cache, *cache.wrap(model, make(model), shard_parameters=True)
+    return cache, *cache.wrap(model, make(model), shard_parameters=True, **options)
 
 
 def average(model: nn.Module) -> None:

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "support/gathering_threads.h"
 #include "support/plain_model.h"
 #include "support/rank_gradients.h"
+#include "zerocache/backward_stripes.h"
 #include "zerocache/checkpoint.h"
 #include "zerocache/disk_format.h"
 #include "zerocache/gathered_pages.h"
@@ -37,6 +39,7 @@ using testing::TemporaryDirectory;
 
 constexpr StateKind kAdam[] = {StateKind::kExpAvg, StateKind::kExpAvgSq};
 constexpr std::size_t kStripes = 3;  // held at most
+constexpr std::uint32_t kNone = static_cast<std::uint32_t>(-1);
 
 StepConstants adamw(int t) { return kernels::adam_step({.weight_decay = 0.1}, t); }
 
@@ -115,6 +118,24 @@ class Rank {
     TACO_RETURN_IF_ERROR(step.agree_on(updates, *gradients));
     return step.run(updates, *gradients);
   }
+  // Instead of both: pages are stepped as soon as their means are there.
+  Status backward_and_step(int pass, std::uint32_t left_out = kNone) {
+    if (!early_) {
+      const StripedStep step(ranks_, *lockstep, layout, *stripes_, *stream_);
+      early_.emplace(step, layout, *stripes_, *stream_, *gradients, *gathered);
+    }
+    const RankGradients own(model, ranks_.rank(), pass);
+    for (auto at = tensors_.rbegin(); at != tensors_.rend(); ++at) {
+      if (*at == left_out) continue;
+      TACO_RETURN_IF_ERROR(early_->add(own.final_gradient(*at), adamw(pass + 1)));
+    }
+    TACO_RETURN_IF_ERROR(early_->finish());
+    if (left_out == kNone) return {};
+    // Of another pass, whose gradients join pages that have been stepped.
+    TACO_RETURN_IF_ERROR(early_->add(own.final_gradient(left_out), adamw(pass + 1)));
+    return early_->finish();
+  }
+  BackwardStripes& early() { return *early_; }
   Status train(int pass) {
     TACO_RETURN_IF_ERROR(forward());
     TACO_RETURN_IF_ERROR(backward(pass));
@@ -238,6 +259,9 @@ class Rank {
   std::unique_ptr<Lockstep> lockstep;
   std::unique_ptr<GatheredPages> gathered;
   std::unique_ptr<GradientShards> gradients;
+
+ private:
+  std::optional<BackwardStripes> early_;
 };
 
 TEST(StripedStep, ModelsThatAreSpreadOverRanksLearnWhatOneAloneWould) {
@@ -256,6 +280,74 @@ TEST(StripedStep, ModelsThatAreSpreadOverRanksLearnWhatOneAloneWould) {
       EXPECT_GT(own.gathered->stats().ahead, own.gathered->stats().gathered / 2);
     });
   }
+}
+
+TEST(BackwardStripes, StepsToTheSameBitsWhileGradientsBecomeFinal) {
+  for (const int size : {1, 2, 3}) {
+    for (const std::uint32_t left_out : {kNone, std::uint32_t{4}}) {
+      SCOPED_TRACE("ranks: " + std::to_string(size));
+      GatheringThreads group(size);
+      group.run([&](Collectives& ranks) {
+        Rank own(ranks);
+        for (int pass = 0; pass < 3; ++pass) {
+          ASSERT_TRUE(own.forward().ok());
+          const Status stepped = own.backward_and_step(pass, left_out);
+          ASSERT_TRUE(stepped.ok()) << stepped.message();
+          EXPECT_EQ(own.early().stepped().size(), own.model.size());
+          for (PageId page = 0; page < own.layout.pages(); ++page) {
+            EXPECT_TRUE(own.gradients->on(page).empty()) << "a mean is kept";
+          }
+          own.early().forget();
+          step_plain(own.model, size, pass);
+        }
+        ASSERT_TRUE(own.forward().ok());
+        own.gathered->end_run();
+        own.expect_own_state();
+      });
+    }
+  }
+}
+
+TEST(BackwardStripes, WhatCannotBeSteppedIsRefusedByName) {
+  GatheringThreads group(2);
+  group.run([&](Collectives& ranks) {
+    Rank own(ranks);
+    ASSERT_TRUE(own.forward().ok());
+    ASSERT_TRUE(own.backward_and_step(0).ok());
+    const RankGradients gradients(own.model, ranks.rank(), 0);
+    Status status = own.early().add(gradients.final_gradient(2), adamw(1));
+    EXPECT_EQ(status.message(), "parameter 'p2' has two gradients in one step");
+    own.early().forget();
+    const kernels::SgdStep momentum{.momentum = 0.5F};
+    status = own.early().add(gradients.final_gradient(2), momentum);
+    EXPECT_NE(status.message().find("'p2' has no state"), std::string::npos) << status.message();
+    EXPECT_FALSE(own.early().begun());
+  });
+}
+
+TEST(BackwardStripes, RanksThatWouldStepOtherwiseAllHearOfItAndKnowThatItHasBegun) {
+  GatheringThreads group(2);
+  group.run([&](Collectives& ranks) {
+    Rank own(ranks);
+    ASSERT_TRUE(own.forward().ok());
+    ASSERT_TRUE(own.backward_and_step(0).ok());
+    own.early().forget();
+    EXPECT_FALSE(own.early().begun());
+    const RankGradients gradients(own.model, ranks.rank(), 1);
+    Status status;
+    for (std::uint32_t i = 0; status.ok() && i < own.model.size(); ++i) {
+      const bool other = i + 1 == own.model.size() && ranks.rank() == 1;
+      status = own.early().add(gradients.final_gradient(i), adamw(other ? 3 : 2));
+    }
+    if (status.ok()) status = own.early().finish();
+    EXPECT_EQ(status.code(), Code::kMismatch);
+    EXPECT_NE(status.message().find("for steps with the constants"), std::string::npos)
+        << status.message();
+    EXPECT_TRUE(own.early().begun());
+    EXPECT_TRUE(own.early().stepped().empty());
+    own.early().drop();
+    EXPECT_FALSE(own.early().begun());
+  });
 }
 
 TEST(StripedStep, ACheckpointOfSomeRanksIsReadByAnyNumberOfThem) {

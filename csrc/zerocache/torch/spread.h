@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
+#include "zerocache/backward_stripes.h"
 #include "zerocache/collectives.h"
 #include "zerocache/gathered_pages.h"
 #include "zerocache/gradient_shards.h"
@@ -29,6 +31,7 @@ struct Spread {
   const Stripes stripes;
   GatheredPages gathered;
   GradientShards gradients;
+  std::optional<BackwardStripes> backward;  // where steps are taken in backward passes
 };
 
 }  // namespace taco::zerocache

@@ -385,8 +385,10 @@ void Store::begin_run(const std::string& name) {
   if (spread_) spread_->gathered.end_run();
   run_ = name;
   mover_->begin_run(name);
-  // What keeps the ranks from it is said by the first use.
-  if (spread_) static_cast<void>(spread_->gathered.begin_run(name));
+  // What keeps the ranks from it is said by the first use. Where they have parted in the middle of
+  // a step, all of them know, and none announces anything.
+  const bool parted = broken_.code() == Code::kAborted;
+  if (spread_ && !parted) static_cast<void>(spread_->gathered.begin_run(name));
 }
 
 void Store::end_run() {

@@ -150,12 +150,16 @@ class Store : public Pager {
 
   // From now on pages are stepped as soon as all their gradients are final (backward_steps.h), of
   // which step_early() tells; a backward pass is expected to tell this many `points`, uses that
-  // begin in it and final gradients. Once, after add_state().
+  // begin in it and final gradients. Once, after add_state(). Where parameters are spread, after
+  // start_gathering(): all ranks step the pages of a stripe when their means are there
+  // (backward_stripes.h).
   Status step_in_backward(std::size_t points);
   Status step_early(const Step& step);
   // Instead of step(): parameters that were stepped in part are stepped whole, and their names are
   // returned; the others are not stepped at all.
   Result<std::vector<std::string>> drop_steps();
+  // Parameters that passes have stepped whole, since the last step(), where they are spread.
+  std::vector<std::string> stepped_early() const;
 
   // From now on gradients may be kept on pages until they are stepped, or dropped. Once, after
   // add_state(), and not with step_in_backward().
@@ -283,6 +287,9 @@ class Store : public Pager {
   Status meet(const std::string& what, const Status& own);
   Status gather(OperatorKey key, std::span<const Run> runs);
   Status step_spread(const std::vector<Step>& steps);
+  Status average(const Step& step, bool early);
+  Status finish_spread_steps(const std::vector<Step>& steps);
+  Result<std::vector<std::string>> finish_dropped();
   Status refuse_spread_step(const Status& own);
   Status read_spread(const PlacedTensor& tensor, std::span<std::byte> to);
   void clear_averaged();

@@ -21,6 +21,12 @@ Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::mo
 Status Store::step_in_backward(std::size_t points) {
   TACO_RETURN_IF_ERROR(usable());
   if (!stream_ || backward_) return invalid("this cache has no optimizer, or steps it already");
+  if (spread_ && !spread_->backward) {
+    const StripedStep step(*ranks_, spread_->lockstep, layout_, spread_->stripes, *stream_);
+    spread_->backward.emplace(step, layout_, spread_->stripes, *stream_, spread_->gradients,
+                              spread_->gathered);
+    return Status();
+  }
   if (ranks_) return invalid("ranks that share the state step it after the backward pass");
   const MoverStats room = mover_->stats();
   const std::size_t device = room.tiers[0].capacity, host = room.tiers[1].capacity;
@@ -36,6 +42,7 @@ Status Store::step_in_backward(std::size_t points) {
 
 Status Store::step_early(const Step& step) {
   TACO_RETURN_IF_ERROR(usable());
+  if (spread_ && spread_->backward) return average(step, true);
   if (!backward_) return invalid("this cache does not step in backward passes");
   std::vector<at::Tensor> copies;
   auto update = update_of(step, copies);
@@ -77,6 +84,7 @@ Status Store::finish_steps() {
 
 Result<std::vector<std::string>> Store::drop_steps() {
   TACO_RETURN_IF_ERROR(usable());
+  if (spread_ && spread_->backward) return finish_dropped();
   if (!backward_) return std::vector<std::string>();
   Result<std::vector<std::uint32_t>> stepped = std::vector<std::uint32_t>();
   {

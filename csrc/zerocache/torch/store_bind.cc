@@ -294,6 +294,7 @@ void bind_state(py::class_<Store>& store) {
              raise_if_error(self.step_early({parameter, gradient, constants.step}));
            })
       .def("drop_steps", [](Store& self) { return value_or_raise(self.drop_steps()); })
+      .def("stepped_early", &Store::stepped_early)
       .def("read_state",
            [](Store& self, const at::Tensor& parameter, const std::string& kind,
               const at::Tensor& to) { raise_if_error(self.read_state(parameter, kind, to)); })

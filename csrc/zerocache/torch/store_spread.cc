@@ -107,18 +107,25 @@ Status Store::gather(OperatorKey key, std::span<const Run> runs) {
 Status Store::average_gradient(const at::Tensor& parameter, const at::Tensor& gradient) {
   TACO_RETURN_IF_ERROR(usable());
   if (!spread_) return invalid("this cache is not spread over ranks");
+  return average({parameter, gradient, {}}, false);
+}
+
+// Early: it is stepped with its mean as soon as that is there.
+Status Store::average(const Step& step, bool early) {
   std::vector<at::Tensor> copies;
-  auto update = update_of({parameter, gradient, {}}, copies);
+  auto update = update_of(step, copies);
   if (!update.ok()) {
     leave_run(update.status().message());
     return update.status();
   }
   // Of one that is there already, add() says that there are two.
-  gradients_.try_emplace(update->tensor, copies.empty() ? gradient : copies.front());
+  gradients_.try_emplace(update->tensor, copies.empty() ? step.gradient : copies.front());
+  if (early) uses_.note_step(find(step.parameter)->parameter);
+  const FinalGradient given = {update->tensor, update->gradient, update->bf16_gradient};
   Status status;
   {
     const WithoutGil others_run;
-    status = spread_->gradients.add({update->tensor, update->gradient, update->bf16_gradient});
+    status = early ? spread_->backward->add(given, step.constants) : spread_->gradients.add(given);
   }
   for (const std::uint32_t tensor : spread_->gradients.take_done()) gradients_.erase(tensor);
   if (!status.ok()) {
@@ -134,18 +141,33 @@ Status Store::finish_gradients() {
   Status status;
   {
     const WithoutGil others_run;
-    status = spread_->gradients.finish();
+    status = spread_->backward ? spread_->backward->finish() : spread_->gradients.finish();
   }
   static_cast<void>(spread_->gradients.take_done());
   gradients_.clear();
-  if (!status.ok()) lose_gradients();
+  if (!status.ok()) {
+    leave_run(status.message());
+    lose_gradients();
+  }
   return status;
 }
 
-// Those that were given for a step that nobody will take.
+// Those that were given for a step that nobody will take. Where some of it has been taken, all
+// ranks know so.
 void Store::lose_gradients() {
-  clear_averaged();
+  const bool begun = spread_->backward && spread_->backward->begun();
+  {
+    const WithoutGil others_run;
+    if (spread_->backward) spread_->backward->drop();
+    spread_->gradients.clear();
+  }
+  gradients_.clear();
   ++gradients_lost_;
+  if (begun && broken_.ok()) {
+    broken_ = Status(Code::kAborted,
+                     "ranks have parted in the middle of a step that a backward pass had begun, so "
+                     "the parameters are of two steps; load a checkpoint to go on");
+  }
 }
 
 Status Store::multiply_gradients(double factor) {
@@ -179,12 +201,57 @@ Result<double> Store::gradient_norm(double order) {
 void Store::clear_averaged() {
   {
     const WithoutGil others_run;
+    if (spread_->backward) spread_->backward->forget();
     spread_->gradients.clear();
   }
   gradients_.clear();
 }
 
+// The rest of a step that a backward pass has begun: `steps` of what passes have left in memory.
+Status Store::finish_spread_steps(const std::vector<Step>& steps) {
+  TACO_RETURN_IF_ERROR(alone());
+  Status own = usable();
+  for (const Step& step : steps) {
+    if (own.ok()) own = step_early(step);
+  }
+  if (own.ok()) own = out_of_use("optimizer.step()");
+  if (own.ok()) own = finish_gradients();
+  {
+    const WithoutGil others_run;
+    TACO_RETURN_IF_ERROR(spread_->lockstep.meet("step", own));
+    spread_->gathered.release();
+  }
+  clear_averaged();
+  return {};
+}
+
+std::vector<std::string> Store::stepped_early() const {
+  std::vector<std::string> names;
+  if (!spread_ || !spread_->backward) return names;
+  for (const std::uint32_t tensor : spread_->backward->stepped()) {
+    names.push_back(layout_.tensors()[tensor].name);
+  }
+  return names;
+}
+
+// Instead: what has a gradient has been stepped, or is now. All ranks do so at once.
+Result<std::vector<std::string>> Store::finish_dropped() {
+  if (run_is_over()) {
+    lose_gradients();
+    TACO_RETURN_IF_ERROR(broken_);
+  }
+  TACO_RETURN_IF_ERROR(finish_gradients());
+  std::vector<std::string> names = stepped_early();
+  {
+    const WithoutGil others_run;
+    spread_->gathered.release();
+  }
+  clear_averaged();
+  return names;
+}
+
 Status Store::step_spread(const std::vector<Step>& steps) {
+  if (spread_->backward) return finish_spread_steps(steps);
   TACO_RETURN_IF_ERROR(alone());
   std::vector<StripedUpdate> updates;
   Status own = stream_ ? usable() : invalid("this cache has no optimizer");
@@ -218,6 +285,7 @@ Status Store::step_spread(const std::vector<Step>& steps) {
 Status Store::refuse_spread_step(const Status& own) {
   static_cast<void>(finish_gradients());
   const WithoutGil others_run;
+  if (spread_->backward) return spread_->lockstep.meet("step", own);
   TACO_RETURN_IF_ERROR(spread_->lockstep.meet("step", {}));
   return agree_on_step(*ranks_, layout_, {}, own);
 }

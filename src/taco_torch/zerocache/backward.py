@@ -32,14 +32,20 @@ CLIPPING = (
 _stepped: Any = WeakIdKeyDictionary()
 
 
-def check_can_step(rule: Rule | None, averaged: bool) -> None:
+def check_can_step(rule: Rule | None, averaged: bool, spread: bool, gradients: str) -> None:
     """Raises where steps cannot be taken in backward passes, or gradients not be kept on pages."""
     if rule is None:
         raise ValueError("step_in_backward=True needs an optimizer to step")
-    if averaged:
+    if averaged and not spread:
         raise NotImplementedError(
-            "where several ranks average gradients, they do so after these are final on each: "
-            "leave step_in_backward=False"
+            "gradients that DistributedDataParallel, or the program, averages are final on each "
+            "rank before they are averaged: leave step_in_backward=False; or have the cache "
+            "average them, by shard_parameters=True without DistributedDataParallel"
+        )
+    if spread and gradients == "stepped" and rule.name == "Adafactor":
+        raise NotImplementedError(
+            "Adafactor needs a parameter's whole gradient before it steps any of it, and no rank "
+            "has that: leave step_in_backward=False, or add clipping=True"
         )
 
 
@@ -92,8 +98,8 @@ class FinalGradients:
         if optimizer is None or (more and not self._kept_on_pages) or not self._final():
             return
         assert isinstance(parameter, nn.Parameter)
-        if self._pass != self._task and optimizer.kept is not None:
-            Hooks.at_end_of_task(optimizer.kept.end_pass)
+        if self._pass != self._task:
+            Hooks.at_end_of_task(optimizer.end_pass)
         self._pass = self._task
         optimizer.take_gradient(parameter, more)
 

@@ -156,9 +156,9 @@ class ZeroCache(View):
                 Lion of this package. State that it has already is taken over. None: the model is
                 not trained.
             step_in_backward: pages are stepped while the backward pass goes on, as soon as all
-                gradients on them are final. ``p.grad`` is None afterwards, and ``optimizer.step()``
-                finishes what is left. The results are the same, bit for bit; docs/zerocache.md says
-                what a program cannot do then.
+                gradients on them are final, or, with ``shard_parameters``, averaged. ``p.grad`` is
+                None afterwards, and ``optimizer.step()`` finishes what is left. The results are the
+                same, bit for bit; docs/zerocache.md says what a program cannot do then.
             clipping: with ``step_in_backward``: pages are stepped by ``optimizer.step()``, after
                 ``clip_grad_norm_()`` of this cache. Until then gradients that are final are kept on
                 pages, too, as many bytes as parameters that are trained; ``p.grad`` is None.
@@ -339,10 +339,16 @@ class ZeroCache(View):
             list(self._names), max_norm, norm_type, error_if_nonfinite, foreach
         )
 
+    def left_backward(self) -> bool:
+        """Whether ranks average gradients and a backward pass of this one has ended by an
+        exception. The others are told then."""
+        spread, hooks = self.store.is_spread, self._hooks
+        return spread and hooks is not None and hooks.leave_backward()
+
     def check_backward(self) -> None:
         """Raises RuntimeError where ranks average gradients and a backward pass of this one has
         ended by an exception: the others have been told, and have none to step with."""
-        if self.store.is_spread and self._hooks is not None and self._hooks.leave_backward():
+        if self.left_backward():
             raise RuntimeError(
                 "a backward pass of this rank has ended by an exception, so all ranks drop the "
                 "gradients of that step: begin it anew"

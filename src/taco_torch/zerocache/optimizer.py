@@ -86,6 +86,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         self._steps: dict[nn.Parameter, int] = {}
         # Of the step that a backward pass is taking; None: it is taken by step() alone.
         self._early: dict[nn.Parameter, int] | None = None
+        self._lost = 0  # how often ranks had parted by then
         self._groups: dict[nn.Parameter, dict[str, Any]] = {}  # as that step found them
         # Gradients that have left memory for later; None: they stay there, or are stepped at once.
         self.kept: KeptGradients | AveragedGradients | None = None
@@ -159,8 +160,8 @@ class CachedOptimizer(torch.optim.Optimizer):
 
     def take_gradients(self, gradients: str) -> None:
         """What becomes of gradients that are final. They stay "in memory"; or take_gradient() is
-        called from now on: they are "stepped", and step() finishes what is left; "kept" on pages
-        until step(); or "averaged" by ranks."""
+        called from now on: they are "stepped", once ranks that share parameters have averaged
+        them, and step() finishes what is left; "kept" on pages until step(); or "averaged"."""
         self._early = {} if gradients == "stepped" else None
         self.kept = None
         if gradients == "kept":
@@ -198,10 +199,29 @@ class CachedOptimizer(torch.optim.Optimizer):
             if parameter in self._trained:
                 self.take_gradient(parameter)
 
+    def end_pass(self) -> None:
+        """A backward pass that has taken gradients is over."""
+        if self.kept is not None:
+            self.kept.end_pass()
+        elif self._early:
+            self._cache.store.finish_gradients()
+
     def _is_taken(self, parameter: nn.Parameter) -> bool:
         """Whether take_gradient() has been called for it since the last step."""
+        self._forget_lost()
         taken = self.kept if self.kept is not None else self._early
         return parameter in (taken or ())
+
+    def _forget_lost(self) -> None:
+        """Where ranks have parted, gradients of that pass are gone, and nobody has used them."""
+        if self._early is None:
+            return
+        store = self._cache.store
+        if self._early and store.gradients_lost != self._lost:
+            stepped = set(store.stepped_early())
+            kept = {p: number for p, number in self._early.items() if self._names[p] in stepped}
+            self._early = kept
+        self._lost = store.gradients_lost
 
     def _step_early(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         assert self._early is not None
@@ -245,6 +265,7 @@ class CachedOptimizer(torch.optim.Optimizer):
 
     def check_between_steps(self, what: str) -> None:
         """Raises RuntimeError where a backward pass has begun a step that is not at its end."""
+        self._forget_lost()
         if self._early:
             raise RuntimeError(
                 f"the step that a backward pass has begun is not at its end: call optimizer.step() "
@@ -291,6 +312,9 @@ class CachedOptimizer(torch.optim.Optimizer):
         """As torch's. Where a backward pass has begun a step, parameters that were stepped in part
         are stepped whole; gradients of those that were not are dropped, as are those on pages."""
         super().zero_grad(set_to_none)
+        if self._early is not None:
+            self._cache.left_backward()
+            self._forget_lost()
         if self.kept:
             self.kept.drop()
             self._cache.store.end_run()
@@ -319,6 +343,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         self._cache.check_backward()
         if self.kept is not None:
             self.kept.check_whole()
+        self._forget_lost()
         self.take_rest()
         steps: list[tuple[Tensor, Tensor | None, Any]] = []
         numbers: dict[nn.Parameter, int] = {}
@@ -438,7 +463,9 @@ class CachedOptimizer(torch.optim.Optimizer):
         Raises:
             ValueError: there is no such rank.
             MemoryError: there is not enough memory for that on rank ``to``.
+            RuntimeError: a backward pass has begun a step that is not at its end.
         """
+        self.check_between_steps("consolidate_state_dict()")
         if self._ranks is None:
             return
         if not 0 <= to < self._ranks.size:

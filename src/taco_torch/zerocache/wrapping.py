@@ -25,7 +25,8 @@ class Wrapping:
     optimizer: torch.optim.Optimizer | None
     rule: Rule | None
     kinds: tuple[str, ...]
-    # That are final: they stay "in memory", are "stepped", "kept" on pages, or "averaged" by ranks.
+    # That are final: they stay "in memory", are "stepped" (by ranks that share parameters: once
+    # they are averaged), "kept" on pages, or "averaged" by ranks.
     gradients: str
     spread: bool  # over ranks: parameters as well as state
 
@@ -75,15 +76,15 @@ def wrapping_of(
 ) -> Wrapping:
     """Raises as ``ZeroCache.wrap`` says it, and changes nothing but names of what was built in the
     store. ``averaged``: other ranks have gradients of the same parameters; ``spread``: and each
-    keeps a part of the parameters. ``gradients``: as of Wrapping, on one rank."""
+    keeps a part of the parameters. ``gradients``: as of Wrapping, as one rank would have them."""
     names = needs.names_of(model)
     rule = rule_of(optimizer) if optimizer is not None else None
     groups = optimizer.param_groups if optimizer is not None else []
     kinds = rule.kinds(groups) if rule is not None else ()
     trained = needs.check_parameters(store, names, groups, rule)
     if gradients != "in memory":
-        backward.check_can_step(rule, averaged)
-    if spread:
+        backward.check_can_step(rule, averaged, spread, gradients)
+    if spread and gradients != "stepped":
         gradients = "averaged"
     size = ranks.size if ranks is not None else 1
     construction.name_what_was_made(store, names)
