@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from taco_torch import zerocache as zerocache
     from taco_torch._check import __version__
     from taco_torch.backend import Options, ProcessGroupTaco
-    from taco_torch.counters import AlgorithmStats, LightccStats, Stats, stats
+    from taco_torch.counters import AlgorithmStats, LightccStats, PathStats, Stats, stats
     from taco_torch.errors import (
         AbortedError,
         CollectiveTimeoutError,
@@ -42,6 +42,7 @@ __all__ = [
     "LightccStats",
     "MismatchError",
     "Options",
+    "PathStats",
     "PeerLostError",
     "ProcessGroupTaco",
     "RendezvousError",
@@ -65,7 +66,7 @@ _HOMES = {
     **dict.fromkeys(("Options", "ProcessGroupTaco"), "backend"),
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
     "monitored_barrier": "groups",
-    **dict.fromkeys(("AlgorithmStats", "LightccStats", "Stats", "stats"), "counters"),
+    **dict.fromkeys(("AlgorithmStats", "LightccStats", "PathStats", "Stats", "stats"), "counters"),
     **dict.fromkeys(("dump", "flight_recorder", "timeline"), "trace"),
 }
 

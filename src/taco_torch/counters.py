@@ -54,6 +54,41 @@ class LightccStats:
 
 
 @dataclass(frozen=True)
+class PathStats:
+    """One way to a peer over the network.
+
+    Attributes:
+        local, remote: the addresses between which it leads, with their UDP ports.
+        state: "live"; "proving" while it has never been seen to lead anywhere; "left" while it is
+            tried again after it had fallen silent; "resting" while even that is not done, since it
+            has come and gone.
+        round_trip_s: smoothed, seconds; 0 while it is not known.
+        window: packets that may be under way on it.
+        bytes_sent: payload that has left by it.
+        lost: packets that were lost on it.
+        datagram: the largest packet (UDP payload) that it is known to carry.
+    """
+
+    local: str
+    remote: str
+    state: str
+    round_trip_s: float
+    window: int
+    bytes_sent: int
+    lost: int
+    datagram: int
+
+
+def paths_by_peer() -> dict[str, tuple[PathStats, ...]]:
+    """The single paths by the peer they lead to, "10.0.0.2:41234 (pid 77 on nodeb)"."""
+    found: dict[str, tuple[PathStats, ...]] = {}
+    for facts in _C.network_paths():
+        peer = facts.pop("peer")
+        found[peer] = (*found.get(peer, ()), PathStats(**facts))
+    return found
+
+
+@dataclass(frozen=True)
 class Stats:
     """Counters since the first group was made.
 
@@ -76,6 +111,7 @@ class Stats:
             over the network; 0 while there is none.
         paths: ways by which these peers are reached now, one or more each.
         paths_left: how often one was given up because it had fallen silent while others answered.
+        paths_by_peer: each of these ways by itself, by peer, "10.0.0.2:41234 (pid 77 on nodeb)".
         algorithms: totals by "collective/algorithm".
         planner_costs: the costs from which groups are planned, the same on all ranks: "table" or
             "measured" (TACO_TUNE), and their hash.
@@ -102,17 +138,19 @@ class Stats:
     path_bytes: int
     paths: int
     paths_left: int
+    paths_by_peer: dict[str, tuple[PathStats, ...]]
     algorithms: dict[str, AlgorithmStats]
     planner_costs: str
     lightcc: LightccStats
 
     def __sub__(self, earlier: "Stats") -> "Stats":
         """What happened since ``earlier``; ``sessions``, ``paths`` and ``shm_links`` are
-        differences too, ``path_bytes``, ``residual_norm`` and ``chosen`` are what they are now."""
+        differences too, ``path_bytes``, ``paths_by_peer``, ``residual_norm`` and ``chosen`` are
+        what they are now."""
         counters = {
             field.name: getattr(self, field.name) - getattr(earlier, field.name)
             for field in fields(self)
-            if field.name not in ("path_bytes", "algorithms", "planner_costs", "lightcc")
+            if field.name not in _NO_COUNTERS
         }
         none = AlgorithmStats(0, 0, 0.0)
         algorithms = {}
@@ -127,10 +165,14 @@ class Stats:
         return Stats(
             **counters,
             path_bytes=self.path_bytes,
+            paths_by_peer=self.paths_by_peer,
             algorithms=algorithms,
             planner_costs=self.planner_costs,
             lightcc=self.lightcc - earlier.lightcc,
         )
+
+
+_NO_COUNTERS = ("path_bytes", "paths_by_peer", "algorithms", "planner_costs", "lightcc")
 
 
 def stats() -> Stats:
@@ -142,6 +184,7 @@ def stats() -> Stats:
     }
     return Stats(
         **_C.transport_stats(),
+        paths_by_peer=paths_by_peer(),
         algorithms=algorithms,
         planner_costs=_C.planner_costs()["block"],
         lightcc=LightccStats(**_C.lightcc_stats()),

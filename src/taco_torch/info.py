@@ -9,12 +9,14 @@ import os
 import platform
 import signal
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
 import taco_torch
 from taco_torch._extension import _C
+from taco_torch.counters import paths_by_peer
 
 
 def _read(path: str) -> str:
@@ -41,6 +43,14 @@ def _planner_costs() -> dict[str, Any]:
     return {"in force": when, **_C.planner_costs()}
 
 
+def _planned_paths() -> dict[str, Any]:
+    """Where a rank started here would send from; ``error`` says why it could not be."""
+    try:
+        return {**_C.planned_paths(os.environ.get("MASTER_ADDR", "")), "error": ""}
+    except ValueError as error:
+        return {"ports": 0, "from": [], "unused": [], "error": str(error)}
+
+
 def collect() -> dict[str, Any]:
     """All facts as one dict that can be written as JSON."""
     return {
@@ -57,6 +67,10 @@ def collect() -> dict[str, Any]:
         },
         "transports": _C.transports(),
         "interfaces": _C.interfaces(),
+        "planned_paths": _planned_paths(),
+        "paths": {
+            peer: [asdict(path) for path in paths] for peer, paths in paths_by_peer().items()
+        },
         "huge_pages": _huge_pages(),
         "planner_costs": _planner_costs(),
         "limits": {
@@ -73,6 +87,38 @@ def _speed(mbits: int) -> str:
     return f"{mbits / 1000:g} Gbit/s" if mbits else "speed unknown"
 
 
+def _print_planned_paths(planned: dict[str, Any]) -> None:
+    if planned["error"]:
+        print(f"paths to other hosts\n  none: {planned['error']}")
+        return
+    ports = planned["ports"]
+    print(
+        f"paths to other hosts, each to the peer's address on the same network "
+        f"({ports} UDP port{'s' if ports > 1 else ''} at each address: TACO_PATHS)"
+    )
+    if not os.environ.get("MASTER_ADDR"):
+        print("  MASTER_ADDR is not set: what the host that holds the store would use")
+    for number, entry in enumerate(planned["from"]):
+        print(
+            f"  {number:<3} from {entry['interface']:12} {entry['address']:40} "
+            f"port {entry['port']}, mtu {entry['mtu']}, {_speed(entry['mbits'])}"
+        )
+    for entry in planned["unused"]:
+        print(f"  no  from {entry['interface']:12} {entry['address']:40} {entry['why']}")
+
+
+def _print_paths(paths: dict[str, list[dict[str, Any]]]) -> None:
+    for peer, ways in paths.items():
+        print(f"paths to {peer}")
+        for path in ways:
+            print(
+                f"  {path['local']} to {path['remote']}: {path['state']}, "
+                f"round trip {path['round_trip_s'] * 1e3:.3f} ms, window {path['window']} packets, "
+                f"{path['bytes_sent'] / 2**20:.1f} MiB sent, {path['lost']} packets lost, "
+                f"datagrams of {path['datagram']} bytes"
+            )
+
+
 def _print(facts: dict[str, Any]) -> None:
     for title in ("versions", "cpu", "transports", "huge_pages", "limits", "planner_costs"):
         print(title.replace("_", " "))
@@ -85,6 +131,8 @@ def _print(facts: dict[str, Any]) -> None:
             f"  {entry['name']:12} {entry['address']:40} {state}, mtu {entry['mtu']}, "
             f"{_speed(entry['mbits'])}{', loopback' if entry['loopback'] else ''}"
         )
+    _print_planned_paths(facts["planned_paths"])
+    _print_paths(facts["paths"])
     print("variables in force (* set here)")
     for row in facts["environment"]:
         unit = f" {row['unit']}" if row["unit"] else ""
@@ -94,7 +142,7 @@ def _print(facts: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry point; returns the exit status: 1 when a variable is malformed."""
+    """Entry point; returns the exit status: 1 when a variable is malformed or cannot be met."""
     parser = argparse.ArgumentParser(prog="python -m taco_torch.info", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
@@ -109,7 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(facts, indent=2))
     else:
         _print(facts)
-    return 1 if facts["environment_error"] else 0
+    return 1 if facts["environment_error"] or facts["planned_paths"]["error"] else 0
 
 
 if __name__ == "__main__":

@@ -12,6 +12,20 @@ constexpr Duration kGap = 2 * kMillisecond;
 // Most bursts taken before timers are looked at; what is left then waits for the next turn.
 constexpr int kDrainBursts = 64;
 
+const char* name_of(Path::Standing standing) {
+  switch (standing) {
+    case Path::Standing::kProving:
+      return "proving";
+    case Path::Standing::kLive:
+      return "live";
+    case Path::Standing::kLeft:
+      return "left";
+    case Path::Standing::kResting:
+      return "resting";
+  }
+  return "";
+}
+
 Status gone() {
   return Status(Code::kInvalidArgument, "the peer was released, and its process is gone");
 }
@@ -204,6 +218,27 @@ bool EngineLoop::is_local_st(PeerId id) const {
 Status EngineLoop::loss_st(PeerId id) const {
   const Peer* peer = peer_of(id);
   return peer != nullptr ? peer->matcher.loss() : gone();
+}
+
+std::vector<PathReport> EngineLoop::paths_st() const {
+  assert_owner();
+  std::vector<PathReport> reports;
+  for (const Peer* peer : linked_) {
+    if (peer->session == nullptr || peer->session->ended()) continue;
+    for (const auto& path : peer->session->paths()) {
+      PathReport& report = reports.emplace_back();
+      report.peer = peer->description;
+      report.local = to_string(nic().addresses()[path->pair().local].endpoint);
+      report.remote = to_string(path->pair().remote);
+      report.state = name_of(path->standing());
+      report.round_trip = path->round_trip();
+      report.window = path->window();
+      report.bytes_sent = path->payload_sent();
+      report.lost = path->packets_lost();
+      report.datagram = path->mtu().size();
+    }
+  }
+  return reports;
 }
 
 void EngineLoop::add_to_st(StackStats& stats) {

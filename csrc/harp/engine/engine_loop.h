@@ -15,6 +15,7 @@
 
 #include "base/assert.h"
 #include "harp/engine/engine_liveness.h"
+#include "harp/engine/path_reports.h"
 #include "harp/engine/peer.h"
 #include "harp/engine/services.h"
 #include "harp/engine/stack.h"
@@ -35,7 +36,10 @@ struct LoopOptions {
   const CongestionOps* congestion = nullptr;  // null: the default
 };
 
-class EngineLoop final : public Transport, public SessionHost, private StrayPackets::Peers {
+class EngineLoop final : public Transport,
+                         public PathSource,
+                         public SessionHost,
+                         private StrayPackets::Peers {
  public:
   // All that is referred to outlives the loop. `shm`, which opens the links inside the host, may be
   // null; to poll it is the driver's part.
@@ -98,6 +102,9 @@ class EngineLoop final : public Transport, public SessionHost, private StrayPack
   void disarm_st(Timer& timer) override;
   bool is_local_st(PeerId peer) const override;
   Status loss_st(PeerId peer) const override;
+
+  // PathSource.
+  std::vector<PathReport> paths_st() const override;
 
   // SessionHost.
   void arm(Timer& timer, Time deadline) override { session_timers_.arm(timer, deadline); }

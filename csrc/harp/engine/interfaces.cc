@@ -286,6 +286,34 @@ Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& a
   return chosen;
 }
 
+std::vector<LocalPort> spread_ports(const std::vector<Interface>& chosen, int ports) {
+  std::vector<LocalPort> spread;
+  for (int port = 0; port < ports; ++port) {
+    for (const Interface& interface : chosen) {
+      if (spread.size() < kMaxPaths) spread.push_back({interface, port});
+    }
+  }
+  return spread;
+}
+
+std::string why_not_chosen(const Interface& interface, const std::vector<Interface>& chosen,
+                           const InterfaceWish& wish) {
+  const auto is_in = [&](const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), interface.name) != names.end();
+  };
+  if (!interface.up) return "down";
+  if (is_in(wish.excluded)) return "excluded by TACO_IFNAME";
+  if (!wish.names.empty() && !is_in(wish.names)) return "not named in TACO_IFNAME";
+  if (is_link_local(interface.address)) return "an address of one link only";
+  if (interface.loopback) return "leads to no other host";
+  const bool known = std::any_of(chosen.begin(), chosen.end(), [&](const Interface& have) {
+    return have.name == interface.name;
+  });
+  if (known) return "another address of its interface is used";
+  if (interface.overlay) return "a bridge or tunnel, which leads through another interface";
+  return "not of the IP version by which MASTER_ADDR is reached";
+}
+
 namespace {
 
 Result<Route> best_route(const std::vector<PathAddress>& locals, const Address& peer,

@@ -53,6 +53,18 @@ Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& a
                                                  const InterfaceWish& wish,
                                                  const RouteLookup& route);
 
+// What a process sends from: first one port at each address, then a second one, as far as there may
+// be so many. The n-th is the local path of that number.
+struct LocalPort {
+  Interface interface;
+  int port = 0;  // of its address's: 0 is the first
+};
+std::vector<LocalPort> spread_ports(const std::vector<Interface>& chosen, int ports);
+
+// Why an interface is not among those that were chosen, for people to read.
+std::string why_not_chosen(const Interface& interface, const std::vector<Interface>& chosen,
+                           const InterfaceWish& wish);
+
 // How to reach a peer: one of our sockets and one of its addresses.
 struct Route {
   std::uint32_t local_path = 0;

@@ -92,19 +92,16 @@ Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_name
 
   NicOptions nic_options;
   nic_options.receive_buffer = static_cast<std::size_t>(env.value().socket_buffer);
-  // First one port at each address, then further ones.
   std::vector<int> ports;
-  for (int port = 0; port < static_cast<int>(env.value().paths); ++port) {
-    for (const Interface& interface : chosen.value()) {
-      if (nic_options.locals.size() == kMaxPaths) break;
-      const auto mtu =
-          env.value().mtu != 0 ? static_cast<std::uint32_t>(env.value().mtu) : interface.mtu;
-      nic_options.locals.push_back({interface.address, mtu});
-      own_.paths.push_back({interface.address, mtu, interface.mbits});
-      ports.push_back(port);
-      if ((", " + *interface_names + ",").find(", " + interface.name + ",") == std::string::npos) {
-        append_name(*interface_names, interface.name);
-      }
+  for (const LocalPort& local : spread_ports(chosen.value(), static_cast<int>(env.value().paths))) {
+    const Interface& interface = local.interface;
+    const auto mtu =
+        env.value().mtu != 0 ? static_cast<std::uint32_t>(env.value().mtu) : interface.mtu;
+    nic_options.locals.push_back({interface.address, mtu});
+    own_.paths.push_back({interface.address, mtu, interface.mbits});
+    ports.push_back(local.port);
+    if ((", " + *interface_names + ",").find(", " + interface.name + ",") == std::string::npos) {
+      append_name(*interface_names, interface.name);
     }
   }
   const auto first_port = static_cast<int>(env.value().port);

@@ -59,6 +59,7 @@ void Path::fall_silent(SentPackets::Listener& listener) {
   interval_ = kFirstRetry;
   retry_ = now + std::max(rest_, interval_);
   sent_.lose_all(listener);
+  packets_lost_ += sent_.in_flight();
   // What comes after may be another way altogether.
   rtt_ = {};
   window_ = {};
@@ -66,6 +67,13 @@ void Path::fall_silent(SentPackets::Listener& listener) {
 }
 
 bool Path::is_silent() const {
+// The first challenge after a rest doubles the interval between them.
+Path::Standing Path::standing() const {
+  if (is_live()) return Standing::kLive;
+  if (live_since_ == 0) return Standing::kProving;
+  return rest_ > 0 && interval_ == kFirstRetry ? Standing::kResting : Standing::kLeft;
+}
+
   return watches_silence() && tail_.unanswered() > 0 && host_.now() - doubted_ >= kPatience;
 }
 
@@ -187,6 +195,7 @@ void Path::detect_losses(SentPackets::Listener& listener) {
   if (lost.lost > 0) congestion_.on_loss(window_, lost);
 }
 
+  packets_lost_ += lost.lost;
 bool Path::on_mtu_timer(Time now) {
   if (now < mtu_.deadline()) return false;
   const std::size_t before = mtu_.size();

@@ -67,6 +67,16 @@ class Path {
   // The same for a further path, which has yet to be proved.
   void open_unproven(std::uint64_t connection, std::size_t limit);
   bool is_live() const { return state_.is(State::kLive); }
+  // For people to read: being proved for the first time, live, given up because it fell silent, or
+  // given up so often that it is not even tried for a while.
+  enum class Standing : std::uint8_t { kProving, kLive, kLeft, kResting };
+  Standing standing() const;
+  Duration round_trip() const { return rtt_.has_sample() ? rtt_.smoothed() : 0; }  // 0: not known
+  std::uint32_t window() const { return static_cast<std::uint32_t>(window_.window); }  // packets
+  // Since the path was made: payload that left by it, and packets that were lost there.
+  std::uint64_t payload_sent() const { return payload_sent_; }
+  std::uint64_t packets_lost() const { return packets_lost_; }
+  std::uint32_t in_flight() const { return sent_.in_flight(); }
   // It is for the main path to ask for credit when that has run out.
   void set_main(bool main) { is_main_ = main; }
   // The owner has settled on another pair.
@@ -136,6 +146,10 @@ class Path {
   void fill(wire::Ack& ack) const;
   bool send_frames(std::span<const std::byte> frames, bool counted);
   void commit(SentRun run);
+  void count_payload(std::size_t bytes) {
+    payload_sent_ += bytes;
+    host_.counters().bytes_sent += bytes;
+  }
   // How long until what leaves after `more` packets more would arrive, as far as one can tell.
   Duration arrival(std::size_t more = 0) const;
   // The next packet of frames is to ask for a sign of life.
@@ -199,6 +213,8 @@ class Path {
   std::uint64_t settled_ = 0;
 
   // What has come.
+  std::uint64_t payload_sent_ = 0, packets_lost_ = 0;
+
   ReceivedPackets received_;
   DelayedAck ack_;
 };

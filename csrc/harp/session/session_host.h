@@ -65,6 +65,7 @@ class SessionHost {
   bool has_ready() const { return !ready_.empty(); }
 
   Nic& nic() { return nic_; }
+  const Nic& nic() const { return nic_; }
   BytePool& buffers() { return buffers_; }
   // By messages that are no more, for those to come; bounded, whatever the number of sessions.
   std::size_t bytes_kept() const { return sends_.bytes_kept() + receives_.bytes_kept(); }

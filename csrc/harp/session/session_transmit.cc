@@ -162,7 +162,7 @@ Session::Sent Session::send_eager(Path& path) {
   wire::Header header = wire::eager_header(path.next_id(), packet.serial,
                                            packet.bytes.size() - sizeof(wire::EagerDescriptor));
   if (!path.offer(header, packet.bytes)) return Sent::kNicFull;
-  host_.counters().bytes_sent += packet.bytes.size();
+  path.count_payload(packet.bytes.size());
   if (packet.again) ++host_.counters().retransmits;
   eager_.mark_sent(packet.serial);
   SentRun run;
@@ -312,7 +312,7 @@ Session::Sent Session::send_run(Path& path, std::size_t& budget) {
     path.commit(run);
     path.mtu().on_taken();
     host_.counters().packets_sent += left;
-    host_.counters().bytes_sent += std::size_t{left} * payload;
+    path.count_payload(std::size_t{left} * payload);
     if (again) host_.counters().retransmits += left;
     budget -= std::min(budget, std::size_t{left} * payload);
   } else if (path.mtu().on_refused(datagram, host_.now())) {

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/timeline.h"
 #include "harp/engine/held_stacks.h"
+#include "harp/engine/path_reports.h"
 #include "harp/engine/stacks.h"
 #include "kernels/kernels.h"
 #include "pg/algorithms/list.h"
@@ -19,7 +20,9 @@ namespace taco::pg {
 namespace {
 
 // Of all Stacks: a process that is several ranks of a group has one for each.
+// Without the GIL, which whoever drives the engine meanwhile may be waiting for.
 harp::StackStats summed_stats() {
+  py::gil_scoped_release release;
   harp::StackStats sum;
   for (const auto& stack : harp::live_stacks()) sum += stack->stats();
   return sum;
@@ -48,6 +51,30 @@ py::dict transport_stats() {
   out["path_bytes"] = stats.path_bytes;
   out["paths"] = stats.paths;
   out["paths_left"] = stats.paths_left;
+  return out;
+}
+
+harp::PathReports all_paths() {
+  py::gil_scoped_release release;
+  return harp::report_paths();
+}
+
+// One dict for each path, peer by peer.
+py::list network_paths() {
+  py::list out;
+  for (const harp::PathReport& path : all_paths().paths) {
+    py::dict entry;
+    entry["peer"] = path.peer;
+    entry["local"] = path.local;
+    entry["remote"] = path.remote;
+    entry["state"] = path.state;
+    entry["round_trip_s"] = static_cast<double>(path.round_trip) / kSecond;
+    entry["window"] = path.window;
+    entry["bytes_sent"] = path.bytes_sent;
+    entry["lost"] = path.lost;
+    entry["datagram"] = path.datagram;
+    out.append(entry);
+  }
   return out;
 }
 
@@ -110,6 +137,7 @@ std::string check_environment() { return Env::get().status().message(); }
 
 void bind_stats(py::module_& module) {
   module.def("transport_stats", &transport_stats);
+  module.def("network_paths", &network_paths);
   module.def("algorithm_stats", &calls_by_algorithm);
   module.def("known_algorithms", &known_algorithms);
   module.def("planner_costs", &planner_costs);

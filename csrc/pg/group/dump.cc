@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "harp/engine/engine_call.h"
+#include "harp/engine/path_reports.h"
 #include "pg/group/group.h"
 #include "pg/group/live_groups.h"
 
@@ -34,6 +35,19 @@ std::string mebibytes(std::uint64_t bytes) {
   return text;
 }
 
+// They belong to no group: all that a process has use the same.
+std::string dump_paths() {
+  const harp::PathReports reports = harp::report_paths(monotonic_now() + kEngineLimit);
+  std::string text, peer;
+  for (const harp::PathReport& path : reports.paths) {
+    if (text.empty() || path.peer != peer) text += "paths to " + path.peer + "\n";
+    peer = path.peer;
+    text += "  " + harp::describe(path) + "\n";
+  }
+  if (!reports.complete) text += "paths: the transport's engine does not answer\n";
+  return text;
+}
+
 }  // namespace
 
 void live_groups::add(Group& group) {
@@ -52,10 +66,12 @@ void live_groups::for_each(const std::function<void(Group&)>& function) {
 }
 
 std::string dump_all_groups() {
-  std::lock_guard lock(live().mutex);
   std::string text;
-  for (const Group* group : live().groups) text += group->dump();
-  return text.empty() ? "no groups\n" : text;
+  {
+    std::lock_guard lock(live().mutex);
+    for (const Group* group : live().groups) text += group->dump();
+  }
+  return (text.empty() ? "no groups\n" : text) + dump_paths();
 }
 
 std::string Group::dump() const {

@@ -127,6 +127,31 @@ TEST(InterfacesTest, the_variable_either_names_or_excludes) {
   EXPECT_FALSE(parse_interface_names("eth0,,eth1", &picked, &dropped).ok());
 }
 
+TEST(InterfacesTest, every_address_gets_a_port_before_any_gets_a_second_one) {
+  const std::vector<Interface> chosen{kHost[3], kHost[5]};
+  std::string spread;
+  for (const LocalPort& local : spread_ports(chosen, 2)) {
+    spread += local.interface.name + "/" + std::to_string(local.port) + " ";
+  }
+  EXPECT_EQ(spread, "eth0/0 eth1/0 eth0/1 eth1/1 ");
+  EXPECT_EQ(spread_ports(chosen, 30).size(), kMaxPaths);
+}
+
+TEST(InterfacesTest, what_is_not_chosen_says_why) {
+  InterfaceWish wish{{}, {}, {ip("10.0.0.1")}};
+  const auto chosen = choose_interfaces(kHost, wish, route);
+  ASSERT_TRUE(chosen.ok());
+  const auto why = [&](std::size_t i) { return why_not_chosen(kHost[i], chosen.value(), wish); };
+  EXPECT_EQ(why(0), "leads to no other host");
+  EXPECT_NE(why(2).find("bridge"), std::string::npos);
+  EXPECT_NE(why(4).find("one link only"), std::string::npos);
+  EXPECT_EQ(why(6), "down");
+  wish.names = {"eth1"};
+  EXPECT_EQ(why(3), "not named in TACO_IFNAME");
+  wish = {{}, {"eth0"}, {}};
+  EXPECT_EQ(why(3), "excluded by TACO_IFNAME");
+}
+
 std::vector<PathAddress> own_paths() {
   return {{ip("10.0.0.5", 1000), 1500, 0}, {ip("127.0.0.1", 1001), 65'536, 0}};
 }

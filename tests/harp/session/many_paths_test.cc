@@ -188,3 +188,55 @@ TEST(ManyPaths, AWideAndANarrowLinkCarryWhatFitsBoth) {
 
 }  // namespace
 }  // namespace taco::harp
+TEST(ManyPaths, EachPathTellsHowItStands) {
+  TwoHosts hosts(2);
+  hosts.move(kLarge);
+  const auto states = [&](std::uint32_t node) {
+    std::string text;
+    std::uint64_t bytes = 0;
+    for (const PathReport& path : hosts.cluster[node].loop().paths_st()) {
+      EXPECT_EQ(path.peer, hosts.cluster[node].peer(1 - node).description);
+      EXPECT_NE(path.local, path.remote);
+      text += std::string(path.state) + " ";
+      bytes += path.bytes_sent;
+    }
+    EXPECT_EQ(bytes, hosts.cluster[node].counters().bytes_sent);
+    return text;
+  };
+  for (const PathReport& path : hosts.cluster[0].loop().paths_st()) {
+    EXPECT_GE(path.bytes_sent, kLarge / 3);
+    EXPECT_GT(path.round_trip, 0);
+    EXPECT_EQ(path.datagram, 1472u);
+    EXPECT_EQ(path.lost, 0u);
+  }
+  EXPECT_EQ(states(0), "live live ");
+  EXPECT_EQ(states(1), "live live ");
+  // Soon after it came to life, so it rests before it is tried again.
+  hosts.kill(1, 2 * kSecond);
+  hosts.move(kLarge);
+  EXPECT_EQ(states(0), "live resting ");
+  EXPECT_GT(hosts.cluster[0].loop().paths_st()[1].lost, 0u);
+  hosts.wait(700 * kMillisecond);
+  EXPECT_EQ(states(0), "live left ");
+  hosts.wait(4 * kSecond);
+  EXPECT_EQ(states(0), "live live ");
+  hosts.wait(11 * kSecond);
+  hosts.kill(1, 4 * kSecond);
+  hosts.move(kLarge);
+  EXPECT_EQ(states(0), "live left ");
+}
+
+TEST(ManyPaths, APathThatHasNeverAnsweredIsBeingProved) {
+  TwoHosts hosts(2);
+  hosts.kill(1, 10 * kSecond);
+  hosts.move(1 << 20);
+  const auto paths = hosts.cluster[0].loop().paths_st();
+  ASSERT_EQ(paths.size(), hosts.cluster[0].session(1)->paths().count());
+  EXPECT_STREQ(paths[0].state, "live");
+  if (paths.size() > 1) {
+    EXPECT_STREQ(paths[1].state, "proving");
+  } else {  // the other side opens it
+    EXPECT_STREQ(hosts.cluster[1].loop().paths_st()[1].state, "proving");
+  }
+}
+
