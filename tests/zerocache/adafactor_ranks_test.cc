@@ -45,26 +45,34 @@ Status step_together(Collectives& ranks, AdafactorModel& model, std::span<const 
       .run(updates);
 }
 
+// What some steps leave of one rank alone: of each parameter, its values and its moments.
+std::vector<Floats> values_of(AdafactorModel& model) {
+  std::vector<Floats> found;
+  for (std::uint32_t i = 0; i < kCount; ++i) {
+    found.push_back(model.read(i));
+    for (const std::string& name : moments_of(i)) found.push_back(model.state(name));
+  }
+  return found;
+}
+
 TEST(AdafactorRanks, WithWholeGradientsAllHaveTheBitsOfOneAlone) {
   for (const bool half : {false, true}) {
-    for (const int size : {1, 2, 3, 5}) {
+    AdafactorModel alone(1 << 20, 1, half);
+    for (int t = 1; t <= 2; ++t) ASSERT_TRUE(alone.step({.weight_decay = 0.1}, t, 0.5).ok());
+    const std::vector<Floats> expected = values_of(alone);
+    for (const int size : {1, 2, 3}) {
       SCOPED_TRACE("ranks: " + std::to_string(size));
       GatheringThreads group(size);
       group.run([&](Collectives& ranks) {
         AdafactorModel own(kPage, 1 + static_cast<unsigned>(ranks.rank()) % 2, half);
-        AdafactorModel alone(1 << 20, 1, half);
-        for (int t = 1; t <= 3; ++t) {
-          ASSERT_TRUE(alone.step({.weight_decay = 0.1}, t, 0.5).ok());
+        for (int t = 1; t <= 2; ++t) {
           const std::vector<Update> updates = own.updates({.weight_decay = 0.1}, t, 0.5);
           const Status stepped = step_together(ranks, own, updates);
           ASSERT_TRUE(stepped.ok()) << stepped.message();
         }
-        for (std::uint32_t i = 0; i < kCount; ++i) {
-          EXPECT_TRUE(own.read(i) == alone.read(i)) << "p" << i;
-          for (const std::string& name : moments_of(i)) {
-            EXPECT_TRUE(own.state(name) == alone.state(name)) << name;
-          }
-        }
+        const std::vector<Floats> found = values_of(own);
+        ASSERT_EQ(found.size(), expected.size());
+        for (std::size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(found[i] == expected[i]) << i;
       });
     }
   }
@@ -221,6 +229,10 @@ struct Spread {
 
 TEST(AdafactorRanks, InPartsPagesAreSteppedAsCloseAsSumsInDoubleAre) {
   for (const bool half : {false, true}) {
+    AdafactorModel alone(1 << 20, 1, half);
+    for (int t = 1; t <= 2; ++t) ASSERT_TRUE(alone.step({.weight_decay = 0.1}, t).ok());
+    std::vector<Floats> all_expected;
+    for (std::uint32_t i = 0; i < kCount; ++i) all_expected.push_back(alone.read(i));
     for (const int size : {1, 2, 4}) {  // the mean of as many alike is what each has
       SCOPED_TRACE("ranks: " + std::to_string(size));
       std::mutex mutex;
@@ -229,16 +241,15 @@ TEST(AdafactorRanks, InPartsPagesAreSteppedAsCloseAsSumsInDoubleAre) {
       GatheringThreads group(size);
       group.run([&](Collectives& ranks) {
         Spread own(ranks, half);
-        AdafactorModel alone(1 << 20, 1, half);
-        for (int t = 1; t <= 3; ++t) {
-          ASSERT_TRUE(alone.step({.weight_decay = 0.1}, t).ok());
+        for (int t = 1; t <= 2; ++t) {
           const Status status = own.step(t);
           ASSERT_TRUE(status.ok()) << status.message();
         }
         std::lock_guard lock(mutex);
         std::vector<Floats> own_moments;
         for (std::uint32_t i = 0; i < kCount; ++i) {
-          const Floats values = own.model.read(i), expected = alone.read(i);
+          const Floats values = own.model.read(i);
+          const Floats& expected = all_expected[i];
           for (std::size_t k = 0; k < values.size(); ++k) {
             if (!own.owns(i, k)) continue;
             ++stepped[i];
