@@ -58,15 +58,14 @@ void Path::fall_silent(SentPackets::Listener& listener) {
   rest_ = now - live_since_ < kFlap ? std::clamp(2 * rest_, kFirstRest, kLastRest) : Duration{0};
   interval_ = kFirstRetry;
   retry_ = now + std::max(rest_, interval_);
-  sent_.lose_all(listener);
   packets_lost_ += sent_.in_flight();
+  sent_.lose_all(listener);
   // What comes after may be another way altogether.
   rtt_ = {};
   window_ = {};
   congestion_.start(window_);
 }
 
-bool Path::is_silent() const {
 // The first challenge after a rest doubles the interval between them.
 Path::Standing Path::standing() const {
   if (is_live()) return Standing::kLive;
@@ -74,6 +73,7 @@ Path::Standing Path::standing() const {
   return rest_ > 0 && interval_ == kFirstRetry ? Standing::kResting : Standing::kLeft;
 }
 
+bool Path::is_silent() const {
   return watches_silence() && tail_.unanswered() > 0 && host_.now() - doubted_ >= kPatience;
 }
 
@@ -192,10 +192,10 @@ void Path::detect_losses(SentPackets::Listener& listener) {
   mtu_probes_lost_ = 0;
   lost.lost = sent_.detect_lost(host_.now(), reorder_.get(rtt_), loss_not_before_, listener);
   lost.lost -= mtu_probes_lost_;
+  packets_lost_ += lost.lost;
   if (lost.lost > 0) congestion_.on_loss(window_, lost);
 }
 
-  packets_lost_ += lost.lost;
 bool Path::on_mtu_timer(Time now) {
   if (now < mtu_.deadline()) return false;
   const std::size_t before = mtu_.size();
