@@ -27,6 +27,8 @@ struct Env {
   std::int64_t mtu = 0;                  // TACO_MTU: 0 takes the interface's
   std::int64_t paths = 1;                // TACO_PATHS: UDP ports at each address; auto: 1
   std::string congestion = "swift";      // TACO_CONGESTION: name of the congestion control
+  std::string harp_security = "auth";    // TACO_HARP_SECURITY: none|auth|encrypt
+  std::string harp_key_file;             // TACO_HARP_KEY_FILE: path; empty: none
   bool tune = false;                     // TACO_TUNE: measure links instead of assuming them
   bool cma = true;  // TACO_CMA: pull straight from a peer's memory where allowed
   // LightCC: fewer bytes between hosts.

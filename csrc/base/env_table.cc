@@ -178,6 +178,22 @@ constexpr auto kVariables = std::to_array<Variable>({
      "Congestion control of sessions between hosts.",
      [](Env& env, const std::string& value) { return set_name(env.congestion, value); },
      [](const Env& env) { return env.congestion; }},
+    {"TACO_HARP_SECURITY", "choice", "", "none, auth or encrypt",
+     "What protects packets between hosts beside the handshake: checksums (none); authenticated "
+     "encryption of control packets and small messages, checksums of other data (auth); or "
+     "authenticated encryption of everything (encrypt). The same on all ranks (docs/harp.md).",
+     [](Env& env, const std::string& value) {
+       return set_one_of(env.harp_security, value, {"none", "auth", "encrypt"});
+     },
+     [](const Env& env) { return env.harp_security; }},
+    {"TACO_HARP_KEY_FILE", "path", "", "a file of 16 to 4096 bytes, for its owner alone (mode 600)",
+     "A key of the job that the rendezvous store never sees: who can read the store, but not this "
+     "file, cannot join or read. The same content on all ranks; none by default.",
+     [](Env& env, const std::string& value) {
+       env.harp_key_file = value;
+       return true;
+     },
+     [](const Env& env) { return env.harp_key_file; }},
     {"TACO_TUNE", "boolean", "", "0, 1, false, true, off, on, no or yes",
      "The default group measures links and processors when it starts (some hundred ms); it and the "
      "groups made from it plan from that block instead of the built-in table. "

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "edge/rendezvous_record.h"
 #include "edge/store_door.h"
+#include "harp/engine/security_settings.h"
 
 namespace taco::edge {
 namespace {
@@ -318,11 +319,16 @@ Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const Meeting
   const Time begin = monotonic_now();
   const Duration timeout = options.timeout > 0 ? options.timeout : kDefaultTimeout;
   StoreDoor door(store, begin + timeout + (options.rank == 0 ? 0 : kGrace), options.world);
+  Result<harp::SecuritySettings> security = harp::SecuritySettings::get();
+  if (!security.ok()) return security.status();
   TACO_RETURN_IF_ERROR(acquire_stack(door, &meeting));
   Hello self;
   self.token = random_name();
   self.version = TACO_VERSION;
   self.settings = options.settings;
+  for (const harp::SecuritySettings::Setting& setting : security->settings()) {
+    self.settings.push_back({setting.name, setting.value});
+  }
   self.host = meeting.stack->host();
   self.address = meeting.stack->address();
   self.gbits = meeting.stack->interface_gbits();

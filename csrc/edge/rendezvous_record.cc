@@ -8,9 +8,9 @@
 namespace taco::edge {
 namespace {
 
-constexpr char kMagic[] = "taco-meeting-3", kRefusal[] = "taco-refusal-1";
+constexpr char kMagic[] = "taco-meeting-4", kRefusal[] = "taco-refusal-1";
 constexpr std::size_t kMostFieldBytes = 1 << 16;
-constexpr std::uint64_t kMostSettings = 64;
+constexpr std::size_t kMostSettings = 64;
 
 // Lengths of texts take one byte, or this one and eight more: the records of two ranks, with all
 // their settings, stay within one packet of 1,500 bytes. The store speaks TCP, which larger ones
@@ -25,6 +25,7 @@ class Writer {
     if (is_long) number(value.size());
     bytes_.append(value);
   }
+  void count(std::size_t value) { bytes_.push_back(static_cast<char>(value)); }
   void number(std::uint64_t value) {
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
@@ -50,6 +51,7 @@ class Reader {
     bytes_.remove_prefix(length);
     return value;
   }
+  std::size_t count() { return raw<unsigned char>(); }
   std::uint64_t number() { return raw<std::uint64_t>(); }
   double real() { return raw<double>(); }
   bool ok() const { return ok_; }
@@ -105,7 +107,7 @@ std::string Hello::encode() const {
   out.text(kMagic);
   out.text(token);
   out.text(version);
-  out.number(settings.size());
+  out.count(settings.size());
   for (const Setting& setting : settings) {
     out.text(setting.name);
     out.text(setting.value);
@@ -122,9 +124,9 @@ Result<Hello> Hello::decode(std::string_view bytes) {
   Hello hello;
   hello.token = in.text();
   hello.version = in.text();
-  const std::uint64_t settings = in.number();
+  const std::size_t settings = in.count();
   if (settings > kMostSettings) return damaged("greeting");
-  for (std::uint64_t i = 0; i < settings; ++i) {
+  for (std::size_t i = 0; i < settings; ++i) {
     std::string name = in.text();
     hello.settings.push_back({std::move(name), in.text()});
   }
@@ -141,7 +143,10 @@ std::string Table::encode() const {
   out.number(group_id);
   out.text(word);
   out.number(ranks.size());
-  for (const Hello& hello : ranks) out.text(hello.encode());
+  for (Hello hello : ranks) {
+    hello.settings.clear();  // rank 0 has compared them, and long tables stop (kLongText)
+    out.text(hello.encode());
+  }
   return out.take();
 }
 

@@ -120,6 +120,8 @@ TEST(Env, MalformedValuesOfEveryKindAreRefused) {
                             "TACO_PATHS=9",
                             "TACO_SOCKET_BUFFER=big",
                             "TACO_CONGESTION=a b",
+                            "TACO_HARP_SECURITY=on",
+                            "TACO_HARP_SECURITY=Auth",
                             "TACO_TUNE=maybe",
                             "TACO_CMA=2",
                             "LIGHT_2D_ALLREDUCE=2",

@@ -50,6 +50,8 @@ TEST(RendezvousRecord, TheTableOfTwoRanksFitsIntoOnePacket) {
                    {"Options.compress_all_reduce", ""},
                    {"TACO_CHUNK_BYTES", "1048576"},
                    {"TACO_TUNE", "0"},
+                   {"TACO_HARP_SECURITY", "encrypt"},
+                   {"TACO_HARP_KEY_FILE", "#01234567"},
                    {"LIGHT_2D_ALLREDUCE", "auto"},
                    {"LIGHT_INTRA_SIZE", "0"},
                    {"LIGHT_HIERARCHICAL_THRESHOLD", ""},

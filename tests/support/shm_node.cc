@@ -7,8 +7,9 @@
 
 namespace taco::harp {
 
-ShmNode::ShmNode(bool pull, std::size_t arena_bytes, bool watch_processes) {
+ShmNode::ShmNode(bool pull, std::size_t arena_bytes, bool watch_processes, const JobKey& job_key) {
   ShmOptions options;
+  options.job_key = job_key;
   options.pull = pull ? ShmPull::kAlways : ShmPull::kNever;
   options.arena_bytes = arena_bytes;
   options.watch_processes = watch_processes;

@@ -42,7 +42,7 @@ struct ShmHeard final : Observer {
 class ShmNode {
  public:
   explicit ShmNode(bool pull = true, std::size_t arena_bytes = std::size_t{16} << 20,
-                   bool watch_processes = true);
+                   bool watch_processes = true, const JobKey& job_key = {});
   ~ShmNode();
   ShmNode(const ShmNode&) = delete;
   ShmNode& operator=(const ShmNode&) = delete;

@@ -72,6 +72,7 @@ class Scenario {
     if (paths_ > 1) {
       for (std::uint32_t i = 0; i < cluster_.size(); ++i) cluster_[i].set_paths(paths_);
     }
+    choose_security();
     const std::size_t count = 10 + random_.below(30);
     for (std::size_t i = 0; i < count; ++i) add_exchange(i);
   }
@@ -115,6 +116,18 @@ class Scenario {
       faults.receive_buffer += 2 << 20;
     }
     return faults;
+  }
+
+  void choose_security() {
+    const auto security = static_cast<Security>(random_.below(3));
+    const std::uint64_t packets = random_.chance(0.5) ? 20 + random_.below(200) : kPacketsPerKey;
+    for (std::uint32_t i = 0; i < cluster_.size(); ++i) {
+      cluster_[i].set_security(security, packets);
+    }
+    std::uint64_t& runs = security == Security::kNone   ? result_.sealed_none
+                          : security == Security::kAuth ? result_.sealed_auth
+                                                        : result_.sealed_all;
+    ++runs;
   }
 
   std::size_t choose_size() {
@@ -291,6 +304,12 @@ class Scenario {
       result_.probes += counters.probes;
       result_.checksum_failures += counters.checksum_failures;
       result_.duplicates += counters.duplicates;
+      result_.forged += counters.forged;
+      result_.early += counters.early;
+      for (const Session* session : cluster_[i].loop().sessions()) {
+        if (session->sealing() == nullptr) continue;
+        result_.key_rotations += session->sealing()->rotations();
+      }
       result_.paths_left += counters.paths_left;
       result_.paths_proved += counters.paths_proved;
     }

@@ -53,6 +53,11 @@ class SimProcess {
   // For sessions to come.
   void set_congestion(const CongestionOps* ops) { options_.congestion = ops; }
   void set_peer_timeout(Duration timeout) { options_.peer_timeout = timeout; }
+  void set_security(Security security, std::uint64_t packets_per_key = kPacketsPerKey) {
+    options_.security = security;
+    options_.packets_per_key = packets_per_key;
+  }
+  void set_job_key(const JobKey& key) { options_.job_key = key; }
   // Which of its Nic's addresses it says hello from, and which of the others' to.
   void set_address(std::uint32_t address);
   // How many of them, from that one on, sessions may use as paths.

@@ -250,7 +250,7 @@ void EngineLoop::add_to_st(StackStats& stats) {
   stats.packets_received += protocol.packets_received;
   stats.retransmits += protocol.retransmits;
   stats.spurious_retransmits += protocol.spurious_retransmits;
-  stats.checksum_failures += protocol.checksum_failures;
+  stats.checksum_failures += protocol.checksum_failures + protocol.forged;
   stats.duplicates += protocol.duplicates;
   stats.paths_left += protocol.paths_left;
   stats.bytes_copied += matching_.bytes_copied;

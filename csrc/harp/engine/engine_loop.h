@@ -23,6 +23,7 @@
 #include "harp/engine/token.h"
 #include "harp/matching/matcher.h"
 #include "harp/nic.h"
+#include "harp/session/sealing.h"
 #include "harp/session/session_host.h"
 #include "harp/session/stray_packets.h"
 #include "harp/shm/endpoint.h"
@@ -34,6 +35,9 @@ struct LoopOptions {
   std::function<std::uint64_t()> random;  // unguessable
   Duration peer_timeout = 10 * kSecond;
   const CongestionOps* congestion = nullptr;  // null: the default
+  Security security = Security::kNone;
+  std::uint64_t packets_per_key = kPacketsPerKey;
+  JobKey job_key;
 };
 
 class EngineLoop final : public Transport,
@@ -127,6 +131,7 @@ class EngineLoop final : public Transport,
   // engine_sessions.cc
   Link& link_of(Peer& peer);
   void open_session(Peer& peer);
+  PairKey key_of(const Address& peer) const;
   void forget_session(const Peer& peer);
   Session* session_of(std::uint64_t connection);
 

@@ -34,7 +34,9 @@ void EngineLoop::open_session(Peer& peer) {
   SessionConfig config;
   config.own_incarnation = options_.own.incarnation;
   config.peer_incarnation = peer.address.incarnation;
-  config.key = pair_key(options_.own, {peer.address.incarnation, peer.address.secret});
+  config.key = key_of(peer.address);
+  config.security = options_.security;
+  config.packets_per_key = options_.packets_per_key;
   const Route& first = peer.routes.front();
   config.peer_endpoint = first.remote.endpoint;
   config.local_path = first.local_path;
@@ -91,11 +93,15 @@ Session* EngineLoop::session_of(std::uint64_t connection) {
   return recent_peer_->session.get();
 }
 
+PairKey EngineLoop::key_of(const Address& peer) const {
+  return pair_key(options_.own, {peer.incarnation, peer.secret}, options_.job_key);
+}
+
 std::optional<PairKey> EngineLoop::key_with(std::uint64_t incarnation) {
   const Peer* peer = peers_.find_incarnation(incarnation);
   if (peer == nullptr || peer->shares_host()) return std::nullopt;
   if (peer->session != nullptr) return peer->session->key();
-  return pair_key(options_.own, {peer->address.incarnation, peer->address.secret});
+  return key_of(peer->address);
 }
 
 Session& EngineLoop::session_with(std::uint64_t incarnation) {

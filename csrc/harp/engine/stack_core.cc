@@ -13,6 +13,7 @@
 #include "harp/drivers/open_nic.h"
 #include "harp/engine/host_identity.h"
 #include "harp/engine/interfaces.h"
+#include "harp/engine/security_settings.h"
 #include "harp/session/congestion.h"
 
 namespace taco::harp {
@@ -49,6 +50,10 @@ Status StackCore::start() {
     return Status(Code::kInvalidArgument,
                   "TACO_CONGESTION=\"" + env.value().congestion + "\" is unknown: swift or cubic");
   }
+  const auto security = SecuritySettings::get();
+  if (!security.ok()) return security.status();
+  engine.security = security.value().level;
+  engine.job_key = security.value().job_key;
   engine.peer_timeout = options_.peer_timeout;
   fill_random(&own_.incarnation);
   fill_random(&own_.secret);
@@ -65,7 +70,7 @@ Status StackCore::start() {
   std::string names;
   auto nic = open_network(&names);
   if (!nic.ok()) return nic.status();
-  auto shm = open_shm();
+  auto shm = open_shm(engine.job_key);
   if (!shm.ok()) return shm.status();
   shm_ = shm.value().get();
   if (shm_ != nullptr) {
@@ -124,11 +129,12 @@ Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_name
   return last;
 }
 
-Result<std::unique_ptr<ShmEndpoint>> StackCore::open_shm() {
+Result<std::unique_ptr<ShmEndpoint>> StackCore::open_shm(const JobKey& job_key) {
   if (options_.transport == StackOptions::Force::kUdp) return std::unique_ptr<ShmEndpoint>();
   const auto env = Env::get();
   ShmOptions options;
   fill_random(&options.secret);
+  options.job_key = job_key;
   options.incarnation = own_.incarnation;
   options.pull = env.value().cma ? ShmPull::kWhereFaster : ShmPull::kNever;
   auto endpoint = ShmEndpoint::create(options);

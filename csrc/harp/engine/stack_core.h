@@ -42,7 +42,7 @@ class StackCore final : public Stack {
   explicit StackCore(const StackOptions& options);
   Status start();
   Result<std::unique_ptr<Nic>> open_network(std::string* interface_names);
-  Result<std::unique_ptr<ShmEndpoint>> open_shm();
+  Result<std::unique_ptr<ShmEndpoint>> open_shm(const JobKey& job_key);
   Result<PeerPlan> plan_for(Address address) const;
   Reach reach_of(const Address& address) const;
   bool reaches_memory_of(const Address& address) const;

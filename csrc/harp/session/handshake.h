@@ -39,6 +39,8 @@ class Handshake {
   std::uint64_t connection() const { return connection_; }
   std::uint64_t peer_connection() const { return peer_connection_; }  // 0: not known yet
   std::size_t max_datagram() const { return max_datagram_; }          // that both ends take
+  const wire::Nonce& nonce() const { return nonce_; }
+  const wire::Nonce& peer_nonce() const { return peer_nonce_; }  // once established
   bool has_called() const { return calls_ > 0; }
 
   // What a hello with a valid proof says to this session.

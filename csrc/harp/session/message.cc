@@ -5,11 +5,12 @@
 
 namespace taco::harp {
 
-void BulkSend::start(SendRequest& send, SlotId to, std::size_t bytes_of_segment,
-                     std::uint32_t use) {
+void BulkSend::start(SendRequest& send, SlotId to, std::size_t bytes_of_segment, std::uint32_t use,
+                     std::size_t tag) {
   request = &send;
   slot = to;
   generation = use;
+  tag_bytes = static_cast<std::uint32_t>(tag);
   lost.clear();
   reference.count = 0;
   resize(bytes_of_segment);

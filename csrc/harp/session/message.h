@@ -28,8 +28,9 @@ struct SegmentRange {
 // of so many segments only as the receiver keeps incomplete: it refuses others, and a sender that
 // went on with those would never come to the pieces that are missing.
 struct BulkSend {
+  // Sealed or not.
   static constexpr std::uint32_t kPieceBytes = static_cast<std::uint32_t>(
-      wire::segment_bytes(wire::kMinDatagram, 0, sizeof(wire::FragmentDescriptor)));
+      wire::segment_bytes(wire::kMinDatagram, wire::kTagBytes, sizeof(wire::FragmentDescriptor)));
 
   SendRequest* request = nullptr;  // null: not in use
   SlotId slot;
@@ -37,7 +38,8 @@ struct BulkSend {
   std::uint32_t generation = 0;  // of this use in its session, so that late acknowledgements miss
   std::uint32_t segment_bytes = 0;
   std::uint32_t segments = 0;
-  std::uint32_t pieces = 1;  // units a segment; the last segment may have fewer
+  std::uint32_t tag_bytes = 0;  // that end each of its packets
+  std::uint32_t pieces = 1;     // units a segment; the last segment may have fewer
   std::uint32_t units = 0;
   std::uint32_t next = 0;  // first unit never sent
   std::uint32_t acked = 0;
@@ -48,7 +50,8 @@ struct BulkSend {
   Links<BulkSend> round;           // of the session's sends with something to transmit
   bool offered = false;            // before it was wanted: its packets say so
 
-  void start(SendRequest& send, SlotId to, std::size_t bytes_of_segment, std::uint32_t use);
+  void start(SendRequest& send, SlotId to, std::size_t bytes_of_segment, std::uint32_t use,
+             std::size_t tag = 0);
   // Nothing has left yet: the size of segments may still be chosen.
   bool untouched() const { return next == 0; }
   void resize(std::size_t bytes_of_segment);
@@ -62,8 +65,9 @@ struct BulkSend {
   // The most of a unit's. A message shorter than a segment needs no path for whole ones: it is
   // never cut, nor can an empty one be.
   std::size_t datagram_bytes() const {
-    if (is_split()) return sizeof(wire::Header) + sizeof(wire::FragmentDescriptor) + kPieceBytes;
-    return sizeof(wire::Header) + std::min<std::size_t>(segment_bytes, request->bytes);
+    constexpr std::size_t kFront = sizeof(wire::Header) + sizeof(wire::FragmentDescriptor);
+    if (is_split()) return kFront + kPieceBytes + tag_bytes;
+    return sizeof(wire::Header) + std::min<std::size_t>(segment_bytes, request->bytes) + tag_bytes;
   }
 
   bool has_work() const {
@@ -83,7 +87,7 @@ struct BulkSend {
   std::size_t bytes_of_segment(std::uint32_t segment) const;
   std::size_t bytes_of(std::uint32_t unit) const;
   std::size_t datagram_of_segment(std::uint32_t segment) const {
-    return sizeof(wire::Header) + bytes_of_segment(segment);
+    return sizeof(wire::Header) + bytes_of_segment(segment) + tag_bytes;
   }
   const std::byte* data_of(std::uint32_t unit) const {
     return static_cast<const std::byte*>(request->data) +

@@ -26,21 +26,22 @@ Path::Path(wire::PathId id, const AddressPair& pair, bool leads, const Congestio
   congestion_.start(window_);
 }
 
-void Path::open(const AddressPair& pair, std::uint64_t connection, std::size_t limit,
-                std::size_t proved) {
-  TACO_ASSERT(!is_open() && connection != 0);
-  connection_ = connection;
+void Path::open(const AddressPair& pair, const Agreed& agreed, std::size_t proved) {
+  TACO_ASSERT(!is_open() && agreed.connection != 0);
+  connection_ = agreed.connection;
+  sealing_ = agreed.sealing;
   ends_.move_to(pair, host_.now());
-  mtu_.open(limit, host_.now());
+  mtu_.open(agreed.limit, host_.now());
   mtu_.on_proof(proved, host_.now());
   become_live();
 }
 
-void Path::open_unproven(std::uint64_t connection, std::size_t limit) {
-  TACO_ASSERT(!is_open() && connection != 0);
-  connection_ = connection;
+void Path::open_unproven(const Agreed& agreed) {
+  TACO_ASSERT(!is_open() && agreed.connection != 0);
+  connection_ = agreed.connection;
+  sealing_ = agreed.sealing;
   ends_.move_to(pair(), host_.now());
-  mtu_.open(limit, host_.now());
+  mtu_.open(agreed.limit, host_.now());
   interval_ = kFirstRetry;
   retry_ = host_.now();
 }
@@ -87,24 +88,27 @@ void Path::on_peer_left() {
   mtu_.close();
 }
 
-Path::Arrival Path::on_packet(std::uint64_t number, const RxPacket& from) {
+// Of a sender whose acknowledgements get lost: the next one may arrive.
+void Path::on_copy() {
+  ack_.want();
+  ack_.hurry();
+}
+
+bool Path::on_packet(std::uint64_t number, std::size_t bytes, const RxPacket& from) {
   const Time now = host_.now();
   const std::uint64_t largest = received_.largest();
-  if (!received_.add(number, now)) {
-    ack_.hurry();
-    return Arrival::kCopy;
-  }
-  if (number <= largest) return Arrival::kNew;
+  if (!received_.add(number, now) || number <= largest) return false;
   if (number > largest + 1 && largest > 0) ack_.hurry();  // a hole: say so at once
   if (ends_.is_by(from)) {
     ends_.on_newest_here(now);
-    return Arrival::kNew;
+    return false;
   }
-  const bool challenge =
-      is_open() && ends_.on_newest_elsewhere(AddressPair::of(from), rtt_.probe_timeout(0), now);
-  if (!challenge) return Arrival::kNew;
+  // Whoever has caught a packet and sends it from elsewhere gets no more bytes than it sent.
+  const std::size_t challenge = sizeof(wire::Header) + wire::kTokenBytes + small_tag_bytes();
+  if (!is_open() || bytes < challenge) return false;
+  if (!ends_.on_newest_elsewhere(AddressPair::of(from), rtt_.probe_timeout(0), now)) return false;
   while (ends_.challenge().value == 0) ends_.challenge().value = host_.random();
-  return Arrival::kNewFromElsewhere;
+  return true;
 }
 
 bool Path::on_response(const RxPacket& from, std::uint64_t token) {

@@ -35,6 +35,8 @@
 #include "harp/session/path_mtu.h"
 #include "harp/session/received_packets.h"
 #include "harp/session/recent_packets.h"
+#include "harp/session/replay_window.h"
+#include "harp/session/sealing.h"
 #include "harp/session/sent_packets.h"
 #include "harp/session/session_host.h"
 #include "harp/session/wire.h"
@@ -59,13 +61,18 @@ class Path {
   DelayedAck& ack() { return ack_; }
   const DelayedAck& ack() const { return ack_; }
 
-  // A nonce has made the round trip over `pair`. Packets carry `connection` from now on; both ends
-  // take datagrams up to `limit`, and one of `proved` bytes has arrived there.
-  void open(const AddressPair& pair, std::uint64_t connection, std::size_t limit,
-            std::size_t proved);
+  // What the handshake has settled: packets carry `connection` from now on, both ends take
+  // datagrams up to `limit`, and what is to be sealed is sealed there; null: nothing is.
+  struct Agreed {
+    std::uint64_t connection = 0;
+    std::size_t limit = 0;
+    Sealing* sealing = nullptr;
+  };
+  // A nonce has made the round trip over `pair`, and a datagram of `proved` bytes has arrived.
+  void open(const AddressPair& pair, const Agreed& agreed, std::size_t proved);
   bool is_open() const { return connection_ != 0; }
   // The same for a further path, which has yet to be proved.
-  void open_unproven(std::uint64_t connection, std::size_t limit);
+  void open_unproven(const Agreed& agreed);
   bool is_live() const { return state_.is(State::kLive); }
   // For people to read: being proved for the first time, live, given up because it fell silent, or
   // given up so often that it is not even tried for a while.
@@ -87,12 +94,18 @@ class Path {
   void close() { sent_.clear(); }
 
   // What comes.
-  enum class Arrival : std::uint8_t { kCopy, kNew, kNewFromElsewhere };
   std::uint64_t number_of(const wire::Packet& packet) const {
-    return wire::expand_number(packet.number, received_.largest() + 1);
+    const bool uncounted = (packet.flags & wire::kUncounted) != 0;
+    const std::uint64_t newest = uncounted ? uncounted_.largest() : received_.largest();
+    return wire::expand_number(packet.number, newest + 1);
   }
-  // A counted packet that is kept. kNewFromElsewhere: a challenge is to be sent.
-  Arrival on_packet(std::uint64_t number, const RxPacket& from);
+  // A counted packet of that number has come before, or would be too old to tell.
+  bool has_received(std::uint64_t number) const { return received_.has(number); }
+  void on_copy();
+  // False: a copy of an uncounted one, or too old.
+  bool take_uncounted(std::uint64_t number) { return uncounted_.take(number); }
+  // A counted packet of `bytes` that is new, and is kept. True: a challenge is to be sent.
+  bool on_packet(std::uint64_t number, std::size_t bytes, const RxPacket& from);
   void on_challenge(const RxPacket& from, std::uint64_t token) {
     ends_.on_challenge(AddressPair::of(from), token);
   }
@@ -140,6 +153,8 @@ class Path {
   }
   bool offer(wire::Header& header, std::span<const std::byte> body, const AddressPair& pair,
              bool unfragmented);
+  // What a tag takes of a control packet or an eager message.
+  std::size_t small_tag_bytes() const { return sealing_ != nullptr ? wire::kTagBytes : 0; }
   // One packet of frames, which ask for an acknowledgement (`counted`: to be committed) or not.
   // They are to hold an acknowledgement if may_ack(). False: the Nic is full.
   bool may_ack() const { return received_.largest() > 0 && (ack_.due() || ack_.wanted()); }
@@ -170,6 +185,7 @@ class Path {
   bool sent_lately(const wire::Header& header) const { return recent_.contains(header); }
 
  private:
+  std::span<const std::byte> sealed(wire::Header& header, std::span<const std::byte> body);
   bool watches_silence() const;
   AckSample sample() const;
   void detect_losses(SentPackets::Listener& listener);
@@ -185,6 +201,7 @@ class Path {
   bool peer_left_ = false;
   bool is_main_ = false;
   std::uint64_t connection_ = 0;  // that packets carry; 0: not open yet
+  Sealing* sealing_ = nullptr;    // the session's; null: nothing is sealed
   PathEnds ends_;
   PathMtu mtu_;
 
@@ -216,6 +233,7 @@ class Path {
   std::uint64_t payload_sent_ = 0, packets_lost_ = 0;
 
   ReceivedPackets received_;
+  ReplayWindow uncounted_;
   DelayedAck ack_;
 };
 

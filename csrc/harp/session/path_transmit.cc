@@ -53,10 +53,24 @@ Duration Path::arrival(std::size_t more) const {
   return rtt_.smoothed() / 2 + static_cast<Duration>(static_cast<double>(rtt_.smoothed()) * share);
 }
 
-// Seals the header and offers header and body as one datagram.
-bool Path::offer(wire::Header& header, std::span<const std::byte> body, const AddressPair& pair,
+// What leaves in place of the body, as the level of security wants it.
+std::span<const std::byte> Path::sealed(wire::Header& header, std::span<const std::byte> body) {
+  const auto type = static_cast<wire::Type>(header.version_and_type & 15);
+  if (sealing_ == nullptr || !seals(sealing_->security(), type)) {
+    wire::seal(header, body);
+    return body;
+  }
+  const bool uncounted = (header.flags & wire::kUncounted) != 0;
+  const std::span<std::byte> out = host_.sealing_buffer(body.size() + wire::kTagBytes);
+  sealing_->seal(header, {id_, uncounted ? next_uncounted_ : next_number_, uncounted}, body, {},
+                 out.data());
+  return out.first(body.size() + wire::kTagBytes);
+}
+
+// Offers header and body as one datagram.
+bool Path::offer(wire::Header& header, std::span<const std::byte> plain, const AddressPair& pair,
                  bool unfragmented) {
-  wire::seal(header, body);
+  const std::span<const std::byte> body = sealed(header, plain);
   const std::array<IoSlice, 2> slices{IoSlice{&header, sizeof header},
                                       IoSlice{body.data(), body.size()}};
   TxPacket packet;
@@ -132,7 +146,7 @@ Path::Sent Path::send_mtu_probe() {
     credit_.set_blocked();
     return Sent::kNothing;
   }
-  const std::size_t body = bytes - sizeof(wire::Header);
+  const std::size_t body = bytes - sizeof(wire::Header) - small_tag_bytes();
   std::byte* const block = host_.buffers().take(body);
   wire::Writer writer({block, body});
   writer.probe(body);

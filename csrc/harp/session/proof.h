@@ -1,19 +1,16 @@
 // How two processes prove in a hello that each was told of the other, without saying what they were
-// told: HMAC-SHA256, keyed by the secrets of both, which only the rendezvous store holds.
+// told: HMAC-SHA256, keyed by the secrets of both, which only the rendezvous store holds, and by
+// the job's key, if it has one, which only its processes hold.
 //
 // Pure functions; any thread.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <span>
 
+#include "harp/secret.h"
 #include "harp/session/wire.h"
 
 namespace taco::harp {
-
-using Secret = std::array<std::byte, 16>;
 
 // What a process is known by: random, new with every Stack.
 struct Identity {
@@ -22,8 +19,9 @@ struct Identity {
 };
 
 // Shared by two processes and nobody else.
-using PairKey = std::array<std::byte, 32>;
-PairKey pair_key(const Identity& a, const Identity& b);  // the same in either order
+using PairKey = Digest;
+// The same in either order.
+PairKey pair_key(const Identity& a, const Identity& b, const JobKey& job = std::nullopt);
 
 void prove(wire::Hello& hello, const PairKey& key);  // fills in its proof
 bool proves(const wire::Hello& hello, const PairKey& key);

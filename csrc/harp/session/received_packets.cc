@@ -4,6 +4,16 @@
 
 namespace taco::harp {
 
+bool ReceivedPackets::has(std::uint64_t number) const {
+  if (number <= floor_) return true;
+  if (ranges_.empty() || number > ranges_[0].last) return false;  // the common case
+  const auto below = std::find_if(ranges_.begin(), ranges_.end(), [&](const wire::AckRange& range) {
+    return range.first <= number;
+  });
+  if (below != ranges_.end()) return number <= below->last;
+  return ranges_.size() == wire::kMaxAckRanges && number + 1 < ranges_.back().first;
+}
+
 bool ReceivedPackets::add(std::uint64_t number, Time now) {
   if (number <= floor_) return false;
   if (!ranges_.empty() && number == ranges_[0].last + 1) {  // the common case

@@ -1,5 +1,6 @@
-// The last few small packets of a path, by number and checksum: a reset counts only if it quotes
-// one of them. What a dead peer is sent last are always such packets: the probes for it.
+// The last few small packets of a path, by number and checksum (0 of those that are sealed): a
+// reset counts only if it quotes one of them. What a dead peer is sent last are always such
+// packets: the probes for it.
 #pragma once
 
 #include <array>
@@ -15,7 +16,8 @@ class RecentPackets {
     sent_[next_] = {header.number, header.crc};
     next_ = (next_ + 1) % sent_.size();
   }
-  // The checksum covers the header's other fields.
+  // The checksum covers the header's other fields. A sealed packet's names the connection, which
+  // nobody can guess.
   bool contains(const wire::Header& header) const {
     if (header.number == 0) return false;
     for (const Sent& sent : sent_) {

@@ -13,11 +13,11 @@ namespace taco::harp {
 namespace {
 
 constexpr std::uint8_t kEngine = 0;  // the process has one so far
-// A block of records fills a packet, and leaves room for an acknowledgement beside it.
+// A block of records fills a packet, and leaves room for an acknowledgement and a tag beside it.
 constexpr std::size_t kBlockBytes = 1088;
 static_assert(kBlockBytes >= wire::kMaxRecordBytes);
 static_assert(sizeof(wire::Header) + wire::kRecordsOverhead + kBlockBytes + wire::kCreditBytes +
-                  wire::kAckBytes + wire::kAckRangeBytes <=
+                  wire::kAckBytes + wire::kAckRangeBytes + wire::kTagBytes <=
               wire::kMinDatagram);
 
 wire::Nonce nonce_from(SessionHost& host) {
@@ -38,6 +38,8 @@ Session::Session(SessionConfig config, SessionHost& host, LinkEvents& events)
       own_incarnation_(config.own_incarnation),
       peer_incarnation_(config.peer_incarnation),
       key_(config.key),
+      security_(config.security),
+      packets_per_key_(config.packets_per_key),
       peer_timeout_(config.peer_timeout),
       description_(std::move(config.description)),
       handshake_{wire::connection_id(kEngine, host.random()), nonce_from(host),
@@ -76,7 +78,9 @@ Session::~Session() {
   if (block_ != nullptr) host_.buffers().give(block_, kBlockBytes);
 }
 
-std::size_t Session::eager_limit() const { return wire::kMaxEagerBytes; }
+std::size_t Session::eager_limit() const {
+  return wire::max_eager_bytes(tag_bytes(security_, wire::Type::kEager));
+}
 
 // The message is small: a copy of it is what would be sent again, so the request is finished on
 // the next turn, whether or not the packet has arrived by then.
@@ -110,7 +114,8 @@ void Session::bulk(SendRequest& request, SlotId slot, bool offered) {
   send->index = free_sends_.back();
   free_sends_.pop_back();
   sends_[send->index] = send;
-  send->start(request, slot, wire::segment_bytes(paths_.datagram()), ++send_uses_);
+  send->start(request, slot, segment_bytes(), ++send_uses_,
+              tag_bytes(security_, wire::Type::kData));
   send->offered = offered;
   request.transfer = send;
   activate(*send);
@@ -353,6 +358,7 @@ std::size_t Session::memory_bytes() const {
       free_sends_.capacity() * sizeof(std::uint32_t) + receives_.capacity() * sizeof(RecvState*) +
       taken_.capacity() * sizeof(SendRequest*) + description_.capacity();
   if (block_ != nullptr) bytes += kBlockBytes;
+  if (sealing_ != nullptr) bytes += sealing_->memory_bytes();
   for (const BulkSend* send : sends_) {
     if (send != nullptr) bytes += sizeof(BulkSend) + send->acked_bits.heap_bytes();
   }

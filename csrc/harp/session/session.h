@@ -28,6 +28,7 @@
 #include "harp/session/path.h"
 #include "harp/session/path_set.h"
 #include "harp/session/reassembly.h"
+#include "harp/session/sealing.h"
 #include "harp/session/sent_packets.h"
 #include "harp/session/session_host.h"
 #include "harp/session/session_life.h"
@@ -39,7 +40,9 @@ namespace taco::harp {
 struct SessionConfig {
   std::uint64_t own_incarnation = 0;
   std::uint64_t peer_incarnation = 0;
-  PairKey key{};                     // what hellos are proved with
+  PairKey key{};  // what hellos are proved with, and keys derived from
+  Security security = Security::kNone;
+  std::uint64_t packets_per_key = kPacketsPerKey;
   Endpoint peer_endpoint;            // where to say hello
   std::uint32_t local_path = 0;      // which local address of the Nic
   std::vector<AddressPair> further;  // other ways to the peer, for the side that leads to open
@@ -75,6 +78,8 @@ class Session final : public Link {
   // Its peer speaks another version of the wire; or something at the peer's address seems to.
   void refuse_version(std::uint8_t version);
   void suspect_version(std::uint8_t version);
+  // Its peer seals more or less than this side does.
+  void refuse_security(std::uint8_t security);
   // Is this the header of a packet that went out lately?
   bool sent_lately(const wire::Header& header) const;
 
@@ -107,6 +112,7 @@ class Session final : public Link {
   std::uint32_t locals() const;
   std::uint32_t full_locals() const { return full_; }
   const std::string& description() const { return description_; }
+  const Sealing* sealing() const { return sealing_.get(); }  // null: nothing is sealed, so far
   std::size_t memory_bytes() const;  // of everything it holds, itself included
 
   // Link.
@@ -152,15 +158,19 @@ class Session final : public Link {
   void leave_silent(Path& path);
   void settle(Path& path);
   void on_path_closed(const wire::PathClosed& closed);
+  Path::Agreed agreed(std::size_t limit) const;
 
   // session_handshake.cc
   void establish(const wire::Hello& hello, const AddressPair& from);
+  void make_keys();
   Sent send_hello();
   bool offer_hello(const wire::Hello& hello, std::size_t bytes, const AddressPair& pair);
   bool hello_is_awaited() const;
 
   // session_receive.cc
   void on_packet(std::span<std::byte> bytes, const RxPacket& from);
+  Path* admit(std::span<std::byte> bytes, const RxPacket& from, wire::Packet& packet);
+  wire::Verdict open(std::span<std::byte> bytes, wire::Packet& packet);
   void on_data(Path& path, const wire::Packet& packet);
   bool begin_message(RecvState& state, const wire::Packet& packet);
   void finish_receive(RecvState& state, const Status& status);
@@ -193,6 +203,9 @@ class Session final : public Link {
   bool fit(Path& path, BulkSend& send);
   std::size_t fill_run(const Path& path, BulkSend& send, SegmentRange range);
   std::size_t fill_pieces(const Path& path, BulkSend& send, SegmentRange range);
+  std::size_t fill_sealed(const Path& path, BulkSend& send, SegmentRange range);
+  bool seals_data() const { return seals(security_, wire::Type::kData); }
+  std::size_t segment_bytes() const;
   std::uint32_t offer_run(const Path& path, BulkSend& send, SegmentRange range);
 
   // session.cc
@@ -226,6 +239,8 @@ class Session final : public Link {
   LinkEvents& events_;
   const std::uint64_t own_incarnation_, peer_incarnation_;
   const PairKey key_;
+  const Security security_;
+  const std::uint64_t packets_per_key_;
   const Duration peer_timeout_;
   const std::string description_;
   SessionLife life_;
@@ -233,6 +248,7 @@ class Session final : public Link {
   SendCredit send_credit_;  // what the peer grants
   CreditAccount credit_;    // what it is granted
   const CongestionOps& congestion_;
+  std::unique_ptr<Sealing> sealing_;  // once established, unless nothing is to be sealed
   PathSet paths_;
   std::vector<AddressPair> further_;
   std::uint32_t full_ = 0;  // of this turn: addresses that the Nic has no room at
@@ -262,6 +278,7 @@ class Session final : public Link {
   Time next_tick_ = 0;
   Time silence_base_ = 0;  // last sign of life, or of nobody caring
   Time last_heard_ = 0;
+  bool heard_early_ = false;  // somebody speaks to this session, which has no keys yet
 
   ReadySession place_{.session = this};  // in SessionHost's list
 };

@@ -8,6 +8,10 @@ namespace taco::harp {
 
 bool Session::on_hello(const wire::Hello& hello, const RxPacket& packet) {
   if (life_.ended() || hello.sender != peer_incarnation_) return true;
+  if (hello.security != static_cast<std::uint8_t>(security_)) {
+    refuse_security(hello.security);
+    return true;
+  }
   const AddressPair from = AddressPair::of(packet);
   switch (handshake_.meaning_of(hello)) {
     case Handshake::Meaning::kStale:
@@ -33,16 +37,39 @@ void Session::lose_to_new_session() {
 
 void Session::establish(const wire::Hello& hello, const AddressPair& from) {
   handshake_.establish(hello);
+  make_keys();
   // Our nonce has been to one of these and back. A hello that comes by yet another pair proves
   // nothing about that: should the peer be there, its packets set off a challenge.
   Path& path = paths_.first();
-  path.open(handshake_.has_answered(from) ? from : path.pair(), handshake_.peer_connection(),
-            handshake_.max_datagram(), hello.largest_received);
+  path.open(handshake_.has_answered(from) ? from : path.pair(), agreed(handshake_.max_datagram()),
+            hello.largest_received);
   last_heard_ = silence_base_ = host_.now();
   // Frames may have come before the hello.
   send_credit_.on_granted(hello.credit_limit, hello.credit_epoch);
   open_paths();
   ready();
+}
+
+// From here on both sides know what nobody else does.
+void Session::make_keys() {
+  if (security_ == Security::kNone) return;
+  sealing_ = std::make_unique<Sealing>(SealingOptions{.key = key_,
+                                                      .own_incarnation = own_incarnation_,
+                                                      .peer_incarnation = peer_incarnation_,
+                                                      .own_nonce = handshake_.nonce(),
+                                                      .peer_nonce = handshake_.peer_nonce(),
+                                                      .security = security_,
+                                                      .packets_per_key = packets_per_key_});
+}
+
+// A process does not change its level, so even an old hello is right about it. The peer is to know
+// why nobody answers.
+void Session::refuse_security(std::uint8_t security) {
+  if (!handshake_.has_called()) static_cast<void>(send_hello());
+  const std::string ours = name_of(security_), theirs = name_of(static_cast<Security>(security));
+  declare_lost(Status("its TACO_HARP_SECURITY is " + theirs + ", this process's is " + ours +
+                          ": set the same for all ranks",
+                      PeerLoss{-1, description_, -1}));
 }
 
 void Session::refuse_version(std::uint8_t version) {
@@ -82,6 +109,7 @@ Session::Sent Session::send_hello() {
   hello.credit_epoch = credit_.epoch();
   hello.max_ack_delay_us = DelayedAck::kLongest / kMicrosecond;
   hello.path = wire::kFirstPath;
+  hello.security = static_cast<std::uint8_t>(security_);
   prove(hello, key_);
   if (!offer_hello(hello, due.bytes, due.pair)) return Sent::kNicFull;
   handshake_.on_said(due, paths_.first().pair(), host_.now());
@@ -91,7 +119,8 @@ Session::Sent Session::send_hello() {
 // A peer whose packets come is established already, and waits for acknowledgements; and whoever
 // leaves has not long to say goodbye.
 bool Session::hello_is_awaited() const {
-  return events_.expecting() || content_unacknowledged() || life_.leaving() || last_heard_ != 0;
+  return events_.expecting() || content_unacknowledged() || life_.leaving() || last_heard_ != 0 ||
+         heard_early_;
 }
 
 }  // namespace taco::harp

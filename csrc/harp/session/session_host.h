@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/clock.h"
@@ -29,6 +30,9 @@ struct ProtocolCounters {
   std::uint64_t spurious_retransmits = 0;  // whose first copy turned out to have arrived
   std::uint64_t probes = 0;                // tail-loss probes (pings; they resend no data)
   std::uint64_t checksum_failures = 0, malformed = 0;
+  std::uint64_t forged = 0;    // sealed packets whose tag is wrong, for damage or otherwise
+  std::uint64_t unsealed = 0;  // packets that are sealed or not, where the session wants the other
+  std::uint64_t early = 0;     // came before their session knew its keys
   std::uint64_t unproven = 0;  // hellos without a valid proof
   std::uint64_t resets_sent = 0, resets_received = 0;
   std::uint64_t other_versions = 0;  // packets of another version of the wire
@@ -68,7 +72,15 @@ class SessionHost {
   const Nic& nic() const { return nic_; }
   BytePool& buffers() { return buffers_; }
   // By messages that are no more, for those to come; bounded, whatever the number of sessions.
-  std::size_t bytes_kept() const { return sends_.bytes_kept() + receives_.bytes_kept(); }
+  std::size_t bytes_kept() const {
+    return sends_.bytes_kept() + receives_.bytes_kept() + sealed_.capacity();
+  }
+  // Where packets are sealed, a run at a time, and opened by a key that may turn out to be the
+  // wrong one. The next call for more may move it.
+  std::span<std::byte> sealing_buffer(std::size_t bytes) {
+    if (sealed_.size() < bytes) sealed_.resize(bytes);
+    return std::span(sealed_).first(bytes);
+  }
   CreditPool& credit() { return credit_; }
   ProtocolCounters& counters() { return counters_; }
   const ProtocolCounters& counters() const { return counters_; }
@@ -103,6 +115,7 @@ class SessionHost {
   ObjectPool<BulkSend> sends_;
   ObjectPool<RecvState> receives_;
   Scratch scratch_;
+  std::vector<std::byte> sealed_;
   Time now_ = 0;
   std::vector<Session*> sessions_;
   List<ReadySession, &ReadySession::links> ready_;

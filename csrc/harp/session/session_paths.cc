@@ -31,8 +31,12 @@ Path& Session::open_path(wire::PathId id, const AddressPair& pair) {
   Path& path =
       paths_.add(std::make_unique<Path>(id, pair, leads, congestion_, host_, send_credit_));
   const std::size_t own = host_.nic().addresses()[pair.local].max_datagram;
-  path.open_unproven(handshake_.peer_connection(), std::min(own, handshake_.max_datagram()));
+  path.open_unproven(agreed(std::min(own, handshake_.max_datagram())));
   return path;
+}
+
+Path::Agreed Session::agreed(std::size_t limit) const {
+  return {handshake_.peer_connection(), limit, sealing_.get()};
 }
 
 // By which a packet has come. Null: there is no such path, and the packet opens none.

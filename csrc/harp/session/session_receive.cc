@@ -14,42 +14,73 @@ void Session::on_packets(const RxPacket& packets) {
   if (!life_.ended()) after_receive();
 }
 
+// Decrypts a sealed packet where it lies. Its number in full is not in it: that must be right for
+// the tag to be.
+wire::Verdict Session::open(std::span<std::byte> bytes, wire::Packet& packet) {
+  const Path* const path = paths_.find(packet.path);
+  const PacketNonce nonce{packet.path, path == nullptr ? packet.number : path->number_of(packet),
+                          (packet.flags & wire::kUncounted) != 0};
+  const bool opened = sealing_->open(bytes, nonce, host_.sealing_buffer(bytes.size()));
+  return opened ? wire::parse_opened(bytes, packet) : wire::Verdict::kBadChecksum;
+}
+
+// The path by which a packet has come that may act. Null: this one may not, and is counted.
+Path* Session::admit(std::span<std::byte> bytes, const RxPacket& from, wire::Packet& packet) {
+  ProtocolCounters& counters = host_.counters();
+  wire::Verdict verdict = wire::parse(bytes, packet);
+  const bool sealed = verdict == wire::Verdict::kSealed;
+  const auto refuse = [](std::uint64_t& counter) -> Path* {
+    ++counter;
+    return nullptr;
+  };
+  if (verdict == wire::Verdict::kBadChecksum) return refuse(counters.checksum_failures);
+  if (verdict != wire::Verdict::kGood && !sealed) return refuse(counters.malformed);
+  if (packet.connection != connection_id() || packet.type == wire::Type::kHello ||
+      packet.type == wire::Type::kReset) {
+    return refuse(counters.malformed);
+  }
+  if (sealed != seals(security_, packet.type)) return refuse(counters.unsealed);
+  if (security_ != Security::kNone && sealing_ == nullptr) {
+    heard_early_ = true;
+    return refuse(counters.early);
+  }
+  if (sealed) verdict = open(bytes, packet);
+  if (verdict == wire::Verdict::kBadChecksum) return refuse(counters.forged);
+  Path* const path = verdict == wire::Verdict::kGood ? path_of(packet, from) : nullptr;
+  return path != nullptr ? path : refuse(counters.malformed);
+}
+
 void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
   ProtocolCounters& counters = host_.counters();
   wire::Packet packet;
-  const wire::Verdict verdict = wire::parse(bytes, packet);
-  Path* const path = verdict == wire::Verdict::kGood ? path_of(packet, from) : nullptr;
-  if (path == nullptr || packet.connection != connection_id() ||
-      packet.type == wire::Type::kHello || packet.type == wire::Type::kReset) {
-    ++(verdict == wire::Verdict::kBadChecksum ? counters.checksum_failures : counters.malformed);
+  Path* const path = admit(bytes, from, packet);
+  if (path == nullptr) return;
+  const bool uncounted = (packet.flags & wire::kUncounted) != 0;
+  const std::uint64_t number = path->number_of(packet);
+  ++counters.packets_received;
+  // A copy does nothing, and is no sign of life: it may come from anybody. Of an uncounted packet
+  // it goes unanswered; and where nothing proves who has sent one, its number is not believed.
+  if (uncounted && sealing_ != nullptr && !path->take_uncounted(number)) {
+    ++counters.duplicates;
     return;
   }
-  ++counters.packets_received;
+  if (!uncounted && path->has_received(number)) {
+    ++counters.duplicates;
+    path->on_copy();
+    return;
+  }
   counters.bytes_received += packet.body.size();
   last_heard_ = silence_base_ = host_.now();
-
-  // Has no number to remember, and whatever it says does no harm twice: a copy goes unanswered.
-  if (packet.flags & wire::kUncounted) {
+  if (uncounted) {
     on_frames(*path, packet, from);
     return;
   }
-  const std::uint64_t number = path->number_of(packet);
   // What cannot be kept must not be acknowledged: such packets are dropped before they are noted.
   if (packet.type == wire::Type::kEager && !on_eager_packet(*path, packet)) return;
   if (packet.type == wire::Type::kFragment && !on_fragment(*path, packet)) return;
   if (packet.type == wire::Type::kControl && !on_frames(*path, packet, from)) return;
   if (life_.ended()) return;
-  switch (path->on_packet(number, from)) {
-    case Path::Arrival::kCopy:
-      ++counters.duplicates;
-      if (packet.type != wire::Type::kControl) path->ack().want();
-      return;
-    case Path::Arrival::kNewFromElsewhere:
-      ready();
-      break;
-    case Path::Arrival::kNew:
-      break;
-  }
+  if (path->on_packet(number, bytes.size(), from)) ready();
   if (packet.type == wire::Type::kFragment) path->ack().want();
   if (packet.type == wire::Type::kData) {
     path->ack().want();
@@ -289,6 +320,8 @@ void Session::on_bulk_acked(Path& path, const SentRun& run, std::uint64_t mask) 
 
 void Session::on_run_acked(Path& path, const SentRun& run, std::uint64_t mask) {
   if (run.has_credit) credit_.on_confirmed(run.credit_epoch);
+  const bool bulk = run.kind == SentRun::Kind::kBulk || run.kind == SentRun::Kind::kPieces;
+  if (sealing_ != nullptr && (!bulk || seals_data())) sealing_->on_acknowledged(run.sent);
   switch (run.kind) {
     case SentRun::Kind::kBulk:
     case SentRun::Kind::kPieces:

@@ -101,6 +101,7 @@ void Session::on_gap(Duration gap) {
 // Gives back what a busy time has left behind.
 void Session::trim() {
   for (const auto& path : paths_) path->trim();
+  if (sealing_ != nullptr) sealing_->trim();
   eager_.trim();
   records_.trim();
   reassembly_.trim();

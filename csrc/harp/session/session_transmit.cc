@@ -9,6 +9,10 @@
 namespace taco::harp {
 namespace {
 
+// Frames of a packet that is answered by a reset, should the peer have ended: a reset is no longer
+// than what it answers.
+constexpr std::size_t kLeastPing = wire::kResetBytes;
+
 std::uint32_t address_bit(const Path& path) { return 1u << path.pair().local; }
 
 }  // namespace
@@ -18,6 +22,7 @@ Session::Turn Session::transmit(std::size_t budget) {
   full_ = 0;
   if (life_.ended()) return Turn::kDone;
   finish_returned();
+  if (sealing_ != nullptr && sealing_->begin_turn(host_.now())) paths_.main().probe();
   Sent sent = send_hello();
   full_ = sent == Sent::kNicFull ? address_bit(paths_.first()) : 0;
   bool more = sent == Sent::kYes && !established();
@@ -128,14 +133,18 @@ Session::Sent Session::send_control(Path& path) {
   const std::size_t tail =
       with_records ? wire::kRecordsOverhead + block.bytes.size() : wire::kPingBytes;
   const std::span<std::byte> buffer(host_.scratch_.body);
-  wire::Writer writer(buffer.first(buffer.size() - sizeof(wire::Header) - tail));
+  wire::Writer writer(
+      buffer.first(buffer.size() - sizeof(wire::Header) - path.small_tag_bytes() - tail));
   writer.credit({credit_.limit(), credit_.epoch()});
   const std::uint32_t others = write_acks(path, writer);
-  wire::Writer end(buffer.subspan(writer.size(), tail));
+  wire::Writer end(buffer.subspan(writer.size(), std::max(tail, kLeastPing)));
   if (with_records) {
     end.records(block.serial, block.bytes);
   } else if (counted) {
     end.ping();
+    if (writer.size() + end.size() < kLeastPing) {
+      end.padding(kLeastPing - writer.size() - end.size());
+    }
   }
   if (!path.send_frames(buffer.first(writer.size() + end.size()), counted)) return Sent::kNicFull;
   paths_.on_acks_sent(others);
@@ -215,13 +224,48 @@ std::size_t Session::fill_pieces(const Path& path, BulkSend& send, SegmentRange 
   return bytes;
 }
 
+// Segments or pieces of one, sealed: what leaves is a copy of the payload.
+std::size_t Session::fill_sealed(const Path& path, BulkSend& send, SegmentRange range) {
+  SessionHost::Scratch& scratch = host_.scratch_;
+  std::byte* out = host_.sealing_buffer(range.count * send.datagram_bytes()).data();
+  wire::PacketId id = path.next_id();
+  std::size_t bytes = 0;
+  for (std::uint32_t i = 0; i < range.count; ++i, ++id.number) {
+    const std::uint32_t unit = range.first + i, segment = send.segment_of(unit);
+    const std::uint8_t flags = send.flags_of(segment);
+    const std::span<const std::byte> payload{send.data_of(unit), send.bytes_of(unit)};
+    wire::Header& header = scratch.headers[i];
+    wire::FragmentDescriptor piece{};
+    std::span<const std::byte> front;
+    if (send.is_split()) {
+      header = wire::fragment_header(id, send.slot, segment, send.request->bytes, flags);
+      piece = {static_cast<std::uint16_t>(send.offset_in_segment(unit) / wire::kGranule),
+               static_cast<std::uint16_t>(send.bytes_of_segment(segment))};
+      front = std::as_bytes(std::span(&piece, 1));
+    } else {
+      header = wire::data_header(id, send.slot, segment, send.request->bytes, flags);
+    }
+    sealing_->seal(header, {id.path, id.number, false}, front, payload, out);
+    const std::size_t body = front.size() + payload.size() + wire::kTagBytes;
+    scratch.slices[2 * i] = {&header, sizeof header};
+    scratch.slices[2 * i + 1] = {out, body};
+    out += body;
+    bytes += sizeof header + body;
+  }
+  return bytes;
+}
+
+std::size_t Session::segment_bytes() const {
+  return wire::segment_bytes(paths_.datagram(), tag_bytes(security_, wire::Type::kData));
+}
+
 // Does the path carry this message's units as they are? A message that has not begun takes the
 // size that all paths carry; one whose segments have become too large for all goes on in pieces.
 // False: the path is in doubt, or another one carries them.
 bool Session::fit(Path& path, BulkSend& send) {
   PathMtu& mtu = path.mtu();
   if (mtu.on_traffic(host_.now())) ready();
-  const std::size_t segment = wire::segment_bytes(paths_.datagram());
+  const std::size_t segment = segment_bytes();
   if (send.untouched() && send.segment_bytes != segment) send.resize(segment);
   if (send.datagram_bytes() <= mtu.usable()) return true;
   if (mtu.in_doubt()) return false;
@@ -255,8 +299,9 @@ BulkSend* Session::next_send() const {
 std::uint32_t Session::offer_run(const Path& path, BulkSend& send, SegmentRange range) {
   const NicCapabilities& nic = host_.nic().capabilities();
   SessionHost::Scratch& scratch = host_.scratch_;
-  const std::size_t bytes =
-      send.is_split() ? fill_pieces(path, send, range) : fill_run(path, send, range);
+  const std::size_t bytes = seals_data()      ? fill_sealed(path, send, range)
+                            : send.is_split() ? fill_pieces(path, send, range)
+                                              : fill_run(path, send, range);
   const bool one_packet = nic.gso_segments > 1 || range.count == 1;
   const std::size_t packets = one_packet ? 1 : range.count;
   for (std::size_t i = 0; i < packets; ++i) {
@@ -269,7 +314,7 @@ std::uint32_t Session::offer_run(const Path& path, BulkSend& send, SegmentRange 
         one_packet ? bytes : scratch.slices[2 * i].bytes + scratch.slices[2 * i + 1].bytes;
     packet.segment_bytes = one_packet && range.count > 1 ? send.datagram_bytes() : 0;
     packet.alternating = true;
-    packet.reference = nic.asynchronous_return ? &send.reference : nullptr;
+    packet.reference = nic.asynchronous_return && !seals_data() ? &send.reference : nullptr;
   }
   const std::size_t taken = host_.nic().send_st({scratch.packets.data(), packets});
   if (one_packet) return taken == 1 ? range.count : 0;
@@ -286,7 +331,8 @@ Session::Sent Session::send_run(Path& path, std::size_t& budget) {
     if (in_pieces_ == nullptr) in_pieces_ = &send;
     if (in_pieces_ != &send) return Sent::kYes;  // it has just been split, and waits
   }
-  const std::size_t datagram = send.datagram_bytes(), payload = datagram - sizeof(wire::Header);
+  const std::size_t datagram = send.datagram_bytes();
+  const std::size_t payload = datagram - sizeof(wire::Header) - send.tag_bytes;
   const std::size_t longest =
       nic.gso_segments > 1 ? std::min(nic.gso_segments, nic.gso_bytes / datagram) : 16;
   const auto wanted = static_cast<std::uint32_t>(

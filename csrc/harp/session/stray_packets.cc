@@ -12,6 +12,8 @@ void StrayPackets::take(const RxPacket& packet) {
   if (wire::peek_version(packet.data) != wire::kVersion) return on_other_version(packet);
   wire::Packet parsed;
   const wire::Verdict verdict = wire::parse(packet.data, parsed);
+  // Nobody here can tell what is sealed for another session from what only looks like it.
+  if (verdict == wire::Verdict::kSealed) return answer(packet);
   if (verdict != wire::Verdict::kGood) {
     ProtocolCounters& counters = host_.counters();
     ++(verdict == wire::Verdict::kBadChecksum ? counters.checksum_failures : counters.malformed);
@@ -75,7 +77,9 @@ void StrayPackets::on_other_version(const RxPacket& packet) {
   }
 }
 
+// With no more bytes than came, so that nobody can have us flood others by asking in their name.
 void StrayPackets::answer(const RxPacket& packet) {
+  if (packet.data.size() < sizeof(wire::Header) + wire::kResetBytes) return;
   if (!resets_.take(host_.now())) return;
   const std::span<const std::byte> quoted = packet.data.first(wire::kResetBytes);
   wire::Header header = wire::frames_header(wire::Type::kReset, {}, quoted.size());

@@ -91,7 +91,7 @@ bool parse_fragment(Packet& packet) {
   return fits_message(packet, packet.fragment_of);
 }
 
-// Coded and sealed packets belong to a later time.
+// Coded packets belong to a later time.
 bool parse_body(const Header& header, Packet& packet) {
   const auto only = [&](std::uint8_t flags) { return (packet.flags & ~flags) == 0; };
   const auto whole = [&] { return packet.body.size() == header.extent; };
@@ -115,6 +115,19 @@ bool parse_body(const Header& header, Packet& packet) {
   return false;
 }
 
+void read_header(const Header& header, Packet& packet) {
+  packet.type = static_cast<Type>(header.version_and_type & 15);
+  packet.flags = header.flags;
+  packet.path = header.path;
+  packet.connection = header.connection;
+  packet.number = header.number;
+}
+
+bool may_be_sealed(Type type) {
+  return type == Type::kData || type == Type::kEager || type == Type::kControl ||
+         type == Type::kFragment;
+}
+
 }  // namespace
 
 Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc) {
@@ -122,13 +135,28 @@ Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc) 
   packet.body = bytes;
   if (!take(packet.body, header)) return Verdict::kMalformed;
   if (header.version_and_type >> 4 != kVersion) return Verdict::kBadVersion;
+  if ((header.flags & kSealed) != 0) {
+    read_header(header, packet);
+    const bool whole = packet.body.size() >= kTagBytes && header.crc == 0 && header.key_phase <= 1;
+    return whole && may_be_sealed(packet.type) ? Verdict::kSealed : Verdict::kMalformed;
+  }
   if (check_crc && checksum(header, packet.body, {}) != header.crc) return Verdict::kBadChecksum;
-  packet.type = static_cast<Type>(header.version_and_type & 15);
-  packet.flags = header.flags;
-  packet.path = header.path;
-  packet.connection = header.connection;
-  packet.number = header.number;
+  read_header(header, packet);
   return header.key_phase == 0 && parse_body(header, packet) ? Verdict::kGood : Verdict::kMalformed;
+}
+
+Verdict parse_opened(std::span<const std::byte> bytes, Packet& packet) {
+  Header header;
+  packet.body = bytes;
+  if (!take(packet.body, header) || packet.body.size() < kTagBytes) return Verdict::kMalformed;
+  packet.body = packet.body.first(packet.body.size() - kTagBytes);
+  read_header(header, packet);
+  packet.flags &= static_cast<std::uint8_t>(~kSealed);
+  return parse_body(header, packet) ? Verdict::kGood : Verdict::kMalformed;
+}
+
+std::uint8_t key_phase(std::span<const std::byte> bytes) {
+  return static_cast<std::uint8_t>(bytes[offsetof(Header, key_phase)]);
 }
 
 std::uint64_t peek_connection(std::span<const std::byte> bytes) {
@@ -438,6 +466,13 @@ Header frames_header(Type type, const PacketId& id, std::size_t body_bytes, std:
 
 void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second) {
   header.crc = checksum(header, first, second);
+}
+
+void mark_sealed(Header& header, std::uint8_t key_phase) {
+  auto words = std::bit_cast<Words>(header);
+  constexpr std::uint64_t kFlag = std::uint64_t{kSealed} << 8, kPhase = std::uint64_t{0xFF} << 24;
+  words[0] = (words[0] & kFirstHalf & ~kPhase) | kFlag | std::uint64_t{key_phase} << 24;
+  header = std::bit_cast<Header>(words);
 }
 
 std::uint64_t expand_number(std::uint32_t low, std::uint64_t expected) {

@@ -16,6 +16,7 @@ namespace taco::harp::wire {
 inline constexpr std::uint8_t kVersion = 2;
 inline constexpr std::size_t kGranule = 16;        // segments are multiples of it
 inline constexpr std::size_t kMinDatagram = 1200;  // every path carries this much
+inline constexpr std::size_t kTagBytes = 16;       // end a sealed packet
 // A receiver keeps the pieces of so many segments of a session, so a sender has no more begun.
 inline constexpr std::uint32_t kMostPartialSegments = 16;
 
@@ -132,14 +133,16 @@ struct Hello {
   std::uint32_t max_ack_delay_us;
   PathId path;
   std::uint8_t sender_engine, target_engine;
-  std::uint8_t flags;  // HelloFlag
-  std::uint32_t reserved;
+  std::uint8_t flags;     // HelloFlag
+  std::uint8_t security;  // what the sender seals: Security, sealing.h
+  std::array<std::uint8_t, 3> reserved;
   Proof proof;  // of the header's first byte and of all before it
 };
 static_assert(sizeof(Hello) == 112);
 static_assert(offsetof(Hello, sender_connection) == 16 && offsetof(Hello, sender_nonce) == 32);
 static_assert(offsetof(Hello, max_datagram) == 64 && offsetof(Hello, credit_limit) == 72);
-static_assert(offsetof(Hello, path) == 88 && offsetof(Hello, proof) == 96);
+static_assert(offsetof(Hello, path) == 88 && offsetof(Hello, security) == 92);
+static_assert(offsetof(Hello, proof) == 96);
 
 // The body of kReset: the header of the packet that was for nobody.
 inline constexpr std::size_t kResetBytes = sizeof(Header);
@@ -255,10 +258,15 @@ struct Packet {
   std::span<const std::byte> body;
 };
 
-enum class Verdict : std::uint8_t { kGood, kMalformed, kBadVersion, kBadChecksum };
+enum class Verdict : std::uint8_t { kGood, kMalformed, kBadVersion, kBadChecksum, kSealed };
 
 // Checks bounds, version and (unless told not to) checksum. `packet` is complete only for kGood.
+// kSealed: what the header says is there, to be believed once the tag has been verified.
 Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc = true);
+// One that was sealed and has been opened; all of it, the tag included.
+Verdict parse_opened(std::span<const std::byte> bytes, Packet& packet);
+// Of a sealed packet: which of two keys. At least a whole header.
+std::uint8_t key_phase(std::span<const std::byte> bytes);
 // The connection id of a packet, to find its session before anything is checked; 0 for a hello or
 // for something too short.
 std::uint64_t peek_connection(std::span<const std::byte> bytes);
@@ -367,6 +375,8 @@ Header fragment_header(const PacketId& id, SlotId slot, std::uint32_t segment,
 Header frames_header(Type type, const PacketId& id, std::size_t body_bytes, std::uint8_t flags = 0);
 // Over the header (checksum taken as absent) and the pieces that follow it; stores it.
 void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second = {});
+// A tag will take the checksum's part.
+void mark_sealed(Header& header, std::uint8_t key_phase);
 
 // The full number whose low half is `low`, nearest to `expected`.
 std::uint64_t expand_number(std::uint32_t low, std::uint64_t expected);
@@ -379,6 +389,9 @@ constexpr std::size_t segment_bytes(std::size_t max_datagram, std::size_t tag_by
 static_assert(segment_bytes(1472) == 1440);  // IPv4 over Ethernet
 
 // Payload of the largest eager message: fits every path, so it need not wait for a handshake.
-inline constexpr std::size_t kMaxEagerBytes = segment_bytes(kMinDatagram) - sizeof(EagerDescriptor);
+constexpr std::size_t max_eager_bytes(std::size_t tag_bytes) {
+  return segment_bytes(kMinDatagram, tag_bytes) - sizeof(EagerDescriptor);
+}
+static_assert(max_eager_bytes(0) == 1144 && max_eager_bytes(kTagBytes) == 1128);
 
 }  // namespace taco::harp::wire

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "harp/shm/admission.h"
 #include "harp/shm/host.h"
 #include "harp/shm/pair_link.h"
 #include "harp/shm/pull.h"
@@ -85,6 +86,7 @@ Status Endpoint::start(const ShmOptions& options) {
   host_.huge_pages = huge_pages_by_default();
   host_.watch_processes = options.watch_processes;
   host_.address.secret = options.secret;
+  host_.job_key = options.job_key;
   host_.address.incarnation = options.incarnation;
   if (getrandom(host_.address.name.data(), host_.address.name.size(), 0) !=
           static_cast<ssize_t>(host_.address.name.size()) ||
@@ -233,7 +235,7 @@ void Endpoint::stop_listening(const Status& why) {
   deaf_until_ = host_.now + kDeafness;
 }
 
-// A greeting that proves our secret becomes a link; anything else is shown the door.
+// A greeting that proves to know our secret becomes a link; anything else is shown the door.
 void Endpoint::hear_caller(int socket) {
   const auto at = std::find_if(callers_.begin(), callers_.end(),
                                [&](const Caller& one) { return one.socket.get() == socket; });
@@ -242,7 +244,8 @@ void Endpoint::hear_caller(int socket) {
   if (received.state == ShmReceived::State::kNothing) return;
   const bool known = received.state == ShmReceived::State::kGreeting &&
                      received.greeting.version == kShmVersion &&
-                     received.greeting.secret == host_.address.secret;
+                     shm_proves(received.greeting.proof, host_.address,
+                                received.greeting.incarnation, host_.job_key);
   // The end of a connection that waits for its link to be opened: the greeting stays good, since
   // what it brought was published before.
   const bool waiting = at->greeting.state == ShmReceived::State::kGreeting;

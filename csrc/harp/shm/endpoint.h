@@ -20,16 +20,19 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "harp/secret.h"
 #include "harp/shm/link.h"
 
 namespace taco::harp {
 
+using ShmProof = std::array<std::byte, 16>;
+
 // What a process publishes so that others on its host can reach it. Plain bytes: copy it into the
-// address blob as it is. Whoever knows the secret may connect, so it travels through the rendezvous
-// store only.
+// address blob as it is. Whoever knows the secret (and the job's key, if it has one) may connect,
+// so it travels through the rendezvous store only.
 struct ShmAddress {
   std::array<std::byte, 16> name{};  // of the abstract Unix socket
-  std::array<std::byte, 16> secret{};
+  Secret secret{};
   std::uint64_t incarnation = 0;
   bool operator==(const ShmAddress&) const = default;
 };
@@ -44,7 +47,8 @@ enum class ShmPull : std::uint8_t {
 };
 
 struct ShmOptions {
-  std::array<std::byte, 16> secret{};               // random, this process's
+  Secret secret{};                                  // random, this process's
+  JobKey job_key;                                   // the same on all
   std::uint64_t incarnation = 0;                    // random, this process's
   ShmPull pull = ShmPull::kWhereFaster;             // kNever: TACO_CMA=0
   bool watch_processes = true;                      // false: as on kernels that give no pidfd

@@ -18,6 +18,7 @@ inline constexpr std::size_t kShmScratchBytes = 256 * 1024;
 
 struct ShmHost {
   ShmAddress address;
+  JobKey job_key;
   ShmPull pull = ShmPull::kWhereFaster;
   bool huge_pages = false;  // by default, for everybody's tensors
   bool watch_processes = true;

@@ -18,7 +18,7 @@
 namespace taco::harp {
 
 inline constexpr std::uint32_t kShmMagic = 0x4f434154;  // "TACO"
-inline constexpr std::uint32_t kShmVersion = 3;
+inline constexpr std::uint32_t kShmVersion = 4;
 
 // A ring holds some dozens of small messages; when it is full, records wait at the sender.
 inline constexpr std::size_t kShmRingBytes = 64 * 1024;
@@ -61,9 +61,9 @@ inline constexpr std::size_t kShmFirstBlock = 4096;  // offset of block 0 in the
 struct ShmGreeting {
   std::uint32_t magic = kShmMagic;
   std::uint32_t version = kShmVersion;
-  std::array<std::byte, 16> secret{};  // the receiver's: proof that the sender may connect
-  std::uint64_t incarnation = 0;       // the sender's
-  std::uint64_t probe_address = 0;     // a word in the sender's private memory, for pulling
+  std::array<std::byte, 16> proof{};  // that the sender may connect (shm/admission.h)
+  std::uint64_t incarnation = 0;      // the sender's
+  std::uint64_t probe_address = 0;    // a word in the sender's private memory, for pulling
   std::uint64_t probe_value = 0;
   std::uint32_t watches_process = 0;  // the sender holds a pidfd of the receiver
   std::uint32_t reserved = 0;

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "harp/shm/admission.h"
 #include "harp/shm/pair_link.h"
 #include "harp/shm/pull.h"
 
@@ -62,6 +63,8 @@ void PairLink::start_connecting() {
     return;
   }
   process_ = shm_peer_process(socket->get(), host_.watch_processes);
+  // Whoever has taken a dead peer's name gets none of our memory.
+  if (!process_.same_user) return miss("another user has its socket");
   if (Status status = greet(socket->get()); !status.ok()) return miss(status.message());
   sockets_[0] = std::move(*socket);
   watch(sockets_[0].get(), kShmSocket);
@@ -69,7 +72,7 @@ void PairLink::start_connecting() {
 
 Status PairLink::greet(int socket) {
   ShmGreeting greeting;
-  greeting.secret = peer_.secret;
+  greeting.proof = shm_proof(peer_, host_.address.incarnation, host_.job_key);
   greeting.incarnation = host_.address.incarnation;
   greeting.probe_address = reinterpret_cast<std::uint64_t>(&host_.probe_word);
   greeting.probe_value = host_.probe_word;
@@ -155,7 +158,7 @@ void PairLink::on_socket() {
         continue;
       case ShmReceived::State::kGreeting:
         if (received.greeting.incarnation == peer_.incarnation &&
-            received.greeting.secret == host_.address.secret)
+            shm_proves(received.greeting.proof, host_.address, peer_.incarnation, host_.job_key))
           on_greeting(std::move(received), {}, {});
         continue;
       case ShmReceived::State::kNonsense:

@@ -33,6 +33,12 @@ TEST(ProtocolCampaign, EverySeedDeliversExactlyOnceWhateverTheNetworkDoes) {
     sum.probes += result.probes;
     sum.paths_left += result.paths_left;
     sum.paths_proved += result.paths_proved;
+    sum.forged += result.forged;
+    sum.early += result.early;
+    sum.key_rotations += result.key_rotations;
+    sum.sealed_none += result.sealed_none;
+    sum.sealed_auth += result.sealed_auth;
+    sum.sealed_all += result.sealed_all;
     sum.messages += result.messages;
   }
   const Row rows[] = {
@@ -52,6 +58,12 @@ TEST(ProtocolCampaign, EverySeedDeliversExactlyOnceWhateverTheNetworkDoes) {
       {"further paths proved", sum.paths_proved},
       {"silent paths left", sum.paths_left},
       {"retransmitted", sum.retransmits},
+      {"damaged sealed packets", sum.forged},
+      {"too early for their keys", sum.early},
+      {"keys changed", sum.key_rotations},
+      {"runs with none sealed", sum.sealed_none},
+      {"runs with some sealed", sum.sealed_auth},
+      {"runs with all sealed", sum.sealed_all},
   };
   std::printf("%llu seeds, %llu messages, %llu packets delivered\n",
               static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(sum.messages),

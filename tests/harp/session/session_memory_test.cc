@@ -1,6 +1,7 @@
 // What an idle session really holds: every allocation of this program is counted.
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <openssl/crypto.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -24,6 +25,26 @@ void operator delete(void* block) noexcept {
   std::free(block);
 }
 void operator delete(void* block, std::size_t) noexcept { operator delete(block); }
+
+namespace {
+
+// What libcrypto holds for keys counts as well.
+void* crypto_malloc(std::size_t bytes, const char*, int) {
+  void* block = std::malloc(bytes);
+  if (block != nullptr) live_bytes += malloc_usable_size(block);
+  return block;
+}
+void crypto_free(void* block, const char*, int) { operator delete(block); }
+void* crypto_realloc(void* block, std::size_t bytes, const char*, int) {
+  if (block != nullptr) live_bytes -= malloc_usable_size(block);
+  void* moved = std::realloc(block, bytes);
+  if (moved != nullptr) live_bytes += malloc_usable_size(moved);
+  return moved;
+}
+const bool crypto_counted =
+    CRYPTO_set_mem_functions(crypto_malloc, crypto_realloc, crypto_free) == 1;
+
+}  // namespace
 
 namespace taco::harp {
 namespace {
@@ -69,15 +90,20 @@ std::size_t bytes_kept(SimCluster& cluster) {
   return kept;
 }
 
+constexpr std::size_t kKeys = 4096;
+
 // Two claims that add up to everything: a session with its matcher holds 4 KiB, and one more for
-// each of its paths, and the engine keeps beside that what the busiest moment took, however many
-// such moments there were.
-void expect_little_memory(std::uint32_t paths) {
+// each of its paths, and kKeys for its keys if it has any, and the engine keeps beside that what
+// the busiest moment took, however many such moments there were.
+void expect_little_memory(std::uint32_t paths, Security security = Security::kNone) {
   constexpr std::uint32_t kNodes = 16;
   SimFaults faults;
   faults.receive_buffer = 8 << 20;
   SimCluster cluster(kNodes, 1, faults);
-  for (std::uint32_t i = 0; i < kNodes; ++i) cluster[i].set_paths(paths);
+  for (std::uint32_t i = 0; i < kNodes; ++i) {
+    cluster[i].set_paths(paths);
+    cluster[i].set_security(security, 50);
+  }
   const std::size_t before = live_bytes;
   std::size_t kept_at_first = 0;
   for (std::uint64_t round = 0; round < 10; ++round) {
@@ -93,9 +119,10 @@ void expect_little_memory(std::uint32_t paths) {
   constexpr std::size_t kPlaceAndName = 160;
   const std::size_t each = (all - kept) / sessions + sizeof(Matcher) - kPlaceAndName;
   printf(
-      "a session of %u paths with its matcher: %zu bytes; an engine beside its %u sessions: %zu\n",
-      paths, each, kNodes - 1, kept / kNodes);
-  EXPECT_LE(each, 4096u + 1024 * paths);
+      "a session of %u paths with its matcher (%s): %zu bytes; an engine beside its %u sessions: "
+      "%zu\n",
+      paths, name_of(security), each, kNodes - 1, kept / kNodes);
+  EXPECT_LE(each, 4096u + 1024 * paths + (security != Security::kNone ? kKeys : 0));
   EXPECT_LE(kept, 2 * kept_at_first);
 }
 
@@ -104,6 +131,13 @@ TEST(SessionMemory, OfAnIdleSessionIsSmallAndWhatEnginesKeepForAllDoesNotGrow) {
 }
 
 TEST(SessionMemory, TheSameWithSeveralPaths) { expect_little_memory(4); }
+
+TEST(SessionMemory, TheSameWithKeysThatHaveChanged) {
+  ASSERT_TRUE(crypto_counted);
+  for (const Security security : {Security::kAuth, Security::kEncrypt}) {
+    expect_little_memory(1, security);
+  }
+}
 
 }  // namespace
 }  // namespace taco::harp

@@ -14,10 +14,12 @@
 namespace taco::harp {
 namespace {
 
+// As long as probes of a peer are.
 Datagram ping_to(std::uint64_t connection, std::uint64_t number = 1) {
-  std::array<std::byte, wire::kPingBytes> body;
+  std::array<std::byte, wire::kResetBytes> body;
   wire::Writer writer(body);
   writer.ping();
+  writer.padding(writer.room());
   return datagram_of(wire::frames_header(wire::Type::kControl, {connection, number}, writer.size()),
                      writer.bytes());
 }

@@ -298,8 +298,6 @@ TEST(Wire, WhatIsReservedIsRefused) {
   };
   EXPECT_EQ(control(0), Verdict::kGood);
   EXPECT_EQ(control(kUncounted), Verdict::kGood);
-  EXPECT_EQ(control(kSealed), Verdict::kMalformed);
-  EXPECT_EQ(control(kUncounted | kSealed), Verdict::kMalformed);
   EXPECT_EQ(control(16), Verdict::kMalformed);
   EXPECT_EQ(
       parse(packet_of(data_header({9, 1}, {1, 1}, 0, 64, kLastSegment | kUncounted), body), packet),
@@ -313,6 +311,56 @@ TEST(Wire, WhatIsReservedIsRefused) {
       parse(packet_of(frames_header(Type::kReset, {}, 31), std::span(body).first(31)), packet),
       Verdict::kMalformed)
       << "quotes no whole header";
+}
+
+// Without its tag verified, a sealed packet says which it would be, and no more.
+TEST(Wire, SealedPacketsWaitToBeOpened) {
+  const std::vector<std::byte> body(kPingBytes + kTagBytes);
+  Packet packet;
+  const auto verdict = [&](Header header, std::size_t bytes) {
+    std::vector<std::byte> made(sizeof header + bytes);
+    std::memcpy(made.data(), &header, sizeof header);
+    return parse(made, packet);
+  };
+  Header header = frames_header(Type::kControl, {7, 9, PathId{3}}, kPingBytes, kUncounted);
+  mark_sealed(header, 1);
+  EXPECT_EQ(header.flags, kSealed | kUncounted);
+  EXPECT_EQ(header.crc, 0u);
+  EXPECT_EQ(header.key_phase, 1);
+  EXPECT_EQ(verdict(header, body.size()), Verdict::kSealed);
+  EXPECT_EQ(packet.connection, 7u);
+  EXPECT_EQ(packet.number, 9u);
+  EXPECT_EQ(packet.path, PathId{3});
+  EXPECT_EQ(verdict(header, kTagBytes - 1), Verdict::kMalformed) << "no room for a tag";
+  header.key_phase = 2;
+  EXPECT_EQ(verdict(header, body.size()), Verdict::kMalformed);
+  header.key_phase = 0;
+  header.crc = 1;
+  EXPECT_EQ(verdict(header, body.size()), Verdict::kMalformed);
+  for (const Type type : {Type::kHello, Type::kReset, static_cast<Type>(7)}) {
+    header = frames_header(type, {7, 9}, kPingBytes);
+    mark_sealed(header, 0);
+    EXPECT_EQ(verdict(header, body.size()), Verdict::kMalformed) << static_cast<int>(type);
+  }
+}
+
+TEST(Wire, WhatWasSealedIsCheckedLikeAnythingElseOnceItIsOpen) {
+  std::vector<std::byte> body(kPingBytes + kTagBytes);
+  body[0] = std::byte{1};
+  Packet packet;
+  const auto verdict = [&](Header header) {
+    mark_sealed(header, 1);
+    std::vector<std::byte> made(sizeof header);
+    std::memcpy(made.data(), &header, sizeof header);
+    made.insert(made.end(), body.begin(), body.end());
+    return parse_opened(made, packet);
+  };
+  EXPECT_EQ(verdict(frames_header(Type::kControl, {7, 9}, kPingBytes, kUncounted)), Verdict::kGood);
+  EXPECT_EQ(packet.body.size(), kPingBytes);
+  EXPECT_EQ(packet.flags, kUncounted);
+  EXPECT_EQ(verdict(frames_header(Type::kControl, {7, 9}, body.size())), Verdict::kMalformed);
+  EXPECT_EQ(verdict(frames_header(Type::kControl, {7, 9}, kPingBytes, kLastSegment)),
+            Verdict::kMalformed);
 }
 
 TEST(Wire, ConnectionsNameTheirEngine) {

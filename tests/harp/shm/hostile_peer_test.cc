@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/spsc_ring.h"
+#include "harp/shm/admission.h"
 #include "harp/shm/layout.h"
 #include "harp/shm/socket.h"
 #include "support/shm_node.h"
@@ -29,7 +30,7 @@ class Impostor {
     ring_.emplace(half_->ring, kShmRingBytes, half_->produced, nothing_consumed_);
     doorbell_ = ShmFd(eventfd(0, EFD_CLOEXEC));
     socket_ = std::move(shm_connect(victim.name)).value();
-    greeting_.secret = victim.secret;
+    greeting_.proof = shm_proof(victim, address.incarnation, {});
     greeting_.incarnation = address.incarnation;
   }
   void greet() {

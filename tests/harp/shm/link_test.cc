@@ -1,9 +1,12 @@
 // Messages between nodes of one process, single-threaded, so that every interleaving is ours.
 #include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <random>
 
+#include "harp/shm/admission.h"
 #include "harp/shm/socket.h"
 #include "support/shm_node.h"
 
@@ -339,6 +342,84 @@ TEST(ShmHandshake, AStrangerWithoutTheSecretIsTurnedAway) {
   ASSERT_TRUE(run_all({&a, &b}, [&] { return !a.heard.lost.empty(); }));
   EXPECT_NE(a.heard.lost[0].second.message().find("refused"), std::string::npos);
   EXPECT_EQ(b.endpoint->stats().links, 0u);
+}
+
+TEST(ShmHandshake, AProcessWithoutTheJobsKeyIsTurnedAway) {
+  const JobKey one = sha256(std::as_bytes(std::span("one"))),
+               other = sha256(std::as_bytes(std::span("other")));
+  for (const JobKey& theirs : {one, other, JobKey()}) {
+    ShmNode a(false, 2 << 20, true, one), b(false, 2 << 20, true, theirs);
+    const PeerId ab = a.join(b.address()), ba = b.join(a.address());
+    ShmSend send({1, 1}, nullptr, 0);
+    ShmReceive receive({1, 1}, Sink::discard(), 0);
+    a.matcher(ab).send(send);
+    b.matcher(ba).recv(receive);
+    if (theirs == one) {
+      ASSERT_TRUE(run_all({&a, &b}, [&] { return send.done && receive.done; }));
+      continue;
+    }
+    ASSERT_TRUE(run_all({&a, &b}, [&] { return !a.heard.lost.empty(); }));
+    EXPECT_EQ(b.endpoint->stats().links, 0u);
+    EXPECT_FALSE(receive.done);
+  }
+}
+
+// What a process shows to one peer opens no other's door, and is no secret's copy.
+TEST(ShmHandshake, AProofIsForOneSenderAndOneReceiver) {
+  const JobKey job = sha256(std::as_bytes(std::span("job")));
+  ShmAddress receiver{{}, {std::byte{1}}, 7};
+  const ShmProof proof = shm_proof(receiver, 5, job);
+  EXPECT_TRUE(shm_proves(proof, receiver, 5, job));
+  EXPECT_FALSE(shm_proves(proof, receiver, 6, job));
+  EXPECT_FALSE(shm_proves(proof, receiver, 5, {}));
+  EXPECT_FALSE(same_bytes(proof, receiver.secret));
+  ShmAddress other = receiver;
+  other.incarnation = 8;
+  EXPECT_FALSE(shm_proves(proof, other, 5, job));
+  other = receiver;
+  other.secret[15] = std::byte{1};
+  EXPECT_FALSE(shm_proves(proof, other, 5, job));
+}
+
+// The name of a process that has ended is free for anybody on the host, who would be sent the
+// descriptors of the caller's memory.
+TEST(ShmHandshake, AnotherUserOnADeadPeersSocketGetsNothing) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
+  ShmAddress taken{{}, {}, 9};
+  taken.name.fill(std::byte{0x5a});
+  ASSERT_EQ(getrandom(taken.name.data(), 8, 0), 8);
+  int listening[2], done[2];
+  ASSERT_EQ(pipe(listening), 0);
+  ASSERT_EQ(pipe(done), 0);
+  const pid_t squatter = fork();
+  if (squatter == 0) {
+    if (setuid(12345) != 0) _exit(1);
+    auto listener = shm_listen(taken.name);
+    char byte = listener.ok() ? 'y' : 'n';
+    if (write(listening[1], &byte, 1) != 1 || read(done[0], &byte, 1) != 1) _exit(2);
+    // What the caller sent: nothing, before it went.
+    auto socket = shm_accept(listener->get());
+    const bool got = socket.ok() && *socket &&
+                     shm_receive_greeting(socket->get()).state == ShmReceived::State::kGreeting;
+    _exit(got ? 3 : 0);
+  }
+  char byte = 'n';
+  ASSERT_EQ(read(listening[0], &byte, 1), 1);
+  ASSERT_EQ(byte, 'y');
+  {
+    ShmNode a;
+    const PeerId peer = a.join(taken);
+    ShmSend send({1, 1}, nullptr, 0);
+    a.matcher(peer).send(send);
+    EXPECT_TRUE(run_all({&a}, [&] { return !a.heard.lost.empty(); }));
+    EXPECT_NE(a.heard.lost[0].second.message().find("another user has its socket"),
+              std::string::npos);
+  }
+  ASSERT_EQ(write(done[1], "x", 1), 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(squatter, &status, 0), squatter);
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "it was greeted";
+  for (const int end : {listening[0], listening[1], done[0], done[1]}) close(end);
 }
 
 TEST(ShmHandshake, ThePeerMayOpenItsLinkLater) {

@@ -1,0 +1,225 @@
+"""What the levels of security cost, and what a stranger's forged packets do, between two processes.
+
+    python benchmarks/security.py                     none, auth and encrypt in turn
+    python benchmarks/security.py --forged 100000     beside so many forged packets a second
+
+The processes talk over UDP on this host, each bound to a core of its own, without torch
+(build/release/csrc/harp/harp-perf). Rounds of the candidates alternate; medians and their ratios
+are shown, and for `encrypt` the processor time of its bytes beside that of `openssl speed`. A
+core that sends forged packets is busy with that wherever they go, so with --forged the baseline
+is the same flood to a port where nobody listens to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LEVELS = ("none", "auth", "encrypt")
+UDP_SEGMENT = 103  # Linux
+SEGMENT_BYTES = 1424  # of a sealed segment over Ethernet
+BURST = 40  # forged packets to a system call
+Row = dict[str, float]
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def forged_packets() -> list[bytes]:
+    """Of the forms that get furthest with somebody who knows no session: sealed, and hellos with a
+    good checksum. docs/wire.md has the layout."""
+    source = random.Random(1)
+    packets = []
+    for index in range(BURST):
+        body = source.randbytes(112)
+        sealed = index % 2 == 0
+        head = [0x23 if sealed else 0x24, 4 if sealed else 0, 0, 0, 0]
+        rest = (source.getrandbits(56) if sealed else 0, index + 1, 0, len(body))
+        packet = struct.pack("<BBBBIQIIQ", *head, *rest) + body
+        if not sealed:
+            packet = packet[:4] + struct.pack("<I", crc32c(packet)) + packet[8:]
+        packets.append(packet)
+    return packets
+
+
+class Flood:
+    """So many forged packets a second to a port of this host."""
+
+    def __init__(self, port: int, rate: float) -> None:
+        self.sent = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(port, rate))
+
+    def _run(self, port: int, rate: float) -> None:
+        packets = forged_packets()
+        burst = b"".join(packets)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+            out.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, len(packets[0]))
+            start = time.monotonic()
+            while not self._stop.is_set():
+                if self.sent > rate * (time.monotonic() - start):
+                    time.sleep(0.0005)
+                    continue
+                out.sendto(burst, ("127.0.0.1", port))
+                self.sent += BURST
+
+    def __enter__(self) -> Flood:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@contextmanager
+def deaf_port() -> Iterator[int]:
+    """A port with a socket that nobody reads, whose buffer is soon full."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        yield deaf.getsockname()[1]
+
+
+def read_figures(outputs: list[str]) -> Row:
+    text = "\n".join(outputs)
+    patterns = {
+        "us": r"half round trip median ([\d.]+) us",
+        "gbit": r"sent \d+ B: .*= ([\d.]+) Gbit/s",
+        "sender": r"sent .* ([\d.]+) s of processor",
+        "receiver": r"received .* ([\d.]+) s of processor",
+    }
+    row = {}
+    for name, pattern in patterns.items():
+        found = re.search(pattern, text)
+        if found is None:
+            raise RuntimeError(f"harp-perf did not say {name}:\n{text}")
+        row[name] = float(found[1])
+    return row
+
+
+def measure(arguments: argparse.Namespace, level: str, port: int) -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = []
+        for rank in (0, 1):
+            environment = {**os.environ, "TACO_HARP_SECURITY": level, "TACO_LOG": "error"}
+            if rank == 1 and port:
+                environment["TACO_PORT"] = str(port)
+            command = ["taskset", "-c", str(rank % (os.cpu_count() or 1)), str(arguments.perf)]
+            command += ["--transport", "udp", "--rank", str(rank), "--files", f"{folder}/meet"]
+            command += ["--seconds", str(arguments.seconds), "--rounds", str(arguments.messages)]
+            command += ["--bytes", str(arguments.bytes)]
+            ranks.append(
+                subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+            )
+        outputs = [rank.communicate()[0] for rank in ranks]
+    if any(rank.returncode != 0 for rank in ranks):
+        raise SystemExit(f"harp-perf failed at level {level}: {outputs}")
+    return read_figures(outputs)
+
+
+def medians(rows: list[Row]) -> Row:
+    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+
+
+def openssl_seconds() -> float:
+    """Processor seconds of AES-128-GCM for a GB in segments."""
+    command = ["openssl", "speed", "-mr", "-seconds", "1", "-bytes", str(SEGMENT_BYTES)]
+    done = subprocess.run(
+        [*command, "-evp", "aes-128-gcm"], capture_output=True, text=True, check=True
+    )
+    rate = re.search(r"\+F:\d+:[^:]*:([\d.]+)", done.stdout)
+    if rate is None:
+        raise RuntimeError(f"openssl speed did not say how fast it was:\n{done.stdout}")
+    return 1e9 / float(rate[1])
+
+
+def compare_levels(arguments: argparse.Namespace) -> dict[str, Row]:
+    rows: dict[str, list[Row]] = {level: [] for level in LEVELS}
+    for _ in range(arguments.repeat):
+        for level in LEVELS:
+            rows[level].append(measure(arguments, level, 0))
+    result = {level: medians(rows[level]) for level in LEVELS}
+    base = result["none"]
+    print("level     half round trip     bulk              s a GB: sender  receiver")
+    for level, row in result.items():
+        print(
+            f"{level:8s} {row['us']:8.2f} us {row['us'] / base['us']:6.3f}x"
+            f" {row['gbit']:8.1f} Gbit/s {row['gbit'] / base['gbit']:6.3f}x"
+            f" {row['sender']:10.3f} {row['receiver']:9.3f}"
+        )
+    limit = openssl_seconds()
+    for end in ("sender", "receiver"):
+        more = result["encrypt"][end] - base[end]
+        print(
+            f"encrypt, {end}: {more:.3f} s a GB more than none; openssl speed aes-128-gcm at "
+            f"{SEGMENT_BYTES} bytes takes {limit:.3f} s: {more / limit:.2f}x"
+        )
+    result["openssl"] = {"seconds": limit}
+    return result
+
+
+def compare_floods(arguments: argparse.Namespace) -> dict[str, Row]:
+    rows: dict[str, list[Row]] = {"elsewhere": [], "at it": []}
+    rates = []
+    for _ in range(arguments.repeat):
+        for where, found in rows.items():
+            with deaf_port() as deaf, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+                probe.close()
+                start = time.monotonic()
+                with Flood(port if where == "at it" else deaf, arguments.forged) as flood:
+                    found.append(measure(arguments, arguments.level, port))
+                rates.append(flood.sent / (time.monotonic() - start))
+    result = {where: medians(found) for where, found in rows.items()}
+    base = result["elsewhere"]
+    print(f"{min(rates):.0f} to {max(rates):.0f} forged packets a second; level {arguments.level}")
+    for where, row in result.items():
+        print(
+            f"{where:10s} {row['us']:8.2f} us {row['us'] / base['us']:6.3f}x"
+            f" {row['gbit']:8.1f} Gbit/s {row['gbit'] / base['gbit']:6.3f}x"
+        )
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    default = Path(__file__).parent.parent / "build/release/csrc/harp/harp-perf"
+    parser.add_argument("--perf", type=Path, default=default, help="harp-perf, as built")
+    parser.add_argument("--forged", type=float, default=0, help="packets a second to the receiver")
+    parser.add_argument("--level", choices=LEVELS, default="auth", help="with --forged")
+    parser.add_argument("--repeat", type=int, default=5, help="rounds of each candidate")
+    parser.add_argument("--seconds", type=float, default=2, help="of bulk data a round")
+    parser.add_argument("--messages", type=int, default=20_000, help="small ones a round")
+    parser.add_argument("--bytes", type=int, default=4 << 20, help="of a bulk message")
+    parser.add_argument("--json", type=Path, help="write the medians there")
+    arguments = parser.parse_args()
+    if not arguments.perf.exists():
+        sys.exit(f"{arguments.perf} is not there: cmake --build build/release --target harp-perf")
+    result = compare_floods(arguments) if arguments.forged else compare_levels(arguments)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

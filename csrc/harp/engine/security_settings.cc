@@ -1,0 +1,45 @@
+#include "harp/engine/security_settings.h"
+
+#include <mutex>
+#include <optional>
+
+#include "base/env.h"
+#include "harp/key_file.h"
+
+namespace taco::harp {
+namespace {
+
+Result<SecuritySettings> read() {
+  const auto env = Env::get();
+  if (!env.ok()) return env.status();
+  const auto level = security_named(env.value().harp_security);
+  if (!level) {
+    return Status(Code::kInvalidArgument, "TACO_HARP_SECURITY=\"" + env.value().harp_security +
+                                              "\" is unknown: none, auth or encrypt");
+  }
+  SecuritySettings settings{*level, {}};
+  if (env.value().harp_key_file.empty()) return settings;
+  const auto key = read_key_file(env.value().harp_key_file);
+  if (!key.ok()) return key.status();
+  settings.job_key = key.value();
+  return settings;
+}
+
+}  // namespace
+
+Result<SecuritySettings> SecuritySettings::get() {
+  static std::mutex mutex;
+  static std::optional<SecuritySettings> known;
+  std::lock_guard lock(mutex);
+  if (known) return *known;
+  Result<SecuritySettings> settings = read();
+  if (settings.ok()) known = *settings;
+  return settings;
+}
+
+std::vector<SecuritySettings::Setting> SecuritySettings::settings() const {
+  return {{"TACO_HARP_SECURITY", name_of(level)},
+          {"TACO_HARP_KEY_FILE", job_key ? "#" + fingerprint(*job_key) : "none"}};
+}
+
+}  // namespace taco::harp

@@ -1,0 +1,91 @@
+#include "harp/key_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+namespace taco::harp {
+namespace {
+
+constexpr char kFingerprint[] = "taco harp key fingerprint";
+
+class File {
+ public:
+  // Of a FIFO, to open for reading must not wait for somebody who writes.
+  explicit File(const std::string& path)
+      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {}
+  ~File() {
+    if (fd_ >= 0) close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+Status bad(const std::string& path, const std::string& why) {
+  return Status(Code::kInvalidArgument, "TACO_HARP_KEY_FILE=\"" + path + "\": " + why);
+}
+
+Status check(const std::string& path, const struct stat& file) {
+  if (!S_ISREG(file.st_mode)) return bad(path, "is not a regular file");
+  if (file.st_uid != geteuid() && file.st_uid != 0) {
+    return bad(path, "belongs to user " + std::to_string(file.st_uid) + ", not to this one (" +
+                         std::to_string(geteuid()) + ") or to root: chown it");
+  }
+  if ((file.st_mode & 077) != 0) {
+    char mode[8];
+    std::snprintf(mode, sizeof mode, "%04o", file.st_mode & 07777);
+    return bad(
+        path, std::string("has mode ") + mode + ", so that others may touch it: chmod 600 " + path);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Digest> read_key_file(const std::string& path) {
+  const File file(path);
+  if (file.get() < 0) return bad(path, std::string("cannot be opened: ") + strerror(errno));
+  struct stat status {};
+  if (fstat(file.get(), &status) != 0) {
+    return bad(path, std::string("cannot be looked at: ") + strerror(errno));
+  }
+  TACO_RETURN_IF_ERROR(check(path, status));
+  std::array<std::byte, kMostKeyBytes + 1> bytes;
+  std::size_t size = 0;
+  while (size < bytes.size()) {
+    const ssize_t got = read(file.get(), bytes.data() + size, bytes.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return bad(path, std::string("cannot be read: ") + strerror(errno));
+    if (got == 0) break;
+    size += static_cast<std::size_t>(got);
+  }
+  if (size < kLeastKeyBytes || size > kMostKeyBytes) {
+    return bad(path, "holds " +
+                         (size > kMostKeyBytes ? "more than " + std::to_string(kMostKeyBytes)
+                                               : std::to_string(size)) +
+                         " bytes, but a key has 16 to 4096: head -c 32 /dev/urandom > " + path);
+  }
+  return sha256(std::span(bytes).first(size));
+}
+
+std::string fingerprint(const Digest& key) {
+  const Digest digest = hmac_sha256(key, std::as_bytes(std::span(kFingerprint)));
+  std::string text;
+  for (std::size_t i = 0; i < 4; ++i) {
+    char two[3];
+    std::snprintf(two, sizeof two, "%02x", static_cast<unsigned>(digest[i]));
+    text += two;
+  }
+  return text;
+}
+
+}  // namespace taco::harp

@@ -1,0 +1,30 @@
+// What only the processes of a job know, and what is derived from it: HMAC-SHA256, and HKDF
+// (RFC 5869) on top of it.
+//
+// Pure functions; any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+
+namespace taco::harp {
+
+// A process's own, random; the rendezvous store tells its peers.
+using Secret = std::array<std::byte, 16>;
+using Digest = std::array<std::byte, 32>;
+// Of a key that the store never sees (key_file.h); none: the job has none.
+using JobKey = std::optional<Digest>;
+
+Digest sha256(std::span<const std::byte> data);
+Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> data);
+// A key that is as good as the best of `secret`, whatever else is in that.
+Digest hkdf_extract(std::span<const std::byte> salt, std::span<const std::byte> secret);
+// One of many keys that `key` stands for; `purpose` says which.
+Digest hkdf_expand(const Digest& key, std::span<const std::byte> purpose);
+
+// Takes the same time wherever they differ.
+bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b);
+
+}  // namespace taco::harp
