@@ -59,8 +59,8 @@ constexpr wire::PathId kSecondPath{1};
 struct TwoPaths : ::testing::Test {
   TwoPaths() {
     credit.on_granted(1000, 1);
-    first.open(pair(0), kConnection, 1200, 1200);
-    second.open(pair(1), kConnection, 1200, 1200);
+    first.open(pair(0), {kConnection, 1200}, 1200);
+    second.open(pair(1), {kConnection, 1200}, 1200);
   }
   static AddressPair pair(std::uint32_t local) {
     AddressPair pair;
@@ -149,10 +149,13 @@ TEST_F(TwoPaths, OneIsFastAndTheOtherLosesPackets) {
 TEST_F(TwoPaths, EachAcknowledgesWhatHasComeByIt) {
   std::array<std::byte, 1> bytes;
   const Endpoint source;
-  EXPECT_EQ(first.on_packet(1, {bytes, 0, &source, 0}), Path::Arrival::kNew);
-  EXPECT_EQ(second.on_packet(1, {bytes, 0, &source, 1}), Path::Arrival::kNew);
-  EXPECT_EQ(second.on_packet(2, {bytes, 0, &source, 1}), Path::Arrival::kNew);
-  EXPECT_EQ(second.on_packet(2, {bytes, 0, &source, 1}), Path::Arrival::kCopy);
+  EXPECT_FALSE(second.has_received(1));
+  EXPECT_FALSE(first.on_packet(1, 1, {bytes, 0, &source, 0}));
+  EXPECT_FALSE(second.has_received(1)) << "numbers belong to a path";
+  EXPECT_FALSE(second.on_packet(1, 1, {bytes, 0, &source, 1}));
+  EXPECT_FALSE(second.on_packet(2, 1, {bytes, 0, &source, 1}));
+  EXPECT_TRUE(second.has_received(2));
+  second.on_copy();
   EXPECT_TRUE(second.ack().due());
   EXPECT_FALSE(first.ack().due());
   wire::Ack ack;
