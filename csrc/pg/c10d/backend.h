@@ -191,7 +191,8 @@ class Backend : public c10d::Backend {
   static void set_reduction(Translation& translation, const c10d::ReduceOp& op,
                             c10::ScalarType type);
   void set_codec(OperationSpec& spec) const;
-  Instead take_armed();
+  c10::intrusive_ptr<c10d::Work> run_armed(const at::Tensor& tensor,
+                                           const c10d::AllreduceOptions& opts);
   void check_root(int64_t root, const char* what) const;
 
   struct Hooks {  // completion hooks that have not returned yet

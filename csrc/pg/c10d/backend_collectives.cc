@@ -90,9 +90,7 @@ c10::intrusive_ptr<c10d::Work> Backend::allreduce(std::vector<at::Tensor>& tenso
                                                   const c10d::AllreduceOptions& opts) {
   const at::Tensor& tensor = only(tensors, "all_reduce");
   if (tensor.layout() == c10::kSparse) return allreduce_sparse(tensors, opts);
-  if (const Instead instead = take_armed()) {
-    if (auto work = instead(tensor, opts)) return work;
-  }
+  if (auto work = run_armed(tensor, opts)) return work;
   Translation call(Kind::kAllReduce, "all_reduce");
   call.add_in_place(tensor);
   set_reduction(call, opts.reduceOp, tensor.scalar_type());

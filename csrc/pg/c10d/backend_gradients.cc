@@ -10,12 +10,10 @@
 namespace taco::pg {
 namespace {
 
-// At most one at a time: who arms a group starts its all_reduce next.
-struct Armed {
-  const Backend* group = nullptr;
-  Backend::Instead instead;
-};
-thread_local Armed armed;
+// At most one at a time: who arms a group starts its all_reduce next. The group stands by itself,
+// since every all_reduce looks at it: a word, without a constructor to have been run.
+constinit thread_local const Backend* armed_group = nullptr;
+thread_local Backend::Instead armed_with;
 
 }  // namespace
 
@@ -28,7 +26,7 @@ std::shared_ptr<const Codec> codec_named(const std::string& format) {
 void Backend::set_codec(OperationSpec& spec) const {
   using kernels::ReduceOp;
   const bool rounds = spec.op == ReduceOp::kSum || spec.op == ReduceOp::kAvg;
-  if (rounds && spec.dtype == kernels::Dtype::kF32) spec.codec = codec_;
+  if (codec_ && rounds && spec.dtype == kernels::Dtype::kF32) spec.codec = codec_;
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::reduce_gradient(const at::Tensor& tensor,
@@ -46,14 +44,22 @@ c10::intrusive_ptr<c10d::Work> Backend::reduce_gradient(const at::Tensor& tensor
                 {tensor}, {tensor});
 }
 
-void Backend::arm(Instead instead) { armed = {this, std::move(instead)}; }
-
-void Backend::disarm() {
-  if (armed.group == this) armed = {};
+void Backend::arm(Instead instead) {
+  armed_group = this;
+  armed_with = std::move(instead);
 }
 
-Backend::Instead Backend::take_armed() {
-  return armed.group == this ? std::exchange(armed, {}).instead : Instead();
+void Backend::disarm() {
+  if (armed_group != this) return;
+  armed_group = nullptr;
+  armed_with = nullptr;
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::run_armed(const at::Tensor& tensor,
+                                                  const c10d::AllreduceOptions& opts) {
+  if (armed_group != this) return nullptr;
+  armed_group = nullptr;
+  return std::exchange(armed_with, nullptr)(tensor, opts);
 }
 
 std::vector<int> Backend::groups() {
