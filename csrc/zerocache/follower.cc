@@ -11,9 +11,17 @@ namespace {
 constexpr Position kNear = 32;
 // What was not taken for that many runs in a row is no detour any more: 2^-8.
 constexpr double kForgotten = 1.0 / 256;
-constexpr double kUsual = 0.6;
+// How usual a detour has to be to become the way. What only adds operators is worth having in the
+// trace though they are often passed over, which costs little; what only passes over some is no
+// reason to forget them before they have been missing in six runs in a row.
+constexpr double kUsual = 0.6, kUsualToAdd = 0.3, kUsualToRemove = 0.98;
 
 }  // namespace
+
+bool Follower::Detour::usual() const {
+  if (uses.empty()) return weight > kUsualToRemove;
+  return weight > (from == rejoin ? kUsualToAdd : kUsual);
+}
 
 void Follower::begin_run() {
   began_ = false;
@@ -144,7 +152,7 @@ bool Follower::end_run() {
     Detour& detour = at->second;
     detour.weight = (detour.weight + (detour.taken ? 1 : 0)) / 2;
     detour.taken = false;
-    usual |= detour.weight > kUsual;
+    usual |= detour.usual();
     at = detour.weight < kForgotten ? detours_.erase(at) : std::next(at);
   }
   const bool changed = usual && promote();
@@ -167,7 +175,7 @@ bool Follower::promote() {
     }
   };
   for (auto& [from, detour] : detours_) {
-    if (detour.weight <= kUsual || from < at) continue;
+    if (!detour.usual() || from < at) continue;
     keep_until(from);
     const auto start = static_cast<Position>(uses.size());
     moved[static_cast<std::size_t>(from)] = start;

@@ -55,6 +55,8 @@ class Follower {
     std::vector<Use> uses;
     double weight = 0;  // how usual it has been of late, 0 to 1
     bool taken = false;
+
+    bool usual() const;
   };
 
   Step on_trace(Position at);

@@ -215,6 +215,49 @@ TEST(Scheduler, ProgramsThatBranchFindNineOfTenPagesInTime) {
   }
 }
 
+// Layers are left out at random, a quarter of them in each step, other ones in the next (LayerDrop:
+// Fan, Grave and Joulin, 2019).
+std::vector<Use> step_with_layers_left_out(std::mt19937_64& random, const Model& model) {
+  std::vector<int> layers;
+  for (int layer = 0; layer < model.layers; ++layer) {
+    if (random() % 4 != 0) layers.push_back(layer);
+  }
+  std::vector<Use> uses;
+  for (const int layer : layers) uses.push_back(model.forward_of(layer));
+  for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
+    uses.push_back(model.backward_of(*layer));
+  }
+  for (const int layer : layers) {
+    for (Use& use : model.step_of(layer)) {
+      use.compute = kMillisecond;
+      uses.push_back(std::move(use));
+    }
+  }
+  return uses;
+}
+
+TEST(Scheduler, WhereLayersAreLeftOutNineOfTenPagesAreThereInTime) {
+  const Model model{.layers = 12,
+                    .layer_pages = 7,
+                    .forward = 80 * kMillisecond,
+                    .step_tier = Tier::kHost,
+                    .step_anywhere = true};
+  const auto pages = static_cast<std::uint32_t>(model.pages());
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    std::mt19937_64 random(seed);
+    Simulator simulator({pages / 4, pages / 2, pages}, quick_ways(), model.pages());
+    place_model(simulator, model, pages / 4);
+    const auto run = [&] {
+      return simulator.run("train", step_with_layers_left_out(random, model));
+    };
+    for (int i = 0; i < 10; ++i) run();
+    SimulatedRun all;
+    for (int i = 0; i < 20; ++i) all += run();
+    EXPECT_EQ(first_fault(simulator), "") << "seed " << seed;
+    EXPECT_GE(all.hit_rate(), 0.90) << "seed " << seed << ": " << all.hits << ", " << all.misses;
+  }
+}
+
 TEST(Scheduler, AnEarlyExitCostsLittle) {
   const Model model{.layers = 64, .layer_pages = 4};
   std::mt19937_64 random(3);

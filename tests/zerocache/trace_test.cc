@@ -173,12 +173,21 @@ TEST(Follower, WhatHasBecomeUsualIsTheTraceAndTheOldWayIsNotForgotten) {
   EXPECT_EQ(follower.begin(3, {}).at, 3);
 }
 
-TEST(Follower, AShorterProgramBecomesTheTraceToo) {
+TEST(Follower, AShorterProgramBecomesTheTraceTooInTheEnd) {
+  const std::vector<OperatorKey> shorter{0, 1, 2, 15, 16, 17, 18, 19};
   Follower follower = learned(count_to(20));
-  for (int run = 0; run < 2; ++run) places_in_run(follower, {0, 1, 2, 15, 16, 17, 18, 19});
-  EXPECT_EQ(keys_of(follower.trace()), (std::vector<OperatorKey>{0, 1, 2, 15, 16, 17, 18, 19}));
-  for (int run = 0; run < 2; ++run) places_in_run(follower, count_to(20));
-  EXPECT_EQ(keys_of(follower.trace()), count_to(20));
+  for (int run = 0; run < 5; ++run) places_in_run(follower, shorter);
+  EXPECT_EQ(keys_of(follower.trace()), count_to(20)) << "what was there may come again";
+  places_in_run(follower, shorter);
+  EXPECT_EQ(keys_of(follower.trace()), shorter);
+  places_in_run(follower, count_to(20));
+  EXPECT_EQ(keys_of(follower.trace()), count_to(20)) << "to know of more costs little";
+}
+
+TEST(Follower, WhatTheFirstRunLeftOutIsInTheTraceAfterTheSecond) {
+  Follower follower = learned({0, 1, 2, 5, 6});
+  places_in_run(follower, count_to(7));
+  EXPECT_EQ(keys_of(follower.trace()), count_to(7));
 }
 
 TEST(Follower, ARunThatNeverBeganTeachesNothing) {
