@@ -72,6 +72,15 @@ ROWS = {
     "branchy_2048": Row(
         "a quarter of the blocks left out", 2048, "cache", 0.25, 0.5, True, branchy=True
     ),
+    "branchy_in_backward": Row(
+        "a quarter of the blocks left out, stepped in backward",
+        2048,
+        device=0.25,
+        host=0.5,
+        on_disk=True,
+        in_backward=True,
+        branchy=True,
+    ),
     "state_on_disk": Row("moments on the disk", 256, device=0.36, host=0.06, on_disk=True),
     "state_in_backward": Row(
         "moments on the disk, stepped in backward",
