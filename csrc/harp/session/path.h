@@ -229,9 +229,9 @@ class Path {
   Duration interval_ = 0, rest_ = 0;  // between challenges; before the first of them
   std::uint64_t settled_ = 0;
 
-  // What has come.
   std::uint64_t payload_sent_ = 0, packets_lost_ = 0;
 
+  // What has come.
   ReceivedPackets received_;
   ReplayWindow uncounted_;
   DelayedAck ack_;

@@ -186,8 +186,6 @@ TEST(ManyPaths, AWideAndANarrowLinkCarryWhatFitsBoth) {
   EXPECT_LE(seconds, 1.15 * limit);
 }
 
-}  // namespace
-}  // namespace taco::harp
 TEST(ManyPaths, EachPathTellsHowItStands) {
   TwoHosts hosts(2);
   hosts.move(kLarge);
@@ -240,3 +238,5 @@ TEST(ManyPaths, APathThatHasNeverAnsweredIsBeingProved) {
   }
 }
 
+}  // namespace
+}  // namespace taco::harp
