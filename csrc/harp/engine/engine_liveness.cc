@@ -110,7 +110,7 @@ Time Liveness::examine_suspect(Peer& peer, Time now) {
     suspicion.last_probe = now;
     peer.session->probe();
   }
-  return now + kBurstStep;
+  return std::min(suspicion.last_probe + step, suspicion.proof_at(now));
 }
 
 void Liveness::bury(Peer& peer, Time now) {

@@ -59,6 +59,11 @@ struct Suspicion {
     return (refusals >= kRefusals && silent >= kSilence) ||
            (hints() >= kRefusals && silent >= kResetSilence);
   }
+  // When it will be, if nobody stalls and no further hint comes; kNever: without one it will not.
+  Time proof_at(Time now) const {
+    if (hints() < kRefusals || is_proof(now)) return kNever;
+    return since + excused + (refusals >= kRefusals ? kSilence : kResetSilence);
+  }
 };
 
 class Liveness {

@@ -50,8 +50,7 @@ std::uint64_t CreditAccount::target() const {
 }
 
 std::uint64_t CreditAccount::outstanding() const {
-  const std::uint64_t promised = std::max(limit_, committed_);
-  return promised > largest_ ? promised - largest_ : 0;
+  return promised() > largest_ ? promised() - largest_ : 0;
 }
 
 void CreditAccount::settle() {

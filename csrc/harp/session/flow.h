@@ -31,6 +31,7 @@ class CreditPool {
   std::uint64_t free() const { return outstanding_ < capacity_ ? capacity_ - outstanding_ : 0; }
   std::uint64_t share() const;     // of one active session
   std::uint64_t standing() const;  // of one idle session, at most
+  std::uint64_t packet_bytes() const { return packet_bytes_; }
   // Somebody waits for credit, and something has changed since the accounts were last asked to
   // refresh: asking them again may help.
   bool starving() const { return waiting_ > 0 && changed_; }
@@ -61,11 +62,18 @@ class SendCredit {
     return true;
   }
   std::uint64_t left() const { return limit_ > used_ ? limit_ - used_ : 0; }
+  std::uint64_t limit() const { return limit_; }
+  std::uint64_t used() const { return used_; }
   // These have left, lost or not.
   void use(std::uint32_t packets) {
     used_ += packets;
     blocked_ = false;
   }
+  // Of those, so many were lost with a path. The peer counts them until a record tells it so; that
+  // record may leave all the same, or it would wait for the very credit that it sets free.
+  void write_off(std::uint32_t packets) { written_off_ += packets; }
+  bool may_tell() const { return limit_ + written_off_ > used_; }
+  void on_told() { written_off_ = 0; }
   // Something waits for credit: until a packet leaves, it is asked for.
   void set_blocked() { blocked_ = true; }
   bool blocked() const { return blocked_; }
@@ -75,6 +83,7 @@ class SendCredit {
  private:
   std::uint64_t limit_ = kInitial;  // as a sum of packet numbers
   std::uint64_t used_ = 0;
+  std::uint64_t written_off_ = 0;
   std::uint32_t epoch_ = 0;
   bool blocked_ = false;
 };
@@ -109,6 +118,10 @@ class CreditAccount {
   void set_active(bool active);
   // The largest packet number received so far; of several paths, the sum.
   void on_received(std::uint64_t largest);
+  std::uint64_t received() const { return largest_; }
+  // The highest limit that the peer may still believe.
+  std::uint64_t promised() const { return limit_ > committed_ ? limit_ : committed_; }
+  bool is_closed() const { return closed_; }
   // Recomputes the limit. True when it changed enough that the peer should be told.
   bool refresh();
   // What to tell the peer now. `epoch` moves with every change of the limit.

@@ -85,10 +85,12 @@ class TailProbe {
     if (now < deadline(rtt)) return false;
     ++unanswered_;
     request();
+    restart(now);
     return true;
   }
   void on_sent() { state_ = State::kWatching; }
-  // Anything has left that asks for an acknowledgement.
+  // Anything has left that asks for an acknowledgement; but a ping does not put off the doubt about
+  // what left before it, or a path that is pinged often enough would never be in doubt.
   void restart(Time now) { base_ = now; }
   void on_acknowledged(Time now) {
     unanswered_ = 0;

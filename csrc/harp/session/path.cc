@@ -10,6 +10,7 @@ namespace taco::harp {
 namespace {
 
 constexpr Duration kRememberLost = 500 * kMillisecond;
+constexpr Duration kLongGap = 200 * kMillisecond;
 constexpr std::uint32_t kLongSilence = 3;  // probes in a row without an answer
 // A path is given up when probes have gone unanswered for so long while other paths answer.
 constexpr Duration kPatience = 150 * kMillisecond;
@@ -136,7 +137,9 @@ Path::News Path::on_ack(const wire::Ack& ack, SentPackets::Listener& listener) {
   if (outcome.newly_acked + outcome.spurious == 0) return News::kNothing;
   Duration rtt = 0;
   // What is heard first after a stall has waited here for as long as that: no time of the path's.
-  if (outcome.newest == ack.ranges[0].last && host_.now() != back_at_) {
+  // After a long one, as when the machine was suspended, what left before it tells nothing at all.
+  const bool delayed_here = host_.now() == back_at_ || outcome.newest_sent < long_back_at_;
+  if (outcome.newest == ack.ranges[0].last && !delayed_here) {
     const Duration delay = std::min<Duration>(ack.delay_us, 1'000'000) * kMicrosecond;
     rtt_.on_sample(host_.now(), host_.now() - outcome.newest_sent, delay, outcome.newest_alone);
     rtt = rtt_.latest();
@@ -223,6 +226,7 @@ bool Path::on_retry(Time now) {
   retry_ = now + interval_;
   interval_ = std::min(2 * interval_, kLastRetry);
   sent_.clear();  // challenges, which nobody else carries
+  sent_.trim();   // it may take long, and there is room for much more than those
   ends_.prove(now);
   while (ends_.challenge().value == 0) ends_.challenge().value = host_.random();
   return true;
@@ -236,6 +240,7 @@ void Path::probe() { tail_.request(); }
 // that follow each other closely would put off losses for ever.
 void Path::on_gap(Duration gap) {
   const Time now = back_at_ = host_.now();
+  if (gap >= kLongGap) long_back_at_ = now;
   tail_.on_gap(gap, now);
   if (now - gap > loss_not_before_) loss_not_before_ = now + reorder_.get(rtt_);
 }

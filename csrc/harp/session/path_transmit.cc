@@ -108,7 +108,7 @@ void Path::commit(SentRun run) {
   run.alone = sent_.in_flight() + run.count <= kLeastWindow;
   run.pending = run.count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << run.count) - 1;
   next_number_ += run.count;
-  tail_.restart(host_.now());
+  if (run.kind != SentRun::Kind::kProbe || sent_.in_flight() == 0) tail_.restart(host_.now());
   credit_.use(run.count);
   sent_.add(run);
 }

@@ -98,6 +98,8 @@ class Session final : public Link {
   const Endpoint& remote() const { return paths_.first().pair().remote; }
   std::uint32_t local_path() const { return paths_.first().pair().local; }
   const PathSet& paths() const { return paths_; }
+  const SendCredit& granted() const { return send_credit_; }  // by the peer
+  const CreditAccount& grants() const { return credit_; }     // to the peer
   // Some path leads there.
   bool sends_to(const Endpoint& remote) const;
   // The largest datagram that is known to reach the peer by every path.
@@ -156,7 +158,7 @@ class Session final : public Link {
   void on_path_proved();
   void look_after(Path& path);
   void leave_silent(Path& path);
-  void settle(Path& path);
+  void settle(Path& path, std::uint32_t lost);
   void on_path_closed(const wire::PathClosed& closed);
   Path::Agreed agreed(std::size_t limit) const;
 

@@ -94,18 +94,20 @@ void Session::leave_silent(Path& path) {
                    description_.c_str(), text_of(path, host_.nic()).c_str());
   ++host_.counters().paths_left;
   Fates fates(*this, path);
+  const std::uint32_t lost = path.in_flight();
   path.fall_silent(fates);
   paths_.choose_main();
-  settle(path);
+  settle(path, lost);
   ready();
 }
 
 // What was sent by a path and is lost with it would use up credit for ever. After goodbye none is
 // needed, nor granted.
-void Session::settle(Path& path) {
+void Session::settle(Path& path, std::uint32_t lost) {
   if (path.settled() == path.last_number() || life_.said_goodbye()) return;
   const wire::PathClosed closed{path.id(), path.last_number()};
   path.on_settled();
+  send_credit_.write_off(lost);
   record(
       [](wire::Writer& writer, const void* what) {
         return writer.path_closed(*static_cast<const wire::PathClosed*>(what));

@@ -329,7 +329,9 @@ void Session::on_run_acked(Path& path, const SentRun& run, std::uint64_t mask) {
     case SentRun::Kind::kEager:
       return eager_.on_acked(run.owner);
     case SentRun::Kind::kRecords:
-      return records_.on_acked(run.owner);
+      records_.on_acked(run.owner);
+      if (records_.empty() && block_ == nullptr) send_credit_.on_told();
+      return;
     case SentRun::Kind::kMtuProbe:
       path.on_mtu_probe_acked(run);
       return ready();

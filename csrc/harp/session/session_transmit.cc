@@ -42,7 +42,7 @@ Session::Turn Session::transmit(std::size_t budget) {
 Session::Sent Session::transmit_small(Path& path) {
   Sent sent = path.send_tokens();
   if (!path.is_live()) {
-    settle(path);
+    settle(path, path.in_flight());
     return sent;
   }
   while (sent != Sent::kNicFull && (sent = path.send_mtu_probe()) == Sent::kYes) {
@@ -118,7 +118,7 @@ Session::Sent Session::send_control(Path& path) {
   if (!records_.has_work()) seal_block();
   const bool is_main = &path == &paths_.main();
   // Whoever has heard goodbye grants nothing more; it may yet have to be said again.
-  const bool allowed = path.within_credit() || life_.said_goodbye();
+  const bool allowed = send_credit_.may_tell() || life_.said_goodbye();
   const bool with_records = is_main && records_.has_work() && allowed;
   const bool probe = path.is_live() && path.probe_due();
   const bool untold = is_main && credit_.lowering() == CreditAccount::Lowering::kUntold;

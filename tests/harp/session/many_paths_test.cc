@@ -143,6 +143,39 @@ TEST(ManyPaths, ALinkThatNeverAnswersCostsNothing) {
   EXPECT_LE(hosts.move(kLarge), 1.05 * first);
 }
 
+// All the credit there is may be lost with a path. The record that says so must not wait for it.
+TEST(ManyPaths, APathThatDiesWithAllCreditDoesNotStopTheOthers) {
+  SimFaults faults = gigabit();
+  faults.receive_buffer = 96 * 1024;  // credit for 21 packets
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    TwoHosts hosts(2, seed, faults);
+    hosts.move(100'000);
+    const Time dead = hosts.cluster.now() + static_cast<Time>(seed) * 100 * kMicrosecond;
+    bool killed = false;
+    hosts.cluster.wake_at(dead);
+    hosts.move(2 << 20, 20 * kSecond, [&] {
+      if (killed || hosts.cluster.now() < dead) return;
+      killed = true;
+      hosts.kill(1, 1000 * kSecond);
+    });
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+}
+
+// As a sender does that asks for credit all the time.
+TEST(ManyPaths, APathThatIsPingedAllTheTimeIsLeftWhenItIsSilent) {
+  TwoHosts hosts(2);
+  hosts.move(1 << 20);
+  hosts.kill(1, 1000 * kSecond);
+  for (int i = 0; i < 400 && hosts.live(0) == 2; ++i) {
+    hosts.cluster[0].session(1)->probe();
+    const Time until = hosts.cluster.now() + 2 * kMillisecond;
+    hosts.cluster.wake_at(until);
+    hosts.cluster.run(until, [&] { return hosts.cluster.now() >= until; });
+  }
+  EXPECT_EQ(hosts.live(0), 1u);
+}
+
 TEST(ManyPaths, ALinkThatComesAndGoesRestsLonger) {
   TwoHosts hosts(2);
   hosts.move(kLarge);
