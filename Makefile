@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help build demo demo-lightcc demo-zerocache test test-torch bench lint
-.PHONY: asan tsan fuzz conformance faults clean
+.PHONY: asan tsan fuzz sim conformance faults clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -47,6 +47,9 @@ tsan: ## C++ tests under ThreadSanitizer
 
 fuzz: ## Fuzz all that reads bytes from outside, a minute each (FUZZ_SECONDS=60)
 	@tools/sanitize.sh fuzz
+
+sim: ## Simulate 100,000 networks at their worst, from one seed each (SEEDS=100000 FIRST_SEED=1)
+	@SEEDS=$(or $(SEEDS),100000) tools/sim.sh
 
 conformance: ## torch's own distributed tests over taco, all that gloo passes
 	@tools/setup.sh install

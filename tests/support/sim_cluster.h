@@ -14,7 +14,7 @@ class SimCluster {
  public:
   SimCluster(std::uint32_t nodes, std::uint64_t seed, const SimFaults& faults,
              const SimNicOptions& nic = {})
-      : network_(seed, faults) {
+      : network_(seed, faults), nic_(nic) {
     for (std::uint32_t i = 0; i < nodes; ++i) {
       processes_.push_back(std::make_unique<SimProcess>(network_, seed * 1000003 + i + 1, nic));
     }
@@ -25,6 +25,19 @@ class SimCluster {
   SimProcess& operator[](std::uint32_t node) { return *processes_[node]; }
   std::uint32_t size() const { return static_cast<std::uint32_t>(processes_.size()); }
   Time now() const { return network_.now(); }
+
+  // A dead process's successor, at the same addresses and ports.
+  SimProcess& restart(std::uint32_t node, std::uint64_t seed) {
+    SimNicOptions nic = nic_;
+    nic.node = node;
+    auto successor = std::make_unique<SimProcess>(network_, seed, nic);
+    processes_[node].swap(successor);
+    processes_[node]->know(processes_);
+    for (std::uint32_t i = 0; i < size(); ++i) {
+      if (i != node) processes_[i]->meet_successor(node, *processes_[node]);
+    }
+    return *processes_[node];
+  }
 
   // Come back at that time at the latest, even if nothing happens before.
   void wake_at(Time when) { wake_at_ = std::min(wake_at_, when); }
@@ -50,6 +63,7 @@ class SimCluster {
  private:
   static constexpr Duration kTurnCost = 2 * kMicrosecond;  // so that time always moves
   SimNetwork network_;
+  const SimNicOptions nic_;
   Time wake_at_ = kNever;
   std::vector<std::unique_ptr<SimProcess>> processes_;
 };

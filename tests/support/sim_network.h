@@ -17,6 +17,8 @@
 #include <map>
 #include <memory>
 #include <queue>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,6 +30,8 @@ namespace taco::harp {
 
 struct SimFaults {
   double loss = 0, duplication = 0, reordering = 0, corruption = 0;
+  double burst = 0;  // that a packet begins one: all that follow on its link are lost,
+  std::uint32_t longest_burst = 1;  // so many at most
   Duration latency = 50 * kMicrosecond;
   Duration jitter = 0;                         // added to every packet, order kept
   Duration reorder_delay = 3 * kMillisecond;   // at most, for reordered and duplicate packets
@@ -35,8 +39,13 @@ struct SimFaults {
   Duration longest_queue = 20 * kMillisecond;  // for a cable; beyond it send_st refuses
   double port_bytes_per_second = 0;            // of a cable, from the switch; 0: no limit
   std::size_t port_queue = 256 * 1024;         // bytes that may wait there; others are dropped
-  std::size_t receive_buffer = 256 * 1024;     // of each address and port, as the kernel counts
-  std::size_t max_datagram = 1472;             // that an address claims to take
+  // A fat tree: switches with so many hosts each, joined by so many uplinks, of which addresses and
+  // ports of a packet choose one. 0: one switch has all hosts.
+  std::uint32_t hosts_a_switch = 0, uplinks = 0;
+  double uplink_bytes_per_second = 1.25e9;
+  std::size_t uplink_queue = 256 * 1024;    // bytes, at either end of it
+  std::size_t receive_buffer = 256 * 1024;  // of each address and port, as the kernel counts
+  std::size_t max_datagram = 1472;          // that an address claims to take
   bool gso = true, gro = true, asynchronous_return = false;
   // Address i reaches address i of others and no other: as with a switch, or network, for each.
   bool rails = true;
@@ -44,13 +53,17 @@ struct SimFaults {
 
 // How often each fault has fired.
 struct SimCounts {
-  std::uint64_t delivered = 0, lost = 0, duplicated = 0, reordered = 0, corrupted = 0;
-  std::uint64_t link_dead = 0;    // packets swallowed by a dead link
-  std::uint64_t refused = 0;      // by a cable's full queue
-  std::uint64_t port_full = 0;    // dropped by the switch
-  std::uint64_t overflowed = 0;   // dropped by a full receive buffer
-  std::uint64_t too_large = 0;    // for their link
-  std::uint64_t unreachable = 0;  // nobody has the port
+  std::uint64_t sent = 0, delivered = 0, lost = 0, duplicated = 0, reordered = 0, corrupted = 0;
+  std::uint64_t bursts = 0, burst_lost = 0;
+  std::uint64_t far_reordered = 0;  // overtaken by 1,000 packets of their link, or more
+  std::uint64_t forged = 0;         // came from nowhere
+  std::uint64_t link_dead = 0;      // packets swallowed by a dead link
+  std::uint64_t refused = 0;        // by a cable's full queue
+  std::uint64_t port_full = 0;      // dropped by the switch
+  std::uint64_t uplink_full = 0;    // dropped before an uplink, or behind it
+  std::uint64_t overflowed = 0;     // dropped by a full receive buffer
+  std::uint64_t too_large = 0;      // for their link
+  std::uint64_t unreachable = 0;    // nobody has the port
   void add(const SimCounts& other);
 };
 
@@ -64,7 +77,8 @@ class SimNic;
 
 class SimNetwork {
  public:
-  SimNetwork(std::uint64_t seed, const SimFaults& faults) : random_(seed), faults_(faults) {}
+  SimNetwork(std::uint64_t seed, const SimFaults& faults)
+      : random_(seed), faults_(faults), hash_seed_(seed) {}
 
   Time now() const { return now_; }
   // Delivers everything due until then.
@@ -89,10 +103,19 @@ class SimNetwork {
   SimFaults& faults() { return faults_; }
   const SimCounts& counts() const { return counts_; }
   SimRandom& random() { return random_; }
-  // Hears every datagram that leaves, as an observer of the network does.
-  using Tap = std::function<void(std::uint32_t from, std::uint32_t to, std::uint32_t address,
-                                 const std::vector<std::byte>& bytes)>;
+  // A datagram that has left, as it left, and what became of it on the way to the switch ("lost",
+  // "corrupted", ...; empty: nothing).
+  struct Departure {
+    SimPlace from, to;
+    Time leaves = 0;
+    std::span<const std::byte> bytes;
+    std::string fate;
+  };
+  // Hears of every datagram that leaves, as an observer of the network does.
+  using Tap = std::function<void(const Departure& departure)>;
   void set_tap(Tap tap) { tap_ = std::move(tap); }
+  // Arrives at `to` as if it had come from there, from somebody who has no part in this.
+  void forge(const SimPlace& from, const SimPlace& to, std::vector<std::byte> bytes);
 
   // 10.<address>.<node>:<first port + port>
   static Endpoint endpoint(std::uint32_t node, std::uint32_t address = 0, std::uint32_t port = 0);
@@ -104,13 +127,14 @@ class SimNetwork {
  private:
   friend class SimNic;
   using Bytes = std::shared_ptr<std::vector<std::byte>>;
-  enum class Stage : std::uint8_t { kToSwitch, kToHost, kRefused };
+  enum class Stage : std::uint8_t { kToUplink, kFromUplink, kToSwitch, kToHost, kRefused };
   struct Flying {
     Time at;
     std::uint64_t order;
     Stage stage;
     SimPlace from, to;
     Bytes bytes;
+    std::uint64_t departure = 0;  // the how-manieth of its link; 0: not counted
     bool operator<(const Flying& other) const {
       return at != other.at ? at > other.at : order > other.order;
     }
@@ -125,18 +149,36 @@ class SimNetwork {
   }
 
   static constexpr std::size_t kMostAddresses = 16;  // of a host
-  void attach(SimNic& nic);
+  void attach(SimNic& nic, std::uint32_t node);
+  void detach(const SimNic& nic);
   void carry(const SimPlace& from, const SimPlace& to, std::vector<std::byte> bytes, Time leaves);
-  bool vanishes(const SimPlace& from, const SimPlace& to, std::size_t bytes, Time leaves);
+  // Why a packet does not arrive; null: it does.
+  const char* vanishes(const SimPlace& from, const SimPlace& to, std::size_t bytes, Time leaves);
+  bool is_dead(const SimPlace& from, const SimPlace& to, Time leaves) const;
+  bool is_in_burst(const SimPlace& from, const SimPlace& to);
+  void note_order(const Flying& packet);
+  void tell(const SimPlace& from, const SimPlace& to, Time leaves, const Bytes& bytes,
+            const std::string& fate) const;
   void fly(Flying packet);
   void land(Flying packet);
+  Stage first_stage(const SimPlace& from, const SimPlace& to) const;
+  std::uint32_t uplink_of(const SimPlace& from, const SimPlace& to) const;
   void leave_switch(Flying packet);
+  void cross_uplink(Flying packet);
+  static bool queue_up(Time& free, Flying& packet, double bytes_per_second, std::size_t room);
   void refuse(const Flying& packet);
-  Time& last_arrival(const SimPlace& from, const SimPlace& to);
+  // What one host sends to one address of another.
+  struct Cord {
+    Time last_arrival = 0;  // what is not reordered stays in order
+    std::uint64_t departed = 0, newest_arrived = 0;
+    std::uint32_t burst_left = 0;
+  };
+  Cord& cord(const SimPlace& from, const SimPlace& to);
   double rate_of(const SimPlace& from) const;
 
   SimRandom random_;
   SimFaults faults_;
+  const std::uint64_t hash_seed_;  // of the switches
   Tap tap_;
   SimCounts counts_;
   Time now_ = 0;
@@ -146,11 +188,15 @@ class SimNetwork {
   std::vector<DeadLink> dead_;
   std::map<Link, std::size_t> mtus_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, double> rates_;  // by node and address
-  std::vector<Time> last_arrivals_;  // what is not reordered stays in order
+  std::vector<Cord> cords_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, Time> ports_free_;  // by node and address
+  // By switch and uplink, the queue before it and the one behind it.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Time> uplinks_free_, downlinks_free_;
 };
 
 struct SimNicOptions {
+  static constexpr std::uint32_t kNewHost = UINT32_MAX;
+  std::uint32_t node = kNewHost;           // whose place it takes
   std::vector<std::size_t> max_datagrams;  // one an address; empty: eight of the network's
   std::uint32_t ports = 1;                 // at each address; local path = address * ports + port
 };
@@ -158,6 +204,7 @@ struct SimNicOptions {
 class SimNic final : public Nic {
  public:
   explicit SimNic(SimNetwork& network, const SimNicOptions& options = {});
+  ~SimNic() override { network_.detach(*this); }
   SimNic(const SimNic&) = delete;
   SimNic& operator=(const SimNic&) = delete;
   std::uint32_t node() const { return node_; }

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -162,6 +164,78 @@ TEST(SimNetwork, APortThatNobodyHasRefuses) {
   ASSERT_EQ(refusals.size(), 1u);
   EXPECT_EQ(refusals[0].destination, b.at(0));
   EXPECT_EQ(network.counts().delivered, 1u);
+}
+
+TEST(SimNetwork, ABurstTakesPacketsThatFollowEachOther) {
+  SimFaults faults = slow();
+  faults.burst = 0.02;
+  faults.longest_burst = 8;
+  SimNetwork network(1, faults);
+  Host a(network), b(network);
+  std::string fates;
+  network.set_tap(
+      [&](const SimNetwork::Departure& sent) { fates += sent.fate.empty() ? '.' : 'x'; });
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_EQ(a.send(0, b.at(0), 100), 1u);
+    network.advance(network.now() + kMillisecond);
+  }
+  network.advance(network.now() + kSecond);
+  const SimCounts& counts = network.counts();
+  EXPECT_GE(counts.bursts, 5u);
+  EXPECT_GE(counts.burst_lost, 3 * counts.bursts);
+  EXPECT_EQ(b.received()[0], 1000 - counts.burst_lost);
+  EXPECT_NE(fates.find("xxx"), std::string::npos);
+  EXPECT_EQ(static_cast<std::uint64_t>(std::count(fates.begin(), fates.end(), 'x')),
+            counts.burst_lost);
+}
+
+TEST(SimNetwork, APacketMayBeOvertakenByAThousand) {
+  SimFaults faults;
+  faults.reordering = 0.01;
+  faults.reorder_delay = kSecond;
+  faults.receive_buffer = 64 << 20;
+  faults.longest_queue = kSecond;
+  SimNetwork network(1, faults);
+  Host a(network), b(network);
+  ASSERT_EQ(a.send(0, b.at(0), 100, 5000), 5000u);
+  network.advance(3 * kSecond);
+  EXPECT_EQ(network.counts().delivered, 5000u);
+  EXPECT_GE(network.counts().reordered, 20u);
+  EXPECT_GE(network.counts().far_reordered, 10u);
+  EXPECT_LE(network.counts().far_reordered, network.counts().reordered);
+}
+
+TEST(SimNetwork, WhoeverHasNoPartInItMaySendFromAnyAddress) {
+  SimNetwork network(1, {});
+  Host a(network), b(network);
+  std::vector<std::string> fates;
+  network.set_tap([&](const SimNetwork::Departure& sent) { fates.push_back(sent.fate); });
+  network.forge({0, 0, 0}, {1, 0, 0}, std::vector<std::byte>(10));
+  network.forge({9, 1, 2}, {1, 0, 0}, std::vector<std::byte>(20));
+  network.advance(kSecond);
+  std::array<RxPacket, 8> packets;
+  ASSERT_EQ(b.nic.receive_st(packets), 2u);
+  EXPECT_EQ(*packets[0].source, SimNetwork::endpoint(0, 0, 0));
+  EXPECT_EQ(*packets[1].source, SimNetwork::endpoint(9, 1, 2));
+  EXPECT_EQ(fates, (std::vector<std::string>{"forged", "forged"}));
+  EXPECT_EQ(network.counts().forged, 2u);
+}
+
+TEST(SimNetwork, AHostMayTakeAnothersPlace) {
+  SimNetwork network(1, {});
+  Host a(network);
+  auto b = std::make_unique<Host>(network);
+  const Endpoint place = b->at(0);
+  b->nic.close_st();
+  a.send(0, place, 100);
+  network.advance(kSecond);
+  EXPECT_EQ(a.nic.take_refusals_st().size(), 1u);
+  Host successor(network, {.node = 1});
+  b.reset();
+  EXPECT_EQ(successor.at(0), place);
+  a.send(0, place, 100);
+  network.advance(2 * kSecond);
+  EXPECT_EQ(successor.received()[0], 1u);
 }
 
 TEST(SimNetwork, HardwareReadsPayloadLaterAndGivesItBack) {

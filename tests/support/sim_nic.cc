@@ -21,7 +21,7 @@ SimNic::SimNic(SimNetwork& network, const SimNicOptions& options)
   capabilities_.asynchronous_return = faults.asynchronous_return;
   capabilities_.receive_buffer = faults.receive_buffer;
   capabilities_.packet_overhead = kOverhead;
-  network.attach(*this);
+  network.attach(*this, options.node);
   auto datagrams = options.max_datagrams;
   if (datagrams.empty()) datagrams.assign(kAddresses, faults.max_datagram);
   for (std::uint32_t i = 0; i < datagrams.size() * ports_; ++i) {

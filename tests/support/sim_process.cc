@@ -18,7 +18,8 @@ LoopOptions options_of(SimRandom& random) {
 }  // namespace
 
 SimProcess::SimProcess(SimNetwork& network, std::uint64_t seed, const SimNicOptions& nic)
-    : nic_(network, nic),
+    : network_(network),
+      nic_(network, nic),
       random_(seed),
       options_(options_of(random_)),
       loop_(options_, token_, nic_, nullptr, peers_) {
@@ -65,6 +66,25 @@ void SimProcess::drop(std::uint32_t node) {
   meet(node);
 }
 
+void SimProcess::meet_successor(std::uint32_t node, const SimProcess& successor) {
+  peers_.release(others_[node].id);
+  loop_.take_released_st();
+  others_[node].identity = successor.options_.own;
+  others_[node].nic = &successor.nic_;
+  meet(node);
+}
+
+void SimProcess::die() {
+  dead_ = true;
+  nic_.close_st();
+  stall_until(kNever);
+}
+
+void SimProcess::jump_clock(Duration by) {
+  clock_ahead_ += by;
+  if (!started_) loop_.set_now(clock_ahead_);
+}
+
 void SimProcess::set_address(std::uint32_t address) {
   address_ = address;
   meet_again();
@@ -83,13 +103,16 @@ void SimProcess::meet_again() {
 
 void SimProcess::turn(Time now) {
   if (now < stalled_until_) return;
-  loop_.begin_turn_st(now);
+  if (next_event() <= now) ++turns_;
+  started_ = true;
+  loop_.begin_turn_st(now + clock_ahead_);
   awake_ = loop_.turn_st() || !loop_.may_sleep_st();
   if (!awake_) loop_.expect_turn_st(loop_.next_deadline_st());
 }
 
 Time SimProcess::next_event() const {
   Time next = loop_.next_deadline_st();
+  if (next != kNever) next = std::max<Time>(next - clock_ahead_, 0);
   if (loop_.has_ready()) next = std::min(next, nic_.room_at());
   if (awake_ || nic_.has_arrivals() || !loop_.may_sleep_st()) next = 0;
   return std::max(next, stalled_until_);

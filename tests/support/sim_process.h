@@ -24,8 +24,14 @@ class SimProcess {
   void know(const std::vector<std::unique_ptr<SimProcess>>& cluster);
 
   // As a program's operations do: the engine watches over the peer's life meanwhile.
-  void send(std::uint32_t node, SendRequest& request) { loop_.send_st(peer(node).id, request); }
-  void recv(std::uint32_t node, RecvRequest& request) { loop_.recv_st(peer(node).id, request); }
+  void send(std::uint32_t node, SendRequest& request) {
+    look_at_clock();
+    loop_.send_st(peer(node).id, request);
+  }
+  void recv(std::uint32_t node, RecvRequest& request) {
+    look_at_clock();
+    loop_.recv_st(peer(node).id, request);
+  }
   // Past the engine, for tests of sessions alone.
   Matcher& matcher(std::uint32_t node);  // makes the session on first use
   Session* session(std::uint32_t node) { return peer(node).session.get(); }  // null: not used yet
@@ -34,8 +40,12 @@ class SimProcess {
   // One turn of the loop. Does nothing while stalled.
   void turn(Time now);
   void stall_until(Time when) { stalled_until_ = when; }
+  Time stalled_until() const { return stalled_until_; }
   // When the next turn has something to do.
   Time next_event() const;
+  // That it wanted, for a timer, an arrival or something to do.
+  std::uint64_t turns() const { return turns_; }
+  bool has_started() const { return started_; }
   bool busy() { return loop_.any_link_busy_st() || !loop_.matching().completions.empty(); }
   void leave() { loop_.leave_st(); }
 
@@ -65,6 +75,14 @@ class SimProcess {
 
   // Its session and all that goes with it is gone, as in a process that has been started again.
   void drop(std::uint32_t node);
+  // The process of that node has died and another one has taken its place, as the store has told.
+  void meet_successor(std::uint32_t node, const SimProcess& successor);
+  PeerId id_of(std::uint32_t node) const { return others_[node].id; }
+  // Dies: its ports are nobody's from now on.
+  void die();
+  bool is_dead() const { return dead_; }
+  // Its clock is ahead of the simulation's, by this much more from now on.
+  void jump_clock(Duration by);
   // Datagrams, as if they had come from the network.
   void inject(const RxPacket& packets) { loop_.on_packets_st(packets); }
 
@@ -76,7 +94,10 @@ class SimProcess {
   };
   void meet(std::uint32_t node);
   void meet_again();
+  // What is posted is posted in a turn.
+  void look_at_clock() { loop_.set_now(network_.now() + clock_ahead_); }
 
+  const SimNetwork& network_;
   SimNic nic_;
   SimRandom random_;
   LoopOptions options_;
@@ -86,6 +107,9 @@ class SimProcess {
   std::vector<Other> others_;
   std::uint32_t address_ = 0, paths_ = 1;
   Time stalled_until_ = 0;
+  Duration clock_ahead_ = 0;
+  std::uint64_t turns_ = 0;
+  bool dead_ = false, started_ = false;
   bool awake_ = false;  // the last turn left work behind
 };
 

@@ -37,10 +37,10 @@ struct SimObserver {
     Datagram bytes;
   };
   explicit SimObserver(SimCluster& cluster) : cluster(cluster) {
-    cluster.network().set_tap(
-        [this](std::uint32_t from, std::uint32_t to, std::uint32_t address, const Datagram& bytes) {
-          seen.push_back({from, to, address, bytes});
-        });
+    cluster.network().set_tap([this](const SimNetwork::Departure& sent) {
+      seen.push_back({sent.from.node, sent.to.node, sent.to.address,
+                      Datagram(sent.bytes.begin(), sent.bytes.end())});
+    });
   }
   ~SimObserver() { cluster.network().set_tap(nullptr); }
   SimObserver(const SimObserver&) = delete;

@@ -1,0 +1,66 @@
+// The faults of a campaign scenario that come and go while it runs. Test support.
+#pragma once
+
+#include <cstdint>
+
+#include "support/campaign_exchanges.h"
+#include "support/campaign_hostile.h"
+#include "support/campaign_invariants.h"
+#include "support/campaign_plan.h"
+#include "support/sim_cluster.h"
+
+namespace taco::harp {
+
+class CampaignFaults {
+ public:
+  // All referred to outlive it.
+  CampaignFaults(SimRandom& random, SimCluster& cluster, const CampaignPlan& plan,
+                 Exchanges& exchanges, Invariants& invariants);
+
+  // Before every step of the simulation.
+  void step();
+  // No more of them, but for a path that has died for good.
+  void end();
+  // Nobody dies any more.
+  void end_deaths() { death_ = kNever; }
+  // A process is dead, and its successor has yet to come.
+  bool pending() const { return dead_node_ != kNobody; }
+  // Of what the scenario set going; the network counts the others.
+  const FaultCounts& fired() const { return fired_; }
+  Hostile& hostile() { return hostile_; }
+
+ private:
+  static constexpr std::uint32_t kNobody = UINT32_MAX;
+  struct Pair {
+    std::uint32_t from = 0, to = 0;
+  };
+  std::uint32_t any_node();
+  Pair any_pair();
+  void stall();
+  void kill_link();
+  void kill_path_for_good();
+  void flap();
+  void change_mtu();
+  void jump_clock();
+  void restart();
+
+  SimRandom& random_;
+  SimCluster& cluster_;
+  const CampaignPlan& plan_;
+  Exchanges& exchanges_;
+  Invariants& invariants_;
+  Hostile hostile_;
+  FaultCounts fired_;
+  bool over_ = false;
+  Time death_for_good_ = kNever, death_ = kNever;
+  std::uint32_t dead_node_ = kNobody;
+  Time rebirth_ = kNever;
+  struct {
+    Pair pair;
+    std::uint32_t address = 0;
+    Duration period = 0;
+    Time next = kNever;
+  } flap_;
+};
+
+}  // namespace taco::harp

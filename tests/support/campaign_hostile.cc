@@ -1,0 +1,107 @@
+#include "support/campaign_hostile.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+namespace taco::harp {
+
+void Hostile::see(const SimNetwork::Departure& sent) {
+  if (sent.fate == "forged" || sent.bytes.size() < sizeof(wire::Header)) return;
+  Seen seen{sent.from, sent.to, Datagram(sent.bytes.begin(), sent.bytes.end())};
+  if (seen_.size() < kRemembered) {
+    seen_.push_back(std::move(seen));
+  } else {
+    seen_[next_++ % kRemembered] = std::move(seen);
+  }
+}
+
+SimPlace Hostile::anywhere() {
+  return {static_cast<std::uint32_t>(random_.below(nodes_ + 1)),
+          static_cast<std::uint32_t>(random_.below(4)), 0};
+}
+
+Datagram Hostile::nonsense() {
+  Datagram bytes(1 + random_.below(1472));
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random_.next());
+  return bytes;
+}
+
+// In form, with a checksum; for a connection that nobody has.
+Datagram Hostile::with_any_header() {
+  Datagram body(random_.below(200));
+  for (std::byte& byte : body) byte = static_cast<std::byte>(random_.next());
+  const wire::PacketId id{random_.next(), random_.next(),
+                          static_cast<wire::PathId>(random_.below(16))};
+  const auto type = static_cast<wire::Type>(1 + random_.below(6));
+  return datagram_of(wire::frames_header(type, id, body.size()), body);
+}
+
+void Hostile::attack() {
+  const std::size_t seen = seen_.empty() ? 0 : random_.below(seen_.size());
+  const std::uint64_t kind = random_.below(seen_.empty() ? 2 : 6);
+  const SimPlace to{static_cast<std::uint32_t>(random_.below(nodes_)),
+                    static_cast<std::uint32_t>(random_.below(3)), 0};
+  switch (kind) {
+    case 0:
+      return network_.forge(anywhere(), to, nonsense());
+    case 1:
+      return network_.forge(anywhere(), to, with_any_header());
+    case 2:
+      return forge_from(seen_[seen]);
+    case 3:
+      return send_reset(seen_[seen]);
+    default:
+      return replay(seen_[seen]);
+  }
+}
+
+// A copy, from where the packet came or from elsewhere, to where it went or to elsewhere.
+void Hostile::replay(const Seen& seen) {
+  const SimPlace from = random_.chance(0.5) ? seen.from : anywhere();
+  SimPlace to = seen.to;
+  if (random_.chance(0.2)) to.node = static_cast<std::uint32_t>(random_.below(nodes_));
+  network_.forge(from, to, seen.bytes);
+}
+
+// Altered: what is left of a packet has no right checksum; of a hello no right proof.
+void Hostile::forge_from(const Seen& seen) {
+  Datagram bytes = seen.bytes;
+  switch (random_.below(4)) {
+    case 0:
+      bytes.resize(1 + random_.below(bytes.size()));
+      break;
+    case 1:
+      bytes[random_.below(bytes.size())] ^= static_cast<std::byte>(1 + random_.below(255));
+      break;
+    case 2:  // another version
+      bytes[0] = static_cast<std::byte>(random_.below(256));
+      if ((static_cast<unsigned>(bytes[0]) >> 4) == wire::kVersion) bytes[0] ^= std::byte{0x30};
+      break;
+    default: {
+      wire::Header header = header_of(bytes);
+      std::span<const std::byte> body = std::span<const std::byte>(bytes).subspan(sizeof header);
+      Datagram changed(body.begin(), body.end());
+      if (!is_type(bytes, wire::Type::kHello)) {
+        header.connection = random_.next();
+      } else if (!changed.empty()) {
+        const std::size_t end = std::min(changed.size(), sizeof(wire::Hello));
+        changed[random_.below(end)] ^= static_cast<std::byte>(1 + random_.below(255));
+      }
+      bytes = datagram_of(header, changed);
+    }
+  }
+  network_.forge(random_.chance(0.5) ? seen.from : anywhere(), seen.to, std::move(bytes));
+}
+
+// To who sent the packet, from who it was for: "I know no such connection".
+void Hostile::send_reset(const Seen& seen) {
+  Datagram quoted(seen.bytes.begin(), seen.bytes.begin() + wire::kResetBytes);
+  if (!resets_) {
+    for (std::size_t i = 4; i < 8; ++i) quoted[i] = static_cast<std::byte>(random_.next());
+  }
+  const wire::Header header = wire::frames_header(wire::Type::kReset, {}, quoted.size());
+  network_.forge(seen.to, seen.from, datagram_of(header, quoted));
+}
+
+}  // namespace taco::harp

@@ -1,0 +1,176 @@
+#include "support/campaign_invariants.h"
+
+namespace taco::harp {
+namespace {
+
+// A session holds copies of small messages, within windows, and pieces, within limits.
+constexpr std::size_t kMostSessionBytes = 4 << 20;
+constexpr std::size_t kIdleSessionBytes = 4096, kIdlePathBytes = 1024, kKeyBytes = 4096;
+// What a path that is challenged has under way, and what tells the peer of it.
+constexpr std::size_t kChallengeBytes = 2048;
+constexpr Duration kRecent = 2 * kSecond;
+// Steps of the simulation in a row in which nobody sends and nothing arrives.
+constexpr std::uint64_t kMostSilentSteps = 2000;
+// Turns of a process that has nothing to do, for each other process: ticks, what a path that comes
+// back has to try, and challenges by paths that are dead.
+constexpr double kIdleTurns = 200, kIdleTurnsASecond = 60;
+// What every account may be granted beyond what the pool has left.
+constexpr std::uint64_t kBeyondPool = SendCredit::kInitial;
+
+std::string pair_text(std::uint32_t node, std::uint32_t other) {
+  return "process " + std::to_string(node) + " and " + std::to_string(other) + ": ";
+}
+
+bool are_in_touch(const Session* a, const Session* b) {
+  return a != nullptr && b != nullptr && a->established() && b->established() && !a->ended() &&
+         !b->ended() && a->peer_connection_id() == b->connection_id() &&
+         b->peer_connection_id() == a->connection_id();
+}
+
+}  // namespace
+
+Invariants::Invariants(SimCluster& cluster) : cluster_(cluster) {
+  witnesses_.resize(cluster.size());
+  for (std::uint32_t node = 0; node < cluster.size(); ++node) watch(node);
+}
+
+Invariants::~Invariants() {
+  for (std::uint32_t node = 0; node < cluster_.size(); ++node) {
+    cluster_[node].loop().services().set(Service::kCollectives, nullptr);
+  }
+}
+
+void Invariants::watch(std::uint32_t node) {
+  witnesses_[node] = std::make_unique<Witness>(*this, node);
+  cluster_[node].loop().services().set(Service::kCollectives, witnesses_[node].get());
+}
+
+void Invariants::on_death(std::uint32_t node) {
+  for (std::uint32_t i = 0; i < cluster_.size(); ++i) {
+    if (i != node) mourners_.insert({i, cluster_[i].id_of(node)});
+  }
+  cluster_[node].loop().services().set(Service::kCollectives, nullptr);
+}
+
+void Invariants::on_restart(std::uint32_t node) { watch(node); }
+
+void Invariants::on_lost(std::uint32_t node, PeerId peer, const Status& why) {
+  if (mourners_.count({node, peer}) > 0) {
+    ++losses_;
+    return;
+  }
+  fail("process " + std::to_string(node) + " lost a peer that lives: " + why.message());
+}
+
+void Invariants::step() {
+  const auto node = static_cast<std::uint32_t>(steps_++ % cluster_.size());
+  check_pace();
+  if (cluster_[node].is_dead()) return;
+  check_pool(node);
+  for (std::uint32_t other = 0; other < cluster_.size(); ++other) {
+    if (other == node || cluster_[other].is_dead()) continue;
+    check_credit(node, other);
+  }
+}
+
+// Nobody has received more than was sent, nor believes that it may send more than was granted.
+void Invariants::check_credit(std::uint32_t node, std::uint32_t other) {
+  const Session* const from = cluster_[node].session(other);
+  const Session* const to = cluster_[other].session(node);
+  if (!are_in_touch(from, to) || to->grants().is_closed()) return;
+  if (to->grants().received() > from->granted().used()) {
+    fail(pair_text(node, other) + std::to_string(to->grants().received()) +
+         " packets were received, " + std::to_string(from->granted().used()) + " sent");
+  }
+  if (from->granted().limit() > to->grants().promised()) {
+    fail(pair_text(node, other) + "it may send up to " + std::to_string(from->granted().limit()) +
+         ", granted are " + std::to_string(to->grants().promised()));
+  }
+  const std::size_t bytes = from->memory_bytes();
+  most_session_bytes_ = std::max(most_session_bytes_, bytes);
+  if (bytes > kMostSessionBytes) {
+    fail(pair_text(node, other) + "a session of " + std::to_string(bytes) + " bytes");
+  }
+}
+
+void Invariants::check_pool(std::uint32_t node) {
+  const CreditPool& pool = cluster_[node].credit();
+  const std::uint64_t beyond = pool.packet_bytes() * kBeyondPool;
+  if (pool.outstanding() > pool.capacity() + beyond) {
+    fail("process " + std::to_string(node) + " has granted " + std::to_string(pool.outstanding()) +
+         " bytes and has " + std::to_string(pool.capacity()));
+  }
+}
+
+void Invariants::check_pace() {
+  const SimCounts& counts = cluster_.network().counts();
+  const std::uint64_t packets = counts.sent + counts.delivered;
+  silent_steps_ = packets == packets_ ? silent_steps_ + 1 : 0;
+  packets_ = packets;
+  most_silent_steps_ = std::max(most_silent_steps_, silent_steps_);
+  if (silent_steps_ > kMostSilentSteps) fail("timers run, and nothing is sent");
+}
+
+void Invariants::begin_idle() {
+  idle_since_ = cluster_.now();
+  turns_before_.clear();
+  for (std::uint32_t node = 0; node < cluster_.size(); ++node) {
+    turns_before_.push_back(cluster_[node].turns());
+  }
+}
+
+void Invariants::end_idle() {
+  const double seconds = static_cast<double>(cluster_.now() - idle_since_) / kSecond;
+  const double most = (kIdleTurns + kIdleTurnsASecond * seconds) * (cluster_.size() - 1);
+  for (std::uint32_t node = 0; node < cluster_.size(); ++node) {
+    const std::uint64_t turns = cluster_[node].turns() - turns_before_[node];
+    if (static_cast<double>(turns) > most) {
+      fail("process " + std::to_string(node) + " took " + std::to_string(turns) + " turns in " +
+           std::to_string(seconds) + " s in which nobody wanted anything");
+    }
+    for (std::uint32_t other = 0; other < cluster_.size(); ++other) {
+      if (other == node) continue;
+      check_credit_used_up(node, other);
+      check_idle_memory(node, other);
+    }
+  }
+}
+
+// All that was sent has arrived, or the receiver knows that it never will; but for what has only
+// just left.
+void Invariants::check_credit_used_up(std::uint32_t node, std::uint32_t other) {
+  const Session* const from = cluster_[node].session(other);
+  const Session* const to = cluster_[other].session(node);
+  if (!are_in_touch(from, to) || to->grants().is_closed()) return;
+  std::uint64_t flying = 0;
+  for (const auto& path : from->paths()) flying += path->in_flight();
+  const std::uint64_t used = from->granted().used(), received = to->grants().received();
+  if (used > received + flying) {
+    fail(pair_text(node, other) + std::to_string(used) + " packets have used up credit, " +
+         std::to_string(received) + " are accounted for and " + std::to_string(flying) +
+         " under way");
+  }
+}
+
+void Invariants::check_idle_memory(std::uint32_t node, std::uint32_t other) {
+  const Session* const session = cluster_[node].session(other);
+  if (session == nullptr || session->ended() || !session->established()) return;
+  // A path that has only just come back remembers for a while what was lost on it.
+  const Time now = cluster_[node].loop().now();
+  for (const auto& path : session->paths()) {
+    if (now - path->last_news() < kRecent || path->in_flight() > 0) return;
+  }
+  const std::size_t bytes = session->memory_bytes();
+  const std::size_t paths = session->paths().count(), live = session->paths().live();
+  const std::size_t most = kIdleSessionBytes + kIdlePathBytes * paths +
+                           2 * kChallengeBytes * (paths - live) +
+                           (session->sealing() != nullptr ? kKeyBytes : 0);
+  most_idle_bytes_ = std::max(most_idle_bytes_, bytes);
+  if (bytes > most) {
+    fail(pair_text(node, other) + "an idle session of " + std::to_string(bytes) + " bytes and " +
+         std::to_string(paths) + " paths, " + std::to_string(live) + " live, which hold " +
+         std::to_string(session->paths().memory_bytes()));
+  }
+}
+
+}  // namespace taco::harp

@@ -1,0 +1,70 @@
+// What a seed of the protocol campaign draws: how many processes, over what network, and which
+// faults befall them. Test support.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "harp/session/sealing.h"
+#include "support/sim_network.h"
+
+namespace taco::harp {
+
+enum class Fault : std::uint8_t {
+  kLoss,
+  kHeavyLoss,  // of every tenth packet or more
+  kBursts,
+  kDuplication,
+  kReordering,
+  kFarReordering,  // by 1,000 packets or more
+  kCorruption,
+  kMtuChange,
+  kDeathOneWay,
+  kDeathBothWays,
+  kDeathForGood,  // of one path of several
+  kFlapping,
+  kRestart,
+  kClockJump,
+  kStall,
+  kLongStall,  // of half a second or more
+  kIncast,
+  kHostile,
+  kFullNic,
+  kFullSwitch,
+  kCancel,
+};
+inline constexpr std::size_t kFaults = static_cast<std::size_t>(Fault::kCancel) + 1;
+const char* name_of(Fault fault);
+
+// Of each fault, how many of something.
+class FaultCounts {
+ public:
+  std::uint64_t& operator[](Fault fault) { return counts_[static_cast<std::size_t>(fault)]; }
+  std::uint64_t operator[](Fault fault) const { return counts_[static_cast<std::size_t>(fault)]; }
+  void add(const FaultCounts& other) {
+    for (std::size_t i = 0; i < kFaults; ++i) counts_[i] += other.counts_[i];
+  }
+
+ private:
+  std::array<std::uint64_t, kFaults> counts_{};
+};
+
+struct CampaignPlan {
+  static CampaignPlan draw(SimRandom& random);
+  bool draws(Fault fault) const { return drawn[fault] > 0; }
+
+  std::uint32_t nodes = 2;
+  std::uint32_t paths = 1;
+  SimFaults network;
+  FaultCounts drawn;  // 1: this seed's
+
+  // Chances, at every step of the simulation.
+  double stall = 0, death = 0, mtu_change = 0, clock_jump = 0, hostile = 0;
+  // Of an exchange.
+  double cancel = 0;
+  Security security = Security::kNone;
+  std::uint64_t packets_per_key = kPacketsPerKey;
+  bool calm_end = false;  // faults end before the processes say goodbye
+};
+
+}  // namespace taco::harp
