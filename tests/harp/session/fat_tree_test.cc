@@ -1,0 +1,124 @@
+// Switches that spread conversations over equal links by a hash of addresses and ports (ECMP): two
+// conversations on one link halve each other while another link idles. Paths of several ports make
+// that less likely, and weighing them makes up for what is left.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "support/sim_cluster.h"
+#include "support/sim_transfer.h"
+
+namespace taco::harp {
+namespace {
+
+constexpr std::uint32_t kHosts = 8;  // at each of two switches, and as many uplinks
+constexpr double kRate = 1.25e8;     // of a cable and of an uplink, bytes a second
+constexpr std::size_t kMessage = 4 << 20;
+
+SimFaults fat_tree() {
+  SimFaults faults;
+  faults.latency = 10 * kMicrosecond;
+  faults.bytes_per_second = faults.port_bytes_per_second = faults.uplink_bytes_per_second = kRate;
+  faults.port_queue = faults.uplink_queue = 512 * 1024;
+  faults.hosts_a_switch = faults.uplinks = kHosts;
+  faults.receive_buffer = 8 << 20;
+  return faults;
+}
+
+// Every host of one switch sends to its counterpart at the other, message after message, one behind
+// the other. What they carry together, as a share of what all uplinks could.
+class Permutation {
+ public:
+  Permutation(std::uint32_t paths, std::uint64_t seed)
+      : cluster_(2 * kHosts, seed, fat_tree(), {.max_datagrams = {1472}, .ports = paths}) {
+    for (std::uint32_t node = 0; node < cluster_.size(); ++node) cluster_[node].set_paths(paths);
+    flows_.resize(kHosts);
+  }
+
+  double share(Duration warm_up, Duration time) {
+    run_until(warm_up);
+    const std::uint64_t before = delivered();
+    run_until(warm_up + time);
+    const double seconds = static_cast<double>(time) / kSecond;
+    const double payload = 1440.0 / 1472 * kRate * kHosts * seconds;
+    return static_cast<double>(delivered() - before) / payload;
+  }
+  std::uint64_t paths_left() {
+    std::uint64_t left = 0;
+    for (std::uint32_t node = 0; node < cluster_.size(); ++node) {
+      left += cluster_[node].counters().paths_left;
+    }
+    return left;
+  }
+
+ private:
+  struct Flow {
+    std::vector<std::unique_ptr<Transfer>> transfers;
+  };
+
+  void run_until(Time end) {
+    cluster_.wake_at(end);
+    cluster_.run(end, [&] { return post(end); });
+  }
+  // Two messages under way for each pair, so that the cable never waits for the next.
+  bool post(Time end) {
+    for (std::uint32_t host = 0; host < kHosts; ++host) {
+      auto& transfers = flows_[host].transfers;
+      std::erase_if(transfers, [](const auto& transfer) { return transfer->done(); });
+      while (transfers.size() < 2) {
+        transfers.push_back(std::make_unique<Transfer>(++tag_, kMessage));
+        cluster_[kHosts + host].recv(host, transfers.back()->recv);
+        cluster_[host].send(kHosts + host, transfers.back()->send);
+      }
+    }
+    return cluster_.now() >= end;
+  }
+  // Payload, once each.
+  std::uint64_t delivered() {
+    std::uint64_t bytes = 0;
+    for (std::uint32_t host = 0; host < kHosts; ++host) {
+      bytes += cluster_[kHosts + host].counters().bytes_received;
+    }
+    return bytes;
+  }
+
+  SimCluster cluster_;
+  std::vector<Flow> flows_;
+  std::uint64_t tag_ = 0;
+};
+
+// Of `flows` conversations thrown at random on as many uplinks, how many uplinks get one at least.
+double collision_average() {
+  double empty = 1;
+  for (std::uint32_t i = 0; i < kHosts; ++i) empty *= 1 - 1.0 / kHosts;
+  return 1 - empty;
+}
+
+double average(std::uint32_t paths) {
+  constexpr int kSeeds = 4;
+  double sum = 0;
+  for (int seed = 1; seed <= kSeeds; ++seed) {
+    Permutation permutation(paths, static_cast<std::uint64_t>(seed) * 1001);
+    sum += permutation.share(300 * kMillisecond, 500 * kMillisecond);
+    EXPECT_EQ(permutation.paths_left(), 0u) << "a path that is merely slow was left";
+  }
+  return sum / kSeeds;
+}
+
+TEST(FatTree, SeveralPortsCarryWhatOneLosesToCollisions) {
+  const double one = average(1), four = average(4), eight = average(8);
+  std::printf("%u uplinks, %u pairs of hosts; shares of what all uplinks carry:\n", kHosts, kHosts);
+  std::printf("  one port each, as chance has it  %.3f\n", collision_average());
+  std::printf("  one port each, measured          %.3f\n", one);
+  std::printf("  4 ports each (32)                %.3f\n", four);
+  std::printf("  8 ports each (64)                %.3f\n", eight);
+  EXPECT_NEAR(one, collision_average(), 0.15);
+  EXPECT_GT(four, one + 0.1);
+  EXPECT_GE(four, 0.95);
+  EXPECT_GE(eight, 0.95);
+}
+
+}  // namespace
+}  // namespace taco::harp
