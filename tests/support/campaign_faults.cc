@@ -141,6 +141,7 @@ void CampaignFaults::restart() {
     return;
   }
   SimProcess& successor = cluster_.restart(dead_node_, random_.next());
+  successor.set_security(plan_.security, plan_.packets_per_key);
   if (plan_.paths > 1) successor.set_paths(plan_.paths);
   invariants_.on_restart(dead_node_);
   dead_node_ = kNobody;

@@ -45,6 +45,10 @@ class Scenario {
     }
   }
 
+  ~Scenario() { cluster_.end(); }
+  Scenario(const Scenario&) = delete;
+  Scenario& operator=(const Scenario&) = delete;
+
   ScenarioResult run() {
     const bool finished = cluster_.run(
         kLimit, [&] { return broken() || step(); }, [&] { disturb(); });

@@ -39,6 +39,9 @@ class SimCluster {
     return *processes_[node];
   }
 
+  // Ends all processes, whatever they are in the middle of: before the memory of their messages.
+  void end() { processes_.clear(); }
+
   // Come back at that time at the latest, even if nothing happens before.
   void wake_at(Time when) { wake_at_ = std::min(wake_at_, when); }
 
