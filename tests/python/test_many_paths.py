@@ -30,8 +30,9 @@ def reduce(count: int = LARGE) -> float:
     return seconds
 
 
-def fastest(rounds: int = 6) -> float:
-    return min(reduce() for _ in range(rounds))
+def reduce_often(rounds: int = 6) -> None:
+    for _ in range(rounds):
+        reduce()
 
 
 def train_for(seconds: float, count: int = 1 << 18) -> float:
@@ -54,16 +55,15 @@ def wait_for_traffic(fabric: Fabric, host: int, link: int, count: int = 20_000_0
 
 
 @pytest.mark.parametrize("hosts", [2, 4])
-def test_two_links_carry_nearly_twice_as_much_as_one(hosts: int) -> None:
-    times = {}
-    for links in (1, 2):
-        with (
-            Fabric(hosts=hosts, links=links, rate="200mbit") as fabric,
-            host_ranks(fabric) as ranks,
-        ):
-            ranks.run(join)
-            times[links] = max(ranks.run(fastest))
-    assert times[1] / times[2] > 1.3, times
+def test_two_links_share_what_is_sent(hosts: int) -> None:
+    """How much sooner that is done is for docs/benchmarks.md: here other tests want the cores."""
+    with Fabric(hosts=hosts, links=2, rate="200mbit") as fabric, host_ranks(fabric) as ranks:
+        ranks.run(join)
+        before = [[sent_by(fabric, host, link) for link in (0, 1)] for host in range(hosts)]
+        ranks.run(reduce_often)
+        for host in range(hosts):
+            sent = [sent_by(fabric, host, link) - before[host][link] for link in (0, 1)]
+            assert min(sent) > 0.3 * sum(sent), f"host {host} sent {sent} bytes by its links"
 
 
 def test_a_link_that_dies_costs_a_second_at_most_and_no_rank_an_error() -> None:

@@ -92,7 +92,8 @@ class Scenario {
         phase_ = Phase::kQuieting;
         [[fallthrough]];
       case Phase::kQuieting:
-        if (!quiet()) return false;
+        // Packets that the network has held back for long are answered when they arrive.
+        if (!quiet() || cluster_.network().next_arrival() != kNever) return false;
         phase_ = Phase::kIdle;
         idle_until_ = cluster_.now() + kIdle;
         invariants_.begin_idle();

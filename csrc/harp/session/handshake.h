@@ -83,8 +83,8 @@ class Handshake {
   static constexpr Duration kLastInterval = 100 * kMillisecond;
   static constexpr Duration kIdleInterval = kSecond;
   // Anybody can send a packet of another version from the peer's address: a peer that is of our
-  // version answers meanwhile.
-  static constexpr Duration kVersionPatience = kSecond;
+  // version answers meanwhile, though its process stands still for a while.
+  static constexpr Duration kVersionPatience = 5 * kSecond;
 
  private:
   bool is_peers(const wire::Hello& hello) const {
