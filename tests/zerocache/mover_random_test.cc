@@ -57,7 +57,9 @@ void expect_within_caps(const MoverRig& rig, const MoverSizes& sizes) {
     EXPECT_EQ(stats.tiers[tier].capacity, caps[tier]);
     EXPECT_LE(stats.tiers[tier].resident, caps[tier]);
   }
-  if (rig.device != nullptr) EXPECT_LE(rig.device->usage().frames, sizes.device);
+  if (rig.device != nullptr) {
+    EXPECT_LE(rig.device->usage().frames, sizes.device);
+  }
 }
 
 TEST(MoverRandom, PagesHoldWhatWasWrittenLast) {
