@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from spawn_ranks import Ranks
+
+if TYPE_CHECKING:
+    from zerocache_ranks import Jobs
 
 # TACO_TEST_BACKEND=gloo checks the tests themselves against another implementation.
 BACKEND = os.environ.get("TACO_TEST_BACKEND", "taco")
@@ -60,6 +63,27 @@ def ranks(pools: Pools, transport: str) -> Ranks:
 def three(pools: Pools, transport: str) -> Ranks:
     """Three: not a power of two."""
     return pools.get(3, transport)
+
+
+@pytest.fixture(scope="module")
+def jobs() -> Iterator[Jobs]:
+    """Groups over gloo and taco, for caches on several ranks."""
+    from zerocache_ranks import Jobs
+
+    made = Jobs()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["gloo-2", "gloo-3", "taco-2", "taco-3"])
+def job(request: pytest.FixtureRequest, jobs: Jobs) -> Ranks:
+    backend, world = str(request.param).split("-")
+    return jobs.get(backend, int(world))
+
+
+@pytest.fixture
+def two(jobs: Jobs) -> Ranks:
+    return jobs.get("taco", 2)
 
 
 taco_only = pytest.mark.skipif(BACKEND != "taco", reason="behaviour that only taco promises")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,24 +35,6 @@ pytestmark = taco_only
 MAKES = {
     name: getattr(on_ranks, name) for name in ("adamw", "sgd", "plain_sgd", "lion", "adafactor")
 }
-
-
-@pytest.fixture(scope="module")
-def jobs() -> Iterator[Jobs]:
-    made = Jobs()
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=["gloo-2", "gloo-3", "taco-2", "taco-3"])
-def job(request: pytest.FixtureRequest, jobs: Jobs) -> Ranks:
-    backend, world = str(request.param).split("-")
-    return jobs.get(backend, int(world))
-
-
-@pytest.fixture
-def two(jobs: Jobs) -> Ranks:
-    return jobs.get("taco", 2)
 
 
 def errors(outcomes: list[Outcome]) -> list[tuple[str, str]]:

@@ -7,7 +7,6 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +34,10 @@ from zerocache_ranks import (
 pytestmark = taco_only
 
 
-@pytest.fixture(scope="module")
-def jobs() -> Iterator[Jobs]:
-    made = Jobs()
-    yield made
-    made.close()
-
-
 @pytest.fixture(params=["gloo-2", "taco-3"])
 def job(request: pytest.FixtureRequest, jobs: Jobs) -> Ranks:
     backend, world = str(request.param).split("-")
     return jobs.get(backend, int(world))
-
-
-@pytest.fixture
-def two(jobs: Jobs) -> Ranks:
-    return jobs.get("taco", 2)
 
 
 class Counting(TinyGPT):

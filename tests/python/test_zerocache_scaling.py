@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from conftest import taco_only
 from spawn_ranks import Ranks
 from torch import Tensor, nn
 from zerocache_models import TinyGPT, adamw, make_cache
-from zerocache_ranks import Jobs, alone, own_batches, refused, shared
+from zerocache_ranks import alone, own_batches, refused, shared
 from zerocache_spread import average, sharded
 from zerocache_steps import Step, check_same, everything, tokens, trained
 
@@ -22,24 +21,6 @@ pytestmark = taco_only
 
 INF = float("inf")
 SKIPPED = 2  # the step whose loss is infinite
-
-
-@pytest.fixture(scope="module")
-def jobs() -> Iterator[Jobs]:
-    made = Jobs()
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=["gloo-2", "gloo-3", "taco-2", "taco-3"])
-def job(request: pytest.FixtureRequest, jobs: Jobs) -> Ranks:
-    backend, world = str(request.param).split("-")
-    return jobs.get(backend, int(world))
-
-
-@pytest.fixture
-def two(jobs: Jobs) -> Ranks:
-    return jobs.get("taco", 2)
 
 
 def make_scaler(scale: float = 1024.0) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,24 +24,6 @@ pytestmark = taco_only
 
 MAKES = {name: getattr(on_ranks, name) for name in ("adamw", "sgd", "lion", "adafactor")}
 Between = Callable[[Any, nn.Module], object]
-
-
-@pytest.fixture(scope="module")
-def jobs() -> Iterator[Jobs]:
-    made = Jobs()
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=["gloo-2", "gloo-3", "taco-2", "taco-3"])
-def job(request: pytest.FixtureRequest, jobs: Jobs) -> Ranks:
-    backend, world = str(request.param).split("-")
-    return jobs.get(backend, int(world))
-
-
-@pytest.fixture
-def two(jobs: Jobs) -> Ranks:
-    return jobs.get("taco", 2)
 
 
 # Ours, and a cache of each rank's own, whose gradients are averaged by hand.

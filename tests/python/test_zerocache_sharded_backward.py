@@ -28,24 +28,6 @@ MAKES = {name: getattr(on_ranks, name) for name in ("adamw", "sgd", "plain_sgd",
 Step = Callable[[Any, Any, Any, Iterator[Tensor]], None]
 
 
-@pytest.fixture(scope="module")
-def jobs() -> Iterator[Jobs]:
-    made = Jobs()
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=["gloo-2", "gloo-3", "taco-2", "taco-3"])
-def job(request: pytest.FixtureRequest, jobs: Jobs) -> Ranks:
-    backend, world = str(request.param).split("-")
-    return jobs.get(backend, int(world))
-
-
-@pytest.fixture
-def two(jobs: Jobs) -> Ranks:
-    return jobs.get("taco", 2)
-
-
 def values_of(cache: Any) -> dict[str, Tensor]:
     return {name: cache.full(name) for name in cache._names.values()}
 

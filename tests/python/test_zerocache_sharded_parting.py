@@ -23,18 +23,6 @@ from zerocache_spread import average, sharded
 pytestmark = taco_only
 
 
-@pytest.fixture(scope="module")
-def jobs() -> Iterator[Jobs]:
-    made = Jobs()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def two(jobs: Jobs) -> Ranks:
-    return jobs.get("taco", 2)
-
-
 @pytest.fixture(params=["gloo", "taco"])
 def either(request: pytest.FixtureRequest, jobs: Jobs) -> Ranks:
     return jobs.get(request.param, 2)
