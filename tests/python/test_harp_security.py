@@ -8,7 +8,6 @@ import socket
 import struct
 import subprocess
 import threading
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ import torch.distributed as dist
 from conftest import taco_only
 from fabric import Fabric
 from hosts import CLONE_NEWNET, host_ranks, join, needs_hosts
-from spawn_ranks import Outcome, Ranks, connect
+from spawn_ranks import Outcome, Ranks, initialise
 from torchrun import command
 
 pytestmark = taco_only
@@ -31,13 +30,7 @@ def meet(rank: int, world: int, port: int, changes: dict[str, str]) -> int:
     import taco_torch
 
     os.environ.update(changes)
-    dist.init_process_group(
-        "taco",
-        store=connect(port, world),
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=30),
-    )
+    initialise(rank, world, port, timeout_s=30)
     for count in (1, COUNT):
         tensor = torch.arange(count, dtype=torch.float32) + rank
         dist.all_reduce(tensor)

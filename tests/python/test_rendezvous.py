@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import taco_only
-from spawn_ranks import Ranks, connect
+from spawn_ranks import Ranks, connect, initialise
 
 pytestmark = taco_only
 
@@ -21,16 +21,8 @@ pytestmark = taco_only
 def meet(rank: int, world: int, port: int, timeout_s: float, changes: dict[str, str]) -> None:
     import os
 
-    import taco_torch  # noqa: F401
-
     os.environ.update(changes)
-    dist.init_process_group(
-        "taco",
-        store=connect(port, world),
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=timeout_s),
-    )
+    initialise(rank, world, port, timeout_s=timeout_s)
     tensor = torch.ones(4)
     dist.all_reduce(tensor)
     assert tensor[0].item() == world
