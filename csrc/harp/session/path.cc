@@ -108,8 +108,13 @@ bool Path::on_packet(std::uint64_t number, std::size_t bytes, const RxPacket& fr
   const std::size_t challenge = sizeof(wire::Header) + wire::kTokenBytes + small_tag_bytes();
   if (!is_open() || bytes < challenge) return false;
   if (!ends_.on_newest_elsewhere(AddressPair::of(from), rtt_.probe_timeout(0), now)) return false;
-  while (ends_.challenge().value == 0) ends_.challenge().value = host_.random();
+  choose_token();
   return true;
+}
+
+// Zero is none.
+void Path::choose_token() {
+  while (ends_.challenge().value == 0) ends_.challenge().value = host_.random();
 }
 
 bool Path::on_response(const RxPacket& from, std::uint64_t token) {
@@ -228,7 +233,7 @@ bool Path::on_retry(Time now) {
   sent_.clear();  // challenges, which nobody else carries
   sent_.trim();   // it may take long, and there is room for much more than those
   ends_.prove(now);
-  while (ends_.challenge().value == 0) ends_.challenge().value = host_.random();
+  choose_token();
   return true;
 }
 

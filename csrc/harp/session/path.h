@@ -192,6 +192,7 @@ class Path {
   bool on_mtu_timer(Time now);
   bool on_probe_timeout(Time now);
   bool on_retry(Time now);
+  void choose_token();
   void become_live();
 
   SessionHost& host_;

@@ -46,9 +46,9 @@ Session::Session(SessionConfig config, SessionHost& host, LinkEvents& events)
                  datagram_limit(config, host.nic()), host.now()},
       credit_(host.credit(), handshake_.max_datagram() + host.nic().capabilities().packet_overhead),
       congestion_(config.congestion != nullptr ? *config.congestion : kSwift),
-      paths_(std::make_unique<Path>(
-          wire::kFirstPath, AddressPair{config.peer_endpoint, config.local_path},
-          own_incarnation_ < peer_incarnation_, congestion_, host, send_credit_)),
+      paths_(std::make_unique<Path>(wire::kFirstPath,
+                                    AddressPair{config.peer_endpoint, config.local_path}, leads(),
+                                    congestion_, host, send_credit_)),
       further_(std::move(config.further)),
       reassembly_(host.buffers()),
       eager_(host.buffers(), kEagerWindow),

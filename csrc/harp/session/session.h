@@ -151,6 +151,9 @@ class Session final : public Link {
     Path& path_;
   };
 
+  // Of the two sides, the one that opens paths and decides between which addresses they run.
+  bool leads() const { return own_incarnation_ < peer_incarnation_; }
+
   // session_paths.cc
   void open_paths();
   Path& open_path(wire::PathId id, const AddressPair& pair);
@@ -196,7 +199,7 @@ class Session final : public Link {
   Turn transmit(std::size_t budget);  // called by SessionHost for ready sessions
   Sent transmit_small(Path& path);
   bool transmit_runs(std::size_t budget);
-  bool worth_it(const Path& path, std::uint32_t full) const;
+  bool worth_it(const Path& path, std::uint32_t tried) const;
   bool owes_ack(const Path& path) const;
   std::uint32_t write_acks(const Path& path, wire::Writer& writer) const;
   Sent send_control(Path& path);

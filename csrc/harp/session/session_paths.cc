@@ -20,16 +20,15 @@ std::string text_of(const Path& path, const Nic& nic) {
 // The side that leads opens them; the other one learns of each by its first challenge.
 void Session::open_paths() {
   paths_.choose_main();
-  if (own_incarnation_ >= peer_incarnation_) return;
+  if (!leads()) return;
   for (std::size_t i = 0; i < further_.size() && paths_.count() < PathSet::kMost; ++i) {
     open_path(static_cast<wire::PathId>(i + 1), further_[i]);
   }
 }
 
 Path& Session::open_path(wire::PathId id, const AddressPair& pair) {
-  const bool leads = own_incarnation_ < peer_incarnation_;
   Path& path =
-      paths_.add(std::make_unique<Path>(id, pair, leads, congestion_, host_, send_credit_));
+      paths_.add(std::make_unique<Path>(id, pair, leads(), congestion_, host_, send_credit_));
   const std::size_t own = host_.nic().addresses()[pair.local].max_datagram;
   path.open_unproven(agreed(std::min(own, handshake_.max_datagram())));
   return path;
@@ -43,8 +42,7 @@ Path::Agreed Session::agreed(std::size_t limit) const {
 Path* Session::path_of(const wire::Packet& packet, const RxPacket& from) {
   Path* const known = paths_.find(packet.path);
   const bool may_open = established() && !life_.peer_left() &&
-                        packet.type == wire::Type::kControl &&
-                        own_incarnation_ > peer_incarnation_ &&
+                        packet.type == wire::Type::kControl && !leads() &&
                         static_cast<std::size_t>(packet.path) < PathSet::kMost;
   if (known != nullptr || !may_open) return known;
   wire::FrameReader reader(packet.body);
