@@ -49,6 +49,19 @@ Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> da
   return digest;
 }
 
+Digest hmac_of_pair(std::span<const std::byte> secret, const JobKey& job,
+                    std::span<const char> purpose, std::uint64_t first, std::uint64_t second) {
+  std::vector<std::byte> key(secret.begin(), secret.end());
+  if (job) key.insert(key.end(), job->begin(), job->end());
+  const std::span<const std::byte> words = std::as_bytes(purpose);
+  std::vector<std::byte> data(words.begin(), words.end());
+  for (const std::uint64_t process : {first, second}) {
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(&process, 1));
+    data.insert(data.end(), bytes.begin(), bytes.end());
+  }
+  return hmac_sha256(key, data);
+}
+
 Digest hkdf_extract(std::span<const std::byte> salt, std::span<const std::byte> secret) {
   return hmac_sha256(salt, secret);
 }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 
@@ -19,6 +20,10 @@ using JobKey = std::optional<Digest>;
 
 Digest sha256(std::span<const std::byte> data);
 Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> data);
+// What whoever knows `secret`, and the job's key if it has one, can say of two processes. `purpose`
+// with its end, so that none is the beginning of another.
+Digest hmac_of_pair(std::span<const std::byte> secret, const JobKey& job,
+                    std::span<const char> purpose, std::uint64_t first, std::uint64_t second);
 // A key that is as good as the best of `secret`, whatever else is in that.
 Digest hkdf_extract(std::span<const std::byte> salt, std::span<const std::byte> secret);
 // One of many keys that `key` stands for; `purpose` says which.

@@ -1,5 +1,6 @@
 #include "harp/session/proof.h"
 
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -19,20 +20,11 @@ PairKey pair_key(const Identity& a, const Identity& b, const JobKey& job) {
   const Identity* first = &a;
   const Identity* second = &b;
   if (second->incarnation < first->incarnation) std::swap(first, second);
-  constexpr char kPurpose[] = "taco harp hello";
-  std::array<std::byte, sizeof first->secret + sizeof second->secret + sizeof(Digest)> secrets;
-  std::size_t bytes = sizeof first->secret + sizeof second->secret;
+  std::array<std::byte, sizeof first->secret + sizeof second->secret> secrets;
   std::memcpy(secrets.data(), &first->secret, sizeof first->secret);
   std::memcpy(secrets.data() + sizeof first->secret, &second->secret, sizeof second->secret);
-  if (job) {
-    std::memcpy(secrets.data() + bytes, job->data(), job->size());
-    bytes += job->size();
-  }
-  std::array<std::byte, sizeof kPurpose + 16> data;
-  std::memcpy(data.data(), kPurpose, sizeof kPurpose);
-  std::memcpy(data.data() + sizeof kPurpose, &first->incarnation, 8);
-  std::memcpy(data.data() + sizeof kPurpose + 8, &second->incarnation, 8);
-  return hmac_sha256(std::span(secrets).first(bytes), data);
+  constexpr char kPurpose[] = "taco harp hello";
+  return hmac_of_pair(secrets, job, kPurpose, first->incarnation, second->incarnation);
 }
 
 void prove(wire::Hello& hello, const PairKey& key) { hello.proof = proof_of(hello, key); }
