@@ -1,6 +1,7 @@
-// Names in messages: lists of them, and the one that was probably meant.
+// Names in messages: lists of them, the one that was probably meant, and bytes as digits.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,6 +10,9 @@ namespace taco {
 
 // Makes "a, b" of "a"; "a" of "".
 void append_name(std::string& list, std::string_view name);
+
+// Two hexadecimal digits a byte.
+std::string hex_of(std::span<const std::byte> bytes);
 
 // The known name nearest to one that is not known, by edits of single characters; the first of
 // several that are equally near. "" if none is known.

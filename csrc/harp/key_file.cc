@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/names.h"
+
 namespace taco::harp {
 namespace {
 
@@ -72,20 +74,15 @@ Result<Digest> read_key_file(const std::string& path) {
     return bad(path, "holds " +
                          (size > kMostKeyBytes ? "more than " + std::to_string(kMostKeyBytes)
                                                : std::to_string(size)) +
-                         " bytes, but a key has 16 to 4096: head -c 32 /dev/urandom > " + path);
+                         " bytes, but a key has " + std::to_string(kLeastKeyBytes) + " to " +
+                         std::to_string(kMostKeyBytes) + ": head -c 32 /dev/urandom > " + path);
   }
   return sha256(std::span(bytes).first(size));
 }
 
 std::string fingerprint(const Digest& key) {
   const Digest digest = hmac_sha256(key, std::as_bytes(std::span(kFingerprint)));
-  std::string text;
-  for (std::size_t i = 0; i < 4; ++i) {
-    char two[3];
-    std::snprintf(two, sizeof two, "%02x", static_cast<unsigned>(digest[i]));
-    text += two;
-  }
-  return text;
+  return hex_of(std::span(digest).first(4));
 }
 
 }  // namespace taco::harp

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstddef>
 #include <string>
 
 namespace taco {
@@ -28,6 +29,12 @@ TEST(Names, the_name_with_the_fewest_edits_is_the_nearest) {
 TEST(Names, the_first_of_equals_is_taken_and_nothing_of_nothing) {
   EXPECT_EQ(nearest_name("", kKnown), "auto");
   EXPECT_EQ(nearest_name("ring", {}), "");
+}
+
+TEST(Names, BytesAreTwoDigitsEach) {
+  constexpr std::array<std::byte, 3> kBytes = {std::byte{0x00}, std::byte{0x0f}, std::byte{0xa5}};
+  EXPECT_EQ(hex_of(kBytes), "000fa5");
+  EXPECT_EQ(hex_of({}), "");
 }
 
 }  // namespace

@@ -10,10 +10,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <string>
 
 #include "base/file.h"
+#include "base/names.h"
 
 namespace taco::harp {
 namespace {
@@ -31,15 +31,7 @@ struct AbstractAddress {
   socklen_t length = 0;
 };
 
-std::string text_of(const ShmSocketName& name) {
-  std::string text = "taco-";
-  for (std::byte byte : name) {
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", std::to_integer<unsigned>(byte));
-    text += digits;
-  }
-  return text;
-}
+std::string text_of(const ShmSocketName& name) { return "taco-" + hex_of(name); }
 
 AbstractAddress abstract_address(const ShmSocketName& name) {
   AbstractAddress result;
