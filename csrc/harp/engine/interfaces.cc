@@ -115,15 +115,19 @@ const Interface* towards(const Endpoint& master, const std::vector<Interface>& a
   return v6 && is_link_local(own->address) ? nullptr : own;
 }
 
+bool has_name(const std::vector<Interface>& interfaces, const std::string& name) {
+  return std::any_of(interfaces.begin(), interfaces.end(),
+                     [&](const Interface& interface) { return interface.name == name; });
+}
+
 // One address of each interface that may be a way of its own, that one first.
 std::vector<Interface> with_other_ways(const Interface& first, const std::vector<Interface>& all) {
   std::vector<Interface> chosen{first};
   const auto family = sockaddr_of(first.address)->sa_family;
   for (const Interface& interface : all) {
-    const bool known = std::any_of(chosen.begin(), chosen.end(), [&](const Interface& have) {
-      return have.name == interface.name;
-    });
-    if (known || !is_publishable(interface) || interface.loopback || interface.overlay) continue;
+    if (has_name(chosen, interface.name) || !is_publishable(interface) || interface.loopback ||
+        interface.overlay)
+      continue;
     if (sockaddr_of(interface.address)->sa_family == family) chosen.push_back(interface);
   }
   return chosen;
@@ -306,10 +310,7 @@ std::string why_not_chosen(const Interface& interface, const std::vector<Interfa
   if (!wish.names.empty() && !is_in(wish.names)) return "not named in TACO_IFNAME";
   if (is_link_local(interface.address)) return "an address of one link only";
   if (interface.loopback) return "leads to no other host";
-  const bool known = std::any_of(chosen.begin(), chosen.end(), [&](const Interface& have) {
-    return have.name == interface.name;
-  });
-  if (known) return "another address of its interface is used";
+  if (has_name(chosen, interface.name)) return "another address of its interface is used";
   if (interface.overlay) return "a bridge or tunnel, which leads through another interface";
   return "not of the IP version by which MASTER_ADDR is reached";
 }
