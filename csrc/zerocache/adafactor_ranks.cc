@@ -154,21 +154,8 @@ class Parts {
   double squares_of_updates(const Update& update, const AdafactorMeasure& measure) {
     double all = 0;
     for (const GradientPart& part : parts_of_(update)) {
-      std::vector<double> segments(sum_segments(part.values.size()));
-      Workers& workers = stream_.workers();
-      workers.run([&](unsigned worker) {
-        const WorkShare share = share_of(segments.size(), worker, workers.count());
-        for (std::size_t segment = share.begin; segment < share.end; ++segment) {
-          const std::size_t from = segment * kSumSegment;
-          const std::size_t count = std::min(kSumSegment, part.values.size() - from);
-          kernels::LaneSums lanes = {};
-          kernels::adafactor_add_updates(measure.step(), measure.moments(),
-                                         {.f32 = part.values.data() + from}, part.first + from,
-                                         count, lanes);
-          segments[segment] = kernels::total(lanes);
-        }
-      });
-      for (const double segment : segments) all += segment;
+      measure.add_updates({.f32 = part.values.data()}, part.first, part.values.size(),
+                          stream_.workers(), all);
     }
     return all;
   }

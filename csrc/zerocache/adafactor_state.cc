@@ -86,7 +86,8 @@ Status AdafactorMeasure::take(PageUses& pages, const Layout& layout, const Place
   } else {
     move_matrices(gradient, workers);
   }
-  measure_updates(gradient, workers);
+  squares_of_updates_ = 0;
+  add_updates(gradient, 0, step_.shape.elements(), workers, squares_of_updates_);
   return {};
 }
 
@@ -200,21 +201,20 @@ kernels::AdafactorMoments AdafactorMeasure::moments() const {
   return {.rows = scaled_rows_.data(), .columns = columns_.data()};
 }
 
-void AdafactorMeasure::measure_updates(const kernels::GradientSpan& gradient, Workers& workers) {
-  const std::size_t elements = step_.shape.elements();
-  std::vector<double> sums(sum_segments(elements));
+void AdafactorMeasure::add_updates(const kernels::GradientSpan& gradient, std::size_t first,
+                                   std::size_t count, Workers& workers, double& sum) const {
+  std::vector<double> sums(sum_segments(count));
   workers.run([&](unsigned worker) {
     const WorkShare share = share_of(sums.size(), worker, workers.count());
     for (std::size_t segment = share.begin; segment < share.end; ++segment) {
-      const std::size_t first = segment * kSumSegment;
+      const std::size_t from = segment * kSumSegment;
       LaneSums lanes = {};
-      kernels::adafactor_add_updates(step_, moments(), gradient.from(first), first,
-                                     std::min(kSumSegment, elements - first), lanes);
+      kernels::adafactor_add_updates(step_, moments(), gradient.from(from), first + from,
+                                     std::min(kSumSegment, count - from), lanes);
       sums[segment] = kernels::total(lanes);
     }
   });
-  squares_of_updates_ = 0;
-  for (const double sum : sums) squares_of_updates_ += sum;
+  for (const double segment : sums) sum += segment;
 }
 
 float AdafactorMeasure::factor() const {

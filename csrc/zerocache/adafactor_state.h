@@ -52,6 +52,10 @@ class AdafactorMeasure {
 
   const kernels::AdafactorStep& step() const { return step_; }
   kernels::AdafactorMoments moments() const;
+  // To `sum`: the squares of updates, before they are multiplied, by `count` elements of the
+  // gradient, the first of which is the tensor's `first`.
+  void add_updates(const kernels::GradientSpan& gradient, std::size_t first, std::size_t count,
+                   Workers& workers, double& sum) const;
   // What updates are multiplied by.
   float factor() const;
 
@@ -62,8 +66,6 @@ class AdafactorMeasure {
                  std::size_t rows, double* column_sums);
   void move_vector(const kernels::GradientSpan& gradient, Workers& workers);
   void scale_rows();
-  void measure_updates(const kernels::GradientSpan& gradient, Workers& workers);
-
   kernels::AdafactorStep step_;
   Tier tier_;
   std::vector<float> rows_, columns_;  // of a vector, `columns_` is its variance
