@@ -82,6 +82,7 @@ Settings parse(int argc, char** argv) {
     }
   }
   if (settings.rank >= 0 && settings.files.empty()) usage("--rank needs --files");
+  if (settings.bytes == 0 || settings.window < 1) usage("--bytes and --window must be above 0");
   return settings;
 }
 
@@ -158,29 +159,29 @@ class Perf {
            times[times.size() * 99 / 100], settings_.rounds);
   }
 
-  // Rank 0 sends, `window` messages under way at once.
+  // Rank 0 sends, `window` messages under way at all times. The first byte of each says whether
+  // more will follow than those that are under way by then.
   void throughput() {
-    std::vector<std::vector<char>> buffers(settings_.window);
-    for (auto& buffer : buffers) buffer.assign(settings_.bytes, 'y');
+    constexpr std::uint64_t kUnknown = UINT64_MAX;
+    const auto window = static_cast<std::uint64_t>(settings_.window);
+    std::vector<std::vector<char>> buffers(window, std::vector<char>(settings_.bytes, 'y'));
+    std::vector<std::unique_ptr<Exchange>> open(window);
     const double processor = processor_seconds();
     const Time start = monotonic_now();
-    std::uint64_t messages = 0;
-    std::vector<std::unique_ptr<Exchange>> open(settings_.window);
-    char more = 1;
-    for (bool last = false; !last;) {
-      for (int w = 0; w < settings_.window; ++w) open[w] = begin(buffers[w]);
-      for (auto& exchange : open) check(exchange->finish(), "transfer");
-      messages += settings_.window;
-      more = monotonic_now() - start < settings_.seconds * kSecond;
-      Exchange agree(stack_);
-      const MessageKey key{4, tag_++};
-      if (rank_ == 0) {
-        agree.send(peer_, key, &more, 1);
-      } else {
-        agree.recv(peer_, key, Sink::place(&more), 1);
+    std::uint64_t messages = kUnknown;
+    for (std::uint64_t begun = 0, done = 0; done < messages;) {
+      if (begun < messages && begun < done + window) {
+        std::vector<char>& buffer = buffers[begun % window];
+        const bool is_over = monotonic_now() - start >= settings_.seconds * kSecond;
+        if (rank_ == 0 && is_over && messages == kUnknown) messages = begun + window;
+        if (rank_ == 0) buffer[0] = messages == kUnknown ? kMore : kLast;
+        open[begun++ % window] = begin(buffer);
+        continue;
       }
-      check(agree.run(), "agreement");
-      last = more == 0;
+      check(open[done % window]->finish(), "transfer");
+      const bool last = buffers[done % window][0] == kLast;
+      if (rank_ != 0 && last && messages == kUnknown) messages = done + window;
+      ++done;
     }
     const double seconds = (monotonic_now() - start) * 1e-9;
     const double gigabytes = messages * settings_.bytes * 1e-9;
@@ -233,6 +234,8 @@ class Perf {
   }
 
  private:
+  static constexpr char kMore = 1, kLast = 0;
+
   std::unique_ptr<Exchange> begin(std::vector<char>& buffer) {
     auto exchange = std::make_unique<Exchange>(stack_);
     const MessageKey key{3, tag_++};
