@@ -13,27 +13,25 @@ is the same flood to a port where nobody listens to it.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-import os
 import random
 import re
 import socket
-import statistics
 import struct
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pairs import BULK, PERF, Pair, Row, by_turns, figures, medians, require
+
 LEVELS = ("none", "auth", "encrypt")
 UDP_SEGMENT = 103  # Linux
 SEGMENT_BYTES = 1424  # of a sealed segment over Ethernet
 BURST = 40  # forged packets to a system call
-Row = dict[str, float]
 
 
 def crc32c(data: bytes) -> int:
@@ -100,45 +98,11 @@ def deaf_port() -> Iterator[int]:
         yield deaf.getsockname()[1]
 
 
-def read_figures(outputs: list[str]) -> Row:
-    text = "\n".join(outputs)
-    patterns = {
-        "us": r"half round trip median ([\d.]+) us",
-        "gbit": r"sent \d+ B: .*= ([\d.]+) Gbit/s",
-        "sender": r"sent .* ([\d.]+) s of processor",
-        "receiver": r"received .* ([\d.]+) s of processor",
-    }
-    row = {}
-    for name, pattern in patterns.items():
-        found = re.search(pattern, text)
-        if found is None:
-            raise RuntimeError(f"harp-perf did not say {name}:\n{text}")
-        row[name] = float(found[1])
-    return row
-
-
 def measure(arguments: argparse.Namespace, level: str, port: int) -> Row:
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = []
-        for rank in (0, 1):
-            environment = {**os.environ, "TACO_HARP_SECURITY": level, "TACO_LOG": "error"}
-            if rank == 1 and port:
-                environment["TACO_PORT"] = str(port)
-            command = ["taskset", "-c", str(rank % (os.cpu_count() or 1)), str(arguments.perf)]
-            command += ["--transport", "udp", "--rank", str(rank), "--files", f"{folder}/meet"]
-            command += ["--seconds", str(arguments.seconds), "--rounds", str(arguments.messages)]
-            command += ["--bytes", str(arguments.bytes)]
-            ranks.append(
-                subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-            )
-        outputs = [rank.communicate()[0] for rank in ranks]
-    if any(rank.returncode != 0 for rank in ranks):
-        raise SystemExit(f"harp-perf failed at level {level}: {outputs}")
-    return read_figures(outputs)
-
-
-def medians(rows: list[Row]) -> Row:
-    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+    options = ["--seconds", str(arguments.seconds), "--rounds", str(arguments.messages)]
+    options += ["--bytes", str(arguments.bytes)]
+    text = Pair().run_harp(arguments.perf, options, port, TACO_HARP_SECURITY=level)
+    return figures(text, {"us": r"half round trip median ([\d.]+) us", **BULK})
 
 
 def openssl_seconds() -> float:
@@ -154,10 +118,8 @@ def openssl_seconds() -> float:
 
 
 def compare_levels(arguments: argparse.Namespace) -> dict[str, Row]:
-    rows: dict[str, list[Row]] = {level: [] for level in LEVELS}
-    for _ in range(arguments.repeat):
-        for level in LEVELS:
-            rows[level].append(measure(arguments, level, 0))
+    candidates = {level: functools.partial(measure, arguments, level, 0) for level in LEVELS}
+    rows = by_turns(candidates, arguments.repeat)
     result = {level: medians(rows[level]) for level in LEVELS}
     base = result["none"]
     print("level     half round trip     bulk              s a GB: sender  receiver")
@@ -204,8 +166,7 @@ def compare_floods(arguments: argparse.Namespace) -> dict[str, Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    default = Path(__file__).parent.parent / "build/release/csrc/harp/harp-perf"
-    parser.add_argument("--perf", type=Path, default=default, help="harp-perf, as built")
+    parser.add_argument("--perf", type=Path, default=PERF, help="harp-perf, as built")
     parser.add_argument("--forged", type=float, default=0, help="packets a second to the receiver")
     parser.add_argument("--level", choices=LEVELS, default="auth", help="with --forged")
     parser.add_argument("--repeat", type=int, default=5, help="rounds of each candidate")
@@ -214,8 +175,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=4 << 20, help="of a bulk message")
     parser.add_argument("--json", type=Path, help="write the medians there")
     arguments = parser.parse_args()
-    if not arguments.perf.exists():
-        sys.exit(f"{arguments.perf} is not there: cmake --build build/release --target harp-perf")
+    require(arguments.perf, "harp-perf")
     result = compare_floods(arguments) if arguments.forged else compare_levels(arguments)
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=2))

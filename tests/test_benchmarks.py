@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -83,3 +84,42 @@ def test_tables_of_sending_less_say_what_they_were_measured_on(
     assert title == f"### Sending less: {report.SCALING_TITLES[only]}"
     assert machine == "A processor, TCP bbr, load 2.2 at the end."
     assert heads.startswith("| choice | time |")
+
+
+def test_candidates_take_turns_in_an_order_that_is_reversed_from_turn_to_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import pairs
+
+    order: list[str] = []
+
+    def candidate(name: str) -> dict[str, float]:
+        order.append(name)
+        return {"gbit": float(len(order))}
+
+    candidates = {name: functools.partial(candidate, name) for name in "abc"}
+    rows = pairs.by_turns(candidates, turns=2)
+    assert "".join(order) == "abccba"
+    assert [row["gbit"] for row in rows["a"]] == [1.0, 6.0]
+
+
+def test_a_ratio_is_the_median_of_those_within_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import pairs
+
+    # A slow minute for both: the ratio of medians would be 20 / 20.
+    ours = [{"gbit": value} for value in (10.0, 20.0, 30.0)]
+    theirs = [{"gbit": value} for value in (20.0, 40.0, 15.0)]
+    assert pairs.ratio(ours, theirs, "gbit") == (0.5, 0.5, 2.0)
+
+
+def test_figures_that_a_program_did_not_print_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import pairs
+
+    said = "sent 8 B: 1.00 GB/s = 8.0 Gbit/s, 0.250 s of processor a GB"
+    with pytest.raises(RuntimeError, match="no receiver in what the programs said"):
+        pairs.figures(said, pairs.BULK)
+    said += "\nreceived 8 B: 1.00 GB/s = 8.0 Gbit/s, 0.125 s of processor a GB"
+    assert pairs.figures(said, pairs.BULK) == {"gbit": 8.0, "sender": 0.25, "receiver": 0.125}

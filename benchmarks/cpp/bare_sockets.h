@@ -1,0 +1,37 @@
+// What benchmarks over bare sockets share: two ranks that know each other's IPv4 address, TCP
+// connections between them, and how such a program ends when something is wrong.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <cstdint>
+#include <string>
+
+namespace taco::bench {
+
+// How long anything may be waited for.
+inline constexpr int kPatienceMs = 5'000;
+
+// Ends the process. `fail_call`: with errno's text.
+[[noreturn]] void fail(const std::string& what);
+[[noreturn]] void fail_call(const char* call);
+
+// Until the descriptor has one of poll's `events`.
+void wait_for(int fd, short events);
+
+struct Ends {
+  sockaddr_in own{}, other{};
+  bool are_known() const { return own.sin_port != 0; }
+};
+// Rank 1 has the port, rank 0 the next one: both may be on one address.
+Ends ends_of(int rank, const std::string& own, const std::string& other, std::uint64_t port);
+
+// Rank 0's side of a connection, which waits for the other to listen; and rank 1's.
+int connect_to(const Ends& ends);
+int listen_at(const Ends& ends);
+int accept_one(int listener);  // and closes the listener
+
+// The numbers in a program's arguments; what is none ends it.
+std::uint64_t number_of(const std::string& name, const std::string& value);
+
+}  // namespace taco::bench
