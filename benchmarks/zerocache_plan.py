@@ -38,6 +38,7 @@ from taco_torch.zerocache import ZeroCache
 TOP = Path(__file__).parents[1]
 # Device and host, of about 290 MiB of parameters and state.
 CAPS = [("12MiB", "16MiB"), ("12MiB", "150MiB"), ("100MiB", "220MiB")]
+PAGE = 1 << 20
 GOAL = 0.1
 UNTIL_STEADY = 3
 
@@ -72,7 +73,7 @@ class Speeds:
     def now(self) -> dict[str, float]:
         """Options of the command."""
         self._pass()
-        bare = bare_speeds(self.folder)
+        bare = bare_speeds(self.folder, PAGE)
         moved = 7 * self.stepped.nbytes  # reads all four, writes all but the gradient
         return {
             "gbps": bare["copy"] / 1e9,
@@ -100,7 +101,7 @@ def commanded(
         "device": caps[0],
         "host": caps[1],
         "ssd": "1GiB",
-        "page": "1MiB",
+        "page": PAGE,
         **speeds,
     }
     command = [sys.executable, "-m", "taco_torch.zerocache.plan", "--json"]
@@ -126,7 +127,7 @@ class Training:
         model = LanguageModel(self.vocabulary, shape)
         place = arguments.directory / caps[1]
         place.mkdir(parents=True, exist_ok=True)
-        self.cache = stack.enter_context(ZeroCache(*caps, f"{place}:1GiB", page="1MiB"))
+        self.cache = stack.enter_context(ZeroCache(*caps, f"{place}:1GiB", page=PAGE))
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         self.model, self.optimizer = self.cache.wrap(model, optimizer)

@@ -37,7 +37,7 @@ from launch import machine
 from zerocache_training import VOCABULARY
 
 HERE = Path(__file__).parent
-CHUNK, CHUNKS, DEPTH = 4 << 20, 64, 4
+CHUNK, TOTAL, DEPTH = 4 << 20, 256 << 20, 4
 DEVICE_WAYS = ("host to device", "device to host")
 DISK_WAYS = ("ssd to host", "host to ssd")
 MEMORY = "all in memory (torch)"
@@ -152,32 +152,33 @@ def in_threads(count: int, work: Callable[[int], None]) -> float:
     return time.perf_counter() - began
 
 
-def bare_speeds(folder: Path) -> dict[str, float]:
+def bare_speeds(folder: Path, chunk: int = CHUNK) -> dict[str, float]:
     """Bytes per second of copies in memory by one thread, and of a disk read and written past the
     kernel's cache, so many chunks at a time."""
-    buffers = [mmap.mmap(-1, CHUNK) for _ in range(DEPTH + 1)]
+    chunks = TOTAL // chunk
+    buffers = [mmap.mmap(-1, chunk) for _ in range(DEPTH + 1)]
     for buffer in buffers:
-        buffer.write(os.urandom(CHUNK))
+        buffer.write(os.urandom(chunk))
     began = time.perf_counter()
-    for index in range(CHUNKS):
+    for index in range(chunks):
         memoryview(buffers[index % DEPTH])[:] = memoryview(buffers[index % DEPTH + 1])
-    found = {"copy": CHUNK * CHUNKS / (time.perf_counter() - began)}
+    found = {"copy": TOTAL / (time.perf_counter() - began)}
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         descriptor = os.open(file.name, os.O_RDWR | os.O_DIRECT)
         try:
 
             def every(act: Callable[[Any, int], int]) -> Callable[[int], None]:
                 def work(thread: int) -> None:
-                    for index in range(thread, CHUNKS, DEPTH):
-                        act([buffers[thread]], index * CHUNK)
+                    for index in range(thread, chunks, DEPTH):
+                        act([buffers[thread]], index * chunk)
 
                 return work
 
             writes = every(lambda buffer, at: os.pwritev(descriptor, buffer, at))
             reads = every(lambda buffer, at: os.preadv(descriptor, buffer, at))
             in_threads(DEPTH, writes)  # allocates
-            found["write"] = CHUNK * CHUNKS / in_threads(DEPTH, writes)
-            found["read"] = CHUNK * CHUNKS / in_threads(DEPTH, reads)
+            found["write"] = TOTAL / in_threads(DEPTH, writes)
+            found["read"] = TOTAL / in_threads(DEPTH, reads)
         finally:
             os.close(descriptor)
     return found

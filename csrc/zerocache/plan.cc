@@ -7,7 +7,6 @@
 #include "zerocache/least_moves.h"
 #include "zerocache/open_uses.h"
 #include "zerocache/scheduler.h"
-#include "zerocache/simulator.h"
 
 namespace taco::zerocache {
 namespace {
@@ -163,10 +162,10 @@ Status check_fits(const Program& program, const Capacities& capacities, std::siz
                           program.needed_at_once(Tier::kHost));
 }
 
-Result<Prediction> predict(const Program& program, const Capacities& capacities,
-                           const Costs& costs) {
+Result<Prediction> predict(const Program& program, const Capacities& capacities, const Costs& costs,
+                           DiskWays disk) {
   TACO_RETURN_IF_ERROR(check_fits(program, capacities, costs.page_bytes));
-  Simulator simulator(capacities, costs, program.pages);
+  Simulator simulator(capacities, costs, program.pages, disk);
   place(program.contents, capacities, simulator);
   if (!program.setup.empty()) simulator.run("place", program.setup);
   simulator.run("train", program.first);

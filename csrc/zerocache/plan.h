@@ -15,6 +15,7 @@
 #include "zerocache/layout.h"
 #include "zerocache/residency.h"
 #include "zerocache/run_record.h"
+#include "zerocache/simulator.h"
 #include "zerocache/state_layout.h"
 #include "zerocache/trace.h"
 
@@ -43,8 +44,8 @@ struct Prediction {
 // kInvalidArgument names what has to be larger, and how large.
 Status check_fits(const Program& program, const Capacities& capacities, std::size_t page_bytes);
 // What check_fits() refuses.
-Result<Prediction> predict(const Program& program, const Capacities& capacities,
-                           const Costs& costs);
+Result<Prediction> predict(const Program& program, const Capacities& capacities, const Costs& costs,
+                           DiskWays disk = DiskWays::kAtOnce);
 
 // The run once more, over and over.
 Program program_of(const RunRecord& run);

@@ -41,8 +41,13 @@ std::vector<Use> operators_of(const std::vector<UseEvent>& events) {
   return operators;
 }
 
-Simulator::Simulator(const Capacities& capacities, const Costs& costs, std::size_t pages)
-    : capacities_(capacities), costs_(costs), scheduler_(capacities, costs, pages), pages_(pages) {}
+Simulator::Simulator(const Capacities& capacities, const Costs& costs, std::size_t pages,
+                     DiskWays disk)
+    : capacities_(capacities),
+      costs_(costs),
+      disk_(disk),
+      scheduler_(capacities, costs, pages),
+      pages_(pages) {}
 
 void Simulator::fault(const std::string& text, PageId page) {
   if (faults_.size() < 20) {
@@ -107,14 +112,43 @@ void Simulator::carry_out(const Action& action) {
   random_ = random_ * 6364136223846793005u + 1442695040888963407u;
   const double draw = static_cast<double>(random_ >> 11) * 0x1.0p-53;
   const auto service = static_cast<Duration>(seconds * 1e9 * (1 + draw * (noise_ - 1)));
-  Time& free_at = free_at_[static_cast<int>(way)];
-  free_at = std::max(free_at, now_) + service;
-  arrivals_.push({free_at + speed.latency, ++order_, action.copy, source.version});
+  Time& free = free_at(way);
+  free = std::max(free, now_) + service;
+  arrivals_.push({free + speed.latency, ++order_, now_, action.copy, source.version});
+}
+
+// When what carries this way has done all that it was given.
+Time& Simulator::free_at(Way way) {
+  const Way carrier = disk_ == DiskWays::kInTurns && way == Way::kWrite ? Way::kRead : way;
+  return free_at_[static_cast<int>(carrier)];
+}
+
+void Simulator::measure(const Arrival& arrival) {
+  const int way = static_cast<int>(way_of(arrival.copy.from, arrival.copy.to));
+  const Time from = std::max(arrival.began, busy_until_[way]);
+  busy_until_[way] = std::max(busy_until_[way], arrival.at);
+  busy_[way] += std::max<Duration>(0, arrival.at - from);
+}
+
+// Ways that take turns are slower than they would be alone, by as much as the other has to carry.
+// A mover measures that after each run, and plans by it.
+void Simulator::tell_speeds() {
+  if (disk_ == DiskWays::kAtOnce) return;
+  Costs found = costs_;
+  for (const Way way : {Way::kRead, Way::kWrite}) {
+    const int index = static_cast<int>(way);
+    if (busy_[index] <= 0 || run_.copies[index] == 0) continue;
+    const double bytes =
+        static_cast<double>(run_.copies[index]) * static_cast<double>(costs_.page_bytes);
+    found.ways[index].bytes_per_second = bytes * 1e9 / static_cast<double>(busy_[index]);
+  }
+  scheduler_.set_costs(found);
 }
 
 void Simulator::arrive() {
   const Arrival arrival = arrivals_.top();
   arrivals_.pop();
+  measure(arrival);
   now_ = std::max(now_, arrival.at);
   const auto [page, from, to] = arrival.copy;
   --pages_[page].frames[index_of(from)].readers;
@@ -193,6 +227,7 @@ void Simulator::compute(const Use& use) {
 
 SimulatedRun Simulator::run(const std::string& name, const std::vector<Use>& uses) {
   run_ = {};
+  std::fill(std::begin(busy_), std::end(busy_), 0);
   const Time start = now_;
   const SchedulerStats before = scheduler_.stats();
   scheduler_.begin_run(name);
@@ -213,6 +248,7 @@ SimulatedRun Simulator::run(const std::string& name, const std::vector<Use>& use
     decide();
   }
   scheduler_.end_run();
+  tell_speeds();
   run_.time = now_ - start;
   run_.hits = scheduler_.stats().hits - before.hits;
   run_.misses = scheduler_.stats().misses - before.misses;

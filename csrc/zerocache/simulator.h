@@ -38,9 +38,16 @@ struct UseEvent {
 // As a scheduler sees them (open_uses.h). What is spent when a use ends is not told.
 std::vector<Use> operators_of(const std::vector<UseEvent>& events);
 
+// What reads and writes of the disk are to each other.
+enum class DiskWays : unsigned char {
+  kAtOnce,   // one goes on as fast while the other does
+  kInTurns,  // the disk does one thing at a time, and each speed is that of one way alone
+};
+
 class Simulator {
  public:
-  Simulator(const Capacities& capacities, const Costs& costs, std::size_t pages);
+  Simulator(const Capacities& capacities, const Costs& costs, std::size_t pages,
+            DiskWays disk = DiskWays::kAtOnce);
 
   // The page holds something from the start.
   void place(PageId page, Tier tier);
@@ -59,6 +66,7 @@ class Simulator {
   struct Arrival {
     Time at;
     std::uint64_t order;
+    Time began;
     Copy copy;
     std::uint64_t version;
     bool operator<(const Arrival& other) const {
@@ -82,17 +90,22 @@ class Simulator {
   void carry_out(const Action& action);
   void hold(PageId page, Tier tier);
   void arrive();
+  Time& free_at(Way way);
+  void measure(const Arrival& arrival);
+  void tell_speeds();
   Use settled(Use use) const;
   bool wait_for(const Use& use);
   void compute(const Use& use);
 
   const Capacities capacities_;
   const Costs costs_;
+  const DiskWays disk_;
   Scheduler scheduler_;
   std::vector<Page> pages_;
   std::priority_queue<Arrival> arrivals_;
   Time now_ = 0, again_ = kNever;
-  Time free_at_[kWays] = {};
+  Time free_at_[kWays] = {}, busy_until_[kWays] = {};
+  Duration busy_[kWays] = {};  // at least one copy was under way, in this run
   std::uint32_t used_[kTiers] = {}, most_used_[kTiers] = {};
   std::uint64_t order_ = 0, versions_ = 0, random_ = 1;
   double noise_ = 1;

@@ -43,6 +43,18 @@ def test_a_slower_disk_or_less_memory_make_a_step_longer(
     assert roomy["moved"]["ssd to host"] == 0
 
 
+def test_a_disk_that_reads_and_writes_at_once_takes_less(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    speeds = ["--disk-gbs", "0.5", "--disk-write-gbs", "0.5"]
+    in_turns = planned(capsys, *CAPS, *speeds)
+    at_once = planned(capsys, *CAPS, *speeds, "--disk-duplex")
+    moved = in_turns["moved"]
+    disk = (moved["ssd to host"] + moved["host to ssd"]) / 0.5e9
+    assert in_turns["step_s"] - in_turns["compute_s"] > 0.8 * (disk - in_turns["compute_s"])
+    assert at_once["step_s"] < 0.8 * in_turns["step_s"]
+
+
 def test_a_step_that_waits_for_nothing_takes_what_it_computes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

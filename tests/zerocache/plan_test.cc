@@ -68,6 +68,23 @@ TEST(Plan, WhatIsOnDiskTakesWhatTheDiskTakes) {
   EXPECT_GT(found->hits + found->misses, 0);
 }
 
+TEST(Plan, ADiskThatTakesTurnsTakesWhatBothWaysTakeTogether) {
+  auto program = program_of(layers(16, kMicrosecond), kPage);
+  ASSERT_TRUE(program.ok());
+  Costs costs = costs_of(100e9, 1e9);
+  costs.ways[static_cast<int>(Way::kWrite)].bytes_per_second = 0.5e9;
+  const Capacities room = {12, 20, 400};
+  auto at_once = predict(*program, room, costs, DiskWays::kAtOnce);
+  auto in_turns = predict(*program, room, costs, DiskWays::kInTurns);
+  ASSERT_TRUE(at_once.ok() && in_turns.ok());
+  // Of reads, those of steps before and after this one may be counted.
+  const double disk_time = (of(in_turns->copies, Way::kRead) - 1) * kPage / 1e9 +
+                           (of(in_turns->copies, Way::kWrite) - 1) * kPage / 0.5e9;
+  EXPECT_GE(static_cast<double>(in_turns->time) / 1e9, disk_time);
+  EXPECT_LE(static_cast<double>(in_turns->time) / 1e9, 1.2 * disk_time);
+  EXPECT_LT(static_cast<double>(at_once->time) / 1e9, 0.9 * disk_time);
+}
+
 TEST(Plan, AFasterDiskAndMoreMemoryTakeNoLonger) {
   auto program = program_of(layers(16, kMillisecond), kPage);
   ASSERT_TRUE(program.ok());

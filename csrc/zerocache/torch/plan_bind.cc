@@ -56,14 +56,15 @@ class PlannedProgram {
   }
 
   py::dict predict(std::uint64_t device, std::uint64_t host, std::uint64_t disk,
-                   const std::array<double, kWays>& speeds) const {
+                   const std::array<double, kWays>& speeds, bool disk_in_turns) const {
     Costs costs;
     costs.page_bytes = page_bytes_;
     for (int way = 0; way < kWays; ++way) costs.ways[way].bytes_per_second = speeds[way];
     Result<Prediction> found = Status();
     {
       const py::gil_scoped_release others_run;
-      found = zerocache::predict(program_, room(device, host, disk), costs);
+      found = zerocache::predict(program_, room(device, host, disk), costs,
+                                 disk_in_turns ? DiskWays::kInTurns : DiskWays::kAtOnce);
     }
     const Prediction made = value_or_raise(std::move(found));
     return py::dict(py::arg("step_s") = seconds(made.time),
@@ -217,7 +218,7 @@ void bind_plan(py::module_& module) {
   py::class_<PlannedProgram>(inner, "PlannedProgram")
       .def("check", &PlannedProgram::check, py::arg("device"), py::arg("host"), py::arg("ssd"))
       .def("predict", &PlannedProgram::predict, py::arg("device"), py::arg("host"), py::arg("ssd"),
-           py::arg("speeds"))
+           py::arg("speeds"), py::arg("disk_in_turns") = false)
       .def_property_readonly("held_bytes", &PlannedProgram::held_bytes);
   inner.def("program_of_model", &program_of_model, py::arg("tensors"), py::arg("modules"),
             py::arg("kinds"), py::arg("step_bytes_per_second"), py::arg("page_bytes"));

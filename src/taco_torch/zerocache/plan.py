@@ -117,9 +117,12 @@ def modules_of(
 class Planner:
     """Predicts steps of one program with different memories. Sizes in bytes."""
 
-    def __init__(self, program: Any, speeds: Sequence[float], page_bytes: int) -> None:
+    def __init__(
+        self, program: Any, speeds: Sequence[float], page_bytes: int, disk_in_turns: bool
+    ) -> None:
         self.program = program
         self.speeds = list(speeds)
+        self.disk_in_turns = disk_in_turns
         self.page_bytes = page_bytes
 
     def fits(self, device: int, host: int, ssd: int) -> bool:
@@ -131,7 +134,7 @@ class Planner:
 
     def predict(self, device: int, host: int, ssd: int) -> StepPlan:
         """Raises ValueError, with what has to be larger, where that does not fit."""
-        return step_plan(self.program.predict(device, host, ssd, self.speeds))
+        return step_plan(self.program.predict(device, host, ssd, self.speeds, self.disk_in_turns))
 
     def least_host(self, good: Callable[[int], bool], share: float = 0.0) -> int | None:
         """The least host memory that is ``good``, if more of it never makes it worse, or more than
@@ -229,6 +232,12 @@ def parser() -> argparse.ArgumentParser:
         help="10^9 bytes a second of the disks, read and written alike (default: 3)",
     )
     add("--disk-write-gbs", type=_number("2"), help="of writing (default: as --disk-gbs)")
+    add(
+        "--disk-duplex",
+        action="store_true",
+        help="the disks read as fast while they write (default: they do one at a time, so that "
+        "each has what the other leaves it)",
+    )
     add("--optimizer", choices=sorted(KINDS), default="adamw", help="default: adamw")
     add("--dtype", choices=sorted(ELEMENT_BYTES), default="float32", help="default: float32")
     add("--layers", type=_count, help="default: a 128th of the width")
@@ -275,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     write = given.disk_write_gbs if given.disk_write_gbs is not None else given.disk_gbs
     speeds = [given.gbps * 1e9, given.gbps * 1e9, given.disk_gbs * 1e9, write * 1e9]
-    planner = Planner(program, speeds, given.page)
+    planner = Planner(program, speeds, given.page, not given.disk_duplex)
     count = shape.parameters()
     state = 4 * (len(kinds) + (element == 2))
     if not given.json:
