@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -312,6 +313,34 @@ def test_some_gradients_in_memory_and_some_on_pages(tmp_path: Path) -> None:
 
     usual = trained(tmp_path / "usual", Reentrant, step, 3)
     check_same(usual, kept(tmp_path / "early", Reentrant, step, 3))
+    assert norms[True] == norms[False]
+
+
+class AtTimesReentrant(Reentrant):
+    checkpointing = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self.checkpointing else TinyGPT.forward(self, x)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_passes_with_and_without_reentrant_checkpoints_add_up(tmp_path: Path, first: bool) -> None:
+    norms: dict[bool, list[float]] = {True: [], False: []}
+
+    def step(model: nn.Module, optimizer: Any, cache: Any, number: int) -> None:
+        ours = cache._gradients is not None
+        model.checkpointing = first
+        with cache.accumulate():
+            model(tokens(2 * number)).backward()
+        model.checkpointing = not first
+        model(tokens(2 * number + 1)).backward()
+        clip = partial(torch.nn.utils.clip_grad_norm_, list(model.parameters()))
+        norms[ours].append((cache.clip_grad_norm_ if ours else clip)(0.1).item())
+        optimizer.step()
+        optimizer.zero_grad()
+
+    usual = trained(tmp_path / "usual", AtTimesReentrant, step, 3)
+    check_same(usual, kept(tmp_path / "early", AtTimesReentrant, step, 3))
     assert norms[True] == norms[False]
 
 

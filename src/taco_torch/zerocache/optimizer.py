@@ -191,12 +191,13 @@ class CachedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def take_rest(self) -> None:
-        """What backward passes have left in memory joins the gradients that ranks average."""
-        if self.kept is None or not self.kept.takes_all:
+        """What backward passes have left in memory joins the gradients that ranks average, and
+        those on pages that earlier passes have left for more."""
+        if self.kept is None:
             return
         self.kept.end_pass()
         for parameter in self._names:
-            if parameter in self._trained:
+            if parameter in self._trained and (self.kept.takes_all or self.kept.grows(parameter)):
                 self.take_gradient(parameter)
 
     def end_pass(self) -> None:
