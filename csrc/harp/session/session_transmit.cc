@@ -92,23 +92,30 @@ bool Session::owes_ack(const Path& path) const {
                      [](const auto& other) { return !other->is_live() && other->ack().due(); });
 }
 
-// Returns of which paths beside its own (bit i: the i-th).
+// Of its own path, and by the main one those of paths that are not live. With a goodbye, of all: it
+// may overtake what they say themselves, and nobody asks again whoever has left. Returns of which
+// paths beside its own (bit i: the i-th).
 std::uint32_t Session::write_acks(const Path& path, wire::Writer& writer) const {
-  wire::Ack ack;
-  if (path.may_ack()) {
-    path.fill(ack);
-    writer.ack(ack);
-  }
+  const bool is_main = &path == &paths_.main();
+  const bool all = is_main && life_.said_goodbye();
+  const std::size_t share = std::max(writer.room() / paths_.count(), wire::kAckBytes);
+  const std::size_t ranges = 1 + (share - wire::kAckBytes) / wire::kAckRangeBytes;
+  const auto is_due = [&](const Path& which) {
+    return all ? which.largest_received() > 0 : which.may_ack();
+  };
+  const auto write = [&](const Path& which) {
+    wire::Ack ack;
+    which.fill(ack);
+    if (all) ack.count = std::min(ack.count, static_cast<std::uint32_t>(ranges));
+    return writer.ack(ack);
+  };
+  if (is_due(path)) write(path);
   std::uint32_t others = 0, bit = 1;
-  if (&path != &paths_.main()) return others;
+  if (!is_main) return others;
   for (const auto& other : paths_) {
     const std::uint32_t own = std::exchange(bit, bit << 1);
-    if (other->is_live()) continue;
-    if (other->may_ack()) {
-      other->fill(ack);
-      if (!writer.ack(ack)) continue;
-    }
-    others |= own;
+    if (other.get() == &path || (other->is_live() && !all)) continue;
+    if (!is_due(*other) || write(*other)) others |= own;
   }
   return others;
 }

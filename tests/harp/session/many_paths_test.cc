@@ -128,6 +128,30 @@ TEST(ManyPaths, ALinkThatDiesIsLeftWithinHalfASecondAndComesBack) {
   }
 }
 
+// It leaves with a goodbye, which may well overtake what acknowledges the other links' last
+// packets.
+TEST(ManyPaths, WhoHasReceivedAllAndLeavesTellsSoByWhicheverLinkIsLeft) {
+  for (std::uint32_t address = 0; address < 4; ++address) {
+    SCOPED_TRACE("acknowledgements by link " + std::to_string(address) + " are lost");
+    TwoHosts hosts(4);
+    hosts.move(kLarge);
+    Transfer transfer(1000, kLarge);
+    hosts.cluster[1].matcher(0).recv(transfer.recv);
+    hosts.cluster[0].matcher(1).send(transfer.send);
+    bool has_left = false;
+    const auto leave = [&] {
+      if (has_left || transfer.received.calls == 0) return;
+      has_left = true;
+      hosts.cluster.network().kill_link(1, 0, kNever, address);
+      hosts.cluster[1].leave();
+    };
+    const Time limit = hosts.cluster.now() + 20 * kSecond;
+    EXPECT_TRUE(hosts.cluster.run(
+        limit, [&] { return transfer.done(); }, leave));
+    transfer.check();
+  }
+}
+
 // A firewall on one of two links: what is sent in vain must not use up credit.
 TEST(ManyPaths, ALinkThatNeverAnswersCostsNothing) {
   SimFaults faults = gigabit();
