@@ -196,6 +196,28 @@ def test_parameters_can_be_read_after_a_pass_that_failed(two: Ranks, tmp_path: A
     two.run(read_after_a_failure, str(tmp_path))
 
 
+def step_after_reading(folder: str) -> None:
+    cache, model, optimizer = sharded(folder, Tower(), plain_sgd)
+    theirs = alone(folder, Tower(), plain_sgd)
+    data = inputs()
+    with cache.accumulate():
+        model(next(data)).backward()
+    model(next(data)).backward()
+    model.raises = dist.get_rank() == 1
+    assert refused(lambda: model(next(data)))[0]
+    model.raises = False
+    # All have dropped the gradients of this step, whatever they call next.
+    assert_same((cache, model), theirs)
+    optimizer.step()
+    assert_same((cache, model), theirs)
+
+
+def test_gradients_of_a_pass_that_failed_are_gone_after_a_read(
+    either: Ranks, tmp_path: Any
+) -> None:
+    either.run(step_after_reading, str(tmp_path))
+
+
 def use_over_a_failure(folder: str) -> None:
     cache, model, optimizer = sharded(folder, Tower(), plain_sgd, (12, 8, 400))
     data = inputs()

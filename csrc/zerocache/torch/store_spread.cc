@@ -87,12 +87,18 @@ void Store::settle_ranks() {
 
 // All ranks are about to use the group for this, between runs too.
 Status Store::meet(const std::string& what, const Status& own) {
-  if (run_.empty() || run_is_over()) {
-    spread_->gathered.end_run();
+  if (run_is_over()) {
+    // The next pass begins anew, without gradients of this one.
+    lose_gradients();
     left_run_ = false;
+    mover_->end_run();
+    run_.clear();
+  }
+  if (run_.empty()) {
+    spread_->gathered.end_run();
     TACO_RETURN_IF_ERROR(spread_->lockstep.begin_run(what));
   }
-  return spread_->lockstep.meet(what, own);
+  return spread_->lockstep.meet(what, own.ok() ? broken_ : own);
 }
 
 Status Store::gather(OperatorKey key, std::span<const Run> runs) {
