@@ -82,12 +82,13 @@ Result<std::unique_ptr<File>> Checkpoint::open_data(std::uint32_t index) const {
 }
 
 Status Checkpoint::visit_pages(
+    const std::function<bool(PageId)>& wants,
     const std::function<Status(PageId, std::span<const std::byte>)>& visit) const {
   std::vector<std::unique_ptr<File>> files(manifest_.files.size());
   AlignedMemory memory(manifest_.page_bytes);
   for (PageId page = 0; page < manifest_.pages.size(); ++page) {
     const SavedPage& saved = manifest_.pages[page];
-    if (saved.file == SavedPage::kNoFile) continue;
+    if (saved.file == SavedPage::kNoFile || !wants(page)) continue;
     std::unique_ptr<File>& file = files[saved.file];
     if (file == nullptr) {
       auto opened = open_data(saved.file);
@@ -108,14 +109,22 @@ Status Checkpoint::visit_pages(
 }
 
 Status Checkpoint::verify() const {
-  return visit_pages([](PageId, std::span<const std::byte>) { return Status(); });
+  return visit_pages([](PageId) { return true; },
+                     [](PageId, std::span<const std::byte>) { return Status(); });
 }
 
-Status Checkpoint::load(const Layout& layout,
-                        const std::function<Status(const Piece&)>& take) const {
+Status Checkpoint::load(const Layout& layout, const std::function<Status(const Piece&)>& take,
+                        const Wants& wants) const {
   TACO_RETURN_IF_ERROR(check(layout));
-  std::size_t next = 0;  // the first tensor that goes on at the page's start or later
-  const auto take_page = [&](PageId page, std::span<const std::byte> bytes) -> Status {
+  struct Part {
+    const PlacedTensor* own;
+    std::size_t offset;       // in it
+    std::size_t from, bytes;  // on the page
+  };
+  std::size_t next = 0;     // the first tensor that goes on at the page's start or later
+  std::vector<Part> parts;  // of the page that are wanted
+  const auto find_parts = [&](PageId page) {
+    parts.clear();
     const std::uint64_t start = std::uint64_t{page} * manifest_.page_bytes;
     const std::uint64_t end = start + manifest_.page_bytes;
     for (; next < manifest_.tensors.size(); ++next) {
@@ -123,16 +132,20 @@ Status Checkpoint::load(const Layout& layout,
       if (saved.offset >= end) break;
       const std::uint64_t from = std::max(saved.offset, start);
       const std::uint64_t to = std::min(saved.offset + saved.bytes, end);
-      if (from < to) {
-        const auto part = bytes.subspan(from - start, to - from);
-        const PlacedTensor& own = *layout.find(saved.name);
-        TACO_RETURN_IF_ERROR(take({own, static_cast<std::size_t>(from - saved.offset), part}));
+      const PlacedTensor& own = *layout.find(saved.name);
+      if (from < to && wants(own, from - saved.offset, to - from)) {
+        parts.push_back({&own, from - saved.offset, from - start, to - from});
       }
       if (saved.offset + saved.bytes > end) break;  // it goes on
     }
-    return {};
+    return !parts.empty();
   };
-  return visit_pages(take_page);
+  return visit_pages(find_parts, [&](PageId, std::span<const std::byte> bytes) -> Status {
+    for (const Part& part : parts) {
+      TACO_RETURN_IF_ERROR(take({*part.own, part.offset, bytes.subspan(part.from, part.bytes)}));
+    }
+    return {};
+  });
 }
 
 }  // namespace taco::zerocache

@@ -71,14 +71,19 @@ class Checkpoint {
   // check(), then every byte of every tensor, in the order in which they were saved; but nothing of
   // pages that held nothing then, which are zeros. kResource names file, page and tensors where
   // something is damaged; what was handed out until then is to be thrown away.
-  Status load(const Layout& layout, const std::function<Status(const Piece&)>& take) const;
+  // Pages of which `wants` has nothing (bytes of a tensor from an offset on) are not read.
+  using Wants = std::function<bool(const PlacedTensor&, std::size_t offset, std::size_t bytes)>;
+  Status load(const Layout& layout, const std::function<Status(const Piece&)>& take,
+              const Wants& wants = everything) const;
   // Reads everything and hands out nothing.
   Status verify() const;
 
  private:
   Checkpoint(FileSystem& files, std::string directory, Manifest manifest)
       : files_(&files), directory_(std::move(directory)), manifest_(std::move(manifest)) {}
-  Status visit_pages(const std::function<Status(PageId, std::span<const std::byte>)>& visit) const;
+  static bool everything(const PlacedTensor&, std::size_t, std::size_t) { return true; }
+  Status visit_pages(const std::function<bool(PageId)>& wants,
+                     const std::function<Status(PageId, std::span<const std::byte>)>& visit) const;
   Result<std::unique_ptr<File>> open_data(std::uint32_t index) const;
   std::string describe(PageId page) const;
 

@@ -47,6 +47,41 @@ TEST(Checkpoint, IsLoadedAsItWasSaved) {
   EXPECT_EQ(opened.value().manifest().files.size(), 2u);
 }
 
+TEST(Checkpoint, PagesOfWhichNothingIsWantedAreNotRead) {
+  const TemporaryDirectory directory;
+  const Layout layout = layout_of_saves();
+  ASSERT_TRUE(save_number(real(), directory.path(), 5, layout).ok());
+  std::vector<std::uint64_t> reads;
+  FaultyFiles watched([&](const FileCall& made) -> ssize_t {
+    const bool of_pages = made.path.find("pages-") != std::string::npos;
+    if (made.kind == FileCall::Kind::kRead && of_pages) reads.push_back(made.offset);
+    return 0;
+  });
+  const auto opened = Checkpoint::open(watched, directory.path());
+  ASSERT_TRUE(opened.ok());
+  const auto load = [&](const Checkpoint::Wants& wants) {
+    std::vector<std::string> taken;
+    reads.clear();
+    const auto take = [&](const Checkpoint::Piece& piece) {
+      taken.push_back(piece.tensor.name + " " + std::to_string(piece.offset));
+      return Status();
+    };
+    EXPECT_TRUE(opened.value().load(layout, take, wants).ok());
+    return taken;
+  };
+  const auto all = load([](const PlacedTensor&, std::size_t, std::size_t) { return true; });
+  const std::size_t all_reads = reads.size();
+  const auto second = load([](const PlacedTensor& tensor, std::size_t offset, std::size_t bytes) {
+    return tensor.name == "embedding" && offset == 4096 && bytes == 4096;
+  });
+  EXPECT_EQ(second, std::vector<std::string>{"embedding 4096"});
+  EXPECT_EQ(reads.size(), 2u) << "the file's header, and the page";
+  EXPECT_GT(all.size(), 6u);
+  EXPECT_GT(all_reads, reads.size() + 3);
+  EXPECT_TRUE(load([](const PlacedTensor&, std::size_t, std::size_t) { return false; }).empty());
+  EXPECT_TRUE(reads.empty());
+}
+
 TEST(Checkpoint, ANewOneReplacesTheOldAndLeavesNothingOfIt) {
   const TemporaryDirectory directory;
   const Layout layout = layout_of_saves();

@@ -276,6 +276,12 @@ class Store : public Pager {
   Status step_together(const std::vector<Step>& steps);
   Status read_together(const PlacedTensor& tensor, std::span<std::byte> to);
   Status check_same(const Manifest& manifest);
+  // Whether ranks have parts of it; otherwise this one has all of it.
+  bool is_dealt_out(PageId page) const {
+    return ranks_ && !has_moments(page) && (spread_ || state_.is_state(page));
+  }
+  // Whether this rank has any of these bytes.
+  bool keeps_of(const PlacedTensor& tensor, std::size_t offset, std::size_t bytes) const;
   // What this rank has of pages that are dealt out; of others, what it saves of them.
   bool keeps(PageId page) const { return !ranks_ || shards_.owns(page); }
   // Of Adafactor: all ranks have them.

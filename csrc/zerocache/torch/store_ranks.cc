@@ -115,12 +115,23 @@ Status Store::read_together(const PlacedTensor& tensor, std::span<std::byte> to)
   return exchange(*ranks_, parcels, calls);
 }
 
+bool Store::keeps_of(const PlacedTensor& tensor, std::size_t offset, std::size_t bytes) const {
+  const PageId page = page_of(tensor);
+  if (!is_dealt_out(page)) return true;
+  const std::uint64_t begin = tensor.offset + offset;
+  for (std::uint64_t each = begin / page_bytes(); each <= (begin + bytes - 1) / page_bytes();
+       ++each) {
+    if (shards_.owns(static_cast<PageId>(each))) return true;
+  }
+  return false;
+}
+
 // What this rank keeps.
 Status Store::write_kept(const PlacedTensor& tensor, Tier tier, std::uint64_t from,
                          std::span<const std::byte> bytes, bool* spoilt) {
   if (bytes.empty()) return {};
   const PageId page = page_of(tensor);
-  if (!ranks_ || has_moments(page) || (!spread_ && !state_.is_state(page))) {
+  if (!is_dealt_out(page)) {
     return write_bytes(*mover_, page_bytes(), tensor, tier, from, bytes, spoilt);
   }
   return write_own_bytes(*mover_, page_bytes(), shards_, tensor, tier, from, bytes, spoilt);

@@ -318,8 +318,13 @@ Status Store::load(const std::string& directory, const Agree& agree) {
     if (gradient_pages_) status = gradient_pages_->drop(*mover_);
     if (status.ok()) status = forget_state();
     if (status.ok()) {
+      const auto wants = [this](const PlacedTensor& tensor, std::size_t offset, std::size_t bytes) {
+        const bool own = keeps_of(tensor, offset, bytes);
+        if (!own) done_bytes_ += bytes;
+        return own;
+      };
       status = checkpoint->load(
-          layout_, [this](const Checkpoint::Piece& piece) { return write_piece(piece); });
+          layout_, [this](const Checkpoint::Piece& piece) { return write_piece(piece); }, wants);
     }
     begin_progress(0);
   }
