@@ -76,6 +76,7 @@ Python_add_library(_C MODULE WITH_SOABI
   zerocache/torch/store_backward.cc
   zerocache/torch/store_gradients.cc
   zerocache/torch/store_made.cc
+  zerocache/torch/store_made_spread.cc
   zerocache/torch/store_ranks.cc
   zerocache/torch/store_spread.cc
   zerocache/torch/store_state.cc

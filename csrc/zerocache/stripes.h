@@ -11,7 +11,8 @@
 // What is gathered at once grows with the ranks; so pages are the smaller, the more ranks there are
 // (striped_page_bytes()).
 //
-// Pure, and the same on all ranks that have the same layout. Any thread may read one.
+// Pure, and the same on all ranks that have the same layout. Any thread may read one that nobody
+// changes.
 #pragma once
 
 #include <algorithm>
@@ -43,10 +44,16 @@ class Stripes {
   Stripes(const Layout& layout, std::span<const std::uint32_t> parameters, int rank, int ranks)
       : rank_(rank), ranks_(ranks), covered_(layout.pages()) {
     for (const std::uint32_t index : parameters) {
-      const Run run = layout.pages_of(layout.tensors()[index]);
-      for (PageId page = run.first; page < run.first + run.count; ++page) covered_[page] = true;
+      cover(layout.pages_of(layout.tensors()[index]));
     }
   }
+
+  // Parameters come and go while a model is being built.
+  void cover(const Run& run) {
+    covered_.resize(std::max<std::size_t>(covered_.size(), run.first + run.count));
+    for (PageId page = run.first; page < run.first + run.count; ++page) covered_[page] = true;
+  }
+  void uncover(PageId page) { covered_[page] = false; }
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }

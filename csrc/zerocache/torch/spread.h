@@ -28,7 +28,7 @@ struct Spread {
         gradients(ranks, lockstep, layout, stripes, trained) {}
 
   Lockstep lockstep;
-  const Stripes stripes;
+  Stripes stripes;
   GatheredPages gathered;
   GradientShards gradients;
   std::optional<BackwardStripes> backward;  // where steps are taken in backward passes

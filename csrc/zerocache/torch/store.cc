@@ -298,6 +298,7 @@ Status Store::place_bytes(const std::string& name, const at::Tensor& tensor, std
     access.reads = mover_->has_content(access.page);
     access.last = !is_placed_here(access.page);
   }
+  if (making_) make_room_for(run);
   const OperatorKey key = kPlaceKeys | run.first;
   TACO_RETURN_IF_ERROR(hold(key, accesses).with_prefix("parameter '" + name + "': "));
   auto storage = PlacedStorage::place(
@@ -311,6 +312,7 @@ Status Store::place_bytes(const std::string& name, const at::Tensor& tensor, std
     by_storage_[tensor.storage().unsafeGetStorageImpl()] = entry.get();
     by_name_[name] = entry.get();
     entries_.push_back(std::move(entry));
+    if (making_) spread_->stripes.cover(run);
   }
   mover_->end(key);
   return storage.status();
@@ -361,6 +363,7 @@ void Store::wrote(std::span<const Run> pages) {
   const OperatorKey key = kWrittenKeys | pages.front().first;
   std::vector<Access> accesses = accesses_to(pages, true);
   if (spread_) {
+    if (making_) compare_written(accesses);
     for (const Access& access : accesses) {
       spread_->gathered.release(spread_->stripes.stripe_of(access.page));
     }

@@ -113,7 +113,13 @@ class Store : public Pager {
   // be named anew until state is added.
   Result<bool> name_made(const std::vector<std::pair<std::string, at::Tensor>>& names);
   // What has no name becomes ordinary memory again.
-  Status give_back_unnamed();
+  // Where ranks build it together, one of them may refuse, and all fail.
+  Status give_back_unnamed(const Status& refusal = {});
+  // Once, before anything is made: these ranks are about to build the same model, and each keeps
+  // its part from the first on (store_made_spread.cc). spread() follows from it.
+  Status make_spread(std::unique_ptr<Collectives> ranks);
+  // Raises what one of the ranks has raised while it was building.
+  Status end_making();
 
   // kInvalidArgument for a name that was not placed.
   Result<Uses::Part> add_part(const std::vector<std::string>& names);
@@ -250,9 +256,12 @@ class Store : public Pager {
     std::unique_ptr<PlacedStorage> storage;
     std::uint32_t tensor = 0;  // in the layout
     Uses::Parameter parameter = 0;
-    std::string made_as;              // by make(); else empty
-    bool named = true;                // not only by that
-    bool gone = false;                // as is its tensor from the layout
+    std::string made_as;  // by make(); else empty
+    bool named = true;    // not only by that
+    bool gone = false;    // as is its tensor from the layout
+    // Where ranks build it together: one that has made it with other values; 0: none.
+    std::uint32_t differs_on = 0;
+    std::uint64_t made_version = 0;
     std::optional<Uses::Part> alone;  // if it was asked for
   };
   Store(const StoreOptions& options, Layout layout)
@@ -312,8 +321,15 @@ class Store : public Pager {
 
   Status check_numbers() const;
   Status place_bytes(const std::string& name, const at::Tensor& tensor, std::uint32_t index);
-  void forget_gone();
+  Status forget_gone();
   void forget(Entry& entry);
+  // store_made_spread.cc
+  Status meet_to_make(const std::string& what, const at::Tensor& tensor);
+  Status forget_agreed();
+  Status check_made_alike() const;
+  Status give_back_together(const Entry& entry);
+  void make_room_for(const Run& run);
+  void compare_written(std::span<const Access> accesses);
   Status hold(OperatorKey key, std::span<const Access> accesses);
   PageId page_of(const PlacedTensor& tensor) const {
     return static_cast<PageId>(tensor.offset / options_.page_bytes);
@@ -348,6 +364,8 @@ class Store : public Pager {
   std::unique_ptr<Collectives> ranks_;       // null: this process alone
   Shards shards_;
   bool is_spread_ = false, left_run_ = false;
+  bool making_ = false;           // make_spread() was called, and start_gathering() was not
+  std::uint32_t differs_on_ = 0;  // of what is about to be made
   std::uint64_t gradients_lost_ = 0;
   std::unique_ptr<Spread> spread_;                           // goes before all that it uses
   std::unique_ptr<BackwardSteps> backward_;                  // goes before the stream

@@ -228,7 +228,18 @@ void bind_made(py::class_<Store>& store) {
            [](Store& self, const std::vector<std::pair<std::string, at::Tensor>>& names) {
              return value_or_raise(self.name_made(names));
            })
-      .def("give_back_unnamed", [](Store& self) { raise_if_error(self.give_back_unnamed()); });
+      .def(
+          "give_back_unnamed",
+          [](Store& self, const std::string& refusal) {
+            const Status own = refusal.empty() ? Status() : Status(Code::kResource, refusal);
+            raise_if_error(self.give_back_unnamed(own));
+          },
+          py::arg("refusal") = "")
+      .def("make_spread",
+           [](Store& self, c10d::Backend* backend) {
+             raise_if_error(self.make_spread(ranks_of(backend)));
+           })
+      .def("end_making", [](Store& self) { raise_if_error(self.end_making()); });
 }
 
 void bind_runs(py::class_<Store>& store) {

@@ -1,8 +1,10 @@
 // Parameters of a model that is being built: they are here before they have a name, and some of
 // them are gone again before the model is whole, or belong to something else.
 #include <algorithm>
+#include <utility>
 
 #include "zerocache/torch/store.h"
+#include "zerocache/torch/without_gil.h"
 
 namespace taco::zerocache {
 
@@ -15,11 +17,14 @@ Status Store::make(const std::string& what, const at::Tensor& tensor) {
   }
   if (is_placed(tensor)) return check_placeable(tensor, what);
   if (!check_placeable(tensor, what).ok()) return Status();
-  forget_gone();
+  TACO_RETURN_IF_ERROR(making_ ? meet_to_make(what, tensor) : forget_gone());
   const std::string name = what + " (number " + std::to_string(++made_) + " in init())";
   TACO_RETURN_IF_ERROR(place(name, tensor));
-  entries_.back()->made_as = name;
-  entries_.back()->named = false;
+  Entry& entry = *entries_.back();
+  entry.made_as = name;
+  entry.named = false;
+  entry.differs_on = differs_on_;
+  entry.made_version = entry.storage->version();
   return Status();
 }
 
@@ -38,7 +43,12 @@ void Store::forget(Entry& entry) {
   const Run run = layout_.pages_of(layout_.tensors()[entry.tensor]);
   std::vector<PageId> alone;
   for (PageId page = run.first; page < run.first + run.count; ++page) {
-    if (layout_.tensors_on(page).size() == 1 && mover_->has_content(page)) alone.push_back(page);
+    if (layout_.tensors_on(page).size() > 1) continue;
+    if (making_) {
+      spread_->gathered.release(spread_->stripes.stripe_of(page));
+      spread_->stripes.uncover(page);
+    }
+    if (mover_->has_content(page)) alone.push_back(page);
   }
   mover_->discard(alone);
   mover_->change_layout([&] { layout_.remove(entry.tensor); });
@@ -47,16 +57,18 @@ void Store::forget(Entry& entry) {
   entry.gone = true;
 }
 
-void Store::forget_gone() {
+Status Store::forget_gone() {
+  if (making_) return forget_agreed();
   for (const auto& entry : entries_) {
     if (!entry->gone && !entry->storage->alive()) forget(*entry);
   }
+  return {};
 }
 
 Result<bool> Store::name_made(const std::vector<std::pair<std::string, at::Tensor>>& names) {
   TACO_RETURN_IF_ERROR(usable());
   uses_.end_all();
-  forget_gone();
+  TACO_RETURN_IF_ERROR(forget_gone());
   by_name_.clear();
   Status status;
   mover_->change_layout([&] {
@@ -81,7 +93,8 @@ Result<bool> Store::name_made(const std::vector<std::pair<std::string, at::Tenso
       by_name_[name] = entry;
     }
   });
-  if (!status.ok()) return status;
+  TACO_RETURN_IF_ERROR(status);
+  TACO_RETURN_IF_ERROR(check_made_alike());
   // For errors to call them so.
   for (const auto& entry : entries_) {
     if (!entry->gone) entry->storage->set_absent(PlacedStorage::kNotInUse);
@@ -90,14 +103,23 @@ Result<bool> Store::name_made(const std::vector<std::pair<std::string, at::Tenso
                      [](const auto& entry) { return entry->gone || entry->named; });
 }
 
-Status Store::give_back_unnamed() {
+Status Store::give_back_unnamed(const Status& refusal) {
   TACO_RETURN_IF_ERROR(usable());
-  for (const auto& entry : entries_) {
-    if (!entry->gone && !entry->named && entry->storage->alive())
-      TACO_RETURN_IF_ERROR(restore(*entry));
+  if (making_) {
+    const WithoutGil others_run;
+    TACO_RETURN_IF_ERROR(meet("give back what the model does not have", refusal));
   }
-  forget_gone();
-  return Status();
+  TACO_RETURN_IF_ERROR(refusal);
+  Status status;
+  for (const auto& entry : entries_) {
+    if (entry->gone || entry->named) continue;
+    Status given = making_ ? give_back_together(*entry)
+                           : (entry->storage->alive() ? restore(*entry) : Status());
+    if (status.ok()) status = std::move(given);
+    if (!status.ok() && !making_) return status;
+  }
+  TACO_RETURN_IF_ERROR(forget_gone());
+  return status;
 }
 
 }  // namespace taco::zerocache

@@ -35,8 +35,14 @@ Status Store::spread(std::unique_ptr<Collectives> ranks) {
 
 Status Store::start_gathering() {
   TACO_RETURN_IF_ERROR(usable());
-  if (!is_spread_ || spread_)
+  if (!is_spread_ || (spread_ && !making_))
     return invalid("this cache is not spread over ranks, or gathers already");
+  if (making_) {
+    const WithoutGil others_run;
+    spread_->gathered.end_run();
+    spread_.reset();
+    making_ = false;
+  }
   std::vector<std::uint32_t> parameters;
   for (const auto& entry : entries_) {
     if (!entry->gone) parameters.push_back(entry->tensor);

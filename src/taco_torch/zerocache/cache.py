@@ -99,13 +99,19 @@ class ZeroCache(View):
         weakref.finalize(self, _let_go, self._store, os.getpid())
         self._model: nn.Module | None = None
         self._ranks: Ranks | None = None  # none: this process alone
+        self._init_group: torch.distributed.ProcessGroup | None = None  # that builds together
         self._names: dict[nn.Parameter, str] = {}
         self._optimizer: CachedOptimizer | None = None
         self._hooks: hooks.Hooks | None = None
         self._gradients: backward.FinalGradients | None = None
         self._model_state: ModelState | None = None
 
-    def init(self) -> AbstractContextManager[None]:
+    def init(
+        self,
+        *,
+        shard_parameters: bool = False,
+        process_group: torch.distributed.ProcessGroup | None = None,
+    ) -> AbstractContextManager[None]:
         """For building a model that is larger than memory::
 
             with cache.init():
@@ -119,9 +125,18 @@ class ZeroCache(View):
         are outside their modules after wrap(). What wrap()'s model does not have becomes ordinary
         memory again then, and so does everything at close().
 
+        Args:
+            shard_parameters: the ranks of ``process_group`` (None: all processes) build the same
+                model, from the same random numbers, and each keeps its part of what is made from
+                then on. ``wrap(shard_parameters=True)`` follows.
+            process_group: of wrap(), too.
+
         Raises:
             RuntimeError: this cache has wrapped a model already, or is closed; this thread is in an
-                ``init()`` already.
+                ``init()`` already; this cache has parameters that are whole; or another rank has
+                raised something, with its number and what that was.
+            MismatchError: inside, or in wrap(): ranks make other parameters, or give them other
+                values.
             ValueError: inside: ``device`` is too small for a parameter, or for those that one
                 function is given, or all capacities together for what was made so far.
             TypeError: inside: a module is given a parameter of another cache.
@@ -129,7 +144,39 @@ class ZeroCache(View):
         store = self.store  # that it is closed comes first
         if self._model is not None:
             raise RuntimeError("this cache holds a model already: call init() before wrap()")
+        if shard_parameters and not construction.is_building():
+            self._share_init(process_group)
         return construction.built_in(store)
+
+    def _share_init(self, process_group: torch.distributed.ProcessGroup | None) -> None:
+        store = self._store
+        if store.is_spread:
+            self._group_of_init(process_group, True)
+            return
+        ranks = ranks_of(nn.Module(), process_group, spread=True)[1]
+        if ranks is None:
+            return
+        if store.parameter_bytes > 0:
+            raise RuntimeError(
+                "this cache has parameters that are whole: call the first of its init() with "
+                "shard_parameters=True, too"
+            )
+        store.make_spread(ranks.backend)
+        self._init_group = ranks.group
+
+    def _group_of_init(
+        self, process_group: torch.distributed.ProcessGroup | None, spread: bool
+    ) -> torch.distributed.ProcessGroup | None:
+        if not spread:
+            raise ValueError(
+                "the model was built inside init(shard_parameters=True), so each rank has a part "
+                "of it: give wrap() shard_parameters=True, too"
+            )
+        if process_group not in (None, self._init_group):
+            raise ValueError(
+                "process_group is another than that of init(shard_parameters=True): leave it out"
+            )
+        return self._init_group
 
     def wrap(
         self,
@@ -212,19 +259,24 @@ class ZeroCache(View):
             raise TypeError(f"{type(model).__name__} is no torch.nn.Module")
         if construction.is_building():
             raise RuntimeError("wrap() inside init(): leave that block first")
+        if store.is_spread:
+            process_group = self._group_of_init(process_group, spread)
         inner, self._ranks = ranks_of(model, process_group, spread)
+        if self._ranks is not None:
+            self._ranks.settle = store.settle_ranks
         wrapping = self._together(
             partial(
                 wrapping_of,
                 store,
                 inner,
                 optimizer,
-                self._ranks,
                 averaged=inner is not model or self._ranks is not None,
                 gradients=gradients,
                 spread=spread and self._ranks is not None,
             )
         )
+        size = self._ranks.size if self._ranks is not None else 1
+        self._together(partial(wrapping.check_room, store, size))
         if self._ranks is not None:
             wrapping.check_same(store, self._ranks, self._options.page_bytes)
         return wrapping
@@ -235,9 +287,8 @@ class ZeroCache(View):
 
     def _take_model(self, wrapping: Wrapping) -> None:
         store, model = self._store, wrapping.model
-        if wrapping.spread and self._ranks is not None:
+        if wrapping.spread and self._ranks is not None and not store.is_spread:
             store.spread(self._ranks.backend)
-            self._ranks.settle = store.settle_ranks
         store.begin_run("place")
         new = [parameter for parameter in wrapping.names if not store.holds(parameter)]
         for parameter in new:

@@ -5,6 +5,8 @@ module that another one registers). From then on it is absent, as later in train
 function that is given it, or a view of it, has it present while it runs. So code that initializes a
 model runs as it is, whatever it touches in whatever order, and draws the same random numbers;
 there is never more of the model in torch's own memory than the parameter that is being made.
+Where ranks build it together, each keeps its part of it from then on, and what is touched is
+gathered from all of them.
 
 DeepSpeed's ``zero.Init`` and Accelerate's ``init_empty_weights`` are other answers to the same
 question: the one wraps constructors, the other leaves the values out.
@@ -198,6 +200,10 @@ def built_in(store: Any) -> Iterator[None]:
     try:
         with _watched(construction), construction:
             yield
+        store.end_making()
+    except BaseException as error:
+        store.leave_run(f"{type(error).__name__}: {error}")  # other ranks may wait for this one
+        raise
     finally:
         store.end_all()
         store.end_run()
@@ -212,7 +218,8 @@ def name_what_was_made(store: Any, names: Mapping[nn.Parameter, Sequence[str]]) 
     """Gives what was made in ``store`` the names that it has in a model, and the rest back as
     ordinary memory: modules that were built beside the model.
 
-    Raises MemoryError where there is none for that.
+    Raises MemoryError where there is none for that. Where ranks have built it together, all make
+    this call.
     """
     pairs = [(name, parameter) for parameter, own in names.items() for name in own]
     if store.name_made(pairs):
@@ -222,10 +229,13 @@ def name_what_was_made(store: Any, names: Mapping[nn.Parameter, Sequence[str]]) 
         return
     mine = {parameter for parameter in names if store.holds(parameter)}
     others, free = store.parameter_bytes - sum(each.nbytes for each in mine), available_bytes()
+    refusal = ""
     if others > free:
-        raise MemoryError(
+        refusal = (
             f"init() has made parameters of {format_bytes(others)} that the model does not have, "
             f"and this machine has {format_bytes(free)} of memory left to give them back: build "
             f"what the cache is not for outside of init()"
         )
-    store.give_back_unnamed()
+    if refusal and not store.is_spread:
+        raise MemoryError(refusal)
+    store.give_back_unnamed(refusal)

@@ -39,6 +39,22 @@ class Wrapping:
             if parameter in self.trained
         ]
 
+    def check_room(self, store: Any, size: int) -> None:
+        """Raises ValueError where it does not fit on one of ``size`` ranks. Names what was built in
+        the store; where ranks have built it together, all of them make this call."""
+        construction.name_what_was_made(store, self.names)
+        needs.check_room(
+            store,
+            self.model,
+            self.names,
+            self.trained,
+            self.kinds,
+            self.rule,
+            self.gradients,
+            size,
+            self.spread,
+        )
+
     def check_same(self, store: Any, ranks: Ranks, page_bytes: int) -> None:
         """Raises MismatchError on all ranks where they are about to hold something else."""
         optimizer = f"{self.rule.name} ({', '.join(self.kinds)})" if self.rule else "none"
@@ -68,15 +84,14 @@ def wrapping_of(
     store: Any,
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
-    ranks: Ranks | None,
     *,
     averaged: bool,
     gradients: str,
     spread: bool,
 ) -> Wrapping:
-    """Raises as ``ZeroCache.wrap`` says it, and changes nothing but names of what was built in the
-    store. ``averaged``: other ranks have gradients of the same parameters; ``spread``: and each
-    keeps a part of the parameters. ``gradients``: as of Wrapping, as one rank would have them."""
+    """Raises as ``ZeroCache.wrap`` says it, and changes nothing. ``averaged``: other ranks have
+    gradients of the same parameters; ``spread``: and each keeps a part of the parameters.
+    ``gradients``: as of Wrapping, as one rank would have them."""
     names = needs.names_of(model)
     rule = rule_of(optimizer) if optimizer is not None else None
     groups = optimizer.param_groups if optimizer is not None else []
@@ -86,7 +101,4 @@ def wrapping_of(
         backward.check_can_step(rule, averaged, spread, gradients)
     if spread and gradients != "stepped":
         gradients = "averaged"
-    size = ranks.size if ranks is not None else 1
-    construction.name_what_was_made(store, names)
-    needs.check_room(store, model, names, trained, kinds, rule, gradients, size, spread)
     return Wrapping(model, names, trained, optimizer, rule, kinds, gradients, spread)

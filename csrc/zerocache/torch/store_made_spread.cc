@@ -1,0 +1,167 @@
+// A model that several ranks build together, each keeping its part from the first on. All of them
+// make the same parameters in the same order. A parameter that is touched later is gathered, as it
+// is in training, so all see the same values; each rank writes back what it owns.
+//
+// What ranks draw at random has to be alike, or the values would be a mixture: what is made and
+// what is changed is compared.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "zerocache/agreement.h"
+#include "zerocache/checksum.h"
+#include "zerocache/torch/store.h"
+#include "zerocache/torch/without_gil.h"
+
+namespace taco::zerocache {
+namespace {
+
+// Below those of uses that a store has itself (store.cc).
+constexpr OperatorKey kGiveBackKeys = OperatorKey{1} << 55;
+
+Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
+
+Status differs(const std::string& described, std::uint32_t rank) {
+  return Status(Code::kMismatch, described + " was given other values on rank " +
+                                     std::to_string(rank) +
+                                     " than on rank 0 while the model was built: seed all ranks "
+                                     "alike before 'with cache.init(shard_parameters=True)'");
+}
+
+// The first rank that has another value than rank 0; 0: none.
+template <class Value>
+std::uint32_t first_other(const std::vector<Value>& all) {
+  const auto other =
+      std::find_if(all.begin(), all.end(), [&](const Value& each) { return each != all.front(); });
+  return other == all.end() ? 0 : static_cast<std::uint32_t>(other - all.begin());
+}
+
+}  // namespace
+
+Status Store::make_spread(std::unique_ptr<Collectives> ranks) {
+  TACO_RETURN_IF_ERROR(usable());
+  if (!entries_.empty()) return invalid("this cache has made parameters that are whole already");
+  TACO_RETURN_IF_ERROR(spread(std::move(ranks)));
+  const Stripes none(layout_, {}, ranks_->rank(), ranks_->size());
+  shards_ = Shards::striped(layout_, state_, {}, none);
+  constexpr std::size_t kNothingAhead = 1;
+  spread_ = std::make_unique<Spread>(*ranks_, *mover_, layout_, none,
+                                     std::span<const std::uint32_t>(), kNothingAhead);
+  making_ = true;
+  return {};
+}
+
+// What was not initialized yet may be any bytes, so that these differ is no failure by itself: it
+// is one if nobody changes them before the model is wrapped.
+Status Store::meet_to_make(const std::string& what, const at::Tensor& tensor) {
+  const std::string text = "make " + what + " (number " + std::to_string(made_ + 1) +
+                           " in init(), of " + std::to_string(tensor.nbytes()) + " bytes)";
+  const auto* const bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
+  const std::uint64_t own = digest({bytes, tensor.nbytes()});
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_->size()));
+  {
+    const WithoutGil others_run;
+    TACO_RETURN_IF_ERROR(meet(text, {}));
+    TACO_RETURN_IF_ERROR(all_gather(*ranks_, std::as_bytes(std::span(&own, 1)),
+                                    std::as_writable_bytes(std::span(all))));
+  }
+  differs_on_ = first_other(all);
+  return forget_agreed();
+}
+
+// What is gone is for each rank's garbage collector to say. What is gone on all of them is
+// forgotten, so that pages are the same everywhere.
+Status Store::forget_agreed() {
+  std::vector<std::byte> own(entries_.size());
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const bool gone = !entries_[i]->gone && !entries_[i]->storage->alive();
+    own[i] = std::byte{gone};
+    count += gone;
+  }
+  const auto size = static_cast<std::size_t>(ranks_->size());
+  std::vector<std::uint64_t> counts(size);
+  std::vector<std::byte> all(size * own.size());
+  {
+    const WithoutGil others_run;
+    static_cast<void>(spread_->lockstep.settle());
+    TACO_RETURN_IF_ERROR(all_gather(*ranks_, std::as_bytes(std::span(&count, 1)),
+                                    std::as_writable_bytes(std::span(counts))));
+    if (std::find(counts.begin(), counts.end(), 0u) != counts.end()) return {};
+    TACO_RETURN_IF_ERROR(all_gather(*ranks_, own, all));
+  }
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    bool everywhere = true;
+    for (std::size_t rank = 0; rank < size; ++rank) {
+      everywhere = everywhere && all[rank * own.size() + i] != std::byte{0};
+    }
+    if (everywhere) forget(*entries_[i]);
+  }
+  return {};
+}
+
+// The same on all ranks.
+Status Store::check_made_alike() const {
+  for (const auto& entry : entries_) {
+    if (entry->gone || !entry->named || entry->differs_on == 0) continue;
+    if (entry->storage->version() != entry->made_version) continue;
+    return differs(entry->storage->described(), entry->differs_on);
+  }
+  return {};
+}
+
+// Copies of what lies beside it would not have it; and there is room for it once they are gone.
+void Store::make_room_for(const Run& run) {
+  for (PageId page = run.first; page < run.first + run.count; ++page) {
+    spread_->gathered.release(spread_->stripes.stripe_of(page));
+  }
+}
+
+// Pages that are in use, and on the device.
+void Store::compare_written(std::span<const Access> accesses) {
+  std::uint64_t own = 0;
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_->size()));
+  for (const Access& access : accesses) {
+    const std::byte* const bytes = mover_->address(access.page, Tier::kDevice);
+    own = own * 31 + digest({bytes, page_bytes()});
+  }
+  const std::string described = layout_.describe(accesses.front().page);
+  Status status;
+  {
+    const WithoutGil others_run;
+    // Where ranks have parted, the next use says so.
+    if (!spread_->lockstep.meet("change " + described, {}).ok()) return;
+    status = all_gather(*ranks_, std::as_bytes(std::span(&own, 1)),
+                        std::as_writable_bytes(std::span(all)));
+  }
+  if (status.ok() && first_other(all) != 0) status = differs(described, first_other(all));
+  if (broken_.ok()) broken_ = status;
+}
+
+// Also for a rank that has nobody left who would have it.
+Status Store::give_back_together(const Entry& entry) {
+  const Run run = layout_.pages_of(layout_.tensors()[entry.tensor]);
+  const OperatorKey key = kGiveBackKeys | run.first;
+  TACO_RETURN_IF_ERROR(gather(key, {&run, 1}));
+  Status status;
+  if (entry.storage->alive()) {
+    entry.storage->set_present();
+    status = entry.storage->restore();
+    if (!status.ok()) entry.storage->set_absent();
+  }
+  const WithoutGil others_run;
+  spread_->gathered.end(key);
+  return status;
+}
+
+// All ranks are at the end of a block that builds.
+Status Store::end_making() {
+  if (!making_) return {};
+  TACO_RETURN_IF_ERROR(alone());
+  const WithoutGil others_run;
+  return spread_->lockstep.meet("leave init()", broken_);
+}
+
+}  // namespace taco::zerocache
