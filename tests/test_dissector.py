@@ -61,8 +61,8 @@ def test_the_dissector_shows_every_byte_of_a_hello() -> None:
     text = text_of(DISSECTOR)
     body = text[text.index("local function add_hello") : text.index("-- Slot and extent")]
     listed = sum(int(size) for size in re.findall(r'{ "\w+", (\d+) }', body))
-    # Besides: the flags, what is reserved, the proof.
-    assert listed + 1 + 4 + 16 == 112
+    # Besides: the flags, security and checksum, what is reserved, the proof.
+    assert listed + 1 + 2 + 2 + 16 == 112
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")

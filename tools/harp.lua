@@ -13,7 +13,7 @@ local HEADER, VERSION = 32, 2
 local SIMULATED_PORTS = "4000-4015"
 local TYPES = { "data", "eager", "control", "hello", "reset", "fragment" }
 local DATA, EAGER, CONTROL, HELLO, RESET, FRAGMENT = 1, 2, 3, 4, 5, 6
-local LAST, CODED, SEALED, UNCOUNTED, OFFERED = 1, 2, 4, 8, 16
+local LAST, CODED, SEALED, UNCOUNTED, OFFERED, TRUSTED = 1, 2, 4, 8, 16, 32
 local FRAMES = {
   [1] = "ping", [2] = "records", [3] = "path challenge", [4] = "path response", [5] = "probe",
   [128] = "ack", [129] = "credit", [130] = "padding",
@@ -26,6 +26,9 @@ local CONTROLS = {
   [0] = "cancel receive", [1] = "cancel send", [2] = "void want", [3] = "solicit",
   [4] = "eager consumed", [5] = "blocked", [6] = "mismatch",
 }
+
+local SECURITY = { [0] = "none", [1] = "auth", [2] = "encrypt" }
+local CHECKSUM = { [0] = "crc32c", [1] = "kernel" }
 
 local f = harp.fields
 local function field(name, kind, text, ...)
@@ -40,6 +43,7 @@ field("flags__coded", "bool", "Coded", 8, nil, CODED)
 field("flags__sealed", "bool", "Sealed", 8, nil, SEALED)
 field("flags__uncounted", "bool", "Uncounted", 8, nil, UNCOUNTED)
 field("flags__offered", "bool", "Offered", 8, nil, OFFERED)
+field("flags__trusted", "bool", "Payload not part of the checksum", 8, nil, TRUSTED)
 field("path", "uint8", "Path")
 field("key_phase", "uint8", "Key phase", base.DEC, nil, 0x01)
 field("checksum", "uint32", "Checksum (CRC32C)", base.HEX)
@@ -85,6 +89,8 @@ field("hello__largest_received", "uint32", "Largest hello it has received")
 field("hello__max_ack_delay", "uint32", "Longest delay of an acknowledgement, us")
 field("hello__engines", "bytes", "Engines of sender and target")
 field("hello__flags", "uint8", "Hello flags", base.HEX)
+field("hello__security", "uint8", "Security", base.DEC, SECURITY)
+field("hello__checksum", "uint8", "Checksum", base.DEC, CHECKSUM)
 field("hello__established", "bool", "Has heard an answer", 8, nil, 1)
 field("hello__challenge", "bool", "Challenge", 8, nil, 2)
 field("hello__proof", "bytes", "Proof")
@@ -103,7 +109,7 @@ local function flag_text(flags)
   local names = {}
   for _, each in ipairs({
     { LAST, "last" }, { CODED, "coded" }, { SEALED, "sealed" }, { UNCOUNTED, "uncounted" },
-    { OFFERED, "offered" },
+    { OFFERED, "offered" }, { TRUSTED, "trusted" },
   }) do
     if bit_set(flags, each[1]) then names[#names + 1] = each[2] end
   end
@@ -245,7 +251,8 @@ local function add_hello(tree, range)
   if not flags then return end
   tree:add(f.hello__established, flags)
   tree:add(f.hello__challenge, flags)
-  read.skip(4)
+  if not read.add("hello__security", 1) or not read.add("hello__checksum", 1) then return end
+  read.skip(2)
   if read.add("hello__proof", 16) then read.rest("hello__padding") end
 end
 
@@ -298,7 +305,7 @@ function harp.dissector(buffer, pinfo, root)
   tree:add(f.version, range(0, 1))
   tree:add(f.type, range(0, 1))
   local flag_tree = tree:add(f.flags, range(1, 1))
-  for _, each in ipairs({ "last", "coded", "sealed", "uncounted", "offered" }) do
+  for _, each in ipairs({ "last", "coded", "sealed", "uncounted", "offered", "trusted" }) do
     flag_tree:add(f["flags__" .. each], range(1, 1))
   end
   tree:add(f.path, range(2, 1))
@@ -344,7 +351,7 @@ local function looks_like_harp(buffer, pinfo, root)
   if buffer:len() < HEADER then return false end
   local first, flags = buffer(0, 1):uint(), buffer(1, 1):uint()
   local type = first % 16
-  local right = math.floor(first / 16) == VERSION and TYPES[type] ~= nil and flags < 32
+  local right = math.floor(first / 16) == VERSION and TYPES[type] ~= nil and flags < 64
     and buffer(2, 1):uint() < 16 and buffer(3, 1):uint() < 2
   if not right then return false end
   harp.dissector(buffer, pinfo, root)

@@ -28,6 +28,7 @@ struct Env {
   std::int64_t paths = 1;                // TACO_PATHS: UDP ports at each address; auto: 1
   std::string congestion = "swift";      // TACO_CONGESTION: name of the congestion control
   std::string harp_security = "auth";    // TACO_HARP_SECURITY: none|auth|encrypt
+  std::string harp_checksum = "crc32c";  // TACO_HARP_CHECKSUM: crc32c|kernel
   std::string harp_key_file;             // TACO_HARP_KEY_FILE: path; empty: none
   bool tune = false;                     // TACO_TUNE: measure links instead of assuming them
   bool cma = true;  // TACO_CMA: pull straight from a peer's memory where allowed

@@ -186,6 +186,14 @@ constexpr auto kVariables = std::to_array<Variable>({
        return set_one_of(env.harp_security, value, {"none", "auth", "encrypt"});
      },
      [](const Env& env) { return env.harp_security; }},
+    {"TACO_HARP_CHECKSUM", "choice", "", "crc32c or kernel",
+     "What finds damage to large messages between hosts: a CRC32C of every packet, header and "
+     "payload (crc32c); or one of the header alone, while UDP's and the link's checksums are "
+     "trusted with the payload, as TCP trusts them (kernel). The same on all ranks (docs/harp.md).",
+     [](Env& env, const std::string& value) {
+       return set_one_of(env.harp_checksum, value, {"crc32c", "kernel"});
+     },
+     [](const Env& env) { return env.harp_checksum; }},
     {"TACO_HARP_KEY_FILE", "path", "", "a file of 16 to 4096 bytes, for its owner alone (mode 600)",
      "A key of the job that the rendezvous store never sees: who can read the store, but not this "
      "file, cannot join or read. The same content on all ranks; none by default.",

@@ -122,6 +122,8 @@ TEST(Env, MalformedValuesOfEveryKindAreRefused) {
                             "TACO_CONGESTION=a b",
                             "TACO_HARP_SECURITY=on",
                             "TACO_HARP_SECURITY=Auth",
+                            "TACO_HARP_CHECKSUM=off",
+                            "TACO_HARP_CHECKSUM=CRC32C",
                             "TACO_TUNE=maybe",
                             "TACO_CMA=2",
                             "LIGHT_2D_ALLREDUCE=2",

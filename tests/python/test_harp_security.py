@@ -75,6 +75,23 @@ def test_levels_that_differ_are_an_error_on_all_ranks() -> None:
         assert "rank 2 has TACO_HARP_SECURITY=none" in outcome.error, outcome
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_ranks_work_where_the_kernel_is_trusted_with_payloads(level: str) -> None:
+    changes = {"TACO_HARP_SECURITY": level, "TACO_HARP_CHECKSUM": "kernel", "TACO_TRANSPORT": "udp"}
+    for outcome in gather([changes] * 3):
+        assert outcome.ok, outcome
+        assert outcome.value == 0
+
+
+def test_checksums_that_differ_are_an_error_on_all_ranks() -> None:
+    for outcome in gather(
+        [{"TACO_HARP_CHECKSUM": what} for what in ("crc32c", "kernel", "kernel")]
+    ):
+        assert outcome.error_type == "VersionMismatchError", outcome
+        assert "rank 0 has TACO_HARP_CHECKSUM=crc32c" in outcome.error, outcome
+        assert "rank 1 has TACO_HARP_CHECKSUM=kernel" in outcome.error, outcome
+
+
 @pytest.mark.parametrize("other", ["differs", "missing"])
 @pytest.mark.parametrize("transport", ["udp", "shm"])
 def test_key_files_that_differ_are_an_error_on_all_ranks(
@@ -141,6 +158,12 @@ def test_an_unknown_level_is_refused() -> None:
     for outcome in gather([{"TACO_HARP_SECURITY": "full"}] * 2):
         assert outcome.error_type == "ValueError", outcome
         assert 'TACO_HARP_SECURITY is "full", but must be none, auth or encrypt' in outcome.error
+
+
+def test_an_unknown_checksum_is_refused() -> None:
+    for outcome in gather([{"TACO_HARP_CHECKSUM": "none"}] * 2):
+        assert outcome.error_type == "ValueError", outcome
+        assert 'TACO_HARP_CHECKSUM is "none", but must be crc32c or kernel' in outcome.error
 
 
 @pytest.mark.parametrize("level", LEVELS)

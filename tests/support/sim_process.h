@@ -67,6 +67,7 @@ class SimProcess {
     options_.security = security;
     options_.packets_per_key = packets_per_key;
   }
+  void set_checksum(wire::Checksum checksum) { options_.checksum = checksum; }
   void set_job_key(const JobKey& key) { options_.job_key = key; }
   // Which of its Nic's addresses it says hello from, and which of the others' to.
   void set_address(std::uint32_t address);

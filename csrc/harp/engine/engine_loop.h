@@ -36,6 +36,7 @@ struct LoopOptions {
   Duration peer_timeout = 10 * kSecond;
   const CongestionOps* congestion = nullptr;  // null: the default
   Security security = Security::kNone;
+  wire::Checksum checksum = wire::Checksum::kCrc32c;
   std::uint64_t packets_per_key = kPacketsPerKey;
   JobKey job_key;
 };

@@ -36,6 +36,7 @@ void EngineLoop::open_session(Peer& peer) {
   config.peer_incarnation = peer.address.incarnation;
   config.key = key_of(peer.address);
   config.security = options_.security;
+  config.checksum = options_.checksum;
   config.packets_per_key = options_.packets_per_key;
   const Route& first = peer.routes.front();
   config.peer_endpoint = first.remote.endpoint;

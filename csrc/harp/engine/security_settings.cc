@@ -17,7 +17,12 @@ Result<SecuritySettings> read() {
     return Status(Code::kInvalidArgument, "TACO_HARP_SECURITY=\"" + env.value().harp_security +
                                               "\" is unknown: none, auth or encrypt");
   }
-  SecuritySettings settings{*level, {}};
+  const auto checksum = wire::checksum_named(env.value().harp_checksum);
+  if (!checksum) {
+    return Status(Code::kInvalidArgument, "TACO_HARP_CHECKSUM=\"" + env.value().harp_checksum +
+                                              "\" is unknown: crc32c or kernel");
+  }
+  SecuritySettings settings{*level, *checksum, {}};
   if (env.value().harp_key_file.empty()) return settings;
   const auto key = read_key_file(env.value().harp_key_file);
   if (!key.ok()) return key.status();
@@ -39,6 +44,7 @@ Result<SecuritySettings> SecuritySettings::get() {
 
 std::vector<SecuritySettings::Setting> SecuritySettings::settings() const {
   return {{"TACO_HARP_SECURITY", name_of(level)},
+          {"TACO_HARP_CHECKSUM", name_of(checksum)},
           {"TACO_HARP_KEY_FILE", job_key ? "#" + fingerprint(*job_key) : "none"}};
 }
 

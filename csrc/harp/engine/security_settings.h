@@ -1,5 +1,5 @@
-// What protects this process's packets: TACO_HARP_SECURITY and the key that TACO_HARP_KEY_FILE
-// names. The same for all its Stacks, however late they are made.
+// What protects this process's packets: TACO_HARP_SECURITY, TACO_HARP_CHECKSUM and the key that
+// TACO_HARP_KEY_FILE names. The same for all its Stacks, however late they are made.
 //
 // Any thread.
 #pragma once
@@ -15,6 +15,7 @@ namespace taco::harp {
 
 struct SecuritySettings {
   Security level = Security::kAuth;
+  wire::Checksum checksum = wire::Checksum::kCrc32c;
   JobKey job_key;
 
   // Read on first use. What is wrong is the returned status, every time, until it is mended.

@@ -53,6 +53,7 @@ Status StackCore::start() {
   const auto security = SecuritySettings::get();
   if (!security.ok()) return security.status();
   engine.security = security.value().level;
+  engine.checksum = security.value().checksum;
   engine.job_key = security.value().job_key;
   engine.peer_timeout = options_.peer_timeout;
   fill_random(&own_.incarnation);

@@ -39,6 +39,7 @@ Session::Session(SessionConfig config, SessionHost& host, LinkEvents& events)
       peer_incarnation_(config.peer_incarnation),
       key_(config.key),
       security_(config.security),
+      checksum_(config.checksum),
       packets_per_key_(config.packets_per_key),
       peer_timeout_(config.peer_timeout),
       description_(std::move(config.description)),

@@ -42,6 +42,7 @@ struct SessionConfig {
   std::uint64_t peer_incarnation = 0;
   PairKey key{};  // what hellos are proved with, and keys derived from
   Security security = Security::kNone;
+  wire::Checksum checksum = wire::Checksum::kCrc32c;
   std::uint64_t packets_per_key = kPacketsPerKey;
   Endpoint peer_endpoint;            // where to say hello
   std::uint32_t local_path = 0;      // which local address of the Nic
@@ -78,8 +79,6 @@ class Session final : public Link {
   // Its peer speaks another version of the wire; or something at the peer's address seems to.
   void refuse_version(std::uint8_t version);
   void suspect_version(std::uint8_t version);
-  // Its peer seals more or less than this side does.
-  void refuse_security(std::uint8_t security);
   // Is this the header of a packet that went out lately?
   bool sent_lately(const wire::Header& header) const;
 
@@ -171,6 +170,8 @@ class Session final : public Link {
   Sent send_hello();
   bool offer_hello(const wire::Hello& hello, std::size_t bytes, const AddressPair& pair);
   bool hello_is_awaited() const;
+  bool protects_alike(const wire::Hello& hello);
+  void refuse_setting(const char* name, const std::string& ours, const std::string& theirs);
 
   // session_receive.cc
   void on_packet(std::span<std::byte> bytes, const RxPacket& from);
@@ -210,6 +211,8 @@ class Session final : public Link {
   std::size_t fill_pieces(const Path& path, BulkSend& send, SegmentRange range);
   std::size_t fill_sealed(const Path& path, BulkSend& send, SegmentRange range);
   bool seals_data() const { return seals(security_, wire::Type::kData); }
+  bool trusts_payload() const { return checksum_ == wire::Checksum::kKernel && !seals_data(); }
+  std::uint8_t flags_of(const BulkSend& send, std::uint32_t segment) const;
   std::size_t segment_bytes() const;
   std::uint32_t offer_run(const Path& path, BulkSend& send, SegmentRange range);
 
@@ -245,6 +248,7 @@ class Session final : public Link {
   const std::uint64_t own_incarnation_, peer_incarnation_;
   const PairKey key_;
   const Security security_;
+  const wire::Checksum checksum_;
   const std::uint64_t packets_per_key_;
   const Duration peer_timeout_;
   const std::string description_;

@@ -8,10 +8,7 @@ namespace taco::harp {
 
 bool Session::on_hello(const wire::Hello& hello, const RxPacket& packet) {
   if (life_.ended() || hello.sender != peer_incarnation_) return true;
-  if (hello.security != static_cast<std::uint8_t>(security_)) {
-    refuse_security(hello.security);
-    return true;
-  }
+  if (!protects_alike(hello)) return true;
   const AddressPair from = AddressPair::of(packet);
   switch (handshake_.meaning_of(hello)) {
     case Handshake::Meaning::kStale:
@@ -62,12 +59,22 @@ void Session::make_keys() {
                                                       .packets_per_key = packets_per_key_});
 }
 
-// A process does not change its level, so even an old hello is right about it. The peer is to know
-// why nobody answers.
-void Session::refuse_security(std::uint8_t security) {
+// A process does not change what protects its packets, so even an old hello is right about that.
+// False: the peer's is another, and this session has ended.
+bool Session::protects_alike(const wire::Hello& hello) {
+  const auto security = static_cast<Security>(hello.security);
+  if (security != security_) {
+    refuse_setting("TACO_HARP_SECURITY", name_of(security_), name_of(security));
+  } else if (hello.checksum != checksum_) {
+    refuse_setting("TACO_HARP_CHECKSUM", name_of(checksum_), name_of(hello.checksum));
+  }
+  return !life_.ended();
+}
+
+// The peer is to know why nobody answers.
+void Session::refuse_setting(const char* name, const std::string& ours, const std::string& theirs) {
   if (!handshake_.has_called()) static_cast<void>(send_hello());
-  const std::string ours = name_of(security_), theirs = name_of(static_cast<Security>(security));
-  declare_lost(Status("its TACO_HARP_SECURITY is " + theirs + ", this process's is " + ours +
+  declare_lost(Status(std::string("its ") + name + " is " + theirs + ", this process's is " + ours +
                           ": set the same for all ranks",
                       PeerLoss{-1, description_, -1}));
 }
@@ -110,6 +117,7 @@ Session::Sent Session::send_hello() {
   hello.max_ack_delay_us = DelayedAck::kLongest / kMicrosecond;
   hello.path = wire::kFirstPath;
   hello.security = static_cast<std::uint8_t>(security_);
+  hello.checksum = checksum_;
   prove(hello, key_);
   if (!offer_hello(hello, due.bytes, due.pair)) return Sent::kNicFull;
   handshake_.on_said(due, paths_.first().pair(), host_.now());

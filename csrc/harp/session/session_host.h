@@ -31,7 +31,7 @@ struct ProtocolCounters {
   std::uint64_t probes = 0;                // tail-loss probes (pings; they resend no data)
   std::uint64_t checksum_failures = 0, malformed = 0;
   std::uint64_t forged = 0;    // sealed packets whose tag is wrong, for damage or otherwise
-  std::uint64_t unsealed = 0;  // packets that are sealed or not, where the session wants the other
+  std::uint64_t unsealed = 0;  // packets sealed, or checked, otherwise than the session wants
   std::uint64_t early = 0;     // came before their session knew its keys
   std::uint64_t unproven = 0;  // hellos without a valid proof
   std::uint64_t resets_sent = 0, resets_received = 0;

@@ -40,6 +40,9 @@ Path* Session::admit(std::span<std::byte> bytes, const RxPacket& from, wire::Pac
     return refuse(counters.malformed);
   }
   if (sealed != seals(security_, packet.type)) return refuse(counters.unsealed);
+  const bool segment = packet.type == wire::Type::kData || packet.type == wire::Type::kFragment;
+  const bool trusted = (packet.flags & wire::kTrusted) != 0;
+  if (trusted != (segment && trusts_payload())) return refuse(counters.unsealed);
   if (security_ != Security::kNone && sealing_ == nullptr) {
     heard_early_ = true;
     return refuse(counters.early);

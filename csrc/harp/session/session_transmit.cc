@@ -188,6 +188,12 @@ Session::Sent Session::send_eager(Path& path) {
   return Sent::kYes;
 }
 
+// Of packets that are not sealed.
+std::uint8_t Session::flags_of(const BulkSend& send, std::uint32_t segment) const {
+  return static_cast<std::uint8_t>(send.flags_of(segment) |
+                                   (trusts_payload() ? wire::kTrusted : 0));
+}
+
 // Headers, checksums and gather list of a run of consecutive segments. Returns its bytes.
 std::size_t Session::fill_run(const Path& path, BulkSend& send, SegmentRange range) {
   SessionHost::Scratch& scratch = host_.scratch_;
@@ -198,7 +204,8 @@ std::size_t Session::fill_run(const Path& path, BulkSend& send, SegmentRange ran
     const std::size_t payload = send.bytes_of(segment);
     const std::byte* data = send.data_of(segment);
     wire::Header& header = scratch.headers[i];
-    header = wire::data_header(id, send.slot, segment, send.request->bytes, send.flags_of(segment));
+    header =
+        wire::data_header(id, send.slot, segment, send.request->bytes, flags_of(send, segment));
     wire::seal(header, {data, payload});
     scratch.slices[2 * i] = {&header, sizeof header};
     scratch.slices[2 * i + 1] = {data, payload};
@@ -211,7 +218,7 @@ std::size_t Session::fill_run(const Path& path, BulkSend& send, SegmentRange ran
 std::size_t Session::fill_pieces(const Path& path, BulkSend& send, SegmentRange range) {
   SessionHost::Scratch& scratch = host_.scratch_;
   const std::uint32_t segment = send.segment_of(range.first);
-  const std::uint8_t flags = send.flags_of(segment);
+  const std::uint8_t flags = flags_of(send, segment);
   wire::PacketId id = path.next_id();
   std::size_t bytes = 0;
   for (std::uint32_t i = 0; i < range.count; ++i, ++id.number) {

@@ -47,12 +47,24 @@ Header composed(Type type, const PacketId& id, std::uint8_t flags, std::uint32_t
   return std::bit_cast<Header>(Words{first, id.connection, third, extent});
 }
 
+// Of the body, where its payload is trusted.
+std::size_t checked_bytes(const Header& header) {
+  const bool fragment = (header.version_and_type & 15) == static_cast<int>(Type::kFragment);
+  return fragment ? sizeof(FragmentDescriptor) : 0;
+}
+
 // The header's own checksum field counts as zero.
 std::uint32_t checksum(const Header& header, std::span<const std::byte> first,
                        std::span<const std::byte> second) {
   auto bare = std::bit_cast<Words>(header);
   bare[0] &= kFirstHalf;
   std::uint32_t crc = kernels::crc32c(0, bare.data(), sizeof bare);
+  if ((header.flags & kTrusted) != 0) {
+    const auto body = static_cast<std::uint32_t>(first.size() + second.size());
+    crc = kernels::crc32c(crc, &body, sizeof body);
+    first = first.first(std::min(first.size(), checked_bytes(header)));
+    second = {};
+  }
   if (!first.empty()) crc = kernels::crc32c(crc, first.data(), first.size());
   if (!second.empty()) crc = kernels::crc32c(crc, second.data(), second.size());
   return crc;
@@ -98,10 +110,10 @@ bool parse_body(const Header& header, Packet& packet) {
   switch (packet.type) {
     case Type::kData:
       read_segment(header, packet);
-      return only(kLastSegment | kOffered) && fits_message(packet, packet.body.size());
+      return only(kLastSegment | kOffered | kTrusted) && fits_message(packet, packet.body.size());
     case Type::kFragment:
       read_segment(header, packet);
-      return only(kLastSegment | kOffered) && parse_fragment(packet);
+      return only(kLastSegment | kOffered | kTrusted) && parse_fragment(packet);
     case Type::kEager:
       packet.serial = header.slot_low;
       return only(0) && take(packet.body, packet.eager) && whole();
@@ -130,6 +142,23 @@ bool may_be_sealed(Type type) {
 
 }  // namespace
 
+const char* name_of(Checksum checksum) {
+  switch (checksum) {
+    case Checksum::kCrc32c:
+      return "crc32c";
+    case Checksum::kKernel:
+      return "kernel";
+  }
+  return "unknown";
+}
+
+std::optional<Checksum> checksum_named(std::string_view name) {
+  for (const Checksum checksum : {Checksum::kCrc32c, Checksum::kKernel}) {
+    if (name == name_of(checksum)) return checksum;
+  }
+  return std::nullopt;
+}
+
 Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc) {
   Header header;
   packet.body = bytes;
@@ -138,7 +167,8 @@ Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc) 
   if ((header.flags & kSealed) != 0) {
     read_header(header, packet);
     const bool whole = packet.body.size() >= kTagBytes && header.crc == 0 && header.key_phase <= 1;
-    return whole && may_be_sealed(packet.type) ? Verdict::kSealed : Verdict::kMalformed;
+    const bool good = whole && may_be_sealed(packet.type) && (header.flags & kTrusted) == 0;
+    return good ? Verdict::kSealed : Verdict::kMalformed;
   }
   if (check_crc && checksum(header, packet.body, {}) != header.crc) return Verdict::kBadChecksum;
   read_header(header, packet);

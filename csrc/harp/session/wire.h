@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "harp/link.h"
 #include "harp/transport.h"
@@ -41,12 +42,22 @@ enum Flag : std::uint8_t {
                      // belongs to a sequence of such packets
   kOffered = 16,     // kData, kFragment: the message was offered, too, in a record that it may have
                      // overtaken
+  kTrusted = 32      // kData, kFragment: the payload is not part of the checksum
 };
 static_assert(kLastSegment == 1 && kCoded == 2 && kSealed == 4 && kUncounted == 8 &&
-              kOffered == 16);
+              kOffered == 16 && kTrusted == 32);
+
+// What packets that are not sealed are checked by; as hellos say it.
+enum class Checksum : std::uint8_t {
+  kCrc32c = 0,  // of every byte
+  kKernel = 1   // of the header alone where the payload is a segment's: UDP's checksum has that
+};
+const char* name_of(Checksum checksum);
+std::optional<Checksum> checksum_named(std::string_view name);
 
 // The first 32 bytes of every packet. `crc` is the CRC32C of the whole packet, itself taken as
-// zero.
+// zero. Under kTrusted it is that of the header, of a fragment's descriptor, and of the length of
+// the body (4 bytes): of all that says where the payload goes.
 struct Header {
   std::uint8_t version_and_type;  // version << 4 | type
   std::uint8_t flags;
@@ -135,13 +146,15 @@ struct Hello {
   std::uint8_t sender_engine, target_engine;
   std::uint8_t flags;     // HelloFlag
   std::uint8_t security;  // what the sender seals: Security, sealing.h
-  std::array<std::uint8_t, 3> reserved;
+  Checksum checksum;      // what the sender checks
+  std::array<std::uint8_t, 2> reserved;
   Proof proof;  // of the header's first byte and of all before it
 };
 static_assert(sizeof(Hello) == 112);
 static_assert(offsetof(Hello, sender_connection) == 16 && offsetof(Hello, sender_nonce) == 32);
 static_assert(offsetof(Hello, max_datagram) == 64 && offsetof(Hello, credit_limit) == 72);
 static_assert(offsetof(Hello, path) == 88 && offsetof(Hello, security) == 92);
+static_assert(offsetof(Hello, checksum) == 93);
 static_assert(offsetof(Hello, proof) == 96);
 
 // The body of kReset: the header of the packet that was for nobody.
@@ -373,7 +386,8 @@ Header eager_header(const PacketId& id, std::uint32_t serial, std::size_t payloa
 Header fragment_header(const PacketId& id, SlotId slot, std::uint32_t segment,
                        std::uint64_t message_bytes, std::uint8_t flags);
 Header frames_header(Type type, const PacketId& id, std::size_t body_bytes, std::uint8_t flags = 0);
-// Over the header (checksum taken as absent) and the pieces that follow it; stores it.
+// Over the header (checksum taken as absent) and the pieces that follow it, or as much of these as
+// its flags say; stores it. Of a fragment the descriptor is in the first piece.
 void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second = {});
 // A tag will take the checksum's part.
 void mark_sealed(Header& header, std::uint8_t key_phase);

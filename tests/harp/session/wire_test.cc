@@ -290,6 +290,53 @@ TEST(Wire, FragmentsSayWhereTheyBelongAndMustFitThere) {
   EXPECT_EQ(verdict(fragment_of(0, 25, 25, 0, 26, kLastSegment)), Verdict::kMalformed);
 }
 
+// Whatever says where a payload goes is checked where the payload itself is not.
+TEST(Wire, OfATrustedPayloadEverythingElseIsChecked) {
+  SimRandom random(2);
+  const auto segment =
+      packet_of(data_header({9, 1}, {1, 1}, 3, 1 << 20, kTrusted | kOffered), noise(random, 64));
+  const auto last =
+      packet_of(data_header({9, 1}, {1, 1}, 0, 64, kTrusted | kLastSegment), noise(random, 64));
+  const auto fragment = fragment_of(2, 8944, 1200, 3, 100'000, kTrusted);
+  for (const auto& good : {segment, last, fragment}) {
+    Packet packet;
+    ASSERT_EQ(parse(good, packet), Verdict::kGood);
+    const std::size_t payload = good.size() - packet.body.size();
+    EXPECT_EQ(payload, packet.type == Type::kData ? 32u : 36u);
+    for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
+      auto bad = good;
+      bad[bit / 8] ^= std::byte{1} << (bit % 8);
+      EXPECT_EQ(parse(bad, packet) == Verdict::kGood, bit / 8 >= payload) << "bit " << bit;
+    }
+    for (std::size_t bytes = 0; bytes <= good.size() + 64; bytes += kGranule) {
+      auto other = good;
+      other.resize(bytes);
+      EXPECT_EQ(parse(other, packet) == Verdict::kGood, bytes == good.size()) << bytes;
+    }
+  }
+}
+
+TEST(Wire, OnlyPayloadsOfMessagesInSegmentsAreTrusted) {
+  Packet packet;
+  std::vector<std::byte> body(64);
+  EXPECT_EQ(parse(packet_of(frames_header(Type::kControl, {1, 1}, 64, kTrusted), body), packet),
+            Verdict::kMalformed);
+  for (const Type type : {Type::kHello, Type::kReset}) {
+    EXPECT_EQ(
+        parse(packet_of(frames_header(type, {}, 32, kTrusted), std::span(body).first(32)), packet),
+        Verdict::kMalformed);
+  }
+  Header eager = eager_header({9, 1}, 0, 64 - sizeof(EagerDescriptor));
+  EXPECT_EQ(parse(packet_of(eager, body), packet), Verdict::kGood);
+  eager.flags |= kTrusted;
+  EXPECT_EQ(parse(packet_of(eager, body), packet), Verdict::kMalformed);
+  Header sealed = data_header({9, 1}, {1, 1}, 0, 48, kTrusted | kLastSegment);
+  mark_sealed(sealed, 0);
+  std::vector<std::byte> bytes(sizeof sealed + 64);
+  std::memcpy(bytes.data(), &sealed, sizeof sealed);
+  EXPECT_EQ(parse(bytes, packet), Verdict::kMalformed);
+}
+
 TEST(Wire, WhatIsReservedIsRefused) {
   Packet packet;
   const std::vector<std::byte> body(64);
