@@ -67,6 +67,7 @@ class PathStats:
         bytes_sent: payload that has left by it.
         lost: packets that were lost on it.
         datagram: the largest packet (UDP payload) that it is known to carry.
+        text: all of this in a line, as ``dump()`` and ``taco_torch.info`` show it.
     """
 
     local: str
@@ -77,6 +78,7 @@ class PathStats:
     bytes_sent: int
     lost: int
     datagram: int
+    text: str
 
 
 def paths_by_peer() -> dict[str, tuple[PathStats, ...]]:

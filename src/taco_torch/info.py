@@ -111,12 +111,7 @@ def _print_paths(paths: dict[str, list[dict[str, Any]]]) -> None:
     for peer, ways in paths.items():
         print(f"paths to {peer}")
         for path in ways:
-            print(
-                f"  {path['local']} to {path['remote']}: {path['state']}, "
-                f"round trip {path['round_trip_s'] * 1e3:.3f} ms, window {path['window']} packets, "
-                f"{path['bytes_sent'] / 2**20:.1f} MiB sent, {path['lost']} packets lost, "
-                f"datagrams of {path['datagram']} bytes"
-            )
+            print(f"  {path['text']}")
 
 
 def _print(facts: dict[str, Any]) -> None:

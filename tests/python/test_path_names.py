@@ -72,7 +72,9 @@ def test_each_path_shows_its_addresses_state_and_figures() -> None:
                 assert 0 < path["round_trip_s"] < DEADLINE_S
                 assert path["window"] > 0
                 assert path["datagram"] >= 1200
-                assert f"{path['local']} to {path['remote']}: live" in dump
+                assert path["text"].startswith(f"{path['local']} to {path['remote']}: live, ")
+                assert f"datagrams of {path['datagram']} bytes" in path["text"]
+                assert f"  {path['local']} to {path['remote']}: live" in dump
 
 
 def see_one_left(log: str) -> str:

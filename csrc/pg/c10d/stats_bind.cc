@@ -73,6 +73,7 @@ py::list network_paths() {
     entry["bytes_sent"] = path.bytes_sent;
     entry["lost"] = path.lost;
     entry["datagram"] = path.datagram;
+    entry["text"] = harp::describe(path);
     out.append(entry);
   }
   return out;
