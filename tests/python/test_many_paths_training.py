@@ -1,0 +1,107 @@
+"""DistributedDataParallel over links that die and return: every loss is that of a run over links
+that do not."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from conftest import taco_only
+from fabric import Fabric
+from hosts import host_ranks, join, needs_hosts, sent_by
+from torch import nn
+
+pytestmark = [taco_only, needs_hosts]
+
+HOSTS, LINKS, WIDTH = 3, 2, 768
+DEATHS = ((1, 0), (2, 1), (1, 1))  # host, link
+DEADLINE_S = 60.0
+Run = tuple[list[float], str]  # the losses, and a digest of the parameters in the end
+
+
+def train(folder: str, steps: int | None) -> Run:
+    """So many steps, or (None) until a file "stop" is there. After each step a file of the rank's
+    own tells how many paths it has left so far."""
+    import taco_torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(5)
+    rank = dist.get_rank()
+    layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+    model = nn.parallel.DistributedDataParallel(layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    draw = torch.Generator().manual_seed(rank)
+    left, losses = Path(folder) / f"left{rank}", []
+    while steps is None or len(losses) < steps:
+        x = torch.randn(8, WIDTH, generator=draw)
+        loss = (model(x) - x.flip(1)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        part = left.with_suffix(".part")
+        part.write_text(str(taco_torch.stats().paths_left))
+        part.rename(left)
+        over = torch.tensor([float(steps is None and (Path(folder) / "stop").exists())])
+        dist.all_reduce(over, op=dist.ReduceOp.MAX)
+        if over.item() > 0:
+            break
+    digest = hashlib.sha256()
+    for parameter in layers.parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    return losses, digest.hexdigest()
+
+
+def wait_until(what: Callable[[], bool], words: str) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not what():
+        assert time.monotonic() < end, f"{words}: not within {DEADLINE_S:g} s"
+
+
+def paths_left(folder: Path, rank: int) -> int:
+    told = folder / f"left{rank}"
+    return int(told.read_text()) if told.exists() else 0
+
+
+def kill_and_return(fabric: Fabric, folder: Path, host: int, link: int) -> None:
+    """The link carries data; it dies, and its host leaves all paths over it; it is mended, and
+    carries data again."""
+    name = f"host {host} link {link}"
+
+    def wait_for_traffic(words: str) -> None:
+        enough = sent_by(fabric, host, link) + 4_000_000
+        wait_until(lambda: sent_by(fabric, host, link) >= enough, f"{name} {words}")
+
+    wait_for_traffic("is used")
+    before = paths_left(folder, host)
+    fabric.cut(host, link)
+    peers = HOSTS - 1
+    wait_until(lambda: paths_left(folder, host) >= before + peers, f"{name} is left")
+    fabric.mend(host, link)
+    wait_for_traffic("is used again")
+
+
+def test_links_that_die_and_return_change_no_bit_of_a_training(tmp_path: Path) -> None:
+    with (
+        Fabric(hosts=HOSTS, links=LINKS, rate="400mbit") as fabric,
+        host_ranks(fabric) as ranks,
+    ):
+        ranks.run(join)
+        for rank in range(HOSTS):
+            ranks.begin(rank, train, str(tmp_path), None)
+        for host, link in DEATHS:
+            kill_and_return(fabric, tmp_path, host, link)
+        (tmp_path / "stop").touch()
+        outcomes = ranks.gather(range(HOSTS))
+        assert all(outcome.ok for outcome in outcomes), outcomes
+        disturbed = [outcome.value for outcome in outcomes]
+        steps = len(disturbed[0][0])
+        assert steps > len(DEATHS)
+        undisturbed = ranks.run(train, str(tmp_path), steps)
+        for rank in range(HOSTS):
+            assert disturbed[rank] == undisturbed[rank], f"rank {rank}"
+        assert len({digest for _, digest in disturbed}) == 1, "ranks have the same parameters"
