@@ -7,9 +7,10 @@
 
 One sender, one receiver, each bound to a core, no rate limit. The bare program
 (benchmarks/cpp/bulk_bench.cc) sends the same packets over UDP (GSO, GRO, headers of 32 bytes, a
-CRC32C at both ends, one copy) and does nothing else. As many messages are under way as make up
---under-way, and 4 at least. All candidates take turns; the table has medians, and medians of the
-ratios within a turn with their middle half.
+CRC32C at both ends, one copy) and does nothing else. "kernel" is TACO_HARP_CHECKSUM, whose peer is
+the bare program without CRC; TCP, which leaves that to the kernel too, stands beside both. As many
+messages are under way as make up --under-way, and 4 at least. All candidates take turns; the table
+has medians, and medians of the ratios within a turn with their middle half.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pairs import BULK, Pair, Row, add_build_options, by_turns, figures, medians
 from pairs import require as require_program
 
 # Ours, and the bare program that does as much.
-PEERS = {"harp": "bare"}
+PEERS = {"harp": "bare", "harp, kernel": "bare, no CRC"}
 HEADING = "size | | Gbit/s | of the bare program's (middle half) | s a GB: sender | receiver"
 
 
@@ -48,6 +49,8 @@ def candidates(
     return {
         "harp": harp,
         "bare": functools.partial(bare, "--by", "udp"),
+        "harp, kernel": functools.partial(harp, TACO_HARP_CHECKSUM="kernel"),
+        "bare, no CRC": functools.partial(bare, "--by", "udp", "--crc", "off"),
         "TCP": functools.partial(bare, "--by", "tcp"),
     }
 

@@ -17,10 +17,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import functools
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -30,6 +32,8 @@ from types import FrameType, TracebackType
 from typing import Any
 
 CLONE_NEWNET = 0x40000000
+OPEN_NAMESPACE = os.O_RDONLY | os.O_CLOEXEC
+SOL_PACKET, PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING, ETH_P_ALL = 263, 15, 23, 3
 TOOLS = ("ip", "tc", "nft", "nsenter", "unshare")
 MASTER_PORT = 29500  # free by construction: the namespace is new
 # Runs a command with the namespace's own /sys, so that interface speeds and statistics are right.
@@ -68,24 +72,34 @@ def why_unavailable() -> str | None:
     return None
 
 
-def _new_namespace() -> int:
-    """A descriptor of a new network namespace. Only a short-lived thread ever stands in it."""
-    result: list[int | OSError] = []
+def _elsewhere(enter: str, argument: int, act: Callable[[], Any]) -> Any:
+    """What `act` returns in a short-lived thread that has called libc's `enter` first."""
+    result: list[Any] = []
 
-    def make() -> None:
+    def run() -> None:
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.unshare(CLONE_NEWNET) != 0:
-            code = ctypes.get_errno()
-            result.append(OSError(code, os.strerror(code)))
-            return
-        result.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
+        arguments = (argument,) if enter == "unshare" else (argument, CLONE_NEWNET)
+        try:
+            if getattr(libc, enter)(*arguments) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code))
+            result.append(act())
+        except OSError as error:
+            result.append(error)
 
-    thread = threading.Thread(target=make)
+    thread = threading.Thread(target=run)
     thread.start()
     thread.join()
     if isinstance(result[0], OSError):
         raise result[0]
     return result[0]
+
+
+def _new_namespace() -> int:
+    """A descriptor of a new network namespace. Only a short-lived thread ever stands in it."""
+    here = "/proc/thread-self/ns/net"
+    made: int = _elsewhere("unshare", CLONE_NEWNET, lambda: os.open(here, OPEN_NAMESPACE))
+    return made
 
 
 class Fabric:
@@ -257,6 +271,30 @@ class Fabric:
             ranks.append(self.popen(rank // ranks_per_host, command, env=variables, **options))
         return ranks
 
+    def socket(self, host: int, kind: socket.SocketKind, port: int = 0) -> socket.socket:
+        """An IPv4 socket that stands in the host, though its owner does not."""
+        found: socket.socket = _elsewhere(
+            "setns", self._namespaces[host], lambda: socket.socket(socket.AF_INET, kind)
+        )
+        found.bind((self.address(host), port))
+        return found
+
+    def tap_cables(self, link: int = 0) -> list[socket.socket]:
+        """Takes hosts' cables out of their bridge. The far end of each is a packet socket instead,
+        whose frames begin with a virtio header (10 bytes), to be passed on with them."""
+        ports = [f"p{link}h{host}" for host in range(self.hosts)]
+        self._ip(self._namespaces[-1], [f"link set {port} nomaster" for port in ports])
+
+        def tap(port: str) -> socket.socket:
+            found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+            found.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+            found.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+            found.bind((port, ETH_P_ALL))
+            return found
+
+        bridges = self._namespaces[-1]
+        return [_elsewhere("setns", bridges, functools.partial(tap, port)) for port in ports]
+
     # -- faults
 
     def set_loss(self, loss: float, host: int | None = None) -> None:
@@ -265,6 +303,14 @@ class Fabric:
         for one in range(self.hosts) if host is None else [host]:
             for link in range(self.links):
                 self._set_filter(self._namespaces[one], f"eth{link}", loss)
+
+    def set_super_packets(self, allowed: bool) -> None:
+        """Whether hosts hand their cables super-packets of up to 64 KB, of which a loss takes the
+        whole, or every datagram and TCP segment by itself."""
+        most = 65_535 if allowed else 1
+        for host in range(self.hosts):
+            lines = [f"link set eth{link} gso_max_segs {most}" for link in range(self.links)]
+            self._ip(self._namespaces[host], lines)
 
     def cut(self, host: int, link: int = 0) -> None:
         """The cable goes dead both ways, without losing its carrier."""

@@ -47,11 +47,12 @@ Ends ends_of(int rank, const std::string& own, const std::string& other, std::ui
           address_of(other, rank == 0 ? port : port + 1)};
 }
 
-int connect_to(const Ends& ends) {
+int connect_to(const Ends& ends, Time* begun) {
   for (int tries = 0; tries < kPatienceMs / 10; ++tries) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) fail_call("socket");
     const auto* other = reinterpret_cast<const sockaddr*>(&ends.other);
+    if (begun != nullptr) *begun = monotonic_now();
     if (connect(fd, other, sizeof ends.other) == 0) return fd;
     close(fd);
     poll(nullptr, 0, 10);

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/clock.h"
+
 namespace taco::bench {
 
 // How long anything may be waited for.
@@ -26,8 +28,9 @@ struct Ends {
 // Rank 1 has the port, rank 0 the next one: both may be on one address.
 Ends ends_of(int rank, const std::string& own, const std::string& other, std::uint64_t port);
 
-// Rank 0's side of a connection, which waits for the other to listen; and rank 1's.
-int connect_to(const Ends& ends);
+// Rank 0's side of a connection, which waits for the other to listen (`begun`: when the attempt
+// that succeeded began); and rank 1's.
+int connect_to(const Ends& ends, Time* begun = nullptr);
 int listen_at(const Ends& ends);
 int accept_one(int listener);  // and closes the listener
 

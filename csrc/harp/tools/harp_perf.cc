@@ -6,6 +6,8 @@
 //   harp-perf --rank 1 --files /tmp/meet       which find each other through two files
 //
 //   harp-perf --ranks 4                        more processes, everybody with everybody
+//   harp-perf --first 750                      only the first message of a session; rank 1 asks for
+//                                              it so many microseconds after rank 0 has sent it
 //
 // Two ranks: the half round trip of small messages and the one-way throughput of large ones, beside
 // the processor time they cost. More: the time of a round in which everybody sends to everybody.
@@ -39,6 +41,7 @@ struct Settings {
   int rounds = 20'000;
   double seconds = 2;
   int window = 4;
+  std::int64_t first_us = -1;
 };
 
 [[noreturn]] void usage(const char* what) {
@@ -46,7 +49,7 @@ struct Settings {
           "harp-perf: %s\n"
           "usage: harp-perf [--transport auto|shm|udp] [--bytes N] [--small N] [--rounds N]\n"
           "                 [--seconds S] [--window N] [--ranks N] [--master HOST]\n"
-          "                 [--rank R --files PATH]\n",
+          "                 [--first US] [--rank R --files PATH]\n",
           what);
   exit(2);
 }
@@ -77,12 +80,21 @@ Settings parse(int argc, char** argv) {
       settings.seconds = atof(value);
     } else if (name == "--window") {
       settings.window = atoi(value);
+    } else if (name == "--first") {
+      settings.first_us = atoll(value);
     } else {
       usage((name + " is unknown").c_str());
     }
   }
   if (settings.rank >= 0 && settings.files.empty()) usage("--rank needs --files");
+  if (settings.first_us >= 0 && settings.ranks != 2) usage("--first is for two ranks");
   if (settings.bytes == 0 || settings.window < 1) usage("--bytes and --window must be above 0");
+  return settings;
+}
+
+// The same ranks, by files of other names.
+Settings second_meeting(Settings settings) {
+  settings.files += ".start";
   return settings;
 }
 
@@ -157,6 +169,29 @@ class Perf {
     printf("%zu B: half round trip median %.1f us, p90 %.1f, p99 %.1f (%d rounds)\n",
            settings_.small, times[times.size() / 2], times[times.size() * 9 / 10],
            times[times.size() * 99 / 100], settings_.rounds);
+  }
+
+  // The first message of the session, from the call that sends it until it has been received. Both
+  // processes are on one machine: its time travels in the message.
+  void first() {
+    const auto begins = meet(second_meeting(settings_), rank_,
+                             std::to_string(monotonic_now() + 100 * kMillisecond));
+    const Time begin = std::stoll(begins[0]) + (rank_ == 0 ? 0 : settings_.first_us * kMicrosecond);
+    while (monotonic_now() < begin) usleep(50);
+    Time sent = monotonic_now();
+    std::vector<char> message(std::max(settings_.small, sizeof sent));
+    memcpy(message.data(), &sent, sizeof sent);
+    Exchange exchange(stack_);
+    if (rank_ == 0) {
+      exchange.send(peer_, {6, 1}, message.data(), message.size());
+    } else {
+      exchange.recv(peer_, {6, 1}, Sink::place(message.data()), message.size());
+    }
+    check(exchange.run(), "first message");
+    const Time received = monotonic_now();
+    if (rank_ == 0) return;
+    memcpy(&sent, message.data(), sizeof sent);
+    printf("%zu B: first message %.1f us\n", message.size(), (received - sent) * 1e-3);
   }
 
   // Rank 0 sends, `window` messages under way at all times. The first byte of each says whether
@@ -277,7 +312,9 @@ int run(const Settings& settings, int rank) {
            stack.value()->describe(peers[1]).c_str());
   }
   Perf perf(*stack.value(), std::move(peers), rank, settings);
-  if (settings.ranks == 2) {
+  if (settings.first_us >= 0) {
+    perf.first();
+  } else if (settings.ranks == 2) {
     perf.latency();
     perf.throughput();
   } else {
@@ -306,7 +343,9 @@ int run_all(Settings settings) {
     failures += status != 0;
   }
   for (int rank = 0; rank < settings.ranks; ++rank) {
-    unlink((settings.files + "." + std::to_string(rank)).c_str());
+    for (const std::string& files : {settings.files, second_meeting(settings).files}) {
+      unlink((files + "." + std::to_string(rank)).c_str());
+    }
   }
   rmdir(folder);
   return failures != 0;
