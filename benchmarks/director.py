@@ -1,0 +1,67 @@
+"""Ranks that ask the program which started them to change their network between measurements.
+
+In a rank:      ask("loss", "0.01")             returns once it is done, on all ranks
+In the parent:  direct(__file__, fabric, {"loss": lambda share: fabric.set_loss(float(share))})
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from fabric import Fabric, wait_all
+from launch import RESULT
+
+PREFIX = "ask "
+
+
+def ask(*words: str) -> None:
+    """In every rank. What the parent does happens while none of them is in an operation."""
+    dist.barrier()
+    if dist.get_rank() == 0:
+        print(PREFIX + " ".join(words), flush=True)
+        if sys.stdin.readline() != "done\n":
+            raise RuntimeError(f"the parent did not do what it was asked for: {words}")
+    dist.barrier()
+
+
+def direct(
+    script: str,
+    fabric: Fabric,
+    acts: Mapping[str, Callable[..., object]],
+    timeout: float = 1800.0,
+    **environment: str,
+) -> Any:
+    """Starts `script` with this process's own arguments once a host and does what the ranks ask
+    for; rank 0's result (launch.deliver)."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        variables = {RESULT: str(result), "TACO_LOG": "error", **environment}
+        ranks = fabric.launch(
+            [sys.executable, script, *sys.argv[1:]],
+            environment=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        asks, answers = ranks[0].stdout, ranks[0].stdin
+        assert asks is not None
+        assert answers is not None
+        for line in asks:
+            if not line.startswith(PREFIX):
+                print(line, end="", file=sys.stderr)
+                continue
+            name, *words = line.split()[1:]
+            acts[name](*words)
+            answers.write("done\n")
+            answers.flush()
+        status = wait_all(ranks, timeout)
+        if status != 0:
+            raise SystemExit(f"a rank failed with status {status}")
+        return json.loads(result.read_text())
