@@ -13,7 +13,7 @@ local HEADER, VERSION = 32, 2
 local SIMULATED_PORTS = "4000-4015"
 local TYPES = { "data", "eager", "control", "hello", "reset", "fragment" }
 local DATA, EAGER, CONTROL, HELLO, RESET, FRAGMENT = 1, 2, 3, 4, 5, 6
-local LAST, CODED, SEALED, UNCOUNTED, OFFERED, TRUSTED = 1, 2, 4, 8, 16, 32
+local LAST, CODED, SEALED, UNCOUNTED, OFFERED, TRUSTED, ACK_SOON = 1, 2, 4, 8, 16, 32, 64
 local FRAMES = {
   [1] = "ping", [2] = "records", [3] = "path challenge", [4] = "path response", [5] = "probe",
   [128] = "ack", [129] = "credit", [130] = "padding",
@@ -44,6 +44,7 @@ field("flags__sealed", "bool", "Sealed", 8, nil, SEALED)
 field("flags__uncounted", "bool", "Uncounted", 8, nil, UNCOUNTED)
 field("flags__offered", "bool", "Offered", 8, nil, OFFERED)
 field("flags__trusted", "bool", "Payload not part of the checksum", 8, nil, TRUSTED)
+field("flags__ack_soon", "bool", "Acknowledge soon", 8, nil, ACK_SOON)
 field("path", "uint8", "Path")
 field("key_phase", "uint8", "Key phase", base.DEC, nil, 0x01)
 field("checksum", "uint32", "Checksum (CRC32C)", base.HEX)
@@ -109,7 +110,7 @@ local function flag_text(flags)
   local names = {}
   for _, each in ipairs({
     { LAST, "last" }, { CODED, "coded" }, { SEALED, "sealed" }, { UNCOUNTED, "uncounted" },
-    { OFFERED, "offered" }, { TRUSTED, "trusted" },
+    { OFFERED, "offered" }, { TRUSTED, "trusted" }, { ACK_SOON, "acknowledge soon" },
   }) do
     if bit_set(flags, each[1]) then names[#names + 1] = each[2] end
   end
@@ -305,7 +306,8 @@ function harp.dissector(buffer, pinfo, root)
   tree:add(f.version, range(0, 1))
   tree:add(f.type, range(0, 1))
   local flag_tree = tree:add(f.flags, range(1, 1))
-  for _, each in ipairs({ "last", "coded", "sealed", "uncounted", "offered", "trusted" }) do
+  local shown = { "last", "coded", "sealed", "uncounted", "offered", "trusted", "ack_soon" }
+  for _, each in ipairs(shown) do
     flag_tree:add(f["flags__" .. each], range(1, 1))
   end
   tree:add(f.path, range(2, 1))

@@ -99,6 +99,12 @@ class SimNetwork {
     rates_[{node, address}] = bytes_per_second;
   }
 
+  // How long what comes to the switch now waits there for the cable to that address.
+  Duration queue_before(std::uint32_t node, std::uint32_t address) const {
+    const auto port = ports_free_.find({node, address});
+    return port == ports_free_.end() ? 0 : std::max<Duration>(port->second - now_, 0);
+  }
+
   const SimFaults& faults() const { return faults_; }
   SimFaults& faults() { return faults_; }
   const SimCounts& counts() const { return counts_; }

@@ -1,10 +1,14 @@
 // Congestion control behind a small table of functions, counted in packets. The state is one plain
-// struct for all of them, so that a session holds it by value.
+// struct for all of them, so that a path holds it by value.
 //
-//   swift  delay-based (Kumar et al., SIGCOMM 2020): keeps the queueing delay near a target, which
-//          is lower for larger windows, so that flows on one cable come to equal shares. Random
-//          loss does not slow it; loss with delay, or heavy loss, does.
+//   swift  delay-based (after Kumar et al., SIGCOMM 2020): keeps the queueing delay near a target,
+//          which is lower for larger windows, so that flows on one cable come to equal shares. Loss
+//          slows it where giving way makes the loss go away; beside senders that fill whatever
+//          queue there is (TCP), it does as they do.
 //   cubic  RFC 9438, for networks shared with TCP where delay says little.
+//
+// Paths of one session are coupled: what the others may have under way counts when a path asks for
+// more, so that many paths over one cable take no more of it than one would.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +18,47 @@
 
 namespace taco::harp {
 
+// One round: from a packet's leaving to its acknowledgement.
+struct CongestionRound {
+  std::uint64_t end = 0;  // the packet number that ends it
+  Duration least_rtt = 0, most_rtt = 0;
+  std::uint32_t acked = 0, lost = 0;
+  bool limited = false;  // the window was what stopped us
+};
+
+// Of swift alone.
+struct SwiftState {
+  CongestionRound round;
+  std::uint32_t careful = 0;  // rounds of growth since the last loss
+  // What gets lost while there is no queue, of so many packets.
+  double empty_lost = 0, empty_all = 0;
+  Duration longest_queue = 0;  // lately
+  bool was_empty = false;
+  // Giving way to a queue, for so many rounds now, and what it was like at first.
+  std::uint32_t yielded = 0;
+  double yielded_from = 0;
+  Duration yielded_delay = 0;
+  Time competes_until = 0;  // with senders that do not give way; 0: it does not
+};
+
+// Of cubic alone.
+struct CubicState {
+  double last_maximum = 0;
+  double reno = 0;  // the window that Reno would have by now
+  Time epoch_start = 0;
+};
+
+inline constexpr double kNoThreshold = 1e9;
+
 struct CongestionState {
   double window = 0;  // packets that may be in flight
-  double slow_start_threshold = 1e9;
-  // One round: from a packet's leaving to its acknowledgement.
-  std::uint64_t round_end = 0;
-  Duration round_least_rtt = 0;
-  std::uint32_t round_acked = 0, round_lost = 0;
-  bool round_limited = false;  // the window was what stopped us
-  // What an undo restores.
+  // Below it, the window may double in a round.
+  double slow_start_threshold = kNoThreshold;
+  // What an undo restores; 0: nothing.
   double window_before_loss = 0, threshold_before_loss = 0;
   std::uint64_t recovery_end = 0;  // losses up to this number belong to one event
-  // cubic
-  double last_maximum = 0;
-  Time epoch_start = 0;
+  SwiftState swift;
+  CubicState cubic;
 };
 
 struct AckSample {
@@ -39,6 +70,7 @@ struct AckSample {
   Duration rtt = 0;               // 0: no sample
   Duration least_rtt = 0;         // of the path, lately
   Duration smoothed_rtt = 0;
+  double others = 0;  // windows of the session's other paths
   bool limited = false;
 };
 

@@ -8,6 +8,8 @@ namespace {
 
 constexpr double kBeta = 0.7;
 constexpr double kC = 0.4;  // packets per second cubed
+// By which Reno would have to grow in a round to do as well with our kBeta as it does with its own.
+constexpr double kRenoStep = 3 * (1 - kBeta) / (1 + kBeta);
 
 void start(CongestionState& state) { state.window = kInitialWindow; }
 
@@ -17,34 +19,39 @@ void on_ack(CongestionState& state, const AckSample& sample) {
     state.window = std::min(state.window + sample.packets, kLargestWindow);
     return;
   }
-  if (state.epoch_start == 0) {
-    state.epoch_start = sample.now;
-    state.last_maximum = std::max(state.last_maximum, state.window);
+  if (state.cubic.epoch_start == 0) {
+    state.cubic.epoch_start = sample.now;
+    state.cubic.last_maximum = std::max(state.cubic.last_maximum, state.window);
+    state.cubic.reno = state.window;
   }
   const double t =
-      static_cast<double>(sample.now - state.epoch_start + sample.smoothed_rtt) / kSecond;
-  const double k = std::cbrt(state.last_maximum * (1 - kBeta) / kC);
-  const double target = kC * std::pow(t - k, 3) + state.last_maximum;
+      static_cast<double>(sample.now - state.cubic.epoch_start + sample.smoothed_rtt) / kSecond;
+  const double k = std::cbrt(state.cubic.last_maximum * (1 - kBeta) / kC);
+  const double target = kC * std::pow(t - k, 3) + state.cubic.last_maximum;
   const double rate = std::clamp((target - state.window) / state.window, 0.01, 0.5);
-  state.window = std::min(state.window + rate * sample.packets, kLargestWindow);
+  // Where round trips are short, time is too slow a measure, and Reno is faster.
+  const double reno_step = state.cubic.reno < state.window_before_loss ? kRenoStep : 1;
+  state.cubic.reno += reno_step * sample.packets / state.window;
+  state.window = std::max(state.window + rate * sample.packets, state.cubic.reno);
+  state.window = std::min(state.window, kLargestWindow);
 }
 
 void on_loss(CongestionState& state, const AckSample& sample) {
   if (sample.largest < state.recovery_end) return;  // one reduction a round trip
   state.window_before_loss = state.window;
   state.threshold_before_loss = state.slow_start_threshold;
-  state.last_maximum =
-      state.window < state.last_maximum ? state.window * (1 + kBeta) / 2 : state.window;
+  state.cubic.last_maximum =
+      state.window < state.cubic.last_maximum ? state.window * (1 + kBeta) / 2 : state.window;
   state.window = std::max(kLeastWindow, state.window * kBeta);
   state.slow_start_threshold = state.window;
-  state.epoch_start = 0;
+  state.cubic.epoch_start = 0;
   state.recovery_end = sample.next_number;
 }
 
 void on_silence(CongestionState& state) {
   state.slow_start_threshold = std::max(kLeastWindow, state.window * kBeta);
   state.window = kLeastWindow;
-  state.epoch_start = 0;
+  state.cubic.epoch_start = 0;
 }
 
 void undo(CongestionState& state) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "harp/session/congestion.h"
 
@@ -8,13 +9,30 @@ namespace {
 
 // Queueing delay to aim at. Large beside a switch's, because the "queue" here is mostly processes
 // waiting for a core: a smaller one would let the wire run dry whenever the sender is not running.
+// Where queues are shorter than that, loss is what tells of them.
 constexpr Duration kTargetDelay = 4 * kMillisecond;
 // On top of it for small windows. Flows that share a cable see one delay: where all had one target,
 // whoever began first would keep what it had; so the larger gives way to the smaller.
-constexpr double kForSmall = 80 * kMillisecond, kMostForSmall = 12 * kMillisecond;
+constexpr double kForSmall = 56 * kMillisecond, kMostForSmall = 8 * kMillisecond;
 constexpr double kMostDecrease = 0.5;
 constexpr double kGain = 0.8;
-constexpr double kHeavyLoss = 0.08;  // of a round
+
+// A window is narrowed by so many times the share of a round that was lost: small windows give way
+// as TCP's do, and one packet of thousands means little.
+constexpr double kLossGain = 30, kMostForLoss = 0.3;
+// What gets lost while the queue is as good as empty is not lost for lack of room there, and nobody
+// is served by our giving way. But more than so much calls for it whatever its reason.
+constexpr double kMostNoise = 0.1;
+constexpr double kEmpty = 0.25;  // of the queue that there was lately
+constexpr Duration kAlwaysEmpty = 50 * kMicrosecond;
+constexpr double kFewPackets = 100, kManyPackets = 1000;  // to judge by; then older ones count less
+constexpr int kForget = 64;                               // rounds, that queues stay in memory
+
+// Who has given way so far and so often, and still finds the queue that it was in, is among senders
+// that fill whatever there is. It takes its share of it for a while, then tries again.
+constexpr std::uint32_t kYieldRounds = 3;
+constexpr double kYielded = 0.25, kQueueStays = 0.6;
+constexpr Duration kSpell = 2 * kSecond;
 
 Duration target_delay(double window) {
   return kTargetDelay +
@@ -24,55 +42,146 @@ Duration target_delay(double window) {
 // What a window may grow by in a round near the target, where the wire is busy anyway.
 double step(double window) { return std::min(window / 8, 16 + window / 32); }
 
+// After a loss, as TCP at first, and faster and faster while all goes well.
+double careful_step(std::uint32_t rounds) { return 1 + static_cast<double>(rounds) * rounds / 512; }
+
 void start(CongestionState& state) { state.window = kInitialWindow; }
 
-void decrease(CongestionState& state, double factor) {
-  state.window_before_loss = std::max(state.window_before_loss, state.window);
+void narrow(CongestionState& state, double factor) {
   state.window = std::max(kLeastWindow, state.window * factor);
 }
 
-void end_round(CongestionState& state, const AckSample& sample) {
-  const Duration delay =
-      state.round_least_rtt > 0 ? state.round_least_rtt - sample.least_rtt : Duration{0};
-  const double all = state.round_acked + state.round_lost;
-  const double loss = all > 0 ? state.round_lost / all : 0;
-  const Duration target = target_delay(state.window);
-  if (delay > target) {
-    const double excess = static_cast<double>(delay - target) / static_cast<double>(delay);
-    decrease(state, std::max(kMostDecrease, 1 - kGain * excess));
-  } else if (loss > kHeavyLoss && all >= 16) {
-    decrease(state, 0.7);
-  } else if (state.round_lost > 0 && delay > target / 2) {
-    decrease(state, 0.85);
-  } else if (state.round_limited) {
-    // Far below the target: double, as in slow start.
-    state.window += delay < target / 2 ? state.round_acked : step(state.window);
-    state.window = std::min(state.window, kLargestWindow);
+// What is kept of the window when so much of a round was lost.
+double kept(double loss) { return 1 - std::min(kMostForLoss, kLossGain * loss); }
+
+double loss_of(const CongestionRound& round) {
+  const double all = round.acked + round.lost;
+  return all > 0 ? round.lost / all : 0;
+}
+
+void give_way(CongestionState& state, double loss) {
+  state.window_before_loss = state.window;
+  state.threshold_before_loss = state.slow_start_threshold;
+  narrow(state, kept(loss));
+  state.slow_start_threshold = state.window;
+  state.swift.careful = 0;
+}
+
+// Learns from the round what gets lost whatever we do.
+void measure_noise(CongestionState& state, const CongestionRound& round, Duration least) {
+  SwiftState& swift = state.swift;
+  if (round.least_rtt == 0) return;
+  const Duration queue = round.least_rtt - least;
+  swift.longest_queue = std::max(queue, swift.longest_queue - swift.longest_queue / kForget);
+  const auto empty = static_cast<Duration>(kEmpty * static_cast<double>(swift.longest_queue));
+  // A loss shows a round after the queue that made it.
+  const bool is_empty = round.most_rtt - least <= std::max(empty, kAlwaysEmpty);
+  const bool was_empty = std::exchange(swift.was_empty, is_empty);
+  if (!is_empty || !was_empty || loss_of(round) > 2 * kMostNoise) return;
+  const bool knew = swift.empty_all >= kFewPackets;
+  swift.empty_lost += round.lost;
+  swift.empty_all += round.acked + round.lost;
+  if (!knew && swift.empty_all >= kFewPackets && swift.empty_lost > 0) {
+    state.slow_start_threshold = kNoThreshold;  // it was learned from losses that were not ours
   }
-  if (state.round_lost == 0) state.window_before_loss = 0;
-  state.round_end = sample.next_number;
-  state.round_least_rtt = 0;
-  state.round_acked = state.round_lost = 0;
-  state.round_limited = false;
+  if (swift.empty_all < kManyPackets) return;
+  swift.empty_lost /= 2;
+  swift.empty_all /= 2;
+}
+
+bool is_noise(const SwiftState& swift, const CongestionRound& round) {
+  if (swift.empty_all < kFewPackets) return round.lost == 0;
+  const double noise = std::min(swift.empty_lost / swift.empty_all, kMostNoise);
+  const double expected = noise * (round.acked + round.lost);
+  return round.lost <= 2 * expected + 2 * std::sqrt(expected);
+}
+
+bool competes(const CongestionState& state) { return state.swift.competes_until != 0; }
+
+// The queue is longer than it should be.
+void yield(CongestionState& state, const AckSample& sample, Duration delay, Duration target) {
+  SwiftState& swift = state.swift;
+  if (swift.yielded++ == 0) {
+    swift.yielded_from = state.window;
+    swift.yielded_delay = delay;
+  }
+  const double queue = static_cast<double>(delay);
+  narrow(state, std::max(kMostDecrease,
+                         1 - kGain * static_cast<double>(delay - target) / std::max(queue, 1.0)));
+  const bool stays = queue >= kQueueStays * static_cast<double>(swift.yielded_delay) &&
+                     delay > target_delay(kLeastWindow);
+  if (swift.yielded < kYieldRounds || state.window > kYielded * swift.yielded_from || !stays) {
+    return;
+  }
+  state.window = swift.yielded_from;
+  swift.competes_until = sample.now + kSpell;
+  swift.yielded = 0;
+}
+
+void grow(CongestionState& state, const CongestionRound& round, const AckSample& sample,
+          bool queue_is_short) {
+  const double share = state.window / (state.window + sample.others);
+  SwiftState& swift = state.swift;
+  const bool slow_start = state.window < state.slow_start_threshold;
+  if (slow_start && queue_is_short && !competes(state)) {
+    state.window = std::min(state.window + round.acked, state.slow_start_threshold);
+  } else {
+    const double careful = careful_step(++swift.careful);
+    state.window +=
+        share * (slow_start && !competes(state) ? step(state.window)
+                                                : std::min(careful, step(state.window)));
+  }
+  state.window = std::min(state.window, kLargestWindow);
+}
+
+void end_round(CongestionState& state, const CongestionRound& round, const AckSample& sample) {
+  SwiftState& swift = state.swift;
+  const Duration delay = round.least_rtt > 0 ? round.least_rtt - sample.least_rtt : Duration{0};
+  const Duration target = target_delay(state.window + sample.others);
+  if (competes(state) && (delay < target / 2 || sample.now >= swift.competes_until)) {
+    swift.competes_until = 0;
+  }
+  measure_noise(state, round, sample.least_rtt);
+  const bool noise = is_noise(swift, round);
+  if (!noise) {
+    give_way(state, loss_of(round));
+  } else if (delay > target && !competes(state)) {
+    return yield(state, sample, delay, target);
+  } else if (round.limited) {
+    grow(state, round, sample, delay < target / 2);
+  }
+  if (round.lost == 0) state.window_before_loss = 0;
+  swift.yielded = 0;
 }
 
 void on_ack(CongestionState& state, const AckSample& sample) {
-  state.round_acked += sample.packets;
-  state.round_limited |= sample.limited;
+  CongestionRound& round = state.swift.round;
+  round.acked += sample.packets;
+  round.limited |= sample.limited;
   // The least of a round: one delayed process inflates single samples, a queue inflates all.
-  if (sample.rtt > 0 && (state.round_least_rtt == 0 || sample.rtt < state.round_least_rtt)) {
-    state.round_least_rtt = sample.rtt;
+  if (sample.rtt > 0 && (round.least_rtt == 0 || sample.rtt < round.least_rtt)) {
+    round.least_rtt = sample.rtt;
   }
-  if (sample.largest >= state.round_end) end_round(state, sample);
+  round.most_rtt = std::max(round.most_rtt, sample.rtt);
+  if (sample.largest < round.end) return;
+  end_round(state, std::exchange(round, {.end = sample.next_number}), sample);
 }
 
-void on_loss(CongestionState& state, const AckSample& sample) { state.round_lost += sample.lost; }
+void on_loss(CongestionState& state, const AckSample& sample) {
+  state.swift.round.lost += sample.lost;
+}
 
-void on_silence(CongestionState& state) { decrease(state, 0.5); }
+void on_silence(CongestionState& state) {
+  narrow(state, 0.5);
+  state.slow_start_threshold = state.window;
+}
 
 void undo(CongestionState& state) {
-  state.window = std::max(state.window, state.window_before_loss);
-  state.round_lost = 0;
+  if (state.window_before_loss > 0) {
+    state.window = std::max(state.window, state.window_before_loss);
+    state.slow_start_threshold = state.threshold_before_loss;
+  }
+  state.swift.round.lost = 0;
 }
 
 }  // namespace

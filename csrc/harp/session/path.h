@@ -112,7 +112,8 @@ class Path {
   // True: the path has moved, or has been proved.
   bool on_response(const RxPacket& from, std::uint64_t token);
   enum class News : std::uint8_t { kMalformed, kNothing, kSomething };
-  News on_ack(const wire::Ack& ack, SentPackets::Listener& listener);
+  // `others`: packets that may be under way by the session's other paths.
+  News on_ack(const wire::Ack& ack, double others, SentPackets::Listener& listener);
   // What the listener does with a run that is about this path: of data packets of `datagram` bytes
   // each, or a probe for the MTU.
   void on_size_acked(const SentRun& run, std::size_t datagram) {
@@ -181,12 +182,16 @@ class Path {
   bool is_crowded() const;
   // How many of `wanted` segments may leave now; notes what stands in the way.
   std::uint32_t room_for(std::uint32_t wanted);
+  // After so many more the window is full, and too small to wait until the peer acknowledges by
+  // itself.
+  bool wants_news(std::uint32_t more) const;
   // Is this the header of a packet that went out lately?
   bool sent_lately(const wire::Header& header) const { return recent_.contains(header); }
 
  private:
   std::span<const std::byte> sealed(wire::Header& header, std::span<const std::byte> body);
   bool watches_silence() const;
+  std::uint32_t worth_a_run() const;
   AckSample sample() const;
   void detect_losses(SentPackets::Listener& listener);
   bool on_mtu_timer(Time now);

@@ -55,6 +55,14 @@ bool PathSet::is_heard_since(Time when, const Path& than) const {
   });
 }
 
+double PathSet::windows_beside(const Path& path) const {
+  double sum = 0;
+  for (const auto& other : paths_) {
+    if (other.get() != &path && other->is_live()) sum += other->window();
+  }
+  return sum;
+}
+
 // One that may yet turn out to carry more is waited for: what does not fit it goes by the others.
 std::size_t PathSet::datagram() const {
   std::size_t least = std::numeric_limits<std::size_t>::max();

@@ -44,6 +44,9 @@ class PathSet {
   bool has_other(const Path& than) const;
   bool is_heard_since(Time when, const Path& than) const;
 
+  // Packets that may be under way by the other live paths.
+  double windows_beside(const Path& path) const;
+
   // The largest datagram that all can be relied on to carry.
   std::size_t datagram() const;
   // Of the live paths that are not in `tried` (bit i: the i-th), the one by which a packet would

@@ -11,15 +11,19 @@ namespace {
 
 // Credit kept back from bulk data, so that small packets need not wait behind it.
 constexpr std::uint64_t kCreditReserve = 4;
-// Runs shorter than this wait for more room, as long as something is in flight.
+// Runs shorter than this wait for more room, as long as something is in flight and the window is
+// not so small that this would be most of it.
 constexpr std::uint32_t kWorthARun = 8;
+constexpr std::uint32_t kRunsInWindow = 4;
+// Of the window, in acknowledgements that the peer sends by itself.
+constexpr std::uint32_t kFewNews = 4;
 
 }  // namespace
 
 bool Path::within_credit() const { return credit_.left() > 0; }
 
 bool Path::has_room() {
-  if (sent_.in_flight() >= static_cast<std::uint32_t>(window_.window)) {
+  if (sent_.in_flight() >= window()) {
     window_limited_ = true;
     return false;
   }
@@ -29,13 +33,21 @@ bool Path::has_room() {
 }
 
 bool Path::is_crowded() const {
-  return sent_.in_flight() > 0 && sent_.in_flight() + kWorthARun > window_.window;
+  return sent_.in_flight() > 0 && sent_.in_flight() + worth_a_run() > window();
+}
+
+std::uint32_t Path::worth_a_run() const {
+  return std::clamp(window() / kRunsInWindow, 1u, kWorthARun);
+}
+
+bool Path::wants_news(std::uint32_t more) const {
+  return window() < kFewNews * DelayedAck::kEvery &&
+         sent_.in_flight() + more + worth_a_run() > window();
 }
 
 std::uint32_t Path::room_for(std::uint32_t wanted) {
-  const auto window = static_cast<std::uint32_t>(window_.window);
   const std::uint32_t in_flight = sent_.in_flight();
-  std::uint32_t room = window > in_flight ? window - in_flight : 0;
+  std::uint32_t room = window() > in_flight ? window() - in_flight : 0;
   if (room < wanted) window_limited_ = true;
   std::uint64_t credit = credit_.left();
   credit -= std::min(kCreditReserve, credit / 4);
@@ -45,7 +57,7 @@ std::uint32_t Path::room_for(std::uint32_t wanted) {
   }
   room = static_cast<std::uint32_t>(std::min<std::uint64_t>(room, credit));
   const std::uint32_t granted = std::min(room, wanted);
-  return granted < std::min(wanted, kWorthARun) && in_flight > 0 ? 0 : granted;
+  return granted < std::min(wanted, worth_a_run()) && in_flight > 0 ? 0 : granted;
 }
 
 Duration Path::arrival(std::size_t more) const {

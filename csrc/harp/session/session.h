@@ -207,6 +207,7 @@ class Session final : public Link {
   Sent send_eager(Path& path);
   Sent send_run(Path& path, std::size_t& budget);
   bool fit(Path& path, BulkSend& send);
+  static std::uint8_t flags_of_last(const Path& path, SegmentRange range);
   std::size_t fill_run(const Path& path, BulkSend& send, SegmentRange range);
   std::size_t fill_pieces(const Path& path, BulkSend& send, SegmentRange range);
   std::size_t fill_sealed(const Path& path, BulkSend& send, SegmentRange range);

@@ -84,6 +84,7 @@ void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
   if (packet.type == wire::Type::kControl && !on_frames(*path, packet, from)) return;
   if (life_.ended()) return;
   if (path->on_packet(number, bytes.size(), from)) ready();
+  if ((packet.flags & wire::kAckSoon) != 0) path->ack().hurry();
   if (packet.type == wire::Type::kFragment) path->ack().want();
   if (packet.type == wire::Type::kData) {
     path->ack().want();
@@ -376,7 +377,7 @@ void Session::on_ack(const wire::Ack& ack) {
   Path::News news = Path::News::kMalformed;
   if (Path* const path = paths_.find(ack.path)) {
     Fates fates(*this, *path);
-    news = path->on_ack(ack, fates);
+    news = path->on_ack(ack, paths_.windows_beside(*path), fates);
   }
   if (news == Path::News::kMalformed) ++host_.counters().malformed;
   if (news != Path::News::kSomething) return;

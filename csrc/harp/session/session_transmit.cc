@@ -194,9 +194,15 @@ std::uint8_t Session::flags_of(const BulkSend& send, std::uint32_t segment) cons
                                    (trusts_payload() ? wire::kTrusted : 0));
 }
 
+// What the last packet of a run says beside its segment's flags.
+std::uint8_t Session::flags_of_last(const Path& path, SegmentRange range) {
+  return path.wants_news(range.count) ? wire::kAckSoon : 0;
+}
+
 // Headers, checksums and gather list of a run of consecutive segments. Returns its bytes.
 std::size_t Session::fill_run(const Path& path, BulkSend& send, SegmentRange range) {
   SessionHost::Scratch& scratch = host_.scratch_;
+  const std::uint8_t last = flags_of_last(path, range);
   wire::PacketId id = path.next_id();
   std::size_t bytes = 0;
   for (std::uint32_t i = 0; i < range.count; ++i, ++id.number) {
@@ -204,8 +210,8 @@ std::size_t Session::fill_run(const Path& path, BulkSend& send, SegmentRange ran
     const std::size_t payload = send.bytes_of(segment);
     const std::byte* data = send.data_of(segment);
     wire::Header& header = scratch.headers[i];
-    header =
-        wire::data_header(id, send.slot, segment, send.request->bytes, flags_of(send, segment));
+    const std::uint8_t flags = flags_of(send, segment) | (i + 1 == range.count ? last : 0);
+    header = wire::data_header(id, send.slot, segment, send.request->bytes, flags);
     wire::seal(header, {data, payload});
     scratch.slices[2 * i] = {&header, sizeof header};
     scratch.slices[2 * i + 1] = {data, payload};
@@ -218,7 +224,7 @@ std::size_t Session::fill_run(const Path& path, BulkSend& send, SegmentRange ran
 std::size_t Session::fill_pieces(const Path& path, BulkSend& send, SegmentRange range) {
   SessionHost::Scratch& scratch = host_.scratch_;
   const std::uint32_t segment = send.segment_of(range.first);
-  const std::uint8_t flags = flags_of(send, segment);
+  const std::uint8_t last = flags_of_last(path, range);
   wire::PacketId id = path.next_id();
   std::size_t bytes = 0;
   for (std::uint32_t i = 0; i < range.count; ++i, ++id.number) {
@@ -226,6 +232,7 @@ std::size_t Session::fill_pieces(const Path& path, BulkSend& send, SegmentRange 
     const std::size_t payload = send.bytes_of(unit);
     const std::byte* data = send.data_of(unit);
     SessionHost::PieceHeader& front = scratch.piece_headers[i];
+    const std::uint8_t flags = flags_of(send, segment) | (i + 1 == range.count ? last : 0);
     front.header = wire::fragment_header(id, send.slot, segment, send.request->bytes, flags);
     front.piece = {static_cast<std::uint16_t>(send.offset_in_segment(unit) / wire::kGranule),
                    static_cast<std::uint16_t>(send.bytes_of_segment(segment))};
@@ -242,11 +249,12 @@ std::size_t Session::fill_pieces(const Path& path, BulkSend& send, SegmentRange 
 std::size_t Session::fill_sealed(const Path& path, BulkSend& send, SegmentRange range) {
   SessionHost::Scratch& scratch = host_.scratch_;
   std::byte* out = host_.sealing_buffer(range.count * send.datagram_bytes()).data();
+  const std::uint8_t last = flags_of_last(path, range);
   wire::PacketId id = path.next_id();
   std::size_t bytes = 0;
   for (std::uint32_t i = 0; i < range.count; ++i, ++id.number) {
     const std::uint32_t unit = range.first + i, segment = send.segment_of(unit);
-    const std::uint8_t flags = send.flags_of(segment);
+    const std::uint8_t flags = send.flags_of(segment) | (i + 1 == range.count ? last : 0);
     const std::span<const std::byte> payload{send.data_of(unit), send.bytes_of(unit)};
     wire::Header& header = scratch.headers[i];
     wire::FragmentDescriptor piece{};

@@ -103,6 +103,8 @@ bool parse_fragment(Packet& packet) {
   return fits_message(packet, packet.fragment_of);
 }
 
+constexpr std::uint8_t kSegmentFlags = kLastSegment | kOffered | kTrusted | kAckSoon;
+
 // Coded packets belong to a later time.
 bool parse_body(const Header& header, Packet& packet) {
   const auto only = [&](std::uint8_t flags) { return (packet.flags & ~flags) == 0; };
@@ -110,10 +112,10 @@ bool parse_body(const Header& header, Packet& packet) {
   switch (packet.type) {
     case Type::kData:
       read_segment(header, packet);
-      return only(kLastSegment | kOffered | kTrusted) && fits_message(packet, packet.body.size());
+      return only(kSegmentFlags) && fits_message(packet, packet.body.size());
     case Type::kFragment:
       read_segment(header, packet);
-      return only(kLastSegment | kOffered | kTrusted) && parse_fragment(packet);
+      return only(kSegmentFlags) && parse_fragment(packet);
     case Type::kEager:
       packet.serial = header.slot_low;
       return only(0) && take(packet.body, packet.eager) && whole();

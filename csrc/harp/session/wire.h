@@ -42,10 +42,11 @@ enum Flag : std::uint8_t {
                      // belongs to a sequence of such packets
   kOffered = 16,     // kData, kFragment: the message was offered, too, in a record that it may have
                      // overtaken
-  kTrusted = 32      // kData, kFragment: the payload is not part of the checksum
+  kTrusted = 32,     // kData, kFragment: the payload is not part of the checksum
+  kAckSoon = 64      // kData, kFragment: the sender has little under way, and waits for news of it
 };
 static_assert(kLastSegment == 1 && kCoded == 2 && kSealed == 4 && kUncounted == 8 &&
-              kOffered == 16 && kTrusted == 32);
+              kOffered == 16 && kTrusted == 32 && kAckSoon == 64);
 
 // What packets that are not sealed are checked by; as hellos say it.
 enum class Checksum : std::uint8_t {
