@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import time
 
 import pytest
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from conftest import taco_only
 from fabric import Fabric
 from hosts import host_ranks, join, needs_hosts, sent_by
+from stderr_file import stderr_into
 
 pytestmark = [taco_only, needs_hosts]
 
@@ -87,6 +89,53 @@ def test_a_link_behind_a_firewall_is_left_alone() -> None:
         fabric.cut(0, link=1)
         ranks.run(join)
         assert max(ranks.run(reduce)) < 60
+
+
+def join_and_wait_for_warning(log: str) -> str:
+    """Reduces until a rank has warned of a path; what this one has said."""
+    with stderr_into(log):
+        join()
+        end = time.monotonic() + 30
+        over = torch.zeros(1)
+        while over.item() == 0:
+            reduce(100_000)
+            warned = "path from" in pathlib.Path(log).read_text()
+            over = torch.tensor([float(warned or time.monotonic() > end)])
+            dist.all_reduce(over, op=dist.ReduceOp.MAX)
+    return pathlib.Path(log).read_text()
+
+
+@pytest.mark.parametrize("link", [0, 1])
+@pytest.mark.parametrize(
+    ("hooks", "verdict"),
+    [
+        (["input", "output"], "drop"),
+        (["input"], "drop"),
+        (["output"], "drop"),
+        (["input"], "reject"),
+    ],
+)
+def test_a_firewall_on_one_of_two_links_is_named_and_the_other_one_serves(
+    tmp_path: pathlib.Path, link: int, hooks: list[str], verdict: str
+) -> None:
+    chains = [
+        f"chain {hook} {{ type filter hook {hook} priority 0; "
+        f"{'iifname' if hook == 'input' else 'oifname'} eth{link} meta l4proto udp {verdict}; }}"
+        for hook in hooks
+    ]
+    with (
+        Fabric(hosts=2, links=2) as fabric,
+        host_ranks(fabric, {"TACO_LOG": "warning"}) as ranks,
+    ):
+        fabric.output(0, ["nft", f"table inet wall {{ {'; '.join(chains)}; }}"])
+        said = ranks.run_each(
+            join_and_wait_for_warning, [(str(tmp_path / f"rank{rank}.log"),) for rank in range(2)]
+        )
+        lines = [line for text in said for line in text.splitlines() if "path from" in line]
+        assert len(lines) == 1, said
+        for host in range(2):
+            assert fabric.address(host, link) in lines[0], lines
+        assert "TACO_IFNAME" in lines[0]
 
 
 def count_paths() -> int:

@@ -231,6 +231,7 @@ void SimNetwork::land(Flying packet) {
       note_order(packet);
       if (nics_[packet.to.node] == nullptr) return refuse(packet);
       if (!nics_[packet.to.node]->has(packet.to)) return refuse(packet);
+      if (refusing_.contains({packet.to.node, packet.to.address})) return refuse(packet);
       return nics_[packet.to.node]->arrive(packet.from, packet.to, std::move(packet.bytes));
     case Stage::kRefused:
       if (packet.from.node >= nics_.size() || nics_[packet.from.node] == nullptr) return;

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <queue>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -93,6 +94,9 @@ class SimNetwork {
   // Larger datagrams from `from` to `to` vanish from now on; only those to one address, if given.
   void set_mtu(std::uint32_t from, std::uint32_t to, std::size_t max_datagram,
                std::uint32_t address = kEvery);
+
+  // A firewall refuses what comes to that address of a host, from now on.
+  void refuse_at(std::uint32_t node, std::uint32_t address) { refusing_.insert({node, address}); }
 
   // Of one host's cable, from now on, instead of what the faults say.
   void set_rate(std::uint32_t node, std::uint32_t address, double bytes_per_second) {
@@ -192,6 +196,7 @@ class SimNetwork {
   std::priority_queue<Flying> flying_;
   std::vector<SimNic*> nics_;
   std::vector<DeadLink> dead_;
+  std::set<std::pair<std::uint32_t, std::uint32_t>> refusing_;  // by node and address
   std::map<Link, std::size_t> mtus_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, double> rates_;  // by node and address
   std::vector<Cord> cords_;

@@ -48,6 +48,8 @@ void Liveness::on_refusal_st(const Refusal& refusal, Time now) {
     if (peer->session == nullptr || peer->session->ended()) continue;
     if (!peer->session->sends_to(refusal.destination)) continue;
     if (quotes_session(refusal, *peer->session)) {
+      peer->suspicion.clear_if_heard(peer->session->last_heard());
+      peer->suspicion.partial = !peer->session->on_refused(refusal.destination);
       return suspect(*peer, &Suspicion::refusals, now);
     }
   }
@@ -116,8 +118,8 @@ Time Liveness::examine_suspect(Peer& peer, Time now) {
 void Liveness::bury(Peer& peer, Time now) {
   const Time heard = peer.session->last_heard();
   const double silent = heard == 0 ? -1 : static_cast<double>(now - heard) / kSecond;
-  const std::string refused = std::to_string(peer.suspicion.refusals + peer.suspicion.resets) +
-                              " packets to its port were refused";
+  const std::string refused =
+      std::to_string(peer.suspicion.hints()) + " packets to its port were refused";
   const std::string text =
       heard != 0 ? "its process has ended (" + refused +
                        "); look in its log for a crash, a kill or an out-of-memory kill"

@@ -5,9 +5,11 @@
 //   hint. It starts a burst of probes; the peer is dead when at least kRefusals packets were
 //   refused and nothing has been heard since the first for kSilence. One forged or stray ICMP kills
 //   nobody.
+// - Where several ways lead to the peer, a firewall on one of them may refuse what goes there. As
+//   long as nothing was refused on the others, such hints need a silence of kLongSilence.
 // - A reset from the peer's address that quotes one of our packets says that another process has
 //   the port now. Whoever can read our packets can forge it, and be faster than a peer whose host
-//   is busy: such hints need a silence of kResetSilence.
+//   is busy: such hints need that silence, too.
 // - While a request is open, a peer silent for kLook is asked for a sign of life, so that a dead
 //   process is refused (and found out) soon even if we only receive. The longer nothing but signs
 //   of life is exchanged, the rarer the questions: long waits must cost nothing.
@@ -33,10 +35,11 @@ class Session;
 struct Suspicion {
   static constexpr std::uint32_t kRefusals = 3;
   static constexpr Duration kSilence = 8 * kMillisecond;
-  static constexpr Duration kResetSilence = kSecond;
+  static constexpr Duration kLongSilence = kSecond;
   static constexpr Duration kMostExcused = 100 * kMillisecond;
 
   std::uint32_t refusals = 0;       // by the network
+  bool partial = false;             // which has refused nothing yet on some of several ways
   std::uint32_t resets = 0;         // by a process
   Time since = 0;                   // the first of either
   Duration excused = 0;             // our own stalls since then, in which it could not be heard
@@ -54,15 +57,15 @@ struct Suspicion {
   void clear_if_heard(Time last_heard) {
     if (last_heard > since) refusals = resets = 0;
   }
+  bool is_refused() const { return refusals >= kRefusals && !partial; }
   bool is_proof(Time now) const {
     const Duration silent = now - since - excused;
-    return (refusals >= kRefusals && silent >= kSilence) ||
-           (hints() >= kRefusals && silent >= kResetSilence);
+    return (is_refused() && silent >= kSilence) || (hints() >= kRefusals && silent >= kLongSilence);
   }
   // When it will be, if nobody stalls and no further hint comes; kNever: without one it will not.
   Time proof_at(Time now) const {
     if (hints() < kRefusals || is_proof(now)) return kNever;
-    return since + excused + (refusals >= kRefusals ? kSilence : kResetSilence);
+    return since + excused + (is_refused() ? kSilence : kLongSilence);
   }
 };
 

@@ -39,10 +39,8 @@ void EngineLoop::open_session(Peer& peer) {
   config.checksum = options_.checksum;
   config.packets_per_key = options_.packets_per_key;
   const Route& first = peer.routes.front();
-  config.peer_endpoint = first.remote.endpoint;
-  config.local_path = first.local_path;
-  for (const Route& route : std::span(peer.routes).subspan(1)) {
-    config.further.push_back({route.remote.endpoint, route.local_path});
+  for (const Route& route : peer.routes) {
+    config.ways.push_back({route.remote.endpoint, route.local_path});
   }
   config.max_datagram = std::min(nic().addresses()[first.local_path].max_datagram,
                                  max_datagram(first.remote.endpoint, first.remote.mtu));

@@ -26,6 +26,8 @@ void Handshake::establish(const wire::Hello& hello) {
 }
 
 void Handshake::note(const wire::Hello& hello, const AddressPair& from, std::size_t bytes) {
+  if (!(from == heard_by_)) largest_hello_ = 0;
+  heard_by_ = from;
   largest_hello_ = std::max(largest_hello_, static_cast<std::uint32_t>(bytes));
   echo_ = hello.sender_nonce;
   if ((hello.flags & wire::kEstablished) != 0) return;
@@ -34,40 +36,66 @@ void Handshake::note(const wire::Hello& hello, const AddressPair& from, std::siz
 
 // An answer takes the way the hello came, and is no longer than that was: whoever sends a copy of
 // one makes us send no more than it did.
-Handshake::Due Handshake::due(const AddressPair& own) const {
+Handshake::Due Handshake::due() const {
   if (answer_.due) {
     return {answer_.pair, std::min<std::size_t>(answer_.bytes, max_datagram_), true};
   }
-  return {own, calls_ % 2 == 0 ? max_datagram_ : 0, false};
+  return {next_way(), rounds() % 2 == 0 ? max_datagram_ : 0, false};
 }
 
-void Handshake::fill(wire::Hello& hello) const {
+void Handshake::fill(wire::Hello& hello, const AddressPair& by) const {
   const bool known = established() && echo_ == peer_nonce_;
   hello.sender_connection = connection_;
   hello.target_connection = known ? peer_connection_ : 0;
   hello.sender_nonce = nonce_;
   hello.target_nonce = echo_;
   hello.max_datagram = static_cast<std::uint32_t>(max_datagram_);
-  hello.largest_received = largest_hello_;
+  hello.largest_received = by == heard_by_ ? largest_hello_ : 0;
   hello.sender_engine = wire::engine_of(connection_);
   if (established()) hello.flags = known ? wire::kEstablished : wire::kChallenge;
 }
 
-void Handshake::on_said(const Due& said, const AddressPair& own, Time now) {
+void Handshake::on_said(const Due& said, Time now) {
   TACO_ASSERT(is_due());
   answer_.due = false;
+  const auto way = std::find(ways_.begin(), ways_.end(), said.pair);
+  if (way != ways_.end()) been_ |= std::uint64_t{1} << (way - ways_.begin());
   // Ours is as good as sent when the answer went where it would have gone.
-  if (established() || (said.answer && !(said.pair == own))) return;
+  if (established() || (said.answer && !(said.pair == next_way()))) return;
   if (state_.is(State::kCalling)) state_.go(State::kWaiting);
   called_ = now;
   ++calls_;
 }
 
-// Rarely, while neither side waits.
+// Ever more rarely, round by round; and rarely, while neither side waits.
 Time Handshake::next_call(bool awaited) const {
   const Duration most = awaited ? kLastInterval : kIdleInterval;
-  const std::uint32_t before = std::clamp(calls_, 1u, 11u) - 1;
-  return called_ + std::min(kFirstInterval << before, most);
+  const std::size_t round = calls_ == 0 ? 0 : (calls_ - 1) / ways_.size();
+  return called_ + std::min(kFirstInterval << std::min<std::size_t>(round, 10), most);
+}
+
+AddressPair Handshake::proved_by(const AddressPair& from) const {
+  if (from == answer_.pair) return from;
+  // The peer may be known by another address on its way to us: then our own one tells.
+  const AddressPair* likely = &ways_.front();
+  for (std::size_t i = 0; i < ways_.size(); ++i) {
+    if ((been_ >> i & 1) == 0) continue;
+    if (ways_[i] == from) return from;
+    if (ways_[i].local == from.local) likely = &ways_[i];
+  }
+  return *likely;
+}
+
+std::vector<AddressPair> Handshake::take_other_ways(const AddressPair& used) {
+  TACO_ASSERT(established());
+  std::vector<AddressPair> ways = std::exchange(ways_, {});
+  auto place = std::find(ways.begin(), ways.end(), used);
+  if (place == ways.end()) {
+    place = std::find_if(ways.begin(), ways.end(),
+                         [&](const AddressPair& way) { return way.local == used.local; });
+  }
+  ways.erase(place != ways.end() ? place : ways.begin());
+  return ways;
 }
 
 bool Handshake::on_timer(bool awaited, Time now) {

@@ -9,13 +9,20 @@
 // What establishes it is a hello that sends our nonce back; that is for good: a peer that begins
 // anew gets a new session. In every state a hello of the peer's may have to be answered.
 //
+// Of several ways to the peer some may be dead from the start. So hellos take all of them in turn,
+// the best first, and the session begins by whichever is answered first.
+//
 // Pure state: knows no packet and no key, time is passed in. Owner thread only.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/machine.h"
 #include "harp/session/path_ends.h"
@@ -30,9 +37,17 @@ class Handshake {
     return from != to && from != State::kEstablished;
   }
 
-  // `connection` and `nonce` are random. `max_datagram`: that this side takes.
-  Handshake(std::uint64_t connection, const wire::Nonce& nonce, std::size_t max_datagram, Time now)
-      : connection_(connection), nonce_(nonce), max_datagram_(max_datagram), called_(now) {}
+  // `connection` and `nonce` are random. `max_datagram`: that this side takes. `ways`: at least
+  // one, the best first.
+  Handshake(std::uint64_t connection, const wire::Nonce& nonce, std::size_t max_datagram,
+            std::vector<AddressPair> ways, Time now)
+      : connection_(connection),
+        nonce_(nonce),
+        max_datagram_(max_datagram),
+        ways_(std::move(ways)),
+        called_(now) {
+    TACO_ASSERT(!ways_.empty() && ways_.size() <= kMostWays);
+  }
 
   State state() const { return state_.state(); }
   bool established() const { return state_.is(State::kEstablished); }
@@ -55,8 +70,14 @@ class Handshake {
   void establish(const wire::Hello& hello);
   // One of kHello or kEstablishes, a datagram of `bytes`.
   void note(const wire::Hello& hello, const AddressPair& from, std::size_t bytes);
-  // Is it by this pair that the peer was answered last, so that our nonce has been there?
-  bool has_answered(const AddressPair& pair) const { return pair == answer_.pair; }
+  // Our nonce has come back by `from`: the pair by which it has made the round trip. It is another
+  // one than `from` if it has never left by that.
+  AddressPair proved_by(const AddressPair& from) const;
+  // Until it is established: how the peer may be reached; thereafter none.
+  std::span<const AddressPair> ways() const { return ways_; }
+  // Once it is established: those but `used`, which took the place of one of them.
+  std::vector<AddressPair> take_other_ways(const AddressPair& used);
+  std::size_t memory_bytes() const { return ways_.capacity() * sizeof(AddressPair); }
 
   // A hello that is due: by which pair, and at least how long.
   struct Due {
@@ -65,11 +86,10 @@ class Handshake {
     bool answer = false;
   };
   bool is_due() const { return state_.is(State::kCalling) || answer_.due; }
-  // `own`: the path's pair.
-  Due due(const AddressPair& own) const;
+  Due due() const;
   // Fills in what is the handshake's.
-  void fill(wire::Hello& hello) const;
-  void on_said(const Due& said, const AddressPair& own, Time now);
+  void fill(wire::Hello& hello, const AddressPair& by) const;
+  void on_said(const Due& said, Time now);
 
   // When to say hello again. `awaited`: somebody waits, on either side.
   Time next_call(bool awaited) const;
@@ -79,6 +99,7 @@ class Handshake {
   // A packet of another version has come from the peer's address. True: patience is over.
   bool on_other_version(Time now);
 
+  static constexpr std::size_t kMostWays = 64;
   static constexpr Duration kFirstInterval = 5 * kMillisecond;
   static constexpr Duration kLastInterval = 100 * kMillisecond;
   static constexpr Duration kIdleInterval = kSecond;
@@ -90,6 +111,8 @@ class Handshake {
   bool is_peers(const wire::Hello& hello) const {
     return hello.sender_nonce == peer_nonce_ && hello.sender_connection == peer_connection_;
   }
+  std::size_t rounds() const { return calls_ / ways_.size(); }
+  const AddressPair& next_way() const { return ways_[calls_ % ways_.size()]; }
 
   Machine<State> state_;
   std::uint64_t connection_;
@@ -98,7 +121,10 @@ class Handshake {
   wire::Nonce peer_nonce_{};  // once established
   wire::Nonce echo_{};        // the peer's, as last heard: hellos send it back
   std::size_t max_datagram_;
-  std::uint32_t largest_hello_ = 0;  // bytes of the largest datagram with a hello that came
+  std::vector<AddressPair> ways_;
+  std::uint64_t been_ = 0;           // bit i: a hello has left by the i-th
+  AddressPair heard_by_;             // the pair by which a hello came last, and
+  std::uint32_t largest_hello_ = 0;  // bytes of the largest datagram with one since others did
   struct Answer {
     AddressPair pair;  // by which the hello came that is or was answered last
     std::uint32_t bytes = 0;

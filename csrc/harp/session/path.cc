@@ -51,6 +51,7 @@ void Path::become_live() {
   state_.go(State::kLive);
   live_since_ = news_ = host_.now();
   retry_ = kNever;
+  challenges_ = 0;
   tail_.on_acknowledged(host_.now());
 }
 
@@ -231,6 +232,7 @@ bool Path::on_retry(Time now) {
   if (now < retry_) return false;
   retry_ = now + interval_;
   interval_ = std::min(2 * interval_, kLastRetry);
+  ++challenges_;
   sent_.clear();  // challenges, which nobody else carries
   sent_.trim();   // it may take long, and there is room for much more than those
   ends_.prove(now);

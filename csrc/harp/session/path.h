@@ -78,6 +78,8 @@ class Path {
   // given up so often that it is not even tried for a while.
   enum class Standing : std::uint8_t { kProving, kLive, kLeft, kResting };
   Standing standing() const;
+  // That have left since it was made or given up, none answered.
+  std::uint32_t challenges() const { return challenges_; }
   Duration round_trip() const { return rtt_.has_sample() ? rtt_.smoothed() : 0; }  // 0: not known
   std::uint32_t window() const { return static_cast<std::uint32_t>(window_.window); }  // packets
   // Since the path was made: payload that left by it, and packets that were lost there.
@@ -234,6 +236,7 @@ class Path {
   Time live_since_ = 0;
   Time retry_ = kNever;               // of kProving: the next challenge
   Duration interval_ = 0, rest_ = 0;  // between challenges; before the first of them
+  std::uint32_t challenges_ = 0;
   std::uint64_t settled_ = 0;
 
   std::uint64_t payload_sent_ = 0, packets_lost_ = 0;

@@ -26,7 +26,7 @@ wire::Nonce nonce_from(SessionHost& host) {
 }
 
 std::size_t datagram_limit(const SessionConfig& config, const Nic& nic) {
-  const std::size_t own = nic.addresses()[config.local_path].max_datagram;
+  const std::size_t own = nic.addresses()[config.ways.front().local].max_datagram;
   return config.max_datagram == 0 ? own : std::min(own, config.max_datagram);
 }
 
@@ -44,13 +44,11 @@ Session::Session(SessionConfig config, SessionHost& host, LinkEvents& events)
       peer_timeout_(config.peer_timeout),
       description_(std::move(config.description)),
       handshake_{wire::connection_id(kEngine, host.random()), nonce_from(host),
-                 datagram_limit(config, host.nic()), host.now()},
+                 datagram_limit(config, host.nic()), std::move(config.ways), host.now()},
       credit_(host.credit(), handshake_.max_datagram() + host.nic().capabilities().packet_overhead),
       congestion_(config.congestion != nullptr ? *config.congestion : kSwift),
-      paths_(std::make_unique<Path>(wire::kFirstPath,
-                                    AddressPair{config.peer_endpoint, config.local_path}, leads(),
+      paths_(std::make_unique<Path>(wire::kFirstPath, handshake_.ways().front(), leads(),
                                     congestion_, host, send_credit_)),
-      further_(std::move(config.further)),
       reassembly_(host.buffers()),
       eager_(host.buffers(), kEagerWindow),
       records_(host.buffers(), kRecordWindow),
@@ -354,8 +352,8 @@ void Session::refresh_credit() {
 
 std::size_t Session::memory_bytes() const {
   std::size_t bytes =
-      sizeof(Session) + paths_.memory_bytes() + eager_.memory_bytes() + records_.memory_bytes() +
-      reassembly_.memory_bytes() + sends_.capacity() * sizeof(BulkSend*) +
+      sizeof(Session) + handshake_.memory_bytes() + paths_.memory_bytes() + eager_.memory_bytes() +
+      records_.memory_bytes() + reassembly_.memory_bytes() + sends_.capacity() * sizeof(BulkSend*) +
       free_sends_.capacity() * sizeof(std::uint32_t) + receives_.capacity() * sizeof(RecvState*) +
       taken_.capacity() * sizeof(SendRequest*) + description_.capacity();
   if (block_ != nullptr) bytes += kBlockBytes;

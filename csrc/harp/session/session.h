@@ -44,10 +44,8 @@ struct SessionConfig {
   Security security = Security::kNone;
   wire::Checksum checksum = wire::Checksum::kCrc32c;
   std::uint64_t packets_per_key = kPacketsPerKey;
-  Endpoint peer_endpoint;            // where to say hello
-  std::uint32_t local_path = 0;      // which local address of the Nic
-  std::vector<AddressPair> further;  // other ways to the peer, for the side that leads to open
-  std::size_t max_datagram = 0;      // 0: the address's; the peer's is agreed in the handshake
+  std::vector<AddressPair> ways;  // to the peer: at least one, the best first
+  std::size_t max_datagram = 0;   // 0: the first address's; the peer's is agreed in the handshake
   Duration peer_timeout = 10 * kSecond;
   std::string description;                    // "10.0.0.2:41234 (pid 77 on nodeb)", for error texts
   const CongestionOps* congestion = nullptr;  // null: swift
@@ -99,8 +97,13 @@ class Session final : public Link {
   const PathSet& paths() const { return paths_; }
   const SendCredit& granted() const { return send_credit_; }  // by the peer
   const CreditAccount& grants() const { return credit_; }     // to the peer
-  // Some path leads there.
+  // Some path leads there; or may do, as long as there are hellos only.
   bool sends_to(const Endpoint& remote) const;
+  // Is it just there that hellos are said?
+  bool calls(const Endpoint& remote) const;
+  // A packet of ours was refused there. True: so was one on every other way to the peer, or path
+  // that is live, since it was heard last.
+  bool on_refused(const Endpoint& remote);
   // The largest datagram that is known to reach the peer by every path.
   std::size_t path_size() const { return paths_.datagram(); }
   // Something has raised the question whether it still does.
@@ -157,12 +160,14 @@ class Session final : public Link {
   void open_paths();
   Path& open_path(wire::PathId id, const AddressPair& pair);
   Path* path_of(const wire::Packet& packet, const RxPacket& from);
-  void on_path_proved();
+  void on_path_response(Path& path, const RxPacket& from, std::uint64_t token);
   void look_after(Path& path);
+  void tell_unanswered(const Path& path) const;
   void leave_silent(Path& path);
+  void leave_path(Path& path);
   void settle(Path& path, std::uint32_t lost);
   void on_path_closed(const wire::PathClosed& closed);
-  Path::Agreed agreed(std::size_t limit) const;
+  Path::Agreed agreed(const AddressPair& pair) const;
 
   // session_handshake.cc
   void establish(const wire::Hello& hello, const AddressPair& from);
@@ -260,8 +265,8 @@ class Session final : public Link {
   const CongestionOps& congestion_;
   std::unique_ptr<Sealing> sealing_;  // once established, unless nothing is to be sealed
   PathSet paths_;
-  std::vector<AddressPair> further_;
-  std::uint32_t full_ = 0;  // of this turn: addresses that the Nic has no room at
+  std::uint32_t full_ = 0;     // of this turn: addresses that the Nic has no room at
+  std::uint32_t refused_ = 0;  // ways, or paths (bit i: the i-th), since the peer was heard last
 
   // Messages.
   std::vector<BulkSend*> sends_;

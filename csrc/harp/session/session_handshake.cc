@@ -35,11 +35,11 @@ void Session::lose_to_new_session() {
 void Session::establish(const wire::Hello& hello, const AddressPair& from) {
   handshake_.establish(hello);
   make_keys();
-  // Our nonce has been to one of these and back. A hello that comes by yet another pair proves
-  // nothing about that: should the peer be there, its packets set off a challenge.
-  Path& path = paths_.first();
-  path.open(handshake_.has_answered(from) ? from : path.pair(), agreed(handshake_.max_datagram()),
-            hello.largest_received);
+  // A hello that comes by a pair where our nonce has never been proves nothing about that: should
+  // the peer be there, its packets set off a challenge.
+  const AddressPair pair = handshake_.proved_by(from);
+  paths_.first().open(pair, agreed(pair), pair == from ? hello.largest_received : 0);
+  refused_ = 0;
   last_heard_ = silence_base_ = host_.now();
   // Frames may have come before the hello.
   send_credit_.on_granted(hello.credit_limit, hello.credit_epoch);
@@ -107,11 +107,11 @@ bool Session::offer_hello(const wire::Hello& hello, std::size_t bytes, const Add
 
 Session::Sent Session::send_hello() {
   if (!handshake_.is_due()) return Sent::kNothing;
-  const Handshake::Due due = handshake_.due(paths_.first().pair());
+  const Handshake::Due due = handshake_.due();
   wire::Hello hello{};
   hello.sender = own_incarnation_;
   hello.target = peer_incarnation_;
-  handshake_.fill(hello);
+  handshake_.fill(hello, due.pair);
   hello.credit_limit = credit_.limit();
   hello.credit_epoch = credit_.epoch();
   hello.max_ack_delay_us = DelayedAck::kLongest / kMicrosecond;
@@ -119,8 +119,12 @@ Session::Sent Session::send_hello() {
   hello.security = static_cast<std::uint8_t>(security_);
   hello.checksum = checksum_;
   prove(hello, key_);
-  if (!offer_hello(hello, due.bytes, due.pair)) return Sent::kNicFull;
-  handshake_.on_said(due, paths_.first().pair(), host_.now());
+  const std::size_t most = host_.nic().addresses()[due.pair.local].max_datagram;
+  if (!offer_hello(hello, std::min(due.bytes, most), due.pair)) {
+    full_ = 1u << due.pair.local;
+    return Sent::kNicFull;
+  }
+  handshake_.on_said(due, host_.now());
   return Sent::kYes;
 }
 

@@ -1,6 +1,8 @@
 // The session's paths: how they come, how they are given up, and what that means for what they
 // carried.
 #include <algorithm>
+#include <span>
+#include <vector>
 
 #include "base/log.h"
 #include "harp/address.h"
@@ -9,6 +11,9 @@
 namespace taco::harp {
 
 namespace {
+
+// Challenges without an answer after which people are told, 1.55 s after the first one.
+constexpr std::uint32_t kInVain = 6;
 
 std::string text_of(const Path& path, const Nic& nic) {
   return to_string(nic.addresses()[path.pair().local].endpoint) + " to " +
@@ -20,22 +25,23 @@ std::string text_of(const Path& path, const Nic& nic) {
 // The side that leads opens them; the other one learns of each by its first challenge.
 void Session::open_paths() {
   paths_.choose_main();
+  const std::vector<AddressPair> others = handshake_.take_other_ways(paths_.first().pair());
   if (!leads()) return;
-  for (std::size_t i = 0; i < further_.size() && paths_.count() < PathSet::kMost; ++i) {
-    open_path(static_cast<wire::PathId>(i + 1), further_[i]);
+  for (std::size_t i = 0; i < others.size() && paths_.count() < PathSet::kMost; ++i) {
+    open_path(static_cast<wire::PathId>(i + 1), others[i]);
   }
 }
 
 Path& Session::open_path(wire::PathId id, const AddressPair& pair) {
   Path& path =
       paths_.add(std::make_unique<Path>(id, pair, leads(), congestion_, host_, send_credit_));
-  const std::size_t own = host_.nic().addresses()[pair.local].max_datagram;
-  path.open_unproven(agreed(std::min(own, handshake_.max_datagram())));
+  path.open_unproven(agreed(pair));
   return path;
 }
 
-Path::Agreed Session::agreed(std::size_t limit) const {
-  return {handshake_.peer_connection(), limit, sealing_.get()};
+Path::Agreed Session::agreed(const AddressPair& pair) const {
+  const std::size_t own = host_.nic().addresses()[pair.local].max_datagram;
+  return {handshake_.peer_connection(), std::min(own, handshake_.max_datagram()), sealing_.get()};
 }
 
 // By which a packet has come. Null: there is no such path, and the packet opens none.
@@ -51,19 +57,58 @@ Path* Session::path_of(const wire::Packet& packet, const RxPacket& from) {
   return &open_path(packet.path, AddressPair::of(from));
 }
 
-void Session::on_path_proved() {
+// One that moves may come to run between the same two addresses as another one. That one takes
+// those that have become free, so that each pair keeps a path: it may yet come to life.
+void Session::on_path_response(Path& path, const RxPacket& from, std::uint64_t token) {
+  const AddressPair before = path.pair();
+  if (!path.on_response(from, token)) return;
   ++host_.counters().paths_proved;
+  const bool moved = !(path.pair() == before);
+  for (const auto& other : paths_) {
+    if (!moved || !leads() || other.get() == &path || !(other->pair() == path.pair())) continue;
+    if (other->is_live()) leave_path(*other);
+    other->move_to(before);
+  }
   paths_.choose_main();
   ready();
 }
 
 bool Session::sends_to(const Endpoint& remote) const {
-  return std::any_of(paths_.begin(), paths_.end(), [&](const auto& path) {
-    return same_host_address(path->pair().remote, remote);
-  });
+  const auto leads_there = [&](const AddressPair& pair) {
+    return same_host_address(pair.remote, remote);
+  };
+  const std::span<const AddressPair> ways = handshake_.ways();
+  return std::any_of(ways.begin(), ways.end(), leads_there) ||
+         std::any_of(paths_.begin(), paths_.end(),
+                     [&](const auto& path) { return leads_there(path->pair()); });
+}
+
+bool Session::calls(const Endpoint& remote) const {
+  const std::span<const AddressPair> ways = handshake_.ways();
+  return std::any_of(ways.begin(), ways.end(),
+                     [&](const AddressPair& way) { return way.remote == remote; });
+}
+
+bool Session::on_refused(const Endpoint& remote) {
+  std::uint32_t bit = 1, all = 0;
+  const auto note = [&](const AddressPair& pair) {
+    all |= bit;
+    if (same_host_address(pair.remote, remote)) refused_ |= bit;
+    bit <<= 1;
+  };
+  for (const AddressPair& way : handshake_.ways()) note(way);
+  for (const auto& path : paths_) {
+    if (established() && path->is_live()) {
+      note(path->pair());
+    } else if (established()) {
+      bit <<= 1;
+    }
+  }
+  return (refused_ & all) == all;
 }
 
 std::uint32_t Session::locals() const {
+  if (!established() && handshake_.is_due()) return 1u << handshake_.due().pair.local;
   std::uint32_t locals = 1u << paths_.main().pair().local;
   for (const auto& path : paths_) {
     if (path->is_live()) locals |= 1u << path->pair().local;
@@ -75,7 +120,9 @@ std::uint32_t Session::locals() const {
 void Session::look_after(Path& path) {
   Fates fates(*this, path);
   const bool doubted = path.in_doubt_since() != kNever;
+  const std::uint32_t challenges = path.challenges();
   if (path.on_timer(fates)) ready();
+  if (challenges < kInVain && path.challenges() == kInVain) tell_unanswered(path);
   if (path.in_doubt_since() == kNever || !paths_.has_other(path)) return;
   if (!doubted) {
     for (const auto& other : paths_) {
@@ -86,17 +133,30 @@ void Session::look_after(Path& path) {
   if (path.is_silent() && paths_.is_heard_since(path.in_doubt_since(), path)) leave_silent(path);
 }
 
+// Of one that has been live, it was said when it was left.
+void Session::tell_unanswered(const Path& path) const {
+  if (path.standing() != Path::Standing::kProving || !paths_.has_other(path)) return;
+  TACO_LOG_WARNING("harp",
+                   "%s: nothing answers on the path from %s; going on by the others (a firewall? "
+                   "TACO_IFNAME chooses interfaces)",
+                   description_.c_str(), text_of(path, host_.nic()).c_str());
+}
+
 // The one case in which a timer has something sent again.
 void Session::leave_silent(Path& path) {
   TACO_LOG_WARNING("harp", "%s: the path from %s is silent; going on by the others",
                    description_.c_str(), text_of(path, host_.nic()).c_str());
   ++host_.counters().paths_left;
+  leave_path(path);
+  ready();
+}
+
+void Session::leave_path(Path& path) {
   Fates fates(*this, path);
   const std::uint32_t lost = path.in_flight();
   path.fall_silent(fates);
   paths_.choose_main();
   settle(path, lost);
-  ready();
 }
 
 // What was sent by a path and is lost with it would use up credit for ever. After goodbye none is

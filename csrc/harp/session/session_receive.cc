@@ -74,6 +74,7 @@ void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
   }
   counters.bytes_received += packet.body.size();
   last_heard_ = silence_base_ = host_.now();
+  refused_ = 0;
   if (uncounted) {
     on_frames(*path, packet, from);
     return;
@@ -233,7 +234,7 @@ bool Session::on_frames(Path& path, const wire::Packet& packet, const RxPacket& 
         ready();
         break;
       case wire::Frame::kPathResponse:
-        if (path.on_response(from, reader.token)) on_path_proved();
+        on_path_response(path, from, reader.token);
         break;
       default:  // of a later time; acknowledged where its type asks for it
         break;

@@ -23,8 +23,7 @@ Session::Turn Session::transmit(std::size_t budget) {
   if (life_.ended()) return Turn::kDone;
   finish_returned();
   if (sealing_ != nullptr && sealing_->begin_turn(host_.now())) paths_.main().probe();
-  Sent sent = send_hello();
-  full_ = sent == Sent::kNicFull ? address_bit(paths_.first()) : 0;
+  const Sent sent = send_hello();
   bool more = sent == Sent::kYes && !established();
   if (established() && full_ == 0) {
     for (const auto& path : paths_) {

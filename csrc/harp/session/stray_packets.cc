@@ -73,7 +73,7 @@ void StrayPackets::on_other_version(const RxPacket& packet) {
   }
   for (Session* session : host_.sessions()) {
     if (session->ended() || session->established()) continue;
-    if (session->remote() == *packet.source) return session->suspect_version(version);
+    if (session->calls(*packet.source)) return session->suspect_version(version);
   }
 }
 

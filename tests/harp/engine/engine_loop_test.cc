@@ -41,6 +41,60 @@ TEST(EngineLoop, APeerWhosePortRefusesHasEnded) {
   EXPECT_LT(cluster.now() - start, 100 * kMillisecond);
 }
 
+TEST(EngineLoop, APeerThatRefusesOnAllItsPathsHasEnded) {
+  SimCluster cluster(2, 1, {});
+  for (std::uint32_t node : {0u, 1u}) cluster[node].set_paths(3);
+  deliver(cluster, 1);
+  pass_time(cluster, kSecond);
+  ASSERT_EQ(cluster[0].session(1)->paths().live(), 3u);
+  cluster[1].sim_nic().close_st();
+  cluster[1].stall_until(kNever);
+  Transfer waiting(2, 100);
+  cluster[0].recv(1, waiting.recv);
+  const Time start = cluster.now();
+  ASSERT_TRUE(cluster.run(start + kSecond, [&] { return waiting.received.calls > 0; }));
+  EXPECT_EQ(waiting.received.status.code(), Code::kPeerLost);
+  EXPECT_LT(cluster.now() - start, 100 * kMillisecond);
+}
+
+// With a round trip that takes longer than the refusals do, which come from nearer.
+TEST(EngineLoop, AFirewallThatRefusesOnOneOfTwoLinksEndsNoPeer) {
+  SimFaults faults;
+  faults.latency = 40 * kMillisecond;
+  for (const bool from_the_start : {true, false}) {
+    for (std::uint32_t address : {0u, 1u}) {
+      SimCluster cluster(2, 1, faults);
+      for (std::uint32_t node : {0u, 1u}) cluster[node].set_paths(2);
+      if (!from_the_start) {
+        deliver(cluster, 1);
+        pass_time(cluster, kSecond);
+        ASSERT_EQ(cluster[0].session(1)->paths().live(), 2u);
+      }
+      for (std::uint32_t node : {0u, 1u}) cluster.network().refuse_at(node, address);
+      // What answers is slow, not only far away.
+      cluster[1].stall_until(cluster.now() + 300 * kMillisecond);
+      for (std::uint64_t tag = 10; tag < 30; ++tag) deliver(cluster, tag);
+      EXPECT_GE(cluster.network().counts().unreachable, Suspicion::kRefusals);
+    }
+  }
+}
+
+TEST(EngineLoop, APeerThatRefusesOnOneLinkAndIsSilentOnTheOtherHasEnded) {
+  SimCluster cluster(2, 1, {});
+  for (std::uint32_t node : {0u, 1u}) cluster[node].set_paths(2);
+  deliver(cluster, 1);
+  pass_time(cluster, kSecond);
+  cluster.network().kill_link(0, 1, kNever, 1);
+  cluster[1].sim_nic().close_st();
+  cluster[1].stall_until(kNever);
+  Transfer waiting(2, 100);
+  cluster[0].recv(1, waiting.recv);
+  const Time start = cluster.now();
+  ASSERT_TRUE(cluster.run(start + 3 * kSecond, [&] { return waiting.received.calls > 0; }));
+  EXPECT_EQ(waiting.received.status.code(), Code::kPeerLost);
+  EXPECT_GE(cluster.now() - start, Suspicion::kLongSilence);
+}
+
 TEST(EngineLoop, APeerThatIsOnlySilentIsNotTakenForDead) {
   SimCluster cluster(2, 1, {});
   deliver(cluster, 1);

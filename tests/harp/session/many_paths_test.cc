@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <deque>
+#include <string>
 
 #include "support/sim_cluster.h"
 #include "support/sim_transfer.h"
@@ -50,6 +51,13 @@ struct TwoHosts {
   }
   std::uint64_t left() {
     return cluster[0].counters().paths_left + cluster[1].counters().paths_left;
+  }
+  std::string paths_of(std::uint32_t node) {
+    std::string text = "node " + std::to_string(node) + ":\n";
+    for (const PathReport& path : cluster[node].loop().paths_st()) {
+      text += "  " + path.local + " to " + path.remote + " " + path.state + "\n";
+    }
+    return text;
   }
   std::size_t live(std::uint32_t node) { return cluster[node].session(1 - node)->paths().live(); }
 
@@ -150,6 +158,60 @@ TEST(ManyPaths, WhoHasReceivedAllAndLeavesTellsSoByWhicheverLinkIsLeft) {
         limit, [&] { return transfer.done(); }, leave));
     transfer.check();
   }
+}
+
+// A firewall on one of several links, from the start, for both directions or for one.
+TEST(ManyPaths, ASessionOpensByAnyLinkThatWorks) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    for (std::uint32_t dead = 0; dead < 4; ++dead) {
+      for (const int direction : {0, 1, 2}) {
+        SCOPED_TRACE("seed " + std::to_string(seed) + ", dead up to link " + std::to_string(dead) +
+                     ", direction " + std::to_string(direction));
+        TwoHosts hosts(5, seed);
+        for (std::uint32_t address = 0; address <= dead; ++address) {
+          SimNetwork& network = hosts.cluster.network();
+          if (direction != 1) network.kill_link(0, 1, 1000 * kSecond, address);
+          if (direction != 0) network.kill_link(1, 0, 1000 * kSecond, address);
+        }
+        if (seed % 3 == 0) hosts.cluster[1].matcher(0);  // both say hello
+        if (seed % 3 == 1) hosts.cluster[1].stall_until(static_cast<Time>(seed) * 2 * kMillisecond);
+        const double first = hosts.move(1000);
+        EXPECT_LE(first, 0.3);
+        hosts.wait(300 * kMillisecond);  // for the others to be proved
+        hosts.move(4 << 20);
+        EXPECT_EQ(hosts.live(0), 4u - dead) << hosts.paths_of(0) << hosts.paths_of(1);
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+// As when the sides have begun by different ones: the side that leads follows the other one, and
+// what it has at those addresses already takes the place that has become free.
+TEST(ManyPaths, APathThatMovesLeavesItsAddressesToTheOneWhosePlaceItTakes) {
+  TwoHosts hosts(2);
+  hosts.move(1 << 20);
+  const std::uint32_t leader =
+      hosts.cluster[0].incarnation() < hosts.cluster[1].incarnation() ? 0 : 1;
+  Session& follower = *hosts.cluster[1 - leader].session(leader);
+  const auto pair_of = [](const Session& session, int id) {
+    return session.paths().find(wire::PathId(id))->pair();
+  };
+  const AddressPair first = pair_of(follower, 0), second = pair_of(follower, 1);
+  const Session& led = *hosts.cluster[leader].session(1 - leader);
+  const AddressPair led_first = pair_of(led, 0), led_second = pair_of(led, 1);
+  hosts.cluster.network().kill_link(leader, 1 - leader, hosts.cluster.now() + kSecond, 0);
+  follower.move_to(second);
+  for (int i = 0; i < 40; ++i) {
+    hosts.move(1 << 20);
+    hosts.wait(200 * kMillisecond);
+  }
+  EXPECT_TRUE(pair_of(follower, 0) == second && pair_of(follower, 1) == first)
+      << hosts.paths_of(1 - leader);
+  EXPECT_TRUE(pair_of(led, 0) == led_second && pair_of(led, 1) == led_first)
+      << hosts.paths_of(leader);
+  EXPECT_EQ(hosts.live(0), 2u);
+  EXPECT_EQ(hosts.live(1), 2u);
 }
 
 // A firewall on one of two links: what is sent in vain must not use up credit.

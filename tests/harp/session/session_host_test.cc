@@ -72,9 +72,10 @@ class TransmitTurnTest : public ::testing::Test {
  protected:
   void add(std::uint32_t local_path, int name) {
     SessionConfig config;
-    config.local_path = local_path;
-    config.peer_endpoint.bytes[0] = static_cast<std::byte>(name);
-    config.peer_endpoint.size = 1;
+    AddressPair& way = config.ways.emplace_back();
+    way.local = local_path;
+    way.remote.bytes[0] = static_cast<std::byte>(name);
+    way.remote.size = 1;
     sessions_.emplace_back(std::move(config), host_, events_);
   }
   std::vector<NarrowNic::Attempt> turn(int room_on_0, int room_on_1) {

@@ -106,9 +106,14 @@ TEST(DelayedAck, FromEveryStateItBeginsAnewOnceItHasLeft) {
 
 // One side of a handshake, and hellos as its peer would say them.
 struct HandshakeTest : ::testing::Test {
-  HandshakeTest() : handshake(kOurs, nonce(1), 9000, kSecond) {
-    path.local = 1;
-    elsewhere.local = 2;
+  HandshakeTest() : path(by(1)), elsewhere(by(2)), handshake(made({path})) {}
+  static AddressPair by(std::uint32_t local) {
+    AddressPair pair;
+    pair.local = local;
+    return pair;
+  }
+  static Handshake made(std::vector<AddressPair> ways) {
+    return {kOurs, nonce(1), 9000, std::move(ways), kSecond};
   }
   static wire::Nonce nonce(int value) {
     wire::Nonce nonce;
@@ -131,8 +136,8 @@ struct HandshakeTest : ::testing::Test {
   }
   wire::Hello say(Time now) {
     wire::Hello said{};
-    handshake.fill(said);
-    handshake.on_said(handshake.due(path), path, now);
+    handshake.fill(said, handshake.due().pair);
+    handshake.on_said(handshake.due(), now);
     return said;
   }
   static constexpr std::uint64_t kOurs = 11, kTheirs = 22;
@@ -146,7 +151,7 @@ using State = Handshake::State;
 TEST_F(HandshakeTest, CallsAtIntervalsThatGrow) {
   EXPECT_EQ(handshake.state(), State::kCalling);
   EXPECT_FALSE(handshake.has_called());
-  EXPECT_EQ(handshake.due(path).bytes, 9000u) << "padded, every second time";
+  EXPECT_EQ(handshake.due().bytes, 9000u) << "padded, every second time";
   say(kSecond);
   EXPECT_EQ(handshake.state(), State::kWaiting);
   EXPECT_FALSE(handshake.is_due());
@@ -154,7 +159,7 @@ TEST_F(HandshakeTest, CallsAtIntervalsThatGrow) {
   EXPECT_FALSE(handshake.on_timer(true, handshake.next_call(true) - 1));
   EXPECT_TRUE(handshake.on_timer(true, handshake.next_call(true)));
   EXPECT_EQ(handshake.state(), State::kCalling);
-  EXPECT_EQ(handshake.due(path).bytes, 0u);
+  EXPECT_EQ(handshake.due().bytes, 0u);
   for (int i = 0; i < 20; ++i) {
     handshake.on_timer(true, 100 * kSecond);
     say(2 * kSecond);
@@ -165,7 +170,7 @@ TEST_F(HandshakeTest, CallsAtIntervalsThatGrow) {
 
 TEST_F(HandshakeTest, IsEstablishedByItsOwnNonceAndByNothingElse) {
   for (const bool calling : {true, false}) {
-    handshake = Handshake(kOurs, nonce(1), 9000, kSecond);
+    handshake = made({path});
     if (!calling) say(kSecond);
     EXPECT_EQ(hear(hello(2, 0)), Meaning::kHello);
     EXPECT_EQ(hear(hello(2, 3)), Meaning::kHello) << "of an older session's";
@@ -211,14 +216,68 @@ TEST_F(HandshakeTest, OfAnotherSessionOfThePeersItAsksForAProof) {
 
 TEST_F(HandshakeTest, AnAnswerElsewhereIsNoCallOfItsOwn) {
   handshake.note(hello(2, 0), elsewhere, 300);
-  const Handshake::Due due = handshake.due(path);
+  const Handshake::Due due = handshake.due();
   EXPECT_TRUE(due.answer && due.pair == elsewhere);
   EXPECT_EQ(due.bytes, 300u) << "no longer than the question";
-  EXPECT_TRUE(handshake.has_answered(elsewhere));
-  EXPECT_FALSE(handshake.has_answered(path));
-  handshake.on_said(due, path, kSecond);
+  EXPECT_TRUE(handshake.proved_by(elsewhere) == elsewhere);
+  EXPECT_TRUE(handshake.proved_by(by(3)) == path) << "where our nonce has not been";
+  handshake.on_said(due, kSecond);
   EXPECT_EQ(handshake.state(), State::kCalling);
-  EXPECT_FALSE(handshake.due(path).answer);
+  EXPECT_FALSE(handshake.due().answer);
+}
+
+TEST_F(HandshakeTest, CallsByAllWaysInTurn) {
+  handshake = made({path, by(2), by(3)});
+  std::vector<std::uint32_t> locals;
+  std::vector<Duration> intervals;
+  for (Time now = kSecond; locals.size() < 9;) {
+    locals.push_back(handshake.due().pair.local);
+    EXPECT_EQ(handshake.due().bytes, locals.size() <= 3 || locals.size() > 6 ? 9000u : 0u);
+    say(now);
+    intervals.push_back(handshake.next_call(true) - now);
+    now = handshake.next_call(true);
+    ASSERT_TRUE(handshake.on_timer(true, now));
+  }
+  EXPECT_EQ(locals, (std::vector<std::uint32_t>{1, 2, 3, 1, 2, 3, 1, 2, 3}));
+  for (std::size_t i = 0; i < intervals.size(); ++i) {
+    EXPECT_EQ(intervals[i], Handshake::kFirstInterval << (i / 3));
+  }
+}
+
+TEST_F(HandshakeTest, BeginsByTheWayThatItsNonceHasTaken) {
+  handshake = made({path, by(2), by(3)});
+  EXPECT_TRUE(handshake.proved_by(by(2)) == path) << "nothing has left by that yet";
+  say(kSecond);
+  ASSERT_TRUE(handshake.on_timer(true, 2 * kSecond));
+  say(2 * kSecond);
+  EXPECT_TRUE(handshake.proved_by(by(2)) == by(2));
+  EXPECT_TRUE(handshake.proved_by(by(3)) == path);
+  for (const std::uint32_t local : {3u, 2u}) {  // where we answer, too
+    handshake.note(hello(2, 0), by(local), 500);
+    say(2 * kSecond);
+  }
+  EXPECT_TRUE(handshake.proved_by(by(3)) == by(3));
+  AddressPair translated = by(2);
+  translated.remote.size = 1;
+  EXPECT_TRUE(handshake.proved_by(translated) == by(2));
+  hear(hello(2, 1));
+  const std::vector<AddressPair> others = handshake.take_other_ways(by(2));
+  ASSERT_EQ(others.size(), 2u);
+  EXPECT_TRUE(others[0] == path && others[1] == by(3));
+  EXPECT_TRUE(handshake.ways().empty());
+}
+
+// What arrives by one way says nothing about another one.
+TEST_F(HandshakeTest, TellsOfTheSizesThatArriveByThatVeryWay) {
+  handshake.note(hello(2, 0), elsewhere, 9000);
+  wire::Hello said{};
+  handshake.fill(said, elsewhere);
+  EXPECT_EQ(said.largest_received, 9000u);
+  handshake.fill(said, path);
+  EXPECT_EQ(said.largest_received, 0u);
+  handshake.note(hello(2, 0), path, 500);
+  handshake.fill(said, path);
+  EXPECT_EQ(said.largest_received, 500u);
 }
 
 TEST_F(HandshakeTest, HasPatienceWithPacketsOfAnotherVersion) {
