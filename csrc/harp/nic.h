@@ -81,8 +81,9 @@ struct NicAddress {
 // Something to sleep on: readable when something has arrived there, writable (if anybody asks) when
 // that address, having been full, has room again.
 struct NicDescriptor {
+  static constexpr std::uint32_t kNoAddress = UINT32_MAX;
   int fd = -1;
-  std::uint32_t local_path = 0;
+  std::uint32_t local_path = 0;  // kNoAddress: tells of something else, and is never full
 };
 
 // The network says that nobody has the port a datagram went to.
@@ -120,6 +121,10 @@ class Nic {
   // Its owner has slept: the next receive_st looks everywhere, also where a driver that saves
   // itself trouble looks only now and then.
   virtual void look_everywhere_st() {}
+  // The addresses (bit i: the i-th) that the host does not have at the moment, or whose interface
+  // is down. Nothing leaves from there, nor arrives; it may when they come back. As of the last
+  // receive_st.
+  virtual std::uint32_t missing_st() const { return 0; }
   // What was refused since the last call.
   virtual std::vector<Refusal> take_refusals_st() { return {}; }
 

@@ -138,6 +138,35 @@ def test_a_firewall_on_one_of_two_links_is_named_and_the_other_one_serves(
         assert "TACO_IFNAME" in lines[0]
 
 
+def train_and_tell(log: str, seconds: float) -> str:
+    with stderr_into(log):
+        train_for(seconds)
+    return pathlib.Path(log).read_text()
+
+
+@pytest.mark.parametrize("link", [0, 1])
+def test_an_address_that_goes_is_named_once_and_used_again_when_it_is_back(
+    tmp_path: pathlib.Path, link: int
+) -> None:
+    with (
+        Fabric(hosts=3, links=2, rate="1gbit") as fabric,
+        host_ranks(fabric, {"TACO_LOG": "warning"}) as ranks,
+    ):
+        ranks.run(join)
+        address = fabric.address(1, link)
+        for rank in range(3):
+            ranks.begin(rank, train_and_tell, str(tmp_path / f"rank{rank}.log"), 8.0)
+        wait_for_traffic(fabric, 1, link)
+        fabric.output(1, ["ip", "address", "del", f"{address}/24", "dev", f"eth{link}"])
+        wait_for_traffic(fabric, 1, 1 - link)
+        fabric.output(1, ["ip", "address", "add", f"{address}/24", "dev", f"eth{link}"])
+        wait_for_traffic(fabric, 1, link)
+        outcomes = ranks.gather(range(3), 60)
+        assert [outcome.error for outcome in outcomes] == [""] * 3
+        named = [line for line in outcomes[1].value.splitlines() if f"address {address}," in line]
+        assert len(named) == 1, outcomes[1].value
+
+
 def count_paths() -> int:
     import taco_torch
 

@@ -230,10 +230,17 @@ class SimNic final : public Nic {
   std::size_t receive_st(std::span<RxPacket> packets) override;
   std::vector<Refusal> take_refusals_st() override { return std::exchange(refusals_, {}); }
   void close_st() override { closed_ = true; }
+  std::uint32_t missing_st() const override { return missing_; }
   std::uint64_t overflows() const override { return overflows_; }
 
+  // Its host does not have these addresses (bit i: the i-th) from now on, and has all others.
+  void set_missing(std::uint32_t missing) {
+    missing_ = missing;
+    has_news_ = true;
+  }
+
   // What descriptors would tell: something has arrived; and when a full cable has room again.
-  bool has_arrivals() const { return !received_.empty() || !refusals_.empty(); }
+  bool has_arrivals() const { return has_news_ || !received_.empty() || !refusals_.empty(); }
   Time room_at() const;
 
  private:
@@ -279,6 +286,8 @@ class SimNic final : public Nic {
   std::uint64_t overflows_ = 0;
   std::vector<Refusal> refusals_;
   bool closed_ = false;
+  std::uint32_t missing_ = 0;
+  bool has_news_ = false;  // addresses have come or gone
   // What the last receive_st handed out.
   std::vector<std::vector<std::byte>> views_;
   std::vector<Endpoint> sources_;

@@ -39,6 +39,7 @@ bool SimNic::has(const SimPlace& place) const {
 void SimNic::arrive(const SimPlace& from, const SimPlace& to, SimNetwork::Bytes bytes) {
   const std::size_t charge = bytes->size() + kOverhead;
   const std::uint32_t local_path = to.address * ports_ + to.port;
+  if ((missing_ >> local_path & 1) != 0) return;
   if (buffered_[local_path] + charge > capabilities_.receive_buffer) {
     ++overflows_;
     ++network_.counts_.overflowed;
@@ -70,6 +71,7 @@ std::size_t SimNic::send_st(std::span<const TxPacket> packets) {
 void SimNic::launch(const TxPacket& packet, Cable& cable) {
   const std::size_t step = packet.alternating ? 2 : packet.slices.size();
   const NicAddress& address = addresses_[packet.local_path];
+  if ((missing_ >> packet.local_path & 1) != 0) return;
   const SimPlace from = SimNetwork::place_of(address.endpoint);
   const SimPlace to = SimNetwork::place_of(*packet.destination);
   if (network_.faults().rails && to.address != from.address) return;  // no route
@@ -143,6 +145,7 @@ void SimNic::recall_st(TxReference& reference) {
 }
 
 std::size_t SimNic::receive_st(std::span<RxPacket> packets) {
+  has_news_ = false;
   views_.clear();
   sources_.clear();
   views_.reserve(packets.size());

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "harp/address.h"
 
 namespace taco::harp {
@@ -32,10 +33,23 @@ Result<std::unique_ptr<UdpNic>> UdpNic::create(const UdpNicOptions& options) {
     buffer = std::min(buffer, socket.value()->receive_buffer());
     nic->sockets_.push_back(std::move(socket).value());
   }
+  nic->watch_addresses();
   nic->capabilities_.receive_buffer = buffer;
   nic->capabilities_.gso_bytes = 65'000;
   nic->capabilities_.gso_segments = gso ? 64 : 1;
   return nic;
+}
+
+// Without it a path by an address that has gone is found out as any silent one.
+void UdpNic::watch_addresses() {
+  auto watch = AddressWatch::open();
+  if (!watch.ok()) {
+    TACO_LOG_WARNING("harp", "addresses that come or go will be noticed later: %s",
+                     watch.status().message().c_str());
+    return;
+  }
+  watch_ = std::move(watch).value();
+  descriptors_.push_back({watch_->fd(), NicDescriptor::kNoAddress});
 }
 
 std::size_t UdpNic::send_st(std::span<const TxPacket> packets) {
@@ -55,6 +69,10 @@ std::size_t UdpNic::send_st(std::span<const TxPacket> packets) {
 
 std::size_t UdpNic::receive_st(std::span<RxPacket> packets) {
   ++polls_;
+  const bool look = look_everywhere_ || polls_ % kColdEvery == 0;
+  if (look && watch_ != nullptr && watch_->take_change()) {
+    missing_ = missing_of(addresses_).value_or(missing_);
+  }
   const std::size_t most = std::min(packets.size(), UdpReceiveRing::kPackets);
   std::size_t filled = 0;
   // Behind the socket that filled the last burst: none can keep the others from being heard.
@@ -65,7 +83,7 @@ std::size_t UdpNic::receive_st(std::span<RxPacket> packets) {
     UdpSocket& socket = *sockets_[path];
     const bool cold =
         socket.last_used == 0 || (polls_ - socket.last_used > kColdAfter && sockets_.size() > 1);
-    if (cold && !look_everywhere_ && polls_ % kColdEvery != 0) continue;
+    if (cold && !look) continue;
     const std::size_t got = socket.receive(ring_, filled, most - filled, refusals_);
     if (got > 0) socket.last_used = polls_;
     for (std::size_t entry = filled; entry < filled + got; ++entry) {

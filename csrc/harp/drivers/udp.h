@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "harp/drivers/address_watch.h"
 #include "harp/drivers/open_nic.h"
 #include "harp/drivers/udp_socket.h"
 #include "harp/nic.h"
@@ -35,17 +36,21 @@ class UdpNic final : public Nic {
   }
   std::size_t receive_st(std::span<RxPacket> packets) override;
   void look_everywhere_st() override { look_everywhere_ = true; }
+  std::uint32_t missing_st() const override { return missing_; }
   std::vector<Refusal> take_refusals_st() override { return std::exchange(refusals_, {}); }
   void close_st() override;
   std::uint64_t overflows() const override;
 
  private:
   UdpNic() = default;
+  void watch_addresses();
 
   NicCapabilities capabilities_;
   std::vector<NicAddress> addresses_;
   std::vector<NicDescriptor> descriptors_;
   std::vector<std::unique_ptr<UdpSocket>> sockets_;  // one an address
+  std::unique_ptr<AddressWatch> watch_;              // null: the kernel has none
+  std::uint32_t missing_ = 0;
   UdpReceiveRing ring_;
   std::vector<Refusal> refusals_;
   std::uint64_t polls_ = 1;         // 0 says of a socket that it was never used

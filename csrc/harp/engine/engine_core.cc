@@ -165,6 +165,7 @@ void EngineCore::watch_for_room() {
   if (full == watching_room_) return;
   watching_room_ = full;
   for (const NicDescriptor& each : nic_->descriptors()) {
+    if (each.local_path == NicDescriptor::kNoAddress) continue;
     const bool watch = full && nic_->is_full_st(each.local_path);
     thread_set_->watch_writable(each.fd, watch);
     caller_set_->watch_writable(each.fd, watch);

@@ -74,6 +74,7 @@ bool EngineLoop::turn_st() {
   for (int bursts = 0; full && bursts < (timers_due ? kDrainBursts : 1); ++bursts) {
     worked |= receive_burst(&full);
   }
+  if (nic().missing_st() != missing_) on_addresses_changed();
   for (const Refusal& refusal : nic().take_refusals_st()) liveness_.on_refusal_st(refusal, now());
   worked |= timers_.run_due(now()) > 0;
   worked |= session_timers_.run_due(now()) > 0;

@@ -135,6 +135,7 @@ class EngineLoop final : public Transport,
   PairKey key_of(const Address& peer) const;
   void forget_session(const Peer& peer);
   Session* session_of(std::uint64_t connection);
+  void on_addresses_changed();
 
   // engine_peers.cc
   static void on_idle_timer(Timer& timer, Time now);
@@ -160,6 +161,7 @@ class EngineLoop final : public Transport,
   std::unordered_map<std::uint64_t, Peer*> by_connection_;
   std::uint64_t recent_connection_ = 0;
   Peer* recent_peer_ = nullptr;
+  std::uint32_t missing_ = 0;    // of the Nic's addresses, as the sessions know
   Time expected_back_ = kNever;  // when the next turn is due to begin
   Duration gap_ = 0;             // how late this one began
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "harp/address.h"
 #include "harp/engine/engine_loop.h"
 
 namespace taco::harp {
@@ -90,6 +91,35 @@ Session* EngineLoop::session_of(std::uint64_t connection) {
     recent_peer_ = found->second;
   }
   return recent_peer_->session.get();
+}
+
+// An address has gone, or come back. People are told once, however many peers there are.
+void EngineLoop::on_addresses_changed() {
+  const std::uint32_t missing = nic().missing_st(), back = missing_ & ~missing;
+  const std::span<const NicAddress> addresses = nic().addresses();
+  std::vector<Endpoint> told;  // several ports have one address
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    const Endpoint& address = addresses[i].endpoint;
+    const bool is_told = std::any_of(told.begin(), told.end(), [&](const Endpoint& other) {
+      return same_host_address(other, address);
+    });
+    if (((missing ^ missing_) >> i & 1) == 0 || is_told) continue;
+    told.push_back(address);
+    Endpoint host = address;
+    set_port(host, 0);
+    if ((missing >> i & 1) != 0) {
+      TACO_LOG_WARNING("harp",
+                       "this host no longer has the address %s, or its interface is down: paths "
+                       "from there are left until it is back",
+                       to_string(host).c_str());
+    } else {
+      TACO_LOG_INFO("harp", "the address %s is back", to_string(host).c_str());
+    }
+  }
+  missing_ = missing;
+  for (Peer* peer : linked_) {
+    if (peer->session != nullptr) peer->session->on_addresses_changed(missing, back);
+  }
 }
 
 PairKey EngineLoop::key_of(const Address& peer) const {

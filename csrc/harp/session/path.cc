@@ -69,6 +69,13 @@ void Path::fall_silent(SentPackets::Listener& listener) {
   congestion_.start(window_);
 }
 
+void Path::try_again() {
+  if (is_live() || retry_ == kNever) return;
+  rest_ = 0;
+  interval_ = kFirstRetry;
+  retry_ = host_.now();
+}
+
 // The first challenge after a rest doubles the interval between them.
 Path::Standing Path::standing() const {
   if (is_live()) return Standing::kLive;

@@ -140,6 +140,8 @@ class Path {
   Time last_news() const { return news_; }  // of something that has arrived by it
   // What is under way is lost, and the path is to be proved again.
   void fall_silent(SentPackets::Listener& listener);
+  // There is reason to believe that it leads somewhere again: it is challenged at once.
+  void try_again();
   // Numbers so far; those that are lost with the path use up credit until the peer is told.
   std::uint64_t last_number() const { return next_number_ - 1; }
   std::uint64_t settled() const { return settled_; }

@@ -101,6 +101,8 @@ class Session final : public Link {
   bool sends_to(const Endpoint& remote) const;
   // Is it just there that hellos are said?
   bool calls(const Endpoint& remote) const;
+  // Of the Nic's addresses (bit i: the i-th) these are not there at the moment, those are back.
+  void on_addresses_changed(std::uint32_t missing, std::uint32_t back);
   // A packet of ours was refused there. True: so was one on every other way to the peer, or path
   // that is live, since it was heard last.
   bool on_refused(const Endpoint& remote);

@@ -151,6 +151,25 @@ void Session::leave_silent(Path& path) {
   ready();
 }
 
+// One that is known to lead nowhere is not waited for, unless there is no other: an address may
+// come back before the peer loses patience.
+void Session::on_addresses_changed(std::uint32_t missing, std::uint32_t back) {
+  if (life_.ended() || !established()) return;
+  const auto is_missing = [&](const Path& path) { return (missing >> path.pair().local & 1) != 0; };
+  const bool others = std::any_of(paths_.begin(), paths_.end(), [&](const auto& path) {
+    return path->is_live() && !is_missing(*path);
+  });
+  for (const auto& path : paths_) {
+    if (others && path->is_live() && is_missing(*path)) {
+      ++host_.counters().paths_left;
+      leave_path(*path);
+    }
+    if ((back >> path->pair().local & 1) != 0) path->try_again();
+  }
+  ready();
+  update_timer();
+}
+
 void Session::leave_path(Path& path) {
   Fates fates(*this, path);
   const std::uint32_t lost = path.in_flight();

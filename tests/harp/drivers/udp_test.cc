@@ -322,6 +322,41 @@ TEST(UdpErrorTest, an_address_that_is_not_ours_is_a_clear_error) {
   EXPECT_NE(made.status().message().find("203.0.113.9"), std::string::npos);
 }
 
+// Runs on a thread that stands in a network of its own, in which 10.9.9.1 is dummy0's.
+void check_missing_addresses() {
+  UdpNicOptions two = options();
+  sockaddr_in own{};
+  own.sin_family = AF_INET;
+  own.sin_addr.s_addr = htonl(0x0a090901);
+  two.locals.push_back({endpoint_of(reinterpret_cast<const sockaddr*>(&own)), 1500});
+  auto a = nic(two);
+  EXPECT_EQ(a->missing_st(), 0u);
+  // As its owner does, who sleeps until there is something to look at.
+  const auto after = [&](const char* command) {
+    EXPECT_EQ(system(command), 0) << command;
+    pollfd wait{a->descriptors().back().fd, POLLIN, 0};
+    EXPECT_EQ(poll(&wait, 1, 5'000), 1) << "nobody tells of: " << command;
+    std::array<RxPacket, 4> packets;
+    a->look_everywhere_st();
+    EXPECT_EQ(a->receive_st(packets), 0u);
+    EXPECT_EQ(poll(&wait, 1, 0), 0) << "whoever sleeps on it would not sleep any more";
+    return a->missing_st();
+  };
+  EXPECT_EQ(after("ip address del 10.9.9.1/24 dev dummy0"), 2u);
+  EXPECT_EQ(after("ip address add 10.9.9.2/24 dev dummy0"), 2u);
+  EXPECT_EQ(after("ip address add 10.9.9.1/24 dev dummy0"), 0u);
+  EXPECT_EQ(after("ip link set dummy0 down"), 2u);
+  EXPECT_EQ(after("ip link set dummy0 up"), 0u);
+  EXPECT_EQ(after("ip link del dummy0"), 2u);
+}
+
+TEST(UdpPathsTest, an_address_that_goes_or_comes_back_is_noticed) {
+  if (!in_a_network("ip link set lo up && ip link add dummy0 type dummy && "
+                    "ip address add 10.9.9.1/24 dev dummy0 && ip link set dummy0 up",
+                    check_missing_addresses))
+    GTEST_SKIP() << "no right to make a network namespace, or no dummy interfaces";
+}
+
 TEST(UdpPathsTest, a_silent_socket_is_still_heard) {
   UdpNicOptions two = options();
   two.locals.push_back(two.locals[0]);

@@ -1,10 +1,14 @@
 // Sessions that use several paths: what they carry together, and what one that dies costs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <deque>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "base/log.h"
 #include "support/sim_cluster.h"
 #include "support/sim_transfer.h"
 
@@ -303,6 +307,53 @@ TEST(ManyPaths, AWideAndANarrowLinkCarryWhatFitsBoth) {
   const double seconds = hosts.move(kLarge);
   std::printf("%.1f ms, limit %.1f ms\n", seconds * 1e3, limit * 1e3);
   EXPECT_LE(seconds, 1.15 * limit);
+}
+
+std::vector<std::string> said;
+
+TEST(ManyPaths, AnAddressThatGoesIsLeftAtOnceAndUsedAgainWhenItIsBack) {
+  for (std::uint32_t node : {0u, 1u}) {
+    for (std::uint32_t address : {0u, 1u}) {
+      SCOPED_TRACE("address " + std::to_string(address) + " of node " + std::to_string(node));
+      TwoHosts hosts(3);
+      hosts.move(kLarge);
+      said.clear();
+      set_log_sink([](std::string_view line) { said.emplace_back(line); });
+      hosts.wait(10 * kSecond);  // of a path that has lived for a while
+      hosts.cluster[node].sim_nic().set_missing(1u << address);
+      hosts.wait(kMillisecond);
+      EXPECT_EQ(hosts.live(node), 2u) << "although nothing is under way";
+      hosts.move(kLarge);
+      hosts.wait(5 * kSecond);
+      set_log_sink(nullptr);
+      const std::string name = "10." + std::to_string(address) + ".0." + std::to_string(node);
+      const auto tells = [&](const std::string& line) {
+        return line.find("no longer has the address " + name + ",") != std::string::npos;
+      };
+      EXPECT_EQ(std::count_if(said.begin(), said.end(), tells), 1);
+      EXPECT_LE(said.size(), 2u) << "the other side may tell of its silence";
+      hosts.cluster[node].sim_nic().set_missing(0);
+      hosts.wait(100 * kMillisecond);
+      EXPECT_EQ(hosts.live(node), 3u);
+      hosts.move(kLarge);
+    }
+  }
+}
+
+TEST(ManyPaths, AnOnlyAddressIsWaitedFor) {
+  TwoHosts hosts(1);
+  hosts.move(1 << 20);
+  hosts.cluster[0].sim_nic().set_missing(1);
+  hosts.cluster.wake_at(hosts.cluster.now() + 3 * kSecond);
+  const Time back = hosts.cluster.now() + 3 * kSecond;
+  bool missing = true;
+  hosts.move(1 << 20, 20 * kSecond, [&] {
+    if (!missing || hosts.cluster.now() < back) return;
+    missing = false;
+    hosts.cluster[0].sim_nic().set_missing(0);
+  });
+  EXPECT_GE(hosts.cluster.now(), back);
+  EXPECT_EQ(hosts.left(), 0u);
 }
 
 TEST(ManyPaths, EachPathTellsHowItStands) {
