@@ -60,11 +60,16 @@ void Handshake::on_said(const Due& said, Time now) {
   answer_.due = false;
   const auto way = std::find(ways_.begin(), ways_.end(), said.pair);
   if (way != ways_.end()) been_ |= std::uint64_t{1} << (way - ways_.begin());
-  // Ours is as good as sent when the answer went where it would have gone.
-  if (established() || (said.answer && !(said.pair == next_way()))) return;
+  if (established()) return;
+  // Ours is as good as sent when the answer went where it would have gone. Where it took another
+  // way, the peer is there, and a call by one that may lead nowhere from its end would only be
+  // faster: it waits, but once only, for what was answered may be a recording.
+  const bool is_call = !said.answer || said.pair == next_way();
+  if (!is_call && (way == ways_.end() || postponed_)) return;
+  postponed_ = !is_call;
   if (state_.is(State::kCalling)) state_.go(State::kWaiting);
   called_ = now;
-  ++calls_;
+  if (is_call) ++calls_;
 }
 
 // Ever more rarely, round by round; and rarely, while neither side waits.

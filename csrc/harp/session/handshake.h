@@ -56,7 +56,7 @@ class Handshake {
   std::size_t max_datagram() const { return max_datagram_; }          // that both ends take
   const wire::Nonce& nonce() const { return nonce_; }
   const wire::Nonce& peer_nonce() const { return peer_nonce_; }  // once established
-  bool has_called() const { return calls_ > 0; }
+  bool has_called() const { return calls_ > 0 || been_ != 0; }   // the peer may have heard of us
 
   // What a hello with a valid proof says to this session.
   enum class Meaning : std::uint8_t {
@@ -131,6 +131,7 @@ class Handshake {
     bool due = false;
   } answer_;
   std::uint32_t calls_ = 0;
+  bool postponed_ = false;  // the next one
   Time called_;
   Time other_version_at_ = kNever;
 };

@@ -69,6 +69,15 @@ void Path::fall_silent(SentPackets::Listener& listener) {
   congestion_.start(window_);
 }
 
+void Path::start_over(const AddressPair& pair) {
+  TACO_ASSERT(!is_live());
+  move_to(pair);
+  live_since_ = 0;
+  challenges_ = 0;
+  retry_ = host_.now();
+  try_again();
+}
+
 void Path::try_again() {
   if (is_live() || retry_ == kNever) return;
   rest_ = 0;

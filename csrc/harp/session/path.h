@@ -88,6 +88,8 @@ class Path {
   std::uint32_t in_flight() const { return sent_.in_flight(); }
   // It is for the main path to ask for credit when that has run out.
   void set_main(bool main) { is_main_ = main; }
+  // It does not move to where its peer's packets come from, nor asks again for a while.
+  void stay() { ends_.on_newest_here(host_.now()); }
   // The owner has settled on another pair.
   void move_to(const AddressPair& pair);
   // The peer has said goodbye: what is under way may be acknowledged, or not.
@@ -140,6 +142,8 @@ class Path {
   Time last_news() const { return news_; }  // of something that has arrived by it
   // What is under way is lost, and the path is to be proved again.
   void fall_silent(SentPackets::Listener& listener);
+  // One that is not live gets another pair of addresses, and is as if it had just been made.
+  void start_over(const AddressPair& pair);
   // There is reason to believe that it leads somewhere again: it is challenged at once.
   void try_again();
   // Numbers so far; those that are lost with the path use up credit until the peer is told.

@@ -58,16 +58,21 @@ Path* Session::path_of(const wire::Packet& packet, const RxPacket& from) {
 }
 
 // One that moves may come to run between the same two addresses as another one. That one takes
-// those that have become free, so that each pair keeps a path: it may yet come to life.
+// those that have become free, so that each pair keeps a path: it may yet come to life. The one of
+// the smaller id has the first choice, or two would drive each other out for ever.
 void Session::on_path_response(Path& path, const RxPacket& from, std::uint64_t token) {
-  const AddressPair before = path.pair();
+  const AddressPair before = path.pair(), there = AddressPair::of(from);
+  const bool is_taken = std::any_of(paths_.begin(), paths_.end(), [&](const auto& other) {
+    return other->id() < path.id() && other->is_live() && other->pair() == there;
+  });
+  if (leads() && is_taken && !(before == there)) return path.stay();
   if (!path.on_response(from, token)) return;
   ++host_.counters().paths_proved;
   const bool moved = !(path.pair() == before);
   for (const auto& other : paths_) {
     if (!moved || !leads() || other.get() == &path || !(other->pair() == path.pair())) continue;
     if (other->is_live()) leave_path(*other);
-    other->move_to(before);
+    other->start_over(before);
   }
   paths_.choose_main();
   ready();
@@ -133,9 +138,9 @@ void Session::look_after(Path& path) {
   if (path.is_silent() && paths_.is_heard_since(path.in_doubt_since(), path)) leave_silent(path);
 }
 
-// Of one that has been live, it was said when it was left.
+// Of one that has been live, it was said when it was left. Both sides challenge; one of them tells.
 void Session::tell_unanswered(const Path& path) const {
-  if (path.standing() != Path::Standing::kProving || !paths_.has_other(path)) return;
+  if (!leads() || path.standing() != Path::Standing::kProving || !paths_.has_other(path)) return;
   TACO_LOG_WARNING("harp",
                    "%s: nothing answers on the path from %s; going on by the others (a firewall? "
                    "TACO_IFNAME chooses interfaces)",

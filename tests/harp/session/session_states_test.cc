@@ -280,6 +280,23 @@ TEST_F(HandshakeTest, TellsOfTheSizesThatArriveByThatVeryWay) {
   EXPECT_EQ(said.largest_received, 500u);
 }
 
+// Who is answered is there; a call by another way could arrive before that, where nothing comes
+// back.
+TEST_F(HandshakeTest, AnAnswerByAnotherWayPutsACallOffOnce) {
+  handshake = made({path, by(2)});
+  EXPECT_FALSE(handshake.has_called());
+  handshake.note(hello(2, 0), by(2), 300);
+  say(2 * kSecond);
+  EXPECT_TRUE(handshake.has_called());
+  EXPECT_EQ(handshake.state(), State::kWaiting);
+  EXPECT_EQ(handshake.next_call(true), 2 * kSecond + Handshake::kFirstInterval);
+  handshake.note(hello(2, 0), by(2), 300);
+  say(2 * kSecond + 4 * kMillisecond);
+  EXPECT_EQ(handshake.next_call(true), 2 * kSecond + Handshake::kFirstInterval);
+  EXPECT_TRUE(handshake.on_timer(true, handshake.next_call(true)));
+  EXPECT_TRUE(handshake.due().pair == path);
+}
+
 TEST_F(HandshakeTest, HasPatienceWithPacketsOfAnotherVersion) {
   EXPECT_FALSE(handshake.on_other_version(5 * kSecond));
   EXPECT_FALSE(handshake.on_other_version(5 * kSecond + Handshake::kVersionPatience - 1));
