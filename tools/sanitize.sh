@@ -14,17 +14,23 @@ configure_and_build() {
   cmake --preset "$1" && cmake --build "build/$1" -j "$JOBS" --target "${2:-all}"
 }
 
-# fuzz ARGUMENTS...: every target with these arguments of libFuzzer's, {} standing for its name. One
-# that fails does not keep the others from running, but all of it fails.
+# A short run, in inputs. One of session_fuzz takes two simulated processes to their end.
+short_runs() { case $1 in session_fuzz) echo 2000 ;; *) echo 200000 ;; esac }
+
+# fuzz ARGUMENTS...: every target with these arguments of libFuzzer's, {} standing for its name and
+# {runs} for its short run. One that fails does not keep the others from running, but all of it
+# fails.
 fuzz() {
-  local target name log found=0 failed=()
+  local target name log found=0 failed=() arguments
   mkdir -p build/corpus
   for target in $(find build/fuzz -type f -executable -name '*_fuzz' | LC_ALL=C sort); do
     name=$(basename "$target")
     log=$LOGS/$name.log
     mkdir -p "build/corpus/$name"
     printf '%-34s' "$name ..."
-    if "$target" -timeout=10 -artifact_prefix="build/corpus/$name-" "${@//\{\}/$name}" >"$log" 2>&1
+    arguments=("${@//\{\}/$name}")
+    arguments=("${arguments[@]//\{runs\}/$(short_runs "$name")}")
+    if "$target" -timeout=10 -artifact_prefix="build/corpus/$name-" "${arguments[@]}" >"$log" 2>&1
     then
       grep -E '^Done [0-9]+ runs' "$log" || { failed+=("$name"); echo "it did not run to its end"; }
     else
@@ -56,7 +62,7 @@ case $KIND in
   fuzz-short)
     phase "compile the fuzz targets" configure_and_build fuzz fuzz_targets
     # Long inputs from the start, and the seed given: the same inputs on every machine.
-    grouped fuzz -runs=200000 -seed=1 -len_control=0 -max_len=2048
+    grouped fuzz -runs={runs} -seed=1 -len_control=0 -max_len=2048
     ;;
   *) die "sanitize.sh: unknown kind '$KIND'" ;;
 esac

@@ -322,7 +322,7 @@ TEST(UdpErrorTest, an_address_that_is_not_ours_is_a_clear_error) {
   EXPECT_NE(made.status().message().find("203.0.113.9"), std::string::npos);
 }
 
-// Runs on a thread that stands in a network of its own, in which 10.9.9.1 is dummy0's.
+// Runs on a thread that stands in a network of its own, in which 10.9.9.1 is near's.
 void check_missing_addresses() {
   UdpNicOptions two = options();
   sockaddr_in own{};
@@ -342,19 +342,20 @@ void check_missing_addresses() {
     EXPECT_EQ(poll(&wait, 1, 0), 0) << "whoever sleeps on it would not sleep any more";
     return a->missing_st();
   };
-  EXPECT_EQ(after("ip address del 10.9.9.1/24 dev dummy0"), 2u);
-  EXPECT_EQ(after("ip address add 10.9.9.2/24 dev dummy0"), 2u);
-  EXPECT_EQ(after("ip address add 10.9.9.1/24 dev dummy0"), 0u);
-  EXPECT_EQ(after("ip link set dummy0 down"), 2u);
-  EXPECT_EQ(after("ip link set dummy0 up"), 0u);
-  EXPECT_EQ(after("ip link del dummy0"), 2u);
+  EXPECT_EQ(after("ip address del 10.9.9.1/24 dev near"), 2u);
+  EXPECT_EQ(after("ip address add 10.9.9.2/24 dev near"), 2u);
+  EXPECT_EQ(after("ip address add 10.9.9.1/24 dev near"), 0u);
+  EXPECT_EQ(after("ip link set near down"), 2u);
+  EXPECT_EQ(after("ip link set near up"), 0u);
+  EXPECT_EQ(after("ip link del near"), 2u);
 }
 
 TEST(UdpPathsTest, an_address_that_goes_or_comes_back_is_noticed) {
-  if (!in_a_network("ip link set lo up && ip link add dummy0 type dummy && "
-                    "ip address add 10.9.9.1/24 dev dummy0 && ip link set dummy0 up",
-                    check_missing_addresses))
-    GTEST_SKIP() << "no right to make a network namespace, or no dummy interfaces";
+  if (!in_a_network(
+          "ip link set lo up && ip link add near type veth peer name far && ip link set far up && "
+          "ip address add 10.9.9.1/24 dev near && ip link set near up",
+          check_missing_addresses))
+    GTEST_SKIP() << "no right to make a network namespace";
 }
 
 TEST(UdpPathsTest, a_silent_socket_is_still_heard) {

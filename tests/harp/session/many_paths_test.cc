@@ -201,9 +201,9 @@ TEST(ManyPaths, ASessionOpensByAnyLinkThatWorks) {
           });
         };
         // What has begun by a link that is dead one way only is noticed by what comes meanwhile.
-        for (int i = 0; i < 40; ++i) {
-          hosts.pass(200 * kMillisecond);
-          hosts.move(1 << 20);
+        for (int i = 0; i < 20; ++i) {
+          hosts.pass(250 * kMillisecond);
+          hosts.move(100'000);
         }
         set_log_sink(nullptr);
         for (std::uint32_t address = 0; address <= dead; ++address) {

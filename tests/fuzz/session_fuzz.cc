@@ -1,0 +1,286 @@
+// The whole session: two processes over the simulated network exchange messages, each with the
+// engine's own loop, while the input says what somebody else on the network sends them, and when:
+// copies of what he has seen, whole, altered or cut off, with a right checksum or without; headers
+// of his own; resets. Whatever that is, nothing crashes, and what the processes hold and grant
+// stays bounded. Beyond that he must not change, stop or repeat a message, or end a session, as far
+// as docs/harp.md promises it: at `encrypt` whatever he sends, at the other levels unless he reads
+// the network and puts right checksums on what he alters.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/log.h"
+#include "support/sim_cluster.h"
+#include "support/sim_wire.h"
+
+namespace taco::harp {
+namespace {
+
+// Six messages of 20 kB at most, copies of small ones, records, and 16 paths.
+constexpr std::size_t kMostSessionBytes = 1 << 20;
+constexpr std::size_t kRemembered = 128;
+constexpr Time kLimit = 60 * kSecond;  // virtual
+
+[[noreturn]] void fail(const char* what) {
+  std::fprintf(stderr, "session_fuzz: %s\n", what);
+  abort();
+}
+
+// Bytes of the input, zeros when they are used up.
+class Input {
+ public:
+  Input(const std::uint8_t* data, std::size_t size) : rest_(data, size) {}
+  bool is_empty() const { return rest_.empty(); }
+  std::uint8_t byte() {
+    if (rest_.empty()) return 0;
+    const std::uint8_t value = rest_.front();
+    rest_ = rest_.subspan(1);
+    return value;
+  }
+  std::uint32_t word() {
+    const std::uint32_t low = byte();
+    return low | std::uint32_t{byte()} << 8;
+  }
+  Datagram bytes(std::size_t count) {
+    const auto taken = std::as_bytes(rest_.first(std::min(count, rest_.size())));
+    rest_ = rest_.subspan(taken.size());
+    return {taken.begin(), taken.end()};
+  }
+
+ private:
+  std::span<const std::uint8_t> rest_;
+};
+
+struct Message {
+  Message(std::uint64_t tag, std::uint32_t from, std::size_t bytes) : from(from) {
+    source.resize(bytes);
+    for (std::size_t i = 0; i < bytes; ++i) source[i] = static_cast<std::byte>(i * 31 + tag);
+    target.resize(bytes);
+    send.key = recv.key = {1, tag};
+    send.signature = recv.signature = 7;
+    send.data = source.data();
+    send.bytes = recv.max_bytes = bytes;
+    send.on_done = [](SendRequest& request, const Status&) {
+      if (static_cast<Message*>(request.context)->sent++ > 0) fail("a send completed twice");
+    };
+    recv.sink = Sink::place(target.data());
+    recv.on_done = [](RecvRequest& request, const Status& status) {
+      auto& message = *static_cast<Message*>(request.context);
+      if (message.received++ > 0) fail("a receive completed twice");
+      message.ok = status.ok();
+    };
+    send.context = recv.context = this;
+  }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+
+  const std::uint32_t from;
+  std::vector<std::byte> source, target;
+  SendRequest send;
+  RecvRequest recv;
+  int sent = 0, received = 0;
+  bool ok = false;
+};
+
+class Game {
+ public:
+  Game(const std::uint8_t* data, std::size_t size)
+      : input_(data, size), cluster_(2, 1, faults()), kind_(input_.byte()) {
+    cluster_.network().set_tap([this](const SimNetwork::Departure& sent) {
+      if (sent.fate != "forged") remember(sent);
+    });
+    for (const std::uint32_t node : {0u, 1u}) {
+      cluster_[node].set_security(level());
+      if ((kind_ & 8) != 0) cluster_[node].set_paths(2);
+    }
+    for (const std::uint32_t node : {0u, 1u}) {
+      for (const std::size_t bytes : {0u, 300u, 20'000u}) {
+        messages_.push_back(std::make_unique<Message>(messages_.size() + 1, node, bytes));
+      }
+    }
+  }
+  ~Game() {
+    cluster_.network().set_tap(nullptr);
+    cluster_.end();
+  }
+  Game(const Game&) = delete;
+  Game& operator=(const Game&) = delete;
+
+  void play() {
+    for (const auto& message : messages_) {
+      cluster_[message->from].send(1 - message->from, message->send);
+      cluster_[1 - message->from].recv(message->from, message->recv);
+    }
+    while (!input_.is_empty()) turn();
+    const bool done = cluster_.run(
+        kLimit, [&] { return is_finished() || is_lost(); }, [&] { check_bounds(); });
+    if (!reseals() || level() == Security::kEncrypt) judge(done);
+  }
+
+ private:
+  struct Seen {
+    SimPlace from, to;
+    Datagram bytes;
+  };
+  static SimFaults faults() {
+    SimFaults faults;
+    faults.latency = 20 * kMicrosecond;
+    return faults;
+  }
+  bool reseals() const { return (kind_ & 1) != 0; }
+  Security level() const {
+    constexpr Security kLevels[] = {Security::kNone, Security::kAuth, Security::kEncrypt,
+                                    Security::kAuth};
+    return kLevels[kind_ >> 1 & 3];
+  }
+
+  // The newest ones: what is said when the sessions stand counts as much as what began them.
+  void remember(const SimNetwork::Departure& sent) {
+    Seen seen{sent.from, sent.to, Datagram(sent.bytes.begin(), sent.bytes.end())};
+    if (seen_.size() < kRemembered) return seen_.push_back(std::move(seen));
+    seen_[oldest_++ % kRemembered] = std::move(seen);
+  }
+
+  bool is_finished() const {
+    return std::all_of(messages_.begin(), messages_.end(),
+                       [](const auto& each) { return each->sent > 0 && each->received > 0; });
+  }
+  bool is_lost() {
+    return cluster_[0].peer(1).matcher.lost() || cluster_[1].peer(0).matcher.lost();
+  }
+  void judge(bool done) {
+    if (is_lost()) fail("a stranger has ended a session");
+    if (!done) fail("a stranger has kept messages from arriving");
+    for (const auto& message : messages_) {
+      if (!message->ok) fail("a stranger has had a receive fail");
+      if (message->target != message->source) fail("a stranger has changed a message");
+    }
+  }
+
+  void check_bounds() {
+    for (const std::uint32_t node : {0u, 1u}) {
+      const Session* const session = cluster_[node].session(1 - node);
+      if (session != nullptr && session->memory_bytes() > kMostSessionBytes) {
+        fail("a session has grown");
+      }
+      const CreditPool& pool = cluster_[node].credit();
+      if (pool.outstanding() > pool.capacity() + pool.packet_bytes() * SendCredit::kInitial) {
+        fail("more credit is granted than there is");
+      }
+    }
+  }
+
+  SimPlace place() {
+    const std::uint8_t value = input_.byte();
+    return {value & 3u, value >> 2u & 3u, value >> 4u & 1u};  // hosts 2 and 3 do not exist
+  }
+  const Seen* seen() {
+    const std::size_t index = input_.byte();
+    return seen_.empty() ? nullptr : &seen_[index % seen_.size()];
+  }
+  void forge(const SimPlace& from, std::uint32_t to, const Datagram& bytes) {
+    const std::uint32_t address = input_.byte() & 1;
+    cluster_.network().forge(from, {to & 1, address, 0}, bytes);
+  }
+
+  void turn() {
+    switch (input_.byte() % 8) {
+      case 0: {
+        const SimPlace from = place();
+        const std::uint32_t to = input_.byte();
+        return forge(from, to, input_.bytes(input_.word() % 1500));
+      }
+      case 1: {
+        const SimPlace from = place();
+        const std::uint32_t to = input_.byte();
+        return forge(from, to, with_header());
+      }
+      case 2:
+        if (const Seen* copy = seen()) cluster_.network().forge(copy->from, copy->to, copy->bytes);
+        return;
+      case 3: {
+        const SimPlace from = place();
+        if (const Seen* copy = seen()) forge(from, copy->to.node, copy->bytes);
+        return;
+      }
+      case 4:
+        return alter();
+      case 5:
+        return reset();
+      default:
+        return pass_time((1 + input_.byte()) * 10 * kMicrosecond);
+    }
+  }
+
+  void pass_time(Duration time) {
+    const Time until = cluster_.now() + time;
+    cluster_.wake_at(until);
+    cluster_.run(
+        until, [&] { return cluster_.now() >= until; }, [&] { check_bounds(); });
+  }
+
+  // A checksum and all, for a connection that nobody has.
+  Datagram with_header() {
+    wire::Header header{};
+    const Datagram fields = input_.bytes(sizeof header);
+    if (!fields.empty()) std::memcpy(&header, fields.data(), fields.size());
+    header.version_and_type = static_cast<std::uint8_t>(wire::kVersion << 4 | (input_.byte() & 7));
+    header.connection |= std::uint64_t{1} << 63;  // of an engine that does not exist
+    return datagram_of(header, input_.bytes(input_.byte()));
+  }
+
+  // Some bytes of a copy changed, most often of its header and what follows that; its end cut off.
+  void alter() {
+    const Seen* const copy = seen();
+    if (copy == nullptr || copy->bytes.empty()) return;
+    Datagram bytes = copy->bytes;
+    for (int i = input_.byte() % 8; i >= 0; --i) {
+      const std::uint32_t where = input_.word();
+      const std::size_t within =
+          (where & 0xc000) != 0 ? std::min<std::size_t>(bytes.size(), 64) : bytes.size();
+      bytes[where % within] ^= static_cast<std::byte>(input_.byte());
+    }
+    const std::uint32_t cut = input_.word();
+    if ((cut & 1) != 0) bytes.resize(cut % (bytes.size() + 1));
+    // Of a hello a right checksum shows nothing: it has a proof.
+    const bool is_hello = wire::is_hello(bytes) && wire::is_hello(copy->bytes);
+    if ((reseals() || is_hello) && bytes.size() >= sizeof(wire::Header)) {
+      const std::span<const std::byte> body = std::span(bytes).subspan(sizeof(wire::Header));
+      bytes = datagram_of(header_of(bytes), body);
+    }
+    cluster_.network().forge(copy->from, copy->to, bytes);
+  }
+
+  // "I know no such connection", in its addressee's name, to who sent it.
+  void reset() {
+    const Seen* const copy = seen();
+    if (copy == nullptr || copy->bytes.size() < wire::kResetBytes) return;
+    const std::span<const std::byte> quoted = std::span(copy->bytes).first(wire::kResetBytes);
+    const wire::Header header = wire::frames_header(wire::Type::kReset, {}, quoted.size());
+    cluster_.network().forge(copy->to, copy->from, datagram_of(header, quoted));
+  }
+
+  Input input_;
+  SimCluster cluster_;
+  const std::uint8_t kind_;
+  std::vector<Seen> seen_;
+  std::size_t oldest_ = 0;
+  std::vector<std::unique_ptr<Message>> messages_;
+};
+
+}  // namespace
+}  // namespace taco::harp
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  taco::set_log_level(taco::LogLevel::kOff);
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  taco::harp::Game(data, size).play();
+  return 0;
+}
