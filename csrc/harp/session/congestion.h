@@ -7,8 +7,8 @@
 //          queue there is (TCP), it does as they do.
 //   cubic  RFC 9438, for networks shared with TCP where delay says little.
 //
-// Paths of one session are coupled: what the others may have under way counts when a path asks for
-// more, so that many paths over one cable take no more of it than one would.
+// Paths of one session between the same addresses are coupled: what the others may have under way
+// counts when a path asks for more, so that they take little more of their cable than one would.
 #pragma once
 
 #include <cstdint>
@@ -70,7 +70,10 @@ struct AckSample {
   Duration rtt = 0;               // 0: no sample
   Duration least_rtt = 0;         // of the path, lately
   Duration smoothed_rtt = 0;
-  double others = 0;  // windows of the session's other paths
+  // Of the session's paths that share a link with this one, how many there are, and their windows
+  // together.
+  std::uint32_t others = 0;
+  double others_window = 0;
   bool limited = false;
 };
 

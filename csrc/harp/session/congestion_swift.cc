@@ -13,7 +13,7 @@ namespace {
 constexpr Duration kTargetDelay = 4 * kMillisecond;
 // On top of it for small windows. Flows that share a cable see one delay: where all had one target,
 // whoever began first would keep what it had; so the larger gives way to the smaller.
-constexpr double kForSmall = 56 * kMillisecond, kMostForSmall = 8 * kMillisecond;
+constexpr double kForSmall = 80 * kMillisecond, kMostForSmall = 12 * kMillisecond;
 constexpr double kMostDecrease = 0.5;
 constexpr double kGain = 0.8;
 
@@ -120,7 +120,7 @@ void yield(CongestionState& state, const AckSample& sample, Duration delay, Dura
 
 void grow(CongestionState& state, const CongestionRound& round, const AckSample& sample,
           bool queue_is_short) {
-  const double share = state.window / (state.window + sample.others);
+  const double share = 1.0 / (1 + sample.others);
   SwiftState& swift = state.swift;
   const bool slow_start = state.window < state.slow_start_threshold;
   if (slow_start && queue_is_short && !competes(state)) {
@@ -137,7 +137,7 @@ void grow(CongestionState& state, const CongestionRound& round, const AckSample&
 void end_round(CongestionState& state, const CongestionRound& round, const AckSample& sample) {
   SwiftState& swift = state.swift;
   const Duration delay = round.least_rtt > 0 ? round.least_rtt - sample.least_rtt : Duration{0};
-  const Duration target = target_delay(state.window + sample.others);
+  const Duration target = target_delay(state.window + sample.others_window);
   if (competes(state) && (delay < target / 2 || sample.now >= swift.competes_until)) {
     swift.competes_until = 0;
   }

@@ -153,7 +153,8 @@ AckSample Path::sample() const {
   return sample;
 }
 
-Path::News Path::on_ack(const wire::Ack& ack, double others, SentPackets::Listener& listener) {
+Path::News Path::on_ack(const wire::Ack& ack, const Others& others,
+                        SentPackets::Listener& listener) {
   SentPackets::AckOutcome outcome;
   if (!sent_.on_ack(ack, next_number_, host_.now(), listener, outcome)) return News::kMalformed;
   if (outcome.newly_acked + outcome.spurious == 0) return News::kNothing;
@@ -180,7 +181,8 @@ Path::News Path::on_ack(const wire::Ack& ack, double others, SentPackets::Listen
   AckSample now = sample();
   now.packets = outcome.newly_acked;
   now.rtt = rtt;
-  now.others = others;
+  now.others = others.paths;
+  now.others_window = others.window;
   congestion_.on_ack(window_, now);
   window_limited_ = false;
   return News::kSomething;

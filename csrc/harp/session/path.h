@@ -116,8 +116,13 @@ class Path {
   // True: the path has moved, or has been proved.
   bool on_response(const RxPacket& from, std::uint64_t token);
   enum class News : std::uint8_t { kMalformed, kNothing, kSomething };
-  // `others`: packets that may be under way by the session's other paths.
-  News on_ack(const wire::Ack& ack, double others, SentPackets::Listener& listener);
+  // What the session may have under way by paths that share a link with this one: packets, and how
+  // many they are.
+  struct Others {
+    std::uint32_t paths = 0;
+    double window = 0;
+  };
+  News on_ack(const wire::Ack& ack, const Others& others, SentPackets::Listener& listener);
   // What the listener does with a run that is about this path: of data packets of `datagram` bytes
   // each, or a probe for the MTU.
   void on_size_acked(const SentRun& run, std::size_t datagram) {

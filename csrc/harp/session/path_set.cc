@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/assert.h"
+#include "harp/address.h"
 
 namespace taco::harp {
 
@@ -55,12 +56,15 @@ bool PathSet::is_heard_since(Time when, const Path& than) const {
   });
 }
 
-double PathSet::windows_beside(const Path& path) const {
-  double sum = 0;
+Path::Others PathSet::beside(const Path& path) const {
+  Path::Others others;
   for (const auto& other : paths_) {
-    if (other.get() != &path && other->is_live()) sum += other->window();
+    const bool one_link = same_host_address(other->pair().remote, path.pair().remote);
+    if (other.get() == &path || !other->is_live() || !one_link) continue;
+    ++others.paths;
+    others.window += other->window();
   }
-  return sum;
+  return others;
 }
 
 // One that may yet turn out to carry more is waited for: what does not fit it goes by the others.

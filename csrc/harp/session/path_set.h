@@ -44,8 +44,8 @@ class PathSet {
   bool has_other(const Path& than) const;
   bool is_heard_since(Time when, const Path& than) const;
 
-  // Packets that may be under way by the other live paths.
-  double windows_beside(const Path& path) const;
+  // Of the other live paths to the same address, by other ports, which share its link at least.
+  Path::Others beside(const Path& path) const;
 
   // The largest datagram that all can be relied on to carry.
   std::size_t datagram() const;

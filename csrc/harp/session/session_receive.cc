@@ -378,7 +378,7 @@ void Session::on_ack(const wire::Ack& ack) {
   Path::News news = Path::News::kMalformed;
   if (Path* const path = paths_.find(ack.path)) {
     Fates fates(*this, *path);
-    news = path->on_ack(ack, paths_.windows_beside(*path), fates);
+    news = path->on_ack(ack, paths_.beside(*path), fates);
   }
   if (news == Path::News::kMalformed) ++host_.counters().malformed;
   if (news != Path::News::kSomething) return;

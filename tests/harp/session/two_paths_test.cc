@@ -125,20 +125,20 @@ TEST_F(TwoPaths, AnAcknowledgementIsOfOnePathsNumbers) {
   ping(first);
   ping(second);
   ping(second);
-  EXPECT_EQ(first.on_ack(ack_of(wire::kFirstPath, 1, 2), 0, fates), Path::News::kMalformed);
-  EXPECT_EQ(second.on_ack(ack_of(kSecondPath, 1, 2), 0, fates), Path::News::kSomething);
-  EXPECT_EQ(second.on_ack(ack_of(kSecondPath, 1, 2), 0, fates), Path::News::kNothing);
+  EXPECT_EQ(first.on_ack(ack_of(wire::kFirstPath, 1, 2), {}, fates), Path::News::kMalformed);
+  EXPECT_EQ(second.on_ack(ack_of(kSecondPath, 1, 2), {}, fates), Path::News::kSomething);
+  EXPECT_EQ(second.on_ack(ack_of(kSecondPath, 1, 2), {}, fates), Path::News::kNothing);
 }
 
 TEST_F(TwoPaths, OneIsFastAndTheOtherLosesPackets) {
   ping(first);
   for (int i = 0; i < 3; ++i) ping(second);
   wait(100 * kMicrosecond);
-  first.on_ack(ack_of(wire::kFirstPath, 1, 1), 0, fates);
+  first.on_ack(ack_of(wire::kFirstPath, 1, 1), {}, fates);
   ping(first);
   EXPECT_EQ(first.next_deadline(), host.now() + RoundTrip::kFloor);
   wait(30 * kMillisecond);
-  second.on_ack(ack_of(kSecondPath, 3, 3), 0, fates);
+  second.on_ack(ack_of(kSecondPath, 3, 3), {}, fates);
   wait(ReorderWindow::kCeiling);
   first.on_timer(fates);
   EXPECT_TRUE(fates.lost.empty());
