@@ -55,7 +55,7 @@ def facts_with_all_live(count: int) -> tuple[list[dict[str, Any]], str]:
     exchange_until(
         lambda: (
             states() == ["live"] * count
-            and all(path["bytes_sent"] > 0 for path in paths_to_the_peer())
+            and all(path["bytes_sent"] * path["round_trip_s"] > 0 for path in paths_to_the_peer())
         )
     )
     return paths_to_the_peer(), taco_torch.dump()
