@@ -242,11 +242,9 @@ Result<double> GradientShards::norm(double order) {
     }
   }
   TACO_RETURN_IF_ERROR(lockstep_.meet("take the norm of gradients", {}));
-  std::vector<double> all(static_cast<std::size_t>(stripes_.ranks()));
-  const Status told =
-      all_gather(ranks_, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
-  TACO_RETURN_IF_ERROR(told);
-  const double sum = std::accumulate(all.begin(), all.end(), 0.0, add);
+  auto all = gather_values(ranks_, own);
+  TACO_RETURN_IF_ERROR(all.status());
+  const double sum = std::accumulate(all->begin(), all->end(), 0.0, add);
   return largest ? sum : order == 2 ? std::sqrt(sum) : std::pow(sum, 1 / order);
 }
 
@@ -258,11 +256,10 @@ Result<bool> GradientShards::unscale(float factor) {
   const bool here = std::all_of(means_.begin(), means_.end(), [&](const auto& mean) {
     return std::all_of(mean.second.begin(), mean.second.end(), finite);
   });
-  const auto own = static_cast<std::byte>(here ? 0 : 1);
-  std::vector<std::byte> all(static_cast<std::size_t>(stripes_.ranks()));
-  TACO_RETURN_IF_ERROR(all_gather(ranks_, {&own, 1}, all));
+  auto all = gather_values(ranks_, static_cast<std::byte>(here ? 0 : 1));
+  TACO_RETURN_IF_ERROR(all.status());
   multiply(factor);
-  return std::count(all.begin(), all.end(), std::byte{}) < stripes_.ranks();
+  return std::count(all->begin(), all->end(), std::byte{}) < stripes_.ranks();
 }
 
 void GradientShards::multiply(float factor) {

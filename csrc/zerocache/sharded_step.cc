@@ -105,13 +105,10 @@ Status agree_on_step(Collectives& ranks, const Layout& layout, std::span<const U
     digest.add_value(intent.tensor);
     digest.add_value(intent.step);
   }
-  const std::uint64_t value = digest.value();
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks.size()));
-  TACO_RETURN_IF_ERROR(all_gather(ranks, std::as_bytes(std::span(&value, 1)),
-                                  std::as_writable_bytes(std::span(all))));
-  const auto other =
-      std::find_if(all.begin(), all.end(), [&](std::uint64_t each) { return each != all.front(); });
-  if (other == all.end()) return {};
+  auto all = gather_values(ranks, digest.value());
+  TACO_RETURN_IF_ERROR(all.status());
+  const std::uint32_t other = first_other(*all);
+  if (other == 0) return {};
   const auto details = gather(ranks, std::as_bytes(std::span(intents)));
   if (!details.ok()) return details.status();
   const auto given_by = [&](std::size_t rank) {
@@ -120,8 +117,7 @@ Status agree_on_step(Collectives& ranks, const Layout& layout, std::span<const U
     if (!given.empty()) std::memcpy(given.data(), bytes.data(), bytes.size());
     return given;
   };
-  const auto rank = static_cast<std::size_t>(other - all.begin());
-  return mismatch(layout, given_by(0), given_by(rank), rank);
+  return mismatch(layout, given_by(0), given_by(other), other);
 }
 
 // `sorted` by rising offset, without tensors that are empty.

@@ -30,14 +30,6 @@ Status differs(const std::string& described, std::uint32_t rank) {
                                      "alike before 'with cache.init(shard_parameters=True)'");
 }
 
-// The first rank that has another value than rank 0; 0: none.
-template <class Value>
-std::uint32_t first_other(const std::vector<Value>& all) {
-  const auto other =
-      std::find_if(all.begin(), all.end(), [&](const Value& each) { return each != all.front(); });
-  return other == all.end() ? 0 : static_cast<std::uint32_t>(other - all.begin());
-}
-
 }  // namespace
 
 Status Store::make_spread(std::unique_ptr<Collectives> ranks) {
@@ -60,14 +52,13 @@ Status Store::meet_to_make(const std::string& what, const at::Tensor& tensor) {
                            " in init(), of " + std::to_string(tensor.nbytes()) + " bytes)";
   const auto* const bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
   const std::uint64_t own = digest({bytes, tensor.nbytes()});
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_->size()));
   {
     const WithoutGil others_run;
     TACO_RETURN_IF_ERROR(meet(text, {}));
-    TACO_RETURN_IF_ERROR(all_gather(*ranks_, std::as_bytes(std::span(&own, 1)),
-                                    std::as_writable_bytes(std::span(all))));
+    auto all = gather_values(*ranks_, own);
+    TACO_RETURN_IF_ERROR(all.status());
+    differs_on_ = first_other(*all);
   }
-  differs_on_ = first_other(all);
   return forget_agreed();
 }
 
@@ -82,14 +73,13 @@ Status Store::forget_agreed() {
     count += gone;
   }
   const auto size = static_cast<std::size_t>(ranks_->size());
-  std::vector<std::uint64_t> counts(size);
   std::vector<std::byte> all(size * own.size());
   {
     const WithoutGil others_run;
     static_cast<void>(spread_->lockstep.settle());
-    TACO_RETURN_IF_ERROR(all_gather(*ranks_, std::as_bytes(std::span(&count, 1)),
-                                    std::as_writable_bytes(std::span(counts))));
-    if (std::find(counts.begin(), counts.end(), 0u) != counts.end()) return {};
+    auto counts = gather_values(*ranks_, count);
+    TACO_RETURN_IF_ERROR(counts.status());
+    if (std::find(counts->begin(), counts->end(), 0u) != counts->end()) return {};
     TACO_RETURN_IF_ERROR(all_gather(*ranks_, own, all));
   }
   for (std::size_t i = 0; i < own.size(); ++i) {
@@ -122,7 +112,6 @@ void Store::make_room_for(const Run& run) {
 // Pages that are in use, and on the device.
 void Store::compare_written(std::span<const Access> accesses) {
   std::uint64_t own = 0;
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_->size()));
   for (const Access& access : accesses) {
     const std::byte* const bytes = mover_->address(access.page, Tier::kDevice);
     own = own * 31 + digest({bytes, page_bytes()});
@@ -133,10 +122,11 @@ void Store::compare_written(std::span<const Access> accesses) {
     const WithoutGil others_run;
     // Where ranks have parted, the next use says so.
     if (!spread_->lockstep.meet("change " + described, {}).ok()) return;
-    status = all_gather(*ranks_, std::as_bytes(std::span(&own, 1)),
-                        std::as_writable_bytes(std::span(all)));
+    auto all = gather_values(*ranks_, own);
+    status = all.status();
+    const std::uint32_t other = all.ok() ? first_other(*all) : 0;
+    if (other != 0) status = differs(described, other);
   }
-  if (status.ok() && first_other(all) != 0) status = differs(described, first_other(all));
   if (broken_.ok()) broken_ = status;
 }
 

@@ -144,17 +144,13 @@ Status Store::check_same(const Manifest& manifest) {
   const WithoutGil others_run;
   Digest digest;
   digest.add(encode_manifest(manifest));
-  const std::uint64_t own = digest.value();
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_->size()));
-  TACO_RETURN_IF_ERROR(all_gather(*ranks_, std::as_bytes(std::span(&own, 1)),
-                                  std::as_writable_bytes(std::span(all))));
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    return Status(Code::kMismatch, "the checkpoint that rank " + std::to_string(rank) +
-                                       " is about to load is not that of rank 0: give all ranks "
-                                       "one directory, that all of them see");
-  }
-  return {};
+  auto all = gather_values(*ranks_, digest.value());
+  TACO_RETURN_IF_ERROR(all.status());
+  const std::uint32_t other = first_other(*all);
+  if (other == 0) return {};
+  return Status(Code::kMismatch, "the checkpoint that rank " + std::to_string(other) +
+                                     " is about to load is not that of rank 0: give all ranks "
+                                     "one directory, that all of them see");
 }
 
 }  // namespace taco::zerocache

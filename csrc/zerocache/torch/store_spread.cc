@@ -50,14 +50,13 @@ Status Store::start_gathering() {
   const Stripes stripes(layout_, parameters, ranks_->rank(), ranks_->size());
   shards_ = Shards::striped(layout_, state_, stateful_, stripes);
   const std::uint64_t own = stripes_with_room();
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_->size()));
-  {
+  auto all = [&] {
     const WithoutGil others_run;
-    TACO_RETURN_IF_ERROR(all_gather(*ranks_, std::as_bytes(std::span(&own, 1)),
-                                    std::as_writable_bytes(std::span(all))));
-  }
+    return gather_values(*ranks_, own);
+  }();
+  TACO_RETURN_IF_ERROR(all.status());
   spread_ = std::make_unique<Spread>(*ranks_, *mover_, layout_, stripes, stateful_,
-                                     *std::min_element(all.begin(), all.end()));
+                                     *std::min_element(all->begin(), all->end()));
   return {};
 }
 
