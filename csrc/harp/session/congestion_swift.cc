@@ -121,15 +121,12 @@ void yield(CongestionState& state, const AckSample& sample, Duration delay, Dura
 void grow(CongestionState& state, const CongestionRound& round, const AckSample& sample,
           bool queue_is_short) {
   const double share = 1.0 / (1 + sample.others);
-  SwiftState& swift = state.swift;
-  const bool slow_start = state.window < state.slow_start_threshold;
-  if (slow_start && queue_is_short && !competes(state)) {
+  const bool slow_start = state.window < state.slow_start_threshold && !competes(state);
+  if (slow_start && queue_is_short) {
     state.window = std::min(state.window + round.acked, state.slow_start_threshold);
   } else {
-    const double careful = careful_step(++swift.careful);
-    state.window +=
-        share * (slow_start && !competes(state) ? step(state.window)
-                                                : std::min(careful, step(state.window)));
+    const double careful = careful_step(++state.swift.careful), usual = step(state.window);
+    state.window += share * (slow_start ? usual : std::min(careful, usual));
   }
   state.window = std::min(state.window, kLargestWindow);
 }

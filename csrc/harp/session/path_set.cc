@@ -59,8 +59,8 @@ bool PathSet::is_heard_since(Time when, const Path& than) const {
 Path::Others PathSet::beside(const Path& path) const {
   Path::Others others;
   for (const auto& other : paths_) {
-    const bool one_link = same_host_address(other->pair().remote, path.pair().remote);
-    if (other.get() == &path || !other->is_live() || !one_link) continue;
+    if (other.get() == &path || !other->is_live()) continue;
+    if (!same_host_address(other->pair().remote, path.pair().remote)) continue;
     ++others.paths;
     others.window += other->window();
   }

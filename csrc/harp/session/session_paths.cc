@@ -96,18 +96,14 @@ bool Session::calls(const Endpoint& remote) const {
 
 bool Session::on_refused(const Endpoint& remote) {
   std::uint32_t bit = 1, all = 0;
-  const auto note = [&](const AddressPair& pair) {
-    all |= bit;
-    if (same_host_address(pair.remote, remote)) refused_ |= bit;
+  const auto note = [&](const AddressPair& pair, bool counts) {
+    if (counts) all |= bit;
+    if (counts && same_host_address(pair.remote, remote)) refused_ |= bit;
     bit <<= 1;
   };
-  for (const AddressPair& way : handshake_.ways()) note(way);
-  for (const auto& path : paths_) {
-    if (established() && path->is_live()) {
-      note(path->pair());
-    } else if (established()) {
-      bit <<= 1;
-    }
+  for (const AddressPair& way : handshake_.ways()) note(way, true);
+  if (established()) {
+    for (const auto& path : paths_) note(path->pair(), path->is_live());
   }
   return (refused_ & all) == all;
 }

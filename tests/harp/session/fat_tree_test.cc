@@ -4,11 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <memory>
-#include <vector>
 
 #include "support/sim_cluster.h"
-#include "support/sim_transfer.h"
+#include "support/sim_streams.h"
 
 namespace taco::harp {
 namespace {
@@ -16,6 +14,7 @@ namespace {
 constexpr std::uint32_t kHosts = 8;  // at each of two switches, and as many uplinks
 constexpr double kRate = 1.25e8;     // of a cable and of an uplink, bytes a second
 constexpr std::size_t kMessage = 4 << 20;
+constexpr std::size_t kUnderWay = 2;  // of each pair, so that the cable never waits for the next
 
 SimFaults fat_tree() {
   SimFaults faults;
@@ -34,13 +33,13 @@ class Permutation {
   Permutation(std::uint32_t paths, std::uint64_t seed)
       : cluster_(2 * kHosts, seed, fat_tree(), {.max_datagrams = {1472}, .ports = paths}) {
     for (std::uint32_t node = 0; node < cluster_.size(); ++node) cluster_[node].set_paths(paths);
-    flows_.resize(kHosts);
+    for (std::uint32_t host = 0; host < kHosts; ++host) streams_.add(host, kHosts + host);
   }
 
   double share(Duration warm_up, Duration time) {
-    run_until(warm_up);
+    streams_.run(warm_up);
     const std::uint64_t before = delivered();
-    run_until(warm_up + time);
+    streams_.run(time);
     const double seconds = static_cast<double>(time) / kSecond;
     const double payload = 1440.0 / 1472 * kRate * kHosts * seconds;
     return static_cast<double>(delivered() - before) / payload;
@@ -54,27 +53,6 @@ class Permutation {
   }
 
  private:
-  struct Flow {
-    std::vector<std::unique_ptr<Transfer>> transfers;
-  };
-
-  void run_until(Time end) {
-    cluster_.wake_at(end);
-    cluster_.run(end, [&] { return post(end); });
-  }
-  // Two messages under way for each pair, so that the cable never waits for the next.
-  bool post(Time end) {
-    for (std::uint32_t host = 0; host < kHosts; ++host) {
-      auto& transfers = flows_[host].transfers;
-      std::erase_if(transfers, [](const auto& transfer) { return transfer->done(); });
-      while (transfers.size() < 2) {
-        transfers.push_back(std::make_unique<Transfer>(++tag_, kMessage));
-        cluster_[kHosts + host].recv(host, transfers.back()->recv);
-        cluster_[host].send(kHosts + host, transfers.back()->send);
-      }
-    }
-    return cluster_.now() >= end;
-  }
   // Payload, once each.
   std::uint64_t delivered() {
     std::uint64_t bytes = 0;
@@ -85,8 +63,7 @@ class Permutation {
   }
 
   SimCluster cluster_;
-  std::vector<Flow> flows_;
-  std::uint64_t tag_ = 0;
+  SimStreams streams_{cluster_, kMessage, kUnderWay};
 };
 
 // Of `flows` conversations thrown at random on as many uplinks, how many uplinks get one at least.

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <memory>
 #include <vector>
 
 #include "support/sim_cluster.h"
-#include "support/sim_transfer.h"
+#include "support/sim_streams.h"
 
 namespace taco::harp {
 namespace {
@@ -43,60 +42,12 @@ SimFaults slow_uplink(Duration queue) {
   return faults;
 }
 
-class Senders {
- public:
+struct Senders {
   Senders(std::uint32_t hosts, const SimFaults& faults, const SimNicOptions& nic)
       : cluster(hosts, 1, faults, nic) {}
-  ~Senders() { cluster.end(); }
-  Senders(const Senders&) = delete;
-  Senders& operator=(const Senders&) = delete;
-
-  void add(std::uint32_t from, std::uint32_t to, Time start = 0) {
-    flows_.push_back({.from = from, .to = to, .start = start, .transfers = {}});
-    cluster.wake_at(start);
-  }
-  // Bytes that each has delivered meanwhile.
-  std::vector<double> run(
-      Duration time, const std::function<void()>& look = [] {}) {
-    std::vector<double> before;
-    for (const Flow& flow : flows_) before.push_back(flow.delivered);
-    const Time end = cluster.now() + time;
-    for (Time next = cluster.now(); next <= end; next += kMillisecond) {
-      cluster.wake_at(next);
-      cluster.run(next, [&] { return post() >= next; });
-      look();
-    }
-    std::vector<double> bytes;
-    for (std::size_t i = 0; i < flows_.size(); ++i) {
-      bytes.push_back(flows_[i].delivered - before[i]);
-    }
-    return bytes;
-  }
 
   SimCluster cluster;
-
- private:
-  struct Flow {
-    std::uint32_t from, to;
-    Time start;
-    std::vector<std::unique_ptr<Transfer>> transfers;
-    double delivered = 0;
-  };
-  Time post() {
-    for (Flow& flow : flows_) {
-      if (cluster.now() < flow.start) continue;
-      const auto done = std::erase_if(flow.transfers, [](auto& one) { return one->done(); });
-      flow.delivered += static_cast<double>(done * kMessage);
-      while (flow.transfers.size() < kUnderWay) {
-        Transfer& next = *flow.transfers.emplace_back(new Transfer(++tag_, kMessage));
-        cluster[flow.to].recv(flow.from, next.recv);
-        cluster[flow.from].send(flow.to, next.send);
-      }
-    }
-    return cluster.now();
-  }
-  std::vector<Flow> flows_;
-  std::uint64_t tag_ = 0;
+  SimStreams streams{cluster, kMessage, kUnderWay};
 };
 
 double sum_of(const std::vector<double>& shares) {
@@ -116,11 +67,11 @@ TEST(Sharing, SixteenSendersFillALinkInEqualSharesWithAShortQueue) {
   constexpr std::uint32_t kSenders = 16;
   for (const Duration queue : {20 * kMillisecond, 5 * kMillisecond, 2 * kMillisecond}) {
     Senders senders(kSenders + 1, slow_port(queue), {.max_datagrams = {1472}});
-    for (std::uint32_t node = 1; node <= kSenders; ++node) senders.add(node, 0);
-    senders.run(500 * kMillisecond);
+    for (std::uint32_t node = 1; node <= kSenders; ++node) senders.streams.add(node, 0);
+    senders.streams.run(500 * kMillisecond);
     const std::uint64_t dropped = senders.cluster.network().counts().port_full;
     std::vector<Duration> waits;
-    const std::vector<double> bytes = senders.run(
+    const std::vector<double> bytes = senders.streams.run(
         2 * kSecond, [&] { waits.push_back(senders.cluster.network().queue_before(0, 0)); });
     std::sort(waits.begin(), waits.end());
     const std::uint64_t drops = senders.cluster.network().counts().port_full - dropped;
@@ -140,10 +91,10 @@ TEST(Sharing, ASessionOfFourPathsTakesLittleMoreOfOneLinkThanASessionOfOne) {
   for (const Duration queue : {20 * kMillisecond, 5 * kMillisecond, 2 * kMillisecond}) {
     Senders senders(4, slow_uplink(queue), {.max_datagrams = {1472}, .ports = 4});
     for (const std::uint32_t node : {0u, 2u}) senders.cluster[node].set_paths(4);
-    senders.add(0, 2);
-    senders.add(1, 3);
-    senders.run(kSecond);
-    const std::vector<double> bytes = senders.run(3 * kSecond);
+    senders.streams.add(0, 2);
+    senders.streams.add(1, 3);
+    senders.streams.run(kSecond);
+    const std::vector<double> bytes = senders.streams.run(3 * kSecond);
     ASSERT_EQ(senders.cluster[0].session(2)->paths().live(), 4u);
     ASSERT_EQ(senders.cluster[1].session(3)->paths().live(), 1u);
     const double many = bytes[0] / (3 * kPayload), one = bytes[1] / (3 * kPayload);
@@ -161,10 +112,10 @@ TEST(Sharing, NeitherStarvesBesideASenderThatKnowsOnlyLoss) {
     for (const bool cubic_first : {true, false}) {
       Senders senders(3, slow_port(queue), {.max_datagrams = {1472}});
       senders.cluster[2].set_congestion(&kCubic);
-      senders.add(1, 0, cubic_first ? 500 * kMillisecond : 0);
-      senders.add(2, 0, cubic_first ? 0 : 500 * kMillisecond);
-      senders.run(kSecond);
-      const std::vector<double> bytes = senders.run(4 * kSecond);
+      senders.streams.add(1, 0, cubic_first ? 500 * kMillisecond : 0);
+      senders.streams.add(2, 0, cubic_first ? 0 : 500 * kMillisecond);
+      senders.streams.run(kSecond);
+      const std::vector<double> bytes = senders.streams.run(4 * kSecond);
       const double swift = bytes[0] / (4 * kPayload), cubic = bytes[1] / (4 * kPayload);
       std::printf("queue of %2lld ms, %s first: swift %.3f, cubic %.3f\n",
                   static_cast<long long>(queue / kMillisecond), cubic_first ? "cubic" : "swift",
