@@ -2,10 +2,13 @@
 
 In a rank:      ask("loss", "0.01")             returns once it is done, on all ranks
 In the parent:  direct(__file__, fabric, {"loss": lambda share: fabric.set_loss(float(share))})
+
+on_fabric() is the whole of such a parent.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -15,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from fabric import Fabric, wait_all
+from fabric import Fabric, FabricUnavailable, wait_all
 from launch import RESULT
 
 PREFIX = "ask "
+Acts = Mapping[str, Callable[..., object]]
 
 
 def ask(*words: str) -> None:
@@ -34,7 +38,7 @@ def ask(*words: str) -> None:
 def direct(
     script: str,
     fabric: Fabric,
-    acts: Mapping[str, Callable[..., object]],
+    acts: Acts,
     timeout: float = 1800.0,
     **environment: str,
 ) -> Any:
@@ -65,3 +69,21 @@ def direct(
         if status != 0:
             raise SystemExit(f"a rank failed with status {status}")
         return json.loads(result.read_text())
+
+
+def on_fabric(
+    script: str,
+    fabric: Fabric,
+    acts: Acts,
+    show: Callable[[Any, argparse.Namespace], None],
+    arguments: argparse.Namespace,
+) -> None:
+    """Ranks of `script` on emulated hosts, what they measured shown and, for --json, written."""
+    try:
+        with fabric:
+            result = direct(script, fabric, acts)
+    except FabricUnavailable as reason:
+        raise SystemExit(f"no emulated hosts here: {reason}") from None
+    show(result, arguments)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import random
 import statistics
 import sys
@@ -22,8 +21,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from director import ask, direct
-from fabric import Fabric, FabricUnavailable
+from director import ask, on_fabric
+from fabric import Fabric
 from launch import deliver, is_rank, machine, make_groups, parse_bytes, show_bytes
 from loss import reduce_for
 
@@ -143,16 +142,10 @@ def main() -> None:
         parser.error("--links: two or more, since the others have to carry on")
     if is_rank():
         return rank_main(arguments)
-    try:
-        with Fabric(arguments.hosts, rate=arguments.rate, links=arguments.links) as fabric:
-            cables = Cables(fabric)
-            result = direct(__file__, fabric, {"cut": cables.cut, "mend": cables.mend})
-    except FabricUnavailable as reason:
-        raise SystemExit(f"no emulated hosts here: {reason}") from None
-    show(result, arguments)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1))
-    return None
+    fabric = Fabric(arguments.hosts, rate=arguments.rate, links=arguments.links)
+    cables = Cables(fabric)
+    acts = {"cut": cables.cut, "mend": cables.mend}
+    return on_fabric(__file__, fabric, acts, show, arguments)
 
 
 if __name__ == "__main__":

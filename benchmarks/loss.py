@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import statistics
 import sys
@@ -22,8 +21,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from director import ask, direct
-from fabric import Fabric, FabricUnavailable
+from director import ask, on_fabric
+from fabric import Fabric
 from launch import bind, deliver, is_rank, machine, make_groups, parse_bytes, show_bytes, show_time
 
 KINDS = ("single", "super")
@@ -144,15 +143,9 @@ def main() -> None:
         parser.error(f"--kinds: of {', '.join(KINDS)}")
     if is_rank():
         return rank_main(arguments)
-    try:
-        with Fabric(hosts=arguments.hosts, rate=arguments.rate) as fabric:
-            result = direct(__file__, fabric, {"network": functools.partial(set_network, fabric)})
-    except FabricUnavailable as reason:
-        raise SystemExit(f"no emulated hosts here: {reason}") from None
-    show(result, arguments)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1))
-    return None
+    fabric = Fabric(hosts=arguments.hosts, rate=arguments.rate)
+    acts = {"network": functools.partial(set_network, fabric)}
+    return on_fabric(__file__, fabric, acts, show, arguments)
 
 
 if __name__ == "__main__":

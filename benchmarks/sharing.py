@@ -22,9 +22,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from fabric import Fabric, FabricUnavailable, why_unavailable
+from fabric import Fabric, FabricUnavailable
+from pairs import PERF, Row, medians, require
 
-PERF = Path(__file__).parent.parent / "build/release/csrc/harp/harp-perf"
 ON_THE_WIRE = 1500 / 1448  # of a full packet of HARP's or TCP's, beside what it carries, about
 RECEIVER, WATCHER = 2, 3
 
@@ -135,7 +135,7 @@ def rate_between(text: str, start: float, end: float) -> float:
     return (inside[-1][1] - inside[0][1]) / (end - start)
 
 
-def beside_tcp(hosts: Hosts, control: str, harp_first: bool, seconds: float) -> dict[str, float]:
+def beside_tcp(hosts: Hosts, control: str, harp_first: bool, seconds: float) -> Row:
     """Shares of the link, once both are at it for a second."""
     with tempfile.TemporaryDirectory() as folder:
         total = seconds + 3 + (1 if harp_first else 0)
@@ -172,7 +172,7 @@ def beside_tcp(hosts: Hosts, control: str, harp_first: bool, seconds: float) -> 
     }
 
 
-def incast(hosts: Hosts, senders: int, seconds: float) -> dict[str, float]:
+def incast(hosts: Hosts, senders: int, seconds: float) -> Row:
     echo = hosts.python(RECEIVER, ECHO, hosts.address(RECEIVER))
     assert echo.stdout is not None
     echo.stdout.readline()
@@ -223,20 +223,17 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="medians of so many")
     parser.add_argument("--json", type=Path, help="write the medians there")
     arguments = parser.parse_args()
-    if reason := why_unavailable():
-        sys.exit(f"no namespaces here: {reason}")
-    if not arguments.perf.exists():
-        sys.exit(f"{arguments.perf} is not there: cmake --build build/release --target harp-perf")
-    result: dict[str, dict[str, float]] = {}
+    perf = require(arguments.perf, "harp-perf")
+    result: dict[str, Row] = {}
 
-    def note(name: str, rows: list[dict[str, float]]) -> None:
-        result[name] = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+    def note(name: str, rows: list[Row]) -> None:
+        result[name] = medians(rows)
         figures = "  ".join(f"{key} {value:8.3f}" for key, value in result[name].items())
         print(f"{name:28s} {figures}", flush=True)
 
     try:
         with Fabric(hosts=6, rate="1gbit") as fabric:
-            hosts = Hosts(fabric, arguments.perf)
+            hosts = Hosts(fabric, perf)
             for queue in arguments.queues:
                 hosts.set_queue(queue)
                 for control in arguments.controls if arguments.only != "incast" else ():
@@ -254,7 +251,7 @@ def main() -> None:
                     ]
                     note(f"{queue:g} ms incast of {arguments.senders}", rows)
     except FabricUnavailable as error:
-        sys.exit(str(error))
+        sys.exit(f"no emulated hosts here: {error}")
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=2))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import statistics
 import sys
@@ -21,8 +20,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from collectives import make_case, wire_bytes
-from director import ask, direct
-from fabric import Fabric, FabricUnavailable
+from director import ask, on_fabric
+from fabric import Fabric
 from launch import bind, deliver, is_rank, machine, make_groups, parse_bytes, show_bytes, show_time
 from loss import slowest
 
@@ -132,15 +131,9 @@ def main() -> None:
         parser.error("--links: two or more")
     if is_rank():
         return rank_main(arguments)
-    try:
-        with Fabric(arguments.hosts, rate=arguments.rate, links=arguments.links) as fabric:
-            result = direct(__file__, fabric, {"links": functools.partial(use_links, fabric)})
-    except FabricUnavailable as reason:
-        raise SystemExit(f"no emulated hosts here: {reason}") from None
-    show(result, arguments)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1))
-    return None
+    fabric = Fabric(arguments.hosts, rate=arguments.rate, links=arguments.links)
+    acts = {"links": functools.partial(use_links, fabric)}
+    return on_fabric(__file__, fabric, acts, show, arguments)
 
 
 if __name__ == "__main__":

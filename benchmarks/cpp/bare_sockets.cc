@@ -79,13 +79,56 @@ int accept_one(int listener) {
   return fd;
 }
 
-std::uint64_t number_of(const std::string& name, const std::string& value) {
+Options::Options(int argc, char** argv, const char* usage) : usage_(usage) {
+  for (int i = 1; i < argc; i += 2) {
+    if (i + 1 == argc) refuse(std::string(argv[i]) + " needs a value");
+    given_[argv[i]] = argv[i + 1];
+  }
+}
+
+void Options::refuse(const std::string& what) const {
+  std::fprintf(stderr, "%s\nusage: %s\n", what.c_str(), usage_);
+  std::exit(2);
+}
+
+std::string Options::take(const std::string& name) {
+  const auto given = given_.extract(name);
+  return given.empty() ? std::string() : given.mapped();
+}
+
+bool Options::choice(const std::string& name, const std::string& yes, const std::string& no,
+                     bool otherwise) {
+  const std::string value = take(name);
+  if (value.empty()) return otherwise;
+  if (value != yes && value != no) refuse(name + " must be " + yes + " or " + no);
+  return value == yes;
+}
+
+std::uint64_t Options::number(const std::string& name, std::uint64_t otherwise) {
+  const std::string value = take(name);
+  if (value.empty()) return otherwise;
   char* end = nullptr;
   const std::uint64_t number = std::strtoull(value.c_str(), &end, 10);
-  if (value.empty() || *end != '\0' || number == 0) {
-    fail(name + " must be a whole number above 0, not \"" + value + "\"");
+  if (*end != '\0' || number == 0) {
+    refuse(name + " must be a whole number above 0, not \"" + value + "\"");
   }
   return number;
+}
+
+double Options::seconds(const std::string& name, double otherwise) {
+  const std::string value = take(name);
+  return value.empty() ? otherwise : std::strtod(value.c_str(), nullptr);
+}
+
+Ends Options::ends(int rank) {
+  const std::string own = take("--own"), other = take("--other");
+  const std::uint64_t port = number("--port", 0);
+  if (own.empty() || other.empty() || port == 0) refuse("--own, --other and --port are needed");
+  return ends_of(rank, own, other, port);
+}
+
+void Options::finish() const {
+  if (!given_.empty()) refuse(given_.begin()->first + " is unknown");
 }
 
 }  // namespace taco::bench

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "base/clock.h"
@@ -34,7 +35,28 @@ int connect_to(const Ends& ends, Time* begun = nullptr);
 int listen_at(const Ends& ends);
 int accept_one(int listener);  // and closes the listener
 
-// The numbers in a program's arguments; what is none ends it.
-std::uint64_t number_of(const std::string& name, const std::string& value);
+// A program's arguments, names and values in turn. What is wrong with them ends it, with `usage`.
+class Options {
+ public:
+  Options(int argc, char** argv, const char* usage);
+
+  // What is given by that name, or what is to be taken otherwise. A number is above 0.
+  bool choice(const std::string& name, const std::string& yes, const std::string& no,
+              bool otherwise);
+  std::uint64_t number(const std::string& name, std::uint64_t otherwise);
+  double seconds(const std::string& name, double otherwise);
+  // Of --own, --other and --port, which are needed.
+  Ends ends(int rank);
+
+  // All that the program knows have been asked for.
+  void finish() const;
+  [[noreturn]] void refuse(const std::string& what) const;
+
+ private:
+  std::string take(const std::string& name);  // empty: not given
+
+  const char* const usage_;
+  std::map<std::string, std::string> given_;
+};
 
 }  // namespace taco::bench

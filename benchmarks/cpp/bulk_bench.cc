@@ -390,52 +390,21 @@ void receive_by_tcp(const Settings& settings) {
 
 // ---- settings
 
-[[noreturn]] void usage(const std::string& what) {
-  std::fprintf(stderr,
-               "bulk_bench: %s\n"
-               "usage: bulk_bench --by udp|tcp --rank 0|1 --own IPV4 --other IPV4 --port N\n"
-               "                  [--crc on|off] [--bytes N] [--seconds S] [--window N]\n",
-               what.c_str());
-  std::exit(2);
-}
-
-bool one_of(const std::string& name, const std::string& value, const char* yes, const char* no) {
-  if (value != yes && value != no) usage(name + " must be " + yes + " or " + no);
-  return value == yes;
-}
+constexpr char kUsage[] =
+    "bulk_bench --by udp|tcp --rank 0|1 --own IPV4 --other IPV4 --port N\n"
+    "                  [--crc on|off] [--bytes N] [--seconds S] [--window N]";
 
 Settings parse(int argc, char** argv) {
+  Options options(argc, argv, kUsage);
   Settings settings;
-  std::string own, other;
-  std::uint64_t port = 0;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string name = argv[i];
-    if (i + 1 == argc) usage(name + " needs a value");
-    const std::string value = argv[i + 1];
-    if (name == "--by") {
-      settings.tcp = one_of(name, value, "tcp", "udp");
-    } else if (name == "--rank") {
-      settings.sends = one_of(name, value, "0", "1");
-    } else if (name == "--crc") {
-      settings.crc = one_of(name, value, "on", "off");
-    } else if (name == "--own") {
-      own = value;
-    } else if (name == "--other") {
-      other = value;
-    } else if (name == "--port") {
-      port = number_of(name, value);
-    } else if (name == "--bytes") {
-      settings.bytes = number_of(name, value);
-    } else if (name == "--seconds") {
-      settings.seconds = std::strtod(value.c_str(), nullptr);
-    } else if (name == "--window") {
-      settings.window = number_of(name, value);
-    } else {
-      usage(name + " is unknown");
-    }
-  }
-  if (own.empty() || other.empty() || port == 0) usage("--own, --other and --port are needed");
-  settings.ends = ends_of(settings.sends ? 0 : 1, own, other, port);
+  settings.tcp = options.choice("--by", "tcp", "udp", settings.tcp);
+  settings.sends = options.choice("--rank", "0", "1", settings.sends);
+  settings.crc = options.choice("--crc", "on", "off", settings.crc);
+  settings.bytes = options.number("--bytes", settings.bytes);
+  settings.seconds = options.seconds("--seconds", settings.seconds);
+  settings.window = options.number("--window", settings.window);
+  settings.ends = options.ends(settings.sends ? 0 : 1);
+  options.finish();
   return settings;
 }
 

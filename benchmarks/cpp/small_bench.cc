@@ -104,50 +104,23 @@ void receive_first(Connection& connection, const Settings& settings) {
   connection.send(std::vector<char>(1));
 }
 
-[[noreturn]] void usage(const std::string& what) {
-  std::fprintf(stderr,
-               "small_bench: %s\n"
-               "usage: small_bench --wait blocking|polling --rank 0|1 --own IPV4 --other IPV4\n"
-               "                   --port N [--bytes N] [--rounds N] [--first on|off]\n",
-               what.c_str());
-  std::exit(2);
-}
+constexpr char kUsage[] =
+    "small_bench --wait blocking|polling --rank 0|1 --own IPV4 --other IPV4\n"
+    "                   --port N [--bytes N] [--rounds N] [--first on|off]";
 
 Settings parse(int argc, char** argv) {
+  Options options(argc, argv, kUsage);
   Settings settings;
-  std::string own, other;
-  std::uint64_t port = 0;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string name = argv[i];
-    if (i + 1 == argc) usage(name + " needs a value");
-    const std::string value = argv[i + 1];
-    const auto one_of = [&](const char* yes, const char* no) {
-      if (value != yes && value != no) usage(name + " must be " + yes + " or " + no);
-      return value == yes;
-    };
-    if (name == "--wait") {
-      settings.polls = one_of("polling", "blocking");
-    } else if (name == "--first") {
-      settings.first = one_of("on", "off");
-    } else if (name == "--rank") {
-      settings.rank = one_of("1", "0") ? 1 : 0;
-    } else if (name == "--own") {
-      own = value;
-    } else if (name == "--other") {
-      other = value;
-    } else if (name == "--port") {
-      port = number_of(name, value);
-    } else if (name == "--bytes") {
-      settings.bytes = number_of(name, value);
-    } else if (name == "--rounds") {
-      settings.rounds = number_of(name, value);
-    } else {
-      usage(name + " is unknown");
-    }
+  settings.polls = options.choice("--wait", "polling", "blocking", settings.polls);
+  settings.first = options.choice("--first", "on", "off", settings.first);
+  settings.rank = options.choice("--rank", "1", "0", false) ? 1 : 0;
+  settings.bytes = options.number("--bytes", settings.bytes);
+  settings.rounds = options.number("--rounds", settings.rounds);
+  settings.ends = options.ends(settings.rank);
+  options.finish();
+  if (settings.first && settings.bytes < sizeof(Time)) {
+    options.refuse("--first needs 8 bytes or more");
   }
-  if (own.empty() || other.empty() || port == 0) usage("--own, --other and --port are needed");
-  if (settings.first && settings.bytes < sizeof(Time)) usage("--first needs 8 bytes or more");
-  settings.ends = ends_of(settings.rank, own, other, port);
   return settings;
 }
 
