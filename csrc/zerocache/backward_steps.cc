@@ -25,11 +25,12 @@ Result<std::unique_ptr<BackwardSteps>> BackwardSteps::make(OptimizerStream& stre
   auto background = Background::start("taco-backward");
   if (!background.ok()) return background.status();
   std::unique_ptr<BackwardSteps> steps(
-      new BackwardSteps(stream, layout, std::move(background).value()));
+      new BackwardSteps(stream, layout, options.own, std::move(background).value()));
   for (const std::uint32_t index : tensors) {
     const PlacedTensor& tensor = layout.tensors()[index];
     const Run run = layout.pages_of(tensor);
     for (PageId id = run.first; id < run.first + run.count; ++id) {
+      if (options.own != nullptr && !options.own(id)) continue;
       Page& page = steps->pages_[id];
       page.tensors.push_back(index);
       page.parts = StateLayout::parts_of(tensor.element_bytes);
@@ -51,15 +52,18 @@ Status BackwardSteps::add(const Update& update) {
     return Status(Code::kInvalidArgument,
                   "parameter '" + tensor.name + "' has two gradients in one step");
   }
-  updates_[update.tensor] = {update, run.count};
+  Pending& pending = updates_[update.tensor] = {update};
   if (steps_whole_tensors(update)) {
     due_whole_.push_back(update.tensor);
     return {};
   }
   for (PageId id = run.first; id < run.first + run.count; ++id) {
-    Page& page = pages_.at(id);
-    if (--page.missing == 0) queue(id);
+    const auto page = pages_.find(id);
+    if (page == pages_.end()) continue;
+    ++pending.pages_left;
+    if (--page->second.missing == 0) queue(id);
   }
+  if (run.count > 0 && pending.pages_left == 0) done_.push_back(update.tensor);
   return {};
 }
 
@@ -104,7 +108,7 @@ Status BackwardSteps::step_whole() {
   while (!due_whole_.empty()) {
     const std::uint32_t tensor = due_whole_.front();
     Pending& pending = updates_.at(tensor);
-    TACO_RETURN_IF_ERROR(stream_.step({&pending.update, 1}));
+    TACO_RETURN_IF_ERROR(stream_.step_adafactor(pending.update, own_));
     pending.stepped = true;
     due_whole_.pop_front();
     done_.push_back(tensor);
@@ -154,7 +158,8 @@ Status BackwardSteps::finish() {
     if (steps_whole_tensors(pending.update)) continue;
     const Run run = layout_.pages_of(layout_.tensors()[tensor]);
     for (PageId id = run.first; id < run.first + run.count; ++id) {
-      if (!pages_.at(id).queued) left.insert(id);
+      const auto page = pages_.find(id);
+      if (page != pages_.end() && !page->second.queued) left.insert(id);
     }
   }
   for (const PageId id : left) queue(id);
@@ -182,6 +187,12 @@ void BackwardSteps::forget() {
     page.missing = page.tensors.size();
     page.queued = false;
   }
+}
+
+std::vector<Update> BackwardSteps::added() const {
+  std::vector<Update> updates;
+  for (const auto& [tensor, pending] : updates_) updates.push_back(pending.update);
+  return updates;
 }
 
 std::vector<std::uint32_t> BackwardSteps::take_done() { return std::exchange(done_, {}); }

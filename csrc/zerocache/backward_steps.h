@@ -14,6 +14,10 @@
 // Adafactor steps whole tensors: it goes over their pages twice. One that is due is stepped at the
 // next advance(), by whoever calls that.
 //
+// Where ranks share the step, each of them is given the same updates, and steps its own pages
+// alone; of Adafactor all of them find the same moments. Afterwards the pages travel
+// (ShardedStep::share()).
+//
 // Bits are those of OptimizerStream::step() with the same updates. One thread at a time.
 #pragma once
 
@@ -37,6 +41,7 @@ namespace taco::zerocache {
 struct BackwardOptions {
   std::size_t points = 1;        // calls of advance() that are expected in a backward pass
   std::size_t most_at_once = 1;  // chunks that are in use at a time
+  OwnPages own = nullptr;        // that are stepped here; null: all
 };
 
 class BackwardSteps {
@@ -68,7 +73,9 @@ class BackwardSteps {
   // Everything that was added, whatever has become of it.
   void forget();
 
-  // Whether something was added since the last finish().
+  // What was added since the last finish(), by rising tensor.
+  std::vector<Update> added() const;
+  // Whether something was.
   bool begun() const { return !updates_.empty(); }
   // Tensors that have been stepped whole, each once.
   std::vector<std::uint32_t> take_done();
@@ -93,9 +100,12 @@ class BackwardSteps {
     std::uint32_t part;
   };
 
-  BackwardSteps(OptimizerStream& stream, const Layout& layout,
+  BackwardSteps(OptimizerStream& stream, const Layout& layout, OwnPages own,
                 std::unique_ptr<Background> background)
-      : stream_(stream), layout_(layout), background_(std::move(background)) {}
+      : stream_(stream),
+        layout_(layout),
+        own_(std::move(own)),
+        background_(std::move(background)) {}
   void queue(PageId page);
   Status begin(const Due& due);
   Status begin_some();
@@ -105,9 +115,10 @@ class BackwardSteps {
 
   OptimizerStream& stream_;
   const Layout& layout_;
+  const OwnPages own_;
   const std::unique_ptr<Background> background_;
   std::size_t chunks_ = 0, at_once_ = 1;
-  std::map<PageId, Page> pages_;
+  std::map<PageId, Page> pages_;  // that are stepped here
 
   std::map<std::uint32_t, Pending> updates_;  // by tensor: of this step
   std::deque<std::uint32_t> due_whole_;       // tensors

@@ -169,7 +169,8 @@ Status OptimizerStream::step(std::span<const Update> updates) {
   for (auto part = whole; part != parts->end(); ++part) {
     const std::string& name = layout_.tensors()[part->update->tensor].name;
     const bool on_pages = part->update->gradient == nullptr;
-    const Status stepped = on_pages ? step_adafactor_from_pages(*part) : step_adafactor(*part);
+    const Status stepped =
+        on_pages ? step_adafactor_from_pages(*part) : step_adafactor(*part, nullptr);
     TACO_RETURN_IF_ERROR(stepped.with_prefix("the optimizer's step ended at '" + name + "': "));
   }
   return {};

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -55,6 +56,9 @@ struct OptimizerStreamOptions {
   std::optional<Tier> parameter_tier;
 };
 
+// Whether this rank steps a page of parameters, where several share the step.
+using OwnPages = std::function<bool(PageId)>;
+
 // The keys of its uses, one for each chunk: from here on, far below kBytesKeys.
 inline constexpr OperatorKey kChunkKeys = OperatorKey{1} << 60;
 
@@ -90,9 +94,11 @@ class OptimizerStream {
   void compute(const OpenChunk& chunk);
   void end(const OpenChunk& chunk);
 
-  // A step of Adafactor in parts, for ranks that share it: what has to be known of the whole
-  // tensor, from a gradient in memory; changes nothing. step() is this, write_back() and each of
-  // its pages.
+  // A step of one tensor by Adafactor: its moments, and of its pages those that this rank owns;
+  // null: all of them.
+  Status step_adafactor(const Update& update, const OwnPages& own);
+  // That in parts, for ranks that share it: what has to be known of the whole tensor; changes
+  // nothing. step() is this, write_back() and each of its pages.
   Result<AdafactorMeasure> measure(const Update& update);
   // Before its pages are stepped: the moments are those after the step.
   Status write_back(std::uint32_t tensor, const AdafactorMeasure& measure);
@@ -137,7 +143,7 @@ class OptimizerStream {
   static void step_elements(const Chunk& chunk, const Part& part, std::uint64_t begin,
                             std::uint64_t end);
   // optimizer_stream_adafactor.cc
-  Status step_adafactor(Part part);
+  Status step_adafactor(Part part, const OwnPages& own);
   Status step_adafactor_from_pages(const Part& part);
   Result<double> squares_of(const PlacedTensor& tensor);
   Status add_squares(const PlacedTensor& tensor, PageId page, std::vector<kernels::LaneSums>& sums);

@@ -80,13 +80,21 @@ Status OptimizerStream::step_adafactor_from_pages(const Part& part) {
   update.bf16_gradient = tensor.element_bytes != kStateElementBytes;
   Part in_memory = part;
   in_memory.update = &update;
-  return step_adafactor(in_memory);
+  return step_adafactor(in_memory, nullptr);
 }
 
 Result<AdafactorMeasure> OptimizerStream::measure(const Update& update) {
   const PlacedTensor& tensor = layout_.tensors()[update.tensor];
   kernels::GradientSpan gradient;
-  if (update.bf16_gradient) {
+  std::vector<std::byte> read;
+  if (update.gradient == nullptr) {
+    read.resize(tensor.bytes);
+    TACO_RETURN_IF_ERROR(gradients_->read(pages_, layout_, update.tensor, read));
+    gradient =
+        tensor.element_bytes == kStateElementBytes
+            ? kernels::GradientSpan{.f32 = reinterpret_cast<const float*>(read.data())}
+            : kernels::GradientSpan{.bf16 = reinterpret_cast<const std::uint16_t*>(read.data())};
+  } else if (update.bf16_gradient) {
     gradient.bf16 = static_cast<const std::uint16_t*>(update.gradient);
   } else {
     gradient.f32 = static_cast<const float*>(update.gradient);
@@ -112,7 +120,16 @@ Status OptimizerStream::write_back(std::uint32_t tensor, const AdafactorMeasure&
   return in_the_middle(measure.write_back(pages_, layout_, layout_.tensors()[tensor]));
 }
 
-Status OptimizerStream::step_adafactor(Part part) {
+Status OptimizerStream::step_adafactor(const Update& update, const OwnPages& own) {
+  auto parts = sorted({&update, 1});
+  if (!parts.ok()) return parts.status();
+  if (parts->empty()) return {};
+  return step_adafactor(parts->front(), own)
+      .with_prefix("the optimizer's step ended at '" + layout_.tensors()[update.tensor].name +
+                   "': ");
+}
+
+Status OptimizerStream::step_adafactor(Part part, const OwnPages& own) {
   const Update& update = *part.update;
   const auto measured = measure(update);
   if (!measured.ok()) return measured.status();
@@ -121,6 +138,7 @@ Status OptimizerStream::step_adafactor(Part part) {
   part.factor = measured.value().factor();
   const Run run = layout_.pages_of(layout_.tensors()[update.tensor]);
   for (PageId page = run.first; page < run.first + run.count; ++page) {
+    if (own != nullptr && !own(page)) continue;
     TACO_RETURN_IF_ERROR(in_the_middle(step_chunks(page, {&part, 1})));
   }
   return {};

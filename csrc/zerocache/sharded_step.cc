@@ -140,21 +140,37 @@ std::vector<ShardedStep::Stepped> ShardedStep::pages_of(std::span<const Update> 
   return found;
 }
 
-Status ShardedStep::run(std::span<const Update> updates) {
-  std::vector<Update> sorted;
+// By their places, without those of nothing.
+std::vector<Update> ShardedStep::sorted(std::span<const Update> updates) const {
+  std::vector<Update> found;
   for (const Update& update : updates) {
-    if (layout_.tensors()[update.tensor].bytes > 0) sorted.push_back(update);
+    if (layout_.tensors()[update.tensor].bytes > 0) found.push_back(update);
   }
-  std::sort(sorted.begin(), sorted.end(), [&](const Update& a, const Update& b) {
+  std::sort(found.begin(), found.end(), [&](const Update& a, const Update& b) {
     return layout_.tensors()[a.tensor].offset < layout_.tensors()[b.tensor].offset;
   });
+  return found;
+}
+
+Status ShardedStep::run(std::span<const Update> updates) {
+  std::vector<Update> all = sorted(updates);
   AdafactorMeasures measures;
-  if (has_adafactor(sorted)) {
-    auto measured = measure_in_turns(ranks_, layout_, stream_, sorted);
+  if (has_adafactor(all)) {
+    auto measured = measure_in_turns(ranks_, layout_, stream_, all);
     if (!measured.ok()) return measured.status();
     measures = std::move(measured).value();
-    TACO_RETURN_IF_ERROR(agree(ranks_, begin_measured(stream_, measures, sorted)));
+    TACO_RETURN_IF_ERROR(agree(ranks_, begin_measured(stream_, measures, all)));
   }
+  return send(all, true);
+}
+
+Status ShardedStep::share(std::span<const Update> updates, const Status& own) {
+  TACO_RETURN_IF_ERROR(agree(ranks_, own));
+  return send(sorted(updates), false);
+}
+
+// Each page by its owner; `steps`: as soon as that has stepped it.
+Status ShardedStep::send(std::span<const Update> sorted, bool steps) {
   const std::vector<Stepped> stepped = pages_of(sorted);
   std::vector<Parcel> parcels;
   parcels.reserve(stepped.size());
@@ -162,8 +178,10 @@ Status ShardedStep::run(std::span<const Update> updates) {
     parcels.push_back({shards_.owner(each.page), each.end - each.begin});
   }
   const ExchangeCalls calls = {
-      .pack = [&](std::size_t parcel,
-                  std::span<std::byte> to) { return pack(stepped[parcel], to); },
+      .pack = [&](std::size_t parcel, std::span<std::byte> to) -> Status {
+        if (steps) TACO_RETURN_IF_ERROR(step(stepped[parcel]));
+        return pack(stepped[parcel], to);
+      },
       .unpack =
           [&](std::size_t parcel, std::size_t from, std::span<const std::byte> bytes) {
             return unpack(stepped[parcel], from, bytes);
@@ -172,10 +190,12 @@ Status ShardedStep::run(std::span<const Update> updates) {
   return exchange(ranks_, parcels, calls);
 }
 
+Status ShardedStep::step(const Stepped& stepped) {
+  return stream_.step_page(stepped.page, stepped.updates)
+      .with_prefix("the optimizer's step ended before " + layout_.describe(stepped.page) + ": ");
+}
+
 Status ShardedStep::pack(const Stepped& stepped, std::span<std::byte> to) {
-  const Status done = stream_.step_page(stepped.page, stepped.updates);
-  TACO_RETURN_IF_ERROR(done.with_prefix("the optimizer's step ended before " +
-                                        layout_.describe(stepped.page) + ": "));
   const OperatorKey key = kSendKeys + stepped.page;
   const Access access = access_in(tier_, stepped.page, true, false);
   TACO_RETURN_IF_ERROR(pages_.begin(key, {&access, 1}));

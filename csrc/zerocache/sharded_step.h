@@ -43,6 +43,9 @@ class ShardedStep {
   // What agree_on_step() has found to be alike. OK on all ranks or a failure on all; then
   // parameters may be of two steps.
   Status run(std::span<const Update> updates);
+  // The rest of that, where each rank has stepped its own pages already (backward_steps.h), or has
+  // failed to: they travel to the others. As run().
+  Status share(std::span<const Update> updates, const Status& own);
 
  private:
   // A page of parameters with the updates that touch it.
@@ -53,7 +56,10 @@ class ShardedStep {
     bool whole = false;                // every tensor on it is stepped
   };
 
+  std::vector<Update> sorted(std::span<const Update> updates) const;
   std::vector<Stepped> pages_of(std::span<const Update> sorted) const;
+  Status send(std::span<const Update> sorted, bool steps);
+  Status step(const Stepped& stepped);
   Status pack(const Stepped& stepped, std::span<std::byte> to);
   Status unpack(const Stepped& stepped, std::size_t from, std::span<const std::byte> bytes);
 

@@ -10,6 +10,7 @@
 
 #include "support/gathering_threads.h"
 #include "support/paged_model.h"
+#include "zerocache/backward_steps.h"
 #include "zerocache/tensor_bytes.h"
 
 namespace taco::zerocache {
@@ -39,6 +40,27 @@ class Rank : public PagedModel {
     TACO_RETURN_IF_ERROR(agree_on_step(ranks_, layout(), updates, stream().check(updates)));
     return ShardedStep(ranks_, pages(), layout(), shards_, stream(), std::nullopt).run(updates);
   }
+
+  // The same, by steps that are taken before all gradients are there.
+  Status step_early(std::span<const Update> updates) {
+    BackwardOptions options;
+    options.own = [this](PageId page) { return shards_.owns(page); };
+    auto steps = std::move(BackwardSteps::make(stream(), layout(), tensors(), options)).value();
+    for (const Update& update : updates) {
+      TACO_RETURN_IF_ERROR(steps->add(update));
+      TACO_RETURN_IF_ERROR(steps->advance());
+    }
+    const std::vector<Update> added = steps->added();
+    const Status own = steps->finish();
+    done_ = steps->take_done();
+    return share(added, own);
+  }
+  Status share(std::span<const Update> updates, const Status& own) {
+    return ShardedStep(ranks_, pages(), layout(), shards_, stream(), std::nullopt)
+        .share(updates, own);
+  }
+  // Tensors whose gradients step_early() has not needed to its end.
+  const std::vector<std::uint32_t>& done() const { return done_; }
 
   void expect_parameters(Model& model) {
     for (std::size_t i = 0; i < model.size(); ++i) {
@@ -83,6 +105,7 @@ class Rank : public PagedModel {
  private:
   Collectives& ranks_;
   Shards shards_;
+  std::vector<std::uint32_t> done_;
 };
 
 TEST(ShardedStep, AllRanksHaveWhatOneAloneWouldHave) {
@@ -109,6 +132,48 @@ TEST(ShardedStep, AllRanksHaveWhatOneAloneWouldHave) {
       rank.expect_state(model);
     });
   }
+}
+
+TEST(ShardedStep, PagesThatOwnersHaveSteppedEarlyTravelAfterwards) {
+  for (const int ranks : {2, 4}) {
+    SCOPED_TRACE("ranks: " + std::to_string(ranks));
+    GatheringThreads group(ranks);
+    group.run([&](Collectives& own) {
+      Model model(17);
+      Rank rank(model, own);
+      std::vector<int> steps(model.size());
+      for (int round = 0; round < 3; ++round) {
+        std::vector<Update> updates;
+        std::size_t filled = 0;
+        for (std::uint32_t i = 0; i < model.size(); ++i) {
+          if (round > 0 && (i + static_cast<std::uint32_t>(round)) % 4 == 0) continue;
+          const StepConstants step = adamw(++steps[i]);
+          updates.insert(updates.begin(), model.update(i, step));
+          model[i].step(step);
+          filled += model[i].size() > 0;
+        }
+        const Status stepped = rank.step_early(updates);
+        ASSERT_TRUE(stepped.ok()) << stepped.message();
+        EXPECT_EQ(rank.done().size(), filled);
+        model.new_gradients();
+        rank.expect_parameters(model);
+      }
+      rank.expect_state(model);
+    });
+  }
+}
+
+TEST(ShardedStep, WhatHasFailedOnOneRankBeforeTheyTravelFailsOnAll) {
+  GatheringThreads group(3);
+  group.run([&](Collectives& own) {
+    Model model(4);
+    Rank rank(model, own);
+    const Update update = model.update(0, adamw(1));
+    const Status failed = own.rank() == 1 ? Status(Code::kResource, "no disk") : Status();
+    const Status shared = rank.share({&update, 1}, failed);
+    EXPECT_EQ(shared.code(), Code::kResource);
+    EXPECT_EQ(shared.message(), own.rank() == 1 ? "no disk" : "rank 1: no disk");
+  });
 }
 
 // What lies between them, on the same pages, is not what the owner has there.
