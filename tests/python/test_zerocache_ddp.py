@@ -269,7 +269,6 @@ def wrap_refused(folder: str) -> list[tuple[str, str]]:
     def attempt(model: nn.Module, make: Any = adamw, **options: Any) -> None:
         found.append(refused(lambda: cache.wrap(model, make(model), **options)))
 
-    attempt(DistributedDataParallel(TinyGPT(2)), step_in_backward=True)
     half = DistributedDataParallel(TinyGPT(2))
     half.mixed_precision = _MixedPrecision(param_dtype=torch.bfloat16)
     attempt(half)
@@ -292,7 +291,6 @@ def wrap_refused(folder: str) -> list[tuple[str, str]]:
 def test_what_cannot_be_shared_is_refused_by_name(two: Ranks, tmp_path: Path) -> None:
     for found in two.run(wrap_refused, str(tmp_path)):
         expected = [
-            ("NotImplementedError", "by shard_parameters=True without DistributedDataParallel"),
             ("NotImplementedError", "mixed_precision"),
             ("NotImplementedError", "ignores parameter 'places'"),
             ("TypeError", "'0', a part of the model, is inside DistributedDataParallel"),
@@ -358,12 +356,16 @@ def test_a_group_may_be_a_part_of_the_job(jobs: Jobs, tmp_path: Path) -> None:
 
 def group_of_one(folder: str) -> None:
     groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
-    ours = shared(folder, TinyGPT(2), adamw, process_group=groups[dist.get_rank()])
+    own = groups[dist.get_rank()]
+    ours = shared(folder, TinyGPT(2), adamw, process_group=own)
     train_beside(ours, alone(folder, TinyGPT(2), adamw), 2)
     assert len(ours[2].state_dict()["state"]) == len(list(ours[1].parameters()))
     os.makedirs(f"{folder}/other", exist_ok=True)
-    with pytest.raises(NotImplementedError, match="leave step_in_backward=False"):
-        shared(f"{folder}/other", TinyGPT(2), adamw, {"step_in_backward": True})
+    early = shared(
+        f"{folder}/other", TinyGPT(2), adamw, {"step_in_backward": True}, process_group=own
+    )
+    train(*early[1:], 2, own_batches())
+    assert_same_values(ours[0], early[0], names_of(early[1]))
 
 
 def test_a_group_of_one_rank_shares_nothing(two: Ranks, tmp_path: Path) -> None:

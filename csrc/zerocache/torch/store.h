@@ -158,11 +158,16 @@ class Store : public Pager {
   // which step_early() tells; a backward pass is expected to tell this many `points`, uses that
   // begin in it and final gradients. Once, after add_state(). Where parameters are spread, after
   // start_gathering(): all ranks step the pages of a stripe when their means are there
-  // (backward_stripes.h).
+  // (backward_stripes.h). Where only the state is shared, gradients are means already, and each
+  // rank steps its own pages; finish_gradients() sends them to the others.
   Status step_in_backward(std::size_t points);
   Status step_early(const Step& step);
+  // There, and before the first of a step: whether all ranks are about to take these; their
+  // gradients are not looked at.
+  Status agree_on_steps(const std::vector<Step>& steps);
   // Instead of step(): parameters that were stepped in part are stepped whole, and their names are
-  // returned; the others are not stepped at all.
+  // returned; the others are not stepped at all. Where ranks share the state, whatever has been
+  // given is stepped, by all of them at once.
   Result<std::vector<std::string>> drop_steps();
   // Parameters that passes have stepped whole, since the last step(), where they are spread.
   std::vector<std::string> stepped_early() const;
@@ -198,7 +203,8 @@ class Store : public Pager {
   // There: a gradient of this rank is final. Whoever gave it may let go of it. Gradients of several
   // backward passes add up, each of which is ended by finish_gradients() or, the last, by step().
   Status average_gradient(const at::Tensor& parameter, const at::Tensor& gradient);
-  Status finish_gradients();
+  // `failure`, where only the state is shared: why this rank has not given all of them.
+  Status finish_gradients(const std::string& failure = {});
   // Of all gradients of all ranks, averaged; finishes them. The order may be infinite.
   Result<double> gradient_norm(double order);
   // This rank cannot go on with the run that is open; the others are told why, when they need it.
@@ -283,6 +289,7 @@ class Store : public Pager {
   Status alone() const;
   Status together(const Status& own);
   Status step_together(const std::vector<Step>& steps);
+  Status finish_together(const Status& before);
   Status read_together(const PlacedTensor& tensor, std::span<std::byte> to);
   Status check_same(const Manifest& manifest);
   // Whether ranks have parts of it; otherwise this one has all of it.
@@ -370,6 +377,7 @@ class Store : public Pager {
   std::unique_ptr<Spread> spread_;                           // goes before all that it uses
   std::unique_ptr<BackwardSteps> backward_;                  // goes before the stream
   std::unordered_map<std::uint32_t, at::Tensor> gradients_;  // that it reads, by tensor
+  std::vector<std::uint32_t> sent_;                          // stepped so, since the last step()
   std::vector<std::unique_ptr<Entry>> entries_;
   std::unordered_map<const void*, Entry*> by_storage_;
   std::unordered_map<std::string, Entry*> by_name_;

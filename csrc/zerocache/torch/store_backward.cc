@@ -27,14 +27,14 @@ Status Store::step_in_backward(std::size_t points) {
                               spread_->gathered);
     return Status();
   }
-  if (ranks_) return invalid("ranks that share the state step it after the backward pass");
   const MoverStats room = mover_->stats();
   const std::size_t device = room.tiers[0].capacity, host = room.tiers[1].capacity;
   const std::size_t each = std::max<std::size_t>(1, state_.kinds().size());
   const std::size_t most = std::min(device / kShareOfDevice,
                                     (std::max(host, kPassing) - kPassing) / each / kShareOfHost);
-  auto steps =
-      BackwardSteps::make(*stream_, layout_, stateful_, {.points = points, .most_at_once = most});
+  BackwardOptions options{.points = points, .most_at_once = most};
+  if (ranks_) options.own = [this](PageId page) { return shards_.owns(page); };
+  auto steps = BackwardSteps::make(*stream_, layout_, stateful_, options);
   if (!steps.ok()) return steps.status();
   backward_ = std::move(steps).value();
   return Status();
@@ -87,7 +87,10 @@ Result<std::vector<std::string>> Store::drop_steps() {
   if (spread_ && spread_->backward) return finish_dropped();
   if (!backward_) return std::vector<std::string>();
   Result<std::vector<std::uint32_t>> stepped = std::vector<std::uint32_t>();
-  {
+  if (ranks_) {
+    if (backward_->begun()) TACO_RETURN_IF_ERROR(finish_together({}));
+    stepped = std::exchange(sent_, {});
+  } else {
     const WithoutGil others_run;
     stepped = backward_->drop();
   }
@@ -107,6 +110,7 @@ void Store::forget_steps() {
   }
   static_cast<void>(backward_->take_done());
   gradients_.clear();
+  sent_.clear();
 }
 
 }  // namespace taco::zerocache

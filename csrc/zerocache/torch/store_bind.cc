@@ -1,8 +1,11 @@
 // _C.zerocache: what taco_torch/zerocache is made of.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
+#include <sys/mman.h>
 #include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
 
+#include <cstdint>
 #include <exception>
 
 #include "edge/errors.h"
@@ -112,14 +115,26 @@ void check_fits(const Store& store, const std::vector<Planned>& parameters,
   raise_if_error(store.check_room(planned, kinds_of(kinds), needed, final, ranks, spread));
 }
 
-void step(
-    Store& store,
-    const std::vector<std::tuple<at::Tensor, std::optional<at::Tensor>, const Constants*>>& steps) {
+using Steps = std::vector<std::tuple<at::Tensor, std::optional<at::Tensor>, const Constants*>>;
+
+std::vector<Store::Step> steps_of(const Steps& steps) {
   std::vector<Store::Step> made;
   made.reserve(steps.size());
   for (const auto& [parameter, gradient, constants] : steps)
     made.push_back({parameter, gradient.value_or(at::Tensor()), constants->step});
-  raise_if_error(store.step(made));
+  return made;
+}
+
+// The bytes of a tensor that will be written before they are read: the system has the memory again
+// until then. Pages of the system that are not the tensor's alone stay.
+void forget_bytes(const at::Tensor& tensor) {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(tensor.mutable_data_ptr());
+  const std::uintptr_t first = (begin + page - 1) / page * page;
+  const std::uintptr_t last = (begin + tensor.nbytes()) / page * page;
+  if (!tensor.device().is_cpu() || !tensor.is_non_overlapping_and_dense() || first >= last) return;
+  // Where the system will not, the memory stays.
+  static_cast<void>(madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED));
 }
 
 // (matrices, rows, columns), for Adafactor.
@@ -276,7 +291,12 @@ void bind_spread(py::class_<Store>& store) {
            [](Store& self, const at::Tensor& parameter, const at::Tensor& gradient) {
              raise_if_error(self.average_gradient(parameter, gradient));
            })
-      .def("finish_gradients", [](Store& self) { raise_if_error(self.finish_gradients()); })
+      .def(
+          "finish_gradients",
+          [](Store& self, const std::string& failure) {
+            raise_if_error(self.finish_gradients(failure));
+          },
+          py::arg("failure") = "")
       .def("gradient_norm",
            [](Store& self, double order) { return value_or_raise(self.gradient_norm(order)); })
       .def("end_forward", [](Store& self) { raise_if_error(self.end_forward()); })
@@ -294,7 +314,12 @@ void bind_state(py::class_<Store>& store) {
   store.def("add_state", &add_state)
       .def("share", [](Store& self,
                        c10d::Backend* backend) { raise_if_error(self.share(ranks_of(backend))); })
-      .def("step", &step)
+      .def("step",
+           [](Store& self, const Steps& steps) { raise_if_error(self.step(steps_of(steps))); })
+      .def("agree_on_steps",
+           [](Store& self, const Steps& steps) {
+             raise_if_error(self.agree_on_steps(steps_of(steps)));
+           })
       .def("refuse_step",
            [](Store& self, const std::string& reason) { raise_if_error(self.refuse_step(reason)); })
       .def("step_in_backward",
@@ -336,6 +361,7 @@ void bind_store(py::module_& module) {
     raise_if_error(check_placeable(tensor, name));
   });
   inner.def("digest", &digest_of);
+  inner.def("forget_bytes", &forget_bytes);
   py::class_<Store> store(inner, "Store");
   store
       .def(py::init(

@@ -71,24 +71,76 @@ Status Store::refuse_step(const std::string& reason) {
   return agree_on_step(*ranks_, layout_, {}, own);
 }
 
+Status Store::agree_on_steps(const std::vector<Step>& steps) {
+  TACO_RETURN_IF_ERROR(alone());
+  if (!ranks_ || spread_ || !backward_) return invalid("no ranks share steps in backward passes");
+  static constexpr float kPresent = 0;
+  Status own = usable();
+  std::vector<at::Tensor> copies;
+  std::vector<Update> updates;
+  for (const Step& step : steps) {
+    auto update = update_of({step.parameter, {}, step.constants}, copies);
+    if (!update.ok()) {
+      if (own.ok()) own = update.status();
+      continue;
+    }
+    update->gradient = &kPresent;
+    updates.push_back(*update);
+  }
+  if (own.ok()) own = stream_->check(updates);
+  const WithoutGil others_run;
+  return agree_on_step(*ranks_, layout_, updates, own);
+}
+
 Status Store::step_together(const std::vector<Step>& steps) {
   TACO_RETURN_IF_ERROR(alone());
   std::vector<at::Tensor> copies;
   const auto made = updates_of(steps, copies);
   const std::span<const Update> updates =
       made.ok() ? std::span<const Update>(made.value()) : std::span<const Update>();
+  const bool begun = backward_ && backward_->begun();
   Status status;
   {
     const WithoutGil others_run;
     status = agree_on_step(*ranks_, layout_, updates, made.status());
   }
   TACO_RETURN_IF_ERROR(status);
+  if (backward_) {
+    for (const Step& step : steps) {
+      if (status.ok()) status = step_early(step);
+    }
+    if (begun || !steps.empty()) status = finish_together(status);
+    if (status.ok()) sent_.clear();
+    return status;
+  }
   for (const Step& step : steps) find(step.parameter)->storage->note_write();
   {
     const WithoutGil others_run;
     status = ShardedStep(*ranks_, *mover_, layout_, shards_, *stream_, std::nullopt).run(updates);
+    if (status.ok() && gradient_pages_) status = gradient_pages_->drop(*mover_);
   }
   return failed_step(status);
+}
+
+// The rest of what backward passes have begun: all ranks have been given the same gradients, and
+// have stepped their own pages, or do so now; then these travel.
+Status Store::finish_together(const Status& before) {
+  TACO_RETURN_IF_ERROR(alone());
+  const std::vector<Update> added = backward_->added();
+  const bool was_broken = !broken_.ok();
+  Status status;
+  {
+    const WithoutGil others_run;
+    Status own = was_broken ? broken_ : before;
+    if (own.ok()) own = backward_->finish();
+    backward_->forget();
+    status =
+        ShardedStep(*ranks_, *mover_, layout_, shards_, *stream_, std::nullopt).share(added, own);
+  }
+  static_cast<void>(backward_->take_done());
+  gradients_.clear();
+  for (const Update& update : added) sent_.push_back(update.tensor);
+  return was_broken ? broken_ : failed_step(status);
 }
 
 // Without the GIL. The keys of these uses are those of who reads alone: nobody else does meanwhile.

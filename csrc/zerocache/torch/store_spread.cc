@@ -146,7 +146,10 @@ Status Store::average(const Step& step, bool early) {
   return status;
 }
 
-Status Store::finish_gradients() {
+Status Store::finish_gradients(const std::string& failure) {
+  if (ranks_ && !spread_ && backward_) {
+    return finish_together(failure.empty() ? Status() : Status(Code::kAborted, failure));
+  }
   TACO_RETURN_IF_ERROR(usable());
   if (!spread_) return {};
   Status status;

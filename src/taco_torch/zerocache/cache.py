@@ -13,9 +13,13 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from taco_torch._extension import _C
-from taco_torch.zerocache import backward, construction, hooks
+from taco_torch.zerocache import construction, hooks
+from taco_torch.zerocache.backward import FinalGradients
+from taco_torch.zerocache.buckets import BucketGradients
+from taco_torch.zerocache.means import MeanGradients
 from taco_torch.zerocache.memory import available_bytes
 from taco_torch.zerocache.model_state import ModelState
 from taco_torch.zerocache.note import Notes
@@ -103,7 +107,7 @@ class ZeroCache(View):
         self._names: dict[nn.Parameter, str] = {}
         self._optimizer: CachedOptimizer | None = None
         self._hooks: hooks.Hooks | None = None
-        self._gradients: backward.FinalGradients | None = None
+        self._gradients: FinalGradients | BucketGradients | None = None
         self._model_state: ModelState | None = None
 
     def init(
@@ -203,15 +207,16 @@ class ZeroCache(View):
                 Lion of this package. State that it has already is taken over. None: the model is
                 not trained.
             step_in_backward: pages are stepped while the backward pass goes on, as soon as all
-                gradients on them are final, or, with ``shard_parameters``, averaged. ``p.grad`` is
+                gradients on them are final, and averaged where several ranks train. ``p.grad`` is
                 None afterwards, and ``optimizer.step()`` finishes what is left. The results are the
                 same, bit for bit; docs/zerocache.md says what a program cannot do then.
             clipping: with ``step_in_backward``: pages are stepped by ``optimizer.step()``, after
                 ``clip_grad_norm_()`` of this cache. Until then gradients that are final are kept on
                 pages, too, as many bytes as parameters that are trained; ``p.grad`` is None.
             process_group: the ranks that share the state, where the model is not inside
-                DistributedDataParallel, and the program averages gradients itself. None: those of
-                DistributedDataParallel, or this process alone.
+                DistributedDataParallel, and the program averages gradients itself (with
+                ``step_in_backward`` the cache does). None: those of DistributedDataParallel, or
+                this process alone.
             shard_parameters: each rank of ``process_group`` (None: of all processes) keeps a part
                 of the parameters, gradients and state. Parameters are gathered for their use, and
                 gradients averaged as soon as they are final; ``p.grad`` is None afterwards. All
@@ -238,7 +243,7 @@ class ZeroCache(View):
             self._together(partial(self._take_model, wrapping))
             if wrapping.spread:
                 self._store.start_gathering()
-            self._together(partial(self._take_state, wrapping))
+            self._together(partial(self._take_state, wrapping, model))
         except BaseException:
             self.close()
             raise
@@ -270,7 +275,7 @@ class ZeroCache(View):
                 store,
                 inner,
                 optimizer,
-                averaged=inner is not model or self._ranks is not None,
+                around=model,
                 gradients=gradients,
                 spread=spread and self._ranks is not None,
             )
@@ -301,13 +306,13 @@ class ZeroCache(View):
         if wrapping.rule is not None:
             store.add_state(wrapping.stateful(), wrapping.kinds)
 
-    def _take_state(self, wrapping: Wrapping) -> None:
+    def _take_state(self, wrapping: Wrapping, around: nn.Module) -> None:
         if self._ranks is not None and not wrapping.spread:
             self._store.share(self._ranks.backend)
         if wrapping.optimizer is not None and wrapping.rule is not None:
             self._optimizer = self._take_optimizer(wrapping.optimizer, wrapping)
             if wrapping.gradients != "in memory":
-                self._take_gradients(self._optimizer, wrapping)
+                self._take_gradients(self._optimizer, wrapping, around)
 
     def _take_optimizer(
         self, optimizer: torch.optim.Optimizer, wrapping: Wrapping
@@ -322,14 +327,22 @@ class ZeroCache(View):
             optimizer.state.clear()
         return taken
 
-    def _take_gradients(self, optimizer: CachedOptimizer, wrapping: Wrapping) -> None:
+    def _take_gradients(
+        self, optimizer: CachedOptimizer, wrapping: Wrapping, around: nn.Module
+    ) -> None:
         assert self._hooks is not None
         if wrapping.gradients == "kept":
             self._store.keep_gradients()
         elif wrapping.gradients == "stepped":
             self._store.step_in_backward(len(wrapping.trained) + self._hooks.parts)
         in_order = [parameter for parameter in self._names if parameter in wrapping.trained]
-        self._gradients = backward.FinalGradients(optimizer, in_order, wrapping.gradients)
+        kind = wrapping.gradients
+        if isinstance(around, DistributedDataParallel):
+            self._gradients = BucketGradients(optimizer, around, in_order, kind)
+        elif self._ranks is not None and not wrapping.spread:
+            self._gradients = MeanGradients(optimizer, in_order, kind, self._ranks)
+        else:
+            self._gradients = FinalGradients(optimizer, in_order, kind)
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:

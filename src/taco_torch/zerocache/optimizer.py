@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
@@ -18,11 +18,11 @@ from taco_torch.zerocache.clipping import KeptGradients
 from taco_torch.zerocache.memory import check_memory_for
 from taco_torch.zerocache.ranks import Ranks
 from taco_torch.zerocache.rules import Rule, check_group
+from taco_torch.zerocache.state import MASTER, State, loaded_entries
 
 if TYPE_CHECKING:
     from taco_torch.zerocache.cache import ZeroCache
 
-MASTER = "master"  # what a bfloat16 parameter is rounded from
 # Where torch keeps the hooks that a program registered on an optimizer.
 HOOKS = (
     "_optimizer_step_pre_hooks",
@@ -34,27 +34,8 @@ HOOKS = (
 )
 
 
-class State(Mapping[nn.Parameter, dict[str, Any]]):
-    """The state of all parameters that have been stepped, as torch's ``Optimizer.state``, but for
-    reading only: each look makes copies."""
-
-    def __init__(self, optimizer: CachedOptimizer) -> None:
-        self._optimizer = weakref.ref(optimizer)
-
-    def _owner(self) -> CachedOptimizer:
-        owner = self._optimizer()
-        if owner is None:
-            raise ReferenceError("the optimizer of this state is gone")
-        return owner
-
-    def __getitem__(self, parameter: nn.Parameter) -> dict[str, Any]:
-        return self._owner().read_state(parameter)
-
-    def __iter__(self) -> Iterator[nn.Parameter]:
-        return self._owner().stepped()
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 class CachedOptimizer(torch.optim.Optimizer):
@@ -90,6 +71,8 @@ class CachedOptimizer(torch.optim.Optimizer):
         self._groups: dict[nn.Parameter, dict[str, Any]] = {}  # as that step found them
         # Gradients that have left memory for later; None: they stay there, or are stepped at once.
         self.kept: KeptGradients | AveragedGradients | None = None
+        # Has ranks average what passes have left in memory; none: that is final as it is.
+        self.average_rest: Callable[[], None] | None = None
         self._sealed = False
         self._state = State(self)
         super().__init__(inner.param_groups, inner.defaults)
@@ -200,12 +183,34 @@ class CachedOptimizer(torch.optim.Optimizer):
             if parameter in self._trained and (self.kept.takes_all or self.kept.grows(parameter)):
                 self.take_gradient(parameter)
 
-    def end_pass(self) -> None:
-        """A backward pass that has taken gradients is over."""
+    def end_pass(self, failure: Exception | None = None) -> None:
+        """A backward pass that has taken gradients is over; ``failure``: why it has not taken all.
+        Ranks that share the state come here together."""
         if self.kept is not None:
             self.kept.end_pass()
-        elif self._early:
+        elif failure is not None:
+            self._tell(partial(self._cache.store.finish_gradients, _described(failure)))
+        elif self._early or self._ranks is not None:
             self._cache.store.finish_gradients()
+
+    def agree_on_early(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Before ranks that share the state step these in a backward pass: raises on all of them
+        where one cannot, or would step otherwise (MismatchError); nothing has changed then."""
+        if self._ranks is None:
+            return
+        try:
+            self._ranks.check_step()
+            steps = [(parameter, None, self._constants(parameter)) for parameter in parameters]
+        except Exception as error:
+            self._tell(partial(self._cache.store.refuse_step, _described(error)))
+            raise
+        self._cache.store.agree_on_steps(steps)
+
+    @staticmethod
+    def _tell(others: Callable[[], object]) -> None:
+        """Of what this rank raises next; they raise it, too."""
+        with suppress(Exception):
+            others()
 
     def _is_taken(self, parameter: nn.Parameter) -> bool:
         """Whether take_gradient() has been called for it since the last step."""
@@ -226,19 +231,27 @@ class CachedOptimizer(torch.optim.Optimizer):
 
     def _step_early(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         assert self._early is not None
-        if not self._early:
-            self._groups = {p: group for group in self.param_groups for p in group["params"]}
-        group = self._groups[parameter]
-        check_group(self.rule, group)
-        self._check_kinds(group)
-        number = self._steps.get(parameter, 0) + 1
-        constants = self.rule.constants(group, number, parameter, 1.0)
-        self._early[parameter] = number
+        constants = self._constants(parameter)
+        self._early[parameter] = self._steps.get(parameter, 0) + 1
         try:
             self._cache.store.step_early(parameter, gradient, constants)
         except (NotImplementedError, TypeError, ValueError):  # before anything has changed
             del self._early[parameter]
             raise
+
+    def _constants(self, parameter: nn.Parameter) -> Any:
+        """Of its next step, which a backward pass takes."""
+        if not self._early:
+            self._groups = {p: group for group in self.param_groups for p in group["params"]}
+        group = self._groups[parameter]
+        check_group(self.rule, group)
+        self._check_kinds(group)
+        return self.rule.constants(group, self._steps.get(parameter, 0) + 1, parameter, 1.0)
+
+    def check_not_taken(self, parameter: nn.Parameter) -> None:
+        """Raises RuntimeError where an earlier pass has taken its gradient, and none may follow."""
+        if self._is_taken(parameter):
+            raise self._second_gradient(parameter)
 
     def _second_gradient(self, parameter: nn.Parameter) -> RuntimeError:
         done = "been stepped" if self.kept is None else "had its gradient taken away"
@@ -249,6 +262,14 @@ class CachedOptimizer(torch.optim.Optimizer):
             f"(checkpoints need use_reentrant=False); else call optimizer.step() or "
             f"optimizer.zero_grad() after each"
         )
+
+    def name_of(self, parameter: nn.Parameter) -> str:
+        """As errors have it."""
+        return self._names[parameter]
+
+    def trains(self, parameter: nn.Parameter) -> bool:
+        """Whether it has, or may get, state."""
+        return parameter in self._trained
 
     def check_has_gradient(self, parameter: nn.Parameter) -> None:
         """Raises RuntimeError where the backward pass has used the gradient, or taken it away."""
@@ -378,12 +399,13 @@ class CachedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self.average_rest is not None:
+            self.average_rest()
         try:
             steps, numbers = self._next_steps()
         except Exception as error:
             if self._ranks is not None:
-                with suppress(Exception):  # the others are told, and raise too
-                    self._cache.store.refuse_step(f"{type(error).__name__}: {error}")
+                self._tell(partial(self._cache.store.refuse_step, _described(error)))
                 self._cache.store.end_run()
             raise
         self._gathered = None
@@ -512,7 +534,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, state_dict) or state_dict
         groups = deepcopy(state_dict["param_groups"])
-        loaded = self._match(groups, state_dict["state"])
+        loaded = loaded_entries(self, groups, state_dict["state"])
         self._gathered = None
         for group in groups:
             check_group(self.rule, group)
@@ -522,44 +544,6 @@ class CachedOptimizer(torch.optim.Optimizer):
             group.update(new)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
-
-    def _match(
-        self, groups: list[dict[str, Any]], state: Mapping[Any, dict[str, Any]]
-    ) -> dict[nn.Parameter, dict[str, Any]]:
-        """Each parameter's entry of a state dict, once all of them are known to fit."""
-        sizes = [len(group["params"]) for group in self.param_groups]
-        given = [len(group["params"]) for group in groups]
-        if sizes != given:
-            raise ValueError(
-                f"the loaded state dict has groups of {given} parameters, the optimizer of {sizes}"
-            )
-        found = {}
-        for group, own in zip(groups, self.param_groups, strict=True):
-            for key, parameter in zip(group["params"], own["params"], strict=True):
-                if state.get(key) and parameter in self._trained:
-                    self._check(parameter, state[key])
-                    found[parameter] = state[key]
-        return found
-
-    def _check(self, parameter: nn.Parameter, entry: Mapping[str, Any]) -> None:
-        name = self._names[parameter]
-        kinds = [kind for kind in self.kinds_of(parameter) if kind != MASTER]
-        wanted = {*kinds, *(["step"] if self.rule.counts else [])}
-        missing = wanted - {kind for kind, value in entry.items() if value is not None}
-        unknown = set(entry) - wanted - {MASTER}
-        if missing or unknown:
-            what = f"lacks {sorted(missing)}" if missing else f"has {sorted(unknown)} besides"
-            raise ValueError(
-                f"the loaded state of parameter '{name}' {what}; {self.rule.name} keeps "
-                f"{sorted(wanted)}"
-            )
-        for kind in (*kinds, MASTER):
-            expected = self.like(parameter, kind).shape
-            if kind in entry and entry[kind].shape != expected:
-                raise ValueError(
-                    f"the loaded {kind} of parameter '{name}' has shape "
-                    f"{tuple(entry[kind].shape)}, and should have {tuple(expected)}"
-                )
 
     def _take(self, loaded: Mapping[nn.Parameter, Mapping[str, Any]]) -> None:
         store = self._cache.store

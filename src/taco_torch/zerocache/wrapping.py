@@ -85,12 +85,13 @@ def wrapping_of(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     *,
-    averaged: bool,
+    around: nn.Module,
     gradients: str,
     spread: bool,
 ) -> Wrapping:
-    """Raises as ``ZeroCache.wrap`` says it, and changes nothing. ``averaged``: other ranks have
-    gradients of the same parameters; ``spread``: and each keeps a part of the parameters.
+    """Raises as ``ZeroCache.wrap`` says it, and changes nothing. ``around``: what it was given, the
+    model or DistributedDataParallel around it. ``spread``: each rank keeps a part
+    of the parameters.
     ``gradients``: as of Wrapping, as one rank would have them."""
     names = needs.names_of(model)
     rule = rule_of(optimizer) if optimizer is not None else None
@@ -98,7 +99,7 @@ def wrapping_of(
     kinds = rule.kinds(groups) if rule is not None else ()
     trained = needs.check_parameters(store, names, groups, rule)
     if gradients != "in memory":
-        backward.check_can_step(rule, averaged, spread, gradients)
+        backward.check_can_step(rule, around, spread, gradients)
     if spread and gradients != "stepped":
         gradients = "averaged"
     return Wrapping(model, names, trained, optimizer, rule, kinds, gradients, spread)

@@ -1,0 +1,194 @@
+"""Steps in the backward pass of what DistributedDataParallel averages."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from taco_torch._extension import _C
+from taco_torch.lightcc import models
+from taco_torch.zerocache import guards
+from taco_torch.zerocache.hooks import Hooks
+
+if TYPE_CHECKING:
+    from taco_torch.zerocache.optimizer import CachedOptimizer
+
+MOST_UNDER_WAY = 2
+
+
+def check_options(model: DistributedDataParallel) -> None:
+    """Raises NotImplementedError where the means of a bucket are not final when they arrive, or go
+    to somebody else."""
+    told = "leave step_in_backward=False"
+    for option, given in (
+        ("find_unused_parameters", model.find_unused_parameters),
+        ("static_graph", model.static_graph),
+    ):
+        if given:
+            raise NotImplementedError(
+                f"DistributedDataParallel({option}=True) knows at the end of a backward pass alone "
+                f"which parameters have gradients: {told}, or the option"
+            )
+    if model._comm_hooks or models.find(model) is not None:
+        raise NotImplementedError(
+            "DistributedDataParallel has a communication hook (lightcc.compress() is one), and "
+            f"steps in the backward pass need that place: {told}, or register none"
+        )
+    if model._use_python_reducer or model._delay_all_reduce_all_params:
+        raise NotImplementedError(
+            "DistributedDataParallel reduces gradients in Python, or all at the end, and steps in "
+            f"the backward pass need its usual buckets: {told}"
+        )
+
+
+class Bucket(NamedTuple):
+    """Gradients that are being averaged."""
+
+    parameters: list[Tensor]
+    gradients: list[Tensor]  # views of the buffer
+    buffer: Tensor
+    mean: Any  # a future
+
+
+class BucketGradients:
+    """A communication hook that has the optimizer take gradients as soon as they are averaged.
+
+    DistributedDataParallel calls it for one bucket after the other, in the same order on all ranks.
+    It averages with the calls, and the bits, of DistributedDataParallel alone. Once a bucket has
+    left, its memory is the system's until the next pass writes there.
+
+    What fails on this rank alone is raised where the pass ends: until then it takes part in what
+    all ranks do.
+    """
+
+    def __init__(
+        self,
+        optimizer: CachedOptimizer,
+        model: DistributedDataParallel,
+        parameters: Iterable[nn.Parameter],
+        gradients: str,
+    ) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self._model = weakref.ref(model)
+        self._trained = list(parameters)
+        self._steps_now = gradients == "stepped"
+        self._under_way: deque[Bucket] = deque()
+        self._passing = self._agreed = False  # buckets of a pass have come; all may be stepped
+        self._left: list[tuple[Tensor, Tensor]] = []  # that stay in memory
+        self._failure: Exception | None = None
+        self._undo: list[Callable[[], object]] = []
+        for parameter in self._trained:
+            untyped: Any = parameter
+            handle = untyped.register_post_accumulate_grad_hook(self._accumulated)
+            self._undo += [handle.remove, guards.guard(parameter, self._optimizer)]
+        optimizer.take_gradients(gradients)
+        reducer: Any = model.reducer
+        reducer._set_optimizer_in_backward()  # it copies no means to p.grad
+        # torch looks for annotations, and knows none as text.
+        model.register_comm_hook(None, lambda _, bucket: self._average(bucket))
+
+    def detach(self) -> None:
+        """From now on DistributedDataParallel leaves means in ``p.grad``, as it does alone."""
+        while self._undo:
+            self._undo.pop()()
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            optimizer.take_gradients("in memory")
+        self._trained.clear()
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        """Inside, gradients add up in memory, and ranks do not average."""
+        model = self._model()
+        if model is None:
+            yield
+            return
+        with model.no_sync():
+            yield
+
+    def _accumulated(self, parameter: Tensor) -> None:
+        """Before DistributedDataParallel hears of it."""
+        optimizer, model = self._optimizer(), self._model()
+        assert isinstance(parameter, nn.Parameter)
+        if optimizer is not None and model is not None and model.require_backward_grad_sync:
+            optimizer.check_not_taken(parameter)
+
+    def _average(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        model = self._model()
+        assert model is not None
+        buffer = bucket.buffer()
+        buffer.mul_(1.0 / model.process_group.size())  # as torch does where it has no hook
+        reducer: Any = model.reducer
+        mean = reducer._run_allreduce_hook(bucket)
+        parameters = bucket.parameters()
+        self._under_way.append(Bucket(parameters, bucket.gradients(), buffer, mean))
+        for parameter in parameters:
+            parameter.grad = None
+        if not self._passing:
+            self._begin_pass()
+        while len(self._under_way) >= MOST_UNDER_WAY:
+            self._take_first()
+        if bucket.is_last():
+            # Behind what DistributedDataParallel has its pass end with, which it is about to queue.
+            Hooks.at_end_of_task(partial(Hooks.at_end_of_task, self._end_pass))
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done.set_result(buffer)
+        return done
+
+    def _begin_pass(self) -> None:
+        self._passing, self._agreed, self._failure = True, False, None
+        optimizer = self._optimizer()
+        if optimizer is None or not self._trained or not self._steps_now:
+            return
+        try:
+            optimizer.agree_on_early(p for p in self._trained if p.requires_grad)
+        except Exception as error:  # on all ranks; nothing has changed
+            self._failure = error
+        else:
+            self._agreed = True
+
+    def _take_first(self) -> None:
+        bucket = self._under_way.popleft()
+        bucket.mean.wait()
+        trained = set(self._trained)
+        for parameter, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
+            mean = gradient.clone()
+            if parameter in trained and self._failure is None:
+                self._take(parameter, mean)
+            else:
+                self._left.append((parameter, mean))
+        _C.zerocache.forget_bytes(bucket.buffer)
+
+    def _take(self, parameter: Tensor, mean: Tensor) -> None:
+        optimizer = self._optimizer()
+        assert optimizer is not None
+        assert isinstance(parameter, nn.Parameter)
+        parameter.grad = mean
+        try:
+            optimizer.take_gradient(parameter)
+        except Exception as error:
+            parameter.grad = None
+            self._left.append((parameter, mean))
+            self._failure = error
+
+    def _end_pass(self) -> None:
+        while self._under_way:
+            self._take_first()
+        left, self._left = self._left, []
+        for parameter, mean in left:
+            parameter.grad = mean
+        failure, self._failure, self._passing = self._failure, None, False
+        optimizer = self._optimizer()
+        taken = self._agreed if self._steps_now else bool(self._trained)
+        if optimizer is not None and taken:
+            optimizer.end_pass(failure)
+        if failure is not None:
+            raise failure

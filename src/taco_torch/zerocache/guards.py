@@ -1,0 +1,83 @@
+"""Raises where a program would look for gradients that have left memory, and find none."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+if TYPE_CHECKING:
+    from taco_torch.zerocache.optimizer import CachedOptimizer
+
+# What torch does to gradients between backward and step: where it looks these up when it is called.
+CLIPPING = (
+    ("torch.nn.utils.clip_grad", "_clip_grads_with_norm_"),
+    ("torch.nn.utils", "clip_grads_with_norm_"),
+    ("torch.nn.utils.clip_grad", "clip_grad_value_"),
+    ("torch.nn.utils", "clip_grad_value_"),
+)
+# Parameters that are stepped in backward passes, with (a weak reference to) their optimizer.
+_stepped: Any = WeakIdKeyDictionary()
+
+
+def guard(parameter: Tensor, optimizer: weakref.ref[CachedOptimizer]) -> Callable[[], object]:
+    """Its gradients are taken by this optimizer; what is returned ends that."""
+    _stepped[parameter] = optimizer
+    _guard_clipping()
+    _guard_zeroing()
+    return partial(_stepped.pop, parameter, None)
+
+
+def _guard_clipping() -> None:
+    """torch's functions would find no gradients, and do nothing: they raise from now on."""
+    for module, name in CLIPPING:
+        owner = sys.modules[module]
+        function = getattr(owner, name, None)
+        if function is not None and not hasattr(function, "_taco_guards"):
+            setattr(owner, name, _guarded(function))
+
+
+def _guarded(function: Any) -> Any:
+    @functools.wraps(function)
+    def guarded(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        given: list[Any]
+        given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        for parameter in given:
+            optimizer = _optimizer_of(parameter)
+            if optimizer is not None:
+                optimizer.check_has_gradient(parameter)
+        return function(given, *args, **kwargs)
+
+    guarded._taco_guards = function  # type: ignore[attr-defined]
+    return guarded
+
+
+def _guard_zeroing() -> None:
+    """``model.zero_grad()`` would find no gradient to drop, and the next pass add to what the cache
+    keeps: it raises from now on where that is so."""
+    function: Any = nn.Module.zero_grad
+    if hasattr(function, "_taco_guards"):
+        return
+
+    @functools.wraps(function)
+    def zero_grad(self: nn.Module, set_to_none: bool = True) -> None:
+        for parameter in self.parameters():
+            optimizer = _optimizer_of(parameter)
+            if optimizer is not None and optimizer.kept is not None:
+                optimizer.kept.check_may_be_zeroed(parameter)
+        function(self, set_to_none)
+
+    zero_grad._taco_guards = function  # type: ignore[attr-defined]
+    nn.Module.zero_grad = zero_grad  # type: ignore[method-assign]
+
+
+def _optimizer_of(parameter: Tensor) -> CachedOptimizer | None:
+    reference = _stepped.get(parameter)
+    return reference() if reference is not None else None

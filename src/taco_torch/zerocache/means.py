@@ -1,0 +1,189 @@
+"""Gradients that ranks average in the backward pass, where each of them has all parameters."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from taco_torch.errors import MismatchError
+from taco_torch.zerocache.backward import FinalGradients
+from taco_torch.zerocache.hooks import NO_TASK, Hooks
+from taco_torch.zerocache.optimizer import CachedOptimizer
+from taco_torch.zerocache.ranks import Ranks
+
+MOST_UNDER_WAY = 2
+END = -1  # no more gradients
+
+
+class Announced(NamedTuple):
+    """What all ranks say before they average it."""
+
+    number: int
+    gradient: Tensor | None
+    told: Tensor  # the number of each rank
+    work: Any
+
+
+class Reduced(NamedTuple):
+    """A gradient that is being added up."""
+
+    parameter: nn.Parameter
+    gradient: Tensor
+    summed: Tensor  # contiguous
+    work: Any
+
+
+class MeanGradients(FinalGradients):
+    """Has ranks average a gradient as soon as it is final, and the optimizer take the mean.
+
+    By one all_reduce for each parameter, and a division by the number of ranks, as a program does
+    that averages them itself: these are the same bits. Before ranks add anything up they tell each
+    other which gradient it is; so where their programs part, all of them raise, and nothing is
+    mixed up. A gradient is announced while the next one is computed, and its sum is on its way
+    during the one after that.
+    """
+
+    def __init__(
+        self,
+        optimizer: CachedOptimizer,
+        parameters: Iterable[nn.Parameter],
+        gradients: str,
+        ranks: Ranks,
+    ) -> None:
+        self._trained = list(parameters)
+        self._numbers = {parameter: i for i, parameter in enumerate(self._trained)}
+        self._ranks = ranks
+        self._steps_now = gradients == "stepped"
+        self._announced: Announced | None = None
+        self._under_way: deque[Reduced] = deque()
+        self._left: list[tuple[nn.Parameter, Tensor]] = []  # means that stay in memory
+        self._failure: Exception | None = None
+        super().__init__(optimizer, self._trained, gradients)
+        optimizer.average_rest = self._average_rest
+
+    def detach(self) -> None:
+        """As FinalGradients."""
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            optimizer.average_rest = None
+        super().detach()
+
+    def _accumulated(self, parameter: Tensor) -> None:
+        optimizer = self._optimizer()
+        if optimizer is None or self._accumulating > 0 or not self._final():
+            return
+        assert isinstance(parameter, nn.Parameter)
+        optimizer.check_not_taken(parameter)
+        if self._pass != self._task:
+            self._begin_pass(optimizer)
+            Hooks.at_end_of_task(partial(self._end_pass, optimizer))
+            self._pass = self._task
+        self._average(optimizer, parameter)
+
+    def _begin_pass(self, optimizer: CachedOptimizer) -> None:
+        """Also after one that has not come to its end, by an exception on all ranks."""
+        if self._announced is not None:
+            self._announced.work[0].wait()
+        self._announced = None
+        self._drain(lambda reduced: reduced.work.wait())
+        self._left, self._failure = [], None
+        if self._steps_now:
+            optimizer.agree_on_early(p for p in self._trained if p.requires_grad)
+
+    def _average(self, optimizer: CachedOptimizer, parameter: nn.Parameter) -> None:
+        gradient, parameter.grad = parameter.grad, None
+        self._settle(optimizer)
+        while len(self._under_way) >= MOST_UNDER_WAY:
+            self._take(optimizer, self._under_way.popleft())
+        self._announce(self._numbers[parameter], gradient)
+
+    def _announce(self, number: int, gradient: Tensor | None) -> None:
+        told = torch.empty(self._ranks.size, dtype=torch.int64)
+        own = torch.tensor([number])
+        work = dist.all_gather_into_tensor(told, own, group=self._ranks.group, async_op=True)
+        self._announced = Announced(number, gradient, told, (work, own))
+
+    def _settle(self, optimizer: CachedOptimizer) -> None:
+        """What was announced begins, if all ranks have announced the same."""
+        announced, self._announced = self._announced, None
+        if announced is None:
+            return
+        announced.work[0].wait()
+        if not announced.told.eq(announced.number).all():
+            self._drain(partial(self._take, optimizer))
+            raise self._parted(optimizer, announced.told.tolist())
+        if announced.gradient is None:
+            return
+        summed = announced.gradient.contiguous()
+        work = dist.all_reduce(summed, group=self._ranks.group, async_op=True)
+        parameter = self._trained[announced.number]
+        self._under_way.append(Reduced(parameter, announced.gradient, summed, work))
+
+    def _parted(self, optimizer: CachedOptimizer, told: list[int]) -> MismatchError:
+        def described(rank: int) -> str:
+            if told[rank] == END:
+                return f"rank {rank} has no more"
+            name = optimizer.name_of(self._trained[told[rank]])
+            return f"rank {rank} has that of '{name}'"
+
+        other = next(rank for rank, number in enumerate(told) if number != told[0])
+        return MismatchError(
+            f"ranks have to give gradients of the same parameters in the same order, but "
+            f"{described(0)} where {described(other)}: does the model's path depend on the data of "
+            f"a rank?"
+        )
+
+    def _take(self, optimizer: CachedOptimizer, reduced: Reduced) -> None:
+        """What fails here, on this rank alone, is raised where the pass ends."""
+        reduced.work.wait()
+        reduced.summed.div_(self._ranks.size)
+        if reduced.summed is not reduced.gradient:
+            reduced.gradient.copy_(reduced.summed)
+        if self._failure is None:
+            reduced.parameter.grad = reduced.gradient
+            try:
+                optimizer.take_gradient(reduced.parameter)
+            except Exception as error:
+                self._failure = error
+        if self._failure is not None:
+            reduced.parameter.grad = None
+            self._left.append((reduced.parameter, reduced.gradient))
+
+    def _drain(self, take: Callable[[Reduced], object]) -> None:
+        while self._under_way:
+            take(self._under_way.popleft())
+
+    def _end_pass(self, optimizer: CachedOptimizer) -> None:
+        for parameter in self._trained:  # that earlier passes have left, or passes inside this one
+            if parameter.grad is not None:
+                optimizer.check_not_taken(parameter)
+                self._average(optimizer, parameter)
+        self._settle(optimizer)
+        self._announce(END, None)
+        self._settle(optimizer)
+        self._drain(partial(self._take, optimizer))
+        left, self._left = self._left, []
+        for parameter, mean in left:
+            parameter.grad = mean
+        failure, self._failure, self._pass = self._failure, None, NO_TASK
+        optimizer.end_pass(failure)
+        if failure is not None:
+            raise failure
+
+    def _average_rest(self) -> None:
+        """At a step: what passes have left in memory, on all ranks."""
+        optimizer = self._optimizer()
+        if optimizer is None:
+            return
+        own = torch.tensor([any(parameter.grad is not None for parameter in self._trained)])
+        found = torch.empty(self._ranks.size, dtype=torch.bool)
+        dist.all_gather_into_tensor(found, own, group=self._ranks.group)
+        if found.any():
+            self._begin_pass(optimizer)
+            self._end_pass(optimizer)
