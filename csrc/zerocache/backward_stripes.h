@@ -12,13 +12,19 @@
 // Where they part in the middle, some pages may be of the next step already: begun() says so, the
 // same on all ranks.
 //
+// Adafactor has to see a whole gradient first, of which each rank has the means on its pages: these
+// wait until the last stripe of a tensor is averaged. Then the ranks measure it together
+// (adafactor_ranks.h), and each steps its pages of it.
+//
 // Bits are those of StripedStep. One thread at a time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "zerocache/gathered_pages.h"
@@ -41,7 +47,7 @@ class BackwardStripes {
   BackwardStripes& operator=(const BackwardStripes&) = delete;
 
   // As GradientShards::add(). kInvalidArgument, and nothing has changed, for what
-  // OptimizerStream::check() refuses, for Adafactor, and for a tensor that was added already.
+  // OptimizerStream::check() refuses, and for a tensor that was added already.
   Status add(const FinalGradient& gradient, const StepConstants& step);
   // As GradientShards::finish().
   Status finish();
@@ -53,6 +59,10 @@ class BackwardStripes {
 
  private:
   Status step(StripeId stripe, std::span<const std::uint32_t> tensors);
+  Status step_whole(StripeId stripe);
+  Status step_measured(std::vector<Update> updates);
+  std::vector<Update> updates_of(std::span<const std::uint32_t> tensors) const;
+  bool waits(PageId page) const;
 
   StripedStep step_;
   const Layout& layout_;
@@ -61,6 +71,8 @@ class BackwardStripes {
   GradientShards& gradients_;
   GatheredPages& gathered_;
   std::map<std::uint32_t, StepConstants> updates_;  // of the pass, by tensor
+  // Of those the ones that are stepped whole, with stripes that are not averaged yet.
+  std::map<std::uint32_t, std::size_t> whole_;
   std::set<std::uint32_t> stepped_;
 };
 

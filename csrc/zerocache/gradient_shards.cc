@@ -164,9 +164,7 @@ Status GradientShards::finish_first() {
   }
   TACO_RETURN_IF_ERROR(add_mean(first->stripe, std::move(first->own)));
   if (averaged_here_ == nullptr || clearing_) return {};
-  Status used = averaged_here_(first->stripe, first->tensors);
-  means_.erase(stripes_.page_of(first->stripe, stripes_.rank()));
-  return used;
+  return averaged_here_(first->stripe, first->tensors);
 }
 
 Status GradientShards::add_mean(StripeId stripe, std::vector<float> own) {

@@ -7,7 +7,7 @@
 //   clear()         zero_grad()
 //
 // Whoever steps while the backward pass goes on is told of each stripe whose means are there, and
-// uses them up (backward_stripes.h).
+// gives them up page by page (backward_stripes.h).
 //
 // Means are of float32, whatever gradients are, and do not depend on who was when ready: the sum of
 // a reduce_scatter(), divided by the number of ranks. A pass that ends before clear() is added to
@@ -60,11 +60,12 @@ class GradientShards {
   GradientShards& operator=(const GradientShards&) = delete;
 
   // From now on: called where the means of a stripe are there, at the same point of the program on
-  // all ranks, and they are used up then; with the tensors on this rank's page that have one. A
-  // failure is one of this rank alone, and of the call that it arose in: whoever made that tells
+  // all ranks; with the tensors on this rank's page that have one. use_up() is the end of a page's.
+  // A failure is one of this rank alone, and of the call that it arose in: whoever made that tells
   // the others.
   using Averaged = std::function<Status(StripeId, std::span<const std::uint32_t> tensors)>;
   void use_averages(Averaged averaged) { averaged_here_ = std::move(averaged); }
+  void use_up(PageId page) { means_.erase(page); }
   // Whether that has happened, or is about to on all ranks, since the last finish() that succeeded,
   // or clear().
   bool used() const { return used_; }

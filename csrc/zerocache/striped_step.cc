@@ -49,8 +49,7 @@ Status StripedStep::run(std::span<const StripedUpdate> updates, const GradientSh
   AdafactorMeasures measures;
   Status own;
   if (has_adafactor(all)) {
-    const auto parts_of = [&](const Update& update) { return parts(update, gradients); };
-    auto measured = measure_parts(ranks_, layout_, stream_, all, parts_of);
+    auto measured = measure_all(all, gradients);
     if (!measured.ok()) return measured.status();
     measures = std::move(measured).value();
     own = begin_measured(stream_, measures, all);
@@ -63,6 +62,21 @@ Status StripedStep::run(std::span<const StripedUpdate> updates, const GradientSh
     own = for_each_touched_page(layout_, std::span<const Update>(all), tensor_of, step);
   }
   return agree(ranks_, own);
+}
+
+Result<AdafactorMeasures> StripedStep::measure_all(std::span<const Update> updates,
+                                                   const GradientShards& gradients) {
+  const auto parts_of = [&](const Update& update) { return parts(update, gradients); };
+  return measure_parts(ranks_, layout_, stream_, updates, parts_of);
+}
+
+Result<AdafactorMeasures> StripedStep::measure(std::span<Update> updates,
+                                               const GradientShards& gradients) {
+  TACO_RETURN_IF_ERROR(lockstep_.meet("measure gradients", {}));
+  auto measured = measure_all(updates, gradients);
+  if (!measured.ok()) return measured.status();
+  TACO_RETURN_IF_ERROR(begin_measured(stream_, measured.value(), updates));
+  return measured;
 }
 
 // What of a tensor lies on a page: where in the tensor, and where among the page's elements.

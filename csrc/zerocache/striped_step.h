@@ -41,12 +41,17 @@ class StripedStep {
   // (GatheredPages::release()). OK on all ranks or a failure on all: a page that cannot be had;
   // then parameters may be of two steps.
   Status run(std::span<const StripedUpdate> updates, const GradientShards& gradients);
+  // Of Adafactor, by all ranks at once, when all means of these tensors are there: has the updates,
+  // by rising place, know of what is returned, and the moments move.
+  Result<AdafactorMeasures> measure(std::span<Update> updates, const GradientShards& gradients);
   // What of that lies on one page, which this rank owns, once the means are there; by rising place.
-  // Not for Adafactor, which has to see all of a gradient first. Nobody else takes part.
+  // Of Adafactor what has been measured. Nobody else takes part.
   Status step_page(PageId page, std::span<const Update> updates, const GradientShards& gradients);
 
  private:
   std::vector<Update> sorted(std::span<const StripedUpdate> updates) const;
+  Result<AdafactorMeasures> measure_all(std::span<const Update> updates,
+                                        const GradientShards& gradients);
   Status check(std::span<const Update> updates, const GradientShards& gradients) const;
   struct Place {
     std::size_t in_tensor = 0, on_page = 0, elements = 0;

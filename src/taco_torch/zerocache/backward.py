@@ -27,11 +27,6 @@ def check_can_step(rule: Rule | None, around: nn.Module, spread: bool, gradients
         raise ValueError("step_in_backward=True needs an optimizer to step")
     if isinstance(around, DistributedDataParallel):
         buckets.check_options(around)
-    if spread and gradients == "stepped" and rule.name == "Adafactor":
-        raise NotImplementedError(
-            "Adafactor needs a parameter's whole gradient before it steps any of it, and no rank "
-            "has that: leave step_in_backward=False, or add clipping=True"
-        )
 
 
 class FinalGradients:
