@@ -15,7 +15,7 @@ from spawn_ranks import Ranks
 from test_zerocache_sharded import assert_same_parameters, train_beside
 from torch import nn
 from zerocache_models import PAGE, TinyGPT, make_cache
-from zerocache_ranks import alone, plain_sgd, refused
+from zerocache_ranks import Jobs, adamw, alone, plain_sgd, refused
 from zerocache_spread import CAPS
 
 pytestmark = taco_only
@@ -239,3 +239,46 @@ def test_a_process_alone_shards_nothing(tmp_path: Path) -> None:
     cache.wrap(model, shard_parameters=True)
     cache.close()
     assert torch.equal(model.norm.weight, TinyGPT(2).norm.weight)
+
+
+# All ranks number the pages of all, and none of them has room for more than its part.
+
+SIDE, DEEP, SMALL_PAGE = 240, 64, 4096
+
+
+def train_numbered(folder: str, inside: bool) -> int:
+    from taco_torch.zerocache import ZeroCache
+
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(*(nn.Linear(SIDE, SIDE, bias=False) for _ in range(DEEP)))
+
+    ranks = dist.get_world_size()
+    parameters = DEEP * SIDE * SIDE * 4 // SMALL_PAGE
+    stripes = SIDE * SIDE * 4 // SMALL_PAGE // ranks + 2  # of a layer
+    device, host = stripes * ranks + 1, 8
+    disk = 3 * parameters // ranks + stripes * (ranks - 1) + 8 - device - host
+    own = Path(folder, f"rank-{dist.get_rank()}")
+    own.mkdir()
+    cache = ZeroCache(
+        device * SMALL_PAGE, host * SMALL_PAGE, f"{own}:{disk * SMALL_PAGE}", page=SMALL_PAGE
+    )
+    if inside:
+        with cache.init(shard_parameters=True):
+            model = build()
+    else:
+        model = build()
+    model, optimizer = cache.wrap(model, adamw(model), shard_parameters=True)
+    before = cache.full("63.weight")
+    model(torch.ones(2, SIDE)).square().sum().backward()
+    optimizer.step()
+    assert not torch.equal(cache.full("63.weight"), before)
+    cache.close()
+    return device + host + disk
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["wrapped", "built inside"])
+def test_there_are_page_numbers_for_what_all_ranks_keep(
+    jobs: Jobs, tmp_path: Path, inside: bool
+) -> None:
+    jobs.get("taco", 4).run(train_numbered, str(tmp_path), inside)

@@ -45,10 +45,12 @@ Capacities capacities_of(const StoreOptions& options) {
   return found;
 }
 
-std::uint32_t most_pages(const Capacities& room, std::size_t page_bytes) {
+// Where parameters are spread over ranks, each numbers the pages of all.
+std::uint32_t most_pages(const Capacities& room, std::size_t page_bytes, int ranks) {
   const std::uint64_t pages = std::uint64_t{room.device} + room.host + room.disk;
+  const std::uint64_t each = std::max(numbers_each(page_bytes), static_cast<std::uint32_t>(ranks));
   return static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(numbers_each(page_bytes) * pages + kSparePages, kNoPage / 2));
+      std::min<std::uint64_t>(each * pages + kSparePages, kNoPage / 2));
 }
 
 Status check_page_numbers(std::uint32_t pages, std::uint32_t most, std::size_t page_bytes) {
@@ -105,10 +107,18 @@ std::vector<Access> accesses_to(std::span<const Run> runs, bool writes) {
 
 }  // namespace
 
+// The range and the device with its memory, for as long as torch points there.
+struct Store::Reservation {
+  std::shared_ptr<device::Device> device;
+  std::byte* begin;
+  std::uint32_t pages;
+  ~Reservation() { static_cast<void>(device->release(begin)); }
+};
+
 Status Store::check_room(const std::vector<PlannedParameter>& parameters,
                          std::span<const StateKind> kinds,
                          const std::vector<std::vector<std::uint32_t>>& needed,
-                         FinalGradients gradients, int ranks, bool spread) const {
+                         FinalGradients gradients, int ranks, bool spread) {
   Layout layout = layout_;
   std::vector<std::uint32_t> indices, trained, spread_out;
   for (const PlannedParameter& parameter : parameters) {
@@ -156,50 +166,65 @@ Status Store::check_room(const std::vector<PlannedParameter>& parameters,
   }
   const Capacities room = mover_->capacities();
   TACO_RETURN_IF_ERROR(check_capacities(room, page_bytes(), held, device_pages, host_pages));
-  return check_page_numbers(layout.pages(), most_pages(room, page_bytes()), page_bytes());
+  numbers_needed_ = spread ? layout.pages() : 0;
+  if (spread && layout_.pages() == 0 && layout.pages() < kNoPage / 2) return {};  // open_numbers()
+  return check_page_numbers(layout.pages(), range_->pages, page_bytes());
 }
-
-// The range and the device with its memory, for as long as torch points there.
-struct Store::Reservation {
-  std::shared_ptr<device::Device> device;
-  std::byte* begin;
-  std::uint32_t pages;
-  ~Reservation() { static_cast<void>(device->release(begin)); }
-};
 
 Result<std::unique_ptr<Store>> Store::open(const StoreOptions& options) {
   auto layout = Layout::make({}, options.page_bytes);
   if (!layout.ok()) return layout.status();
   std::unique_ptr<Store> store(new Store(options, std::move(*layout)));
-  MoverOptions mover;
-  mover.capacities = capacities_of(options);
-  if (mover.capacities.device == 0 || mover.capacities.host == 0) {
-    return invalid(std::string(mover.capacities.device == 0 ? "device" : "host") +
+  const Capacities room = capacities_of(options);
+  if (room.device == 0 || room.host == 0) {
+    return invalid(std::string(room.device == 0 ? "device" : "host") +
                    " memory is smaller than a page of " + std::to_string(options.page_bytes) +
                    " bytes: give it more, or the cache smaller pages");
   }
-  const Capacities& room = mover.capacities;
-  mover.most_pages = most_pages(room, options.page_bytes);
+  TACO_RETURN_IF_ERROR(store->open_mover(most_pages(room, options.page_bytes, 1)));
+  return store;
+}
+
+Status Store::open_mover(std::uint32_t numbers) {
+  MoverOptions mover;
+  mover.capacities = capacities_of(options_);
+  mover.most_pages = numbers;
   device::HostOptions host;
-  host.memory.frame_bytes = options.page_bytes;
-  host.memory.max_frames = room.device;
-  host.memory.poison = options.poison;
+  host.memory.frame_bytes = options_.page_bytes;
+  host.memory.max_frames = mover.capacities.device;
+  host.memory.poison = options_.poison;
   auto device = device::make_host_device(host);
   if (!device.ok()) return device.status();
   mover.device = std::move(*device);
-  auto range = mover.device->reserve(std::uint64_t{mover.most_pages} * options.page_bytes);
+  auto range = mover.device->reserve(std::uint64_t{numbers} * options_.page_bytes);
   if (!range.ok()) return range.status().with_prefix("device, host and ssd are too large: ");
-  store->range_.reset(new Reservation{mover.device, *range, mover.most_pages});
+  range_.reset(new Reservation{mover.device, *range, numbers});
   mover.range = *range;
-  mover.costs.page_bytes = options.page_bytes;
-  mover.disk = options.disk;
-  mover.io = options.io;
-  mover.store = store->id_ = random_id();
-  mover.poison = options.poison;
-  auto opened = Mover::open(FileSystem::real(), mover, store->layout_);
+  mover.costs.page_bytes = options_.page_bytes;
+  mover.disk = options_.disk;
+  mover.io = options_.io;
+  mover.store = id_ = random_id();
+  mover.poison = options_.poison;
+  auto opened = Mover::open(FileSystem::real(), mover, layout_);
   if (!opened.ok()) return opened.status();
-  store->mover_ = std::move(*opened);
-  return store;
+  mover_ = std::move(*opened);
+  return {};
+}
+
+// Each rank numbers the pages of all, and whoever opened the store did not know how many these
+// would be: `ranks`, or as many as check_room() has counted. Before there are pages.
+Status Store::open_numbers(int ranks) {
+  std::uint32_t numbers = std::max(numbers_needed_, range_->pages);
+  if (numbers_needed_ == 0) {
+    numbers = std::max(numbers, most_pages(mover_->capacities(), page_bytes(), ranks));
+  }
+  if (layout_.pages() > 0 || numbers == range_->pages) return {};
+  {
+    const WithoutGil others_run;
+    mover_.reset();  // and lets go of the disks
+  }
+  range_.reset();
+  return open_mover(numbers);
 }
 
 Store::~Store() {

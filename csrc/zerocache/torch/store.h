@@ -94,7 +94,7 @@ class Store : public Pager {
   Status check_room(const std::vector<PlannedParameter>& parameters,
                     std::span<const StateKind> kinds,
                     const std::vector<std::vector<std::uint32_t>>& needed, FinalGradients gradients,
-                    int ranks, bool spread) const;
+                    int ranks, bool spread);
 
   // A tensor on a storage that is here already becomes another name of that; else its storage's
   // bytes move here and it is absent. What check_placeable() refuses.
@@ -326,6 +326,8 @@ class Store : public Pager {
            page % static_cast<PageId>(ranks_->size()) == static_cast<PageId>(ranks_->rank());
   }
 
+  Status open_mover(std::uint32_t numbers);
+  Status open_numbers(int ranks);
   Status check_numbers() const;
   Status place_bytes(const std::string& name, const at::Tensor& tensor, std::uint32_t index);
   Status forget_gone();
@@ -361,6 +363,7 @@ class Store : public Pager {
   const StoreOptions options_;
   Layout layout_;
   std::shared_ptr<Reservation> range_;
+  std::uint32_t numbers_needed_ = 0;  // of pages, where they are spread; 0: not known yet
   StoreId id_ = 0;
   std::unique_ptr<Mover> mover_;
   StateLayout state_;

@@ -101,7 +101,7 @@ py::dict stats_of(const Store& store) {
 // (name, bytes, bytes of an element, whether it is trained, whether it is moments of another)
 using Planned = std::tuple<std::string, std::size_t, std::uint32_t, bool, bool>;
 
-void check_fits(const Store& store, const std::vector<Planned>& parameters,
+void check_fits(Store& store, const std::vector<Planned>& parameters,
                 const std::vector<std::string>& kinds,
                 const std::vector<std::vector<std::uint32_t>>& needed, const std::string& gradients,
                 int ranks, bool spread) {

@@ -23,6 +23,7 @@ Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::mo
 Status Store::spread(std::unique_ptr<Collectives> ranks) {
   TACO_RETURN_IF_ERROR(usable());
   if (ranks_ || stream_) return invalid("this cache has ranks or an optimizer already");
+  TACO_RETURN_IF_ERROR(open_numbers(ranks->size()));
   ranks_ = std::move(ranks);
   is_spread_ = true;
   std::vector<PageId> others;
