@@ -43,7 +43,8 @@ def gradient_growth(folder: str, wrap: Callable[[Any, nn.Module], tuple[Any, Any
     own = Path(folder, f"rank-{dist.get_rank()}")
     own.mkdir(parents=True)
     # Large tensors are given back to the system as soon as they are gone, whatever went before.
-    ctypes.CDLL(None).mallopt(-3, 256 << 10)  # M_MMAP_THRESHOLD
+    libc = ctypes.CDLL(None)
+    libc.mallopt(-3, 256 << 10)  # M_MMAP_THRESHOLD
     # All of it fits: so nothing but gradients comes and goes.
     cache = ZeroCache("128MiB", "192MiB", f"{own}:64MiB", page="1MiB")
     inner = Deep()
@@ -54,6 +55,7 @@ def gradient_growth(folder: str, wrap: Callable[[Any, nn.Module], tuple[Any, Any
     for _ in range(3):
         optimizer.zero_grad()
         loss = model(torch.ones(4, SIDE))
+        libc.malloc_trim(0)
         seen[:] = [resident_bytes()]
         loss.backward()
         optimizer.step()
