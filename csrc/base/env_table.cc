@@ -175,7 +175,7 @@ constexpr auto kVariables = std::to_array<Variable>({
      },
      [](const Env& env) { return env.paths == 1 ? "auto" : std::to_string(env.paths); }},
     {"TACO_CONGESTION", "name", "", "the name of a congestion control (lower case)",
-     "Congestion control of sessions between hosts.",
+     "Congestion control of sessions between hosts: swift, paced_swift or cubic (docs/wire.md).",
      [](Env& env, const std::string& value) { return set_name(env.congestion, value); },
      [](const Env& env) { return env.congestion; }},
     {"TACO_HARP_SECURITY", "choice", "", "none, auth or encrypt",

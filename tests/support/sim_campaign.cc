@@ -34,7 +34,9 @@ class Scenario {
       });
     }
     for (std::uint32_t i = 0; i < cluster_.size(); ++i) {
-      if (random_.chance(0.3)) cluster_[i].set_congestion(&kCubic);
+      if (random_.chance(0.3)) {
+        cluster_[i].set_congestion(random_.chance(0.5) ? &kCubic : &kPacedSwift);
+      }
       cluster_[i].set_security(plan_.security, plan_.packets_per_key);
       if (plan_.draws(Fault::kClockJump)) cluster_[i].jump_clock(random_.between(0, kHour));
       if (plan_.paths > 1) {

@@ -47,8 +47,8 @@ Status StackCore::start() {
   engine.spin_us = env.value().spin_us;
   engine.congestion = congestion_named(env.value().congestion);
   if (engine.congestion == nullptr) {
-    return Status(Code::kInvalidArgument,
-                  "TACO_CONGESTION=\"" + env.value().congestion + "\" is unknown: swift or cubic");
+    return Status(Code::kInvalidArgument, "TACO_CONGESTION=\"" + env.value().congestion +
+                                              "\" is unknown: swift, paced_swift or cubic");
   }
   const auto security = SecuritySettings::get();
   if (!security.ok()) return security.status();

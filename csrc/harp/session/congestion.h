@@ -5,6 +5,8 @@
 //          which is lower for larger windows, so that flows on one cable come to equal shares. Loss
 //          slows it where giving way makes the loss go away; beside senders that fill whatever
 //          queue there is (TCP), it does as they do.
+//   paced_swift  the same, and what the window allows leaves evenly spread over a round trip: for
+//          senders much faster than a switch behind them whose queues hold little.
 //   cubic  RFC 9438, for networks shared with TCP where delay says little.
 //
 // Paths of one session between the same addresses are coupled: what the others may have under way
@@ -86,15 +88,21 @@ struct CongestionOps {
   void (*on_silence)(CongestionState& state);
   // The last loss turned out to be spurious.
   void (*undo)(CongestionState& state);
+  // How many windows may leave in a round trip, evenly; 0: as fast as the window opens.
+  double (*pace)(const CongestionState& state);
 };
 
+inline double unpaced(const CongestionState& /*state*/) { return 0; }
+
 extern const CongestionOps kSwift;
+extern const CongestionOps kPacedSwift;
 extern const CongestionOps kCubic;
 // Null when the name is unknown.
 const CongestionOps* congestion_named(std::string_view name);
 
 inline constexpr double kInitialWindow = 128;
-inline constexpr double kLeastWindow = 8;
+// Many senders into one short queue: each must be able to make do with little.
+inline constexpr double kLeastWindow = 4;
 inline constexpr double kLargestWindow = 32768;
 
 }  // namespace taco::harp

@@ -63,6 +63,6 @@ void undo(CongestionState& state) {
 
 }  // namespace
 
-const CongestionOps kCubic{"cubic", start, on_ack, on_loss, on_silence, undo};
+const CongestionOps kCubic{"cubic", start, on_ack, on_loss, on_silence, undo, unpaced};
 
 }  // namespace taco::harp

@@ -34,13 +34,17 @@ constexpr std::uint32_t kYieldRounds = 3;
 constexpr double kYielded = 0.25, kQueueStays = 0.6;
 constexpr Duration kSpell = 2 * kSecond;
 
+// Windows that may leave in a round trip: more than one, so that what limits us is the window, and
+// one that doubles can.
+constexpr double kPace = 1.25, kPaceAtFirst = 2;
+
 Duration target_delay(double window) {
   return kTargetDelay +
          static_cast<Duration>(std::min(kMostForSmall, kForSmall / std::sqrt(window)));
 }
 
 // What a window may grow by in a round near the target, where the wire is busy anyway.
-double step(double window) { return std::min(window / 8, 16 + window / 32); }
+double step(double window) { return std::clamp(window / 8, 0.5, 16 + window / 32); }
 
 // After a loss, as TCP at first, and faster and faster while all goes well.
 double careful_step(std::uint32_t rounds) { return 1 + static_cast<double>(rounds) * rounds / 512; }
@@ -181,12 +185,20 @@ void undo(CongestionState& state) {
   state.swift.round.lost = 0;
 }
 
+double pace(const CongestionState& state) {
+  // Among senders that are not paced, whoever is comes off badly: evenly spread packets meet every
+  // full queue.
+  if (competes(state)) return 0;
+  return state.window < state.slow_start_threshold ? kPaceAtFirst : kPace;
+}
+
 }  // namespace
 
-const CongestionOps kSwift{"swift", start, on_ack, on_loss, on_silence, undo};
+const CongestionOps kSwift{"swift", start, on_ack, on_loss, on_silence, undo, unpaced};
+const CongestionOps kPacedSwift{"paced_swift", start, on_ack, on_loss, on_silence, undo, pace};
 
 const CongestionOps* congestion_named(std::string_view name) {
-  for (const CongestionOps* ops : {&kSwift, &kCubic}) {
+  for (const CongestionOps* ops : {&kSwift, &kPacedSwift, &kCubic}) {
     if (name == ops->name) return ops;
   }
   return nullptr;

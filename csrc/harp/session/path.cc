@@ -201,7 +201,7 @@ bool Path::watches_silence() const {
 
 Time Path::next_deadline() const {
   const Time loss = sent_.next_loss(reorder_.get(rtt_), loss_not_before_);
-  const Time next = std::min({ack_.deadline(), mtu_.deadline(), loss, retry_});
+  const Time next = std::min({ack_.deadline(), mtu_.deadline(), pacer_.deadline(), loss, retry_});
   if (!watches_silence()) return next;
   const bool patient = tail_.unanswered() > 0 && host_.now() < doubted_ + kPatience;
   return std::min({next, tail_.deadline(rtt_), patient ? doubted_ + kPatience : kNever});
@@ -210,6 +210,7 @@ Time Path::next_deadline() const {
 bool Path::on_timer(SentPackets::Listener& listener) {
   const Time now = host_.now();
   bool something = ack_.on_timer(now);
+  something |= pacer_.on_timer(now);
   detect_losses(listener);
   something |= on_mtu_timer(now);
   something |= on_probe_timeout(now);

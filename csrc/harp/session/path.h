@@ -31,6 +31,7 @@
 #include "harp/session/delayed_ack.h"
 #include "harp/session/flow.h"
 #include "harp/session/loss.h"
+#include "harp/session/pacer.h"
 #include "harp/session/path_ends.h"
 #include "harp/session/path_mtu.h"
 #include "harp/session/received_packets.h"
@@ -234,6 +235,7 @@ class Path {
   TailProbe tail_;
   const CongestionOps& congestion_;
   CongestionState window_;
+  Pacer pacer_;
   bool window_limited_ = false;        // since the last acknowledgement
   std::uint32_t mtu_probes_lost_ = 0;  // on this occasion; they say nothing about congestion
   Time loss_not_before_ = 0;

@@ -17,6 +17,8 @@ constexpr std::uint32_t kWorthARun = 8;
 constexpr std::uint32_t kRunsInWindow = 4;
 // Of the window, in acknowledgements that the peer sends by itself.
 constexpr std::uint32_t kFewNews = 4;
+// Of so many packets under way, none meets a queue that is their own.
+constexpr std::uint32_t kFewEnough = 8;
 
 }  // namespace
 
@@ -57,7 +59,8 @@ std::uint32_t Path::room_for(std::uint32_t wanted) {
   }
   room = static_cast<std::uint32_t>(std::min<std::uint64_t>(room, credit));
   const std::uint32_t granted = std::min(room, wanted);
-  return granted < std::min(wanted, worth_a_run()) && in_flight > 0 ? 0 : granted;
+  if (granted < std::min(wanted, worth_a_run()) && in_flight > 0) return 0;
+  return pacer_.admits(host_.now()) ? granted : 0;
 }
 
 Duration Path::arrival(std::size_t more) const {
@@ -117,12 +120,16 @@ void Path::commit(SentRun run) {
   TACO_ASSERT(is_open() && run.count > 0 && run.count <= 64);
   run.first = next_number_;
   run.sent = host_.now();
-  run.alone = sent_.in_flight() + run.count <= kLeastWindow;
+  run.alone = sent_.in_flight() + run.count <= kFewEnough;
   run.pending = run.count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << run.count) - 1;
   next_number_ += run.count;
   if (run.kind != SentRun::Kind::kProbe || sent_.in_flight() == 0) tail_.restart(host_.now());
   credit_.use(run.count);
   sent_.add(run);
+  if (rtt_.has_sample()) {
+    pacer_.on_sent(host_.now(), run.count, congestion_.pace(window_), window_.window,
+                   rtt_.smoothed());
+  }
 }
 
 void Path::fill(wire::Ack& ack) const {

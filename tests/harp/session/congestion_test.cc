@@ -151,6 +151,7 @@ TEST(Cubic, LossHoldsItBackAndAnUndoRestoresTheWindow) {
 
 TEST(Congestion, IsFoundByName) {
   EXPECT_EQ(congestion_named("swift"), &kSwift);
+  EXPECT_EQ(congestion_named("paced_swift"), &kPacedSwift);
   EXPECT_EQ(congestion_named("cubic"), &kCubic);
   EXPECT_EQ(congestion_named("reno"), nullptr);
 }

@@ -65,7 +65,8 @@ double jain_index(const std::vector<double>& shares) {
 
 TEST(Sharing, SixteenSendersFillALinkInEqualSharesWithAShortQueue) {
   constexpr std::uint32_t kSenders = 16;
-  for (const Duration queue : {20 * kMillisecond, 5 * kMillisecond, 2 * kMillisecond}) {
+  for (const Duration queue :
+       {20 * kMillisecond, 5 * kMillisecond, 2 * kMillisecond, kMillisecond}) {
     Senders senders(kSenders + 1, slow_port(queue), {.max_datagrams = {1472}});
     for (std::uint32_t node = 1; node <= kSenders; ++node) senders.streams.add(node, 0);
     senders.streams.run(500 * kMillisecond);
@@ -83,7 +84,7 @@ TEST(Sharing, SixteenSendersFillALinkInEqualSharesWithAShortQueue) {
     EXPECT_GE(share, 0.9);
     EXPECT_GE(jain_index(bytes), 0.95);
     EXPECT_LE(wait, 18);
-    EXPECT_LE(lost, queue == 20 * kMillisecond ? 0 : 0.07);
+    EXPECT_LE(lost, queue == 20 * kMillisecond ? 0 : 0.1);
   }
 }
 
@@ -104,6 +105,26 @@ TEST(Sharing, ASessionOfFourPathsTakesLittleMoreOfOneLinkThanASessionOfOne) {
     EXPECT_GE(one, 0.3);
     EXPECT_GE(many, 0.3);
   }
+}
+
+// What is dropped of a sender with a fast cable of its own at a slow port whose queue holds half a
+// millisecond: less than one super-packet.
+double dropped(const CongestionOps& control) {
+  Senders senders(2, slow_port(kMillisecond / 2), {.max_datagrams = {1472}});
+  senders.cluster[1].set_congestion(&control);
+  senders.streams.add(1, 0);
+  senders.streams.run(500 * kMillisecond);
+  const std::uint64_t before = senders.cluster.network().counts().port_full;
+  const double share = sum_of(senders.streams.run(kSecond)) / kPayload;
+  EXPECT_GE(share, 0.9) << control.name;
+  const auto drops =
+      static_cast<double>(senders.cluster.network().counts().port_full - before) * 1472 / kGigabit;
+  std::printf("%s: %.3f of the link, %.4f dropped\n", control.name, share, drops);
+  return drops;
+}
+
+TEST(Sharing, APacedSenderLosesLessWhereAQueueHoldsNoSuperPacket) {
+  EXPECT_LT(dropped(kPacedSwift), 0.7 * dropped(kSwift));
 }
 
 // Cubic, like TCP's, gives way to loss alone and fills whatever queue there is.
