@@ -20,7 +20,7 @@ local FRAMES = {
 }
 local RECORDS = {
   [1] = "want", [2] = "offer", [3] = "control", [4] = "notice", [5] = "goodbye",
-  [6] = "path open", [7] = "path closed",
+  [6] = "path open", [7] = "path closed", [8] = "path move",
 }
 local CONTROLS = {
   [0] = "cancel receive", [1] = "cancel send", [2] = "void want", [3] = "solicit",
@@ -77,6 +77,7 @@ field("longest", "uint64", "Longest")
 field("kind", "uint8", "Kind", base.DEC, CONTROLS)
 field("value", "uint64", "Value")
 field("last", "uint64", "Last number sent")
+field("back", "uint8", "Back to the ports before")
 field("notice", "bytes", "Notice")
 field("unknown", "bytes", "Unknown, skipped")
 field("hello__sender", "uint64", "Incarnation of the sender", base.HEX)
@@ -166,6 +167,7 @@ local BODIES = {
   [4] = function(read) read.rest("notice") end,
   [5] = function() end,
   [7] = function(read) return read.add("path", 1) and read.add("last", 8) end,
+  [8] = function(read) return read.add("path", 1) and read.add("back", 1) end,
 }
 
 -- Frames and records: type (1), length of the body (2), body. Calls body(type, reader, tree) for

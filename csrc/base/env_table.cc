@@ -169,7 +169,8 @@ constexpr auto kVariables = std::to_array<Variable>({
      [](const Env& env) { return std::to_string(env.mtu); }},
     {"TACO_PATHS", "integer", "", "auto or an integer from 1 to 8",
      "Paths between two hosts by each pair of their interfaces: UDP ports, so that switches that "
-     "spread flows over several links (ECMP) spread them too. auto: one.",
+     "spread flows over several links (ECMP) spread them too. Of several, one that is slow is "
+     "moved to other ports, for which as many again are opened. auto: one.",
      [](Env& env, const std::string& value) {
        return value == "auto" || set_integer(env.paths, value, 1, 8);
      },

@@ -113,6 +113,8 @@ class Stats:
             over the network; 0 while there is none.
         paths: ways by which these peers are reached now, one or more each.
         paths_left: how often one was given up because it had fallen silent while others answered.
+        paths_moved: how often one of several between the same addresses (TACO_PATHS) went to other
+            ports, in the hope of a link that is less crowded.
         paths_by_peer: each of these ways by itself, by peer, "10.0.0.2:41234 (pid 77 on nodeb)".
         algorithms: totals by "collective/algorithm".
         planner_costs: the costs from which groups are planned, the same on all ranks: "table" or
@@ -140,6 +142,7 @@ class Stats:
     path_bytes: int
     paths: int
     paths_left: int
+    paths_moved: int
     paths_by_peer: dict[str, tuple[PathStats, ...]]
     algorithms: dict[str, AlgorithmStats]
     planner_costs: str

@@ -254,6 +254,7 @@ void EngineLoop::add_to_st(StackStats& stats) {
   stats.checksum_failures += protocol.checksum_failures + protocol.forged;
   stats.duplicates += protocol.duplicates;
   stats.paths_left += protocol.paths_left;
+  stats.paths_moved += protocol.paths_moved;
   stats.bytes_copied += matching_.bytes_copied;
   stats.socket_overflows += nic().overflows();
   for (const Peer* peer : linked_) {

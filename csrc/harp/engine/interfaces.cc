@@ -300,6 +300,8 @@ std::vector<LocalPort> spread_ports(const std::vector<Interface>& chosen, int po
   return spread;
 }
 
+int ports_for(int paths) { return paths > 1 ? 2 * paths : paths; }
+
 std::string why_not_chosen(const Interface& interface, const std::vector<Interface>& chosen,
                            const InterfaceWish& wish) {
   const auto is_in = [&](const std::vector<std::string>& names) {

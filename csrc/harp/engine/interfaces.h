@@ -60,6 +60,9 @@ struct LocalPort {
   int port = 0;  // of its address's: 0 is the first
 };
 std::vector<LocalPort> spread_ports(const std::vector<Interface>& chosen, int ports);
+// How many ports to open at each address for so many paths: of several, one that is slow can be
+// moved to another. Peers are told of the first `paths` only.
+int ports_for(int paths);
 
 // Why an interface is not among those that were chosen, for people to read.
 std::string why_not_chosen(const Interface& interface, const std::vector<Interface>& chosen,

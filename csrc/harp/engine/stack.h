@@ -87,9 +87,9 @@ struct StackStats {
   std::uint64_t unmatched = 0;
   // The largest datagram that is known to reach every peer in contact over the network; 0: none is.
   std::uint64_t path_bytes = 0;
-  // Over the network: by which peers are reached now, and how often one was left because it had
-  // fallen silent while others answered.
-  std::uint64_t paths = 0, paths_left = 0;
+  // Over the network: by which peers are reached now, how often one was left because it had fallen
+  // silent while others answered, and how often one went to other ports because it was slow.
+  std::uint64_t paths = 0, paths_left = 0, paths_moved = 0;
 
   // Of two path_bytes.
   static std::uint64_t narrower(std::uint64_t a, std::uint64_t b) {

@@ -99,13 +99,15 @@ Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_name
   NicOptions nic_options;
   nic_options.receive_buffer = static_cast<std::size_t>(env.value().socket_buffer);
   std::vector<int> ports;
-  for (const LocalPort& local : spread_ports(chosen.value(), static_cast<int>(env.value().paths))) {
+  const auto paths = static_cast<int>(env.value().paths);
+  for (const LocalPort& local : spread_ports(chosen.value(), ports_for(paths))) {
     const Interface& interface = local.interface;
     const auto mtu =
         env.value().mtu != 0 ? static_cast<std::uint32_t>(env.value().mtu) : interface.mtu;
     nic_options.locals.push_back({interface.address, mtu});
-    own_.paths.push_back({interface.address, mtu, interface.mbits});
     ports.push_back(local.port);
+    if (local.port >= paths) continue;
+    own_.paths.push_back({interface.address, mtu, interface.mbits});
     if ((", " + *interface_names + ",").find(", " + interface.name + ",") == std::string::npos) {
       append_name(*interface_names, interface.name);
     }

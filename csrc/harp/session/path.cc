@@ -9,6 +9,8 @@
 namespace taco::harp {
 namespace {
 
+// Of a window that was full: more is acknowledged in a moment.
+constexpr Duration kLately = 5 * kMillisecond;
 constexpr Duration kRememberLost = 500 * kMillisecond;
 constexpr Duration kLongGap = 200 * kMillisecond;
 constexpr std::uint32_t kLongSilence = 3;  // probes in a row without an answer
@@ -96,8 +98,24 @@ bool Path::is_silent() const {
   return watches_silence() && tail_.unanswered() > 0 && host_.now() - doubted_ >= kPatience;
 }
 
+// What is under way by the old pair may arrive later than what leaves by the new one. Other ports
+// alone are no reason to doubt what the way carries.
 void Path::move_to(const AddressPair& pair) {
-  if (ends_.move_to(pair, host_.now())) mtu_.doubt(host_.now());
+  const AddressPair before = ends_.pair();
+  if (!ends_.move_to(pair, host_.now())) return;
+  const Duration window = rtt_.smoothed() + reorder_.get(rtt_);
+  loss_not_before_ = std::max(loss_not_before_, host_.now() + window);
+  if (!between_same_hosts(before, pair, host_.nic().addresses())) mtu_.doubt(host_.now());
+}
+
+void Path::challenge(const AddressPair& pair) {
+  ends_.challenge_at(pair, host_.now());
+  choose_token();
+}
+
+bool Path::is_limited() const {
+  if (window_limited_) return true;
+  return limited_ != kNever && host_.now() - limited_ <= 2 * rtt_.smoothed() + kLately;
 }
 
 void Path::on_peer_left() {
@@ -184,6 +202,8 @@ Path::News Path::on_ack(const wire::Ack& ack, const Others& others,
   now.others = others.paths;
   now.others_window = others.window;
   congestion_.on_ack(window_, now);
+  packets_acked_ += outcome.newly_acked;
+  if (window_limited_) limited_ = host_.now();
   window_limited_ = false;
   return News::kSomething;
 }

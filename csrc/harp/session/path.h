@@ -87,12 +87,17 @@ class Path {
   std::uint64_t payload_sent() const { return payload_sent_; }
   std::uint64_t packets_lost() const { return packets_lost_; }
   std::uint32_t in_flight() const { return sent_.in_flight(); }
+  // Packets that were acknowledged; and whether lately the window kept more from leaving.
+  std::uint64_t packets_acked() const { return packets_acked_; }
+  bool is_limited() const;
   // It is for the main path to ask for credit when that has run out.
   void set_main(bool main) { is_main_ = main; }
   // It does not move to where its peer's packets come from, nor asks again for a while.
   void stay() { ends_.on_newest_here(host_.now()); }
   // The owner has settled on another pair.
   void move_to(const AddressPair& pair);
+  // It goes there if the peer answers there.
+  void challenge(const AddressPair& pair);
   // The peer has said goodbye: what is under way may be acknowledged, or not.
   void on_peer_left();
   // The session has ended.
@@ -252,7 +257,8 @@ class Path {
   std::uint32_t challenges_ = 0;
   std::uint64_t settled_ = 0;
 
-  std::uint64_t payload_sent_ = 0, packets_lost_ = 0;
+  std::uint64_t payload_sent_ = 0, packets_lost_ = 0, packets_acked_ = 0;
+  Time limited_ = kNever;  // when an acknowledgement came last for which more waited to leave
 
   // What has come.
   ReceivedPackets received_;

@@ -1,6 +1,14 @@
 #include "harp/session/path_ends.h"
 
+#include "harp/address.h"
+
 namespace taco::harp {
+
+bool between_same_hosts(const AddressPair& a, const AddressPair& b,
+                        std::span<const NicAddress> addresses) {
+  return same_host_address(a.remote, b.remote) &&
+         same_host_address(addresses[a.local].endpoint, addresses[b.local].endpoint);
+}
 
 bool PathEnds::move_to(const AddressPair& pair, Time now) {
   heard_ = now;
@@ -20,9 +28,11 @@ bool PathEnds::on_newest_elsewhere(const AddressPair& from, Duration wait, Time 
   return true;
 }
 
-void PathEnds::prove(Time now) {
+void PathEnds::prove(Time now) { challenge_at(pair_, now); }
+
+void PathEnds::challenge_at(const AddressPair& pair, Time now) {
   tokens().challenged = now;
-  if (!(challenge().pair == pair_)) challenge() = {pair_, true, 0};
+  if (!(challenge().pair == pair)) challenge() = {pair, true, 0};
   challenge().due = true;
 }
 

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "base/clock.h"
 #include "harp/nic.h"
@@ -24,6 +25,9 @@ struct AddressPair {
   bool operator==(const AddressPair&) const = default;
   static AddressPair of(const RxPacket& packet) { return {*packet.source, packet.local_path}; }
 };
+// They differ in ports at most.
+bool between_same_hosts(const AddressPair& a, const AddressPair& b,
+                        std::span<const NicAddress> addresses);
 
 class PathEnds {
  public:
@@ -51,6 +55,8 @@ class PathEnds {
   bool on_newest_elsewhere(const AddressPair& from, Duration wait, Time now);
   // A challenge by the path's own pair is due: is the peer at its other end?
   void prove(Time now);
+  // One by another pair: would the peer answer there?
+  void challenge_at(const AddressPair& pair, Time now);
   // The peer asks us to answer by the pair its challenge came by.
   void on_challenge(const AddressPair& from, std::uint64_t token);
   // Is this the answer to our challenge, by the pair that was challenged?

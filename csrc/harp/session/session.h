@@ -28,6 +28,7 @@
 #include "harp/session/path.h"
 #include "harp/session/path_set.h"
 #include "harp/session/reassembly.h"
+#include "harp/session/repathing.h"
 #include "harp/session/sealing.h"
 #include "harp/session/sent_packets.h"
 #include "harp/session/session_host.h"
@@ -113,6 +114,9 @@ class Session final : public Link {
   // The first path sends by this pair of addresses from now on; the peer follows when it has had an
   // answer there.
   void move_to(const AddressPair& pair);
+  // One of several paths between the same addresses goes to other ports, or back to those that the
+  // last one there was moved from; the peer may have to be asked. False: it has nowhere to go.
+  bool move_path(const wire::PathMove& move);
   // The Nic's addresses (bit i: the i-th) that it sends from; and those of them at which the Nic
   // had no room in its last turn.
   std::uint32_t locals() const;
@@ -170,6 +174,21 @@ class Session final : public Link {
   void settle(Path& path, std::uint32_t lost);
   void on_path_closed(const wire::PathClosed& closed);
   Path::Agreed agreed(const AddressPair& pair) const;
+
+  // session_repathing.cc
+  struct PathGroup {  // of those between the same two addresses: two at least
+    std::vector<wire::PathId> paths;
+    Repathing moves;
+    wire::PathId moved = wire::kFirstPath;  // the last, and whence
+    AddressPair before;
+  };
+  bool is_between(const Path& path, const Path& other) const;
+  void group_paths();
+  PathGroup* group_of(const Path& path);
+  void look_for_slow_paths();
+  std::vector<AddressPair> free_ports(const Path& path) const;
+  void on_path_move(const wire::PathMove& wish);
+  void on_path_moved(const Path& path, const AddressPair& before, bool was_live);
 
   // session_handshake.cc
   void establish(const wire::Hello& hello, const AddressPair& from);
@@ -267,7 +286,9 @@ class Session final : public Link {
   const CongestionOps& congestion_;
   std::unique_ptr<Sealing> sealing_;  // once established, unless nothing is to be sealed
   PathSet paths_;
-  std::uint32_t full_ = 0;     // of this turn: addresses that the Nic has no room at
+  std::vector<PathGroup> groups_;
+  std::vector<Endpoint> remotes_;  // where the peer listens, as far as there is a choice of ports
+  std::uint32_t full_ = 0;         // of this turn: addresses that the Nic has no room at
   std::uint32_t refused_ = 0;  // ways, or paths (bit i: the i-th), since the peer was heard last
 
   // Messages.

@@ -41,6 +41,7 @@ struct ProtocolCounters {
   std::uint64_t nic_full = 0;        // packets the Nic refused for now
   std::uint64_t paths_proved = 0;    // further paths, and those that have come back
   std::uint64_t paths_left = 0;      // fell silent while others answered
+  std::uint64_t paths_moved = 0;     // to other ports of the same addresses
 };
 
 // A session's place among those with something to transmit.

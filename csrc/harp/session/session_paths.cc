@@ -30,6 +30,9 @@ void Session::open_paths() {
   for (std::size_t i = 0; i < others.size() && paths_.count() < PathSet::kMost; ++i) {
     open_path(static_cast<wire::PathId>(i + 1), others[i]);
   }
+  group_paths();
+  if (groups_.empty()) return;
+  for (const auto& path : paths_) remotes_.push_back(path->pair().remote);
 }
 
 Path& Session::open_path(wire::PathId id, const AddressPair& pair) {
@@ -54,7 +57,9 @@ Path* Session::path_of(const wire::Packet& packet, const RxPacket& from) {
   wire::FrameReader reader(packet.body);
   wire::Frame frame;
   if (!reader.next(frame) || frame != wire::Frame::kPathChallenge) return nullptr;
-  return &open_path(packet.path, AddressPair::of(from));
+  Path& opened = open_path(packet.path, AddressPair::of(from));
+  group_paths();
+  return &opened;
 }
 
 // One that moves may come to run between the same two addresses as another one. That one takes
@@ -66,14 +71,16 @@ void Session::on_path_response(Path& path, const RxPacket& from, std::uint64_t t
     return other->id() < path.id() && other->is_live() && other->pair() == there;
   });
   if (leads() && is_taken && !(before == there)) return path.stay();
+  const bool was_live = path.is_live();
   if (!path.on_response(from, token)) return;
-  ++host_.counters().paths_proved;
   const bool moved = !(path.pair() == before);
+  if (!was_live) ++host_.counters().paths_proved;
   for (const auto& other : paths_) {
     if (!moved || !leads() || other.get() == &path || !(other->pair() == path.pair())) continue;
     if (other->is_live()) leave_path(*other);
     other->start_over(before);
   }
+  if (moved) on_path_moved(path, before, was_live);
   paths_.choose_main();
   ready();
 }

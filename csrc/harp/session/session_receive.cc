@@ -285,6 +285,8 @@ void Session::deliver_record(const wire::Record& record) {
       return on_goodbye();
     case wire::RecordType::kPathClosed:
       return on_path_closed(record.path_closed);
+    case wire::RecordType::kPathMove:
+      return on_path_move(record.path_move);
     default:  // of a later time
       return;
   }
@@ -382,6 +384,7 @@ void Session::on_ack(const wire::Ack& ack) {
   }
   if (news == Path::News::kMalformed) ++host_.counters().malformed;
   if (news != Path::News::kSomething) return;
+  if (!groups_.empty()) look_for_slow_paths();
   if (!active_.empty() || eager_.has_work()) ready();
   say_goodbye_when_quiet();
 }

@@ -316,6 +316,12 @@ bool RecordReader::read(Record& record, std::span<const std::byte> body) {
     case RecordType::kPathClosed:
       return take(body, record.path_closed.path) && take(body, record.path_closed.last) &&
              body.empty();
+    case RecordType::kPathMove: {
+      std::uint8_t back = 0;
+      if (!take(body, record.path_move.path) || !take(body, back)) return false;
+      record.path_move.back = back == 1;
+      return back <= 1 && body.empty();
+    }
   }
   return true;  // unknown: skipped
 }
@@ -463,6 +469,13 @@ bool Writer::path_closed(const PathClosed& path) {
   if (!begin(RecordType::kPathClosed, kPathClosedBytes)) return false;
   put(path.path);
   put(path.last);
+  return true;
+}
+
+bool Writer::path_move(const PathMove& move) {
+  if (!begin(RecordType::kPathMove, kPathMoveBytes)) return false;
+  put(move.path);
+  put(static_cast<std::uint8_t>(move.back));
   return true;
 }
 

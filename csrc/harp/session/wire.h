@@ -200,6 +200,7 @@ inline constexpr std::size_t kControlBytes =  // kind, key, slot, value
 inline constexpr std::size_t kGoodbyeBytes = kPrefixBytes;
 inline constexpr std::size_t kPathClosedBytes =  // path, number
     kPrefixBytes + sizeof(PathId) + sizeof(std::uint64_t);
+inline constexpr std::size_t kPathMoveBytes = kPrefixBytes + sizeof(PathId) + 1;
 static_assert(kKeyBytes == 16 && kSlotBytes == 8 && sizeof(ControlFields::kind) == 1);
 
 inline constexpr std::size_t kMaxAckRanges = 24;
@@ -227,6 +228,7 @@ enum class RecordType : std::uint8_t {
   kGoodbye = 5,
   kPathOpen = 6,
   kPathClosed = 7,
+  kPathMove = 8,
 };
 // An address of the sender's, to reach it by another path.
 struct PathOpen {
@@ -240,6 +242,12 @@ struct PathClosed {
   PathId path;
   std::uint64_t last;  // number of the last packet sent on it, so that its credit is settled
 };
+// The sender wishes a path to be moved: to other ports, since it is slow where it is; or back to
+// those before.
+struct PathMove {
+  PathId path;
+  bool back;
+};
 struct Record {
   RecordType type;
   Want want;
@@ -248,6 +256,7 @@ struct Record {
   std::span<const std::byte> notice;
   PathOpen path_open;
   PathClosed path_closed;
+  PathMove path_move;
 };
 inline constexpr std::size_t kMaxRecordBytes = kPrefixBytes + kMaxNoticeBytes;
 
@@ -358,6 +367,7 @@ class Writer {
   bool goodbye();
   bool path_open(const PathOpen& path);
   bool path_closed(const PathClosed& path);
+  bool path_move(const PathMove& move);
 
  private:
   template <class T>

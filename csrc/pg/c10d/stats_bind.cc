@@ -51,6 +51,7 @@ py::dict transport_stats() {
   out["path_bytes"] = stats.path_bytes;
   out["paths"] = stats.paths;
   out["paths_left"] = stats.paths_left;
+  out["paths_moved"] = stats.paths_moved;
   return out;
 }
 

@@ -137,6 +137,11 @@ TEST(InterfacesTest, every_address_gets_a_port_before_any_gets_a_second_one) {
   EXPECT_EQ(spread_ports(chosen, 30).size(), kMaxPaths);
 }
 
+TEST(InterfacesTest, several_paths_have_ports_to_spare) {
+  EXPECT_EQ(ports_for(1), 1);
+  EXPECT_EQ(ports_for(2), 4);
+}
+
 TEST(InterfacesTest, what_is_not_chosen_says_why) {
   InterfaceWish wish{{}, {}, {ip("10.0.0.1")}};
   const auto chosen = choose_interfaces(kHost, wish, route);

@@ -1,6 +1,7 @@
 // Switches that spread conversations over equal links by a hash of addresses and ports (ECMP): two
 // conversations on one link halve each other while another link idles. Paths of several ports make
-// that less likely, and weighing them makes up for what is left.
+// that less likely, weighing them makes up for much of what is left, and few are moved to other
+// ports until each pair of hosts has found its share.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -31,7 +32,7 @@ SimFaults fat_tree() {
 class Permutation {
  public:
   Permutation(std::uint32_t paths, std::uint64_t seed)
-      : cluster_(2 * kHosts, seed, fat_tree(), {.max_datagrams = {1472}, .ports = paths}) {
+      : cluster_(2 * kHosts, seed, fat_tree(), {.max_datagrams = {1472}, .ports = 2 * paths}) {
     for (std::uint32_t node = 0; node < cluster_.size(); ++node) cluster_[node].set_paths(paths);
     for (std::uint32_t host = 0; host < kHosts; ++host) streams_.add(host, kHosts + host);
   }
@@ -44,12 +45,13 @@ class Permutation {
     const double payload = 1440.0 / 1472 * kRate * kHosts * seconds;
     return static_cast<double>(delivered() - before) / payload;
   }
-  std::uint64_t paths_left() {
-    std::uint64_t left = 0;
+  // Over all hosts.
+  std::uint64_t count(std::uint64_t ProtocolCounters::*counter) {
+    std::uint64_t sum = 0;
     for (std::uint32_t node = 0; node < cluster_.size(); ++node) {
-      left += cluster_[node].counters().paths_left;
+      sum += cluster_[node].counters().*counter;
     }
-    return left;
+    return sum;
   }
 
  private:
@@ -66,10 +68,11 @@ class Permutation {
   SimStreams streams_{cluster_, kMessage, kUnderWay};
 };
 
-// Of `flows` conversations thrown at random on as many uplinks, how many uplinks get one at least.
-double collision_average() {
+// Of so many conversations of each pair, thrown at random on the uplinks: the share of uplinks that
+// get one at least.
+double collision_average(std::uint32_t paths) {
   double empty = 1;
-  for (std::uint32_t i = 0; i < kHosts; ++i) empty *= 1 - 1.0 / kHosts;
+  for (std::uint32_t i = 0; i < paths * kHosts; ++i) empty *= 1 - 1.0 / kHosts;
   return 1 - empty;
 }
 
@@ -79,7 +82,8 @@ double average(std::uint32_t paths) {
   for (int seed = 1; seed <= kSeeds; ++seed) {
     Permutation permutation(paths, static_cast<std::uint64_t>(seed) * 1001);
     sum += permutation.share(300 * kMillisecond, 500 * kMillisecond);
-    EXPECT_EQ(permutation.paths_left(), 0u) << "a path that is merely slow was left";
+    EXPECT_EQ(permutation.count(&ProtocolCounters::paths_left), 0u)
+        << "a path that is merely slow was left";
   }
   return sum / kSeeds;
 }
@@ -87,14 +91,37 @@ double average(std::uint32_t paths) {
 TEST(FatTree, SeveralPortsCarryWhatOneLosesToCollisions) {
   const double one = average(1), four = average(4), eight = average(8);
   std::printf("%u uplinks, %u pairs of hosts; shares of what all uplinks carry:\n", kHosts, kHosts);
-  std::printf("  one port each, as chance has it  %.3f\n", collision_average());
+  std::printf("  one port each, as chance has it  %.3f\n", collision_average(1));
   std::printf("  one port each, measured          %.3f\n", one);
   std::printf("  4 ports each (32)                %.3f\n", four);
   std::printf("  8 ports each (64)                %.3f\n", eight);
-  EXPECT_NEAR(one, collision_average(), 0.15);
+  EXPECT_NEAR(one, collision_average(1), 0.15);
   EXPECT_GT(four, one + 0.1);
   EXPECT_GE(four, 0.95);
   EXPECT_GE(eight, 0.95);
+}
+
+TEST(FatTree, TwoPortsAreMovedUntilNoneLosesToCollisions) {
+  constexpr int kSeeds = 4;
+  double at_first = 0, at_last = 0;
+  std::printf("2 ports each (16); as chance has it %.3f\n", collision_average(2));
+  for (int i = 1; i <= kSeeds; ++i) {
+    const std::uint64_t seed = static_cast<std::uint64_t>(i) * 1001;
+    Permutation permutation(2, seed);
+    const double first = permutation.share(50 * kMillisecond, 100 * kMillisecond);
+    const double last = permutation.share(1400 * kMillisecond, 500 * kMillisecond);
+    // Both ends of a path count its moves.
+    std::printf(
+        "  seed %llu: %.3f at first, %.3f after %llu moves\n",
+        static_cast<unsigned long long>(seed), first, last,
+        static_cast<unsigned long long>(permutation.count(&ProtocolCounters::paths_moved)) / 2);
+    EXPECT_EQ(permutation.count(&ProtocolCounters::paths_left), 0u);
+    at_first += first / kSeeds;
+    at_last += last / kSeeds;
+  }
+  std::printf("  average %.3f at first, %.3f at last\n", at_first, at_last);
+  EXPECT_LT(at_first, 0.92);
+  EXPECT_GE(at_last, 0.95);
 }
 
 }  // namespace

@@ -139,7 +139,8 @@ TEST(Wire, EveryOtherFrameAndRecordComesBackAsWritten) {
   Writer block(block_buffer);
   PathOpen open{PathId{3}, 2, 4100, {}};
   open.address.fill(std::byte{0xfd});
-  ASSERT_TRUE(block.path_open(open) && block.path_closed({PathId{3}, 0x1'0000'0005}));
+  ASSERT_TRUE(block.path_open(open) && block.path_closed({PathId{3}, 0x1'0000'0005}) &&
+              block.path_move({PathId{4}, true}));
   RecordReader records(block.bytes());
   Record record;
   ASSERT_TRUE(records.next(record));
@@ -149,6 +150,10 @@ TEST(Wire, EveryOtherFrameAndRecordComesBackAsWritten) {
   EXPECT_EQ(record.type, RecordType::kPathClosed);
   EXPECT_EQ(record.path_closed.path, PathId{3});
   EXPECT_EQ(record.path_closed.last, 0x1'0000'0005u);
+  ASSERT_TRUE(records.next(record));
+  EXPECT_EQ(record.type, RecordType::kPathMove);
+  EXPECT_EQ(record.path_move.path, PathId{4});
+  EXPECT_TRUE(record.path_move.back);
   EXPECT_FALSE(records.next(record) || records.bad());
 
   Writer frames(buffer);
