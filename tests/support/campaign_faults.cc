@@ -46,6 +46,7 @@ void CampaignFaults::step() {
   if (random_.chance(plan_.death)) kill_link();
   if (cluster_.now() >= death_for_good_) kill_path_for_good();
   if (cluster_.now() >= flap_.next) flap();
+  if (random_.chance(plan_.move)) move_path();
   if (random_.chance(plan_.mtu_change)) change_mtu();
   if (random_.chance(plan_.clock_jump)) jump_clock();
   if (random_.chance(plan_.hostile)) {
@@ -76,7 +77,7 @@ void CampaignFaults::stall() {
 // All ways between two hosts, or one, which then takes its time to come back.
 void CampaignFaults::kill_link() {
   const auto [from, to] = any_pair();
-  const bool one = plan_.paths > 1 && random_.chance(0.7);
+  const bool one = plan_.addresses() > 1 && random_.chance(0.7);
   const bool both = random_.chance(0.5);
   const auto address =
       one ? static_cast<std::uint32_t>(random_.below(plan_.paths)) : SimNetwork::kEvery;
@@ -106,6 +107,16 @@ void CampaignFaults::flap() {
   cluster_.network().kill_link(flap_.pair.from, flap_.pair.to, up, flap_.address);
   cluster_.network().kill_link(flap_.pair.to, flap_.pair.from, up, flap_.address);
   flap_.next = cluster_.now() + flap_.period;
+}
+
+// As if it had been found to be slow; or faster where it was before.
+void CampaignFaults::move_path() {
+  const auto [from, to] = any_pair();
+  if (cluster_[from].is_dead() || cluster_[to].is_dead()) return;
+  Session* const session = cluster_[from].session(to);
+  if (session == nullptr || session->ended()) return;
+  const wire::PathId id{static_cast<std::uint8_t>(random_.below(plan_.paths))};
+  fired_[Fault::kMove] += session->move_path({id, random_.chance(0.3)}) ? 1 : 0;
 }
 
 void CampaignFaults::change_mtu() {

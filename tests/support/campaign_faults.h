@@ -40,6 +40,7 @@ class CampaignFaults {
   void kill_link();
   void kill_path_for_good();
   void flap();
+  void move_path();
   void change_mtu();
   void jump_clock();
   void restart();

@@ -12,8 +12,9 @@ constexpr Duration kRecent = 2 * kSecond;
 // Steps of the simulation in a row in which nobody sends and nothing arrives.
 constexpr std::uint64_t kMostSilentSteps = 2000;
 // Turns of a process that has nothing to do, for each other process: ticks, what a path that comes
-// back has to try, and challenges by paths that are dead.
-constexpr double kIdleTurns = 200, kIdleTurnsASecond = 60;
+// back has to try, and challenges by paths that are dead. Who asks whether a peer is still there
+// asks by each path.
+constexpr double kIdleTurns = 200, kIdleTurnsAPath = 40, kIdleTurnsASecond = 60;
 // What every account may be granted beyond what the pool has left.
 constexpr std::uint64_t kBeyondPool = SendCredit::kInitial;
 
@@ -121,8 +122,15 @@ void Invariants::begin_idle() {
 
 void Invariants::end_idle() {
   const double seconds = static_cast<double>(cluster_.now() - idle_since_) / kSecond;
-  const double most = (kIdleTurns + kIdleTurnsASecond * seconds) * (cluster_.size() - 1);
   for (std::uint32_t node = 0; node < cluster_.size(); ++node) {
+    double most = 0;
+    for (std::uint32_t other = 0; other < cluster_.size(); ++other) {
+      if (other == node) continue;
+      const Session* const session = cluster_[node].session(other);
+      const std::size_t paths = session != nullptr ? session->paths().count() : 1;
+      most += kIdleTurns + kIdleTurnsAPath * static_cast<double>(paths - 1) +
+              kIdleTurnsASecond * seconds;
+    }
     const std::uint64_t turns = cluster_[node].turns() - turns_before_[node];
     if (static_cast<double>(turns) > most) {
       fail("process " + std::to_string(node) + " took " + std::to_string(turns) + " turns in " +

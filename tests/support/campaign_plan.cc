@@ -77,6 +77,7 @@ const char* name_of(Fault fault) {
       "path death, both ways",
       "path death for good",
       "flapping path",
+      "path moved to other ports",
       "restart of a process",
       "clock jump",
       "engine stall",
@@ -104,7 +105,9 @@ CampaignPlan CampaignPlan::draw(SimRandom& random) {
     plan.death = 0.002;
     plan.drawn[Fault::kDeathOneWay] = plan.drawn[Fault::kDeathBothWays] = 1;
   }
-  if (plan.paths > 1) {
+  if (plan.paths > 1 && draw(Fault::kMove, 0.3)) {
+    plan.move = 0.02;
+  } else if (plan.paths > 1) {
     draw(Fault::kDeathForGood, 0.2);
     draw(Fault::kFlapping, 0.2);
   }
@@ -118,6 +121,11 @@ CampaignPlan CampaignPlan::draw(SimRandom& random) {
   if (random.chance(0.5)) plan.packets_per_key = 20 + random.below(200);
   plan.calm_end = random.chance(plan.draws(Fault::kDeathForGood) ? 0.8 : 0.4);
   return plan;
+}
+
+SimNicOptions CampaignPlan::nic() const {
+  if (!draws(Fault::kMove)) return {};
+  return {.max_datagrams = {network.max_datagram}, .ports = 2 * paths};
 }
 
 }  // namespace taco::harp

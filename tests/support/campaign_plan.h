@@ -23,6 +23,7 @@ enum class Fault : std::uint8_t {
   kDeathBothWays,
   kDeathForGood,  // of one path of several
   kFlapping,
+  kMove,  // of a path, to other ports
   kRestart,
   kClockJump,
   kStall,
@@ -55,11 +56,14 @@ struct CampaignPlan {
 
   std::uint32_t nodes = 2;
   std::uint32_t paths = 1;
+  // Each path has an address of its own, unless paths are moved: then all have one.
+  std::uint32_t addresses() const { return draws(Fault::kMove) ? 1 : paths; }
+  SimNicOptions nic() const;
   SimFaults network;
   FaultCounts drawn;  // 1: this seed's
 
   // Chances, at every step of the simulation.
-  double stall = 0, death = 0, mtu_change = 0, clock_jump = 0, hostile = 0;
+  double stall = 0, death = 0, mtu_change = 0, clock_jump = 0, hostile = 0, move = 0;
   // Of an exchange.
   double cancel = 0;
   Security security = Security::kNone;

@@ -83,6 +83,7 @@ void print_report(std::FILE* file, const CampaignOutcome& outcome) {
       {"checksums wrong", sum.checksum_failures},
       {"further paths proved", sum.paths_proved},
       {"silent paths left", sum.paths_left},
+      {"paths moved to other ports", sum.paths_moved},
       {"damaged sealed packets", sum.forged},
       {"too early for their keys", sum.early},
       {"keys changed", sum.key_rotations},

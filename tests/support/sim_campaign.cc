@@ -22,7 +22,7 @@ class Scenario {
   Scenario(std::uint64_t seed, const std::string& trace)
       : random_(seed ^ 0x5eed),
         plan_(CampaignPlan::draw(random_)),
-        cluster_(plan_.nodes, seed, plan_.network),
+        cluster_(plan_.nodes, seed, plan_.network, plan_.nic()),
         invariants_(cluster_),
         exchanges_(random_, cluster_, plan_),
         faults_(random_, cluster_, plan_, exchanges_, invariants_) {
@@ -159,6 +159,7 @@ class Scenario {
       }
       result_.paths_left += counters.paths_left;
       result_.paths_proved += counters.paths_proved;
+      result_.paths_moved += counters.paths_moved;
     }
   }
 
@@ -183,9 +184,10 @@ void ScenarioResult::add(const ScenarioResult& other) {
   for (const auto count :
        {&ScenarioResult::retransmits, &ScenarioResult::probes, &ScenarioResult::checksum_failures,
         &ScenarioResult::duplicates, &ScenarioResult::paths_left, &ScenarioResult::paths_proved,
-        &ScenarioResult::peers_lost, &ScenarioResult::messages, &ScenarioResult::calm_ends,
-        &ScenarioResult::forged, &ScenarioResult::early, &ScenarioResult::key_rotations,
-        &ScenarioResult::sealed_none, &ScenarioResult::sealed_auth, &ScenarioResult::sealed_all}) {
+        &ScenarioResult::paths_moved, &ScenarioResult::peers_lost, &ScenarioResult::messages,
+        &ScenarioResult::calm_ends, &ScenarioResult::forged, &ScenarioResult::early,
+        &ScenarioResult::key_rotations, &ScenarioResult::sealed_none, &ScenarioResult::sealed_auth,
+        &ScenarioResult::sealed_all}) {
     this->*count += other.*count;
   }
   session_bytes = std::max(session_bytes, other.session_bytes);

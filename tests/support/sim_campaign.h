@@ -16,7 +16,7 @@ struct ScenarioResult {
   SimCounts network;
   FaultCounts drawn, fired;  // in how many scenarios; how often
   std::uint64_t retransmits = 0, probes = 0, checksum_failures = 0, duplicates = 0;
-  std::uint64_t paths_left = 0, paths_proved = 0, peers_lost = 0;
+  std::uint64_t paths_left = 0, paths_proved = 0, paths_moved = 0, peers_lost = 0;
   std::uint64_t messages = 0, calm_ends = 0;
   std::uint64_t forged = 0, early = 0;  // sealed packets that were damaged, or came too soon
   std::uint64_t key_rotations = 0;
