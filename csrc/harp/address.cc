@@ -213,6 +213,46 @@ std::string to_string(const Endpoint& endpoint) {
   return v6 ? "[" + std::string(text) + "]:" + port : std::string(text) + ":" + port;
 }
 
+std::array<std::byte, 16> mapped_address(const Endpoint& endpoint) {
+  std::array<std::byte, 16> mapped{};
+  const sockaddr* address = sockaddr_of(endpoint);
+  if (address->sa_family == AF_INET6) {
+    std::memcpy(mapped.data(), &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, 16);
+  } else {
+    mapped[10] = mapped[11] = std::byte{0xff};
+    std::memcpy(&mapped[12], &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, 4);
+  }
+  return mapped;
+}
+
+std::uint16_t wire_port_of(const Endpoint& endpoint) { return htons(port_of(endpoint)); }
+
+Endpoint endpoint_from(const std::array<std::byte, 16>& address, std::uint16_t wire_port) {
+  sockaddr_in6 v6{};
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = wire_port;
+  std::memcpy(&v6.sin6_addr, address.data(), address.size());
+  if (!IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    return endpoint_of(reinterpret_cast<const sockaddr*>(&v6));
+  }
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  v4.sin_port = wire_port;
+  std::memcpy(&v4.sin_addr, &address[12], 4);
+  return endpoint_of(reinterpret_cast<const sockaddr*>(&v4));
+}
+
+bool is_usable(const Endpoint& endpoint) {
+  if (port_of(endpoint) == 0 || is_loopback(endpoint) || is_link_local(endpoint)) return false;
+  const sockaddr* address = sockaddr_of(endpoint);
+  if (address->sa_family == AF_INET6) {
+    const in6_addr& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    return !IN6_IS_ADDR_UNSPECIFIED(&v6) && !IN6_IS_ADDR_MULTICAST(&v6);
+  }
+  const in_addr_t v4 = ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr);
+  return v4 != INADDR_ANY && v4 >> 28 < 14;
+}
+
 bool is_loopback(const Endpoint& endpoint) {
   const sockaddr* address = sockaddr_of(endpoint);
   if (address->sa_family == AF_INET6) {

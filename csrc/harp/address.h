@@ -5,6 +5,7 @@
 // Pure functions; any thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -54,6 +55,13 @@ Endpoint endpoint_of(const sockaddr* address);
 const sockaddr* sockaddr_of(const Endpoint& endpoint);
 std::uint16_t port_of(const Endpoint& endpoint);
 void set_port(Endpoint& endpoint, std::uint16_t port);
+// As records carry them: an IPv6 address, or an IPv4 one mapped into it; the port in network order.
+std::array<std::byte, 16> mapped_address(const Endpoint& endpoint);
+std::uint16_t wire_port_of(const Endpoint& endpoint);
+Endpoint endpoint_from(const std::array<std::byte, 16>& address, std::uint16_t wire_port);
+// Of one interface, which others may be able to reach: no loopback, link-local or multicast
+// address, nor "any", and with a port.
+bool is_usable(const Endpoint& endpoint);
 bool is_loopback(const Endpoint& endpoint);
 bool is_link_local(const Endpoint& endpoint);
 bool same_host_address(const Endpoint& a, const Endpoint& b);  // ports aside

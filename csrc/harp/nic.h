@@ -97,9 +97,11 @@ class Nic {
   virtual ~Nic() = default;
 
   virtual const NicCapabilities& capabilities() const = 0;
-  // At least one; the same as long as the Nic lives.
+  // At least one. Addresses that the host comes to have may join them, behind those that are there,
+  // with a receive_st; none ever leaves.
   virtual std::span<const NicAddress> addresses() const = 0;
   // A thread with nothing to do sleeps on these, until a timer is due: all that arrives must show.
+  // More may join them, as addresses do.
   virtual std::span<const NicDescriptor> descriptors() const = 0;
 
   // Takes packets from the front; fewer than given means full (or, for that destination,
@@ -132,7 +134,7 @@ class Nic {
   // everything and receives bring nothing any more.
   virtual void close_st() = 0;
 
-  // Datagrams that found the receive buffer full, since the start. Any thread.
+  // Datagrams that found the receive buffer full, since the start.
   virtual std::uint64_t overflows() const { return 0; }
 };
 

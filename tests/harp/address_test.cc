@@ -112,5 +112,24 @@ TEST(AddressTest, endpoints_print_as_people_write_them) {
   EXPECT_FALSE(same_host_address(v4("10.0.0.2", 1), v6("fd00::2", 1)));
 }
 
+TEST(AddressTest, an_address_in_a_record_comes_back_as_it_was) {
+  for (const Endpoint& endpoint : {v4("10.1.2.3", 4100), v6("fd00::17", 65'535)}) {
+    EXPECT_EQ(endpoint_from(mapped_address(endpoint), wire_port_of(endpoint)), endpoint)
+        << to_string(endpoint);
+  }
+}
+
+TEST(AddressTest, what_no_other_host_could_reach_is_not_usable) {
+  EXPECT_TRUE(is_usable(v4("10.1.2.3", 1)));
+  EXPECT_TRUE(is_usable(v6("fd00::17", 1)));
+  EXPECT_FALSE(is_usable(v4("10.1.2.3", 0)));
+  for (const char* text : {"127.0.0.1", "0.0.0.0", "169.254.1.1", "224.0.0.1", "255.255.255.255"}) {
+    EXPECT_FALSE(is_usable(v4(text, 1))) << text;
+  }
+  for (const char* text : {"::1", "::", "fe80::1", "ff02::1"}) {
+    EXPECT_FALSE(is_usable(v6(text, 1))) << text;
+  }
+}
+
 }  // namespace
 }  // namespace taco::harp

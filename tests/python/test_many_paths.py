@@ -173,14 +173,34 @@ def test_an_address_that_goes_is_named_once_and_used_again_when_it_is_back(
         assert len(named) == 1, outcomes[1].value
 
 
-def count_paths() -> int:
+@pytest.mark.parametrize("late", [[0, 1], [1], [0]])
+def test_an_address_that_comes_in_the_middle_of_a_job_is_used(late: list[int]) -> None:
+    with Fabric(hosts=2, links=2, rate="200mbit") as fabric, host_ranks(fabric) as ranks:
+        for host in late:
+            fabric.output(host, ["ip", "address", "flush", "dev", "eth1"])
+        ranks.run(join)
+        ranks.run(reduce)
+        assert ranks.run(count_paths, 1) == [1, 1]
+        for rank in range(2):
+            ranks.begin(rank, train_for, 6.0)
+        for host in late:
+            address = f"{fabric.address(host, 1)}/24"
+            fabric.output(host, ["ip", "address", "add", address, "dev", "eth1"])
+        for host in range(2):
+            wait_for_traffic(fabric, host, 1, count=5_000_000)
+        ranks.gather(range(2))
+        assert ranks.run(count_paths, 2) == [2, 2]
+
+
+def count_paths(wanted: int) -> int:
+    """Reduces until all ranks have so many, or it has taken too long."""
     import taco_torch
 
     end = time.monotonic() + 20
     while True:
         reduce(1000)
         paths = taco_torch.stats().paths
-        over = torch.tensor([float(paths >= 3 or time.monotonic() > end)])
+        over = torch.tensor([float(paths >= wanted or time.monotonic() > end)])
         dist.all_reduce(over, op=dist.ReduceOp.MIN)
         if over.item() > 0:
             return paths
@@ -189,7 +209,7 @@ def count_paths() -> int:
 def test_several_ports_are_several_paths() -> None:
     with Fabric(hosts=2) as fabric, host_ranks(fabric, {"TACO_PATHS": "3"}) as ranks:
         ranks.run(join)
-        assert ranks.run(count_paths) == [3, 3]
+        assert ranks.run(count_paths, 3) == [3, 3]
 
 
 @pytest.mark.parametrize("value", ["0", "9", "many"])

@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <set>
 #include <span>
@@ -238,6 +239,11 @@ class SimNic final : public Nic {
     missing_ = missing;
     has_news_ = true;
   }
+
+  // What it sends from to reach that one: what is on the same rail, or the first.
+  std::optional<Endpoint> route_to(const Endpoint& remote) const;
+  // Its host comes to have one more, with a cable of its own.
+  void add_address(std::size_t max_datagram);
 
   // What descriptors would tell: something has arrived; and when a full cable has room again.
   bool has_arrivals() const { return has_news_ || !received_.empty() || !refusals_.empty(); }

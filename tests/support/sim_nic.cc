@@ -32,6 +32,22 @@ SimNic::SimNic(SimNetwork& network, const SimNicOptions& options)
   buffered_.resize(addresses_.size(), 0);
 }
 
+std::optional<Endpoint> SimNic::route_to(const Endpoint& remote) const {
+  const std::uint32_t address = network_.faults().rails ? SimNetwork::place_of(remote).address : 0;
+  if (address >= cables_.size() || (missing_ >> (address * ports_) & 1) != 0) return std::nullopt;
+  return addresses_[address * ports_].endpoint;
+}
+
+void SimNic::add_address(std::size_t max_datagram) {
+  const auto address = static_cast<std::uint32_t>(cables_.size());
+  for (std::uint32_t port = 0; port < ports_; ++port) {
+    addresses_.push_back({SimNetwork::endpoint(node_, address, port), max_datagram});
+  }
+  cables_.emplace_back();
+  buffered_.resize(addresses_.size(), 0);
+  has_news_ = true;
+}
+
 bool SimNic::has(const SimPlace& place) const {
   return !closed_ && place.address < cables_.size() && place.port < ports_;
 }

@@ -23,6 +23,7 @@ SimProcess::SimProcess(SimNetwork& network, std::uint64_t seed, const SimNicOpti
       random_(seed),
       options_(options_of(random_)),
       loop_(options_, token_, nic_, nullptr, peers_) {
+  options_.route = [this](const Endpoint& to) { return nic_.route_to(to); };
   token_.try_acquire();
 }
 
@@ -46,6 +47,7 @@ void SimProcess::meet(std::uint32_t node) {
     const NicAddress& there = others_[node].nic->addresses()[address];
     const auto mtu = static_cast<std::uint32_t>(there.max_datagram) + 28;  // IP and UDP
     plan.routes.push_back({address, {.endpoint = there.endpoint, .mtu = mtu}});
+    plan.address.paths.push_back(plan.routes.back().remote);
   }
   const auto added = peers_.add(
       plan.address.incarnation, [&]() -> Result<PeerPlan> { return plan; },

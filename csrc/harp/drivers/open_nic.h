@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -15,7 +16,10 @@ struct NicOptions {
     Endpoint address;        // port 0: any
     std::size_t mtu = 1500;  // of its interface
   };
-  std::vector<Local> locals;       // each becomes an address of the Nic, in this order
+  std::vector<Local> locals;  // each becomes an address of the Nic, in this order
+  // What the host has by now that may be used as well; asked when addresses have changed. Null:
+  // nothing but `locals` ever is.
+  std::function<std::vector<Local>()> find_more;
   std::size_t receive_buffer = 0;  // bytes; 0: as much as the system allows, within reason
 };
 

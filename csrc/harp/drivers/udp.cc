@@ -19,25 +19,49 @@ constexpr std::uint64_t kColdEvery = 32;
 }  // namespace
 
 Result<std::unique_ptr<UdpNic>> UdpNic::create(const UdpNicOptions& options) {
-  std::unique_ptr<UdpNic> nic(new UdpNic);
-  bool gso = true;
-  std::size_t buffer = SIZE_MAX;
+  std::unique_ptr<UdpNic> nic(new UdpNic(options));
+  nic->capabilities_.receive_buffer = SIZE_MAX;
+  nic->capabilities_.gso_bytes = 65'000;
+  nic->capabilities_.gso_segments = 64;
   for (const NicOptions::Local& local : options.locals) {
-    auto socket = UdpSocket::open(
-        {local.address, options.receive_buffer, options.allow_gso, options.allow_gro});
-    if (!socket.ok()) return socket.status();
-    gso = gso && socket.value()->has_gso();
-    nic->descriptors_.push_back(
-        {socket.value()->fd(), static_cast<std::uint32_t>(nic->addresses_.size())});
-    nic->addresses_.push_back({socket.value()->local(), max_datagram(local.address, local.mtu)});
-    buffer = std::min(buffer, socket.value()->receive_buffer());
-    nic->sockets_.push_back(std::move(socket).value());
+    TACO_RETURN_IF_ERROR(nic->open_address(local));
+    const UdpSocket& socket = *nic->sockets_.back();
+    std::size_t& buffer = nic->capabilities_.receive_buffer;
+    buffer = std::min(buffer, socket.receive_buffer());
+    if (!socket.has_gso()) nic->capabilities_.gso_segments = 1;
   }
   nic->watch_addresses();
-  nic->capabilities_.receive_buffer = buffer;
-  nic->capabilities_.gso_bytes = 65'000;
-  nic->capabilities_.gso_segments = gso ? 64 : 1;
   return nic;
+}
+
+Status UdpNic::open_address(const NicOptions::Local& local) {
+  auto socket = UdpSocket::open(
+      {local.address, options_.receive_buffer, options_.allow_gso, options_.allow_gro});
+  if (!socket.ok()) return socket.status();
+  descriptors_.push_back({socket.value()->fd(), static_cast<std::uint32_t>(addresses_.size())});
+  addresses_.push_back({socket.value()->local(), max_datagram(local.address, local.mtu)});
+  sockets_.push_back(std::move(socket).value());
+  return {};
+}
+
+// What the host has come to have joins what it had. One that cannot be opened is not missed by
+// anybody yet, and is tried again after the next change.
+void UdpNic::open_more() {
+  if (!options_.find_more) return;
+  for (const NicOptions::Local& local : options_.find_more()) {
+    const bool is_open = std::ranges::any_of(addresses_, [&](const NicAddress& address) {
+      return same_host_address(address.endpoint, local.address);
+    });
+    if (is_open) continue;
+    const Status opened =
+        addresses_.size() < kMostAddresses
+            ? open_address(local)
+            : Status(Code::kResource, to_string(local.address) + " is not used: there are " +
+                                          std::to_string(kMostAddresses) +
+                                          " sockets already (TACO_IFNAME, "
+                                          "TACO_PATHS)");
+    if (!opened.ok()) TACO_LOG_WARNING("harp", "a new address: %s", opened.message().c_str());
+  }
 }
 
 // Without it a path by an address that has gone is found out as any silent one.
@@ -71,6 +95,7 @@ std::size_t UdpNic::receive_st(std::span<RxPacket> packets) {
   ++polls_;
   const bool look = look_everywhere_ || polls_ % kColdEvery == 0;
   if (look && watch_ != nullptr && watch_->take_change()) {
+    open_more();
     missing_ = missing_of(addresses_).value_or(missing_);
   }
   const std::size_t most = std::min(packets.size(), UdpReceiveRing::kPackets);

@@ -2,7 +2,7 @@
 // non-blocking socket per local address; bursts by sendmmsg and recvmmsg; runs of segments as one
 // super-packet each way (UDP_SEGMENT, UDP_GRO) where the kernel has it.
 //
-// Owner thread only, but for the counters.
+// Owner thread only.
 #pragma once
 
 #include <cstdint>
@@ -42,9 +42,14 @@ class UdpNic final : public Nic {
   std::uint64_t overflows() const override;
 
  private:
-  UdpNic() = default;
+  explicit UdpNic(const UdpNicOptions& options) : options_(options) {}
+  Status open_address(const NicOptions::Local& local);
   void watch_addresses();
+  void open_more();
 
+  static constexpr std::size_t kMostAddresses = 24;  // a bit each, of 32
+
+  const UdpNicOptions options_;
   NicCapabilities capabilities_;
   std::vector<NicAddress> addresses_;
   std::vector<NicDescriptor> descriptors_;

@@ -1,5 +1,5 @@
 // One UDP socket of the udp driver: its options, its bursts, and the errors the kernel reports.
-// Owner thread only, but for overflows().
+// Owner thread only.
 #pragma once
 
 #include <netinet/in.h>

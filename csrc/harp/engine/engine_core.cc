@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/fork.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "harp/engine/engine_call.h"
 
@@ -39,18 +40,28 @@ Status EngineCore::start() {
     auto set = WaitSet::create();
     if (!set.ok()) return set.status();
     *slot = std::move(set).value();
-    for (const NicDescriptor& each : nic_->descriptors()) {
-      TACO_RETURN_IF_ERROR((*slot)->add(each.fd));
-    }
     if (shm_ == nullptr) continue;
     TACO_RETURN_IF_ERROR((*slot)->add(shm_->doorbell_fd(), /*edge=*/true));
     TACO_RETURN_IF_ERROR((*slot)->add_event(shm_->events_fd()));
   }
+  TACO_RETURN_IF_ERROR(watch_descriptors());
   loop_.set_now(monotonic_now());
   choose_spin();
   auto thread = start_thread("taco-engine-0", [this] { duty_.run(); });
   if (!thread.ok()) return thread.status();
   thread_ = std::move(thread).value();
+  return {};
+}
+
+// Where the kernel has no memory for one that has come later, it is heard when it is looked at, now
+// and then.
+Status EngineCore::watch_descriptors() {
+  const std::span<const NicDescriptor> all = nic_->descriptors();
+  while (watched_ < all.size()) {
+    const int fd = all[watched_++].fd;
+    TACO_RETURN_IF_ERROR(thread_set_->add(fd));
+    TACO_RETURN_IF_ERROR(caller_set_->add(fd));
+  }
   return {};
 }
 
@@ -83,6 +94,10 @@ bool EngineCore::turn_st(Who who) {
     if (peers_.local_count() != local_peers_) choose_spin();
   }
   worked |= loop_.turn_st();
+  if (nic_->descriptors().size() != watched_) {
+    const Status watched = watch_descriptors();
+    if (!watched.ok()) TACO_LOG_WARNING("harp", "a new address: %s", watched.message().c_str());
+  }
   if (left_ != nullptr && !loop_.any_link_busy_st()) {
     left_->set();
     left_ = nullptr;

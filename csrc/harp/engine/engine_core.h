@@ -85,6 +85,7 @@ class EngineCore final : public Engine, private Driven {
   void keep_apart();
   bool run_submitted();
   void watch_for_room();
+  Status watch_descriptors();
 
   const EngineOptions options_;
   const std::unique_ptr<Nic> nic_;
@@ -100,8 +101,9 @@ class EngineCore final : public Engine, private Driven {
   std::size_t local_peers_ = 0;  // for whom choose_spin() has chosen
   bool asleep_ = false;          // peers on this host have been told so
   bool watching_room_ = false;
-  Placement placement_;    // of callers that drive
-  Event* left_ = nullptr;  // set when nobody is busy any more
+  std::size_t watched_ = 0;  // of the Nic's descriptors
+  Placement placement_;      // of callers that drive
+  Event* left_ = nullptr;    // set when nobody is busy any more
 
   std::atomic<bool> closed_{false};
   std::thread thread_;

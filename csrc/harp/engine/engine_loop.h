@@ -33,6 +33,7 @@ namespace taco::harp {
 struct LoopOptions {
   Identity own;
   std::function<std::uint64_t()> random;  // unguessable
+  RouteLookup route = kernel_route;
   Duration peer_timeout = 10 * kSecond;
   const CongestionOps* congestion = nullptr;  // null: the default
   Security security = Security::kNone;
@@ -115,6 +116,8 @@ class EngineLoop final : public Transport,
   void arm(Timer& timer, Time deadline) override { session_timers_.arm(timer, deadline); }
   void disarm(Timer& timer) override { session_timers_.disarm(timer); }
   std::uint64_t random() override { return options_.random(); }
+  std::optional<std::uint32_t> way_to(const Endpoint& remote) override;
+  std::vector<Endpoint> published_by(std::uint64_t incarnation) override;
 
  private:
   // StrayPackets::Peers.
@@ -136,6 +139,7 @@ class EngineLoop final : public Transport,
   void forget_session(const Peer& peer);
   Session* session_of(std::uint64_t connection);
   void on_addresses_changed();
+  void on_addresses_added();
 
   // engine_peers.cc
   static void on_idle_timer(Timer& timer, Time now);
@@ -162,6 +166,7 @@ class EngineLoop final : public Transport,
   std::uint64_t recent_connection_ = 0;
   Peer* recent_peer_ = nullptr;
   std::uint32_t missing_ = 0;    // of the Nic's addresses, as the sessions know
+  std::size_t addresses_;        // how many there are, as they know
   Time expected_back_ = kNever;  // when the next turn is due to begin
   Duration gap_ = 0;             // how late this one began
 };

@@ -122,6 +122,40 @@ void EngineLoop::on_addresses_changed() {
   }
 }
 
+void EngineLoop::on_addresses_added() {
+  const std::span<const NicAddress> addresses = nic().addresses();
+  for (; addresses_ < addresses.size(); ++addresses_) {
+    Endpoint host = addresses[addresses_].endpoint;
+    set_port(host, 0);
+    TACO_LOG_INFO("harp", "this host has a new address, %s, which is used from now on",
+                  to_string(host).c_str());
+  }
+  for (Peer* peer : linked_) {
+    if (peer->session != nullptr) peer->session->on_addresses_added();
+  }
+}
+
+// What this host has itself leads nowhere: bridges often have one address on every host.
+std::optional<std::uint32_t> EngineLoop::way_to(const Endpoint& remote) {
+  const std::span<const NicAddress> addresses = nic().addresses();
+  std::optional<std::uint32_t> found;
+  const auto source = options_.route(remote);
+  for (std::uint32_t i = 0; i < addresses.size(); ++i) {
+    const Endpoint& own = addresses[i].endpoint;
+    if (same_host_address(own, remote)) return std::nullopt;
+    if (!found && source && same_host_address(own, *source)) found = i;
+  }
+  return found;
+}
+
+std::vector<Endpoint> EngineLoop::published_by(std::uint64_t incarnation) {
+  std::vector<Endpoint> published;
+  const Peer* const peer = peers_.find_incarnation(incarnation);
+  if (peer == nullptr) return published;
+  for (const PathAddress& path : peer->address.paths) published.push_back(path.endpoint);
+  return published;
+}
+
 PairKey EngineLoop::key_of(const Address& peer) const {
   return pair_key(options_.own, {peer.incarnation, peer.secret}, options_.job_key);
 }

@@ -290,6 +290,21 @@ Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& a
   return chosen;
 }
 
+std::vector<Interface> interfaces_by_now(const std::vector<Interface>& all,
+                                         const InterfaceWish& wish, const RouteLookup& route) {
+  std::vector<Interface> chosen;
+  if (wish.names.empty()) {
+    auto usable = choose_interfaces(all, wish, route);
+    if (usable.ok()) chosen = std::move(usable).value();
+  } else {
+    std::ranges::copy_if(all, std::back_inserter(chosen), [&](const Interface& interface) {
+      return is_publishable(interface) && std::ranges::count(wish.names, interface.name) != 0;
+    });
+  }
+  std::erase_if(chosen, [](const Interface& interface) { return interface.loopback; });
+  return chosen;
+}
+
 std::vector<LocalPort> spread_ports(const std::vector<Interface>& chosen, int ports) {
   std::vector<LocalPort> spread;
   for (int port = 0; port < ports; ++port) {

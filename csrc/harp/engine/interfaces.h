@@ -53,6 +53,11 @@ Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& a
                                                  const InterfaceWish& wish,
                                                  const RouteLookup& route);
 
+// Those of the names that are given which are usable now, or what choose_interfaces() chooses: once
+// a job runs, nothing is wrong with one that is not there, or not yet. No loopback.
+std::vector<Interface> interfaces_by_now(const std::vector<Interface>& all,
+                                         const InterfaceWish& wish, const RouteLookup& route);
+
 // What a process sends from: first one port at each address, then a second one, as far as there may
 // be so many. The n-th is the local path of that number.
 struct LocalPort {

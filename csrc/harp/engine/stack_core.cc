@@ -23,6 +23,17 @@ namespace {
 // Ranks of one host that share TACO_PORT take the next free ones after it.
 constexpr int kPortTries = 1024;
 
+// What a Nic may use beside what it has, after a change. Which port it is, peers are told.
+std::vector<NicOptions::Local> new_locals(const InterfaceWish& wish, std::int64_t mtu) {
+  std::vector<NicOptions::Local> locals;
+  const auto all = list_interfaces();
+  if (!all.ok()) return locals;
+  for (const Interface& each : interfaces_by_now(all.value(), wish, kernel_route)) {
+    locals.push_back({each.address, mtu != 0 ? static_cast<std::size_t>(mtu) : each.mtu});
+  }
+  return locals;
+}
+
 template <class T>
 void fill_random(T* value) {
   while (getrandom(value, sizeof *value, 0) != static_cast<ssize_t>(sizeof *value)) {
@@ -98,6 +109,7 @@ Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_name
 
   NicOptions nic_options;
   nic_options.receive_buffer = static_cast<std::size_t>(env.value().socket_buffer);
+  nic_options.find_more = [wish, mtu = env.value().mtu] { return new_locals(wish, mtu); };
   std::vector<int> ports;
   const auto paths = static_cast<int>(env.value().paths);
   for (const LocalPort& local : spread_ports(chosen.value(), ports_for(paths))) {

@@ -21,6 +21,10 @@ constexpr Duration kFirstRetry = 50 * kMillisecond, kLastRetry = kSecond;
 // A path that falls silent again within kFlap rests before it is proved, ever longer.
 constexpr Duration kFlap = 10 * kSecond, kFirstRest = 500 * kMillisecond, kLastRest = 16 * kSecond;
 
+std::uint32_t milliseconds(Duration time) {
+  return static_cast<std::uint32_t>(time / kMillisecond);
+}
+
 }  // namespace
 
 Path::Path(wire::PathId id, const AddressPair& pair, bool leads, const CongestionOps& congestion,
@@ -115,7 +119,7 @@ void Path::challenge(const AddressPair& pair) {
 
 bool Path::is_limited() const {
   if (window_limited_) return true;
-  return limited_ != kNever && host_.now() - limited_ <= 2 * rtt_.smoothed() + kLately;
+  return milliseconds(host_.now()) - limited_ <= milliseconds(2 * rtt_.smoothed() + kLately);
 }
 
 void Path::on_peer_left() {
@@ -202,8 +206,7 @@ Path::News Path::on_ack(const wire::Ack& ack, const Others& others,
   now.others = others.paths;
   now.others_window = others.window;
   congestion_.on_ack(window_, now);
-  packets_acked_ += outcome.newly_acked;
-  if (window_limited_) limited_ = host_.now();
+  if (window_limited_) limited_ = milliseconds(host_.now());
   window_limited_ = false;
   return News::kSomething;
 }

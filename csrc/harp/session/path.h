@@ -88,7 +88,7 @@ class Path {
   std::uint64_t packets_lost() const { return packets_lost_; }
   std::uint32_t in_flight() const { return sent_.in_flight(); }
   // Packets that were acknowledged; and whether lately the window kept more from leaving.
-  std::uint64_t packets_acked() const { return packets_acked_; }
+  std::uint64_t packets_acked() const { return last_number() - packets_lost_ - in_flight(); }
   bool is_limited() const;
   // It is for the main path to ask for credit when that has run out.
   void set_main(bool main) { is_main_ = main; }
@@ -255,10 +255,12 @@ class Path {
   Time retry_ = kNever;               // of kProving: the next challenge
   Duration interval_ = 0, rest_ = 0;  // between challenges; before the first of them
   std::uint32_t challenges_ = 0;
+  // When an acknowledgement came last for which more waited to leave: milliseconds, in what four
+  // bytes hold. It is compared with what they are now.
+  std::uint32_t limited_ = 0;
   std::uint64_t settled_ = 0;
 
-  std::uint64_t payload_sent_ = 0, packets_lost_ = 0, packets_acked_ = 0;
-  Time limited_ = kNever;  // when an acknowledgement came last for which more waited to leave
+  std::uint64_t payload_sent_ = 0, packets_lost_ = 0;
 
   // What has come.
   ReceivedPackets received_;

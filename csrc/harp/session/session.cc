@@ -352,11 +352,15 @@ void Session::refresh_credit() {
 
 std::size_t Session::memory_bytes() const {
   std::size_t bytes =
-      sizeof(Session) + handshake_.memory_bytes() + paths_.memory_bytes() + eager_.memory_bytes() +
-      records_.memory_bytes() + reassembly_.memory_bytes() + sends_.capacity() * sizeof(BulkSend*) +
+      sizeof(Session) + handshake_.memory_bytes() + paths_.memory_bytes() +
+      told_us_.capacity() * sizeof(Endpoint) + eager_.memory_bytes() + records_.memory_bytes() +
+      reassembly_.memory_bytes() + sends_.capacity() * sizeof(BulkSend*) +
       free_sends_.capacity() * sizeof(std::uint32_t) + receives_.capacity() * sizeof(RecvState*) +
       taken_.capacity() * sizeof(SendRequest*) + description_.capacity();
   if (block_ != nullptr) bytes += kBlockBytes;
+  for (const PathGroup& group : groups_) {
+    bytes += sizeof group + group.paths.capacity() + group.moves.memory_bytes();
+  }
   if (sealing_ != nullptr) bytes += sealing_->memory_bytes();
   for (const BulkSend* send : sends_) {
     if (send != nullptr) bytes += sizeof(BulkSend) + send->acked_bits.heap_bytes();

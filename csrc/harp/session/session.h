@@ -104,6 +104,8 @@ class Session final : public Link {
   bool calls(const Endpoint& remote) const;
   // Of the Nic's addresses (bit i: the i-th) these are not there at the moment, those are back.
   void on_addresses_changed(std::uint32_t missing, std::uint32_t back);
+  // It has more of them than before.
+  void on_addresses_added();
   // A packet of ours was refused there. True: so was one on every other way to the peer, or path
   // that is live, since it was heard last.
   bool on_refused(const Endpoint& remote);
@@ -174,6 +176,12 @@ class Session final : public Link {
   void settle(Path& path, std::uint32_t lost);
   void on_path_closed(const wire::PathClosed& closed);
   Path::Agreed agreed(const AddressPair& pair) const;
+
+  // session_addresses.cc
+  void tell_new_addresses();
+  void on_path_open(const wire::PathOpen& open);
+  void open_new_paths();
+  std::vector<Endpoint> remotes() const;
 
   // session_repathing.cc
   struct PathGroup {  // of those between the same two addresses: two at least
@@ -287,7 +295,8 @@ class Session final : public Link {
   std::unique_ptr<Sealing> sealing_;  // once established, unless nothing is to be sealed
   PathSet paths_;
   std::vector<PathGroup> groups_;
-  std::vector<Endpoint> remotes_;  // where the peer listens, as far as there is a choice of ports
+  std::vector<Endpoint> told_us_;  // where the peer listens beside what it had published
+  std::size_t told_ = 0;           // the Nic's addresses up to here the peer knows
   std::uint32_t full_ = 0;         // of this turn: addresses that the Nic has no room at
   std::uint32_t refused_ = 0;  // ways, or paths (bit i: the i-th), since the peer was heard last
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -59,6 +60,10 @@ class SessionHost {
   virtual void arm(Timer& timer, Time deadline) = 0;
   virtual void disarm(Timer& timer) = 0;
   virtual std::uint64_t random() = 0;  // unguessable
+  // Which of the Nic's addresses leads to that one. None: none does.
+  virtual std::optional<std::uint32_t> way_to(const Endpoint& remote) = 0;
+  // Where that process said it listens, when it began.
+  virtual std::vector<Endpoint> published_by(std::uint64_t incarnation) = 0;
 
   Time now() const { return now_; }
   void set_now(Time now) { now_ = now; }  // once a turn, before anything else
@@ -68,6 +73,9 @@ class SessionHost {
   bool run_transmits();
   bool nic_full() const { return nic_full_; }
   bool has_ready() const { return !ready_.empty(); }
+
+  // Which of the Nic's addresses is the first that was not there at the start.
+  std::size_t first_new() const { return first_new_; }
 
   Nic& nic() { return nic_; }
   const Nic& nic() const { return nic_; }
@@ -110,6 +118,7 @@ class SessionHost {
   void share_credit();
 
   Nic& nic_;
+  const std::size_t first_new_;
   BytePool& buffers_;
   CreditPool credit_;
   ProtocolCounters counters_;

@@ -26,13 +26,12 @@ std::string text_of(const Path& path, const Nic& nic) {
 void Session::open_paths() {
   paths_.choose_main();
   const std::vector<AddressPair> others = handshake_.take_other_ways(paths_.first().pair());
-  if (!leads()) return;
+  if (!leads()) return tell_new_addresses();
   for (std::size_t i = 0; i < others.size() && paths_.count() < PathSet::kMost; ++i) {
     open_path(static_cast<wire::PathId>(i + 1), others[i]);
   }
+  if (host_.nic().addresses().size() > host_.first_new()) open_new_paths();
   group_paths();
-  if (groups_.empty()) return;
-  for (const auto& path : paths_) remotes_.push_back(path->pair().remote);
 }
 
 Path& Session::open_path(wire::PathId id, const AddressPair& pair) {

@@ -283,6 +283,8 @@ void Session::deliver_record(const wire::Record& record) {
       return events_.on_notice(record.notice);
     case wire::RecordType::kGoodbye:
       return on_goodbye();
+    case wire::RecordType::kPathOpen:
+      return on_path_open(record.path_open);
     case wire::RecordType::kPathClosed:
       return on_path_closed(record.path_closed);
     case wire::RecordType::kPathMove:

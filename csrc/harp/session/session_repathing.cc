@@ -30,6 +30,7 @@ void Session::group_paths() {
     }
   }
   std::erase_if(groups_, [](const PathGroup& group) { return group.paths.size() < 2; });
+  groups_.shrink_to_fit();  // most sessions have none
 }
 
 Session::PathGroup* Session::group_of(const Path& path) {
@@ -80,9 +81,10 @@ bool Session::move_path(const wire::PathMove& move) {
 // Between the same addresses, and no other path has them.
 std::vector<AddressPair> Session::free_ports(const Path& path) const {
   const std::span<const NicAddress> addresses = host_.nic().addresses();
+  const std::vector<Endpoint> all = remotes();
   std::vector<AddressPair> free;
   for (std::uint32_t local = 0; local < addresses.size(); ++local) {
-    for (const Endpoint& remote : remotes_) {
+    for (const Endpoint& remote : all) {
       const AddressPair pair{remote, local};
       if (!between_same_hosts(pair, path.pair(), addresses)) continue;
       const bool used = std::any_of(paths_.begin(), paths_.end(),

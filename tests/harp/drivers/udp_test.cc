@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "harp/address.h"
+#include "harp/engine/interfaces.h"
 #include "support/eventually.h"
 
 namespace taco::harp {
@@ -361,6 +362,67 @@ TEST(UdpPathsTest, an_address_that_goes_or_comes_back_is_noticed) {
           "ip link set lo up && ip link add near type veth peer name far && ip link set far up && "
           "ip address add 10.9.9.1/24 dev near && ip link set near up",
           check_missing_addresses))
+    GTEST_SKIP() << "no right to make a network namespace";
+}
+
+// In a network in which near and far are the ends of one cable.
+void check_new_addresses() {
+  UdpNicOptions growing = options();
+  growing.find_more = [] {
+    std::vector<NicOptions::Local> found;
+    const auto all = list_interfaces();
+    EXPECT_TRUE(all.ok());
+    for (const Interface& each : all.value()) {
+      const bool v4 = sockaddr_of(each.address)->sa_family == AF_INET;
+      if (each.up && v4 && each.name == "near") found.push_back({each.address, 9000});
+    }
+    return found;
+  };
+  auto a = nic(growing);
+  const std::size_t descriptors = a->descriptors().size();
+  std::array<RxPacket, 4> packets;
+  a->receive_st(packets);
+  EXPECT_EQ(a->addresses().size(), 1u);
+  EXPECT_EQ(system("ip address add 10.9.9.1/24 dev near"), 0);
+  ASSERT_TRUE(testing::eventually([&] {
+    a->look_everywhere_st();
+    a->receive_st(packets);
+    return a->addresses().size() == 2;
+  }));
+  EXPECT_EQ(to_string(a->addresses()[1].endpoint).substr(0, 9), "10.9.9.1:");
+  EXPECT_EQ(a->addresses()[1].max_datagram, 8972u);
+  EXPECT_EQ(a->missing_st(), 0u);
+  ASSERT_EQ(a->descriptors().size(), descriptors + 1);
+  EXPECT_EQ(a->descriptors().back().local_path, 1u);
+
+  const IoSlice slice{"hello", 5};
+  const TxPacket packet{&a->addresses()[1].endpoint, 0, {&slice, 1}, 5};
+  const auto far = [&] {
+    UdpNicOptions there = options();
+    there.locals[0].address = growing.find_more()[0].address;
+    return nic(there);
+  }();
+  ASSERT_EQ(far->send_st({&packet, 1}), 1u);
+  pollfd wait{a->descriptors().back().fd, POLLIN, 0};
+  EXPECT_EQ(poll(&wait, 1, 5'000), 1) << "who sleeps on the descriptors would not hear of it";
+  a->look_everywhere_st();
+  ASSERT_EQ(a->receive_st(packets), 1u);
+  EXPECT_EQ(packets[0].local_path, 1u);
+
+  EXPECT_EQ(system("ip address del 10.9.9.1/24 dev near"), 0);
+  EXPECT_TRUE(testing::eventually([&] {
+    a->look_everywhere_st();
+    a->receive_st(packets);
+    return a->missing_st() == 2;
+  }));
+  EXPECT_EQ(a->addresses().size(), 2u);
+}
+
+TEST(UdpPathsTest, an_address_that_comes_is_opened) {
+  if (!in_a_network(
+          "ip link set lo up && ip link add near type veth peer name far && ip link set far up && "
+          "ip link set near up",
+          check_new_addresses))
     GTEST_SKIP() << "no right to make a network namespace";
 }
 

@@ -127,6 +127,22 @@ TEST(InterfacesTest, the_variable_either_names_or_excludes) {
   EXPECT_FALSE(parse_interface_names("eth0,,eth1", &picked, &dropped).ok());
 }
 
+TEST(InterfacesTest, once_a_job_runs_named_interfaces_are_used_as_they_come) {
+  std::vector<Interface> host = kHost;
+  const auto names = [&](const InterfaceWish& wish) {
+    std::string found;
+    for (const Interface& each : interfaces_by_now(host, wish, route)) found += each.name + " ";
+    return found;
+  };
+  const InterfaceWish named{.names = {"eth2", "eth1", "lo"}, .excluded = {}, .master = {}};
+  EXPECT_EQ(names(named), "eth1 ");  // eth2 is down, and nothing is wrong with that any more
+  host.back().up = true;
+  EXPECT_EQ(names(named), "eth1 eth2 ");
+  const InterfaceWish reaching{.names = {}, .excluded = {}, .master = {ip("10.0.0.1")}};
+  EXPECT_EQ(names(reaching), "eth0 eth1 eth2 ");
+  EXPECT_EQ(names({.names = {}, .excluded = {"eth2"}, .master = {}}).find("lo"), std::string::npos);
+}
+
 TEST(InterfacesTest, every_address_gets_a_port_before_any_gets_a_second_one) {
   const std::vector<Interface> chosen{kHost[3], kHost[5]};
   std::string spread;

@@ -49,6 +49,8 @@ class Host final : public SessionHost {
   void arm(Timer& timer, Time deadline) override { timer.deadline = deadline; }
   void disarm(Timer& timer) override { timer.deadline = kNever; }
   std::uint64_t random() override { return ++last_; }
+  std::optional<std::uint32_t> way_to(const Endpoint&) override { return std::nullopt; }
+  std::vector<Endpoint> published_by(std::uint64_t) override { return {}; }
 
  private:
   std::uint64_t last_ = 0;

@@ -46,6 +46,8 @@ class Host final : public SessionHost {
   void arm(Timer&, Time) override {}
   void disarm(Timer&) override {}
   std::uint64_t random() override { return 7; }
+  std::optional<std::uint32_t> way_to(const Endpoint&) override { return std::nullopt; }
+  std::vector<Endpoint> published_by(std::uint64_t) override { return {}; }
 };
 
 struct Fates final : SentPackets::Listener {

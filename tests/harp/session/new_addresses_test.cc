@@ -1,0 +1,116 @@
+// Hosts that come to have one more address in the middle of a job: another link between them.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <deque>
+
+#include "support/sim_cluster.h"
+#include "support/sim_transfer.h"
+
+namespace taco::harp {
+namespace {
+
+constexpr double kGigabit = 1.25e8;
+constexpr std::size_t kLarge = 20 << 20;
+
+SimFaults gigabit() {
+  SimFaults faults;
+  faults.receive_buffer = 4 << 20;
+  faults.bytes_per_second = kGigabit;
+  return faults;
+}
+
+struct TwoHosts {
+  explicit TwoHosts(std::uint64_t seed) : cluster(2, seed, gigabit(), {.max_datagrams = {1472}}) {}
+  ~TwoHosts() { cluster.end(); }
+
+  // Virtual seconds.
+  double move(std::size_t bytes) {
+    const Time start = cluster.now();
+    Transfer& transfer = transfers.emplace_back(++tag, bytes);
+    cluster[1].recv(0, transfer.recv);
+    cluster[0].send(1, transfer.send);
+    EXPECT_TRUE(cluster.run(start + 20 * kSecond, [&] { return transfer.done(); }));
+    if (transfer.done()) transfer.check();
+    return static_cast<double>(cluster.now() - start) / kSecond;
+  }
+  void pass(Duration time) {
+    const Time until = cluster.now() + time;
+    cluster.wake_at(until);
+    cluster.run(until, [&] { return cluster.now() >= until; });
+  }
+  void add_address(std::uint32_t node) { cluster[node].sim_nic().add_address(1472); }
+  std::size_t live(std::uint32_t node) { return cluster[node].session(1 - node)->paths().live(); }
+
+  SimCluster cluster;
+  std::deque<Transfer> transfers;
+  std::uint64_t tag = 0;
+};
+
+// Whichever comes first, and whichever side leads.
+TEST(NewAddresses, TheyAreAnotherPathOnceBothHostsHaveOne) {
+  int led = 0;
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    for (const std::uint32_t first : {0u, 1u}) {
+      TwoHosts hosts(seed);
+      const double alone = hosts.move(kLarge);
+      hosts.add_address(first);
+      hosts.move(1 << 20);
+      EXPECT_EQ(hosts.live(0), 1u) << "an address of one side leads nowhere";
+      hosts.add_address(1 - first);
+      hosts.move(1 << 20);
+      hosts.pass(kSecond);
+      EXPECT_EQ(hosts.live(0), 2u) << "seed " << seed << ", host " << first << " first";
+      EXPECT_EQ(hosts.live(1), 2u);
+      hosts.move(kLarge);
+      const double together = hosts.move(kLarge);
+      EXPECT_GE(alone / together, 1.8) << "seed " << seed << ", host " << first << " first";
+      led += hosts.cluster[0].incarnation() < hosts.cluster[1].incarnation() ? 1 : 0;
+    }
+  }
+  EXPECT_TRUE(led > 0 && led < 12) << "the sender always leads, or never";
+}
+
+TEST(NewAddresses, ThoseOfBeforeASessionBeginsServeItToo) {
+  TwoHosts hosts(1);
+  for (std::uint32_t node : {0u, 1u}) {
+    hosts.add_address(node);
+    hosts.cluster[node].set_now(hosts.cluster.now());
+  }
+  hosts.move(1 << 20);
+  hosts.pass(kSecond);
+  EXPECT_EQ(hosts.live(0), 2u);
+  EXPECT_EQ(hosts.live(1), 2u);
+}
+
+// The second link swallows everything.
+TEST(NewAddresses, OneByWhichNothingAnswersCostsNothing) {
+  TwoHosts hosts(3);
+  for (std::uint32_t node : {0u, 1u}) {
+    hosts.cluster.network().kill_link(node, 1 - node, kNever, 1);
+  }
+  const double alone = hosts.move(kLarge);
+  for (std::uint32_t node : {0u, 1u}) hosts.add_address(node);
+  hosts.pass(kSecond);
+  EXPECT_EQ(hosts.live(0), 1u);
+  EXPECT_LE(hosts.move(kLarge), 1.05 * alone);
+}
+
+TEST(NewAddresses, OneThatIsGoneAgainIsLeftAndUsedWhenItIsBack) {
+  TwoHosts hosts(2);
+  hosts.move(1 << 20);
+  for (std::uint32_t node : {0u, 1u}) hosts.add_address(node);
+  hosts.move(1 << 20);
+  hosts.pass(kSecond);
+  ASSERT_EQ(hosts.live(0), 2u);
+  hosts.cluster[0].sim_nic().set_missing(2);
+  hosts.move(kLarge);
+  EXPECT_EQ(hosts.live(0), 1u);
+  hosts.cluster[0].sim_nic().set_missing(0);
+  hosts.move(1 << 20);
+  hosts.pass(2 * kSecond);
+  EXPECT_EQ(hosts.live(0), 2u);
+}
+
+}  // namespace
+}  // namespace taco::harp
