@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <forward_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -294,10 +295,9 @@ class Session final : public Link {
   const CongestionOps& congestion_;
   std::unique_ptr<Sealing> sealing_;  // once established, unless nothing is to be sealed
   PathSet paths_;
-  std::vector<PathGroup> groups_;
-  std::vector<Endpoint> told_us_;  // where the peer listens beside what it had published
-  std::size_t told_ = 0;           // the Nic's addresses up to here the peer knows
-  std::uint32_t full_ = 0;         // of this turn: addresses that the Nic has no room at
+  std::forward_list<PathGroup> groups_;
+  std::forward_list<Endpoint> told_us_;  // where the peer listens beside what it had published
+  std::uint32_t full_ = 0;               // of this turn: addresses that the Nic has no room at
   std::uint32_t refused_ = 0;  // ways, or paths (bit i: the i-th), since the peer was heard last
 
   // Messages.
@@ -325,6 +325,7 @@ class Session final : public Link {
   Time next_tick_ = 0;
   Time silence_base_ = 0;  // last sign of life, or of nobody caring
   Time last_heard_ = 0;
+  std::uint8_t told_ = 0;     // the Nic's addresses up to here the peer knows
   bool heard_early_ = false;  // somebody speaks to this session, which has no keys yet
 
   ReadySession place_{.session = this};  // in SessionHost's list

@@ -21,10 +21,11 @@ void Session::on_addresses_added() {
 
 void Session::tell_new_addresses() {
   const std::span<const NicAddress> addresses = host_.nic().addresses();
-  for (told_ = std::max(told_, host_.first_new()); told_ < addresses.size(); ++told_) {
+  for (told_ = std::max(told_, static_cast<std::uint8_t>(host_.first_new()));
+       told_ < addresses.size(); ++told_) {
     const Endpoint& own = addresses[told_].endpoint;
     wire::PathOpen open{};
-    open.local = static_cast<std::uint8_t>(told_);
+    open.local = told_;
     open.port = wire_port_of(own);
     open.address = mapped_address(own);
     record(
@@ -44,8 +45,10 @@ std::vector<Endpoint> Session::remotes() const {
 void Session::on_path_open(const wire::PathOpen& open) {
   const Endpoint there = endpoint_from(open.address, open.port);
   const bool is_known = std::ranges::count(told_us_, there) != 0;
-  if (!leads() || is_known || !is_usable(there) || told_us_.size() >= kMaxPaths) return;
-  told_us_.push_back(there);
+  if (!leads() || is_known || !is_usable(there) ||
+      std::distance(told_us_.begin(), told_us_.end()) >= static_cast<std::ptrdiff_t>(kMaxPaths))
+    return;
+  told_us_.push_front(there);
   on_addresses_added();
 }
 

@@ -24,13 +24,12 @@ void Session::group_paths() {
       return is_between(*paths_.find(group.paths.front()), *path);
     });
     if (known == groups_.end()) {
-      groups_.emplace_back().paths.push_back(path->id());
+      groups_.emplace_front().paths.push_back(path->id());
     } else {
       known->paths.push_back(path->id());
     }
   }
   std::erase_if(groups_, [](const PathGroup& group) { return group.paths.size() < 2; });
-  groups_.shrink_to_fit();  // most sessions have none
 }
 
 Session::PathGroup* Session::group_of(const Path& path) {
