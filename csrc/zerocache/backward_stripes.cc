@@ -58,9 +58,7 @@ std::vector<Update> BackwardStripes::updates_of(std::span<const std::uint32_t> t
   for (const std::uint32_t tensor : tensors) {
     updates.push_back(update_of(tensor, updates_.at(tensor)));
   }
-  std::sort(updates.begin(), updates.end(), [&](const Update& a, const Update& b) {
-    return layout_.tensors()[a.tensor].offset < layout_.tensors()[b.tensor].offset;
-  });
+  sort_by_place(layout_, updates);
   return updates;
 }
 
@@ -109,8 +107,7 @@ Status BackwardStripes::step_measured(std::vector<Update> updates) {
   for (const PageId page : own) {
     std::vector<Update> here;
     std::copy_if(updates.begin(), updates.end(), std::back_inserter(here), [&](const Update& each) {
-      const Run run = layout_.pages_of(layout_.tensors()[each.tensor]);
-      return run.first <= page && page - run.first < run.count;
+      return layout_.pages_of(layout_.tensors()[each.tensor]).contains(page);
     });
     TACO_RETURN_IF_ERROR(step_.step_page(page, here, gradients_));
     if (!waits(page)) gradients_.use_up(page);

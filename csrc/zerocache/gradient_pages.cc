@@ -12,10 +12,6 @@ namespace {
 // Those that drop() uses, one for each page.
 constexpr OperatorKey kDropKeys = OperatorKey{1} << 58;
 
-bool lies_in(const Run& run, PageId page) {
-  return run.first <= page && page - run.first < run.count;
-}
-
 std::string described(const PlacedTensor& parameter) {
   return "the gradient of parameter '" + parameter.name + "': ";
 }
@@ -51,7 +47,7 @@ const GradientPages::Mirrored* GradientPages::run_of(PageId parameters) const {
   const auto run = std::partition_point(runs_.begin(), runs_.end(), [&](const Mirrored& each) {
     return each.parameters.first + each.parameters.count <= parameters;
   });
-  return run != runs_.end() && lies_in(run->parameters, parameters) ? &*run : nullptr;
+  return run != runs_.end() && run->parameters.contains(parameters) ? &*run : nullptr;
 }
 
 PageId GradientPages::page_of(PageId parameters) const {
@@ -61,7 +57,7 @@ PageId GradientPages::page_of(PageId parameters) const {
 
 bool GradientPages::is_gradient(PageId page) const {
   return std::any_of(runs_.begin(), runs_.end(), [page](const Mirrored& run) {
-    return lies_in({run.first, run.parameters.count}, page);
+    return Run{run.first, run.parameters.count}.contains(page);
   });
 }
 

@@ -55,6 +55,7 @@ struct PlacedTensor {
 struct Run {
   std::uint32_t first = 0;
   std::uint32_t count = 0;
+  bool contains(std::uint32_t page) const { return first <= page && page - first < count; }
 };
 
 class Layout {

@@ -81,6 +81,12 @@ class OptimizerStream::OpenChunk {
   Chunk chunk;              // with these
 };
 
+void sort_by_place(const Layout& layout, std::vector<Update>& updates) {
+  std::sort(updates.begin(), updates.end(), [&](const Update& a, const Update& b) {
+    return layout.tensors()[a.tensor].offset < layout.tensors()[b.tensor].offset;
+  });
+}
+
 Result<std::unique_ptr<OptimizerStream>> OptimizerStream::make(
     PageUses& pages, const Layout& layout, const StateLayout& state,
     const OptimizerStreamOptions& options) {
@@ -266,8 +272,7 @@ Result<std::vector<OptimizerStream::Part>> OptimizerStream::parts_on(
   auto parts = sorted(updates);
   if (!parts.ok()) return parts.status();
   std::erase_if(*parts, [&](const Part& part) {
-    const Run run = layout_.pages_of(layout_.tensors()[part.update->tensor]);
-    return page < run.first || page - run.first >= run.count;
+    return !layout_.pages_of(layout_.tensors()[part.update->tensor]).contains(page);
   });
   for (Part& part : *parts) {
     if (!std::holds_alternative<kernels::AdafactorStep>(part.update->step)) continue;

@@ -49,6 +49,9 @@ struct Update {
   const AdafactorMeasure* measure = nullptr;
 };
 
+// By where their tensors lie.
+void sort_by_place(const Layout& layout, std::vector<Update>& updates);
+
 struct OptimizerStreamOptions {
   unsigned threads = 1;
   // Where parameters are stepped. None: in the memory that they are in when their turn comes, which

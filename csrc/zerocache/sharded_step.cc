@@ -146,9 +146,7 @@ std::vector<Update> ShardedStep::sorted(std::span<const Update> updates) const {
   for (const Update& update : updates) {
     if (layout_.tensors()[update.tensor].bytes > 0) found.push_back(update);
   }
-  std::sort(found.begin(), found.end(), [&](const Update& a, const Update& b) {
-    return layout_.tensors()[a.tensor].offset < layout_.tensors()[b.tensor].offset;
-  });
+  sort_by_place(layout_, found);
   return found;
 }
 

@@ -13,10 +13,6 @@ bool contains(std::span<const StateKind> kinds, StateKind kind) {
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
 
-bool lies_in(const Run& run, PageId page) {
-  return run.first <= page && page - run.first < run.count;
-}
-
 }  // namespace
 
 std::string_view name_of(StateKind kind) {
@@ -103,7 +99,7 @@ const StateLayout::Mirrored* StateLayout::run_of(PageId page) const {
   const auto run = std::partition_point(runs_.begin(), runs_.end(), [&](const Mirrored& each) {
     return each.parameters.first + each.parameters.count <= page;
   });
-  return run != runs_.end() && lies_in(run->parameters, page) ? &*run : nullptr;
+  return run != runs_.end() && run->parameters.contains(page) ? &*run : nullptr;
 }
 
 PageId StateLayout::page_of(PageId parameters, std::uint32_t part, StateKind kind) const {
@@ -118,7 +114,7 @@ bool StateLayout::is_state(PageId page) const {
   const auto run = std::partition_point(state_.begin(), state_.end(), [&](const Run& each) {
     return each.first + each.count <= page;
   });
-  return run != state_.end() && lies_in(*run, page);
+  return run != state_.end() && run->contains(page);
 }
 
 StateKind StateLayout::kind_of(PageId page) const {
@@ -126,7 +122,7 @@ StateKind StateLayout::kind_of(PageId page) const {
     for (const StateKind kind : kinds_) {
       const PageId first = run.first[static_cast<int>(kind)];
       const std::uint32_t count = run.parameters.count * run.parts;
-      if (first != kNoPage && lies_in({first, count}, page)) return kind;
+      if (first != kNoPage && Run{first, count}.contains(page)) return kind;
     }
   }
   return StateKind::kMaster;

@@ -29,9 +29,7 @@ std::vector<Update> StripedStep::sorted(std::span<const StripedUpdate> updates) 
   for (const StripedUpdate& each : updates) {
     found.push_back({each.tensor, &kPresent, false, each.step});
   }
-  std::sort(found.begin(), found.end(), [&](const Update& a, const Update& b) {
-    return layout_.tensors()[a.tensor].offset < layout_.tensors()[b.tensor].offset;
-  });
+  sort_by_place(layout_, found);
   return found;
 }
 
