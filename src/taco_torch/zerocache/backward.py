@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from taco_torch.zerocache.optimizer import CachedOptimizer
 
 
-def check_can_step(rule: Rule | None, around: nn.Module, spread: bool, gradients: str) -> None:
+def check_can_step(rule: Rule | None, around: nn.Module) -> None:
     """Raises where steps cannot be taken in backward passes, or gradients not be kept on pages.
     ``around``: the model that wrap() was given."""
     if rule is None:
@@ -45,11 +45,7 @@ class FinalGradients:
         self._accumulating = 0
         self._task, self._outermost = NO_TASK, False
         self._pass = NO_TASK  # the last that took gradients
-        self._undo: list[Callable[[], object]] = []
-        for parameter in parameters:
-            untyped: Any = parameter
-            handle = untyped.register_post_accumulate_grad_hook(self._accumulated)
-            self._undo += [handle.remove, guards.guard(parameter, self._optimizer)]
+        self._undo = guards.guard(parameters, self._optimizer, self._accumulated)
         optimizer.take_gradients(gradients)
 
     def detach(self) -> None:

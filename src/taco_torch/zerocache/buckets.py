@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,11 +17,10 @@ from taco_torch._extension import _C
 from taco_torch.lightcc import models
 from taco_torch.zerocache import guards
 from taco_torch.zerocache.hooks import Hooks
+from taco_torch.zerocache.taking import MOST_UNDER_WAY, Taking
 
 if TYPE_CHECKING:
     from taco_torch.zerocache.optimizer import CachedOptimizer
-
-MOST_UNDER_WAY = 2
 
 
 def check_options(model: DistributedDataParallel) -> None:
@@ -64,9 +63,6 @@ class BucketGradients:
     DistributedDataParallel calls it for one bucket after the other, in the same order on all ranks.
     It averages with the calls, and the bits, of DistributedDataParallel alone. Once a bucket has
     left, its memory is the system's until the next pass writes there.
-
-    What fails on this rank alone is raised where the pass ends: until then it takes part in what
-    all ranks do.
     """
 
     def __init__(
@@ -78,17 +74,12 @@ class BucketGradients:
     ) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._model = weakref.ref(model)
-        self._trained = list(parameters)
+        self._trained = dict.fromkeys(parameters)  # in order
         self._steps_now = gradients == "stepped"
         self._under_way: deque[Bucket] = deque()
         self._passing = self._agreed = False  # buckets of a pass have come; all may be stepped
-        self._left: list[tuple[Tensor, Tensor]] = []  # that stay in memory
-        self._failure: Exception | None = None
-        self._undo: list[Callable[[], object]] = []
-        for parameter in self._trained:
-            untyped: Any = parameter
-            handle = untyped.register_post_accumulate_grad_hook(self._accumulated)
-            self._undo += [handle.remove, guards.guard(parameter, self._optimizer)]
+        self._taking = Taking()
+        self._undo = guards.guard(self._trained, self._optimizer, self._accumulated)
         optimizer.take_gradients(gradients)
         reducer: Any = model.reducer
         reducer._set_optimizer_in_backward()  # it copies no means to p.grad
@@ -144,51 +135,34 @@ class BucketGradients:
         return done
 
     def _begin_pass(self) -> None:
-        self._passing, self._agreed, self._failure = True, False, None
+        self._passing, self._agreed = True, False
         optimizer = self._optimizer()
         if optimizer is None or not self._trained or not self._steps_now:
             return
         try:
             optimizer.agree_on_early(p for p in self._trained if p.requires_grad)
         except Exception as error:  # on all ranks; nothing has changed
-            self._failure = error
+            self._taking.failure = error
         else:
             self._agreed = True
 
     def _take_first(self) -> None:
         bucket = self._under_way.popleft()
         bucket.mean.wait()
-        trained = set(self._trained)
-        for parameter, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
-            mean = gradient.clone()
-            if parameter in trained and self._failure is None:
-                self._take(parameter, mean)
-            else:
-                self._left.append((parameter, mean))
-        _C.zerocache.forget_bytes(bucket.buffer)
-
-    def _take(self, parameter: Tensor, mean: Tensor) -> None:
         optimizer = self._optimizer()
-        assert optimizer is not None
-        assert isinstance(parameter, nn.Parameter)
-        parameter.grad = mean
-        try:
-            optimizer.take_gradient(parameter)
-        except Exception as error:
-            parameter.grad = None
-            self._left.append((parameter, mean))
-            self._failure = error
+        for parameter, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
+            taker = optimizer if parameter in self._trained else None
+            self._taking.take(taker, parameter, gradient.clone())
+        _C.zerocache.forget_bytes(bucket.buffer)
 
     def _end_pass(self) -> None:
         while self._under_way:
             self._take_first()
-        left, self._left = self._left, []
-        for parameter, mean in left:
-            parameter.grad = mean
-        failure, self._failure, self._passing = self._failure, None, False
+        taking, self._taking, self._passing = self._taking, Taking(), False
+        taking.give_back()
         optimizer = self._optimizer()
         taken = self._agreed if self._steps_now else bool(self._trained)
         if optimizer is not None and taken:
-            optimizer.end_pass(failure)
-        if failure is not None:
-            raise failure
+            optimizer.end_pass(taking.failure)
+        if taking.failure is not None:
+            raise taking.failure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,22 @@ CLIPPING = (
 _stepped: Any = WeakIdKeyDictionary()
 
 
-def guard(parameter: Tensor, optimizer: weakref.ref[CachedOptimizer]) -> Callable[[], object]:
-    """Its gradients are taken by this optimizer; what is returned ends that."""
-    _stepped[parameter] = optimizer
+def guard(
+    parameters: Iterable[Tensor],
+    optimizer: weakref.ref[CachedOptimizer],
+    accumulated: Callable[[Tensor], None],
+) -> list[Callable[[], object]]:
+    """Their gradients are taken by this optimizer, which ``accumulated`` sees to: it is called with
+    each parameter whose gradient a backward pass has accumulated. What is returned ends that."""
     _guard_clipping()
     _guard_zeroing()
-    return partial(_stepped.pop, parameter, None)
+    undo: list[Callable[[], object]] = []
+    for parameter in parameters:
+        _stepped[parameter] = optimizer
+        untyped: Any = parameter
+        undo.append(untyped.register_post_accumulate_grad_hook(accumulated).remove)
+        undo.append(partial(_stepped.pop, parameter, None))
+    return undo
 
 
 def _guard_clipping() -> None:

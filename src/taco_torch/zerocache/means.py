@@ -16,8 +16,8 @@ from taco_torch.zerocache.backward import FinalGradients
 from taco_torch.zerocache.hooks import NO_TASK, Hooks
 from taco_torch.zerocache.optimizer import CachedOptimizer
 from taco_torch.zerocache.ranks import Ranks
+from taco_torch.zerocache.taking import MOST_UNDER_WAY, Taking
 
-MOST_UNDER_WAY = 2
 END = -1  # no more gradients
 
 
@@ -62,8 +62,7 @@ class MeanGradients(FinalGradients):
         self._steps_now = gradients == "stepped"
         self._announced: Announced | None = None
         self._under_way: deque[Reduced] = deque()
-        self._left: list[tuple[nn.Parameter, Tensor]] = []  # means that stay in memory
-        self._failure: Exception | None = None
+        self._taking = Taking()
         super().__init__(optimizer, self._trained, gradients)
         optimizer.average_rest = self._average_rest
 
@@ -92,7 +91,7 @@ class MeanGradients(FinalGradients):
             self._announced.work[0].wait()
         self._announced = None
         self._drain(lambda reduced: reduced.work.wait())
-        self._left, self._failure = [], None
+        self._taking = Taking()
         if self._steps_now:
             optimizer.agree_on_early(p for p in self._trained if p.requires_grad)
 
@@ -140,20 +139,11 @@ class MeanGradients(FinalGradients):
         )
 
     def _take(self, optimizer: CachedOptimizer, reduced: Reduced) -> None:
-        """What fails here, on this rank alone, is raised where the pass ends."""
         reduced.work.wait()
         reduced.summed.div_(self._ranks.size)
         if reduced.summed is not reduced.gradient:
             reduced.gradient.copy_(reduced.summed)
-        if self._failure is None:
-            reduced.parameter.grad = reduced.gradient
-            try:
-                optimizer.take_gradient(reduced.parameter)
-            except Exception as error:
-                self._failure = error
-        if self._failure is not None:
-            reduced.parameter.grad = None
-            self._left.append((reduced.parameter, reduced.gradient))
+        self._taking.take(optimizer, reduced.parameter, reduced.gradient)
 
     def _drain(self, take: Callable[[Reduced], object]) -> None:
         while self._under_way:
@@ -168,13 +158,11 @@ class MeanGradients(FinalGradients):
         self._announce(END, None)
         self._settle(optimizer)
         self._drain(partial(self._take, optimizer))
-        left, self._left = self._left, []
-        for parameter, mean in left:
-            parameter.grad = mean
-        failure, self._failure, self._pass = self._failure, None, NO_TASK
-        optimizer.end_pass(failure)
-        if failure is not None:
-            raise failure
+        taking, self._taking, self._pass = self._taking, Taking(), NO_TASK
+        taking.give_back()
+        optimizer.end_pass(taking.failure)
+        if taking.failure is not None:
+            raise taking.failure
 
     def _average_rest(self) -> None:
         """At a step: what passes have left in memory, on all ranks."""

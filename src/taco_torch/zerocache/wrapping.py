@@ -99,7 +99,7 @@ def wrapping_of(
     kinds = rule.kinds(groups) if rule is not None else ()
     trained = needs.check_parameters(store, names, groups, rule)
     if gradients != "in memory":
-        backward.check_can_step(rule, around, spread, gradients)
+        backward.check_can_step(rule, around)
     if spread and gradients != "stepped":
         gradients = "averaged"
     return Wrapping(model, names, trained, optimizer, rule, kinds, gradients, spread)

@@ -1,0 +1,43 @@
+"""What a rank does with the gradients that all ranks have averaged in a backward pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from taco_torch.zerocache.optimizer import CachedOptimizer
+
+MOST_UNDER_WAY = 2  # sums of gradients, or of buckets of them
+
+
+class Taking:
+    """The means of one pass: the optimizer takes them.
+
+    What fails on this rank alone is raised where the pass ends: until then it takes part in what
+    all ranks do, and means stay in memory.
+    """
+
+    def __init__(self) -> None:
+        self.failure: Exception | None = None
+        self._left: list[tuple[Tensor, Tensor]] = []
+
+    def take(self, optimizer: CachedOptimizer | None, parameter: Tensor, mean: Tensor) -> None:
+        """``optimizer``: None: it does not train the parameter, and the mean stays."""
+        if optimizer is not None and self.failure is None:
+            assert isinstance(parameter, nn.Parameter)
+            parameter.grad = mean
+            try:
+                optimizer.take_gradient(parameter)
+                return
+            except Exception as error:
+                self.failure = error
+        parameter.grad = None
+        self._left.append((parameter, mean))
+
+    def give_back(self) -> None:
+        """What was not taken is in ``p.grad`` from now on."""
+        for parameter, mean in self._left:
+            parameter.grad = mean
+        self._left.clear()
