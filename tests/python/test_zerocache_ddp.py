@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from zerocache_models import PAGE, TinyGPT, make_cache
 from zerocache_ranks import (
     CAPS,
+    MAKES,
     Jobs,
     adamw,
     alone,
@@ -31,10 +32,6 @@ from zerocache_ranks import (
 )
 
 pytestmark = taco_only
-
-MAKES = {
-    name: getattr(on_ranks, name) for name in ("adamw", "sgd", "plain_sgd", "lion", "adafactor")
-}
 
 
 def errors(outcomes: list[Outcome]) -> list[tuple[str, str]]:

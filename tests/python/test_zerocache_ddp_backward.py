@@ -19,14 +19,22 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from zerocache_growth import GRADIENT_BYTES, gradient_growth
 from zerocache_models import TinyGPT, make_cache
-from zerocache_ranks import CAPS, Jobs, adamw, own_batches, refused
+from zerocache_ranks import (
+    CAPS,
+    MAKES,
+    Jobs,
+    adamw,
+    fail_in_the_third,
+    own_batches,
+    refused,
+    shared,
+    state_of,
+    values_of,
+)
 from zerocache_steps import check_same
 
 pytestmark = taco_only
 
-MAKES = {
-    name: getattr(on_ranks, name) for name in ("adamw", "sgd", "plain_sgd", "lion", "adafactor")
-}
 # Several buckets, and pages that wait for gradients of two of them.
 OPTIONS = {"bucket_cap_mb": 0.05}
 KEPT = {"step_in_backward": True, "clipping": True}
@@ -36,22 +44,7 @@ Step = Callable[[Any, Any, Any, Iterator[Tensor]], None]
 def wrapped(
     folder: str, model: nn.Module, make: Any = adamw, wrap: Any = None, **options: Any
 ) -> tuple[Any, Any, Any]:
-    """A cache of this rank, with a model inside DistributedDataParallel."""
-    ddp = DistributedDataParallel(model, **OPTIONS, **options)
-    own = Path(folder, f"rank-{dist.get_rank()}")
-    own.mkdir()
-    cache = make_cache(own / "cache", *CAPS)
-    return cache, *cache.wrap(ddp, make(ddp), **(wrap or {}))
-
-
-def everything(cache: Any, optimizer: Any) -> dict[str, Tensor]:
-    """Parameters of this rank, and the state on rank 0."""
-    found = {name: cache.full(name) for name in cache._names.values()}
-    optimizer.consolidate_state_dict()
-    if dist.get_rank() == 0:
-        for number, entry in optimizer.state_dict()["state"].items():
-            found.update({f"{number}/{kind}": value for kind, value in entry.items()})
-    return found
+    return shared(folder, model, make, wrap, **OPTIONS, **options)
 
 
 def usual_step(_: Any, model: Any, optimizer: Any, data: Iterator[Tensor]) -> None:
@@ -97,7 +90,7 @@ def compare(
             # What buckets held is gone.
             assert not wrap or all(p.grad is None for p in cache._optimizer._trained)
         assert set(optimizer.numbers().values()) == {4}
-        found.append(everything(cache, optimizer))
+        found.append({**values_of(cache), **state_of(optimizer)})
         cache.close()
     check_same(*found)
 
@@ -289,22 +282,13 @@ def fail_alone(folder: str) -> list[tuple[str, str]]:
     data = own_batches()
     usual_step(cache, model, optimizer, data)
     cache.save(f"{folder}/checkpoint")
-    before = {name: cache.full(name) for name in cache._names.values()}
+    before = values_of(cache)
     if dist.get_rank() == 1:
-        takes = optimizer.take_gradient
-        left = [3]
-
-        def fails(*arguments: Any) -> None:
-            left[0] -= 1
-            if left[0] == 0:
-                raise OSError("no more of these")
-            takes(*arguments)
-
-        optimizer.take_gradient = fails
+        fail_in_the_third(optimizer)
     found = [refused(lambda: model(next(data)).backward())]
     found.append(refused(lambda: model(next(data))))
     cache.load(f"{folder}/checkpoint")
-    check_same(before, {name: cache.full(name) for name in cache._names.values()})
+    check_same(before, values_of(cache))
     optimizer.zero_grad()
     usual_step(cache, model, optimizer, data)
     cache.close()

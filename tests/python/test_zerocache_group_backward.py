@@ -18,14 +18,21 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from zerocache_growth import GRADIENT_BYTES, gradient_growth
 from zerocache_models import TinyGPT, make_cache
-from zerocache_ranks import CAPS, Jobs, adamw, own_batches, refused
+from zerocache_ranks import (
+    CAPS,
+    MAKES,
+    Jobs,
+    adamw,
+    fail_in_the_third,
+    own_batches,
+    refused,
+    state_of,
+    values_of,
+)
 from zerocache_steps import check_same
 
 pytestmark = taco_only
 
-MAKES = {
-    name: getattr(on_ranks, name) for name in ("adamw", "sgd", "plain_sgd", "lion", "adafactor")
-}
 EARLY = {"step_in_backward": True}
 KEPT = {"step_in_backward": True, "clipping": True}
 WORLDS = ["gloo-2", "gloo-4", "taco-2", "taco-4"]
@@ -47,16 +54,6 @@ def average(model: nn.Module) -> None:
         if parameter.grad is not None:
             dist.all_reduce(parameter.grad)
             parameter.grad /= dist.get_world_size()
-
-
-def everything(cache: Any, optimizer: Any) -> dict[str, Tensor]:
-    """Parameters of this rank, and the state on rank 0."""
-    found = {name: cache.full(name) for name in cache._names.values()}
-    optimizer.consolidate_state_dict()
-    if dist.get_rank() == 0:
-        for number, entry in optimizer.state_dict()["state"].items():
-            found.update({f"{number}/{kind}": value for kind, value in entry.items()})
-    return found
 
 
 def usual_step(_: Any, model: Any, optimizer: Any, data: Iterator[Tensor], means: Any) -> None:
@@ -101,7 +98,7 @@ def compare(
         for _ in range(4):
             step(cache, made, optimizer, data, (lambda _: None) if options else average)
             assert not options or all(p.grad is None for p in made.parameters())
-        found.append(everything(cache, optimizer))
+        found.append({**values_of(cache), **state_of(optimizer)})
         cache.close()
     check_same(*found)
 
@@ -192,7 +189,7 @@ def part(folder: str) -> tuple[tuple[str, str], dict[str, Tensor]]:
     optimizer.zero_grad()
     model.short = False
     usual_step(cache, model, optimizer, data, lambda _: None)
-    values = {name: cache.full(name) for name in cache._names.values()}
+    values = values_of(cache)
     cache.close()
     return found, values
 
@@ -238,15 +235,7 @@ def fail_alone(folder: str) -> list[tuple[str, str]]:
     usual_step(cache, model, optimizer, data, lambda _: None)
     cache.save(f"{folder}/checkpoint")
     if dist.get_rank() == 1:
-        takes, left = optimizer.take_gradient, [3]
-
-        def fails(*arguments: Any) -> None:
-            left[0] -= 1
-            if left[0] == 0:
-                raise OSError("no more of these")
-            takes(*arguments)
-
-        optimizer.take_gradient = fails
+        fail_in_the_third(optimizer)
     found = [refused(lambda: model(next(data)).backward()), refused(lambda: model(next(data)))]
     cache.load(f"{folder}/checkpoint")
     optimizer.zero_grad()

@@ -13,7 +13,7 @@ from conftest import taco_only
 from spawn_ranks import Ranks
 from torch import Tensor, nn
 from zerocache_models import TinyGPT, adamw, make_cache
-from zerocache_ranks import alone, own_batches, refused, shared
+from zerocache_ranks import alone, own_batches, refused, shared, state_of, values_of
 from zerocache_spread import average, sharded
 from zerocache_steps import Step, check_same, everything, tokens, trained
 
@@ -123,19 +123,6 @@ def scaled_loss(scaler: Any, model: Any, data: Tensor, number: int) -> Tensor:
     infinite = number == SKIPPED and dist.get_rank() == 1
     result: Tensor = scaler.scale(loss * INF if infinite else loss)
     return result
-
-
-def values_of(cache: Any) -> dict[str, Tensor]:
-    return {name: cache.full(name) for name in cache._names.values()}
-
-
-def state_of(optimizer: Any) -> dict[str, Tensor]:
-    """On rank 0, which all of it is copied to."""
-    optimizer.consolidate_state_dict()
-    if dist.get_rank() != 0:
-        return {}
-    found = optimizer.state_dict()["state"]
-    return {f"{i}/{kind}": value for i, entry in found.items() for kind, value in entry.items()}
 
 
 def clip_both(ours: Any, theirs: Any, skipped: bool) -> None:

@@ -18,30 +18,13 @@ from spawn_ranks import Ranks
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from zerocache_models import TinyGPT
-from zerocache_ranks import Jobs, own_batches, refused
+from zerocache_ranks import MAKES, Jobs, own_batches, refused, state_of, values_of
 from zerocache_spread import sharded
 from zerocache_steps import check_same
 
 pytestmark = taco_only
 
-MAKES = {
-    name: getattr(on_ranks, name) for name in ("adamw", "sgd", "plain_sgd", "lion", "adafactor")
-}
 Step = Callable[[Any, Any, Any, Iterator[Tensor]], None]
-
-
-def values_of(cache: Any) -> dict[str, Tensor]:
-    return {name: cache.full(name) for name in cache._names.values()}
-
-
-def everything(cache: Any, optimizer: Any) -> dict[str, Tensor]:
-    """And the state, on rank 0."""
-    found = values_of(cache)
-    optimizer.consolidate_state_dict()
-    if dist.get_rank() == 0:
-        for number, entry in optimizer.state_dict()["state"].items():
-            found.update({f"{number}/{kind}": value for kind, value in entry.items()})
-    return found
 
 
 def usual_step(_: Any, model: Any, optimizer: Any, data: Iterator[Tensor]) -> None:
@@ -73,7 +56,7 @@ def compare(
         for _ in range(4):
             step(cache, made, optimizer, data)
         assert set(optimizer.numbers().values()) == {4}
-        found.append(everything(cache, optimizer))
+        found.append({**values_of(cache), **state_of(optimizer)})
         cache.close()
     check_same(*found)
 
@@ -194,7 +177,7 @@ def fail_in(folder: str, where: str) -> list[tuple[str, str]]:
     usual_step(cache, model, optimizer, data)
     saved = f"{folder}/saved"
     cache.save(saved)
-    values = everything(cache, optimizer)
+    values = {**values_of(cache), **state_of(optimizer)}
     fails[0] = True
     found = [refused(lambda: usual_step(cache, model, optimizer, data))]
     fails[0] = False
@@ -204,7 +187,7 @@ def fail_in(folder: str, where: str) -> list[tuple[str, str]]:
     else:
         found.append(refused(lambda: cache.save(saved)))
         cache.load(saved)
-        check_same(everything(cache, optimizer), values)
+        check_same({**values_of(cache), **state_of(optimizer)}, values)
         usual_step(cache, model, optimizer, data)
         assert set(optimizer.numbers().values()) == {2}
     cache.close()
@@ -264,7 +247,7 @@ def clip_kept(folder: str) -> None:
             model(next(data)).backward()
             assert cache.clip_grad_norm_(0.1) > 0.1
             optimizer.step()
-        found.append(everything(cache, optimizer))
+        found.append({**values_of(cache), **state_of(optimizer)})
         cache.close()
     check_same(*found)
 

@@ -69,6 +69,35 @@ def adafactor(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adafactor(model.parameters(), lr=1e-2)
 
 
+MAKES: dict[str, Make] = {make.__name__: make for make in (adamw, sgd, plain_sgd, lion, adafactor)}
+
+
+def values_of(cache: Any) -> dict[str, torch.Tensor]:
+    return {name: cache.full(name) for name in cache._names.values()}
+
+
+def state_of(optimizer: Any) -> dict[str, torch.Tensor]:
+    """On rank 0, which all of it is copied to."""
+    optimizer.consolidate_state_dict()
+    if dist.get_rank() != 0:
+        return {}
+    found = optimizer.state_dict()["state"]
+    return {f"{i}/{kind}": value for i, entry in found.items() for kind, value in entry.items()}
+
+
+def fail_in_the_third(optimizer: Any) -> None:
+    """The third gradient that it takes from now on."""
+    takes, left = optimizer.take_gradient, [3]
+
+    def fails(*arguments: Any) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError("no more of these")
+        takes(*arguments)
+
+    optimizer.take_gradient = fails
+
+
 def mixed_model() -> nn.Module:
     """Bfloat16 parameters among float32 ones, and a frozen one; tied weights."""
     model = TinyGPT(2)
