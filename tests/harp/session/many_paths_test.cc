@@ -10,19 +10,11 @@
 
 #include "base/log.h"
 #include "support/sim_cluster.h"
+#include "support/sim_links.h"
 #include "support/sim_transfer.h"
 
 namespace taco::harp {
 namespace {
-
-constexpr double kGigabit = 1.25e8;
-
-SimFaults gigabit() {
-  SimFaults faults;
-  faults.receive_buffer = 4 << 20;
-  faults.bytes_per_second = kGigabit;
-  return faults;
-}
 
 struct TwoHosts {
   explicit TwoHosts(std::uint32_t paths, std::uint64_t seed = 1,

@@ -5,20 +5,13 @@
 #include <deque>
 
 #include "support/sim_cluster.h"
+#include "support/sim_links.h"
 #include "support/sim_transfer.h"
 
 namespace taco::harp {
 namespace {
 
-constexpr double kGigabit = 1.25e8;
 constexpr std::size_t kLarge = 20 << 20;
-
-SimFaults gigabit() {
-  SimFaults faults;
-  faults.receive_buffer = 4 << 20;
-  faults.bytes_per_second = kGigabit;
-  return faults;
-}
 
 struct TwoHosts {
   explicit TwoHosts(std::uint64_t seed) : cluster(2, seed, gigabit(), {.max_datagrams = {1472}}) {}

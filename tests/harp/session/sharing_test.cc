@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "support/sim_cluster.h"
+#include "support/sim_links.h"
 #include "support/sim_streams.h"
 
 namespace taco::harp {
 namespace {
 
-constexpr double kGigabit = 1.25e8;                      // bytes a second
 constexpr double kPayload = kGigabit * (1440.0 / 1472);  // of full packets
 constexpr std::size_t kMessage = 256 * 1024;
 constexpr std::size_t kUnderWay = 16;  // messages of one sender
