@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 #include <optional>
@@ -13,6 +14,8 @@
 
 #include "support/adafactor_model.h"
 #include "support/gathering_threads.h"
+#include "zerocache/backward_stripes.h"
+#include "zerocache/gathered_pages.h"
 #include "zerocache/gradient_shards.h"
 #include "zerocache/lockstep.h"
 #include "zerocache/sharded_step.h"
@@ -28,6 +31,7 @@ using testing::kShapes;
 
 constexpr std::size_t kPage = 4096;
 constexpr std::uint32_t kCount = std::size(kShapes);
+constexpr std::uint32_t kNone = static_cast<std::uint32_t>(-1);
 
 std::vector<std::string> moments_of(std::uint32_t i) {
   const std::string name = "p" + std::to_string(i);
@@ -198,12 +202,16 @@ struct Spread {
   std::vector<std::uint32_t> all = {0};
   std::optional<Stripes> stripes;
   Lockstep lockstep;
+  std::optional<GatheredPages> gathered;
   std::optional<GradientShards> gradients;
+  std::optional<BackwardStripes> early;
+  std::optional<std::size_t> fails_at;  // of the uses of pages in a backward pass
   Collectives& ranks;
 
   Spread(Collectives& group, bool half) : model(kPage, 2, half), lockstep(group), ranks(group) {
     all.insert(all.end(), model.tensors().begin(), model.tensors().end());
     stripes.emplace(model.layout(), all, ranks.rank(), ranks.size());
+    gathered.emplace(ranks, lockstep, model.pages(), model.layout(), *stripes, GatherOptions{});
     gradients.emplace(ranks, lockstep, model.layout(), *stripes, model.tensors());
   }
   Status step(int t) {
@@ -219,6 +227,50 @@ struct Spread {
     TACO_RETURN_IF_ERROR(step.run(updates, *gradients));
     gradients->clear();
     return {};
+  }
+  // The same in a backward pass, after uses of all parameters; one gradient in a pass of its own.
+  Status step_in_backward(int t, std::uint32_t left_out = kNone) {
+    TACO_RETURN_IF_ERROR(gathered->begin_run("train"));
+    TACO_RETURN_IF_ERROR(use_all());
+    if (fails_at) model.pages().fail_at(*fails_at);
+    if (!early) {
+      const StripedStep step(ranks, lockstep, model.layout(), *stripes, model.stream());
+      early.emplace(step, model.layout(), *stripes, model.stream(), *gradients, *gathered);
+    }
+    std::vector<Update> updates = model.updates({.weight_decay = 0.1}, t);
+    std::reverse(updates.begin(), updates.end());
+    for (const bool later : {false, true}) {
+      for (const Update& update : updates) {
+        if (later != (update.tensor == left_out)) continue;
+        TACO_RETURN_IF_ERROR(early->add({update.tensor, update.gradient, false}, update.step));
+      }
+      TACO_RETURN_IF_ERROR(early->finish());
+    }
+    return {};
+  }
+  // Every rank has every page then; adds what it finds there.
+  Status use_all(std::vector<std::byte>* found = nullptr) {
+    for (const std::uint32_t tensor : model.tensors()) {
+      const Run run = model.layout().pages_of(model.layout().tensors()[tensor]);
+      for (PageId page = run.first; page < run.first + run.count; ++page) {
+        TACO_RETURN_IF_ERROR(gathered->begin(page, {&page, 1}));
+        const Access access{.page = page};
+        TACO_RETURN_IF_ERROR(model.pages().begin(page, {&access, 1}));
+        const std::byte* const bytes = model.pages().address(page, Tier::kDevice);
+        if (found != nullptr) found->insert(found->end(), bytes, bytes + kPage);
+        model.pages().end(page);
+        gathered->end(page);
+      }
+    }
+    return {};
+  }
+  // As the next uses find them, on every rank, whoever has stepped them.
+  std::vector<std::byte> parameters() {
+    std::vector<std::byte> found;
+    EXPECT_TRUE(gathered->begin_run("look").ok());
+    EXPECT_TRUE(use_all(&found).ok());
+    gathered->end_run();
+    return found;
   }
   bool owns(std::uint32_t i, std::size_t element) const {
     const PlacedTensor& tensor = model.layout().tensors()[i + 1];
@@ -279,6 +331,67 @@ TEST(AdafactorRanks, InPartsARankWithoutAPageIsAFailureOfAll) {
       EXPECT_EQ(stepped.code(), Code::kResource);
       EXPECT_NE(stepped.message().find("no page today"), std::string::npos) << stepped.message();
       EXPECT_EQ(stepped.message().starts_with("rank 1: "), ranks.rank() != 1);
+      EXPECT_EQ(own.model.pages().open(), 0u);
+    });
+  }
+}
+
+// In the backward pass.
+
+// Tensors that lie on one page, on many, on many stripes; one of them comes in a pass of its own.
+TEST(BackwardStripes, AdafactorStepsToTheBitsOfStepsAtTheEnd) {
+  for (const bool half : {false, true}) {
+    for (const int size : {1, 2, 3}) {
+      for (const std::uint32_t left_out : {kNone, 1u, 3u}) {
+        SCOPED_TRACE(std::to_string(size) + " ranks without " + std::to_string(left_out));
+        GatheringThreads group(size);
+        group.run([&](Collectives& ranks) {
+          Spread usual(ranks, half), own(ranks, half);
+          const std::vector<std::byte> before = own.parameters();
+          for (int t = 1; t <= 2; ++t) {
+            ASSERT_TRUE(usual.step(t).ok());
+            const Status stepped = own.step_in_backward(t, left_out);
+            ASSERT_TRUE(stepped.ok()) << stepped.message();
+            EXPECT_EQ(own.early->stepped().size(), kCount);
+            EXPECT_FALSE(own.early->begun());
+            for (PageId page = 0; page < own.model.layout().pages(); ++page) {
+              EXPECT_TRUE(own.gradients->on(page).empty()) << "a mean is kept";
+            }
+            own.early->forget();
+          }
+          for (std::uint32_t i = 0; i < kCount; ++i) {
+            for (const std::string& name : moments_of(i)) {
+              EXPECT_TRUE(own.model.state(name) == usual.model.state(name)) << name;
+            }
+          }
+          const std::vector<std::byte> found = own.parameters();
+          EXPECT_TRUE(found == usual.parameters());
+          EXPECT_FALSE(found == before);
+        });
+      }
+    }
+  }
+}
+
+TEST(BackwardStripes, AdafactorOnARankWithoutAPageEndsTheRunOfAll) {
+  for (std::size_t use = 0; use < 60; use += 7) {
+    SCOPED_TRACE("use " + std::to_string(use));
+    GatheringThreads group(2);
+    group.run([&](Collectives& ranks) {
+      Spread own(ranks, false);
+      ASSERT_TRUE(own.step_in_backward(1).ok());
+      own.early->forget();
+      if (ranks.rank() == 1) own.fails_at = use;
+      Status stepped = own.step_in_backward(2);
+      // Who fails alone says so, and the others hear of it where they meet next.
+      if (!stepped.ok()) own.lockstep.give_up(stepped);
+      if (stepped.ok()) stepped = own.lockstep.meet("look", {});
+      EXPECT_FALSE(stepped.ok());
+      EXPECT_NE(stepped.message().find("no page today"), std::string::npos) << stepped.message();
+      EXPECT_EQ(stepped.message().starts_with("rank 1: "), ranks.rank() != 1);
+      own.early->drop();
+      EXPECT_FALSE(own.early->begun());
+      own.gathered->end_run();
       EXPECT_EQ(own.model.pages().open(), 0u);
     });
   }
