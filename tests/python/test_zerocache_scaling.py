@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from conftest import taco_only
 from spawn_ranks import Ranks
 from torch import Tensor, nn
 from zerocache_models import TinyGPT, adamw, make_cache
-from zerocache_ranks import alone, own_batches, refused, shared, state_of, values_of
+from zerocache_ranks import CAPS, alone, own_batches, refused, shared, state_of, values_of
 from zerocache_spread import average, sharded
 from zerocache_steps import Step, check_same, everything, tokens, trained
 
@@ -207,27 +207,109 @@ def test_ranks_that_scale_otherwise_are_told(two: Ranks, tmp_path: Path) -> None
         assert found[2][0] == "AssertionError"
 
 
-def scale_under_ddp(folder: str) -> None:
-    """Gradients are in memory there, averaged, and the same on all ranks."""
-    (cache, model, optimizer), scaler = shared(folder, TinyGPT(2), adamw), make_scaler()
-    other_cache, other, other_optimizer = alone(folder, TinyGPT(2), adamw)
-    other_scaler, data = make_scaler(), own_batches()
-    for number in range(4):
+# Gradients of which every rank has all means: in memory, or on its pages until the step.
+
+KEPT = {"step_in_backward": True, "clipping": True}
+WORLDS = ["gloo-2", "gloo-4", "taco-2", "taco-4"]
+MAX_NORM = 0.1
+
+
+class Scaling(NamedTuple):
+    """What five steps have found, bit for bit, and what they leave."""
+
+    losses: list[str]
+    norms: list[str]
+    scales: list[float]
+    values: dict[str, Tensor]
+
+
+def shared_by_ddp(folder: str, wrap: dict[str, Any]) -> tuple[Any, Any, Any]:
+    # Several buckets, and pages that wait for gradients of two of them.
+    return shared(folder, TinyGPT(2), adamw, wrap, bucket_cap_mb=0.05)
+
+
+def shared_by_group(folder: str, wrap: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Averaged by the cache, or by the program where nothing is kept."""
+    cache, model = make_cache(Path(folder) / f"group-{dist.get_rank()}", *CAPS), TinyGPT(2)
+    return cache, *cache.wrap(model, adamw(model), process_group=dist.group.WORLD, **wrap)
+
+
+SHARED = {"ddp": shared_by_ddp, "group": shared_by_group}
+
+
+class Beside:
+    """A model in a cache of this rank alone, which is given the means, and which torch clips."""
+
+    def __init__(self, folder: str) -> None:
+        self._cache, self._model, self._optimizer = alone(folder, TinyGPT(2), adamw)
+        self._scaler = make_scaler()
+
+    def forward(self, batch: Tensor, number: int) -> str:
+        loss = scaled_loss(self._scaler, self._model, batch, number)
+        return loss.item().hex()
+
+    def step(self, means: nn.Module) -> str:
+        on_ranks.copy_gradients(means, self._model)
+        self._scaler.unscale_(self._optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), MAX_NORM)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        return norm.item().hex()
+
+    def close(self, found: Scaling) -> None:
+        """Compares what it has come to with what ranks have together."""
+        assert self._scaler.get_scale() == found.scales[-1]
+        for name in on_ranks.names_of(self._model):
+            assert torch.equal(self._cache.full(name), found.values[name]), name
+        self._cache.close()
+
+
+def scale_and_clip(folder: str, way: str, wrap: dict[str, Any]) -> Scaling:
+    """Gradients that stay in memory are those of one process too, at every step."""
+    Path(folder).mkdir(exist_ok=True)
+    (cache, model, optimizer), scaler = SHARED[way](folder, wrap), make_scaler()
+    beside = None if wrap else Beside(folder)
+    data, found = own_batches(), Scaling([], [], [], {})
+    for number in range(5):
         optimizer.zero_grad()
-        scaled_loss(scaler, model, next(data), number).backward()
-        other_scaler.scale(torch.zeros(()))
-        on_ranks.copy_gradients(model, other)
-        for one, its_cache, its_optimizer in (
-            (scaler, cache, optimizer),
-            (other_scaler, other_cache, other_optimizer),
-        ):
-            one.unscale_(its_optimizer)
-            its_cache.clip_grad_norm_(0.1)
-            one.step(its_optimizer)
-            one.update()
-    on_ranks.assert_same_values(cache, other_cache, on_ranks.names_of(other))
-    assert set(optimizer.numbers().values()) == {3}
+        batch = next(data)
+        loss = scaled_loss(scaler, model, batch, number)
+        found.losses.append(loss.item().hex())
+        assert beside is None or beside.forward(batch, number) == found.losses[-1]
+        loss.backward()
+        if way == "group" and not wrap:
+            average(model)
+        own_norm = None if beside is None else beside.step(model)
+        assert not wrap or all(parameter.grad is None for parameter in model.parameters())
+        scaler.unscale_(optimizer)
+        norm = cache.clip_grad_norm_(MAX_NORM).item()
+        found.norms.append(norm.hex())
+        assert beside is None or own_norm == norm.hex()
+        assert norm > MAX_NORM or number == SKIPPED
+        before = {**values_of(cache), **state_of(optimizer)} if number == SKIPPED else None
+        scaler.step(optimizer)
+        if before is not None:
+            check_same({**values_of(cache), **state_of(optimizer)}, before)
+        scaler.update()
+        found.scales.append(scaler.get_scale())
+    assert set(optimizer.numbers().values()) == {4}
+    found.values.update({**values_of(cache), **state_of(optimizer)})
+    cache.close()
+    if beside is not None:
+        beside.close(found)
+    return found
 
 
-def test_a_scaler_under_ddp(two: Ranks, tmp_path: Path) -> None:
-    two.run(scale_under_ddp, str(tmp_path))
+def scale_both_ways(folder: str, way: str) -> list[float]:
+    usual = scale_and_clip(f"{folder}/usual", way, {})
+    kept = scale_and_clip(f"{folder}/kept", way, KEPT)
+    assert kept[:3] == usual[:3]
+    check_same(kept.values, usual.values)
+    return kept.scales
+
+
+@pytest.mark.parametrize("way", SHARED)
+@pytest.mark.parametrize("job", WORLDS, indirect=True)
+def test_clipped_steps_have_the_bits_of_one_process(job: Ranks, tmp_path: Path, way: str) -> None:
+    for scales in job.run(scale_both_ways, str(tmp_path), way):
+        assert scales == [1024.0, 2048.0, 1024.0, 1024.0, 2048.0]
