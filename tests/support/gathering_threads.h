@@ -22,6 +22,14 @@
 
 namespace taco::testing {
 
+// A deadline must mean a hang: a sanitized program takes several times as long, and a rank may be
+// busy with a test's own business meanwhile.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr std::chrono::seconds kArrivalDeadline(240);
+#else
+inline constexpr std::chrono::seconds kArrivalDeadline(60);
+#endif
+
 class GatheringThreads {
  public:
   explicit GatheringThreads(int size) : size_(size) {}
@@ -118,7 +126,7 @@ class GatheringThreads {
     std::unique_lock lock(mutex_);
     const Call& here = calls_[call];
     const bool complete =
-        changed_.wait_for(lock, std::chrono::seconds(60), [&] { return here.arrived == size_; });
+        changed_.wait_for(lock, kArrivalDeadline, [&] { return here.arrived == size_; });
     if (!complete) return Status(Code::kTimeout, "call " + std::to_string(call));
     EXPECT_TRUE(
         std::equal(given.begin(), given.end(), here.given[static_cast<std::size_t>(rank)].begin()))

@@ -131,14 +131,24 @@ TEST(PowerLoss, DuringALaterSaveLeavesTheOldCheckpointOrTheNewOne) {
   EXPECT_EQ(outcome.none_found, 0);
 }
 
+// What is wrong after a save that forgets this. Most of it shows in a few tries at each step, so
+// that many are made only where it does not.
+std::string problem_without(const Forgotten& forgotten, bool has_former, int ranks = 1) {
+  for (const std::uint64_t seeds : {kSeeds / 10, kSeeds}) {
+    std::string problem = Trial(has_former, forgotten, seeds, ranks).run().problem;
+    if (!problem.empty()) return problem;
+  }
+  return "";
+}
+
 TEST(PowerLoss, EveryFsyncOfASaveIsNeeded) {
   const int syncs = Trial(false, {}, 1).run().syncs.front();
   ASSERT_EQ(Trial(true, {}, 1).run().syncs.front(), syncs);
   // The directory's own name, two data files, the manifest, their names, the manifest's new name.
   EXPECT_EQ(syncs, 6);
   for (int forgotten = 0; forgotten < syncs; ++forgotten) {
-    const std::string first = Trial(false, {forgotten}, kSeeds).run().problem;
-    const std::string later = Trial(true, {forgotten}, kSeeds).run().problem;
+    const std::string first = problem_without({forgotten}, false);
+    const std::string later = problem_without({forgotten}, true);
     EXPECT_FALSE(first.empty() && later.empty()) << "nobody misses fsync " << forgotten;
     // The first concerns a new directory only; the others every save.
     if (forgotten > 0) {
@@ -170,7 +180,7 @@ TEST(PowerLoss, EveryFsyncOfEveryRankIsNeeded) {
     for (int forgotten = 0; forgotten < syncs[static_cast<std::size_t>(rank)]; ++forgotten) {
       // A new directory's own name concerns its first save only.
       const bool is_first_save = rank == 0 && forgotten == 0;
-      EXPECT_NE(Trial(!is_first_save, {forgotten, rank}, kSeeds, kRanks).run().problem, "")
+      EXPECT_NE(problem_without({forgotten, rank}, !is_first_save, kRanks), "")
           << "nobody misses fsync " << forgotten << " of rank " << rank;
     }
   }
