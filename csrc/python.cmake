@@ -66,6 +66,7 @@ Python_add_library(_C MODULE WITH_SOABI
   pg/c10d/stats_bind.cc
   pg/c10d/relay.cc
   pg/c10d/work.cc
+  zerocache/torch/lent_memory.cc
   zerocache/torch/parameter_range.cc
   zerocache/torch/plan_bind.cc
   zerocache/torch/process_group.cc

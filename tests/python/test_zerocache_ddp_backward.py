@@ -305,6 +305,36 @@ def test_what_fails_on_one_rank_fails_on_all_until_a_load(job: Ranks, tmp_path: 
         assert "load a checkpoint to go on" in then[1]
 
 
+def fail_in_a_hook(folder: str) -> None:
+    """On all ranks at once, after some buckets: what they had averaged is stepped, and no more."""
+    cache, model, optimizer = wrapped(folder, TinyGPT(2), wrap={"step_in_backward": True})
+    data = own_batches()
+    usual_step(cache, model, optimizer, data)
+    before = values_of(cache)
+
+    def fail(_: Any) -> None:
+        raise OSError("no more of these")
+
+    hook = model.module.blocks[0].out.weight.register_hook(fail)
+    assert refused(lambda: model(next(data)).backward()) == ("OSError", "no more of these")
+    hook.remove()
+    optimizer.zero_grad()
+    after = values_of(cache)
+    changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert "norm.weight" in changed
+    assert "blocks.0.first.weight" not in changed
+    for value in after.values():
+        mean = value.clone()
+        dist.all_reduce(mean)
+        assert torch.equal(mean, value * dist.get_world_size()), "ranks differ"
+    cache.close()
+
+
+@pytest.mark.parametrize("job", ["gloo-2", "taco-2"], indirect=True)
+def test_an_exception_on_all_ranks_leaves_what_was_averaged(job: Ranks, tmp_path: Path) -> None:
+    job.run(fail_in_a_hook, str(tmp_path))
+
+
 def die(folder: str) -> tuple[str, str]:
     cache, model, _ = wrapped(folder, TinyGPT(2), wrap={"step_in_backward": True})
     if dist.get_rank() == 1:
@@ -353,6 +383,27 @@ def test_options_whose_means_come_late_are_refused_by_name(two: Ranks, tmp_path:
 
 
 # Memory.
+
+
+def take_where(folder: str, wrap: dict[str, Any]) -> None:
+    cache, model, optimizer = wrapped(folder, TinyGPT(2), wrap=wrap)
+    take, views = optimizer.take_gradient, []
+
+    def note(parameter: nn.Parameter, more: bool = False) -> None:
+        assert parameter.grad is not None
+        views.append(parameter.grad.untyped_storage().nbytes() > parameter.grad.nbytes)
+        take(parameter, more)
+
+    optimizer.take_gradient = note
+    usual_step(cache, model, optimizer, own_batches())
+    assert len(views) == len(cache._optimizer._trained)
+    assert sum(views) > len(views) * 3 // 4  # a bucket may have a single one
+    cache.close()
+
+
+@pytest.mark.parametrize("wrap", [{"step_in_backward": True}, KEPT], ids=["stepped", "kept"])
+def test_means_are_used_where_they_lie(two: Ranks, tmp_path: Path, wrap: dict[str, Any]) -> None:
+    two.run(take_where, str(tmp_path), wrap)
 
 
 def growth(folder: str, early: bool) -> int:

@@ -44,6 +44,7 @@
 #include "zerocache/optimizer_stream.h"
 #include "zerocache/shards.h"
 #include "zerocache/state_layout.h"
+#include "zerocache/torch/lent_memory.h"
 #include "zerocache/torch/spread.h"
 #include "zerocache/torch/storage.h"
 #include "zerocache/torch/uses.h"
@@ -162,6 +163,8 @@ class Store : public Pager {
   // rank steps its own pages; finish_gradients() sends them to the others.
   Status step_in_backward(std::size_t points);
   Status step_early(const Step& step);
+  // Gradients of these lie in memory that is lent: the system has it as soon as they are used.
+  void forget_when_used(const at::Tensor& lent) { lent_.add(lent, gradients_); }
   // There, and before the first of a step: whether all ranks are about to take these; their
   // gradients are not looked at.
   Status agree_on_steps(const std::vector<Step>& steps);
@@ -284,6 +287,7 @@ class Store : public Pager {
   Status failed_step(const Status& status);
   Status finish_steps();
   void forget_steps();
+  void forget_gradients();
 
   // store_ranks.cc
   Status alone() const;
@@ -380,6 +384,7 @@ class Store : public Pager {
   std::unique_ptr<Spread> spread_;                           // goes before all that it uses
   std::unique_ptr<BackwardSteps> backward_;                  // goes before the stream
   std::unordered_map<std::uint32_t, at::Tensor> gradients_;  // that it reads, by tensor
+  LentMemory lent_;                                          // that some of these lie in
   std::vector<std::uint32_t> sent_;                          // stepped so, since the last step()
   std::vector<std::unique_ptr<Entry>> entries_;
   std::unordered_map<const void*, Entry*> by_storage_;

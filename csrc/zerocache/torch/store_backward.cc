@@ -61,7 +61,15 @@ Status Store::advance() {
     status = backward_->advance();
   }
   for (const std::uint32_t tensor : backward_->take_done()) gradients_.erase(tensor);
+  lent_.give_back(gradients_);
   return failed_step(status);
+}
+
+// Nobody reads them any more.
+void Store::forget_gradients() {
+  static_cast<void>(backward_->take_done());
+  gradients_.clear();
+  lent_.give_back(gradients_);
 }
 
 // Nobody computes on pages beside the caller.
@@ -77,8 +85,7 @@ Status Store::finish_steps() {
     const WithoutGil others_run;
     status = backward_->finish();
   }
-  static_cast<void>(backward_->take_done());
-  gradients_.clear();
+  forget_gradients();
   return failed_step(status);
 }
 
@@ -94,8 +101,7 @@ Result<std::vector<std::string>> Store::drop_steps() {
     const WithoutGil others_run;
     stepped = backward_->drop();
   }
-  static_cast<void>(backward_->take_done());
-  gradients_.clear();
+  forget_gradients();
   TACO_RETURN_IF_ERROR(failed_step(stepped.status()));
   std::vector<std::string> names;
   for (const std::uint32_t tensor : *stepped) names.push_back(layout_.tensors()[tensor].name);
@@ -108,8 +114,7 @@ void Store::forget_steps() {
     const WithoutGil others_run;
     backward_->forget();
   }
-  static_cast<void>(backward_->take_done());
-  gradients_.clear();
+  forget_gradients();
   sent_.clear();
 }
 

@@ -1,7 +1,6 @@
 // _C.zerocache: what taco_torch/zerocache is made of.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
-#include <sys/mman.h>
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include "edge/errors.h"
 #include "zerocache/checksum.h"
 #include "zerocache/torch/bind.h"
+#include "zerocache/torch/lent_memory.h"
 #include "zerocache/torch/process_group.h"
 #include "zerocache/torch/store.h"
 #include "zerocache/torch/uses_bind.h"
@@ -123,18 +123,6 @@ std::vector<Store::Step> steps_of(const Steps& steps) {
   for (const auto& [parameter, gradient, constants] : steps)
     made.push_back({parameter, gradient.value_or(at::Tensor()), constants->step});
   return made;
-}
-
-// The bytes of a tensor that will be written before they are read: the system has the memory again
-// until then. Pages of the system that are not the tensor's alone stay.
-void forget_bytes(const at::Tensor& tensor) {
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(tensor.mutable_data_ptr());
-  const std::uintptr_t first = (begin + page - 1) / page * page;
-  const std::uintptr_t last = (begin + tensor.nbytes()) / page * page;
-  if (!tensor.device().is_cpu() || !tensor.is_non_overlapping_and_dense() || first >= last) return;
-  // Where the system will not, the memory stays.
-  static_cast<void>(madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED));
 }
 
 // (matrices, rows, columns), for Adafactor.
@@ -329,6 +317,7 @@ void bind_state(py::class_<Store>& store) {
               const Constants& constants) {
              raise_if_error(self.step_early({parameter, gradient, constants.step}));
            })
+      .def("forget_when_used", &Store::forget_when_used)
       .def("drop_steps", [](Store& self) { return value_or_raise(self.drop_steps()); })
       .def("stepped_early", &Store::stepped_early)
       .def("read_state",

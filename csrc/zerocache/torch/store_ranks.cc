@@ -137,8 +137,7 @@ Status Store::finish_together(const Status& before) {
     status =
         ShardedStep(*ranks_, *mover_, layout_, shards_, *stream_, std::nullopt).share(added, own);
   }
-  static_cast<void>(backward_->take_done());
-  gradients_.clear();
+  forget_gradients();
   for (const Update& update : added) sent_.push_back(update.tensor);
   return was_broken ? broken_ : failed_step(status);
 }

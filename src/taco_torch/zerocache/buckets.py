@@ -61,8 +61,9 @@ class BucketGradients:
     """A communication hook that has the optimizer take gradients as soon as they are averaged.
 
     DistributedDataParallel calls it for one bucket after the other, in the same order on all ranks.
-    It averages with the calls, and the bits, of DistributedDataParallel alone. Once a bucket has
-    left, its memory is the system's until the next pass writes there.
+    It averages with the calls, and the bits, of DistributedDataParallel alone. Means are used where
+    they lie, in the bucket; once all of its have been, its memory is the system's until the next
+    pass writes there.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class BucketGradients:
         self._steps_now = gradients == "stepped"
         self._under_way: deque[Bucket] = deque()
         self._passing = self._agreed = False  # buckets of a pass have come; all may be stepped
-        self._taking = Taking()
+        self._taking = Taking(lent=True)
         self._undo = guards.guard(self._trained, self._optimizer, self._accumulated)
         optimizer.take_gradients(gradients)
         reducer: Any = model.reducer
@@ -152,13 +153,16 @@ class BucketGradients:
         optimizer = self._optimizer()
         for parameter, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
             taker = optimizer if parameter in self._trained else None
-            self._taking.take(taker, parameter, gradient.clone())
-        _C.zerocache.forget_bytes(bucket.buffer)
+            self._taking.take(taker, parameter, gradient)
+        if optimizer is None or not self._trained:
+            _C.zerocache.forget_bytes(bucket.buffer)
+        else:
+            optimizer.forget_when_used(bucket.buffer)
 
     def _end_pass(self) -> None:
         while self._under_way:
             self._take_first()
-        taking, self._taking, self._passing = self._taking, Taking(), False
+        taking, self._taking, self._passing = self._taking, Taking(lent=True), False
         taking.give_back()
         optimizer = self._optimizer()
         taken = self._agreed if self._steps_now else bool(self._trained)

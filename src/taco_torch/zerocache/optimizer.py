@@ -172,6 +172,10 @@ class CachedOptimizer(torch.optim.Optimizer):
             self._step_early(parameter, gradient)
         parameter.grad = None
 
+    def forget_when_used(self, lent: Tensor) -> None:
+        """Memory that gradients were taken in: the system has it once the last of them is used."""
+        self._cache.store.forget_when_used(lent)
+
     @torch.no_grad()
     def take_rest(self) -> None:
         """What backward passes have left in memory joins the gradients that ranks average, and

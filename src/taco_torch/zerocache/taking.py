@@ -16,11 +16,12 @@ class Taking:
     """The means of one pass: the optimizer takes them.
 
     What fails on this rank alone is raised where the pass ends: until then it takes part in what
-    all ranks do, and means stay in memory.
+    all ranks do, and means stay in memory; copies of them where that is ``lent``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, lent: bool = False) -> None:
         self.failure: Exception | None = None
+        self._lent = lent
         self._left: list[tuple[Tensor, Tensor]] = []
 
     def take(self, optimizer: CachedOptimizer | None, parameter: Tensor, mean: Tensor) -> None:
@@ -34,7 +35,7 @@ class Taking:
             except Exception as error:
                 self.failure = error
         parameter.grad = None
-        self._left.append((parameter, mean))
+        self._left.append((parameter, mean.clone() if self._lent else mean))
 
     def give_back(self) -> None:
         """What was not taken is in ``p.grad`` from now on."""

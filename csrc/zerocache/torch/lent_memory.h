@@ -1,0 +1,30 @@
+// Memory that gradients lie in which somebody has lent until they are used: the system has it again
+// as soon as none of them is there any more. Whoever lends it writes it anew before it is read.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace taco::zerocache {
+
+// The bytes of a tensor that will be written before they are read: the system has the memory again
+// until then. Pages of the system that are not the tensor's alone stay.
+void forget_bytes(const at::Tensor& tensor);
+
+class LentMemory {
+ public:
+  using Gradients = std::unordered_map<std::uint32_t, at::Tensor>;
+
+  // It goes with the last of these that lies in it, or now if none does.
+  void add(const at::Tensor& memory, const Gradients& used);
+  // These are left.
+  void give_back(const Gradients& used);
+
+ private:
+  std::vector<at::Tensor> lent_;
+};
+
+}  // namespace taco::zerocache
