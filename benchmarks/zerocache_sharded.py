@@ -9,7 +9,9 @@ what a rank keeps and what is gathered; "on disk" has a quarter of that as memor
 under `--directory`. Every training is a job of its own; they take turns, and a ratio is the median
 over rounds of ratios inside one round. The memory is the most that a rank took on top of what it
 had before it made the model. DDP's step is no limit, but what ranks take that have memory enough:
-its gradients travel once, while a model that is spread travels twice more.
+its gradients travel once, while a model that is spread travels twice more. Two choices more have
+all parameters on every rank, under DDP, and share the optimizer's state: with steps at the end, and
+in the backward pass.
 """
 
 from __future__ import annotations
@@ -66,12 +68,27 @@ def with_fsdp2(model: nn.Module, _: argparse.Namespace) -> Trained:
     return model, adamw(model)
 
 
+def parameter_bytes(model: nn.Module) -> int:
+    return 4 * sum(parameter.numel() for parameter in model.parameters())
+
+
+def with_ddp_in_cache(
+    model: nn.Module, arguments: argparse.Namespace, in_backward: bool
+) -> Trained:
+    from taco_torch.zerocache import ZeroCache
+
+    whole = parameter_bytes(model)
+    cache = ZeroCache(device=2 * whole, host=2 * whole, page=arguments.page)
+    ddp = DistributedDataParallel(model)
+    made, optimizer = cache.wrap(ddp, adamw(ddp), step_in_backward=in_backward)
+    return made, optimizer
+
+
 def with_cache(model: nn.Module, arguments: argparse.Namespace, on_disk: bool) -> Trained:
     from taco_torch.zerocache import ZeroCache
 
     # Parameters and two moments; the largest module is the embedding, gathered whole.
-    parameters = 4 * sum(parameter.numel() for parameter in model.parameters())
-    share = 3 * parameters // dist.get_world_size()
+    share = 3 * parameter_bytes(model) // dist.get_world_size()
     largest = 4 * max(parameter.numel() for parameter in model.parameters())
     directory = f"{arguments.directory}/rank-{dist.get_rank()}"
     os.makedirs(directory, exist_ok=True)
@@ -90,6 +107,8 @@ CHOICES: dict[str, Callable[[nn.Module, argparse.Namespace], Trained]] = {
     "FSDP2": with_fsdp2,
     "ZeroCache, all in memory": lambda model, given: with_cache(model, given, False),
     "ZeroCache, on disk": lambda model, given: with_cache(model, given, True),
+    "DDP, state in ZeroCache": lambda model, given: with_ddp_in_cache(model, given, False),
+    "DDP, stepped in backward": lambda model, given: with_ddp_in_cache(model, given, True),
 }
 
 

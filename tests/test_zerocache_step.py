@@ -60,10 +60,31 @@ def test_an_unknown_row_is_named(tmp_path: Path) -> None:
 def test_ranks_that_share_a_model_learn_as_ddp(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     command = [sys.executable, str(BENCHMARKS / "zerocache_sharded.py"), "--json", str(result)]
-    command += ["--only", "DDP;ZeroCache, on disk", "--layers", "2", "--width", "128"]
+    choices = ["ZeroCache, on disk", "DDP, state in ZeroCache", "DDP, stepped in backward"]
+    command += ["--only", ";".join(["DDP", *choices]), "--layers", "2", "--width", "128"]
     command += ["--page", "128KiB", "--steps", "2", "--rounds", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    (base,), (ours,) = json.loads(result.read_text()).values()
-    assert ours["losses"] == pytest.approx(base["losses"], rel=1e-5)
-    assert ours["losses"][-1] != ours["losses"][0]
+    (base,), *caches = json.loads(result.read_text()).values()
+    assert len(caches) == len(choices)
+    for (ours,) in caches:
+        assert ours["losses"] == pytest.approx(base["losses"], rel=1e-5)
+        assert ours["losses"][-1] != ours["losses"][0]
+    assert caches[1][0]["losses"] == caches[2][0]["losses"]
+
+
+def test_plans_of_caches_and_of_the_command_stand_beside_measured_steps(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    command = [sys.executable, str(BENCHMARKS / "zerocache_plan.py"), "--json", str(result)]
+    command += ["--layers", "2", "--width", "128", "--batch", "1", "--steps", "4"]
+    command += ["--directory", str(tmp_path / "pages")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for whose in ("its own cache", "the command"):
+        assert f"goal: by {whose} within 10%" in done.stdout
+    rows = json.loads(result.read_text())
+    assert len(rows) == 3
+    for row in rows:
+        assert row["step_s"] > 0
+        assert len(row["ratios"]) == len(rows)
+        assert min(*row["ratios"], row["command"]) > 0
