@@ -123,6 +123,32 @@ Status BackwardSteps::advance() {
   return no_room(status) ? Status() : status;
 }
 
+// Whether something is left to do there, or under way.
+bool BackwardSteps::waits(PageId page) const {
+  const auto is_there = [&](const Due& due) { return due.page == page; };
+  const auto lies_there = [&](std::uint32_t tensor) {
+    return layout_.pages_of(layout_.tensors()[tensor]).contains(page);
+  };
+  return std::any_of(due_.begin(), due_.end(), is_there) ||
+         std::any_of(open_.begin(), open_.end(),
+                     [&](const auto& each) { return is_there(each.first); }) ||
+         std::any_of(due_whole_.begin(), due_whole_.end(), lies_there);
+}
+
+Status BackwardSteps::step_now(PageId page) {
+  if (!waits(page)) return {};
+  settle();
+  TACO_RETURN_IF_ERROR(step_whole());
+  const auto is_there = [&](const Due& due) { return due.page == page; };
+  static_cast<void>(std::stable_partition(due_.begin(), due_.end(), is_there));
+  while (waits(page)) {
+    const Status status = begin_some();
+    if (!status.ok() && (open_.empty() || !no_room(status))) return status;
+    settle();
+  }
+  return {};
+}
+
 void BackwardSteps::settle() {
   if (open_.empty()) return;
   background_->wait();

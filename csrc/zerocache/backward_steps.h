@@ -15,8 +15,8 @@
 // next advance(), by whoever calls that.
 //
 // Where ranks share the step, each of them is given the same updates, and steps its own pages
-// alone; of Adafactor all of them find the same moments. Afterwards the pages travel
-// (ShardedStep::share()).
+// alone; of Adafactor all of them find the same moments. The pages travel meanwhile
+// (backward_share.h), and what is left of them afterwards (ShardedStep::share()).
 //
 // Bits are those of OptimizerStream::step() with the same updates. One thread at a time.
 #pragma once
@@ -64,6 +64,10 @@ class BackwardSteps {
   Status advance();
   // Nothing is in use afterwards.
   void settle();
+  // A page whose gradients are all final, before whatever else is due, and tensors on it that are
+  // stepped whole; nothing of what is not stepped here, or has been. There has to be room for a
+  // chunk.
+  Status step_now(PageId page);
   // Steps all that was added, pages on which other tensors have no gradient too. The next add()
   // belongs to the next step. A failure leaves tensors behind that are stepped in part.
   Status finish();
@@ -110,6 +114,7 @@ class BackwardSteps {
   Status begin(const Due& due);
   Status begin_some();
   Status step_whole();
+  bool waits(PageId page) const;
   void page_is_done(PageId page);
   Status drain();
 

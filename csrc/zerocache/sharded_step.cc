@@ -125,19 +125,24 @@ std::vector<ShardedStep::Stepped> ShardedStep::pages_of(std::span<const Update> 
   std::vector<Stepped> found;
   const auto tensor_of = [](const Update& update) { return update.tensor; };
   const auto note = [&](PageId page, std::span<const Update> updates) -> Status {
-    Stepped stepped{.page = page, .updates = updates};
-    const PlacedTensor& lowest = layout_.tensors()[updates.front().tensor];
-    const PlacedTensor& highest = layout_.tensors()[updates.back().tensor];
-    const std::uint64_t start = std::uint64_t{page} * layout_.page_bytes();
-    stepped.begin = std::max(start, lowest.offset);
-    stepped.end = std::min(start + layout_.page_bytes(), highest.offset + highest.bytes);
-    stepped.whole = layout_.tensors_on(page).size() == updates.size();
-    found.push_back(stepped);
+    Stepped stepped{page, updates, {}};
+    for (const Update& update : updates) stepped.tensors.push_back(update.tensor);
+    found.push_back(std::move(stepped));
     return {};
   };
   const Status noted = for_each_touched_page(layout_, sorted, tensor_of, note);
   TACO_ASSERT(noted.ok());
   return found;
+}
+
+// Bytes of the range, from the first that is stepped on.
+std::pair<std::uint64_t, std::uint64_t> ShardedStep::bounds(
+    PageId page, std::span<const std::uint32_t> tensors) const {
+  const PlacedTensor& lowest = layout_.tensors()[tensors.front()];
+  const PlacedTensor& highest = layout_.tensors()[tensors.back()];
+  const std::uint64_t start = std::uint64_t{page} * layout_.page_bytes();
+  return {std::max(start, lowest.offset),
+          std::min(start + layout_.page_bytes(), highest.offset + highest.bytes)};
 }
 
 // By their places, without those of nothing.
@@ -162,27 +167,35 @@ Status ShardedStep::run(std::span<const Update> updates) {
   return send(all, true);
 }
 
-Status ShardedStep::share(std::span<const Update> updates, const Status& own) {
+Status ShardedStep::share(std::span<const Update> updates, const Status& own,
+                          const std::function<bool(PageId)>& sent) {
   TACO_RETURN_IF_ERROR(agree(ranks_, own));
-  return send(sorted(updates), false);
+  return send(sorted(updates), false, sent);
 }
 
 // Each page by its owner; `steps`: as soon as that has stepped it.
-Status ShardedStep::send(std::span<const Update> sorted, bool steps) {
-  const std::vector<Stepped> stepped = pages_of(sorted);
+Status ShardedStep::send(std::span<const Update> sorted, bool steps,
+                         const std::function<bool(PageId)>& sent) {
+  std::vector<Stepped> stepped = pages_of(sorted);
+  if (sent != nullptr) {
+    std::erase_if(stepped, [&](const Stepped& each) { return sent(each.page); });
+  }
   std::vector<Parcel> parcels;
   parcels.reserve(stepped.size());
   for (const Stepped& each : stepped) {
-    parcels.push_back({shards_.owner(each.page), each.end - each.begin});
+    const auto [begin, end] = bounds(each.page, each.tensors);
+    parcels.push_back({shards_.owner(each.page), end - begin});
   }
   const ExchangeCalls calls = {
       .pack = [&](std::size_t parcel, std::span<std::byte> to) -> Status {
-        if (steps) TACO_RETURN_IF_ERROR(step(stepped[parcel]));
-        return pack(stepped[parcel], to);
+        const Stepped& each = stepped[parcel];
+        if (steps) TACO_RETURN_IF_ERROR(step(each));
+        return pack(each.page, each.tensors, to);
       },
       .unpack =
           [&](std::size_t parcel, std::size_t from, std::span<const std::byte> bytes) {
-            return unpack(stepped[parcel], from, bytes);
+            const Stepped& each = stepped[parcel];
+            return unpack(each.page, each.tensors, from, bytes);
           },
   };
   return exchange(ranks_, parcels, calls);
@@ -193,27 +206,30 @@ Status ShardedStep::step(const Stepped& stepped) {
       .with_prefix("the optimizer's step ended before " + layout_.describe(stepped.page) + ": ");
 }
 
-Status ShardedStep::pack(const Stepped& stepped, std::span<std::byte> to) {
-  const OperatorKey key = kSendKeys + stepped.page;
-  const Access access = access_in(tier_, stepped.page, true, false);
+Status ShardedStep::pack(PageId id, std::span<const std::uint32_t> tensors,
+                         std::span<std::byte> to) {
+  const OperatorKey key = kSendKeys + id;
+  const Access access = access_in(tier_, id, true, false);
   TACO_RETURN_IF_ERROR(pages_.begin(key, {&access, 1}));
-  const std::byte* const page = pages_.address(stepped.page, pages_.tier_of(stepped.page));
-  std::memcpy(to.data(), page + stepped.begin % layout_.page_bytes(), to.size());
+  const std::byte* const page = pages_.address(id, pages_.tier_of(id));
+  std::memcpy(to.data(), page + bounds(id, tensors).first % layout_.page_bytes(), to.size());
   pages_.end(key);
   return {};
 }
 
-// Of the bytes between those of the updates, nothing is taken: they belong to this rank.
-Status ShardedStep::unpack(const Stepped& stepped, std::size_t from,
+// Of the bytes between those of the tensors, nothing is taken: they belong to this rank.
+Status ShardedStep::unpack(PageId id, std::span<const std::uint32_t> tensors, std::size_t from,
                            std::span<const std::byte> bytes) {
-  const std::uint64_t begin = stepped.begin + from, end = begin + bytes.size();
-  const bool all_of_it = stepped.whole && begin == stepped.begin && end == stepped.end;
-  const OperatorKey key = kReceiveKeys + stepped.page;
-  const Access access = access_in(tier_, stepped.page, !all_of_it, true);
+  const auto [first_of_all, end_of_all] = bounds(id, tensors);
+  const std::uint64_t begin = first_of_all + from, end = begin + bytes.size();
+  const bool whole = layout_.tensors_on(id).size() == tensors.size();  // each on it is stepped
+  const bool all_of_it = whole && begin == first_of_all && end == end_of_all;
+  const OperatorKey key = kReceiveKeys + id;
+  const Access access = access_in(tier_, id, !all_of_it, true);
   TACO_RETURN_IF_ERROR(pages_.begin(key, {&access, 1}));
-  std::byte* const page = pages_.address(stepped.page, pages_.tier_of(stepped.page));
-  for (const Update& update : stepped.updates) {
-    const PlacedTensor& tensor = layout_.tensors()[update.tensor];
+  std::byte* const page = pages_.address(id, pages_.tier_of(id));
+  for (const std::uint32_t index : tensors) {
+    const PlacedTensor& tensor = layout_.tensors()[index];
     const std::uint64_t first = std::max(begin, tensor.offset);
     const std::uint64_t last = std::min(end, tensor.offset + tensor.bytes);
     if (first >= last) continue;

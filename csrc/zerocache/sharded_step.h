@@ -4,9 +4,12 @@
 // have. Adafactor's moments are kept by all of them: a number for each row and each column.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -14,6 +17,7 @@
 #include "zerocache/exchange.h"
 #include "zerocache/layout.h"
 #include "zerocache/optimizer_stream.h"
+#include "zerocache/page.h"
 #include "zerocache/page_uses.h"
 #include "zerocache/shards.h"
 
@@ -45,23 +49,32 @@ class ShardedStep {
   Status run(std::span<const Update> updates);
   // The rest of that, where each rank has stepped its own pages already (backward_steps.h), or has
   // failed to: they travel to the others. As run().
-  Status share(std::span<const Update> updates, const Status& own);
+  // Pages that `sent` says have been sent by then are left out; null: none has.
+  Status share(std::span<const Update> updates, const Status& own,
+               const std::function<bool(PageId)>& sent = nullptr);
+
+  // One page of these: where of its bytes something is stepped, of these tensors on it, by rising
+  // place; what is sent of it; and what another rank takes from that, `from` bytes behind its
+  // beginning.
+  std::pair<std::uint64_t, std::uint64_t> bounds(PageId page,
+                                                 std::span<const std::uint32_t> tensors) const;
+  Status pack(PageId page, std::span<const std::uint32_t> tensors, std::span<std::byte> to);
+  Status unpack(PageId page, std::span<const std::uint32_t> tensors, std::size_t from,
+                std::span<const std::byte> bytes);
 
  private:
-  // A page of parameters with the updates that touch it.
+  // A page of parameters with the updates that touch it, and their tensors.
   struct Stepped {
     PageId page = 0;
     std::span<const Update> updates;
-    std::uint64_t begin = 0, end = 0;  // bytes of the range, from the first that is stepped on
-    bool whole = false;                // every tensor on it is stepped
+    std::vector<std::uint32_t> tensors;
   };
 
   std::vector<Update> sorted(std::span<const Update> updates) const;
   std::vector<Stepped> pages_of(std::span<const Update> sorted) const;
-  Status send(std::span<const Update> sorted, bool steps);
+  Status send(std::span<const Update> sorted, bool steps,
+              const std::function<bool(PageId)>& sent = nullptr);
   Status step(const Stepped& stepped);
-  Status pack(const Stepped& stepped, std::span<std::byte> to);
-  Status unpack(const Stepped& stepped, std::size_t from, std::span<const std::byte> bytes);
 
   Collectives& ranks_;
   PageUses& pages_;

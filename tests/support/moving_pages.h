@@ -31,6 +31,10 @@ class MovingPages : public zerocache::PageUses {
 
   Status begin(zerocache::OperatorKey key, std::span<const zerocache::Access> accesses) override {
     if (fail_at_ == begun_++) return Status(fails_with_, "no page today");
+    if (open_.size() >= room_) {
+      ++refused_;
+      return Status(Code::kInvalidArgument, "no room beside what is in use");
+    }
     EXPECT_EQ(open_.count(key), 0u) << "used twice at once";
     open_[key].assign(accesses.begin(), accesses.end());
     most_open_ = std::max(most_open_, open_.size());
@@ -76,6 +80,9 @@ class MovingPages : public zerocache::PageUses {
     fail_at_ = begun_ + use;
     fails_with_ = with;
   }
+  // Uses that may be open at a time: where they are, another is refused.
+  void room_for(std::size_t uses) { room_ = uses; }
+  std::size_t refused() const { return refused_; }
   void write(const zerocache::PlacedTensor& tensor, const void* from) {
     each(tensor, [&](std::byte* at, std::size_t first, std::size_t bytes) {
       std::memcpy(at, static_cast<const std::byte*>(from) + first, bytes);
@@ -136,6 +143,7 @@ class MovingPages : public zerocache::PageUses {
   std::map<zerocache::OperatorKey, std::vector<zerocache::Access>> open_;
   std::vector<zerocache::OperatorKey> keys_;
   std::size_t begun_ = 0, fail_at_ = static_cast<std::size_t>(-1), most_open_ = 0;
+  std::size_t room_ = static_cast<std::size_t>(-1), refused_ = 0;
   Code fails_with_ = Code::kResource;
 };
 

@@ -238,6 +238,7 @@ Store::~Store() {
 void Store::let_go() {
   const WithoutGil others_run;
   spread_.reset();
+  sharing_.reset();
   backward_.reset();
   stream_.reset();
   ranks_.reset();

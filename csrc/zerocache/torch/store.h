@@ -36,6 +36,7 @@
 
 #include "base/status.h"
 #include "kernels/adafactor.h"
+#include "zerocache/backward_share.h"
 #include "zerocache/backward_steps.h"
 #include "zerocache/checkpoint.h"
 #include "zerocache/collectives.h"
@@ -160,7 +161,7 @@ class Store : public Pager {
   // begin in it and final gradients. Once, after add_state(). Where parameters are spread, after
   // start_gathering(): all ranks step the pages of a stripe when their means are there
   // (backward_stripes.h). Where only the state is shared, gradients are means already, and each
-  // rank steps its own pages; finish_gradients() sends them to the others.
+  // rank steps its own pages; share_final() and finish_gradients() send them to the others.
   Status step_in_backward(std::size_t points);
   Status step_early(const Step& step);
   // Gradients of these lie in memory that is lent: the system has it as soon as they are used.
@@ -168,6 +169,9 @@ class Store : public Pager {
   // There, and before the first of a step: whether all ranks are about to take these; their
   // gradients are not looked at.
   Status agree_on_steps(const std::vector<Step>& steps);
+  // There: the gradients of these are final on all ranks, which come here alike; step_early() has
+  // been told of those that this rank has. Pages that are stepped travel to the others from now on.
+  Status share_final(const std::vector<at::Tensor>& parameters);
   // Instead of step(): parameters that were stepped in part are stepped whole, and their names are
   // returned; the others are not stepped at all. Where ranks share the state, whatever has been
   // given is stepped, by all of them at once.
@@ -383,6 +387,7 @@ class Store : public Pager {
   std::uint64_t gradients_lost_ = 0;
   std::unique_ptr<Spread> spread_;                           // goes before all that it uses
   std::unique_ptr<BackwardSteps> backward_;                  // goes before the stream
+  std::unique_ptr<BackwardShare> sharing_;                   // goes before that; null: nobody else
   std::unordered_map<std::uint32_t, at::Tensor> gradients_;  // that it reads, by tensor
   LentMemory lent_;                                          // that some of these lie in
   std::vector<std::uint32_t> sent_;                          // stepped so, since the last step()

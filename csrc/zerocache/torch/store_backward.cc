@@ -1,5 +1,7 @@
 // Steps of the optimizer in the middle of a backward pass.
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -37,6 +39,11 @@ Status Store::step_in_backward(std::size_t points) {
   auto steps = BackwardSteps::make(*stream_, layout_, stateful_, options);
   if (!steps.ok()) return steps.status();
   backward_ = std::move(steps).value();
+  if (ranks_) {
+    const ShardedStep step(*ranks_, *mover_, layout_, shards_, *stream_, std::nullopt);
+    sharing_ =
+        std::make_unique<BackwardShare>(*ranks_, step, layout_, shards_, *backward_, stateful_);
+  }
   return Status();
 }
 
@@ -113,6 +120,7 @@ void Store::forget_steps() {
   {
     const WithoutGil others_run;
     backward_->forget();
+    if (sharing_) sharing_->forget();
   }
   forget_gradients();
   sent_.clear();

@@ -166,7 +166,7 @@ std::unique_ptr<Collectives> ranks_of(c10d::Backend* backend) {
   return collectives_of(c10::intrusive_ptr<c10d::Backend>::reclaim_copy(backend));
 }
 
-std::uint64_t digest_of(const at::Tensor& tensor) {
+std::uint64_t digest_of_tensor(const at::Tensor& tensor) {
   const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
   const std::size_t count = tensor.nbytes();
   const WithoutGil others_run;
@@ -318,6 +318,10 @@ void bind_state(py::class_<Store>& store) {
              raise_if_error(self.step_early({parameter, gradient, constants.step}));
            })
       .def("forget_when_used", &Store::forget_when_used)
+      .def("share_final",
+           [](Store& self, const std::vector<at::Tensor>& parameters) {
+             raise_if_error(self.share_final(parameters));
+           })
       .def("drop_steps", [](Store& self) { return value_or_raise(self.drop_steps()); })
       .def("stepped_early", &Store::stepped_early)
       .def("read_state",
@@ -349,7 +353,7 @@ void bind_store(py::module_& module) {
   inner.def("check_placeable", [](const std::string& name, const at::Tensor& tensor) {
     raise_if_error(check_placeable(tensor, name));
   });
-  inner.def("digest", &digest_of);
+  inner.def("digest", &digest_of_tensor);
   inner.def("forget_bytes", &forget_bytes);
   py::class_<Store> store(inner, "Store");
   store

@@ -122,6 +122,25 @@ Status Store::step_together(const std::vector<Step>& steps) {
   return failed_step(status);
 }
 
+Status Store::share_final(const std::vector<at::Tensor>& parameters) {
+  TACO_RETURN_IF_ERROR(alone());
+  if (!sharing_) return invalid("no ranks share steps in backward passes");
+  std::vector<std::uint32_t> tensors;
+  for (const at::Tensor& parameter : parameters) {
+    const Entry* const entry = find(parameter);
+    if (entry == nullptr) return invalid("a parameter of the optimizer is not in the cache");
+    tensors.push_back(entry->tensor);
+  }
+  Status status;
+  {
+    const WithoutGil others_run;
+    status = sharing_->final(tensors);
+  }
+  for (const std::uint32_t tensor : backward_->take_done()) gradients_.erase(tensor);
+  lent_.give_back(gradients_);
+  return status.ok() ? status : failed_step(status);
+}
+
 // The rest of what backward passes have begun: all ranks have been given the same gradients, and
 // have stepped their own pages, or do so now; then these travel.
 Status Store::finish_together(const Status& before) {
@@ -133,9 +152,12 @@ Status Store::finish_together(const Status& before) {
     const WithoutGil others_run;
     Status own = was_broken ? broken_ : before;
     if (own.ok()) own = backward_->finish();
+    const Status arrived = sharing_->settle();
+    if (own.ok()) own = arrived;
     backward_->forget();
-    status =
-        ShardedStep(*ranks_, *mover_, layout_, shards_, *stream_, std::nullopt).share(added, own);
+    status = ShardedStep(*ranks_, *mover_, layout_, shards_, *stream_, std::nullopt)
+                 .share(added, own, [this](PageId page) { return sharing_->sent(page); });
+    sharing_->forget();
   }
   forget_gradients();
   for (const Update& update : added) sent_.push_back(update.tensor);

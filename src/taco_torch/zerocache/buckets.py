@@ -158,6 +158,8 @@ class BucketGradients:
             _C.zerocache.forget_bytes(bucket.buffer)
         else:
             optimizer.forget_when_used(bucket.buffer)
+            if self._agreed:
+                optimizer.share_final(p for p in bucket.parameters if p in self._trained)
 
     def _end_pass(self) -> None:
         while self._under_way:

@@ -144,6 +144,8 @@ class MeanGradients(FinalGradients):
         if reduced.summed is not reduced.gradient:
             reduced.gradient.copy_(reduced.summed)
         self._taking.take(optimizer, reduced.parameter, reduced.gradient)
+        if self._steps_now:
+            optimizer.share_final([reduced.parameter])
 
     def _drain(self, take: Callable[[Reduced], object]) -> None:
         while self._under_way:

@@ -172,6 +172,11 @@ class CachedOptimizer(torch.optim.Optimizer):
             self._step_early(parameter, gradient)
         parameter.grad = None
 
+    def share_final(self, parameters: Iterable[Tensor]) -> None:
+        """All ranks that share the state have taken these, or have failed to: pages that they have
+        stepped may travel."""
+        self._cache.store.share_final(list(parameters))
+
     def forget_when_used(self, lent: Tensor) -> None:
         """Memory that gradients were taken in: the system has it once the last of them is used."""
         self._cache.store.forget_when_used(lent)
