@@ -8,6 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,21 @@ def test_an_optimizer_is_not_pickled() -> None:
         with pytest.raises(TypeError, match=r"state_dict\(\) .*cache\.save\(\)"):
             copied(optimizer)
     cache.close()
+
+
+def test_a_model_in_a_cache_is_not_copied() -> None:
+    model = nn.Sequential(line(), line())
+    with make_cache(None) as cache:
+        cache.wrap(model, adamw(model))
+        refused = partial(pytest.raises, TypeError, match=r"copy the model before ZeroCache\.wrap")
+        for copied in (copy.deepcopy, pickle.dumps):
+            for given in (model, cache):
+                with refused():
+                    copied(given)
+            # What comes to parameters first says which one is not there.
+            with pytest.raises(RuntimeError, match=r"parameter '1\.\w+' is not in memory"):
+                copied(model[1])
+    assert copy.deepcopy(model)[1] is not model[1]  # closed: it is as any other
 
 
 class Frozen(nn.Module):

@@ -183,3 +183,40 @@ def test_parameters_without_elements_are_stepped_as_in_torch(tmp_path: Path) -> 
         cache.save(tmp_path / "saved")
         cache.load(tmp_path / "saved")
         assert one_step(model, optimizer) == pytest.approx(one_step(plain, inner), rel=1e-5)
+
+
+def averaged(model: nn.Module) -> Any:
+    """An exponential moving average, as programs keep one; it lies beside the cache."""
+    averaging = torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+    return torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=averaging, use_buffers=True)
+
+
+@pytest.mark.parametrize("way", ["in a use", "one by one"])
+def test_a_moving_average_of_parameters_is_that_of_torch(way: str) -> None:
+    plain, model = layers(), layers()
+    inner, expected, average = adamw(plain), averaged(plain), averaged(model)
+    cache, optimizer = wrapped(model, adamw(model))
+    with cache:
+        with pytest.raises(TypeError, match="copy the model before"):
+            averaged(model)
+        for _ in range(3):
+            one_step(plain, inner)
+            expected.update_parameters(plain)
+            one_step(model, optimizer)
+            if way == "in a use":
+                with cache.use(model, writes=False):
+                    average.update_parameters(model)
+                continue
+            for name, mean in average.module.named_parameters():
+                value = cache.full(name)
+                # The first update is a copy, as AveragedModel has it.
+                mean.detach().lerp_(value, 0.1 if average.n_averaged > 0 else 1.0)
+            average.n_averaged += 1
+        for name, mean in average.module.named_parameters():
+            torch.testing.assert_close(mean, expected.module.get_parameter(name), msg=name)
+            assert not torch.equal(mean, cache.full(name))
+        torch.testing.assert_close(average(INPUT), expected(INPUT))  # evaluates beside the model
+        # And the average becomes the model's.
+        for name, mean in average.module.named_parameters():
+            cache.full(name, mean.detach())
+        assert torch.equal(model(INPUT), average(INPUT))

@@ -38,6 +38,10 @@ WHOLE_PARTS: tuple[type, ...] = (
 NEVER_CALLED = (nn.ParameterList, nn.ParameterDict)
 # Their backward pass reads no parameter: to fetch it would be for nothing.
 FORWARD_ONLY = (nn.Embedding.forward,)
+NOT_COPIED = (
+    "a ZeroCache, and the model in it, cannot be copied or pickled, since parameters are absent: "
+    "copy the model before ZeroCache.wrap(), or load its state_dict() into another model"
+)
 
 
 Before = Callable[[nn.Module, tuple[Any, ...]], None]
@@ -236,6 +240,10 @@ class Hooks:
         self._by_hand: list[Call] = []  # inside use(), which ends its own after any exception
         self._root_calls = 0
         self._handled: BaseException | None = None  # when the outermost of these began
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        """Refused: it hangs on the modules, so this is where copies of a model end."""
+        raise TypeError(NOT_COPIED)
 
     @property
     def parts(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from taco_torch._extension import _C
 from taco_torch.zerocache import plot
+from taco_torch.zerocache.hooks import NOT_COPIED
 from taco_torch.zerocache.ranks import Ranks
 from taco_torch.zerocache.report import Whole, as_text
 from taco_torch.zerocache.step_plan import StepPlan, plan_of_run
@@ -17,6 +18,10 @@ class View:
 
     _store: Any
     _ranks: Ranks | None
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        """Refused: there is one of each."""
+        raise TypeError(NOT_COPIED)
 
     @property
     def store(self) -> Any:
