@@ -175,7 +175,8 @@ class CachedOptimizer(torch.optim.Optimizer):
     def share_final(self, parameters: Iterable[Tensor]) -> None:
         """All ranks that share the state have taken these, or have failed to: pages that they have
         stepped may travel."""
-        self._cache.store.share_final(list(parameters))
+        if self._ranks is not None:
+            self._cache.store.share_final(list(parameters))
 
     def forget_when_used(self, lent: Tensor) -> None:
         """Memory that gradients were taken in: the system has it once the last of them is used."""
