@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from conftest import taco_only
+from spawn_ranks import Ranks
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from zerocache_models import TinyGPT, adamw, make_cache
+from zerocache_ranks import own_batches, train, values_of
 from zerocache_steps import check_same, everything, tokens, trained
 
 pytestmark = taco_only
@@ -148,3 +152,52 @@ def test_a_cap_that_is_accepted_is_enough_for_every_kind_of_state(
             optimizer.zero_grad()
         assert set(optimizer.numbers().values()) == {2}
         assert cache.store.open == 0
+
+
+# Over ranks, which step pages in the backward pass, and send them and get others meanwhile.
+
+
+def wrap_shared(
+    folder: Path, way: str, make: str, inner: str, sizes: tuple[int, int]
+) -> tuple[Any, Any, Any] | None:
+    """Cache, model and optimizer; None where these pages of device and host do not suffice."""
+    model, options = globals()[make](), {}
+    if way == "ddp":
+        model = DistributedDataParallel(model, bucket_cap_mb=0.05)
+    else:
+        options["process_group"] = dist.group.WORLD
+    folder.mkdir(parents=True)
+    cache = make_cache(folder / "pages", *sizes)
+    try:
+        return cache, *cache.wrap(model, globals()[inner](model), step_in_backward=True, **options)
+    except ValueError:
+        cache.close()
+        return None
+
+
+def train_in_least(folder: str, way: str, make: str, inner: str, least_host: bool) -> None:
+    own = Path(folder) / str(dist.get_rank())
+    plenty = wrap_shared(own / "plenty", way, make, inner, (200, 200))
+    assert plenty is not None
+    for pages in range(1, 50):
+        sizes = (12, pages) if least_host else (pages, 12)
+        found = wrap_shared(own / str(pages), way, make, inner, sizes)
+        if found is not None:
+            break
+    assert found is not None
+    assert train(*found[1:], 3, own_batches()) == train(*plenty[1:], 3, own_batches())
+    assert found[0].store.open == 0
+    check_same(values_of(found[0]), values_of(plenty[0]))
+    found[0].close()
+    plenty[0].close()
+
+
+@pytest.mark.parametrize("least_host", [False, True], ids=["device", "host"])
+@pytest.mark.parametrize("inner", ["adamw", "adafactor"])
+@pytest.mark.parametrize(
+    ("way", "make"), [("ddp", "TinyGPT"), ("ddp", "Checkpointed"), ("group", "Reentrant")]
+)
+def test_a_cap_that_is_accepted_is_enough_over_ranks(
+    two: Ranks, tmp_path: Path, way: str, make: str, inner: str, least_host: bool
+) -> None:
+    two.run(train_in_least, str(tmp_path), way, make, inner, least_host)
