@@ -142,7 +142,7 @@ Status BackwardSteps::step_now(PageId page) {
   const auto is_there = [&](const Due& due) { return due.page == page; };
   static_cast<void>(std::stable_partition(due_.begin(), due_.end(), is_there));
   while (waits(page)) {
-    const Status status = begin_some();
+    Status status = begin_some();
     if (!status.ok() && (open_.empty() || !no_room(status))) return status;
     settle();
   }
