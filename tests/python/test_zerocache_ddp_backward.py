@@ -385,6 +385,31 @@ def test_options_whose_means_come_late_are_refused_by_name(two: Ranks, tmp_path:
 # Memory.
 
 
+def sent_at_the_end(folder: str) -> tuple[int, int]:
+    """Bytes that this rank sends once the pass is over, and those of all parameters."""
+    import taco_torch
+
+    cache, model, optimizer = wrapped(folder, TinyGPT(4), wrap={"step_in_backward": True})
+    data, ends, sent = own_batches(), optimizer.end_pass, []
+
+    def end_pass(*failure: Any) -> None:
+        before = taco_torch.stats().shm_bytes
+        ends(*failure)
+        sent.append(taco_torch.stats().shm_bytes - before)
+
+    optimizer.end_pass = end_pass
+    for _ in range(3):
+        usual_step(cache, model, optimizer, data)
+    found = sent[-1], cache.store.parameter_bytes
+    cache.close()
+    return found
+
+
+def test_pages_travel_while_the_pass_goes_on(two: Ranks, tmp_path: Path) -> None:
+    for sent, parameters in two.run(sent_at_the_end, str(tmp_path)):
+        assert 0 < sent < parameters // 4  # all that a rank steps would be half
+
+
 def take_where(folder: str, wrap: dict[str, Any]) -> None:
     cache, model, optimizer = wrapped(folder, TinyGPT(2), wrap=wrap)
     take, views = optimizer.take_gradient, []
