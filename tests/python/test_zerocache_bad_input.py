@@ -87,6 +87,25 @@ def test_a_directory_that_is_read_only(tmp_path: Path) -> None:
         cache_of("16MiB", "16MiB", f"{tmp_path}:64MiB")
 
 
+def test_a_file_system_that_is_read_only(tmp_path: Path) -> None:
+    """Nobody may write there, root included: no cache, and no checkpoint."""
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)]).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        with pytest.raises(ValueError, match=rf"{folder}.*(?i:read-only)"):
+            cache_of("16MiB", "16MiB", f"{folder}:64MiB")
+        with make_cache(tmp_path / "cache", 12, 12) as cache:
+            model = TinyGPT()
+            model, optimizer = cache.wrap(model, adamw(model))
+            with pytest.raises(ValueError, match=rf"{folder}.*(?i:read-only)"):
+                cache.save(folder / "saved")
+            train(model, optimizer, 1)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
 def test_a_directory_belongs_to_one_cache_at_a_time(tmp_path: Path) -> None:
     first = cache_of("16MiB", "16MiB", f"{tmp_path}:64MiB")
     with pytest.raises(ValueError, match=str(os.getpid())):
