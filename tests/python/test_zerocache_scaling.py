@@ -21,6 +21,7 @@ pytestmark = taco_only
 
 INF = float("inf")
 SKIPPED = 2  # the step whose loss is infinite
+KEPT = {"step_in_backward": True, "clipping": True}
 
 
 def make_scaler(scale: float = 1024.0) -> Any:
@@ -136,9 +137,9 @@ def clip_both(ours: Any, theirs: Any, skipped: bool) -> None:
         torch.testing.assert_close(norm, other_norm, rtol=1e-5, atol=0)
 
 
-def scale_beside(folder: str, clips: bool) -> list[float]:
+def scale_beside(folder: str, clips: bool, wrap: dict[str, Any]) -> list[float]:
     """Ours, and a cache of each rank's own, whose gradients are averaged by hand."""
-    (cache, model, optimizer), scaler = sharded(folder, TinyGPT(2)), make_scaler()
+    (cache, model, optimizer), scaler = sharded(folder, TinyGPT(2), **wrap), make_scaler()
     other_cache, other, other_optimizer = alone(folder, TinyGPT(2), adamw)
     other_scaler, data, scales = make_scaler(), own_batches(), []
     for number in range(5):
@@ -171,9 +172,12 @@ def scale_beside(folder: str, clips: bool) -> list[float]:
     return scales
 
 
+@pytest.mark.parametrize("wrap", [{}, KEPT], ids=["at the end", "kept"])
 @pytest.mark.parametrize("clips", [True, False])
-def test_ranks_step_and_skip_together(job: Ranks, tmp_path: Path, clips: bool) -> None:
-    for scales in job.run(scale_beside, str(tmp_path), clips):
+def test_ranks_step_and_skip_together(
+    job: Ranks, tmp_path: Path, clips: bool, wrap: dict[str, Any]
+) -> None:
+    for scales in job.run(scale_beside, str(tmp_path), clips, wrap):
         assert scales == [1024.0, 2048.0, 1024.0, 1024.0, 2048.0]
 
 
@@ -209,7 +213,6 @@ def test_ranks_that_scale_otherwise_are_told(two: Ranks, tmp_path: Path) -> None
 
 # Gradients of which every rank has all means: in memory, or on its pages until the step.
 
-KEPT = {"step_in_backward": True, "clipping": True}
 WORLDS = ["gloo-2", "gloo-4", "taco-2", "taco-4"]
 MAX_NORM = 0.1
 
