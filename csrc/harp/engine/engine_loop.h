@@ -86,6 +86,7 @@ class EngineLoop final : public Transport,
   void end_st(const Status& why);
 
   MatcherHost& matching() { return matching_; }
+  Security security() const { return options_.security; }  // same for as long as it runs
   Services& services() { return services_; }
   void add_to_st(StackStats& stats);
 

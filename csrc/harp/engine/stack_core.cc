@@ -15,6 +15,7 @@
 #include "harp/engine/interfaces.h"
 #include "harp/engine/security_settings.h"
 #include "harp/session/congestion.h"
+#include "harp/session/sealing.h"
 
 namespace taco::harp {
 
@@ -186,7 +187,8 @@ Reach StackCore::reach_of(const Address& address) const {
   return reaches_memory_of(address) ? Reach::kMemory : Reach::kNetwork;
 }
 
-// Asks the kernel for routes, and for who listens on this host.
+// Asks the kernel for routes, and for who listens on this host. Nobody knows the peer yet, so its
+// hello does not wait meanwhile.
 Result<PeerPlan> StackCore::plan_for(Address address) const {
   const Reach reach = reach_of(address);
   const bool far = reach == Reach::kNetwork;
@@ -206,6 +208,7 @@ Result<PeerPlan> StackCore::plan_for(Address address) const {
     auto chosen = choose_routes(own_.paths, address, same_host, kernel_route);
     if (!chosen.ok()) return chosen.status();
     routes = std::move(chosen).value();
+    prepare_sealing(engine_->loop().security());
   }
   return PeerPlan{std::move(address), reach, std::move(routes)};
 }

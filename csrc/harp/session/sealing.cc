@@ -3,6 +3,7 @@
 #include <openssl/err.h>
 #include <openssl/evp.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -81,6 +82,21 @@ PacketKey::PacketKey(const Digest& secret, Use use) : context_(EVP_CIPHER_CTX_ne
   require(context_ != nullptr &&
           EVP_CipherInit_ex(context_.get(), EVP_aes_128_gcm(), nullptr, bytes_of(material), nullptr,
                             use == Use::kSeal ? 1 : 0) == 1);
+}
+
+void prepare_sealing(Security security) {
+  // Twice does no harm, and nobody waits: a child may be forked in the middle of it.
+  static std::atomic<bool> prepared = false;
+  if (prepared.load(std::memory_order_relaxed)) return;
+  const Digest secret = hkdf_expand(Digest{}, {});  // hellos take this, whatever is sealed
+  if (security != Security::kNone) {
+    const wire::Header header{};
+    std::array<std::byte, sizeof header + wire::kTagBytes> packet{};
+    PacketKey(secret, PacketKey::Use::kSeal)
+        .seal(header, {}, {}, {}, packet.data() + sizeof header);
+    require(PacketKey(secret, PacketKey::Use::kOpen).open(packet, {}));
+  }
+  prepared.store(true, std::memory_order_relaxed);
 }
 
 void PacketKey::begin(const PacketNonce& nonce, std::span<const std::byte> header) {

@@ -91,6 +91,10 @@ class PacketKey {
   std::array<std::byte, kNonceBytes> mask_;  // of nonces, so that they differ from key to key
 };
 
+// What libcrypto does when its algorithms are first used takes milliseconds. Once this has been
+// called, the first hello and the first session of the process do not wait for it.
+void prepare_sealing(Security security);
+
 struct SealingOptions {
   PairKey key{};
   std::uint64_t own_incarnation = 0, peer_incarnation = 0;
