@@ -69,6 +69,7 @@ field("record", "uint8", "Record", base.DEC, RECORDS)
 field("bytes", "uint16", "Bytes")
 field("token", "bytes", "Token")
 field("delay", "uint32", "Delay, us")
+field("arrived", "uint32", "Arrival by the receiver's clock, us")
 field("largest", "uint64", "Largest number")
 field("range", "string", "Range")
 field("credit", "uint64", "Credit: packet number")
@@ -206,7 +207,7 @@ end
 -- less one, and its length less one.
 local function add_ack(tree, range)
   local read = reader(tree, range)
-  if not (read.add("path", 1) and read.add("delay", 4)) then return end
+  if not (read.add("path", 1) and read.add("delay", 4) and read.add("arrived", 4)) then return end
   local largest, length = read.add("largest", 8), read.take(4)
   if not (largest and length) then return end
   local last = largest:le_uint64()

@@ -20,10 +20,13 @@
 
 namespace taco::harp {
 
+// Of what has brought no sample.
+inline constexpr Duration kNoQueue = -1;
+
 // One round: from a packet's leaving to its acknowledgement.
 struct CongestionRound {
   std::uint64_t end = 0;  // the packet number that ends it
-  Duration least_rtt = 0, most_rtt = 0;
+  Duration least_queue = kNoQueue, most_queue = 0;
   std::uint32_t acked = 0, lost = 0;
   bool limited = false;  // the window was what stopped us
 };
@@ -33,12 +36,12 @@ struct SwiftState {
   CongestionRound round;
   std::uint32_t careful = 0;  // rounds of growth since the last loss
   // What gets lost while there is no queue, of so many packets.
-  double empty_lost = 0, empty_all = 0;
-  Duration longest_queue = 0;  // lately
+  float empty_lost = 0, empty_all = 0;
   bool was_empty = false;
+  Duration longest_queue = 0;  // lately
   // Giving way to a queue, for so many rounds now, and what it was like at first.
   std::uint32_t yielded = 0;
-  double yielded_from = 0;
+  float yielded_from = 0;
   Duration yielded_delay = 0;
   Time competes_until = 0;  // with senders that do not give way; 0: it does not
 };
@@ -57,7 +60,7 @@ struct CongestionState {
   // Below it, the window may double in a round.
   double slow_start_threshold = kNoThreshold;
   // What an undo restores; 0: nothing.
-  double window_before_loss = 0, threshold_before_loss = 0;
+  float window_before_loss = 0, threshold_before_loss = 0;
   std::uint64_t recovery_end = 0;  // losses up to this number belong to one event
   SwiftState swift;
   CubicState cubic;
@@ -69,8 +72,7 @@ struct AckSample {
   std::uint32_t lost = 0;         // declared lost on this occasion
   std::uint64_t largest = 0;      // acknowledged so far
   std::uint64_t next_number = 0;  // to be sent
-  Duration rtt = 0;               // 0: no sample
-  Duration least_rtt = 0;         // of the path, lately
+  Duration queue = kNoQueue;      // that the newest of them has found on its way there
   Duration smoothed_rtt = 0;
   // Of the session's paths that share a link with this one, how many there are, and their windows
   // together.

@@ -38,8 +38,8 @@ void on_ack(CongestionState& state, const AckSample& sample) {
 
 void on_loss(CongestionState& state, const AckSample& sample) {
   if (sample.largest < state.recovery_end) return;  // one reduction a round trip
-  state.window_before_loss = state.window;
-  state.threshold_before_loss = state.slow_start_threshold;
+  state.window_before_loss = static_cast<float>(state.window);
+  state.threshold_before_loss = static_cast<float>(state.slow_start_threshold);
   state.cubic.last_maximum =
       state.window < state.cubic.last_maximum ? state.window * (1 + kBeta) / 2 : state.window;
   state.window = std::max(kLeastWindow, state.window * kBeta);

@@ -64,27 +64,27 @@ double loss_of(const CongestionRound& round) {
 }
 
 void give_way(CongestionState& state, double loss) {
-  state.window_before_loss = state.window;
-  state.threshold_before_loss = state.slow_start_threshold;
+  state.window_before_loss = static_cast<float>(state.window);
+  state.threshold_before_loss = static_cast<float>(state.slow_start_threshold);
   narrow(state, kept(loss));
   state.slow_start_threshold = state.window;
   state.swift.careful = 0;
 }
 
 // Learns from the round what gets lost whatever we do.
-void measure_noise(CongestionState& state, const CongestionRound& round, Duration least) {
+void measure_noise(CongestionState& state, const CongestionRound& round) {
   SwiftState& swift = state.swift;
-  if (round.least_rtt == 0) return;
-  const Duration queue = round.least_rtt - least;
+  if (round.least_queue == kNoQueue) return;
+  const Duration queue = round.least_queue;
   swift.longest_queue = std::max(queue, swift.longest_queue - swift.longest_queue / kForget);
   const auto empty = static_cast<Duration>(kEmpty * static_cast<double>(swift.longest_queue));
   // A loss shows a round after the queue that made it.
-  const bool is_empty = round.most_rtt - least <= std::max(empty, kAlwaysEmpty);
+  const bool is_empty = round.most_queue <= std::max(empty, kAlwaysEmpty);
   const bool was_empty = std::exchange(swift.was_empty, is_empty);
   if (!is_empty || !was_empty || loss_of(round) > 2 * kMostNoise) return;
   const bool knew = swift.empty_all >= kFewPackets;
-  swift.empty_lost += round.lost;
-  swift.empty_all += round.acked + round.lost;
+  swift.empty_lost += static_cast<float>(round.lost);
+  swift.empty_all += static_cast<float>(round.acked + round.lost);
   if (!knew && swift.empty_all >= kFewPackets && swift.empty_lost > 0) {
     state.slow_start_threshold = kNoThreshold;  // it was learned from losses that were not ours
   }
@@ -95,7 +95,7 @@ void measure_noise(CongestionState& state, const CongestionRound& round, Duratio
 
 bool is_noise(const SwiftState& swift, const CongestionRound& round) {
   if (swift.empty_all < kFewPackets) return round.lost == 0;
-  const double noise = std::min(swift.empty_lost / swift.empty_all, kMostNoise);
+  const double noise = std::min<double>(swift.empty_lost / swift.empty_all, kMostNoise);
   const double expected = noise * (round.acked + round.lost);
   return round.lost <= 2 * expected + 2 * std::sqrt(expected);
 }
@@ -106,7 +106,7 @@ bool competes(const CongestionState& state) { return state.swift.competes_until 
 void yield(CongestionState& state, const AckSample& sample, Duration delay, Duration target) {
   SwiftState& swift = state.swift;
   if (swift.yielded++ == 0) {
-    swift.yielded_from = state.window;
+    swift.yielded_from = static_cast<float>(state.window);
     swift.yielded_delay = delay;
   }
   const double queue = static_cast<double>(delay);
@@ -137,12 +137,12 @@ void grow(CongestionState& state, const CongestionRound& round, const AckSample&
 
 void end_round(CongestionState& state, const CongestionRound& round, const AckSample& sample) {
   SwiftState& swift = state.swift;
-  const Duration delay = round.least_rtt > 0 ? round.least_rtt - sample.least_rtt : Duration{0};
+  const Duration delay = std::max<Duration>(round.least_queue, 0);
   const Duration target = target_delay(state.window + sample.others_window);
   if (competes(state) && (delay < target / 2 || sample.now >= swift.competes_until)) {
     swift.competes_until = 0;
   }
-  measure_noise(state, round, sample.least_rtt);
+  measure_noise(state, round);
   const bool noise = is_noise(swift, round);
   if (!noise) {
     give_way(state, loss_of(round));
@@ -160,10 +160,11 @@ void on_ack(CongestionState& state, const AckSample& sample) {
   round.acked += sample.packets;
   round.limited |= sample.limited;
   // The least of a round: one delayed process inflates single samples, a queue inflates all.
-  if (sample.rtt > 0 && (round.least_rtt == 0 || sample.rtt < round.least_rtt)) {
-    round.least_rtt = sample.rtt;
+  if (sample.queue != kNoQueue) {
+    const bool is_first = round.least_queue == kNoQueue;
+    round.least_queue = is_first ? sample.queue : std::min(round.least_queue, sample.queue);
+    round.most_queue = std::max(round.most_queue, sample.queue);
   }
-  round.most_rtt = std::max(round.most_rtt, sample.rtt);
   if (sample.largest < round.end) return;
   end_round(state, std::exchange(round, {.end = sample.next_number}), sample);
 }
@@ -179,7 +180,7 @@ void on_silence(CongestionState& state) {
 
 void undo(CongestionState& state) {
   if (state.window_before_loss > 0) {
-    state.window = std::max(state.window, state.window_before_loss);
+    state.window = std::max<double>(state.window, state.window_before_loss);
     state.slow_start_threshold = state.threshold_before_loss;
   }
   state.swift.round.lost = 0;

@@ -4,20 +4,38 @@
 
 namespace taco::harp {
 
-void RoundTrip::on_sample(Time now, Duration rtt, Duration delay, bool alone) {
-  rtt = std::max<Duration>(rtt, 1);
+// The queue there is between nothing and all that the round trip has beyond its least.
+void RoundTrip::split(Time now, std::uint32_t one_way_us) {
+  const Duration most = std::max<Duration>(latest_ - least_, 0) / kMicrosecond;
+  const auto now_ms = static_cast<std::uint32_t>(now / kMillisecond);
+  const std::uint32_t drift = has_sample() ? (now_ms - split_ms_) / kDrift : 0;
+  if (!has_sample()) {
+    shortest_ = one_way_us;
+    split_ms_ = now_ms;
+  }
+  shortest_ -= drift;
+  split_ms_ += drift * kDrift;
+  const auto beyond = static_cast<std::int32_t>(one_way_us - shortest_);
+  queue_us_ = static_cast<std::uint32_t>(std::clamp<Duration>(beyond, 0, most));
+  shortest_ = one_way_us - queue_us_;
+}
+
+void RoundTrip::on_sample(Time now, Duration rtt, Duration delay, std::uint32_t one_way_us,
+                          bool alone) {
+  const Duration bare = std::max<Duration>(rtt - std::min(delay, kMostDelay), 1);
   if (now >= epoch_end_) {
     if (epoch_alone_) least_ = epoch_least_;
     epoch_least_ = 0;
     epoch_alone_ = false;
     epoch_end_ = now + kEpoch;
   }
-  least_ = least_ == 0 ? rtt : std::min(least_, rtt);
-  epoch_least_ = epoch_least_ == 0 ? rtt : std::min(epoch_least_, rtt);
+  least_ = least_ == 0 ? bare : std::min(least_, bare);
+  epoch_least_ = epoch_least_ == 0 ? bare : std::min(epoch_least_, bare);
   epoch_alone_ |= alone;
   largest_delay_ = std::max(delay, largest_delay_ - largest_delay_ / 64);
-  // A delay the peer claims never makes the path look shorter than it was ever seen to be.
-  latest_ = rtt - delay >= least_ ? rtt - delay : rtt;
+  // Whatever delay the peer claims, this was no shorter than the path was ever seen to be.
+  latest_ = std::max(rtt - delay, least_);
+  split(now, one_way_us);
   if (smoothed_ == 0) {
     smoothed_ = latest_;
     variation_ = latest_ / 2;

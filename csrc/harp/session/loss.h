@@ -17,14 +17,25 @@ namespace taco::harp {
 // packet that had next to nothing of ours before it (`alone`). A sender that never lets up gives no
 // such sample, and keeps the old value. Where that is too low by now, the queue seems long, and the
 // congestion control closes the window until packets are nearly alone; then the new value is found.
+//
+// Acknowledgements wait in queues too, behind what their sender has sent itself: such a queue is no
+// reason to send less. So the peer says when a packet arrived. Its clock and ours have nothing to
+// do with each other, but differences between packets tell what the way there has added to the
+// shortest one. As clocks drift apart, that of the shortest is held to what the round trip allows:
+// no queue there is longer than all queues together. And it shrinks by kDrift, or a peer's clock
+// that is slow would hide a queue that never empties. Where that shrinks too fast, and no round
+// trip is short for long, what acknowledgements wait for counts too in the end.
 class RoundTrip {
  public:
   // `delay` is what the peer says it held the acknowledgement back.
-  void on_sample(Time now, Duration rtt, Duration delay, bool alone);
+  // `one_way_us`: its arrival by the peer's clock less its departure by ours, modulo 2^32.
+  void on_sample(Time now, Duration rtt, Duration delay, std::uint32_t one_way_us, bool alone);
   bool has_sample() const { return smoothed_ > 0; }
   Duration smoothed() const { return has_sample() ? smoothed_ : kInitial; }
   Duration latest() const { return latest_; }
   Duration least() const { return least_; }
+  // Of the latest sample, what queues on the way there have added.
+  Duration queue() const { return queue_us_ * kMicrosecond; }
   Duration largest_delay() const { return largest_delay_; }
 
   // How long to wait for an acknowledgement before probing, `backoff` probes already unanswered.
@@ -34,13 +45,21 @@ class RoundTrip {
   static constexpr Duration kFloor = 4 * kMillisecond;  // busy cores delay answers by this much
   static constexpr Duration kCeiling = 500 * kMillisecond;
   static constexpr Duration kEpoch = 10 * kSecond;
+  static constexpr std::uint32_t kDrift = 10;  // ms for one us: 100 us a second
+  // For so long a peer holds an acknowledgement back; beyond that, it was kept from its core.
+  static constexpr Duration kMostDelay = kMillisecond;
 
  private:
+  void split(Time now, std::uint32_t one_way_us);
+
   Duration smoothed_ = 0, variation_ = 0, latest_ = 0, least_ = 0;
   Duration largest_delay_ = 0;
   Duration epoch_least_ = 0;  // of this epoch; 0: no sample
-  bool epoch_alone_ = false;
   Time epoch_end_ = 0;
+  std::uint32_t queue_us_ = 0;
+  std::uint32_t shortest_ = 0;  // one_way_us of a way without queues
+  std::uint32_t split_ms_ = 0;  // when that has shrunk last
+  bool epoch_alone_ = false;
 };
 
 // How long a hole may persist after something later was acknowledged. Widened by every spurious

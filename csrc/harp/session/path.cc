@@ -11,6 +11,8 @@ namespace {
 
 // Of a window that was full: more is acknowledged in a moment.
 constexpr Duration kLately = 5 * kMillisecond;
+// Of so many packets under way, none meets a queue that is their own.
+constexpr std::uint32_t kFewEnough = 8;
 constexpr Duration kRememberLost = 500 * kMillisecond;
 constexpr Duration kLongGap = 200 * kMillisecond;
 constexpr std::uint32_t kLongSilence = 3;  // probes in a row without an answer
@@ -71,6 +73,7 @@ void Path::fall_silent(SentPackets::Listener& listener) {
   sent_.lose_all(listener);
   // What comes after may be another way altogether.
   rtt_ = {};
+  delivery_ = {};
   window_ = {};
   congestion_.start(window_);
 }
@@ -107,6 +110,7 @@ bool Path::is_silent() const {
 void Path::move_to(const AddressPair& pair) {
   const AddressPair before = ends_.pair();
   if (!ends_.move_to(pair, host_.now())) return;
+  delivery_ = {};
   const Duration window = rtt_.smoothed() + reorder_.get(rtt_);
   loss_not_before_ = std::max(loss_not_before_, host_.now() + window);
   if (!between_same_hosts(before, pair, host_.nic().addresses())) mtu_.doubt(host_.now());
@@ -169,7 +173,6 @@ AckSample Path::sample() const {
   sample.now = host_.now();
   sample.largest = sent_.largest_acked();
   sample.next_number = next_number_;
-  sample.least_rtt = rtt_.least();
   sample.smoothed_rtt = rtt_.smoothed();
   sample.limited = window_limited_;
   return sample;
@@ -180,14 +183,21 @@ Path::News Path::on_ack(const wire::Ack& ack, const Others& others,
   SentPackets::AckOutcome outcome;
   if (!sent_.on_ack(ack, next_number_, host_.now(), listener, outcome)) return News::kMalformed;
   if (outcome.newly_acked + outcome.spurious == 0) return News::kNothing;
-  Duration rtt = 0;
+  Duration queue = kNoQueue;
   // What is heard first after a stall has waited here for as long as that: no time of the path's.
   // After a long one, as when the machine was suspended, what left before it tells nothing at all.
   const bool delayed_here = host_.now() == back_at_ || outcome.newest_sent < long_back_at_;
   if (outcome.newest == ack.ranges[0].last && !delayed_here) {
     const Duration delay = std::min<Duration>(ack.delay_us, 1'000'000) * kMicrosecond;
-    rtt_.on_sample(host_.now(), host_.now() - outcome.newest_sent, delay, outcome.newest_alone);
-    rtt = rtt_.latest();
+    const auto sent_us = static_cast<std::uint32_t>(outcome.newest_sent / kMicrosecond);
+    rtt_.on_sample(host_.now(), host_.now() - outcome.newest_sent, delay, ack.arrived_us - sent_us,
+                   outcome.newest_under_way <= kFewEnough);
+    queue = rtt_.queue();
+    delivery_.on_arrival(host_.now(), {.number = outcome.newest,
+                                       .at_us = ack.arrived_us,
+                                       .queue = queue,
+                                       .under_way = ack.count == 1 ? outcome.newest_under_way : 0,
+                                       .round_trip = std::max(rtt_.latest(), rtt_.smoothed())});
   }
   news_ = host_.now();
   tail_.on_acknowledged(host_.now());
@@ -202,7 +212,7 @@ Path::News Path::on_ack(const wire::Ack& ack, const Others& others,
   }
   AckSample now = sample();
   now.packets = outcome.newly_acked;
-  now.rtt = rtt;
+  now.queue = queue;
   now.others = others.paths;
   now.others_window = others.window;
   congestion_.on_ack(window_, now);

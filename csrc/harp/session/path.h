@@ -23,12 +23,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/machine.h"
 #include "harp/nic.h"
 #include "harp/session/congestion.h"
 #include "harp/session/delayed_ack.h"
+#include "harp/session/delivery_rate.h"
 #include "harp/session/flow.h"
 #include "harp/session/loss.h"
 #include "harp/session/pacer.h"
@@ -185,6 +187,10 @@ class Path {
     payload_sent_ += bytes;
     host_.counters().bytes_sent += bytes;
   }
+  // Segments leave in datagrams of so many bytes. What others took to arrive says nothing of these.
+  void on_datagram(std::size_t bytes) {
+    if (std::exchange(datagram_, static_cast<std::uint32_t>(bytes)) != bytes) delivery_ = {};
+  }
   // How long until what leaves after `more` packets more would arrive, as far as one can tell.
   Duration arrival(std::size_t more = 0) const;
   // The next packet of frames is to ask for a sign of life.
@@ -225,6 +231,7 @@ class Path {
   Machine<State> state_;
   bool peer_left_ = false;
   bool is_main_ = false;
+  std::uint32_t datagram_ = 0;    // that segments left in last
   std::uint64_t connection_ = 0;  // that packets carry; 0: not open yet
   Sealing* sealing_ = nullptr;    // the session's; null: nothing is sealed
   PathEnds ends_;
@@ -236,6 +243,7 @@ class Path {
   RecentPackets recent_;
   SentPackets sent_;
   RoundTrip rtt_;
+  DeliveryRate delivery_;
   ReorderWindow reorder_;
   TailProbe tail_;
   const CongestionOps& congestion_;

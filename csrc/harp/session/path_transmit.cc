@@ -17,9 +17,6 @@ constexpr std::uint32_t kWorthARun = 8;
 constexpr std::uint32_t kRunsInWindow = 4;
 // Of the window, in acknowledgements that the peer sends by itself.
 constexpr std::uint32_t kFewNews = 4;
-// Of so many packets under way, none meets a queue that is their own.
-constexpr std::uint32_t kFewEnough = 8;
-
 }  // namespace
 
 bool Path::within_credit() const { return credit_.left() > 0; }
@@ -64,7 +61,10 @@ std::uint32_t Path::room_for(std::uint32_t wanted) {
 }
 
 Duration Path::arrival(std::size_t more) const {
-  const double share = (sent_.in_flight() + static_cast<double>(more)) / window_.window;
+  const double packets = sent_.in_flight() + static_cast<double>(more);
+  const double rate = delivery_.rate(host_.now());
+  if (rate > 0) return rtt_.least() / 2 + static_cast<Duration>(packets / rate);
+  const double share = packets / window_.window;
   return rtt_.smoothed() / 2 + static_cast<Duration>(static_cast<double>(rtt_.smoothed()) * share);
 }
 
@@ -120,7 +120,7 @@ void Path::commit(SentRun run) {
   TACO_ASSERT(is_open() && run.count > 0 && run.count <= 64);
   run.first = next_number_;
   run.sent = host_.now();
-  run.alone = sent_.in_flight() + run.count <= kFewEnough;
+  run.under_way = sent_.in_flight() + run.count;
   run.pending = run.count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << run.count) - 1;
   next_number_ += run.count;
   if (run.kind != SentRun::Kind::kProbe || sent_.in_flight() == 0) tail_.restart(host_.now());

@@ -50,6 +50,7 @@ void ReceivedPackets::fill(wire::Ack& ack, Time now) const {
   std::copy(ranges_.begin(), ranges_.end(), ack.ranges.begin());
   ack.delay_us = static_cast<std::uint32_t>(
       std::clamp<Duration>((now - largest_at_) / kMicrosecond, 0, kSecond / kMicrosecond));
+  ack.arrived_us = static_cast<std::uint32_t>(largest_at_ / kMicrosecond);
 }
 
 }  // namespace taco::harp

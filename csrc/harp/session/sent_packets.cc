@@ -42,7 +42,8 @@ void SentPackets::note_newest(const SentRun& run, std::uint64_t mask, AckOutcome
   if (newest <= outcome.newest) return;
   outcome.newest = newest;
   outcome.newest_sent = run.sent;
-  outcome.newest_alone = run.alone;
+  outcome.newest_under_way =
+      run.under_way - static_cast<std::uint32_t>(run.last() - outcome.newest);
 }
 
 void SentPackets::ack_range(const wire::AckRange& range, Listener& listener, AckOutcome& outcome) {

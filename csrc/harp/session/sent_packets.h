@@ -32,7 +32,7 @@ struct SentRun {
   std::uint8_t count = 1;
   Kind kind = Kind::kProbe;
   bool has_credit = false;
-  bool alone = false;  // next to nothing else was in flight
+  std::uint32_t under_way = 0;  // packets in flight when they had left, these among them
 
   std::uint64_t last() const { return first + count - 1; }
 };
@@ -47,10 +47,10 @@ class SentPackets {
   };
   struct AckOutcome {
     std::uint32_t newly_acked = 0;
-    std::uint32_t spurious = 0;  // had been declared lost
-    Time newest_sent = 0;        // when the largest newly acknowledged packet left; 0: none
-    std::uint64_t newest = 0;    // its number
-    bool newest_alone = false;   // SentRun::alone of it
+    std::uint32_t spurious = 0;          // had been declared lost
+    Time newest_sent = 0;                // when the largest newly acknowledged packet left; 0: none
+    std::uint64_t newest = 0;            // its number
+    std::uint32_t newest_under_way = 0;  // in flight when it had left, it among them
   };
 
   // Numbers never go back; they may skip (packets that need no acknowledgement are not recorded).

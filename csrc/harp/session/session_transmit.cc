@@ -378,6 +378,7 @@ Session::Sent Session::send_run(Path& path, std::size_t& budget) {
     run.count = static_cast<std::uint8_t>(left);
     path.commit(run);
     path.mtu().on_taken();
+    if (send.units > 1) path.on_datagram(datagram);
     host_.counters().packets_sent += left;
     path.count_payload(std::size_t{left} * payload);
     if (again) host_.counters().retransmits += left;

@@ -236,8 +236,8 @@ std::optional<FormerHello> parse_former_hello(std::span<const std::byte> packet)
 bool FrameReader::read_ack(std::span<const std::byte> body) {
   std::uint64_t last;
   std::uint32_t length;
-  if (!take(body, ack.path) || !take(body, ack.delay_us) || !take(body, last) ||
-      !take(body, length)) {
+  if (!take(body, ack.path) || !take(body, ack.delay_us) || !take(body, ack.arrived_us) ||
+      !take(body, last) || !take(body, length)) {
     return false;
   }
   const std::size_t count = 1 + body.size() / kAckRangeBytes;
@@ -379,6 +379,7 @@ bool Writer::ack(const Ack& ack) {
   begin(Frame::kAck, kAckBytes + (count - 1) * kAckRangeBytes);
   put(ack.path);
   put(ack.delay_us);
+  put(ack.arrived_us);
   put(ack.ranges[0].last);
   put(length(ack.ranges[0]));
   for (std::uint32_t i = 1; i < count; ++i) {

@@ -173,7 +173,7 @@ enum class Frame : std::uint8_t {
   kPathChallenge = 3,  // token (8), to be sent back the way it came
   kPathResponse = 4,   // token (8)
   kProbe = 5,          // zeros that fill a datagram to the size that is being tried
-  kAck = 128,          // path (1), delay (4), largest (8), ranges
+  kAck = 128,          // path (1), delay (4), arrival (4), largest (8), ranges
   kCredit = 129,       // limit (8), epoch (4)
   kPadding = 130,      // zeros
 };
@@ -186,8 +186,8 @@ inline constexpr std::size_t kRecordsOverhead = kPrefixBytes + sizeof(std::uint3
 inline constexpr std::size_t kTokenBytes = kPrefixBytes + sizeof(std::uint64_t);
 inline constexpr std::size_t kCreditBytes =  // limit, epoch
     kPrefixBytes + sizeof(std::uint64_t) + sizeof(std::uint32_t);
-inline constexpr std::size_t kAckBytes =  // with one range: path, delay, largest, length
-    kPrefixBytes + sizeof(PathId) + sizeof(std::uint32_t) + sizeof(std::uint64_t) +
+inline constexpr std::size_t kAckBytes =  // with one range: path, delay, arrival, largest, length
+    kPrefixBytes + sizeof(PathId) + 2 * sizeof(std::uint32_t) + sizeof(std::uint64_t) +
     sizeof(std::uint32_t);
 inline constexpr std::size_t kAckRangeBytes = 2 * sizeof(std::uint32_t);  // each further one
 inline constexpr std::size_t kKeyBytes = sizeof(MessageKey), kSlotBytes = sizeof(SlotId);
@@ -210,7 +210,8 @@ struct AckRange {
 };
 struct Ack {
   PathId path = kFirstPath;
-  std::uint32_t delay_us = 0;  // since the largest arrived
+  std::uint32_t delay_us = 0;    // since the largest arrived
+  std::uint32_t arrived_us = 0;  // when that was, by the receiver's clock, modulo 2^32
   std::uint32_t count = 0;
   std::array<AckRange, kMaxAckRanges> ranges;  // descending, disjoint, not touching
 };

@@ -32,9 +32,9 @@ CongestionState after_rounds(const CongestionOps& ops, int rounds, const Alone& 
     const auto packets = static_cast<std::uint32_t>(state.window);
     const auto queue = static_cast<Duration>(packets / cable.packets_per_ms * kMillisecond) - kBase;
     AckSample sample;
-    sample.least_rtt = kBase;
-    sample.smoothed_rtt = sample.rtt = kBase + std::max<Duration>(queue, 0) + cable.others;
-    sample.now = now += sample.rtt;
+    sample.queue = std::max<Duration>(queue, 0) + cable.others;
+    sample.smoothed_rtt = kBase + sample.queue;
+    sample.now = now += sample.smoothed_rtt;
     sample.limited = true;
     for (std::uint32_t p = 0; p < packets; ++p) sample.lost += random.chance(cable.loss);
     acked += packets;
@@ -84,16 +84,14 @@ class Cable {
     double on_the_way = 0;
     for (const CongestionState& flow : flows_) on_the_way += flow.window;
     AckSample sample;
-    sample.least_rtt = 100 * kMicrosecond;
-    sample.rtt =
-        std::max(sample.least_rtt, static_cast<Duration>(on_the_way / rate_ * kMillisecond));
+    delay_ = std::max(kBase, static_cast<Duration>(on_the_way / rate_ * kMillisecond));
+    sample.queue = delay_ - kBase;
     sample.limited = true;
     sample.largest = sample.next_number = ++rounds_;
     for (CongestionState& flow : flows_) {
       sample.packets = static_cast<std::uint32_t>(flow.window);
       kSwift.on_ack(flow, sample);
     }
-    delay_ = sample.rtt;
     now_ += delay_;
   }
   double largest_by_smallest() const {

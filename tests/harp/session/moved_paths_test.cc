@@ -90,7 +90,7 @@ TEST(MovedPaths, TwoOfDifferentLinksStayApart) {
 
 TEST(MovedPaths, WhereAllShareOneLinkTheyStayAfterAFewMoves) {
   TwoHosts hosts(1, slow());
-  hosts.links(10 * kSecond);
+  hosts.links(40 * kSecond);
   const std::uint64_t moves = hosts.moves();
   EXPECT_LE(moves, Repathing::kMostInVain);
   EXPECT_GE(moves, 1u) << "nobody has tried";

@@ -95,6 +95,7 @@ TEST(Wire, FramesAndRecordsComeBackAsWritten) {
   Ack ack;
   ack.count = 2;
   ack.delay_us = 77;
+  ack.arrived_us = 4'000'000'000;
   ack.ranges[0] = {90, 100};
   ack.ranges[1] = {5, 80};
   Writer frames(buffer);
@@ -108,6 +109,7 @@ TEST(Wire, FramesAndRecordsComeBackAsWritten) {
   ASSERT_TRUE(reader.next(frame));
   ASSERT_EQ(reader.ack.count, 2u);
   EXPECT_EQ(reader.ack.delay_us, 77u);
+  EXPECT_EQ(reader.ack.arrived_us, 4'000'000'000u);
   EXPECT_EQ(reader.ack.ranges[0].first, 90u);
   EXPECT_EQ(reader.ack.ranges[1].first, 5u);
   EXPECT_EQ(reader.ack.ranges[1].last, 80u);

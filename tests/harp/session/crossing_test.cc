@@ -1,0 +1,125 @@
+// Traffic in both directions, and among several hosts: acknowledgements wait behind what their
+// sender sends itself, and every host shares its links among several others.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <vector>
+
+#include "support/sim_cluster.h"
+#include "support/sim_links.h"
+#include "support/sim_transfer.h"
+
+namespace taco::harp {
+namespace {
+
+constexpr std::size_t kBlock = 10 << 20, kMessage = 1 << 20;
+
+// Every host has a block for every other one, and goes through them by distance as the collective
+// operation does: a few messages at a time, and receives a few at a time.
+class AllToAll {
+ public:
+  explicit AllToAll(std::uint32_t links, std::uint64_t seed) : cluster_(4, seed, gigabit()) {
+    for (std::uint32_t host = 0; host < cluster_.size(); ++host) cluster_[host].set_paths(links);
+  }
+  // Virtual seconds.
+  double run() {
+    hosts_.assign(cluster_.size(), {});
+    transfers_.clear();
+    for (std::uint32_t distance = 1; distance < cluster_.size(); ++distance) {
+      for (std::size_t at = 0; at < kBlock; at += kMessage) add(distance);
+    }
+    const Time start = cluster_.now();
+    post();
+    const auto all = [&] {
+      return std::all_of(transfers_.begin(), transfers_.end(),
+                         [](const Transfer& transfer) { return transfer.done(); });
+    };
+    EXPECT_TRUE(cluster_.run(start + 20 * kSecond, all, [&] { post(); }));
+    for (const Transfer& transfer : transfers_) transfer.check();
+    return static_cast<double>(cluster_.now() - start) / kSecond;
+  }
+
+ private:
+  static constexpr std::size_t kOpen = 2;
+  struct Queue {
+    std::vector<std::pair<Transfer*, std::uint32_t>> all;
+    std::size_t next = 0, done = 0;  // all before it have ended
+  };
+  struct Host {
+    Queue sends, receives;
+  };
+  void add(std::uint32_t distance) {
+    for (std::uint32_t host = 0; host < cluster_.size(); ++host) {
+      const std::uint32_t to = (host + distance) % cluster_.size();
+      Transfer& transfer = transfers_.emplace_back(++tag_, kMessage);
+      hosts_[host].sends.all.emplace_back(&transfer, to);
+      hosts_[to].receives.all.emplace_back(&transfer, host);
+    }
+  }
+  void post() {
+    for (std::uint32_t host = 0; host < cluster_.size(); ++host) {
+      Queue &sends = hosts_[host].sends, &receives = hosts_[host].receives;
+      while (may_open(receives, &Transfer::received)) {
+        const auto [transfer, from] = receives.all[receives.next++];
+        cluster_[host].recv(from, transfer->recv);
+      }
+      while (may_open(sends, &Transfer::sent)) {
+        const auto [transfer, to] = sends.all[sends.next++];
+        cluster_[host].send(to, transfer->send);
+      }
+    }
+  }
+  static bool may_open(Queue& queue, Transfer::Outcome Transfer::*outcome) {
+    const auto has_ended = [&](std::size_t i) { return (queue.all[i].first->*outcome).calls > 0; };
+    while (queue.done < queue.next && has_ended(queue.done)) ++queue.done;
+    std::size_t open = 0;
+    for (std::size_t i = queue.done; i < queue.next; ++i) open += has_ended(i) ? 0 : 1;
+    return open < kOpen && queue.next < queue.all.size();
+  }
+
+  SimCluster cluster_;
+  std::vector<Host> hosts_;
+  std::deque<Transfer> transfers_;
+  std::uint64_t tag_ = 0;
+};
+
+TEST(Crossing, AnAllToAllOverTwoLinksTakesMuchLessTime) {
+  constexpr double kLimit = 3.0 * kBlock * 1472 / 1440 / kGigabit;
+  std::vector<double> one, two;
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    for (const std::uint32_t links : {1u, 2u}) {
+      AllToAll hosts(links, seed);
+      hosts.run();
+      for (int i = 0; i < 2; ++i) (links == 1 ? one : two).push_back(hosts.run());
+    }
+  }
+  std::sort(one.begin(), one.end());
+  std::sort(two.begin(), two.end());
+  const double first = one[one.size() / 2], second = two[two.size() / 2];
+  std::printf("one link %.1f ms (%.3f of the limit), two %.1f ms (%.3f): %.2fx\n", first * 1e3,
+              first / kLimit, second * 1e3, 2 * second / kLimit, first / second);
+  EXPECT_LE(first, 1.03 * kLimit);
+  EXPECT_GE(first / second, 1.6);
+}
+
+// The acknowledgements of what comes wait behind that, for as long as it keeps a queue.
+TEST(Crossing, WhoeverSendsAFullStreamIsStillSentOne) {
+  SimCluster hosts(3, 1, gigabit());
+  Transfer out(1, 100 << 20), in(2, 50 << 20);
+  hosts[2].recv(1, out.recv);
+  hosts[1].send(2, out.send);
+  hosts[1].recv(0, in.recv);
+  hosts[0].send(1, in.send);
+  ASSERT_TRUE(hosts.run(20 * kSecond, [&] { return in.done(); }));
+  const double seconds = static_cast<double>(hosts.now()) / kSecond;
+  const double limit = (50 << 20) * 1472.0 / 1440 / kGigabit;
+  std::printf("%.1f ms, limit %.1f ms\n", seconds * 1e3, limit * 1e3);
+  EXPECT_LE(seconds, 1.12 * limit);
+  in.check();
+  hosts.end();
+}
+
+}  // namespace
+}  // namespace taco::harp
