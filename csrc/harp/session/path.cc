@@ -196,7 +196,7 @@ Path::News Path::on_ack(const wire::Ack& ack, const Others& others,
     delivery_.on_arrival(host_.now(), {.number = outcome.newest,
                                        .at_us = ack.arrived_us,
                                        .queue = queue,
-                                       .under_way = ack.count == 1 ? outcome.newest_under_way : 0,
+                                       .under_way = outcome.newest_under_way,
                                        .round_trip = std::max(rtt_.latest(), rtt_.smoothed())});
   }
   news_ = host_.now();

@@ -42,8 +42,7 @@ void SentPackets::note_newest(const SentRun& run, std::uint64_t mask, AckOutcome
   if (newest <= outcome.newest) return;
   outcome.newest = newest;
   outcome.newest_sent = run.sent;
-  outcome.newest_under_way =
-      run.under_way - static_cast<std::uint32_t>(run.last() - outcome.newest);
+  outcome.newest_under_way = run.under_way;
 }
 
 void SentPackets::ack_range(const wire::AckRange& range, Listener& listener, AckOutcome& outcome) {

@@ -50,7 +50,7 @@ class SentPackets {
     std::uint32_t spurious = 0;          // had been declared lost
     Time newest_sent = 0;                // when the largest newly acknowledged packet left; 0: none
     std::uint64_t newest = 0;            // its number
-    std::uint32_t newest_under_way = 0;  // in flight when it had left, it among them
+    std::uint32_t newest_under_way = 0;  // SentRun::under_way of it
   };
 
   // Numbers never go back; they may skip (packets that need no acknowledgement are not recorded).
