@@ -189,10 +189,15 @@ class Path {
   }
   // Segments leave in datagrams of so many bytes. What others took to arrive says nothing of these.
   void on_datagram(std::size_t bytes) {
-    if (std::exchange(datagram_, static_cast<std::uint32_t>(bytes)) != bytes) delivery_ = {};
+    if (std::exchange(datagram_, static_cast<std::uint16_t>(bytes)) != bytes) delivery_ = {};
   }
   // How long until what leaves after `more` packets more would arrive, as far as one can tell.
   Duration arrival(std::size_t more = 0) const;
+  // Of several paths, each may have so much under way of what there is to send: `most` packets, or
+  // what keeps it busy if that is more. take_all(): whatever the window allows.
+  static constexpr std::uint16_t kNoShare = 0xffff;
+  void set_share(std::size_t most);
+  void take_all() { share_ = kNoShare; }
   // The next packet of frames is to ask for a sign of life.
   bool probe_due() const { return tail_.due(); }
   // By which this path itself is asked: where it leads, and what it carries.
@@ -217,6 +222,7 @@ class Path {
   std::span<const std::byte> sealed(wire::Header& header, std::span<const std::byte> body);
   bool watches_silence() const;
   std::uint32_t worth_a_run() const;
+  std::uint32_t share() const;
   AckSample sample() const;
   void detect_losses(SentPackets::Listener& listener);
   bool on_mtu_timer(Time now);
@@ -231,7 +237,8 @@ class Path {
   Machine<State> state_;
   bool peer_left_ = false;
   bool is_main_ = false;
-  std::uint32_t datagram_ = 0;    // that segments left in last
+  std::uint16_t datagram_ = 0;  // that segments left in last
+  std::uint16_t share_ = kNoShare;
   std::uint64_t connection_ = 0;  // that packets carry; 0: not open yet
   Sealing* sealing_ = nullptr;    // the session's; null: nothing is sealed
   PathEnds ends_;

@@ -17,6 +17,8 @@ constexpr std::uint32_t kWorthARun = 8;
 constexpr std::uint32_t kRunsInWindow = 4;
 // Of the window, in acknowledgements that the peer sends by itself.
 constexpr std::uint32_t kFewNews = 4;
+// So late an acknowledgement may be without a path having nothing to carry.
+constexpr Duration kNewsWithin = 3 * kMillisecond;
 }  // namespace
 
 bool Path::within_credit() const { return credit_.left() > 0; }
@@ -32,22 +34,37 @@ bool Path::has_room() {
 }
 
 bool Path::is_crowded() const {
-  return sent_.in_flight() > 0 && sent_.in_flight() + worth_a_run() > window();
+  return sent_.in_flight() > 0 && sent_.in_flight() + worth_a_run() > share();
 }
 
 std::uint32_t Path::worth_a_run() const {
   return std::clamp(window() / kRunsInWindow, 1u, kWorthARun);
 }
 
+// The window, or the share of what there is to send.
+std::uint32_t Path::share() const {
+  return share_ == kNoShare ? window() : std::min<std::uint32_t>(window(), share_);
+}
+
+void Path::set_share(std::size_t most) {
+  const double rate = delivery_.rate(host_.now());
+  if (rate <= 0) return take_all();  // never a queue: the window is no burden
+  const auto busy =
+      static_cast<std::size_t>(rate * static_cast<double>(rtt_.least() + kNewsWithin));
+  share_ = static_cast<std::uint16_t>(std::min<std::size_t>(std::max(most, busy), kNoShare));
+}
+
 bool Path::wants_news(std::uint32_t more) const {
-  return window() < kFewNews * DelayedAck::kEvery &&
-         sent_.in_flight() + more + worth_a_run() > window();
+  return share() < kFewNews * DelayedAck::kEvery &&
+         sent_.in_flight() + more + worth_a_run() > share();
 }
 
 std::uint32_t Path::room_for(std::uint32_t wanted) {
   const std::uint32_t in_flight = sent_.in_flight();
   std::uint32_t room = window() > in_flight ? window() - in_flight : 0;
   if (room < wanted) window_limited_ = true;
+  if (share() <= in_flight) return 0;
+  room = std::min(room, share() - in_flight);
   std::uint64_t credit = credit_.left();
   credit -= std::min(kCreditReserve, credit / 4);
   if (credit < wanted) {

@@ -55,6 +55,7 @@ Session::Sent Session::transmit_small(Path& path) {
 
 // Run after run by the path that brings it soonest. True: the budget is used up.
 bool Session::transmit_runs(std::size_t budget) {
+  share_out();
   std::uint32_t tried = 0, index = 0;
   while (budget > 0) {
     Path* const path = paths_.soonest(tried, &index);
@@ -65,6 +66,21 @@ bool Session::transmit_runs(std::size_t budget) {
     if (sent != Sent::kYes) tried |= 1u << index;
   }
   return true;
+}
+
+// Which path brings something soonest is a guess, and whatever has left by the wrong one is waited
+// for. So of what there is to be sent or acknowledged, each of several paths may have half of its
+// part under way; the rest leaves by whichever has delivered what it had. (Of large messages that
+// is more than their windows allow anyway.)
+void Session::share_out() {
+  const std::size_t live = paths_.live();
+  if (live < 2) return paths_.main().take_all();
+  std::size_t all = 0;
+  for (BulkSend* send = active_.front(); send != nullptr; send = active_.next(*send)) {
+    all += send->units - send->next;
+  }
+  for (const auto& path : paths_) all += path->in_flight();
+  for (const auto& path : paths_) path->set_share(all / (2 * live));
 }
 
 // Are the last segments of the last message there sooner by this path than if they wait for room on
