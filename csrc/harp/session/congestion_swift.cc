@@ -13,7 +13,7 @@ namespace {
 constexpr Duration kTargetDelay = 4 * kMillisecond;
 // On top of it for small windows. Flows that share a cable see one delay: where all had one target,
 // whoever began first would keep what it had; so the larger gives way to the smaller.
-constexpr double kForSmall = 80 * kMillisecond, kMostForSmall = 12 * kMillisecond;
+constexpr double kForSmall = 66 * kMillisecond, kMostForSmall = 12 * kMillisecond;
 constexpr double kMostDecrease = 0.5;
 constexpr double kGain = 0.8;
 
@@ -33,6 +33,9 @@ constexpr int kForget = 64;                               // rounds, that queues
 constexpr std::uint32_t kYieldRounds = 3;
 constexpr double kYielded = 0.25, kQueueStays = 0.6;
 constexpr Duration kSpell = 2 * kSecond;
+// Where that is needed again at once, the next spell is twice as long.
+constexpr std::uint8_t kMostSpells = 2;
+constexpr std::uint32_t kPause = 1000;  // ms
 
 // Windows that may leave in a round trip: more than one, so that what limits us is the window, and
 // one that doubles can.
@@ -69,6 +72,7 @@ void give_way(CongestionState& state, double loss) {
   narrow(state, kept(loss));
   state.slow_start_threshold = state.window;
   state.swift.careful = 0;
+  state.swift.has_lost = true;
 }
 
 // Learns from the round what gets lost whatever we do.
@@ -87,6 +91,7 @@ void measure_noise(CongestionState& state, const CongestionRound& round) {
   swift.empty_all += static_cast<float>(round.acked + round.lost);
   if (!knew && swift.empty_all >= kFewPackets && swift.empty_lost > 0) {
     state.slow_start_threshold = kNoThreshold;  // it was learned from losses that were not ours
+    swift.has_lost = false;
   }
   if (swift.empty_all < kManyPackets) return;
   swift.empty_lost /= 2;
@@ -102,24 +107,52 @@ bool is_noise(const SwiftState& swift, const CongestionRound& round) {
 
 bool competes(const CongestionState& state) { return state.swift.competes_until != 0; }
 
-// The queue is longer than it should be.
-void yield(CongestionState& state, const AckSample& sample, Duration delay, Duration target) {
+std::uint32_t milliseconds(Time time) { return static_cast<std::uint32_t>(time / kMillisecond); }
+
+bool has_just_competed(const SwiftState& swift, Time now) {
+  return swift.spell_end_ms != 0 && milliseconds(now) - swift.spell_end_ms < kPause;
+}
+
+// About as long as when the window began to be narrowed for it.
+bool queue_stays(const SwiftState& swift, Duration delay) {
+  return static_cast<double>(delay) >= kQueueStays * static_cast<double>(swift.yielded_delay);
+}
+
+void begin_yielding(CongestionState& state, Duration delay) {
+  state.swift.yielded_from = static_cast<float>(state.window);
+  state.swift.yielded_delay = delay;
+}
+
+// Somebody who has just competed, and is soon back in the same queue with little, goes on.
+void begin_spell(CongestionState& state, Time now) {
   SwiftState& swift = state.swift;
-  if (swift.yielded++ == 0) {
-    swift.yielded_from = static_cast<float>(state.window);
-    swift.yielded_delay = delay;
-  }
+  state.window = swift.yielded_from;
+  const bool again = has_just_competed(swift, now);
+  swift.spells = again ? std::min<std::uint8_t>(swift.spells + 1, kMostSpells) : 0;
+  swift.competes_until = now + (kSpell << swift.spells);
+  swift.yielded = 0;
+}
+
+void end_spell(CongestionState& state, Time now, Duration delay) {
+  state.swift.competes_until = 0;
+  state.swift.spell_end_ms = milliseconds(now);
+  state.swift.yielded = 1;
+  begin_yielding(state, delay);
+}
+
+// The queue is longer than it should be.
+void yield(CongestionState& state, Time now, Duration delay, Duration target) {
+  SwiftState& swift = state.swift;
+  if (swift.yielded++ == 0 || state.window > swift.yielded_from) begin_yielding(state, delay);
   const double queue = static_cast<double>(delay);
   narrow(state, std::max(kMostDecrease,
                          1 - kGain * static_cast<double>(delay - target) / std::max(queue, 1.0)));
-  const bool stays = queue >= kQueueStays * static_cast<double>(swift.yielded_delay) &&
-                     delay > target_delay(kLeastWindow);
-  if (swift.yielded < kYieldRounds || state.window > kYielded * swift.yielded_from || !stays) {
-    return;
-  }
-  state.window = swift.yielded_from;
-  swift.competes_until = sample.now + kSpell;
-  swift.yielded = 0;
+  // Where it goes on from here, it does not double.
+  state.slow_start_threshold = state.window;
+  const bool is_others = delay > target_delay(kLeastWindow) || has_just_competed(swift, now);
+  const bool has_yielded =
+      swift.yielded >= kYieldRounds && state.window <= kYielded * swift.yielded_from;
+  if (is_others && has_yielded && queue_stays(swift, delay)) begin_spell(state, now);
 }
 
 void grow(CongestionState& state, const CongestionRound& round, const AckSample& sample,
@@ -130,7 +163,8 @@ void grow(CongestionState& state, const CongestionRound& round, const AckSample&
     state.window = std::min(state.window + round.acked, state.slow_start_threshold);
   } else {
     const double careful = careful_step(++state.swift.careful), usual = step(state.window);
-    state.window += share * (slow_start ? usual : std::min(careful, usual));
+    state.window +=
+        share * (slow_start || !state.swift.has_lost ? usual : std::min(careful, usual));
   }
   state.window = std::min(state.window, kLargestWindow);
 }
@@ -140,19 +174,19 @@ void end_round(CongestionState& state, const CongestionRound& round, const AckSa
   const Duration delay = std::max<Duration>(round.least_queue, 0);
   const Duration target = target_delay(state.window + sample.others_window);
   if (competes(state) && (delay < target / 2 || sample.now >= swift.competes_until)) {
-    swift.competes_until = 0;
+    end_spell(state, sample.now, delay);
   }
   measure_noise(state, round);
   const bool noise = is_noise(swift, round);
   if (!noise) {
     give_way(state, loss_of(round));
   } else if (delay > target && !competes(state)) {
-    return yield(state, sample, delay, target);
+    return yield(state, sample.now, delay, target);
   } else if (round.limited) {
     grow(state, round, sample, delay < target / 2);
   }
   if (round.lost == 0) state.window_before_loss = 0;
-  swift.yielded = 0;
+  if (!queue_stays(swift, delay)) swift.yielded = 0;  // it was ours
 }
 
 void on_ack(CongestionState& state, const AckSample& sample) {
