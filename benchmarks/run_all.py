@@ -2,7 +2,8 @@
 
     python benchmarks/run_all.py [--only one_host,idle] [--backends gloo,taco]
 
-What needs emulated hosts is left out, with the reason, where they cannot be made.
+What needs emulated hosts is left out, with the reason, where they cannot be made; so is what needs
+programs that are not built (tools/bench.sh builds them, when it is given no arguments).
 """
 
 from __future__ import annotations
@@ -17,6 +18,13 @@ from fabric import why_unavailable
 
 HERE = Path(__file__).parent
 OUT = HERE.parent / "out"
+BARE = HERE.parent / "build/release/benchmarks/cpp"
+PERF = HERE.parent / "build/release/csrc/harp/harp-perf"
+# Of HARP alone, by programs of its own.
+PROGRAMS = ("bulk.py", "small.py", "sharing.py", "security.py")
+BESIDE_BARE = ("bulk.py", "small.py")
+# They have nothing to do with --backends.
+HARP_ONLY = (*PROGRAMS, "two_links.py", "links.py")
 # Name, whether it needs emulated hosts, script, arguments.
 RUNS = [
     ("one_host", False, "collectives.py", "--sizes 8,1K,32K,1M,32M"),
@@ -67,6 +75,15 @@ RUNS = [
     ("scaling_ratios", True, "scaling.py", "--measure ratios --scale 1 --rate 1gbit"),
     ("scaling_vgg16", True, "scaling.py", ""),
     ("scaling_models", True, "scaling.py", "--models resnet50,transformer_xl,bert"),
+    ("two_links", True, "two_links.py", "--turns 4"),
+    ("links", True, "links.py", "--times 6"),
+    ("loss", True, "loss.py", "--turns 3"),
+    ("sharing", True, "sharing.py", "--repeat 1 --seconds 3"),
+    ("bulk", False, "bulk.py", "--turns 3"),
+    ("small", False, "small.py", "--turns 5"),
+    ("first_message", True, "small.py", "--turns 5 --round-trip 10"),
+    ("security", False, "security.py", "--repeat 3"),
+    ("security_forged", False, "security.py", "--repeat 3 --forged 100000"),
 ]
 
 
@@ -88,8 +105,15 @@ def main() -> int:
         if needs_hosts and reason:
             print(f"== {name}: left out: {reason}")
             continue
+        if script in PROGRAMS and not (PERF.exists() and BARE.exists()):
+            print(f"== {name}: left out: harp-perf and the bare programs are not built")
+            continue
         command = [sys.executable, str(HERE / script), *options.split()]
-        command += ["--backends", arguments.backends, "--json", str(OUT / f"{name}.json")]
+        command += ["--json", str(OUT / f"{name}.json")]
+        if script in BESIDE_BARE:
+            command += ["--bare", str(BARE)]
+        if script not in HARP_ONLY:
+            command += ["--backends", arguments.backends]
         if script in ("collectives.py", "scaling.py"):
             command += ["--plot", str(OUT / f"{name}.png")]
         print(f"== {name}: {script} {options}", flush=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # bench.sh [ARGUMENTS OF run_all.py]: every benchmark; figures and plots under out/. With arguments,
-# which choose among the collectives, the C++ benchmarks are left out.
+# which choose among those of run_all.py, nothing is compiled and the C++ benchmarks are left out.
 source "$(dirname "$0")/common.sh"
 grouped tools/setup.sh install
 readonly TREE=build/release
@@ -8,7 +8,7 @@ readonly TREE=build/release
 build_cpp_benchmarks() {
   cmake -S . -B "$TREE" -DTACO_BENCH=ON &&
     cmake --build "$TREE" -j "$JOBS" --target kernels_bench compress_bench shm_bench \
-      zerocache_io
+      zerocache_io bulk_bench small_bench harp-perf
 }
 
 cpp_benchmarks() {
