@@ -98,7 +98,8 @@ class Nic {
 
   virtual const NicCapabilities& capabilities() const = 0;
   // At least one. Addresses that the host comes to have may join them, behind those that are there,
-  // with a receive_st; none ever leaves.
+  // with a receive_st; none ever leaves. Once there are as many as can be, one may take the place of
+  // another that is gone (missing_st).
   virtual std::span<const NicAddress> addresses() const = 0;
   // A thread with nothing to do sleeps on these, until a timer is due: all that arrives must show.
   // More may join them, as addresses do.
@@ -127,6 +128,8 @@ class Nic {
   // is down. Nothing leaves from there, nor arrives; it may when they come back. As of the last
   // receive_st.
   virtual std::uint32_t missing_st() const { return 0; }
+  // How often an address has joined the others, or taken the place of one that is gone.
+  virtual std::uint64_t arrivals_st() const { return addresses().size(); }
   // What was refused since the last call.
   virtual std::vector<Refusal> take_refusals_st() { return {}; }
 

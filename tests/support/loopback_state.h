@@ -90,7 +90,7 @@ class LoopbackStack final : public harp::Stack, public harp::Engine, public harp
   ~LoopbackStack() override { stop(); }
 
   // Stack
-  const std::string& address() const override { return address_; }
+  std::string address() const override { return address_; }
   Result<PeerId> add_peer(std::string_view address) override {
     return LoopbackNetwork::peer_of(std::stoi(std::string(address.substr(9))));
   }

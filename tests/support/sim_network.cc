@@ -61,7 +61,7 @@ void SimNetwork::attach(SimNic& nic, std::uint32_t node) {
   }
   nic.node_ = static_cast<std::uint32_t>(nics_.size());
   nics_.push_back(&nic);
-  cords_.resize(nics_.size() * nics_.size() * kMostAddresses);
+  cords_.resize(nics_.size() * nics_.size() * kRails);
 }
 
 void SimNetwork::detach(const SimNic& nic) {
@@ -70,7 +70,7 @@ void SimNetwork::detach(const SimNic& nic) {
 
 SimNetwork::Cord& SimNetwork::cord(const SimPlace& from, const SimPlace& to) {
   const std::size_t nodes = nics_.size();
-  return cords_[(from.node * nodes + to.node) * kMostAddresses + to.address];
+  return cords_[(from.node * nodes + to.node) * kRails + rail_of(to.address)];
 }
 
 void SimNetwork::kill_link(std::uint32_t from, std::uint32_t to, Time until, std::uint32_t address,
@@ -85,7 +85,7 @@ void SimNetwork::set_mtu(std::uint32_t from, std::uint32_t to, std::size_t max_d
 }
 
 double SimNetwork::rate_of(const SimPlace& from) const {
-  const auto rate = rates_.find({from.node, from.address});
+  const auto rate = rates_.find({from.node, rail_of(from.address)});
   return rate == rates_.end() ? faults_.bytes_per_second : rate->second;
 }
 
@@ -96,7 +96,7 @@ void SimNetwork::fly(Flying packet) {
 
 bool SimNetwork::is_dead(const SimPlace& from, const SimPlace& to, Time leaves) const {
   return std::any_of(dead_.begin(), dead_.end(), [&](const DeadLink& dead) {
-    const bool meant = (dead.address == kEvery || dead.address == to.address) &&
+    const bool meant = (dead.address == kEvery || dead.address == rail_of(to.address)) &&
                        (dead.port == kEvery || dead.port == from.port);
     return dead.from == from.node && dead.to == to.node && meant && leaves < dead.until;
   });
@@ -116,7 +116,7 @@ bool SimNetwork::is_in_burst(const SimPlace& from, const SimPlace& to) {
 
 const char* SimNetwork::vanishes(const SimPlace& from, const SimPlace& to, std::size_t bytes,
                                  Time leaves) {
-  if (to.node >= nics_.size() || to.address >= kMostAddresses) return "no such host";
+  if (to.node >= nics_.size()) return "no such host";
   for (const std::uint32_t address : {kEvery, to.address}) {
     const auto mtu = mtus_.find(link(from.node, to.node, address));
     if (mtu == mtus_.end() || bytes <= mtu->second) continue;

@@ -49,7 +49,8 @@ struct SimFaults {
   std::size_t receive_buffer = 256 * 1024;  // of each address and port, as the kernel counts
   std::size_t max_datagram = 1472;          // that an address claims to take
   bool gso = true, gro = true, asynchronous_return = false;
-  // Address i reaches address i of others and no other: as with a switch, or network, for each.
+  // Address i reaches address i of others and no other: as with a switch, or network, for each. What
+  // has taken the place of an address (SimNic::renumber) is on the same one.
   bool rails = true;
 };
 
@@ -128,6 +129,10 @@ class SimNetwork {
   // Arrives at `to` as if it had come from there, from somebody who has no part in this.
   void forge(const SimPlace& from, const SimPlace& to, std::vector<std::byte> bytes);
 
+  // Networks, one for each address of a host; those of the same number modulo this are on one.
+  static constexpr std::uint32_t kRails = 16;
+  static std::uint32_t rail_of(std::uint32_t address) { return address % kRails; }
+
   // 10.<address>.<node>:<first port + port>
   static Endpoint endpoint(std::uint32_t node, std::uint32_t address = 0, std::uint32_t port = 0);
   static SimPlace place_of(const Endpoint& endpoint);
@@ -156,10 +161,9 @@ class SimNetwork {
   };
   using Link = std::pair<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t>;
   static Link link(std::uint32_t from, std::uint32_t to, std::uint32_t address) {
-    return {{from, to}, address};
+    return {{from, to}, address == kEvery ? kEvery : rail_of(address)};
   }
 
-  static constexpr std::size_t kMostAddresses = 16;  // of a host
   void attach(SimNic& nic, std::uint32_t node);
   void detach(const SimNic& nic);
   void carry(const SimPlace& from, const SimPlace& to, std::vector<std::byte> bytes, Time leaves);
@@ -244,6 +248,9 @@ class SimNic final : public Nic {
   std::optional<Endpoint> route_to(const Endpoint& remote) const;
   // Its host comes to have one more, with a cable of its own.
   void add_address(std::size_t max_datagram);
+  // Its host has another address on the network of its i-th, which is gone: a lease that was renewed
+  // with another one. Local paths beside those that there are lead from there.
+  void renumber(std::uint32_t i);
 
   // What descriptors would tell: something has arrived; and when a full cable has room again.
   bool has_arrivals() const { return has_news_ || !received_.empty() || !refusals_.empty(); }
@@ -272,6 +279,9 @@ class SimNic final : public Nic {
   Cable& cable_of(std::uint32_t local_path) { return cables_[local_path / ports_]; }
   const Cable& cable_of(std::uint32_t local_path) const { return cables_[local_path / ports_]; }
 
+  void add_numbered(std::uint32_t number, std::size_t max_datagram);
+  // Which of its addresses has that number; none: how many there are.
+  std::uint32_t index_of(std::uint32_t number) const;
   bool has(const SimPlace& place) const;
   void arrive(const SimPlace& from, const SimPlace& to, SimNetwork::Bytes bytes);
   void launch(const TxPacket& packet, Cable& cable);
@@ -284,6 +294,7 @@ class SimNic final : public Nic {
   std::uint32_t node_ = 0;
   NicCapabilities capabilities_;
   std::vector<NicAddress> addresses_;
+  std::vector<std::uint32_t> numbers_;  // of its addresses, as places have them
   std::vector<Cable> cables_;
   std::size_t unread_ = 0;          // packets pending, on all cables
   std::vector<TxReference*> read_;  // one for each that has been read, and is not reaped

@@ -24,37 +24,59 @@ SimNic::SimNic(SimNetwork& network, const SimNicOptions& options)
   network.attach(*this, options.node);
   auto datagrams = options.max_datagrams;
   if (datagrams.empty()) datagrams.assign(kAddresses, faults.max_datagram);
-  for (std::uint32_t i = 0; i < datagrams.size() * ports_; ++i) {
-    addresses_.push_back(
-        {SimNetwork::endpoint(node_, i / ports_, i % ports_), datagrams[i / ports_]});
+  for (std::uint32_t i = 0; i < datagrams.size(); ++i) add_numbered(i, datagrams[i]);
+}
+
+void SimNic::add_numbered(std::uint32_t number, std::size_t max_datagram) {
+  for (std::uint32_t port = 0; port < ports_; ++port) {
+    addresses_.push_back({SimNetwork::endpoint(node_, number, port), max_datagram});
   }
-  cables_.resize(datagrams.size());
+  numbers_.push_back(number);
+  cables_.emplace_back();
   buffered_.resize(addresses_.size(), 0);
 }
 
 std::optional<Endpoint> SimNic::route_to(const Endpoint& remote) const {
-  const std::uint32_t address = network_.faults().rails ? SimNetwork::place_of(remote).address : 0;
-  if (address >= cables_.size() || (missing_ >> (address * ports_) & 1) != 0) return std::nullopt;
-  return addresses_[address * ports_].endpoint;
+  const bool rails = network_.faults().rails;
+  const std::uint32_t rail = SimNetwork::rail_of(SimNetwork::place_of(remote).address);
+  for (std::uint32_t i = 0; i < numbers_.size(); ++i) {
+    const bool leads_there = rails ? SimNetwork::rail_of(numbers_[i]) == rail : i == 0;
+    if (leads_there && (missing_ >> (i * ports_) & 1) == 0) return addresses_[i * ports_].endpoint;
+  }
+  return std::nullopt;
 }
 
 void SimNic::add_address(std::size_t max_datagram) {
-  const auto address = static_cast<std::uint32_t>(cables_.size());
-  for (std::uint32_t port = 0; port < ports_; ++port) {
-    addresses_.push_back({SimNetwork::endpoint(node_, address, port), max_datagram});
+  std::uint32_t next = 0;
+  for (const std::uint32_t number : numbers_) {
+    next = std::max(next, SimNetwork::rail_of(number) + 1);
   }
-  cables_.emplace_back();
-  buffered_.resize(addresses_.size(), 0);
+  add_numbered(next, max_datagram);
   has_news_ = true;
 }
 
+void SimNic::renumber(std::uint32_t i) {
+  const std::uint32_t rail = SimNetwork::rail_of(numbers_[i]);
+  std::uint32_t next = 0;
+  for (const std::uint32_t number : numbers_) {
+    if (SimNetwork::rail_of(number) == rail) next = std::max(next, number + SimNetwork::kRails);
+  }
+  const std::size_t max_datagram = addresses_[i * ports_].max_datagram;
+  add_numbered(next, max_datagram);
+  set_missing(missing_ | ((std::uint32_t{1} << ports_) - 1) << (i * ports_));
+}
+
+std::uint32_t SimNic::index_of(std::uint32_t number) const {
+  return static_cast<std::uint32_t>(std::ranges::find(numbers_, number) - numbers_.begin());
+}
+
 bool SimNic::has(const SimPlace& place) const {
-  return !closed_ && place.address < cables_.size() && place.port < ports_;
+  return !closed_ && index_of(place.address) < cables_.size() && place.port < ports_;
 }
 
 void SimNic::arrive(const SimPlace& from, const SimPlace& to, SimNetwork::Bytes bytes) {
   const std::size_t charge = bytes->size() + kOverhead;
-  const std::uint32_t local_path = to.address * ports_ + to.port;
+  const std::uint32_t local_path = index_of(to.address) * ports_ + to.port;
   if ((missing_ >> local_path & 1) != 0) return;
   if (buffered_[local_path] + charge > capabilities_.receive_buffer) {
     ++overflows_;
@@ -90,7 +112,10 @@ void SimNic::launch(const TxPacket& packet, Cable& cable) {
   if ((missing_ >> packet.local_path & 1) != 0) return;
   const SimPlace from = SimNetwork::place_of(address.endpoint);
   const SimPlace to = SimNetwork::place_of(*packet.destination);
-  if (network_.faults().rails && to.address != from.address) return;  // no route
+  if (network_.faults().rails &&
+      SimNetwork::rail_of(to.address) != SimNetwork::rail_of(from.address)) {
+    return;  // no route
+  }
   for (std::size_t i = 0; i < packet.slices.size(); i += step) {
     std::vector<std::byte> bytes;
     std::size_t total = 0;

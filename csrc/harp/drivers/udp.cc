@@ -1,6 +1,7 @@
 #include "harp/drivers/udp.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/log.h"
@@ -24,7 +25,7 @@ Result<std::unique_ptr<UdpNic>> UdpNic::create(const UdpNicOptions& options) {
   nic->capabilities_.gso_bytes = 65'000;
   nic->capabilities_.gso_segments = 64;
   for (const NicOptions::Local& local : options.locals) {
-    TACO_RETURN_IF_ERROR(nic->open_address(local));
+    TACO_RETURN_IF_ERROR(nic->open_address(local, nic->sockets_.size()));
     const UdpSocket& socket = *nic->sockets_.back();
     std::size_t& buffer = nic->capabilities_.receive_buffer;
     buffer = std::min(buffer, socket.receive_buffer());
@@ -34,32 +35,51 @@ Result<std::unique_ptr<UdpNic>> UdpNic::create(const UdpNicOptions& options) {
   return nic;
 }
 
-Status UdpNic::open_address(const NicOptions::Local& local) {
+// At that place among the others, or behind them. Who sleeps on the descriptors looks for new ones
+// at their end.
+Status UdpNic::open_address(const NicOptions::Local& local, std::size_t place) {
   auto socket = UdpSocket::open(
       {local.address, options_.receive_buffer, options_.allow_gso, options_.allow_gro});
   if (!socket.ok()) return socket.status();
-  descriptors_.push_back({socket.value()->fd(), static_cast<std::uint32_t>(addresses_.size())});
-  addresses_.push_back({socket.value()->local(), max_datagram(local.address, local.mtu)});
-  sockets_.push_back(std::move(socket).value());
+  if (place == sockets_.size()) {
+    addresses_.emplace_back();
+    sockets_.emplace_back();
+  } else {
+    const auto former = std::ranges::find(descriptors_, sockets_[place]->fd(), &NicDescriptor::fd);
+    *former = {-1, NicDescriptor::kNoAddress};
+    former_overflows_ += sockets_[place]->overflows();
+  }
+  descriptors_.push_back({socket.value()->fd(), static_cast<std::uint32_t>(place)});
+  addresses_[place] = {socket.value()->local(), max_datagram(local.address, local.mtu)};
+  sockets_[place] = std::move(socket).value();
+  missing_ &= ~(1u << place);
+  ++arrivals_;
   return {};
+}
+
+// Behind the others; once there is no room any more, where one is that is gone.
+std::optional<std::size_t> UdpNic::place_for_more() const {
+  if (addresses_.size() < kMostAddresses) return addresses_.size();
+  if (missing_ == 0) return std::nullopt;
+  return static_cast<std::size_t>(std::countr_zero(missing_));
 }
 
 // What the host has come to have joins what it had. One that cannot be opened is not missed by
 // anybody yet, and is tried again after the next change.
 void UdpNic::open_more() {
   if (!options_.find_more) return;
+  const std::vector<NicAddress> before = addresses_;
   for (const NicOptions::Local& local : options_.find_more()) {
-    const bool is_open = std::ranges::any_of(addresses_, [&](const NicAddress& address) {
+    const bool is_open = std::ranges::any_of(before, [&](const NicAddress& address) {
       return same_host_address(address.endpoint, local.address);
     });
     if (is_open) continue;
+    const auto place = place_for_more();
     const Status opened =
-        addresses_.size() < kMostAddresses
-            ? open_address(local)
-            : Status(Code::kResource, to_string(local.address) + " is not used: there are " +
-                                          std::to_string(kMostAddresses) +
-                                          " sockets already (TACO_IFNAME, "
-                                          "TACO_PATHS)");
+        place ? open_address(local, *place)
+              : Status(Code::kResource, to_string(local.address) + " is not used: there are " +
+                                            std::to_string(kMostAddresses) +
+                                            " sockets already (TACO_IFNAME, TACO_PATHS)");
     if (!opened.ok()) TACO_LOG_WARNING("harp", "a new address: %s", opened.message().c_str());
   }
 }
@@ -95,8 +115,8 @@ std::size_t UdpNic::receive_st(std::span<RxPacket> packets) {
   ++polls_;
   const bool look = look_everywhere_ || polls_ % kColdEvery == 0;
   if (look && watch_ != nullptr && watch_->take_change()) {
-    open_more();
     missing_ = missing_of(addresses_).value_or(missing_);
+    open_more();
   }
   const std::size_t most = std::min(packets.size(), UdpReceiveRing::kPackets);
   std::size_t filled = 0;
@@ -132,7 +152,7 @@ void UdpNic::close_st() {
 }
 
 std::uint64_t UdpNic::overflows() const {
-  std::uint64_t total = 0;
+  std::uint64_t total = former_overflows_;
   for (const auto& socket : sockets_) total += socket->overflows();
   return total;
 }

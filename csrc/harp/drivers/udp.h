@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,13 +38,15 @@ class UdpNic final : public Nic {
   std::size_t receive_st(std::span<RxPacket> packets) override;
   void look_everywhere_st() override { look_everywhere_ = true; }
   std::uint32_t missing_st() const override { return missing_; }
+  std::uint64_t arrivals_st() const override { return arrivals_; }
   std::vector<Refusal> take_refusals_st() override { return std::exchange(refusals_, {}); }
   void close_st() override;
   std::uint64_t overflows() const override;
 
  private:
   explicit UdpNic(const UdpNicOptions& options) : options_(options) {}
-  Status open_address(const NicOptions::Local& local);
+  Status open_address(const NicOptions::Local& local, std::size_t place);
+  std::optional<std::size_t> place_for_more() const;
   void watch_addresses();
   void open_more();
 
@@ -56,6 +59,8 @@ class UdpNic final : public Nic {
   std::vector<std::unique_ptr<UdpSocket>> sockets_;  // one an address
   std::unique_ptr<AddressWatch> watch_;              // null: the kernel has none
   std::uint32_t missing_ = 0;
+  std::uint64_t arrivals_ = 0;
+  std::uint64_t former_overflows_ = 0;  // of sockets that others have taken the place of
   UdpReceiveRing ring_;
   std::vector<Refusal> refusals_;
   std::uint64_t polls_ = 1;         // 0 says of a socket that it was never used

@@ -202,6 +202,17 @@ void EngineCore::Released::run_st(Transport&) {
   engine->loop_.take_released_st();
 }
 
+EngineCore::Addresses EngineCore::addresses() {
+  Addresses now;
+  const auto copy = [&](Transport&) {
+    now.addresses.assign(nic_->addresses().begin(), nic_->addresses().end());
+    now.missing = nic_->missing_st();
+    now.late = loop_.late();
+  };
+  if (!closed_.load() || in_engine()) call_on_engine(*this, copy);
+  return now;
+}
+
 StackStats EngineCore::stats() {
   if (closed_.load()) return {};
   StackStats stats;

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "harp/engine/duty.h"
 #include "harp/engine/engine_loop.h"
@@ -49,6 +50,12 @@ class EngineCore final : public Engine, private Driven {
   // Any thread.
   void set_observer(Service service, Observer* observer);
   StackStats stats();
+  // The Nic's, as far as its sessions know of them.
+  struct Addresses {
+    std::vector<NicAddress> addresses;
+    std::uint32_t missing = 0, late = 0;  // bit i: the i-th
+  };
+  Addresses addresses();
   // Somebody gave back the last reference to a peer.
   void peers_released();
 

@@ -41,7 +41,8 @@ EngineLoop::EngineLoop(const LoopOptions& options, const Token& token, Nic& nic,
       peers_(peers),
       liveness_(session_timers_, linked_),
       strays_(*this, options.own, *this),
-      addresses_(nic.addresses().size()) {
+      arrivals_(nic.arrivals_st()) {
+  note_new_addresses();
   matching_.observer = &services_;
   idle_timer_.on_expiry = on_idle_timer;
   idle_timer_.context = this;
@@ -75,8 +76,7 @@ bool EngineLoop::turn_st() {
   for (int bursts = 0; full && bursts < (timers_due ? kDrainBursts : 1); ++bursts) {
     worked |= receive_burst(&full);
   }
-  if (nic().addresses().size() != addresses_) on_addresses_added();
-  if (nic().missing_st() != missing_) on_addresses_changed();
+  if (nic().missing_st() != missing_ || nic().arrivals_st() != arrivals_) look_at_addresses();
   for (const Refusal& refusal : nic().take_refusals_st()) liveness_.on_refusal_st(refusal, now());
   worked |= timers_.run_due(now()) > 0;
   worked |= session_timers_.run_due(now()) > 0;

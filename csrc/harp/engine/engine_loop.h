@@ -139,8 +139,9 @@ class EngineLoop final : public Transport,
   PairKey key_of(const Address& peer) const;
   void forget_session(const Peer& peer);
   Session* session_of(std::uint64_t connection);
-  void on_addresses_changed();
-  void on_addresses_added();
+  void look_at_addresses();
+  std::uint32_t note_new_addresses();
+  void tell_of_addresses(std::uint32_t added, std::uint32_t changed) const;
 
   // engine_peers.cc
   static void on_idle_timer(Timer& timer, Time now);
@@ -167,7 +168,8 @@ class EngineLoop final : public Transport,
   std::uint64_t recent_connection_ = 0;
   Peer* recent_peer_ = nullptr;
   std::uint32_t missing_ = 0;    // of the Nic's addresses, as the sessions know
-  std::size_t addresses_;        // how many there are, as they know
+  std::uint64_t arrivals_;       // that the Nic had told of then,
+  std::vector<Endpoint> hosts_;  // and its addresses, without ports
   Time expected_back_ = kNever;  // when the next turn is due to begin
   Duration gap_ = 0;             // how late this one began
 };

@@ -1,6 +1,7 @@
 // Links and sessions: how a peer's is made on first use, which session a packet is for, and when a
 // session begins anew.
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "harp/address.h"
@@ -41,9 +42,11 @@ void EngineLoop::open_session(Peer& peer) {
   config.packets_per_key = options_.packets_per_key;
   const Route& first = peer.routes.front();
   for (const Route& route : peer.routes) {
-    config.ways.push_back({route.remote.endpoint, route.local_path});
+    const bool is_gone = (nic().missing_st() >> route.local_path & 1) != 0;
+    const auto now = is_gone ? way_to(route.remote.endpoint) : std::nullopt;
+    config.ways.push_back({route.remote.endpoint, now.value_or(route.local_path)});
   }
-  config.max_datagram = std::min(nic().addresses()[first.local_path].max_datagram,
+  config.max_datagram = std::min(nic().addresses()[config.ways.front().local].max_datagram,
                                  max_datagram(first.remote.endpoint, first.remote.mtu));
   config.peer_timeout = options_.peer_timeout;
   config.description = peer.description;
@@ -93,45 +96,53 @@ Session* EngineLoop::session_of(std::uint64_t connection) {
   return recent_peer_->session.get();
 }
 
-// An address has gone, or come back. People are told once, however many peers there are.
-void EngineLoop::on_addresses_changed() {
-  const std::uint32_t missing = nic().missing_st(), back = missing_ & ~missing;
-  const std::span<const NicAddress> addresses = nic().addresses();
-  std::vector<Endpoint> told;  // several ports have one address
-  for (std::size_t i = 0; i < addresses.size(); ++i) {
-    const Endpoint& address = addresses[i].endpoint;
-    const bool is_told = std::any_of(told.begin(), told.end(), [&](const Endpoint& other) {
-      return same_host_address(other, address);
-    });
-    if (((missing ^ missing_) >> i & 1) == 0 || is_told) continue;
-    told.push_back(address);
-    Endpoint host = address;
-    set_port(host, 0);
-    if ((missing >> i & 1) != 0) {
-      TACO_LOG_WARNING("harp",
-                       "this host no longer has the address %s, or its interface is down: paths "
-                       "from there are left until it is back",
-                       to_string(host).c_str());
-    } else {
-      TACO_LOG_INFO("harp", "the address %s is back", to_string(host).c_str());
-    }
-  }
-  missing_ = missing;
+// Addresses have gone, come back, or are new.
+void EngineLoop::look_at_addresses() {
+  const std::uint32_t missing = nic().missing_st();
+  const std::uint32_t added = note_new_addresses();
+  const std::uint32_t changed = std::exchange(missing_, missing) ^ missing;
+  arrivals_ = nic().arrivals_st();
+  add_late(added);
+  tell_of_addresses(added, changed);
   for (Peer* peer : linked_) {
-    if (peer->session != nullptr) peer->session->on_addresses_changed(missing, back);
+    if (peer->session == nullptr) continue;
+    if (changed != 0) peer->session->on_addresses_changed(missing, changed & ~missing);
+    if (added != 0) peer->session->on_addresses_added(added);
   }
 }
 
-void EngineLoop::on_addresses_added() {
+// Those that are not what they were (bit i: the i-th).
+std::uint32_t EngineLoop::note_new_addresses() {
   const std::span<const NicAddress> addresses = nic().addresses();
-  for (; addresses_ < addresses.size(); ++addresses_) {
-    Endpoint host = addresses[addresses_].endpoint;
-    set_port(host, 0);
-    TACO_LOG_INFO("harp", "this host has a new address, %s, which is used from now on",
-                  to_string(host).c_str());
+  std::uint32_t added = 0;
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    if (i < hosts_.size() && same_host_address(hosts_[i], addresses[i].endpoint)) continue;
+    added |= 1u << i;
+    if (i == hosts_.size()) hosts_.emplace_back();
+    hosts_[i] = addresses[i].endpoint;
+    set_port(hosts_[i], 0);
   }
-  for (Peer* peer : linked_) {
-    if (peer->session != nullptr) peer->session->on_addresses_added();
+  return added;
+}
+
+// People are told once, however many peers or ports there are.
+void EngineLoop::tell_of_addresses(std::uint32_t added, std::uint32_t changed) const {
+  std::vector<Endpoint> told;
+  for (std::size_t i = 0; i < hosts_.size(); ++i) {
+    const bool is_new = (added >> i & 1) != 0;
+    if ((!is_new && (changed >> i & 1) == 0) || std::ranges::count(told, hosts_[i]) != 0) continue;
+    const std::string host = to_string(told.emplace_back(hosts_[i]));
+    if (is_new) {
+      TACO_LOG_INFO("harp", "this host has a new address, %s, which is used from now on",
+                    host.c_str());
+    } else if ((missing_ >> i & 1) != 0) {
+      TACO_LOG_WARNING("harp",
+                       "this host no longer has the address %s, or its interface is down: paths "
+                       "from there are left until it is back",
+                       host.c_str());
+    } else {
+      TACO_LOG_INFO("harp", "the address %s is back", host.c_str());
+    }
   }
 }
 
@@ -145,7 +156,9 @@ std::optional<std::uint32_t> EngineLoop::way_to(const Endpoint& remote) {
     if (same_host_address(own, remote)) return std::nullopt;
     if (!found && source && same_host_address(own, *source)) found = i;
   }
-  return found;
+  // A route may stay when a cable is pulled.
+  const bool is_gone = found && (nic().missing_st() >> *found & 1) != 0;
+  return is_gone ? std::nullopt : found;
 }
 
 std::vector<Endpoint> EngineLoop::published_by(std::uint64_t incarnation) {

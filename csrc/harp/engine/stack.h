@@ -104,8 +104,8 @@ class Stack {
   virtual ~Stack() = default;
 
   // Opaque bytes (< 1 KiB) a peer needs to reach this process: incarnation id, host identity, UDP
-  // addresses, shared-memory socket, secret. Published through the rendezvous store only.
-  virtual const std::string& address() const = 0;
+  // addresses as of now, shared-memory socket, secret. Published through the rendezvous store only.
+  virtual std::string address() const = 0;
 
   // Any thread. The same incarnation gives the same id. Sessions are made on first use, not here.
   // Errors: kVersionMismatch (names both versions), kInvalidArgument (damaged address), kRendezvous

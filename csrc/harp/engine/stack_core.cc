@@ -90,7 +90,6 @@ Status StackCore::start() {
     own_.has_shm = true;
     own_.shm = shm_->address();
   }
-  encoded_ = encode(own_);
   summary_ = (shm_ != nullptr ? "shm+udp(" : "udp(") + names + ")";
   if (options_.transport == StackOptions::Force::kShm) summary_ = "shm";
 
@@ -182,6 +181,51 @@ bool StackCore::reaches_memory_of(const Address& address) const {
   return probe.ok();
 }
 
+// What the host has lost by now is left out, what it has come to have is there.
+std::vector<StackCore::Local> StackCore::locals_now() const {
+  std::vector<Local> locals;
+  const EngineCore::Addresses now = engine_->addresses();
+  const auto is_in = [](std::uint32_t some, std::uint32_t i) { return (some >> i & 1) != 0; };
+  for (std::uint32_t i = 0; i < own_.paths.size(); ++i) {
+    if (!is_in(now.missing | now.late, i)) locals.push_back({own_.paths[i], i});
+  }
+  if (now.late == 0) return locals;
+  const auto all = list_interfaces();
+  for (std::uint32_t i = 0; i < now.addresses.size() && locals.size() < kMaxPaths; ++i) {
+    if (!is_in(now.late & ~now.missing, i)) continue;
+    const auto& [endpoint, datagram] = now.addresses[i];
+    const std::size_t mtu = datagram + 1500 - max_datagram(endpoint, 1500);
+    Local& local = locals.emplace_back();
+    local = {{endpoint, static_cast<std::uint32_t>(mtu)}, i};
+    if (!all.ok()) continue;
+    const auto held = std::ranges::find_if(all.value(), [&](const Interface& interface) {
+      return same_host_address(interface.address, local.address.endpoint);
+    });
+    if (held != all.value().end()) local.address.mbits = held->mbits;
+  }
+  return locals;
+}
+
+std::string StackCore::address() const {
+  Address now = own_;
+  if (generation_ != fork_generation()) return encode(now);
+  const std::vector<Local> locals = locals_now();
+  if (!locals.empty()) now.paths.clear();  // or it has none, and those may come back
+  for (const Local& local : locals) now.paths.push_back(local.address);
+  return encode(now);
+}
+
+Result<std::vector<Route>> StackCore::routes_to(const Address& peer, bool same_host) const {
+  const std::vector<Local> locals = locals_now();
+  if (locals.empty()) return choose_routes(own_.paths, peer, same_host, kernel_route);
+  std::vector<PathAddress> addresses;
+  for (const Local& local : locals) addresses.push_back(local.address);
+  auto routes = choose_routes(addresses, peer, same_host, kernel_route);
+  if (!routes.ok()) return routes;
+  for (Route& route : routes.value()) route.local_path = locals[route.local_path].local_path;
+  return routes;
+}
+
 Reach StackCore::reach_of(const Address& address) const {
   if (address.incarnation == own_.incarnation) return Reach::kSelf;
   return reaches_memory_of(address) ? Reach::kMemory : Reach::kNetwork;
@@ -205,7 +249,7 @@ Result<PeerPlan> StackCore::plan_for(Address address) const {
     // one TACO_HOST_ID for both): loopback would lead nowhere.
     const bool denied = shm_ != nullptr && address.has_shm;
     const bool same_host = address.host_id == own_.host_id && !denied;
-    auto chosen = choose_routes(own_.paths, address, same_host, kernel_route);
+    auto chosen = routes_to(address, same_host);
     if (!chosen.ok()) return chosen.status();
     routes = std::move(chosen).value();
     prepare_sealing(engine_->loop().security());

@@ -21,7 +21,7 @@ class StackCore final : public Stack {
   static Result<std::shared_ptr<Stack>> create(const StackOptions& options);
   ~StackCore() override;
 
-  const std::string& address() const override { return encoded_; }
+  std::string address() const override;
   Result<PeerId> add_peer(std::string_view address) override;
   void release_peer(PeerId peer) override;
   bool is_local(PeerId peer) const override;
@@ -40,17 +40,24 @@ class StackCore final : public Stack {
 
  private:
   explicit StackCore(const StackOptions& options);
+  // An address of the Nic's that the host has now, and which one it is.
+  struct Local {
+    PathAddress address;
+    std::uint32_t local_path = 0;
+  };
+
   Status start();
   Result<std::unique_ptr<Nic>> open_network(std::string* interface_names);
   Result<std::unique_ptr<ShmEndpoint>> open_shm(const JobKey& job_key);
+  std::vector<Local> locals_now() const;
+  Result<std::vector<Route>> routes_to(const Address& peer, bool same_host) const;
   Result<PeerPlan> plan_for(Address address) const;
   Reach reach_of(const Address& address) const;
   bool reaches_memory_of(const Address& address) const;
 
   const StackOptions options_;
   const std::uint32_t generation_;
-  Address own_;
-  std::string encoded_;
+  Address own_;  // as of the start
   std::string summary_;
   const ShmEndpoint* shm_ = nullptr;  // the engine's; null: none
   mutable std::mutex closing_;        // close() against what uses the engine from outside

@@ -75,6 +75,11 @@ class Handshake {
   AddressPair proved_by(const AddressPair& from) const;
   // Until it is established: how the peer may be reached; thereafter none.
   std::span<const AddressPair> ways() const { return ways_; }
+  // The i-th begins at another address of ours from now on.
+  void move_way(std::size_t i, std::uint32_t local) {
+    ways_[i].local = local;
+    been_ &= ~(std::uint64_t{1} << i);
+  }
   // Once it is established: those but `used`, which took the place of one of them.
   std::vector<AddressPair> take_other_ways(const AddressPair& used);
   std::size_t memory_bytes() const { return ways_.capacity() * sizeof(AddressPair); }

@@ -105,8 +105,8 @@ class Session final : public Link {
   bool calls(const Endpoint& remote) const;
   // Of the Nic's addresses (bit i: the i-th) these are not there at the moment, those are back.
   void on_addresses_changed(std::uint32_t missing, std::uint32_t back);
-  // It has more of them than before.
-  void on_addresses_added();
+  // It has these, which it did not have before.
+  void on_addresses_added(std::uint32_t added);
   // A packet of ours was refused there. True: so was one on every other way to the peer, or path
   // that is live, since it was heard last.
   bool on_refused(const Endpoint& remote);
@@ -179,10 +179,17 @@ class Session final : public Link {
   Path::Agreed agreed(const AddressPair& pair) const;
 
   // session_addresses.cc
-  void tell_new_addresses();
+  void tell_addresses(std::uint32_t which);
   void on_path_open(const wire::PathOpen& open);
+  void leave_lost_ways();
+  void leave_lost_addresses();
   void open_new_paths();
+  void give(Path& path, const AddressPair& pair);
+  Path* to_elsewhere(std::uint32_t local, const Endpoint& remote) const;
+  std::uint32_t free_port(std::uint32_t local) const;
+  Path* spare_path() const;
   std::vector<Endpoint> remotes() const;
+  static std::uint32_t bit_of(const Path& path) { return 1u << static_cast<unsigned>(path.id()); }
 
   // session_repathing.cc
   struct PathGroup {  // of those between the same two addresses: two at least
@@ -298,6 +305,9 @@ class Session final : public Link {
   PathSet paths_;
   std::forward_list<PathGroup> groups_;
   std::forward_list<Endpoint> told_us_;  // where the peer listens beside what it had published
+  // Paths (bit i: that of id i) that begin at another address of ours than the peer has heard from,
+  // and have not been proved since.
+  std::uint32_t astray_ = 0;
   std::uint32_t full_ = 0;               // of this turn: addresses that the Nic has no room at
   std::uint32_t refused_ = 0;  // ways, or paths (bit i: the i-th), since the peer was heard last
 
@@ -326,7 +336,6 @@ class Session final : public Link {
   Time next_tick_ = 0;
   Time silence_base_ = 0;  // last sign of life, or of nobody caring
   Time last_heard_ = 0;
-  std::uint8_t told_ = 0;     // the Nic's addresses up to here the peer knows
   bool heard_early_ = false;  // somebody speaks to this session, which has no keys yet
 
   ReadySession place_{.session = this};  // in SessionHost's list

@@ -1,7 +1,10 @@
-// Addresses that a process has come to have in the middle of a job. The side that does not lead
-// tells of its own; the one that leads opens paths: one to each address of the peer's to which
-// there is none, from one of its own from which there is none.
+// Addresses that come and go in the middle of a job. A path whose own address is gone begins at the
+// one that leads to its other end by now, if there is one: a lease that was renewed with another
+// address. Its peer follows, as it follows every path (path_ends.h). Of addresses that are new, the
+// side that does not lead tells; the one that leads opens paths: one to each address of the peer's to
+// which there is none, from one of its own from which none leads.
 #include <algorithm>
+#include <iterator>
 
 #include "base/log.h"
 #include "harp/address.h"
@@ -9,23 +12,26 @@
 
 namespace taco::harp {
 
-void Session::on_addresses_added() {
-  if (life_.ended() || life_.peer_left() || !established()) return;
+void Session::on_addresses_added(std::uint32_t added) {
+  if (life_.ended() || life_.peer_left()) return;
+  if (!established()) return leave_lost_ways();
+  leave_lost_addresses();
   if (leads()) {
     open_new_paths();
   } else {
-    tell_new_addresses();
+    tell_addresses(added);
   }
   update_timer();
 }
 
-void Session::tell_new_addresses() {
+void Session::tell_addresses(std::uint32_t which) {
   const std::span<const NicAddress> addresses = host_.nic().addresses();
-  for (told_ = std::max(told_, static_cast<std::uint8_t>(host_.first_new()));
-       told_ < addresses.size(); ++told_) {
-    const Endpoint& own = addresses[told_].endpoint;
+  which &= ~host_.nic().missing_st();
+  for (std::uint8_t i = 0; which >> i != 0; ++i) {
+    if ((which >> i & 1) == 0) continue;
+    const Endpoint& own = addresses[i].endpoint;
     wire::PathOpen open{};
-    open.local = told_;
+    open.local = i;
     open.port = wire_port_of(own);
     open.address = mapped_address(own);
     record(
@@ -42,33 +48,113 @@ std::vector<Endpoint> Session::remotes() const {
   return all;
 }
 
+// The newest first, and no more than can be of use at once.
 void Session::on_path_open(const wire::PathOpen& open) {
   const Endpoint there = endpoint_from(open.address, open.port);
-  const bool is_known = std::ranges::count(told_us_, there) != 0;
-  if (!leads() || is_known || !is_usable(there) ||
-      std::distance(told_us_.begin(), told_us_.end()) >= static_cast<std::ptrdiff_t>(kMaxPaths))
-    return;
+  if (!leads() || !is_usable(there)) return;
+  told_us_.remove(there);
   told_us_.push_front(there);
-  on_addresses_added();
+  if (std::distance(told_us_.begin(), told_us_.end()) > static_cast<std::ptrdiff_t>(kMaxPaths)) {
+    told_us_.erase_after(std::next(told_us_.begin(), kMaxPaths - 1));
+  }
+  on_addresses_added(0);
 }
 
-void Session::open_new_paths() {
+// Hellos are said from where the host is now.
+void Session::leave_lost_ways() {
+  const std::uint32_t missing = host_.nic().missing_st();
+  const std::span<const AddressPair> ways = handshake_.ways();
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    if ((missing >> ways[i].local & 1) == 0) continue;
+    if (const auto local = host_.way_to(ways[i].remote)) handshake_.move_way(i, *local);
+  }
+}
+
+// The only live one has nothing to wait for: it goes at once.
+void Session::leave_lost_addresses() {
+  const std::uint32_t missing = host_.nic().missing_st();
+  for (const auto& path : paths_) {
+    if ((missing >> path->pair().local & 1) == 0) continue;
+    const Endpoint remote = path->pair().remote;
+    const std::optional<std::uint32_t> local = host_.way_to(remote);
+    if (!local || to_elsewhere(*local, remote) != nullptr) continue;
+    give(*path, {remote, free_port(*local)});
+    astray_ |= bit_of(*path);
+  }
+}
+
+void Session::give(Path& path, const AddressPair& pair) {
+  TACO_LOG_DEBUG("harp", "%s: path %u from %s to %s", description_.c_str(),
+                 static_cast<unsigned>(path.id()),
+                 to_string(host_.nic().addresses()[pair.local].endpoint).c_str(),
+                 to_string(pair.remote).c_str());
+  if (path.is_live()) {
+    path.move_to(pair);
+    path.probe();
+  } else {
+    path.start_over(pair);
+  }
+  group_paths();
+  ready();
+}
+
+// A path from that address of ours to another one than `remote`.
+Path* Session::to_elsewhere(std::uint32_t local, const Endpoint& remote) const {
   const std::span<const NicAddress> addresses = host_.nic().addresses();
+  const auto found = std::find_if(paths_.begin(), paths_.end(), [&](const auto& path) {
+    const AddressPair& pair = path->pair();
+    return same_host_address(addresses[pair.local].endpoint, addresses[local].endpoint) &&
+           !same_host_address(pair.remote, remote);
+  });
+  return found != paths_.end() ? found->get() : nullptr;
+}
+
+// Of the same address as `local`, which is its first; if possible one that no path has.
+std::uint32_t Session::free_port(std::uint32_t local) const {
+  const std::span<const NicAddress> addresses = host_.nic().addresses();
+  for (std::uint32_t port = local; port < addresses.size(); ++port) {
+    const bool is_used = std::any_of(paths_.begin(), paths_.end(), [&](const auto& path) {
+      return path->pair().local == port;
+    });
+    if (!is_used && same_host_address(addresses[port].endpoint, addresses[local].endpoint)) {
+      return port;
+    }
+  }
+  return local;
+}
+
+// One that may be had for another pair of addresses: its own address is gone, and no other leads to
+// its other end.
+Path* Session::spare_path() const {
+  const std::uint32_t missing = host_.nic().missing_st();
+  const auto found = std::find_if(paths_.begin(), paths_.end(), [&](const auto& path) {
+    return !path->is_live() && (missing >> path->pair().local & 1) != 0;
+  });
+  return found != paths_.end() ? found->get() : nullptr;
+}
+
+// Where both sides have another address, a path that begins at ours leads to where the peer is no
+// more: it goes where the peer said last that it is.
+void Session::open_new_paths() {
   for (const Endpoint& remote : remotes()) {
     const bool is_used = std::any_of(paths_.begin(), paths_.end(), [&](const auto& path) {
       return same_host_address(path->pair().remote, remote);
     });
     const std::optional<std::uint32_t> local = is_used ? std::nullopt : host_.way_to(remote);
-    if (!local || paths_.count() == PathSet::kMost) continue;
-    const bool is_taken = std::any_of(paths_.begin(), paths_.end(), [&](const auto& path) {
-      return same_host_address(addresses[path->pair().local].endpoint, addresses[*local].endpoint);
-    });
-    if (is_taken) continue;
-    const auto id = static_cast<wire::PathId>(paths_.count());
-    const Path& opened = open_path(id, {remote, *local});
-    TACO_LOG_DEBUG("harp", "%s: path %u from %s to %s", description_.c_str(),
-                   static_cast<unsigned>(opened.id()),
-                   to_string(addresses[*local].endpoint).c_str(), to_string(remote).c_str());
+    if (!local) continue;
+    if (Path* const other = to_elsewhere(*local, remote)) {
+      const bool is_astray = (astray_ & bit_of(*other)) != 0 && !other->is_live();
+      if (is_astray && !told_us_.empty() && remote == told_us_.front()) {
+        give(*other, {remote, other->pair().local});
+      }
+      continue;
+    }
+    const AddressPair pair{remote, free_port(*local)};
+    if (paths_.count() < PathSet::kMost) {
+      give(open_path(static_cast<wire::PathId>(paths_.count()), pair), pair);
+    } else if (Path* const spare = spare_path()) {
+      give(*spare, pair);
+    }
   }
 }
 

@@ -14,7 +14,6 @@ constexpr std::size_t kTurnBytes = 128 * 1024;
 
 SessionHost::SessionHost(Nic& nic, BytePool& buffers)
     : nic_(nic),
-      first_new_(nic.addresses().size()),
       buffers_(buffers),
       credit_(nic.capabilities().receive_buffer / 2) {}
 

@@ -60,7 +60,7 @@ class SessionHost {
   virtual void arm(Timer& timer, Time deadline) = 0;
   virtual void disarm(Timer& timer) = 0;
   virtual std::uint64_t random() = 0;  // unguessable
-  // Which of the Nic's addresses leads to that one. None: none does.
+  // Which of the Nic's addresses leads to that one, the first of several ports. None: none does.
   virtual std::optional<std::uint32_t> way_to(const Endpoint& remote) = 0;
   // Where that process said it listens, when it began.
   virtual std::vector<Endpoint> published_by(std::uint64_t incarnation) = 0;
@@ -74,8 +74,8 @@ class SessionHost {
   bool nic_full() const { return nic_full_; }
   bool has_ready() const { return !ready_.empty(); }
 
-  // Which of the Nic's addresses is the first that was not there at the start.
-  std::size_t first_new() const { return first_new_; }
+  // Of the Nic's addresses (bit i: the i-th), those that were not there at the start.
+  std::uint32_t late() const { return late_; }
 
   Nic& nic() { return nic_; }
   const Nic& nic() const { return nic_; }
@@ -94,6 +94,9 @@ class SessionHost {
   ProtocolCounters& counters() { return counters_; }
   const ProtocolCounters& counters() const { return counters_; }
   const std::vector<Session*>& sessions() const { return sessions_; }
+
+ protected:
+  void add_late(std::uint32_t late) { late_ |= late; }
 
  private:
   friend class Session;
@@ -118,7 +121,6 @@ class SessionHost {
   void share_credit();
 
   Nic& nic_;
-  const std::size_t first_new_;
   BytePool& buffers_;
   CreditPool credit_;
   ProtocolCounters counters_;
@@ -132,6 +134,7 @@ class SessionHost {
   // Of this turn: who found a socket full, and which of the Nic's addresses are (bit i: the i-th).
   std::vector<Session*> stopped_;
   std::uint32_t full_locals_ = 0;
+  std::uint32_t late_ = 0;
   bool nic_full_ = false;
 };
 

@@ -26,11 +26,11 @@ std::string text_of(const Path& path, const Nic& nic) {
 void Session::open_paths() {
   paths_.choose_main();
   const std::vector<AddressPair> others = handshake_.take_other_ways(paths_.first().pair());
-  if (!leads()) return tell_new_addresses();
+  if (!leads()) return tell_addresses(host_.late());
   for (std::size_t i = 0; i < others.size() && paths_.count() < PathSet::kMost; ++i) {
     open_path(static_cast<wire::PathId>(i + 1), others[i]);
   }
-  if (host_.nic().addresses().size() > host_.first_new()) open_new_paths();
+  if (host_.late() != 0) open_new_paths();
   group_paths();
 }
 
@@ -72,6 +72,7 @@ void Session::on_path_response(Path& path, const RxPacket& from, std::uint64_t t
   if (leads() && is_taken && !(before == there)) return path.stay();
   const bool was_live = path.is_live();
   if (!path.on_response(from, token)) return;
+  astray_ &= ~bit_of(path);
   const bool moved = !(path.pair() == before);
   if (!was_live) ++host_.counters().paths_proved;
   for (const auto& other : paths_) {
@@ -161,7 +162,8 @@ void Session::leave_silent(Path& path) {
 // One that is known to lead nowhere is not waited for, unless there is no other: an address may
 // come back before the peer loses patience.
 void Session::on_addresses_changed(std::uint32_t missing, std::uint32_t back) {
-  if (life_.ended() || !established()) return;
+  if (life_.ended()) return;
+  if (!established()) return leave_lost_ways();
   const auto is_missing = [&](const Path& path) { return (missing >> path.pair().local & 1) != 0; };
   const bool others = std::any_of(paths_.begin(), paths_.end(), [&](const auto& path) {
     return path->is_live() && !is_missing(*path);
@@ -173,6 +175,8 @@ void Session::on_addresses_changed(std::uint32_t missing, std::uint32_t back) {
     }
     if ((back >> path->pair().local & 1) != 0) path->try_again();
   }
+  // Of those that came later, the peer may not have been told yet.
+  on_addresses_added(back & host_.late());
   ready();
   update_timer();
 }

@@ -366,7 +366,7 @@ TEST(UdpPathsTest, an_address_that_goes_or_comes_back_is_noticed) {
 }
 
 // In a network in which near and far are the ends of one cable.
-void check_new_addresses() {
+UdpNicOptions with_near() {
   UdpNicOptions growing = options();
   growing.find_more = [] {
     std::vector<NicOptions::Local> found;
@@ -378,6 +378,11 @@ void check_new_addresses() {
     }
     return found;
   };
+  return growing;
+}
+
+void check_new_addresses() {
+  UdpNicOptions growing = with_near();
   auto a = nic(growing);
   const std::size_t descriptors = a->descriptors().size();
   std::array<RxPacket, 4> packets;
@@ -423,6 +428,41 @@ TEST(UdpPathsTest, an_address_that_comes_is_opened) {
           "ip link set lo up && ip link add near type veth peer name far && ip link set far up && "
           "ip link set near up",
           check_new_addresses))
+    GTEST_SKIP() << "no right to make a network namespace";
+}
+
+// A lease that is renewed with another address for the hundredth time.
+void check_renewed_addresses() {
+  UdpNicOptions growing = with_near();
+  growing.locals.resize(23, growing.locals.front());
+  auto a = nic(growing);
+  std::array<RxPacket, 4> packets;
+  std::uint64_t arrivals = a->arrivals_st();
+  for (const char* host : {"10.9.9.1", "10.9.9.2", "10.9.9.3", "10.9.9.1"}) {
+    const std::string add = std::string("ip address add ") + host + "/24 dev near";
+    EXPECT_EQ(system(("ip address flush dev near && " + add).c_str()), 0);
+    ASSERT_TRUE(testing::eventually([&] {
+      a->look_everywhere_st();
+      a->receive_st(packets);
+      return to_string(a->addresses().back().endpoint).starts_with(std::string(host) + ":");
+    })) << host;
+    ASSERT_EQ(a->addresses().size(), 24u);
+    EXPECT_EQ(a->missing_st(), 0u);
+    EXPECT_GT(a->arrivals_st(), std::exchange(arrivals, a->arrivals_st()));
+    EXPECT_EQ(a->descriptors().back().local_path, 23u);
+  }
+  const IoSlice slice{"hello", 5};
+  const TxPacket packet{&a->addresses()[23].endpoint, 23, {&slice, 1}, 5};
+  ASSERT_EQ(a->send_st({&packet, 1}), 1u);
+  pollfd wait{a->descriptors().back().fd, POLLIN, 0};
+  EXPECT_EQ(poll(&wait, 1, 5'000), 1) << "who sleeps on the descriptors would not hear of it";
+}
+
+TEST(UdpPathsTest, an_address_that_comes_takes_the_place_of_one_that_is_gone_once_all_are_taken) {
+  if (!in_a_network(
+          "ip link set lo up && ip link add near type veth peer name far && ip link set far up && "
+          "ip link set near up",
+          check_renewed_addresses))
     GTEST_SKIP() << "no right to make a network namespace";
 }
 

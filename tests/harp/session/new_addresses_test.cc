@@ -14,7 +14,10 @@ namespace {
 constexpr std::size_t kLarge = 20 << 20;
 
 struct TwoHosts {
-  explicit TwoHosts(std::uint64_t seed) : cluster(2, seed, gigabit(), {.max_datagrams = {1472}}) {}
+  explicit TwoHosts(std::uint64_t seed, std::uint32_t links = 1)
+      : cluster(2, seed, gigabit(), {.max_datagrams = std::vector<std::size_t>(links, 1472)}) {
+    for (const std::uint32_t node : {0u, 1u}) cluster[node].set_paths(links);
+  }
   ~TwoHosts() { cluster.end(); }
 
   // Virtual seconds.
@@ -103,6 +106,95 @@ TEST(NewAddresses, OneThatIsGoneAgainIsLeftAndUsedWhenItIsBack) {
   hosts.move(1 << 20);
   hosts.pass(2 * kSecond);
   EXPECT_EQ(hosts.live(0), 2u);
+}
+
+// A lease is renewed with another address: of the side that leads, of the other one, of both at once.
+TEST(NewAddresses, OneThatTakesThePlaceOfAnotherHasItsPath) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    for (const std::uint32_t who : {1u, 2u, 3u}) {
+      for (const std::uint32_t link : {0u, 1u}) {
+        TwoHosts hosts(seed, 2);
+        hosts.move(1 << 20);
+        hosts.pass(kSecond);
+        ASSERT_EQ(hosts.live(0), 2u);
+        for (const std::uint32_t node : {0u, 1u}) {
+          if ((who >> node & 1) != 0) hosts.cluster[node].sim_nic().renumber(link);
+        }
+        hosts.move(kLarge);
+        hosts.pass(kSecond);
+        for (const std::uint32_t node : {0u, 1u}) {
+          EXPECT_EQ(hosts.live(node), 2u)
+              << "seed " << seed << ", hosts " << who << ", link " << link;
+        }
+      }
+    }
+  }
+}
+
+// The address that is gone was the only one.
+TEST(NewAddresses, OneThatTakesThePlaceOfTheOnlyOneCarriesOn) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    for (const std::uint32_t node : {0u, 1u}) {
+      for (const std::uint32_t from : {0u, 1u}) {
+        TwoHosts hosts(seed);
+        hosts.move(1 << 20);
+        hosts.pass(kSecond);
+        hosts.cluster[node].sim_nic().renumber(0);
+        hosts.pass(from * 10 * kMillisecond);
+        hosts.move(kLarge);
+        EXPECT_EQ(hosts.live(0), 1u) << "seed " << seed << ", host " << node;
+        EXPECT_EQ(hosts.live(1), 1u);
+      }
+    }
+  }
+}
+
+// In the middle of a handshake.
+TEST(NewAddresses, OneThatTakesThePlaceOfTheOnlyOneSaysHello) {
+  for (const std::uint32_t node : {0u, 1u}) {
+    TwoHosts hosts(7);
+    for (const std::uint32_t from : {0u, 1u}) {
+      hosts.cluster.network().kill_link(from, 1 - from, 50 * kMillisecond);
+      hosts.cluster[from].matcher(1 - from);
+    }
+    hosts.pass(20 * kMillisecond);
+    hosts.cluster[node].sim_nic().renumber(0);
+    hosts.move(1 << 20);
+    EXPECT_EQ(hosts.live(0), 1u) << "host " << node;
+  }
+}
+
+TEST(NewAddresses, RenewingThemAgainAndAgainUsesUpNoPaths) {
+  for (const std::uint32_t node : {0u, 1u}) {
+    TwoHosts hosts(5, 2);
+    hosts.move(1 << 20);
+    for (int i = 0; i < 14; ++i) {
+      const std::uint32_t link = i == 0 ? 1u : 1u + static_cast<std::uint32_t>(i);
+      hosts.cluster[node].sim_nic().renumber(link);
+      if (i % 3 == 2) hosts.cluster[1 - node].sim_nic().renumber(1 + static_cast<std::uint32_t>(i) / 3);
+      hosts.move(1 << 20);
+      hosts.pass(2 * kSecond);
+      ASSERT_EQ(hosts.live(0), 2u) << "after " << i;
+      ASSERT_EQ(hosts.live(1), 2u);
+      EXPECT_LE(hosts.cluster[0].session(1)->paths().count(), 3u);
+    }
+  }
+}
+
+// And back again: to one that it has had before.
+TEST(NewAddresses, OneThatIsBackAfterAnotherHadItsPlaceHasAPathAgain) {
+  for (const std::uint32_t node : {0u, 1u}) {
+    TwoHosts hosts(6, 2);
+    hosts.move(1 << 20);
+    hosts.cluster[node].sim_nic().renumber(1);
+    hosts.move(1 << 20);
+    hosts.pass(2 * kSecond);
+    hosts.cluster[node].sim_nic().set_missing(4);
+    hosts.move(kLarge);
+    hosts.pass(2 * kSecond);
+    EXPECT_EQ(hosts.live(0), 2u);
+    EXPECT_EQ(hosts.live(1), 2u);
+  }
 }
 
 }  // namespace
