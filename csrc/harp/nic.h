@@ -76,6 +76,7 @@ struct NicCapabilities {
 struct NicAddress {
   Endpoint endpoint;             // as bound, the port filled in
   std::size_t max_datagram = 0;  // UDP payload that leaves without IP fragmentation
+  bool spare = false;            // for a path to be moved to: peers are not told of it
 };
 
 // Something to sleep on: readable when something has arrived there, writable (if anybody asks) when

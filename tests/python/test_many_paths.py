@@ -173,14 +173,41 @@ def test_an_address_that_goes_is_named_once_and_used_again_when_it_is_back(
         assert len(named) == 1, outcomes[1].value
 
 
-@pytest.mark.parametrize("late", [[0, 1], [1], [0]])
-def test_an_address_that_comes_in_the_middle_of_a_job_is_used(late: list[int]) -> None:
+@pytest.mark.parametrize("who", [[0], [1], [0, 1]])
+def test_a_lease_that_is_renewed_with_another_address_keeps_its_path(
+    tmp_path: pathlib.Path, who: list[int]
+) -> None:
     with Fabric(hosts=2, links=2, rate="200mbit") as fabric, host_ranks(fabric) as ranks:
+        ranks.run(join)
+        assert ranks.run(count_paths, 2) == [2, 2]
+        stop = tmp_path / "stop"
+        for rank in range(2):
+            ranks.begin(rank, train_until, str(stop), str(tmp_path / f"rank{rank}.log"))
+        wait_for_traffic(fabric, 1, 1, count=2_000_000)
+        for host in who:
+            address = fabric.address(host, 1)
+            subnet = address.rpartition(".")[0]
+            fabric.output(host, ["ip", "address", "del", f"{address}/24", "dev", "eth1"])
+            fabric.output(host, ["ip", "address", "add", f"{subnet}.{100 + host}/24", "dev", "eth1"])
+        for host in range(2):
+            wait_for_traffic(fabric, host, 1, count=5_000_000)
+        stop.touch()
+        assert [outcome.error for outcome in ranks.gather(range(2), 60)] == [""] * 2
+        assert ranks.run(count_paths, 2) == [2, 2]
+
+
+@pytest.mark.parametrize("late", [[0, 1], [1], [0]])
+@pytest.mark.parametrize("paths", [1, 3])
+def test_an_address_that_comes_in_the_middle_of_a_job_is_used(late: list[int], paths: int) -> None:
+    with (
+        Fabric(hosts=2, links=2, rate="200mbit") as fabric,
+        host_ranks(fabric, {"TACO_PATHS": str(paths)}) as ranks,
+    ):
         for host in late:
             fabric.output(host, ["ip", "address", "flush", "dev", "eth1"])
         ranks.run(join)
         ranks.run(reduce)
-        assert ranks.run(count_paths, 1) == [1, 1]
+        assert ranks.run(count_paths, paths) == [paths, paths]
         for rank in range(2):
             ranks.begin(rank, train_for, 6.0)
         for host in late:
@@ -189,7 +216,7 @@ def test_an_address_that_comes_in_the_middle_of_a_job_is_used(late: list[int]) -
         for host in range(2):
             wait_for_traffic(fabric, host, 1, count=5_000_000)
         ranks.gather(range(2))
-        assert ranks.run(count_paths, 2) == [2, 2]
+        assert ranks.run(count_paths, 2 * paths) == [2 * paths, 2 * paths]
 
 
 def count_paths(wanted: int) -> int:

@@ -215,6 +215,7 @@ struct SimNicOptions {
   std::uint32_t node = kNewHost;           // whose place it takes
   std::vector<std::size_t> max_datagrams;  // one an address; empty: eight of the network's
   std::uint32_t ports = 1;                 // at each address; local path = address * ports + port
+  std::uint32_t spare_ports = 0;           // the last of them (NicAddress)
 };
 
 class SimNic final : public Nic {
@@ -290,7 +291,7 @@ class SimNic final : public Nic {
   void read(Pending& pending);
 
   SimNetwork& network_;
-  const std::uint32_t ports_;
+  const std::uint32_t ports_, spare_ports_;
   std::uint32_t node_ = 0;
   NicCapabilities capabilities_;
   std::vector<NicAddress> addresses_;

@@ -15,7 +15,7 @@ constexpr std::size_t kMostMerged = 44;  // datagrams in one super-packet
 }  // namespace
 
 SimNic::SimNic(SimNetwork& network, const SimNicOptions& options)
-    : network_(network), ports_(options.ports) {
+    : network_(network), ports_(options.ports), spare_ports_(options.spare_ports) {
   const SimFaults& faults = network.faults();
   capabilities_.gso_segments = faults.gso ? kMostMerged : 1;
   capabilities_.asynchronous_return = faults.asynchronous_return;
@@ -29,7 +29,8 @@ SimNic::SimNic(SimNetwork& network, const SimNicOptions& options)
 
 void SimNic::add_numbered(std::uint32_t number, std::size_t max_datagram) {
   for (std::uint32_t port = 0; port < ports_; ++port) {
-    addresses_.push_back({SimNetwork::endpoint(node_, number, port), max_datagram});
+    const bool spare = port + spare_ports_ >= ports_;
+    addresses_.push_back({SimNetwork::endpoint(node_, number, port), max_datagram, spare});
   }
   numbers_.push_back(number);
   cables_.emplace_back();

@@ -15,10 +15,11 @@ struct NicOptions {
   struct Local {
     Endpoint address;        // port 0: any
     std::size_t mtu = 1500;  // of its interface
+    bool spare = false;      // see NicAddress
   };
   std::vector<Local> locals;  // each becomes an address of the Nic, in this order
-  // What the host has by now that may be used as well; asked when addresses have changed. Null:
-  // nothing but `locals` ever is.
+  // What the host has by now that may be used as well, as often as it is to have ports; asked when
+  // addresses have changed. Null: nothing but `locals` ever is.
   std::function<std::vector<Local>()> find_more;
   std::size_t receive_buffer = 0;  // bytes; 0: as much as the system allows, within reason
 };

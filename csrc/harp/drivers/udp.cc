@@ -50,7 +50,8 @@ Status UdpNic::open_address(const NicOptions::Local& local, std::size_t place) {
     former_overflows_ += sockets_[place]->overflows();
   }
   descriptors_.push_back({socket.value()->fd(), static_cast<std::uint32_t>(place)});
-  addresses_[place] = {socket.value()->local(), max_datagram(local.address, local.mtu)};
+  addresses_[place] = {socket.value()->local(), max_datagram(local.address, local.mtu),
+                       local.spare};
   sockets_[place] = std::move(socket).value();
   missing_ &= ~(1u << place);
   ++arrivals_;

@@ -24,13 +24,17 @@ namespace {
 // Ranks of one host that share TACO_PORT take the next free ones after it.
 constexpr int kPortTries = 1024;
 
-// What a Nic may use beside what it has, after a change. Which port it is, peers are told.
-std::vector<NicOptions::Local> new_locals(const InterfaceWish& wish, std::int64_t mtu) {
+// What a Nic may use beside what it has, after a change: as many ports of each address as at the
+// start. Which ports they are, peers are told.
+std::vector<NicOptions::Local> new_locals(const InterfaceWish& wish, std::int64_t mtu, int paths) {
   std::vector<NicOptions::Local> locals;
   const auto all = list_interfaces();
   if (!all.ok()) return locals;
   for (const Interface& each : interfaces_by_now(all.value(), wish, kernel_route)) {
-    locals.push_back({each.address, mtu != 0 ? static_cast<std::size_t>(mtu) : each.mtu});
+    const std::size_t own_mtu = mtu != 0 ? static_cast<std::size_t>(mtu) : each.mtu;
+    for (const LocalPort& local : spread_ports({each}, ports_for(paths))) {
+      locals.push_back({each.address, own_mtu, local.port >= paths});
+    }
   }
   return locals;
 }
@@ -109,14 +113,16 @@ Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_name
 
   NicOptions nic_options;
   nic_options.receive_buffer = static_cast<std::size_t>(env.value().socket_buffer);
-  nic_options.find_more = [wish, mtu = env.value().mtu] { return new_locals(wish, mtu); };
-  std::vector<int> ports;
   const auto paths = static_cast<int>(env.value().paths);
+  nic_options.find_more = [wish, mtu = env.value().mtu, paths] {
+    return new_locals(wish, mtu, paths);
+  };
+  std::vector<int> ports;
   for (const LocalPort& local : spread_ports(chosen.value(), ports_for(paths))) {
     const Interface& interface = local.interface;
     const auto mtu =
         env.value().mtu != 0 ? static_cast<std::uint32_t>(env.value().mtu) : interface.mtu;
-    nic_options.locals.push_back({interface.address, mtu});
+    nic_options.locals.push_back({interface.address, mtu, local.port >= paths});
     ports.push_back(local.port);
     if (local.port >= paths) continue;
     own_.paths.push_back({interface.address, mtu, interface.mbits});
@@ -192,11 +198,11 @@ std::vector<StackCore::Local> StackCore::locals_now() const {
   if (now.late == 0) return locals;
   const auto all = list_interfaces();
   for (std::uint32_t i = 0; i < now.addresses.size() && locals.size() < kMaxPaths; ++i) {
-    if (!is_in(now.late & ~now.missing, i)) continue;
-    const auto& [endpoint, datagram] = now.addresses[i];
-    const std::size_t mtu = datagram + 1500 - max_datagram(endpoint, 1500);
+    const NicAddress& late = now.addresses[i];
+    if (!is_in(now.late & ~now.missing, i) || late.spare) continue;
+    const std::size_t mtu = late.max_datagram + 1500 - max_datagram(late.endpoint, 1500);
     Local& local = locals.emplace_back();
-    local = {{endpoint, static_cast<std::uint32_t>(mtu)}, i};
+    local = {{late.endpoint, static_cast<std::uint32_t>(mtu)}, i};
     if (!all.ok()) continue;
     const auto held = std::ranges::find_if(all.value(), [&](const Interface& interface) {
       return same_host_address(interface.address, local.address.endpoint);

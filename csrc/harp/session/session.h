@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <forward_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -187,6 +188,8 @@ class Session final : public Link {
   void give(Path& path, const AddressPair& pair);
   Path* to_elsewhere(std::uint32_t local, const Endpoint& remote) const;
   std::uint32_t free_port(std::uint32_t local) const;
+  std::optional<std::uint32_t> lacks_path_to(const Endpoint& remote,
+                                             const std::vector<Endpoint>& all) const;
   Path* spare_path() const;
   std::vector<Endpoint> remotes() const;
   static std::uint32_t bit_of(const Path& path) { return 1u << static_cast<unsigned>(path.id()); }

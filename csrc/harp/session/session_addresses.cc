@@ -1,8 +1,8 @@
 // Addresses that come and go in the middle of a job. A path whose own address is gone begins at the
 // one that leads to its other end by now, if there is one: a lease that was renewed with another
 // address. Its peer follows, as it follows every path (path_ends.h). Of addresses that are new, the
-// side that does not lead tells; the one that leads opens paths: one to each address of the peer's to
-// which there is none, from one of its own from which none leads.
+// side that does not lead tells; the one that leads opens paths: to each address of the peer's to
+// which there is none, from one of its own from which none leads, as many as both have ports there.
 #include <algorithm>
 #include <iterator>
 
@@ -28,7 +28,7 @@ void Session::tell_addresses(std::uint32_t which) {
   const std::span<const NicAddress> addresses = host_.nic().addresses();
   which &= ~host_.nic().missing_st();
   for (std::uint8_t i = 0; which >> i != 0; ++i) {
-    if ((which >> i & 1) == 0) continue;
+    if ((which >> i & 1) == 0 || addresses[i].spare) continue;
     const Endpoint& own = addresses[i].endpoint;
     wire::PathOpen open{};
     open.local = i;
@@ -44,7 +44,9 @@ void Session::tell_addresses(std::uint32_t which) {
 
 std::vector<Endpoint> Session::remotes() const {
   std::vector<Endpoint> all = host_.published_by(peer_incarnation_);
-  all.insert(all.end(), told_us_.begin(), told_us_.end());
+  for (const Endpoint& told : told_us_) {
+    if (std::ranges::count(all, told) == 0) all.push_back(told);
+  }
   return all;
 }
 
@@ -133,18 +135,36 @@ Path* Session::spare_path() const {
   return found != paths_.end() ? found->get() : nullptr;
 }
 
+// From which of our addresses another path may lead to that one of `all`: there are fewer than both
+// sides have ports.
+std::optional<std::uint32_t> Session::lacks_path_to(const Endpoint& remote,
+                                                    const std::vector<Endpoint>& all) const {
+  const auto is_there = [&](const Endpoint& other) { return same_host_address(other, remote); };
+  std::ptrdiff_t have = 0;
+  for (const auto& path : paths_) {
+    if (path->pair().remote == remote) return std::nullopt;
+    have += is_there(path->pair().remote) ? 1 : 0;
+  }
+  if (have >= std::ranges::count_if(all, is_there)) return std::nullopt;
+  const std::optional<std::uint32_t> local = host_.way_to(remote);
+  if (!local) return std::nullopt;
+  const std::span<const NicAddress> addresses = host_.nic().addresses();
+  const auto ports = std::ranges::count_if(addresses, [&](const NicAddress& address) {
+    return !address.spare && same_host_address(address.endpoint, addresses[*local].endpoint);
+  });
+  return have < ports ? local : std::nullopt;
+}
+
 // Where both sides have another address, a path that begins at ours leads to where the peer is no
 // more: it goes where the peer said last that it is.
 void Session::open_new_paths() {
-  for (const Endpoint& remote : remotes()) {
-    const bool is_used = std::any_of(paths_.begin(), paths_.end(), [&](const auto& path) {
-      return same_host_address(path->pair().remote, remote);
-    });
-    const std::optional<std::uint32_t> local = is_used ? std::nullopt : host_.way_to(remote);
+  const std::vector<Endpoint> all = remotes();
+  for (const Endpoint& remote : all) {
+    const std::optional<std::uint32_t> local = lacks_path_to(remote, all);
     if (!local) continue;
     if (Path* const other = to_elsewhere(*local, remote)) {
       const bool is_astray = (astray_ & bit_of(*other)) != 0 && !other->is_live();
-      if (is_astray && !told_us_.empty() && remote == told_us_.front()) {
+      if (is_astray && !told_us_.empty() && same_host_address(remote, told_us_.front())) {
         give(*other, {remote, other->pair().local});
       }
       continue;

@@ -14,9 +14,14 @@ namespace {
 constexpr std::size_t kLarge = 20 << 20;
 
 struct TwoHosts {
-  explicit TwoHosts(std::uint64_t seed, std::uint32_t links = 1)
-      : cluster(2, seed, gigabit(), {.max_datagrams = std::vector<std::size_t>(links, 1472)}) {
-    for (const std::uint32_t node : {0u, 1u}) cluster[node].set_paths(links);
+  // Of `ports` at each address, the second half is there for paths to be moved to.
+  explicit TwoHosts(std::uint64_t seed, std::uint32_t links = 1, std::uint32_t ports = 1)
+      : cluster(2, seed, gigabit(),
+                {.max_datagrams = std::vector<std::size_t>(links, 1472),
+                 .ports = ports,
+                 .spare_ports = ports / 2}) {
+    const std::uint32_t paths = ports > 1 ? ports / 2 : links;
+    for (const std::uint32_t node : {0u, 1u}) cluster[node].set_paths(paths);
   }
   ~TwoHosts() { cluster.end(); }
 
@@ -106,6 +111,32 @@ TEST(NewAddresses, OneThatIsGoneAgainIsLeftAndUsedWhenItIsBack) {
   hosts.move(1 << 20);
   hosts.pass(2 * kSecond);
   EXPECT_EQ(hosts.live(0), 2u);
+}
+
+// As TACO_PATHS has it: as many paths as an address of the start, by ports of their own.
+TEST(NewAddresses, TheyHaveAsManyPathsAsThoseOfTheStart) {
+  for (const std::uint32_t ports : {4u, 6u}) {
+    const std::size_t paths = ports / 2;
+    for (const std::uint32_t first : {0u, 1u}) {
+      TwoHosts hosts(8, 1, ports);
+      hosts.move(1 << 20);
+      hosts.pass(kSecond);
+      ASSERT_EQ(hosts.live(0), paths);
+      for (const std::uint32_t node : {first, 1 - first}) hosts.add_address(node);
+      hosts.move(1 << 20);
+      hosts.pass(kSecond);
+      for (const std::uint32_t node : {0u, 1u}) {
+        EXPECT_EQ(hosts.live(node), 2 * paths) << "host " << first << " first";
+        EXPECT_EQ(hosts.cluster[node].session(1 - node)->paths().count(), 2 * paths);
+      }
+      // And so has what takes their place.
+      hosts.cluster[first].sim_nic().renumber(1);
+      hosts.move(kLarge);
+      hosts.pass(2 * kSecond);
+      EXPECT_EQ(hosts.live(0), 2 * paths);
+      EXPECT_EQ(hosts.live(1), 2 * paths);
+    }
+  }
 }
 
 // A lease is renewed with another address: of the side that leads, of the other one, of both at once.
