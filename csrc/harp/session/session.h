@@ -109,7 +109,7 @@ class Session final : public Link {
   // It has these, which it did not have before.
   void on_addresses_added(std::uint32_t added);
   // A packet of ours was refused there. True: so was one on every other way to the peer, or path
-  // that is live, since it was heard last.
+  // that is live or new, since it was heard last.
   bool on_refused(const Endpoint& remote);
   // The largest datagram that is known to reach the peer by every path.
   std::size_t path_size() const { return paths_.datagram(); }

@@ -110,7 +110,12 @@ bool Session::on_refused(const Endpoint& remote) {
   };
   for (const AddressPair& way : handshake_.ways()) note(way, true);
   if (established()) {
-    for (const auto& path : paths_) note(path->pair(), path->is_live());
+    for (const auto& path : paths_) {
+      // One that is new may be about to be answered.
+      const bool is_new =
+          path->standing() == Path::Standing::kProving && path->challenges() < kInVain;
+      note(path->pair(), path->is_live() || is_new);
+    }
   }
   return (refused_ & all) == all;
 }
