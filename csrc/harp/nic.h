@@ -99,8 +99,8 @@ class Nic {
 
   virtual const NicCapabilities& capabilities() const = 0;
   // At least one. Addresses that the host comes to have may join them, behind those that are there,
-  // with a receive_st; none ever leaves. Once there are as many as can be, one may take the place of
-  // another that is gone (missing_st).
+  // with a receive_st; none ever leaves. Once there are as many as can be, one may take the place
+  // of another that is gone (missing_st).
   virtual std::span<const NicAddress> addresses() const = 0;
   // A thread with nothing to do sleeps on these, until a timer is due: all that arrives must show.
   // More may join them, as addresses do.

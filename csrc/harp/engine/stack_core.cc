@@ -39,6 +39,15 @@ std::vector<NicOptions::Local> new_locals(const InterfaceWish& wish, std::int64_
   return locals;
 }
 
+// Of the interface that has that address.
+std::uint32_t mbits_of(const Endpoint& endpoint) {
+  const auto all = list_interfaces();
+  for (const Interface& each : all.ok() ? all.value() : std::vector<Interface>()) {
+    if (same_host_address(each.address, endpoint)) return each.mbits;
+  }
+  return 0;
+}
+
 template <class T>
 void fill_random(T* value) {
   while (getrandom(value, sizeof *value, 0) != static_cast<ssize_t>(sizeof *value)) {
@@ -187,7 +196,8 @@ bool StackCore::reaches_memory_of(const Address& address) const {
   return probe.ok();
 }
 
-// What the host has lost by now is left out, what it has come to have is there.
+// What the host has lost by now is left out, what it has come to have is there. If nothing leads to
+// other hosts, all is as at the start: it may come back.
 std::vector<StackCore::Local> StackCore::locals_now() const {
   std::vector<Local> locals;
   const EngineCore::Addresses now = engine_->addresses();
@@ -195,35 +205,31 @@ std::vector<StackCore::Local> StackCore::locals_now() const {
   for (std::uint32_t i = 0; i < own_.paths.size(); ++i) {
     if (!is_in(now.missing | now.late, i)) locals.push_back({own_.paths[i], i});
   }
-  if (now.late == 0) return locals;
-  const auto all = list_interfaces();
   for (std::uint32_t i = 0; i < now.addresses.size() && locals.size() < kMaxPaths; ++i) {
     const NicAddress& late = now.addresses[i];
     if (!is_in(now.late & ~now.missing, i) || late.spare) continue;
     const std::size_t mtu = late.max_datagram + 1500 - max_datagram(late.endpoint, 1500);
-    Local& local = locals.emplace_back();
-    local = {{late.endpoint, static_cast<std::uint32_t>(mtu)}, i};
-    if (!all.ok()) continue;
-    const auto held = std::ranges::find_if(all.value(), [&](const Interface& interface) {
-      return same_host_address(interface.address, local.address.endpoint);
-    });
-    if (held != all.value().end()) local.address.mbits = held->mbits;
+    const auto own_mtu = static_cast<std::uint32_t>(mtu);
+    locals.push_back({{late.endpoint, own_mtu, mbits_of(late.endpoint)}, i});
   }
+  const bool leads_out = std::ranges::any_of(
+      locals, [](const Local& local) { return !is_loopback(local.address.endpoint); });
+  if (leads_out) return locals;
+  locals.clear();
+  for (std::uint32_t i = 0; i < own_.paths.size(); ++i) locals.push_back({own_.paths[i], i});
   return locals;
 }
 
 std::string StackCore::address() const {
   Address now = own_;
   if (generation_ != fork_generation()) return encode(now);
-  const std::vector<Local> locals = locals_now();
-  if (!locals.empty()) now.paths.clear();  // or it has none, and those may come back
-  for (const Local& local : locals) now.paths.push_back(local.address);
+  now.paths.clear();
+  for (const Local& local : locals_now()) now.paths.push_back(local.address);
   return encode(now);
 }
 
 Result<std::vector<Route>> StackCore::routes_to(const Address& peer, bool same_host) const {
   const std::vector<Local> locals = locals_now();
-  if (locals.empty()) return choose_routes(own_.paths, peer, same_host, kernel_route);
   std::vector<PathAddress> addresses;
   for (const Local& local : locals) addresses.push_back(local.address);
   auto routes = choose_routes(addresses, peer, same_host, kernel_route);

@@ -115,9 +115,8 @@ Path* Session::to_elsewhere(std::uint32_t local, const Endpoint& remote) const {
 std::uint32_t Session::free_port(std::uint32_t local) const {
   const std::span<const NicAddress> addresses = host_.nic().addresses();
   for (std::uint32_t port = local; port < addresses.size(); ++port) {
-    const bool is_used = std::any_of(paths_.begin(), paths_.end(), [&](const auto& path) {
-      return path->pair().local == port;
-    });
+    const bool is_used = std::any_of(paths_.begin(), paths_.end(),
+                                     [&](const auto& path) { return path->pair().local == port; });
     if (!is_used && same_host_address(addresses[port].endpoint, addresses[local].endpoint)) {
       return port;
     }

@@ -13,9 +13,7 @@ constexpr std::size_t kTurnBytes = 128 * 1024;
 }  // namespace
 
 SessionHost::SessionHost(Nic& nic, BytePool& buffers)
-    : nic_(nic),
-      buffers_(buffers),
-      credit_(nic.capabilities().receive_buffer / 2) {}
+    : nic_(nic), buffers_(buffers), credit_(nic.capabilities().receive_buffer / 2) {}
 
 void SessionHost::add(Session& session) { sessions_.push_back(&session); }
 

@@ -180,8 +180,8 @@ void Session::on_addresses_changed(std::uint32_t missing, std::uint32_t back) {
     }
     if ((back >> path->pair().local & 1) != 0) path->try_again();
   }
-  // Of those that came later, the peer may not have been told yet.
-  on_addresses_added(back & host_.late());
+  // Who came to know this process meanwhile was not told of them.
+  on_addresses_added(back);
   ready();
   update_timer();
 }

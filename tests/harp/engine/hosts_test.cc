@@ -2,17 +2,21 @@
 // links that die in silence. Needs root; skipped with the reason elsewhere.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "harp/address.h"
 #include "harp/drivers/open_nic.h"
 #include "harp/engine/interfaces.h"
 #include "harp/engine/stack.h"
 #include "harp/tools/exchange.h"
+#include "support/eventually.h"
 #include "support/network.h"
 #include "support/processes.h"
 #include "support/stack_world.h"
@@ -219,6 +223,32 @@ TEST(HostsTest, segments_larger_than_the_mtu_still_arrive_in_fragments) {
         fellowship.barrier();
       });
   EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
+// For groups to come, with peers that are not known yet.
+TEST(HostsTest, what_a_process_publishes_is_where_it_is_by_then) {
+  HOSTS_OR_SKIP(1);
+  const std::string before = network.address(0), after = before + "77";
+  const auto check = [&](Fellowship&) {
+    const auto stack = Stack::acquire(options(network)).value();
+    const auto publishes = [&](const std::string& host) {
+      const auto address = decode(stack->address());
+      return std::ranges::any_of(address.value().paths, [&](const PathAddress& path) {
+        return to_string(path.endpoint).starts_with(host + ":");
+      });
+    };
+    EXPECT_TRUE(publishes(before));
+    EXPECT_EQ(system("ip address flush dev eth0"), 0);
+    EXPECT_EQ(system(("ip address add " + after + "/24 dev eth0").c_str()), 0);
+    EXPECT_TRUE(testing::eventually([&] { return publishes(after); }));
+    EXPECT_FALSE(publishes(before));
+    EXPECT_EQ(system("ip address flush dev eth0"), 0);
+    EXPECT_TRUE(testing::eventually([&] { return publishes(before); })) << "it may come back";
+    stack->close();
+  };
+  const std::vector<int> statuses =
+      run_processes({1, 60 * kSecond, {network.namespaces()[0]}}, check);
+  EXPECT_EQ(statuses, std::vector<int>{0});
 }
 
 }  // namespace

@@ -139,7 +139,8 @@ TEST(NewAddresses, TheyHaveAsManyPathsAsThoseOfTheStart) {
   }
 }
 
-// A lease is renewed with another address: of the side that leads, of the other one, of both at once.
+// A lease is renewed with another address: of the side that leads, of the other one, of both at
+// once.
 TEST(NewAddresses, OneThatTakesThePlaceOfAnotherHasItsPath) {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     for (const std::uint32_t who : {1u, 2u, 3u}) {
@@ -202,7 +203,9 @@ TEST(NewAddresses, RenewingThemAgainAndAgainUsesUpNoPaths) {
     for (int i = 0; i < 14; ++i) {
       const std::uint32_t link = i == 0 ? 1u : 1u + static_cast<std::uint32_t>(i);
       hosts.cluster[node].sim_nic().renumber(link);
-      if (i % 3 == 2) hosts.cluster[1 - node].sim_nic().renumber(1 + static_cast<std::uint32_t>(i) / 3);
+      if (i % 3 == 2) {
+        hosts.cluster[1 - node].sim_nic().renumber(1 + static_cast<std::uint32_t>(i) / 3);
+      }
       hosts.move(1 << 20);
       hosts.pass(2 * kSecond);
       ASSERT_EQ(hosts.live(0), 2u) << "after " << i;
