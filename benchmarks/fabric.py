@@ -322,6 +322,19 @@ class Fabric:
         self._set_filter(self._namespaces[host], f"eth{link}", self.loss)
         self._set_filter(self._namespaces[-1], f"p{link}h{host}", 0.0)
 
+    def cut_from(self, host: int, link: int = 0) -> None:
+        """What leaves a host by this link is lost; what comes to it arrives. mend() undoes it."""
+        self._set_filter(self._namespaces[-1], f"p{link}h{host}", 1.0)
+
+    def set_rate(self, host: int, rate: str, link: int = 0) -> None:
+        """Another one than that of a fabric with a rate, for one cable, both ways, in mid-run."""
+        self._limit(self._namespaces[host], [f"eth{link}"], parse_rate(rate), "change")
+        self._limit(self._namespaces[-1], [f"p{link}h{host}"], parse_rate(rate), "change")
+
+    def set_mtu(self, host: int, mtu: int, link: int = 0) -> None:
+        """Of the host's own interface."""
+        self._ip(self._namespaces[host], [f"link set eth{link} mtu {mtu}"])
+
     def set_carrier(self, host: int, up: bool, link: int = 0) -> None:
         """Takes the bridge's port down (the host sees its carrier go) or up again."""
         state = "up" if up else "down"
@@ -384,7 +397,7 @@ class Fabric:
             self._build_host(host)
         if self.bits_per_second:
             ports = [f"p{link}h{h}" for link in range(self.links) for h in range(self.hosts)]
-            self._limit(bridges, ports)
+            self._limit(bridges, ports, self.bits_per_second)
         self._pin_tcp()
         if self.loss:
             self.set_loss(self.loss)
@@ -397,14 +410,16 @@ class Fabric:
             lines.append(f"link set eth{link} up")
         self._ip(self._namespaces[host], lines)
         if self.bits_per_second:
-            self._limit(self._namespaces[host], [f"eth{link}" for link in range(self.links)])
+            devices = [f"eth{link}" for link in range(self.links)]
+            self._limit(self._namespaces[host], devices, self.bits_per_second)
 
-    def _limit(self, namespace: int, devices: Sequence[str]) -> None:
-        assert self.bits_per_second
+    def _limit(
+        self, namespace: int, devices: Sequence[str], bits_per_second: float, verb: str = "add"
+    ) -> None:
         # A bucket of 2 ms: enough for the timer's grain, little enough not to hide the rate.
-        burst = max(32_768, int(self.bits_per_second / 8 * 0.002))
-        bucket = f"root tbf rate {int(self.bits_per_second)}bit burst {burst}b latency 20ms"
-        lines = [f"qdisc add dev {device} {bucket}" for device in devices]
+        burst = max(32_768, int(bits_per_second / 8 * 0.002))
+        bucket = f"root tbf rate {int(bits_per_second)}bit burst {burst}b latency 20ms"
+        lines = [f"qdisc {verb} dev {device} {bucket}" for device in devices]
         self._feed(namespace, ["tc", "-batch", "-"], "\n".join(lines) + "\n")
 
     def _set_filter(self, namespace: int, device: str, share: float) -> None:

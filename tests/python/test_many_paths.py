@@ -16,7 +16,6 @@ from stderr_file import stderr_into
 pytestmark = [taco_only, needs_hosts]
 
 LARGE = 3 << 20  # floats: 12 MiB
-PAUSE_S = 1.0
 
 
 def reduce(count: int = LARGE) -> float:
@@ -35,17 +34,6 @@ def reduce(count: int = LARGE) -> float:
 def reduce_often(rounds: int = 6) -> None:
     for _ in range(rounds):
         reduce()
-
-
-def train_for(seconds: float, count: int = 1 << 18) -> float:
-    """The longest of many all_reduces, until all ranks agree that it is over."""
-    end, longest = time.monotonic() + seconds, 0.0
-    while True:
-        longest = max(longest, reduce(count))
-        over = torch.tensor([float(time.monotonic() > end)])
-        dist.all_reduce(over, op=dist.ReduceOp.MAX)
-        if over.item() > 0:
-            return longest
 
 
 def wait_for_traffic(fabric: Fabric, host: int, link: int, count: int = 20_000_000) -> None:
@@ -68,20 +56,81 @@ def test_two_links_share_what_is_sent(hosts: int) -> None:
             assert min(sent) > 0.3 * sum(sent), f"host {host} sent {sent} bytes by its links"
 
 
-def test_a_link_that_dies_costs_a_second_at_most_and_no_rank_an_error() -> None:
+def paths_left() -> int:
+    import taco_torch
+
+    return int(taco_torch.stats().paths_left)
+
+
+@pytest.mark.parametrize("end", ["both ways", "one way", "carrier"])
+def test_a_link_that_dies_is_left_and_used_again_and_no_rank_sees_an_error(
+    tmp_path: pathlib.Path, end: str
+) -> None:
+    """How long that takes is for benchmarks/links.py: here other tests want the cores."""
     with Fabric(hosts=3, links=2, rate="1gbit") as fabric, host_ranks(fabric) as ranks:
         ranks.run(join)
-        ranks.run(train_for, 0.5)
+        assert ranks.run(count_paths, 4) == [4] * 3
         for link in (0, 1):
+            before, stop = sum(ranks.run(paths_left)), tmp_path / f"stop{link}"
             for rank in range(3):
-                ranks.begin(rank, train_for, 4.0)
+                ranks.begin(rank, train_until, str(stop), str(tmp_path / f"rank{rank}.log"))
             wait_for_traffic(fabric, 1, link)
-            fabric.cut(1, link=link)
-            outcomes = ranks.gather(range(3))
-            longest = max(outcome.value for outcome in outcomes)
-            fabric.mend(1, link=link)
-            assert longest < 5 * PAUSE_S
-            ranks.run(train_for, 3.0)  # it comes back
+            if end == "carrier":
+                fabric.set_carrier(1, False, link=link)
+            elif end == "one way":
+                fabric.cut_from(1, link=link)
+            else:
+                fabric.cut(1, link=link)
+            wait_for_traffic(fabric, 1, 1 - link)
+            if end == "carrier":
+                fabric.set_carrier(1, True, link=link)
+            else:
+                fabric.mend(1, link=link)
+            wait_for_traffic(fabric, 1, link)
+            stop.touch()
+            outcomes = ranks.gather(range(3), 60)
+            assert [outcome.error for outcome in outcomes] == [""] * 3
+            assert ranks.run(count_paths, 4) == [4] * 3
+            # Host 1's own, to two peers, at least.
+            assert sum(ranks.run(paths_left)) - before >= 2
+
+
+def test_a_link_that_slows_down_is_given_less(tmp_path: pathlib.Path) -> None:
+    with Fabric(hosts=2, links=2, rate="200mbit") as fabric, host_ranks(fabric) as ranks:
+        ranks.run(join)
+        ranks.run(reduce_often)
+        before = [sent_by(fabric, 0, link) for link in (0, 1)]
+        ranks.run(reduce_often)
+        equal = [sent_by(fabric, 0, link) - before[link] for link in (0, 1)]
+        stop = tmp_path / "stop"
+        for rank in range(2):
+            ranks.begin(rank, train_until, str(stop), str(tmp_path / f"rank{rank}.log"))
+        wait_for_traffic(fabric, 0, 1, count=5_000_000)
+        fabric.set_rate(0, "20mbit", link=1)
+        wait_for_traffic(fabric, 0, 0, count=60_000_000)  # what had been under way has left
+        before = [sent_by(fabric, 0, link) for link in (0, 1)]
+        wait_for_traffic(fabric, 0, 0, count=40_000_000)
+        slowed = [sent_by(fabric, 0, link) - before[link] for link in (0, 1)]
+        stop.touch()
+        assert [outcome.error for outcome in ranks.gather(range(2), 60)] == [""] * 2
+        assert slowed[1] / sum(slowed) < 0.5 * equal[1] / sum(equal), (equal, slowed)
+
+
+@pytest.mark.parametrize("narrow", [0, 1])
+def test_links_of_unequal_mtu_are_both_used(narrow: int) -> None:
+    """All segments fit both; damage, or a path that carries none, would show in the sums."""
+    with (
+        Fabric(hosts=2, links=2, rate="200mbit", mtu=9000) as fabric,
+        host_ranks(fabric) as ranks,
+    ):
+        for host in range(2):
+            fabric.set_mtu(host, 1500, link=narrow)
+        ranks.run(join)
+        assert ranks.run(count_paths, 2) == [2, 2]
+        before = [sent_by(fabric, 0, link) for link in (0, 1)]
+        ranks.run(reduce_often)
+        sent = [sent_by(fabric, 0, link) - before[link] for link in (0, 1)]
+        assert min(sent) > 0.2 * sum(sent), sent
 
 
 def test_a_link_behind_a_firewall_is_left_alone() -> None:
@@ -188,7 +237,9 @@ def test_a_lease_that_is_renewed_with_another_address_keeps_its_path(
             address = fabric.address(host, 1)
             subnet = address.rpartition(".")[0]
             fabric.output(host, ["ip", "address", "del", f"{address}/24", "dev", "eth1"])
-            fabric.output(host, ["ip", "address", "add", f"{subnet}.{100 + host}/24", "dev", "eth1"])
+            fabric.output(
+                host, ["ip", "address", "add", f"{subnet}.{100 + host}/24", "dev", "eth1"]
+            )
         for host in range(2):
             wait_for_traffic(fabric, host, 1, count=5_000_000)
         stop.touch()
@@ -198,7 +249,9 @@ def test_a_lease_that_is_renewed_with_another_address_keeps_its_path(
 
 @pytest.mark.parametrize("late", [[0, 1], [1], [0]])
 @pytest.mark.parametrize("paths", [1, 3])
-def test_an_address_that_comes_in_the_middle_of_a_job_is_used(late: list[int], paths: int) -> None:
+def test_an_address_that_comes_in_the_middle_of_a_job_is_used(
+    tmp_path: pathlib.Path, late: list[int], paths: int
+) -> None:
     with (
         Fabric(hosts=2, links=2, rate="200mbit") as fabric,
         host_ranks(fabric, {"TACO_PATHS": str(paths)}) as ranks,
@@ -208,14 +261,16 @@ def test_an_address_that_comes_in_the_middle_of_a_job_is_used(late: list[int], p
         ranks.run(join)
         ranks.run(reduce)
         assert ranks.run(count_paths, paths) == [paths, paths]
+        stop = tmp_path / "stop"
         for rank in range(2):
-            ranks.begin(rank, train_for, 6.0)
+            ranks.begin(rank, train_until, str(stop), str(tmp_path / f"rank{rank}.log"))
         for host in late:
             address = f"{fabric.address(host, 1)}/24"
             fabric.output(host, ["ip", "address", "add", address, "dev", "eth1"])
         for host in range(2):
             wait_for_traffic(fabric, host, 1, count=5_000_000)
-        ranks.gather(range(2))
+        stop.touch()
+        assert [outcome.error for outcome in ranks.gather(range(2), 60)] == [""] * 2
         assert ranks.run(count_paths, 2 * paths) == [2 * paths, 2 * paths]
 
 
@@ -231,6 +286,41 @@ def count_paths(wanted: int) -> int:
         dist.all_reduce(over, op=dist.ReduceOp.MIN)
         if over.item() > 0:
             return paths
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_the_paths_to_each_host_are_listed_once(tmp_path: pathlib.Path, cut: bool) -> None:
+    """Though there are two processes on each."""
+    with (
+        Fabric(hosts=2, links=2) as fabric,
+        host_ranks(fabric, {"TACO_LOG": "info"}, ranks_per_host=2) as ranks,
+    ):
+        if cut:
+            fabric.cut(1, link=1)
+        said = ranks.run_each(
+            join_and_wait_for_list, [(str(tmp_path / f"rank{rank}.log"),) for rank in range(4)]
+        )
+        for rank, text in enumerate(said):
+            lines = [line for line in text.splitlines() if "paths to " in line]
+            assert len(lines) == 1, (rank, text)
+            assert ("1 of 2 paths" if cut else "2 of 2 paths") in lines[0]
+            for host in range(2):
+                for link in (0,) if cut else (0, 1):
+                    assert f"{fabric.address(host, link)}:" in lines[0]
+
+
+def join_and_wait_for_list(log: str) -> str:
+    """Reduces until every rank has listed its paths; what this one has said."""
+    with stderr_into(log):
+        join()
+        end = time.monotonic() + 30
+        over = torch.zeros(1)
+        while over.item() == 0:
+            reduce(1000)
+            listed = "paths to " in pathlib.Path(log).read_text()
+            over = torch.tensor([float(listed or time.monotonic() > end)])
+            dist.all_reduce(over, op=dist.ReduceOp.MIN)
+    return pathlib.Path(log).read_text()
 
 
 def test_several_ports_are_several_paths() -> None:

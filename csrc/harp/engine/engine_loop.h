@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/assert.h"
@@ -119,6 +121,7 @@ class EngineLoop final : public Transport,
   std::uint64_t random() override { return options_.random(); }
   std::optional<std::uint32_t> way_to(const Endpoint& remote) override;
   std::vector<Endpoint> published_by(std::uint64_t incarnation) override;
+  void on_paths_opened(const Session& session) override;
 
  private:
   // StrayPackets::Peers.
@@ -167,11 +170,12 @@ class EngineLoop final : public Transport,
   std::unordered_map<std::uint64_t, Peer*> by_connection_;
   std::uint64_t recent_connection_ = 0;
   Peer* recent_peer_ = nullptr;
-  std::uint32_t missing_ = 0;    // of the Nic's addresses, as the sessions know
-  std::uint64_t arrivals_;       // that the Nic had told of then,
-  std::vector<Endpoint> hosts_;  // and its addresses, without ports
-  Time expected_back_ = kNever;  // when the next turn is due to begin
-  Duration gap_ = 0;             // how late this one began
+  std::uint32_t missing_ = 0;                   // of the Nic's addresses, as the sessions know
+  std::uint64_t arrivals_;                      // that the Nic had told of then,
+  std::vector<Endpoint> hosts_;                 // and its addresses, without ports
+  std::unordered_set<std::string> paths_told_;  // hosts to which people know the paths
+  Time expected_back_ = kNever;                 // when the next turn is due to begin
+  Duration gap_ = 0;                            // how late this one began
 };
 
 }  // namespace taco::harp

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/names.h"
 #include "harp/address.h"
 #include "harp/engine/engine_loop.h"
 
@@ -167,6 +168,24 @@ std::vector<Endpoint> EngineLoop::published_by(std::uint64_t incarnation) {
   if (peer == nullptr) return published;
   for (const PathAddress& path : peer->address.paths) published.push_back(path.endpoint);
   return published;
+}
+
+// One line a host, of which the processes have the same interfaces.
+void EngineLoop::on_paths_opened(const Session& session) {
+  if (log_level() > LogLevel::kInfo) return;
+  const auto peer = std::ranges::find(linked_, &session, [](const Peer* each) {
+    return static_cast<const Session*>(each->session.get());
+  });
+  if (peer == linked_.end()) return;
+  const Address& host = (*peer)->address;
+  if (!paths_told_.insert(host.host_id + host.host_name).second) return;
+  std::string list;
+  for (const auto& path : session.paths()) {
+    append_name(list, to_string(nic().addresses()[path->pair().local].endpoint) + " to " +
+                          to_string(path->pair().remote) + (path->is_live() ? "" : " (silent)"));
+  }
+  TACO_LOG_INFO("harp", "%zu of %zu paths to %s: %s", session.paths().live(), session.paths_due(),
+                host.host_name.c_str(), list.c_str());
 }
 
 PairKey EngineLoop::key_of(const Address& peer) const {

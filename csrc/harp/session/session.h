@@ -98,6 +98,7 @@ class Session final : public Link {
   const Endpoint& remote() const { return paths_.first().pair().remote; }
   std::uint32_t local_path() const { return paths_.first().pair().local; }
   const PathSet& paths() const { return paths_; }
+  std::size_t paths_due() const { return paths_due_; }        // that were to be, when it began
   const SendCredit& granted() const { return send_credit_; }  // by the peer
   const CreditAccount& grants() const { return credit_; }     // to the peer
   // Some path leads there; or may do, as long as there are hellos only.
@@ -168,6 +169,7 @@ class Session final : public Link {
 
   // session_paths.cc
   void open_paths();
+  void tell_paths();
   Path& open_path(wire::PathId id, const AddressPair& pair);
   Path* path_of(const wire::Packet& packet, const RxPacket& from);
   void on_path_response(Path& path, const RxPacket& from, std::uint64_t token);
@@ -311,8 +313,11 @@ class Session final : public Link {
   // Paths (bit i: that of id i) that begin at another address of ours than the peer has heard from,
   // and have not been proved since.
   std::uint32_t astray_ = 0;
-  std::uint32_t full_ = 0;               // of this turn: addresses that the Nic has no room at
-  std::uint32_t refused_ = 0;  // ways, or paths (bit i: the i-th), since the peer was heard last
+  // Until so many are live, or until then, people are not told of them.
+  std::size_t paths_due_ = 1;
+  Time tell_paths_by_ = kNever;  // they have been told, or there are none yet
+  std::uint32_t full_ = 0;       // of this turn: addresses that the Nic has no room at
+  std::uint32_t refused_ = 0;    // ways, or paths (bit i: the i-th), since the peer was heard last
 
   // Messages.
   std::vector<BulkSend*> sends_;

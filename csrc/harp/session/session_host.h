@@ -64,6 +64,8 @@ class SessionHost {
   virtual std::optional<std::uint32_t> way_to(const Endpoint& remote) = 0;
   // Where that process said it listens, when it began.
   virtual std::vector<Endpoint> published_by(std::uint64_t incarnation) = 0;
+  // Once a session: its paths are there, or those that are not have had long enough.
+  virtual void on_paths_opened(const Session& /*session*/) {}
 
   Time now() const { return now_; }
   void set_now(Time now) { now_ = now; }  // once a turn, before anything else

@@ -14,6 +14,8 @@ namespace {
 
 // Challenges without an answer after which people are told, 1.55 s after the first one.
 constexpr std::uint32_t kInVain = 6;
+// What is not proved by then is told of as such.
+constexpr Duration kOpening = 2 * kSecond;
 
 std::string text_of(const Path& path, const Nic& nic) {
   return to_string(nic.addresses()[path.pair().local].endpoint) + " to " +
@@ -26,6 +28,9 @@ std::string text_of(const Path& path, const Nic& nic) {
 void Session::open_paths() {
   paths_.choose_main();
   const std::vector<AddressPair> others = handshake_.take_other_ways(paths_.first().pair());
+  paths_due_ = std::min(1 + others.size(), PathSet::kMost);
+  tell_paths_by_ = host_.now() + kOpening;
+  tell_paths();
   if (!leads()) return tell_addresses(host_.late());
   for (std::size_t i = 0; i < others.size() && paths_.count() < PathSet::kMost; ++i) {
     open_path(static_cast<wire::PathId>(i + 1), others[i]);
@@ -61,6 +66,13 @@ Path* Session::path_of(const wire::Packet& packet, const RxPacket& from) {
   return &opened;
 }
 
+void Session::tell_paths() {
+  if (tell_paths_by_ == kNever) return;
+  if (paths_.live() < paths_due_ && host_.now() < tell_paths_by_) return;
+  tell_paths_by_ = kNever;
+  host_.on_paths_opened(*this);
+}
+
 // One that moves may come to run between the same two addresses as another one. That one takes
 // those that have become free, so that each pair keeps a path: it may yet come to life. The one of
 // the smaller id has the first choice, or two would drive each other out for ever.
@@ -74,7 +86,10 @@ void Session::on_path_response(Path& path, const RxPacket& from, std::uint64_t t
   if (!path.on_response(from, token)) return;
   astray_ &= ~bit_of(path);
   const bool moved = !(path.pair() == before);
-  if (!was_live) ++host_.counters().paths_proved;
+  if (!was_live) {
+    ++host_.counters().paths_proved;
+    tell_paths();
+  }
   for (const auto& other : paths_) {
     if (!moved || !leads() || other.get() == &path || !(other->pair() == path.pair())) continue;
     if (other->is_live()) leave_path(*other);

@@ -61,6 +61,7 @@ void Session::on_tick() {
   const Duration interval = tick_of(peer_timeout_);
   next_tick_ = now + interval;
   for (const auto& path : paths_) path->forget_lost();
+  tell_paths();
   if (life_.peer_left() || !(events_.expecting() || content_unacknowledged())) {
     silence_base_ = now;
     return trim();
