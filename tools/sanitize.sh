@@ -14,22 +14,31 @@ configure_and_build() {
   cmake --preset "$1" && cmake --build "build/$1" -j "$JOBS" --target "${2:-all}"
 }
 
-# A short run, in inputs. One of session_fuzz takes two simulated processes to their end.
-short_runs() { case $1 in session_fuzz) echo 2000 ;; *) echo 200000 ;; esac }
+# A short run, in inputs. One of these takes simulated processes to their end.
+short_runs() { case $1 in session_fuzz | handshake_fuzz) echo 2000 ;; *) echo 200000 ;; esac }
 
-# fuzz ARGUMENTS...: every target with these arguments of libFuzzer's, {} standing for its name and
-# {runs} for its short run. One that fails does not keep the others from running, but all of it
-# fails.
+# What a target begins with: inputs that make_corpus makes, and those that once found something.
+first_inputs() {
+  local folder
+  for folder in "build/fuzz/corpus/$1" "tests/fuzz/corpus/$1"; do
+    if [ -d "$folder" ]; then echo "$folder"; fi
+  done
+}
+
+# fuzz NEW ARGUMENTS...: every target with these arguments of libFuzzer's, {runs} standing for its
+# short run. Inputs that reach something new come to NEW/<target>. One that fails does not keep the
+# others from running, but all of it fails.
 fuzz() {
-  local target name log found=0 failed=() arguments
+  local new=$1 target name log found=0 failed=() arguments folders
+  shift
   mkdir -p build/corpus
   for target in $(find build/fuzz -type f -executable -name '*_fuzz' | LC_ALL=C sort); do
     name=$(basename "$target")
     log=$LOGS/$name.log
-    mkdir -p "build/corpus/$name"
+    mkdir -p "$new/$name"
     printf '%-34s' "$name ..."
-    arguments=("${@//\{\}/$name}")
-    arguments=("${arguments[@]//\{runs\}/$(short_runs "$name")}")
+    mapfile -t folders < <(first_inputs "$name")
+    arguments=("${@//\{runs\}/$(short_runs "$name")}" "$new/$name" "${folders[@]}")
     if "$target" -timeout=10 -artifact_prefix="build/corpus/$name-" "${arguments[@]}" >"$log" 2>&1
     then
       grep -E '^Done [0-9]+ runs' "$log" || { failed+=("$name"); echo "it did not run to its end"; }
@@ -57,12 +66,13 @@ case $KIND in
   fuzz)
     grouped tools/setup.sh fuzz
     phase "compile the fuzz targets" configure_and_build fuzz fuzz_targets
-    grouped fuzz -max_total_time="${FUZZ_SECONDS:-60}" -print_final_stats=1 'build/corpus/{}'
+    grouped fuzz build/corpus -max_total_time="${FUZZ_SECONDS:-60}" -print_final_stats=1
     ;;
   fuzz-short)
     phase "compile the fuzz targets" configure_and_build fuzz fuzz_targets
     # Long inputs from the start, and the seed given: the same inputs on every machine.
-    grouped fuzz -runs={runs} -seed=1 -len_control=0 -max_len=2048
+    rm -rf build/fuzz/new
+    grouped fuzz build/fuzz/new -runs={runs} -seed=1 -len_control=0 -max_len=2048
     ;;
   *) die "sanitize.sh: unknown kind '$KIND'" ;;
 esac

@@ -6,16 +6,13 @@
 // as docs/harp.md promises it: at `encrypt` whatever he sends, at the other levels unless he reads
 // the network and puts right checksums on what he alters.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "base/log.h"
-#include "support/sim_cluster.h"
-#include "support/sim_wire.h"
+#include "session_game.h"
 
 namespace taco::harp {
 namespace {
@@ -24,67 +21,6 @@ namespace {
 constexpr std::size_t kMostSessionBytes = 1 << 20;
 constexpr std::size_t kRemembered = 128;
 constexpr Time kLimit = 60 * kSecond;  // virtual
-
-[[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "session_fuzz: %s\n", what);
-  abort();
-}
-
-// Bytes of the input, zeros when they are used up.
-class Input {
- public:
-  Input(const std::uint8_t* data, std::size_t size) : rest_(data, size) {}
-  bool is_empty() const { return rest_.empty(); }
-  std::uint8_t byte() {
-    if (rest_.empty()) return 0;
-    const std::uint8_t value = rest_.front();
-    rest_ = rest_.subspan(1);
-    return value;
-  }
-  std::uint32_t word() {
-    const std::uint32_t low = byte();
-    return low | std::uint32_t{byte()} << 8;
-  }
-  Datagram bytes(std::size_t count) {
-    const auto taken = std::as_bytes(rest_.first(std::min(count, rest_.size())));
-    rest_ = rest_.subspan(taken.size());
-    return {taken.begin(), taken.end()};
-  }
-
- private:
-  std::span<const std::uint8_t> rest_;
-};
-
-struct Message {
-  Message(std::uint64_t tag, std::uint32_t from, std::size_t bytes) : from(from) {
-    source.resize(bytes);
-    for (std::size_t i = 0; i < bytes; ++i) source[i] = static_cast<std::byte>(i * 31 + tag);
-    target.resize(bytes);
-    send.key = recv.key = {1, tag};
-    send.signature = recv.signature = 7;
-    send.data = source.data();
-    send.bytes = recv.max_bytes = bytes;
-    send.on_done = [](SendRequest& request, const Status&) {
-      if (static_cast<Message*>(request.context)->sent++ > 0) fail("a send completed twice");
-    };
-    recv.sink = Sink::place(target.data());
-    recv.on_done = [](RecvRequest& request, const Status& status) {
-      auto& message = *static_cast<Message*>(request.context);
-      if (message.received++ > 0) fail("a receive completed twice");
-      message.ok = status.ok();
-    };
-    send.context = recv.context = this;
-  }
-  Message(const Message&) = delete;
-  Message& operator=(const Message&) = delete;
-
-  const std::uint32_t from;
-  std::vector<std::byte> source, target;
-  SendRequest send;
-  RecvRequest recv;
-  int sent = 0, received = 0;
-  bool ok = false;
-};
 
 class Game {
  public:
@@ -99,7 +35,7 @@ class Game {
     }
     for (const std::uint32_t node : {0u, 1u}) {
       for (const std::size_t bytes : {0u, 300u, 20'000u}) {
-        messages_.push_back(std::make_unique<Message>(messages_.size() + 1, node, bytes));
+        messages_.push_back(std::make_unique<Message>(messages_.size() + 1, node, 1 - node, bytes));
       }
     }
   }
@@ -112,8 +48,8 @@ class Game {
 
   void play() {
     for (const auto& message : messages_) {
-      cluster_[message->from].send(1 - message->from, message->send);
-      cluster_[1 - message->from].recv(message->from, message->recv);
+      cluster_[message->from].send(message->to, message->send);
+      cluster_[message->to].recv(message->from, message->recv);
     }
     while (!input_.is_empty()) turn();
     const bool done = cluster_.run(
@@ -275,12 +211,8 @@ class Game {
 }  // namespace
 }  // namespace taco::harp
 
-extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  taco::set_log_level(taco::LogLevel::kOff);
-  return 0;
-}
-
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  taco::set_log_level(taco::LogLevel::kOff);
   taco::harp::Game(data, size).play();
   return 0;
 }

@@ -1,0 +1,126 @@
+// make_corpus DIRECTORY: what the fuzz targets begin with, a few dozen inputs each, the same every
+// time: DIRECTORY/<target>/<number>. Packets that two simulated processes exchange, addresses, and
+// games for the targets that read their input as a list of moves. Inputs that have once found
+// something are kept as they are, in corpus/<target>/ beside this file.
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "harp/address.h"
+#include "session_game.h"
+
+namespace taco::harp {
+namespace {
+
+constexpr int kKinds = 32;  // of games: their first byte says who takes part
+constexpr std::size_t kMostPackets = 48;
+
+class Corpus {
+ public:
+  Corpus(const std::filesystem::path& root, const std::string& target) : folder_(root / target) {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void add(std::span<const std::byte> input) {
+    std::ofstream file(folder_ / std::to_string(count_++), std::ios::binary);
+    file.write(reinterpret_cast<const char*>(input.data()),
+               static_cast<std::streamsize>(input.size()));
+    if (!file.flush()) fail("make_corpus: cannot write");
+  }
+
+ private:
+  const std::filesystem::path folder_;
+  int count_ = 0;
+};
+
+// One packet of each type and length, of sessions with two paths whose links lose some and come to
+// carry less in mid-message: data, fragments, eager messages, control packets, hellos, resets.
+void add_packets(Corpus corpus) {
+  SimFaults faults;
+  faults.loss = 0.05;
+  SimCluster cluster(2, 1, faults);
+  std::set<std::pair<std::byte, std::size_t>> known;
+  cluster.network().set_tap([&](const SimNetwork::Departure& sent) {
+    const bool is_new = known.insert({sent.bytes[0], sent.bytes.size() / 16}).second;
+    if (is_new && known.size() <= kMostPackets) corpus.add(sent.bytes);
+  });
+  for (const std::uint32_t node : {0u, 1u}) cluster[node].set_paths(2);
+  std::vector<std::unique_ptr<Message>> messages;
+  for (const std::uint32_t from : {0u, 1u}) {
+    for (const std::size_t bytes : {0u, 40u, 300u, 20'000u, 200'000u}) {
+      messages.push_back(std::make_unique<Message>(messages.size() + 1, from, 1 - from, bytes));
+      cluster[from].send(1 - from, messages.back()->send);
+      cluster[1 - from].recv(from, messages.back()->recv);
+    }
+  }
+  const auto is_done = [&] {
+    return std::all_of(messages.begin(), messages.end(),
+                       [](const auto& each) { return each->sent > 0 && each->received > 0; });
+  };
+  cluster.run(kSecond, [&] { return messages.back()->recv.bytes > 0 || known.size() > 12; });
+  for (const std::uint32_t node : {0u, 1u}) cluster.network().set_mtu(node, 1 - node, 1300);
+  if (!cluster.run(20 * kSecond, is_done)) fail("make_corpus: messages do not arrive");
+  cluster.network().set_tap(nullptr);
+  cluster.end();
+  const Datagram quoted(wire::kResetBytes, std::byte{7});
+  corpus.add(datagram_of(wire::frames_header(wire::Type::kReset, {}, quoted.size()), quoted));
+}
+
+void add_addresses(Corpus corpus) {
+  for (std::size_t paths = 0; paths <= kMaxPaths; paths += 4) {
+    Address address;
+    address.incarnation = 7 + paths;
+    address.pid = 77;
+    address.has_shm = paths > 4;
+    address.host_id = "host";
+    address.host_name = std::string(paths, 'n');
+    for (std::uint32_t i = 0; i < paths; ++i) {
+      Endpoint endpoint = SimNetwork::endpoint(1, i);
+      if (i % 3 == 2) endpoint = endpoint_from(std::array<std::byte, 16>{std::byte{0xfd}}, 80);
+      address.paths.push_back({endpoint, 1500, 1000 * i});
+    }
+    const std::string text = encode(address);
+    corpus.add(std::as_bytes(std::span(text)));
+    // The target puts a checksum behind it.
+    corpus.add(std::as_bytes(std::span(text)).first(text.size() - 4));
+  }
+}
+
+// Of every kind, the same moves in another order, with time between them: from before the first
+// hello until the messages have arrived.
+void add_games(Corpus corpus, int moves) {
+  SimRandom random(1);
+  for (int kind = 0; kind < kKinds; ++kind) {
+    std::vector<std::uint8_t> game{static_cast<std::uint8_t>(kind)};
+    for (int i = 0; i < 24; ++i) {
+      game.push_back(static_cast<std::uint8_t>((kind + i) % moves));
+      const std::size_t bytes = 2 + random.below(10);
+      for (std::size_t j = 0; j < bytes; ++j) {
+        game.push_back(static_cast<std::uint8_t>(random.next()));
+      }
+      if (i % 2 == 1) game.insert(game.end(), {7, static_cast<std::uint8_t>(random.below(64))});
+    }
+    corpus.add(std::as_bytes(std::span(game)));
+  }
+}
+
+}  // namespace
+}  // namespace taco::harp
+
+int main(int count, char** arguments) {
+  if (count != 2) taco::harp::fail("usage: make_corpus DIRECTORY");
+  taco::set_log_level(taco::LogLevel::kOff);
+  const std::filesystem::path root = arguments[1];
+  taco::harp::add_packets({root, "wire_fuzz"});
+  taco::harp::add_addresses({root, "address_fuzz"});
+  taco::harp::add_games({root, "session_fuzz"}, 7);
+  taco::harp::add_games({root, "handshake_fuzz"}, 7);
+  return 0;
+}
