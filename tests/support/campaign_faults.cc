@@ -15,6 +15,8 @@ CampaignFaults::CampaignFaults(SimRandom& random, SimCluster& cluster, const Cam
       hostile_(random, cluster.network(), cluster.size()) {
   if (plan.draws(Fault::kRestart)) death_ = random_.between(100 * kMicrosecond, 10 * kMillisecond);
   if (plan.draws(Fault::kDeathForGood)) death_for_good_ = random_.between(0, 5 * kMillisecond);
+  renewing_ = any_node();
+  refusing_ = static_cast<std::uint32_t>(random_.below(plan_.paths));
   if (plan.draws(Fault::kFlapping)) {
     flap_.pair = any_pair();
     flap_.address = static_cast<std::uint32_t>(random_.below(plan.paths));
@@ -22,8 +24,9 @@ CampaignFaults::CampaignFaults(SimRandom& random, SimCluster& cluster, const Cam
     flap_.next = random_.between(0, 5 * kMillisecond);
   }
   bool disturbed = plan.network.loss > 0.02;
-  for (const Fault fault : {Fault::kBursts, Fault::kStall, Fault::kDeathOneWay, Fault::kRestart,
-                            Fault::kClockJump, Fault::kFlapping, Fault::kDeathForGood}) {
+  for (const Fault fault :
+       {Fault::kBursts, Fault::kStall, Fault::kDeathOneWay, Fault::kRestart, Fault::kClockJump,
+        Fault::kFlapping, Fault::kDeathForGood, Fault::kAddressLost, Fault::kAddressRenewed}) {
     disturbed = disturbed || plan.draws(fault);
   }
   hostile_.allow_resets(!disturbed);
@@ -41,6 +44,7 @@ CampaignFaults::Pair CampaignFaults::any_pair() {
 
 void CampaignFaults::step() {
   if (cluster_.now() >= death_ || pending()) restart();
+  admit_and_return();
   if (over_) return;
   stall();
   if (random_.chance(plan_.death)) kill_link();
@@ -48,6 +52,11 @@ void CampaignFaults::step() {
   if (cluster_.now() >= flap_.next) flap();
   if (random_.chance(plan_.move)) move_path();
   if (random_.chance(plan_.mtu_change)) change_mtu();
+  if (random_.chance(plan_.path_mtu_change)) change_mtu_of_path();
+  if (random_.chance(plan_.refusal)) refuse_path();
+  if (random_.chance(plan_.address_loss)) lose_address();
+  if (random_.chance(plan_.renewal)) renew_address();
+  if (random_.chance(plan_.speech)) fired_[Fault::kSpeaks] += hostile_.speak() ? 1 : 0;
   if (random_.chance(plan_.clock_jump)) jump_clock();
   if (random_.chance(plan_.hostile)) {
     for (std::uint64_t i = random_.below(4) + 1; i > 0; --i) hostile_.attack();
@@ -126,6 +135,83 @@ void CampaignFaults::change_mtu() {
   cluster_.network().set_mtu(from, to, kSizes[random_.below(kSizes.size())]);
 }
 
+void CampaignFaults::change_mtu_of_path() {
+  constexpr std::array<std::size_t, 4> kSizes = {8972, 1472, 1400, 1232};
+  ++fired_[Fault::kMtuOfPath];
+  const auto [from, to] = any_pair();
+  const auto address = static_cast<std::uint32_t>(random_.below(plan_.paths));
+  cluster_.network().set_mtu(from, to, kSizes[random_.below(kSizes.size())], address);
+}
+
+// Always the same path: the others may have to do while it is still left.
+void CampaignFaults::refuse_path() {
+  if (!refused_.empty()) return;
+  ++fired_[Fault::kRefused];
+  const Outage outage{any_node(), refusing_,
+                      cluster_.now() + random_.between(kMillisecond, kSecond)};
+  cluster_.network().refuse_at(outage.node, outage.address);
+  refused_.push_back(outage);
+  cluster_.wake_at(outage.until);
+}
+
+void CampaignFaults::lose_address() {
+  const std::uint32_t node = any_node();
+  if (cluster_[node].is_dead()) return;
+  SimNic& nic = cluster_[node].sim_nic();
+  const auto used = std::max(plan_.paths, 3u);  // those without several have one of the first three
+  const std::uint32_t address = nic.now_at(static_cast<std::uint32_t>(random_.below(used)));
+  if ((nic.missing_st() >> address & 1) != 0) return;
+  ++fired_[Fault::kAddressLost];
+  nic.set_missing(nic.missing_st() | 1u << address);
+  const bool briefly = plan_.paths == 1 || random_.chance(0.5);
+  const Duration longest = (briefly ? 200 : 2'000) * kMillisecond;
+  lost_.push_back({node, address, cluster_.now() + random_.between(kMillisecond, longest)});
+  cluster_.wake_at(lost_.back().until);
+}
+
+// By everybody: whoever waits for its first answer knows of no other address.
+bool CampaignFaults::is_met(std::uint32_t node) {
+  const auto stands = [&](std::uint32_t from, std::uint32_t to) {
+    const Session* const session = cluster_[from].session(to);
+    return session != nullptr && session->established() && !session->ended();
+  };
+  for (std::uint32_t other = 0; other < cluster_.size(); ++other) {
+    if (other == node) continue;
+    if (cluster_[other].is_dead() || !stands(node, other) || !stands(other, node)) return false;
+  }
+  return true;
+}
+
+void CampaignFaults::renew_address() {
+  constexpr std::uint32_t kMostRenewals = 5;
+  if (cluster_[renewing_].is_dead() || renewals_ == kMostRenewals || !is_met(renewing_)) return;
+  SimNic& nic = cluster_[renewing_].sim_nic();
+  const auto used = std::max(plan_.paths, 3u);
+  const std::uint32_t address = nic.now_at(static_cast<std::uint32_t>(random_.below(used)));
+  ++renewals_;
+  ++fired_[Fault::kAddressRenewed];
+  std::erase_if(lost_, [&](const Outage& outage) {
+    return outage.node == renewing_ && outage.address == address;
+  });
+  nic.renumber(address);
+}
+
+void CampaignFaults::admit_and_return() {
+  const auto is_over = [&](const Outage& outage) {
+    return over_ || outage.until <= cluster_.now();
+  };
+  for (const Outage& outage : refused_) {
+    if (is_over(outage)) cluster_.network().admit_at(outage.node, outage.address);
+  }
+  std::erase_if(refused_, is_over);
+  for (const Outage& outage : lost_) {
+    if (!is_over(outage) || cluster_[outage.node].is_dead()) continue;
+    SimNic& nic = cluster_[outage.node].sim_nic();
+    nic.set_missing(nic.missing_st() & ~(1u << outage.address));
+  }
+  std::erase_if(lost_, is_over);
+}
+
 // As after the machine was suspended: the process did nothing, and the network went on.
 void CampaignFaults::jump_clock() {
   const std::uint32_t node = any_node();
@@ -153,6 +239,8 @@ void CampaignFaults::restart() {
   }
   SimProcess& successor = cluster_.restart(dead_node_, random_.next());
   successor.set_security(plan_.security, plan_.packets_per_key);
+  successor.set_checksum(plan_.checksum);
+  std::erase_if(lost_, [&](const Outage& outage) { return outage.node == dead_node_; });
   if (plan_.paths > 1) successor.set_paths(plan_.paths);
   invariants_.on_restart(dead_node_);
   dead_node_ = kNobody;

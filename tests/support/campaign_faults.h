@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "support/campaign_exchanges.h"
 #include "support/campaign_hostile.h"
@@ -42,6 +43,12 @@ class CampaignFaults {
   void flap();
   void move_path();
   void change_mtu();
+  void change_mtu_of_path();
+  void refuse_path();
+  void lose_address();
+  bool is_met(std::uint32_t node);
+  void renew_address();
+  void admit_and_return();
   void jump_clock();
   void restart();
 
@@ -56,6 +63,15 @@ class CampaignFaults {
   Time death_for_good_ = kNever, death_ = kNever;
   std::uint32_t dead_node_ = kNobody;
   Time rebirth_ = kNever;
+  std::uint32_t renewing_ = 0;  // the only node that does: not both ends at once
+  std::uint32_t renewals_ = 0;
+  std::uint32_t refusing_ = 0;  // the address
+  // Addresses (bit i: the i-th) that are lost, or refused, until then.
+  struct Outage {
+    std::uint32_t node = 0, address = 0;
+    Time until = kNever;
+  };
+  std::vector<Outage> lost_, refused_;
   struct {
     Pair pair;
     std::uint32_t address = 0;

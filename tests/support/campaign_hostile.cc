@@ -71,9 +71,13 @@ void Hostile::forge_from(const Seen& seen) {
     case 0:
       bytes.resize(1 + random_.below(bytes.size()));
       break;
-    case 1:
-      bytes[random_.below(bytes.size())] ^= static_cast<std::byte>(1 + random_.below(255));
+    case 1: {
+      // Of a payload that is left to UDP's checksum, any that is right will do.
+      const bool is_trusted = (header_of(bytes).flags & wire::kTrusted) != 0;
+      const std::size_t end = is_trusted ? sizeof(wire::Header) : bytes.size();
+      bytes[random_.below(end)] ^= static_cast<std::byte>(1 + random_.below(255));
       break;
+    }
     case 2:  // another version
       bytes[0] = static_cast<std::byte>(random_.below(256));
       if ((static_cast<unsigned>(bytes[0]) >> 4) == wire::kVersion) bytes[0] ^= std::byte{0x30};
@@ -92,6 +96,22 @@ void Hostile::forge_from(const Seen& seen) {
     }
   }
   network_.forge(random_.chance(0.5) ? seen.from : anywhere(), seen.to, std::move(bytes));
+}
+
+// Control packets and eager messages, which are sealed at every level that seals anything.
+bool Hostile::speak() {
+  if (seen_.empty()) return false;
+  const Seen& seen = seen_[random_.below(seen_.size())];
+  const wire::Header known = header_of(seen.bytes);
+  if (known.connection == 0) return false;
+  Datagram body(random_.below(100));
+  for (std::byte& byte : body) byte = static_cast<std::byte>(random_.below(8));
+  const auto type = random_.chance(0.7) ? wire::Type::kControl : wire::Type::kEager;
+  const wire::PacketId id{known.connection, known.number + random_.below(100), known.path};
+  wire::Header header = wire::frames_header(type, id, body.size());
+  if (random_.chance(0.3)) header.flags = wire::kUncounted;
+  network_.forge(random_.chance(0.5) ? seen.from : anywhere(), seen.to, datagram_of(header, body));
+  return true;
 }
 
 // To who sent the packet, from who it was for: "I know no such connection".

@@ -23,6 +23,8 @@ class Hostile {
   void allow_resets(bool allow) { resets_ = allow; }
   // Sends one.
   void attack();
+  // Sends one that looks as if it belonged to a session, but for the seal. False: he knows of none.
+  bool speak();
 
  private:
   struct Seen {

@@ -61,6 +61,29 @@ void draw_network(SimRandom& random, CampaignPlan& plan, Draw& draw) {
   plan.drawn[Fault::kFullNic] = faults.bytes_per_second < 1e9 ? 1 : 0;
 }
 
+// Of paths and addresses; after what else the seed draws.
+void draw_paths(SimRandom& random, CampaignPlan& plan, Draw& draw) {
+  if (plan.addresses() > 1 && draw(Fault::kMtuOfPath, 0.2)) plan.path_mtu_change = 0.01;
+  // Who is refused by the one path that is left, because others have died, is right to think that
+  // the peer has ended.
+  bool others_live = plan.addresses() > 1 && plan.network.loss < 0.02;
+  for (const Fault fault : {Fault::kBursts, Fault::kStall, Fault::kDeathOneWay, Fault::kRestart,
+                            Fault::kClockJump, Fault::kFlapping, Fault::kDeathForGood}) {
+    others_live = others_live && !plan.draws(fault);
+  }
+  if (others_live && draw(Fault::kRefused, 1)) {
+    plan.refusal = 0.005;
+  } else if (!plan.draws(Fault::kMove)) {
+    if (draw(Fault::kAddressLost, 0.2)) plan.address_loss = 0.002;
+    if (draw(Fault::kAddressRenewed, 0.2)) plan.renewal = 0.002;
+  }
+  if (plan.security != Security::kEncrypt && draw(Fault::kTrusted, 0.3)) {
+    plan.checksum = wire::Checksum::kKernel;
+    plan.network.udp_checksums = true;
+  }
+  if (plan.security != Security::kNone && draw(Fault::kSpeaks, 0.2)) plan.speech = 0.02;
+}
+
 }  // namespace
 
 const char* name_of(Fault fault) {
@@ -73,11 +96,15 @@ const char* name_of(Fault fault) {
       "reordering by 1,000 or more",
       "corruption",
       "change of a link's MTU",
+      "change of one path's MTU",
       "path death, one way",
       "path death, both ways",
       "path death for good",
       "flapping path",
       "path moved to other ports",
+      "path refused by a firewall",
+      "address lost for a while",
+      "address renewed with another",
       "restart of a process",
       "clock jump",
       "engine stall",
@@ -87,6 +114,8 @@ const char* name_of(Fault fault) {
       "cable's queue full",
       "switch's queue full",
       "cancelled exchange",
+      "corruption, payload trusted",
+      "hostile, right connection",
   };
   return kNames[static_cast<std::size_t>(fault)];
 }
@@ -119,6 +148,7 @@ CampaignPlan CampaignPlan::draw(SimRandom& random) {
   if (draw(Fault::kCancel, 0.3)) plan.cancel = 0.1;
   plan.security = static_cast<Security>(random.below(3));
   if (random.chance(0.5)) plan.packets_per_key = 20 + random.below(200);
+  draw_paths(random, plan, draw);
   plan.calm_end = random.chance(plan.draws(Fault::kDeathForGood) ? 0.8 : 0.4);
   return plan;
 }

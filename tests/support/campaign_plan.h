@@ -19,11 +19,15 @@ enum class Fault : std::uint8_t {
   kFarReordering,  // by 1,000 packets or more
   kCorruption,
   kMtuChange,
+  kMtuOfPath,  // of one of several
   kDeathOneWay,
   kDeathBothWays,
   kDeathForGood,  // of one path of several
   kFlapping,
-  kMove,  // of a path, to other ports
+  kMove,     // of a path, to other ports
+  kRefused,  // by a firewall, what comes by one path of several
+  kAddressLost,
+  kAddressRenewed,  // another one takes its place
   kRestart,
   kClockJump,
   kStall,
@@ -33,8 +37,10 @@ enum class Fault : std::uint8_t {
   kFullNic,
   kFullSwitch,
   kCancel,
+  kTrusted,  // corruption where the payload is left to UDP's checksum
+  kSpeaks,   // hostile packets with a right connection and checksum, but no seal
 };
-inline constexpr std::size_t kFaults = static_cast<std::size_t>(Fault::kCancel) + 1;
+inline constexpr std::size_t kFaults = static_cast<std::size_t>(Fault::kSpeaks) + 1;
 const char* name_of(Fault fault);
 
 // Of each fault, how many of something.
@@ -64,9 +70,11 @@ struct CampaignPlan {
 
   // Chances, at every step of the simulation.
   double stall = 0, death = 0, mtu_change = 0, clock_jump = 0, hostile = 0, move = 0;
+  double path_mtu_change = 0, refusal = 0, address_loss = 0, renewal = 0, speech = 0;
   // Of an exchange.
   double cancel = 0;
   Security security = Security::kNone;
+  wire::Checksum checksum = wire::Checksum::kCrc32c;
   std::uint64_t packets_per_key = kPacketsPerKey;
   bool calm_end = false;  // faults end before the processes say goodbye
 };

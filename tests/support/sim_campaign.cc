@@ -27,7 +27,7 @@ class Scenario {
         exchanges_(random_, cluster_, plan_),
         faults_(random_, cluster_, plan_, exchanges_, invariants_) {
     if (!trace.empty()) pcap_ = std::make_unique<SimPcap>(trace);
-    if (pcap_ != nullptr || plan_.draws(Fault::kHostile)) {
+    if (pcap_ != nullptr || plan_.draws(Fault::kHostile) || plan_.draws(Fault::kSpeaks)) {
       cluster_.network().set_tap([this](const SimNetwork::Departure& sent) {
         if (pcap_ != nullptr) pcap_->write(sent);
         faults_.hostile().see(sent);
@@ -38,6 +38,7 @@ class Scenario {
         cluster_[i].set_congestion(random_.chance(0.5) ? &kCubic : &kPacedSwift);
       }
       cluster_[i].set_security(plan_.security, plan_.packets_per_key);
+      cluster_[i].set_checksum(plan_.checksum);
       if (plan_.draws(Fault::kClockJump)) cluster_[i].jump_clock(random_.between(0, kHour));
       if (plan_.paths > 1) {
         cluster_[i].set_paths(plan_.paths);
@@ -133,7 +134,8 @@ class Scenario {
     fired[Fault::kFarReordering] = network.far_reordered;
     fired[Fault::kCorruption] = network.corrupted;
     fired[Fault::kIncast] = plan_.draws(Fault::kIncast) ? 1 : 0;
-    fired[Fault::kHostile] = network.forged;
+    fired[Fault::kHostile] = network.forged - fired[Fault::kSpeaks];
+    fired[Fault::kTrusted] = network.trusted;
     fired[Fault::kFullNic] = network.refused;
     fired[Fault::kFullSwitch] = network.port_full;
     fired[Fault::kCancel] = exchanges_.cancelled();

@@ -4,7 +4,10 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+
+#include "harp/session/wire.h"
 
 namespace taco::harp {
 namespace {
@@ -12,6 +15,11 @@ namespace {
 constexpr std::uint32_t kFirstPort = 4000;
 constexpr std::size_t kQuoted = 548;  // of a datagram that was refused
 constexpr std::uint64_t kFar = 1000;  // packets
+
+bool is_trusted_payload(std::span<const std::byte> packet) {
+  return packet.size() >= sizeof(wire::Header) &&
+         (packet[offsetof(wire::Header, flags)] & std::byte{wire::kTrusted}) != std::byte{0};
+}
 
 }  // namespace
 
@@ -21,6 +29,7 @@ void SimCounts::add(const SimCounts& other) {
   burst_lost += other.burst_lost;
   far_reordered += other.far_reordered;
   forged += other.forged;
+  trusted += other.trusted;
   delivered += other.delivered;
   lost += other.lost;
   duplicated += other.duplicated;
@@ -155,7 +164,9 @@ void SimNetwork::carry(const SimPlace& from, const SimPlace& to, std::vector<std
     ++counts_.corrupted;
     fate += " corrupted";
     shared = std::make_shared<std::vector<std::byte>>(*whole);
-    const std::size_t bit = random_.below(8 * size);
+    const bool is_trusted = faults_.udp_checksums && is_trusted_payload(*whole);
+    counts_.trusted += is_trusted ? 1 : 0;
+    const std::size_t bit = random_.below(8 * (is_trusted ? sizeof(wire::Header) : size));
     (*shared)[bit / 8] ^= std::byte{1} << (bit % 8);
   }
   const Stage stage = first_stage(from, to);
@@ -231,7 +242,7 @@ void SimNetwork::land(Flying packet) {
       note_order(packet);
       if (nics_[packet.to.node] == nullptr) return refuse(packet);
       if (!nics_[packet.to.node]->has(packet.to)) return refuse(packet);
-      if (refusing_.contains({packet.to.node, packet.to.address})) return refuse(packet);
+      if (refusing_.contains({packet.to.node, rail_of(packet.to.address)})) return refuse(packet);
       return nics_[packet.to.node]->arrive(packet.from, packet.to, std::move(packet.bytes));
     case Stage::kRefused:
       if (packet.from.node >= nics_.size() || nics_[packet.from.node] == nullptr) return;

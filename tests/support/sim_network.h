@@ -49,8 +49,11 @@ struct SimFaults {
   std::size_t receive_buffer = 256 * 1024;  // of each address and port, as the kernel counts
   std::size_t max_datagram = 1472;          // that an address claims to take
   bool gso = true, gro = true, asynchronous_return = false;
-  // Address i reaches address i of others and no other: as with a switch, or network, for each. What
-  // has taken the place of an address (SimNic::renumber) is on the same one.
+  // Those that travel with a checksum of UDP's: damage to the payload that HARP trusts that for
+  // (wire::kTrusted) is not HARP's to find, so what is corrupted of such a packet is the rest.
+  bool udp_checksums = false;
+  // Address i reaches address i of others and no other: as with a switch, or network, for each.
+  // What has taken the place of an address (SimNic::renumber) is on the same one.
   bool rails = true;
 };
 
@@ -60,6 +63,7 @@ struct SimCounts {
   std::uint64_t bursts = 0, burst_lost = 0;
   std::uint64_t far_reordered = 0;  // overtaken by 1,000 packets of their link, or more
   std::uint64_t forged = 0;         // came from nowhere
+  std::uint64_t trusted = 0;        // corrupted, of those whose payload is trusted
   std::uint64_t link_dead = 0;      // packets swallowed by a dead link
   std::uint64_t refused = 0;        // by a cable's full queue
   std::uint64_t port_full = 0;      // dropped by the switch
@@ -99,6 +103,7 @@ class SimNetwork {
 
   // A firewall refuses what comes to that address of a host, from now on.
   void refuse_at(std::uint32_t node, std::uint32_t address) { refusing_.insert({node, address}); }
+  void admit_at(std::uint32_t node, std::uint32_t address) { refusing_.erase({node, address}); }
 
   // Of one host's cable, from now on, instead of what the faults say.
   void set_rate(std::uint32_t node, std::uint32_t address, double bytes_per_second) {
@@ -245,12 +250,15 @@ class SimNic final : public Nic {
     has_news_ = true;
   }
 
+  // The local path that has taken the place of that one, of an address that is gone; that one, if
+  // there is none.
+  std::uint32_t now_at(std::uint32_t local_path) const;
   // What it sends from to reach that one: what is on the same rail, or the first.
   std::optional<Endpoint> route_to(const Endpoint& remote) const;
   // Its host comes to have one more, with a cable of its own.
   void add_address(std::size_t max_datagram);
-  // Its host has another address on the network of its i-th, which is gone: a lease that was renewed
-  // with another one. Local paths beside those that there are lead from there.
+  // Its host has another address on the network of its i-th, which is gone: a lease that was
+  // renewed with another one. Local paths beside those that there are lead from there.
   void renumber(std::uint32_t i);
 
   // What descriptors would tell: something has arrived; and when a full cable has room again.

@@ -47,6 +47,18 @@ std::optional<Endpoint> SimNic::route_to(const Endpoint& remote) const {
   return std::nullopt;
 }
 
+std::uint32_t SimNic::now_at(std::uint32_t local_path) const {
+  const std::uint32_t rail = SimNetwork::rail_of(numbers_[local_path / ports_]);
+  if ((missing_ >> local_path & 1) == 0) return local_path;
+  for (std::uint32_t i = 0; i < numbers_.size(); ++i) {
+    const bool is_there = (missing_ >> (i * ports_) & 1) == 0;
+    if (is_there && SimNetwork::rail_of(numbers_[i]) == rail) {
+      return i * ports_ + local_path % ports_;
+    }
+  }
+  return local_path;
+}
+
 void SimNic::add_address(std::size_t max_datagram) {
   std::uint32_t next = 0;
   for (const std::uint32_t number : numbers_) {

@@ -44,9 +44,10 @@ void SimProcess::meet(std::uint32_t node) {
   plan.address.host_name = "node " + std::to_string(node);
   for (std::uint32_t i = 0; i < paths_; ++i) {
     const std::uint32_t address = address_ + i;
-    const NicAddress& there = others_[node].nic->addresses()[address];
+    const SimNic& nic = *others_[node].nic;
+    const NicAddress& there = nic.addresses()[nic.now_at(address)];
     const auto mtu = static_cast<std::uint32_t>(there.max_datagram) + 28;  // IP and UDP
-    plan.routes.push_back({address, {.endpoint = there.endpoint, .mtu = mtu}});
+    plan.routes.push_back({nic_.now_at(address), {.endpoint = there.endpoint, .mtu = mtu}});
     plan.address.paths.push_back(plan.routes.back().remote);
   }
   const auto added = peers_.add(
