@@ -27,7 +27,7 @@ void Session::on_addresses_added(std::uint32_t added) {
 void Session::tell_addresses(std::uint32_t which) {
   const std::span<const NicAddress> addresses = host_.nic().addresses();
   which &= ~host_.nic().missing_st();
-  for (std::uint8_t i = 0; which >> i != 0; ++i) {
+  for (std::uint8_t i = 0; i < addresses.size(); ++i) {
     if ((which >> i & 1) == 0 || addresses[i].spare) continue;
     const Endpoint& own = addresses[i].endpoint;
     wire::PathOpen open{};
@@ -80,8 +80,8 @@ void Session::leave_lost_addresses() {
     const Endpoint remote = path->pair().remote;
     const std::optional<std::uint32_t> local = host_.way_to(remote);
     if (!local || to_elsewhere(*local, remote) != nullptr) continue;
+    if (!path->is_live()) astray_ |= bit_of(*path);
     give(*path, {remote, free_port(*local)});
-    astray_ |= bit_of(*path);
   }
 }
 
