@@ -38,11 +38,9 @@ struct SwiftState {
   // What gets lost while there is no queue, of so many packets.
   float empty_lost = 0, empty_all = 0;
   bool was_empty = false;
-  bool has_lost = false;  // packets, for lack of room
-  // Spells of competition with hardly a pause between them, and when the last one ended.
-  std::uint8_t spells = 0;
-  std::uint32_t spell_end_ms = 0;
-  Duration longest_queue = 0;  // lately
+  bool has_lost = false;           // packets, for lack of room
+  std::uint32_t spell_end_ms = 0;  // when it competed last; 0: never
+  Duration longest_queue = 0;      // lately
   // Giving way to a queue, for so many rounds now, and what it was like at first.
   std::uint32_t yielded = 0;
   float yielded_from = 0;

@@ -33,9 +33,7 @@ constexpr int kForget = 64;                               // rounds, that queues
 constexpr std::uint32_t kYieldRounds = 3;
 constexpr double kYielded = 0.25, kQueueStays = 0.6;
 constexpr Duration kSpell = 2 * kSecond;
-// Where that is needed again at once, the next spell is twice as long.
-constexpr std::uint8_t kMostSpells = 2;
-constexpr std::uint32_t kPause = 1000;  // ms
+constexpr std::uint32_t kPause = 1000;  // ms, between two of them that belong together
 
 // Windows that may leave in a round trip: more than one, so that what limits us is the window, and
 // one that doubles can.
@@ -127,9 +125,7 @@ void begin_yielding(CongestionState& state, Duration delay) {
 void begin_spell(CongestionState& state, Time now) {
   SwiftState& swift = state.swift;
   state.window = swift.yielded_from;
-  const bool again = has_just_competed(swift, now);
-  swift.spells = again ? std::min<std::uint8_t>(swift.spells + 1, kMostSpells) : 0;
-  swift.competes_until = now + (kSpell << swift.spells);
+  swift.competes_until = now + kSpell;
   swift.yielded = 0;
 }
 
@@ -186,7 +182,8 @@ void end_round(CongestionState& state, const CongestionRound& round, const AckSa
     grow(state, round, sample, delay < target / 2);
   }
   if (round.lost == 0) state.window_before_loss = 0;
-  if (!queue_stays(swift, delay)) swift.yielded = 0;  // it was ours
+  const bool tries = has_just_competed(swift, sample.now) && queue_stays(swift, delay);
+  if (!tries) swift.yielded = 0;
 }
 
 void on_ack(CongestionState& state, const AckSample& sample) {
