@@ -15,7 +15,7 @@ namespace taco::harp {
 namespace {
 
 constexpr char kSession[] = "taco harp seal", kNextKey[] = "taco harp next key",
-               kPacketKey[] = "taco harp packet key";
+               kPacketKey[] = "taco harp packet key", kHeaderKey[] = "taco harp header key";
 constexpr std::size_t kKeyBytes = 16;
 
 // What a context of OpenSSL's takes with its cipher's state; it does not say so itself.
@@ -34,6 +34,11 @@ const unsigned char* bytes_of(std::span<const std::byte> data) {
 
 Digest next_secret(const Digest& secret) {
   return hkdf_expand(secret, std::as_bytes(std::span(kNextKey)));
+}
+
+HeaderKey header_key(const Digest& secret) {
+  const Digest material = hkdf_expand(secret, std::as_bytes(std::span(kHeaderKey)));
+  return HeaderKey(std::as_bytes(std::span(material)).first<HeaderKey::kBytes>());
 }
 
 // The secret that one side's keys come from.
@@ -146,11 +151,15 @@ bool PacketKey::open(std::span<std::byte> packet, const PacketNonce& nonce) {
   return false;
 }
 
-Sealing::Sealing(const SealingOptions& options)
-    : security_(options.security), packets_per_key_(options.packets_per_key) {
-  const Digest session = session_secret(options);
-  sending_ = secret_of(session, options.own_incarnation);
-  receiving_ = secret_of(session, options.peer_incarnation);
+Sealing::Sealing(const SealingOptions& options) : Sealing(options, session_secret(options)) {}
+
+Sealing::Sealing(const SealingOptions& options, const Digest& session)
+    : security_(options.security),
+      packets_per_key_(options.packets_per_key),
+      sending_(secret_of(session, options.own_incarnation)),
+      sent_headers_(header_key(sending_)),
+      receiving_(secret_of(session, options.peer_incarnation)),
+      received_headers_(header_key(receiving_)) {
   sender_ = std::make_unique<PacketKey>(sending_, PacketKey::Use::kSeal);
   receiver_ = std::make_unique<PacketKey>(receiving_, PacketKey::Use::kOpen);
 }

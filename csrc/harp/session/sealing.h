@@ -21,6 +21,7 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "harp/session/header_key.h"
 #include "harp/session/proof.h"
 #include "harp/session/wire.h"
 
@@ -123,12 +124,17 @@ class Sealing {
   // long as the packet.
   bool open(std::span<std::byte> packet, const PacketNonce& nonce, std::span<std::byte> scratch);
 
+  // The headers of segments that are not sealed: ours, and the peer's.
+  const HeaderKey& sent_headers() const { return sent_headers_; }
+  const HeaderKey& received_headers() const { return received_headers_; }
+
   // Gives back the key that only what is long under way may need.
   void trim() { before_.reset(); }
   std::uint64_t rotations() const { return rotations_; }  // of what is sent
   std::size_t memory_bytes() const;
 
  private:
+  Sealing(const SealingOptions& options, const Digest& session);
   bool open_by_another(std::span<std::byte> packet, const PacketNonce& nonce,
                        std::span<std::byte> scratch);
   void advance();
@@ -138,6 +144,7 @@ class Sealing {
 
   // What is sent.
   Digest sending_;
+  HeaderKey sent_headers_;  // the same for all of a session
   std::unique_ptr<PacketKey> sender_;
   std::uint64_t sealed_ = 0;     // under this key
   std::uint64_t rotations_ = 0;  // the lowest bit is the phase
@@ -147,6 +154,7 @@ class Sealing {
 
   // What is received.
   Digest receiving_;
+  HeaderKey received_headers_;
   std::unique_ptr<PacketKey> receiver_, before_, next_;  // the latter two only when needed
   bool phase_ = false;                                   // of receiver_
 };

@@ -22,6 +22,18 @@ std::uint32_t count_of(std::uint64_t mask) {
   return static_cast<std::uint32_t>(std::popcount(mask));
 }
 
+// What an acknowledgement says of numbers up to `last`.
+wire::Ack up_to(const wire::Ack& ack, std::uint64_t last) {
+  wire::Ack known = ack;
+  known.count = 0;
+  for (std::uint32_t i = 0; i < ack.count; ++i) {
+    const wire::AckRange& range = ack.ranges[i];
+    if (range.first <= last)
+      known.ranges[known.count++] = {range.first, std::min(range.last, last)};
+  }
+  return known;
+}
+
 }  // namespace
 
 void SentPackets::add(const SentRun& run) {
@@ -91,7 +103,10 @@ void SentPackets::ack_lost(const wire::Ack& ack, Listener& listener, AckOutcome&
 
 bool SentPackets::on_ack(const wire::Ack& ack, std::uint64_t next_number, Time now,
                          Listener& listener, AckOutcome& outcome) {
-  if (ack.ranges[0].last >= next_number) return false;
+  if (ack.ranges[0].last >= next_number) {
+    const wire::Ack known = up_to(ack, next_number - 1);
+    return known.count > 0 && on_ack(known, next_number, now, listener, outcome);
+  }
   for (std::uint32_t i = 0; i < ack.count; ++i) {
     if (size_ == 0 || ack.ranges[i].last < at(0).first) break;
     ack_range(ack.ranges[i], listener, outcome);

@@ -55,7 +55,7 @@ class SentPackets {
 
   // Numbers never go back; they may skip (packets that need no acknowledgement are not recorded).
   void add(const SentRun& run);
-  // False when the ranges name a number never used.
+  // What the ranges say of numbers never used is cut off. False: that is all they say.
   bool on_ack(const wire::Ack& ack, std::uint64_t next_number, Time now, Listener& listener,
               AckOutcome& outcome);
   // Declares lost what was overtaken `window` ago, but nothing before `not_before`. Returns how

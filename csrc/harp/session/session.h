@@ -4,7 +4,7 @@
 // same object serves UDP and the simulator.
 //
 // Kept here is what packets carry, whichever way they take: handshake, credit, messages. The way
-// itself, from packet numbers to the congestion window, is a Path. There is one so far.
+// itself, from packet numbers to the congestion window, is a Path: a session has one or several.
 //
 // Made by the engine on first use of a peer, or when the peer's hello arrives; starts connecting
 // at once. Owner thread only. The engine finds it by connection_id() for every packet but a hello,
@@ -261,6 +261,10 @@ class Session final : public Link {
   std::size_t fill_sealed(const Path& path, BulkSend& send, SegmentRange range);
   bool seals_data() const { return seals(security_, wire::Type::kData); }
   bool trusts_payload() const { return checksum_ == wire::Checksum::kKernel && !seals_data(); }
+  // What their checksums are masked by. Null: nothing.
+  const HeaderKey* segment_key() const {
+    return sealing_ != nullptr ? &sealing_->sent_headers() : nullptr;
+  }
   std::uint8_t flags_of(const BulkSend& send, std::uint32_t segment) const;
   std::size_t segment_bytes() const;
   std::uint32_t offer_run(const Path& path, BulkSend& send, SegmentRange range);

@@ -27,7 +27,11 @@ wire::Verdict Session::open(std::span<std::byte> bytes, wire::Packet& packet) {
 // The path by which a packet has come that may act. Null: this one may not, and is counted.
 Path* Session::admit(std::span<std::byte> bytes, const RxPacket& from, wire::Packet& packet) {
   ProtocolCounters& counters = host_.counters();
-  wire::Verdict verdict = wire::parse(bytes, packet);
+  // Before there are keys nothing is believed: no checksum can be told from a masked one either.
+  const bool early = security_ != Security::kNone && sealing_ == nullptr;
+  const bool masked = sealing_ != nullptr && !seals_data();
+  const HeaderKey* const segments = masked ? &sealing_->received_headers() : nullptr;
+  wire::Verdict verdict = wire::parse(bytes, packet, !early, segments);
   const bool sealed = verdict == wire::Verdict::kSealed;
   const auto refuse = [](std::uint64_t& counter) -> Path* {
     ++counter;
@@ -43,7 +47,7 @@ Path* Session::admit(std::span<std::byte> bytes, const RxPacket& from, wire::Pac
   const bool segment = packet.type == wire::Type::kData || packet.type == wire::Type::kFragment;
   const bool trusted = (packet.flags & wire::kTrusted) != 0;
   if (trusted != (segment && trusts_payload())) return refuse(counters.unsealed);
-  if (security_ != Security::kNone && sealing_ == nullptr) {
+  if (early) {
     heard_early_ = true;
     return refuse(counters.early);
   }
@@ -60,6 +64,12 @@ void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
   if (path == nullptr) return;
   const bool uncounted = (packet.flags & wire::kUncounted) != 0;
   const std::uint64_t number = path->number_of(packet);
+  // No segment leaves beyond the limit, so that number would be somebody else's.
+  const bool segment = packet.type == wire::Type::kData || packet.type == wire::Type::kFragment;
+  if (segment && number > credit_.promised()) {
+    ++counters.malformed;
+    return;
+  }
   ++counters.packets_received;
   // A copy does nothing, and is no sign of life: it may come from anybody. Of an uncounted packet
   // it goes unanswered; and where nothing proves who has sent one, its number is not believed.

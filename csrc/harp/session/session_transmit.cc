@@ -218,6 +218,7 @@ std::uint8_t Session::flags_of_last(const Path& path, SegmentRange range) {
 std::size_t Session::fill_run(const Path& path, BulkSend& send, SegmentRange range) {
   SessionHost::Scratch& scratch = host_.scratch_;
   const std::uint8_t last = flags_of_last(path, range);
+  const HeaderKey* const key = segment_key();
   wire::PacketId id = path.next_id();
   std::size_t bytes = 0;
   for (std::uint32_t i = 0; i < range.count; ++i, ++id.number) {
@@ -227,7 +228,7 @@ std::size_t Session::fill_run(const Path& path, BulkSend& send, SegmentRange ran
     wire::Header& header = scratch.headers[i];
     const std::uint8_t flags = flags_of(send, segment) | (i + 1 == range.count ? last : 0);
     header = wire::data_header(id, send.slot, segment, send.request->bytes, flags);
-    wire::seal(header, {data, payload});
+    wire::seal(header, {data, payload}, {}, key);
     scratch.slices[2 * i] = {&header, sizeof header};
     scratch.slices[2 * i + 1] = {data, payload};
     bytes += sizeof header + payload;
@@ -240,6 +241,7 @@ std::size_t Session::fill_pieces(const Path& path, BulkSend& send, SegmentRange 
   SessionHost::Scratch& scratch = host_.scratch_;
   const std::uint32_t segment = send.segment_of(range.first);
   const std::uint8_t last = flags_of_last(path, range);
+  const HeaderKey* const key = segment_key();
   wire::PacketId id = path.next_id();
   std::size_t bytes = 0;
   for (std::uint32_t i = 0; i < range.count; ++i, ++id.number) {
@@ -252,7 +254,7 @@ std::size_t Session::fill_pieces(const Path& path, BulkSend& send, SegmentRange 
     front.piece = {static_cast<std::uint16_t>(send.offset_in_segment(unit) / wire::kGranule),
                    static_cast<std::uint16_t>(send.bytes_of_segment(segment))};
     constexpr std::size_t kFront = sizeof front.header + sizeof front.piece;
-    wire::seal(front.header, std::as_bytes(std::span(&front.piece, 1)), {data, payload});
+    wire::seal(front.header, std::as_bytes(std::span(&front.piece, 1)), {data, payload}, key);
     scratch.slices[2 * i] = {&front, kFront};
     scratch.slices[2 * i + 1] = {data, payload};
     bytes += kFront + payload;

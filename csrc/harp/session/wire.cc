@@ -70,6 +70,28 @@ std::uint32_t checksum(const Header& header, std::span<const std::byte> first,
   return crc;
 }
 
+// What that is masked by, of a data packet or fragment: everything but the payload's bytes counts.
+std::uint32_t mask(const HeaderKey* key, const Header& header, std::span<const std::byte> first,
+                   std::size_t second) {
+  const int type = header.version_and_type & 15;
+  const bool fragment = type == static_cast<int>(Type::kFragment);
+  if (key == nullptr || (!fragment && type != static_cast<int>(Type::kData))) return 0;
+  const auto words = std::bit_cast<Words>(header);
+  HeaderKey::Sum sum = key->begin();
+  sum.take(words[2]);
+  sum.take(words[3]);
+  if (fragment) {
+    std::uint32_t piece = 0;
+    if (first.size() >= sizeof piece) std::memcpy(&piece, first.data(), sizeof piece);
+    sum.take(piece);
+  }
+  constexpr std::uint64_t kBytes = 23, kPieceBytes = 31;  // with what the last word holds
+  const std::uint64_t type_flags_path = words[0] & 0xFF'FFFF;
+  sum.take(static_cast<std::uint32_t>(first.size() + second) | type_flags_path << 32 |
+           (fragment ? kPieceBytes : kBytes) << 56);
+  return sum.finish();
+}
+
 // Does a segment of `bytes` fit the message it says it belongs to?
 bool fits_message(const Packet& packet, std::size_t bytes) {
   if (packet.message_bytes > kMaxMessageBytes || bytes > packet.message_bytes) return false;
@@ -161,7 +183,8 @@ std::optional<Checksum> checksum_named(std::string_view name) {
   return std::nullopt;
 }
 
-Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc) {
+Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc,
+              const HeaderKey* segments) {
   Header header;
   packet.body = bytes;
   if (!take(packet.body, header)) return Verdict::kMalformed;
@@ -172,7 +195,10 @@ Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc) 
     const bool good = whole && may_be_sealed(packet.type) && (header.flags & kTrusted) == 0;
     return good ? Verdict::kSealed : Verdict::kMalformed;
   }
-  if (check_crc && checksum(header, packet.body, {}) != header.crc) return Verdict::kBadChecksum;
+  if (check_crc) {
+    const std::uint32_t masked = header.crc ^ mask(segments, header, packet.body, 0);
+    if (checksum(header, packet.body, {}) != masked) return Verdict::kBadChecksum;
+  }
   read_header(header, packet);
   return header.key_phase == 0 && parse_body(header, packet) ? Verdict::kGood : Verdict::kMalformed;
 }
@@ -510,8 +536,9 @@ Header frames_header(Type type, const PacketId& id, std::size_t body_bytes, std:
   return composed(type, id, flags, 0, body_bytes);
 }
 
-void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second) {
-  header.crc = checksum(header, first, second);
+void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second,
+          const HeaderKey* key) {
+  header.crc = checksum(header, first, second) ^ mask(key, header, first, second.size());
 }
 
 void mark_sealed(Header& header, std::uint8_t key_phase) {

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "harp/link.h"
+#include "harp/session/header_key.h"
 #include "harp/transport.h"
 
 namespace taco::harp::wire {
@@ -286,7 +287,9 @@ enum class Verdict : std::uint8_t { kGood, kMalformed, kBadVersion, kBadChecksum
 
 // Checks bounds, version and (unless told not to) checksum. `packet` is complete only for kGood.
 // kSealed: what the header says is there, to be believed once the tag has been verified.
-Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc = true);
+// `segments`: what the checksums of data packets and fragments are masked by; null: nothing.
+Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc = true,
+              const HeaderKey* segments = nullptr);
 // One that was sealed and has been opened; all of it, the tag included.
 Verdict parse_opened(std::span<const std::byte> bytes, Packet& packet);
 // Of a sealed packet: which of two keys. At least a whole header.
@@ -399,8 +402,10 @@ Header fragment_header(const PacketId& id, SlotId slot, std::uint32_t segment,
                        std::uint64_t message_bytes, std::uint8_t flags);
 Header frames_header(Type type, const PacketId& id, std::size_t body_bytes, std::uint8_t flags = 0);
 // Over the header (checksum taken as absent) and the pieces that follow it, or as much of these as
-// its flags say; stores it. Of a fragment the descriptor is in the first piece.
-void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second = {});
+// its flags say; stores it. Of a fragment the descriptor is in the first piece. `key`: by which it
+// is masked, of a data packet or fragment.
+void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second = {},
+          const HeaderKey* key = nullptr);
 // A tag will take the checksum's part.
 void mark_sealed(Header& header, std::uint8_t key_phase);
 

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
+#include <openssl/params.h>
 
+#include <array>
 #include <bit>
 #include <cstring>
 #include <numeric>
@@ -115,15 +117,42 @@ class ByTheBook {
     }
     return bytes;
   }
-  // Of the process with incarnation 10 after so many changes of keys.
-  static Bytes packet(const wire::Header& header, const PacketNonce& nonce, const Bytes& body,
-                      int changes) {
-    constexpr int kExpand = EVP_PKEY_HKDEF_MODE_EXPAND_ONLY;
+  static constexpr int kExpand = EVP_PKEY_HKDEF_MODE_EXPAND_ONLY;
+  // Of the process with incarnation 10.
+  static Bytes first_secret() {
     Bytes salt(32, std::byte{1});
     std::fill(salt.begin() + 16, salt.end(), std::byte{2});
     const Bytes session =
         hkdf(salt, Bytes(32, std::byte{0x55}), {}, EVP_PKEY_HKDEF_MODE_EXTRACT_ONLY);
-    Bytes secret = hkdf({}, session, text("taco harp seal", 10, true), kExpand);
+    return hkdf({}, session, text("taco harp seal", 10, true), kExpand);
+  }
+  // SipHash-1-3, as the library has it.
+  static std::uint32_t mask(const Bytes& message) {
+    const Bytes key = hkdf({}, first_secret(), text("taco harp header key"), kExpand);
+    unsigned one = 1, three = 3;
+    std::size_t size = 8;
+    const std::array<OSSL_PARAM, 4> rounds{
+        OSSL_PARAM_construct_uint("c-rounds", &one), OSSL_PARAM_construct_uint("d-rounds", &three),
+        OSSL_PARAM_construct_size_t("size", &size), OSSL_PARAM_construct_end()};
+    EVP_MAC* const mac = EVP_MAC_fetch(nullptr, "SIPHASH", nullptr);
+    EVP_MAC_CTX* const context = EVP_MAC_CTX_new(mac);
+    const auto raw = [](const Bytes& bytes) {
+      return reinterpret_cast<const unsigned char*>(bytes.data());
+    };
+    std::array<unsigned char, 8> out{};
+    EXPECT_EQ(EVP_MAC_init(context, raw(key), 16, rounds.data()), 1);
+    EXPECT_EQ(EVP_MAC_update(context, raw(message), message.size()), 1);
+    EXPECT_EQ(EVP_MAC_final(context, out.data(), &size, out.size()), 1);
+    EVP_MAC_CTX_free(context);
+    EVP_MAC_free(mac);
+    std::uint32_t mask = 0;
+    std::memcpy(&mask, out.data(), sizeof mask);
+    return mask;
+  }
+  // Of the same process after so many changes of keys.
+  static Bytes packet(const wire::Header& header, const PacketNonce& nonce, const Bytes& body,
+                      int changes) {
+    Bytes secret = first_secret();
     for (int i = 0; i < changes; ++i) {
       secret = hkdf({}, secret, text("taco harp next key"), kExpand);
     }
@@ -168,6 +197,39 @@ TEST(Sealing, IsAsDocumented) {
     sealing.on_acknowledged(2 * kSecond);
   }
   EXPECT_EQ(sealing.rotations(), 3u);
+}
+
+TEST(Sealing, MasksTheChecksumsOfSegmentsAsDocumented) {
+  const Sealing sealing(options_of(true));
+  const wire::PacketId id{1, 0x1234'5678'9abc, wire::PathId{5}};
+  const Bytes body = body_of(100);
+  for (const bool fragment : {false, true}) {
+    const auto make = fragment ? wire::fragment_header : wire::data_header;
+    wire::Header header = make(id, {7, 8}, 9, 100'000, wire::kOffered);
+    wire::seal(header, body);
+    Bytes message(16);
+    std::memcpy(message.data(), &header.number, 16);
+    if (fragment) {
+      message.insert(message.end(), body.begin(), body.begin() + 4);
+      message.resize(24);
+    }
+    for (const int byte : {100, 0, 0, 0, int{header.version_and_type}, int{header.flags}, 5}) {
+      message.push_back(static_cast<std::byte>(byte));
+    }
+    wire::Header masked = header;
+    wire::seal(masked, body, {}, &sealing.sent_headers());
+    EXPECT_EQ(masked.crc ^ header.crc, ByTheBook::mask(message));
+    Bytes packet(sizeof masked);
+    std::memcpy(packet.data(), &masked, sizeof masked);
+    packet.insert(packet.end(), body.begin(), body.end());
+    wire::Packet parsed;
+    Sealing other(options_of(false));
+    EXPECT_NE(wire::parse(packet, parsed, true, &other.received_headers()),
+              wire::Verdict::kBadChecksum);
+    EXPECT_EQ(wire::parse(packet, parsed, true, &other.sent_headers()),
+              wire::Verdict::kBadChecksum);
+    EXPECT_EQ(wire::parse(packet, parsed), wire::Verdict::kBadChecksum);
+  }
 }
 
 TEST(Sealing, NothingOpensThatWasTouched) {

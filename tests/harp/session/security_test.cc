@@ -285,6 +285,152 @@ TEST_P(Intercepted, AForgedFlagOpensNothing) {
   deliver(cluster, 0, 1, 30, 100'000);
 }
 
+// At kAuth segments are not sealed; what an observer who knows how checksums are made can do with
+// their headers.
+class Segments : public testing::TestWithParam<wire::Checksum> {
+ protected:
+  Segments() {
+    set_level(cluster, Security::kAuth);
+    for (const std::uint32_t node : {0u, 1u}) cluster[node].set_checksum(GetParam());
+    SimObserver observer(cluster);
+    deliver(cluster, 0, 1, 1, 50'000);
+    deliver(cluster, 1, 0, 2, 50'000);
+    genuine = observer.seen_between(0, 1, wire::Type::kData).back();
+    pass_time(cluster, 100 * kMillisecond);
+  }
+  // What that one would be with another header and body, by all that its checksum tells.
+  Datagram altered(const wire::Header& header, std::span<const std::byte> body) const {
+    const wire::Header old = header_of(genuine);
+    const Datagram plain = datagram_of(old, std::span(genuine).subspan(sizeof old));
+    Datagram forged = datagram_of(header, body);
+    wire::Header sum = header_of(forged);
+    sum.crc ^= old.crc ^ header_of(plain).crc;
+    std::memcpy(forged.data(), &sum, sizeof sum);
+    return forged;
+  }
+  // A segment for a receive that has ended, under that number.
+  Datagram numbered(std::uint32_t number) const {
+    wire::Header header = header_of(genuine);
+    header.number = number;
+    return altered(header, std::span(genuine).subspan(sizeof header));
+  }
+  std::uint32_t newest() {
+    return static_cast<std::uint32_t>(cluster[1].session(0)->paths().first().largest_received());
+  }
+  void arrive(const Datagram& packet) {
+    SimObserver observer(cluster);
+    observer.send(0, 1, packet);
+  }
+  void exchange_both_ways() {
+    for (std::uint64_t tag = 10; tag < 20; tag += 2) {
+      deliver(cluster, 0, 1, tag, tag % 4 == 0 ? 100 : 200'000);
+      deliver(cluster, 1, 0, tag + 1, tag % 4 == 0 ? 100 : 200'000);
+    }
+  }
+  SimCluster cluster{2, 1, {}};
+  Datagram genuine;
+};
+INSTANTIATE_TEST_SUITE_P(Checksums, Segments,
+                         testing::Values(wire::Checksum::kCrc32c, wire::Checksum::kKernel),
+                         [](const auto& way) { return std::string(name_of(way.param)); });
+
+TEST_P(Segments, OfANumberThatIsFarAheadStopNoAcknowledgement) {
+  for (const std::uint32_t ahead : {5'000u, 100'000u, 0x7fff'fff0u}) {
+    const std::uint64_t received = cluster[1].counters().packets_received;
+    arrive(numbered(newest() + ahead));
+    EXPECT_EQ(cluster[1].counters().packets_received, received);
+    exchange_both_ways();
+  }
+}
+
+TEST_P(Segments, OfANumberToComeKeepNoSealedPacketFromActing) {
+  for (std::uint32_t ahead = 1; ahead <= 30; ++ahead) arrive(numbered(newest() + ahead));
+  const std::uint64_t copies = cluster[1].counters().duplicates;
+  exchange_both_ways();
+  EXPECT_EQ(cluster[1].counters().duplicates, copies);
+}
+
+TEST_P(Segments, ThatSomebodyElseSendsAreNoSignOfLife) {
+  Transfer transfer(10, 100);
+  cluster[1].set_peer_timeout(10 * kSecond);
+  cluster[1].recv(0, transfer.recv);
+  cluster.network().kill_link(0, 1, kNever);
+  const Time dead = cluster.now();
+  Time next = dead;
+  EXPECT_TRUE(cluster.run(
+      dead + 15 * kSecond, [&] { return transfer.received.calls > 0; },
+      [&] {
+        if (cluster.now() >= next) {
+          arrive(numbered(newest() + 1));
+          next += kSecond;
+        }
+        cluster.wake_at(next);
+      }));
+  EXPECT_EQ(transfer.received.status.code(), Code::kPeerLost);
+}
+
+// Of a packet that is as good as sent nothing but the payload can be another.
+TEST_P(Segments, KeepTheirShape) {
+  wire::Header header = header_of(genuine);
+  const std::span<const std::byte> body =
+      std::span<const std::byte>(genuine).subspan(sizeof header);
+  const std::uint64_t received = cluster[1].counters().packets_received,
+                      copies = cluster[1].counters().duplicates;
+  arrive(altered(header, body));
+  EXPECT_EQ(cluster[1].counters().duplicates, copies + 1) << "nothing was altered";
+  arrive(altered(header, body.first(body.size() - 16)));
+  header.flags ^= wire::kAckSoon;
+  arrive(altered(header, body));
+  header = header_of(genuine);
+  ++header.slot_low;
+  arrive(altered(header, body));
+  header = header_of(genuine);
+  header.extent += std::uint64_t{1} << 31;
+  arrive(altered(header, body));
+  EXPECT_EQ(cluster[1].counters().packets_received, received + 1);
+  EXPECT_EQ(cluster[1].counters().duplicates, copies + 1);
+  EXPECT_EQ(cluster[1].counters().checksum_failures, 4u);
+}
+
+TEST_P(Segments, ThatCameInPiecesAreNotPutTogetherOtherwise) {
+  SimObserver observer(cluster);
+  cluster.network().set_mtu(0, 1, 1200);
+  deliver(cluster, 0, 1, 30, 2 << 20);
+  const std::vector<Datagram> pieces = observer.seen_between(0, 1, wire::Type::kFragment);
+  ASSERT_FALSE(pieces.empty());
+  genuine = pieces.back();
+  Datagram body(genuine.begin() + sizeof(wire::Header), genuine.end());
+  const std::uint64_t failures = cluster[1].counters().checksum_failures;
+  arrive(altered(header_of(genuine), body));
+  EXPECT_EQ(cluster[1].counters().checksum_failures, failures) << "nothing was altered";
+  wire::FragmentDescriptor piece;
+  std::memcpy(&piece, body.data(), sizeof piece);
+  ++piece.offset_granules;
+  std::memcpy(body.data(), &piece, sizeof piece);
+  arrive(altered(header_of(genuine), body));
+  EXPECT_EQ(cluster[1].counters().checksum_failures, failures + 1);
+}
+
+// Without keys anybody on the way can make up a segment; but none that he could tell from far
+// ahead.
+TEST(SecurityLevels, SegmentsBeyondWhatWasGrantedAreRefusedAtEachLevel) {
+  SimCluster cluster(2, 1, {});
+  SimObserver observer(cluster);
+  deliver(cluster, 0, 1, 1, 50'000);
+  const Session& session = *cluster[1].session(0);
+  const auto limit = static_cast<std::uint32_t>(session.grants().promised());
+  const Datagram segment(64, std::byte{1});
+  for (const std::uint32_t ahead : {1u, 5'000u, 0x7fff'0000u}) {
+    const std::uint64_t malformed = cluster[1].counters().malformed;
+    observer.send(0, 1,
+                  datagram_of(wire::data_header({session.connection_id(), limit + ahead}, {9, 9}, 0,
+                                                64, wire::kLastSegment),
+                              segment));
+    EXPECT_EQ(cluster[1].counters().malformed, malformed + 1);
+  }
+  exchange(cluster, 10);
+}
+
 TEST(SecurityLevels, KeysChangeWhilePacketsAreLostAndReordered) {
   for (const Security level : {Security::kAuth, Security::kEncrypt}) {
     std::uint64_t rotations = 0;

@@ -120,13 +120,18 @@ TEST(SentPackets, ALateAcknowledgementShowsTheLossToHaveBeenSpurious) {
   EXPECT_TRUE(sent.empty());
 }
 
-TEST(SentPackets, AnAcknowledgementOfWhatWasNeverSentIsRefused) {
+// Or one number that nobody has sent would make all that follows unheard.
+TEST(SentPackets, OfAnAcknowledgementOfWhatWasNeverSentTheRestCounts) {
   SentPackets sent;
   Recorder recorder;
-  SentPackets::AckOutcome outcome;
-  sent.add(run_of(1, 3, 0));
-  EXPECT_FALSE(sent.on_ack(ack_of({{1, 4}}), 4, 10, recorder, outcome));
-  EXPECT_TRUE(recorder.acked.empty());
+  SentPackets::AckOutcome none, some;
+  sent.add(run_of(1, 6, 0));
+  EXPECT_FALSE(sent.on_ack(ack_of({{7, 5000}}), 7, 10, recorder, none));
+  EXPECT_EQ(none.newly_acked, 0u);
+  EXPECT_TRUE(sent.on_ack(ack_of({{5000, 5000}, {5, 80}, {1, 2}}), 7, 10, recorder, some));
+  EXPECT_EQ(some.newly_acked, 4u);
+  EXPECT_EQ(sent.largest_acked(), 6u);
+  EXPECT_EQ(sent.detect_lost(kSecond, kMillisecond, 0, recorder), 2u);
 }
 
 TEST(SentPackets, EveryPacketIsAcknowledgedOnceWhateverTheRanges) {

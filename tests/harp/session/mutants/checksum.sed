@@ -1,2 +1,2 @@
 # Damaged packets are believed.
-s/wire::parse(bytes, packet)/wire::parse(bytes, packet, false)/
+s/wire::parse(bytes, packet, !early/wire::parse(bytes, packet, false/
