@@ -5,7 +5,7 @@
 namespace taco::harp {
 
 // The queue there is between nothing and all that the round trip has beyond its least.
-void RoundTrip::split(Time now, std::uint32_t one_way_us) {
+void RoundTrip::split(Time now, std::uint32_t one_way_us, bool first) {
   const Duration most = std::max<Duration>(latest_ - least_, 0) / kMicrosecond;
   const auto now_ms = static_cast<std::uint32_t>(now / kMillisecond);
   const std::uint32_t drift = has_sample() ? (now_ms - split_ms_) / kDrift : 0;
@@ -22,6 +22,7 @@ void RoundTrip::split(Time now, std::uint32_t one_way_us) {
 
 void RoundTrip::on_sample(Time now, Duration rtt, Duration delay, std::uint32_t one_way_us,
                           bool alone) {
+  const bool first = least_ == 0;  // by this way
   const Duration bare = std::max<Duration>(rtt - std::min(delay, kMostDelay), 1);
   if (now >= epoch_end_) {
     if (epoch_alone_) least_ = epoch_least_;
@@ -35,7 +36,7 @@ void RoundTrip::on_sample(Time now, Duration rtt, Duration delay, std::uint32_t 
   largest_delay_ = std::max(delay, largest_delay_ - largest_delay_ / 64);
   // Whatever delay the peer claims, this was no shorter than the path was ever seen to be.
   latest_ = std::max(rtt - delay, least_);
-  split(now, one_way_us);
+  split(now, one_way_us, first);
   if (smoothed_ == 0) {
     smoothed_ = latest_;
     variation_ = latest_ / 2;

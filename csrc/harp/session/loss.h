@@ -30,6 +30,13 @@ class RoundTrip {
   // `delay` is what the peer says it held the acknowledgement back.
   // `one_way_us`: its arrival by the peer's clock less its departure by ours, modulo 2^32.
   void on_sample(Time now, Duration rtt, Duration delay, std::uint32_t one_way_us, bool alone);
+  // It goes by another way from now on. What that takes when it is empty has to be learned; until
+  // then, what answers have taken is the best guess.
+  void on_new_way() {
+    least_ = epoch_least_ = 0;
+    epoch_alone_ = false;
+    queue_us_ = 0;
+  }
   bool has_sample() const { return smoothed_ > 0; }
   Duration smoothed() const { return has_sample() ? smoothed_ : kInitial; }
   Duration latest() const { return latest_; }
@@ -50,7 +57,7 @@ class RoundTrip {
   static constexpr Duration kMostDelay = kMillisecond;
 
  private:
-  void split(Time now, std::uint32_t one_way_us);
+  void split(Time now, std::uint32_t one_way_us, bool first);
 
   Duration smoothed_ = 0, variation_ = 0, latest_ = 0, least_ = 0;
   Duration largest_delay_ = 0;

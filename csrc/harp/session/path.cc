@@ -113,7 +113,10 @@ void Path::move_to(const AddressPair& pair) {
   delivery_ = {};
   const Duration window = rtt_.smoothed() + reorder_.get(rtt_);
   loss_not_before_ = std::max(loss_not_before_, host_.now() + window);
-  if (!between_same_hosts(before, pair, host_.nic().addresses())) mtu_.doubt(host_.now());
+  if (between_same_hosts(before, pair, host_.nic().addresses())) return;
+  mtu_.doubt(host_.now());
+  rtt_.on_new_way();
+  tells_since_ = host_.now();
 }
 
 void Path::challenge(const AddressPair& pair) {
@@ -186,8 +189,8 @@ Path::News Path::on_ack(const wire::Ack& ack, const Others& others,
   Duration queue = kNoQueue;
   // What is heard first after a stall has waited here for as long as that: no time of the path's.
   // After a long one, as when the machine was suspended, what left before it tells nothing at all.
-  const bool delayed_here = host_.now() == back_at_ || outcome.newest_sent < long_back_at_;
-  if (outcome.newest == ack.ranges[0].last && !delayed_here) {
+  const bool tells = host_.now() != back_at_ && outcome.newest_sent >= tells_since_;
+  if (outcome.newest == ack.ranges[0].last && tells) {
     const Duration delay = std::min<Duration>(ack.delay_us, 1'000'000) * kMicrosecond;
     const auto sent_us = static_cast<std::uint32_t>(outcome.newest_sent / kMicrosecond);
     rtt_.on_sample(host_.now(), host_.now() - outcome.newest_sent, delay, ack.arrived_us - sent_us,
@@ -300,7 +303,7 @@ void Path::probe() { tail_.request(); }
 // that follow each other closely would put off losses for ever.
 void Path::on_gap(Duration gap) {
   const Time now = back_at_ = host_.now();
-  if (gap >= kLongGap) long_back_at_ = now;
+  if (gap >= kLongGap) tells_since_ = now;
   tail_.on_gap(gap, now);
   if (now - gap > loss_not_before_) loss_not_before_ = now + reorder_.get(rtt_);
 }

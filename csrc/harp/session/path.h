@@ -260,7 +260,7 @@ class Path {
   std::uint32_t mtu_probes_lost_ = 0;  // on this occasion; they say nothing about congestion
   Time loss_not_before_ = 0;
   Time back_at_ = 0;               // the turn that followed the last stall of the own loop
-  Time long_back_at_ = 0;          // the last long one
+  Time tells_since_ = 0;           // what left before tells nothing of the way's time
   std::uint64_t quiet_until_ = 0;  // packet number that ends a round without spurious losses
 
   // Whether it leads anywhere.

@@ -309,6 +309,24 @@ TEST(PathAddresses, APeerThatIsHeardFromElsewhereIsFollowedOnceItAnswersThere) {
   }
 }
 
+// What the old way took at least says nothing of the new one, so that is no queue.
+TEST(PathAddresses, AWayThatIsLongerIsFilledAtOnce) {
+  for (const std::uint32_t mover : {0u, 1u}) {
+    SimFaults faults;
+    faults.bytes_per_second = 1.25e7;
+    faults.receive_buffer = 8 << 20;
+    SimCluster cluster(2, 1, faults);
+    Transfer first(1, 8 << 20), second(2, 4 << 20), third(3, 8 << 20);
+    move(cluster, first);
+    cluster.network().kill_link(0, 1, kNever, 0);
+    cluster.network().kill_link(1, 0, kNever, 0);
+    cluster.network().faults().latency = 15 * kMillisecond;
+    cluster[mover].session(1 - mover)->move_to({SimNetwork::endpoint(1 - mover, 1), 1});
+    move(cluster, second);
+    EXPECT_LE(move(cluster, third), 1.5) << "of 0.69 s for the wire";
+  }
+}
+
 // A host far away, in a process that gives memory back often: the answer to its challenge comes
 // when it has been idle for a while.
 TEST(PathAddresses, AnIdleSessionStillKnowsItsChallengeWhenTheAnswerComes) {
