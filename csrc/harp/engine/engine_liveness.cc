@@ -29,9 +29,13 @@ bool quotes_session(const Refusal& refusal, const Session& session) {
 bool Suspicion::hint(std::uint32_t Suspicion::*count, Time now) {
   const bool first = hints() == 0;
   ++(this->*count);
+  last = now;
+  if (asked < now) asked = kNever;  // so that one did not get through either
   if (!first) return false;
-  since = last_probe = now;
+  since = now;
   excused = 0;
+  asked = kNever;
+  on_probe(now);
   return true;
 }
 
@@ -49,7 +53,9 @@ void Liveness::on_refusal_st(const Refusal& refusal, Time now) {
     if (!peer->session->sends_to(refusal.destination)) continue;
     if (quotes_session(refusal, *peer->session)) {
       peer->suspicion.clear_if_heard(peer->session->last_heard());
-      peer->suspicion.partial = !peer->session->on_refused(refusal.destination);
+      peer->suspicion.partial = !peer->session->on_refused(refusal.destination, refusal.quoted);
+      peer->suspicion.patience =
+          std::clamp(peer->session->answer_time(), Suspicion::kSilence, Suspicion::kLongSilence);
       return suspect(*peer, &Suspicion::refusals, now);
     }
   }
@@ -109,7 +115,7 @@ Time Liveness::examine_suspect(Peer& peer, Time now) {
   const Duration step =
       std::clamp<Duration>((now - suspicion.since) / 4, kBurstStep, kMostBurstStep);
   if (now - suspicion.last_probe >= step) {
-    suspicion.last_probe = now;
+    suspicion.on_probe(now);
     peer.session->probe();
   }
   return std::min(suspicion.last_probe + step, suspicion.proof_at(now));

@@ -3,8 +3,10 @@
 //
 // - A port-unreachable that quotes one of our packets, unguessable connection id included, is a
 //   hint. It starts a burst of probes; the peer is dead when at least kRefusals packets were
-//   refused and nothing has been heard since the first for kSilence. One forged or stray ICMP kills
-//   nobody.
+//   refused, nothing has been heard since the first, and either refusals have come for as long as
+//   an answer takes, or a probe that was not refused has waited so long for one: kSilence, and more
+//   where round trips are long. One forged or stray ICMP kills nobody, nor does a firewall that
+//   refuses for a moment.
 // - Where several ways lead to the peer, a firewall on one of them may refuse what goes there. As
 //   long as nothing was refused on the others, such hints need a silence of kLongSilence.
 // - A reset from the peer's address that quotes one of our packets says that another process has
@@ -42,6 +44,9 @@ struct Suspicion {
   bool partial = false;             // which has refused nothing yet on some of several ways
   std::uint32_t resets = 0;         // by a process
   Time since = 0;                   // the first of either
+  Time last = 0;                    // the last of either
+  Time asked = kNever;              // the first probe after that
+  Duration patience = kSilence;     // within which an answer would have come
   Duration excused = 0;             // our own stalls since then, in which it could not be heard
   Time last_probe = 0;              // of the burst, or of waiting in silence
   std::uint32_t looks = 0;          // probes since a request was posted last
@@ -57,15 +62,23 @@ struct Suspicion {
   void clear_if_heard(Time last_heard) {
     if (last_heard > since) refusals = resets = 0;
   }
+  void on_probe(Time now) {
+    last_probe = now;
+    if (asked == kNever) asked = now;
+  }
   bool is_refused() const { return refusals >= kRefusals && !partial; }
   bool is_proof(Time now) const {
-    const Duration silent = now - since - excused;
-    return (is_refused() && silent >= kSilence) || (hints() >= kRefusals && silent >= kLongSilence);
+    if (is_refused() && last - since - excused >= patience) return true;
+    return hints() >= kRefusals && now >= unanswered_at();
   }
   // When it will be, if nobody stalls and no further hint comes; kNever: without one it will not.
   Time proof_at(Time now) const {
-    if (hints() < kRefusals || is_proof(now)) return kNever;
-    return since + excused + (is_refused() ? kSilence : kLongSilence);
+    return hints() < kRefusals || is_proof(now) ? kNever : unanswered_at();
+  }
+  Time unanswered_at() const {
+    const Time at_last = since + excused + kLongSilence;
+    return is_refused() && asked != kNever ? std::min(asked + excused + patience, at_last)
+                                           : at_last;
   }
 };
 

@@ -8,8 +8,8 @@ namespace taco::harp {
 void RoundTrip::split(Time now, std::uint32_t one_way_us, bool first) {
   const Duration most = std::max<Duration>(latest_ - least_, 0) / kMicrosecond;
   const auto now_ms = static_cast<std::uint32_t>(now / kMillisecond);
-  const std::uint32_t drift = has_sample() ? (now_ms - split_ms_) / kDrift : 0;
-  if (!has_sample()) {
+  const std::uint32_t drift = first ? 0 : (now_ms - split_ms_) / kDrift;
+  if (first) {
     shortest_ = one_way_us;
     split_ms_ = now_ms;
   }
@@ -47,8 +47,7 @@ void RoundTrip::on_sample(Time now, Duration rtt, Duration delay, std::uint32_t 
 }
 
 Duration RoundTrip::probe_timeout(std::uint32_t backoff) const {
-  const Duration base =
-      has_sample() ? std::max(smoothed_ + 4 * variation_ + largest_delay_, kFloor) : kInitial;
+  const Duration base = has_sample() ? std::max(answer_time() + largest_delay_, kFloor) : kInitial;
   return std::min(base << std::min(backoff, 10u), std::max(kCeiling, base));
 }
 

@@ -45,6 +45,8 @@ class RoundTrip {
   Duration queue() const { return queue_us_ * kMicrosecond; }
   Duration largest_delay() const { return largest_delay_; }
 
+  // Within that an answer comes, as a rule, if it is not held back.
+  Duration answer_time() const { return smoothed() + 4 * variation_; }
   // How long to wait for an acknowledgement before probing, `backoff` probes already unanswered.
   Duration probe_timeout(std::uint32_t backoff) const;
 
@@ -109,10 +111,14 @@ class TailProbe {
   // True: one has become due.
   bool on_timer(const RoundTrip& rtt, Time now) {
     if (now < deadline(rtt)) return false;
+    doubt(now);
+    return true;
+  }
+  // There is another reason to ask than silence.
+  void doubt(Time now) {
     ++unanswered_;
     request();
     restart(now);
-    return true;
   }
   void on_sent() { state_ = State::kWatching; }
   // Anything has left that asks for an acknowledgement; but a ping does not put off the doubt about

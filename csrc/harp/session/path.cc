@@ -18,6 +18,8 @@ constexpr Duration kLongGap = 200 * kMillisecond;
 constexpr std::uint32_t kLongSilence = 3;  // probes in a row without an answer
 // A path is given up when probes have gone unanswered for so long while other paths answer.
 constexpr Duration kPatience = 150 * kMillisecond;
+// Or when so many of its packets were refused and none has arrived.
+constexpr std::uint8_t kRefusals = 3;
 // Challenges by a path that is not proved.
 constexpr Duration kFirstRetry = 50 * kMillisecond, kLastRetry = kSecond;
 // A path that falls silent again within kFlap rests before it is proved, ever longer.
@@ -66,6 +68,7 @@ void Path::become_live() {
 void Path::fall_silent(SentPackets::Listener& listener) {
   const Time now = host_.now();
   state_.go(State::kProving);
+  refusals_ = 0;
   rest_ = now - live_since_ < kFlap ? std::clamp(2 * rest_, kFirstRest, kLastRest) : Duration{0};
   interval_ = kFirstRetry;
   retry_ = now + std::max(rest_, interval_);
@@ -102,11 +105,24 @@ Path::Standing Path::standing() const {
 }
 
 bool Path::is_silent() const {
-  return watches_silence() && tail_.unanswered() > 0 && host_.now() - doubted_ >= kPatience;
+  if (!is_live() || peer_left_ || tail_.unanswered() == 0) return false;
+  if (refusals_ >= kRefusals) return true;
+  return watches_silence() && host_.now() - doubted_ >= kPatience;
 }
 
-// What is under way by the old pair may arrive later than what leaves by the new one. Other ports
-// alone are no reason to doubt what the way carries.
+// Whoever can read our packets can make one up: it raises the question, as an overdue answer does.
+bool Path::on_refused() {
+  if (!is_live() || peer_left_) return false;
+  refusals_ = static_cast<std::uint8_t>(std::min(refusals_ + 1, int{kRefusals}));
+  if (tail_.unanswered() > 0) return false;
+  tail_.doubt(host_.now());
+  doubted_ = host_.now();
+  return true;
+}
+
+// What is under way by the old pair may arrive later than what leaves by the new one, and tells
+// nothing of that one's time. Other ports alone are no reason to doubt what the way carries, nor
+// how long it is: there a queue that the path finds would pass for its length.
 void Path::move_to(const AddressPair& pair) {
   const AddressPair before = ends_.pair();
   if (!ends_.move_to(pair, host_.now())) return;
@@ -204,6 +220,7 @@ Path::News Path::on_ack(const wire::Ack& ack, const Others& others,
   }
   news_ = host_.now();
   tail_.on_acknowledged(host_.now());
+  refusals_ = 0;
   if (outcome.spurious > 0) {
     host_.counters().spurious_retransmits += outcome.spurious;
     reorder_.on_spurious();

@@ -83,6 +83,8 @@ class Path {
   Standing standing() const;
   // That have left since it was made or given up, none answered.
   std::uint32_t challenges() const { return challenges_; }
+  // Within that an answer comes, as a rule.
+  Duration answer_time() const { return rtt_.answer_time(); }
   Duration round_trip() const { return rtt_.has_sample() ? rtt_.smoothed() : 0; }  // 0: not known
   std::uint32_t window() const { return static_cast<std::uint32_t>(window_.window); }  // packets
   // Since the path was made: payload that left by it, and packets that were lost there.
@@ -152,6 +154,9 @@ class Path {
   // leads anywhere; kNever: no doubt. And may it be given up, if the peer is heard elsewhere?
   Time in_doubt_since() const { return tail_.unanswered() > 0 ? doubted_ : kNever; }
   bool is_silent() const;
+  // A packet that left by it was refused on its way. True: that is what first raises the doubt.
+  bool on_refused();
+  bool is_refused() const { return refusals_ > 0; }
   Time last_news() const { return news_; }  // of something that has arrived by it
   // What is under way is lost, and the path is to be proved again.
   void fall_silent(SentPackets::Listener& listener);
@@ -237,6 +242,7 @@ class Path {
   Machine<State> state_;
   bool peer_left_ = false;
   bool is_main_ = false;
+  std::uint8_t refusals_ = 0;   // of packets that left by it, since one has arrived
   std::uint16_t datagram_ = 0;  // that segments left in last
   std::uint16_t share_ = kNoShare;
   std::uint64_t connection_ = 0;  // that packets carry; 0: not open yet

@@ -109,9 +109,11 @@ class Session final : public Link {
   void on_addresses_changed(std::uint32_t missing, std::uint32_t back);
   // It has these, which it did not have before.
   void on_addresses_added(std::uint32_t added);
-  // A packet of ours was refused there. True: so was one on every other way to the peer, or path
-  // that is live or new, since it was heard last.
-  bool on_refused(const Endpoint& remote);
+  // A packet of ours was refused there, of which that is the beginning. True: so was one on every
+  // other way to the peer, or path that is live or new, since it was heard last.
+  bool on_refused(const Endpoint& remote, std::span<const std::byte> quoted);
+  // Within that an answer comes by any live path, as a rule, from a busy host too.
+  Duration answer_time() const;
   // The largest datagram that is known to reach the peer by every path.
   std::size_t path_size() const { return paths_.datagram(); }
   // Something has raised the question whether it still does.
@@ -174,6 +176,8 @@ class Session final : public Link {
   Path* path_of(const wire::Packet& packet, const RxPacket& from);
   void on_path_response(Path& path, const RxPacket& from, std::uint64_t token);
   void look_after(Path& path);
+  void ask_others(const Path& path);
+  void leave_if_silent(Path& path);
   void tell_unanswered(const Path& path) const;
   void leave_silent(Path& path);
   void leave_path(Path& path);

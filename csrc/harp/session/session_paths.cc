@@ -116,7 +116,14 @@ bool Session::calls(const Endpoint& remote) const {
                      [&](const AddressPair& way) { return way.remote == remote; });
 }
 
-bool Session::on_refused(const Endpoint& remote) {
+bool Session::on_refused(const Endpoint& remote, std::span<const std::byte> quoted) {
+  Path* const path = wire::is_hello(quoted) ? nullptr : paths_.find(wire::peek_path(quoted));
+  if (path != nullptr && same_host_address(path->pair().remote, remote) &&
+      paths_.has_other(*path)) {
+    if (path->on_refused()) ask_others(*path);
+    leave_if_silent(*path);
+    update_timer();
+  }
   std::uint32_t bit = 1, all = 0;
   const auto note = [&](const AddressPair& pair, bool counts) {
     if (counts) all |= bit;
@@ -152,13 +159,27 @@ void Session::look_after(Path& path) {
   if (path.on_timer(fates)) ready();
   if (challenges < kInVain && path.challenges() == kInVain) tell_unanswered(path);
   if (path.in_doubt_since() == kNever || !paths_.has_other(path)) return;
-  if (!doubted) {
-    for (const auto& other : paths_) {
-      if (other.get() != &path && other->is_live()) other->probe();
-    }
-    ready();
+  if (!doubted) ask_others(path);
+  leave_if_silent(path);
+}
+
+void Session::ask_others(const Path& path) {
+  for (const auto& other : paths_) {
+    if (other.get() != &path && other->is_live()) other->probe();
   }
+  ready();
+}
+
+void Session::leave_if_silent(Path& path) {
   if (path.is_silent() && paths_.is_heard_since(path.in_doubt_since(), path)) leave_silent(path);
+}
+
+Duration Session::answer_time() const {
+  Duration longest = paths_.main().answer_time();
+  for (const auto& path : paths_) {
+    if (path->is_live()) longest = std::max(longest, path->answer_time());
+  }
+  return longest + RoundTrip::kFloor;
 }
 
 // Of one that has been live, it was said when it was left. Both sides challenge; one of them tells.
@@ -172,8 +193,9 @@ void Session::tell_unanswered(const Path& path) const {
 
 // The one case in which a timer has something sent again.
 void Session::leave_silent(Path& path) {
-  TACO_LOG_WARNING("harp", "%s: the path from %s is silent; going on by the others",
-                   description_.c_str(), text_of(path, host_.nic()).c_str());
+  TACO_LOG_WARNING("harp", "%s: the path from %s %s; going on by the others", description_.c_str(),
+                   text_of(path, host_.nic()).c_str(),
+                   path.is_refused() ? "is refused on the way" : "is silent");
   ++host_.counters().paths_left;
   leave_path(path);
   ready();

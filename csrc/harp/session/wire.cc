@@ -222,6 +222,10 @@ std::uint64_t peek_connection(std::span<const std::byte> bytes) {
   return take(bytes, header) ? header.connection : 0;
 }
 
+PathId peek_path(std::span<const std::byte> bytes) {
+  return static_cast<PathId>(bytes[offsetof(Header, path)]);
+}
+
 bool is_hello(std::span<const std::byte> bytes) {
   Header header;
   return take(bytes, header) && (header.version_and_type & 15) == static_cast<int>(Type::kHello);

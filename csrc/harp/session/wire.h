@@ -234,8 +234,8 @@ enum class RecordType : std::uint8_t {
 };
 // An address of the sender's, to reach it by another path.
 struct PathOpen {
-  PathId path;
-  std::uint8_t local;                 // which of the sender's published addresses
+  PathId path;                        // 0: the receiver chooses one
+  std::uint8_t local;                 // which of the sender's addresses, published or new
   std::uint16_t port;                 // network order
   std::array<std::byte, 16> address;  // IPv6, or IPv4 mapped into it
 };
@@ -297,6 +297,7 @@ std::uint8_t key_phase(std::span<const std::byte> bytes);
 // The connection id of a packet, to find its session before anything is checked; 0 for a hello or
 // for something too short.
 std::uint64_t peek_connection(std::span<const std::byte> bytes);
+PathId peek_path(std::span<const std::byte> bytes);  // at least a whole header
 bool is_hello(std::span<const std::byte> bytes);
 bool is_reset(std::span<const std::byte> bytes);
 std::uint8_t peek_version(std::span<const std::byte> bytes);  // 0: too short

@@ -96,6 +96,48 @@ TEST(EngineLoop, AFirewallThatRefusesTheFirstPathBeforeOthersAreProvedEndsNoPeer
   }
 }
 
+// Whatever the round trip: what got through again has yet to be answered.
+TEST(EngineLoop, AFirewallThatRefusesForAMomentEndsNoPeer) {
+  for (const Duration latency : {2 * kMillisecond, 5 * kMillisecond, 40 * kMillisecond}) {
+    for (const Duration moment : {latency / 4, latency}) {
+      SimFaults faults;
+      faults.latency = latency;
+      SimCluster cluster(2, 1, faults);
+      deliver(cluster, 1);
+      Transfer waiting(2, 100);
+      cluster[0].recv(1, waiting.recv);
+      pass_time(cluster, 100 * kMillisecond);
+      cluster.network().refuse_at(1, 0);
+      ASSERT_TRUE(cluster.run(cluster.now() + kSecond,
+                              [&] { return cluster.network().counts().unreachable > 0; }));
+      const Time end = cluster.now() + moment;
+      cluster.wake_at(end);
+      ASSERT_TRUE(cluster.run(end, [&] { return cluster.now() >= end; }));
+      cluster.network().admit_at(1, 0);
+      pass_time(cluster, kSecond);
+      EXPECT_EQ(waiting.received.calls, 0)
+          << waiting.received.status.message() << "; latency " << latency << ", " << moment;
+      if (waiting.received.calls > 0) continue;
+      cluster[1].send(0, waiting.send);
+      ASSERT_TRUE(cluster.run(cluster.now() + kSecond, [&] { return waiting.done(); }));
+      waiting.check();
+    }
+  }
+}
+
+TEST(EngineLoop, APeerFarAwayWhosePortRefusesHasEnded) {
+  SimFaults faults;
+  faults.latency = 40 * kMillisecond;
+  SimCluster cluster(2, 1, faults);
+  deliver(cluster, 1);
+  cluster[1].sim_nic().close_st();
+  cluster[1].stall_until(kNever);
+  Transfer waiting(2, 100);
+  cluster[0].recv(1, waiting.recv);
+  EXPECT_TRUE(
+      cluster.run(cluster.now() + 500 * kMillisecond, [&] { return waiting.received.calls > 0; }));
+}
+
 TEST(EngineLoop, APeerThatRefusesOnOneLinkAndIsSilentOnTheOtherHasEnded) {
   SimCluster cluster(2, 1, {});
   for (std::uint32_t node : {0u, 1u}) cluster[node].set_paths(2);

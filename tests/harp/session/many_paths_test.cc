@@ -138,6 +138,45 @@ TEST(ManyPaths, ALinkThatDiesIsLeftWithinHalfASecondAndComesBack) {
   }
 }
 
+// A firewall that comes between: what it says is heard, instead of waiting for silence.
+TEST(ManyPaths, ALinkThatRefusesIsLeftAtOnce) {
+  for (std::uint32_t address : {0u, 1u}) {
+    TwoHosts hosts(2, 7 + address);
+    hosts.move(kLarge);
+    SimCluster& cluster = hosts.cluster;
+    Transfer transfer(99, kLarge);
+    cluster[1].recv(0, transfer.recv);
+    cluster[0].send(1, transfer.send);
+    cluster.run(cluster.now() + 10 * kMillisecond, [] { return false; });
+    cluster.network().refuse_at(1, address);
+    EXPECT_TRUE(cluster.run(cluster.now() + 50 * kMillisecond,
+                            [&] { return cluster[0].counters().paths_left > 0; }));
+    EXPECT_EQ(cluster[0].session(1)->paths().live(), 1u);
+    ASSERT_TRUE(cluster.run(cluster.now() + 10 * kSecond, [&] { return transfer.done(); }));
+    transfer.check();
+  }
+}
+
+// Which anybody could have made up who has seen one packet.
+TEST(ManyPaths, OneRefusalAloneEndsNoPath) {
+  for (std::uint32_t address : {0u, 1u}) {
+    TwoHosts hosts(2, 7 + address);
+    hosts.move(kLarge);
+    SimCluster& cluster = hosts.cluster;
+    const std::uint64_t before = cluster.network().counts().unreachable;
+    Transfer waiting(99, 100);
+    cluster[0].recv(1, waiting.recv);  // so that the peer is asked for signs of life
+    cluster.network().refuse_at(1, address);
+    ASSERT_TRUE(cluster.run(cluster.now() + kSecond,
+                            [&] { return cluster.network().counts().unreachable > before; }));
+    cluster.network().admit_at(1, address);
+    cluster.run(cluster.now() + kSecond, [] { return false; });
+    EXPECT_EQ(cluster[0].counters().paths_left, 0u);
+    cluster[1].send(0, waiting.send);
+    ASSERT_TRUE(cluster.run(cluster.now() + kSecond, [&] { return waiting.done(); }));
+  }
+}
+
 // It leaves with a goodbye, which may well overtake what acknowledges the other links' last
 // packets.
 TEST(ManyPaths, WhoHasReceivedAllAndLeavesTellsSoByWhicheverLinkIsLeft) {
