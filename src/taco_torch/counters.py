@@ -99,7 +99,12 @@ class Stats:
         packets_sent, packets_received: datagrams, before the kernel merges or splits them.
         retransmits: packets sent again.
         spurious_retransmits: those of them whose first copy had arrived after all.
-        checksum_failures, duplicates: packets dropped on arrival.
+        checksum_failures: packets dropped on arrival because their checksum or tag was wrong, for
+            damage or forgery.
+        refused_packets: packets dropped because they were malformed, proved nothing, were not
+            protected as `TACO_HARP_SECURITY` wants, or came before their session had keys (a few
+            do when hellos are lost).
+        duplicates: packets dropped because they had come before.
         bytes_copied: payload of small messages that arrived before their receive was posted, and
             so was copied once more.
         socket_overflows: packets the kernel dropped because a socket buffer was full.
@@ -129,6 +134,7 @@ class Stats:
     retransmits: int
     spurious_retransmits: int
     checksum_failures: int
+    refused_packets: int
     duplicates: int
     bytes_copied: int
     socket_overflows: int

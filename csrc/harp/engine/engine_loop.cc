@@ -254,6 +254,8 @@ void EngineLoop::add_to_st(StackStats& stats) {
   stats.retransmits += protocol.retransmits;
   stats.spurious_retransmits += protocol.spurious_retransmits;
   stats.checksum_failures += protocol.checksum_failures + protocol.forged;
+  stats.refused_packets +=
+      protocol.malformed + protocol.unproven + protocol.unsealed + protocol.early;
   stats.duplicates += protocol.duplicates;
   stats.paths_left += protocol.paths_left;
   stats.paths_moved += protocol.paths_moved;

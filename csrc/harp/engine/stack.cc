@@ -82,17 +82,29 @@ Result<std::shared_ptr<Stack>> acquire_beside(const std::vector<const Stack*>& o
 }
 
 StackStats& operator+=(StackStats& sum, const StackStats& other) {
-  for (const auto counter : {&StackStats::bytes_sent,         &StackStats::bytes_received,
-                             &StackStats::packets_sent,       &StackStats::packets_received,
-                             &StackStats::retransmits,        &StackStats::spurious_retransmits,
-                             &StackStats::checksum_failures,  &StackStats::duplicates,
-                             &StackStats::bytes_copied,       &StackStats::socket_overflows,
-                             &StackStats::shm_bytes,          &StackStats::shm_messages,
-                             &StackStats::doorbells,          &StackStats::sleeps,
-                             &StackStats::sessions,           &StackStats::paths,
-                             &StackStats::paths_left,         &StackStats::paths_moved,
-                             &StackStats::shm_links,          &StackStats::peers,
-                             &StackStats::credit_outstanding, &StackStats::unmatched}) {
+  for (const auto counter : {&StackStats::bytes_sent,
+                             &StackStats::bytes_received,
+                             &StackStats::packets_sent,
+                             &StackStats::packets_received,
+                             &StackStats::retransmits,
+                             &StackStats::spurious_retransmits,
+                             &StackStats::checksum_failures,
+                             &StackStats::refused_packets,
+                             &StackStats::duplicates,
+                             &StackStats::bytes_copied,
+                             &StackStats::socket_overflows,
+                             &StackStats::shm_bytes,
+                             &StackStats::shm_messages,
+                             &StackStats::doorbells,
+                             &StackStats::sleeps,
+                             &StackStats::sessions,
+                             &StackStats::paths,
+                             &StackStats::paths_left,
+                             &StackStats::paths_moved,
+                             &StackStats::shm_links,
+                             &StackStats::peers,
+                             &StackStats::credit_outstanding,
+                             &StackStats::unmatched}) {
     sum.*counter += other.*counter;
   }
   sum.path_bytes = StackStats::narrower(sum.path_bytes, other.path_bytes);

@@ -75,7 +75,8 @@ struct StackOptions {
 struct StackStats {
   std::uint64_t bytes_sent = 0, bytes_received = 0;
   std::uint64_t packets_sent = 0, packets_received = 0;
-  std::uint64_t retransmits = 0, spurious_retransmits = 0, checksum_failures = 0, duplicates = 0;
+  std::uint64_t retransmits = 0, spurious_retransmits = 0;
+  std::uint64_t checksum_failures = 0, refused_packets = 0, duplicates = 0;
   std::uint64_t bytes_copied = 0;      // of eager messages that had to wait for their receive
   std::uint64_t socket_overflows = 0;  // SO_RXQ_OVFL
   std::uint64_t shm_bytes = 0, shm_messages = 0;

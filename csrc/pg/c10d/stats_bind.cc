@@ -38,6 +38,7 @@ py::dict transport_stats() {
   out["retransmits"] = stats.retransmits;
   out["spurious_retransmits"] = stats.spurious_retransmits;
   out["checksum_failures"] = stats.checksum_failures;
+  out["refused_packets"] = stats.refused_packets;
   out["duplicates"] = stats.duplicates;
   out["bytes_copied"] = stats.bytes_copied;
   out["socket_overflows"] = stats.socket_overflows;

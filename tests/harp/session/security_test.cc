@@ -264,6 +264,9 @@ TEST_P(Intercepted, WhatTheLevelSealsIsRefusedUnsealed) {
   const Datagram segment(64, std::byte{1});
   arrive(datagram_of(wire::data_header({connection, 5000}, {9, 9}, 0, 64, wire::kLastSegment),
                      segment));
+  StackStats stats;
+  cluster[1].loop().add_to_st(stats);
+  EXPECT_GE(stats.refused_packets, 2u);
   const bool sealed = GetParam() == Security::kEncrypt;
   EXPECT_EQ(cluster[1].counters().unsealed, sealed ? 3u : 2u);
   if (sealed) deliver(cluster, 0, 1, 31, 100'000);
