@@ -109,6 +109,7 @@ void SimProcess::turn(Time now) {
   if (next_event() <= now) ++turns_;
   started_ = true;
   loop_.begin_turn_st(now + clock_ahead_);
+  loop_.transmit_eager_st();
   awake_ = loop_.turn_st() || !loop_.may_sleep_st();
   if (!awake_) loop_.expect_turn_st(loop_.next_deadline_st());
 }

@@ -87,6 +87,7 @@ bool EngineCore::turn_st(Who who) {
   WaitSet& wait_set = set_of(who);
   wait_set.settle();
   bool worked = run_submitted();
+  if (worked) loop_.transmit_eager_st();
   if (wait_set.take_event()) shm_->on_events(loop_.now());
   if (shm_ != nullptr) {
     if (who == Who::kCaller) keep_apart();
@@ -147,6 +148,7 @@ void EngineCore::choose_spin() {
 void EngineCore::block(Who who) {
   if (who == Who::kCaller && shm_ != nullptr) shm_->publish_core(-1);
   set_of(who).block();
+  was_woken_.store(true, std::memory_order_relaxed);
 }
 
 bool EngineCore::prepare_sleep_st() {
@@ -158,11 +160,15 @@ bool EngineCore::prepare_sleep_st() {
   return true;
 }
 
+// Whoever comes back before anybody has slept has missed nothing that the next looks do not find.
 void EngineCore::cancel_sleep_st() {
+  if (was_woken_.load(std::memory_order_relaxed)) {
+    was_woken_.store(false, std::memory_order_relaxed);
+    nic_->look_everywhere_st();
+  }
   if (!asleep_) return;
   asleep_ = false;
   if (shm_ != nullptr) shm_->cancel_sleep();
-  nic_->look_everywhere_st();
 }
 
 // Peers on this host are not told, so they ring no bell; what this process has said meanwhile they

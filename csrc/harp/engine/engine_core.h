@@ -105,8 +105,9 @@ class EngineCore final : public Engine, private Driven {
   EngineLoop loop_;
 
   Released released_;
-  std::size_t local_peers_ = 0;  // for whom choose_spin() has chosen
-  bool asleep_ = false;          // peers on this host have been told so
+  std::size_t local_peers_ = 0;         // for whom choose_spin() has chosen
+  bool asleep_ = false;                 // peers on this host have been told so
+  std::atomic<bool> was_woken_{false};  // somebody has slept since the Nic was last told so
   bool watching_room_ = false;
   std::size_t watched_ = 0;  // of the Nic's descriptors
   Placement placement_;      // of callers that drive

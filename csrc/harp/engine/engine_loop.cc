@@ -93,11 +93,20 @@ bool EngineLoop::turn_st() {
   return worked || !matching_.completions.empty();
 }
 
+void EngineLoop::transmit_eager_st() {
+  assert_owner();
+  if (has_ready_eager()) run_transmits();
+}
+
+// Where nothing has come for a while most often nothing has come yet, or a single packet: a Nic
+// asked for that alone has less to do. Where one has come there may be more.
 bool EngineLoop::receive_burst(bool* full) {
   std::array<RxPacket, Nic::kReceiveBurst> packets;
-  const std::size_t count = nic().receive_st(packets);
+  const std::size_t most = burst_;
+  const std::size_t count = nic().receive_st(std::span(packets).first(most));
   for (std::size_t i = 0; i < count; ++i) on_packets_st(packets[i]);
-  *full = count == packets.size();
+  burst_ = count > 0 ? packets.size() : 1;
+  *full = count == most;
   return count > 0;
 }
 

@@ -58,6 +58,9 @@ class EngineLoop final : public Transport,
   // comes everything else. True when anything happened.
   void begin_turn_st(Time now);
   bool turn_st();
+  // Small messages that the driver has added leave before anybody looks for arrivals, which costs
+  // a system call.
+  void transmit_eager_st();
 
   // Nothing is left to do but what timers, arrivals or room in the Nic bring.
   bool may_sleep_st() const;
@@ -174,6 +177,7 @@ class EngineLoop final : public Transport,
   std::uint64_t arrivals_;                      // that the Nic had told of then,
   std::vector<Endpoint> hosts_;                 // and its addresses, without ports
   std::unordered_set<std::string> paths_told_;  // hosts to which people know the paths
+  std::size_t burst_ = 1;                       // how much to ask the Nic for
   Time expected_back_ = kNever;                 // when the next turn is due to begin
   Duration gap_ = 0;                            // how late this one began
 };

@@ -67,6 +67,7 @@ class Session final : public Link {
   std::uint64_t peer_connection_id() const { return handshake_.peer_connection(); }
   bool established() const { return handshake_.established(); }
   bool ended() const { return life_.ended(); }
+  bool has_eager() const { return eager_.has_work(); }  // small messages that have not left
 
   // A datagram, or run of datagrams, that carries connection_id(). Unauthenticated until parsed.
   void on_packets(const RxPacket& packets);

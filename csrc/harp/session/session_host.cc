@@ -36,6 +36,11 @@ bool SessionHost::is_stopped(const Session& session) const {
   return (session.locals() & ~full_locals_) == 0;
 }
 
+bool SessionHost::has_ready_eager() const {
+  return std::any_of(ready_.begin(), ready_.end(),
+                     [](const ReadySession& place) { return place.session->has_eager(); });
+}
+
 // The first to find a socket full stops those who send through it and no other: they keep their
 // places, and it goes behind them. The others go on.
 bool SessionHost::run_transmits() {

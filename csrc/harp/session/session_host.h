@@ -75,6 +75,7 @@ class SessionHost {
   bool run_transmits();
   bool nic_full() const { return nic_full_; }
   bool has_ready() const { return !ready_.empty(); }
+  bool has_ready_eager() const;  // a ready session has small messages
 
   // Of the Nic's addresses (bit i: the i-th), those that were not there at the start.
   std::uint32_t late() const { return late_; }
