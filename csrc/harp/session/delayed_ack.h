@@ -4,12 +4,14 @@
 //   state     what has come                     acknowledges                  leads to
 //   kNone     nothing that asks for it          when something leaves anyway  kDelayed, kDue
 //   kDelayed  a few packets that ask for it     at deadline()                 kDue, kNone
+//             the end of a message              with the next turn            kDue, kNone
 //   kDue      many, or one that is waited for   with the next packet          kNone
 //
 // Packets are counted as they come and judged once per burst, so in the midst of one there may be
 // wants() in kNone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/clock.h"
@@ -25,6 +27,7 @@ class DelayedAck {
   }
   static constexpr std::uint32_t kEvery = 48;  // packets
   static constexpr Duration kLongest = kMillisecond;
+  static constexpr Duration kNextTurn = 1;
 
   State state() const { return state_.state(); }
   bool due() const { return state_.is(State::kDue); }
@@ -33,14 +36,20 @@ class DelayedAck {
   Time deadline() const { return state_.is(State::kDelayed) ? deadline_ : kNever; }
 
   void want() { ++wanted_; }
+  // A message has ended, for which its sender waits. Whoever has received it is about to ask for
+  // another, most likely: what asks for that, at the latest on the next turn, takes this along.
+  void hurry_next_turn() { ended_ = true; }
   void hurry() {
     if (!due()) state_.go(State::kDue);
   }
   void on_burst_end(Time now) {
-    if (wanted_ >= kEvery) hurry();
-    if (wanted_ == 0 || !state_.is(State::kNone)) return;
-    state_.go(State::kDelayed);
-    deadline_ = now + kLongest;
+    if (wanted_ >= kEvery + (ended_ ? kEvery : 0)) hurry();
+    if (wanted_ == 0 || due()) return;
+    if (state_.is(State::kNone)) {
+      state_.go(State::kDelayed);
+      deadline_ = now + kLongest;
+    }
+    if (ended_) deadline_ = std::min(deadline_, now + kNextTurn);
   }
   // True: it has become due.
   bool on_timer(Time now) {
@@ -51,12 +60,14 @@ class DelayedAck {
   // It has left.
   void on_sent() {
     wanted_ = 0;
+    ended_ = false;
     if (!state_.is(State::kNone)) state_.go(State::kNone);
   }
 
  private:
   Machine<State> state_;
   std::uint32_t wanted_ = 0;
+  bool ended_ = false;
   Time deadline_ = 0;  // of kDelayed
 };
 

@@ -164,7 +164,7 @@ void Session::on_data(Path& path, const wire::Packet& packet) {
   state->request->bytes = state->message_bytes;
   if (state->offered) events_.on_offered(state->slot);
   if (life_.ended()) return;  // that was one too many
-  path.ack().hurry();         // the sender waits for this
+  path.ack().hurry_next_turn();
   finish_receive(*state, Status());
 }
 

@@ -90,6 +90,30 @@ TEST(DelayedAck, ManyPacketsOrOneThatIsWaitedForMakeItDue) {
   EXPECT_TRUE(one.due());
 }
 
+// In the midst of a message or alone; with twice as many packets nothing is gained by waiting.
+TEST(DelayedAck, TheEndOfAMessageIsAcknowledgedWithTheNextTurn) {
+  for (const bool delayed : {false, true}) {
+    DelayedAck ack;
+    ack.want();
+    if (delayed) ack.on_burst_end(kSecond);
+    ack.hurry_next_turn();
+    ack.on_burst_end(2 * kSecond);
+    EXPECT_FALSE(ack.due()) << "nothing could take it along";
+    const Time next = std::min(kSecond + DelayedAck::kLongest, 2 * kSecond + 1);
+    EXPECT_EQ(ack.deadline(), delayed ? next : 2 * kSecond + 1);
+    EXPECT_TRUE(ack.on_timer(ack.deadline()));
+    ack.on_sent();
+    ack.want();
+    ack.on_burst_end(3 * kSecond);
+    EXPECT_EQ(ack.deadline(), 3 * kSecond + DelayedAck::kLongest) << "that message was another";
+  }
+  DelayedAck many;
+  for (std::uint32_t i = 0; i < 2 * DelayedAck::kEvery; ++i) many.want();
+  many.hurry_next_turn();
+  many.on_burst_end(kSecond);
+  EXPECT_TRUE(many.due());
+}
+
 TEST(DelayedAck, FromEveryStateItBeginsAnewOnceItHasLeft) {
   for (int state = 0; state < 3; ++state) {
     SCOPED_TRACE(state);
