@@ -147,19 +147,19 @@ class Perf {
   void latency() {
     std::vector<char> out(settings_.small, 'x'), in(settings_.small);
     std::vector<double> times;
-    for (int i = 0; i < settings_.rounds; ++i) {
+    Exchange both(stack_), ping(stack_), pong(stack_);
+    constexpr std::uint64_t kThere = 1, kBack = 2;
+    both.recv(peer_, {kBack, 0}, Sink::place(in.data()), in.size());
+    both.send(peer_, {kThere, 0}, out.data(), out.size());
+    ping.recv(peer_, {kThere, 0}, Sink::place(in.data()), in.size());
+    pong.send(peer_, {kBack, 0}, out.data(), out.size());
+    for (int i = 0; i < settings_.rounds; ++i, ++tag_) {
       const Time start = monotonic_now();
-      Exchange ping(stack_), pong(stack_);
-      const MessageKey there{1, tag_++}, back{2, tag_++};
+      for (Exchange* each : {&both, &ping, &pong}) each->set_tag(tag_);
       if (rank_ == 0) {
-        Exchange both(stack_);
-        both.recv(peer_, back, Sink::place(in.data()), in.size());
-        both.send(peer_, there, out.data(), out.size());
         check(both.run(), "ping");
       } else {
-        ping.recv(peer_, there, Sink::place(in.data()), in.size());
         check(ping.run(), "ping");
-        pong.send(peer_, back, out.data(), out.size());
         check(pong.run(), "pong");
       }
       times.push_back((monotonic_now() - start) * 0.5e-3);
