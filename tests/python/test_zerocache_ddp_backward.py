@@ -24,7 +24,7 @@ from zerocache_ranks import (
     MAKES,
     Jobs,
     adamw,
-    fail_in_the_third,
+    fail_to_take,
     own_batches,
     refused,
     shared,
@@ -284,7 +284,7 @@ def fail_alone(folder: str) -> list[tuple[str, str]]:
     cache.save(f"{folder}/checkpoint")
     before = values_of(cache)
     if dist.get_rank() == 1:
-        fail_in_the_third(optimizer)
+        fail_to_take(optimizer, 3)
     found = [refused(lambda: model(next(data)).backward())]
     found.append(refused(lambda: model(next(data))))
     cache.load(f"{folder}/checkpoint")

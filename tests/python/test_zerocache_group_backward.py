@@ -23,7 +23,7 @@ from zerocache_ranks import (
     MAKES,
     Jobs,
     adamw,
-    fail_in_the_third,
+    fail_to_take,
     own_batches,
     refused,
     state_of,
@@ -235,7 +235,7 @@ def fail_alone(folder: str) -> list[tuple[str, str]]:
     usual_step(cache, model, optimizer, data, lambda _: None)
     cache.save(f"{folder}/checkpoint")
     if dist.get_rank() == 1:
-        fail_in_the_third(optimizer)
+        fail_to_take(optimizer, 3)
     found = [refused(lambda: model(next(data)).backward()), refused(lambda: model(next(data)))]
     cache.load(f"{folder}/checkpoint")
     optimizer.zero_grad()

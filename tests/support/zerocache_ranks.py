@@ -85,9 +85,9 @@ def state_of(optimizer: Any) -> dict[str, torch.Tensor]:
     return {f"{i}/{kind}": value for i, entry in found.items() for kind, value in entry.items()}
 
 
-def fail_in_the_third(optimizer: Any) -> None:
-    """The third gradient that it takes from now on."""
-    takes, left = optimizer.take_gradient, [3]
+def fail_to_take(optimizer: Any, nth: int) -> Callable[[], None]:
+    """The nth gradient that it takes from now on. What is returned ends that."""
+    takes, left = optimizer.take_gradient, [nth]
 
     def fails(*arguments: Any) -> None:
         left[0] -= 1
@@ -96,6 +96,7 @@ def fail_in_the_third(optimizer: Any) -> None:
         takes(*arguments)
 
     optimizer.take_gradient = fails
+    return lambda: delattr(optimizer, "take_gradient")
 
 
 def mixed_model() -> nn.Module:

@@ -173,8 +173,8 @@ class Store : public Pager {
   // been told of those that this rank has. Pages that are stepped travel to the others from now on.
   Status share_final(const std::vector<at::Tensor>& parameters);
   // Instead of step(): parameters that were stepped in part are stepped whole, and their names are
-  // returned; the others are not stepped at all. Where ranks share the state, whatever has been
-  // given is stepped, by all of them at once.
+  // returned; the others are not stepped at all. Where only the state is shared, finish_gradients()
+  // comes before, with which ranks have stepped all that they had been given.
   Result<std::vector<std::string>> drop_steps();
   // Parameters that passes have stepped whole, since the last step(), where they are spread.
   std::vector<std::string> stepped_early() const;

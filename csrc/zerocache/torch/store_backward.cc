@@ -102,7 +102,6 @@ Result<std::vector<std::string>> Store::drop_steps() {
   if (!backward_) return std::vector<std::string>();
   Result<std::vector<std::uint32_t>> stepped = std::vector<std::uint32_t>();
   if (ranks_) {
-    if (backward_->begun()) TACO_RETURN_IF_ERROR(finish_together({}));
     stepped = std::exchange(sent_, {});
   } else {
     const WithoutGil others_run;

@@ -98,7 +98,6 @@ Status Store::step_together(const std::vector<Step>& steps) {
   const auto made = updates_of(steps, copies);
   const std::span<const Update> updates =
       made.ok() ? std::span<const Update>(made.value()) : std::span<const Update>();
-  const bool begun = backward_ && backward_->begun();
   Status status;
   {
     const WithoutGil others_run;
@@ -109,7 +108,7 @@ Status Store::step_together(const std::vector<Step>& steps) {
     for (const Step& step : steps) {
       if (status.ok()) status = step_early(step);
     }
-    if (begun || !steps.empty()) status = finish_together(status);
+    if (!steps.empty()) status = finish_together(status);
     if (status.ok()) sent_.clear();
     return status;
   }

@@ -169,6 +169,6 @@ class BucketGradients:
         optimizer = self._optimizer()
         taken = self._agreed if self._steps_now else bool(self._trained)
         if optimizer is not None and taken:
-            optimizer.end_pass(taking.failure)
+            optimizer.end_pass()
         if taking.failure is not None:
             raise taking.failure

@@ -78,8 +78,11 @@ class MeanGradients(FinalGradients):
         if optimizer is None or self._accumulating > 0 or not self._final():
             return
         assert isinstance(parameter, nn.Parameter)
+        begins = self._pass != self._task
+        if begins:
+            optimizer.end_interrupted()
         optimizer.check_not_taken(parameter)
-        if self._pass != self._task:
+        if begins:
             self._begin_pass(optimizer)
             Hooks.at_end_of_task(partial(self._end_pass, optimizer))
             self._pass = self._task
@@ -162,7 +165,7 @@ class MeanGradients(FinalGradients):
         self._drain(partial(self._take, optimizer))
         taking, self._taking, self._pass = self._taking, Taking(), NO_TASK
         taking.give_back()
-        optimizer.end_pass(taking.failure)
+        optimizer.end_pass()
         if taking.failure is not None:
             raise taking.failure
 

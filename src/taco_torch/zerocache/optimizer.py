@@ -18,7 +18,7 @@ from taco_torch.zerocache.clipping import KeptGradients
 from taco_torch.zerocache.memory import check_memory_for
 from taco_torch.zerocache.ranks import Ranks
 from taco_torch.zerocache.rules import Rule, check_group
-from taco_torch.zerocache.state import MASTER, State, loaded_entries
+from taco_torch.zerocache.state import MASTER, State, loaded_entries, take_entries
 
 if TYPE_CHECKING:
     from taco_torch.zerocache.cache import ZeroCache
@@ -67,6 +67,10 @@ class CachedOptimizer(torch.optim.Optimizer):
         self._steps: dict[nn.Parameter, int] = {}
         # Of the step that a backward pass is taking; None: it is taken by step() alone.
         self._early: dict[nn.Parameter, int] | None = None
+        # Ranks that share the state have begun a step in a backward pass that is not at its end:
+        # the same on all of them, whatever each has taken. And why this one has not taken all.
+        self._agreed = False
+        self._failure: Exception | None = None
         self._lost = 0  # how often ranks had parted by then
         self._groups: dict[nn.Parameter, dict[str, Any]] = {}  # as that step found them
         # Gradients that have left memory for later; None: they stay there, or are stepped at once.
@@ -193,15 +197,33 @@ class CachedOptimizer(torch.optim.Optimizer):
             if parameter in self._trained and (self.kept.takes_all or self.kept.grows(parameter)):
                 self.take_gradient(parameter)
 
-    def end_pass(self, failure: Exception | None = None) -> None:
-        """A backward pass that has taken gradients is over; ``failure``: why it has not taken all.
-        Ranks that share the state come here together."""
+    def note_failure(self, error: Exception) -> None:
+        """This rank has not taken a gradient that others have. They hear of it where the pass ends;
+        or, if an exception ends that on all ranks, where the step is ended by something else."""
+        if self._agreed:
+            self._failure = error
+
+    def end_pass(self) -> None:
+        """A backward pass that has taken gradients is over. Ranks that share the state come here
+        together; where one has failed, which its caller raises, the others raise that here."""
+        failure = self._failure
+        self._agreed, self._failure = False, None
         if self.kept is not None:
             self.kept.end_pass()
         elif failure is not None:
             self._tell(partial(self._cache.store.finish_gradients, _described(failure)))
         elif self._early or self._ranks is not None:
             self._cache.store.finish_gradients()
+
+    def end_interrupted(self) -> None:
+        """Ends the step of a pass that an exception has ended on all ranks: what they had averaged
+        by then is stepped, unless one has failed to take it, which all of them raise."""
+        if not self._agreed:
+            return
+        failure = self._failure
+        self.end_pass()
+        if failure is not None:
+            raise failure
 
     def agree_on_early(self, parameters: Iterable[nn.Parameter]) -> None:
         """Before ranks that share the state step these in a backward pass: raises on all of them
@@ -215,6 +237,7 @@ class CachedOptimizer(torch.optim.Optimizer):
             self._tell(partial(self._cache.store.refuse_step, _described(error)))
             raise
         self._cache.store.agree_on_steps(steps)
+        self._agreed = True
 
     @staticmethod
     def _tell(others: Callable[[], object]) -> None:
@@ -298,7 +321,7 @@ class CachedOptimizer(torch.optim.Optimizer):
     def check_between_steps(self, what: str) -> None:
         """Raises RuntimeError where a backward pass has begun a step that is not at its end."""
         self._forget_lost()
-        if self._early:
+        if self._early or self._agreed:
             raise RuntimeError(
                 f"the step that a backward pass has begun is not at its end: call optimizer.step() "
                 f"(or optimizer.zero_grad()) before {what}"
@@ -344,6 +367,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         """As torch's. Where a backward pass has begun a step, parameters that were stepped in part
         are stepped whole; gradients of those that were not are dropped, as are those on pages."""
         super().zero_grad(set_to_none)
+        self.end_interrupted()
         if self._early is not None:
             self._cache.left_backward()
             self._forget_lost()
@@ -409,6 +433,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self.end_interrupted()
         if self.average_rest is not None:
             self.average_rest()
         try:
@@ -498,14 +523,15 @@ class CachedOptimizer(torch.optim.Optimizer):
             MemoryError: there is not enough memory for that on rank ``to``.
             RuntimeError: a backward pass has begun a step that is not at its end.
         """
-        self.check_between_steps("consolidate_state_dict()")
         if self._ranks is None:
+            self.check_between_steps("consolidate_state_dict()")
             return
         if not 0 <= to < self._ranks.size:
             raise ValueError(f"to={to} must be a rank of {self._ranks.size}: 0 is the first")
         here = self._ranks.rank == to
 
         def check() -> None:
+            self.check_between_steps("consolidate_state_dict()")
             if here:
                 check_memory_for(self._cache.store.state_bytes, "the optimizer's state")
 
@@ -548,31 +574,12 @@ class CachedOptimizer(torch.optim.Optimizer):
         self._gathered = None
         for group in groups:
             check_group(self.rule, group)
-        self._take(loaded)
+        take_entries(self, self._cache, self._steps, loaded)
         for group, new in zip(self.param_groups, groups, strict=True):
             new.pop("params")
             group.update(new)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
-
-    def _take(self, loaded: Mapping[nn.Parameter, Mapping[str, Any]]) -> None:
-        store = self._cache.store
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                entry = loaded.get(parameter)
-                if entry is None and not self._steps.pop(parameter, 0):
-                    continue
-                for kind in self.kinds_of(parameter):
-                    values = self.like(parameter, kind)
-                    if entry is None:
-                        values.zero_()
-                    elif kind in entry:
-                        values.copy_(entry[kind])
-                    else:  # the master copy, of which plain torch has none
-                        values.copy_(self._cache.full(parameter))
-                    store.write_state(parameter, kind, values)
-                if entry is not None:
-                    self._steps[parameter] = int(entry["step"]) if self.rule.counts else 1
 
     def numbers(self) -> dict[str, int]:
         """By name, how many steps each parameter has taken."""
@@ -583,6 +590,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         by_name = {name: parameter for parameter, name in self._names.items()}
         self._steps = {by_name[name]: steps for name, steps in numbers.items()}
         self._early = None if self._early is None else {}
+        self._agreed, self._failure = False, None
         if self.kept is not None:
             self.kept.clear()
         self._gathered = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 if TYPE_CHECKING:
+    from taco_torch.zerocache.cache import ZeroCache
     from taco_torch.zerocache.optimizer import CachedOptimizer
 
 MASTER = "master"  # what a bfloat16 parameter is rounded from
@@ -54,6 +55,32 @@ def loaded_entries(
                 _check(optimizer, parameter, state[key])
                 found[parameter] = state[key]
     return found
+
+
+def take_entries(
+    optimizer: CachedOptimizer,
+    cache: ZeroCache,
+    steps: dict[nn.Parameter, int],
+    loaded: Mapping[nn.Parameter, Mapping[str, Any]],
+) -> None:
+    """Writes what was loaded to the cache, and how many ``steps`` each parameter has taken; those
+    that have no entry are as if they had taken none."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            entry = loaded.get(parameter)
+            if entry is None and not steps.pop(parameter, 0):
+                continue
+            for kind in optimizer.kinds_of(parameter):
+                values = optimizer.like(parameter, kind)
+                if entry is None:
+                    values.zero_()
+                elif kind in entry:
+                    values.copy_(entry[kind])
+                else:  # the master copy, of which plain torch has none
+                    values.copy_(cache.full(parameter))
+                cache.store.write_state(parameter, kind, values)
+            if entry is not None:
+                steps[parameter] = int(entry["step"]) if optimizer.rule.counts else 1
 
 
 def _check(optimizer: CachedOptimizer, parameter: nn.Parameter, entry: Mapping[str, Any]) -> None:

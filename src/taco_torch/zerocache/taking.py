@@ -34,6 +34,7 @@ class Taking:
                 return
             except Exception as error:
                 self.failure = error
+                optimizer.note_failure(error)
         parameter.grad = None
         self._left.append((parameter, mean.clone() if self._lent else mean))
 
