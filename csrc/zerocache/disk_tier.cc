@@ -64,26 +64,30 @@ void DiskTier::submit(PageId page, const Moving& moving, std::int32_t buffer) {
 
 void DiskTier::complete(Duration wait, std::vector<Done>* done) {
   completions_.clear();
-  queue_->complete(wait, &completions_);
+  queue_->complete(unverified_.empty() ? wait : 0, &completions_);
   for (IoCompletion& completion : completions_) {
     const auto page = static_cast<PageId>(completion.tag);
-    const Moving& moving = moving_[page];
-    Status status = std::move(completion.status);
-    if (moving.kind == IoRequest::Kind::kWrite) {
+    if (moving_[page].kind == IoRequest::Kind::kRead) {
+      unverified_.push_back(std::move(completion));
+      continue;
+    }
+    if (completion.status.ok()) {
       DiskPage& entry = pages_[page];
-      if (status.ok()) {
-        entry.former = entry.written;
-        entry.written = {entry.generation, moving.checksum};
-      }
+      entry.former = entry.written;
+      entry.written = {entry.generation, moving_[page].checksum};
     }
-    if (!status.ok()) {
-      status = status.with_prefix(describe_(page) + ": ");
-    } else if (moving.kind == IoRequest::Kind::kRead) {
-      status = verify(page, moving.frame);
-      queue_->keep_busy();  // that took a while
-    }
-    done->push_back({page, moving.kind, std::move(status)});
+    hand_out(page, std::move(completion.status), done);
   }
+  if (unverified_.empty()) return;
+  const auto page = static_cast<PageId>(unverified_.front().tag);
+  Status status = std::move(unverified_.front().status);
+  unverified_.pop_front();
+  hand_out(page, status.ok() ? verify(page, moving_[page].frame) : std::move(status), done);
+}
+
+void DiskTier::hand_out(PageId page, Status status, std::vector<Done>* done) {
+  if (!status.ok()) status = status.with_prefix(describe_(page) + ": ");
+  done->push_back({page, moving_[page].kind, std::move(status)});
 }
 
 Status DiskTier::verify(PageId page, const std::byte* frame) const {
@@ -92,7 +96,7 @@ Status DiskTier::verify(PageId page, const std::byte* frame) const {
   const PageIdentity identity = {store_, page, entry.written.generation};
   if (bind(found, identity) == entry.written.checksum) return {};
   return Status(Code::kResource,
-                describe_(page) + ": " + slab_->files()[entry.slot.file]->path() +
+                slab_->files()[entry.slot.file]->path() +
                     " gives other bytes in slot " + std::to_string(entry.slot.index) +
                     " than those written as generation " +
                     std::to_string(entry.written.generation) + ": " + whose_bytes(page, found));

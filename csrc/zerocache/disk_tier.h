@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -66,10 +67,12 @@ class DiskTier {
     // the page, its tensors and the file.
     Status status;
   };
-  // Appends what is done, as IoQueue::complete() does. What was read has been verified.
+  // Appends what is done, as IoQueue::complete() does. What was read has been verified: that takes
+  // a while, so no more than one page of them comes at a time, and whoever calls begins what it
+  // makes room for before the next. Else the disk would stand still meanwhile.
   void complete(Duration wait, std::vector<Done>* done);
   void wake() { queue_->wake(); }  // as IoQueue::wake()
-  std::size_t open() const { return queue_->open(); }
+  std::size_t open() const { return queue_->open() + unverified_.size(); }
 
   const Slab& slab() const { return *slab_; }
   const DiskPage& operator[](PageId page) const { return pages_[page]; }
@@ -89,6 +92,7 @@ class DiskTier {
         pages_(options.pages),
         moving_(options.pages) {}
   void submit(PageId page, const Moving& moving, std::int32_t buffer);
+  void hand_out(PageId page, Status status, std::vector<Done>* done);
   Status verify(PageId page, const std::byte* frame) const;
   std::string whose_bytes(PageId page, std::uint64_t digest) const;
 
@@ -98,6 +102,7 @@ class DiskTier {
   std::vector<DiskPage> pages_;
   std::vector<Moving> moving_;  // by page
   std::vector<IoCompletion> completions_;
+  std::deque<IoCompletion> unverified_;  // reads
   std::unique_ptr<Slab> slab_;
   std::unique_ptr<IoQueue> queue_;  // goes first: it waits for what is under way
 };

@@ -35,6 +35,10 @@ void Mover::State::carry_out(std::unique_lock<std::mutex>& lock) {
   if (actions.empty()) return;
   batch.clear();
   batch.swap(actions);
+  // What is written is looked at first, for its checksum: reads begin before that.
+  std::stable_partition(batch.begin(), batch.end(), [](const Action& action) {
+    return action.kind != Action::Kind::kCopy || action.copy.to != Tier::kDisk;
+  });
   lock.unlock();
   std::vector<Status> results;
   for (const Action& action : batch) results.push_back(carrier->carry_out(action));

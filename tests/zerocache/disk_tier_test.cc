@@ -150,6 +150,30 @@ TEST(DiskTier, APageThatIsOnlyReadIsNeverWrittenAgain) {
   EXPECT_TRUE(rig.holds(3, 77));
 }
 
+// Looking at a page takes a while, in which the disk would have nothing to do.
+TEST(DiskTier, OfWhatWasReadOnePageComesAtATime) {
+  for (const Engine engine : {Engine::kAuto, Engine::kThreads}) {
+    Rig rig(kPages, FileSystem::real(), engine);
+    for (PageId page = 0; page < 4; ++page) {
+      ASSERT_TRUE(rig.write(page).ok());
+      rig.write_memory(page, 0);
+    }
+    for (PageId page = 0; page < 4; ++page) rig.tier->read(page, rig.frame(page));
+    std::size_t all = 0;
+    while (rig.tier->open() > 0) {
+      std::vector<DiskTier::Done> done;
+      rig.tier->complete(kNever, &done);
+      ASSERT_LE(done.size(), 1u);
+      for (const DiskTier::Done& each : done) {
+        EXPECT_TRUE(each.status.ok()) << each.status.message();
+        EXPECT_TRUE(rig.holds(each.page, static_cast<int>(each.page) + 1));
+      }
+      all += done.size();
+    }
+    EXPECT_EQ(all, 4u);
+  }
+}
+
 TEST(DiskTier, AFlippedBitIsFoundWhereverItIs) {
   Rig rig;
   for (const std::size_t bit : {std::size_t{0}, std::size_t{12345}, 8 * kPage - 1}) {
