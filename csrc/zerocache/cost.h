@@ -62,5 +62,9 @@ struct Costs {
 // A page that has to be written back costs twice what one costs that is only fetched again. So it
 // is evicted in the other's place where its next use is more than that many times as far.
 inline constexpr std::int64_t kDirtyFactor = 2;
+// On the device, of one that the host could have changed: as good as never, but for what is used
+// no more. That some pages stay for good, and others come and go unchanged, takes no more fetching
+// than if all took turns, and none of them has to come down.
+inline constexpr std::int64_t kStaysFactor = 1000;
 
 }  // namespace taco::zerocache

@@ -12,6 +12,9 @@ namespace {
 // else: so much more is moved at most than if everything came at the last moment.
 constexpr std::size_t kShareAhead = 50;
 constexpr std::size_t kLeastAhead = 6;
+// Frames of the device that pages which are changed there leave to those that come and go: at most,
+// and that share of all.
+constexpr std::uint32_t kMostForOthers = 4, kShareForOthers = 8;
 
 std::string megabytes(std::size_t pages, std::size_t page_bytes) {
   return std::to_string(pages) + " pages (" + std::to_string(pages * page_bytes >> 20) + " MiB)";
@@ -61,6 +64,7 @@ Scheduler::Scheduler(const Capacities& capacities, const Costs& costs, std::size
       evicting_(pages, 0),
       fetched_(pages, 0),
       given_up_(pages, 0),
+      roams_(pages, 0),
       writing_(pages, 0) {
   for (auto& wanted : wanted_) wanted.assign(pages, kNoPosition);
   for (PageHeap& queue : queues_) queue.resize(pages);
@@ -115,8 +119,11 @@ void Scheduler::end_run() {
 }
 
 Tier Scheduler::best_tier(PageId page) const {
-  if (capacities_.device == 0) return Tier::kHost;
-  return pages_.holds(page, Tier::kDevice) ? Tier::kDevice : Tier::kHost;
+  if (capacities_.device == 0 || !pages_.holds(page, Tier::kDevice)) return Tier::kHost;
+  const bool twice = pages_.has(page, Tier::kHost) && pages_.has(page, Tier::kDevice);
+  const std::size_t stay = pages_.evictable(Tier::kDevice, Residency::kSole).size();
+  const std::uint32_t others = std::min(kMostForOthers, capacities_.device / kShareForOthers);
+  return twice && stay + others >= capacities_.device ? Tier::kHost : Tier::kDevice;
 }
 
 Status Scheduler::fits(std::span<const Access> accesses) const {
@@ -205,6 +212,7 @@ void Scheduler::release(const Access& access) {
   }
   if (!last) unmark(left_[page], tier);
   pages_.set_next_use(page, next_use_after(page, run_->follower.position()));
+  if (writes) roams_[page] = anywhere ? 1 : 0;
   if (writes || last) look_back(page);
   route(page);
 }

@@ -10,9 +10,10 @@
 //   decide(now, actions)          after any of these, and at the time that the last call returned:
 //                                 what to do now, in this order
 //
-// What is evicted is what is used furthest ahead (Belady 1966), with two exceptions: what would
-// have to be written back gives way to clean pages that are used half as far ahead; and nothing is
-// evicted for what is used later than itself ("do no harm": Cao, Felten, Karlin and Li, "A Study of
+// What is evicted is what is used furthest ahead (Belady 1966), with three exceptions: what would
+// have to be written back gives way to clean pages that are used half as far ahead; what was
+// changed on the device, and need not have been, stays there as long as there is something else;
+// and nothing is evicted for what is used later than itself ("do no harm": Cao, Felten, Karlin and Li, "A Study of
 // Integrated Prefetching and Caching Strategies", 1995). What is fetched is what the trace needs
 // next, as late as is safe at the speed of its way. Fetching as early as the others allow would
 // move every page in every run, whatever fits: what stays resident costs nothing. And a page is
@@ -82,7 +83,9 @@ class Scheduler {
   // Between runs: how fast the ways are, their depths as they were.
   void set_costs(const Costs& costs) { costs_ = costs; }
 
-  // Where a page that may be anywhere costs least: on the device only if it is there.
+  // Where a page that may be anywhere costs least: on the device only if it is there, and stays. If
+  // it is changed on the device, it has to come down before it goes; so of more pages than the
+  // device holds, as many are changed there as stay there, and the others on the host.
   Tier best_tier(PageId page) const;
   // Whether an operator can have these pages at once, each named once in a tier, beside all others
   // that hold something.
@@ -201,6 +204,7 @@ class Scheduler {
   // Fetched since an operator began, and gone again: what took its place is used sooner, and would
   // have to go if it came again. Until the next operator begins, only an operator gets it.
   Marks given_up_;
+  Marks roams_;  // changed last by an operator that would have had it anywhere
   std::vector<PageId> fetches_;  // those that have a bit in fetched_
   std::vector<std::uint8_t> writing_;
   std::array<std::vector<Position>, 2> wanted_;  // by which position; kNoPosition: not

@@ -212,7 +212,9 @@ PageId Scheduler::victim(Tier tier, Position at) const {
   }
   // What a detour may use at any time counts as used now.
   const auto ahead = [now = now_at()](Position next) { return std::max<Position>(0, next - now); };
-  return ahead(dear.next_use) > kDirtyFactor * ahead(cheap.next_use) ? dear.page : cheap.page;
+  const bool stays = tier == Tier::kDevice && roams_[dear.page] != 0;
+  const std::int64_t factor = stays ? kStaysFactor : kDirtyFactor;
+  return ahead(dear.next_use) > factor * ahead(cheap.next_use) ? dear.page : cheap.page;
 }
 
 // True where the page is gone, or on its way.

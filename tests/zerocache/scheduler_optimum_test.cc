@@ -413,5 +413,46 @@ TEST(SchedulerBeside, TheOptimumOfBothMemoriesTogetherTheDiskIsNearThoughTheHost
   }
 }
 
+// Parameters that the device has not room for all of, and that are stepped wherever they are. Those
+// that stay there are changed there; the others come up for each pass, and are changed on the host:
+// nothing has to come down. In all that is what Belady's replacement fetches, and a frame or two for
+// what comes and goes.
+TEST(SchedulerBeside, TheOptimumOfStepsThatMayBeTakenAnywhereItIsNear) {
+  constexpr int kLayers = 93, kPages = 3 * kLayers, kRounds = 5;
+  for (const bool in_backward : {false, true}) {
+    std::vector<Use> uses;
+    OperatorKey key = 0;
+    const auto add = [&](int layer, bool steps) {
+      const auto page = static_cast<PageId>(layer);
+      Use use{++key, 10 * kMillisecond, {access_in(Tier::kDevice, page, true, false)}};
+      if (steps) {
+        use.accesses = {access_in(std::nullopt, page, true, true)};
+        for (const PageId kind : {1, 2}) {
+          use.accesses.push_back(access_in(Tier::kHost, page + kind * kLayers, true, true));
+        }
+      }
+      uses.push_back(use);
+    };
+    for (int layer = 0; layer < kLayers; ++layer) add(layer, false);
+    for (int layer = kLayers; layer-- > 0;) {
+      add(layer, false);
+      if (in_backward) add(layer, true);
+    }
+    for (int layer = 0; layer < kLayers && !in_backward; ++layer) add(layer, true);
+    for (const std::uint32_t device : {48u, 70u, 85u}) {
+      Simulator simulator({device, kPages, 0}, unhurried(), kPages);
+      for (PageId page = 0; page < kPages; ++page) simulator.place(page, Tier::kHost);
+      simulator.runs(4, "train", uses);
+      const SimulatedRun run = simulator.runs(kRounds, "train", uses);
+      EXPECT_EQ(first_fault(simulator), "");
+      const std::uint64_t up = run.copies[static_cast<int>(Way::kUpload)];
+      const std::uint64_t down = run.copies[static_cast<int>(Way::kDownload)];
+      const auto least = 2.0 * (kLayers - device) * kRounds;
+      EXPECT_LE(static_cast<double>(up + down), 1.1 * least + 8 * kRounds)
+          << device << " frames: " << up << " up, " << down << " down";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace taco::zerocache
