@@ -168,7 +168,7 @@ def test_without_a_failure_what_was_averaged_is_stepped(
 
 
 def end_sharded(folder: str, nth: int) -> list[tuple[str, str]]:
-    """Where parameters are spread, what one fails to take ends its pass, and those of the others."""
+    """Where parameters are spread, what one fails to take ends the passes of all."""
     cache, model, optimizer = sharded(folder, TinyGPT(2), **EARLY)
     data = own_batches()
     usual_step(model, optimizer, data)

@@ -481,7 +481,8 @@ class CachedOptimizer(torch.optim.Optimizer):
         """Parameters that have state, in the order of the groups."""
         for group in self.param_groups:
             for parameter in group["params"]:
-                if self._steps.get(parameter, 0) and (self.rule.counts or self._kinds):
+                kept = self.rule.counts or self.kinds_of(parameter)
+                if kept and self._steps.get(parameter, 0):
                     yield parameter
 
     def read_state(self, parameter: nn.Parameter) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def loaded_entries(
     for group, own in zip(groups, optimizer.param_groups, strict=True):
         for key, parameter in zip(group["params"], own["params"], strict=True):
             if state.get(key) and optimizer.trains(parameter):
-                _check(optimizer, parameter, state[key])
+                check_entry(optimizer, parameter, state[key])
                 found[parameter] = state[key]
     return found
 
@@ -83,7 +83,10 @@ def take_entries(
                 steps[parameter] = int(entry["step"]) if optimizer.rule.counts else 1
 
 
-def _check(optimizer: CachedOptimizer, parameter: nn.Parameter, entry: Mapping[str, Any]) -> None:
+def check_entry(
+    optimizer: CachedOptimizer, parameter: nn.Parameter, entry: Mapping[str, Any]
+) -> None:
+    """Raises ValueError, with the parameter's name, where this is not the state that it has."""
     name = optimizer.name_of(parameter)
     kinds = [kind for kind in optimizer.kinds_of(parameter) if kind != MASTER]
     wanted = {*kinds, *(["step"] if optimizer.rule.counts else [])}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 from taco_torch._extension import _C
 from taco_torch.zerocache import plot
@@ -12,12 +14,18 @@ from taco_torch.zerocache.ranks import Ranks
 from taco_torch.zerocache.report import Whole, as_text
 from taco_torch.zerocache.step_plan import StepPlan, plan_of_run
 
+if TYPE_CHECKING:
+    from taco_torch.zerocache.optimizer import CachedOptimizer
+
 
 class View:
     """The part of a ZeroCache that changes nothing."""
 
     _store: Any
     _ranks: Ranks | None
+    _model: nn.Module | None
+    _names: dict[nn.Parameter, str]
+    _optimizer: CachedOptimizer | None
 
     def __reduce_ex__(self, _: Any) -> Any:
         """Refused: there is one of each."""
@@ -34,6 +42,25 @@ class View:
     def closed(self) -> bool:
         """Whether close() has been called."""
         return bool(self._store.closed)
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """The processes that share it; None: this one alone."""
+        return self._ranks
+
+    @property
+    def model(self) -> nn.Module | None:
+        """What wrap() was given; None: nothing yet."""
+        return self._model
+
+    @property
+    def optimizer(self) -> CachedOptimizer | None:
+        """What wrap() returned, if the model is trained."""
+        return self._optimizer
+
+    def holds(self, parameter: nn.Parameter) -> bool:
+        """Whether it is one of the wrapped model's that lie in pages."""
+        return parameter in self._names
 
     def stats(self) -> dict[str, Any]:
         """Counters since the cache was made; sizes in bytes, times in seconds.
