@@ -8,9 +8,9 @@
 //                       [--threads N] [--group N] [--rounds N] [--resident PERCENT] [--json]
 //
 // Parameters are float32; they and their two moments, 12 bytes a parameter, are on disk but for the
-// share that host memory has room for, and as many pages more as pass through: twice --depth + 4.
-// Gradients are in memory. --group: pages of each that the loop reads at once. A row for each of 0,
-// 50, 75 and 100% resident, or for --resident alone.
+// share that host memory has room for, and as many pages more as pass through: as many as the loop
+// has in memory. Gradients are in memory. --group: pages of each that the loop reads at once. A row
+// for each of 0, 50, 75 and 100% resident, or for --resident alone.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -44,7 +44,7 @@ struct Options {
   std::string directory = ".";
   std::size_t millions = 64;
   std::size_t page_bytes = kPageBytes;
-  unsigned depth = 8, threads = 2;
+  unsigned depth = 16, threads = 2;
   std::uint32_t group = 16;
   int rounds = 5;
   std::vector<int> resident = {0, 50, 75, 100};
@@ -53,7 +53,7 @@ struct Options {
   std::size_t parameters() const { return millions << 20; }
   // Of the parameters, and as many of each moment.
   std::uint32_t pages() const { return static_cast<std::uint32_t>(4 * parameters() / page_bytes); }
-  std::uint32_t passing() const { return 2 * depth + 4; }
+  std::uint32_t passing() const { return 3 * group; }
 };
 
 [[noreturn]] void die(const std::string& message) {

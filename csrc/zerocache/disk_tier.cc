@@ -96,9 +96,8 @@ Status DiskTier::verify(PageId page, const std::byte* frame) const {
   const PageIdentity identity = {store_, page, entry.written.generation};
   if (bind(found, identity) == entry.written.checksum) return {};
   return Status(Code::kResource,
-                slab_->files()[entry.slot.file]->path() +
-                    " gives other bytes in slot " + std::to_string(entry.slot.index) +
-                    " than those written as generation " +
+                slab_->files()[entry.slot.file]->path() + " gives other bytes in slot " +
+                    std::to_string(entry.slot.index) + " than those written as generation " +
                     std::to_string(entry.written.generation) + ": " + whose_bytes(page, found));
 }
 

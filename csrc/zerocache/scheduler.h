@@ -13,12 +13,12 @@
 // What is evicted is what is used furthest ahead (Belady 1966), with three exceptions: what would
 // have to be written back gives way to clean pages that are used half as far ahead; what was
 // changed on the device, and need not have been, stays there as long as there is something else;
-// and nothing is evicted for what is used later than itself ("do no harm": Cao, Felten, Karlin and Li, "A Study of
-// Integrated Prefetching and Caching Strategies", 1995). What is fetched is what the trace needs
-// next, as late as is safe at the speed of its way. Fetching as early as the others allow would
-// move every page in every run, whatever fits: what stays resident costs nothing. And a page is
-// fetched ahead once while one operator computes or waits: if it has to go again, something else
-// was more urgent, and memory is too small for both; so copies come to an end, whatever the
+// and nothing is evicted for what is used later than itself ("do no harm": Cao, Felten, Karlin and
+// Li, "A Study of Integrated Prefetching and Caching Strategies", 1995). What is fetched is what
+// the trace needs next, as late as is safe at the speed of its way. Fetching as early as the others
+// allow would move every page in every run, whatever fits: what stays resident costs nothing. And a
+// page is fetched ahead once while one operator computes or waits: if it has to go again, something
+// else was more urgent, and memory is too small for both; so copies come to an end, whatever the
 // program.
 //
 // A page on disk keeps its slot while it is clean and the slot is not needed, so that reading alone
@@ -204,7 +204,7 @@ class Scheduler {
   // Fetched since an operator began, and gone again: what took its place is used sooner, and would
   // have to go if it came again. Until the next operator begins, only an operator gets it.
   Marks given_up_;
-  Marks roams_;  // changed last by an operator that would have had it anywhere
+  Marks roams_;                  // changed last by an operator that would have had it anywhere
   std::vector<PageId> fetches_;  // those that have a bit in fetched_
   std::vector<std::uint8_t> writing_;
   std::array<std::vector<Position>, 2> wanted_;  // by which position; kNoPosition: not

@@ -415,8 +415,8 @@ TEST(SchedulerBeside, TheOptimumOfBothMemoriesTogetherTheDiskIsNearThoughTheHost
 
 // Parameters that the device has not room for all of, and that are stepped wherever they are. Those
 // that stay there are changed there; the others come up for each pass, and are changed on the host:
-// nothing has to come down. In all that is what Belady's replacement fetches, and a frame or two for
-// what comes and goes.
+// nothing has to come down. In all that is what Belady's replacement fetches, and a frame or two
+// for what comes and goes.
 TEST(SchedulerBeside, TheOptimumOfStepsThatMayBeTakenAnywhereItIsNear) {
   constexpr int kLayers = 93, kPages = 3 * kLayers, kRounds = 5;
   for (const bool in_backward : {false, true}) {
