@@ -111,7 +111,8 @@ class Session final : public Link {
   // It has these, which it did not have before.
   void on_addresses_added(std::uint32_t added);
   // A packet of ours was refused there, of which that is the beginning. True: so was one on every
-  // other way to the peer, or path that is live or new, since it was heard last.
+  // other way to the peer, or path that is live, since it was heard last; and no others are still
+  // to come.
   bool on_refused(const Endpoint& remote, std::span<const std::byte> quoted);
   // Within that an answer comes by any live path, as a rule, from a busy host too.
   Duration answer_time() const;

@@ -132,12 +132,8 @@ bool Session::on_refused(const Endpoint& remote, std::span<const std::byte> quot
   };
   for (const AddressPair& way : handshake_.ways()) note(way, true);
   if (established()) {
-    for (const auto& path : paths_) {
-      // One that is new may be about to be answered.
-      const bool is_new =
-          path->standing() == Path::Standing::kProving && path->challenges() < kInVain;
-      note(path->pair(), path->is_live() || is_new);
-    }
+    for (const auto& path : paths_) note(path->pair(), path->is_live());
+    if (tell_paths_by_ != kNever) all |= bit;  // others may yet be proved
   }
   return (refused_ & all) == all;
 }

@@ -96,22 +96,27 @@ TEST(EngineLoop, AFirewallThatRefusesOnOneOfTwoLinksEndsNoPeer) {
   }
 }
 
-// The handshake's own path is refused once it stands, and the other has yet to be proved.
+// The handshake's own path is refused once it stands for one side; the other paths have yet to be
+// proved, or even (`late`) to be opened by the side for which it does not.
 TEST(EngineLoop, AFirewallThatRefusesTheFirstPathBeforeOthersAreProvedEndsNoPeer) {
   SimFaults faults;
   faults.latency = 40 * kMillisecond;
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
-    SimCluster cluster(2, seed, faults);
-    for (std::uint32_t node : {0u, 1u}) cluster[node].set_paths(2);
-    Transfer transfer(1, 100'000);
-    cluster[1].recv(0, transfer.recv);
-    cluster[0].send(1, transfer.send);
-    ASSERT_TRUE(cluster.run(kSecond, [&] { return cluster[0].session(1)->established(); }));
-    const std::uint32_t refused = SimNetwork::place_of(cluster[0].session(1)->remote()).address;
-    for (std::uint32_t node : {0u, 1u}) cluster.network().refuse_at(node, refused);
-    ASSERT_TRUE(cluster.run(cluster.now() + 5 * kSecond, [&] { return transfer.done(); }));
-    transfer.check();
-    EXPECT_GE(cluster.network().counts().unreachable, 1u);
+    for (const bool late : {false, true}) {
+      SimCluster cluster(2, seed, faults);
+      for (std::uint32_t node : {0u, 1u}) cluster[node].set_paths(2);
+      Transfer transfer(1, 100'000);
+      cluster[1].recv(0, transfer.recv);
+      cluster[0].send(1, transfer.send);
+      ASSERT_TRUE(cluster.run(kSecond, [&] { return cluster[0].session(1)->established(); }));
+      const std::uint32_t refused = SimNetwork::place_of(cluster[0].session(1)->remote()).address;
+      for (std::uint32_t node : {0u, 1u}) cluster.network().refuse_at(node, refused);
+      const Time mended = cluster.now() + 300 * kMillisecond;
+      if (late) cluster.network().kill_link(0, 1, mended, 1 - refused);
+      ASSERT_TRUE(cluster.run(cluster.now() + 5 * kSecond, [&] { return transfer.done(); }));
+      transfer.check();
+      EXPECT_GE(cluster.network().counts().unreachable, 1u);
+    }
   }
 }
 
