@@ -6,8 +6,6 @@ namespace {
 // A session holds copies of small messages, within windows, and pieces, within limits.
 constexpr std::size_t kMostSessionBytes = 4 << 20;
 constexpr std::size_t kIdleSessionBytes = 4096, kIdlePathBytes = 1024, kKeyBytes = 4096;
-// What a path that is challenged has under way, and what tells the peer of it.
-constexpr std::size_t kChallengeBytes = 2048;
 constexpr Duration kRecent = 2 * kSecond;
 // Steps of the simulation in a row in which nobody sends and nothing arrives.
 constexpr std::uint64_t kMostSilentSteps = 2000;
@@ -171,7 +169,6 @@ void Invariants::check_idle_memory(std::uint32_t node, std::uint32_t other) {
   const std::size_t bytes = session->memory_bytes();
   const std::size_t paths = session->paths().count(), live = session->paths().live();
   const std::size_t most = kIdleSessionBytes + kIdlePathBytes * paths +
-                           2 * kChallengeBytes * (paths - live) +
                            (session->sealing() != nullptr ? kKeyBytes : 0);
   most_idle_bytes_ = std::max(most_idle_bytes_, bytes);
   if (bytes > most) {
