@@ -183,7 +183,6 @@ bool CampaignFaults::is_met(std::uint32_t node) {
 }
 
 void CampaignFaults::renew_address() {
-  constexpr std::uint32_t kMostRenewals = 5;
   if (cluster_[renewing_].is_dead() || renewals_ == kMostRenewals || !is_met(renewing_)) return;
   SimNic& nic = cluster_[renewing_].sim_nic();
   const auto used = std::max(plan_.paths, 3u);

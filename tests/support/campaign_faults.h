@@ -22,8 +22,11 @@ class CampaignFaults {
   void step();
   // No more of them, but for a path that has died for good.
   void end();
-  // Nobody dies any more.
-  void end_deaths() { death_ = kNever; }
+  // Nobody dies any more, nor changes its address: who has said goodbye is not asked to follow.
+  void end_deaths() {
+    death_ = kNever;
+    renewals_ = kMostRenewals;
+  }
   // A process is dead, and its successor has yet to come.
   bool pending() const { return dead_node_ != kNobody; }
   // Of what the scenario set going; the network counts the others.
@@ -32,6 +35,7 @@ class CampaignFaults {
 
  private:
   static constexpr std::uint32_t kNobody = UINT32_MAX;
+  static constexpr std::uint32_t kMostRenewals = 5;
   struct Pair {
     std::uint32_t from = 0, to = 0;
   };
