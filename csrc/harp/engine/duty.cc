@@ -32,7 +32,7 @@ constexpr Duration kSleepAtOnce = 5 * kMillisecond;
 // this, and somebody else wanted the core, so for a while it is given away after each look;
 // otherwise after every few, since doing it costs as much as a look.
 constexpr Duration kCoreIsShared = 3 * kMicrosecond;
-constexpr Duration kGiveAway = 10 * kMillisecond;
+constexpr Duration kGiveAway = kMillisecond;
 constexpr int kLooksToGive = 4;
 // A caller that came this soon after another had left is followed by one as soon, most likely. Then
 // the engine's thread is not woken for what a caller leaves behind, which would cost two thread
@@ -107,8 +107,7 @@ bool Duty::worth_polling(Idle& idle, bool worked) {
   const int share = idle.brief ? kBriefShare : 1;
   if (now < sleep_at_once_until_) return false;
   if (now - idle.since >= idle.spin / share) return false;
-  const bool shared = now < give_away_until_ || crowded_.load(std::memory_order_relaxed);
-  if (shared || idle.polls % kLooksToGive == 0) sched_yield();
+  if (now < give_away_until_ || idle.polls % kLooksToGive == 0) sched_yield();
   return true;
 }
 

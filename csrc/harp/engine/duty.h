@@ -76,8 +76,6 @@ class Duty {
     caller_spin_.store(caller, std::memory_order_relaxed);
     thread_spin_.store(engine_thread, std::memory_order_relaxed);
   }
-  // There are fewer cores than drivers of engines: every look gives its core away. Any thread.
-  void set_crowded(bool crowded) { crowded_.store(crowded, std::memory_order_relaxed); }
 
   std::uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
 
@@ -139,7 +137,6 @@ class Duty {
 
   std::atomic<Duration> caller_spin_{20 * kMicrosecond};
   std::atomic<Duration> thread_spin_{20 * kMicrosecond};
-  std::atomic<bool> crowded_{false};
   std::atomic<std::uint64_t> sleeps_{0};
 
   std::mutex waiters_mutex_;
