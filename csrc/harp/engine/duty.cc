@@ -28,17 +28,6 @@ constexpr int kBriefShare = 10;
 // A core given away for longer than this was wanted by others; then polling pauses for a while.
 constexpr Duration kCoreWasTaken = 200 * kMicrosecond;
 constexpr Duration kSleepAtOnce = 5 * kMillisecond;
-// A turn without work and giving the core away for nothing take about 1 us together. Longer than
-// this, and somebody else wanted the core, so for a while it is given away after each look;
-// otherwise after every few, since doing it costs as much as a look.
-constexpr Duration kCoreIsShared = 3 * kMicrosecond;
-constexpr Duration kGiveAway = kMillisecond;
-constexpr int kLooksToGive = 4;
-// A caller that came this soon after another had left is followed by one as soon, most likely. Then
-// the engine's thread is not woken for what a caller leaves behind, which would cost two thread
-// switches for each message of a stream: it looks by itself after this nap.
-constexpr Duration kBackSoon = 50 * kMicrosecond;
-constexpr Duration kShortNap = 200 * kMicrosecond;
 
 // Sleeps while `word` holds `value`, at most until `deadline` (kNever: no limit).
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, Time deadline) {
@@ -68,19 +57,12 @@ void Duty::stop() {
 
 void Duty::run() {
   while (!stopping()) {
-    if (!is_left_to_callers() && token_.try_acquire()) {
+    if (token_.try_acquire()) {
       serve();
     } else {
       stand_by();
     }
   }
-}
-
-// After a nap in which nobody woke the engine's thread: callers came and went meanwhile, and are
-// back soon. Taking the token between two of them would cost the next one two thread switches.
-bool Duty::is_left_to_callers() const {
-  return nap_ended_ && back_soon_.load(std::memory_order_relaxed) &&
-         token_.tenure() != last_refusal_;
 }
 
 bool Duty::worth_polling(Idle& idle, bool worked) {
@@ -95,19 +77,17 @@ bool Duty::worth_polling(Idle& idle, bool worked) {
   }
   if (idle.polls == 0) {
     idle.since = now;
-  } else {
-    const Duration away = now - idle.polled_at;
-    if (away > kCoreIsShared) give_away_until_ = now + kGiveAway;
+  } else if (now - idle.polled_at > kCoreWasTaken) {
     // Somebody with plenty to do has this core: giving it away costs us a whole round of theirs,
     // while a sleeper that is woken comes first.
-    if (away > kCoreWasTaken) sleep_at_once_until_ = now + kSleepAtOnce;
+    sleep_at_once_until_ = now + kSleepAtOnce;
   }
   ++idle.polls;
   idle.polled_at = now;
   const int share = idle.brief ? kBriefShare : 1;
   if (now < sleep_at_once_until_) return false;
   if (now - idle.since >= idle.spin / share) return false;
-  if (now < give_away_until_ || idle.polls % kLooksToGive == 0) sched_yield();
+  sched_yield();
   return true;
 }
 
@@ -152,24 +132,19 @@ bool Duty::doze(Time* deadline) {
   return driven_.prepare_doze_st(*deadline);
 }
 
-// The engine's thread, refused, or left out while callers come and go: it looks again soon, and
-// once the same caller has refused it twice it sleeps until that caller leaves.
+// The engine's thread, refused: a caller drives. It looks again soon, and once the same caller has
+// refused it twice it sleeps until that caller leaves.
 void Duty::stand_by() {
-  const bool leave_it = is_left_to_callers();
   const std::uint64_t tenure = token_.tenure();
   const ThreadState state = tenure == last_refusal_ ? kParked : kNapping;
   last_refusal_ = tenure;
   thread_state_.exchange(state);
   // Whoever released the token before it could see this state is seen here.
-  const bool work_may_wait =
-      leave_it && driven_.queue_empty() && unfinished_.load() != Unfinished::kArrivals;
-  const bool nobody_will_wake_me = token_.is_free() && heirs_.load() == 0 && !work_may_wait;
-  const bool sleeps = !nobody_will_wake_me && !stopping();
-  if (sleeps) {
-    const Duration nap = back_soon_.load(std::memory_order_relaxed) ? kShortNap : kNap;
-    futex_wait(thread_state_, state, state == kParked ? kNever : monotonic_now() + nap);
+  const bool nobody_will_wake_me = token_.is_free() && heirs_.load() == 0;
+  if (!nobody_will_wake_me && !stopping()) {
+    futex_wait(thread_state_, state, state == kParked ? kNever : monotonic_now() + kNap);
   }
-  nap_ended_ = thread_state_.exchange(kAwake) == kNapping && sleeps;
+  thread_state_.exchange(kAwake);
 }
 
 bool Duty::wait(const Event& event, Time deadline) {
@@ -199,12 +174,8 @@ bool Duty::drive(const Event& event, Time deadline) {
   driven_.cancel_sleep_st();
   const Duration spin = caller_spin_.load(std::memory_order_relaxed);
   Idle idle{.spin = spin};
-  bool first = true;
   for (;;) {
     const bool worked = driven_.turn_st(Driven::Who::kCaller);
-    if (std::exchange(first, false)) {
-      back_soon_.store(driven_.now_st() - left_at_ < kBackSoon, std::memory_order_relaxed);
-    }
     if (event.is_set()) return true;
     if (stopping() || driven_.now_st() >= deadline) return false;
     if (worth_polling(idle, worked)) continue;
@@ -224,11 +195,6 @@ bool Duty::drive(const Event& event, Time deadline) {
 // A caller, with the token, about to return to its program: leaves the engine asleep in good order,
 // or somebody awake.
 void Duty::leave() {
-  left_at_ = monotonic_now();
-  // What is due may have been left to this turn, for company that does not come.
-  if (!back_soon_.load(std::memory_order_relaxed) && driven_.next_deadline_st() <= left_at_) {
-    driven_.turn_st(Driven::Who::kCaller);
-  }
   // Whatever state the engine's thread is in, it looks soon: a sleeper at the time it is armed for,
   // one that naps after kNap, one that is parked when pass_on() kicks it.
   Time deadline;
@@ -245,13 +211,10 @@ void Duty::leave() {
     driven_.turn_st(Driven::Who::kCaller);
     quiet = driven_.prepare_sleep_st();
   }
-  const bool back_soon = back_soon_.load(std::memory_order_relaxed);
   if (thread_state_.load(std::memory_order_seq_cst) == kInBlock) {
-    const Time look = back_soon && !quiet ? left_at_ + kShortNap : kNever;
-    driven_.arm_no_later_st(Driven::Who::kEngineThread, std::min(look, driven_.next_deadline_st()));
+    driven_.arm_no_later_st(Driven::Who::kEngineThread, driven_.next_deadline_st());
   }
-  const Unfinished unfinished = back_soon                        ? Unfinished::kNothing
-                                : !quiet                         ? Unfinished::kArrivals
+  const Unfinished unfinished = !quiet                           ? Unfinished::kArrivals
                                 : driven_.has_open_requests_st() ? Unfinished::kRequests
                                                                  : Unfinished::kNothing;
   unfinished_.store(unfinished);

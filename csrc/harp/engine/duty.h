@@ -4,8 +4,7 @@
 //
 // A caller that waits takes the token when it is free and drives the engine inline, so that a small
 // message costs no thread switch. When it leaves, work that is still open passes to another waiting
-// caller, else to the engine's thread: at once, or, while callers follow each other closely, when
-// none has come for a short while. The engine's thread sleeps on the same events as a driving
+// caller, else to the engine's thread. The engine's thread sleeps on the same events as a driving
 // caller would, without holding the token, so a caller can take over without waking it.
 //
 // No wake-up is lost, because every hand-over stores first and looks afterwards (sequentially
@@ -101,7 +100,6 @@ class Duty {
     bool brief = false;
   };
 
-  bool is_left_to_callers() const;
   bool stopping() const { return stopping_.load(std::memory_order_seq_cst); }
   bool worth_polling(Idle& idle, bool worked);
 
@@ -129,11 +127,7 @@ class Duty {
   Time thread_slept_at_ = kNever;                             // the engine thread's own
   std::uint64_t thread_tenure_ = 0;                           // the engine thread's last
   Time sleep_at_once_until_ = 0;                              // the token holder's
-  Time give_away_until_ = 0;                                  // the token holder's
-  Time left_at_ = 0;                                          // the token holder's
-  std::atomic<bool> back_soon_{false};  // the last caller came soon after the one before it
-  std::uint64_t last_refusal_ = 0;      // tenure that refused the engine's thread last
-  bool nap_ended_ = false;              // the engine thread's: by itself
+  std::uint64_t last_refusal_ = 0;  // tenure that refused the engine's thread last
 
   std::atomic<Duration> caller_spin_{20 * kMicrosecond};
   std::atomic<Duration> thread_spin_{20 * kMicrosecond};

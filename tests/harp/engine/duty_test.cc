@@ -330,26 +330,6 @@ TEST_P(DutyTest, a_leaving_caller_hands_open_requests_to_the_engine_thread) {
   }
 }
 
-// Whoever comes back at once is not followed by a thread that is woken for what stays open; that
-// thread looks by itself, and still does when nobody comes any more.
-TEST_P(DutyTest, what_quick_callers_leave_open_is_served) {
-  for (int i = 0; i < 20; ++i) {
-    Request left;
-    left.by_ring = i % 2 == 0;
-    left.delay_us = 3'000;
-    model_.submit(left, true);
-    for (int call = 0; call < 50; ++call) {
-      Request request;
-      request.by_ring = call % 2 == 0;
-      model_.submit(request, true);
-      ASSERT_TRUE(model_.duty().wait(request.answered, monotonic_now() + kDeadline));
-    }
-    const Time limit = monotonic_now() + 5 * kSecond;
-    while (!left.answered.is_set() && monotonic_now() < limit) usleep(200);
-    ASSERT_TRUE(left.answered.is_set()) << i;
-  }
-}
-
 // Callers that come and go keep the engine dozing, unannounced. Once they stay away it must sleep
 // properly: what arrives then rings for itself.
 TEST_P(DutyTest, an_engine_that_dozed_falls_asleep) {
