@@ -168,8 +168,8 @@ void Invariants::check_idle_memory(std::uint32_t node, std::uint32_t other) {
   }
   const std::size_t bytes = session->memory_bytes();
   const std::size_t paths = session->paths().count(), live = session->paths().live();
-  const std::size_t most = kIdleSessionBytes + kIdlePathBytes * paths +
-                           (session->sealing() != nullptr ? kKeyBytes : 0);
+  const std::size_t most =
+      kIdleSessionBytes + kIdlePathBytes * paths + (session->sealing() != nullptr ? kKeyBytes : 0);
   most_idle_bytes_ = std::max(most_idle_bytes_, bytes);
   if (bytes > most) {
     fail(pair_text(node, other) + "an idle session of " + std::to_string(bytes) + " bytes and " +

@@ -12,7 +12,6 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "base/assert.h"
@@ -173,13 +172,13 @@ class EngineLoop final : public Transport,
   std::unordered_map<std::uint64_t, Peer*> by_connection_;
   std::uint64_t recent_connection_ = 0;
   Peer* recent_peer_ = nullptr;
-  std::uint32_t missing_ = 0;                   // of the Nic's addresses, as the sessions know
-  std::uint64_t arrivals_;                      // that the Nic had told of then,
-  std::vector<Endpoint> hosts_;                 // and its addresses, without ports
-  std::unordered_set<std::string> paths_told_;  // hosts to which people know the paths
-  std::size_t burst_ = 1;                       // how much to ask the Nic for
-  Time expected_back_ = kNever;                 // when the next turn is due to begin
-  Duration gap_ = 0;                            // how late this one began
+  std::uint32_t missing_ = 0;            // of the Nic's addresses, as the sessions know
+  std::uint64_t arrivals_;               // that the Nic had told of then,
+  std::vector<Endpoint> hosts_;          // and its addresses, without ports
+  std::vector<std::size_t> paths_told_;  // hashes of hosts to which people know the paths
+  std::size_t burst_ = 1;                // how much to ask the Nic for
+  Time expected_back_ = kNever;          // when the next turn is due to begin
+  Duration gap_ = 0;                     // how late this one began
 };
 
 }  // namespace taco::harp

@@ -170,15 +170,18 @@ std::vector<Endpoint> EngineLoop::published_by(std::uint64_t incarnation) {
   return published;
 }
 
-// One line a host, of which the processes have the same interfaces.
+// One line a host, of which the processes have the same interfaces; none where there is nothing to
+// choose from.
 void EngineLoop::on_paths_opened(const Session& session) {
-  if (log_level() > LogLevel::kInfo) return;
+  if (log_level() > LogLevel::kInfo || session.paths_due() < 2) return;
   const auto peer = std::ranges::find(linked_, &session, [](const Peer* each) {
     return static_cast<const Session*>(each->session.get());
   });
   if (peer == linked_.end()) return;
   const Address& host = (*peer)->address;
-  if (!paths_told_.insert(host.host_id + host.host_name).second) return;
+  const std::size_t hash = std::hash<std::string>{}(host.host_id + host.host_name);
+  if (std::find(paths_told_.begin(), paths_told_.end(), hash) != paths_told_.end()) return;
+  paths_told_.push_back(hash);
   std::string list;
   for (const auto& path : session.paths()) {
     append_name(list, to_string(nic().addresses()[path->pair().local].endpoint) + " to " +

@@ -38,14 +38,14 @@ struct SwiftState {
   // What gets lost while there is no queue, of so many packets.
   float empty_lost = 0, empty_all = 0;
   bool was_empty = false;
-  bool has_lost = false;           // packets, for lack of room
-  std::uint32_t spell_end_ms = 0;  // when it competed last; 0: never
-  Duration longest_queue = 0;      // lately
+  bool has_lost = false;  // packets, for lack of room
   // Giving way to a queue, for so many rounds now, and what it was like at first.
-  std::uint32_t yielded = 0;
+  std::uint8_t yielded = 0;
   float yielded_from = 0;
   Duration yielded_delay = 0;
-  Time competes_until = 0;  // with senders that do not give way; 0: it does not
+  Duration longest_queue = 0;      // lately
+  std::uint32_t spell_end_ms = 0;  // when it competed last; 0: never
+  Time competes_until = 0;         // with senders that do not give way; 0: it does not
 };
 
 // Of cubic alone.

@@ -30,7 +30,7 @@ constexpr int kForget = 64;                               // rounds, that queues
 
 // Who has given way so far and so often, and still finds the queue that it was in, is among senders
 // that fill whatever there is. It takes its share of it for a while, then tries again.
-constexpr std::uint32_t kYieldRounds = 3;
+constexpr std::uint8_t kYieldRounds = 3;
 constexpr double kYielded = 0.25, kQueueStays = 0.6;
 constexpr Duration kSpell = 2 * kSecond;
 constexpr std::uint32_t kPause = 1000;  // ms, between two of them that belong together
@@ -47,8 +47,11 @@ Duration target_delay(double window) {
 // What a window may grow by in a round near the target, where the wire is busy anyway.
 double step(double window) { return std::clamp(window / 8, 0.5, 16 + window / 32); }
 
-// After a loss, as TCP at first, and faster and faster while all goes well.
-double careful_step(std::uint32_t rounds) { return 1 + static_cast<double>(rounds) * rounds / 512; }
+// After a loss, as TCP at first, and faster and faster while all goes well; the more so beside
+// somebody who leaves nothing.
+double careful_step(std::uint32_t rounds, bool competes) {
+  return 1 + static_cast<double>(rounds) * rounds / (competes ? 256 : 512);
+}
 
 void start(CongestionState& state) { state.window = kInitialWindow; }
 
@@ -139,7 +142,8 @@ void end_spell(CongestionState& state, Time now, Duration delay) {
 // The queue is longer than it should be.
 void yield(CongestionState& state, Time now, Duration delay, Duration target) {
   SwiftState& swift = state.swift;
-  if (swift.yielded++ == 0 || state.window > swift.yielded_from) begin_yielding(state, delay);
+  if (swift.yielded == 0 || state.window > swift.yielded_from) begin_yielding(state, delay);
+  swift.yielded = std::min<std::uint8_t>(swift.yielded + 1, kYieldRounds);
   const double queue = static_cast<double>(delay);
   narrow(state, std::max(kMostDecrease,
                          1 - kGain * static_cast<double>(delay - target) / std::max(queue, 1.0)));
@@ -158,7 +162,8 @@ void grow(CongestionState& state, const CongestionRound& round, const AckSample&
   if (slow_start && queue_is_short) {
     state.window = std::min(state.window + round.acked, state.slow_start_threshold);
   } else {
-    const double careful = careful_step(++state.swift.careful), usual = step(state.window);
+    const double careful = careful_step(++state.swift.careful, competes(state)),
+                 usual = step(state.window);
     state.window +=
         share * (slow_start || !state.swift.has_lost ? usual : std::min(careful, usual));
   }

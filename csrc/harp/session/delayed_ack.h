@@ -66,8 +66,8 @@ class DelayedAck {
 
  private:
   Machine<State> state_;
-  std::uint32_t wanted_ = 0;
   bool ended_ = false;
+  std::uint32_t wanted_ = 0;
   Time deadline_ = 0;  // of kDelayed
 };
 

@@ -242,7 +242,6 @@ class Path {
   Machine<State> state_;
   bool peer_left_ = false;
   bool is_main_ = false;
-  std::uint8_t refusals_ = 0;   // of packets that left by it, since one has arrived
   std::uint16_t datagram_ = 0;  // that segments left in last
   std::uint16_t share_ = kNoShare;
   std::uint64_t connection_ = 0;  // that packets carry; 0: not open yet
@@ -263,6 +262,7 @@ class Path {
   CongestionState window_;
   Pacer pacer_;
   bool window_limited_ = false;        // since the last acknowledgement
+  std::uint8_t refusals_ = 0;          // of packets that left by it, since one has arrived
   std::uint32_t mtu_probes_lost_ = 0;  // on this occasion; they say nothing about congestion
   Time loss_not_before_ = 0;
   Time back_at_ = 0;               // the turn that followed the last stall of the own loop

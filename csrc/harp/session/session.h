@@ -200,7 +200,9 @@ class Session final : public Link {
                                              const std::vector<Endpoint>& all) const;
   Path* spare_path() const;
   std::vector<Endpoint> remotes() const;
-  static std::uint32_t bit_of(const Path& path) { return 1u << static_cast<unsigned>(path.id()); }
+  static std::uint16_t bit_of(const Path& path) {
+    return static_cast<std::uint16_t>(1u << static_cast<unsigned>(path.id()));
+  }
 
   // session_repathing.cc
   struct PathGroup {  // of those between the same two addresses: two at least
@@ -322,12 +324,13 @@ class Session final : public Link {
   std::forward_list<Endpoint> told_us_;  // where the peer listens beside what it had published
   // Paths (bit i: that of id i) that begin at another address of ours than the peer has heard from,
   // and have not been proved since.
-  std::uint32_t astray_ = 0;
+  std::uint16_t astray_ = 0;
   // Until so many are live, or until then, people are not told of them.
-  std::size_t paths_due_ = 1;
-  Time tell_paths_by_ = kNever;  // they have been told, or there are none yet
+  std::uint8_t paths_due_ = 1;
+  bool heard_early_ = false;     // somebody speaks to this session, which has no keys yet
   std::uint32_t full_ = 0;       // of this turn: addresses that the Nic has no room at
   std::uint32_t refused_ = 0;    // ways, or paths (bit i: the i-th), since the peer was heard last
+  Time tell_paths_by_ = kNever;  // they have been told, or there are none yet
 
   // Messages.
   std::vector<BulkSend*> sends_;
@@ -354,7 +357,6 @@ class Session final : public Link {
   Time next_tick_ = 0;
   Time silence_base_ = 0;  // last sign of life, or of nobody caring
   Time last_heard_ = 0;
-  bool heard_early_ = false;  // somebody speaks to this session, which has no keys yet
 
   ReadySession place_{.session = this};  // in SessionHost's list
 };

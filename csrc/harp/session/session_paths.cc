@@ -28,7 +28,7 @@ std::string text_of(const Path& path, const Nic& nic) {
 void Session::open_paths() {
   paths_.choose_main();
   const std::vector<AddressPair> others = handshake_.take_other_ways(paths_.first().pair());
-  paths_due_ = std::min(1 + others.size(), PathSet::kMost);
+  paths_due_ = static_cast<std::uint8_t>(std::min(1 + others.size(), PathSet::kMost));
   tell_paths_by_ = host_.now() + kOpening;
   tell_paths();
   if (!leads()) return tell_addresses(host_.late());
@@ -84,7 +84,7 @@ void Session::on_path_response(Path& path, const RxPacket& from, std::uint64_t t
   if (leads() && is_taken && !(before == there)) return path.stay();
   const bool was_live = path.is_live();
   if (!path.on_response(from, token)) return;
-  astray_ &= ~bit_of(path);
+  astray_ &= static_cast<std::uint16_t>(~bit_of(path));
   const bool moved = !(path.pair() == before);
   if (!was_live) {
     ++host_.counters().paths_proved;

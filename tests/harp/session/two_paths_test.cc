@@ -127,7 +127,8 @@ TEST_F(TwoPaths, AnAcknowledgementIsOfOnePathsNumbers) {
   ping(first);
   ping(second);
   ping(second);
-  EXPECT_EQ(first.on_ack(ack_of(wire::kFirstPath, 1, 2), {}, fates), Path::News::kMalformed);
+  EXPECT_EQ(first.on_ack(ack_of(wire::kFirstPath, 2, 2), {}, fates), Path::News::kMalformed);
+  EXPECT_EQ(first.on_ack(ack_of(wire::kFirstPath, 1, 2), {}, fates), Path::News::kSomething);
   EXPECT_EQ(second.on_ack(ack_of(kSecondPath, 1, 2), {}, fates), Path::News::kSomething);
   EXPECT_EQ(second.on_ack(ack_of(kSecondPath, 1, 2), {}, fates), Path::News::kNothing);
 }
