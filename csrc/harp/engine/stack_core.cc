@@ -231,6 +231,7 @@ std::string StackCore::address() const {
 Result<std::vector<Route>> StackCore::routes_to(const Address& peer, bool same_host) const {
   const std::vector<Local> locals = locals_now();
   std::vector<PathAddress> addresses;
+  addresses.reserve(locals.size());
   for (const Local& local : locals) addresses.push_back(local.address);
   auto routes = choose_routes(addresses, peer, same_host, kernel_route);
   if (!routes.ok()) return routes;

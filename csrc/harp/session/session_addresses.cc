@@ -27,11 +27,11 @@ void Session::on_addresses_added(std::uint32_t added) {
 void Session::tell_addresses(std::uint32_t which) {
   const std::span<const NicAddress> addresses = host_.nic().addresses();
   which &= ~host_.nic().missing_st();
-  for (std::uint8_t i = 0; i < addresses.size(); ++i) {
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
     if ((which >> i & 1) == 0 || addresses[i].spare) continue;
     const Endpoint& own = addresses[i].endpoint;
     wire::PathOpen open{};
-    open.local = i;
+    open.local = static_cast<std::uint8_t>(i);
     open.port = wire_port_of(own);
     open.address = mapped_address(own);
     record(
