@@ -124,7 +124,7 @@ void begin_yielding(CongestionState& state, Duration delay) {
   state.swift.yielded_delay = delay;
 }
 
-// Somebody who has just competed, and is soon back in the same queue with little, goes on.
+// Takes back what it gave.
 void begin_spell(CongestionState& state, Time now) {
   SwiftState& swift = state.swift;
   state.window = swift.yielded_from;
@@ -149,6 +149,7 @@ void yield(CongestionState& state, Time now, Duration delay, Duration target) {
                          1 - kGain * static_cast<double>(delay - target) / std::max(queue, 1.0)));
   // Where it goes on from here, it does not double.
   state.slow_start_threshold = state.window;
+  // Somebody who has just competed, and is soon back in the same queue with little, goes on.
   const bool is_others = delay > target_delay(kLeastWindow) || has_just_competed(swift, now);
   const bool has_yielded =
       swift.yielded >= kYieldRounds && state.window <= kYielded * swift.yielded_from;
