@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -25,7 +25,7 @@ Run = tuple[list[float], str]  # the losses, and a digest of the parameters in t
 
 def train(folder: str, steps: int | None) -> Run:
     """So many steps, or (None) until a file "stop" is there. After each step a file of the rank's
-    own tells how many paths it has left so far."""
+    own tells by how many paths it reaches its peers."""
     import taco_torch
 
     torch.set_num_threads(1)
@@ -35,7 +35,7 @@ def train(folder: str, steps: int | None) -> Run:
     model = nn.parallel.DistributedDataParallel(layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     draw = torch.Generator().manual_seed(rank)
-    left, losses = Path(folder) / f"left{rank}", []
+    told, losses = Path(folder) / f"paths{rank}", []
     while steps is None or len(losses) < steps:
         x = torch.randn(8, WIDTH, generator=draw)
         loss = (model(x) - x.flip(1)).square().mean()
@@ -43,9 +43,9 @@ def train(folder: str, steps: int | None) -> Run:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        part = left.with_suffix(".part")
-        part.write_text(str(taco_torch.stats().paths_left))
-        part.rename(left)
+        part = told.with_suffix(".part")
+        part.write_text(str(taco_torch.stats().paths))
+        part.rename(told)
         over = torch.tensor([float(steps is None and (Path(folder) / "stop").exists())])
         dist.all_reduce(over, op=dist.ReduceOp.MAX)
         if over.item() > 0:
@@ -62,27 +62,31 @@ def wait_until(what: Callable[[], bool], words: str) -> None:
         assert time.monotonic() < end, f"{words}: not within {DEADLINE_S:g} s"
 
 
-def paths_left(folder: Path, rank: int) -> int:
-    told = folder / f"left{rank}"
-    return int(told.read_text()) if told.exists() else 0
+def wait_for_paths(folder: Path, ranks: Iterable[int], count: int, words: str) -> None:
+    def reached(rank: int) -> bool:
+        told = folder / f"paths{rank}"
+        return told.exists() and int(told.read_text()) == count
+
+    wait_until(lambda: all(reached(rank) for rank in ranks), words)
 
 
 def kill_and_return(fabric: Fabric, folder: Path, host: int, link: int) -> None:
-    """The link carries data; it dies, and its host leaves all paths over it; it is mended, and
-    carries data again."""
+    """The link carries data; it dies, and its host has only the paths over the other; it is
+    mended, carries data again, and every host has all paths."""
     name = f"host {host} link {link}"
+    peers = HOSTS - 1
 
     def wait_for_traffic(words: str) -> None:
         enough = sent_by(fabric, host, link) + 4_000_000
         wait_until(lambda: sent_by(fabric, host, link) >= enough, f"{name} {words}")
 
     wait_for_traffic("is used")
-    before = paths_left(folder, host)
     fabric.cut(host, link)
-    peers = HOSTS - 1
-    wait_until(lambda: paths_left(folder, host) >= before + peers, f"{name} is left")
+    # Whichever side notices first closes a path for both.
+    wait_for_paths(folder, [host], (LINKS - 1) * peers, f"{name} is left")
     fabric.mend(host, link)
     wait_for_traffic("is used again")
+    wait_for_paths(folder, range(HOSTS), LINKS * peers, f"{name} is used by all again")
 
 
 def test_links_that_die_and_return_change_no_bit_of_a_training(tmp_path: Path) -> None:
