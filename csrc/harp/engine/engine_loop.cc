@@ -75,6 +75,7 @@ bool EngineLoop::turn_st() {
   bool full = true;
   for (int bursts = 0; full && bursts < (timers_due ? kDrainBursts : 1); ++bursts) {
     worked |= receive_burst(&full);
+    if (take_pressing()) run_transmits();
   }
   if (nic().missing_st() != missing_ || nic().arrivals_st() != arrivals_) look_at_addresses();
   for (const Refusal& refusal : nic().take_refusals_st()) liveness_.on_refusal_st(refusal, now());

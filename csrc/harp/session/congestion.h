@@ -28,24 +28,28 @@ struct CongestionRound {
   std::uint64_t end = 0;  // the packet number that ends it
   Duration least_queue = kNoQueue, most_queue = 0;
   std::uint32_t acked = 0, lost = 0;
-  bool limited = false;  // the window was what stopped us
+  std::uint32_t lost_runs = 0;  // of packets that had left together
+  bool limited = false;         // the window was what stopped us
 };
 
 // Of swift alone.
 struct SwiftState {
   CongestionRound round;
-  std::uint32_t careful = 0;  // rounds of growth since the last loss
-  // What gets lost while there is no queue, of so many packets.
-  float empty_lost = 0, empty_all = 0;
+  std::uint16_t careful = 0;  // rounds of growth since the last loss
   bool was_empty = false;
   bool has_lost = false;  // packets, for lack of room
-  // Giving way to a queue, for so many rounds now, and what it was like at first.
-  std::uint8_t yielded = 0;
-  float yielded_from = 0;
-  Duration yielded_delay = 0;
-  Duration longest_queue = 0;      // lately
+  // What gets lost while there is no queue, of so many packets.
+  float empty_lost = 0, empty_all = 0;
+  // What was taken to be lost for lack of room, of so many.
+  float blamed_lost = 0, blamed_all = 0;
   std::uint32_t spell_end_ms = 0;  // when it competed last; 0: never
   Time competes_until = 0;         // with senders that do not give way; 0: it does not
+  Duration longest_queue = 0;      // lately
+  // Giving way to a queue, for so many rounds now, and what it was like at first.
+  Duration yielded_delay = 0;
+  float yielded_from = 0;
+  std::uint8_t yielded = 0;
+  std::uint8_t half_life = 0;  // of the memory of long queues: the number of the present one
 };
 
 // Of cubic alone.
@@ -72,10 +76,12 @@ struct AckSample {
   Time now = 0;
   std::uint32_t packets = 0;      // newly acknowledged
   std::uint32_t lost = 0;         // declared lost on this occasion
+  std::uint32_t lost_runs = 0;    // that they belong to
   std::uint64_t largest = 0;      // acknowledged so far
   std::uint64_t next_number = 0;  // to be sent
   Duration queue = kNoQueue;      // that the newest of them has found on its way there
   Duration smoothed_rtt = 0;
+  double rate = 0;  // packets a nanosecond that the path delivers; 0: not known
   // Of the session's paths that share a link with this one, how many there are, and their windows
   // together.
   std::uint32_t others = 0;

@@ -22,11 +22,12 @@ constexpr double kGain = 0.8;
 constexpr double kLossGain = 30, kMostForLoss = 0.3;
 // What gets lost while the queue is as good as empty is not lost for lack of room there, and nobody
 // is served by our giving way. But more than so much calls for it whatever its reason.
-constexpr double kMostNoise = 0.1;
-constexpr double kEmpty = 0.25;  // of the queue that there was lately
+constexpr double kLeastNoise = 0.001, kMostNoise = 0.1;
+constexpr double kEmpty = 0.25;                // of the longest queue that there was lately
+constexpr double kFew = 24, kHalfEmpty = 0.5;  // packets; not more than this of the longest
 constexpr Duration kAlwaysEmpty = 50 * kMicrosecond;
 constexpr double kFewPackets = 100, kManyPackets = 1000;  // to judge by; then older ones count less
-constexpr int kForget = 64;                               // rounds, that queues stay in memory
+constexpr Duration kHalfLife = kSecond;                   // that queues stay in memory
 
 // Who has given way so far and so often, and still finds the queue that it was in, is among senders
 // that fill whatever there is. It takes its share of it for a while, then tries again.
@@ -47,10 +48,11 @@ Duration target_delay(double window) {
 // What a window may grow by in a round near the target, where the wire is busy anyway.
 double step(double window) { return std::clamp(window / 8, 0.5, 16 + window / 32); }
 
-// After a loss, as TCP at first, and faster and faster while all goes well; the more so beside
-// somebody who leaves nothing.
-double careful_step(std::uint32_t rounds, bool competes) {
-  return 1 + static_cast<double>(rounds) * rounds / (competes ? 256 : 512);
+// After a loss, as TCP at first, and faster and faster while all goes well, for so many rounds; the
+// more so beside somebody who leaves nothing.
+constexpr std::uint16_t kMostRounds = 10'000;
+double careful_step(std::uint16_t rounds, bool competes) {
+  return 1 + std::pow(rounds, 2) / (competes ? 256 : 512);
 }
 
 void start(CongestionState& state) { state.window = kInitialWindow; }
@@ -67,43 +69,70 @@ double loss_of(const CongestionRound& round) {
   return all > 0 ? round.lost / all : 0;
 }
 
-void give_way(CongestionState& state, double loss) {
+void give_way(CongestionState& state, const CongestionRound& round) {
   state.window_before_loss = static_cast<float>(state.window);
   state.threshold_before_loss = static_cast<float>(state.slow_start_threshold);
-  narrow(state, kept(loss));
+  narrow(state, kept(loss_of(round)));
   state.slow_start_threshold = state.window;
-  state.swift.careful = 0;
-  state.swift.has_lost = true;
+  SwiftState& swift = state.swift;
+  swift.careful = 0;
+  if (!std::exchange(swift.has_lost, true)) {
+    swift.blamed_lost = static_cast<float>(round.lost);
+    swift.blamed_all = static_cast<float>(round.acked + round.lost);
+  }
+}
+
+void remember_queue(SwiftState& swift, const CongestionRound& round, Time now) {
+  const auto half_life = static_cast<std::uint8_t>(now / kHalfLife);
+  if (std::exchange(swift.half_life, half_life) != half_life) swift.longest_queue /= 2;
+  swift.longest_queue = std::max(round.least_queue, swift.longest_queue);
+}
+
+// What the queue may be while nothing gets lost for lack of room. A few packets are as good as none
+// on a slow path, but who has little of a fast one does not know it for a fast one.
+Duration short_queue(const SwiftState& swift, double rate) {
+  const auto longest = static_cast<double>(swift.longest_queue);
+  const double few = rate > 0 ? std::min(kFew / rate, kHalfEmpty * longest) : 0;
+  return std::max(kAlwaysEmpty, static_cast<Duration>(std::max(kEmpty * longest, few)));
+}
+
+// As many as noise explains: losses come by runs, as super-packets are lost as a whole.
+bool explains(const SwiftState& swift, double lost, double all, double in_a_run) {
+  if (lost == 0) return true;
+  if (swift.empty_all < kFewPackets) return false;
+  const double noise = std::min<double>(swift.empty_lost / swift.empty_all, kMostNoise);
+  if (noise < kLeastNoise) return false;
+  const double expected = noise * all / in_a_run;  // runs
+  return lost <= in_a_run * (1 + 2 * expected + 2 * std::sqrt(expected));
+}
+
+double in_a_run(const CongestionRound& round) {
+  return round.lost_runs == 0 ? 1 : static_cast<double>(round.lost) / round.lost_runs;
+}
+
+bool is_noise(const SwiftState& swift, const CongestionRound& round) {
+  return explains(swift, round.lost, round.acked + round.lost, in_a_run(round));
 }
 
 // Learns from the round what gets lost whatever we do.
-void measure_noise(CongestionState& state, const CongestionRound& round) {
+void measure_noise(CongestionState& state, const CongestionRound& round, const AckSample& sample) {
   SwiftState& swift = state.swift;
-  if (round.least_queue == kNoQueue) return;
-  const Duration queue = round.least_queue;
-  swift.longest_queue = std::max(queue, swift.longest_queue - swift.longest_queue / kForget);
-  const auto empty = static_cast<Duration>(kEmpty * static_cast<double>(swift.longest_queue));
+  swift.blamed_lost += static_cast<float>(round.lost);
+  swift.blamed_all += static_cast<float>(round.acked + round.lost);
   // A loss shows a round after the queue that made it.
-  const bool is_empty = round.most_queue <= std::max(empty, kAlwaysEmpty);
+  const bool is_empty = round.most_queue <= short_queue(swift, sample.rate);
   const bool was_empty = std::exchange(swift.was_empty, is_empty);
   if (!is_empty || !was_empty || loss_of(round) > 2 * kMostNoise) return;
-  const bool knew = swift.empty_all >= kFewPackets;
   swift.empty_lost += static_cast<float>(round.lost);
   swift.empty_all += static_cast<float>(round.acked + round.lost);
-  if (!knew && swift.empty_all >= kFewPackets && swift.empty_lost > 0) {
+  if (swift.has_lost && swift.empty_all >= kFewPackets &&
+      explains(swift, swift.blamed_lost, swift.blamed_all, in_a_run(round))) {
     state.slow_start_threshold = kNoThreshold;  // it was learned from losses that were not ours
     swift.has_lost = false;
   }
   if (swift.empty_all < kManyPackets) return;
   swift.empty_lost /= 2;
   swift.empty_all /= 2;
-}
-
-bool is_noise(const SwiftState& swift, const CongestionRound& round) {
-  if (swift.empty_all < kFewPackets) return round.lost == 0;
-  const double noise = std::min<double>(swift.empty_lost / swift.empty_all, kMostNoise);
-  const double expected = noise * (round.acked + round.lost);
-  return round.lost <= 2 * expected + 2 * std::sqrt(expected);
 }
 
 bool competes(const CongestionState& state) { return state.swift.competes_until != 0; }
@@ -163,7 +192,8 @@ void grow(CongestionState& state, const CongestionRound& round, const AckSample&
   if (slow_start && queue_is_short) {
     state.window = std::min(state.window + round.acked, state.slow_start_threshold);
   } else {
-    const double careful = careful_step(++state.swift.careful, competes(state)),
+    if (state.swift.careful < kMostRounds) ++state.swift.careful;
+    const double careful = careful_step(state.swift.careful, competes(state)),
                  usual = step(state.window);
     state.window +=
         share * (slow_start || !state.swift.has_lost ? usual : std::min(careful, usual));
@@ -178,10 +208,13 @@ void end_round(CongestionState& state, const CongestionRound& round, const AckSa
   if (competes(state) && (delay < target / 2 || sample.now >= swift.competes_until)) {
     end_spell(state, sample.now, delay);
   }
-  measure_noise(state, round);
+  if (round.least_queue != kNoQueue) {
+    remember_queue(swift, round, sample.now);
+    measure_noise(state, round, sample);
+  }
   const bool noise = is_noise(swift, round);
   if (!noise) {
-    give_way(state, loss_of(round));
+    give_way(state, round);
   } else if (delay > target && !competes(state)) {
     return yield(state, sample.now, delay, target);
   } else if (round.limited) {
@@ -208,6 +241,7 @@ void on_ack(CongestionState& state, const AckSample& sample) {
 
 void on_loss(CongestionState& state, const AckSample& sample) {
   state.swift.round.lost += sample.lost;
+  state.swift.round.lost_runs += sample.lost_runs;
 }
 
 void on_silence(CongestionState& state) {
@@ -220,7 +254,7 @@ void undo(CongestionState& state) {
     state.window = std::max<double>(state.window, state.window_before_loss);
     state.slow_start_threshold = state.threshold_before_loss;
   }
-  state.swift.round.lost = 0;
+  state.swift.round.lost = state.swift.round.lost_runs = 0;
 }
 
 double pace(const CongestionState& state) {

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/machine.h"
+#include "harp/session/wire.h"
 
 namespace taco::harp {
 
@@ -28,6 +29,7 @@ class DelayedAck {
   static constexpr std::uint32_t kEvery = 48;  // packets
   static constexpr Duration kLongest = kMillisecond;
   static constexpr Duration kNextTurn = 1;
+  static constexpr std::uint8_t kMostHoles = wire::kMaxAckRanges / 2;
 
   State state() const { return state_.state(); }
   bool due() const { return state_.is(State::kDue); }
@@ -42,6 +44,13 @@ class DelayedAck {
   void hurry() {
     if (!due()) state_.go(State::kDue);
   }
+  // Something is missing: whoever has sent it is told at once.
+  void on_hole() {
+    if (holes_ < kMostHoles) ++holes_;
+    hurry();
+  }
+  // With more of them, there would be no room to tell of all that has come.
+  bool is_pressing() const { return holes_ == kMostHoles; }
   void on_burst_end(Time now) {
     if (wanted_ >= kEvery + (ended_ ? kEvery : 0)) hurry();
     if (wanted_ == 0 || due()) return;
@@ -60,6 +69,7 @@ class DelayedAck {
   // It has left.
   void on_sent() {
     wanted_ = 0;
+    holes_ = 0;
     ended_ = false;
     if (!state_.is(State::kNone)) state_.go(State::kNone);
   }
@@ -67,6 +77,7 @@ class DelayedAck {
  private:
   Machine<State> state_;
   bool ended_ = false;
+  std::uint8_t holes_ = 0;  // since it left last
   std::uint32_t wanted_ = 0;
   Time deadline_ = 0;  // of kDelayed
 };

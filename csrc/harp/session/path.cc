@@ -161,7 +161,7 @@ bool Path::on_packet(std::uint64_t number, std::size_t bytes, const RxPacket& fr
   const Time now = host_.now();
   const std::uint64_t largest = received_.largest();
   if (!received_.add(number, now) || number <= largest) return false;
-  if (number > largest + 1 && largest > 0) ack_.hurry();  // a hole: say so at once
+  if (number > largest + 1 && largest > 0) ack_.on_hole();
   if (ends_.is_by(from)) {
     ends_.on_newest_here(now);
     return false;
@@ -193,6 +193,7 @@ AckSample Path::sample() const {
   sample.largest = sent_.largest_acked();
   sample.next_number = next_number_;
   sample.smoothed_rtt = rtt_.smoothed();
+  sample.rate = delivery_.rate(host_.now());
   sample.limited = window_limited_;
   return sample;
 }
@@ -276,8 +277,10 @@ bool Path::on_timer(SentPackets::Listener& listener) {
 void Path::detect_losses(SentPackets::Listener& listener) {
   AckSample lost = sample();
   mtu_probes_lost_ = 0;
-  lost.lost = sent_.detect_lost(host_.now(), reorder_.get(rtt_), loss_not_before_, listener);
-  lost.lost -= mtu_probes_lost_;
+  const SentPackets::Losses losses =
+      sent_.detect_lost(host_.now(), reorder_.get(rtt_), loss_not_before_, listener);
+  lost.lost = losses.packets - mtu_probes_lost_;
+  lost.lost_runs = losses.runs - mtu_probes_lost_;
   packets_lost_ += lost.lost;
   if (lost.lost > 0) congestion_.on_loss(window_, lost);
 }

@@ -137,10 +137,10 @@ void SentPackets::note_overtaken(std::uint64_t previous, Time now) {
   }
 }
 
-std::uint32_t SentPackets::detect_lost(Time now, Duration window, Time not_before,
-                                       Listener& listener) {
-  if (now < not_before) return 0;
-  std::uint32_t count = 0;
+SentPackets::Losses SentPackets::detect_lost(Time now, Duration window, Time not_before,
+                                             Listener& listener) {
+  Losses losses;
+  if (now < not_before) return losses;
   for (std::size_t i = 0; i < size_ && at(i).first < largest_acked_; ++i) {
     SentRun& run = at(i);
     const std::uint64_t mask = overtaken_mask(run);
@@ -149,12 +149,13 @@ std::uint32_t SentPackets::detect_lost(Time now, Duration window, Time not_befor
     run.pending &= ~mask;
     TACO_ASSERT(in_flight_ >= count_of(mask));
     in_flight_ -= count_of(mask);
-    count += count_of(mask);
+    losses.packets += count_of(mask);
+    ++losses.runs;
     remember_lost(run, mask);
     listener.on_run_lost(run, mask);
   }
-  if (count > 0) pop_finished();
-  return count;
+  if (losses.runs > 0) pop_finished();
+  return losses;
 }
 
 void SentPackets::lose_all(Listener& listener) {

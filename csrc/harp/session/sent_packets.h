@@ -52,15 +52,18 @@ class SentPackets {
     std::uint64_t newest = 0;            // its number
     std::uint32_t newest_under_way = 0;  // SentRun::under_way of it
   };
+  struct Losses {
+    std::uint32_t packets = 0, runs = 0;
+  };
 
   // Numbers never go back; they may skip (packets that need no acknowledgement are not recorded).
   void add(const SentRun& run);
   // What the ranges say of numbers never used is cut off. False: that is all they say.
   bool on_ack(const wire::Ack& ack, std::uint64_t next_number, Time now, Listener& listener,
               AckOutcome& outcome);
-  // Declares lost what was overtaken `window` ago, but nothing before `not_before`. Returns how
-  // many packets; next_loss() says when to call again.
-  std::uint32_t detect_lost(Time now, Duration window, Time not_before, Listener& listener);
+  // Declares lost what was overtaken `window` ago, but nothing before `not_before`. next_loss()
+  // says when to call again.
+  Losses detect_lost(Time now, Duration window, Time not_before, Listener& listener);
   Time next_loss(Duration window, Time not_before) const;
   // Declares lost all that is in flight.
   void lose_all(Listener& listener);

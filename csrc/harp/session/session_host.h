@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -77,6 +78,10 @@ class SessionHost {
   bool has_ready() const { return !ready_.empty(); }
   bool has_ready_eager() const;  // a ready session has small messages
 
+  // A session has something to tell before it hears more.
+  void press() { pressing_ = true; }
+  bool take_pressing() { return std::exchange(pressing_, false); }
+
   // Of the Nic's addresses (bit i: the i-th), those that were not there at the start.
   std::uint32_t late() const { return late_; }
 
@@ -132,6 +137,7 @@ class SessionHost {
   Scratch scratch_;
   std::vector<std::byte> sealed_;
   Time now_ = 0;
+  bool pressing_ = false;
   std::vector<Session*> sessions_;
   List<ReadySession, &ReadySession::links> ready_;
   // Of this turn: who found a socket full, and which of the Nic's addresses are (bit i: the i-th).

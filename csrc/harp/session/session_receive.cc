@@ -411,6 +411,7 @@ void Session::after_receive() {
   for (const auto& path : paths_) {
     path->ack().on_burst_end(host_.now());
     due |= path->ack().due();
+    if (path->ack().is_pressing()) host_.press();
   }
   if (due) ready();
   update_timer();

@@ -16,11 +16,14 @@ namespace {
 constexpr Duration kBase = 100 * kMicrosecond;
 
 // One flow that is all there is on a cable, or meets a queue of others' there, and loses packets at
-// random.
+// random, after so many rounds without, and so many at a time.
 struct Alone {
   double packets_per_ms = 8300;  // 100 Gbit/s
   double loss = 0;
   Duration others = 0;  // queue
+  Duration waits = 0;   // for cores: so long at most, some packets of every round
+  int lossless = 0;
+  std::uint32_t run = 1;
 };
 CongestionState after_rounds(const CongestionOps& ops, int rounds, const Alone& cable) {
   SimRandom random(4);
@@ -36,7 +39,18 @@ CongestionState after_rounds(const CongestionOps& ops, int rounds, const Alone& 
     sample.smoothed_rtt = kBase + sample.queue;
     sample.now = now += sample.smoothed_rtt;
     sample.limited = true;
-    for (std::uint32_t p = 0; p < packets; ++p) sample.lost += random.chance(cable.loss);
+    sample.rate = cable.packets_per_ms / kMillisecond;
+    for (std::uint32_t p = 0; i >= cable.lossless && p < packets; p += cable.run) {
+      if (!random.chance(cable.loss)) continue;
+      sample.lost += std::min(cable.run, packets - p);
+      ++sample.lost_runs;
+    }
+    if (cable.waits > 0) {
+      AckSample late = sample;
+      late.lost = 0;
+      late.queue += random.between(0, cable.waits);
+      ops.on_ack(state, late);
+    }
     acked += packets;
     sample.largest = acked;
     sample.next_number = acked + packets;
@@ -52,6 +66,27 @@ TEST(Swift, RandomLossDoesNotHoldItBack) {
   for (const double loss : {0.001, 0.01, 0.05}) {
     SCOPED_TRACE(loss);
     EXPECT_GT(after_rounds(kSwift, 200, {.loss = loss}).window, 1000);
+  }
+}
+// Windows of some milliseconds, as where processes wait for cores, at 1 Gbit/s.
+TEST(Swift, NorDoesOneThatBeginsLater) {
+  for (const double loss : {0.01, 0.05}) {
+    SCOPED_TRACE(loss);
+    const Alone cable{.packets_per_ms = 83, .loss = loss, .waits = 300 * kMicrosecond};
+    Alone later = cable;
+    later.lossless = 100;
+    EXPECT_GT(after_rounds(kSwift, 400, cable).window, 200);
+    EXPECT_GT(after_rounds(kSwift, 400, later).window, 200);
+  }
+}
+// A loss takes all of what the kernel hands to a cable at once.
+TEST(Swift, NorDoesOneOfWholeSuperPackets) {
+  for (const double loss : {0.01, 0.05}) {
+    SCOPED_TRACE(loss);
+    EXPECT_GT(
+        after_rounds(kSwift, 400, {.packets_per_ms = 83, .loss = loss, .lossless = 100, .run = 42})
+            .window,
+        200);
   }
 }
 TEST(Swift, HeavyLossDoes) {

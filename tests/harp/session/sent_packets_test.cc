@@ -46,9 +46,9 @@ TEST(SentPackets, AHoleIsLostOnlyAfterItHasPersisted) {
   sent.add(run_of(1, 10, 0));
   ASSERT_TRUE(sent.on_ack(ack_of({{5, 6}}), 11, 1000, recorder, outcome));
   EXPECT_EQ(outcome.newly_acked, 2u);
-  EXPECT_EQ(sent.detect_lost(1500, 600, 0, recorder), 0u);
+  EXPECT_EQ(sent.detect_lost(1500, 600, 0, recorder).packets, 0u);
   EXPECT_EQ(sent.next_loss(600, 0), 1600);
-  EXPECT_EQ(sent.detect_lost(1600, 600, 0, recorder), 4u);
+  EXPECT_EQ(sent.detect_lost(1600, 600, 0, recorder).packets, 4u);
   EXPECT_EQ(recorder.lost, (std::multiset<std::uint64_t>{1, 2, 3, 4}));
   EXPECT_EQ(sent.in_flight(), 4u) << "what comes after the acknowledged ones is not suspect";
   EXPECT_EQ(sent.next_loss(600, 0), kNever);
@@ -64,13 +64,13 @@ TEST(SentPackets, AHoleIsAsOldAsTheAcknowledgementThatShowedItNotAsItsRun) {
     SentPackets::AckOutcome outcome;
     now += 100;
     ASSERT_TRUE(sent.on_ack(ack_of({{1, number}}), 45, now, recorder, outcome));
-    ASSERT_EQ(sent.detect_lost(now, 600, 0, recorder), 0u);
+    ASSERT_EQ(sent.detect_lost(now, 600, 0, recorder).packets, 0u);
   }
   SentPackets::AckOutcome outcome;
   ASSERT_TRUE(sent.on_ack(ack_of({{31, 31}, {1, 29}}), 45, now, recorder, outcome));
-  EXPECT_EQ(sent.detect_lost(now, 600, 0, recorder), 0u) << "number 30 may be right behind";
+  EXPECT_EQ(sent.detect_lost(now, 600, 0, recorder).packets, 0u) << "number 30 may be right behind";
   EXPECT_EQ(sent.next_loss(600, 0), now + 600);
-  EXPECT_EQ(sent.detect_lost(now + 600, 600, 0, recorder), 1u);
+  EXPECT_EQ(sent.detect_lost(now + 600, 600, 0, recorder).packets, 1u);
 }
 
 TEST(SentPackets, ALossKeepsNothingOfWhatLeftAfterIt) {
@@ -113,7 +113,7 @@ TEST(SentPackets, ALateAcknowledgementShowsTheLossToHaveBeenSpurious) {
   SentPackets::AckOutcome first, second;
   sent.add(run_of(1, 3, 0));
   ASSERT_TRUE(sent.on_ack(ack_of({{3, 3}}), 4, 10, recorder, first));
-  ASSERT_EQ(sent.detect_lost(1000, 10, 0, recorder), 2u);
+  ASSERT_EQ(sent.detect_lost(1000, 10, 0, recorder).packets, 2u);
   ASSERT_TRUE(sent.on_ack(ack_of({{1, 3}}), 4, 20, recorder, second));
   EXPECT_EQ(second.spurious, 2u);
   EXPECT_EQ(second.newly_acked, 0u);
@@ -131,7 +131,7 @@ TEST(SentPackets, OfAnAcknowledgementOfWhatWasNeverSentTheRestCounts) {
   EXPECT_TRUE(sent.on_ack(ack_of({{5000, 5000}, {5, 80}, {1, 2}}), 7, 10, recorder, some));
   EXPECT_EQ(some.newly_acked, 4u);
   EXPECT_EQ(sent.largest_acked(), 6u);
-  EXPECT_EQ(sent.detect_lost(kSecond, kMillisecond, 0, recorder), 2u);
+  EXPECT_EQ(sent.detect_lost(kSecond, kMillisecond, 0, recorder).packets, 2u);
 }
 
 TEST(SentPackets, EveryPacketIsAcknowledgedOnceWhateverTheRanges) {

@@ -95,6 +95,31 @@ TEST(SessionRecovery, StallsThatFollowEachOtherDoNotPutOffALossForEver) {
   EXPECT_LT(cluster.now() - start, 100 * kMillisecond);
 }
 
+// Of many holes, more than an acknowledgement has room for, some are told before the rest is heard.
+TEST(SessionRecovery, WhatHasArrivedAmongManyHolesIsNotSentAgain) {
+  SimFaults faults = gigabit();
+  faults.bytes_per_second = 1.25e9;
+  faults.receive_buffer = 32 << 20;
+  faults.gso = faults.gro = false;
+  SimCluster cluster(2, 1, faults);
+  Flow flow{cluster, {}};
+  for (std::uint64_t tag = 1; tag < 257; ++tag) flow.add(tag, 1 << 20);
+  Time next_stall = 40 * kMillisecond;
+  ASSERT_TRUE(cluster.run(
+      60 * kSecond,
+      [&] {
+        return std::all_of(flow.transfers.begin(), flow.transfers.end(),
+                           [](const Transfer& transfer) { return transfer.done(); });
+      },
+      [&] {
+        if (cluster.now() < next_stall) return cluster.wake_at(next_stall);
+        cluster.network().faults().loss = 0.05;
+        cluster[1].stall_until(cluster.now() + 15 * kMillisecond);
+        next_stall = cluster.now() + 40 * kMillisecond;
+      }));
+  EXPECT_LT(cluster[0].counters().retransmits, cluster.network().counts().lost);
+}
+
 // The congestion control takes the longer path for a queue, until it has seen that it is none.
 TEST(SessionRecovery, APathThatBecomesLongerIsFilledAgain) {
   SimFaults faults = gigabit();
