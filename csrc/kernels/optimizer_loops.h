@@ -120,6 +120,24 @@ inline Floats without_payload(Floats value) {
   return value == value ? value : Floats{} + __builtin_nanf("");
 }
 
+template <class Floats>
+inline auto bits_of(Floats value) {
+  using Words = std::conditional_t<sizeof(Floats) == sizeof(float), std::int32_t,
+                                   WordsOf<static_cast<int>(sizeof(Floats))>>;
+  Words bits;
+  __builtin_memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+// A master copy, or the parameter where that is not what its master copy rounds to.
+template <class Ops>
+inline typename Ops::Floats adopted(typename Ops::Floats master, typename Ops::Halves bf16) {
+  const typename Ops::Floats parameter = Ops::decode(bf16);
+  return bits_of(Ops::decode(Ops::encode(master))) == bits_of(parameter) ? master : parameter;
+}
+
+enum class Bf16 { kNone, kWritten, kAdopted };
+
 // What a step reads and writes, from one element on.
 template <class Gradient, int kStates>
 struct Streams {
@@ -138,7 +156,7 @@ struct Streams {
   }
 };
 
-template <class Ops, class Rule, class Gradient, bool kBf16, bool kPast>
+template <class Ops, class Rule, class Gradient, Bf16 kBf16, bool kPast>
 inline void optimizer_pass(const Rule& rule, const Streams<Gradient, Rule::kStates>& streams,
                            std::size_t count) {
   using Floats = typename Ops::Floats;
@@ -150,6 +168,7 @@ inline void optimizer_pass(const Rule& rule, const Streams<Gradient, Rule::kStat
         constexpr std::size_t kLines = 2 * kCacheLine;
         prefetch_to_write<kLines, kAhead>(to.parameter + i);
         for (int k = 0; k < kStates; ++k) prefetch_to_write<kLines, kAhead>(to.state[k] + i);
+        if constexpr (kBf16 == Bf16::kAdopted) prefetch_to_write<kLines / 2, kAhead>(to.bf16 + i);
         prefetch<sizeof(Gradient) * kLines / sizeof(float)>(to.gradient + i);
       },
       [to, rule](std::size_t i, auto load, auto store) {
@@ -169,20 +188,24 @@ inline void optimizer_pass(const Rule& rule, const Streams<Gradient, Rule::kStat
         } else {
           gradient = Ops::decode(load(to.gradient + i, typename Ops::Halves{}));
         }
-        const Floats p = without_payload(rule(load(to.parameter + i, Floats{}), gradient, state));
+        Floats own = load(to.parameter + i, Floats{});
+        if constexpr (kBf16 == Bf16::kAdopted) {
+          own = adopted<Ops>(own, load(to.bf16 + i, typename Ops::Halves{}));
+        }
+        const Floats p = without_payload(rule(own, gradient, state));
         for (int k = 0; k < kStates; ++k) put(to.state[k] + i, without_payload(state[k]));
         put(to.parameter + i, p);
-        if constexpr (kBf16) put(to.bf16 + i, Ops::encode(p));
+        if constexpr (kBf16 != Bf16::kNone) put(to.bf16 + i, Ops::encode(p));
       });
 }
 
-template <class Ops, class Rule, class Gradient, bool kBf16>
+template <class Ops, class Rule, class Gradient, Bf16 kBf16>
 void optimizer_range(const Rule& rule, Streams<Gradient, Rule::kStates> streams, std::size_t count,
                      bool past_the_caches) {
   const FlushMode mode;
   const auto place = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % kCacheLine; };
   const std::size_t head = (kCacheLine - place(streams.parameter)) % kCacheLine / sizeof(float);
-  if (kBf16 && past_the_caches && head < count) {
+  if (kBf16 == Bf16::kWritten && past_the_caches && head < count) {
     const bool aligned =
         place(streams.parameter) % sizeof(float) == 0 && place(streams.bf16 + head) == 0;
     if (aligned) {
@@ -204,11 +227,12 @@ void optimizer_step(const Rule& rule, const ParameterRange& range, const Gradien
   Streams<Gradient, Rule::kStates> streams{range.parameter, range.bf16_parameter, gradient, {}};
   if constexpr (Rule::kStates > 0) streams.state[0] = first;
   if constexpr (Rule::kStates > 1) streams.state[1] = second;
-  if (range.bf16_parameter != nullptr) {
-    optimizer_range<Ops, Rule, Gradient, true>(rule, streams, range.count, past_the_caches);
-  } else {
-    optimizer_range<Ops, Rule, Gradient, false>(rule, streams, range.count, past_the_caches);
-  }
+  const auto run = [&]<Bf16 kBf16>() {
+    optimizer_range<Ops, Rule, Gradient, kBf16>(rule, streams, range.count, past_the_caches);
+  };
+  if (range.bf16_parameter == nullptr) return run.template operator()<Bf16::kNone>();
+  if (range.adopts) return run.template operator()<Bf16::kAdopted>();
+  run.template operator()<Bf16::kWritten>();
 }
 
 template <class Ops, class Rule, class Step>
@@ -222,15 +246,6 @@ void optimize(const Step& step, const ParameterRange& range, float* first, float
   }
 }
 
-template <class Floats>
-inline auto bits_of(Floats value) {
-  using Words = std::conditional_t<sizeof(Floats) == sizeof(float), std::int32_t,
-                                   WordsOf<static_cast<int>(sizeof(Floats))>>;
-  Words bits;
-  __builtin_memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
 template <class Ops>
 void adopt_range(const std::uint16_t* bf16, float* master, std::size_t count) {
   using Floats = typename Ops::Floats;
@@ -238,9 +253,7 @@ void adopt_range(const std::uint16_t* bf16, float* master, std::size_t count) {
       count, [](std::size_t) {},
       [bf16, master](std::size_t i, auto load, auto store) {
         const Floats own = load(master + i, Floats{});
-        const Floats parameter = Ops::decode(load(bf16 + i, typename Ops::Halves{}));
-        const Floats rounded = Ops::decode(Ops::encode(own));
-        store(master + i, bits_of(rounded) == bits_of(parameter) ? own : parameter);
+        store(master + i, adopted<Ops>(own, load(bf16 + i, typename Ops::Halves{})));
       });
 }
 

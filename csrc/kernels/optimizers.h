@@ -24,7 +24,10 @@ struct ParameterRange {
   std::size_t count = 0;
   float* parameter = nullptr;               // the parameters, or their master copy
   std::uint16_t* bf16_parameter = nullptr;  // unless null: is written, the new parameters rounded
-  const float* gradient = nullptr;          // one of these two is null
+  // Before the step, where such a parameter is not what its master copy rounds to, somebody has
+  // changed it, and the master copy becomes it.
+  bool adopts = false;
+  const float* gradient = nullptr;  // one of these two is null
   const std::uint16_t* bf16_gradient = nullptr;
 };
 
@@ -116,8 +119,7 @@ AdamStep adam_step(const AdamOptions& options, std::int64_t step, double gradien
 SgdStep sgd_step(const SgdOptions& options, std::int64_t step, double gradient_factor = 1);
 LionStep lion_step(const LionOptions& options, double gradient_factor = 1);
 
-// Before a step of bfloat16 parameters: where one is not what its master copy rounds to, somebody
-// has changed it, and the master copy becomes it. All else stays as it is, denormals too.
+// What `adopts` does, by itself. All else stays as it is, denormals too.
 void adopt_parameters(const std::uint16_t* bf16_parameter, float* master, std::size_t count);
 
 // `first` and `second` are the moments m and v, 0 before the first step.

@@ -19,8 +19,8 @@ using kernels::ParameterRange;
 constexpr std::size_t kElement = kStateElementBytes;
 // What one worker begins at: a line of every array, of bfloat16 ones too.
 constexpr std::size_t kElementsOfLine = 32;
-// Master copies are compared this many at a time, so that they are in a cache when they are
-// stepped.
+// Of Adafactor, master copies are compared this many at a time, so that they are in a cache when
+// they are stepped.
 constexpr std::size_t kComparedAtOnce = 8192;
 
 // By StateKind; null where there is none.
@@ -343,22 +343,25 @@ void OptimizerStream::step_elements(const Chunk& chunk, const Part& part, std::u
       apply(update.step, range, states);
     }
   };
-  if (chunk.element_bytes == kElement) {
-    const std::size_t place = begin - chunk.begin;
-    ParameterRange range = range_of(begin, end - begin);
-    range.parameter = reinterpret_cast<float*>(chunk.parameters) + place;
-    return apply_to(range, begin, states_at(place));
-  }
+  const bool is_adafactor = std::holds_alternative<kernels::AdafactorStep>(update.step);
+  const bool halves = chunk.element_bytes != kElement;
   while (begin < end) {
     const std::size_t place = begin - chunk.begin;
     // Up to a line of all arrays, wherever the tensor begins.
     const std::size_t count =
-        std::min<std::uint64_t>(end - begin, kComparedAtOnce - place % kElementsOfLine);
+        halves && is_adafactor
+            ? std::min<std::uint64_t>(end - begin, kComparedAtOnce - place % kElementsOfLine)
+            : end - begin;
     const States states = states_at(place);
     ParameterRange range = range_of(begin, count);
-    range.parameter = states[static_cast<std::size_t>(StateKind::kMaster)];
-    range.bf16_parameter = reinterpret_cast<std::uint16_t*>(chunk.parameters) + place;
-    kernels::adopt_parameters(range.bf16_parameter, range.parameter, count);
+    if (halves) {
+      range.parameter = states[static_cast<std::size_t>(StateKind::kMaster)];
+      range.bf16_parameter = reinterpret_cast<std::uint16_t*>(chunk.parameters) + place;
+      range.adopts = !is_adafactor;
+      if (is_adafactor) kernels::adopt_parameters(range.bf16_parameter, range.parameter, count);
+    } else {
+      range.parameter = reinterpret_cast<float*>(chunk.parameters) + place;
+    }
     apply_to(range, begin, states);
     begin += count;
   }

@@ -2,29 +2,47 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/thread.h"
 
 namespace taco::zerocache {
 
+namespace {
+
+// Pieces of work follow each other within microseconds as a rule, and to wake who sleeps takes
+// longer: it is looked for a while before anybody sleeps.
+constexpr Duration kLook = 50 * kMicrosecond;
+
+void look_for(const auto& what) {
+  const Time end = monotonic_now() + kLook;
+  while (!what() && monotonic_now() < end) {
+  }
+}
+
+}  // namespace
+
+// What is atomic is looked at without the mutex, but changes under it.
 struct Workers::State {
   std::mutex mutex;
   std::condition_variable begun, ended;
   const std::function<void(unsigned)>* work = nullptr;
-  std::uint64_t round = 0;
-  unsigned busy = 0;
+  std::atomic<std::uint64_t> round = 0;
+  std::atomic<unsigned> busy = 0;
   bool ending = false;
   std::vector<std::thread> threads;
   const pid_t process = getpid();
 
   void loop(unsigned index) {
-    std::unique_lock lock(mutex);
     for (std::uint64_t seen = 0;;) {
+      look_for([&] { return round.load(std::memory_order_relaxed) != seen; });
+      std::unique_lock lock(mutex);
       begun.wait(lock, [&] { return ending || round != seen; });
       if (ending) return;
       seen = round;
@@ -75,6 +93,7 @@ void Workers::run(const std::function<void(unsigned)>& work) {
     state_->begun.notify_all();
   }
   work(0);
+  look_for([&] { return state_->busy.load(std::memory_order_relaxed) == 0; });
   std::unique_lock lock(state_->mutex);
   state_->ended.wait(lock, [&] { return state_->busy == 0; });
 }

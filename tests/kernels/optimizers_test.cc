@@ -453,6 +453,34 @@ TEST(Optimizers, AMasterCopyBecomesTheParameterOnlyWhereItDoesNotRoundToIt) {
   }
 }
 
+TEST(Optimizers, AStepThatAdoptsDoesFirstWhatAdoptingDoes) {
+  Random random(10);
+  for (const std::size_t count : {1, 16, 33, 1000}) {
+    Model model(count, 3);
+    model.fill_with_any(random);
+    for (std::size_t i = 0; i < count; ++i) {
+      const bool kept = random() % 2 == 0;
+      model.bf16()[i] =
+          kept ? float_to_bf16(model.parameter()[i]) : static_cast<std::uint16_t>(random());
+    }
+    for (const Optimizers* by : host_optimizers()) {
+      for (const Case& of : cases()) {
+        for (const bool bf16_gradient : {false, true}) {
+          Model apart = model, together = model;
+          by->adopt(apart.bf16(), apart.parameter(), count);
+          const Form form{bf16_gradient, true};
+          of.run(*by, form.of(apart, 0, count), apart.first(), apart.second(), false);
+          ParameterRange range = form.of(together, 0, count);
+          range.adopts = true;
+          of.run(*by, range, together.first(), together.second(), false);
+          EXPECT_TRUE(apart == together) << by->name << ", " << of.name << ", " << count;
+          EXPECT_TRUE(together.guards_intact());
+        }
+      }
+    }
+  }
+}
+
 TEST(Optimizers, ANanShowsInParameterAndState) {
   constexpr std::uint32_t kCanonical = 0x7FC0'0000;
   for (const Case& of : cases()) {

@@ -98,12 +98,17 @@ void Hostile::forge_from(const Seen& seen) {
   network_.forge(random_.chance(0.5) ? seen.from : anywhere(), seen.to, std::move(bytes));
 }
 
-// Control packets and eager messages, which are sealed at every level that seals anything.
+// Control packets and eager messages, which are sealed at every level that seals anything; and
+// segments, of which the header is masked where they are not.
 bool Hostile::speak() {
   if (seen_.empty()) return false;
   const Seen& seen = seen_[random_.below(seen_.size())];
   const wire::Header known = header_of(seen.bytes);
   if (known.connection == 0) return false;
+  if (is_type(seen.bytes, wire::Type::kData) || is_type(seen.bytes, wire::Type::kFragment)) {
+    speak_segment(seen);
+    return true;
+  }
   Datagram body(random_.below(100));
   for (std::byte& byte : body) byte = static_cast<std::byte>(random_.below(8));
   const auto type = random_.chance(0.7) ? wire::Type::kControl : wire::Type::kEager;
@@ -112,6 +117,24 @@ bool Hostile::speak() {
   if (random_.chance(0.3)) header.flags = wire::kUncounted;
   network_.forge(random_.chance(0.5) ? seen.from : anywhere(), seen.to, datagram_of(header, body));
   return true;
+}
+
+// Another number, place or length than the segment's that was seen.
+void Hostile::speak_segment(const Seen& seen) {
+  wire::Header header = header_of(seen.bytes);
+  switch (random_.below(3)) {
+    case 0:
+      header.number += 1 + static_cast<std::uint32_t>(random_.below(2000));
+      break;
+    case 1:
+      header.extent ^= (1 + random_.below(15)) << wire::kExtentSegmentShift;
+      break;
+    default:
+      header.slot_low ^= 1 + static_cast<std::uint32_t>(random_.below(15));
+  }
+  Datagram body(seen.bytes.begin() + sizeof header, seen.bytes.end());
+  for (std::byte& byte : body) byte ^= std::byte{1};
+  network_.forge(random_.chance(0.5) ? seen.from : anywhere(), seen.to, datagram_of(header, body));
 }
 
 // To who sent the packet, from who it was for: "I know no such connection".

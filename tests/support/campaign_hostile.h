@@ -37,6 +37,7 @@ class Hostile {
   void forge_from(const Seen& seen);
   void replay(const Seen& seen);
   void send_reset(const Seen& seen);
+  void speak_segment(const Seen& seen);
 
   static constexpr std::size_t kRemembered = 64;
   SimRandom& random_;
