@@ -5,8 +5,8 @@
 
 float32 parameters beside ``torch.optim.AdamW(fused=True)``. bfloat16 parameters beside what is done
 without a fused step: the gradient is converted to float32, torch's fused AdamW steps a float32
-master copy, and that is converted back. The two take turns of some steps each; a ratio is the median
-of the ratios of a turn's medians. Gradients are there already and stay where they are.
+master copy, and that is converted back. The two take turns of some steps each; a ratio is the
+median of the ratios of a turn's medians. Gradients are there already and stay where they are.
 """
 
 from __future__ import annotations
