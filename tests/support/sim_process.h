@@ -25,11 +25,11 @@ class SimProcess {
 
   // As a program's operations do: the engine watches over the peer's life meanwhile.
   void send(std::uint32_t node, SendRequest& request) {
-    look_at_clock();
+    begin_turn();
     loop_.send_st(peer(node).id, request);
   }
   void recv(std::uint32_t node, RecvRequest& request) {
-    look_at_clock();
+    begin_turn();
     loop_.recv_st(peer(node).id, request);
   }
   // Past the engine, for tests of sessions alone.
@@ -96,7 +96,7 @@ class SimProcess {
   void meet(std::uint32_t node);
   void meet_again();
   // What is posted is posted in a turn.
-  void look_at_clock() { loop_.set_now(network_.now() + clock_ahead_); }
+  void begin_turn() { loop_.begin_turn_st(network_.now() + clock_ahead_); }
 
   const SimNetwork& network_;
   SimNic nic_;
