@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <climits>
+#include <optional>
 #include <utility>
+
+#include "base/thread.h"
 
 namespace taco::harp {
 
@@ -28,6 +31,7 @@ constexpr int kBriefShare = 10;
 // A core given away for longer than this was wanted by others; then polling pauses for a while.
 constexpr Duration kCoreWasTaken = 200 * kMicrosecond;
 constexpr Duration kSleepAtOnce = 5 * kMillisecond;
+constexpr Duration kCrowded = kSecond;  // so long somebody is taken to want it
 
 // Sleeps while `word` holds `value`, at most until `deadline` (kNever: no limit).
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value, Time deadline) {
@@ -56,6 +60,7 @@ void Duty::stop() {
 }
 
 void Duty::run() {
+  const ShortTurns turns;
   while (!stopping()) {
     if (token_.try_acquire()) {
       serve();
@@ -81,6 +86,7 @@ bool Duty::worth_polling(Idle& idle, bool worked) {
     // Somebody with plenty to do has this core: giving it away costs us a whole round of theirs,
     // while a sleeper that is woken comes first.
     sleep_at_once_until_ = now + kSleepAtOnce;
+    crowded_until_ = now + kCrowded;
   }
   ++idle.polls;
   idle.polled_at = now;
@@ -174,7 +180,9 @@ bool Duty::drive(const Event& event, Time deadline) {
   driven_.cancel_sleep_st();
   const Duration spin = caller_spin_.load(std::memory_order_relaxed);
   Idle idle{.spin = spin};
+  std::optional<ShortTurns> turns;  // of a thread that is not ours: only where there is need
   for (;;) {
+    if (!turns && driven_.now_st() < crowded_until_) turns.emplace();
     const bool worked = driven_.turn_st(Driven::Who::kCaller);
     if (event.is_set()) return true;
     if (stopping() || driven_.now_st() >= deadline) return false;

@@ -126,7 +126,7 @@ class Duty {
   std::atomic<Unfinished> unfinished_{Unfinished::kNothing};  // as the last leaver saw it
   Time thread_slept_at_ = kNever;                             // the engine thread's own
   std::uint64_t thread_tenure_ = 0;                           // the engine thread's last
-  Time sleep_at_once_until_ = 0;                              // the token holder's
+  Time sleep_at_once_until_ = 0, crowded_until_ = 0;          // the token holder's
   std::uint64_t last_refusal_ = 0;  // tenure that refused the engine's thread last
 
   std::atomic<Duration> caller_spin_{20 * kMicrosecond};
