@@ -26,8 +26,8 @@ constexpr double kLeastNoise = 0.001, kMostNoise = 0.1;
 constexpr double kEmpty = 0.25;                // of the longest queue that there was lately
 constexpr double kFew = 24, kHalfEmpty = 0.5;  // packets; not more than this of the longest
 constexpr Duration kAlwaysEmpty = 50 * kMicrosecond;
-constexpr double kFewPackets = 100, kManyPackets = 1000;  // to judge by; then older ones count less
-constexpr Duration kHalfLife = kSecond;                   // that queues stay in memory
+constexpr double kFewPackets = 100, kManyPackets = 1000, kManyBlamed = 100'000;  // to judge by
+constexpr Duration kHalfLife = kSecond;  // that queues stay in memory
 
 // Who has given way so far and so often, and still finds the queue that it was in, is among senders
 // that fill whatever there is. It takes its share of it for a while, then tries again.
@@ -114,11 +114,19 @@ bool is_noise(const SwiftState& swift, const CongestionRound& round) {
   return explains(swift, round.lost, round.acked + round.lost, in_a_run(round));
 }
 
+// Of more than so many packets, older ones count less.
+void forget_old(float& lost, float& all, double many) {
+  if (all < many) return;
+  lost /= 2;
+  all /= 2;
+}
+
 // Learns from the round what gets lost whatever we do.
 void measure_noise(CongestionState& state, const CongestionRound& round, const AckSample& sample) {
   SwiftState& swift = state.swift;
   swift.blamed_lost += static_cast<float>(round.lost);
   swift.blamed_all += static_cast<float>(round.acked + round.lost);
+  forget_old(swift.blamed_lost, swift.blamed_all, kManyBlamed);
   // A loss shows a round after the queue that made it.
   const bool is_empty = round.most_queue <= short_queue(swift, sample.rate);
   const bool was_empty = std::exchange(swift.was_empty, is_empty);
@@ -130,9 +138,7 @@ void measure_noise(CongestionState& state, const CongestionRound& round, const A
     state.slow_start_threshold = kNoThreshold;  // it was learned from losses that were not ours
     swift.has_lost = false;
   }
-  if (swift.empty_all < kManyPackets) return;
-  swift.empty_lost /= 2;
-  swift.empty_all /= 2;
+  forget_old(swift.empty_lost, swift.empty_all, kManyPackets);
 }
 
 bool competes(const CongestionState& state) { return state.swift.competes_until != 0; }
