@@ -63,11 +63,15 @@ def wait_until(what: Callable[[], bool], words: str) -> None:
 
 
 def wait_for_paths(folder: Path, ranks: Iterable[int], count: int, words: str) -> None:
-    def reached(rank: int) -> bool:
-        told = folder / f"paths{rank}"
-        return told.exists() and int(told.read_text()) == count
+    def told(rank: int) -> int:
+        path = folder / f"paths{rank}"
+        return int(path.read_text()) if path.exists() else 0
 
-    wait_until(lambda: all(reached(rank) for rank in ranks), words)
+    try:
+        wait_until(lambda: all(told(rank) == count for rank in ranks), words)
+    except AssertionError as error:
+        counts = [told(rank) for rank in range(HOSTS)]
+        raise AssertionError(f"{error}: ranks have {counts} paths") from None
 
 
 def kill_and_return(fabric: Fabric, folder: Path, host: int, link: int) -> None:
