@@ -40,6 +40,13 @@ class Model {
     for (Bytes& bytes : floats_) testing::fill(bytes, Dtype::kF32, random);
     testing::fill(halves_[1], Dtype::kBF16, random);
   }
+  // Of bfloat16 parameters, about half are what their master copies round to.
+  void change_half_of_bf16(Random& random) {
+    for (std::size_t i = 0; i < count_; ++i) {
+      const bool kept = random() % 2 == 0;
+      bf16()[i] = kept ? float_to_bf16(parameter()[i]) : static_cast<std::uint16_t>(random());
+    }
+  }
   // Numbers as training has them, moments included.
   void fill_as_in_training(Random& random) {
     std::normal_distribution<float> normal;
@@ -432,11 +439,7 @@ TEST(Optimizers, AMasterCopyBecomesTheParameterOnlyWhereItDoesNotRoundToIt) {
   for (const std::size_t count : {1, 7, 16, 33, 1000}) {
     Model model(count, 3);
     model.fill_with_any(random);  // denormals and NaN among them
-    for (std::size_t i = 0; i < count; ++i) {
-      const bool kept = random() % 2 == 0;
-      model.bf16()[i] =
-          kept ? float_to_bf16(model.parameter()[i]) : static_cast<std::uint16_t>(random());
-    }
+    model.change_half_of_bf16(random);
     for (const Optimizers* by : host_optimizers()) {
       Model adopted = model;
       by->adopt(adopted.bf16(), adopted.parameter(), count);
@@ -458,11 +461,7 @@ TEST(Optimizers, AStepThatAdoptsDoesFirstWhatAdoptingDoes) {
   for (const std::size_t count : {1, 16, 33, 1000}) {
     Model model(count, 3);
     model.fill_with_any(random);
-    for (std::size_t i = 0; i < count; ++i) {
-      const bool kept = random() % 2 == 0;
-      model.bf16()[i] =
-          kept ? float_to_bf16(model.parameter()[i]) : static_cast<std::uint16_t>(random());
-    }
+    model.change_half_of_bf16(random);
     for (const Optimizers* by : host_optimizers()) {
       for (const Case& of : cases()) {
         for (const bool bf16_gradient : {false, true}) {

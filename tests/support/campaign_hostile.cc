@@ -119,7 +119,7 @@ bool Hostile::speak() {
   return true;
 }
 
-// Another number, place or length than the segment's that was seen.
+// With another number, place or message than the segment that was seen.
 void Hostile::speak_segment(const Seen& seen) {
   wire::Header header = header_of(seen.bytes);
   switch (random_.below(3)) {

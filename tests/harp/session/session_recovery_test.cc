@@ -30,11 +30,12 @@ struct Flow {
     cluster[0].matcher(1).send(transfer.send);
     return transfer;
   }
+  bool done() const {
+    return std::all_of(transfers.begin(), transfers.end(),
+                       [](const Transfer& transfer) { return transfer.done(); });
+  }
   bool run(Duration limit) {
-    return cluster.run(cluster.now() + limit, [&] {
-      return std::all_of(transfers.begin(), transfers.end(),
-                         [](const Transfer& transfer) { return transfer.done(); });
-    });
+    return cluster.run(cluster.now() + limit, [&] { return done(); });
   }
 };
 
@@ -106,11 +107,7 @@ TEST(SessionRecovery, WhatHasArrivedAmongManyHolesIsNotSentAgain) {
   for (std::uint64_t tag = 1; tag < 257; ++tag) flow.add(tag, 1 << 20);
   Time next_stall = 40 * kMillisecond;
   ASSERT_TRUE(cluster.run(
-      60 * kSecond,
-      [&] {
-        return std::all_of(flow.transfers.begin(), flow.transfers.end(),
-                           [](const Transfer& transfer) { return transfer.done(); });
-      },
+      60 * kSecond, [&] { return flow.done(); },
       [&] {
         if (cluster.now() < next_stall) return cluster.wake_at(next_stall);
         cluster.network().faults().loss = 0.05;
