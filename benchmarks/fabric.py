@@ -103,7 +103,9 @@ def _new_namespace() -> int:
 
 
 class Fabric:
-    """Hosts 0..hosts-1, each with `links` interfaces eth0, eth1, ...; one bridge a link."""
+    """Hosts 0..hosts-1, each with `links` interfaces eth0, eth1, ... What joins them, `between`:
+    "bridges", one network a link; "bridge", one network for all of them; or "routers", one a link,
+    with no host in another one's network."""
 
     def __init__(
         self,
@@ -113,13 +115,17 @@ class Fabric:
         links: int = 1,
         mtu: int = 1500,
         tcp: str | None = None,
+        between: str = "bridges",
     ) -> None:
         """`loss` is a probability; `tcp` pins the congestion control (None: the machine's)."""
         if not 1 <= hosts <= 250:
             raise ValueError(f"hosts must be 1 to 250, not {hosts}")
         if not 0.0 <= loss < 1.0:
             raise ValueError(f"loss is a probability below 1, not {loss}")
+        if between not in ("bridges", "bridge", "routers"):
+            raise ValueError(f"between is bridges, bridge or routers, not {between!r}")
         self.hosts = hosts
+        self.between = between
         self.links = links
         self.rate = rate
         self.bits_per_second = parse_rate(rate) if rate else None
@@ -386,15 +392,20 @@ class Fabric:
         bridges = self._namespaces[-1]
         lines = []
         for link in range(self.links):
-            lines += [f"link add br{link} type bridge", f"link set br{link} mtu {self.mtu} up"]
+            bridge = f"br{0 if self.between == 'bridge' else link}"
+            if self.between != "routers" and (link == 0 or self.between == "bridges"):
+                lines += [f"link add {bridge} type bridge", f"link set {bridge} mtu {self.mtu} up"]
             for host in range(self.hosts):
                 port = f"p{link}h{host}"
                 peer = f"name eth{link} mtu {self.mtu} netns {self.namespace(host)}"
                 lines.append(f"link add {port} mtu {self.mtu} type veth peer {peer}")
-                lines.append(f"link set {port} master br{link} up")
+                joins = "" if self.between == "routers" else f"master {bridge}"
+                lines.append(f"link set {port} {joins} up")
         self._ip(bridges, lines)
         for host in range(self.hosts):
             self._build_host(host)
+        if self.between == "routers":
+            self._build_routers()
         if self.bits_per_second:
             ports = [f"p{link}h{h}" for link in range(self.links) for h in range(self.hosts)]
             self._limit(bridges, ports, self.bits_per_second)
@@ -403,15 +414,32 @@ class Fabric:
             self.set_loss(self.loss)
 
     def _build_host(self, host: int) -> None:
+        prefixes = {"bridges": (24, 64), "bridge": (16, 16), "routers": (32, 64)}
+        bits, bits6 = prefixes[self.between]
         lines = ["link set lo up"]
         for link in range(self.links):
-            lines.append(f"addr add {self.address(host, link)}/24 dev eth{link}")
-            lines.append(f"addr add {self.address6(host, link)}/64 dev eth{link} nodad")
+            lines.append(f"addr add {self.address(host, link)}/{bits} dev eth{link}")
+            lines.append(f"addr add {self.address6(host, link)}/{bits6} dev eth{link} nodad")
             lines.append(f"link set eth{link} up")
         self._ip(self._namespaces[host], lines)
         if self.bits_per_second:
             devices = [f"eth{link}" for link in range(self.links)]
             self._limit(self._namespaces[host], devices, self.bits_per_second)
+
+    def _build_routers(self) -> None:
+        """IPv4 only. The routers' addresses are 10.78.0.1, 10.78.1.1, ..."""
+        own = self._namespaces[-1]
+        self._feed(own, ["sh"], "echo 1 > /proc/sys/net/ipv4/ip_forward")
+        lines = ["link set lo up"]
+        for link in range(self.links):
+            router = f"10.78.{link}.1"
+            lines.append(f"addr add {router}/32 dev lo")
+            for host in range(self.hosts):
+                lines.append(f"route add {self.address(host, link)}/32 dev p{link}h{host}")
+                to_router = f"route add {router}/32 dev eth{link}"
+                onwards = f"route add 10.77.{link}.0/24 via {router} dev eth{link}"
+                self._ip(self._namespaces[host], [to_router, onwards])
+        self._ip(own, lines)
 
     def _limit(
         self, namespace: int, devices: Sequence[str], bits_per_second: float, verb: str = "add"

@@ -25,7 +25,7 @@ struct Env {
   std::int64_t socket_buffer = 0;        // TACO_SOCKET_BUFFER: bytes, 0 asks for the most allowed
   std::int64_t port = 0;                 // TACO_PORT: first UDP port, 0 any
   std::int64_t mtu = 0;                  // TACO_MTU: 0 takes the interface's
-  std::int64_t paths = 1;                // TACO_PATHS: UDP ports at each address; auto: 1
+  std::int64_t paths = 0;                // TACO_PATHS: UDP ports at each address; auto: 0
   std::string congestion = "swift";      // TACO_CONGESTION: name of the congestion control
   std::string harp_security = "auth";    // TACO_HARP_SECURITY: none|auth|encrypt
   std::string harp_checksum = "crc32c";  // TACO_HARP_CHECKSUM: crc32c|kernel

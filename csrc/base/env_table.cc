@@ -170,11 +170,14 @@ constexpr auto kVariables = std::to_array<Variable>({
     {"TACO_PATHS", "integer", "", "auto or an integer from 1 to 8",
      "Paths between two hosts by each pair of their interfaces: UDP ports, so that switches that "
      "spread flows over several links (ECMP) spread them too. Of several, one that is slow is "
-     "moved to other ports, for which as many again are opened. auto: one.",
+     "moved to other ports, for which as many again are opened. auto: four where the way to "
+     "MASTER_ADDR crosses a router, and of those one to peers that no router is crossed to; else "
+     "one.",
      [](Env& env, const std::string& value) {
+       env.paths = 0;
        return value == "auto" || set_integer(env.paths, value, 1, 8);
      },
-     [](const Env& env) { return env.paths == 1 ? "auto" : std::to_string(env.paths); }},
+     [](const Env& env) { return env.paths == 0 ? "auto" : std::to_string(env.paths); }},
     {"TACO_CONGESTION", "name", "", "the name of a congestion control (lower case)",
      "Congestion control of sessions between hosts: swift, paced_swift or cubic (docs/wire.md).",
      [](Env& env, const std::string& value) { return set_name(env.congestion, value); },

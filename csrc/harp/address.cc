@@ -274,17 +274,24 @@ std::size_t max_datagram(const Endpoint& address, std::size_t mtu) {
   return std::min(std::max<std::size_t>(mtu, 1'280) - ip_header - kUdpHeader, kLargestDatagram);
 }
 
+std::span<const std::byte> address_bytes(const Endpoint& endpoint) {
+  const std::span<const std::byte> all(endpoint.bytes);
+  return sockaddr_of(endpoint)->sa_family == AF_INET6
+             ? all.subspan(offsetof(sockaddr_in6, sin6_addr), sizeof(in6_addr))
+             : all.subspan(offsetof(sockaddr_in, sin_addr), sizeof(in_addr));
+}
+
 bool same_host_address(const Endpoint& a, const Endpoint& b) {
-  const sockaddr* left = sockaddr_of(a);
-  const sockaddr* right = sockaddr_of(b);
-  if (left->sa_family != right->sa_family) return false;
-  if (left->sa_family == AF_INET6) {
-    return std::memcmp(&reinterpret_cast<const sockaddr_in6*>(left)->sin6_addr,
-                       &reinterpret_cast<const sockaddr_in6*>(right)->sin6_addr,
-                       sizeof(in6_addr)) == 0;
-  }
-  return reinterpret_cast<const sockaddr_in*>(left)->sin_addr.s_addr ==
-         reinterpret_cast<const sockaddr_in*>(right)->sin_addr.s_addr;
+  return std::ranges::equal(address_bytes(a), address_bytes(b));
+}
+
+bool same_network(const Endpoint& a, const Endpoint& b, int prefix) {
+  const std::span<const std::byte> left = address_bytes(a), right = address_bytes(b);
+  if (left.size() != right.size()) return false;
+  const auto whole = std::min(static_cast<std::size_t>(prefix / 8), left.size());
+  if (!std::ranges::equal(left.first(whole), right.first(whole))) return false;
+  const auto mask = static_cast<std::byte>(0xff00 >> prefix % 8);
+  return whole == left.size() || ((left[whole] ^ right[whole]) & mask) == std::byte{0};
 }
 
 }  // namespace taco::harp

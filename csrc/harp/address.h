@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,13 @@
 struct sockaddr;
 
 namespace taco::harp {
+
+// What an interface reaches without a router: all that shares so many bits with its address. 0: not
+// known.
+struct OwnNetwork {
+  std::uint32_t interface = 0;  // its index
+  int prefix = 0;
+};
 
 struct PathAddress {
   Endpoint endpoint;
@@ -53,6 +61,8 @@ std::string describe(const Address& address, const Endpoint& endpoint);
 std::string to_string(const Endpoint& endpoint);
 Endpoint endpoint_of(const sockaddr* address);
 const sockaddr* sockaddr_of(const Endpoint& endpoint);
+// 4 or 16, in network order.
+std::span<const std::byte> address_bytes(const Endpoint& endpoint);
 std::uint16_t port_of(const Endpoint& endpoint);
 void set_port(Endpoint& endpoint, std::uint16_t port);
 // As records carry them: an IPv6 address, or an IPv4 one mapped into it; the port in network order.
@@ -65,6 +75,8 @@ bool is_usable(const Endpoint& endpoint);
 bool is_loopback(const Endpoint& endpoint);
 bool is_link_local(const Endpoint& endpoint);
 bool same_host_address(const Endpoint& a, const Endpoint& b);  // ports aside
+// Equal in the first `prefix` bits.
+bool same_network(const Endpoint& a, const Endpoint& b, int prefix);
 // The UDP payload that fits the MTU of an interface with such an address.
 std::size_t max_datagram(const Endpoint& address, std::size_t mtu);
 

@@ -254,7 +254,7 @@ class SimNic final : public Nic {
   // there is none.
   std::uint32_t now_at(std::uint32_t local_path) const;
   // What it sends from to reach that one: what is on the same rail, or the first.
-  std::optional<Endpoint> route_to(const Endpoint& remote) const;
+  std::vector<Endpoint> routes_to(const Endpoint& remote) const;
   // Its host comes to have one more, with a cable of its own.
   void add_address(std::size_t max_datagram);
   // Its host has another address on the network of its i-th, which is gone: a lease that was

@@ -37,14 +37,15 @@ void SimNic::add_numbered(std::uint32_t number, std::size_t max_datagram) {
   buffered_.resize(addresses_.size(), 0);
 }
 
-std::optional<Endpoint> SimNic::route_to(const Endpoint& remote) const {
+std::vector<Endpoint> SimNic::routes_to(const Endpoint& remote) const {
   const bool rails = network_.faults().rails;
   const std::uint32_t rail = SimNetwork::rail_of(SimNetwork::place_of(remote).address);
   for (std::uint32_t i = 0; i < numbers_.size(); ++i) {
     const bool leads_there = rails ? SimNetwork::rail_of(numbers_[i]) == rail : i == 0;
-    if (leads_there && (missing_ >> (i * ports_) & 1) == 0) return addresses_[i * ports_].endpoint;
+    const bool is_there = (missing_ >> (i * ports_) & 1) == 0;
+    if (leads_there && is_there) return {addresses_[i * ports_].endpoint};
   }
-  return std::nullopt;
+  return {};
 }
 
 std::uint32_t SimNic::now_at(std::uint32_t local_path) const {

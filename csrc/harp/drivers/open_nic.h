@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "harp/address.h"
 #include "harp/nic.h"
 
 namespace taco::harp {
@@ -16,6 +17,8 @@ struct NicOptions {
     Endpoint address;        // port 0: any
     std::size_t mtu = 1500;  // of its interface
     bool spare = false;      // see NicAddress
+    // What goes to this network leaves by this interface, whatever the routes say. 0: as they say.
+    OwnNetwork network;
   };
   std::vector<Local> locals;  // each becomes an address of the Nic, in this order
   // What the host has by now that may be used as well, as often as it is to have ports; asked when

@@ -38,8 +38,8 @@ Result<std::unique_ptr<UdpNic>> UdpNic::create(const UdpNicOptions& options) {
 // At that place among the others, or behind them. Who sleeps on the descriptors looks for new ones
 // at their end.
 Status UdpNic::open_address(const NicOptions::Local& local, std::size_t place) {
-  auto socket = UdpSocket::open(
-      {local.address, options_.receive_buffer, options_.allow_gso, options_.allow_gro});
+  auto socket = UdpSocket::open({local.address, options_.receive_buffer, options_.allow_gso,
+                                 options_.allow_gro, local.network});
   if (!socket.ok()) return socket.status();
   if (place == sockets_.size()) {
     addresses_.emplace_back();

@@ -91,6 +91,18 @@ int receive_some(int fd, std::span<mmsghdr> headers) {
   return 1;
 }
 
+// Behind what the header has already.
+template <class T>
+void add_control(msghdr& header, std::span<std::byte> room, int level, int type, const T& value) {
+  auto* const control = reinterpret_cast<cmsghdr*>(room.data() + header.msg_controllen);
+  header.msg_control = room.data();
+  header.msg_controllen += CMSG_SPACE(sizeof value);
+  control->cmsg_level = level;
+  control->cmsg_type = type;
+  control->cmsg_len = CMSG_LEN(sizeof value);
+  memcpy(CMSG_DATA(control), &value, sizeof value);
+}
+
 int family_of(const Endpoint& endpoint) {
   return reinterpret_cast<const sockaddr*>(endpoint.bytes.data())->sa_family;
 }
@@ -154,6 +166,7 @@ Status UdpSocket::configure(const UdpSocketOptions& options) {
   length = sizeof local_.bytes;
   getsockname(fd_, reinterpret_cast<sockaddr*>(local_.bytes.data()), &length);
   local_.size = length;
+  network_ = options.network;
   // Segments already cut stay sendable, fragmented, when this interface's MTU drops.
   may_fragment(true);
   return {};
@@ -195,27 +208,36 @@ std::size_t UdpSocket::offer(std::span<mmsghdr> headers, std::vector<Refusal>& r
   }
 }
 
+// A neighbour on a network that several interfaces share is reached by the one that has this
+// address: the routes would have it reached by the same one always. The address is the socket's.
+void UdpSocket::name_interface(const Endpoint& to, msghdr& header, Control& control) const {
+  if (network_.interface == 0 || !same_network(to, local_, network_.prefix)) return;
+  if (family_of(local_) == AF_INET6) {
+    in6_pktinfo info{};
+    info.ipi6_ifindex = network_.interface;
+    std::ranges::copy(address_bytes(local_), reinterpret_cast<std::byte*>(&info.ipi6_addr));
+    add_control(header, control.bytes, IPPROTO_IPV6, IPV6_PKTINFO, info);
+  } else {
+    in_pktinfo info{};
+    info.ipi_ifindex = static_cast<int>(network_.interface);
+    std::ranges::copy(address_bytes(local_), reinterpret_cast<std::byte*>(&info.ipi_spec_dst));
+    add_control(header, control.bytes, IPPROTO_IP, IP_PKTINFO, info);
+  }
+}
+
 std::size_t UdpSocket::send_burst(std::span<const TxPacket> packets, std::vector<Refusal>& refusals,
                                   int* error) {
   std::array<mmsghdr, kBurst> headers;
-  struct alignas(cmsghdr) Control {
-    std::byte bytes[CMSG_SPACE(sizeof(std::uint16_t))];
-  };
   std::array<Control, kBurst> controls;
   std::size_t count = 0;
   for (; count < std::min(packets.size(), kBurst) && !packets[count].unfragmented; ++count) {
     const TxPacket& packet = packets[count];
     msghdr& header = headers[count].msg_hdr;
     header = header_of(packet);
+    name_interface(*packet.destination, header, controls[count]);
     if (packet.segment_bytes == 0 || packet.bytes <= packet.segment_bytes) continue;
-    header.msg_control = controls[count].bytes;
-    header.msg_controllen = sizeof controls[count].bytes;
-    cmsghdr* control = CMSG_FIRSTHDR(&header);
-    control->cmsg_level = SOL_UDP;
-    control->cmsg_type = UDP_SEGMENT;
-    control->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
-    const auto segment = static_cast<std::uint16_t>(packet.segment_bytes);
-    memcpy(CMSG_DATA(control), &segment, sizeof segment);
+    add_control(header, controls[count].bytes, SOL_UDP, UDP_SEGMENT,
+                static_cast<std::uint16_t>(packet.segment_bytes));
   }
   return offer(std::span(headers).first(count), refusals, error);
 }
@@ -256,6 +278,8 @@ std::size_t UdpSocket::send(std::span<const TxPacket> packets, std::vector<Refus
 bool UdpSocket::send_unfragmented(const TxPacket& packet, std::vector<Refusal>& refusals) {
   if (!may_fragment(false)) return true;
   mmsghdr header{header_of(packet), 0};
+  Control control;
+  name_interface(*packet.destination, header.msg_hdr, control);
   int error = 0;
   offer({&header, 1}, refusals, &error);
   may_fragment(true);
@@ -284,6 +308,8 @@ bool UdpSocket::send_in_pieces(const TxPacket& packet, std::vector<Refusal>& ref
       }
     }
     mmsghdr header{header_to(*packet.destination, pieces.data(), pieces.size()), 0};
+    Control control;
+    name_interface(*packet.destination, header.msg_hdr, control);
     int error = 0;
     // What has no room, or no way, at once: nothing has left. Later pieces count as lost on the
     // wire.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "harp/address.h"
 #include "harp/nic.h"
 
 namespace taco::harp {
@@ -46,6 +47,7 @@ struct UdpSocketOptions {
   Endpoint local;
   std::size_t buffer = 0;
   bool allow_gso = true, allow_gro = true;
+  OwnNetwork network;  // see NicOptions::Local
 };
 
 class UdpSocket {
@@ -78,11 +80,18 @@ class UdpSocket {
   std::uint64_t last_used = 0;  // the driver's: the poll in which traffic was last seen; 0: never
 
  private:
+  // What goes with a message to the kernel: by which interface, and how long its segments are.
+  struct alignas(cmsghdr) Control {
+    std::array<std::byte, CMSG_SPACE(sizeof(in6_pktinfo)) + CMSG_SPACE(sizeof(std::uint16_t))>
+        bytes;
+  };
+
   explicit UdpSocket(int fd) : fd_(fd) {}
   Status configure(const UdpSocketOptions& options);
   void size_buffers(std::size_t wanted);
   // How many from the front the kernel took. None: `error` says what it has against the first.
   std::size_t offer(std::span<mmsghdr> headers, std::vector<Refusal>& refusals, int* error);
+  void name_interface(const Endpoint& to, msghdr& header, Control& control) const;
   std::size_t send_burst(std::span<const TxPacket> packets, std::vector<Refusal>& refusals,
                          int* error);
   // False: no room. Anything else that the kernel has against it counts as a loss on the way.
@@ -96,6 +105,7 @@ class UdpSocket {
 
   int fd_;  // -1: closed
   Endpoint local_;
+  OwnNetwork network_;
   bool has_gso_ = false, has_gro_ = false;
   bool is_full_ = false;
   std::size_t receive_buffer_ = 0;

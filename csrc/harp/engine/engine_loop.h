@@ -34,7 +34,7 @@ namespace taco::harp {
 struct LoopOptions {
   Identity own;
   std::function<std::uint64_t()> random;  // unguessable
-  RouteLookup route = kernel_route;
+  RouteLookup route = kernel_routes;
   Duration peer_timeout = 10 * kSecond;
   const CongestionOps* congestion = nullptr;  // null: the default
   Security security = Security::kNone;
@@ -121,7 +121,7 @@ class EngineLoop final : public Transport,
   void arm(Timer& timer, Time deadline) override { session_timers_.arm(timer, deadline); }
   void disarm(Timer& timer) override { session_timers_.disarm(timer); }
   std::uint64_t random() override { return options_.random(); }
-  std::optional<std::uint32_t> way_to(const Endpoint& remote) override;
+  std::vector<std::uint32_t> ways_to(const Endpoint& remote) override;
   std::vector<Endpoint> published_by(std::uint64_t incarnation) override;
   void on_paths_opened(const Session& session) override;
 

@@ -44,8 +44,8 @@ void EngineLoop::open_session(Peer& peer) {
   const Route& first = peer.routes.front();
   for (const Route& route : peer.routes) {
     const bool is_gone = (nic().missing_st() >> route.local_path & 1) != 0;
-    const auto now = is_gone ? way_to(route.remote.endpoint) : std::nullopt;
-    config.ways.push_back({route.remote.endpoint, now.value_or(route.local_path)});
+    const auto now = is_gone ? ways_to(route.remote.endpoint) : std::vector<std::uint32_t>();
+    config.ways.push_back({route.remote.endpoint, now.empty() ? route.local_path : now.front()});
   }
   config.max_datagram = std::min(nic().addresses()[config.ways.front().local].max_datagram,
                                  max_datagram(first.remote.endpoint, first.remote.mtu));
@@ -148,18 +148,22 @@ void EngineLoop::tell_of_addresses(std::uint32_t added, std::uint32_t changed) c
 }
 
 // What this host has itself leads nowhere: bridges often have one address on every host.
-std::optional<std::uint32_t> EngineLoop::way_to(const Endpoint& remote) {
+std::vector<std::uint32_t> EngineLoop::ways_to(const Endpoint& remote) {
   const std::span<const NicAddress> addresses = nic().addresses();
-  std::optional<std::uint32_t> found;
-  const auto source = options_.route(remote);
-  for (std::uint32_t i = 0; i < addresses.size(); ++i) {
-    const Endpoint& own = addresses[i].endpoint;
-    if (same_host_address(own, remote)) return std::nullopt;
-    if (!found && source && same_host_address(own, *source)) found = i;
+  const auto at = [&](const Endpoint& host) {
+    return std::ranges::find_if(
+        addresses, [&](const NicAddress& own) { return same_host_address(own.endpoint, host); });
+  };
+  std::vector<std::uint32_t> ways;
+  if (at(remote) != addresses.end()) return ways;
+  for (const Endpoint& source : options_.route(remote)) {
+    const auto found = at(source);
+    if (found == addresses.end()) continue;
+    const auto local = static_cast<std::uint32_t>(found - addresses.begin());
+    // A route may stay when a cable is pulled.
+    if ((nic().missing_st() >> local & 1) == 0) ways.push_back(local);
   }
-  // A route may stay when a cable is pulled.
-  const bool is_gone = found && (nic().missing_st() >> *found & 1) != 0;
-  return is_gone ? std::nullopt : found;
+  return ways;
 }
 
 std::vector<Endpoint> EngineLoop::published_by(std::uint64_t incarnation) {

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <set>
 
@@ -39,6 +40,15 @@ bool is_overlay(const std::string& interface) {
     if (described.find(std::string("DEVTYPE=") + kind) != std::string::npos) return true;
   }
   return false;
+}
+
+int prefix_of(const sockaddr* netmask) {
+  if (netmask == nullptr) return 0;
+  int bits = 0;
+  for (const std::byte each : address_bytes(endpoint_of(netmask))) {
+    bits += std::popcount(std::to_integer<unsigned>(each));
+  }
+  return bits;
 }
 
 std::string names_of(const std::vector<Interface>& interfaces) {
@@ -107,12 +117,17 @@ Result<std::vector<Interface>> named_interfaces(const std::vector<Interface>& al
 const Interface* towards(const Endpoint& master, const std::vector<Interface>& all,
                          const RouteLookup& route) {
   if (is_loopback(master) || holder_of(all, master) != nullptr) return nullptr;
-  const auto source = route(master);
-  const Interface* own = source ? holder_of(all, *source) : nullptr;
+  const std::vector<Endpoint> sources = route(master);
+  const Interface* own = sources.empty() ? nullptr : holder_of(all, sources.front());
   if (own == nullptr || own->loopback) return nullptr;
   // An IPv6 address of one link means nothing without the name that the link has on each host.
   const bool v6 = sockaddr_of(own->address)->sa_family == AF_INET6;
   return v6 && is_link_local(own->address) ? nullptr : own;
+}
+
+bool is_on_network(const Interface& interface, const Endpoint& destination) {
+  return interface.network.prefix > 0 &&
+         same_network(interface.address, destination, interface.network.prefix);
 }
 
 bool has_name(const std::vector<Interface>& interfaces, const std::string& name) {
@@ -152,8 +167,8 @@ std::vector<Interface> all_publishable(const std::vector<Interface>& all, const 
     if (own != nullptr && !own->loopback) add(*own);
   }
   for (const int family : {AF_INET, AF_INET6}) {
-    const auto source = route(any_global(family));
-    const Interface* own = source ? holder_of(all, *source) : nullptr;
+    const std::vector<Endpoint> sources = route(any_global(family));
+    const Interface* own = sources.empty() ? nullptr : holder_of(all, sources.front());
     if (own != nullptr && !own->loopback) add(*own);
   }
   for (const bool loopback : {false, true}) {
@@ -164,32 +179,9 @@ std::vector<Interface> all_publishable(const std::vector<Interface>& all, const 
   return chosen;
 }
 
-bool all_loopback(const std::vector<PathAddress>& paths) {
-  return std::all_of(paths.begin(), paths.end(),
-                     [](const PathAddress& path) { return is_loopback(path.endpoint); });
-}
-
-std::string list_of(const std::vector<PathAddress>& paths) {
-  std::string text;
-  for (const PathAddress& path : paths) append_name(text, to_string(path.endpoint));
-  return text.empty() ? "no address" : text;
-}
-
-Status no_route(const std::vector<PathAddress>& locals, const Address& peer, bool same_host) {
-  const bool only_loopback = all_loopback(locals) || all_loopback(peer.paths);
-  return Status(Code::kRendezvous,
-                "no way leads to pid " + std::to_string(peer.pid) + " on " + peer.host_name +
-                    (same_host ? " (this host)" : " (another host)") + ", which listens at " +
-                    list_of(peer.paths) + ", from here, " + list_of(locals) + ": " +
-                    (only_loopback && !same_host ? "loopback does not lead to another host"
-                                                 : "one has IPv4 addresses only, the other IPv6") +
-                    ". Name the right interfaces with TACO_IFNAME on both hosts, or let "
-                    "MASTER_ADDR be an address that every host can reach");
-}
-
 }  // namespace
 
-Result<std::vector<Interface>> list_interfaces() {
+Result<std::vector<Interface>> list_addresses() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) {
     return Status(Code::kResource,
@@ -205,30 +197,44 @@ Result<std::vector<Interface>> list_interfaces() {
     interface.address = endpoint_of(entry->ifa_addr);
     interface.up = (entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_RUNNING) != 0;
     interface.loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
-    interface.mtu = read_attribute(interface.name, "mtu", 1500);
-    interface.mbits = read_attribute(interface.name, "speed", 0);
-    interface.overlay = !interface.loopback && is_overlay(interface.name);
+    interface.network = {if_nametoindex(entry->ifa_name), prefix_of(entry->ifa_netmask)};
     interfaces.push_back(std::move(interface));
   }
   freeifaddrs(list);
   return interfaces;
 }
 
-std::optional<Endpoint> kernel_route(const Endpoint& destination) {
-  Endpoint target = destination;
-  if (port_of(target) == 0) set_port(target, 9);
-  const int fd = socket(sockaddr_of(target)->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return std::nullopt;
-  std::optional<Endpoint> source;
-  sockaddr_storage own{};
-  socklen_t length = sizeof own;
-  if (connect(fd, sockaddr_of(target), target.size) == 0 &&
-      getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0) {
-    source = endpoint_of(reinterpret_cast<const sockaddr*>(&own));
-    set_port(*source, 0);
+Result<std::vector<Interface>> list_interfaces() {
+  auto all = list_addresses();
+  if (!all.ok()) return all;
+  for (Interface& interface : all.value()) {
+    interface.mtu = read_attribute(interface.name, "mtu", 1500);
+    interface.mbits = read_attribute(interface.name, "speed", 0);
+    interface.overlay = !interface.loopback && is_overlay(interface.name);
   }
-  close(fd);
-  return source;
+  return all;
+}
+
+std::vector<Endpoint> sources_towards(const Endpoint& destination, const Endpoint& first,
+                                      const std::vector<Interface>& all) {
+  std::vector<Endpoint> sources{first};
+  const Interface* const own = holder_of(all, first);
+  if (own == nullptr || own->loopback || !is_on_network(*own, destination)) return sources;
+  std::set<std::string> names{own->name};
+  for (const Interface& each : all) {
+    const bool leads = is_publishable(each) && !each.loopback && is_on_network(each, destination);
+    if (leads && names.insert(each.name).second && !is_overlay(each.name)) {
+      sources.push_back(each.address);
+    }
+  }
+  return sources;
+}
+
+bool shares_network(const Interface& interface, const std::vector<Interface>& all) {
+  return std::ranges::any_of(all, [&](const Interface& other) {
+    return other.name != interface.name && other.up && !other.loopback &&
+           is_on_network(interface, other.address) && is_on_network(other, interface.address);
+  });
 }
 
 std::vector<Endpoint> resolve(const std::string& host) {
@@ -330,63 +336,6 @@ std::string why_not_chosen(const Interface& interface, const std::vector<Interfa
   if (has_name(chosen, interface.name)) return "another address of its interface is used";
   if (interface.overlay) return "a bridge or tunnel, which leads through another interface";
   return "not of the IP version by which MASTER_ADDR is reached";
-}
-
-namespace {
-
-Result<Route> best_route(const std::vector<PathAddress>& locals, const Address& peer,
-                         bool same_host, const RouteLookup& route) {
-  // Inside a host loopback is the surest way, between hosts none at all.
-  for (const bool loopback : {true, false}) {
-    if (loopback && !same_host) continue;
-    for (const PathAddress& remote : peer.paths) {
-      if (is_loopback(remote.endpoint) != loopback) continue;
-      const auto source = route(remote.endpoint);
-      if (!source) continue;
-      for (std::uint32_t i = 0; i < locals.size(); ++i) {
-        if (same_host_address(locals[i].endpoint, *source)) return Route{i, remote};
-      }
-    }
-  }
-  // The kernel would send from an address that we do not use: ours may be bound all the same.
-  for (const PathAddress& remote : peer.paths) {
-    if (is_loopback(remote.endpoint) && !same_host) continue;
-    for (std::uint32_t i = 0; i < locals.size(); ++i) {
-      if (sockaddr_of(locals[i].endpoint)->sa_family == sockaddr_of(remote.endpoint)->sa_family &&
-          is_loopback(locals[i].endpoint) == is_loopback(remote.endpoint)) {
-        return Route{i, remote};
-      }
-    }
-  }
-  return no_route(locals, peer, same_host);
-}
-
-}  // namespace
-
-Result<std::vector<Route>> choose_routes(const std::vector<PathAddress>& locals,
-                                         const Address& peer, bool same_host,
-                                         const RouteLookup& route) {
-  auto best = best_route(locals, peer, same_host, route);
-  if (!best.ok()) return best.status();
-  std::vector<Route> routes{best.value()};
-  for (const PathAddress& remote : peer.paths) {
-    // What we have ourselves leads nowhere: bridges often have one address on every host.
-    const bool ours = std::any_of(locals.begin(), locals.end(), [&](const PathAddress& local) {
-      return same_host_address(local.endpoint, remote.endpoint);
-    });
-    if (same_host || ours || is_loopback(remote.endpoint)) continue;
-    const auto source = route(remote.endpoint);
-    if (!source) continue;
-    for (std::uint32_t i = 0; i < locals.size(); ++i) {
-      const bool used = std::any_of(routes.begin(), routes.end(), [&](const Route& have) {
-        return have.local_path == i || have.remote.endpoint == remote.endpoint;
-      });
-      if (used || !same_host_address(locals[i].endpoint, *source)) continue;
-      routes.push_back({i, remote});
-      break;
-    }
-  }
-  return routes;
 }
 
 }  // namespace taco::harp

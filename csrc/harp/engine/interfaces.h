@@ -1,17 +1,15 @@
-// Which network addresses this process uses and publishes, and to which of a peer's addresses it
-// sends. The kernel's routes decide, unless the user names interfaces. Loopback is never chosen
-// silently.
+// Which network addresses this process uses and publishes. The kernel's routes decide, unless the
+// user names interfaces. Loopback is never chosen silently. How peers are reached: routes.h.
 //
 // Any thread; may ask the resolver about the master's name.
 #pragma once
 
-#include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "harp/address.h"
+#include "harp/engine/routes.h"
 #include "harp/nic.h"
 
 namespace taco::harp {
@@ -25,13 +23,19 @@ struct Interface {
   bool overlay = false;  // a bridge or a tunnel: what crosses it crosses another interface, too
   std::uint32_t mtu = 1500;
   std::uint32_t mbits = 0;  // 0: unknown
+  OwnNetwork network;
 };
 
 Result<std::vector<Interface>> list_interfaces();
+// Sooner, without mtu, mbits and overlay.
+Result<std::vector<Interface>> list_addresses();
 
-// The address this host would send from towards `destination`; nothing when there is no route.
-using RouteLookup = std::function<std::optional<Endpoint>(const Endpoint& destination)>;
-std::optional<Endpoint> kernel_route(const Endpoint& destination);
+// `first`, from which the kernel would send to `destination`; and, if that is a neighbour, one of
+// each other interface on its network. No bridges or tunnels.
+std::vector<Endpoint> sources_towards(const Endpoint& destination, const Endpoint& first,
+                                      const std::vector<Interface>& all);
+// Another interface is on the same network: then the kernel would send by one of them only.
+bool shares_network(const Interface& interface, const std::vector<Interface>& all);
 
 // Addresses of a host name or a numeric address; empty when it does not resolve.
 std::vector<Endpoint> resolve(const std::string& host);
@@ -72,17 +76,5 @@ int ports_for(int paths);
 // Why an interface is not among those that were chosen, for people to read.
 std::string why_not_chosen(const Interface& interface, const std::vector<Interface>& chosen,
                            const InterfaceWish& wish);
-
-// How to reach a peer: one of our sockets and one of its addresses.
-struct Route {
-  std::uint32_t local_path = 0;
-  PathAddress remote;
-};
-// The best first: the first of the peer's addresses that a route leads to from one of ours. Then,
-// for a peer on another host, whatever else is a way of its own: from another of our addresses to
-// another of the peer's. kRendezvous when only loopback would do and the peer is not on this host.
-Result<std::vector<Route>> choose_routes(const std::vector<PathAddress>& locals,
-                                         const Address& peer, bool same_host,
-                                         const RouteLookup& route);
 
 }  // namespace taco::harp

@@ -13,6 +13,7 @@
 #include "harp/drivers/open_nic.h"
 #include "harp/engine/host_identity.h"
 #include "harp/engine/interfaces.h"
+#include "harp/engine/routes.h"
 #include "harp/engine/security_settings.h"
 #include "harp/session/congestion.h"
 #include "harp/session/sealing.h"
@@ -24,16 +25,27 @@ namespace {
 // Ranks of one host that share TACO_PORT take the next free ones after it.
 constexpr int kPortTries = 1024;
 
+// `mtu`: 0 takes the interface's.
+NicOptions::Local nic_local(const LocalPort& local, std::int64_t mtu, int paths,
+                            const std::vector<Interface>& all) {
+  const Interface& interface = local.interface;
+  NicOptions::Local made;
+  made.address = interface.address;
+  made.mtu = mtu != 0 ? static_cast<std::size_t>(mtu) : interface.mtu;
+  made.spare = local.port >= paths;
+  if (shares_network(interface, all)) made.network = interface.network;
+  return made;
+}
+
 // What a Nic may use beside what it has, after a change: as many ports of each address as at the
 // start. Which ports they are, peers are told.
 std::vector<NicOptions::Local> new_locals(const InterfaceWish& wish, std::int64_t mtu, int paths) {
   std::vector<NicOptions::Local> locals;
   const auto all = list_interfaces();
   if (!all.ok()) return locals;
-  for (const Interface& each : interfaces_by_now(all.value(), wish, kernel_route)) {
-    const std::size_t own_mtu = mtu != 0 ? static_cast<std::size_t>(mtu) : each.mtu;
+  for (const Interface& each : interfaces_by_now(all.value(), wish, kernel_routes)) {
     for (const LocalPort& local : spread_ports({each}, ports_for(paths))) {
-      locals.push_back({each.address, own_mtu, local.port >= paths});
+      locals.push_back(nic_local(local, mtu, paths, all.value()));
     }
   }
   return locals;
@@ -117,24 +129,23 @@ Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_name
   const auto all = list_interfaces();
   if (!all.ok()) return all.status();
   InterfaceWish wish{options_.interfaces, options_.excluded_interfaces, resolve(options_.master)};
-  const auto chosen = choose_interfaces(all.value(), wish, kernel_route);
+  const auto chosen = choose_interfaces(all.value(), wish, kernel_routes);
   if (!chosen.ok()) return chosen.status();
 
   NicOptions nic_options;
   nic_options.receive_buffer = static_cast<std::size_t>(env.value().socket_buffer);
-  const auto paths = static_cast<int>(env.value().paths);
+  const int paths = ports_wanted(env.value().paths, wish.master, crosses_router);
   nic_options.find_more = [wish, mtu = env.value().mtu, paths] {
     return new_locals(wish, mtu, paths);
   };
   std::vector<int> ports;
   for (const LocalPort& local : spread_ports(chosen.value(), ports_for(paths))) {
     const Interface& interface = local.interface;
-    const auto mtu =
-        env.value().mtu != 0 ? static_cast<std::uint32_t>(env.value().mtu) : interface.mtu;
-    nic_options.locals.push_back({interface.address, mtu, local.port >= paths});
+    nic_options.locals.push_back(nic_local(local, env.value().mtu, paths, all.value()));
     ports.push_back(local.port);
-    if (local.port >= paths) continue;
-    own_.paths.push_back({interface.address, mtu, interface.mbits});
+    const NicOptions::Local& made = nic_options.locals.back();
+    if (made.spare) continue;
+    own_.paths.push_back({made.address, static_cast<std::uint32_t>(made.mtu), interface.mbits});
     if ((", " + *interface_names + ",").find(", " + interface.name + ",") == std::string::npos) {
       append_name(*interface_names, interface.name);
     }
@@ -233,7 +244,10 @@ Result<std::vector<Route>> StackCore::routes_to(const Address& peer, bool same_h
   std::vector<PathAddress> addresses;
   addresses.reserve(locals.size());
   for (const Local& local : locals) addresses.push_back(local.address);
-  auto routes = choose_routes(addresses, peer, same_host, kernel_route);
+  const auto env = Env::get();
+  const bool is_auto = env.ok() && env.value().paths == 0;
+  auto routes = choose_routes(addresses, peer, same_host, kernel_routes,
+                              is_auto ? RouterLookup(crosses_router) : nullptr);
   if (!routes.ok()) return routes;
   for (Route& route : routes.value()) route.local_path = locals[route.local_path].local_path;
   return routes;

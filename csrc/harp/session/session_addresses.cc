@@ -68,7 +68,8 @@ void Session::leave_lost_ways() {
   const std::span<const AddressPair> ways = handshake_.ways();
   for (std::size_t i = 0; i < ways.size(); ++i) {
     if ((missing >> ways[i].local & 1) == 0) continue;
-    if (const auto local = host_.way_to(ways[i].remote)) handshake_.move_way(i, *local);
+    const std::vector<std::uint32_t> others = host_.ways_to(ways[i].remote);
+    if (!others.empty()) handshake_.move_way(i, others.front());
   }
 }
 
@@ -78,10 +79,12 @@ void Session::leave_lost_addresses() {
   for (const auto& path : paths_) {
     if ((missing >> path->pair().local & 1) == 0) continue;
     const Endpoint remote = path->pair().remote;
-    const std::optional<std::uint32_t> local = host_.way_to(remote);
-    if (!local || to_elsewhere(*local, remote) != nullptr) continue;
+    const std::vector<std::uint32_t> ways = host_.ways_to(remote);
+    const auto free = std::ranges::find_if(
+        ways, [&](std::uint32_t local) { return to_elsewhere(local, remote) == nullptr; });
+    if (free == ways.end()) continue;
     if (!path->is_live()) astray_ |= bit_of(*path);
-    give(*path, {remote, free_port(*local)});
+    give(*path, {remote, free_port(*free)});
   }
 }
 
@@ -135,7 +138,7 @@ Path* Session::spare_path() const {
 }
 
 // From which of our addresses another path may lead to that one of `all`: there are fewer than both
-// sides have ports.
+// sides have ports. If possible from one that has none.
 std::optional<std::uint32_t> Session::lacks_path_to(const Endpoint& remote,
                                                     const std::vector<Endpoint>& all) const {
   const auto is_there = [&](const Endpoint& other) { return same_host_address(other, remote); };
@@ -145,13 +148,18 @@ std::optional<std::uint32_t> Session::lacks_path_to(const Endpoint& remote,
     have += is_there(path->pair().remote) ? 1 : 0;
   }
   if (have >= std::ranges::count_if(all, is_there)) return std::nullopt;
-  const std::optional<std::uint32_t> local = host_.way_to(remote);
-  if (!local) return std::nullopt;
   const std::span<const NicAddress> addresses = host_.nic().addresses();
-  const auto ports = std::ranges::count_if(addresses, [&](const NicAddress& address) {
-    return !address.spare && same_host_address(address.endpoint, addresses[*local].endpoint);
+  std::vector<std::uint32_t> ways = host_.ways_to(remote);
+  std::erase_if(ways, [&](std::uint32_t local) {
+    return have >= std::ranges::count_if(addresses, [&](const NicAddress& address) {
+             return !address.spare &&
+                    same_host_address(address.endpoint, addresses[local].endpoint);
+           });
   });
-  return have < ports ? local : std::nullopt;
+  if (ways.empty()) return std::nullopt;
+  const auto free = std::ranges::find_if(
+      ways, [&](std::uint32_t local) { return to_elsewhere(local, remote) == nullptr; });
+  return free != ways.end() ? *free : ways.front();
 }
 
 // Where both sides have another address, a path that begins at ours leads to where the peer is no

@@ -61,8 +61,8 @@ class SessionHost {
   virtual void arm(Timer& timer, Time deadline) = 0;
   virtual void disarm(Timer& timer) = 0;
   virtual std::uint64_t random() = 0;  // unguessable
-  // Which of the Nic's addresses leads to that one, the first of several ports. None: none does.
-  virtual std::optional<std::uint32_t> way_to(const Endpoint& remote) = 0;
+  // Which of the Nic's addresses lead to that one, the best first; of each the first of its ports.
+  virtual std::vector<std::uint32_t> ways_to(const Endpoint& remote) = 0;
   // Where that process said it listens, when it began.
   virtual std::vector<Endpoint> published_by(std::uint64_t incarnation) = 0;
   // Once a session: its paths are there, or those that are not have had long enough.

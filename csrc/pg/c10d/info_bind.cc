@@ -65,9 +65,10 @@ py::dict planned_paths(const std::string& master) {
   if (!all.ok()) throw std::runtime_error(all.status().message());
   const harp::InterfaceWish wish{options.value().interfaces, options.value().excluded_interfaces,
                                  harp::resolve(master)};
-  const auto chosen = harp::choose_interfaces(all.value(), wish, harp::kernel_route);
+  const auto chosen = harp::choose_interfaces(all.value(), wish, harp::kernel_routes);
   if (!chosen.ok()) throw std::invalid_argument(chosen.status().message());
-  const auto ports = harp::spread_ports(chosen.value(), static_cast<int>(env.value().paths));
+  const int paths = harp::ports_wanted(env.value().paths, wish.master, harp::crosses_router);
+  const auto ports = harp::spread_ports(chosen.value(), paths);
   py::list from, unused;
   for (const harp::LocalPort& local : ports) {
     if (local.interface.loopback) continue;  // inside the host only, where there is no other way
@@ -94,7 +95,7 @@ py::dict planned_paths(const std::string& master) {
     unused.append(entry);
   }
   py::dict out;
-  out["ports"] = env.value().paths;
+  out["ports"] = paths;
   out["from"] = from;
   out["unused"] = unused;
   return out;

@@ -1,26 +1,12 @@
 #include "harp/engine/interfaces.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 
 #include "harp/engine/host_identity.h"
+#include "support/ip.h"
 
 namespace taco::harp {
 namespace {
-
-Endpoint ip(const std::string& text, std::uint16_t port = 0) {
-  sockaddr_in v4{};
-  sockaddr_in6 v6{};
-  if (inet_pton(AF_INET, text.c_str(), &v4.sin_addr) == 1) {
-    v4.sin_family = AF_INET;
-    v4.sin_port = htons(port);
-    return endpoint_of(reinterpret_cast<const sockaddr*>(&v4));
-  }
-  inet_pton(AF_INET6, text.c_str(), &v6.sin6_addr);
-  v6.sin6_family = AF_INET6;
-  v6.sin6_port = htons(port);
-  return endpoint_of(reinterpret_cast<const sockaddr*>(&v6));
-}
 
 Interface interface(const char* name, const char* address, bool up = true) {
   Interface made;
@@ -44,12 +30,12 @@ const std::vector<Interface> kHost = with_bridge(
      interface("eth2", "10.9.9.9", false)});
 
 // 10.0.0.0/24 and everything else by eth0, 192.168.7.0/24 by eth1, loopback by itself.
-std::optional<Endpoint> route(const Endpoint& to) {
+std::vector<Endpoint> route(const Endpoint& to) {
   const std::string text = to_string(to);
-  if (sockaddr_of(to)->sa_family == AF_INET6) return std::nullopt;
-  if (text.starts_with("127.")) return ip("127.0.0.1");
-  if (text.starts_with("192.168.7.")) return ip("192.168.7.5");
-  return ip("10.0.0.5");
+  if (sockaddr_of(to)->sa_family == AF_INET6) return {};
+  if (text.starts_with("127.")) return {ip("127.0.0.1")};
+  if (text.starts_with("192.168.7.")) return {ip("192.168.7.5")};
+  return {ip("10.0.0.5")};
 }
 
 std::string names(const Result<std::vector<Interface>>& chosen) {
@@ -76,8 +62,8 @@ TEST(InterfacesTest, the_masters_own_host_publishes_all_of_its_addresses_that_on
 }
 
 TEST(InterfacesTest, an_address_of_one_link_is_published_over_ipv4_only) {
-  const auto by_link = [](const Endpoint& to) -> std::optional<Endpoint> {
-    return ip(sockaddr_of(to)->sa_family == AF_INET6 ? "fe80::5" : "169.254.0.5");
+  const auto by_link = [](const Endpoint& to) -> std::vector<Endpoint> {
+    return {ip(sockaddr_of(to)->sa_family == AF_INET6 ? "fe80::5" : "169.254.0.5")};
   };
   std::vector<Interface> host = kHost;
   host.push_back(interface("eth3", "169.254.0.5"));
@@ -173,73 +159,40 @@ TEST(InterfacesTest, what_is_not_chosen_says_why) {
   EXPECT_EQ(why(3), "excluded by TACO_IFNAME");
 }
 
-std::vector<PathAddress> own_paths() {
-  return {{ip("10.0.0.5", 1000), 1500, 0}, {ip("127.0.0.1", 1001), 65'536, 0}};
-}
-
-TEST(InterfacesTest, a_peer_on_another_host_is_never_reached_over_loopback) {
-  Address peer;
-  peer.host_name = "nodeb";
-  peer.pid = 77;
-  peer.paths = {{ip("127.0.0.1", 2000), 65'536, 0}};
-  const auto refused = choose_routes(own_paths(), peer, false, route);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.status().code(), Code::kRendezvous);
-  EXPECT_NE(refused.status().message().find("nodeb"), std::string::npos);
-  EXPECT_NE(refused.status().message().find("TACO_IFNAME"), std::string::npos);
-
-  peer.paths.push_back({ip("10.0.0.6", 2001), 1500, 0});
-  const auto reached = choose_routes(own_paths(), peer, false, route);
-  ASSERT_TRUE(reached.ok()) << reached.status().message();
-  EXPECT_EQ(reached.value().front().local_path, 0u);
-  EXPECT_EQ(to_string(reached.value().front().remote.endpoint), "10.0.0.6:2001");
-}
-
-TEST(InterfacesTest, a_peer_of_the_other_internet_protocol_is_an_error_that_says_so) {
-  Address peer;
-  peer.host_name = "nodeb";
-  peer.paths = {{ip("fd00::7", 2000), 1500, 0}};
-  const auto refused = choose_routes(own_paths(), peer, false, route);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.status().code(), Code::kRendezvous);
-  for (const char* word : {"[fd00::7]:2000", "10.0.0.5:1000", "IPv4", "IPv6", "TACO_IFNAME"}) {
-    EXPECT_NE(refused.status().message().find(word), std::string::npos)
-        << refused.status().message();
-  }
-}
-
-TEST(InterfacesTest, a_peer_on_this_host_is_reached_over_loopback) {
-  Address peer;
-  peer.paths = {{ip("10.0.0.5", 2001), 1500, 0}, {ip("127.0.0.1", 2000), 65'536, 0}};
-  const auto reached = choose_routes(own_paths(), peer, true, route);
-  ASSERT_TRUE(reached.ok()) << reached.status().message();
-  EXPECT_EQ(reached.value().front().local_path, 1u);
-}
-
-TEST(InterfacesTest, each_network_that_both_have_is_a_way_of_its_own) {
-  const std::vector<PathAddress> own = {{ip("10.0.0.5", 1000), 1500, 0},
-                                        {ip("10.1.0.5", 1001), 1500, 0},
-                                        {ip("172.17.0.1", 1002), 1500, 0},
-                                        {ip("127.0.0.1", 1003), 65'536, 0}};
-  // By networks of 16 bits; everything else goes by the default route, from the first.
-  const RouteLookup by_network = [&](const Endpoint& to) -> std::optional<Endpoint> {
-    const std::string network = to_string(to).substr(0, 5);
-    for (const PathAddress& local : own) {
-      if (to_string(local.endpoint).substr(0, 5) == network) return local.endpoint;
+// eth0 and eth1 on one network, eth2 on another, and a bridge that has an address of the first.
+TEST(InterfacesTest, a_neighbour_is_reached_from_each_interface_on_its_network) {
+  std::vector<Interface> host{interface("lo", "127.0.0.1"),  interface("eth0", "10.0.0.5"),
+                              interface("eth0", "10.0.0.6"), interface("eth1", "10.0.0.7"),
+                              interface("eth2", "10.0.1.5"), interface("eth3", "10.0.0.8", false)};
+  for (Interface& each : host) each.network = {1, 24};
+  const auto towards = [&](const char* destination, const char* first) {
+    std::string text;
+    for (const Endpoint& source : sources_towards(ip(destination), ip(first), host)) {
+      text += to_string(source) + " ";
     }
-    return own.front().endpoint;
+    return text;
   };
-  Address peer;
-  peer.paths = {{ip("10.1.0.6", 2001), 1500, 0},   {ip("10.0.0.6", 2000), 1500, 0},
-                {ip("10.0.0.7", 2004), 1500, 0},   {ip("192.168.0.6", 2002), 1500, 0},
-                {ip("172.17.0.1", 2003), 1500, 0}, {ip("127.0.0.1", 2005), 65'536, 0}};
-  const auto routes = choose_routes(own, peer, false, by_network);
-  ASSERT_TRUE(routes.ok()) << routes.status().message();
-  ASSERT_EQ(routes.value().size(), 2u);  // the bridge, which both have, is none; nor is loopback
-  EXPECT_EQ(routes.value()[0].local_path, 1u);
-  EXPECT_EQ(to_string(routes.value()[0].remote.endpoint), "10.1.0.6:2001");
-  EXPECT_EQ(routes.value()[1].local_path, 0u);
-  EXPECT_EQ(to_string(routes.value()[1].remote.endpoint), "10.0.0.6:2000");
+  EXPECT_EQ(towards("10.0.0.9", "10.0.0.5"), "10.0.0.5 10.0.0.7 ");
+  EXPECT_EQ(towards("10.0.0.9", "10.0.0.7"), "10.0.0.7 10.0.0.5 ");
+  EXPECT_EQ(towards("10.0.1.9", "10.0.1.5"), "10.0.1.5 ");
+  EXPECT_EQ(towards("10.0.2.9", "10.0.0.5"), "10.0.0.5 ") << "by a router";
+  EXPECT_EQ(towards("10.0.0.9", "10.7.7.7"), "10.7.7.7 ") << "an address of nobody's";
+  EXPECT_TRUE(shares_network(host[1], host));
+  EXPECT_TRUE(shares_network(host[3], host));
+  EXPECT_FALSE(shares_network(host[4], host));
+  EXPECT_FALSE(shares_network(host[0], host));
+  host[3].up = false;
+  EXPECT_FALSE(shares_network(host[1], host)) << "two addresses of one interface";
+}
+
+TEST(InterfacesTest, networks_are_compared_by_their_first_bits) {
+  EXPECT_TRUE(same_network(ip("10.0.0.5"), ip("10.0.0.200"), 24));
+  EXPECT_FALSE(same_network(ip("10.0.0.5"), ip("10.0.0.200"), 25));
+  EXPECT_TRUE(same_network(ip("10.0.0.5"), ip("10.0.0.127"), 25));
+  EXPECT_FALSE(same_network(ip("10.0.0.5"), ip("10.0.0.7"), 32));
+  EXPECT_TRUE(same_network(ip("fd00:1::5"), ip("fd00:1::77"), 64));
+  EXPECT_FALSE(same_network(ip("fd00:1::5"), ip("fd00:2::5"), 32));
+  EXPECT_FALSE(same_network(ip("10.0.0.5"), ip("fd00::5"), 1));
 }
 
 TEST(InterfacesTest, this_machine_has_a_loopback_interface_and_a_route_to_it) {
@@ -248,9 +201,10 @@ TEST(InterfacesTest, this_machine_has_a_loopback_interface_and_a_route_to_it) {
   bool loopback = false;
   for (const Interface& each : all.value()) loopback |= each.loopback && each.up;
   EXPECT_TRUE(loopback);
-  const auto source = kernel_route(ip("127.0.0.1"));
-  ASSERT_TRUE(source.has_value());
-  EXPECT_TRUE(is_loopback(*source));
+  const std::vector<Endpoint> sources = kernel_routes(ip("127.0.0.1"));
+  ASSERT_EQ(sources.size(), 1u);
+  EXPECT_TRUE(is_loopback(sources.front()));
+  EXPECT_FALSE(crosses_router(ip("127.0.0.1")));
 }
 
 TEST(HostIdentityTest, is_stable_within_a_host_and_can_be_overridden) {

@@ -49,7 +49,7 @@ class Host final : public SessionHost {
   void arm(Timer& timer, Time deadline) override { timer.deadline = deadline; }
   void disarm(Timer& timer) override { timer.deadline = kNever; }
   std::uint64_t random() override { return ++last_; }
-  std::optional<std::uint32_t> way_to(const Endpoint&) override { return std::nullopt; }
+  std::vector<std::uint32_t> ways_to(const Endpoint&) override { return {}; }
   std::vector<Endpoint> published_by(std::uint64_t) override { return {}; }
 
  private:

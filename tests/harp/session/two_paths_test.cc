@@ -46,7 +46,7 @@ class Host final : public SessionHost {
   void arm(Timer&, Time) override {}
   void disarm(Timer&) override {}
   std::uint64_t random() override { return 7; }
-  std::optional<std::uint32_t> way_to(const Endpoint&) override { return std::nullopt; }
+  std::vector<std::uint32_t> ways_to(const Endpoint&) override { return {}; }
   std::vector<Endpoint> published_by(std::uint64_t) override { return {}; }
 };
 

@@ -1,0 +1,48 @@
+// From which of this host's addresses a peer can be reached, and over which paths. The kernel's
+// routes decide, with one exception: of two interfaces on one network the kernel sends everything
+// by one, and both are used here.
+//
+// Any thread.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "base/status.h"
+#include "harp/address.h"
+#include "harp/nic.h"
+
+namespace taco::harp {
+
+// The addresses from which this host reaches `destination`: first the one that the kernel would
+// choose, then those of other interfaces on that same network. Empty: there is no route.
+using RouteLookup = std::function<std::vector<Endpoint>(const Endpoint& destination)>;
+std::vector<Endpoint> kernel_routes(const Endpoint& destination);
+
+// Whether the kernel hands what goes there to a router. Routers, unlike switches, tend to have
+// several links to choose from (ECMP). False where the kernel does not say.
+using RouterLookup = std::function<bool(const Endpoint& destination)>;
+bool crosses_router(const Endpoint& destination);
+
+// How many ports each address has for paths: as many as asked for; or, if that is 0, several where
+// one of the addresses of `master`, which stands for all peers, is behind a router.
+int ports_wanted(std::int64_t asked, const std::vector<Endpoint>& master,
+                 const RouterLookup& router);
+
+// How to reach a peer: one of our sockets and one of its addresses.
+struct Route {
+  std::uint32_t local_path = 0;
+  PathAddress remote;
+};
+// The best first: the first of the peer's addresses that a route leads to from one of ours. Then,
+// for a peer on another host, whatever else is a way of its own: from another of our addresses to
+// another of the peer's. Then by more ports, as many as either side has at these addresses; by one
+// only where no router is crossed, if there is `router` to ask. kRendezvous when only loopback
+// would do and the peer is not on this host.
+Result<std::vector<Route>> choose_routes(const std::vector<PathAddress>& locals,
+                                         const Address& peer, bool same_host,
+                                         const RouteLookup& route,
+                                         const RouterLookup& router = nullptr);
+
+}  // namespace taco::harp
