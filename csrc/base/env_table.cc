@@ -171,8 +171,8 @@ constexpr auto kVariables = std::to_array<Variable>({
      "Paths between two hosts by each pair of their interfaces: UDP ports, so that switches that "
      "spread flows over several links (ECMP) spread them too. Of several, one that is slow is "
      "moved to other ports, for which as many again are opened. auto: four where the way to "
-     "MASTER_ADDR crosses a router, and of those one to peers that no router is crossed to; else "
-     "one.",
+     "MASTER_ADDR crosses a router and TACO_PORT is not set, but one to peers that no router is "
+     "crossed to; else one.",
      [](Env& env, const std::string& value) {
        env.paths = 0;
        return value == "auto" || set_integer(env.paths, value, 1, 8);

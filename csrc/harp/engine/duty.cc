@@ -31,6 +31,9 @@ constexpr int kBriefShare = 10;
 // A core given away for longer than this was wanted by others; then polling pauses for a while.
 constexpr Duration kCoreWasTaken = 200 * kMicrosecond;
 constexpr Duration kSleepAtOnce = 5 * kMillisecond;
+// For longer than this: by somebody who does not give it away, until the clock ticks. Other ranks
+// do, and to ask for short turns at every wait beside them costs more than it brings.
+constexpr Duration kCoreWasKept = kMillisecond;
 constexpr Duration kCrowded = kSecond;  // so long somebody is taken to want it
 
 // Sleeps while `word` holds `value`, at most until `deadline` (kNever: no limit).
@@ -86,7 +89,7 @@ bool Duty::worth_polling(Idle& idle, bool worked) {
     // Somebody with plenty to do has this core: giving it away costs us a whole round of theirs,
     // while a sleeper that is woken comes first.
     sleep_at_once_until_ = now + kSleepAtOnce;
-    crowded_until_ = now + kCrowded;
+    if (now - idle.polled_at > kCoreWasKept) crowded_until_ = now + kCrowded;
   }
   ++idle.polls;
   idle.polled_at = now;

@@ -187,10 +187,10 @@ bool crosses_router(const Endpoint& destination) {
   return got > 0 && names_gateway(std::span(answer).first(static_cast<std::size_t>(got)));
 }
 
-int ports_wanted(std::int64_t asked, const std::vector<Endpoint>& master,
+int ports_wanted(std::int64_t asked, std::int64_t first_port, const std::vector<Endpoint>& master,
                  const RouterLookup& router) {
   if (asked > 0) return static_cast<int>(asked);
-  return std::ranges::any_of(master, router) ? kRoutedPaths : 1;
+  return first_port == 0 && std::ranges::any_of(master, router) ? kRoutedPaths : 1;
 }
 
 Result<std::vector<Route>> choose_routes(const std::vector<PathAddress>& locals,

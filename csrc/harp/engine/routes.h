@@ -26,8 +26,9 @@ using RouterLookup = std::function<bool(const Endpoint& destination)>;
 bool crosses_router(const Endpoint& destination);
 
 // How many ports each address has for paths: as many as asked for; or, if that is 0, several where
-// one of the addresses of `master`, which stands for all peers, is behind a router.
-int ports_wanted(std::int64_t asked, const std::vector<Endpoint>& master,
+// one of the addresses of `master`, which stands for all peers, is behind a router. Where firewalls
+// may be laid out for single ports (`first_port` is not 0), one.
+int ports_wanted(std::int64_t asked, std::int64_t first_port, const std::vector<Endpoint>& master,
                  const RouterLookup& router);
 
 // How to reach a peer: one of our sockets and one of its addresses.

@@ -134,7 +134,7 @@ Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_name
 
   NicOptions nic_options;
   nic_options.receive_buffer = static_cast<std::size_t>(env.value().socket_buffer);
-  const int paths = ports_wanted(env.value().paths, wish.master, crosses_router);
+  const int paths = ports_wanted(env.value().paths, env.value().port, wish.master, crosses_router);
   nic_options.find_more = [wish, mtu = env.value().mtu, paths] {
     return new_locals(wish, mtu, paths);
   };

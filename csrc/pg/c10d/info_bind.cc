@@ -67,7 +67,8 @@ py::dict planned_paths(const std::string& master) {
                                  harp::resolve(master)};
   const auto chosen = harp::choose_interfaces(all.value(), wish, harp::kernel_routes);
   if (!chosen.ok()) throw std::invalid_argument(chosen.status().message());
-  const int paths = harp::ports_wanted(env.value().paths, wish.master, harp::crosses_router);
+  const int paths =
+      harp::ports_wanted(env.value().paths, env.value().port, wish.master, harp::crosses_router);
   const auto ports = harp::spread_ports(chosen.value(), paths);
   py::list from, unused;
   for (const harp::LocalPort& local : ports) {

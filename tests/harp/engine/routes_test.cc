@@ -128,11 +128,12 @@ TEST(RoutesTest, there_are_as_many_by_ports_as_the_side_with_more_has) {
 TEST(RoutesTest, several_ports_are_there_if_asked_for_or_behind_a_router) {
   const auto yes = [](const Endpoint&) { return true; };
   const auto no = [](const Endpoint&) { return false; };
-  EXPECT_EQ(ports_wanted(0, {ip("10.0.3.7")}, no), 1);
-  EXPECT_EQ(ports_wanted(0, {ip("10.0.3.7")}, yes), 4);
-  EXPECT_EQ(ports_wanted(0, {}, yes), 1);
-  EXPECT_EQ(ports_wanted(2, {ip("10.0.3.7")}, no), 2);
-  EXPECT_EQ(ports_wanted(1, {ip("10.0.3.7")}, yes), 1);
+  EXPECT_EQ(ports_wanted(0, 0, {ip("10.0.3.7")}, no), 1);
+  EXPECT_EQ(ports_wanted(0, 0, {ip("10.0.3.7")}, yes), 4);
+  EXPECT_EQ(ports_wanted(0, 4000, {ip("10.0.3.7")}, yes), 1) << "firewalls know of one";
+  EXPECT_EQ(ports_wanted(0, 0, {}, yes), 1);
+  EXPECT_EQ(ports_wanted(2, 4000, {ip("10.0.3.7")}, no), 2);
+  EXPECT_EQ(ports_wanted(1, 0, {ip("10.0.3.7")}, yes), 1);
 }
 
 }  // namespace
