@@ -8,7 +8,8 @@
 namespace taco::edge {
 namespace {
 
-constexpr char kMagic[] = "taco-meeting-4", kRefusal[] = "taco-refusal-1";
+constexpr char kAnyMeeting[] = "taco-meeting-", kMagic[] = "taco-meeting-4";
+constexpr char kRefusal[] = "taco-refusal-1";
 constexpr std::size_t kMostFieldBytes = 1 << 16;
 constexpr std::size_t kMostSettings = 64;
 
@@ -17,9 +18,18 @@ constexpr std::size_t kMostSettings = 64;
 // bring to a halt where hosts have jumbo frames and the switch between them has not.
 constexpr unsigned char kLongText = 0xFF;
 
+// Up to the second format they took eight always, as they do in refusals to this day.
+enum class Lengths { kShort, kWide };
+
 class Writer {
  public:
+  explicit Writer(Lengths lengths = Lengths::kShort) : lengths_(lengths) {}
   void text(std::string_view value) {
+    if (lengths_ == Lengths::kWide) {
+      number(value.size());
+      bytes_.append(value);
+      return;
+    }
     const bool is_long = value.size() >= kLongText;
     bytes_.push_back(static_cast<char>(is_long ? kLongText : value.size()));
     if (is_long) number(value.size());
@@ -33,16 +43,17 @@ class Writer {
   std::string take() { return std::move(bytes_); }
 
  private:
+  const Lengths lengths_;
   std::string bytes_;
 };
 
 // Reads past the end give zeros and clear ok().
 class Reader {
  public:
-  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  explicit Reader(std::string_view bytes, Lengths lengths = Lengths::kShort)
+      : lengths_(lengths), bytes_(bytes) {}
   std::string text() {
-    const std::uint64_t first = raw<unsigned char>();
-    const std::uint64_t length = first == kLongText ? number() : first;
+    const std::uint64_t length = this->length();
     if (length > kMostFieldBytes || length > bytes_.size()) {
       ok_ = false;
       return {};
@@ -58,6 +69,14 @@ class Reader {
   bool at_end() const { return bytes_.empty(); }
 
  private:
+  std::uint64_t length() {
+    if (lengths_ == Lengths::kWide) return number();
+    const std::uint64_t first = raw<unsigned char>();
+    if (first != kLongText) return first;
+    const std::uint64_t length = number();
+    if (length < kLongText) ok_ = false;  // encode() writes it otherwise
+    return length;
+  }
   template <class T>
   T raw() {
     T value{};
@@ -71,9 +90,15 @@ class Reader {
     return value;
   }
 
+  const Lengths lengths_;
   std::string_view bytes_;
   bool ok_ = true;
 };
+
+// A record begins with a short name.
+Lengths lengths_in(std::string_view bytes) {
+  return bytes.size() > 1 && bytes[1] == '\0' ? Lengths::kWide : Lengths::kShort;
+}
 
 Status damaged(const char* what) {
   return Status(Code::kVersionMismatch,
@@ -102,6 +127,8 @@ int index_of_host(const std::vector<std::string>& hosts, const std::string& host
 
 }  // namespace
 
+Hello::Hello() : format(kMagic) {}
+
 std::string Hello::encode() const {
   Writer out;
   out.text(kMagic);
@@ -119,11 +146,16 @@ std::string Hello::encode() const {
 }
 
 Result<Hello> Hello::decode(std::string_view bytes) {
-  Reader in(bytes);
-  if (in.text() != kMagic) return damaged("greeting");
+  const Lengths lengths = lengths_in(bytes);
+  Reader in(bytes, lengths);
   Hello hello;
+  hello.format = in.text();
+  const bool is_ours = hello.format == kMagic;
+  if (!hello.format.starts_with(kAnyMeeting)) return damaged("greeting");
+  if (is_ours && lengths == Lengths::kWide) return damaged("greeting");
   hello.token = in.text();
   hello.version = in.text();
+  if (!is_ours && in.ok()) return hello;
   const std::size_t settings = in.count();
   if (settings > kMostSettings) return damaged("greeting");
   for (std::size_t i = 0; i < settings; ++i) {
@@ -160,6 +192,7 @@ Result<Table> Table::decode(std::string_view bytes) {
   for (std::uint64_t i = 0; i < count && in.ok(); ++i) {
     Result<Hello> hello = Hello::decode(in.text());
     if (!hello.ok()) return hello.status();
+    if (hello->format != kMagic) return damaged("table of ranks");
     table.ranks.push_back(std::move(hello).value());
   }
   if (!in.ok() || !in.at_end()) return damaged("table of ranks");
@@ -167,7 +200,7 @@ Result<Table> Table::decode(std::string_view bytes) {
 }
 
 std::string Refusal::encode() const {
-  Writer out;
+  Writer out(Lengths::kWide);
   out.text(kRefusal);
   out.number(static_cast<std::uint64_t>(why.code()));
   out.number(static_cast<std::uint64_t>(readers));
@@ -176,7 +209,7 @@ std::string Refusal::encode() const {
 }
 
 std::optional<Refusal> Refusal::decode(std::string_view bytes) {
-  Reader in(bytes);
+  Reader in(bytes, Lengths::kWide);
   if (in.text() != kRefusal) return std::nullopt;
   const bool version = in.number() == static_cast<std::uint64_t>(Code::kVersionMismatch);
   Refusal refusal;
@@ -216,6 +249,9 @@ Status compare(int our_rank, const Hello& ours, int their_rank, const Hello& the
   };
   if (ours.version != theirs.version) {
     return differ("taco_torch versions", ours.version, theirs.version);
+  }
+  if (ours.format != theirs.format) {  // builds of one version in the making
+    return differ("builds of taco_torch " + ours.version, ours.format, theirs.format);
   }
   if (!same_values(ours.settings, theirs.settings)) {
     return differ("settings", difference(ours.settings, theirs.settings),

@@ -21,6 +21,7 @@ struct Setting {
 };
 
 struct Hello {
+  std::string format;   // what encode() writes; another version may write another one
   std::string token;    // random; fresh for every meeting of every incarnation
   std::string version;  // of taco_torch
   std::vector<Setting> settings;
@@ -28,7 +29,10 @@ struct Hello {
   std::string address;  // of the Stack
   double gbits = 0;     // speed of the interface in use; 0: not known
 
+  Hello();
   std::string encode() const;
+  // All formats begin with these three, and must: of another format the rest stays empty, and
+  // compare() says why there will be no group.
   static Result<Hello> decode(std::string_view bytes);
 };
 
@@ -43,7 +47,8 @@ struct Table {
   std::vector<double> host_gbits() const;  // by that index; the first speed known of each host
 };
 
-// What rank 0 says in place of a Table when there will be no group.
+// What rank 0 says in place of a Table when there will be no group. All versions read the same
+// bytes.
 struct Refusal {
   Status why;
   int readers = 0;  // how many ranks it is for

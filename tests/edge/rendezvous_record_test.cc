@@ -121,6 +121,54 @@ TEST(RendezvousRecord, ComparingNamesBothSides) {
   }
 }
 
+// As a process of another version writes it: lengths took eight bytes once.
+std::string foreign_hello(const std::string& format, const std::string& version, bool wide) {
+  std::string bytes;
+  for (const std::string& text : {format, std::string("their token"), version}) {
+    bytes.push_back(static_cast<char>(text.size()));
+    if (wide) bytes.append(7, '\0');
+    bytes += text;
+  }
+  return bytes + "what nobody here can read";
+}
+
+TEST(RendezvousRecord, AnotherVersionsGreetingIsReadAsFarAsItTakesToNameItAndToAnswer) {
+  const Hello ours = hello("a", 0);
+  for (const std::string& bytes : {foreign_hello("taco-meeting-1", "0.1.0", true),
+                                   foreign_hello("taco-meeting-2", "0.1.0", true),
+                                   foreign_hello("taco-meeting-5", "0.1.0", false)}) {
+    const Result<Hello> theirs = Hello::decode(bytes);
+    ASSERT_TRUE(theirs.ok()) << theirs.status().message();
+    EXPECT_EQ(theirs.value().token, "their token");
+    const Status status = compare(0, ours, 3, theirs.value());
+    EXPECT_EQ(status.code(), Code::kVersionMismatch);
+    EXPECT_EQ(status.message(),
+              "taco_torch versions differ: rank 0 has 1.2.3, rank 3 has 0.1.0. "
+              "All ranks need the same.");
+  }
+  const Result<Hello> theirs = Hello::decode(foreign_hello("taco-meeting-5", "1.2.3", false));
+  ASSERT_TRUE(theirs.ok());
+  EXPECT_EQ(compare(0, ours, 3, theirs.value()).code(), Code::kVersionMismatch)
+      << "one in the making";
+  EXPECT_FALSE(Hello::decode(foreign_hello("another-thing", "1.2.3", false)).ok());
+}
+
+// The bytes of version 0.1.0.
+TEST(RendezvousRecord, ARefusalIsWrittenAsAllVersionsReadIt) {
+  std::string expected("\x0e\0\0\0\0\0\0\0taco-refusal-1", 22);
+  expected += std::string("\x08\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0why", 27);
+  EXPECT_EQ((Refusal{Status(Code::kVersionMismatch, "why"), 2}.encode()), expected);
+}
+
+TEST(RendezvousRecord, ATableOfAnotherFormatIsRefused) {
+  Table mixed = table();
+  std::string bytes = mixed.encode();
+  const std::size_t inner = bytes.rfind("taco-meeting-4");
+  ASSERT_NE(inner, 0u);
+  bytes[inner + 13] = '5';
+  EXPECT_FALSE(Table::decode(bytes).ok());
+}
+
 TEST(RendezvousRecord, SettingsAreComparedInFullWhereverTheyComeFrom) {
   const Hello ours = hello("a", 0);
   Hello theirs = hello("b", 0);
