@@ -13,7 +13,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   wire::peek_connection(bytes);
   wire::is_hello(bytes);
   wire::is_reset(bytes);
-  wire::parse_former_hello(bytes);
   wire::Packet packet;
   if (wire::parse(bytes, packet, false) != wire::Verdict::kGood) return 0;
   if (packet.type == wire::Type::kData && packet.body.size() > packet.message_bytes) abort();

@@ -40,7 +40,7 @@ EngineLoop::EngineLoop(const LoopOptions& options, const Token& token, Nic& nic,
       shm_(shm),
       peers_(peers),
       liveness_(session_timers_, linked_),
-      strays_(*this, options.own, *this),
+      strays_(*this, options.own.incarnation, *this),
       arrivals_(nic.arrivals_st()) {
   note_new_addresses();
   matching_.observer = &services_;

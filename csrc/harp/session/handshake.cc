@@ -108,9 +108,4 @@ bool Handshake::on_timer(bool awaited, Time now) {
   return state_.is(State::kCalling);
 }
 
-bool Handshake::on_other_version(Time now) {
-  if (other_version_at_ == kNever) other_version_at_ = now;
-  return now - other_version_at_ >= kVersionPatience;
-}
-
 }  // namespace taco::harp

@@ -101,16 +101,15 @@ class Handshake {
   // True: a hello is due.
   bool on_timer(bool awaited, Time now);
 
-  // A packet of another version has come from the peer's address. True: patience is over.
-  bool on_other_version(Time now);
+  // Packets of another version have come from the peer's address. Anybody can send those in its
+  // name, so nothing follows from them but what people are told.
+  void on_other_version(std::uint8_t version) { other_version_ = version; }
+  std::uint8_t other_version() const { return other_version_; }  // the last one's; 0: none has come
 
   static constexpr std::size_t kMostWays = 64;
   static constexpr Duration kFirstInterval = 5 * kMillisecond;
   static constexpr Duration kLastInterval = 100 * kMillisecond;
   static constexpr Duration kIdleInterval = kSecond;
-  // Anybody can send a packet of another version from the peer's address: a peer that is of our
-  // version answers meanwhile, though its process stands still for a while.
-  static constexpr Duration kVersionPatience = 5 * kSecond;
 
  private:
   bool is_peers(const wire::Hello& hello) const {
@@ -119,7 +118,6 @@ class Handshake {
   std::size_t rounds() const { return calls_ / ways_.size(); }
   const AddressPair& next_way() const { return ways_[calls_ % ways_.size()]; }
 
-  Machine<State> state_;
   std::uint64_t connection_;
   wire::Nonce nonce_;
   std::uint64_t peer_connection_ = 0;
@@ -137,8 +135,9 @@ class Handshake {
   } answer_;
   std::uint32_t calls_ = 0;
   bool postponed_ = false;  // the next one
+  Machine<State> state_;
+  std::uint8_t other_version_ = 0;
   Time called_;
-  Time other_version_at_ = kNever;
 };
 
 }  // namespace taco::harp

@@ -78,9 +78,8 @@ class Session final : public Link {
   // To whoever has something under way here that is lost with the session.
   void lose_to_new_session();
   const PairKey& key() const { return key_; }
-  // Its peer speaks another version of the wire; or something at the peer's address seems to.
-  void refuse_version(std::uint8_t version);
-  void suspect_version(std::uint8_t version);
+  // Something at the peer's address seems to speak another version of the wire.
+  void on_other_version(std::uint8_t version) { handshake_.on_other_version(version); }
   // Is this the header of a packet that went out lately?
   bool sent_lately(const wire::Header& header) const;
 
@@ -104,7 +103,7 @@ class Session final : public Link {
   const CreditAccount& grants() const { return credit_; }     // to the peer
   // Some path leads there; or may do, as long as there are hellos only.
   bool sends_to(const Endpoint& remote) const;
-  // Is it just there that hellos are said?
+  // Is it just there that hellos are said? Not once it is established.
   bool calls(const Endpoint& remote) const;
   // Of the Nic's addresses (bit i: the i-th) these are not there at the moment, those are back.
   void on_addresses_changed(std::uint32_t missing, std::uint32_t back);
@@ -298,6 +297,7 @@ class Session final : public Link {
 
   // session_timers.cc
   static void on_expiry(Timer& timer, Time now);
+  std::string why_silent() const;
   void on_timer();
   void on_tick();
   Time next_deadline() const;

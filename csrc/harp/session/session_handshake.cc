@@ -34,6 +34,7 @@ void Session::lose_to_new_session() {
 
 void Session::establish(const wire::Hello& hello, const AddressPair& from) {
   handshake_.establish(hello);
+  host_.know_by_peer_connection(*this);
   make_keys();
   // A hello that comes by a pair where our nonce has never been proves nothing about that: should
   // the peer be there, its packets set off a challenge.
@@ -77,18 +78,6 @@ void Session::refuse_setting(const char* name, const std::string& ours, const st
   declare_lost(Status(std::string("its ") + name + " is " + theirs + ", this process's is " + ours +
                           ": set the same for all ranks",
                       PeerLoss{-1, description_, -1}));
-}
-
-void Session::refuse_version(std::uint8_t version) {
-  if (life_.ended() || established()) return;
-  const std::string ours = std::to_string(wire::kVersion), theirs = std::to_string(version);
-  declare_lost(Status("it speaks HARP version " + theirs + ", this process version " + ours +
-                          ": install one version of taco_torch everywhere",
-                      PeerLoss{-1, description_, -1}));
-}
-
-void Session::suspect_version(std::uint8_t version) {
-  if (handshake_.on_other_version(host_.now())) refuse_version(version);
 }
 
 // Padded to `bytes`, if that is more: where it arrives, datagrams of that size do.

@@ -15,11 +15,31 @@ constexpr std::size_t kTurnBytes = 128 * 1024;
 SessionHost::SessionHost(Nic& nic, BytePool& buffers)
     : nic_(nic), buffers_(buffers), credit_(nic.capabilities().receive_buffer / 2) {}
 
+auto SessionHost::place_of(std::uint64_t peer_connection) const {
+  return std::ranges::lower_bound(by_peer_connection_, peer_connection, {},
+                                  &Session::peer_connection_id);
+}
+
 void SessionHost::add(Session& session) { sessions_.push_back(&session); }
 
 void SessionHost::remove(Session& session) {
   std::erase(sessions_, &session);
+  const auto known = place_of(session.peer_connection_id());
+  if (known != by_peer_connection_.end() && *known == &session) by_peer_connection_.erase(known);
   if (ready_.is_linked(session.place_)) ready_.erase(session.place_);
+}
+
+// A peer that takes another one's connection for its own, of which it cannot know, changes nothing.
+void SessionHost::know_by_peer_connection(Session& session) {
+  const std::uint64_t id = session.peer_connection_id();
+  if (session_to(id) == nullptr) by_peer_connection_.insert(place_of(id), &session);
+}
+
+Session* SessionHost::session_to(std::uint64_t peer_connection) const {
+  const auto known = place_of(peer_connection);
+  const bool is_there =
+      known != by_peer_connection_.end() && (*known)->peer_connection_id() == peer_connection;
+  return is_there ? *known : nullptr;
 }
 
 void SessionHost::make_ready(Session& session) {

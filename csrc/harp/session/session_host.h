@@ -102,6 +102,8 @@ class SessionHost {
   ProtocolCounters& counters() { return counters_; }
   const ProtocolCounters& counters() const { return counters_; }
   const std::vector<Session*>& sessions() const { return sessions_; }
+  // The one whose packets carry that connection; null: none. Anybody may ask, so it is found soon.
+  Session* session_to(std::uint64_t peer_connection) const;
 
  protected:
   void add_late(std::uint32_t late) { late_ |= late; }
@@ -124,6 +126,8 @@ class SessionHost {
   };
   void add(Session& session);
   void remove(Session& session);
+  void know_by_peer_connection(Session& session);
+  auto place_of(std::uint64_t peer_connection) const;
   void make_ready(Session& session);
   bool is_stopped(const Session& session) const;
   void share_credit();
@@ -139,6 +143,7 @@ class SessionHost {
   Time now_ = 0;
   bool pressing_ = false;
   std::vector<Session*> sessions_;
+  std::vector<Session*> by_peer_connection_;  // those established, the least first
   List<ReadySession, &ReadySession::links> ready_;
   // Of this turn: who found a socket full, and which of the Nic's addresses are (bit i: the i-th).
   std::vector<Session*> stopped_;

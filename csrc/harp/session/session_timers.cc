@@ -55,6 +55,29 @@ void Session::on_timer() {
   update_timer();
 }
 
+// What people are told to look at.
+std::string Session::why_silent() const {
+  const std::string deadline =
+      std::to_string(peer_timeout_ / kMillisecond) + " ms (TACO_PEER_TIMEOUT_MS)";
+  if (last_heard_ != 0) {
+    return "silent for more than " + deadline +
+           "; check that its host is up, that its process is not stopped, and that the network "
+           "lets UDP through both ways";
+  }
+  std::string text = "it never answered, for " + deadline;
+  if (const int version = handshake_.other_version(); version != 0) {
+    text += "; packets of HARP version " + std::to_string(version) +
+            " came from its address, and this process speaks version " +
+            std::to_string(wire::kVersion) +
+            ": install one version of taco_torch everywhere; or, if they are somebody else's,";
+  } else {
+    text += ";";
+  }
+  return text +
+         " check that the network lets UDP through between the hosts (a firewall?) and that these "
+         "addresses reach each other (TACO_IFNAME chooses others)";
+}
+
 // Keepalive and the silence verdict. Silence counts only while somebody expects something.
 void Session::on_tick() {
   const Time now = host_.now();
@@ -69,17 +92,7 @@ void Session::on_tick() {
   const Duration silence = now - silence_base_;
   if (silence > peer_timeout_ && !life_.leaving()) {
     const double heard = last_heard_ == 0 ? -1 : static_cast<double>(now - last_heard_) / kSecond;
-    const std::string deadline =
-        std::to_string(peer_timeout_ / kMillisecond) + " ms (TACO_PEER_TIMEOUT_MS)";
-    std::string text =
-        last_heard_ == 0
-            ? "it never answered, for " + deadline +
-                  "; check that the network lets UDP through between the hosts (a firewall?) and "
-                  "that these addresses reach each other (TACO_IFNAME chooses others)"
-            : "silent for more than " + deadline +
-                  "; check that its host is up, that its process is not stopped, and that the "
-                  "network lets UDP through both ways";
-    return declare_lost(Status(std::move(text), PeerLoss{-1, description_, heard}));
+    return declare_lost(Status(why_silent(), PeerLoss{-1, description_, heard}));
   }
   if (silence >= interval && established()) probe();
 }

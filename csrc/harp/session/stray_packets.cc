@@ -31,7 +31,7 @@ void StrayPackets::take(const RxPacket& packet) {
 
 void StrayPackets::on_hello(const wire::Packet& parsed, const RxPacket& packet) {
   const auto hello = wire::parse_hello(parsed.body);
-  if (!hello || hello->target != own_.incarnation) return;
+  if (!hello || hello->target != own_incarnation_) return;
   // Not told of its sender yet: it will say it again.
   const auto key = peers_.key_with(hello->sender);
   if (!key) return;
@@ -47,17 +47,15 @@ void StrayPackets::on_hello(const wire::Packet& parsed, const RxPacket& packet) 
 
 void StrayPackets::on_reset(const wire::Packet& parsed) {
   ++host_.counters().resets_received;
-  if (!searches_.take(host_.now())) return;
   wire::Header quoted;
   std::memcpy(&quoted, parsed.body.data(), sizeof quoted);
-  for (Session* session : host_.sessions()) {
-    if (session->ended() || !session->sent_lately(quoted)) continue;
-    return peers_.on_reset(*session);
-  }
+  Session* const session = host_.session_to(quoted.connection);
+  if (session == nullptr || session->ended() || !session->sent_lately(quoted)) return;
+  peers_.on_reset(*session);
 }
 
-// The hello of version 1 shows our secret. What other versions show is not known: their packets
-// count only while we wait for an answer from just that address, and not at once.
+// What shows who has sent such a packet is not known. So all that it does is to be named, should
+// nobody answer from just that address; the versions of ranks are compared when they meet.
 void StrayPackets::on_other_version(const RxPacket& packet) {
   const std::uint8_t version = wire::peek_version(packet.data);
   if (version == 0) {
@@ -66,14 +64,9 @@ void StrayPackets::on_other_version(const RxPacket& packet) {
   }
   ++host_.counters().other_versions;
   if (!searches_.take(host_.now())) return;
-  if (const auto former = wire::parse_former_hello(packet.data)) {
-    if (former->target != own_.incarnation || former->target_secret != own_.secret) return;
-    if (!peers_.key_with(former->sender)) return;
-    return peers_.session_with(former->sender).refuse_version(version);
-  }
   for (Session* session : host_.sessions()) {
-    if (session->ended() || session->established()) continue;
-    if (session->calls(*packet.source)) return session->suspect_version(version);
+    if (session->ended() || !session->calls(*packet.source)) continue;
+    return session->on_other_version(version);
   }
 }
 

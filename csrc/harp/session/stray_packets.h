@@ -4,7 +4,8 @@
 // the peer's port by now.
 //
 // Anybody can send any of these, so nothing is allocated before a hello has proved itself, what
-// costs a search is rationed, and a reset is believed only if it quotes what was really sent.
+// costs a search is rationed, a reset is believed only if it quotes what was really sent, and a
+// packet of another version ends nothing.
 //
 // One per engine; owner thread only.
 #pragma once
@@ -39,8 +40,8 @@ class StrayPackets {
     virtual void on_reset(Session& session) = 0;
   };
 
-  StrayPackets(SessionHost& host, const Identity& own, Peers& peers)
-      : host_(host), own_(own), peers_(peers) {}
+  StrayPackets(SessionHost& host, std::uint64_t own_incarnation, Peers& peers)
+      : host_(host), own_incarnation_(own_incarnation), peers_(peers) {}
 
   // One datagram whose connection is not that of a session here.
   void take(const RxPacket& packet);
@@ -71,7 +72,7 @@ class StrayPackets {
   void answer(const RxPacket& packet);
 
   SessionHost& host_;
-  const Identity own_;
+  const std::uint64_t own_incarnation_;
   Peers& peers_;
   Ration resets_{kResetsPerSecond};
   Ration searches_{kSearchesPerSecond};

@@ -254,15 +254,6 @@ std::array<std::byte, 1 + offsetof(Hello, proof)> proven_bytes(const Hello& hell
   return bytes;
 }
 
-std::optional<FormerHello> parse_former_hello(std::span<const std::byte> packet) {
-  Header header;
-  FormerHello hello;
-  constexpr int kFormerHelloType = 1 << 4 | static_cast<int>(Type::kHello);
-  if (!take(packet, header) || header.version_and_type != kFormerHelloType) return std::nullopt;
-  if (checksum(header, packet, {}) != header.crc || !take(packet, hello)) return std::nullopt;
-  return hello;
-}
-
 bool FrameReader::read_ack(std::span<const std::byte> body) {
   std::uint64_t last;
   std::uint32_t length;

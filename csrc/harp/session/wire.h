@@ -306,13 +306,6 @@ std::optional<Hello> parse_hello(std::span<const std::byte> body);
 // What `proof` is of.
 std::array<std::byte, 1 + offsetof(Hello, proof)> proven_bytes(const Hello& hello);
 
-// A hello of version 1 carried the target's secret.
-struct FormerHello {
-  std::array<std::byte, 16> target_secret;
-  std::uint64_t sender, target;
-};
-std::optional<FormerHello> parse_former_hello(std::span<const std::byte> packet);
-
 // Reads the frames of a kControl packet one after another.
 class FrameReader {
  public:

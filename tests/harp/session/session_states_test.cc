@@ -321,11 +321,5 @@ TEST_F(HandshakeTest, AnAnswerByAnotherWayPutsACallOffOnce) {
   EXPECT_TRUE(handshake.due().pair == path);
 }
 
-TEST_F(HandshakeTest, HasPatienceWithPacketsOfAnotherVersion) {
-  EXPECT_FALSE(handshake.on_other_version(5 * kSecond));
-  EXPECT_FALSE(handshake.on_other_version(5 * kSecond + Handshake::kVersionPatience - 1));
-  EXPECT_TRUE(handshake.on_other_version(5 * kSecond + Handshake::kVersionPatience));
-}
-
 }  // namespace
 }  // namespace taco::harp
