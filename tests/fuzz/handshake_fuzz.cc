@@ -7,13 +7,9 @@
 // leads. Nothing crashes, what the process holds stays bounded, an address that has proved nothing
 // is sent no more than has come from there, and what the process exchanges with an honest peer
 // meanwhile arrives.
-#include <algorithm>
 #include <cstring>
-#include <memory>
 #include <span>
-#include <vector>
 
-#include "base/log.h"
 #include "harp/session/proof.h"
 #include "session_game.h"
 
@@ -21,9 +17,6 @@ namespace taco::harp {
 namespace {
 
 constexpr std::uint32_t kVictim = 0, kHonest = 1, kHostile = 2, kNobody = 3;
-constexpr std::size_t kMostSessionBytes = 1 << 20;
-constexpr std::size_t kRemembered = 32;
-constexpr Time kLimit = 60 * kSecond;  // virtual
 
 // One of which the hostile peer leads, or the other side.
 std::uint64_t seed_of(bool hostile_leads) {
@@ -35,99 +28,52 @@ std::uint64_t seed_of(bool hostile_leads) {
   }
 }
 
-class Game {
+class Game final : public SessionGame {
  public:
-  Game(const std::uint8_t* data, std::size_t size)
-      : input_(data, size),
-        kind_(input_.byte()),
-        cluster_(3, seed(), {}),
-        key_(pair_key(identity(kVictim), identity(kHostile))) {
-    cluster_[kHostile].stall_until(kNever);
-    cluster_.network().set_tap([this](const SimNetwork::Departure& sent) { see(sent); });
-    constexpr Security kLevels[] = {Security::kNone, Security::kAuth, Security::kEncrypt,
-                                    Security::kNone};
-    for (const std::uint32_t node : {kVictim, kHonest}) {
-      cluster_[node].set_security(kLevels[kind_ >> 1 & 3]);
-      if ((kind_ & 8) != 0) cluster_[node].set_paths(2);
-    }
-    for (const std::uint32_t from : {kVictim, kHonest}) {
-      for (const std::size_t bytes : {300u, 20'000u}) add(from, kVictim + kHonest - from, bytes);
-    }
-    honest_ = messages_.size();
-    add(kVictim, kHostile, 300);
-    add(kHostile, kVictim, 300);
-  }
-  ~Game() {
-    cluster_.network().set_tap(nullptr);
-    cluster_.end();
-  }
-  Game(const Game&) = delete;
-  Game& operator=(const Game&) = delete;
+  Game(const std::uint8_t* data, std::size_t size) : Game(Input(data, size)) {}
 
   void play() {
-    for (std::size_t i = 0; i < messages_.size(); ++i) {
-      Message& message = *messages_[i];
-      const bool is_honest = i < honest_;
+    for (const auto& message : messages()) {
+      const bool is_honest = message->from != kHostile && message->to != kHostile;
       // Or it is the hostile peer that says hello first.
-      if (!is_honest && (kind_ & 16) != 0) continue;
-      if (message.from != kHostile) cluster_[message.from].send(message.to, message.send);
-      if (message.to != kHostile) cluster_[message.to].recv(message.from, message.recv);
+      if (is_honest || (kind_ & 16) == 0) begin(*message);
     }
-    while (!input_.is_empty()) turn();
-    const bool done = cluster_.run(
-        kLimit, [&] { return is_finished() || is_lost(); }, [&] { check_bounds(); });
-    if (is_lost()) fail("the honest peer was lost");
-    if (!done) fail("messages of the honest peer were kept from arriving");
-    for (std::size_t i = 0; i < honest_; ++i) {
-      if (!messages_[i]->ok) fail("a receive from the honest peer has failed");
-      if (messages_[i]->target != messages_[i]->source) fail("a message has been changed");
-    }
+    judge(take_turns());
   }
 
  private:
-  std::uint64_t seed() const {
+  explicit Game(Input input) : Game(input, input.byte()) {}
+  Game(const Input& input, std::uint8_t kind)
+      : SessionGame(input, kind, 3, seed(kind), {}),
+        key_(pair_key(identity(kVictim), identity(kHostile))) {
+    cluster_[kHostile].stall_until(kNever);
+    for (const std::uint32_t from : {kVictim, kHonest}) {
+      for (const std::size_t bytes : {300u, 20'000u}) add(from, kVictim + kHonest - from, bytes);
+    }
+    add(kVictim, kHostile, 300);
+    add(kHostile, kVictim, 300);
+  }
+  static std::uint64_t seed(std::uint8_t kind) {
     static const std::uint64_t leads = seed_of(true), follows = seed_of(false);
-    return (kind_ & 1) != 0 ? leads : follows;
+    return (kind & 1) != 0 ? leads : follows;
   }
   Identity identity(std::uint32_t node) {
     return {cluster_[node].incarnation(), cluster_[node].secret()};
   }
-  void add(std::uint32_t from, std::uint32_t to, std::size_t bytes) {
-    messages_.push_back(std::make_unique<Message>(messages_.size() + 1, from, to, bytes));
-  }
 
   // What the process says to the hostile peer; and to whom it says how much.
-  void see(const SimNetwork::Departure& sent) {
-    if (sent.fate == "forged" || sent.from.node != kVictim) return;
+  void see(const SimNetwork::Departure& sent) override {
+    if (sent.from.node != kVictim) return;
     if (sent.to.node >= kNobody) to_nobody_ += sent.bytes.size();
     if (sent.to.node != kHostile) return;
     const Datagram bytes(sent.bytes.begin(), sent.bytes.end());
     const bool is_hello = wire::is_hello(bytes) && bytes.size() >= sizeof(wire::Header) + kHello;
     if (is_hello) std::memcpy(&theirs_, bytes.data() + sizeof(wire::Header), kHello);
-    remember(bytes);
-  }
-  void remember(const Datagram& bytes) {
-    if (seen_.size() < kRemembered) return seen_.push_back(bytes);
-    seen_[oldest_++ % kRemembered] = bytes;
+    seen_.add(bytes);
   }
 
-  bool is_finished() const {
-    return std::all_of(messages_.begin(), messages_.begin() + static_cast<std::ptrdiff_t>(honest_),
-                       [](const auto& each) { return each->sent > 0 && each->received > 0; });
-  }
-  bool is_lost() {
-    return cluster_[kVictim].peer(kHonest).matcher.lost() ||
-           cluster_[kHonest].peer(kVictim).matcher.lost();
-  }
-  void check_bounds() {
-    const Session* const session = cluster_[kVictim].session(kHostile);
-    if (session != nullptr && session->memory_bytes() > kMostSessionBytes) {
-      fail("a session has grown");
-    }
-    const CreditPool& pool = cluster_[kVictim].credit();
-    if (pool.outstanding() > pool.capacity() + 2 * pool.packet_bytes() * SendCredit::kInitial) {
-      fail("more credit is granted than there is");
-    }
+  void check_bounds() override {
+    SessionGame::check_bounds();
     if (!nobody_proves_ && to_nobody_ > from_nobody_) fail("a stranger got more than it sent");
   }
 
@@ -141,7 +87,7 @@ class Game {
     cluster_.network().forge(from, {kVictim, from.address, 0}, bytes);
   }
 
-  void turn() {
+  void turn() override {
     switch (input_.byte() % 8) {
       case 0:
         return forge(packet_of(hello()), true);
@@ -170,13 +116,6 @@ class Game {
       default:
         return pass_time((1 + input_.byte()) * 20 * kMicrosecond);
     }
-  }
-
-  void pass_time(Duration time) {
-    const Time until = cluster_.now() + time;
-    cluster_.wake_at(until);
-    cluster_.run(
-        until, [&] { return cluster_.now() >= until; }, [&] { check_bounds(); });
   }
 
   void alter(std::span<std::byte> bytes) {
@@ -215,8 +154,7 @@ class Game {
 
   // What the process has said comes back to it, or what it was told comes again.
   void reflect() {
-    const std::size_t which = input_.byte();
-    if (!seen_.empty()) forge(seen_[which % seen_.size()], true);
+    if (const Datagram* said = seen_.any(input_.byte())) forge(*said, true);
   }
 
   // A packet of the session that its hellos have shown, of any kind.
@@ -233,24 +171,16 @@ class Game {
   }
 
   static constexpr std::size_t kHello = sizeof(wire::Hello);
-  Input input_;
-  const std::uint8_t kind_;
-  SimCluster cluster_;
   const PairKey key_;
   wire::Hello theirs_{};  // the process's last one
-  std::vector<Datagram> seen_;
-  std::size_t oldest_ = 0;
+  Newest<Datagram> seen_{32};
   std::size_t from_nobody_ = 0, to_nobody_ = 0;
   bool nobody_proves_ = false;
-  std::vector<std::unique_ptr<Message>> messages_;
-  std::size_t honest_ = 0;  // so many of them are with the honest peer
 };
 
 }  // namespace
 }  // namespace taco::harp
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  taco::set_log_level(taco::LogLevel::kOff);
-  taco::harp::Game(data, size).play();
-  return 0;
+  return taco::harp::play<taco::harp::Game>(data, size);
 }

@@ -7,53 +7,20 @@
 // the network and puts right checksums on what he alters.
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <span>
-#include <vector>
 
-#include "base/log.h"
 #include "session_game.h"
 
 namespace taco::harp {
 namespace {
 
-// Six messages of 20 kB at most, copies of small ones, records, and 16 paths.
-constexpr std::size_t kMostSessionBytes = 1 << 20;
-constexpr std::size_t kRemembered = 128;
-constexpr Time kLimit = 60 * kSecond;  // virtual
-
-class Game {
+class Game final : public SessionGame {
  public:
-  Game(const std::uint8_t* data, std::size_t size)
-      : input_(data, size), cluster_(2, 1, faults()), kind_(input_.byte()) {
-    cluster_.network().set_tap([this](const SimNetwork::Departure& sent) {
-      if (sent.fate != "forged") remember(sent);
-    });
-    for (const std::uint32_t node : {0u, 1u}) {
-      cluster_[node].set_security(level());
-      if ((kind_ & 8) != 0) cluster_[node].set_paths(2);
-    }
-    for (const std::uint32_t node : {0u, 1u}) {
-      for (const std::size_t bytes : {0u, 300u, 20'000u}) {
-        messages_.push_back(std::make_unique<Message>(messages_.size() + 1, node, 1 - node, bytes));
-      }
-    }
-  }
-  ~Game() {
-    cluster_.network().set_tap(nullptr);
-    cluster_.end();
-  }
-  Game(const Game&) = delete;
-  Game& operator=(const Game&) = delete;
+  Game(const std::uint8_t* data, std::size_t size) : Game(Input(data, size)) {}
 
   void play() {
-    for (const auto& message : messages_) {
-      cluster_[message->from].send(message->to, message->send);
-      cluster_[message->to].recv(message->from, message->recv);
-    }
-    while (!input_.is_empty()) turn();
-    const bool done = cluster_.run(
-        kLimit, [&] { return is_finished() || is_lost(); }, [&] { check_bounds(); });
+    for (const auto& message : messages()) begin(*message);
+    const bool done = take_turns();
     if (!reseals() || level() == Security::kEncrypt) judge(done);
   }
 
@@ -62,68 +29,33 @@ class Game {
     SimPlace from, to;
     Datagram bytes;
   };
+  explicit Game(Input input) : SessionGame(input, input.byte(), 2, 1, faults()) {
+    for (const std::uint32_t node : {0u, 1u}) {
+      for (const std::size_t bytes : {0u, 300u, 20'000u}) add(node, 1 - node, bytes);
+    }
+  }
   static SimFaults faults() {
     SimFaults faults;
     faults.latency = 20 * kMicrosecond;
     return faults;
   }
   bool reseals() const { return (kind_ & 1) != 0; }
-  Security level() const {
-    constexpr Security kLevels[] = {Security::kNone, Security::kAuth, Security::kEncrypt,
-                                    Security::kAuth};
-    return kLevels[kind_ >> 1 & 3];
-  }
 
-  // The newest ones: what is said when the sessions stand counts as much as what began them.
-  void remember(const SimNetwork::Departure& sent) {
-    Seen seen{sent.from, sent.to, Datagram(sent.bytes.begin(), sent.bytes.end())};
-    if (seen_.size() < kRemembered) return seen_.push_back(std::move(seen));
-    seen_[oldest_++ % kRemembered] = std::move(seen);
-  }
-
-  bool is_finished() const {
-    return std::all_of(messages_.begin(), messages_.end(),
-                       [](const auto& each) { return each->sent > 0 && each->received > 0; });
-  }
-  bool is_lost() {
-    return cluster_[0].peer(1).matcher.lost() || cluster_[1].peer(0).matcher.lost();
-  }
-  void judge(bool done) {
-    if (is_lost()) fail("a stranger has ended a session");
-    if (!done) fail("a stranger has kept messages from arriving");
-    for (const auto& message : messages_) {
-      if (!message->ok) fail("a stranger has had a receive fail");
-      if (message->target != message->source) fail("a stranger has changed a message");
-    }
-  }
-
-  void check_bounds() {
-    for (const std::uint32_t node : {0u, 1u}) {
-      const Session* const session = cluster_[node].session(1 - node);
-      if (session != nullptr && session->memory_bytes() > kMostSessionBytes) {
-        fail("a session has grown");
-      }
-      const CreditPool& pool = cluster_[node].credit();
-      if (pool.outstanding() > pool.capacity() + pool.packet_bytes() * SendCredit::kInitial) {
-        fail("more credit is granted than there is");
-      }
-    }
+  void see(const SimNetwork::Departure& sent) override {
+    seen_.add({sent.from, sent.to, Datagram(sent.bytes.begin(), sent.bytes.end())});
   }
 
   SimPlace place() {
     const std::uint8_t value = input_.byte();
     return {value & 3u, value >> 2u & 3u, value >> 4u & 1u};  // hosts 2 and 3 do not exist
   }
-  const Seen* seen() {
-    const std::size_t index = input_.byte();
-    return seen_.empty() ? nullptr : &seen_[index % seen_.size()];
-  }
+  const Seen* seen() { return seen_.any(input_.byte()); }
   void forge(const SimPlace& from, std::uint32_t to, const Datagram& bytes) {
     const std::uint32_t address = input_.byte() & 1;
     cluster_.network().forge(from, {to & 1, address, 0}, bytes);
   }
 
-  void turn() {
+  void turn() override {
     switch (input_.byte() % 8) {
       case 0: {
         const SimPlace from = place();
@@ -150,13 +82,6 @@ class Game {
       default:
         return pass_time((1 + input_.byte()) * 10 * kMicrosecond);
     }
-  }
-
-  void pass_time(Duration time) {
-    const Time until = cluster_.now() + time;
-    cluster_.wake_at(until);
-    cluster_.run(
-        until, [&] { return cluster_.now() >= until; }, [&] { check_bounds(); });
   }
 
   // A checksum and all, for a connection that nobody has.
@@ -200,19 +125,12 @@ class Game {
     cluster_.network().forge(copy->to, copy->from, datagram_of(header, quoted));
   }
 
-  Input input_;
-  SimCluster cluster_;
-  const std::uint8_t kind_;
-  std::vector<Seen> seen_;
-  std::size_t oldest_ = 0;
-  std::vector<std::unique_ptr<Message>> messages_;
+  Newest<Seen> seen_{128};
 };
 
 }  // namespace
 }  // namespace taco::harp
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  taco::set_log_level(taco::LogLevel::kOff);
-  taco::harp::Game(data, size).play();
-  return 0;
+  return taco::harp::play<taco::harp::Game>(data, size);
 }

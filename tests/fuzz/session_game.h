@@ -1,5 +1,6 @@
-// What the fuzz targets that drive simulated processes have in common: reading the input, and
-// messages that complete once. Test support.
+// What the fuzz targets that drive simulated processes have in common: reading the input, messages
+// that complete once, and the game in which two processes exchange them while the input has its
+// way. Test support.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +8,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "support/sim_cluster.h"
 #include "support/sim_wire.h"
 
@@ -76,5 +80,139 @@ struct Message {
   int sent = 0, received = 0;
   bool ok = false;
 };
+
+// The newest few of what has come: what is said when sessions stand counts as much as what began
+// them.
+template <class T>
+class Newest {
+ public:
+  explicit Newest(std::size_t most) : most_(most) {}
+  void add(T one) {
+    if (kept_.size() < most_) return kept_.push_back(std::move(one));
+    kept_[oldest_++ % most_] = std::move(one);
+  }
+  const T* any(std::size_t which) const {  // null: nothing has come
+    return kept_.empty() ? nullptr : &kept_[which % kept_.size()];
+  }
+
+ private:
+  const std::size_t most_;
+  std::vector<T> kept_;
+  std::size_t oldest_ = 0;
+};
+
+// Nodes 0 and 1 mean each other well; whoever else there is follows the input, turn by turn. The
+// input's first byte, whose bits from the second to the fourth are the same for all games, says of
+// what kind the game is.
+class SessionGame {
+ public:
+  SessionGame(const SessionGame&) = delete;
+  SessionGame& operator=(const SessionGame&) = delete;
+  virtual ~SessionGame() {
+    cluster_.network().set_tap(nullptr);
+    cluster_.end();
+  }
+
+ protected:
+  // Six messages of 20 kB at most, copies of small ones, records, and 16 paths.
+  static constexpr std::size_t kMostSessionBytes = 1 << 20;
+  static constexpr Time kLimit = 60 * kSecond;  // virtual
+
+  SessionGame(const Input& input, std::uint8_t kind, std::uint32_t nodes, std::uint64_t seed,
+              const SimFaults& faults)
+      : input_(input), kind_(kind), cluster_(nodes, seed, faults) {
+    cluster_.network().set_tap([this](const SimNetwork::Departure& sent) {
+      if (sent.fate != "forged") see(sent);
+    });
+    for (const std::uint32_t node : {0u, 1u}) {
+      cluster_[node].set_security(level());
+      if ((kind_ & 8) != 0) cluster_[node].set_paths(2);
+    }
+  }
+
+  // What somebody has sent who is no part of the input.
+  virtual void see(const SimNetwork::Departure& sent) = 0;
+  // Does what the input says next.
+  virtual void turn() = 0;
+  // What must hold at all times.
+  virtual void check_bounds() {
+    for (const std::uint32_t node : {0u, 1u}) {
+      for (std::uint32_t other = 0; other < cluster_.size(); ++other) {
+        const Session* const session = other != node ? cluster_[node].session(other) : nullptr;
+        if (session != nullptr && session->memory_bytes() > kMostSessionBytes) {
+          fail("a session has grown");
+        }
+      }
+      const CreditPool& pool = cluster_[node].credit();
+      const std::size_t first = pool.packet_bytes() * SendCredit::kInitial * (cluster_.size() - 1);
+      if (pool.outstanding() > pool.capacity() + first) {
+        fail("more credit is granted than there is");
+      }
+    }
+  }
+
+  Security level() const {
+    constexpr Security kLevels[] = {Security::kNone, Security::kAuth, Security::kEncrypt,
+                                    Security::kAuth};
+    return kLevels[kind_ >> 1 & 3];
+  }
+  void add(std::uint32_t from, std::uint32_t to, std::size_t bytes) {
+    messages_.push_back(std::make_unique<Message>(messages_.size() + 1, from, to, bytes));
+  }
+  const std::vector<std::unique_ptr<Message>>& messages() const { return messages_; }
+  // Nodes 0 and 1 do their part.
+  void begin(Message& message) {
+    if (message.from < 2) cluster_[message.from].send(message.to, message.send);
+    if (message.to < 2) cluster_[message.to].recv(message.from, message.recv);
+  }
+  // To the end of the input, and on until nodes 0 and 1 have exchanged all messages. False: they
+  // never do.
+  bool take_turns() {
+    while (!input_.is_empty()) turn();
+    return cluster_.run(
+        kLimit, [&] { return is_finished() || is_lost(); }, [&] { check_bounds(); });
+  }
+  // Between nodes 0 and 1 everything has come as it was sent.
+  void judge(bool done) {
+    if (is_lost()) fail("a session that was to stand has ended");
+    if (!done) fail("messages were kept from arriving");
+    for (const auto& message : messages_) {
+      if (!is_between_us(*message)) continue;
+      if (!message->ok) fail("a receive has failed");
+      if (message->target != message->source) fail("a message has been changed");
+    }
+  }
+  void pass_time(Duration time) {
+    const Time until = cluster_.now() + time;
+    cluster_.wake_at(until);
+    cluster_.run(
+        until, [&] { return cluster_.now() >= until; }, [&] { check_bounds(); });
+  }
+
+  Input input_;
+  const std::uint8_t kind_;
+  SimCluster cluster_;
+
+ private:
+  static bool is_between_us(const Message& message) { return message.from < 2 && message.to < 2; }
+  bool is_finished() const {
+    return std::all_of(messages_.begin(), messages_.end(), [](const auto& each) {
+      return !is_between_us(*each) || (each->sent > 0 && each->received > 0);
+    });
+  }
+  bool is_lost() {
+    return cluster_[0].peer(1).matcher.lost() || cluster_[1].peer(0).matcher.lost();
+  }
+
+  std::vector<std::unique_ptr<Message>> messages_;
+};
+
+// One run of a fuzz target.
+template <class Game>
+int play(const std::uint8_t* data, std::size_t size) {
+  set_log_level(LogLevel::kOff);
+  Game(data, size).play();
+  return 0;
+}
 
 }  // namespace taco::harp
