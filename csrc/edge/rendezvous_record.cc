@@ -192,7 +192,8 @@ Result<Table> Table::decode(std::string_view bytes) {
   for (std::uint64_t i = 0; i < count && in.ok(); ++i) {
     Result<Hello> hello = Hello::decode(in.text());
     if (!hello.ok()) return hello.status();
-    if (hello->format != kMagic) return damaged("table of ranks");
+    // It has no settings, see encode().
+    if (hello->format != kMagic || !hello->settings.empty()) return damaged("table of ranks");
     table.ranks.push_back(std::move(hello).value());
   }
   if (!in.ok() || !in.at_end()) return damaged("table of ranks");

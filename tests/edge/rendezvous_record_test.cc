@@ -160,6 +160,20 @@ TEST(RendezvousRecord, ARefusalIsWrittenAsAllVersionsReadIt) {
   EXPECT_EQ((Refusal{Status(Code::kVersionMismatch, "why"), 2}.encode()), expected);
 }
 
+TEST(RendezvousRecord, ATableWithSettingsIsRefused) {
+  Table one;
+  one.ranks = {hello("a", 0)};
+  one.ranks[0].settings.clear();
+  std::string with = hello("a", 0).encode(), without = one.ranks[0].encode();
+  ASSERT_LT(with.size(), 255u);
+  std::string bytes = one.encode();
+  const std::size_t at = bytes.find(without);
+  bytes.replace(at, without.size(), with);
+  bytes[at - 1] = static_cast<char>(with.size());
+  EXPECT_TRUE(Table::decode(one.encode()).ok());
+  EXPECT_FALSE(Table::decode(bytes).ok());
+}
+
 TEST(RendezvousRecord, ATableOfAnotherFormatIsRefused) {
   Table mixed = table();
   std::string bytes = mixed.encode();
