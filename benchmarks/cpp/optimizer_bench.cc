@@ -5,14 +5,15 @@
 //
 //   optimizer_bench [--millions N] [--threads N] [--repeat N] [--only TEXT] [--json]
 //
-// --only leaves out the rows whose "optimizer form stores isa" does not contain TEXT, as
-// "AdamW float32 past avx512". Bytes are those that a step has to read and to write.
+// --only leaves out the rows whose "optimizer form isa" does not contain TEXT, as
+// "AdamW float32 avx512". Bytes are those that a step has to read and to write.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
 
+#include "kernels/half.h"
 #include "kernels/optimizers.h"
 #include "kernels/variant.h"
 #include "rounds.h"
@@ -93,7 +94,7 @@ TACO_CLONES void pass_of_halves(const Touched& at, std::size_t count, Word none)
     a[i] ^= mixed;
     b[i] ^= mixed;
     c[i] ^= mixed;
-    p[i] = static_cast<Half>(a[i] >> 16);
+    p[i] ^= static_cast<Half>(mixed);
   }
 }
 void plain_pass(const Touched& at, std::size_t count, Word none) {
@@ -126,7 +127,8 @@ void pass_past_the_caches(const Touched& at, std::size_t count, Word none) {
       _mm_stream_si128(to + 3, _mm_xor_si128(d, mixed));
     }
     for (std::size_t i = 0; i < 2 && at.half_parameter != nullptr; ++i) {
-      _mm_stream_si128(reinterpret_cast<__m128i*>(at.half_parameter) + 2 * line + i, mixed);
+      __m128i* const to = reinterpret_cast<__m128i*>(at.half_parameter) + 2 * line + i;
+      _mm_stream_si128(to, _mm_xor_si128(read(to, 0), mixed));
     }
   }
   _mm_sfence();
@@ -146,6 +148,7 @@ class Arrays {
     for (std::size_t i = 0; i < count; ++i) {
       state = state * 1664525 + 1013904223;
       parameter()[i] = static_cast<float>(state >> 8) * 0x1p-24f - 0.5f;
+      bf16()[i] = float_to_bf16(parameter()[i]);
     }
   }
   // Moments that are not 0, or such as underflow: every other gradient gives a denormal moment, the
@@ -180,15 +183,14 @@ struct Row {
   int states;
   bool halves;
   bool fading;  // state and gradients that underflow
-  std::function<void(const Optimizers&, const ParameterRange&, float*, float*, bool)> step;
+  std::function<void(const Optimizers&, const ParameterRange&, float*, float*)> step;
 };
 
 std::vector<Row> rows() {
   const auto adam_by = [](const AdamOptions& options) {
     const AdamStep constants = adam_step(options, 100);
-    return
-        [constants](const Optimizers& by, const ParameterRange& range, float* first, float* second,
-                    bool past) { by.adam(constants, range, first, second, past); };
+    return [constants](const Optimizers& by, const ParameterRange& range, float* first,
+                       float* second) { by.adam(constants, range, first, second); };
   };
   const auto adamw = adam_by({.lr = 1e-9, .weight_decay = 0.1});
   const SgdStep sgd_constants = sgd_step({.lr = 1e-9, .momentum = 0.9, .weight_decay = 0.01}, 2);
@@ -201,11 +203,13 @@ std::vector<Row> rows() {
       {"Adam", "float32", 2, false, false,
        adam_by({.lr = 1e-9, .weight_decay = 0.1, .decoupled = false})},
       {"SGD", "float32", 1, false, false,
-       [sgd_constants](const Optimizers& by, const ParameterRange& range, float* first, float*,
-                       bool past) { by.sgd(sgd_constants, range, first, past); }},
+       [sgd_constants](const Optimizers& by, const ParameterRange& range, float* first, float*) {
+         by.sgd(sgd_constants, range, first);
+       }},
       {"Lion", "float32", 1, false, false,
-       [lion_constants](const Optimizers& by, const ParameterRange& range, float* first, float*,
-                        bool past) { by.lion(lion_constants, range, first, past); }},
+       [lion_constants](const Optimizers& by, const ParameterRange& range, float* first, float*) {
+         by.lion(lion_constants, range, first);
+       }},
   };
 }
 
@@ -216,9 +220,8 @@ class Bench {
     if (options_.json) std::puts(first_ ? "[]" : "\n]");
   }
 
-  void run(const Row& row, const Optimizers& by, bool past) {
-    const std::string name = std::string(row.optimizer) + ' ' + row.form + ' ' +
-                             (past ? "past" : "through") + ' ' + by.name;
+  void run(const Row& row, const Optimizers& by) {
+    const std::string name = std::string(row.optimizer) + ' ' + row.form + ' ' + by.name;
     if (name.find(options_.only) == std::string::npos) return;
     arrays_.fill(row.fading);
     const std::size_t pieces = options_.millions / static_cast<std::size_t>(options_.threads);
@@ -234,7 +237,7 @@ class Bench {
       } else {
         range.gradient = arrays_.gradient() + at;
       }
-      row.step(by, range, arrays_.first() + at, arrays_.second() + at, past);
+      row.step(by, range, arrays_.first() + at, arrays_.second() + at);
     };
     double limit = 1e30, seconds = 1e30;
     for (const auto pass : {plain_pass, pass_past_the_caches}) {
@@ -245,7 +248,7 @@ class Bench {
       seconds = std::min(seconds, both.row);
       limit = std::min(limit, both.limit);
     }
-    print(row, past ? "past" : "through", by.name, seconds, limit);
+    print(row, by.name, seconds, limit);
   }
 
  private:
@@ -262,27 +265,26 @@ class Bench {
     return all;
   }
 
-  void print(const Row& row, const char* stores, const char* isa, double seconds, double limit) {
-    // Parameter and states are read and written; of halves, 2 bytes each way.
-    const double bytes = 8.0 * (1 + row.states) + 4;
+  void print(const Row& row, const char* isa, double seconds, double limit) {
+    // Parameter and states are read and written, and so are halves, whose gradient has 2 bytes.
+    const double bytes = 8.0 * (1 + row.states) + (row.halves ? 6 : 4);
     const double gigabytes =
         bytes * 1e-9 *
         static_cast<double>(options_.millions / static_cast<std::size_t>(options_.threads) *
                             static_cast<std::size_t>(options_.threads) * kMi);
     if (options_.json) {
       std::printf(
-          "%s{\"optimizer\": \"%s\", \"form\": \"%s\", \"stores\": \"%s\", \"isa\": \"%s\", "
+          "%s{\"optimizer\": \"%s\", \"form\": \"%s\", \"isa\": \"%s\", "
           "\"mi_parameters\": %zu, \"threads\": %d, \"ms\": %.3f, \"limit_ms\": %.3f, "
           "\"gb_s\": %.3f, \"ratio\": %.3f}",
-          first_ ? "[\n" : ",\n", row.optimizer, row.form, stores, isa, options_.millions,
-          options_.threads, 1e3 * seconds, 1e3 * limit, gigabytes / seconds, limit / seconds);
+          first_ ? "[\n" : ",\n", row.optimizer, row.form, isa, options_.millions, options_.threads,
+          1e3 * seconds, 1e3 * limit, gigabytes / seconds, limit / seconds);
     } else {
       if (first_) {
-        std::puts(
-            "optimizer      form      stores   isa       threads      ms  limit ms   GB/s  ratio");
+        std::puts("optimizer      form      isa       threads      ms  limit ms   GB/s  ratio");
       }
-      std::printf("%-14s %-9s %-8s %-9s %7d %7.2f  %8.2f %6.2f   %.3f\n", row.optimizer, row.form,
-                  stores, isa, options_.threads, 1e3 * seconds, 1e3 * limit, gigabytes / seconds,
+      std::printf("%-14s %-9s %-9s %7d %7.2f  %8.2f %6.2f   %.3f\n", row.optimizer, row.form, isa,
+                  options_.threads, 1e3 * seconds, 1e3 * limit, gigabytes / seconds,
                   limit / seconds);
     }
     std::fflush(stdout);
@@ -332,8 +334,6 @@ int main(int count, char** arguments) {
   const Options options = parse(count, arguments);
   Bench bench(options);
   for (const Row& row : rows()) {
-    for (const Optimizers* by : host_optimizers()) {
-      for (const bool past : {false, true}) bench.run(row, *by, past);
-    }
+    for (const Optimizers* by : host_optimizers()) bench.run(row, *by);
   }
 }

@@ -2,9 +2,6 @@
 //   Floats, Halves                  a pack of float32, as many of bfloat16
 //   splat(float), fma(a, b, c), sqrt(a)
 //   decode(Halves), encode(Floats)
-//   stream(to, Halves), fence()
-//                                   stores past the caches, to a multiple of their own size; what
-//                                   makes them visible to others
 //
 // Each rule is one optimizer: what becomes of one pack of parameters and its state.
 //
@@ -136,29 +133,19 @@ inline typename Ops::Floats adopted(typename Ops::Floats master, typename Ops::H
   return bits_of(Ops::decode(Ops::encode(master))) == bits_of(parameter) ? master : parameter;
 }
 
-enum class Bf16 { kNone, kWritten, kAdopted };
-
-// What a step reads and writes, from one element on.
+// What a step reads and writes.
 template <class Gradient, int kStates>
 struct Streams {
   float* parameter;
   std::uint16_t* bf16;
   const Gradient* gradient;
   float* state[kStates + 1];
-
-  Streams from(std::size_t first) const {
-    Streams later = *this;
-    later.parameter += first;
-    if (bf16 != nullptr) later.bf16 += first;
-    later.gradient += first;
-    for (int i = 0; i < kStates; ++i) later.state[i] += first;
-    return later;
-  }
 };
 
-template <class Ops, class Rule, class Gradient, Bf16 kBf16, bool kPast>
-inline void optimizer_pass(const Rule& rule, const Streams<Gradient, Rule::kStates>& streams,
-                           std::size_t count) {
+template <class Ops, class Rule, class Gradient, bool kBf16>
+void optimizer_pass(const Rule& rule, const Streams<Gradient, Rule::kStates>& streams,
+                    std::size_t count) {
+  const FlushMode mode;
   using Floats = typename Ops::Floats;
   static constexpr int kStates = Rule::kStates;  // so that no lambda captures it
   const Streams<Gradient, kStates> to = streams;
@@ -168,18 +155,10 @@ inline void optimizer_pass(const Rule& rule, const Streams<Gradient, Rule::kStat
         constexpr std::size_t kLines = 2 * kCacheLine;
         prefetch_to_write<kLines, kAhead>(to.parameter + i);
         for (int k = 0; k < kStates; ++k) prefetch_to_write<kLines, kAhead>(to.state[k] + i);
-        if constexpr (kBf16 == Bf16::kAdopted) prefetch_to_write<kLines / 2, kAhead>(to.bf16 + i);
+        if constexpr (kBf16) prefetch_to_write<kLines / 2, kAhead>(to.bf16 + i);
         prefetch<sizeof(Gradient) * kLines / sizeof(float)>(to.gradient + i);
       },
       [to, rule](std::size_t i, auto load, auto store) {
-        const auto put = [store](auto* at, auto value) {
-          // What is read as well is in the caches anyway, and to pass by them would cost a third.
-          if constexpr (kPast && sizeof(*at) == sizeof(std::uint16_t)) {
-            Ops::stream(at, value);
-          } else {
-            store(at, value);
-          }
-        };
         Floats state[kStates + 1];
         for (int k = 0; k < kStates; ++k) state[k] = load(to.state[k] + i, Floats{});
         Floats gradient;
@@ -189,60 +168,36 @@ inline void optimizer_pass(const Rule& rule, const Streams<Gradient, Rule::kStat
           gradient = Ops::decode(load(to.gradient + i, typename Ops::Halves{}));
         }
         Floats own = load(to.parameter + i, Floats{});
-        if constexpr (kBf16 == Bf16::kAdopted) {
+        if constexpr (kBf16) {
           own = adopted<Ops>(own, load(to.bf16 + i, typename Ops::Halves{}));
         }
         const Floats p = without_payload(rule(own, gradient, state));
-        for (int k = 0; k < kStates; ++k) put(to.state[k] + i, without_payload(state[k]));
-        put(to.parameter + i, p);
-        if constexpr (kBf16 != Bf16::kNone) put(to.bf16 + i, Ops::encode(p));
+        for (int k = 0; k < kStates; ++k) store(to.state[k] + i, without_payload(state[k]));
+        store(to.parameter + i, p);
+        if constexpr (kBf16) store(to.bf16 + i, Ops::encode(p));
       });
-}
-
-template <class Ops, class Rule, class Gradient, Bf16 kBf16>
-void optimizer_range(const Rule& rule, Streams<Gradient, Rule::kStates> streams, std::size_t count,
-                     bool past_the_caches) {
-  const FlushMode mode;
-  const auto place = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % kCacheLine; };
-  const std::size_t head = (kCacheLine - place(streams.parameter)) % kCacheLine / sizeof(float);
-  if (kBf16 == Bf16::kWritten && past_the_caches && head < count) {
-    const bool aligned =
-        place(streams.parameter) % sizeof(float) == 0 && place(streams.bf16 + head) == 0;
-    if (aligned) {
-      constexpr std::size_t kWhole = 2 * kCacheLine / sizeof(float);
-      const std::size_t whole = (count - head) / kWhole * kWhole;
-      optimizer_pass<Ops, Rule, Gradient, kBf16, false>(rule, streams, head);
-      optimizer_pass<Ops, Rule, Gradient, kBf16, true>(rule, streams.from(head), whole);
-      Ops::fence();  // before anybody is told that the step is done
-      streams = streams.from(head + whole);
-      count -= head + whole;
-    }
-  }
-  optimizer_pass<Ops, Rule, Gradient, kBf16, false>(rule, streams, count);
 }
 
 template <class Ops, class Rule, class Gradient>
 void optimizer_step(const Rule& rule, const ParameterRange& range, const Gradient* gradient,
-                    float* first, float* second, bool past_the_caches) {
+                    float* first, float* second) {
   Streams<Gradient, Rule::kStates> streams{range.parameter, range.bf16_parameter, gradient, {}};
   if constexpr (Rule::kStates > 0) streams.state[0] = first;
   if constexpr (Rule::kStates > 1) streams.state[1] = second;
-  const auto run = [&]<Bf16 kBf16>() {
-    optimizer_range<Ops, Rule, Gradient, kBf16>(rule, streams, range.count, past_the_caches);
-  };
-  if (range.bf16_parameter == nullptr) return run.template operator()<Bf16::kNone>();
-  if (range.adopts) return run.template operator()<Bf16::kAdopted>();
-  run.template operator()<Bf16::kWritten>();
+  if (range.bf16_parameter != nullptr) {
+    optimizer_pass<Ops, Rule, Gradient, true>(rule, streams, range.count);
+  } else {
+    optimizer_pass<Ops, Rule, Gradient, false>(rule, streams, range.count);
+  }
 }
 
 template <class Ops, class Rule, class Step>
-void optimize(const Step& step, const ParameterRange& range, float* first, float* second,
-              bool past_the_caches) {
+void optimize(const Step& step, const ParameterRange& range, float* first, float* second) {
   const Rule rule(step);
   if (range.gradient != nullptr) {
-    optimizer_step<Ops>(rule, range, range.gradient, first, second, past_the_caches);
+    optimizer_step<Ops>(rule, range, range.gradient, first, second);
   } else {
-    optimizer_step<Ops>(rule, range, range.bf16_gradient, first, second, past_the_caches);
+    optimizer_step<Ops>(rule, range, range.bf16_gradient, first, second);
   }
 }
 
@@ -259,21 +214,18 @@ void adopt_range(const std::uint16_t* bf16, float* master, std::size_t count) {
 
 template <class Ops>
 struct OptimizerLoops {
-  static void adam(const AdamStep& step, const ParameterRange& range, float* first, float* second,
-                   bool past_the_caches) {
-    optimize<Ops, AdamRule<Ops>>(step, range, first, second, past_the_caches);
+  static void adam(const AdamStep& step, const ParameterRange& range, float* first, float* second) {
+    optimize<Ops, AdamRule<Ops>>(step, range, first, second);
   }
-  static void sgd(const SgdStep& step, const ParameterRange& range, float* buffer,
-                  bool past_the_caches) {
+  static void sgd(const SgdStep& step, const ParameterRange& range, float* buffer) {
     if (buffer != nullptr) {
-      optimize<Ops, SgdRule<Ops, true>>(step, range, buffer, nullptr, past_the_caches);
+      optimize<Ops, SgdRule<Ops, true>>(step, range, buffer, nullptr);
     } else {
-      optimize<Ops, SgdRule<Ops, false>>(step, range, nullptr, nullptr, past_the_caches);
+      optimize<Ops, SgdRule<Ops, false>>(step, range, nullptr, nullptr);
     }
   }
-  static void lion(const LionStep& step, const ParameterRange& range, float* momentum,
-                   bool past_the_caches) {
-    optimize<Ops, LionRule<Ops>>(step, range, momentum, nullptr, past_the_caches);
+  static void lion(const LionStep& step, const ParameterRange& range, float* momentum) {
+    optimize<Ops, LionRule<Ops>>(step, range, momentum, nullptr);
   }
 };
 

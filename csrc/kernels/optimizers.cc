@@ -28,12 +28,6 @@ Status check_share(const char* optimizer, const char* option, double value) {
 
 float narrow(double value) { return static_cast<float>(value); }
 
-// Bfloat16 parameters are written and not read: from so many on they pass by the caches, which
-// saves 5% of the time.
-constexpr std::size_t kLargeRange = std::size_t{1} << 20;
-
-bool passes_the_caches(const ParameterRange& range) { return range.count >= kLargeRange; }
-
 }  // namespace
 
 Status check(const AdamOptions& options) {
@@ -112,16 +106,16 @@ void adopt_parameters(const std::uint16_t* bf16_parameter, float* master, std::s
 
 void adam(const AdamStep& step, const ParameterRange& range, float* first, float* second) {
   TACO_ASSERT((range.gradient == nullptr) != (range.bf16_gradient == nullptr));
-  chosen_optimizers().adam(step, range, first, second, passes_the_caches(range));
+  chosen_optimizers().adam(step, range, first, second);
 }
 void sgd(const SgdStep& step, const ParameterRange& range, float* buffer) {
   TACO_ASSERT((range.gradient == nullptr) != (range.bf16_gradient == nullptr));
   TACO_ASSERT((buffer == nullptr) == (step.momentum == 0));
-  chosen_optimizers().sgd(step, range, buffer, passes_the_caches(range));
+  chosen_optimizers().sgd(step, range, buffer);
 }
 void lion(const LionStep& step, const ParameterRange& range, float* momentum) {
   TACO_ASSERT((range.gradient == nullptr) != (range.bf16_gradient == nullptr));
-  chosen_optimizers().lion(step, range, momentum, passes_the_caches(range));
+  chosen_optimizers().lion(step, range, momentum);
 }
 
 }  // namespace taco::kernels

@@ -18,15 +18,13 @@
 namespace taco::kernels {
 
 // Parameters and their gradient. No two arrays overlap. They need no alignment beyond their
-// elements', but bfloat16 parameters pass by the caches only where they and their master copy begin
-// a 64-byte line at the same element, as in pages.
+// elements'.
 struct ParameterRange {
   std::size_t count = 0;
-  float* parameter = nullptr;               // the parameters, or their master copy
-  std::uint16_t* bf16_parameter = nullptr;  // unless null: is written, the new parameters rounded
-  // Before the step, where such a parameter is not what its master copy rounds to, somebody has
-  // changed it, and the master copy becomes it.
-  bool adopts = false;
+  float* parameter = nullptr;  // the parameters, or their master copy
+  // Unless null: is written, the new parameters rounded. Where such a parameter is not what its
+  // master copy rounds to, somebody has changed it, and before the step the master copy becomes it.
+  std::uint16_t* bf16_parameter = nullptr;
   const float* gradient = nullptr;  // one of these two is null
   const std::uint16_t* bf16_gradient = nullptr;
 };
@@ -119,7 +117,8 @@ AdamStep adam_step(const AdamOptions& options, std::int64_t step, double gradien
 SgdStep sgd_step(const SgdOptions& options, std::int64_t step, double gradient_factor = 1);
 LionStep lion_step(const LionOptions& options, double gradient_factor = 1);
 
-// What `adopts` does, by itself. All else stays as it is, denormals too.
+// Of bfloat16 parameters and their master copies, what a step does first. All else stays as it is,
+// denormals too.
 void adopt_parameters(const std::uint16_t* bf16_parameter, float* master, std::size_t count);
 
 // `first` and `second` are the moments m and v, 0 before the first step.

@@ -17,10 +17,6 @@ struct Avx2Ops {
   static Floats sqrt(Floats value) { return (Floats)_mm256_sqrt_ps((__m256)value); }
   static Floats decode(Halves halves) { return VectorBf16<32>::decode(halves); }
   static Halves encode(Floats floats) { return VectorBf16<32>::encode(floats); }
-  static void stream(std::uint16_t* to, Halves value) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(to), (__m128i)value);
-  }
-  static void fence() { _mm_sfence(); }
 };
 
 }  // namespace

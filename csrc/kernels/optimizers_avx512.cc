@@ -17,10 +17,6 @@ struct Avx512Ops {
   static Floats sqrt(Floats value) { return (Floats)_mm512_sqrt_ps((__m512)value); }
   static Floats decode(Halves halves) { return VectorBf16<64>::decode(halves); }
   static Halves encode(Floats floats) { return VectorBf16<64>::encode(floats); }
-  static void stream(std::uint16_t* to, Halves value) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), (__m256i)value);
-  }
-  static void fence() { _mm_sfence(); }
 };
 
 }  // namespace

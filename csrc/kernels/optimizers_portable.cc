@@ -14,11 +14,6 @@ struct PortableOps {
   static float sqrt(float value) { return __builtin_sqrtf(value); }
   static float decode(std::uint16_t half) { return bf16_to_float(half); }
   static std::uint16_t encode(float value) { return float_to_bf16(value); }
-  template <class T>
-  static void stream(T* to, T value) {
-    store_vector(to, value);
-  }
-  static void fence() {}
 };
 
 }  // namespace

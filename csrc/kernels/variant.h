@@ -68,12 +68,11 @@ struct Checksum {
   Crc32cFn crc32c;
 };
 
-// The last argument: whether results pass by the caches, where the memory's places allow it.
 struct Optimizers {
   const char* name;
-  void (*adam)(const AdamStep&, const ParameterRange&, float* first, float* second, bool);
-  void (*sgd)(const SgdStep&, const ParameterRange&, float* buffer, bool);
-  void (*lion)(const LionStep&, const ParameterRange&, float* momentum, bool);
+  void (*adam)(const AdamStep&, const ParameterRange&, float* first, float* second);
+  void (*sgd)(const SgdStep&, const ParameterRange&, float* buffer);
+  void (*lion)(const LionStep&, const ParameterRange&, float* momentum);
   void (*adopt)(const std::uint16_t* bf16_parameter, float* master, std::size_t count);
 };
 

@@ -357,7 +357,7 @@ void OptimizerStream::step_elements(const Chunk& chunk, const Part& part, std::u
     if (halves) {
       range.parameter = states[static_cast<std::size_t>(StateKind::kMaster)];
       range.bf16_parameter = reinterpret_cast<std::uint16_t*>(chunk.parameters) + place;
-      range.adopts = !is_adafactor;
+      // Other steps do so themselves.
       if (is_adafactor) kernels::adopt_parameters(range.bf16_parameter, range.parameter, count);
     } else {
       range.parameter = reinterpret_cast<float*>(chunk.parameters) + place;
