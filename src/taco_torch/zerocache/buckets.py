@@ -5,15 +5,17 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taco_torch._extension import _C
+from taco_torch.errors import MismatchError
 from taco_torch.lightcc import models
 from taco_torch.zerocache import guards
 from taco_torch.zerocache.hooks import Hooks
@@ -21,6 +23,7 @@ from taco_torch.zerocache.taking import MOST_UNDER_WAY, Taking
 
 if TYPE_CHECKING:
     from taco_torch.zerocache.optimizer import CachedOptimizer
+    from taco_torch.zerocache.ranks import Ranks
 
 
 def check_options(model: DistributedDataParallel) -> None:
@@ -48,6 +51,24 @@ def check_options(model: DistributedDataParallel) -> None:
         )
 
 
+class Left:
+    """Which ranks an exception has taken out of a pass, as all ranks tell each other."""
+
+    def __init__(self, group: dist.ProcessGroup, left: bool) -> None:
+        self._told = torch.empty(group.size(), dtype=torch.bool)
+        self._own = torch.tensor([left])
+        self._work = dist.all_gather_into_tensor(self._told, self._own, group=group, async_op=True)
+
+    def check(self) -> None:
+        """Raises MismatchError on all ranks where one has left."""
+        self._work.wait()
+        if self._told.any():
+            raise MismatchError(
+                f"rank {self._told.tolist().index(True)} has left its backward pass by an "
+                f"exception, and has no more gradients"
+            )
+
+
 class Bucket(NamedTuple):
     """Gradients that are being averaged."""
 
@@ -55,6 +76,7 @@ class Bucket(NamedTuple):
     gradients: list[Tensor]  # views of the buffer
     buffer: Tensor
     mean: Any  # a future
+    left: Left
 
 
 class BucketGradients:
@@ -64,6 +86,10 @@ class BucketGradients:
     It averages with the calls, and the bits, of DistributedDataParallel alone. Means are used where
     they lie, in the bucket; once all of its have been, its memory is the system's until the next
     pass writes there.
+
+    With each bucket ranks tell each other that they are still in the pass. One that an exception
+    has taken out of it gives zeros instead, when it next has to do with the others, for as many
+    buckets as these begin before they hear of it; nobody uses those.
     """
 
     def __init__(
@@ -72,6 +98,7 @@ class BucketGradients:
         model: DistributedDataParallel,
         parameters: Iterable[nn.Parameter],
         gradients: str,
+        ranks: Ranks | None,
     ) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._model = weakref.ref(model)
@@ -79,9 +106,13 @@ class BucketGradients:
         self._steps_now = gradients == "stepped"
         self._under_way: deque[Bucket] = deque()
         self._passing = self._agreed = False  # buckets of a pass have come; all may be stepped
+        self._begun = 0  # of them
         self._taking = Taking(lent=True)
         self._undo = guards.guard(self._trained, self._optimizer, self._accumulated)
         optimizer.take_gradients(gradients)
+        optimizer.means = self
+        if ranks is not None:
+            ranks.settle = self.leave_pass
         reducer: Any = model.reducer
         reducer._set_optimizer_in_backward()  # it copies no means to p.grad
         # torch looks for annotations, and knows none as text.
@@ -93,6 +124,7 @@ class BucketGradients:
             self._undo.pop()()
         optimizer = self._optimizer()
         if optimizer is not None:
+            optimizer.means = None
             optimizer.take_gradients("in memory")
         self._trained.clear()
 
@@ -118,11 +150,8 @@ class BucketGradients:
         assert model is not None
         buffer = bucket.buffer()
         buffer.mul_(1.0 / model.process_group.size())  # as torch does where it has no hook
-        reducer: Any = model.reducer
-        mean = reducer._run_allreduce_hook(bucket)
-        parameters = bucket.parameters()
-        self._under_way.append(Bucket(parameters, bucket.gradients(), buffer, mean))
-        for parameter in parameters:
+        self._begin(model, bucket)
+        for parameter in bucket.parameters():
             parameter.grad = None
         if not self._passing:
             self._begin_pass()
@@ -134,6 +163,14 @@ class BucketGradients:
         done: torch.futures.Future[Tensor] = torch.futures.Future()
         done.set_result(buffer)
         return done
+
+    def _begin(self, model: DistributedDataParallel, bucket: Any, left: bool = False) -> None:
+        reducer: Any = model.reducer
+        mean, told = reducer._run_allreduce_hook(bucket), Left(model.process_group, left)
+        self._under_way.append(
+            Bucket(bucket.parameters(), bucket.gradients(), bucket.buffer(), mean, told)
+        )
+        self._begun += 1
 
     def _begin_pass(self) -> None:
         self._passing, self._agreed = True, False
@@ -150,6 +187,7 @@ class BucketGradients:
     def _take_first(self) -> None:
         bucket = self._under_way.popleft()
         bucket.mean.wait()
+        self._check(bucket.left)
         optimizer = self._optimizer()
         for parameter, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
             taker = optimizer if parameter in self._trained else None
@@ -162,13 +200,58 @@ class BucketGradients:
                 optimizer.share_final(p for p in bucket.parameters if p in self._trained)
 
     def _end_pass(self) -> None:
+        model = self._model()
         while self._under_way:
             self._take_first()
-        taking, self._taking, self._passing = self._taking, Taking(lent=True), False
+        if model is not None:
+            self._check(Left(model.process_group, False))
+        taking, taken = self._taking, self._agreed if self._steps_now else bool(self._trained)
+        self._close()
         taking.give_back()
         optimizer = self._optimizer()
-        taken = self._agreed if self._steps_now else bool(self._trained)
         if optimizer is not None and taken:
             optimizer.end_pass()
         if taking.failure is not None:
             raise taking.failure
+
+    def _check(self, left: Left) -> None:
+        try:
+            left.check()
+        except MismatchError:
+            self._close()
+            for parameter in self._trained:  # of this rank alone, and nobody averages them now
+                parameter.grad = None
+            raise
+
+    def _close(self) -> None:
+        """The pass is over. What is under way arrives, for nobody."""
+        self._passing, self._begun, self._taking = False, 0, Taking(lent=True)
+        while self._under_way:
+            bucket = self._under_way.popleft()
+            bucket.mean.wait()
+            with suppress(MismatchError):
+                bucket.left.check()
+
+    def leave_pass(self) -> None:
+        """Where an exception has ended a pass on this rank, the others hear of it. All of them have
+        taken the same buckets then, and are about to end the step of that pass."""
+        model = self._model()
+        if not self._passing or model is None:
+            return
+        reducer: Any = model.reducer
+        try:
+            with suppress(MismatchError):
+                # The others begin two more, if there are so many.
+                for bucket in reducer._get_zeros_like_grad_buckets()[self._begun :][:2]:
+                    self._begin(model, bucket, left=True)
+                    while len(self._under_way) >= MOST_UNDER_WAY:
+                        self._take_first()
+                while self._under_way:
+                    self._take_first()
+                self._check(Left(model.process_group, True))
+        finally:
+            self._passing, self._begun = False, 0
+            self._under_way.clear()
+
+    def average_rest(self) -> None:
+        """At a step: DistributedDataParallel has left nothing in memory that is no mean."""

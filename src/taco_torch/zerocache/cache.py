@@ -338,7 +338,7 @@ class ZeroCache(View):
         in_order = [parameter for parameter in self._names if parameter in wrapping.trained]
         kind = wrapping.gradients
         if isinstance(around, DistributedDataParallel):
-            self._gradients = BucketGradients(optimizer, around, in_order, kind)
+            self._gradients = BucketGradients(optimizer, around, in_order, kind, self._ranks)
         elif self._ranks is not None and not wrapping.spread:
             self._gradients = MeanGradients(optimizer, in_order, kind, self._ranks)
         else:
@@ -546,7 +546,7 @@ class ZeroCache(View):
             RuntimeError: it is damaged (names file, page and tensor). The cache then has to load
                 another one before it is used again.
         """
-        notes, found = self._notes(), list[dict[str, Any]]()
+        notes, found = self._together(self._notes), list[dict[str, Any]]()
         loaded: list[bool] = []
 
         def agree(note: bytes) -> None:

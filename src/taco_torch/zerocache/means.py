@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,13 +19,21 @@ from taco_torch.zerocache.optimizer import CachedOptimizer
 from taco_torch.zerocache.ranks import Ranks
 from taco_torch.zerocache.taking import MOST_UNDER_WAY, Taking
 
-END = -1  # no more gradients
+# What ranks say where none of them has a gradient: how its number is told apart.
+END, LEFT, BEGIN, STEP, CALL = -1, -2, -3, -4, -5
+WORDS = {
+    END: "has no more",
+    LEFT: "has left its backward pass by an exception",
+    BEGIN: "begins a backward pass",
+    STEP: "takes a step",
+    CALL: "makes another call of the cache",
+}
 
 
 class Announced(NamedTuple):
-    """What all ranks say before they average it."""
+    """What all ranks say before they do it together."""
 
-    number: int
+    number: int  # of a parameter, or one of the above
     gradient: Tensor | None
     told: Tensor  # the number of each rank
     work: Any
@@ -47,6 +56,11 @@ class MeanGradients(FinalGradients):
     other which gradient it is; so where their programs part, all of them raise, and nothing is
     mixed up. A gradient is announced while the next one is computed, and its sum is on its way
     during the one after that.
+
+    Whatever else ranks do together they announce too, and so does a rank that an exception has
+    taken out of a pass, when it next comes to one of these points: the others, wherever they are in
+    that pass, hear of it. All of them have averaged the same gradients by then, and end the step
+    of that pass together.
     """
 
     def __init__(
@@ -63,14 +77,16 @@ class MeanGradients(FinalGradients):
         self._announced: Announced | None = None
         self._under_way: deque[Reduced] = deque()
         self._taking = Taking()
+        self._open = False  # a pass has begun on all ranks that has not ended on any, as they know
         super().__init__(optimizer, self._trained, gradients)
-        optimizer.average_rest = self._average_rest
+        optimizer.means = self
 
     def detach(self) -> None:
         """As FinalGradients."""
         optimizer = self._optimizer()
         if optimizer is not None:
-            optimizer.average_rest = None
+            optimizer.means = None
+        self._ranks.settle = lambda: None
         super().detach()
 
     def _accumulated(self, parameter: Tensor) -> None:
@@ -89,21 +105,55 @@ class MeanGradients(FinalGradients):
         self._average(optimizer, parameter)
 
     def _begin_pass(self, optimizer: CachedOptimizer) -> None:
-        """Also after one that has not come to its end, by an exception on all ranks."""
-        if self._announced is not None:
-            self._announced.work[0].wait()
-        self._announced = None
-        self._drain(lambda reduced: reduced.work.wait())
+        self._meet(optimizer, BEGIN)
         self._taking = Taking()
         if self._steps_now:
             optimizer.agree_on_early(p for p in self._trained if p.requires_grad)
+        self._open = True
+
+    def leave_pass(self) -> None:
+        """Where an exception has ended a pass on this rank, the others hear of it. All of them have
+        taken the same gradients then, and are about to end the step of that pass."""
+        optimizer = self._optimizer()
+        if not self._open or optimizer is None:
+            return
+        try:
+            with suppress(MismatchError):  # others have left it elsewhere, or are in it
+                self._settle(optimizer)
+                self._meet(optimizer, LEFT)
+            self._close(optimizer)
+        finally:
+            self._open, self._announced = False, None
+            self._under_way.clear()
+
+    def _close(self, optimizer: CachedOptimizer) -> None:
+        """The pass is over, for all ranks at once."""
+        self._open, self._pass = False, NO_TASK
+        while self._under_way:
+            self._take(optimizer, self._under_way.popleft())
+
+    def _before_call(self) -> None:
+        """All ranks are about to use the group for something else."""
+        self.leave_pass()
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            self._meet(optimizer, CALL)
+
+    def _meet(self, optimizer: CachedOptimizer, number: int) -> None:
+        self._make_room(optimizer)
+        self._announce(number, None)
+        self._settle(optimizer)
+        self._ranks.settle = self._before_call  # from the first time on, which is that of all ranks
 
     def _average(self, optimizer: CachedOptimizer, parameter: nn.Parameter) -> None:
         gradient, parameter.grad = parameter.grad, None
         self._settle(optimizer)
+        self._make_room(optimizer)
+        self._announce(self._numbers[parameter], gradient)
+
+    def _make_room(self, optimizer: CachedOptimizer) -> None:
         while len(self._under_way) >= MOST_UNDER_WAY:
             self._take(optimizer, self._under_way.popleft())
-        self._announce(self._numbers[parameter], gradient)
 
     def _announce(self, number: int, gradient: Tensor | None) -> None:
         told = torch.empty(self._ranks.size, dtype=torch.int64)
@@ -112,14 +162,18 @@ class MeanGradients(FinalGradients):
         self._announced = Announced(number, gradient, told, (work, own))
 
     def _settle(self, optimizer: CachedOptimizer) -> None:
-        """What was announced begins, if all ranks have announced the same."""
-        announced, self._announced = self._announced, None
+        """What was announced begins, if all ranks have announced the same. Else all of them raise
+        MismatchError, and a pass that has begun is over for all."""
+        announced = self._announced
         if announced is None:
             return
         announced.work[0].wait()
+        self._announced = None
         if not announced.told.eq(announced.number).all():
-            self._drain(partial(self._take, optimizer))
-            raise self._parted(optimizer, announced.told.tolist())
+            parted = self._parted(optimizer, announced.told.tolist())
+            if self._open:
+                self._close(optimizer)
+            raise parted
         if announced.gradient is None:
             return
         summed = announced.gradient.contiguous()
@@ -129,16 +183,16 @@ class MeanGradients(FinalGradients):
 
     def _parted(self, optimizer: CachedOptimizer, told: list[int]) -> MismatchError:
         def described(rank: int) -> str:
-            if told[rank] == END:
-                return f"rank {rank} has no more"
-            name = optimizer.name_of(self._trained[told[rank]])
-            return f"rank {rank} has that of '{name}'"
+            number = told[rank]
+            if number in WORDS:
+                return f"rank {rank} {WORDS[number]}"
+            return f"rank {rank} has that of '{optimizer.name_of(self._trained[number])}'"
 
         other = next(rank for rank, number in enumerate(told) if number != told[0])
         return MismatchError(
             f"ranks have to give gradients of the same parameters in the same order, but "
             f"{described(0)} where {described(other)}: does the model's path depend on the data of "
-            f"a rank?"
+            f"a rank, or has a rank gone on after an exception?"
         )
 
     def _take(self, optimizer: CachedOptimizer, reduced: Reduced) -> None:
@@ -150,30 +204,26 @@ class MeanGradients(FinalGradients):
         if self._steps_now:
             optimizer.share_final([reduced.parameter])
 
-    def _drain(self, take: Callable[[Reduced], object]) -> None:
-        while self._under_way:
-            take(self._under_way.popleft())
-
     def _end_pass(self, optimizer: CachedOptimizer) -> None:
         for parameter in self._trained:  # that earlier passes have left, or passes inside this one
             if parameter.grad is not None:
                 optimizer.check_not_taken(parameter)
                 self._average(optimizer, parameter)
         self._settle(optimizer)
-        self._announce(END, None)
-        self._settle(optimizer)
-        self._drain(partial(self._take, optimizer))
-        taking, self._taking, self._pass = self._taking, Taking(), NO_TASK
+        self._meet(optimizer, END)
+        self._close(optimizer)
+        taking, self._taking = self._taking, Taking()
         taking.give_back()
         optimizer.end_pass()
         if taking.failure is not None:
             raise taking.failure
 
-    def _average_rest(self) -> None:
+    def average_rest(self) -> None:
         """At a step: what passes have left in memory, on all ranks."""
         optimizer = self._optimizer()
         if optimizer is None:
             return
+        self._meet(optimizer, STEP)
         own = torch.tensor([any(parameter.grad is not None for parameter in self._trained)])
         found = torch.empty(self._ranks.size, dtype=torch.bool)
         dist.all_gather_into_tensor(found, own, group=self._ranks.group)

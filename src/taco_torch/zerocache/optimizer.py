@@ -21,7 +21,9 @@ from taco_torch.zerocache.rules import Rule, check_group
 from taco_torch.zerocache.state import MASTER, State, loaded_entries, take_entries
 
 if TYPE_CHECKING:
+    from taco_torch.zerocache.buckets import BucketGradients
     from taco_torch.zerocache.cache import ZeroCache
+    from taco_torch.zerocache.means import MeanGradients
 
 # Where torch keeps the hooks that a program registered on an optimizer.
 HOOKS = (
@@ -75,8 +77,8 @@ class CachedOptimizer(torch.optim.Optimizer):
         self._groups: dict[nn.Parameter, dict[str, Any]] = {}  # as that step found them
         # Gradients that have left memory for later; None: they stay there, or are stepped at once.
         self.kept: KeptGradients | AveragedGradients | None = None
-        # Has ranks average what passes have left in memory; none: that is final as it is.
-        self.average_rest: Callable[[], None] | None = None
+        # Has ranks average gradients; none: they are final as they are.
+        self.means: BucketGradients | MeanGradients | None = None
         self._sealed = False
         self._state = State(self)
         super().__init__(inner.param_groups, inner.defaults)
@@ -218,6 +220,8 @@ class CachedOptimizer(torch.optim.Optimizer):
     def end_interrupted(self) -> None:
         """Ends the step of a pass that an exception has ended on all ranks: what they had averaged
         by then is stepped, unless one has failed to take it, which all of them raise."""
+        if self.means is not None:
+            self.means.leave_pass()
         if not self._agreed:
             return
         failure = self._failure
@@ -434,8 +438,8 @@ class CachedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self.end_interrupted()
-        if self.average_rest is not None:
-            self.average_rest()
+        if self.means is not None:
+            self.means.average_rest()
         try:
             steps, numbers = self._next_steps()
         except Exception as error:
@@ -453,8 +457,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         if self.kept is not None:
             done.append(self.kept.clear)
         self._cache.run_step(steps, *done)
-        inner = self._inner()
-        if inner is not None:  # for a scheduler that has it
+        if (inner := self._inner()) is not None:  # for a scheduler that has it
             inner._opt_called = True  # type: ignore[attr-defined]
         return loss
 
