@@ -205,7 +205,7 @@ def test_parameters_are_read_and_set_wherever_they_are(tmp_path: Path) -> None:
         cache.full(weight, torch.zeros(3))
     with pytest.raises(KeyError, match="none of the parameters"):
         cache.full(nn.Parameter(torch.zeros(3)))
-    with pytest.raises(AttributeError):
+    with pytest.raises(KeyError, match=r"blocks\.9\.weight"):
         cache.full("blocks.9.weight")
     cache.close()
 

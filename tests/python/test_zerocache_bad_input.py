@@ -51,6 +51,11 @@ def test_what_is_not_even_text() -> None:
         cache_of("1MiB", "1MiB", 7)
 
 
+def test_what_no_machine_has() -> None:
+    with pytest.raises(ValueError, match="device='99999999999TiB' is more than can be addressed"):
+        cache_of("99999999999TiB", "1MiB")
+
+
 def test_directories(tmp_path: Path) -> None:
     from taco_torch.zerocache.sizes import parse_directories
 
@@ -64,7 +69,7 @@ def test_directories(tmp_path: Path) -> None:
 
 
 def test_directories_that_cannot_be_used(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="missing"):
+    with pytest.raises(ValueError, match=r"'.*missing' does not exist: make it"):
         cache_of("16MiB", "16MiB", f"{tmp_path / 'missing'}:64MiB")
     file = tmp_path / "file"
     file.write_text("")
@@ -127,6 +132,13 @@ def test_options_that_cannot_be() -> None:
         cache_of("16MiB", "16MiB", io="pigeons")
     with pytest.raises(ValueError, match="threads=0"):
         cache_of("16MiB", "16MiB", threads=0)
+    for options, text in (
+        ({"io": None}, "io=None is no text"),
+        ({"threads": "two"}, "threads='two' is no whole number"),
+        ({"threads": 1.5}, r"threads=1\.5 is no whole number"),
+    ):
+        with pytest.raises(TypeError, match=text):
+            cache_of("16MiB", "16MiB", **options)
     with pytest.raises(ValueError, match="page"):
         cache_of("16MiB", "16MiB", page="3MiB")
     with pytest.raises(ValueError, match="device memory is smaller than a page"):
@@ -339,6 +351,28 @@ def test_calls_before_wrap_say_so(tmp_path: Path) -> None:
     cache.close()
     with pytest.raises(RuntimeError, match="this cache is closed"):
         cache.wrap(line())
+
+
+def test_parameters_that_a_cache_does_not_have() -> None:
+    with make_cache(None) as cache:
+        model = line()
+        cache.wrap(model, adamw(model))
+        for unknown in ("nope", "weight.data", 3):
+            with pytest.raises(KeyError, match=rf"{unknown}.*none of the parameters that this"):
+                cache.full(unknown)
+    with pytest.raises(RuntimeError, match="this cache is closed"), cache.use(model):
+        pass
+
+
+def test_what_cannot_be_saved_is_told_and_the_cache_goes_on(tmp_path: Path) -> None:
+    with make_cache(tmp_path / "cache") as cache:
+        model = line()
+        cache.wrap(model, adamw(model))
+        for extra in (lambda: 1, iter([1]), cache):
+            with pytest.raises(TypeError, match=r"could not be loaded again: give numbers|copied"):
+                cache.save(tmp_path / "saved", extra)
+        cache.save(tmp_path / "saved", {"epoch": 1})
+        assert cache.load(tmp_path / "saved") == {"epoch": 1}
 
 
 def test_a_full_disk_in_a_save_leaves_the_checkpoint_before(tmp_path: Path) -> None:

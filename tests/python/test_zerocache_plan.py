@@ -112,11 +112,13 @@ def test_what_does_not_fit_says_what_has_to_be_larger(capsys: pytest.CaptureFixt
     [
         (["--params", "seven"], "argument --params: 'seven' is no number above 10000"),
         (["--params", "-1"], "'-1' is no number"),
+        (["--params", "1e30"], "'1e30' is no number above 10000, up to 1e+13"),
         (["--device", "24"], None),
         (["--device", "much"], "--device='much' is no size"),
         (["--ssd", "/data:5GiB"], "--ssd='/data:5GiB' is no size"),
         (["--gbps", "0"], "'0' is no number above 0"),
         (["--layers", "0"], "'0' is no whole number"),
+        (["--layers", "1000000"], "'1000000' is no whole number from 1 to 10000"),
         (["--within", "1"], "'1' is no number above 1"),
         (["--dtype", "int8"], "invalid choice: 'int8'"),
     ],
@@ -133,6 +135,13 @@ def test_bad_input_is_named(
         plan.main([*SMALL, *CAPS, *arguments])
     assert ended.value.code == 2
     assert text in capsys.readouterr().err
+
+
+def test_pages_that_would_take_too_long_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    from taco_torch.zerocache import plan
+
+    assert plan.main(["--params", "1e13", *CAPS]) == 1
+    assert "pages are too many to plan with: give a larger --page" in capsys.readouterr().err
 
 
 def test_a_page_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:

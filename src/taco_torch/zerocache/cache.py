@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from operator import methodcaller
 from types import TracebackType
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taco_torch._extension import _C
-from taco_torch.zerocache import construction, hooks
+from taco_torch.zerocache import construction, hooks, sizes
 from taco_torch.zerocache.backward import FinalGradients
 from taco_torch.zerocache.buckets import BucketGradients
 from taco_torch.zerocache.means import MeanGradients
@@ -26,7 +26,7 @@ from taco_torch.zerocache.note import Notes
 from taco_torch.zerocache.optimizer import CachedOptimizer
 from taco_torch.zerocache.progress import shown
 from taco_torch.zerocache.ranks import Ranks, ranks_of
-from taco_torch.zerocache.sizes import Directories, format_bytes, parse_bytes, parse_directories
+from taco_torch.zerocache.sizes import Directories, format_bytes, parse_bytes
 from taco_torch.zerocache.view import View
 from taco_torch.zerocache.wrapping import Wrapping, wrapping_of
 
@@ -83,14 +83,14 @@ class ZeroCache(View):
         io_bytes_per_second: str | int | None = None,
         _poison: bool = False,
     ) -> None:
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads={threads} must be at least 1")
+        if not isinstance(io, str):
+            raise TypeError(f'io={io!r} is no text: "auto", "io_uring" or "threads"')
         self._options = _C.zerocache.StoreOptions(
             parse_bytes(device, "device"),
             parse_bytes(host, "host"),
-            parse_directories(ssd),
+            sizes.existing_directories(ssd),
             page_bytes=parse_bytes(page, "page"),
-            threads=threads or torch.get_num_threads(),
+            threads=sizes.parse_threads(threads),
             io=io,
             io_bytes_per_second=(
                 parse_bytes(io_bytes_per_second, "io_bytes_per_second")
@@ -442,8 +442,9 @@ class ZeroCache(View):
         if isinstance(parameter, str):
             if self._model is None:
                 raise self._without_model()
-            parameter = self._model.get_parameter(parameter)
-        if parameter not in self._names:
+            with suppress(AttributeError):
+                parameter = self._model.get_parameter(parameter)
+        if not isinstance(parameter, nn.Parameter) or parameter not in self._names:
             shape = tuple(parameter.shape) if isinstance(parameter, Tensor) else parameter
             raise KeyError(f"{shape!r}: none of the parameters that this cache holds")
         return parameter
@@ -492,7 +493,7 @@ class ZeroCache(View):
             writes: whether parameters may be changed through ``p.data`` (changes through
                 ``p`` itself are noticed). None: if gradients are off.
         """
-        if self._hooks is None:
+        if self._hooks is None or self.closed:
             raise self._without_model()
         written = writes if writes is not None else not torch.is_grad_enabled()
         with self._hooks.use(*targets) as keep:

@@ -31,15 +31,16 @@ class Notes:
         if self._optimizer is not None:
             self._optimizer.check_between_steps("save()")
         note = io.BytesIO()
-        torch.save(without_numpy(self._content(extra)), note)
+        content = without_numpy(self._content(extra))
         try:
+            torch.save(content, note)
             torch.load(io.BytesIO(note.getvalue()), weights_only=True)
-        except pickle.UnpicklingError as error:
+        except (pickle.PickleError, AttributeError, TypeError) as error:
             raise TypeError(
                 "extra, an option of a parameter group, or what a module's get_extra_state() "
                 "returned, could not be loaded again: give numbers, text, tensors and containers "
                 "of them. "
-                f"torch.load(weights_only=True) says: {error}"
+                f"torch says: {error}"
             ) from None
         return note.getvalue()
 

@@ -32,6 +32,7 @@ KINDS = {
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 ASPECT = 128  # width : layers, about that of GPT-3's models and of LLaMA's
 WIDTH_STEP = 64
+MOST_PARAMETERS, MOST_PAGES = 1e13, 1 << 21  # beyond, a plan takes minutes
 
 
 @dataclass(frozen=True)
@@ -184,29 +185,34 @@ def _size(name: str) -> Callable[[str], int]:
     return parse
 
 
-def _number(example: str, least: float = 0.0) -> Callable[[str], float]:
+def _number(example: str, least: float = 0.0, most: float = float("inf")) -> Callable[[str], float]:
+    bounds = f"above {least:g}" + (f", up to {most:g}" if most < float("inf") else "")
+
     def parse(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = float("nan")
-        if not least < value < float("inf"):
+        if not least < value <= most or value == float("inf"):
             raise argparse.ArgumentTypeError(
-                f"{text!r} is no number above {least:g}: write one such as {example}"
+                f"{text!r} is no number {bounds}: write one such as {example}"
             )
         return value
 
     return parse
 
 
-def _count(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
-    return value
+def _count(most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = 0
+        if not 1 <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {most}")
+        return value
+
+    return parse
 
 
 def parser() -> argparse.ArgumentParser:
@@ -215,7 +221,12 @@ def parser() -> argparse.ArgumentParser:
         description="Predicts whether a GPT fits a ZeroCache, and what a training step takes.",
     )
     add = found.add_argument
-    add("--params", type=_number("7e9", 1e4), required=True, help="parameters, such as 7e9")
+    add(
+        "--params",
+        type=_number("7e9", 1e4, MOST_PARAMETERS),
+        required=True,
+        help="parameters, such as 7e9",
+    )
     add("--device", type=_size("--device"), required=True, help="cap, such as 24GiB")
     add("--host", type=_size("--host"), required=True, help="cap, such as 64GiB")
     add("--ssd", type=_size("--ssd"), help="of all disks together, such as 500GiB (default: none)")
@@ -240,10 +251,10 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--optimizer", choices=sorted(KINDS), default="adamw", help="default: adamw")
     add("--dtype", choices=sorted(ELEMENT_BYTES), default="float32", help="default: float32")
-    add("--layers", type=_count, help="default: a 128th of the width")
-    add("--vocabulary", type=_count, default=32_000, help="default: 32000")
-    add("--context", type=_count, default=2_048, help="tokens of a sequence (default: 2048)")
-    add("--tokens", type=_count, default=8_192, help="of a step (default: 8192)")
+    add("--layers", type=_count(10_000), help="default: a 128th of the width")
+    add("--vocabulary", type=_count(10**9), default=32_000, help="default: 32000")
+    add("--context", type=_count(10**9), default=2_048, help="tokens of a sequence (default: 2048)")
+    add("--tokens", type=_count(10**9), default=8_192, help="of a step (default: 8192)")
     add(
         "--flops",
         type=_number("50e12"),
@@ -275,6 +286,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     element = ELEMENT_BYTES[given.dtype]
     tensors, modules = modules_of(shape, element, given.tokens, given.flops)
     kinds = KINDS[given.optimizer]
+    pages = shape.parameters() * element // given.page
+    if pages > MOST_PAGES:
+        told = f"plan: {pages:,} pages are too many to plan with: give a larger --page"
+        print(told, file=sys.stderr)
+        return 1
     try:
         program = _C.zerocache.program_of_model(
             tensors, modules, kinds, given.optimizer_gbs * 1e9, given.page

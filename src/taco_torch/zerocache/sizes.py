@@ -5,6 +5,9 @@ import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
+import torch
+
+MOST_BYTES = 2**63 - 1
 _UNITS = {
     "": 1,
     "B": 1,
@@ -43,7 +46,31 @@ def parse_bytes(size: str | int, name: str) -> int:
         count = int(float(found[1]) * _BY_FOLDED[unit])
     if count <= 0:
         raise ValueError(f"{name}={size!r} must be more than 0 bytes")
+    if count > MOST_BYTES:
+        raise ValueError(f"{name}={size!r} is more than can be addressed: {MOST_BYTES} bytes")
     return count
+
+
+def parse_threads(threads: int | None) -> int:
+    """How many the optimizer has; None: as many as torch."""
+    if threads is None:
+        return torch.get_num_threads()
+    if isinstance(threads, bool) or not isinstance(threads, int):
+        raise TypeError(f"threads={threads!r} is no whole number, nor None: as many as torch has")
+    if threads < 1:
+        raise ValueError(f"threads={threads} must be at least 1")
+    return threads
+
+
+def existing_directories(places: Directories) -> list[tuple[str, int]]:
+    """As parse_directories(). Raises ValueError for one that is not there, too."""
+    found = parse_directories(places)
+    for path, _ in found:
+        if not os.path.exists(path):
+            raise ValueError(
+                f"ssd: the directory {path!r} does not exist: make it, or name another"
+            )
+    return found
 
 
 def parse_directories(places: Directories) -> list[tuple[str, int]]:
