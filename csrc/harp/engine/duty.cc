@@ -52,6 +52,19 @@ void futex_wake(std::atomic<std::uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
+// Only where there is need: ranks that share a core let each other have it, and short turns would
+// have them do so more often. To begin and end that takes four system calls, so it lasts from one
+// wait of the thread to the next.
+void take_short_turns(bool crowded) {
+  thread_local std::optional<ShortTurns> turns;
+  if (crowded == turns.has_value()) return;
+  if (crowded) {
+    turns.emplace();
+  } else {
+    turns.reset();
+  }
+}
+
 }  // namespace
 
 void Duty::stop() {
@@ -63,7 +76,6 @@ void Duty::stop() {
 }
 
 void Duty::run() {
-  const ShortTurns turns;
   while (!stopping()) {
     if (token_.try_acquire()) {
       serve();
@@ -109,6 +121,7 @@ void Duty::serve() {
   idle.slept_at = std::exchange(thread_slept_at_, kNever);
   Time deadline;
   for (;;) {
+    take_short_turns(driven_.now_st() < crowded_until_);
     const bool worked = driven_.turn_st(Driven::Who::kEngineThread);
     if (stopping() || waiters_.load(std::memory_order_seq_cst) > 0) {
       token_.release();
@@ -183,9 +196,8 @@ bool Duty::drive(const Event& event, Time deadline) {
   driven_.cancel_sleep_st();
   const Duration spin = caller_spin_.load(std::memory_order_relaxed);
   Idle idle{.spin = spin};
-  std::optional<ShortTurns> turns;  // of a thread that is not ours: only where there is need
   for (;;) {
-    if (!turns && driven_.now_st() < crowded_until_) turns.emplace();
+    take_short_turns(driven_.now_st() < crowded_until_);
     const bool worked = driven_.turn_st(Driven::Who::kCaller);
     if (event.is_set()) return true;
     if (stopping() || driven_.now_st() >= deadline) return false;
