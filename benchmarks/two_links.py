@@ -2,6 +2,7 @@
 
     python benchmarks/two_links.py                  4 hosts, 2 links at 1 Gbit/s, 40 MiB
     python benchmarks/two_links.py --rate 200mbit   is it the wire that decides, or the cores?
+    python benchmarks/two_links.py --between bridge   both interfaces of a host on one network
 
 For the turns of one link the cables of all others are cut, and operations wait until every rank has
 left them; they return the same way. So both have the same processes, and take turns.
@@ -120,6 +121,12 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--links", type=int, default=2)
     parser.add_argument("--rate", default="1gbit", help="of each link")
+    parser.add_argument(
+        "--between",
+        default="bridges",
+        choices=("bridges", "bridge"),
+        help="a network a link, or one network for all links (default: bridges)",
+    )
     parser.add_argument("--bytes", default="40M")
     parser.add_argument("--kinds", default=KINDS)
     parser.add_argument("--turns", type=int, default=6)
@@ -133,7 +140,9 @@ def main() -> None:
         parser.error("--links: two or more")
     if is_rank():
         return rank_main(arguments)
-    fabric = Fabric(arguments.hosts, rate=arguments.rate, links=arguments.links)
+    fabric = Fabric(
+        arguments.hosts, rate=arguments.rate, links=arguments.links, between=arguments.between
+    )
     acts = {"links": functools.partial(use_links, fabric)}
     return on_fabric(__file__, fabric, acts, show, arguments)
 
