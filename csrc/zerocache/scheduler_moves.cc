@@ -214,7 +214,9 @@ PageId Scheduler::victim(Tier tier, Position at) const {
   const auto ahead = [now = now_at()](Position next) { return std::max<Position>(0, next - now); };
   const bool stays = tier == Tier::kDevice && roams_[dear.page] != 0;
   const std::int64_t factor = stays ? kStaysFactor : kDirtyFactor;
-  return ahead(dear.next_use) > factor * ahead(cheap.next_use) ? dear.page : cheap.page;
+  // ahead(dear) > factor * ahead(cheap); what is never used is too far ahead to be multiplied.
+  const std::int64_t share = (ahead(dear.next_use) + factor - 1) / factor;
+  return share > ahead(cheap.next_use) ? dear.page : cheap.page;
 }
 
 // True where the page is gone, or on its way.
