@@ -116,8 +116,10 @@ class Fabric:
         mtu: int = 1500,
         tcp: str | None = None,
         between: str = "bridges",
+        strict_arp: bool = False,
     ) -> None:
-        """`loss` is a probability; `tcp` pins the congestion control (None: the machine's)."""
+        """`loss` is a probability; `tcp` pins the congestion control (None: the machine's). With
+        `strict_arp` each interface speaks for its own address alone, not for all of the host."""
         if not 1 <= hosts <= 250:
             raise ValueError(f"hosts must be 1 to 250, not {hosts}")
         if not 0.0 <= loss < 1.0:
@@ -126,6 +128,7 @@ class Fabric:
             raise ValueError(f"between is bridges, bridge or routers, not {between!r}")
         self.hosts = hosts
         self.between = between
+        self.strict_arp = strict_arp
         self.links = links
         self.rate = rate
         self.bits_per_second = parse_rate(rate) if rate else None
@@ -422,6 +425,9 @@ class Fabric:
             lines.append(f"addr add {self.address6(host, link)}/{bits6} dev eth{link} nodad")
             lines.append(f"link set eth{link} up")
         self._ip(self._namespaces[host], lines)
+        if self.strict_arp:
+            settings = "cd /proc/sys/net/ipv4/conf/all; echo 1 > arp_ignore; echo 2 > arp_announce"
+            self._feed(self._namespaces[host], ["sh"], settings)
         if self.bits_per_second:
             devices = [f"eth{link}" for link in range(self.links)]
             self._limit(self._namespaces[host], devices, self.bits_per_second)

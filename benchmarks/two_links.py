@@ -127,6 +127,11 @@ def main() -> None:
         choices=("bridges", "bridge"),
         help="a network a link, or one network for all links (default: bridges)",
     )
+    parser.add_argument(
+        "--strict-arp",
+        action="store_true",
+        help="each interface speaks for its own address alone (arp_ignore=1, arp_announce=2)",
+    )
     parser.add_argument("--bytes", default="40M")
     parser.add_argument("--kinds", default=KINDS)
     parser.add_argument("--turns", type=int, default=6)
@@ -141,7 +146,11 @@ def main() -> None:
     if is_rank():
         return rank_main(arguments)
     fabric = Fabric(
-        arguments.hosts, rate=arguments.rate, links=arguments.links, between=arguments.between
+        arguments.hosts,
+        rate=arguments.rate,
+        links=arguments.links,
+        between=arguments.between,
+        strict_arp=arguments.strict_arp,
     )
     acts = {"links": functools.partial(use_links, fabric)}
     return on_fabric(__file__, fabric, acts, show, arguments)
