@@ -255,6 +255,7 @@ def losses_of_trainer(model: Any, optimizer: Any, folder: Path) -> list[float]:
 
 
 def test_the_trainer_of_transformers_learns_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="comes with the pinned torch alone")
     plain, optimizer = in_memory(gpt2)
     expected = losses_of_trainer(plain, optimizer, tmp_path / "plain")
     assert len(expected) == 6
@@ -288,6 +289,7 @@ def losses_of_accelerate(model: Any, optimizer: Any) -> list[float]:
 
 
 def test_accelerate_learns_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="comes with the pinned torch alone")
     plain, optimizer = in_memory(gpt2)
     expected = losses_of_accelerate(plain, optimizer)
     assert len(expected) == 8
