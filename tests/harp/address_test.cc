@@ -1,30 +1,14 @@
 #include "harp/address.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "harp/session/wire.h"
+#include "support/ip.h"
 
 namespace taco::harp {
 namespace {
-
-Endpoint v4(const char* text, std::uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  inet_pton(AF_INET, text, &address.sin_addr);
-  address.sin_port = htons(port);
-  return endpoint_of(reinterpret_cast<const sockaddr*>(&address));
-}
-
-Endpoint v6(const char* text, std::uint16_t port) {
-  sockaddr_in6 address{};
-  address.sin6_family = AF_INET6;
-  inet_pton(AF_INET6, text, &address.sin6_addr);
-  address.sin6_port = htons(port);
-  return endpoint_of(reinterpret_cast<const sockaddr*>(&address));
-}
 
 Address sample() {
   Address address;
@@ -35,7 +19,7 @@ Address sample() {
   address.shm.incarnation = 9;
   address.host_id = "boot-1234";
   address.host_name = "nodeb";
-  address.paths = {{v4("10.0.0.2", 41234), 1500, 10'000}, {v6("fd00::2", 41235), 9000, 0}};
+  address.paths = {{ip("10.0.0.2", 41234), 1500, 10'000}, {ip("fd00::2", 41235), 9000, 0}};
   return address;
 }
 
@@ -59,7 +43,7 @@ TEST(AddressTest, the_largest_one_fits_its_bound) {
   Address address = sample();
   address.host_name = std::string(300, 'x');
   address.host_id = std::string(300, 'y');
-  address.paths.assign(40, {v6("fd00::2", 1), 1500, 0});
+  address.paths.assign(40, {ip("fd00::2", 1), 1500, 0});
   const std::string bytes = encode(address);
   EXPECT_LE(bytes.size(), kMaxAddressBytes);
   EXPECT_TRUE(decode(bytes).ok());
@@ -101,33 +85,33 @@ TEST(AddressTest, random_bytes_are_refused_without_harm) {
 }
 
 TEST(AddressTest, endpoints_print_as_people_write_them) {
-  EXPECT_EQ(to_string(v4("10.0.0.2", 41234)), "10.0.0.2:41234");
-  EXPECT_EQ(to_string(v4("10.0.0.2", 0)), "10.0.0.2");
-  EXPECT_EQ(to_string(v6("fd00::2", 7)), "[fd00::2]:7");
-  EXPECT_EQ(describe(sample(), v4("10.0.0.2", 41234)), "10.0.0.2:41234 (pid 4242 on nodeb)");
-  EXPECT_TRUE(is_loopback(v4("127.0.1.1", 0)) && is_loopback(v6("::1", 0)));
-  EXPECT_FALSE(is_loopback(v4("128.0.0.1", 0)));
-  EXPECT_TRUE(is_link_local(v6("fe80::1", 0)) && is_link_local(v4("169.254.3.4", 0)));
-  EXPECT_TRUE(same_host_address(v4("10.0.0.2", 1), v4("10.0.0.2", 2)));
-  EXPECT_FALSE(same_host_address(v4("10.0.0.2", 1), v6("fd00::2", 1)));
+  EXPECT_EQ(to_string(ip("10.0.0.2", 41234)), "10.0.0.2:41234");
+  EXPECT_EQ(to_string(ip("10.0.0.2", 0)), "10.0.0.2");
+  EXPECT_EQ(to_string(ip("fd00::2", 7)), "[fd00::2]:7");
+  EXPECT_EQ(describe(sample(), ip("10.0.0.2", 41234)), "10.0.0.2:41234 (pid 4242 on nodeb)");
+  EXPECT_TRUE(is_loopback(ip("127.0.1.1", 0)) && is_loopback(ip("::1", 0)));
+  EXPECT_FALSE(is_loopback(ip("128.0.0.1", 0)));
+  EXPECT_TRUE(is_link_local(ip("fe80::1", 0)) && is_link_local(ip("169.254.3.4", 0)));
+  EXPECT_TRUE(same_host_address(ip("10.0.0.2", 1), ip("10.0.0.2", 2)));
+  EXPECT_FALSE(same_host_address(ip("10.0.0.2", 1), ip("fd00::2", 1)));
 }
 
 TEST(AddressTest, an_address_in_a_record_comes_back_as_it_was) {
-  for (const Endpoint& endpoint : {v4("10.1.2.3", 4100), v6("fd00::17", 65'535)}) {
+  for (const Endpoint& endpoint : {ip("10.1.2.3", 4100), ip("fd00::17", 65'535)}) {
     EXPECT_EQ(endpoint_from(mapped_address(endpoint), wire_port_of(endpoint)), endpoint)
         << to_string(endpoint);
   }
 }
 
 TEST(AddressTest, what_no_other_host_could_reach_is_not_usable) {
-  EXPECT_TRUE(is_usable(v4("10.1.2.3", 1)));
-  EXPECT_TRUE(is_usable(v6("fd00::17", 1)));
-  EXPECT_FALSE(is_usable(v4("10.1.2.3", 0)));
+  EXPECT_TRUE(is_usable(ip("10.1.2.3", 1)));
+  EXPECT_TRUE(is_usable(ip("fd00::17", 1)));
+  EXPECT_FALSE(is_usable(ip("10.1.2.3", 0)));
   for (const char* text : {"127.0.0.1", "0.0.0.0", "169.254.1.1", "224.0.0.1", "255.255.255.255"}) {
-    EXPECT_FALSE(is_usable(v4(text, 1))) << text;
+    EXPECT_FALSE(is_usable(ip(text, 1))) << text;
   }
   for (const char* text : {"::1", "::", "fe80::1", "ff02::1"}) {
-    EXPECT_FALSE(is_usable(v6(text, 1))) << text;
+    EXPECT_FALSE(is_usable(ip(text, 1))) << text;
   }
 }
 

@@ -197,7 +197,7 @@ Result<std::vector<Interface>> list_addresses() {
     interface.address = endpoint_of(entry->ifa_addr);
     interface.up = (entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_RUNNING) != 0;
     interface.loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
-    interface.network = {if_nametoindex(entry->ifa_name), prefix_of(entry->ifa_netmask)};
+    interface.network.prefix = prefix_of(entry->ifa_netmask);
     interfaces.push_back(std::move(interface));
   }
   freeifaddrs(list);
@@ -208,6 +208,7 @@ Result<std::vector<Interface>> list_interfaces() {
   auto all = list_addresses();
   if (!all.ok()) return all;
   for (Interface& interface : all.value()) {
+    interface.network.interface = if_nametoindex(interface.name.c_str());
     interface.mtu = read_attribute(interface.name, "mtu", 1500);
     interface.mbits = read_attribute(interface.name, "speed", 0);
     interface.overlay = !interface.loopback && is_overlay(interface.name);

@@ -27,7 +27,8 @@ struct Interface {
 };
 
 Result<std::vector<Interface>> list_interfaces();
-// Sooner, without mtu, mbits and overlay.
+// Sooner, without mtu, mbits, overlay and the index of the interface: who looks for routes asks for
+// each peer.
 Result<std::vector<Interface>> list_addresses();
 
 // `first`, from which the kernel would send to `destination`; and, if that is a neighbour, one of

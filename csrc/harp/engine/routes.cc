@@ -1,6 +1,5 @@
 #include "harp/engine/routes.h"
 
-#include <errno.h>
 #include <linux/rtnetlink.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -202,7 +201,10 @@ Result<std::vector<Route>> choose_routes(const std::vector<PathAddress>& locals,
   if (same_host) return ways;
   add_other_ways(locals, peer, route, ways);
   std::vector<Route> routes = ways;
-  std::erase_if(ways, [&](const Route& way) { return router && !router(way.remote.endpoint); });
+  std::erase_if(ways, [&](const Route& way) {
+    const bool has_more = by_port(locals, peer, way, 1).has_value();
+    return !has_more || (router && !router(way.remote.endpoint));
+  });
   for (std::size_t n = 1; n < kMaxPaths; ++n) {
     for (const Route& way : ways) {
       const auto next = by_port(locals, peer, way, n);

@@ -194,6 +194,8 @@ class Session final : public Link {
   void open_new_paths();
   void give(Path& path, const AddressPair& pair);
   Path* to_elsewhere(std::uint32_t local, const Endpoint& remote) const;
+  std::optional<std::uint32_t> unused_way(std::span<const std::uint32_t> ways,
+                                          const Endpoint& remote) const;
   std::uint32_t free_port(std::uint32_t local) const;
   std::optional<std::uint32_t> lacks_path_to(const Endpoint& remote,
                                              const std::vector<Endpoint>& all) const;

@@ -79,10 +79,8 @@ void Session::leave_lost_addresses() {
   for (const auto& path : paths_) {
     if ((missing >> path->pair().local & 1) == 0) continue;
     const Endpoint remote = path->pair().remote;
-    const std::vector<std::uint32_t> ways = host_.ways_to(remote);
-    const auto free = std::ranges::find_if(
-        ways, [&](std::uint32_t local) { return to_elsewhere(local, remote) == nullptr; });
-    if (free == ways.end()) continue;
+    const auto free = unused_way(host_.ways_to(remote), remote);
+    if (!free) continue;
     if (!path->is_live()) astray_ |= bit_of(*path);
     give(*path, {remote, free_port(*free)});
   }
@@ -112,6 +110,14 @@ Path* Session::to_elsewhere(std::uint32_t local, const Endpoint& remote) const {
            !same_host_address(pair.remote, remote);
   });
   return found != paths_.end() ? found->get() : nullptr;
+}
+
+// The first of these addresses of ours from which no path leads to another one than `remote`.
+std::optional<std::uint32_t> Session::unused_way(std::span<const std::uint32_t> ways,
+                                                 const Endpoint& remote) const {
+  const auto free = std::ranges::find_if(
+      ways, [&](std::uint32_t local) { return to_elsewhere(local, remote) == nullptr; });
+  return free != ways.end() ? std::optional(*free) : std::nullopt;
 }
 
 // Of the same address as `local`, which is its first; if possible one that no path has.
@@ -157,9 +163,7 @@ std::optional<std::uint32_t> Session::lacks_path_to(const Endpoint& remote,
            });
   });
   if (ways.empty()) return std::nullopt;
-  const auto free = std::ranges::find_if(
-      ways, [&](std::uint32_t local) { return to_elsewhere(local, remote) == nullptr; });
-  return free != ways.end() ? *free : ways.front();
+  return unused_way(ways, remote).value_or(ways.front());
 }
 
 // Where both sides have another address, a path that begins at ours leads to where the peer is no

@@ -125,6 +125,16 @@ TEST(RoutesTest, there_are_as_many_by_ports_as_the_side_with_more_has) {
   EXPECT_EQ(chosen(), "10.0.0.5:1>10.0.3.7:5 10.0.0.5:1>10.0.3.7:6 10.0.0.5:1>10.0.3.7:7 ");
 }
 
+TEST(RoutesTest, nobody_asks_for_routers_where_there_is_one_port_at_either_end) {
+  const std::vector<PathAddress> own = {{ip("10.0.0.5", 1), 1500, 0}};
+  Address peer;
+  peer.paths = {{ip("10.0.3.7", 5), 1500, 0}};
+  int asked = 0;
+  const RouterLookup router = [&](const Endpoint&) { return ++asked > 0; };
+  EXPECT_EQ(text_of(own, choose_routes(own, peer, false, route, router)), "10.0.0.5:1>10.0.3.7:5 ");
+  EXPECT_EQ(asked, 0);
+}
+
 TEST(RoutesTest, several_ports_are_there_if_asked_for_or_behind_a_router) {
   const auto yes = [](const Endpoint&) { return true; };
   const auto no = [](const Endpoint&) { return false; };
