@@ -39,6 +39,10 @@ _context.set_forkserver_preload(
 )
 
 START_DEADLINE_S = 90.0
+# Direct writes to a file may end on a worker of the kernel, and where programs keep all cores busy
+# Linux 6.18 has been seen to let none of those run for a whole minute.
+GROUP_TIMEOUT_S = 120.0
+DEADLINE_S = 180.0
 
 
 @dataclass
@@ -70,7 +74,7 @@ def connect(port: int, world: int) -> dist.TCPStore:
 
 
 def initialise(
-    rank: int, world: int, port: int, backend: str = "taco", timeout_s: float = 60.0
+    rank: int, world: int, port: int, backend: str = "taco", timeout_s: float = GROUP_TIMEOUT_S
 ) -> None:
     """Joins the default group."""
     import taco_torch  # noqa: F401
@@ -171,7 +175,7 @@ class Ranks:
         self._pipes.pop(rank).close()
         self._start(rank)
 
-    def initialise(self, backend: str = "taco", timeout_s: float = 60.0) -> Ranks:
+    def initialise(self, backend: str = "taco", timeout_s: float = GROUP_TIMEOUT_S) -> Ranks:
         self.run_each(
             initialise,
             [(rank, self.world, self.port, backend, timeout_s) for rank in range(self.world)],
@@ -183,7 +187,7 @@ class Ranks:
         """Starts a call on one rank; ``gather()`` waits for it."""
         self._pipes[rank].send((function, arguments))
 
-    def gather(self, ranks: Sequence[int], deadline_s: float = 60.0) -> list[Outcome]:
+    def gather(self, ranks: Sequence[int], deadline_s: float = DEADLINE_S) -> list[Outcome]:
         """Outcomes of begun calls, by ``ranks``. A rank that does not answer in time is
         a failure and is killed."""
         end = time.monotonic() + deadline_s
@@ -210,7 +214,7 @@ class Ranks:
         return [found[rank] for rank in ranks]
 
     def outcomes(
-        self, function: Callable[..., Any], *arguments: Any, deadline_s: float = 60.0
+        self, function: Callable[..., Any], *arguments: Any, deadline_s: float = DEADLINE_S
     ) -> list[Outcome]:
         """Calls ``function(*arguments)`` on every rank; failures are part of the answer."""
         for rank in range(self.world):
@@ -218,7 +222,7 @@ class Ranks:
         return self.gather(range(self.world), deadline_s)
 
     def run(
-        self, function: Callable[..., Any], *arguments: Any, deadline_s: float = 60.0
+        self, function: Callable[..., Any], *arguments: Any, deadline_s: float = DEADLINE_S
     ) -> list[Any]:
         """Calls ``function(*arguments)`` on every rank; what they return, by rank."""
         return self._values(self.outcomes(function, *arguments, deadline_s=deadline_s))
@@ -227,7 +231,7 @@ class Ranks:
         self,
         function: Callable[..., Any],
         arguments: Sequence[Sequence[Any]],
-        deadline_s: float = 60.0,
+        deadline_s: float = DEADLINE_S,
     ) -> list[Any]:
         """As run(), with arguments of its own for each rank."""
         for rank in range(self.world):
