@@ -1,7 +1,10 @@
 // The steps of kernels/optimizers.h over the vectors of one instruction set. `Ops` gives
 //   Floats, Halves                  a pack of float32, as many of bfloat16
 //   splat(float), fma(a, b, c), sqrt(a)
-//   decode(Halves), encode(Floats)
+//   decode(Halves)
+//   encode(Floats), where each NaN is the canonical one
+//   round(Floats), to bfloat16 and back
+//   kAheadOfUpdates                 bytes from what is updated to what is asked for
 //
 // Each rule is one optimizer: what becomes of one pack of parameters and its state.
 //
@@ -130,7 +133,7 @@ inline auto bits_of(Floats value) {
 template <class Ops>
 inline typename Ops::Floats adopted(typename Ops::Floats master, typename Ops::Halves bf16) {
   const typename Ops::Floats parameter = Ops::decode(bf16);
-  return bits_of(Ops::decode(Ops::encode(master))) == bits_of(parameter) ? master : parameter;
+  return bits_of(Ops::round(master)) == bits_of(parameter) ? master : parameter;
 }
 
 // What a step reads and writes.
@@ -153,9 +156,9 @@ void optimizer_pass(const Rule& rule, const Streams<Gradient, Rule::kStates>& st
       count,
       [to](std::size_t i) {
         constexpr std::size_t kLines = 2 * kCacheLine;
-        prefetch_to_write<kLines, kAhead>(to.parameter + i);
-        for (int k = 0; k < kStates; ++k) prefetch_to_write<kLines, kAhead>(to.state[k] + i);
-        if constexpr (kBf16) prefetch_to_write<kLines / 2, kAhead>(to.bf16 + i);
+        prefetch_to_write<kLines, Ops::kAheadOfUpdates>(to.parameter + i);
+        for (int k = 0; k < kStates; ++k) prefetch_to_write<kLines, Ops::kAheadOfUpdates>(to.state[k] + i);
+        if constexpr (kBf16) prefetch_to_write<kLines / 2, Ops::kAheadOfUpdates>(to.bf16 + i);
         prefetch<sizeof(Gradient) * kLines / sizeof(float)>(to.gradient + i);
       },
       [to, rule](std::size_t i, auto load, auto store) {

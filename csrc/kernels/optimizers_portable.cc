@@ -9,11 +9,13 @@ namespace {
 struct PortableOps {
   using Floats = float;
   using Halves = std::uint16_t;
+  static constexpr std::size_t kAheadOfUpdates = kAhead;
   static float splat(float value) { return value; }
   static float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
   static float sqrt(float value) { return __builtin_sqrtf(value); }
   static float decode(std::uint16_t half) { return bf16_to_float(half); }
   static std::uint16_t encode(float value) { return float_to_bf16(value); }
+  static float round(float value) { return bf16_to_float(float_to_bf16(value)); }
 };
 
 }  // namespace
