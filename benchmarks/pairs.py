@@ -77,6 +77,9 @@ class Pair:
         """`port`: rank 1's; 0: any."""
         with tempfile.TemporaryDirectory() as folder:
             command = [str(perf), "--transport", "udp", "--files", f"{folder}/meet", *options]
+            if self.fabric:
+                # Without it each address of an interface, of either IP version, would be a path.
+                command += ["--master", self.address(1)]
             commands = [[*command, "--rank", str(rank)] for rank in (0, 1)]
             if port:
                 commands[1] = ["env", f"TACO_PORT={port}", *commands[1]]

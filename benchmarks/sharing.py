@@ -27,6 +27,7 @@ from pairs import PERF, Row, medians, require
 
 ON_THE_WIRE = 1500 / 1448  # of a full packet of HARP's or TCP's, beside what it carries, about
 RECEIVER, WATCHER = 2, 3
+MEETING_S = 8.0  # for all to start and connect
 
 # Prints how many bytes have come, each 20 ms: time and sum.
 TCP_RECEIVER = """
@@ -108,9 +109,13 @@ class Hosts:
         command = [sys.executable, "-c", text, *arguments]
         return self._fabric.popen(host, command, stdout=subprocess.PIPE, text=True)
 
-    def harp(self, host: int, rank: int, meet: str, seconds: float) -> subprocess.Popen[str]:
+    def harp(
+        self, host: int, rank: int, meet: str, seconds: float, start: float = 0.0
+    ) -> subprocess.Popen[str]:
         command = [str(self._perf), "--transport", "udp", "--rank", str(rank), "--files", meet]
         command += ["--rounds", "100", "--bytes", str(1 << 20), "--seconds", str(seconds)]
+        # Without it each address of an interface, of either IP version, would be a path of its own.
+        command += ["--start", str(start), "--master", self.address(RECEIVER)]
         return self._fabric.popen(host, command, stdout=subprocess.PIPE, text=True)
 
 
@@ -172,22 +177,34 @@ def beside_tcp(hosts: Hosts, control: str, harp_first: bool, seconds: float) -> 
     }
 
 
-def incast(hosts: Hosts, senders: int, seconds: float) -> Row:
+def start_pings(hosts: Hosts) -> subprocess.Popen[str]:
+    """For so short a time that a pipe holds what they say."""
+    pings = hosts.python(WATCHER, PINGS, hosts.address(RECEIVER))
+    time.sleep(0.5)
+    return pings
+
+
+def incast(hosts: Hosts, senders: int, seconds: float, together: bool) -> Row:
+    """``together``: all are connected before any sends, as in training; else one begins after the
+    other, and meets the queue of those before it."""
     echo = hosts.python(RECEIVER, ECHO, hosts.address(RECEIVER))
     assert echo.stdout is not None
     echo.stdout.readline()
-    pings = hosts.python(WATCHER, PINGS, hosts.address(RECEIVER))
-    time.sleep(0.5)
-    idle_end = time.monotonic()
+    begin = time.monotonic() + MEETING_S if together else 0.0
+    pings = None if together else start_pings(hosts)
+    idle_end = begin if together else time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         ends = [host for host in range(hosts.count) if host not in (RECEIVER, WATCHER)]
         receivers = []
         for index in range(senders):
             meet = f"{folder}/{index}"
-            receivers.append(hosts.harp(RECEIVER, 1, meet, seconds))
-            hosts.harp(ends[index % len(ends)], 0, meet, seconds)
+            receivers.append(hosts.harp(RECEIVER, 1, meet, seconds, begin))
+            hosts.harp(ends[index % len(ends)], 0, meet, seconds, begin)
+        if pings is None:
+            time.sleep(max(0.0, begin - time.monotonic() - 1.0))
+            pings = start_pings(hosts)
         # From half a second after all are at it: a second is more than their meeting takes.
-        time.sleep(1.5)
+        time.sleep(max(0.0, begin - time.monotonic()) + (0.5 if together else 1.5))
         start, carried, dropped = hosts.read_port()
         time.sleep(max(0.5, seconds - 2.0))
         end, carried_then, dropped_then = hosts.read_port()
@@ -218,6 +235,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("tcp", "incast"), help="one part of it")
     parser.add_argument("--queues", type=float, nargs="+", default=[20, 5, 1], help="in ms")
     parser.add_argument("--controls", nargs="+", default=["cubic", "bbr"], help="TCP's")
+    parser.add_argument("--rate", default="1gbit", help="of the switch's ports")
     parser.add_argument("--senders", type=int, default=16, help="of incast")
     parser.add_argument("--seconds", type=float, default=4, help="of each measurement")
     parser.add_argument("--repeat", type=int, default=3, help="medians of so many")
@@ -232,7 +250,7 @@ def main() -> None:
         print(f"{name:28s} {figures}", flush=True)
 
     try:
-        with Fabric(hosts=6, rate="1gbit") as fabric:
+        with Fabric(hosts=6, rate=arguments.rate) as fabric:
             hosts = Hosts(fabric, perf)
             for queue in arguments.queues:
                 hosts.set_queue(queue)
@@ -245,11 +263,13 @@ def main() -> None:
                         ]
                         note(f"{queue:g} ms {control}, {order}", rows)
                 if arguments.only != "tcp":
-                    rows = [
-                        incast(hosts, arguments.senders, arguments.seconds + 2)
-                        for _ in range(arguments.repeat)
-                    ]
-                    note(f"{queue:g} ms incast of {arguments.senders}", rows)
+                    for together in (True, False):
+                        rows = [
+                            incast(hosts, arguments.senders, arguments.seconds + 2, together)
+                            for _ in range(arguments.repeat)
+                        ]
+                        how = "at once" if together else "in turn"
+                        note(f"{queue:g} ms incast of {arguments.senders} {how}", rows)
     except FabricUnavailable as error:
         sys.exit(f"no emulated hosts here: {error}")
     if arguments.json:

@@ -118,8 +118,8 @@ def test_figures_that_a_program_did_not_print_are_an_error(monkeypatch: pytest.M
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import pairs
 
-    said = "sent 8 B: 1.00 GB/s = 8.0 Gbit/s, 0.250 s of processor a GB"
+    said = "sent 8 B: 1.0000 GB/s = 8.0000 Gbit/s, 0.250 s of processor a GB"
     with pytest.raises(RuntimeError, match="no receiver in what the programs said"):
         pairs.figures(said, pairs.BULK)
-    said += "\nreceived 8 B: 1.00 GB/s = 8.0 Gbit/s, 0.125 s of processor a GB"
+    said += "\nreceived 8 B: 1.0000 GB/s = 8.0000 Gbit/s, 0.125 s of processor a GB"
     assert pairs.figures(said, pairs.BULK) == {"gbit": 8.0, "sender": 0.25, "receiver": 0.125}

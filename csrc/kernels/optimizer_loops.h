@@ -157,7 +157,8 @@ void optimizer_pass(const Rule& rule, const Streams<Gradient, Rule::kStates>& st
       [to](std::size_t i) {
         constexpr std::size_t kLines = 2 * kCacheLine;
         prefetch_to_write<kLines, Ops::kAheadOfUpdates>(to.parameter + i);
-        for (int k = 0; k < kStates; ++k) prefetch_to_write<kLines, Ops::kAheadOfUpdates>(to.state[k] + i);
+        for (int k = 0; k < kStates; ++k)
+          prefetch_to_write<kLines, Ops::kAheadOfUpdates>(to.state[k] + i);
         if constexpr (kBf16) prefetch_to_write<kLines / 2, Ops::kAheadOfUpdates>(to.bf16 + i);
         prefetch<sizeof(Gradient) * kLines / sizeof(float)>(to.gradient + i);
       },

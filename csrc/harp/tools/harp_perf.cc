@@ -18,10 +18,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "harp/engine/stack.h"
@@ -42,6 +44,7 @@ struct Settings {
   double seconds = 2;
   int window = 4;
   std::int64_t first_us = -1;
+  double start = 0;  // s, on the monotonic clock
 };
 
 [[noreturn]] void usage(const char* what) {
@@ -49,7 +52,7 @@ struct Settings {
           "harp-perf: %s\n"
           "usage: harp-perf [--transport auto|shm|udp] [--bytes N] [--small N] [--rounds N]\n"
           "                 [--seconds S] [--window N] [--ranks N] [--master HOST]\n"
-          "                 [--first US] [--rank R --files PATH]\n",
+          "                 [--first US] [--start MONOTONIC_S] [--rank R --files PATH]\n",
           what);
   exit(2);
 }
@@ -82,6 +85,8 @@ Settings parse(int argc, char** argv) {
       settings.window = atoi(value);
     } else if (name == "--first") {
       settings.first_us = atoll(value);
+    } else if (name == "--start") {
+      settings.start = atof(value);
     } else {
       usage((name + " is unknown").c_str());
     }
@@ -220,7 +225,7 @@ class Perf {
     }
     const double seconds = (monotonic_now() - start) * 1e-9;
     const double gigabytes = messages * settings_.bytes * 1e-9;
-    printf("%s %zu B: %.2f GB/s = %.1f Gbit/s, %.3f s of processor a GB\n",
+    printf("%s %zu B: %.4f GB/s = %.4f Gbit/s, %.3f s of processor a GB\n",
            rank_ == 0 ? "sent" : "received", settings_.bytes, gigabytes / seconds,
            gigabytes * 8 / seconds, (processor_seconds() - processor) / gigabytes);
   }
@@ -316,6 +321,8 @@ int run(const Settings& settings, int rank) {
     perf.first();
   } else if (settings.ranks == 2) {
     perf.latency();
+    std::this_thread::sleep_for(std::chrono::nanoseconds(
+        std::max<Time>(0, static_cast<Time>(settings.start * kSecond) - monotonic_now())));
     perf.throughput();
   } else {
     perf.rounds(settings.small, settings.rounds);
