@@ -203,6 +203,8 @@ def test_parameters_are_read_and_set_wherever_they_are(tmp_path: Path) -> None:
     assert weight._version > version
     with pytest.raises(ValueError, match=r"'blocks\.5\.down\.weight' has shape .*the value \(3,\)"):
         cache.full(weight, torch.zeros(3))
+    with pytest.raises(ValueError, match="the value is no tensor: 3"):
+        cache.full(weight, 3)  # type: ignore[arg-type]
     with pytest.raises(KeyError, match="none of the parameters"):
         cache.full(nn.Parameter(torch.zeros(3)))
     with pytest.raises(KeyError, match=r"blocks\.9\.weight"):

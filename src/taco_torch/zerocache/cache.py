@@ -462,18 +462,17 @@ class ZeroCache(View):
 
         Raises:
             KeyError: it is none of this cache's parameters.
-            ValueError: the value has another shape.
+            ValueError: the value has another shape, or is no tensor.
         """
         parameter = self._named(parameter)
         copy = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype)
         if value is None:
             self.store.read(parameter, copy)
             return copy
-        if value.shape != parameter.shape:
-            raise ValueError(
-                f"parameter '{self._names[parameter]}' has shape {tuple(parameter.shape)}, the "
-                f"value {tuple(value.shape)}"
-            )
+        found = tuple(value.shape) if isinstance(value, Tensor) else f"is no tensor: {value!r}"
+        if found != tuple(parameter.shape):
+            name, shape = self._names[parameter], tuple(parameter.shape)
+            raise ValueError(f"parameter '{name}' has shape {shape}, the value {found}")
         copy.copy_(value)
         self.store.write(parameter, copy)
         return copy
