@@ -3,10 +3,11 @@
     python benchmarks/sharing.py                 beside one cubic and one bbr flow, then incast
     python benchmarks/sharing.py --only incast
 
-Hosts are network namespaces behind one switch; every cable carries 1 Gbit/s, and a host's queue at
-the switch holds so many ms of it (`--queues`). Two hosts send to a third: one a TCP stream, one
-HARP messages of 1 MiB (harp-perf), either order of start. With incast, so many processes of HARP
-on several hosts send to as many on one. A fourth host measures the queue with pings through it.
+Hosts are network namespaces behind one switch; every cable carries 1 Gbit/s (`--rate`), and a
+host's queue at the switch holds so many ms of it (`--queues`). Two hosts send to a third: one a
+TCP stream, one HARP messages of 1 MiB (harp-perf), either order of start. With incast, so many
+processes of HARP on several hosts send to as many on one, at once or beginning in turn. A fourth
+host measures the queue with pings through it.
 Needs root, and no torch.
 """
 
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import IO
 
 from fabric import Fabric, FabricUnavailable
 from pairs import PERF, Row, medians, require
@@ -105,9 +107,11 @@ class Hosts:
         assert found is not None, text
         return time.monotonic(), int(found[1]), int(found[2])
 
-    def python(self, host: int, text: str, *arguments: str) -> subprocess.Popen[str]:
+    def python(
+        self, host: int, text: str, *arguments: str, stdout: int | IO[str] = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", text, *arguments]
-        return self._fabric.popen(host, command, stdout=subprocess.PIPE, text=True)
+        return self._fabric.popen(host, command, stdout=stdout, text=True)
 
     def harp(
         self, host: int, rank: int, meet: str, seconds: float, start: float = 0.0
@@ -177,39 +181,32 @@ def beside_tcp(hosts: Hosts, control: str, harp_first: bool, seconds: float) -> 
     }
 
 
-def start_pings(hosts: Hosts) -> subprocess.Popen[str]:
-    """For so short a time that a pipe holds what they say."""
-    pings = hosts.python(WATCHER, PINGS, hosts.address(RECEIVER))
-    time.sleep(0.5)
-    return pings
-
-
 def incast(hosts: Hosts, senders: int, seconds: float, together: bool) -> Row:
     """``together``: all are connected before any sends, as in training; else one begins after the
     other, and meets the queue of those before it."""
     echo = hosts.python(RECEIVER, ECHO, hosts.address(RECEIVER))
     assert echo.stdout is not None
     echo.stdout.readline()
-    begin = time.monotonic() + MEETING_S if together else 0.0
-    pings = None if together else start_pings(hosts)
-    idle_end = begin if together else time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
+        said = Path(folder) / "pings"  # more than a pipe holds
+        with said.open("w") as file:
+            pings = hosts.python(WATCHER, PINGS, hosts.address(RECEIVER), stdout=file)
+        time.sleep(0.5)
+        begin = time.monotonic() + (MEETING_S if together else 0.0)
         ends = [host for host in range(hosts.count) if host not in (RECEIVER, WATCHER)]
         receivers = []
         for index in range(senders):
             meet = f"{folder}/{index}"
             receivers.append(hosts.harp(RECEIVER, 1, meet, seconds, begin))
             hosts.harp(ends[index % len(ends)], 0, meet, seconds, begin)
-        if pings is None:
-            time.sleep(max(0.0, begin - time.monotonic() - 1.0))
-            pings = start_pings(hosts)
         # From half a second after all are at it: a second is more than their meeting takes.
-        time.sleep(max(0.0, begin - time.monotonic()) + (0.5 if together else 1.5))
+        time.sleep(max(1.0, begin - time.monotonic()) + 0.5)
         start, carried, dropped = hosts.read_port()
         time.sleep(max(0.5, seconds - 2.0))
         end, carried_then, dropped_then = hosts.read_port()
-        text = stop(pings)
+        stop(pings)
         stop(echo)
+        text = said.read_text()
         rates = []
         for process in receivers:
             output = process.communicate()[0]
@@ -218,7 +215,7 @@ def incast(hosts: Hosts, senders: int, seconds: float, together: bool) -> Row:
                 raise SystemExit(f"harp-perf did not say how fast it was:\n{output}")
             rates.append(float(found[2]))
     rows = [tuple(map(float, line.split())) for line in text.splitlines() if line.count(" ") == 1]
-    base = min(delay for when, delay in rows if when < idle_end)
+    base = min(delay for when, delay in rows if when < begin)
     queue = sorted(delay - base for when, delay in rows if start <= when <= end)
     return {
         "share": (carried_then - carried) / (end - start) / hosts.bytes_per_second,
