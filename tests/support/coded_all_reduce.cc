@@ -63,12 +63,12 @@ void build(ScheduleBuilder& builder, const Topology&) {
   }
 }
 
-Work work(const Problem& problem, const Topology& topology) {
+Workload work(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
   const double shard = static_cast<double>(problem.bytes) / shape.world;
   const auto coded =
       static_cast<double>(problem.codec->expected(static_cast<std::uint64_t>(shard)));
-  Work work = ring_work(topology, 1, coded);
+  Workload work = ring_work(topology, 1, coded);
   shape.exchange(work, 2 * shape.near * coded, 2 * shape.far * coded);
   work.wire_bytes += shape.local * shape.far * coded;
   work.message_bytes = shard;  // of which each part is coded on its own

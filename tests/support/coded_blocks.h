@@ -46,8 +46,8 @@ inline Coding coding_of(const Block& source, Floats& destination) {
 }
 
 // The budgets of its parts are drawn up to `budget`.
-template <class Work>
-Status run(Coding& coding, std::size_t budget, const Work& work) {
+template <class Workload>
+Status run(Coding& coding, std::size_t budget, const Workload& work) {
   std::mt19937_64 random(1);
   for (int part = 0; !coding.done; ++part) {
     if (part > 10'000'000) return Status(Code::kInternal, "it never ends");

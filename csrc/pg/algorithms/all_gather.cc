@@ -16,7 +16,7 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-void build_direct(ScheduleBuilder& builder, const Topology& topology) {
+void build_all_gather_direct(ScheduleBuilder& builder, const Topology& topology) {
   const Team team = whole_world(builder.rank(), builder.world());
   const Slice own = builder.input();
   builder.copy(builder.output(team.me), own);
@@ -25,7 +25,7 @@ void build_direct(ScheduleBuilder& builder, const Topology& topology) {
                     [&](int place) { return place == team.me ? source : builder.output(place); });
 }
 
-void build_ring(ScheduleBuilder& builder, const Topology& topology) {
+void build_all_gather_ring(ScheduleBuilder& builder, const Topology& topology) {
   const Team team{topology.host_order(), topology.position_of(builder.rank())};
   // Sent from where it is: the cable does not wait for the copy.
   ring_all_gather(builder, team, [&](int place) {
@@ -41,7 +41,7 @@ const char* bruck_unfit(const Problem& problem, const Topology& topology) {
                                                        : nullptr;
 }
 
-void build_bruck(ScheduleBuilder& builder, const Topology&) {
+void build_all_gather_bruck(ScheduleBuilder& builder, const Topology&) {
   const Team team = whole_world(builder.rank(), builder.world());
   // offsets[d]: where the block of the rank d places on begins in the run.
   std::vector<std::uint64_t> offsets{0};
@@ -64,10 +64,10 @@ void build_bruck(ScheduleBuilder& builder, const Topology&) {
   }
 }
 
-Work work_direct(const Problem& problem, const Topology& topology) {
+Workload work_all_gather_direct(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
   const auto block = static_cast<double>(longest_block(problem));
-  Work work;
+  Workload work;
   shape.exchange(work, (1 + shape.near) * block, 2 * shape.far * block);
   work.copied_bytes = block;
   work.wire_bytes = shape.local * shape.far * block;
@@ -75,17 +75,17 @@ Work work_direct(const Problem& problem, const Topology& topology) {
   return work;
 }
 
-Work work_ring(const Problem& problem, const Topology& topology) {
-  Work work = ring_work(topology, 1, static_cast<double>(longest_block(problem)));
+Workload work_all_gather_ring(const Problem& problem, const Topology& topology) {
+  Workload work = ring_work(topology, 1, static_cast<double>(longest_block(problem)));
   work.copied_bytes = static_cast<double>(longest_block(problem));
   return work;
 }
 
-Work work_bruck(const Problem& problem, const Topology& topology) {
+Workload work_all_gather_bruck(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
   const auto block = static_cast<double>(longest_block(problem));
   const double rounds = rounds_for(shape.world);
-  Work work;
+  Workload work;
   work.copied_bytes = (shape.world + 1) * block;
   work.message_bytes = shape.world / 2 * block;
   if (shape.across) {
@@ -103,9 +103,11 @@ Work work_bruck(const Problem& problem, const Topology& topology) {
 
 }  // namespace
 
-const Algorithm all_gather_direct{Kind::kAllGather, "direct", always_fit, build_direct,
-                                  work_direct};
-const Algorithm all_gather_ring{Kind::kAllGather, "ring", always_fit, build_ring, work_ring};
-const Algorithm all_gather_bruck{Kind::kAllGather, "bruck", bruck_unfit, build_bruck, work_bruck};
+const Algorithm all_gather_direct{Kind::kAllGather, "direct", always_fit, build_all_gather_direct,
+                                  work_all_gather_direct};
+const Algorithm all_gather_ring{Kind::kAllGather, "ring", always_fit, build_all_gather_ring,
+                                work_all_gather_ring};
+const Algorithm all_gather_bruck{Kind::kAllGather, "bruck", bruck_unfit, build_all_gather_bruck,
+                                 work_all_gather_bruck};
 
 }  // namespace taco::pg::algorithms

@@ -82,15 +82,15 @@ class Hierarchical {
   int chunks_ = 1;
 };
 
-void build(ScheduleBuilder& builder, const Topology& topology) {
+void build_all_gather_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
   Hierarchical(builder, topology).build();
 }
 
-Work work(const Problem& problem, const Topology& topology) {
+Workload work_all_gather_hierarchical(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
   const auto block = static_cast<double>(longest_block(problem));
   const double entering = shape.far / shape.local;  // blocks this rank hands on
-  Work work;
+  Workload work;
   work.shared_hops = 1;
   work.network_hops = 1;
   work.shared_messages = (2 + entering) * shape.near + shape.far - entering;
@@ -108,6 +108,7 @@ Work work(const Problem& problem, const Topology& topology) {
 }  // namespace
 
 const Algorithm all_gather_hierarchical{Kind::kAllGather, "hierarchical", unfit_for_hierarchy,
-                                        build, work};
+                                        build_all_gather_hierarchical,
+                                        work_all_gather_hierarchical};
 
 }  // namespace taco::pg::algorithms

@@ -11,11 +11,11 @@ namespace {
 
 constexpr std::uint64_t kLongest = 1 << 20;
 
-const char* unfit(const Problem& problem, const Topology&) {
+const char* all_reduce_direct_unfit(const Problem& problem, const Topology&) {
   return problem.bytes > kLongest ? "it needs a copy of the message for each rank" : nullptr;
 }
 
-void build(ScheduleBuilder& builder, const Topology&) {
+void build_all_reduce_direct(ScheduleBuilder& builder, const Topology&) {
   const Team team = whole_world(builder.rank(), builder.world());
   const Slice own = builder.input(), result = builder.output();
   if (team.size() == 1) {
@@ -35,10 +35,10 @@ void build(ScheduleBuilder& builder, const Topology&) {
   builder.finish_reduction(result);
 }
 
-Work work(const Problem& problem, const Topology& topology) {
+Workload work_all_reduce_direct(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
   const auto bytes = static_cast<double>(problem.bytes);
-  Work work;
+  Workload work;
   shape.exchange(work, (1 + shape.near) * bytes, 2 * shape.far * bytes);
   work.copied_bytes = bytes;
   work.reduced_bytes = shape.world * bytes;
@@ -49,6 +49,7 @@ Work work(const Problem& problem, const Topology& topology) {
 
 }  // namespace
 
-const Algorithm all_reduce_direct{Kind::kAllReduce, "direct", unfit, build, work};
+const Algorithm all_reduce_direct{Kind::kAllReduce, "direct", all_reduce_direct_unfit,
+                                  build_all_reduce_direct, work_all_reduce_direct};
 
 }  // namespace taco::pg::algorithms

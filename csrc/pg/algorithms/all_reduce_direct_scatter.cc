@@ -23,7 +23,7 @@ int lead_of(const Topology& topology, std::uint64_t chunk) {
   return static_cast<int>(std::clamp<std::uint64_t>(kUnderWay / chunk, 2, 64));
 }
 
-void build(ScheduleBuilder& builder, const Topology& topology) {
+void build_all_reduce_direct_scatter(ScheduleBuilder& builder, const Topology& topology) {
   const Team team = whole_world(builder.rank(), builder.world());
   const Slice own = builder.input(), result = builder.output();
   const std::uint32_t element = builder.problem().element_bytes;
@@ -48,10 +48,10 @@ void build(ScheduleBuilder& builder, const Topology& topology) {
   }
 }
 
-Work work(const Problem& problem, const Topology& topology) {
+Workload work_all_reduce_direct_scatter(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
   const double shard = static_cast<double>(problem.bytes) / shape.world;
-  Work work;
+  Workload work;
   shape.exchange(work, 2 * shape.near * shard, 2 * shape.far * shard);
   shape.exchange(work, (1 + shape.near) * shard, 2 * shape.far * shard);
   work.wire_bytes = 2 * shape.local * shape.far * shard;
@@ -61,7 +61,8 @@ Work work(const Problem& problem, const Topology& topology) {
 
 }  // namespace
 
-const Algorithm all_reduce_direct_scatter{Kind::kAllReduce, "direct_scatter", always_fit, build,
-                                          work};
+const Algorithm all_reduce_direct_scatter{Kind::kAllReduce, "direct_scatter", always_fit,
+                                          build_all_reduce_direct_scatter,
+                                          work_all_reduce_direct_scatter};
 
 }  // namespace taco::pg::algorithms

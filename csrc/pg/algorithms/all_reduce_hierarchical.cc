@@ -12,13 +12,13 @@ namespace {
 
 constexpr std::uint64_t kLongest = 1 << 20;
 
-const char* unfit(const Problem& problem, const Topology& topology) {
+const char* all_reduce_hierarchical_unfit(const Problem& problem, const Topology& topology) {
   if (topology.max_ranks_per_host() == 1) return "no host has two ranks";
   return problem.bytes > kLongest ? "it needs a copy of the message for each rank of a host"
                                   : nullptr;
 }
 
-void build(ScheduleBuilder& builder, const Topology& topology) {
+void build_all_reduce_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
   const std::vector<int>& local = topology.ranks_of(topology.host_of(builder.rank()));
   const Slice own = builder.input(), result = builder.output();
   if (builder.rank() != local[0]) {
@@ -47,12 +47,12 @@ void build(ScheduleBuilder& builder, const Topology& topology) {
   builder.send(result, std::span(local).subspan(1));
 }
 
-Work work(const Problem& problem, const Topology& topology) {
+Workload work_all_reduce_hierarchical(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
   const auto bytes = static_cast<double>(problem.bytes);
   const bool folded = !std::has_single_bit(static_cast<unsigned>(topology.hosts()));
   const double rounds = rounds_for(shape.hosts) + (folded ? 1 : 0);
-  Work work;
+  Workload work;
   work.shared_hops = 2;
   work.network_hops = rounds;
   work.shared_messages = 2 * shape.near;
@@ -68,6 +68,8 @@ Work work(const Problem& problem, const Topology& topology) {
 
 }  // namespace
 
-const Algorithm all_reduce_hierarchical{Kind::kAllReduce, "hierarchical", unfit, build, work};
+const Algorithm all_reduce_hierarchical{
+    Kind::kAllReduce, "hierarchical", all_reduce_hierarchical_unfit, build_all_reduce_hierarchical,
+    work_all_reduce_hierarchical};
 
 }  // namespace taco::pg::algorithms

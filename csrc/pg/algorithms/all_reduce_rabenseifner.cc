@@ -14,12 +14,12 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-const char* unfit(const Problem&, const Topology& topology) {
+const char* all_reduce_rabenseifner_unfit(const Problem&, const Topology& topology) {
   return topology.world() < 4 ? "with fewer than four ranks it is no better than an exchange"
                               : nullptr;
 }
 
-void build(ScheduleBuilder& builder, const Topology&) {
+void build_all_reduce_rabenseifner(ScheduleBuilder& builder, const Topology&) {
   const Fold fold(builder.rank(), builder.world());
   const Slice result = builder.output();
   Slice own = builder.input();
@@ -57,7 +57,7 @@ void build(ScheduleBuilder& builder, const Topology&) {
   if (fold.paired()) builder.send(result, fold.partner());
 }
 
-Work work(const Problem& problem, const Topology& topology) {
+Workload work_all_reduce_rabenseifner(const Problem& problem, const Topology& topology) {
   const auto bytes = static_cast<double>(problem.bytes);
   const bool folded = !std::has_single_bit(static_cast<unsigned>(topology.world()));
   const double rounds = depth_for(topology.world());
@@ -68,7 +68,7 @@ Work work(const Problem& problem, const Topology& topology) {
   // Near rounds come last and so move the least; all rounds together move (A - 1) / A.
   const double near_share = std::exp2(near_rounds - rounds) - std::exp2(-rounds);
   const double far_share = 1 - std::exp2(near_rounds - rounds);
-  Work work;
+  Workload work;
   work.shared_hops = 2 * near_rounds + folds - far_folds;
   work.network_hops = 2 * crossing.rounds + far_folds;
   work.shared_messages = 4 * near_rounds + folds - far_folds;
@@ -86,6 +86,8 @@ Work work(const Problem& problem, const Topology& topology) {
 
 }  // namespace
 
-const Algorithm all_reduce_rabenseifner{Kind::kAllReduce, "rabenseifner", unfit, build, work};
+const Algorithm all_reduce_rabenseifner{
+    Kind::kAllReduce, "rabenseifner", all_reduce_rabenseifner_unfit, build_all_reduce_rabenseifner,
+    work_all_reduce_rabenseifner};
 
 }  // namespace taco::pg::algorithms

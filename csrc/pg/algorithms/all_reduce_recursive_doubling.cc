@@ -12,20 +12,20 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-void build(ScheduleBuilder& builder, const Topology& topology) {
+void build_all_reduce_recursive_doubling(ScheduleBuilder& builder, const Topology& topology) {
   const Team team = whole_world(builder.rank(), builder.world());
   const Slice own = detached(builder, builder.input(), topology.hosts() > 1);
   exchange_all_reduce(builder, team, own, builder.output());
 }
 
-Work work(const Problem& problem, const Topology& topology) {
+Workload work_all_reduce_recursive_doubling(const Problem& problem, const Topology& topology) {
   const auto bytes = static_cast<double>(problem.bytes);
   const bool folded = !std::has_single_bit(static_cast<unsigned>(topology.world()));
   const double rounds = depth_for(topology.world());
   const double folds = folded ? 2 : 0;
   const Crossing crossing = crossing_of(topology);
   const double far_folds = crossing.folds > 0 ? folds : 0;
-  Work work;
+  Workload work;
   work.shared_hops = rounds - crossing.rounds + folds - far_folds;
   work.network_hops = crossing.rounds + far_folds;
   work.shared_messages = 2 * (rounds - crossing.rounds) + folds - far_folds;
@@ -42,6 +42,7 @@ Work work(const Problem& problem, const Topology& topology) {
 }  // namespace
 
 const Algorithm all_reduce_recursive_doubling{Kind::kAllReduce, "recursive_doubling", always_fit,
-                                              build, work};
+                                              build_all_reduce_recursive_doubling,
+                                              work_all_reduce_recursive_doubling};
 
 }  // namespace taco::pg::algorithms

@@ -9,7 +9,7 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-void build(ScheduleBuilder& builder, const Topology& topology) {
+void build_all_reduce_ring(ScheduleBuilder& builder, const Topology& topology) {
   const Team team{topology.host_order(), topology.position_of(builder.rank())};
   const Slice own = builder.input(), result = builder.output();
   const Partition shards(result.bytes, team.size(), builder.problem().element_bytes);
@@ -20,13 +20,14 @@ void build(ScheduleBuilder& builder, const Topology& topology) {
   ring_all_gather(builder, team, result_shard);
 }
 
-Work work(const Problem& problem, const Topology& topology) {
+Workload work_all_reduce_ring(const Problem& problem, const Topology& topology) {
   const double shard = static_cast<double>(problem.bytes) / topology.world();
   return ring_work(topology, 2, shard);
 }
 
 }  // namespace
 
-const Algorithm all_reduce_ring{Kind::kAllReduce, "ring", always_fit, build, work};
+const Algorithm all_reduce_ring{Kind::kAllReduce, "ring", always_fit, build_all_reduce_ring,
+                                work_all_reduce_ring};
 
 }  // namespace taco::pg::algorithms

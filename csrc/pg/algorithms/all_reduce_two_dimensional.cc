@@ -24,7 +24,7 @@ void all_reduce_between(ScheduleBuilder& builder, const TwoDimensions& shape, in
   ring_all_gather(builder, across, part);
 }
 
-void build(ScheduleBuilder& builder, const Topology& topology) {
+void build_all_reduce_two_dimensional(ScheduleBuilder& builder, const Topology& topology) {
   TwoDimensions shape(builder, topology);
   const auto groups = static_cast<std::uint64_t>(topology.groups().hosts());
   const int turns = pieces_of(shape.longest_shard(), builder.chunk() * groups);
@@ -36,14 +36,14 @@ void build(ScheduleBuilder& builder, const Topology& topology) {
   }
 }
 
-Work work(const Problem& problem, const Topology& topology) {
+Workload work_all_reduce_two_dimensional(const Problem& problem, const Topology& topology) {
   const GroupLegs legs(topology);
   const double shard = static_cast<double>(problem.bytes) / legs.owners;
   const double rounds = legs.groups - 1;
   const double part = shard / legs.groups;
   // A block goes round all groups and meets each border between hosts once.
   const double borders = legs.ring_far == 0 ? 0 : std::min<double>(rounds, topology.hosts());
-  Work work;
+  Workload work;
   legs.add_inside(work, shard);
   // The ring's hops wait for one another: that keeps processors idle for about as long as one pass
   // more over the shard.
@@ -62,7 +62,12 @@ Work work(const Problem& problem, const Topology& topology) {
 
 }  // namespace
 
-const Algorithm all_reduce_two_dimensional{
-    Kind::kAllReduce, "two_dimensional", unfit_for_groups, build, work, false, true};
+const Algorithm all_reduce_two_dimensional{Kind::kAllReduce,
+                                           "two_dimensional",
+                                           unfit_for_groups,
+                                           build_all_reduce_two_dimensional,
+                                           work_all_reduce_two_dimensional,
+                                           false,
+                                           true};
 
 }  // namespace taco::pg::algorithms

@@ -16,7 +16,8 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-const char* unfit(const Problem& problem, const Topology& topology) {
+const char* all_reduce_two_dimensional_coded_unfit(const Problem& problem,
+                                                   const Topology& topology) {
   if (const char* why = unfit_for_coding(problem, topology)) return why;
   return problem.codec->has_memory() ? "what its codec has coded may not be coded again" : nullptr;
 }
@@ -97,9 +98,11 @@ class Coded {
   CodedRooms rooms_;
 };
 
-void build(ScheduleBuilder& builder, const Topology& topology) { Coded(builder, topology).build(); }
+void build_all_reduce_two_dimensional_coded(ScheduleBuilder& builder, const Topology& topology) {
+  Coded(builder, topology).build();
+}
 
-Work work(const Problem& problem, const Topology& topology) {
+Workload work_all_reduce_two_dimensional_coded(const Problem& problem, const Topology& topology) {
   const GroupLegs legs(topology);
   const Codec& codec = *problem.codec;
   const double shard = static_cast<double>(problem.bytes) / legs.owners;
@@ -108,7 +111,7 @@ Work work(const Problem& problem, const Topology& topology) {
   const auto coded = static_cast<double>(codec.expected(whole));
   const CodedBlocks blocks(codec, whole, rooms_of(topology));
   const double others = legs.groups - 1;
-  Work work;
+  Workload work;
   legs.add_inside(work, shard);
   (legs.far_groups > 0 ? work.network_hops : work.shared_hops) += 2;
   work.network_bytes += 4 * legs.far_groups * coded;
@@ -127,7 +130,11 @@ Work work(const Problem& problem, const Topology& topology) {
 
 }  // namespace
 
-const Algorithm all_reduce_two_dimensional_coded{
-    Kind::kAllReduce, "two_dimensional_coded", unfit, build, work, true};
+const Algorithm all_reduce_two_dimensional_coded{Kind::kAllReduce,
+                                                 "two_dimensional_coded",
+                                                 all_reduce_two_dimensional_coded_unfit,
+                                                 build_all_reduce_two_dimensional_coded,
+                                                 work_all_reduce_two_dimensional_coded,
+                                                 true};
 
 }  // namespace taco::pg::algorithms

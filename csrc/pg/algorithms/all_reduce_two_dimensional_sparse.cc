@@ -17,7 +17,8 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-const char* unfit(const Problem& problem, const Topology& topology) {
+const char* all_reduce_two_dimensional_sparse_unfit(const Problem& problem,
+                                                    const Topology& topology) {
   if (const char* why = unfit_for_coding(problem, topology)) return why;
   if (!problem.codec->has_memory()) return "its codec keeps nothing of what it does not send";
   return problem.element_bytes == sizeof(float) ? nullptr : "its elements are no float32";
@@ -142,11 +143,11 @@ class Sparse {
   CodedRooms rooms_;
 };
 
-void build(ScheduleBuilder& builder, const Topology& topology) {
+void build_all_reduce_two_dimensional_sparse(ScheduleBuilder& builder, const Topology& topology) {
   Sparse(builder, topology).build();
 }
 
-Work work(const Problem& problem, const Topology& topology) {
+Workload work_all_reduce_two_dimensional_sparse(const Problem& problem, const Topology& topology) {
   const GroupLegs legs(topology);
   const Codec& codec = *problem.codec;
   const double shard = static_cast<double>(problem.bytes) / legs.owners;
@@ -154,7 +155,7 @@ Work work(const Problem& problem, const Topology& topology) {
   const CodedBlocks blocks(codec, whole, rooms_of(codec, topology));
   const double others = legs.groups - 1;
   const bool passed_on = passes_blocks_on(codec, topology);
-  Work work;
+  Workload work;
   work.turns = blocks.count(whole);
   const auto block = static_cast<std::uint64_t>(std::ceil(shard / work.turns));
   const double coded = static_cast<double>(codec.expected(block)) * work.turns;
@@ -180,7 +181,11 @@ Work work(const Problem& problem, const Topology& topology) {
 
 }  // namespace
 
-const Algorithm all_reduce_two_dimensional_sparse{
-    Kind::kAllReduce, "two_dimensional_sparse", unfit, build, work, true};
+const Algorithm all_reduce_two_dimensional_sparse{Kind::kAllReduce,
+                                                  "two_dimensional_sparse",
+                                                  all_reduce_two_dimensional_sparse_unfit,
+                                                  build_all_reduce_two_dimensional_sparse,
+                                                  work_all_reduce_two_dimensional_sparse,
+                                                  true};
 
 }  // namespace taco::pg::algorithms

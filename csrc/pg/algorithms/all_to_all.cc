@@ -29,7 +29,7 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-void build_direct(ScheduleBuilder& builder, const Topology& topology) {
+void build_all_to_all_direct(ScheduleBuilder& builder, const Topology& topology) {
   const Team team = whole_world(builder.rank(), builder.world());
   for (int distance = 1; distance < team.size(); ++distance) {
     const Slice block = builder.input(team.place(distance));
@@ -39,7 +39,7 @@ void build_direct(ScheduleBuilder& builder, const Topology& topology) {
   builder.copy(builder.output(team.me), builder.input(team.me));
 }
 
-const char* hierarchical_unfit(const Problem& problem, const Topology& topology) {
+const char* all_to_all_hierarchical_unfit(const Problem& problem, const Topology& topology) {
   constexpr std::uint64_t kLongestBlock = 256 << 10;
   if (!problem.equal_splits) return "the ranks do not know each other's splits";
   if (problem.bytes > kLongestBlock) return "it copies every block three times";
@@ -135,14 +135,14 @@ class Hierarchical {
   Team local_;
 };
 
-void build_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
+void build_all_to_all_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
   Hierarchical(builder, topology).build();
 }
 
-Work work_direct(const Problem& problem, const Topology& topology) {
+Workload work_all_to_all_direct(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
   const double block = problem.equal_splits ? static_cast<double>(problem.bytes) : 0;
-  Work work;
+  Workload work;
   shape.exchange(work, 2 * shape.near * block, 2 * shape.far * block);
   work.incast = false;
   work.in_turn = shape.far > 1;
@@ -153,11 +153,11 @@ Work work_direct(const Problem& problem, const Topology& topology) {
   return work;
 }
 
-Work work_hierarchical(const Problem& problem, const Topology& topology) {
+Workload work_all_to_all_hierarchical(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
   const auto block = static_cast<double>(problem.bytes);
   const double hosts = shape.hosts - 1;
-  Work work;
+  Workload work;
   work.shared_hops = 2;
   work.network_hops = 1;
   work.shared_messages = 2 * shape.near + 4 * hosts;
@@ -173,8 +173,10 @@ Work work_hierarchical(const Problem& problem, const Topology& topology) {
 
 }  // namespace
 
-const Algorithm all_to_all_direct{Kind::kAllToAll, "direct", always_fit, build_direct, work_direct};
-const Algorithm all_to_all_hierarchical{Kind::kAllToAll, "hierarchical", hierarchical_unfit,
-                                        build_hierarchical, work_hierarchical};
+const Algorithm all_to_all_direct{Kind::kAllToAll, "direct", always_fit, build_all_to_all_direct,
+                                  work_all_to_all_direct};
+const Algorithm all_to_all_hierarchical{
+    Kind::kAllToAll, "hierarchical", all_to_all_hierarchical_unfit, build_all_to_all_hierarchical,
+    work_all_to_all_hierarchical};
 
 }  // namespace taco::pg::algorithms

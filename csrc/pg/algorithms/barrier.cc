@@ -16,7 +16,7 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-const char* hierarchical_unfit(const Problem&, const Topology& topology) {
+const char* barrier_hierarchical_unfit(const Problem&, const Topology& topology) {
   return topology.max_ranks_per_host() == 1 ? "no host has two ranks" : nullptr;
 }
 
@@ -27,17 +27,17 @@ void disseminate(ScheduleBuilder& builder, const Team& team) {
   }
 }
 
-void build_direct(ScheduleBuilder& builder, const Topology&) {
+void build_barrier_direct(ScheduleBuilder& builder, const Topology&) {
   const Team team = whole_world(builder.rank(), builder.world());
   builder.signal(team.others());
   for (int distance = 1; distance < team.size(); ++distance) builder.await(team.peer(-distance));
 }
 
-void build_dissemination(ScheduleBuilder& builder, const Topology&) {
+void build_barrier_dissemination(ScheduleBuilder& builder, const Topology&) {
   disseminate(builder, whole_world(builder.rank(), builder.world()));
 }
 
-void build_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
+void build_barrier_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
   const std::vector<int>& local = topology.ranks_of(topology.host_of(builder.rank()));
   if (builder.rank() != local[0]) {
     builder.signal(local[0]);
@@ -54,26 +54,26 @@ void build_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
   builder.signal(followers);
 }
 
-Work work_direct(const Problem&, const Topology& topology) {
+Workload work_barrier_direct(const Problem&, const Topology& topology) {
   const Shape shape(topology);
-  Work work;
+  Workload work;
   shape.exchange(work, 0, 0);
   return work;
 }
 
-Work work_dissemination(const Problem&, const Topology& topology) {
+Workload work_barrier_dissemination(const Problem&, const Topology& topology) {
   const Shape shape(topology);
   const double rounds = rounds_for(shape.world);
-  Work work;
+  Workload work;
   (shape.across ? work.network_hops : work.shared_hops) = rounds;
   (shape.across ? work.network_messages : work.shared_messages) = 2 * rounds;
   return work;
 }
 
-Work work_hierarchical(const Problem&, const Topology& topology) {
+Workload work_barrier_hierarchical(const Problem&, const Topology& topology) {
   const Shape shape(topology);
   const double rounds = rounds_for(shape.hosts);
-  Work work;
+  Workload work;
   work.shared_hops = 2;
   work.shared_messages = 2 * shape.near;
   work.network_hops = rounds;
@@ -83,10 +83,11 @@ Work work_hierarchical(const Problem&, const Topology& topology) {
 
 }  // namespace
 
-const Algorithm barrier_direct{Kind::kBarrier, "direct", always_fit, build_direct, work_direct};
+const Algorithm barrier_direct{Kind::kBarrier, "direct", always_fit, build_barrier_direct,
+                               work_barrier_direct};
 const Algorithm barrier_dissemination{Kind::kBarrier, "dissemination", always_fit,
-                                      build_dissemination, work_dissemination};
-const Algorithm barrier_hierarchical{Kind::kBarrier, "hierarchical", hierarchical_unfit,
-                                     build_hierarchical, work_hierarchical};
+                                      build_barrier_dissemination, work_barrier_dissemination};
+const Algorithm barrier_hierarchical{Kind::kBarrier, "hierarchical", barrier_hierarchical_unfit,
+                                     build_barrier_hierarchical, work_barrier_hierarchical};
 
 }  // namespace taco::pg::algorithms

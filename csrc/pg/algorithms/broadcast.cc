@@ -14,7 +14,7 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-void build_direct(ScheduleBuilder& builder, const Topology& topology) {
+void build_broadcast_direct(ScheduleBuilder& builder, const Topology& topology) {
   const Slice message = builder.output();
   const int root = builder.problem().root;
   if (builder.rank() != root) return builder.receive(message, root);
@@ -22,7 +22,7 @@ void build_direct(ScheduleBuilder& builder, const Topology& topology) {
   builder.send(detached(builder, message, topology.hosts() > 1), team.others());
 }
 
-void build_binomial(ScheduleBuilder& builder, const Topology& topology) {
+void build_broadcast_binomial(ScheduleBuilder& builder, const Topology& topology) {
   const Tree tree = binomial_tree(topology, builder.problem().root, builder.rank());
   const Slice message = builder.output();
   // Other hosts first: they have the longest way.
@@ -39,10 +39,10 @@ void build_binomial(ScheduleBuilder& builder, const Topology& topology) {
   }
 }
 
-Work work_direct(const Problem& problem, const Topology& topology) {
+Workload work_broadcast_direct(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
   const auto bytes = static_cast<double>(problem.bytes);
-  Work work;
+  Workload work;
   (shape.across ? work.network_hops : work.shared_hops) = 1;
   work.shared_messages = shape.near;
   work.shared_bytes = shape.near > 0 ? 2 * bytes : 0;  // the root's and a reader's copy
@@ -53,14 +53,15 @@ Work work_direct(const Problem& problem, const Topology& topology) {
   return work;
 }
 
-Work work_binomial(const Problem& problem, const Topology& topology) {
+Workload work_broadcast_binomial(const Problem& problem, const Topology& topology) {
   return binomial_work(topology, static_cast<double>(problem.bytes), false);
 }
 
 }  // namespace
 
-const Algorithm broadcast_direct{Kind::kBroadcast, "direct", always_fit, build_direct, work_direct};
-const Algorithm broadcast_binomial{Kind::kBroadcast, "binomial", always_fit, build_binomial,
-                                   work_binomial};
+const Algorithm broadcast_direct{Kind::kBroadcast, "direct", always_fit, build_broadcast_direct,
+                                 work_broadcast_direct};
+const Algorithm broadcast_binomial{Kind::kBroadcast, "binomial", always_fit,
+                                   build_broadcast_binomial, work_broadcast_binomial};
 
 }  // namespace taco::pg::algorithms

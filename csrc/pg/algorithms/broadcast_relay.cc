@@ -88,27 +88,28 @@ class Relay {
   int chunks_ = 1;
 };
 
-void build_flat(ScheduleBuilder& builder, const Topology& topology) {
+void build_broadcast_flat(ScheduleBuilder& builder, const Topology& topology) {
   Relay(builder, ranks_apart(topology, builder.problem().root)).build();
 }
 
-void build_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
+void build_broadcast_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
   Relay(builder, ranks_by_host(topology, builder.problem().root)).build();
 }
 
-Work work_flat(const Problem& problem, const Topology& topology) {
+Workload work_broadcast_flat(const Problem& problem, const Topology& topology) {
   return relay_work(topology, static_cast<double>(problem.bytes), false);
 }
 
-Work work_hierarchical(const Problem& problem, const Topology& topology) {
+Workload work_broadcast_hierarchical(const Problem& problem, const Topology& topology) {
   return relay_work(topology, static_cast<double>(problem.bytes), true);
 }
 
 }  // namespace
 
 const Algorithm broadcast_scatter_all_gather{Kind::kBroadcast, "scatter_all_gather",
-                                             unfit_for_relays, build_flat, work_flat};
+                                             unfit_for_relays, build_broadcast_flat,
+                                             work_broadcast_flat};
 const Algorithm broadcast_hierarchical{Kind::kBroadcast, "hierarchical", unfit_for_hierarchy,
-                                       build_hierarchical, work_hierarchical};
+                                       build_broadcast_hierarchical, work_broadcast_hierarchical};
 
 }  // namespace taco::pg::algorithms

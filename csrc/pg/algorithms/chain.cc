@@ -14,7 +14,7 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-const char* unfit(const Problem&, const Topology& topology) {
+const char* chain_unfit(const Problem&, const Topology& topology) {
   return topology.hosts() == 1 ? "all ranks share one host" : nullptr;
 }
 
@@ -71,10 +71,10 @@ void build_reduce(ScheduleBuilder& builder, const Topology& topology) {
   builder.send(sum, chain.entry(chain.me - 1));
 }
 
-Work work_of(const Problem& problem, const Topology& topology, bool reduces) {
+Workload work_of(const Problem& problem, const Topology& topology, bool reduces) {
   const Shape shape(topology);
   const auto bytes = static_cast<double>(problem.bytes);
-  Work work;
+  Workload work;
   work.network_hops = shape.hosts - 1;
   work.network_relays = shape.hosts - 2;
   work.network_messages = std::min(2.0, work.network_hops);
@@ -89,17 +89,18 @@ Work work_of(const Problem& problem, const Topology& topology, bool reduces) {
   return work;
 }
 
-Work work_broadcast(const Problem& problem, const Topology& topology) {
+Workload work_broadcast(const Problem& problem, const Topology& topology) {
   return work_of(problem, topology, false);
 }
 
-Work work_reduce(const Problem& problem, const Topology& topology) {
+Workload work_reduce(const Problem& problem, const Topology& topology) {
   return work_of(problem, topology, true);
 }
 
 }  // namespace
 
-const Algorithm broadcast_chain{Kind::kBroadcast, "chain", unfit, build_broadcast, work_broadcast};
-const Algorithm reduce_chain{Kind::kReduce, "chain", unfit, build_reduce, work_reduce};
+const Algorithm broadcast_chain{Kind::kBroadcast, "chain", chain_unfit, build_broadcast,
+                                work_broadcast};
+const Algorithm reduce_chain{Kind::kReduce, "chain", chain_unfit, build_reduce, work_reduce};
 
 }  // namespace taco::pg::algorithms

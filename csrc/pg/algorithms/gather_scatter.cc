@@ -114,9 +114,9 @@ void build_host_scatter(ScheduleBuilder& builder, const Topology& topology) {
   scatter_along(builder, host_tree(topology, builder.problem().root, builder.rank()));
 }
 
-Work tree_work(const Topology& topology, double block, double rounds) {
+Workload tree_work(const Topology& topology, double block, double rounds) {
   const Shape shape(topology);
-  Work work;
+  Workload work;
   (shape.across ? work.network_hops : work.shared_hops) = rounds;
   (shape.across ? work.network_relays : work.shared_relays) = std::max(0.0, rounds - 1);
   (shape.across ? work.network_messages : work.shared_messages) = rounds;
@@ -128,10 +128,10 @@ Work tree_work(const Topology& topology, double block, double rounds) {
   return work;
 }
 
-Work work_direct(const Problem& problem, const Topology& topology) {
+Workload work_gather_scatter_direct(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
   const auto block = static_cast<double>(problem.bytes);
-  Work work;
+  Workload work;
   (shape.across ? work.network_hops : work.shared_hops) = 1;
   work.shared_messages = shape.near;
   work.shared_bytes = (shape.near > 0 ? shape.near + 1 : 0) * block;
@@ -144,12 +144,13 @@ Work work_direct(const Problem& problem, const Topology& topology) {
   return work;
 }
 
-Work work_binomial(const Problem& problem, const Topology& topology) {
+Workload work_gather_scatter_binomial(const Problem& problem, const Topology& topology) {
   return tree_work(topology, static_cast<double>(problem.bytes), depth_for(topology.world()));
 }
 
-Work work_host_tree(const Problem& problem, const Topology& topology) {
-  Work work = tree_work(topology, static_cast<double>(problem.bytes), depth_for(topology.hosts()));
+Workload work_host_tree(const Problem& problem, const Topology& topology) {
+  Workload work =
+      tree_work(topology, static_cast<double>(problem.bytes), depth_for(topology.hosts()));
   const double near = topology.max_ranks_per_host() - 1;
   work.shared_hops += 1;
   work.shared_relays += 1;
@@ -160,15 +161,15 @@ Work work_host_tree(const Problem& problem, const Topology& topology) {
 }  // namespace
 
 const Algorithm gather_direct{Kind::kGather, "direct", always_fit, build_direct_gather,
-                              work_direct};
+                              work_gather_scatter_direct};
 const Algorithm gather_binomial{Kind::kGather, "binomial", tree_unfit, build_binomial_gather,
-                                work_binomial};
+                                work_gather_scatter_binomial};
 const Algorithm gather_hierarchical{Kind::kGather, "hierarchical", host_tree_unfit,
                                     build_host_gather, work_host_tree};
 const Algorithm scatter_direct{Kind::kScatter, "direct", always_fit, build_direct_scatter,
-                               work_direct};
+                               work_gather_scatter_direct};
 const Algorithm scatter_binomial{Kind::kScatter, "binomial", tree_unfit, build_binomial_scatter,
-                                 work_binomial};
+                                 work_gather_scatter_binomial};
 const Algorithm scatter_hierarchical{Kind::kScatter, "hierarchical", host_tree_unfit,
                                      build_host_scatter, work_host_tree};
 

@@ -13,7 +13,7 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-void build_direct(ScheduleBuilder& builder, const Topology& topology) {
+void build_reduce_direct(ScheduleBuilder& builder, const Topology& topology) {
   const int root = builder.problem().root;
   const Slice own = builder.input();
   const Team team = whole_world(builder.rank(), builder.world());
@@ -37,7 +37,7 @@ void build_direct(ScheduleBuilder& builder, const Topology& topology) {
   }
 }
 
-void build_binomial(ScheduleBuilder& builder, const Topology& topology) {
+void build_reduce_binomial(ScheduleBuilder& builder, const Topology& topology) {
   const Tree tree = binomial_tree(topology, builder.problem().root, builder.rank());
   const std::vector<int> children = tree.child_ranks();
   const Slice own = builder.input();
@@ -63,10 +63,10 @@ void build_binomial(ScheduleBuilder& builder, const Topology& topology) {
   }
 }
 
-Work work_direct(const Problem& problem, const Topology& topology) {
+Workload work_reduce_direct(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
   const auto bytes = static_cast<double>(problem.bytes);
-  Work work;
+  Workload work;
   (shape.across ? work.network_hops : work.shared_hops) = 1;
   work.shared_messages = shape.near;
   work.shared_bytes = (shape.near > 0 ? shape.near + 1 : 0) * bytes;
@@ -78,14 +78,15 @@ Work work_direct(const Problem& problem, const Topology& topology) {
   return work;
 }
 
-Work work_binomial(const Problem& problem, const Topology& topology) {
+Workload work_reduce_binomial(const Problem& problem, const Topology& topology) {
   return binomial_work(topology, static_cast<double>(problem.bytes), true);
 }
 
 }  // namespace
 
-const Algorithm reduce_direct{Kind::kReduce, "direct", always_fit, build_direct, work_direct};
-const Algorithm reduce_binomial{Kind::kReduce, "binomial", always_fit, build_binomial,
-                                work_binomial};
+const Algorithm reduce_direct{Kind::kReduce, "direct", always_fit, build_reduce_direct,
+                              work_reduce_direct};
+const Algorithm reduce_binomial{Kind::kReduce, "binomial", always_fit, build_reduce_binomial,
+                                work_reduce_binomial};
 
 }  // namespace taco::pg::algorithms

@@ -99,23 +99,23 @@ class Relay {
   int chunks_ = 1;
 };
 
-void build_flat(ScheduleBuilder& builder, const Topology& topology) {
+void build_reduce_flat(ScheduleBuilder& builder, const Topology& topology) {
   Relay(builder, ranks_apart(topology, builder.problem().root)).build();
 }
 
-void build_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
+void build_reduce_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
   Relay(builder, ranks_by_host(topology, builder.problem().root)).build();
 }
 
-Work work_flat(const Problem& problem, const Topology& topology) {
-  Work work = relay_work(topology, static_cast<double>(problem.bytes), false);
+Workload work_reduce_flat(const Problem& problem, const Topology& topology) {
+  Workload work = relay_work(topology, static_cast<double>(problem.bytes), false);
   // A relay has its last operand later than a broadcast's relay has the chunk.
   (topology.hosts() > 1 ? work.network_relays : work.shared_relays) += 1;
   return work;
 }
 
-Work work_hierarchical(const Problem& problem, const Topology& topology) {
-  Work work = relay_work(topology, static_cast<double>(problem.bytes), true);
+Workload work_reduce_hierarchical(const Problem& problem, const Topology& topology) {
+  Workload work = relay_work(topology, static_cast<double>(problem.bytes), true);
   work.network_bytes = static_cast<double>(problem.bytes);
   // Inside a host operands are no longer one staged copy: the root reads each of its host's.
   work.shared_bytes =
@@ -125,9 +125,9 @@ Work work_hierarchical(const Problem& problem, const Topology& topology) {
 
 }  // namespace
 
-const Algorithm reduce_scatter_gather{Kind::kReduce, "scatter_gather", unfit_for_relays, build_flat,
-                                      work_flat};
+const Algorithm reduce_scatter_gather{Kind::kReduce, "scatter_gather", unfit_for_relays,
+                                      build_reduce_flat, work_reduce_flat};
 const Algorithm reduce_hierarchical{Kind::kReduce, "hierarchical", unfit_for_hierarchy,
-                                    build_hierarchical, work_hierarchical};
+                                    build_reduce_hierarchical, work_reduce_hierarchical};
 
 }  // namespace taco::pg::algorithms

@@ -14,7 +14,7 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-void build_direct(ScheduleBuilder& builder, const Topology& topology) {
+void build_reduce_scatter_direct(ScheduleBuilder& builder, const Topology& topology) {
   const Team team = whole_world(builder.rank(), builder.world());
   const Problem& problem = builder.problem();
   // Copies are made in the order in which they will be sent.
@@ -36,7 +36,7 @@ void build_direct(ScheduleBuilder& builder, const Topology& topology) {
   }
 }
 
-void build_ring(ScheduleBuilder& builder, const Topology& topology) {
+void build_reduce_scatter_ring(ScheduleBuilder& builder, const Topology& topology) {
   const Team team{topology.host_order(), topology.position_of(builder.rank())};
   const std::uint64_t longest = longest_block(builder.problem());
   const Slice passing[3] = {builder.scratch(longest), builder.scratch(longest),
@@ -51,25 +51,25 @@ void build_ring(ScheduleBuilder& builder, const Topology& topology) {
   builder.finish_reduction(builder.output());
 }
 
-Work work_direct(const Problem& problem, const Topology& topology) {
+Workload work_reduce_scatter_direct(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
   const auto block = static_cast<double>(longest_block(problem));
-  Work work;
+  Workload work;
   shape.exchange(work, 2 * shape.near * block, 2 * shape.far * block);
   work.wire_bytes = shape.local * shape.far * block;
   work.message_bytes = block;
   return work;
 }
 
-Work work_ring(const Problem& problem, const Topology& topology) {
+Workload work_reduce_scatter_ring(const Problem& problem, const Topology& topology) {
   return ring_work(topology, 1, static_cast<double>(longest_block(problem)));
 }
 
 }  // namespace
 
-const Algorithm reduce_scatter_direct{Kind::kReduceScatter, "direct", always_fit, build_direct,
-                                      work_direct};
-const Algorithm reduce_scatter_ring{Kind::kReduceScatter, "ring", always_fit, build_ring,
-                                    work_ring};
+const Algorithm reduce_scatter_direct{Kind::kReduceScatter, "direct", always_fit,
+                                      build_reduce_scatter_direct, work_reduce_scatter_direct};
+const Algorithm reduce_scatter_ring{Kind::kReduceScatter, "ring", always_fit,
+                                    build_reduce_scatter_ring, work_reduce_scatter_ring};
 
 }  // namespace taco::pg::algorithms

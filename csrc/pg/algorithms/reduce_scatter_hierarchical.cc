@@ -89,16 +89,16 @@ class Hierarchical {
   int chunks_ = 1;
 };
 
-void build(ScheduleBuilder& builder, const Topology& topology) {
+void build_reduce_scatter_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
   Hierarchical(builder, topology).build();
 }
 
-Work work(const Problem& problem, const Topology& topology) {
+Workload work_reduce_scatter_hierarchical(const Problem& problem, const Topology& topology) {
   const Shape shape(topology);
   const auto block = static_cast<double>(longest_block(problem));
   const double given = shape.world - shape.world / shape.local;
   const double collected = shape.world / shape.local * shape.near;
-  Work work;
+  Workload work;
   work.shared_hops = 1;
   work.network_hops = 1;
   work.shared_messages = given + collected;
@@ -114,6 +114,7 @@ Work work(const Problem& problem, const Topology& topology) {
 }  // namespace
 
 const Algorithm reduce_scatter_hierarchical{Kind::kReduceScatter, "hierarchical",
-                                            unfit_for_hierarchy, build, work};
+                                            unfit_for_hierarchy, build_reduce_scatter_hierarchical,
+                                            work_reduce_scatter_hierarchical};
 
 }  // namespace taco::pg::algorithms

@@ -17,7 +17,8 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-const char* unfit(const Problem& problem, const Topology& topology) {
+const char* reduce_scatter_two_dimensional_coded_unfit(const Problem& problem,
+                                                       const Topology& topology) {
   if (const char* why = unfit_for_coding(problem, topology)) return why;
   return problem.codec->has_memory() ? "its codec keeps what it does not send for an all_reduce"
                                      : nullptr;
@@ -160,7 +161,10 @@ class Coded {
   std::vector<Slice> sums_;
 };
 
-void build(ScheduleBuilder& builder, const Topology& topology) { Coded(builder, topology).build(); }
+void build_reduce_scatter_two_dimensional_coded(ScheduleBuilder& builder,
+                                                const Topology& topology) {
+  Coded(builder, topology).build();
+}
 
 // What a rank or a host sends and receives, counted in blocks.
 struct Traffic {
@@ -211,7 +215,8 @@ struct Busiest {
   }
 };
 
-Work work(const Problem& problem, const Topology& topology) {
+Workload work_reduce_scatter_two_dimensional_coded(const Problem& problem,
+                                                   const Topology& topology) {
   const Topology& groups = topology.groups();
   const Codec& codec = *problem.codec;
   const std::uint64_t longest = longest_block(problem);
@@ -220,7 +225,7 @@ Work work(const Problem& problem, const Topology& topology) {
   const CodedBlocks blocks(codec, longest, rooms_of(topology));
   const Busiest busiest(topology, block, coded);
   const double collected = most_collected(groups), others = groups.hosts() - 1;
-  Work work;
+  Workload work;
   const bool alone = groups.max_ranks_per_host() == 1;
   if (!alone) (busiest.rank.far > 0 ? work.network_hops : work.shared_hops) += 1;
   (busiest.rank.far_coded > 0 ? work.network_hops : work.shared_hops) += 1;
@@ -241,7 +246,11 @@ Work work(const Problem& problem, const Topology& topology) {
 
 }  // namespace
 
-const Algorithm reduce_scatter_two_dimensional_coded{
-    Kind::kReduceScatter, "two_dimensional_coded", unfit, build, work, true};
+const Algorithm reduce_scatter_two_dimensional_coded{Kind::kReduceScatter,
+                                                     "two_dimensional_coded",
+                                                     reduce_scatter_two_dimensional_coded_unfit,
+                                                     build_reduce_scatter_two_dimensional_coded,
+                                                     work_reduce_scatter_two_dimensional_coded,
+                                                     true};
 
 }  // namespace taco::pg::algorithms

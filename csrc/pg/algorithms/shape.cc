@@ -5,10 +5,10 @@
 
 namespace taco::pg {
 
-Work ring_work(const Topology& topology, double laps, double block) {
+Workload ring_work(const Topology& topology, double laps, double block) {
   const Shape shape(topology);
   const double rounds = laps * (shape.world - 1);
-  Work work;
+  Workload work;
   work.message_bytes = block;
   if (!shape.across) {
     work.shared_hops = rounds;
@@ -56,10 +56,10 @@ Crossing crossing_of(const Topology& topology) {
   return crossing;
 }
 
-Work binomial_work(const Topology& topology, double bytes, bool reduces) {
+Workload binomial_work(const Topology& topology, double bytes, bool reduces) {
   const Shape shape(topology);
   const double near_children = rounds_for(shape.local), far_children = rounds_for(shape.hosts);
-  Work work;
+  Workload work;
   work.shared_hops = depth_for(shape.local);
   work.network_hops = depth_for(shape.hosts);
   work.shared_relays = std::max(0.0, work.shared_hops - (shape.across ? 0 : 1));
@@ -74,7 +74,7 @@ Work binomial_work(const Topology& topology, double bytes, bool reduces) {
   return work;
 }
 
-Work relay_work(const Topology& topology, double bytes, bool by_host) {
+Workload relay_work(const Topology& topology, double bytes, bool by_host) {
   const Shape shape(topology);
   const double relays = (by_host ? shape.hosts : shape.world) - 1;
   // Of a short message there are fewer chunks than relays, and one relay has a whole chunk to
@@ -82,7 +82,7 @@ Work relay_work(const Topology& topology, double bytes, bool by_host) {
   const double chunk = std::min(bytes, std::max(bytes / relays, double{kShortestRelayChunk}));
   const double forwarded = std::max(bytes, chunk * relays);
   const double chunks = chunk > 0 ? bytes / chunk : 1;
-  Work work;
+  Workload work;
   work.message_bytes = std::max(chunk, bytes / relays);
   work.parallel = relays;
   work.incast = shape.hosts > 2;

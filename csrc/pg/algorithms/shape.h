@@ -25,7 +25,7 @@ struct Shape {
         across(topology.hosts() > 1) {}
 
   // One exchange with every other rank, `near_bytes` and `far_bytes` in all, both directions.
-  void exchange(Work& work, double near_bytes, double far_bytes) const {
+  void exchange(Workload& work, double near_bytes, double far_bytes) const {
     (across ? work.network_hops : work.shared_hops) += 1;
     work.shared_messages += 2 * near;
     work.network_messages += 2 * far;
@@ -53,12 +53,12 @@ struct Crossing {
 Crossing crossing_of(const Topology& topology);
 
 // `laps` times round a ring in the order of the hosts, a block a round.
-Work ring_work(const Topology& topology, double laps, double block);
+Workload ring_work(const Topology& topology, double laps, double block);
 
 // One message along a binomial tree, from the root or to it.
-Work binomial_work(const Topology& topology, double bytes, bool reduces);
+Workload binomial_work(const Topology& topology, double bytes, bool reduces);
 
 // One message through relays, from the root or to it; `by_host` where it crosses to a host once.
-Work relay_work(const Topology& topology, double bytes, bool by_host);
+Workload relay_work(const Topology& topology, double bytes, bool by_host);
 
 }  // namespace taco::pg

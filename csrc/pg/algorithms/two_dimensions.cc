@@ -103,7 +103,7 @@ GroupLegs::GroupLegs(const Topology& topology)
   ring_leaves = *std::max_element(ring.begin(), ring.end());
 }
 
-void GroupLegs::add_reduce_inside(Work& work, double shard) const {
+void GroupLegs::add_reduce_inside(Workload& work, double shard) const {
   (far > 0 ? work.network_hops : work.shared_hops) += 1;
   work.shared_messages += 2 * near;
   work.network_messages += 2 * far;
@@ -114,7 +114,7 @@ void GroupLegs::add_reduce_inside(Work& work, double shard) const {
 }
 
 // What an owner sends is staged once for all who read it.
-void GroupLegs::add_gather_inside(Work& work, double bytes, double messages) const {
+void GroupLegs::add_gather_inside(Workload& work, double bytes, double messages) const {
   (far > 0 ? work.network_hops : work.shared_hops) += 1;
   work.shared_messages += 2 * near * messages;
   work.network_messages += 2 * far * messages;

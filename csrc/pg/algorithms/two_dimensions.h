@@ -72,9 +72,9 @@ struct GroupLegs {
   explicit GroupLegs(const Topology& topology);
   // The legs inside the groups: of `shard` bytes, and of results that an owner sends in `messages`
   // of `bytes` altogether.
-  void add_reduce_inside(Work& work, double shard) const;
-  void add_gather_inside(Work& work, double bytes, double messages = 1) const;
-  void add_inside(Work& work, double shard) const {
+  void add_reduce_inside(Workload& work, double shard) const;
+  void add_gather_inside(Workload& work, double bytes, double messages = 1) const;
+  void add_inside(Workload& work, double shard) const {
     add_reduce_inside(work, shard);
     add_gather_inside(work, shard);
   }

@@ -22,7 +22,7 @@ struct Algorithm {
   // Writes the steps of builder.rank().
   void (*build)(ScheduleBuilder& builder, const Topology& topology);
   // For the cost model. From what all ranks know only.
-  Work (*work)(const Problem& problem, const Topology& topology);
+  Workload (*work)(const Problem& problem, const Topology& topology);
   // Sends blocks coded by Problem::codec, without which it does not fit. Where there is a codec and
   // such an algorithm fits, the others are out of the question.
   bool coded = false;

@@ -18,7 +18,7 @@ constexpr double kSuperPacket = 62'400;
 // Of a message whose length some ranks do not know.
 constexpr double kBlindNetworkChunk = 2 * kSuperPacket;
 
-double wire_bytes_per_second(const Work& work, const Topology& topology,
+double wire_bytes_per_second(const Workload& work, const Topology& topology,
                              const CostParameters& parameters) {
   double gbits = topology.min_gbits() > 0 ? topology.min_gbits() : parameters.default_gbits;
   if (parameters.wire_gbits > 0) gbits = parameters.wire_gbits;
@@ -63,7 +63,7 @@ std::uint64_t CostParameters::hash() const {
   return hash;
 }
 
-std::uint64_t chunk_for(const Work& work, const Topology& topology,
+std::uint64_t chunk_for(const Workload& work, const Topology& topology,
                         const CostParameters& parameters) {
   const bool network = work.network_messages > 0;
   const auto most = static_cast<double>(parameters.max_chunk_bytes);
@@ -82,7 +82,7 @@ std::uint64_t chunk_for(const Work& work, const Topology& topology,
   return whole(chunk, work.message_bytes / kMostChunks, network);
 }
 
-Cost cost_of(const Work& work, const Topology& topology, const CostParameters& parameters) {
+Cost cost_of(const Workload& work, const Topology& topology, const CostParameters& parameters) {
   const auto chunk = static_cast<double>(chunk_for(work, topology, parameters));
   const LinkCost &shared = parameters.shared, &network = parameters.network;
   const double cuts = std::max(1.0, work.message_bytes / chunk);
@@ -113,7 +113,7 @@ Cost cost_of(const Work& work, const Topology& topology, const CostParameters& p
   return {relays + std::max(one_chain, longer + (shorter + latency) / chains), busy, wire};
 }
 
-double predict(const Work& work, const Topology& topology, const CostParameters& parameters) {
+double predict(const Workload& work, const Topology& topology, const CostParameters& parameters) {
   return cost_of(work, topology, parameters).seconds;
 }
 

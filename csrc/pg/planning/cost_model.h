@@ -17,7 +17,7 @@ namespace taco::pg {
 // What an algorithm does, in closed form: the share of the busiest rank, and of the busiest host's
 // wire. Messages and bytes count both directions; a send to several ranks of the own host counts
 // its bytes once, since they read one staged copy.
-struct Work {
+struct Workload {
   double shared_hops = 0, network_hops = 0;          // one after the other on the longest way
   double shared_messages = 0, network_messages = 0;  // not yet cut into chunks
   double shared_bytes = 0, network_bytes = 0;
@@ -41,11 +41,11 @@ struct Work {
 
 // The chunk that balances the cost of a message against the time until a pipeline has filled. The
 // same on all ranks, for it depends on nothing that only one rank knows.
-std::uint64_t chunk_for(const Work& work, const Topology& topology,
+std::uint64_t chunk_for(const Workload& work, const Topology& topology,
                         const CostParameters& parameters);
 
-Cost cost_of(const Work& work, const Topology& topology, const CostParameters& parameters);
+Cost cost_of(const Workload& work, const Topology& topology, const CostParameters& parameters);
 // Its seconds alone.
-double predict(const Work& work, const Topology& topology, const CostParameters& parameters);
+double predict(const Workload& work, const Topology& topology, const CostParameters& parameters);
 
 }  // namespace taco::pg

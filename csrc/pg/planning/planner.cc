@@ -202,7 +202,7 @@ std::vector<const Algorithm*> Planner::candidates(const Problem& problem) const 
 std::vector<Prediction> Planner::predictions(const Problem& problem) const {
   std::vector<Prediction> found;
   for (const Algorithm* algorithm : candidates(problem)) {
-    const Work work = algorithm->work(problem, topology_);
+    const Workload work = algorithm->work(problem, topology_);
     found.push_back({cost_of(work, topology_, parameters_), algorithm});
   }
   std::stable_sort(found.begin(), found.end(),
@@ -260,7 +260,7 @@ static std::uint64_t mean_send(const Schedule& schedule) {
 // hosts at 1 Gbit/s, in times of what the wire takes: all_to_all of 40 MiB 1.16, with receives in
 // turn 1.03, with both 1.02; all_reduce of 1 MiB 1.02 and one in ten 1.2, with sends in turn 1.00
 // and 1.03.
-static void set_windows(Schedule& schedule, std::uint64_t chunk, const Work& work,
+static void set_windows(Schedule& schedule, std::uint64_t chunk, const Workload& work,
                         const Topology& topology, const CostParameters& parameters) {
   constexpr std::uint64_t kSmallMessage = 64 << 10, kNetworkBytes = 32 << 20, kMost = 512;
   constexpr std::uint64_t kLeastSent = 256 << 10, kLeastHeard = 1 << 20;
@@ -288,7 +288,7 @@ Result<std::shared_ptr<const Schedule>> Planner::make(const Problem& problem) co
   Result<const Algorithm*> chosen = choose(problem);
   if (!chosen.ok()) return chosen.status();
   const Algorithm& algorithm = **chosen;
-  const Work work = algorithm.work(problem, topology_);
+  const Workload work = algorithm.work(problem, topology_);
   const std::uint64_t chunk = chunk_for(work, topology_, parameters_);
   auto schedule =
       std::make_shared<Schedule>(build_schedule(algorithm, problem, topology_, chunk, rank_));

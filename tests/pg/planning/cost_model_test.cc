@@ -50,7 +50,7 @@ struct Compared {
 
 Compared compared_by(const Algorithm& algorithm, const Problem& problem, const Topology& topology) {
   const CostParameters parameters;
-  const Work work = algorithm.work(problem, topology);
+  const Workload work = algorithm.work(problem, topology);
   const std::uint64_t chunk = chunk_for(work, topology, parameters);
   const std::vector<Problem> problems(topology.world(), problem);
   const auto schedules = testing::schedules_of(algorithm, problems, topology, chunk);
@@ -173,7 +173,7 @@ TEST(CostModel, hierarchical_forms_carry_each_byte_into_a_host_once) {
 
 TEST(CostModel, the_longest_messages_have_no_more_chunks_than_others) {
   for (const double bytes : {600e6, 1e9, 4e9, 30e9}) {
-    Work work;
+    Workload work;
     work.network_messages = 2;
     work.message_bytes = work.wire_bytes = work.network_bytes = bytes;
     const std::uint64_t chunk = chunk_for(work, Topology::uniform(4, 1, 10), CostParameters{});
@@ -187,7 +187,7 @@ TEST(CostModel, chunks_grow_with_the_message_and_stay_within_bounds) {
   CostParameters parameters;
   std::uint64_t previous = 0;
   for (double bytes = 1; bytes < 1e9; bytes *= 4) {
-    Work work;
+    Workload work;
     work.network_messages = 2;
     work.message_bytes = work.wire_bytes = work.network_bytes = bytes;
     const std::uint64_t chunk = chunk_for(work, topology, parameters);
@@ -200,7 +200,7 @@ TEST(CostModel, chunks_grow_with_the_message_and_stay_within_bounds) {
     previous = chunk;
   }
   parameters.max_chunk_bytes = 32 << 10;
-  Work work;
+  Workload work;
   work.network_messages = 2;
   work.message_bytes = work.wire_bytes = 8 << 20;
   EXPECT_EQ(chunk_for(work, topology, parameters), 32u << 10);
