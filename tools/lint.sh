@@ -26,7 +26,7 @@ run_clang_tidy() {
   files=$(changed_sources | grep -v '/kernels/.*\(avx\|neon\|_arm\)' || true)
   [ -z "$files" ] && { echo "no C++ source differs from $LINT_BASE"; return; }
   cmake -S . -B "$database" -G Ninja -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DTACO_TESTS=OFF \
-    -DPython_EXECUTABLE="$VENV/bin/python"
+    -DTACO_UNITY=OFF -DPython_EXECUTABLE="$VENV/bin/python"
   echo "$files" | xargs -r -n 1 -P "$JOBS" \
     clang-tidy --quiet -p "$database" --warnings-as-errors='*'
 }

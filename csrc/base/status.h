@@ -73,6 +73,9 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Rep> rep_;
 };
 
+// The failure of a call that asks for something impossible.
+inline Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
+
 template <class T>
 class [[nodiscard]] Result {
  public:

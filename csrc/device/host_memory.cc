@@ -36,8 +36,6 @@ Status failure(const std::string& what) {
   return Status(Code::kResource, what + ": " + strerror(error) + advice);
 }
 
-Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
-
 // Takes the place of whatever is mapped there, in one step that no other thread can come between.
 bool map_anew(std::byte* address, std::size_t bytes, int access) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kLine = 64;
 // How much is worked on between two looks ahead, and how far ahead they look.
 constexpr std::size_t kStep = 2048;
-constexpr std::size_t kAhead = 8192;
+constexpr std::size_t kAheadOfCopy = 8192;
 // What is shorter is a packet, or little else.
 constexpr std::size_t kLong = 2 * kStep;
 
@@ -48,7 +48,7 @@ template <class Work, class... Streams>
 void ahead(std::size_t bytes, const Work& work, const Streams&... streams) {
   std::size_t asked = 0;
   for (std::size_t at = 0; at < bytes; at += kStep) {
-    const std::size_t until = std::min(bytes, at + kStep + kAhead);
+    const std::size_t until = std::min(bytes, at + kStep + kAheadOfCopy);
     for (; asked < until; asked += kLine) (streams.prefetch(asked), ...);
     work(at, std::min(kStep, bytes - at));
   }

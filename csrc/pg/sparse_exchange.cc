@@ -7,12 +7,12 @@
 namespace taco::pg {
 namespace {
 
-constexpr std::size_t kAlignment = 16;  // the largest type of a value
-static_assert(__STDCPP_DEFAULT_NEW_ALIGNMENT__ >= kAlignment);
+constexpr std::size_t kValueAlignment = 16;  // the largest type of a value
+static_assert(__STDCPP_DEFAULT_NEW_ALIGNMENT__ >= kValueAlignment);
 static_assert(sizeof(SparseShape) == 5 * sizeof(std::int64_t));
 
 std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return (bytes + kValueAlignment - 1) / kValueAlignment * kValueAlignment;
 }
 
 std::unique_ptr<std::byte[]> allocate(std::size_t bytes) {

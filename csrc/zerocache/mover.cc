@@ -13,8 +13,6 @@
 namespace taco::zerocache {
 namespace {
 
-Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
-
 Status check_options(const MoverOptions& options, const Layout& layout) {
   const auto page_bytes = std::to_string(layout.page_bytes());
   if (options.most_pages < layout.pages()) {

@@ -11,9 +11,9 @@ constexpr double kC = 0.4;  // packets per second cubed
 // By which Reno would have to grow in a round to do as well with our kBeta as it does with its own.
 constexpr double kRenoStep = 3 * (1 - kBeta) / (1 + kBeta);
 
-void start(CongestionState& state) { state.window = kInitialWindow; }
+void cubic_start(CongestionState& state) { state.window = kInitialWindow; }
 
-void on_ack(CongestionState& state, const AckSample& sample) {
+void cubic_on_ack(CongestionState& state, const AckSample& sample) {
   if (!sample.limited || sample.packets == 0 || sample.largest < state.recovery_end) return;
   if (state.window < state.slow_start_threshold) {
     state.window = std::min(state.window + sample.packets, kLargestWindow);
@@ -36,7 +36,7 @@ void on_ack(CongestionState& state, const AckSample& sample) {
   state.window = std::min(state.window, kLargestWindow);
 }
 
-void on_loss(CongestionState& state, const AckSample& sample) {
+void cubic_on_loss(CongestionState& state, const AckSample& sample) {
   if (sample.largest < state.recovery_end) return;  // one reduction a round trip
   state.window_before_loss = static_cast<float>(state.window);
   state.threshold_before_loss = static_cast<float>(state.slow_start_threshold);
@@ -48,13 +48,13 @@ void on_loss(CongestionState& state, const AckSample& sample) {
   state.recovery_end = sample.next_number;
 }
 
-void on_silence(CongestionState& state) {
+void cubic_on_silence(CongestionState& state) {
   state.slow_start_threshold = std::max(kLeastWindow, state.window * kBeta);
   state.window = kLeastWindow;
   state.cubic.epoch_start = 0;
 }
 
-void undo(CongestionState& state) {
+void cubic_undo(CongestionState& state) {
   if (state.window_before_loss <= state.window) return;
   state.window = state.window_before_loss;
   state.slow_start_threshold = state.threshold_before_loss;
@@ -63,6 +63,7 @@ void undo(CongestionState& state) {
 
 }  // namespace
 
-const CongestionOps kCubic{"cubic", start, on_ack, on_loss, on_silence, undo, unpaced};
+const CongestionOps kCubic{"cubic",          cubic_start, cubic_on_ack, cubic_on_loss,
+                           cubic_on_silence, cubic_undo,  unpaced};
 
 }  // namespace taco::harp

@@ -55,7 +55,7 @@ double careful_step(std::uint16_t rounds, bool competes) {
   return 1 + std::pow(rounds, 2) / (competes ? 256 : 512);
 }
 
-void start(CongestionState& state) { state.window = kInitialWindow; }
+void swift_start(CongestionState& state) { state.window = kInitialWindow; }
 
 void narrow(CongestionState& state, double factor) {
   state.window = std::max(kLeastWindow, state.window * factor);
@@ -231,7 +231,7 @@ void end_round(CongestionState& state, const CongestionRound& round, const AckSa
   if (!tries) swift.yielded = 0;
 }
 
-void on_ack(CongestionState& state, const AckSample& sample) {
+void swift_on_ack(CongestionState& state, const AckSample& sample) {
   CongestionRound& round = state.swift.round;
   round.acked += sample.packets;
   round.limited |= sample.limited;
@@ -245,17 +245,17 @@ void on_ack(CongestionState& state, const AckSample& sample) {
   end_round(state, std::exchange(round, {.end = sample.next_number}), sample);
 }
 
-void on_loss(CongestionState& state, const AckSample& sample) {
+void swift_on_loss(CongestionState& state, const AckSample& sample) {
   state.swift.round.lost += sample.lost;
   state.swift.round.lost_runs += sample.lost_runs;
 }
 
-void on_silence(CongestionState& state) {
+void swift_on_silence(CongestionState& state) {
   narrow(state, 0.5);
   state.slow_start_threshold = state.window;
 }
 
-void undo(CongestionState& state) {
+void swift_undo(CongestionState& state) {
   if (state.window_before_loss > 0) {
     state.window = std::max<double>(state.window, state.window_before_loss);
     state.slow_start_threshold = state.threshold_before_loss;
@@ -272,8 +272,10 @@ double pace(const CongestionState& state) {
 
 }  // namespace
 
-const CongestionOps kSwift{"swift", start, on_ack, on_loss, on_silence, undo, unpaced};
-const CongestionOps kPacedSwift{"paced_swift", start, on_ack, on_loss, on_silence, undo, pace};
+const CongestionOps kSwift{"swift",          swift_start, swift_on_ack, swift_on_loss,
+                           swift_on_silence, swift_undo,  unpaced};
+const CongestionOps kPacedSwift{"paced_swift",    swift_start, swift_on_ack, swift_on_loss,
+                                swift_on_silence, swift_undo,  pace};
 
 const CongestionOps* congestion_named(std::string_view name) {
   for (const CongestionOps* ops : {&kSwift, &kPacedSwift, &kCubic}) {

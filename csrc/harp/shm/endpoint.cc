@@ -27,7 +27,7 @@ constexpr Duration kDeafness = kSecond;
 // Connections that have not proved anything yet; each costs one descriptor.
 constexpr std::size_t kMaxCallers = 1024;
 
-class Endpoint final : public ShmEndpoint {
+class HostEndpoint final : public ShmEndpoint {
  public:
   Status start(const ShmOptions& options);
 
@@ -81,7 +81,7 @@ class Endpoint final : public ShmEndpoint {
   mutable std::string listed_;  // as last read; guarded by listed_mutex_
 };
 
-Status Endpoint::start(const ShmOptions& options) {
+Status HostEndpoint::start(const ShmOptions& options) {
   host_.pull = options.pull;
   host_.huge_pages = huge_pages_by_default();
   host_.watch_processes = options.watch_processes;
@@ -126,14 +126,14 @@ Status Endpoint::start(const ShmOptions& options) {
   return Status();
 }
 
-void Endpoint::watch(int fd, ShmEventKind kind) {
+void HostEndpoint::watch(int fd, ShmEventKind kind) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = std::uint64_t{kind} << 32 | static_cast<std::uint32_t>(fd);
   epoll_ctl(host_.events.get(), EPOLL_CTL_ADD, fd, &event);
 }
 
-Status Endpoint::probe(const ShmAddress& peer) const {
+Status HostEndpoint::probe(const ShmAddress& peer) const {
   {
     // One look at the list tells of all the ranks of a group, whose names no other socket can have:
     // a connection each would cost as many as there are pairs.
@@ -147,7 +147,7 @@ Status Endpoint::probe(const ShmAddress& peer) const {
   return socket.status();
 }
 
-ShmLink* Endpoint::open(const ShmAddress& peer, const std::string& description) {
+ShmLink* HostEndpoint::open(const ShmAddress& peer, const std::string& description) {
   links_.push_back(std::make_unique<PairLink>(host_, peer, description, next_id_++));
   for (std::size_t i = 0; i < callers_.size(); i++) {
     if (adopt(callers_[i])) {
@@ -159,7 +159,7 @@ ShmLink* Endpoint::open(const ShmAddress& peer, const std::string& description) 
 }
 
 // Gives a caller that has proved itself to its link. False when there is no such link yet.
-bool Endpoint::adopt(Caller& caller) {
+bool HostEndpoint::adopt(Caller& caller) {
   if (caller.greeting.state != ShmReceived::State::kGreeting) return false;
   for (const auto& link : links_) {
     if (link->peer().incarnation != caller.greeting.greeting.incarnation) continue;
@@ -171,23 +171,23 @@ bool Endpoint::adopt(Caller& caller) {
   return false;
 }
 
-void Endpoint::close(ShmLink* link) {
+void HostEndpoint::close(ShmLink* link) {
   std::erase_if(links_, [&](const auto& one) { return one.get() == link; });
 }
 
-void Endpoint::stop() {
+void HostEndpoint::stop() {
   deaf_until_ = 0;
   callers_.clear();
   listener_.reset();
 }
 
-PairLink* Endpoint::find(std::uint32_t id) {
+PairLink* HostEndpoint::find(std::uint32_t id) {
   for (const auto& link : links_)
     if (link->id() == id) return link.get();
   return nullptr;
 }
 
-void Endpoint::on_events(Time now) {
+void HostEndpoint::on_events(Time now) {
   host_.now = now;
   looked_ = now;
   if (deaf_until_ != 0 && now >= deaf_until_) {
@@ -212,7 +212,7 @@ void Endpoint::on_events(Time now) {
   }
 }
 
-void Endpoint::accept_callers() {
+void HostEndpoint::accept_callers() {
   for (;;) {
     auto socket = shm_accept(listener_.get());
     if (!socket.ok()) return stop_listening(socket.status());
@@ -229,14 +229,14 @@ void Endpoint::accept_callers() {
 
 // Out of descriptors: the waiting connection would wake us without end. It is looked at again a
 // little later.
-void Endpoint::stop_listening(const Status& why) {
+void HostEndpoint::stop_listening(const Status& why) {
   TACO_LOG_WARNING("harp", "%s", why.message().c_str());
   epoll_ctl(host_.events.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
   deaf_until_ = host_.now + kDeafness;
 }
 
 // A greeting that proves to know our secret becomes a link; anything else is shown the door.
-void Endpoint::hear_caller(int socket) {
+void HostEndpoint::hear_caller(int socket) {
   const auto at = std::find_if(callers_.begin(), callers_.end(),
                                [&](const Caller& one) { return one.socket.get() == socket; });
   if (at == callers_.end()) return;
@@ -261,7 +261,7 @@ void Endpoint::hear_caller(int socket) {
   if (adopt(*at)) callers_.erase(at);
 }
 
-bool Endpoint::poll(Time now) {
+bool HostEndpoint::poll(Time now) {
   host_.now = now;
   if (now - looked_ >= kRareEvents) on_events(now);
   flush();  // what was said since the last turn
@@ -277,7 +277,7 @@ bool Endpoint::poll(Time now) {
 
 // In steps, each link in turn, until nothing can move or the turn is over: small messages that
 // arrive meanwhile wait no longer than that.
-bool Endpoint::move_bulk() {
+bool HostEndpoint::move_bulk() {
   std::size_t total = 0;
   for (std::size_t moved = 1; moved != 0 && total < kBytesPerTurn; total += moved) {
     moved = 0;
@@ -291,11 +291,11 @@ bool Endpoint::move_bulk() {
   return total != 0;
 }
 
-void Endpoint::flush() {
+void HostEndpoint::flush() {
   for (const auto& link : links_) link->flush();
 }
 
-bool Endpoint::prepare_sleep() {
+bool HostEndpoint::prepare_sleep() {
   if (deaf_until_ != 0) return false;  // nothing would wake us to listen again
   std::atomic<std::uint32_t>& sleep = host_.page->sleep;
   flush();
@@ -311,14 +311,14 @@ bool Endpoint::prepare_sleep() {
   return true;
 }
 
-void Endpoint::cancel_sleep() {
+void HostEndpoint::cancel_sleep() {
   if (!sleeping_) return;
   sleeping_ = false;
   std::atomic<std::uint32_t>& sleep = host_.page->sleep;
   sleep.store(sleep.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
-void Endpoint::publish_core(int core) {
+void HostEndpoint::publish_core(int core) {
   std::atomic<std::int32_t>& published = host_.page->core;
   // Written when it changes only: the line stays with the peers that read it.
   if (published.load(std::memory_order_relaxed) != core) {
@@ -326,7 +326,7 @@ void Endpoint::publish_core(int core) {
   }
 }
 
-std::span<const int> Endpoint::peer_cores() {
+std::span<const int> HostEndpoint::peer_cores() {
   peer_cores_.clear();
   for (const auto& link : links_) peer_cores_.push_back(link->peer_core());
   return peer_cores_;
@@ -335,7 +335,7 @@ std::span<const int> Endpoint::peer_cores() {
 }  // namespace
 
 Result<std::unique_ptr<ShmEndpoint>> ShmEndpoint::create(const ShmOptions& options) {
-  auto endpoint = std::make_unique<Endpoint>();
+  auto endpoint = std::make_unique<HostEndpoint>();
   TACO_RETURN_IF_ERROR(endpoint->start(options));
   return std::unique_ptr<ShmEndpoint>(std::move(endpoint));
 }

@@ -15,7 +15,7 @@
 namespace taco::pg {
 namespace {
 
-constexpr Duration kLinger = kSecond;
+constexpr Duration kGroupLinger = kSecond;
 thread_local bool parts_of_one_call = false;
 
 Duration to_duration(std::chrono::milliseconds timeout) {
@@ -254,8 +254,8 @@ Status Backend::leave() {
     down_ = true;
   }
   // What belongs to its operations may start until the last of them has ended.
-  Status unreported = communicator_->close(kLinger);
-  if (Status nested = nested_->close(kLinger); unreported.ok()) unreported = std::move(nested);
+  Status unreported = communicator_->close(kGroupLinger);
+  if (Status nested = nested_->close(kGroupLinger); unreported.ok()) unreported = std::move(nested);
   withdraw_costs(owner());
   edge::part(meeting_);
   hang_dump_.reset();

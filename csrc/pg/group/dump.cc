@@ -12,7 +12,7 @@
 namespace taco::pg {
 namespace {
 
-constexpr Duration kEngineLimit = kSecond / 2;
+constexpr Duration kDumpLimit = kSecond / 2;
 constexpr int kMaxListed = 64;
 
 struct Live {
@@ -37,7 +37,7 @@ std::string mebibytes(std::uint64_t bytes) {
 
 // They belong to no group: all that a process has use the same.
 std::string dump_paths() {
-  const harp::PathReports reports = harp::report_paths(monotonic_now() + kEngineLimit);
+  const harp::PathReports reports = harp::report_paths(monotonic_now() + kDumpLimit);
   std::string text, peer;
   for (const harp::PathReport& path : reports.paths) {
     if (text.empty() || path.peer != peer) text += "paths to " + path.peer + "\n";
@@ -88,7 +88,7 @@ std::string Group::dump() const {
   auto body = std::make_shared<std::string>();  // the engine may come to it after we gave up
   const bool ran = call_on_engine(
       stack_->engine(), [this, body](harp::Transport&) { *body = dump_st(); },
-      monotonic_now() + kEngineLimit);
+      monotonic_now() + kDumpLimit);
   return text + (ran ? *body : "  the transport's engine does not answer\n");
 }
 

@@ -16,8 +16,6 @@
 namespace taco::pg {
 namespace {
 
-constexpr Duration kEngineLimit = 5 * kSecond;
-
 Status check(const harp::Stack* stack, const GroupOptions& options) {
   const auto world = static_cast<std::size_t>(options.world);
   if (options.world < 1 || options.rank < 0 || options.rank >= options.world) {

@@ -13,7 +13,6 @@
 namespace taco::pg {
 namespace {
 
-constexpr Duration kEngineLimit = 5 * kSecond;
 constexpr Duration kCancelLimit = 2 * kSecond;
 
 }  // namespace

@@ -247,9 +247,13 @@ Result<OperationPtr> Group::run_alone(OperationSpec spec) {
     operation->set_sequence(++sequence_);
   }
   run_locally(s);
-  Result<bool> more = false;
-  while (s.stages != nullptr && (more = next_stage(*operation)).ok() && *more) run_locally(s);
-  const Status status = more.status();
+  Status status;
+  while (s.stages != nullptr) {
+    Result<bool> more = next_stage(*operation);
+    status = more.status();
+    if (!status.ok() || !*more) break;
+    run_locally(s);
+  }
   operation->set_algorithm("local");
   operation->started = operation->submitted;
   const Time now = monotonic_now();

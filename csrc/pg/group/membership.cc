@@ -22,7 +22,6 @@ Registry& registry() {
   return *instance;
 }
 
-constexpr Duration kEngineLimit = 5 * kSecond;
 // Ends remembered; beyond, those of processes in no group here are forgotten.
 constexpr std::size_t kMaxEnds = 1024;
 

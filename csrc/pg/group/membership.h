@@ -22,6 +22,9 @@ namespace taco::pg {
 
 class Group;
 
+// The time after which a caller stops to wait for an engine to do what a group asks of it.
+constexpr Duration kEngineLimit = 5 * kSecond;
+
 class Membership final : public harp::Observer {
  public:
   // Any thread but an engine's, balanced by detach(). Starts to listen when it is the first.

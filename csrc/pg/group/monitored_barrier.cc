@@ -11,7 +11,6 @@ namespace taco::pg {
 namespace {
 
 constexpr std::uint64_t kKeptRounds = 64;
-constexpr Duration kEngineLimit = 5 * kSecond;
 
 }  // namespace
 

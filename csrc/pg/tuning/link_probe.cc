@@ -28,11 +28,6 @@ constexpr std::uint32_t kAnswer = 0x8000;     // behind every message's index
 constexpr std::uint64_t kSignature = 0x7075;  // both ends run the same program
 constexpr Duration kCancelLimit = 2 * kSecond;
 
-struct Order {
-  std::uint32_t messages = 0;
-  std::uint32_t bytes = 0;
-};
-
 double cpu_seconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -48,6 +43,11 @@ double since(Time begin) { return static_cast<double>(monotonic_now() - begin) /
 
 // What one end posts at a time. Kept alive by the engine until the last of it has completed.
 struct LinkProbe::Round final : harp::Task {
+  struct Order {
+    std::uint32_t messages = 0;
+    std::uint32_t bytes = 0;
+  };
+
   Round(harp::Engine& e, harp::PeerId p, std::uint64_t g, std::shared_ptr<std::byte[]> m)
       : engine(e), peer(p), group(g), memory(std::move(m)) {}
 

@@ -15,8 +15,6 @@
 namespace taco::zerocache {
 namespace {
 
-Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
-
 std::string quoted(const std::string& name) { return "parameter '" + name + "'"; }
 
 Status file_failure(const char* what, ssize_t result) {

@@ -40,7 +40,7 @@ py::dict bytes_of(const double (&copies)[kWays], std::size_t page_bytes) {
   return found;
 }
 
-std::uint32_t pages_in(std::uint64_t bytes, std::size_t page_bytes) {
+std::uint32_t pages_of(std::uint64_t bytes, std::size_t page_bytes) {
   return static_cast<std::uint32_t>(
       std::min<std::uint64_t>(bytes / page_bytes, std::numeric_limits<std::int32_t>::max()));
 }
@@ -78,8 +78,8 @@ class PlannedProgram {
 
  private:
   Capacities room(std::uint64_t device, std::uint64_t host, std::uint64_t disk) const {
-    return {pages_in(device, page_bytes_), pages_in(host, page_bytes_),
-            pages_in(disk, page_bytes_)};
+    return {pages_of(device, page_bytes_), pages_of(host, page_bytes_),
+            pages_of(disk, page_bytes_)};
   }
 
   const Program program_;

@@ -21,8 +21,6 @@ constexpr char kSpread[] =
     "the cache that held it is closed, and it was spread over ranks: call state_dict() on all of "
     "them, or ZeroCache.save(), before close()";
 
-Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
-
 // A region's pages may be numbered behind another that has room left, as long as all before it, and
 // pages of state that are never written, or are another rank's, count as well: of AdamW over
 // bfloat16 parameters there are six for each page of those. Numbers cost addresses, and some 200

@@ -16,8 +16,6 @@ namespace {
 constexpr std::uint32_t kShareOfDevice = 8, kShareOfHost = 4;
 constexpr std::size_t kPassing = 2;  // pages, as check_capacities() has them
 
-Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
-
 }  // namespace
 
 Status Store::step_in_backward(std::size_t points) {

@@ -101,7 +101,7 @@ py::dict stats_of(const Store& store) {
 // (name, bytes, bytes of an element, whether it is trained, whether it is moments of another)
 using Planned = std::tuple<std::string, std::size_t, std::uint32_t, bool, bool>;
 
-void check_fits(Store& store, const std::vector<Planned>& parameters,
+void check_room(Store& store, const std::vector<Planned>& parameters,
                 const std::vector<std::string>& kinds,
                 const std::vector<std::vector<std::uint32_t>>& needed, const std::string& gradients,
                 int ranks, bool spread) {
@@ -361,7 +361,7 @@ void bind_store(py::module_& module) {
           [](const StoreOptions& options) { return value_or_raise(Store::open(options)); }))
       .def("place", [](Store& self, const std::string& name,
                        const at::Tensor& tensor) { raise_if_error(self.place(name, tensor)); })
-      .def("check_room", &check_fits, py::arg("parameters"), py::arg("kinds"), py::arg("needed"),
+      .def("check_room", &check_room, py::arg("parameters"), py::arg("kinds"), py::arg("needed"),
            py::arg("gradients") = "in memory", py::arg("ranks") = 1, py::arg("spread") = false)
       .def("read", [](Store& self, const at::Tensor& tensor,
                       const at::Tensor& to) { raise_if_error(self.read(tensor, to)); })

@@ -9,11 +9,7 @@
 #include "zerocache/torch/without_gil.h"
 
 namespace taco::zerocache {
-namespace {
-
-Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
-
-}  // namespace
+namespace {}  // namespace
 
 Status Store::keep_gradients() {
   TACO_RETURN_IF_ERROR(usable());

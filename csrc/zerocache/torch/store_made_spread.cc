@@ -21,8 +21,6 @@ namespace {
 // Below those of uses that a store has itself (store.cc).
 constexpr OperatorKey kGiveBackKeys = OperatorKey{1} << 55;
 
-Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
-
 Status differs(const std::string& described, std::uint32_t rank) {
   return Status(Code::kMismatch, described + " was given other values on rank " +
                                      std::to_string(rank) +

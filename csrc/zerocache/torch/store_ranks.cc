@@ -15,8 +15,6 @@
 namespace taco::zerocache {
 namespace {
 
-Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
-
 // What of a tensor lies on one page.
 struct Place {
   PageId page = 0;

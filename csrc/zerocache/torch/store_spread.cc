@@ -16,8 +16,6 @@ namespace {
 
 constexpr std::size_t kPassing = 2;  // pages, as check_capacities() has them
 
-Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
-
 }  // namespace
 
 Status Store::spread(std::unique_ptr<Collectives> ranks) {

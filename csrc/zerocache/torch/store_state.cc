@@ -14,8 +14,6 @@ namespace {
 // As in store.cc: below the keys of steps.
 constexpr OperatorKey kForgetKeys = OperatorKey{1} << 55;
 
-Status invalid(std::string text) { return Status(Code::kInvalidArgument, std::move(text)); }
-
 std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
