@@ -90,9 +90,6 @@ target_compile_definitions(_C PRIVATE
   TORCH_API_INCLUDE_EXTENSION_H
   TACO_VERSION="${PROJECT_VERSION}"
   TACO_TORCH_VERSION="${TACO_TORCH_VERSION}")
-# Line tables are what stack traces need; full debug information of torch's headers would double the
-# time of these compilations and fill the extension with 50 MB.
-target_compile_options(_C PRIVATE $<$<CONFIG:RelWithDebInfo>:-g1>)
 target_link_libraries(_C PRIVATE
   taco_zerocache taco_core torch_torch_python torch_torch_cpu torch_c10)
 # Python imports torch before this file, so its libraries are already there: no run path.
