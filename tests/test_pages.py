@@ -37,11 +37,12 @@ def unknown_paths(text: str, folder: str = "") -> set[str]:
     return {name for name in named if not exists(name, folder)}
 
 
-def unclear_names(text: str) -> set[str]:
-    """Names without a folder that no file has, or several have; those at the top are clear."""
+def unclear_names(text: str, folder: str = "") -> set[str]:
+    """Names without a folder that no file has, or several; one at the top or beside is clear."""
     count = Counter(Path(name).name for name in tracked())
     named = set(BARE_NAME.findall(text))
-    return {name for name in named if not (TOP / name).exists() and count[name] != 1}
+    beside = {name for name in named if any((TOP / p / name).exists() for p in ("", folder))}
+    return {name for name in named - beside if count[name] != 1}
 
 
 def unknown_folders(text: str) -> set[str]:
@@ -88,7 +89,7 @@ def test_pages_name_targets_and_variables_that_exist() -> None:
 def test_pages_name_a_file_without_its_folder_only_where_one_has_that_name() -> None:
     problems = []
     for page in ["ARCHITECTURE.md", *files(".md", under="docs/")]:
-        unclear = sorted(unclear_names(text_of(page)))
+        unclear = sorted(unclear_names(text_of(page), str(Path(page).parent)))
         problems += [f"{page}: {name} does not exist, or in several places" for name in unclear]
     report(problems)
 
@@ -136,6 +137,7 @@ def test_what_does_not_exist_is_found() -> None:
     assert unknown_paths("python benchmarks/nothing.py --full") == {"benchmarks/nothing.py"}
     assert unclear_names("`nothing.h`, bare nothing.cc") == {"nothing.h", "nothing.cc"}
     assert unclear_names("`link.h` is a name of several") == {"link.h"}
+    assert unclear_names("[sessions](harp.md)", "docs/decisions") == {"harp.md"}
     assert unknown_folders("lies under `pg/nothing/`") == {"pg/nothing"}
     assert dead_links("docs/wire.md", "[wire](../csrc/harp/wire.c)") == {"../csrc/harp/wire.c"}
     assert unknown_targets("`make nothing`\n```\nmake demos\n```\n") == {"nothing", "demos"}
@@ -146,6 +148,7 @@ def test_what_exists_is_let_through() -> None:
     assert not unclear_names(
         "`conftest.py`, `CMakeLists.txt` at the top, `harp/link.h`, trace.json"
     )
+    assert not unclear_names("[sessions](harp.md)", "docs")
     assert not unknown_paths("`pg/c10d/work.h`, docs/wire.md, `build/release/x.cc`")
     assert not unknown_folders("`pg/algorithms/`, `build/logs/`")
     assert not dead_links(
