@@ -1,4 +1,5 @@
-"""Puts the figures of the last `run_all.py` into docs/benchmarks.md, between its markers.
+"""Puts the figures of the last `run_all.py` between the markers of two pages: a table for each
+question into docs/benchmarks.md, every figure into docs/benchmarks-tables.md.
 
 python benchmarks/report.py
 """
@@ -17,7 +18,8 @@ from launch import KINDS, show_bytes, show_time
 from scaling_view import ALL_REDUCE_GOALS, SCALING_GOAL, STEP_LIMITS, STEP_SHARE, markdown
 
 TOP = Path(__file__).parents[1]
-DOCUMENT = TOP / "docs" / "benchmarks.md"
+SUMMARY = TOP / "docs" / "benchmarks.md"
+TABLES = TOP / "docs" / "benchmarks-tables.md"
 BEGIN, END = "<!-- figures begin -->", "<!-- figures end -->"
 TITLES = {
     "one_host": "One host, 4 ranks, shared memory",
@@ -78,12 +80,6 @@ GOALS = [
 ]
 
 
-UNPAIRED = (
-    "Ratios here and in the tables of collectives divide two medians, each over all turns; turns\n"
-    "are not paired. A row that misses its goal shows the conditions that it misses."
-)
-
-
 def load(name: str) -> Any:
     path = TOP / "out" / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
@@ -134,10 +130,10 @@ def goal_line(text: str, gloo: float, taco: float, conditions: list[Condition]) 
     return f"| {' | '.join([*cells, 'no' if failed else 'yes'])} |"
 
 
-def goal_lines() -> list[str]:
-    lines = ["| case | gloo | taco | measured | goal | |", "|---|--:|--:|--:|--:|---|"]
+def collective_goals(*runs: str) -> list[str]:
+    lines = []
     for text, run, kind, size, (what, value) in GOALS:
-        found = pair(load(run), kind, size)
+        found = pair(load(run), kind, size) if run in runs else None
         if not found:
             continue
         gloo, taco = (row["median_s"] for row in found)
@@ -211,7 +207,7 @@ def sending_less_lines() -> list[str]:
     for name, title in SCALING_TITLES.items():
         result = load(name)
         if result:
-            lines += [f"### Sending less: {title}", "", provenance(result), "", *markdown(result)]
+            lines += [f"## Sending less: {title}", "", provenance(result), "", *markdown(result)]
     return lines
 
 
@@ -219,7 +215,7 @@ def collective_lines(name: str) -> list[str]:
     result = load(name)
     if not result:
         return []
-    lines = [f"### {TITLES[name]}", "", provenance(result), ""]
+    lines = [f"## {TITLES[name]}", "", provenance(result), ""]
     lines += ["| collective | size | gloo | p90 | taco | p90 | limit | taco/limit | gloo/taco |"]
     lines += ["|---|--:|--:|--:|--:|--:|--:|--:|--:|"]
     cases = dict.fromkeys((row["collective"], row["bytes"]) for row in result["rows"])
@@ -259,7 +255,7 @@ def planner_lines() -> list[str]:
                 cells += [algorithm, show_time(row["times_s"][algorithm])]
             lines.append(f"| {' | '.join(cells)} | {row['ratio']:.2f} |")
         lines.append("")
-    return ["### The planner's choices", "", *lines] if lines else []
+    return ["## The planner's choices", "", *lines] if lines else []
 
 
 def other_lines() -> list[str]:
@@ -296,25 +292,54 @@ def fsdp_lines() -> list[str]:
     return [*lines, *(f"| {' | '.join(cells)} |" for cells in table_cells(result["rows"]))]
 
 
-def main() -> int:
-    text = DOCUMENT.read_text()
-    if BEGIN not in text or END not in text:
-        print(f"{DOCUMENT.name} has lost its markers {BEGIN} and {END}", file=sys.stderr)
-        return 1
-    lines = ["", "### Goals", "", UNPAIRED, ""]
-    lines += [*goal_lines(), *starting_goals(), *stepping_goals()]
-    lines += [*sending_less_goals(), ""]
-    lines += ["### Waiting, starting, stepping", "", *other_lines(), ""]
-    lines += sending_less_lines()
+def question(title: str, runs: str, goals: list[str]) -> list[str]:
+    """A question's table, under the command that answers it."""
+    if not goals:
+        return []
+    lines = [f"### {title}", "", f"`python benchmarks/run_all.py --only {runs}`", ""]
+    lines += ["| case | gloo | taco | measured | goal | |", "|---|--:|--:|--:|--:|---|"]
+    return [*lines, *goals, ""]
+
+
+def summary_lines() -> list[str]:
+    one_host = collective_goals("one_host", "one_host_unbound")
+    wire = collective_goals("four_hosts_1gbit", "two_by_two_1gbit")
+    scaling = "scaling_all_reduce,scaling_ratios,scaling_vgg16"
+    return [
+        *question("Inside one host", "one_host,one_host_unbound", one_host),
+        *question("Between hosts, no rate limit", "four_hosts", collective_goals("four_hosts")),
+        *question("Between hosts at 1 Gbit/s", "four_hosts_1gbit,two_by_two_1gbit", wire),
+        *question(
+            "Starting, and a step of DDP",
+            "init_time,ddp_step_1gbit",
+            [*starting_goals(), *stepping_goals()],
+        ),
+        *question("Sending less", scaling, sending_less_goals()),
+    ]
+
+
+def table_lines() -> list[str]:
+    lines = ["## Waiting, starting, stepping", "", *other_lines(), "", *sending_less_lines()]
     for name in TITLES:
         lines += collective_lines(name)
-    lines += planner_lines()
-    figures = "\n".join(lines)
+    return [*lines, *planner_lines()]
+
+
+def put(page: Path, lines: list[str]) -> None:
+    """Replaces what is between the markers of a page."""
+    text = page.read_text()
+    if BEGIN not in text or END not in text:
+        sys.exit(f"{page.name} has lost its markers {BEGIN} and {END}")
     pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
-    DOCUMENT.write_text(pattern.sub(lambda _: f"{BEGIN}\n{figures}\n{END}", text))
-    print(f"figures of out/ are in {DOCUMENT.relative_to(TOP)}")
-    return 0
+    figures = "\n".join(lines)
+    page.write_text(pattern.sub(lambda _: f"{BEGIN}\n\n{figures}\n{END}", text))
+    print(f"figures of out/ are in {page.relative_to(TOP)}")
+
+
+def main() -> None:
+    put(SUMMARY, summary_lines())
+    put(TABLES, table_lines())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

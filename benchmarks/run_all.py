@@ -1,4 +1,4 @@
-"""Every benchmark of docs/benchmarks.md, one after the other; figures and plots go to out/.
+"""The benchmarks beside gloo and bare sockets, one after the other; figures and plots go to out/.
 
     python benchmarks/run_all.py [--only one_host,idle] [--backends gloo,taco]
 

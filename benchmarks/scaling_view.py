@@ -1,4 +1,4 @@
-"""What scaling.py has measured, for people: tables, a plot, and the rows of docs/benchmarks.md."""
+"""What scaling.py has measured, for people: tables, a plot, and rows for report.py."""
 
 from __future__ import annotations
 
