@@ -1,6 +1,7 @@
-// What a forked child must not inherit. A DataLoader worker that kept an engine's socket open would
-// keep a dead rank's address alive and hide its death, so the child closes every descriptor
-// registered here before it runs anything else, and finds whatever owned them disabled.
+// The registry of descriptors that a forked child must not inherit. A DataLoader worker that kept
+// an engine's socket open would keep a dead rank's address alive and hide its death, so the child
+// closes every descriptor registered here before it runs anything else, and finds whatever owned
+// them disabled.
 //
 // Any thread. The registry is a lock-free table, since the child's handler may take no lock.
 #pragma once

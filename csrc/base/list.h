@@ -5,7 +5,7 @@
 //   struct Task { Links<Task> links; };
 //   List<Task, &Task::links> tasks;
 //
-// Whoever owns the list says which thread may use it.
+// The owner of a list says which thread may use it.
 #pragma once
 
 #include <cstddef>

@@ -26,8 +26,8 @@ enum class Code : unsigned char {
   kInternal,         // an invariant of ours is broken
 };
 
-// What is known about a lost peer. `rank` is the rank in the group that reports the loss, -1 where
-// the transport reports it (it knows no ranks).
+// All that is known about a lost peer. `rank` is the rank in the group that reports the loss, -1
+// where the transport reports it (it knows no ranks).
 struct PeerLoss {
   int rank = -1;
   std::string address;

@@ -1,6 +1,6 @@
-// What the process has been doing, in the format of Chrome's trace viewer and Perfetto. Whoever has
-// something to show adds events to a track, under any name: an operation of a group, the wait for a
-// peer, the transfer of a page.
+// A timeline of what the process has been doing, in the format of Chrome's trace viewer and
+// Perfetto. Any part of the program adds events to a track, under any name: an operation of a
+// group, the wait for a peer, the transfer of a page.
 //
 // One for the whole process, and off at first. Any thread, under a mutex that is rarely contended.
 #pragma once

@@ -51,7 +51,7 @@ class Stream {
   // Runs `function` on a thread of the host; it may not call this stream.
   virtual void run(std::function<void()> function) = 0;
   virtual void record(Event& event) = 0;
-  // What is given to this stream from now on begins only when `event` is done.
+  // Work that is given to this stream from now on begins only when `event` is done.
   virtual void wait(const Event& event) = 0;
   virtual void synchronize() = 0;  // returns once all that it was given is done
 };
@@ -72,7 +72,7 @@ class Device {
   virtual Result<FrameId> create_frame() = 0;
   virtual Status destroy_frame(FrameId frame) = 0;  // which is not mapped
 
-  // What a frame contains when it has just been mapped is not defined. kInvalidArgument where the
+  // The bytes of a frame that has just been mapped are not defined. kInvalidArgument where the
   // address is not that of a frame in a range, or is taken; or where the frame does not exist, or
   // is mapped elsewhere.
   virtual Status map(std::byte* address, FrameId frame) = 0;

@@ -224,8 +224,9 @@ Status HostMemory::take_home(std::uint32_t frame, std::byte* address) {
   const std::size_t bytes = options_.frame_bytes;
   if (moves_) {
     std::byte* home = home_of(frame);
-    // What a move leaves behind has the access it had. Were that not taken away first, whoever
-    // still touches the address could, for a moment, read zeros and lose what it writes.
+    // A move leaves the old address with the access it had. Were that not taken away first, a
+    // thread that still touches the address could, for a moment, read zeros and lose what it
+    // writes.
     if (mprotect(address, bytes, PROT_NONE) != 0 || !move_memory(address, home, bytes) ||
         mprotect(home, bytes, kAccess) != 0)
       return failure(named(frame) + " could not be unmapped");

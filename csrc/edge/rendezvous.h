@@ -38,7 +38,7 @@ struct MeetingOptions {
   harp::Service service = harp::Service::kCollectives;  // whose group it is
 };
 
-// What a meeting leaves. All vectors are by rank, or by host as host_of_rank numbers them.
+// The result of a meeting. All vectors are by rank, or by host as host_of_rank numbers them.
 struct Meeting {
   harp::Member member;
   std::shared_ptr<harp::Stack> stack;  // null when world == 1

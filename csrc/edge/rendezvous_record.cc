@@ -111,7 +111,8 @@ bool same_values(const std::vector<Setting>& a, const std::vector<Setting>& b) {
                     [](const Setting& x, const Setting& y) { return x.value == y.value; });
 }
 
-// What of `ours` is not so in `theirs`; everything when one lists more than the other.
+// Names the settings of `ours` that differ in `theirs`; all of them when one lists more than the
+// other.
 std::string difference(const std::vector<Setting>& ours, const std::vector<Setting>& theirs) {
   std::string text;
   for (std::size_t i = 0; i < ours.size(); ++i) {

@@ -1,5 +1,5 @@
-// What the ranks of a group tell each other through the store, as bytes: each rank's Hello, and
-// rank 0's Table of all of them, or its Refusal. Values only; decode() trusts nothing it reads.
+// The records, as bytes, that the ranks of a group exchange through the store: each rank's Hello,
+// and rank 0's Table of all of them, or its Refusal. Values only; decode() trusts nothing it reads.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@
 
 namespace taco::edge {
 
-// What all ranks of a group must have equal, whether a variable or an option of the group's says
-// it: the values are compared in full, in the order in which every rank of a version lists them.
+// A value that all ranks of a group must have equal, whether a variable or an option of the group's
+// says it: the values are compared in full, in the order in which every rank of a version lists
+// them.
 struct Setting {
   std::string name;  // where this rank has it from: "TACO_ALGORITHM", "Options.algorithm"
   std::string value;
@@ -47,7 +48,7 @@ struct Table {
   std::vector<double> host_gbits() const;  // by that index; the first speed known of each host
 };
 
-// What rank 0 says in place of a Table when there will be no group. All versions read the same
+// Rank 0 sends this in place of a Table when there will be no group. All versions read the same
 // bytes.
 struct Refusal {
   Status why;

@@ -7,8 +7,8 @@
 
 namespace taco {
 
-// What an exception of ours (errors.h) was made of; of another, a failure with its text and
-// `other`. Any thread, no GIL needed. `error` must hold one.
+// The status that an exception of ours (errors.h) was made of; for any other exception, a failure
+// with its text and the code `other`. Any thread, no GIL needed. `error` must hold one.
 Status status_of(const std::exception_ptr& error, Code other);
 
 }  // namespace taco

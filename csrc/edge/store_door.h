@@ -30,7 +30,7 @@ class StoreDoor {
 
   // Are all keys there?
   Result<bool> check(const std::vector<std::string>& keys);
-  // What is under the key now, "" if nothing is; in one round trip where the store knows how.
+  // The value under the key now, "" if there is none; in one round trip where the store knows how.
   Result<std::string> look(const std::string& key);
 
   // Returns once all keys are there (true), or it is `until` or the deadline (false). For the one

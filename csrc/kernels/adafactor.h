@@ -70,7 +70,7 @@ struct GradientSpan {
 // squares are added to `column_sums`.
 void adafactor_rows(const AdafactorStep& step, const GradientSpan& gradient, std::size_t rows,
                     float* row_moments, double* column_sums);
-// Of a matrix: moves to the mean of the sums over its rows.
+// For a matrix: moves to the mean of the sums over its rows.
 void adafactor_columns(const AdafactorStep& step, const double* sums, float* column_moments);
 void adafactor_vector(const AdafactorStep& step, const GradientSpan& gradient, std::size_t count,
                       float* moments);
@@ -88,13 +88,13 @@ void adafactor_add_to_columns(const AdafactorStep& step, const float* gradient, 
 // Moves to the means of such sums, as adafactor_rows() does to its own.
 void adafactor_move_rows(const AdafactorStep& step, const double* sums, std::size_t rows,
                          float* row_moments);
-// Of a vector a square is the sum of itself.
+// For a vector each square is its own sum.
 void adafactor_add_to_vector(const AdafactorStep& step, const float* gradient, std::size_t count,
                              double* squares);
 void adafactor_move_vector(const AdafactorStep& step, const double* squares, std::size_t count,
                            float* moments);
 
-// What v is made of.
+// The moments that v is computed from.
 struct AdafactorMoments {
   const float* rows = nullptr;     // of all matrices; divided by max(mean of R, eps1)
   const float* columns = nullptr;  // of all matrices

@@ -36,7 +36,7 @@ __m512i everywhere(Fold fold) {
   return _mm512_broadcast_i32x4(_mm_set_epi64x(fold.late, fold.early));
 }
 
-// What `earlier` contributes after the distance of `constants`, added to `next` and `other`.
+// Returns `next` with what `earlier` contributes after the distance of `constants` added to it.
 __m512i folded(__m512i earlier, __m512i constants, __m512i next) {
   const __m512i early = _mm512_clmulepi64_epi128(earlier, constants, 0x00);
   const __m512i late = _mm512_clmulepi64_epi128(earlier, constants, 0x11);

@@ -77,7 +77,7 @@ inline ValuesOf<P> wrapping_multiply(ValuesOf<P> a, ValuesOf<P> b) {
   }
 }
 
-// Of two floats, raw() is the result before its NaN is made the canonical one, and kChooses says
+// For two floats, raw() is the result before its NaN is made the canonical one, and kChooses says
 // that it is always one of the two (or the canonical NaN), so that there is nothing to round.
 struct Sum {
   static constexpr bool kChooses = false;

@@ -30,8 +30,8 @@ struct AdamRule {
       : factor(Ops::splat(step.gradient_factor)),
         shrink(Ops::splat(step.shrink)),
         decay(Ops::splat(step.weight_decay)),
-        // Of two ways to go a share of the way from m to g, the one that ends at g exactly where
-        // the share is 1: as torch's lerp.
+        // There are two ways to go a share of the way from m to g; this is the one that ends at g
+        // exactly where the share is 1, as torch's lerp does.
         share(Ops::splat(step.first_weight < 0.5f ? step.first_weight : step.first_weight - 1)),
         weight(Ops::splat(step.second_weight)),
         beta2(Ops::splat(step.beta2)),
@@ -136,7 +136,7 @@ inline typename Ops::Floats adopted(typename Ops::Floats master, typename Ops::H
   return bits_of(Ops::round(master)) == bits_of(parameter) ? master : parameter;
 }
 
-// What a step reads and writes.
+// The arrays that a step reads and writes.
 template <class Gradient, int kStates>
 struct Streams {
   float* parameter;

@@ -117,8 +117,8 @@ AdamStep adam_step(const AdamOptions& options, std::int64_t step, double gradien
 SgdStep sgd_step(const SgdOptions& options, std::int64_t step, double gradient_factor = 1);
 LionStep lion_step(const LionOptions& options, double gradient_factor = 1);
 
-// Of bfloat16 parameters and their master copies, what a step does first. All else stays as it is,
-// denormals too.
+// A step over bfloat16 parameters begins with this: a master copy that its parameter is not rounded
+// from becomes that parameter. All else stays as it is, denormals too.
 void adopt_parameters(const std::uint16_t* bf16_parameter, float* master, std::size_t count);
 
 // `first` and `second` are the moments m and v, 0 before the first step.

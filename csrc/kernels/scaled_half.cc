@@ -35,7 +35,7 @@ int f16_exponent(float largest) {
   constexpr std::uint32_t kInfinity = 0x7F80'0000, kMantissa = 0x007F'FFFF;
   const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(largest) & 0x7FFF'FFFF;
   if (magnitude == 0 || magnitude >= kInfinity) return 0;
-  // Of a denormal the exact place does not matter: it is held to the most either way.
+  // The exact place of a denormal does not matter: it is held to the most either way.
   const int exponent = static_cast<int>(magnitude >> kMantissaBits) - kBias;
   const int top = (magnitude & kMantissa) >= kRoundsUp ? kTop - 1 : kTop;
   return std::min(top - exponent, kMostF16Exponent);

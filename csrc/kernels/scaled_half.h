@@ -11,7 +11,7 @@
 
 namespace taco::kernels {
 
-// What f16_exponent() gives: both ends fit a signed byte.
+// The range of f16_exponent(): both ends fit a signed byte.
 inline constexpr int kLeastF16Exponent = -113;
 inline constexpr int kMostF16Exponent = 126;
 

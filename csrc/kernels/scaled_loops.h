@@ -25,7 +25,7 @@ inline float largest_finite_of(const float* in, std::size_t count) {
   return __builtin_bit_cast(float, largest);
 }
 
-// Of each lane the larger magnitude, where `values` is finite; `largest` has no sign.
+// Returns the larger magnitude in each lane where `values` is finite; `largest` has no sign.
 template <class P>
 inline ValuesOf<P> larger_finite(ValuesOf<P> largest, ValuesOf<P> values) {
   using Bits = typename P::Bits;

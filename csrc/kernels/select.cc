@@ -72,8 +72,8 @@ class Selection {
       (count < k_ ? high : low) = middle;
       (count < k_ ? above_high : above_low) = count;
     }
-    // What comes later must be larger than all that was dropped. If those at `high` were parted, it
-    // must be larger than they, for of equal ones the first are taken.
+    // An element that comes later must be larger than all that was dropped. If those at `high` were
+    // parted, it must be larger than they, for of equal ones the first are taken.
     const bool parts_equals = above_low > k_ + more;
     floor_ = low;
     threshold_ = parts_equals ? high : low;

@@ -20,8 +20,8 @@ inline constexpr std::size_t kMostSelectable = std::size_t{1} << 20;
 // together, is still in a second-level cache the second time.
 inline constexpr std::size_t kQuickSelectable = std::size_t{1} << 17;
 
-// What selection needs besides its arguments. Reused from call to call, by one thread at a time;
-// about 8 bytes for each of 2k + 2 Ki elements, or of n if that is less.
+// Memory that selection needs besides its arguments. Reused from call to call, by one thread at a
+// time; about 8 bytes for each of 2k + 2 Ki elements, or of n if that is less.
 class SelectScratch {
  public:
   // Room for `count` candidates at least; what was in it is lost.

@@ -23,8 +23,8 @@ struct Candidates {
 };
 inline constexpr std::size_t kSelectSlack = 16;
 
-// What a selection adds up: acc = residual + gradient, or residual + (factor * momentum +
-// gradient).
+// The sum that a selection is made from: acc = residual + gradient, or residual + (factor *
+// momentum + gradient).
 struct Addends {
   const float* residual;
   const float* gradient;  // null: nothing
@@ -43,8 +43,8 @@ struct Variant {
   void (*bf16_to_f32)(float*, const std::uint16_t*, std::size_t);
   void (*accumulate_f16)(float*, const std::uint16_t*, std::size_t);
   void (*accumulate_bf16)(float*, const std::uint16_t*, std::size_t);
-  // Of acc[i], first <= i < first + count, those of magnitude above `threshold` (a float's bits
-  // without the sign; -1: all) are appended to `to`; how many they were.
+  // Appends to `to` each acc[i], first <= i < first + count, whose magnitude is above `threshold`
+  // (a float's bits without the sign; -1: all), and returns how many they were.
   std::size_t (*collect)(const Candidates& to, const Addends& from, std::size_t first,
                          std::size_t count, std::int32_t threshold);
   std::size_t (*count_above)(const std::uint32_t* bits, std::size_t count, std::int32_t threshold);

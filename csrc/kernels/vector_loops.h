@@ -4,7 +4,7 @@
 // with kBytes of floats and half as many bytes of halves; and which lanes selection uses
 // (Isa::Lanes, kernels/select_loops.h).
 //
-// What is left after the last whole vector goes through a padded copy of one vector, so every
+// The elements left after the last whole vector go through a padded copy of one vector, so every
 // element takes the same path whatever the length.
 //
 // Included by files that are compiled for different instruction sets: everything is internal.
@@ -37,7 +37,7 @@ struct VectorBf16 {
   static Halves encode(Floats floats) {
     return encode_canonical(canonical_nan<Vector<float, kBytes>>(floats));
   }
-  // Of floats whose NaN are the canonical one, which has nothing to round.
+  // For floats whose NaN are the canonical one, which has nothing to round.
   static Halves encode_canonical(Floats floats) { return narrow(with_rounding(floats) >> 16); }
   // decode(encode(floats)), without moving a lane.
   static Floats round(Floats floats) {
