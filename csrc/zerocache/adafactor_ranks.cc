@@ -55,7 +55,7 @@ Sums sums_of(const Update& update, std::size_t first) {
   return {&update, shape.matrices * shape.rows, shape.matrices * shape.columns, first};
 }
 
-// What is measured together, one after the other by `first`.
+// Parts that are measured together, one after the other by `first`.
 using Batch = std::vector<Sums>;
 
 std::vector<Batch> batches_of(std::span<const Update* const> updates, std::size_t most) {

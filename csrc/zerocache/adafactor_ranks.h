@@ -39,7 +39,8 @@ Result<AdafactorMeasures> measure_in_turns(Collectives& ranks, const Layout& lay
                                            OptimizerStream& stream,
                                            std::span<const Update> updates);
 
-// What a rank has of a gradient: elements of the tensor that lie on one page, from `first` on.
+// The part of a gradient that a rank has: elements of the tensor that lie on one page, from `first`
+// on.
 struct GradientPart {
   PageId page = 0;
   std::size_t first = 0;

@@ -29,8 +29,8 @@ Status append_adafactor_state(Layout& layout, std::span<const AdafactorParameter
 bool has_adafactor_state(const Layout& layout, const PlacedTensor& parameter,
                          const kernels::AdafactorShape& shape);
 
-// What a step needs to know of a whole parameter and its gradient before their elements are
-// stepped. Its moments are used in `tier`.
+// The values that a step needs to know of a whole parameter and its gradient before their elements
+// are stepped. Its moments are used in `tier`.
 class AdafactorMeasure {
  public:
   AdafactorMeasure(const kernels::AdafactorStep& step, Tier tier) : step_(step), tier_(tier) {}
@@ -56,7 +56,7 @@ class AdafactorMeasure {
   // gradient, the first of which is the tensor's `first`.
   void add_updates(const kernels::GradientSpan& gradient, std::size_t first, std::size_t count,
                    Workers& workers, double& sum) const;
-  // What updates are multiplied by.
+  // The factor that updates are multiplied by.
   float factor() const;
 
  private:

@@ -8,7 +8,7 @@
 namespace taco::zerocache {
 namespace {
 
-// What a rank says of itself. Longer messages are cut off.
+// A rank's own status, as it is sent. Longer messages are cut off.
 struct Verdict {
   std::uint32_t code = 0;  // of Code; 0: all is well
   std::uint32_t length = 0;

@@ -1,5 +1,5 @@
-// What ranks tell each other beside pages: whether all went well, and small records. In each of
-// these calls all ranks take part, and all of them come to the same end.
+// Calls by which ranks tell each other more than pages: whether all went well, and small records.
+// In each of these calls all ranks take part, and all of them come to the same end.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace taco::zerocache {
 // all_gather(), waited for.
 Status all_gather(Collectives& ranks, std::span<const std::byte> own, std::span<std::byte> all);
 
-// What each rank has given, by rank.
+// Returns what each rank has given, by rank.
 template <class Value>
 Result<std::vector<Value>> gather_values(Collectives& ranks, const Value& own) {
   std::vector<Value> all(static_cast<std::size_t>(ranks.size()));
@@ -37,7 +37,7 @@ std::uint32_t first_other(const std::vector<Value>& all) {
 // that of the first rank that has, with its number and its code.
 Status agree(Collectives& ranks, const Status& own);
 
-// What each rank has given, by rank, of whatever lengths.
+// Returns what each rank has given, by rank; lengths may differ.
 Result<std::vector<std::vector<std::byte>>> gather(Collectives& ranks,
                                                    std::span<const std::byte> own);
 

@@ -12,8 +12,8 @@
 // point later than it could, which is when owners have stepped its pages if they are in time; the
 // others are stepped then.
 //
-// What fails on this rank alone is found out at the end: until then it takes part. One thread at a
-// time.
+// A failure on this rank alone is reported at the end: until then the rank takes part. One thread
+// at a time.
 #pragma once
 
 #include <cstddef>

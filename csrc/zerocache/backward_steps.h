@@ -46,8 +46,8 @@ struct BackwardOptions {
 
 class BackwardSteps {
  public:
-  // Of these tensors, by their index in the layout: a page waits for all of them that it has. The
-  // others outlive it. kResource if the thread cannot be made.
+  // `tensors` are indices in the layout: a page waits for all of these that lie on it. The others
+  // outlive it. kResource if the thread cannot be made.
   static Result<std::unique_ptr<BackwardSteps>> make(OptimizerStream& stream, const Layout& layout,
                                                      std::span<const std::uint32_t> tensors,
                                                      const BackwardOptions& options);
@@ -77,7 +77,7 @@ class BackwardSteps {
   // Everything that was added, whatever has become of it.
   void forget();
 
-  // What was added since the last finish(), by rising tensor.
+  // The updates added since the last finish(), by rising tensor.
   std::vector<Update> added() const;
   // Whether something was.
   bool begun() const { return !updates_.empty(); }

@@ -71,7 +71,7 @@ class BackwardStripes {
   GradientShards& gradients_;
   GatheredPages& gathered_;
   std::map<std::uint32_t, StepConstants> updates_;  // of the pass, by tensor
-  // Of those the ones that are stepped whole, with stripes that are not averaged yet.
+  // Those of updates_ that are stepped whole, with how many of their stripes are not averaged yet.
   std::map<std::uint32_t, std::size_t> whole_;
   std::set<std::uint32_t> stepped_;
 };

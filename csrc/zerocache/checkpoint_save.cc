@@ -29,7 +29,7 @@ std::optional<std::uint64_t> serial_of(const std::string& name) {
 
 namespace {
 
-// What a rank has written: a page and its checksum.
+// A page that a rank has written, and its checksum.
 struct Written {
   std::uint64_t page = 0;
   std::uint64_t checksum = 0;
@@ -102,7 +102,7 @@ class Save {
       if (!serial) continue;
       manifest_.serial = std::max(manifest_.serial, *serial);
       const bool is_used = std::count(in_use.begin(), in_use.end(), name) > 0;
-      // What belongs to a manifest that cannot be read is kept until there is a better one.
+      // Data files of a manifest that cannot be read are kept until there is a better one.
       if (is_used || (has_manifest && !is_readable)) {
         former_data_.push_back(name);
       } else {
@@ -156,7 +156,7 @@ class Save {
     return is_first() ? Status() : files_.sync_directory(directory_);
   }
 
-  // What all ranks have written, for the first rank's manifest.
+  // Collects what all ranks have written, for the first rank's manifest.
   Status collect() {
     std::vector<std::vector<Written>> all = {written_};
     if (source_.ranks != nullptr) {

@@ -1,6 +1,7 @@
-// What tells whether the bytes read back are those that were written, of that very page. A digest
-// of the bytes (XXH3, 64 bits) is bound to the store, the page and the generation: so a flipped
-// bit, an older version of the page and the bytes of another page all give another checksum.
+// The checksum that tells whether the bytes read back are those that were written to that very
+// page. A digest of the bytes (XXH3, 64 bits) is bound to the store, the page and the generation:
+// so a flipped bit, an older version of the page and the bytes of another page all give another
+// checksum.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What the page store asks of a group of ranks that train one model together. Any group of
-// processes can be put behind it; nothing here knows which.
+// The calls that the page store makes to a group of ranks that train one model together. Any group
+// of processes can be put behind it; nothing here knows which.
 //
 // All ranks make the same calls in the same order, with spans of the same lengths. One thread at a
 // time.

@@ -1,4 +1,4 @@
-// What moving pages costs: how fast each way between the tiers is, and what an eviction is worth.
+// The cost of moving pages: how fast each way between the tiers is, and what an eviction is worth.
 #pragma once
 
 #include <cstddef>
@@ -46,14 +46,14 @@ struct Costs {
   WaySpeed ways[kWays] = {{}, {}, {2e9, 100 * kMicrosecond, 4}, {2e9, 100 * kMicrosecond, 4}};
 
   const WaySpeed& speed(Way way) const { return ways[static_cast<int>(way)]; }
-  // Of a page's bytes alone.
+  // The time of a page's bytes alone.
   Duration transfer_of(Way way) const {
     return static_cast<Duration>(static_cast<double>(page_bytes) / speed(way).bytes_per_second *
                                  1e9);
   }
-  // Of one page, nothing else under way.
+  // The time of one page with nothing else under way.
   Duration time_of(Way way) const { return transfer_of(way) + speed(way).latency; }
-  // Of one page among many: the latency of one passes while others are under way.
+  // The time of one page among many: the latency of one passes while others are under way.
   Duration share_of(Way way) const {
     return transfer_of(way) + speed(way).latency / speed(way).depth;
   }

@@ -31,13 +31,13 @@ struct DiskTierOptions {
   std::function<std::string(PageId)> describe;  // a page, for messages: Layout::describe()
 };
 
-// Of bytes that were written to a slot in full.
+// The generation and checksum of bytes that were written to a slot in full.
 struct Version {
   Generation generation = 0;
   std::uint64_t checksum = 0;
 };
 
-// What is known of a page on disk.
+// All that is known of a page on disk.
 struct DiskPage {
   Slot slot;                  // none: it is not on disk
   Generation generation = 0;  // of the last write-back that was begun
@@ -47,7 +47,7 @@ struct DiskPage {
 
 class DiskTier {
  public:
-  // What Slab::create() and open_io_queue() refuse.
+  // Fails where Slab::create() or open_io_queue() does.
   static Result<std::unique_ptr<DiskTier>> open(FileSystem& files, const DiskTierOptions& options);
 
   // Writes a page that has no slot to a free one, from `frame`: memory of a page's size, aligned to

@@ -53,7 +53,7 @@ Status Exchange::send_round(const std::vector<std::size_t>& parcels) {
   for (const std::size_t parcel : parcels) {
     if (parcel != kNone) bytes = std::max(bytes, parcels_[parcel].bytes);
   }
-  // Of the round before, only the last slice may still be under way; it is sent from the other
+  // Only the last slice of the round before may still be under way; it is sent from the other
   // buffer.
   std::vector<std::byte>& sent = buffers_->sent[rounds_++ % 2];
   const std::size_t own = parcels[static_cast<std::size_t>(ranks_.rank())];

@@ -39,14 +39,14 @@ inline constexpr std::size_t kExchangeBytes = std::size_t{32} << 20;
 //
 // After a failure of its own a rank makes no more calls, but goes on to take part, for the others
 // not to wait for it; what they get from it then is arbitrary. own() says so, to this rank alone.
-// What these return is a failure of the group, after which there is nothing but the end.
+// A failure that these return is one of the group, after which no call is possible.
 class Exchange {
  public:
   // `longest`, in bytes: of all parcels. `memory` holds what is received; parcels that are sent
   // come on top, two of them.
   Exchange(Collectives& ranks, ExchangeCalls calls, std::size_t longest,
            std::size_t memory = kExchangeBytes);
-  // What is under way is of no interest any more.
+  // Drops what is under way.
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;

@@ -22,7 +22,7 @@ Status transfer_fully(File& file, IoRequest::Kind kind, std::byte* memory, std::
     request.offset = offset;
     request.memory = memory;
     request.bytes = static_cast<std::uint32_t>(std::min(bytes, kMostAtOnce));
-    // What is aligned may be a direct read or write, which has to stay so.
+    // An aligned request may be a direct read or write, which has to stay aligned.
     const bool is_aligned = offset % kIoAlignment == 0 && request.bytes % kIoAlignment == 0;
     TACO_RETURN_IF_ERROR(carry_out(file, request, is_aligned ? kIoAlignment : 1));
     memory += request.bytes;

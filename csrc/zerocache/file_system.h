@@ -1,6 +1,6 @@
-// What the page store asks of files and directories, small enough that tests put something else in
-// its place: files that fail, transfer in part or claim to be full, and a disk that loses power.
-// real() is the operating system's.
+// The calls that the page store makes to files and directories, few enough that tests put something
+// else in their place: files that fail, transfer in part or claim to be full, and a disk that loses
+// power. real() is the operating system's.
 //
 // Any thread may use a file system and a file; a lock belongs to its process.
 #pragma once
@@ -33,8 +33,8 @@ class File {
   virtual Result<std::uint64_t> size() = 0;
   // Makes the file `bytes` long with room for all of it; kResource if the disk has not that much.
   virtual Status reserve(std::uint64_t bytes) = 0;
-  // What was written lasts, whatever happens to the machine. After a failure nobody knows what is
-  // on the disk, and another call would not find out: the file is to be given up.
+  // Makes all bytes written so far last, whatever happens to the machine. After a failure nobody
+  // knows what is on the disk, and another call would not find out: the file is to be given up.
   virtual Status sync() = 0;
   // For io_uring; -1: there is none.
   virtual int descriptor() const { return -1; }

@@ -9,7 +9,8 @@ namespace {
 // back, the one before it has to be right too. Parts that are used many times in a run (a tied
 // embedding, an expert's page under the key of its layer) would lead astray otherwise.
 constexpr Position kNear = 32;
-// What was not taken for that many runs in a row is no detour any more: 2^-8.
+// A detour whose weight has fallen below this, after 8 runs in a row without it, is forgotten:
+// 2^-8.
 constexpr double kForgotten = 1.0 / 256;
 // How usual a detour has to be to become the way. What only adds operators is worth having in the
 // trace though they are often passed over, which costs little; what only passes over some is no

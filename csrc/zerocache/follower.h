@@ -45,7 +45,7 @@ class Follower {
   // where there is none. O(log n).
   Position possible_use(PageId page, Position from) const;
 
-  // What comes of the detour that the run is on, before position().
+  // The uses still to come of the detour that the run is on, before position().
   std::span<const Use> rest_of_detour() const;
 
  private:

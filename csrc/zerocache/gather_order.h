@@ -22,7 +22,8 @@ namespace taco::zerocache {
 
 class GatherOrder {
  public:
-  // What is in use is held, however many stripes that are; beside it, what makes `most` together.
+  // All stripes in use are held, however many they are; beside them, as many as make `most`
+  // together.
   explicit GatherOrder(std::size_t most) : most_(most) {}
 
   // Runs of a name are expected to have the same uses.
@@ -32,7 +33,7 @@ class GatherOrder {
   void forget();
 
   void begin(OperatorKey key, std::vector<StripeId> stripes);
-  // Of the uses of that key that are open, the one that began last. False: there is none.
+  // Ends the open use of that key that began last. False: there is none.
   bool end(OperatorKey key);
 
   // All that is to be held: what is in use, then what will be, by the order of that, or was.
@@ -41,8 +42,8 @@ class GatherOrder {
   std::size_t in_use() const { return in_use_; }
   bool uses(StripeId stripe) const { return place_of(stripe) < in_use_; }
   bool wants(StripeId stripe) const { return place_of(stripe) < wanted_.size(); }
-  // What is wanted and not held, if it is time to gather it: when half of the room for what comes
-  // next is empty. `holds(stripe)`. So ranks meet now and then, not before every use.
+  // The stripes wanted and not held, if it is time to gather them: when half of the room for what
+  // comes next is empty. `holds(stripe)`. So ranks meet now and then, not before every use.
   template <class Holds>
   std::vector<StripeId> due(const Holds& holds) const {
     std::vector<StripeId> missing;

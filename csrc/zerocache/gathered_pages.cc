@@ -50,7 +50,7 @@ void GatheredPages::end(OperatorKey key) {
   if (order_.end(key)) drop_unwanted();
 }
 
-// What comes next is announced before anything is waited for.
+// Announces the stripes that come next before it waits for any.
 Status GatheredPages::have(std::span<const StripeId> needed) {
   static_cast<void>(lockstep_.settle());
   TACO_RETURN_IF_ERROR(lockstep_.ended());
@@ -93,7 +93,7 @@ void GatheredPages::announce(const std::vector<StripeId>& stripes) {
     for (const StripeId stripe : stripes) TACO_RETURN_IF_ERROR(start(stripe));
     return {};
   };
-  // What failed once for one rank may well do so again, and all would wait for that.
+  // A gather that failed once for one rank may well fail again, and all would wait for that.
   intent.drop = [this, stripes](const Status&) {
     for (const StripeId stripe : stripes) drop(stripe);
     ahead_ = false;
@@ -200,7 +200,7 @@ void GatheredPages::release(StripeId stripe) {
   drop_unwanted();
 }
 
-// What is announced has to begin first.
+// A stripe that was announced has to begin first.
 void GatheredPages::drop_unwanted() {
   std::vector<StripeId> unwanted;
   for (const auto& [stripe, held] : held_) {

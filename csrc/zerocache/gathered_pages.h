@@ -85,13 +85,13 @@ class GatheredPages {
   // nothing: what PageUses::begin() says on one of them, that ranks have parted, or that the group
   // has failed.
   Status begin(OperatorKey key, std::span<const PageId> pages);
-  // Of the uses of that key that are open, the one that began last; nothing if there is none.
+  // Ends the open use of that key that began last; does nothing if there is none.
   void end(OperatorKey key);
 
   // Owners are about to change parameters. Copies of them are given up, and for the rest of the
   // run none is gathered before it is needed.
   void release();
-  // Of these alone. A use that is open goes on with what it has.
+  // Releases this stripe alone. A use that is open goes on with what it has.
   void release(StripeId stripe);
 
   std::size_t held() const { return held_.size(); }  // stripes
@@ -125,7 +125,7 @@ class GatheredPages {
   const Stripes& stripes_;
   const GatherOptions options_;
   GatherOrder order_;
-  bool ahead_ = false;  // is looked
+  bool ahead_ = false;  // whether to look ahead
   std::uint64_t endings_ = 0;
   std::map<StripeId, Held> held_;
   GatherStats stats_;

@@ -27,7 +27,7 @@ class GradientPages {
   // Layout::reserve() refuses.
   static Result<GradientPages> append_to(Layout& layout, std::span<const std::uint32_t> parameters);
 
-  // Of a page of parameters; kNoPage where none of these lies on it.
+  // The gradients' page that mirrors a page of parameters; kNoPage where none of these lies on it.
   PageId page_of(PageId parameters) const;
   bool is_gradient(PageId page) const;
   // The most that can hold something at once.

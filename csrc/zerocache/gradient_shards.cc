@@ -117,7 +117,7 @@ Status GradientShards::reduce(StripeId id) {
   return {};
 }
 
-// What lies on the page of the gradients that there are, and whose they are; the rest are zeros.
+// Copies the gradients that lie on the page, the rest being zeros, and returns whose they are.
 std::vector<std::uint32_t> GradientShards::pack(PageId id, std::span<float> to, Digest& digest) {
   std::vector<std::uint32_t> tensors;
   const auto page = pages_.find(id);
@@ -145,7 +145,7 @@ std::vector<std::uint32_t> GradientShards::pack(PageId id, std::span<float> to, 
   return tensors;
 }
 
-// Of those under way: its mean is there afterwards.
+// Finishes the first of the stripes under way: its mean is there afterwards.
 Status GradientShards::finish_first() {
   if (under_way_.front()->work == nullptr) static_cast<void>(lockstep_.settle());
   const std::unique_ptr<Reduction> first = std::move(under_way_.front());

@@ -6,8 +6,8 @@
 //   on(page)        the means, for the step
 //   clear()         zero_grad()
 //
-// Whoever steps while the backward pass goes on is told of each stripe whose means are there, and
-// gives them up page by page (backward_stripes.h).
+// A caller that steps while the backward pass goes on is told of each stripe whose means are there,
+// and gives them up page by page (backward_stripes.h).
 //
 // Means are of float32, whatever gradients are, and do not depend on who was when ready: the sum of
 // a reduce_scatter(), divided by the number of ranks. A pass that ends before clear() is added to
@@ -15,8 +15,8 @@
 // tensors; a rank that does not is found out (lockstep.h). While stripes are averaged the backward
 // pass goes on.
 //
-// Of memory each rank takes a share of float32 means, and a stripe's gradients for each that is
-// under way.
+// Each rank needs memory for its share of float32 means, and for the gradients of each stripe that
+// is under way.
 //
 // One thread at a time.
 #pragma once
@@ -83,13 +83,13 @@ class GradientShards {
 
   // Since clear().
   bool has(std::uint32_t tensor) const { return averaged_.contains(tensor); }
-  // Of a page that this rank owns, a mean for each of its elements, zero where there is no
+  // For a page that this rank owns: a mean for each of its elements, zero where there is no
   // gradient; empty where nothing was averaged.
   std::span<const float> on(PageId page) const;
   // The norm of all means on all ranks, of that order, which may be infinite: the same bits on all
   // ranks. What is finished.
   Result<double> norm(double order);
-  // Of this rank.
+  // Multiplies the means of this rank.
   void multiply(float factor);
   // All means on all ranks, by the inverse of what a loss was scaled by; what is finished. Whether
   // one of them was infinite or NaN before: the same on all ranks. kMismatch, and nothing has

@@ -22,7 +22,7 @@ namespace {
 // More would not make a disk faster, and each has a stack.
 constexpr unsigned kMostThreads = 32;
 
-// What the threads share with the queue.
+// The state that the threads share with the queue.
 struct Pool {
   std::vector<File*> files;
   std::mutex mutex;

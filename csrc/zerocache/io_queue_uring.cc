@@ -268,7 +268,8 @@ void UringQueue::complete(Duration wait, std::vector<IoCompletion>* done) {
     reap();
   }
   woken_ = false;
-  // What has ended makes room for what waits; it begins before the caller looks at the results.
+  // Requests that have ended make room for those that wait; these begin before the caller looks at
+  // the results.
   begin_waiting();
   enter(0);
   std::move(complete_.begin(), complete_.end(), std::back_inserter(*done));

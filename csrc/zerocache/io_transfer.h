@@ -31,7 +31,7 @@ class Transfer {
   Transfer(const IoRequest& request, std::size_t unit) : request_(request), unit_(unit) {}
 
   const IoRequest& request() const { return request_; }
-  // Of what is left.
+  // The part of the request that is left.
   std::size_t progress() const { return progress_; }
   std::byte* memory() const { return request_.memory + progress_; }
   std::size_t bytes() const { return request_.bytes - progress_; }

@@ -60,7 +60,7 @@ struct Run {
 
 class Layout {
  public:
-  // What append() refuses; and kInvalidArgument for a page size that is none.
+  // Fails where append() does; kInvalidArgument for a page size that is none.
   static Result<Layout> make(const std::vector<TensorSpec>& tensors,
                              std::size_t page_bytes = kPageBytes);
 
@@ -83,7 +83,7 @@ class Layout {
   std::size_t page_bytes() const { return page_bytes_; }
   // One more than the last that is touched or reserved.
   std::uint32_t pages() const { return pages_; }
-  // Of the whole range.
+  // The length of the whole range.
   std::uint64_t bytes() const { return std::uint64_t{pages_} * page_bytes_; }
   // As they were given. Appending moves them.
   std::span<const PlacedTensor> tensors() const { return tensors_; }
@@ -103,7 +103,7 @@ class Layout {
   double waste() const;
 
  private:
-  // Of pages of one element size, in bytes of the range.
+  // Pages of one element size, in bytes of the range.
   struct Region {
     std::uint64_t end = 0;               // of what is placed
     std::uint64_t limit = 0;             // it cannot go on beyond, unless it is the range's last

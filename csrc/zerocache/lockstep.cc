@@ -98,7 +98,7 @@ Status Lockstep::end_run(const Status& why) {
   return why;
 }
 
-// What all have announced, and what follows for all.
+// Compares what all have announced, and says what follows for all.
 Status Lockstep::judge(const Pending& pending) {
   if (Status told = pending.work->wait(); !told.ok()) {
     fail(told);

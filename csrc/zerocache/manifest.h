@@ -1,6 +1,6 @@
-// What a checkpoint consists of: its tensors and where they lie, and of every page the file, the
-// place and the checksum. One record with a checksum of its own; a checkpoint is what its manifest
-// says, and a directory without one holds none.
+// The manifest lists what a checkpoint consists of: its tensors and where they lie, and the file,
+// place and checksum of every page. One record with a checksum of its own; a checkpoint is what its
+// manifest says, and a directory without one holds none.
 #pragma once
 
 #include <cstddef>

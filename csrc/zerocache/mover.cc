@@ -169,7 +169,7 @@ void Mover::State::change_operator(OperatorKey key, std::span<const PageId> spen
 
 void Mover::State::begin_operator(Time now, OperatorKey key, std::span<const Access> needed) {
   const Status begun = scheduler.begin(now, key, needed);
-  // What begins was found to fit, and what is left of it fits too.
+  // The use that begins was found to fit, and what is left of it fits too.
   TACO_ASSERT(begun.ok(), "%s", begun.message().c_str());
   recorder.begin(now, key, needed);
 }
@@ -202,8 +202,8 @@ bool Mover::State::there(std::span<const Access> accesses) const {
   return std::all_of(accesses.begin(), accesses.end(), [this](const Access& access) {
     const auto [page, tier, reads, writes, last, anywhere] = access;
     const std::size_t at = index(page, tier);
-    // What is being copied elsewhere may not be written until that has ended, though the copy is
-    // worth nothing then.
+    // A page that is being copied elsewhere may not be written until that has ended, though the
+    // copy is worth nothing then.
     const bool copied_from = (writes || !reads) && scheduler.pages().leaving(page, tier);
     return scheduler.pages().has(page, tier) && !copied_from && carried >= taken[at] &&
            no_frame[at] == 0;
@@ -223,7 +223,7 @@ Status Mover::State::check(std::span<const Access> accesses) const {
   return {};
 }
 
-// What a use begins to fill: if it does not begin after all, that holds nothing.
+// The pages that a use begins to fill: if it does not begin after all, these hold nothing.
 std::vector<PageId> Mover::State::blank(std::span<const Access> accesses) const {
   std::vector<PageId> blank;
   for (const Access& access : accesses) {

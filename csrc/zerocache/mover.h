@@ -4,15 +4,16 @@
 //   begin(key, accesses)   blocks until all of these pages are where they have to be; they stay
 //   end(key)               until then
 //
-// What is open at once may overlap and nest: a module inside another, a part of the optimizer's
-// step beside a backward pass. Each change of what is open is an operator to the scheduler
-// (open_uses.h); so the same program has the same operators in every run, however its uses nest.
+// Uses that are open at once may overlap and nest: a module inside another, a part of the
+// optimizer's step beside a backward pass. Each change of what is open is an operator to the
+// scheduler (open_uses.h); so the same program has the same operators in every run, however its
+// uses nest.
 //
-// One thread, "taco-pages", carries out all decisions, in their order. Whoever begins or ends a use
-// takes the decision on its own thread, under the lock, and wakes that one only where there is
+// One thread, "taco-pages", carries out all decisions, in their order. The thread that begins or
+// ends a use takes the decision itself, under the lock, and wakes that one only where there is
 // something to do.
 //
-// What fails on the way is tried again while somebody waits for it; then begin() fails with it, and
+// A copy that fails is tried again while somebody waits for it; then begin() fails with it, and
 // everything else stays as it was. A page whose last copy cannot be written stays in memory.
 //
 // Any thread. In a forked child begin() fails and all else does nothing; its end harms nobody.
@@ -98,7 +99,7 @@ class Mover : public PageUses {
   // not allow it: names what is too small; else what failed on the way: names the page, its tensors
   // and the file. Then nothing is begun; pages that would have been written whole hold nothing.
   Status begin(OperatorKey key, std::span<const Access> accesses) override;
-  // Of the uses of that key that are open, the one that began last. Must be one.
+  // Ends the open use of that key that began last. There must be one.
   void end(OperatorKey key) override;
 
   // kDevice: always the same for a page. kHost: its frame, while a use has the page there. Both may

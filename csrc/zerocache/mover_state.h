@@ -1,5 +1,5 @@
-// What a Mover consists of, for its own files: mover.cc is what callers do, mover_thread.cc what
-// the thread does. All of it is guarded by one mutex, but what the thread alone touches.
+// The state of a Mover, for its own files: mover.cc is what callers do, mover_thread.cc what the
+// thread does. All of it is guarded by one mutex, but what the thread alone touches.
 #pragma once
 
 #include <condition_variable>

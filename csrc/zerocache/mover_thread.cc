@@ -35,7 +35,7 @@ void Mover::State::carry_out(std::unique_lock<std::mutex>& lock) {
   if (actions.empty()) return;
   batch.clear();
   batch.swap(actions);
-  // What is written is looked at first, for its checksum: reads begin before that.
+  // A page that is written is read first, for its checksum: reads from the disk begin before that.
   std::stable_partition(batch.begin(), batch.end(), [](const Action& action) {
     return action.kind != Action::Kind::kCopy || action.copy.to != Tier::kDisk;
   });
@@ -82,7 +82,7 @@ void Mover::State::land(const Landed& arrival) {
   }
 }
 
-// Of copies that wait for one another only the first is under way.
+// Copies may wait for one another; only the first of these is under way.
 void Mover::State::show(const Landed& landed, Time began) {
   if (!timeline::enabled()) return;
   const Way way = way_of(landed.copy.from, landed.copy.to);

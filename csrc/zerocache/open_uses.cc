@@ -24,7 +24,7 @@ std::vector<OpenUses::Page>::iterator OpenUses::place_of(PageId page, Tier tier)
 
 bool OpenUses::uses(PageId page) const { return tier_of(page).has_value(); }
 
-// Of a page that is in use in both, the device comes first.
+// For a page that is in use in both memories, the device comes first.
 std::optional<Tier> OpenUses::tier_of(PageId page) const {
   const auto at = std::lower_bound(pages_.begin(), pages_.end(), page,
                                    [](const Page& entry, PageId id) { return entry.page < id; });

@@ -1,8 +1,9 @@
-// What is in use at once, and what an operator is then: the interval between two changes of that.
-// Uses overlap and nest as they like (a module inside another, an optimizer's chunk beside a
-// backward pass); a scheduler knows one operator at a time. So each beginning and each end of a use
-// begins an operator that needs the union of all that is open. Time in which nothing is open is an
-// operator too, one that needs nothing: so a trace has the time between uses as well.
+// The uses that are open at once, and the operators made of them: an operator is the interval
+// between two changes. Uses overlap and nest as they like (a module inside another, an optimizer's
+// chunk beside a backward pass); a scheduler knows one operator at a time. So each beginning and
+// each end of a use begins an operator that needs the union of all that is open. Time in which
+// nothing is open is an operator too, one that needs nothing: so a trace has the time between uses
+// as well.
 //
 // Pure. One thread at a time.
 #pragma once
@@ -34,7 +35,7 @@ class OpenUses {
   Result<Id> begin(OperatorKey key, std::span<const Access> accesses);
   // Its pages are there: latest() finds it from now on.
   void set_begun(Id id);
-  // Of the uses of that key whose pages are there, the one that began last.
+  // The use of that key that began last, among those whose pages are there.
   Id latest(OperatorKey key) const;
   // Returns its key. `spent`: what it was the last to use, and nobody needs afterwards.
   OperatorKey end(Id id, std::vector<PageId>* spent);
@@ -45,9 +46,10 @@ class OpenUses {
   // that are open have ended.
   void lose(PageId page);
 
-  // What the operator needs that begins with the last change: by page, each once in a tier. What a
-  // use writes whole first (reads = false) is read by every operator after its first, and what
-  // nobody needs afterwards (last) is told by end() alone: an operator may end before its uses do.
+  // The accesses of the operator that begins with the last change: by page, each once in a tier. A
+  // page that a use first writes whole (reads = false) is read by every operator after its first,
+  // and that nobody needs a page afterwards (last) is told by end() alone: an operator may end
+  // before its uses do.
   std::span<const Access> needed();
 
  private:

@@ -17,9 +17,9 @@ namespace {
 using kernels::ParameterRange;
 
 constexpr std::size_t kElement = kStateElementBytes;
-// What one worker begins at: a line of every array, of bfloat16 ones too.
+// The boundary that a worker's part begins at: a line of every array, of bfloat16 ones too.
 constexpr std::size_t kElementsOfLine = 32;
-// Of Adafactor, master copies are compared this many at a time, so that they are in a cache when
+// Under Adafactor, master copies are compared this many at a time, so that they are in a cache when
 // they are stepped.
 constexpr std::size_t kComparedAtOnce = 8192;
 

@@ -41,11 +41,11 @@ struct Update {
   const void* gradient = nullptr;
   bool bf16_gradient = false;  // otherwise float32; on pages it is as the tensor
   StepConstants step;
-  // Of the tensor's elements, the one that the gradient begins with; for step_page(), which needs
-  // no more than those on the page.
+  // The element of the tensor that the gradient begins with; for step_page(), which needs no more
+  // than those on the page.
   std::uint64_t first = 0;
-  // Of Adafactor, for step_page(): what measure(), or all ranks together (adafactor_ranks.h), have
-  // found of the whole tensor.
+  // For Adafactor's step_page(): what measure(), or all ranks together (adafactor_ranks.h), have
+  // found about the whole tensor.
   const AdafactorMeasure* measure = nullptr;
 };
 
@@ -81,11 +81,11 @@ class OptimizerStream {
   // page cannot be had, neither its chunk nor those behind it are stepped: the message says where
   // the step ended.
   Status step(std::span<const Update> updates);
-  // What step() would refuse before it does anything.
+  // Fails where step() would before it does anything.
   Status check(std::span<const Update> updates) const;
-  // What of such a step lies on one page of parameters, once the gradients of all that is to be
-  // stepped there are final. step() is this for each page; but Adafactor, which needs to have seen
-  // the whole gradient of a tensor, is refused here without a measure of that.
+  // Takes the part of such a step that lies on one page of parameters, once all gradients for that
+  // page are final. step() is this for each page; but Adafactor, which needs to have seen the whole
+  // gradient of a tensor, is refused here without a measure of that.
   Status step_page(PageId parameters, std::span<const Update> updates);
   // One chunk of that by itself: part `part` of a page of parameters, and what of these
   // updates lies there. Its pages are there from begin_chunk() to end(), and compute(), which may
@@ -120,7 +120,7 @@ class OptimizerStream {
   struct Part {
     const Update* update;
     std::uint64_t begin, end;
-    // Of Adafactor, once the whole tensor has been looked at.
+    // Set under Adafactor, once the whole tensor has been looked at.
     kernels::AdafactorMoments moments = {};
     float factor = 0;
   };

@@ -15,7 +15,8 @@ using kernels::LaneSums;
 // Looks at pages only; the other uses of the stream change them.
 constexpr OperatorKey kLookKeys = kChunkKeys + (OperatorKey{1} << 40);
 
-// Of a step that has begun to change something: not what step() refuses.
+// Marks the failure of a step that has begun to change something, which a refusal by step() has
+// not.
 Status in_the_middle(const Status& status) {
   return status.code() == Code::kInvalidArgument ? Status(Code::kResource, status.message())
                                                  : status;
@@ -23,7 +24,8 @@ Status in_the_middle(const Status& status) {
 
 }  // namespace
 
-// What lies on one page. Pages cut segments of a sum in two, so their sums are kept open.
+// Adds the squares of the elements on one page. Pages cut segments of a sum in two, so their sums
+// are kept open.
 Status OptimizerStream::add_squares(const PlacedTensor& tensor, PageId page,
                                     std::vector<LaneSums>& sums) {
   const std::size_t element = tensor.element_bytes;

@@ -16,7 +16,7 @@ inline constexpr PageId kNoPage = std::numeric_limits<PageId>::max();
 // Drawn at random when a store is made: no page of one store can pass for one of another.
 using StoreId = std::uint64_t;
 
-// Of a page's bytes on disk: 0 before the first, one more with every write-back.
+// Counts the write-backs of a page to disk: 0 before the first.
 using Generation = std::uint64_t;
 
 // Where the newest bytes of a page are. kHost is memory that a device copies from; where the device

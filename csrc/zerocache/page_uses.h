@@ -1,4 +1,4 @@
-// What moves pages, as seen by those that compute on them.
+// The mover of pages, as seen by code that computes on them.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ class PageUses {
   // tier_of(page); there they stay until end(). `key` names the use, the same in every run. A page
   // that holds nothing has arbitrary bytes. A failure begins nothing.
   virtual Status begin(OperatorKey key, std::span<const Access> accesses) = 0;
-  // Of the use of that key which was begun last.
+  // Ends the use of that key which was begun last.
   virtual void end(OperatorKey key) = 0;
   // Where a page lies in `tier` while a use holds it there.
   virtual std::byte* address(PageId page, Tier tier) const = 0;

@@ -98,7 +98,7 @@ class Planner {
         const PageId state = state_.page_of(page, part, kind);
         if (state != kNoPage) accesses.push_back({state, Tier::kHost, !first, true});
       }
-      // What the optimizer does with an element: parameter and state are read and written, the
+      // The optimizer's traffic for an element: parameter and state are read and written, the
       // gradient, as large as the parameter, is read.
       const auto states = static_cast<double>(accesses.size() - 1);
       const double elements = static_cast<double>(layout_.page_bytes()) / kWordBytes;
@@ -145,7 +145,7 @@ std::size_t Program::needed_at_once(Tier tier) const {
   std::size_t most = 0;
   for (const std::vector<Use>* uses : {&setup, &first, &later}) {
     for (const Use& use : *uses) {
-      // What may be anywhere is on the device where host memory is full.
+      // A page that may be anywhere is on the device where host memory is full.
       const auto here =
           std::count_if(use.accesses.begin(), use.accesses.end(), [&](const Access& access) {
             return (access.anywhere ? Tier::kDevice : access.tier) == tier;
@@ -191,7 +191,7 @@ Program program_of(const RunRecord& run) {
   Program program;
   program.first = program.later = run.uses();
   program.pages = static_cast<std::uint32_t>(run.before.size());
-  // What is read before it is written has held something, too.
+  // A page that is read before it is written has held something, too.
   std::vector<std::uint8_t> held = run.before;
   std::vector<bool> seen(held.size(), false);
   for (const Access& access : run.accesses) {

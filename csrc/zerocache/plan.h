@@ -1,6 +1,6 @@
-// What a training step will take: the scheduler itself decides what moves when, and a simulation
-// carries that out. The program is one that has run (run_record.h), with these or other capacities,
-// or one that exists only as a list of tensors.
+// Predicts what a training step will take: the scheduler itself decides what moves when, and a
+// simulation carries that out. The program is one that has run (run_record.h), with these or other
+// capacities, or one that exists only as a list of tensors.
 //
 // Pure: as exact as what it is told of speeds and of computing.
 #pragma once
@@ -43,14 +43,14 @@ struct Prediction {
 
 // kInvalidArgument names what has to be larger, and how large.
 Status check_fits(const Program& program, const Capacities& capacities, std::size_t page_bytes);
-// What check_fits() refuses.
+// Fails where check_fits() does.
 Result<Prediction> predict(const Program& program, const Capacities& capacities, const Costs& costs,
                            DiskWays disk = DiskWays::kAtOnce);
 
 // The run once more, over and over.
 Program program_of(const RunRecord& run);
 
-// What a module computes with, and how long.
+// The tensors that a module computes with, and how long it takes.
 struct PlannedModule {
   std::vector<std::uint32_t> tensors;  // indices
   Duration forward = 0;
@@ -64,7 +64,7 @@ struct PlannedModel {
   // The optimizer's, of parameters, gradients and state that it reads and writes.
   double step_bytes_per_second = 40e9;
 };
-// What Layout and StateLayout refuse.
+// Fails where Layout or StateLayout does.
 Result<Program> program_of(const PlannedModel& model, std::size_t page_bytes);
 
 }  // namespace taco::zerocache

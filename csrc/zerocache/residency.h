@@ -19,7 +19,7 @@ namespace taco::zerocache {
 inline constexpr int kTiers = 3;
 constexpr int index_of(Tier tier) { return static_cast<int>(tier); }
 inline constexpr Tier kMemory[] = {Tier::kDevice, Tier::kHost};
-// Of device and host.
+// The other one of device and host.
 constexpr Tier other_memory(Tier tier) {
   return tier == Tier::kDevice ? Tier::kHost : Tier::kDevice;
 }
@@ -89,7 +89,7 @@ class Residency {
   // Whether the page holds anything that is worth keeping.
   void set_content(PageId page, bool content);
 
-  // What may go, by the cost of it. A page is in one class of each tier at most.
+  // Pages that may go, by what it costs. A page is in one class of each tier at most.
   //   kFree   the same is nearer to the processor, or the page holds nothing, or (device) in host
   //           memory: it is dropped, and costs no byte of a slower tier to have back
   //   kClean  on disk too

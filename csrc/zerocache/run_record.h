@@ -1,5 +1,5 @@
-// What happened in one run of a program: which operators it had and what they took, who waited for
-// what, and which page came to which tier when. From this a simulation runs the same program again
+// A record of one run of a program: which operators it had and what they took, who waited for what,
+// and which page came to which tier when. From this a simulation runs the same program again
 // (plan.h), the least that anybody would have had to move is found (least_moves.h), and pictures
 // are drawn.
 //
@@ -69,7 +69,7 @@ std::vector<std::uint32_t> residency_over(const RunRecord& run, std::span<const 
 
 class RunRecorder {
  public:
-  // Of pages 0 to `pages` - 1, all of which are nowhere.
+  // Records pages 0 to `pages` - 1, all of which are nowhere at first.
   explicit RunRecorder(std::size_t pages);
 
   void begin_run(const std::string& name, Time now);

@@ -8,8 +8,8 @@
 namespace taco::zerocache {
 namespace {
 
-// Of all that a run fetches, the share that may be on its way or waiting in the place of something
-// else: so much more is moved at most than if everything came at the last moment.
+// One in so many of all pages that a run fetches may be on its way, or waiting in the place of
+// another page: so much more is moved at most than if every page came at the last moment.
 constexpr std::size_t kShareAhead = 50;
 constexpr std::size_t kLeastAhead = 6;
 // Frames of the device that pages which are changed there leave to those that come and go: at most,
@@ -262,7 +262,8 @@ Position Scheduler::next_use_after(PageId page, Position from) const {
   return kNeverUsed;
 }
 
-// Of the pages that are used in [from, to) of this run's trace, which goes on at `after`.
+// Renews the next use of each page that is used in [from, to) of this run's trace, which goes on at
+// `after`.
 void Scheduler::renew_next_uses(Position from, Position to, Position after) {
   if (course_[0] == nullptr) return;
   for (Position at = from; at < to; ++at) {

@@ -1,6 +1,6 @@
-// What to fetch and what to evict, and when. Pure: no clock, no thread, no I/O; it is told what
-// happens and answers with what to do, so that the same code runs in a program, in a simulation and
-// in tests.
+// Decides what to fetch and what to evict, and when. Pure: no clock, no thread, no I/O; it is told
+// what happens and answers with what to do, so that the same code runs in a program, in a
+// simulation and in tests.
 //
 //   begin_run("train")
 //     begin(now, key, accesses)   an operator is next; it may compute once ready()
@@ -10,16 +10,16 @@
 //   decide(now, actions)          after any of these, and at the time that the last call returned:
 //                                 what to do now, in this order
 //
-// What is evicted is what is used furthest ahead (Belady 1966), with three exceptions: what would
-// have to be written back gives way to clean pages that are used half as far ahead; what was
-// changed on the device, and need not have been, stays there as long as there is something else;
-// and nothing is evicted for what is used later than itself ("do no harm": Cao, Felten, Karlin and
-// Li, "A Study of Integrated Prefetching and Caching Strategies", 1995). What is fetched is what
-// the trace needs next, as late as is safe at the speed of its way. Fetching as early as the others
-// allow would move every page in every run, whatever fits: what stays resident costs nothing. And a
-// page is fetched ahead once while one operator computes or waits: if it has to go again, something
-// else was more urgent, and memory is too small for both; so copies come to an end, whatever the
-// program.
+// The page that is evicted is the one used furthest ahead (Belady 1966), with three exceptions: a
+// page that would have to be written back gives way to clean ones that are used half as far ahead;
+// a page that was changed on the device, and need not have been, stays there as long as there is
+// another; and no page is evicted for one that is used later than itself ("do no harm": Cao,
+// Felten, Karlin and Li, "A Study of Integrated Prefetching and Caching Strategies", 1995). What is
+// fetched is what the trace needs next, as late as is safe at the speed of its way. Fetching as
+// early as the others allow would move every page in every run, whatever fits: what stays resident
+// costs nothing. And a page is fetched ahead once while one operator computes or waits: if it has
+// to go again, something else was more urgent, and memory is too small for both; so copies come to
+// an end, whatever the program.
 //
 // A page on disk keeps its slot while it is clean and the slot is not needed, so that reading alone
 // writes nothing. A page in host memory keeps its frame while it is on the device too, as long as
@@ -58,8 +58,8 @@ struct Action {
 };
 
 struct SchedulerStats {
-  // Of pages that an operator needed and that had left the tier since it was used before (or had
-  // never been there): those that were back in time, and those that were not.
+  // Counts pages that an operator needed and that had left the tier since they were used before (or
+  // had never been there): those that were back in time, and those that were not.
   std::uint64_t hits = 0, misses = 0;
 };
 
@@ -70,7 +70,7 @@ Status check_capacities(const Capacities& capacities, std::size_t page_bytes, st
 
 class Scheduler {
  public:
-  // Of the pages 0 to `pages` - 1; those that hold nothing take no room.
+  // Schedules the pages 0 to `pages` - 1; those that hold nothing take no room.
   Scheduler(const Capacities& capacities, const Costs& costs, std::size_t pages);
 
   // Where a page is before the first run. Pages that are placed nowhere hold nothing.

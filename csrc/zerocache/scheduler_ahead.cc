@@ -1,4 +1,4 @@
-// What the trace will need, and when it is time to ask for it.
+// Looks along the trace: which pages it will need, and when it is time to ask for them.
 #include <algorithm>
 
 #include "zerocache/scheduler.h"
@@ -126,7 +126,7 @@ Duration Scheduler::horizon(Tier tier) const {
   const auto time_of = [&](Way in, Way out) {
     const Duration one = costs_.share_of(in);
     const auto before = static_cast<Duration>(waiting_for(tier) + kBurst);
-    // What has to go first takes its time too.
+    // A page that has to go first takes its time too.
     return kSafety * (before * one + costs_.time_of(in) + costs_.time_of(out));
   };
   const Duration device = time_of(Way::kUpload, Way::kDownload);

@@ -14,8 +14,8 @@ Time Scheduler::decide(Time now, std::vector<Action>& actions) {
   look_ahead(Tier::kDevice);
   serve_all();
   if (missing_ > 0 && idle() && step_aside()) serve_all();
-  // What came down has taken the last frame of the host: the next one needs one too. But it does
-  // not take that from what it comes down for.
+  // A page that came down has taken the last frame of the host, and the next one needs one too. But
+  // it does not take that from the page it comes down for.
   if (capacities_.device > 0) {
     const Position waiting = soonest_waiting(Tier::kDevice);
     make_room(Tier::kHost, waiting == kNeverUsed ? kDemanded : waiting, 0, 1);
@@ -65,7 +65,7 @@ void Scheduler::done(const Copy& copy, bool copied) {
     if (finished.arrived && !missed && pages_.droppable(page, from)) drop(page, from);
   }
   if (finished.arrived && to != Tier::kDisk) arrived(page, to);
-  // What was on its way to the disk may be wanted in memory all the same.
+  // A page that was on its way to the disk may be wanted in memory all the same.
   if (!copied && to != Tier::kDisk) {
     for (const Tier tier : kMemory) wanted_[index_of(tier)][page] = kNoPosition;
   }
@@ -77,7 +77,8 @@ void Scheduler::route(PageId page) {
   for (PageHeap& queue : queues_) queue.remove(page);
   for (PageHeap& queue : blanks_) queue.remove(page);
   if (writing_[page] != 0 && pages_.has_content(page)) {
-    // What an operator writes to moves once it is done; but it has to be there first.
+    // A page that an operator writes to moves once the operator is done; but it has to be there
+    // first.
     const bool there = (needed_[page] & bit(Tier::kDevice)) != 0 ? pages_.has(page, Tier::kDevice)
                                                                  : pages_.has(page, Tier::kHost);
     if (there) return;
@@ -197,7 +198,8 @@ PageId Scheduler::victim(Tier tier, Position at) const {
   Candidate dear = furthest(Residency::kSole);
   if (tier == Tier::kHost) {
     if (cheap.page != kNoPage) return cheap.page;
-    // What is on the device as well goes even if it is used before, as long as that is there.
+    // A page that is on the device as well goes even if it is used sooner, as long as the device
+    // has it.
     const PageHeap& twice = pages_.evictable(tier, Residency::kFree);
     if (!twice.empty() && pages_.has(twice.top(), Tier::kDevice) &&
         wanted_[index_of(tier)][twice.top()] == kNoPosition && !next_used_in(twice.top(), tier)) {
@@ -210,7 +212,7 @@ PageId Scheduler::victim(Tier tier, Position at) const {
   if (cheap.page == kNoPage || dear.page == kNoPage) {
     return cheap.page == kNoPage ? dear.page : cheap.page;
   }
-  // What a detour may use at any time counts as used now.
+  // A page that a detour may use at any time counts as used now.
   const auto ahead = [now = now_at()](Position next) { return std::max<Position>(0, next - now); };
   const bool stays = tier == Tier::kDevice && roams_[dear.page] != 0;
   const std::int64_t factor = stays ? kStaysFactor : kDirtyFactor;

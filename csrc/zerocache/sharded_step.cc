@@ -49,7 +49,7 @@ void add_step(Digest& digest, const kernels::AdafactorStep& step) {
   for (const double value : {step.rho, step.eps1, step.eps2, step.clip}) digest.add_value(value);
 }
 
-// What a rank is about to do with one parameter.
+// The step that a rank is about to take of one parameter.
 struct Intent {
   std::uint64_t tensor = 0;
   std::uint64_t step = 0;  // digest of its kind and constants
@@ -217,7 +217,7 @@ Status ShardedStep::pack(PageId id, std::span<const std::uint32_t> tensors,
   return {};
 }
 
-// Of the bytes between those of the tensors, nothing is taken: they belong to this rank.
+// Bytes between the tensors are not taken: they belong to this rank.
 Status ShardedStep::unpack(PageId id, std::span<const std::uint32_t> tensors, std::size_t from,
                            std::span<const std::byte> bytes) {
   const auto [first_of_all, end_of_all] = bounds(id, tensors);

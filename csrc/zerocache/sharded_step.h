@@ -29,7 +29,7 @@ namespace taco::zerocache {
 Status agree_on_step(Collectives& ranks, const Layout& layout, std::span<const Update> updates,
                      const Status& own);
 
-// Of a step's kind and constants, which have to be alike on all ranks.
+// Digest of a step's kind and constants, which have to be alike on all ranks.
 std::uint64_t digest_of(const StepConstants& step);
 
 class ShardedStep {
@@ -44,8 +44,8 @@ class ShardedStep {
         stream_(stream),
         tier_(parameter_tier) {}
 
-  // What agree_on_step() has found to be alike. OK on all ranks or a failure on all; then
-  // parameters may be of two steps.
+  // Takes the step that agree_on_step() has found to be alike. OK on all ranks or a failure on all;
+  // after a failure parameters may be of two steps.
   Status run(std::span<const Update> updates);
   // The rest of that, where each rank has stepped its own pages already (backward_steps.h), or has
   // failed to: they travel to the others. As run().

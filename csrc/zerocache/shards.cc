@@ -12,7 +12,7 @@ Shards Shards::deal(const Layout& layout, const StateLayout& state,
   Shards shards;
   shards.rank_ = rank;
   shards.ranks_ = ranks;
-  // Of each page, the elements of float32 that its step goes over.
+  // By page: the elements of float32 that its step goes over.
   std::vector<std::uint64_t> weights(layout.pages());
   for (const std::uint32_t index : trained) {
     const PlacedTensor& tensor = layout.tensors()[index];

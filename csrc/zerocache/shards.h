@@ -33,7 +33,7 @@ class Shards {
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
-  // Of a page of parameters or of state. Those of parameters that are not trained have an owner
+  // The owner of a page of parameters or of state. Parameters that are not trained have an owner
   // too, who saves them.
   int owner(PageId page) const {
     if (page < owners_.size()) return owners_[page];

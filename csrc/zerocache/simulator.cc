@@ -159,7 +159,7 @@ void Simulator::arrive() {
   decide();
 }
 
-// What may be anywhere has a tier, as a Mover chooses it.
+// Gives each page that may be anywhere a tier, as a Mover chooses it.
 Use Simulator::settled(Use use) const {
   const auto choose = [&](auto tier) {
     for (Access& access : use.accesses) {

@@ -15,7 +15,7 @@
 
 namespace taco::zerocache {
 
-// What a run of a program took.
+// The time and bytes that a run of a program took.
 struct SimulatedRun {
   Duration time = 0, compute = 0;
   std::uint64_t copies[kWays] = {};
@@ -38,7 +38,7 @@ struct UseEvent {
 // As a scheduler sees them (open_uses.h). What is spent when a use ends is not told.
 std::vector<Use> operators_of(const std::vector<UseEvent>& events);
 
-// What reads and writes of the disk are to each other.
+// How reads and writes of the disk affect each other.
 enum class DiskWays : unsigned char {
   kAtOnce,   // one goes on as fast while the other does
   kInTurns,  // the disk does one thing at a time, and each speed is that of one way alone
@@ -58,7 +58,7 @@ class Simulator {
   // between 1 and this.
   void set_noise(double most, std::uint64_t seed) { noise_ = most, random_ = seed; }
 
-  // What was seen that must not be: empty if all was well. A program that can go on no more ends.
+  // Everything seen that must not happen: empty if all was well. A program that cannot go on ends.
   const std::vector<std::string>& faults() const { return faults_; }
   std::uint32_t most_used(Tier tier) const { return most_used_[index_of(tier)]; }
 

@@ -98,7 +98,7 @@ Status Slab::add(const SlabDirectory& directory, std::uint32_t index, std::uint3
   return {};
 }
 
-// Whoever made them held the lock that is ours now, so nobody uses them any more.
+// The process that made these files held the lock that is ours now, so nobody uses them any more.
 Status Slab::remove_stale(const std::string& directory) {
   auto names = file_system_.list(directory);
   if (!names.ok()) return names.status();

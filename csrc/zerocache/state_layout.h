@@ -31,7 +31,7 @@ inline constexpr std::size_t kStateElementBytes = 4;
 
 // "exp_avg", as torch calls it; "master".
 std::string_view name_of(StateKind kind);
-// Of the tensor: "h.0.weight/exp_avg".
+// The name of the state's tensor: "h.0.weight/exp_avg".
 std::string state_name(std::string_view parameter, StateKind kind);
 
 class StateLayout {
@@ -55,7 +55,7 @@ class StateLayout {
   PageId page_of(PageId parameters, std::uint32_t part, StateKind kind) const;
   // Whether a page is one of state.
   bool is_state(PageId page) const;
-  // Of a page of state.
+  // The kind of a page of state.
   StateKind kind_of(PageId page) const;
   // All pages of state, reserved ones included.
   std::span<const Run> pages() const { return state_; }

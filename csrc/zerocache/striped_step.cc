@@ -77,7 +77,8 @@ Result<AdafactorMeasures> StripedStep::measure(std::span<Update> updates,
   return measured;
 }
 
-// What of a tensor lies on a page: where in the tensor, and where among the page's elements.
+// Where the elements of a tensor that lie on a page are: in the tensor, and among the page's
+// elements.
 StripedStep::Place StripedStep::place(const PlacedTensor& tensor, PageId page) const {
   const std::uint64_t start = std::uint64_t{page} * layout_.page_bytes();
   const std::uint64_t begin = std::max(tensor.offset, start);
@@ -86,7 +87,7 @@ StripedStep::Place StripedStep::place(const PlacedTensor& tensor, PageId page) c
           (end - begin) / tensor.element_bytes};
 }
 
-// What this rank has of its gradient.
+// The parts of the update's gradient that this rank has.
 std::vector<GradientPart> StripedStep::parts(const Update& update,
                                              const GradientShards& gradients) const {
   const PlacedTensor& tensor = layout_.tensors()[update.tensor];

@@ -37,15 +37,16 @@ class StripedStep {
   // (kMismatch), what OptimizerStream::check() refuses, a tensor without a gradient.
   Status agree_on(std::span<const StripedUpdate> updates, const GradientShards& gradients,
                   const Status& own = {});
-  // What agree_on() has found to be alike, while nobody holds copies of parameters
+  // Takes the step that agree_on() has found to be alike, while nobody holds copies of parameters
   // (GatheredPages::release()). OK on all ranks or a failure on all: a page that cannot be had;
-  // then parameters may be of two steps.
+  // after a failure parameters may be of two steps.
   Status run(std::span<const StripedUpdate> updates, const GradientShards& gradients);
-  // Of Adafactor, by all ranks at once, when all means of these tensors are there: has the updates,
-  // by rising place, know of what is returned, and the moments move.
+  // For Adafactor, called by all ranks at once, when the averaged gradients of these tensors are
+  // there: the updates, by rising place, learn of what is returned, and the moments move.
   Result<AdafactorMeasures> measure(std::span<Update> updates, const GradientShards& gradients);
-  // What of that lies on one page, which this rank owns, once the means are there; by rising place.
-  // Of Adafactor what has been measured. Nobody else takes part.
+  // Steps the part of the updates, by rising place, that lies on one page which this rank owns,
+  // once averaged gradients are there; Adafactor's must have been measured. No other rank takes
+  // part.
   Status step_page(PageId page, std::span<const Update> updates, const GradientShards& gradients);
 
  private:

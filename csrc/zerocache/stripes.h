@@ -6,10 +6,10 @@
 // reduce_scatter(), to which every rank gives the same number of bytes at any moment, as if each
 // page were cut into equal slices. Yet what a rank owns are whole pages: they move between its
 // tiers, have checksums, are mirrored by pages of state, are stepped and saved as all pages are.
-// Of any run of neighbouring pages no rank owns more than one page more than another.
+// In any run of neighbouring pages no rank owns more than one page more than another.
 //
-// What is gathered at once grows with the ranks; so pages are the smaller, the more ranks there are
-// (striped_page_bytes()).
+// The bytes gathered at once grow with the ranks; so pages are the smaller, the more ranks there
+// are (striped_page_bytes()).
 //
 // Pure, and the same on all ranks that have the same layout. Any thread may read one that nobody
 // changes.

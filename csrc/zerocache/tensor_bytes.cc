@@ -53,7 +53,8 @@ Status write_bytes(PageUses& pages, std::size_t page_bytes, const PlacedTensor& 
         const Access access = {page, tier, holds && !whole, true};
         Status begun = pages.begin(kBytesKeys + page, {&access, 1});
         if (!begun.ok()) {
-          // What was to be written whole is gone, unless it was refused at once.
+          // A page that was to be written whole has lost its bytes, unless that was refused at
+          // once.
           changed = changed || (holds && whole && begun.code() != Code::kInvalidArgument);
           return begun;
         }

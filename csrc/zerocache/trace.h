@@ -32,7 +32,7 @@ struct Access {
   bool operator==(const Access&) const = default;
 };
 
-// Of a page in that tier; in either memory if none is given.
+// An access to a page in that tier; in either memory if none is given.
 inline Access access_in(std::optional<Tier> tier, PageId page, bool reads, bool writes) {
   return {.page = page,
           .tier = tier.value_or(Tier::kDevice),

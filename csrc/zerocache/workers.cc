@@ -28,7 +28,7 @@ void look_for(const auto& what) {
 
 }  // namespace
 
-// What is atomic is looked at without the mutex, but changes under it.
+// Atomic members are read without the mutex, but change under it.
 struct Workers::State {
   std::mutex mutex;
   std::condition_variable begun, ended;

@@ -1,4 +1,4 @@
-// What bindings.cc calls of this room.
+// The functions of this room that bindings.cc calls.
 #pragma once
 
 #include <pybind11/pybind11.h>

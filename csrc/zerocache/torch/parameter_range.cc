@@ -22,7 +22,7 @@ Status file_failure(const char* what, ssize_t result) {
                                      (result < 0 ? strerror(errno) : "the file ends too early"));
 }
 
-// What is transferred in part is continued.
+// A transfer that was done in part is continued.
 template <class Transfer>
 Status transfer_all(const char* what, std::size_t bytes, Transfer transfer) {
   for (std::size_t done = 0; done < bytes;) {

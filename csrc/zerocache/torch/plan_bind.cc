@@ -185,7 +185,7 @@ py::object residency_over_run(const Store& store, const std::string& name, std::
                   py::arg("residency") = residency_of(store, run, points));
 }
 
-// Of the last run and those before it: None as above.
+// The record of the last run and of those before it: None as above.
 py::object last_run(const Store& store, const std::string& name) {
   const RunRecord run = store.last_run(name);
   if (run.number == 0 || run.cut) return py::none();

@@ -38,7 +38,7 @@ at::Tensor tensor_over(float* values, std::size_t count) {
   return at::from_blob(values, {static_cast<std::int64_t>(count)}, at::kFloat);
 }
 
-// What others have not come to by then, they may never come to.
+// A call that others have not made by then, they may never make.
 constexpr std::chrono::milliseconds kPoll(5);
 constexpr int kPolls = 400;
 

@@ -8,9 +8,9 @@
 
 namespace taco::zerocache {
 
-// What is sent and received is the caller's memory itself: no copies are made here. A failure is
-// the group's: kPeerLost, kTimeout, or kResource with the backend's words. Needs no GIL, and should
-// not have it where it waits.
+// Bytes are sent from and received into the caller's memory itself: no copies are made here. A
+// failure is the group's: kPeerLost, kTimeout, or kResource with the backend's words. Needs no GIL,
+// and should not have it where it waits.
 std::unique_ptr<Collectives> collectives_of(c10::intrusive_ptr<c10d::Backend> backend);
 
 }  // namespace taco::zerocache

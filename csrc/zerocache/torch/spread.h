@@ -1,5 +1,5 @@
-// What a store has more where its parameters are spread over ranks: which pages are whose, copies
-// of the others' while they are used, and gradients that are averaged.
+// The members that a store has more where its parameters are spread over ranks: which pages are
+// whose, copies of the others' while they are used, and gradients that are averaged.
 #pragma once
 
 #include <cstddef>

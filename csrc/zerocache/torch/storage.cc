@@ -40,7 +40,7 @@ void clear_mark(c10::StorageImpl& storage) {
 void clear_mark(c10::StorageImpl& storage) { storage.clear_data_ptr_access_error_msg_(); }
 #endif
 
-// Of torch's pointer into the range, whose context keeps the range.
+// The deleter of torch's pointer into the range, whose context keeps the range.
 void let_range_go(void* context) { delete static_cast<std::shared_ptr<const void>*>(context); }
 
 }  // namespace

@@ -365,7 +365,8 @@ Status Store::note_write(const std::vector<std::string>& names) {
 
 Status Store::begin(std::uint64_t key, std::span<const Run> pages) {
   TACO_RETURN_IF_ERROR(usable());
-  // What is read by a pass that began anew within a backward pass is not being stepped meanwhile.
+  // A parameter that is read by a pass which began anew within a backward pass is not being stepped
+  // meanwhile.
   if (Uses::is_backward(key)) {
     TACO_RETURN_IF_ERROR(advance());
   } else {
@@ -412,8 +413,8 @@ void Store::begin_run(const std::string& name) {
   if (spread_) spread_->gathered.end_run();
   run_ = name;
   mover_->begin_run(name);
-  // What keeps the ranks from it is said by the first use. Where they have parted in the middle of
-  // a step, all of them know, and none announces anything.
+  // The first use reports what keeps the ranks from it. Where they have parted in the middle of a
+  // step, all of them know, and none announces anything.
   const bool parted = broken_.code() == Code::kAborted;
   if (spread_ && !parted) static_cast<void>(spread_->gathered.begin_run(name));
 }

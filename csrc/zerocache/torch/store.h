@@ -71,7 +71,7 @@ struct PlannedParameter {
   bool moments = false;  // it is no parameter, but moments of one (adafactor_state.h)
 };
 
-// What becomes of gradients that are final.
+// How final gradients are used.
 enum class FinalGradients : unsigned char {
   kStayInMemory,
   kAreStepped,     // there has to be room for a page that is stepped beside a pass
@@ -102,20 +102,20 @@ class Store : public Pager {
   // bytes move here and it is absent. What check_placeable() refuses.
   Status place(const std::string& name, const at::Tensor& tensor);
 
-  // While a model is being built (store_made.cc): as place(), for a tensor whose name is not known
-  // yet; until name_made() texts of errors call it `what` and a number. What cannot be placed is
-  // left alone. kInvalidArgument for a parameter of another cache.
+  // Used while a model is being built (store_made.cc): like place(), for a tensor whose name is not
+  // known yet; until name_made() texts of errors call it `what` and a number. A tensor that cannot
+  // be placed is left alone. kInvalidArgument for a parameter of another cache.
   Status make(const std::string& what, const at::Tensor& tensor);
   bool holds(const at::Tensor& tensor) const { return find(tensor) != nullptr; }
-  // To use what this tensor is a part of, alone; nothing where that is not here.
+  // The part that consists of this tensor alone; nothing where the tensor is not of this store.
   std::optional<Uses::Part> part_of(const at::Tensor& tensor);
-  // As note_write(), of that.
+  // Notes, as note_write() does, that this tensor was changed.
   void note_change(const at::Tensor& tensor);
   // Names all that was made, the first name of each being its own; false if some get none. They may
   // be named anew until state is added.
   Result<bool> name_made(const std::vector<std::pair<std::string, at::Tensor>>& names);
-  // What has no name becomes ordinary memory again.
-  // Where ranks build it together, one of them may refuse, and all fail.
+  // Makes tensors without a name ordinary memory again. Where ranks build it together, one of them
+  // may refuse, and all fail.
   Status give_back_unnamed(const Status& refusal = {});
   // Once, before anything is made: these ranks are about to build the same model, and each keeps
   // its part from the first on (store_made_spread.cc). spread() follows from it.
@@ -142,8 +142,8 @@ class Store : public Pager {
   Status read(const at::Tensor& tensor, const at::Tensor& to);
   Status write(const at::Tensor& tensor, const at::Tensor& values);
 
-  // Of these parameters, by name: the kinds, and Adafactor's moments where they have a shape for
-  // that. Once.
+  // The parameters that have state, by name: its kinds, and Adafactor's moments where their shape
+  // allows that. Set once.
   struct Stateful {
     std::string name;
     std::optional<kernels::AdafactorShape> moments;
@@ -212,7 +212,7 @@ class Store : public Pager {
   Status average_gradient(const at::Tensor& parameter, const at::Tensor& gradient);
   // `failure`, where only the state is shared: why this rank has not given all of them.
   Status finish_gradients(const std::string& failure = {});
-  // Of all gradients of all ranks, averaged; finishes them. The order may be infinite.
+  // The norm of all gradients of all ranks, averaged; finishes them. The order may be infinite.
   Result<double> gradient_norm(double order);
   // This rank cannot go on with the run that is open; the others are told why, when they need it.
   void leave_run(const std::string& reason);
@@ -236,7 +236,7 @@ class Store : public Pager {
   using Agree = std::function<Status(const std::string& note)>;
   Status load(const std::string& directory, const Agree& agree);
 
-  // Of the save or load under way; any thread. Nothing of nothing where there is none.
+  // Progress of the save or load under way; any thread. Zero of zero where there is none.
   struct Progress {
     std::uint64_t done = 0, bytes = 0;
   };
@@ -250,11 +250,11 @@ class Store : public Pager {
 
   std::uint64_t parameter_bytes() const;
   std::uint64_t state_bytes() const;
-  // What this rank keeps, of state or of parameters.
+  // Bytes of state or of parameters that this rank keeps.
   std::uint64_t own_bytes(bool state) const;
   std::size_t page_bytes() const { return options_.page_bytes; }
   MoverStats stats() const { return closed() ? MoverStats() : mover_->stats(); }
-  // What was done last, and could be done again (plan.h).
+  // The record of the last run of that name, which could be run again (plan.h).
   RunRecord last_run(const std::string& name) const {
     return closed() ? RunRecord() : mover_->last_run(name);
   }
@@ -306,9 +306,10 @@ class Store : public Pager {
   }
   // Whether this rank has any of these bytes.
   bool keeps_of(const PlacedTensor& tensor, std::size_t offset, std::size_t bytes) const;
-  // What this rank has of pages that are dealt out; of others, what it saves of them.
+  // Whether this rank keeps the page: it is dealt out to this rank, or, where all ranks have it,
+  // this rank saves it.
   bool keeps(PageId page) const { return !ranks_ || shards_.owns(page); }
-  // Of Adafactor: all ranks have them.
+  // Whether a page has Adafactor's moments; all ranks have these.
   bool has_moments(PageId page) const;
   Status write_kept(const PlacedTensor& tensor, Tier tier, std::uint64_t from,
                     std::span<const std::byte> bytes, bool* spoilt);
@@ -328,7 +329,7 @@ class Store : public Pager {
   std::size_t stripes_with_room() const;
   Status out_of_use(const std::string& before) const;
   Status meet_to_write(const std::string& what);
-  // Of a page of parameters: before it is known which pages have state, too.
+  // Whether a page of parameters is this rank's, also before it is known which pages have state.
   bool is_placed_here(PageId page) const {
     return !is_spread_ ||
            page % static_cast<PageId>(ranks_->size()) == static_cast<PageId>(ranks_->rank());

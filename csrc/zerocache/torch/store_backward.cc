@@ -11,8 +11,8 @@
 namespace taco::zerocache {
 namespace {
 
-// Of the memory that is there, what pages that are being stepped may have at most: the rest is for
-// those that come and go.
+// Pages that are being stepped may have this share of the memory at most: the rest is for those
+// that come and go.
 constexpr std::uint32_t kShareOfDevice = 8, kShareOfHost = 4;
 constexpr std::size_t kPassing = 2;  // pages, as check_capacities() has them
 

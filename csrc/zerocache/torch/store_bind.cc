@@ -21,7 +21,7 @@ namespace py = pybind11;
 namespace taco::zerocache {
 namespace {
 
-// What one step of an optimizer does with a parameter.
+// The constants of one step of an optimizer for a parameter.
 struct Constants {
   StepConstants step;
 };

@@ -2,8 +2,8 @@
 // make the same parameters in the same order. A parameter that is touched later is gathered, as it
 // is in training, so all see the same values; each rank writes back what it owns.
 //
-// What ranks draw at random has to be alike, or the values would be a mixture: what is made and
-// what is changed is compared.
+// Values that ranks draw at random have to be alike, or the parameters would be a mixture: each
+// tensor that is made or changed is compared.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -43,8 +43,8 @@ Status Store::make_spread(std::unique_ptr<Collectives> ranks) {
   return {};
 }
 
-// What was not initialized yet may be any bytes, so that these differ is no failure by itself: it
-// is one if nobody changes them before the model is wrapped.
+// A tensor that was not initialized yet may have any bytes, so that these differ is no failure by
+// itself: it is one if nobody changes them before the model is wrapped.
 Status Store::meet_to_make(const std::string& what, const at::Tensor& tensor) {
   const std::string text = "make " + what + " (number " + std::to_string(made_ + 1) +
                            " in init(), of " + std::to_string(tensor.nbytes()) + " bytes)";
@@ -60,7 +60,7 @@ Status Store::meet_to_make(const std::string& what, const at::Tensor& tensor) {
   return forget_agreed();
 }
 
-// What is gone is for each rank's garbage collector to say. What is gone on all of them is
+// Each rank's garbage collector says which tensors are gone. Those that are gone on all ranks are
 // forgotten, so that pages are the same everywhere.
 Status Store::forget_agreed() {
   std::vector<std::byte> own(entries_.size());

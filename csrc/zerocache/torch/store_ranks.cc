@@ -15,7 +15,7 @@
 namespace taco::zerocache {
 namespace {
 
-// What of a tensor lies on one page.
+// The part of a tensor that lies on one page.
 struct Place {
   PageId page = 0;
   std::uint64_t from = 0, bytes = 0;  // of the tensor
@@ -35,7 +35,7 @@ std::vector<Place> places_of(const PlacedTensor& tensor, std::uint64_t bytes,
 
 }  // namespace
 
-// What keeps a process from taking part in anything with others.
+// Why this process cannot take part in anything with others; OK if it can.
 Status Store::alone() const {
   if (closed()) return invalid("this cache is closed");
   if (getpid() != process_) {
@@ -196,7 +196,7 @@ bool Store::keeps_of(const PlacedTensor& tensor, std::size_t offset, std::size_t
   return false;
 }
 
-// What this rank keeps.
+// Writes the part that this rank keeps.
 Status Store::write_kept(const PlacedTensor& tensor, Tier tier, std::uint64_t from,
                          std::span<const std::byte> bytes, bool* spoilt) {
   if (bytes.empty()) return {};
@@ -208,7 +208,7 @@ Status Store::write_kept(const PlacedTensor& tensor, Tier tier, std::uint64_t fr
 }
 
 // Whether all ranks are about to load one checkpoint.
-// Of two checkpoints of one store in two directories, only the pages differ.
+// Two checkpoints of one store in two directories differ only in their pages.
 Status Store::check_same(const Manifest& manifest) {
   if (!ranks_) return {};
   const WithoutGil others_run;

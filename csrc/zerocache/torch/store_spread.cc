@@ -82,7 +82,7 @@ void Store::leave_run(const std::string& reason) {
   spread_->lockstep.give_up(Status(Code::kAborted, reason));
 }
 
-// What was announced has begun, so that the group is free for something else.
+// Begins what was announced, so that the group is free for something else.
 void Store::settle_ranks() {
   if (!spread_ || !alone().ok()) return;
   const WithoutGil others_run;
@@ -128,7 +128,7 @@ Status Store::average(const Step& step, bool early) {
     leave_run(update.status().message());
     return update.status();
   }
-  // Of one that is there already, add() says that there are two.
+  // If a gradient is there already, add() reports the second.
   gradients_.try_emplace(update->tensor, copies.empty() ? step.gradient : copies.front());
   if (early) uses_.note_step(find(step.parameter)->parameter);
   const FinalGradient given = {update->tensor, update->gradient, update->bf16_gradient};

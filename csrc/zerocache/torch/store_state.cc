@@ -1,4 +1,4 @@
-// What is read and written of a store as a whole: tensors, steps of the optimizer, checkpoints.
+// Reads and writes of a store as a whole: tensors, steps of the optimizer, checkpoints.
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
@@ -136,7 +136,7 @@ Result<Update> Store::update_of(const Step& step, std::vector<at::Tensor>& copie
   return Update{entry->tensor, gradient.const_data_ptr(), type == at::kBFloat16, step.constants};
 }
 
-// What would be refused is refused here, before anything has changed.
+// Refuses here what would be refused later, before anything has changed.
 Result<std::vector<Update>> Store::updates_of(const std::vector<Step>& steps,
                                               std::vector<at::Tensor>& copies) const {
   TACO_RETURN_IF_ERROR(usable());
@@ -228,7 +228,7 @@ void Store::begin_progress(std::uint64_t bytes) {
   all_bytes_ = bytes;
 }
 
-// Of pages that a save writes.
+// The bytes of the pages that a save writes.
 std::uint64_t Store::bytes_held() const {
   std::uint64_t pages = 0;
   for (PageId page = 0; page < layout_.pages(); ++page) {

@@ -6,10 +6,10 @@
 // Uses nest, and may have parameters in common. What changes a parameter in place while it is in
 // use is noticed by its version. The thread that runs the model calls all this.
 //
-// What a checkpoint computes again in a backward pass is a forward pass inside uses of the backward
-// pass, which wait for it and compute nothing meanwhile. Where there is no room for both, those
-// give way: their parameters are absent until the forward use ends, and there is need of no more
-// than one part at once, as in any other pass.
+// Activation checkpointing computes a forward pass again inside uses of the backward pass, which
+// wait for it and compute nothing meanwhile. Where there is no room for both, those give way: their
+// parameters are absent until the forward use ends, and there is need of no more than one part at
+// once, as in any other pass.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@
 
 namespace taco::zerocache {
 
-// What moves pages, as a user of parameters sees it.
+// The mover of pages, as a user of parameters sees it.
 class Pager {
  public:
   virtual ~Pager() = default;
@@ -66,7 +66,7 @@ class Uses {
 
   std::size_t open() const { return open_.size(); }
 
-  // Of the keys that the pager is given.
+  // Whether a key that the pager is given belongs to a backward pass.
   static bool is_backward(std::uint64_t key) { return key % 2 == 1; }
 
  private:
@@ -89,7 +89,7 @@ class Uses {
     bool same(Part other, Pass in) const { return part == other && pass == in; }
   };
 
-  // Of all uses of all parts; forward and backward differ.
+  // A key for each use of each part; forward and backward differ.
   static std::uint64_t key_of(const Use& use) {
     return 2 * std::uint64_t{use.part} + (use.pass == Pass::kBackward);
   }
