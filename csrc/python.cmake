@@ -98,7 +98,7 @@ set_target_properties(_C PROPERTIES INSTALL_RPATH "" BUILD_WITH_INSTALL_RPATH ON
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/_build.json
   "{\"version\": \"${PROJECT_VERSION}\", \"torch\": \"${TACO_TORCH_VERSION}\"}\n")
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_build.json DESTINATION taco_torch COMPONENT python)
-# What torch's entry points name: beside the package, so that nothing that hides the package breaks
-# `import torch`.
+# The module that torch's entry points name lies beside the package, so that nothing that hides the
+# package breaks `import torch`.
 install(FILES ${PROJECT_SOURCE_DIR}/src/_taco_torch_autoload.py DESTINATION . COMPONENT python)
 install(TARGETS _C LIBRARY DESTINATION taco_torch COMPONENT python)

@@ -23,7 +23,7 @@ namespace taco::pg {
 // elements. Whoever starts operations owns it; one operation at a time uses it, on the engine.
 // pg/codecs/feedback.h has what its owner does with it in between.
 struct Feedback {
-  // What the newest encoding of one block has taken out of it.
+  // The elements that the newest encoding of one block has taken out of it.
   struct Sent {
     std::size_t from = 0;  // element of the shard that the block begins at
     std::vector<std::uint32_t> indices;
@@ -107,8 +107,9 @@ class Codec {
   virtual Result<std::size_t> decode(Coding& coding, std::size_t budget) const = 0;
 };
 
-// What Codec::code() returns. Ratios that differ by less than 0.2%, or momenta that differ by less
-// than 0.07, may have the same code. Then it is for decode() to notice a block of another length.
+// The width of what Codec::code() returns. Ratios that differ by less than 0.2%, or momenta that
+// differ by less than 0.07, may have the same code. Then it is for decode() to notice a block of
+// another length.
 inline constexpr int kCodecCodeBits = 20;
 std::uint32_t half_code(bool bfloat16);
 std::uint32_t top_k_code(double ratio, bool f16_values, double momentum);

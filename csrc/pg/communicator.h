@@ -64,8 +64,8 @@ class Communicator {
   virtual const GroupOptions& options() const = 0;
   // As plans are made for it. Immutable, as long-lived as the group.
   virtual const Topology& topology() const = 0;
-  // What averaging so many bytes of float32, in place, should take by the planner's model; with a
-  // codec or, null, exact. The same on all ranks. Any thread.
+  // Predicts, by the planner's model, what averaging so many bytes of float32 in place should take,
+  // with a codec or, if that is null, exact. The same on all ranks. Any thread.
   virtual Cost predict_average(std::uint64_t bytes,
                                const std::shared_ptr<const Codec>& codec) const = 0;
 

@@ -1,4 +1,4 @@
-// What an operation should take, as pg/planning/cost_model.h predicts it. A value.
+// The time that an operation should take, as pg/planning/cost_model.h predicts it. A value.
 #pragma once
 
 namespace taco::pg {

@@ -82,7 +82,7 @@ struct OperationSpec {
   std::shared_ptr<Stages> stages;  // after this one; null: there is one stage only
   // Lets algorithms send blocks in coded form (pg/codec.h); null: the result is exact.
   std::shared_ptr<const Codec> codec;
-  // Of this gradient, for a codec that has a memory (Codec::has_memory).
+  // The memory of this gradient, for a codec that has one (Codec::has_memory).
   std::shared_ptr<Feedback> feedback;
 };
 
@@ -96,9 +96,9 @@ class Operation {
   // Drives the engine inline; without the GIL. kTimeout when `timeout` passes first (the operation
   // itself goes on and has its own deadline); 0 waits for the operation's own deadline.
   virtual Status wait(Duration timeout) = 0;
-  // Of a collective: its number in its group, from 1, the same on all ranks; no two have the same.
-  // Messages carry its low 32 bits. Of a send or receive: that of the newest collective at that
-  // time.
+  // A collective's number in its group, from 1, the same on all ranks; no two have the same.
+  // Messages carry its low 32 bits. A send or receive has the number of the newest collective at
+  // that time.
   virtual std::uint64_t sequence() const = 0;
   virtual bool is_point_to_point() const { return false; }
   virtual int source_rank() const = 0;        // kRecvAny: who sent

@@ -37,7 +37,7 @@ class SparseExchange final : public Stages, public std::enable_shared_from_this<
   std::int64_t entries(int rank) const { return shapes_[rank].entries; }
   std::byte* indices(int rank) const { return blocks_[rank].data; }
   std::byte* values(int rank) const { return blocks_[rank].data + index_area(entries(rank)); }
-  // What entries need of memory; nothing may be read any more.
+  // Releases the memory of entries; nothing may be read any more.
   void release();
 
   // The operation, but for the caller's timeout.

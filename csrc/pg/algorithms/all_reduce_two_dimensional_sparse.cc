@@ -5,7 +5,7 @@
 // coded message for m hosts. (HiTopK: Shi et al., "Towards Scalable Distributed Training of Deep
 // Learning on Public Cloud Clusters", MLSys 2021.)
 //
-// What is kept is in units of the sum inside the host: an average is divided at the end.
+// Residuals are in units of the sum inside the host: an average is divided at the end.
 #include <cmath>
 #include <vector>
 

@@ -13,7 +13,7 @@ struct Shard {
   std::uint64_t bytes = 0;   // 0: this rank sends nothing to other groups
 };
 
-// Of a gradient of `bytes`. Pure; any thread.
+// This rank's shard of a gradient of `bytes`. Pure; any thread.
 Shard gradient_shard(std::uint64_t bytes, std::uint32_t element_bytes, const Topology& topology,
                      int rank);
 

@@ -45,7 +45,8 @@ int most_collected(const Topology& groups) {
   return most;
 }
 
-// What one turn of the busiest rank needs, in coded blocks. A sum has room for two of 16 bits.
+// The memory that one turn of the busiest rank needs, in coded blocks. A sum has room for two of 16
+// bits.
 int rooms_of(const Topology& topology) {
   const Topology& groups = topology.groups();
   return 3 * most_collected(groups) + groups.hosts() - 1;
@@ -69,7 +70,7 @@ class Coded {
     }
   }
 
-  // What other hosts wait for comes first. While it travels, the next turn's sums are made.
+  // Blocks that other hosts wait for come first. While they travel, the next turn's sums are made.
   void build() {
     for (int turn = 0; turn < turns_ + 1; ++turn) {
       for (int distance = 1; distance <= groups_.hosts() && turn < turns_; ++distance) {
@@ -166,7 +167,7 @@ void build_reduce_scatter_two_dimensional_coded(ScheduleBuilder& builder,
   Coded(builder, topology).build();
 }
 
-// What a rank or a host sends and receives, counted in blocks.
+// The blocks that a rank or a host sends and receives.
 struct Traffic {
   double near = 0, far = 0;              // operands, on the same host and elsewhere
   double near_coded = 0, far_coded = 0;  // sums in coded form
@@ -182,7 +183,8 @@ struct Traffic {
   }
 };
 
-// Of the rank that has most of each; and the bytes that leave, or reach, the busiest host.
+// The counts of the rank that has most of each; and the bytes that leave, or reach, the busiest
+// host.
 struct Busiest {
   Traffic rank;
   double wire_bytes = 0;

@@ -77,8 +77,8 @@ Workload binomial_work(const Topology& topology, double bytes, bool reduces) {
 Workload relay_work(const Topology& topology, double bytes, bool by_host) {
   const Shape shape(topology);
   const double relays = (by_host ? shape.hosts : shape.world) - 1;
-  // Of a short message there are fewer chunks than relays, and one relay has a whole chunk to
-  // give to everybody.
+  // A short message has fewer chunks than there are relays, and one relay has a whole chunk to give
+  // to everybody.
   const double chunk = std::min(bytes, std::max(bytes / relays, double{kShortestRelayChunk}));
   const double forwarded = std::max(bytes, chunk * relays);
   const double chunks = chunk > 0 ? bytes / chunk : 1;

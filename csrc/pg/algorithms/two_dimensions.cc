@@ -113,7 +113,7 @@ void GroupLegs::add_reduce_inside(Workload& work, double shard) const {
   work.incast = work.incast || far > 1;
 }
 
-// What an owner sends is staged once for all who read it.
+// A block that an owner sends is staged once for all ranks that read it.
 void GroupLegs::add_gather_inside(Workload& work, double bytes, double messages) const {
   (far > 0 ? work.network_hops : work.shared_hops) += 1;
   work.shared_messages += 2 * near * messages;

@@ -1,5 +1,6 @@
-// What two-dimensional algorithms share: who owns which shard of a message, how it is worked
-// through turn by turn, and what their legs cost where the groups of ranks are not the hosts.
+// The parts that two-dimensional algorithms share: who owns which shard of a message, how it is
+// worked through turn by turn, and what their legs cost where the groups of ranks are not the
+// hosts.
 //
 // There are as many shards as the group with the fewest ranks has ranks; shard j belongs to the
 // j-th rank of every group. The other ranks of a larger group only give their operands and get the
@@ -31,8 +32,8 @@ class TwoDimensions {
   const Team& inside() const { return local_; }   // this rank's group
   const Team& across() const { return across_; }  // the owners of this rank's shard, by group
   std::uint64_t longest_shard() const { return shards_.longest(); }
-  // Of this rank's shard: the place in the output; where the sum over its group is found, which is
-  // the input if the group has no other rank; and how far it is into the shard.
+  // Three places of this rank's shard: in the output; where the sum over its group is found, which
+  // is the input if the group has no other rank; and how far it is into the shard.
   Slice piece(int turn) const { return piece_of(result_, local_.me, turn); }
   Slice piece(int owner, int turn) const { return piece_of(result_, owner, turn); }
   Slice sum_inside(int turn) const {

@@ -34,7 +34,7 @@ class AgreedChoice {
   // are others than before.
   std::optional<std::map<std::size_t, lightcc::Way>> step_begins(std::int64_t step);
 
-  // What each bucket is sent as, in the order in which they become ready: "float32", "float16",
+  // How each bucket is sent, in the order in which they become ready: "float32", "float16",
   // "bfloat16", "topk".
   std::vector<std::string> chosen() const;
 

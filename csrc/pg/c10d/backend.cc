@@ -253,7 +253,7 @@ Status Backend::leave() {
     if (down_) return Status();
     down_ = true;
   }
-  // What belongs to its operations may start until the last of them has ended.
+  // Work that belongs to its operations may start until the last of them has ended.
   Status unreported = communicator_->close(kGroupLinger);
   if (Status nested = nested_->close(kGroupLinger); unreported.ok()) unreported = std::move(nested);
   withdraw_costs(owner());

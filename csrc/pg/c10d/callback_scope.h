@@ -24,9 +24,9 @@ class CallbackScope {
   ~CallbackScope();
   CallbackScope(const CallbackScope&) = delete;
 
-  // Of the next callback that is attached.
+  // The scope of the next callback that is attached.
   std::shared_ptr<CallbackScope> child();
-  // Of a future that waits for those of `scopes`, in this order.
+  // The scope of a future that waits for those of `scopes`, in this order.
   static std::shared_ptr<CallbackScope> join(
       const std::vector<std::shared_ptr<CallbackScope>>& scopes);
 

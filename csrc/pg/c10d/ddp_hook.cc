@@ -90,7 +90,8 @@ GradientHook::GradientHook(c10::intrusive_ptr<Backend> backend,
   gradients_.expect_skips(static_cast<bool>(scale_));
 }
 
-// What was found is read before: by `skipped`, and by whoever asks other shards' owners.
+// The findings of the step before are read first: by `skipped`, and by a caller that asks other
+// shards' owners.
 void GradientHook::begin_step(bool skipped) {
   wait_for_all();
   found_not_finite_->store(false);

@@ -32,7 +32,7 @@ class GradientHook {
  public:
   using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-  // What the loss is multiplied by just now, for GradScaler; takes the GIL itself. Empty: 1,
+  // The factor that GradScaler multiplies the loss by just now; takes the GIL itself. Empty: 1,
   // always.
   using Scale = std::function<double()>;
 
@@ -45,14 +45,14 @@ class GradientHook {
                const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                const lightcc::Settings& settings, Scale scale);
 
-  // Of DDP. The future's value is the list of the averaged buffer alone.
+  // Called by DDP. The future's value is the list of the averaged buffer alone.
   FuturePtr run(c10d::GradBucket& bucket);
-  // Of a manual loop: buckets with rising `index` of one step, which begins when it falls.
+  // Called by a manual loop: buckets with rising `index` of one step, which begins when it falls.
   WorkPtr average(std::size_t index, const lightcc::Layout& layout, const at::Tensor& buffer);
 
-  // Of FSDP2's replicas (fsdp_hook.cc), all of one thread. A step begins, and whoever calls knows
-  // whether the one before it was skipped, by found_not_finite() of all ranks. end_step(): says so
-  // before the next one begins, and before anybody asks what is owed.
+  // The calls for FSDP2's replicas (fsdp_hook.cc), all from one thread. A step begins, and the
+  // caller knows whether the one before it was skipped, by found_not_finite() of all ranks.
+  // end_step() says so before the next one begins, and before anybody asks what is owed.
   void begin_step(bool skipped);
   void end_step(bool skipped);
   bool found_not_finite() const { return found_not_finite_->load(); }  // in a result of this step
@@ -61,7 +61,7 @@ class GradientHook {
   void arm(std::size_t index, const lightcc::Layout& layout);
   void disarm() { backend_->disarm(); }
 
-  // Of what a checkpoint or flush() asks for: no codec, and no step.
+  // Called for a checkpoint or flush(): no codec, and no step.
   WorkPtr average_exactly(const at::Tensor& buffer);
 
   // Only when all that has been started has ended: these wait for it. owed(): to ask what is owed
@@ -73,7 +73,7 @@ class GradientHook {
   lightcc::Gradients& owed();
 
   double norm();  // of what is owed; 0 while gradients are being reduced
-  // What each bucket is sent as, if that is chosen by what it costs; else empty.
+  // How each bucket is sent, if that is chosen by what it costs; else empty.
   std::vector<std::string> chosen() const;
   // Which ranks share memory, by rank: shards are cut by it.
   std::vector<int> groups() const { return backend_->groups(); }
@@ -110,11 +110,11 @@ class GradientHook {
 // The Reducer owns one, which runs `hook`.
 std::unique_ptr<c10d::CommHookInterface> comm_hook_of(std::shared_ptr<GradientHook> hook);
 
-// What can be compressed; its elements.
+// Whether a tensor can be compressed, by its elements.
 bool is_plain_float32(const at::Tensor& tensor);
 std::span<float> elements_of(const at::Tensor& tensor);
 
-// Of all hooks alive, for taco_torch.stats().
+// The norm of what all hooks alive owe, for taco_torch.stats().
 double residual_norm_of_all();
 std::vector<std::string> chosen_by_all();
 

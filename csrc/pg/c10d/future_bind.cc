@@ -34,7 +34,7 @@ struct VISIBILITY_HIDDEN ScopedFuture : PythonFutureWrapper,
 
   std::shared_ptr<CallbackScope> next_scope() const { return scope ? scope->child() : nullptr; }
 
-  // What a callback is attached to. With the GIL, which guards relay_.
+  // The future that a callback is attached to. With the GIL, which guards relay_.
   std::shared_ptr<PythonFutureWrapper> attachable() {
     if (fut->completed()) return std::make_shared<PythonFutureWrapper>(fut);
     if (!relay_) relay_ = make_relay(*fut);

@@ -12,8 +12,8 @@
 namespace taco::pg {
 namespace {
 
-// What changes the messages that a rank sends, or when it sends which: two ranks must not disagree
-// about it.
+// The settings that change which messages a rank sends, or when: two ranks must not disagree about
+// them.
 std::vector<edge::Setting> agreed_settings(const Env& env, const GroupMeetingOptions& options) {
   const bool own = !options.algorithm.empty();
   std::vector<edge::Setting> settings = {
@@ -94,7 +94,7 @@ Result<GroupMeeting> meet(const c10::intrusive_ptr<c10d::Store>& store,
                           const GroupMeetingOptions& options) {
   Result<Env> env = Env::get();
   if (!env.ok()) return env.status();
-  // What is wrong here is found before the others are met, to whom it would look like a loss.
+  // A mistake of this rank is found before the others are met, to whom it would look like a loss.
   TACO_RETURN_IF_ERROR(check_forced(env->algorithm).with_prefix("TACO_ALGORITHM="));
   if (options.global_ranks.empty()) set_log_rank(options.rank);
   Result<edge::Meeting> met = edge::meet(store, meeting_options(*env, options));

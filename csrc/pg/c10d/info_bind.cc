@@ -1,4 +1,5 @@
-// What this machine offers, for `python -m taco_torch.info`: each transport is tried, not guessed.
+// Shows what this machine offers, for `python -m taco_torch.info`: each transport is tried, not
+// guessed.
 #include <pybind11/stl.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What taco_torch.lightcc needs of C++: settings, the hook of one model, residuals by parameter.
+// The C++ part of taco_torch.lightcc: settings, the hook of one model, residuals by parameter.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -106,7 +106,7 @@ void load(GradientHook& hook, const std::vector<SavedBucket>& buckets, std::int6
   raise_if_error(hook.owed().load(std::move(all), step));
 }
 
-// What the LIGHT_* variables say of gradients.
+// The settings for gradients that LIGHT_* variables make.
 py::dict environment() {
   constexpr std::int64_t kAutomaticFusion = 25 << 20;  // as DDP's buckets
   const Env env = value_or_raise(Env::get());

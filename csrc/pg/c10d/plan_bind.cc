@@ -1,5 +1,5 @@
-// What a training step should take by each way of averaging its gradients, in a world that need not
-// be at hand, for taco_torch/lightcc/plan.py.
+// Predicts what a training step should take by each way of averaging its gradients, in a world that
+// need not be at hand, for taco_torch/lightcc/plan.py.
 #include <pybind11/stl.h>
 
 #include <cmath>
@@ -109,7 +109,7 @@ py::tuple row(const char* name, const Offers& offers, const lightcc::Ways& ways)
                         seconds(offers.step, ways), numbers);
 }
 
-// What each choice makes of a step: "plain" and "2d" (exact), "float16", "topk" and "auto", which
+// Predicts a step by each choice: "plain" and "2d" (exact), "float16", "topk" and "auto", which
 // chooses among all. Those that do not fit are left out.
 py::list predict_steps(const std::vector<std::uint64_t>& sizes, const std::vector<double>& ready,
                        double compute, int hosts, int ranks_per_host, double gbits, double ratio,

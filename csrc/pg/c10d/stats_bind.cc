@@ -19,8 +19,8 @@ namespace py = pybind11;
 namespace taco::pg {
 namespace {
 
-// Of all Stacks: a process that is several ranks of a group has one for each.
-// Without the GIL, which whoever drives the engine meanwhile may be waiting for.
+// Sums over all Stacks: a process that is several ranks of a group has one for each. Runs without
+// the GIL, which the thread that drives the engine may be waiting for.
 harp::StackStats summed_stats() {
   py::gil_scoped_release release;
   harp::StackStats sum;

@@ -1,10 +1,10 @@
-// What c10d holds while a collective runs. WorkState owns everything the engine may touch (tensors,
-// staged copies) and outlives the Work that the user sees: a Work that is dropped early still
-// completes, and its memory stays until then.
+// The Work that c10d holds while a collective runs. WorkState owns everything the engine may touch
+// (tensors, staged copies) and outlives the Work that the user sees: a Work that is dropped early
+// still completes, and its memory stays until then.
 //
-// Whoever finds the operations done first settles: a waiter, is_completed(), or the completion
-// thread. Torch relies on a Work that says it is complete having its future done, so all others
-// wait for that one, which between the claim and the futures' completion waits for nobody.
+// The first to find the operations done settles the Work: a waiter, is_completed(), or the
+// completion thread. Torch relies on a Work that says it is complete having its future done, so all
+// others wait for that one, which between the claim and the futures' completion waits for nobody.
 #pragma once
 
 #include <atomic>
@@ -47,7 +47,7 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   void on_settled(std::function<void()> callback);
   std::exception_ptr error() const;  // valid once settled; null: success
 
-  // Of the results; and of their c10d::WorkResult. Done once this is settled.
+  // The future of the results; and that of their c10d::WorkResult. Done once this is settled.
   FuturePtr future();
   FuturePtr outcome();
 

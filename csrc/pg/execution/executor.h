@@ -24,7 +24,7 @@
 
 namespace taco::pg {
 
-// What an Execution needs to know of its group; constant but for `gone`.
+// All that an Execution needs to know of its group; constant but for `gone`.
 struct GroupView {
   std::uint64_t id = 0;
   std::string name;

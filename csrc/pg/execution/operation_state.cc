@@ -58,7 +58,7 @@ std::string OperationState::describe() const {
 
 void OperationState::complete(const Status& status, Time now) {
   std::vector<std::function<void()>> callbacks;
-  // Whoever else holds the operation may let go of it as soon as the event is set.
+  // All others that hold the operation may let go of it as soon as the event is set.
   const std::shared_ptr<OperationState> keep = std::move(self);
   status_ = status;
   ended_ = now;

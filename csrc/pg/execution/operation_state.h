@@ -27,7 +27,7 @@ struct Staged {
   std::vector<Piece> outputs;  // the caller's, to be filled from the staged ones at the end
 };
 
-// Whoever runs operations, a group: takes each over on the engine.
+// The runner of operations, that is a group: it takes each over on the engine.
 class OperationRunner {
  public:
   virtual ~OperationRunner() = default;

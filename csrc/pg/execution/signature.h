@@ -5,7 +5,7 @@
 //   bits 35..50 root    0..34 count   or, where these do not fit or sizes are uneven, hashed: all
 //                                     51 of them are a hash of the root and of every size
 //
-// Of an all_reduce or reduce_scatter that may be coded, the dtype is 15 (they are all float32) and
+// In an all_reduce or reduce_scatter that may be coded, the dtype is 15 (they are all float32) and
 //   bits 31..50 the codec's settings (Codec::code)   0..30 count, or the most there can be, or,
 //                                                   hashed, of every size where they are uneven
 //

@@ -7,7 +7,7 @@
 //   on      a look, nothing waits           off
 //   on      a look at another than before   on: the next after kFirst
 //   on      a look at the same again        on: the next after twice as long, kLongest at most
-// Whoever has waited for kFirst by the time of a look asks.
+// An operation that has waited for kFirst by the time of a look asks.
 #pragma once
 
 #include <cstdint>

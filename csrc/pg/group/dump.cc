@@ -1,4 +1,5 @@
-// What every group is doing, in words: for a hang's report and for the signal that asks for it.
+// Says what every group is doing, in words: for a hang's report and for the signal that asks for
+// it.
 #include <algorithm>
 #include <mutex>
 #include <string>

@@ -14,7 +14,7 @@ void Group::take_st(OperationState& operation, harp::Transport& transport) {
   operation.started = transport.now_st();
   if (operation.is_point_to_point()) {
     operation.set_algorithm("direct");
-    // What a peer has sent before the failure is still received.
+    // Messages that a peer has sent before the failure are still received.
     if (failed_st_ &&
         !(failed_from_ > kEverything && point_to_point_.is_here_st(operation, transport)))
       return fail_at_st(&operation, next_sequence_st(), failure_);

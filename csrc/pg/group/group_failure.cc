@@ -1,4 +1,4 @@
-// What goes wrong in a group, and how every member comes to know the same reason.
+// Failures of a group, and how every member comes to know the same reason.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -94,7 +94,7 @@ void Group::end_from_st(std::uint64_t from, const Status& why) {
     if (is_ended_by(operation, from)) open.push_back(operation.self);
   for (const auto& operation : open)
     if (operation->self != nullptr) fail_operation_st(*operation, why);
-  // What is left sends scratch memory of operations that have completed already.
+  // The executions left send scratch memory of operations that have completed already.
   std::vector<Execution*> rest;
   for (Execution& e : executions_)
     if (e.operation() == nullptr && !e.failing() && e.sequence() >= from) rest.push_back(&e);

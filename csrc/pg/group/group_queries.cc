@@ -1,5 +1,5 @@
-// What the members of a group ask each other, and what follows from the answers: who is late, who
-// disagrees, who can be left.
+// Questions that the members of a group ask each other, and what follows from the answers: who is
+// late, who disagrees, who can be left.
 #include <algorithm>
 #include <vector>
 
@@ -75,7 +75,7 @@ void Group::ask_awaited_st(std::uint64_t sequence) {
 void Group::ask_receiver_st(int rank) { tell_st(rank, query_st(kClosingQuery, view_.sent[rank])); }
 
 void Group::answer_query_st(int rank, const Notice& query) {
-  // Whoever still waits has missed it: told before the group was made there.
+  // A member that still waits has missed the notice, which came before its group was made there.
   if (failed_st_) tell_st(rank, failure_notice());
   Notice answer = answer_to(query);
   answer.sequence = newest_sequence_;
@@ -115,8 +115,8 @@ void Group::check_answer_st(int rank, const Notice& answer) {
           operation->sequence(), true);
 }
 
-// Whoever knows the group and disagrees has told of it before it answers; whoever does not know it
-// may have destroyed it already (`done`), or not made it yet.
+// A member that knows the group and disagrees has said so before it answers; one that does not know
+// it may have destroyed it already (`done`), or not made it yet.
 void Group::closing_answer_st(int rank, const Notice& answer) {
   if (failed_st_ || (!answer.knows_group && !answer.done)) return;
   const std::uint32_t asked = view_.sent[rank];

@@ -107,7 +107,7 @@ Status check_shape(const OperationSpec& spec, int rank, int world) {
   }
 }
 
-// What a codec asks of the operation it may be used for.
+// Checks what a codec asks of the operation it may be used for.
 Status check_codec(const OperationSpec& spec, const Topology& topology, int rank) {
   using kernels::ReduceOp;
   if (spec.codec == nullptr) return Status();
@@ -145,7 +145,7 @@ std::uint64_t bytes_of(const OperationSpec& spec) {
   return std::max(in, out);
 }
 
-// What the only rank of a group does in one stage: it has everything already.
+// One stage of the only rank of a group: it has everything already.
 void run_locally(const OperationSpec& spec) {
   if (spec.inputs.empty() || spec.outputs.empty() || spec.outputs[0].bytes == 0) return;
   const Piece& out = spec.outputs[0];

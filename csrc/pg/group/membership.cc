@@ -202,9 +202,9 @@ void Membership::on_mismatch_st(harp::PeerId peer, const harp::MessageKey& key, 
 
 void Membership::on_peer_left_st(harp::PeerId peer) { note_gone_st(peer, Status()); }
 
-// Whoever needed a process that was never met has said so before this and has lost it. To all
-// others it counts as one that left, since it may have: a receive from any source, say, asked it
-// too.
+// A group that needed a process which was never met has said so before this, and has lost it. To
+// all others the process counts as one that left, since it may have: a receive from any source,
+// say, asked it too.
 void Membership::on_peer_lost_st(harp::PeerId peer, const Status& why) {
   // Nobody here needs it. Whoever comes to need it may meet it anew, or else asks: add_st().
   if (groups_containing(stack_.incarnation_of(peer)).empty()) return;

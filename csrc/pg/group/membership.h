@@ -1,6 +1,6 @@
-// What all groups of one Stack share: the ear for what the transport reports unasked, the pools of
-// executions and scratch, and the knowledge which processes are lost. It hands messages to their
-// group, and the loss of a process to every group that contains it.
+// The state that all groups of one Stack share: the observer of what the transport reports unasked,
+// the pools of executions and scratch, and the knowledge which processes are lost. It hands
+// messages to their group, and the loss of a process to every group that contains it.
 //
 // One per Stack, made by the first group and detached by the last; on the engine but for attach()
 // and detach().

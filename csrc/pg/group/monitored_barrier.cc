@@ -65,7 +65,7 @@ std::shared_ptr<MonitoredBarrier::Round> MonitoredBarrier::enter_st() {
   return round;
 }
 
-// What this rank reports when its time is up.
+// The status that this rank reports when its time is up.
 Status MonitoredBarrier::verdict(const Round& round, Duration timeout, bool report_all) const {
   const int rank = group_.options().rank;
   const std::string self = "Rank " + std::to_string(rank);

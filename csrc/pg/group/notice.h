@@ -1,5 +1,6 @@
-// What the members of a group tell each other beside the data: small, reliable, rare. One record
-// a notice, bounds-checked when read, since it comes from outside the process. Pure; any thread.
+// Notices that the members of a group send each other beside the data: small, reliable, rare. One
+// record a notice, bounds-checked when read, since it comes from outside the process. Pure; any
+// thread.
 #pragma once
 
 #include <cstddef>

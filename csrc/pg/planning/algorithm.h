@@ -1,5 +1,5 @@
-// What an algorithm is. Each lives in one file of pg/algorithms/: when it fits a problem, what it
-// costs, and the pure function that writes one rank's steps.
+// The interface of an algorithm. Each lives in one file of pg/algorithms/: when it fits a problem,
+// what it costs, and the pure function that writes one rank's steps.
 #pragma once
 
 #include <algorithm>

@@ -10,12 +10,12 @@ namespace {
 
 constexpr double kSmallestChunk = 16 << 10;
 constexpr double kMostChunks = 512;  // of one message
-// What a super-packet carries, for which the kernel's path between hosts is walked once: 44
-// segments of 1,440 bytes (IPv4) or 1,420 (IPv6) at 1,500 bytes MTU, 7 of 8,940 or 8,920 at 9,000,
-// and little more. Chunks of 128 KiB ended in a third one with next to nothing in it: all_to_all of
-// 40 MiB between 4 hosts on one machine took 1.15 times as long.
+// The bytes that a super-packet carries, for which the kernel's path between hosts is walked once:
+// 44 segments of 1,440 bytes (IPv4) or 1,420 (IPv6) at 1,500 bytes MTU, 7 of 8,940 or 8,920 at
+// 9,000, and little more. Chunks of 128 KiB ended in a third one with next to nothing in it:
+// all_to_all of 40 MiB between 4 hosts on one machine took 1.15 times as long.
 constexpr double kSuperPacket = 62'400;
-// Of a message whose length some ranks do not know.
+// The chunk of a message whose length some ranks do not know.
 constexpr double kBlindNetworkChunk = 2 * kSuperPacket;
 
 double wire_bytes_per_second(const Workload& work, const Topology& topology,
@@ -97,7 +97,7 @@ Cost cost_of(const Workload& work, const Topology& topology, const CostParameter
   const double rate = wire_bytes_per_second(work, topology, parameters);
   const double wire = work.wire_bytes / rate;
   const double latency = work.shared_hops * shared.latency + work.network_hops * network.latency;
-  // What one chunk costs on its way through ranks that pass it on.
+  // The cost of one chunk on its way through ranks that pass it on.
   const double piece = std::min(work.message_bytes, chunk);
   const double relays =
       work.shared_relays * 2 * (shared.message_cpu + piece / shared.bytes_per_second) +

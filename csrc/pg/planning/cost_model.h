@@ -14,9 +14,9 @@
 
 namespace taco::pg {
 
-// What an algorithm does, in closed form: the share of the busiest rank, and of the busiest host's
-// wire. Messages and bytes count both directions; a send to several ranks of the own host counts
-// its bytes once, since they read one staged copy.
+// The workload of an algorithm, in closed form: the share of the busiest rank, and of the busiest
+// host's wire. Messages and bytes count both directions; a send to several ranks of the own host
+// counts its bytes once, since they read one staged copy.
 struct Workload {
   double shared_hops = 0, network_hops = 0;          // one after the other on the longest way
   double shared_messages = 0, network_messages = 0;  // not yet cut into chunks

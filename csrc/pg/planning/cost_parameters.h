@@ -19,8 +19,8 @@ struct CostParameters {
   double copy_bytes_per_second = 9e9;    // one processor, out of cache
   double reduce_bytes_per_second = 8e9;  // one processor, bytes of one operand
   double wire_efficiency = 0.956;        // payload share of a packet, framing included
-  // Of a link whose receiver hears several senders at a time, or one after the other; measured with
-  // 4 hosts at 1 Gbit/s: 0.83-0.87 and 0.95-0.99.
+  // The efficiency of a link whose receiver hears several senders at a time, or one after the
+  // other; measured with 4 hosts at 1 Gbit/s: 0.83-0.87 and 0.95-0.99.
   double incast_efficiency = 0.85;
   double in_turn_efficiency = 0.96;
   double default_gbits = 10;       // of a host that does not know its interface's speed

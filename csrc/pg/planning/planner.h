@@ -28,7 +28,7 @@ struct Prediction : Cost {
 // null: exact.
 Problem average_problem(std::uint64_t bytes, std::shared_ptr<const Codec> codec);
 
-// What the user says of the exact two-dimensional all_reduce: LIGHT_2D_ALLREDUCE, and up to how
+// The user's settings for the exact two-dimensional all_reduce: LIGHT_2D_ALLREDUCE, and up to how
 // many bytes (LIGHT_HIERARCHICAL_THRESHOLD). The same on all ranks. Algorithms that code what they
 // send are no concern of it.
 struct TwoDimensionalChoice {
@@ -54,7 +54,8 @@ class Planner {
 
   // Every algorithm that fits and may be chosen, fastest first.
   std::vector<Prediction> predictions(const Problem& problem) const;
-  // What plan() would take; of one that is forced and does not fit, what it would take otherwise.
+  // The algorithm that plan() would take; if one is forced and does not fit, the one that it would
+  // take otherwise.
   Prediction prediction(const Problem& problem) const;
 
   // Does all_to_all of equal blocks run an algorithm here that needs every rank to know that they

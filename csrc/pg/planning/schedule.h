@@ -34,7 +34,7 @@ enum class Space : std::uint8_t {
   kInput,    // OperationSpec::inputs[piece]
   kOutput,   // OperationSpec::outputs[piece]
   kScratch,  // the operation's scratch memory, 64-byte aligned; piece is 0
-  // What the codec keeps of this rank's shard of a gradient (OperationSpec::feedback); piece is 0.
+  // The codec's memory of this rank's shard of a gradient (OperationSpec::feedback); piece is 0.
   // Counted in bytes of the shard: whatever is kept of an element is at the element's own offset.
   kResidual,
 };
@@ -132,7 +132,7 @@ struct Schedule {
   double added_bytes_per_second = 0;    // by those that reduce too
   double predicted_seconds = 0;
 
-  // Of the message of a send or receive; what is expected where that is all that is known.
+  // The length of the message of a send or receive; the expected one where no more is known.
   std::uint64_t message_bytes(const Step& step) const {
     if (step.length != Step::kWhole) return lengths[step.length];
     return step.is_receive() ? step.destination.bytes : step.source.bytes;

@@ -166,8 +166,8 @@ VariableSlice ScheduleBuilder::coded(const Slice& room, std::uint64_t bytes) {
   return variable(room.part(0, codec.most(bytes)), codec.expected(bytes));
 }
 
-// Whoever goes by a length reads the slice whose length it is, and whoever finds it out writes
-// that: so the order of these steps needs no care of its own.
+// A step that goes by a length reads the slice whose length it is, and a step that finds it out
+// writes that: so the order of these steps needs no care of its own.
 Step& ScheduleBuilder::append_variable(StepKind kind, const Slice& destination, const Slice& source,
                                        const Slice& operand, std::uint32_t length) {
   Step& step = schedule_.steps[append(kind, destination, source, operand)];

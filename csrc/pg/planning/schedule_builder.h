@@ -44,7 +44,7 @@ class ScheduleBuilder {
   Slice input(std::uint32_t piece = 0) const;
   Slice output(std::uint32_t piece = 0) const;
   Slice scratch(std::uint64_t bytes);  // fresh, 64-byte aligned
-  // Of this rank's shard of the gradient (pg/algorithms/gradient_shard.h), for encode().
+  // A part of this rank's shard of the gradient (pg/algorithms/gradient_shard.h), for encode().
   static Slice residual(std::uint64_t offset, std::uint64_t bytes) {
     return {offset, bytes, 0, Space::kResidual};
   }

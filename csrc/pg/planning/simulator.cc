@@ -29,7 +29,7 @@ struct Joined {
   struct Part {
     std::size_t first_step = 0;
     double seconds = 0;  // when it starts
-    // Of its local steps, in bytes of what they work on.
+    // The rates of its local steps, in bytes of what they work on.
     double encodes = 0, decodes = 0, adds = 0;
   };
   Schedule schedule;
@@ -201,7 +201,7 @@ class World {
     push(work(event.rank, event.time, bytes / rate), What::kStepDone, event.rank, event.step);
   }
 
-  // Of a local step, in bytes of what it works on.
+  // The rate of a local step, in bytes of what it works on.
   double rate_of(const Joined::Part& part, const Step& step) const {
     switch (step.kind) {
       case StepKind::kEncode:

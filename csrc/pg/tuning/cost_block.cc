@@ -10,7 +10,7 @@ namespace taco::pg {
 namespace {
 
 constexpr double kStep = 0.25;  // of a power of two
-// What a link or a processor may turn out to be.
+// The range that a link or a processor may turn out to be in.
 constexpr double kShortest = 50e-9, kLongest = 1.0;  // seconds
 constexpr double kSlowest = 1e5, kFastest = 1e12;    // bytes a second
 constexpr double kComputing = 0.7;                   // busier than that: the processor is the limit

@@ -41,7 +41,8 @@ double since(Time begin) { return static_cast<double>(monotonic_now() - begin) /
 
 }  // namespace
 
-// What one end posts at a time. Kept alive by the engine until the last of it has completed.
+// The messages that one end posts at a time. Kept alive by the engine until the last of it has
+// completed.
 struct LinkProbe::Round final : harp::Task {
   struct Order {
     std::uint32_t messages = 0;
