@@ -16,7 +16,7 @@ class AlgorithmStats:
 
 @dataclass(frozen=True)
 class LightccStats:
-    """What compressing gradients has done (``taco_torch.lightcc``).
+    """Counters of compressed gradients (``taco_torch.lightcc``).
 
     Attributes:
         bytes_before, bytes_after: of the elements that were encoded here, and of what was sent for
@@ -155,7 +155,7 @@ class Stats:
     lightcc: LightccStats
 
     def __sub__(self, earlier: "Stats") -> "Stats":
-        """What happened since ``earlier``; ``sessions``, ``paths`` and ``shm_links`` are
+        """Counts since ``earlier``; ``sessions``, ``paths`` and ``shm_links`` are
         differences too, ``path_bytes``, ``paths_by_peer``, ``residual_norm`` and ``chosen`` are
         what they are now."""
         counters = {

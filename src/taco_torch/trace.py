@@ -38,8 +38,8 @@ def flight_recorder() -> dict[str, Any]:
 
 
 def dump() -> str:
-    """What every group of this process is doing now: operation, step, peer, bytes done;
-    and each path to a peer over the network: addresses, state, round trip, losses.
+    """Says what every group of this process is doing now (operation, step, peer, bytes done), and
+    shows each path to a peer over the network: addresses, state, round trip, losses.
 
     The same text goes to stderr on SIGUSR2, unless the program handles that signal itself.
     """

@@ -80,7 +80,7 @@ class AveragedGradients:
         self.clear()
 
     def factor(self, _: nn.Parameter) -> float:
-        """What its step multiplies the gradient by."""
+        """The factor that its step multiplies the gradient by."""
         return 1.0
 
     def unscale(self, factor: float) -> bool | None:

@@ -16,7 +16,7 @@ EUCLIDEAN = 2.0
 
 
 def not_finite(norm: float, norm_type: float) -> RuntimeError:
-    """What clipping raises where it is told to."""
+    """The error that clipping raises where it is told to."""
     return RuntimeError(
         f"the norm of all gradients, of order {norm_type}, is {norm}: they cannot be clipped "
         f"by it; optimizer.zero_grad() drops them, and error_if_nonfinite=False clips all the same"
@@ -125,7 +125,7 @@ class KeptGradients:
         return gradient if factor == 1.0 else gradient.mul_(factor)
 
     def factor(self, parameter: nn.Parameter) -> float:
-        """What its step multiplies the gradient by."""
+        """The factor that its step multiplies the gradient by."""
         return self._factors.get(parameter, 1.0)
 
     @torch.no_grad()

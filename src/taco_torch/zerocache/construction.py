@@ -46,7 +46,7 @@ _set: Any = Tensor.set_
 
 
 class _Here(threading.local):
-    """What is being built on this thread."""
+    """The construction that goes on on this thread."""
 
     construction: Construction | None = None
 
@@ -58,7 +58,7 @@ _handles: list[Any] = []
 
 
 class Construction(TorchFunctionMode):
-    """Of one ``with cache.init():``. The thread that opened it calls all this."""
+    """One ``with cache.init():``. The thread that opened it calls all this."""
 
     def __init__(self, store: Any) -> None:
         super().__init__()
@@ -135,8 +135,8 @@ def _registered(module: nn.Module, name: str, parameter: nn.Parameter | None) ->
 
 
 def _module_registered(module: nn.Module, name: str, child: nn.Module | None) -> None:
-    """What it has is in the store already, unless it was made in another way (unpickled, moved
-    from the meta device) or before."""
+    """The child's parameters are in the store already, unless it was made in another way
+    (unpickled, moved from the meta device) or before."""
     construction = _here.construction
     if construction is not None and child is not None:
         for own, parameter in child.named_parameters():

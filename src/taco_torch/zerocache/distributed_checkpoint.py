@@ -63,7 +63,7 @@ class StandIns:
         return made
 
     def place_of(self, found: Any) -> Place | None:
-        """What it stands for; None: it is what it is."""
+        """The place that ``found`` stands for; None: it stands for itself."""
         return self._made[id(found)][1] if id(found) in self._made else None
 
     def _like(self, place: Place) -> Tensor:
@@ -214,7 +214,7 @@ def save(cache: ZeroCache, checkpoint_id: str | os.PathLike[str], **options: Any
 
 
 def _saved_entries(metadata: Metadata) -> dict[str, dict[str, Tensor]]:
-    """Of the optimizer's state, what there is: tensors that have the sizes of those saved."""
+    """The entries of the optimizer's state: tensors that have the sizes of those saved."""
     entries: dict[str, dict[str, Tensor]] = {}
     for key, path in (metadata.planner_data or {}).items():
         saved = metadata.state_dict_metadata[key]

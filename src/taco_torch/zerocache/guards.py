@@ -16,7 +16,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 if TYPE_CHECKING:
     from taco_torch.zerocache.optimizer import CachedOptimizer
 
-# What torch does to gradients between backward and step: where it looks these up when it is called.
+# Functions of torch that change gradients between backward and step: where torch looks them up when
+# it calls them.
 CLIPPING = (
     ("torch.nn.utils.clip_grad", "_clip_grads_with_norm_"),
     ("torch.nn.utils", "clip_grads_with_norm_"),

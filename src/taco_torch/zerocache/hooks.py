@@ -189,7 +189,7 @@ class Call:
         self.hooks.end_backward(self, current_task())
 
     def expect_higher_order(self) -> None:
-        """What this backward pass computes can itself be differentiated: its nodes save parameters
+        """The results of this backward pass can be differentiated: its nodes save parameters
         as well."""
         first = next_number()
 
@@ -247,7 +247,7 @@ class Hooks:
 
     @property
     def parts(self) -> int:
-        """What modules announce."""
+        """The number of parts that modules announce."""
         return len(self._announcers)
 
     def detach(self) -> None:

@@ -19,7 +19,7 @@ from taco_torch.zerocache.optimizer import CachedOptimizer
 from taco_torch.zerocache.ranks import Ranks
 from taco_torch.zerocache.taking import MOST_UNDER_WAY, Taking
 
-# What ranks say where none of them has a gradient: how its number is told apart.
+# Announcements that are not the number of a gradient.
 END, LEFT, BEGIN, STEP, CALL = -1, -2, -3, -4, -5
 WORDS = {
     END: "has no more",
@@ -31,7 +31,7 @@ WORDS = {
 
 
 class Announced(NamedTuple):
-    """What all ranks say before they do it together."""
+    """An announcement: all ranks make it before they do together what it says."""
 
     number: int  # of a parameter, or one of the above
     gradient: Tensor | None
@@ -162,7 +162,7 @@ class MeanGradients(FinalGradients):
         self._announced = Announced(number, gradient, told, (work, own))
 
     def _settle(self, optimizer: CachedOptimizer) -> None:
-        """What was announced begins, if all ranks have announced the same. Else all of them raise
+        """Begins what was announced, if all ranks have announced the same. Else all of them raise
         MismatchError, and a pass that has begun is over for all."""
         announced = self._announced
         if announced is None:

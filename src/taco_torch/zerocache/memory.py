@@ -6,7 +6,7 @@ from taco_torch.zerocache.sizes import format_bytes
 
 
 def available_bytes() -> int:
-    """What this machine can still give without swapping; a large number where nobody knows."""
+    """Bytes that this machine can still give without swapping; a large number if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

@@ -50,7 +50,7 @@ class ModelState:
         self._undo: list[Callable[[], None]] = []
         self._parts: dict[nn.Module, int] = {}
         self._open: list[nn.Module] = []
-        # Of the state dict that is being collected.
+        # Refers to the state dict that is being collected.
         self._collected: Callable[[], object] = lambda: None
         self._copies: dict[nn.Parameter, Tensor] = {}
 
@@ -102,7 +102,7 @@ class ModelState:
         for name in own:
             key, parameter = prefix + name, getattr(module, name)
             held = state_dict.get(key)
-            # Whoever wants variables (keep_vars) gets the parameters themselves.
+            # A caller that wants variables (keep_vars) gets the parameters themselves.
             if parameter not in self._names or held is None or held is parameter:
                 continue
             if parameter not in self._copies:

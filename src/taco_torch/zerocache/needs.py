@@ -1,4 +1,4 @@
-"""What of a model has to be on the device at once, and what cannot be in a cache at all."""
+"""Finds what has to be on the device at once, and the parameters that no cache can hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What belongs to a checkpoint beside pages: buffers, the optimizer's options, extra states."""
+"""The part of a checkpoint beside pages: buffers, the optimizer's options, extra states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTE_VERSION = 1
 
 
 class Notes:
-    """Of one model and its optimizer, whose parameters a cache holds."""
+    """The notes of one model and its optimizer, whose parameters a cache holds."""
 
     def __init__(
         self, model: nn.Module, names: Mapping[nn.Parameter, str], optimizer: CachedOptimizer | None

@@ -60,14 +60,14 @@ class CachedOptimizer(torch.optim.Optimizer):
     ) -> None:
         self._cache = cache
         self._ranks = ranks  # that share the state; none: it is all here
-        # Of the others too, on one rank, from consolidate_state_dict() until the next step.
+        # State of all ranks, on one, from consolidate_state_dict() until the next step.
         self._gathered: dict[nn.Parameter, dict[str, Any]] | None = None
         self.rule = rule
         self._names = names
         self._trained = trained
         self._kinds = rule.kinds(inner.param_groups)
         self._steps: dict[nn.Parameter, int] = {}
-        # Of the step that a backward pass is taking; None: it is taken by step() alone.
+        # Numbers of the step that a backward pass is taking; None: step() alone takes it.
         self._early: dict[nn.Parameter, int] | None = None
         # Ranks that share the state have begun a step in a backward pass that is not at its end:
         # the same on all of them, whatever each has taken. And why this one has not taken all.
@@ -135,7 +135,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
 
     def kinds_of(self, parameter: nn.Parameter) -> tuple[str, ...]:
-        """What is kept of a parameter that has been stepped."""
+        """The kinds of state kept for a parameter that has been stepped."""
         kinds = (*self._kinds, *self.rule.moments(parameter))
         return (*kinds, MASTER) if parameter.dtype == torch.bfloat16 else kinds
 
@@ -148,7 +148,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         return torch.empty_strided(parameter.shape, parameter.stride(), dtype=torch.float32)
 
     def take_gradients(self, gradients: str) -> None:
-        """What becomes of gradients that are final. They stay "in memory"; or take_gradient() is
+        """Says how final gradients are used. They stay "in memory"; or take_gradient() is
         called from now on: they are "stepped", once ranks that share parameters have averaged
         them, and step() finishes what is left; "kept" on pages until step(); or "averaged"."""
         self._early = {} if gradients == "stepped" else None
@@ -190,7 +190,7 @@ class CachedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def take_rest(self) -> None:
-        """What backward passes have left in memory joins the gradients that ranks average, and
+        """Gradients that backward passes have left in memory join those that ranks average, and
         those on pages that earlier passes have left for more."""
         if self.kept is None:
             return
@@ -245,7 +245,7 @@ class CachedOptimizer(torch.optim.Optimizer):
 
     @staticmethod
     def _tell(others: Callable[[], object]) -> None:
-        """Of what this rank raises next; they raise it, too."""
+        """Tells others of what this rank raises next; they raise it, too."""
         with suppress(Exception):
             others()
 
@@ -277,7 +277,7 @@ class CachedOptimizer(torch.optim.Optimizer):
             raise
 
     def _constants(self, parameter: nn.Parameter) -> Any:
-        """Of its next step, which a backward pass takes."""
+        """The constants of the parameter's next step, which a backward pass takes."""
         if not self._early:
             self._groups = {p: group for group in self.param_groups for p in group["params"]}
         group = self._groups[parameter]
@@ -397,7 +397,7 @@ class CachedOptimizer(torch.optim.Optimizer):
     def _next_steps(
         self,
     ) -> tuple[list[tuple[Tensor, Tensor | None, Any]], dict[nn.Parameter, int]]:
-        """What step() is about to do with each parameter, and the numbers of these steps."""
+        """The updates that step() is about to make, and the numbers of these steps."""
         if self._ranks is not None:
             self._ranks.check_step()
         self._cache.check_backward()
@@ -590,7 +590,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         return {self._names[parameter]: steps for parameter, steps in self._steps.items()}
 
     def set_numbers(self, numbers: Mapping[str, int]) -> None:
-        """What ``numbers()`` returned, when the state that belongs to it is back."""
+        """Sets what ``numbers()`` returned, when the state that belongs to it is back."""
         by_name = {name: parameter for parameter, name in self._names.items()}
         self._steps = {by_name[name]: steps for name, steps in numbers.items()}
         self._early = None if self._early is None else {}

@@ -1,4 +1,4 @@
-"""What lay where during a step, as a picture."""
+"""A picture of what lay where during a step."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _draw_tier(
     axes: Any, times: list[float], kinds: Mapping[str, list[int]], capacity: int
 ) -> None:
     most = max(max((sum(now) for now in zip(*kinds.values(), strict=True)), default=0), 1)
-    # Of a disk far larger than what lies there the rest would be all that one sees.
+    # A disk far larger than what lies there would show hardly anything but free space.
     top = capacity if capacity <= 1.5 * most else most
     unit, name = next((each for each in UNITS if top >= each[0]), (1, "B"))
     heights = [[count / unit for count in kinds[kind]] for kind in kinds]

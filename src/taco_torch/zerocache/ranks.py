@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Held(NamedTuple):
-    """What ranks compare of a parameter before they share the state that belongs to it."""
+    """The values of a parameter that ranks compare before they share its state."""
 
     name: str
     shape: tuple[int, ...]
@@ -40,11 +40,11 @@ class Ranks:
 
     @property
     def backend(self) -> Any:
-        """What moves tensors of this machine's memory."""
+        """The backend that moves tensors of this machine's memory."""
         return self.group._get_backend(torch.device("cpu"))
 
     def gather(self, value: T) -> list[T]:
-        """What each rank has given, by rank."""
+        """Returns what each rank has given, by rank."""
         found: list[Any] = [None] * self.size
         self.settle()
         dist.all_gather_object(found, value, group=self.group)

@@ -1,4 +1,4 @@
-"""What a cache has done, for people."""
+"""Reports for people of what a cache has done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from taco_torch.zerocache.step_plan import moved_lines
 
 
 class Whole(NamedTuple):
-    """What several ranks hold together, and which of them this is."""
+    """The bytes that several ranks hold together, and which of them this is."""
 
     rank: int
     ranks: int

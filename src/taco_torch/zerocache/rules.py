@@ -20,8 +20,8 @@ class Rule(NamedTuple):
     name: str
     # Kinds of state, as torch names them, that parameters of these groups keep.
     kinds: Callable[[list[dict[str, Any]]], tuple[str, ...]]
-    # What a step does, from the group, the step's number, counted from 1, the parameter, and what
-    # its gradient is multiplied by.
+    # The constants of a step, from the group, the step's number, counted from 1, the parameter, and
+    # the factor of its gradient.
     constants: Callable[[Group, int, Tensor, float], Any]
     # Options that are refused where they are set, with what to do instead.
     refused: Mapping[str, str]

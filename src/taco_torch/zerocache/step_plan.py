@@ -1,4 +1,4 @@
-"""What a training step will take, as a simulation of the scheduler finds it."""
+"""A plan: what a training step will take, as a simulation of the scheduler finds it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def moved_lines(moved: Mapping[str, float], least: Mapping[str, float]) -> list[
 
 
 def step_plan(found: Mapping[str, Any], measured_s: float | None = None) -> StepPlan:
-    """Of what ``_C.zerocache.PlannedProgram.predict`` returns."""
+    """The plan made of what ``_C.zerocache.PlannedProgram.predict`` returns."""
     needed = found["hits"] + found["misses"]
     return StepPlan(
         step_s=found["step_s"],

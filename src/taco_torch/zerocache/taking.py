@@ -1,4 +1,4 @@
-"""What a rank does with the gradients that all ranks have averaged in a backward pass."""
+"""The use that a rank makes of gradients that all ranks have averaged in a backward pass."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Taking:
         self._left.append((parameter, mean.clone() if self._lent else mean))
 
     def give_back(self) -> None:
-        """What was not taken is in ``p.grad`` from now on."""
+        """Puts averages that were not taken into ``p.grad``."""
         for parameter, mean in self._left:
             parameter.grad = mean
         self._left.clear()

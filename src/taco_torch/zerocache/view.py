@@ -1,4 +1,4 @@
-"""What a cache shows of itself."""
+"""The calls by which a cache shows itself."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class View:
 
     @property
     def model(self) -> nn.Module | None:
-        """What wrap() was given; None: nothing yet."""
+        """The model that wrap() was given; None: nothing yet."""
         return self._model
 
     @property
     def optimizer(self) -> CachedOptimizer | None:
-        """What wrap() returned, if the model is trained."""
+        """The optimizer that wrap() returned, if the model is trained."""
         return self._optimizer
 
     def holds(self, parameter: nn.Parameter) -> bool:
@@ -94,8 +94,8 @@ class View:
         host: str | int | None = None,
         ssd: str | int | None = None,
     ) -> StepPlan:
-        """What a training step takes, by a simulation of the scheduler with the times and speeds
-        that were measured; so also what it would take with other capacities.
+        """Predicts what a training step takes, also with other capacities, by a simulation of the
+        scheduler with the times and speeds that were measured.
 
         Args:
             device: capacity, as for the cache; None: as it is.

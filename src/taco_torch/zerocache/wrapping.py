@@ -1,4 +1,4 @@
-"""What ``ZeroCache.wrap`` finds out and refuses before it changes anything."""
+"""The checks that ``ZeroCache.wrap`` makes before it changes anything."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Wrapping:
     spread: bool  # over ranks: parameters as well as state
 
     def stateful(self) -> list[tuple[str, tuple[int, int, int] | None]]:
-        """What gets state, by its name; with its shape where Adafactor keeps moments of it."""
+        """Names of parameters that get state, with the shape where Adafactor keeps moments."""
         assert self.rule is not None
         return [
             (own[0], matrices_of(parameter) if self.rule.moments(parameter) else None)
