@@ -22,8 +22,8 @@ struct sockaddr;
 
 namespace taco::harp {
 
-// What an interface reaches without a router: all that shares so many bits with its address. 0: not
-// known.
+// The network that an interface reaches without a router: all addresses that share so many bits
+// with its own. 0: not known.
 struct OwnNetwork {
   std::uint32_t interface = 0;  // its index
   int prefix = 0;
@@ -69,8 +69,8 @@ void set_port(Endpoint& endpoint, std::uint16_t port);
 std::array<std::byte, 16> mapped_address(const Endpoint& endpoint);
 std::uint16_t wire_port_of(const Endpoint& endpoint);
 Endpoint endpoint_from(const std::array<std::byte, 16>& address, std::uint16_t wire_port);
-// Of one interface, which others may be able to reach: no loopback, link-local or multicast
-// address, nor "any", and with a port.
+// Whether others may be able to reach the address of an interface: no loopback, link-local or
+// multicast address, nor "any", and with a port.
 bool is_usable(const Endpoint& endpoint);
 bool is_loopback(const Endpoint& endpoint);
 bool is_link_local(const Endpoint& endpoint);

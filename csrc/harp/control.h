@@ -1,6 +1,6 @@
-// What the Matchers of two peers tell each other about single requests and groups, besides wants
-// and offers: each has a type of its own. Links carry them without interpreting them, as the same
-// four fields whatever the kind (docs/wire.md).
+// Messages by which the Matchers of two peers tell each other about single requests and groups,
+// besides wants and offers: each has a type of its own. Links carry them without interpreting them,
+// as the same four fields whatever the kind (docs/wire.md).
 #pragma once
 
 #include <cstdint>

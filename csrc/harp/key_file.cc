@@ -18,7 +18,7 @@ constexpr char kFingerprint[] = "taco harp key fingerprint";
 
 class File {
  public:
-  // Of a FIFO, to open for reading must not wait for somebody who writes.
+  // O_NONBLOCK: opening a FIFO must not wait until another process opens it for writing.
   explicit File(const std::string& path)
       : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)) {}
   ~File() {

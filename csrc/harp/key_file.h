@@ -18,7 +18,7 @@ inline constexpr std::size_t kLeastKeyBytes = 16, kMostKeyBytes = 4096;
 // neither this user nor root.
 Result<Digest> read_key_file(const std::string& path);
 
-// What may be shown of a key, to see whether two are the same: eight digits, which help nobody to
+// Eight digits that may be shown of a key, to see whether two are the same; they help nobody to
 // find it but by trying keys.
 std::string fingerprint(const Digest& key);
 

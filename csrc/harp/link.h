@@ -18,7 +18,7 @@
 
 namespace taco::harp {
 
-// What a peer says of its receive, and of its send.
+// A peer's words about its receive, and about its send.
 struct Want {
   MessageKey key;
   std::uint64_t signature = 0;

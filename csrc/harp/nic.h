@@ -1,7 +1,7 @@
-// What the protocol needs from a packet driver, and nothing more: the addresses it sends from,
-// bursts of packets out, bursts in, the return of sent buffers, what was refused, and something to
-// sleep on. Drivers: udp (kernel sockets), later dpdk; the tests have one in virtual time.
-// drivers/open_nic.h makes the one to use.
+// The interface of a packet driver, with what the protocol needs and nothing more: the addresses it
+// sends from, bursts of packets out, bursts in, the return of sent buffers, what was refused, and
+// something to sleep on. Drivers: udp (kernel sockets), later dpdk; the tests have one in virtual
+// time. drivers/open_nic.h makes the one to use.
 //
 // Owner thread only. The protocol above holds no packet that a Nic has refused: it builds one
 // (super-)packet, offers it, and commits to it only when it was taken.
@@ -71,8 +71,8 @@ struct NicCapabilities {
   std::size_t packet_overhead = 832;    // bytes the kernel charges a datagram beyond its payload
 };
 
-// What a Nic sends from and receives at. Its place among the Nic's addresses is what packets call
-// their local path.
+// An address that a Nic sends from and receives at. Its place among the Nic's addresses is what
+// packets call their local path.
 struct NicAddress {
   Endpoint endpoint;             // as bound, the port filled in
   std::size_t max_datagram = 0;  // UDP payload that leaves without IP fragmentation
@@ -131,7 +131,7 @@ class Nic {
   virtual std::uint32_t missing_st() const { return 0; }
   // How often an address has joined the others, or taken the place of one that is gone.
   virtual std::uint64_t arrivals_st() const { return addresses().size(); }
-  // What was refused since the last call.
+  // The refusals since the last call.
   virtual std::vector<Refusal> take_refusals_st() { return {}; }
 
   // Gives the addresses back, for good: who sends to them from now on is refused. Sends take

@@ -10,8 +10,9 @@ namespace taco::harp {
 // Messages (and bytes) of one group that may lie unmatched at one receiver; offers likewise.
 inline constexpr std::uint32_t kEagerQuotaMessages = 64;
 inline constexpr std::uint32_t kEagerQuotaBytes = 64 * 1024;
-// What one peer may keep alive here with no request of ours to show for it: as much as so many
-// groups with their quotas used up. Senders do not count this far, since no program comes near.
+// The data that one peer may keep alive here with no request of ours to show for it: as much as so
+// many groups with their quotas used up. Senders do not count this far, since no program comes
+// near.
 inline constexpr std::size_t kGroupsAtQuota = 1024;
 inline constexpr std::size_t kMostUnmatched = kGroupsAtQuota * kEagerQuotaMessages;
 inline constexpr std::size_t kMostUnmatchedBytes = kGroupsAtQuota * kEagerQuotaBytes;

@@ -1,4 +1,4 @@
-// What only the processes of a job know, and what is derived from it: HMAC-SHA256, and HKDF
+// The secret that only the processes of a job know, and keys derived from it: HMAC-SHA256, and HKDF
 // (RFC 5869) on top of it.
 //
 // Pure functions; any thread.
@@ -15,13 +15,13 @@ namespace taco::harp {
 // A process's own, random; the rendezvous store tells its peers.
 using Secret = std::array<std::byte, 16>;
 using Digest = std::array<std::byte, 32>;
-// Of a key that the store never sees (key_file.h); none: the job has none.
+// The digest of a key that the store never sees (key_file.h); none: the job has no key.
 using JobKey = std::optional<Digest>;
 
 Digest sha256(std::span<const std::byte> data);
 Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> data);
-// What whoever knows `secret`, and the job's key if it has one, can say of two processes. `purpose`
-// with its end, so that none is the beginning of another.
+// A proof about two processes that only those can make who know `secret`, and the job's key if it
+// has one. `purpose` goes in with its terminating zero, so that none is the beginning of another.
 Digest hmac_of_pair(std::span<const std::byte> secret, const JobKey& job,
                     std::span<const char> purpose, std::uint64_t first, std::uint64_t second);
 // A key that is as good as the best of `secret`, whatever else is in that.

@@ -129,7 +129,7 @@ struct Timer {
   std::size_t heap_index = SIZE_MAX;  // transport's own
 };
 
-// What the user of a Stack hears without having asked. Called on the engine; must not block.
+// Events that the user of a Stack hears without having asked. Called on the engine; must not block.
 class Observer {
  public:
   virtual ~Observer() = default;

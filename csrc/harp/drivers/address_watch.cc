@@ -34,8 +34,8 @@ Result<std::unique_ptr<AddressWatch>> AddressWatch::open() {
 
 AddressWatch::~AddressWatch() { close_now(fd_); }
 
-// What the messages say does not matter: after any of them all addresses are looked at. So neither
-// does it when some did not fit the socket's buffer (ENOBUFS).
+// The contents of the messages do not matter: after any of them all addresses are looked at. So it
+// does no harm when some did not fit the socket's buffer (ENOBUFS).
 bool AddressWatch::take_change() {
   std::array<std::byte, 4096> message;
   bool changed = false;

@@ -17,12 +17,12 @@ struct NicOptions {
     Endpoint address;        // port 0: any
     std::size_t mtu = 1500;  // of its interface
     bool spare = false;      // see NicAddress
-    // What goes to this network leaves by this interface, whatever the routes say. 0: as they say.
+    // Packets to this network leave by this interface, whatever the routes say. 0: as they say.
     OwnNetwork network;
   };
   std::vector<Local> locals;  // each becomes an address of the Nic, in this order
-  // What the host has by now that may be used as well, as often as it is to have ports; asked when
-  // addresses have changed. Null: nothing but `locals` ever is.
+  // Returns the addresses that the host has by now and that may be used as well, as often as each
+  // is to have ports; called when addresses have changed. Null: nothing but `locals` ever is.
   std::function<std::vector<Local>()> find_more;
   std::size_t receive_buffer = 0;  // bytes; 0: as much as the system allows, within reason
 };

@@ -65,8 +65,8 @@ std::optional<std::size_t> UdpNic::place_for_more() const {
   return static_cast<std::size_t>(std::countr_zero(missing_));
 }
 
-// What the host has come to have joins what it had. One that cannot be opened is not missed by
-// anybody yet, and is tried again after the next change.
+// Adds addresses that the host has come to have. One that cannot be opened is not missed by anybody
+// yet, and is tried again after the next change.
 void UdpNic::open_more() {
   if (!options_.find_more) return;
   const std::vector<NicAddress> before = addresses_;

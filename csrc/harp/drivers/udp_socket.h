@@ -80,7 +80,8 @@ class UdpSocket {
   std::uint64_t last_used = 0;  // the driver's: the poll in which traffic was last seen; 0: never
 
  private:
-  // What goes with a message to the kernel: by which interface, and how long its segments are.
+  // Control data that goes with a message to the kernel: by which interface, and how long its
+  // segments are.
   struct alignas(cmsghdr) Control {
     std::array<std::byte, CMSG_SPACE(sizeof(in6_pktinfo)) + CMSG_SPACE(sizeof(std::uint16_t))>
         bytes;

@@ -161,7 +161,7 @@ void Duty::stand_by() {
   const ThreadState state = tenure == last_refusal_ ? kParked : kNapping;
   last_refusal_ = tenure;
   thread_state_.exchange(state);
-  // Whoever released the token before it could see this state is seen here.
+  // A thread that released the token before it could see this state is seen here.
   const bool nobody_will_wake_me = token_.is_free() && heirs_.load() == 0;
   if (!nobody_will_wake_me && !stopping()) {
     futex_wait(thread_state_, state, state == kParked ? kNever : monotonic_now() + kNap);

@@ -23,7 +23,8 @@
 
 namespace taco::harp {
 
-// What is driven: the engine, or a model of it in tests. The _st functions need the token.
+// The thing that is driven: the engine, or a model of it in tests. The _st functions need the
+// token.
 class Driven {
  public:
   enum class Who : std::uint8_t { kEngineThread, kCaller };
@@ -81,7 +82,7 @@ class Duty {
  private:
   // Where the engine's thread is when it does not hold the token. The value is a futex.
   enum ThreadState : std::uint32_t { kAwake, kInBlock, kNapping, kParked };
-  // What a leaving caller knows to be open.
+  // The requests that a leaving caller knows to be open.
   enum class Unfinished : std::uint8_t { kNothing, kRequests, kArrivals };
   enum Woken : std::uint32_t { kAsleep, kEventSet, kHandedOver };
   struct Waiter {

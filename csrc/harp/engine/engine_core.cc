@@ -160,7 +160,7 @@ bool EngineCore::prepare_sleep_st() {
   return true;
 }
 
-// Whoever comes back before anybody has slept has missed nothing that the next looks do not find.
+// A thread that comes back before any has slept has missed nothing that the next looks do not find.
 void EngineCore::cancel_sleep_st() {
   if (was_woken_.load(std::memory_order_relaxed)) {
     was_woken_.store(false, std::memory_order_relaxed);

@@ -33,7 +33,7 @@ namespace taco::harp {
 struct Peer;
 class Session;
 
-// What others have hinted about a peer since it was last heard.
+// Hints of others about a peer since it was last heard.
 struct Suspicion {
   static constexpr std::uint32_t kRefusals = 3;
   static constexpr Duration kSilence = 8 * kMillisecond;

@@ -1,8 +1,8 @@
-// What an engine does, turn by turn: takes in what has arrived or was refused, runs timers and
-// completions, transmits. And what that concerns: the peers in contact, their links and sessions,
-// from first use to last. Knows no thread, no clock and nothing to sleep on: whoever drives it says
-// what time it is. That is EngineCore in a process (engine_core.h); tests drive the same loop
-// through virtual time (tests/support/sim_process.h).
+// The loop of an engine. A turn takes in what has arrived or was refused, runs timers and
+// completions, and transmits. The loop owns the peers in contact, their links and sessions, from
+// first use to last. It knows no thread, no clock and nothing to sleep on: its driver says what
+// time it is. That is EngineCore in a process (engine_core.h); tests drive the same loop through
+// virtual time (tests/support/sim_process.h).
 //
 // Every function needs the ownership token.
 #pragma once
@@ -74,7 +74,7 @@ class EngineLoop final : public Transport,
   bool has_open_requests_st() const;
   bool any_link_busy_st() const;
 
-  // What came from the network. Nobody has looked at it yet.
+  // Takes packets from the network that nobody has looked at yet.
   void on_packets_st(const RxPacket& packets);
 
   // Makes the link on first use.

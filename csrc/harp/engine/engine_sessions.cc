@@ -147,7 +147,7 @@ void EngineLoop::tell_of_addresses(std::uint32_t added, std::uint32_t changed) c
   }
 }
 
-// What this host has itself leads nowhere: bridges often have one address on every host.
+// An address that this host has itself leads nowhere: bridges often have one address on every host.
 std::vector<std::uint32_t> EngineLoop::ways_to(const Endpoint& remote) {
   const std::span<const NicAddress> addresses = nic().addresses();
   const auto at = [&](const Endpoint& host) {

@@ -63,8 +63,8 @@ Result<std::vector<Interface>> choose_interfaces(const std::vector<Interface>& a
 std::vector<Interface> interfaces_by_now(const std::vector<Interface>& all,
                                          const InterfaceWish& wish, const RouteLookup& route);
 
-// What a process sends from: first one port at each address, then a second one, as far as there may
-// be so many. The n-th is the local path of that number.
+// The ports that a process sends from: first one port at each address, then a second one, as far as
+// there may be so many. The n-th is the local path of that number.
 struct LocalPort {
   Interface interface;
   int port = 0;  // of its address's: 0 is the first

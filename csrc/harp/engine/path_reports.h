@@ -22,14 +22,14 @@ struct PathReport {
   std::uint64_t datagram = 0;    // the largest that is known to arrive
 };
 
-// What a Transport may be besides: one that reaches peers over a network, by paths. Engine only.
+// An interface of Transports that reach peers over a network, by paths. Engine only.
 class PathSource {
  public:
   virtual ~PathSource() = default;
   virtual std::vector<PathReport> paths_st() const = 0;  // peer by peer
 };
 
-// Of all Stacks that somebody uses, peer by peer.
+// The reports of all Stacks that are in use, peer by peer.
 struct PathReports {
   std::vector<PathReport> paths;
   bool complete = true;  // false: an engine did not answer in time

@@ -136,7 +136,8 @@ Result<Route> best_route(const std::vector<PathAddress>& locals, const Address& 
 void add_other_ways(const std::vector<PathAddress>& locals, const Address& peer,
                     const RouteLookup& route, std::vector<Route>& ways) {
   for (const PathAddress& remote : peer.paths) {
-    // What we have ourselves leads nowhere: bridges often have one address on every host.
+    // An address that we have ourselves leads nowhere: bridges often have one address on every
+    // host.
     if (is_loopback(remote.endpoint) || local_at(locals, remote.endpoint)) continue;
     for (const Endpoint& source : route(remote.endpoint)) {
       const auto local = local_at(locals, source);

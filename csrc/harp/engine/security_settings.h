@@ -1,4 +1,4 @@
-// What protects this process's packets: TACO_HARP_SECURITY, TACO_HARP_CHECKSUM and the key that
+// The protection of this process's packets: TACO_HARP_SECURITY, TACO_HARP_CHECKSUM and the key that
 // TACO_HARP_KEY_FILE names. The same for all its Stacks, however late they are made.
 //
 // Any thread.
@@ -21,8 +21,8 @@ struct SecuritySettings {
   // Read on first use. What is wrong is the returned status, every time, until it is mended.
   static Result<SecuritySettings> get();
 
-  // What all processes that are to reach each other must have alike, for people to read; the key
-  // itself is not in it.
+  // A setting that all processes which are to reach each other must have alike, for people to read;
+  // the key itself is not in it.
   struct Setting {
     std::string name, value;
   };

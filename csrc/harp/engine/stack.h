@@ -92,7 +92,7 @@ struct StackStats {
   // silent while others answered, and how often one went to other ports because it was slow.
   std::uint64_t paths = 0, paths_left = 0, paths_moved = 0;
 
-  // Of two path_bytes.
+  // The narrower of two path_bytes.
   static std::uint64_t narrower(std::uint64_t a, std::uint64_t b) {
     return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b);
   }

@@ -37,8 +37,8 @@ NicOptions::Local nic_local(const LocalPort& local, std::int64_t mtu, int paths,
   return made;
 }
 
-// What a Nic may use beside what it has, after a change: as many ports of each address as at the
-// start. Which ports they are, peers are told.
+// The addresses that a Nic may use beside those it has, after a change: as many ports of each
+// address as at the start. Which ports they are, peers are told.
 std::vector<NicOptions::Local> new_locals(const InterfaceWish& wish, std::int64_t mtu, int paths) {
   std::vector<NicOptions::Local> locals;
   const auto all = list_interfaces();
@@ -51,7 +51,7 @@ std::vector<NicOptions::Local> new_locals(const InterfaceWish& wish, std::int64_
   return locals;
 }
 
-// Of the interface that has that address.
+// The speed of the interface that has that address.
 std::uint32_t mbits_of(const Endpoint& endpoint) {
   const auto all = list_interfaces();
   for (const Interface& each : all.ok() ? all.value() : std::vector<Interface>()) {
@@ -207,8 +207,8 @@ bool StackCore::reaches_memory_of(const Address& address) const {
   return probe.ok();
 }
 
-// What the host has lost by now is left out, what it has come to have is there. If nothing leads to
-// other hosts, all is as at the start: it may come back.
+// The addresses of this moment: those that the host has lost are left out, those that it has come
+// to have are there. If nothing leads to other hosts, all is as at the start: it may come back.
 std::vector<StackCore::Local> StackCore::locals_now() const {
   std::vector<Local> locals;
   const EngineCore::Addresses now = engine_->addresses();

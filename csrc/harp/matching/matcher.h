@@ -23,7 +23,7 @@
 
 namespace taco::harp {
 
-// What all matchers of one engine share. Owned by the engine; outlives them.
+// The state that all matchers of one engine share. Owned by the engine; outlives them.
 struct MatcherHost {
   Observer* observer = nullptr;  // may be null
   CompletionQueue completions;   // the engine runs it every turn
@@ -147,7 +147,8 @@ class Matcher final : public LinkEvents {
   void consumed(std::uint64_t group, std::size_t bytes);
   void report(Group& group);
   void release_kept(std::uint64_t group);
-  // What the peer keeps here. may_...(): whether it may keep one more; it is lost if not.
+  // Count the data that the peer keeps here. may_...(): whether it may keep one more; the peer is
+  // lost if not.
   bool may_keep(std::uint64_t group, std::size_t bytes);
   bool may_keep_offer(std::uint64_t group);
   bool may_keep_unserved();
@@ -181,7 +182,7 @@ class Matcher final : public LinkEvents {
   void differed(const MessageKey& key, std::uint64_t ours, std::uint64_t theirs);
   void tell_unmatched(const MessageKey& key, std::uint64_t signature, bool is_send);
 
-  // What the peer says, one kind each.
+  // The peer's messages, one kind each.
   void hear(const CancelReceive& it);
   void hear(const CancelSend& it);
   void hear(const CancelOffer& it);

@@ -234,7 +234,7 @@ void Matcher::send_finished(SendRequest& request, const Status& status) {
   finish_send(request, status);
 }
 
-// What the peer was to tell us of it will not.
+// Forgets messages that the peer was to send us and will not.
 void Matcher::forget_expected() {
   std::vector<MessageKey> keys;
   incoming_.for_each([&](const Incoming& in) {

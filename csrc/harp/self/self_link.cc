@@ -57,7 +57,7 @@ bool SelfLink::progress() {
   return true;
 }
 
-// Whoever hears of the message may withdraw its send from inside.
+// The callee that hears of the message may withdraw its send from inside.
 void SelfLink::carry_out(const Eager& eager) {
   if (eager.request == nullptr) return;
   const SendRequest& request = *eager.request;

@@ -46,7 +46,7 @@ class SelfLink final : public Link {
   void leave() override {}
 
  private:
-  // What waits for a receive that is not posted is copied once more: for short messages only.
+  // A message that waits for a receive not yet posted is copied once more: for short messages only.
   static constexpr std::size_t kEagerBytes = 4096;
   static constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
