@@ -20,7 +20,7 @@
 
 namespace taco::harp {
 
-// Of what has brought no sample.
+// The queue where a packet has brought no sample.
 inline constexpr Duration kNoQueue = -1;
 
 // One round: from a packet's leaving to its acknowledgement.
@@ -32,15 +32,15 @@ struct CongestionRound {
   bool limited = false;         // the window was what stopped us
 };
 
-// Of swift alone.
+// State of swift alone.
 struct SwiftState {
   CongestionRound round;
   std::uint16_t careful = 0;  // rounds of growth since the last loss
   bool was_empty = false;
   bool has_lost = false;  // packets, for lack of room
-  // What gets lost while there is no queue, of so many packets.
+  // Packets lost while there is no queue, of so many.
   float empty_lost = 0, empty_all = 0;
-  // What was taken to be lost for lack of room, of so many.
+  // Packets taken to be lost for lack of room, of so many.
   float blamed_lost = 0, blamed_all = 0;
   std::uint32_t spell_end_ms = 0;  // when it competed last; 0: never
   Time competes_until = 0;         // with senders that do not give way; 0: it does not
@@ -52,7 +52,7 @@ struct SwiftState {
   std::uint8_t half_life = 0;  // of the memory of long queues: the number of the present one
 };
 
-// Of cubic alone.
+// State of cubic alone.
 struct CubicState {
   double last_maximum = 0;
   double reno = 0;  // the window that Reno would have by now
@@ -65,7 +65,7 @@ struct CongestionState {
   double window = 0;  // packets that may be in flight
   // Below it, the window may double in a round.
   double slow_start_threshold = kNoThreshold;
-  // What an undo restores; 0: nothing.
+  // The values that an undo restores; 0: nothing.
   float window_before_loss = 0, threshold_before_loss = 0;
   std::uint64_t recovery_end = 0;  // losses up to this number belong to one event
   SwiftState swift;
@@ -82,8 +82,7 @@ struct AckSample {
   Duration queue = kNoQueue;      // that the newest of them has found on its way there
   Duration smoothed_rtt = 0;
   double rate = 0;  // packets a nanosecond that the path delivers; 0: not known
-  // Of the session's paths that share a link with this one, how many there are, and their windows
-  // together.
+  // The number of the session's paths that share a link with this one, and their windows together.
   std::uint32_t others = 0;
   double others_window = 0;
   bool limited = false;

@@ -20,8 +20,8 @@ constexpr double kGain = 0.8;
 // A window is narrowed by so many times the share of a round that was lost: small windows give way
 // as TCP's do, and one packet of thousands means little.
 constexpr double kLossGain = 30, kMostForLoss = 0.3;
-// What gets lost while the queue is as good as empty is not lost for lack of room there, and nobody
-// is served by our giving way. But more than so much calls for it whatever its reason.
+// A packet that gets lost while the queue is as good as empty is not lost for lack of room there,
+// and nobody is served by our giving way. But more than so much calls for it whatever its reason.
 constexpr double kLeastNoise = 0.001, kMostNoise = 0.1;
 constexpr double kEmpty = 0.25;                // of the longest queue that there was lately
 constexpr double kFew = 24, kHalfEmpty = 0.5;  // packets; not more than this of the longest
@@ -45,7 +45,7 @@ Duration target_delay(double window) {
          static_cast<Duration>(std::min(kMostForSmall, kForSmall / std::sqrt(window)));
 }
 
-// What a window may grow by in a round near the target, where the wire is busy anyway.
+// The packets that a window may grow by in a round near the target, where the wire is busy anyway.
 double step(double window) { return std::clamp(window / 8, 0.5, 16 + window / 32); }
 
 // After a loss, as TCP at first, and faster and faster while all goes well, for so many rounds; the
@@ -61,7 +61,7 @@ void narrow(CongestionState& state, double factor) {
   state.window = std::max(kLeastWindow, state.window * factor);
 }
 
-// What is kept of the window when so much of a round was lost.
+// The share of the window that is kept when so much of a round was lost.
 double kept(double loss) { return 1 - std::min(kMostForLoss, kLossGain * loss); }
 
 double loss_of(const CongestionRound& round) {
@@ -88,8 +88,9 @@ void remember_queue(SwiftState& swift, const CongestionRound& round, Time now) {
   swift.longest_queue = std::max(round.least_queue, swift.longest_queue);
 }
 
-// What the queue may be while nothing gets lost for lack of room. A few packets are as good as none
-// on a slow path, but who has little of a fast one does not know it for a fast one.
+// The length that the queue may have while nothing gets lost for lack of room. A few packets are as
+// good as none on a slow path, but a sender that has little of a fast one cannot tell that it is
+// fast.
 Duration short_queue(const SwiftState& swift, double rate) {
   const auto longest = static_cast<double>(swift.longest_queue);
   const double few = rate > 0 ? std::min(kFew / rate, kHalfEmpty * longest) : 0;
@@ -114,7 +115,7 @@ bool is_noise(const SwiftState& swift, const CongestionRound& round) {
   return explains(swift, round.lost, round.acked + round.lost, in_a_run(round));
 }
 
-// Of more than so many packets, older ones count less.
+// Halves both counts once there are more than `many` packets, so that older ones count less.
 void forget_old(float& lost, float& all, double many) {
   if (all < many) return;
   lost /= 2;

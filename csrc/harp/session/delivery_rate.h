@@ -15,7 +15,7 @@ namespace taco::harp {
 
 class DeliveryRate {
  public:
-  // What an acknowledgement says about the newest packet that it is for.
+  // The words of an acknowledgement about the newest packet that it is for.
   struct Arrival {
     std::uint64_t number = 0;
     std::uint32_t at_us = 0;      // by the peer's clock, modulo 2^32

@@ -69,8 +69,8 @@ class SendCredit {
     used_ += packets;
     blocked_ = false;
   }
-  // Of those, so many were lost with a path. The peer counts them until a record tells it so; that
-  // record may leave all the same, or it would wait for the very credit that it sets free.
+  // Notes that so many of those were lost with a path. The peer counts them until a record tells it
+  // so; that record may leave all the same, or it would wait for the very credit that it sets free.
   void write_off(std::uint32_t packets) { written_off_ += packets; }
   bool may_tell() const { return limit_ + written_off_ > used_; }
   void on_told() { written_off_ = 0; }
@@ -91,7 +91,7 @@ class SendCredit {
 // The receiver's side of one session.
 class CreditAccount {
  public:
-  // What the peer knows of a limit that went down; only its confirmation frees what it held.
+  // How much the peer knows of a limit that went down; only its confirmation frees what it held.
   //
   //   state     leads to
   //   kNone     kUntold, when refresh() lowers the limit
@@ -124,7 +124,7 @@ class CreditAccount {
   bool is_closed() const { return closed_; }
   // Recomputes the limit. True when it changed enough that the peer should be told.
   bool refresh();
-  // What to tell the peer now. `epoch` moves with every change of the limit.
+  // The limit to tell the peer now. `epoch` moves with every change of the limit.
   std::uint64_t limit() const { return limit_; }
   std::uint32_t epoch() const { return epoch_; }
   Lowering lowering() const { return lowering_.state(); }

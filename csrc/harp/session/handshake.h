@@ -6,10 +6,10 @@
 //   kWaiting      has left; next at next_call()   nothing for sure        kCalling, kEstablished
 //   kEstablished  none any more                   connection and nonce
 //
-// What establishes it is a hello that sends our nonce back; that is for good: a peer that begins
+// A hello that sends our nonce back establishes the session; that is for good: a peer that begins
 // anew gets a new session. In every state a hello of the peer's may have to be answered.
 //
-// Of several ways to the peer some may be dead from the start. So hellos take all of them in turn,
+// Some of several ways to the peer may be dead from the start. So hellos take all of them in turn,
 // the best first, and the session begins by whichever is answered first.
 //
 // Pure state: knows no packet and no key, time is passed in. Owner thread only.
@@ -58,7 +58,7 @@ class Handshake {
   const wire::Nonce& peer_nonce() const { return peer_nonce_; }  // once established
   bool has_called() const { return calls_ > 0 || been_ != 0; }   // the peer may have heard of us
 
-  // What a hello with a valid proof says to this session.
+  // The meaning of a hello with a valid proof for this session.
   enum class Meaning : std::uint8_t {
     kStale,        // nothing: what it is about has ended
     kHello,        // somebody is there: answer, and remember the nonce

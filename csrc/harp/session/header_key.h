@@ -1,7 +1,7 @@
-// What shows that the headers of a peer's segments are its own where segments are not sealed: a
-// keyed sum of the header, by which the packet's checksum is masked. Who sees a packet learns the
-// sum of its header and of no other, so he can make up no number, no place in a message and no
-// length; one guess in 2^32 is right. The payload is covered by the checksum alone.
+// A key that shows that the headers of a peer's segments are its own where segments are not sealed:
+// it makes a keyed sum of the header, by which the packet's checksum is masked. Somebody who sees a
+// packet learns the sum of its header and of no other, so he can make up no number, no place in a
+// message and no length; one guess in 2^32 is right. The payload is covered by the checksum alone.
 //
 // SipHash-1-3 of what docs/wire.md lists, of which the low half is taken: a tag that costs some
 // nanoseconds, where AES-GCM would cost as much as all the rest of a segment.

@@ -41,7 +41,7 @@ class RoundTrip {
   Duration smoothed() const { return has_sample() ? smoothed_ : kInitial; }
   Duration latest() const { return latest_; }
   Duration least() const { return least_; }
-  // Of the latest sample, what queues on the way there have added.
+  // The part of the latest sample that queues on the way there have added.
   Duration queue() const { return queue_us_ * kMicrosecond; }
   Duration largest_delay() const { return largest_delay_; }
 

@@ -23,7 +23,7 @@ struct SegmentRange {
 
 // The sender's view. Segments leave in order; what was lost leaves again before anything new.
 //
-// What leaves is counted in units. A unit is a segment; after split(), once the path has become too
+// Sending is counted in units. A unit is a segment; after split(), once the path has become too
 // narrow for segments of this size, it is a piece of one, small enough for every path. Pieces leave
 // of so many segments only as the receiver keeps incomplete: it refuses others, and a sender that
 // went on with those would never come to the pieces that are missing.
@@ -56,7 +56,7 @@ struct BulkSend {
   bool untouched() const { return next == 0; }
   void resize(std::size_t bytes_of_segment);
   bool is_split() const { return pieces > 1; }
-  // Of the packets that carry this segment, or a piece of it.
+  // The flags of packets that carry this segment, or a piece of it.
   std::uint8_t flags_of(std::uint32_t segment) const {
     return static_cast<std::uint8_t>((segment + 1 == segments ? wire::kLastSegment : 0) |
                                      (offered ? wire::kOffered : 0));
@@ -73,8 +73,8 @@ struct BulkSend {
   bool has_work() const {
     return acked < units && (lost.empty() ? next : lost.back().first) < end_of_sendable();
   }
-  // What to send now, at most `most` units; takes it off the list. Of a split message never more
-  // than one segment. `again`: a retransmission.
+  // The units to send now, `most` at most; takes them off the list. A split message never gives
+  // more than one segment. `again`: a retransmission.
   SegmentRange take(std::uint32_t most, bool& again);
   void put_back(SegmentRange range, bool again);
   // Marks acknowledged; true when that was the last. `whole`: a run of segments, not of pieces.

@@ -14,7 +14,7 @@ namespace taco::harp {
 
 class Pacer {
  public:
-  // Of a round trip, in what leaves at once after a pause.
+  // The part of a round trip whose packets may leave at once after a pause.
   static constexpr double kMostMissed = 0.125;
 
   // May a run leave? If not, it waits until deadline().

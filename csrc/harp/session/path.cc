@@ -9,9 +9,9 @@
 namespace taco::harp {
 namespace {
 
-// Of a window that was full: more is acknowledged in a moment.
+// How long a window counts as full after it was: more is acknowledged in a moment.
 constexpr Duration kLately = 5 * kMillisecond;
-// Of so many packets under way, none meets a queue that is their own.
+// If so few packets are under way, none meets a queue of their own making.
 constexpr std::uint32_t kFewEnough = 8;
 constexpr Duration kRememberLost = 500 * kMillisecond;
 constexpr Duration kLongGap = 200 * kMillisecond;
@@ -74,7 +74,7 @@ void Path::fall_silent(SentPackets::Listener& listener) {
   retry_ = now + std::max(rest_, interval_);
   packets_lost_ += sent_.in_flight();
   sent_.lose_all(listener);
-  // What comes after may be another way altogether.
+  // The way that comes after may be another altogether.
   rtt_ = {};
   delivery_ = {};
   window_ = {};
@@ -110,7 +110,8 @@ bool Path::is_silent() const {
   return watches_silence() && host_.now() - doubted_ >= kPatience;
 }
 
-// Whoever can read our packets can make one up: it raises the question, as an overdue answer does.
+// Somebody who reads our packets can make up a refusal: so it only raises the question, as an
+// overdue answer does.
 bool Path::on_refused() {
   if (!is_live() || peer_left_) return false;
   refusals_ = static_cast<std::uint8_t>(std::min(refusals_ + 1, int{kRefusals}));
@@ -120,9 +121,9 @@ bool Path::on_refused() {
   return true;
 }
 
-// What is under way by the old pair may arrive later than what leaves by the new one, and tells
-// nothing of that one's time. Other ports alone are no reason to doubt what the way carries, nor
-// how long it is: there a queue that the path finds would pass for its length.
+// Packets under way by the old pair may arrive later than those that leave by the new one, and tell
+// nothing of its time. Other ports alone are no reason to doubt what the way carries, nor how long
+// it is: there a queue that the path finds would pass for its length.
 void Path::move_to(const AddressPair& pair) {
   const AddressPair before = ends_.pair();
   if (!ends_.move_to(pair, host_.now())) return;
@@ -151,7 +152,7 @@ void Path::on_peer_left() {
   mtu_.close();
 }
 
-// Of a sender whose acknowledgements get lost: the next one may arrive.
+// A copy comes from a sender whose acknowledgements get lost: the next one may arrive.
 void Path::on_copy() {
   ack_.want();
   ack_.hurry();
@@ -166,7 +167,7 @@ bool Path::on_packet(std::uint64_t number, std::size_t bytes, const RxPacket& fr
     ends_.on_newest_here(now);
     return false;
   }
-  // Whoever has caught a packet and sends it from elsewhere gets no more bytes than it sent.
+  // Somebody who has caught a packet and sends it from elsewhere gets no more bytes than it sent.
   const std::size_t challenge = sizeof(wire::Header) + wire::kTokenBytes + small_tag_bytes();
   if (!is_open() || bytes < challenge) return false;
   if (!ends_.on_newest_elsewhere(AddressPair::of(from), rtt_.probe_timeout(0), now)) return false;
@@ -204,8 +205,9 @@ Path::News Path::on_ack(const wire::Ack& ack, const Others& others,
   if (!sent_.on_ack(ack, next_number_, host_.now(), listener, outcome)) return News::kMalformed;
   if (outcome.newly_acked + outcome.spurious == 0) return News::kNothing;
   Duration queue = kNoQueue;
-  // What is heard first after a stall has waited here for as long as that: no time of the path's.
-  // After a long one, as when the machine was suspended, what left before it tells nothing at all.
+  // A packet that is heard first after a stall has waited here as long as the stall: that is no
+  // time of the path's. After a long one, as when the machine was suspended, what left before it
+  // tells nothing at all.
   const bool tells = host_.now() != back_at_ && outcome.newest_sent >= tells_since_;
   if (outcome.newest == ack.ranges[0].last && tells) {
     const Duration delay = std::min<Duration>(ack.delay_us, 1'000'000) * kMicrosecond;
@@ -289,7 +291,7 @@ bool Path::on_mtu_timer(Time now) {
   if (now < mtu_.deadline()) return false;
   const std::size_t before = mtu_.size();
   mtu_.on_timer(now);
-  // What was lost was too large; the network is not to blame for more.
+  // The lost packets were too large; the network is not to blame for more.
   if (mtu_.size() < before) congestion_.undo(window_);
   return true;
 }

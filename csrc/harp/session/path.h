@@ -64,8 +64,8 @@ class Path {
   DelayedAck& ack() { return ack_; }
   const DelayedAck& ack() const { return ack_; }
 
-  // What the handshake has settled: packets carry `connection` from now on, both ends take
-  // datagrams up to `limit`, and what is to be sealed is sealed there; null: nothing is.
+  // The handshake's results: packets carry `connection` from now on, both ends take datagrams up to
+  // `limit`, and what is to be sealed is sealed there; null: nothing is.
   struct Agreed {
     std::uint64_t connection = 0;
     std::size_t limit = 0;
@@ -107,7 +107,7 @@ class Path {
   // The session has ended.
   void close() { sent_.clear(); }
 
-  // What comes.
+  // Receiving.
   std::uint64_t number_of(const wire::Packet& packet) const {
     const bool uncounted = (packet.flags & wire::kUncounted) != 0;
     const std::uint64_t newest = uncounted ? uncounted_.largest() : received_.largest();
@@ -126,14 +126,14 @@ class Path {
   // True: the path has moved, or has been proved.
   bool on_response(const RxPacket& from, std::uint64_t token);
   enum class News : std::uint8_t { kMalformed, kNothing, kSomething };
-  // What the session may have under way by paths that share a link with this one: packets, and how
-  // many they are.
+  // The other paths that share a link with this one: how many they are, and the packets that the
+  // session may have under way by them.
   struct Others {
     std::uint32_t paths = 0;
     double window = 0;
   };
   News on_ack(const wire::Ack& ack, const Others& others, SentPackets::Listener& listener);
-  // What the listener does with a run that is about this path: of data packets of `datagram` bytes
+  // Called by the listener for a run that is about this path: of data packets of `datagram` bytes
   // each, or a probe for the MTU.
   void on_size_acked(const SentRun& run, std::size_t datagram) {
     mtu_.on_data_acked(datagram, run.sent);
@@ -145,7 +145,7 @@ class Path {
   void on_mtu_probe_lost() { ++mtu_probes_lost_; }
   std::uint64_t largest_received() const { return received_.largest(); }
 
-  // What time brings. True: there is something to send.
+  // Timers. True: there is something to send.
   Time next_deadline() const;
   bool on_timer(SentPackets::Listener& listener);
   // A sign of life is wanted.
@@ -158,7 +158,7 @@ class Path {
   bool on_refused();
   bool is_refused() const { return refusals_ > 0; }
   Time last_news() const { return news_; }  // of something that has arrived by it
-  // What is under way is lost, and the path is to be proved again.
+  // Declares lost what is under way; the path is to be proved again.
   void fall_silent(SentPackets::Listener& listener);
   // One that is not live gets another pair of addresses, and is as if it had just been made.
   void start_over(const AddressPair& pair);
@@ -173,14 +173,14 @@ class Path {
   void trim();
   std::size_t memory_bytes() const { return sent_.memory_bytes() + received_.memory_bytes(); }
 
-  // What leaves. A packet is built, offered, and committed if the Nic has taken it.
+  // Sending. A packet is built, offered, and committed if the Nic has taken it.
   wire::PacketId next_id() const { return {connection_, next_number_, id_}; }
   bool offer(wire::Header& header, std::span<const std::byte> body) {
     return offer(header, body, pair(), false);
   }
   bool offer(wire::Header& header, std::span<const std::byte> body, const AddressPair& pair,
              bool unfragmented);
-  // What a tag takes of a control packet or an eager message.
+  // The bytes that a tag takes of a control packet or an eager message.
   std::size_t small_tag_bytes() const { return sealing_ != nullptr ? wire::kTagBytes : 0; }
   // One packet of frames, which ask for an acknowledgement (`counted`: to be committed) or not.
   // They are to hold an acknowledgement if may_ack(). False: the Nic is full.
@@ -198,8 +198,8 @@ class Path {
   }
   // How long until what leaves after `more` packets more would arrive, as far as one can tell.
   Duration arrival(std::size_t more = 0) const;
-  // Of several paths, each may have so much under way of what there is to send: `most` packets, or
-  // what keeps it busy if that is more. take_all(): whatever the window allows.
+  // Limits what this path, one of several, may have under way of what there is to send: `most`
+  // packets, or what keeps it busy if that is more. take_all(): whatever the window allows.
   static constexpr std::uint16_t kNoShare = 0xffff;
   void set_share(std::size_t most);
   void take_all() { share_ = kNoShare; }
@@ -213,7 +213,7 @@ class Path {
   // what stands in the way.
   bool within_credit() const;
   bool has_room();
-  // What is under way leaves no room in the window for more: an acknowledgement will.
+  // Whether packets under way leave no room in the window for more, until they are acknowledged.
   bool is_crowded() const;
   // How many of `wanted` segments may leave now; notes what stands in the way.
   std::uint32_t room_for(std::uint32_t wanted);
@@ -249,7 +249,7 @@ class Path {
   PathEnds ends_;
   PathMtu mtu_;
 
-  // What has left.
+  // Sent packets.
   std::uint64_t next_number_ = 1;
   std::uint64_t next_uncounted_ = 1;
   RecentPackets recent_;
@@ -283,7 +283,7 @@ class Path {
 
   std::uint64_t payload_sent_ = 0, packets_lost_ = 0;
 
-  // What has come.
+  // Received packets.
   ReceivedPackets received_;
   ReplayWindow uncounted_;
   DelayedAck ack_;

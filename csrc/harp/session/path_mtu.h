@@ -30,18 +30,18 @@ class PathMtu {
   void on_proof(std::size_t bytes, Time now);
   // The peer has left: nothing that matters will be sent.
   void close() { *this = {}; }
-  // What was learnt may be wrong: the path leads elsewhere now.
+  // Doubts what was learnt: the path leads elsewhere now.
   void doubt(Time now);
 
   // Datagrams up to this size may be relied on.
   std::size_t size() const { return confirmed_; }
-  // What may leave now: in doubt, no more than kBase.
+  // The size that may leave now: in doubt, kBase at most.
   std::size_t usable() const { return doubting_ ? kBase : confirmed_; }
   bool in_doubt() const { return doubting_; }
   // More than what is confirmed may turn out to arrive, soon.
   bool is_growing() const { return searching_ && !doubting_; }
 
-  // What became of a run of data packets of `bytes` each that left at `sent`: some acknowledged, or
+  // The fate of a run of data packets of `bytes` each that left at `sent`: some acknowledged, or
   // all lost.
   void on_data_acked(std::size_t bytes, Time sent);
   void on_data_lost(std::size_t bytes, Time sent, Time now);

@@ -44,13 +44,13 @@ class PathSet {
   bool has_other(const Path& than) const;
   bool is_heard_since(Time when, const Path& than) const;
 
-  // Of the other live paths to the same address, by other ports, which share its link at least.
+  // The other live paths to the same address, by other ports, which share this one's link at least.
   Path::Others beside(const Path& path) const;
 
   // The largest datagram that all can be relied on to carry.
   std::size_t datagram() const;
-  // Of the live paths that are not in `tried` (bit i: the i-th), the one by which a packet would
-  // arrive first. Null: none.
+  // The path by which a packet would arrive first, among the live ones that are not in `tried` (bit
+  // i: the i-th). Null: none.
   Path* soonest(std::uint32_t tried, std::uint32_t* index);
 
   // Packet numbers that the peer has used and that need no more credit, over all paths.

@@ -15,7 +15,7 @@ constexpr std::uint64_t kCreditReserve = 4;
 // not so small that this would be most of it.
 constexpr std::uint32_t kWorthARun = 8;
 constexpr std::uint32_t kRunsInWindow = 4;
-// Of the window, in acknowledgements that the peer sends by itself.
+// The window, in acknowledgements that the peer sends by itself.
 constexpr std::uint32_t kFewNews = 4;
 // So late an acknowledgement may be without a path having nothing to carry.
 constexpr Duration kNewsWithin = 3 * kMillisecond;
@@ -85,7 +85,7 @@ Duration Path::arrival(std::size_t more) const {
   return rtt_.smoothed() / 2 + static_cast<Duration>(static_cast<double>(rtt_.smoothed()) * share);
 }
 
-// What leaves in place of the body, as the level of security wants it.
+// The bytes that leave in place of the body, as the level of security wants it.
 std::span<const std::byte> Path::sealed(wire::Header& header, std::span<const std::byte> body) {
   const auto type = static_cast<wire::Type>(header.version_and_type & 15);
   if (sealing_ == nullptr || !seals(sealing_->security(), type)) {

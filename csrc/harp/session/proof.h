@@ -12,7 +12,7 @@
 
 namespace taco::harp {
 
-// What a process is known by: random, new with every Stack.
+// The identity of a process: random, new with every Stack.
 struct Identity {
   std::uint64_t incarnation = 0;
   Secret secret{};

@@ -23,7 +23,7 @@ class Reassembly {
   Reassembly& operator=(const Reassembly&) = delete;
 
   enum class Verdict : std::uint8_t { kKept, kWhole, kRefused };
-  // Of a kFragment packet. kWhole: `segment` is complete, and valid until it is forgotten.
+  // Takes a kFragment packet. kWhole: `segment` is complete, and valid until it is forgotten.
   Verdict add(const wire::Packet& piece, std::span<const std::byte>& segment);
   // The segment is not wanted any more, or not in pieces.
   void forget(std::uint64_t slot, std::uint32_t segment);

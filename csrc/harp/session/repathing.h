@@ -16,8 +16,8 @@
 // less than by then. Time in which any of them could send more if there were more to send does not
 // count: a path that is slow because little is sent by it is not known to be slow.
 //
-// Of the paths of a session between one pair of addresses, at least two. Pure state: moves nothing,
-// time and chance are passed in. Owner thread only.
+// Decides for the paths of a session between one pair of addresses, at least two. Pure state: moves
+// nothing, time and chance are passed in. Owner thread only.
 #pragma once
 
 #include <cstdint>
@@ -57,9 +57,10 @@ class Repathing {
   bool gave_up() const { return in_vain_ >= kMostInVain; }
   std::size_t memory_bytes() const { return kept_.capacity() * sizeof(Kept); }
 
-  // Of time that counts, up to twice as much: hosts that look at once would move at once.
+  // How much time that counts passes between looks, up to twice as much: hosts that look at once
+  // would move at once.
   static constexpr Duration kLook = 50 * kMillisecond;
-  // What was under way before a move tells nothing about what comes after it.
+  // Packets that were under way before a move tell nothing about those after it.
   static constexpr Duration kSettle = 20 * kMillisecond;
   // A gap of silence does not count.
   static constexpr Duration kPause = 20 * kMillisecond;

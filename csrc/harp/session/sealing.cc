@@ -18,7 +18,7 @@ constexpr char kSession[] = "taco harp seal", kNextKey[] = "taco harp next key",
                kPacketKey[] = "taco harp packet key", kHeaderKey[] = "taco harp header key";
 constexpr std::size_t kKeyBytes = 16;
 
-// What a context of OpenSSL's takes with its cipher's state; it does not say so itself.
+// The memory of an OpenSSL context with its cipher's state; OpenSSL does not tell.
 constexpr std::size_t kContextBytes = 1024;
 
 // Without AES-GCM, or without memory for it, nothing may leave that was to be sealed.

@@ -29,8 +29,8 @@ struct evp_cipher_ctx_st;  // OpenSSL's
 
 namespace taco::harp {
 
-// Of a sender's packets under one key; then the next one is taken. Far below what AES-GCM allows
-// (2^23 packets of full size, by RFC 9001's reckoning).
+// A sender seals so many packets under one key, and then takes the next. Far below what AES-GCM
+// allows (2^23 packets of full size, by RFC 9001's reckoning).
 inline constexpr std::uint64_t kPacketsPerKey = std::uint64_t{1} << 22;
 
 // As hellos say it.
@@ -56,7 +56,7 @@ constexpr bool seals(Security security, wire::Type type) {
   }
   return false;
 }
-// What a tag takes of such a packet.
+// The bytes that a tag takes of such a packet.
 constexpr std::size_t tag_bytes(Security security, wire::Type type) {
   return seals(security, type) ? wire::kTagBytes : 0;
 }
@@ -92,8 +92,8 @@ class PacketKey {
   std::array<std::byte, kNonceBytes> mask_;  // of nonces, so that they differ from key to key
 };
 
-// What libcrypto does when its algorithms are first used takes milliseconds. Once this has been
-// called, the first hello and the first session of the process do not wait for it.
+// The first use of libcrypto's algorithms takes milliseconds. Once this has been called, the first
+// hello and the first session of the process do not wait for it.
 void prepare_sealing(Security security);
 
 struct SealingOptions {
@@ -142,7 +142,7 @@ class Sealing {
   const Security security_;
   const std::uint64_t packets_per_key_;
 
-  // What is sent.
+  // Sending.
   Digest sending_;
   HeaderKey sent_headers_;  // the same for all of a session
   std::unique_ptr<PacketKey> sender_;
@@ -152,7 +152,7 @@ class Sealing {
   bool asked_ = false;           // for a sign that it has
   Time newest_since_ = 0;
 
-  // What is received.
+  // Receiving.
   Digest receiving_;
   HeaderKey received_headers_;
   std::unique_ptr<PacketKey> receiver_, before_, next_;  // the latter two only when needed

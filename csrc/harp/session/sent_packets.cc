@@ -22,7 +22,7 @@ std::uint32_t count_of(std::uint64_t mask) {
   return static_cast<std::uint32_t>(std::popcount(mask));
 }
 
-// What an acknowledgement says of numbers up to `last`.
+// The part of an acknowledgement about numbers up to `last`.
 wire::Ack up_to(const wire::Ack& ack, std::uint64_t last) {
   wire::Ack known = ack;
   known.count = 0;

@@ -1,6 +1,6 @@
-// What one path has sent and not yet heard about, as runs: up to 64 consecutive packet numbers that
-// left together and carry consecutive segments of one message (or one small packet). An
-// acknowledgement walks runs and bit masks, never single packets, and of the runs only those it
+// The packets that one path has sent and not yet heard about, as runs: up to 64 consecutive packet
+// numbers that left together and carry consecutive segments of one message (or one small packet).
+// An acknowledgement walks runs and bit masks, never single packets, and of the runs only those it
 // says something new about: what it costs does not depend on how much is in flight.
 //
 // The ring holds what is in flight. Packets declared lost leave it for a small list, where they are
@@ -58,7 +58,7 @@ class SentPackets {
 
   // Numbers never go back; they may skip (packets that need no acknowledgement are not recorded).
   void add(const SentRun& run);
-  // What the ranges say of numbers never used is cut off. False: that is all they say.
+  // Cuts off what the ranges say of numbers never used. False: that is all they say.
   bool on_ack(const wire::Ack& ack, std::uint64_t next_number, Time now, Listener& listener,
               AckOutcome& outcome);
   // Declares lost what was overtaken `window` ago, but nothing before `not_before`. next_loss()

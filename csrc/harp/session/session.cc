@@ -310,7 +310,8 @@ void Session::declare_lost(const Status& why) {
   let_go();
 }
 
-// What remains may be kept for long by a group that has failed: it holds nothing that others need.
+// Empties a session that a group which has failed may keep for long: it holds nothing that others
+// need.
 void Session::let_go() {
   host_.disarm(timer_);
   armed_ = kNever;

@@ -63,7 +63,7 @@ class Session final : public Link {
   Session& operator=(const Session&) = delete;
 
   std::uint64_t connection_id() const { return handshake_.connection(); }
-  // What the packets to the peer carry (an ICMP error quotes it); 0: not known yet.
+  // The id that packets to the peer carry (an ICMP error quotes it); 0: not known yet.
   std::uint64_t peer_connection_id() const { return handshake_.peer_connection(); }
   bool established() const { return handshake_.established(); }
   bool ended() const { return life_.ended(); }
@@ -71,11 +71,11 @@ class Session final : public Link {
 
   // A datagram, or run of datagrams, that carries connection_id(). Unauthenticated until parsed.
   void on_packets(const RxPacket& packets);
-  // A hello that means this process and whose proof has been checked; the packet brought it. False:
-  // its sender has begun anew, and is no recording. This session has nobody to speak with any more,
+  // Takes a hello, brought by `packet`, that names this process and whose proof has been checked.
+  // False: the peer has begun anew, and its hello is no replay. This session has no peer any more,
   // and the caller must end it.
   [[nodiscard]] bool on_hello(const wire::Hello& hello, const RxPacket& packet);
-  // To whoever has something under way here that is lost with the session.
+  // Tells each owner of something under way here that it is lost with the session.
   void lose_to_new_session();
   const PairKey& key() const { return key_; }
   // Something at the peer's address seems to speak another version of the wire.
@@ -94,7 +94,7 @@ class Session final : public Link {
   void flush_acks();
 
   Time last_heard() const { return last_heard_; }  // 0: never
-  // Of the first path.
+  // The first path's remote address.
   const Endpoint& remote() const { return paths_.first().pair().remote; }
   std::uint32_t local_path() const { return paths_.first().pair().local; }
   const PathSet& paths() const { return paths_; }
@@ -105,7 +105,8 @@ class Session final : public Link {
   bool sends_to(const Endpoint& remote) const;
   // Is it just there that hellos are said? Not once it is established.
   bool calls(const Endpoint& remote) const;
-  // Of the Nic's addresses (bit i: the i-th) these are not there at the moment, those are back.
+  // Notes which of the Nic's addresses (bit i: the i-th) are not there at the moment, and which are
+  // back.
   void on_addresses_changed(std::uint32_t missing, std::uint32_t back);
   // It has these, which it did not have before.
   void on_addresses_added(std::uint32_t added);
@@ -167,7 +168,7 @@ class Session final : public Link {
     Path& path_;
   };
 
-  // Of the two sides, the one that opens paths and decides between which addresses they run.
+  // Whether this is the side that opens paths and decides between which addresses they run.
   bool leads() const { return own_incarnation_ < peer_incarnation_; }
 
   // session_paths.cc
@@ -270,7 +271,7 @@ class Session final : public Link {
   std::size_t fill_sealed(const Path& path, BulkSend& send, SegmentRange range);
   bool seals_data() const { return seals(security_, wire::Type::kData); }
   bool trusts_payload() const { return checksum_ == wire::Checksum::kKernel && !seals_data(); }
-  // What their checksums are masked by. Null: nothing.
+  // The key that masks the checksums of segments. Null: none.
   const HeaderKey* segment_key() const {
     return sealing_ != nullptr ? &sealing_->sent_headers() : nullptr;
   }
@@ -327,7 +328,7 @@ class Session final : public Link {
   // Paths (bit i: that of id i) that begin at another address of ours than the peer has heard from,
   // and have not been proved since.
   std::uint16_t astray_ = 0;
-  // Until so many are live, or until then, people are not told of them.
+  // The log mentions the paths only once so many are live, or at tell_paths_by_.
   std::uint8_t paths_due_ = 1;
   bool heard_early_ = false;     // somebody speaks to this session, which has no keys yet
   std::uint32_t full_ = 0;       // of this turn: addresses that the Nic has no room at

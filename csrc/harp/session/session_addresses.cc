@@ -120,7 +120,7 @@ std::optional<std::uint32_t> Session::unused_way(std::span<const std::uint32_t> 
   return free != ways.end() ? std::optional(*free) : std::nullopt;
 }
 
-// Of the same address as `local`, which is its first; if possible one that no path has.
+// A port of the same address as `local`, which is its first; if possible one that no path has.
 std::uint32_t Session::free_port(std::uint32_t local) const {
   const std::span<const NicAddress> addresses = host_.nic().addresses();
   for (std::uint32_t port = local; port < addresses.size(); ++port) {

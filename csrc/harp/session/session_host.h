@@ -1,6 +1,6 @@
-// What all sessions of one engine share and what they need from it: the Nic, buffers, credit, the
-// turn's time, timers, and the list of sessions that have something to transmit. EngineLoop
-// implements the pure virtuals. Owner thread only.
+// The state that all sessions of one engine share and the calls that they make to it: the Nic,
+// buffers, credit, the turn's time, timers, and the list of sessions that have something to
+// transmit. EngineLoop implements the pure virtuals. Owner thread only.
 #pragma once
 
 #include <array>
@@ -82,7 +82,7 @@ class SessionHost {
   void press() { pressing_ = true; }
   bool take_pressing() { return std::exchange(pressing_, false); }
 
-  // Of the Nic's addresses (bit i: the i-th), those that were not there at the start.
+  // The Nic's addresses (bit i: the i-th) that were not there at the start.
   std::uint32_t late() const { return late_; }
 
   Nic& nic() { return nic_; }
@@ -145,7 +145,8 @@ class SessionHost {
   std::vector<Session*> sessions_;
   std::vector<Session*> by_peer_connection_;  // those established, the least first
   List<ReadySession, &ReadySession::links> ready_;
-  // Of this turn: who found a socket full, and which of the Nic's addresses are (bit i: the i-th).
+  // In this turn: the sessions that found a socket full, and the Nic's addresses that are (bit i:
+  // the i-th).
   std::vector<Session*> stopped_;
   std::uint32_t full_locals_ = 0;
   std::uint32_t late_ = 0;

@@ -14,7 +14,7 @@ namespace {
 
 // Challenges without an answer after which people are told, 1.55 s after the first one.
 constexpr std::uint32_t kInVain = 6;
-// What is not proved by then is told of as such.
+// A path that is not proved by then is reported as such.
 constexpr Duration kOpening = 2 * kSecond;
 
 std::string text_of(const Path& path, const Nic& nic) {
@@ -178,7 +178,7 @@ Duration Session::answer_time() const {
   return longest + RoundTrip::kFloor;
 }
 
-// Of one that has been live, it was said when it was left. Both sides challenge; one of them tells.
+// A path that has been live was reported when it was left. Both sides challenge; one of them tells.
 void Session::tell_unanswered(const Path& path) const {
   if (!leads() || path.standing() != Path::Standing::kProving || !paths_.has_other(path)) return;
   TACO_LOG_WARNING("harp",
@@ -227,8 +227,8 @@ void Session::leave_path(Path& path) {
   settle(path, lost);
 }
 
-// What was sent by a path and is lost with it would use up credit for ever. After goodbye none is
-// needed, nor granted.
+// Gives back the credit of packets that were lost with a path, which they would use up for ever.
+// After goodbye none is needed, nor granted.
 void Session::settle(Path& path, std::uint32_t lost) {
   if (path.settled() == path.last_number() || life_.said_goodbye()) return;
   const wire::PathClosed closed{path.id(), path.last_number()};

@@ -89,7 +89,7 @@ void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
     on_frames(*path, packet, from);
     return;
   }
-  // What cannot be kept must not be acknowledged: such packets are dropped before they are noted.
+  // A packet that cannot be kept must not be acknowledged: it is dropped before it is noted.
   if (packet.type == wire::Type::kEager && !on_eager_packet(*path, packet)) return;
   if (packet.type == wire::Type::kFragment && !on_fragment(*path, packet)) return;
   if (packet.type == wire::Type::kControl && !on_frames(*path, packet, from)) return;
@@ -406,7 +406,7 @@ void Session::after_receive() {
   credit_.on_received(paths_.received());
   bool wanted = false, due = false;
   for (const auto& path : paths_) wanted |= path->ack().wanted();
-  // What used up no credit asks for none.
+  // Packets that used up no credit ask for none.
   if (wanted) refresh_credit();
   for (const auto& path : paths_) {
     path->ack().on_burst_end(host_.now());

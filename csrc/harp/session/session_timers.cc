@@ -55,7 +55,7 @@ void Session::on_timer() {
   update_timer();
 }
 
-// What people are told to look at.
+// The advice to people on what to look at.
 std::string Session::why_silent() const {
   const std::string deadline =
       std::to_string(peer_timeout_ / kMillisecond) + " ms (TACO_PEER_TIMEOUT_MS)";

@@ -99,7 +99,7 @@ bool Session::worth_it(const Path& path, std::uint32_t tried) const {
   return true;
 }
 
-// What has come by a path that is not live is acknowledged by the main one.
+// Packets that have come by a path which is not live are acknowledged by the main one.
 bool Session::owes_ack(const Path& path) const {
   if (path.ack().due()) return true;
   if (&path != &paths_.main()) return false;
@@ -107,9 +107,9 @@ bool Session::owes_ack(const Path& path) const {
                      [](const auto& other) { return !other->is_live() && other->ack().due(); });
 }
 
-// Of its own path, and by the main one those of paths that are not live. With a goodbye, of all: it
-// may overtake what they say themselves, and nobody asks again whoever has left. Returns of which
-// paths beside its own (bit i: the i-th).
+// Writes the acknowledgements of its own path and, by the main one, those of paths that are not
+// live. With a goodbye, those of all paths: it may overtake what they say themselves, and nobody
+// asks a peer again that has left. Returns the paths beside its own (bit i: the i-th).
 std::uint32_t Session::write_acks(const Path& path, wire::Writer& writer) const {
   const bool is_main = &path == &paths_.main();
   const bool all = is_main && life_.said_goodbye();
@@ -139,7 +139,7 @@ std::uint32_t Session::write_acks(const Path& path, wire::Writer& writer) const 
 Session::Sent Session::send_control(Path& path) {
   if (!records_.has_work()) seal_block();
   const bool is_main = &path == &paths_.main();
-  // Whoever has heard goodbye grants nothing more; it may yet have to be said again.
+  // A peer that has heard goodbye grants nothing more; it may yet have to be said again.
   const bool allowed = send_credit_.may_tell() || life_.said_goodbye();
   const bool with_records = is_main && records_.has_work() && allowed;
   const bool probe = path.is_live() && path.probe_due();
@@ -203,13 +203,13 @@ Session::Sent Session::send_eager(Path& path) {
   return Sent::kYes;
 }
 
-// Of packets that are not sealed.
+// The flags of packets that are not sealed.
 std::uint8_t Session::flags_of(const BulkSend& send, std::uint32_t segment) const {
   return static_cast<std::uint8_t>(send.flags_of(segment) |
                                    (trusts_payload() ? wire::kTrusted : 0));
 }
 
-// What the last packet of a run says beside its segment's flags.
+// The flags of the last packet of a run, beside its segment's.
 std::uint8_t Session::flags_of_last(const Path& path, SegmentRange range) {
   return path.wants_news(range.count) ? wire::kAckSoon : 0;
 }
@@ -315,7 +315,7 @@ bool Session::fit(Path& path, BulkSend& send) {
   return true;
 }
 
-// What was lost goes first: its message has waited longest, and its receiver holds everything else
+// A message with losses goes first: it has waited longest, and its receiver holds everything else
 // of it. Otherwise groups take turns, so that none waits for another's large messages. Within a
 // group the oldest message goes first: messages that took turns would all end late and together,
 // and with them the receives whose end lets the receiver ask for more. Split messages wait for the

@@ -30,7 +30,7 @@ class SmallSender {
   // `block` comes from the pool, taken for `capacity` bytes, and belongs to the sender from here.
   void push(std::byte* block, std::size_t capacity, std::size_t bytes);
   bool has_work() const { return lost_ > 0 || (unsent_ < count_ && unsent_ < window_); }
-  // What to send next; only when has_work().
+  // The packet to send next; only when has_work().
   Packet front() const;
   void mark_sent(std::uint32_t serial);
   void on_acked(std::uint32_t serial);

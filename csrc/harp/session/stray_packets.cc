@@ -54,8 +54,8 @@ void StrayPackets::on_reset(const wire::Packet& parsed) {
   peers_.on_reset(*session);
 }
 
-// What shows who has sent such a packet is not known. So all that it does is to be named, should
-// nobody answer from just that address; the versions of ranks are compared when they meet.
+// Nothing shows who has sent such a packet. So it is only named, should nobody answer from just
+// that address; the versions of ranks are compared when they meet.
 void StrayPackets::on_other_version(const RxPacket& packet) {
   const std::uint8_t version = wire::peek_version(packet.data);
   if (version == 0) {

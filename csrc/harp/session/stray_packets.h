@@ -27,7 +27,8 @@ class StrayPackets {
   class Peers {
    public:
     virtual ~Peers() = default;
-    // What proves the hellos of that process; none: not told of it (yet), or it takes no packets.
+    // The key that proves the hellos of that process; none: not told of it (yet), or it takes no
+    // packets.
     virtual std::optional<PairKey> key_with(std::uint64_t incarnation) = 0;
     // The session with it, made on first use. Only of those that have a key.
     virtual Session& session_with(std::uint64_t incarnation) = 0;
@@ -35,8 +36,8 @@ class StrayPackets {
     // what takes its place; null: somebody loses something by that, is told, and the process stays
     // lost to those who knew it.
     virtual Session* begin_anew(std::uint64_t incarnation) = 0;
-    // Whoever has the peer's address now does not know this session. No proof that the peer has
-    // ended: who can read our packets can forge that.
+    // The process that has the peer's address now does not know this session. No proof that the
+    // peer has ended: who can read our packets can forge that.
     virtual void on_reset(Session& session) = 0;
   };
 

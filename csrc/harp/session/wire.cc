@@ -47,7 +47,7 @@ Header composed(Type type, const PacketId& id, std::uint8_t flags, std::uint32_t
   return std::bit_cast<Header>(Words{first, id.connection, third, extent});
 }
 
-// Of the body, where its payload is trusted.
+// The bytes of the body that are checked where its payload is trusted.
 std::size_t checked_bytes(const Header& header) {
   const bool fragment = (header.version_and_type & 15) == static_cast<int>(Type::kFragment);
   return fragment ? sizeof(FragmentDescriptor) : 0;
@@ -70,7 +70,7 @@ std::uint32_t checksum(const Header& header, std::span<const std::byte> first,
   return crc;
 }
 
-// What that is masked by, of a data packet or fragment: everything but the payload's bytes counts.
+// The mask of a checksum, for a data packet or fragment: everything but the payload's bytes counts.
 std::uint32_t mask(const HeaderKey* key, const Header& header, std::span<const std::byte> first,
                    std::size_t second) {
   const int type = header.version_and_type & 15;

@@ -49,7 +49,7 @@ enum Flag : std::uint8_t {
 static_assert(kLastSegment == 1 && kCoded == 2 && kSealed == 4 && kUncounted == 8 &&
               kOffered == 16 && kTrusted == 32 && kAckSoon == 64);
 
-// What packets that are not sealed are checked by; as hellos say it.
+// The check of packets that are not sealed; as hellos say it.
 enum class Checksum : std::uint8_t {
   kCrc32c = 0,  // of every byte
   kKernel = 1   // of the header alone where the payload is a segment's: UDP's checksum has that
@@ -292,7 +292,7 @@ Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc =
               const HeaderKey* segments = nullptr);
 // One that was sealed and has been opened; all of it, the tag included.
 Verdict parse_opened(std::span<const std::byte> bytes, Packet& packet);
-// Of a sealed packet: which of two keys. At least a whole header.
+// Which of two keys seals a packet. Needs a whole header at least.
 std::uint8_t key_phase(std::span<const std::byte> bytes);
 // The connection id of a packet, to find its session before anything is checked; 0 for a hello or
 // for something too short.
@@ -301,9 +301,9 @@ PathId peek_path(std::span<const std::byte> bytes);  // at least a whole header
 bool is_hello(std::span<const std::byte> bytes);
 bool is_reset(std::span<const std::byte> bytes);
 std::uint8_t peek_version(std::span<const std::byte> bytes);  // 0: too short
-// Of a kHello packet's body. Its proof is not looked at.
+// Parses the body of a kHello packet. Its proof is not looked at.
 std::optional<Hello> parse_hello(std::span<const std::byte> body);
-// What `proof` is of.
+// The bytes that `proof` is a proof of.
 std::array<std::byte, 1 + offsetof(Hello, proof)> proven_bytes(const Hello& hello);
 
 // Reads the frames of a kControl packet one after another.
@@ -379,7 +379,7 @@ class Writer {
   std::size_t size_ = 0;
 };
 
-// What a packet is known by: the receiver's id of the session and a number on one of its paths.
+// The identity of a packet: the receiver's id of the session and a number on one of its paths.
 // Hellos and resets have neither.
 struct PacketId {
   std::uint64_t connection = 0;

@@ -11,7 +11,7 @@
 
 namespace taco::harp {
 
-// What the process `sender` shows to `receiver`, and nobody else can.
+// The proof that the process `sender`, and nobody else, can show to `receiver`.
 ShmProof shm_proof(const ShmAddress& receiver, std::uint64_t sender, const JobKey& job);
 bool shm_proves(const ShmProof& proof, const ShmAddress& receiver, std::uint64_t sender,
                 const JobKey& job);

@@ -27,9 +27,9 @@ namespace taco::harp {
 
 using ShmProof = std::array<std::byte, 16>;
 
-// What a process publishes so that others on its host can reach it. Plain bytes: copy it into the
-// address blob as it is. Whoever knows the secret (and the job's key, if it has one) may connect,
-// so it travels through the rendezvous store only.
+// The address that a process publishes so that others on its host can reach it. Plain bytes: copy
+// it into the address blob as it is. A process that knows the secret (and the job's key, if there
+// is one) may connect, so it travels through the rendezvous store only.
 struct ShmAddress {
   std::array<std::byte, 16> name{};  // of the abstract Unix socket
   Secret secret{};
@@ -85,7 +85,7 @@ class ShmEndpoint {
   // friends. Requests still open on it are never completed.
   virtual void close(ShmLink* link) = 0;
 
-  // Of a family of sends; its links may be closed by now.
+  // Releases the staging of a family of sends; its links may be closed by now.
   virtual void release(Staging& staging) = 0;
 
   // Takes no more connections, for good: whoever calls from now on is refused, and those who wait
@@ -112,7 +112,7 @@ class ShmEndpoint {
 
   // Tells the peers on which core this process's driver runs; negative: on none.
   virtual void publish_core(int core) = 0;
-  // What the connected peers published; valid until the next call.
+  // The cores that the connected peers published; valid until the next call.
   virtual std::span<const int> peer_cores() = 0;
 
   virtual const ShmStats& stats() const = 0;

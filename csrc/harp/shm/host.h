@@ -1,5 +1,5 @@
-// What the links of one endpoint share. Owned by the endpoint, outlives its links; owner thread
-// only, but for `stats`.
+// The state that the links of one endpoint share. Owned by the endpoint, outlives its links; owner
+// thread only, but for `stats`.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
-// What two processes of one host agree on, byte by byte: the half segment each writes for the
-// other, the first page of an arena, the greeting, and the records in the rings. Both run the same
-// build or refuse each other (kShmVersion), so these are plain structs of this machine.
+// The layout, byte by byte, that two processes of one host agree on: the half segment each writes
+// for the other, the first page of an arena, the greeting, and the records in the rings. Both run
+// the same build or refuse each other (kShmVersion), so these are plain structs of this machine.
 //
 // Every byte has one writer. A link is two half segments; each process writes its own and maps its
 // peer's read-only: its ring of outgoing records, how far it has consumed the peer's ring, and

@@ -20,7 +20,7 @@ PairLink::PairLink(ShmHost& host, const ShmAddress& peer, const std::string& des
     : host_(host), peer_(peer), description_(description), id_(id) {}
 
 PairLink::~PairLink() {
-  // Whoever is not told would wait for us until our process ends.
+  // A peer that is not told would wait for us until our process ends.
   if (is_connected() && own_goodbye_.is(OwnGoodbye::kUnsaid)) {
     leave();
     flush();
@@ -63,7 +63,7 @@ void PairLink::start_connecting() {
     return;
   }
   process_ = shm_peer_process(socket->get(), host_.watch_processes);
-  // Whoever has taken a dead peer's name gets none of our memory.
+  // A process that has taken a dead peer's name gets none of our memory.
   if (!process_.same_user) return miss("another user has its socket");
   if (Status status = greet(socket->get()); !status.ok()) return miss(status.message());
   sockets_[0] = std::move(*socket);

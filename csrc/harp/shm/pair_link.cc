@@ -135,7 +135,8 @@ void PairLink::notice(std::span<const std::byte> bytes) {
   push(&record, sizeof record, bytes, reading_);
 }
 
-// Whoever publishes and then sees no sleep number was seen by the sleeper's own second look.
+// If a publisher then sees no sleep number, the sleeper's own second look has seen what was
+// published.
 void PairLink::flush() {
   if (!dirty_ || !is_connected()) return;
   dirty_ = false;

@@ -55,7 +55,7 @@ class PairLink final : public ShmLink {
   void break_off(const std::string& how) override;
   void leave() override;
 
-  // What the endpoint calls.
+  // The endpoint calls these.
   const ShmAddress& peer() const { return peer_; }
   std::uint32_t id() const { return id_; }
   int peer_core() const {
@@ -76,9 +76,10 @@ class PairLink final : public ShmLink {
   // Blocks that may be at the peer at one time. Few, so that they stay in the caches.
   static constexpr std::size_t kBlocksOut = 4;
 
-  // What answers to the peer may take while they wait for room in the ring: as much as an honest
-  // peer that reads nothing of ours can cause. It has a pull or pieces under way for each receive
-  // we told it of, and small messages within its quotas; its questions are few beside these.
+  // The memory that answers to the peer may take while they wait for room in the ring: as much as
+  // an honest peer that reads nothing of ours can cause. It has a pull or pieces under way for each
+  // receive we told it of, and small messages within its quotas; its questions are few beside
+  // these.
   static constexpr std::size_t kMostAnswerBytes =
       (kMostReceives + kMostUnmatched) * sizeof(ShmKeyRecord);
 
@@ -122,7 +123,7 @@ class PairLink final : public ShmLink {
     return !meeting_.is(PairMeeting::kIdle) && !meeting_.is(PairMeeting::kLost);
   }
   bool is_meeting() const { return is_open() && !is_connected(); }
-  // What the peer has published is worth reading.
+  // Whether what the peer has published is worth reading.
   bool reads() const { return is_connected() && !verdict_.is(PairVerdict::kBroken); }
   bool has_verdict() const { return !verdict_.is(PairVerdict::kNone); }
 
@@ -232,7 +233,7 @@ class PairLink final : public ShmLink {
   Time last_heard_ = 0;  // 0: never
 };
 
-// What an event of the endpoint's epoll set is about: a kind, and a link's id or a descriptor.
+// The subject of an event of the endpoint's epoll set: a kind, and a link's id or a descriptor.
 enum ShmEventKind : std::uint32_t { kShmListener, kShmCaller, kShmSocket, kShmProcess };
 
 }  // namespace taco::harp

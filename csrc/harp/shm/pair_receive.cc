@@ -140,7 +140,8 @@ std::size_t PairLink::pull_step(Incoming& incoming, bool* over) {
   // A withdrawn send ends the receive by its own record, which is behind this one in the ring.
   if (!still_valid(record)) return 1;
   if (!process_.watch || has_ended(process_.watch)) {
-    // What was read may be another process's that got the same number. The verdict comes soon.
+    // The bytes that were read may be those of another process that got the same number. The
+    // verdict comes soon.
     *over = false;
     return 0;
   }

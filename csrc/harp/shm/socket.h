@@ -30,7 +30,7 @@ bool shm_is_listed(const std::string& list, const ShmSocketName& name);
 // An empty ShmFd when nobody waits.
 Result<ShmFd> shm_accept(int listener);
 
-// What travels with a greeting, in this order.
+// The descriptors that travel with a greeting, in this order.
 struct ShmFiles {
   ShmFd half, arena, doorbell;
 };
