@@ -1,5 +1,5 @@
-// What the codecs of this folder have done since the process began, for taco_torch.stats(). Any
-// thread may ask; figures that are being added to meanwhile need not be of the same moment.
+// Counts what the codecs of this folder have done since the process began, for taco_torch.stats().
+// Any thread may ask; figures that are being added to meanwhile need not be of the same moment.
 #pragma once
 
 #include <cstdint>

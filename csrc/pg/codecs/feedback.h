@@ -1,5 +1,5 @@
-// What the owner of a Feedback (pg/codec.h) does with it while no operation uses it. All of it is
-// arithmetic in float32, rounded to nearest, whatever the calling thread's mode.
+// Operations that the owner of a Feedback (pg/codec.h) does on it while no operation uses it. All
+// of it is arithmetic in float32, rounded to nearest, whatever the calling thread's mode.
 #pragma once
 
 #include "base/status.h"
@@ -12,7 +12,7 @@ namespace taco::pg {
 // result nobody uses. Does nothing unless Feedback::undoable was set; a second call does nothing.
 void restore(Feedback& feedback);
 
-// What has been sent is final: restore() gives none of it back. To be called before the next
+// Makes what has been sent final: restore() gives none of it back. To be called before the next
 // operation, which may send other blocks, or none.
 void forget_sent(Feedback& feedback);
 
@@ -21,7 +21,7 @@ void forget_sent(Feedback& feedback);
 // overflow.
 Status scale(Feedback& feedback, double factor);
 
-// Of the residual, added up in double precision.
+// The sum of the residual, in double precision.
 double residual_sum(const Feedback& feedback);
 double residual_norm(const Feedback& feedback);  // Euclidean
 

@@ -1,4 +1,4 @@
-// What the codecs of this folder have in common: their elements are float32, and what they code is
+// The common part of the codecs of this folder: their elements are float32, and what they code is
 // counted (pg/codecs/coding_stats.h).
 #pragma once
 

@@ -15,7 +15,7 @@ using Half = std::uint16_t;
 
 constexpr std::size_t kGroupBytes = kHalfGroup * sizeof(float);  // of elements
 constexpr std::size_t kCodedGroup = sizeof(Exponent) + kHalfGroup * sizeof(Half);
-// What is decoded before it is reduced stays in the first-level cache.
+// A tile that is decoded before it is reduced stays in the first-level cache.
 constexpr std::size_t kTile = 2048;
 
 class HalfCodec final : public FloatCodec {

@@ -34,7 +34,7 @@ struct TopKBlock {
   const std::uint8_t* deltas = nullptr;  // header.index_bytes of them, not looked at yet
 };
 
-// Of the values of so many elements of a kind.
+// The bytes of so many values of a kind.
 constexpr std::uint64_t top_k_value_bytes(TopKKind kind, std::uint64_t values) {
   return values * (kind == TopKKind::kF16 ? sizeof(std::uint16_t) : sizeof(float));
 }

@@ -137,7 +137,7 @@ double TopKCodec::decoded_bytes_per_second() const {
 }
 double TopKCodec::added_bytes_per_second() const { return 2.4e8 / settings_.ratio; }
 
-// What is left of a quick block may be a short message: then two are as quick, nearly.
+// The rest of a quick block may be a short message: then two are as quick, nearly.
 std::uint64_t TopKCodec::longest_block() const {
   constexpr std::uint64_t kQuick = kernels::kQuickSelectable * sizeof(float);
   return settings_.ratio <= 0.02 ? 2 * kQuick : kQuick;

@@ -9,7 +9,7 @@
 namespace taco::pg {
 namespace {
 
-// Of either sign. Most parameters end this at their first elements.
+// Zeros of either sign. Most parameters end this at their first elements.
 bool all_zero(const float* values, std::size_t count) {
   constexpr std::size_t kPart = 256;
   for (std::size_t at = 0; at < count; at += kPart) {

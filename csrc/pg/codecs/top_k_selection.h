@@ -11,8 +11,8 @@ namespace taco::pg {
 
 class TopKSelection {
  public:
-  // Of `n` elements from element `from` of the shard, which the feedback covers. `factor` is that
-  // of the momentum correction; 0: there is none.
+  // Selects from `n` elements from element `from` of the shard on, which the feedback covers.
+  // `factor` is that of the momentum correction; 0: there is none.
   TopKSelection(Feedback& feedback, std::size_t from, const float* gradient, std::size_t n,
                 std::size_t k, float factor, TopKScratch& scratch);
 

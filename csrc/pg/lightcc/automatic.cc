@@ -104,7 +104,7 @@ StepModel Automatic::predicted(const std::vector<double>& largest) const {
   return step;
 }
 
-// Of the change after `before`: who gives up more must gain by it.
+// Judges the change after `before`: a choice that gives up more must gain by it.
 bool Automatic::was_no_gain(const Before& before, const StepModel& step, double seconds) const {
   const bool gives_up_more = loss(step, before.ways) < loss(step, ways_);
   return seconds > before.seconds * (gives_up_more ? 1 - rules_.tolerance : 1 + kSlower);

@@ -46,7 +46,7 @@ struct Decision {
 
 class Automatic {
  public:
-  // What averaging so many bytes by a way should cost just now; nothing: it must not be used.
+  // The predicted cost of averaging so many bytes by a way just now; nothing: it must not be used.
   using CostOf = std::function<std::optional<Cost>(std::uint64_t bytes, Way way)>;
 
   explicit Automatic(CostOf cost_of, const ChoiceRules& rules = {});
@@ -69,7 +69,7 @@ class Automatic {
     std::uint64_t bytes = 0;
     bool operator==(const Bucket&) const = default;
   };
-  // What was used before a change.
+  // The ways that were used before a change.
   struct Before {
     Ways ways;
     double seconds = 0;  // of a step

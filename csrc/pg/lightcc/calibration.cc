@@ -7,7 +7,7 @@
 namespace taco::pg::lightcc {
 namespace {
 
-// Of the step: less is noise.
+// The share of a step below which a difference is noise.
 constexpr double kNoise = 0.005;
 // No factor is beyond these. An interface may be said to be thousands of times as fast as the
 // network behind it, but hardly slower.
@@ -41,8 +41,8 @@ double Calibration::predicted_end(const StepModel& predicted, const Ways& ways) 
   return seconds(corrected(predicted), ways);
 }
 
-// What shows when a way has just come into use is the way's own. Later it is the network that
-// changes, as long as it is the network that is waited for.
+// A difference that shows when a way has just come into use is the way's own. Later it is the
+// network that changes, as long as it is the network that is waited for.
 void Calibration::learn(const StepModel& predicted, const Ways& ways, double end, bool otherwise) {
   const double expected = predicted_end(predicted, ways);
   const bool near = std::abs(end - expected) <= kNoise * expected;

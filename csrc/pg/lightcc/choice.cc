@@ -52,7 +52,7 @@ class Search {
         [](const State& a, const State& b) { return a.progress.end < b.progress.end; }));
   }
 
-  // Of those that end by `limit`. Empty: none was found.
+  // The ways with the least loss among those that end by `limit`. Empty: none was found.
   Ways least_loss(double limit) {
     explore(limit, [](const State& state) { return state.loss; });
     if (states_.empty()) return {};
@@ -146,10 +146,10 @@ class Search {
   std::vector<State> states_;
 };
 
-// Of those within the tolerance of the fastest.
+// The ways with the least loss among those within the tolerance of the fastest.
 Ways least_lossy(const StepModel& step, const Ways& fastest, double tolerance) {
   const Ways found = Search(step).least_loss(seconds(step, fastest) * (1 + tolerance));
-  // What counts as equal in one search need not in the other.
+  // Times that count as equal in one search need not in the other.
   return found.empty() ? fastest : found;
 }
 

@@ -45,7 +45,7 @@ double exposed(const StepModel& step, const Ways& ways);  // what the computatio
 // All buckets by one way; those that must not be, exact.
 Ways all_by(const StepModel& step, Way way);
 
-// What is given up: bytes sent by kTopK first, then those sent by kHalf.
+// The loss of a choice: bytes sent by kTopK first, then those sent by kHalf.
 std::array<std::uint64_t, 2> loss(const StepModel& step, const Ways& ways);
 
 struct ChoiceRules {

@@ -117,8 +117,8 @@ Result<Gradients::Plan> Gradients::plan(std::size_t index, const Layout& layout,
   return Plan{*codec, nullptr};
 }
 
-// What is pending goes into the gradient, and must come out again if the step is skipped. What the
-// codec takes back may be all of its block, or nothing where that was not finite, and only the
+// A pending residual goes into the gradient, and must come out again if the step is skipped. What
+// the codec takes back may be all of its block, or nothing where that was not finite, and only the
 // owner of the block knows. So it has to travel whole: in the step after one that was skipped, and
 // now and then for parameters that had no gradient whenever their bucket last did. All ranks must
 // come to the same, though each has something else pending.
@@ -187,7 +187,7 @@ void Gradients::add_to_pending(const Layout& layout, const Part& part,
       });
 }
 
-// What the newest step has sent of it may yet be taken back.
+// The part that the newest step has sent of it may yet be taken back.
 void Gradients::retire(Bucket& bucket) {
   if (!bucket.feedback) return;
   std::vector<float>& residual = bucket.feedback->residual;
@@ -305,7 +305,7 @@ std::vector<Saved> Gradients::save() const {
   }
   for (std::size_t parameter = 0; parameter < parameters_.size(); ++parameter) {
     const auto number = static_cast<int>(parameter);
-    // Of those that have not been seen yet, it is told already.
+    // A parameter that has not been seen yet is in the list already.
     if (std::any_of(saved_.begin(), saved_.end(),
                     [&](const Saved& one) { return overlap(one.layout, {number}); })) {
       continue;

@@ -45,8 +45,8 @@ struct Part {
 // A bucket: the parameters that lie in it one after the other, as indices into the model's.
 using Layout = std::vector<int>;
 
-// What a rank keeps of one bucket, to go on exactly where it was; at loss scale 1. Or what is
-// pending of one parameter, which the layout then names twice, as no bucket does.
+// The state that a rank keeps of one bucket, to go on exactly where it was; at loss scale 1. Or the
+// pending residual of one parameter, which the layout then names twice, as no bucket does.
 struct Saved {
   Layout layout;
   Part part;
@@ -65,8 +65,8 @@ class Gradients {
   // A backward pass begins. `scale`: what the loss is multiplied by. `skipped`: nobody uses the
   // result of the pass before, so what was sent is owed again.
   Status begin_step(double scale, bool skipped);
-  // What it says of the newest pass, for those who cannot wait for the next one to begin: whoever
-  // saves what is owed, or changes something. May be called again.
+  // Says the same of the newest pass, for a caller that cannot wait for the next one to begin: one
+  // that saves what is owed, or changes something. May be called again.
   void end_step(bool skipped);
   // From the next step on, what was sent can be taken back.
   void expect_skips(bool expected);

@@ -40,11 +40,11 @@ Status check(const Settings& settings);
 // target.
 double ratio_at(const Settings& settings, std::int64_t step);
 
-// Of kAuto: the settings of what is sent by one way. kNone for those that it must not use.
+// Under kAuto, the settings of what is sent by one way. kNone for a way that it must not use.
 Settings by_way(const Settings& settings, Way way);
 bool may_use(const Settings& settings, Way way, std::uint64_t bytes);
-// What kAuto may choose among, in 52 bits, for ranks to compare; and those of another rank in
-// words, for who differs: "float32, float16, TopK 1%".
+// The ways that kAuto may choose among, in 52 bits, for ranks to compare; and those of another rank
+// in words, for who differs: "float32, float16, TopK 1%".
 std::uint64_t choice_code(const Settings& settings);
 std::string describe_choice(std::uint64_t code);
 // By Way, for the log.
