@@ -93,7 +93,7 @@ class Offer:
         return list(self.groups.values())[-1]
 
     def options(self, name: str) -> dict[str, Any]:
-        """What lightcc is told, besides the kind of compression."""
+        """Options of lightcc besides the kind of compression."""
         threshold = int(THRESHOLD / self.scale)
         return {"ratio": self.ratio, "values": CHOICES[name].values, "threshold": threshold}
 

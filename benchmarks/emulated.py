@@ -187,7 +187,7 @@ class Compute:
             torch.mm(self._a, self._b)
 
     def start(self) -> None:
-        """Of a step's computation."""
+        """Begins a step's computation."""
         self._due = time.perf_counter()
 
     def pass_by(self, seconds: float) -> None:

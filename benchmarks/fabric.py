@@ -73,7 +73,7 @@ def why_unavailable() -> str | None:
 
 
 def _elsewhere(enter: str, argument: int, act: Callable[[], Any]) -> Any:
-    """What `act` returns in a short-lived thread that has called libc's `enter` first."""
+    """Returns what `act` does in a short-lived thread that has called libc's `enter` first."""
     result: list[Any] = []
 
     def run() -> None:
@@ -243,14 +243,14 @@ class Fabric:
         return self.popen(host, command, **options).wait()
 
     def output(self, host: int, command: Sequence[str]) -> str:
-        """What a command says on its standard output; raises when it fails."""
+        """The standard output of a command; raises when it fails."""
         argv = self.command(host, command)
         return subprocess.run(
             argv, env=_environment(), check=True, stdout=subprocess.PIPE, text=True
         ).stdout
 
     def rank_environment(self, rank: int, ranks_per_host: int = 1) -> dict[str, str]:
-        """What torchrun would set for this rank."""
+        """The variables that torchrun would set for this rank."""
         world = self.hosts * ranks_per_host
         return {
             "MASTER_ADDR": self.address(0),
@@ -332,7 +332,7 @@ class Fabric:
         self._set_filter(self._namespaces[-1], f"p{link}h{host}", 0.0)
 
     def cut_from(self, host: int, link: int = 0) -> None:
-        """What leaves a host by this link is lost; what comes to it arrives. mend() undoes it."""
+        """Loses what leaves a host by this link; what comes to it arrives. mend() undoes it."""
         self._set_filter(self._namespaces[-1], f"p{link}h{host}", 1.0)
 
     def set_rate(self, host: int, rate: str, link: int = 0) -> None:
@@ -341,7 +341,7 @@ class Fabric:
         self._limit(self._namespaces[-1], [f"p{link}h{host}"], parse_rate(rate), "change")
 
     def set_mtu(self, host: int, mtu: int, link: int = 0) -> None:
-        """Of the host's own interface."""
+        """Sets the MTU of the host's own interface."""
         self._ip(self._namespaces[host], [f"link set eth{link} mtu {mtu}"])
 
     def set_carrier(self, host: int, up: bool, link: int = 0) -> None:
@@ -350,8 +350,8 @@ class Fabric:
         self._ip(self._namespaces[-1], [f"link set p{link}h{host} {state}"])
 
     def set_switch_mtu(self, mtu: int) -> None:
-        """What the bridges carry from now on; the hosts' own interfaces know nothing of it. Frames
-        that are larger vanish without a word, as in a switch."""
+        """Sets what the bridges carry; the hosts' own interfaces know nothing of it. Larger frames
+        vanish without a word, as in a switch."""
         for host in range(self.hosts):
             for link in range(self.links):
                 # Bridges let super-packets pass unmeasured: every frame leaves its host by itself.

@@ -40,7 +40,7 @@ KINDS = [
     "scatter",
     "barrier",
 ]
-# What TCP over Ethernet carries of each full frame at 1,500 bytes MTU.
+# The framing of TCP over Ethernet, of each full frame at 1,500 bytes MTU.
 TCP_FRAMING = 1514 / 1448
 
 
@@ -94,7 +94,7 @@ def run(
     show: Callable[[Any, argparse.Namespace], None],
     **environment: str,
 ) -> Any:
-    """What is left of main() once the arguments are known: a rank does its part and None comes
+    """The rest of main() once the arguments are known: a rank does its part and None comes
     back; the user's process starts the ranks, shows and saves rank 0's result, and returns it."""
     if is_rank():
         if not arguments.unbound:
@@ -186,7 +186,7 @@ def where(arguments: argparse.Namespace) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on, for the head of every report."""
+    """The machine that figures were measured on, for the head of every report."""
     model = platform.processor()
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

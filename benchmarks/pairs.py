@@ -49,7 +49,7 @@ class Pair:
         return self.fabric.address(rank) if self.fabric else "127.0.0.1"
 
     def run(self, commands: Sequence[Sequence[str]], environment: Mapping[str, str]) -> str:
-        """What both ranks say, once both have ended well."""
+        """The output of both ranks, once both have ended well."""
         cores = sorted(os.sched_getaffinity(0))
         ranks = []
         for rank, command in enumerate(commands):

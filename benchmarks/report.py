@@ -86,7 +86,7 @@ def load(name: str) -> Any:
 
 
 def provenance(result: Any) -> str:
-    """What a run's figures were measured on."""
+    """The machine that a run's figures were measured on."""
     host = result["machine"]
     copying = result.get("copy_bytes_per_s")
     parts = [host["cpu"], f"TCP {host['tcp']}"]

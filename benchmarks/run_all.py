@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 OUT = HERE.parent / "out"
 BARE = HERE.parent / "build/release/benchmarks/cpp"
 PERF = HERE.parent / "build/release/csrc/harp/harp-perf"
-# Of HARP alone, by programs of its own.
+# Benchmarks of HARP alone, by programs of its own.
 PROGRAMS = ("bulk.py", "small.py", "sharing.py", "security.py")
 BESIDE_BARE = ("bulk.py", "small.py")
 # They have nothing to do with --backends.

@@ -66,7 +66,7 @@ RATIOS = "3.67,1.4,0.64"  # communication to computation: TCP, HARP, the bare wi
 
 
 class Place:
-    """What the arithmetic needs to know of where this runs."""
+    """Where this runs, as the arithmetic needs to know it."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.hosts, self.world, self.ratio = arguments.hosts, arguments.ranks, arguments.ratio

@@ -44,7 +44,7 @@ def crc32c(data: bytes) -> int:
 
 
 def forged_packets() -> list[bytes]:
-    """Of the forms that get furthest with somebody who knows no session: sealed, and hellos with a
+    """Packets of the forms that get furthest without a session: sealed ones, and hellos with a
     good checksum. docs/wire.md has the layout."""
     source = random.Random(1)
     packets = []

@@ -95,7 +95,7 @@ class Hosts:
         return self._fabric.address(host)
 
     def set_queue(self, milliseconds: float) -> None:
-        """Of the port to the receiver; its bucket is as small as the timer allows."""
+        """The port to the receiver has this queue; its bucket is as small as the timer allows."""
         bucket = f"rate {int(8 * self.bytes_per_second)}bit burst 64kb latency {milliseconds}ms"
         command = f"tc qdisc replace dev p0h{RECEIVER} root tbf {bucket}"
         self._fabric.output(-1, ["sh", "-c", command])

@@ -78,7 +78,7 @@ def in_pages(millions: int, dtype: torch.dtype) -> Step:
 
 
 def seconds(step: Step) -> float:
-    """Of the steps of a turn; the first of them may wait for threads of the other to rest."""
+    """Seconds of the steps of a turn; the first may wait for the other's threads to rest."""
     took: list[float] = []
     for _ in range(STEPS):
         start = time.perf_counter()

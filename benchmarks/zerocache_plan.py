@@ -51,7 +51,7 @@ def seconds(work: Callable[[], object], times: int) -> float:
 
 
 class Speeds:
-    """What the command is told of this machine, measured anew whenever it is asked for."""
+    """Speeds that the command is told of this machine, measured anew at each call."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         from train_char_lm import Block

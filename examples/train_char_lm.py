@@ -96,7 +96,7 @@ class CharacterModel(nn.Module):
 
 
 class TrainingState(Stateful):
-    """What a checkpoint holds: the shards of model and optimizer, and the step."""
+    """The contents of a checkpoint: the shards of model and optimizer, and the step."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model = model
@@ -145,7 +145,7 @@ def parallel_model(vocabulary: int, arguments: argparse.Namespace) -> nn.Module:
     if arguments.compress != "none":
         from taco_torch import lightcc
 
-        # What this small model reduces at a time is below the size from which TopK pays.
+        # This small model reduces less at a time than the size from which TopK pays.
         lightcc.compress(model, arguments.compress, ratio=arguments.ratio, threshold=0)
     return model
 

@@ -62,7 +62,7 @@ def test_missing_packages_are_named_in_one_error(checkout: Path) -> None:
     assert re.search(r"sudo apt-get install .*\bcmake\b.*\bninja-build\b", done.stderr)
 
 
-# What `import torch` and the rest of an environment's packages are hidden by.
+# Options that hide torch and the rest of an environment's packages.
 BARE = [sys.executable, "-I", "-S", "-c"]
 HOOKS = [
     "get_requires_for_build_wheel()",
@@ -102,7 +102,7 @@ def line_to_type(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def install_stub(site: Path, package: str, version: str) -> None:
-    """What an installation of ``package`` leaves, as far as a build looks at it."""
+    """Makes what an installation of ``package`` leaves, as far as a build looks at it."""
     (site / package).mkdir(parents=True)
     (site / package / "__init__.py").write_text("")
     record = site / f"{package}-{version}.dist-info"

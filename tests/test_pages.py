@@ -61,7 +61,7 @@ def unknown_targets(text: str) -> set[str]:
 
 
 def known_variables() -> set[str]:
-    """What users set is in the table; options of the build and of the tests stand where used."""
+    """Users' variables are in the table; options of the build and of the tests stand where used."""
     build = [name for name in tracked() if name.endswith(("CMakeLists.txt", ".sh"))]
     tables = "".join(text_of(name) for name in ["csrc/base/env_table.cc", *build])
     return set(VARIABLE.findall(tables))

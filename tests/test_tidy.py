@@ -53,7 +53,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:h[o]me|r[o]ot|w[o]rk|U[s]ers)/\w")
 
 
 def include_problems(name: str, text: str) -> list[str]:
-    """What is wrong with the includes of a file `name` that contains `text`."""
+    """Problems with the includes of a file `name` that contains `text`."""
     room = name.split("/")[1] if name.count("/") >= 2 else None
     folder = str(Path(name).parent).removeprefix("csrc/")
     neighbours = INNER_WALLS.get(folder, set())

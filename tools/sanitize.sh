@@ -17,7 +17,8 @@ configure_and_build() {
 # A short run, in inputs. One of these takes simulated processes to their end.
 short_runs() { case $1 in session_fuzz | handshake_fuzz) echo 2000 ;; *) echo 200000 ;; esac }
 
-# What a target begins with: inputs that make_corpus makes, and those that once found something.
+# The inputs that a target begins with: those that make_corpus makes, and those that once found
+# something.
 first_inputs() {
   local folder
   for folder in "build/fuzz/corpus/$1" "tests/fuzz/corpus/$1"; do

@@ -63,7 +63,7 @@ printf '\n== Python tests\n'
 # carries; but a race in one of torch's own tests shows then.
 stage "$VENV/bin/pytest" tests -n "${PYTEST_JOBS:-0}" --dist worksteal "$@" || verdict=1
 
-# What ends when the tests end may need a moment to notice.
+# Processes that end when the tests end may need a moment to notice.
 for _ in {1..30}; do
   remaining=$(leftovers)
   [ -z "$remaining" ] && break

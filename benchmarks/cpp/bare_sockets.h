@@ -1,5 +1,5 @@
-// What benchmarks over bare sockets share: two ranks that know each other's IPv4 address, TCP
-// connections between them, and how such a program ends when something is wrong.
+// The common part of benchmarks over bare sockets: two ranks that know each other's IPv4 address,
+// TCP connections between them, and how such a program ends when something is wrong.
 #pragma once
 
 #include <netinet/in.h>
@@ -40,12 +40,12 @@ class Options {
  public:
   Options(int argc, char** argv, const char* usage);
 
-  // What is given by that name, or what is to be taken otherwise. A number is above 0.
+  // The option given by that name, or the default. A number is above 0.
   bool choice(const std::string& name, const std::string& yes, const std::string& no,
               bool otherwise);
   std::uint64_t number(const std::string& name, std::uint64_t otherwise);
   double seconds(const std::string& name, double otherwise);
-  // Of --own, --other and --port, which are needed.
+  // The ends given by --own, --other and --port, which are needed.
   Ends ends(int rank);
 
   // All that the program knows have been asked for.

@@ -1,5 +1,5 @@
-// What bulk data cost without a transport: a bare program that sends packets as one HARP session
-// does and does nothing else, and one TCP stream. benchmarks/bulk.py runs them beside harp-perf.
+// Bulk data without a transport: a bare program that sends packets as one HARP session does and
+// does nothing else, and one TCP stream. benchmarks/bulk.py runs them beside harp-perf.
 //
 //   bulk_bench --by udp|tcp --rank R --own ADDRESS --other ADDRESS --port N
 //              [--crc on|off] [--bytes N] [--seconds S] [--window N]

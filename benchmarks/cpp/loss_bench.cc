@@ -1,7 +1,7 @@
-// What one lost packet costs a sender at full rate: the processor time that its bookkeeping takes
-// in one second (runs noted as they leave, acknowledgements, the search for losses), without a loss
-// and with one at the second's beginning. The calls are those of a Session, in virtual time; no
-// packet is built or sent.
+// Measures what one lost packet costs a sender at full rate: the processor time that its
+// bookkeeping takes in one second (runs noted as they leave, acknowledgements, the search for
+// losses), without a loss and with one at the second's beginning. The calls are those of a Session,
+// in virtual time; no packet is built or sent.
 //
 //   loss_bench [--repeat N] [--json]
 #include <time.h>

@@ -1,4 +1,5 @@
-// What the mover of pages costs, and how near it comes to the memory's and the disk's own speed.
+// Measures what the mover of pages costs, and how near it comes to the memory's and the disk's own
+// speed.
 //
 //   mover_bench [--kib N] [--pages N] [--rounds N] [--directory PATH] [--json]
 //

@@ -43,7 +43,7 @@ struct Options {
 using Word = std::uint32_t;
 using Half = std::uint16_t;
 
-// What a step touches, from one parameter on; null: not at all.
+// The arrays that a step touches, from one parameter on; null: not at all.
 struct Touched {
   Word* updated[3];
   const Word* gradient;

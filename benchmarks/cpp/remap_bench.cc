@@ -1,5 +1,5 @@
-// What it costs to let a frame of memory appear at an address and vanish from it, beside a copy of
-// its bytes, which is what a remapping saves.
+// Measures what it costs to let a frame of memory appear at an address and vanish from it, beside a
+// copy of its bytes, which is what a remapping saves.
 //
 //   remap_bench [--kib N] [--frames N] [--rounds N] [--busy N] [--json]
 //

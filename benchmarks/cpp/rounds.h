@@ -1,5 +1,5 @@
-// What the benchmarks of kernels share: rounds that all threads begin together, memory, and the
-// STREAM triad, the physical limit that rows are held to.
+// The common part of the benchmarks of kernels: rounds that all threads begin together, memory, and
+// the STREAM triad, the physical limit that rows are held to.
 #pragma once
 
 #include <cstddef>

@@ -224,7 +224,7 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-// Of one side of one row.
+// The samples of one side of one row.
 struct Samples {
   std::vector<double> rate;       // GB/s
   std::vector<double> processor;  // seconds a GB

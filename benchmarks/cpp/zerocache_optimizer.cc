@@ -51,7 +51,7 @@ struct Options {
   bool json = false;
 
   std::size_t parameters() const { return millions << 20; }
-  // Of the parameters, and as many of each moment.
+  // Pages of the parameters; each moment has as many.
   std::uint32_t pages() const { return static_cast<std::uint32_t>(4 * parameters() / page_bytes); }
   std::uint32_t passing() const { return 3 * group; }
 };

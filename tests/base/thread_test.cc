@@ -12,7 +12,8 @@
 namespace taco {
 namespace {
 
-// Of this thread, in ns, as sched_getattr tells it; before Linux 6.12 an ordinary thread has none.
+// The turn of this thread, in ns, as sched_getattr tells it; before Linux 6.12 an ordinary thread
+// has none.
 std::uint64_t turn() {
   std::array<std::byte, 48> attributes{};
   EXPECT_EQ(syscall(SYS_sched_getattr, 0, attributes.data(), attributes.size(), 0), 0);

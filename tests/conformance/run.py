@@ -172,7 +172,7 @@ def exceptions() -> set[str]:
 
 
 def expected(backend: str) -> set[str]:
-    """What must pass: what passed before, and what gloo passes but for the exceptions."""
+    """Tests that must pass: those that passed before, and those that gloo passes but exceptions."""
     return set(read_list(f"{backend}_passes.txt")) | (
         set(read_list("gloo_passes.txt")) - exceptions()
     )

@@ -134,7 +134,7 @@ def run_one(case: type[unittest.TestCase], name: str) -> dict[str, Any]:
 
 def main() -> None:
     prepare_environment()
-    # What tests print goes to standard error; results alone go to standard output.
+    # Output of the tests goes to standard error; results alone go to standard output.
     results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     case = suite_class(sys.argv[1])

@@ -1,4 +1,4 @@
-// What other threads of the process see, and can do, while memory moves.
+// Tests what other threads of the process see, and can do, while memory moves.
 #include <gtest/gtest.h>
 
 #include <atomic>

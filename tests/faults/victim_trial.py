@@ -91,7 +91,7 @@ class Plan:
 
 @dataclass
 class Verdict:
-    """What became of a trial."""
+    """The outcome of a trial."""
 
     plan: Plan
     latencies_s: list[float] = field(default_factory=list)  # death to error, one a survivor

@@ -45,8 +45,8 @@ def run(
     program: list[str], starts_ranks: bool, python: WarmPython | None, compiled: Path
 ) -> subprocess.CompletedProcess[str]:
     """Two ranks of the program, forked from ``python`` if there is one."""
-    # What DeepSpeed compiles at its first use. In the place that is everybody's, it would wait
-    # without end for a run that was killed while it compiled.
+    # DeepSpeed compiles extensions at its first use. In the place that is everybody's, it would
+    # wait without end for a run that was killed while it compiled.
     environment = {**ENVIRONMENT, "TORCH_EXTENSIONS_DIR": str(compiled)}
     if python is not None:
         return run_forked(python, program, RANKS, environment)
@@ -64,7 +64,7 @@ def run(
 
 
 def reports(done: subprocess.CompletedProcess[str], backend: str) -> list[dict[str, Any]]:
-    """What the ranks report, by rank; the process that has them all as threads reports one."""
+    """The reports of the ranks, by rank; the process that has them all as threads reports one."""
     output = done.stdout + done.stderr
     found = [
         json.loads(rest)
@@ -72,7 +72,7 @@ def reports(done: subprocess.CompletedProcess[str], backend: str) -> list[dict[s
         if mark
     ]
     assert found, output[-6000:]
-    # What the baseline does after its reports is its own affair: gloo's threads, where anything
+    # An error of the baseline after its reports is its own affair: gloo's threads, where anything
     # keeps its group beyond destroy_process_group, may meet an interpreter in its last moments.
     assert done.returncode == 0 or backend == "gloo", output[-6000:]
     return sorted(found, key=lambda entry: int(entry["rank"]))

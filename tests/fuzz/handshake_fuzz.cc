@@ -61,7 +61,7 @@ class Game final : public SessionGame {
     return {cluster_[node].incarnation(), cluster_[node].secret()};
   }
 
-  // What the process says to the hostile peer; and to whom it says how much.
+  // Sees what the process says to the hostile peer, and to whom it says how much.
   void see(const SimNetwork::Departure& sent) override {
     if (sent.from.node != kVictim) return;
     if (sent.to.node >= kNobody) to_nobody_ += sent.bytes.size();
@@ -152,7 +152,7 @@ class Game final : public SessionGame {
     return datagram_of(wire::frames_header(wire::Type::kHello, {}, body.size()), body);
   }
 
-  // What the process has said comes back to it, or what it was told comes again.
+  // Sends the process what it has said itself, or again what it was told.
   void reflect() {
     if (const Datagram* said = seen_.any(input_.byte())) forge(*said, true);
   }

@@ -93,8 +93,8 @@ void add_addresses(Corpus corpus) {
   }
 }
 
-// Of every kind, the same moves in another order, with time between them: from before the first
-// hello until the messages have arrived.
+// Games of every kind: the same moves in another order, with time between them: from before the
+// first hello until the messages have arrived.
 void add_games(Corpus corpus, int moves) {
   SimRandom random(1);
   for (int kind = 0; kind < kKinds; ++kind) {

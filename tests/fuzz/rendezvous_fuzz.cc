@@ -1,4 +1,4 @@
-// What ranks tell each other through the store, where other jobs and other versions write too:
+// Records that ranks exchange through the store, where other jobs and other versions write too:
 // decode() must survive any bytes, and what it accepts must be what encode() makes of it again.
 #include <cstddef>
 #include <cstdint>

@@ -107,7 +107,7 @@ class Game final : public SessionGame {
     }
     const std::uint32_t cut = input_.word();
     if ((cut & 1) != 0) bytes.resize(cut % (bytes.size() + 1));
-    // Of a hello a right checksum shows nothing: it has a proof.
+    // A right checksum shows nothing of a hello, which has a proof.
     const bool is_hello = wire::is_hello(bytes) && wire::is_hello(copy->bytes);
     if ((reseals() || is_hello) && bytes.size() >= sizeof(wire::Header)) {
       const std::span<const std::byte> body = std::span(bytes).subspan(sizeof(wire::Header));

@@ -1,4 +1,4 @@
-// What the fuzz targets that drive simulated processes have in common: reading the input, messages
+// The common part of the fuzz targets that drive simulated processes: reading the input, messages
 // that complete once, and the game in which two processes exchange them while the input has its
 // way. Test support.
 #pragma once
@@ -130,11 +130,11 @@ class SessionGame {
     }
   }
 
-  // What somebody has sent who is no part of the input.
+  // Sees a packet of a sender that is no part of the input.
   virtual void see(const SimNetwork::Departure& sent) = 0;
   // Does what the input says next.
   virtual void turn() = 0;
-  // What must hold at all times.
+  // Checks what must hold at all times.
   virtual void check_bounds() {
     for (const std::uint32_t node : {0u, 1u}) {
       for (std::uint32_t other = 0; other < cluster_.size(); ++other) {

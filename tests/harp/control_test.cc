@@ -28,7 +28,7 @@ TEST(Control, EachKindComesBackFromItsFields) {
   }
 }
 
-// What peers of other builds read: docs/wire.md.
+// Peers of other builds read these fields: docs/wire.md.
 TEST(Control, FieldsSayWhatTheyAlwaysSaid) {
   using Fields = ControlFields;
   const MessageKey key{11, 12};

@@ -39,7 +39,7 @@ class Model {
   void fill_with_any(Random& random) {
     for (Bytes& bytes : floats_) testing::fill(bytes, Dtype::kF32, random);
     testing::fill(halves_[1], Dtype::kBF16, random);
-    // Of bfloat16 parameters, about half are what their master copies round to.
+    // About half of the bfloat16 parameters are what their master copies round to.
     for (std::size_t i = 0; i < count_; ++i) {
       const bool kept = random() % 2 == 0;
       bf16()[i] = kept ? float_to_bf16(parameter()[i]) : static_cast<std::uint16_t>(random());
@@ -84,7 +84,7 @@ class Model {
   Bytes floats_[4], halves_[2];
 };
 
-// What a step is given besides the optimizer: which of the gradients, whether bfloat16 comes out.
+// The form of a step besides the optimizer: which of the gradients, whether bfloat16 comes out.
 struct Form {
   bool bf16_gradient, bf16_parameter;
   ParameterRange of(Model& model, std::size_t from, std::size_t count) const {

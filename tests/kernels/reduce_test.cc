@@ -1,4 +1,4 @@
-// What each reduction means, by example; variants_test.cc then holds every variant to it.
+// The meaning of each reduction, by example; variants_test.cc then holds every variant to it.
 #include <gtest/gtest.h>
 
 #include <cmath>

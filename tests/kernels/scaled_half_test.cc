@@ -203,7 +203,7 @@ TEST(ScaledHalf, TheExponentBringsTheLargestToTheTopWithoutOverflow) {
   }
 }
 
-// Of a whole block: nothing but the rounding to 11 bits, down to the least number of float32.
+// A whole block loses nothing but the rounding to 11 bits, down to the least number of float32.
 TEST(ScaledHalf, ABlockOfAnySizeOfNumbersComesBackWithinARounding) {
   Random random(4);
   for (int scale = -149; scale < 127; ++scale) {

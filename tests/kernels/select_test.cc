@@ -27,7 +27,7 @@ std::vector<std::uint32_t> bits_of(const Floats& values) {
   return bits;
 }
 
-// What is to come out of a selection.
+// The expected result of a selection.
 struct Taken {
   Floats residual, momentum, values, taken_momentum;
   std::vector<std::uint32_t> indices;

@@ -91,7 +91,7 @@ taco_only = pytest.mark.skipif(BACKEND != "taco", reason="behaviour that only ta
 
 @pytest.fixture(params=["range", "cache"])
 def hold(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[int, int], Any]:
-    """What puts a model where there are few frames of 64 KiB, or few pages of 4 KiB."""
+    """Puts a model where there are few frames of 64 KiB, or few pages of 4 KiB."""
     from parameter_range import InCache, InRange
 
     def holder(frames: int, pages: int) -> Callable[[Any], Any]:

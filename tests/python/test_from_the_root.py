@@ -29,7 +29,7 @@ TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
 def run(*arguments: str, stdin: str = "") -> str:
-    """What Python prints when it is started in the root with these arguments."""
+    """The output of Python when it is started in the root with these arguments."""
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=TOP,

@@ -35,7 +35,7 @@ def start(value: float) -> Future:
 
 
 def total(value: float, rounds: int = 1) -> float:
-    """What `start(value)` gives, all-reduced again `rounds - 1` times."""
+    """The result of `start(value)`, all-reduced again `rounds - 1` times."""
     world = dist.get_world_size()
     return value * world * (world + 1) / 2 * world ** (rounds - 1)
 

@@ -204,7 +204,7 @@ MARK = struct.pack("<f", 2.718281828) * 4
 
 
 class Tap:
-    """What crosses a host's links while it is open."""
+    """Records what crosses a host's links while it is open."""
 
     def __init__(self, namespace: str) -> None:
         # A thread may stand in another namespace than its process; a socket stays where it was

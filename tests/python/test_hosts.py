@@ -189,7 +189,7 @@ def test_interfaces_are_used_as_named_or_by_the_routes(ifname: str, used: set[in
 
 
 def failures(ranks: Ranks) -> list[Outcome]:
-    """Of a meeting that no rank gets through."""
+    """The outcomes of a meeting that no rank gets through."""
     # They fail at once, if all have processors to run on.
     outcomes = ranks.outcomes(join, 60.0, deadline_s=90)
     assert all(not outcome.ok for outcome in outcomes), outcomes

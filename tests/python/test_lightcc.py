@@ -128,7 +128,7 @@ def test_small_buckets_are_sent_whole(ranks: Ranks) -> None:
 
 
 def nothing_is_lost(settings: dict[str, Any], **options: Any) -> None:
-    """What was delivered and what is owed add up to the gradients."""
+    """Checks that what was delivered and what is owed add up to the gradients."""
     model = compressed("topk", {"ratio": 0.02, "threshold": 0, **settings}, **options)
     delivered, expected = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
     for step, gradients in enumerate(passes(model, 8)):

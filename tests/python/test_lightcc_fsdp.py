@@ -197,7 +197,7 @@ def test_policies_and_the_compiler_change_nothing(
 
 
 def shard_of(whole: Sequence[torch.Tensor], place: int) -> torch.Tensor:
-    """What one of two ranks has of parameters, as FSDP2 lays it out: padded to the longest."""
+    """The parameters of one of two ranks, as FSDP2 lays them out: padded to the longest."""
     parts = []
     for values in whole:
         each = -(-values.numel() // 2)
@@ -330,7 +330,7 @@ def survives_skipped_steps() -> None:
     first, second = (shard_of(delivered.split(SIZES), place) for place in range(2))
     wanted_first, wanted_second = (shard_of(expected.split(SIZES), place) for place in range(2))
     close(second, wanted_second, rtol=1e-4, atol=1e-3)
-    # Of the first, the host with the infinity kept nothing of that step; the other's is there.
+    # In the first, the host with the infinity kept nothing of that step; the other's is there.
     lost = shard_of(
         [(a + b) / 4 for a, b in zip(whole_numbers(4, 0), whole_numbers(4, 1), strict=True)], 0
     )

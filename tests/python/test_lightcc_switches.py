@@ -107,7 +107,7 @@ def test_the_environment_switches_it_on_for_every_model() -> None:
 
 
 def changes_settings() -> None:
-    """What is owed goes out with the next step, whose settings are others."""
+    """A residual goes out with the next step, whose settings are others."""
     model = compressed("topk", {"ratio": 0.05, "threshold": 0})
     delivered, expected = torch.zeros(ELEMENTS), torch.zeros(ELEMENTS)
     for step in range(7):

@@ -181,7 +181,7 @@ def test_a_deviating_rank_is_found_out(world: Ranks, name: str, deviant: int) ->
 
 
 def agreed_then_disputed(rounds: int) -> list[str]:
-    """What the first of two operations raises: nothing, whoever leaves after the second."""
+    """Errors of the first of two operations: none, whichever rank leaves after the second."""
     found = []
     for i in range(rounds):
         group = dist.new_group(list(range(WORLD)), timeout=timedelta(seconds=20))

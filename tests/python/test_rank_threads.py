@@ -41,7 +41,7 @@ def make_group(
 
 
 def on_threads(count: int, body: Callable[[int], Any]) -> list[Any]:
-    """What ``body(i)`` returns, by i; an exception of one is its result."""
+    """The results of ``body(i)``, by i; an exception of one is its result."""
     results: list[Any] = [TimeoutError("still running")] * count
 
     def run(index: int) -> None:

@@ -76,7 +76,7 @@ def test_ranks_that_do_not_all_measure_are_told() -> None:
 
 
 def plan_in_a_subgroup(rank: int, port: int, alone_first: bool) -> tuple[int, int]:
-    """What the measured default group and a group made from it plan from, once one rank has made
+    """The costs that the default group and a group made from it plan from, once one rank has made
     another default group before."""
     from datetime import timedelta
 

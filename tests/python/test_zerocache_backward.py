@@ -122,7 +122,7 @@ class Reentrant(Checkpointed):
 
 
 class Experts(nn.Module):
-    """Of which each batch takes another."""
+    """Experts, of which each batch takes another."""
 
     def __init__(self) -> None:
         super().__init__()

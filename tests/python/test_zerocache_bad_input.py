@@ -313,7 +313,7 @@ def test_a_model_in_a_cache_is_not_copied() -> None:
             for given in (model, cache):
                 with refused():
                     copied(given)
-            # What comes to parameters first says which one is not there.
+            # The first access to parameters says which one is not there.
             with pytest.raises(RuntimeError, match=r"parameter '1\.\w+' is not in memory"):
                 copied(model[1])
     assert copy.deepcopy(model)[1] is not model[1]  # closed: it is as any other
@@ -329,7 +329,7 @@ class Frozen(nn.Module):
 def test_dtypes_that_take_turns_do_not_use_up_the_page_numbers() -> None:
     dtypes = (torch.uint8, torch.float16, torch.float32, torch.float64, torch.complex128)
     page = 4096
-    # Of each dtype many pages, and then one more, which begins another such region of pages.
+    # Each dtype has many pages, and then one more, which begins another such region of pages.
     sizes = [count * page for count in (2500, 1) for _ in dtypes]
     model = nn.Sequential(*map(Frozen, sizes, [*dtypes, *dtypes]))
     cache = cache_of(2600 * page, 9910 * page, page=page)

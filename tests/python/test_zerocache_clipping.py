@@ -45,7 +45,7 @@ def clipped(
 def kept(
     folder: Path, make: Callable[[], nn.Module], step: Step, steps: int = 4, **options: Any
 ) -> dict[str, Tensor]:
-    """What training leaves with gradients on pages."""
+    """The result of training with gradients on pages."""
     return trained(folder, make, step, steps, step_in_backward=True, clipping=True, **options)
 
 

@@ -87,7 +87,7 @@ def compare(
         data = own_batches()
         for _ in range(4):
             step(cache, made, optimizer, data)
-            # What buckets held is gone.
+            # The contents of buckets are gone.
             assert not wrap or all(p.grad is None for p in cache._optimizer._trained)
         assert set(optimizer.numbers().values()) == {4}
         found.append({**values_of(cache), **state_of(optimizer)})

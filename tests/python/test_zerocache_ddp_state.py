@@ -94,7 +94,7 @@ def test_training_goes_on_from_a_checkpoint_to_the_same_bits(
 
 
 def state_in(folder: str, saved: str, to: int, make: Any) -> dict[str, Any]:
-    """What a checkpoint brings, by consolidated state."""
+    """The contents of a checkpoint, by consolidated state."""
     cache, model, optimizer = shared(folder, Counting(), make)
     cache.load(saved)
     optimizer.consolidate_state_dict(to)

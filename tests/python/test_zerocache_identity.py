@@ -38,8 +38,8 @@ def loaded(value: object) -> Any:
     return torch.load(io.BytesIO(saved(value)))
 
 
-# What programs do with a parameter, inside and outside modules. Each result is compared with that
-# of an ordinary parameter.
+# Uses that programs make of a parameter, inside and outside modules. Each result is compared with
+# that of an ordinary parameter.
 TOUCHES: dict[str, Callable[[nn.Parameter], Any]] = {
     "functional": lambda p: F.linear(INPUT, p),
     "matmul": lambda p: INPUT @ p.t(),
@@ -109,7 +109,7 @@ def test_a_fetched_parameter_is_as_any_other(touch: str) -> None:
     placed.evict()
     placed.fetch()
     assert_same(TOUCHES[touch](placed.model[0].weight), TOUCHES[touch](plain[0].weight))
-    # What was written in place moves along.
+    # Values written in place move along.
     placed.evict()
     placed.fetch()
     assert torch.equal(placed.model[0].weight, plain[0].weight)

@@ -34,7 +34,7 @@ def step(model, optimizer):
         model(torch.ones(16, model[0].in_features))
 
 torch.manual_seed(0)
-# What torch sets aside, and imports, for itself.
+# Has torch set aside, and import, what it needs for itself.
 small = nn.Sequential(nn.Linear(8, 8, bias=False))
 step(small, torch.optim.AdamW(small.parameters()))
 before = status("VmHWM")

@@ -80,7 +80,7 @@ def room(make: Callable[[], nn.Module], unit: int) -> int:
 
 @pytest.fixture
 def small(hold: Callable[[int, int], Any]) -> Callable[..., Any]:
-    """What puts a model where there is little more room than its largest module needs."""
+    """Puts a model where there is little more room than its largest module needs."""
 
     def holder(make: Callable[[], nn.Module], more: int = 0) -> Any:
         frames = room(make, FRAME)

@@ -37,7 +37,7 @@ def wrapped(folder: str, group: str, early: dict[str, Any] = EARLY) -> tuple[Any
 
 
 def interrupted(model: Any, tokens: torch.Tensor, place: str) -> tuple[str, str]:
-    """What a pass raises that fails there."""
+    """The error of a pass that fails there."""
 
     def fail(*_: Any) -> None:
         raise OSError("in the middle")

@@ -218,7 +218,7 @@ MAX_NORM = 0.1
 
 
 class Scaling(NamedTuple):
-    """What five steps have found, bit for bit, and what they leave."""
+    """The findings of five steps, bit for bit, and what they leave."""
 
     losses: list[str]
     norms: list[str]

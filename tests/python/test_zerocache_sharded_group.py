@@ -34,7 +34,7 @@ def expected(factor: float) -> float:
 
 
 class Busy:
-    """What a program does with the group in between, and checks."""
+    """A program's own use of the group in between, which it checks."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -114,8 +114,8 @@ def test_directories_are_used_side_by_side(tmp_path: Path) -> None:
     model = TinyGPT()
     model, optimizer = cache.wrap(model, adamw(model))
     assert train(model, optimizer, 3) == pytest.approx(expected, rel=1e-4)
-    # What was written has blocks; a file that nobody wrote to would have none, or no more than were
-    # set aside: each page of 16 KiB was written whole.
+    # A file that was written has blocks; a file that nobody wrote to would have none, or no more
+    # than were set aside: each page of 16 KiB was written whole.
     for place in places:
         (slab,) = place.glob("*.slab")
         written = slab.read_bytes()

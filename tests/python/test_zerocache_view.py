@@ -132,7 +132,7 @@ def test_the_picture_of_a_step_has_every_tier(cache: Any, tmp_path: Path, ending
         text = path.read_text()
         for label in ("host memory", "disk", "parameters", "exp_avg_sq"):
             assert f"<!-- {label} -->" in text
-        # Of the phases, those that are long enough for their names.
+        # The phases that are long enough for their names.
         assert any(f"<!-- {name} -->" in text for name in ("forward", "backward", "step"))
 
 
@@ -146,7 +146,7 @@ def test_without_matplotlib_the_picture_says_what_it_needs(
 
 
 class Terminal(io.StringIO):
-    """What a bar is drawn on; tells when it shows half."""
+    """A terminal that a bar is drawn on; tells when it shows half."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ class CampaignFaults {
   }
   // A process is dead, and its successor has yet to come.
   bool pending() const { return dead_node_ != kNobody; }
-  // Of what the scenario set going; the network counts the others.
+  // Counts of faults that the scenario set going; the network counts the others.
   const FaultCounts& fired() const { return fired_; }
   Hostile& hostile() { return hostile_; }
 

@@ -72,7 +72,7 @@ void Hostile::forge_from(const Seen& seen) {
       bytes.resize(1 + random_.below(bytes.size()));
       break;
     case 1: {
-      // Of a payload that is left to UDP's checksum, any that is right will do.
+      // For a payload that is left to UDP's checksum, any right checksum will do.
       const bool is_trusted = (header_of(bytes).flags & wire::kTrusted) != 0;
       const std::size_t end = is_trusted ? sizeof(wire::Header) : bytes.size();
       bytes[random_.below(end)] ^= static_cast<std::byte>(1 + random_.below(255));

@@ -13,7 +13,7 @@ constexpr std::uint64_t kMostSilentSteps = 2000;
 // back has to try, and challenges by paths that are dead. Who asks whether a peer is still there
 // asks by each path.
 constexpr double kIdleTurns = 200, kIdleTurnsAPath = 40, kIdleTurnsASecond = 60;
-// What every account may be granted beyond what the pool has left.
+// The credit that every account may be granted beyond what the pool has left.
 constexpr std::uint64_t kBeyondPool = SendCredit::kInitial;
 
 std::string pair_text(std::uint32_t node, std::uint32_t other) {

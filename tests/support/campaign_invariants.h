@@ -1,4 +1,4 @@
-// What must hold in a campaign scenario at every moment, and once nothing is under way. Test
+// Checks what must hold in a campaign scenario at every moment, and once nothing is under way. Test
 // support.
 #pragma once
 

@@ -61,7 +61,7 @@ void draw_network(SimRandom& random, CampaignPlan& plan, Draw& draw) {
   plan.drawn[Fault::kFullNic] = faults.bytes_per_second < 1e9 ? 1 : 0;
 }
 
-// Of paths and addresses; after what else the seed draws.
+// Draws paths and addresses, after all else that the seed draws.
 void draw_paths(SimRandom& random, CampaignPlan& plan, Draw& draw) {
   if (plan.addresses() > 1 && draw(Fault::kMtuOfPath, 0.2)) plan.path_mtu_change = 0.01;
   // Who is refused by the one path that is left, because others have died, is right to think that

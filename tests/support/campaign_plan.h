@@ -1,5 +1,5 @@
-// What a seed of the protocol campaign draws: how many processes, over what network, and which
-// faults befall them. Test support.
+// The plan that a seed of the protocol campaign draws: how many processes, over what network, and
+// which faults befall them. Test support.
 #pragma once
 
 #include <array>
@@ -43,7 +43,7 @@ enum class Fault : std::uint8_t {
 inline constexpr std::size_t kFaults = static_cast<std::size_t>(Fault::kSpeaks) + 1;
 const char* name_of(Fault fault);
 
-// Of each fault, how many of something.
+// A count for each kind of fault.
 class FaultCounts {
  public:
   std::uint64_t& operator[](Fault fault) { return counts_[static_cast<std::size_t>(fault)]; }
@@ -71,7 +71,7 @@ struct CampaignPlan {
   // Chances, at every step of the simulation.
   double stall = 0, death = 0, mtu_change = 0, clock_jump = 0, hostile = 0, move = 0;
   double path_mtu_change = 0, refusal = 0, address_loss = 0, renewal = 0, speech = 0;
-  // Of an exchange.
+  // Faults of an exchange.
   double cancel = 0;
   Security security = Security::kNone;
   wire::Checksum checksum = wire::Checksum::kCrc32c;

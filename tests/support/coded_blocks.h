@@ -18,7 +18,7 @@ using Floats = std::vector<float>;
 using Block = std::vector<std::byte>;
 
 inline constexpr std::size_t kAtOnce = SIZE_MAX;
-// What a destination holds before.
+// The value that a destination holds before.
 inline constexpr float kUntouched = -77.25f;
 
 inline const std::byte* bytes_of(const Floats& values) {
@@ -85,7 +85,7 @@ inline Status decode(const Codec& codec, const Block& block, Floats& destination
   return run(coding, budget, [&](Coding& c, std::size_t b) { return codec.decode(c, b); });
 }
 
-// What arrives of `values`.
+// The values that arrive when `values` are sent.
 inline Floats through(const Codec& codec, const Floats& values, Feedback* feedback = nullptr) {
   Result<Block> block = encode(codec, values, feedback);
   EXPECT_TRUE(block.ok()) << block.status().message();

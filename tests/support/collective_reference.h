@@ -1,5 +1,5 @@
-// What a collective must do, said without any schedule: made-up inputs, an arithmetic in which
-// every mistake shows, and the outputs that must come of them.
+// A reference of what a collective must do, without any schedule: made-up inputs, an arithmetic in
+// which every mistake shows, and the outputs that must come of them.
 //
 // Elements are unsigned integers of 1 to 8 bytes (16: two of 8). Two arithmetics:
 //  - kAdd wraps around, so the right sum is known whatever the order of operands;
@@ -34,8 +34,8 @@ std::vector<std::uint64_t> output_lengths(const Problem& problem, int rank, int 
 // The first contents of input `piece` of `rank`, `bytes` long.
 Bytes input_contents(int rank, std::uint32_t piece, std::uint64_t bytes);
 
-// What every output of `rank` must hold at the end under kAdd. Empty pieces where nothing is
-// promised (the output of a reduce away from its root).
+// The contents that every output of `rank` must have at the end under kAdd. Empty pieces where
+// nothing is promised (the output of a reduce away from its root).
 std::vector<Bytes> expected_outputs(const std::vector<Problem>& problems, int rank);
 
 }  // namespace taco::pg::testing

@@ -76,7 +76,7 @@ class TemporaryDirectory {
 // bytes at `path`, which vanishes with the process. False, with a failure of the test, where the
 // kernel does not allow that.
 bool mount_small_disk(const std::string& path, std::size_t bytes);
-// What is mounted there cannot be written from now on.
+// Makes the file system mounted there read-only from now on.
 bool make_read_only(const std::string& path);
 
 }  // namespace taco::testing

@@ -1,4 +1,4 @@
-"""What must not grow while a process goes on."""
+"""Measures of what must not grow while a process goes on."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class GatheringThreads {
     changed_.notify_all();
   }
 
-  // What is sent must not have changed meanwhile.
+  // Checks that what is sent has not changed meanwhile.
   Status finish(std::size_t call, int rank, std::span<const std::byte> given,
                 std::span<std::byte> to) {
     std::unique_lock lock(mutex_);

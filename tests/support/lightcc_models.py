@@ -23,7 +23,7 @@ DENSE_STEPS = 2  # DDP's first arrangement of its buckets, and the first step wi
 
 same = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
 close = functools.partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)
-# Of sums over several steps.
+# Compares sums over several steps.
 near = functools.partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
 
 
@@ -69,7 +69,7 @@ def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def owed(model: nn.Module) -> torch.Tensor:
-    """What all ranks together have not sent yet, as ``flat()`` has the parameters; collective."""
+    """The residuals of all ranks together, as ``flat()`` has the parameters; collective."""
     import taco_torch
 
     residuals = taco_torch.lightcc.state_dict(model)["residuals"].values()
@@ -114,7 +114,7 @@ def dense_average(step: int, world: int, sizes: Sequence[int] = SIZES) -> torch.
 
 
 def dense_sum(steps: Sequence[int], world: int, sizes: Sequence[int] = SIZES) -> torch.Tensor:
-    """Of the averages of several steps."""
+    """The sum of the averages of several steps."""
     return torch.stack([dense_average(step, world, sizes) for step in steps]).sum(0)
 
 

@@ -120,7 +120,7 @@ def replicas_only() -> nn.Module:
 
 
 def coded_bytes() -> int:
-    """Of gradients, so far, on all ranks."""
+    """Bytes of coded gradients so far, on all ranks."""
     import taco_torch
 
     total = torch.tensor([taco_torch.stats().lightcc.bytes_before])

@@ -38,7 +38,7 @@ class RandomProgram {
     program_.seed(seed_);
     for (int step = 0; step < steps; ++step) {
       const bool stray = random_() % 100 < static_cast<unsigned>(strays);
-      // What is the same in every run is drawn from the program's own numbers in any case.
+      // Values that are the same in every run are drawn from the program's own numbers in any case.
       const std::uint64_t drawn = program_();
       one_step(stray ? random_() : drawn);
       if (::testing::Test::HasFatalFailure()) return;

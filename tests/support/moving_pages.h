@@ -1,8 +1,7 @@
 // Pages that lie at another address in every use, none where another ends, and are full of 0xFF
 // before they are written.
-// What is written in a use that said it only reads is lost, and what holds nothing reads as 0xFF;
-// so does what a use has said to be the last of.
-// Test support.
+// Bytes written in a use that said it only reads are lost, and a page that holds nothing reads as
+// 0xFF; so does one that a use has said to be the last of. Test support.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -109,7 +108,7 @@ class MovingPages : public zerocache::PageUses {
     bool written = false, last = false;
   };
 
-  // Of a page that may be anywhere: where it is in use, or now here, now there.
+  // The tier of a page that may be anywhere: where it is in use, or now here, now there.
   Tier tier_for(PageId page) const {
     for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
       if (frames_.contains({page, tier})) return tier;

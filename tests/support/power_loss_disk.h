@@ -34,7 +34,7 @@ class PowerLossDisk : public zerocache::FileSystem {
   int forgotten_sync = -1, forgetful_host = 0;
   int syncs(int host = 0) const;
 
-  // What is found after a loss of power at this moment, by chance.
+  // The disk as it is found after a loss of power at this moment, by chance.
   std::unique_ptr<PowerLossDisk> after_power_loss(std::uint64_t seed) const;
   // Everything lasts: where a test begins.
   void settle();

@@ -12,7 +12,7 @@
 
 namespace taco::testing {
 
-// What a child knows about its fellows.
+// A child's knowledge about its fellows.
 class Fellowship {
  public:
   Fellowship(int rank, int world, int fd) : rank_(rank), world_(world), fd_(fd) {}

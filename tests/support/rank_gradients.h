@@ -12,7 +12,7 @@
 
 namespace taco::testing {
 
-// Of one rank, in one pass: the same wherever they are asked for.
+// The gradients of one rank in one pass: the same wherever they are asked for.
 class RankGradients {
  public:
   RankGradients(PlainModel& model, int rank, int pass) {

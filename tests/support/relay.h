@@ -27,7 +27,7 @@ class Relay {
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
-  // What to give to side `to` as the other side's address.
+  // The address to give to side `to` as the other side's.
   const std::string& address_for(int to) const { return addresses_[to]; }
 
  private:

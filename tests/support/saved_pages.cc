@@ -77,7 +77,7 @@ Loaded load_any(zerocache::FileSystem& files, const std::string& directory, cons
   Loaded loaded;
   const auto opened = Checkpoint::open(files, directory);
   if (!opened.ok()) {
-    // What is not there at all is no damage.
+    // A checkpoint that is not there at all is no damage.
     loaded.exists = opened.status().code() != Code::kInvalidArgument;
     if (loaded.exists) loaded.problem = opened.status().message();
     return loaded;

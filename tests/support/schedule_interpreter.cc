@@ -267,7 +267,7 @@ class World {
     }
   }
 
-  // Of the slices of a step, the one that may hold less than it has room for.
+  // The slice of a step that may hold less than it has room for.
   static const Slice* variable_of(const Step& s) {
     if (s.length == Step::kWhole || s.is_coded_arrival()) return nullptr;
     return s.is_receive() || s.kind == StepKind::kEncode ? &s.destination : &s.source;
@@ -442,7 +442,7 @@ class World {
     }
   }
 
-  // What a retransmission at this moment would carry.
+  // The bytes that a retransmission at this moment would carry.
   const std::uint8_t* reread(const Message& message) {
     const Step& send = step_of(message.sender, message.send_step);
     const Place from = place_of(message.sender, message.send_step, send.source);

@@ -17,7 +17,7 @@ namespace taco::pg::testing {
 Topology scattered_topology(int world, int hosts, std::mt19937_64& random);
 std::string describe(const Topology& topology);
 
-// What varies between problems of one kind, drawn at random.
+// The traits that vary between problems of one kind, drawn at random.
 struct ProblemTraits {
   std::uint64_t elements = 0;  // of the message, or of the longest block
   bool uneven = false;         // blocks differ, some are empty

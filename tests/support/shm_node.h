@@ -18,7 +18,7 @@
 
 namespace taco::harp {
 
-// What a node heard from its observer.
+// Everything that a node heard from its observer.
 struct ShmHeard final : Observer {
   void on_unmatched_st(PeerId, const MessageKey& key, std::uint64_t, bool is_send) override {
     (is_send ? sends : wants).push_back(key);

@@ -1,5 +1,5 @@
-// What the protocol campaign is made of: its seeds draw every fault, its invariants notice, and the
-// trace of a seed can be read.
+// Tests what the protocol campaign is made of: its seeds draw every fault, its invariants notice,
+// and the trace of a seed can be read.
 #include "support/sim_campaign.h"
 
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-// What simulated hosts are joined by. Test support.
+// The links that simulated hosts are joined by. Test support.
 #pragma once
 
 #include "support/sim_network.h"

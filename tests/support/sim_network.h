@@ -53,7 +53,7 @@ struct SimFaults {
   // (wire::kTrusted) is not HARP's to find, so what is corrupted of such a packet is the rest.
   bool udp_checksums = false;
   // Address i reaches address i of others and no other: as with a switch, or network, for each.
-  // What has taken the place of an address (SimNic::renumber) is on the same one.
+  // An address that has taken the place of another (SimNic::renumber) is on the same one.
   bool rails = true;
 };
 
@@ -105,7 +105,7 @@ class SimNetwork {
   void refuse_at(std::uint32_t node, std::uint32_t address) { refusing_.insert({node, address}); }
   void admit_at(std::uint32_t node, std::uint32_t address) { refusing_.erase({node, address}); }
 
-  // Of one host's cable, from now on, instead of what the faults say.
+  // Sets the rate of one host's cable from now on, instead of what the faults say.
   void set_rate(std::uint32_t node, std::uint32_t address, double bytes_per_second) {
     rates_[{node, address}] = bytes_per_second;
   }
@@ -187,7 +187,7 @@ class SimNetwork {
   void cross_uplink(Flying packet);
   static bool queue_up(Time& free, Flying& packet, double bytes_per_second, std::size_t room);
   void refuse(const Flying& packet);
-  // What one host sends to one address of another.
+  // The packets that one host sends to one address of another.
   struct Cord {
     Time last_arrival = 0;  // what is not reordered stays in order
     std::uint64_t departed = 0, newest_arrived = 0;
@@ -253,7 +253,7 @@ class SimNic final : public Nic {
   // The local path that has taken the place of that one, of an address that is gone; that one, if
   // there is none.
   std::uint32_t now_at(std::uint32_t local_path) const;
-  // What it sends from to reach that one: what is on the same rail, or the first.
+  // The addresses that it sends from to reach that one: those on the same rail, or the first.
   std::vector<Endpoint> routes_to(const Endpoint& remote) const;
   // Its host comes to have one more, with a cable of its own.
   void add_address(std::size_t max_datagram);
@@ -261,7 +261,8 @@ class SimNic final : public Nic {
   // renewed with another one. Local paths beside those that there are lead from there.
   void renumber(std::uint32_t i);
 
-  // What descriptors would tell: something has arrived; and when a full cable has room again.
+  // The news that descriptors would tell: something has arrived; and when a full cable has room
+  // again.
   bool has_arrivals() const { return has_news_ || !received_.empty() || !refusals_.empty(); }
   Time room_at() const;
 
@@ -314,7 +315,7 @@ class SimNic final : public Nic {
   bool closed_ = false;
   std::uint32_t missing_ = 0;
   bool has_news_ = false;  // addresses have come or gone
-  // What the last receive_st handed out.
+  // The packets that the last receive_st handed out.
   std::vector<std::vector<std::byte>> views_;
   std::vector<Endpoint> sources_;
 };

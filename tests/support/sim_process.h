@@ -95,7 +95,7 @@ class SimProcess {
   };
   void meet(std::uint32_t node);
   void meet_again();
-  // What is posted is posted in a turn.
+  // Requests are posted in a turn.
   void begin_turn() { loop_.begin_turn_st(network_.now() + clock_ahead_); }
 
   const SimNetwork& network_;

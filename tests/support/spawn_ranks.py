@@ -47,7 +47,7 @@ DEADLINE_S = 180.0
 
 @dataclass
 class Outcome:
-    """What one rank made of a call."""
+    """The outcome of a call on one rank."""
 
     value: Any = None
     error: str = ""  # "" when it returned; else the exception's text

@@ -1,4 +1,4 @@
-"""What a rank's native code says, for tests that read it."""
+"""The standard error of a rank's native code, for tests that read it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class TopKReference {
         residual_(count),
         momentum_(count) {}
 
-  // What is sent of this gradient: zeros elsewhere.
+  // The part of this gradient that is sent: zeros elsewhere.
   std::vector<float> sent(const std::vector<float>& gradient) {
     for (std::size_t i = 0; i < gradient.size(); ++i) {
       const auto product = static_cast<float>(static_cast<double>(factor_) * momentum_[i]);

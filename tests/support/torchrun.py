@@ -23,7 +23,7 @@ def command(script: Path, *arguments: str, ranks: int) -> list[str]:
 
 
 def rank_environment(rank: int, world: int, port: int) -> dict[str, str]:
-    """What torchrun tells a rank of one host whose agent serves the store at ``port``."""
+    """Variables of torchrun for a rank of one host whose agent serves the store at ``port``."""
     variables = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,

@@ -36,8 +36,8 @@ def resident_bytes() -> int:
 
 
 def gradient_growth(folder: str, wrap: Callable[[Any, nn.Module], tuple[Any, Any]]) -> int:
-    """What a third backward pass adds to the memory of this process, at most. ``wrap`` has a cache
-    take the model."""
+    """Bytes that a third backward pass adds to this process's memory, at most. ``wrap`` has a
+    cache take the model."""
     from taco_torch.zerocache import ZeroCache
 
     own = Path(folder, f"rank-{dist.get_rank()}")

@@ -30,8 +30,8 @@ from zerocache_models import TinyGPT, adamw, batches, make_cache, train
 
 Say = Callable[[str], None]
 CAPS = ((12, 12, 400), (16, 8, 400), (40, 200, 100), (12, 300, 0))
-# What a process says, in words that begin a line. "resumed" goes on with the step and a digest,
-# the others with the step.
+# Words that begin a line of a process's output. "resumed" goes on with the step and a digest, the
+# others with the step.
 RESUMED, STEPPING, SAVING, SAVED = "resumed", "stepping", "saving", "saved"
 
 

@@ -69,7 +69,7 @@ def adamw(model: nn.Module) -> torch.optim.AdamW:
 def assert_same_state(
     one: Any, other: Any, same: Callable[[torch.Tensor, torch.Tensor], None]
 ) -> None:
-    """Of state dicts: the same keys, in the same order, with the same values; tensors by
+    """Checks state dicts: the same keys, in the same order, with the same values; tensors by
     ``same``, and of the same dtype."""
     assert type(one) is type(other)
     if isinstance(one, dict):
@@ -87,7 +87,7 @@ def assert_same_state(
 
 
 def state_bytes(model: nn.Module, kinds: int = 2) -> int:
-    """Of the parameters and float32 state of so many kinds."""
+    """Bytes of the parameters and of float32 state of so many kinds."""
     own = {id(p): p.numel() * (p.element_size() + 4 * kinds) for p in model.parameters()}
     return sum(own.values())
 

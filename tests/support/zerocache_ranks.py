@@ -1,4 +1,4 @@
-"""What ranks of a job do that trains one model in caches, each its own. Test support."""
+"""Steps of ranks that train one model, each in a cache of its own. Test support."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Jobs:
 
 
 def refused(call: Any) -> tuple[str, str]:
-    """What it raises: the type and the text."""
+    """The type and the text of what ``call`` raises."""
     try:
         call()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What training in a cache leaves, for tests that take steps in several ways and compare."""
+"""The results of training in a cache, for tests that take steps in several ways and compare."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
 def trained(
     folder: Path | None, make: Callable[[], nn.Module], step: Step, steps: int, **options: Any
 ) -> dict[str, Tensor]:
-    """What training leaves; ``options`` of wrap()."""
+    """The results of training; ``options`` of wrap()."""
     inner: Optimizer = options.pop("inner", adamw)
     sizes = {key: options.pop(key) for key in ("device", "host") if key in options}
     model = make()

@@ -49,7 +49,7 @@ Status step_together(Collectives& ranks, AdafactorModel& model, std::span<const 
       .run(updates);
 }
 
-// What some steps leave of one rank alone: of each parameter, its values and its moments.
+// The values and moments of each parameter after some steps of one rank alone.
 std::vector<Floats> values_of(AdafactorModel& model) {
   std::vector<Floats> found;
   for (std::uint32_t i = 0; i < kCount; ++i) {
@@ -115,7 +115,7 @@ TEST(AdafactorRanks, ARankWithoutAPageIsAFailureOfAll) {
 
 // In parts.
 
-// What of each gradient lies on this rank's pages.
+// The part of each gradient that lies on this rank's pages.
 PartsOf parts_for(AdafactorModel& model, const Stripes& stripes) {
   return [&](const Update& update) {
     std::vector<GradientPart> found;

@@ -48,7 +48,7 @@ TEST(Agreement, ALongMessageIsCutOff) {
 TEST(Agreement, WhatAllGiveIsKnownToAll) {
   GatheringThreads group(3);
   group.run([](Collectives& own) {
-    // Of 0, 7 and 14 bytes.
+    // Messages of 0, 7 and 14 bytes.
     const std::vector<std::byte> mine(7 * static_cast<std::size_t>(own.rank()),
                                       static_cast<std::byte>(own.rank()));
     const auto found = gather(own, mine);

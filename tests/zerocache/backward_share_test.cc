@@ -32,7 +32,7 @@ constexpr StateKind kAdam[] = {StateKind::kExpAvg, StateKind::kExpAvgSq};
 
 StepConstants adamw(int t) { return kernels::adam_step({.weight_decay = 0.1}, t); }
 
-// What one rank does in a pass and at its end, over pages of either kind of model.
+// The calls of one rank in a pass and at its end, over pages of either kind of model.
 template <typename Paged>
 class Rank {
  public:

@@ -32,7 +32,7 @@ struct Outcome {
   int old_found = 0, new_found = 0, none_found = 0;
 };
 
-// Of one rank's syncs in a save, counted from 0; -1: none is forgotten.
+// The sync of one rank in a save, counted from 0, that is forgotten; -1: none.
 struct Forgotten {
   int sync = -1;
   int rank = 0;
@@ -131,8 +131,8 @@ TEST(PowerLoss, DuringALaterSaveLeavesTheOldCheckpointOrTheNewOne) {
   EXPECT_EQ(outcome.none_found, 0);
 }
 
-// What is wrong after a save that forgets this. Most of it shows in a few tries at each step, so
-// that many are made only where it does not.
+// The problem after a save that forgets this. Most of it shows in a few tries at each step, so that
+// many are made only where it does not.
 std::string problem_without(const Forgotten& forgotten, bool has_former, int ranks = 1) {
   for (const std::uint64_t seeds : {kSeeds / 10, kSeeds}) {
     std::string problem = Trial(has_former, forgotten, seeds, ranks).run().problem;

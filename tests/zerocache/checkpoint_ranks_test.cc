@@ -26,7 +26,7 @@ using testing::TemporaryDirectory;
 
 FileSystem& real() { return FileSystem::real(); }
 
-// What rank 0 says of the store and the save counts.
+// Rank 0's numbers of the store and of the save are those that are saved.
 TEST(CheckpointOfRanks, IsLoadedAsIfOneHadSavedIt) {
   const TemporaryDirectory directory;
   const Layout layout = layout_of_saves();

@@ -1,4 +1,4 @@
-// What a group need not have of its own.
+// Tests calls that a group need not have of its own.
 #include "zerocache/collectives.h"
 
 #include <gtest/gtest.h>

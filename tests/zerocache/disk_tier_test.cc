@@ -79,7 +79,7 @@ class Rig {
     return {};
   }
   std::string path() const { return tier->slab().files()[0]->path(); }
-  // What is on the disk behind the store's back.
+  // The bytes on the disk, read behind the store's back.
   std::vector<char> peek(PageId page) {
     std::vector<char> bytes(kPage);
     with_file(

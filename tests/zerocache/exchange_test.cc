@@ -18,7 +18,7 @@ std::byte value_of(std::size_t parcel, std::size_t place) {
   return static_cast<std::byte>((parcel * 131 + place * 7 + place / 251) & 0xFF);
 }
 
-// What one rank has received, and what is to be there in the end.
+// The bytes that one rank has received, and those that are to be there in the end.
 struct Received {
   std::vector<std::vector<std::byte>> parcels;
   std::vector<std::size_t> packed;

@@ -117,7 +117,8 @@ TEST(GatherOrder, WhereNothingIsKnownWhatWasUsedLastIsKept) {
   EXPECT_EQ(wanted(order), Stripes({2, 7, 3}));
 }
 
-// What comes is not known where the program has left every known way; it is again when it is back.
+// The next use is not known where the program has left every known way; it is again when it is
+// back.
 TEST(GatherOrder, AnUnknownWayIsLearned) {
   GatherOrder order(2);
   run(order, {0, 1, 2, 3});

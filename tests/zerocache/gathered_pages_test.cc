@@ -286,7 +286,7 @@ TEST(GatheredPages, APageThatOneRankCannotHaveIsAFailureOfAllWhereItIsNeeded) {
         EXPECT_EQ(status.message(), ranks.rank() == 2 ? "no page today" : "rank 2: no page today");
         EXPECT_TRUE(rank.use(page).ok()) << "it can be tried again";
       }
-      // What was to be gathered ahead is gathered when it is needed.
+      // Stripes that were to be gathered ahead are gathered when they are needed.
       EXPECT_EQ(failures, runs_before == 0 ? 1 : 0);
       rank.gathered.end_run();
       EXPECT_EQ(rank.pages.open(), 0u);

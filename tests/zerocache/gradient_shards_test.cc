@@ -61,7 +61,7 @@ struct Rank {
     }
     return {};
   }
-  // Of the pages that this rank owns, and of no others, there is the mean.
+  // Checks that there is a mean on the pages that this rank owns, and on no others.
   void expect_means(const std::vector<Floats>& means) {
     for (PageId page = 0; page < layout.pages(); ++page) {
       const std::span<const float> mean = shards.on(page);

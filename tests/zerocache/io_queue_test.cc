@@ -260,8 +260,8 @@ TEST(IoQueue, RefusesADepthThatMakesNoSense) {
   }
 }
 
-// What a call of the kernel's gives, or a shim says that it gave: by turns in part, interrupted, to
-// be tried later, and whole.
+// The result of a call of the kernel's, or what a shim says it was: by turns in part, interrupted,
+// to be tried later, and whole.
 class Trouble {
  public:
   ssize_t next(ssize_t whole) {

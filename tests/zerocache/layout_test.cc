@@ -30,7 +30,8 @@ Layout made(const std::vector<TensorSpec>& tensors, std::size_t page_bytes) {
   return std::move(layout).value();
 }
 
-// What every layout owes, whatever the tensors are; a second opinion by going over all pages.
+// Checks what every layout owes, whatever the tensors are; a second opinion by going over all
+// pages.
 void check(const Layout& layout, const std::vector<TensorSpec>& tensors) {
   ASSERT_EQ(layout.tensors().size(), tensors.size());
   std::map<std::uint32_t, std::uint64_t> ends;  // by element size: tensors keep their order

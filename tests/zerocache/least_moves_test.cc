@@ -109,7 +109,7 @@ TEST(LeastMoves, NothingThatIsTriedIsBelow) {
     for (const std::uint32_t frames : {2u, 3u, 4u}) {
       const LeastMoves least = least_moves(run, {0, frames, kPages});
       const Tried tried = by_trying(run, kPages, static_cast<int>(frames), kRounds);
-      // What was there at the start, and is dirty at the end, costs those rounds nothing.
+      // Pages that were there at the start, and are dirty at the end, cost those rounds nothing.
       const double free = 2.0 * frames / kRounds;
       EXPECT_LE(of(least, Way::kRead), tried.fetches + free) << "seed " << seed;
       EXPECT_LE(of(least, Way::kRead) + of(least, Way::kWrite), tried.all + 2 * free)

@@ -69,7 +69,7 @@ class Store {
     }
   }
 
-  // What a training step does to pages: each parameter is used, then all are stepped.
+  // The uses of pages in a training step: each parameter is used, then all are stepped.
   Status train(int t) {
     mover_->begin_run("train");
     const Tier tier = sizes_.device > 0 ? Tier::kDevice : Tier::kHost;

@@ -77,7 +77,7 @@ TEST(Plan, ADiskThatTakesTurnsTakesWhatBothWaysTakeTogether) {
   auto at_once = predict(*program, room, costs, DiskWays::kAtOnce);
   auto in_turns = predict(*program, room, costs, DiskWays::kInTurns);
   ASSERT_TRUE(at_once.ok() && in_turns.ok());
-  // Of reads, those of steps before and after this one may be counted.
+  // Reads of steps before and after this one may be counted.
   const double disk_time = (of(in_turns->copies, Way::kRead) - 1) * kPage / 1e9 +
                            (of(in_turns->copies, Way::kWrite) - 1) * kPage / 0.5e9;
   EXPECT_GE(static_cast<double>(in_turns->time) / 1e9, disk_time);

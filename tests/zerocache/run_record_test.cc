@@ -1,4 +1,4 @@
-// What is kept of a run: by a recorder that is told, and by a mover of real pages.
+// Tests what is kept of a run: by a recorder that is told, and by a mover of real pages.
 #include "zerocache/run_record.h"
 
 #include <gtest/gtest.h>

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kRuns = 8;
 constexpr std::uint32_t kOperators = 12;
-// What runs of so few operators and pages need is far below.
+// Runs of so few operators and pages need far fewer.
 constexpr std::uint64_t kMostCopies = 1000;
 
 class Campaign {
@@ -34,7 +34,7 @@ class Campaign {
     content_.assign(pages_, 0);
   }
 
-  // What went wrong; empty if nothing did.
+  // Describes what went wrong; empty if nothing did.
   std::string run() {
     Simulator simulator(capacities_, quick_ways(), pages_);
     place(simulator);

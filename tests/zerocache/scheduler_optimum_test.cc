@@ -381,7 +381,7 @@ double moved_by_disk(const std::vector<Use>& uses, std::uint32_t pages, std::uin
                              run.copies[static_cast<int>(Way::kWrite)]);
 }
 
-// What is on the device need not be on the host, so the disk is asked for no more than if both were
+// A page on the device need not be on the host, so the disk is asked for no more than if both were
 // one memory.
 TEST(SchedulerBeside, TheOptimumOfBothMemoriesTogetherTheDiskIsNear) {
   const Program program = training(100, 2);

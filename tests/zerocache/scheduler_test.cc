@@ -107,8 +107,8 @@ TEST(Scheduler, ReadingAloneWritesNothingToDisk) {
   EXPECT_GT(copies(run, Way::kRead), 400u);
 }
 
-// What a step writes is written to disk once at most, whatever the forward pass does: parameters,
-// state, and gradients that do not fit.
+// A page that a step writes is written to disk once at most, whatever the forward pass does:
+// parameters, state, and gradients that do not fit.
 TEST(Scheduler, AStepWritesNoPageTwice) {
   const Model model{.layers = 40, .layer_pages = 4};
   Simulator simulator({40, 60, 700}, quick_ways(), model.pages());
@@ -307,7 +307,7 @@ TEST(Scheduler, TheLeastCapacitiesAreEnough) {
   }
 }
 
-// What the device cannot hold is stepped where it lies instead of being fetched for that and
+// A page that the device cannot hold is stepped where it lies instead of being fetched for that and
 // written back.
 TEST(Scheduler, WhatMayBeSteppedAnywhereIsNotFetchedForIt) {
   const auto moved = [](bool anywhere) {

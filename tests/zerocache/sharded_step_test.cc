@@ -176,7 +176,7 @@ TEST(ShardedStep, WhatHasFailedOnOneRankBeforeTheyTravelFailsOnAll) {
   });
 }
 
-// What lies between them, on the same pages, is not what the owner has there.
+// Bytes between them, on the same pages, are not those of the owner.
 TEST(ShardedStep, OnlyWhatIsSteppedIsTakenFromOthers) {
   GatheringThreads group(2);
   group.run([&](Collectives& own) {
@@ -189,7 +189,7 @@ TEST(ShardedStep, OnlyWhatIsSteppedIsTakenFromOthers) {
         updates.push_back(model.update(i, adamw(1)));
         continue;
       }
-      // Of this rank alone.
+      // Values of this rank alone.
       for (float& value : model[i].values) value = static_cast<float>(own.rank());
       for (std::uint16_t& half : model[i].halves) half = static_cast<std::uint16_t>(own.rank());
       rank.pages().write(rank.layout().tensors()[i], model.bytes_of(i));

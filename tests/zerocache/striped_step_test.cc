@@ -43,7 +43,7 @@ constexpr std::uint32_t kNone = static_cast<std::uint32_t>(-1);
 
 StepConstants adamw(int t) { return kernels::adam_step({.weight_decay = 0.1}, t); }
 
-// What one rank alone would have, with the mean of all gradients.
+// Steps as one rank alone would, with the mean of all gradients.
 void step_plain(PlainModel& model, int ranks, int pass) {
   std::vector<Floats> means = mean_gradients(model, ranks, pass);
   for (std::size_t i = 0; i < model.size(); ++i) {
@@ -131,7 +131,7 @@ class Rank {
     }
     TACO_RETURN_IF_ERROR(early_->finish());
     if (left_out == kNone) return {};
-    // Of another pass, whose gradients join pages that have been stepped.
+    // A gradient of another pass, whose gradients join pages that have been stepped.
     TACO_RETURN_IF_ERROR(early_->add(own.final_gradient(left_out), adamw(pass + 1)));
     return early_->finish();
   }
@@ -144,7 +144,7 @@ class Rank {
     step_plain(model, ranks_.size(), pass);
     return {};
   }
-  // What this rank has are the pages that it owns, of parameters and of state, as in the model.
+  // Checks that the pages which this rank owns, of parameters and of state, are as in the model.
   void expect_own_state() {
     std::size_t here = 0;
     for (std::size_t i = 0; i < model.size(); ++i) {

@@ -21,7 +21,7 @@ std::vector<OperatorKey> keys_of(const Trace& trace) {
   return keys;
 }
 
-// What each operator of a run was taken for.
+// The place in the trace that each operator of a run was taken for.
 std::vector<Position> places_in_run(Follower& follower, const std::vector<OperatorKey>& keys) {
   std::vector<Position> places;
   follower.begin_run();

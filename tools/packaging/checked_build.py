@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 
 # The range of pyproject.toml: pip would replace another torch once it has been compiled against.
 _TORCH = "torch>=2.11,<2.15"
-# What a registry has of the needed things.
+# The needed packages that a registry has.
 _BUILD_CORE, _CMAKE, _NINJA = _PACKAGES = ["scikit-build-core>=0.10", "cmake>=3.22", "ninja"]
 _INSTALL = "python -m pip install --no-build-isolation ."
 # Where packages lie that build isolation hides.
@@ -30,8 +30,8 @@ _SITE = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
 
 
 class _Need(NamedTuple):
-    """What the build does not find, in words, and what provides it: a package of a registry, or
-    one of Debian's."""
+    """A thing that the build does not find, in words, and its provider: a package of a registry,
+    or one of Debian's."""
 
     words: str
     package: str = ""
@@ -63,8 +63,8 @@ def _missing_torch() -> list[_Need]:
 
 
 def _missing_packages() -> list[_Need]:
-    """Of what a registry has: scikit-build-core, CMake and Ninja, which it takes from a registry's
-    package or else from the PATH."""
+    """The missing ones of scikit-build-core, CMake and Ninja, which come from a registry's package
+    or else from the PATH."""
     missing = []
     if _numbers(_installed("scikit-build-core")) < (0, 10):
         missing.append(_Need("scikit-build-core 0.10 or newer", _BUILD_CORE))

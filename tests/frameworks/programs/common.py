@@ -1,4 +1,4 @@
-"""What the programs share: a small model, data of each rank's own, and the report at the end."""
+"""Shared by the programs: a small model, data of each rank's own, and the report at the end."""
 
 from __future__ import annotations
 

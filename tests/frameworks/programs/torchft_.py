@@ -75,7 +75,7 @@ def replica(
 
 
 def trained() -> tuple[list[Report], list[str]]:
-    """What the replicas have come to, and the steps that one of them has not taken."""
+    """The results of the replicas, and the steps that one of them has not taken."""
     lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=REPLICAS, join_timeout_ms=20_000)
     reports: list = [None] * REPLICAS
     dropped: list[str] = []

@@ -88,7 +88,7 @@ TEST(EngineLoop, AFirewallThatRefusesOnOneOfTwoLinksEndsNoPeer) {
         ASSERT_EQ(cluster[0].session(1)->paths().live(), 2u);
       }
       for (std::uint32_t node : {0u, 1u}) cluster.network().refuse_at(node, address);
-      // What answers is slow, not only far away.
+      // The peer that answers is slow, not only far away.
       cluster[1].stall_until(cluster.now() + 300 * kMillisecond);
       for (std::uint64_t tag = 10; tag < 30; ++tag) deliver(cluster, tag);
       EXPECT_GE(cluster.network().counts().unreachable, Suspicion::kRefusals);

@@ -87,8 +87,8 @@ Result<Peer*> add_to(
       [&](PeerId id, PeerPlan plan) { return std::make_unique<Peer>(id, std::move(plan), host); });
 }
 
-// Whoever asks the kernel about a new peer keeps neither the engine nor other threads waiting, one
-// that adds the same peer included.
+// A thread that asks the kernel about a new peer keeps neither the engine nor other threads
+// waiting, one that adds the same peer included.
 TEST(PeerTableTest, nobody_waits_for_a_thread_that_is_finding_out_about_a_peer) {
   MatcherHost host;
   PeerTable table;

@@ -1,10 +1,10 @@
-// What a peer can make the Matcher keep, and for how long.
+// Limits of what a peer can make the Matcher keep, and for how long.
 #include "harp/matching/matcher_fixture.h"
 
 namespace taco::harp {
 namespace {
 
-// What a peer that breaks the rules can make this process keep, and that an honest one is never
+// Limits of what a peer that breaks the rules can make this process keep; an honest one is never
 // taken for one.
 class MatcherLimitsTest : public MatcherTest {
  protected:

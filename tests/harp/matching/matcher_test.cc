@@ -271,7 +271,7 @@ TEST_F(MatcherTest, WhatALeavingPeerHadSentCanStillBeReceived) {
   EXPECT_TRUE(outcome(request).status.ok());
 }
 
-// What it sent last may be asked for by the callback of what it sent before.
+// The message that it sent last may be asked for by the callback of the one before.
 TEST_F(MatcherTest, APeerHasLeftOnlyWhenWhatItSentBeforeIsCompleted) {
   arrive(1, 8);
   arrive(2, 8);

@@ -1,4 +1,5 @@
-// What is checked of packets that are not sealed: every byte, or all but the payload of segments.
+// The bytes that are checked of packets that are not sealed: every byte, or all but the payload of
+// segments.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -90,8 +90,8 @@ TEST(DeliveryRate, IsForgotten) {
   EXPECT_NEAR(arrivals.rate() / kOne, 0.1, 0.01);
 }
 
-// What a peer's process reads in one go after it has stood still came at no such rate, unless it is
-// more than an interval takes.
+// Packets that a peer's process reads in one go after it has stood still came at no such rate,
+// unless they are more than an interval takes.
 TEST(DeliveryRate, ABatchIsNoRate) {
   Arrivals arrivals;
   for (int i = 0; i < 200; ++i) {

@@ -68,8 +68,8 @@ class Permutation {
   SimStreams streams_{cluster_, kMessage, kUnderWay};
 };
 
-// Of so many conversations of each pair, thrown at random on the uplinks: the share of uplinks that
-// get one at least.
+// The share of uplinks that get at least one of so many conversations of each pair, thrown on them
+// at random.
 double collision_average(std::uint32_t paths) {
   double empty = 1;
   for (std::uint32_t i = 0; i < paths * kHosts; ++i) empty *= 1 - 1.0 / kHosts;

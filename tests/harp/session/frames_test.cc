@@ -1,4 +1,5 @@
-// What asks for an acknowledgement and gets one, and what neither asks nor costs anything.
+// Packets that ask for an acknowledgement and get one, and packets that neither ask nor cost
+// anything.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -294,7 +294,7 @@ TEST(Handshake, APeerThatHasForgottenThisSideIsMetAnew) {
   }
 }
 
-// Whoever has something under way is told, but not before the other has proved that it is no
+// An owner of something under way is told, but not before the other has proved that it is no
 // recording which speaks; and the new session comes to stand with no dead one.
 TEST(Handshake, ANewSessionIsNeverBoundToOneThatIsAboutToEnd) {
   SimCluster cluster(2, 1, {});

@@ -55,8 +55,8 @@ TEST(RoundTrip, ClocksThatDriftApartAreNoQueue) {
   }
 }
 
-// Of a stream that always has something waiting on its way, and whose peer's clock is slow. There
-// is nothing on the way back, so that what is hidden would not be missed there either.
+// Tests a stream that always has something waiting on its way, and whose peer's clock is slow.
+// There is nothing on the way back, so that what is hidden would not be missed there either.
 TEST(RoundTrip, ASlowClockHidesNoQueueThatNeverEmpties) {
   for (const double drift : {-90e-6, 0.0, 90e-6}) {
     TwoWays ways{.drift = drift, .now = kSecond};

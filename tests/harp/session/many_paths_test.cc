@@ -231,7 +231,8 @@ TEST(ManyPaths, ASessionOpensByAnyLinkThatWorks) {
             return line.find(from) != std::string::npos;
           });
         };
-        // What has begun by a link that is dead one way only is noticed by what comes meanwhile.
+        // A session begun by a link that is dead one way only is noticed by packets that come
+        // meanwhile.
         for (int i = 0; i < 20; ++i) {
           hosts.pass(250 * kMillisecond);
           hosts.move(100'000);

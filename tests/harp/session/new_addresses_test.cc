@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kLarge = 20 << 20;
 
 struct TwoHosts {
-  // Of `ports` at each address, the second half is there for paths to be moved to.
+  // The second half of `ports` at each address is there for paths to be moved to.
   explicit TwoHosts(std::uint64_t seed, std::uint32_t links = 1, std::uint32_t ports = 1)
       : cluster(2, seed, gigabit(),
                 {.max_datagrams = std::vector<std::size_t>(links, 1472),

@@ -1,5 +1,5 @@
-// What a session does when its path is not what it was taken for: too narrow for its packets, from
-// the start or from some moment on, or led elsewhere.
+// Tests a session whose path is not what it was taken for: too narrow for its packets, from the
+// start or from some moment on, or led elsewhere.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -107,7 +107,7 @@ TEST(PathSize, TheSameWithADriverThatReadsPayloadLater) {
   shrink_in_mid_message(faults, kEthernet, 1372);
 }
 
-// What is lost of them goes again after the path has become too narrow for whole segments, which
+// Lost packets of these go again after the path has become too narrow for whole segments, which
 // they never were: there is nothing to be cut.
 TEST(PathSize, EmptyAndShortMessagesArriveThoughThePathNarrowsUnderThem) {
   constexpr std::size_t kMessages = 40;
@@ -309,7 +309,7 @@ TEST(PathAddresses, APeerThatIsHeardFromElsewhereIsFollowedOnceItAnswersThere) {
   }
 }
 
-// What the old way took at least says nothing of the new one, so that is no queue.
+// The least time of the old way says nothing of the new one, so a longer time is no queue.
 TEST(PathAddresses, AWayThatIsLongerIsFilledAtOnce) {
   for (const std::uint32_t mover : {0u, 1u}) {
     SimFaults faults;

@@ -117,7 +117,7 @@ TEST(SplitMessage, EveryByteThatHasNotArrivedLeavesOnceInPiecesOfOneSegmentAtATi
     const std::size_t segment = i / kSegment;
     ASSERT_EQ(sent[i], segment < 3 || segment == 4 ? 0 : 1) << i;
   }
-  // What was on its way is told of by segment.
+  // Segments that were on their way are acknowledged whole.
   EXPECT_TRUE(send.acknowledge(4, 1, true));
 }
 

@@ -79,7 +79,7 @@ TEST(Hkdf, IsThatOfItsRfc) {
   EXPECT_TRUE(std::equal(okm.begin(), okm.end(), expanded.begin()));
 }
 
-// What docs/wire.md says, done by OpenSSL alone.
+// The sealing that docs/wire.md describes, done by OpenSSL alone.
 class ByTheBook {
  public:
   static Bytes hkdf(const Bytes& salt, const Bytes& secret, const Bytes& purpose, int mode) {
@@ -118,7 +118,7 @@ class ByTheBook {
     return bytes;
   }
   static constexpr int kExpand = EVP_PKEY_HKDEF_MODE_EXPAND_ONLY;
-  // Of the process with incarnation 10.
+  // The first secret of the process with incarnation 10.
   static Bytes first_secret() {
     Bytes salt(32, std::byte{1});
     std::fill(salt.begin() + 16, salt.end(), std::byte{2});
@@ -149,7 +149,7 @@ class ByTheBook {
     std::memcpy(&mask, out.data(), sizeof mask);
     return mask;
   }
-  // Of the same process after so many changes of keys.
+  // A packet of the same process after so many changes of keys.
   static Bytes packet(const wire::Header& header, const PacketNonce& nonce, const Bytes& body,
                       int changes) {
     Bytes secret = first_secret();
@@ -372,7 +372,7 @@ TEST(ReplayWindow, TakesEachNumberOnceUnlessItIsOld) {
   EXPECT_EQ(window.largest(), 1'000'000'000'000u);
 }
 
-// What may be asked is answered as what is added then.
+// A number that may be asked about is answered as one that is added then.
 TEST(ReceivedPackets, KnowWhatTheyHaveAndWhatIsTooOld) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SimRandom random(seed);

@@ -301,7 +301,7 @@ class Segments : public testing::TestWithParam<wire::Checksum> {
     genuine = observer.seen_between(0, 1, wire::Type::kData).back();
     pass_time(cluster, 100 * kMillisecond);
   }
-  // What that one would be with another header and body, by all that its checksum tells.
+  // The datagram with another header and body, by all that its checksum tells.
   Datagram altered(const wire::Header& header, std::span<const std::byte> body) const {
     const wire::Header old = header_of(genuine);
     const Datagram plain = datagram_of(old, std::span(genuine).subspan(sizeof old));
@@ -372,7 +372,7 @@ TEST_P(Segments, ThatSomebodyElseSendsAreNoSignOfLife) {
   EXPECT_EQ(transfer.received.status.code(), Code::kPeerLost);
 }
 
-// Of a packet that is as good as sent nothing but the payload can be another.
+// Nothing but the payload of a packet can be changed without notice.
 TEST_P(Segments, KeepTheirShape) {
   wire::Header header = header_of(genuine);
   const std::span<const std::byte> body =

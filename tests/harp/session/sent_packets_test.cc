@@ -1,4 +1,4 @@
-// What was sent and what arrived, against plain sets.
+// Sent packets and arrivals, compared with plain sets.
 #include "harp/session/sent_packets.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// What an idle session really holds: every allocation of this program is counted.
+// Measures the memory that an idle session really holds: every allocation of this program is
+// counted.
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <openssl/crypto.h>
@@ -28,7 +29,7 @@ void operator delete(void* block, std::size_t) noexcept { operator delete(block)
 
 namespace {
 
-// What libcrypto holds for keys counts as well.
+// Memory that libcrypto holds for keys counts as well.
 void* crypto_malloc(std::size_t bytes, const char*, int) {
   void* block = std::malloc(bytes);
   if (block != nullptr) live_bytes += malloc_usable_size(block);

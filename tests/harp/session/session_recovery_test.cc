@@ -96,7 +96,8 @@ TEST(SessionRecovery, StallsThatFollowEachOtherDoNotPutOffALossForEver) {
   EXPECT_LT(cluster.now() - start, 100 * kMillisecond);
 }
 
-// Of many holes, more than an acknowledgement has room for, some are told before the rest is heard.
+// There are more holes than an acknowledgement has room for, so some are told before the rest is
+// heard.
 TEST(SessionRecovery, WhatHasArrivedAmongManyHolesIsNotSentAgain) {
   SimFaults faults = gigabit();
   faults.bytes_per_second = 1.25e9;

@@ -291,7 +291,7 @@ TEST_F(HandshakeTest, BeginsByTheWayThatItsNonceHasTaken) {
   EXPECT_TRUE(handshake.ways().empty());
 }
 
-// What arrives by one way says nothing about another one.
+// A packet that arrives by one way says nothing about another one.
 TEST_F(HandshakeTest, TellsOfTheSizesThatArriveByThatVeryWay) {
   handshake.note(hello(2, 0), elsewhere, 9000);
   wire::Hello said{};

@@ -107,8 +107,8 @@ TEST(Sharing, ASessionOfFourPathsTakesLittleMoreOfOneLinkThanASessionOfOne) {
   }
 }
 
-// What is dropped of a sender with a fast cable of its own at a slow port whose queue holds half a
-// millisecond: less than one super-packet.
+// The share that is dropped of a sender with a fast cable of its own at a slow port whose queue
+// holds half a millisecond: less than one super-packet.
 double dropped(const CongestionOps& control) {
   Senders senders(2, slow_port(kMillisecond / 2), {.max_datagrams = {1472}});
   senders.cluster[1].set_congestion(&control);
@@ -142,7 +142,7 @@ TEST(Sharing, NeitherStarvesBesideASenderThatKnowsOnlyLoss) {
                   static_cast<long long>(queue / kMillisecond), cubic_first ? "cubic" : "swift",
                   swift, cubic);
       EXPECT_GE(swift + cubic, 0.9);
-      // Whoever comes to a full queue takes it for a part of the way.
+      // A sender that comes to a full queue takes it for a part of the way.
       EXPECT_GE(swift, cubic_first ? 0.15 : 0.25);
       EXPECT_GE(cubic, 0.25);
     }

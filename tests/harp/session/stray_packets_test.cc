@@ -145,7 +145,7 @@ TEST(Reset, OfLongAgoIsNotBelieved) {
   EXPECT_EQ(cluster[0].peer(1).suspicion.resets, 0u);
 }
 
-// Of that version, from whoever.
+// A packet of that version, from anybody.
 Datagram of_version(std::uint8_t version, wire::Type type = wire::Type::kControl) {
   wire::Header header = wire::frames_header(type, {1, 1}, 0);
   header.version_and_type = static_cast<std::uint8_t>(version << 4 | static_cast<int>(type));

@@ -236,7 +236,7 @@ TEST(Wire, UnknownFramesAndRecordsAreSkippedAndWrongLengthsAreNot) {
   }
 }
 
-// What is told must be true; it need not be everything.
+// The ranges told must be true; they need not be all.
 TEST(Wire, RangesOfAnAcknowledgementThatDoNotFitItsFieldsEndIt) {
   constexpr std::uint64_t kMuch = std::uint64_t{1} << 32;
   const auto told = [](std::initializer_list<AckRange> ranges) {

@@ -364,7 +364,7 @@ TEST(ShmHandshake, AProcessWithoutTheJobsKeyIsTurnedAway) {
   }
 }
 
-// What a process shows to one peer opens no other's door, and is no secret's copy.
+// A proof that a process shows to one peer opens no other's door, and is no copy of a secret.
 TEST(ShmHandshake, AProofIsForOneSenderAndOneReceiver) {
   const JobKey job = sha256(std::as_bytes(std::span("job")));
   ShmAddress receiver{{}, {std::byte{1}}, 7};
@@ -397,7 +397,7 @@ TEST(ShmHandshake, AnotherUserOnADeadPeersSocketGetsNothing) {
     auto listener = shm_listen(taken.name);
     char byte = listener.ok() ? 'y' : 'n';
     if (write(listening[1], &byte, 1) != 1 || read(done[0], &byte, 1) != 1) _exit(2);
-    // What the caller sent: nothing, before it went.
+    // The caller sent nothing before it went.
     auto socket = shm_accept(listener->get());
     const bool got = socket.ok() && *socket &&
                      shm_receive_greeting(socket->get()).state == ShmReceived::State::kGreeting;

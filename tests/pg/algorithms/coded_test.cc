@@ -1,4 +1,4 @@
-// What algorithms with a codec promise besides what every algorithm does: what is kept is not lost,
+// The promises of algorithms with a codec besides those of every algorithm: residuals are not lost,
 // scratch memory is bounded, and the wire carries what they say it does.
 #include <gtest/gtest.h>
 

@@ -80,7 +80,7 @@ TEST(CodecsInGroups, sixteen_bits_lose_one_rounding_on_each_leg) {
       });
       expect_same_on_all_ranks(results);
       const std::vector<double> sums = total_of(gradients);
-      // Of each host's part, and of the sum; both are a few millions at most.
+      // The rounding step of each host's part, and of the sum; both are a few millions at most.
       const double step = format == HalfFormat::kF16 ? 1.0 / 2048 : 1.0 / 256;
       for (std::size_t i = 0; i < sums.size(); ++i) {
         ASSERT_NEAR(results[0][i], sums[i] / layout.world, 4 * 5e6 * step) << i;
@@ -166,7 +166,7 @@ class TopKInGroups : public ::testing::TestWithParam<TopKSettings> {
       }
     }
   }
-  // Of gradients of `count` whole numbers, which float32 adds exactly.
+  // Checks gradients of `count` whole numbers, which float32 adds exactly.
   void nothing_is_lost(const RankOptions& layout, std::size_t count, std::uint64_t steps) {
     SCOPED_TRACE(layout.seed);
     RankThreads ranks(layout);

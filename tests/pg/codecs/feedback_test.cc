@@ -1,4 +1,4 @@
-// What is not sent is not lost: residuals over many steps, held back, taken back and rescaled.
+// Nothing that is not sent is lost: residuals over many steps, held back, taken back and rescaled.
 #include "pg/codecs/feedback.h"
 
 #include <gtest/gtest.h>

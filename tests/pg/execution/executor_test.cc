@@ -44,7 +44,7 @@ OperationSpec spec_over(Floats& input, Floats& output) {
   return spec;
 }
 
-// What each rank gives and gets.
+// The buffers that each rank gives and gets.
 struct Buffers {
   Buffers(int world, std::size_t count) : inputs(world, Floats(count)), outputs(world) {
     for (Floats& output : outputs) output.assign(count, -1);

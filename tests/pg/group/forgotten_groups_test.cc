@@ -134,7 +134,7 @@ void live_long(Fellowship& fellowship, const Way& way) {
   for (std::uint64_t id = 1; id <= kGroups && !::testing::Test::HasFailure(); ++id)
     fail(member, fellowship, id, kept, way.is_closed);
   fellowship.barrier();
-  // What was under way comes and is dropped.
+  // Messages that were under way come and are dropped.
   testing::eventually([&] { return member.stack().stats().unmatched == 0; }, 20 * kSecond);
   EXPECT_EQ(member.stack().stats().unmatched, 0u) << "rank " << member.rank();
   fellowship.barrier();

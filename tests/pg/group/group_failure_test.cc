@@ -263,7 +263,7 @@ TEST(Mismatch, EarlierOperationsKeepTheirTimeout) {
   EXPECT_NE(status.message().find("not arrived: ranks 1"), std::string::npos) << status.message();
 }
 
-// Whoever hears of the failure by a send or receive may stop there: nobody waits for it then.
+// A rank that hears of the failure by a send or receive may stop there: nobody waits for it then.
 TEST(Mismatch, WhatARankHasNotBegunEndsWhenItHearsOfItOtherwise) {
   RankThreads ranks({.world = 4, .algorithm = "gather=direct"});
   SecondDisputed about_two(ranks);
@@ -349,7 +349,7 @@ TEST(Mismatch, ALateAnswerAboutAnEndedOperationAccusesNobody) {
   EXPECT_TRUE(here.ok()) << here.message();
 }
 
-// What a rank asks of another, and the answer, may overtake the message that it waits for.
+// A question to another rank, and the answer, may overtake the message that is waited for.
 TEST(Mismatch, AnAnswerThatOvertakesTheDataAccusesNobody) {
   RankThreads ranks({.world = 2});
   testing::LoopbackNetwork& network = ranks.network();

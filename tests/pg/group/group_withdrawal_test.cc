@@ -29,7 +29,7 @@ void on_engine(RankThreads& ranks, int rank, std::function<void(harp::Transport&
   ASSERT_TRUE(call_on_engine(stack->engine(), std::move(function), monotonic_now() + kLimit));
 }
 
-// What was submitted to the rank's engine before has been seen to, completions too.
+// Returns when all that was submitted to the rank's engine before is done, completions too.
 void settle(RankThreads& ranks, int rank) {
   for (int turn = 0; turn < 2; ++turn) on_engine(ranks, rank, [](harp::Transport&) {});
 }

@@ -139,7 +139,7 @@ TEST(Automatic, a_way_that_costs_more_than_predicted_is_given_up) {
                           [](const Decision& one) { return one.taken_back; }));
 }
 
-// What slows down the computation shows in no time of a bucket.
+// A slower computation shows in no time of a bucket.
 TEST(Automatic, a_change_after_which_steps_are_no_faster_is_taken_back) {
   Training training{.exact = 0.3, .top_k_drag = 5};
   Automatic automatic(training.predicted());

@@ -180,7 +180,7 @@ struct Drawn {
   }
 };
 
-// What training for some steps comes to.
+// The ways that training for some steps comes to.
 Ways trained(const Drawn& drawn, const Place& place, const StepModel& truth, int steps) {
   Automatic automatic([&](std::uint64_t bytes, Way way) -> std::optional<Cost> {
     if (!drawn.allowed[static_cast<std::size_t>(way)]) return std::nullopt;

@@ -36,7 +36,7 @@ std::uint64_t begin_of(int parameter) {
 }
 const std::uint64_t kElements = begin_of(kParameters);
 
-// What receivers add up of one block.
+// The values that receivers add up from one block.
 Values through(const Gradients::Plan& plan, const Values& block) {
   return block.empty() ? block : testing::through(*plan.codec, block, plan.feedback.get());
 }

@@ -120,7 +120,7 @@ TEST(Gradients, another_layout_holds_back_what_an_unused_parameter_is_owed) {
   EXPECT_EQ(next, (Values{1, 5, 1, 1, 1, 1, 1, 1}));
 }
 
-// Of FSDP2: which parameters have gradients may change from step to step.
+// As under FSDP2: which parameters have gradients may change from step to step.
 Gradients::Plan step_at_once(Gradients& gradients, const Layout& layout, Values& gradient) {
   EXPECT_TRUE(gradients.begin_step(1, false).ok());
   Result<Gradients::Plan> plan = gradients.plan(kBucket, layout, gradient, true);

@@ -223,7 +223,7 @@ TEST(ScheduleInterpreter, tree_arithmetic_tells_orders_of_operands_apart) {
   EXPECT_NE(combine(combine(a, b), c), combine(a, combine(b, c)));
 }
 
-// What a codec with a memory has kept: nothing.
+// The memory of a codec that has kept nothing.
 std::vector<Feedback> nothing_kept(const Problem& problem, const Topology& topology) {
   std::vector<Feedback> feedback(topology.world());
   for (int rank = 0; rank < topology.world(); ++rank) {

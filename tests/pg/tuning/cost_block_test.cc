@@ -1,4 +1,4 @@
-// What a measurement may make of the table of costs, and what travels.
+// How a measurement may change the table of costs, and what travels.
 #include "pg/tuning/cost_block.h"
 
 #include <gtest/gtest.h>
