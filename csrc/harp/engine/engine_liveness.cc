@@ -108,7 +108,7 @@ Time Liveness::examine(Peer& peer, Time now, int* probes) {
 Time Liveness::examine_suspect(Peer& peer, Time now) {
   Suspicion& suspicion = peer.suspicion;
   if (suspicion.is_proof(now)) {
-    bury(peer, now);
+    declare_dead(peer, now);
     return kNever;
   }
   // Slower and slower: when refusals have run dry, the next may take a second to come.
@@ -121,7 +121,7 @@ Time Liveness::examine_suspect(Peer& peer, Time now) {
   return std::min(suspicion.last_probe + step, suspicion.proof_at(now));
 }
 
-void Liveness::bury(Peer& peer, Time now) {
+void Liveness::declare_dead(Peer& peer, Time now) {
   const Time heard = peer.session->last_heard();
   const double silent = heard == 0 ? -1 : static_cast<double>(now - heard) / kSecond;
   const std::string refused =

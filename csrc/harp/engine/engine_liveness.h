@@ -114,7 +114,7 @@ class Liveness {
   // Each returns when it wants to look at the peer again.
   Time examine(Peer& peer, Time now, int* probes);
   Time examine_suspect(Peer& peer, Time now);
-  void bury(Peer& peer, Time now);
+  void declare_dead(Peer& peer, Time now);
 
   TimerHeap& timers_;
   const std::vector<Peer*>& linked_;

@@ -352,12 +352,13 @@ void Session::refresh_credit() {
 }
 
 std::size_t Session::memory_bytes() const {
-  std::size_t bytes =
-      sizeof(Session) + handshake_.memory_bytes() + paths_.memory_bytes() +
-      std::distance(told_us_.begin(), told_us_.end()) * sizeof(Endpoint) + eager_.memory_bytes() +
-      records_.memory_bytes() + reassembly_.memory_bytes() + sends_.capacity() * sizeof(BulkSend*) +
-      free_sends_.capacity() * sizeof(std::uint32_t) + receives_.capacity() * sizeof(RecvState*) +
-      taken_.capacity() * sizeof(SendRequest*) + description_.capacity();
+  std::size_t bytes = sizeof(Session) + handshake_.memory_bytes() + paths_.memory_bytes() +
+                      std::distance(announced_.begin(), announced_.end()) * sizeof(Endpoint) +
+                      eager_.memory_bytes() + records_.memory_bytes() + reassembly_.memory_bytes() +
+                      sends_.capacity() * sizeof(BulkSend*) +
+                      free_sends_.capacity() * sizeof(std::uint32_t) +
+                      receives_.capacity() * sizeof(RecvState*) +
+                      taken_.capacity() * sizeof(SendRequest*) + description_.capacity();
   if (block_ != nullptr) bytes += kBlockBytes;
   for (const PathGroup& group : groups_) {
     bytes += sizeof group + group.paths.capacity() + group.moves.memory_bytes();

@@ -324,10 +324,10 @@ class Session final : public Link {
   std::unique_ptr<Sealing> sealing_;  // once established, unless nothing is to be sealed
   PathSet paths_;
   std::forward_list<PathGroup> groups_;
-  std::forward_list<Endpoint> told_us_;  // where the peer listens beside what it had published
+  std::forward_list<Endpoint> announced_;  // where the peer listens beside what it had published
   // Paths (bit i: that of id i) that begin at another address of ours than the peer has heard from,
   // and have not been proved since.
-  std::uint16_t astray_ = 0;
+  std::uint16_t unproved_sources_ = 0;
   // The log mentions the paths only once so many are live, or at tell_paths_by_.
   std::uint8_t paths_due_ = 1;
   bool heard_early_ = false;     // somebody speaks to this session, which has no keys yet

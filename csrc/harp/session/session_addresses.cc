@@ -44,7 +44,7 @@ void Session::tell_addresses(std::uint32_t which) {
 
 std::vector<Endpoint> Session::remotes() const {
   std::vector<Endpoint> all = host_.published_by(peer_incarnation_);
-  for (const Endpoint& told : told_us_) {
+  for (const Endpoint& told : announced_) {
     if (std::ranges::count(all, told) == 0) all.push_back(told);
   }
   return all;
@@ -54,10 +54,11 @@ std::vector<Endpoint> Session::remotes() const {
 void Session::on_path_open(const wire::PathOpen& open) {
   const Endpoint there = endpoint_from(open.address, open.port);
   if (!leads() || !is_usable(there)) return;
-  told_us_.remove(there);
-  told_us_.push_front(there);
-  if (std::distance(told_us_.begin(), told_us_.end()) > static_cast<std::ptrdiff_t>(kMaxPaths)) {
-    told_us_.erase_after(std::next(told_us_.begin(), kMaxPaths - 1));
+  announced_.remove(there);
+  announced_.push_front(there);
+  if (std::distance(announced_.begin(), announced_.end()) >
+      static_cast<std::ptrdiff_t>(kMaxPaths)) {
+    announced_.erase_after(std::next(announced_.begin(), kMaxPaths - 1));
   }
   on_addresses_added(0);
 }
@@ -81,7 +82,7 @@ void Session::leave_lost_addresses() {
     const Endpoint remote = path->pair().remote;
     const auto free = unused_way(host_.ways_to(remote), remote);
     if (!free) continue;
-    if (!path->is_live()) astray_ |= bit_of(*path);
+    if (!path->is_live()) unproved_sources_ |= bit_of(*path);
     give(*path, {remote, free_port(*free)});
   }
 }
@@ -174,8 +175,8 @@ void Session::open_new_paths() {
     const std::optional<std::uint32_t> local = lacks_path_to(remote, all);
     if (!local) continue;
     if (Path* const other = to_elsewhere(*local, remote)) {
-      const bool is_astray = (astray_ & bit_of(*other)) != 0 && !other->is_live();
-      if (is_astray && !told_us_.empty() && same_host_address(remote, told_us_.front())) {
+      const bool is_unproved = (unproved_sources_ & bit_of(*other)) != 0 && !other->is_live();
+      if (is_unproved && !announced_.empty() && same_host_address(remote, announced_.front())) {
         give(*other, {remote, other->pair().local});
       }
       continue;

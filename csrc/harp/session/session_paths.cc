@@ -84,7 +84,7 @@ void Session::on_path_response(Path& path, const RxPacket& from, std::uint64_t t
   if (leads() && is_taken && !(before == there)) return path.stay();
   const bool was_live = path.is_live();
   if (!path.on_response(from, token)) return;
-  astray_ &= static_cast<std::uint16_t>(~bit_of(path));
+  unproved_sources_ &= static_cast<std::uint16_t>(~bit_of(path));
   const bool moved = !(path.pair() == before);
   if (!was_live) {
     ++host_.counters().paths_proved;

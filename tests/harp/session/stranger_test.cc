@@ -134,7 +134,7 @@ TEST_P(Stranger, CostsNothingAndEndsNothing) {
   EXPECT_EQ(cluster[1].session(0)->remote(), SimNetwork::endpoint(0, 0));
 }
 
-// A peer that does not answer must not be buried because of resets that he makes up.
+// A peer that does not answer must not be declared dead because of resets that he makes up.
 TEST_P(Stranger, EndsNoSessionByResetsOfWhatHeHasNotSeen) {
   deliver(cluster, 0, 1, 1);
   const std::vector<Datagram> sent = observer.seen_between(1, 0, wire::Type::kControl);
