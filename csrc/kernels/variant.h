@@ -1,5 +1,5 @@
-// What one instruction set offers, as a table of functions; dispatch.cc picks a table once, tests
-// and benchmarks walk over all that the host can run. Private to kernels and their tests.
+// The functions of one instruction set, as a table; dispatch.cc picks a table once, tests and
+// benchmarks walk over all that the host can run. Private to kernels and their tests.
 #pragma once
 
 #include <cstddef>

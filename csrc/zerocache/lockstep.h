@@ -30,7 +30,7 @@
 
 namespace taco::zerocache {
 
-// What a rank is about to do.
+// The action that a rank is about to take.
 struct Intent {
   std::string what;          // for messages: "gather page 3 (h.0.weight)"
   std::uint64_t digest = 0;  // of what has to be alike on all ranks

@@ -158,7 +158,7 @@ def test_each_rank_reports_its_share_and_the_whole(two: Ranks, tmp_path: Path) -
     assert sum(stats["state_bytes"] for _, stats in found) == 2 * parameters
 
 
-# What ranks refuse together.
+# Calls that ranks refuse together.
 
 
 def disagree(folder: str) -> list[tuple[str, str]]:

@@ -242,7 +242,7 @@ def test_a_closed_cache_leaves_means_as_ddp_does(two: Ranks, tmp_path: Path) -> 
     two.run(closed_in_between, str(tmp_path))
 
 
-# What fails.
+# Failures.
 
 
 def disagree(folder: str) -> list[tuple[str, str]]:

@@ -166,7 +166,7 @@ def test_what_passes_leave_is_averaged_at_the_step(two: Ranks, tmp_path: Path) -
     two.run(left_over, str(tmp_path))
 
 
-# What fails.
+# Failures.
 
 
 class Parting(TinyGPT):

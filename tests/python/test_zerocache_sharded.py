@@ -456,7 +456,7 @@ def test_the_others_hear_of_a_rank_that_dies(jobs: Jobs, tmp_path: Path, when: s
         assert kind == "PeerLostError"
 
 
-# What is refused.
+# Calls that are refused.
 
 
 def wrap_refused(folder: str) -> list[tuple[str, str]]:

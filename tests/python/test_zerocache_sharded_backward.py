@@ -229,7 +229,7 @@ def test_steps_that_differ_are_refused_before_one_is_taken(job: Ranks, tmp_path:
         assert "for steps with the constants" in text
 
 
-# What clips, and what is refused.
+# Clipping, and calls that are refused.
 
 
 def clip_kept(folder: str) -> None:

@@ -1,5 +1,5 @@
-// What keeps the packets of a session to its two processes: AES-128-GCM, under keys that both
-// derive from their pair key and the nonces of this session's hellos (docs/wire.md).
+// The encryption that keeps the packets of a session to its two processes: AES-128-GCM, under keys
+// that both derive from their pair key and the nonces of this session's hellos (docs/wire.md).
 //
 // Each direction has keys of its own, one after the other: a sender takes the next one after so
 // many packets, and says by one bit in the header which of two it used. Before it may go on to the

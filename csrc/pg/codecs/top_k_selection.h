@@ -1,5 +1,5 @@
-// What one block of a gradient and its Feedback (pg/codec.h) send: chosen, taken out of the
-// residual, and remembered for restore(). Lives as long as encode() works on the block.
+// The elements that one block of a gradient and its Feedback (pg/codec.h) send: chosen, taken out
+// of the residual, and remembered for restore(). Lives as long as encode() works on the block.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class TopKSelection {
   bool take();
   // They were sent as `scratch.decoded`: the difference is not lost.
   void keep_difference();
-  // What was sent is `sent`, so that restore() can take it back.
+  // Remembers that `sent` was sent, so that restore() can take it back.
   void remember(const float* sent);
 
  private:

@@ -1,6 +1,6 @@
-// What the times of real steps say of predicted ones: a network slower than its interfaces say, or
-// a way of sending that costs more here than its prediction. Predictions are corrected by it. Knows
-// no clock and no torch; all ranks tell it the same.
+// Compares the times of real steps with predicted ones: a network slower than its interfaces say,
+// or a way of sending that costs more here than its prediction. Predictions are corrected by it.
+// Knows no clock and no torch; all ranks tell it the same.
 //
 // One model's; guarded by its owner.
 #pragma once

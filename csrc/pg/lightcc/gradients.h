@@ -1,6 +1,7 @@
-// What one rank owes of one model's gradients: for each bucket in which they are reduced, the codec
-// and the residual of the shard that this rank sends to other hosts. Knows no torch: the DDP hook
-// (pg/c10d/ddp_hook.h) tells it of steps and buckets, and asks for residuals by parameter.
+// The residuals that one rank owes of one model's gradients: for each bucket in which they are
+// reduced, the codec and the residual of the shard that this rank sends to other hosts. Knows no
+// torch: the DDP hook (pg/c10d/ddp_hook.h) tells it of steps and buckets, and asks for residuals by
+// parameter.
 //
 // Residuals belong to parameters, not to buckets: DDP arranges its buckets anew after the first
 // step, and another job may arrange them otherwise. So a bucket is compressed only once it looks as

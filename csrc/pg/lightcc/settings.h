@@ -1,5 +1,5 @@
-// What is done to a model's gradients on their way between hosts, as the user asked for it: by
-// lightcc.compress(), or by the LIGHT_* variables (base/env.h). Plain values, no torch.
+// Settings of what is done to a model's gradients on their way between hosts, as the user asked for
+// it: by lightcc.compress(), or by the LIGHT_* variables (base/env.h). Plain values, no torch.
 #pragma once
 
 #include <array>

@@ -3,7 +3,7 @@
 // (algorithms/), the executor runs it over HARP, the interpreter in tests proves it without a
 // network, and the cost model predicts its time. It knows no pointer, no clock and no torch.
 //
-// What every schedule promises, and the interpreter proves:
+// Every schedule promises this, and the interpreter proves it:
 //  - steps depend on earlier steps only; a step may start when all of them are done, in any order
 //    among the ready ones;
 //  - no step writes bytes that an unfinished send still reads (a send is done when acknowledged,

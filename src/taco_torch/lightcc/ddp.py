@@ -19,7 +19,7 @@ from taco_torch.lightcc.settings import Options, scale_of
 
 
 class Hook:
-    """What ``hook()`` returns, for ``DistributedDataParallel.register_comm_hook(None, ...)``. It
+    """Returned by ``hook()``, for ``DistributedDataParallel.register_comm_hook(None, ...)``. It
     stands for a hook in C++: torch never calls this object."""
 
     __name__ = "lightcc"

@@ -46,7 +46,7 @@ def _need(owner: Any, name: str) -> Any:
 
 @dataclass
 class _Group:
-    """What FSDP2 reduces together, and the module to which it belongs."""
+    """Parameters that FSDP2 reduces together, and the module to which they belong."""
 
     torchs: Any  # FSDPParamGroup
     module: FSDPModule
@@ -84,7 +84,7 @@ def _shard_group(group: Any) -> dist.ProcessGroup | None:
 
 
 def _groups_of(model: torch.nn.Module) -> list[_Group]:
-    """Of all modules under ``model``."""
+    """The groups of all modules under ``model``."""
     found: dict[int, _Group] = {}
     for module in model.modules():
         if not isinstance(module, FSDPModule):
@@ -237,7 +237,7 @@ class _Place:
 
 
 class Sharded:
-    """What is kept of one model. Its modules hold it, by their CodedReduceScatter, and it holds no
+    """The state of one model. Its modules hold it, by their CodedReduceScatter, and it holds no
     module."""
 
     def __init__(

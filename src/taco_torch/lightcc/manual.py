@@ -17,7 +17,7 @@ Bucket = tuple[int, ...]  # numbers of the parameters
 
 @dataclass
 class _Loop:
-    """What is kept of one list of parameters in one group."""
+    """The state kept of one list of parameters in one group."""
 
     key: tuple[int, ...]  # group, then identity and size of each parameter
     native: _C.GradientHook
@@ -150,7 +150,7 @@ def _check_alike(
 
 
 def _buckets(gradients: dict[int, torch.Tensor], fusion_bytes: int) -> list[Bucket]:
-    """Of float32 gradients: what is sent together."""
+    """The buckets of float32 gradients that are sent together."""
     buckets: list[Bucket] = []
     open_bucket: list[int] = []
     open_bytes = 0

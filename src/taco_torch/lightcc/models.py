@@ -22,15 +22,15 @@ class Leg(ABC):
 
     @abstractmethod
     def elements(self, name: str) -> int:
-        """Of what this rank has of the gradient, as ``native`` counts them."""
+        """The elements that this rank has of the gradient, as ``native`` counts them."""
 
     @abstractmethod
     def shape(self, name: str) -> torch.Size:
-        """Of the whole parameter."""
+        """The shape of the whole parameter."""
 
     @abstractmethod
     def gradient(self, name: str) -> torch.Tensor | None:
-        """What this rank has of it, to be added to."""
+        """The part of the gradient that this rank has, to be added to."""
 
     @abstractmethod
     def part(self, name: str, flat: torch.Tensor) -> torch.Tensor:
@@ -38,11 +38,11 @@ class Leg(ABC):
 
     @abstractmethod
     def saved(self, name: str, part: torch.Tensor) -> torch.Tensor:
-        """What ``part()`` returned, as a checkpoint holds it."""
+        """The result of ``part()`` as a checkpoint holds it."""
 
     @abstractmethod
     def loaded(self, name: str, saved: torch.Tensor) -> torch.Tensor:
-        """What a checkpoint holds, as ``elements(name)`` in a row."""
+        """The contents of a checkpoint, as ``elements(name)`` in a row."""
 
     def unit(self, name: str) -> float:
         """By what the average over the ranks has to be multiplied to become a gradient."""
@@ -51,7 +51,7 @@ class Leg(ABC):
 
 @dataclass
 class Kept:
-    """What a model has to do with checkpoints."""
+    """A model as checkpoints need to know it."""
 
     legs: list[Leg]
     groups: list[dist.ProcessGroup]  # which join all ranks that have a part of the model
@@ -60,7 +60,7 @@ class Kept:
     grad_scaler: Any
 
     def end_step(self) -> None:
-        """What the newest step sent and nobody will use is owed again. Collective; before ``legs``
+        """Owes again what the newest step sent and nobody will use. Collective; before ``legs``
         are asked what they owe."""
 
 
@@ -136,13 +136,13 @@ def find_sharded(model: torch.nn.Module) -> Sharded | None:
 
 
 def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
-    """What torch.compile has wrapped."""
+    """The model that torch.compile has wrapped."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, torch.nn.Module) else model
 
 
 def the(model: torch.nn.Module | None) -> Kept:
-    """Of the named model, or of the only one of this process.
+    """The state of the named model, or of the only one of this process.
 
     Raises:
         ValueError: the model's gradients are not compressed; or none is named and there are none,

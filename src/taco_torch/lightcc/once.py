@@ -1,4 +1,4 @@
-"""What is done once in a process: to say something, and to wrap a function of torch."""
+"""Things to do once in a process: to say something, and to wrap a function of torch."""
 
 from collections.abc import Callable
 from typing import Any

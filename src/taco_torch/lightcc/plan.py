@@ -74,7 +74,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one choice would make of a job's step.
+    """The step of a job by one choice, as predicted.
 
     Attributes:
         algorithm: of the bucket that takes longest; of ``auto``, how many buckets go by which way.

@@ -1,4 +1,4 @@
-"""What the user asks for, by arguments and by LIGHT_* variables, as one value."""
+"""The user's settings, by arguments and by LIGHT_* variables, as one value."""
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -61,7 +61,7 @@ class Options:
         return _sixteen_bits(light) or "none"
 
     def _allowed(self, compression: str, light: Environment) -> Collection[str]:
-        """What ``auto`` may use besides exact gradients."""
+        """The ways that ``auto`` may use besides exact gradients."""
         if compression != "auto":
             if self.allow is not None:
                 raise ValueError(
@@ -84,7 +84,7 @@ class Options:
 
 
 def scale_of(grad_scaler: Any) -> Callable[[], float] | None:
-    """What tells by how much a GradScaler multiplies the loss. TypeError if it is none."""
+    """Returns what tells by how much a GradScaler multiplies the loss. TypeError if it is none."""
     if grad_scaler is None:
         return None
     scale: Callable[[], float] | None = getattr(grad_scaler, "get_scale", None)
@@ -118,13 +118,13 @@ def _check_string(name: str, value: Any, accepted: str) -> None:
 
 
 def _sixteen_bits(light: Environment) -> str:
-    """What LIGHT_WIRE_DTYPE asks for; "": nothing."""
+    """The dtype that LIGHT_WIRE_DTYPE asks for; "": none."""
     wire = str(light["wire_dtype"])
     return "" if wire == "float32" else wire
 
 
 def _allowed_by(light: Environment) -> tuple[str, ...]:
-    """What LIGHT_AUTO may use besides exact gradients."""
+    """The ways that LIGHT_AUTO may use besides exact gradients."""
     wire = _sixteen_bits(light)
     return (("topk",) if light["topk"] else ()) + ((wire,) if wire else ())
 

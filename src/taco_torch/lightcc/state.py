@@ -1,4 +1,4 @@
-"""What has not been sent yet, in checkpoints and before them."""
+"""Residuals, what has not been sent yet, in checkpoints and before them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -72,7 +72,7 @@ def _check_still_scaled(scaler: Any) -> None:
 
 
 def state_dict(model: torch.nn.Module | None = None) -> dict[str, Any]:
-    """What has not been sent so far, for a checkpoint. Collective.
+    """The residuals that have not been sent so far, for a checkpoint. Collective.
 
     Returns a dict that torch.save and torch.distributed.checkpoint can save:
 
