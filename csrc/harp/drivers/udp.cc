@@ -35,8 +35,8 @@ Result<std::unique_ptr<UdpNic>> UdpNic::create(const UdpNicOptions& options) {
   return nic;
 }
 
-// At that place among the others, or behind them. Who sleeps on the descriptors looks for new ones
-// at their end.
+// Opens the address at that place among the others, or behind them. A sleeper on the descriptors
+// looks for new ones at their end.
 Status UdpNic::open_address(const NicOptions::Local& local, std::size_t place) {
   auto socket = UdpSocket::open({local.address, options_.receive_buffer, options_.allow_gso,
                                  options_.allow_gro, local.network});

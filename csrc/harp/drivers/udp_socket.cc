@@ -52,7 +52,7 @@ msghdr header_of(const TxPacket& packet) {
                    packet.slices.size());
 }
 
-// In one piece. False: too long for that to be worth a copy.
+// Copies the message into one piece. False: too long for that to be worth a copy.
 bool flatten(const msghdr& header, std::span<std::byte> out, std::size_t* bytes) {
   *bytes = 0;
   for (std::size_t i = 0; i < header.msg_iovlen; ++i) {

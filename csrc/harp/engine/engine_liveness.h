@@ -109,7 +109,7 @@ class Liveness {
 
  private:
   static void on_tick(Timer& timer, Time now);
-  // Once more somebody hints that the peer has ended; `count` is how often he did.
+  // Notes one more hint that the peer has ended; `count` is the kind's count.
   void suspect(Peer& peer, std::uint32_t Suspicion::*count, Time now);
   // Each returns when it wants to look at the peer again.
   Time examine(Peer& peer, Time now, int* probes);

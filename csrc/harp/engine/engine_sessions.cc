@@ -112,7 +112,7 @@ void EngineLoop::look_at_addresses() {
   }
 }
 
-// Those that are not what they were (bit i: the i-th).
+// Returns the addresses that are not what they were (bit i: the i-th).
 std::uint32_t EngineLoop::note_new_addresses() {
   const std::span<const NicAddress> addresses = nic().addresses();
   std::uint32_t added = 0;

@@ -1,6 +1,6 @@
-// Who in this process uses which Stack. Ranks of one group that are threads of this process get one
-// each, since to each other they are peers like any (docs/decisions/0004); everybody else shares.
-// Any thread.
+// The Stacks of this process and their users. Ranks of one group that are threads of this process
+// get one each, since to each other they are peers like any (docs/decisions/0004); everybody else
+// shares. Any thread.
 #pragma once
 
 #include <memory>

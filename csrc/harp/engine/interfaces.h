@@ -1,5 +1,6 @@
-// Which network addresses this process uses and publishes. The kernel's routes decide, unless the
-// user names interfaces. Loopback is never chosen silently. How peers are reached: routes.h.
+// The choice of the network addresses that this process uses and publishes. The kernel's routes
+// decide, unless the user names interfaces. Loopback is never chosen silently. How peers are
+// reached: routes.h.
 //
 // Any thread; may ask the resolver about the master's name.
 #pragma once

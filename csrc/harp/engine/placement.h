@@ -1,4 +1,5 @@
-// Which core a driving caller runs on, where the ranks of a host are no fewer than its cores.
+// The choice of the core that a driving caller runs on, where the ranks of a host are no fewer than
+// its cores.
 //
 // A driver that waits for its peers polls, giving its core away between looks, and so never looks
 // idle to the scheduler: three of four ranks stay on one of two cores for seconds, while the

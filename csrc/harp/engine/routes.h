@@ -1,6 +1,6 @@
-// From which of this host's addresses a peer can be reached, and over which paths. The kernel's
-// routes decide, with one exception: of two interfaces on one network the kernel sends everything
-// by one, and both are used here.
+// Routes to a peer: from which of this host's addresses it can be reached, and over which paths.
+// The kernel's routes decide, with one exception: of two interfaces on one network the kernel sends
+// everything by one, and both are used here.
 //
 // Any thread.
 #pragma once

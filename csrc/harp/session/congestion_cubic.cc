@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kBeta = 0.7;
 constexpr double kC = 0.4;  // packets per second cubed
-// By which Reno would have to grow in a round to do as well with our kBeta as it does with its own.
+// The growth in a round by which Reno would do as well with our kBeta as it does with its own.
 constexpr double kRenoStep = 3 * (1 - kBeta) / (1 + kBeta);
 
 void cubic_start(CongestionState& state) { state.window = kInitialWindow; }

@@ -29,8 +29,9 @@ constexpr Duration kAlwaysEmpty = 50 * kMicrosecond;
 constexpr double kFewPackets = 100, kManyPackets = 1000, kManyBlamed = 100'000;  // to judge by
 constexpr Duration kHalfLife = kSecond;  // that queues stay in memory
 
-// Who has given way so far and so often, and still finds the queue that it was in, is among senders
-// that fill whatever there is. It takes its share of it for a while, then tries again.
+// A sender that has given way so far and so often, and still finds the queue that it was in, is
+// among senders that fill whatever there is. It takes its share of it for a while, then tries
+// again.
 constexpr std::uint8_t kYieldRounds = 3;
 constexpr double kYielded = 0.25, kQueueStays = 0.6;
 constexpr Duration kSpell = 2 * kSecond;

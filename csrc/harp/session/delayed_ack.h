@@ -44,7 +44,7 @@ class DelayedAck {
   void hurry() {
     if (!due()) state_.go(State::kDue);
   }
-  // Something is missing: whoever has sent it is told at once.
+  // Something is missing: its sender is told at once.
   void on_hole() {
     if (holes_ < kMostHoles) ++holes_;
     hurry();

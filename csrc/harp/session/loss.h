@@ -45,7 +45,7 @@ class RoundTrip {
   Duration queue() const { return queue_us_ * kMicrosecond; }
   Duration largest_delay() const { return largest_delay_; }
 
-  // Within that an answer comes, as a rule, if it is not held back.
+  // The time within which an answer comes, as a rule, if it is not held back.
   Duration answer_time() const { return smoothed() + 4 * variation_; }
   // How long to wait for an acknowledgement before probing, `backoff` probes already unanswered.
   Duration probe_timeout(std::uint32_t backoff) const;
@@ -101,7 +101,7 @@ class TailProbe {
 
   State state() const { return state_; }
   bool due() const { return state_ == State::kDue; }
-  // In a row; what they ask is asked ever more rarely.
+  // Probes in a row that were not answered; they are sent ever more rarely.
   std::uint32_t unanswered() const { return unanswered_; }
   Time deadline(const RoundTrip& rtt) const {
     return due() ? kNever : base_ + rtt.probe_timeout(unanswered_);

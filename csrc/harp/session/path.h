@@ -81,9 +81,9 @@ class Path {
   // given up so often that it is not even tried for a while.
   enum class Standing : std::uint8_t { kProving, kLive, kLeft, kResting };
   Standing standing() const;
-  // That have left since it was made or given up, none answered.
+  // Challenges that have left since the path was made or given up, none of them answered.
   std::uint32_t challenges() const { return challenges_; }
-  // Within that an answer comes, as a rule.
+  // The time within which an answer comes, as a rule.
   Duration answer_time() const { return rtt_.answer_time(); }
   Duration round_trip() const { return rtt_.has_sample() ? rtt_.smoothed() : 0; }  // 0: not known
   std::uint32_t window() const { return static_cast<std::uint32_t>(window_.window); }  // packets
@@ -205,7 +205,7 @@ class Path {
   void take_all() { share_ = kNoShare; }
   // The next packet of frames is to ask for a sign of life.
   bool probe_due() const { return tail_.due(); }
-  // By which this path itself is asked: where it leads, and what it carries.
+  // Sends packets that ask the path itself where it leads and what it carries.
   Sent send_tokens();
   Sent send_mtu_probe();
 

@@ -1,6 +1,6 @@
-// Which datagrams a path carries, in the manner of RFC 8899 (datagram PLPMTUD): nothing larger than
-// kBase is relied upon before a datagram of that size has been seen to arrive, and a size that
-// stops arriving is given up for the largest that still does. ICMP is not needed.
+// Finds the datagrams that a path carries, in the manner of RFC 8899 (datagram PLPMTUD): nothing
+// larger than kBase is relied upon before a datagram of that size has been seen to arrive, and a
+// size that stops arriving is given up for the largest that still does. ICMP is not needed.
 //
 // A search probes all candidate sizes at once, in up to three rounds, with packets that nothing may
 // fragment. There are two kinds:

@@ -1,6 +1,7 @@
-// Which packet numbers of one path have arrived: tells duplicates from new packets and says what an
-// acknowledgement must hold. Bounded: when there are too many gaps the oldest numbers are given up,
-// which means they are refused as duplicates and, never acknowledged, come again under new ones.
+// The packet numbers of one path that have arrived: tells duplicates from new packets and says what
+// an acknowledgement must hold. Bounded: when there are too many gaps the oldest numbers are given
+// up, which means they are refused as duplicates and, never acknowledged, come again under new
+// ones.
 #pragma once
 
 #include <cstddef>

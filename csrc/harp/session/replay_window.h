@@ -1,4 +1,4 @@
-// Which packets of a sequence have come, as far as their numbers tell: each counts once, and one
+// The packets of a sequence that have come, as far as their numbers tell: each counts once, and one
 // that is much older than the newest does not count at all. For packets that nobody acknowledges,
 // of which a later one says all that an earlier one did.
 //

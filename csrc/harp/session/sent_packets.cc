@@ -119,7 +119,7 @@ bool SentPackets::on_ack(const wire::Ack& ack, std::uint64_t next_number, Time n
   return true;
 }
 
-// In flight, and something later has been acknowledged.
+// The packets of a run that are in flight though a later one has been acknowledged.
 std::uint64_t SentPackets::overtaken_mask(const SentRun& run) const {
   if (run.first >= largest_acked_) return 0;
   return run.last() <= largest_acked_ ? run.pending

@@ -114,7 +114,7 @@ class Session final : public Link {
   // other way to the peer, or path that is live, since it was heard last; and no others are still
   // to come.
   bool on_refused(const Endpoint& remote, std::span<const std::byte> quoted);
-  // Within that an answer comes by any live path, as a rule, from a busy host too.
+  // The time within which an answer comes by any live path, as a rule, from a busy host too.
   Duration answer_time() const;
   // The largest datagram that is known to reach the peer by every path.
   std::size_t path_size() const { return paths_.datagram(); }

@@ -144,8 +144,8 @@ Path* Session::spare_path() const {
   return found != paths_.end() ? found->get() : nullptr;
 }
 
-// From which of our addresses another path may lead to that one of `all`: there are fewer than both
-// sides have ports. If possible from one that has none.
+// The address of ours from which another path may lead to that one of `all`, as long as there are
+// fewer than both sides have ports. If possible one that has no path.
 std::optional<std::uint32_t> Session::lacks_path_to(const Endpoint& remote,
                                                     const std::vector<Endpoint>& all) const {
   const auto is_there = [&](const Endpoint& other) { return same_host_address(other, remote); };

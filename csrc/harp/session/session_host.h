@@ -61,7 +61,7 @@ class SessionHost {
   virtual void arm(Timer& timer, Time deadline) = 0;
   virtual void disarm(Timer& timer) = 0;
   virtual std::uint64_t random() = 0;  // unguessable
-  // Which of the Nic's addresses lead to that one, the best first; of each the first of its ports.
+  // The Nic's addresses that lead to that one, the best first; each by the first of its ports.
   virtual std::vector<std::uint32_t> ways_to(const Endpoint& remote) = 0;
   // Where that process said it listens, when it began.
   virtual std::vector<Endpoint> published_by(std::uint64_t incarnation) = 0;
@@ -88,7 +88,8 @@ class SessionHost {
   Nic& nic() { return nic_; }
   const Nic& nic() const { return nic_; }
   BytePool& buffers() { return buffers_; }
-  // By messages that are no more, for those to come; bounded, whatever the number of sessions.
+  // Memory kept from messages that are no more for those to come; bounded, whatever the number of
+  // sessions.
   std::size_t bytes_kept() const {
     return sends_.bytes_kept() + receives_.bytes_kept() + sealed_.capacity();
   }

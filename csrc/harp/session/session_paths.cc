@@ -51,7 +51,7 @@ Path::Agreed Session::agreed(const AddressPair& pair) const {
   return {handshake_.peer_connection(), std::min(own, handshake_.max_datagram()), sealing_.get()};
 }
 
-// By which a packet has come. Null: there is no such path, and the packet opens none.
+// The path by which a packet has come. Null: there is no such path, and the packet opens none.
 Path* Session::path_of(const wire::Packet& packet, const RxPacket& from) {
   Path* const known = paths_.find(packet.path);
   const bool may_open = established() && !life_.peer_left() &&
@@ -213,7 +213,7 @@ void Session::on_addresses_changed(std::uint32_t missing, std::uint32_t back) {
     }
     if ((back >> path->pair().local & 1) != 0) path->try_again();
   }
-  // Who came to know this process meanwhile was not told of them.
+  // A peer that came to know this process meanwhile was not told of them.
   on_addresses_added(back);
   ready();
   update_timer();

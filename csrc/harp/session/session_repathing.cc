@@ -16,7 +16,7 @@ bool Session::is_between(const Path& path, const Path& other) const {
   return between_same_hosts(path.pair(), other.pair(), host_.nic().addresses());
 }
 
-// Those of several ports at each end: nobody else has anywhere to go.
+// Groups the paths that have several ports at each end: no others have anywhere to go.
 void Session::group_paths() {
   groups_.clear();
   for (const auto& path : paths_) {

@@ -70,7 +70,8 @@ void StrayPackets::on_other_version(const RxPacket& packet) {
   }
 }
 
-// With no more bytes than came, so that nobody can have us flood others by asking in their name.
+// Answers with no more bytes than came, so that nobody can have us flood others by asking in their
+// name.
 void StrayPackets::answer(const RxPacket& packet) {
   if (packet.data.size() < sizeof(wire::Header) + wire::kResetBytes) return;
   if (!resets_.take(host_.now())) return;

@@ -44,7 +44,7 @@ struct ShmReceived {
 };
 ShmReceived shm_receive_greeting(int socket);
 
-// Who is at the other end of a socket, as the kernel knows it.
+// The process at the other end of a socket, as the kernel knows it.
 struct ShmPeerProcess {
   pid_t pid = 0;  // in our PID namespace; 0 when it is not visible there
   bool same_user = false;
