@@ -62,7 +62,7 @@ class Communicator {
   virtual std::uint64_t sequence() const = 0;  // of collectives started
   virtual void set_timeout(Duration timeout) = 0;
   virtual const GroupOptions& options() const = 0;
-  // As plans are made for it. Immutable, as long-lived as the group.
+  // The topology that plans are made for. Immutable, as long-lived as the group.
   virtual const Topology& topology() const = 0;
   // Predicts, by the planner's model, what averaging so many bytes of float32 in place should take,
   // with a codec or, if that is null, exact. The same on all ranks. Any thread.

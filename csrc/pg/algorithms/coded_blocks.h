@@ -26,7 +26,8 @@ class CodedRooms {
  public:
   // For blocks of at most `longest` bytes, `count` of them at a time.
   CodedRooms(ScheduleBuilder& builder, std::uint64_t longest, int count);
-  // Who still reads the room's last block, or sends it, comes before whoever writes the new one.
+  // A step that still reads the room's last block, or sends it, comes before the one that writes
+  // the new block.
   VariableSlice take(std::uint64_t bytes);
   // sum = left + the coded block that `peer` sends. The `first` one needs no room where the sum is
   // in its place already; the others must not wait for its end.

@@ -1,5 +1,5 @@
-// Which algorithms are forced, in the words of TACO_ALGORITHM and of Options.algorithm: "auto", an
-// algorithm's name ("ring"), or names by kind ("all_reduce=ring,broadcast=binomial").
+// The algorithms that are forced, in the words of TACO_ALGORITHM and of Options.algorithm: "auto",
+// an algorithm's name ("ring"), or names by kind ("all_reduce=ring,broadcast=binomial").
 #pragma once
 
 #include <string>

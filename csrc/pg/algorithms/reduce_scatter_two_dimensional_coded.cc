@@ -24,7 +24,7 @@ const char* reduce_scatter_two_dimensional_coded_unfit(const Problem& problem,
                                      : nullptr;
 }
 
-// Who sums up the operands of `rank`'s block inside `group`: the rank itself in its own.
+// The rank that sums up the operands of `rank`'s block inside `group`: the rank itself in its own.
 int collector_of(const Topology& groups, int rank, int group) {
   const std::vector<int>& ranks = groups.ranks_of(group);
   return ranks[groups.local_index_of(rank) % ranks.size()];

@@ -259,7 +259,7 @@ Status Backend::leave() {
   withdraw_costs(owner());
   edge::part(meeting_);
   hang_dump_.reset();
-  // That a rank was lost whom nobody needed any more is no error; the log has it.
+  // The loss of a rank that nobody needed any more is no error; the log has it.
   return unreported.code() == Code::kMismatch ? unreported : Status();
 }
 

@@ -153,7 +153,7 @@ class Backend : public c10d::Backend {
   void arm(Instead instead);
   void disarm();
 
-  // Which ranks share memory, by rank: a number for each (Topology::groups).
+  // The ranks that share memory, by rank: a number for each (Topology::groups).
   std::vector<int> groups();
 
   Communicator& communicator() { return *communicator_; }

@@ -50,7 +50,8 @@ c10::intrusive_ptr<c10d::Work> reduce_scatter_coded(Backend& backend, at::Tensor
   return backend.reduce_scatter_coded(output, input, options, codec_named(format));
 }
 
-// As what plain all_reduces travel; "": as they are. True asks for what LIGHT_WIRE_DTYPE says.
+// The format in which plain all_reduces travel; "": as they are. True asks for what
+// LIGHT_WIRE_DTYPE says.
 std::string wire_format(const std::variant<bool, std::string>& asked) {
   const bool* is_flag = std::get_if<bool>(&asked);
   std::string format = is_flag ? "" : std::get<std::string>(asked);

@@ -10,8 +10,8 @@
 namespace taco::pg {
 namespace {
 
-// At most one at a time: who arms a group starts its all_reduce next. The group stands by itself,
-// since every all_reduce looks at it: a word, without a constructor to have been run.
+// At most one group at a time: the thread that arms it starts its all_reduce next. The group stands
+// by itself, since every all_reduce looks at it: a word, without a constructor to have been run.
 constinit thread_local const Backend* armed_group = nullptr;
 thread_local Backend::Instead armed_with;
 

@@ -1,4 +1,4 @@
-// Which backends must be shut down when the interpreter leaves with work pending. Any thread.
+// The backends that must be shut down when the interpreter leaves with work pending. Any thread.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

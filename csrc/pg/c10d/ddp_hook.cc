@@ -116,7 +116,7 @@ void GradientHook::step_begins_at(std::size_t index) {
   if (auto ways = choice_->step_begins(gradients_.step())) gradients_.choose(std::move(*ways));
 }
 
-// Nothing where the buffer is not simply these parameters' elements one after the other.
+// Returns nothing if the buffer is not simply these parameters' elements one after the other.
 std::optional<lightcc::Layout> GradientHook::layout_of(const c10d::GradBucket& bucket) const {
   lightcc::Layout layout;
   std::uint64_t elements = 0;
@@ -195,7 +195,7 @@ GradientHook::WorkPtr GradientHook::reduce(std::size_t index, const lightcc::Lay
   return work;
 }
 
-// Where a step may be skipped: for what makes it so.
+// Looks for values that are not finite, where a step may be skipped because of them.
 std::function<void()> GradientHook::look_out(const at::Tensor& buffer) const {
   if (!scale_) return {};
   return [buffer, found = found_not_finite_] {

@@ -75,7 +75,7 @@ class GradientHook {
   double norm();  // of what is owed; 0 while gradients are being reduced
   // How each bucket is sent, if that is chosen by what it costs; else empty.
   std::vector<std::string> chosen() const;
-  // Which ranks share memory, by rank: shards are cut by it.
+  // The ranks that share memory, by rank: shards are cut by it.
   std::vector<int> groups() const { return backend_->groups(); }
 
  private:
@@ -97,7 +97,7 @@ class GradientHook {
   c10::intrusive_ptr<Backend> backend_;
   lightcc::Gradients gradients_;
   Scale scale_;
-  // By parameter; DDP's buckets name them by these.
+  // Each parameter's index; DDP's buckets name parameters by their tensors.
   std::unordered_map<const c10::TensorImpl*, int> index_of_;
   std::optional<std::size_t> newest_;                    // bucket of this step
   std::shared_ptr<std::atomic<bool>> found_not_finite_;  // in a result of this step

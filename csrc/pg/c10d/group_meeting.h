@@ -21,7 +21,7 @@ struct GroupMeetingOptions {
   CostParameters costs;             // what the planner would assume here; all ranks take rank 0's
 };
 
-// With what a Communicator needs. Ended by edge::part().
+// A meeting with what a Communicator needs. Ended by edge::part().
 struct GroupMeeting : edge::Meeting {
   GroupOptions group;
 };

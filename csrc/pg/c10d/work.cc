@@ -49,7 +49,7 @@ void WorkState::settle() {
     stage_.store(Stage::kDone, std::memory_order_release);
     return;
   }
-  // Somebody else is at it, and runs nobody's callbacks but such as C++ code has attached.
+  // Another thread is settling it, and runs no callbacks but those that C++ code has attached.
   for (const FuturePtr& one : {future, outcome})
     if (one) one->wait();
 }

@@ -28,7 +28,7 @@ class FloatCodec : public Codec {
   const std::string name_;
 };
 
-// To decode and reduce is here to decode and add.
+// Whether decoding adds: to decode and reduce is here to decode and add.
 bool adds(const Coding& coding);
 
 }  // namespace taco::pg

@@ -44,7 +44,7 @@ void find_held(const std::vector<std::uint64_t>& begins, std::size_t from, const
   }
 }
 
-// To `kept`, with zeros left behind.
+// Moves values to `kept`, and leaves zeros behind.
 void move_out(float* values, const std::vector<TopKScratch::Range>& ranges,
               std::vector<float>& kept) {
   kept.clear();

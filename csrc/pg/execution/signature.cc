@@ -13,7 +13,7 @@ constexpr int kRootShift = 35;
 constexpr std::uint64_t kMostCount = (std::uint64_t{1} << kRootShift) - 1, kMostRoot = 0xffff;
 constexpr std::uint64_t kHashed = std::uint64_t{1} << 51;
 constexpr std::uint64_t kHashMask = kHashed - 1;
-// In place of a dtype: float32, coded. What a codec takes is a sum of that.
+// Stands in place of a dtype: float32, coded. A codec takes a sum of that.
 constexpr std::uint64_t kCodedDtype = 0xf;
 static_assert(kernels::kDtypes <= kCodedDtype);
 constexpr int kCodeShift = 31;

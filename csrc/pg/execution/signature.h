@@ -30,7 +30,8 @@ std::uint64_t signature_of(const OperationSpec& spec);
 // "all_reduce SUM float32 x 4", "broadcast float32 x 10 root 2", "send int64 x 3", "all_reduce AVG
 // float32 x 4 coded as TopK 1%".
 std::string describe_signature(std::uint64_t signature);
-// Beside one that differs: with what to do about it, where the words alone do not say so.
+// Describes a signature beside one that differs, with what to do about it where the words alone do
+// not say so.
 std::string describe_beside(std::uint64_t signature, std::uint64_t other);
 std::string describe(const OperationSpec& spec);
 

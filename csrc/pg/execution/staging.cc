@@ -36,7 +36,7 @@ bool overlap_within(const std::vector<Piece>& pieces) {
   return false;
 }
 
-// From the first byte of any piece to the last of any.
+// The piece from the first byte of any piece to the last of any.
 Piece hull(const std::vector<Piece>& pieces) {
   const std::less<const std::byte*> before;
   const std::byte *first = nullptr, *end = nullptr;

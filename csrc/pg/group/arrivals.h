@@ -1,7 +1,7 @@
-// Who has started which collective: every signature seen lately, ours and the peers', by sequence
-// number, so that ranks that disagree are found out whichever message of theirs is seen first,
-// before or after our own operation. Bounded: the last kKept sequence numbers. Engine only; one per
-// group.
+// The collectives that ranks have started: every signature seen lately, ours and the peers', by
+// sequence number, so that ranks that disagree are found out whichever message of theirs is seen
+// first, before or after our own operation. Bounded: the last kKept sequence numbers. Engine only;
+// one per group.
 #pragma once
 
 #include <array>

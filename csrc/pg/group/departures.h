@@ -1,4 +1,4 @@
-// Which members have left the group while their processes live on. What such a member has sent
+// The members that have left the group while their processes live on. What such a member has sent
 // still arrives, and what it has received will be acknowledged, within a while; sends and receives
 // that are open after that never end. Engine only; one per group.
 //

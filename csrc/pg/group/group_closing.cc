@@ -124,9 +124,9 @@ void Group::ask_receivers_st(harp::Transport& transport) {
   farewell_.ask_st(transport, std::move(receivers));
 }
 
-// Those that this rank has had to do with; others, should they ever need it, are told when they
-// turn to it (Membership), as the members of children are, which come and go with operations.
-// A group that fails has told that already.
+// Tells the members that this rank has had to do with; others, should they ever need it, are told
+// when they turn to it (Membership), as the members of children are, which come and go with
+// operations. A group that fails has told that already.
 void Group::tell_of_leaving_st() {
   if (failed_st_ || options_.parent.group != 0) return;
   Notice notice;

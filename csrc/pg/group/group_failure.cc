@@ -129,7 +129,7 @@ bool Group::has_left_st(int rank, const Status& why) const {
 }
 
 void Group::broken_st(Execution& execution, int rank, const Status& why) {
-  // Who has left needs no more of a collective that has ended here.
+  // A member that has left needs no more of a collective that has ended here.
   if (execution.operation() == nullptr && has_left_st(rank, why)) return execution.fail_st(why);
   broken_request_st(execution.operation(), execution.sequence(), rank, why);
 }

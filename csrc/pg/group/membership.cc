@@ -206,7 +206,7 @@ void Membership::on_peer_left_st(harp::PeerId peer) { note_gone_st(peer, Status(
 // all others the process counts as one that left, since it may have: a receive from any source,
 // say, asked it too.
 void Membership::on_peer_lost_st(harp::PeerId peer, const Status& why) {
-  // Nobody here needs it. Whoever comes to need it may meet it anew, or else asks: add_st().
+  // No group here needs it. One that comes to need it may meet it anew, or else asks: add_st().
   if (groups_containing(stack_.incarnation_of(peer)).empty()) return;
   const bool may_have_left = why.peer_loss() != nullptr && why.peer_loss()->may_have_left;
   if (!may_have_left) return lose_st(peer, why);

@@ -32,7 +32,7 @@ class RunningCollectives {
   }
   void started() { ++running_; }
   void ended() { --running_; }
-  // Those that stand in line, from that sequence number on, never run.
+  // Drops the collectives that stand in line from that sequence number on: they never run.
   void drop_from(std::uint64_t sequence) {
     waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(head_));
     head_ = 0;

@@ -12,11 +12,13 @@ constexpr int kFirstSteps = 3;      // to measure before the first choice, and a
 constexpr int kMostSteps = 1024;    // from one agreement to the next
 constexpr std::size_t kWindow = 9;  // steps of which medians are taken
 constexpr int kMostAnswers = 8;     // for which a measurement holds
-// From what exposed share of a step on predictions are put to the test, and how wrong they may be.
+// The exposed share of a step from which on predictions are put to the test, and how wrong they may
+// be.
 constexpr double kExposed = 0.03, kUncertain = 0.1;
-// By how much steps may have become slower by a change that gives up less than before.
+// The share by which steps may have become slower by a change that gives up less than before.
 constexpr double kSlower = 0.02;
-// By how much steps must differ from those before, sent alike, for the network to be another one.
+// The share by which steps must differ from those before, sent alike, for the network to be another
+// one.
 constexpr double kOtherNetwork = 0.1;
 
 double median_of(std::vector<double> values) {
@@ -133,7 +135,8 @@ void Automatic::calibrate(const StepModel& predicted, double seconds) {
   calibration_.learn(predicted, ways_, seconds, otherwise);
 }
 
-// By what has been measured, where it has, and else by predictions; or what is used now.
+// Chooses by what has been measured or, where nothing has, by predictions; or returns what is used
+// now.
 Ways Automatic::better_than_now(const StepModel& step, double seconds) const {
   const auto is_fresh = [this](const Trial& trial) {
     return trial.answer + kMostAnswers >= answers_;

@@ -1,6 +1,6 @@
-// By which way each bucket of a step's gradients should travel, so that the computation waits as
-// short as possible for the network, and no gradient is compressed for nothing. Pure functions: no
-// torch, no clock; the same on all ranks for the same model. Any thread.
+// Chooses the way by which each bucket of a step's gradients should travel, so that the computation
+// waits as short as possible for the network, and no gradient is compressed for nothing. Pure
+// functions: no torch, no clock; the same on all ranks for the same model. Any thread.
 //
 // The model of a step: buckets become ready one after the other while the backward pass goes on.
 // From then on a bucket has work for processors and for the cable between hosts (pg/cost.h). Those
@@ -17,7 +17,7 @@
 
 namespace taco::pg::lightcc {
 
-// From that which loses nothing to that which delays most.
+// The ways, from the one that loses nothing to the one that delays most.
 enum class Way : std::uint8_t { kExact, kHalf, kTopK };
 inline constexpr std::size_t kWays = 3;
 using Ways = std::vector<Way>;  // of buckets, in the order in which they become ready

@@ -30,7 +30,8 @@ struct Algorithm {
   bool two_dimensional = false;
 };
 
-// In order of preference where predictions are equal. What it views outlives whoever holds it.
+// Algorithms in order of preference where predictions are equal. They outlive every holder of the
+// view.
 using Algorithms = std::span<const Algorithm* const>;
 
 // For algorithms without conditions.

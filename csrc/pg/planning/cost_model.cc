@@ -28,7 +28,7 @@ double wire_bytes_per_second(const Workload& work, const Topology& topology,
                          : 1);
 }
 
-// As many whole super-packets, or else pages, as fit into `chunk`, but no fewer than make `least`.
+// Rounds `chunk` down to whole super-packets, or else pages, but to no fewer than make `least`.
 std::uint64_t whole(double chunk, double least, bool network) {
   const double unit = network && std::max(chunk, least) >= kSuperPacket ? kSuperPacket : 4096;
   const double units = std::max(std::floor(chunk / unit), std::ceil(least / unit));

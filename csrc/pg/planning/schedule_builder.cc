@@ -247,7 +247,7 @@ void ScheduleBuilder::await(int peer) {
   add_receive(peer);
 }
 
-// To the newest step.
+// Adds sends to the newest step.
 void ScheduleBuilder::add_sends(std::span<const int> peers) {
   for (const int peer : peers) add_transfer(peer, send_channel_);
   schedule_.sends += static_cast<std::uint32_t>(peers.size());

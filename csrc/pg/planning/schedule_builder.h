@@ -92,7 +92,7 @@ class ScheduleBuilder {
   Schedule finish(const char* algorithm);
 
  private:
-  // Who touched a run of bytes last: the step that wrote it, and those that read it since.
+  // The last uses of a run of bytes: the step that wrote it, and those that read it since.
   struct Use {
     std::uint64_t end = 0;
     std::int64_t writer = -1;

@@ -1,5 +1,5 @@
-// Which ranks share a host, and how fast each host's network interfaces are. The same on every
-// rank of a group; immutable; any thread.
+// The topology of a group: which ranks share a host, and how fast each host's network interfaces
+// are. The same on every rank of a group; immutable; any thread.
 #pragma once
 
 #include <cstdint>
