@@ -102,7 +102,8 @@ Result<Arena> Arena::create(const char* name, std::size_t bytes, Sharing sharing
   arena.fd_ = mapped.fd;
   if (madvise(arena.data_, arena.size_, MADV_DONTFORK) != 0)
     return failure("fork protection", arena.size_);
-  // Who is handed the descriptor can map it for reading only. Kernels before 5.1 lack this seal.
+  // A process that is handed the descriptor can map it for reading only. Kernels before 5.1 lack
+  // this seal.
   if (arena.fd_ >= 0) fcntl(arena.fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
   return arena;
 }

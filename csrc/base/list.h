@@ -35,7 +35,7 @@ class List {
   T* back() const { return last_; }
   static T* next(const T& item) { return (item.*kLinks).next; }
   static T* previous(const T& item) { return (item.*kLinks).previous; }
-  // In this list, or in another one that uses the same links.
+  // Whether the item is in this list, or in another one that uses the same links.
   static bool is_linked(const T& item) { return (item.*kLinks).linked; }
 
   void push_back(T& item) { insert_after(last_, item); }

@@ -51,7 +51,8 @@ Result<std::thread> start_thread(const char* name, std::function<void()> body) {
   return thread;
 }
 
-// That it cannot be had is no error: all works without, beside others on the core more slowly.
+// A turn that cannot be had is no error: all works without, though more slowly beside others on the
+// core.
 ShortTurns::ShortTurns() {
   Scheduling now;
   if (!get(&now) || now.policy != SCHED_OTHER) return;

@@ -1,4 +1,4 @@
-// From exceptions to Status: for whoever calls torch and keeps to our convention.
+// From exceptions to Status: for code that calls torch and keeps to our convention.
 #pragma once
 
 #include <exception>

@@ -160,7 +160,7 @@ class Parts {
     return all;
   }
 
-  // By rising rank.
+  // Adds by rising rank.
   Status add_over_ranks(std::span<double> own) {
     std::vector<double> all(own.size() * static_cast<std::size_t>(ranks_.size()));
     TACO_RETURN_IF_ERROR(

@@ -27,8 +27,8 @@
 
 namespace taco::zerocache {
 
-// By tensor. In memory all at once, for the length of a step: of a matrix a few numbers for each
-// row and each column, of a vector its size.
+// The measures by tensor. They are in memory all at once, for the length of a step: a few numbers
+// for each row and each column of a matrix, and as many as a vector has elements.
 using AdafactorMeasures = std::map<std::uint32_t, AdafactorMeasure>;
 
 // Whether there is something to be measured.

@@ -35,11 +35,12 @@ class AdafactorMeasure {
  public:
   AdafactorMeasure(const kernels::AdafactorStep& step, Tier tier) : step_(step), tier_(tier) {}
 
-  // Who has the whole gradient: reads the moments, moves them by it, and finds the updates' size.
+  // For a caller that has the whole gradient: reads the moments, moves them by it, and finds the
+  // updates' size.
   Status take(PageUses& pages, const Layout& layout, const PlacedTensor& parameter,
               const kernels::GradientSpan& gradient, Workers& workers);
-  // Who has sums of its squares (adafactor_ranks.h), for each row and each column; of a vector for
-  // each element and no row: reads the moments, and moves them.
+  // For a caller that has sums of the gradient's squares (adafactor_ranks.h), for each row and each
+  // column, or for each element of a vector: reads the moments, and moves them.
   Status take_sums(PageUses& pages, const Layout& layout, const PlacedTensor& parameter,
                    std::span<const double> rows, std::span<const double> columns);
   void note_updates(double squares) { squares_of_updates_ = squares; }
@@ -52,7 +53,7 @@ class AdafactorMeasure {
 
   const kernels::AdafactorStep& step() const { return step_; }
   kernels::AdafactorMoments moments() const;
-  // To `sum`: the squares of updates, before they are multiplied, by `count` elements of the
+  // Adds to `sum` the squares of updates, before they are multiplied, by `count` elements of the
   // gradient, the first of which is the tensor's `first`.
   void add_updates(const kernels::GradientSpan& gradient, std::size_t first, std::size_t count,
                    Workers& workers, double& sum) const;

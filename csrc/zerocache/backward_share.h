@@ -45,7 +45,7 @@ class BackwardShare {
   BackwardShare(const BackwardShare&) = delete;
   BackwardShare& operator=(const BackwardShare&) = delete;
 
-  // Those of them that this rank has are in `steps` by now. A failure is one of the group.
+  // The updates that this rank has are in `steps` by now. A failure is one of the group.
   Status final(std::span<const std::uint32_t> tensors);
   // OK, or the first failure, of this rank or of the group.
   Status settle();

@@ -87,7 +87,7 @@ Status BackwardSteps::begin(const Due& due) {
   return {};
 }
 
-// As many as may be in use at a time.
+// Begins as many chunks as may be in use at a time.
 Status BackwardSteps::begin_some() {
   Status status;
   while (status.ok() && !due_.empty() && open_.size() < at_once_) {
@@ -166,7 +166,7 @@ void BackwardSteps::page_is_done(PageId id) {
   }
 }
 
-// Where not even one chunk has room, that is an error.
+// Begins and ends all chunks that are due. If not even one has room, that is an error.
 Status BackwardSteps::drain() {
   while (!due_.empty() || !open_.empty()) {
     settle();

@@ -62,7 +62,7 @@ class BackwardSteps {
   // Where memory has no room for another chunk beside what is in use, none begins now. Fails where
   // a page cannot be had, and the message says which.
   Status advance();
-  // Nothing is in use afterwards.
+  // Ends all chunks: nothing is in use afterwards.
   void settle();
   // A page whose gradients are all final, before whatever else is due, and tensors on it that are
   // stepped whole; nothing of what is not stepped here, or has been. There has to be room for a

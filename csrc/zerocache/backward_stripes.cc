@@ -52,7 +52,7 @@ Status BackwardStripes::add(const FinalGradient& gradient, const StepConstants& 
   return gradients_.add(given);
 }
 
-// By rising place.
+// The updates by rising place.
 std::vector<Update> BackwardStripes::updates_of(std::span<const std::uint32_t> tensors) const {
   std::vector<Update> updates;
   for (const std::uint32_t tensor : tensors) {

@@ -1,5 +1,5 @@
-// Where a run is in the trace of an earlier one. A run that leaves the trace (another expert, an
-// early exit, one more batch) is found again near by, and the way it took is remembered as a
+// Finds where a run is in the trace of an earlier one. A run that leaves the trace (another expert,
+// an early exit, one more batch) is found again near by, and the way it took is remembered as a
 // detour: the next run that takes it is on known ground. A detour that has become the usual way
 // changes places with the stretch of the trace that it goes around. Nothing is ever forgotten at
 // once.

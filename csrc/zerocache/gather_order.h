@@ -1,6 +1,7 @@
-// Which stripes of parameters a rank holds at a moment, and which it gathers next: those in use,
-// and then those that the program will use next, as it did in earlier runs, up to so many. Where
-// nothing is known of what comes, those that were used last are kept. Everything else is given up.
+// Decides which stripes of parameters a rank holds at a moment, and which it gathers next: those in
+// use, and then those that the program will use next, as it did in earlier runs, up to so many.
+// Where nothing is known of what comes, those that were used last are kept. Everything else is
+// given up.
 //
 // That follows from the program's own sequence of uses alone, not from any clock or speed: ranks
 // whose programs do the same hold and gather the same.
@@ -60,7 +61,7 @@ class GatherOrder {
   void use(StripeId stripe);
   void look_ahead();
   bool want(StripeId stripe, std::size_t most);
-  // In wanted_; its size if it is not there.
+  // The stripe's place in wanted_; its size if it is not there.
   std::size_t place_of(StripeId stripe) const {
     const bool is = stripe < places_.size() && places_[stripe] < wanted_.size() &&
                     wanted_[places_[stripe]] == stripe;

@@ -9,7 +9,7 @@
 namespace taco::zerocache {
 namespace {
 
-// Those that drop() uses, one for each page.
+// The keys that drop() uses, one for each page.
 constexpr OperatorKey kDropKeys = OperatorKey{1} << 58;
 
 std::string described(const PlacedTensor& parameter) {

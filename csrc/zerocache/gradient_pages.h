@@ -1,7 +1,7 @@
-// Where gradients lie from the time when they are final until they are stepped, if they are not to
-// stay in memory: on pages of their own that mirror those of the parameters. A gradient has the
-// element size of its parameter, so element i of a page of parameters has its gradient at element
-// i of the mirror page, and a step reads both at one place.
+// The pages on which gradients lie from the time when they are final until they are stepped, if
+// they are not to stay in memory: on pages of their own that mirror those of the parameters. A
+// gradient has the element size of its parameter, so element i of a page of parameters has its
+// gradient at element i of the mirror page, and a step reads both at one place.
 //
 // No tensor of the layout lies on these pages: they belong to no checkpoint, and hold nothing
 // between two steps. They are used in host memory, and move to the disk as any others.

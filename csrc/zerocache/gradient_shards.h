@@ -59,10 +59,10 @@ class GradientShards {
   GradientShards(const GradientShards&) = delete;
   GradientShards& operator=(const GradientShards&) = delete;
 
-  // From now on: called where the means of a stripe are there, at the same point of the program on
-  // all ranks; with the tensors on this rank's page that have one. use_up() is the end of a page's.
-  // A failure is one of this rank alone, and of the call that it arose in: whoever made that tells
-  // the others.
+  // A function that is called when the means of a stripe are there, at the same point of the
+  // program on all ranks, with the tensors on this rank's page that have one. use_up() ends those
+  // of a page. A failure is one of this rank alone, and of the call that it arose in: its caller
+  // tells the others.
   using Averaged = std::function<Status(StripeId, std::span<const std::uint32_t> tensors)>;
   void use_averages(Averaged averaged) { averaged_here_ = std::move(averaged); }
   void use_up(PageId page) { means_.erase(page); }
@@ -78,10 +78,10 @@ class GradientShards {
   // Averages the rest: where a tensor has no gradient, a stripe goes without it. Means are there
   // afterwards. Fails on all ranks if on one; then nothing is there any more.
   Status finish();
-  // Also what is not finished.
+  // Clears all means, those not finished too.
   void clear();
 
-  // Since clear().
+  // Whether the tensor was averaged since clear().
   bool has(std::uint32_t tensor) const { return averaged_.contains(tensor); }
   // For a page that this rank owns: a mean for each of its elements, zero where there is no
   // gradient; empty where nothing was averaged.

@@ -1,7 +1,7 @@
-// Which bytes of a store's range each tensor has. Tensors are placed in the order in which they are
-// given, which is the order of their first use where that is known; each is contiguous, at a
-// multiple of kTensorAlignment, and small ones share pages. More can be appended at any time, and
-// nobody's place changes by that.
+// The layout of a store: which bytes of its range each tensor has. Tensors are placed in the order
+// in which they are given, which is the order of their first use where that is known; each is
+// contiguous, at a multiple of kTensorAlignment, and small ones share pages. More can be appended
+// at any time, and nobody's place changes by that.
 //
 // A page holds elements of one size, so that what belongs to a page element by element, as the
 // state of an optimizer, lies on pages too (state_layout.h). Each element size has a region of the
@@ -85,7 +85,7 @@ class Layout {
   std::uint32_t pages() const { return pages_; }
   // The length of the whole range.
   std::uint64_t bytes() const { return std::uint64_t{pages_} * page_bytes_; }
-  // As they were given. Appending moves them.
+  // The tensors as they were given. Appending moves them.
   std::span<const PlacedTensor> tensors() const { return tensors_; }
   // Null if there is none of that name.
   const PlacedTensor* find(std::string_view name) const;

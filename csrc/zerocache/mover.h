@@ -50,7 +50,7 @@ struct MoverOptions {
   // Reserved on the device for most_pages pages: page p lies at range + p * page_bytes while it is
   // there.
   std::byte* range = nullptr;
-  // In pages. That of the disk is what its directories have room for, whatever is said here.
+  // Capacities in pages. The disk's is what its directories have room for, whatever is said here.
   Capacities capacities;
   std::uint32_t most_pages = 0;     // the layout may grow up to so many
   Costs costs;                      // a first guess; measured from then on

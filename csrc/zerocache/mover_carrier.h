@@ -48,7 +48,7 @@ class PageCarrier {
   void wake();
 
   std::byte* address(PageId page, Tier tier) const { return frames_->address(page, tier); }
-  // That the disk has; 0 where there is no disk tier.
+  // Slots of the disk; 0 where there is no disk tier.
   std::uint64_t slots() const { return disk_ == nullptr ? 0 : disk_->slab().slots(); }
 
  private:

@@ -40,10 +40,10 @@ class OpenUses {
   // Returns its key. `spent`: what it was the last to use, and nobody needs afterwards.
   OperatorKey end(Id id, std::vector<PageId>* spent);
   bool uses(PageId page) const;
-  // Where an access that may be anywhere has to be: where the page is in use already.
+  // The tier for an access that may be anywhere: the one where the page is in use already.
   std::optional<Tier> tier_of(PageId page) const;
-  // Who was to fill the page has failed: unless another use fills it, nobody needs it once those
-  // that are open have ended.
+  // Notes that the use that was to fill the page has failed: unless another fills it, nobody needs
+  // it once the open ones have ended.
   void lose(PageId page);
 
   // The accesses of the operator that begins with the last change: by page, each once in a tier. A

@@ -71,8 +71,8 @@ class OptimizerStream {
   static Result<std::unique_ptr<OptimizerStream>> make(PageUses& pages, const Layout& layout,
                                                        const StateLayout& state,
                                                        const OptimizerStreamOptions& options);
-  // From now on updates may have their gradients there. A step ends what pages of gradients hold as
-  // soon as it has read them. It outlives the stream.
+  // Lets updates have their gradients on these pages from now on. A step ends what pages of
+  // gradients hold as soon as it has read them. It outlives the stream.
   void use_gradients(const GradientPages* gradients) { gradients_ = gradients; }
 
   // One step of all these tensors, by rising page. kInvalidArgument, and nothing is done, for a
@@ -100,12 +100,12 @@ class OptimizerStream {
   // A step of one tensor by Adafactor: its moments, and of its pages those that this rank owns;
   // null: all of them.
   Status step_adafactor(const Update& update, const OwnPages& own);
-  // That in parts, for ranks that share it: what has to be known of the whole tensor; changes
-  // nothing. step() is this, write_back() and each of its pages.
+  // The same step in parts, for ranks that share it: finds what has to be known of the whole
+  // tensor, and changes nothing. step() is this, write_back() and each of its pages.
   Result<AdafactorMeasure> measure(const Update& update);
   // Before its pages are stepped: the moments are those after the step.
   Status write_back(std::uint32_t tensor, const AdafactorMeasure& measure);
-  // Where the gradient's squares have been added up elsewhere: AdafactorMeasure::take_sums().
+  // For a gradient whose squares have been added up elsewhere: AdafactorMeasure::take_sums().
   Result<AdafactorMeasure> measure(const Update& update, std::span<const double> rows,
                                    std::span<const double> columns);
   // Squares of all elements on some of a tensor's pages, by rising page.

@@ -1,6 +1,6 @@
-// Which tiers hold a page, which copies are under way, and what may be evicted where: the page
-// table of the scheduler. Every page that holds something has a copy in one tier at least; copies
-// in several tiers are equal. A copy under way holds its frame (or disk slot) from its start.
+// The page table of the scheduler: which tiers hold a page, which copies are under way, and what
+// may be evicted where. Every page that holds something has a copy in one tier at least; copies in
+// several tiers are equal. A copy under way holds its frame (or disk slot) from its start.
 //
 // Knows no trace and takes no decision. One thread at a time.
 #pragma once
@@ -80,7 +80,7 @@ class Residency {
   bool droppable(PageId page, Tier tier) const;
   void drop(PageId page, Tier tier);
 
-  // In use by an operator: never evicted.
+  // Keeps a page that an operator uses from being evicted.
   void pin(PageId page, Tier tier);
   void unpin(PageId page, Tier tier);
   bool pinned(PageId page, Tier tier) const { return (pages_[page].pinned & bit(tier)) != 0; }

@@ -56,7 +56,7 @@ struct RunRecord {
 
   Duration time() const { return ended - began; }
   Duration stalled() const;
-  // As a simulation takes them.
+  // The uses, in the form that a simulation takes.
   std::vector<Use> uses() const;
 };
 

@@ -83,7 +83,7 @@ const Trace* Scheduler::trace_of(const std::string& name) const {
              : &found->second->follower.trace();
 }
 
-// Without other knowledge a run is followed by one like it.
+// A run is expected to be followed by one like it, unless more is known.
 std::array<const Trace*, 3> Scheduler::course() const {
   std::array<const Trace*, 3> course{};
   std::string name = name_;
@@ -244,7 +244,7 @@ void Scheduler::forget_copies(PageId page, std::uint8_t but) {
 }
 
 Position Scheduler::next_use_after(PageId page, Position from) const {
-  // Nothing is known: what was used last is taken for what is used next.
+  // If nothing is known, the page that was used last is taken for the one that is used next.
   if (course_[0] == nullptr) return kNeverUsed / 2 - recency_;
   Position start = base_;
   // In this run a detour may come that uses it: not fetched for that, but not thrown away either.

@@ -83,9 +83,9 @@ class Scheduler {
   // Between runs: how fast the ways are, their depths as they were.
   void set_costs(const Costs& costs) { costs_ = costs; }
 
-  // Where a page that may be anywhere costs least: on the device only if it is there, and stays. If
-  // it is changed on the device, it has to come down before it goes; so of more pages than the
-  // device holds, as many are changed there as stay there, and the others on the host.
+  // The tier where a page that may be anywhere costs least: the device only if the page is there,
+  // and stays. A page that is changed on the device has to come down before it goes; so as many
+  // pages are changed on the device as stay there, and the others on the host.
   Tier best_tier(PageId page) const;
   // Whether an operator can have these pages at once, each named once in a tier, beside all others
   // that hold something.

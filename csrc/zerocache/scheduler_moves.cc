@@ -134,7 +134,7 @@ bool Scheduler::serve(Way way) {
   const Position at = -queue.top_key();
   const bool last =
       capacities_.device == 0 || to == Tier::kDevice || (way == Way::kDownload && at == kDemanded);
-  // Nothing is taken from what is wanted sooner by another way.
+  // No frame is taken from a page that is wanted sooner by another way.
   if (soonest_waiting(to) < at && pages_.free(to) <= 2) return false;
   if (!make_room(to, at, last ? 0 : 1, queue.size())) return false;
   // Making room may have taken away what it was for.
@@ -171,7 +171,8 @@ bool Scheduler::make_room(Tier tier, Position at, std::uint32_t reserve, std::si
   return true;
 }
 
-// Where an operator waits, what can go at once goes, even if it is used sooner than what cannot.
+// Where an operator waits, a page that can go at once goes, even if it is used sooner than one that
+// cannot.
 bool Scheduler::drop_any(Tier tier, Position at) {
   if (at != kDemanded) return false;
   for (const auto kind : {Residency::kFree, Residency::kClean}) {
@@ -251,7 +252,7 @@ bool Scheduler::idle() const {
                      [](std::uint32_t copies) { return copies == 0; });
 }
 
-// To device memory if that has frames that nobody is about to need, else to the disk.
+// Evicts a page to device memory if that has frames that nobody is about to need, else to the disk.
 bool Scheduler::evict_from_host(PageId page, Position at) {
   if (pages_.holds(page, Tier::kDisk)) return false;
   if (has_spare(Tier::kDevice) && !fails_[static_cast<int>(Way::kUpload)]) {

@@ -16,7 +16,7 @@
 namespace taco::zerocache {
 namespace {
 
-// Beside the keys of the stream's own uses.
+// Keys beside those of the stream's own uses.
 constexpr OperatorKey kSendKeys = kChunkKeys + (OperatorKey{1} << 41);
 constexpr OperatorKey kReceiveKeys = kChunkKeys + (OperatorKey{1} << 42);
 
@@ -145,7 +145,7 @@ std::pair<std::uint64_t, std::uint64_t> ShardedStep::bounds(
           std::min(start + layout_.page_bytes(), highest.offset + highest.bytes)};
 }
 
-// By their places, without those of nothing.
+// The updates by their places, without those of empty tensors.
 std::vector<Update> ShardedStep::sorted(std::span<const Update> updates) const {
   std::vector<Update> found;
   for (const Update& update : updates) {

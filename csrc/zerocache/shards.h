@@ -1,4 +1,4 @@
-// Which rank steps which pages of parameters and keeps the state that belongs to them.
+// Shards say which rank steps which pages of parameters and keeps the state that belongs to them.
 //
 // Where several ranks hold the same parameters (stage 1 of Rajbhandari et al., "ZeRO: Memory
 // Optimizations Toward Training Trillion Parameter Models", 2020), pages are dealt out whole, by
@@ -27,7 +27,7 @@ class Shards {
   // `trained`: the parameters that `state` was appended for, by index in the layout.
   static Shards deal(const Layout& layout, const StateLayout& state,
                      std::span<const std::uint32_t> trained, int rank, int ranks);
-  // As `stripes` have it.
+  // Owners as `stripes` have them.
   static Shards striped(const Layout& layout, const StateLayout& state,
                         std::span<const std::uint32_t> trained, const Stripes& stripes);
 

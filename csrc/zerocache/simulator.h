@@ -35,7 +35,8 @@ struct UseEvent {
   std::vector<Access> accesses;  // of one that begins
   Duration compute = 0;
 };
-// As a scheduler sees them (open_uses.h). What is spent when a use ends is not told.
+// The operators as a scheduler sees them (open_uses.h). They do not tell which pages are spent when
+// a use ends.
 std::vector<Use> operators_of(const std::vector<UseEvent>& events);
 
 // How reads and writes of the disk affect each other.
@@ -54,8 +55,7 @@ class Simulator {
   // One run of a program. Its uses take their `compute`.
   SimulatedRun run(const std::string& name, const std::vector<Use>& uses);
   SimulatedRun runs(int times, const std::string& name, const std::vector<Use>& uses);
-  // From now on copies take that many times as long as the scheduler believes, drawn for each
-  // between 1 and this.
+  // Has copies take up to `most` times as long as the scheduler believes, drawn anew for each.
   void set_noise(double most, std::uint64_t seed) { noise_ = most, random_ = seed; }
 
   // Everything seen that must not happen: empty if all was well. A program that cannot go on ends.

@@ -1,4 +1,4 @@
-// Where an optimizer's state lies: on pages of its own that mirror those of the parameters. A
+// The layout of an optimizer's state: on pages of its own that mirror those of the parameters. A
 // parameter has elements of 4 bytes (float32) or of 2 (bfloat16), its state is float32; so to each
 // page of parameters belong one or two pages of each kind of state, its *parts*, and element i of
 // the parameters' page is element i of those pages together. What is stepped at once is a *chunk*:

@@ -22,7 +22,7 @@ Status StripedStep::check(std::span<const Update> updates, const GradientShards&
   return {};
 }
 
-// By their places. Each has a gradient, of which this rank has a part.
+// The updates by their places. Each has a gradient, of which this rank has a part.
 std::vector<Update> StripedStep::sorted(std::span<const StripedUpdate> updates) const {
   static constexpr float kPresent = 0;
   std::vector<Update> found;

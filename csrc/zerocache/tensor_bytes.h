@@ -24,13 +24,13 @@ Status read_bytes(PageUses& pages, std::size_t page_bytes, const PlacedTensor& t
                   std::uint64_t from, std::span<std::byte> to);
 Status write_bytes(PageUses& pages, std::size_t page_bytes, const PlacedTensor& tensor, Tier tier,
                    std::uint64_t from, std::span<const std::byte> bytes, bool* spoilt = nullptr);
-// Where the pages of a tensor belong to several ranks: as write_bytes(), but only what lies on this
-// rank's.
+// For a tensor whose pages belong to several ranks: as write_bytes(), but only the bytes on this
+// rank's pages.
 Status write_own_bytes(PageUses& pages, std::size_t page_bytes, const Shards& shards,
                        const PlacedTensor& tensor, Tier tier, std::uint64_t from,
                        std::span<const std::byte> bytes, bool* spoilt = nullptr);
 
-// Nobody needs what these pages hold. `keys` is above all page numbers, and the caller's own.
+// Gives up pages whose bytes nobody needs. `keys` is above all page numbers, and the caller's own.
 Status give_up(PageUses& pages, OperatorKey keys, const Run& run);
 
 }  // namespace taco::zerocache

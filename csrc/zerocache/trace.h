@@ -16,8 +16,8 @@
 
 namespace taco::zerocache {
 
-// Which operator: the caller's numbering. The same part of a program has the same key in every run,
-// its forward and its backward pass different ones.
+// The caller's number of an operator. The same part of a program has the same key in every run, its
+// forward and its backward pass different ones.
 using OperatorKey = std::uint64_t;
 
 struct Access {
@@ -65,7 +65,7 @@ class Trace {
 
   // The first use of `page` at `from` or later; kNeverUsed where there is none. O(log uses).
   Position next_use(PageId page, Position from) const;
-  // Where operators with this key stand, ascending.
+  // The positions of operators with this key, ascending.
   std::span<const Position> places_of(OperatorKey key) const;
   // When the operator at `position` starts if no operator waits; of size(), how long all take.
   Duration start_of(Position position) const { return starts_[static_cast<std::size_t>(position)]; }

@@ -21,7 +21,7 @@ void forget_bytes(const at::Tensor& tensor) {
   const std::uintptr_t first = (begin + page - 1) / page * page;
   const std::uintptr_t last = (begin + tensor.nbytes()) / page * page;
   if (!tensor.device().is_cpu() || !tensor.is_non_overlapping_and_dense() || first >= last) return;
-  // Where the system will not, the memory stays.
+  // If the system refuses, the memory stays.
   static_cast<void>(madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED));
 }
 

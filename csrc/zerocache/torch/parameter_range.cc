@@ -174,7 +174,7 @@ Status ParameterRange::place(const std::string& name, const at::Tensor& tensor) 
   return Status();
 }
 
-// From the range into the file, a frame at a time.
+// Copies from the range into the file, a frame at a time.
 Status ParameterRange::save(const PlacedStorage& storage) {
   for (std::size_t at = 0; at < storage.bytes(); at += staging_.size()) {
     const std::size_t bytes = std::min(staging_.size(), storage.bytes() - at);

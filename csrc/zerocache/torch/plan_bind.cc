@@ -30,7 +30,7 @@ constexpr const char* kTierNames[kTiers] = {"device", "host", "ssd"};
 
 double seconds(Duration time) { return static_cast<double>(time) * 1e-9; }
 
-// By way, what a number of copies is in bytes.
+// The bytes of a number of copies, by way.
 py::dict bytes_of(const double (&copies)[kWays], std::size_t page_bytes) {
   py::dict found;
   for (const Way way : kAllWays) {
@@ -115,7 +115,7 @@ PlannedProgram program_of_model(const std::vector<PlannedTensor>& tensors,
   return {value_or_raise(program_of(model, page_bytes)), page_bytes};
 }
 
-// Which pass of a step an operator with this key belongs to; none: as the one before.
+// The pass of a step that an operator with this key belongs to; none: that of the one before.
 const char* phase_of(OperatorKey key) {
   if ((key & OpenUses::kEnd) != 0) return nullptr;
   if (key >= kChunkKeys) return "step";

@@ -65,8 +65,8 @@ class PlacedStorage {
 
   // False once torch has freed the storage: its part of the range is free.
   bool alive() const { return !storage_.expired(); }
-  // That the tensors and their storage still are where they were put. kInvalidArgument names what
-  // was given other memory (`p.data = ...`, `model.half()`, `p.share_memory_()`).
+  // Checks that the tensors and their storage still are where they were put. kInvalidArgument names
+  // one that was given other memory (`p.data = ...`, `model.half()`, `p.share_memory_()`).
   Status check() const;
 
   void set_present();

@@ -117,8 +117,8 @@ class Store : public Pager {
   // Makes tensors without a name ordinary memory again. Where ranks build it together, one of them
   // may refuse, and all fail.
   Status give_back_unnamed(const Status& refusal = {});
-  // Once, before anything is made: these ranks are about to build the same model, and each keeps
-  // its part from the first on (store_made_spread.cc). spread() follows from it.
+  // Called once, before anything is made: these ranks are about to build the same model, and each
+  // keeps its part from the first on (store_made_spread.cc). spread() follows from it.
   Status make_spread(std::unique_ptr<Collectives> ranks);
   // Raises what one of the ranks has raised while it was building.
   Status end_making();
@@ -153,10 +153,10 @@ class Store : public Pager {
     at::Tensor parameter, gradient;  // undefined: keep_gradient() has it
     StepConstants constants;
   };
-  // With step_in_backward(): what is left of the step, with these among it.
+  // Takes a step; with step_in_backward() what is left of it, these updates included.
   Status step(const std::vector<Step>& steps);
 
-  // From now on pages are stepped as soon as all their gradients are final (backward_steps.h), of
+  // Has pages stepped from now on as soon as all their gradients are final (backward_steps.h), of
   // which step_early() tells; a backward pass is expected to tell this many `points`, uses that
   // begin in it and final gradients. Once, after add_state(). Where parameters are spread, after
   // start_gathering(): all ranks step the pages of a stripe when their means are there
@@ -179,7 +179,7 @@ class Store : public Pager {
   // Parameters that passes have stepped whole, since the last step(), where they are spread.
   std::vector<std::string> stepped_early() const;
 
-  // From now on gradients may be kept on pages until they are stepped, or dropped. Once, after
+  // Lets gradients be kept on pages until they are stepped, or dropped. Called once, after
   // add_state(), and not with step_in_backward().
   Status keep_gradients();
   // Has the parameter's dtype; whoever gave it may let go of it.
@@ -272,7 +272,7 @@ class Store : public Pager {
     std::string made_as;  // by make(); else empty
     bool named = true;    // not only by that
     bool gone = false;    // as is its tensor from the layout
-    // Where ranks build it together: one that has made it with other values; 0: none.
+    // If ranks build it together: a rank that has made it with other values; 0: none.
     std::uint32_t differs_on = 0;
     std::uint64_t made_version = 0;
     std::optional<Uses::Part> alone;  // if it was asked for
@@ -352,7 +352,7 @@ class Store : public Pager {
   PageId page_of(const PlacedTensor& tensor) const {
     return static_cast<PageId>(tensor.offset / options_.page_bytes);
   }
-  // Where a page is used by who is not a model: the device's memory is the host's.
+  // The tier where a page is used by others than a model: the device's memory is the host's.
   Tier tier_of(PageId page) const { return state_.is_state(page) ? Tier::kHost : Tier::kDevice; }
   Result<Update> update_of(const Step& step, std::vector<at::Tensor>& copies) const;
   Result<std::vector<Update>> updates_of(const std::vector<Step>& steps,

@@ -70,14 +70,14 @@ Status Store::advance() {
   return failed_step(status);
 }
 
-// Nobody reads them any more.
+// Forgets gradients that nobody reads any more.
 void Store::forget_gradients() {
   static_cast<void>(backward_->take_done());
   gradients_.clear();
   lent_.give_back(gradients_);
 }
 
-// Nobody computes on pages beside the caller.
+// Ends what others compute: afterwards nobody computes on pages beside the caller.
 void Store::settle() {
   if (!backward_) return;
   const WithoutGil others_run;

@@ -128,7 +128,7 @@ void Store::compare_written(std::span<const Access> accesses) {
   if (broken_.ok()) broken_ = status;
 }
 
-// Also for a rank that has nobody left who would have it.
+// Gives the tensor back on all ranks, also on one where nobody is left who would have it.
 Status Store::give_back_together(const Entry& entry) {
   const Run run = layout_.pages_of(layout_.tensors()[entry.tensor]);
   const OperatorKey key = kGiveBackKeys | run.first;

@@ -59,9 +59,9 @@ Status Store::start_gathering() {
   return {};
 }
 
-// That this rank can hold at a time: of each a page of every rank on the device, where one more is
-// for whoever reads or steps parameters meanwhile; and the others' pages have to fit in beside all
-// that it keeps. check_room() has seen to it that what is used at once does.
+// The stripes that this rank can hold at a time. Each takes a page of every rank on the device,
+// where one more is for whoever reads or steps parameters meanwhile; and the others' pages have to
+// fit in beside all that it keeps. check_room() has seen to it that what is used at once does.
 std::size_t Store::stripes_with_room() const {
   const Capacities room = mover_->capacities();
   const std::size_t total = std::size_t{room.device} + room.host + room.disk;
@@ -165,8 +165,8 @@ Status Store::finish_gradients(const std::string& failure) {
   return status;
 }
 
-// Those that were given for a step that nobody will take. Where some of it has been taken, all
-// ranks know so.
+// Drops gradients that were given for a step that nobody will take. Where some of it has been
+// taken, all ranks know so.
 void Store::lose_gradients() {
   const bool begun = spread_->backward && spread_->backward->begun();
   {

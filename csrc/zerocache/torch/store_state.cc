@@ -182,7 +182,7 @@ Status Store::failed_step(const Status& status) {
   return broken_;
 }
 
-// With another tensor that is to have as many bytes.
+// Finds the state of a parameter for another tensor that is to have as many bytes.
 Result<const PlacedTensor*> Store::state_of(const at::Tensor& parameter, const std::string& kind,
                                             const at::Tensor& other) const {
   auto entry = placed(parameter);

@@ -1,4 +1,4 @@
-// Which parameters a model is using now. A model is told in parts, each the parameters that are
+// The parameters that a model is using now. A model is told in parts, each the parameters that are
 // needed at once (those of one module, say). Hooks tell where the forward or backward pass of a
 // part begins and ends; in between its parameters are present and their pages stay where they are,
 // and otherwise they are absent, whether or not their pages are on the device just then.
