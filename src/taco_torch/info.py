@@ -44,7 +44,7 @@ def _planner_costs() -> dict[str, Any]:
 
 
 def _planned_paths() -> dict[str, Any]:
-    """Where a rank started here would send from; ``error`` says why it could not be."""
+    """The addresses that a rank started here would use; ``error`` says why there are none."""
     try:
         return {**_C.planned_paths(os.environ.get("MASTER_ADDR", "")), "error": ""}
     except ValueError as error:

@@ -183,7 +183,7 @@ def _wrap_join_hook(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _other_owner(model: DistributedDataParallel) -> str:
-    """Who else has the model's communication in hand; "": nobody."""
+    """The owner of the model's communication, if it is not LightCC; "": none."""
     if model._comm_hooks:
         used, _ = model._comm_hooks[0]
         return f"it has a communication hook ({getattr(used, '__qualname__', used)})"
@@ -226,7 +226,7 @@ def _wrap_update_process_group(original: Callable[..., None]) -> Callable[..., N
 
 
 def _switch_on(model: DistributedDataParallel) -> None:
-    """By the environment, for a model that is about to train."""
+    """Compresses as the environment says, for a model that is about to train."""
     if models.find(model) is not None or model.device.type != "cpu":
         return
     try:
@@ -278,7 +278,7 @@ def install() -> None:
 
 
 def say_that_nothing_is_allowed() -> None:
-    """To those who let LIGHT_AUTO choose between exact algorithms only, which is done anyway."""
+    """Tells users who let LIGHT_AUTO choose between exact algorithms only, which is done anyway."""
     say_once(
         "LIGHT_AUTO=1: all gradients stay exact. Allow more by LIGHT_WIRE_DTYPE=float16 or "
         "LIGHT_TOPK_ALLREDUCE=1"

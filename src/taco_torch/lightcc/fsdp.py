@@ -229,7 +229,7 @@ class _Kept(models.Kept):
 
 @dataclass
 class _Place:
-    """Where a parameter's gradient is averaged between replicas."""
+    """The place where a parameter's gradient is averaged between replicas."""
 
     leg: ReplicaLeg
     bucket: int
@@ -259,7 +259,7 @@ class Sharded:
 
     @property
     def wire(self) -> str:
-        """As what sharded gradients travel; "": as they are."""
+        """The format in which sharded gradients travel; "": as they are."""
         asked = self.settings.compression
         asked = self.settings.small if asked == "topk" else asked
         return asked if asked in _SIXTEEN_BITS else ""
@@ -433,7 +433,7 @@ def _announce(name: str, sharded: Sharded, backends: list[_C.ProcessGroupTaco]) 
 
 
 def _other_owner(model: torch.nn.Module, groups: list[_Group]) -> str:
-    """Who else has the model's communication in hand; "": nobody."""
+    """The owner of the model's communication, if it is not LightCC; "": none."""
     inside = {id(module) for module in model.modules()}
     for group in groups:
         comm = _need(group.torchs, "_reduce_scatter_comm")

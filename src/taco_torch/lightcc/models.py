@@ -45,7 +45,7 @@ class Leg(ABC):
         """The contents of a checkpoint, as ``elements(name)`` in a row."""
 
     def unit(self, name: str) -> float:
-        """By what the average over the ranks has to be multiplied to become a gradient."""
+        """The factor that turns the average over the ranks into a gradient."""
         return 1.0
 
 

@@ -10,7 +10,7 @@ _wrapped: set[tuple[Any, str]] = set()
 
 
 def say_once(text: str) -> None:
-    """In the log, as INFO."""
+    """Writes to the log, as INFO."""
     if text not in _said:
         _said.add(text)
         _C.log_info("lightcc", text)

@@ -53,7 +53,7 @@ class Options:
         )
 
     def _small(self, compression: str, allowed: Collection[str], light: Environment) -> str:
-        """In how many bits gradients may be sent that topk is not for."""
+        """The format for gradients that topk is not for."""
         if compression == "auto":
             return next((name for name in allowed if name != "topk"), "none")
         if self.compression is not None:
@@ -130,7 +130,7 @@ def _allowed_by(light: Environment) -> tuple[str, ...]:
 
 
 def _asked_for(light: Environment) -> str:
-    """By LIGHT_AUTO, LIGHT_TOPK_ALLREDUCE and LIGHT_WIRE_DTYPE; "none" if nothing."""
+    """What LIGHT_AUTO, LIGHT_TOPK_ALLREDUCE and LIGHT_WIRE_DTYPE ask for; "none" if nothing."""
     if light["auto"]:
         return "auto"
     return "topk" if light["topk"] else _sixteen_bits(light) or "none"

@@ -31,7 +31,7 @@ class AveragedGradients:
         self._lost = cache.store.gradients_lost  # so often, when the first of these was given
 
     def _here(self) -> set[nn.Parameter]:
-        """Those that have not been lost since, as they are where ranks have parted."""
+        """Parameters whose gradients were not lost since; they are lost where ranks have parted."""
         lost = self._cache.store.gradients_lost
         if lost != self._lost:
             self._given.clear()
@@ -84,7 +84,7 @@ class AveragedGradients:
         return 1.0
 
     def unscale(self, factor: float) -> bool | None:
-        """As CachedOptimizer.unscale_gradients() has it: the same on all ranks."""
+        """Like CachedOptimizer.unscale_gradients(), with the same result on all ranks."""
         found: bool = self._cache.store.unscale_gradients(factor)
         return found if self._here() else None
 

@@ -52,7 +52,7 @@ def check_options(model: DistributedDataParallel) -> None:
 
 
 class Left:
-    """Which ranks an exception has taken out of a pass, as all ranks tell each other."""
+    """Notes which ranks an exception has taken out of a pass, as all ranks tell each other."""
 
     def __init__(self, group: dist.ProcessGroup, left: bool) -> None:
         self._told = torch.empty(group.size(), dtype=torch.bool)
@@ -119,7 +119,7 @@ class BucketGradients:
         model.register_comm_hook(None, lambda _, bucket: self._average(bucket))
 
     def detach(self) -> None:
-        """From now on DistributedDataParallel leaves means in ``p.grad``, as it does alone."""
+        """Has DistributedDataParallel leave means in ``p.grad`` again, as it does alone."""
         while self._undo:
             self._undo.pop()()
         optimizer = self._optimizer()

@@ -159,7 +159,7 @@ class KeptGradients:
         return total
 
     def unscale(self, factor: float) -> bool | None:
-        """As CachedOptimizer.unscale_gradients() has it."""
+        """Like CachedOptimizer.unscale_gradients()."""
         if not self._norms:
             return None
         exact = math.frexp(factor)[0] == 0.5  # a power of two, as scalers have it

@@ -39,7 +39,7 @@ MODEL, OPTIMIZER = "model", "optimizer"
 
 
 class Place(NamedTuple):
-    """Where bytes of the cache belong."""
+    """The place that bytes of the cache belong to."""
 
     parameter: nn.Parameter
     kind: str | None = None  # of its state; None: the parameter itself
@@ -98,7 +98,7 @@ class SavePlanner(DefaultSavePlanner):
         self._stand_ins = stand_ins
 
     def lookup_object(self, index: MetadataIndex) -> Any:
-        """As torch's."""
+        """Like torch's."""
         found = super().lookup_object(index)
         place = self._stand_ins.place_of(found)
         return found if place is None else self._stand_ins.read(place)
@@ -114,7 +114,7 @@ class LoadPlanner(DefaultLoadPlanner):
         self._parts: dict[MetadataIndex, tuple[Place, Tensor]] = {}  # and all of it
 
     def resolve_tensor(self, read_item: ReadItem) -> Tensor:
-        """As torch's."""
+        """Like torch's."""
         found = self.lookup_tensor(read_item.dest_index)
         place = self._stand_ins.place_of(found)
         if place is None:
@@ -127,7 +127,7 @@ class LoadPlanner(DefaultLoadPlanner):
         return part
 
     def commit_tensor(self, read_item: ReadItem, _: Tensor) -> None:
-        """As torch's."""
+        """Like torch's."""
         if read_item.dest_index in self._parts:
             place, whole = self._parts.pop(read_item.dest_index)
             self._stand_ins.write(place, whole)
@@ -147,7 +147,7 @@ def _check_can_stream(cache: ZeroCache, what: str) -> None:
 
 
 def _model_state(cache: ZeroCache, stand_ins: StandIns) -> dict[str, Any]:
-    """As ``model.state_dict()``; tied parameters have one stand-in for each name."""
+    """Like ``model.state_dict()``; tied parameters have one stand-in for each name."""
     assert cache.model is not None
     found: dict[str, Any] = {}
     extra = {f"{name}.{EXTRA_STATE}".lstrip(".") for name in extra_states(cache.model)}

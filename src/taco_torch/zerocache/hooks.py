@@ -49,7 +49,7 @@ After = Callable[[nn.Module, tuple[Any, ...], Any], None]
 
 
 class Store(Protocol):
-    """Who is told. ``backward`` says which of the two passes; uses nest."""
+    """A listener that is told of uses. ``backward`` says which of the two passes; uses nest."""
 
     def add_part(self, names: Sequence[str]) -> int: ...
     def begin(self, part: int, backward: bool) -> None: ...
@@ -58,9 +58,9 @@ class Store(Protocol):
 
 
 class Runs(Protocol):
-    """Who is told of runs: "train" until the optimizer has stepped, "eval" for one forward pass;
-    of the end of a forward pass, or of an exception in it or in a backward pass, which other ranks
-    may wait for."""
+    """A listener that is told of runs: "train" until the optimizer has stepped, "eval" for one
+    forward pass; of the end of a forward pass, or of an exception in it or in a backward pass,
+    which other ranks may wait for."""
 
     def begin_run(self, name: str) -> None: ...
     def end_run(self) -> None: ...
@@ -69,7 +69,7 @@ class Runs(Protocol):
 
 
 def own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Those that the module's own code reads: of one that is a whole part, all below it."""
+    """Parameters that the module's own code reads; for a whole part, all below it."""
     whole = is_whole(module)
     yield from module.parameters(recurse=whole)
     if not whole:
@@ -415,7 +415,7 @@ class _Nobody:
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    """By torch.compile(module) or module.compile()."""
+    """Whether torch.compile(module) or module.compile() has compiled it."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")  # slow to import for nothing
     made_by_compile = dynamo is not None and isinstance(module, dynamo.OptimizedModule)
     return made_by_compile or module._compiled_call_impl is not None

@@ -82,7 +82,7 @@ class MeanGradients(FinalGradients):
         optimizer.means = self
 
     def detach(self) -> None:
-        """As FinalGradients."""
+        """Like FinalGradients."""
         optimizer = self._optimizer()
         if optimizer is not None:
             optimizer.means = None

@@ -301,7 +301,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         )
 
     def name_of(self, parameter: nn.Parameter) -> str:
-        """As errors have it."""
+        """The name that errors use."""
         return self._names[parameter]
 
     def trains(self, parameter: nn.Parameter) -> bool:
@@ -549,7 +549,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         self._gathered = gathered if here else None
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's: copies of all state, in memory.
+        """Like torch's: copies of all state, in memory.
 
         Raises:
             MemoryError: there is not enough memory for that; ``ZeroCache.save`` writes to disk.
@@ -586,7 +586,7 @@ class CachedOptimizer(torch.optim.Optimizer):
             after(self)
 
     def numbers(self) -> dict[str, int]:
-        """By name, how many steps each parameter has taken."""
+        """The number of steps that each parameter has taken, by name."""
         return {self._names[parameter]: steps for parameter, steps in self._steps.items()}
 
     def set_numbers(self, numbers: Mapping[str, int]) -> None:
