@@ -78,7 +78,8 @@ class Device {
   virtual Status map(std::byte* address, FrameId frame) = 0;
   virtual Result<FrameId> unmap(std::byte* address) = 0;
 
-  // They may outlive the device. `name`: of the stream's thread where it has one.
+  // Streams and events may outlive the device. `name`: that of the stream's thread where it has
+  // one.
   virtual Result<std::unique_ptr<Stream>> make_stream(const char* name) = 0;
   virtual Result<std::unique_ptr<Event>> make_event() = 0;
 };

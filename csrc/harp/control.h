@@ -34,11 +34,12 @@ struct VoidWant {
 struct Solicit {
   MessageKey key;
 };
-// It had been sent when it was solicited.
+// Says that the message had been sent already when it was solicited.
 struct VoidSolicit {
   MessageKey key;
 };
-// So many eager messages, and bytes, of the group have met their receives since the last report.
+// Reports how many eager messages, and bytes, of the group have met their receives since the last
+// report.
 struct EagerConsumed {
   std::uint64_t group = 0;
   std::uint32_t messages = 0;

@@ -122,8 +122,8 @@ class Nic {
   // Fills from the front, returns how many; fewer than asked for: there is nothing more. The views
   // last until the next call.
   virtual std::size_t receive_st(std::span<RxPacket> packets) = 0;
-  // Its owner has slept: the next receive_st looks everywhere, also where a driver that saves
-  // itself trouble looks only now and then.
+  // Called when the owner has slept: the next receive_st looks everywhere, also where a driver that
+  // saves itself trouble looks only now and then.
   virtual void look_everywhere_st() {}
   // The addresses (bit i: the i-th) that the host does not have at the moment, or whose interface
   // is down. Nothing leaves from there, nor arrives; it may when they come back. As of the last

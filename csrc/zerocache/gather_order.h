@@ -39,7 +39,7 @@ class GatherOrder {
 
   // All that is to be held: what is in use, then what will be, by the order of that, or was.
   std::span<const StripeId> wanted() const { return wanted_; }
-  // So many of these are in use.
+  // The first so many of wanted() are in use.
   std::size_t in_use() const { return in_use_; }
   bool uses(StripeId stripe) const { return place_of(stripe) < in_use_; }
   bool wants(StripeId stripe) const { return place_of(stripe) < wanted_.size(); }

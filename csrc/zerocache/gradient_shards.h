@@ -70,8 +70,9 @@ class GradientShards {
   // or clear().
   bool used() const { return used_; }
 
-  // Its memory stays until take_done() names the tensor. kInvalidArgument, and nothing has changed,
-  // for a tensor that is not trained or has one in this pass; else what is said of finish().
+  // The gradient's memory stays until take_done() names the tensor. kInvalidArgument, and nothing
+  // has changed, for a tensor that is not trained or has one in this pass; else what is said of
+  // finish().
   Status add(const FinalGradient& gradient);
   // Tensors whose gradients are not needed any more, each once.
   std::vector<std::uint32_t> take_done();

@@ -44,8 +44,8 @@
 namespace taco::zerocache {
 
 struct MoverOptions {
-  // Its frames are as long as pages, and its cap is capacities.device. Null: there is no device
-  // tier, and capacities.device is 0.
+  // The device: its frames are as long as pages, and its cap is capacities.device. Null: there is
+  // no device tier, and capacities.device is 0.
   std::shared_ptr<device::Device> device;
   // Reserved on the device for most_pages pages: page p lies at range + p * page_bytes while it is
   // there.

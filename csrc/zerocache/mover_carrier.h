@@ -72,7 +72,7 @@ class PageCarrier {
   bool in_disk_ = false;  // complete() waits for the disk
   std::vector<Landed> landed_;
 
-  // They go first: their ends wait for what is under way.
+  // These are destroyed first: their destructors wait for what is under way.
   std::unique_ptr<DiskTier> disk_;
   std::unique_ptr<device::Stream> streams_[2];  // of uploads, of downloads
 };

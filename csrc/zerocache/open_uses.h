@@ -33,7 +33,7 @@ class OpenUses {
   // kInvalidArgument, and nothing is begun, where a page would be in use on the device and in host
   // memory at once and be written; it names the page.
   Result<Id> begin(OperatorKey key, std::span<const Access> accesses);
-  // Its pages are there: latest() finds it from now on.
+  // Notes that the use's pages are there: latest() finds it from now on.
   void set_begun(Id id);
   // The use of that key that began last, among those whose pages are there.
   Id latest(OperatorKey key) const;

@@ -65,7 +65,7 @@ class Residency {
 
   // A copy starts: `from` has the page, `to` has a free frame and not the page.
   void start(PageId page, Tier from, Tier to);
-  // It ended.
+  // The end of a copy.
   struct Finished {
     bool arrived;   // false where the page was written meanwhile, or the copy failed: the frame is
                     // free

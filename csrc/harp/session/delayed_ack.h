@@ -66,7 +66,7 @@ class DelayedAck {
     hurry();
     return true;
   }
-  // It has left.
+  // The acknowledgement has left.
   void on_sent() {
     wanted_ = 0;
     holes_ = 0;

@@ -30,8 +30,8 @@ class RoundTrip {
   // `delay` is what the peer says it held the acknowledgement back.
   // `one_way_us`: its arrival by the peer's clock less its departure by ours, modulo 2^32.
   void on_sample(Time now, Duration rtt, Duration delay, std::uint32_t one_way_us, bool alone);
-  // It goes by another way from now on. What that takes when it is empty has to be learned; until
-  // then, what answers have taken is the best guess.
+  // The path goes by another way from now on. The time that one takes when it is empty has to be
+  // learned; until then, what answers have taken is the best guess.
   void on_new_way() {
     least_ = epoch_least_ = 0;
     epoch_alone_ = false;

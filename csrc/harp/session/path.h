@@ -94,13 +94,14 @@ class Path {
   // Packets that were acknowledged; and whether lately the window kept more from leaving.
   std::uint64_t packets_acked() const { return last_number() - packets_lost_ - in_flight(); }
   bool is_limited() const;
-  // It is for the main path to ask for credit when that has run out.
+  // Makes this the main path, or no longer: that one asks for credit when it has run out.
   void set_main(bool main) { is_main_ = main; }
-  // It does not move to where its peer's packets come from, nor asks again for a while.
+  // Keeps the path from moving to where its peer's packets come from, and from asking again for a
+  // while.
   void stay() { ends_.on_newest_here(host_.now()); }
   // The owner has settled on another pair.
   void move_to(const AddressPair& pair);
-  // It goes there if the peer answers there.
+  // Asks at a pair of addresses; the path goes there if the peer answers there.
   void challenge(const AddressPair& pair);
   // The peer has said goodbye: what is under way may be acknowledged, or not.
   void on_peer_left();

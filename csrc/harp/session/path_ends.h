@@ -25,7 +25,7 @@ struct AddressPair {
   bool operator==(const AddressPair&) const = default;
   static AddressPair of(const RxPacket& packet) { return {*packet.source, packet.local_path}; }
 };
-// They differ in ports at most.
+// Whether two pairs differ in ports at most.
 bool between_same_hosts(const AddressPair& a, const AddressPair& b,
                         std::span<const NicAddress> addresses);
 

@@ -15,9 +15,9 @@ namespace taco::harp {
 
 class ReceivedPackets {
  public:
-  // It has been received, or is too old to tell.
+  // Whether the packet has been received, or is too old to tell.
   bool has(std::uint64_t number) const;
-  // False: so it had.
+  // Adds a packet. False: it had been received, or is too old to tell.
   bool add(std::uint64_t number, Time now);
   // 0: nothing yet. Numbers start at 1.
   std::uint64_t largest() const { return ranges_.empty() ? 0 : ranges_[0].last; }

@@ -108,7 +108,7 @@ class Session final : public Link {
   // Notes which of the Nic's addresses (bit i: the i-th) are not there at the moment, and which are
   // back.
   void on_addresses_changed(std::uint32_t missing, std::uint32_t back);
-  // It has these, which it did not have before.
+  // Notes addresses that the Nic did not have before.
   void on_addresses_added(std::uint32_t added);
   // A packet of ours was refused there, of which that is the beginning. True: so was one on every
   // other way to the peer, or path that is live, since it was heard last; and no others are still

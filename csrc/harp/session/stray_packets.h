@@ -32,9 +32,9 @@ class StrayPackets {
     virtual std::optional<PairKey> key_with(std::uint64_t incarnation) = 0;
     // The session with it, made on first use. Only of those that have a key.
     virtual Session& session_with(std::uint64_t incarnation) = 0;
-    // It has a new session, and has proved that: what this process has with it must end. Returns
-    // what takes its place; null: somebody loses something by that, is told, and the process stays
-    // lost to those who knew it.
+    // The process has a new session, and has proved that: what this process has with it must end.
+    // Returns the session that takes its place; null: somebody loses something by that, is told,
+    // and the process stays lost to those who knew it.
     virtual Session* begin_anew(std::uint64_t incarnation) = 0;
     // The process that has the peer's address now does not know this session. No proof that the
     // peer has ended: who can read our packets can forge that.

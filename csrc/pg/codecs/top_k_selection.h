@@ -19,7 +19,8 @@ class TopKSelection {
   // False when the block holds NaN or infinity: nothing has changed then. Otherwise `scratch.taken`
   // and `scratch.indices` are the k largest elements, and the residual is what is left.
   bool take();
-  // They were sent as `scratch.decoded`: the difference is not lost.
+  // Puts back into the residual by how much `scratch.decoded`, as which they were sent, differs
+  // from them.
   void keep_difference();
   // Remembers that `sent` was sent, so that restore() can take it back.
   void remember(const float* sent);

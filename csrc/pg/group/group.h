@@ -86,7 +86,7 @@ class Group final : public Communicator,
   // and refuses new ones. May be called again; does nothing but for a lower `from`. `tell`: the
   // members too.
   void fail_st(const Status& why, std::uint64_t from, bool tell);
-  // Its parent has failed, or the parent's root has.
+  // Fails this group because its parent has failed, or the parent's root has.
   void parent_failed_st(const Group& parent);
   // The group's text and PeerLoss for a lost member.
   Status loss_of(int rank, const PeerLoss& details, const std::string& reason,

@@ -65,9 +65,9 @@ class Membership final : public harp::Observer {
     harp::MessageKey key;
     std::uint64_t signature = 0;
   };
-  // So is a notice: members make a group one after the other, and the first may have failed it
-  // before the last has come. Of either, the oldest give way: they are most likely of groups that
-  // have been destroyed.
+  // A notice is kept likewise: members make a group one after the other, and the first may have
+  // failed it before the last has come. Of either, the oldest give way: they are most likely of
+  // groups that have been destroyed.
   struct EarlyNotice {
     harp::PeerId peer = 0;
     Notice notice;

@@ -92,7 +92,8 @@ class Gradients {
 
   // Parameters `first` to `last` - 1 one after the other: what this rank owes of them.
   std::vector<float> owed(std::size_t first, std::size_t last) const;
-  // It has been added to their gradients of the newest pass.
+  // Forgets what is owed of these parameters: it has been added to their gradients of the newest
+  // pass.
   void forget(std::size_t first, std::size_t last);
 
   std::vector<Saved> save() const;

@@ -45,7 +45,7 @@ std::uint64_t chunk_for(const Workload& work, const Topology& topology,
                         const CostParameters& parameters);
 
 Cost cost_of(const Workload& work, const Topology& topology, const CostParameters& parameters);
-// Its seconds alone.
+// The seconds of cost_of() alone.
 double predict(const Workload& work, const Topology& topology, const CostParameters& parameters);
 
 }  // namespace taco::pg

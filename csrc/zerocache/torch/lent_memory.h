@@ -18,9 +18,10 @@ class LentMemory {
  public:
   using Gradients = std::unordered_map<std::uint32_t, at::Tensor>;
 
-  // It goes with the last of these that lies in it, or now if none does.
+  // Lends `memory`. It goes with the last of the gradients `used` that lies in it, or now if none
+  // does.
   void add(const at::Tensor& memory, const Gradients& used);
-  // These are left.
+  // Gives back all lent memory but that of these gradients.
   void give_back(const Gradients& used);
 
  private:

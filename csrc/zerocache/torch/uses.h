@@ -55,11 +55,11 @@ class Uses {
   // kInvalidArgument if that has not begun. The pager's failures, where uses that gave way could
   // not begin again: their parameters stay absent.
   Status end(Part part, Pass pass);
-  // It is being changed in a way that does not count as a version (through p.data): the pager
-  // is told when their uses end. It is in use.
+  // Notes that a parameter in use is being changed in a way that does not count as a version
+  // (through p.data): the pager is told when its uses end.
   void note_write(Parameter parameter);
-  // It is changed by whoever moves the pages: its version goes up, and no use counts that as a
-  // change of the program's.
+  // Notes that the mover of pages changes a parameter: its version goes up, and no use counts that
+  // as a change of the program's.
   void note_step(Parameter parameter);
   // After an exception in the model, which has skipped some ends.
   void end_all();

@@ -388,7 +388,7 @@ def compress(model: torch.nn.Module, settings: _C.GradientSettings, grad_scaler:
 
 
 def _has_replicas(groups: list[_Group]) -> bool:
-    """Also where there is but one, if nothing leaves a host: more hosts would have more."""
+    """Whether gradients are replicated; also by one replica, if nothing leaves a host."""
     found = [group.replicas for group in groups if group.replicas is not None]
     if any(replicas.size() > 1 for replicas in found):
         return True

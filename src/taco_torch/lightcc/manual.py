@@ -83,7 +83,7 @@ def all_reduce_gradients(
 
 
 def _listed(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Each once."""
+    """The parameters as a list, each of them once."""
     if isinstance(parameters, torch.Tensor):  # its rows would have no gradients
         raise TypeError(
             "all_reduce_gradients() takes parameters, got one tensor: put it into a list"

@@ -54,7 +54,7 @@ class AveragedGradients:
         return parameter in self
 
     def check_whole(self) -> None:
-        """They always are."""
+        """Does nothing: averaged gradients are always whole."""
 
     def check_may_be_zeroed(self, parameter: nn.Parameter) -> None:
         """Raises RuntimeError where a program would take its gradient for gone, and later passes

@@ -200,8 +200,8 @@ class CachedOptimizer(torch.optim.Optimizer):
                 self.take_gradient(parameter)
 
     def note_failure(self, error: Exception) -> None:
-        """This rank has not taken a gradient that others have. They hear of it where the pass ends;
-        or, if an exception ends that on all ranks, where the step is ended by something else."""
+        """This rank has not taken a gradient that others have. The others hear of it where the pass
+        ends; or, if an exception ends that on all ranks, where something else ends the step."""
         if self._agreed:
             self._failure = error
 

@@ -80,7 +80,7 @@ Part = tuple[list[int], float, float]
 def modules_of(
     shape: Shape, element_bytes: int, tokens: int, flops: float
 ) -> tuple[list[tuple[int, int]], list[Part]]:
-    """Its tensors as (bytes, bytes of an element), and its modules in their order as (tensors,
+    """The model's tensors as (bytes, bytes of an element), and modules in their order as (tensors,
     seconds forward, seconds backward)."""
     tensors: list[tuple[int, int]] = []
     modules: list[Part] = []

@@ -33,7 +33,7 @@ def show_to_scalers(optimizer: CachedOptimizer) -> None:
 
 
 def hide_from_scalers(optimizer: CachedOptimizer) -> None:
-    """Its gradients are in memory again, as any others."""
+    """Hides an optimizer whose gradients are in memory again, as any others."""
     _optimizers.discard(optimizer)
 
 
