@@ -4,8 +4,8 @@
 // up to kMaxThreads, so that nested waits of any depth make progress. Callbacks start in the order
 // in which they were posted.
 //
-// Any thread may post. Whoever has callbacks run, as a group does, is a user; when the last one
-// leaves, the threads end and are joined.
+// Any thread may post. An object that has callbacks run, as a group does, is a user; when the last
+// one leaves, the threads end and are joined.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
 // The key of a job, in a file that its processes share and the rendezvous store never sees
-// (TACO_HARP_KEY_FILE). Whoever reads the store, but not the file, can prove nothing.
+// (TACO_HARP_KEY_FILE). Somebody who reads the store, but not the file, can prove nothing.
 //
 // Any thread.
 #pragma once

@@ -134,7 +134,7 @@ class Nic {
   // The refusals since the last call.
   virtual std::vector<Refusal> take_refusals_st() { return {}; }
 
-  // Gives the addresses back, for good: who sends to them from now on is refused. Sends take
+  // Gives the addresses back, for good: packets to them are refused from now on. Sends take
   // everything and receives bring nothing any more.
   virtual void close_st() = 0;
 

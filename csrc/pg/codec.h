@@ -20,7 +20,7 @@ namespace taco::pg {
 
 // Error feedback: what a rank has yet to send of one gradient, kept from one call to the next by
 // codecs that send only a part. It covers the shard that this rank sends to other hosts, in float32
-// elements. Whoever starts operations owns it; one operation at a time uses it, on the engine.
+// elements. The starter of operations owns it; one operation at a time uses it, on the engine.
 // pg/codecs/feedback.h has what its owner does with it in between.
 struct Feedback {
   // The elements that the newest encoding of one block has taken out of it.

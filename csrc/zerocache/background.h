@@ -1,4 +1,4 @@
-// One thread that does one piece of work at a time, beside whoever gives it that.
+// One thread that does one piece of work at a time, beside the thread that gives it that.
 #pragma once
 
 #include <functional>

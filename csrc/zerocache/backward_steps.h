@@ -12,7 +12,7 @@
 // layer's pages, which are due all at once, are stepped while the next layers compute.
 //
 // Adafactor steps whole tensors: it goes over their pages twice. One that is due is stepped at the
-// next advance(), by whoever calls that.
+// next advance(), by its caller.
 //
 // Where ranks share the step, each of them is given the same updates, and steps its own pages
 // alone; of Adafactor all of them find the same moments. The pages travel meanwhile

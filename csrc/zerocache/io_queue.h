@@ -3,8 +3,8 @@
 // Every result is checked. What was transferred in part is continued and what was interrupted is
 // tried again, so a completion says that all bytes were transferred, or why not.
 //
-// A queue belongs to whoever made it; any thread may call it, one at a time. It must not be used in
-// a forked child.
+// A queue belongs to its maker; any thread may call it, one at a time. It must not be used in a
+// forked child.
 #pragma once
 
 #include <sys/types.h>

@@ -14,8 +14,8 @@
 // A run is what is repeated, a training step for example. Where ranks have parted it is over for
 // all: everything fails until the next begin_run().
 //
-// One thread at a time. Whoever uses the group for something else while ranks are in step comes
-// here first, with meet().
+// One thread at a time. A caller that uses the group for something else while ranks are in step
+// comes here first, with meet().
 #pragma once
 
 #include <cstdint>

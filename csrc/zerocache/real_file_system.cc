@@ -90,7 +90,8 @@ bool is_named(int fd, const std::string& path) {
          named.st_dev == held.st_dev;
 }
 
-// The file stays under its name while it is locked. Whoever finds it held reads in it by whom.
+// The file stays under its name while it is locked. A process that finds it locked reads in it by
+// whom.
 class RealLock : public DirectoryLock {
  public:
   RealLock(std::string path, int fd) : path_(std::move(path)), descriptor_(fd) {}

@@ -1,5 +1,5 @@
 // Reads and writes a tensor wherever its pages are, one page after the other: for checkpoints and
-// for whoever asks for a tensor whole.
+// for callers that ask for a whole tensor.
 #pragma once
 
 #include <cstddef>

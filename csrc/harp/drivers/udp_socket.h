@@ -71,7 +71,7 @@ class UdpSocket {
   // The segment size of entry `index` (0: one datagram). Counts overflows on the way.
   std::size_t segment_bytes_of(const UdpReceiveRing& ring, std::size_t index);
 
-  // Gives the port back: who sends to it from now on is refused. Sends and receives do nothing.
+  // Gives the port back: packets to it are refused from now on. Sends and receives do nothing.
   void close();
 
   bool is_full() const { return is_full_; }

@@ -308,7 +308,7 @@ void Duty::submitted() {
   if (!token_.held_by_me()) wake_driver();
 }
 
-// Wakes whoever would have to see a submission; nobody when a driver is awake.
+// Wakes the thread that would have to see a submission; nobody when a driver is awake.
 void Duty::wake_driver() {
   if (caller_asleep_.load(std::memory_order_seq_cst)) {
     if (caller_asleep_.exchange(false)) driven_.kick(Driven::Who::kCaller);

@@ -10,7 +10,7 @@
 // - Where several ways lead to the peer, a firewall on one of them may refuse what goes there. As
 //   long as nothing was refused on the others, such hints need a silence of kLongSilence.
 // - A reset from the peer's address that quotes one of our packets says that another process has
-//   the port now. Whoever can read our packets can forge it, and be faster than a peer whose host
+//   the port now. A reader of our packets can forge it, and be faster than a peer whose host
 //   is busy: such hints need that silence, too.
 // - While a request is open, a peer silent for kLook is asked for a sign of life, so that a dead
 //   process is refused (and found out) soon even if we only receive. The longer nothing but signs

@@ -106,8 +106,8 @@ void EngineLoop::end_st(const Status& why) {
     if (!peer->matcher.lost()) peer->matcher.on_lost(why);
   }
   while (!matching_.completions.empty()) matching_.completions.run(nullptr);
-  // Groups may hold the Stack for long yet. Who has not heard of us so far and calls now must find
-  // nobody here, instead of waiting for an answer.
+  // Groups may hold the Stack for long yet. A peer that has not heard of us so far and calls now
+  // must find nobody here, instead of waiting for an answer.
   nic().close_st();
 }
 

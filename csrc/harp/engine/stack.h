@@ -51,7 +51,7 @@ class Engine {
 
   // Any thread but the engine's own, without the GIL and without any lock that a Task or a
   // completion takes. Drives the engine inline when nobody else does, until `event` is set or
-  // `deadline` passes. Returns event.is_set(). Whoever sets the event on the engine calls
+  // `deadline` passes. Returns event.is_set(). Code that sets the event on the engine calls
   // wake_waiters() after, if the waiter may be asleep rather than driving.
   virtual bool wait(const Event& event, Time deadline) = 0;
   virtual void wake_waiters() = 0;

@@ -38,8 +38,8 @@ class DelayedAck {
   Time deadline() const { return state_.is(State::kDelayed) ? deadline_ : kNever; }
 
   void want() { ++wanted_; }
-  // A message has ended, for which its sender waits. Whoever has received it is about to ask for
-  // another, most likely: what asks for that, at the latest on the next turn, takes this along.
+  // A message has ended, for which its sender waits. Its receiver is about to ask for another, most
+  // likely: what asks for that, at the latest on the next turn, takes this along.
   void hurry_next_turn() { ended_ = true; }
   void hurry() {
     if (!due()) state_.go(State::kDue);

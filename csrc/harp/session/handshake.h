@@ -1,4 +1,4 @@
-// The handshake of one session: who is there, what it can receive, and that it is no recording that
+// The handshake of one session: who is there, what it can receive, and that no replay
 // speaks (docs/wire.md).
 //
 //   state         its own hello                   of the peer is known    leads to

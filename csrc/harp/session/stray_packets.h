@@ -37,7 +37,7 @@ class StrayPackets {
     // and the process stays lost to those who knew it.
     virtual Session* begin_anew(std::uint64_t incarnation) = 0;
     // The process that has the peer's address now does not know this session. No proof that the
-    // peer has ended: who can read our packets can forge that.
+    // peer has ended: somebody who can read our packets can forge that.
     virtual void on_reset(Session& session) = 0;
   };
 

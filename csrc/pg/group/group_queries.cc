@@ -105,7 +105,7 @@ void Group::check_answer_st(int rank, const Notice& answer) {
     return conflict_st({static_cast<std::uint32_t>(operation->sequence()), rank, options_.rank,
                         answer.asked_signature, operation->signature});
   }
-  // The data may have come too, its completion still queued. Whoever waits on will ask again.
+  // The data may have come too, its completion still queued. A rank that waits on will ask again.
   if (!stack_->engine().transport().is_settled_st(options_.peers[rank])) return;
   const std::vector<int> waiting = operation->execution->waiting_for();
   if (!answer.done || !std::binary_search(waiting.begin(), waiting.end(), rank)) return;

@@ -1,7 +1,7 @@
 // Residuals that no bucket holds: of a layout that is no more, or loaded from a checkpoint. They
 // are kept by parameter and range until that parameter's gradient is reduced the next time, and
-// then added to it: whoever holds a part adds it, so the sum over the ranks is right wherever it
-// lies.
+// then added to it: each rank that holds a part adds it, so the sum over the ranks is right
+// wherever it lies.
 //
 // One model's on one rank; guarded by its owner.
 #pragma once

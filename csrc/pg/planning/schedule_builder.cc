@@ -24,9 +24,9 @@ ScheduleBuilder::ScheduleBuilder(const Problem& problem, int rank, int world, st
       send_channel_(world, 0),
       receive_channel_(world, 0) {}
 
-// A part of the input, no longer than a chunk, scaled into the ring. Whoever still reads what was
-// there before, or sends it, comes first. That cannot stop the world: it is one more limit to the
-// sends open at a time, which the schedules of all ranks keep in one order.
+// A part of the input, no longer than a chunk, scaled into the ring. A step that still reads what
+// was there before, or sends it, comes first. That cannot stop the world: it is one more limit to
+// the sends open at a time, which the schedules of all ranks keep in one order.
 Slice ScheduleBuilder::scaled(const Slice& part) {
   if (ring_.bytes == 0) {
     std::uint64_t whole = 0;

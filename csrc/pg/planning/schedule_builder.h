@@ -61,8 +61,8 @@ class ScheduleBuilder {
   void finish_reduction(const Slice& sum);
 
   // A length that is known only when the schedule runs; `expected` is what to reckon with until
-  // then. Whoever sends into the slice may send less than it has room for; steps that use it are
-  // not cut.
+  // then. A sender into the slice may send less than it has room for; steps that use it are not
+  // cut.
   VariableSlice variable(const Slice& room, std::uint64_t expected);
   // For a block of so many bytes, coded by the problem's codec: scratch memory of its own, or the
   // first part of `room`, which another block may have had before.

@@ -1,5 +1,5 @@
 // Memory that gradients lie in which somebody has lent until they are used: the system has it again
-// as soon as none of them is there any more. Whoever lends it writes it anew before it is read.
+// as soon as none of them is there any more. Its lender writes it anew before it is read.
 #pragma once
 
 #include <ATen/core/Tensor.h>

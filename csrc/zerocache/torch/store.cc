@@ -141,7 +141,7 @@ Status Store::check_room(const std::vector<PlannedParameter>& parameters,
     sort_out(pages);
     stripes = std::max(stripes, pages.size());
   }
-  // A stripe has a page of each rank; one more is for whoever reads or steps them meanwhile.
+  // A stripe has a page of each rank; one more is for reads and steps meanwhile.
   const auto size = static_cast<std::size_t>(ranks);
   if (spread) device_pages = stripes * size + 1;
   if (gradients == FinalGradients::kAreStepped) ++device_pages;

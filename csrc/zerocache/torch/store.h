@@ -182,7 +182,7 @@ class Store : public Pager {
   // Lets gradients be kept on pages until they are stepped, or dropped. Called once, after
   // add_state(), and not with step_in_backward().
   Status keep_gradients();
-  // Has the parameter's dtype; whoever gave it may let go of it.
+  // Has the parameter's dtype; its giver may let go of it.
   Status keep_gradient(const at::Tensor& parameter, const at::Tensor& gradient);
   // One that was kept, copied into a tensor of the parameter's dtype, size and strides.
   Status read_gradient(const at::Tensor& parameter, const at::Tensor& to);
@@ -207,7 +207,7 @@ class Store : public Pager {
   Status spread(std::unique_ptr<Collectives> ranks);
   Status start_gathering();
   bool is_spread() const { return is_spread_; }
-  // There: a gradient of this rank is final. Whoever gave it may let go of it. Gradients of several
+  // There: a gradient of this rank is final. Its giver may let go of it. Gradients of several
   // backward passes add up, each of which is ended by finish_gradients() or, the last, by step().
   Status average_gradient(const at::Tensor& parameter, const at::Tensor& gradient);
   // `failure`, where only the state is shared: why this rank has not given all of them.

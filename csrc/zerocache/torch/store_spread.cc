@@ -60,8 +60,8 @@ Status Store::start_gathering() {
 }
 
 // The stripes that this rank can hold at a time. Each takes a page of every rank on the device,
-// where one more is for whoever reads or steps parameters meanwhile; and the others' pages have to
-// fit in beside all that it keeps. check_room() has seen to it that what is used at once does.
+// where one more is for reads and steps of parameters meanwhile; and the others' pages have to fit
+// in beside all that it keeps. check_room() has seen to it that what is used at once does.
 std::size_t Store::stripes_with_room() const {
   const Capacities room = mover_->capacities();
   const std::size_t total = std::size_t{room.device} + room.host + room.disk;

@@ -1,4 +1,4 @@
-// Lets other threads of Python run for as long as it lives. Who holds no GIL keeps none.
+// Lets other threads of Python run for as long as it lives. A thread that holds no GIL keeps none.
 #pragma once
 
 #include <pybind11/pybind11.h>
