@@ -106,8 +106,10 @@ class Nic {
   // More may join them, as addresses do.
   virtual std::span<const NicDescriptor> descriptors() const = 0;
 
-  // Takes packets from the front; fewer than given means full (or, for that destination,
-  // refused): try again after a later poll. Nothing of a packet that was not taken is kept.
+  // Takes packets from the front; fewer than given means full: try again after a later poll. Of a
+  // packet that was not taken nothing is kept, and no datagram has left, as far as the driver can
+  // tell: one that may have left is taken, and perhaps lost. Parts of a datagram may have left all
+  // the same (fragments of IP's, which nobody can put together).
   virtual std::size_t send_st(std::span<const TxPacket> packets) = 0;
   // The last send by this address found no room.
   virtual bool is_full_st(std::uint32_t local_path) const = 0;

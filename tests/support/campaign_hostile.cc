@@ -7,7 +7,8 @@
 namespace taco::harp {
 
 void Hostile::see(const SimNetwork::Departure& sent) {
-  if (sent.fate == "forged" || sent.bytes.size() < sizeof(wire::Header)) return;
+  if (sent.fate == "forged" || sent.fate == "in part" || sent.bytes.size() < sizeof(wire::Header))
+    return;
   Seen seen{sent.from, sent.to, Datagram(sent.bytes.begin(), sent.bytes.end())};
   if (seen_.size() < kRemembered) {
     seen_.push_back(std::move(seen));

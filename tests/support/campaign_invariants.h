@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -24,6 +26,8 @@ class Invariants {
 
   // At every step of the simulation.
   void step();
+  // Of every datagram that leaves, in part or whole.
+  void see(const SimNetwork::Departure& sent);
   // The process of that node dies: the others may lose it, and nobody else.
   void on_death(std::uint32_t node);
   void on_restart(std::uint32_t node);
@@ -66,7 +70,13 @@ class Invariants {
     if (failure_.empty()) failure_ = text;
   }
 
+  // What an observer of the network can tell a nonce by, and the beginning of what was sealed under
+  // it.
+  static constexpr std::size_t kNonceBytes = 15, kSeenBytes = 64;
+  using SeenNonce = std::array<std::byte, kNonceBytes>;
+
   SimCluster& cluster_;
+  std::map<SeenNonce, std::vector<std::byte>> nonces_;
   std::vector<std::unique_ptr<Witness>> witnesses_;      // by node
   std::set<std::pair<std::uint32_t, PeerId>> mourners_;  // who may lose whom
   std::uint64_t steps_ = 0;

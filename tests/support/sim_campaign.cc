@@ -27,9 +27,11 @@ class Scenario {
         exchanges_(random_, cluster_, plan_),
         faults_(random_, cluster_, plan_, exchanges_, invariants_) {
     if (!trace.empty()) pcap_ = std::make_unique<SimPcap>(trace);
-    if (pcap_ != nullptr || plan_.draws(Fault::kHostile) || plan_.draws(Fault::kSpeaks)) {
+    const bool sealed = plan_.security != Security::kNone;
+    if (pcap_ != nullptr || sealed || plan_.draws(Fault::kHostile)) {
       cluster_.network().set_tap([this](const SimNetwork::Departure& sent) {
         if (pcap_ != nullptr) pcap_->write(sent);
+        invariants_.see(sent);
         faults_.hostile().see(sent);
       });
     }

@@ -121,7 +121,8 @@ class SimNetwork {
   const SimCounts& counts() const { return counts_; }
   SimRandom& random() { return random_; }
   // A datagram that has left, as it left, and what became of it on the way to the switch ("lost",
-  // "corrupted", ...; empty: nothing).
+  // "corrupted", ...; empty: nothing). "in part": the Nic has refused it, and these bytes of it
+  // have left all the same.
   struct Departure {
     SimPlace from, to;
     Time leaves = 0;
@@ -295,6 +296,7 @@ class SimNic final : public Nic {
   bool has(const SimPlace& place) const;
   void arrive(const SimPlace& from, const SimPlace& to, SimNetwork::Bytes bytes);
   void launch(const TxPacket& packet, Cable& cable);
+  void leak(const TxPacket& packet);
   Time next_read() const;  // by the "hardware"
   void read_due(Time now);
   void read(Pending& pending);

@@ -111,12 +111,28 @@ std::size_t SimNic::send_st(std::span<const TxPacket> packets) {
     cable.full = cable.free - network_.now() > network_.faults().longest_queue;
     if (cable.full) {
       ++network_.counts_.refused;
+      leak(packet);
       break;
     }
     launch(packet, cable);
     ++taken;
   }
   return taken;
+}
+
+// As when IP has handed on the first fragment of what then found no room: an observer sees it, and
+// nobody can put it together.
+void SimNic::leak(const TxPacket& packet) {
+  if (!network_.tap_) return;
+  const std::size_t whole = packet.segment_bytes != 0 ? packet.segment_bytes : packet.bytes;
+  auto part = std::make_shared<std::vector<std::byte>>();
+  for (const IoSlice& slice : packet.slices) {
+    const auto* data = static_cast<const std::byte*>(slice.data);
+    const std::size_t more = std::min(slice.bytes, whole / 2 - std::min(whole / 2, part->size()));
+    part->insert(part->end(), data, data + more);
+  }
+  network_.tell(SimNetwork::place_of(addresses_[packet.local_path].endpoint),
+                SimNetwork::place_of(*packet.destination), network_.now(), part, "in part");
 }
 
 // Splits a super-packet into datagrams and sends each at its turn on the wire.

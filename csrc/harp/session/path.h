@@ -176,6 +176,12 @@ class Path {
 
   // Sending. A packet is built, offered, and committed if the Nic has taken it.
   wire::PacketId next_id() const { return {connection_, next_number_, id_}; }
+  PacketNonce nonce_of(const wire::PacketId& id) const {
+    return {id_, id.number, false, id.number <= offered_ ? attempt_ : std::uint8_t{0}};
+  }
+  // Of `count` packets that were offered with the next numbers, only the first `left` have left,
+  // and have yet to be committed.
+  void on_not_taken(std::uint32_t count, std::uint32_t left);
   bool offer(wire::Header& header, std::span<const std::byte> body) {
     return offer(header, body, pair(), false);
   }
@@ -226,6 +232,7 @@ class Path {
 
  private:
   std::span<const std::byte> sealed(wire::Header& header, std::span<const std::byte> body);
+  void renew_numbers();
   bool watches_silence() const;
   std::uint32_t worth_a_run() const;
   std::uint32_t share() const;
@@ -253,6 +260,10 @@ class Path {
   // Sent packets.
   std::uint64_t next_number_ = 1;
   std::uint64_t next_uncounted_ = 1;
+  // Numbers up to that one were sealed for packets that the Nic has not taken; which attempt at
+  // them is the next.
+  std::uint64_t offered_ = 0;
+  std::uint8_t attempt_ = 0;
   RecentPackets recent_;
   SentPackets sent_;
   RoundTrip rtt_;

@@ -148,13 +148,4 @@ void PathMtu::on_data_lost(std::size_t bytes, Time sent, Time now) {
   if ((again || lost_runs_ >= kSuspiciousRuns) && now >= trusted_until_) begin(true);
 }
 
-bool PathMtu::on_refused(std::size_t bytes, Time now) {
-  if (bytes <= kBase || doubting_ || confirmed_ == kBase) return false;
-  if (refused_ == 0) refused_ = now;
-  if (now - refused_ < kLongRefusal || now < trusted_until_) return false;
-  refused_ = 0;
-  begin(true);
-  return true;
-}
-
 }  // namespace taco::harp

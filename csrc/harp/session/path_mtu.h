@@ -46,11 +46,6 @@ class PathMtu {
   void on_data_acked(std::size_t bytes, Time sent);
   void on_data_lost(std::size_t bytes, Time sent, Time now);
 
-  // The Nic has taken data, or has had no room for a datagram of that size. Some say so for ever of
-  // what is too large for them: that is cause for doubt too, and then true.
-  void on_taken() { refused_ = 0; }
-  bool on_refused(std::size_t bytes, Time now);
-
   // Data are about to be sent: looks for growth when that is due, and says so. Idle paths are not
   // probed.
   bool on_traffic(Time now);
@@ -74,7 +69,6 @@ class PathMtu {
  private:
   static constexpr int kRounds = 3;
   static constexpr std::uint32_t kSuspiciousRuns = 3;
-  static constexpr Duration kLongRefusal = 30 * kMillisecond;
   static constexpr Duration kFirstTrust = 100 * kMillisecond;
   static constexpr Duration kLastTrust = 5 * kSecond;
 
@@ -106,7 +100,6 @@ class PathMtu {
   std::uint32_t lost_bytes_ = 0;  // of the smallest of them
   std::uint32_t good_bytes_ = 0;  // of the run that was sent last of those that arrived
   Time first_lost_ = 0;
-  Time refused_ = 0;  // since when; 0: not
   Time good_sent_ = 0;
   Time trusted_until_ = 0;  // after a false alarm
 };

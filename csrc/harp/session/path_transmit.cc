@@ -19,6 +19,9 @@ constexpr std::uint32_t kRunsInWindow = 4;
 constexpr std::uint32_t kFewNews = 4;
 // So late an acknowledgement may be without a path having nothing to carry.
 constexpr Duration kNewsWithin = 3 * kMillisecond;
+
+bool is_uncounted(const wire::Header& header) { return (header.flags & wire::kUncounted) != 0; }
+
 }  // namespace
 
 bool Path::within_credit() const { return credit_.left() > 0; }
@@ -92,10 +95,10 @@ std::span<const std::byte> Path::sealed(wire::Header& header, std::span<const st
     wire::seal(header, body);
     return body;
   }
-  const bool uncounted = (header.flags & wire::kUncounted) != 0;
   const std::span<std::byte> out = host_.sealing_buffer(body.size() + wire::kTagBytes);
-  sealing_->seal(header, {id_, uncounted ? next_uncounted_ : next_number_, uncounted}, body, {},
-                 out.data());
+  const PacketNonce nonce =
+      is_uncounted(header) ? PacketNonce{id_, next_uncounted_, true, 0} : nonce_of(next_id());
+  sealing_->seal(header, nonce, body, {}, out.data());
   return out.first(body.size() + wire::kTagBytes);
 }
 
@@ -111,7 +114,13 @@ bool Path::offer(wire::Header& header, std::span<const std::byte> plain, const A
   packet.slices = slices;
   packet.bytes = sizeof header + body.size();
   packet.unfragmented = unfragmented;
-  if (host_.nic().send_st({&packet, 1}) == 0) return false;
+  const bool taken = host_.nic().send_st({&packet, 1}) == 1;
+  if (is_uncounted(header)) {
+    ++next_uncounted_;
+  } else if (!taken) {
+    on_not_taken(1, 0);
+  }
+  if (!taken) return false;
   recent_.add(header);
   ++host_.counters().packets_sent;
   return true;
@@ -124,12 +133,27 @@ bool Path::send_frames(std::span<const std::byte> frames, bool counted) {
       wire::frames_header(wire::Type::kControl, id, frames.size(), counted ? 0 : wire::kUncounted);
   if (!offer(header, frames)) return false;
   ack_.on_sent();
-  if (counted) {
-    tail_.on_sent();
-  } else {
-    ++next_uncounted_;
-  }
+  if (counted) tail_.on_sent();
   return true;
+}
+
+// The numbers stay those of the next packets. Those that are sealed are another attempt; when there
+// can be no further one, the numbers are gone, as if their packets had been lost.
+void Path::on_not_taken(std::uint32_t count, std::uint32_t left) {
+  if (sealing_ == nullptr) return;
+  offered_ = std::max(offered_, next_number_ + count - 1);
+  ++attempt_;
+  if (left == 0) renew_numbers();
+}
+
+void Path::renew_numbers() {
+  if (next_number_ > offered_) attempt_ = 0;
+  if (attempt_ <= wire::kLastAttempt) return;
+  const std::uint64_t gone = offered_ + 1 - next_number_;
+  packets_lost_ += gone;
+  credit_.use(static_cast<std::uint32_t>(gone));
+  next_number_ = offered_ + 1;
+  attempt_ = 0;
 }
 
 // Remembers what has just left.
@@ -140,6 +164,7 @@ void Path::commit(SentRun run) {
   run.under_way = sent_.in_flight() + run.count;
   run.pending = run.count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << run.count) - 1;
   next_number_ += run.count;
+  renew_numbers();
   if (run.kind != SentRun::Kind::kProbe || sent_.in_flight() == 0) tail_.restart(host_.now());
   credit_.use(run.count);
   sent_.add(run);

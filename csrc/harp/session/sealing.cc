@@ -106,6 +106,7 @@ void prepare_sealing(Security security) {
 
 void PacketKey::begin(const PacketNonce& nonce, std::span<const std::byte> header) {
   std::array<std::byte, kNonceBytes> iv{};
+  iv[1] = static_cast<std::byte>(nonce.attempt);
   iv[2] = static_cast<std::byte>(nonce.uncounted);
   iv[3] = static_cast<std::byte>(nonce.path);
   std::memcpy(iv.data() + 4, &nonce.number, sizeof nonce.number);
@@ -166,7 +167,7 @@ Sealing::Sealing(const SealingOptions& options, const Digest& session)
 
 void Sealing::seal(wire::Header& header, const PacketNonce& nonce, std::span<const std::byte> first,
                    std::span<const std::byte> second, std::byte* out) {
-  wire::mark_sealed(header, static_cast<std::uint8_t>(rotations_ & 1));
+  wire::mark_sealed(header, static_cast<std::uint8_t>(rotations_ & 1), nonce.attempt);
   sender_->seal(header, nonce, first, second, out);
   ++sealed_;
 }

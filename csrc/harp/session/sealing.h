@@ -6,8 +6,9 @@
 // one after that, the peer must have acknowledged a packet under the newest: so a receiver never
 // needs more than the key it has, the one before and the next.
 //
-// A nonce is used once under a key, since packet numbers are: one that the Nic has refused has not
-// left, so its number may be sealed again.
+// A nonce is used once under a key. Packet numbers are nearly that: one that the Nic has refused is
+// taken again. What the Nic says of such a packet is no proof that nobody has seen any of it, so
+// the next of that number is another attempt, which is part of the nonce and of the header.
 //
 // One per session; owner thread only. Allocates when a key is made, never for a packet.
 #pragma once
@@ -66,6 +67,7 @@ struct PacketNonce {
   wire::PathId path = wire::kFirstPath;
   std::uint64_t number = 0;  // in full
   bool uncounted = false;    // numbered in the other sequence
+  std::uint8_t attempt = 0;  // of those of this number
 };
 
 // One key in one direction, ready for use.

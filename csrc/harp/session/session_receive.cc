@@ -19,7 +19,7 @@ void Session::on_packets(const RxPacket& packets) {
 wire::Verdict Session::open(std::span<std::byte> bytes, wire::Packet& packet) {
   const Path* const path = paths_.find(packet.path);
   const PacketNonce nonce{packet.path, path == nullptr ? packet.number : path->number_of(packet),
-                          (packet.flags & wire::kUncounted) != 0};
+                          (packet.flags & wire::kUncounted) != 0, wire::attempt(bytes)};
   const bool opened = sealing_->open(bytes, nonce, host_.sealing_buffer(bytes.size()));
   return opened ? wire::parse_opened(bytes, packet) : wire::Verdict::kBadChecksum;
 }

@@ -284,7 +284,7 @@ std::size_t Session::fill_sealed(const Path& path, BulkSend& send, SegmentRange 
     } else {
       header = wire::data_header(id, send.slot, segment, send.request->bytes, flags);
     }
-    sealing_->seal(header, {id.path, id.number, false}, front, payload, out);
+    sealing_->seal(header, path.nonce_of(id), front, payload, out);
     const std::size_t body = front.size() + payload.size() + wire::kTagBytes;
     scratch.slices[2 * i] = {&header, sizeof header};
     scratch.slices[2 * i + 1] = {out, body};
@@ -386,6 +386,7 @@ Session::Sent Session::send_run(Path& path, std::size_t& budget) {
     return Sent::kYes;
   }
   const std::uint32_t left = offer_run(path, send, range);
+  if (left < range.count) path.on_not_taken(range.count, left);
   if (left < range.count) send.put_back({range.first + left, range.count - left}, again);
   if (left > 0) {
     SentRun run;
@@ -395,14 +396,11 @@ Session::Sent Session::send_run(Path& path, std::size_t& budget) {
     run.first_segment = range.first;
     run.count = static_cast<std::uint8_t>(left);
     path.commit(run);
-    path.mtu().on_taken();
     if (send.units > 1) path.on_datagram(datagram);
     host_.counters().packets_sent += left;
     path.count_payload(std::size_t{left} * payload);
     if (again) host_.counters().retransmits += left;
     budget -= std::min(budget, std::size_t{left} * payload);
-  } else if (path.mtu().on_refused(datagram, host_.now())) {
-    ready();
   }
   if (!again) last_group_ = send.request->key.group;
   if (!send.has_work()) deactivate(send);

@@ -191,7 +191,7 @@ Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc,
   if (header.version_and_type >> 4 != kVersion) return Verdict::kBadVersion;
   if ((header.flags & kSealed) != 0) {
     read_header(header, packet);
-    const bool whole = packet.body.size() >= kTagBytes && header.crc == 0 && header.key_phase <= 1;
+    const bool whole = packet.body.size() >= kTagBytes && header.crc == 0;
     const bool good = whole && may_be_sealed(packet.type) && (header.flags & kTrusted) == 0;
     return good ? Verdict::kSealed : Verdict::kMalformed;
   }
@@ -200,7 +200,8 @@ Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc,
     if (checksum(header, packet.body, {}) != masked) return Verdict::kBadChecksum;
   }
   read_header(header, packet);
-  return header.key_phase == 0 && parse_body(header, packet) ? Verdict::kGood : Verdict::kMalformed;
+  return header.sealed_with == 0 && parse_body(header, packet) ? Verdict::kGood
+                                                               : Verdict::kMalformed;
 }
 
 Verdict parse_opened(std::span<const std::byte> bytes, Packet& packet) {
@@ -214,7 +215,11 @@ Verdict parse_opened(std::span<const std::byte> bytes, Packet& packet) {
 }
 
 std::uint8_t key_phase(std::span<const std::byte> bytes) {
-  return static_cast<std::uint8_t>(bytes[offsetof(Header, key_phase)]);
+  return static_cast<std::uint8_t>(bytes[offsetof(Header, sealed_with)] & std::byte{1});
+}
+
+std::uint8_t attempt(std::span<const std::byte> bytes) {
+  return static_cast<std::uint8_t>(bytes[offsetof(Header, sealed_with)] >> 1);
 }
 
 std::uint64_t peek_connection(std::span<const std::byte> bytes) {
@@ -536,10 +541,11 @@ void seal(Header& header, std::span<const std::byte> first, std::span<const std:
   header.crc = checksum(header, first, second) ^ mask(key, header, first, second.size());
 }
 
-void mark_sealed(Header& header, std::uint8_t key_phase) {
+void mark_sealed(Header& header, std::uint8_t key_phase, std::uint8_t attempt) {
   auto words = std::bit_cast<Words>(header);
-  constexpr std::uint64_t kFlag = std::uint64_t{kSealed} << 8, kPhase = std::uint64_t{0xFF} << 24;
-  words[0] = (words[0] & kFirstHalf & ~kPhase) | kFlag | std::uint64_t{key_phase} << 24;
+  constexpr std::uint64_t kFlag = std::uint64_t{kSealed} << 8, kWith = std::uint64_t{0xFF} << 24;
+  const std::uint64_t with = key_phase | std::uint64_t{attempt} << 1;
+  words[0] = (words[0] & kFirstHalf & ~kWith) | kFlag | with << 24;
   header = std::bit_cast<Header>(words);
 }
 

@@ -64,7 +64,7 @@ struct Header {
   std::uint8_t version_and_type;  // version << 4 | type
   std::uint8_t flags;
   PathId path;
-  std::uint8_t key_phase;  // of kSealed, bit 0; else 0
+  std::uint8_t sealed_with;  // of kSealed: key phase | attempt << 1; else 0
   std::uint32_t crc;
   // The receiver's id of the session, the index of its engine in the highest 8 bits; 0 in a hello
   // and in a reset.
@@ -292,8 +292,11 @@ Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc =
               const HeaderKey* segments = nullptr);
 // One that was sealed and has been opened; all of it, the tag included.
 Verdict parse_opened(std::span<const std::byte> bytes, Packet& packet);
-// Which of two keys seals a packet. Needs a whole header at least.
+// Which of two keys seals a packet, and how often packets of its number were offered to the network
+// before. Both need a whole header at least.
 std::uint8_t key_phase(std::span<const std::byte> bytes);
+std::uint8_t attempt(std::span<const std::byte> bytes);
+inline constexpr std::uint8_t kLastAttempt = 127;
 // The connection id of a packet, to find its session before anything is checked; 0 for a hello or
 // for something too short.
 std::uint64_t peek_connection(std::span<const std::byte> bytes);
@@ -401,7 +404,7 @@ Header frames_header(Type type, const PacketId& id, std::size_t body_bytes, std:
 void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second = {},
           const HeaderKey* key = nullptr);
 // A tag will take the checksum's part.
-void mark_sealed(Header& header, std::uint8_t key_phase);
+void mark_sealed(Header& header, std::uint8_t key_phase, std::uint8_t attempt = 0);
 
 // The full number whose low half is `low`, nearest to `expected`.
 std::uint64_t expand_number(std::uint32_t low, std::uint64_t expected);

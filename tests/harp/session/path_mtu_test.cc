@@ -235,20 +235,6 @@ TEST(PathMtu, GrowthIsLookedForAfterTenSecondsThenEverMoreRarely) {
   EXPECT_EQ(path.usable(), 8972u);
 }
 
-TEST(PathMtu, ADeviceThatRefusesLargeDataForLongIsDoubtedOneThatIsFullForAWhileIsNot) {
-  ProvenPath proven(8972);
-  PathMtu& path = proven.path;
-  Time& now = proven.now;
-  for (int i = 0; i < 100; ++i, now += 10 * kMillisecond) {
-    EXPECT_FALSE(path.on_refused(8960, now));
-    EXPECT_FALSE(path.on_refused(8960, now + 5 * kMillisecond));
-    path.on_taken();
-  }
-  EXPECT_FALSE(path.on_refused(8960, now));
-  EXPECT_TRUE(path.on_refused(8960, now + 50 * kMillisecond));
-  EXPECT_TRUE(path.in_doubt());
-}
-
 TEST(PathMtu, AnIdlePathIsNotProbed) {
   PathMtu path;
   Time now = 0;

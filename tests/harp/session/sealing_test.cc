@@ -158,6 +158,7 @@ class ByTheBook {
     }
     const Bytes key = hkdf({}, secret, text("taco harp packet key"), kExpand);
     Bytes iv(12);
+    iv[1] = static_cast<std::byte>(nonce.attempt);
     iv[2] = static_cast<std::byte>(nonce.uncounted);
     iv[3] = static_cast<std::byte>(nonce.path);
     std::memcpy(iv.data() + 4, &nonce.number, 8);
@@ -185,11 +186,12 @@ TEST(Sealing, IsAsDocumented) {
   Sealing sealing(options_of(true, 2));
   for (int change = 0; change < 3; ++change) {
     for (const bool uncounted : {false, true}) {
-      const PacketNonce nonce{wire::PathId{5}, 0x1234'5678'9abc, uncounted};
+      const auto attempt = static_cast<std::uint8_t>(50 * change);
+      const PacketNonce nonce{wire::PathId{5}, 0x1234'5678'9abc, uncounted, attempt};
       const Bytes packet = sealed(sealing, nonce, body);
       wire::Header header;
       std::memcpy(&header, packet.data(), sizeof header);
-      EXPECT_EQ(header.key_phase, change % 2);
+      EXPECT_EQ(header.sealed_with, change % 2 + 2 * attempt);
       EXPECT_EQ(header.flags, wire::kSealed | (uncounted ? wire::kUncounted : 0));
       EXPECT_EQ(packet, ByTheBook::packet(header, nonce, body, change));
     }

@@ -117,7 +117,6 @@ TEST_P(Stranger, CostsNothingAndEndsNothing) {
       header.connection = connection;
       header.flags |= wire::kSealed;
       header.crc = 0;
-      header.key_phase &= 1;
       std::memcpy(packet.data(), &header, sizeof header);
     } else if (random.chance(0.5)) {
       packet = datagram_of(header, std::span(packet).subspan(sizeof header));

@@ -357,7 +357,7 @@ TEST(Wire, WhatIsReservedIsRefused) {
       parse(packet_of(data_header({9, 1}, {1, 1}, 0, 64, kLastSegment | kUncounted), body), packet),
       Verdict::kMalformed);
   Header header = frames_header(Type::kControl, {1, 1}, 0);
-  header.key_phase = 1;
+  header.sealed_with = 1;
   EXPECT_EQ(parse(packet_of(header, {}), packet), Verdict::kMalformed);
   header = frames_header(static_cast<Type>(7), {1, 1}, 0);
   EXPECT_EQ(parse(packet_of(header, {}), packet), Verdict::kMalformed) << "no such type";
@@ -377,18 +377,16 @@ TEST(Wire, SealedPacketsWaitToBeOpened) {
     return parse(made, packet);
   };
   Header header = frames_header(Type::kControl, {7, 9, PathId{3}}, kPingBytes, kUncounted);
-  mark_sealed(header, 1);
+  mark_sealed(header, 1, kLastAttempt);
   EXPECT_EQ(header.flags, kSealed | kUncounted);
   EXPECT_EQ(header.crc, 0u);
-  EXPECT_EQ(header.key_phase, 1);
+  EXPECT_EQ(key_phase(std::as_bytes(std::span(&header, 1))), 1);
+  EXPECT_EQ(attempt(std::as_bytes(std::span(&header, 1))), kLastAttempt);
   EXPECT_EQ(verdict(header, body.size()), Verdict::kSealed);
   EXPECT_EQ(packet.connection, 7u);
   EXPECT_EQ(packet.number, 9u);
   EXPECT_EQ(packet.path, PathId{3});
   EXPECT_EQ(verdict(header, kTagBytes - 1), Verdict::kMalformed) << "no room for a tag";
-  header.key_phase = 2;
-  EXPECT_EQ(verdict(header, body.size()), Verdict::kMalformed);
-  header.key_phase = 0;
   header.crc = 1;
   EXPECT_EQ(verdict(header, body.size()), Verdict::kMalformed);
   for (const Type type : {Type::kHello, Type::kReset, static_cast<Type>(7)}) {
