@@ -30,13 +30,21 @@ constexpr std::size_t kSendBuffer = std::size_t{1} << 18;
 // A call that fails for another destination's error is repeated this often: were there always a new
 // one, somebody would be flooding us with them.
 constexpr int kRetries = 8;
+// Errors taken out at once; more of them wait until the socket is next looked at.
+constexpr int kErrorsAtOnce = 32;
 constexpr std::size_t kFlatBytes = 512;
 
 bool set_option(int fd, int level, int name, int value) {
   return setsockopt(fd, level, name, &value, sizeof value) == 0;
 }
 
-bool is_lack_of_room(int error) { return error == EAGAIN || error == ENOBUFS || error == ENOMEM; }
+// Nothing has left. Of a datagram for which a queue behind the socket had no room (ENOBUFS, ENOMEM)
+// fragments may have, and of a run whole datagrams.
+bool is_lack_of_room(int error) { return error == EAGAIN; }
+
+// Segments that were cut already stay sendable, fragmented, when the interface's MTU drops. What
+// some ICMP message has said about the route is not believed: anybody can send one.
+constexpr int kFragmented = IP_PMTUDISC_OMIT, kFragmentedV6 = IPV6_PMTUDISC_OMIT;
 
 msghdr header_to(const Endpoint& destination, const iovec* slices, std::size_t count) {
   msghdr header{};
@@ -167,7 +175,6 @@ Status UdpSocket::configure(const UdpSocketOptions& options) {
   getsockname(fd_, reinterpret_cast<sockaddr*>(local_.bytes.data()), &length);
   local_.size = length;
   network_ = options.network;
-  // Segments already cut stay sendable, fragmented, when this interface's MTU drops.
   may_fragment(true);
   return {};
 }
@@ -175,9 +182,9 @@ Status UdpSocket::configure(const UdpSocketOptions& options) {
 bool UdpSocket::may_fragment(bool may) {
   if (family_of(local_) == AF_INET6) {
     return set_option(fd_, IPPROTO_IPV6, IPV6_MTU_DISCOVER,
-                      may ? IPV6_PMTUDISC_DONT : IPV6_PMTUDISC_PROBE);
+                      may ? kFragmentedV6 : IPV6_PMTUDISC_PROBE);
   }
-  return set_option(fd_, IPPROTO_IP, IP_MTU_DISCOVER, may ? IP_PMTUDISC_DONT : IP_PMTUDISC_PROBE);
+  return set_option(fd_, IPPROTO_IP, IP_MTU_DISCOVER, may ? kFragmented : IP_PMTUDISC_PROBE);
 }
 
 void UdpSocket::size_buffers(std::size_t wanted) {
@@ -283,9 +290,7 @@ bool UdpSocket::send_unfragmented(const TxPacket& packet, std::vector<Refusal>& 
   int error = 0;
   offer({&header, 1}, refusals, &error);
   may_fragment(true);
-  // A device may refuse what is too large for its other end as if it had no room (ENOBUFS); to try
-  // again would be to try for ever.
-  return error != EAGAIN;
+  return !is_lack_of_room(error);
 }
 
 bool UdpSocket::send_in_pieces(const TxPacket& packet, std::vector<Refusal>& refusals) {
@@ -349,7 +354,8 @@ std::size_t UdpSocket::segment_bytes_of(const UdpReceiveRing& ring, std::size_t 
 
 std::size_t UdpSocket::drain_errors(std::vector<Refusal>& refusals) {
   constexpr std::size_t kMostKept = 64;
-  for (std::size_t from_others = 0;;) {
+  std::size_t from_others = 0;
+  for (int taken = 0; taken < kErrorsAtOnce; ++taken) {
     Refusal refusal;
     std::array<std::byte, 576> quoted;
     alignas(cmsghdr) std::array<std::byte, 256> control;
@@ -379,6 +385,7 @@ std::size_t UdpSocket::drain_errors(std::vector<Refusal>& refusals) {
       break;
     }
   }
+  return from_others;
 }
 
 }  // namespace taco::harp

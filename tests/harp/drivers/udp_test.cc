@@ -241,6 +241,37 @@ void check_own_errors() {
   EXPECT_FALSE(a->is_full_st(0));
 }
 
+// A route that says it carries little, as any ICMP message can have it say.
+void check_route_of_little(bool v6) {
+  auto a = nic(options(v6)), b = nic(options(v6));
+  constexpr std::size_t kSegments = 44;
+  const auto payload = random_bytes(kSegments * 1'200);
+  const IoSlice slice{payload.data(), payload.size()};
+  const TxPacket run{&b->addresses()[0].endpoint, 0, {&slice, 1}, payload.size(), 1'200};
+  for (const bool probed : {false, true}) {
+    TxPacket probe{&b->addresses()[0].endpoint, 0, {&slice, 1}, 1'400};
+    const IoSlice short_slice{payload.data(), 1'400};
+    probe.slices = {&short_slice, 1};
+    probe.unfragmented = true;
+    if (probed) {
+      ASSERT_EQ(a->send_st({&probe, 1}), 1u);
+      EXPECT_EQ(collect(*b, 1, nullptr).size(), 1u);
+    }
+    ASSERT_EQ(a->send_st({&run, 1}), 1u);
+    std::size_t largest_run = 0;
+    EXPECT_EQ(collect(*b, kSegments, &largest_run).size(), kSegments);
+    EXPECT_EQ(largest_run, kSegments) << "sent in pieces";
+  }
+}
+
+TEST_P(UdpTest, what_a_route_is_said_to_carry_is_not_believed) {
+  const char* const commands =
+      "ip link set lo up && ip route replace table local local 127.0.0.1 dev lo mtu lock 600 && "
+      "ip -6 route replace table local local ::1 dev lo mtu lock 1280";
+  if (!in_a_network(commands, [&] { check_route_of_little(GetParam()); }))
+    GTEST_SKIP() << "no right to make a network namespace";
+}
+
 TEST_P(UdpTest, an_unreachable_peer_costs_a_live_one_nothing) {
   if (!in_a_network(kRefusals, [&] { check_others_errors(GetParam()); }))
     GTEST_SKIP() << "no right to make a network namespace, or no nft";
