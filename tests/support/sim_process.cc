@@ -108,9 +108,10 @@ void SimProcess::turn(Time now) {
   if (now < stalled_until_) return;
   if (next_event() <= now) ++turns_;
   started_ = true;
-  loop_.begin_turn_st(now + clock_ahead_);
+  loop_.begin_turn_st(now + clock_ahead_, std::exchange(worked_, turn_time_));
   loop_.transmit_eager_st();
-  awake_ = loop_.turn_st() || !loop_.may_sleep_st();
+  awake_ = loop_.turn_st() || !loop_.may_sleep_st() || turn_time_ > 0;
+  if (turn_time_ > 0) stalled_until_ = now + turn_time_;
   if (!awake_) loop_.expect_turn_st(loop_.next_deadline_st());
 }
 

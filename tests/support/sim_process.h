@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "harp/engine/engine_loop.h"
@@ -41,6 +42,8 @@ class SimProcess {
   void turn(Time now);
   void stall_until(Time when) { stalled_until_ = when; }
   Time stalled_until() const { return stalled_until_; }
+  // From now on it has so much work of its own in every turn, and never sleeps; 0: not any more.
+  void set_turn_time(Duration each) { turn_time_ = each; }
   // When the next turn has something to do.
   Time next_event() const;
   // That it wanted, for a timer, an arrival or something to do.
@@ -96,7 +99,9 @@ class SimProcess {
   void meet(std::uint32_t node);
   void meet_again();
   // Requests are posted in a turn.
-  void begin_turn() { loop_.begin_turn_st(network_.now() + clock_ahead_); }
+  void begin_turn() {
+    loop_.begin_turn_st(network_.now() + clock_ahead_, std::exchange(worked_, 0));
+  }
 
   const SimNetwork& network_;
   SimNic nic_;
@@ -109,6 +114,7 @@ class SimProcess {
   std::uint32_t address_ = 0, paths_ = 1;
   Time stalled_until_ = 0;
   Duration clock_ahead_ = 0;
+  Duration turn_time_ = 0, worked_ = 0;  // a turn; since the last one began
   std::uint64_t turns_ = 0;
   bool dead_ = false, started_ = false;
   bool awake_ = false;  // the last turn left work behind

@@ -83,7 +83,9 @@ bool EngineCore::wait(const Event& event, Time deadline) {
 }
 
 bool EngineCore::turn_st(Who who) {
-  loop_.begin_turn_st(monotonic_now());
+  const Time now = monotonic_now();
+  loop_.begin_turn_st(now, loop_.is_late_st(now) ? own_work_.since() : 0);
+  own_work_.begin_turn(now);
   WaitSet& wait_set = set_of(who);
   wait_set.settle();
   bool worked = run_submitted();

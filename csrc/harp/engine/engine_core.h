@@ -14,6 +14,7 @@
 #include "harp/engine/duty.h"
 #include "harp/engine/engine_loop.h"
 #include "harp/engine/engine_wait_set.h"
+#include "harp/engine/own_work.h"
 #include "harp/engine/peer.h"
 #include "harp/engine/placement.h"
 #include "harp/engine/stack.h"
@@ -104,6 +105,7 @@ class EngineCore final : public Engine, private Driven {
   Duty duty_;
   EngineLoop loop_;
 
+  OwnWork own_work_;
   Released released_;
   std::size_t local_peers_ = 0;         // for whom choose_spin() has chosen
   bool asleep_ = false;                 // peers on this host have been told so

@@ -7,7 +7,7 @@
 namespace taco::harp {
 namespace {
 
-// A loop that was away for longer than this extends every deadline by it.
+// A loop that begins a turn later than this asks why.
 constexpr Duration kGap = 2 * kMillisecond;
 // Most bursts taken before timers are looked at; what is left then waits for the next turn.
 constexpr int kDrainBursts = 64;
@@ -48,21 +48,27 @@ EngineLoop::EngineLoop(const LoopOptions& options, const Token& token, Nic& nic,
   idle_timer_.context = this;
 }
 
-void EngineLoop::begin_turn_st(Time now) {
-  assert_owner();
-  set_now(now);
-  const Duration away = expected_back_ == kNever ? 0 : now - expected_back_;
-  expected_back_ = now;
-  gap_ = away > kGap ? away : 0;
-  if (gap_ > 0) extend_deadlines(gap_);
+bool EngineLoop::is_late_st(Time now) const {
+  return expected_back_ != kNever && now - expected_back_ > kGap;
 }
 
-// Before anything is submitted or heard that counts from now on.
-void EngineLoop::extend_deadlines(Duration gap) {
-  timers_.postpone_all(gap);
-  liveness_.on_gap_st(gap);
+void EngineLoop::begin_turn_st(Time now, Duration worked) {
+  assert_owner();
+  set_now(now);
+  gap_ = is_late_st(now) ? now - expected_back_ : 0;
+  expected_back_ = now;
+  if (gap_ > 0) extend_deadlines(gap_, excuses_.grant(now, gap_, worked));
+}
+
+// Before anything is submitted or heard that counts from now on. What has waited to be heard tells
+// nothing of the network's time, whatever it waited for.
+void EngineLoop::extend_deadlines(Duration late, Duration away) {
+  if (away > 0) {
+    timers_.postpone_all(away);
+    liveness_.on_gap_st(away);
+  }
   for (Peer* peer : linked_) {
-    if (peer->session != nullptr) peer->session->on_gap(gap);
+    if (peer->session != nullptr) peer->session->on_gap(late, away);
   }
 }
 

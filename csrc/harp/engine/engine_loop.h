@@ -16,6 +16,7 @@
 
 #include "base/assert.h"
 #include "harp/engine/engine_liveness.h"
+#include "harp/engine/excuses.h"
 #include "harp/engine/path_reports.h"
 #include "harp/engine/peer.h"
 #include "harp/engine/services.h"
@@ -55,7 +56,8 @@ class EngineLoop final : public Transport,
 
   // A turn begins with the time; then the driver adds what it has (tasks, shared memory); then
   // comes everything else. True when anything happened.
-  void begin_turn_st(Time now);
+  // `worked`: of the time by which it begins late, what went into the last turn's own work.
+  void begin_turn_st(Time now, Duration worked = 0);
   bool turn_st();
   // Small messages that the driver has added leave before anybody looks for arrivals, which costs
   // a system call.
@@ -70,6 +72,8 @@ class EngineLoop final : public Transport,
     assert_owner();
     expected_back_ = when;
   }
+  // So late would a turn begin now that it matters why.
+  bool is_late_st(Time now) const;
   Time next_deadline_st() const;
   bool has_open_requests_st() const;
   bool any_link_busy_st() const;
@@ -133,7 +137,7 @@ class EngineLoop final : public Transport,
   void on_reset(Session& session) override;
 
   // engine_loop.cc
-  void extend_deadlines(Duration gap);
+  void extend_deadlines(Duration late, Duration away);
   bool receive_burst(bool* full);
   void assert_owner() const { TACO_ASSERT(token_.held_by_me(), "without the engine's token"); }
   Peer* peer_of(PeerId id) const;
@@ -178,7 +182,8 @@ class EngineLoop final : public Transport,
   std::vector<std::size_t> paths_told_;  // hashes of hosts to which people know the paths
   std::size_t burst_ = 1;                // how much to ask the Nic for
   Time expected_back_ = kNever;          // when the next turn is due to begin
-  Duration gap_ = 0;                     // how late this one began
+  Excuses excuses_;
+  Duration gap_ = 0;  // how late this one began
 };
 
 }  // namespace taco::harp

@@ -323,11 +323,11 @@ void Path::probe() { tail_.request(); }
 // future. What the network or the peer's host still holds back after a stall gets one window to
 // come in; a stall that begins within that window, or just as it ends, brings no other, or stalls
 // that follow each other closely would put off losses for ever.
-void Path::on_gap(Duration gap) {
+void Path::on_gap(Duration late, Duration away) {
   const Time now = back_at_ = host_.now();
-  if (gap >= kLongGap) tells_since_ = now;
-  tail_.on_gap(gap, now);
-  if (now - gap > loss_not_before_) loss_not_before_ = now + reorder_.get(rtt_);
+  if (late >= kLongGap) tells_since_ = now;
+  tail_.on_gap(away, now);
+  if (now - late > loss_not_before_) loss_not_before_ = now + reorder_.get(rtt_);
 }
 
 void Path::forget_lost() { sent_.forget_lost(host_.now() - kRememberLost); }

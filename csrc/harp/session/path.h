@@ -169,7 +169,8 @@ class Path {
   std::uint64_t last_number() const { return next_number_ - 1; }
   std::uint64_t settled() const { return settled_; }
   void on_settled() { settled_ = last_number(); }
-  void on_gap(Duration gap);
+  // The engine comes back so late; for so long it was kept away.
+  void on_gap(Duration late, Duration away);
   void forget_lost();
   void trim();
   std::size_t memory_bytes() const { return sent_.memory_bytes() + received_.memory_bytes(); }

@@ -85,7 +85,7 @@ class Session final : public Link {
 
   // The engine's own loop stood still for `gap`: nobody is to blame for silence meanwhile. Before
   // anything else of the turn that follows.
-  void on_gap(Duration gap);
+  void on_gap(Duration late, Duration away);
   // Ask for a sign of life now (the network hinted that the peer is gone).
   void probe();
   // The engine's verdict, with its reasons. LinkEvents::on_lost follows, once.

@@ -107,9 +107,9 @@ void Session::probe() {
 
 // Called before anything that arrived meanwhile is heard, so that the base does not come to lie in
 // the future.
-void Session::on_gap(Duration gap) {
-  silence_base_ = std::min(silence_base_ + gap, host_.now());
-  for (const auto& path : paths_) path->on_gap(gap);
+void Session::on_gap(Duration late, Duration away) {
+  silence_base_ = std::min(silence_base_ + away, host_.now());
+  for (const auto& path : paths_) path->on_gap(late, away);
 }
 
 // Gives back what a busy time has left behind.
