@@ -158,7 +158,7 @@ bool EngineCore::prepare_sleep_st() {
   if (!asleep_ && shm_ != nullptr && !shm_->prepare_sleep()) return false;
   asleep_ = true;
   watch_for_room();
-  loop_.expect_turn_st(loop_.next_deadline_st());
+  loop_.expect_turn_st(next_deadline_st());
   return true;
 }
 

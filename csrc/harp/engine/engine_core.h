@@ -6,6 +6,7 @@
 // token.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <thread>
@@ -71,7 +72,10 @@ class EngineCore final : public Engine, private Driven {
   // Driven.
   bool turn_st(Who who) override;
   Time now_st() const override { return loop_.now(); }
-  Time next_deadline_st() const override { return loop_.next_deadline_st(); }
+  Time next_deadline_st() const override {
+    const Time loop = loop_.next_deadline_st();
+    return shm_ == nullptr ? loop : std::min(loop, shm_->next_deadline());
+  }
   bool has_open_requests_st() const override { return loop_.has_open_requests_st(); }
   bool prepare_sleep_st() override;
   void cancel_sleep_st() override;

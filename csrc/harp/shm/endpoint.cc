@@ -23,7 +23,10 @@ namespace {
 
 constexpr std::size_t kBytesPerTurn = std::size_t{1} << 20;
 constexpr Duration kRareEvents = kMillisecond;
-constexpr Duration kDeafness = kSecond;
+// How long it does not listen where no descriptor is left, and after so many strangers in one look:
+// whoever connects without end takes a small part of a core, and no turn waits for him.
+constexpr Duration kDeafness = kSecond, kRest = 10 * kMillisecond;
+constexpr std::size_t kAcceptsALook = 64;
 // Connections that have not proved anything yet; each costs one descriptor.
 constexpr std::size_t kMaxCallers = 1024;
 
@@ -42,6 +45,7 @@ class HostEndpoint final : public ShmEndpoint {
   void on_events(Time now) override;
   bool poll(Time now) override;
   void flush() override;
+  Time next_deadline() const override { return deaf_until_; }
   bool prepare_sleep() override;
   void cancel_sleep() override;
   void publish_core(int core) override;
@@ -61,7 +65,7 @@ class HostEndpoint final : public ShmEndpoint {
 
   PairLink* find(std::uint32_t id);
   void accept_callers();
-  void stop_listening(const Status& why);
+  void rest_from_listening(Duration how_long);
   void hear_caller(int socket);
   bool adopt(Caller& caller);
   bool move_bulk();
@@ -73,9 +77,9 @@ class HostEndpoint final : public ShmEndpoint {
   std::vector<std::unique_ptr<PairLink>> links_;
   std::uint32_t next_id_ = 1;
   std::vector<int> peer_cores_;
-  std::size_t turn_ = 0;  // whose bulk data goes first
-  Time looked_ = 0;       // for rare events
-  Time deaf_until_ = 0;   // 0: not
+  std::size_t turn_ = 0;      // whose bulk data goes first
+  Time looked_ = 0;           // for rare events
+  Time deaf_until_ = kNever;  // kNever: it listens
   bool sleeping_ = false;
   mutable std::mutex listed_mutex_;
   mutable std::string listed_;  // as last read; guarded by listed_mutex_
@@ -176,7 +180,7 @@ void HostEndpoint::close(ShmLink* link) {
 }
 
 void HostEndpoint::stop() {
-  deaf_until_ = 0;
+  deaf_until_ = kNever;
   callers_.clear();
   listener_.reset();
 }
@@ -190,8 +194,8 @@ PairLink* HostEndpoint::find(std::uint32_t id) {
 void HostEndpoint::on_events(Time now) {
   host_.now = now;
   looked_ = now;
-  if (deaf_until_ != 0 && now >= deaf_until_) {
-    deaf_until_ = 0;
+  if (now >= deaf_until_) {
+    deaf_until_ = kNever;
     watch(listener_.get(), kShmListener);
   }
   epoll_event events[32];
@@ -212,27 +216,34 @@ void HostEndpoint::on_events(Time now) {
   }
 }
 
+// Who belongs to another user is told nothing, and costs as little as can be: he may be many.
 void HostEndpoint::accept_callers() {
-  for (;;) {
+  std::size_t strangers = 0;
+  for (std::size_t accepted = 0; accepted < kAcceptsALook; ++accepted) {
     auto socket = shm_accept(listener_.get());
-    if (!socket.ok()) return stop_listening(socket.status());
+    if (!socket.ok()) {
+      TACO_LOG_WARNING("harp", "%s", socket.status().message().c_str());
+      return rest_from_listening(kDeafness);
+    }
     if (!*socket) return;
     ShmPeerProcess process = shm_peer_process(socket->get(), host_.watch_processes);
-    if (!process.same_user) continue;
+    if (!process.same_user) {
+      ++strangers;
+      continue;
+    }
     if (callers_.size() >= kMaxCallers) callers_.erase(callers_.begin());
     const int fd = socket->get();
     callers_.push_back({std::move(*socket), std::move(process), {}});
     watch(fd, kShmCaller);
     hear_caller(fd);
   }
+  if (strangers > kAcceptsALook / 2) rest_from_listening(kRest);
 }
 
-// Out of descriptors: the waiting connection would wake us without end. It is looked at again a
-// little later.
-void HostEndpoint::stop_listening(const Status& why) {
-  TACO_LOG_WARNING("harp", "%s", why.message().c_str());
+// What waits to be accepted would wake us without end.
+void HostEndpoint::rest_from_listening(Duration how_long) {
   epoll_ctl(host_.events.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
-  deaf_until_ = host_.now + kDeafness;
+  deaf_until_ = host_.now + how_long;
 }
 
 // A greeting that proves to know our secret becomes a link; anything else is shown the door.
@@ -265,12 +276,13 @@ bool HostEndpoint::poll(Time now) {
   host_.now = now;
   if (now - looked_ >= kRareEvents) on_events(now);
   flush();  // what was said since the last turn
+  // Whoever hears of something may open links; that is no reason to lose one's place among them.
   bool something = false;
-  for (const auto& link : links_) something |= link->drain();
+  for (std::size_t i = 0; i < links_.size(); ++i) something |= links_[i]->drain();
   something |= move_bulk();
-  for (const auto& link : links_) {
-    something |= link->settle();
-    link->flush();
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    something |= links_[i]->settle();
+    links_[i]->flush();
   }
   return something;
 }
@@ -296,7 +308,6 @@ void HostEndpoint::flush() {
 }
 
 bool HostEndpoint::prepare_sleep() {
-  if (deaf_until_ != 0) return false;  // nothing would wake us to listen again
   std::atomic<std::uint32_t>& sleep = host_.page->sleep;
   flush();
   sleep.store(sleep.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);

@@ -105,6 +105,8 @@ class ShmEndpoint {
   // it too. For an engine that stops polling for a while without sleeping.
   virtual void flush() = 0;
 
+  // When poll() is needed even if nothing comes; kNever: never.
+  virtual Time next_deadline() const = 0;
   // True: peers know that this process sleeps, and nothing is waiting; block now. False: there is
   // work, do not block; nothing to cancel.
   virtual bool prepare_sleep() = 0;

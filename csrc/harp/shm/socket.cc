@@ -155,7 +155,7 @@ ShmPeerProcess shm_peer_process(int socket, bool want_watch) {
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return process;
   process.pid = credentials.pid;
   process.same_user = credentials.uid == geteuid();
-  if (!want_watch) return process;
+  if (!process.same_user || !want_watch) return process;
   int watch = -1;
   length = sizeof watch;
   // By number only where the kernel cannot say it better: a number may be another process's now.
