@@ -12,6 +12,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignor
 # Two trees that compile the same source share one cached object, wherever the clone lies.
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
 JOBS=${JOBS:-$(nproc)}
+# Ninja alone would start two more compilers than there are cores, each with a gigabyte of memory.
+export CMAKE_BUILD_PARALLEL_LEVEL=$JOBS
 
 die() {
   printf '\n%s\n' "$*" >&2
