@@ -100,8 +100,8 @@ class UdpSocket {
   bool may_fragment(bool may);
   // One by one, for packets that the kernel refuses as a whole. False: no room.
   bool send_in_pieces(const TxPacket& packet, std::vector<Refusal>& refusals);
-  // Takes what is in the queue of errors, up to a bound. Returns how many came from the network, about packets that had
-  // left: what this host itself refuses is in the queue as well.
+  // Takes what is in the queue of errors, up to a bound. Returns how many came from the network,
+  // about packets that had left: what this host itself refuses is in the queue as well.
   std::size_t drain_errors(std::vector<Refusal>& refusals);
 
   int fd_;  // -1: closed

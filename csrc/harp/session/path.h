@@ -180,7 +180,7 @@ class Path {
   PacketNonce nonce_of(const wire::PacketId& id) const {
     return {id_, id.number, false, id.number <= offered_ ? attempt_ : std::uint8_t{0}};
   }
-  // Of `count` packets that were offered with the next numbers, only the first `left` have left,
+  // Notes that only the first `left` of `count` packets offered with the next numbers have left,
   // and have yet to be committed.
   void on_not_taken(std::uint32_t count, std::uint32_t left);
   bool offer(wire::Header& header, std::span<const std::byte> body) {

@@ -240,7 +240,7 @@ void HostEndpoint::accept_callers() {
   if (strangers > kAcceptsALook / 2) rest_from_listening(kRest);
 }
 
-// What waits to be accepted would wake us without end.
+// A connection that waits to be accepted would wake us without end.
 void HostEndpoint::rest_from_listening(Duration how_long) {
   epoll_ctl(host_.events.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
   deaf_until_ = host_.now + how_long;
@@ -276,7 +276,7 @@ bool HostEndpoint::poll(Time now) {
   host_.now = now;
   if (now - looked_ >= kRareEvents) on_events(now);
   flush();  // what was said since the last turn
-  // Whoever hears of something may open links; that is no reason to lose one's place among them.
+  // An observer that hears of something may open links: so these are counted by index.
   bool something = false;
   for (std::size_t i = 0; i < links_.size(); ++i) something |= links_[i]->drain();
   something |= move_bulk();

@@ -130,7 +130,7 @@ def _allowed_by(light: Environment) -> tuple[str, ...]:
 
 
 def _asked_for(light: Environment) -> str:
-    """What LIGHT_AUTO, LIGHT_TOPK_ALLREDUCE and LIGHT_WIRE_DTYPE ask for; "none" if nothing."""
+    """Compression by LIGHT_AUTO, LIGHT_TOPK_ALLREDUCE and LIGHT_WIRE_DTYPE; "none" if nothing."""
     if light["auto"]:
         return "auto"
     return "topk" if light["topk"] else _sixteen_bits(light) or "none"
