@@ -176,6 +176,20 @@ def loose_bodies(text: str) -> Iterator[int]:
             yield code.count("\n", 0, body) + 1
 
 
+# How a comment or docstring begins whose subject the reader would have to guess.
+SUBJECTLESS = re.compile(r'\s*(?://|#|""") ?(?:Of|What|Whoever)\s')
+
+
+def subjectless_comments(text: str) -> Iterator[int]:
+    """Lines where a comment begins with what it does not name."""
+    before = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        goes_on = before.lstrip().startswith(("//", "#"))
+        if SUBJECTLESS.match(line) and not goes_on:
+            yield number
+        before = line
+
+
 LOCK = re.compile(r"\bstd::(?:lock_guard|unique_lock|scoped_lock)\b")
 # A scope is guarded by a lock_guard, what is unlocked on the way or waited on by a unique_lock, and
 # several mutexes by one scoped_lock; an argument names the type in full.
@@ -236,6 +250,17 @@ def test_a_body_of_several_lines_has_braces() -> None:
             f"{name}:{line}: a body of several lines without braces"
             for name in files(".h", ".cc")
             for line in loose_bodies(text_of(name))
+        ]
+    )
+
+
+def test_a_comment_names_its_subject() -> None:
+    report(
+        [
+            f"{name}:{line}: begin with the thing that this speaks of"
+            for folder in ("csrc/", "src/")
+            for name in files(".h", ".cc", ".py", ".pyi", under=folder)
+            for line in subjectless_comments(text_of(name))
         ]
     )
 
@@ -347,6 +372,12 @@ def test_an_odd_lock_is_found() -> None:
     assert list(odd_locks("std::unique_lock<std::mutex> lock(m);\n")) == [1]
     assert not list(odd_locks("std::lock_guard lock(m);\nstd::unique_lock lock(m);\n"))
     assert not list(odd_locks("void f(std::unique_lock<std::mutex>& lock);\n"))
+
+
+def test_a_comment_without_a_subject_is_found() -> None:
+    assert list(subjectless_comments("int a;\n// Of a page.\nint b;\n")) == [2]
+    assert list(subjectless_comments('def f():\n    """What it gives."""\n')) == [2]
+    assert not list(subjectless_comments("// The bytes\n// Of a page.\nint b;  // Of it\n"))
 
 
 def test_a_machine_path_is_found() -> None:
