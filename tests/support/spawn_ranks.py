@@ -27,7 +27,8 @@ from typing import Any
 import torch.distributed as dist
 
 _context = multiprocessing.get_context("forkserver")
-# torch._dynamo is loaded with the first optimizer of a process: as long again as torch itself.
+# torch._dynamo is loaded with the first optimizer of a process: as long again as torch itself. The
+# module of a test, where its functions stand, imports pytest: most of what a process starts with.
 _context.set_forkserver_preload(
     [
         "torch",
@@ -35,6 +36,7 @@ _context.set_forkserver_preload(
         "torch.distributed.fsdp",
         "torch.distributed.checkpoint",
         "taco_torch",
+        "pytest",
     ]
 )
 
