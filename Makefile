@@ -2,7 +2,7 @@
 #   make demo    see it work          make test    prove it
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-lightcc demo-zerocache test test-torch bench lint
+.PHONY: help build demo demo-lightcc demo-zerocache test test-all test-torch bench lint
 .PHONY: asan tsan fuzz sim conformance faults clean
 
 VENV := .venv
@@ -27,8 +27,11 @@ demo-zerocache: ## Train a GPT in a tenth of the memory that its state takes, th
 	@tools/setup.sh install
 	@$(PYTHON) examples/demo_zerocache.py
 
-test: ## Run every test (C++ and Python), up to an hour on two cores
-	@tools/test.sh
+test: ## Run the tests that a change is tried with (C++ and Python; SLOWEST=50 lists the slowest)
+	@tools/test.sh quick
+
+test-all: ## Run every test: also sanitizers, fuzzing, deaths, frameworks, torch's own tests
+	@tools/test.sh all
 
 test-torch: ## Run the Python tests over another torch, built apart (TORCH=2.14.1)
 	@TORCH=$(TORCH) tools/test_torch.sh

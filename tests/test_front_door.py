@@ -254,10 +254,16 @@ def stand_in_tests(checkout: Path, program: str) -> Path:
     return checkout / "tools" / "test.sh"
 
 
-def run_tests(checkout: Path, program: str) -> subprocess.CompletedProcess[str]:
+def run_tests(
+    checkout: Path, program: str, part: str = "quick", **environment: str
+) -> subprocess.CompletedProcess[str]:
     script = stand_in_tests(checkout, program)
     return subprocess.run(
-        [str(script)], env=clean_environment(), capture_output=True, text=True, check=False
+        [str(script), part],
+        env={**clean_environment(), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -271,10 +277,44 @@ def test_a_process_that_outlives_the_tests_fails_the_run_and_is_ended(checkout: 
 
 def test_a_race_fails_the_run_and_the_other_tests_still_run(checkout: Path) -> None:
     write_program(checkout / "tools" / "sanitize.sh", 'echo "sanitizer: $*"\nexit 1\n')
-    done = run_tests(checkout, "echo the Python tests ran\n")
+    done = run_tests(checkout, "echo the Python tests ran\n", "rest")
     assert done.returncode == 1
     assert "sanitizer: threads" in done.stdout
-    assert "the Python tests ran" in done.stdout
+    assert done.stdout.count("the Python tests ran") == 2, "those that need the machine, too"
+
+
+# Writes what pytest would write.
+REPORTING = """
+for argument; do [ "$previous" = --junitxml ] && file=$argument; previous=$argument; done
+echo "<testsuites><testsuite>
+<testcase classname='module' name='the_slow_one' time='19.5'/>
+<testcase classname='module' name='the_other' time='0.5'><skipped/></testcase>
+<testcase classname='module' name='the_quick_one' time='0.01'/>
+</testsuite></testsuites>" >"$file"
+"""
+
+
+def test_the_last_line_says_how_many_tests_ran_and_above_it_are_the_slowest(checkout: Path) -> None:
+    done = run_tests(checkout, REPORTING, SLOWEST="2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, first, second, last = done.stdout.splitlines()
+    assert first.split() == ["19.50", "s", "module::the_slow_one"]
+    assert second.split() == ["0.50", "s", "module::the_other"]
+    assert re.fullmatch(r"3 Python tests \(1 skipped\); all passed in \d+ s", last)
+
+
+def test_what_one_part_leaves_out_the_other_runs(checkout: Path) -> None:
+    """The expressions that choose tests by their markers leave none out, and none for twice."""
+    asked = 'while [ "$1" != -m ]; do shift; done; echo "chosen: $2"\n'
+    chosen = {}
+    for part in ("quick", "rest", "all"):
+        found = re.findall("^chosen: (.*)$", run_tests(checkout, asked, part).stdout, re.MULTILINE)
+        chosen[part] = found
+    for whole, alone in ((False, False), (True, False), (True, True)):
+        marks = {"whole": whole, "alone": alone}
+        for parts in (("quick", "rest"), ("all",)):
+            expressions = [expression for part in parts for expression in chosen[part]]
+            assert sum(bool(eval(each, {}, marks)) for each in expressions) == 1, (marks, parts)
 
 
 def test_interrupting_a_phase_ends_what_it_started(checkout: Path) -> None:
@@ -295,7 +335,7 @@ def test_interrupted_tests_leave_nothing_behind(checkout: Path, number: int) -> 
     temporary = checkout / "temporary"
     temporary.mkdir()
     script = subprocess.Popen(
-        [str(tests)],
+        [str(tests), "quick"],
         env={**clean_environment(), "TMPDIR": str(temporary)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# sanitize.sh asan|tsan|threads|fuzz|fuzz-short: the C++ core, which knows no torch, under a
-# sanitizer or libFuzzer. "threads" and "fuzz-short" are what `make test` runs of them: the tests
-# labelled threads or assertions, and the same inputs for every fuzz target each time.
+# sanitize.sh asan|tsan|threads|fuzz|fuzz-short|trees: the C++ core, which knows no torch, under a
+# sanitizer or libFuzzer. "threads" and "fuzz-short" are what `make test-all` runs of them: tests
+# labelled threads or assertions, and the same inputs for every fuzz target each time; "trees"
+# compiles what these two need.
 source "$(dirname "$0")/common.sh"
-readonly KIND=${1:?asan, tsan, threads, fuzz or fuzz-short}
+readonly KIND=${1:?asan, tsan, threads, fuzz, fuzz-short or trees}
 ulimit -c 0
 export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
@@ -26,31 +27,43 @@ first_inputs() {
   done
 }
 
+# fuzz_one TARGET NEW ARGUMENTS...: one target, and one line about it, or more where it fails.
+fuzz_one() {
+  local target=$1 new=$2 name log done_line folders
+  shift 2
+  name=$(basename "$target")
+  log=$LOGS/$name.log
+  mkdir -p "$new/$name"
+  mapfile -t folders < <(first_inputs "$name")
+  set -- "${@//\{runs\}/$(short_runs "$name")}" "$new/$name" "${folders[@]}"
+  if ! "$target" -timeout=10 -artifact_prefix="build/corpus/$name-" "$@" >"$log" 2>&1; then
+    printf '%-34sFAILED (inputs: build/corpus); the end of %s:\n\n' "$name ..." "${log#"$PWD"/}"
+    tail -n 40 "$log"
+    return 1
+  fi
+  done_line=$(grep -E '^Done [0-9]+ runs' "$log") || done_line='it did not run to its end'
+  printf '%-34s%s\n' "$name ..." "$done_line"
+  [[ $done_line == Done* ]]
+}
+
 # fuzz NEW ARGUMENTS...: every target with these arguments of libFuzzer's, {runs} standing for its
-# short run. Inputs that reach something new come to NEW/<target>. One that fails does not keep the
-# others from running, but all of it fails.
+# short run, as many at a time as there are cores. Inputs that reach something new come to
+# NEW/<target>. One that fails does not keep the others from running, but all of it fails.
 fuzz() {
-  local new=$1 target name log found=0 failed=() arguments folders
+  local new=$1 target failed=() targets pids=()
   shift
   mkdir -p build/corpus
-  for target in $(find build/fuzz -type f -executable -name '*_fuzz' | LC_ALL=C sort); do
-    name=$(basename "$target")
-    log=$LOGS/$name.log
-    mkdir -p "$new/$name"
-    printf '%-34s' "$name ..."
-    mapfile -t folders < <(first_inputs "$name")
-    arguments=("${@//\{runs\}/$(short_runs "$name")}" "$new/$name" "${folders[@]}")
-    if "$target" -timeout=10 -artifact_prefix="build/corpus/$name-" "${arguments[@]}" >"$log" 2>&1
-    then
-      grep -E '^Done [0-9]+ runs' "$log" || { failed+=("$name"); echo "it did not run to its end"; }
-    else
-      failed+=("$name")
-      printf 'FAILED (inputs: build/corpus); the end of %s:\n\n' "${log#"$PWD"/}"
-      tail -n 40 "$log"
-    fi
-    found=$((found + 1))
+  mapfile -t targets < <(find build/fuzz -type f -executable -name '*_fuzz' | LC_ALL=C sort)
+  [ ${#targets[@]} -gt 0 ] || die "no fuzz target was built"
+  for target in "${targets[@]}"; do
+    while [ "$(jobs -pr | wc -l)" -ge "$JOBS" ]; do sleep 0.1; done
+    fuzz_one "$target" "$new" "$@" &
+    pids+=($!)
   done
-  [ "$found" -gt 0 ] || die "no fuzz target was built"
+  for target in "${targets[@]}"; do
+    wait "${pids[0]}" || failed+=("$(basename "$target")")
+    pids=("${pids[@]:1}")
+  done
   [ ${#failed[@]} -eq 0 ] || die "fuzzing found something in: ${failed[*]}"
 }
 
@@ -74,6 +87,10 @@ case $KIND in
     # Long inputs from the start, and the seed given: the same inputs on every machine.
     rm -rf build/fuzz/new
     grouped fuzz build/fuzz/new -runs={runs} -seed=1 -len_control=0 -max_len=2048
+    ;;
+  trees)
+    phase "compile with tsan" configure_and_build tsan thread_tests
+    phase "compile the fuzz targets" configure_and_build fuzz fuzz_targets
     ;;
   *) die "sanitize.sh: unknown kind '$KIND'" ;;
 esac

@@ -1,8 +1,19 @@
 #!/usr/bin/env bash
-# test.sh [PYTEST ARGUMENTS]: every test in one run: ctest, the threads under ThreadSanitizer, the
-# fuzz targets, pytest (PYTEST_JOBS=2: in two processes). Whatever happens, also ^C, nothing stays
-# behind; and what should have ended by itself but did not fails the run.
+# test.sh quick|rest|all [PYTEST ARGUMENTS]: tests in one run, C++ and Python. "quick" is what a
+# change is tried with; "rest" is what that leaves out: tests marked or labelled "whole",
+# ThreadSanitizer, the fuzz targets; "all" is both at once.
+# PYTEST_JOBS=N: in so many processes; SLOWEST=N: lists the N slowest tests. Whatever happens, also
+# ^C, nothing stays behind; and what should have ended by itself but did not fails the run.
 source "$(dirname "$0")/common.sh"
+readonly PART=${1:?quick, rest or all}
+shift
+case $PART in
+  quick) ctest_part=(-LE whole) shared="not whole" ;;
+  rest) ctest_part=(-L whole) shared="whole and not alone" ;;
+  all) ctest_part=() shared="not alone" ;;
+  *) die "test.sh: unknown part '$PART' (quick, rest or all)" ;;
+esac
+readonly SEEDS=${TACO_SIM_SEEDS:-10000} JOBS_OF_PYTEST=${PYTEST_JOBS:-2}
 grouped tools/setup.sh tests
 export PATH="$VENV/bin:$PATH:/usr/sbin:/sbin"
 
@@ -11,9 +22,9 @@ export PATH="$VENV/bin:$PATH:/usr/sbin:/sbin"
 TEST_RUN_ID="t$$x$(date +%s | tail -c 5)"
 TMPDIR=$(mktemp -d)
 export TEST_RUN_ID TMPDIR
-SEEDS=${TACO_SIM_SEEDS:-10000}
 export PYTHONDONTWRITEBYTECODE=1 CUDA_VISIBLE_DEVICES=""
 ulimit -c 0
+rm -f "$LOGS"/results-*.xml
 
 # Pids that carry this run's mark; this script's environment is older than the mark.
 leftovers() {
@@ -29,11 +40,13 @@ sweep() {
   rm -rf "$TMPDIR"
 }
 
+stages=() # those that run, by pid
+
 interrupted() {
   trap '' INT TERM
-  if [ -n "${stage_pid:-}" ] && kill -TERM -- "-$stage_pid" 2>/dev/null; then
-    wait "$stage_pid" 2>/dev/null || true
-  fi
+  local pid
+  for pid in "${stages[@]}"; do kill -TERM -- "-$pid" 2>/dev/null || true; done
+  for pid in "${stages[@]}"; do wait "$pid" 2>/dev/null || true; done
   sweep
   printf '\ninterrupted; everything this run started has been stopped\n'
   exit 130
@@ -41,27 +54,53 @@ interrupted() {
 trap interrupted INT TERM HUP
 trap sweep EXIT
 
-# stage COMMAND...: in a session of its own, so that one signal reaches all of it.
-stage() {
+# begin COMMAND...: in a session of its own, so that one signal reaches all of it.
+begin() {
   setsid "$@" &
-  stage_pid=$!
+  stages+=($!)
+}
+
+# finish: waits for the stage that began last.
+finish() {
   local rc=0
-  wait "$stage_pid" || rc=$?
-  stage_pid=
+  wait "${stages[-1]}" || rc=$?
+  unset 'stages[-1]'
   return "$rc"
+}
+
+stage() {
+  begin "$@"
+  finish
+}
+
+# python_tests EXPRESSION PROCESSES PYTEST ARGUMENTS...: those whose markers fit; that none does is
+# no failure, since arguments may choose among all tests.
+python_tests() {
+  local expression=$1 processes=$2 rc=0
+  shift 2
+  stage "$VENV/bin/pytest" tests -m "$expression" -n "$processes" --dist worksteal \
+    --junitxml "$LOGS/results-pytest-${expression// /-}.xml" "$@" || rc=$?
+  [ $rc -eq 0 ] || [ $rc -eq 5 ]
 }
 
 verdict=0
 printf '\n== C++ tests (%s simulator seeds)\n' "$SEEDS"
-stage env TACO_SIM_SEEDS="$SEEDS" tools/run_ctest.sh build/release || verdict=1
-printf '\n== C++ tests of threads under ThreadSanitizer (make tsan runs all)\n'
-stage tools/sanitize.sh threads || verdict=1
-printf '\n== What reads bytes from outside, by libFuzzer (make fuzz goes on for longer)\n'
-stage tools/sanitize.sh fuzz-short || verdict=1
+stage env TACO_SIM_SEEDS="$SEEDS" tools/run_ctest.sh build/release "${ctest_part[@]}" || verdict=1
+if [ "$PART" != quick ]; then
+  # While Python tests wait until a death is sensed or a slow network has carried.
+  begin nice tools/sanitize.sh trees >"$LOGS/sanitizers.log" 2>&1
+fi
 printf '\n== Python tests\n'
-# With several processes (PYTEST_JOBS=2), no core idles while a death is sensed or a slow network
-# carries; but a race in one of torch's own tests shows then.
-stage "$VENV/bin/pytest" tests -n "${PYTEST_JOBS:-0}" --dist worksteal "$@" || verdict=1
+python_tests "$shared" "$JOBS_OF_PYTEST" "$@" || verdict=1
+if [ "$PART" != quick ]; then
+  printf '\n== C++ tests of threads under ThreadSanitizer (make tsan runs all)\n'
+  finish || cat "$LOGS/sanitizers.log"
+  stage tools/sanitize.sh threads || verdict=1
+  printf '\n== What reads bytes from outside, by libFuzzer (make fuzz goes on for longer)\n'
+  stage tools/sanitize.sh fuzz-short || verdict=1
+  printf '\n== Python tests that need the machine for themselves\n'
+  python_tests alone 0 "$@" || verdict=1
+fi
 
 # Processes that end when the tests end may need a moment to notice.
 for _ in {1..30}; do
@@ -75,5 +114,11 @@ if [ -n "$remaining" ]; then
   ps -o pid,ppid,etimes,args -p $(echo $remaining) || true
   verdict=1
 fi
-[ $verdict -eq 0 ] && printf '\nall tests passed in %d s\n' "$SECONDS" || printf '\nTESTS FAILED\n'
+printf '\n'
+totals=$(python3 tools/test_totals.py --slowest "${SLOWEST:-0}" "$LOGS"/results-*.xml)
+if [ $verdict -eq 0 ]; then
+  printf '%s; all passed in %d s\n' "$totals" "$SECONDS"
+else
+  printf '%s; FAILED after %d s\n' "$totals" "$SECONDS"
+fi
 exit $verdict

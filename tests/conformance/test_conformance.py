@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.whole, pytest.mark.alone]
+
 RUN = Path(__file__).parent / "run.py"
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from victim_trial import HANG_S, OPERATIONS, SLOWEST_S, Plan, Verdict, _judge
 
 CAMPAIGN = Path(__file__).with_name("campaign.py")
@@ -13,6 +14,7 @@ KILLS = 24
 SEED = 5000
 
 
+@pytest.mark.whole
 def test_survivors_name_the_dead_rank_and_go_on_without_it() -> None:
     run = subprocess.run(
         [sys.executable, CAMPAIGN, "--kills", str(KILLS), "--seed", str(SEED), "--slowest", "5"],

@@ -78,6 +78,7 @@ def reports(done: subprocess.CompletedProcess[str], backend: str) -> list[dict[s
     return sorted(found, key=lambda entry: int(entry["rank"]))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("program", "packages", "starts_ranks", "modules"), CASES, ids=[c[0] for c in CASES]
 )

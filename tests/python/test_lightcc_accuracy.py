@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 pytest.importorskip("taco_torch.lightcc", reason="the package is not installed")
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
-pytestmark = taco_only
+pytestmark = [taco_only, pytest.mark.whole]
 
 EXAMPLES = str(Path(__file__).parents[2] / "examples")
 RATIO = 0.01
