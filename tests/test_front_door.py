@@ -328,23 +328,50 @@ def test_interrupting_a_phase_ends_what_it_started(checkout: Path) -> None:
     assert not running(f"sleep\0{marker}")
 
 
+@pytest.mark.parametrize("part", ["quick", "rest"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_tests_leave_nothing_behind(checkout: Path, number: int) -> None:
-    marker = f"86400.{os.getpid()}2"
+def test_interrupted_tests_leave_nothing_behind(checkout: Path, number: int, part: str) -> None:
+    marker, beside = f"86400.{os.getpid()}2", f"86400.{os.getpid()}4"
     tests = stand_in_tests(checkout, f"setsid sleep {marker} &\nsleep {marker}\n")
+    # The trees of sanitizers are compiled beside the tests.
+    write_program(checkout / "tools" / "sanitize.sh", f"setsid sleep {beside} &\nsleep {beside}\n")
     temporary = checkout / "temporary"
     temporary.mkdir()
     script = subprocess.Popen(
-        [str(tests), "quick"],
+        [str(tests), part],
         env={**clean_environment(), "TMPDIR": str(temporary)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         preexec_fn=default_signals,
     )
-    wait_until(lambda: running(marker))
+    wait_until(lambda: running(marker) and (part == "quick" or running(beside)))
     script.send_signal(number)
     output = script.communicate(timeout=30)[0]
     assert script.returncode == 130, output
     assert not running(marker)
+    assert not running(beside)
     assert not list(temporary.iterdir())
+
+
+def test_a_fuzz_target_that_fails_keeps_no_other_from_running(checkout: Path) -> None:
+    shutil.copy(TOP / "tools" / "sanitize.sh", checkout / "tools")
+    write_program(checkout / "cmake", "exit 0\n")
+    targets = checkout / "build" / "fuzz"
+    targets.mkdir()
+    write_program(targets / "broken_fuzz", "echo an input that crashes\nexit 77\n")
+    write_program(targets / "ended_fuzz", "echo nothing\n")
+    write_program(targets / "fine_fuzz", "echo Done 8 runs in 1 second\n")
+    done = subprocess.run(
+        [str(checkout / "tools" / "sanitize.sh"), "fuzz-short"],
+        env={**clean_environment(), "PATH": f"{checkout}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert re.search("^broken_fuzz .*FAILED", done.stdout, re.MULTILINE)
+    assert "an input that crashes" in done.stdout
+    assert re.search("^ended_fuzz .*did not run to its end", done.stdout, re.MULTILINE)
+    assert re.search("^fine_fuzz .*Done 8 runs", done.stdout, re.MULTILINE)
+    assert "found something in: broken_fuzz ended_fuzz" in done.stderr
