@@ -30,7 +30,11 @@ class Rows(Dataset):
 
 
 def train(rank: int, port: int, workers_first: bool, folder: str) -> None:
-    """Epoch after epoch; the workers' pids go into a file of this rank, once all is running."""
+    """Epoch after epoch; the workers' pids go into a file of this rank, once all is running.
+
+    Orphaned workers would end by themselves after 5 s: here they look for their parent never.
+    """
+    torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 1e6
     loader = DataLoader(
         Rows(),
         batch_size=4,
@@ -85,17 +89,13 @@ def check_death(transport: str, workers_first: bool, folder: Path) -> None:
             orphans = pids_of(folder, VICTIM)
             assert len(orphans) == WORKERS
             ranks.kill(VICTIM)
-            killed = time.monotonic()
-            outcomes = ranks.gather(survivors, 20)
-            seconds = time.monotonic() - killed
+            outcomes = ranks.gather(survivors)
             assert all(is_running(pid) for pid in orphans), "the workers did not outlive the rank"
             for outcome in outcomes:
                 assert outcome.error_type == "PeerLostError", outcome
                 assert outcome.fields is not None
                 assert outcome.fields["rank"] == VICTIM
                 assert outcome.fields["address"]
-            # Orphaned workers end by themselves after 5 s; the news must not wait for that.
-            assert seconds < 3
         finally:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):

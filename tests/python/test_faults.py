@@ -98,11 +98,12 @@ def test_a_silent_peer_is_lost_when_its_time_is_up() -> None:
             assert outcome.error_type == "PeerLostError", outcome
             assert outcome.fields is not None
             assert outcome.fields["rank"] == 2
-            assert 1.0 <= outcome.seconds < 6.0
+            assert 1.0 <= outcome.seconds < 9.5  # 10 s are the default
 
 
 def test_a_rank_that_died_between_operations_is_named_by_the_next(transport: str) -> None:
-    with fresh(3, transport) as ranks:
+    # By its socket: silence would take longer than anybody waits here.
+    with fresh(3, transport, TACO_PEER_TIMEOUT_MS="100000") as ranks:
         ranks.run(total)
         ranks.kill(1)
         time.sleep(0.3)
@@ -113,7 +114,6 @@ def test_a_rank_that_died_between_operations_is_named_by_the_next(transport: str
             assert outcome.fields is not None
             assert outcome.fields["rank"] == 1
             assert outcome.fields["address"]
-            assert outcome.seconds < 5  # by its socket, not by silence
 
 
 def test_leaving_is_no_failure_for_those_who_need_the_rank_no_more(transport: str) -> None:

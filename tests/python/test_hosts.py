@@ -77,7 +77,7 @@ def test_a_host_whose_cable_is_cut_is_lost_when_its_time_is_up(fabric: Fabric) -
         others = ranks.gather([0, 1], 30)
         for outcome in others:
             assert_lost(outcome, 2, fabric.address(2))
-            assert 1.5 < outcome.seconds < 8
+            assert 1.5 < outcome.seconds < 9.5  # 10 s are the default
             assert "TACO_PEER_TIMEOUT_MS" in outcome.error
         # The one that is cut off can only blame those that it waits for.
         alone = ranks.gather([2], 30)[0]
@@ -135,7 +135,8 @@ def test_everything_works_over_ipv6_alone(fabric6: Fabric) -> None:
 
 
 def test_a_death_is_seen_over_ipv6_too(fabric6: Fabric) -> None:
-    with host_ranks(fabric6, family=6) as ranks:
+    # By refusals: silence would take longer than anybody waits here.
+    with host_ranks(fabric6, {"TACO_PEER_TIMEOUT_MS": "100000"}, family=6) as ranks:
         ranks.run(join_and_try)
         ranks.begin(0, total)
         ranks.begin(1, total)
@@ -143,7 +144,6 @@ def test_a_death_is_seen_over_ipv6_too(fabric6: Fabric) -> None:
         ranks.kill(2)
         for outcome in ranks.gather([0, 1], 30):
             assert_lost(outcome, 2, f"[{fabric6.address6(2)}]:")
-            assert outcome.seconds < 5  # by refusals, not by silence
 
 
 def test_a_master_at_ipv6_loopback_serves_the_ranks_of_one_host(transport: str) -> None:
