@@ -62,6 +62,89 @@ def test_missing_packages_are_named_in_one_error(checkout: Path) -> None:
     assert re.search(r"sudo apt-get install .*\bcmake\b.*\bninja-build\b", done.stderr)
 
 
+def test_what_apt_installs_is_said_in_a_line(checkout: Path) -> None:
+    programs = checkout / "programs"
+    programs.mkdir()
+    for name in ("bash", "mkdir", "dirname", "nproc", "readlink", "g++", "env", "tail", "grep"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    write_program(programs / "python3", f'exec {sys.executable} "$@"\n')
+    write_program(programs / "id", "echo 0\n")
+    # Installs ninja and no more, so that what is still missing is an error of its own.
+    ninja = f"printf '#!/bin/bash\\n' >{programs}/ninja && chmod +x {programs}/ninja"
+    write_program(programs / "apt-get", f"PATH=/usr/bin:/bin; {ninja}\n")
+    done = subprocess.run(
+        [str(checkout / "tools" / "setup.sh"), "python"],
+        env={"PATH": str(programs), "HOME": str(checkout)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = re.findall("^apt-get installs: (.*)$", done.stdout, re.MULTILINE)
+    assert [["cmake" in line, "ninja-build" in line] for line in said] == [
+        [True, True],
+        [True, False],
+    ]
+    assert done.returncode == 1
+    assert "Missing on this machine: cmake" in done.stderr
+
+
+NINJA = """source tools/common.sh
+compile() {
+  echo '-- The C++ compiler'
+  echo '  [43/120] Building CXX object a.cc.o'
+  echo 'a.cc:1: warning: [1/2] is no progress'
+  for _ in {1..1000}; do [ -e compiled ] && return; sleep 0.02; done
+}
+phase "compile everything" compile
+"""
+
+
+def read_until(file: int, text: str) -> str:
+    shown = ""
+    while text not in shown:
+        more = os.read(file, 4096)
+        assert more, shown
+        shown += more.decode()
+    return shown
+
+
+def test_a_log_says_now_and_then_how_far_a_compilation_is(checkout: Path) -> None:
+    script = checkout / "tools" / "compile.sh"
+    write_program(script, NINJA)
+    environment = {**clean_environment(), "PROGRESS_EVERY": "1"}
+    with subprocess.Popen(
+        [str(script)], cwd=checkout, env=environment, stdout=subprocess.PIPE
+    ) as phase:
+        assert phase.stdout is not None
+        shown = read_until(phase.stdout.fileno(), "43/120 files, about ")
+        (checkout / "compiled").touch()
+        rest = phase.stdout.read().decode()
+    assert phase.returncode == 0
+    assert "\n  [###.......] 43/120 files" in shown
+    assert re.search(r"\ncompile everything \.\.\. +\d+ s\n$", shown + rest)
+    assert "\r" not in shown + rest
+
+
+def test_a_terminal_has_a_bar_that_is_drawn_in_place(checkout: Path) -> None:
+    script = checkout / "tools" / "compile.sh"
+    write_program(script, NINJA)
+    environment = {**clean_environment(), "TERM": "xterm"}
+    terminal, end = os.openpty()
+    try:
+        with subprocess.Popen([str(script)], cwd=checkout, env=environment, stdout=end) as phase:
+            shown = read_until(terminal, "43/120 files, about ")
+            (checkout / "compiled").touch()
+            shown += read_until(terminal, " s\r\n")
+        assert phase.returncode == 0
+    finally:
+        os.close(terminal)
+        os.close(end)
+    lines = shown.split("\r\n")
+    assert len(lines) == 2, "one line, and nothing behind it"
+    assert re.search(r"\r\x1b\[Kcompile everything \.\.\. +\[###\.{7}\] 43/120 files", lines[0])
+    assert re.search(r"\r\x1b\[Kcompile everything \.\.\. +\d+ s$", lines[0])
+
+
 # Options that hide torch and the rest of an environment's packages.
 BARE = [sys.executable, "-I", "-S", "-c"]
 HOOKS = [

@@ -1,6 +1,7 @@
 # Shared by the scripts in this folder: where things are, and how a phase reports itself.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source tools/progress.sh
 # TORCH=2.14.1 makes every script use that torch instead of the pinned one, in a virtual environment
 # and a build tree of its own.
 TORCH=${TORCH:-}
@@ -22,12 +23,20 @@ die() {
 
 # grouped COMMAND...: in a process group of its own; when this script is told to end, all of it is.
 grouped() {
-  local rc=0
+  start_group "$@"
+  await_group
+}
+
+start_group() {
   set -m
   "$@" </dev/null &
   GROUP=$!
   set +m
   trap end_group INT TERM HUP
+}
+
+await_group() {
+  local rc=0
   wait "$GROUP" || rc=$?
   trap - INT TERM HUP
   return "$rc"
@@ -40,13 +49,16 @@ end_group() {
   exit 130
 }
 
-# phase NAME COMMAND...: one line of progress; what the command says goes to build/logs/NAME.log.
+# phase NAME COMMAND...: one line of progress, or a bar where it compiles; what the command says
+# goes to build/logs/NAME.log.
 phase() {
   local name=$1 log start=$SECONDS
   shift
   log="$LOGS/${name// /-}.log"
   printf '%-34s' "$name ..."
-  if grouped "$@" >"$log" 2>&1; then
+  start_group "$@" >"$log" 2>&1
+  follow "$GROUP" "$name" "$log"
+  if await_group; then
     printf '%4d s\n' $((SECONDS - start))
   else
     printf 'FAILED after %d s; from %s:\n\n' $((SECONDS - start)) "${log#"$PWD"/}"

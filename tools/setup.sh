@@ -102,6 +102,7 @@ system_packages() {
 Install them with:  sudo apt-get install -y --no-install-recommends ${missing[*]}"
     fi
     before="${missing[*]}"
+    printf 'apt-get installs: %s\n' "${missing[*]}"
     phase "system packages" install_packages "${missing[@]}"
   done
 }
@@ -138,6 +139,9 @@ install_torch() {
   "$VENV/bin/python" -m pip install -q -c "$CONSTRAINTS" torch "${index[@]}"
 }
 
+# packages_of FILE: the names in a list of requirements, in one line.
+packages_of() { sed -E '/^(#|$)/d; s/[^A-Za-z0-9_.-].*//' "$1" | paste -sd ' '; }
+
 python_packages() {
   local python=$1 print
   choose_torch
@@ -145,7 +149,9 @@ python_packages() {
   [ -x "$VENV/bin/python" ] && stamped "python$FLAVOUR" "$print" && return
   printf 'logs of every step: %s\n' "${LOGS#"$PWD"/}"
   phase "virtual environment" make_environment "$python"
+  printf 'pip installs: %s\n' "$(grep '^torch==' "$CONSTRAINTS")"
   phase "torch (${TORCH:-pinned})" install_torch
+  printf 'pip installs: %s\n' "$(packages_of requirements.txt)"
   phase "python packages" "$VENV/bin/python" -m pip install -q -c "$CONSTRAINTS" \
     -r requirements.txt
   stamp "python$FLAVOUR" "$print"
@@ -170,6 +176,7 @@ install_frameworks() {
   [ -z "$TORCH" ] || return 0
   print="$(fingerprint "$list" "$CONSTRAINTS") $VENV $(cat build/stamps/python)"
   stamped frameworks "$print" && return
+  printf 'pip installs: %s\n' "$(packages_of "$list")"
   phase "frameworks" "$VENV/bin/python" -m pip install -q -c "$CONSTRAINTS" -r "$list"
   stamp frameworks "$print"
 }
