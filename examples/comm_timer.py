@@ -24,16 +24,16 @@ class CommunicationTimer:
         self._lock = threading.Lock()
         self._open = 0
         self._since = 0.0
-        model.register_comm_hook(None, self._hook)
+        model.register_comm_hook(model.process_group, self._hook)
 
     def _hook(
-        self, group: dist.ProcessGroup | None, bucket: dist.GradBucket
+        self, group: dist.ProcessGroup, bucket: dist.GradBucket
     ) -> torch.futures.Future[torch.Tensor]:
         with self._lock:
             if self._open == 0:
                 self._since = time.perf_counter()
             self._open += 1
-        future = allreduce_hook(group or dist.group.WORLD, bucket)
+        future = allreduce_hook(group, bucket)
         return future.then(self._finished)
 
     def _finished(self, future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:

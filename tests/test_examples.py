@@ -82,47 +82,108 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("demo")
 
 
-def ended_run(result: dict[str, Any] | None, status: int) -> Callable[..., Any]:
-    """In place of subprocess.run: a training that left this result and then ended so."""
+def ended_run(result: dict[str, Any], status: int) -> Callable[..., Any]:
+    """In place of subprocess.run: a training that left this result, said something and ended so."""
 
-    def run_training(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        if result is not None:
-            Path(command[command.index("--json") + 1]).write_text(json.dumps(result))
+    def run_training(command: list[str], stderr: Any, **_: Any) -> subprocess.CompletedProcess[str]:
+        Path(command[command.index("--json") + 1]).write_text(json.dumps(result))
+        stderr.write("what gloo says\n")
         return subprocess.CompletedProcess(command, status)
 
     return run_training
 
 
-@pytest.mark.parametrize(
-    ("backend", "has_result", "stands"),
-    [("gloo", True, True), ("gloo", False, False), ("taco", True, False)],
-)
-def test_only_the_demos_baseline_may_end_badly_and_only_after_its_result(
-    demo: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    backend: str,
-    has_result: bool,
-    stands: bool,
+def pair(transport: str, factors: list[float], **flaw: Any) -> dict[str, Any]:
+    """A result where taco's steps are faster by these factors than gloo's 10 ms, turn by turn."""
+
+    def backend(steps: list[float]) -> dict[str, Any]:
+        turns = [{"step_ms": step, "communication_ms": step / 2} for step in steps]
+        return {"accuracy": 0.99, "replicas_identical": True, "turns": turns}
+
+    backends = {
+        "gloo": backend([10.0 for _ in factors]),
+        "taco": {**backend([10 / factor for factor in factors]), **flaw},
+    }
+    title = "shared memory" if transport == "shm" else "HARP over UDP"
+    made = {"title": title, "transport": transport, "world": 2, "parameters": 1_126_410}
+    sent = {"steps": 8, "taco_bytes": 8 * 4 * 1_126_410}
+    return {**made, **sent, "batch": 16, "turn_steps": 4, "backends": backends}
+
+
+def test_the_demo_stops_where_a_run_fails_and_shows_the_end_of_its_log(
+    demo: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    result = {"accuracy": 0.99, "replicas_identical": True}
-    monkeypatch.setattr(demo.subprocess, "run", ended_run(result if has_result else None, 134))
+    monkeypatch.setattr(demo, "LOG", tmp_path / "demo.log")
     arguments = argparse.Namespace(ranks=2, epochs=1)
-    if not stands:
-        with pytest.raises(SystemExit, match=f"over {backend} failed with status 134"):
-            demo.train(backend, backend, {}, arguments)
-        return
-    notes, good = demo.remarks([demo.train(backend, backend, {}, arguments)])
-    assert good
-    assert ["status 134" in note for note in notes] == [True]
+    monkeypatch.setattr(demo.subprocess, "run", ended_run({"world": 2}, 0))
+    assert demo.train("shared memory", "shm", arguments)["world"] == 2
+    monkeypatch.setattr(demo.subprocess, "run", ended_run({"world": 2}, 134))
+    with pytest.raises(SystemExit, match="over shared memory failed with status 134") as stopped:
+        demo.train("shared memory", "shm", arguments)
+    assert "what gloo says" in str(stopped.value)
 
 
 @pytest.mark.parametrize("flaw", [{"accuracy": 0.5}, {"replicas_identical": False}])
 def test_the_demo_fails_when_a_result_is_wrong(demo: ModuleType, flaw: dict[str, Any]) -> None:
-    right = {"title": "gloo", "exit_status": 0, "accuracy": 0.99, "replicas_identical": True}
-    assert demo.remarks([right]) == ([], True)
-    notes, good = demo.remarks([right, {**right, **flaw}])
+    assert demo.remarks([pair("shm", [1.5, 2.0])]) == ([], True)
+    notes, good = demo.remarks([pair("shm", [1.5, 2.0], **flaw)])
     assert len(notes) == 1
+    assert "shared memory" in notes[0]
     assert not good
+
+
+def test_the_demo_fails_where_gradients_went_another_way_than_it_says(demo: ModuleType) -> None:
+    notes, good = demo.remarks([{**pair("shm", [1.5, 2.0]), "taco_bytes": 0}])
+    assert ["not all gradients went over taco" in note for note in notes] == [True]
+    assert not good
+
+
+def test_the_demos_ratio_is_the_median_of_paired_turns_with_its_middle_half(
+    demo: ModuleType,
+) -> None:
+    result = pair("shm", [1.0, 1.2, 1.5, 1.7, 9.0])
+    # A slow moment takes both turns of its pair.
+    for backend in result["backends"].values():
+        backend["turns"][1]["step_ms"] *= 7
+    assert demo.ratios(result, "step_ms") == pytest.approx((1.2, 1.5, 1.7))
+    console = demo.Console(width=110)
+    with console.capture() as shown:
+        console.print(demo.table([result]))
+    assert re.search(r"taco, shared memory .* 99.0% .* 1\.50x +1\.20 to 1\.70", shown.get())
+    assert "1.1 M parameters" in demo.workload(result)
+    assert "4.5 MB of gradients" in demo.workload(result)
+
+
+def test_the_demo_says_what_harp_is_for_where_it_loses(demo: ModuleType) -> None:
+    slow, good = demo.remarks([pair("udp", [0.7, 0.8])])
+    assert ["different hosts" in note for note in slow] == [True]
+    assert good
+    assert demo.remarks([pair("udp", [1.1, 1.2])]) == ([], True)
+
+
+@pytest.mark.parametrize("words", [["--ranks", "1"], ["--epochs", "0"]])
+def test_the_demo_refuses_arguments_by_name(
+    demo: ModuleType, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        demo.parse(words)
+    assert " ".join(words) in capsys.readouterr().err
+
+
+def test_gloo_and_taco_learn_the_same_in_turns(python: WarmPython, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    program = [TOP / "examples" / "paired_training.py", "--epochs=3", f"--json={path}"]
+    backends = ["--backends", "gloo", BACKEND]
+    done = run_forked(python, [*program, *backends], 2, {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    result = json.loads(path.read_text())
+    assert all(found["replicas_identical"] for found in result["backends"].values())
+    # Two addends have one sum, whoever adds them.
+    assert len({found["accuracy"] for found in result["backends"].values()}) == 1
+    counts = {len(found["turns"]) for found in result["backends"].values()}
+    assert counts == {31}
+    if BACKEND == "taco":
+        assert result["taco_bytes"] >= 4 * result["parameters"] * result["steps"]
 
 
 @pytest.fixture
