@@ -159,7 +159,8 @@ c10::intrusive_ptr<c10d::Work> Backend::combine(
 void Backend::remember(const WorkStatePtr& state, const Call& call) {
   {
     std::lock_guard lock(mutex_);
-    if (coalescing_thread_ == std::this_thread::get_id()) coalesced_.push_back(state);
+    if (const auto block = coalescing_.find(std::this_thread::get_id()); block != coalescing_.end())
+      block->second.push_back(state);
     while (!pending_.empty()) {
       WorkStatePtr oldest = pending_.front().lock();
       if (oldest && !oldest->settled()) break;
@@ -183,24 +184,21 @@ void Backend::remember(const WorkStatePtr& state, const Call& call) {
 
 bool Backend::coalescing_here() {
   std::lock_guard lock(mutex_);
-  return coalescing_thread_ == std::this_thread::get_id();
+  return coalescing_.contains(std::this_thread::get_id());
 }
 
 void Backend::startCoalescing() {
   std::lock_guard lock(mutex_);
-  TORCH_CHECK(!coalescing_thread_, "taco: startCoalescing while this group is coalescing already");
-  coalescing_thread_ = std::this_thread::get_id();
-  coalesced_.clear();
+  coalescing_[std::this_thread::get_id()].clear();
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::endCoalescing() {
   auto state = std::make_shared<WorkState>();
   {
     std::lock_guard lock(mutex_);
-    TORCH_CHECK(coalescing_thread_ == std::this_thread::get_id(),
-                "taco: endCoalescing without startCoalescing on this thread");
-    coalescing_thread_.reset();
-    state->children.swap(coalesced_);
+    auto block = coalescing_.extract(std::this_thread::get_id());
+    TORCH_CHECK(block, "taco: endCoalescing without startCoalescing on this thread");
+    state->children = std::move(block.mapped());
   }
   for (const auto& child : state->children) {
     state->results.insert(state->results.end(), child->results.begin(), child->results.end());

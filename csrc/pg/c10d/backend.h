@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -58,7 +59,9 @@ class Backend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
   bool supportsSplitting() const override { return true; }
-  bool supportsCoalescing() const override { return true; }
+  // No: torch keeps what is put off while a group coalesces for all threads at once, so that another
+  // thread's collective would return undone. A batch of messages needs none of it.
+  bool supportsCoalescing() const override { return false; }
 
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
                                            const c10d::BroadcastOptions& opts) override;
@@ -110,7 +113,8 @@ class Backend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
-  // Everything the calling thread starts in between becomes one Work.
+  // Everything the calling thread starts in between becomes one Work. A block that an error has
+  // ended without endCoalescing() is forgotten when the next one begins.
   void startCoalescing() override;
   c10::intrusive_ptr<c10d::Work> endCoalescing() override;
 
@@ -212,8 +216,7 @@ class Backend : public c10d::Backend {
   std::mutex mutex_;  // guards what follows
   bool down_ = false;
   std::deque<std::weak_ptr<WorkState>> pending_;
-  std::optional<std::thread::id> coalescing_thread_;
-  std::vector<WorkStatePtr> coalesced_;
+  std::map<std::thread::id, std::vector<WorkStatePtr>> coalescing_;  // the open blocks
 };
 
 }  // namespace taco::pg

@@ -194,6 +194,7 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   // -1 (kUnsetTimeout) and 0 (kNoTimeout) leave the operation its own deadline.
   const Duration limit = timeout.count() > 0 ? timeout.count() * kMillisecond : 0;
   raise_if_error(state_->wait(limit));
+  TORCH_INTERNAL_ASSERT(state_->operations_done(), "taco: a wait() returned before its end");
   finish_once();
   if (std::exception_ptr error = state_->error()) std::rethrow_exception(error);
   return true;
