@@ -111,9 +111,9 @@ class Path {
   // Receiving.
   std::uint64_t number_of(const wire::Packet& packet) const {
     const bool uncounted = (packet.flags & wire::kUncounted) != 0;
-    const std::uint64_t newest = uncounted ? uncounted_.largest() : received_.largest();
-    return wire::expand_number(packet.number, newest + 1);
+    return wire::expand_number(packet.number, uncounted ? uncounted_.largest() + 1 : expected());
   }
+  std::uint64_t expected() const { return received_.largest() + 1; }  // the next counted number
   // A counted packet of that number has come before, or would be too old to tell.
   bool has_received(std::uint64_t number) const { return received_.has(number); }
   void on_copy();

@@ -30,7 +30,11 @@ Path* Session::admit(std::span<std::byte> bytes, const RxPacket& from, wire::Pac
   // Before there are keys nothing is believed: no checksum can be told from a masked one either.
   const bool early = security_ != Security::kNone && sealing_ == nullptr;
   const bool masked = sealing_ != nullptr && !seals_data();
-  const HeaderKey* const segments = masked ? &sealing_->received_headers() : nullptr;
+  wire::SegmentMask segments;
+  if (masked && bytes.size() >= sizeof(wire::Header)) {
+    const Path* const by = paths_.find(wire::peek_path(bytes));
+    segments = {&sealing_->received_headers(), by == nullptr ? 1 : by->expected()};
+  }
   wire::Verdict verdict = wire::parse(bytes, packet, !early, segments);
   const bool sealed = verdict == wire::Verdict::kSealed;
   const auto refuse = [](std::uint64_t& counter) -> Path* {

@@ -228,7 +228,7 @@ std::size_t Session::fill_run(const Path& path, BulkSend& send, SegmentRange ran
     wire::Header& header = scratch.headers[i];
     const std::uint8_t flags = flags_of(send, segment) | (i + 1 == range.count ? last : 0);
     header = wire::data_header(id, send.slot, segment, send.request->bytes, flags);
-    wire::seal(header, {data, payload}, {}, key);
+    wire::seal(header, {data, payload}, {}, {key, id.number});
     scratch.slices[2 * i] = {&header, sizeof header};
     scratch.slices[2 * i + 1] = {data, payload};
     bytes += sizeof header + payload;
@@ -254,7 +254,8 @@ std::size_t Session::fill_pieces(const Path& path, BulkSend& send, SegmentRange 
     front.piece = {static_cast<std::uint16_t>(send.offset_in_segment(unit) / wire::kGranule),
                    static_cast<std::uint16_t>(send.bytes_of_segment(segment))};
     constexpr std::size_t kFront = sizeof front.header + sizeof front.piece;
-    wire::seal(front.header, std::as_bytes(std::span(&front.piece, 1)), {data, payload}, key);
+    wire::seal(front.header, std::as_bytes(std::span(&front.piece, 1)), {data, payload},
+               {key, id.number});
     scratch.slices[2 * i] = {&front, kFront};
     scratch.slices[2 * i + 1] = {data, payload};
     bytes += kFront + payload;

@@ -70,25 +70,23 @@ std::uint32_t checksum(const Header& header, std::span<const std::byte> first,
   return crc;
 }
 
-// The mask of a checksum, for a data packet or fragment: everything but the payload's bytes counts.
-std::uint32_t mask(const HeaderKey* key, const Header& header, std::span<const std::byte> first,
+// The mask of a checksum, for a data packet or fragment: everything but the payload's bytes counts,
+// and the whole of the packet's number, so that no recording is good for another 2^32 packets.
+std::uint32_t mask(const SegmentMask& by, const Header& header, std::span<const std::byte> first,
                    std::size_t second) {
   const int type = header.version_and_type & 15;
   const bool fragment = type == static_cast<int>(Type::kFragment);
-  if (key == nullptr || (!fragment && type != static_cast<int>(Type::kData))) return 0;
+  if (by.key == nullptr || (!fragment && type != static_cast<int>(Type::kData))) return 0;
+  std::uint32_t piece = 0;
+  if (fragment && first.size() >= sizeof piece) std::memcpy(&piece, first.data(), sizeof piece);
   const auto words = std::bit_cast<Words>(header);
-  HeaderKey::Sum sum = key->begin();
-  sum.take(words[2]);
-  sum.take(words[3]);
-  if (fragment) {
-    std::uint32_t piece = 0;
-    if (first.size() >= sizeof piece) std::memcpy(&piece, first.data(), sizeof piece);
-    sum.take(piece);
-  }
-  constexpr std::uint64_t kBytes = 23, kPieceBytes = 31;  // with what the last word holds
   const std::uint64_t type_flags_path = words[0] & 0xFF'FFFF;
-  sum.take(static_cast<std::uint32_t>(first.size() + second) | type_flags_path << 32 |
-           (fragment ? kPieceBytes : kBytes) << 56);
+  constexpr std::uint64_t kBytes = 31;  // of all that counts
+  HeaderKey::Sum sum = by.key->begin();
+  sum.take(by.number);
+  sum.take(words[3]);
+  sum.take(static_cast<std::uint32_t>(first.size() + second) | std::uint64_t{piece} << 32);
+  sum.take(words[2] >> 32 | type_flags_path << 32 | kBytes << 56);
   return sum.finish();
 }
 
@@ -184,7 +182,7 @@ std::optional<Checksum> checksum_named(std::string_view name) {
 }
 
 Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc,
-              const HeaderKey* segments) {
+              const SegmentMask& segments) {
   Header header;
   packet.body = bytes;
   if (!take(packet.body, header)) return Verdict::kMalformed;
@@ -196,7 +194,8 @@ Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc,
     return good ? Verdict::kSealed : Verdict::kMalformed;
   }
   if (check_crc) {
-    const std::uint32_t masked = header.crc ^ mask(segments, header, packet.body, 0);
+    const SegmentMask whole{segments.key, expand_number(header.number, segments.number)};
+    const std::uint32_t masked = header.crc ^ mask(whole, header, packet.body, 0);
     if (checksum(header, packet.body, {}) != masked) return Verdict::kBadChecksum;
   }
   read_header(header, packet);
@@ -537,8 +536,8 @@ Header frames_header(Type type, const PacketId& id, std::size_t body_bytes, std:
 }
 
 void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second,
-          const HeaderKey* key) {
-  header.crc = checksum(header, first, second) ^ mask(key, header, first, second.size());
+          const SegmentMask& by) {
+  header.crc = checksum(header, first, second) ^ mask(by, header, first, second.size());
 }
 
 void mark_sealed(Header& header, std::uint8_t key_phase, std::uint8_t attempt) {

@@ -285,11 +285,16 @@ struct Packet {
 
 enum class Verdict : std::uint8_t { kGood, kMalformed, kBadVersion, kBadChecksum, kSealed };
 
+// What the checksums of data packets and fragments are masked by; without a key, by nothing.
+struct SegmentMask {
+  const HeaderKey* key = nullptr;
+  std::uint64_t number = 0;  // the packet's, in full; for parse(), the one that is expected next
+};
+
 // Checks bounds, version and (unless told not to) checksum. `packet` is complete only for kGood.
 // kSealed: what the header says is there, to be believed once the tag has been verified.
-// `segments`: what the checksums of data packets and fragments are masked by; null: nothing.
 Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc = true,
-              const HeaderKey* segments = nullptr);
+              const SegmentMask& segments = {});
 // One that was sealed and has been opened; all of it, the tag included.
 Verdict parse_opened(std::span<const std::byte> bytes, Packet& packet);
 // Which of two keys seals a packet, and how often packets of its number were offered to the network
@@ -399,10 +404,9 @@ Header fragment_header(const PacketId& id, SlotId slot, std::uint32_t segment,
                        std::uint64_t message_bytes, std::uint8_t flags);
 Header frames_header(Type type, const PacketId& id, std::size_t body_bytes, std::uint8_t flags = 0);
 // Over the header (checksum taken as absent) and the pieces that follow it, or as much of these as
-// its flags say; stores it. Of a fragment the descriptor is in the first piece. `key`: by which it
-// is masked, of a data packet or fragment.
+// its flags say, masked; stores it. Of a fragment the descriptor is in the first piece.
 void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second = {},
-          const HeaderKey* key = nullptr);
+          const SegmentMask& by = {});
 // A tag will take the checksum's part.
 void mark_sealed(Header& header, std::uint8_t key_phase, std::uint8_t attempt = 0);
 
