@@ -329,8 +329,12 @@ bool RecordReader::read(Record& record, std::span<const std::byte> body) {
         return false;
       }
       const std::optional<Control> control = control_of(fields);
-      if (control) record.control = *control;
-      return control.has_value();
+      if (control) {
+        record.control = *control;
+      } else {
+        record.type = RecordType::kUnknown;
+      }
+      return true;
     }
     case RecordType::kNotice:
       return body.size() <= kMaxNoticeBytes && take_span(body, body.size(), record.notice);

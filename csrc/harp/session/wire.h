@@ -110,6 +110,7 @@ static_assert(sizeof(FragmentDescriptor) == 4);
 
 // Connection ids.
 inline constexpr unsigned kEngineShift = 56;
+inline constexpr std::uint8_t kOnlyEngine = 0;  // so far
 constexpr std::uint64_t connection_id(std::uint8_t engine, std::uint64_t random) {
   const std::uint64_t low = random & ((std::uint64_t{1} << kEngineShift) - 1);
   return std::uint64_t{engine} << kEngineShift | (low != 0 ? low : 1);
@@ -231,6 +232,7 @@ enum class RecordType : std::uint8_t {
   kPathOpen = 6,
   kPathClosed = 7,
   kPathMove = 8,
+  kUnknown = 255,  // of no use: what a later version means by it is not known
 };
 // An address of the sender's, to reach it by another path.
 struct PathOpen {

@@ -258,6 +258,31 @@ TEST(Handshake, APeerThatBeginsAnewIsNoticed) {
   EXPECT_NE(transfer.received.status.message().find("anew"), std::string::npos);
 }
 
+// A process of a later version may have several engines, which say hello to each other. Sessions of
+// the only one here are none of theirs.
+TEST(Handshake, AHelloOfOrToAnotherEngineEndsNothing) {
+  for (const bool to_another : {false, true}) {
+    SimCluster cluster(2, 1, {});
+    SimObserver observer(cluster);
+    exchange(cluster, 1);
+    const std::uint64_t before = cluster[1].session(0)->connection_id();
+    const wire::Hello theirs = read(observer.seen_between(1, 0, wire::Type::kHello).front());
+    observer.seen.clear();
+    wire::Hello hello = hello_of(cluster);
+    hello.sender_connection = wire::connection_id(1, 99);
+    hello.sender_engine = 1;
+    hello.target_engine = to_another ? 1 : 0;
+    hello.target_nonce = theirs.sender_nonce;
+    prove(hello, key_of(cluster));
+    observer.send(0, 1, packet_of(hello));
+    cluster.run(cluster.now() + 100 * kMillisecond, [] { return false; });
+    EXPECT_TRUE(observer.seen_between(1, 0, wire::Type::kHello).empty()) << "it was answered";
+    ASSERT_NE(cluster[1].session(0), nullptr);
+    EXPECT_EQ(cluster[1].session(0)->connection_id(), before);
+    exchange(cluster, 11);
+  }
+}
+
 // Both are established, each with the session that the other has now.
 bool are_one_pair(SimCluster& cluster) {
   const Session *a = cluster[0].session(1), *b = cluster[1].session(0);

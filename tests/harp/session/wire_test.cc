@@ -213,6 +213,18 @@ TEST(Wire, UnknownFramesAndRecordsAreSkippedAndWrongLengthsAreNot) {
   EXPECT_EQ(record.type, RecordType::kGoodbye);
   EXPECT_FALSE(records.next(record) || records.bad());
 
+  // A kind of control of a later time, which is no reason to lose what follows it.
+  ControlFields later;
+  later.kind = static_cast<ControlFields::Kind>(77);
+  Writer block(buffer);
+  ASSERT_TRUE(block.control(later) && block.goodbye());
+  RecordReader mixed(block.bytes());
+  ASSERT_TRUE(mixed.next(record));
+  EXPECT_EQ(record.type, RecordType::kUnknown);
+  ASSERT_TRUE(mixed.next(record));
+  EXPECT_EQ(record.type, RecordType::kGoodbye);
+  EXPECT_FALSE(mixed.next(record) || mixed.bad());
+
   // Every known frame and record with one byte too many or too few, where its length is fixed.
   for (const int type : {1, 3, 4, 128, 129}) {
     for (const std::size_t length : {std::size_t{2}, std::size_t{20}}) {
