@@ -184,6 +184,8 @@ bool Duty::wait(const Event& event, Time deadline) {
     if (over) {
       // The duty was meant for this thread, which no longer needs it.
       if (heir) pass_on(unfinished_.load());
+      // What it has submitted, and promised to wait for, is somebody else's to run now.
+      if (!driven_.queue_empty()) wake_driver();
       return event.is_set();
     }
     if (!driven_.queue_empty()) wake_driver();

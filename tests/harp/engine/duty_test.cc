@@ -263,6 +263,19 @@ TEST_P(DutyTest, a_wait_ends_at_its_deadline_and_the_request_goes_on) {
   EXPECT_TRUE(model_.duty().wait(request.answered, monotonic_now() + kDeadline));
 }
 
+// It has promised to drive what it submits; its time being up is no reason for that not to happen.
+TEST_P(DutyTest, a_task_is_run_although_its_submitter_has_no_time_left_to_wait) {
+  for (int i = 0; i < 50; ++i) {
+    Request request;
+    usleep(static_cast<unsigned>(i) * 100);
+    model_.submit(request, true);
+    static_cast<void>(model_.duty().wait(request.answered, monotonic_now()));
+    const Time limit = monotonic_now() + kDeadline;
+    while (!request.answered.is_set() && monotonic_now() < limit) std::this_thread::yield();
+    ASSERT_TRUE(request.answered.is_set()) << i;
+  }
+}
+
 TEST_P(DutyTest, an_event_set_by_another_thread_wakes_the_driver_and_the_sleepers) {
   for (int i = 0; i < 50; ++i) {
     Event event;
