@@ -6,7 +6,7 @@
 //   refused, nothing has been heard since the first, and either refusals have come for as long as
 //   an answer takes, or a probe that was not refused has waited so long for one: kSilence, and more
 //   where round trips are long. One forged or stray ICMP kills nobody, nor does a firewall that
-//   refuses for a moment.
+//   refuses while it reloads its rules.
 // - Where several ways lead to the peer, a firewall on one of them may refuse what goes there. As
 //   long as nothing was refused on the others, such hints need a silence of kLongSilence.
 // - A reset from the peer's address that quotes one of our packets says that another process has
@@ -36,7 +36,7 @@ class Session;
 // Hints of others about a peer since it was last heard.
 struct Suspicion {
   static constexpr std::uint32_t kRefusals = 3;
-  static constexpr Duration kSilence = 8 * kMillisecond;
+  static constexpr Duration kSilence = 100 * kMillisecond;
   static constexpr Duration kLongSilence = kSecond;
   static constexpr Duration kMostExcused = 100 * kMillisecond;
 

@@ -122,8 +122,10 @@ TEST(EngineLoop, AFirewallThatRefusesTheFirstPathBeforeOthersAreProvedEndsNoPeer
 
 // Whatever the round trip: what got through again has yet to be answered.
 TEST(EngineLoop, AFirewallThatRefusesForAMomentEndsNoPeer) {
-  for (const Duration latency : {2 * kMillisecond, 5 * kMillisecond, 40 * kMillisecond}) {
-    for (const Duration moment : {latency / 4, latency}) {
+  for (const Duration latency :
+       {50 * kMicrosecond, 2 * kMillisecond, 5 * kMillisecond, 40 * kMillisecond}) {
+    // As long as a firewall takes to reload its rules, at least.
+    for (const Duration moment : {latency / 4, latency, 40 * kMillisecond, 60 * kMillisecond}) {
       SimFaults faults;
       faults.latency = latency;
       SimCluster cluster(2, 1, faults);
