@@ -160,11 +160,13 @@ constexpr auto kVariables = std::to_array<Variable>({
      "First UDP port that is tried, for firewalls; 0 takes any.",
      [](Env& env, const std::string& value) { return set_integer(env.port, value, 0, 65535); },
      [](const Env& env) { return std::to_string(env.port); }},
-    {"TACO_MTU", "integer", "bytes", "0 or an integer from 576 to 65535",
-     "Largest IP packet to send; 0 takes the interface's.",
+    {"TACO_MTU", "integer", "bytes", "0 or an integer from 1280 to 65535",
+     "Largest IP packet to send; 0 takes the interface's. A path that carries less than 1,280 "
+     "bytes "
+     "fragments.",
      [](Env& env, const std::string& value) {
        return value == "0" ? set_integer(env.mtu, value, 0, 0)
-                           : set_integer(env.mtu, value, 576, 65535);
+                           : set_integer(env.mtu, value, 1280, 65535);
      },
      [](const Env& env) { return std::to_string(env.mtu); }},
     {"TACO_PATHS", "integer", "", "auto or an integer from 1 to 8",

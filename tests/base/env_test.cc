@@ -115,7 +115,7 @@ TEST(Env, MalformedValuesOfEveryKindAreRefused) {
                             "TACO_SPIN_US=-2",
                             "TACO_PORT=65536",
                             "TACO_PORT= 1",
-                            "TACO_MTU=100",
+                            "TACO_MTU=1279",
                             "TACO_PATHS=0",
                             "TACO_PATHS=9",
                             "TACO_SOCKET_BUFFER=big",
