@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <net/if_arp.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -36,10 +37,20 @@ bool is_overlay(const std::string& interface) {
   if (access((folder + "/bridge").c_str(), F_OK) == 0) return true;
   if (access((folder + "/tun_flags").c_str(), F_OK) == 0) return true;
   const std::string described = read_file(folder + "/uevent");
-  for (const char* kind : {"vxlan", "geneve", "wireguard", "gre", "ipip", "sit"}) {
+  for (const char* kind : {"vxlan", "geneve", "wireguard"}) {
     if (described.find(std::string("DEVTYPE=") + kind) != std::string::npos) return true;
   }
-  return false;
+  // Tunnels of IP in IP say so by the kind of their frames.
+  switch (read_attribute(interface, "type", ARPHRD_ETHER)) {
+    case ARPHRD_TUNNEL:
+    case ARPHRD_TUNNEL6:
+    case ARPHRD_SIT:
+    case ARPHRD_IPGRE:
+    case ARPHRD_IP6GRE:
+      return true;
+    default:
+      return false;
+  }
 }
 
 int prefix_of(const sockaddr* netmask) {
