@@ -185,11 +185,11 @@ bool EngineCore::prepare_doze_st(Time until) {
 // While an address is full, room in it is something to wake up for.
 void EngineCore::watch_for_room() {
   const bool full = loop_.has_ready() && loop_.nic_full();
-  if (full == watching_room_) return;
-  watching_room_ = full;
+  if (!full && room_watch_.is_empty()) return;
   for (const NicDescriptor& each : nic_->descriptors()) {
     if (each.local_path == NicDescriptor::kNoAddress) continue;
     const bool watch = full && nic_->is_full_st(each.local_path);
+    if (!room_watch_.change(each.local_path, each.fd, watch)) continue;
     thread_set_->watch_writable(each.fd, watch);
     caller_set_->watch_writable(each.fd, watch);
   }

@@ -18,6 +18,7 @@
 #include "harp/engine/own_work.h"
 #include "harp/engine/peer.h"
 #include "harp/engine/placement.h"
+#include "harp/engine/room_watch.h"
 #include "harp/engine/stack.h"
 #include "harp/engine/submit_queue.h"
 #include "harp/engine/token.h"
@@ -114,7 +115,7 @@ class EngineCore final : public Engine, private Driven {
   std::size_t local_peers_ = 0;         // for whom choose_spin() has chosen
   bool asleep_ = false;                 // peers on this host have been told so
   std::atomic<bool> was_woken_{false};  // somebody has slept since the Nic was last told so
-  bool watching_room_ = false;
+  RoomWatch room_watch_;
   std::size_t watched_ = 0;  // of the Nic's descriptors
   Placement placement_;      // of callers that drive
   Event* left_ = nullptr;    // set when nobody is busy any more

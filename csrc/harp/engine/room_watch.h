@@ -1,0 +1,34 @@
+// Which of the Nic's addresses a sleeper is woken for when they have room again: those that are
+// full, each from when it is until it is not. One that has room would let nobody sleep.
+//
+// A pure value.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace taco::harp {
+
+class RoomWatch {
+ public:
+  RoomWatch() { watched_.fill(-1); }
+
+  bool is_empty() const { return count_ == 0; }
+  // True: the watch over the address's descriptor has to begin (`full`) or to end.
+  bool change(std::uint32_t local_path, int fd, bool full) {
+    int& watched = watched_[local_path];
+    if (full == (watched == fd)) return false;
+    if (!full && watched < 0) return false;
+    count_ += (full ? 1 : 0) - (watched >= 0 ? 1 : 0);
+    watched = full ? fd : -1;
+    return true;
+  }
+
+ private:
+  static constexpr std::size_t kAddresses = 32;
+  std::array<int, kAddresses> watched_;  // descriptors, by address; -1: none
+  int count_ = 0;
+};
+
+}  // namespace taco::harp
