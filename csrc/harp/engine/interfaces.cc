@@ -109,7 +109,9 @@ Result<std::vector<Interface>> named_interfaces(const std::vector<Interface>& al
     for (const Interface& interface : all) {
       if (interface.name != name) continue;
       found = true;
-      if (!is_publishable(interface)) continue;
+      // One that is named may be of one link only, as far as its address tells which.
+      const bool v4 = sockaddr_of(interface.address)->sa_family == AF_INET;
+      if (!interface.up || (!v4 && is_link_local(interface.address))) continue;
       usable = true;
       chosen.push_back(interface);
     }
@@ -123,13 +125,16 @@ Result<std::vector<Interface>> named_interfaces(const std::vector<Interface>& al
   return chosen;
 }
 
-// The address from which this host talks to the master; null when the master is this host, for then
-// no route tells which of our addresses others can reach, and when nobody else could use it.
+// The address from which this host talks to the master, or the master's own if that is this host:
+// all others find their way there. Null when nobody else could use it.
 const Interface* towards(const Endpoint& master, const std::vector<Interface>& all,
                          const RouteLookup& route) {
-  if (is_loopback(master) || holder_of(all, master) != nullptr) return nullptr;
-  const std::vector<Endpoint> sources = route(master);
-  const Interface* own = sources.empty() ? nullptr : holder_of(all, sources.front());
+  if (is_loopback(master)) return nullptr;
+  const Interface* own = holder_of(all, master);
+  if (own == nullptr) {
+    const std::vector<Endpoint> sources = route(master);
+    own = sources.empty() ? nullptr : holder_of(all, sources.front());
+  }
   if (own == nullptr || own->loopback) return nullptr;
   // An IPv6 address of one link means nothing without the name that the link has on each host.
   const bool v6 = sockaddr_of(own->address)->sa_family == AF_INET6;
@@ -160,7 +165,8 @@ std::vector<Interface> with_other_ways(const Interface& first, const std::vector
 }
 
 // Everything others could reach, best first: what leads to the master or is its own address, then
-// the default route's interface, then the rest, loopback last.
+// the default route's interface, then the rest, loopback last. Bridges and tunnels only where there
+// is nothing else: what crosses them crosses another interface, or leads nowhere.
 std::vector<Interface> all_publishable(const std::vector<Interface>& all, const InterfaceWish& wish,
                                        const RouteLookup& route) {
   std::vector<Interface> chosen;
@@ -173,16 +179,18 @@ std::vector<Interface> all_publishable(const std::vector<Interface>& all, const 
     chosen.push_back(interface);
   };
   for (const Endpoint& master : wish.master) {
-    const Interface* own = holder_of(all, master);
-    if (own == nullptr) own = towards(master, all, route);
-    if (own != nullptr && !own->loopback) add(*own);
+    if (const Interface* own = towards(master, all, route)) add(*own);
   }
   for (const int family : {AF_INET, AF_INET6}) {
     const std::vector<Endpoint> sources = route(any_global(family));
     const Interface* own = sources.empty() ? nullptr : holder_of(all, sources.front());
     if (own != nullptr && !own->loopback) add(*own);
   }
+  for (const Interface& interface : all) {
+    if (!interface.loopback && !interface.overlay) add(interface);
+  }
   for (const bool loopback : {false, true}) {
+    if (!loopback && !chosen.empty()) continue;
     for (const Interface& interface : all) {
       if (interface.loopback == loopback) add(interface);
     }
@@ -225,6 +233,18 @@ Result<std::vector<Interface>> list_interfaces() {
     interface.overlay = !interface.loopback && is_overlay(interface.name);
   }
   return all;
+}
+
+void drop_unready(std::vector<Interface>* all) {
+  std::erase_if(*all, [](const Interface& interface) {
+    if (sockaddr_of(interface.address)->sa_family != AF_INET6) return false;
+    if (!interface.up || interface.loopback || is_link_local(interface.address)) return false;
+    const int fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const int bound = bind(fd, sockaddr_of(interface.address), interface.address.size);
+    const bool unready = fd >= 0 && bound != 0 && errno == EADDRNOTAVAIL;
+    if (fd >= 0) close(fd);
+    return unready;
+  });
 }
 
 std::vector<Endpoint> sources_towards(const Endpoint& destination, const Endpoint& first,

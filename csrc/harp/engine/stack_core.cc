@@ -41,8 +41,9 @@ NicOptions::Local nic_local(const LocalPort& local, std::int64_t mtu, int paths,
 // address as at the start. Which ports they are, peers are told.
 std::vector<NicOptions::Local> new_locals(const InterfaceWish& wish, std::int64_t mtu, int paths) {
   std::vector<NicOptions::Local> locals;
-  const auto all = list_interfaces();
+  auto all = list_interfaces();
   if (!all.ok()) return locals;
+  drop_unready(&all.value());
   for (const Interface& each : interfaces_by_now(all.value(), wish, kernel_routes)) {
     for (const LocalPort& local : spread_ports({each}, ports_for(paths))) {
       locals.push_back(nic_local(local, mtu, paths, all.value()));
@@ -126,8 +127,9 @@ Status StackCore::start() {
 
 Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_names) {
   const auto env = Env::get();
-  const auto all = list_interfaces();
+  auto all = list_interfaces();
   if (!all.ok()) return all.status();
+  drop_unready(&all.value());
   InterfaceWish wish{options_.interfaces, options_.excluded_interfaces, resolve(options_.master)};
   const auto chosen = choose_interfaces(all.value(), wish, kernel_routes);
   if (!chosen.ok()) return chosen.status();

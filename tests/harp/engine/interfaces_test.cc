@@ -1,6 +1,11 @@
 #include "harp/engine/interfaces.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <thread>
 
 #include "harp/engine/host_identity.h"
 #include "support/ip.h"
@@ -54,11 +59,19 @@ TEST(InterfacesTest, the_route_to_the_master_decides) {
             "eth0=10.0.0.5 eth1=192.168.7.5");
 }
 
-TEST(InterfacesTest, the_masters_own_host_publishes_all_of_its_addresses_that_one_first) {
+TEST(InterfacesTest, the_masters_own_host_publishes_what_others_find_their_way_by_as_well) {
   EXPECT_EQ(names(choose_interfaces(kHost, {{}, {}, {ip("192.168.7.5")}}, route)),
-            "eth1=192.168.7.5 eth0=10.0.0.5 docker0=172.17.0.1 lo=127.0.0.1 lo=::1");
+            "eth1=192.168.7.5 eth0=10.0.0.5");
   EXPECT_EQ(names(choose_interfaces(kHost, {{}, {}, {ip("127.0.0.1")}}, route)),
-            "eth0=10.0.0.5 docker0=172.17.0.1 eth1=192.168.7.5 lo=127.0.0.1 lo=::1");
+            "eth0=10.0.0.5 eth1=192.168.7.5 lo=127.0.0.1 lo=::1");
+}
+
+TEST(InterfacesTest, a_bridge_is_used_where_there_is_nothing_else) {
+  const std::vector<Interface> host =
+      with_bridge({interface("lo", "127.0.0.1"), interface("docker0", "172.17.0.1")});
+  const auto nowhere = [](const Endpoint&) { return std::vector<Endpoint>(); };
+  EXPECT_EQ(names(choose_interfaces(host, {{}, {}, {}}, nowhere)),
+            "docker0=172.17.0.1 lo=127.0.0.1");
 }
 
 TEST(InterfacesTest, an_address_of_one_link_is_published_over_ipv4_only) {
@@ -69,13 +82,42 @@ TEST(InterfacesTest, an_address_of_one_link_is_published_over_ipv4_only) {
   host.push_back(interface("eth3", "169.254.0.5"));
   EXPECT_EQ(names(choose_interfaces(host, {{}, {}, {ip("169.254.0.1")}}, by_link)),
             "eth3=169.254.0.5 eth0=10.0.0.5 eth1=192.168.7.5");
+  EXPECT_EQ(names(choose_interfaces(host, {{}, {}, {ip("169.254.0.5")}}, by_link)),
+            "eth3=169.254.0.5 eth0=10.0.0.5 eth1=192.168.7.5");
+  EXPECT_EQ(names(choose_interfaces(host, {{"eth3"}, {}, {}}, by_link)), "eth3=169.254.0.5");
   EXPECT_EQ(names(choose_interfaces(host, {{}, {"docker0", "lo"}, {ip("fe80::1")}}, by_link)),
             "eth0=10.0.0.5 eth1=192.168.7.5");
 }
 
 TEST(InterfacesTest, a_master_that_does_not_resolve_is_no_obstacle) {
   EXPECT_EQ(names(choose_interfaces(kHost, {{}, {}, resolve("no.such.host.invalid")}, route)),
-            "eth0=10.0.0.5 docker0=172.17.0.1 eth1=192.168.7.5 lo=127.0.0.1 lo=::1");
+            "eth0=10.0.0.5 eth1=192.168.7.5 lo=127.0.0.1 lo=::1");
+}
+
+// The kernel asks for a second or two whether somebody else has it, and does not let it be used.
+TEST(InterfacesTest, an_address_that_is_not_ready_is_left_out) {
+  bool alone = false;
+  std::thread([&] {
+    alone = unshare(CLONE_NEWNET) == 0 &&
+            system(
+                "sysctl -qw net.ipv6.conf.default.disable_ipv6=0 2>/dev/null; "
+                "ip link add v0 type veth peer name p0 && ip link set p0 up && "
+                "ip addr add 10.9.3.1/24 dev v0 && ip link set v0 up && "
+                "ip addr add 2001:db8:3::7/64 dev v0") == 0;
+    if (!alone) return;
+    auto all = list_interfaces();
+    ASSERT_TRUE(all.ok());
+    const auto has = [&](const char* address) {
+      return std::ranges::any_of(all.value(), [&](const Interface& each) {
+        return same_host_address(each.address, ip(address));
+      });
+    };
+    EXPECT_TRUE(has("10.9.3.1") && has("2001:db8:3::7"));
+    drop_unready(&all.value());
+    EXPECT_TRUE(has("10.9.3.1"));
+    EXPECT_FALSE(has("2001:db8:3::7"));
+  }).join();
+  if (!alone) GTEST_SKIP() << "no right to make a network namespace";
 }
 
 TEST(InterfacesTest, names_pick_and_exclusions_drop) {
