@@ -6,61 +6,164 @@
 #include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
+#include <utility>
 
 #include "base/fork.h"
+#include "base/log.h"
+#include "base/thread.h"
 #include "harp/address.h"
 
 namespace taco::harp {
+namespace {
 
-Result<std::unique_ptr<AddressWatch>> AddressWatch::open() {
-  const int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
-  if (fd < 0) {
-    return Status(Code::kResource, std::string("cannot open a netlink socket: ") + strerror(errno));
-  }
-  close_on_fork(fd);
-  std::unique_ptr<AddressWatch> watch(new AddressWatch(fd));
-  sockaddr_nl groups{};
-  groups.nl_family = AF_NETLINK;
-  groups.nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
-  if (bind(fd, reinterpret_cast<const sockaddr*>(&groups), sizeof groups) != 0) {
-    return Status(Code::kResource, std::string("cannot bind a netlink socket: ") + strerror(errno));
-  }
-  return watch;
-}
+// Messages heard at once; more of them wait until the next time.
+constexpr int kMostHeard = 64;
+constexpr unsigned kCarries = IFF_UP | IFF_RUNNING;
 
-AddressWatch::~AddressWatch() { close_now(fd_); }
-
-// The contents of the messages do not matter: after any of them all addresses are looked at. So it
-// does no harm when some did not fit the socket's buffer (ENOBUFS).
-bool AddressWatch::take_change() {
-  std::array<std::byte, 4096> message;
-  bool changed = false;
-  for (;;) {
-    const ssize_t got = recv(fd_, message.data(), message.size(), 0);
-    if (got < 0 && errno != ENOBUFS && errno != EINTR) return changed;
-    changed = true;
-  }
-}
-
-std::optional<std::uint32_t> missing_of(std::span<const NicAddress> addresses) {
+std::optional<std::vector<Endpoint>> held_addresses() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return std::nullopt;
-  std::uint32_t missing = (std::uint32_t{1} << addresses.size()) - 1;
+  std::vector<Endpoint> held;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr) continue;
     const int family = entry->ifa_addr->sa_family;
     if (family != AF_INET && family != AF_INET6) continue;
     if ((entry->ifa_flags & IFF_UP) == 0 || (entry->ifa_flags & IFF_RUNNING) == 0) continue;
-    const Endpoint held = endpoint_of(entry->ifa_addr);
-    for (std::size_t i = 0; i < addresses.size(); ++i) {
-      if (same_host_address(addresses[i].endpoint, held)) missing &= ~(std::uint32_t{1} << i);
-    }
+    held.push_back(endpoint_of(entry->ifa_addr));
   }
   freeifaddrs(list);
+  return held;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AddressWatch>> AddressWatch::open(
+    decltype(NicOptions::find_more) find_more) {
+  std::unique_ptr<AddressWatch> watch(new AddressWatch(std::move(find_more)));
+  auto& [messages, ended] = watch->descriptors_;
+  messages = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
+  ended = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (messages < 0 || ended < 0) {
+    return Status(Code::kResource, std::string("cannot open a netlink socket: ") + strerror(errno));
+  }
+  for (const int fd : watch->descriptors_) close_on_fork(fd);
+  sockaddr_nl groups{};
+  groups.nl_family = AF_NETLINK;
+  groups.nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
+  if (bind(messages, reinterpret_cast<const sockaddr*>(&groups), sizeof groups) != 0) {
+    return Status(Code::kResource, std::string("cannot bind a netlink socket: ") + strerror(errno));
+  }
+  watch->list_interfaces_now();
+  return watch;
+}
+
+void AddressWatch::list_interfaces_now() {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    Link& link = links_[if_nametoindex(entry->ifa_name)];
+    link.flags = entry->ifa_flags & kCarries;
+    const int family = entry->ifa_addr == nullptr ? AF_UNSPEC : entry->ifa_addr->sa_family;
+    const bool v6 = family == AF_INET6;
+    link.has_address |= family == AF_INET || (v6 && !is_link_local(endpoint_of(entry->ifa_addr)));
+  }
+  freeifaddrs(list);
+}
+
+AddressWatch::~AddressWatch() {
+  if (looking_.joinable()) looking_.join();
+  for (const int fd : descriptors_) {
+    if (fd >= 0) close_now(fd);
+  }
+}
+
+std::optional<HostAddresses> AddressWatch::take() {
+  again_ |= hear();
+  std::optional<HostAddresses> found;
+  if (looking_.joinable() && looked_.load(std::memory_order_acquire)) {
+    looking_.join();
+    std::uint64_t count;
+    [[maybe_unused]] const ssize_t got = read(descriptors_[1], &count, sizeof count);
+    found = std::exchange(found_, std::nullopt);
+  }
+  if (again_ && !looking_.joinable()) look();
+  return found;
+}
+
+// True: something that matters has changed. When messages did not fit the socket's buffer (ENOBUFS)
+// nobody knows what.
+bool AddressWatch::hear() {
+  alignas(nlmsghdr) std::array<std::byte, 8192> bytes;
+  bool changed = false;
+  for (int heard = 0; heard < kMostHeard; ++heard) {
+    const ssize_t got = recv(descriptors_[0], bytes.data(), bytes.size(), 0);
+    if (got < 0 && errno == ENOBUFS) changed = true;
+    if (got < 0 && errno != ENOBUFS && errno != EINTR) break;
+    if (got > 0) changed |= matters(std::span(bytes).first(static_cast<std::size_t>(got)));
+  }
+  return changed;
+}
+
+// An IPv6 address of one link is nobody's way. And of an interface matters only whether it carries
+// anything, if it has an address; the kernel tells of these before it tells that an interface is
+// gone.
+bool AddressWatch::matters(std::span<const std::byte> message) {
+  bool changed = false;
+  auto left = static_cast<unsigned>(message.size());
+  for (const auto* header = reinterpret_cast<const nlmsghdr*>(message.data());
+       NLMSG_OK(header, left); header = NLMSG_NEXT(header, left)) {
+    if (header->nlmsg_type == RTM_NEWADDR || header->nlmsg_type == RTM_DELADDR) {
+      const auto* address = static_cast<const ifaddrmsg*>(NLMSG_DATA(header));
+      if (address->ifa_family == AF_INET6 && address->ifa_scope == RT_SCOPE_LINK) continue;
+      links_[address->ifa_index].has_address = true;
+      changed = true;
+    } else if (header->nlmsg_type == RTM_NEWLINK) {
+      const auto* now = static_cast<const ifinfomsg*>(NLMSG_DATA(header));
+      Link& link = links_[static_cast<unsigned>(now->ifi_index)];
+      const unsigned before = std::exchange(link.flags, now->ifi_flags & kCarries);
+      changed |= link.has_address && before != link.flags;
+    } else if (header->nlmsg_type == RTM_DELLINK) {
+      const auto* gone = static_cast<const ifinfomsg*>(NLMSG_DATA(header));
+      links_.erase(static_cast<unsigned>(gone->ifi_index));
+    }
+  }
+  return changed;
+}
+
+void AddressWatch::look() {
+  again_ = false;
+  looked_.store(false, std::memory_order_relaxed);
+  auto thread = start_thread("taco-addresses", [this] {
+    if (auto held = held_addresses()) {
+      found_ = HostAddresses{std::move(*held), {}};
+      if (find_more_) found_->may_be_used = find_more_();
+    }
+    looked_.store(true, std::memory_order_release);
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(descriptors_[1], &one, sizeof one);
+  });
+  if (thread.ok()) {
+    looking_ = std::move(thread).value();
+  } else {
+    again_ = true;  // with the next look at the descriptors
+    TACO_LOG_WARNING("harp", "%s", thread.status().message().c_str());
+  }
+}
+
+std::uint32_t missing_of(std::span<const NicAddress> addresses, std::span<const Endpoint> held) {
+  std::uint32_t missing = 0;
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    const bool is_held = std::ranges::any_of(
+        held, [&](const Endpoint& one) { return same_host_address(addresses[i].endpoint, one); });
+    if (!is_held) missing |= std::uint32_t{1} << i;
+  }
   return missing;
 }
 

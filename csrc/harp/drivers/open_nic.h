@@ -22,7 +22,8 @@ struct NicOptions {
   };
   std::vector<Local> locals;  // each becomes an address of the Nic, in this order
   // Returns the addresses that the host has by now and that may be used as well, as often as each
-  // is to have ports; called when addresses have changed. Null: nothing but `locals` ever is.
+  // is to have ports; called when addresses have changed, on a thread of its own. Null: nothing but
+  // `locals` ever is.
   std::function<std::vector<Local>()> find_more;
   std::size_t receive_buffer = 0;  // bytes; 0: as much as the system allows, within reason
 };

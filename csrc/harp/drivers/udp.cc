@@ -65,15 +65,18 @@ std::optional<std::size_t> UdpNic::place_for_more() const {
   return static_cast<std::size_t>(std::countr_zero(missing_));
 }
 
-// Adds addresses that the host has come to have. One that cannot be opened is not missed by anybody
-// yet, and is tried again after the next change.
-void UdpNic::open_more() {
-  if (!options_.find_more) return;
+// Adds addresses that the host has come to have, and learns by which interface each is used now:
+// one that was made again has another index. An address that cannot be opened is not missed by
+// anybody yet, and is tried again after the next change.
+void UdpNic::open_more(std::span<const NicOptions::Local> locals) {
   const std::vector<NicAddress> before = addresses_;
-  for (const NicOptions::Local& local : options_.find_more()) {
-    const bool is_open = std::ranges::any_of(before, [&](const NicAddress& address) {
-      return same_host_address(address.endpoint, local.address);
-    });
+  for (const NicOptions::Local& local : locals) {
+    bool is_open = false;
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      if (!same_host_address(before[i].endpoint, local.address)) continue;
+      sockets_[i]->set_network(local.network);
+      is_open = true;
+    }
     if (is_open) continue;
     const auto place = place_for_more();
     const Status opened =
@@ -87,14 +90,16 @@ void UdpNic::open_more() {
 
 // Without it a path by an address that has gone is found out as any silent one.
 void UdpNic::watch_addresses() {
-  auto watch = AddressWatch::open();
+  auto watch = AddressWatch::open(options_.find_more);
   if (!watch.ok()) {
     TACO_LOG_WARNING("harp", "addresses that come or go will be noticed later: %s",
                      watch.status().message().c_str());
     return;
   }
   watch_ = std::move(watch).value();
-  descriptors_.push_back({watch_->fd(), NicDescriptor::kNoAddress});
+  for (const int fd : watch_->descriptors()) {
+    descriptors_.push_back({fd, NicDescriptor::kNoAddress});
+  }
 }
 
 std::size_t UdpNic::send_st(std::span<const TxPacket> packets) {
@@ -115,9 +120,11 @@ std::size_t UdpNic::send_st(std::span<const TxPacket> packets) {
 std::size_t UdpNic::receive_st(std::span<RxPacket> packets) {
   ++polls_;
   const bool look = look_everywhere_ || polls_ % kColdEvery == 0;
-  if (look && watch_ != nullptr && watch_->take_change()) {
-    missing_ = missing_of(addresses_).value_or(missing_);
-    open_more();
+  if (look && watch_ != nullptr) {
+    if (const auto host = watch_->take()) {
+      missing_ = missing_of(addresses_, host->held);
+      open_more(host->may_be_used);
+    }
   }
   const std::size_t most = std::min(packets.size(), UdpReceiveRing::kPackets);
   std::size_t filled = 0;

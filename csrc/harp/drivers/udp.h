@@ -48,7 +48,7 @@ class UdpNic final : public Nic {
   Status open_address(const NicOptions::Local& local, std::size_t place);
   std::optional<std::size_t> place_for_more() const;
   void watch_addresses();
-  void open_more();
+  void open_more(std::span<const NicOptions::Local> locals);
 
   static constexpr std::size_t kMostAddresses = 24;  // a bit each, of 32
 

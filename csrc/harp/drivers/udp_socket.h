@@ -77,6 +77,9 @@ class UdpSocket {
   bool is_full() const { return is_full_; }
   std::uint64_t overflows() const { return overflows_.load(std::memory_order_relaxed); }
 
+  // The interface that has its address may be another one by now, of the same name or not.
+  void set_network(const OwnNetwork& network) { network_ = network; }
+
   std::uint64_t last_used = 0;  // the driver's: the poll in which traffic was last seen; 0: never
 
  private:

@@ -1,81 +1,14 @@
 #include "harp/drivers/udp.h"
 
-#include <arpa/inet.h>
-#include <gtest/gtest.h>
-#include <poll.h>
-#include <sched.h>
-#include <stdlib.h>
-
 #include <cstring>
 #include <numeric>
-#include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "harp/address.h"
-#include "harp/engine/interfaces.h"
-#include "support/eventually.h"
+#include "harp/drivers/udp_fixture.h"
 
 namespace taco::harp {
 namespace {
-
-Endpoint loopback(bool v6) {
-  sockaddr_in v4_address{};
-  sockaddr_in6 v6_address{};
-  if (!v6) {
-    v4_address.sin_family = AF_INET;
-    v4_address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    return endpoint_of(reinterpret_cast<const sockaddr*>(&v4_address));
-  }
-  v6_address.sin6_family = AF_INET6;
-  v6_address.sin6_addr = in6addr_loopback;
-  return endpoint_of(reinterpret_cast<const sockaddr*>(&v6_address));
-}
-
-UdpNicOptions options(bool v6 = false) {
-  UdpNicOptions made;
-  made.locals = {{loopback(v6), 1500}};
-  return made;
-}
-
-std::unique_ptr<UdpNic> nic(const UdpNicOptions& wanted) {
-  auto made = UdpNic::create(wanted);
-  EXPECT_TRUE(made.ok()) << made.status().message();
-  return std::move(made).value();
-}
-
-std::vector<std::byte> random_bytes(std::size_t count) {
-  std::mt19937 random(static_cast<unsigned>(count));
-  std::vector<std::byte> bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
-}
-
-// Everything that arrives until `count` datagrams have, each on its own.
-std::vector<std::string> collect(UdpNic& from, std::size_t count, std::size_t* largest_run) {
-  std::vector<std::string> datagrams;
-  const Time limit = monotonic_now() + 5 * kSecond;
-  while (datagrams.size() < count && monotonic_now() < limit) {
-    pollfd wait{from.descriptors()[0].fd, POLLIN, 0};
-    poll(&wait, 1, 100);
-    std::array<RxPacket, 16> packets;
-    const std::size_t got = from.receive_st(packets);
-    for (std::size_t i = 0; i < got; ++i) {
-      const auto& data = packets[i].data;
-      const std::size_t step =
-          packets[i].segment_bytes != 0 ? packets[i].segment_bytes : data.size();
-      if (largest_run != nullptr) {
-        *largest_run = std::max(*largest_run, (data.size() + step - 1) / step);
-      }
-      for (std::size_t at = 0; at < data.size(); at += step) {
-        datagrams.emplace_back(reinterpret_cast<const char*>(data.data()) + at,
-                               std::min(step, data.size() - at));
-      }
-    }
-  }
-  return datagrams;
-}
 
 class UdpTest : public ::testing::TestWithParam<bool> {};
 
@@ -142,17 +75,6 @@ void check_unfragmented(bool v6) {
   EXPECT_FALSE(a->is_full_st(0));
   pollfd idle{a->descriptors()[0].fd, POLLIN, 0};
   EXPECT_EQ(poll(&idle, 1, 0), 0) << "what was too large has left an error that nobody takes";
-}
-
-// Runs `check` where its network can be arranged by `commands`; false where that needs more rights.
-template <class Check>
-bool in_a_network(const char* commands, const Check& check) {
-  bool alone = false;
-  std::thread([&] {
-    alone = unshare(CLONE_NEWNET) == 0 && system(commands) == 0;
-    if (alone) check();
-  }).join();
-  return alone;
 }
 
 TEST_P(UdpTest, an_unfragmented_datagram_arrives_whole_or_not_at_all) {
@@ -378,148 +300,6 @@ TEST(UdpErrorTest, an_address_that_is_not_ours_is_a_clear_error) {
   const auto made = UdpNic::create(elsewhere);
   ASSERT_FALSE(made.ok());
   EXPECT_NE(made.status().message().find("203.0.113.9"), std::string::npos);
-}
-
-// Runs on a thread that stands in a network of its own, in which 10.9.9.1 is near's.
-void check_missing_addresses() {
-  UdpNicOptions two = options();
-  sockaddr_in own{};
-  own.sin_family = AF_INET;
-  own.sin_addr.s_addr = htonl(0x0a090901);
-  two.locals.push_back({endpoint_of(reinterpret_cast<const sockaddr*>(&own)), 1500});
-  auto a = nic(two);
-  EXPECT_EQ(a->missing_st(), 0u);
-  // As its owner does, who sleeps until there is something to look at. The kernel tells of one
-  // command in several messages, a carrier's a moment after the others.
-  const auto after = [&](const char* command, std::uint32_t expected) {
-    EXPECT_EQ(system(command), 0) << command;
-    pollfd wait{a->descriptors().back().fd, POLLIN, 0};
-    EXPECT_EQ(poll(&wait, 1, 5'000), 1) << "nobody tells of: " << command;
-    std::array<RxPacket, 4> packets;
-    const auto look = [&] {
-      a->look_everywhere_st();
-      EXPECT_EQ(a->receive_st(packets), 0u);
-      return poll(&wait, 1, 0) == 0 && a->missing_st() == expected;
-    };
-    EXPECT_TRUE(testing::eventually(look))
-        << command << ": missing are " << a->missing_st() << ", not " << expected
-        << ", or whoever sleeps on the descriptor would not sleep any more";
-  };
-  after("ip address del 10.9.9.1/24 dev near", 2);
-  after("ip address add 10.9.9.2/24 dev near", 2);
-  after("ip address add 10.9.9.1/24 dev near", 0);
-  after("ip link set near down", 2);
-  after("ip link set near up", 0);
-  after("ip link del near", 2);
-}
-
-TEST(UdpPathsTest, an_address_that_goes_or_comes_back_is_noticed) {
-  if (!in_a_network(
-          "ip link set lo up && ip link add near type veth peer name far && ip link set far up && "
-          "ip address add 10.9.9.1/24 dev near && ip link set near up",
-          check_missing_addresses))
-    GTEST_SKIP() << "no right to make a network namespace";
-}
-
-// In a network in which near and far are the ends of one cable.
-UdpNicOptions with_near() {
-  UdpNicOptions growing = options();
-  growing.find_more = [] {
-    std::vector<NicOptions::Local> found;
-    const auto all = list_interfaces();
-    EXPECT_TRUE(all.ok());
-    for (const Interface& each : all.value()) {
-      const bool v4 = sockaddr_of(each.address)->sa_family == AF_INET;
-      if (each.up && v4 && each.name == "near") found.push_back({each.address, 9000});
-    }
-    return found;
-  };
-  return growing;
-}
-
-void check_new_addresses() {
-  UdpNicOptions growing = with_near();
-  auto a = nic(growing);
-  const std::size_t descriptors = a->descriptors().size();
-  std::array<RxPacket, 4> packets;
-  a->receive_st(packets);
-  EXPECT_EQ(a->addresses().size(), 1u);
-  EXPECT_EQ(system("ip address add 10.9.9.1/24 dev near"), 0);
-  ASSERT_TRUE(testing::eventually([&] {
-    a->look_everywhere_st();
-    a->receive_st(packets);
-    return a->addresses().size() == 2;
-  }));
-  EXPECT_EQ(to_string(a->addresses()[1].endpoint).substr(0, 9), "10.9.9.1:");
-  EXPECT_EQ(a->addresses()[1].max_datagram, 8972u);
-  EXPECT_EQ(a->missing_st(), 0u);
-  ASSERT_EQ(a->descriptors().size(), descriptors + 1);
-  EXPECT_EQ(a->descriptors().back().local_path, 1u);
-
-  const IoSlice slice{"hello", 5};
-  const TxPacket packet{&a->addresses()[1].endpoint, 0, {&slice, 1}, 5};
-  const auto far = [&] {
-    UdpNicOptions there = options();
-    there.locals[0].address = growing.find_more()[0].address;
-    return nic(there);
-  }();
-  ASSERT_EQ(far->send_st({&packet, 1}), 1u);
-  pollfd wait{a->descriptors().back().fd, POLLIN, 0};
-  EXPECT_EQ(poll(&wait, 1, 5'000), 1) << "who sleeps on the descriptors would not hear of it";
-  a->look_everywhere_st();
-  ASSERT_EQ(a->receive_st(packets), 1u);
-  EXPECT_EQ(packets[0].local_path, 1u);
-
-  EXPECT_EQ(system("ip address del 10.9.9.1/24 dev near"), 0);
-  EXPECT_TRUE(testing::eventually([&] {
-    a->look_everywhere_st();
-    a->receive_st(packets);
-    return a->missing_st() == 2;
-  }));
-  EXPECT_EQ(a->addresses().size(), 2u);
-}
-
-TEST(UdpPathsTest, an_address_that_comes_is_opened) {
-  if (!in_a_network(
-          "ip link set lo up && ip link add near type veth peer name far && ip link set far up && "
-          "ip link set near up",
-          check_new_addresses))
-    GTEST_SKIP() << "no right to make a network namespace";
-}
-
-// A lease that is renewed with another address for the hundredth time.
-void check_renewed_addresses() {
-  UdpNicOptions growing = with_near();
-  growing.locals.resize(23, growing.locals.front());
-  auto a = nic(growing);
-  std::array<RxPacket, 4> packets;
-  std::uint64_t arrivals = a->arrivals_st();
-  for (const char* host : {"10.9.9.1", "10.9.9.2", "10.9.9.3", "10.9.9.1"}) {
-    const std::string add = std::string("ip address add ") + host + "/24 dev near";
-    EXPECT_EQ(system(("ip address flush dev near && " + add).c_str()), 0);
-    ASSERT_TRUE(testing::eventually([&] {
-      a->look_everywhere_st();
-      a->receive_st(packets);
-      return to_string(a->addresses().back().endpoint).starts_with(std::string(host) + ":");
-    })) << host;
-    ASSERT_EQ(a->addresses().size(), 24u);
-    EXPECT_EQ(a->missing_st(), 0u);
-    EXPECT_GT(a->arrivals_st(), std::exchange(arrivals, a->arrivals_st()));
-    EXPECT_EQ(a->descriptors().back().local_path, 23u);
-  }
-  const IoSlice slice{"hello", 5};
-  const TxPacket packet{&a->addresses()[23].endpoint, 23, {&slice, 1}, 5};
-  ASSERT_EQ(a->send_st({&packet, 1}), 1u);
-  pollfd wait{a->descriptors().back().fd, POLLIN, 0};
-  EXPECT_EQ(poll(&wait, 1, 5'000), 1) << "who sleeps on the descriptors would not hear of it";
-}
-
-TEST(UdpPathsTest, an_address_that_comes_takes_the_place_of_one_that_is_gone_once_all_are_taken) {
-  if (!in_a_network(
-          "ip link set lo up && ip link add near type veth peer name far && ip link set far up && "
-          "ip link set near up",
-          check_renewed_addresses))
-    GTEST_SKIP() << "no right to make a network namespace";
 }
 
 TEST(UdpPathsTest, a_silent_socket_is_still_heard) {
