@@ -124,9 +124,13 @@ Status HostEndpoint::start(const ShmOptions& options) {
     host_.why_no_pull = "switched off by TACO_CMA=0";
     return Status();
   }
-  shm_allow_pulls();
-  if (options.pull == ShmPull::kWhereFaster && !host_.huge_pages)
+  if (options.pull == ShmPull::kWhereFaster && !host_.huge_pages) {
+    host_.pull = ShmPull::kNever;
     host_.why_no_pull = "slower than staging unless transparent huge pages are on for everything";
+    return Status();
+  }
+  // Last: nobody is to be let into this memory for nothing.
+  shm_allow_pulls();
   return Status();
 }
 

@@ -131,7 +131,7 @@ void PairLink::go_up(ShmReceived greeting, ShmPeerProcess process) {
   // Where both watch each other's process, the sockets have nothing more to tell.
   if (process_.watch && greeting.greeting.watches_process != 0)
     for (ShmFd& socket : sockets_) socket.reset();
-  Status may_pull(Code::kUnsupported, "switched off by TACO_CMA=0");
+  Status may_pull(Code::kUnsupported, host_.why_no_pull);
   const bool wanted = host_.pull != ShmPull::kNever;
   if (wanted && !process_.watch) {
     may_pull = Status(Code::kUnsupported, "the kernel gives no descriptor of the peer's process");
