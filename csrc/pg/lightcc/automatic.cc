@@ -8,10 +8,12 @@
 namespace taco::pg::lightcc {
 namespace {
 
-constexpr int kFirstSteps = 3;      // to measure before the first choice, and after a change
-constexpr int kMostSteps = 1024;    // from one agreement to the next
-constexpr std::size_t kWindow = 9;  // steps of which medians are taken
-constexpr int kMostAnswers = 8;     // for which a measurement holds
+constexpr int kFirstSteps = 3;   // to measure before the first choice
+constexpr int kAfterChange = 9;  // to measure after a change
+constexpr int kMostSteps = 12;   // from one agreement to the next: a change is followed in 30
+// Steps after which the better guess decides, where what a change has brought is within chance.
+constexpr int kEnoughSteps = 64;
+constexpr std::int64_t kHolds = 4096;  // steps for which a measurement does
 // The exposed share of a step from which on predictions are put to the test, and how wrong they may
 // be.
 constexpr double kExposed = 0.03, kUncertain = 0.1;
@@ -20,11 +22,20 @@ constexpr double kSlower = 0.02;
 // The share by which steps must differ from those before, sent alike, for the network to be another
 // one.
 constexpr double kOtherNetwork = 0.1;
+// Steps for which it stays with a second thought where steps vary by more than that: what may be
+// gained is little, and what shows in few steps is chance.
+constexpr int kThoughtOver = 1024;
+constexpr double kVaries = 0.01;
+constexpr double kMostDoubt = 0.9;  // as a share of what is measured
 
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+StepModel with_costs(const StepModel& step, double factor) {
+  StepModel other = step;
+  for (ReadyBucket& bucket : other.buckets) {
+    for (std::optional<Cost>& cost : bucket.costs) {
+      if (cost) *cost = {cost->seconds * factor, cost->processor * factor, cost->wire * factor};
+    }
+  }
+  return other;
 }
 
 }  // namespace
@@ -37,13 +48,15 @@ void Automatic::start_anew(std::vector<Bucket> buckets) {
   ways_.assign(buckets_.size(), Way::kExact);
   before_.reset();
   tried_.clear();
+  changes_ = 0;
   asked_ = false;
   measure_again(kFirstSteps);
 }
 
 void Automatic::measure_again(int steps) {
   window_.clear();
-  measured_ = 0;
+  measured_.clear();
+  unasked_ = since_change_ = 0;
   interval_ = steps;
   skip_ = 1;  // whose plans are made, and whose residuals are allocated
 }
@@ -59,39 +72,26 @@ bool Automatic::step_done(const std::vector<Averaged>& buckets) {
   const std::optional<double> began = std::exchange(step_began_, over);
   const bool others = seen != buckets_;
   if (others) start_anew(std::move(seen));
+  ++steps_;
   if (skip_ > 0) {
     --skip_;
     return others;
   }
-  std::vector<double> times(2 * buckets.size());
-  for (std::size_t i = 0; i < buckets.size(); ++i) {
-    times[i] = buckets[i].ready - *began;
-    times[buckets.size() + i] = buckets[i].end - *began;
-  }
-  window_.push_back(std::move(times));
-  if (window_.size() > kWindow) window_.pop_front();
-  ++measured_;
+  for (const Averaged& bucket : buckets) measured_.push_back(bucket.ready - *began);
+  for (const Averaged& bucket : buckets) measured_.push_back(bucket.end - *began);
+  ++unasked_;
+  ++since_change_;
   return others;
 }
 
-std::vector<double> Automatic::medians() const {
-  std::vector<double> found, column;
-  for (std::size_t i = 0; i < window_.front().size(); ++i) {
-    column.clear();
-    for (const std::vector<double>& times : window_) column.push_back(times[i]);
-    found.push_back(median_of(column));
-  }
-  return found;
-}
-
 std::optional<std::vector<double>> Automatic::question() {
-  if (asked_ || measured_ < interval_ || window_.empty()) return std::nullopt;
+  if (asked_ || unasked_ < interval_) return std::nullopt;
   asked_ = true;
-  measured_ = 0;
-  return medians();
+  unasked_ = 0;
+  return std::exchange(measured_, {});
 }
 
-StepModel Automatic::predicted(const std::vector<double>& largest) const {
+StepModel Automatic::predicted(const std::vector<double>& medians) const {
   StepModel step;
   std::map<std::uint64_t, decltype(ReadyBucket::costs)> costs;  // of so many bytes
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
@@ -100,96 +100,174 @@ StepModel Automatic::predicted(const std::vector<double>& largest) const {
     for (std::size_t way = 0; is_new && way < kWays; ++way) {
       known->second[way] = cost_of_(bytes, static_cast<Way>(way));
     }
-    step.compute = std::max(step.compute, largest[i]);
-    step.buckets.push_back({.bytes = bytes, .ready = largest[i], .costs = known->second});
+    step.compute = std::max(step.compute, medians[i]);
+    step.buckets.push_back({.bytes = bytes, .ready = medians[i], .costs = known->second});
   }
   return step;
 }
 
+Automatic::Trial Automatic::trial_of(const StepWindow::Summary& summary, double compute) const {
+  const double over =
+      std::max(compute, *std::max_element(summary.medians.begin(), summary.medians.end()));
+  return {.seconds = over,
+          .exposed = over - compute,
+          .seconds_off = summary.seconds_off,
+          .exposed_off = summary.exposed_off,
+          .step = steps_};
+}
+
+// Compares what the computation does not hide, where whole steps vary more; but what makes the
+// computation itself longer shows in whole steps only.
+Automatic::Gain Automatic::gain(const Trial& from, const Trial& to) {
+  const Gain whole{from.seconds - to.seconds, std::hypot(from.seconds_off, to.seconds_off)};
+  const Gain shown{from.exposed - to.exposed, std::hypot(from.exposed_off, to.exposed_off)};
+  return std::abs(whole.seconds) > whole.off || whole.off <= shown.off ? whole : shown;
+}
+
 // Judges the change after `before`: a choice that gives up more must gain by it.
-bool Automatic::was_no_gain(const Before& before, const StepModel& step, double seconds) const {
+Automatic::Verdict Automatic::judged(const Before& before, const StepModel& step,
+                                     const Trial& now) const {
   const bool gives_up_more = loss(step, before.ways) < loss(step, ways_);
-  return seconds > before.seconds * (gives_up_more ? 1 - rules_.tolerance : 1 + kSlower);
+  const double least = before.trial.seconds * (gives_up_more ? rules_.tolerance : -kSlower);
+  const Gain found = gain(before.trial, now);
+  const bool enough = since_change_ >= kEnoughSteps;
+  if (!enough && std::abs(found.seconds - least) < found.off) return Verdict::kUnclear;
+  return found.seconds < least ? Verdict::kNoGain : Verdict::kGain;
 }
 
 // One way for all buckets that nobody has measured yet.
-std::optional<Ways> Automatic::worth_a_try(const StepModel& step, double seconds) const {
-  if (seconds < step.compute * (1 + kExposed)) return std::nullopt;
+std::optional<Ways> Automatic::worth_a_try(const StepModel& step, const Trial& now) const {
+  // A gain that is within chance would not show.
+  const double off = std::max(now.seconds_off, now.exposed_off);
+  if (now.exposed < step.compute * kExposed + off) return std::nullopt;
+  const double most = now.seconds * (1 + kUncertain) - off;
   std::optional<Ways> found;
   for (std::size_t way = 0; way < kWays; ++way) {
     Ways all = all_by(step, static_cast<Way>(way));
     const double expected = lightcc::seconds(step, all);
-    if (tried_.contains(all) || expected > seconds * (1 + kUncertain)) continue;
+    if (tried_.contains(all) || expected > most) continue;
     if (!found || expected < lightcc::seconds(step, *found)) found = std::move(all);
   }
   return found;
 }
 
-// Takes up that a step of `seconds` was sent as it is now.
-void Automatic::calibrate(const StepModel& predicted, double seconds) {
+// Takes up what a step took that was sent as it is now. `shows`: the window shows that steps are
+// not as they were.
+void Automatic::calibrate(const StepModel& predicted, const Trial& now, bool shows) {
   const auto known = tried_.find(ways_);
-  const bool otherwise = known != tried_.end() && std::abs(seconds - known->second.seconds) >
-                                                      kOtherNetwork * known->second.seconds;
-  if (otherwise) tried_.clear();
-  tried_[ways_] = {.seconds = seconds, .answer = answers_};
-  calibration_.learn(predicted, ways_, seconds, otherwise);
+  bool otherwise = false;
+  if (known != tried_.end()) {
+    const Gain since = gain(widened(known->second), widened(now));
+    const double least = kOtherNetwork * known->second.seconds;
+    otherwise = std::abs(since.seconds) > (shows ? least : std::max(least, since.off));
+  }
+  if (otherwise) {
+    tried_.clear();
+    changes_ = 0;
+  }
+  tried_[ways_] = now;
+  calibration_.learn(predicted, ways_, {now.seconds, now.exposed_off}, otherwise);
+}
+
+// Steps that seem to vary little may have done so by chance, or not vary as they are sent now.
+Automatic::Trial Automatic::widened(const Trial& one) const {
+  Trial wide = one;
+  for (const auto& [ways, trial] : tried_) {
+    wide.seconds_off = std::max(wide.seconds_off, trial.seconds_off);
+    wide.exposed_off = std::max(wide.exposed_off, trial.exposed_off);
+  }
+  return wide;
+}
+
+// The more often it has changed its mind, the surer it has to be.
+Automatic::Trial Automatic::doubted(const Trial& now) const {
+  Trial doubted = widened(now);
+  doubted.seconds_off = std::ldexp(doubted.seconds_off, changes_);
+  doubted.exposed_off = std::ldexp(doubted.exposed_off, changes_);
+  return doubted;
+}
+
+// Takes another choice only where it would be right, too, if communication took as much less, or
+// more, as what has been measured may be wrong.
+Ways Automatic::by_prediction(const StepModel& step, const Trial& now) const {
+  Ways other = reconsider(step, ways_, rules_);
+  const double doubt =
+      std::min(kMostDoubt, std::max(now.seconds_off, now.exposed_off) / now.seconds);
+  if (other == ways_ || doubt == 0) return other;
+  const bool gives_up_less = loss(step, other) < loss(step, ways_);
+  const StepModel careful = with_costs(step, gives_up_less ? 1 + doubt : 1 - doubt);
+  const double least = gives_up_less ? -rules_.tolerance / 2 : rules_.hysteresis;
+  return seconds(careful, other) <= seconds(careful, ways_) * (1 - least) ? other : ways_;
 }
 
 // Chooses by what has been measured or, where nothing has, by predictions; or returns what is used
 // now.
-Ways Automatic::better_than_now(const StepModel& step, double seconds) const {
-  const auto is_fresh = [this](const Trial& trial) {
-    return trial.answer + kMostAnswers >= answers_;
-  };
+Ways Automatic::better_than_now(const StepModel& step, const Trial& now) const {
+  const auto is_fresh = [this](const Trial& trial) { return trial.step + kHolds >= steps_; };
   const Ways* best = &ways_;
-  double least = seconds * (1 - rules_.hysteresis);
+  double most = now.seconds * rules_.hysteresis;
   for (const auto& [ways, trial] : tried_) {
-    if (!is_fresh(trial) || trial.seconds >= least) continue;
+    const Gain found = gain(now, trial);
+    if (!is_fresh(trial) || found.seconds - found.off <= most) continue;
     best = &ways;
-    least = trial.seconds;
+    most = found.seconds - found.off;
   }
   if (best != &ways_) return *best;
-  Ways other = reconsider(step, ways_, rules_);
+  Ways other = by_prediction(step, now);
   const auto known = tried_.find(other);
   if (known == tried_.end() || !is_fresh(known->second)) return other;
+  const Gain found = gain(now, known->second);
   const bool gives_up_less = loss(step, other) < loss(step, ways_);
-  const bool as_fast = known->second.seconds <= seconds * (1 + rules_.tolerance / 2);
+  const bool as_fast = found.seconds - found.off >= -now.seconds * rules_.tolerance / 2;
   return gives_up_less && as_fast ? other : ways_;
 }
 
+void Automatic::decide(Decision& decision, const Trial& now) {
+  if (before_) {
+    const Verdict verdict = judged(*before_, decision.step, now);
+    if (verdict == Verdict::kUnclear) return;
+    decision.taken_back = verdict == Verdict::kNoGain;
+    if (decision.taken_back) decision.ways = before_->ways;
+    before_.reset();
+    if (decision.taken_back) return;
+  }
+  const Trial doubted = this->doubted(now);
+  const bool varies = doubted.seconds_off > kVaries * now.seconds;
+  if (varies && changes_ > 1 && since_change_ < kThoughtOver) return;
+  decision.ways = better_than_now(decision.step, doubted);
+  if (decision.ways != ways_) return;
+  if (auto ways = worth_a_try(decision.step, doubted)) {
+    decision.ways = *ways;
+    decision.to_see = true;
+  }
+}
+
 std::optional<Decision> Automatic::answer(const std::vector<double>& largest) {
-  if (!std::exchange(asked_, false) || largest.size() != 2 * buckets_.size()) return std::nullopt;
-  const auto middle = largest.begin() + static_cast<std::ptrdiff_t>(buckets_.size());
-  const StepModel raw = predicted(largest);
-  const double over = std::max(raw.compute, *std::max_element(middle, largest.end()));
-  ++answers_;
-  calibrate(raw, over);
+  const std::size_t each = 2 * buckets_.size();  // values of a step
+  if (!std::exchange(asked_, false) || largest.empty() || largest.size() % each != 0) {
+    return std::nullopt;
+  }
+  for (auto step = largest.begin(); step != largest.end(); step += each) {
+    window_.add({step, step + each});
+  }
+  const StepWindow::Summary summary = window_.summary();
+  const StepModel raw = predicted(summary.medians);
+  const Trial now = trial_of(summary, raw.compute);
+  calibrate(raw, now, summary.otherwise);
   Decision decision{.step = calibration_.corrected(raw),
                     .ways = ways_,
-                    .measured = over - raw.compute,
+                    .measured = now.exposed,
                     .cable = calibration_.cable()};
-  const std::optional<Before> before = std::exchange(before_, std::nullopt);
-  decision.taken_back = before && was_no_gain(*before, decision.step, over);
-  if (decision.taken_back) {
-    decision.ways = before->ways;
-  } else {
-    decision.ways = better_than_now(decision.step, over);
-    if (decision.ways == ways_) {
-      if (auto ways = worth_a_try(decision.step, over)) {
-        decision.ways = *ways;
-        decision.to_see = true;
-      }
-    }
-  }
+  decide(decision, now);
   decision.changed = decision.ways != ways_;
   if (!decision.changed) {
     interval_ = std::min(2 * interval_, kMostSteps);
     return decision;
   }
-  const int interval = std::exchange(interval_, kFirstSteps);
-  if (!decision.taken_back) before_ = Before{ways_, over, interval};
+  if (!decision.taken_back) before_ = Before{ways_, now};
   ways_ = decision.ways;
-  measure_again(decision.taken_back ? std::min(2 * before->interval, kMostSteps) : kFirstSteps);
+  ++changes_;
+  measure_again(kAfterChange);
   return decision;
 }
 

@@ -3,10 +3,11 @@
 // way should cost (choice.h), corrected by what it has cost so far (calibration.h).
 //
 // It begins with exact gradients. After a few steps the ranks agree on what they have measured: the
-// caller lets the largest values of all ranks come together, and tells them. From then on they
-// agree again at growing intervals; soon after a change, which is taken back if steps have not
-// become faster. All ranks call the same functions with the same buckets in the same order, and so
-// all come to the same choice. Knows no torch and no clock.
+// caller lets the largest values of all ranks come together, step by step, and tells them: a bucket
+// is ready when it is on the last rank. From then on they agree again every few steps. A change is
+// taken back if steps have not become faster. How long steps take varies, and no change is made for
+// what may be chance (step_window.h). All ranks call the same functions with the same buckets in
+// the same order, and so all come to the same choice. Knows no torch and no clock.
 //
 // One model's, on the thread that runs its steps.
 #pragma once
@@ -14,7 +15,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -23,6 +23,7 @@
 
 #include "pg/lightcc/calibration.h"
 #include "pg/lightcc/choice.h"
+#include "pg/lightcc/step_window.h"
 
 namespace taco::pg::lightcc {
 
@@ -69,40 +70,54 @@ class Automatic {
     std::uint64_t bytes = 0;
     bool operator==(const Bucket&) const = default;
   };
+  // The time that steps took which were sent in one way.
+  struct Trial {
+    double seconds = 0, exposed = 0;          // of a step
+    double seconds_off = 0, exposed_off = 0;  // by how much these may be wrong
+    std::int64_t step = 0;                    // the newest
+  };
   // The ways that were used before a change.
   struct Before {
     Ways ways;
-    double seconds = 0;  // of a step
-    int interval = 0;
+    Trial trial;
   };
-  struct Trial {
-    double seconds = 0;  // of a step
-    int answer = 0;      // number of the one that told it
+  // Seconds by which one is faster than another, and by how much that may be wrong.
+  struct Gain {
+    double seconds = 0, off = 0;
   };
+  enum class Verdict : std::uint8_t { kGain, kNoGain, kUnclear };
 
   void start_anew(std::vector<Bucket> buckets);
   void measure_again(int steps);
-  std::vector<double> medians() const;
-  StepModel predicted(const std::vector<double>& largest) const;
-  void calibrate(const StepModel& predicted, double seconds);
-  Ways better_than_now(const StepModel& step, double seconds) const;
-  std::optional<Ways> worth_a_try(const StepModel& step, double seconds) const;
-  bool was_no_gain(const Before& before, const StepModel& step, double seconds) const;
+  StepModel predicted(const std::vector<double>& medians) const;
+  Trial trial_of(const StepWindow::Summary& summary, double compute) const;
+  Trial widened(const Trial& one) const;
+  Trial doubted(const Trial& now) const;
+  void calibrate(const StepModel& predicted, const Trial& now, bool shows);
+  void decide(Decision& decision, const Trial& now);
+  Ways better_than_now(const StepModel& step, const Trial& now) const;
+  Ways by_prediction(const StepModel& step, const Trial& now) const;
+  std::optional<Ways> worth_a_try(const StepModel& step, const Trial& now) const;
+  Verdict judged(const Before& before, const StepModel& step, const Trial& now) const;
+  static Gain gain(const Trial& from, const Trial& to);
 
   const CostOf cost_of_;
   const ChoiceRules rules_;
   std::vector<Bucket> buckets_;
   Ways ways_;
   Calibration calibration_;
-  std::optional<double> step_began_;        // when the last bucket of the step before had its end
-  std::deque<std::vector<double>> window_;  // of the newest steps: when ready, then when over
+  std::optional<double> step_began_;  // when the last bucket of the step before had its end
+  StepWindow window_;
+  std::vector<double> measured_;  // of the steps since the last question, one after the other
   bool asked_ = false;
-  int skip_ = 0;      // steps that measure nothing
-  int measured_ = 0;  // steps since the last question
-  int interval_ = 0;  // steps from one question to the next
-  std::optional<Before> before_;
-  int answers_ = 0;
-  std::map<Ways, Trial> tried_;  // what is known of these buckets
+  int skip_ = 0;                  // steps that measure nothing
+  int unasked_ = 0;               // steps measured since the last question
+  int since_change_ = 0;          // steps measured since then
+  int interval_ = 0;              // steps from one question to the next
+  int changes_ = 0;               // of mind, with these buckets on this network
+  std::int64_t steps_ = 0;        // all of them
+  std::optional<Before> before_;  // until it is clear whether the change was good
+  std::map<Ways, Trial> tried_;   // what is known of these buckets
 };
 
 // For the log: what was chosen for which bucket, and what each way would have exposed. `names` by

@@ -12,6 +12,8 @@ constexpr double kNoise = 0.005;
 // No factor is beyond these. An interface may be said to be thousands of times as fast as the
 // network behind it, but hardly slower.
 constexpr double kLeast = 1.0 / 64, kMost = 1e4;
+// A factor that many times as large makes hardly a difference: it does not show in the end.
+constexpr double kFlat = 1.2;
 
 std::size_t index_of(Way way) { return static_cast<std::size_t>(way); }
 
@@ -43,34 +45,43 @@ double Calibration::predicted_end(const StepModel& predicted, const Ways& ways) 
 
 // A difference that shows when a way has just come into use is the way's own. Later it is the
 // network that changes, as long as it is the network that is waited for.
-void Calibration::learn(const StepModel& predicted, const Ways& ways, double end, bool otherwise) {
+void Calibration::learn(const StepModel& predicted, const Ways& ways, const End& end,
+                        bool otherwise) {
   const double expected = predicted_end(predicted, ways);
-  const bool near = std::abs(end - expected) <= kNoise * expected;
+  const double difference = std::abs(end.seconds - expected);
+  const bool near = difference <= kNoise * expected;
   for (const Way way : {Way::kExact, Way::kHalf, Way::kTopK}) {
     if (ways != all_by(predicted, way)) continue;
     const bool first = !std::exchange(measured_[index_of(way)], true);
-    if (near) return;
-    const bool slower_network = way == Way::kExact && end > expected;
+    if (near || (!first && difference <= end.off)) return;
+    const bool slower_network = way == Way::kExact && end.seconds > expected;
     const bool cable =
         slower_network || ((way == Way::kExact || !first) && waits_for_cable(predicted, way));
-    if (cable && fit(cable_, predicted, ways, end)) return;
-    fit(own_[index_of(way)], predicted, ways, end);
+    if (cable && fit(cable_, predicted, ways, end.seconds)) return;
+    fit(own_[index_of(way)], predicted, ways, end.seconds);
     return;
   }
-  if (otherwise && !near) fit(cable_, predicted, ways, end);
+  if (otherwise && !near) fit(cable_, predicted, ways, end.seconds);
 }
 
-// The factor with which the prediction is `end`: longer with a larger one. False, and nothing has
+// The factor with which the prediction is `end`: longer with a larger one. Where several are, as
+// with something else that takes longer, the nearest to what it has been. False, and nothing has
 // changed, if none is.
 bool Calibration::fit(double& factor, const StepModel& predicted, const Ways& ways, double end) {
   const double before = factor;
-  double low = kLeast, high = kMost;
-  for (int i = 0; i < 48; ++i) {
-    factor = std::sqrt(low * high);
-    (predicted_end(predicted, ways) < end ? low : high) = factor;
-  }
+  const auto factor_for = [&](double seconds) {
+    double low = kLeast, high = kMost;
+    for (int i = 0; i < 48; ++i) {
+      factor = std::sqrt(low * high);
+      (predicted_end(predicted, ways) < seconds ? low : high) = factor;
+    }
+    return factor;
+  };
+  const double least = factor_for(end * (1 - kNoise)), most = factor_for(end * (1 + kNoise));
+  const double exact = factor_for(end);
   const bool found = std::abs(predicted_end(predicted, ways) - end) <= kNoise * end;
-  if (!found) factor = before;
+  const bool flat = most > kFlat * least;
+  factor = !found ? before : flat ? std::clamp(before, least, most) : exact;
   return found;
 }
 

@@ -13,10 +13,14 @@ namespace taco::pg::lightcc {
 
 class Calibration {
  public:
-  // A step, predicted as in `predicted`, whose buckets travelled by `ways`, ended at `end` seconds.
+  // The time at which a step has ended, in seconds, and by how much that may be wrong.
+  struct End {
+    double seconds = 0, off = 0;
+  };
+  // A step, predicted as in `predicted`, whose buckets travelled by `ways`, ended at `end`.
   // `otherwise`: and at another time with the same ways so far. Of steps in which several ways were
   // mixed only that is of use: which of them took longer than predicted, cannot be told.
-  void learn(const StepModel& predicted, const Ways& ways, double end, bool otherwise);
+  void learn(const StepModel& predicted, const Ways& ways, const End& end, bool otherwise);
 
   StepModel corrected(const StepModel& predicted) const;
   // How many times as long as predicted the cable is at work for the same bytes.

@@ -1,0 +1,38 @@
+// The newest steps that were all sent alike: how long they take, and how far that is to be trusted,
+// by how much they differ from each other. Knows no clock and no torch; all ranks tell it the same.
+//
+// One model's; guarded by its owner.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <vector>
+
+namespace taco::pg::lightcc {
+
+class StepWindow {
+ public:
+  // `times` are those of one step, in seconds after its start: when each bucket was ready, then
+  // when each had been averaged. There are as many as in the step before, unless clear() has been
+  // called since.
+  void add(std::vector<double> times);
+  void clear() { steps_.clear(); }
+
+  struct Summary {
+    std::vector<double> medians;  // of the times, one by one
+    // The most by which the medians may be wrong, but hardly ever are: of a step's length, and of
+    // what the computation does not hide of it.
+    double seconds_off = 0, exposed_off = 0;
+    bool otherwise = false;  // they are others than steps before them
+  };
+  // Steps before a change of the network, or of the computation, are forgotten first. There must
+  // be one.
+  Summary summary();
+
+ private:
+  bool forget_what_was_otherwise();
+
+  std::deque<std::vector<double>> steps_;
+};
+
+}  // namespace taco::pg::lightcc
