@@ -325,3 +325,18 @@ def test_kills_at_random_moments_lose_nothing_that_was_saved(tmp_path: Path) -> 
     found = json.loads(done.stdout)
     assert found["kills"] == int(KILLS)
     assert found["saved"] > 0
+
+
+def test_a_directory_named_by_a_relative_path_is_the_same_after_chdir(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from taco_torch.zerocache import ZeroCache
+
+    (tmp_path / "here").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    cache = ZeroCache("64KiB", "64KiB", ssd="here:1MiB", page="4KiB")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    cache.close()
+    assert not list((tmp_path / "here").iterdir())
+    assert not list((tmp_path / "elsewhere").iterdir())

@@ -63,14 +63,15 @@ def parse_threads(threads: int | None) -> int:
 
 
 def existing_directories(places: Directories) -> list[tuple[str, int]]:
-    """As parse_directories(). Raises ValueError for one that is not there, too."""
+    """As parse_directories(), and absolute: the program may change its working directory. Raises
+    ValueError for one that is not there, too."""
     found = parse_directories(places)
     for path, _ in found:
         if not os.path.exists(path):
             raise ValueError(
                 f"ssd: the directory {path!r} does not exist: make it, or name another"
             )
-    return found
+    return [(os.path.abspath(path), size) for path, size in found]
 
 
 def parse_directories(places: Directories) -> list[tuple[str, int]]:
