@@ -209,7 +209,7 @@ def test_an_interrupt_that_shows_once_the_pages_are_loaded(
     train(model, optimizer, 1)
     cache.save(tmp_path / "saved")
     train(model, optimizer, 2)
-    apply, calls = note.Notes._apply, 0
+    apply, calls = note.Notes._take_options, 0
 
     def interrupted(self: Any, found: Any) -> None:
         nonlocal calls
@@ -218,7 +218,7 @@ def test_an_interrupt_that_shows_once_the_pages_are_loaded(
             raise KeyboardInterrupt
         apply(self, found)
 
-    monkeypatch.setattr(note.Notes, "_apply", interrupted)
+    monkeypatch.setattr(note.Notes, "_take_options", interrupted)
     with pytest.raises(KeyboardInterrupt):
         cache.load(tmp_path / "saved")
     assert set(optimizer.numbers().values()) == {1}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taco_torch._extension import _C
-from taco_torch.zerocache import construction, hooks, sizes
+from taco_torch.zerocache import construction, hooks, note, sizes
 from taco_torch.zerocache.backward import FinalGradients
 from taco_torch.zerocache.buckets import BucketGradients
 from taco_torch.zerocache.means import MeanGradients
@@ -530,9 +530,9 @@ class ZeroCache(View):
                 ``optimizer.step()`` has not finished.
         """
         notes, store = self._notes(), self.store
-        note = self._together(partial(notes.encode, extra))
+        encoded = self._together(partial(notes.encode, extra))
         with shown(f"saving {os.fspath(directory)}", partial(_C.zerocache.progress, store)):
-            return int(store.save(os.fspath(directory), note))
+            return int(store.save(os.fspath(directory), encoded))
 
     def load(self, directory: str | os.PathLike[str]) -> Any:
         """Takes the checkpoint that ``save`` wrote, into a model and an optimizer of the same kind.
@@ -546,21 +546,9 @@ class ZeroCache(View):
             RuntimeError: it is damaged (names file, page and tensor). The cache then has to load
                 another one before it is used again.
         """
-        notes, found = self._together(self._notes), list[dict[str, Any]]()
-        loaded: list[bool] = []
-
-        def agree(note: bytes) -> None:
-            found.append(notes.read(note, os.fspath(directory)))
-
-        store = self.store
-        load = partial(store.load, os.fspath(directory), agree)
-        try:  # as in run_step(): an interrupt shows once the pages are there, and not noted
-            with shown(f"loading {os.fspath(directory)}", partial(_C.zerocache.progress, store)):
-                list(map(_call, (load, partial(loaded.append, True))))
-        finally:
-            if loaded:
-                notes.apply_whole(found[0])
-        return found[0]["extra"]
+        notes, store = self._together(self._notes), self.store
+        with shown(f"loading {os.fspath(directory)}", partial(_C.zerocache.progress, store)):
+            return note.load(store, notes, os.fspath(directory))
 
     def close(self) -> None:
         """Gives all parameters back to torch as ordinary memory, and everything else to the system.

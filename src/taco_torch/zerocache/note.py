@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import partial
+from operator import methodcaller
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +16,22 @@ from torch import Tensor, nn
 from taco_torch.zerocache.model_state import EXTRA_STATE, extra_states, without_numpy
 from taco_torch.zerocache.optimizer import CachedOptimizer
 
-NOTE_VERSION = 1
+NOTE_VERSION = 2  # that of 1 has no names of the groups' parameters
+
+
+class Kept(NamedTuple):
+    """What a checkpoint's note has replaced: buffers with their values, and extra states."""
+
+    buffers: list[tuple[Tensor, Tensor]]
+    modules: list[tuple[nn.Module, Any]]
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """As it was."""
+        for buffer, values in self.buffers:
+            buffer.copy_(values)
+        for module, state in self.modules:
+            module.set_extra_state(state)
 
 
 class Notes:
@@ -69,23 +87,29 @@ class Notes:
                     {key: value for key, value in group.items() if key != "params"}
                     for group in self._optimizer.param_groups
                 ],
+                "parameters": self._names_by_group(),
             }
         return note
+
+    def _names_by_group(self) -> list[list[str]]:
+        assert self._optimizer is not None
+        names = {parameter: name for name, parameter in self._model.named_parameters()}
+        return [
+            [names[parameter] for parameter in group["params"]]
+            for group in self._optimizer.param_groups
+        ]
 
     def read(self, note: bytes, directory: str) -> dict[str, Any]:
         """Raises ValueError where a checkpoint does not belong to what is held here."""
         found: dict[str, Any] = torch.load(io.BytesIO(note), weights_only=True)
-        if found.get("version") != NOTE_VERSION:
+        if found.get("version") not in range(1, NOTE_VERSION + 1):
             raise ValueError(f"'{directory}' was saved by another version of taco_torch")
         saved, own = found["optimizer"], self._optimizer
         name = saved["name"] if saved else "no optimizer"
         if name != (own.rule.name if own is not None else "no optimizer"):
             raise ValueError(f"the checkpoint in '{directory}' is of {name}")
-        if own is not None and len(saved["groups"]) != len(own.param_groups):
-            raise ValueError(
-                f"the checkpoint in '{directory}' has {len(saved['groups'])} parameter groups, the "
-                f"optimizer {len(own.param_groups)}"
-            )
+        if own is not None:
+            saved["groups"] = self._groups_in_order(saved, directory)
         modules = extra_states(self._model).keys()
         if found["modules"].keys() != modules:
             raise ValueError(
@@ -99,27 +123,92 @@ class Notes:
                 f"{sorted(found['buffers'].keys() ^ here.keys())}"
             )
         for key, value in here.items():
-            if value.shape != found["buffers"][key].shape:
-                raise ValueError(f"the checkpoint in '{directory}' has another shape of '{key}'")
+            other = found["buffers"][key]
+            if (value.shape, value.dtype) != (other.shape, other.dtype):
+                raise ValueError(
+                    f"the checkpoint in '{directory}' has buffer '{key}' of {other.dtype} and "
+                    f"shape {tuple(other.shape)}, the model of {value.dtype} and "
+                    f"{tuple(value.shape)}"
+                )
         return found
 
-    def apply_whole(self, note: Mapping[str, Any]) -> None:
-        """Takes over what ``read()`` returned, an interrupt from the keyboard or not."""
-        try:
-            self._apply(note)
-        except KeyboardInterrupt:
-            self._apply(note)
-            raise
+    def _groups_in_order(self, saved: Mapping[str, Any], directory: str) -> list[dict[str, Any]]:
+        """The saved groups' options in the order of the optimizer's groups: each has those of the
+        group that had its parameters."""
+        groups: list[dict[str, Any]] = saved["groups"]
+        own = self._names_by_group()
+        if len(groups) != len(own):
+            raise ValueError(
+                f"the checkpoint in '{directory}' has {len(groups)} parameter groups, the "
+                f"optimizer {len(own)}"
+            )
+        if "parameters" not in saved:  # of version 1: as many groups, in the same order
+            return groups
+        by_names = {
+            frozenset(names): group
+            for names, group in zip(saved["parameters"], groups, strict=True)
+        }
+        for number, names in enumerate(own):
+            if frozenset(names) not in by_names:
+                raise ValueError(
+                    f"the checkpoint in '{directory}' has no parameter group of the optimizer's "
+                    f"group {number} ({_listed(names)}): its groups are of "
+                    f"{'; '.join(map(_listed, saved['parameters']))}. Make the optimizer's groups "
+                    f"of the same parameters, in any order"
+                )
+        return [by_names[frozenset(names)] for names in own]
 
     @torch.no_grad()
-    def _apply(self, note: Mapping[str, Any]) -> None:
+    def take_first(self, note: Mapping[str, Any], kept: Kept) -> None:
+        """Before pages are loaded: buffers and extra states of what ``read()`` returned. A module
+        may refuse its own. What they replace is ``kept``, to be put back where the load fails."""
         for name, value in self._unplaced().items():
+            kept.buffers.append((value, value.clone()))
             value.copy_(note["buffers"][name])
         for name, module in extra_states(self._model).items():
+            kept.modules.append((module, deepcopy(module.get_extra_state())))
             module.set_extra_state(note["modules"][name])
+
+    def take_options(self, note: Mapping[str, Any]) -> None:
+        """Once pages are loaded: the rest, an interrupt from the keyboard or not."""
+        try:
+            self._take_options(note)
+        except KeyboardInterrupt:
+            self._take_options(note)
+            raise
+
+    def _take_options(self, note: Mapping[str, Any]) -> None:
         if self._optimizer is None:
             return
         self._optimizer.set_numbers(note["optimizer"]["steps"])
         pairs = zip(self._optimizer.param_groups, note["optimizer"]["groups"], strict=True)
         for group, saved in pairs:
             group.update(saved)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """ "'a.weight', 'a.bias' and 3 more"."""
+    shown = ", ".join(f"'{name}'" for name in names[:2]) or "no parameter"
+    return f"{shown} and {len(names) - 2} more" if len(names) > 2 else shown
+
+
+def load(store: Any, notes: Notes, directory: str) -> Any:
+    """Has ``store`` load a checkpoint, and takes its note: all of both, or nothing where it is
+    refused. Returns its ``extra``."""
+    found: list[dict[str, Any]] = []
+    loaded: list[bool] = []
+    kept = Kept([], [])
+
+    def agree(note: bytes) -> None:
+        found.append(notes.read(note, directory))
+        notes.take_first(found[0], kept)
+
+    load = partial(store.load, directory, agree)
+    try:  # as in ZeroCache.run_step(): an interrupt shows once the pages are there, and not noted
+        list(map(methodcaller("__call__"), (load, partial(loaded.append, True))))
+    finally:
+        if loaded:
+            notes.take_options(found[0])
+        else:
+            kept.put_back()
+    return found[0]["extra"]

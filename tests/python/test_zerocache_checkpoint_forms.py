@@ -1,0 +1,112 @@
+"""What a checkpoint of a ZeroCache says of groups and modules, and loads that are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import taco_only
+from torch import nn
+from zerocache_models import make_cache
+
+pytestmark = taco_only
+
+
+def groups_of(model: nn.Module, turned: bool) -> list[dict[str, Any]]:
+    weights = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() == 1]
+    groups = [
+        {"params": weights, "weight_decay": 0.1, "lr": 1e-2},
+        {"params": others, "weight_decay": 0.0, "lr": 1e-3},
+    ]
+    return groups[::-1] if turned else groups
+
+
+def wrapped(model: nn.Module, groups: Any = None) -> tuple[Any, Any, Any]:
+    cache = make_cache(None, 40, 40)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return cache, *cache.wrap(model, torch.optim.AdamW(groups or trained, lr=1e-2))
+
+
+def step(model: nn.Module, optimizer: Any, x: torch.Tensor) -> float:
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+def norms() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8, bias=False))
+
+
+def test_options_go_to_the_group_that_has_the_parameters(tmp_path: Path) -> None:
+    model = norms()
+    cache, model, optimizer = wrapped(model, groups_of(model, False))
+    step(model, optimizer, torch.ones(2, 8))
+    optimizer.param_groups[0]["lr"] = 7e-3
+    cache.save(tmp_path / "saved")
+    cache.close()
+    model = norms()
+    cache, model, optimizer = wrapped(model, groups_of(model, True))
+    cache.load(tmp_path / "saved")
+    found = [
+        (len(group["params"]), group["weight_decay"], group["lr"])
+        for group in optimizer.param_groups
+    ]
+    assert found == [(3, 0.0, 1e-3), (2, 0.1, 7e-3)]
+    cache.close()
+
+
+def test_groups_of_other_parameters_are_refused_by_name(tmp_path: Path) -> None:
+    model = norms()
+    cache, model, optimizer = wrapped(model, groups_of(model, False))
+    cache.save(tmp_path / "saved")
+    cache.close()
+    model = norms()
+    mixed = groups_of(model, False)
+    mixed[0]["params"].append(mixed[1]["params"].pop())
+    cache, _, _ = wrapped(model, mixed)
+    before = cache.full("0.weight")
+    with pytest.raises(ValueError, match=r"group 0 \('0\.weight', '2\.weight' and 1 more\)"):
+        cache.load(tmp_path / "saved")
+    assert torch.equal(cache.full("0.weight"), before)
+    cache.close()
+
+
+class Choosy(nn.Linear):
+    """Refuses an extra state that it does not like."""
+
+    likes = 1
+
+    def get_extra_state(self) -> int:
+        return self.likes
+
+    def set_extra_state(self, state: int) -> None:
+        if state > 5:
+            raise KeyError("too many")
+        self.likes = state
+
+
+def test_a_load_that_a_module_refuses_changes_nothing(tmp_path: Path) -> None:
+    def made() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(Choosy(4, 4), nn.BatchNorm1d(4), Choosy(4, 4))
+
+    cache, model, optimizer = wrapped(made())
+    step(model, optimizer, torch.randn(3, 4))
+    model[0].likes, model[2].likes = 2, 7
+    cache.save(tmp_path / "saved")
+    cache.close()
+    cache, model, optimizer = wrapped(made())
+    before, x = cache.full("0.weight"), torch.randn(3, 4)
+    with pytest.raises(KeyError, match="too many"):
+        cache.load(tmp_path / "saved")
+    assert torch.equal(cache.full("0.weight"), before)
+    assert torch.equal(model[1].running_mean, torch.zeros(4))
+    assert (model[0].likes, model[2].likes, len(optimizer.state)) == (1, 1, 0)
+    step(model, optimizer, x)  # and the cache goes on
+    cache.close()
