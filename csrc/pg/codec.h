@@ -23,12 +23,19 @@ namespace taco::pg {
 // elements. The starter of operations owns it; one operation at a time uses it, on the engine.
 // pg/codecs/feedback.h has what its owner does with it in between.
 struct Feedback {
-  // The elements that the newest encoding of one block has taken out of it.
+  // What one encoding of a block has taken out of it.
   struct Sent {
-    std::size_t from = 0;  // element of the shard that the block begins at
-    std::vector<std::uint32_t> indices;
+    std::size_t from = 0;                // element of the shard that the block begins at
+    std::vector<std::uint32_t> indices;  // ascending
     std::vector<float> values;
     std::vector<float> momentum;  // of those elements; empty where there is none
+  };
+  // As it was before the encodings that may be taken back.
+  struct Before {
+    // For each parameter, as `begins` has them, whether the next encoding is the first of them: it
+    // copies what it is about to change.
+    std::vector<std::uint8_t> first;
+    std::vector<float> residual, momentum;  // of what has been copied; elsewhere they mean nothing
   };
 
   std::vector<float> residual;  // element i of the shard: what has been added up and not sent
@@ -37,9 +44,11 @@ struct Feedback {
   // parameter whose gradient is zero everywhere is held back: nobody might use what is sent of it.
   // Empty: nothing is held back.
   std::vector<std::uint64_t> begins;
-  // Remember what is sent, so that restore() can take it back: for a step that may be skipped.
+  // Remember what is sent, for restore(); and, where `before.first` says so, what was there before,
+  // for rewind().
   bool undoable = false;
-  std::vector<Sent> sent;  // one a block; the codec's
+  std::vector<Sent> sent;  // several of a block, if it was encoded more than once
+  Before before;
 };
 
 // A block under way: encoded or decoded part by part, so that the engine serves others in between.

@@ -138,13 +138,15 @@ class Backend : public c10d::Backend {
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   void enableCollectivesTiming() override {}  // every operation is timed anyway
 
-  // The SUM or AVG over the group of a contiguous float32 tensor on the CPU, in place, coded
-  // between hosts if there is a codec. `at_end` is called before the Work's future is done.
+  // How a gradient is coded between hosts, as in OperationSpec.
+  struct Coded {
+    std::shared_ptr<const Codec> codec;  // null: as it is
+    std::shared_ptr<Feedback> feedback;
+    bool scaled = false, fates = false;
+  };
+  // The SUM or AVG over the group of a contiguous float32 tensor on the CPU, in place.
   c10::intrusive_ptr<c10d::Work> reduce_gradient(const at::Tensor& tensor,
-                                                 const c10d::AllreduceOptions& opts,
-                                                 std::shared_ptr<const Codec> codec,
-                                                 std::shared_ptr<Feedback> feedback,
-                                                 std::function<void()> at_end);
+                                                 const c10d::AllreduceOptions& opts, Coded coded);
   // _reduce_scatter_base, coded between hosts if there is a codec (then of float32 only).
   c10::intrusive_ptr<c10d::Work> reduce_scatter_coded(at::Tensor& output, at::Tensor& input,
                                                       const c10d::ReduceScatterOptions& opts,

@@ -31,15 +31,14 @@ void Backend::set_codec(OperationSpec& spec) const {
 
 c10::intrusive_ptr<c10d::Work> Backend::reduce_gradient(const at::Tensor& tensor,
                                                         const c10d::AllreduceOptions& opts,
-                                                        std::shared_ptr<const Codec> codec,
-                                                        std::shared_ptr<Feedback> feedback,
-                                                        std::function<void()> at_end) {
+                                                        Coded coded) {
   Translation call(Kind::kAllReduce, "all_reduce of a gradient");
   call.add_in_place(tensor);
   set_reduction(call, opts.reduceOp, tensor.scalar_type());
-  call.spec.codec = std::move(codec);
-  call.spec.feedback = std::move(feedback);
-  call.state->at_end = std::move(at_end);
+  call.spec.codec = std::move(coded.codec);
+  call.spec.feedback = std::move(coded.feedback);
+  call.spec.scaled = coded.scaled;
+  call.spec.fates = coded.fates;
   return launch(call, {c10d::OpType::ALLREDUCE, "taco:all_reduce", opts.timeout, opts.asyncOp},
                 {tensor}, {tensor});
 }

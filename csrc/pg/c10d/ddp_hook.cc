@@ -1,7 +1,9 @@
 #include "pg/c10d/ddp_hook.h"
 
-#include <ATen/ops/aminmax.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 
@@ -50,10 +52,10 @@ std::vector<lightcc::Parameter> described(
   return all;
 }
 
-bool all_finite(const at::Tensor& tensor) {
-  if (tensor.numel() == 0) return true;
-  const auto [least, most] = at::aminmax(tensor);  // NaN, if there is one
-  return std::isfinite(least.item<float>()) && std::isfinite(most.item<float>());
+c10d::AllreduceOptions average_options() {
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::AVG;
+  return options;
 }
 
 class DdpHook : public c10d::CppCommHookInterface<std::shared_ptr<GradientHook>> {
@@ -82,25 +84,42 @@ GradientHook::GradientHook(c10::intrusive_ptr<Backend> backend,
       gradients_(described(parameters), settings, backend_->getRank(), backend_->getSize(),
                  part_of(*backend_)),
       scale_(std::move(scale)),
-      found_not_finite_(std::make_shared<std::atomic<bool>>(false)),
-      choice_(AgreedChoice::create(backend_, settings)) {
+      choice_(AgreedChoice::create(backend_, settings)),
+      watch_(parameters) {
   for (const auto& [name, tensor] : parameters) {
     index_of_.emplace(tensor.unsafeGetTensorImpl(), static_cast<int>(index_of_.size()));
   }
-  gradients_.expect_skips(static_cast<bool>(scale_));
 }
 
-// The findings of the step before are read first: by `skipped`, and by a caller that asks other
-// shards' owners.
-void GradientHook::begin_step(bool skipped) {
+void GradientHook::attach(const std::shared_ptr<c10d::Reducer>& reducer,
+                          const std::vector<at::Tensor>& order, bool may_be_unused) {
+  if (may_be_unused) {
+    std::vector<int> numbers;
+    for (const at::Tensor& parameter : order) {
+      const auto found = index_of_.find(parameter.unsafeGetTensorImpl());
+      numbers.push_back(found == index_of_.end() ? -1 : found->second);
+    }
+    unused_.emplace(reducer, std::move(numbers));
+  }
+  reducer->register_comm_hook(comm_hook_of(shared_from_this()));
+}
+
+void GradientHook::begin_step() {
   wait_for_all();
-  found_not_finite_->store(false);
-  raise_if_error(gradients_.begin_step(scale_ ? scale_() : 1.0, skipped));
+  gradients_.begin_step();
 }
 
-void GradientHook::end_step(bool skipped) {
-  gradients().end_step(skipped);
-  found_not_finite_->store(false);
+// Nothing is under way when it changes, as far as all goes by the book.
+void GradientHook::follow_scale() {
+  const double scale = scale_ ? scale_() : 1.0;
+  if (scale == gradients_.scale()) return;
+  wait_for_all();
+  raise_if_error(gradients_.rescale(scale));
+}
+
+void GradientHook::scaled_by(Scale scale) {
+  gradients().assume_scale(scale());
+  scale_ = std::move(scale);
 }
 
 // Buckets come in order, so one that does not follow the last belongs to the next step.
@@ -110,13 +129,19 @@ void GradientHook::step_begins_at(std::size_t index) {
     return;
   }
   newest_ = index;
-  wait_for_all();
-  begin_step(found_not_finite());
+  under_way_.clear();  // a backward pass that failed has not ended
+  begin_step();
   if (!choice_) return;
   if (auto ways = choice_->step_begins(gradients_.step())) gradients_.choose(std::move(*ways));
 }
 
-// Returns nothing if the buffer is not simply these parameters' elements one after the other.
+// What the program has thrown away since the last pass.
+void GradientHook::look_at(const lightcc::Layout& layout) {
+  const std::vector<int> thrown_away = watch_.thrown_away(layout);
+  if (!thrown_away.empty()) gradients_.decide(thrown_away, lightcc::Fate::kDropped);
+}
+
+// Nothing where the buffer is not simply these parameters' elements one after the other.
 std::optional<lightcc::Layout> GradientHook::layout_of(const c10d::GradBucket& bucket) const {
   lightcc::Layout layout;
   std::uint64_t elements = 0;
@@ -151,7 +176,7 @@ GradientHook::FuturePtr GradientHook::run(c10d::GradBucket& bucket) {
              "it is");
     return as_without_us(buffer)->getFuture();
   }
-  return average_of_step(bucket.getIndex(), *layout, buffer)->getFuture();
+  return average_of_ddp(bucket.getIndex(), *layout, buffer)->getFuture();
 }
 
 // As DDP does it by itself: divided first, so that sums of float16 do not overflow.
@@ -169,44 +194,76 @@ GradientHook::WorkPtr GradientHook::as_without_us(const at::Tensor& buffer) {
 GradientHook::WorkPtr GradientHook::average(std::size_t index, const lightcc::Layout& layout,
                                             const at::Tensor& buffer) {
   step_begins_at(index);
-  return average_of_step(index, layout, buffer);
+  look_at(layout);
+  watch_.begin(layout);
+  under_way_.insert(under_way_.end(), layout.begin(), layout.end());
+  return reduce({.index = index, .layout = layout, .gradient = elements_of(buffer)}, buffer,
+                average_options());
 }
 
-GradientHook::WorkPtr GradientHook::average_of_step(std::size_t index,
-                                                    const lightcc::Layout& layout,
-                                                    const at::Tensor& buffer) {
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::AVG;
-  return reduce(index, layout, buffer, options, false);
+GradientHook::WorkPtr GradientHook::average_of_ddp(std::size_t index, const lightcc::Layout& layout,
+                                                   const at::Tensor& buffer) {
+  // A rank that has joined takes part in passes that are none of its own.
+  const bool own = torch::autograd::get_current_graph_task_id() != -1;
+  std::vector<std::uint8_t> used;
+  if (unused_) {
+    for (const int parameter : layout) used.push_back(watch_.is_used(parameter));
+  }
+  if (own) {
+    look_at(layout);
+    watch_.begin(layout);
+    end_with_backward(layout);
+  }
+  return reduce({.index = index,
+                 .layout = layout,
+                 .gradient = elements_of(buffer),
+                 .used = used,
+                 .final = !own},
+                buffer, average_options());
 }
 
-GradientHook::WorkPtr GradientHook::reduce(std::size_t index, const lightcc::Layout& layout,
-                                           const at::Tensor& buffer,
-                                           const c10d::AllreduceOptions& opts, bool at_once) {
+// DDP gives gradients to the parameters at the end of the backward pass, by a callback of its own,
+// which comes after those that have been asked for until now, and before those that they ask for.
+void GradientHook::end_with_backward(const lightcc::Layout& layout) {
+  const bool first = under_way_.empty();
+  under_way_.insert(under_way_.end(), layout.begin(), layout.end());
+  if (!first) return;
+  const auto later = [](std::function<void()> callback) {
+    torch::autograd::Engine::get_default_engine().queue_callback(std::move(callback));
+  };
+  later([later, weak = weak_from_this()] {
+    later([weak] {
+      if (const auto hook = weak.lock()) hook->end_pass();
+    });
+  });
+}
+
+void GradientHook::end_pass() {
+  wait_for_all();  // their gradients may be freed
+  if (unused_) unused_->put_back(gradients_, watch_);
+  watch_.end(std::exchange(under_way_, {}));
+}
+
+GradientHook::WorkPtr GradientHook::reduce(const lightcc::Pass& pass, const at::Tensor& buffer,
+                                           const c10d::AllreduceOptions& opts) {
   const Time ready = monotonic_now();
-  lightcc::Gradients::Plan plan =
-      value_or_raise(gradients_.plan(index, layout, elements_of(buffer), at_once));
+  follow_scale();
+  lightcc::Gradients::Plan plan = value_or_raise(gradients_.plan(pass));
+  if (plan.feedback && !pass.used.empty()) unused_->take_out(gradients_, pass);
   std::lock_guard lock(mutex_);  // norm() finds either no operation or its Work
   const Time started = monotonic_now();
-  WorkPtr work = backend_->reduce_gradient(buffer, opts, std::move(plan.codec),
-                                           std::move(plan.feedback), look_out(buffer));
-  works_[index] = work;
-  if (choice_) choice_->started(index, buffer.nbytes(), ready, started, work);
+  WorkPtr work = backend_->reduce_gradient(buffer, opts,
+                                           {.codec = std::move(plan.codec),
+                                            .feedback = std::move(plan.feedback),
+                                            .scaled = static_cast<bool>(scale_),
+                                            .fates = plan.fates});
+  works_[pass.index] = work;
+  if (choice_) choice_->started(pass.index, buffer.nbytes(), ready, started, work);
   return work;
 }
 
-// Looks for values that are not finite, where a step may be skipped because of them.
-std::function<void()> GradientHook::look_out(const at::Tensor& buffer) const {
-  if (!scale_) return {};
-  return [buffer, found = found_not_finite_] {
-    if (!all_finite(buffer)) found->store(true);
-  };
-}
-
 GradientHook::WorkPtr GradientHook::average_exactly(const at::Tensor& buffer) {
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d::ReduceOp::AVG;
-  return backend_->reduce_gradient(buffer, options, nullptr, nullptr, nullptr);
+  return backend_->reduce_gradient(buffer, average_options(), {});
 }
 
 // Failures belong to those who wait for the step; here it only matters that nothing is open.
@@ -226,13 +283,6 @@ lightcc::Gradients& GradientHook::gradients() {
   return gradients_;
 }
 
-lightcc::Gradients& GradientHook::owed() {
-  wait_for_all();
-  // Under FSDP2, shards that other ranks have may be what is not finite: it calls end_step().
-  if (newest_) gradients_.end_step(found_not_finite_->exchange(false));
-  return gradients_;
-}
-
 double GradientHook::norm() {
   std::lock_guard lock(mutex_);
   for (const auto& [index, work] : works_) {
@@ -245,7 +295,6 @@ void GradientHook::change(const lightcc::Settings& settings, Scale scale) {
   gradients().change(settings);
   choose_anew();
   scale_ = std::move(scale);
-  gradients_.expect_skips(static_cast<bool>(scale_));
 }
 
 void GradientHook::move(c10::intrusive_ptr<Backend> backend) {

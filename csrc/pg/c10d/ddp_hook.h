@@ -24,11 +24,13 @@
 
 #include "pg/c10d/agreed_choice.h"
 #include "pg/c10d/backend.h"
+#include "pg/c10d/gradient_watch.h"
+#include "pg/c10d/unused_gradients.h"
 #include "pg/lightcc/gradients.h"
 
 namespace taco::pg {
 
-class GradientHook {
+class GradientHook : public std::enable_shared_from_this<GradientHook> {
  public:
   using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -45,32 +47,33 @@ class GradientHook {
                const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                const lightcc::Settings& settings, Scale scale);
 
-  // Called by DDP. The future's value is the list of the averaged buffer alone.
+  // Of DDP, whose reducer's parameters are `order`. `may_be_unused`: some passes do not use all of
+  // them.
+  void attach(const std::shared_ptr<c10d::Reducer>& reducer, const std::vector<at::Tensor>& order,
+              bool may_be_unused);
+  // The future's value is the list of the averaged buffer alone.
   FuturePtr run(c10d::GradBucket& bucket);
   // Called by a manual loop: buckets with rising `index` of one step, which begins when it falls.
   WorkPtr average(std::size_t index, const lightcc::Layout& layout, const at::Tensor& buffer);
+  // Its gradients are what they have become. Of DDP that is known here.
+  void end_pass();
 
-  // The calls for FSDP2's replicas (fsdp_hook.cc), all from one thread. A step begins, and the
-  // caller knows whether the one before it was skipped, by found_not_finite() of all ranks.
-  // end_step() says so before the next one begins, and before anybody asks what is owed.
-  void begin_step(bool skipped);
-  void end_step(bool skipped);
-  bool found_not_finite() const { return found_not_finite_->load(); }  // in a result of this step
+  // Of FSDP2's replicas (fsdp_hook.cc), all of one thread. A step begins.
+  void begin_step();
   // The next all_reduce in the group is that of bucket `index`, laid out like this. It must begin,
-  // or disarm() be called, while this object lives.
-  void arm(std::size_t index, const lightcc::Layout& layout);
+  // or disarm() be called, while this object lives. `whole`: nothing of it is left out.
+  void arm(std::size_t index, const lightcc::Layout& layout, bool whole);
   void disarm() { backend_->disarm(); }
 
   // Called for a checkpoint or flush(): no codec, and no step.
   WorkPtr average_exactly(const at::Tensor& buffer);
 
-  // Only when all that has been started has ended: these wait for it. owed(): to ask what is owed
-  // or to change it, between two steps; it knows then whether the newest was skipped, where that
-  // shows on each rank by itself.
+  // Only when all that has been started has ended: these wait for it.
   void change(const lightcc::Settings& settings, Scale scale);
   void move(c10::intrusive_ptr<Backend> backend);
   lightcc::Gradients& gradients();
-  lightcc::Gradients& owed();
+  // The loss has been scaled like this all the time, as turns out.
+  void scaled_by(Scale scale);
 
   double norm();  // of what is owed; 0 while gradients are being reduced
   // How each bucket is sent, if that is chosen by what it costs; else empty.
@@ -80,14 +83,15 @@ class GradientHook {
 
  private:
   void step_begins_at(std::size_t index);
-  WorkPtr average_of_step(std::size_t index, const lightcc::Layout& layout,
-                          const at::Tensor& buffer);
-  // `at_once` as in Gradients::plan().
-  WorkPtr reduce(std::size_t index, const lightcc::Layout& layout, const at::Tensor& buffer,
-                 const c10d::AllreduceOptions& opts, bool at_once);
-  WorkPtr reduce_armed(std::size_t index, const lightcc::Layout& layout, const at::Tensor& buffer,
-                       const c10d::AllreduceOptions& opts);
-  std::function<void()> look_out(const at::Tensor& buffer) const;
+  WorkPtr average_of_ddp(std::size_t index, const lightcc::Layout& layout,
+                         const at::Tensor& buffer);
+  void look_at(const lightcc::Layout& layout);
+  void end_with_backward(const lightcc::Layout& layout);
+  WorkPtr reduce(const lightcc::Pass& pass, const at::Tensor& buffer,
+                 const c10d::AllreduceOptions& opts);
+  WorkPtr reduce_armed(std::size_t index, const lightcc::Layout& layout, bool whole,
+                       const at::Tensor& buffer, const c10d::AllreduceOptions& opts);
+  void follow_scale();
   void wait_for_all();
   void choose_anew();
   std::optional<lightcc::Layout> layout_of(const c10d::GradBucket& bucket) const;
@@ -99,8 +103,10 @@ class GradientHook {
   Scale scale_;
   // Each parameter's index; DDP's buckets name parameters by their tensors.
   std::unordered_map<const c10::TensorImpl*, int> index_of_;
-  std::optional<std::size_t> newest_;                    // bucket of this step
-  std::shared_ptr<std::atomic<bool>> found_not_finite_;  // in a result of this step
+  GradientWatch watch_;
+  std::optional<UnusedGradients> unused_;  // none: passes use all parameters
+  lightcc::Layout under_way_;              // parameters in the pass that goes on
+  std::optional<std::size_t> newest_;      // bucket of this step
   bool said_dtype_ = false, said_unknown_ = false;
   mutable std::mutex mutex_;              // guards what follows
   std::map<std::size_t, WorkPtr> works_;  // of this step, by bucket

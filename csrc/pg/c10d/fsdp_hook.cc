@@ -6,16 +6,16 @@
 
 namespace taco::pg {
 
-void GradientHook::arm(std::size_t index, const lightcc::Layout& layout) {
+void GradientHook::arm(std::size_t index, const lightcc::Layout& layout, bool whole) {
   backend_->arm(
-      [this, index, layout](const at::Tensor& tensor, const c10d::AllreduceOptions& opts) {
-        return reduce_armed(index, layout, tensor, opts);
+      [this, index, layout, whole](const at::Tensor& tensor, const c10d::AllreduceOptions& opts) {
+        return reduce_armed(index, layout, whole, tensor, opts);
       });
 }
 
 // Null: as it would have been without us.
 GradientHook::WorkPtr GradientHook::reduce_armed(std::size_t index, const lightcc::Layout& layout,
-                                                 const at::Tensor& buffer,
+                                                 bool whole, const at::Tensor& buffer,
                                                  const c10d::AllreduceOptions& opts) {
   if (!is_plain_float32(buffer)) {
     say_once(said_dtype_, c10::str("gradients of ", buffer.scalar_type(),
@@ -29,8 +29,13 @@ GradientHook::WorkPtr GradientHook::reduce_armed(std::size_t index, const lightc
              "a shard holds other elements than those of its parameters; it is sent as it is");
     return {};
   }
-  constexpr bool kAtOnce = true;  // torch has settled which parameters there are
-  return reduce(index, layout, buffer, opts, kAtOnce);
+  return reduce({.index = index,
+                 .layout = layout,
+                 .gradient = elements_of(buffer),
+                 .at_once = true,  // torch has settled which parameters there are
+                 .adds = true,
+                 .whole = whole},
+                buffer, opts);
 }
 
 }  // namespace taco::pg

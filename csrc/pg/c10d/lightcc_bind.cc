@@ -87,7 +87,7 @@ std::span<const float> values_of(const at::Tensor& tensor) {
 
 std::vector<SavedBucket> save(GradientHook& hook) {
   std::vector<SavedBucket> all;
-  for (const lightcc::Saved& saved : hook.owed().save()) {
+  for (const lightcc::Saved& saved : hook.gradients().save()) {
     all.emplace_back(saved.part.from, saved.part.elements, saved.layout, tensor_of(saved.residual),
                      tensor_of(saved.momentum));
   }
@@ -103,7 +103,7 @@ void load(GradientHook& hook, const std::vector<SavedBucket>& buckets, std::int6
                    .residual = {kept.begin(), kept.end()},
                    .momentum = {velocity.begin(), velocity.end()}});
   }
-  raise_if_error(hook.owed().load(std::move(all), step));
+  raise_if_error(hook.gradients().load(std::move(all), step));
 }
 
 // The settings for gradients that LIGHT_* variables make.
@@ -137,6 +137,45 @@ py::dict stats() {
   return out;
 }
 
+// What optimizers, scalers and programs tell (taco_torch/lightcc/ledger.py).
+void bind_fates(py::class_<GradientHook, HookPtr>& hook) {
+  using lightcc::Fate;
+  const auto decide = [&](const char* name, Fate fate) {
+    hook.def(
+        name,
+        [fate](GradientHook& self, const std::vector<int>& parameters) {
+          self.gradients().decide(parameters, fate);
+        },
+        py::arg("parameters"), NoGil());
+  };
+  decide("used", Fate::kUsed);
+  decide("skipped", Fate::kSkipped);
+  decide("dropped", Fate::kDropped);
+  hook.def(
+          "compare_no_fates", [](GradientHook& self) { self.gradients().compare_no_fates(); },
+          NoGil())
+      .def(
+          "tell_of",
+          [](GradientHook& self, const std::vector<int>& parameters) {
+            self.gradients().tell_of(parameters);
+          },
+          py::arg("parameters"), NoGil())
+      .def(
+          "is_undecided",
+          [](GradientHook& self, const std::vector<int>& parameters) {
+            return self.gradients().is_undecided(parameters);
+          },
+          py::arg("parameters"), NoGil())
+      .def(
+          "scaled_by",
+          [](GradientHook& self, py::object scale) {
+            GradientHook::Scale asked = scale_of(std::move(scale));
+            py::gil_scoped_release no_gil;
+            self.scaled_by(std::move(asked));
+          },
+          py::arg("scale"));
+}
+
 void bind_settings(py::module_& module) {
   py::class_<Settings>(module, "GradientSettings", "How gradients are compressed. Constant.")
       .def(py::init(&make_settings), py::arg("compression"), py::arg("ratio") = 0.01,
@@ -154,35 +193,36 @@ void bind_settings(py::module_& module) {
 }
 
 void bind_hook(py::module_& module) {
-  py::class_<GradientHook, HookPtr>(module, "GradientHook")
-      .def(py::init(&make_hook), py::arg("backend"), py::arg("parameters"), py::arg("settings"),
+  py::class_<GradientHook, HookPtr> hook(module, "GradientHook");
+  bind_fates(hook);
+  hook.def(py::init(&make_hook), py::arg("backend"), py::arg("parameters"), py::arg("settings"),
            py::arg("scale"))
       .def(
           "attach",
-          [](const HookPtr& self, c10d::Reducer& reducer) {
-            reducer.register_comm_hook(comm_hook_of(self));
-          },
-          py::arg("reducer"), NoGil())
+          [](const HookPtr& self, const std::shared_ptr<c10d::Reducer>& reducer,
+             const std::vector<at::Tensor>& order,
+             bool may_be_unused) { self->attach(reducer, order, may_be_unused); },
+          py::arg("reducer"), py::arg("order"), py::arg("may_be_unused"), NoGil())
       .def("average", &GradientHook::average, py::arg("index"), py::arg("layout"),
            py::arg("buffer"), NoGil())
       .def("average_exactly", &GradientHook::average_exactly, py::arg("buffer"), NoGil())
-      .def("begin_step", &GradientHook::begin_step, py::arg("skipped"), NoGil())
-      .def("end_step", &GradientHook::end_step, py::arg("skipped"), NoGil())
-      .def_property_readonly("found_not_finite", &GradientHook::found_not_finite)
-      .def("arm", &GradientHook::arm, py::arg("index"), py::arg("layout"), NoGil())
+      .def("end_pass", &GradientHook::end_pass, NoGil())
+      .def("begin_step", &GradientHook::begin_step, NoGil())
+      .def("arm", &GradientHook::arm, py::arg("index"), py::arg("layout"), py::arg("whole"),
+           NoGil())
       .def("disarm", &GradientHook::disarm, NoGil())
       .def("change", &change, py::arg("settings"), py::arg("scale"))
       .def("move", &GradientHook::move, py::arg("backend"), NoGil())
       .def(
           "owed",
-          [](GradientHook& self, std::size_t first, std::size_t last) {
-            return tensor_of(self.owed().owed(first, last));
+          [](GradientHook& self, std::size_t first, std::size_t last, bool as_saved) {
+            return tensor_of(self.gradients().owed(first, last, as_saved));
           },
-          py::arg("first"), py::arg("last"), NoGil())
+          py::arg("first"), py::arg("last"), py::arg("as_saved") = false, NoGil())
       .def(
           "forget",
           [](GradientHook& self, std::size_t first, std::size_t last) {
-            self.owed().forget(first, last);
+            self.gradients().forget(first, last);
           },
           py::arg("first"), py::arg("last"), NoGil())
       .def("save", &save, NoGil())
@@ -190,7 +230,7 @@ void bind_hook(py::module_& module) {
       .def(
           "add_average",
           [](GradientHook& self, std::size_t parameter, const at::Tensor& average) {
-            raise_if_error(self.owed().add_average(parameter, values_of(average)));
+            raise_if_error(self.gradients().add_average(parameter, values_of(average)));
           },
           py::arg("parameter"), py::arg("average"), NoGil())
       .def_property_readonly("settings",

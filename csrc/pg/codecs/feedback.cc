@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kernels/fp_mode.h"
 #include "kernels/scaled_half.h"
@@ -16,7 +18,8 @@ float largest_of(const Feedback& feedback) {
   const auto largest = [](const std::vector<float>& values) {
     return kernels::largest_finite(values.data(), values.size());
   };
-  float most = std::max(largest(feedback.residual), largest(feedback.momentum));
+  float most = std::max({largest(feedback.residual), largest(feedback.momentum),
+                         largest(feedback.before.residual), largest(feedback.before.momentum)});
   for (const Feedback::Sent& sent : feedback.sent) {
     most = std::max({most, largest(sent.values), largest(sent.momentum)});
   }
@@ -27,34 +30,102 @@ void multiply(std::vector<float>& values, double factor) {
   kernels::scale(kernels::Dtype::kF32, values.data(), values.data(), values.size(), factor);
 }
 
-// The owner may have made another residual since.
-bool covers(const Feedback& feedback, const Feedback::Sent& sent, std::size_t j) {
-  return sent.from + sent.indices[j] < feedback.residual.size();
+// The elements of a record that lie in a run, as a range of its lists.
+std::pair<std::size_t, std::size_t> found_in(const Feedback::Sent& sent, Extent run) {
+  const auto at = [&](std::size_t element) {
+    const std::size_t wanted = element < sent.from ? 0 : element - sent.from;
+    return static_cast<std::size_t>(
+        std::lower_bound(sent.indices.begin(), sent.indices.end(), wanted) - sent.indices.begin());
+  };
+  return {at(run.from), at(run.from + run.count)};
+}
+
+template <class T>
+void move_down(std::vector<T>& list, std::size_t from, std::size_t to, std::size_t kept) {
+  if (list.empty()) return;
+  std::move(list.begin() + static_cast<std::ptrdiff_t>(from),
+            list.begin() + static_cast<std::ptrdiff_t>(to),
+            list.begin() + static_cast<std::ptrdiff_t>(kept));
+}
+
+template <class T>
+void cut(std::vector<T>& list, std::size_t length) {
+  if (list.size() > length) list.resize(length);
+}
+
+// The lists keep their memory for what is sent next.
+void keep_only(Feedback::Sent& sent, std::span<const Extent> runs) {
+  std::size_t kept = 0;
+  for (const Extent run : runs) {
+    const auto [from, to] = found_in(sent, run);
+    move_down(sent.indices, from, to, kept);
+    move_down(sent.values, from, to, kept);
+    move_down(sent.momentum, from, to, kept);
+    kept += to - from;
+  }
+  cut(sent.indices, kept);
+  cut(sent.values, kept);
+  cut(sent.momentum, kept);
+}
+
+// All records as one, in which an element comes once.
+void merge(Feedback& feedback) {
+  const std::size_t elements = feedback.residual.size();
+  std::vector<float> values(elements), momentum(feedback.momentum.size());
+  std::vector<bool> is_sent(elements);
+  for (const Feedback::Sent& sent : feedback.sent) {
+    for (std::size_t j = 0; j < sent.indices.size(); ++j) {
+      const std::size_t at = sent.from + sent.indices[j];
+      is_sent[at] = true;
+      values[at] += sent.values[j];
+      if (!sent.momentum.empty() && !momentum.empty()) momentum[at] += sent.momentum[j];
+    }
+  }
+  Feedback::Sent all;
+  for (std::size_t at = 0; at < elements; ++at) {
+    if (!is_sent[at]) continue;
+    all.indices.push_back(static_cast<std::uint32_t>(at));
+    all.values.push_back(values[at]);
+    if (!momentum.empty()) all.momentum.push_back(momentum[at]);
+  }
+  feedback.sent.clear();
+  feedback.sent.push_back(std::move(all));
 }
 
 }  // namespace
 
-void restore(Feedback& feedback) {
+void restore(Feedback& feedback, Extent run) {
   const kernels::FpMode mode;
   for (const Feedback::Sent& sent : feedback.sent) {
     const bool with_momentum =
         !sent.momentum.empty() && feedback.momentum.size() == feedback.residual.size();
-    for (std::size_t j = 0; j < sent.indices.size() && covers(feedback, sent, j); ++j) {
+    const auto [from, to] = found_in(sent, run);
+    for (std::size_t j = from; j < to; ++j) {
       const std::size_t at = sent.from + sent.indices[j];
       feedback.residual[at] += sent.values[j];
       if (with_momentum) feedback.momentum[at] += sent.momentum[j];
     }
   }
-  forget_sent(feedback);
 }
 
-// The lists keep their memory for what is sent next.
-void forget_sent(Feedback& feedback) {
+void rewind(Feedback& feedback, Extent run) {
+  const auto copy = [run](const std::vector<float>& values, std::vector<float>& into) {
+    if (values.empty() || values.size() != into.size()) return;
+    const auto from = static_cast<std::ptrdiff_t>(run.from);
+    std::copy_n(values.begin() + from, run.count, into.begin() + from);
+  };
+  copy(feedback.before.residual, feedback.residual);
+  copy(feedback.before.momentum, feedback.momentum);
+}
+
+void forget_sent_but(Feedback& feedback, std::span<const Extent> runs) {
+  const kernels::FpMode mode;
+  std::size_t remembered = 0;
   for (Feedback::Sent& sent : feedback.sent) {
-    sent.indices.clear();
-    sent.values.clear();
-    sent.momentum.clear();
+    keep_only(sent, runs);
+    remembered += sent.indices.size();
   }
+  if (remembered > feedback.residual.size()) merge(feedback);
 }
 
 Status scale(Feedback& feedback, double factor) {
@@ -73,6 +144,8 @@ Status scale(Feedback& feedback, double factor) {
   }
   multiply(feedback.residual, factor);
   multiply(feedback.momentum, factor);
+  multiply(feedback.before.residual, factor);
+  multiply(feedback.before.momentum, factor);
   for (Feedback::Sent& sent : feedback.sent) {
     multiply(sent.values, factor);
     multiply(sent.momentum, factor);

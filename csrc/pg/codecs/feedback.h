@@ -2,19 +2,29 @@
 // of it is arithmetic in float32, rounded to nearest, whatever the calling thread's mode.
 #pragma once
 
+#include <span>
+
 #include "base/status.h"
 #include "pg/codec.h"
 
 namespace taco::pg {
 
-// Takes back what the newest encoding of each block has sent, as if nothing had been taken: the
-// residual is exactly what had been added up then, and so is the momentum. For a step whose
-// result nobody uses. Does nothing unless Feedback::undoable was set; a second call does nothing.
-void restore(Feedback& feedback);
+// Elements of the shard.
+struct Extent {
+  std::size_t from = 0, count = 0;
+};
 
-// Makes what has been sent final: restore() gives none of it back. To be called before the next
-// operation, which may send other blocks, or none.
-void forget_sent(Feedback& feedback);
+// Takes back what has been sent of the run, for a step whose result nobody uses: the residual is
+// what had been added up by then, and so is the momentum. Of a single encoding that is exact.
+// Nothing is forgotten: a second call adds it once more. Does nothing unless Feedback::undoable was
+// set.
+void restore(Feedback& feedback, Extent run);
+// As if no encoding since the one that was the first (Feedback::Before) had been: to the bit.
+void rewind(Feedback& feedback, Extent run);
+
+// What has been sent is final but for that of `runs`, which ascend. To be called before the next
+// operation. However many of them there are, what is remembered is at most as long as the residual.
+void forget_sent_but(Feedback& feedback, std::span<const Extent> runs);
 
 // All that is kept, times `factor`: when the gradients' own scale changes. kInvalidArgument, and
 // nothing has changed, when the factor is not a positive finite number or the largest element would

@@ -24,24 +24,34 @@ bool all_zero(const float* values, std::size_t count) {
   return true;
 }
 
+// Calls take(parameter, begin, end) for each parameter's part of the block of `n` elements from
+// `from` on.
+template <class Take>
+void for_each_part(const std::vector<std::uint64_t>& begins, std::size_t from, std::size_t n,
+                   Take take) {
+  if (begins.empty()) return;
+  auto next = std::upper_bound(begins.begin(), begins.end(), from);
+  for (std::size_t begin = 0; begin < n;) {
+    const auto parameter = static_cast<std::size_t>(next - begins.begin()) - 1;
+    const std::size_t end =
+        next == begins.end() ? n : std::clamp<std::size_t>(*next++ - from, begin, n);
+    take(parameter, begin, end);
+    begin = end;
+  }
+}
+
 // The parts of a block that belong to parameters without a gradient there.
 void find_held(const std::vector<std::uint64_t>& begins, std::size_t from, const float* gradient,
                std::size_t n, std::vector<TopKScratch::Range>& held) {
   held.clear();
-  if (begins.empty()) return;
-  auto next = std::upper_bound(begins.begin(), begins.end(), from);
-  for (std::size_t begin = 0; begin < n;) {
-    const std::size_t end =
-        next == begins.end() ? n : std::clamp<std::size_t>(*next++ - from, begin, n);
-    if (all_zero(gradient + begin, end - begin)) {
-      if (!held.empty() && held.back().end == begin) {
-        held.back().end = end;
-      } else if (begin < end) {
-        held.push_back({begin, end});
-      }
+  for_each_part(begins, from, n, [&](std::size_t, std::size_t begin, std::size_t end) {
+    if (begin == end || !all_zero(gradient + begin, end - begin)) return;
+    if (!held.empty() && held.back().end == begin) {
+      held.back().end = end;
+    } else {
+      held.push_back({begin, end});
     }
-    begin = end;
-  }
+  });
 }
 
 // Moves values to `kept`, and leaves zeros behind.
@@ -79,16 +89,27 @@ TopKSelection::TopKSelection(Feedback& feedback, std::size_t from, const float* 
       momentum_(factor == 0 ? nullptr : feedback.momentum.data() + from) {}
 
 bool TopKSelection::take() {
+  copy_before();
   hold_back();
   const bool taken = select();
   put_back();
-  if (taken) return true;
-  if (Feedback::Sent* record = find_record()) {
-    record->indices.clear();
-    record->values.clear();
-    record->momentum.clear();
-  }
-  return false;
+  return taken;
+}
+
+void TopKSelection::copy_before() {
+  Feedback::Before& before = feedback_.before;
+  if (before.residual.empty()) return;
+  const auto copy = [this](std::vector<float>& into, const float* values, std::size_t begin,
+                           std::size_t end) {
+    std::copy(values + begin, values + end,
+              into.begin() + static_cast<std::ptrdiff_t>(from_ + begin));
+  };
+  for_each_part(feedback_.begins, from_, n_,
+                [&](std::size_t parameter, std::size_t begin, std::size_t end) {
+                  if (!before.first[parameter]) return;
+                  copy(before.residual, residual_, begin, end);
+                  if (momentum_ != nullptr) copy(before.momentum, momentum_, begin, end);
+                });
 }
 
 bool TopKSelection::select() {
@@ -123,21 +144,23 @@ void TopKSelection::keep_difference() {
   }
 }
 
-Feedback::Sent* TopKSelection::find_record() const {
-  const auto found = std::find_if(feedback_.sent.begin(), feedback_.sent.end(),
-                                  [&](const Feedback::Sent& sent) { return sent.from == from_; });
-  return found == feedback_.sent.end() ? nullptr : &*found;
+// One that holds nothing any more has memory for what is sent now.
+Feedback::Sent& TopKSelection::record() const {
+  const auto found = std::find_if(
+      feedback_.sent.begin(), feedback_.sent.end(),
+      [&](const Feedback::Sent& sent) { return sent.from == from_ && sent.indices.empty(); });
+  return found == feedback_.sent.end() ? feedback_.sent.emplace_back(Feedback::Sent{.from = from_})
+                                       : *found;
 }
 
 void TopKSelection::remember(const float* sent) {
   if (!feedback_.undoable) return;
-  Feedback::Sent* record = find_record();
-  if (record == nullptr) record = &feedback_.sent.emplace_back(Feedback::Sent{.from = from_});
-  record->indices.assign(scratch_.indices.begin(), scratch_.indices.begin() + k_);
-  record->values.assign(sent, sent + k_);
-  record->momentum.clear();
+  Feedback::Sent& record = this->record();
+  record.indices.assign(scratch_.indices.begin(), scratch_.indices.begin() + k_);
+  record.values.assign(sent, sent + k_);
+  record.momentum.clear();
   if (momentum_ == nullptr) return;
-  record->momentum.assign(scratch_.taken_momentum.begin(), scratch_.taken_momentum.begin() + k_);
+  record.momentum.assign(scratch_.taken_momentum.begin(), scratch_.taken_momentum.begin() + k_);
 }
 
 }  // namespace taco::pg

@@ -1,5 +1,6 @@
-// The elements that one block of a gradient and its Feedback (pg/codec.h) send: chosen, taken out
-// of the residual, and remembered for restore(). Lives as long as encode() works on the block.
+// What one block of a gradient and its Feedback (pg/codec.h) send: chosen, taken out of the
+// residual, and remembered for restore() and rewind(). Lives as long as encode() works on the
+// block.
 #pragma once
 
 #include <cstddef>
@@ -26,10 +27,11 @@ class TopKSelection {
   void remember(const float* sent);
 
  private:
+  void copy_before();
   void hold_back();
   void put_back();
   bool select();
-  Feedback::Sent* find_record() const;
+  Feedback::Sent& record() const;
 
   Feedback& feedback_;
   const std::size_t from_;

@@ -20,6 +20,12 @@ constexpr int kCodeShift = 31;
 constexpr std::uint64_t kMostCoded = (std::uint64_t{1} << kCodeShift) - 1;
 constexpr std::uint64_t kCodeMask = (std::uint64_t{1} << kCodecCodeBits) - 1;
 static_assert(kCodeShift + kCodecCodeBits == 51);
+// Only sums and averages are coded.
+constexpr std::uint64_t kScaled = std::uint64_t{1} << 53, kFates = std::uint64_t{1} << 54;
+constexpr std::uint64_t kCodedReductions = 0x9;
+static_assert(((1 | std::uint64_t(kernels::ReduceOp::kAvg) |
+                std::uint64_t(kernels::ReduceOp::kPremulSum)) &
+               ~kCodedReductions) == 0);
 
 bool is_reduction(Kind kind) {
   return kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter;
@@ -106,8 +112,11 @@ std::uint64_t signature_of(const OperationSpec& spec) {
       spec.kind == Kind::kSend || spec.kind == Kind::kRecv || spec.kind == Kind::kRecvAny;
   std::uint64_t signature = std::uint64_t(p2p ? Kind::kSend : spec.kind) << 60;
   if (is_reduction(spec.kind)) signature |= std::uint64_t(spec.op) << 52;
-  if (spec.codec != nullptr && may_be_coded(spec.kind))
+  if (spec.codec != nullptr && may_be_coded(spec.kind)) {
+    if (spec.scaled) signature |= kScaled;
+    if (spec.fates) signature |= kFates;
     return signature | kCodedDtype << 56 | coded_extent(spec);
+  }
   if (spec.kind != Kind::kBarrier) signature |= std::uint64_t(spec.dtype) << 56;
   return signature | extent_of(spec);
 }
@@ -123,20 +132,22 @@ static std::string describe_coded(std::uint64_t signature) {
       (signature & kHashed) != 0
           ? uneven(count)
           : " x " + std::to_string(count) + (count == kMostCoded ? " or more" : "");
-  return " float32" + sizes + " coded as " + describe_codec(code);
+  const char* const scaled = (signature & kScaled) != 0 ? " of a scaled loss" : "";
+  return " float32" + sizes + " coded as " + describe_codec(code) + scaled;
 }
 
 std::string describe_signature(std::uint64_t signature) {
   const Kind kind = static_cast<Kind>(signature >> 60);
   std::string text = name_of(kind);
   if (kind == Kind::kBarrier) return text;
+  const auto dtype = (signature >> 56) & 0xf;
+  const bool coded = may_be_coded(kind) && dtype == kCodedDtype;
   if (is_reduction(kind)) {
-    const auto op = (signature >> 52) & 0xf;
+    const auto op = (signature >> 52) & (coded ? kCodedReductions : 0xf);
     text += " ";
     text += op < kernels::kReduceOps ? name_of(kernels::ReduceOp(op)) : "unknown";
   }
-  const auto dtype = (signature >> 56) & 0xf;
-  if (may_be_coded(kind) && dtype == kCodedDtype) return text + describe_coded(signature);
+  if (coded) return text + describe_coded(signature);
   text += " ";
   text += dtype < kernels::kDtypes ? name_of(kernels::Dtype(dtype)) : "unknown";
   const std::uint64_t hash = signature & kHashMask;
@@ -155,6 +166,16 @@ std::string describe_signature(std::uint64_t signature) {
 
 std::string describe_beside(std::uint64_t signature, std::uint64_t other) {
   std::string text = describe_signature(signature);
+  if ((signature ^ other) == kFates && (signature >> 56 & 0xf) == kCodedDtype) {
+    return text +
+           " (ranks have not done the same with earlier gradients of this model: each of them must "
+           "be applied, skipped or thrown away on all ranks or on none)";
+  }
+  if ((signature ^ other) == kScaled && (signature >> 56 & 0xf) == kCodedDtype) {
+    return text +
+           " (all ranks or none must scale the loss by a GradScaler, and name it to "
+           "lightcc.compress() if any does)";
+  }
   const bool blocks = ((signature ^ other) & kHashed) != 0;
   if (blocks && Kind(signature >> 60) == Kind::kAllToAll && Kind(other >> 60) == Kind::kAllToAll) {
     return text +

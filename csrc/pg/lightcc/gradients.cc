@@ -5,8 +5,6 @@
 #include <cmath>
 #include <utility>
 
-#include "pg/codecs/feedback.h"
-
 namespace taco::pg::lightcc {
 namespace {
 
@@ -19,6 +17,11 @@ void multiply(Saved& saved, double factor) {
   for (float& value : saved.momentum) value = static_cast<float>(value * factor);
 }
 
+std::vector<float> copy_of(const std::vector<float>& values, Extent run) {
+  const auto first = values.begin() + static_cast<std::ptrdiff_t>(run.from);
+  return {first, first + static_cast<std::ptrdiff_t>(run.count)};
+}
+
 }  // namespace
 
 Gradients::Gradients(std::vector<Parameter> parameters, const Settings& settings, int rank,
@@ -28,8 +31,8 @@ Gradients::Gradients(std::vector<Parameter> parameters, const Settings& settings
       rank_(rank),
       world_(world),
       part_of_(std::move(part_of)),
-      pending_(parameters_.size()),
-      sent_(parameters_.size()) {}
+      states_(parameters_.size()),
+      pending_(parameters_.size()) {}
 
 std::uint64_t Gradients::elements_of(const Layout& layout) const {
   std::uint64_t sum = 0;
@@ -37,40 +40,26 @@ std::uint64_t Gradients::elements_of(const Layout& layout) const {
   return sum;
 }
 
-template <class Take>
-void Gradients::for_each_range(const Layout& layout, const Part& part, Take take) const {
+std::vector<Gradients::Range> Gradients::ranges_of(const Layout& layout, const Part& part) const {
+  std::vector<Range> ranges;
   std::uint64_t begin = 0;
   for (const int parameter : layout) {
     const std::uint64_t end = begin + parameters_[parameter].elements;
     const std::uint64_t from = std::max(begin, part.from);
     const std::uint64_t to = std::min(end, part.from + part.elements);
-    if (from < to) take(parameter, from - begin, from - part.from, to - from);
+    if (from < to) ranges.push_back({parameter, from - begin, from - part.from, to - from});
     begin = end;
   }
+  return ranges;
 }
 
-void Gradients::end_step(bool skipped) {
+void Gradients::begin_step() {
   std::lock_guard lock(mutex_);
-  settle(skipped);
-}
-
-void Gradients::settle(bool skipped) {
-  for (auto& [index, bucket] : buckets_) {
-    if (!bucket.feedback) continue;
-    skipped ? restore(*bucket.feedback) : forget_sent(*bucket.feedback);
-  }
-  if (skipped) {
-    pending_.take(sent_);
-    newest_was_skipped_ = true;
-  }
-  sent_.clear();
-}
-
-Status Gradients::begin_step(double scale, bool skipped) {
-  std::lock_guard lock(mutex_);
-  settle(skipped);
-  after_skipped_ = std::exchange(newest_was_skipped_, false);
   ++step_;
+}
+
+Status Gradients::rescale(double scale) {
+  std::lock_guard lock(mutex_);
   if (scale == scale_) return Status();
   if (!(scale > 0 && std::isfinite(scale))) {
     return Status(Code::kInvalidArgument, "the gradients' scale is " + std::to_string(scale) +
@@ -86,56 +75,178 @@ Status Gradients::begin_step(double scale, bool skipped) {
   return Status();
 }
 
-void Gradients::expect_skips(bool expected) {
+void Gradients::assume_scale(double scale) {
   std::lock_guard lock(mutex_);
-  undoable_ = expected;
-  for (auto& [index, bucket] : buckets_) {
-    if (bucket.feedback) bucket.feedback->undoable = expected;
-  }
+  for (Saved& saved : saved_) multiply(saved, scale / scale_);
+  scale_ = scale;
 }
 
-Result<Gradients::Plan> Gradients::plan(std::size_t index, const Layout& layout,
-                                        std::span<float> gradient, bool at_once) {
+Result<Gradients::Plan> Gradients::plan(const Pass& pass) {
   std::lock_guard lock(mutex_);
-  Bucket& bucket = buckets_[index];
-  bool seen = bucket.layout == layout;
-  if (!seen) {
-    retire_all_of(layout);
-    retire(bucket);
-    bucket = {.layout = layout, .part = part_of_(gradient.size()), .since = step_};
-  }
-  Result<std::shared_ptr<const Codec>> codec =
-      codec_for(settings_of(index), gradient.size_bytes(), std::max<std::int64_t>(0, step_));
+  bool seen = true;
+  Bucket& bucket = bucket_of(pass, seen);
+  Result<std::shared_ptr<const Codec>> codec = codec_for(
+      settings_of(pass.index), pass.gradient.size_bytes(), std::max<std::int64_t>(0, step_));
   if (!codec.ok()) return codec.status();
   const bool remembers = *codec && (*codec)->has_memory();
-  if (remembers && !seen) seen = adopt(bucket) || (at_once && !undoable_);
-  drop_saved_of(layout);
-  const bool in_part = remembers && seen && !must_travel_whole(bucket);
-  if (in_part && !bucket.feedback) give(bucket, settings_);
-  if (!(in_part && undoable_)) add_pending(layout, gradient);
-  if (remembers) return Plan{in_part ? *codec : nullptr, in_part ? bucket.feedback : nullptr};
-  return Plan{*codec, nullptr};
+  if (remembers && !seen) seen = adopt(bucket) || pass.at_once;
+  drop_saved_of(pass.layout);
+  const bool in_part = remembers && seen && !pass.whole;
+  if (in_part) {
+    if (!bucket.feedback) give(bucket, settings_);
+    prepare(bucket, pass);
+  }
+  add_pending(pass, in_part);
+  open(pass, in_part);
+  Plan plan = {.codec = *codec, .feedback = nullptr, .fates = std::popcount(fates_) % 2 != 0};
+  if (remembers) plan.codec = in_part ? *codec : nullptr;
+  if (in_part) plan.feedback = bucket.feedback;
+  return plan;
 }
 
-// A pending residual goes into the gradient, and must come out again if the step is skipped. What
-// the codec takes back may be all of its block, or nothing where that was not finite, and only the
-// owner of the block knows. So it has to travel whole: in the step after one that was skipped, and
-// now and then for parameters that had no gradient whenever their bucket last did. All ranks must
-// come to the same, though each has something else pending.
-bool Gradients::must_travel_whole(const Bucket& bucket) const {
-  constexpr std::int64_t kFirst = 16;
-  const std::int64_t age = step_ - bucket.since;
-  const bool now_and_then = age >= kFirst && std::has_single_bit(static_cast<std::uint64_t>(age));
-  return undoable_ && (after_skipped_ || now_and_then);
+Gradients::Bucket& Gradients::bucket_of(const Pass& pass, bool& seen) {
+  Bucket& bucket = buckets_[pass.index];
+  seen = bucket.layout == pass.layout;
+  if (seen) return bucket;
+  retire_all_of(pass.layout);
+  retire(bucket);
+  const Part part = part_of_(pass.gradient.size());
+  bucket = {.layout = pass.layout, .part = part, .ranges = ranges_of(pass.layout, part)};
+  return bucket;
 }
 
-void Gradients::add_pending(const Layout& layout, std::span<float> gradient) {
+// What was sent of parameters that are decided is final. Where results take the place of what went
+// in, what a second undecided pass sends has the first one's in it, of whoever sent that: then
+// passes can only be rewound.
+void Gradients::prepare(Bucket& bucket, const Pass& pass) {
+  Feedback& feedback = *bucket.feedback;
+  std::vector<Extent> runs;
+  std::vector<std::uint8_t> first;
+  bool undoable = false;
+  for (const Range& range : bucket.ranges) {
+    const State& state = states_[range.parameter];
+    const bool is_told = state.is_told && !pass.final;
+    first.push_back(is_told && state.passes == 0);
+    undoable = undoable || is_told;
+    if (state.passes > 0) runs.push_back(range.run());
+  }
+  forget_sent_but(feedback, runs);
+  feedback.before.first = std::move(first);
+  feedback.undoable = undoable;
+  if (!undoable) return;
+  feedback.before.residual.resize(feedback.residual.size());
+  feedback.before.momentum.resize(feedback.momentum.size());
+}
+
+void Gradients::open(const Pass& pass, bool coded) {
+  for (std::size_t place = 0; place < pass.layout.size(); ++place) {
+    State& state = states_[pass.layout[place]];
+    state.newest = coded && state.is_told && !pass.final;
+    if (!is_used(pass, place) || !state.newest) continue;
+    state.carries = !pass.adds;
+    ++state.passes;
+  }
+}
+
+void Gradients::used_elsewhere(int parameter, std::vector<float> carried) {
+  std::lock_guard lock(mutex_);
+  State& state = states_[parameter];
+  if (!state.newest) {
+    pending_.add(parameter, 0, std::move(carried));
+  } else {
+    state.carries = true;
+    ++state.passes;
+    const std::uint64_t elements = carried.size();
+    pending_.add(parameter, {.from = 0,
+                             .elements = elements,
+                             .if_used = carried,
+                             .if_kept = std::move(carried),
+                             .if_dropped = {}});
+  }
+  state.may_pend = true;
+}
+
+// Whoever holds a part of it adds it, and only the owner of a block knows whether that was coded:
+// so when such a pass is taken back, it is rewound.
+void Gradients::add_pending(const Pass& pass, bool coded) {
   std::uint64_t from = 0;
-  for (const int parameter : layout) {
+  for (std::size_t place = 0; place < pass.layout.size(); ++place) {
+    const int parameter = pass.layout[place];
+    State& state = states_[parameter];
     const std::uint64_t elements = parameters_[parameter].elements;
-    pending_.move_into(parameter, gradient.subspan(from, elements), undoable_ ? &sent_ : nullptr);
+    if (is_used(pass, place)) {
+      const bool final = !state.is_told || pass.final;
+      pending_.move_into(parameter, pass.gradient.subspan(from, elements), final);
+      if (!final) {
+        state.took = state.took || state.may_pend;
+        const bool takes = state.may_pend || (state.took && !pass.adds);
+        state.mixed = state.mixed || (coded && takes);
+      }
+      if (pass.used.empty()) state.may_pend = false;
+    }
     from += elements;
   }
+}
+
+void Gradients::tell_of(std::span<const int> parameters) {
+  std::lock_guard lock(mutex_);
+  for (const int parameter : parameters) states_[parameter].is_told = true;
+}
+
+bool Gradients::is_rewound(const State& state, Fate fate) const {
+  if (fate == Fate::kSkipped) return state.mixed || (state.carries && state.passes > 1);
+  return fate == Fate::kDropped;
+}
+
+void Gradients::decide(std::span<const int> parameters, Fate fate) {
+  std::lock_guard lock(mutex_);
+  std::vector<std::uint8_t> decided(parameters_.size());
+  for (const int parameter : parameters) decided[parameter] = 1;
+  for (auto& [index, bucket] : buckets_) {
+    if (!bucket.feedback || fate == Fate::kUsed) continue;
+    for (const Range& range : bucket.ranges) {
+      const State& state = states_[range.parameter];
+      if (!decided[range.parameter] || state.passes == 0) continue;
+      if (is_rewound(state, fate)) {
+        rewind(*bucket.feedback, range.run());
+      } else {
+        restore(*bucket.feedback, range.run());
+      }
+    }
+  }
+  for (const int parameter : parameters) {
+    State& state = states_[parameter];
+    pending_.decide(parameter, fate == Fate::kUsed       ? &Pending::Undecided::if_used
+                               : is_rewound(state, fate) ? &Pending::Undecided::if_dropped
+                                                         : &Pending::Undecided::if_kept);
+    note(parameter, state, fate);
+    if (fate != Fate::kUsed && state.took) state.may_pend = true;
+    state.passes = 0;
+    state.took = state.mixed = state.newest = false;
+  }
+}
+
+// The finalizer of splitmix64.
+void Gradients::note(int parameter, const State& state, Fate fate) {
+  if (!compares_fates_ || state.passes == 0) return;
+  std::uint64_t bits =
+      std::uint64_t(parameter) << 32 ^ std::uint64_t(step_) << 2 ^ std::uint64_t(fate);
+  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
+  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
+  fates_ += bits ^ (bits >> 31);
+}
+
+void Gradients::compare_no_fates() {
+  std::lock_guard lock(mutex_);
+  compares_fates_ = false;
+  fates_ = 0;
+}
+
+bool Gradients::is_undecided(std::span<const int> parameters) const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(parameters.begin(), parameters.end(), [&](int parameter) {
+    return states_[parameter].passes > 0 || pending_.is_undecided(parameter);
+  });
 }
 
 // A feedback of zeros.
@@ -143,11 +254,7 @@ void Gradients::give(Bucket& bucket, const Settings& settings) const {
   auto feedback = std::make_shared<Feedback>();
   feedback->residual.assign(bucket.part.elements, 0);
   if (settings.momentum > 0) feedback->momentum.assign(bucket.part.elements, 0);
-  for_each_range(bucket.layout, bucket.part,
-                 [&](int, std::uint64_t, std::uint64_t place, std::uint64_t) {
-                   feedback->begins.push_back(place);
-                 });
-  feedback->undoable = undoable_;
+  for (const Range& range : bucket.ranges) feedback->begins.push_back(range.place);
   bucket.feedback = std::move(feedback);
 }
 
@@ -166,8 +273,7 @@ bool Gradients::adopt(Bucket& bucket) {
   saved_.erase(found);
   for (const int parameter : bucket.layout) pending_.clear(parameter);
   for (const Saved& other : saved_) {
-    if (!overlap(other.layout, bucket.layout)) continue;
-    add_to_pending(other.layout, other.part, other.residual, pending_);
+    if (overlap(other.layout, bucket.layout)) add_to_pending(other);
   }
   return true;
 }
@@ -177,26 +283,33 @@ void Gradients::drop_saved_of(const Layout& layout) {
   std::erase_if(saved_, [&](const Saved& saved) { return overlap(saved.layout, layout); });
 }
 
-void Gradients::add_to_pending(const Layout& layout, const Part& part,
-                               const std::vector<float>& values, Pending& pending) const {
-  for_each_range(
-      layout, part,
-      [&](int parameter, std::uint64_t from, std::uint64_t place, std::uint64_t count) {
-        const auto first = values.begin() + static_cast<std::ptrdiff_t>(place);
-        pending.add(parameter, from, {first, first + static_cast<std::ptrdiff_t>(count)});
-      });
+void Gradients::add_to_pending(const Saved& saved) {
+  for (const Range& range : ranges_of(saved.layout, saved.part)) {
+    pending_.add(range.parameter, range.from, copy_of(saved.residual, range.run()));
+  }
 }
 
-// The part that the newest step has sent of it may yet be taken back.
+// What undecided passes have sent of it may yet be taken back.
 void Gradients::retire(Bucket& bucket) {
   if (!bucket.feedback) return;
-  std::vector<float>& residual = bucket.feedback->residual;
-  add_to_pending(bucket.layout, bucket.part, residual, pending_);
-  std::fill(residual.begin(), residual.end(), 0.0F);
-  restore(*bucket.feedback);
-  add_to_pending(bucket.layout, bucket.part, residual, sent_);
+  Feedback& feedback = *bucket.feedback;
+  for (const Range& range : bucket.ranges) {
+    State& state = states_[range.parameter];
+    state.may_pend = true;
+    std::vector<float> used = copy_of(feedback.residual, range.run());
+    if (state.passes == 0) {
+      pending_.add(range.parameter, range.from, std::move(used));
+      continue;
+    }
+    restore(feedback, range.run());
+    pending_.add(range.parameter, {.from = range.from,
+                                   .elements = range.elements,
+                                   .if_used = std::move(used),
+                                   .if_kept = copy_of(feedback.residual, range.run()),
+                                   .if_dropped = copy_of(feedback.before.residual, range.run())});
+  }
+  for (const int parameter : bucket.layout) states_[parameter].may_pend = true;
   bucket.feedback.reset();
-  bucket.since = step_;
 }
 
 // These parameters are in another bucket from now on.
@@ -235,15 +348,13 @@ Settings Gradients::settings_of(std::size_t index) const {
 void Gradients::move(int rank, int world, PartOf part_of) {
   std::lock_guard lock(mutex_);
   retire_all();
-  const float factor = static_cast<float>(world) / static_cast<float>(world_);
-  pending_.scale(factor);
-  sent_.scale(factor);
+  pending_.scale(static_cast<float>(world) / static_cast<float>(world_));
   rank_ = rank;
   world_ = world;
   part_of_ = std::move(part_of);
 }
 
-std::vector<float> Gradients::owed(std::size_t first, std::size_t last) const {
+std::vector<float> Gradients::owed(std::size_t first, std::size_t last, bool as_saved) const {
   std::lock_guard lock(mutex_);
   std::vector<std::uint64_t> begins;
   std::uint64_t total = 0;
@@ -252,47 +363,60 @@ std::vector<float> Gradients::owed(std::size_t first, std::size_t last) const {
     total += parameters_[parameter].elements;
   }
   std::vector<float> sum(total);
-  const auto wanted = [&](std::size_t parameter) { return first <= parameter && parameter < last; };
-  for (const auto& entry : buckets_) {
-    const Bucket& bucket = entry.second;
+  for (const auto& [index, bucket] : buckets_) {
     if (!bucket.feedback) continue;
-    for_each_range(
-        bucket.layout, bucket.part,
-        [&](std::size_t parameter, std::uint64_t from, std::uint64_t place, std::uint64_t count) {
-          if (!wanted(parameter)) return;
-          float* into = sum.data() + begins[parameter - first] + from;
-          const float* residual = bucket.feedback->residual.data() + place;
-          for (std::uint64_t i = 0; i < count; ++i) into[i] += residual[i];
-        });
+    for (const Range& range : bucket.ranges) {
+      const auto parameter = static_cast<std::size_t>(range.parameter);
+      if (parameter < first || parameter >= last) continue;
+      float* into = sum.data() + begins[parameter - first] + range.from;
+      const float* owed = owed_of(bucket, range, as_saved);
+      for (std::uint64_t i = 0; i < range.elements; ++i) into[i] += owed[i];
+    }
   }
   for (std::size_t parameter = first; parameter < last; ++parameter) {
-    pending_.add_to(parameter, std::span(sum).subspan(begins[parameter - first]));
+    pending_.add_to(parameter, std::span(sum).subspan(begins[parameter - first]),
+                    as_saved ? &Pending::Undecided::if_dropped : &Pending::Undecided::if_used);
   }
   return sum;
 }
 
+const float* Gradients::owed_of(const Bucket& bucket, const Range& range, bool as_saved) const {
+  const Feedback& feedback = *bucket.feedback;
+  const bool before = as_saved && states_[range.parameter].passes > 0;
+  return (before ? feedback.before.residual : feedback.residual).data() + range.place;
+}
+
 void Gradients::forget(std::size_t first, std::size_t last) {
   std::lock_guard lock(mutex_);
-  if (newest_was_skipped_) return;
   const auto wanted = [=](std::size_t parameter) { return first <= parameter && parameter < last; };
+  for (std::size_t parameter = first; parameter < last; ++parameter) {
+    State& state = states_[parameter];
+    pending_.move(parameter, !state.is_told);
+    state.took = state.is_told;
+  }
   for (auto& [index, bucket] : buckets_) {
     if (!bucket.feedback) continue;
-    const std::span<float> residual = bucket.feedback->residual;
-    for_each_range(
-        bucket.layout, bucket.part,
-        [&](std::size_t parameter, std::uint64_t from, std::uint64_t place, std::uint64_t count) {
-          if (!wanted(parameter)) return;
-          const std::span<float> values = residual.subspan(place, count);
-          if (undoable_) sent_.add(parameter, from, {values.begin(), values.end()});
-          std::fill(values.begin(), values.end(), 0.0F);
-        });
+    for (const Range& range : bucket.ranges) {
+      if (wanted(range.parameter)) move_out(bucket, range);
+    }
   }
   std::erase_if(saved_, [&](const Saved& saved) {
     return std::any_of(saved.layout.begin(), saved.layout.end(), wanted);
   });
-  for (std::size_t parameter = first; parameter < last; ++parameter) {
-    pending_.move(parameter, undoable_ ? &sent_ : nullptr);
-  }
+}
+
+// Of a parameter with undecided passes, to rewind these gives it back.
+void Gradients::move_out(Bucket& bucket, const Range& range) {
+  std::vector<float>& residual = bucket.feedback->residual;
+  const State& state = states_[range.parameter];
+  const std::vector<float> values = copy_of(residual, range.run());
+  std::fill_n(residual.begin() + static_cast<std::ptrdiff_t>(range.place), range.elements, 0.0F);
+  if (!state.is_told) return;
+  pending_.add(range.parameter, {.from = range.from,
+                                 .elements = range.elements,
+                                 .if_used = {},
+                                 .if_kept = values,
+                                 .if_dropped = state.passes > 0 ? std::vector<float>() : values});
 }
 
 std::vector<Saved> Gradients::save() const {
@@ -300,8 +424,14 @@ std::vector<Saved> Gradients::save() const {
   std::vector<Saved> all = saved_;
   for (const auto& [index, bucket] : buckets_) {
     if (!bucket.feedback) continue;
+    Feedback decided = {.residual = bucket.feedback->residual,
+                        .momentum = bucket.feedback->momentum,
+                        .before = bucket.feedback->before};
+    for (const Range& range : bucket.ranges) {
+      if (states_[range.parameter].passes > 0) rewind(decided, range.run());
+    }
     all.push_back(
-        {bucket.layout, bucket.part, bucket.feedback->residual, bucket.feedback->momentum});
+        {bucket.layout, bucket.part, std::move(decided.residual), std::move(decided.momentum)});
   }
   for (std::size_t parameter = 0; parameter < parameters_.size(); ++parameter) {
     const auto number = static_cast<int>(parameter);
@@ -310,8 +440,9 @@ std::vector<Saved> Gradients::save() const {
                     [&](const Saved& one) { return overlap(one.layout, {number}); })) {
       continue;
     }
-    for (const Pending::Chunk& chunk : pending_.of(parameter)) {
-      all.push_back({{number, number}, {chunk.from, chunk.values.size()}, chunk.values, {}});
+    for (Pending::Chunk& chunk : pending_.saved(parameter)) {
+      const std::uint64_t elements = chunk.values.size();
+      all.push_back({{number, number}, {chunk.from, elements}, std::move(chunk.values), {}});
     }
   }
   for (Saved& saved : all) multiply(saved, 1 / scale_);
@@ -334,8 +465,8 @@ Status Gradients::load(std::vector<Saved> saved, std::int64_t step) {
   }
   buckets_.clear();
   pending_.clear();
-  sent_.clear();
-  newest_was_skipped_ = false;
+  for (State& state : states_) state = {.is_told = state.is_told, .may_pend = true};
+  fates_ = 0;
   saved_ = std::move(saved);
   for (Saved& one : saved_) multiply(one, scale_);
   step_ = step;
@@ -352,6 +483,7 @@ Status Gradients::add_average(std::size_t parameter, std::span<const float> aver
                                               std::to_string(elements));
   }
   const auto share = [&](int rank) { return elements * static_cast<std::uint64_t>(rank) / world_; };
+  states_[parameter].may_pend = true;
   const std::uint64_t from = share(rank_);
   std::vector<float> mine(average.begin() + static_cast<std::ptrdiff_t>(from),
                           average.begin() + static_cast<std::ptrdiff_t>(share(rank_ + 1)));

@@ -9,6 +9,11 @@
 // goes out with the next gradients. A checkpoint, changed settings and flush() are the same. Under
 // FSDP2 a bucket holds the shards of those parameters of a group that have gradients, as they come.
 //
+// A pass is not a step. What was sent of a parameter's gradient has been used only when an
+// optimizer has applied it, and that is decided parameter by parameter. Where somebody will tell
+// (tell_of()), passes stay undecided until decide(): several of them are used, or taken back,
+// together. All others are taken to be used.
+//
 // Residuals are in units of the sum over the ranks, times the loss scale of the newest step.
 //
 // All ranks call the same functions in the same order, and so all come to the same codec. Any
@@ -26,6 +31,7 @@
 
 #include "base/status.h"
 #include "pg/codec.h"
+#include "pg/codecs/feedback.h"
 #include "pg/lightcc/pending.h"
 #include "pg/lightcc/settings.h"
 
@@ -54,6 +60,27 @@ struct Saved {
   std::vector<float> residual, momentum;
 };
 
+// What has become of gradients. Their passes are taken back, and with them what was sent, where
+// nobody has used them: kSkipped, by a GradScaler, so that what was added up is still owed (but for
+// what travelled whole, as without compression); kDropped, by the program, which wants none of it.
+enum class Fate : std::uint8_t { kUsed, kSkipped, kDropped };
+
+// One bucket in one backward pass.
+struct Pass {
+  std::size_t index = 0;
+  const Layout& layout;
+  std::span<float> gradient;
+  // Which of its parameters this rank has used, by their places in the layout; empty: all ranks
+  // have used all of them. What is pending of others waits.
+  std::span<const std::uint8_t> used = {};
+  bool at_once = false;  // a new layout is compressed too
+  // The result is added to what earlier passes have left there (FSDP2). Else the gradient that goes
+  // in has that in it already, and what comes out takes its place.
+  bool adds = false;
+  bool whole = false;  // nothing of it is left out
+  bool final = false;  // nobody tells what becomes of it
+};
+
 class Gradients {
  public:
   // Which elements of a bucket of so many this rank sends to other hosts.
@@ -63,24 +90,34 @@ class Gradients {
   Gradients(std::vector<Parameter> parameters, const Settings& settings, int rank, int world,
             PartOf part_of);
 
-  // A backward pass begins. `scale`: what the loss is multiplied by. `skipped`: nobody uses the
-  // result of the pass before, so what was sent is owed again.
-  Status begin_step(double scale, bool skipped);
-  // Says the same of the newest pass, for a caller that cannot wait for the next one to begin: one
-  // that saves what is owed, or changes something. May be called again.
-  void end_step(bool skipped);
-  // From the next step on, what was sent can be taken back.
-  void expect_skips(bool expected);
+  // A backward pass begins.
+  void begin_step();
+  // What the loss is multiplied by from now on.
+  Status rescale(double scale);
+  // What it has been multiplied by all the time.
+  void assume_scale(double scale);
 
   struct Plan {
     std::shared_ptr<const Codec> codec;  // null: as it is
     std::shared_ptr<Feedback> feedback;
+    // A bit of what has been decided until now: where ranks have decided otherwise, it differs in
+    // half of the passes.
+    bool fates = false;
   };
-  // Bucket `index` is about to be reduced. Adds to `gradient` what is pending of its parameters,
-  // unless the codec is to send a part that may be taken back.
-  // `at_once`: a new layout is compressed too, unless its step may be skipped.
-  Result<Plan> plan(std::size_t index, const Layout& layout, std::span<float> gradient,
-                    bool at_once = false);
+  // Bucket `index` is about to be reduced. Adds to the gradient what is pending of its parameters.
+  Result<Plan> plan(const Pass& pass);
+
+  // From the next pass on, somebody tells what becomes of these parameters' gradients.
+  void tell_of(std::span<const int> parameters);
+  // What has become of all their undecided gradients.
+  void decide(std::span<const int> parameters, Fate fate);
+  // Ranks need not decide alike any more, for some of them have no gradients (join()).
+  void compare_no_fates();
+  // Other ranks have used these in the newest pass, while its Pass said that this one has not.
+  // `carried`: what was in the gradient before, and has not been in the pass, is owed.
+  void used_elsewhere(int parameter, std::vector<float> carried);
+  // Has one of them undecided gradients?
+  bool is_undecided(std::span<const int> parameters) const;
 
   // Anew with other settings; what is owed becomes pending.
   void change(const Settings& settings);
@@ -90,13 +127,13 @@ class Gradients {
   // The ranks, or this one's place among them, are others now: averages have another divisor.
   void move(int rank, int world, PartOf part_of);
 
-  // Parameters `first` to `last` - 1 one after the other: what this rank owes of them.
-  std::vector<float> owed(std::size_t first, std::size_t last) const;
-  // Forgets what is owed of these parameters: it has been added to their gradients of the newest
-  // pass.
+  // Parameters `first` to `last` - 1 one after the other: what this rank owes of them if
+  // undecided gradients are used, or, `as_saved`, if they are dropped.
+  std::vector<float> owed(std::size_t first, std::size_t last, bool as_saved = false) const;
+  // What they owe if undecided gradients are used has been added to these.
   void forget(std::size_t first, std::size_t last);
 
-  std::vector<Saved> save() const;
+  std::vector<Saved> save() const;  // as if undecided gradients were dropped
   // Forgets everything and goes on at `step`. Buckets that turn out to look as in `saved` take
   // their residuals from there. All others: add_average() says what is owed to their parameters.
   Status load(std::vector<Saved> saved, std::int64_t step);
@@ -114,23 +151,45 @@ class Gradients {
   double norm() const;
 
  private:
+  // A parameter's part of a bucket's shard.
+  struct Range {
+    int parameter = 0;
+    std::uint64_t from = 0;   // element of the parameter
+    std::uint64_t place = 0;  // element of the shard
+    std::uint64_t elements = 0;
+    Extent run() const { return {place, elements}; }
+  };
   struct Bucket {
     Layout layout;
     Part part;
-    std::int64_t since = 0;              // the step from which on there is such a bucket
+    std::vector<Range> ranges;           // ascending
     std::shared_ptr<Feedback> feedback;  // null: none yet
+  };
+  // What is known of a parameter; the same on all ranks.
+  struct State {
+    bool is_told = false;   // somebody tells what becomes of its gradients
+    int passes = 0;         // undecided ones that were coded
+    bool newest = false;    // the newest pass was coded, and is undecided if anybody has used it
+    bool carries = false;   // results take the place of what went in
+    bool may_pend = false;  // something may be pending on some rank
+    bool took = false;      // an undecided pass has taken that along
+    bool mixed = false;     // and it was coded
   };
 
   Settings settings_of(std::size_t index) const;
-  // Calls take(parameter, from, residual's first element, count) for each parameter's part of a
-  // bucket's shard.
-  template <class Take>
-  void for_each_range(const Layout& layout, const Part& part, Take take) const;
-  void settle(bool skipped);
-  bool must_travel_whole(const Bucket& bucket) const;
-  void add_pending(const Layout& layout, std::span<float> gradient);
-  void add_to_pending(const Layout& layout, const Part& part, const std::vector<float>& values,
-                      Pending& pending) const;
+  std::vector<Range> ranges_of(const Layout& layout, const Part& part) const;
+  Bucket& bucket_of(const Pass& pass, bool& seen);
+  void prepare(Bucket& bucket, const Pass& pass);
+  void open(const Pass& pass, bool coded);
+  void add_pending(const Pass& pass, bool coded);
+  static bool is_used(const Pass& pass, std::size_t place) {
+    return pass.used.empty() || pass.used[place] != 0;
+  }
+  bool is_rewound(const State& state, Fate fate) const;
+  void note(int parameter, const State& state, Fate fate);
+  const float* owed_of(const Bucket& bucket, const Range& range, bool as_saved) const;
+  void move_out(Bucket& bucket, const Range& range);
+  void add_to_pending(const Saved& saved);
   void retire(Bucket& bucket);
   void retire_all_of(const Layout& layout);
   void retire_all();
@@ -145,13 +204,12 @@ class Gradients {
   PartOf part_of_;
   std::int64_t step_ = -1;  // of the newest pass
   double scale_ = 1;
-  bool undoable_ = false;
-  bool newest_was_skipped_ = false;  // that is known already
-  bool after_skipped_ = false;       // the newest step follows one that was
   std::map<std::size_t, Bucket> buckets_;
   std::map<std::size_t, Way> ways_;  // by choose()
+  std::vector<State> states_;        // by parameter
+  std::uint64_t fates_ = 0;          // a sum over all decisions, in whatever order
+  bool compares_fates_ = true;
   Pending pending_;
-  Pending sent_;              // whole by the newest step, and to be pending again if it is skipped
   std::vector<Saved> saved_;  // loaded, and their buckets not seen yet
 };
 

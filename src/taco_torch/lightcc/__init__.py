@@ -18,6 +18,7 @@ gradients for it. docs/lightcc.md explains what to choose.
 """
 
 from taco_torch.lightcc.ddp import Hook, compress, hook
+from taco_torch.lightcc.ledger import dropped, used
 from taco_torch.lightcc.manual import all_reduce_gradients
 from taco_torch.lightcc.state import flush, load_state_dict, state_dict
 
@@ -25,8 +26,10 @@ __all__ = [
     "Hook",
     "all_reduce_gradients",
     "compress",
+    "dropped",
     "flush",
     "hook",
     "load_state_dict",
     "state_dict",
+    "used",
 ]

@@ -4,16 +4,15 @@ import functools
 import sys
 from collections.abc import Callable, Collection
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch._compile import _disable_dynamo
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.hooks import RemovableHandle
 
 from taco_torch._extension import _C
 from taco_torch.groups import taco_backend
-from taco_torch.lightcc import models
+from taco_torch.lightcc import ledger, models
 from taco_torch.lightcc.once import say_once, wrap
 from taco_torch.lightcc.settings import Options, scale_of
 
@@ -96,7 +95,8 @@ def compress(
             ``topk``. None: ``("float16", "topk")``; where LIGHT_AUTO chooses, what
             LIGHT_TOPK_ALLREDUCE and LIGHT_WIRE_DTYPE ask for.
         grad_scaler: the ``torch.amp.GradScaler`` that scales the loss, if one does: what is kept is
-            rescaled when its scale changes, and a step that it skips loses nothing.
+            rescaled when its scale changes. None: the one that unscales or steps an optimizer of
+            the model.
 
     Raises:
         TypeError: the model is neither, its group has another backend, or a value is of another
@@ -136,24 +136,44 @@ def _compress(
     scale = scale_of(grad_scaler)
     known = models.find(model)
     if known is not None:
-        known.native.change(settings, scale)
-        known.grad_scaler = grad_scaler
+        known.grad_scaler = known.grad_scaler if grad_scaler is None else grad_scaler
+        known.native.change(settings, scale_of(known.grad_scaler))
         return
     owner = _other_owner(model)
     if owner:
         raise RuntimeError(f"lightcc cannot compress the gradients of this model: {owner}")
+    order = _reduced_by(model)
+    reduced = {id(parameter) for parameter in order}
     parameters = {
         name: parameter
         for name, parameter in model.module.named_parameters()
-        if parameter.requires_grad and name not in model.parameters_to_ignore
+        if id(parameter) in reduced
     }
+    ledger.listen()
     backend = taco_backend(model.process_group)
     native = _C.GradientHook(backend, list(parameters.items()), settings, scale)
-    native.attach(model.reducer)
-    models.add(model, models.Compressed(native, parameters, grad_scaler))
+    native.attach(model.reducer, order, model.find_unused_parameters or model.static_graph)
+    if model._join_config.enable:
+        native.compare_no_fates()
+    compressed = models.Compressed(native, parameters, grad_scaler)
+    for number, parameter in enumerate(parameters.values()):
+        ledger.add(parameter, native, number, compressed)
+    models.add(model, compressed)
     if model.logger is not None:
         model.logger._set_comm_hook_name("lightcc")
     _announce(model, native, settings)
+
+
+def _reduced_by(model: DistributedDataParallel) -> list[torch.Tensor]:
+    """What DDP reduces: parameters that were not frozen when it was made."""
+    known = [held() for held in _reduced.get(model, ())]
+    if known and all(parameter is not None for parameter in known):
+        return [parameter for parameter in known if parameter is not None]
+    return [
+        parameter
+        for name, parameter in model.module.named_parameters()
+        if parameter.requires_grad and name not in model.parameters_to_ignore
+    ]
 
 
 def _announce(
@@ -164,6 +184,8 @@ def _announce(
     name = type(model.module).__name__
     if len(set(native.groups)) == 1:
         _C.log_info("lightcc", f"{name}: nothing to compress, all ranks share one host")
+    elif not any(p.dtype == torch.float32 for p in model.module.parameters()):
+        _C.log_info("lightcc", f"{name}: nothing to compress, no gradient is of float32")
     else:
         _C.log_info("lightcc", f"{name}: gradients go between hosts as {settings}")
 
@@ -177,6 +199,9 @@ def _wrap_join_hook(original: Callable[..., Any]) -> Callable[..., Any]:
                 "join(divide_by_initial_world_size=False) with compressed gradients: they are "
                 "always divided by the initial world size"
             )
+        known = models.find(self)
+        if known is not None:
+            known.native.compare_no_fates()
         return original(self, **kwargs)
 
     return join_hook
@@ -250,28 +275,43 @@ def _before_forward(model: DistributedDataParallel, _inputs: object) -> None:
     """Switches on as late as that: only now it is known whether the program has registered a hook
     of its own. At module level, so that models can still be pickled."""
     if torch.is_grad_enabled() and model.require_backward_grad_sync:
-        handle = _waiting.pop(model, None)
-        if handle is not None:
-            handle.remove()
+        for key in _waiting_in(model):
+            del model._forward_pre_hooks[key]
         _switch_on(model)
 
 
-_waiting: "WeakKeyDictionary[DistributedDataParallel, RemovableHandle]" = WeakKeyDictionary()
+def _waiting_in(model: DistributedDataParallel) -> list[int]:
+    return [key for key, hook in model._forward_pre_hooks.items() if hook is _before_forward]
 
 
-def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
+# What the reducer of each reduces, in its order.
+_reduced: "WeakKeyDictionary[DistributedDataParallel, list[ref[torch.Tensor]]]" = (
+    WeakKeyDictionary()
+)
+_switches_on = False
+
+
+def _wrap_ddp_init_helper(original: Callable[..., None]) -> Callable[..., None]:
+    """Of what is made anew and what is made from a copy."""
+
     @functools.wraps(original)
-    def __init__(self: DistributedDataParallel, *arguments: Any, **options: Any) -> None:
-        original(self, *arguments, **options)
-        _waiting[self] = self.register_forward_pre_hook(_before_forward)
+    def _ddp_init_helper(
+        self: DistributedDataParallel, parameters: Any, *arguments: Any, **options: Any
+    ) -> None:
+        original(self, parameters, *arguments, **options)
+        _reduced[self] = [ref(parameter) for parameter in parameters]
+        if _switches_on and not _waiting_in(self):
+            self.register_forward_pre_hook(_before_forward)
 
-    return __init__
+    return _ddp_init_helper
 
 
 def install() -> None:
     """Makes DistributedDataParallel know ``hook()`` and what compressed gradients cannot do. Called
     when the first taco group is made: ``model.register_comm_hook(None, lightcc.hook())`` takes the
     method before it imports lightcc."""
+    ledger.install()
+    wrap(DistributedDataParallel, "_ddp_init_helper", _wrap_ddp_init_helper)
     wrap(DistributedDataParallel, "register_comm_hook", _wrap_register_comm_hook)
     wrap(DistributedDataParallel, "join_hook", _wrap_join_hook)
     wrap(DistributedDataParallel, "_update_process_group", _wrap_update_process_group)
@@ -288,7 +328,8 @@ def say_that_nothing_is_allowed() -> None:
 def install_for_all() -> None:
     """Every DistributedDataParallel made from now on compresses as the LIGHT_* variables say.
     Called when the first taco group is made; models exist only after that."""
-    wrap(DistributedDataParallel, "__init__", _wrap_init)
+    global _switches_on
+    _switches_on = True
 
 
 install()

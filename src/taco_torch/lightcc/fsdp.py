@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from taco_torch._extension import _C
 from taco_torch.groups import taco_backend
-from taco_torch.lightcc import models
+from taco_torch.lightcc import ledger, models
 from taco_torch.lightcc.once import say_once, wrap
 from taco_torch.lightcc.settings import Options, scale_of
 
@@ -220,20 +220,13 @@ class ReplicaLeg(models.Leg):
 
 
 @dataclass
-class _Kept(models.Kept):
-    sharded: "Sharded"
-
-    def end_step(self) -> None:
-        self.sharded.end_step()
-
-
-@dataclass
 class _Place:
     """The place where a parameter's gradient is averaged between replicas."""
 
     leg: ReplicaLeg
     bucket: int
     number: int
+    entered: ref[torch.Tensor] | None = None  # into the ledger
 
 
 class Sharded:
@@ -254,8 +247,21 @@ class Sharded:
         prefixes = {id(module): name + "." for name, module in model.named_modules() if name}
         for group in _groups_of(model):
             self._add(group, prefixes)
+        ledger.listen()
         for leg in self.legs.values():
             leg.start(settings, scale_of(grad_scaler))
+        for param, place in self._places.items():
+            self._enter(param, place)
+
+    def hooks(self) -> list[_C.GradientHook]:
+        return [leg.native for leg in self.legs.values()]
+
+    def _enter(self, param: Any, place: _Place) -> None:
+        """Into the ledger, by the parameter that optimizers have."""
+        parameter = _need(param, "sharded_param")
+        if place.entered is None or place.entered() is not parameter:
+            place.entered = ref(parameter)
+            ledger.add(parameter, place.leg.native, place.number, self)
 
     @property
     def wire(self) -> str:
@@ -280,21 +286,21 @@ class Sharded:
                 self._places[param] = _Place(leg, bucket, leg.add(name, param, group.torchs))
 
     def change(self, settings: _C.GradientSettings, grad_scaler: Any) -> None:
-        self.settings, self.grad_scaler = settings, grad_scaler
+        self.settings = settings
+        self.grad_scaler = self.grad_scaler if grad_scaler is None else grad_scaler
         for leg in self.legs.values():
-            leg.native.change(settings, scale_of(grad_scaler))
+            leg.native.change(settings, scale_of(self.grad_scaler))
 
     def kept(self) -> models.Kept:
         layout: list[int] = []
         for leg in self.legs.values():
             layout += [*dist.get_process_group_ranks(leg.group), *leg.native.groups]
-        return _Kept(
+        return models.Kept(
             legs=list(self.legs.values()),
             groups=[*(leg.group for leg in self.legs.values()), *self.shard_groups.values()],
             place=f"rank {dist.get_rank()} of {dist.get_world_size()}",
             layout=layout,
             grad_scaler=self.grad_scaler,
-            sharded=self,
         )
 
     def before_forward(self) -> None:
@@ -325,7 +331,10 @@ class Sharded:
             return
         self._begin_step_if_new(bucket)
         native = known[0].leg.native
-        native.arm(bucket, [place.number for place in known])
+        for param, place in zip(params, known, strict=True):
+            self._enter(param, place)
+        whole = self._look_at(native, params, [place.number for place in known])
+        native.arm(bucket, [place.number for place in known], whole)
         try:
             yield
         finally:
@@ -337,27 +346,22 @@ class Sharded:
             self._reduced.add(bucket)
             return
         self._new_pass, self._reduced = False, {bucket}
-        skipped = self._is_skipped()
         for leg in self.legs.values():
-            leg.native.begin_step(skipped)
+            leg.native.begin_step()
 
-    def end_step(self) -> None:
-        """For those who cannot wait for the next step to begin. Collective."""
-        skipped = self._is_skipped()
-        for leg in self.legs.values():
-            leg.native.end_step(skipped)
-
-    def _is_skipped(self) -> bool:
-        """The newest step."""
-        return self.grad_scaler is not None and self._somewhere_not_finite()
-
-    def _somewhere_not_finite(self) -> bool:
-        """The scaler skips that step on all ranks, whoever has the shard."""
-        here = any(leg.native.found_not_finite for leg in self.legs.values())
-        found = torch.tensor([int(here)])
-        for group in self.shard_groups.values():
-            dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group)
-        return bool(found)
+    def _look_at(self, native: _C.GradientHook, params: list[Any], numbers: list[int]) -> bool:
+        """What the program has done to gradients since their last pass. Is this one in vain? Then
+        a scaler will have the step skipped, and nothing is to be kept of it."""
+        if not native.is_undecided(numbers):
+            return False
+        gradients = [param.sharded_param.grad for param in params]
+        gone = [n for n, gradient in zip(numbers, gradients, strict=True) if gradient is None]
+        if gone:
+            native.dropped(gone)
+        if self.grad_scaler is None:
+            return False
+        local = [g.to_local() if isinstance(g, DTensor) else g for g in gradients if g is not None]
+        return not all(bool(torch.isfinite(gradient).all()) for gradient in local)
 
 
 def compress(model: torch.nn.Module, settings: _C.GradientSettings, grad_scaler: Any) -> None:

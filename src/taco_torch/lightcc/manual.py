@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from taco_torch._extension import _C
 from taco_torch.groups import taco_backend
-from taco_torch.lightcc.settings import Options, whole_number
+from taco_torch.lightcc import ledger
+from taco_torch.lightcc.settings import Options, scale_of, whole_number
 
 Bucket = tuple[int, ...]  # numbers of the parameters
 
@@ -22,6 +24,7 @@ class _Loop:
     key: tuple[int, ...]  # group, then identity and size of each parameter
     native: _C.GradientHook
     buffers: dict[Bucket, torch.Tensor] = field(default_factory=dict)
+    grad_scaler: Any = None  # found by ledger.py
 
 
 # By the first parameter: lists that begin with it.
@@ -120,11 +123,14 @@ def _loop_of(
     for loop in loops:
         if loop.key == key:
             if loop.native.settings != settings:
-                loop.native.change(settings, None)
+                loop.native.change(settings, scale_of(loop.grad_scaler))
             return loop
     named = [(str(index), parameter) for index, parameter in enumerate(listed)]
     made = _Loop(key, _C.GradientHook(backend, named, settings, None))
     loops.append(made)
+    ledger.listen()
+    for index, parameter in enumerate(listed):
+        ledger.add(parameter, made.native, index, made)
     return made
 
 
@@ -200,6 +206,7 @@ def _average(
         parts = flat.split_with_sizes([plain[index].numel() for index in bucket])
         for index, part in zip(bucket, parts, strict=True):
             plain[index].copy_(part.view(plain[index].shape))
+    loop.native.end_pass()
 
 
 def _copied_together(

@@ -24,12 +24,12 @@ def _runs(leg: Leg) -> Iterator[tuple[int, int]]:
     yield first, len(sizes)
 
 
-def _owed(leg: Leg) -> Iterator[tuple[int, str, torch.Tensor]]:
+def _owed(leg: Leg, as_saved: bool = False) -> Iterator[tuple[int, str, torch.Tensor]]:
     """Number, name and what all ranks owe of each parameter's gradient, in units of that and at the
-    loss's scale. Collective."""
+    loss's scale. Collective. Of gradients that nobody has applied yet, a checkpoint has nothing."""
     for first, last in _runs(leg):
         names = leg.names[first:last]
-        flat = leg.native.owed(first, last)
+        flat = leg.native.owed(first, last, as_saved)
         leg.native.average_exactly(flat).wait()
         parts = flat.split_with_sizes([leg.elements(name) for name in names])
         for index, (name, part) in enumerate(zip(names, parts, strict=True), first):
@@ -92,7 +92,7 @@ def state_dict(model: torch.nn.Module | None = None) -> dict[str, Any]:
     buckets: dict[str, Any] = {}
     for leg in kept.legs:
         scale = leg.native.scale
-        for _, name, owed in _owed(leg):
+        for _, name, owed in _owed(leg, as_saved=True):
             residuals[name] = leg.saved(name, owed / scale)
         for begin, _, layout, residual, momentum in leg.native.save():
             buckets[str(len(buckets))] = {

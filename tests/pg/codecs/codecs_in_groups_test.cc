@@ -224,7 +224,10 @@ TEST_P(TopKInGroups, a_step_that_nobody_uses_is_sent_later) {
     const std::vector<double> sums = total_of(gradients);
     for (std::size_t i = 0; i < kCount; ++i) given[i] += sums[i];
     reduce(ranks, gradients);
-    for (const auto& feedback : feedback_) restore(*feedback);
+    for (const auto& feedback : feedback_) {
+      restore(*feedback, {0, feedback->residual.size()});
+      forget_sent_but(*feedback, {});
+    }
   }
   std::vector<double> kept(kCount);
   add_kept(kept, ranks);

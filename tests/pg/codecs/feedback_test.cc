@@ -36,6 +36,8 @@ Floats whole_numbers(std::size_t count, std::uint64_t seed, int most) {
   return values;
 }
 
+Extent all_of(const Feedback& feedback) { return {0, feedback.residual.size()}; }
+
 void add(Floats& sum, const Floats& values) {
   for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
 }
@@ -169,7 +171,7 @@ TEST_P(HeldBack, what_was_taken_back_leaves_what_was_held_back_alone) {
   feedback_.undoable = true;
   const Feedback before = feedback_;
   through(*codec_, gradient_, &feedback_);
-  restore(feedback_);
+  restore(feedback_, all_of(feedback_));
   expect_held(before, 100, 350);
   expect_held(before, 800, 1000);
 }
@@ -199,11 +201,11 @@ TEST(Feedback, a_step_that_is_skipped_loses_nothing) {
           ASSERT_TRUE(encode(*codec, gradient, &feedback, from).ok());
         }
         EXPECT_NE(feedback.residual, acc);
-        restore(feedback);
+        for (const Extent run : {Extent{0, 1}, Extent{1, 1000}, Extent{1001, 999}})
+          restore(feedback, run);
         EXPECT_EQ(feedback.residual, acc);
         EXPECT_EQ(feedback.momentum, velocity);
-        restore(feedback);  // once is enough
-        EXPECT_EQ(feedback.residual, acc);
+        forget_sent_but(feedback, {});
       }
     }
   }
@@ -214,8 +216,8 @@ TEST(Feedback, what_is_final_is_not_taken_back) {
   Feedback feedback{.residual = Floats(1000), .undoable = true};
   through(*codec, normal_values(1000, 1), &feedback);
   const Floats kept = feedback.residual;
-  forget_sent(feedback);
-  restore(feedback);
+  forget_sent_but(feedback, {});
+  restore(feedback, all_of(feedback));
   EXPECT_EQ(feedback.residual, kept);
 }
 
@@ -225,29 +227,88 @@ TEST(Feedback, nothing_is_remembered_unless_asked_for) {
   through(*codec, normal_values(1000, 1), &feedback);
   EXPECT_TRUE(feedback.sent.empty());
   const Floats kept = feedback.residual;
-  restore(feedback);
+  restore(feedback, all_of(feedback));
   EXPECT_EQ(feedback.residual, kept);
 }
 
-// A block that has travelled as it is took nothing, whatever was sent of it before.
-TEST(Feedback, only_the_newest_encoding_is_taken_back) {
+TEST(Feedback, what_several_encodings_have_sent_is_taken_back_together) {
   const auto codec = codec_of({.ratio = 0.05});
   Feedback feedback{.residual = Floats(1000), .undoable = true};
-  through(*codec, normal_values(1000, 1), &feedback);
-  const Floats kept = feedback.residual;
-  through(*codec, Floats(1000, kNan), &feedback);
-  restore(feedback);
-  EXPECT_EQ(feedback.residual, kept);
+  Floats gradients(1000);
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    const Floats gradient = whole_numbers(1000, step, 100);
+    add(gradients, gradient);
+    through(*codec, gradient, &feedback);
+    through(*codec, Floats(1000, kNan), &feedback);  // takes nothing
+  }
+  restore(feedback, all_of(feedback));
+  EXPECT_EQ(feedback.residual, gradients);
 }
 
-TEST(Feedback, what_was_sent_of_a_larger_shard_is_not_written_beyond_this_one) {
-  const auto codec = codec_of({.ratio = 1});
+TEST(Feedback, of_what_was_sent_a_part_may_be_final) {
+  const auto codec = codec_of({.ratio = 0.2, .momentum = 0.5});
+  Feedback feedback{
+      .residual = normal_values(1000, 1), .momentum = normal_values(1000, 2), .undoable = true};
+  for (const std::size_t from : {0, 600}) {
+    ASSERT_TRUE(encode(*codec, normal_values(400, from), &feedback, from).ok());
+  }
+  const Feedback kept = feedback;
+  Feedback all = feedback;
+  restore(all, all_of(all));
+  const std::vector<Extent> open = {{100, 150}, {390, 300}};
+  forget_sent_but(feedback, open);
+  restore(feedback, all_of(feedback));
+  for (std::size_t i = 0; i < 1000; ++i) {
+    const bool is_open = (i >= 100 && i < 250) || (i >= 390 && i < 690);
+    const Feedback& expected = is_open ? all : kept;
+    EXPECT_EQ(feedback.residual[i], expected.residual[i]) << i;
+    EXPECT_EQ(feedback.momentum[i], expected.momentum[i]) << i;
+  }
+}
+
+TEST(Feedback, what_is_remembered_is_bounded_however_often_it_is_encoded) {
+  const auto codec = codec_of({.ratio = 0.1});
   Feedback feedback{.residual = Floats(1000), .undoable = true};
-  through(*codec, Floats(1000, 1), &feedback);
-  feedback.residual = Floats(10);
-  feedback.residual.shrink_to_fit();
-  restore(feedback);
-  EXPECT_EQ(feedback.residual, Floats(10, 1));
+  Floats gradients(1000);
+  for (std::uint64_t step = 1; step <= 500; ++step) {
+    forget_sent_but(feedback, std::vector<Extent>{all_of(feedback)});
+    const Floats gradient = whole_numbers(1000, step, 100);
+    add(gradients, gradient);
+    through(*codec, gradient, &feedback);
+    std::size_t remembered = 0;
+    for (const Feedback::Sent& sent : feedback.sent) remembered += sent.indices.size();
+    ASSERT_LE(remembered, 1200U);
+    ASSERT_LE(feedback.sent.size(), 20U);
+  }
+  restore(feedback, all_of(feedback));
+  EXPECT_EQ(feedback.residual, gradients);
+}
+
+TEST(Feedback, is_rewound_to_the_bit_parameter_by_parameter) {
+  for (const float momentum : {0.0f, 0.9f}) {
+    const auto codec = codec_of({.ratio = 0.1, .f16_values = true, .momentum = momentum});
+    Feedback feedback{.residual = normal_values(1000, 1), .begins = {0, 300, 700}};
+    if (momentum != 0) feedback.momentum = normal_values(1000, 2);
+    feedback.before = {
+        .first = {1, 0, 1}, .residual = Floats(1000), .momentum = Floats(feedback.momentum.size())};
+    const Feedback at_first = feedback;
+    for (const std::size_t from : {0, 500}) {
+      ASSERT_TRUE(encode(*codec, normal_values(500, 3 + from), &feedback, from).ok());
+    }
+    feedback.before.first = {0, 0, 0};
+    for (const std::size_t from : {0, 500}) {
+      ASSERT_TRUE(encode(*codec, normal_values(500, 9 + from), &feedback, from).ok());
+    }
+    const Feedback changed = feedback;
+    rewind(feedback, {700, 300});
+    rewind(feedback, {0, 299});
+    for (std::size_t i = 0; i < 1000; ++i) {
+      const Feedback& expected = i < 299 || i >= 700 ? at_first : changed;
+      ASSERT_EQ(feedback.residual[i], expected.residual[i]) << i;
+      if (momentum != 0) ASSERT_EQ(feedback.momentum[i], expected.momentum[i]) << i;
+    }
+    EXPECT_NE(changed.residual[299], at_first.residual[299]);
+  }
 }
 
 TEST(Feedback, a_changed_scale_changes_all_that_is_kept) {
@@ -264,8 +325,8 @@ TEST(Feedback, a_changed_scale_changes_all_that_is_kept) {
   Feedback expected = step(1024);
   EXPECT_EQ(scaled.residual, expected.residual);
   EXPECT_EQ(scaled.momentum, expected.momentum);
-  restore(scaled);
-  restore(expected);
+  restore(scaled, all_of(scaled));
+  restore(expected, all_of(expected));
   EXPECT_EQ(scaled.residual, expected.residual);
   EXPECT_EQ(scaled.momentum, expected.momentum);
 }
@@ -312,7 +373,7 @@ TEST(Feedback, a_thread_that_flushes_denormals_comes_to_the_same) {
     const Floats kept = feedback.residual;
     EXPECT_TRUE(scale(feedback, 3).ok());
     const double sum = residual_sum(feedback), norm = residual_norm(feedback);
-    restore(feedback);
+    restore(feedback, all_of(feedback));
     return std::tuple(bits_of(kept), bits_of(feedback.residual), bits_of(feedback.momentum), sum,
                       norm);
   };

@@ -99,6 +99,21 @@ TEST(Signature, DiffersWhereCodecsDo) {
   EXPECT_EQ(signature_of(exact), all[0]);
 }
 
+TEST(Signature, of_a_coded_gradient_its_ranks_compare_scale_and_fates) {
+  OperationSpec plain = coded(half_code(true)), scaled = plain, fated = plain;
+  scaled.scaled = true;
+  fated.fates = true;
+  EXPECT_EQ(describe(scaled), "all_reduce AVG float32 x 4 coded as bfloat16 of a scaled loss");
+  EXPECT_EQ(describe(fated), describe(plain));
+  EXPECT_NE(signature_of(fated), signature_of(plain));
+  const auto beside = [&](const OperationSpec& a, const OperationSpec& b) {
+    return describe_beside(signature_of(a), signature_of(b));
+  };
+  EXPECT_NE(beside(plain, scaled).find("all ranks or none must scale"), std::string::npos);
+  EXPECT_NE(beside(fated, plain).find("applied, skipped or thrown away"), std::string::npos);
+  EXPECT_EQ(beside(plain, plain), describe(plain));
+}
+
 OperationSpec coded_reduce_scatter(std::vector<std::size_t> counts, std::uint32_t code) {
   OperationSpec spec = coded(code);
   spec.kind = Kind::kReduceScatter;

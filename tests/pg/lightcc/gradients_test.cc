@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 
 #include "support/coded_blocks.h"
@@ -35,11 +36,15 @@ Gradients gradients_of(int rank, const Settings& settings = top_k()) {
 constexpr std::size_t kBucket = 0;
 const Layout kAbc = {0, 1, 2}, kCba = {2, 1, 0};
 
-Gradients::Plan step(Gradients& gradients, const Layout& layout, Values& gradient) {
-  EXPECT_TRUE(gradients.begin_step(1, false).ok());
-  Result<Gradients::Plan> plan = gradients.plan(kBucket, layout, gradient);
+Gradients::Plan step(Gradients& gradients, const Pass& pass) {
+  gradients.begin_step();
+  Result<Gradients::Plan> plan = gradients.plan(pass);
   EXPECT_TRUE(plan.ok()) << plan.status().message();
   return *plan;
+}
+
+Gradients::Plan step(Gradients& gradients, const Layout& layout, Values& gradient) {
+  return step(gradients, {.index = kBucket, .layout = layout, .gradient = gradient});
 }
 
 Gradients::Plan step(Gradients& gradients, const Layout& layout = kAbc) {
@@ -107,12 +112,18 @@ TEST(Gradients, another_layout_sends_what_is_owed_with_the_next_gradient) {
   EXPECT_EQ(gradients.owed(0, 3), Values(8));
 }
 
+// A pass of kCba that has not used b.
+Pass without_b(Values& gradient) {
+  static const std::vector<std::uint8_t> used = {1, 0, 1};
+  return {.index = kBucket, .layout = kCba, .gradient = gradient, .used = used};
+}
+
 TEST(Gradients, another_layout_holds_back_what_an_unused_parameter_is_owed) {
   Gradients gradients = gradients_of(0);
   step(gradients);
   leave(step(gradients), 1);
-  Values gradient = {1, 0, 0, 0, 0, 1, 1, 1};  // b unused
-  step(gradients, kCba, gradient);
+  Values gradient = {1, 0, 0, 0, 0, 1, 1, 1};
+  step(gradients, without_b(gradient));
   EXPECT_EQ(gradient, (Values{1, 0, 0, 0, 0, 2, 3, 4}));
   EXPECT_EQ(gradients.owed(1, 2), (Values{4, 0, 0, 0}));
   Values next(8, 1);
@@ -122,10 +133,9 @@ TEST(Gradients, another_layout_holds_back_what_an_unused_parameter_is_owed) {
 
 // As under FSDP2: which parameters have gradients may change from step to step.
 Gradients::Plan step_at_once(Gradients& gradients, const Layout& layout, Values& gradient) {
-  EXPECT_TRUE(gradients.begin_step(1, false).ok());
-  Result<Gradients::Plan> plan = gradients.plan(kBucket, layout, gradient, true);
-  EXPECT_TRUE(plan.ok()) << plan.status().message();
-  return *plan;
+  return step(
+      gradients,
+      {.index = kBucket, .layout = layout, .gradient = gradient, .at_once = true, .adds = true});
 }
 
 TEST(Gradients, a_layout_that_is_settled_is_compressed_at_once_with_what_was_owed) {
@@ -145,14 +155,6 @@ TEST(Gradients, a_layout_that_is_settled_is_compressed_at_once_with_what_was_owe
   EXPECT_NE(step_at_once(gradients, kAbc, again).codec, nullptr);
   EXPECT_EQ(again, (Values{6, 7, 1, 5, 1, 1, 1, 1}));
   EXPECT_EQ(gradients.owed(0, 3), Values(8));
-}
-
-TEST(Gradients, a_new_layout_travels_whole_where_its_step_may_be_skipped) {
-  Gradients gradients = gradients_of(0);
-  gradients.expect_skips(true);
-  Values gradient(8, 1);
-  EXPECT_EQ(step_at_once(gradients, kAbc, gradient).codec, nullptr);
-  EXPECT_NE(step_at_once(gradients, kAbc, gradient).codec, nullptr);
 }
 
 TEST(Gradients, other_settings_send_what_is_owed) {
@@ -179,19 +181,29 @@ TEST(Gradients, another_loss_scale_rescales_what_is_owed) {
   step(gradients);
   leave(step(gradients), 1);
   const double norm = gradients.norm();
-  ASSERT_TRUE(gradients.begin_step(8, false).ok());
+  ASSERT_TRUE(gradients.rescale(8).ok());
   EXPECT_EQ(gradients.owed(0, 1), (Values{8, 16, 24}));
   EXPECT_DOUBLE_EQ(gradients.norm(), norm);
-  EXPECT_EQ(gradients.begin_step(0, false).code(), Code::kInvalidArgument);
+  EXPECT_EQ(gradients.rescale(0).code(), Code::kInvalidArgument);
+}
+
+TEST(Gradients, a_loss_scale_that_turns_out_later_changes_nothing_but_the_unit) {
+  Gradients gradients = gradients_of(0);
+  step(gradients);
+  leave(step(gradients), 8);
+  gradients.assume_scale(8);
+  EXPECT_EQ(gradients.owed(0, 1), (Values{8, 9, 10}));
+  EXPECT_EQ(gradients.save()[0].residual[0], 1);
 }
 
 TEST(Gradients, what_a_bucket_owes_that_is_no_more_goes_out_with_those_that_are) {
   Gradients gradients = gradients_of(0);
   Values ab(7, 1), c(1, 1);
   for (int i = 0; i < 2; ++i) {
-    ASSERT_TRUE(gradients.begin_step(1, false).ok());
-    ASSERT_TRUE(gradients.plan(0, {2}, c).ok());
-    const Gradients::Plan plan = *gradients.plan(1, {0, 1}, ab);
+    gradients.begin_step();
+    const Layout of_c = {2}, of_ab = {0, 1};
+    ASSERT_TRUE(gradients.plan({.index = 0, .layout = of_c, .gradient = c}).ok());
+    const Gradients::Plan plan = *gradients.plan({.index = 1, .layout = of_ab, .gradient = ab});
     if (plan.feedback) leave(plan, 1);  // a: 1 2 3
   }
   Values gradient(8, 1);
@@ -200,124 +212,183 @@ TEST(Gradients, what_a_bucket_owes_that_is_no_more_goes_out_with_those_that_are)
   EXPECT_EQ(gradients.owed(0, 3), Values(8));
 }
 
-TEST(Gradients, a_skipped_step_takes_pending_residuals_back) {
-  Gradients gradients = gradients_of(0);
-  gradients.expect_skips(true);
-  step(gradients);
-  leave(step(gradients), 1);
-  step(gradients, kCba);
-  EXPECT_EQ(gradients.owed(0, 3), Values(8));
-  ASSERT_TRUE(gradients.begin_step(1, true).ok());
-  EXPECT_EQ(gradients.owed(0, 3), (Values{1, 2, 3, 4, 0, 0, 0, 0}));
-}
+// -- what becomes of gradients
+
+constexpr std::array kAll = {0, 1, 2};
+
+struct Told : Gradients {
+  Told() : Gradients(abc(), top_k(), 0, 2, half(0)) { tell_of(kAll); }
+};
 
 // As an operation would: what its receivers add up; the residual keeps the rest.
 Values encode(const Gradients::Plan& plan, const Values& gradient) {
   return testing::through(*plan.codec, gradient, plan.feedback.get());
 }
 
-TEST(Gradients, a_skipped_step_takes_back_what_the_codec_has_sent) {
-  Gradients gradients = gradients_of(0);
-  gradients.expect_skips(true);
-  step(gradients);
-  const Gradients::Plan plan = step(gradients);
-  ASSERT_TRUE(plan.feedback->undoable);
-  const Values gradient = {1, 5, 2, 7};
-  EXPECT_EQ(encode(plan, gradient), (Values{0, 5, 0, 7}));
-  EXPECT_EQ(plan.feedback->residual, (Values{1, 0, 2, 0}));
-  ASSERT_TRUE(gradients.begin_step(1, true).ok());
-  EXPECT_EQ(plan.feedback->residual, gradient);
+// Of the first half of the gradient: a, and one element of b.
+Values pass(Gradients& gradients, const Values& part, bool adds = false) {
+  Values gradient(8);
+  std::copy(part.begin(), part.end(), gradient.begin());
+  const Gradients::Plan plan =
+      step(gradients, {.index = kBucket, .layout = kAbc, .gradient = gradient, .adds = adds});
+  return plan.codec ? encode(plan, {gradient.begin(), gradient.begin() + 4}) : part;
 }
 
-TEST(Gradients, what_a_skipped_step_gave_back_travels_whole_until_a_step_counts) {
+Values owed(const Gradients& gradients, bool as_saved = false) {
+  return gradients.owed(0, 2, as_saved);
+}
+
+TEST(Gradients, passes_of_which_nobody_tells_are_used) {
   Gradients gradients = gradients_of(0);
-  gradients.expect_skips(true);
-  step(gradients);
-  leave(step(gradients), 1);  // b: 4
-  step(gradients, kCba);
-  for (int skips = 0; skips < 2; ++skips) {
-    ASSERT_TRUE(gradients.begin_step(1, true).ok());
-    EXPECT_EQ(gradients.owed(1, 2)[0], 4);
+  pass(gradients, {1, 1, 1, 1});
+  EXPECT_EQ(pass(gradients, {1, 5, 2, 7}), (Values{0, 5, 0, 7}));
+  gradients.decide(kAll, Fate::kDropped);
+  EXPECT_EQ(owed(gradients), (Values{1, 0, 2, 0, 0, 0, 0}));
+}
+
+TEST(Gradients, what_was_sent_is_owed_again_when_a_scaler_skips_and_gone_when_a_step_is_taken) {
+  for (const Fate fate : {Fate::kUsed, Fate::kSkipped, Fate::kDropped}) {
+    Told gradients;
+    pass(gradients, {1, 1, 1, 1});
+    pass(gradients, {1, 5, 2, 7});
+    gradients.decide(kAll, Fate::kUsed);
+    EXPECT_EQ(pass(gradients, {3, 3, 0, 1}), (Values{4, 3, 0, 0}));
+    gradients.decide(kAll, fate);
+    const Values expected = fate == Fate::kUsed      ? Values{0, 0, 2, 1, 0, 0, 0}
+                            : fate == Fate::kSkipped ? Values{4, 3, 2, 1, 0, 0, 0}
+                                                     : Values{1, 0, 2, 0, 0, 0, 0};
+    EXPECT_EQ(owed(gradients), expected);
+    gradients.decide(kAll, Fate::kDropped);
+    EXPECT_EQ(owed(gradients), expected) << "it is decided already";
+  }
+}
+
+TEST(Gradients, each_parameter_has_a_fate_of_its_own) {
+  Told gradients;
+  pass(gradients, {1, 1, 1, 1});
+  pass(gradients, {1, 5, 2, 7});
+  gradients.decide(std::array{0}, Fate::kSkipped);
+  EXPECT_EQ(owed(gradients), (Values{1, 5, 2, 0, 0, 0, 0}));
+  gradients.decide(std::array{1}, Fate::kDropped);
+  EXPECT_EQ(owed(gradients), (Values{1, 5, 2, 0, 0, 0, 0}));
+}
+
+TEST(Gradients, results_that_are_added_up_are_taken_back_together) {
+  for (const Fate fate : {Fate::kUsed, Fate::kSkipped, Fate::kDropped}) {
+    Told gradients;
+    pass(gradients, {1, 1, 1, 1}, true);
+    EXPECT_EQ(pass(gradients, {1, 5, 2, 7}, true), (Values{0, 5, 0, 7}));
+    EXPECT_EQ(pass(gradients, {9, 0, 1, 1}, true), (Values{10, 0, 3, 0}));
+    gradients.decide(kAll, fate);
+    EXPECT_EQ(owed(gradients), fate == Fate::kUsed      ? (Values{0, 0, 0, 1, 0, 0, 0})
+                               : fate == Fate::kSkipped ? (Values{10, 5, 3, 8, 0, 0, 0})
+                                                        : Values(7));
+  }
+}
+
+// The second one has in it what others have sent in the first one.
+TEST(Gradients, results_that_replace_each_other_are_rewound) {
+  Told gradients;
+  pass(gradients, {1, 1, 1, 1});
+  pass(gradients, {1, 5, 2, 7});
+  pass(gradients, {0, 6, 0, 8});
+  gradients.decide(kAll, Fate::kSkipped);
+  EXPECT_EQ(owed(gradients), Values(7));
+}
+
+TEST(Gradients, what_is_not_decided_is_saved_as_if_it_were_dropped) {
+  Told gradients, after;
+  pass(gradients, {1, 1, 1, 1});
+  pass(gradients, {1, 5, 2, 7});
+  gradients.decide(kAll, Fate::kUsed);
+  pass(gradients, {3, 3, 0, 1});
+  EXPECT_EQ(owed(gradients, true), (Values{1, 0, 2, 0, 0, 0, 0}));
+  ASSERT_TRUE(after.load(gradients.save(), gradients.step()).ok());
+  EXPECT_EQ(pass(after, {0, 0, 0, 1}), (Values{0, 0, 0, 1})) << "a has no gradient";
+  after.decide(kAll, Fate::kUsed);
+  EXPECT_EQ(owed(after), (Values{1, 0, 2, 0, 0, 0, 0}));
+}
+
+TEST(Gradients, a_pass_that_is_final_is_not_taken_back) {
+  Told gradients;
+  pass(gradients, {1, 1, 1, 1});
+  Values gradient = {1, 5, 2, 7, 0, 0, 0, 0};
+  const Gradients::Plan plan =
+      step(gradients, {.index = kBucket, .layout = kAbc, .gradient = gradient, .final = true});
+  encode(plan, {1, 5, 2, 7});
+  gradients.decide(kAll, Fate::kDropped);
+  EXPECT_EQ(owed(gradients), (Values{1, 0, 2, 0, 0, 0, 0}));
+}
+
+TEST(Gradients, what_was_pending_comes_back_and_its_pass_is_rewound) {
+  for (const Fate fate : {Fate::kSkipped, Fate::kDropped}) {
+    Told gradients;
+    pass(gradients, {1, 1, 1, 1});
+    leave(step(gradients), 1);  // a: 1 2 3; b: 4
+    gradients.decide(kAll, Fate::kUsed);
+    step(gradients, kCba);
+    gradients.decide(kAll, fate);
+    EXPECT_EQ(owed(gradients), (Values{1, 2, 3, 4, 0, 0, 0}));
     Values gradient(8, 1);
-    const Gradients::Plan plan = *gradients.plan(kBucket, kCba, gradient);
-    if (plan.codec) encode(plan, {gradient.begin(), gradient.begin() + 4});
-    EXPECT_EQ(plan.codec, nullptr);
-    EXPECT_EQ(gradient[1], 5);
-    EXPECT_EQ(gradients.owed(1, 2)[0], 0);
-  }
-  EXPECT_NE(step(gradients, kCba).codec, nullptr);
-  EXPECT_EQ(gradients.owed(0, 3), Values(8)) << "the last one counted";
-}
-
-const Values kWithoutB = {1, 0, 0, 0, 0, 1, 1, 1};  // of kCba
-
-// 4 of it, since in the newest step, of another layout, b had no gradient.
-void leave_some_of_b_pending(Gradients& gradients) {
-  step(gradients);
-  leave(step(gradients), 1);
-  Values gradient = kWithoutB;
-  step(gradients, kCba, gradient);
-}
-
-TEST(Gradients, what_is_pending_does_not_travel_in_a_part_that_may_be_taken_back) {
-  Gradients gradients = gradients_of(0);
-  gradients.expect_skips(true);
-  leave_some_of_b_pending(gradients);
-  Values gradient(8, 1);
-  const Gradients::Plan coded = step(gradients, kCba, gradient);
-  ASSERT_NE(coded.codec, nullptr);
-  EXPECT_EQ(gradient, Values(8, 1)) << "b's waits for a step that travels whole";
-  encode(coded, {gradient.begin(), gradient.begin() + 4});
-  ASSERT_TRUE(gradients.begin_step(1, true).ok());
-  EXPECT_EQ(gradients.owed(1, 2)[0], 5) << "b's, and once the gradient that the codec took back";
-}
-
-TEST(Gradients, what_waits_for_a_whole_step_finds_one) {
-  Gradients gradients = gradients_of(0);
-  gradients.expect_skips(true);
-  leave_some_of_b_pending(gradients);
-  int whole = 0;
-  for (int i = 1; i <= 100; ++i) {
-    Values gradient(8, 1);
-    if (step(gradients, kCba, gradient).codec == nullptr) ++whole;
-    EXPECT_EQ(gradient[1], i == 16 ? 5 : 1) << i;
-  }
-  EXPECT_EQ(whole, 3) << "and fewer and fewer of them";
-}
-
-TEST(Gradients, whoever_saves_need_not_wait_for_the_next_step_to_know_that_one_was_skipped) {
-  Gradients gradients = gradients_of(0);
-  gradients.expect_skips(true);
-  step(gradients);
-  encode(step(gradients), {1, 5, 2, 7});
-  EXPECT_EQ(gradients.owed(0, 2), (Values{1, 0, 2, 0, 0, 0, 0}));
-  gradients.end_step(true);
-  EXPECT_EQ(gradients.owed(0, 2), (Values{1, 5, 2, 7, 0, 0, 0}));
-  ASSERT_TRUE(gradients.begin_step(1, false).ok());
-  EXPECT_EQ(gradients.owed(0, 2), (Values{1, 5, 2, 7, 0, 0, 0})) << "it is known already";
-}
-
-TEST(Gradients, what_was_flushed_into_a_skipped_step_is_owed_again) {
-  for (const bool known : {false, true}) {
-    Gradients gradients = gradients_of(0);
-    gradients.expect_skips(true);
-    step(gradients);
-    leave(step(gradients), 1);
-    if (known) gradients.end_step(true);
-    gradients.forget(0, 3);
-    ASSERT_TRUE(gradients.begin_step(1, !known).ok());
-    EXPECT_EQ(gradients.owed(0, 3), (Values{1, 2, 3, 4, 0, 0, 0, 0}));
+    const Gradients::Plan plan = step(gradients, kCba, gradient);
+    ASSERT_NE(plan.codec, nullptr) << "it goes out with the next pass";
+    EXPECT_EQ(gradient, (Values{1, 5, 1, 1, 1, 2, 3, 4}));
+    encode(plan, {gradient.begin(), gradient.begin() + 4});
+    gradients.decide(kAll, fate);
+    EXPECT_EQ(owed(gradients), (Values{1, 2, 3, 4, 0, 0, 0}));
   }
 }
 
-TEST(Gradients, settings_may_change_before_it_is_known_that_a_step_was_skipped) {
-  Gradients gradients = gradients_of(0);
-  gradients.expect_skips(true);
-  step(gradients);
-  encode(step(gradients), {1, 5, 2, 7});
-  gradients.change({});
-  ASSERT_TRUE(gradients.begin_step(1, true).ok());
-  EXPECT_EQ(gradients.owed(0, 2), (Values{1, 5, 2, 7, 0, 0, 0}));
+TEST(Gradients, what_others_have_used_is_undecided_here_too) {
+  Told gradients;
+  pass(gradients, {1, 1, 1, 1});
+  Values gradient = {1, 5, 2, 7, 0, 0, 0, 0};
+  const std::vector<std::uint8_t> used = {0, 1, 1};
+  const Gradients::Plan plan =
+      step(gradients, {.index = kBucket, .layout = kAbc, .gradient = gradient, .used = used});
+  encode(plan, {1, 5, 2, 7});  // a by another rank of this host
+  gradients.used_elsewhere(0, {0, 10, 0});
+  EXPECT_EQ(owed(gradients), (Values{1, 10, 2, 0, 0, 0, 0}));
+  gradients.decide(kAll, Fate::kDropped);
+  EXPECT_EQ(owed(gradients), Values(7));
+}
+
+TEST(Gradients, what_was_flushed_is_owed_again_unless_a_step_is_taken) {
+  for (const Fate fate : {Fate::kUsed, Fate::kSkipped, Fate::kDropped}) {
+    for (const bool decided : {false, true}) {
+      Told gradients;
+      pass(gradients, {1, 1, 1, 1});
+      pass(gradients, {1, 5, 2, 7});
+      gradients.decide(kAll, Fate::kUsed);
+      pass(gradients, {3, 3, 0, 1});
+      if (decided) gradients.decide(kAll, fate);
+      const Values before = owed(gradients);
+      gradients.forget(0, 3);
+      EXPECT_EQ(owed(gradients), Values(7));
+      gradients.decide(kAll, fate);
+      const Values expected = fate == Fate::kUsed      ? Values(7)
+                              : decided                ? before
+                              : fate == Fate::kSkipped ? Values{4, 3, 2, 1, 0, 0, 0}
+                                                       : Values{1, 0, 2, 0, 0, 0, 0};
+      EXPECT_EQ(owed(gradients), expected);
+    }
+  }
+}
+
+TEST(Gradients, settings_may_change_before_it_is_decided) {
+  for (const Fate fate : {Fate::kUsed, Fate::kSkipped, Fate::kDropped}) {
+    Told gradients;
+    pass(gradients, {1, 1, 1, 1});
+    pass(gradients, {1, 5, 2, 7});
+    gradients.decide(kAll, Fate::kUsed);
+    pass(gradients, {3, 3, 0, 1});
+    gradients.change({});
+    EXPECT_EQ(owed(gradients, true), (Values{1, 0, 2, 0, 0, 0, 0}));
+    gradients.decide(kAll, fate);
+    EXPECT_EQ(owed(gradients), fate == Fate::kUsed      ? (Values{0, 0, 2, 1, 0, 0, 0})
+                               : fate == Fate::kSkipped ? (Values{4, 3, 2, 1, 0, 0, 0})
+                                                        : (Values{1, 0, 2, 0, 0, 0, 0}));
+  }
 }
 
 // -- checkpoints
@@ -359,14 +430,15 @@ TEST(Gradients, what_was_loaded_and_not_used_is_saved_again) {
 
 TEST(Gradients, what_was_pending_beside_a_bucket_is_saved_with_it) {
   Gradients before = gradients_of(0), after = gradients_of(0);
-  leave_some_of_b_pending(before);
-  Values without_b = kWithoutB;
-  leave(step(before, kCba, without_b), 10);
+  step(before);
+  leave(step(before), 1);
+  Values gradient = {1, 0, 0, 0, 0, 1, 1, 1};
+  step(before, without_b(gradient));
+  leave(step(before, without_b(gradient)), 10);
   EXPECT_EQ(before.owed(0, 3), (Values{0, 0, 0, 15, 12, 13, 0, 10}));
   ASSERT_TRUE(after.load(before.save(), before.step()).ok());
   ASSERT_TRUE(after.add_average(1, Values{9, 9, 9, 9}).ok());  // what the sums say, too
-  Values gradient = without_b;
-  EXPECT_NE(step(after, kCba, gradient).codec, nullptr);
+  EXPECT_NE(step(after, without_b(gradient)).codec, nullptr);
   EXPECT_EQ(after.owed(0, 3), before.owed(0, 3));
 }
 
@@ -375,7 +447,8 @@ TEST(Gradients, every_world_shares_out_all_of_a_sum) {
     Values sum(4);
     for (int rank = 0; rank < world; ++rank) {
       Gradients gradients(abc(), top_k(), rank, world, half(0));
-      ASSERT_TRUE(gradients.begin_step(2, false).ok());
+      ASSERT_TRUE(gradients.rescale(2).ok());
+      gradients.begin_step();
       ASSERT_TRUE(gradients.load({}, 0).ok());
       ASSERT_TRUE(gradients.add_average(1, Values{1, 2, 3, 4}).ok());
       const Values mine = gradients.owed(1, 2);
@@ -390,12 +463,17 @@ TEST(Gradients, saved_at_one_loss_scale_and_loaded_at_another) {
   Gradients before = gradients_of(0), after = gradients_of(0);
   step(before);
   leave(step(before), 1);
-  ASSERT_TRUE(before.begin_step(4, false).ok());
-  ASSERT_TRUE(after.begin_step(2, false).ok());
+  ASSERT_TRUE(before.rescale(4).ok());
+  before.begin_step();
+  ASSERT_TRUE(after.rescale(2).ok());
+  after.begin_step();
   ASSERT_TRUE(after.load(before.save(), 7).ok());
-  ASSERT_TRUE(after.begin_step(2, false).ok());
+  ASSERT_TRUE(after.rescale(2).ok());
+  after.begin_step();
   Values gradient(8, 1);
-  EXPECT_EQ(after.plan(kBucket, kAbc, gradient)->feedback->residual, (Values{2, 4, 6, 8}));
+  EXPECT_EQ(
+      after.plan({.index = kBucket, .layout = kAbc, .gradient = gradient})->feedback->residual,
+      (Values{2, 4, 6, 8}));
 }
 
 TEST(Gradients, residuals_that_do_not_fit_are_refused) {

@@ -1,0 +1,271 @@
+"""Who says what has become of gradients: optimizers, GradScalers and programs, parameter by
+parameter.
+
+A backward pass whose gradients nobody applies must leave no trace in what is owed. So from the
+moment on at which an optimizer is known to have a parameter, its passes stay undecided until that
+optimizer steps, a scaler has it skip, or the program throws the gradients away. Of parameters that
+no optimizer has, every pass is taken to be used: their program updates them by itself, and may call
+``used()`` and ``dropped()``.
+
+torch's hooks see steps of any optimizer. The rest is methods of torch's that are wrapped when the
+first taco group is made. ``p.grad = None`` is seen at the next pass (csrc/pg/c10d/gradient_watch.h).
+"""
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch._compile import _disable_dynamo
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.weak import WeakIdKeyDictionary
+
+from taco_torch._extension import _C
+from taco_torch.lightcc.once import wrap
+from taco_torch.lightcc.settings import scale_of
+
+
+class Owner(Protocol):
+    """What holds a hook, and says by which scaler its loss is multiplied."""
+
+    grad_scaler: Any
+
+
+class _Place:
+    """A parameter in one hook; neither is kept alive."""
+
+    def __init__(self, native: _C.GradientHook, number: int, owner: Owner) -> None:
+        self.native = ref(native)
+        self.number = number
+        self.owner = ref(owner)
+
+
+_places: WeakIdKeyDictionary = WeakIdKeyDictionary()  # lists of _Place, by parameter
+_optimized: WeakIdKeyDictionary = WeakIdKeyDictionary()  # parameters that an optimizer has
+# Optimizers that compute gradients within their step, and whose older ones are thrown away.
+_stepping: "WeakKeyDictionary[torch.optim.Optimizer, bool]" = WeakKeyDictionary()
+
+
+def add(
+    parameter: torch.Tensor, native: _C.GradientHook, number: int, owner: Owner
+) -> None:
+    """``parameter`` is the one that optimizers have."""
+    places: list[_Place] = [
+        place for place in _places.get(parameter, []) if place.native() is not None
+    ]
+    places.append(_Place(native, number, owner))
+    _places[parameter] = places
+    if parameter in _optimized:
+        native.tell_of([number])
+
+
+def _hooks(parameters: Iterable[torch.Tensor]) -> dict[_C.GradientHook, list[int]]:
+    """Which hooks know them, by what numbers."""
+    found: dict[_C.GradientHook, list[int]] = {}
+    for parameter in parameters:
+        for place in _places.get(parameter, ()):
+            native = place.native()
+            if native is not None:
+                found.setdefault(native, []).append(place.number)
+    return found
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _with_gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [p for p in parameters if p.grad is not None]
+
+
+def _has(parameters: Iterable[torch.Tensor]) -> None:
+    """An optimizer has them."""
+    new = [p for p in parameters if isinstance(p, torch.Tensor) and p not in _optimized]
+    for parameter in new:
+        _optimized[parameter] = True
+    for native, numbers in _hooks(new).items():
+        native.tell_of(numbers)
+
+
+def _used(parameters: Iterable[torch.Tensor]) -> None:
+    for native, numbers in _hooks(parameters).items():
+        native.used(numbers)
+
+
+def _skipped(parameters: Iterable[torch.Tensor]) -> None:
+    for native, numbers in _hooks(parameters).items():
+        native.skipped(numbers)
+
+
+def _dropped(parameters: Iterable[torch.Tensor]) -> None:
+    for native, numbers in _hooks(parameters).items():
+        native.dropped(numbers)
+
+
+def used(parameters: Iterable[torch.Tensor]) -> None:
+    """Says that the program has applied these parameters' gradients by itself.
+
+    Where an optimizer has the parameters, only its steps count otherwise. From the first call on,
+    this one or ``dropped()``, passes over the parameters wait for the next one, or a step.
+
+    Args:
+        parameters: whose gradients have been averaged; as on all other ranks.
+    """
+    listed = list(parameters)
+    _used(listed)
+    _has(listed)
+
+
+def dropped(parameters: Iterable[torch.Tensor]) -> None:
+    """Says that the program has thrown these parameters' gradients away: what they were made of is
+    owed as if their backward passes had not been. ``zero_grad()`` and ``p.grad = None`` say so by
+    themselves where an optimizer has the parameters.
+
+    Args:
+        parameters: as for ``used()``.
+    """
+    listed = list(parameters)
+    _dropped(listed)
+    _has(listed)
+
+
+# -- optimizers
+
+
+def _computes_gradients(arguments: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    closure = options.get("closure", arguments[1] if len(arguments) > 1 else None)
+    return callable(closure)
+
+
+@_disable_dynamo
+def _before_step(
+    optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    parameters = _parameters_of(optimizer)
+    _has(parameters)
+    if _computes_gradients(arguments, options):
+        _stepping[optimizer] = False
+        return
+    found_inf = getattr(optimizer, "found_inf", None)  # of one that is told to skip by itself
+    is_skipped = found_inf is not None and bool(found_inf > 0)
+    (_skipped if is_skipped else _used)(_with_gradients(parameters))
+
+
+@_disable_dynamo
+def _after_step(
+    optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    if _stepping.pop(optimizer, None) is not None:
+        _used(_with_gradients(_parameters_of(optimizer)))
+
+
+def _zeroed(parameters: list[torch.Tensor]) -> None:
+    """Within a step that computes gradients again and again, those before have served it."""
+    with_gradients = _with_gradients(parameters)
+    for optimizer, has_begun in list(_stepping.items()):
+        own = {id(p) for p in _parameters_of(optimizer)}
+        if has_begun:
+            _used(p for p in with_gradients if id(p) in own)
+        _stepping[optimizer] = True
+    _dropped(with_gradients)
+
+
+def _wrap_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def zero_grad(self: Any, *arguments: Any, **options: Any) -> None:
+        is_optimizer = isinstance(self, torch.optim.Optimizer)
+        parameters = _parameters_of(self) if is_optimizer else list(self.parameters())
+        if is_optimizer:
+            _has(parameters)
+        _zeroed(parameters)
+        original(self, *arguments, **options)
+
+    return zero_grad
+
+
+def _wrap_add_param_group(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def add_param_group(self: torch.optim.Optimizer, param_group: dict[str, Any]) -> None:
+        original(self, param_group)
+        _has(self.param_groups[-1]["params"])
+
+    return add_param_group
+
+
+# -- scalers
+
+
+def _scaled(scaler: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Models that this optimizer trains have their loss multiplied by this scaler."""
+    for parameter in _parameters_of(optimizer):
+        for place in _places.get(parameter, ()):
+            native, owner = place.native(), place.owner()
+            if native is None or owner is None or owner.grad_scaler is scaler:
+                continue
+            if owner.grad_scaler is not None:
+                raise RuntimeError(
+                    "the gradients of a model that lightcc compresses have been scaled by another "
+                    "GradScaler until now, and what is kept of them with them. Name the new one "
+                    "before its first backward pass, by lightcc.compress(model, ..., "
+                    "grad_scaler=scaler); two at a time are not possible"
+                )
+            scale = scale_of(scaler)
+            assert scale is not None
+            for one in _hooks_of(owner, native):
+                one.scaled_by(scale)
+            owner.grad_scaler = scaler
+
+
+def _hooks_of(owner: Owner, native: _C.GradientHook) -> list[_C.GradientHook]:
+    hooks: Callable[[], list[_C.GradientHook]] | None = getattr(owner, "hooks", None)
+    return [native] if hooks is None else hooks()
+
+
+def _found_not_finite(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
+    found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+    return any(bool(value > 0) for value in found.values())
+
+
+def _wrap_scaler(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Of GradScaler's methods that take an optimizer."""
+    is_step = original.__name__ == "step"
+
+    @functools.wraps(original)
+    def method(self: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if not self.is_enabled() or not isinstance(optimizer, torch.optim.Optimizer):
+            return original(self, optimizer, *args, **kwargs)
+        parameters = _parameters_of(optimizer)
+        _has(parameters)
+        _scaled(self, optimizer)
+        result = original(self, optimizer, *args, **kwargs)
+        if is_step and _found_not_finite(self, optimizer):
+            _skipped(_with_gradients(parameters))
+        return result
+
+    return method
+
+
+def install() -> None:
+    """From now on it is known what optimizers have. Called when the first taco group is made."""
+    wrap(torch.optim.Optimizer, "add_param_group", _wrap_add_param_group)
+
+
+_listening = False
+
+
+def listen() -> None:
+    """From now on it is known what becomes of gradients. Called before the first are compressed."""
+    global _listening
+    if _listening:
+        return
+    _listening = True
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
+    wrap(torch.optim.Optimizer, "zero_grad", _wrap_zero_grad)
+    wrap(torch.nn.Module, "zero_grad", _wrap_zero_grad)
+    wrap(torch.amp.GradScaler, "step", _wrap_scaler)
+    wrap(torch.amp.GradScaler, "unscale_", _wrap_scaler)
