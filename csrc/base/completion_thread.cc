@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <list>
 #include <mutex>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/condition.h"
 #include "base/log.h"
 
 namespace taco::completion {
@@ -29,8 +29,8 @@ struct Job {
 struct Pool {
   const pid_t process = getpid();
   std::mutex mutex;
-  std::condition_variable wake;
-  std::condition_variable ended;
+  Condition wake;
+  Condition ended;
   std::deque<Job> jobs;
   std::list<std::thread> alive;
   std::list<std::thread> returned;  // from their last callback; to be joined

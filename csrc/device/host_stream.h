@@ -8,7 +8,6 @@
 
 #include <unistd.h>
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -17,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/condition.h"
 #include "device/device.h"
 
 namespace taco::device {
@@ -34,7 +34,7 @@ class HostEvent : public Event {
   // Shared with the queues, which may hold it longer than the event lives.
   struct Progress {
     std::mutex mutex;
-    std::condition_variable reached;
+    Condition reached;
     std::uint64_t recorded = 0;
     std::uint64_t done = 0;  // all records up to this one
 
@@ -60,7 +60,7 @@ class HostStream : public Stream {
  private:
   struct State {
     std::mutex mutex;
-    std::condition_variable changed;
+    Condition changed;
     std::deque<std::function<void()>> queue;
     bool ending = false;
     std::thread thread;

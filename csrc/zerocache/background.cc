@@ -2,18 +2,18 @@
 
 #include <unistd.h>
 
-#include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "base/condition.h"
 #include "base/thread.h"
 
 namespace taco::zerocache {
 
 struct Background::State {
   std::mutex mutex;
-  std::condition_variable given, done;
+  Condition given, done;
   std::function<void()> work;  // empty: there is none
   bool ending = false;
   std::thread thread;

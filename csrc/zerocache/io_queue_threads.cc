@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "base/condition.h"
 #include "base/thread.h"
 #include "zerocache/file_system.h"
 #include "zerocache/io_engines.h"
@@ -26,8 +26,8 @@ constexpr unsigned kMostThreads = 32;
 struct Pool {
   std::vector<File*> files;
   std::mutex mutex;
-  std::condition_variable wake;   // there is work, or it is over
-  std::condition_variable ended;  // a request has ended
+  Condition wake;   // there is work, or it is over
+  Condition ended;  // a request has ended
   std::deque<IoRequest> waiting;
   std::vector<IoCompletion> complete;
   bool woken = false;

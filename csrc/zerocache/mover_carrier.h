@@ -5,7 +5,6 @@
 // One thread at a time, but wake() and address().
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/condition.h"
 #include "base/status.h"
 #include "device/device.h"
 #include "zerocache/disk_tier.h"
@@ -67,7 +67,7 @@ class PageCarrier {
   std::vector<DiskTier::Done> done_;
 
   std::mutex mutex_;  // guards what follows
-  std::condition_variable wakes_;
+  Condition wakes_;
   bool woken_ = false;
   bool in_disk_ = false;  // complete() waits for the disk
   std::vector<Landed> landed_;

@@ -2,7 +2,6 @@
 // thread does. All of it is guarded by one mutex, but what the thread alone touches.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -10,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/condition.h"
 #include "base/fork.h"
 #include "zerocache/mover.h"
 #include "zerocache/mover_carrier.h"
@@ -73,8 +73,8 @@ struct Mover::State {
   const std::uint32_t generation = fork_generation();
   std::mutex layout_mutex;
 
-  std::mutex mutex;               // guards what follows
-  std::condition_variable ended;  // a waiter has
+  std::mutex mutex;  // guards what follows
+  Condition ended;   // a waiter has
   Scheduler scheduler;
   RunRecorder recorder;
   OpenUses uses;

@@ -2,7 +2,6 @@
 // clock; ThrottledQueue holds requests back until their time has come.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/condition.h"
 #include "zerocache/io_queue.h"
 
 namespace taco::zerocache {
@@ -52,7 +52,7 @@ class ThrottledQueue : public IoQueue {
   std::deque<HeldBack> held_back_;
 
   std::mutex mutex_;  // guards what follows
-  std::condition_variable wakes_;
+  Condition wakes_;
   bool woken_ = false;
 };
 

@@ -3,13 +3,13 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/condition.h"
 #include "base/thread.h"
 
 namespace taco::zerocache {
@@ -31,7 +31,7 @@ void look_for(const auto& what) {
 // Atomic members are read without the mutex, but change under it.
 struct Workers::State {
   std::mutex mutex;
-  std::condition_variable begun, ended;
+  Condition begun, ended;
   const std::function<void(unsigned)>* work = nullptr;
   std::atomic<std::uint64_t> round = 0;
   std::atomic<unsigned> busy = 0;

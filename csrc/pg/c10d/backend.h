@@ -9,7 +9,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
@@ -21,6 +20,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "base/condition.h"
 #include "pg/c10d/callback_scope.h"
 #include "pg/c10d/group_meeting.h"
 #include "pg/c10d/hang_dump.h"
@@ -204,7 +204,7 @@ class Backend : public c10d::Backend {
   struct Hooks {  // completion hooks that have not returned yet
     std::atomic<int> open{0};
     std::mutex mutex;
-    std::condition_variable idle;
+    Condition idle;
   };
 
   c10::intrusive_ptr<Options> options_;

@@ -1,0 +1,31 @@
+// What threads wait for under a mutex: std::condition_variable, but with wait() compiled in. GCC 12
+// gave that one function a new symbol in libstdc++ (GLIBCXX_3.4.30), and a library that needs
+// it is not loaded at all where libstdc++ is older.
+#pragma once
+
+#include <pthread.h>
+
+#include <condition_variable>
+#include <mutex>
+
+namespace taco {
+
+class Condition : private std::condition_variable {
+ public:
+  using std::condition_variable::notify_all;
+  using std::condition_variable::notify_one;
+  using std::condition_variable::wait_for;
+
+  // As in std::condition_variable: lets go of the lock while it waits, and may return although
+  // nobody has notified it.
+  void wait(std::unique_lock<std::mutex>& lock) {
+    pthread_cond_wait(native_handle(), lock.mutex()->native_handle());
+  }
+
+  template <typename Predicate>
+  void wait(std::unique_lock<std::mutex>& lock, Predicate holds) {
+    while (!holds()) wait(lock);
+  }
+};
+
+}  // namespace taco
