@@ -4,6 +4,9 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
+#include <mutex>
+
+#include "base/condition.h"
 #include "edge/errors.h"
 #include "pg/c10d/relay.h"
 #include "pg/communicator.h"
@@ -12,6 +15,23 @@ namespace taco::pg {
 namespace {
 
 Duration remaining(Time deadline) { return std::max<Duration>(1, deadline - monotonic_now()); }
+
+// As Future::wait() does, which is compiled from torch's header with a std::condition_variable
+// (base/condition.h says what that costs).
+void wait_for_completion(c10::ivalue::Future& future) {
+  std::mutex mutex;
+  Condition changed;
+  bool completed = false;
+  future.addCallback(
+      [&](c10::ivalue::Future&) {
+        std::lock_guard lock(mutex);
+        completed = true;
+        changed.notify_one();
+      },
+      /*uses_future=*/false);
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return completed; });
+}
 
 }  // namespace
 
@@ -51,7 +71,7 @@ void WorkState::settle() {
   }
   // Another thread is settling it, and runs no callbacks but those that C++ code has attached.
   for (const FuturePtr& one : {future, outcome})
-    if (one) one->wait();
+    if (one) wait_for_completion(*one);
 }
 
 void WorkState::finish_operations() {
