@@ -77,4 +77,6 @@ bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
+const char* crypto_library() { return OpenSSL_version(OPENSSL_VERSION); }
+
 }  // namespace taco::harp

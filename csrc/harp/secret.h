@@ -32,4 +32,7 @@ Digest hkdf_expand(const Digest& key, std::span<const std::byte> purpose);
 // Takes the same time wherever they differ.
 bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b);
 
+// The library that computes all this, as loaded: "OpenSSL 3.0.15 3 Sep 2024".
+const char* crypto_library();
+
 }  // namespace taco::harp

@@ -59,6 +59,7 @@ def collect() -> dict[str, Any]:
             "built_for_torch": _C.built_for_torch,
             "torch": torch.__version__,
             "python": platform.python_version(),
+            "libcrypto": _C.crypto_library(),
             "kernel": platform.release(),
         },
         "cpu": {

@@ -11,6 +11,7 @@
 #include "harp/drivers/open_nic.h"
 #include "harp/engine/interfaces.h"
 #include "harp/engine/stack.h"
+#include "harp/secret.h"
 #include "harp/shm/endpoint.h"
 #include "pg/c10d/bind.h"
 
@@ -113,6 +114,7 @@ py::dict transports() {
 }  // namespace
 
 void bind_info(py::module_& module) {
+  module.def("crypto_library", &harp::crypto_library);
   module.def("interfaces", &interfaces);
   module.def("planned_paths", &planned_paths, py::arg("master"));
   module.def("transports", &transports);
