@@ -23,6 +23,9 @@ namespace taco::harp {
 
 namespace {
 
+// ARPHRD_IP6GRE of <linux/if_arp.h>, which does not go with the system's <net/if_arp.h>.
+constexpr int kGreOverIpv6 = 823;
+
 // Reads a number below /sys/class/net; `fallback` when there is none (speed of a virtual device).
 std::uint32_t read_attribute(const std::string& interface, const char* attribute,
                              std::uint32_t fallback) {
@@ -46,7 +49,7 @@ bool is_overlay(const std::string& interface) {
     case ARPHRD_TUNNEL6:
     case ARPHRD_SIT:
     case ARPHRD_IPGRE:
-    case ARPHRD_IP6GRE:
+    case kGreOverIpv6:
       return true;
     default:
       return false;

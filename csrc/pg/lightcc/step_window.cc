@@ -7,7 +7,7 @@
 namespace taco::pg::lightcc {
 namespace {
 
-constexpr std::size_t kMostSteps = 64;
+constexpr std::size_t kMostWindowSteps = 64;
 constexpr std::size_t kNewest = 6, kMostNewest = 24;  // that may show that something has changed
 constexpr double kClear = 4;     // times the error of a difference, which then is no chance
 constexpr double kAlike = 1e-3;  // what differs by less, as a share, is the same
@@ -70,7 +70,7 @@ std::vector<double> each(const std::deque<std::vector<double>>& steps, Of of) {
 
 void StepWindow::add(std::vector<double> times) {
   steps_.push_back(std::move(times));
-  if (steps_.size() > kMostSteps) steps_.pop_front();
+  if (steps_.size() > kMostWindowSteps) steps_.pop_front();
 }
 
 // A large difference shows in few steps, and among few there is none from before it.
