@@ -58,6 +58,7 @@ Python_add_library(_C MODULE WITH_SOABI
   pg/c10d/ddp_hook.cc
   pg/c10d/fsdp_hook.cc
   pg/c10d/future_bind.cc
+  pg/c10d/gradient_watch.cc
   pg/c10d/group_meeting.cc
   pg/c10d/hang_dump.cc
   pg/c10d/info_bind.cc
@@ -65,6 +66,7 @@ Python_add_library(_C MODULE WITH_SOABI
   pg/c10d/plan_bind.cc
   pg/c10d/stats_bind.cc
   pg/c10d/relay.cc
+  pg/c10d/unused_gradients.cc
   pg/c10d/work.cc
   zerocache/torch/lent_memory.cc
   zerocache/torch/parameter_range.cc

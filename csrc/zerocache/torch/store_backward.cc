@@ -14,7 +14,6 @@ namespace {
 // Pages that are being stepped may have this share of the memory at most: the rest is for those
 // that come and go.
 constexpr std::uint32_t kShareOfDevice = 8, kShareOfHost = 4;
-constexpr std::size_t kPassing = 2;  // pages, as check_capacities() has them
 
 }  // namespace
 

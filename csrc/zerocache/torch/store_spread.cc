@@ -12,12 +12,6 @@
 #include "zerocache/torch/without_gil.h"
 
 namespace taco::zerocache {
-namespace {
-
-constexpr std::size_t kPassing = 2;  // pages, as check_capacities() has them
-
-}  // namespace
-
 Status Store::spread(std::unique_ptr<Collectives> ranks) {
   TACO_RETURN_IF_ERROR(usable());
   if (ranks_ || stream_) return invalid("this cache has ranks or an optimizer already");
