@@ -42,7 +42,7 @@ class AddressWatch {
 
   // Readable when take() may have something to do, or to give.
   std::span<const int> descriptors() const { return descriptors_; }
-  // What the host has, if a change was heard of and looked at since the last call.
+  // Returns the addresses that the host has now, if a look has ended since the last call.
   std::optional<HostAddresses> take();
 
  private:

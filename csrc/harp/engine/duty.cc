@@ -184,7 +184,7 @@ bool Duty::wait(const Event& event, Time deadline) {
     if (over) {
       // The duty was meant for this thread, which no longer needs it.
       if (heir) pass_on(unfinished_.load());
-      // What it has submitted, and promised to wait for, is somebody else's to run now.
+      // A task that it has submitted, and promised to wait for, is somebody else's to run now.
       if (!driven_.queue_empty()) wake_driver();
       return event.is_set();
     }

@@ -32,8 +32,8 @@ Result<std::vector<Interface>> list_interfaces();
 // each peer.
 Result<std::vector<Interface>> list_addresses();
 
-// Takes out addresses that the host has and cannot use yet, or ever: those of IPv6 that the kernel is
-// still asking its neighbours about (tentative), or that one of them has too (duplicates).
+// Takes out addresses that the host has and cannot use yet, or ever: those of IPv6 that the kernel
+// is still asking its neighbours about (tentative), or that one of them has too (duplicates).
 void drop_unready(std::vector<Interface>* all);
 
 // `first`, from which the kernel would send to `destination`; and, if that is a neighbour, one of

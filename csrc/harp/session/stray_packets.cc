@@ -32,7 +32,7 @@ void StrayPackets::take(const RxPacket& packet) {
 void StrayPackets::on_hello(const wire::Packet& parsed, const RxPacket& packet) {
   const auto hello = wire::parse_hello(parsed.body);
   if (!hello || hello->target != own_incarnation_) return;
-  // What engines of a later version say to each other is no news of the only ones there are.
+  // Engines of a later version say nothing to each other that concerns the only ones there are.
   if (hello->sender_engine != wire::kOnlyEngine || hello->target_engine != wire::kOnlyEngine) {
     ++host_.counters().malformed;
     return;

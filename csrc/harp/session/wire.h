@@ -287,7 +287,7 @@ struct Packet {
 
 enum class Verdict : std::uint8_t { kGood, kMalformed, kBadVersion, kBadChecksum, kSealed };
 
-// What the checksums of data packets and fragments are masked by; without a key, by nothing.
+// By this the checksums of data packets and fragments are masked; without a key, by nothing.
 struct SegmentMask {
   const HeaderKey* key = nullptr;
   std::uint64_t number = 0;  // the packet's, in full; for parse(), the one that is expected next

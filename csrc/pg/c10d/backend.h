@@ -59,8 +59,8 @@ class Backend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
   bool supportsSplitting() const override { return true; }
-  // No: torch keeps what is put off while a group coalesces for all threads at once, so that another
-  // thread's collective would return undone. A batch of messages needs none of it.
+  // No: torch keeps what is put off while a group coalesces for all threads at once, so that
+  // another thread's collective would return undone. A batch of messages needs none of it.
   bool supportsCoalescing() const override { return false; }
 
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
