@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <linux/errqueue.h>
 #include <netinet/udp.h>
+#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -33,6 +34,7 @@ constexpr int kRetries = 8;
 // Errors taken out at once; more of them wait until the socket is next looked at.
 constexpr int kErrorsAtOnce = 32;
 constexpr std::size_t kFlatBytes = 512;
+constexpr int kRunsUntilRetry = 256;
 
 bool set_option(int fd, int level, int name, int value) {
   return setsockopt(fd, level, name, &value, sizeof value) == 0;
@@ -262,21 +264,40 @@ std::size_t UdpSocket::send(std::span<const TxPacket> packets, std::vector<Refus
     }
     const bool is_run = packet.segment_bytes != 0 && packet.bytes > packet.segment_bytes;
     int error = 0;
-    if (!is_run || has_gso_) {
+    if (!is_run || may_be_a_run(packet)) {
       const std::size_t sent = send_burst(packets.subspan(done), refusals, &error);
       done += sent;
       is_full_ = is_lack_of_room(error);
       if (sent > 0 || is_full_) continue;
     }
     if (is_run) {
-      // EIO: the interface cannot do it at all; EINVAL, EMSGSIZE: not for this route's MTU.
+      // EIO: the interface cannot do it at all; EINVAL, EMSGSIZE: not for its MTU.
       if (error == EIO) has_gso_ = false;
-      is_full_ = !send_in_pieces(packet, refusals);
+      if (error == EINVAL || error == EMSGSIZE) {
+        too_long_for_runs_ = packet.segment_bytes;
+        runs_until_retry_ = kRunsUntilRetry;
+      }
+      is_full_ = !has_room_for_pieces() || !send_in_pieces(packet, refusals);
     }
     // Anything else (no route, a firewall) is a lost packet: timers and liveness deal with it.
     done += is_full_ ? 0 : 1;
   }
   return done;
+}
+
+// A run of segments that are longer than what the interface carries is refused as a whole: to try
+// again each time would cost more than the run.
+bool UdpSocket::may_be_a_run(const TxPacket& packet) {
+  if (!has_gso_) return false;
+  if (packet.segment_bytes < too_long_for_runs_) return true;
+  return runs_until_retry_-- == 0;
+}
+
+// Writable is a socket half of whose buffer is free, which is more than a run's fragments take. So
+// no run ends in the middle for want of room, its rest lost.
+bool UdpSocket::has_room_for_pieces() const {
+  pollfd room{fd_, POLLOUT, 0};
+  return poll(&room, 1, 0) == 1;
 }
 
 // Probes of a path's MTU, and hellos that prove one: rare, so that the socket's option may change

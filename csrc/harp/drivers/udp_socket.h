@@ -101,6 +101,8 @@ class UdpSocket {
   // False: no room. Anything else that the kernel has against it counts as a loss on the way.
   bool send_unfragmented(const TxPacket& packet, std::vector<Refusal>& refusals);
   bool may_fragment(bool may);
+  bool may_be_a_run(const TxPacket& packet);
+  bool has_room_for_pieces() const;
   // One by one, for packets that the kernel refuses as a whole. False: no room.
   bool send_in_pieces(const TxPacket& packet, std::vector<Refusal>& refusals);
   // Takes what is in the queue of errors, up to a bound. Returns how many came from the network,
@@ -112,6 +114,8 @@ class UdpSocket {
   OwnNetwork network_;
   bool has_gso_ = false, has_gro_ = false;
   bool is_full_ = false;
+  std::size_t too_long_for_runs_ = SIZE_MAX;  // segments of so many bytes, as last refused
+  int runs_until_retry_ = 0;                  // of those
   std::size_t receive_buffer_ = 0;
   std::atomic<std::uint64_t> overflows_{0};
 };

@@ -158,16 +158,17 @@ TEST(UdpPathsTest, an_address_that_comes_takes_the_place_of_one_that_is_gone_onc
 }
 
 // How many frames have come by some interface with a datagram to that port.
-std::size_t frames_to(int capture, std::uint16_t port) {
+std::size_t frames_to(int capture, std::uint16_t port, int patience_ms = 200) {
   std::size_t count = 0;
-  for (pollfd more{capture, POLLIN, 0}; poll(&more, 1, 200) == 1;) {
+  for (pollfd more{capture, POLLIN, 0}; poll(&more, 1, patience_ms) == 1;) {
     std::array<unsigned char, 2'048> bytes;
     sockaddr_ll from{};
     socklen_t size = sizeof from;
     const ssize_t got =
         recvfrom(capture, bytes.data(), bytes.size(), 0, reinterpret_cast<sockaddr*>(&from), &size);
     const bool arrived = got > 28 && from.sll_pkttype != PACKET_OUTGOING && bytes[9] == IPPROTO_UDP;
-    if (arrived && (bytes[22] << 8 | bytes[23]) == port) ++count;
+    const bool begins = ((bytes[6] & 0x1f) << 8 | bytes[7]) == 0;  // no later fragment
+    if (arrived && begins && (bytes[22] << 8 | bytes[23]) == port) ++count;
   }
   return count;
 }
@@ -242,6 +243,49 @@ void check_interfaces_of_others() {
     look();
     return looks > 0;
   }));
+}
+
+// An interface that carries less than a segment, behind a short queue: runs leave in fragments, one
+// after the other as there is room for whole ones.
+void check_runs_in_fragments() {
+  const int capture = socket(AF_PACKET, SOCK_DGRAM, htons(ETH_P_IP));
+  const int room = 64 << 20;
+  ASSERT_EQ(setsockopt(capture, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room), 0);
+  UdpNicOptions options;
+  options.locals = locals_by_now();
+  ASSERT_EQ(options.locals.size(), 1u);
+  auto a = nic(options);
+  Endpoint neighbour = options.locals[0].address;
+  inet_pton(AF_INET, "10.9.2.2", neighbour.bytes.data() + offsetof(sockaddr_in, sin_addr));
+  set_port(neighbour, 7'777);
+  constexpr std::size_t kSegments = 44, kBytes = 1'200, kRuns = 40;
+  const auto payload = random_bytes(kSegments * kBytes);
+  const IoSlice slice{payload.data(), payload.size()};
+  const TxPacket run{&neighbour, 0, {&slice, 1}, payload.size(), kBytes};
+  std::size_t whole = 0, refused = 0;
+  for (std::size_t taken = 0; taken < kRuns;) {
+    if (a->send_st({&run, 1}) == 1) {
+      ++taken;
+      continue;
+    }
+    ASSERT_TRUE(a->is_full_st(0));
+    ++refused;
+    pollfd writable{a->descriptors()[0].fd, POLLOUT, 0};
+    ASSERT_EQ(poll(&writable, 1, 10'000), 1);
+    whole += frames_to(capture, 7'777, 0);
+  }
+  whole += frames_to(capture, 7'777, 500);
+  EXPECT_GT(refused, 0u) << "there was room for everything, which shows nothing";
+  EXPECT_EQ(whole, kRuns * kSegments);
+  close(capture);
+}
+
+TEST(UdpInterfaceTest, a_run_that_leaves_in_fragments_leaves_whole) {
+  const std::string commands = std::string(kMakeInterface) +
+                               " && ip link set v0 mtu 600 && "
+                               "tc qdisc add dev v0 root tbf rate 100mbit burst 10kb limit 10mb";
+  if (!in_a_network(commands.c_str(), check_runs_in_fragments))
+    GTEST_SKIP() << "no right to make a network namespace, or no tc";
 }
 
 TEST(UdpInterfaceTest, interfaces_of_others_come_and_go_unheeded) {
