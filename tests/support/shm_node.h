@@ -31,12 +31,14 @@ struct ShmHeard final : Observer {
   void on_peer_left_st(PeerId peer) override { left.push_back(peer); }
   void on_notice_st(PeerId, std::span<const std::byte> bytes) override {
     notices.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    if (on_notice) on_notice();
   }
   std::vector<MessageKey> sends, wants;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> mismatches;
   std::vector<std::pair<PeerId, Status>> lost;
   std::vector<PeerId> left;
   std::vector<std::string> notices;
+  std::function<void()> on_notice;
 };
 
 class ShmNode {

@@ -68,6 +68,7 @@ class HostEndpoint final : public ShmEndpoint {
   void rest_from_listening(Duration how_long);
   void hear_caller(int socket);
   bool adopt(Caller& caller);
+  void forget_adopted();
   bool move_bulk();
   void watch(int fd, ShmEventKind kind);
 
@@ -155,15 +156,19 @@ Status HostEndpoint::probe(const ShmAddress& peer) const {
   return socket.status();
 }
 
+// A caller may bring what it said long ago, and somebody who hears that may open further links.
 ShmLink* HostEndpoint::open(const ShmAddress& peer, const std::string& description) {
   links_.push_back(std::make_unique<PairLink>(host_, peer, description, next_id_++));
-  for (std::size_t i = 0; i < callers_.size(); i++) {
-    if (adopt(callers_[i])) {
-      callers_.erase(callers_.begin() + static_cast<std::ptrdiff_t>(i));
-      break;
-    }
+  PairLink* const opened = links_.back().get();
+  for (std::size_t i = 0; i < callers_.size(); ++i) {
+    if (adopt(callers_[i])) break;
   }
-  return links_.back().get();
+  forget_adopted();
+  return opened;
+}
+
+void HostEndpoint::forget_adopted() {
+  std::erase_if(callers_, [](const Caller& caller) { return !caller.socket; });
 }
 
 // Gives a caller that has proved itself to its link. False when there is no such link yet.
@@ -273,7 +278,8 @@ void HostEndpoint::hear_caller(int socket) {
   }
   if (waiting) return;
   at->greeting = std::move(received);
-  if (adopt(*at)) callers_.erase(at);
+  adopt(*at);
+  forget_adopted();
 }
 
 bool HostEndpoint::poll(Time now) {

@@ -1,4 +1,5 @@
 // Messages between nodes of one process, single-threaded, so that every interleaving is ours.
+#include <poll.h>
 #include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,6 +34,75 @@ class ShmLinkTest : public testing::TestWithParam<bool> {
 };
 INSTANTIATE_TEST_SUITE_P(Ways, ShmLinkTest, testing::Values(true, false),
                          [](const auto& info) { return info.param ? "Pull" : "Arena"; });
+
+// Links that are opened by whoever hears something lie where those that are heard lay.
+TEST(ShmLinks, MayBeOpenedByWhoHearsSomething) {
+  constexpr std::size_t kOthers = 40;
+  ShmNode hub;
+  std::vector<std::unique_ptr<ShmNode>> others;
+  std::vector<ShmNode*> all{&hub};
+  for (std::size_t i = 0; i < kOthers; ++i) {
+    others.push_back(std::make_unique<ShmNode>(true, std::size_t{1} << 20));
+    others[i]->join(hub.address());
+    all.push_back(others[i].get());
+  }
+  std::size_t next = 0;
+  hub.heard.on_notice = [&] {
+    for (int i = 0; i < 3 && next < kOthers; ++i) hub.join(others[next++]->address());
+  };
+  hub.join(others[next++]->address());
+  const std::byte word{1};
+  for (const auto& other : others) other->matcher(0).notify({&word, 1});
+  EXPECT_TRUE(run_all(all, [&] { return hub.heard.notices.size() == kOthers; }));
+}
+
+// The kernel says who connects by what he was then.
+void connect_as_another_user(const ShmAddress& to, std::vector<ShmFd>& sockets, std::size_t count) {
+  constexpr uid_t kNobody = 65534;
+  ASSERT_EQ(seteuid(kNobody), 0);
+  for (std::size_t i = 0; i < count; ++i) {
+    auto socket = shm_connect(to.name);
+    if (!socket.ok()) break;
+    sockets.push_back(std::move(socket).value());
+  }
+  ASSERT_EQ(seteuid(0), 0);
+}
+
+std::size_t hung_up(const std::vector<ShmFd>& sockets) {
+  return static_cast<std::size_t>(std::ranges::count_if(sockets, [](const ShmFd& socket) {
+    pollfd one{socket.get(), POLLIN, 0};
+    return poll(&one, 1, 0) == 1 && (one.revents & POLLHUP) != 0;
+  }));
+}
+
+TEST(ShmStrangers, AreShownTheDoorAFewAtATime) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can connect as somebody else";
+  ShmNode node, friendly;
+  std::vector<ShmFd> strangers;
+  constexpr std::size_t kStrangers = 700;
+  ASSERT_NO_FATAL_FAILURE(connect_as_another_user(node.address(), strangers, kStrangers));
+  ASSERT_EQ(strangers.size(), kStrangers);
+  Time now = monotonic_now();
+  node.endpoint->on_events(now);
+  const std::size_t first = hung_up(strangers);
+  EXPECT_GT(first, 0u);
+  EXPECT_LE(first, 64u) << "a turn waits for whoever connects";
+  EXPECT_LT(node.endpoint->next_deadline(), kNever);
+  ASSERT_TRUE(node.endpoint->prepare_sleep()) << "it has nothing to do meanwhile";
+  node.endpoint->cancel_sleep();
+  for (int i = 0; i < 9; ++i) node.endpoint->on_events(now);
+  EXPECT_EQ(hung_up(strangers), first) << "it does not rest";
+  for (int i = 0; i < 100 && hung_up(strangers) < kStrangers; ++i) {
+    now = std::max(now, node.endpoint->next_deadline());
+    node.endpoint->on_events(now);
+  }
+  EXPECT_EQ(hung_up(strangers), kStrangers);
+  const PeerId there = node.join(friendly.address());
+  friendly.join(node.address());
+  const std::byte word{1};
+  friendly.matcher(0).notify({&word, 1});
+  EXPECT_TRUE(run_all({&node, &friendly}, [&] { return !node.heard.notices.empty(); })) << there;
+}
 
 TEST_P(ShmLinkTest, EverySizeArrivesByteForByte) {
   for (bool receive_first : {true, false}) {
