@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/descriptors.h"
 #include "base/env.h"
 #include "base/fork.h"
 #include "base/log.h"
@@ -79,6 +80,7 @@ Result<std::shared_ptr<Stack>> StackCore::create(const StackOptions& options) {
 }
 
 Status StackCore::start() {
+  raise_descriptor_limit();
   const auto env = Env::get();
   if (!env.ok()) return env.status();
   EngineOptions engine;

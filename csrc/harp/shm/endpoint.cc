@@ -11,6 +11,7 @@
 #include <new>
 #include <utility>
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "harp/shm/admission.h"
 #include "harp/shm/host.h"
@@ -269,6 +270,10 @@ void HostEndpoint::hear_caller(int socket) {
   // The end of a connection that waits for its link to be opened: the greeting stays good, since
   // what it brought was published before.
   const bool waiting = at->greeting.state == ShmReceived::State::kGreeting;
+  if (received.state == ShmReceived::State::kNoRoom) {
+    TACO_LOG_WARNING("harp", "refused a peer on this host: no file descriptor is left for it: %s",
+                     descriptor_limit_text().c_str());
+  }
   if (!known) {
     if (waiting)
       epoll_ctl(host_.events.get(), EPOLL_CTL_DEL, socket, nullptr);

@@ -3,6 +3,7 @@
 
 #include <new>
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "harp/shm/admission.h"
 #include "harp/shm/pair_link.h"
@@ -122,6 +123,7 @@ void PairLink::go_up(ShmReceived greeting, ShmPeerProcess process) {
       peer_page_->magic != kShmMagic || peer_page_->version != kShmVersion)
     return lose("its memory does not begin as it should");
   peer_doorbell_ = std::move(greeting.files.doorbell);
+  half_fd_.reset();  // the peer has it
   ring_in_.emplace(peer_half_->ring, kShmRingBytes, peer_half_->produced, half_->consumed);
   ring_out_->set_consumed(peer_half_->consumed);
   meeting_.go(PairMeeting::kUp);
@@ -161,6 +163,11 @@ void PairLink::on_socket() {
             shm_proves(received.greeting.proof, host_.address, peer_.incarnation, host_.job_key))
           on_greeting(std::move(received), {}, {});
         continue;
+      case ShmReceived::State::kNoRoom:
+        socket.reset();
+        if (!is_connected())
+          lose("this process has no file descriptor left for it: " + descriptor_limit_text());
+        return;
       case ShmReceived::State::kNonsense:
         socket.reset();
         if (!is_connected()) lose("it answered in another language");

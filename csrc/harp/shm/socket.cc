@@ -12,6 +12,7 @@
 
 #include <string>
 
+#include "base/descriptors.h"
 #include "base/file.h"
 #include "base/names.h"
 
@@ -45,7 +46,10 @@ AbstractAddress abstract_address(const ShmSocketName& name) {
 
 Status failure(Code code, const char* what) {
   const int error = errno;
-  return Status(code, std::string("shared memory: ") + what + ": " + strerror(error));
+  const bool none_left = error == EMFILE || error == ETOOMANYREFS;
+  return Status(none_left ? Code::kResource : code,
+                std::string("shared memory: ") + what + ": " + strerror(error) +
+                    (none_left ? "; " + descriptor_limit_text() : ""));
 }
 
 ShmFd make_socket() {
@@ -143,7 +147,11 @@ ShmReceived shm_receive_greeting(int socket) {
   const bool whole = got == static_cast<ssize_t>(sizeof(ShmGreeting)) && count == 3 &&
                      (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 &&
                      received.greeting.magic == kShmMagic;
-  received.state = whole ? ShmReceived::State::kGreeting : ShmReceived::State::kNonsense;
+  // The kernel hands over as many as there is room for.
+  const bool cut = (message.msg_flags & MSG_CTRUNC) != 0;
+  received.state = whole ? ShmReceived::State::kGreeting
+                   : cut ? ShmReceived::State::kNoRoom
+                         : ShmReceived::State::kNonsense;
   if (whole) received.files = ShmFiles{std::move(fds[0]), std::move(fds[1]), std::move(fds[2])};
   return received;
 }

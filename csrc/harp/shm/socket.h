@@ -38,7 +38,7 @@ struct ShmFiles {
 Status shm_send_greeting(int socket, const ShmGreeting& greeting, std::array<int, 3> files);
 
 struct ShmReceived {
-  enum class State { kNothing, kGreeting, kEnd, kNonsense } state = State::kNothing;
+  enum class State { kNothing, kGreeting, kEnd, kNoRoom, kNonsense } state = State::kNothing;
   ShmGreeting greeting;
   ShmFiles files;
 };

@@ -1,0 +1,14 @@
+// How many file descriptors this process may have open. Any thread.
+#pragma once
+
+#include <string>
+
+namespace taco {
+
+// Raises the soft limit as far as the hard one and good sense allow. Programs are given few as a
+// rule, for the sake of old ones; a rank needs some for each peer on its host.
+void raise_descriptor_limit();
+// "the limit is 1024 (ulimit -n)", for errors that say that there is none left.
+std::string descriptor_limit_text();
+
+}  // namespace taco
