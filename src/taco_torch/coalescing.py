@@ -8,7 +8,7 @@ another thread reaches, or nobody: the call returns, and nothing has been done.
 import threading
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -50,6 +50,10 @@ class ThreadBlocks(MutableMapping[dist.ProcessGroup, list[Any]]):
 _torch_block = c10d._coalescing_manager
 
 
+def is_ours(group: dist.ProcessGroup, device: torch.device) -> bool:
+    return isinstance(group._get_backend(device), _C.ProcessGroupTaco)
+
+
 @contextmanager
 def block(
     group: dist.ProcessGroup | None = None,
@@ -66,14 +70,15 @@ def block(
             began = False
     except BaseException:
         c10d._world.pg_coalesce_state.pop(group, None)
-        if began and device is not None:
-            if isinstance(group._get_backend(device), _C.ProcessGroupTaco):
-                group._end_coalescing(device)
+        if began and device is not None and is_ours(group, device):
+            group._end_coalescing(device)
         raise
 
 
 def install() -> None:
     """For all groups of the process."""
-    c10d._world._pg_coalesce_state = ThreadBlocks()
-    c10d._coalescing_manager = block
-    dist._coalescing_manager = block
+    # Any, since torch declares a dict, and the names of functions as constants.
+    world, modules = cast(Any, c10d._world), cast(list[Any], [c10d, dist])
+    world._pg_coalesce_state = ThreadBlocks()
+    for module in modules:
+        module._coalescing_manager = block
