@@ -98,7 +98,13 @@ class Operation {
   virtual Status status() const = 0;
   // Drives the engine inline; without the GIL. kTimeout when `timeout` passes first (the operation
   // itself goes on and has its own deadline); 0 waits for the operation's own deadline.
-  virtual Status wait(Duration timeout) = 0;
+  Status wait(Duration timeout) {
+    return wait(timeout, timeout > 0 ? monotonic_now() + timeout : kNever);
+  }
+  // The same for who has begun to wait before.
+  virtual Status wait(Duration timeout, Time until) = 0;
+  // True: it is done, or never will be, since the transport has stopped.
+  virtual bool wait_until(Time until) = 0;
   // A collective's number in its group, from 1, the same on all ranks; no two have the same.
   // Messages carry its low 32 bits. A send or receive has the number of the newest collective at
   // that time.

@@ -3,6 +3,9 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
+#include <pybind11/pybind11.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <mutex>
 
@@ -11,10 +14,12 @@
 #include "pg/c10d/relay.h"
 #include "pg/communicator.h"
 
+namespace py = pybind11;
+
 namespace taco::pg {
 namespace {
 
-Duration remaining(Time deadline) { return std::max<Duration>(1, deadline - monotonic_now()); }
+constexpr Duration kSignalsEvery = 50 * kMillisecond;
 
 // As Future::wait() does, which is compiled from torch's header with a std::condition_variable
 // (base/condition.h says what that costs).
@@ -133,19 +138,28 @@ WorkState::FuturePtr WorkState::outcome() {
   return promise(&WorkState::outcome_, c10::IntType::get());
 }
 
-Status WorkState::wait(Duration timeout) {
+Status WorkState::wait(Duration timeout, Time deadline) {
   if (stage_.load(std::memory_order_acquire) == Stage::kDone) return Status();
-  const Time deadline = timeout > 0 ? monotonic_now() + timeout : kNever;
   for (const OperationPtr& operation : operations) {
     if (operation->done()) continue;
-    Status status = operation->wait(timeout > 0 ? remaining(deadline) : 0);
+    Status status = operation->wait(timeout, deadline);
     if (!status.ok() && !operation->done()) return status;
   }
   for (const auto& child : children) {
-    TACO_RETURN_IF_ERROR(child->wait(timeout > 0 ? remaining(deadline) : 0));
+    TACO_RETURN_IF_ERROR(child->wait(timeout, deadline));
   }
   settle();
   return Status();
+}
+
+bool WorkState::wait_until(Time until) {
+  for (const OperationPtr& operation : operations) {
+    if (!operation->done() && !operation->wait_until(until)) return false;
+  }
+  for (const auto& child : children) {
+    if (!child->wait_until(until)) return false;
+  }
+  return true;
 }
 
 void WorkState::on_settled(std::function<void()> callback) {
@@ -210,10 +224,24 @@ std::vector<at::Tensor> Work::result() { return state_->results; }
 
 void Work::synchronize() { wait(kNoTimeout); }
 
+// Python runs its handlers of signals on the main thread alone, between two of its own steps: a
+// wait there lets them run, and ends if one of them raises, as that of Ctrl-C does.
+void Work::wait_and_hear_signals(Time deadline) {
+  const bool is_main_thread = syscall(SYS_gettid) == getpid();
+  if (!is_main_thread || !Py_IsInitialized()) return;
+  for (Time now = monotonic_now(); now < deadline; now = monotonic_now()) {
+    if (state_->wait_until(std::min(deadline, now + kSignalsEvery))) return;
+    const py::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
 bool Work::wait(std::chrono::milliseconds timeout) {
   // -1 (kUnsetTimeout) and 0 (kNoTimeout) leave the operation its own deadline.
   const Duration limit = timeout.count() > 0 ? timeout.count() * kMillisecond : 0;
-  raise_if_error(state_->wait(limit));
+  const Time deadline = limit > 0 ? monotonic_now() + limit : kNever;
+  if (!state_->operations_done()) wait_and_hear_signals(deadline);
+  raise_if_error(state_->wait(limit, deadline));
   TORCH_INTERNAL_ASSERT(state_->operations_done(), "taco: a wait() returned before its end");
   finish_once();
   if (std::exception_ptr error = state_->error()) std::rethrow_exception(error);

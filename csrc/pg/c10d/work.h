@@ -42,7 +42,12 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   // attached to them run later, on a completion thread (relay.h).
   void settle();
   // Drives the engine until done, then settles. kTimeout when `timeout` passes first; 0: no limit.
-  Status wait(Duration timeout);
+  Status wait(Duration timeout) {
+    return wait(timeout, timeout > 0 ? monotonic_now() + timeout : kNever);
+  }
+  Status wait(Duration timeout, Time deadline);  // which is that long after the wait began
+  // True: there is nothing more to wait for.
+  bool wait_until(Time until);
   // Calls back on the completion thread when all is done and settled.
   void on_settled(std::function<void()> callback);
   std::exception_ptr error() const;  // valid once settled; null: success
@@ -92,6 +97,7 @@ class Work : public c10d::Work {
 
  private:
   void finish_once();
+  void wait_and_hear_signals(Time deadline);
 
   WorkStatePtr state_;
   std::weak_ptr<Communicator> communicator_;

@@ -15,20 +15,26 @@ Status OperationState::status() const { return done() ? status_ : Status(); }
 
 Duration OperationState::elapsed() const { return (done() ? ended_ : monotonic_now()) - submitted; }
 
-Status OperationState::wait(Duration timeout) {
+Status OperationState::wait(Duration timeout, Time until) {
   if (event_.is_set()) return status_;
   const std::shared_ptr<harp::Stack> stack = stack_.lock();
   if (stack == nullptr) return Status(Code::kAborted, "the transport is gone");
   if (stack->engine().in_engine())
     return Status(Code::kInternal, "waiting on the engine's own thread would never end");
-  const Time until = timeout > 0 ? monotonic_now() + timeout : kNever;
   completion::Blocked blocked;
   if (stack->engine().wait(event_, until)) return status_;
   if (timeout <= 0) return Status(Code::kAborted, describe() + ": the transport stopped");
-  // Rounded: what is left of a second for the last part of a Work is a little less than a second.
-  const Duration waited = (timeout + kMillisecond / 2) / kMillisecond;
-  return Status(Code::kTimeout, describe() + ": Timed out waiting " + std::to_string(waited) +
+  return Status(Code::kTimeout, describe() + ": Timed out waiting " +
+                                    std::to_string(timeout / kMillisecond) +
                                     "ms for it to complete; it goes on");
+}
+
+bool OperationState::wait_until(Time until) {
+  if (event_.is_set()) return true;
+  const std::shared_ptr<harp::Stack> stack = stack_.lock();
+  if (stack == nullptr || stack->engine().in_engine()) return true;
+  completion::Blocked blocked;
+  return stack->engine().wait(event_, until) || monotonic_now() < until;
 }
 
 void OperationState::on_complete(std::function<void()> callback) {

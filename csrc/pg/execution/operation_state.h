@@ -43,7 +43,9 @@ class OperationState final : public Operation,
   // Operation: any thread.
   bool done() const override { return event_.is_set(); }
   Status status() const override;
-  Status wait(Duration timeout) override;
+  using Operation::wait;
+  Status wait(Duration timeout, Time until) override;
+  bool wait_until(Time until) override;
   std::uint64_t sequence() const override { return sequence_; }
   int source_rank() const override { return source_rank_; }
   Duration elapsed() const override;
