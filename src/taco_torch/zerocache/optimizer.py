@@ -17,6 +17,7 @@ from taco_torch.zerocache.averaging import AveragedGradients
 from taco_torch.zerocache.clipping import KeptGradients
 from taco_torch.zerocache.memory import check_memory_for
 from taco_torch.zerocache.ranks import Ranks
+from taco_torch.zerocache.retired import retire
 from taco_torch.zerocache.rules import Rule, check_group
 from taco_torch.zerocache.state import MASTER, State, loaded_entries, take_entries
 
@@ -66,7 +67,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         self._names = names
         self._trained = trained
         self._kinds = rule.kinds(inner.param_groups)
-        self._steps: dict[nn.Parameter, int] = {}
+        self.steps: dict[nn.Parameter, int] = {}  # that each has taken
         # Numbers of the step that a backward pass is taking; None: step() alone takes it.
         self._early: dict[nn.Parameter, int] | None = None
         # Ranks that share the state have begun a step in a backward pass that is not at its end:
@@ -80,13 +81,15 @@ class CachedOptimizer(torch.optim.Optimizer):
         # Has ranks average gradients; none: they are final as they are.
         self.means: BucketGradients | MeanGradients | None = None
         self._sealed = False
-        self._state = State(self)
+        self._state = State(self, cache, ranks)
+        self._plain: dict[nn.Parameter, dict[str, Any]] | None = None  # while state_dict() is made
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups = inner.param_groups
         for hooks in HOOKS:
             setattr(self, hooks, getattr(inner, hooks))
         self._sealed = True
-        self._retire(inner)
+        retire(inner)
+        self._inner = weakref.ref(inner)
 
     def __reduce_ex__(self, _: Any) -> Any:
         """Refused: the state is in the cache, of which there is one."""
@@ -95,27 +98,11 @@ class CachedOptimizer(torch.optim.Optimizer):
             "of its state, and cache.save() writes it to disk"
         )
 
-    def _retire(self, inner: torch.optim.Optimizer) -> None:
-        """The optimizer that was given steps no more, and has no state to save or load; schedulers
-        that have it look on."""
-
-        def retired(method: str) -> Callable[..., None]:
-            def refuse(*_: Any, **__: Any) -> None:
-                raise RuntimeError(
-                    f"this optimizer was given to ZeroCache.wrap(): call {method}() of the "
-                    f"optimizer that wrap() returned"
-                )
-
-            return refuse
-
-        for method in ("step", "state_dict", "load_state_dict", "add_param_group"):
-            setattr(inner, method, retired(method))
-        inner.step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-        self._inner = weakref.ref(inner)
-
     @property
     def state(self) -> Any:
-        return self._state
+        """As torch's, by parameter: copies. What is changed of them in place, or set, is changed
+        in the cache. ``del optimizer.state[parameter]`` begins it anew."""
+        return self._state if self._plain is None else self._plain
 
     @state.setter
     def state(self, _: object) -> None:
@@ -269,7 +256,7 @@ class CachedOptimizer(torch.optim.Optimizer):
     def _step_early(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         assert self._early is not None
         constants = self._constants(parameter)
-        self._early[parameter] = self._steps.get(parameter, 0) + 1
+        self._early[parameter] = self.steps.get(parameter, 0) + 1
         try:
             self._cache.store.step_early(parameter, gradient, constants)
         except (NotImplementedError, TypeError, ValueError):  # before anything has changed
@@ -283,7 +270,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         group = self._groups[parameter]
         check_group(self.rule, group)
         self._check_kinds(group)
-        return self.rule.constants(group, self._steps.get(parameter, 0) + 1, parameter, 1.0)
+        return self.rule.constants(group, self.steps.get(parameter, 0) + 1, parameter, 1.0)
 
     def check_not_taken(self, parameter: nn.Parameter) -> None:
         """Raises RuntimeError where an earlier pass has taken its gradient, and none may follow."""
@@ -381,7 +368,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         if self._early:
             by_name = {name: parameter for parameter, name in self._names.items()}
             for name in self._cache.store.drop_steps():
-                self._steps[by_name[name]] = self._early[by_name[name]]
+                self.steps[by_name[name]] = self._early[by_name[name]]
             self._early = {}
             self._cache.store.end_run()
 
@@ -412,7 +399,7 @@ class CachedOptimizer(torch.optim.Optimizer):
             self._check_kinds(group)
             made: dict[Any, Any] = {}
             for parameter, gradient in self._gradients_of(group):
-                number = numbers[parameter] = self._steps.get(parameter, 0) + 1
+                number = numbers[parameter] = self.steps.get(parameter, 0) + 1
                 factor = self.kept.factor(parameter) if self.kept is not None else 1.0
                 key = number, factor, self.rule.differs(parameter)
                 if key not in made:
@@ -448,10 +435,10 @@ class CachedOptimizer(torch.optim.Optimizer):
                 self._cache.store.end_run()
             raise
         self._gathered = None
-        taken = {**self._steps, **(self._early or {}), **numbers}
+        taken = {**self.steps, **(self._early or {}), **numbers}
         early: dict[nn.Parameter, int] | None = None if self._early is None else {}
         done: list[Callable[[], object]] = [
-            partial(setattr, self, "_steps", taken),
+            partial(setattr, self, "steps", taken),
             partial(setattr, self, "_early", early),
         ]
         if self.kept is not None:
@@ -485,7 +472,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 kept = self.rule.counts or self.kinds_of(parameter)
-                if kept and self._steps.get(parameter, 0):
+                if kept and self.steps.get(parameter, 0):
                     yield parameter
 
     def read_state(self, parameter: nn.Parameter) -> dict[str, Any]:
@@ -497,7 +484,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         return self._read(parameter)
 
     def _read(self, parameter: nn.Parameter) -> dict[str, Any]:
-        number = self._steps.get(parameter, 0)
+        number = self.steps.get(parameter, 0)
         if number == 0:
             return {}
         found: dict[str, Any] = {}
@@ -559,7 +546,11 @@ class CachedOptimizer(torch.optim.Optimizer):
         self.check_between_steps("state_dict()")
         self._check_gathered()
         check_memory_for(self._cache.store.state_bytes, "the optimizer's state")
-        return super().state_dict()
+        self._plain = {parameter: self.read_state(parameter) for parameter in self.stepped()}
+        try:
+            return super().state_dict()
+        finally:
+            self._plain = None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes what ``state_dict()`` of this, or of torch's optimizer, returned. Where several
@@ -578,7 +569,7 @@ class CachedOptimizer(torch.optim.Optimizer):
         self._gathered = None
         for group in groups:
             check_group(self.rule, group)
-        take_entries(self, self._cache, self._steps, loaded)
+        take_entries(self, self._cache, loaded, self._trained)
         for group, new in zip(self.param_groups, groups, strict=True):
             new.pop("params")
             group.update(new)
@@ -587,14 +578,15 @@ class CachedOptimizer(torch.optim.Optimizer):
 
     def numbers(self) -> dict[str, int]:
         """The number of steps that each parameter has taken, by name."""
-        return {self._names[parameter]: steps for parameter, steps in self._steps.items()}
+        return {self._names[parameter]: steps for parameter, steps in self.steps.items()}
 
     def set_numbers(self, numbers: Mapping[str, int]) -> None:
         """Sets what ``numbers()`` returned, when the state that belongs to it is back."""
         by_name = {name: parameter for parameter, name in self._names.items()}
-        self._steps = {by_name[name]: steps for name, steps in numbers.items()}
+        self.steps = {by_name[name]: steps for name, steps in numbers.items()}
         self._early = None if self._early is None else {}
         self._agreed, self._failure = False, None
         if self.kept is not None:
             self.kept.clear()
         self._gathered = None
+        self._state.loaded += 1
