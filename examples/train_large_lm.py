@@ -67,6 +67,32 @@ def moved(before: dict[str, Any], after: dict[str, Any], steps: int) -> dict[str
     }
 
 
+class SavedActivations:
+    """Counts the bytes that a forward pass inside `with` saves for its backward pass beside the
+    parameters, each storage once."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parameters = {each.untyped_storage().data_ptr() for each in model.parameters()}
+        self._storages: dict[int, int] = {}
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved)
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._parameters:
+            self._storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    def __enter__(self) -> SavedActivations:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._hooks.__exit__(*error)
+
+    def bytes(self) -> int:
+        return sum(self._storages.values())
+
+
 def train(arguments: argparse.Namespace) -> dict[str, Any]:
     """Trains, and returns what it came to."""
     torch.manual_seed(0)
@@ -82,12 +108,13 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
             )
         with cache.init() if cache is not None else contextlib.nullcontext():  # 3
             model: nn.Module = LanguageModel(vocabulary, arguments)
-        optimizer: Any = torch.optim.AdamW(model.parameters(), lr=3e-4)
+        optimizer: Any = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
         parameters = sum(parameter.numel() for parameter in model.parameters())
         if cache is not None:
             early = arguments.step_in_backward
             model, optimizer = cache.wrap(model, optimizer, step_in_backward=early)  # 4
         losses, seconds, steady = [], [], None
+        saved = SavedActivations(model) if cache is None else None
         pace = 0.1 if sys.stderr.isatty() else 4.0
         progress = tqdm(range(arguments.steps), ncols=90, mininterval=pace)
         for step in progress:
@@ -95,7 +122,8 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
                 steady = cache.stats()
             began = time.perf_counter()
             tokens, targets = batch_of(training, arguments.batch, arguments.context, seed=step)
-            loss = functional.cross_entropy(model(tokens), targets.flatten())
+            with saved if saved and step == 0 else contextlib.nullcontext():
+                loss = functional.cross_entropy(model(tokens), targets.flatten())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -109,6 +137,8 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
             "step_s": statistics.median(seconds[UNTIL_STEADY:] or seconds),
             "peak_bytes": memory_of_process()[1] - before_bytes,
         }
+        if saved is not None:
+            result["activation_bytes"] = saved.bytes()
         if cache is not None:
             stats = cache.stats()
             result["tiers"] = {name: tier["capacity"] for name, tier in stats["tiers"].items()}

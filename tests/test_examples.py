@@ -352,3 +352,37 @@ def test_a_gpt_larger_than_its_memory_is_trained_and_its_last_step_drawn(tmp_pat
     assert "least possible" in shown
     assert "ssd to host" in shown
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def zerocache_demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(TOP / "examples"))
+    return importlib.import_module("demo_zerocache")
+
+
+def test_the_demo_of_the_cache_says_what_its_peak_of_memory_is(zerocache_demo: ModuleType) -> None:
+    cache = {"peak_bytes": 480e6, "tiers": {"device": 12e6, "host": 17e6}}
+    said = zerocache_demo.peak({"activation_bytes": 273e6}, cache)
+    assert said.startswith("Of its peak of 480 MB, 29 MB are parameters and state, 273 MB activa")
+
+
+def test_the_demo_of_the_cache_refuses_too_few_steps(
+    zerocache_demo: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert zerocache_demo.parse(["--steps", "4"]).steps == 4
+    with pytest.raises(SystemExit):
+        zerocache_demo.parse(["--steps", "3"])
+    assert "--steps 3" in capsys.readouterr().err
+
+
+def test_activations_are_what_a_forward_pass_saves_beside_parameters(
+    zerocache_demo: ModuleType,
+) -> None:
+    """With the examples on the path, as the demo has them."""
+    torch = importlib.import_module("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16, bias=False), torch.nn.Tanh())
+    given = torch.ones(4, 8)
+    with importlib.import_module("train_large_lm").SavedActivations(model) as saved:
+        model(given).sum()
+    # What the layer is given, and what tanh has returned; not the layer's weight.
+    assert saved.bytes() == 4 * (4 * 8 + 4 * 16)
