@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -233,30 +234,33 @@ TEST_P(StackTest, a_stopped_peer_is_not_dead) {
   EXPECT_EQ(statuses, kBothFine);
 }
 
+// Lingering takes a second each time; a busy machine takes as long now and then.
+constexpr int kTries = 10;
+
 TEST_P(StackTest, leaving_says_goodbye_and_is_no_failure) {
-  const auto statuses = run_processes({2, 30 * kSecond, {}}, [](Fellowship& fellowship) {
-    StackWorld world(fellowship, options(GetParam()));
-    const int other = 1 - fellowship.rank();
-    std::uint64_t out = 5, in = 0;
-    Exchange exchange(*world.stack);
-    exchange.send(world.peer(other), {1, 1}, &out, 8);
-    exchange.recv(world.peer(other), {1, 1}, Sink::place(&in), 8);
-    ASSERT_TRUE(exchange.run().ok());
-    if (fellowship.rank() == 1) {
+  const auto statuses = run_processes({2, 120 * kSecond, {}}, [](Fellowship& fellowship) {
+    Duration took = kSecond;
+    for (int i = 0; i < kTries && took >= kSecond; ++i) {
+      StackWorld world(fellowship, options(GetParam()));
+      const int me = fellowship.rank();
+      std::uint64_t out = 5, in = 0;
+      Exchange exchange(*world.stack);
+      exchange.send(world.peer(1 - me), {1, 1}, &out, 8);
+      exchange.recv(world.peer(1 - me), {1, 1}, Sink::place(&in), 8);
+      ASSERT_TRUE(exchange.run().ok());
       const Time start = monotonic_now();
-      world.stack->close();
-      EXPECT_LT(monotonic_now() - start, kSecond);
-      fellowship.barrier();
-      return;
+      if (me == 1) world.stack->close();
+      took = std::stoll(fellowship.all_gather(std::to_string(monotonic_now() - start))[1]);
+      if (me == 1) continue;
+      eventually([&] { return world.notes.left != 0; });
+      EXPECT_EQ(world.notes.left, 1);
+      EXPECT_EQ(world.notes.lost, 0);
+      // But whoever needs the one that left is told.
+      Exchange late(*world.stack);
+      late.recv(world.peer(1), {1, 2}, Sink::place(&in), 8);
+      EXPECT_EQ(late.run(5 * kSecond).code(), Code::kPeerLost);
     }
-    fellowship.barrier();
-    eventually([&] { return world.notes.left != 0; }, 5 * kSecond);
-    EXPECT_EQ(world.notes.left, 1);
-    EXPECT_EQ(world.notes.lost, 0);
-    // But whoever needs the one that left is told.
-    Exchange late(*world.stack);
-    late.recv(world.peer(1), {1, 2}, Sink::place(&in), 8);
-    EXPECT_EQ(late.run(5 * kSecond).code(), Code::kPeerLost);
+    EXPECT_LT(took, kSecond) << "a goodbye is acknowledged";
   });
   EXPECT_EQ(statuses, kBothFine);
 }
@@ -470,18 +474,22 @@ TEST_P(StackSelfTest, a_process_sends_to_itself) {
 }
 
 TEST_P(StackSelfTest, what_it_sends_itself_ends_with_the_stack) {
-  auto stack = Stack::acquire(options(GetParam())).value();
-  auto self = stack->add_peer(stack->address());
-  ASSERT_TRUE(self.ok()) << self.status().message();
-  std::uint64_t in = 0;
-  Exchange exchange(*stack);
-  exchange.recv(*self, {1, 1}, Sink::place(&in), 8);
-  exchange.start();
-  const Time begin = monotonic_now();
-  stack->close();
-  EXPECT_LT(monotonic_now() - begin, kSecond) << "there is nobody to linger for";
-  ASSERT_TRUE(exchange.done());
-  EXPECT_EQ(exchange.finish().code(), Code::kAborted);
+  Duration shortest = kNever;
+  for (int i = 0; i < kTries && shortest >= kSecond; ++i) {
+    auto stack = Stack::acquire(options(GetParam())).value();
+    auto self = stack->add_peer(stack->address());
+    ASSERT_TRUE(self.ok()) << self.status().message();
+    std::uint64_t in = 0;
+    Exchange exchange(*stack);
+    exchange.recv(*self, {1, 1}, Sink::place(&in), 8);
+    exchange.start();
+    const Time begin = monotonic_now();
+    stack->close();
+    shortest = std::min(shortest, monotonic_now() - begin);
+    ASSERT_TRUE(exchange.done());
+    EXPECT_EQ(exchange.finish().code(), Code::kAborted);
+  }
+  EXPECT_LT(shortest, kSecond) << "there is nobody to linger for";
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, StackSelfTest,
