@@ -87,7 +87,7 @@ bool EngineCore::turn_st(Who who) {
   loop_.begin_turn_st(now, loop_.is_late_st(now) ? own_work_.since() : 0);
   own_work_.begin_turn(now);
   WaitSet& wait_set = set_of(who);
-  wait_set.settle();
+  wait_set.consume_kicks();
   bool worked = run_submitted();
   if (worked) loop_.transmit_eager_st();
   if (wait_set.take_event()) shm_->on_events(loop_.now());

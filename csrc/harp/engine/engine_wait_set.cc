@@ -88,7 +88,7 @@ void WaitSet::kick() {
   [[maybe_unused]] const ssize_t written = write(kick_fd_, &one, sizeof one);
 }
 
-void WaitSet::settle() {
+void WaitSet::consume_kicks() {
   // Flag first: a kick that comes in between writes again, which costs a spurious wake at most.
   if (!kicked_.load(std::memory_order_relaxed) || !kicked_.exchange(false)) return;
   std::uint64_t count;

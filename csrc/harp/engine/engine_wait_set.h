@@ -43,7 +43,7 @@ class WaitSet {
   void kick();
 
   // Consumes kicks; the sleeper calls it after waking, before it looks for what it was kicked for.
-  void settle();
+  void consume_kicks();
 
   // For the fork handler.
   std::vector<int> descriptors() const { return {epoll_fd_, timer_fd_, kick_fd_}; }

@@ -24,7 +24,7 @@ CreditAccount::CreditAccount(CreditPool& pool, std::uint64_t packet_bytes)
   ++pool_.accounts_;
   pool_.packet_bytes_ += packet_bytes_;
   pool_.changed_ = true;
-  settle();
+  update_pool();
 }
 
 CreditAccount::~CreditAccount() { close(); }
@@ -35,7 +35,7 @@ void CreditAccount::close() {
   set_waiting(false);
   if (!lowering_.is(Lowering::kNone)) lowering_.go(Lowering::kNone);
   limit_ = committed_ = largest_;
-  settle();
+  update_pool();
   closed_ = true;
   pool_.packet_bytes_ -= packet_bytes_;
   TACO_ASSERT(pool_.accounts_ > 0);
@@ -53,7 +53,7 @@ std::uint64_t CreditAccount::outstanding() const {
   return promised() > largest_ ? promised() - largest_ : 0;
 }
 
-void CreditAccount::settle() {
+void CreditAccount::update_pool() {
   const std::uint64_t now = outstanding();
   if (now < counted_) pool_.changed_ = true;
   TACO_ASSERT(pool_.outstanding_ >= counted_ * packet_bytes_);
@@ -81,7 +81,7 @@ void CreditAccount::set_active(bool active) {
 void CreditAccount::on_received(std::uint64_t largest) {
   if (largest <= largest_ || closed_) return;
   largest_ = largest;
-  settle();
+  update_pool();
 }
 
 bool CreditAccount::refresh() {
@@ -109,7 +109,7 @@ bool CreditAccount::refresh() {
   limit_ = largest_ + offered + more;
   if (lowering_.is(Lowering::kNone)) committed_ = std::max(committed_, limit_);
   ++epoch_;
-  settle();
+  update_pool();
   return true;
 }
 
@@ -119,7 +119,7 @@ void CreditAccount::on_confirmed(std::uint32_t epoch) {
   lowering_.go(Lowering::kNone);
   committed_ = limit_;
   pool_.changed_ = true;
-  settle();
+  update_pool();
 }
 
 }  // namespace taco::harp

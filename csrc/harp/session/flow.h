@@ -140,7 +140,7 @@ class CreditAccount {
  private:
   std::uint64_t target() const;
   std::uint64_t outstanding() const;
-  void settle();  // brings the pool's sum up to date
+  void update_pool();  // brings the pool's sum up to date
   void set_waiting(bool waiting);
 
   CreditPool& pool_;

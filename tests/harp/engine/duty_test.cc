@@ -103,7 +103,7 @@ class Model final : public Driven {
   bool turn_st(Who who) override {
     EXPECT_TRUE(token_.held_by_me());
     now_ = monotonic_now();
-    set_of(who).settle();
+    set_of(who).consume_kicks();
     bool worked = false;
     for (Task* task = queue_.take_all(); task != nullptr; worked = true) {
       Task* next = SubmitQueue::next(*task);
