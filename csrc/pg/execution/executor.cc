@@ -43,7 +43,7 @@ void Execution::start_st(harp::Engine& engine, ExecutionOwner& owner, GroupView&
     if (schedule_->steps[i].dependencies == 0) make_ready(i);
   busy_ = false;
   pump();
-  settle();
+  finish_if_done();
 }
 
 void Execution::prepare() {
@@ -210,7 +210,7 @@ void Execution::on_sent(SendRequest& request, const Status& status) {
   Execution& self = *slot.execution;
   slot.open = false;
   --self.open_;
-  if (self.failing_) return self.settle();
+  if (self.failing_) return self.finish_if_done();
   if (!status.ok()) return self.owner_->broken_st(self, slot.rank, status);
   std::uint32_t& sent = self.group_->sent[slot.rank];
   sent = std::max(sent, static_cast<std::uint32_t>(self.sequence_));
@@ -225,7 +225,7 @@ void Execution::on_received(RecvRequest& request, const Status& status) {
   Execution& self = *slot.execution;
   slot.open = false;
   --self.open_;
-  if (self.failing_) return self.settle();
+  if (self.failing_) return self.finish_if_done();
   if (!status.ok()) return self.owner_->broken_st(self, slot.rank, status);
   const Step& step = self.schedule_->steps[slot.step];
   const std::uint64_t expected = self.schedule_->message_bytes(step);
@@ -253,7 +253,7 @@ void Execution::complete_step(std::uint32_t step) {
   finish_step(step);
   busy_ = false;
   pump();
-  settle();
+  finish_if_done();
 }
 
 void Execution::release(Family& family) {
@@ -295,7 +295,7 @@ void Execution::fail_st(const Status& why) {
       transport_->cancel_st(slot.recv, why);
     }
   }
-  settle();
+  finish_if_done();
 }
 
 bool Execution::has_open_st(int rank) const {
@@ -307,7 +307,7 @@ bool Execution::has_open_st(int rank) const {
 }
 
 // The last thing every entry does: after drained_st this object may belong to somebody else.
-void Execution::settle() {
+void Execution::finish_if_done() {
   if (busy_) return;
   if (!finished_ && (callers_steps_left_ == 0 || (failing_ && open_ == 0))) {
     finished_ = true;

@@ -121,7 +121,7 @@ class Execution final : public harp::Task {
   Coding coding_of(const Step& step) const;
   void release(Family& family);
   void complete_step(std::uint32_t step);
-  void settle();
+  void finish_if_done();
   std::byte* address(const Slice& slice) const;
   bool writes_cold(const Step& step) const;
 
@@ -155,7 +155,7 @@ class Execution final : public harp::Task {
   std::uint32_t steps_left_ = 0;
   std::uint32_t callers_steps_left_ = 0;
   std::uint32_t open_ = 0;
-  bool busy_ = false;        // settle() is for the outermost call
+  bool busy_ = false;        // finish_if_done() is for the outermost call
   bool continuing_ = false;  // submitted to the engine
   bool failing_ = false;
   bool cold_output_ = false;

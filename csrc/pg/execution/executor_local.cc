@@ -63,7 +63,7 @@ void Execution::pump() {
 void Execution::run_st(harp::Transport&) {
   continuing_ = false;
   pump();
-  settle();
+  finish_if_done();
 }
 
 // At most `budget` bytes, but one element at least. True when that was the last of the step.

@@ -216,17 +216,17 @@ void PointToPoint::on_received(harp::RecvRequest& request, const Status& status)
 void PointToPoint::part_done(PointToPointMessage& message, const Status& status, std::size_t bytes,
                              std::size_t expected) {
   --message.open;
-  if (message.failing) return settle(message);
+  if (message.failing) return finish_if_done(message);
   if (!status.ok()) return owner_.message_broken_st(*message.operation, message.rank, status);
   if (bytes != expected) {
     const Status why(Code::kMismatch, "sent " + std::to_string(bytes) + " bytes where " +
                                           std::to_string(expected) + " are expected");
     return owner_.message_broken_st(*message.operation, message.rank, why);
   }
-  settle(message);
+  finish_if_done(message);
 }
 
-void PointToPoint::settle(PointToPointMessage& message) {
+void PointToPoint::finish_if_done(PointToPointMessage& message) {
   if (message.open > 0) return;
   OperationState& operation = *message.operation;
   const Status status = std::exchange(message.status, Status());
@@ -257,7 +257,7 @@ void PointToPoint::fail_st(OperationState& operation, const Status& why) {
       }
     }
   }
-  settle(message);
+  finish_if_done(message);
 }
 
 bool PointToPoint::has_met_st(int rank) const {

@@ -70,7 +70,7 @@ class PointToPoint {
   int last_gone() const;
   void part_done(PointToPointMessage& message, const Status& status, std::size_t bytes,
                  std::size_t expected);
-  void settle(PointToPointMessage& message);
+  void finish_if_done(PointToPointMessage& message);
   PointToPointMessage& take();
   static void on_sent(harp::SendRequest& request, const Status& status);
   static void on_received(harp::RecvRequest& request, const Status& status);
