@@ -93,7 +93,7 @@ Status BackwardShare::unpack(PageId page, std::size_t from, std::span<const std:
 
 Status BackwardShare::settle() {
   if (exchange_ == nullptr) return {};
-  TACO_RETURN_IF_ERROR(exchange_->settle());
+  TACO_RETURN_IF_ERROR(exchange_->wait());
   return exchange_->own();
 }
 

@@ -68,14 +68,14 @@ Status Exchange::send_round(const std::vector<std::size_t>& parcels) {
                                   std::span(received).first(slice.bytes * parcels.size()));
     if (!work.ok()) return work.status();
     slice.work = std::move(*work);
-    TACO_RETURN_IF_ERROR(settle());
+    TACO_RETURN_IF_ERROR(wait());
     pending_ = std::move(slice);
   }
   return {};
 }
 
 // Waits for the slice that is under way, if there is one, and hands it out.
-Status Exchange::settle() {
+Status Exchange::wait() {
   if (pending_.work == nullptr) return {};
   const Slice slice = std::exchange(pending_, {});
   TACO_RETURN_IF_ERROR(slice.work->wait());
@@ -97,7 +97,7 @@ Status exchange(Collectives& ranks, std::span<const Parcel> parcels, const Excha
   for (const Parcel& parcel : parcels) longest = std::max(longest, parcel.bytes);
   Exchange all(ranks, calls, longest, memory);
   TACO_RETURN_IF_ERROR(all.send(parcels));
-  TACO_RETURN_IF_ERROR(all.settle());
+  TACO_RETURN_IF_ERROR(all.wait());
   return agree(ranks, all.own());
 }
 

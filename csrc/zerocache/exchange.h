@@ -35,7 +35,7 @@ inline constexpr std::size_t kExchangeBytes = std::size_t{32} << 20;
 // Parcels by and by, as there are any; the last ones travel while the ranks do something else.
 //
 //   send(parcels)   begins with these
-//   settle()        all have arrived
+//   wait()          all have arrived
 //
 // After a failure of its own a rank makes no more calls, but goes on to take part, for the others
 // not to wait for it; what they get from it then is arbitrary. own() says so, to this rank alone.
@@ -53,7 +53,7 @@ class Exchange {
 
   // Calls number parcels from 0 on, over all that were sent.
   Status send(std::span<const Parcel> parcels);
-  Status settle();
+  Status wait();
   const Status& own() const { return own_; }
 
  private:

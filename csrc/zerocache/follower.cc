@@ -157,7 +157,7 @@ bool Follower::end_run() {
     at = detour.weight < kForgotten ? detours_.erase(at) : std::next(at);
   }
   const bool changed = usual && promote();
-  if (!changed) trace_.settle();
+  if (!changed) trace_.update_starts();
   find_possible_uses();
   begin_run();
   return first || changed;

@@ -56,7 +56,7 @@ struct Mover::State {
   void carry_out(std::unique_lock<std::mutex>& lock);
   void land(const Landed& landed);
   void show(const Landed& landed, Time began);
-  void settle_waiters();
+  void end_waits();
   void press_on();
   bool fail(Waiter& waiter, const Status& why) const;
   std::string describe(PageId page);

@@ -27,7 +27,7 @@ void Mover::State::run() {
     sleeps_until = 0;
     for (const Landed& each : landed) land(each);
     if (!landed.empty() || monotonic_now() >= again) decide();
-    settle_waiters();
+    end_waits();
   }
 }
 
@@ -50,7 +50,7 @@ void Mover::State::carry_out(std::unique_lock<std::mutex>& lock) {
     no_frame[index(copy.page, copy.to)] = results[i].ok() ? 0 : 1;
     if (!results[i].ok()) failure = results[i];
   }
-  settle_waiters();
+  end_waits();
 }
 
 void Mover::State::land(const Landed& arrival) {
@@ -101,7 +101,7 @@ bool Mover::State::fail(Waiter& waiter, const Status& why) const {
   return ++waiter.failures > kRetries;
 }
 
-void Mover::State::settle_waiters() {
+void Mover::State::end_waits() {
   bool any = false;
   for (Waiter* const waiter : waiters) {
     if (!waiter->ended) waiter->ended = there(waiter->accesses);
@@ -138,7 +138,7 @@ void Mover::State::press_on() {
       scheduler.ask_again();
       decide();
     }
-    settle_waiters();
+    end_waits();
   }
 }
 

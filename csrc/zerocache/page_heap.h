@@ -35,7 +35,7 @@ class PageHeap {
       return;
     }
     heap_[at].key = key;
-    settle(at);
+    sift(at);
   }
   // Harmless where the page is not in.
   void remove(PageId page) {
@@ -46,7 +46,7 @@ class PageHeap {
     heap_.pop_back();
     if (at == heap_.size()) return;
     place(at, last);
-    settle(at);
+    sift(at);
   }
 
  private:
@@ -64,7 +64,7 @@ class PageHeap {
     heap_[at] = item;
     places_[item.page] = static_cast<std::uint32_t>(at);
   }
-  void settle(std::size_t at) {
+  void sift(std::size_t at) {
     const Item item = heap_[at];
     for (; at > 0 && above(item, heap_[(at - 1) / 2]); at = (at - 1) / 2) {
       place(at, heap_[(at - 1) / 2]);

@@ -160,7 +160,7 @@ void Simulator::arrive() {
 }
 
 // Gives each page that may be anywhere a tier, as a Mover chooses it.
-Use Simulator::settled(Use use) const {
+Use Simulator::with_tiers(Use use) const {
   const auto choose = [&](auto tier) {
     for (Access& access : use.accesses) {
       if (access.anywhere) access.tier = tier(access.page);
@@ -232,7 +232,7 @@ SimulatedRun Simulator::run(const std::string& name, const std::vector<Use>& use
   const SchedulerStats before = scheduler_.stats();
   scheduler_.begin_run(name);
   for (const Use& planned : uses) {
-    const Use use = settled(planned);
+    const Use use = with_tiers(planned);
     const Status begun = scheduler_.begin(now_, use.key, use.accesses);
     if (!begun.ok()) {
       faults_.push_back(begun.message());

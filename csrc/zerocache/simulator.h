@@ -93,7 +93,7 @@ class Simulator {
   Time& free_at(Way way);
   void measure(const Arrival& arrival);
   void tell_speeds();
-  Use settled(Use use) const;
+  Use with_tiers(Use use) const;
   bool wait_for(const Use& use);
   void compute(const Use& use);
 

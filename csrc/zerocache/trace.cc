@@ -22,7 +22,7 @@ Trace::Trace(std::vector<Use> uses) : uses_(std::move(uses)) {
     for (const Access& access : this->at(at).accesses) positions_[next[access.page]++] = at;
     places_[this->at(at).key].push_back(at);
   }
-  settle();
+  update_starts();
 }
 
 Position Trace::next_use(PageId page, Position from) const {
@@ -43,7 +43,7 @@ void Trace::set_compute(Position position, Duration compute) {
   uses_[static_cast<std::size_t>(position)].compute = compute;
 }
 
-void Trace::settle() {
+void Trace::update_starts() {
   starts_.assign(1, 0);
   for (const Use& use : uses_) starts_.push_back(starts_.back() + use.compute);
 }

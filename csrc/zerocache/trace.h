@@ -72,7 +72,7 @@ class Trace {
   // The operator at `position` took that long this time.
   void set_compute(Position position, Duration compute);
   // Takes what set_compute() said into start_of().
-  void settle();
+  void update_starts();
 
  private:
   std::vector<Use> uses_;
