@@ -1,6 +1,6 @@
-// What threads wait for under a mutex: std::condition_variable, but with wait() compiled in. GCC 12
-// gave that one function a new symbol in libstdc++ (GLIBCXX_3.4.30), and a library that needs
-// it is not loaded at all where libstdc++ is older.
+// A condition that threads wait for under a mutex: std::condition_variable with wait() compiled in.
+// GCC 12 gave that function alone a new symbol in libstdc++ (GLIBCXX_3.4.30), and a library that
+// needs it is not loaded at all where libstdc++ is older.
 #pragma once
 
 #include <pthread.h>
