@@ -1,44 +1,30 @@
-# The Python extension taco_torch._C: the torch-facing files, linked against exactly the torch that
-# the running Python imports. Torch is found by asking Python where it lies, without importing it.
+# The Python extension taco_torch._C: the torch-facing files, linked against one torch. A torch of
+# another minor version has other classes, so TACO_TORCHES has the extension compiled for each that
+# it names, over one core, and Python loads the one that fits (taco_torch/_extension.py).
 # find_package(Torch) is not used: it drags in the CUDA toolkit and misses torch_python.
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 
-execute_process(
-  COMMAND ${Python_EXECUTABLE} -c "import importlib.util as u, os, sys
-spec = u.find_spec('torch')
+set(TACO_TORCHES "" CACHE STRING
+  "Folders of torch packages, with headers, version.py and libraries; default: what Python imports")
+option(TACO_DEBUG_FILES "Write the extension's debug information beside it, for install" OFF)
+set(torches ${TACO_TORCHES})
+if(NOT torches)
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} -c "import importlib.util as u, os, sys
+spec = u.find_spec('torch')  # without importing it
 if spec is None or not spec.origin: sys.exit(3)
-root = os.path.dirname(spec.origin)
-values = {}
-exec(open(os.path.join(root, 'version.py')).read(), values)
-print(';'.join((root, values['__version__'])), end='')"
-  OUTPUT_VARIABLE torch_facts RESULT_VARIABLE torch_missing)
-if(torch_missing)
-  message(FATAL_ERROR
-    "torch was not found by ${Python_EXECUTABLE}. Install it first:\n"
-    "  ${Python_EXECUTABLE} -m pip install torch==2.13.0\n"
-    "and build with --no-build-isolation, so that this very torch is compiled against:\n"
-    "  ${Python_EXECUTABLE} -m pip install --no-build-isolation .")
+print(os.path.dirname(spec.origin), end='')"
+    OUTPUT_VARIABLE torches RESULT_VARIABLE torch_missing)
+  if(torch_missing)
+    message(FATAL_ERROR
+      "torch was not found by ${Python_EXECUTABLE}. Install it first:\n"
+      "  ${Python_EXECUTABLE} -m pip install torch==2.13.0\n"
+      "and build with --no-build-isolation, so that this very torch is compiled against:\n"
+      "  ${Python_EXECUTABLE} -m pip install --no-build-isolation .")
+  endif()
 endif()
-list(GET torch_facts 0 TACO_TORCH_ROOT)
-list(GET torch_facts 1 TACO_TORCH_VERSION)
-string(REGEX MATCH "^([0-9]+)\\.([0-9]+)" unused "${TACO_TORCH_VERSION}")
-set(torch_major ${CMAKE_MATCH_1})
-set(torch_minor ${CMAKE_MATCH_2})
-if("${torch_major}.${torch_minor}" VERSION_LESS 2.11
-   OR "${torch_major}.${torch_minor}" VERSION_GREATER 2.14)
-  message(FATAL_ERROR
-    "torch ${TACO_TORCH_VERSION} was found; taco_torch is written for 2.11 to 2.14. Install one:\n"
-    "  ${Python_EXECUTABLE} -m pip install torch==2.13.0")
-endif()
-message(STATUS "torch ${TACO_TORCH_VERSION} at ${TACO_TORCH_ROOT}")
 
-foreach(name c10 torch_cpu torch_python)
-  add_library(torch_${name} SHARED IMPORTED)
-  set_target_properties(torch_${name} PROPERTIES
-    IMPORTED_LOCATION "${TACO_TORCH_ROOT}/lib/lib${name}.so")
-endforeach()
-
-Python_add_library(_C MODULE WITH_SOABI
+set(torch_facing
   bindings.cc
   edge/errors_bind.cc
   edge/rendezvous.cc
@@ -84,23 +70,60 @@ Python_add_library(_C MODULE WITH_SOABI
   zerocache/torch/store_spread.cc
   zerocache/torch/store_state.cc
   zerocache/torch/uses.cc)
-# torch's own pybind11: with another one, c10d::Backend would be an unknown base class.
-target_include_directories(_C SYSTEM PRIVATE
-  ${TACO_TORCH_ROOT}/include ${TACO_TORCH_ROOT}/include/torch/csrc/api/include)
-target_compile_definitions(_C PRIVATE
-  USE_DISTRIBUTED USE_C10D_GLOO
-  TORCH_API_INCLUDE_EXTENSION_H
-  TACO_VERSION="${PROJECT_VERSION}"
-  TACO_TORCH_VERSION="${TACO_TORCH_VERSION}")
-target_link_libraries(_C PRIVATE
-  taco_zerocache taco_core torch_torch_python torch_torch_cpu torch_c10)
-# Python imports torch before this file, so its libraries are already there: no run path.
-set_target_properties(_C PROPERTIES INSTALL_RPATH "" BUILD_WITH_INSTALL_RPATH ON)
-# Read before _C is loaded: an extension built for another torch may not even load.
+
+# add_extension(FOLDER): a module for the torch that lies there. Its name says which, since that is
+# looked up before anything of it is loaded; what Python looks for in it is _C in each.
+function(add_extension torch)
+  if(NOT EXISTS ${torch}/version.py)
+    message(FATAL_ERROR "${torch} holds no torch: it has no version.py")
+  endif()
+  file(STRINGS ${torch}/version.py version REGEX "^__version__ = ")
+  string(REGEX REPLACE ".*'(.*)'.*" "\\1" version "${version}")
+  string(REGEX MATCH "^([0-9]+)\\.([0-9]+)" minor "${version}")
+  if(minor VERSION_LESS 2.11 OR minor VERSION_GREATER 2.15)
+    message(FATAL_ERROR
+      "torch ${version} was found; taco_torch is written for 2.11 to 2.15. Install one:\n"
+      "  ${Python_EXECUTABLE} -m pip install torch==2.13.0")
+  endif()
+  message(STATUS "torch ${version} at ${torch}")
+
+  set(name _C_torch_${CMAKE_MATCH_1}_${CMAKE_MATCH_2})
+  Python_add_library(${name} MODULE WITH_SOABI ${torch_facing})
+  # torch's own pybind11: with another one, c10d::Backend would be an unknown base class.
+  target_include_directories(${name} SYSTEM PRIVATE
+    ${torch}/include ${torch}/include/torch/csrc/api/include)
+  target_compile_definitions(${name} PRIVATE
+    USE_DISTRIBUTED USE_C10D_GLOO
+    TORCH_API_INCLUDE_EXTENSION_H
+    TACO_VERSION="${PROJECT_VERSION}"
+    TACO_TORCH_VERSION="${version}")
+  target_link_libraries(${name} PRIVATE taco_zerocache taco_core
+    ${torch}/lib/libtorch_python.so ${torch}/lib/libtorch_cpu.so ${torch}/lib/libc10.so)
+  # Python imports torch before this file, so its libraries are already there: no run path.
+  set_target_properties(${name} PROPERTIES INSTALL_RPATH "" BUILD_WITH_INSTALL_RPATH ON)
+  install(TARGETS ${name} LIBRARY DESTINATION taco_torch COMPONENT python)
+  add_dependencies(_C ${name})
+
+  if(TACO_DEBUG_FILES)
+    set(file $<TARGET_FILE:${name}>)
+    add_custom_command(TARGET ${name} POST_BUILD VERBATIM
+      COMMAND ${CMAKE_OBJCOPY} --only-keep-debug --compress-debug-sections ${file} ${file}.debug
+      COMMAND ${CMAKE_OBJCOPY} --add-gnu-debuglink=${file}.debug ${file})
+    install(FILES ${file}.debug DESTINATION taco_torch COMPONENT debug)
+  endif()
+  set(versions "${versions}, \"${version}\"" PARENT_SCOPE)
+endfunction()
+
+add_custom_target(_C)
+set(versions "")
+foreach(torch ${torches})
+  add_extension(${torch})
+endforeach()
+string(SUBSTRING "${versions}" 2 -1 versions)
+# Read before an extension is loaded: one that was built for another torch may not even load.
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/_build.json
-  "{\"version\": \"${PROJECT_VERSION}\", \"torch\": \"${TACO_TORCH_VERSION}\"}\n")
+  "{\"version\": \"${PROJECT_VERSION}\", \"torch\": [${versions}]}\n")
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_build.json DESTINATION taco_torch COMPONENT python)
 # The module that torch's entry points name lies beside the package, so that nothing that hides the
 # package breaks `import torch`.
 install(FILES ${PROJECT_SOURCE_DIR}/src/_taco_torch_autoload.py DESTINATION . COMPONENT python)
-install(TARGETS _C LIBRARY DESTINATION taco_torch COMPONENT python)

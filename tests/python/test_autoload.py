@@ -138,18 +138,20 @@ print("goes on")
     assert "refused" in done.stderr
 
 
-def installation_for(torch_version: str, site: Path) -> None:
-    """Puts a copy of the package into ``site`` that says it was built for another torch, and whose
+def installation_for(torch_versions: list[str], site: Path) -> None:
+    """Puts a copy of the package into ``site`` that says it was built for other torches, and whose
     extension cannot be loaded, as such a one may not be."""
     copy = site / "taco_torch"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    (copy / "_build.json").write_text(json.dumps({"version": "0", "torch": torch_version}))
-    for extension in copy.glob("_C.*.so"):
+    (copy / "_build.json").write_text(json.dumps({"version": "0", "torch": torch_versions}))
+    extensions = list(copy.glob("_C_torch_*.so"))
+    assert extensions
+    for extension in extensions:
         extension.write_bytes(b"of another torch")
 
 
 def test_an_installation_for_another_torch_harms_only_those_who_use_it(site: Path) -> None:
-    installation_for("2.99.0", site)
+    installation_for(["2.98.1", "2.99.0"], site)
     code = "import torch, torch.distributed as dist, taco_torch" + ONE_RANK
     gloo = code.replace("ProcessGroupTaco", "ProcessGroupGloo").format(backend="gloo")
     assert "done" in succeeds(site, gloo)
@@ -195,10 +197,10 @@ def test_what_has_the_name_of_the_package_matters_only_to_a_taco_group(
 
 
 def test_a_name_that_needs_the_extension_says_why_it_cannot_be_had(site: Path) -> None:
-    installation_for("2.99.0", site)
+    installation_for(["2.98.1", "2.99.0"], site)
     done = run(site, "import taco_torch; taco_torch.stats()")
     assert done.returncode != 0
-    assert "VersionMismatchError: taco_torch was built for torch 2.99.0" in done.stderr
+    assert "VersionMismatchError: taco_torch 0 was built for torch 2.98.1 and 2.99.0" in done.stderr
 
 
 def test_futures_are_wrapped_by_the_first_group_whenever_their_names_were_taken(site: Path) -> None:

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 # The range of pyproject.toml: pip would replace another torch once it has been compiled against.
-_TORCH = "torch>=2.11,<2.15"
+_TORCH = "torch>=2.11,<2.16"
 # The needed packages that a registry has.
 _BUILD_CORE, _CMAKE, _NINJA = _PACKAGES = ["scikit-build-core>=0.10", "cmake>=3.22", "ninja"]
 _INSTALL = "python -m pip install --no-build-isolation ."
@@ -50,7 +50,9 @@ def _numbers(text: str | None) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _missing_torch() -> list[_Need]:
+def _missing_torch(config_settings: dict[str, Any] | None) -> list[_Need]:
+    if (config_settings or {}).get("cmake.define.TACO_TORCHES"):
+        return []  # compiled against these, wherever they lie
     version = _installed("torch")
     least, beyond = map(_numbers, _TORCH.split(","))
     if version is None or not least <= _numbers(version) < beyond:
@@ -113,8 +115,8 @@ def _missing_for_compiling() -> list[_Need]:
     return missing
 
 
-def _missing() -> list[_Need]:
-    return _missing_torch() + _missing_packages() + _missing_for_compiling()
+def _missing(config_settings: dict[str, Any] | None) -> list[_Need]:
+    return _missing_torch(config_settings) + _missing_packages() + _missing_for_compiling()
 
 
 def _give_up(missing: list[_Need]) -> NoReturn:
@@ -140,9 +142,9 @@ Without "--no-build-isolation" the build does not see the installed torch, which
 against. docs/troubleshooting.md says more.""")
 
 
-def _backend() -> ModuleType:
+def _backend(config_settings: dict[str, Any] | None = None) -> ModuleType:
     """scikit-build-core's own; ends the build, with the remedy, where something is missing."""
-    missing = _missing()
+    missing = _missing(config_settings)
     if missing:
         _give_up(missing)
     from scikit_build_core import build
@@ -152,8 +154,8 @@ def _backend() -> ModuleType:
 
 def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) -> list[str]:
     """An isolated build that was given torch (uv can) gets the rest from a registry."""
-    if _missing_torch():
-        _give_up(_missing())
+    if _missing_torch(config_settings):
+        _give_up(_missing(config_settings))
     return _PACKAGES
 
 
@@ -167,13 +169,21 @@ def get_requires_for_build_sdist(config_settings: dict[str, Any] | None = None) 
 def prepare_metadata_for_build_wheel(
     metadata_directory: str, config_settings: dict[str, Any] | None = None
 ) -> str:
-    return str(_backend().prepare_metadata_for_build_wheel(metadata_directory, config_settings))
+    return str(
+        _backend(config_settings).prepare_metadata_for_build_wheel(
+            metadata_directory, config_settings
+        )
+    )
 
 
 def prepare_metadata_for_build_editable(
     metadata_directory: str, config_settings: dict[str, Any] | None = None
 ) -> str:
-    return str(_backend().prepare_metadata_for_build_editable(metadata_directory, config_settings))
+    return str(
+        _backend(config_settings).prepare_metadata_for_build_editable(
+            metadata_directory, config_settings
+        )
+    )
 
 
 def build_wheel(
@@ -181,7 +191,9 @@ def build_wheel(
     config_settings: dict[str, Any] | None = None,
     metadata_directory: str | None = None,
 ) -> str:
-    return str(_backend().build_wheel(wheel_directory, config_settings, metadata_directory))
+    return str(
+        _backend(config_settings).build_wheel(wheel_directory, config_settings, metadata_directory)
+    )
 
 
 def build_editable(
@@ -189,7 +201,11 @@ def build_editable(
     config_settings: dict[str, Any] | None = None,
     metadata_directory: str | None = None,
 ) -> str:
-    return str(_backend().build_editable(wheel_directory, config_settings, metadata_directory))
+    return str(
+        _backend(config_settings).build_editable(
+            wheel_directory, config_settings, metadata_directory
+        )
+    )
 
 
 def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:
