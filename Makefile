@@ -2,7 +2,7 @@
 #   make demo    see it work          make test    prove it
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-lightcc demo-zerocache test test-all test-torch bench lint
+.PHONY: help build wheel demo demo-lightcc demo-zerocache test test-all test-torch bench lint
 .PHONY: asan tsan fuzz sim conformance faults clean
 
 VENV := .venv
@@ -12,8 +12,11 @@ help: ## Show this list
 	@printf 'taco_torch: a PyTorch backend with its own user-space transport\n\n'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## Set up .venv, compile and install the package into it
-	@tools/setup.sh install
+build: ## Set up .venv, compile and install the package into it (DEBUG=1: for a debugger too)
+	@DEBUG=$(DEBUG) tools/setup.sh install
+
+wheel: ## Build one wheel for several torch versions (TORCHES="2.13 2.14", PYTHON=python3.12)
+	@TORCHES="$(TORCHES)" DEBUG=$(DEBUG) tools/wheel.sh
 
 demo: ## Train a real model over gloo, shared memory and HARP/UDP; one table, one plot
 	@tools/setup.sh install
@@ -63,4 +66,4 @@ faults: ## Kill 500 ranks at random moments; who survives must name the dead (KI
 	@$(PYTHON) tests/faults/campaign.py --kills $(or $(KILLS),500)
 
 clean: ## Remove everything that was built, the virtual environment too
-	@rm -rf build out .venv .venv-torch-* .mypy_cache .ruff_cache .pytest_cache
+	@rm -rf build out .venv .venv-* .mypy_cache .ruff_cache .pytest_cache

