@@ -23,7 +23,7 @@ namespace taco::pg {
 // elements. The starter of operations owns it; one operation at a time uses it, on the engine.
 // pg/codecs/feedback.h has what its owner does with it in between.
 struct Feedback {
-  // What one encoding of a block has taken out of it.
+  // The elements that one encoding of a block has taken out of it.
   struct Sent {
     std::size_t from = 0;                // element of the shard that the block begins at
     std::vector<std::uint32_t> indices;  // ascending

@@ -84,7 +84,7 @@ struct OperationSpec {
   std::shared_ptr<const Codec> codec;
   // The memory of this gradient, for a codec that has one (Codec::has_memory).
   std::shared_ptr<Feedback> feedback;
-  // Of a coded gradient, what its ranks must have in common beside it.
+  // Settings that the ranks of a coded gradient must have in common beside it.
   bool scaled = false;  // the loss is multiplied by a GradScaler
   bool fates = false;   // what has become of earlier ones (lightcc::Gradients::Plan)
 };

@@ -42,7 +42,8 @@ def switched_on() -> Iterator[Ranks]:
 
 
 def whole(step: int, size: int, rank: int | None = None) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(1000 * step + (dist.get_rank() if rank is None else rank))
+    of = dist.get_rank() if rank is None else rank
+    generator = torch.Generator().manual_seed(1000 * step + of)
     return torch.randint(-100, 101, (size,), generator=generator).float()
 
 

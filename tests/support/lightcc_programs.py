@@ -1,10 +1,10 @@
 """Training programs drawn from a seed, and books about what their gradients have become.
 
 A program is a loop of passes over one or two models, of DistributedDataParallel, fully_shard or
-none, that steps, skips, drops, accumulates, flushes, saves and resumes as the seed has it. Gradients
-are whole numbers, the world is a power of two and optimizers have a rate of 1, so all sums are
-exact: what has been applied to a parameter and what is owed to it is what its passes that count
-have computed, element by element.
+none, that steps, skips, drops, accumulates, flushes, saves and resumes as the seed has it.
+Gradients are whole numbers, the world is a power of two and optimizers have a rate of 1, so all
+sums are exact: what has been applied to a parameter and what is owed to it is what its passes that
+count have computed, element by element.
 """
 
 from __future__ import annotations
@@ -368,9 +368,7 @@ class Program:
 
     def check(self) -> str:
         for one in self.trained:
-            for place, (owed, account) in enumerate(
-                zip(self.owed(one), one.accounts, strict=True)
-            ):
+            for place, (owed, account) in enumerate(zip(self.owed(one), one.accounts, strict=True)):
                 off = owed - local(one.parameters[place]) - account.computed
                 if bool((off != 0).any()):
                     return (

@@ -135,7 +135,7 @@ void GradientHook::step_begins_at(std::size_t index) {
   if (auto ways = choice_->step_begins(gradients_.step())) gradients_.choose(std::move(*ways));
 }
 
-// What the program has thrown away since the last pass.
+// Looks for gradients that the program has thrown away since the last pass.
 void GradientHook::look_at(const lightcc::Layout& layout) {
   const std::vector<int> thrown_away = watch_.thrown_away(layout);
   if (!thrown_away.empty()) gradients_.decide(thrown_away, lightcc::Fate::kDropped);

@@ -47,8 +47,8 @@ class GradientHook : public std::enable_shared_from_this<GradientHook> {
                const std::vector<std::pair<std::string, at::Tensor>>& parameters,
                const lightcc::Settings& settings, Scale scale);
 
-  // Of DDP, whose reducer's parameters are `order`. `may_be_unused`: some passes do not use all of
-  // them.
+  // Attaches to DDP, whose reducer's parameters are `order`. `may_be_unused`: some passes do not
+  // use all of them.
   void attach(const std::shared_ptr<c10d::Reducer>& reducer, const std::vector<at::Tensor>& order,
               bool may_be_unused);
   // The future's value is the list of the averaged buffer alone.
@@ -58,7 +58,7 @@ class GradientHook : public std::enable_shared_from_this<GradientHook> {
   // Its gradients are what they have become. Of DDP that is known here.
   void end_pass();
 
-  // Of FSDP2's replicas (fsdp_hook.cc), all of one thread. A step begins.
+  // The calls for FSDP2's replicas (fsdp_hook.cc), all from one thread. A step begins.
   void begin_step();
   // The next all_reduce in the group is that of bucket `index`, laid out like this. It must begin,
   // or disarm() be called, while this object lives. `whole`: nothing of it is left out.

@@ -1,4 +1,4 @@
-// What a program does to gradients between two passes: torch tells nobody, so hooks of the
+// Watches what a program does to gradients between two passes: torch tells nobody, so hooks of the
 // parameters look at p.grad before anything is added to it. What has been there since the last pass
 // may have been thrown away (None, or zeroed in place).
 //
@@ -30,7 +30,7 @@ class GradientWatch {
   std::vector<int> thrown_away(std::span<const int> parameters) const;
   // Their pass is about to begin: what was used until now is part of it.
   void begin(std::span<const int> parameters);
-  // What is in their gradients now is what their pass has left there.
+  // Notes that their gradients are now as their pass has left them.
   void end(std::span<const int> parameters);
   // Null where the parameter is no more.
   at::Tensor parameter(int parameter) const;
@@ -39,7 +39,7 @@ class GradientWatch {
   std::vector<std::shared_ptr<Seen>> seen_;  // by parameter
 };
 
-// Of float32 in a row; anything else is not.
+// Whether a tensor of float32 in a row is all zeros; any other tensor counts as not.
 bool is_zero_everywhere(const at::Tensor& tensor);
 
 }  // namespace taco::pg

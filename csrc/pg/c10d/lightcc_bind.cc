@@ -137,7 +137,8 @@ py::dict stats() {
   return out;
 }
 
-// What optimizers, scalers and programs tell (taco_torch/lightcc/ledger.py).
+// Calls by which optimizers, scalers and programs tell what has become of gradients
+// (taco_torch/lightcc/ledger.py).
 void bind_fates(py::class_<GradientHook, HookPtr>& hook) {
   using lightcc::Fate;
   const auto decide = [&](const char* name, Fate fate) {

@@ -22,7 +22,7 @@ class UnusedGradients {
   // `order`: of the reducer's parameters the numbers that Gradients knows them by; -1: none.
   UnusedGradients(std::weak_ptr<c10d::Reducer> reducer, std::vector<int> order);
 
-  // Of a bucket that is about to be coded.
+  // Called for a bucket that is about to be coded.
   void take_out(const lightcc::Gradients& gradients, const lightcc::Pass& pass);
   // The pass is over.
   void put_back(lightcc::Gradients& gradients, const GradientWatch& watch);

@@ -22,8 +22,9 @@ void restore(Feedback& feedback, Extent run);
 // As if no encoding since the one that was the first (Feedback::Before) had been: to the bit.
 void rewind(Feedback& feedback, Extent run);
 
-// What has been sent is final but for that of `runs`, which ascend. To be called before the next
-// operation. However many of them there are, what is remembered is at most as long as the residual.
+// Makes final what has been sent, but for that of `runs`, which ascend. To be called before the
+// next operation. However many of them there are, what is remembered is at most as long as the
+// residual.
 void forget_sent_but(Feedback& feedback, std::span<const Extent> runs);
 
 // All that is kept, times `factor`: when the gradients' own scale changes. kInvalidArgument, and

@@ -1,6 +1,6 @@
-// What one block of a gradient and its Feedback (pg/codec.h) send: chosen, taken out of the
-// residual, and remembered for restore() and rewind(). Lives as long as encode() works on the
-// block.
+// The elements that one block of a gradient and its Feedback (pg/codec.h) send: chosen, taken out
+// of the residual, and remembered for restore() and rewind(). Lives as long as encode() works on
+// the block.
 #pragma once
 
 #include <cstddef>

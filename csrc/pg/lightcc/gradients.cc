@@ -115,8 +115,8 @@ Gradients::Bucket& Gradients::bucket_of(const Pass& pass, bool& seen) {
   return bucket;
 }
 
-// What was sent of parameters that are decided is final. Where results take the place of what went
-// in, what a second undecided pass sends has the first one's in it, of whoever sent that: then
+// Makes final what was sent of parameters that are decided. Where results take the place of what
+// went in, what a second undecided pass sends has the first one's in it, of whoever sent that: then
 // passes can only be rewound.
 void Gradients::prepare(Bucket& bucket, const Pass& pass) {
   Feedback& feedback = *bucket.feedback;
@@ -166,8 +166,8 @@ void Gradients::used_elsewhere(int parameter, std::vector<float> carried) {
   state.may_pend = true;
 }
 
-// Whoever holds a part of it adds it, and only the owner of a block knows whether that was coded:
-// so when such a pass is taken back, it is rewound.
+// Each rank that holds a part of it adds it, and only the owner of a block knows whether that was
+// coded: so when such a pass is taken back, it is rewound.
 void Gradients::add_pending(const Pass& pass, bool coded) {
   std::uint64_t from = 0;
   for (std::size_t place = 0; place < pass.layout.size(); ++place) {
@@ -289,7 +289,7 @@ void Gradients::add_to_pending(const Saved& saved) {
   }
 }
 
-// What undecided passes have sent of it may yet be taken back.
+// The part that undecided passes have sent of it may yet be taken back.
 void Gradients::retire(Bucket& bucket) {
   if (!bucket.feedback) return;
   Feedback& feedback = *bucket.feedback;
@@ -405,7 +405,7 @@ void Gradients::forget(std::size_t first, std::size_t last) {
   });
 }
 
-// Of a parameter with undecided passes, to rewind these gives it back.
+// For a parameter with undecided passes, rewinding these gives it back.
 void Gradients::move_out(Bucket& bucket, const Range& range) {
   std::vector<float>& residual = bucket.feedback->residual;
   const State& state = states_[range.parameter];

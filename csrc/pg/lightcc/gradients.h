@@ -60,9 +60,9 @@ struct Saved {
   std::vector<float> residual, momentum;
 };
 
-// What has become of gradients. Their passes are taken back, and with them what was sent, where
-// nobody has used them: kSkipped, by a GradScaler, so that what was added up is still owed (but for
-// what travelled whole, as without compression); kDropped, by the program, which wants none of it.
+// The fate of gradients. Their passes are taken back, and with them what was sent, where nobody has
+// used them: kSkipped, by a GradScaler, so that what was added up is still owed (but for what
+// travelled whole, as without compression); kDropped, by the program, which wants none of it.
 enum class Fate : std::uint8_t { kUsed, kSkipped, kDropped };
 
 // One bucket in one backward pass.
@@ -92,9 +92,9 @@ class Gradients {
 
   // A backward pass begins.
   void begin_step();
-  // What the loss is multiplied by from now on.
+  // Sets the factor that the loss is multiplied by from now on.
   Status rescale(double scale);
-  // What it has been multiplied by all the time.
+  // Sets the factor that it has been multiplied by all the time.
   void assume_scale(double scale);
 
   struct Plan {
@@ -109,7 +109,7 @@ class Gradients {
 
   // From the next pass on, somebody tells what becomes of these parameters' gradients.
   void tell_of(std::span<const int> parameters);
-  // What has become of all their undecided gradients.
+  // Says what has become of all their undecided gradients.
   void decide(std::span<const int> parameters, Fate fate);
   // Ranks need not decide alike any more, for some of them have no gradients (join()).
   void compare_no_fates();
@@ -130,7 +130,7 @@ class Gradients {
   // Parameters `first` to `last` - 1 one after the other: what this rank owes of them if
   // undecided gradients are used, or, `as_saved`, if they are dropped.
   std::vector<float> owed(std::size_t first, std::size_t last, bool as_saved = false) const;
-  // What they owe if undecided gradients are used has been added to these.
+  // Forgets what they owe if undecided gradients are used: it has been added to these.
   void forget(std::size_t first, std::size_t last);
 
   std::vector<Saved> save() const;  // as if undecided gradients were dropped
@@ -165,7 +165,7 @@ class Gradients {
     std::vector<Range> ranges;           // ascending
     std::shared_ptr<Feedback> feedback;  // null: none yet
   };
-  // What is known of a parameter; the same on all ranks.
+  // All that is known of a parameter; the same on all ranks.
   struct State {
     bool is_told = false;   // somebody tells what becomes of its gradients
     int passes = 0;         // undecided ones that were coded

@@ -22,8 +22,8 @@ class Pending {
     std::uint64_t from = 0;
     std::vector<float> values;
   };
-  // What is pending of the elements from `from` on: if the gradients are used, if they are not but
-  // what they were made of is kept, and if they might as well not have been. Empty: zeros.
+  // The pending values of the elements from `from` on: if the gradients are used, if they are not
+  // but what they were made of is kept, and if they might as well not have been. Empty: zeros.
   struct Undecided {
     std::uint64_t from = 0, elements = 0;
     std::vector<float> if_used, if_kept, if_dropped;

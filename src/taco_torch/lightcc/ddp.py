@@ -165,7 +165,7 @@ def _compress(
 
 
 def _reduced_by(model: DistributedDataParallel) -> list[torch.Tensor]:
-    """What DDP reduces: parameters that were not frozen when it was made."""
+    """The parameters that DDP reduces: those that were not frozen when it was made."""
     known = [held() for held in _reduced.get(model, ())]
     if known and all(parameter is not None for parameter in known):
         return [parameter for parameter in known if parameter is not None]
@@ -284,7 +284,7 @@ def _waiting_in(model: DistributedDataParallel) -> list[int]:
     return [key for key, hook in model._forward_pre_hooks.items() if hook is _before_forward]
 
 
-# What the reducer of each reduces, in its order.
+# The parameters that the reducer of each model reduces, in its order.
 _reduced: "WeakKeyDictionary[DistributedDataParallel, list[ref[torch.Tensor]]]" = (
     WeakKeyDictionary()
 )
@@ -292,7 +292,7 @@ _switches_on = False
 
 
 def _wrap_ddp_init_helper(original: Callable[..., None]) -> Callable[..., None]:
-    """Of what is made anew and what is made from a copy."""
+    """Wraps the part of a model's making that a new one and one from a copy share."""
 
     @functools.wraps(original)
     def _ddp_init_helper(

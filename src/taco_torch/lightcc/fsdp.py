@@ -350,7 +350,7 @@ class Sharded:
             leg.native.begin_step()
 
     def _look_at(self, native: _C.GradientHook, params: list[Any], numbers: list[int]) -> bool:
-        """What the program has done to gradients since their last pass. Is this one in vain? Then
+        """Sees what the program has done to gradients since their last pass. Is this in vain? Then
         a scaler will have the step skipped, and nothing is to be kept of it."""
         if not native.is_undecided(numbers):
             return False

@@ -8,7 +8,8 @@ no optimizer has, every pass is taken to be used: their program updates them by 
 ``used()`` and ``dropped()``.
 
 torch's hooks see steps of any optimizer. The rest is methods of torch's that are wrapped when the
-first taco group is made. ``p.grad = None`` is seen at the next pass (csrc/pg/c10d/gradient_watch.h).
+first taco group is made. ``p.grad = None`` is seen at the next pass
+(csrc/pg/c10d/gradient_watch.h).
 """
 
 import functools
@@ -30,7 +31,7 @@ from taco_torch.lightcc.settings import scale_of
 
 
 class Owner(Protocol):
-    """What holds a hook, and says by which scaler its loss is multiplied."""
+    """The holder of a hook, which says by which scaler its loss is multiplied."""
 
     grad_scaler: Any
 
@@ -50,9 +51,7 @@ _optimized: WeakIdKeyDictionary = WeakIdKeyDictionary()  # parameters that an op
 _stepping: "WeakKeyDictionary[torch.optim.Optimizer, bool]" = WeakKeyDictionary()
 
 
-def add(
-    parameter: torch.Tensor, native: _C.GradientHook, number: int, owner: Owner
-) -> None:
+def add(parameter: torch.Tensor, native: _C.GradientHook, number: int, owner: Owner) -> None:
     """``parameter`` is the one that optimizers have."""
     places: list[_Place] = [
         place for place in _places.get(parameter, []) if place.native() is not None
@@ -231,7 +230,7 @@ def _found_not_finite(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _wrap_scaler(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Of GradScaler's methods that take an optimizer."""
+    """Wraps GradScaler's methods that take an optimizer."""
     is_step = original.__name__ == "step"
 
     @functools.wraps(original)

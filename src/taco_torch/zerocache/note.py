@@ -20,7 +20,7 @@ NOTE_VERSION = 2  # that of 1 has no names of the groups' parameters
 
 
 class Kept(NamedTuple):
-    """What a checkpoint's note has replaced: buffers with their values, and extra states."""
+    """Things that a checkpoint's note has replaced: buffers with their values, and extra states."""
 
     buffers: list[tuple[Tensor, Tensor]]
     modules: list[tuple[nn.Module, Any]]

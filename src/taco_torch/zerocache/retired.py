@@ -9,7 +9,7 @@ import torch
 
 
 def retire(optimizer: torch.optim.Optimizer) -> None:
-    """What it is asked for from now on is refused; schedulers that have it look on."""
+    """Has it refuse what it is asked for from now on; schedulers that have it look on."""
     for method in ("step", "state_dict", "load_state_dict", "add_param_group"):
         setattr(optimizer, method, _refused(method))
     optimizer.step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
