@@ -103,12 +103,17 @@ def test_its_debug_information_is_found_beside_it(wheel: Path, tmp_path: Path) -
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
     """A virtual environment that has all that this one has, torch above all, but no taco_torch. Its
-    packages are links into this one's: torch fills half a gigabyte."""
+    packages are links into this one's: torch fills half a gigabyte. Their records are copies, as
+    uv follows no links."""
     folder = tmp_path / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     (theirs,) = folder.glob("lib/python3*/site-packages")
     for package in SITE.iterdir():
-        if "taco_torch" not in package.name and package.suffix != ".pth":
+        if "taco_torch" in package.name or package.suffix == ".pth":
+            continue
+        if package.suffix == ".dist-info":
+            shutil.copytree(package, theirs / package.name)
+        else:
             (theirs / package.name).symlink_to(package)
     return folder
 
