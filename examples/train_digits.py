@@ -194,6 +194,19 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def train_seeds(arguments: argparse.Namespace) -> dict[str, Any]:
+    """A training for each seed: the first one's result, and how many test images each got right."""
+    results = []
+    for seed in range(arguments.seed, arguments.seed + arguments.seeds):
+        results.append(train(argparse.Namespace(**{**vars(arguments), "seed": seed})))
+    return {
+        **results[0],
+        "replicas_identical": all(result["replicas_identical"] for result in results),
+        "right": [round(result["accuracy"] * TEST_IMAGES) for result in results],
+        "test_images": TEST_IMAGES,
+    }
+
+
 def summary(result: dict[str, Any], seconds: float) -> str:
     text = (
         f"{result['backend']}: test accuracy {result['accuracy']:.1%} on {TEST_IMAGES} images "
@@ -213,6 +226,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch", type=int, default=64, help="images per rank and step")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1, help="trainings, from --seed on")
     parser.add_argument("--compress", choices=COMPRESSIONS, default="none")
     parser.add_argument("--ratio", type=float, default=0.01, help="of elements that topk sends")
     parser.add_argument("--warm-up", type=int, default=0, help="steps until topk is at its ratio")
@@ -221,13 +235,15 @@ def main() -> int:
     arguments = parser.parse_args()
     if "RANK" not in os.environ:
         parser.error(f"start it with torchrun: torchrun --nproc-per-node 2 {sys.argv[0]}")
+    if arguments.seeds < 1:
+        parser.error(f"--seeds {arguments.seeds}: nothing would be trained; give 1 or more")
     if arguments.compress != "none" and arguments.backend != "taco":
         parser.error("--compress is taco's: add --backend taco")
     dist.init_process_group(arguments.backend)
     with contextlib.ExitStack() as stack:
         stack.callback(dist.destroy_process_group)
         began = time.perf_counter()
-        result = train(arguments)
+        result = train_seeds(arguments)
         if dist.get_rank() == 0:
             print(summary(result, time.perf_counter() - began))
             if arguments.json:
