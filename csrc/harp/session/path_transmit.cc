@@ -154,6 +154,7 @@ void Path::renew_numbers() {
   credit_.use(static_cast<std::uint32_t>(gone));
   next_number_ = offered_ + 1;
   attempt_ = 0;
+  tail_.request();  // only a packet beyond them tells the peer that they are gone
 }
 
 // Remembers what has just left.
