@@ -41,7 +41,10 @@ const Piece& piece_of(const OperationState& operation) {
 }  // namespace
 
 PointToPoint::PointToPoint(PointToPointOwner& owner, GroupView& group)
-    : owner_(owner), group_(group) {}
+    : owner_(owner),
+      group_(group),
+      own_mark_(std::make_unique<PointToPointMessage>()),
+      own_(owner, group, *own_mark_) {}
 PointToPoint::~PointToPoint() = default;
 
 PointToPointMessage& PointToPoint::take() {
@@ -56,6 +59,7 @@ PointToPointMessage& PointToPoint::take() {
 
 void PointToPoint::start_st(OperationState& operation, harp::Transport& transport) {
   transport_ = &transport;
+  if (is_own(operation)) return own_.start_st(operation, transport);
   PointToPointMessage& message = take();
   message.owner = this;
   message.operation = &operation;
@@ -75,6 +79,7 @@ void PointToPoint::start_st(OperationState& operation, harp::Transport& transpor
 
 bool PointToPoint::is_here_st(const OperationState& operation, harp::Transport& transport) {
   if (operation.spec.kind == Kind::kSend || waiting_.contains(operation.spec.tag)) return false;
+  if (is_own(operation)) return false;
   transport_ = &transport;
   if (operation.spec.root < 0) return find_source(operation.spec.tag) >= 0;
   const Counter& counter = received_[counter_key(operation.spec.root, operation.spec.tag)];
@@ -237,6 +242,7 @@ void PointToPoint::finish_if_done(PointToPointMessage& message) {
 }
 
 void PointToPoint::fail_st(OperationState& operation, const Status& why) {
+  if (is_own(operation)) return own_.fail_st(operation, why);
   PointToPointMessage& message = *operation.message;
   if (message.failing) return;
   message.failing = true;
@@ -280,6 +286,7 @@ void PointToPoint::peer_gone_st(int rank) {
 }
 
 std::string PointToPoint::describe(const OperationState& operation) const {
+  if (is_own(operation)) return OwnMessages::describe(operation);
   const PointToPointMessage& message = *operation.message;
   if (message.waiting) {
     return message.rank < 0 ? "waiting for a message from any rank"

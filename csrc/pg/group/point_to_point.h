@@ -16,6 +16,7 @@
 
 #include "harp/transport.h"
 #include "pg/execution/executor.h"
+#include "pg/group/own_messages.h"
 
 namespace taco::pg {
 
@@ -75,8 +76,13 @@ class PointToPoint {
   static void on_sent(harp::SendRequest& request, const Status& status);
   static void on_received(harp::RecvRequest& request, const Status& status);
 
+  // Is the peer this rank?
+  bool is_own(const OperationState& operation) const { return operation.spec.root == group_.rank; }
+
   PointToPointOwner& owner_;
   GroupView& group_;
+  const std::unique_ptr<PointToPointMessage> own_mark_;
+  OwnMessages own_;
   harp::Transport* transport_ = nullptr;
   std::unordered_map<std::uint64_t, Counter> sent_, received_;  // by counter_key
   // Receives that wait because one of them is from any source, by tag; none is ever empty.

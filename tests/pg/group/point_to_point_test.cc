@@ -1,6 +1,7 @@
 // Sends and receives: order, tags, any source, wrong sizes.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
 #include <set>
 
@@ -62,6 +63,55 @@ TEST_P(PointToPointSeeds, OrderIsKeptPerSenderAndTag) {
     for (const OperationPtr& operation : operations) finish(operation);
     for (int i = 0; i < kMessages && rank == 1; ++i)
       EXPECT_TRUE(same(buffers[i], values(Dtype::kU8, buffers[i].size(), i % 6, i))) << i;
+  });
+}
+
+TEST_P(PointToPointSeeds, ARankExchangesMessagesWithItself) {
+  RankThreads ranks({.world = 2, .seed = GetParam()});
+  constexpr std::array<std::size_t, 6> kSizes = {0, 1, 1000, 1 << 20, (1 << 20) + 7, 5'000'000};
+  ranks.run([&](int rank, Communicator& group) {
+    for (const bool receive_first : {false, true}) {
+      std::vector<Bytes> sent, received;
+      std::vector<OperationPtr> operations;
+      for (const std::size_t bytes : kSizes) {
+        sent.push_back(values(Dtype::kU8, bytes, rank, static_cast<int>(bytes)));
+        received.emplace_back(bytes);
+      }
+      const auto send_all = [&] {
+        for (std::uint32_t i = 0; i < kSizes.size(); ++i)
+          operations.push_back(send(group, sent[i], rank, i % 2));
+      };
+      if (!receive_first) send_all();
+      for (std::uint32_t i = 0; i < kSizes.size(); ++i)
+        operations.push_back(receive(group, received[i], rank, i % 2));
+      if (receive_first) send_all();
+      for (const OperationPtr& operation : operations) finish(operation);
+      for (std::size_t i = 0; i < kSizes.size(); ++i) EXPECT_TRUE(same(received[i], sent[i])) << i;
+    }
+  });
+}
+
+TEST(PointToPoint, AMessageToOneselfThatDiffersFromItsReceiveFailsOnBothEnds) {
+  RankThreads ranks({.world = 2, .seed = 1});
+  ranks.run([&](int rank, Communicator& group) {
+    if (rank != 0) return;
+    Bytes sent(100), received(200);
+    const OperationPtr one = send(group, sent, 0), other = receive(group, received, 0);
+    EXPECT_EQ(one->wait(0).code(), Code::kMismatch);
+    EXPECT_EQ(other->wait(0).code(), Code::kMismatch);
+  });
+}
+
+TEST(PointToPoint, AReceiveOfAMessageToOneselfThatIsNotSentTimesOut) {
+  RankThreads ranks({.world = 2, .seed = 1});
+  ranks.run([&](int rank, Communicator& group) {
+    if (rank != 0) return;
+    Bytes received(200);
+    const OperationPtr operation = receive(group, received, 0);
+    EXPECT_EQ(operation->wait(20 * kMillisecond).code(), Code::kTimeout);
+    Bytes sent(200);
+    finish(send(group, sent, 0));
+    finish(operation);
   });
 }
 
