@@ -178,7 +178,8 @@ class Path {
   // Sending. A packet is built, offered, and committed if the Nic has taken it.
   wire::PacketId next_id() const { return {connection_, next_number_, id_}; }
   PacketNonce nonce_of(const wire::PacketId& id) const {
-    return {id_, id.number, false, id.number <= offered_ ? attempt_ : std::uint8_t{0}};
+    const bool again = id.number < next_number_ + offered_;
+    return {id_, id.number, false, again ? attempt_ : std::uint8_t{0}};
   }
   // Notes that only the first `left` of `count` packets offered with the next numbers have left,
   // and have yet to be committed.
@@ -261,10 +262,6 @@ class Path {
   // Sent packets.
   std::uint64_t next_number_ = 1;
   std::uint64_t next_uncounted_ = 1;
-  // Numbers up to that one were sealed for packets that the Nic has not taken; which attempt at
-  // them is the next.
-  std::uint64_t offered_ = 0;
-  std::uint8_t attempt_ = 0;
   RecentPackets recent_;
   SentPackets sent_;
   RoundTrip rtt_;
@@ -274,8 +271,11 @@ class Path {
   const CongestionOps& congestion_;
   CongestionState window_;
   Pacer pacer_;
-  bool window_limited_ = false;        // since the last acknowledgement
-  std::uint8_t refusals_ = 0;          // of packets that left by it, since one has arrived
+  bool window_limited_ = false;  // since the last acknowledgement
+  std::uint8_t refusals_ = 0;    // of packets that left by it, since one has arrived
+  // So many of the next numbers were sealed for packets that the Nic has not taken; which attempt
+  // at them is the next.
+  std::uint8_t offered_ = 0, attempt_ = 0;
   std::uint32_t mtu_probes_lost_ = 0;  // on this occasion; they say nothing about congestion
   Time loss_not_before_ = 0;
   Time back_at_ = 0;               // the turn that followed the last stall of the own loop

@@ -140,21 +140,22 @@ bool Path::send_frames(std::span<const std::byte> frames, bool counted) {
 // The numbers stay those of the next packets. Those that are sealed are another attempt; when there
 // can be no further one, the numbers are gone, as if their packets had been lost.
 void Path::on_not_taken(std::uint32_t count, std::uint32_t left) {
+  TACO_ASSERT(count <= 64);
   if (sealing_ == nullptr) return;
-  offered_ = std::max(offered_, next_number_ + count - 1);
+  offered_ = std::max(offered_, static_cast<std::uint8_t>(count));
   ++attempt_;
   if (left == 0) renew_numbers();
 }
 
+// The peer learns by the next packet that the numbers before it are used up, so there is to be one.
 void Path::renew_numbers() {
-  if (next_number_ > offered_) attempt_ = 0;
+  if (offered_ == 0) attempt_ = 0;
   if (attempt_ <= wire::kLastAttempt) return;
-  const std::uint64_t gone = offered_ + 1 - next_number_;
-  packets_lost_ += gone;
-  credit_.use(static_cast<std::uint32_t>(gone));
-  next_number_ = offered_ + 1;
-  attempt_ = 0;
-  tail_.request();  // only a packet beyond them tells the peer that they are gone
+  packets_lost_ += offered_;
+  credit_.use(offered_);
+  next_number_ += offered_;
+  offered_ = attempt_ = 0;
+  tail_.request();
 }
 
 // Remembers what has just left.
@@ -165,6 +166,7 @@ void Path::commit(SentRun run) {
   run.under_way = sent_.in_flight() + run.count;
   run.pending = run.count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << run.count) - 1;
   next_number_ += run.count;
+  offered_ -= std::min(offered_, run.count);
   renew_numbers();
   if (run.kind != SentRun::Kind::kProbe || sent_.in_flight() == 0) tail_.restart(host_.now());
   credit_.use(run.count);
