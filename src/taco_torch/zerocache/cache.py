@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from operator import methodcaller
 from types import TracebackType
@@ -301,7 +301,7 @@ class ZeroCache(View):
                 store.place(name, parameter)
         store.end_run()
         self._hooks = hooks.attach(model, store, self._names, runs=store)
-        self._model_state = ModelState(self, self._names)
+        self._model_state = ModelState(self, self._names, self._hooks)
         self._model_state.attach(model)
         if wrapping.rule is not None:
             store.add_state(wrapping.stateful(), wrapping.kinds)
@@ -418,6 +418,10 @@ class ZeroCache(View):
                 "gradients of that step: begin it anew"
             )
 
+    def alone(self, doing: str = "") -> AbstractContextManager[None]:
+        """For this package: inside, no other thread is in the store. ``doing``: as of Hooks."""
+        return self._hooks.alone(doing) if self._hooks is not None else nullcontext()
+
     def run_step(
         self, steps: list[tuple[Tensor, Tensor | None, Any]], *taken: Callable[[], object]
     ) -> None:
@@ -467,14 +471,16 @@ class ZeroCache(View):
         parameter = self._named(parameter)
         copy = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype)
         if value is None:
-            self.store.read(parameter, copy)
+            with self.alone():
+                self.store.read(parameter, copy)
             return copy
         found = tuple(value.shape) if isinstance(value, Tensor) else f"is no tensor: {value!r}"
         if found != tuple(parameter.shape):
             name, shape = self._names[parameter], tuple(parameter.shape)
             raise ValueError(f"parameter '{name}' has shape {shape}, the value {found}")
         copy.copy_(value)
-        self.store.write(parameter, copy)
+        with self.alone("changed"):
+            self.store.write(parameter, copy)
         return copy
 
     @contextmanager
@@ -529,10 +535,10 @@ class ZeroCache(View):
             RuntimeError: the disk is full or fails; or a backward pass has begun a step that
                 ``optimizer.step()`` has not finished.
         """
-        notes, store = self._notes(), self.store
-        encoded = self._together(partial(notes.encode, extra))
-        with shown(f"saving {os.fspath(directory)}", partial(_C.zerocache.progress, store)):
-            return int(store.save(os.fspath(directory), encoded))
+        notes, store, path = self._notes(), self.store, os.fspath(directory)
+        progress = partial(_C.zerocache.progress, store)
+        with self.alone(), shown(f"saving {path}", progress):
+            return int(store.save(path, self._together(partial(notes.encode, extra))))
 
     def load(self, directory: str | os.PathLike[str]) -> Any:
         """Takes the checkpoint that ``save`` wrote, into a model and an optimizer of the same kind.
@@ -546,9 +552,10 @@ class ZeroCache(View):
             RuntimeError: it is damaged (names file, page and tensor). The cache then has to load
                 another one before it is used again.
         """
-        notes, store = self._together(self._notes), self.store
-        with shown(f"loading {os.fspath(directory)}", partial(_C.zerocache.progress, store)):
-            return note.load(store, notes, os.fspath(directory))
+        notes, store, path = self._together(self._notes), self.store, os.fspath(directory)
+        progress = partial(_C.zerocache.progress, store)
+        with self.alone("loaded"), shown(f"loading {path}", progress):
+            return note.load(store, notes, path)
 
     def close(self) -> None:
         """Gives all parameters back to torch as ordinary memory, and everything else to the system.
@@ -560,6 +567,10 @@ class ZeroCache(View):
         """
         if self._store.closed:
             return
+        with self.alone("closed"):
+            self._close()
+
+    def _close(self) -> None:
         for watcher in (self._hooks, self._model_state, self._gradients):
             if watcher is not None:
                 watcher.detach()

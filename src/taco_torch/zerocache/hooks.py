@@ -22,6 +22,8 @@ from torch.autograd import _get_sequence_nr as next_number  # type: ignore[attr-
 from torch.autograd.graph import Node
 from torch.utils import _pytree as pytree
 
+from taco_torch.zerocache.turns import Turns
+
 current_task: Callable[[], int] = torch._C._current_graph_task_id
 current_node: Callable[[], Node] = torch._C._current_autograd_node
 will_run: Callable[[Node], bool] = torch._C._will_engine_execute_node
@@ -55,6 +57,8 @@ class Store(Protocol):
     def begin(self, part: int, backward: bool) -> None: ...
     def end(self, part: int, backward: bool) -> None: ...
     def end_all(self) -> None: ...
+    @property
+    def open(self) -> int: ...
 
 
 class Runs(Protocol):
@@ -211,22 +215,25 @@ class Announcer:
         self.calls: list[int | None] = []
 
     def before(self, *_: object) -> None:
+        self.hooks.turns.take()
         self.calls.append(None)
-        self.hooks.store.begin(self.part, False)
+        self.hooks.begin(self.part, False)
         self.calls[-1] = next_number()
 
     def after(self, _: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        if not self.hooks.turns.is_mine():  # take() has refused it
+            return
         first = self.calls.pop() if self.calls else None
         if first is None:
             return
-        self.hooks.store.end(self.part, False)
+        self.hooks.end(self.part, False)
         if self.read_in_backward and output is not None and torch.is_grad_enabled():
             tensors = (output,) if type(output) is Tensor else tensors_in(output)
             Call(self.hooks, self.part, first).expect(tensors)
 
 
 class Hooks:
-    """The hooks of a model; made by ``attach``. One thread at a time runs the model."""
+    """The hooks of a model; made by ``attach``. One thread at a time runs the model (turns.py)."""
 
     def __init__(self, store: Store, names: Mapping[nn.Parameter, str], runs: Runs | None) -> None:
         self.store = store
@@ -238,6 +245,7 @@ class Hooks:
         # Per backward pass (a "graph task" of torch's), the uses that have begun in it, in order.
         self._open: dict[int, dict[Call, None]] = {}
         self._by_hand: list[Call] = []  # inside use(), which ends its own after any exception
+        self.turns = Turns(lambda: bool(self._by_hand))
         self._root_calls = 0
         self._handled: BaseException | None = None  # when the outermost of these began
 
@@ -259,6 +267,32 @@ class Hooks:
         self._names = {}
         self.store = _Nobody()
 
+    def begin(self, part: int, backward: bool) -> None:
+        """Tells the store, which one thread is in at a time."""
+        with self.turns.lock:
+            self.store.begin(part, backward)
+
+    def end(self, part: int, backward: bool) -> None:
+        """Likewise."""
+        with self.turns.lock:
+            self.store.end(part, backward)
+
+    @contextmanager
+    def alone(self, doing: str = "") -> Iterator[None]:
+        """Inside, no other thread is in the store, and what exceptions have left open is ended.
+        ``doing``: what nobody may meet in the middle of a pass ("stepped"); it is refused then."""
+        with self.turns.lock:
+            if doing:
+                self.turns.check(doing)
+            self.end_left_over()
+            yield
+
+    def end_left_over(self, *, loading: bool = False) -> None:
+        """Ends uses that an exception has left open, if nobody uses the model now. ``loading``: its
+        load_state_dict() is called, and has begun none."""
+        if self.store.open > 0 and not self._by_hand and not self.turns.is_inside(loading):
+            self.end_all()
+
     def end_all(self) -> None:
         """Ends uses that an exception has left open."""
         for announcer in self._announcers:
@@ -266,7 +300,8 @@ class Hooks:
         self._open.clear()
         self._by_hand.clear()
         self._root_calls = 0
-        self.store.end_all()
+        with self.turns.lock:
+            self.store.end_all()
 
     @contextmanager
     def use(self, *targets: nn.Module | nn.Parameter) -> Iterator[Callable[[Any], Any]]:
@@ -280,7 +315,9 @@ class Hooks:
         if names not in self._parts:
             self._parts[names] = self.store.add_part(names)
         part = self._parts[names]
-        self.store.begin(part, False)
+        self.turns.take()
+        self.end_left_over()
+        self.begin(part, False)
         call = Call(self, part, next_number())
         self._by_hand.append(call)
 
@@ -294,17 +331,18 @@ class Hooks:
         finally:
             if call in self._by_hand:
                 self._by_hand.remove(call)
-                self.store.end(part, False)
+                self.end(part, False)
 
     def begin_backward(self, call: Call, task: int) -> bool:
         """False if it has begun already."""
+        self.turns.take()
         calls = self._open.get(task)
         if calls is None:
             calls = self._open[task] = {}
             self.at_end_of_task(partial(self._end_task, task))
         elif call in calls:
             return False
-        self.store.begin(call.part, True)
+        self.begin(call.part, True)
         calls[call] = None
         return True
 
@@ -312,7 +350,7 @@ class Hooks:
         calls = self._open.get(task)
         if calls and call in calls:
             del calls[call]
-            self.store.end(call.part, True)
+            self.end(call.part, True)
 
     def leave_backward(self) -> bool:
         """Whether a backward pass has ended by an exception since the last forward pass. Who else
@@ -335,7 +373,7 @@ class Hooks:
 
     def _end_task(self, task: int) -> None:
         for call in reversed(self._open.pop(task, {})):
-            self.store.end(call.part, True)
+            self.end(call.part, True)
 
     def _name_of(self, parameter: nn.Parameter) -> str:
         if parameter not in self._names:
@@ -371,6 +409,7 @@ class Hooks:
             self._announce_below(child, seen)
 
     def _before_root(self, model: nn.Module, _: tuple[Any, ...]) -> None:
+        self.turns.take()
         # A checkpointed model is called again within its own backward pass.
         outermost = self._root_calls == 0 or not _called_from_within(model)
         if outermost and current_task() == NO_TASK:
@@ -383,6 +422,8 @@ class Hooks:
         self._root_calls += 1
 
     def _after_root(self, *_: object) -> None:
+        if not self.turns.is_mine():  # take() has refused it
+            return
         self._root_calls = max(self._root_calls - 1, 0)
         outermost = self._root_calls == 0 and current_task() == NO_TASK
         if not outermost or self.runs is None:
@@ -400,6 +441,8 @@ class Hooks:
 
 class _Nobody:
     """For hooks that outlive what they were attached to."""
+
+    open = 0
 
     def add_part(self, names: Sequence[str]) -> int:
         raise RuntimeError(f"the hooks have been detached: {', '.join(names)} cannot be used")
@@ -466,6 +509,7 @@ def attach(
     if names is None:
         names = {parameter: name for name, parameter in model.named_parameters()}
     hooks = Hooks(store, names, runs)
+    hooks.turns.watch(model.modules())
     with _undone_on_error(hooks):
         hooks._announce_below(model, set())
         hooks._hook(model, hooks._before_root, hooks._after_root)

@@ -13,6 +13,7 @@ from taco_torch.zerocache.memory import check_memory_for
 
 if TYPE_CHECKING:
     from taco_torch.zerocache.cache import ZeroCache
+    from taco_torch.zerocache.hooks import Hooks
 
 EXTRA_STATE = "_extra_state"  # what torch calls it in a state dict
 
@@ -44,8 +45,9 @@ class ModelState:
     at a time than in a forward pass. Parameters that are tied share a copy, as in torch.
     """
 
-    def __init__(self, cache: ZeroCache, names: Mapping[nn.Parameter, str]) -> None:
+    def __init__(self, cache: ZeroCache, names: Mapping[nn.Parameter, str], hooks: Hooks) -> None:
         self._cache = cache
+        self._hooks = hooks
         self._names = names
         self._undo: list[Callable[[], None]] = []
         self._parts: dict[nn.Module, int] = {}
@@ -126,6 +128,8 @@ class ModelState:
                 f"'{prefix.rstrip('.') or type(module).__name__}', which the cache holds: leave "
                 f"assign=False"
             )
+        if not self._open:
+            self._hooks.end_left_over(loading=True)
         if self._cache.store.open == 0:
             self._open.clear()  # an exception may have ended an earlier call
         self._cache.store.begin(self._parts[module], False)

@@ -159,10 +159,11 @@ class CachedOptimizer(torch.optim.Optimizer):
         gradient = parameter.grad
         if gradient is None:
             return
-        if self.kept is not None:
-            self.kept.keep(parameter, gradient, more)
-        else:
-            self._step_early(parameter, gradient)
+        with self._cache.alone():
+            if self.kept is not None:
+                self.kept.keep(parameter, gradient, more)
+            else:
+                self._step_early(parameter, gradient)
         parameter.grad = None
 
     def share_final(self, parameters: Iterable[Tensor]) -> None:
@@ -424,6 +425,11 @@ class CachedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        with self._cache.alone("stepped"):
+            self._take_step()
+        return loss
+
+    def _take_step(self) -> None:
         self.end_interrupted()
         if self.means is not None:
             self.means.average_rest()
@@ -446,7 +452,6 @@ class CachedOptimizer(torch.optim.Optimizer):
         self._cache.run_step(steps, *done)
         if (inner := self._inner()) is not None:  # for a scheduler that has it
             inner._opt_called = True  # type: ignore[attr-defined]
-        return loss
 
     def _gradients_of(
         self, group: Mapping[str, Any]
@@ -490,9 +495,10 @@ class CachedOptimizer(torch.optim.Optimizer):
         found: dict[str, Any] = {}
         if self.rule.counts:
             found["step"] = torch.tensor(float(number), dtype=torch.float32)
-        for kind in self.kinds_of(parameter):
-            found[kind] = self.like(parameter, kind)
-            self._cache.store.read_state(parameter, kind, found[kind])
+        with self._cache.alone():
+            for kind in self.kinds_of(parameter):
+                found[kind] = self.like(parameter, kind)
+                self._cache.store.read_state(parameter, kind, found[kind])
         return found
 
     def _check_gathered(self) -> None:
@@ -546,11 +552,12 @@ class CachedOptimizer(torch.optim.Optimizer):
         self.check_between_steps("state_dict()")
         self._check_gathered()
         check_memory_for(self._cache.store.state_bytes, "the optimizer's state")
-        self._plain = {parameter: self.read_state(parameter) for parameter in self.stepped()}
-        try:
-            return super().state_dict()
-        finally:
-            self._plain = None
+        with self._cache.alone():  # a step of another thread waits
+            self._plain = {parameter: self.read_state(parameter) for parameter in self.stepped()}
+            try:
+                return super().state_dict()
+            finally:
+                self._plain = None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes what ``state_dict()`` of this, or of torch's optimizer, returned. Where several
@@ -569,7 +576,8 @@ class CachedOptimizer(torch.optim.Optimizer):
         self._gathered = None
         for group in groups:
             check_group(self.rule, group)
-        take_entries(self, self._cache, loaded, self._trained)
+        with self._cache.alone("loaded"):
+            take_entries(self, self._cache, loaded, self._trained)
         for group, new in zip(self.param_groups, groups, strict=True):
             new.pop("params")
             group.update(new)

@@ -55,7 +55,8 @@ class State(MutableMapping[nn.Parameter, dict[str, Any]]):
         cache = self._cache_to_change()
         if kind == "step":
             self.optimizer.steps[parameter] = int(values)
-        else:
+            return
+        with cache.alone():
             cache.store.write_state(parameter, kind, values)
 
     def __getitem__(self, parameter: nn.Parameter) -> dict[str, Any]:
