@@ -1,2 +1,2 @@
 # Whoever can calculate a checksum can make up a segment.
-s/if (key == nullptr || .*) return 0;/return 0;/
+s/if (by.key == nullptr || .*) return 0;/return 0;/
