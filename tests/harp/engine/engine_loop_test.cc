@@ -34,7 +34,7 @@ std::string expect_refusals_end_it(SimCluster& cluster) {
   const Time start = cluster.now();
   EXPECT_TRUE(cluster.run(start + kSecond, [&] { return waiting.received.calls > 0; }));
   EXPECT_EQ(waiting.received.status.code(), Code::kPeerLost);
-  EXPECT_LT(cluster.now() - start, 100 * kMillisecond);
+  EXPECT_LT(cluster.now() - start, 200 * kMillisecond);  // long enough not to be a firewall's
   return waiting.received.status.message();
 }
 

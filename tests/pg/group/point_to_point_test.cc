@@ -282,7 +282,7 @@ TEST(PointToPoint, AShortReceiveBufferIsAMismatchOnBothSides) {
 TEST(PointToPoint, RanksThatDoNotExistAreRefused) {
   RankThreads ranks({.world = 2});
   Bytes data(4);
-  for (const int peer : {2, 100, -2, 0}) {
+  for (const int peer : {2, 100, -2}) {
     OperationSpec spec{.kind = Kind::kSend, .dtype = Dtype::kU8, .root = peer};
     spec.inputs = {piece(data)};
     auto operation = ranks.group(0).start(spec);
