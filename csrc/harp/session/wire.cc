@@ -351,6 +351,8 @@ bool RecordReader::read(Record& record, std::span<const std::byte> body) {
       record.path_move.back = back == 1;
       return back <= 1 && body.empty();
     }
+    case RecordType::kUnknown:
+      break;
   }
   return true;  // unknown: skipped
 }
