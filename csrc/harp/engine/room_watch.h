@@ -18,10 +18,10 @@ class RoomWatch {
   // True: the watch over the address's descriptor has to begin (`full`) or to end.
   bool change(std::uint32_t local_path, int fd, bool full) {
     int& watched = watched_[local_path];
-    if (full == (watched == fd)) return false;
-    if (!full && watched < 0) return false;
-    count_ += (full ? 1 : 0) - (watched >= 0 ? 1 : 0);
-    watched = full ? fd : -1;
+    const int wanted = full ? fd : -1;
+    if (watched == wanted) return false;
+    count_ += (wanted >= 0 ? 1 : 0) - (watched >= 0 ? 1 : 0);
+    watched = wanted;
     return true;
   }
 
