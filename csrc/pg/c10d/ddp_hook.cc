@@ -130,6 +130,7 @@ void GradientHook::step_begins_at(std::size_t index) {
   }
   newest_ = index;
   under_way_.clear();  // a backward pass that failed has not ended
+  if (unused_) unused_->clear();
   begin_step();
   if (!choice_) return;
   if (auto ways = choice_->step_begins(gradients_.step())) gradients_.choose(std::move(*ways));
@@ -249,7 +250,7 @@ GradientHook::WorkPtr GradientHook::reduce(const lightcc::Pass& pass, const at::
   const Time ready = monotonic_now();
   follow_scale();
   lightcc::Gradients::Plan plan = value_or_raise(gradients_.plan(pass));
-  if (plan.feedback && !pass.used.empty()) unused_->take_out(gradients_, pass);
+  if (plan.feedback && unused_ && !pass.final) unused_->take_out(gradients_, pass);
   std::lock_guard lock(mutex_);  // norm() finds either no operation or its Work
   const Time started = monotonic_now();
   WorkPtr work = backend_->reduce_gradient(buffer, opts,

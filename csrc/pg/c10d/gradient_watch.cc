@@ -83,7 +83,8 @@ std::vector<int> GradientWatch::thrown_away(std::span<const int> parameters) con
     bool thrown_away = seen.thrown_away;
     if (!seen.used && !thrown_away) {
       const at::Tensor tensor = seen.tensor();
-      thrown_away = tensor.defined() && !is_left_there(seen, tensor.grad());
+      const at::Tensor gradient = tensor.defined() ? tensor.grad() : at::Tensor();
+      thrown_away = !is_left_there(seen, gradient) || was_zeroed(seen, gradient);
     }
     if (thrown_away) all.push_back(parameter);
   }

@@ -24,6 +24,8 @@ class UnusedGradients {
 
   // Called for a bucket that is about to be coded.
   void take_out(const lightcc::Gradients& gradients, const lightcc::Pass& pass);
+  // Forgets what a pass that has failed has taken out.
+  void clear() { left_.clear(); }
   // The pass is over.
   void put_back(lightcc::Gradients& gradients, const GradientWatch& watch);
 

@@ -219,6 +219,10 @@ class ReplicaLeg(models.Leg):
         return world / (factor or world * (1 if shards is None else shards.size()))
 
 
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
 @dataclass
 class _Place:
     """The place where a parameter's gradient is averaged between replicas."""
@@ -227,6 +231,19 @@ class _Place:
     bucket: int
     number: int
     entered: ref[torch.Tensor] | None = None  # into the ledger
+    left: ref[torch.Tensor] | None = None  # the gradient, as the last pass has left it
+    version: int = 0
+
+    def leave(self, gradient: torch.Tensor | None) -> None:
+        self.left = None if gradient is None else ref(gradient)
+        self.version = 0 if gradient is None else gradient._version
+
+    def is_thrown_away(self, gradient: torch.Tensor | None) -> bool:
+        if gradient is None:
+            return True
+        there = self.left is not None and self.left() is gradient
+        untouched = there and self.version == gradient._version
+        return not untouched and not bool(_local(gradient).any())
 
 
 class Sharded:
@@ -333,12 +350,14 @@ class Sharded:
         native = known[0].leg.native
         for param, place in zip(params, known, strict=True):
             self._enter(param, place)
-        whole = self._look_at(native, params, [place.number for place in known])
+        whole = self._look_at(params, known)
         native.arm(bucket, [place.number for place in known], whole)
         try:
             yield
         finally:
             native.disarm()
+        for param, place in zip(params, known, strict=True):
+            place.leave(param.sharded_param.grad)
 
     def _begin_step_if_new(self, bucket: int) -> None:
         """With the first reduction after a forward pass, or when one comes again."""
@@ -349,18 +368,23 @@ class Sharded:
         for leg in self.legs.values():
             leg.native.begin_step()
 
-    def _look_at(self, native: _C.GradientHook, params: list[Any], numbers: list[int]) -> bool:
+    def _look_at(self, params: list[Any], places: list[_Place]) -> bool:
         """Sees what the program has done to gradients since their last pass. Is this in vain? Then
         a scaler will have the step skipped, and nothing is to be kept of it."""
-        if not native.is_undecided(numbers):
+        native = places[0].leg.native
+        if not native.is_undecided([place.number for place in places]):
             return False
         gradients = [param.sharded_param.grad for param in params]
-        gone = [n for n, gradient in zip(numbers, gradients, strict=True) if gradient is None]
-        if gone:
-            native.dropped(gone)
+        thrown_away = [
+            place.number
+            for place, gradient in zip(places, gradients, strict=True)
+            if place.is_thrown_away(gradient)
+        ]
+        if thrown_away:
+            native.dropped(thrown_away)
         if self.grad_scaler is None:
             return False
-        local = [g.to_local() if isinstance(g, DTensor) else g for g in gradients if g is not None]
+        local = [_local(gradient) for gradient in gradients if gradient is not None]
         return not all(bool(torch.isfinite(gradient).all()) for gradient in local)
 
 
