@@ -7,15 +7,14 @@ optimizer steps, a scaler has it skip, or the program throws the gradients away.
 no optimizer has, every pass is taken to be used: their program updates them by itself, and may call
 ``used()`` and ``dropped()``.
 
-torch's hooks see steps of any optimizer. The rest is methods of torch's that are wrapped when the
-first taco group is made. ``p.grad = None`` is seen at the next pass
-(csrc/pg/c10d/gradient_watch.h).
+torch's hooks see steps of any optimizer; a few methods of torch's are wrapped. ``p.grad = None`` is
+seen at the next pass (csrc/pg/c10d/gradient_watch.h).
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 from torch._compile import _disable_dynamo
@@ -45,8 +44,14 @@ class _Place:
         self.owner = ref(owner)
 
 
-_places: WeakIdKeyDictionary = WeakIdKeyDictionary()  # lists of _Place, by parameter
-_optimized: WeakIdKeyDictionary = WeakIdKeyDictionary()  # parameters that an optimizer has
+_places: MutableMapping[torch.Tensor, list[_Place]] = WeakIdKeyDictionary()
+# Parameters that an optimizer has.
+_optimized: MutableMapping[torch.Tensor, bool] = WeakIdKeyDictionary()
+_known: "WeakSet[torch.optim.Optimizer]" = WeakSet()  # whose parameters are among these
+# Hooks of gradients that an optimizer has applied without any scaler.
+_unscaled: "WeakSet[_C.GradientHook]" = WeakSet()
+# Hooks that go on from a checkpoint, and the owner of each: nobody has stepped yet.
+_loaded: "WeakKeyDictionary[_C.GradientHook, ref[Owner]]" = WeakKeyDictionary()
 # Optimizers that compute gradients within their step, and whose older ones are thrown away.
 _stepping: "WeakKeyDictionary[torch.optim.Optimizer, bool]" = WeakKeyDictionary()
 
@@ -88,6 +93,13 @@ def _has(parameters: Iterable[torch.Tensor]) -> None:
         _optimized[parameter] = True
     for native, numbers in _hooks(new).items():
         native.tell_of(numbers)
+
+
+def _look_at(optimizer: torch.optim.Optimizer) -> None:
+    """It may have been made before ``install()``."""
+    if optimizer not in _known:
+        _known.add(optimizer)
+        _has(_parameters_of(optimizer))
 
 
 def _used(parameters: Iterable[torch.Tensor]) -> None:
@@ -144,8 +156,9 @@ def _computes_gradients(arguments: tuple[Any, ...], options: dict[str, Any]) -> 
 def _before_step(
     optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
+    _look_at(optimizer)
     parameters = _parameters_of(optimizer)
-    _has(parameters)
+    _note_unscaled(parameters)
     if _computes_gradients(arguments, options):
         _stepping[optimizer] = False
         return
@@ -169,7 +182,8 @@ def _zeroed(parameters: list[torch.Tensor]) -> None:
         own = {id(p) for p in _parameters_of(optimizer)}
         if has_begun:
             _used(p for p in with_gradients if id(p) in own)
-        _stepping[optimizer] = True
+        if any(id(p) in own for p in parameters):
+            _stepping[optimizer] = True
     _dropped(with_gradients)
 
 
@@ -179,7 +193,7 @@ def _wrap_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
         is_optimizer = isinstance(self, torch.optim.Optimizer)
         parameters = _parameters_of(self) if is_optimizer else list(self.parameters())
         if is_optimizer:
-            _has(parameters)
+            _look_at(self)
         _zeroed(parameters)
         original(self, *arguments, **options)
 
@@ -198,17 +212,35 @@ def _wrap_add_param_group(original: Callable[..., None]) -> Callable[..., None]:
 # -- scalers
 
 
-def _scaled(scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Models that this optimizer trains have their loss multiplied by this scaler."""
-    for parameter in _parameters_of(optimizer):
+def loaded(native: _C.GradientHook) -> None:
+    """Notes that what a checkpoint says goes out with the next gradients, of an unknown scale."""
+    for places in list(_places.values()):
+        for place in places:
+            if place.native() is native:
+                _loaded[native] = place.owner
+                return
+
+
+def _note_unscaled(parameters: Iterable[torch.Tensor]) -> None:
+    for parameter in parameters:
+        for place in _places.get(parameter, ()):
+            native, owner = place.native(), place.owner()
+            if native is not None and owner is not None and owner.grad_scaler is None:
+                _unscaled.add(native)
+                _loaded.pop(native, None)
+
+
+def _scaled(scaler: Any, parameters: Iterable[torch.Tensor]) -> None:
+    """Models with these parameters have their loss multiplied by this scaler."""
+    for parameter in parameters:
         for place in _places.get(parameter, ()):
             native, owner = place.native(), place.owner()
             if native is None or owner is None or owner.grad_scaler is scaler:
                 continue
-            if owner.grad_scaler is not None:
+            if owner.grad_scaler is not None or native in _unscaled:
                 raise RuntimeError(
-                    "the gradients of a model that lightcc compresses have been scaled by another "
-                    "GradScaler until now, and what is kept of them with them. Name the new one "
+                    "the gradients of a model that lightcc compresses have had another scale until "
+                    "now, and so has what is kept of them. Name a GradScaler that comes later "
                     "before its first backward pass, by lightcc.compress(model, ..., "
                     "grad_scaler=scaler); two at a time are not possible"
                 )
@@ -224,6 +256,21 @@ def _hooks_of(owner: Owner, native: _C.GradientHook) -> list[_C.GradientHook]:
     return [native] if hooks is None else hooks()
 
 
+def _wrap_scale(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def scale(self: Any, *arguments: Any, **options: Any) -> Any:
+        for native, held in list(_loaded.items()) if self.is_enabled() else ():
+            owner = held()
+            if owner is not None and owner.grad_scaler is None:
+                for one in _hooks_of(owner, native):
+                    one.change(one.settings, scale_of(self))
+                owner.grad_scaler = self
+        _loaded.clear()
+        return original(self, *arguments, **options)
+
+    return scale
+
+
 def _found_not_finite(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
     found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
     return any(bool(value > 0) for value in found.values())
@@ -237,9 +284,9 @@ def _wrap_scaler(original: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         if not self.is_enabled() or not isinstance(optimizer, torch.optim.Optimizer):
             return original(self, optimizer, *args, **kwargs)
+        _look_at(optimizer)
         parameters = _parameters_of(optimizer)
-        _has(parameters)
-        _scaled(self, optimizer)
+        _scaled(self, parameters)
         result = original(self, optimizer, *args, **kwargs)
         if is_step and _found_not_finite(self, optimizer):
             _skipped(_with_gradients(parameters))
@@ -266,5 +313,6 @@ def listen() -> None:
     register_optimizer_step_post_hook(_after_step)
     wrap(torch.optim.Optimizer, "zero_grad", _wrap_zero_grad)
     wrap(torch.nn.Module, "zero_grad", _wrap_zero_grad)
+    wrap(torch.amp.GradScaler, "scale", _wrap_scale)
     wrap(torch.amp.GradScaler, "step", _wrap_scaler)
     wrap(torch.amp.GradScaler, "unscale_", _wrap_scaler)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from taco_torch.lightcc import models
+from taco_torch.lightcc import ledger, models
 from taco_torch.lightcc.models import Kept, Leg
 
 _RUN_ELEMENTS = 8 << 20  # so many are summed up at once: 32 MiB
@@ -147,6 +147,7 @@ def load_state_dict(state: Mapping[str, Any], model: torch.nn.Module | None = No
         leg.native.load(buckets, int(state["step"]) - 1)
         for index, (name, average) in enumerate(averages.items()):
             leg.native.add_average(index, average / leg.unit(name))
+        ledger.loaded(leg.native)
 
 
 def _buckets_of(
