@@ -10,8 +10,9 @@ count have computed, element by element.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -31,22 +32,45 @@ KINDS = ("ddp", "hsdp", "manual")
 class Account:
     """Of one parameter, in units of its averaged, unscaled gradient."""
 
-    def __init__(self, elements: int) -> None:
+    def __init__(self, elements: int, adds: bool) -> None:
+        self.adds = adds  # results to what is there; or else what is there goes in with the next
         self.computed = torch.zeros(elements)  # of what counts
         self.open = torch.zeros(elements)  # what its gradient would be without compression
-        # Of what a step that is skipped was made of, this may be owed afterwards.
-        self.fresh = [torch.zeros(elements) for _ in range(dist.get_world_size())]
+        self.local: list[torch.Tensor] = []  # of that, what each rank has kept to itself
+        self.passes: list[list[torch.Tensor]] = []  # what each rank has given to each
 
-    def add(self, gradients: list[torch.Tensor]) -> None:
-        """One pass; by rank."""
-        for mine, gradient in zip(self.fresh, gradients, strict=True):
-            mine += gradient.nan_to_num(posinf=0.0) / len(gradients)
-            self.open += gradient / len(gradients)
+    def add(self, gradients: list[torch.Tensor], only_here: bool) -> None:
+        """One pass; by rank. ``only_here``: nothing has been exchanged yet."""
+        world, nothing = len(gradients), torch.zeros_like(self.open)
+        mine = [gradient / world for gradient in gradients]
+        if self.local:
+            mine = [a + b for a, b in zip(mine, self.local, strict=True)]
+        exchanged = self.open - sum(self.local, nothing)
+        self.open = exchanged + sum(mine, nothing)
+        self.local = mine if only_here else []
+        if not only_here:
+            carried = nothing if self.adds else exchanged / world
+            self.passes.append([given.nan_to_num(posinf=0.0) + carried for given in mine])
 
     def close(self) -> None:
-        self.open.zero_()
-        for gradient in self.fresh:
-            gradient.zero_()
+        self.open = torch.zeros_like(self.open)
+        self.local, self.passes = [], []
+
+    def may_be_kept(self) -> Iterator[torch.Tensor]:
+        """What may be owed once a step has been skipped: of each pass what the ranks had whose
+        gradients were finite, or nothing, as where it travelled whole."""
+        nothing = torch.zeros_like(self.open)
+        choices = [
+            [nothing, whole := sum(given, nothing), *(whole - mine for mine in given)]
+            for given in self.passes
+        ]
+        if self.adds:
+            for chosen in itertools.product(*choices):
+                yield sum(chosen, nothing)
+        else:
+            yield nothing
+            for one in choices:
+                yield from one
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -75,7 +99,7 @@ class Trained:
         self.may_be_unused = program.kind != "hsdp" and draw.random() < 0.5
         self.view = draw.random() < 0.5
         self.bucket_mb = draw.choice([0.0005, 0.001, 25])
-        self.accounts = [Account(n) for n in sizes]
+        self.accounts = [Account(n, program.kind == "hsdp") for n in sizes]
         self.model = self.made(Bag(sizes))
         self.optimize()
 
@@ -138,6 +162,7 @@ class Program:
         names = ["one", "two"] if self.chance(0.6) else ["one"]
         self.trained = [Trained(self, name, self.sizes()) for name in names]
         self.contained = kind == "hsdp" and self.chance(0.4)
+        self.container = nn.ModuleList(one.model for one in self.trained)
         self.settings = self.drawn_settings()
         if kind != "manual":
             self.compress()
@@ -159,9 +184,9 @@ class Program:
         }
 
     def compress(self) -> None:
-        self.container = nn.ModuleList(one.model for one in self.trained)
         named = {} if self.kind == "manual" or self.chance(0.5) else {"grad_scaler": self.scaler}
-        for model in [self.container] if self.contained else self.container:
+        models = [one.model for one in self.trained]
+        for model in [self.container] if self.contained else models:
             lightcc.compress(model, **self.settings, **named)
 
     # -- what may happen
@@ -196,7 +221,7 @@ class Program:
                 losses.append(one.model([mine[self.rank] for mine in gradients]))
                 for account, by_rank in zip(one.accounts, gradients, strict=True):
                     used = [torch.zeros_like(account.open) if g is None else g for g in by_rank]
-                    account.add(used)
+                    account.add(used, only_here)
             loss = torch.stack(losses).sum()
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         self.note(f"backward {[m.name for m in models]} only here {only_here} bad {bad}")
@@ -263,6 +288,8 @@ class Program:
                     wrong = wrong or self.settle(one, places, found)
                 if fate == "drop" or self.scaler is not None or found or self.chance(0.8):
                     self.zero(one, optimizer, places, fate)
+                elif fate == "step":
+                    self.leave(one, places)
         if stepped and self.scaler is not None:
             self.scaler.update()
         return wrong
@@ -289,15 +316,21 @@ class Program:
         owed = self.owed(one)
         for place in places:
             account, parameter = one.accounts[place], one.parameters[place]
-            have = owed[place] - local(parameter)
-            ways = [torch.zeros_like(have), sum(account.fresh, torch.zeros_like(have))]
-            ways += [ways[1] - mine for mine in account.fresh]
-            kept = next((w for w in ways if torch.equal(account.computed + w, have)), None)
+            have = owed[place] - local(parameter) - account.computed
+            kept = next((way for way in account.may_be_kept() if torch.equal(way, have)), None)
             if kept is None:
                 return f"after a skipped step {one.name}[{place}] is off"
             account.computed += kept
             account.close()
         return ""
+
+    def leave(self, one: Trained, places: list[int]) -> None:
+        """What has been applied, and is not zeroed, is part of the next gradient."""
+        for place in places:
+            gradient, account = one.parameters[place].grad, one.accounts[place]
+            account.close()
+            if gradient is not None:
+                account.open = local(gradient).clone()
 
     def zero(
         self, one: Trained, optimizer: torch.optim.Optimizer, places: list[int], fate: str
@@ -305,15 +338,15 @@ class Program:
         """In one of the ways in which programs do."""
         how = self.draw.choice(["optimizer", "in place", "none", "by hand"])
         self.note(f"  zero {how}")
-        if how == "by hand" and one.view:
+        if how == "by hand" and fate != "step":
             how = "none"
         if how in ("optimizer", "in place"):
             optimizer.zero_grad(set_to_none=how == "optimizer")
         for place in places:
             gradient = one.parameters[place].grad
-            if how == "by hand" and gradient is not None and fate != "drop":
+            if how == "by hand" and gradient is not None:
                 gradient.zero_()
-            elif how in ("none", "by hand"):
+            elif how == "none":
                 one.parameters[place].grad = None
             one.accounts[place].close()
 
