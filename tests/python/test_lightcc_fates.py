@@ -378,5 +378,48 @@ def another_scaler() -> None:
     scaler.step(optimizer)
 
 
+def scales_after_all() -> None:
+    model = top_k(bag(MANY))
+    optimizer = sgd(model.parameters())
+    model([whole(0, MANY)]).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(model([whole(1, MANY)])).backward()
+    with pytest.raises(RuntimeError, match="have had another scale until now"):
+        scaler.step(optimizer)
+
+
+def test_a_scaler_that_comes_later_has_to_be_named(ranks: Ranks) -> None:
+    ranks.run(scales_after_all)
+
+
+def goes_on_under_a_scaler() -> None:
+    """A state is unscaled; the first gradients after it are not, and nobody names the scaler."""
+    model = top_k(bag(MANY))
+    optimizer, computed = sgd(model.parameters()), torch.zeros(MANY)
+    for step in range(4):
+        optimizer.zero_grad()
+        model([whole(step, MANY)]).backward()
+        optimizer.step()
+        computed += average(step, MANY)
+    fresh = bag(MANY)
+    fresh.load_state_dict(model.state_dict())
+    top_k(fresh)
+    lightcc.load_state_dict(lightcc.state_dict(model), fresh)
+    optimizer, scaler = sgd(fresh.parameters()), torch.amp.GradScaler("cpu", init_scale=64.0)
+    for step in range(4, 8):
+        optimizer.zero_grad()
+        scaler.scale(fresh([whole(step, MANY)])).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        computed += average(step, MANY)
+    same(account(fresh, 0), computed)
+
+
+def test_what_a_checkpoint_owes_goes_out_at_the_scale_of_the_day(ranks: Ranks) -> None:
+    ranks.run(goes_on_under_a_scaler)
+
+
 def test_another_scaler_has_to_be_named(ranks: Ranks) -> None:
     ranks.run(another_scaler)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from conftest import taco_only
 from lightcc_models import OWN_HOSTS
-from lightcc_programs import KINDS, run_programs
+from lightcc_programs import KINDS, grown, run_programs
 from spawn_ranks import Ranks
 
 pytestmark = taco_only
@@ -39,3 +39,10 @@ def test_drawn_programs_lose_nothing(pair: Ranks, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_drawn_programs_lose_nothing(pair: Ranks, kind: str) -> None:
     draw(pair, kind, MANY)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_after_500_steps_is_as_after_50(pair: Ranks, kind: str) -> None:
+    for gradients in pair.run(grown, kind, 500, 200_000):
+        assert gradients < 8

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -422,3 +424,36 @@ def run_programs(kind: str, seeds: range) -> list[str]:
         if text:
             wrong.append(text)
     return wrong
+
+
+def grown(kind: str, steps: int, elements: int) -> float:
+    """By how many gradients this process has grown since the first tenth of the steps, of which
+    some accumulate, some are thrown away and some are skipped."""
+    program = Program(kind, 0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=50)
+    program.kind = kind
+    one = Trained(program, "large", [elements, elements // 2])
+    if kind != "manual":
+        lightcc.compress(one.model, "topk", ratio=0.01, threshold=0, grad_scaler=scaler)
+    optimizer = torch.optim.SGD(one.parameters, lr=1e-3)
+    gradients = [torch.ones(n) for n in one.sizes]
+    first = 0
+    for step in range(steps):
+        if step == steps // 10:
+            first = resident_bytes()
+        gradients[0][0] = float("inf") if step % 7 == 3 else 1.0
+        scaler.scale(one.model(gradients)).backward()
+        if kind == "manual":
+            lightcc.all_reduce_gradients(one.parameters, compression="topk", threshold=0)
+        if step % 5 == 1:
+            continue
+        if step % 11 != 2:
+            scaler.step(optimizer)
+            scaler.update()
+        optimizer.zero_grad()
+    return (resident_bytes() - first) / (4 * elements)
+
+
+def resident_bytes() -> int:
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
