@@ -171,6 +171,46 @@ def test_a_bar_shows_how_far_a_save_is_on_a_terminal(monkeypatch: pytest.MonkeyP
     assert "saving somewhere" in terminal.getvalue()
 
 
+class Silent:
+    """As a program's logger may stand in for stderr: it only takes text."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def closed() -> io.StringIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("stream", [None, Silent(), closed()], ids=["none", "logger", "closed"])
+def test_saves_go_on_whatever_stands_for_stderr(
+    cache: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: Any
+) -> None:
+    run_steps(cache, 1)
+    monkeypatch.setattr(sys, "stderr", stream)
+    cache.save(tmp_path / "saved")
+    cache.load(tmp_path / "saved")
+
+
+def test_a_bar_that_cannot_be_drawn_ends_no_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    from taco_torch.zerocache.progress import shown
+
+    class Broken(Terminal):
+        def write(self, text: str) -> int:
+            self.half.set()
+            raise ValueError("I/O operation on closed file")
+
+    terminal = Broken()
+    unraised: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", unraised.append)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with shown("saving somewhere", lambda: (512, 1024)):
+        assert terminal.half.wait(60)
+    assert unraised == []
+
+
 def test_elsewhere_there_is_no_bar(capfd: pytest.CaptureFixture[str]) -> None:
     from taco_torch.zerocache.progress import shown
 

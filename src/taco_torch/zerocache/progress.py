@@ -6,15 +6,24 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 EVERY_S = 0.1
 
 
+def _is_terminal(stream: Any) -> bool:
+    """Programs put other things in the place of ``sys.stderr``: a logger, None, a file that they
+    close."""
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, TypeError, ValueError, OSError):
+        return False
+
+
 def _bar_type() -> Any:
     """tqdm, or None where no bar is to be shown."""
-    if not sys.stderr.isatty():
+    if not _is_terminal(sys.stderr):
         return None
     try:
         return importlib.import_module("tqdm").tqdm
@@ -33,7 +42,10 @@ def shown(what: str, progress: Callable[[], tuple[int, int]]) -> Iterator[None]:
     over = threading.Event()
 
     def watch() -> None:
-        with bar_type(desc=what, unit="B", unit_scale=True, unit_divisor=1024, leave=False) as bar:
+        with (
+            suppress(Exception),  # a bar that cannot be drawn ends no save
+            bar_type(desc=what, unit="B", unit_scale=True, unit_divisor=1024, leave=False) as bar,
+        ):
             while not over.wait(EVERY_S):
                 done, total = progress()
                 if total > 0:
