@@ -7,6 +7,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/far_future.h"
 #include "base/log.h"
 #include "edge/rendezvous_record.h"
 #include "edge/store_door.h"
@@ -318,7 +319,8 @@ Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const Meeting
   }
   const Time begin = monotonic_now();
   const Duration timeout = options.timeout > 0 ? options.timeout : kDefaultTimeout;
-  StoreDoor door(store, begin + timeout + (options.rank == 0 ? 0 : kGrace), options.world);
+  StoreDoor door(store, later(later(begin, timeout), options.rank == 0 ? 0 : kGrace),
+                 options.world);
   Result<harp::SecuritySettings> security = harp::SecuritySettings::get();
   if (!security.ok()) return security.status();
   TACO_RETURN_IF_ERROR(acquire_stack(door, &meeting));

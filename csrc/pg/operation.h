@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/far_future.h"
 #include "base/status.h"
 #include "harp/engine/stack.h"
 #include "kernels/kernels.h"
@@ -99,7 +100,7 @@ class Operation {
   // Drives the engine inline; without the GIL. kTimeout when `timeout` passes first (the operation
   // itself goes on and has its own deadline); 0 waits for the operation's own deadline.
   Status wait(Duration timeout) {
-    return wait(timeout, timeout > 0 ? monotonic_now() + timeout : kNever);
+    return wait(timeout, timeout > 0 ? later(monotonic_now(), timeout) : kNever);
   }
   // The same for who has begun to wait before.
   virtual Status wait(Duration timeout, Time until) = 0;

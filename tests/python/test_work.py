@@ -375,3 +375,25 @@ def test_operations_do_not_count_references_to_a_completion_hook(ranks: Ranks) -
 
 def test_groups_used_from_several_threads(ranks: Ranks) -> None:
     ranks.run(many_threads_many_groups)
+
+
+def waits_for_centuries() -> None:
+    for limit in (timedelta(days=365 * 300), timedelta(days=365 * 100_000)):
+        work = dist.all_reduce(mine(), async_op=True)
+        assert work.wait(limit)
+        options = dist.AllreduceOptions()
+        options.timeout = limit
+        dist.group.WORLD.allreduce([mine()], options).wait()
+        group = dist.new_group(timeout=limit)
+        tensor = mine()
+        dist.all_reduce(tensor, group=group)
+        assert bool((tensor == total()).all())
+        import taco_torch
+
+        taco_torch.monitored_barrier(group, timeout=limit)
+        dist.destroy_process_group(group)
+
+
+@taco_only
+def test_a_timeout_of_centuries_ends_nothing(ranks: Ranks) -> None:
+    ranks.run(waits_for_centuries)

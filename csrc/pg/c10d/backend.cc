@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/env.h"
+#include "base/far_future.h"
 #include "edge/errors.h"
 #include "pg/c10d/backend_registry.h"
 #include "pg/c10d/backend_tensors.h"
@@ -19,7 +20,7 @@ constexpr Duration kGroupLinger = kSecond;
 thread_local bool parts_of_one_call = false;
 
 Duration to_duration(std::chrono::milliseconds timeout) {
-  return timeout.count() > 0 ? timeout.count() * kMillisecond : 0;
+  return timeout.count() > 0 ? from_milliseconds(timeout.count()) : 0;
 }
 
 // Groups made from a default group meet in its store, under prefixes of their own.

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "base/condition.h"
+#include "base/far_future.h"
 #include "edge/errors.h"
 #include "pg/c10d/relay.h"
 #include "pg/communicator.h"
@@ -238,8 +239,8 @@ void Work::wait_and_hear_signals(Time deadline) {
 
 bool Work::wait(std::chrono::milliseconds timeout) {
   // -1 (kUnsetTimeout) and 0 (kNoTimeout) leave the operation its own deadline.
-  const Duration limit = timeout.count() > 0 ? timeout.count() * kMillisecond : 0;
-  const Time deadline = limit > 0 ? monotonic_now() + limit : kNever;
+  const Duration limit = timeout.count() > 0 ? from_milliseconds(timeout.count()) : 0;
+  const Time deadline = limit > 0 ? later(monotonic_now(), limit) : kNever;
   if (!state_->operations_done()) wait_and_hear_signals(deadline);
   raise_if_error(state_->wait(limit, deadline));
   TORCH_INTERNAL_ASSERT(state_->operations_done(), "taco: a wait() returned before its end");

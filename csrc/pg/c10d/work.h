@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "base/far_future.h"
 #include "pg/c10d/callback_scope.h"
 #include "pg/operation.h"
 
@@ -43,7 +44,7 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   void settle();
   // Drives the engine until done, then settles. kTimeout when `timeout` passes first; 0: no limit.
   Status wait(Duration timeout) {
-    return wait(timeout, timeout > 0 ? monotonic_now() + timeout : kNever);
+    return wait(timeout, timeout > 0 ? later(monotonic_now(), timeout) : kNever);
   }
   Status wait(Duration timeout, Time deadline);  // which is that long after the wait began
   // True: there is nothing more to wait for.

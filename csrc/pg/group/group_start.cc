@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/far_future.h"
 #include "pg/algorithms/gradient_shard.h"
 #include "pg/codec.h"
 #include "pg/execution/signature.h"
@@ -194,7 +195,7 @@ std::shared_ptr<OperationState> Group::make(OperationSpec spec) {
   operation->submitted = monotonic_now();
   const Duration own = operation->spec.timeout;
   const Duration limit = own > 0 ? own : timeout_.load(std::memory_order_relaxed);
-  operation->deadline = limit > 0 ? operation->submitted + limit : kNever;
+  operation->deadline = limit > 0 ? later(operation->submitted, limit) : kNever;
   return operation;
 }
 

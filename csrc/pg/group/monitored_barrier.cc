@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/far_future.h"
 #include "base/names.h"
 #include "harp/engine/engine_call.h"
 #include "pg/group/group.h"
@@ -28,14 +29,14 @@ std::shared_ptr<MonitoredBarrier::Round> MonitoredBarrier::round_st(std::uint64_
 
 Status MonitoredBarrier::wait(harp::Engine& engine, Duration timeout, bool report_all) {
   const int rank = group_.options().rank;
-  const Time deadline = monotonic_now() + timeout;
+  const Time deadline = later(monotonic_now(), timeout);
   std::shared_ptr<Round> round;
   const bool entered = call_on_engine(
       engine, [&](harp::Transport&) { round = enter_st(); }, monotonic_now() + kEngineLimit);
   if (!entered) return Status(Code::kInternal, "the transport's engine does not run");
   // Rank 0 gives the verdict; the others leave it the time to.
   const Duration patience = rank == 0 ? 0 : std::max<Duration>(timeout / 10, kSecond / 2);
-  if (engine.wait(round->done, deadline + patience)) return round->status;
+  if (engine.wait(round->done, later(deadline, patience))) return round->status;
   Status status;
   call_on_engine(
       engine,

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/far_future.h"
 #include "base/log.h"
 #include "kernels/kernels.h"
 #include "pg/group/nested_groups.h"
@@ -100,7 +101,7 @@ class Tuning {
     if (leads || options_.rank == pair->follower) {
       const Duration limit = options_.timeout > 0 ? options_.timeout : 60 * kSecond;
       LinkProbe probe(stack_->engine(), options_.peers[leads ? pair->follower : pair->leader],
-                      (options_.id ^ kProbeMessages) + number, monotonic_now() + limit);
+                      (options_.id ^ kProbeMessages) + number, later(monotonic_now(), limit));
       if (leads) {
         Result<LinkMeasurement> measured = probe.lead();
         if (!measured.ok()) return measured.status();
