@@ -49,17 +49,12 @@ class TacoError : public torch::PyTorchError {
   explicit TacoError(Status status) : PyTorchError(text_of(status)), status_(std::move(status)) {}
 
   // With the GIL; returns a borrowed reference. torch passes on nothing but a type and a text, so a
-  // lost peer's attributes travel as class attributes of a type made for this one error.
+  // lost peer's attributes travel in a type made for this one error, which makes a PeerLostError.
   PyObject* python_type() override {
-    py::object type = py::module_::import("taco_torch.errors").attr(python_name(status_.code()));
+    const py::module_ errors = py::module_::import("taco_torch.errors");
+    py::object type = errors.attr(python_name(status_.code()));
     if (const PeerLoss* loss = status_.peer_loss()) {
-      py::dict fields;
-      fields["rank"] = loss->rank;
-      fields["address"] = loss->address;
-      fields["last_heard_s"] = loss->last_heard_s;
-      fields["__module__"] = "taco_torch";
-      py::object meta = py::reinterpret_borrow<py::object>((PyObject*)&PyType_Type);
-      type = meta("PeerLostError", py::make_tuple(type), fields);
+      type = errors.attr("loss_of")(loss->rank, loss->address, loss->last_heard_s);
     }
     static PyObject* last = nullptr;
     Py_XDECREF(last);

@@ -5,6 +5,8 @@ For mistakes of the caller taco raises Python's own errors: ValueError (sizes, r
 TypeError (a dtype or reduction that does not exist), NotImplementedError (CUDA tensors).
 """
 
+from typing import cast
+
 from torch.distributed import DistBackendError
 
 
@@ -25,6 +27,19 @@ class PeerLostError(TacoError):
     rank: int = -1
     address: str = ""
     last_heard_s: float = -1.0
+
+
+def loss_of(rank: int, address: str, last_heard_s: float) -> type[PeerLostError]:
+    """A type whose call makes the PeerLostError of one loss. That is an instance of PeerLostError
+    itself, which can be pickled, as pools of processes and launchers do with errors."""
+
+    class Loss(PeerLostError):
+        def __new__(cls, *arguments: object) -> "Loss":
+            error = PeerLostError(*arguments)
+            error.rank, error.address, error.last_heard_s = rank, address, last_heard_s
+            return cast("Loss", error)
+
+    return Loss
 
 
 class CollectiveTimeoutError(TacoError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
+import pickle
 import signal
 import sys
 import time
@@ -17,6 +19,8 @@ import torch.distributed as dist
 from conftest import BACKEND
 from spawn_ranks import Ranks, initialise
 from stderr_file import stderr_into
+
+import taco_torch
 
 pytestmark = pytest.mark.skipif(BACKEND != "taco", reason="behaviour that only taco promises")
 
@@ -84,6 +88,35 @@ def test_a_rank_stopped_for_two_seconds_is_not_dead(transport: str) -> None:
         outcomes = ranks.gather(range(3), 60)
         assert [outcome.error for outcome in outcomes] == [""] * 3
         assert ranks.run(total) == [3.0] * 3
+
+
+def error_travels() -> None:
+    """As an exception of a pool of processes does: type, text and fields come back."""
+    error = None
+    try:
+        total()
+    except RuntimeError as raised:
+        error = raised
+    assert type(error) is taco_torch.PeerLostError
+    for back in (
+        *(pickle.loads(pickle.dumps(error, version)) for version in range(2, 6)),
+        copy.copy(error),
+        copy.deepcopy(error),
+    ):
+        assert type(back) is taco_torch.PeerLostError
+        assert str(back) == str(error)
+        assert (back.rank, back.address) == (error.rank, error.address)
+        assert back.last_heard_s == error.last_heard_s
+    assert error.rank == 1
+    assert error.address
+
+
+def test_a_lost_peer_can_be_pickled(transport: str) -> None:
+    with fresh(2, transport) as ranks:
+        ranks.run(total)
+        ranks.kill(1)
+        ranks.begin(0, error_travels)
+        assert ranks.gather([0], 30)[0].error == ""
 
 
 def test_a_silent_peer_is_lost_when_its_time_is_up() -> None:
