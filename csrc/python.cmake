@@ -40,6 +40,7 @@ set(torch_facing
   pg/c10d/backend_sparse.cc
   pg/c10d/backend_tensors.cc
   pg/c10d/backend_bind.cc
+  pg/c10d/bucket_arrangement.cc
   pg/c10d/callback_scope.cc
   pg/c10d/ddp_hook.cc
   pg/c10d/fsdp_hook.cc

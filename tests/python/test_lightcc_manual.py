@@ -72,6 +72,37 @@ def test_what_is_not_sent_is_kept_for_the_next_call(ranks: Ranks) -> None:
     ranks.run(compresses)
 
 
+def replaces_a_parameter() -> None:
+    first = torch.zeros(100, requires_grad=True)
+
+    def step(other: torch.Tensor, gradient: float) -> None:
+        first.grad, other.grad = torch.ones(100), torch.full((500,), gradient)
+        all_reduce_gradients(
+            [first, other], compression="topk", ratio=0.01, threshold=0, fusion_bytes=0
+        )
+
+    used = set()
+    for _ in range(50):
+        old = torch.zeros(500, requires_grad=True)
+        used.add(id(old))
+        for _ in range(3):
+            step(old, 1000.0)
+        del old
+        new = torch.zeros(500, requires_grad=True)
+        again = id(new) in used
+        for _ in range(2):
+            step(new, 1.0)
+            assert float(new.grad.max()) <= 2.0
+        del new
+        if again:
+            return
+    raise AssertionError("no id() came twice: this shows nothing")
+
+
+def test_a_new_parameter_inherits_nothing_from_one_that_is_gone(ranks: Ranks) -> None:
+    ranks.run(replaces_a_parameter)
+
+
 def odd_ones() -> None:
     rank = dist.get_rank()
     transposed = torch.zeros(30, 40, requires_grad=True)

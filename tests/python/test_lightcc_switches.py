@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -216,6 +218,7 @@ def mistakes() -> None:
         ({"threshold": -1}, "threshold is -1"),
         ({"warm_up_steps": -1}, "warm_up_steps is -1"),
         ({"momentum": 1.0}, "momentum is 1"),
+        ({"momentum": 0.9, "threshold": 4096}, "threshold is 4096, but must be 0"),
         ({"values": "float64"}, 'values is "float64"'),
     ]:
         with pytest.raises(ValueError, match=text):
@@ -268,6 +271,28 @@ def test_what_is_not_of_the_right_type_is_named(options: dict[str, Any], said: s
     """All ranks would say the same: it needs no group."""
     with pytest.raises(TypeError, match=re.escape(said)):
         taco_torch.lightcc.hook(**{"compression": "topk", **options})
+
+
+def test_momentum_is_for_buckets_of_all_sizes() -> None:
+    """The optimizer has none then, so what is sent whole would have none at all."""
+    settings = taco_torch.lightcc.hook("topk", momentum=0.9).settings
+    assert "with momentum 0.9 from 0 bytes" in str(settings)
+
+
+def test_hooks_can_be_pickled_and_copied() -> None:
+    """Launchers that spawn processes hand them their arguments so."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    hook = taco_torch.lightcc.hook("topk", ratio=0.25, warm_up_steps=3, grad_scaler=scaler)
+    back = pickle.loads(pickle.dumps(hook))
+    assert type(back) is type(hook)
+    assert back.settings == hook.settings
+    assert back.grad_scaler.get_scale() == 8.0
+    assert hook.__qualname__ == back.__qualname__ == "lightcc"
+    copied = copy.deepcopy(hook)
+    assert copied.settings == hook.settings
+    assert copied.grad_scaler is scaler, "another scaler would know of no loss"
+    both = copy.deepcopy({"scaler": scaler, "hook": hook})
+    assert both["hook"].grad_scaler is both["scaler"]
 
 
 def test_a_number_that_no_computer_has_is_named() -> None:

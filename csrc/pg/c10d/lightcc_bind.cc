@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "edge/errors.h"
 #include "pg/c10d/bind.h"
+#include "pg/c10d/bucket_arrangement.h"
 #include "pg/c10d/ddp_hook.h"
 #include "pg/codecs/coding_stats.h"
 
@@ -177,6 +178,20 @@ void bind_fates(py::class_<GradientHook, HookPtr>& hook) {
           py::arg("scale"));
 }
 
+// The arguments of make_settings(), for pickle.
+py::tuple arguments_of(const Settings& settings) {
+  return py::make_tuple(lightcc::name_of(settings.compression), settings.ratio, settings.threshold,
+                        settings.f16_values ? "float16" : "float32", settings.warm_up_steps,
+                        settings.momentum, lightcc::name_of(settings.small), settings.may_top_k);
+}
+
+Settings made_of(const py::tuple& arguments) {
+  return make_settings(arguments[0].cast<std::string>(), arguments[1].cast<double>(),
+                       arguments[2].cast<std::int64_t>(), arguments[3].cast<std::string>(),
+                       arguments[4].cast<std::int64_t>(), arguments[5].cast<double>(),
+                       arguments[6].cast<std::string>(), arguments[7].cast<bool>());
+}
+
 void bind_settings(py::module_& module) {
   py::class_<Settings>(module, "GradientSettings", "How gradients are compressed. Constant.")
       .def(py::init(&make_settings), py::arg("compression"), py::arg("ratio") = 0.01,
@@ -190,6 +205,8 @@ void bind_settings(py::module_& module) {
           "small", [](const Settings& self) { return std::string(lightcc::name_of(self.small)); })
       .def_readonly("momentum", &Settings::momentum)
       .def("__eq__", [](const Settings& self, const Settings& other) { return self == other; })
+      .def("__deepcopy__", [](const Settings& self, const py::dict&) { return self; })
+      .def(py::pickle(&arguments_of, &made_of))
       .def("__str__", [](const Settings& self) { return lightcc::describe(self); });
 }
 
@@ -247,6 +264,8 @@ void bind_hook(py::module_& module) {
 void bind_lightcc(py::module_& module) {
   bind_settings(module);
   bind_hook(module);
+  module.def("arrangement_of", &arrangement_of, py::arg("reducer"), NoGil());
+  module.def("arrange", &arrange, py::arg("reducer"), py::arg("arrangement"), NoGil());
   module.def("lightcc_environment", &environment);
   module.def("lightcc_stats", &stats);
   module.def(

@@ -21,12 +21,15 @@ class Hook:
     """Returned by ``hook()``, for ``DistributedDataParallel.register_comm_hook(None, ...)``. It
     stands for a hook in C++: torch never calls this object."""
 
-    __name__ = "lightcc"
-    __qualname__ = "lightcc"
-
     def __init__(self, settings: _C.GradientSettings, grad_scaler: Any) -> None:
         self.settings = settings
         self.grad_scaler = grad_scaler
+        # torch shows a hook by its name. On the class, pickle would look for it by that.
+        self.__name__ = self.__qualname__ = "lightcc"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Hook":
+        """With the same scaler, unless that is copied as well: another would tell of no loss."""
+        return Hook(self.settings, memo.get(id(self.grad_scaler), self.grad_scaler))
 
     def __call__(self, state: object, bucket: Any) -> Any:
         raise RuntimeError(
@@ -82,7 +85,8 @@ def compress(
             LIGHT_TOPK_ALLREDUCE and LIGHT_WIRE_DTYPE say.
         ratio: of ``topk``: the part of the elements that is sent, in (0, 1]; None:
             LIGHT_TOPK_RATIO.
-        threshold: of ``topk``: bytes; smaller buckets are sent whole; None: LIGHT_TOPK_THRESHOLD.
+        threshold: of ``topk``: bytes; smaller buckets are sent whole; None: LIGHT_TOPK_THRESHOLD,
+            or 0 with ``momentum``, which buckets that are sent whole would lack.
         values: of ``topk``: ``"float32"`` or ``"float16"``, how elements travel; what is rounded
             off is kept for later. None: LIGHT_TOPK_FP16.
         warm_up_steps: of ``topk``: over so many steps the ratio comes down to its value: 25%, 6.3%,
@@ -145,7 +149,7 @@ def _compress(
     order = _reduced_by(model)
     reduced = {id(parameter) for parameter in order}
     parameters = {
-        name: parameter
+        models.plain_name(name): parameter
         for name, parameter in model.module.named_parameters()
         if id(parameter) in reduced
     }

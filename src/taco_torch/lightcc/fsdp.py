@@ -166,7 +166,10 @@ class ReplicaLeg(models.Leg):
 
     def start(self, settings: _C.GradientSettings, scale: Callable[[], float] | None) -> None:
         self.names = list(self._shards)
-        shapes = [(name, torch.empty(self.elements(name), device="meta")) for name in self.names]
+        shapes = [
+            (name, torch.empty(self.elements(name), dtype=torch.float32, device="meta"))
+            for name in self.names
+        ]
         self.native = _C.GradientHook(taco_backend(self.group), shapes, settings, scale)
 
     def _param(self, name: str) -> Any:
@@ -205,7 +208,7 @@ class ReplicaLeg(models.Leg):
                 "torch.distributed.checkpoint into the lightcc.state_dict() of this model"
             )
         local = saved.to_local().detach().to(device="cpu", dtype=torch.float32).reshape(-1)
-        flat = torch.zeros(self.elements(name))
+        flat = torch.zeros(self.elements(name), dtype=torch.float32, device="cpu")
         flat[: local.numel()] = local
         return flat
 
@@ -299,7 +302,7 @@ class Sharded:
         for param in _need(group.torchs, "fsdp_params"):
             if _need(param, "sharded_param").requires_grad:
                 home = _need(param, "_module_info")
-                name = prefixes.get(id(home.module), "") + home.param_name
+                name = models.plain_name(prefixes.get(id(home.module), "") + home.param_name)
                 self._places[param] = _Place(leg, bucket, leg.add(name, param, group.torchs))
 
     def change(self, settings: _C.GradientSettings, grad_scaler: Any) -> None:

@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -21,10 +22,24 @@ Bucket = tuple[int, ...]  # numbers of the parameters
 class _Loop:
     """The state kept of one list of parameters in one group."""
 
-    key: tuple[int, ...]  # group, then identity and size of each parameter
+    group_id: int
+    parameters: list["ref[torch.Tensor]"]  # another may get the id() of one that is gone
+    sizes: list[int]
     native: _C.GradientHook
     buffers: dict[Bucket, torch.Tensor] = field(default_factory=dict)
     grad_scaler: Any = None  # found by ledger.py
+
+    def is_of(self, group_id: int, listed: list[torch.Tensor]) -> bool:
+        return (
+            self.group_id == group_id
+            and len(self.parameters) == len(listed)
+            and all(held() is given for held, given in zip(self.parameters, listed, strict=True))
+            and self.sizes == [parameter.numel() for parameter in listed]
+        )
+
+    def is_over(self) -> bool:
+        """Whether one of its parameters is gone, so that nobody can name all of them any more."""
+        return any(held() is None for held in self.parameters)
 
 
 # By the first parameter: lists that begin with it.
@@ -116,17 +131,19 @@ def _check(index: int, gradient: torch.Tensor) -> None:
 def _loop_of(
     listed: list[torch.Tensor], backend: _C.ProcessGroupTaco, settings: _C.GradientSettings
 ) -> _Loop:
-    key = (backend.group_id, *(part for p in listed for part in (id(p), p.numel())))
     if listed[0] not in _loops:
         _loops[listed[0]] = []
     loops: list[_Loop] = _loops[listed[0]]
+    loops[:] = [loop for loop in loops if not loop.is_over()]
     for loop in loops:
-        if loop.key == key:
+        if loop.is_of(backend.group_id, listed):
             if loop.native.settings != settings:
                 loop.native.change(settings, scale_of(loop.grad_scaler))
             return loop
     named = [(str(index), parameter) for index, parameter in enumerate(listed)]
-    made = _Loop(key, _C.GradientHook(backend, named, settings, None))
+    native = _C.GradientHook(backend, named, settings, None)
+    sizes = [parameter.numel() for parameter in listed]
+    made = _Loop(backend.group_id, [ref(parameter) for parameter in listed], sizes, native)
     loops.append(made)
     ledger.listen()
     for index, parameter in enumerate(listed):
@@ -140,9 +157,10 @@ def _check_alike(
     shapes = ";".join(
         f"{index}:{tuple(g.shape)}:{g.dtype}:{g.layout}" for index, g in gradients.items()
     )
-    mine = torch.tensor([parameters, len(gradients), zlib.crc32(shapes.encode())])
+    told = [parameters, len(gradients), zlib.crc32(shapes.encode())]
+    mine = torch.tensor(told, dtype=torch.int64, device="cpu")
     world = dist.get_world_size(group)
-    everyone = torch.empty(world * 3, dtype=torch.int64)
+    everyone = torch.empty(world * 3, dtype=torch.int64, device="cpu")
     dist.all_gather_into_tensor(everyone, mine, group=group)
     rows = everyone.view(world, 3).tolist()
     for rank, row in enumerate(rows):
@@ -214,6 +232,8 @@ def _copied_together(
 ) -> torch.Tensor:
     flat = loop.buffers.get(bucket)
     if flat is None:
-        loop.buffers[bucket] = flat = torch.empty(sum(gradients[i].numel() for i in bucket))
+        elements = sum(gradients[i].numel() for i in bucket)
+        flat = torch.empty(elements, dtype=torch.float32, device="cpu")
+        loop.buffers[bucket] = flat
     torch.cat([gradients[index].reshape(-1) for index in bucket], out=flat)
     return flat

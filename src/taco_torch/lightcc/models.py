@@ -1,6 +1,7 @@
 """The models whose gradients are compressed, and what is known about each."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -10,6 +11,16 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taco_torch._extension import _C
+
+# Parts of names that wrappers around modules add: of activation checkpointing, torch.compile and
+# FullyShardedDataParallel.
+_WRAPPERS = {"_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module"}
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name as torch's state dicts have it, so that a model whose modules are wrapped
+    otherwise can load it."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 class Leg(ABC):
@@ -44,6 +55,20 @@ class Leg(ABC):
     def loaded(self, name: str, saved: torch.Tensor) -> torch.Tensor:
         """The contents of a checkpoint, as ``elements(name)`` in a row."""
 
+    def strides(self) -> dict[str, list[int]]:
+        """Strides of the parameters whose elements do not lie row by row: ``elements(name)`` in a
+        row have another order then."""
+        return {}
+
+    def arrangement(self) -> dict[str, Any]:
+        """How gradients will be shared out among buckets, for a checkpoint; empty: that follows
+        from nothing but the model. Collective."""
+        return {}
+
+    def arrange(self, saved: Mapping[str, Any]) -> bool:
+        """Takes up what ``arrangement()`` was. False: that cannot be chosen any more."""
+        return False
+
     def unit(self, name: str) -> float:
         """The factor that turns the average over the ranks into a gradient."""
         return 1.0
@@ -69,6 +94,7 @@ class _Plain(Leg):
 
     def __init__(self, model: DistributedDataParallel, compressed: "Compressed") -> None:
         self.native = compressed.native
+        self._model = model
         self.group = model.process_group
         self.names = list(compressed.parameters)
         self._parameters = compressed.parameters
@@ -83,13 +109,46 @@ class _Plain(Leg):
         return self._parameters[name].grad
 
     def part(self, name: str, flat: torch.Tensor) -> torch.Tensor:
-        return flat.view(self._parameters[name].shape)
+        parameter = self._parameters[name]
+        if not _is_dense(parameter):
+            return flat.view(parameter.shape)
+        # DDP's buckets have elements in the order in which those of the parameter lie.
+        return flat.as_strided(parameter.shape, parameter.stride(), flat.storage_offset())
 
     def saved(self, name: str, part: torch.Tensor) -> torch.Tensor:
-        return part
+        return part.contiguous()
 
     def loaded(self, name: str, saved: torch.Tensor) -> torch.Tensor:
-        return saved.detach().to(device="cpu", dtype=torch.float32).contiguous().view(-1)
+        flat = torch.empty(self.elements(name), dtype=torch.float32, device="cpu")
+        self.part(name, flat).copy_(saved.detach())
+        return flat
+
+    def strides(self) -> dict[str, list[int]]:
+        return {
+            name: list(parameter.stride())
+            for name, parameter in self._parameters.items()
+            if not parameter.is_contiguous()
+        }
+
+    def arrangement(self) -> dict[str, Any]:
+        if self._model.reducer._rebuild_buckets():  # as the next forward pass would
+            self._model._has_rebuilt_buckets = True
+        buckets = _C.arrangement_of(self._model.reducer)
+        return {"bucket_bytes": self._model.bucket_bytes_cap, "buckets": buckets}
+
+    def arrange(self, saved: Mapping[str, Any]) -> bool:
+        if int(saved["bucket_bytes"]) != self._model.bucket_bytes_cap:
+            return False  # the program wants others now
+        buckets = [[int(number) for number in bucket] for bucket in saved["buckets"]]
+        if not _C.arrange(self._model.reducer, buckets):
+            return False
+        self._model._has_rebuilt_buckets = True
+        return True
+
+
+def _is_dense(parameter: torch.Tensor) -> bool:
+    """Whether its elements lie without gaps, in whatever order."""
+    return torch._debug_has_internal_overlap(parameter) == 0
 
 
 @dataclass

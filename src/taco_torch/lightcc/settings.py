@@ -42,15 +42,28 @@ class Options:
         return _C.GradientSettings(
             compression=compression,
             ratio=_number("ratio", light["ratio"] if self.ratio is None else self.ratio),
-            threshold=whole_number(
-                "threshold", light["threshold"] if self.threshold is None else self.threshold
-            ),
+            threshold=self._threshold(light),
             values=values,
             warm_up_steps=whole_number("warm_up_steps", self.warm_up_steps),
             momentum=_number("momentum", self.momentum),
             small=self._small(compression, allowed, light),
             may_top_k="topk" in allowed,
         )
+
+    def _threshold(self, light: Environment) -> int:
+        """0 where momentum is corrected: what is sent whole would lack it, while the optimizer must
+        have none."""
+        corrects = _number("momentum", self.momentum) != 0
+        if self.threshold is None:
+            return 0 if corrects else whole_number("threshold", light["threshold"])
+        threshold = whole_number("threshold", self.threshold)
+        if corrects and threshold > 0:
+            raise ValueError(
+                f"threshold is {threshold}, but must be 0 (or left out) with momentum "
+                f"{self.momentum!r}: buckets below it would have no momentum at all, for the "
+                "optimizer's must be 0"
+            )
+        return threshold
 
     def _small(self, compression: str, allowed: Collection[str], light: Environment) -> str:
         """The format for gradients that topk is not for."""

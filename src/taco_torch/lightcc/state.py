@@ -42,7 +42,9 @@ def flush(model: torch.nn.Module | None = None) -> None:
 
     Collective. Call it between ``backward()`` and ``optimizer.step()`` (with a GradScaler: before
     ``scaler.unscale_()``, and before clipping): a checkpoint that rank 0 saves after that step
-    lacks nothing, whoever loads it. A parameter that has no gradient keeps what is owed to it.
+    lacks nothing, whoever loads it. A parameter that has no gradient,
+    on one rank or more, keeps what is owed to it. All is added, or, where that raises an error,
+    nothing; for a moment there is another copy of the gradients.
 
     Args:
         model: whose gradients are compressed; None: the only one of this process.
@@ -54,12 +56,43 @@ def flush(model: torch.nn.Module | None = None) -> None:
     kept = models.the(model)
     _check_still_scaled(kept.grad_scaler)
     kept.end_step()
-    for leg in kept.legs:
-        for index, name, owed in _owed(leg):
-            gradient = leg.gradient(name)
-            if gradient is not None:
-                gradient.add_(owed)
-                leg.native.forget(index, index + 1)
+    # All that can fail comes first.
+    taken = [
+        (leg, index, gradient, owed)
+        for leg in kept.legs
+        for index, gradient, owed in _what_takes(leg)
+    ]
+    for leg, index, gradient, owed in taken:
+        gradient.add_(owed)
+        leg.native.forget(index, index + 1)
+
+
+def _what_takes(leg: Leg) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Number, gradient, and what all ranks owe, of each parameter that is owed something and has a
+    gradient on all ranks. Collective."""
+    gradients = [_dense_gradient(leg, name) for name in leg.names]
+    takes = torch.tensor(
+        [gradient is not None for gradient in gradients], dtype=torch.uint8, device="cpu"
+    )
+    dist.all_reduce(takes, op=dist.ReduceOp.MIN, group=leg.group)
+    everywhere = takes.tolist()
+    for index, name, owed in _owed(leg):
+        gradient = gradients[index]
+        if not everywhere[index] or gradient is None:
+            continue
+        if gradient.shape != owed.shape:
+            raise ValueError(
+                f"the gradient of {name} has shape {tuple(gradient.shape)}, but what is owed to "
+                f"it has {tuple(owed.shape)}"
+            )
+        if bool(owed.any()):
+            yield index, gradient, owed
+
+
+def _dense_gradient(leg: Leg, name: str) -> torch.Tensor | None:
+    """None: there is none, or it is sparse, and nothing of it is ever owed."""
+    gradient = leg.gradient(name)
+    return None if gradient is None or gradient.layout != torch.strided else gradient
 
 
 def _check_still_scaled(scaler: Any) -> None:
@@ -96,17 +129,23 @@ def state_dict(model: torch.nn.Module | None = None) -> dict[str, Any]:
             residuals[name] = leg.saved(name, owed / scale)
         for begin, _, layout, residual, momentum in leg.native.save():
             buckets[str(len(buckets))] = {
-                "from": torch.tensor(begin),
+                "from": torch.tensor(begin, dtype=torch.int64, device="cpu"),
                 "parameters": [leg.names[index] for index in layout],
                 "residual": residual,
                 "momentum": momentum,
             }
     # Without buckets there is nothing exact to say, and a checkpoint of any world fits this dict.
-    exact = {"groups": kept.layout, "buckets": buckets}
+    exact: dict[str, Any] = {"groups": kept.layout, "buckets": buckets}
+    arrangements = [leg.arrangement() for leg in kept.legs]  # by all ranks, whatever they have kept
+    strides = {name: stride for leg in kept.legs for name, stride in leg.strides().items()}
+    if arrangements and arrangements[0]:
+        exact["arrangement"] = arrangements[0]
+    if strides:
+        exact["strides"] = strides
     steps = [leg.native.step + 1 for leg in kept.legs]
     return {
         "residuals": residuals,
-        "step": torch.tensor(max(steps, default=0)),
+        "step": torch.tensor(max(steps, default=0), dtype=torch.int64, device="cpu"),
         "exact": {kept.place: exact} if buckets else {},
     }
 
@@ -129,13 +168,13 @@ def load_state_dict(state: Mapping[str, Any], model: torch.nn.Module | None = No
     """
     kept = models.the(model)
     _check_is_state(state)
-    residuals = state["residuals"]
+    residuals = {models.plain_name(name): value for name, value in state["residuals"].items()}
     _check_parameters(residuals, kept)
     kept.end_step()
     exact = state.get("exact", {}).get(kept.place)
-    if exact is not None and list(exact["groups"]) != kept.layout:
+    if exact is not None and not _fits(exact, kept):
         exact = None
-    everywhere = torch.tensor([int(exact is not None)])
+    everywhere = torch.tensor([int(exact is not None)], dtype=torch.int64, device="cpu")
     for group in kept.groups:
         dist.all_reduce(everywhere, op=dist.ReduceOp.MIN, group=group)
     loaded = [
@@ -143,11 +182,21 @@ def load_state_dict(state: Mapping[str, Any], model: torch.nn.Module | None = No
         for leg in kept.legs
     ]
     for leg, averages in zip(kept.legs, loaded, strict=True):
+        if exact is not None and bool(everywhere) and "arrangement" in exact:
+            leg.arrange(exact["arrangement"])
         buckets = _buckets_of(leg, exact) if exact is not None and bool(everywhere) else []
         leg.native.load(buckets, int(state["step"]) - 1)
         for index, (name, average) in enumerate(averages.items()):
             leg.native.add_average(index, average / leg.unit(name))
         ledger.loaded(leg.native)
+
+
+def _fits(exact: Mapping[str, Any], kept: Kept) -> bool:
+    """Whether the ranks stand on hosts as they did, and the elements of parameters lie as they
+    did."""
+    strides = {name: stride for leg in kept.legs for name, stride in leg.strides().items()}
+    saved = {name: [int(n) for n in stride] for name, stride in exact.get("strides", {}).items()}
+    return list(exact["groups"]) == kept.layout and saved == strides
 
 
 def _buckets_of(
@@ -156,10 +205,11 @@ def _buckets_of(
     index_of = {name: index for index, name in enumerate(leg.names)}
     buckets = []
     for bucket in exact["buckets"].values():
-        if not all(name in index_of for name in bucket["parameters"]):
+        names = [models.plain_name(name) for name in bucket["parameters"]]
+        if not all(name in index_of for name in names):
             continue  # of another leg
         residual, momentum = _values(bucket["residual"]), _values(bucket["momentum"])
-        layout = [index_of[name] for name in bucket["parameters"]]
+        layout = [index_of[name] for name in names]
         buckets.append((int(bucket["from"]), residual.numel(), layout, residual, momentum))
     return buckets
 
