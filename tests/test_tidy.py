@@ -53,6 +53,22 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:h[o]me|r[o]ot|w[o]rk|U[s]ers)/\w")
 
 
+# Functions of torch whose tensors are as the program's defaults say, unless they are told.
+FACTORIES = {"empty", "empty_strided", "zeros", "ones", "full", "tensor", "arange", "eye", "rand"}
+
+
+def unsaid_defaults(text: str) -> Iterator[int]:
+    """Lines that make tensors whose dtype or device torch.set_default_dtype() and
+    torch.set_default_device() would decide."""
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        of_torch = isinstance(node.func.value, ast.Name) and node.func.value.id == "torch"
+        said = {keyword.arg for keyword in node.keywords}
+        if of_torch and node.func.attr in FACTORIES and not said >= {"dtype", "device"}:
+            yield node.lineno
+
+
 def include_problems(name: str, text: str) -> list[str]:
     """Problems with the includes of a file `name` that contains `text`."""
     room = name.split("/")[1] if name.count("/") >= 2 else None
@@ -253,6 +269,17 @@ def test_a_body_of_several_lines_has_braces() -> None:
             for line in loose_bodies(text_of(name))
         ]
     )
+
+
+def test_tensors_of_our_own_do_not_take_the_program_s_defaults() -> None:
+    report(
+        [
+            f"{name}:{line}: say dtype and device"
+            for name in files(".py", under="src/taco_torch/")
+            for line in unsaid_defaults(text_of(name))
+        ]
+    )
+    assert list(unsaid_defaults("torch.empty(3)\ntorch.zeros(3, dtype=a, device=b)")) == [1]
 
 
 def test_a_comment_names_its_subject() -> None:

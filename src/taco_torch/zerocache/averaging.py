@@ -101,4 +101,4 @@ class AveragedGradients:
             raise not_finite(norm, norm_type)
         if not norm <= max_norm:  # NaN, too, as torch's
             self._cache.store.multiply_gradients(float(max_norm) / (norm + 1e-6))
-        return torch.tensor(norm, dtype=torch.float32)
+        return torch.tensor(norm, dtype=torch.float32, device="cpu")

@@ -55,8 +55,8 @@ class Left:
     """Notes which ranks an exception has taken out of a pass, as all ranks tell each other."""
 
     def __init__(self, group: dist.ProcessGroup, left: bool) -> None:
-        self._told = torch.empty(group.size(), dtype=torch.bool)
-        self._own = torch.tensor([left])
+        self._told = torch.empty(group.size(), dtype=torch.bool, device="cpu")
+        self._own = torch.tensor([left], dtype=torch.bool, device="cpu")
         self._work = dist.all_gather_into_tensor(self._told, self._own, group=group, async_op=True)
 
     def check(self) -> None:

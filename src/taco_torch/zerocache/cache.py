@@ -469,7 +469,9 @@ class ZeroCache(View):
             ValueError: the value has another shape, or is no tensor.
         """
         parameter = self._named(parameter)
-        copy = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype)
+        copy = torch.empty_strided(
+            parameter.shape, parameter.stride(), dtype=parameter.dtype, device="cpu"
+        )
         if value is None:
             with self.alone():
                 self.store.read(parameter, copy)

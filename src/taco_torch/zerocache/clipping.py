@@ -119,7 +119,9 @@ class KeptGradients:
 
     def _read(self, parameter: nn.Parameter) -> Tensor:
         """A copy of its gradient, clipped as far as it has been."""
-        gradient = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype)
+        gradient = torch.empty_strided(
+            parameter.shape, parameter.stride(), dtype=parameter.dtype, device="cpu"
+        )
         self._cache.store.read_gradient(parameter, gradient)
         factor = self.factor(parameter)
         return gradient if factor == 1.0 else gradient.mul_(factor)
@@ -145,7 +147,7 @@ class KeptGradients:
                 continue
             norms.setdefault(norm.dtype, []).append(norm)
         if not norms:
-            return torch.tensor(0.0)
+            return torch.tensor(0.0, dtype=torch.float32, device="cpu")
         all_norms = torch.stack([norm for same in norms.values() for norm in same])
         total: Tensor = torch.linalg.vector_norm(all_norms, norm_type)
         if error_if_nonfinite and not total.isfinite():

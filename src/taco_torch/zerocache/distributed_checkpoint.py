@@ -58,7 +58,7 @@ class StandIns:
         """A new one; of a parameter, or of its state."""
         shape = self._like(place).shape if place.kind is not None else place.parameter.shape
         dtype = torch.float32 if place.kind is not None else place.parameter.dtype
-        made = torch.empty((), dtype=dtype).expand(shape)
+        made = torch.empty((), dtype=dtype, device="cpu").expand(shape)
         self._made[id(made)] = made, place
         return made
 
@@ -171,7 +171,7 @@ def _entry(
     """As torch has it, of its own kinds alone."""
     entry: dict[str, Any] = {}
     if optimizer.rule.counts:
-        entry["step"] = torch.tensor(float(number), dtype=torch.float32)
+        entry["step"] = torch.tensor(float(number), dtype=torch.float32, device="cpu")
     for kind in kinds:
         entry[kind] = stand_ins.make(Place(parameter, kind))
     return entry
@@ -219,7 +219,8 @@ def _saved_entries(metadata: Metadata) -> dict[str, dict[str, Tensor]]:
     for key, path in (metadata.planner_data or {}).items():
         saved = metadata.state_dict_metadata[key]
         if path[:2] == (OPTIMIZER, "state") and isinstance(saved, TensorStorageMetadata):
-            entries.setdefault(path[2], {})[path[3]] = torch.empty(()).expand(saved.size)
+            one = torch.empty((), dtype=torch.float32, device="cpu")
+            entries.setdefault(path[2], {})[path[3]] = one.expand(saved.size)
     return entries
 
 
@@ -318,7 +319,9 @@ def _take(
                 stand_ins.write(Place(parameter, MASTER), stand_ins.read(Place(parameter)))
         elif numbers.pop(name, 0):
             for kind in kinds:
-                stand_ins.write(Place(parameter, kind), torch.zeros(()))
+                stand_ins.write(
+                    Place(parameter, kind), torch.zeros((), dtype=torch.float32, device="cpu")
+                )
     optimizer.set_numbers(numbers)
 
 

@@ -156,8 +156,8 @@ class MeanGradients(FinalGradients):
             self._take(optimizer, self._under_way.popleft())
 
     def _announce(self, number: int, gradient: Tensor | None) -> None:
-        told = torch.empty(self._ranks.size, dtype=torch.int64)
-        own = torch.tensor([number])
+        told = torch.empty(self._ranks.size, dtype=torch.int64, device="cpu")
+        own = torch.tensor([number], dtype=torch.int64, device="cpu")
         work = dist.all_gather_into_tensor(told, own, group=self._ranks.group, async_op=True)
         self._announced = Announced(number, gradient, told, (work, own))
 
@@ -224,8 +224,9 @@ class MeanGradients(FinalGradients):
         if optimizer is None:
             return
         self._meet(optimizer, STEP)
-        own = torch.tensor([any(parameter.grad is not None for parameter in self._trained)])
-        found = torch.empty(self._ranks.size, dtype=torch.bool)
+        has_any = any(parameter.grad is not None for parameter in self._trained)
+        own = torch.tensor([has_any], dtype=torch.bool, device="cpu")
+        found = torch.empty(self._ranks.size, dtype=torch.bool, device="cpu")
         dist.all_gather_into_tensor(found, own, group=self._ranks.group)
         if found.any():
             self._begin_pass(optimizer)

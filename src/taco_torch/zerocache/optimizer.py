@@ -127,12 +127,12 @@ class CachedOptimizer(torch.optim.Optimizer):
         return (*kinds, MASTER) if parameter.dtype == torch.bfloat16 else kinds
 
     def like(self, parameter: nn.Parameter, kind: str) -> Tensor:
-        """For a kind of its state, not filled in: float32, of the parameter's size and strides
-        unless it is smaller."""
+        """A kind of its state, not filled in: float32, as the parameter lies, or smaller."""
         shape = self.rule.moments(parameter).get(kind)
         if shape is not None:
-            return torch.empty(shape, dtype=torch.float32)
-        return torch.empty_strided(parameter.shape, parameter.stride(), dtype=torch.float32)
+            return torch.empty(shape, dtype=torch.float32, device="cpu")
+        size, strides = parameter.shape, parameter.stride()
+        return torch.empty_strided(size, strides, dtype=torch.float32, device="cpu")
 
     def take_gradients(self, gradients: str) -> None:
         """Says how final gradients are used. They stay "in memory"; or take_gradient() is
@@ -494,7 +494,7 @@ class CachedOptimizer(torch.optim.Optimizer):
             return {}
         found: dict[str, Any] = {}
         if self.rule.counts:
-            found["step"] = torch.tensor(float(number), dtype=torch.float32)
+            found["step"] = torch.tensor(float(number), dtype=torch.float32, device="cpu")
         with self._cache.alone():
             for kind in self.kinds_of(parameter):
                 found[kind] = self.like(parameter, kind)

@@ -64,7 +64,9 @@ class Wrapping:
         def values_of(parameter: nn.Parameter) -> torch.Tensor:
             if not store.holds(parameter):
                 return parameter.detach()
-            copy = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype)
+            copy = torch.empty_strided(
+                parameter.shape, parameter.stride(), dtype=parameter.dtype, device="cpu"
+            )
             store.read(parameter, copy)
             return copy
 
