@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taco_torch._extension import _C
 from taco_torch.zerocache import construction, hooks, note, sizes
+from taco_torch.zerocache.aliases import Aliases
 from taco_torch.zerocache.backward import FinalGradients
 from taco_torch.zerocache.buckets import BucketGradients
 from taco_torch.zerocache.means import MeanGradients
@@ -300,7 +301,7 @@ class ZeroCache(View):
             for name in wrapping.names[parameter]:
                 store.place(name, parameter)
         store.end_run()
-        self._hooks = hooks.attach(model, store, self._names, runs=store)
+        self._hooks = hooks.attach(model, store, self._names, store, Aliases(store, self._names))
         self._model_state = ModelState(self, self._names, self._hooks)
         self._model_state.attach(model)
         if wrapping.rule is not None:
@@ -497,17 +498,19 @@ class ZeroCache(View):
 
         Args:
             targets: parameters, or modules (all of their parameters).
-            writes: whether parameters may be changed through ``p.data`` (changes through
-                ``p`` itself are noticed). None: if gradients are off.
+            writes: whether code that has their ``data_ptr()`` changes parameters; what is changed
+                through ``p`` or ``p.data`` is noticed. None: if gradients are off.
         """
         if self._hooks is None or self.closed:
             raise self._without_model()
         written = writes if writes is not None else not torch.is_grad_enabled()
         with self._hooks.use(*targets) as keep:
-            yield keep
-            if written:
-                own = hooks.parameters_of(targets)
-                self.store.note_write([self._names[parameter] for parameter in own])
+            try:
+                yield keep
+            finally:
+                if written and not self.closed:
+                    own = hooks.parameters_of(targets)
+                    self.store.note_write([self._names[parameter] for parameter in own])
 
     def _notes(self) -> Notes:
         if self._model is None:

@@ -22,6 +22,7 @@ from torch.autograd import _get_sequence_nr as next_number  # type: ignore[attr-
 from torch.autograd.graph import Node
 from torch.utils import _pytree as pytree
 
+from taco_torch.zerocache.aliases import Aliases
 from taco_torch.zerocache.turns import Turns
 
 current_task: Callable[[], int] = torch._C._current_graph_task_id
@@ -246,6 +247,7 @@ class Hooks:
         self._open: dict[int, dict[Call, None]] = {}
         self._by_hand: list[Call] = []  # inside use(), which ends its own after any exception
         self.turns = Turns(lambda: bool(self._by_hand))
+        self.aliases: Aliases | None = None  # that are looked at before a use ends
         self._root_calls = 0
         self._handled: BaseException | None = None  # when the outermost of these began
 
@@ -261,6 +263,8 @@ class Hooks:
     def detach(self) -> None:
         """Ends all uses and takes the hooks off. Graphs that exist keep theirs, to no effect."""
         self.end_all()
+        if self.aliases is not None:
+            self.aliases.detach()
         while self._undo:
             self._undo.pop()()
         self._announcers.clear()
@@ -275,6 +279,8 @@ class Hooks:
     def end(self, part: int, backward: bool) -> None:
         """Likewise."""
         with self.turns.lock:
+            if self.aliases is not None:
+                self.aliases.note()
             self.store.end(part, backward)
 
     @contextmanager
@@ -290,7 +296,7 @@ class Hooks:
     def end_left_over(self, *, loading: bool = False) -> None:
         """Ends uses that an exception has left open, if nobody uses the model now. ``loading``: its
         load_state_dict() is called, and has begun none."""
-        if self.store.open > 0 and not self._by_hand and not self.turns.is_inside(loading):
+        if self.store.open and not self._by_hand and not self.turns.is_inside(loading):
             self.end_all()
 
     def end_all(self) -> None:
@@ -301,6 +307,8 @@ class Hooks:
         self._by_hand.clear()
         self._root_calls = 0
         with self.turns.lock:
+            if self.aliases is not None:
+                self.aliases.note()
             self.store.end_all()
 
     @contextmanager
@@ -498,18 +506,20 @@ def attach(
     store: Store,
     names: Mapping[nn.Parameter, str] | None = None,
     runs: Runs | None = None,
+    aliases: Aliases | None = None,
 ) -> Hooks:
     """Hooks that announce to ``store`` each use of parameters by modules of ``model``.
 
     ``names`` are the parameters that the store holds, by default all that ``model`` has (a tied one
     by the first of its names). From then on each is absent outside its uses. Modules that
     torch.compile has made are one part each. ``runs`` is told of training steps and of passes
-    without gradients.
+    without gradients; ``aliases`` are looked at before a use ends.
     """
     if names is None:
         names = {parameter: name for name, parameter in model.named_parameters()}
     hooks = Hooks(store, names, runs)
     hooks.turns.watch(model.modules())
+    hooks.aliases = aliases
     with _undone_on_error(hooks):
         hooks._announce_below(model, set())
         hooks._hook(model, hooks._before_root, hooks._after_root)

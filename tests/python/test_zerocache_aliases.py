@@ -1,0 +1,141 @@
+"""What programs do with a parameter's memory behind its back is the same with every cap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import taco_only
+from torch import nn
+from zerocache_models import adamw, make_cache
+
+pytestmark = taco_only
+
+X = torch.randn(32, 64, generator=torch.Generator().manual_seed(1)) * 3 + 1
+CAPS = [(4, 6, 60), (60, 60, 60)]
+
+
+class Clamped(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.weight.data.clamp_(-0.05, 0.05)
+        return super().forward(x)
+
+
+class Keeping(nn.Linear):
+    """Takes an alias once, and changes it whenever it runs."""
+
+    alias: Any = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.alias is None:
+            self.alias = self.weight.data.view(-1)
+        self.alias.mul_(0.99)
+        return super().forward(x)
+
+
+class ActNorm(nn.Linear):
+    """Sets itself by the first batch, as in Glow and VQGAN."""
+
+    begun = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and not self.begun:
+            self.begun = True
+            self.bias.data.copy_(-x.mean(0))
+            self.weight.data[:] = torch.diag(1 / (x.std(0) + 1e-6))
+        return super().forward(x)
+
+
+def made(kind: Callable[..., nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*[kind(64, 64) for _ in range(6)])
+
+
+def losses_of(model: nn.Module, optimizer: Any) -> list[float]:
+    found = []
+    model.eval()  # so that pages have clean copies elsewhere
+    with torch.no_grad():
+        found.append(model(X).mean().item())
+    model.train()
+    for _ in range(3):
+        loss = (model(X) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize("kind", [Clamped, Keeping, ActNorm])
+def test_a_module_that_writes_through_data_learns_as_in_torch(
+    tmp_path: Path, kind: Callable[..., nn.Module]
+) -> None:
+    plain = made(kind)
+    expected = losses_of(plain, adamw(plain))
+    found = []
+    for caps in CAPS:
+        cache = make_cache(tmp_path / str(caps[0]), *caps)
+        model = made(kind)
+        model, optimizer = cache.wrap(model, adamw(model))
+        found.append(losses_of(model, optimizer))
+        cache.close()
+    assert found[0] == found[1]
+    assert found[0] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_use_writes_is_kept_if_it_ends_by_an_exception_too(
+    tmp_path: Path, fails: bool
+) -> None:
+    cache = make_cache(tmp_path, 4, 6, 60)
+    model, _ = cache.wrap(made(nn.Linear))
+    with torch.no_grad():
+        model(X)
+    expected = cache.full("0.weight") * 0.5
+
+    def change() -> None:
+        with cache.use(model[0].weight):
+            model[0].weight.data.mul_(0.5)
+            if fails:
+                raise KeyError
+
+    if fails:
+        with pytest.raises(KeyError):
+            change()
+    else:
+        change()
+    with torch.no_grad():
+        model(X)
+        model(X)
+    assert torch.equal(cache.full("0.weight"), expected)
+    cache.close()
+
+
+def test_arrays_outlast_the_use_and_cannot_be_written(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path, 4, 6, 60)
+    model, _ = cache.wrap(made(nn.Linear))
+    weight = model[0].weight
+    expected = cache.full(weight)
+    with cache.use(weight):
+        arrays = [
+            weight.detach().numpy(),
+            np.asarray(weight.detach()),
+            weight.detach().view(-1).numpy().reshape(64, 64),
+        ]
+        shared = torch.from_dlpack(weight.detach())
+        capsule = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(weight.detach()))
+    with torch.no_grad():
+        model(X)
+        model(X)
+    for array in arrays:
+        assert np.array_equal(array, expected.numpy())
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+    assert torch.equal(shared, expected)
+    assert torch.equal(capsule, expected)
+    cache.close()
+    assert np.shares_memory(weight.detach().numpy(), weight.detach().numpy())
