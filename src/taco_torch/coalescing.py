@@ -78,7 +78,8 @@ def block(
 def install() -> None:
     """For all groups of the process."""
     # Any, since torch declares a dict, and the names of functions as constants.
-    world, modules = cast(Any, c10d._world), cast(list[Any], [c10d, dist])
+    world = cast(Any, c10d._world)
+    modules: list[Any] = [c10d, dist]
     world._pg_coalesce_state = ThreadBlocks()
     for module in modules:
         module._coalescing_manager = block

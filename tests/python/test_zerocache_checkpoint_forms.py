@@ -63,7 +63,7 @@ def test_options_go_to_the_group_that_has_the_parameters(tmp_path: Path) -> None
 
 def test_groups_of_other_parameters_are_refused_by_name(tmp_path: Path) -> None:
     model = norms()
-    cache, model, optimizer = wrapped(model, groups_of(model, False))
+    cache, model, _ = wrapped(model, groups_of(model, False))
     cache.save(tmp_path / "saved")
     cache.close()
     model = norms()

@@ -251,8 +251,7 @@ TEST(SimPcap, ATraceHasEveryPacketOfItsSeedWithItsAddressesTimeAndFate) {
     EXPECT_EQ(wire::parse(packet.payload, parsed),
               sealed ? wire::Verdict::kSealed : wire::Verdict::kGood);
   }
-  EXPECT_EQ(trace.packets.size() - fates["in part"],
-            result.network.sent + result.network.forged);
+  EXPECT_EQ(trace.packets.size() - fates["in part"], result.network.sent + result.network.forged);
   EXPECT_EQ(fates["in part"], result.network.refused);
   EXPECT_EQ(fates["lost"], result.network.lost + result.network.burst_lost);
   EXPECT_EQ(fates["corrupted"], result.network.corrupted);

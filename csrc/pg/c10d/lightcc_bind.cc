@@ -108,7 +108,7 @@ void load(GradientHook& hook, const std::vector<SavedBucket>& buckets, std::int6
 }
 
 // The settings for gradients that LIGHT_* variables make.
-py::dict environment() {
+py::dict light_environment() {
   constexpr std::int64_t kAutomaticFusion = 25 << 20;  // as DDP's buckets
   const Env env = value_or_raise(Env::get());
   py::dict out;
@@ -266,7 +266,7 @@ void bind_lightcc(py::module_& module) {
   bind_hook(module);
   module.def("arrangement_of", &arrangement_of, py::arg("reducer"), NoGil());
   module.def("arrange", &arrange, py::arg("reducer"), py::arg("arrangement"), NoGil());
-  module.def("lightcc_environment", &environment);
+  module.def("lightcc_environment", &light_environment);
   module.def("lightcc_stats", &stats);
   module.def(
       "log_info",

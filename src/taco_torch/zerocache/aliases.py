@@ -33,7 +33,7 @@ OWN_REFERENCES = 2  # to an alias that nobody else has: a variable's and an argu
 
 
 class Aliases:
-    """Of the parameters that a store holds, which is told of those that were changed."""
+    """The aliases of parameters that a store holds, which is told of those that were changed."""
 
     def __init__(self, store: Any, names: Mapping[nn.Parameter, str]) -> None:
         _install_once()

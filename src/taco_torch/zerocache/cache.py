@@ -407,8 +407,7 @@ class ZeroCache(View):
     def left_backward(self) -> bool:
         """Whether ranks average gradients and a backward pass of this one has ended by an
         exception. The others are told then."""
-        spread, hooks = self.store.is_spread, self._hooks
-        return spread and hooks is not None and hooks.leave_backward()
+        return self.store.is_spread and self._hooks is not None and self._hooks.leave_backward()
 
     def check_backward(self) -> None:
         """Raises RuntimeError where ranks average gradients and a backward pass of this one has
@@ -431,8 +430,7 @@ class ZeroCache(View):
         Python calls signal handlers between its own instructions, so at once after a long call;
         all calls are made from C, for nobody to find parameters stepped that are not counted.
         """
-        store = self.store
-        if store.run != "train":
+        if (store := self.store).run != "train":
             store.begin_run("step")  # without a forward pass since the last
         try:
             list(map(_call, (partial(store.step, steps), *taken)))
