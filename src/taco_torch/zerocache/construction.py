@@ -78,7 +78,8 @@ class Construction(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
-        if name == "__get__" or function in WITHOUT_ELEMENTS:
+        inner = getattr(function, "__wrapped__", function)  # of those that aliases.py replaces
+        if name == "__get__" or function in WITHOUT_ELEMENTS or inner in WITHOUT_ELEMENTS:
             return function(*args, **kwargs)
         part_of = self._store.part_of
         held = [
