@@ -26,9 +26,17 @@ run_clang_tidy() {
   files=$(changed_sources | grep -v '/kernels/.*\(avx\|neon\|_arm\)' || true)
   [ -z "$files" ] && { echo "no C++ source differs from $LINT_BASE"; return; }
   cmake -S . -B "$database" -G Ninja -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DTACO_TESTS=OFF \
-    -DTACO_UNITY=OFF -DPython_EXECUTABLE="$VENV/bin/python"
+    -DTACO_UNITY=0 -DPython_EXECUTABLE="$VENV/bin/python"
   echo "$files" | xargs -r -n 1 -P "$JOBS" \
     clang-tidy --quiet -p "$database" --warnings-as-errors='*'
+}
+
+# Which sources are neighbours changes with every new one: the names of all of a library differ.
+compile_as_one() {
+  local database=build/names
+  cmake -S . -B "$database" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 \
+    -DTACO_TESTS=OFF -DTACO_UNITY=1000 -DPython_EXECUTABLE="$VENV/bin/python"
+  cmake --build "$database" -j "$JOBS"
 }
 
 phase "clang-format" check_format
@@ -37,4 +45,5 @@ phase "ruff check" ruff check .
 phase "ruff format" ruff format --check .
 phase "mypy --strict" mypy --strict src/taco_torch src/_taco_torch_autoload.py
 phase "layers, lengths, pages" pytest -q tests/test_tidy.py tests/test_pages.py
+phase "names within a library" compile_as_one
 phase "clang-tidy (since $LINT_BASE)" run_clang_tidy

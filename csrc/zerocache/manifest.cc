@@ -8,8 +8,8 @@
 namespace taco::zerocache {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3154534e414d4354;  // "TCMANST1"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint64_t kManifestMagic = 0x3154534e414d4354;  // "TCMANST1"
+constexpr std::uint32_t kManifestVersion = 1;
 constexpr std::size_t kChecksumBytes = sizeof(std::uint64_t);
 constexpr std::size_t kLeastTensorBytes = 4 + 8 + 8;
 constexpr std::size_t kSavedPageBytes = 4 + 4 + 8;
@@ -41,8 +41,8 @@ bool fits_together(const Manifest& manifest) {
 
 std::vector<std::byte> encode_manifest(const Manifest& manifest) {
   RecordWriter record;
-  record.put_u64(kMagic);
-  record.put_u32(kVersion);
+  record.put_u64(kManifestMagic);
+  record.put_u32(kManifestVersion);
   record.put_u64(manifest.serial);
   record.put_u64(manifest.store);
   record.put_u64(manifest.page_bytes);
@@ -68,10 +68,10 @@ std::vector<std::byte> encode_manifest(const Manifest& manifest) {
 Result<Manifest> decode_manifest(std::span<const std::byte> bytes, const std::string& path) {
   RecordReader record(bytes);
   Manifest manifest;
-  if (record.u64() != kMagic) return Status(Code::kResource, path + " is no manifest");
+  if (record.u64() != kManifestMagic) return Status(Code::kResource, path + " is no manifest");
   const std::uint32_t version = record.u32();
-  if (record.ok() && version != kVersion) {
-    return other_format(path, version, kVersion);
+  if (record.ok() && version != kManifestVersion) {
+    return other_format(path, version, kManifestVersion);
   }
   manifest.serial = record.u64();
   manifest.store = record.u64();

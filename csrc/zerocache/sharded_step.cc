@@ -50,22 +50,22 @@ void add_step(Digest& digest, const kernels::AdafactorStep& step) {
 }
 
 // The step that a rank is about to take of one parameter.
-struct Intent {
+struct StepIntent {
   std::uint64_t tensor = 0;
   std::uint64_t step = 0;  // digest of its kind and constants
-  bool operator==(const Intent&) const = default;
+  bool operator==(const StepIntent&) const = default;
 };
 
-std::vector<Intent> intents_of(std::span<const Update> updates) {
-  std::vector<Intent> intents;
+std::vector<StepIntent> intents_of(std::span<const Update> updates) {
+  std::vector<StepIntent> intents;
   for (const Update& update : updates) intents.push_back({update.tensor, digest_of(update.step)});
   std::sort(intents.begin(), intents.end(),
-            [](const Intent& a, const Intent& b) { return a.tensor < b.tensor; });
+            [](const StepIntent& a, const StepIntent& b) { return a.tensor < b.tensor; });
   return intents;
 }
 
-Status mismatch(const Layout& layout, std::span<const Intent> first, std::span<const Intent> other,
-                std::size_t rank) {
+Status mismatch(const Layout& layout, std::span<const StepIntent> first,
+                std::span<const StepIntent> other, std::size_t rank) {
   const auto place = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
   const bool in_first = place.first != first.end(), in_other = place.second != other.end();
   const std::string here = "rank " + std::to_string(rank);
@@ -78,7 +78,7 @@ Status mismatch(const Layout& layout, std::span<const Intent> first, std::span<c
   }
   const bool missing_in_other =
       in_first && (!in_other || place.first->tensor < place.second->tensor);
-  const Intent& alone = missing_in_other ? *place.first : *place.second;
+  const StepIntent& alone = missing_in_other ? *place.first : *place.second;
   return Status(Code::kMismatch,
                 "parameter '" + layout.tensors()[alone.tensor].name + "' has a gradient on " +
                     (missing_in_other ? "rank 0" : here) + " and none on " +
@@ -99,9 +99,9 @@ std::uint64_t digest_of(const StepConstants& constants) {
 Status agree_on_step(Collectives& ranks, const Layout& layout, std::span<const Update> updates,
                      const Status& own) {
   TACO_RETURN_IF_ERROR(agree(ranks, own));
-  const std::vector<Intent> intents = intents_of(updates);
+  const std::vector<StepIntent> intents = intents_of(updates);
   Digest digest;
-  for (const Intent& intent : intents) {
+  for (const StepIntent& intent : intents) {
     digest.add_value(intent.tensor);
     digest.add_value(intent.step);
   }
@@ -113,7 +113,7 @@ Status agree_on_step(Collectives& ranks, const Layout& layout, std::span<const U
   if (!details.ok()) return details.status();
   const auto given_by = [&](std::size_t rank) {
     const std::vector<std::byte>& bytes = details.value()[rank];
-    std::vector<Intent> given(bytes.size() / sizeof(Intent));
+    std::vector<StepIntent> given(bytes.size() / sizeof(StepIntent));
     if (!given.empty()) std::memcpy(given.data(), bytes.data(), bytes.size());
     return given;
   };

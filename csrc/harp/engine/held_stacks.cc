@@ -8,7 +8,7 @@
 namespace taco::harp {
 namespace {
 
-struct Registry {
+struct HeldStacks {
   struct User {
     Member member;
     std::shared_ptr<Stack> stack;
@@ -19,20 +19,20 @@ struct Registry {
 };
 
 // Never destroyed: a user may leave during static destruction.
-Registry& registry() {
-  static Registry* const instance = new Registry;
+HeldStacks& held_stacks() {
+  static HeldStacks* const instance = new HeldStacks;
   return *instance;
 }
 
 }  // namespace
 
 Result<HeldStack> hold_stack(const StackOptions& options, const Member& member) {
-  std::lock_guard lock(registry().mutex);
-  auto& users = registry().users;
+  std::lock_guard lock(held_stacks().mutex);
+  auto& users = held_stacks().users;
   // In a forked child these are the parent's, who goes on using them.
   std::erase_if(users, [](const auto& user) { return !user.stack->usable().ok(); });
   std::vector<const Stack*> occupied;
-  for (const auto& stack : registry().closing) occupied.push_back(stack.get());
+  for (const auto& stack : held_stacks().closing) occupied.push_back(stack.get());
   const std::size_t closing = occupied.size();
   for (const auto& user : users) {
     if (user.member.group == member.group && user.member.world == member.world &&
@@ -47,8 +47,8 @@ Result<HeldStack> hold_stack(const StackOptions& options, const Member& member) 
 
 void drop_stack(const std::shared_ptr<Stack>& stack, const Member& member) {
   if (!stack) return;
-  std::unique_lock lock(registry().mutex);
-  auto& users = registry().users;
+  std::unique_lock lock(held_stacks().mutex);
+  auto& users = held_stacks().users;
   const auto mine = std::ranges::find_if(
       users, [&](const auto& user) { return user.stack == stack && user.member == member; });
   if (mine == users.end()) return;
@@ -57,17 +57,17 @@ void drop_stack(const std::shared_ptr<Stack>& stack, const Member& member) {
       std::ranges::any_of(users, [&](const auto& user) { return user.stack == stack; });
   if (in_use) return;
   // The goodbye may take its time, which other groups and statistics need not wait for.
-  registry().closing.push_back(stack);
+  held_stacks().closing.push_back(stack);
   lock.unlock();
   stack->close();
   lock.lock();
-  std::erase(registry().closing, stack);
+  std::erase(held_stacks().closing, stack);
 }
 
 std::vector<std::shared_ptr<Stack>> live_stacks() {
-  std::lock_guard lock(registry().mutex);
+  std::lock_guard lock(held_stacks().mutex);
   std::vector<std::shared_ptr<Stack>> stacks;
-  for (const auto& user : registry().users) {
+  for (const auto& user : held_stacks().users) {
     if (std::ranges::count(stacks, user.stack) == 0) stacks.push_back(user.stack);
   }
   return stacks;

@@ -9,7 +9,7 @@
 namespace taco::harp {
 namespace {
 
-Result<SecuritySettings> read() {
+Result<SecuritySettings> read_settings() {
   const auto env = Env::get();
   if (!env.ok()) return env.status();
   const auto level = security_named(env.value().harp_security);
@@ -37,7 +37,7 @@ Result<SecuritySettings> SecuritySettings::get() {
   static std::optional<SecuritySettings> known;
   std::lock_guard lock(mutex);
   if (known) return *known;
-  Result<SecuritySettings> settings = read();
+  Result<SecuritySettings> settings = read_settings();
   if (settings.ok()) known = *settings;
   return settings;
 }

@@ -25,7 +25,7 @@ constexpr Duration kFirstRetry = 50 * kMillisecond, kLastRetry = kSecond;
 // A path that falls silent again within kFlap rests before it is proved, ever longer.
 constexpr Duration kFlap = 10 * kSecond, kFirstRest = 500 * kMillisecond, kLastRest = 16 * kSecond;
 
-std::uint32_t milliseconds(Duration time) {
+std::uint32_t whole_milliseconds(Duration time) {
   return static_cast<std::uint32_t>(time / kMillisecond);
 }
 
@@ -143,7 +143,8 @@ void Path::challenge(const AddressPair& pair) {
 
 bool Path::is_limited() const {
   if (window_limited_) return true;
-  return milliseconds(host_.now()) - limited_ <= milliseconds(2 * rtt_.smoothed() + kLately);
+  return whole_milliseconds(host_.now()) - limited_ <=
+         whole_milliseconds(2 * rtt_.smoothed() + kLately);
 }
 
 void Path::on_peer_left() {
@@ -239,7 +240,7 @@ Path::News Path::on_ack(const wire::Ack& ack, const Others& others,
   now.others = others.paths;
   now.others_window = others.window;
   congestion_.on_ack(window_, now);
-  if (window_limited_) limited_ = milliseconds(host_.now());
+  if (window_limited_) limited_ = whole_milliseconds(host_.now());
   window_limited_ = false;
   return News::kSomething;
 }

@@ -28,7 +28,7 @@ void require(bool done) {
   abort();
 }
 
-const unsigned char* bytes_of(std::span<const std::byte> data) {
+const unsigned char* octets_of(std::span<const std::byte> data) {
   return reinterpret_cast<const unsigned char*>(data.data());
 }
 
@@ -85,8 +85,8 @@ PacketKey::PacketKey(const Digest& secret, Use use) : context_(EVP_CIPHER_CTX_ne
   static_assert(kKeyBytes + kNonceBytes <= sizeof material);
   std::memcpy(mask_.data(), material.data() + kKeyBytes, mask_.size());
   require(context_ != nullptr &&
-          EVP_CipherInit_ex(context_.get(), EVP_aes_128_gcm(), nullptr, bytes_of(material), nullptr,
-                            use == Use::kSeal ? 1 : 0) == 1);
+          EVP_CipherInit_ex(context_.get(), EVP_aes_128_gcm(), nullptr, octets_of(material),
+                            nullptr, use == Use::kSeal ? 1 : 0) == 1);
 }
 
 void prepare_sealing(Security security) {
@@ -112,8 +112,8 @@ void PacketKey::begin(const PacketNonce& nonce, std::span<const std::byte> heade
   std::memcpy(iv.data() + 4, &nonce.number, sizeof nonce.number);
   for (std::size_t i = 0; i < iv.size(); ++i) iv[i] ^= mask_[i];
   int bytes = 0;
-  require(EVP_CipherInit_ex(context_.get(), nullptr, nullptr, nullptr, bytes_of(iv), -1) == 1 &&
-          EVP_CipherUpdate(context_.get(), nullptr, &bytes, bytes_of(header),
+  require(EVP_CipherInit_ex(context_.get(), nullptr, nullptr, nullptr, octets_of(iv), -1) == 1 &&
+          EVP_CipherUpdate(context_.get(), nullptr, &bytes, octets_of(header),
                            static_cast<int>(header.size())) == 1);
 }
 
@@ -125,7 +125,7 @@ void PacketKey::seal(const wire::Header& header, const PacketNonce& nonce,
   for (const std::span<const std::byte> piece : {first, second}) {
     if (piece.empty()) continue;
     int bytes = 0;
-    require(EVP_CipherUpdate(context_.get(), to, &bytes, bytes_of(piece),
+    require(EVP_CipherUpdate(context_.get(), to, &bytes, octets_of(piece),
                              static_cast<int>(piece.size())) == 1);
     to += bytes;
   }

@@ -12,9 +12,9 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-class Hierarchical {
+class HierarchicalAllGather {
  public:
-  Hierarchical(ScheduleBuilder& builder, const Topology& topology)
+  HierarchicalAllGather(ScheduleBuilder& builder, const Topology& topology)
       : builder_(builder), topology_(topology), my_host_(topology.host_of(builder.rank())) {
     local_.ranks = topology.ranks_of(my_host_);
     local_.me = topology.local_index_of(builder.rank());
@@ -83,7 +83,7 @@ class Hierarchical {
 };
 
 void build_all_gather_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
-  Hierarchical(builder, topology).build();
+  HierarchicalAllGather(builder, topology).build();
 }
 
 Workload work_all_gather_hierarchical(const Problem& problem, const Topology& topology) {

@@ -10,12 +10,12 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-constexpr std::uint64_t kLongest = 1 << 20;
+constexpr std::uint64_t kLongestPerHost = 1 << 20;
 
 const char* all_reduce_hierarchical_unfit(const Problem& problem, const Topology& topology) {
   if (topology.max_ranks_per_host() == 1) return "no host has two ranks";
-  return problem.bytes > kLongest ? "it needs a copy of the message for each rank of a host"
-                                  : nullptr;
+  return problem.bytes > kLongestPerHost ? "it needs a copy of the message for each rank of a host"
+                                         : nullptr;
 }
 
 void build_all_reduce_hierarchical(ScheduleBuilder& builder, const Topology& topology) {

@@ -22,13 +22,13 @@ const char* all_reduce_two_dimensional_coded_unfit(const Problem& problem,
   return problem.codec->has_memory() ? "what its codec has coded may not be coded again" : nullptr;
 }
 
-// Coded blocks that one turn of a rank needs: to and from each other host, twice; but what it has
-// summed up is one for all.
+// Coded blocks that one turn of a rank needs: to and from each other host, twice; but what
+// it has summed up is one for all.
 int rooms_of(const Topology& topology) { return 3 * topology.groups().hosts() - 2; }
 
-class Coded {
+class CodedAllReduce {
  public:
-  Coded(ScheduleBuilder& builder, const Topology& topology)
+  CodedAllReduce(ScheduleBuilder& builder, const Topology& topology)
       : builder_(builder),
         shape_(builder, topology),
         groups_(topology.groups().hosts()),
@@ -99,7 +99,7 @@ class Coded {
 };
 
 void build_all_reduce_two_dimensional_coded(ScheduleBuilder& builder, const Topology& topology) {
-  Coded(builder, topology).build();
+  CodedAllReduce(builder, topology).build();
 }
 
 Workload work_all_reduce_two_dimensional_coded(const Problem& problem, const Topology& topology) {

@@ -3,11 +3,11 @@
 // Direct: in round k every rank sends to the rank k places on and receives from the rank k places
 // before, so that in each round every rank hears one sender. Needs to know no other rank's splits.
 //
-// Hierarchical: the blocks that one host's ranks have for another host travel as one message. For
-// each other host one rank collects them inside (the rank with local index: that host modulo the
-// ranks here), sends them to its opposite number over there, which hands them out. Three hops and
-// more copies, for n * n times fewer messages between hosts with n ranks. All blocks must be
-// equally long, and every rank must know that they are.
+// Hierarchical: the blocks that one host's ranks have for another host travel as one
+// message. For each other host one rank collects them inside (the rank with local index: that host
+// modulo the ranks here), sends them to its opposite number over there, which hands them out. Three
+// hops and more copies, for n * n times fewer messages between hosts with n ranks. All blocks must
+// be equally long, and every rank must know that they are.
 //
 // It knows when the program gave no split sizes. A rank that gives some cannot tell whether the
 // others do, not even when all of its own are equal: its row may be even where another's is not. So
@@ -46,9 +46,9 @@ const char* all_to_all_hierarchical_unfit(const Problem& problem, const Topology
   return unfit_for_hierarchy(problem, topology);
 }
 
-class Hierarchical {
+class HierarchicalAllToAll {
  public:
-  Hierarchical(ScheduleBuilder& builder, const Topology& topology)
+  HierarchicalAllToAll(ScheduleBuilder& builder, const Topology& topology)
       : builder_(builder),
         topology_(topology),
         block_(builder.problem().bytes),
@@ -136,7 +136,7 @@ class Hierarchical {
 };
 
 void build_all_to_all_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
-  Hierarchical(builder, topology).build();
+  HierarchicalAllToAll(builder, topology).build();
 }
 
 Workload work_all_to_all_direct(const Problem& problem, const Topology& topology) {

@@ -16,9 +16,9 @@ namespace {
 
 // One chunk's way: root -> (relay, the root's host) -> (entries of all other hosts, the relay's
 // host) -> the entries' hosts. `hosts` are groups of ranks; the first holds the root.
-class Relay {
+class BroadcastRelay {
  public:
-  Relay(ScheduleBuilder& builder, Groups groups)
+  BroadcastRelay(ScheduleBuilder& builder, Groups groups)
       : builder_(builder), hosts_(std::move(groups)), message_(builder.output()) {
     my_host_ = group_of(hosts_, builder.rank());
     chunks_ = relay_pieces(message_.bytes, builder.chunk(), hosts() - 1);
@@ -89,11 +89,11 @@ class Relay {
 };
 
 void build_broadcast_flat(ScheduleBuilder& builder, const Topology& topology) {
-  Relay(builder, ranks_apart(topology, builder.problem().root)).build();
+  BroadcastRelay(builder, ranks_apart(topology, builder.problem().root)).build();
 }
 
 void build_broadcast_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
-  Relay(builder, ranks_by_host(topology, builder.problem().root)).build();
+  BroadcastRelay(builder, ranks_by_host(topology, builder.problem().root)).build();
 }
 
 Workload work_broadcast_flat(const Problem& problem, const Topology& topology) {

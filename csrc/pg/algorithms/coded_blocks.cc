@@ -16,7 +16,7 @@ constexpr std::uint64_t kOverlapping = 4;
 constexpr std::uint64_t kMostBlocks = 512;  // of one part, unless the codec wants more
 constexpr std::uint64_t kMostRooms = 32 << 20;
 constexpr std::uint64_t kFewestInFlight = 2, kMostInFlight = 8;
-constexpr std::uint64_t kAlignment = 64;
+constexpr std::uint64_t kBlockAlignment = 64;
 
 }  // namespace
 
@@ -30,8 +30,8 @@ CodedBlocks::CodedBlocks(const Codec& codec, std::uint64_t part, int rooms) {
   block = std::max(block, part / kMostBlocks);
   const auto each = static_cast<std::uint64_t>(std::max(rooms, 1));
   block = std::min(block, kMostRooms / (kFewestInFlight * each));
-  block = std::min({block, codec.longest_block(), part + kAlignment - 1});
-  longest = std::max(block / kAlignment, std::uint64_t{1}) * kAlignment;
+  block = std::min({block, codec.longest_block(), part + kBlockAlignment - 1});
+  longest = std::max(block / kBlockAlignment, std::uint64_t{1}) * kBlockAlignment;
   const std::uint64_t fitting = kMostRooms / (codec.most(longest) * each);
   turns_in_flight =
       std::min(count(part), static_cast<int>(std::clamp(fitting, kFewestInFlight, kMostInFlight)));

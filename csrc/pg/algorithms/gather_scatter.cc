@@ -17,11 +17,11 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-constexpr std::uint64_t kLongestRun = 16 << 20;
+constexpr std::uint64_t kLongestCopied = 16 << 20;
 
 const char* tree_unfit(const Problem& problem, const Topology& topology) {
-  return problem.total(topology.world()) > kLongestRun ? "it copies every block once a round"
-                                                       : nullptr;
+  return problem.total(topology.world()) > kLongestCopied ? "it copies every block once a round"
+                                                          : nullptr;
 }
 
 const char* host_tree_unfit(const Problem& problem, const Topology& topology) {

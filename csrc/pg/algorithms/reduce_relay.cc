@@ -15,9 +15,9 @@ namespace {
 
 // One chunk's way: inside each host to its collector (the root, in the root's host); from the
 // collectors to the relay, one of them; from the relay to the root. hosts[0] holds the root.
-class Relay {
+class ReduceRelay {
  public:
-  Relay(ScheduleBuilder& builder, Groups groups)
+  ReduceRelay(ScheduleBuilder& builder, Groups groups)
       : builder_(builder), hosts_(std::move(groups)), own_(builder.input()) {
     my_host_ = group_of(hosts_, builder.rank());
     chunks_ = relay_pieces(own_.bytes, builder.chunk(), hosts() - 1);
@@ -100,11 +100,11 @@ class Relay {
 };
 
 void build_reduce_flat(ScheduleBuilder& builder, const Topology& topology) {
-  Relay(builder, ranks_apart(topology, builder.problem().root)).build();
+  ReduceRelay(builder, ranks_apart(topology, builder.problem().root)).build();
 }
 
 void build_reduce_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
-  Relay(builder, ranks_by_host(topology, builder.problem().root)).build();
+  ReduceRelay(builder, ranks_by_host(topology, builder.problem().root)).build();
 }
 
 Workload work_reduce_flat(const Problem& problem, const Topology& topology) {

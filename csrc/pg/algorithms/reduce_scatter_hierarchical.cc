@@ -13,9 +13,9 @@ namespace taco::pg::algorithms {
 
 namespace {
 
-class Hierarchical {
+class HierarchicalReduceScatter {
  public:
-  Hierarchical(ScheduleBuilder& builder, const Topology& topology)
+  HierarchicalReduceScatter(ScheduleBuilder& builder, const Topology& topology)
       : builder_(builder), topology_(topology), my_host_(topology.host_of(builder.rank())) {
     local_.ranks = topology.ranks_of(my_host_);
     local_.me = topology.local_index_of(builder.rank());
@@ -90,7 +90,7 @@ class Hierarchical {
 };
 
 void build_reduce_scatter_hierarchical(ScheduleBuilder& builder, const Topology& topology) {
-  Hierarchical(builder, topology).build();
+  HierarchicalReduceScatter(builder, topology).build();
 }
 
 Workload work_reduce_scatter_hierarchical(const Problem& problem, const Topology& topology) {

@@ -47,20 +47,21 @@ int most_collected(const Topology& groups) {
 
 // The memory that one turn of the busiest rank needs, in coded blocks. A sum has room for two of 16
 // bits.
-int rooms_of(const Topology& topology) {
+int rooms_for_shards(const Topology& topology) {
   const Topology& groups = topology.groups();
   return 3 * most_collected(groups) + groups.hosts() - 1;
 }
 
-class Coded {
+class CodedReduceScatter {
  public:
-  Coded(ScheduleBuilder& builder, const Topology& topology)
+  CodedReduceScatter(ScheduleBuilder& builder, const Topology& topology)
       : builder_(builder),
         groups_(topology.groups()),
         group_(groups_.host_of(builder.rank())),
         local_{groups_.ranks_of(group_), groups_.local_index_of(builder.rank())},
         number_of_(collected_by(builder.rank())),
-        blocks_(*builder.problem().codec, longest_block(builder.problem()), rooms_of(topology)),
+        blocks_(*builder.problem().codec, longest_block(builder.problem()),
+                rooms_for_shards(topology)),
         turns_(blocks_.count(longest_block(builder.problem()))),
         rooms_(builder, blocks_.longest,
                (collected_ + groups_.hosts() - 1) * blocks_.turns_in_flight) {
@@ -164,7 +165,7 @@ class Coded {
 
 void build_reduce_scatter_two_dimensional_coded(ScheduleBuilder& builder,
                                                 const Topology& topology) {
-  Coded(builder, topology).build();
+  CodedReduceScatter(builder, topology).build();
 }
 
 // The blocks that a rank or a host sends and receives.
@@ -224,7 +225,7 @@ Workload work_reduce_scatter_two_dimensional_coded(const Problem& problem,
   const std::uint64_t longest = longest_block(problem);
   const auto block = static_cast<double>(longest);
   const auto coded = static_cast<double>(codec.expected(longest));
-  const CodedBlocks blocks(codec, longest, rooms_of(topology));
+  const CodedBlocks blocks(codec, longest, rooms_for_shards(topology));
   const Busiest busiest(topology, block, coded);
   const double collected = most_collected(groups), others = groups.hosts() - 1;
   Workload work;

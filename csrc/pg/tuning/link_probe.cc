@@ -26,7 +26,7 @@ constexpr double kPingSeconds = 0.05;    // for all of them
 constexpr std::uint32_t kTheEnd = 0xffffffff;
 constexpr std::uint32_t kAnswer = 0x8000;     // behind every message's index
 constexpr std::uint64_t kSignature = 0x7075;  // both ends run the same program
-constexpr Duration kCancelLimit = 2 * kSecond;
+constexpr Duration kProbeCancelLimit = 2 * kSecond;
 
 double cpu_seconds() {
   rusage usage{};
@@ -128,8 +128,8 @@ Status LinkProbe::carry_out(const std::shared_ptr<Round>& round) {
   if (engine_.wait(round->done, deadline_)) return round->status;
   call_on_engine(
       engine_, [round](harp::Transport& transport) { round->cancel_st(transport); },
-      monotonic_now() + kCancelLimit);
-  (void)engine_.wait(round->done, monotonic_now() + kCancelLimit);
+      monotonic_now() + kProbeCancelLimit);
+  (void)engine_.wait(round->done, monotonic_now() + kProbeCancelLimit);
   return Status(Code::kTimeout, "measuring the link took too long");
 }
 
