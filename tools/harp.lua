@@ -20,7 +20,7 @@ local FRAMES = {
 }
 local RECORDS = {
   [1] = "want", [2] = "offer", [3] = "control", [4] = "notice", [5] = "goodbye",
-  [6] = "path open", [7] = "path closed", [8] = "path move",
+  [6] = "path open", [7] = "path closed", [8] = "path move", [255] = "unknown",
 }
 local CONTROLS = {
   [0] = "cancel receive", [1] = "cancel send", [2] = "void want", [3] = "solicit",

@@ -265,9 +265,10 @@ std::vector<Endpoint> sources_towards(const Endpoint& destination, const Endpoin
   return sources;
 }
 
+// An interface without a carrier counts, too: the kernel's route by it stays, and may be preferred.
 bool shares_network(const Interface& interface, const std::vector<Interface>& all) {
   return std::ranges::any_of(all, [&](const Interface& other) {
-    return other.name != interface.name && other.up && !other.loopback &&
+    return other.name != interface.name && !other.loopback &&
            is_on_network(interface, other.address) && is_on_network(other, interface.address);
   });
 }

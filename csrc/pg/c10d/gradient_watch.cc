@@ -17,6 +17,7 @@ struct GradientWatch::Seen {
   }
 
   const c10::weak_intrusive_ptr<c10::TensorImpl> parameter;
+  const torch::autograd::FunctionPreHook* hook = nullptr;  // identifies it among the parameter's
   std::atomic<bool> used = false;
   std::atomic<bool> thrown_away = false;
   // As the last pass has left it. None: there was none.
@@ -64,17 +65,50 @@ class LookBefore : public torch::autograd::FunctionPreHook {
   const std::shared_ptr<GradientWatch::Seen> seen_;
 };
 
+using Hooks = std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>;
+
+Hooks& hooks_of(const at::Tensor& parameter) {
+  return torch::autograd::impl::materialize_autograd_meta(parameter)->hooks_;
+}
+
+bool looks(const GradientWatch::Seen& seen, const at::Tensor& parameter) {
+  const Hooks& hooks = hooks_of(parameter);
+  return std::any_of(hooks.begin(), hooks.end(),
+                     [&](const auto& hook) { return hook.get() == seen.hook; });
+}
+
+// Beside hooks that others have. Python removes all when it adds the first of its own.
+void look_before(const std::shared_ptr<GradientWatch::Seen>& seen, const at::Tensor& parameter) {
+  if (parameter.is_meta() || !parameter.is_leaf()) return;
+  if (looks(*seen, parameter)) return;
+  auto hook = std::make_unique<LookBefore>(seen);
+  seen->hook = hook.get();
+  hooks_of(parameter).push_back(std::move(hook));
+}
+
 }  // namespace
 
 GradientWatch::GradientWatch(const std::vector<std::pair<std::string, at::Tensor>>& parameters) {
   for (const auto& [name, tensor] : parameters) {
     seen_.push_back(std::make_shared<Seen>(tensor));
-    if (tensor.is_meta() || !tensor.is_leaf()) continue;
-    torch::autograd::impl::add_hook(tensor, std::make_unique<LookBefore>(seen_.back()));
+    look_before(seen_.back(), tensor);
   }
 }
 
-bool GradientWatch::is_used(int parameter) const { return seen_[parameter]->used; }
+GradientWatch::~GradientWatch() {
+  for (const std::shared_ptr<Seen>& seen : seen_) {
+    const at::Tensor tensor = seen->tensor();
+    if (!tensor.defined() || seen->hook == nullptr) continue;
+    std::erase_if(hooks_of(tensor), [&](const auto& hook) { return hook.get() == seen->hook; });
+  }
+}
+
+bool GradientWatch::is_used(int parameter) const {
+  const Seen& seen = *seen_[parameter];
+  if (seen.used || seen.hook == nullptr) return seen.used;
+  const at::Tensor tensor = seen.tensor();
+  return tensor.defined() && !looks(seen, tensor);  // nobody has looked in this pass
+}
 
 std::vector<int> GradientWatch::thrown_away(std::span<const int> parameters) const {
   std::vector<int> all;
@@ -102,6 +136,7 @@ void GradientWatch::end(std::span<const int> parameters) {
   for (const int number : parameters) {
     Seen& seen = *seen_[number];
     const at::Tensor tensor = seen.tensor();
+    if (tensor.defined()) look_before(seen_[number], tensor);
     const at::Tensor gradient = tensor.defined() ? tensor.grad() : at::Tensor();
     if (!gradient.defined()) {
       seen.left = c10::weak_intrusive_ptr<c10::TensorImpl>(c10::intrusive_ptr<c10::TensorImpl>());

@@ -22,6 +22,9 @@ class GradientWatch {
   struct Seen;
 
   explicit GradientWatch(const std::vector<std::pair<std::string, at::Tensor>>& parameters);
+  ~GradientWatch();
+  GradientWatch(const GradientWatch&) = delete;
+  GradientWatch& operator=(const GradientWatch&) = delete;
 
   // A gradient has been computed for it since its last pass.
   bool is_used(int parameter) const;

@@ -119,8 +119,8 @@ Automatic::Trial Automatic::trial_of(const StepWindow::Summary& summary, double 
 // Compares what the computation does not hide, where whole steps vary more; but what makes the
 // computation itself longer shows in whole steps only.
 Automatic::Gain Automatic::gain(const Trial& from, const Trial& to) {
-  const Gain whole{from.seconds - to.seconds, std::hypot(from.seconds_off, to.seconds_off)};
-  const Gain shown{from.exposed - to.exposed, std::hypot(from.exposed_off, to.exposed_off)};
+  const Gain whole{from.seconds - to.seconds, error_of_sum(from.seconds_off, to.seconds_off)};
+  const Gain shown{from.exposed - to.exposed, error_of_sum(from.exposed_off, to.exposed_off)};
   return std::abs(whole.seconds) > whole.off || whole.off <= shown.off ? whole : shown;
 }
 

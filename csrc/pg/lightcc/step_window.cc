@@ -46,7 +46,7 @@ bool differ(const std::vector<double>& newest, const std::vector<double>& before
   if (*least > *high || *most < *low) return true;
   const double spread = std::max(spread_of(before, old), spread_of(newest, now));
   const double error =
-      spread * std::hypot(error_of_median(newest.size()), error_of_median(before.size()));
+      spread * error_of_sum(error_of_median(newest.size()), error_of_median(before.size()));
   return std::abs(now - old) > kClear * error;
 }
 

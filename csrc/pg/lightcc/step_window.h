@@ -4,11 +4,16 @@
 // One model's; guarded by its owner.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <deque>
 #include <vector>
 
 namespace taco::pg::lightcc {
+
+// The error of a sum, or difference, of two figures whose errors are independent. (std::hypot()
+// needs glibc 2.35, and a wheel is for older ones too.)
+inline double error_of_sum(double a, double b) { return std::sqrt(a * a + b * b); }
 
 class StepWindow {
  public:
