@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <cstdio>
 #include <utility>
+#include <fstream>
 
 namespace taco::zerocache {
 namespace {
@@ -44,6 +46,32 @@ void clear_mark(c10::StorageImpl& storage) { storage.clear_data_ptr_access_error
 void let_range_go(void* context) { delete static_cast<std::shared_ptr<const void>*>(context); }
 
 }  // namespace
+// Whether an address is mapped from a file, and what is written there reaches no other process: the
+// mapping is private, or cannot be written at all.
+bool is_own_mapping_of_file(const void* memory) {
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  std::ifstream maps("/proc/self/maps");
+  std::string line;
+  while (std::getline(maps, line)) {
+    std::uintptr_t begin = 0, end = 0;
+    unsigned long inode = 0;
+    char rights[5] = {};
+    const int found =
+        std::sscanf(line.c_str(), "%lx-%lx %4s %*x %*x:%*x %lu", &begin, &end, rights, &inode);
+    if (found < 4 || address < begin || address >= end) continue;
+    return inode != 0 && (rights[3] == 'p' || rights[1] != 'w');
+  }
+  return false;
+}
+
+TensorForm form_of_tensor(const c10::TensorImpl& tensor) {
+  TensorForm form;
+  form.dtype = c10::getDtypeNames(c10::typeMetaToScalarType(tensor.dtype())).first;
+  form.shape.assign(tensor.sizes().begin(), tensor.sizes().end());
+  form.strides.assign(tensor.strides().begin(), tensor.strides().end());
+  return form;
+}
+
 
 Status can_be_placed(const at::Tensor& tensor, const std::string& name) {
   if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.has_storage())
@@ -58,11 +86,12 @@ Status can_be_placed(const at::Tensor& tensor, const std::string& name) {
   const at::DataPtr& data = storage->_mutable_data_ptr_no_checks();
   if (data.get_deleter() == &let_range_go)
     return unsupported(name, "is held by another cache: close() that one first");
-  if (data.get_deleter() != c10::GetCPUAllocator()->raw_deleter()) {
+  if (data.get_deleter() != c10::GetCPUAllocator()->raw_deleter() &&
+      !is_own_mapping_of_file(data.get())) {
     return unsupported(name,
                        "lies in memory that torch did not allocate for it alone (it is shared with "
-                       "processes or a NumPy array, or mapped from a file); give it memory of its "
-                       "own first: p.data = p.data.clone()");
+                       "processes or a NumPy array); give it memory of its own first: "
+                       "p.data = p.data.clone()");
   }
   return Status();
 }

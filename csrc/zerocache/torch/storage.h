@@ -38,8 +38,9 @@ class Tensor;
 namespace taco::zerocache {
 
 // Whether a tensor's storage can be placed; kUnsupported names the tensor and says why not. Only
-// memory that torch's CPU allocator made for this storage alone can be left behind: other memory
-// has another user, who would not notice (a NumPy array, other processes, a mapped file).
+// memory that nobody else sees can be left behind: what torch's CPU allocator made for this
+// storage, and what is mapped from a file for this process alone, as loaded weights are. Other
+// memory has another user, who would not notice (a NumPy array, other processes).
 Status can_be_placed(const at::Tensor& tensor, const std::string& name);
 
 // Whether a tensor's bytes lie in some store's range.
