@@ -258,6 +258,7 @@ Status OptimizerStream::begin(Chunk& chunk) {
 }
 
 void OptimizerStream::compute(const Chunk& chunk) {
+  ++changes_;
   const Time started = monotonic_now();
   workers_->run([&](unsigned worker) { compute(chunk, worker); });
   if (!timeline::enabled()) return;

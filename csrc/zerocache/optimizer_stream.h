@@ -10,6 +10,7 @@
 // One thread at a time.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -81,6 +82,9 @@ class OptimizerStream {
   // page cannot be had, neither its chunk nor those behind it are stepped: the message says where
   // the step ended.
   Status step(std::span<const Update> updates);
+  // How often it has begun to change pages: a step that has failed with the same number as before
+  // has changed nothing.
+  std::uint64_t changes() const { return changes_; }
   // Fails where step() would before it does anything.
   Status check(std::span<const Update> updates) const;
   // Takes the part of such a step that lies on one page of parameters, once all gradients for that
@@ -157,6 +161,7 @@ class OptimizerStream {
   const GradientPages* gradients_ = nullptr;
   const std::optional<Tier> parameter_tier_;
   const std::unique_ptr<Workers> workers_;
+  std::atomic<std::uint64_t> changes_{0};
 };
 
 }  // namespace taco::zerocache

@@ -119,6 +119,7 @@ Result<AdafactorMeasure> OptimizerStream::measure(const Update& update,
 }
 
 Status OptimizerStream::write_back(std::uint32_t tensor, const AdafactorMeasure& measure) {
+  ++changes_;
   return in_the_middle(measure.write_back(pages_, layout_, layout_.tensors()[tensor]));
 }
 

@@ -104,3 +104,18 @@ def test_whatever_comes_next_works_at_the_least_caps(
     model(X).square().mean().backward()
     optimizer.step()
     cache.close()
+
+
+def test_a_step_without_room_changes_nothing_and_breaks_nothing(tmp_path: Path) -> None:
+    model = made()
+    cache = make_cache(tmp_path / "cache", 9, 4, 100)  # full of Two
+    model, optimizer = cache.wrap(model, adamw(model))
+    model(X).square().mean().backward()
+    before = {name: cache.full(name) for name, _ in model.named_parameters()}
+    with cache.use(model[1], writes=False), pytest.raises(ValueError, match="device"):
+        optimizer.step()
+    for name, values in before.items():
+        assert torch.equal(cache.full(name), values)
+    optimizer.step()
+    assert not torch.equal(cache.full("0.weight"), before["0.weight"])
+    cache.close()

@@ -165,9 +165,11 @@ Status Store::step(const std::vector<Step>& steps) {
   if (!updates.ok()) return updates.status();
   for (const Step& step : steps) find(step.parameter)->storage->note_write();
   Status status;
+  const std::uint64_t changes = stream_->changes();
   {
     const WithoutGil others_run;
     status = stream_->step(updates.value());
+    if (!status.ok() && stream_->changes() == changes) return status;
     if (status.ok() && gradient_pages_) status = gradient_pages_->drop(*mover_);
   }
   return failed_step(status);
