@@ -340,3 +340,21 @@ def test_a_directory_named_by_a_relative_path_is_the_same_after_chdir(
     cache.close()
     assert not list((tmp_path / "here").iterdir())
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_load_heals_pages_that_cannot_be_read(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "cache", 12, 8)
+    model, optimizer = cache.wrap(model := TinyGPT(), adamw(model))
+    train(model, optimizer, 2)
+    cache.save(tmp_path / "saved")
+    expected = {name: cache.full(name) for name, _ in model.named_parameters()}
+    with open(next((tmp_path / "cache").glob("*.slab")), "r+b") as slab:
+        slab.write(os.urandom(8 << 20))
+    with pytest.raises(RuntimeError, match="other bytes"):
+        optimizer.state_dict()
+    cache.load(tmp_path / "saved")
+    for name, values in expected.items():
+        assert torch.equal(cache.full(name), values)
+    assert len(train(model, optimizer, 2)) == 2
+    cache.close()
+    assert not list((tmp_path / "cache").iterdir())

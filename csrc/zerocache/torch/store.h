@@ -369,6 +369,8 @@ class Store : public Pager {
   Status write_piece(const Checkpoint::Piece& piece);
   Status restore(const Entry& entry);
   void let_go();
+  Status write_over(const Checkpoint::Piece& piece);
+  std::vector<TensorForm> forms() const;
   void note_writes();
 
   const pid_t process_ = getpid();

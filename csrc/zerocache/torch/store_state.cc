@@ -274,8 +274,30 @@ Status Store::forget_state() {
   for (std::uint32_t index = first_moments_; index < after_moments_; ++index) {
     const PlacedTensor& moments = layout_.tensors()[index];
     const std::vector<std::byte> zeros(moments.bytes);
-    TACO_RETURN_IF_ERROR(
-        write_bytes(*mover_, page_bytes(), moments, tier_of(page_of(moments)), 0, zeros));
+    TACO_RETURN_IF_ERROR(write_over({moments, 0, zeros}));
+  }
+  return Status();
+}
+
+// A page whose bytes cannot be read any more is written anew: what else lies on it comes later.
+Status Store::write_over(const Checkpoint::Piece& piece) {
+  const Tier tier = tier_of(page_of(piece.tensor));
+  for (std::size_t done = 0; done < piece.bytes.size();) {
+    const std::uint64_t begin = piece.tensor.offset + piece.offset + done;
+    const std::size_t count =
+        std::min<std::uint64_t>(page_bytes() - begin % page_bytes(), piece.bytes.size() - done);
+    const auto write = [&] {
+      return write_kept(piece.tensor, tier, piece.offset + done, piece.bytes.subspan(done, count),
+                        nullptr);
+    };
+    Status written = write();
+    const auto page = static_cast<PageId>(begin / page_bytes());
+    if (written.code() == Code::kResource && mover_->has_content(page)) {
+      mover_->discard({&page, 1});
+      written = write();
+    }
+    TACO_RETURN_IF_ERROR(written);
+    done += count;
   }
   return Status();
 }
@@ -289,9 +311,7 @@ Status Store::write_piece(const Checkpoint::Piece& piece) {
   bool holds = false;
   for (std::uint64_t page = begin / page_bytes(); page <= last / page_bytes(); ++page)
     holds = holds || mover_->has_content(static_cast<PageId>(page));
-  if (!holds && only_zeros(piece.bytes)) return Status();
-  const Tier tier = tier_of(static_cast<PageId>(begin / page_bytes()));
-  return write_kept(piece.tensor, tier, piece.offset, piece.bytes, nullptr);
+  return !holds && only_zeros(piece.bytes) ? Status() : write_over(piece);
 }
 
 void Store::note_writes() {
