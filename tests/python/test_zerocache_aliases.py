@@ -139,3 +139,25 @@ def test_arrays_outlast_the_use_and_cannot_be_written(tmp_path: Path) -> None:
     assert torch.equal(capsule, expected)
     cache.close()
     assert np.shares_memory(weight.detach().numpy(), weight.detach().numpy())
+
+
+class ReadTwice(nn.Module):
+    """Its backward pass reads the weight, by an alias, when its gradient is final."""
+
+    def __init__(self, *_: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 64) * 0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ self.weight.data) @ self.weight
+
+
+def test_a_weight_that_a_pass_has_in_use_is_not_stepped_yet(tmp_path: Path) -> None:
+    found = []
+    for options in ({}, {"step_in_backward": True}):
+        cache = make_cache(tmp_path / str(len(options)), 8, 8, 60)
+        model = made(ReadTwice)
+        model, optimizer = cache.wrap(model, torch.optim.SGD(model.parameters(), lr=1.0), **options)
+        found.append(losses_of(model, optimizer))
+        cache.close()
+    assert found[0] == found[1]

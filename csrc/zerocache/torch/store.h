@@ -290,6 +290,8 @@ class Store : public Pager {
                                        const at::Tensor& other) const;
   // store_backward.cc
   Status advance();
+  Status add_to_backward(const Step& step);
+  Status add_waiting();
   void settle();
   Status failed_step(const Status& status);
   Status finish_steps();
@@ -396,6 +398,7 @@ class Store : public Pager {
   std::unique_ptr<BackwardShare> sharing_;                   // goes before that; null: nobody else
   std::unordered_map<std::uint32_t, at::Tensor> gradients_;  // that it reads, by tensor
   LentMemory lent_;                                          // that some of these lie in
+  std::vector<Step> waiting_;                                // whose parameters the pass has in use
   std::vector<std::uint32_t> sent_;                          // stepped so, since the last step()
   std::vector<std::unique_ptr<Entry>> entries_;
   std::unordered_map<const void*, Entry*> by_storage_;

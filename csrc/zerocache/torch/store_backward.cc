@@ -48,16 +48,47 @@ Status Store::step_early(const Step& step) {
   TACO_RETURN_IF_ERROR(usable());
   if (spread_ && spread_->backward) return average(step, true);
   if (!backward_) return invalid("this cache does not step in backward passes");
+  // Whoever has it in use may still read it by an alias that has no version (w.data).
+  if (const Entry* entry = find(step.parameter);
+      !sharing_ && entry != nullptr && uses_.is_in_use(entry->parameter)) {
+    std::vector<at::Tensor> copies;
+    const auto update = update_of(step, copies);
+    if (!update.ok()) return update.status();
+    TACO_RETURN_IF_ERROR(stream_->check({&update.value(), 1}));
+    waiting_.push_back(step);
+    return advance();
+  }
+  TACO_RETURN_IF_ERROR(add_to_backward(step));
+  return advance();
+}
+
+Status Store::add_to_backward(const Step& step) {
   std::vector<at::Tensor> copies;
   auto update = update_of(step, copies);
   if (!update.ok()) return update.status();
   TACO_RETURN_IF_ERROR(backward_->add(*update));
   gradients_[update->tensor] = copies.empty() ? step.gradient : copies.front();
   uses_.note_step(find(step.parameter)->parameter);
-  return advance();
+  return Status();
+}
+
+// Those whose use has ended.
+Status Store::add_waiting() {
+  std::vector<Step> still;
+  for (Step& step : std::exchange(waiting_, {})) {
+    const Entry* const entry = find(step.parameter);
+    if (entry != nullptr && uses_.is_in_use(entry->parameter)) {
+      still.push_back(std::move(step));
+    } else {
+      TACO_RETURN_IF_ERROR(add_to_backward(step));
+    }
+  }
+  waiting_ = std::move(still);
+  return Status();
 }
 
 Status Store::advance() {
+  TACO_RETURN_IF_ERROR(add_waiting());
   if (!backward_ || !backward_->begun()) return Status();
   Status status;
   {
@@ -84,6 +115,7 @@ void Store::settle() {
 }
 
 Status Store::finish_steps() {
+  for (const Step& step : std::exchange(waiting_, {})) TACO_RETURN_IF_ERROR(add_to_backward(step));
   Status status;
   {
     const WithoutGil others_run;
@@ -97,6 +129,7 @@ Result<std::vector<std::string>> Store::drop_steps() {
   TACO_RETURN_IF_ERROR(usable());
   if (spread_ && spread_->backward) return finish_dropped();
   if (!backward_) return std::vector<std::string>();
+  waiting_.clear();
   Result<std::vector<std::uint32_t>> stepped = std::vector<std::uint32_t>();
   if (ranks_) {
     stepped = std::exchange(sent_, {});
@@ -112,6 +145,7 @@ Result<std::vector<std::string>> Store::drop_steps() {
 }
 
 void Store::forget_steps() {
+  waiting_.clear();
   if (!backward_) return;
   {
     const WithoutGil others_run;

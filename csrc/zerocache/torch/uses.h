@@ -65,6 +65,7 @@ class Uses {
   void end_all();
 
   std::size_t open() const { return open_.size(); }
+  bool is_in_use(Parameter parameter) const { return parameters_[parameter].uses > 0; }
 
   // Whether a key that the pager is given belongs to a backward pass.
   static bool is_backward(std::uint64_t key) { return key % 2 == 1; }
