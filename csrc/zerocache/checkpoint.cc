@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "zerocache/checkpoint_names.h"
@@ -9,6 +10,47 @@
 #include "zerocache/disk_format.h"
 
 namespace taco::zerocache {
+namespace {
+
+TensorForm form_of(const PlacedTensor& tensor, const Layout& layout, TensorForms forms) {
+  const auto index = static_cast<std::size_t>(&tensor - layout.tensors().data());
+  return index < forms.size() ? forms[index] : TensorForm();
+}
+
+// A tensor that is collected whole, to be handed out with its elements in another order.
+class Reordered {
+ public:
+  explicit Reordered(const std::function<Status(const Checkpoint::Piece&)>& take) : take_(take) {}
+
+  Status add(const SavedTensor& saved, const PlacedTensor& own, const TensorForm& form,
+             std::size_t offset, std::span<const std::byte> bytes) {
+    if (own_ != &own) {
+      TACO_RETURN_IF_ERROR(hand_out());
+      saved_ = &saved;
+      own_ = &own;
+      form_ = form;
+      bytes_.assign(saved.bytes, std::byte{});  // pages that held nothing are zeros
+    }
+    std::copy(bytes.begin(), bytes.end(), bytes_.begin() + static_cast<std::ptrdiff_t>(offset));
+    return {};
+  }
+
+  Status hand_out() {
+    if (own_ == nullptr) return {};
+    std::vector<std::byte> in_order(bytes_.size());
+    reorder(saved_->form, bytes_, form_, in_order);
+    return take_({*std::exchange(own_, nullptr), 0, in_order});
+  }
+
+ private:
+  const std::function<Status(const Checkpoint::Piece&)>& take_;
+  const SavedTensor* saved_ = nullptr;
+  const PlacedTensor* own_ = nullptr;  // null: none
+  TensorForm form_;
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace
 
 Result<Checkpoint> Checkpoint::open(FileSystem& files, const std::string& directory) {
   const std::string path = directory + "/" + kManifestName;
@@ -26,29 +68,34 @@ Result<Checkpoint> Checkpoint::open(FileSystem& files, const std::string& direct
   return Checkpoint(files, directory, std::move(manifest).value());
 }
 
-Status Checkpoint::check(const Layout& layout) const {
-  const std::string here = "the checkpoint in " + directory_;
+Status Checkpoint::check(const Layout& layout, TensorForms forms) const {
+  const std::string here =
+      "the checkpoint in " + directory_ + " is of another model or optimizer: ";
+  const auto other = [&](const std::string& what) {
+    return Status(Code::kInvalidArgument, here + what);
+  };
   std::unordered_set<std::string> saved;
-  for (const PlacedTensor& tensor : manifest_.tensors) {
+  for (const SavedTensor& tensor : manifest_.tensors) {
     saved.insert(tensor.name);
     const PlacedTensor* const own = layout.find(tensor.name);
     if (own == nullptr) {
-      return Status(Code::kInvalidArgument,
-                    here + " is of another model or optimizer: it has a tensor '" + tensor.name +
-                        "' of " + std::to_string(tensor.bytes) + " bytes, which this one has not");
+      return other("it has a tensor '" + tensor.name + "' of " + std::to_string(tensor.bytes) +
+                   " bytes, which this one has not");
+    }
+    if (const TensorForm form = form_of(*own, layout, forms);
+        form.known() && tensor.form.known() && !same_tensor(form, tensor.form)) {
+      return other("its tensor '" + tensor.name + "' is " + described(tensor.form) +
+                   ", this one's is " + described(form));
     }
     if (own->bytes != tensor.bytes) {
-      return Status(Code::kInvalidArgument,
-                    here + " is of another model or optimizer: its tensor '" + tensor.name +
-                        "' has " + std::to_string(tensor.bytes) + " bytes, this one's has " +
-                        std::to_string(own->bytes));
+      return other("its tensor '" + tensor.name + "' has " + std::to_string(tensor.bytes) +
+                   " bytes, this one's has " + std::to_string(own->bytes));
     }
   }
   for (const PlacedTensor& tensor : layout.tensors()) {
     if (!tensor.removed() && saved.count(tensor.name) == 0) {
-      return Status(Code::kInvalidArgument,
-                    here + " is of another model or optimizer: it lacks tensor '" + tensor.name +
-                        "' of " + std::to_string(tensor.bytes) + " bytes");
+      return other("it lacks tensor '" + tensor.name + "' of " + std::to_string(tensor.bytes) +
+                   " bytes");
     }
   }
   return {};
@@ -114,38 +161,56 @@ Status Checkpoint::verify() const {
 }
 
 Status Checkpoint::load(const Layout& layout, const std::function<Status(const Piece&)>& take,
-                        const Wants& wants) const {
-  TACO_RETURN_IF_ERROR(check(layout));
+                        const Wants& wants, TensorForms forms) const {
+  TACO_RETURN_IF_ERROR(check(layout, forms));
   struct Part {
+    const SavedTensor* saved;
     const PlacedTensor* own;
     std::size_t offset;       // in it
     std::size_t from, bytes;  // on the page
+    bool reordered;
   };
+  const SavedTensor* asked = nullptr;  // the last that was asked for whole, and the answer
+  bool whole_wanted = false;
   std::size_t next = 0;     // the first tensor that goes on at the page's start or later
   std::vector<Part> parts;  // of the page that are wanted
+  const auto is_wanted = [&](const Part& part) {
+    if (!part.reordered) return wants(*part.own, part.offset, part.bytes);
+    if (asked != part.saved) whole_wanted = wants(*part.own, 0, part.saved->bytes);
+    asked = part.saved;
+    return whole_wanted;
+  };
   const auto find_parts = [&](PageId page) {
     parts.clear();
     const std::uint64_t start = std::uint64_t{page} * manifest_.page_bytes;
     const std::uint64_t end = start + manifest_.page_bytes;
     for (; next < manifest_.tensors.size(); ++next) {
-      const PlacedTensor& saved = manifest_.tensors[next];
+      const SavedTensor& saved = manifest_.tensors[next];
       if (saved.offset >= end) break;
       const std::uint64_t from = std::max(saved.offset, start);
       const std::uint64_t to = std::min(saved.offset + saved.bytes, end);
       const PlacedTensor& own = *layout.find(saved.name);
-      if (from < to && wants(own, from - saved.offset, to - from)) {
-        parts.push_back({&own, from - saved.offset, from - start, to - from});
-      }
+      const TensorForm form = form_of(own, layout, forms);
+      const bool reordered = form.known() && saved.form.known() && !same_order(form, saved.form);
+      const Part part = {&saved, &own, from - saved.offset, from - start, to - from, reordered};
+      if (from < to && is_wanted(part)) parts.push_back(part);
       if (saved.offset + saved.bytes > end) break;  // it goes on
     }
     return !parts.empty();
   };
-  return visit_pages(find_parts, [&](PageId, std::span<const std::byte> bytes) -> Status {
-    for (const Part& part : parts) {
-      TACO_RETURN_IF_ERROR(take({*part.own, part.offset, bytes.subspan(part.from, part.bytes)}));
-    }
-    return {};
-  });
+  Reordered reordered(take);
+  const Status visited =
+      visit_pages(find_parts, [&](PageId, std::span<const std::byte> bytes) -> Status {
+        for (const Part& part : parts) {
+          const std::span<const std::byte> found = bytes.subspan(part.from, part.bytes);
+          const TensorForm form = form_of(*part.own, layout, forms);
+          TACO_RETURN_IF_ERROR(part.reordered
+                                   ? reordered.add(*part.saved, *part.own, form, part.offset, found)
+                                   : take({*part.own, part.offset, found}));
+        }
+        return {};
+      });
+  return visited.ok() ? reordered.hand_out() : visited;
 }
 
 }  // namespace taco::zerocache

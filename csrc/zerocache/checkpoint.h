@@ -7,8 +7,9 @@
 // the manifest over the old one, which happens at once or not at all, makes that last too, and only
 // then removes the old data.
 //
-// Tensors are found again by name and length: a layout of other page sizes or another order takes
-// them just as well, and another model's are refused, or those of another optimizer.
+// Tensors are found again by name, and have to be of the same dtype and shape: a layout of other
+// page sizes or another order takes them just as well, and so do tensors whose elements lie in
+// another order (other strides); another model's are refused, or those of another optimizer.
 #pragma once
 
 #include <cstddef>
@@ -25,11 +26,13 @@
 #include "zerocache/layout.h"
 #include "zerocache/manifest.h"
 #include "zerocache/page.h"
+#include "zerocache/tensor_form.h"
 
 namespace taco::zerocache {
 
 struct CheckpointSource {
   const Layout* layout = nullptr;
+  TensorForms forms;
   StoreId store = 0;
   // Fills in the bytes of one page; asked once for each page that is saved, in order. A failure
   // ends the save.
@@ -59,8 +62,9 @@ class Checkpoint {
   static Result<Checkpoint> open(FileSystem& files, const std::string& directory);
 
   const Manifest& manifest() const { return manifest_; }
-  // kInvalidArgument, naming the tensor, unless `layout` has the same tensors of the same lengths.
-  Status check(const Layout& layout) const;
+  // kInvalidArgument, naming the tensor, unless `layout` has the same tensors: of the same lengths,
+  // and of the same dtype and shape where both are known.
+  Status check(const Layout& layout, TensorForms forms = {}) const;
 
   // Bytes of a tensor, from `offset` on; read from the disk and verified.
   struct Piece {
@@ -71,10 +75,11 @@ class Checkpoint {
   // check(), then every byte of every tensor, in the order in which they were saved; but nothing of
   // pages that held nothing then, which are zeros. kResource names file, page and tensors where
   // something is damaged; what was handed out until then is to be thrown away.
-  // Pages of which `wants` has nothing (bytes of a tensor from an offset on) are not read.
+  // Pages of which `wants` has nothing (bytes of a tensor from an offset on) are not read. Tensors
+  // whose elements lie in another order here are asked for and handed out whole.
   using Wants = std::function<bool(const PlacedTensor&, std::size_t offset, std::size_t bytes)>;
   Status load(const Layout& layout, const std::function<Status(const Piece&)>& take,
-              const Wants& wants = everything) const;
+              const Wants& wants = everything, TensorForms forms = {}) const;
   // Reads everything and hands out nothing.
   Status verify() const;
 

@@ -211,11 +211,14 @@ class Save {
     TACO_RETURN_IF_ERROR(find_files_of_others());
     const Layout& layout = *source_.layout;
     manifest_.tensors.clear();
-    std::copy_if(layout.tensors().begin(), layout.tensors().end(),
-                 std::back_inserter(manifest_.tensors),
-                 [](const PlacedTensor& tensor) { return !tensor.removed(); });
+    for (std::size_t index = 0; index < layout.tensors().size(); ++index) {
+      const PlacedTensor& tensor = layout.tensors()[index];
+      if (tensor.removed()) continue;
+      const bool known = index < source_.forms.size();
+      manifest_.tensors.push_back({tensor, known ? source_.forms[index] : TensorForm()});
+    }
     std::sort(manifest_.tensors.begin(), manifest_.tensors.end(),
-              [](const PlacedTensor& a, const PlacedTensor& b) {
+              [](const SavedTensor& a, const SavedTensor& b) {
                 return std::tie(a.offset, a.bytes) < std::tie(b.offset, b.bytes);
               });
     manifest_.note = source_.note;

@@ -9,9 +9,9 @@ namespace taco::zerocache {
 namespace {
 
 constexpr std::uint64_t kManifestMagic = 0x3154534e414d4354;  // "TCMANST1"
-constexpr std::uint32_t kManifestVersion = 1;
 constexpr std::size_t kChecksumBytes = sizeof(std::uint64_t);
 constexpr std::size_t kLeastTensorBytes = 4 + 8 + 8;
+constexpr std::size_t kDimensionBytes = 8 + 8;
 constexpr std::size_t kSavedPageBytes = 4 + 4 + 8;
 constexpr std::size_t kLeastFileBytes = 4;
 
@@ -20,7 +20,8 @@ bool fits_together(const Manifest& manifest) {
   if (!valid_page_bytes(manifest.page_bytes)) return false;
   const std::uint64_t range = std::uint64_t{manifest.pages.size()} * manifest.page_bytes;
   std::uint64_t end = 0;
-  for (const PlacedTensor& tensor : manifest.tensors) {
+  for (const SavedTensor& tensor : manifest.tensors) {
+    if (!fits(tensor.form, tensor.bytes)) return false;
     if (tensor.offset < end || tensor.offset > range || tensor.bytes > range - tensor.offset) {
       return false;
     }
@@ -37,20 +38,42 @@ bool fits_together(const Manifest& manifest) {
   return true;
 }
 
+void put_form(RecordWriter& record, const TensorForm& form) {
+  record.put_text(form.dtype);
+  record.put_u32(static_cast<std::uint32_t>(form.shape.size()));
+  for (std::size_t i = 0; i < form.shape.size(); ++i) {
+    record.put_u64(form.shape[i]);
+    record.put_u64(form.strides[i]);
+  }
+}
+
+TensorForm read_form(RecordReader& record) {
+  TensorForm form;
+  form.dtype = record.text();
+  form.shape.resize(record.count(kDimensionBytes));
+  form.strides.resize(form.shape.size());
+  for (std::size_t i = 0; i < form.shape.size(); ++i) {
+    form.shape[i] = record.u64();
+    form.strides[i] = record.u64();
+  }
+  return form;
+}
+
 }  // namespace
 
 std::vector<std::byte> encode_manifest(const Manifest& manifest) {
   RecordWriter record;
   record.put_u64(kManifestMagic);
-  record.put_u32(kManifestVersion);
+  record.put_u32(manifest.format);
   record.put_u64(manifest.serial);
   record.put_u64(manifest.store);
   record.put_u64(manifest.page_bytes);
   record.put_u32(static_cast<std::uint32_t>(manifest.tensors.size()));
-  for (const PlacedTensor& tensor : manifest.tensors) {
+  for (const SavedTensor& tensor : manifest.tensors) {
     record.put_text(tensor.name);
     record.put_u64(tensor.bytes);
     record.put_u64(tensor.offset);
+    if (manifest.format > kFirstManifestFormat) put_form(record, tensor.form);
   }
   record.put_u32(static_cast<std::uint32_t>(manifest.pages.size()));
   for (const SavedPage& page : manifest.pages) {
@@ -69,18 +92,20 @@ Result<Manifest> decode_manifest(std::span<const std::byte> bytes, const std::st
   RecordReader record(bytes);
   Manifest manifest;
   if (record.u64() != kManifestMagic) return Status(Code::kResource, path + " is no manifest");
-  const std::uint32_t version = record.u32();
-  if (record.ok() && version != kManifestVersion) {
-    return other_format(path, version, kManifestVersion);
+  manifest.format = record.u32();
+  if (record.ok() &&
+      (manifest.format < kFirstManifestFormat || manifest.format > kManifestFormat)) {
+    return other_format(path, manifest.format, kManifestFormat);
   }
   manifest.serial = record.u64();
   manifest.store = record.u64();
   manifest.page_bytes = record.u64();
   manifest.tensors.resize(record.count(kLeastTensorBytes));
-  for (PlacedTensor& tensor : manifest.tensors) {
+  for (SavedTensor& tensor : manifest.tensors) {
     tensor.name = record.text();
     tensor.bytes = record.u64();
     tensor.offset = record.u64();
+    if (manifest.format > kFirstManifestFormat) tensor.form = read_form(record);
   }
   manifest.pages.resize(record.count(kSavedPageBytes));
   for (SavedPage& page : manifest.pages) {

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "zerocache/layout.h"
 #include "zerocache/page.h"
+#include "zerocache/tensor_form.h"
 
 namespace taco::zerocache {
 
@@ -23,14 +24,22 @@ struct SavedPage {
   std::uint64_t checksum = 0;    // bound to (store, page, serial)
 };
 
+struct SavedTensor : PlacedTensor {
+  TensorForm form;
+};
+
+// Format 1 has no forms: those of its tensors are not known.
+inline constexpr std::uint32_t kFirstManifestFormat = 1, kManifestFormat = 2;
+
 struct Manifest {
+  std::uint32_t format = kManifestFormat;
   std::uint64_t serial = 0;  // of the save: 1 for a directory's first
   StoreId store = 0;         // that was saved
   std::size_t page_bytes = 0;
-  std::vector<PlacedTensor> tensors;  // by rising offset
-  std::vector<SavedPage> pages;       // by page
-  std::vector<std::string> files;     // names in the checkpoint's directory
-  std::string note;                   // the caller's own bytes
+  std::vector<SavedTensor> tensors;  // by rising offset
+  std::vector<SavedPage> pages;      // by page
+  std::vector<std::string> files;    // names in the checkpoint's directory
+  std::string note;                  // the caller's own bytes
 };
 
 std::vector<std::byte> encode_manifest(const Manifest& manifest);

@@ -77,6 +77,63 @@ def test_groups_of_other_parameters_are_refused_by_name(tmp_path: Path) -> None:
     cache.close()
 
 
+def convolutions(channels_last: bool) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    return model.to(memory_format=torch.channels_last) if channels_last else model
+
+
+@pytest.mark.parametrize("saved_channels_last", [True, False])
+def test_elements_in_another_order_are_put_in_theirs(
+    tmp_path: Path, saved_channels_last: bool
+) -> None:
+    x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    cache, model, optimizer = wrapped(convolutions(saved_channels_last))
+    step(model, optimizer, x)
+    cache.save(tmp_path / "saved")
+    values = {name: cache.full(name) for name, _ in model.named_parameters()}
+    state = optimizer.state_dict()["state"]
+    cache.close()
+    cache, model, optimizer = wrapped(convolutions(not saved_channels_last))
+    strides = model[0].weight.stride()
+    cache.load(tmp_path / "saved")
+    assert model[0].weight.stride() == strides
+    for name, value in values.items():
+        assert torch.equal(cache.full(name), value)
+    for number, entry in optimizer.state_dict()["state"].items():
+        for kind, value in entry.items():
+            assert torch.equal(value, state[number][kind]), (number, kind)
+    cache.close()
+
+
+class Frozen(nn.Module):
+    """A base that is not trained, of some dtype and shape."""
+
+    def __init__(self, base: torch.Tensor, buffer: torch.Tensor) -> None:
+        super().__init__()
+        self.base = nn.Parameter(base, requires_grad=False)
+        self.head = nn.Linear(4, 2)
+        self.register_buffer("mean", buffer)
+
+
+def test_another_dtype_or_shape_is_refused_by_name_and_changes_nothing(tmp_path: Path) -> None:
+    base, mean = torch.arange(24, dtype=torch.float16).view(4, 6), torch.zeros(3)
+    cache, _, _ = wrapped(Frozen(base, mean))
+    cache.save(tmp_path / "saved")
+    cache.close()
+    for other, buffer, said in (
+        (base.bfloat16(), mean, r"'base' is float16 of shape \(4, 6\), this one's is bfloat16"),
+        (base.view(6, 4).clone(), mean, r"shape \(4, 6\), this one's is float16 of shape \(6, 4\)"),
+        (base.view(24).clone(), mean, r"this one's is float16 of shape \(24,\)"),
+        (base, mean.double(), r"buffer 'mean' of torch\.float32 .* the model of torch\.float64"),
+    ):
+        cache, _, _ = wrapped(Frozen(other.clone(), buffer))
+        with pytest.raises(ValueError, match=said):
+            cache.load(tmp_path / "saved")
+        assert torch.equal(cache.full("base"), other)
+        cache.close()
+
+
 class Choosy(nn.Linear):
     """Refuses an extra state that it does not like."""
 

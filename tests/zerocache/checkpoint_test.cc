@@ -107,6 +107,70 @@ TEST(Checkpoint, IsLoadedIntoAnotherLayoutOfTheSameTensors) {
   expect_save(directory.path(), 9, std::move(Layout::make(backwards, 4096)).value());
 }
 
+// Bytes 0, 1, 2, ... of one tensor, saved as `form` and loaded as `own`; nothing if that fails.
+std::vector<int> saved_and_loaded(const TensorForm& form, const TensorForm& own, std::size_t bytes,
+                                  Status* status) {
+  const TemporaryDirectory directory;
+  const Layout layout = std::move(Layout::make({{"before", 4000}, {"it", bytes}}, 4096)).value();
+  const TensorForm forms[] = {{}, form}, own_forms[] = {{}, own};
+  CheckpointSource source;
+  source.layout = &layout;
+  source.forms = forms;
+  source.read_page = [&](PageId page, std::span<std::byte> to) {
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      to[i] = std::byte((page * layout.page_bytes() + i - layout.tensors()[1].offset) & 0xFF);
+    }
+    return Status();
+  };
+  EXPECT_TRUE(save_checkpoint(real(), directory.path(), source).ok());
+  std::vector<int> found(bytes, -1);
+  const auto take = [&](const Checkpoint::Piece& piece) {
+    if (piece.tensor.name != "it") return Status();
+    for (std::size_t i = 0; i < piece.bytes.size(); ++i)
+      found[piece.offset + i] = std::to_integer<int>(piece.bytes[i]);
+    return Status();
+  };
+  const auto everything = [](const PlacedTensor&, std::size_t, std::size_t) { return true; };
+  *status = Checkpoint::open(real(), directory.path())->load(layout, take, everything, own_forms);
+  return status->ok() ? found : std::vector<int>();
+}
+
+TEST(Checkpoint, ElementsThatLieInAnotherOrderArePutInTheirs) {
+  const TensorForm rows = {"int16", {2, 3}, {3, 1}}, columns = {"int16", {2, 3}, {1, 2}};
+  Status status;
+  EXPECT_EQ(saved_and_loaded(rows, columns, 12, &status),
+            (std::vector<int>{0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11}));
+  EXPECT_EQ(saved_and_loaded(columns, rows, 12, &status),
+            (std::vector<int>{0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11}));
+  // A stride of what has one element means nothing.
+  const TensorForm one = {"int16", {1, 6}, {6, 1}}, same = {"int16", {1, 6}, {1, 1}};
+  EXPECT_EQ(saved_and_loaded(one, same, 12, &status),
+            (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
+  // Over several pages, and beside others on its first.
+  const TensorForm large = {"int8", {3000, 5}, {5, 1}}, turned = {"int8", {3000, 5}, {1, 3000}};
+  const std::vector<int> found = saved_and_loaded(large, turned, 15000, &status);
+  ASSERT_EQ(found.size(), 15000u) << status.message();
+  for (std::size_t i = 0; i < found.size(); ++i)
+    ASSERT_EQ(found[i], static_cast<int>((i % 3000 * 5 + i / 3000) & 0xFF)) << i;
+}
+
+TEST(Checkpoint, OfAnotherDtypeOrShapeIsRefusedByTheNameOfTheTensor) {
+  const TensorForm form = {"float16", {2, 3}, {3, 1}};
+  Status status;
+  saved_and_loaded(form, {"bfloat16", {2, 3}, {3, 1}}, 12, &status);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_NE(status.message().find("its tensor 'it' is float16 of shape (2, 3), this one's is "
+                                  "bfloat16 of shape (2, 3)"),
+            std::string::npos)
+      << status.message();
+  saved_and_loaded(form, {"float16", {6}, {1}}, 12, &status);
+  EXPECT_NE(status.message().find("this one's is float16 of shape (6,)"), std::string::npos);
+  for (const auto& [one, other] : {std::pair(form, TensorForm()), std::pair(TensorForm(), form)}) {
+    saved_and_loaded(one, other, 12, &status);
+    EXPECT_TRUE(status.ok()) << status.message() << ": what is not known fits";
+  }
+}
+
 TEST(Checkpoint, AnEmptyStoreHasOneToo) {
   const TemporaryDirectory directory;
   const Layout nothing = std::move(Layout::make({}, 4096)).value();
@@ -171,7 +235,9 @@ TEST(Checkpoint, PagesThatHoldNothingAreNotSavedAndStateFitsOtherPageSizes) {
   saved.fill();
   const PlacedTensor& unborn = *saved.layout.find("b/exp_avg");
   const auto unborn_pages = saved.layout.pages_of(unborn);
-  CheckpointSource source{&saved.layout, 7};
+  CheckpointSource source;
+  source.layout = &saved.layout;
+  source.store = 7;
   std::size_t read = 0;
   source.read_page = [&](PageId page, std::span<std::byte> to) {
     ++read;

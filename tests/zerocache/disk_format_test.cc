@@ -85,7 +85,9 @@ Manifest some_manifest() {
   manifest.serial = 3;
   manifest.store = 99;
   manifest.page_bytes = 4096;
-  manifest.tensors = {{"a", 5000, 0}, {"empty", 0, 5056}, {"b", 100, 5056}};
+  manifest.tensors = {{{"a", 5000, 0}, {}},
+                      {{"empty", 0, 5056}, {"float32", {0, 3}, {3, 1}}},
+                      {{"b", 100, 5056}, {"bfloat16", {5, 1, 10}, {1, 77, 5}}}};
   manifest.pages = {{0, 0, 0xa}, {1, 0, 0xb}};
   manifest.files = {"pages-3-0.data", "pages-3-1.data"};
   manifest.note = std::string("any\0bytes", 9);
@@ -103,11 +105,33 @@ TEST(Manifest, IsReadAsItWasWritten) {
   EXPECT_EQ(manifest.tensors[2].name, "b");
   EXPECT_EQ(manifest.tensors[2].bytes, 100u);
   EXPECT_EQ(manifest.tensors[2].offset, 5056u);
+  EXPECT_EQ(manifest.tensors[2].form.dtype, "bfloat16");
+  EXPECT_EQ(manifest.tensors[2].form.shape, (std::vector<std::uint64_t>{5, 1, 10}));
+  EXPECT_EQ(manifest.tensors[2].form.strides, (std::vector<std::uint64_t>{1, 77, 5}));
+  EXPECT_FALSE(manifest.tensors[0].form.known());
   ASSERT_EQ(manifest.pages.size(), 2u);
   EXPECT_EQ(manifest.pages[1].file, 1u);
   EXPECT_EQ(manifest.pages[1].checksum, 0xbu);
   EXPECT_EQ(manifest.files, some_manifest().files);
   EXPECT_EQ(manifest.note, some_manifest().note);
+}
+
+TEST(Manifest, OfTheFirstFormatIsReadToo) {
+  Manifest manifest = some_manifest();
+  manifest.format = kFirstManifestFormat;
+  const std::vector<std::byte> bytes = encode_manifest(manifest);
+  EXPECT_LT(bytes.size(), encode_manifest(some_manifest()).size());
+  const auto read = decode_manifest(bytes, "m");
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read.value().format, kFirstManifestFormat);
+  EXPECT_EQ(read.value().tensors[2].name, "b");
+  EXPECT_FALSE(read.value().tensors[2].form.known());
+  EXPECT_EQ(encode_manifest(read.value()), bytes);
+  for (const std::uint32_t other : {0u, kManifestFormat + 1}) {
+    manifest.format = other;
+    EXPECT_EQ(decode_manifest(encode_manifest(manifest), "m").status().message(),
+              "m has format " + std::to_string(other) + "; this program reads format 2");
+  }
 }
 
 TEST(Manifest, EveryFlippedBitAndEveryCutIsNoticed) {
@@ -136,6 +160,15 @@ TEST(Manifest, WhatDoesNotFitTogetherIsRefused) {
   EXPECT_TRUE(refused([](Manifest& m) { m.tensors[2].bytes = 8192; }));
   EXPECT_TRUE(refused([](Manifest& m) { m.tensors[2].offset = std::uint64_t{0} - 64; }));
   EXPECT_TRUE(refused([](Manifest& m) { m.tensors[2].offset = 64; }));
+  EXPECT_TRUE(refused([](Manifest& m) { m.tensors[2].form.shape[0] = 7; }));
+  EXPECT_TRUE(refused([](Manifest& m) { m.tensors[2].form.shape[0] = 0; }));
+  EXPECT_TRUE(refused([](Manifest& m) { m.tensors[2].form.strides[2] = 4; }));
+  EXPECT_TRUE(refused([](Manifest& m) { m.tensors[1].form.shape[0] = 1; }));
+  EXPECT_TRUE(refused([](Manifest& m) { m.tensors[0].form = {"", {1}, {1}}; }));
+  constexpr std::uint64_t kMost = ~std::uint64_t{0};
+  EXPECT_TRUE(refused([](Manifest& m) {
+    m.tensors[2].form = {"int8", {kMost, kMost}, {1, kMost}};
+  }));
   EXPECT_TRUE(refused([](Manifest& m) { m.pages[1].file = 2; }));
   EXPECT_TRUE(refused([](Manifest& m) { m.files[0] = "../elsewhere"; }));
   EXPECT_TRUE(refused([](Manifest& m) { m.files[0] = ""; }));

@@ -2,14 +2,15 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/ScalarType.h>
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <cstdio>
-#include <utility>
+#include <cstring>
 #include <fstream>
+#include <utility>
 
 namespace taco::zerocache {
 namespace {
@@ -45,7 +46,6 @@ void clear_mark(c10::StorageImpl& storage) { storage.clear_data_ptr_access_error
 // The deleter of torch's pointer into the range, whose context keeps the range.
 void let_range_go(void* context) { delete static_cast<std::shared_ptr<const void>*>(context); }
 
-}  // namespace
 // Whether an address is mapped from a file, and what is written there reaches no other process: the
 // mapping is private, or cannot be written at all.
 bool is_own_mapping_of_file(const void* memory) {
@@ -72,6 +72,7 @@ TensorForm form_of_tensor(const c10::TensorImpl& tensor) {
   return form;
 }
 
+}  // namespace
 
 Status can_be_placed(const at::Tensor& tensor, const std::string& name) {
   if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.has_storage())
@@ -118,7 +119,19 @@ Result<std::unique_ptr<PlacedStorage>> PlacedStorage::place(const at::Tensor& te
                                            new std::shared_ptr<const void>(std::move(range)),
                                            &let_range_go, at::Device(at::kCPU)));
   placed->add(tensor, name);
+  static_cast<void>(placed->form());
   return placed;
+}
+
+const TensorForm& PlacedStorage::form() {
+  for (const WeakTensor& weak : tensors_) {
+    const auto tensor = weak.lock();
+    const auto elements = tensor ? static_cast<std::size_t>(tensor->numel()) : 0;
+    if (elements == 0 || elements * tensor->itemsize() != bytes_) continue;  // a part of it
+    form_ = form_of_tensor(*tensor);
+    break;
+  }
+  return form_;
 }
 
 void PlacedStorage::add(const at::Tensor& tensor, const std::string& name) {

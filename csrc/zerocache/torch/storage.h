@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "zerocache/tensor_form.h"
 
 namespace at {
 class Tensor;
@@ -84,6 +85,9 @@ class PlacedStorage {
   // this object refers to nothing.
   Status restore();
 
+  // Of the tensor that was placed, as it is now, or as it was when it was last seen.
+  const TensorForm& form();
+
   std::byte* address() const { return address_; }
   std::size_t bytes() const { return bytes_; }
   // "parameter 'wte.weight' (also 'lm_head.weight')"
@@ -108,6 +112,7 @@ class PlacedStorage {
   WeakStorage storage_;
   std::vector<WeakTensor> tensors_;
   std::vector<std::string> names_;
+  TensorForm form_;
   bool present_ = true;
 };
 

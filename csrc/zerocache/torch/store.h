@@ -369,10 +369,10 @@ class Store : public Pager {
   std::uint64_t bytes_held() const;
   Status forget_state();
   Status write_piece(const Checkpoint::Piece& piece);
-  Status restore(const Entry& entry);
-  void let_go();
   Status write_over(const Checkpoint::Piece& piece);
   std::vector<TensorForm> forms() const;
+  Status restore(const Entry& entry);
+  void let_go();
   void note_writes();
 
   const pid_t process_ = getpid();

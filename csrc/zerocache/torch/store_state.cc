@@ -239,13 +239,38 @@ std::uint64_t Store::bytes_held() const {
   return pages * page_bytes();
 }
 
+// Of all tensors in the layout: state has its parameter's, in float32.
+std::vector<TensorForm> Store::forms() const {
+  std::vector<TensorForm> found(layout_.tensors().size());
+  const auto put = [&](const std::string& name, const TensorForm& form) {
+    if (const PlacedTensor* const tensor = layout_.find(name)) {
+      found[static_cast<std::size_t>(tensor - layout_.tensors().data())] = form;
+    }
+  };
+  for (const auto& entry : entries_) {
+    if (entry->gone) continue;
+    TensorForm form = entry->storage->form();
+    found[entry->tensor] = form;
+    form.dtype = "float32";
+    for (const StateKind kind : state_.kinds()) {
+      put(state_name(layout_.tensors()[entry->tensor].name, kind), form);
+    }
+  }
+  for (std::uint32_t index = first_moments_; index < after_moments_; ++index) {
+    found[index] = {"float32", {layout_.tensors()[index].bytes / sizeof(float)}, {1}};
+  }
+  return found;
+}
+
 Result<std::uint64_t> Store::save(const std::string& directory, const std::string& note) {
   TACO_RETURN_IF_ERROR(alone());
   TACO_RETURN_IF_ERROR(together(broken_));
   settle();
   begin_run("save");
+  const std::vector<TensorForm> forms = this->forms();
   CheckpointSource source;
   source.layout = &layout_;
+  source.forms = forms;
   source.store = id_;
   source.read_page = [this](PageId page, std::span<std::byte> to) {
     Status read = read_page(page, to);
@@ -322,7 +347,8 @@ Status Store::load(const std::string& directory, const Agree& agree) {
   TACO_RETURN_IF_ERROR(alone());
   auto checkpoint = Checkpoint::open(FileSystem::real(), directory);
   Status fits = checkpoint.status();
-  if (fits.ok()) fits = checkpoint->check(layout_);
+  const std::vector<TensorForm> forms = this->forms();
+  if (fits.ok()) fits = checkpoint->check(layout_, forms);
   if (fits.ok()) fits = agree(checkpoint->manifest().note);
   TACO_RETURN_IF_ERROR(together(fits));
   TACO_RETURN_IF_ERROR(check_same(checkpoint->manifest()));
@@ -344,7 +370,8 @@ Status Store::load(const std::string& directory, const Agree& agree) {
         return own;
       };
       status = checkpoint->load(
-          layout_, [this](const Checkpoint::Piece& piece) { return write_piece(piece); }, wants);
+          layout_, [this](const Checkpoint::Piece& piece) { return write_piece(piece); }, wants,
+          forms);
     }
     begin_progress(0);
   }
