@@ -65,14 +65,14 @@ class LookBefore : public torch::autograd::FunctionPreHook {
   const std::shared_ptr<GradientWatch::Seen> seen_;
 };
 
-using Hooks = std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>;
+using PreHooks = std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>;
 
-Hooks& hooks_of(const at::Tensor& parameter) {
+PreHooks& hooks_of(const at::Tensor& parameter) {
   return torch::autograd::impl::materialize_autograd_meta(parameter)->hooks_;
 }
 
 bool looks(const GradientWatch::Seen& seen, const at::Tensor& parameter) {
-  const Hooks& hooks = hooks_of(parameter);
+  const PreHooks& hooks = hooks_of(parameter);
   return std::any_of(hooks.begin(), hooks.end(),
                      [&](const auto& hook) { return hook.get() == seen.hook; });
 }
