@@ -26,7 +26,7 @@ run_clang_tidy() {
   files=$(changed_sources | grep -v '/kernels/.*\(avx\|neon\|_arm\)' || true)
   [ -z "$files" ] && { echo "no C++ source differs from $LINT_BASE"; return; }
   cmake -S . -B "$database" -G Ninja -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DTACO_TESTS=OFF \
-    -DTACO_UNITY=0 -DPython_EXECUTABLE="$VENV/bin/python"
+    -DTACO_UNITY_BATCH=0 -DPython_EXECUTABLE="$VENV/bin/python"
   echo "$files" | xargs -r -n 1 -P "$JOBS" \
     clang-tidy --quiet -p "$database" --warnings-as-errors='*'
 }
@@ -35,7 +35,7 @@ run_clang_tidy() {
 compile_as_one() {
   local database=build/names
   cmake -S . -B "$database" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 \
-    -DTACO_TESTS=OFF -DTACO_UNITY=1000 -DPython_EXECUTABLE="$VENV/bin/python"
+    -DTACO_TESTS=OFF -DTACO_UNITY_BATCH=1000 -DPython_EXECUTABLE="$VENV/bin/python"
   cmake --build "$database" -j "$JOBS"
 }
 
