@@ -85,7 +85,7 @@ class PlacedStorage {
   // this object refers to nothing.
   Status restore();
 
-  // Of the tensor that was placed, as it is now, or as it was when it was last seen.
+  // The form of the tensor that was placed, as it is now, or was when it was last seen.
   const TensorForm& form();
 
   std::byte* address() const { return address_; }

@@ -48,7 +48,7 @@ Status Store::step_early(const Step& step) {
   TACO_RETURN_IF_ERROR(usable());
   if (spread_ && spread_->backward) return average(step, true);
   if (!backward_) return invalid("this cache does not step in backward passes");
-  // Whoever has it in use may still read it by an alias that has no version (w.data).
+  // A user of it may still read it by an alias that has no version (w.data).
   if (const Entry* entry = find(step.parameter);
       !sharing_ && entry != nullptr && uses_.is_in_use(entry->parameter)) {
     std::vector<at::Tensor> copies;

@@ -239,7 +239,7 @@ std::uint64_t Store::bytes_held() const {
   return pages * page_bytes();
 }
 
-// Of all tensors in the layout: state has its parameter's, in float32.
+// The forms of all tensors in the layout: state has its parameter's, in float32.
 std::vector<TensorForm> Store::forms() const {
   std::vector<TensorForm> found(layout_.tensors().size());
   const auto put = [&](const std::string& name, const TensorForm& form) {
