@@ -53,7 +53,7 @@ def test_two_links_share_what_is_sent(hosts: int) -> None:
         ranks.run(reduce_often)
         for host in range(hosts):
             sent = [sent_by(fabric, host, link) - before[host][link] for link in (0, 1)]
-            assert min(sent) > 0.3 * sum(sent), f"host {host} sent {sent} bytes by its links"
+            assert min(sent) > 0.15 * sum(sent), f"host {host} sent {sent} bytes by its links"
 
 
 def paths_left() -> int:

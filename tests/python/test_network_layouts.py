@@ -27,7 +27,7 @@ def test_two_interfaces_on_one_network_share_what_is_sent(family: int) -> None:
         ranks.run(reduce_often)
         for host in range(3):
             sent = [sent_by(fabric, host, link) - before[host][link] for link in (0, 1)]
-            assert min(sent) > 0.3 * sum(sent), f"host {host} sent {sent} bytes by its links"
+            assert min(sent) > 0.15 * sum(sent), f"host {host} sent {sent} bytes by its links"
 
 
 def test_an_interface_that_comes_to_a_network_which_has_one_is_used() -> None:
