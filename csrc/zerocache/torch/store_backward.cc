@@ -72,7 +72,7 @@ Status Store::add_to_backward(const Step& step) {
   return Status();
 }
 
-// Those whose use has ended.
+// Gives updates that wait to the steps, where no use of their parameters is open any more.
 Status Store::add_waiting() {
   std::vector<Step> still;
   for (Step& step : std::exchange(waiting_, {})) {
