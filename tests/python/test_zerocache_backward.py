@@ -218,29 +218,51 @@ def test_a_second_backward_pass_is_refused_by_name(tmp_path: Path) -> None:
         of_numbers(model, optimizer, cache, 1)
 
 
+class ReadAgain(nn.Module):
+    """A weight of it is read once more below, where it gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.below, self.twice = nn.Linear(64, 64), Detachable()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.twice(self.twice(torch.relu(self.below(x)), True), False)
+
+
+class Detachable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 64) * 0.1)
+
+    def forward(self, x: Tensor, detached: bool) -> Tensor:
+        return F.linear(x, self.weight.detach() if detached else self.weight)
+
+
 def test_weights_that_are_stepped_are_not_read_by_the_rest_of_the_pass(tmp_path: Path) -> None:
-    class Detached(nn.Module):
-        """Its weight is read once more below, where it gets no gradient."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.below, self.above = nn.Linear(64, 64), nn.Linear(64, 64)
-
-        def forward(self, x: Tensor) -> Tensor:
-            hidden = F.linear(torch.relu(self.below(x)), self.above.weight.detach())
-            return self.above(hidden)
-
-    class Whole(Detached):
-        pass
-
-    model = Whole()
+    model = ReadAgain()
     with make_cache(tmp_path) as cache:
         _, optimizer = cache.wrap(model, adamw(model), step_in_backward=True)
-        with cache.use(model):
-            loss = model(torch.ones(2, 64)).square().mean()
-            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-                loss.backward()
+        loss = model(torch.ones(2, 64)).square().mean()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
         optimizer.zero_grad()
+
+
+def test_weights_in_a_use_by_hand_are_stepped_after_it(tmp_path: Path) -> None:
+    plain, model = ReadAgain(), ReadAgain()
+    plain_optimizer = adamw(plain)
+    with make_cache(tmp_path) as cache:
+        _, optimizer = cache.wrap(model, adamw(model), step_in_backward=True)
+        for _ in range(2):
+            with cache.use(model, writes=False):
+                model(torch.ones(2, 64)).square().mean().backward()
+            optimizer.step()
+            plain(torch.ones(2, 64)).square().mean().backward()
+            plain_optimizer.step()
+            plain_optimizer.zero_grad()
+        for name, parameter in plain.named_parameters():
+            torch.testing.assert_close(cache.full(name), parameter.detach(), rtol=1e-4, atol=1e-5)
 
 
 def test_a_scaler_is_refused_by_name(tmp_path: Path) -> None:
