@@ -423,3 +423,33 @@ def test_what_a_checkpoint_owes_goes_out_at_the_scale_of_the_day(ranks: Ranks) -
 
 def test_another_scaler_has_to_be_named(ranks: Ranks) -> None:
     ranks.run(another_scaler)
+
+
+def programs_have_hooks(when: str) -> None:
+    model = bag(MANY)
+    weight = model.module.weights[0]
+    heard = []
+    if when == "before":
+        weight.register_hook(lambda _gradient: heard.append(1))
+    if when == "in another model too":
+        top_k(DistributedDataParallel(model.module))
+    top_k(model)
+    if when == "after":
+        weight.register_hook(lambda _gradient: heard.append(1))
+    optimizer = sgd(model.parameters())
+    computed = torch.zeros(MANY)
+    for step in range(12):
+        if when == "between" and step == 5:
+            weight.register_hook(lambda _gradient: heard.append(1))
+        model.zero_grad()
+        model([whole(step, MANY)]).backward()
+        if step % 3 != 1:  # else the gradient is thrown away
+            optimizer.step()
+            computed += average(step, MANY)
+    same(account(model, 0), computed)
+    assert bool(heard) == (when != "in another model too")
+
+
+@pytest.mark.parametrize("when", ["before", "after", "between", "in another model too"])
+def test_hooks_of_programs_and_of_others_stay_beside_ours(ranks: Ranks, when: str) -> None:
+    ranks.run(programs_have_hooks, when)
