@@ -84,10 +84,6 @@ class Kept:
     layout: list[int]  # that stays the same where a rank may go on bit for bit
     grad_scaler: Any
 
-    def end_step(self) -> None:
-        """Owes again what the newest step sent and nobody will use. Collective; before ``legs``
-        are asked what they owe."""
-
 
 class _Plain(Leg):
     """DistributedDataParallel: every rank has every parameter."""

@@ -55,7 +55,6 @@ def flush(model: torch.nn.Module | None = None) -> None:
     """
     kept = models.the(model)
     _check_still_scaled(kept.grad_scaler)
-    kept.end_step()
     # All that can fail comes first.
     taken = [
         (leg, index, gradient, owed)
@@ -120,7 +119,6 @@ def state_dict(model: torch.nn.Module | None = None) -> dict[str, Any]:
         ValueError: as ``flush()``.
     """
     kept = models.the(model)
-    kept.end_step()
     residuals: dict[str, torch.Tensor] = {}
     buckets: dict[str, Any] = {}
     for leg in kept.legs:
@@ -170,7 +168,6 @@ def load_state_dict(state: Mapping[str, Any], model: torch.nn.Module | None = No
     _check_is_state(state)
     residuals = {models.plain_name(name): value for name, value in state["residuals"].items()}
     _check_parameters(residuals, kept)
-    kept.end_step()
     exact = state.get("exact", {}).get(kept.place)
     if exact is not None and not _fits(exact, kept):
         exact = None
