@@ -123,3 +123,21 @@ def test_figures_that_a_program_did_not_print_are_an_error(monkeypatch: pytest.M
         pairs.figures(said, pairs.BULK)
     said += "\nreceived 8 B: 1.0000 GB/s = 8.0000 Gbit/s, 0.125 s of processor a GB"
     assert pairs.figures(said, pairs.BULK) == {"gbit": 8.0, "sender": 0.25, "receiver": 0.125}
+
+
+def test_a_profile_tells_functions_of_the_kernel_from_those_of_libraries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import cpu_a_byte
+
+    lines = [
+        "     7.80%  [kernel.kallsyms]  [k] finish_task_switch.isra.0      -      -   ",
+        "     2.20%  _C.so  [.] taco::harp::Session::on_packet(std::span<std::byte>, int)",
+        "# Samples: 12  of event 'cpu-clock'",
+    ]
+    found = [match.groups() for match in map(cpu_a_byte.REPORTED.match, lines) if match]
+    assert found == [
+        ("7.80", "[kernel.kallsyms]", "k", "finish_task_switch.isra.0"),
+        ("2.20", "_C.so", ".", "taco::harp::Session::on_packet(std::span<std::byte>, int)"),
+    ]
