@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from fabric import why_unavailable
+from marks import whole
 from torchrun import run_forked
 from warm_python import WarmProcess, WarmPython
 
@@ -306,6 +307,7 @@ def test_digits_are_learnt_and_replicas_stay_identical(tmp_path: Path) -> None:
     assert 0 < result["communication_share"] < 1
 
 
+@pytest.mark.whole
 def test_a_checkpoint_of_two_ranks_resumes_on_three(python: WarmPython, tmp_path: Path) -> None:
     options = ["--checkpoint", str(tmp_path / "checkpoint"), "--steps"]
     first = forked(python, 2, "train_char_lm.py", *options, "12")
@@ -316,6 +318,7 @@ def test_a_checkpoint_of_two_ranks_resumes_on_three(python: WarmPython, tmp_path
     assert losses(second)[0] < losses(first)[1] + 0.3
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("parallel", "compression", "said"),
     [
@@ -347,7 +350,7 @@ def test_characters_are_learnt_from_compressed_gradients(
     assert said in err
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("hosts", [1, whole(2)])
 def test_the_collectives_benchmark_measures_both_backends(hosts: int, tmp_path: Path) -> None:
     reason = why_unavailable()
     if hosts > 1 and reason:

@@ -12,6 +12,7 @@ import emulated
 import pytest
 import scaling
 from fabric import why_unavailable
+from marks import whole
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "scaling.py"
 
@@ -88,7 +89,7 @@ def test_on_one_host_ways_to_cross_a_network_are_left_out_with_the_reason(tmp_pa
         assert "one host" in found["left_out"][name]
 
 
-@pytest.mark.parametrize("measure", ["models", "ratios", "all_reduce"])
+@pytest.mark.parametrize("measure", [whole("models"), whole("ratios"), "all_reduce"])
 def test_every_measurement_fits_between_hosts_its_limit(tmp_path: Path, measure: str) -> None:
     pytest.importorskip("taco_torch", reason="the package is not installed")
     reason = why_unavailable()

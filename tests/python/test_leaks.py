@@ -6,6 +6,7 @@ import contextlib
 import time
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from conftest import BACKEND, taco_only
@@ -53,6 +54,7 @@ def test_operations_leave_nothing_behind(transport: str) -> None:
             assert_flat(one, other)
 
 
+@pytest.mark.whole
 def test_fifty_new_beginnings_leave_nothing_behind(transport: str) -> None:
     with Ranks(2, {"TACO_TRANSPORT": transport, "TACO_LOG": "warning"}) as ranks:
         ranks.initialise()

@@ -26,6 +26,7 @@ from lightcc_models import (
     owed,
     same,
 )
+from marks import whole
 from spawn_ranks import Ranks, initialise
 from stderr_file import stderr_into
 from torch.nn.parallel import DistributedDataParallel
@@ -102,7 +103,9 @@ def learns_to_send_less(allow: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @needs_hosts
-@pytest.mark.parametrize("allow", [("topk",), ("float16",), ("float16", "topk"), ()])
+@pytest.mark.parametrize(
+    "allow", [("topk",), whole(("float16",)), whole(("float16", "topk")), whole(())]
+)
 def test_on_a_slow_network_it_sends_less_by_what_is_allowed(
     slow_hosts: Ranks, allow: tuple[str, ...]
 ) -> None:
@@ -117,6 +120,7 @@ def test_on_a_slow_network_it_sends_less_by_what_is_allowed(
 
 
 @needs_hosts
+@pytest.mark.whole
 @pytest.mark.parametrize("ranks_per_host", [(3, 1), (1, 2, 1)])
 def test_hosts_may_have_different_numbers_of_ranks(ranks_per_host: tuple[int, ...]) -> None:
     """The smallest has one, so each host's first rank codes whatever leaves it."""

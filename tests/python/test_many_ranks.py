@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 import torch
 import torch.distributed as dist
 from conftest import taco_only
@@ -46,6 +47,7 @@ def first_sum(rank: int, world: int, port: int) -> float:
     return time.monotonic() - begin
 
 
+@pytest.mark.whole
 def test_64_ranks_meet_and_sum() -> None:
     # torch's store looks up names; where no name server answers, each look-up waits this long.
     with Ranks(64, {"TACO_LOG": "error", "RES_OPTIONS": "timeout:1 attempts:1"}) as ranks:

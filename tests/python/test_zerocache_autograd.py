@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch._dynamo
 from conftest import taco_only
+from marks import whole
 from parameter_range import FRAME, INPUT, Placed, assert_equal_gradients, layers
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -143,7 +144,7 @@ def test_gradients_can_be_clipped_scaled_and_edited_while_parameters_are_evicted
     assert placed.model[0].weight.grad is None
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", whole("inductor")])
 def test_compiled_code_runs_on_parameters_that_moved(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import zerocache_ranks as on_ranks
 from conftest import taco_only
+from marks import whole
 from spawn_ranks import Ranks
 from torch import Tensor, nn
 from zerocache_models import TinyGPT, adamw, make_cache
@@ -213,7 +214,7 @@ def test_ranks_that_scale_otherwise_are_told(two: Ranks, tmp_path: Path) -> None
 
 # Gradients of which every rank has all means: in memory, or on its pages until the step.
 
-WORLDS = ["gloo-2", "gloo-4", "taco-2", "taco-4"]
+WORLDS = ["gloo-2", whole("gloo-4"), "taco-2", "taco-4"]
 MAX_NORM = 0.1
 
 
