@@ -22,7 +22,7 @@ BARE = HERE.parent / "build/release/benchmarks/cpp"
 PERF = HERE.parent / "build/release/csrc/harp/harp-perf"
 # Benchmarks of HARP alone, by programs of its own.
 PROGRAMS = ("bulk.py", "small.py", "sharing.py", "security.py")
-BESIDE_BARE = ("bulk.py", "small.py")
+BESIDE_BARE = ("bulk.py", "small.py", "cpu_a_byte.py")
 # They have nothing to do with --backends.
 HARP_ONLY = (*PROGRAMS, "two_links.py", "links.py")
 # Name, whether it needs emulated hosts, script, arguments.
@@ -59,6 +59,7 @@ RUNS = [
         "collectives.py",
         "--hosts 2 --rate 1gbit --sizes 40M --collective all_reduce,all_gather,all_to_all",
     ),
+    ("cpu_a_byte", True, "cpu_a_byte.py", "--turns 3"),
     ("planner", False, "planner.py", ""),
     ("planner_udp", False, "planner.py", "--transport udp"),
     ("idle", False, "idle.py", ""),
