@@ -1,6 +1,6 @@
 // A doubly linked list of objects that carry their own links, so that nothing is allocated and an
 // object that is at hand leaves its list at once. The list owns nothing, and an object may neither
-// move nor end its life while it is in one.
+// move nor end its life while it is in one. The list itself may move.
 //
 //   struct Task { Links<Task> links; };
 //   List<Task, &Task::links> tasks;
@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <iterator>
+#include <utility>
 
 #include "base/assert.h"
 
@@ -26,8 +27,13 @@ template <class T, Links<T> T::*kLinks>
 class List {
  public:
   List() = default;
-  List(const List&) = delete;
-  List& operator=(const List&) = delete;
+  List(List&& other) noexcept { *this = std::move(other); }
+  List& operator=(List&& other) noexcept {
+    first_ = std::exchange(other.first_, nullptr);
+    last_ = std::exchange(other.last_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
 
   bool empty() const { return first_ == nullptr; }
   std::size_t size() const { return size_; }

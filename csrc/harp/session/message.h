@@ -47,8 +47,13 @@ struct BulkSend {
   SegmentBitmap acked_bits;
   std::vector<SegmentRange> lost;  // units to send again, the first at the end
   TxReference reference;           // of an asynchronous driver
-  Links<BulkSend> round;           // of the session's sends with something to transmit
   bool offered = false;            // before it was wanted: its packets say so
+
+  // The session's queue's (send_queue.h).
+  enum class Turn : std::uint8_t { kNone, kInGroup, kRepair, kHalted };
+  Links<BulkSend> turn;
+  Turn turn_is = Turn::kNone;
+  std::uint32_t counted = 0;  // units that had not left when it was looked at last
 
   void start(SendRequest& send, SlotId to, std::size_t bytes_of_segment, std::uint32_t use,
              std::size_t tag = 0);

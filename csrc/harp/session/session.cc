@@ -68,7 +68,7 @@ Session::~Session() {
   for (BulkSend* send : sends_) {
     if (send == nullptr) continue;
     if (send->reference.count > 0) host_.nic().recall_st(send->reference);
-    deactivate(*send);
+    queue_->remove(*send);
     host_.sends_.give(send);
   }
   for (RecvState* state : receives_) {
@@ -117,37 +117,14 @@ void Session::bulk(SendRequest& request, SlotId slot, bool offered) {
               tag_bytes(security_, wire::Type::kData));
   send->offered = offered;
   request.transfer = send;
-  activate(*send);
+  if (queue_ == nullptr) queue_ = std::make_unique<SendQueue>();
+  queue_->add(*send);
   ready();
-}
-
-// In order of age. A new message is the newest; one that comes back for what it lost is most often
-// older than all that are there.
-void Session::activate(BulkSend& send) {
-  if (active_.is_linked(send)) return;
-  const auto is_older = [&](const BulkSend& than) {
-    return static_cast<std::int32_t>(send.generation - than.generation) < 0;
-  };
-  BulkSend* before = active_.back();
-  if (before != nullptr && is_older(*before)) {
-    before = nullptr;
-    for (BulkSend* next = active_.front(); !is_older(*next); next = active_.next(*next)) {
-      before = next;
-    }
-  }
-  active_.insert_after(before, send);
-}
-
-void Session::deactivate(BulkSend& send) {
-  if (active_.is_linked(send)) active_.erase(send);
 }
 
 // There is nothing left to send of it: the next split message may begin.
 void Session::retire(BulkSend& send) {
-  deactivate(send);
-  if (in_pieces_ != &send) return;
-  in_pieces_ = nullptr;
-  ready();
+  if (queue_->retire(send)) ready();
 }
 
 void Session::drop_send(BulkSend& send) {
@@ -364,6 +341,7 @@ std::size_t Session::memory_bytes() const {
     bytes += sizeof group + group.paths.capacity() + group.moves.memory_bytes();
   }
   if (sealing_ != nullptr) bytes += sealing_->memory_bytes();
+  if (queue_ != nullptr) bytes += queue_->memory_bytes();
   for (const BulkSend* send : sends_) {
     if (send != nullptr) bytes += sizeof(BulkSend) + send->acked_bits.heap_bytes();
   }

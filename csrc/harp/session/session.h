@@ -22,7 +22,6 @@
 #include <string>
 #include <vector>
 
-#include "base/list.h"
 #include "harp/link.h"
 #include "harp/session/flow.h"
 #include "harp/session/handshake.h"
@@ -32,6 +31,7 @@
 #include "harp/session/reassembly.h"
 #include "harp/session/repathing.h"
 #include "harp/session/sealing.h"
+#include "harp/session/send_queue.h"
 #include "harp/session/sent_packets.h"
 #include "harp/session/session_host.h"
 #include "harp/session/session_life.h"
@@ -288,9 +288,7 @@ class Session final : public Link {
   void finish_send(BulkSend& send, const Status& status);
   void drop_send(BulkSend& send);
   void retire(BulkSend& send);
-  void activate(BulkSend& send);
-  void deactivate(BulkSend& send);
-  BulkSend* next_send() const;
+  bool has_bulk() const { return queue_ != nullptr && !queue_->empty(); }
   RecvState* receive_of(std::uint64_t wire_slot);
   void drop_receive(RecvState& state);
   void say_goodbye_when_quiet();
@@ -339,9 +337,7 @@ class Session final : public Link {
   std::vector<BulkSend*> sends_;
   std::vector<std::uint32_t> free_sends_;
   std::uint32_t send_uses_ = 0;
-  List<BulkSend, &BulkSend::round> active_;  // with something to transmit, oldest first
-  BulkSend* in_pieces_ = nullptr;            // the split message whose pieces leave; others wait
-  std::uint64_t last_group_ = 0;             // whose message was served last
+  std::unique_ptr<SendQueue> queue_;   // of those with something to transmit; null: no messages
   std::vector<BulkSend*> unreturned_;  // acknowledged, but the driver still refers to the payload
   std::vector<RecvState*> receives_;   // by slot index
   std::size_t open_receives_ = 0;

@@ -329,7 +329,7 @@ void Session::on_bulk_acked(Path& path, const SentRun& run, std::uint64_t mask) 
   const bool whole = run.kind == SentRun::Kind::kBulk;
   if (whole) path.on_size_acked(run, send->datagram_of_segment(run.first_segment));
   if (!send->acknowledge(run.first_segment, mask, whole)) {
-    if (send->has_work()) activate(*send);  // of a split message more segments may leave now
+    if (send->has_work()) queue_->add(*send);  // of a split message more segments may leave now
     return;
   }
   if (send->reference.count > 0) {
@@ -369,7 +369,7 @@ void Session::on_bulk_lost(Path& path, const SentRun& run, std::uint64_t mask) {
   const bool whole = run.kind == SentRun::Kind::kBulk;
   if (whole) path.on_size_lost(run, mask, send->datagram_of_segment(run.first_segment));
   send->lose(run.first_segment, mask, whole);
-  if (send->has_work()) activate(*send);
+  if (send->has_work()) queue_->add(*send);
   ready();
 }
 
@@ -401,7 +401,7 @@ void Session::on_ack(const wire::Ack& ack) {
   if (news == Path::News::kMalformed) ++host_.counters().malformed;
   if (news != Path::News::kSomething) return;
   if (!groups_.empty()) look_for_slow_paths();
-  if (!active_.empty() || eager_.has_work()) ready();
+  if (has_bulk() || eager_.has_work()) ready();
   say_goodbye_when_quiet();
 }
 

@@ -123,6 +123,7 @@ void Session::trim() {
   if (sends_.size() == free_sends_.size()) {
     std::vector<BulkSend*>().swap(sends_);
     std::vector<std::uint32_t>().swap(free_sends_);
+    queue_.reset();
   }
   if (taken_.empty()) std::vector<SendRequest*>().swap(taken_);
 }

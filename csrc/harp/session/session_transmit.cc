@@ -75,10 +75,7 @@ bool Session::transmit_runs(std::size_t budget) {
 void Session::share_out() {
   const std::size_t live = paths_.live();
   if (live < 2) return paths_.main().take_all();
-  std::size_t all = 0;
-  for (BulkSend* send = active_.front(); send != nullptr; send = active_.next(*send)) {
-    all += send->units - send->next;
-  }
+  std::size_t all = queue_ == nullptr ? 0 : queue_->unsent();
   for (const auto& path : paths_) all += path->in_flight();
   for (const auto& path : paths_) path->set_share(all / (2 * live));
 }
@@ -86,8 +83,10 @@ void Session::share_out() {
 // Are the last segments of the last message there sooner by this path than if they wait for room on
 // one of those that were tried before it?
 bool Session::worth_it(const Path& path, std::uint32_t tried) const {
-  if (tried == 0 || active_.empty() || active_.front() != active_.back()) return true;
-  const BulkSend& send = *active_.front();
+  if (tried == 0 || !has_bulk() || !queue_->has_one()) return true;
+  const BulkSend* const last = queue_->next();
+  if (last == nullptr) return true;
+  const BulkSend& send = *last;
   const std::size_t left = send.units - send.next;
   const Duration arrival = path.arrival();
   std::uint32_t index = 0;
@@ -316,25 +315,6 @@ bool Session::fit(Path& path, BulkSend& send) {
   return true;
 }
 
-// A message with losses goes first: it has waited longest, and its receiver holds everything else
-// of it. Otherwise groups take turns, so that none waits for another's large messages. Within a
-// group the oldest message goes first: messages that took turns would all end late and together,
-// and with them the receives whose end lets the receiver ask for more. Split messages wait for the
-// one that is in pieces: together they would fill the receiver with incomplete segments.
-BulkSend* Session::next_send() const {
-  BulkSend* after = nullptr;  // of the next group id beyond the last one served
-  BulkSend* least = nullptr;  // of the least group id: where the round starts again
-  const auto group_of = [](const BulkSend* send) { return send->request->key.group; };
-  for (BulkSend* send = active_.front(); send != nullptr; send = active_.next(*send)) {
-    if (send->is_split() && in_pieces_ != nullptr && in_pieces_ != send) continue;
-    if (!send->lost.empty()) return send;
-    if (least == nullptr || group_of(send) < group_of(least)) least = send;
-    if (group_of(send) <= last_group_) continue;
-    if (after == nullptr || group_of(send) < group_of(after)) after = send;
-  }
-  return after != nullptr ? after : least;
-}
-
 // Offers the run as one super-packet, or packet by packet. Returns how many of them have left.
 std::uint32_t Session::offer_run(const Path& path, BulkSend& send, SegmentRange range) {
   const NicCapabilities& nic = host_.nic().capabilities();
@@ -364,12 +344,12 @@ std::uint32_t Session::offer_run(const Path& path, BulkSend& send, SegmentRange 
 // Up to one super-packet of one message.
 Session::Sent Session::send_run(Path& path, std::size_t& budget) {
   const NicCapabilities& nic = host_.nic().capabilities();
-  BulkSend* const chosen = next_send();
+  BulkSend* const chosen = queue_ == nullptr ? nullptr : queue_->next();
   if (chosen == nullptr || !fit(path, *chosen)) return Sent::kNothing;
   BulkSend& send = *chosen;
-  if (send.is_split()) {
-    if (in_pieces_ == nullptr) in_pieces_ = &send;
-    if (in_pieces_ != &send) return Sent::kYes;  // it has just been split, and waits
+  if (send.is_split() && !queue_->may_leave_in_pieces(send)) {
+    queue_->add(send);  // it has just been split, and waits
+    return Sent::kYes;
   }
   const std::size_t datagram = send.datagram_bytes();
   const std::size_t payload = datagram - sizeof(wire::Header) - send.tag_bytes;
@@ -383,7 +363,7 @@ Session::Sent Session::send_run(Path& path, std::size_t& budget) {
   bool again = false;
   const SegmentRange range = send.take(room, again);
   if (range.count == 0) {
-    deactivate(send);
+    queue_->remove(send);
     return Sent::kYes;
   }
   const std::uint32_t left = offer_run(path, send, range);
@@ -403,8 +383,12 @@ Session::Sent Session::send_run(Path& path, std::size_t& budget) {
     if (again) host_.counters().retransmits += left;
     budget -= std::min(budget, std::size_t{left} * payload);
   }
-  if (!again) last_group_ = send.request->key.group;
-  if (!send.has_work()) deactivate(send);
+  if (!again) queue_->on_served(send);
+  if (send.has_work()) {
+    queue_->add(send);
+  } else {
+    queue_->remove(send);
+  }
   return left < range.count ? Sent::kNicFull : Sent::kYes;
 }
 
