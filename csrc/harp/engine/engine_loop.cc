@@ -11,6 +11,9 @@ namespace {
 constexpr Duration kGap = 2 * kMillisecond;
 // Most bursts taken before timers are looked at; what is left then waits for the next turn.
 constexpr int kDrainBursts = 64;
+// Tables that have grown are looked at again so much later: whoever needs them all the time keeps
+// them.
+constexpr Duration kTrimAfter = kSecond;
 
 const char* name_of(Path::Standing standing) {
   switch (standing) {
@@ -45,7 +48,8 @@ EngineLoop::EngineLoop(const LoopOptions& options, const Token& token, Nic& nic,
   note_new_addresses();
   matching_.observer = &services_;
   idle_timer_.on_expiry = on_idle_timer;
-  idle_timer_.context = this;
+  trim_timer_.on_expiry = on_trim_timer;
+  idle_timer_.context = trim_timer_.context = this;
 }
 
 bool EngineLoop::is_late_st(Time now) const {
@@ -85,6 +89,9 @@ bool EngineLoop::turn_st() {
   }
   if (nic().missing_st() != missing_ || nic().arrivals_st() != arrivals_) look_at_addresses();
   for (const Refusal& refusal : nic().take_refusals_st()) liveness_.on_refusal_st(refusal, now());
+  if (!matching_.large.empty() && trim_timer_.deadline == kNever) {
+    session_timers_.arm(trim_timer_, now() + kTrimAfter);
+  }
   worked |= timers_.run_due(now()) > 0;
   worked |= session_timers_.run_due(now()) > 0;
 
@@ -98,6 +105,12 @@ bool EngineLoop::turn_st() {
     worked |= !nic_full();
   }
   return worked || !matching_.completions.empty();
+}
+
+void EngineLoop::on_trim_timer(Timer& timer, Time now) {
+  auto& self = *static_cast<EngineLoop*>(timer.context);
+  std::erase_if(self.matching_.large, [](Matcher* matcher) { return matcher->trim(); });
+  if (!self.matching_.large.empty()) self.session_timers_.arm(timer, now + kTrimAfter);
 }
 
 void EngineLoop::transmit_eager_st() {

@@ -138,6 +138,7 @@ class EngineLoop final : public Transport,
 
   // engine_loop.cc
   void extend_deadlines(Duration late, Duration away);
+  static void on_trim_timer(Timer& timer, Time now);
   bool receive_burst(bool* full);
   void assert_owner() const { TACO_ASSERT(token_.held_by_me(), "without the engine's token"); }
   Peer* peer_of(PeerId id) const;
@@ -164,7 +165,7 @@ class EngineLoop final : public Transport,
   BytePool buffers_;
   Services services_;
   MatcherHost matching_;
-  Timer idle_timer_;
+  Timer idle_timer_, trim_timer_;
   TimerHeap timers_;          // of the Transport's users
   TimerHeap session_timers_;  // which the sessions themselves keep in step with stalls
   Liveness liveness_;

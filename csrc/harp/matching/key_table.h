@@ -1,8 +1,10 @@
 // An open-addressing hash table from MessageKey to a small trivially copyable entry, for the
 // Matcher: linear probing, backward-shift deletion, no allocation unless it grows, nothing at all
-// while empty and never used. References are valid until the next insertion or removal.
+// while empty and never used. References are valid until the next insertion, removal or trim().
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -41,10 +43,6 @@ class KeyTable {
     entry.key = key;
     return entry;
   }
-  Entry& find_or_insert(const MessageKey& key) {
-    Entry* found = find(key);
-    return found != nullptr ? *found : insert(key);
-  }
 
   void erase(Entry& entry) {
     std::size_t hole = static_cast<std::size_t>(&entry - entries_.get());
@@ -69,6 +67,15 @@ class KeyTable {
   void for_each(Visit&& visit) const {
     const_cast<KeyTable*>(this)->for_each([&](const Entry& entry) { visit(entry); });
   }
+  // One that is large may give memory back.
+  bool is_large() const { return capacity() > kSmall; }
+  // Gives back what a busier time has taken, if little of it is in use.
+  void trim() {
+    if (!is_large() || 4 * size_ >= capacity()) return;
+    if (size_ == 0) return clear();
+    resize(std::max(kFirst, std::bit_ceil(2 * size_)));
+  }
+  std::size_t capacity() const { return mask_ + 1; }
   void clear() {
     entries_.reset();
     size_ = 0;
@@ -76,19 +83,18 @@ class KeyTable {
   }
 
  private:
-  static constexpr std::size_t kFirst = 4;
-  std::size_t capacity() const { return mask_ + 1; }
+  static constexpr std::size_t kFirst = 4, kSmall = 16;
 
   Entry& place_for(const MessageKey& key) {
     std::size_t i = hash_of(key) & mask_;
     while (!entries_[i].empty()) i = (i + 1) & mask_;
     return entries_[i];
   }
-  void grow() {
+  void grow() { resize(capacity() == 0 ? kFirst : 2 * capacity()); }
+  void resize(std::size_t to) {
     const std::size_t old_capacity = capacity();
-    const std::size_t larger = old_capacity == 0 ? kFirst : 2 * old_capacity;
-    std::unique_ptr<Entry[]> old = std::exchange(entries_, std::make_unique<Entry[]>(larger));
-    mask_ = larger - 1;
+    std::unique_ptr<Entry[]> old = std::exchange(entries_, std::make_unique<Entry[]>(to));
+    mask_ = to - 1;
     for (std::size_t i = 0; i < old_capacity; ++i) {
       if (!old[i].empty()) place_for(old[i].key) = old[i];
     }

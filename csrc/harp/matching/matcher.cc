@@ -2,10 +2,14 @@
 // matcher_quota.cc counts what may lie unmatched.
 #include "harp/matching/matcher.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/assert.h"
 
 namespace taco::harp {
 Matcher::~Matcher() {
+  if (is_noted_) std::erase(host_.large, this);
   incoming_.for_each([&](Incoming& in) { drop_data(in); });
 }
 
@@ -21,7 +25,7 @@ void Matcher::send(SendRequest& request) {
     Group& group = group_of(request.key.group);
     if (!group.blocked && within_quota(group, request.bytes)) return start_eager(request, group);
   }
-  Outgoing& out = early != nullptr ? *early : outgoing_.insert(request.key);
+  Outgoing& out = early != nullptr ? *early : insert(outgoing_, request.key);
   TACO_ASSERT(out.send == nullptr, "two sends under one key");
   ++sends_listed_;
   out.send = &request;
@@ -126,7 +130,7 @@ void Matcher::recv(RecvRequest& request) {
   request.peer = peer_;
   request.bytes = 0;
   Incoming* early = incoming_.find(request.key);
-  Incoming& in = early != nullptr ? *early : incoming_.insert(request.key);
+  Incoming& in = early != nullptr ? *early : insert(incoming_, request.key);
   drop_kept_offer(in);
   TACO_ASSERT(in.receive == nullptr, "two receives under one key");
   in.receive = &request;
@@ -173,7 +177,8 @@ bool Matcher::has_unmatched(const MessageKey& key) const {
 
 void Matcher::solicit(const MessageKey& key) {
   if (has_unmatched(key) || lost()) return;
-  incoming_.find_or_insert(key).solicited = true;
+  Incoming* const early = incoming_.find(key);
+  (early != nullptr ? *early : insert(incoming_, key)).solicited = true;
   link_->control(Solicit{key});
 }
 
@@ -188,7 +193,8 @@ void Matcher::void_solicitation(Incoming& in) {
 void Matcher::open_slot(RecvRequest& request) {
   if (free_slot_ == kNone) {
     free_slot_ = static_cast<std::uint32_t>(slots_.size());
-    slots_.emplace_back();
+    slots_.emplace_back().generation = first_generation_;
+    if (slots_.size() > kFewSlots) note_size();
   }
   Slot& slot = slots_[free_slot_];
   request.slot = {free_slot_, slot.generation};
@@ -206,6 +212,44 @@ void Matcher::close_slot(RecvRequest& request) {
   slot.next_free = free_slot_;
   free_slot_ = request.slot.index;
   --open_receives_;
+}
+
+void Matcher::note_size() {
+  if (std::exchange(is_noted_, true)) return;
+  host_.large.push_back(this);
+}
+
+bool Matcher::trim() {
+  outgoing_.trim();
+  incoming_.trim();
+  groups_.trim();
+  trim_slots();
+  is_noted_ = outgoing_.is_large() || incoming_.is_large() || groups_.is_large() ||
+              slots_.size() > kFewSlots;
+  return !is_noted_;
+}
+
+// The peer may yet name a slot that was given back: one that takes its place is of a generation
+// that was never used.
+void Matcher::trim_slots() {
+  std::size_t used = slots_.size();
+  while (used > 0 && slots_[used - 1].receive == nullptr) --used;
+  if (slots_.size() <= kFewSlots || 4 * used >= slots_.size()) return;
+  for (std::size_t i = used; i < slots_.size(); ++i) {
+    first_generation_ = std::max(first_generation_, slots_[i].generation);
+  }
+  slots_.resize(used);
+  slots_.shrink_to_fit();
+  free_slot_ = kNone;
+  for (std::size_t i = used; i-- > 0;) {
+    if (slots_[i].receive != nullptr) continue;
+    slots_[i].next_free = std::exchange(free_slot_, static_cast<std::uint32_t>(i));
+  }
+}
+
+std::size_t Matcher::memory_bytes() const {
+  return outgoing_.capacity() * sizeof(Outgoing) + incoming_.capacity() * sizeof(Incoming) +
+         groups_.capacity() * sizeof(Group) + slots_.capacity() * sizeof(Slot);
 }
 
 void Matcher::want(Incoming& in) {

@@ -23,6 +23,8 @@
 
 namespace taco::harp {
 
+class Matcher;
+
 // The state that all matchers of one engine share. Owned by the engine; outlives them.
 struct MatcherHost {
   Observer* observer = nullptr;  // may be null
@@ -30,6 +32,7 @@ struct MatcherHost {
   BytePool buffers;
   OverGroups over;
   std::uint64_t bytes_copied = 0;  // eager data that had to wait for its receive
+  std::vector<Matcher*> large;     // those whose tables may give memory back (Matcher::trim)
 };
 
 class Matcher final : public LinkEvents {
@@ -72,6 +75,9 @@ class Matcher final : public LinkEvents {
   Status loss() const { return left_ ? Status() : lost_; }
   bool left() const { return left_; }
   std::size_t groups_remembered() const { return groups_.size(); }
+  // Gives back what a busier time has taken. False: there may be more to give later.
+  bool trim();
+  std::size_t memory_bytes() const;  // of the tables
 
   // LinkEvents.
   void on_eager(const MessageKey& key, std::uint64_t signature,
@@ -89,6 +95,7 @@ class Matcher final : public LinkEvents {
 
  private:
   static constexpr std::uint32_t kNone = UINT32_MAX;
+  static constexpr std::size_t kFewSlots = 16;
 
   // Our side sends: an open send that is not eager, or a want or solicitation that came first.
   struct Outgoing {
@@ -141,6 +148,13 @@ class Matcher final : public LinkEvents {
     }
   };
 
+  template <class Entry>
+  Entry& insert(KeyTable<Entry>& table, const MessageKey& key) {
+    if (table.is_large()) note_size();
+    return table.insert(key);
+  }
+  void note_size();
+  void trim_slots();
   Group& group_of(std::uint64_t id);  // valid until another group's first use
   void sweep_groups();
   bool within_quota(const Group& group, std::size_t bytes) const;
@@ -201,6 +215,7 @@ class Matcher final : public LinkEvents {
   Link* link_ = nullptr;
   Status lost_;
   bool left_ = false;
+  bool is_noted_ = false;  // among host_.large
 
   KeyTable<Outgoing> outgoing_;
   KeyTable<Incoming> incoming_;
@@ -208,6 +223,7 @@ class Matcher final : public LinkEvents {
   List<SendRequest, &SendRequest::links> sends_;  // every open one, oldest first
   std::vector<Slot> slots_;
   std::uint32_t free_slot_ = kNone;
+  std::uint32_t first_generation_ = 1;  // of slots to come: beyond those of slots given back
   std::size_t open_receives_ = 0;
   std::size_t unmatched_ = 0;
   std::size_t unmatched_bytes_ = 0;  // of eager messages

@@ -34,7 +34,7 @@ void Matcher::on_eager(const MessageKey& key, std::uint64_t signature,
     return tell_unmatched(key, signature, true);
   }
   if (!may_keep(key.group, data.size())) return;
-  if (in == nullptr) in = &incoming_.insert(key);
+  if (in == nullptr) in = &insert(incoming_, key);
   void_solicitation(*in);
   in->signature = signature;
   keep_data(*in, data);
@@ -43,13 +43,14 @@ void Matcher::on_eager(const MessageKey& key, std::uint64_t signature,
 
 void Matcher::on_want(const Want& want) {
   if (lost()) return;
-  if (outgoing_.find(want.key) == nullptr) {
+  Outgoing* early = outgoing_.find(want.key);
+  if (early == nullptr) {
     if (host_.over.contains(want.key.group)) {
       return tell_unmatched(want.key, want.signature, false);
     }
     if (!may_keep_unserved()) return;
   }
-  Outgoing& out = outgoing_.find_or_insert(want.key);
+  Outgoing& out = early != nullptr ? *early : insert(outgoing_, want.key);
   if (out.send != nullptr && out.send->stage.is(SendStage::kBulk)) return;  // a key used twice
   out.wanted = true;
   out.signature = want.signature;
@@ -75,7 +76,7 @@ void Matcher::on_offer(const Offer& offer) {
   const bool counted = early == nullptr;
   if (!awaited && unmatched_ >= kMostUnmatched && !end_peer("offers and small messages")) return;
   if (counted && !may_keep_offer(offer.key.group)) return;
-  Incoming& in = incoming_.find_or_insert(offer.key);
+  Incoming& in = early != nullptr ? *early : insert(incoming_, offer.key);
   in.solicited = false;
   in.offered = true;
   in.counted = counted;
@@ -139,7 +140,7 @@ void Matcher::hear(const Solicit& it) {
   Outgoing* out = outgoing_.find(it.key);
   if (out == nullptr) {
     if (!host_.over.contains(it.key.group) && may_keep_unserved())
-      outgoing_.insert(it.key).solicited = true;
+      insert(outgoing_, it.key).solicited = true;
   } else if (out->send == nullptr) {
     out->solicited = true;
   } else if (out->send->stage.is(SendStage::kKept) && !out->offered) {

@@ -18,7 +18,7 @@ constexpr std::size_t kSweepAt = 64;
 Matcher::Group& Matcher::group_of(std::uint64_t id) {
   if (Group* known = groups_.find({id, 0})) return *known;
   if (groups_.size() >= kSweepAt && (groups_.size() & (groups_.size() - 1)) == 0) sweep_groups();
-  Group& group = groups_.insert({id, 0});
+  Group& group = insert(groups_, {id, 0});
   group.used = true;
   return group;
 }

@@ -307,5 +307,31 @@ TEST_F(MatcherOverTest, WhatALostPeerLeftEndsToo) {
   EXPECT_EQ(link_.controls.size(), said) << "there is nobody to tell";
 }
 
+// Memory of a busy time is given back; but what the peer may yet say of it means nothing later.
+TEST_F(MatcherLimitsTest, TablesShrinkOnceLittleOfThemIsInUse) {
+  constexpr std::uint64_t kMany = 16'384;
+  recv(kMany, 5000);
+  const std::size_t few = matcher_.memory_bytes();
+  for (std::uint64_t tag = 0; tag < kMany; ++tag) {
+    recv(tag, 5000);
+    send(tag, 5000);
+  }
+  EXPECT_EQ(host_.large, (std::vector<Matcher*>{&matcher_}));
+  EXPECT_FALSE(matcher_.trim()) << "all of it is in use";
+  const std::vector<Want> wants = std::exchange(link_.wants, {});
+  for (std::uint64_t tag = 0; tag < kMany; ++tag) {
+    matcher_.cancel(recvs_[tag + 1], Status(Code::kAborted, "enough"));
+    matcher_.cancel(sends_[tag], Status(Code::kAborted, "enough"));
+  }
+  run();
+  EXPECT_TRUE(matcher_.trim());
+  EXPECT_LE(matcher_.memory_bytes(), 8 * few);
+  EXPECT_EQ(matcher_.receive_of(wants.front().slot), &recvs_[0]) << "it is open still";
+  for (std::uint64_t tag = 0; tag < 100; ++tag) recv(kMany + 1 + tag, 5000);
+  for (const Want& old : std::span(wants).subspan(1)) {
+    ASSERT_EQ(matcher_.receive_of(old.slot), nullptr) << "slot " << old.slot.index;
+  }
+}
+
 }  // namespace
 }  // namespace taco::harp
