@@ -73,6 +73,8 @@ class Link {
   virtual void control(const Control& control) = 0;
   virtual void notice(std::span<const std::byte> bytes) = 0;
 
+  // A request has become open, where there was none: LinkEvents::expecting() is true from now on.
+  virtual void on_expecting() {}
   virtual void release(Staging& staging) = 0;
   // True while something is unacknowledged or under way (the engine lingers for it when leaving).
   virtual bool busy() const = 0;

@@ -89,6 +89,7 @@ void Invariants::step() {
   check_pace();
   if (cluster_[node].is_dead()) return;
   check_pool(node);
+  check_open(node);
   for (std::uint32_t other = 0; other < cluster_.size(); ++other) {
     if (other == node || cluster_[other].is_dead()) continue;
     check_credit(node, other);
@@ -121,6 +122,24 @@ void Invariants::check_pool(std::uint32_t node) {
   if (pool.outstanding() > pool.capacity() + beyond) {
     fail("process " + std::to_string(node) + " has granted " + std::to_string(pool.outstanding()) +
          " bytes and has " + std::to_string(pool.capacity()));
+  }
+}
+
+// The engine knows without looking at each peer whether there is anything to do. Of a process that
+// has died it has more peers than those here.
+void Invariants::check_open(std::uint32_t node) {
+  bool open = false, busy = false;
+  for (std::uint32_t other = 0; other < cluster_.size(); ++other) {
+    if (other == node) continue;
+    const Peer& peer = cluster_[node].peer(other);
+    open |= peer.matcher.expecting();
+    busy |= peer.link != nullptr && !peer.matcher.lost() && peer.link->busy();
+  }
+  EngineLoop& loop = cluster_[node].loop();
+  const bool all = mourners_.empty();
+  const auto is_wrong = [all](bool said, bool is) { return is ? !said : said && all; };
+  if (is_wrong(loop.has_open_requests_st(), open) || is_wrong(loop.any_link_busy_st(), busy)) {
+    fail("process " + std::to_string(node) + " is wrong about what it has to do");
   }
 }
 

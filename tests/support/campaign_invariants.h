@@ -64,6 +64,7 @@ class Invariants {
   void check_credit(std::uint32_t node, std::uint32_t other);
   void check_credit_used_up(std::uint32_t node, std::uint32_t other);
   void check_pool(std::uint32_t node);
+  void check_open(std::uint32_t node);
   void check_idle_memory(std::uint32_t node, std::uint32_t other);
   void check_pace();
   void fail(const std::string& text) {

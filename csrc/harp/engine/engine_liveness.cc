@@ -1,30 +1,14 @@
 #include "harp/engine/engine_liveness.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
 #include <string>
+#include <utility>
 
 #include "harp/address.h"
 #include "harp/engine/peer.h"
 #include "harp/session/session.h"
-#include "harp/session/wire.h"
 
 namespace taco::harp {
-
-bool quotes_session(const Refusal& refusal, const Session& session) {
-  const std::span<const std::byte> quoted(refusal.quoted);
-  if (quoted.size() < sizeof(wire::Header)) return false;
-  if (!wire::is_hello(quoted)) {
-    const std::uint64_t id = wire::peek_connection(quoted);
-    return id != 0 && id == session.peer_connection_id();
-  }
-  // A hello carries no connection of the peer's yet, but ours.
-  wire::Hello hello;
-  if (quoted.size() < sizeof(wire::Header) + sizeof hello) return false;
-  std::memcpy(&hello, quoted.data() + sizeof(wire::Header), sizeof hello);
-  return hello.sender_connection == session.connection_id();
-}
 
 bool Suspicion::hint(std::uint32_t Suspicion::*count, Time now) {
   const bool first = hints() == 0;
@@ -39,46 +23,53 @@ bool Suspicion::hint(std::uint32_t Suspicion::*count, Time now) {
   return true;
 }
 
-Liveness::Liveness(TimerHeap& timers, const std::vector<Peer*>& linked)
-    : timers_(timers), linked_(linked) {
+Liveness::Liveness(TimerHeap& timers) : timers_(timers) {
   tick_.on_expiry = on_tick;
   tick_.context = this;
 }
 
 Liveness::~Liveness() { timers_.disarm(tick_); }
 
-void Liveness::on_refusal_st(const Refusal& refusal, Time now) {
-  for (Peer* peer : linked_) {
-    if (peer->session == nullptr || peer->session->ended()) continue;
-    if (!peer->session->sends_to(refusal.destination)) continue;
-    if (quotes_session(refusal, *peer->session)) {
-      peer->suspicion.clear_if_heard(peer->session->last_heard());
-      peer->suspicion.partial = !peer->session->on_refused(refusal.destination, refusal.quoted);
-      peer->suspicion.patience =
-          std::clamp(peer->session->answer_time(), Suspicion::kSilence, Suspicion::kLongSilence);
-      return suspect(*peer, &Suspicion::refusals, now);
-    }
-  }
+void Liveness::watch_st(Peer& peer, Time now) {
+  if (!std::exchange(peer.watched, true)) watched_.push_back(&peer);
+  if (tick_.heap_index == SIZE_MAX) timers_.arm(tick_, now + kLook);
+}
+
+void Liveness::on_refusal_st(Peer& peer, const Refusal& refusal, Time now) {
+  Session* const session = peer.session.get();
+  if (session == nullptr || session->ended()) return;
+  if (!session->sends_to(refusal.destination)) return;
+  peer.suspicion.clear_if_heard(session->last_heard());
+  peer.suspicion.partial = !session->on_refused(refusal.destination, refusal.quoted);
+  peer.suspicion.patience =
+      std::clamp(session->answer_time(), Suspicion::kSilence, Suspicion::kLongSilence);
+  suspect(peer, &Suspicion::refusals, now);
 }
 
 void Liveness::on_reset_st(Peer& peer, Time now) { suspect(peer, &Suspicion::resets, now); }
 
 void Liveness::suspect(Peer& peer, std::uint32_t Suspicion::*count, Time now) {
   if (peer.suspicion.hint(count, now)) peer.session->probe();
+  if (!std::exchange(peer.watched, true)) watched_.push_back(&peer);
   if (tick_.heap_index == SIZE_MAX || tick_.deadline > now + kBurstStep) {
     timers_.arm(tick_, now + kBurstStep);
   }
 }
 
 void Liveness::on_gap_st(Duration gap) {
-  for (Peer* peer : linked_) peer->suspicion.excuse(gap);
+  for (Peer* peer : watched_) peer->suspicion.excuse(gap);
 }
 
 void Liveness::on_tick(Timer& timer, Time now) {
   auto& self = *static_cast<Liveness*>(timer.context);
   Time next = kNever;
   int probes = 0;
-  for (Peer* peer : self.linked_) next = std::min(next, self.examine(*peer, now, &probes));
+  std::erase_if(self.watched_, [&](Peer* peer) {
+    const Time look = self.examine(*peer, now, &probes);
+    next = std::min(next, look);
+    peer->watched = look != kNever;
+    return look == kNever;
+  });
   self.timers_.arm(timer, next);
 }
 

@@ -84,18 +84,18 @@ struct Suspicion {
 
 class Liveness {
  public:
-  // `linked`: the engine's peers with an open link.
-  Liveness(TimerHeap& timers, const std::vector<Peer*>& linked);
+  explicit Liveness(TimerHeap& timers);
   ~Liveness();
   Liveness(const Liveness&) = delete;
   Liveness& operator=(const Liveness&) = delete;
 
-  void on_refusal_st(const Refusal& refusal, Time now);
+  // A packet to this peer was refused.
+  void on_refusal_st(Peer& peer, const Refusal& refusal, Time now);
   void on_reset_st(Peer& peer, Time now);
-  // A request was posted: watch until none is open.
-  void watch_st(Time now) {
-    if (tick_.heap_index == SIZE_MAX) timers_.arm(tick_, now + kLook);
-  }
+  // A request was posted: watch the peer until none is open.
+  void watch_st(Peer& peer, Time now);
+  // The peer goes.
+  void forget_st(const Peer& peer) { std::erase(watched_, &peer); }
   // The engine itself stood still.
   void on_gap_st(Duration gap);
 
@@ -117,11 +117,8 @@ class Liveness {
   void declare_dead(Peer& peer, Time now);
 
   TimerHeap& timers_;
-  const std::vector<Peer*>& linked_;
+  std::vector<Peer*> watched_;  // with open requests, or suspected
   Timer tick_;
 };
-
-// Does a refused packet's beginning prove that this session sent it?
-bool quotes_session(const Refusal& refusal, const Session& session);
 
 }  // namespace taco::harp

@@ -42,7 +42,7 @@ EngineLoop::EngineLoop(const LoopOptions& options, const Token& token, Nic& nic,
       token_(token),
       shm_(shm),
       peers_(peers),
-      liveness_(session_timers_, linked_),
+      liveness_(session_timers_),
       strays_(*this, options.own.incarnation, *this),
       arrivals_(nic.arrivals_st()) {
   note_new_addresses();
@@ -71,9 +71,7 @@ void EngineLoop::extend_deadlines(Duration late, Duration away) {
     timers_.postpone_all(away);
     liveness_.on_gap_st(away);
   }
-  for (Peer* peer : linked_) {
-    if (peer->session != nullptr) peer->session->on_gap(late, away);
-  }
+  tell_of_gap(late, away);
 }
 
 bool EngineLoop::turn_st() {
@@ -88,7 +86,11 @@ bool EngineLoop::turn_st() {
     if (take_pressing()) run_transmits();
   }
   if (nic().missing_st() != missing_ || nic().arrivals_st() != arrivals_) look_at_addresses();
-  for (const Refusal& refusal : nic().take_refusals_st()) liveness_.on_refusal_st(refusal, now());
+  for (const Refusal& refusal : nic().take_refusals_st()) {
+    if (Peer* const peer = addressee_of(refusal.quoted)) {
+      liveness_.on_refusal_st(*peer, refusal, now());
+    }
+  }
   if (!matching_.large.empty() && trim_timer_.deadline == kNever) {
     session_timers_.arm(trim_timer_, now() + kTrimAfter);
   }
@@ -136,7 +138,7 @@ bool EngineLoop::may_sleep_st() const {
   return self_ == nullptr || !self_->busy();
 }
 
-bool EngineLoop::is_quiet_st() const {
+bool EngineLoop::is_quiet_st() {
   assert_owner();
   return matching_.completions.empty() && !has_ready() && !any_link_busy_st();
 }
@@ -148,14 +150,15 @@ Time EngineLoop::next_deadline_st() const {
 
 bool EngineLoop::has_open_requests_st() const {
   assert_owner();
-  return std::ranges::any_of(linked_, [](const Peer* peer) { return peer->matcher.expecting(); });
+  return matching_.expecting > 0;
 }
 
-bool EngineLoop::any_link_busy_st() const {
+// Of thousands of sessions most are not, and that is asked whenever a caller has waited.
+bool EngineLoop::any_link_busy_st() {
   assert_owner();
-  return std::ranges::any_of(linked_, [](const Peer* peer) {
-    return peer->link != nullptr && !peer->matcher.lost() && peer->link->busy();
-  });
+  return any_busy() || std::ranges::any_of(near_, [](const Peer* peer) {
+           return !peer->matcher.lost() && peer->link->busy();
+         });
 }
 
 // Null: it was released, and is gone.
@@ -171,7 +174,7 @@ void EngineLoop::send_st(PeerId id, SendRequest& request) {
   link_of(*peer);
   ++peer->requests;
   peer->matcher.send(request);
-  if (peer->session != nullptr) liveness_.watch_st(now());
+  if (peer->session != nullptr) liveness_.watch_st(*peer, now());
 }
 
 void EngineLoop::recv_st(PeerId id, RecvRequest& request) {
@@ -184,7 +187,7 @@ void EngineLoop::recv_st(PeerId id, RecvRequest& request) {
   // A receive of an eager message says nothing to the link, whose watch over the peer's life begins
   // with the connection.
   if (peer->shm != nullptr && !peer->shm->is_connected()) peer->shm->connect();
-  if (peer->session != nullptr) liveness_.watch_st(now());
+  if (peer->session != nullptr) liveness_.watch_st(*peer, now());
 }
 
 void EngineLoop::cancel_st(SendRequest& request, const Status& why) {

@@ -66,7 +66,7 @@ class EngineLoop final : public Transport,
   // Nothing is left to do but what timers, arrivals or room in the Nic bring.
   bool may_sleep_st() const;
   // Nor is there anything under way.
-  bool is_quiet_st() const;
+  bool is_quiet_st();
   // The next turn is due then; one that begins much later was kept away, and blames nobody for it.
   void expect_turn_st(Time when) {
     assert_owner();
@@ -76,7 +76,7 @@ class EngineLoop final : public Transport,
   bool is_late_st(Time now) const;
   Time next_deadline_st() const;
   bool has_open_requests_st() const;
-  bool any_link_busy_st() const;
+  bool any_link_busy_st();
 
   // Takes packets from the network that nobody has looked at yet.
   void on_packets_st(const RxPacket& packets);
@@ -149,6 +149,8 @@ class EngineLoop final : public Transport,
   PairKey key_of(const Address& peer) const;
   void forget_session(const Peer& peer);
   Session* session_of(std::uint64_t connection);
+  Peer* peer_at(const Session& session) const;
+  Peer* addressee_of(std::span<const std::byte> quoted) const;
   void look_at_addresses();
   std::uint32_t note_new_addresses();
   void tell_of_addresses(std::uint32_t added, std::uint32_t changed) const;
@@ -172,6 +174,7 @@ class EngineLoop final : public Transport,
   StrayPackets strays_;
 
   std::vector<Peer*> linked_;  // peers whose link is open
+  std::vector<Peer*> near_;    // those among them on this host
   SelfLink* self_ = nullptr;   // of the one among them that is this process
   std::vector<Peer*> idle_;    // peers that nobody refers to
   std::unordered_map<std::uint64_t, Peer*> by_connection_;

@@ -88,7 +88,9 @@ void EngineLoop::end_peer_st(Peer& peer) {
   }
   TACO_LOG_DEBUG("harp", "%s is gone, and nobody needs it", peer.description.c_str());
   std::erase(linked_, &peer);
+  if (peer.shares_host()) std::erase(near_, &peer);
   forget_session(peer);
+  liveness_.forget_st(peer);
   if (peer.shm != nullptr) shm_->close(peer.shm);
 }
 

@@ -1,6 +1,7 @@
 // Links and sessions: how a peer's is made on first use, which session a packet is for, and when a
 // session begins anew.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/log.h"
@@ -31,6 +32,7 @@ void EngineLoop::open_link_st(Peer& peer) {
   }
   peer.matcher.attach(*peer.link);
   linked_.push_back(&peer);
+  if (peer.shares_host()) near_.push_back(&peer);
 }
 
 void EngineLoop::open_session(Peer& peer) {
@@ -95,6 +97,28 @@ Session* EngineLoop::session_of(std::uint64_t connection) {
     recent_peer_ = found->second;
   }
   return recent_peer_->session.get();
+}
+
+Peer* EngineLoop::peer_at(const Session& session) const {
+  const auto found = by_connection_.find(session.connection_id());
+  return found == by_connection_.end() ? nullptr : found->second;
+}
+
+// The peer to which a packet went of which this is the beginning. Null: we have not sent it, as far
+// as the connection that it quotes shows. Anybody may ask, so it takes no search.
+Peer* EngineLoop::addressee_of(std::span<const std::byte> quoted) const {
+  if (quoted.size() < sizeof(wire::Header)) return nullptr;
+  if (!wire::is_hello(quoted)) {
+    const std::uint64_t id = wire::peek_connection(quoted);
+    const Session* const session = id == 0 ? nullptr : session_to(id);
+    return session == nullptr ? nullptr : peer_at(*session);
+  }
+  // A hello carries no connection of the peer's yet, but ours.
+  wire::Hello hello;
+  if (quoted.size() < sizeof(wire::Header) + sizeof hello) return nullptr;
+  std::memcpy(&hello, quoted.data() + sizeof(wire::Header), sizeof hello);
+  const auto found = by_connection_.find(hello.sender_connection);
+  return found == by_connection_.end() ? nullptr : found->second;
 }
 
 // Addresses have gone, come back, or are new.
@@ -178,11 +202,9 @@ std::vector<Endpoint> EngineLoop::published_by(std::uint64_t incarnation) {
 // choose from.
 void EngineLoop::on_paths_opened(const Session& session) {
   if (log_level() > LogLevel::kInfo || session.paths_due() < 2) return;
-  const auto peer = std::ranges::find(linked_, &session, [](const Peer* each) {
-    return static_cast<const Session*>(each->session.get());
-  });
-  if (peer == linked_.end()) return;
-  const Address& host = (*peer)->address;
+  const Peer* const peer = peer_at(session);
+  if (peer == nullptr) return;
+  const Address& host = peer->address;
   const std::size_t hash = std::hash<std::string>{}(host.host_id + host.host_name);
   if (std::find(paths_told_.begin(), paths_told_.end(), hash) != paths_told_.end()) return;
   paths_told_.push_back(hash);
@@ -232,9 +254,7 @@ Session* EngineLoop::begin_anew(std::uint64_t incarnation) {
 }
 
 void EngineLoop::on_reset(Session& session) {
-  for (Peer* peer : linked_) {
-    if (peer->session.get() == &session) return liveness_.on_reset_st(*peer, now());
-  }
+  if (Peer* const peer = peer_at(session)) liveness_.on_reset_st(*peer, now());
 }
 
 }  // namespace taco::harp

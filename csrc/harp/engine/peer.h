@@ -56,6 +56,7 @@ struct Peer final : Task {
   Link* link = nullptr;  // whichever of the three is in use; null before the first use
   Suspicion suspicion;
   std::uint32_t requests = 0;  // posted so far
+  bool watched = false;        // by Liveness
   bool opening = false;        // submitted as a task, which has not run yet
   Time idle_since = 0;         // nobody has a reference; 0: somebody may have
 

@@ -10,6 +10,7 @@
 namespace taco::harp {
 Matcher::~Matcher() {
   if (is_noted_) std::erase(host_.large, this);
+  if (is_counted_) --host_.expecting;
   incoming_.for_each([&](Incoming& in) { drop_data(in); });
 }
 
@@ -18,6 +19,7 @@ void Matcher::send(SendRequest& request) {
   request.transfer = nullptr;
   request.stage.go(SendStage::kKept);
   sends_.push_back(request);
+  on_open_changed();
   if (lost()) return finish_send(request, lost_);
 
   Outgoing* early = outgoing_.find(request.key);
@@ -100,6 +102,7 @@ bool Matcher::refuse_want(Outgoing& out) {
 // Takes the request out of every list here and queues its completion.
 void Matcher::finish_send(SendRequest& request, const Status& status) {
   sends_.erase(request);
+  on_open_changed();
   if (Outgoing* out = request.stage.is(SendStage::kEager) ? nullptr : outgoing_.find(request.key);
       out != nullptr && out->send == &request) {
     drop_offer(*out);
@@ -202,6 +205,7 @@ void Matcher::open_slot(RecvRequest& request) {
   free_slot_ = slot.next_free;
   slot.receive = &request;
   ++open_receives_;
+  on_open_changed();
 }
 
 void Matcher::close_slot(RecvRequest& request) {
@@ -212,6 +216,19 @@ void Matcher::close_slot(RecvRequest& request) {
   slot.next_free = free_slot_;
   free_slot_ = request.slot.index;
   --open_receives_;
+  on_open_changed();
+}
+
+// The first request that is open, or the last one, makes a difference to others.
+void Matcher::on_open_changed() {
+  if (expecting() == is_counted_) return;
+  is_counted_ = !is_counted_;
+  if (!is_counted_) {
+    --host_.expecting;
+  } else {
+    ++host_.expecting;
+    link_->on_expecting();
+  }
 }
 
 void Matcher::note_size() {

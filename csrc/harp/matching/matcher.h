@@ -32,6 +32,7 @@ struct MatcherHost {
   BytePool buffers;
   OverGroups over;
   std::uint64_t bytes_copied = 0;  // eager data that had to wait for its receive
+  std::size_t expecting = 0;       // matchers with open requests
   std::vector<Matcher*> large;     // those whose tables may give memory back (Matcher::trim)
 };
 
@@ -148,6 +149,8 @@ class Matcher final : public LinkEvents {
     }
   };
 
+  void on_open_changed();
+
   template <class Entry>
   Entry& insert(KeyTable<Entry>& table, const MessageKey& key) {
     if (table.is_large()) note_size();
@@ -215,7 +218,8 @@ class Matcher final : public LinkEvents {
   Link* link_ = nullptr;
   Status lost_;
   bool left_ = false;
-  bool is_noted_ = false;  // among host_.large
+  bool is_noted_ = false;    // among host_.large
+  bool is_counted_ = false;  // in host_.expecting
 
   KeyTable<Outgoing> outgoing_;
   KeyTable<Incoming> incoming_;

@@ -173,6 +173,8 @@ class Path {
   void on_gap(Duration late, Duration away);
   void forget_lost();
   void trim();
+  // Nothing has left by it of which it is not known what became, and nothing is asked of it.
+  bool is_at_rest() const { return sent_.empty() && !ends_.has_tokens(); }
   std::size_t memory_bytes() const { return sent_.memory_bytes() + received_.memory_bytes(); }
 
   // Sending. A packet is built, offered, and committed if the Nic has taken it.

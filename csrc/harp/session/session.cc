@@ -55,10 +55,8 @@ Session::Session(SessionConfig config, SessionHost& host, LinkEvents& events)
       record_order_(host.buffers()) {
   timer_.on_expiry = on_expiry;
   timer_.context = this;
-  silence_base_ = next_tick_ = host.now();
   host_.add(*this);
   ready();
-  update_timer();
 }
 
 Session::~Session() {
@@ -291,7 +289,8 @@ void Session::declare_lost(const Status& why) {
 // need.
 void Session::let_go() {
   host_.disarm(timer_);
-  armed_ = kNever;
+  next_tick_ = kNever;
+  host_.let_rest(*this);
   credit_.close();
   eager_.clear();
   records_.clear();

@@ -83,8 +83,8 @@ class Session final : public Link {
   // Is this the header of a packet that went out lately?
   bool sent_lately(const wire::Header& header) const;
 
-  // The engine's own loop stood still for `gap`: nobody is to blame for silence meanwhile. Before
-  // anything else of the turn that follows.
+  // The engine's own loop stood still for `away`: nobody is to blame for silence meanwhile. Before
+  // anything else of the turn that follows. Not told to one that rests: it waits for nothing.
   void on_gap(Duration late, Duration away);
   // Ask for a sign of life now (the network hinted that the peer is gone).
   void probe();
@@ -133,6 +133,8 @@ class Session final : public Link {
   const std::string& description() const { return description_; }
   const Sealing* sealing() const { return sealing_.get(); }  // null: nothing is sealed, so far
   std::size_t memory_bytes() const;  // of everything it holds, itself included
+  // Something is under way that a peer waits for which has not left.
+  bool lingers() const { return busy() && !life_.peer_left(); }
 
   // Link.
   std::size_t eager_limit() const override;
@@ -144,6 +146,7 @@ class Session final : public Link {
   void offer(const SendRequest& request) override;
   void control(const Control& control) override;
   void notice(std::span<const std::byte> bytes) override;
+  void on_expecting() override { stir(); }
   void release(Staging&) override {}
   bool busy() const override;
   void break_off(const std::string& how) override;
@@ -282,7 +285,10 @@ class Session final : public Link {
   // session.cc
   void record(bool (*write)(wire::Writer& writer, const void* what), const void* what);
   void seal_block();
-  void ready() { host_.make_ready(*this); }
+  void ready() {
+    stir();
+    host_.make_ready(*this);
+  }
   void finish_taken();
   void finish_returned();
   void finish_send(BulkSend& send, const Status& status);
@@ -301,6 +307,8 @@ class Session final : public Link {
   std::string why_silent() const;
   void on_timer();
   void on_tick();
+  void stir();
+  bool may_rest() const;
   Time next_deadline() const;
   void update_timer();
   void trim();
@@ -352,12 +360,11 @@ class Session final : public Link {
 
   // Time.
   Timer timer_;
-  Time armed_ = kNever;
-  Time next_tick_ = 0;
-  Time silence_base_ = 0;  // last sign of life, or of nobody caring
+  Time next_tick_ = kNever;  // kNever: it rests
+  Time silence_base_ = 0;    // last sign of life, or of nobody caring
   Time last_heard_ = 0;
 
-  ReadySession place_{.session = this};  // in SessionHost's list
+  SessionPlaces places_{.session = this};  // in SessionHost's lists
 };
 
 }  // namespace taco::harp

@@ -26,7 +26,8 @@ void SessionHost::remove(Session& session) {
   std::erase(sessions_, &session);
   const auto known = place_of(session.peer_connection_id());
   if (known != by_peer_connection_.end() && *known == &session) by_peer_connection_.erase(known);
-  if (ready_.is_linked(session.place_)) ready_.erase(session.place_);
+  if (ready_.is_linked(session.places_)) ready_.erase(session.places_);
+  let_rest(session);
 }
 
 // A peer that takes another one's connection for its own, of which it cannot know, changes nothing.
@@ -42,8 +43,39 @@ Session* SessionHost::session_to(std::uint64_t peer_connection) const {
   return is_there ? *known : nullptr;
 }
 
+// Whatever makes a session busy is to be transmitted.
 void SessionHost::make_ready(Session& session) {
-  if (!ready_.is_linked(session.place_)) ready_.push_back(session.place_);
+  SessionPlaces& places = session.places_;
+  if (!ready_.is_linked(places)) ready_.push_back(places);
+  if (places.may_be_busy || !awake_.is_linked(places)) return;
+  awake_.erase(places);
+  awake_.push_front(places);
+  places.may_be_busy = true;
+  ++to_look_at_;
+}
+
+bool SessionHost::any_busy() {
+  for (; to_look_at_ > 0; --to_look_at_) {
+    SessionPlaces& places = *awake_.front();
+    if (places.session->lingers()) return true;
+    awake_.erase(places);
+    awake_.push_back(places);
+    places.may_be_busy = false;
+  }
+  return false;
+}
+
+void SessionHost::wake(Session& session) { awake_.push_back(session.places_); }
+
+void SessionHost::let_rest(Session& session) {
+  SessionPlaces& places = session.places_;
+  if (!awake_.is_linked(places)) return;
+  awake_.erase(places);
+  if (std::exchange(places.may_be_busy, false)) --to_look_at_;
+}
+
+void SessionHost::tell_of_gap(Duration late, Duration away) {
+  for (const SessionPlaces& places : awake_) places.session->on_gap(late, away);
 }
 
 // Somebody waits for credit that others hold: those who hold more than their share give up some.
@@ -58,7 +90,7 @@ bool SessionHost::is_stopped(const Session& session) const {
 
 bool SessionHost::has_ready_eager() const {
   return std::any_of(ready_.begin(), ready_.end(),
-                     [](const ReadySession& place) { return place.session->has_eager(); });
+                     [](const SessionPlaces& place) { return place.session->has_eager(); });
 }
 
 // The first to find a socket full stops those who send through it and no other: they keep their
@@ -68,8 +100,8 @@ bool SessionHost::run_transmits() {
   full_locals_ = 0;
   nic_.reap_st();
   if (credit_.starving()) share_credit();
-  const ReadySession* const last = ready_.back();
-  while (const ReadySession* const place = ready_.pop_front()) {
+  const SessionPlaces* const last = ready_.back();
+  while (const SessionPlaces* const place = ready_.pop_front()) {
     Session* const session = place->session;
     if (is_stopped(*session)) {
       make_ready(*session);
@@ -81,7 +113,7 @@ bool SessionHost::run_transmits() {
     }
     if (place == last) break;
   }
-  const bool may_go_on = std::any_of(ready_.begin(), ready_.end(), [&](const ReadySession& place) {
+  const bool may_go_on = std::any_of(ready_.begin(), ready_.end(), [&](const SessionPlaces& place) {
     return !is_stopped(*place.session);
   });
   nic_full_ = !stopped_.empty() && !may_go_on;

@@ -46,10 +46,11 @@ struct ProtocolCounters {
   std::uint64_t paths_moved = 0;     // to other ports of the same addresses
 };
 
-// A session's place among those with something to transmit.
-struct ReadySession {
+// A session's places in the lists of the engine's.
+struct SessionPlaces {
   Session* session = nullptr;
-  Links<ReadySession> links;
+  Links<SessionPlaces> ready, awake;
+  bool may_be_busy = false;
 };
 
 class SessionHost {
@@ -77,10 +78,18 @@ class SessionHost {
   bool nic_full() const { return nic_full_; }
   bool has_ready() const { return !ready_.empty(); }
   bool has_ready_eager() const;  // a ready session has small messages
+  // Something of some session's is under way that its peer waits for. Looks at those sessions only
+  // that had something to transmit since they were looked at last.
+  bool any_busy();
+  std::size_t to_look_at() const { return to_look_at_; }
+  std::size_t awake() const { return awake_.size(); }  // sessions whose time passes
 
   // A session has something to tell before it hears more.
   void press() { pressing_ = true; }
   bool take_pressing() { return std::exchange(pressing_, false); }
+
+  // Sessions whose time passes hear that the engine's stood still.
+  void tell_of_gap(Duration late, Duration away);
 
   // The Nic's addresses (bit i: the i-th) that were not there at the start.
   std::uint32_t late() const { return late_; }
@@ -130,6 +139,8 @@ class SessionHost {
   void know_by_peer_connection(Session& session);
   auto place_of(std::uint64_t peer_connection) const;
   void make_ready(Session& session);
+  void wake(Session& session);
+  void let_rest(Session& session);
   bool is_stopped(const Session& session) const;
   void share_credit();
 
@@ -145,7 +156,10 @@ class SessionHost {
   bool pressing_ = false;
   std::vector<Session*> sessions_;
   std::vector<Session*> by_peer_connection_;  // those established, the least first
-  List<ReadySession, &ReadySession::links> ready_;
+  List<SessionPlaces, &SessionPlaces::ready> ready_;
+  // Those that look at the time; first those of them that may be busy, which others never are.
+  List<SessionPlaces, &SessionPlaces::awake> awake_;
+  std::size_t to_look_at_ = 0;
   // In this turn: the sessions that found a socket full, and the Nic's addresses that are (bit i:
   // the i-th).
   std::vector<Session*> stopped_;

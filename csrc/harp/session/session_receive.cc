@@ -407,6 +407,7 @@ void Session::on_ack(const wire::Ack& ack) {
 
 // Once per burst: credit, acknowledgements, timers.
 void Session::after_receive() {
+  stir();
   credit_.on_received(paths_.received());
   bool wanted = false, due = false;
   for (const auto& path : paths_) wanted |= path->ack().wanted();

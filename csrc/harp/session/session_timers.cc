@@ -1,5 +1,8 @@
 // A session's time: one Timer, armed for the earliest of its deadlines and looked at lazily. After
 // a stall of the engine's own loop, deadlines move by the gap (on_gap).
+//
+// A session that nothing is asked of rests: it looks at the time no more, so that thousands of them
+// cost an engine nothing. What happens to it next stirs it.
 #include <algorithm>
 
 #include "harp/session/session.h"
@@ -16,7 +19,6 @@ Duration tick_of(Duration peer_timeout) {
 void Session::on_expiry(Timer& timer, Time now) {
   auto& session = *static_cast<Session*>(timer.context);
   session.host_.set_now(std::max(now, session.host_.now()));
-  session.armed_ = kNever;
   session.on_timer();
 }
 
@@ -38,9 +40,7 @@ Time Session::next_deadline() const {
 void Session::update_timer() {
   if (life_.ended()) return;
   const Time next = next_deadline();
-  if (next >= armed_) return;
-  armed_ = next;
-  host_.arm(timer_, next);
+  if (next < timer_.deadline) host_.arm(timer_, next);
 }
 
 void Session::on_timer() {
@@ -87,7 +87,10 @@ void Session::on_tick() {
   tell_paths();
   if (life_.peer_left() || !(events_.expecting() || content_unacknowledged())) {
     silence_base_ = now;
-    return trim();
+    trim();
+    if (!may_rest()) return;
+    next_tick_ = kNever;
+    return host_.let_rest(*this);
   }
   const Duration silence = now - silence_base_;
   if (silence > peer_timeout_ && !life_.leaving()) {
@@ -95,6 +98,23 @@ void Session::on_tick() {
     return declare_lost(Status(why_silent(), PeerLoss{-1, description_, heard}));
   }
   if (silence >= interval && established()) probe();
+}
+
+void Session::stir() {
+  if (next_tick_ != kNever || life_.ended()) return;
+  silence_base_ = host_.now();
+  next_tick_ = host_.now() + tick_of(peer_timeout_);
+  host_.wake(*this);
+  update_timer();
+}
+
+// Nothing is under way, or remembered, that time would change.
+bool Session::may_rest() const {
+  if (life_.peer_left()) return true;
+  if (busy()) return false;
+  return tell_paths_by_ == kNever &&
+         std::all_of(paths_.begin(), paths_.end(),
+                     [](const auto& path) { return path->is_at_rest(); });
 }
 
 void Session::probe() {

@@ -251,8 +251,10 @@ void PairLink::leave() {
 bool PairLink::busy() const {
   if (!is_open() || has_verdict()) return false;
   if (!finished_.empty() || !outbox_.empty()) return true;
-  for (const Send& send : sends_)
-    if (send.request != nullptr) return true;
+  if (sends_.size() > free_sends_.size()) {
+    for (const Send& send : sends_)
+      if (send.request != nullptr) return true;
+  }
   return own_goodbye_.is(OwnGoodbye::kSaid) && peer_goodbye_.is(PeerGoodbye::kUnsaid);
 }
 
