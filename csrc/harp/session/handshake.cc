@@ -69,14 +69,22 @@ void Handshake::on_said(const Due& said, Time now) {
   postponed_ = !is_call;
   if (state_.is(State::kCalling)) state_.go(State::kWaiting);
   called_ = now;
+  is_put_off_ = false;
   if (is_call) ++calls_;
 }
 
-// Ever more rarely, round by round; and rarely, while neither side waits.
+// Ever more rarely, round by round: soon where a peer is about to listen, and never much later than
+// the time for which it has been silent so far.
 Time Handshake::next_call(bool awaited) const {
-  const Duration most = awaited ? kLastInterval : kIdleInterval;
-  const std::size_t round = calls_ == 0 ? 0 : (calls_ - 1) / ways_.size();
-  return called_ + std::min(kFirstInterval << std::min<std::size_t>(round, 10), most);
+  if (is_put_off_) return called_;
+  const Duration most = awaited ? kLongestInterval : kIdleInterval;
+  Duration interval = kFirstInterval;
+  std::size_t round = calls_ == 0 ? 0 : (calls_ - 1) / ways_.size();
+  for (; round > 0 && interval < most; --round) {
+    interval = interval < kQuickInterval ? std::min(2 * interval, kQuickInterval)
+                                         : interval + interval / 4;
+  }
+  return called_ + std::min(interval, most);
 }
 
 AddressPair Handshake::proved_by(const AddressPair& from) const {
@@ -104,7 +112,10 @@ std::vector<AddressPair> Handshake::take_other_ways(const AddressPair& used) {
 }
 
 bool Handshake::on_timer(bool awaited, Time now) {
-  if (state_.is(State::kWaiting) && now >= next_call(awaited)) state_.go(State::kCalling);
+  if (state_.is(State::kWaiting) && now >= next_call(awaited)) {
+    state_.go(State::kCalling);
+    is_put_off_ = false;
+  }
   return state_.is(State::kCalling);
 }
 

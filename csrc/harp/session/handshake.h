@@ -98,6 +98,12 @@ class Handshake {
 
   // When to say hello again. `awaited`: somebody waits, on either side.
   Time next_call(bool awaited) const;
+  // That will be then: others have their turn first.
+  void put_off(Time until) {
+    called_ = until;
+    is_put_off_ = true;
+  }
+  bool is_put_off() const { return is_put_off_; }
   // True: a hello is due.
   bool on_timer(bool awaited, Time now);
 
@@ -107,9 +113,12 @@ class Handshake {
   std::uint8_t other_version() const { return other_version_; }  // the last one's; 0: none has come
 
   static constexpr std::size_t kMostWays = 64;
+  // Between two hellos: doubled with every round up to the second of these, a quarter longer with
+  // every further one, up to the third; to the last, while nobody waits.
   static constexpr Duration kFirstInterval = 5 * kMillisecond;
-  static constexpr Duration kLastInterval = 100 * kMillisecond;
-  static constexpr Duration kIdleInterval = kSecond;
+  static constexpr Duration kQuickInterval = 100 * kMillisecond;
+  static constexpr Duration kLongestInterval = kSecond;
+  static constexpr Duration kIdleInterval = 60 * kSecond;
 
  private:
   bool is_peers(const wire::Hello& hello) const {
@@ -134,7 +143,8 @@ class Handshake {
     bool due = false;
   } answer_;
   std::uint32_t calls_ = 0;
-  bool postponed_ = false;  // the next one
+  bool postponed_ = false;   // the next one
+  bool is_put_off_ = false;  // to called_
   Machine<State> state_;
   std::uint8_t other_version_ = 0;
   Time called_;

@@ -146,7 +146,7 @@ class Session final : public Link {
   void offer(const SendRequest& request) override;
   void control(const Control& control) override;
   void notice(std::span<const std::byte> bytes) override;
-  void on_expecting() override { stir(); }
+  void on_expecting() override;
   void release(Staging&) override {}
   bool busy() const override;
   void break_off(const std::string& how) override;
@@ -309,6 +309,7 @@ class Session final : public Link {
   void on_tick();
   void stir();
   bool may_rest() const;
+  bool waits_for_turn();
   Time next_deadline() const;
   void update_timer();
   void trim();

@@ -14,6 +14,7 @@
 #include "base/list.h"
 #include "harp/byte_pool.h"
 #include "harp/nic.h"
+#include "harp/session/call_pace.h"
 #include "harp/session/flow.h"
 #include "harp/session/message.h"
 #include "harp/session/proof.h"
@@ -147,6 +148,7 @@ class SessionHost {
   Nic& nic_;
   BytePool& buffers_;
   CreditPool credit_;
+  CallPace calls_;
   ProtocolCounters counters_;
   ObjectPool<BulkSend> sends_;
   ObjectPool<RecvState> receives_;

@@ -48,10 +48,31 @@ void Session::on_timer() {
   if (host_.now() >= next_tick_) on_tick();
   if (life_.ended()) return;
   if (!established()) {
-    if (handshake_.on_timer(hello_is_awaited(), host_.now())) ready();
+    if (!waits_for_turn() && handshake_.on_timer(hello_is_awaited(), host_.now())) ready();
   } else {
     for (const auto& path : paths_) look_after(*path);
   }
+  update_timer();
+}
+
+// A hello is to be said again, but others have their turn first.
+bool Session::waits_for_turn() {
+  const Time now = host_.now();
+  const bool waiting = handshake_.state() == Handshake::State::kWaiting;
+  if (!waiting || handshake_.is_put_off() || now < handshake_.next_call(hello_is_awaited())) {
+    return false;
+  }
+  const std::size_t bytes =
+      std::max(handshake_.due().bytes, sizeof(wire::Header) + sizeof(wire::Hello));
+  const Time turn = host_.calls_.take(now, bytes);
+  if (turn <= now) return false;
+  handshake_.put_off(turn);
+  return true;
+}
+
+// Hellos may have been rare so far.
+void Session::on_expecting() {
+  stir();
   update_timer();
 }
 

@@ -184,12 +184,29 @@ TEST_F(HandshakeTest, CallsAtIntervalsThatGrow) {
   EXPECT_TRUE(handshake.on_timer(true, handshake.next_call(true)));
   EXPECT_EQ(handshake.state(), State::kCalling);
   EXPECT_EQ(handshake.due().bytes, 0u);
-  for (int i = 0; i < 20; ++i) {
-    handshake.on_timer(true, 100 * kSecond);
-    say(2 * kSecond);
-  }
-  EXPECT_EQ(handshake.next_call(true), 2 * kSecond + Handshake::kLastInterval);
+  const auto say_again = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      handshake.on_timer(false, 100 * kSecond);
+      say(2 * kSecond);
+    }
+  };
+  say_again(5);
+  EXPECT_EQ(handshake.next_call(true), 2 * kSecond + Handshake::kQuickInterval);
+  say_again(1);
+  EXPECT_EQ(handshake.next_call(true), 2 * kSecond + Handshake::kQuickInterval * 5 / 4);
+  say_again(50);
+  EXPECT_EQ(handshake.next_call(true), 2 * kSecond + Handshake::kLongestInterval);
   EXPECT_EQ(handshake.next_call(false), 2 * kSecond + Handshake::kIdleInterval);
+}
+
+TEST_F(HandshakeTest, ACallThatIsPutOffWaitsForItsTurn) {
+  say(kSecond);
+  handshake.put_off(9 * kSecond);
+  EXPECT_EQ(handshake.next_call(true), 9 * kSecond);
+  EXPECT_FALSE(handshake.on_timer(true, 9 * kSecond - 1));
+  EXPECT_TRUE(handshake.on_timer(true, 9 * kSecond));
+  say(9 * kSecond);
+  EXPECT_EQ(handshake.next_call(true), 9 * kSecond + Handshake::kFirstInterval * 2);
 }
 
 TEST_F(HandshakeTest, IsEstablishedByItsOwnNonceAndByNothingElse) {
