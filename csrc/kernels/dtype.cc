@@ -12,9 +12,9 @@ struct DtypeFacts {
   std::size_t size;
 };
 constexpr DtypeFacts kDtypeFacts[kDtypes] = {
-    {"float32", 4}, {"float64", 8}, {"float16", 2},   {"bfloat16", 2},
-    {"int8", 1},    {"uint8", 1},   {"int16", 2},     {"int32", 4},
-    {"int64", 8},   {"bool", 1},    {"complex64", 8}, {"complex128", 16},
+    {"float32", 4},   {"float64", 8},     {"float16", 2},   {"bfloat16", 2}, {"int8", 1},
+    {"uint8", 1},     {"int16", 2},       {"int32", 4},     {"int64", 8},    {"bool", 1},
+    {"complex64", 8}, {"complex128", 16}, {"complex32", 4},
 };
 constexpr const char* kReduceOpNames[kReduceOps] = {
     "SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM",

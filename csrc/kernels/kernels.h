@@ -23,8 +23,9 @@ enum class Dtype : std::uint8_t {
   kBool,
   kC64,
   kC128,
+  kC32,
 };
-inline constexpr int kDtypes = 12;
+inline constexpr int kDtypes = 13;
 
 enum class ReduceOp : std::uint8_t {
   kSum,

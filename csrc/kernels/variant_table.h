@@ -31,6 +31,19 @@ void divide_complex(void* out, const void* in, std::size_t count, std::int64_t n
   divide_floats<T>(out, in, 2 * count, n);
 }
 
+template <class Loops, class Halves>
+void reduce_complex_halves(void* out, const void* a, const void* b, std::size_t count) {
+  Loops::template reduce_halves<Sum, Halves>(out, a, b, 2 * count);
+}
+template <class Halves>
+void scale_complex_halves(void* out, const void* in, std::size_t count, double factor) {
+  scale_halves<Halves>(out, in, 2 * count, factor);
+}
+template <class Halves>
+void divide_complex_halves(void* out, const void* in, std::size_t count, std::int64_t n) {
+  divide_halves<Halves>(out, in, 2 * count, n);
+}
+
 template <class Loops>
 struct Table {
   Variant variant{};
@@ -82,6 +95,11 @@ struct Table {
     reduce(ReduceOp::kProduct, dtype) = Loops::template multiply_complex<T>;
     set_scaling(dtype, scale_complex<T>, divide_complex<T>);
   }
+  template <class Halves>
+  constexpr void set_complex_halves(Dtype dtype) {
+    set_additions(dtype, reduce_complex_halves<Loops, Halves>);
+    set_scaling(dtype, scale_complex_halves<Halves>, divide_complex_halves<Halves>);
+  }
   constexpr void set_bool() {  // as torch: + is "or", * is "and"
     constexpr ReduceFn kAnd = Loops::template reduce<Logical<BitAnd>, std::uint8_t>;
     constexpr ReduceFn kOr = Loops::template reduce<Logical<BitOr>, std::uint8_t>;
@@ -124,6 +142,7 @@ constexpr Variant make_variant(const char* name) {
   table.set_bool();
   table.template set_complex<float>(Dtype::kC64);
   table.template set_complex<double>(Dtype::kC128);
+  table.template set_complex_halves<F16>(Dtype::kC32);
   table.variant.f32_to_f16 = halves_from_floats<F16>;
   table.variant.f16_to_f32 = floats_from_halves<F16>;
   table.variant.f32_to_bf16 = halves_from_floats<Bf16>;

@@ -1,6 +1,7 @@
 // The meaning of each reduction, by example; variants_test.cc then holds every variant to it.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <complex>
 #include <cstdint>
@@ -107,6 +108,10 @@ TEST(Reduce, ComplexNumbersAddAndMultiply) {
             Complex(-7, 11));
   using Wide = std::complex<double>;
   EXPECT_EQ(reduce_one(ReduceOp::kProduct, Dtype::kC128, Wide(0, 1), Wide(0, 1)), Wide(-1, 0));
+  using Halves = std::array<std::uint16_t, 2>;  // 1 + 2i, 3 + i and their sum
+  EXPECT_EQ(reduce_one(ReduceOp::kSum, Dtype::kC32, Halves{0x3C00, 0x4000}, Halves{0x4200, 0x3C00}),
+            (Halves{0x4400, 0x4200}));
+  EXPECT_EQ(reduce_function(ReduceOp::kProduct, Dtype::kC32), nullptr);
 }
 
 TEST(Reduce, AverageAndPremultipliedSumAddHere) {

@@ -73,6 +73,7 @@ inline void fill(Bytes& bytes, Dtype dtype, Random& random) {
            0x7FF8000000000000, 0xFFF8000000000001, 0x7FF0000000000001, 1, 0x000FFFFFFFFFFFFF,
            0x0010000000000000, 0x7FEFFFFFFFFFFFFF, 0xFFEFFFFFFFFFFFFF});
     case Dtype::kF16:
+    case Dtype::kC32:
       return fill_words<std::uint16_t>(bytes, random,
                                        {0, 0x8000, 0x3C00, 0x7C00, 0xFC00, 0x7E00, 0xFE01, 0x7C01,
                                         1, 0x8001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF});

@@ -98,6 +98,33 @@ def all_reduce_of_complex_and_bool() -> None:
     assert bool(flags.all())
 
 
+def sums_of_complex_halves() -> None:
+    """In every call that adds up."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    total = sum(range(world))
+    parts = torch.tensor([float(rank), -1.0]).half().repeat(12 * world)
+    mine = torch.view_as_complex(parts.view(-1, 2))
+    expected = torch.tensor([float(total), -float(world)]).half()
+
+    def right(result: torch.Tensor) -> None:
+        assert torch.equal(torch.view_as_real(result), expected.expand(result.numel(), 2))
+
+    everywhere, to_one, shard = mine.clone(), mine.clone(), mine[:12].clone()
+    dist.all_reduce(everywhere)
+    right(everywhere)
+    dist.reduce(to_one, 0)
+    if rank == 0:
+        right(to_one)
+    dist.reduce_scatter_tensor(shard, mine)
+    right(shard)
+    mean = mine.clone()
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    half = torch.view_as_real(mean)
+    assert torch.equal(half, (expected / world).expand(half.shape))
+    with pytest.raises(TypeError, match="PRODUCT of complex32 is not supported"):
+        dist.reduce(everywhere, 0, op=dist.ReduceOp.PRODUCT)
+
+
 def broadcast_from(root: int, count: int, dtype: torch.dtype) -> None:
     tensor = tensor_of(dist.get_rank(), count, dtype)
     dist.broadcast(tensor, src=root)
@@ -391,6 +418,11 @@ def test_average_and_premultiplied_sum(ranks: Ranks) -> None:
 @taco_only
 def test_complex_and_bool(ranks: Ranks) -> None:
     ranks.run(all_reduce_of_complex_and_bool)
+
+
+@taco_only
+def test_complex_halves_are_added_up(ranks: Ranks) -> None:
+    ranks.run(sums_of_complex_halves)
 
 
 @pytest.mark.parametrize("root", [0, 2])

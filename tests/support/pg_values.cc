@@ -1,5 +1,6 @@
 #include "support/pg_values.h"
 
+#include <array>
 #include <complex>
 #include <cstring>
 
@@ -41,6 +42,12 @@ void store(Dtype dtype, std::byte* at, int value) {
       return store(at, static_cast<std::uint8_t>(value > 1));
     case Dtype::kC64:
       return store(at, std::complex<float>(static_cast<float>(value), 0));
+    case Dtype::kC32: {
+      const float wide[] = {static_cast<float>(value), 0};
+      std::array<std::uint16_t, 2> narrow{};
+      kernels::f32_to_f16(narrow.data(), wide, 2);
+      return store(at, narrow);
+    }
     case Dtype::kC128:
       return store(at, std::complex<double>(value, 0));
   }

@@ -85,6 +85,8 @@ kernels::Dtype movement_dtype(c10::ScalarType type) {
       return kernels::Dtype::kC64;
     case c10::kComplexDouble:
       return kernels::Dtype::kC128;
+    case c10::kComplexHalf:
+      return kernels::Dtype::kC32;
     default:
       break;
   }
@@ -115,6 +117,7 @@ kernels::Dtype reduction_dtype(c10::ScalarType type) {
     case c10::kBool:
     case c10::kComplexFloat:
     case c10::kComplexDouble:
+    case c10::kComplexHalf:
       return dtype;
     default: {
       std::string known;
