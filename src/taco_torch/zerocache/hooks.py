@@ -22,6 +22,7 @@ from torch.autograd import _get_sequence_nr as next_number  # type: ignore[attr-
 from torch.autograd.graph import Node
 from torch.utils import _pytree as pytree
 
+from taco_torch.zerocache import placed_parameter
 from taco_torch.zerocache.aliases import Aliases
 from taco_torch.zerocache.turns import Turns
 
@@ -521,6 +522,7 @@ def attach(
     hooks.turns.watch(model.modules())
     hooks.aliases = aliases
     with _undone_on_error(hooks):
+        hooks._undo += placed_parameter.mark(names)
         hooks._announce_below(model, set())
         hooks._hook(model, hooks._before_root, hooks._after_root)
     return hooks
