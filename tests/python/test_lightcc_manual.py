@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 from conftest import taco_only
 from lightcc_models import OWN_HOSTS, SIZES, Reference, assert_alike, chosen, close, flat, same
+from lightcc_programs import resident_bytes
 from spawn_ranks import Ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -200,3 +202,22 @@ def test_a_rank_outside_the_group_keeps_its_gradients(ranks: Ranks) -> None:
 
 def test_mistakes_are_named(ranks: Ranks) -> None:
     ranks.run(mistakes)
+
+
+def uses_other_parameters_each_time() -> int:
+    """By how many bytes the process has grown since the first calls."""
+    listed = [torch.zeros(100_000, requires_grad=True) for _ in range(12)]
+    first = 0
+    for call in range(120):
+        if call == 20:
+            first = resident_bytes()
+        draw = random.Random(call)
+        for parameter in listed:
+            parameter.grad = torch.ones(100_000) if draw.random() < 0.5 else None
+        all_reduce_gradients(listed, compression="none")
+    return resident_bytes() - first
+
+
+def test_memory_does_not_grow_with_the_choices_of_parameters(ranks: Ranks) -> None:
+    most = 12 * 400_000
+    assert max(ranks.run(uses_other_parameters_each_time)) < 5 * most

@@ -1,8 +1,8 @@
 """Averaging gradients in a training loop that uses no DistributedDataParallel."""
 
 import zlib
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
@@ -26,7 +26,7 @@ class _Loop:
     parameters: list["ref[torch.Tensor]"]  # another may get the id() of one that is gone
     sizes: list[int]
     native: _C.GradientHook
-    buffers: dict[Bucket, torch.Tensor] = field(default_factory=dict)
+    buffer: torch.Tensor | None = None  # in which gradients are copied together
     grad_scaler: Any = None  # found by ledger.py
 
     def is_of(self, group_id: int, listed: list[torch.Tensor]) -> bool:
@@ -207,13 +207,15 @@ def _average(
     }
     works = []
     copies: list[tuple[Bucket, torch.Tensor]] = []
-    for number, bucket in enumerate(_buckets(plain, fusion_bytes)):
-        first = plain[bucket[0]]
-        if len(bucket) == 1 and first.is_contiguous():
-            flat = first.view(-1)
-        else:
-            flat = _copied_together(loop, bucket, plain)
+    buckets = _buckets(plain, fusion_bytes)
+    room = _room(loop, [bucket for bucket in buckets if _is_copied(bucket, plain)], plain)
+    for number, bucket in enumerate(buckets):
+        if _is_copied(bucket, plain):
+            flat = next(room)
+            torch.cat([plain[index].reshape(-1) for index in bucket], out=flat)
             copies.append((bucket, flat))
+        else:
+            flat = plain[bucket[0]].view(-1)
         works.append(loop.native.average(number, list(bucket), flat))
     for index, gradient in gradients.items():
         if index not in plain and (gradient.is_sparse or gradient.numel() > 0):
@@ -227,13 +229,16 @@ def _average(
     loop.native.end_pass()
 
 
-def _copied_together(
-    loop: _Loop, bucket: Bucket, gradients: dict[int, torch.Tensor]
-) -> torch.Tensor:
-    flat = loop.buffers.get(bucket)
-    if flat is None:
-        elements = sum(gradients[i].numel() for i in bucket)
-        flat = torch.empty(elements, dtype=torch.float32, device="cpu")
-        loop.buffers[bucket] = flat
-    torch.cat([gradients[index].reshape(-1) for index in bucket], out=flat)
-    return flat
+def _is_copied(bucket: Bucket, gradients: dict[int, torch.Tensor]) -> bool:
+    return len(bucket) > 1 or not gradients[bucket[0]].is_contiguous()
+
+
+def _room(
+    loop: _Loop, buckets: list[Bucket], gradients: dict[int, torch.Tensor]
+) -> Iterator[torch.Tensor]:
+    """Memory for each of them; whichever parameters have gradients, the loop keeps no more of it
+    than a call has needed."""
+    elements = [sum(gradients[index].numel() for index in bucket) for bucket in buckets]
+    if loop.buffer is None or loop.buffer.numel() < sum(elements):
+        loop.buffer = torch.empty(sum(elements), dtype=torch.float32, device="cpu")
+    return iter(loop.buffer[: sum(elements)].split_with_sizes(elements))
