@@ -84,8 +84,8 @@ GradientHook::GradientHook(c10::intrusive_ptr<Backend> backend,
       gradients_(described(parameters), settings, backend_->getRank(), backend_->getSize(),
                  part_of(*backend_)),
       scale_(std::move(scale)),
-      choice_(AgreedChoice::create(backend_, settings)),
-      watch_(parameters) {
+      watch_(parameters),
+      choice_(AgreedChoice::create(backend_, settings)) {
   for (const auto& [name, tensor] : parameters) {
     index_of_.emplace(tensor.unsafeGetTensorImpl(), static_cast<int>(index_of_.size()));
   }
@@ -122,6 +122,32 @@ void GradientHook::scaled_by(Scale scale) {
   scale_ = std::move(scale);
 }
 
+void GradientHook::announce(at::Tensor flag, WorkPtr work) {
+  join_flag_ = std::move(flag);
+  join_work_ = std::move(work);
+}
+
+void GradientHook::hear_of_join() {
+  if (!join_work_) return;
+  std::exchange(join_work_, {})->wait();
+  uneven_ = *join_flag_.const_data_ptr<float>() > 0;
+  was_uneven_ = was_uneven_ || uneven_;
+}
+
+std::vector<double> GradientHook::to_catch_up(bool is_last) {
+  if (!was_uneven_) return {};
+  const std::vector<std::uint8_t> decided = gradients().decided();
+  std::vector<double> known = {is_last ? gradients_.scale() : 0.0};
+  known.insert(known.end(), decided.begin(), decided.end());
+  return known;
+}
+
+void GradientHook::catch_up(const std::vector<double>& known) {
+  uneven_ = was_uneven_ = false;
+  const std::vector<std::uint8_t> decided(known.begin() + 1, known.end());
+  raise_if_error(gradients().catch_up(decided, known.front()));
+}
+
 // Buckets come in order, so one that does not follow the last belongs to the next step.
 void GradientHook::step_begins_at(std::size_t index) {
   if (newest_ && index > *newest_) {
@@ -131,6 +157,7 @@ void GradientHook::step_begins_at(std::size_t index) {
   newest_ = index;
   under_way_.clear();  // a backward pass that failed has not ended
   if (unused_) unused_->clear();
+  hear_of_join();
   begin_step();
   if (!choice_) return;
   if (auto ways = choice_->step_begins(gradients_.step())) gradients_.choose(std::move(*ways));
@@ -219,7 +246,7 @@ GradientHook::WorkPtr GradientHook::average_of_ddp(std::size_t index, const ligh
                  .layout = layout,
                  .gradient = elements_of(buffer),
                  .used = used,
-                 .final = !own},
+                 .uneven = uneven_},
                 buffer, average_options());
 }
 
@@ -250,13 +277,13 @@ GradientHook::WorkPtr GradientHook::reduce(const lightcc::Pass& pass, const at::
   const Time ready = monotonic_now();
   follow_scale();
   lightcc::Gradients::Plan plan = value_or_raise(gradients_.plan(pass));
-  if (plan.feedback && unused_ && !pass.final) unused_->take_out(gradients_, pass);
+  if (plan.feedback && unused_) unused_->take_out(gradients_, pass);
   std::lock_guard lock(mutex_);  // norm() finds either no operation or its Work
   const Time started = monotonic_now();
   WorkPtr work = backend_->reduce_gradient(buffer, opts,
                                            {.codec = std::move(plan.codec),
                                             .feedback = std::move(plan.feedback),
-                                            .scaled = static_cast<bool>(scale_),
+                                            .scaled = scale_ && !pass.uneven,
                                             .fates = plan.fates});
   works_[pass.index] = work;
   if (choice_) choice_->started(pass.index, buffer.nbytes(), ready, started, work);

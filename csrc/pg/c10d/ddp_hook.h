@@ -72,6 +72,14 @@ class GradientHook : public std::enable_shared_from_this<GradientHook> {
   void change(const lightcc::Settings& settings, Scale scale);
   void move(c10::intrusive_ptr<Backend> backend);
   lightcc::Gradients& gradients();
+
+  // Within DDP's join(). Of the step that is about to begin: `flag`, a float32 that is above 0 once
+  // `work` is done if some rank has no inputs any more.
+  void announce(at::Tensor flag, WorkPtr work);
+  // For all_reduce(MAX): what ranks that have inputs know better than others; empty where all have
+  // had some in each step. Then the result.
+  std::vector<double> to_catch_up(bool is_last);
+  void catch_up(const std::vector<double>& known);
   // The loss has been scaled like this all the time, as turns out.
   void scaled_by(Scale scale);
 
@@ -87,6 +95,7 @@ class GradientHook : public std::enable_shared_from_this<GradientHook> {
                          const at::Tensor& buffer);
   void look_at(const lightcc::Layout& layout);
   void end_with_backward(const lightcc::Layout& layout);
+  void hear_of_join();
   WorkPtr reduce(const lightcc::Pass& pass, const at::Tensor& buffer,
                  const c10d::AllreduceOptions& opts);
   WorkPtr reduce_armed(std::size_t index, const lightcc::Layout& layout, bool whole,
@@ -107,6 +116,10 @@ class GradientHook : public std::enable_shared_from_this<GradientHook> {
   std::optional<UnusedGradients> unused_;  // none: passes use all parameters
   lightcc::Layout under_way_;              // parameters in the pass that goes on
   std::optional<std::size_t> newest_;      // bucket of this step
+  at::Tensor join_flag_;                   // of announce()
+  WorkPtr join_work_;
+  bool uneven_ = false;      // some rank has no inputs in this step
+  bool was_uneven_ = false;  // or had none in one of this join()
   bool said_dtype_ = false, said_unknown_ = false;
   mutable std::mutex mutex_;              // guards what follows
   std::map<std::size_t, WorkPtr> works_;  // of this step, by bucket

@@ -153,9 +153,9 @@ void bind_fates(py::class_<GradientHook, HookPtr>& hook) {
   decide("used", Fate::kUsed);
   decide("skipped", Fate::kSkipped);
   decide("dropped", Fate::kDropped);
-  hook.def(
-          "compare_no_fates", [](GradientHook& self) { self.gradients().compare_no_fates(); },
-          NoGil())
+  hook.def("announce", &GradientHook::announce, py::arg("flag"), py::arg("work"), NoGil())
+      .def("to_catch_up", &GradientHook::to_catch_up, py::arg("is_last"), NoGil())
+      .def("catch_up", &GradientHook::catch_up, py::arg("known"), NoGil())
       .def(
           "tell_of",
           [](GradientHook& self, const std::vector<int>& parameters) {

@@ -17,6 +17,8 @@ void multiply(Saved& saved, double factor) {
   for (float& value : saved.momentum) value = static_cast<float>(value * factor);
 }
 
+std::uint8_t number_of(Fate fate) { return 1 + static_cast<std::uint8_t>(fate); }
+
 std::vector<float> copy_of(const std::vector<float>& values, Extent run) {
   const auto first = values.begin() + static_cast<std::ptrdiff_t>(run.from);
   return {first, first + static_cast<std::ptrdiff_t>(run.count)};
@@ -32,6 +34,7 @@ Gradients::Gradients(std::vector<Parameter> parameters, const Settings& settings
       world_(world),
       part_of_(std::move(part_of)),
       states_(parameters_.size()),
+      decided_(parameters_.size()),
       pending_(parameters_.size()) {}
 
 std::uint64_t Gradients::elements_of(const Layout& layout) const {
@@ -60,6 +63,10 @@ void Gradients::begin_step() {
 
 Status Gradients::rescale(double scale) {
   std::lock_guard lock(mutex_);
+  return rescale_all(scale);
+}
+
+Status Gradients::rescale_all(double scale) {
   if (scale == scale_) return Status();
   if (!(scale > 0 && std::isfinite(scale))) {
     return Status(Code::kInvalidArgument, "the gradients' scale is " + std::to_string(scale) +
@@ -91,14 +98,18 @@ Result<Gradients::Plan> Gradients::plan(const Pass& pass) {
   const bool remembers = *codec && (*codec)->has_memory();
   if (remembers && !seen) seen = adopt(bucket) || pass.at_once;
   drop_saved_of(pass.layout);
-  const bool in_part = remembers && seen && !pass.whole;
+  const bool in_part = remembers && seen && !pass.whole && !pass.uneven;
   if (in_part) {
     if (!bucket.feedback) give(bucket, settings_);
-    prepare(bucket, pass);
+    prepare(bucket);
   }
   add_pending(pass, in_part);
   open(pass, in_part);
-  Plan plan = {.codec = *codec, .feedback = nullptr, .fates = std::popcount(fates_) % 2 != 0};
+  Plan plan = {.codec = *codec, .feedback = nullptr};
+  if (!pass.uneven) {
+    plan.fates = std::popcount(fates_) % 2 != 0;
+    for (const int parameter : pass.layout) decided_[parameter] = 0;
+  }
   if (remembers) plan.codec = in_part ? *codec : nullptr;
   if (in_part) plan.feedback = bucket.feedback;
   return plan;
@@ -118,16 +129,15 @@ Gradients::Bucket& Gradients::bucket_of(const Pass& pass, bool& seen) {
 // Makes final what was sent of parameters that are decided. Where results take the place of what
 // went in, what a second undecided pass sends has the first one's in it, of whoever sent that: then
 // passes can only be rewound.
-void Gradients::prepare(Bucket& bucket, const Pass& pass) {
+void Gradients::prepare(Bucket& bucket) {
   Feedback& feedback = *bucket.feedback;
   std::vector<Extent> runs;
   std::vector<std::uint8_t> first;
   bool undoable = false;
   for (const Range& range : bucket.ranges) {
     const State& state = states_[range.parameter];
-    const bool is_told = state.is_told && !pass.final;
-    first.push_back(is_told && state.passes == 0);
-    undoable = undoable || is_told;
+    first.push_back(state.is_told && state.passes == 0);
+    undoable = undoable || state.is_told;
     if (state.passes > 0) runs.push_back(range.run());
   }
   forget_sent_but(feedback, runs);
@@ -141,7 +151,7 @@ void Gradients::prepare(Bucket& bucket, const Pass& pass) {
 void Gradients::open(const Pass& pass, bool coded) {
   for (std::size_t place = 0; place < pass.layout.size(); ++place) {
     State& state = states_[pass.layout[place]];
-    state.newest = coded && state.is_told && !pass.final;
+    state.newest = coded && state.is_told;
     if (!is_used(pass, place) || !state.newest) continue;
     state.carries = !pass.adds;
     ++state.passes;
@@ -175,9 +185,8 @@ void Gradients::add_pending(const Pass& pass, bool coded) {
     State& state = states_[parameter];
     const std::uint64_t elements = parameters_[parameter].elements;
     if (is_used(pass, place)) {
-      const bool final = !state.is_told || pass.final;
-      pending_.move_into(parameter, pass.gradient.subspan(from, elements), final);
-      if (!final) {
+      pending_.move_into(parameter, pass.gradient.subspan(from, elements), !state.is_told);
+      if (state.is_told) {
         state.took = state.took || state.may_pend;
         const bool takes = state.may_pend || (state.took && !pass.adds);
         state.mixed = state.mixed || (coded && takes);
@@ -200,6 +209,10 @@ bool Gradients::is_rewound(const State& state, Fate fate) const {
 
 void Gradients::decide(std::span<const int> parameters, Fate fate) {
   std::lock_guard lock(mutex_);
+  decide_all(parameters, fate);
+}
+
+void Gradients::decide_all(std::span<const int> parameters, Fate fate) {
   std::vector<std::uint8_t> decided(parameters_.size());
   for (const int parameter : parameters) decided[parameter] = 1;
   for (auto& [index, bucket] : buckets_) {
@@ -220,6 +233,7 @@ void Gradients::decide(std::span<const int> parameters, Fate fate) {
                                : is_rewound(state, fate) ? &Pending::Undecided::if_dropped
                                                          : &Pending::Undecided::if_kept);
     note(parameter, state, fate);
+    if (decided_[parameter] == 0) decided_[parameter] = number_of(fate);
     if (fate != Fate::kUsed && state.took) state.may_pend = true;
     state.passes = 0;
     state.took = state.mixed = state.newest = false;
@@ -228,7 +242,7 @@ void Gradients::decide(std::span<const int> parameters, Fate fate) {
 
 // The finalizer of splitmix64.
 void Gradients::note(int parameter, const State& state, Fate fate) {
-  if (!compares_fates_ || state.passes == 0) return;
+  if (state.passes == 0) return;
   std::uint64_t bits =
       std::uint64_t(parameter) << 32 ^ std::uint64_t(step_) << 2 ^ std::uint64_t(fate);
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
@@ -236,10 +250,23 @@ void Gradients::note(int parameter, const State& state, Fate fate) {
   fates_ += bits ^ (bits >> 31);
 }
 
-void Gradients::compare_no_fates() {
+std::vector<std::uint8_t> Gradients::decided() const {
   std::lock_guard lock(mutex_);
-  compares_fates_ = false;
+  return decided_;
+}
+
+// A rank that has decided already has nothing undecided.
+Status Gradients::catch_up(std::span<const std::uint8_t> decided, double scale) {
+  std::lock_guard lock(mutex_);
+  for (const Fate fate : {Fate::kUsed, Fate::kSkipped, Fate::kDropped}) {
+    std::vector<int> parameters;
+    for (std::size_t parameter = 0; parameter < decided.size(); ++parameter) {
+      if (decided[parameter] == number_of(fate)) parameters.push_back(static_cast<int>(parameter));
+    }
+    decide_all(parameters, fate);
+  }
   fates_ = 0;
+  return rescale_all(scale);
 }
 
 bool Gradients::is_undecided(std::span<const int> parameters) const {

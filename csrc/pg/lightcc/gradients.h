@@ -78,7 +78,9 @@ struct Pass {
   // in has that in it already, and what comes out takes its place.
   bool adds = false;
   bool whole = false;  // nothing of it is left out
-  bool final = false;  // nobody tells what becomes of it
+  // Some rank has no gradients of its own any more (join()), and is not told what becomes of those
+  // of others: it travels whole, and all that is owed waits.
+  bool uneven = false;
 };
 
 class Gradients {
@@ -111,8 +113,12 @@ class Gradients {
   void tell_of(std::span<const int> parameters);
   // Says what has become of all their undecided gradients.
   void decide(std::span<const int> parameters, Fate fate);
-  // Ranks need not decide alike any more, for some of them have no gradients (join()).
-  void compare_no_fates();
+  // The first decision on each parameter since the last pass that was not uneven: 0 for none, or 1
+  // more than the Fate.
+  std::vector<std::uint8_t> decided() const;
+  // Has a rank without gradients of its own decide what others have, and go on at their `scale`.
+  // Called by all ranks.
+  Status catch_up(std::span<const std::uint8_t> decided, double scale);
   // Other ranks have used these in the newest pass, while its Pass said that this one has not.
   // `carried`: what was in the gradient before, and has not been in the pass, is owed.
   void used_elsewhere(int parameter, std::vector<float> carried);
@@ -179,12 +185,14 @@ class Gradients {
   Settings settings_of(std::size_t index) const;
   std::vector<Range> ranges_of(const Layout& layout, const Part& part) const;
   Bucket& bucket_of(const Pass& pass, bool& seen);
-  void prepare(Bucket& bucket, const Pass& pass);
+  void prepare(Bucket& bucket);
   void open(const Pass& pass, bool coded);
   void add_pending(const Pass& pass, bool coded);
   static bool is_used(const Pass& pass, std::size_t place) {
-    return pass.used.empty() || pass.used[place] != 0;
+    return !pass.uneven && (pass.used.empty() || pass.used[place] != 0);
   }
+  Status rescale_all(double scale);
+  void decide_all(std::span<const int> parameters, Fate fate);
   bool is_rewound(const State& state, Fate fate) const;
   void note(int parameter, const State& state, Fate fate);
   const float* owed_of(const Bucket& bucket, const Range& range, bool as_saved) const;
@@ -205,10 +213,10 @@ class Gradients {
   std::int64_t step_ = -1;  // of the newest pass
   double scale_ = 1;
   std::map<std::size_t, Bucket> buckets_;
-  std::map<std::size_t, Way> ways_;  // by choose()
-  std::vector<State> states_;        // by parameter
-  std::uint64_t fates_ = 0;          // a sum over all decisions, in whatever order
-  bool compares_fates_ = true;
+  std::map<std::size_t, Way> ways_;    // by choose()
+  std::vector<State> states_;          // by parameter
+  std::uint64_t fates_ = 0;            // a sum over all decisions, in whatever order
+  std::vector<std::uint8_t> decided_;  // as decided() has it
   Pending pending_;
   std::vector<Saved> saved_;  // loaded, and their buckets not seen yet
 };

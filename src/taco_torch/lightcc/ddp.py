@@ -7,6 +7,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import torch
+import torch.distributed as dist
 from torch._compile import _disable_dynamo
 from torch.nn.parallel import DistributedDataParallel
 
@@ -157,8 +158,6 @@ def _compress(
     backend = taco_backend(model.process_group)
     native = _C.GradientHook(backend, list(parameters.items()), settings, scale)
     native.attach(model.reducer, order, model.find_unused_parameters or model.static_graph)
-    if model._join_config.enable:
-        native.compare_no_fates()
     compressed = models.Compressed(native, parameters, grad_scaler)
     for number, parameter in enumerate(parameters.values()):
         ledger.add(parameter, native, number, compressed)
@@ -183,7 +182,7 @@ def _reduced_by(model: DistributedDataParallel) -> list[torch.Tensor]:
 def _announce(
     model: DistributedDataParallel, native: _C.GradientHook, settings: _C.GradientSettings
 ) -> None:
-    if torch.distributed.get_rank(model.process_group) != 0:
+    if dist.get_rank(model.process_group) != 0:
         return
     name = type(model.module).__name__
     if len(set(native.groups)) == 1:
@@ -197,18 +196,52 @@ def _announce(
 def _wrap_join_hook(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def join_hook(self: DistributedDataParallel, **kwargs: Any) -> Any:
+        if _waiting_in(self):  # a rank without inputs never comes to a forward pass
+            _switch_on_now(self)
         # Communication hooks divide by the world size; torch tells them of nothing else.
         if not kwargs.get("divide_by_initial_world_size", True) and models.find(self) is not None:
             raise NotImplementedError(
                 "join(divide_by_initial_world_size=False) with compressed gradients: they are "
                 "always divided by the initial world size"
             )
-        known = models.find(self)
-        if known is not None:
-            known.native.compare_no_fates()
-        return original(self, **kwargs)
+        made = original(self, **kwargs)
+        made.post_hook = functools.partial(_after_join, self, made.post_hook)
+        return made
 
     return join_hook
+
+
+def _after_join(
+    model: DistributedDataParallel, original: Callable[[bool], None], is_last_joiner: bool
+) -> None:
+    """Tells the ranks that had no inputs any more what the others have done without them."""
+    compressed = models.find(model)
+    known = [] if compressed is None else compressed.native.to_catch_up(is_last_joiner)
+    if compressed is not None and known:
+        agreed = torch.tensor(known, dtype=torch.float64, device="cpu")
+        dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=model.process_group)
+        compressed.native.catch_up(agreed.tolist())
+    original(is_last_joiner)
+
+
+def _wrap_check_global_requires_backward_grad_sync(
+    original: Callable[..., Any],
+) -> Callable[..., Any]:
+    """Wraps what ranks with inputs call in each forward pass within ``join()``, and those without
+    in the place of it."""
+
+    @functools.wraps(original)
+    def method(self: DistributedDataParallel, is_joined_rank: bool) -> Any:
+        known = models.find(self)
+        if known is not None:
+            flag = torch.tensor([float(is_joined_rank)], dtype=torch.float32, device="cpu")
+            work = dist.all_reduce(
+                flag, op=dist.ReduceOp.MAX, group=self.process_group, async_op=True
+            )
+            known.native.announce(flag, work)
+        return original(self, is_joined_rank)
+
+    return method
 
 
 def _other_owner(model: DistributedDataParallel) -> str:
@@ -279,9 +312,13 @@ def _before_forward(model: DistributedDataParallel, _inputs: object) -> None:
     """Switches on as late as that: only now it is known whether the program has registered a hook
     of its own. At module level, so that models can still be pickled."""
     if torch.is_grad_enabled() and model.require_backward_grad_sync:
-        for key in _waiting_in(model):
-            del model._forward_pre_hooks[key]
-        _switch_on(model)
+        _switch_on_now(model)
+
+
+def _switch_on_now(model: DistributedDataParallel) -> None:
+    for key in _waiting_in(model):
+        del model._forward_pre_hooks[key]
+    _switch_on(model)
 
 
 def _waiting_in(model: DistributedDataParallel) -> list[int]:
@@ -318,6 +355,11 @@ def install() -> None:
     wrap(DistributedDataParallel, "_ddp_init_helper", _wrap_ddp_init_helper)
     wrap(DistributedDataParallel, "register_comm_hook", _wrap_register_comm_hook)
     wrap(DistributedDataParallel, "join_hook", _wrap_join_hook)
+    wrap(
+        DistributedDataParallel,
+        "_check_global_requires_backward_grad_sync",
+        _wrap_check_global_requires_backward_grad_sync,
+    )
     wrap(DistributedDataParallel, "_update_process_group", _wrap_update_process_group)
 
 

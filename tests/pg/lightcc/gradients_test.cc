@@ -309,15 +309,40 @@ TEST(Gradients, what_is_not_decided_is_saved_as_if_it_were_dropped) {
   EXPECT_EQ(owed(after), (Values{1, 0, 2, 0, 0, 0, 0}));
 }
 
-TEST(Gradients, a_pass_that_is_final_is_not_taken_back) {
+TEST(Gradients, an_uneven_pass_travels_whole_and_all_that_is_owed_waits) {
   Told gradients;
   pass(gradients, {1, 1, 1, 1});
-  Values gradient = {1, 5, 2, 7, 0, 0, 0, 0};
-  const Gradients::Plan plan =
-      step(gradients, {.index = kBucket, .layout = kAbc, .gradient = gradient, .final = true});
-  encode(plan, {1, 5, 2, 7});
-  gradients.decide(kAll, Fate::kDropped);
-  EXPECT_EQ(owed(gradients), (Values{1, 0, 2, 0, 0, 0, 0}));
+  leave(step(gradients), 1);  // a: 1 2 3; b: 4
+  gradients.decide(kAll, Fate::kUsed);
+  for (const Layout& layout : {kAbc, kCba}) {  // of which the second makes it pending
+    Values gradient = {1, 5, 2, 7, 0, 0, 0, 0};
+    const Values given = gradient;
+    const Gradients::Plan plan =
+        step(gradients, {.index = kBucket, .layout = layout, .gradient = gradient, .uneven = true});
+    EXPECT_EQ(plan.codec, nullptr);
+    EXPECT_EQ(gradient, given);
+    gradients.decide(kAll, Fate::kDropped);
+    EXPECT_EQ(owed(gradients), (Values{1, 2, 3, 4, 0, 0, 0}));
+  }
+}
+
+TEST(Gradients, who_had_no_gradients_catches_up_on_what_others_have_decided) {
+  Told with, without;
+  for (Told* gradients : {&with, &without}) {
+    pass(*gradients, {1, 1, 1, 1});
+    pass(*gradients, {1, 5, 2, 7});
+  }
+  Values gradient(8);
+  step(with, {.index = kBucket, .layout = kAbc, .gradient = gradient, .uneven = true});
+  step(without, {.index = kBucket, .layout = kAbc, .gradient = gradient, .uneven = true});
+  with.decide(kAll, Fate::kUsed);
+  with.decide(kAll, Fate::kDropped);  // of nothing any more
+  ASSERT_TRUE(with.rescale(2).ok());
+  ASSERT_TRUE(without.catch_up(with.decided(), 2).ok());
+  without.decide(kAll, Fate::kDropped);
+  EXPECT_EQ(without.scale(), 2);
+  EXPECT_EQ(owed(without), owed(with));
+  EXPECT_EQ(owed(without, true), owed(with));
 }
 
 TEST(Gradients, what_was_pending_comes_back_and_its_pass_is_rewound) {
