@@ -268,7 +268,7 @@ void GradientHook::end_with_backward(const lightcc::Layout& layout) {
 
 void GradientHook::end_pass() {
   wait_for_all();  // their gradients may be freed
-  if (unused_) unused_->put_back(gradients_, watch_);
+  if (unused_ && !uneven_) unused_->put_back(gradients_, watch_, under_way_);
   watch_.end(std::exchange(under_way_, {}));
 }
 

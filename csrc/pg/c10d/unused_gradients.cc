@@ -26,24 +26,24 @@ void UnusedGradients::take_out(const lightcc::Gradients& gradients, const lightc
 }
 
 // The map is of the pass that has just been: DDP has waited for it.
-std::vector<bool> UnusedGradients::used_by_any() const {
-  std::vector<bool> used(1 + *std::max_element(order_.begin(), order_.end()));
+std::vector<int> UnusedGradients::used_by() const {
+  std::vector<int> used(1 + *std::max_element(order_.begin(), order_.end()));
   const auto reducer = reducer_.lock();
   if (!reducer) return used;
   const at::Tensor map = reducer->get_local_used_map_on_device();
   const auto* counts = map.const_data_ptr<int>();
   const auto known = std::min<std::size_t>(order_.size(), map.numel());
   for (std::size_t variable = 0; variable < known; ++variable) {
-    if (order_[variable] >= 0) used[order_[variable]] = counts[variable] != 0;
+    if (order_[variable] >= 0) used[order_[variable]] = counts[variable];
   }
   return used;
 }
 
-void UnusedGradients::put_back(lightcc::Gradients& gradients, const GradientWatch& watch) {
-  if (left_.empty()) return;
-  const std::vector<bool> used = used_by_any();
+void UnusedGradients::put_back(lightcc::Gradients& gradients, const GradientWatch& watch,
+                               const lightcc::Layout& parameters) {
+  const std::vector<int> used = used_by();
   for (Left& left : std::exchange(left_, {})) {
-    if (used[left.parameter]) {
+    if (used[left.parameter] > 0) {
       gradients.used_elsewhere(left.parameter, std::move(left.values));
       continue;
     }
@@ -53,6 +53,10 @@ void UnusedGradients::put_back(lightcc::Gradients& gradients, const GradientWatc
     if (gradient.defined() && gradient.is_view() && !left.values.empty()) {
       std::copy(left.values.begin(), left.values.end(), gradient.data_ptr<float>());
     }
+  }
+  for (const int parameter : parameters) {
+    const int ranks = used[parameter];
+    if (0 < ranks && ranks < gradients.world()) gradients.used_in_part(parameter);
   }
 }
 

@@ -26,8 +26,9 @@ class UnusedGradients {
   void take_out(const lightcc::Gradients& gradients, const lightcc::Pass& pass);
   // Forgets what a pass that has failed has taken out.
   void clear() { left_.clear(); }
-  // The pass is over.
-  void put_back(lightcc::Gradients& gradients, const GradientWatch& watch);
+  // The pass over these parameters is over.
+  void put_back(lightcc::Gradients& gradients, const GradientWatch& watch,
+                const lightcc::Layout& parameters);
 
  private:
   struct Left {
@@ -35,7 +36,7 @@ class UnusedGradients {
     std::vector<float> values;  // empty: zeros
   };
 
-  std::vector<bool> used_by_any() const;  // by Gradients' numbers
+  std::vector<int> used_by() const;  // so many ranks; by Gradients' numbers
 
   const std::weak_ptr<c10d::Reducer> reducer_;
   const std::vector<int> order_;

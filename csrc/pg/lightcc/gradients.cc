@@ -161,6 +161,7 @@ void Gradients::open(const Pass& pass, bool coded) {
 void Gradients::used_elsewhere(int parameter, std::vector<float> carried) {
   std::lock_guard lock(mutex_);
   State& state = states_[parameter];
+  if (state.is_told) note_taken(state, state.newest, /*adds=*/false);
   if (!state.newest) {
     pending_.add(parameter, 0, std::move(carried));
   } else {
@@ -173,7 +174,17 @@ void Gradients::used_elsewhere(int parameter, std::vector<float> carried) {
                              .if_kept = std::move(carried),
                              .if_dropped = {}});
   }
-  state.may_pend = true;
+}
+
+void Gradients::used_in_part(int parameter) {
+  std::lock_guard lock(mutex_);
+  states_[parameter].may_pend = true;
+}
+
+void Gradients::note_taken(State& state, bool coded, bool adds) {
+  state.took = state.took || state.may_pend;
+  const bool takes = state.may_pend || (state.took && !adds);
+  state.mixed = state.mixed || (coded && takes);
 }
 
 // Each rank that holds a part of it adds it, and only the owner of a block knows whether that was
@@ -186,11 +197,7 @@ void Gradients::add_pending(const Pass& pass, bool coded) {
     const std::uint64_t elements = parameters_[parameter].elements;
     if (is_used(pass, place)) {
       pending_.move_into(parameter, pass.gradient.subspan(from, elements), !state.is_told);
-      if (state.is_told) {
-        state.took = state.took || state.may_pend;
-        const bool takes = state.may_pend || (state.took && !pass.adds);
-        state.mixed = state.mixed || (coded && takes);
-      }
+      if (state.is_told) note_taken(state, coded, pass.adds);
       if (pass.used.empty()) state.may_pend = false;
     }
     from += elements;

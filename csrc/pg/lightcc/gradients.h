@@ -122,6 +122,9 @@ class Gradients {
   // Other ranks have used these in the newest pass, while its Pass said that this one has not.
   // `carried`: what was in the gradient before, and has not been in the pass, is owed.
   void used_elsewhere(int parameter, std::vector<float> carried);
+  // Some ranks have used it in the newest pass, and others have not: all are told so, and after
+  // used_elsewhere().
+  void used_in_part(int parameter);
   // Has one of them undecided gradients?
   bool is_undecided(std::span<const int> parameters) const;
 
@@ -193,6 +196,7 @@ class Gradients {
   }
   Status rescale_all(double scale);
   void decide_all(std::span<const int> parameters, Fate fate);
+  static void note_taken(State& state, bool coded, bool adds);
   bool is_rewound(const State& state, Fate fate) const;
   void note(int parameter, const State& state, Fate fate);
   const float* owed_of(const Bucket& bucket, const Range& range, bool as_saved) const;

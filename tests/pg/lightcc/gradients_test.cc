@@ -378,6 +378,25 @@ TEST(Gradients, what_others_have_used_is_undecided_here_too) {
   EXPECT_EQ(owed(gradients), Values(7));
 }
 
+TEST(Gradients, what_others_have_used_is_rewound_here_where_it_is_there) {
+  for (const bool skipped : {false, true}) {
+    Told gradients;
+    pass(gradients, {1, 1, 1, 1});
+    pass(gradients, {1, 5, 2, 7});
+    gradients.decide(kAll, Fate::kUsed);
+    const Values before = owed(gradients);
+    if (skipped) gradients.used_in_part(0);  // another rank of this host may owe some of it
+    Values gradient = {3, 0, 0, 1, 0, 0, 0, 0};
+    const std::vector<std::uint8_t> used = {0, 1, 1};
+    const Gradients::Plan plan =
+        step(gradients, {.index = kBucket, .layout = kAbc, .gradient = gradient, .used = used});
+    encode(plan, {3, 0, 0, 1});
+    gradients.used_elsewhere(0, {});
+    gradients.decide(kAll, Fate::kSkipped);
+    EXPECT_EQ(owed(gradients)[0], before[0] + (skipped ? 0 : 3));
+  }
+}
+
 TEST(Gradients, what_was_flushed_is_owed_again_unless_a_step_is_taken) {
   for (const Fate fate : {Fate::kUsed, Fate::kSkipped, Fate::kDropped}) {
     for (const bool decided : {false, true}) {
