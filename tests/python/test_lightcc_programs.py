@@ -7,18 +7,33 @@ from collections.abc import Iterator
 import pytest
 from conftest import taco_only
 from lightcc_models import OWN_HOSTS
-from lightcc_programs import KINDS, grown, run_programs
+from lightcc_programs import KINDS_OF_FOUR, KINDS_OF_TWO, grown, run_programs
+from lightcc_sharded import ranks_of_two_hosts
 from spawn_ranks import Ranks
 
 pytestmark = taco_only
 
-FEW, MANY = range(17), range(1000, 1340)
+KINDS = (*KINDS_OF_TWO, *KINDS_OF_FOUR)
+FEW = range(14)  # of each kind
+MANY = {kind: range(1000, 1120 if kind == "hsdp" else 1300) for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Ranks]:
     with Ranks(2, OWN_HOSTS) as made:
         yield made.initialise()
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Ranks]:
+    with ranks_of_two_hosts() as made:
+        yield made
+
+
+@pytest.fixture
+def ranks(request: pytest.FixtureRequest, kind: str) -> Ranks:
+    made: Ranks = request.getfixturevalue("pair" if kind in KINDS_OF_TWO else "four")
+    return made
 
 
 def draw(ranks: Ranks, kind: str, seeds: range) -> None:
@@ -31,18 +46,19 @@ def draw(ranks: Ranks, kind: str, seeds: range) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_drawn_programs_lose_nothing(pair: Ranks, kind: str) -> None:
-    draw(pair, kind, FEW)
+def test_drawn_programs_lose_nothing(ranks: Ranks, kind: str) -> None:
+    draw(ranks, kind, FEW)
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_drawn_programs_lose_nothing(pair: Ranks, kind: str) -> None:
-    draw(pair, kind, MANY)
+def test_many_drawn_programs_lose_nothing(ranks: Ranks, kind: str) -> None:
+    draw(ranks, kind, MANY[kind])
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", KINDS)
-def test_memory_after_500_steps_is_as_after_50(pair: Ranks, kind: str) -> None:
-    for gradients in pair.run(grown, kind, 500, 200_000):
-        assert gradients < 8
+def test_memory_after_500_steps_is_as_after_50(ranks: Ranks, kind: str, seed: int) -> None:
+    print(f"program {kind} {seed}")
+    assert max(ranks.run(grown, kind, seed)) < 64 << 20

@@ -1,7 +1,8 @@
 """Training programs drawn from a seed, and books about what their gradients have become.
 
 A program is a loop of passes over one or two models, of DistributedDataParallel, fully_shard or
-none, that steps, skips, drops, accumulates, flushes, saves and resumes as the seed has it.
+none, whose parameters lie in any order, that steps, skips, drops, accumulates, freezes, flushes,
+saves, resumes and has ranks run out of inputs as the seed has it.
 Gradients are whole numbers, the world is a power of two and optimizers have a rate of 1, so all
 sums are exact: what has been applied to a parameter and what is owed to it is what its passes that
 count have computed, element by element.
@@ -10,74 +11,29 @@ count have computed, element by element.
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
+import gc
 import os
 import random
-from collections.abc import Iterator
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightcc_models import Bag
+from lightcc_accounts import Account, local
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import taco_torch
 
 lightcc = taco_torch.lightcc
-KINDS = ("ddp", "hsdp", "manual")
-
-
-class Account:
-    """Of one parameter, in units of its averaged, unscaled gradient."""
-
-    def __init__(self, elements: int, adds: bool) -> None:
-        self.adds = adds  # results to what is there; or else what is there goes in with the next
-        self.computed = torch.zeros(elements)  # of what counts
-        self.open = torch.zeros(elements)  # what its gradient would be without compression
-        self.local: list[torch.Tensor] = []  # of that, what each rank has kept to itself
-        self.passes: list[list[torch.Tensor]] = []  # what each rank has given to each
-
-    def add(self, gradients: list[torch.Tensor], only_here: bool) -> None:
-        """One pass; by rank. ``only_here``: nothing has been exchanged yet."""
-        world, nothing = len(gradients), torch.zeros_like(self.open)
-        mine = [gradient / world for gradient in gradients]
-        if self.local:
-            mine = [a + b for a, b in zip(mine, self.local, strict=True)]
-        exchanged = self.open - sum(self.local, nothing)
-        self.open = exchanged + sum(mine, nothing)
-        self.local = mine if only_here else []
-        if not only_here:
-            carried = nothing if self.adds else exchanged / world
-            self.passes.append([given.nan_to_num(posinf=0.0) + carried for given in mine])
-
-    def close(self) -> None:
-        self.open = torch.zeros_like(self.open)
-        self.local, self.passes = [], []
-
-    def may_be_kept(self) -> Iterator[torch.Tensor]:
-        """What may be owed once a step has been skipped: of each pass what the ranks had whose
-        gradients were finite, or nothing, as where it travelled whole."""
-        nothing = torch.zeros_like(self.open)
-        choices = [
-            [nothing, whole := sum(given, nothing), *(whole - mine for mine in given)]
-            for given in self.passes
-        ]
-        if self.adds:
-            for chosen in itertools.product(*choices):
-                yield sum(chosen, nothing)
-        else:
-            yield nothing
-            for one in choices:
-                yield from one
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    whole: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return whole.detach().reshape(-1)
+# Of two ranks, each on a host of its own, and of two on each of two hosts.
+KINDS_OF_TWO = ("ddp", "manual")
+KINDS_OF_FOUR = ("hosts", "hsdp")  # "hosts" is DistributedDataParallel, too
+SHAPES = {4: (1, 2, 1, 2), 30: (5, 3, 2, 1), 100: (5, 5, 2, 2), 250: (10, 5, 5, 1)}
 
 
 class Loop(nn.Module):
@@ -92,6 +48,35 @@ class Loop(nn.Module):
         return loss
 
 
+class Shaped(nn.Module):
+    """Parameters whose gradients are the inputs, and whose elements lie as ``order`` says: in a
+    row, row by row of several dimensions, channels last, or transposed."""
+
+    def __init__(self, sizes: list[int], orders: list[str]) -> None:
+        super().__init__()
+        made = [self.lying(n, order) for n, order in zip(sizes, orders, strict=True)]
+        self.weights = nn.ParameterList(nn.Parameter(one) for one in made)
+
+    @staticmethod
+    def lying(elements: int, order: str) -> torch.Tensor:
+        if order == "row":
+            return torch.zeros(elements)
+        shape = SHAPES.get(elements, (elements // 4, 2, 1, 2))
+        if order == "channels last":
+            return torch.zeros(shape).contiguous(memory_format=torch.channels_last)
+        if order == "transposed":
+            return torch.zeros(shape[2] * shape[3], shape[0] * shape[1]).t()
+        return torch.zeros(shape)
+
+    def forward(self, gradients: list[torch.Tensor | None]) -> torch.Tensor:
+        terms = [
+            (weight * gradient.view(weight.shape)).sum()
+            for weight, gradient in zip(self.weights, gradients, strict=True)
+            if gradient is not None
+        ]
+        return torch.stack(terms).sum()
+
+
 class Trained:
     """A model, its optimizers and its books."""
 
@@ -102,7 +87,12 @@ class Trained:
         self.view = draw.random() < 0.5
         self.bucket_mb = draw.choice([0.0005, 0.001, 25])
         self.accounts = [Account(n, program.kind == "hsdp") for n in sizes]
-        self.model = self.made(Bag(sizes))
+        orders = ["row", "rows"]
+        if program.kind != "hsdp":  # fully_shard takes no others
+            orders += ["channels last", "transposed"]
+        self.orders = [draw.choice(orders) for _ in sizes]
+        self.frozen: set[int] = set()
+        self.model = self.made(Shaped(sizes, self.orders))
         self.optimize()
 
     def made(self, bag: nn.Module) -> nn.Module:
@@ -135,27 +125,33 @@ class Trained:
 
     def replace(self) -> None:
         """By a model that goes on from a checkpoint."""
-        fresh = Bag(self.sizes)
+        fresh = Shaped(self.sizes, self.orders)
         with torch.no_grad():
             for new, old in zip(fresh.parameters(), self.parameters, strict=True):
-                new.copy_(local(old))
+                new.copy_(local(old).view(new.shape))
         self.model = self.made(fresh)
         self.optimize()
+
+
+@functools.cache
+def mesh_of(shape: tuple[int, int]) -> DeviceMesh:
+    return init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
 
 
 class Program:
     """One seed's. ``run()`` returns what went wrong: nothing."""
 
-    def __init__(self, kind: str, seed: int) -> None:
-        self.kind, self.seed = kind, seed
+    def __init__(self, kind: str, seed: int, larger: int = 1) -> None:
+        self.kind, self.seed, self.larger = kind, seed, larger
         self.draw = random.Random(f"{kind} {seed}")
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.numbers = 0  # of passes, for their gradients
-        self.log: list[str] = []
+        self.log: deque[str] = deque(maxlen=2000)
+        self.hosts = [[rank] for rank in range(self.world)]
+        if kind in KINDS_OF_FOUR:
+            self.hosts = [[0, 1], [2, 3]]
         if kind == "hsdp":
-            self.mesh = init_device_mesh(
-                "cpu", (2, self.world // 2), mesh_dim_names=("replicate", "shard")
-            )
+            self.mesh = mesh_of(self.draw.choice([(2, 2), (4, 1)]))
         self.scaler: Any = None
         if self.chance(0.5):
             self.scaler = torch.amp.GradScaler(
@@ -173,7 +169,8 @@ class Program:
         return self.draw.random() < share
 
     def sizes(self) -> list[int]:
-        return [self.draw.choice([4, 30, 100, 250]) for _ in range(self.draw.randrange(1, 5))]
+        some = range(self.draw.randrange(1, 5))
+        return [self.draw.choice(list(SHAPES)) * self.larger for _ in some]
 
     def drawn_settings(self) -> dict[str, Any]:
         if self.chance(0.15):
@@ -204,7 +201,7 @@ class Program:
                 self.backward(taking_part, not last and self.chance(0.4), bad and last)
             if self.chance(0.1):
                 self.flush(taking_part)
-            wrong = self.end_step(bad) or (self.chance(0.4) and self.check()) or self.between()
+            wrong = self.end_step() or (self.chance(0.4) and self.check()) or self.between()
             if wrong:
                 return f"{self.kind} {self.seed}: {wrong}\n" + "\n".join(self.log)
         wrong = self.check()
@@ -243,18 +240,18 @@ class Program:
             infinite = drawn[-1][self.draw.randrange(self.world)]
             assert infinite is not None
             infinite[0] = float("inf")
+        for place in one.frozen:
+            drawn[place] = [None] * self.world
         if one.may_be_unused and self.chance(0.6):
-            for place in range(len(drawn) - (1 if bad else 0)):
+            for place in set(range(len(drawn) - (1 if bad else 0))) - one.frozen:
                 alike = self.kind == "manual" or self.chance(0.6)
                 out = self.chance(0.5)
                 for rank in range(self.world):
                     if out if alike else self.chance(0.5):
                         drawn[place][rank] = None
-            if all(g is None for by_rank in drawn for g in by_rank):
-                drawn[0] = [torch.ones(one.sizes[0]) for _ in range(self.world)]
             for rank in range(self.world):  # a rank has something to do
                 if all(by_rank[rank] is None for by_rank in drawn):
-                    drawn[0] = [torch.ones(one.sizes[0]) for _ in range(self.world)]
+                    drawn[-1] = [torch.ones(one.sizes[-1]) for _ in range(self.world)]
         self.note(f"  {one.name} used {[[g is not None for g in by_rank] for by_rank in drawn]}")
         return drawn
 
@@ -271,7 +268,7 @@ class Program:
         for one in models:
             lightcc.flush(one.model)
 
-    def end_step(self, bad: bool) -> str:
+    def end_step(self) -> str:
         """What becomes of the gradients of each optimizer."""
         stepped, wrong = False, ""
         for one in self.trained:
@@ -286,7 +283,7 @@ class Program:
                 self.note(f"{one.name} {places}: {fate} found {found} has {has}")
                 if fate == "step" and has:
                     stepped = True
-                    self.step(optimizer)
+                    self.step(optimizer, self.chance(0.5))
                     wrong = wrong or self.settle(one, places, found)
                 if fate == "drop" or self.scaler is not None or found or self.chance(0.8):
                     self.zero(one, optimizer, places, fate)
@@ -296,11 +293,11 @@ class Program:
             self.scaler.update()
         return wrong
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
+    def step(self, optimizer: torch.optim.Optimizer, unscales: bool) -> None:
         if self.scaler is None:
             optimizer.step()
             return
-        if self.chance(0.5):
+        if unscales:
             self.scaler.unscale_(optimizer)
         self.scaler.step(optimizer)
 
@@ -319,10 +316,12 @@ class Program:
         for place in places:
             account, parameter = one.accounts[place], one.parameters[place]
             have = owed[place] - local(parameter) - account.computed
-            kept = next((way for way in account.may_be_kept() if torch.equal(way, have)), None)
-            if kept is None:
+            known = torch.zeros_like(have, dtype=torch.bool)
+            for way in account.may_be_kept(self.hosts):
+                known |= way == have
+            if not bool(known.all()):
                 return f"after a skipped step {one.name}[{place}] is off"
-            account.computed += kept
+            account.computed += have
             account.close()
         return ""
 
@@ -354,8 +353,15 @@ class Program:
 
     def between(self) -> str:
         """Steps."""
+        for one in self.trained:
+            if self.chance(0.1) and (one.may_be_unused or self.kind == "hsdp"):
+                self.freeze(one)
         if self.kind == "manual":
             return ""
+        if isinstance(self.trained[0].model, DistributedDataParallel) and self.chance(0.1):
+            wrong = self.run_out(self.draw.choice(self.trained))
+            if wrong:
+                return wrong
         if self.chance(0.08):
             self.settings = self.drawn_settings()
             self.note(f"settings {self.settings}")
@@ -363,6 +369,76 @@ class Program:
         if self.chance(0.08) and not self.contained:
             self.resume()
         return ""
+
+    def freeze(self, one: Trained) -> None:
+        """Other parameters than until now; never the last one, which passes always use."""
+        before, some = one.frozen, range(len(one.sizes) - 1)
+        one.frozen = {place for place in some if self.chance(0.4)}
+        self.note(f"freeze of {one.name} {sorted(one.frozen)}")
+        for place in one.frozen ^ before:
+            one.parameters[place].requires_grad_(place not in one.frozen)
+            one.parameters[place].grad = None
+            one.accounts[place].close()
+
+    def run_out(self, one: Trained) -> str:
+        """Of inputs, on some ranks earlier than on others."""
+        for optimizer, _ in one.optimizers:
+            optimizer.zero_grad()
+        for account in one.accounts:
+            account.close()
+        counts = [self.draw.randrange(1, 5) for _ in range(self.world)]
+        self.note(f"join of {one.name}: {counts}")
+        with one.model.join():
+            for number in range(max(counts)):
+                self.step_in_join(one, number, counts)
+        self.note("joined")
+        self.even_out(one, counts)
+        return self.check()
+
+    def step_in_join(self, one: Trained, number: int, counts: list[int]) -> None:
+        """A pass, and what becomes of it; without the model on ranks that have run out."""
+        has_inputs = [number < count for count in counts]
+        mine = has_inputs[self.rank]
+        # What is skipped while all have inputs may be owed or not, which a rank could not ask.
+        bad = self.scaler is not None and not all(has_inputs) and self.chance(0.3)
+        gradients = self.gradients(one, False)
+        last = gradients[-1][has_inputs.index(True)]
+        if bad and last is not None:
+            last[0] = float("inf")
+        for account, by_rank in zip(one.accounts, gradients, strict=True):
+            nothing = torch.zeros_like(account.open)
+            used = [
+                g if has and g is not None else nothing
+                for g, has in zip(by_rank, has_inputs, strict=True)
+            ]
+            account.add(used, False)
+        if mine:
+            loss = one.model([by_rank[self.rank] for by_rank in gradients])
+            (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        stepped = False
+        for optimizer, places in one.optimizers:
+            found = any(not bool(torch.isfinite(one.accounts[i].open).all()) for i in places)
+            steps = number == 0 or self.chance(0.7)
+            self.note(f"  {number} {places}: step {steps} found {found} of {has_inputs}")
+            if mine and steps and any(one.parameters[i].grad is not None for i in places):
+                stepped = True
+                self.step(optimizer, number % 2 == 0)
+            if mine:
+                optimizer.zero_grad()
+            for place in places:
+                if steps and not found:
+                    one.accounts[place].computed += one.accounts[place].open
+                one.accounts[place].close()
+        if stepped and self.scaler is not None:
+            self.scaler.update()
+
+    def even_out(self, one: Trained, counts: list[int]) -> None:
+        """The scale of the loss, as programs have to."""
+        if self.scaler is None:
+            return
+        told = [self.scaler.state_dict()]
+        dist.broadcast_object_list(told, counts.index(max(counts)))
+        self.scaler.load_state_dict(told[0])
 
     def resume(self) -> None:
         self.note("resume")
@@ -378,6 +454,8 @@ class Program:
     def compress_resumed(self, one: Trained, state: dict[str, Any]) -> None:
         lightcc.compress(one.model, **self.settings)
         lightcc.load_state_dict(state, one.model)
+        for place in one.frozen:  # not before: DDP would never reduce them
+            one.parameters[place].requires_grad_(False)
 
     # -- the books
 
@@ -426,32 +504,15 @@ def run_programs(kind: str, seeds: range) -> list[str]:
     return wrong
 
 
-def grown(kind: str, steps: int, elements: int) -> float:
-    """By how many gradients this process has grown since the first tenth of the steps, of which
-    some accumulate, some are thrown away and some are skipped."""
-    program = Program(kind, 0)
-    scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=50)
-    program.kind = kind
-    one = Trained(program, "large", [elements, elements // 2])
-    if kind != "manual":
-        lightcc.compress(one.model, "topk", ratio=0.01, threshold=0, grad_scaler=scaler)
-    optimizer = torch.optim.SGD(one.parameters, lr=1e-3)
-    gradients = [torch.ones(n) for n in one.sizes]
-    first = 0
-    for step in range(steps):
-        if step == steps // 10:
-            first = resident_bytes()
-        gradients[0][0] = float("inf") if step % 7 == 3 else 1.0
-        scaler.scale(one.model(gradients)).backward()
-        if kind == "manual":
-            lightcc.all_reduce_gradients(one.parameters, compression="topk", threshold=0)
-        if step % 5 == 1:
-            continue
-        if step % 11 != 2:
-            scaler.step(optimizer)
-            scaler.update()
-        optimizer.zero_grad()
-    return (resident_bytes() - first) / (4 * elements)
+def grown(kind: str, seed: int) -> int:
+    """By how many bytes this process has grown after 500 steps, since it had done 50."""
+    program = Program(kind, seed, larger=400)
+    assert not program.run(50)
+    gc.collect()
+    first = resident_bytes()
+    assert not program.run(450)
+    gc.collect()
+    return resident_bytes() - first
 
 
 def resident_bytes() -> int:
