@@ -8,6 +8,7 @@
 #include "base/names.h"
 #include "harp/address.h"
 #include "harp/engine/engine_loop.h"
+#include "harp/engine/routes.h"
 
 namespace taco::harp {
 
@@ -123,6 +124,7 @@ Peer* EngineLoop::addressee_of(std::span<const std::byte> quoted) const {
 
 // Addresses have gone, come back, or are new.
 void EngineLoop::look_at_addresses() {
+  const RoutesOfOneMoment for_all_sessions;
   const std::uint32_t missing = nic().missing_st();
   const std::uint32_t added = note_new_addresses();
   const std::uint32_t changed = std::exchange(missing_, missing) ^ missing;

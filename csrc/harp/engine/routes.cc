@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <utility>
 
+#include "base/assert.h"
 #include "base/names.h"
 #include "harp/engine/interfaces.h"
 
@@ -22,10 +25,26 @@ constexpr int kRoutedPaths = 4;
 
 bool is_v6(const Endpoint& endpoint) { return sockaddr_of(endpoint)->sa_family == AF_INET6; }
 
+thread_local RoutesOfOneMoment* this_moment = nullptr;
+
+std::vector<Interface> addresses_now() {
+  auto all = list_addresses();
+  return all.ok() ? std::move(all).value() : std::vector<Interface>();
+}
+
+// A socket that is connected keeps its own address when it is connected again.
+void disconnect(int fd) {
+  sockaddr nobody{};
+  nobody.sa_family = AF_UNSPEC;
+  connect(fd, &nobody, sizeof nobody);
+}
+
 std::optional<Endpoint> kernels_choice(const Endpoint& destination) {
   Endpoint target = destination;
   if (port_of(target) == 0) set_port(target, 9);
-  const int fd = socket(sockaddr_of(target)->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const int family = sockaddr_of(target)->sa_family;
+  const int fd = this_moment != nullptr ? this_moment->socket_of(family)
+                                        : socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return std::nullopt;
   std::optional<Endpoint> source;
   sockaddr_storage own{};
@@ -35,7 +54,11 @@ std::optional<Endpoint> kernels_choice(const Endpoint& destination) {
     source = endpoint_of(reinterpret_cast<const sockaddr*>(&own));
     set_port(*source, 0);
   }
-  close(fd);
+  if (this_moment != nullptr) {
+    disconnect(fd);
+  } else {
+    close(fd);
+  }
   return source;
 }
 
@@ -171,8 +194,31 @@ std::optional<Route> by_port(const std::vector<PathAddress>& locals, const Addre
 std::vector<Endpoint> kernel_routes(const Endpoint& destination) {
   const auto first = kernels_choice(destination);
   if (!first) return {};
-  const auto all = list_addresses();
-  return sources_towards(destination, *first, all.ok() ? all.value() : std::vector<Interface>());
+  if (this_moment != nullptr) return sources_towards(destination, *first, this_moment->addresses());
+  return sources_towards(destination, *first, addresses_now());
+}
+
+RoutesOfOneMoment::RoutesOfOneMoment() {
+  TACO_ASSERT(this_moment == nullptr);
+  this_moment = this;
+}
+
+RoutesOfOneMoment::~RoutesOfOneMoment() {
+  this_moment = nullptr;
+  for (const int fd : {v4_, v6_}) {
+    if (fd >= 0) close(fd);
+  }
+}
+
+const std::vector<Interface>& RoutesOfOneMoment::addresses() {
+  if (!addresses_) addresses_ = std::make_unique<const std::vector<Interface>>(addresses_now());
+  return *addresses_;
+}
+
+int RoutesOfOneMoment::socket_of(int family) {
+  int& fd = family == AF_INET6 ? v6_ : v4_;
+  if (fd < 0) fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  return fd;
 }
 
 bool crosses_router(const Endpoint& destination) {

@@ -6,7 +6,7 @@
 #pragma once
 
 #include <functional>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "base/status.h"
@@ -15,10 +15,28 @@
 
 namespace taco::harp {
 
+struct Interface;
+
 // The addresses from which this host reaches `destination`: first the one that the kernel would
 // choose, then those of other interfaces on that same network. Empty: there is no route.
 using RouteLookup = std::function<std::vector<Endpoint>(const Endpoint& destination)>;
 std::vector<Endpoint> kernel_routes(const Endpoint& destination);
+// For thousands of destinations at once: while one of these lives, this thread's kernel_routes()
+// lists the host's addresses once, and asks by sockets that it keeps. At most one a thread.
+class RoutesOfOneMoment {
+ public:
+  RoutesOfOneMoment();
+  ~RoutesOfOneMoment();
+  RoutesOfOneMoment(const RoutesOfOneMoment&) = delete;
+  RoutesOfOneMoment& operator=(const RoutesOfOneMoment&) = delete;
+
+  const std::vector<Interface>& addresses();
+  int socket_of(int family);  // -1: the kernel has none
+
+ private:
+  std::unique_ptr<const std::vector<Interface>> addresses_;
+  int v4_ = -1, v6_ = -1;
+};
 
 // Whether the kernel hands what goes there to a router. Routers, unlike switches, tend to have
 // several links to choose from (ECMP). False where the kernel does not say.
