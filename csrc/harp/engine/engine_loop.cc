@@ -153,7 +153,7 @@ bool EngineLoop::has_open_requests_st() const {
   return matching_.expecting > 0;
 }
 
-// Of thousands of sessions most are not, and that is asked whenever a caller has waited.
+// A caller that has waited asks whenever it leaves, and most of thousands of sessions are idle.
 bool EngineLoop::any_link_busy_st() {
   assert_owner();
   return any_busy() || std::ranges::any_of(near_, [](const Peer* peer) {
