@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "pg/lightcc/rank_sum.h"
+
 namespace taco::pg::lightcc {
 namespace {
 
@@ -22,9 +24,8 @@ constexpr double kSlower = 0.02;
 // The share by which steps must differ from those before, sent alike, for the network to be another
 // one.
 constexpr double kOtherNetwork = 0.1;
-// Steps for which it stays with a second thought where steps vary by more than that: what may be
-// gained is little, and what shows in few steps is chance.
-constexpr int kThoughtOver = 1024;
+// Changes that it may make in so many steps where these vary by more than that.
+constexpr int kChanges = 2, kThoughtOver = 1024;
 constexpr double kVaries = 0.01;
 constexpr double kMostDoubt = 0.9;  // as a share of what is measured
 
@@ -110,9 +111,11 @@ Automatic::Trial Automatic::trial_of(const StepWindow::Summary& summary, double 
   const double over =
       std::max(compute, *std::max_element(summary.medians.begin(), summary.medians.end()));
   return {.seconds = over,
-          .exposed = over - compute,
+          .exposed = summary.exposed,
           .seconds_off = summary.seconds_off,
           .exposed_off = summary.exposed_off,
+          .each_seconds = summary.lengths,
+          .each_exposed = summary.exposures,
           .step = steps_};
 }
 
@@ -155,18 +158,23 @@ std::optional<Ways> Automatic::worth_a_try(const StepModel& step, const Trial& n
 // not as they were.
 void Automatic::calibrate(const StepModel& predicted, const Trial& now, bool shows) {
   const auto known = tried_.find(ways_);
-  bool otherwise = false;
-  if (known != tried_.end()) {
-    const Gain since = gain(widened(known->second), widened(now));
-    const double least = kOtherNetwork * known->second.seconds;
-    otherwise = std::abs(since.seconds) > (shows ? least : std::max(least, since.off));
-  }
+  const bool otherwise = known != tried_.end() && is_otherwise(known->second, now, shows);
   if (otherwise) {
     tried_.clear();
     changes_ = 0;
   }
   tried_[ways_] = now;
-  calibration_.learn(predicted, ways_, {now.seconds, now.exposed_off}, otherwise);
+  calibration_.learn(predicted, ways_, {predicted.compute + now.exposed, now.exposed_off},
+                     otherwise);
+}
+
+// Steps of the same buckets, sent alike: do they say that the network, or the computation, is
+// another one?
+bool Automatic::is_otherwise(const Trial& known, const Trial& now, bool shows) const {
+  const Gain since = gain(widened(known), widened(now));
+  if (std::abs(since.seconds) <= kOtherNetwork * known.seconds) return false;
+  return shows || is_no_chance(now.each_seconds, known.each_seconds) ||
+         is_no_chance(now.each_exposed, known.each_exposed);
 }
 
 // Steps that seem to vary little may have done so by chance, or not vary as they are sent now.
@@ -232,14 +240,24 @@ void Automatic::decide(Decision& decision, const Trial& now) {
     if (decision.taken_back) return;
   }
   const Trial doubted = this->doubted(now);
-  const bool varies = doubted.seconds_off > kVaries * now.seconds;
-  if (varies && changes_ > 1 && since_change_ < kThoughtOver) return;
-  decision.ways = better_than_now(decision.step, doubted);
-  if (decision.ways != ways_) return;
+  const int left = changes_left(doubted);
+  if (left < 1) return;
+  Ways better = better_than_now(decision.step, doubted);
+  const bool is_new = !tried_.contains(better);
+  if (better != ways_ && left >= (is_new ? kChanges : 1)) decision.ways = std::move(better);
+  if (decision.ways != ways_ || left < kChanges) return;
   if (auto ways = worth_a_try(decision.step, doubted)) {
     decision.ways = *ways;
     decision.to_see = true;
   }
+}
+
+// Where steps vary, it may change its mind so many times more. Ways that have not been measured may
+// have to be taken back: these are two changes.
+int Automatic::changes_left(const Trial& doubted) {
+  if (since_change_ >= kThoughtOver) changes_ = 0;
+  const bool varies = doubted.seconds_off > kVaries * doubted.seconds;
+  return varies ? kChanges - changes_ : kChanges;
 }
 
 std::optional<Decision> Automatic::answer(const std::vector<double>& largest) {

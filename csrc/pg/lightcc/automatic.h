@@ -72,9 +72,10 @@ class Automatic {
   };
   // The time that steps took which were sent in one way.
   struct Trial {
-    double seconds = 0, exposed = 0;          // of a step
-    double seconds_off = 0, exposed_off = 0;  // by how much these may be wrong
-    std::int64_t step = 0;                    // the newest
+    double seconds = 0, exposed = 0;                 // of a step
+    double seconds_off = 0, exposed_off = 0;         // by how much these may be wrong
+    std::vector<double> each_seconds, each_exposed;  // of the newest steps
+    std::int64_t step = 0;                           // the newest
   };
   // The ways that were used before a change.
   struct Before {
@@ -98,6 +99,8 @@ class Automatic {
   Ways better_than_now(const StepModel& step, const Trial& now) const;
   Ways by_prediction(const StepModel& step, const Trial& now) const;
   std::optional<Ways> worth_a_try(const StepModel& step, const Trial& now) const;
+  bool is_otherwise(const Trial& known, const Trial& now, bool shows) const;
+  int changes_left(const Trial& doubted);
   Verdict judged(const Before& before, const StepModel& step, const Trial& now) const;
   static Gain gain(const Trial& from, const Trial& to);
 
@@ -114,7 +117,7 @@ class Automatic {
   int unasked_ = 0;               // steps measured since the last question
   int since_change_ = 0;          // steps measured since then
   int interval_ = 0;              // steps from one question to the next
-  int changes_ = 0;               // of mind, with these buckets on this network
+  int changes_ = 0;               // of mind, of those allowed until kThoughtOver steps after one
   std::int64_t steps_ = 0;        // all of them
   std::optional<Before> before_;  // until it is clear whether the change was good
   std::map<Ways, Trial> tried_;   // what is known of these buckets

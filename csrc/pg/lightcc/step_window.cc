@@ -4,12 +4,13 @@
 #include <cmath>
 #include <utility>
 
+#include "pg/lightcc/rank_sum.h"
+
 namespace taco::pg::lightcc {
 namespace {
 
 constexpr std::size_t kMostWindowSteps = 64;
 constexpr std::size_t kNewest = 6, kMostNewest = 24;  // that may show that something has changed
-constexpr double kClear = 4;     // times the error of a difference, which then is no chance
 constexpr double kAlike = 1e-3;  // what differs by less, as a share, is the same
 
 double median_of(std::vector<double> values) {
@@ -37,17 +38,10 @@ double margin_of(const std::vector<double>& values) {
          spread_of(values, median_of(values));
 }
 
-// Do they differ by more than chance: are all longer, or all shorter, or the medians far apart?
+// Do they differ by more than chance?
 bool differ(const std::vector<double>& newest, const std::vector<double>& before) {
-  const auto [least, most] = std::minmax_element(newest.begin(), newest.end());
-  const auto [low, high] = std::minmax_element(before.begin(), before.end());
   const double old = median_of(before), now = median_of(newest);
-  if (std::abs(now - old) <= kAlike * old) return false;
-  if (*least > *high || *most < *low) return true;
-  const double spread = std::max(spread_of(before, old), spread_of(newest, now));
-  const double error =
-      spread * error_of_sum(error_of_median(newest.size()), error_of_median(before.size()));
-  return std::abs(now - old) > kClear * error;
+  return std::abs(now - old) > kAlike * old && is_no_chance(newest, before);
 }
 
 double length_of(const std::vector<double>& times) {
@@ -92,9 +86,12 @@ bool StepWindow::forget_what_was_otherwise() {
 StepWindow::Summary StepWindow::summary() {
   const bool otherwise = forget_what_was_otherwise();
   Summary found{.medians = {},
-                .seconds_off = margin_of(each(steps_, length_of)),
-                .exposed_off = margin_of(each(steps_, exposed_of)),
+                .lengths = each(steps_, length_of),
+                .exposures = each(steps_, exposed_of),
                 .otherwise = otherwise};
+  found.seconds_off = margin_of(found.lengths);
+  found.exposed = median_of(found.exposures);
+  found.exposed_off = margin_of(found.exposures);
   for (std::size_t i = 0; i < steps_.front().size(); ++i) {
     found.medians.push_back(
         median_of(each(steps_, [i](const std::vector<double>& times) { return times[i]; })));

@@ -24,7 +24,9 @@ class StepWindow {
   void clear() { steps_.clear(); }
 
   struct Summary {
-    std::vector<double> medians;  // of the times, one by one
+    std::vector<double> medians;             // of the times, one by one
+    std::vector<double> lengths, exposures;  // by step: all, and what computation does not hide
+    double exposed = 0;  // the median of that; medians of times differ by chance in the computation
     // The most by which the medians may be wrong, but hardly ever are: of a step's length, and of
     // what the computation does not hide of it.
     double seconds_off = 0, exposed_off = 0;

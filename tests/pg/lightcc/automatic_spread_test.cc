@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
@@ -18,7 +19,11 @@ namespace {
 using Training = testing::AutomaticTraining;
 
 constexpr double kVaries = 0.4;
-constexpr unsigned kPrograms = 200;
+// Of each test; TACO_TEST_PROGRAMS says another number.
+unsigned programs() {
+  const char* many = std::getenv("TACO_TEST_PROGRAMS");
+  return many == nullptr ? 500 : static_cast<unsigned>(std::stoul(many));
+}
 
 // Ranks that train alike.
 class Ranks {
@@ -72,7 +77,7 @@ struct Drawn {
 TEST(AutomaticSpread, steps_that_vary_change_its_mind_twice_in_a_thousand_at_most) {
   int most = 0, all = 0;
   double worst = 0;
-  for (unsigned seed = 1; seed <= kPrograms; ++seed) {
+  for (unsigned seed = 1; seed <= programs(); ++seed) {
     Drawn drawn(seed);
     Ranks ranks(drawn.training, drawn.ranks);
     ranks.train(drawn.training, 1000);
@@ -90,7 +95,7 @@ TEST(AutomaticSpread, steps_that_vary_change_its_mind_twice_in_a_thousand_at_mos
 
 TEST(AutomaticSpread, a_network_that_becomes_slower_is_followed_within_thirty_steps) {
   double worst = 0;
-  for (unsigned seed = 1; seed <= kPrograms; ++seed) {
+  for (unsigned seed = 1; seed <= programs(); ++seed) {
     Drawn drawn(seed);
     drawn.training.top_k_drag = 0;
     drawn.training.top_k_slower = 1;
