@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/descriptors.h"
 #include "base/file.h"
 
 namespace taco {
@@ -23,8 +24,9 @@ std::size_t round_up(std::size_t bytes, std::size_t page) {
 
 Status failure(const char* what, std::size_t bytes) {
   const int error = errno;
+  const std::string limit = error == EMFILE ? "; " + descriptor_limit_text() : "";
   return Status(Code::kResource, std::string(what) + " of " + std::to_string(bytes) +
-                                     " bytes of memory failed: " + strerror(error));
+                                     " bytes of memory failed: " + strerror(error) + limit);
 }
 
 // The choice in force of a setting like "always [madvise] never"; empty where there is none.

@@ -1,6 +1,9 @@
 #include "base/descriptors.h"
 
+#include <errno.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -20,10 +23,21 @@ void raise_descriptor_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-std::string descriptor_limit_text() {
+bool is_out_of_descriptors() {
+  const int one = eventfd(0, EFD_CLOEXEC);
+  if (one >= 0) close(one);
+  return one < 0 && errno == EMFILE;
+}
+
+std::uint32_t descriptor_limit() {
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return "the limit is unknown (ulimit -n)";
-  return "the limit is " + std::to_string(limit.rlim_cur) + " (ulimit -n)";
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  return static_cast<std::uint32_t>(std::min<rlim_t>(limit.rlim_cur, UINT32_MAX));
+}
+
+std::string descriptor_limit_text() {
+  const std::uint32_t limit = descriptor_limit();
+  return "the limit is " + (limit == 0 ? "unknown" : std::to_string(limit)) + " (ulimit -n)";
 }
 
 }  // namespace taco

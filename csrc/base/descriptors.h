@@ -1,6 +1,7 @@
 // How many file descriptors this process may have open. Any thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace taco {
@@ -8,6 +9,10 @@ namespace taco {
 // Raises the soft limit as far as the hard one and good sense allow. Programs are given few as a
 // rule, for the sake of old ones; a rank needs some for each peer on its host.
 void raise_descriptor_limit();
+// Whether this process may open none at this moment.
+bool is_out_of_descriptors();
+// The soft limit; 0: it is not known.
+std::uint32_t descriptor_limit();
 // "the limit is 1024 (ulimit -n)", for errors that say that there is none left.
 std::string descriptor_limit_text();
 

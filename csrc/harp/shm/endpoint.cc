@@ -65,6 +65,10 @@ class HostEndpoint final : public ShmEndpoint {
   };
 
   PairLink* find(std::uint32_t id);
+  void keep_back() {
+    if (!kept_back_) kept_back_ = ShmFd(eventfd(0, EFD_CLOEXEC));
+  }
+  Result<ShmFd> accept_one();
   void accept_callers();
   void rest_from_listening(Duration how_long);
   void hear_caller(int socket);
@@ -75,6 +79,7 @@ class HostEndpoint final : public ShmEndpoint {
 
   ShmHost host_;
   ShmFd listener_;
+  ShmFd kept_back_;  // gives way to one caller where no other descriptor is left
   std::vector<Caller> callers_;
   std::vector<std::unique_ptr<PairLink>> links_;
   std::uint32_t next_id_ = 1;
@@ -122,6 +127,7 @@ Status HostEndpoint::start(const ShmOptions& options) {
   if (!listener.ok()) return listener.status();
   listener_ = std::move(listener).value();
   watch(listener_.get(), kShmListener);
+  keep_back();
   if (options.pull == ShmPull::kNever) {
     host_.why_no_pull = "switched off by TACO_CMA=0";
     return Status();
@@ -226,11 +232,22 @@ void HostEndpoint::on_events(Time now) {
   }
 }
 
+// Where no descriptor is left, the one that is kept for this lets a caller be heard, and told so.
+Result<ShmFd> HostEndpoint::accept_one() {
+  auto socket = shm_accept(listener_.get());
+  if (socket.ok()) {
+    keep_back();
+    return socket;
+  }
+  kept_back_.reset();
+  return shm_accept(listener_.get());
+}
+
 // Who belongs to another user is told nothing, and costs as little as can be: he may be many.
 void HostEndpoint::accept_callers() {
   std::size_t strangers = 0;
   for (std::size_t accepted = 0; accepted < kAcceptsALook; ++accepted) {
-    auto socket = shm_accept(listener_.get());
+    auto socket = accept_one();
     if (!socket.ok()) {
       TACO_LOG_WARNING("harp", "%s", socket.status().message().c_str());
       return rest_from_listening(kDeafness);
@@ -273,6 +290,7 @@ void HostEndpoint::hear_caller(int socket) {
   if (received.state == ShmReceived::State::kNoRoom) {
     TACO_LOG_WARNING("harp", "refused a peer on this host: no file descriptor is left for it: %s",
                      descriptor_limit_text().c_str());
+    shm_send_refusal(socket);
   }
   if (!known) {
     if (waiting)

@@ -57,7 +57,7 @@ inline constexpr std::size_t kShmBlockBytes = 256 * 1024;
 inline constexpr std::size_t kShmFirstBlock = 4096;  // offset of block 0 in the arena file
 
 // Sent once by each side over the Unix socket, with the descriptors of half segment, arena and
-// doorbell.
+// doorbell; or without any, by a side that refuses the connection.
 struct ShmGreeting {
   std::uint32_t magic = kShmMagic;
   std::uint32_t version = kShmVersion;
@@ -66,7 +66,7 @@ struct ShmGreeting {
   std::uint64_t probe_address = 0;    // a word in the sender's private memory, for pulling
   std::uint64_t probe_value = 0;
   std::uint32_t watches_process = 0;  // the sender holds a pidfd of the receiver
-  std::uint32_t reserved = 0;
+  std::uint32_t refused_at = 0;       // the limit of descriptors at which it has none left for this
 };
 static_assert(sizeof(ShmGreeting) == 56);
 

@@ -94,7 +94,10 @@ void PairLink::watch(int fd, std::uint32_t kind) {
 void PairLink::on_greeting(ShmReceived greeting, ShmPeerProcess process, ShmFd socket) {
   if (is_connected() || meeting_.is(PairMeeting::kLost)) return;
   if (meeting_.is(PairMeeting::kIdle)) meeting_.go(PairMeeting::kConnecting);
-  if (Status status = make_half(); !status.ok()) return lose(status.message());
+  if (Status status = make_half(); !status.ok()) {
+    if (socket && is_out_of_descriptors()) shm_send_refusal(socket.get());
+    return lose(status.message());
+  }
   bool gone = false;
   if (socket) {
     // Both may have connected at once. That is no conflict: each side has one half to give, and it
@@ -167,6 +170,13 @@ void PairLink::on_socket() {
         socket.reset();
         if (!is_connected())
           lose("this process has no file descriptor left for it: " + descriptor_limit_text());
+        return;
+      case ShmReceived::State::kRefused:
+        socket.reset();
+        if (!is_connected()) {
+          lose("it has no file descriptor left for this process: its limit is " +
+               std::to_string(received.greeting.refused_at) + " (ulimit -n)");
+        }
         return;
       case ShmReceived::State::kNonsense:
         socket.reset();

@@ -116,6 +116,14 @@ Status shm_send_greeting(int socket, const ShmGreeting& greeting, std::array<int
   return failure(errno == ETOOMANYREFS ? Code::kResource : Code::kPeerLost, "greeting");
 }
 
+void shm_send_refusal(int socket) {
+  ShmGreeting refusal;
+  refusal.refused_at = std::max(descriptor_limit(), std::uint32_t{1});
+  // Where it cannot be said, the end of the connection says enough.
+  [[maybe_unused]] const ssize_t sent =
+      send(socket, &refusal, sizeof refusal, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 ShmReceived shm_receive_greeting(int socket) {
   ShmReceived received;
   iovec data{&received.greeting, sizeof received.greeting};
@@ -144,14 +152,17 @@ ShmReceived shm_receive_greeting(int socket) {
       fds[count++] = ShmFd(fd);
     }
   }
-  const bool whole = got == static_cast<ssize_t>(sizeof(ShmGreeting)) && count == 3 &&
-                     (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 &&
-                     received.greeting.magic == kShmMagic;
+  const bool readable = got == static_cast<ssize_t>(sizeof(ShmGreeting)) &&
+                        (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 &&
+                        received.greeting.magic == kShmMagic;
+  const bool refused = readable && count == 0 && received.greeting.refused_at != 0;
+  const bool whole = readable && count == 3;
   // The kernel hands over as many as there is room for.
   const bool cut = (message.msg_flags & MSG_CTRUNC) != 0;
-  received.state = whole ? ShmReceived::State::kGreeting
-                   : cut ? ShmReceived::State::kNoRoom
-                         : ShmReceived::State::kNonsense;
+  received.state = whole     ? ShmReceived::State::kGreeting
+                   : refused ? ShmReceived::State::kRefused
+                   : cut     ? ShmReceived::State::kNoRoom
+                             : ShmReceived::State::kNonsense;
   if (whole) received.files = ShmFiles{std::move(fds[0]), std::move(fds[1]), std::move(fds[2])};
   return received;
 }

@@ -37,8 +37,13 @@ struct ShmFiles {
 
 Status shm_send_greeting(int socket, const ShmGreeting& greeting, std::array<int, 3> files);
 
+// Says that no descriptor is left here for this connection, so that the peer's error can say it.
+void shm_send_refusal(int socket);
+
 struct ShmReceived {
-  enum class State { kNothing, kGreeting, kEnd, kNoRoom, kNonsense } state = State::kNothing;
+  // kNoRoom: no descriptor was left here for those that came; kRefused: nor there, for ours.
+  enum class State { kNothing, kGreeting, kEnd, kNoRoom, kRefused, kNonsense };
+  State state = State::kNothing;
   ShmGreeting greeting;
   ShmFiles files;
 };

@@ -1,6 +1,8 @@
 // Messages between nodes of one process, single-threaded, so that every interleaving is ours.
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,6 +56,44 @@ TEST(ShmLinks, MayBeOpenedByWhoHearsSomething) {
   const std::byte word{1};
   for (const auto& other : others) other->matcher(0).notify({&word, 1});
   EXPECT_TRUE(run_all(all, [&] { return hub.heard.notices.size() == kOthers; }));
+}
+
+// The highest number that a descriptor has, and one more.
+rlim_t descriptors_in_use() {
+  const ShmFd next(eventfd(0, EFD_CLOEXEC));
+  return static_cast<rlim_t>(next.get());
+}
+
+// Wherever it runs out, in the middle of a meeting, the meeting comes off or an error says why not.
+TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereNoneIsLeft) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  int refused = 0, met = 0;
+  for (rlim_t room = 0; room < 24; ++room) {
+    SCOPED_TRACE("room for " + std::to_string(room));
+    ShmNode a(false), b(false);
+    const PeerId ab = a.join(b.address()), ba = b.join(a.address());
+    const std::byte word{1};
+    ShmSend send({1, 2}, &word, 1);
+    std::byte target{};
+    ShmReceive receive({1, 2}, Sink::place(&target), 1);
+    rlimit low = before;
+    low.rlim_cur = descriptors_in_use() + room;
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+    b.matcher(ba).recv(receive);
+    a.matcher(ab).send(send);
+    const auto lost = [&] { return !a.heard.lost.empty() || !b.heard.lost.empty(); };
+    EXPECT_TRUE(run_all({&a, &b}, [&] { return receive.done || lost(); }));
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    (lost() ? refused : met) += 1;
+    for (const ShmNode* node : {&a, &b}) {
+      for (const auto& [peer, why] : node->heard.lost) {
+        EXPECT_NE(why.message().find("(ulimit -n)"), std::string::npos) << why.message();
+      }
+    }
+  }
+  EXPECT_GT(refused, 4);
+  EXPECT_GT(met, 4);
 }
 
 // The kernel says who connects by what he was then.
