@@ -59,6 +59,9 @@ class PathEnds {
   void challenge_at(const AddressPair& pair, Time now);
   // The peer asks us to answer by the pair its challenge came by.
   void on_challenge(const AddressPair& from, std::uint64_t token);
+  bool owes_answer(const AddressPair& pair) const {
+    return has_tokens() && tokens_->response.due && tokens_->response.pair == pair;
+  }
   // Is this the answer to our challenge, by the pair that was challenged?
   bool is_answer(const AddressPair& from, std::uint64_t token);
 
