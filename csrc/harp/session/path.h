@@ -165,6 +165,8 @@ class Path {
   void start_over(const AddressPair& pair);
   // There is reason to believe that it leads somewhere again: it is challenged at once.
   void try_again();
+  // The next numbers are gone, as if their packets had been lost.
+  void use_up(std::uint32_t numbers);
   // Numbers so far; those that are lost with the path use up credit until the peer is told.
   std::uint64_t last_number() const { return next_number_ - 1; }
   std::uint64_t settled() const { return settled_; }

@@ -151,10 +151,14 @@ void Path::on_not_taken(std::uint32_t count, std::uint32_t left) {
 void Path::renew_numbers() {
   if (offered_ == 0) attempt_ = 0;
   if (attempt_ <= wire::kLastAttempt) return;
-  packets_lost_ += offered_;
-  credit_.use(offered_);
-  next_number_ += offered_;
+  use_up(offered_);
   offered_ = attempt_ = 0;
+}
+
+void Path::use_up(std::uint32_t numbers) {
+  packets_lost_ += numbers;
+  credit_.use(numbers);
+  next_number_ += numbers;
   tail_.request();
 }
 
