@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace taco::harp {
 
@@ -24,9 +25,9 @@ CampaignFaults::CampaignFaults(SimRandom& random, SimCluster& cluster, const Cam
     flap_.next = random_.between(0, 5 * kMillisecond);
   }
   bool disturbed = plan.network.loss > 0.02;
-  for (const Fault fault :
-       {Fault::kBursts, Fault::kStall, Fault::kDeathOneWay, Fault::kRestart, Fault::kClockJump,
-        Fault::kFlapping, Fault::kDeathForGood, Fault::kAddressLost, Fault::kAddressRenewed}) {
+  for (const Fault fault : {Fault::kBursts, Fault::kStall, Fault::kSlowTurns, Fault::kDeathOneWay,
+                            Fault::kRestart, Fault::kClockJump, Fault::kFlapping,
+                            Fault::kDeathForGood, Fault::kAddressLost, Fault::kAddressRenewed}) {
     disturbed = disturbed || plan.draws(fault);
   }
   hostile_.allow_resets(!disturbed);
@@ -45,8 +46,10 @@ CampaignFaults::Pair CampaignFaults::any_pair() {
 void CampaignFaults::step() {
   if (cluster_.now() >= death_ || pending()) restart();
   admit_and_return();
+  if (cluster_.now() >= slow_until_) speed_up();
   if (over_) return;
   stall();
+  if (random_.chance(plan_.slow_turns)) slow_down();
   if (random_.chance(plan_.death)) kill_link();
   if (cluster_.now() >= death_for_good_) kill_path_for_good();
   if (cluster_.now() >= flap_.next) flap();
@@ -57,6 +60,12 @@ void CampaignFaults::step() {
   if (random_.chance(plan_.address_loss)) lose_address();
   if (random_.chance(plan_.renewal)) renew_address();
   if (random_.chance(plan_.speech)) fired_[Fault::kSpeaks] += hostile_.speak() ? 1 : 0;
+  if (random_.chance(plan_.old_hello)) {
+    fired_[Fault::kOldHellos] += hostile_.repeat_hello() ? 1 : 0;
+  }
+  if (random_.chance(plan_.late_replay)) {
+    fired_[Fault::kLateReplays] += hostile_.repeat_late() ? 1 : 0;
+  }
   if (random_.chance(plan_.clock_jump)) jump_clock();
   if (random_.chance(plan_.hostile)) {
     for (std::uint64_t i = random_.below(4) + 1; i > 0; --i) hostile_.attack();
@@ -81,6 +90,27 @@ void CampaignFaults::stall() {
                             (is_long ? random_.between(500 * kMillisecond, 1500 * kMillisecond)
                                      : random_.between(kMillisecond, 100 * kMillisecond)));
   }
+}
+
+// One engine at a time has work of its own in every turn, and never sleeps: for a while, or for
+// good.
+void CampaignFaults::slow_down() {
+  const std::uint32_t node = any_node();
+  if (slow_node_ != kNobody || cluster_[node].is_dead()) return;
+  ++fired_[Fault::kSlowTurns];
+  slow_node_ = node;
+  const bool for_good = random_.chance(0.3);
+  const Duration least = for_good ? 8 * kMillisecond : 500 * kMicrosecond;
+  cluster_[node].set_turn_time(random_.between(least, 20 * kMillisecond));
+  if (for_good) return;
+  slow_until_ = cluster_.now() + random_.between(20 * kMillisecond, 500 * kMillisecond);
+  cluster_.wake_at(slow_until_);
+}
+
+void CampaignFaults::speed_up() {
+  slow_until_ = kNever;
+  const std::uint32_t node = std::exchange(slow_node_, kNobody);
+  if (node != kNobody) cluster_[node].set_turn_time(0);
 }
 
 // All ways between two hosts, or one, which then takes its time to come back.

@@ -27,6 +27,8 @@ class CampaignFaults {
     death_ = kNever;
     renewals_ = kMostRenewals;
   }
+  // All is said and done: whose turns were slow is as fast as any.
+  void speed_up();
   // A process is dead, and its successor has yet to come.
   bool pending() const { return dead_node_ != kNobody; }
   // Counts of faults that the scenario set going; the network counts the others.
@@ -42,6 +44,7 @@ class CampaignFaults {
   std::uint32_t any_node();
   Pair any_pair();
   void stall();
+  void slow_down();
   void kill_link();
   void kill_path_for_good();
   void flap();
@@ -67,7 +70,9 @@ class CampaignFaults {
   Time death_for_good_ = kNever, death_ = kNever;
   std::uint32_t dead_node_ = kNobody;
   Time rebirth_ = kNever;
-  std::uint32_t renewing_ = 0;  // the only node that does: not both ends at once
+  std::uint32_t slow_node_ = kNobody;  // and until when
+  Time slow_until_ = kNever;           // kNever: to the end
+  std::uint32_t renewing_ = 0;         // the only node that does: not both ends at once
   std::uint32_t renewals_ = 0;
   std::uint32_t refusing_ = 0;  // the address
   // Addresses (bit i: the i-th) that are lost, or refused, until then.

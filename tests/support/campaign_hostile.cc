@@ -10,6 +10,13 @@ void Hostile::see(const SimNetwork::Departure& sent) {
   if (sent.fate == "forged" || sent.fate == "in part" || sent.bytes.size() < sizeof(wire::Header))
     return;
   Seen seen{sent.from, sent.to, Datagram(sent.bytes.begin(), sent.bytes.end())};
+  if (wire::is_hello(seen.bytes)) {
+    if (hellos_.size() < kRemembered) hellos_.push_back(seen);
+  } else if (old_.size() < kRemembered) {
+    old_.push_back(seen);
+  } else if (random_.chance(kKept)) {
+    old_[random_.below(kRemembered)] = seen;
+  }
   if (seen_.size() < kRemembered) {
     seen_.push_back(std::move(seen));
   } else {
@@ -63,6 +70,12 @@ void Hostile::replay(const Seen& seen) {
   SimPlace to = seen.to;
   if (random_.chance(0.2)) to.node = static_cast<std::uint32_t>(random_.below(nodes_));
   network_.forge(from, to, seen.bytes);
+}
+
+bool Hostile::repeat(const std::vector<Seen>& from) {
+  if (from.empty()) return false;
+  replay(from[random_.below(from.size())]);
+  return true;
 }
 
 // Altered: what is left of a packet has no right checksum; of a hello no right proof.

@@ -25,6 +25,10 @@ class Hostile {
   void attack();
   // Sends one that looks as if it belonged to a session, but for the seal. False: he knows of none.
   bool speak();
+  // Sends a copy of a hello, from the beginning on, or of another packet, when many more have been
+  // seen since. False: he has none.
+  bool repeat_hello() { return repeat(hellos_); }
+  bool repeat_late() { return repeat(old_); }
 
  private:
   struct Seen {
@@ -36,15 +40,19 @@ class Hostile {
   Datagram with_any_header();
   void forge_from(const Seen& seen);
   void replay(const Seen& seen);
+  bool repeat(const std::vector<Seen>& from);
   void send_reset(const Seen& seen);
   void speak_segment(const Seen& seen);
 
   static constexpr std::size_t kRemembered = 64;
+  // Every so many packets one of the old ones makes room for what comes.
+  static constexpr double kKept = 1.0 / 16;
   SimRandom& random_;
   SimNetwork& network_;
   const std::uint32_t nodes_;
   bool resets_ = false;
-  std::vector<Seen> seen_;
+  std::vector<Seen> seen_;  // newest
+  std::vector<Seen> hellos_, old_;
   std::size_t next_ = 0;
 };
 

@@ -12,7 +12,7 @@ constexpr std::uint64_t kMostSilentSteps = 2000;
 // Turns of a process that has nothing to do, for each other process: ticks, what a path that comes
 // back has to try, and challenges by paths that are dead. Who asks whether a peer is still there
 // asks by each path.
-constexpr double kIdleTurns = 200, kIdleTurnsAPath = 40, kIdleTurnsASecond = 60;
+constexpr double kIdleTurns = 300, kIdleTurnsAPath = 40, kIdleTurnsASecond = 60;
 
 std::string pair_text(std::uint32_t node, std::uint32_t other) {
   return "process " + std::to_string(node) + " and " + std::to_string(other) + ": ";
@@ -59,8 +59,18 @@ void Invariants::on_lost(std::uint32_t node, PeerId peer, const Status& why) {
   fail("process " + std::to_string(node) + " lost a peer that lives: " + why.message());
 }
 
-// AES-GCM gives away what it keeps when two packets are sealed under one nonce.
+// Where no host is, nobody can have proved to be: its hellos bring it no more than they had.
 void Invariants::see(const SimNetwork::Departure& sent) {
+  const bool forged = sent.fate == "forged";
+  const bool hello = wire::is_hello(sent.bytes);
+  if (forged && sent.from.node == cluster_.size()) from_nowhere_ += sent.bytes.size();
+  if (!forged && hello && sent.to.node == cluster_.size()) to_nowhere_ += sent.bytes.size();
+  if (to_nowhere_ > from_nowhere_) fail("more hellos are sent to a stranger than came from there");
+  see_nonce(sent);
+}
+
+// AES-GCM gives away what it keeps when two packets are sealed under one nonce.
+void Invariants::see_nonce(const SimNetwork::Departure& sent) {
   wire::Header header;
   if (sent.fate == "forged" || sent.bytes.size() <= sizeof header) return;
   std::memcpy(&header, sent.bytes.data(), sizeof header);

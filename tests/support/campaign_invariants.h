@@ -59,6 +59,7 @@ class Invariants {
     const std::uint32_t node_;
   };
 
+  void see_nonce(const SimNetwork::Departure& sent);
   void watch(std::uint32_t node);
   void on_lost(std::uint32_t node, PeerId peer, const Status& why);
   void check_credit(std::uint32_t node, std::uint32_t other);
@@ -78,6 +79,7 @@ class Invariants {
 
   SimCluster& cluster_;
   std::map<SeenNonce, std::vector<std::byte>> nonces_;
+  std::size_t from_nowhere_ = 0, to_nowhere_ = 0;        // bytes
   std::vector<std::unique_ptr<Witness>> witnesses_;      // by node
   std::set<std::pair<std::uint32_t, PeerId>> mourners_;  // who may lose whom
   std::uint64_t steps_ = 0;

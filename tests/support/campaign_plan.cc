@@ -67,8 +67,9 @@ void draw_paths(SimRandom& random, CampaignPlan& plan, Draw& draw) {
   // Who is refused by the one path that is left, because others have died, is right to think that
   // the peer has ended.
   bool others_live = plan.addresses() > 1 && plan.network.loss < 0.02;
-  for (const Fault fault : {Fault::kBursts, Fault::kStall, Fault::kDeathOneWay, Fault::kRestart,
-                            Fault::kClockJump, Fault::kFlapping, Fault::kDeathForGood}) {
+  for (const Fault fault :
+       {Fault::kBursts, Fault::kStall, Fault::kSlowTurns, Fault::kDeathOneWay, Fault::kRestart,
+        Fault::kClockJump, Fault::kFlapping, Fault::kDeathForGood}) {
     others_live = others_live && !plan.draws(fault);
   }
   if (others_live && draw(Fault::kRefused, 1)) {
@@ -82,6 +83,8 @@ void draw_paths(SimRandom& random, CampaignPlan& plan, Draw& draw) {
     plan.network.udp_checksums = true;
   }
   if (plan.security != Security::kNone && draw(Fault::kSpeaks, 0.2)) plan.speech = 0.02;
+  if (draw(Fault::kOldHellos, 0.15)) plan.old_hello = 0.02;
+  if (draw(Fault::kLateReplays, 0.15)) plan.late_replay = 0.02;
 }
 
 }  // namespace
@@ -116,6 +119,9 @@ const char* name_of(Fault fault) {
       "cancelled exchange",
       "corruption, payload trusted",
       "hostile, right connection",
+      "old hellos repeated",
+      "packets repeated late",
+      "slow turns of an engine",
   };
   return kNames[static_cast<std::size_t>(fault)];
 }
@@ -148,6 +154,7 @@ CampaignPlan CampaignPlan::draw(SimRandom& random) {
   if (draw(Fault::kCancel, 0.3)) plan.cancel = 0.1;
   plan.security = static_cast<Security>(random.below(3));
   if (random.chance(0.5)) plan.packets_per_key = 20 + random.below(200);
+  if (draw(Fault::kSlowTurns, 0.15)) plan.slow_turns = 0.003;
   draw_paths(random, plan, draw);
   plan.calm_end = random.chance(plan.draws(Fault::kDeathForGood) ? 0.8 : 0.4);
   return plan;

@@ -37,10 +37,13 @@ enum class Fault : std::uint8_t {
   kFullNic,
   kFullSwitch,
   kCancel,
-  kTrusted,  // corruption where the payload is left to UDP's checksum
-  kSpeaks,   // hostile packets with a right connection and checksum, but no seal
+  kTrusted,      // corruption where the payload is left to UDP's checksum
+  kSpeaks,       // hostile packets with a right connection and checksum, but no seal
+  kOldHellos,    // recorded ones, again and again
+  kLateReplays,  // of packets, when many have come since
+  kSlowTurns,    // of an engine that has work of its own in each
 };
-inline constexpr std::size_t kFaults = static_cast<std::size_t>(Fault::kSpeaks) + 1;
+inline constexpr std::size_t kFaults = static_cast<std::size_t>(Fault::kSlowTurns) + 1;
 const char* name_of(Fault fault);
 
 // A count for each kind of fault.
@@ -71,6 +74,7 @@ struct CampaignPlan {
   // Chances, at every step of the simulation.
   double stall = 0, death = 0, mtu_change = 0, clock_jump = 0, hostile = 0, move = 0;
   double path_mtu_change = 0, refusal = 0, address_loss = 0, renewal = 0, speech = 0;
+  double old_hello = 0, late_replay = 0, slow_turns = 0;
   // Faults of an exchange.
   double cancel = 0;
   Security security = Security::kNone;

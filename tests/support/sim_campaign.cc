@@ -28,7 +28,9 @@ class Scenario {
         faults_(random_, cluster_, plan_, exchanges_, invariants_) {
     if (!trace.empty()) pcap_ = std::make_unique<SimPcap>(trace);
     const bool sealed = plan_.security != Security::kNone;
-    if (pcap_ != nullptr || sealed || plan_.draws(Fault::kHostile)) {
+    const bool watched = plan_.draws(Fault::kHostile) || plan_.draws(Fault::kOldHellos) ||
+                         plan_.draws(Fault::kLateReplays);
+    if (pcap_ != nullptr || sealed || watched) {
       cluster_.network().set_tap([this](const SimNetwork::Departure& sent) {
         if (pcap_ != nullptr) pcap_->write(sent);
         invariants_.see(sent);
@@ -92,6 +94,7 @@ class Scenario {
     switch (phase_) {
       case Phase::kExchanging:
         if (!exchanges_.step() || faults_.pending()) return false;
+        faults_.speed_up();
         if (!plan_.calm_end) return leave();
         faults_.end();
         phase_ = Phase::kQuieting;
@@ -107,11 +110,20 @@ class Scenario {
         if (cluster_.now() < idle_until_) cluster_.wake_at(idle_until_);
         if (cluster_.now() < idle_until_ || !quiet()) return false;
         invariants_.end_idle();
+        check_unmatched();
         return leave();
       case Phase::kLeaving:
         return quiet();
     }
     return true;
+  }
+
+  // Whatever was sent has been received: something that is left has come twice.
+  void check_unmatched() {
+    if (plan_.draws(Fault::kCancel) || plan_.draws(Fault::kRestart)) return;
+    StackStats stats;
+    for (std::uint32_t i = 0; i < cluster_.size(); ++i) cluster_[i].loop().add_to_st(stats);
+    if (stats.unmatched > 0) fail("a message has come twice");
   }
 
   bool leave() {
@@ -136,7 +148,8 @@ class Scenario {
     fired[Fault::kFarReordering] = network.far_reordered;
     fired[Fault::kCorruption] = network.corrupted;
     fired[Fault::kIncast] = plan_.draws(Fault::kIncast) ? 1 : 0;
-    fired[Fault::kHostile] = network.forged - fired[Fault::kSpeaks];
+    fired[Fault::kHostile] = network.forged - fired[Fault::kSpeaks] - fired[Fault::kOldHellos] -
+                             fired[Fault::kLateReplays];
     fired[Fault::kTrusted] = network.trusted;
     fired[Fault::kFullNic] = network.refused;
     fired[Fault::kFullSwitch] = network.port_full;

@@ -105,13 +105,13 @@ void SimProcess::meet_again() {
 }
 
 void SimProcess::turn(Time now) {
-  if (now < stalled_until_) return;
+  if (now < std::max(stalled_until_, works_until_)) return;
   if (next_event() <= now) ++turns_;
   started_ = true;
   loop_.begin_turn_st(now + clock_ahead_, std::exchange(worked_, turn_time_));
   loop_.transmit_eager_st();
   awake_ = loop_.turn_st() || !loop_.may_sleep_st() || turn_time_ > 0;
-  if (turn_time_ > 0) stalled_until_ = now + turn_time_;
+  if (turn_time_ > 0) works_until_ = now + turn_time_;
   if (!awake_) loop_.expect_turn_st(loop_.next_deadline_st());
 }
 
@@ -120,7 +120,7 @@ Time SimProcess::next_event() const {
   if (next != kNever) next = std::max<Time>(next - clock_ahead_, 0);
   if (loop_.has_ready()) next = std::min(next, nic_.room_at());
   if (awake_ || nic_.has_arrivals() || !loop_.may_sleep_st()) next = 0;
-  return std::max(next, stalled_until_);
+  return std::max({next, stalled_until_, works_until_});
 }
 
 std::size_t SimProcess::bytes_kept() {

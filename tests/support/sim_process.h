@@ -99,9 +99,7 @@ class SimProcess {
   void meet(std::uint32_t node);
   void meet_again();
   // Requests are posted in a turn.
-  void begin_turn() {
-    loop_.begin_turn_st(network_.now() + clock_ahead_, std::exchange(worked_, 0));
-  }
+  void begin_turn() { loop_.begin_turn_st(network_.now() + clock_ahead_, worked_); }
 
   const SimNetwork& network_;
   SimNic nic_;
@@ -112,7 +110,7 @@ class SimProcess {
   PeerTable peers_;  // goes before the loop, to which its sessions refer
   std::vector<Other> others_;
   std::uint32_t address_ = 0, paths_ = 1;
-  Time stalled_until_ = 0;
+  Time stalled_until_ = 0, works_until_ = 0;
   Duration clock_ahead_ = 0;
   Duration turn_time_ = 0, worked_ = 0;  // a turn; since the last one began
   std::uint64_t turns_ = 0;

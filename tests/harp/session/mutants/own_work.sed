@@ -1,0 +1,2 @@
+# An engine is excused for the time that its own work takes.
+s/excuses_[.]grant(now, gap_, worked)/gap_/
