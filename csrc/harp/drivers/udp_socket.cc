@@ -33,6 +33,10 @@ constexpr std::size_t kSendBuffer = std::size_t{1} << 18;
 constexpr int kRetries = 8;
 // Errors taken out at once; more of them wait until the socket is next looked at.
 constexpr int kErrorsAtOnce = 32;
+// So many in so long a time are more than peers can bring about whose hosts ration them: somebody
+// forges them, and each takes as long as a packet or two. For as long again none are heard.
+constexpr int kErrorsHeard = 64;
+constexpr Duration kErrorsRest = 10 * kMillisecond;
 constexpr std::size_t kFlatBytes = 512;
 constexpr int kRunsUntilRetry = 256;
 
@@ -159,8 +163,6 @@ void UdpSocket::close() {
 Status UdpSocket::configure(const UdpSocketOptions& options) {
   const bool v6 = family_of(options.local) == AF_INET6;
   if (v6) set_option(fd_, IPPROTO_IPV6, IPV6_V6ONLY, 1);
-  // Without it an unconnected socket never hears that a port is closed.
-  set_option(fd_, v6 ? int{IPPROTO_IPV6} : int{IPPROTO_IP}, v6 ? IPV6_RECVERR : IP_RECVERR, 1);
   set_option(fd_, SOL_SOCKET, SO_RXQ_OVFL, 1);
   size_buffers(options.buffer);
   has_gro_ = options.allow_gro && set_option(fd_, SOL_UDP, UDP_GRO, 1);
@@ -178,7 +180,17 @@ Status UdpSocket::configure(const UdpSocketOptions& options) {
   local_.size = length;
   network_ = options.network;
   may_fragment(true);
+  hear_errors(true);
   return {};
+}
+
+// Without it an unconnected socket never hears that a port is closed. What has been kept goes with
+// it.
+void UdpSocket::hear_errors(bool hear) {
+  const bool v6 = family_of(local_) == AF_INET6;
+  set_option(fd_, v6 ? int{IPPROTO_IPV6} : int{IPPROTO_IP}, v6 ? IPV6_RECVERR : IP_RECVERR,
+             hear ? 1 : 0);
+  deaf_until_ = hear ? kNever : monotonic_now() + kErrorsRest;
 }
 
 bool UdpSocket::may_fragment(bool may) {
@@ -346,6 +358,7 @@ bool UdpSocket::send_in_pieces(const TxPacket& packet, std::vector<Refusal>& ref
 
 std::size_t UdpSocket::receive(UdpReceiveRing& ring, std::size_t first, std::size_t most,
                                std::vector<Refusal>& refusals) {
+  if (deaf_until_ != kNever && fd_ >= 0 && monotonic_now() >= deaf_until_) hear_errors(true);
   for (int retries = 0; fd_ >= 0 && retries < kRetries; ++retries) {
     const int got = receive_some(fd_, std::span(ring.headers).subspan(first, most));
     if (got >= 0) return static_cast<std::size_t>(got);
@@ -374,6 +387,18 @@ std::size_t UdpSocket::segment_bytes_of(const UdpReceiveRing& ring, std::size_t 
 }
 
 std::size_t UdpSocket::drain_errors(std::vector<Refusal>& refusals) {
+  const std::size_t taken = take_errors(refusals);
+  const Time now = monotonic_now();
+  if (now - errors_since_ >= kErrorsRest) {
+    errors_since_ = now;
+    errors_ = 0;
+  }
+  errors_ += static_cast<int>(taken);
+  if (errors_ >= kErrorsHeard && deaf_until_ == kNever) hear_errors(false);
+  return taken;
+}
+
+std::size_t UdpSocket::take_errors(std::vector<Refusal>& refusals) {
   constexpr std::size_t kMostKept = 64;
   std::size_t from_others = 0;
   for (int taken = 0; taken < kErrorsAtOnce; ++taken) {

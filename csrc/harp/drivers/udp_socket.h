@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "harp/address.h"
 #include "harp/nic.h"
@@ -108,12 +109,18 @@ class UdpSocket {
   // Takes what is in the queue of errors, up to a bound. Returns how many came from the network,
   // about packets that had left: what this host itself refuses is in the queue as well.
   std::size_t drain_errors(std::vector<Refusal>& refusals);
+  std::size_t take_errors(std::vector<Refusal>& refusals);
+  // Whether the kernel is to keep errors for this socket.
+  void hear_errors(bool hear);
 
   int fd_;  // -1: closed
   Endpoint local_;
   OwnNetwork network_;
   bool has_gso_ = false, has_gro_ = false;
   bool is_full_ = false;
+  int errors_ = 0;  // from the network, since then
+  Time errors_since_ = 0;
+  Time deaf_until_ = kNever;                  // to errors; kNever: it hears them
   std::size_t too_long_for_runs_ = SIZE_MAX;  // segments of so many bytes, as last refused
   int runs_until_retry_ = 0;                  // of those
   std::size_t receive_buffer_ = 0;

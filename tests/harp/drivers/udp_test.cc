@@ -274,6 +274,38 @@ TEST(UdpErrorTest, a_closed_port_is_reported_with_the_packet_and_live_peers_are_
   EXPECT_EQ(collect(*live, kRounds, nullptr).size(), static_cast<std::size_t>(kRounds));
 }
 
+// Errors can be forged, by anybody who guesses a port: a flood of them is not all listened to, and
+// when it is over, the next ones are heard.
+TEST(UdpErrorTest, of_a_flood_of_errors_a_few_are_heard_at_a_time) {
+  auto a = nic(options());
+  Endpoint dead;
+  {
+    auto closing = nic(options());
+    dead = closing->addresses()[0].endpoint;
+  }
+  const auto payload = random_bytes(200);
+  const IoSlice slice{payload.data(), payload.size()};
+  const TxPacket packet{&dead, 0, {&slice, 1}, 200};
+  std::size_t heard = 0;
+  const auto send_one = [&] {
+    ASSERT_EQ(a->send_st({&packet, 1}), 1u);
+    std::array<RxPacket, 1> none;
+    a->look_everywhere_st();
+    a->receive_st(none);
+    heard += a->take_refusals_st().size();
+  };
+  const Time begin = monotonic_now();
+  constexpr std::size_t kFlood = 20'000;
+  for (std::size_t i = 0; i < kFlood; ++i) send_one();
+  const auto periods = static_cast<std::size_t>((monotonic_now() - begin) / (10 * kMillisecond));
+  EXPECT_LE(heard, 128 * (periods + 1));
+  EXPECT_GT(heard, 3u);
+  const Time deadline = monotonic_now() + 10 * kSecond;
+  const std::size_t before = heard;
+  while (heard == before && monotonic_now() < deadline) send_one();
+  EXPECT_GT(heard, before);
+}
+
 TEST(UdpErrorTest, datagrams_that_find_the_buffer_full_are_counted) {
   UdpNicOptions small = options();
   small.receive_buffer = 8'192;
