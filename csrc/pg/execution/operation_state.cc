@@ -23,6 +23,8 @@ Status OperationState::wait(Duration timeout, Time until) {
     return Status(Code::kInternal, "waiting on the engine's own thread would never end");
   completion::Blocked blocked;
   if (stack->engine().wait(event_, until)) return status_;
+  // In a forked child, say, nobody works on it.
+  TACO_RETURN_IF_ERROR(stack->usable().with_prefix(describe() + ": "));
   if (timeout <= 0) return Status(Code::kAborted, describe() + ": the transport stopped");
   return Status(Code::kTimeout, describe() + ": Timed out waiting " +
                                     std::to_string(timeout / kMillisecond) +
