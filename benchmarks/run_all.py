@@ -85,6 +85,8 @@ RUNS = [
     ("first_message", True, "small.py", "--turns 5 --round-trip 10"),
     ("security", False, "security.py", "--repeat 3"),
     ("security_forged", False, "security.py", "--repeat 3 --forged 100000"),
+    ("security_icmp", True, "security.py", "--repeat 3 --icmp 100000"),
+    ("security_connects", True, "security.py", "--repeat 3 --connects 100000"),
 ]
 
 

@@ -1,25 +1,31 @@
-"""What the levels of security cost, and what a stranger's forged packets do, between two processes.
+"""What the levels of security cost, and what floods of strangers do, between two processes.
 
     python benchmarks/security.py                     none, auth and encrypt in turn
     python benchmarks/security.py --forged 100000     beside so many forged packets a second
+    python benchmarks/security.py --icmp 100000       the same of ICMP about guessed ports (root)
+    python benchmarks/security.py --connects 100000   connects by another user, to ranks that share
+                                                      memory (root)
 
 The processes talk over UDP on this host, each bound to a core of its own, without torch
 (build/release/csrc/harp/harp-perf). Rounds of the candidates alternate; medians and their ratios
 are shown, and for `encrypt` the processor time of its bytes beside that of `openssl speed`. A
-core that sends forged packets is busy with that wherever they go, so with --forged the baseline
-is the same flood to a port where nobody listens to it.
+core that sends a flood is busy with that wherever it goes, so the baseline is the same flood to a
+port, or a socket, where nobody listens to it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
+import os
 import random
 import re
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -64,7 +70,7 @@ class Flood:
     """So many forged packets a second to a port of this host."""
 
     def __init__(self, port: int, rate: float) -> None:
-        self.sent = 0
+        self.rate = 0.0  # as it was
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(port, rate))
 
@@ -73,13 +79,14 @@ class Flood:
         burst = b"".join(packets)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
             out.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, len(packets[0]))
-            start = time.monotonic()
+            sent, start = 0, time.monotonic()
             while not self._stop.is_set():
-                if self.sent > rate * (time.monotonic() - start):
+                if sent > rate * (time.monotonic() - start):
                     time.sleep(0.0005)
                     continue
                 out.sendto(burst, ("127.0.0.1", port))
-                self.sent += BURST
+                sent += BURST
+            self.rate = sent / (time.monotonic() - start)
 
     def __enter__(self) -> Flood:
         self._thread.start()
@@ -98,8 +105,71 @@ def deaf_port() -> Iterator[int]:
         yield deaf.getsockname()[1]
 
 
+class Stranger:
+    """A flood from a process of its own (strangers.py): of connects by user nobody, or of ICMP."""
+
+    def __init__(self, kind: str, target: str, rate: float) -> None:
+        self.rate = 0.0  # as it was
+        self._argv = [sys.executable, str(Path(__file__).with_name("strangers.py")), kind]
+        self._target, self._wanted = target, rate
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        # A socket's name is known once a rank has it.
+        while not self._target and not self._over.is_set():
+            self._target = socket_of_child()
+            time.sleep(0.01)
+        if not self._target:
+            return
+        argv = [*self._argv, self._target, str(self._wanted)]
+        with subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            self._over.wait()
+            self.rate = float(process.communicate()[0])
+
+    def __enter__(self) -> Stranger:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def socket_of_child() -> str:
+    """The name of the socket by which a process that this one has started shares memory; or ""."""
+    listening = {}
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        fields = line.split()
+        if len(fields) == 8 and fields[7].startswith("@taco-") and fields[5] == "01":
+            listening[f"socket:[{fields[6]}]"] = fields[7][1:]
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) != os.getpid():
+                continue
+            for descriptor in (stat.parent / "fd").iterdir():
+                name = listening.get(os.readlink(descriptor))
+                if name is not None:
+                    return name
+    return ""
+
+
+@contextmanager
+def deaf_socket() -> Iterator[str]:
+    """A socket whose connections nobody accepts, as full of them as it can be."""
+    name = f"deaf-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as deaf:
+        deaf.bind(b"\0" + name.encode())
+        deaf.listen(16)
+        yield name
+
+
 def measure(arguments: argparse.Namespace, level: str, port: int) -> Row:
     options = ["--seconds", str(arguments.seconds), "--rounds", str(arguments.messages)]
+    if arguments.connects:
+        options += ["--transport", "shm"]
     options += ["--bytes", str(arguments.bytes)]
     # Loopback would carry larger packets than Ethernet does.
     environment = {"TACO_HARP_SECURITY": level, "TACO_MTU": "1500"}
@@ -142,26 +212,41 @@ def compare_levels(arguments: argparse.Namespace) -> dict[str, Row]:
     return result
 
 
+@contextmanager
+def flood(arguments: argparse.Namespace, at_it: bool, port: int) -> Iterator[Flood | Stranger]:
+    """Of what the arguments say, at the pair, whose receiver has the port, or elsewhere."""
+    with deaf_port() as deaf, deaf_socket() as deaf_name:
+        target = port if at_it else deaf
+        if arguments.forged:
+            one: Flood | Stranger = Flood(target, arguments.forged)
+        elif arguments.icmp:
+            one = Stranger("icmp", str(target), arguments.icmp)
+        else:
+            one = Stranger("connects", "" if at_it else deaf_name, arguments.connects)
+        with one:
+            yield one
+
+
 def compare_floods(arguments: argparse.Namespace) -> dict[str, Row]:
+    what = "packets" if arguments.forged else "ICMP" if arguments.icmp else "connects"
     rows: dict[str, list[Row]] = {"elsewhere": [], "at it": []}
     rates = []
-    for _ in range(arguments.repeat):
-        for where, found in rows.items():
-            with deaf_port() as deaf, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    for turn in range(arguments.repeat):
+        for where in list(rows)[:: 1 if turn % 2 == 0 else -1]:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
                 probe.bind(("127.0.0.1", 0))
                 port = probe.getsockname()[1]
-                probe.close()
-                start = time.monotonic()
-                with Flood(port if where == "at it" else deaf, arguments.forged) as flood:
-                    found.append(measure(arguments, arguments.level, port))
-                rates.append(flood.sent / (time.monotonic() - start))
+            with flood(arguments, where == "at it", port) as one:
+                rows[where].append(measure(arguments, arguments.level, port))
+            rates.append(one.rate)
     result = {where: medians(found) for where, found in rows.items()}
     base = result["elsewhere"]
-    print(f"{min(rates):.0f} to {max(rates):.0f} forged packets a second; level {arguments.level}")
+    print(f"{min(rates):.0f} to {max(rates):.0f} {what} a second; level {arguments.level}")
     for where, row in result.items():
         print(
             f"{where:10s} {row['us']:8.2f} us {row['us'] / base['us']:6.3f}x"
             f" {row['gbit']:8.1f} Gbit/s {row['gbit'] / base['gbit']:6.3f}x"
+            f" {row['receiver']:8.3f} s a GB {row['receiver'] / base['receiver']:6.3f}x"
         )
     return result
 
@@ -170,7 +255,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--perf", type=Path, default=PERF, help="harp-perf, as built")
     parser.add_argument("--forged", type=float, default=0, help="packets a second to the receiver")
-    parser.add_argument("--level", choices=LEVELS, default="auth", help="with --forged")
+    parser.add_argument("--icmp", type=float, default=0, help="messages a second about its port")
+    parser.add_argument("--connects", type=float, default=0, help="a second to one of them")
+    parser.add_argument("--level", choices=LEVELS, default="auth", help="beside a flood")
     parser.add_argument("--repeat", type=int, default=5, help="rounds of each candidate")
     parser.add_argument("--seconds", type=float, default=2, help="of bulk data a round")
     parser.add_argument("--messages", type=int, default=20_000, help="small ones a round")
@@ -178,7 +265,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the medians there")
     arguments = parser.parse_args()
     require(arguments.perf, "harp-perf")
-    result = compare_floods(arguments) if arguments.forged else compare_levels(arguments)
+    flooded = arguments.forged or arguments.icmp or arguments.connects
+    result = compare_floods(arguments) if flooded else compare_levels(arguments)
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=2))
 
