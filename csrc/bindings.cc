@@ -20,5 +20,6 @@ PYBIND11_MODULE(_C, module) {
   taco::pg::bind_lightcc(module);
   taco::zerocache::bind_storage(module);
   taco::zerocache::bind_store(module);
+  taco::zerocache::bind_lending(module);
   taco::zerocache::bind_plan(module);
 }

@@ -292,7 +292,7 @@ def test_a_close_that_is_refused_leaves_the_bytes_for_the_next(tmp_path: Path) -
     expected = {name: cache.full(name) for name, _ in model.named_parameters()}
     weight = model.blocks[3].up.weight
     held = weight.data
-    weight.data = torch.zeros_like(weight, device="cpu")
+    weight.data = torch.zeros_like(weight, device="cpu", dtype=torch.bfloat16)
     with pytest.raises(ValueError, match=r"'blocks\.3\.up\.weight'.*another storage"):
         cache.close()
     assert not cache.closed

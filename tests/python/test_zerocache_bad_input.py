@@ -219,7 +219,7 @@ def test_a_parameter_that_is_replaced_afterwards_is_named() -> None:
     model = nn.Sequential(line(), line())
     cache = make_cache(None)
     model, _ = cache.wrap(model, adamw(model))
-    model[1].weight.data = torch.zeros(4, 4)
+    model[1].weight.data = torch.zeros(4, 4, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match=r"'1\.weight' has been given another storage"):
         model(torch.zeros(1, 4))
     cache.close()

@@ -6,6 +6,7 @@
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -43,8 +44,23 @@ void clear_mark(c10::StorageImpl& storage) {
 void clear_mark(c10::StorageImpl& storage) { storage.clear_data_ptr_access_error_msg_(); }
 #endif
 
-// The deleter of torch's pointer into the range, whose context keeps the range.
-void let_range_go(void* context) { delete static_cast<std::shared_ptr<const void>*>(context); }
+// The context of torch's pointer into the range, which it keeps.
+struct Place {
+  std::shared_ptr<const void> range;
+  std::atomic<bool> absent{false};  // as the storage is marked, for threads that only look
+};
+
+void let_place_go(void* context) { delete static_cast<Place*>(context); }
+
+// Null: the storage's bytes do not lie in a range.
+Place* place_of(c10::StorageImpl& storage) {
+  const at::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  return data.get_deleter() == &let_place_go ? static_cast<Place*>(data.get_context()) : nullptr;
+}
+
+void mark(c10::StorageImpl& storage, bool absent) {
+  if (Place* place = place_of(storage)) place->absent.store(absent, std::memory_order_relaxed);
+}
 
 // Whether an address is mapped from a file, and what is written there reaches no other process: the
 // mapping is private, or cannot be written at all.
@@ -85,7 +101,7 @@ Status can_be_placed(const at::Tensor& tensor, const std::string& name) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   if (storage->nbytes() == 0) return unsupported(name, "is empty: there is nothing to place");
   const at::DataPtr& data = storage->_mutable_data_ptr_no_checks();
-  if (data.get_deleter() == &let_range_go)
+  if (place_of(*storage) != nullptr)
     return unsupported(name, "is held by another cache: close() that one first");
   if (data.get_deleter() != c10::GetCPUAllocator()->raw_deleter() &&
       !is_own_mapping_of_file(data.get())) {
@@ -99,8 +115,13 @@ Status can_be_placed(const at::Tensor& tensor, const std::string& name) {
 
 bool is_placed(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return false;
-  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  return storage->_mutable_data_ptr_no_checks().get_deleter() == &let_range_go;
+  return place_of(*tensor.storage().unsafeGetStorageImpl()) != nullptr;
+}
+
+bool is_absent(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return false;
+  const Place* const place = place_of(*tensor.storage().unsafeGetStorageImpl());
+  return place != nullptr && place->absent.load(std::memory_order_relaxed);
 }
 
 Result<std::unique_ptr<PlacedStorage>> PlacedStorage::place(const at::Tensor& tensor,
@@ -115,9 +136,8 @@ Result<std::unique_ptr<PlacedStorage>> PlacedStorage::place(const at::Tensor& te
                                                           storage->nbytes(), storage->resizable()));
   // So resize_() is refused: the memory that it would allocate is not the store's.
   storage->set_resizable(false);
-  storage->set_data_ptr_noswap(at::DataPtr(address,
-                                           new std::shared_ptr<const void>(std::move(range)),
-                                           &let_range_go, at::Device(at::kCPU)));
+  storage->set_data_ptr_noswap(at::DataPtr(address, new Place{.range = std::move(range)},
+                                           &let_place_go, at::Device(at::kCPU)));
   placed->add(tensor, name);
   static_cast<void>(placed->form());
   return placed;
@@ -185,7 +205,10 @@ Status PlacedStorage::check() const {
 
 void PlacedStorage::set_present() {
   present_ = true;
-  if (const auto storage = storage_.lock()) clear_mark(*storage);
+  if (const auto storage = storage_.lock()) {
+    clear_mark(*storage);
+    mark(*storage, false);
+  }
 }
 
 void PlacedStorage::set_absent(const char* reason) {
@@ -193,6 +216,7 @@ void PlacedStorage::set_absent(const char* reason) {
   if (const auto storage = storage_.lock()) {
     storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
         described() + " is not in memory now: " + reason);
+    mark(*storage, true);
   }
 }
 

@@ -46,6 +46,8 @@ Status can_be_placed(const at::Tensor& tensor, const std::string& name);
 
 // Whether a tensor's bytes lie in some store's range.
 bool is_placed(const at::Tensor& tensor);
+// Whether they do, and are absent now. Any thread.
+bool is_absent(const at::Tensor& tensor);
 
 class PlacedStorage {
  public:

@@ -114,6 +114,8 @@ class Store : public Pager {
   std::optional<Uses::Part> part_of(const at::Tensor& tensor);
   // Notes, as note_write() does, that this tensor was changed.
   void note_change(const at::Tensor& tensor);
+  // Says why a tensor is absent to those that look at its data until it is there again.
+  void say_why(const at::Tensor& tensor, const std::string& reason);
   // Names all that was made, the first name of each being its own; false if some get none. They may
   // be named anew until state is added.
   Result<bool> name_made(const std::vector<std::pair<std::string, at::Tensor>>& names);

@@ -227,6 +227,7 @@ void bind_made(py::class_<Store>& store) {
       .def("holds", &Store::holds)
       .def("part_of", &Store::part_of)
       .def("note_change", &Store::note_change)
+      .def("say_why", &Store::say_why)
       .def("name_made",
            [](Store& self, const std::vector<std::pair<std::string, at::Tensor>>& names) {
              return value_or_raise(self.name_made(names));

@@ -39,6 +39,11 @@ void Store::note_change(const at::Tensor& tensor) {
   if (const Entry* entry = find(tensor)) uses_.note_write(entry->parameter);
 }
 
+void Store::say_why(const at::Tensor& tensor, const std::string& reason) {
+  const Entry* entry = find(tensor);
+  if (entry != nullptr && !entry->storage->present()) entry->storage->set_absent(reason.c_str());
+}
+
 void Store::forget(Entry& entry) {
   const Run run = layout_.pages_of(layout_.tensors()[entry.tensor]);
   std::vector<PageId> alone;

@@ -57,6 +57,24 @@ class Aliases:
         if not alias.is_inference():
             self._taken.append((parameter, alias, alias._version))
 
+    def set(self, parameter: nn.Parameter, values: Tensor) -> bool:
+        """``p.data = values``: a copy of them becomes the parameter's. False: they are no values
+        for its place, or are there already."""
+        fits = (values.shape, values.dtype, values.device, values.layout) == (
+            *(parameter.shape, parameter.dtype, parameter.device, parameter.layout),
+        )
+        part = self._store.part_of(parameter)
+        if not fits or part is None or self._store.part_of(values) == part:
+            return False
+        self._store.begin(part, False)
+        try:
+            with torch.no_grad():
+                _data.__get__(parameter).copy_(values)
+            self._store.note_change(parameter)
+        finally:
+            self._store.end(part, False)
+        return True
+
     def note(self) -> None:
         """Before uses end: what was changed since the last time is noted."""
         if not self._taken:
@@ -87,7 +105,10 @@ def _get_data(parameter: Tensor) -> Tensor:
 
 
 def _set_data(parameter: Tensor, values: Tensor) -> None:
-    _data.__set__(parameter, values)
+    reference = _watched.get(parameter)
+    aliases = reference() if reference is not None else None
+    if aliases is None or not aliases.set(parameter, values):
+        _data.__set__(parameter, values)
 
 
 def _copied(function: Any) -> Any:

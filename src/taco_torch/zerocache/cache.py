@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from operator import methodcaller
 from types import TracebackType
@@ -17,9 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taco_torch._extension import _C
 from taco_torch.zerocache import construction, hooks, note, sizes
+from taco_torch.zerocache.access import Access
 from taco_torch.zerocache.aliases import Aliases
 from taco_torch.zerocache.backward import FinalGradients
 from taco_torch.zerocache.buckets import BucketGradients
+from taco_torch.zerocache.lending import Lender
 from taco_torch.zerocache.means import MeanGradients
 from taco_torch.zerocache.memory import available_bytes
 from taco_torch.zerocache.model_state import ModelState
@@ -28,7 +30,6 @@ from taco_torch.zerocache.optimizer import CachedOptimizer
 from taco_torch.zerocache.progress import shown
 from taco_torch.zerocache.ranks import Ranks, ranks_of
 from taco_torch.zerocache.sizes import Directories, format_bytes, parse_bytes
-from taco_torch.zerocache.view import View
 from taco_torch.zerocache.wrapping import Wrapping, wrapping_of
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ def _let_go(store: Any, process: int) -> None:
         store.close(restore=False)
 
 
-class ZeroCache(View):
+class ZeroCache(Access):
     """Memory for one model and its optimizer that reaches over several tiers.
 
     ::
@@ -108,6 +109,7 @@ class ZeroCache(View):
         self._names: dict[nn.Parameter, str] = {}
         self._optimizer: CachedOptimizer | None = None
         self._hooks: hooks.Hooks | None = None
+        self._lender: Lender | None = None
         self._gradients: FinalGradients | BucketGradients | None = None
         self._model_state: ModelState | None = None
 
@@ -302,10 +304,14 @@ class ZeroCache(View):
                 store.place(name, parameter)
         store.end_run()
         self._hooks = hooks.attach(model, store, self._names, store, Aliases(store, self._names))
+        self._lender = Lender(store, self._hooks, self._names, self._has_stepped)
         self._model_state = ModelState(self, self._names, self._hooks)
         self._model_state.attach(model)
         if wrapping.rule is not None:
             store.add_state(wrapping.stateful(), wrapping.kinds)
+
+    def _has_stepped(self, parameter: nn.Parameter) -> bool:
+        return self._optimizer is not None and self._optimizer.has_stepped_early(parameter)
 
     def _take_state(self, wrapping: Wrapping, around: nn.Module) -> None:
         if self._ranks is not None and not wrapping.spread:
@@ -418,10 +424,6 @@ class ZeroCache(View):
                 "gradients of that step: begin it anew"
             )
 
-    def alone(self, doing: str = "") -> AbstractContextManager[None]:
-        """For this package: inside, no other thread is in the store. ``doing``: as of Hooks."""
-        return self._hooks.alone(doing) if self._hooks is not None else nullcontext()
-
     def run_step(
         self, steps: list[tuple[Tensor, Tensor | None, Any]], *taken: Callable[[], object]
     ) -> None:
@@ -436,79 +438,6 @@ class ZeroCache(View):
             list(map(_call, (partial(store.step, steps), *taken)))
         finally:
             store.end_run()
-
-    def _without_model(self) -> RuntimeError:
-        _ = self.store  # that it is closed comes first
-        return RuntimeError("this cache holds no model: call wrap() first")
-
-    def _named(self, parameter: nn.Parameter | str) -> nn.Parameter:
-        if isinstance(parameter, str):
-            if self._model is None:
-                raise self._without_model()
-            with suppress(AttributeError):
-                parameter = self._model.get_parameter(parameter)
-        if not isinstance(parameter, nn.Parameter) or parameter not in self._names:
-            shape = tuple(parameter.shape) if isinstance(parameter, Tensor) else parameter
-            raise KeyError(f"{shape!r}: none of the parameters that this cache holds")
-        return parameter
-
-    @torch.no_grad()
-    def full(self, parameter: nn.Parameter | str, value: Tensor | None = None) -> Tensor:
-        """A copy of a parameter wherever it is now; or, given a value, sets it.
-
-        Args:
-            parameter: of the wrapped model, or its name.
-            value: of the parameter's shape; converted to its dtype. None: nothing is changed.
-
-        Returns:
-            An ordinary tensor of the parameter's dtype, shape and strides.
-
-        Raises:
-            KeyError: it is none of this cache's parameters.
-            ValueError: the value has another shape, or is no tensor.
-        """
-        parameter = self._named(parameter)
-        copy = torch.empty_strided(
-            parameter.shape, parameter.stride(), dtype=parameter.dtype, device="cpu"
-        )
-        if value is None:
-            with self.alone():
-                self.store.read(parameter, copy)
-            return copy
-        found = tuple(value.shape) if isinstance(value, Tensor) else f"is no tensor: {value!r}"
-        if found != tuple(parameter.shape):
-            name, shape = self._names[parameter], tuple(parameter.shape)
-            raise ValueError(f"parameter '{name}' has shape {shape}, the value {found}")
-        copy.copy_(value)
-        with self.alone("changed"):
-            self.store.write(parameter, copy)
-        return copy
-
-    @contextmanager
-    def use(self, *targets: nn.Module | nn.Parameter, writes: bool | None = None) -> Iterator[Any]:
-        """Has parameters present that no module of the model is about to use by itself::
-
-            with cache.use(model.embedding.weight) as keep:
-                logits = keep(F.linear(hidden, model.embedding.weight))
-
-        What is differentiated later has to go through ``keep``, which returns it as it is: so the
-        parameters are there in its backward pass, too. All targets must fit on the device at once.
-
-        Args:
-            targets: parameters, or modules (all of their parameters).
-            writes: whether code that has their ``data_ptr()`` changes parameters; what is changed
-                through ``p`` or ``p.data`` is noticed. None: if gradients are off.
-        """
-        if self._hooks is None or self.closed:
-            raise self._without_model()
-        written = writes if writes is not None else not torch.is_grad_enabled()
-        with self._hooks.use(*targets) as keep:
-            try:
-                yield keep
-            finally:
-                if written and not self.closed:
-                    own = hooks.parameters_of(targets)
-                    self.store.note_write([self._names[parameter] for parameter in own])
 
     def _notes(self) -> Notes:
         if self._model is None:
@@ -574,7 +503,7 @@ class ZeroCache(View):
             self._close()
 
     def _close(self) -> None:
-        for watcher in (self._hooks, self._model_state, self._gradients):
+        for watcher in (self._lender, self._hooks, self._model_state, self._gradients):
             if watcher is not None:
                 watcher.detach()
         size, free = self._store.parameter_bytes, available_bytes()

@@ -212,7 +212,9 @@ class Announcer:
     def __init__(self, hooks: Hooks, module: nn.Module, part: int) -> None:
         self.hooks = hooks
         self.part = part
-        self.read_in_backward = type(module).forward not in FORWARD_ONLY
+        # The class of a ScriptModule has no forward() that can be looked at.
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        self.read_in_backward = scripted or type(module).forward not in FORWARD_ONLY
         # For each call under way, the number of its first node; none where begin() has failed.
         self.calls: list[int | None] = []
 
@@ -405,8 +407,9 @@ class Hooks:
             module._compiled_call_impl = partial(_call_between, compiled, module, before, after)
             self._undo.append(partial(setattr, module, "_compiled_call_impl", compiled))
             return
-        first = module.register_forward_pre_hook(before, prepend=True)
-        last = module.register_forward_hook(after, always_call=True)
+        # Methods of the class, as ScriptModules refuse their own and have hooks all the same.
+        first = nn.Module.register_forward_pre_hook(module, before, prepend=True)
+        last = nn.Module.register_forward_hook(module, after, always_call=True)
         self._undo += [first.remove, last.remove]
 
     def _announce_below(self, module: nn.Module, seen: set[nn.Module]) -> None:

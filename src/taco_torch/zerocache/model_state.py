@@ -58,8 +58,8 @@ class ModelState:
 
     def attach(self, model: nn.Module) -> None:
         """Begins to watch ``model`` and all modules in it."""
-        root: Any = model
-        self._undo.append(root.register_state_dict_pre_hook(self._check_memory).remove)
+        kind: Any = nn.Module  # as of Hooks: ScriptModules refuse their own methods
+        self._undo.append(kind.register_state_dict_pre_hook(model, self._check_memory).remove)
         for module in model.modules():
             own = {
                 name: parameter
@@ -71,11 +71,11 @@ class ModelState:
             self._parts[module] = self._cache.store.add_part(
                 [self._names[parameter] for parameter in own.values()]
             )
-            untyped: Any = module
+            collect = partial(self._collect, own)
             self._undo += [
-                untyped.register_state_dict_post_hook(partial(self._collect, own)).remove,
-                untyped.register_load_state_dict_pre_hook(self._before_load).remove,
-                untyped.register_load_state_dict_post_hook(self._after_load).remove,
+                kind.register_state_dict_post_hook(module, collect).remove,
+                kind._register_load_state_dict_pre_hook(module, self._before_load, True).remove,
+                kind.register_load_state_dict_post_hook(module, self._after_load).remove,
             ]
 
     def detach(self) -> None:

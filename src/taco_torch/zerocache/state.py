@@ -12,7 +12,7 @@ from taco_torch.zerocache.state_copies import Entry
 
 if TYPE_CHECKING:
     from taco_torch.zerocache.cache import ZeroCache
-    from taco_torch.zerocache.optimizer import CachedOptimizer
+    from taco_torch.zerocache.optimizer_state import StateDicts
     from taco_torch.zerocache.ranks import Ranks
 
 MASTER = "master"  # what a bfloat16 parameter is rounded from
@@ -22,14 +22,14 @@ class State(MutableMapping[nn.Parameter, dict[str, Any]]):
     """The state of all parameters that have been stepped, as torch's ``Optimizer.state``: each look
     makes copies. What is changed of them in place, or set, is changed in the cache."""
 
-    def __init__(self, optimizer: CachedOptimizer, cache: ZeroCache, ranks: Ranks | None) -> None:
+    def __init__(self, optimizer: StateDicts, cache: ZeroCache, ranks: Ranks | None) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._cache = weakref.ref(cache)
         self._ranks = ranks
         self.loaded = 0  # how often all of it was replaced: copies from before are out of date
 
     @property
-    def optimizer(self) -> CachedOptimizer:
+    def optimizer(self) -> StateDicts:
         """Whose state this is."""
         owner = self._optimizer()
         if owner is None:
@@ -97,7 +97,7 @@ class State(MutableMapping[nn.Parameter, dict[str, Any]]):
 
 
 def loaded_entries(
-    optimizer: CachedOptimizer, groups: list[dict[str, Any]], state: Mapping[Any, dict[str, Any]]
+    optimizer: StateDicts, groups: list[dict[str, Any]], state: Mapping[Any, dict[str, Any]]
 ) -> dict[nn.Parameter, dict[str, Any]]:
     """Each parameter's entry of a state dict, once all of them are known to fit."""
     sizes = [len(group["params"]) for group in optimizer.param_groups]
@@ -116,7 +116,7 @@ def loaded_entries(
 
 
 def take_entries(
-    optimizer: CachedOptimizer,
+    optimizer: StateDicts,
     cache: ZeroCache,
     loaded: Mapping[nn.Parameter, Mapping[str, Any]],
     parameters: Iterable[nn.Parameter],
@@ -141,9 +141,7 @@ def take_entries(
             steps[parameter] = int(entry["step"]) if optimizer.rule.counts else 1
 
 
-def check_entry(
-    optimizer: CachedOptimizer, parameter: nn.Parameter, entry: Mapping[str, Any]
-) -> None:
+def check_entry(optimizer: StateDicts, parameter: nn.Parameter, entry: Mapping[str, Any]) -> None:
     """Raises ValueError, with the parameter's name, where this is not the state that it has."""
     name = optimizer.name_of(parameter)
     kinds = [kind for kind in optimizer.kinds_of(parameter) if kind != MASTER]

@@ -73,6 +73,16 @@ class Turns:
             frame = frame.f_back
         return False
 
+    def is_inside_here(self) -> bool:
+        """Whether the thread that asks is in the middle of a call of one of the model's modules."""
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            is_call = frame.f_code in MODULE_CALLS and frame.f_code is not LOADING
+            if is_call and frame.f_locals.get("self") in self._modules:
+                return True
+            frame = frame.f_back
+        return False
+
     def check(self, what: str) -> None:
         """Raises RuntimeError where another thread is in the middle of using the model."""
         if self._owner is None or self.is_mine() or not self.is_inside():

@@ -1,0 +1,147 @@
+"""Parameters for operators of torch that no hook has announced.
+
+A module announces its own parameters (hooks.py), and what its nodes in the autograd graph read of
+them. A model may read others: a parent its child's weight, a module what another has returned, a
+backward pass what was left on ``self``, a gradient's hook the weight. Inside of a call of a module,
+or of a backward pass, an operator that is given an absent parameter is lent it for as long as it
+runs. So whatever such a program does, it reads what torch would read; what is lent again and again
+is as any other use for the scheduler, which has it back in time.
+
+Outside of both, a parameter that is not announced stays absent, and says so; a program asks for
+what it is lent there, by ``ZeroCache.lend()``.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from taco_torch._extension import _C
+from taco_torch.zerocache.hooks import NO_TASK, Hooks, current_task
+
+_lenders: Any = weakref.WeakSet()
+_change = threading.Lock()
+
+
+class Lender:
+    """Lends the parameters of one store. ``is_stepped`` says whether the backward pass under way
+    has stepped one already."""
+
+    def __init__(
+        self,
+        store: Any,
+        hooks: Hooks,
+        parameters: Iterable[nn.Parameter],
+        is_stepped: Callable[[nn.Parameter], bool],
+    ) -> None:
+        self.store = store
+        self._hooks = hooks
+        self._by_part: dict[int, list[nn.Parameter]] = {}  # those whose memory is tied share one
+        for parameter in parameters:
+            self._by_part.setdefault(store.part_of(parameter), []).append(parameter)
+        self._is_stepped = is_stepped
+        self._anywhere: list[int] = []  # threads inside of anywhere()
+        with _change:
+            _lenders.add(self)
+            _C.zerocache.begin_lending(_lend, _take_back)
+
+    def detach(self) -> None:
+        """Lends no more."""
+        self._by_part.clear()
+        with _change:
+            if self in _lenders:
+                _lenders.remove(self)
+                _C.zerocache.end_lending()
+
+    @contextmanager
+    def anywhere(self) -> Iterator[None]:
+        """Inside, this thread's operators are lent what they are given wherever they run."""
+        self._hooks.turns.take()
+        self._hooks.end_left_over()
+        thread = threading.get_ident()
+        self._anywhere.append(thread)
+        try:
+            yield
+        finally:
+            self._anywhere.remove(thread)
+
+    def _is_inside(self) -> bool:
+        return threading.get_ident() in self._anywhere or self._hooks.turns.is_inside_here()
+
+    def lend(self, tensor: Tensor, part: int) -> Loan | None:
+        """``tensor``, which is on the parameter of ``part``, for an operator. None: it stays
+        absent."""
+        in_backward = current_task() != NO_TASK
+        if not in_backward and not self._is_inside():
+            return None
+        if in_backward and any(map(self._is_stepped, self._by_part.get(part, ()))):
+            self.store.say_why(tensor, STEPPED)
+            return None
+        try:
+            self._hooks.turns.take()
+            backward = self._begin(part, in_backward)
+        except Exception as error:
+            self.store.say_why(tensor, str(error))
+            return None
+        return Loan(self, tensor, part, backward)
+
+    def _begin(self, part: int, backward: bool) -> bool:
+        try:
+            self._hooks.begin(part, backward)
+        except ValueError:
+            if not backward:
+                raise
+            # There is no room beside what the backward pass has in use; that gives way to this.
+            self._hooks.begin(part, False)
+            return False
+        return backward
+
+    def take_back(self, part: int, backward: bool) -> None:
+        """The operator has ended."""
+        self._hooks.end(part, backward)
+
+
+STEPPED = (
+    "this backward pass has stepped it already (step_in_backward=True), and now reads it once more "
+    "by w.data, w.detach() or in a hook: read it through w, or leave step_in_backward=False"
+)
+
+
+class Loan:
+    """A parameter that an operator has."""
+
+    def __init__(self, lender: Lender, tensor: Tensor, part: int, backward: bool) -> None:
+        self._lender = lender
+        self._tensor = tensor
+        self._use = part, backward
+        self._version = None if tensor.is_inference() else tensor._version
+
+    def end(self) -> None:
+        """Takes it back; a change that the operator has made is noted."""
+        if self._version is None or self._version != self._tensor._version:
+            self._lender.store.note_change(self._tensor)
+        self._lender.take_back(*self._use)
+
+
+def _lend(tensors: Sequence[Tensor]) -> list[Loan] | None:
+    """For an operator that is about to run with these, all absent."""
+    loans = []
+    for tensor in tensors:
+        if not _C.zerocache.is_absent(tensor):  # it was given twice
+            continue
+        for lender in list(_lenders):
+            part = lender.store.part_of(tensor)
+            loan = lender.lend(tensor, part) if part is not None else None
+            if loan is not None:
+                loans.append(loan)
+    return loans or None
+
+
+def _take_back(loans: list[Loan]) -> None:
+    for loan in reversed(loans):
+        loan.end()

@@ -1,0 +1,342 @@
+"""What a model reads of parameters that no module announces: with every cap as in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import taco_only
+from torch import Tensor, nn
+from torch.nn import functional as F
+from zerocache_models import adamw, make_cache
+
+pytestmark = taco_only
+
+X = torch.randn(8, 32, generator=torch.Generator().manual_seed(1))
+
+
+class Given(nn.Module):
+    """Returns its parameter, or a view of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(32, 32))
+
+    def forward(self, rows: int | None = None) -> Tensor:
+        return self.table if rows is None else self.table[:rows].unsqueeze(0)
+
+
+class GivenTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole, self.part = Given(), Given()
+        self.head = nn.Linear(32, 32)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        seen = torch.cat([inputs, self.whole()])[: len(inputs)] @ self.whole()
+        return self.head(seen + self.part(len(inputs))[0])
+
+
+class ReadsItsChild(nn.Module):
+    """Reads a child's weight, and never calls the child."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(32, 32)
+        self.inner = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.inner(F.linear(inputs, self.table.weight)) @ self.inner[0].weight.t()
+
+
+class Heads(nn.Module):
+    """Its results are computed in turns, and the first is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(32, 32)
+        for name in ("unused", "a", "b", "after_a", "after_b"):
+            setattr(self, name, nn.Parameter(torch.randn(32, 32) * 0.1))
+
+    def heads(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        unused = inputs @ self.unused
+        b = inputs @ self.b
+        a = inputs @ self.a
+        b = b @ self.after_b
+        return unused, a @ self.after_a, b
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        _, a, b = self.heads(self.into(inputs))
+        return a + b
+
+
+class Gate(nn.Module):
+    """Leaves a loss on itself, as gates of experts do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(32, 32) * 0.1)
+        self.loss: Any = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        chances = (inputs @ self.weight).softmax(-1)
+        self.loss = chances.mean(0).square().sum() + self.weight.square().sum()
+        return chances
+
+
+class LeavesALoss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates = nn.ModuleList(Gate() for _ in range(3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for gate in self.gates:
+            inputs = inputs + gate(inputs)
+        return inputs + sum(gate.loss for gate in self.gates)
+
+
+class Held:
+    """A result that only its module knows."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+
+class Hides(nn.Linear):
+    def forward(self, inputs: Tensor, into: list[Tensor] | None = None) -> Any:
+        if into is None:
+            return Held(super().forward(inputs))
+        into.append(super().forward(inputs))
+        return None
+
+
+class ReturnsWhatIsNotKnown(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Hides(32, 32) for _ in range(4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for layer in self.layers:
+            into: list[Tensor] = []
+            layer(inputs, into)
+            inputs = layer(into[0].tanh()).value.tanh()
+        return inputs
+
+
+class BackwardReads(torch.autograd.Function):
+    """Keeps its weight in a way of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, sink: list[Tensor]) -> Tensor:
+        ctx.weight = weight
+        ctx.save_for_backward(inputs)
+        return inputs @ weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        (inputs,) = ctx.saved_tensors
+        return gradient @ ctx.weight.t(), inputs.t() @ gradient, None
+
+
+class LeavesACustomResult(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(32, 32)
+        self.weight = nn.Parameter(torch.randn(32, 32) * 0.1)
+        self.left: Any = None
+
+    def inner(self, inputs: Tensor) -> None:
+        self.left = BackwardReads.apply(inputs, self.weight, [])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.inner(self.into(inputs))
+        return self.left.square()  # type: ignore[no-any-return]
+
+
+def decay(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.add_(parameter.detach().sign(), alpha=1e-3)
+
+
+class HooksOfGradients(nn.Sequential):
+    """Weight decay and more by hooks that read the weights."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32))
+        for parameter in self.parameters():
+            parameter.register_hook(lambda g, p=parameter: g + 1e-2 * p.detach())
+            parameter.register_post_accumulate_grad_hook(decay)
+        self[2].register_full_backward_pre_hook(lambda m, g: (g[0] * m.weight.mean(),))
+        self[2].register_full_backward_hook(lambda m, _, g: (g[0] * m.weight.mean(),))
+
+
+class WritesIntoItsChild(nn.Module):
+    """Changes a child's weight that it does not call: through p.data, and a part of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.table.weight.data[0].mul_(0.5)
+        with torch.no_grad():
+            self.table.bias.add_(0.25)
+        return self.head(inputs @ self.table.weight + self.table.bias)
+
+
+KINDS = [
+    GivenTwice,
+    ReadsItsChild,
+    Heads,
+    LeavesALoss,
+    ReturnsWhatIsNotKnown,
+    LeavesACustomResult,
+    HooksOfGradients,
+    WritesIntoItsChild,
+]
+
+
+def made(kind: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(kind(), nn.Linear(32, 32), kind())
+
+
+def losses_of(model: nn.Module, optimizer: Any) -> list[float]:
+    found = []
+    for step in range(3):
+        loss = (model(X + step) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            found += [loss.item(), model(X).mean().item()]
+    return found
+
+
+def in_cache(
+    kind: Callable[[], nn.Module], directory: Path, device: int, host: int, **options: Any
+) -> tuple[list[float], dict[str, Tensor]]:
+    cache = make_cache(directory, device, host, 400)
+    model = made(kind)
+    model, optimizer = cache.wrap(model, adamw(model), **options)
+    losses = losses_of(model, optimizer)
+    assert cache._store.open == 0
+    values = {name: cache.full(name) for name, _ in model.named_parameters()}
+    cache.close()
+    return losses, values
+
+
+@pytest.mark.parametrize("gradients", ["in memory", "stepped", "kept"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_no_module_announces_is_read_as_in_torch(
+    tmp_path: Path, kind: Callable[[], nn.Module], gradients: str
+) -> None:
+    if kind is HooksOfGradients and gradients != "in memory":
+        pytest.skip("hooks that edit p.grad once it is there come too late")
+    if kind is WritesIntoItsChild and gradients == "stepped":
+        pytest.skip("torch raises as well: a saved weight was changed")
+    plain = made(kind)
+    expected = losses_of(plain, adamw(plain))
+    options = {"step_in_backward": gradients != "in memory", "clipping": gradients == "kept"}
+    large = in_cache(kind, tmp_path / "large", 200, 200, **options)
+    least = in_cache(kind, tmp_path / "least", 9, 6, **options)
+    assert least[0] == large[0]
+    assert all(torch.equal(value, large[1][name]) for name, value in least[1].items())
+    assert large[0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_scripted_module_learns_as_in_torch(tmp_path: Path) -> None:
+    def scripted() -> nn.Module:
+        return torch.jit.script(nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32)))
+
+    plain = made(scripted)
+    expected = losses_of(plain, adamw(plain))
+    assert in_cache(scripted, tmp_path, 9, 6)[0] == pytest.approx(expected, rel=1e-4)
+
+
+class ReadsAnAlias(nn.Module):
+    """Leaves a result of ``w.data``, which has no version that torch could compare."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(32, 32) * 0.1)
+        self.left: Any = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.left = [inputs @ self.weight.data]
+        return inputs @ self.weight
+
+
+class AliasFirst(nn.Module):
+    """Its alias is read last in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.alias = nn.Linear(32, 32), ReadsAnAlias()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.alias(self.into(inputs))
+        return self.alias.left[0].tanh() @ self.alias.weight
+
+
+def test_a_weight_that_was_stepped_is_not_lent_once_more(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path, 9, 6, 400)
+    model = made(AliasFirst)
+    model, _ = cache.wrap(model, adamw(model), step_in_backward=True)
+    with pytest.raises(RuntimeError, match=r"'2\.alias\.weight' .*has stepped it already"):
+        model(X).square().mean().backward()
+    cache.close()
+
+
+def test_what_is_lent_and_does_not_fit_says_so(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path, 2, 6, 60)
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(64, 64, bias=False) for _ in range(4)])
+    model, _ = cache.wrap(model)
+    weights = list(model.parameters())
+    with cache.lend():
+        assert torch.equal(weights[0].sum(), cache.full("0.weight").sum())
+        with pytest.raises(RuntimeError, match=r"is not in memory now: .*device"):
+            torch.stack(weights)
+    with pytest.raises(RuntimeError, match="its use was not announced"):
+        weights[0].sum()
+    cache.close()
+
+
+def test_outside_of_modules_parameters_are_lent_where_the_program_asks(tmp_path: Path) -> None:
+    plain = made(GivenTwice)
+    cache = make_cache(tmp_path, 9, 6, 400)
+    model, _ = cache.wrap(made(GivenTwice))
+    weight = model[1].weight
+    with cache.lend():
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(one.norm(), other.norm())
+            one.data.mul_(0.5)  # a page goes and comes between these
+            other.data.mul_(0.5)
+        with torch.no_grad():
+            weight[3:5].fill_(7.0)
+            plain[1].weight[3:5].fill_(7.0)
+    with pytest.raises(RuntimeError, match="its use was not announced"):
+        weight.norm()
+    for name, expected in plain.named_parameters():
+        assert torch.equal(cache.full(name), expected), name
+    cache.close()
+    with pytest.raises(RuntimeError, match="closed"), cache.lend():
+        pass
+
+
+def test_values_given_to_p_data_are_the_parameters(tmp_path: Path) -> None:
+    plain = made(GivenTwice)
+    cache = make_cache(tmp_path, 9, 6, 400)
+    model, _ = cache.wrap(made(GivenTwice))
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        one.data = other.data = other.data + 0.25
+    for name, expected in plain.named_parameters():
+        assert torch.equal(cache.full(name), expected), name
+    with cache.lend():
+        model[1].bias.data += 1.0
+    assert torch.equal(cache.full("1.bias"), plain[1].bias + 1.0)
+    cache.close()
