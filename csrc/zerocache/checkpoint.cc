@@ -68,7 +68,7 @@ Result<Checkpoint> Checkpoint::open(FileSystem& files, const std::string& direct
   return Checkpoint(files, directory, std::move(manifest).value());
 }
 
-Status Checkpoint::check(const Layout& layout, TensorForms forms) const {
+Status Checkpoint::check(const Layout& layout, TensorForms forms, const MayStay& may_stay) const {
   const std::string here =
       "the checkpoint in " + directory_ + " is of another model or optimizer: ";
   const auto other = [&](const std::string& what) {
@@ -78,6 +78,7 @@ Status Checkpoint::check(const Layout& layout, TensorForms forms) const {
   for (const SavedTensor& tensor : manifest_.tensors) {
     saved.insert(tensor.name);
     const PlacedTensor* const own = layout.find(tensor.name);
+    if (own == nullptr && may_stay(tensor.name)) continue;
     if (own == nullptr) {
       return other("it has a tensor '" + tensor.name + "' of " + std::to_string(tensor.bytes) +
                    " bytes, which this one has not");
@@ -161,8 +162,8 @@ Status Checkpoint::verify() const {
 }
 
 Status Checkpoint::load(const Layout& layout, const std::function<Status(const Piece&)>& take,
-                        const Wants& wants, TensorForms forms) const {
-  TACO_RETURN_IF_ERROR(check(layout, forms));
+                        const Wants& wants, TensorForms forms, const MayStay& may_stay) const {
+  TACO_RETURN_IF_ERROR(check(layout, forms, may_stay));
   struct Part {
     const SavedTensor* saved;
     const PlacedTensor* own;
@@ -189,11 +190,12 @@ Status Checkpoint::load(const Layout& layout, const std::function<Status(const P
       if (saved.offset >= end) break;
       const std::uint64_t from = std::max(saved.offset, start);
       const std::uint64_t to = std::min(saved.offset + saved.bytes, end);
-      const PlacedTensor& own = *layout.find(saved.name);
-      const TensorForm form = form_of(own, layout, forms);
-      const bool reordered = form.known() && saved.form.known() && !same_order(form, saved.form);
-      const Part part = {&saved, &own, from - saved.offset, from - start, to - from, reordered};
-      if (from < to && is_wanted(part)) parts.push_back(part);
+      if (const PlacedTensor* const own = layout.find(saved.name)) {
+        const TensorForm form = form_of(*own, layout, forms);
+        const bool reordered = form.known() && saved.form.known() && !same_order(form, saved.form);
+        const Part part = {&saved, own, from - saved.offset, from - start, to - from, reordered};
+        if (from < to && is_wanted(part)) parts.push_back(part);
+      }
       if (saved.offset + saved.bytes > end) break;  // it goes on
     }
     return !parts.empty();

@@ -62,9 +62,11 @@ class Checkpoint {
   static Result<Checkpoint> open(FileSystem& files, const std::string& directory);
 
   const Manifest& manifest() const { return manifest_; }
+  // Whether a tensor that was saved, and is not in the layout, may be left where it is.
+  using MayStay = std::function<bool(const std::string& name)>;
   // kInvalidArgument, naming the tensor, unless `layout` has the same tensors: of the same lengths,
   // and of the same dtype and shape where both are known.
-  Status check(const Layout& layout, TensorForms forms = {}) const;
+  Status check(const Layout& layout, TensorForms forms = {}, const MayStay& may_stay = none) const;
 
   // Bytes of a tensor, from `offset` on; read from the disk and verified.
   struct Piece {
@@ -79,13 +81,15 @@ class Checkpoint {
   // whose elements lie in another order here are asked for and handed out whole.
   using Wants = std::function<bool(const PlacedTensor&, std::size_t offset, std::size_t bytes)>;
   Status load(const Layout& layout, const std::function<Status(const Piece&)>& take,
-              const Wants& wants = everything, TensorForms forms = {}) const;
+              const Wants& wants = everything, TensorForms forms = {},
+              const MayStay& may_stay = none) const;
   // Reads everything and hands out nothing.
   Status verify() const;
 
  private:
   Checkpoint(FileSystem& files, std::string directory, Manifest manifest)
       : files_(&files), directory_(std::move(directory)), manifest_(std::move(manifest)) {}
+  static bool none(const std::string&) { return false; }
   static bool everything(const PlacedTensor&, std::size_t, std::size_t) { return true; }
   Status visit_pages(const std::function<bool(PageId)>& wants,
                      const std::function<Status(PageId, std::span<const std::byte>)>& visit) const;

@@ -167,3 +167,28 @@ def test_a_load_that_a_module_refuses_changes_nothing(tmp_path: Path) -> None:
     assert (model[0].likes, model[2].likes, len(optimizer.state)) == (1, 1, 0)
     step(model, optimizer, x)  # and the cache goes on
     cache.close()
+
+
+def test_a_model_that_is_not_trained_takes_a_checkpoint_of_training(tmp_path: Path) -> None:
+    cache, model, optimizer = wrapped(norms())
+    for _ in range(2):
+        step(model, optimizer, torch.ones(2, 8))
+    cache.save(tmp_path / "c", {"epoch": 3})
+    expected = {name: cache.full(name) for name, _ in model.named_parameters()}
+    cache.close()
+    cache = make_cache(None, 40, 40)
+    model, _ = cache.wrap(norms())
+    assert cache.load(tmp_path / "c") == {"epoch": 3}
+    for name, values in expected.items():
+        assert torch.equal(cache.full(name), values)
+    cache.save(tmp_path / "alone")
+    cache.close()
+    cache, *_ = wrapped(norms())  # the other way round there is no state to go on with
+    with pytest.raises(ValueError, match=r"it lacks tensor '0\.weight/exp_avg'|no optimizer"):
+        cache.load(tmp_path / "alone")
+    cache.close()
+    cache = make_cache(None, 40, 40)
+    cache.wrap(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)))
+    with pytest.raises(ValueError, match=r"it has a tensor '2\.weight' of"):
+        cache.load(tmp_path / "c")
+    cache.close()

@@ -63,6 +63,45 @@ def test_the_bits_are_those_of_torch(tmp_path: Path, host: int, norm_type: float
     assert max(ours) > max_norm
 
 
+def by_torch(norms: list[float], max_norm: float, norm_type: float) -> Step:
+    """A step of a program that knows no cache."""
+
+    def step(model: nn.Module, optimizer: Any, _: Any, number: int) -> None:
+        model(tokens(number)).backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm, norm_type).item())
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+@pytest.mark.parametrize(("max_norm", "norm_type"), [(0.5, 2.0), (math.inf, 2.0), (0.5, 1.0)])
+def test_a_program_may_clip_by_the_function_of_torch(
+    tmp_path: Path, max_norm: float, norm_type: float
+) -> None:
+    torchs: list[float] = []
+    ours: list[float] = []
+    usual = trained(tmp_path / "usual", TinyGPT, by_torch(torchs, max_norm, norm_type), 3)
+    early = kept(tmp_path / "early", TinyGPT, by_torch(ours, max_norm, norm_type), 3)
+    assert ours == pytest.approx(torchs, rel=1e-6)
+    for name, value in usual.items():
+        torch.testing.assert_close(early[name], value, msg=name)
+
+
+def test_clipping_a_part_of_the_gradients_is_refused(tmp_path: Path) -> None:
+    model = TinyGPT(2)
+    with make_cache(tmp_path) as cache:
+        cache.wrap(model, adamw(model), step_in_backward=True, clipping=True)
+        model(tokens(0)).backward()
+        some = [each for each in model.parameters() if each is not model.places]
+        with pytest.raises(RuntimeError, match=r"'places' was left out.*model.parameters"):
+            torch.nn.utils.clip_grad_norm_(some, 1.0)
+        other = nn.Parameter(torch.ones(3))
+        other.grad = torch.ones(3)
+        with pytest.raises(RuntimeError, match="others are among them"):
+            torch.nn.utils.clip_grad_norm_([*model.parameters(), other], 1.0)
+
+
 @pytest.mark.parametrize("norm_type", [0.0, 1.0, 3.0, -math.inf])
 def test_other_norms(tmp_path: Path, norm_type: float) -> None:
     torchs: list[float] = []
@@ -373,7 +412,6 @@ def test_clipping_by_torch_names_ours(tmp_path: Path) -> None:
         _, optimizer = cache.wrap(model, adamw(model), step_in_backward=True, clipping=True)
         model(torch.ones(2, 64)).sum().backward()
         for clip in (
-            torch.nn.utils.clip_grad_norm_,
             torch.nn.utils.clip_grad_value_,
             lambda parameters, norm: torch.nn.utils.clip_grads_with_norm_(
                 parameters, norm, torch.tensor(2.0)

@@ -498,10 +498,12 @@ def use_otherwise(folder: str) -> list[tuple[str, str]]:
     zeroing = refused(model.zero_grad)  # which would leave them to be added to
     assert "call optimizer.zero_grad()" in zeroing[1], zeroing
     found = [
-        refused(lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)),
+        refused(lambda: torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)),
         refused(lambda: cache.clip_grad_norm_(1.0, norm_type=0)),
         refused(lambda: model.norm.weight + 1),
     ]
+    by_torch = torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf)
+    assert by_torch == cache.clip_grad_norm_(math.inf)
     cache.close()
     found.append(refused(lambda: model.norm.weight + 1))
     return found

@@ -373,6 +373,7 @@ class Store : public Pager {
   Status write_piece(const Checkpoint::Piece& piece);
   Status write_over(const Checkpoint::Piece& piece);
   std::vector<TensorForm> forms() const;
+  bool is_state_of_others(const std::string& name) const;
   Status restore(const Entry& entry);
   void let_go();
   void note_writes();

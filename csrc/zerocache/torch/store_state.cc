@@ -339,6 +339,13 @@ Status Store::write_piece(const Checkpoint::Piece& piece) {
   return !holds && only_zeros(piece.bytes) ? Status() : write_over(piece);
 }
 
+// Whether a model that is not trained takes a parameter alone of what was saved with its state.
+bool Store::is_state_of_others(const std::string& name) const {
+  const std::size_t end = name.rfind('/');
+  return stateful_.empty() && end != std::string::npos &&
+         layout_.find(name.substr(0, end)) != nullptr;
+}
+
 void Store::note_writes() {
   for (const auto& entry : entries_) entry->storage->note_write();
 }
@@ -348,7 +355,8 @@ Status Store::load(const std::string& directory, const Agree& agree) {
   auto checkpoint = Checkpoint::open(FileSystem::real(), directory);
   Status fits = checkpoint.status();
   const std::vector<TensorForm> forms = this->forms();
-  if (fits.ok()) fits = checkpoint->check(layout_, forms);
+  const auto may_stay = [this](const std::string& name) { return is_state_of_others(name); };
+  if (fits.ok()) fits = checkpoint->check(layout_, forms, may_stay);
   if (fits.ok()) fits = agree(checkpoint->manifest().note);
   TACO_RETURN_IF_ERROR(together(fits));
   TACO_RETURN_IF_ERROR(check_same(checkpoint->manifest()));
@@ -371,7 +379,7 @@ Status Store::load(const std::string& directory, const Agree& agree) {
       };
       status = checkpoint->load(
           layout_, [this](const Checkpoint::Piece& piece) { return write_piece(piece); }, wants,
-          forms);
+          forms, may_stay);
     }
     begin_progress(0);
   }

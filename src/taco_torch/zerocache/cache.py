@@ -474,7 +474,8 @@ class ZeroCache(Access):
 
     def load(self, directory: str | os.PathLike[str]) -> Any:
         """Takes the checkpoint that ``save`` wrote, into a model and an optimizer of the same kind.
-        Caps, pages and directories may be others, and so may the number of ranks that saved it.
+        Caps, pages and directories may be others, and so may the number of ranks that saved it. A
+        cache without an optimizer takes the model of a checkpoint that has one.
 
         Returns:
             What was given to ``save`` as ``extra``.

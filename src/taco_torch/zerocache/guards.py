@@ -1,4 +1,5 @@
-"""Raises where a program would look for gradients that have left memory, and find none."""
+"""Raises where a program would look for gradients that have left memory, and find none; or has
+the cache clip them, where it has them on pages."""
 
 from __future__ import annotations
 
@@ -24,6 +25,11 @@ CLIPPING = (
     ("torch.nn.utils.clip_grad", "clip_grad_value_"),
     ("torch.nn.utils", "clip_grad_value_"),
 )
+# Its names, by which programs that do not import it themselves call it.
+NORM_CLIPPING = (
+    ("torch.nn.utils.clip_grad", "clip_grad_norm_"),
+    ("torch.nn.utils", "clip_grad_norm_"),
+)
 # Parameters that are stepped in backward passes, with (a weak reference to) their optimizer.
 _stepped: Any = WeakIdKeyDictionary()
 
@@ -47,12 +53,35 @@ def guard(
 
 
 def _guard_clipping() -> None:
-    """torch's functions would find no gradients, and do nothing: they raise from now on."""
-    for module, name in CLIPPING:
-        owner = sys.modules[module]
-        function = getattr(owner, name, None)
-        if function is not None and not hasattr(function, "_taco_guards"):
-            setattr(owner, name, _guarded(function))
+    """torch's functions would find no gradients, and do nothing: they raise from now on, but for
+    the one that a cache knows."""
+    for names, guarded in ((CLIPPING, _guarded), (NORM_CLIPPING, _clipped_on_pages)):
+        for module, name in names:
+            owner = sys.modules[module]
+            function = getattr(owner, name, None)
+            if function is not None and not hasattr(function, "_taco_guards"):
+                setattr(owner, name, guarded(function))
+
+
+def _clipped_on_pages(function: Any) -> Any:
+    @functools.wraps(function)
+    def clip_grad_norm_(
+        parameters: Any,
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,
+    ) -> Tensor:
+        given: list[Tensor]
+        given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        for optimizer in filter(None, map(_optimizer_of, given)):
+            if optimizer.kept is not None and len(optimizer.kept) > 0:
+                return optimizer.clip_on_pages(given, max_norm, norm_type, error_if_nonfinite)
+        found: Tensor = function(given, max_norm, norm_type, error_if_nonfinite, foreach)
+        return found
+
+    clip_grad_norm_._taco_guards = function  # type: ignore[attr-defined]
+    return clip_grad_norm_
 
 
 def _guarded(function: Any) -> Any:

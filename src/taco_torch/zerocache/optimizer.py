@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -281,6 +281,29 @@ class CachedOptimizer(StateDicts):
                 f"pass: to clip gradients, call ZeroCache.wrap(..., step_in_backward=True, "
                 f"clipping=True), and cache.clip_grad_norm_(max_norm) before optimizer.step()"
             )
+
+    def clip_on_pages(
+        self, given: Sequence[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool
+    ) -> Tensor:
+        """torch.nn.utils.clip_grad_norm_ was called with these: as clip_grad_norm_() of the cache,
+        which clips all gradients of the model and no others.
+
+        Raises RuntimeError where these are not all that have gradients, or more.
+        """
+        assert self.kept is not None
+        self.take_rest()
+        own = [each for each in self._names if each in self.kept or each.grad is not None]
+        others = [each for each in given if each not in self._names and each.grad is not None]
+        left_out = set(own) - set(given)
+        if others or left_out:
+            name = self._names[min(left_out, key=own.index)] if left_out else ""
+            what = f"parameter '{name}' was left out" if name else "others are among them"
+            raise RuntimeError(
+                f"clip_grad_norm_() of some parameters, whose gradients the cache keeps on pages: "
+                f"{what}, and the cache clips by the norm of all gradients of its model. Give it "
+                f"model.parameters(), or call cache.clip_grad_norm_(max_norm)"
+            )
+        return self.kept.clip(max_norm, norm_type, error_if_nonfinite)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
