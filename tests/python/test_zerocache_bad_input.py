@@ -215,6 +215,14 @@ def test_parameters_that_cannot_be_moved_are_named() -> None:
     refused(model, adamw(model), TypeError, "DataParallel copies parameters")
 
 
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+def test_a_parameter_that_a_group_has_twice_is_named() -> None:
+    model = nn.Sequential(line(), line())
+    parameters = list(model.parameters())
+    twice = torch.optim.AdamW([*parameters, parameters[1]], lr=0.1)
+    refused(model, twice, ValueError, r"group 0 has parameter '\S+' 2 times.*give it once")
+
+
 def test_a_parameter_that_is_replaced_afterwards_is_named() -> None:
     model = nn.Sequential(line(), line())
     cache = make_cache(None)

@@ -187,3 +187,30 @@ def test_parameters_without_gradients_rest_and_catch_up(tmp_path: Path) -> None:
     assert first == 2
     assert optimizer.state[model.norm.weight]["step"] == 3
     cache.close()
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_without_eps_steps_are_torchs(tmp_path: Path, name: str) -> None:
+    """What has had gradients stays finite, and what has had none becomes NaN in both."""
+
+    def stepped(model: nn.Embedding, optimizer: Any) -> None:
+        for row in (1, 2):
+            model(torch.tensor([row, 5])).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def made() -> tuple[nn.Embedding, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = nn.Embedding(8, 4)
+        make = getattr(torch.optim, name)
+        return model, make(model.parameters(), lr=1e-2, eps=0.0)
+
+    plain, optimizer = made()
+    stepped(plain, optimizer)
+    cache = make_cache(tmp_path)
+    model, optimizer = cache.wrap(*made())
+    stepped(model, optimizer)
+    found = cache.full(model.weight)
+    assert found[[1, 5]].isfinite().all()
+    torch.testing.assert_close(found, plain.weight.detach(), equal_nan=True)
+    cache.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -55,10 +56,11 @@ def check_parameters(
 
     Raises:
         TypeError: a parameter has a dtype that is not stepped, or memory that cannot be moved.
-        ValueError: the optimizer has parameters that the model has not.
+        ValueError: the optimizer has parameters that the model has not, or one of them twice.
     """
     trained: set[nn.Parameter] = set()
     for number, group in enumerate(groups):
+        _check_given_once(number, group["params"], names)  # type: ignore[arg-type]
         for index, parameter in enumerate(group["params"]):  # type: ignore[var-annotated, arg-type]
             if parameter.numel() > 0 and parameter not in names:
                 raise ValueError(
@@ -82,6 +84,20 @@ def check_parameters(
         if not store.holds(parameter):
             _C.zerocache.check_placeable(name, parameter)
     return trained
+
+
+def _check_given_once(
+    number: int, parameters: list[nn.Parameter], names: Mapping[nn.Parameter, list[str]]
+) -> None:
+    """torch warns of a parameter that a group has twice, and steps it twice."""
+    counts = Counter(parameters)
+    for parameter, count in counts.items():
+        if count > 1:
+            name = names.get(parameter, [f"of shape {tuple(parameter.shape)}"])[0]
+            raise ValueError(
+                f"the optimizer's group {number} has parameter '{name}' {count} times, and would "
+                f"step it as often: give it once (list(dict.fromkeys(parameters)))"
+            )
 
 
 def check_room(
