@@ -9,7 +9,8 @@ namespace taco::harp {
 namespace {
 
 constexpr std::uint64_t kStanding = 32;  // to every peer while the pool allows
-constexpr std::uint64_t kSlack = 2;      // for so much beyond its share nobody is bothered
+constexpr std::uint64_t kFirst = 8;  // to one that has not asked yet: others may be about to come
+constexpr std::uint64_t kSlack = 2;  // for so much beyond its share nobody is bothered
 // So long a peer may take to use what it was granted before others get it.
 constexpr std::uint32_t kUseWithinMs = 20;
 
@@ -86,9 +87,12 @@ void CreditAccount::close() {
   pool_.changed_ = true;
 }
 
+std::uint64_t CreditAccount::standing() const {
+  return std::min(pool_.standing() / packet_bytes_, kStanding);
+}
+
 std::uint64_t CreditAccount::target() const {
-  const std::uint64_t standing = std::min(pool_.standing() / packet_bytes_, kStanding);
-  return active_ ? std::max(pool_.share() / packet_bytes_, standing) : standing;
+  return active_ ? std::max(pool_.share() / packet_bytes_, standing()) : standing();
 }
 
 std::uint64_t CreditAccount::outstanding() const {
@@ -158,7 +162,7 @@ void CreditAccount::on_received(std::uint64_t largest) {
 
 bool CreditAccount::lower(std::uint64_t most) {
   if (!lowering_.is(Lowering::kNone) || outstanding() <= most) return false;
-  limit_ = largest_ + target();
+  limit_ = std::min(limit_, largest_ + target());
   lowered_at_ = ++epoch_;
   lowering_.go(Lowering::kUntold);
   update_pool();
@@ -167,8 +171,9 @@ bool CreditAccount::lower(std::uint64_t most) {
 
 bool CreditAccount::refresh(bool asks) {
   if (closed_ || !is_open_) return false;
-  const std::uint64_t target = this->target(), offered = this->offered();
-  if (others_wait() && lower(target + target / 4 + kSlack)) return true;
+  const std::uint64_t target = asks ? this->target() : std::min(standing(), kFirst);
+  const std::uint64_t offered = this->offered();
+  if (asks && others_wait() && lower(target + target / 4 + kSlack)) return true;
   // Grants go out in quarters of the target: every one costs a packet.
   if (offered > 0 && offered + std::max<std::uint64_t>(1, target / 4) > target) {
     set_waiting(false);

@@ -158,7 +158,8 @@ class CreditAccount {
   std::uint64_t promised() const { return limit_ > committed_ ? limit_ : committed_; }
   bool is_closed() const { return closed_; }
   // Recomputes the limit. True when it changed enough that the peer should be told. `asks`: the
-  // peer may want more than it has, and waits for its turn if there is no more.
+  // peer may want more than it has, and waits for its turn if there is no more. If not, it gets no
+  // more than the standing allowance.
   bool refresh(bool asks = true);
   // The peer has not confirmed for long that it knows of a lowered limit. It may be gone, so others
   // get what it gave up.
@@ -179,6 +180,7 @@ class CreditAccount {
 
  private:
   friend class CreditPool;
+  std::uint64_t standing() const;
   std::uint64_t target() const;
   std::uint64_t offered() const { return limit_ > largest_ ? limit_ - largest_ : 0; }
   std::uint64_t outstanding() const;
