@@ -8,6 +8,7 @@ namespace taco::harp {
 void BulkSend::start(SendRequest& send, SlotId to, std::size_t bytes_of_segment, std::uint32_t use,
                      std::size_t tag) {
   request = &send;
+  group = send.key.group;
   slot = to;
   generation = use;
   tag_bytes = static_cast<std::uint32_t>(tag);

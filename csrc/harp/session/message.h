@@ -33,6 +33,7 @@ struct BulkSend {
       wire::segment_bytes(wire::kMinDatagram, wire::kTagBytes, sizeof(wire::FragmentDescriptor)));
 
   SendRequest* request = nullptr;  // null: not in use
+  std::uint64_t group = 0;         // the request's, which may be gone before its session
   SlotId slot;
   std::uint32_t index = 0;       // in the session's table
   std::uint32_t generation = 0;  // of this use in its session, so that late acknowledgements miss

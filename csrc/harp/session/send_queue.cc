@@ -37,7 +37,7 @@ void SendQueue::add(BulkSend& send) {
 // A new message is the newest of its group; one that comes back from its losses is most often the
 // oldest, and has but few before it.
 void SendQueue::enter_group(BulkSend& send) {
-  const std::uint64_t id = group_of(send);
+  const std::uint64_t id = send.group;
   auto group = place_of(id);
   if (group == groups_.end() || group->id != id) {
     group = groups_.emplace(group);
@@ -66,8 +66,8 @@ void SendQueue::leave_list(BulkSend& send) {
     case BulkSend::Turn::kInGroup:
       break;
   }
-  const auto group = place_of(group_of(send));
-  TACO_ASSERT(group != groups_.end() && group->id == group_of(send));
+  const auto group = place_of(send.group);
+  TACO_ASSERT(group != groups_.end() && group->id == send.group);
   group->messages.erase(send);
   if (group->messages.empty()) groups_.erase(group);
 }

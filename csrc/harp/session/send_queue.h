@@ -33,7 +33,7 @@ class SendQueue {
   // Null: none.
   BulkSend* next() const;
   // Something of it has left that had not left before.
-  void on_served(const BulkSend& send) { last_group_ = group_of(send); }
+  void on_served(const BulkSend& send) { last_group_ = send.group; }
   // May pieces of it leave, or those of another one?
   bool may_leave_in_pieces(BulkSend& send);
 
@@ -52,7 +52,6 @@ class SendQueue {
     std::uint64_t id = 0;
     Messages messages;  // oldest first, and never none
   };
-  static std::uint64_t group_of(const BulkSend& send) { return send.request->key.group; }
   static bool is_older(const BulkSend& send, const BulkSend& than) {
     return static_cast<std::int32_t>(send.generation - than.generation) < 0;
   }

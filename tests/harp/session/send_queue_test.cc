@@ -111,6 +111,14 @@ TEST_F(SendQueueTest, SplitMessagesWaitForTheOneInPieces) {
   EXPECT_FALSE(queue_.retire(b));
 }
 
+// A session may end after the requests that were under way in it.
+TEST_F(SendQueueTest, AMessageLeavesWhoseRequestIsGone) {
+  BulkSend& send = message(1, 2);
+  send.request = nullptr;
+  queue_.remove(send);
+  EXPECT_TRUE(queue_.empty());
+}
+
 // Every choice takes the same few steps, however many messages wait.
 TEST_F(SendQueueTest, ChoosingTakesNoWalkOverThoseThatWait) {
   constexpr std::size_t kMany = 20'000;
