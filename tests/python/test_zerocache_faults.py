@@ -358,3 +358,21 @@ def test_a_load_heals_pages_that_cannot_be_read(tmp_path: Path) -> None:
     assert len(train(model, optimizer, 2)) == 2
     cache.close()
     assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_cache_whose_pages_cannot_be_read_is_closed_without_them(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path / "cache", 12, 8)
+    model, optimizer = cache.wrap(model := TinyGPT(), adamw(model))
+    train(model, optimizer, 2)
+    with open(next((tmp_path / "cache").glob("*.slab")), "r+b") as slab:
+        slab.write(os.urandom(8 << 20))
+    with pytest.raises(RuntimeError, match=r"close\(\) once more.*other bytes"):
+        cache.close()
+    assert not cache.closed  # another try may read what this one could not
+    with pytest.raises(RuntimeError, match=r"cache is closed.*the first is parameter '.*other byt"):
+        cache.close()
+    assert cache.closed
+    assert not list((tmp_path / "cache").iterdir())
+    with pytest.raises(RuntimeError, match="could not be read any more"):
+        model(next(batches()))
+    cache.close()

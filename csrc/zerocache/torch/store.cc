@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <random>
+#include <utility>
 
 #include "device/host_device.h"
 #include "zerocache/scheduler.h"
@@ -16,6 +17,9 @@ constexpr OperatorKey kPlaceKeys = OperatorKey{1} << 57;
 constexpr OperatorKey kWrittenKeys = OperatorKey{1} << 56;
 
 constexpr char kClosed[] = "the cache that held it was closed without giving it back";
+constexpr char kLost[] =
+    "its bytes could not be read any more when the cache that held it was closed; load a "
+    "checkpoint into another cache";
 constexpr char kGone[] = "the cache that held it is gone";
 constexpr char kSpread[] =
     "the cache that held it is closed, and it was spread over ranks: call state_dict() on all of "
@@ -450,10 +454,20 @@ Status Store::close(bool restore_all) {
   uses_.end_all();
   if (!spread_) begin_run("close");
   if (!run_.empty()) leave_run("this rank has closed its cache");
+  Status lost;
   for (const auto& entry : entries_) {
     if (!entry->storage->alive()) continue;
     if (restore_all && !is_spread_) {
-      TACO_RETURN_IF_ERROR(restore(*entry));
+      const Status restored = restore(*entry);
+      if (restored.code() != Code::kResource) TACO_RETURN_IF_ERROR(restored);
+      if (restored.ok()) continue;
+      if (!std::exchange(close_failed_, true)) {
+        return restored.with_prefix(
+            "what cannot be read cannot be given back (close() once more, and the cache is closed "
+            "without it): ");
+      }
+      if (lost.ok()) lost = restored.with_prefix(entry->storage->described() + ": ");
+      entry->storage->set_absent(kLost);
     } else {
       entry->storage->set_absent(is_spread_ ? kSpread : kClosed);
     }
@@ -461,7 +475,8 @@ Status Store::close(bool restore_all) {
   by_storage_.clear();
   let_go();
   range_.reset();
-  return Status();
+  return lost.with_prefix(
+      "the cache is closed, but what could not be read was not given back: the first is ");
 }
 
 }  // namespace taco::zerocache

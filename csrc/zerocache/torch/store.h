@@ -249,7 +249,8 @@ class Store : public Pager {
 
   // Gives everything back. Parameters get memory of torch's own first if `restore`, else they stay
   // absent, as those always do that are spread over ranks. Where that fails, those that have not
-  // been restored are as they were.
+  // been restored are as they were. Bytes that cannot be read (kResource) may be read later; the
+  // second time that they cannot, the store is closed, and what they are of stays absent.
   Status close(bool restore);
   bool closed() const { return mover_ == nullptr; }
 
@@ -392,7 +393,7 @@ class Store : public Pager {
   std::vector<std::uint32_t> stateful_;      // in the layout
   std::unique_ptr<Collectives> ranks_;       // null: this process alone
   Shards shards_;
-  bool is_spread_ = false, left_run_ = false;
+  bool is_spread_ = false, left_run_ = false, close_failed_ = false;
   bool making_ = false;           // make_spread() was called, and start_gathering() was not
   std::uint32_t differs_on_ = 0;  // of what is about to be made
   std::uint64_t gradients_lost_ = 0;

@@ -496,6 +496,8 @@ class ZeroCache(Access):
         The optimizer's state is gone: take its ``state_dict()``, or ``save()``, before. Where the
         parameters do not fit into memory, they stay absent, and MemoryError is raised once all else
         is given back. They stay absent as well where ranks share them (``shard_parameters=True``).
+        Where a disk cannot be read, RuntimeError is raised and the cache stays; closed once more,
+        it is closed without what still cannot be read, which the error names.
         Closing again does nothing.
         """
         if self._store.closed:
