@@ -26,7 +26,7 @@ void SendQueue::add(BulkSend& send) {
   send.turn_is = turn;
   switch (turn) {
     case BulkSend::Turn::kRepair:
-      return repairs_.push_back(send);
+      return enter_repairs(send);
     case BulkSend::Turn::kHalted:
       return halted_.push_back(send);
     default:
@@ -53,6 +53,16 @@ void SendQueue::enter_group(BulkSend& send) {
     }
   }
   messages.insert_after(before, send);
+}
+
+// Messages lose something in the order in which they leave, most often.
+void SendQueue::enter_repairs(BulkSend& send) {
+  BulkSend* before = repairs_.back();
+  while (before != nullptr && is_older(send, *before)) {
+    before = repairs_.previous(*before);
+    ++passed_by_;
+  }
+  repairs_.insert_after(before, send);
 }
 
 void SendQueue::leave_list(BulkSend& send) {

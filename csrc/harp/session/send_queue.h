@@ -1,7 +1,7 @@
 // The messages of one session that have something to transmit, and whose turn it is: found without
 // a walk over those that wait, of which there may be thousands.
 //
-// A message with losses goes first, whichever lost something first: it has waited longest, and its
+// A message with losses goes first, the oldest before others: it has waited longest, and its
 // receiver holds everything else of it. Otherwise groups take turns, so that none waits for
 // another's large messages. Within a group the oldest message goes first: messages that took turns
 // would all end late and together, and with them the receives whose end lets the receiver ask for
@@ -60,10 +60,11 @@ class SendQueue {
     return std::ranges::lower_bound(groups_, group, {}, &Group::id);
   }
   void enter_group(BulkSend& send);
+  void enter_repairs(BulkSend& send);
   void leave_list(BulkSend& send);
 
   std::vector<Group> groups_;      // by id
-  Messages repairs_;               // those with losses
+  Messages repairs_;               // those with losses, oldest first
   Messages halted_;                // split ones that wait for another's end, oldest first
   BulkSend* in_pieces_ = nullptr;  // that one
   std::uint64_t last_group_ = 0;   // whose message was served last
