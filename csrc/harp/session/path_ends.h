@@ -36,6 +36,7 @@ class PathEnds {
     AddressPair pair;
     bool due = false;
     std::uint64_t value = 0;
+    bool is_long = false;  // so that the peer may answer and ask in turn
   };
 
   PathEnds(const AddressPair& pair, bool leads) : pair_(pair), leads_(leads) {}
