@@ -11,7 +11,7 @@ namespace {
 
 TEST(ProtocolMutant, TACO_MUTANT) {
   int failed = 0;
-  for (std::uint64_t seed = 1; seed <= 1000 && failed < 2; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 6000 && failed < 2; ++seed) {
     failed += run_scenario(seed).failure.empty() ? 0 : 1;
     if (failed == 2) std::printf("two of the first %d seeds\n", static_cast<int>(seed));
   }
