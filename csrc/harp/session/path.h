@@ -195,10 +195,6 @@ class Path {
              bool unfragmented);
   // The bytes that a tag takes of a control packet or an eager message.
   std::size_t small_tag_bytes() const { return sealing_ != nullptr ? wire::kTagBytes : 0; }
-  // A packet with a challenge, or the answer to one, and nothing else.
-  std::size_t token_packet_bytes() const {
-    return sizeof(wire::Header) + wire::kTokenBytes + small_tag_bytes();
-  }
   // One packet of frames, which ask for an acknowledgement (`counted`: to be committed) or not.
   // They are to hold an acknowledgement if may_ack(). False: the Nic is full.
   bool may_ack() const { return received_.largest() > 0 && (ack_.due() || ack_.wanted()); }

@@ -25,7 +25,6 @@ bool PathEnds::on_newest_elsewhere(const AddressPair& from, Duration wait, Time 
   tokens().challenge_again = now + wait;
   if (!(challenge().pair == from)) challenge() = {from, true, 0};
   challenge().due = true;
-  challenge().is_long = false;
   return true;
 }
 
@@ -34,7 +33,7 @@ void PathEnds::prove(Time now) { challenge_at(pair_, now); }
 void PathEnds::challenge_at(const AddressPair& pair, Time now) {
   tokens().challenged = now;
   if (!(challenge().pair == pair)) challenge() = {pair, true, 0};
-  challenge().due = challenge().is_long = true;
+  challenge().due = true;
 }
 
 void PathEnds::on_challenge(const AddressPair& from, std::uint64_t token) {

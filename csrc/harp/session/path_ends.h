@@ -36,7 +36,6 @@ class PathEnds {
     AddressPair pair;
     bool due = false;
     std::uint64_t value = 0;
-    bool is_long = false;  // so that the peer may answer and ask in turn
   };
 
   PathEnds(const AddressPair& pair, bool leads) : pair_(pair), leads_(leads) {}
@@ -60,9 +59,6 @@ class PathEnds {
   void challenge_at(const AddressPair& pair, Time now);
   // The peer asks us to answer by the pair its challenge came by.
   void on_challenge(const AddressPair& from, std::uint64_t token);
-  bool owes_answer(const AddressPair& pair) const {
-    return has_tokens() && tokens_->response.due && tokens_->response.pair == pair;
-  }
   // Is this the answer to our challenge, by the pair that was challenged?
   bool is_answer(const AddressPair& from, std::uint64_t token);
 

@@ -187,19 +187,17 @@ void Path::fill(wire::Ack& ack) const {
 }
 
 // An answer to the peer's challenge, and a challenge of our own. Neither is sent again when it is
-// lost: the next packet from there sets off another. A challenge that nothing has set off is so long
-// that the peer may send two such packets for it: its answer, and a challenge of its own.
+// lost: the next packet from there sets off another.
 Path::Sent Path::send_tokens() {
   if (!ends_.has_tokens()) return Sent::kNothing;
   for (PathEnds::Token* token : {&ends_.response(), &ends_.challenge()}) {
     if (!token->due) continue;
-    std::array<std::byte, 2 * wire::kTokenBytes + sizeof(wire::Header) + wire::kTagBytes> body;
+    std::array<std::byte, wire::kTokenBytes> body;
     wire::Writer writer(body);
     if (token == &ends_.response()) {
       writer.path_response(token->value);
     } else {
       writer.path_challenge(token->value);
-      if (token->is_long) writer.padding(token_packet_bytes());
     }
     wire::Header header = wire::frames_header(wire::Type::kControl, next_id(), writer.size());
     if (!offer(header, writer.bytes(), token->pair, /*unfragmented=*/false)) return Sent::kNicFull;
