@@ -45,21 +45,23 @@ void clear_mark(c10::StorageImpl& storage) { storage.clear_data_ptr_access_error
 #endif
 
 // The context of torch's pointer into the range, which it keeps.
-struct Place {
+struct RangeContext {
   std::shared_ptr<const void> range;
   std::atomic<bool> absent{false};  // as the storage is marked, for threads that only look
 };
 
-void let_place_go(void* context) { delete static_cast<Place*>(context); }
+void let_range_go(void* context) { delete static_cast<RangeContext*>(context); }
 
 // Null: the storage's bytes do not lie in a range.
-Place* place_of(c10::StorageImpl& storage) {
+RangeContext* context_of(c10::StorageImpl& storage) {
   const at::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  return data.get_deleter() == &let_place_go ? static_cast<Place*>(data.get_context()) : nullptr;
+  return data.get_deleter() == &let_range_go ? static_cast<RangeContext*>(data.get_context())
+                                             : nullptr;
 }
 
 void mark(c10::StorageImpl& storage, bool absent) {
-  if (Place* place = place_of(storage)) place->absent.store(absent, std::memory_order_relaxed);
+  if (RangeContext* place = context_of(storage))
+    place->absent.store(absent, std::memory_order_relaxed);
 }
 
 // Whether an address is mapped from a file, and what is written there reaches no other process: the
@@ -101,7 +103,7 @@ Status can_be_placed(const at::Tensor& tensor, const std::string& name) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   if (storage->nbytes() == 0) return unsupported(name, "is empty: there is nothing to place");
   const at::DataPtr& data = storage->_mutable_data_ptr_no_checks();
-  if (place_of(*storage) != nullptr)
+  if (context_of(*storage) != nullptr)
     return unsupported(name, "is held by another cache: close() that one first");
   if (data.get_deleter() != c10::GetCPUAllocator()->raw_deleter() &&
       !is_own_mapping_of_file(data.get())) {
@@ -115,12 +117,12 @@ Status can_be_placed(const at::Tensor& tensor, const std::string& name) {
 
 bool is_placed(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return false;
-  return place_of(*tensor.storage().unsafeGetStorageImpl()) != nullptr;
+  return context_of(*tensor.storage().unsafeGetStorageImpl()) != nullptr;
 }
 
 bool is_absent(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return false;
-  const Place* const place = place_of(*tensor.storage().unsafeGetStorageImpl());
+  const RangeContext* const place = context_of(*tensor.storage().unsafeGetStorageImpl());
   return place != nullptr && place->absent.load(std::memory_order_relaxed);
 }
 
@@ -136,8 +138,8 @@ Result<std::unique_ptr<PlacedStorage>> PlacedStorage::place(const at::Tensor& te
                                                           storage->nbytes(), storage->resizable()));
   // So resize_() is refused: the memory that it would allocate is not the store's.
   storage->set_resizable(false);
-  storage->set_data_ptr_noswap(at::DataPtr(address, new Place{.range = std::move(range)},
-                                           &let_place_go, at::Device(at::kCPU)));
+  storage->set_data_ptr_noswap(at::DataPtr(address, new RangeContext{.range = std::move(range)},
+                                           &let_range_go, at::Device(at::kCPU)));
   placed->add(tensor, name);
   static_cast<void>(placed->form());
   return placed;
