@@ -30,8 +30,9 @@ TEST_P(ProtocolCampaign, EverySeedDeliversExactlyOnceWhateverTheNetworkDoes) {
   }
   EXPECT_EQ(outcome.seeds, run.seeds);
   print_report(stdout, outcome);
+  // All seeds together have at least 100 of each; chance may give a shard half of its part.
   if (seeds >= 10'000) {
-    EXPECT_EQ(rare_faults(outcome, 100 / kShards, 100 / kShards), "");
+    EXPECT_EQ(rare_faults(outcome, 50 / kShards, 50 / kShards), "");
   }
 }
 
