@@ -18,8 +18,14 @@ constexpr int kFree = -1;
 std::atomic<int> slots[kSlots];
 std::atomic<int> slots_used{0};  // all slots in use lie below
 std::atomic<std::uint32_t> generation{0};
+pthread_mutex_t forking = PTHREAD_MUTEX_INITIALIZER;
+
+void before_fork() { pthread_mutex_lock(&forking); }
+
+void in_parent() { pthread_mutex_unlock(&forking); }
 
 void in_child() {
+  pthread_mutex_unlock(&forking);
   generation.fetch_add(1, std::memory_order_relaxed);
   const int used = slots_used.load(std::memory_order_relaxed);
   for (int i = 0; i < used; ++i) {
@@ -31,7 +37,7 @@ void in_child() {
 // Asked for twice by every operation: a static costs one look at a byte, std::call_once 40 times
 // that.
 void install_handler() {
-  [[maybe_unused]] static const int installed = pthread_atfork(nullptr, nullptr, in_child);
+  [[maybe_unused]] static const int installed = pthread_atfork(before_fork, in_parent, in_child);
 }
 
 }  // namespace
@@ -60,6 +66,13 @@ void close_now(int fd) {
   }
   close(fd);
 }
+
+NoForkMeanwhile::NoForkMeanwhile() {
+  install_handler();
+  pthread_mutex_lock(&forking);
+}
+
+NoForkMeanwhile::~NoForkMeanwhile() { pthread_mutex_unlock(&forking); }
 
 std::uint32_t fork_generation() {
   install_handler();

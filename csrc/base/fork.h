@@ -16,6 +16,17 @@ void close_on_fork(int fd);
 // harmless.
 void close_now(int fd);
 
+// While one lives no child is forked, whichever thread would do it. For calls that take the locks
+// of a library: a child that is forked meanwhile has them locked, and no thread that unlocks them.
+// A thread has one at a time, briefly, and forks nothing with it.
+class NoForkMeanwhile {
+ public:
+  NoForkMeanwhile();
+  ~NoForkMeanwhile();
+  NoForkMeanwhile(const NoForkMeanwhile&) = delete;
+  NoForkMeanwhile& operator=(const NoForkMeanwhile&) = delete;
+};
+
 // Grows by one in every forked child of a process that has asked for it: an object that remembers
 // the value it was born with knows whether it has become a copy in a child.
 std::uint32_t fork_generation();

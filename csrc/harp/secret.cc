@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/fork.h"
 #include "base/log.h"
 
 namespace taco::harp {
@@ -26,6 +27,7 @@ const unsigned char* bytes_of(std::span<const std::byte> data) {
 }  // namespace
 
 Digest sha256(std::span<const std::byte> data) {
+  const NoForkMeanwhile in_library;
   Digest digest;
   unsigned bytes = 0;
   auto* out = reinterpret_cast<unsigned char*>(digest.data());
@@ -37,6 +39,7 @@ Digest sha256(std::span<const std::byte> data) {
 }
 
 Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> data) {
+  const NoForkMeanwhile in_library;
   Digest digest;
   unsigned bytes = 0;
   auto* out = reinterpret_cast<unsigned char*>(digest.data());

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/fork.h"
 #include "base/log.h"
 
 namespace taco::harp {
@@ -84,6 +85,7 @@ PacketKey::PacketKey(const Digest& secret, Use use) : context_(EVP_CIPHER_CTX_ne
   const Digest material = hkdf_expand(secret, std::as_bytes(std::span(kPacketKey)));
   static_assert(kKeyBytes + kNonceBytes <= sizeof material);
   std::memcpy(mask_.data(), material.data() + kKeyBytes, mask_.size());
+  const NoForkMeanwhile in_library;  // which looks for the cipher
   require(context_ != nullptr &&
           EVP_CipherInit_ex(context_.get(), EVP_aes_128_gcm(), nullptr, octets_of(material),
                             nullptr, use == Use::kSeal ? 1 : 0) == 1);
