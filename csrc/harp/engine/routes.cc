@@ -36,7 +36,7 @@ std::vector<Interface> addresses_now() {
 void disconnect(int fd) {
   sockaddr nobody{};
   nobody.sa_family = AF_UNSPEC;
-  connect(fd, &nobody, sizeof nobody);
+  static_cast<void>(connect(fd, &nobody, sizeof nobody));  // of UDP, which has no way to fail
 }
 
 std::optional<Endpoint> kernels_choice(const Endpoint& destination) {

@@ -168,9 +168,10 @@ void Gradients::used_elsewhere(int parameter, std::vector<float> carried) {
     state.carries = true;
     ++state.passes;
     const std::uint64_t elements = carried.size();
+    std::vector<float> used = carried;
     pending_.add(parameter, {.from = 0,
                              .elements = elements,
-                             .if_used = carried,
+                             .if_used = std::move(used),
                              .if_kept = std::move(carried),
                              .if_dropped = {}});
   }

@@ -56,6 +56,7 @@ double exposed_of(const std::vector<double>& times) {
 template <class Of>
 std::vector<double> each(const std::deque<std::vector<double>>& steps, Of of) {
   std::vector<double> values;
+  values.reserve(steps.size());
   for (const std::vector<double>& times : steps) values.push_back(of(times));
   return values;
 }
