@@ -30,8 +30,12 @@ Liveness::Liveness(TimerHeap& timers) : timers_(timers) {
 
 Liveness::~Liveness() { timers_.disarm(tick_); }
 
-void Liveness::watch_st(Peer& peer, Time now) {
+void Liveness::add(Peer& peer) {
   if (!std::exchange(peer.watched, true)) watched_.push_back(&peer);
+}
+
+void Liveness::watch_st(Peer& peer, Time now) {
+  add(peer);
   if (tick_.heap_index == SIZE_MAX) timers_.arm(tick_, now + kLook);
 }
 
@@ -50,7 +54,7 @@ void Liveness::on_reset_st(Peer& peer, Time now) { suspect(peer, &Suspicion::res
 
 void Liveness::suspect(Peer& peer, std::uint32_t Suspicion::*count, Time now) {
   if (peer.suspicion.hint(count, now)) peer.session->probe();
-  if (!std::exchange(peer.watched, true)) watched_.push_back(&peer);
+  add(peer);
   if (tick_.heap_index == SIZE_MAX || tick_.deadline > now + kBurstStep) {
     timers_.arm(tick_, now + kBurstStep);
   }

@@ -110,6 +110,7 @@ class Liveness {
  private:
   static void on_tick(Timer& timer, Time now);
   // Notes one more hint that the peer has ended; `count` is the kind's count.
+  void add(Peer& peer);  // to those that are watched
   void suspect(Peer& peer, std::uint32_t Suspicion::*count, Time now);
   // Each returns when it wants to look at the peer again.
   Time examine(Peer& peer, Time now, int* probes);
