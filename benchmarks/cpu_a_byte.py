@@ -16,17 +16,19 @@ functions need `make build DEBUG=1`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import os
 import re
 import resource
+import select
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ import torch
 import torch.distributed as dist
 from collectives import Case, make_case, wire_bytes
 from launch import add_fabric_arguments, deliver, machine, make_groups, parse_bytes, run
-from pairs import BARE, BULK, figures, place
+from pairs import BARE, BULK, PATIENCE_S, figures, place
 
 ROOM = sorted(os.sched_getaffinity(0))
 PLACEMENTS: dict[str, Callable[[int], Sequence[int]]] = {
@@ -74,20 +76,37 @@ def block(case: Case, group: dist.ProcessGroup, times: int, gate: dist.ProcessGr
     return [statistics.median(slowest.tolist()), *spent.tolist()]
 
 
+@contextlib.contextmanager
+def sampling(processes: Sequence[int], samples: str) -> Iterator[None]:
+    """Inside, perf samples these processes: it has said so before."""
+    asks, told = os.pipe(), os.pipe()
+    options = ["-e", "cpu-clock", "-F", "1999", "-p", ",".join(map(str, processes))]
+    options += ["--delay=-1", f"--control=fd:{asks[0]},{told[1]}", "-o", samples]
+    perf = subprocess.Popen(
+        ["perf", "record", "-q", *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(asks[0], told[1]),
+    )
+    try:
+        os.write(asks[1], b"enable\n")
+        if not select.select([told[0]], [], [], PATIENCE_S)[0]:
+            raise RuntimeError("perf does not answer: may it sample (perf record)?")
+        yield
+    finally:
+        perf.send_signal(signal.SIGINT)
+        perf.wait()
+        for end in (*asks, *told):
+            os.close(end)
+
+
 def by_function(
     act: Callable[[], object], processes: Sequence[int], most: int
 ) -> list[dict[str, Any]]:
     """Where these processes spend their time during `act`, the greatest shares first."""
     with tempfile.NamedTemporaryFile(suffix=".perf") as samples:
-        options = ["-e", "cpu-clock", "-F", "1999", "-o", samples.name]
-        options += ["-p", ",".join(map(str, processes))]
-        perf = subprocess.Popen(
-            ["perf", "record", "-q", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        time.sleep(0.5)  # until it samples
-        act()
-        perf.send_signal(signal.SIGINT)
-        perf.wait()
+        with sampling(processes, samples.name):
+            act()
         shown = subprocess.run(
             ["perf", "report", "--stdio", "-q", "-i", samples.name, "--sort", "dso,symbol"],
             capture_output=True,
