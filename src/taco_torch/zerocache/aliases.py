@@ -60,9 +60,8 @@ class Aliases:
     def set(self, parameter: nn.Parameter, values: Tensor) -> bool:
         """``p.data = values``: a copy of them becomes the parameter's. False: they are no values
         for its place, or are there already."""
-        fits = (values.shape, values.dtype, values.device, values.layout) == (
-            *(parameter.shape, parameter.dtype, parameter.device, parameter.layout),
-        )
+        own = (parameter.shape, parameter.dtype, parameter.device, parameter.layout)
+        fits = (values.shape, values.dtype, values.device, values.layout) == own
         part = self._store.part_of(parameter)
         if not fits or part is None or self._store.part_of(values) == part:
             return False
