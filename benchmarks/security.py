@@ -214,7 +214,7 @@ def compare_levels(arguments: argparse.Namespace) -> dict[str, Row]:
 
 @contextmanager
 def flood(arguments: argparse.Namespace, at_it: bool, port: int) -> Iterator[Flood | Stranger]:
-    """Of what the arguments say, at the pair, whose receiver has the port, or elsewhere."""
+    """A flood as the arguments say, at the pair, whose receiver has the port, or elsewhere."""
     with deaf_port() as deaf, deaf_socket() as deaf_name:
         target = port if at_it else deaf
         if arguments.forged:

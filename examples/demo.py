@@ -27,7 +27,7 @@ from rich.table import Table
 
 TOP = Path(__file__).parents[1]
 LOG = TOP / "out" / "demo.log"
-# What taco's turns go over, TACO_TRANSPORT.
+# taco's turns go over these, TACO_TRANSPORT.
 RUNS = [("shared memory", "shm"), ("HARP over UDP", "udp")]
 NEXT = """\
 next: make demo-lightcc    gradients compressed, 5x on a slow network; needs root, to emulate one

@@ -18,7 +18,7 @@ pytestmark = taco_only
 
 PARENTS, CHILDREN = 2, 2  # of each parent
 WORLD = PARENTS * CHILDREN
-# Of a child that gets an answer in any case: of its group, or an error.
+# Within that a child gets an answer in any case: of its group, or an error.
 DEADLINE_S = 60.0
 
 

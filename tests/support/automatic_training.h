@@ -68,11 +68,11 @@ struct AutomaticTraining {
     for (const auto& [index, way] : automatic.ways()) all[index] = way;
     return all;
   }
-  // Of a step that takes as long as it should.
+  // A step that takes as long as it should takes so long.
   double step_seconds(const pg::lightcc::Automatic& automatic) const {
     return seconds(truth(ways(automatic)), ways(automatic));
   }
-  // Of whatever way is the best for all buckets.
+  // A step takes so long by whatever way is the best for all buckets.
   double best_seconds() const {
     double best = 1e9;
     for (const Way way : {Way::kExact, Way::kHalf, Way::kTopK}) {

@@ -26,7 +26,7 @@ class Invariants {
 
   // At every step of the simulation.
   void step();
-  // Of every datagram that leaves, in part or whole.
+  // Called for every datagram that leaves, in part or whole.
   void see(const SimNetwork::Departure& sent);
   // The process of that node dies: the others may lose it, and nobody else.
   void on_death(std::uint32_t node);
@@ -72,8 +72,8 @@ class Invariants {
     if (failure_.empty()) failure_ = text;
   }
 
-  // What an observer of the network can tell a nonce by, and the beginning of what was sealed under
-  // it.
+  // An observer of the network can tell a nonce by this; and the beginning of the bytes that were
+  // sealed under it.
   static constexpr std::size_t kNonceBytes = 15, kSeenBytes = 64;
   using SeenNonce = std::array<std::byte, kNonceBytes>;
 

@@ -9,7 +9,7 @@ import torch
 
 
 class Account:
-    """Of one parameter, in units of its averaged, unscaled gradient."""
+    """The account of one parameter, in units of its averaged, unscaled gradient."""
 
     def __init__(self, elements: int, adds: bool) -> None:
         self.adds = adds  # results to what is there; or else what is there goes in with the next

@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 import taco_torch
 
 lightcc = taco_torch.lightcc
-# Of two ranks, each on a host of its own, and of two on each of two hosts.
+# Programs of two ranks, each on a host of its own, and of two on each of two hosts.
 KINDS_OF_TWO = ("ddp", "manual")
 KINDS_OF_FOUR = ("hosts", "hsdp")  # "hosts" is DistributedDataParallel, too
 SHAPES = {4: (1, 2, 1, 2), 30: (5, 3, 2, 1), 100: (5, 5, 2, 2), 250: (10, 5, 5, 1)}
@@ -311,7 +311,7 @@ class Program:
         return ""
 
     def settle_skipped(self, one: Trained, places: list[int]) -> str:
-        """Of what a skipped step was made of, ranks whose gradients were finite may owe theirs."""
+        """Ranks whose gradients were finite may owe what a skipped step was made of."""
         owed = self.owed(one)
         for place in places:
             account, parameter = one.accounts[place], one.parameters[place]
@@ -381,7 +381,7 @@ class Program:
             one.accounts[place].close()
 
     def run_out(self, one: Trained) -> str:
-        """Of inputs, on some ranks earlier than on others."""
+        """Inputs end, on some ranks earlier than on others."""
         for optimizer, _ in one.optimizers:
             optimizer.zero_grad()
         for account in one.accounts:

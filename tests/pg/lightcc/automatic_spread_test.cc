@@ -19,7 +19,7 @@ namespace {
 using Training = testing::AutomaticTraining;
 
 constexpr double kVaries = 0.4;
-// Of each test; TACO_TEST_PROGRAMS says another number.
+// Each test draws so many; TACO_TEST_PROGRAMS says another number.
 unsigned programs() {
   const char* many = std::getenv("TACO_TEST_PROGRAMS");
   return many == nullptr ? 500 : static_cast<unsigned>(std::stoul(many));

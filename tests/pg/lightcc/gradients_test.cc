@@ -225,7 +225,7 @@ Values encode(const Gradients::Plan& plan, const Values& gradient) {
   return testing::through(*plan.codec, gradient, plan.feedback.get());
 }
 
-// Of the first half of the gradient: a, and one element of b.
+// Encodes the first half of the gradient: a, and one element of b.
 Values pass(Gradients& gradients, const Values& part, bool adds = false) {
   Values gradient(8);
   std::copy(part.begin(), part.end(), gradient.begin());
