@@ -14,7 +14,9 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <map>
 #include <set>
+#include <string_view>
 
 #include "base/file.h"
 #include "base/names.h"
@@ -54,6 +56,20 @@ bool is_overlay(const std::string& interface) {
     default:
       return false;
   }
+}
+
+void describe_link(Interface* interface) {
+  interface->network.interface = if_nametoindex(interface->name.c_str());
+  interface->mtu = read_attribute(interface->name, "mtu", 1500);
+  interface->mbits = read_attribute(interface->name, "speed", 0);
+  interface->overlay = !interface->loopback && is_overlay(interface->name);
+}
+
+void copy_link(const Interface& from, Interface* to) {
+  to->network.interface = from.network.interface;
+  to->mtu = from.mtu;
+  to->mbits = from.mbits;
+  to->overlay = from.overlay;
 }
 
 int prefix_of(const sockaddr* netmask) {
@@ -229,11 +245,15 @@ Result<std::vector<Interface>> list_addresses() {
 Result<std::vector<Interface>> list_interfaces() {
   auto all = list_addresses();
   if (!all.ok()) return all;
+  // The kernel is asked once for each link: reading a speed waits for a lock of all its links.
+  std::map<std::string_view, const Interface*> known;
   for (Interface& interface : all.value()) {
-    interface.network.interface = if_nametoindex(interface.name.c_str());
-    interface.mtu = read_attribute(interface.name, "mtu", 1500);
-    interface.mbits = read_attribute(interface.name, "speed", 0);
-    interface.overlay = !interface.loopback && is_overlay(interface.name);
+    const auto [first, is_new] = known.try_emplace(interface.name, &interface);
+    if (is_new) {
+      describe_link(&interface);
+    } else {
+      copy_link(*first->second, &interface);
+    }
   }
   return all;
 }
