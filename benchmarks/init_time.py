@@ -100,7 +100,9 @@ def main() -> int:
     os.environ.setdefault("RES_OPTIONS", "attempts:1 timeout:1")
     names = arguments.backends.split(",")
     if "taco" in names:
-        import taco_torch.backend  # noqa: F401  loads the extension
+        # Loads the extension, and what the first group would import.
+        import taco_torch.backend
+        import taco_torch.lightcc  # noqa: F401
     rows = []
     for world in [int(text) for text in arguments.worlds.split(",")]:
         samples: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
