@@ -220,7 +220,8 @@ TEST(PeersTest, ten_thousand_that_never_answer_come_and_go_in_constant_memory) {
   const std::size_t before = resident_bytes();
   meet_phantoms(*stack, silent.port(), kPhantoms / 5, kPhantoms);
   if (kMeasuresMemory) {
-    EXPECT_LT(resident_bytes(), before + (4 << 20)) << "8,000 sessions are 32 MiB";
+    // Up to 2,000 may be there at once, 8 MiB, where fewer were among the first.
+    EXPECT_LT(resident_bytes(), before + (12 << 20)) << "8,000 sessions are 32 MiB";
   }
   const StackStats stats = stack->stats();
   EXPECT_EQ(stats.sessions, 0u);
