@@ -96,6 +96,8 @@ def test_clipping_a_part_of_the_gradients_is_refused(tmp_path: Path) -> None:
         some = [each for each in model.parameters() if each is not model.places]
         with pytest.raises(RuntimeError, match=r"'places' was left out.*model.parameters"):
             torch.nn.utils.clip_grad_norm_(some, 1.0)
+        with pytest.raises(RuntimeError, match=r"was left out.*model.parameters"):
+            torch.nn.utils.clip_grad_norm_([model.places], 1.0)
         other = nn.Parameter(torch.ones(3))
         other.grad = torch.ones(3)
         with pytest.raises(RuntimeError, match="others are among them"):

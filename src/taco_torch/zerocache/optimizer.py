@@ -294,10 +294,12 @@ class CachedOptimizer(StateDicts):
         self.take_rest()
         own = [each for each in self._names if each in self.kept or each.grad is not None]
         others = [each for each in given if each not in self._names and each.grad is not None]
-        left_out = set(own) - set(given)
+        taken = set(given)
+        left_out = [self._names[each] for each in own if each not in taken]
         if others or left_out:
-            name = self._names[min(left_out, key=own.index)] if left_out else ""
-            what = f"parameter '{name}' was left out" if name else "others are among them"
+            what = (
+                f"parameter '{left_out[0]}' was left out" if left_out else "others are among them"
+            )
             raise RuntimeError(
                 f"clip_grad_norm_() of some parameters, whose gradients the cache keeps on pages: "
                 f"{what}, and the cache clips by the norm of all gradients of its model. Give it "
