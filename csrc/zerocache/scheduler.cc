@@ -16,8 +16,11 @@ constexpr std::size_t kLeastAhead = 6;
 // and that share of all.
 constexpr std::uint32_t kMostForOthers = 4, kShareForOthers = 8;
 
-std::string megabytes(std::size_t pages, std::size_t page_bytes) {
-  return std::to_string(pages) + " pages (" + std::to_string(pages * page_bytes >> 20) + " MiB)";
+std::string with_bytes(std::size_t pages, std::size_t page_bytes) {
+  const std::size_t kib = pages * page_bytes >> 10;
+  const std::string size =
+      kib % 1024 == 0 ? std::to_string(kib >> 10) + " MiB" : std::to_string(kib) + " KiB";
+  return std::to_string(pages) + (pages == 1 ? " page (" : " pages (") + size + ")";
 }
 
 }  // namespace
@@ -27,12 +30,12 @@ Status check_capacities(const Capacities& capacities, std::size_t page_bytes, st
   const auto refuse = [&](const char* what, std::size_t has, std::size_t needs,
                           const std::string& why) {
     return Status(Code::kInvalidArgument,
-                  std::string(what) + " holds " + megabytes(has, page_bytes) + ", but " + why +
-                      ": give it " + megabytes(needs, page_bytes) + " at least");
+                  std::string(what) + " holds " + with_bytes(has, page_bytes) + ", but " + why +
+                      ": give it " + with_bytes(needs, page_bytes) + " at least");
   };
   if (device_pages > capacities.device) {
     return refuse("device memory", capacities.device, device_pages,
-                  "one operator needs " + megabytes(device_pages, page_bytes) + " there at once");
+                  "one operator needs " + with_bytes(device_pages, page_bytes) + " there at once");
   }
   const bool device_holds_all = pages <= capacities.device && host_pages == 0;
   // One frame for what comes up while another is for what goes down.
@@ -40,7 +43,7 @@ Status check_capacities(const Capacities& capacities, std::size_t page_bytes, st
   if (host_pages + passing > capacities.host) {
     const std::string why = host_pages == 0
                                 ? "pages pass through it in both directions"
-                                : "one operator needs " + megabytes(host_pages, page_bytes) +
+                                : "one operator needs " + with_bytes(host_pages, page_bytes) +
                                       " there at once, besides those that pass through";
     return refuse("host memory", capacities.host, host_pages + passing, why);
   }
@@ -48,8 +51,8 @@ Status check_capacities(const Capacities& capacities, std::size_t page_bytes, st
   const std::size_t largest = std::max(capacities.device, capacities.host);
   const std::size_t spare = capacities.device == 0 ? (pages <= capacities.host ? 0 : 1) : passing;
   if (pages + spare > room && pages > largest) {
-    return refuse("all memory and disk together", room, pages + spare,
-                  "there are " + megabytes(pages, page_bytes) + ", and room to exchange them");
+    return refuse("the sum of memory and disk", room, pages + spare,
+                  "there are " + with_bytes(pages, page_bytes) + ", and room to exchange them");
   }
   return Status();
 }

@@ -487,7 +487,7 @@ def test_caps_have_to_hold_the_gradients(tmp_path: Path) -> None:
 
     both = {"step_in_backward": True, "clipping": True}
     least = next(ssd for ssd in range(2, 100) if not refused(ssd))
-    assert "does not fit into the cache: all memory and disk together" in refused(least, **both)
+    assert "does not fit into the cache: the sum of memory and disk" in refused(least, **both)
     with_gradients = next(ssd for ssd in range(2, 100) if not refused(ssd, **both))
     parameters = sum(parameter.nbytes for parameter in layers().parameters())
     assert with_gradients - least == -(-parameters // PAGE)

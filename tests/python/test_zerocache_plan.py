@@ -99,7 +99,7 @@ def test_what_does_not_fit_says_what_has_to_be_larger(capsys: pytest.CaptureFixt
     from taco_torch.zerocache import plan
 
     assert plan.main([*SMALL, "--device", "32MiB", "--host", "64MiB"]) == 1
-    assert "all memory and disk together holds 96 pages" in capsys.readouterr().err
+    assert "the sum of memory and disk holds 96 pages" in capsys.readouterr().err
     assert plan.main([*SMALL, "--device", "1MiB", "--host", "1GiB"]) == 1
     assert "device memory holds 1 pages" in capsys.readouterr().err
     # And what would help, where host memory does.

@@ -347,10 +347,14 @@ TEST(Scheduler, CapacitiesThatAreTooSmallAreNamedWithWhatIsNeeded) {
       text({3, 10, 0}, 10, 4, 0),
       "device memory holds 3 pages (12 MiB), but one operator needs 4 pages (16 MiB) there at "
       "once: give it 4 pages (16 MiB) at least");
-  EXPECT_NE(text({4, 1, 100}, 50, 4, 0).find("host memory holds 1 pages (4 MiB)"),
+  EXPECT_NE(text({4, 1, 100}, 50, 4, 0).find("host memory holds 1 page (4 MiB)"),
             std::string::npos);
   EXPECT_NE(text({4, 4, 100}, 50, 4, 3).find("give it 5 pages (20 MiB)"), std::string::npos);
   EXPECT_NE(text({4, 4, 4}, 11, 4, 0).find("give it 13 pages (52 MiB)"), std::string::npos);
+  // Never rounded down: who gives what the text says has enough.
+  EXPECT_EQ(check_capacities({1, 10, 0}, 64 << 10, 10, 5, 0).message(),
+            "device memory holds 1 page (64 KiB), but one operator needs 5 pages (320 KiB) there "
+            "at once: give it 5 pages (320 KiB) at least");
   EXPECT_EQ(text({12, 0, 0}, 11, 4, 0), "");
   EXPECT_EQ(text({0, 12, 0}, 12, 0, 4), "");
   EXPECT_EQ(text({4, 4, 4}, 10, 4, 0), "");
