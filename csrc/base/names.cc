@@ -41,6 +41,10 @@ void append_name(std::string& list, std::string_view name) {
 }
 
 std::string_view nearest_name(std::string_view name, std::span<const std::string_view> known) {
+  // Who leaves out the end of a name means that one, however long the end is.
+  for (const std::string_view candidate : known) {
+    if (!name.empty() && candidate.starts_with(name)) return candidate;
+  }
   std::string_view nearest;
   std::size_t least = SIZE_MAX;
   for (const std::string_view candidate : known) {

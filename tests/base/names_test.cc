@@ -26,6 +26,14 @@ TEST(Names, the_name_with_the_fewest_edits_is_the_nearest) {
   EXPECT_EQ(nearest_name("auto", kKnown), "auto");
 }
 
+TEST(Names, a_name_without_its_end_is_found_by_its_beginning) {
+  EXPECT_EQ(nearest_name("rab", kKnown), "rabenseifner");
+  EXPECT_EQ(nearest_name("LIGHT_TOPK",
+                         std::array<std::string_view, 3>{"LIGHT_AUTO", "LIGHT_TOPK_ALLREDUCE",
+                                                         "LIGHT_TOPK_FP16"}),
+            "LIGHT_TOPK_ALLREDUCE");
+}
+
 TEST(Names, the_first_of_equals_is_taken_and_nothing_of_nothing) {
   EXPECT_EQ(nearest_name("", kKnown), "auto");
   EXPECT_EQ(nearest_name("ring", {}), "");
