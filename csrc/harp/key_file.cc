@@ -36,6 +36,11 @@ Status bad(const std::string& path, const std::string& why) {
   return Status(Code::kInvalidArgument, "TACO_HARP_KEY_FILE=\"" + path + "\": " + why);
 }
 
+std::string making(const std::string& path) {
+  return "make one key and copy it to every host: (umask 077; head -c 32 /dev/urandom > " + path +
+         ")";
+}
+
 Status check(const std::string& path, const struct stat& file) {
   if (!S_ISREG(file.st_mode)) return bad(path, "is not a regular file");
   if (file.st_uid != geteuid() && file.st_uid != 0) {
@@ -55,7 +60,10 @@ Status check(const std::string& path, const struct stat& file) {
 
 Result<Digest> read_key_file(const std::string& path) {
   const File file(path);
-  if (file.get() < 0) return bad(path, std::string("cannot be opened: ") + strerror(errno));
+  if (file.get() < 0) {
+    const std::string advice = errno == ENOENT ? "; " + making(path) : "";
+    return bad(path, std::string("cannot be opened: ") + strerror(errno) + advice);
+  }
   struct stat status {};
   if (fstat(file.get(), &status) != 0) {
     return bad(path, std::string("cannot be looked at: ") + strerror(errno));
@@ -75,7 +83,7 @@ Result<Digest> read_key_file(const std::string& path) {
                          (size > kMostKeyBytes ? "more than " + std::to_string(kMostKeyBytes)
                                                : std::to_string(size)) +
                          " bytes, but a key has " + std::to_string(kLeastKeyBytes) + " to " +
-                         std::to_string(kMostKeyBytes) + ": head -c 32 /dev/urandom > " + path);
+                         std::to_string(kMostKeyBytes) + "; " + making(path));
   }
   return sha256(std::span(bytes).first(size));
 }

@@ -72,7 +72,9 @@ TEST_F(KeyFile, OthersMayNotTouchIt) {
 
 TEST_F(KeyFile, MustBeARegularFileThatCanBeRead) {
   expect_refused(folder, "is not a regular file");
-  expect_refused(folder + "/none", "cannot be opened: No such file or directory");
+  const std::string none = folder + "/none";
+  expect_refused(none, "cannot be opened: No such file or directory; make one key and copy it to");
+  expect_refused(none, "(umask 077; head -c 32 /dev/urandom > " + none + ")");
   const std::string fifo = folder + "/fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   expect_refused(fifo, "is not a regular file");
