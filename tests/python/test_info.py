@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -89,6 +91,31 @@ def test_a_malformed_variable_is_an_error_that_names_it(run: Run, name: str, val
     assert "ValueError" in done.stderr
     assert name in done.stderr
     assert value in done.stderr
+
+
+# Of the right form, but unknown, or not to be had here; a group of one rank needs none of them.
+UNMET = [
+    ("TACO_ISA", "avx512" if platform.machine() == "aarch64" else "neon", "this host has only"),
+    ("TACO_ALGORITHM", "rign", "did you mean ring?"),
+    ("TACO_CONGESTION", "reno", "swift, paced_swift or cubic"),
+    ("TACO_HARP_KEY_FILE", "/nonexistent/key", "No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "text"), UNMET)
+def test_a_variable_that_cannot_be_met_is_an_error_that_names_it(
+    run: Run, name: str, value: str, text: str
+) -> None:
+    done = run(ONE_RANK, **{name: value})
+    assert done.returncode != 0
+    assert re.search(rf'ValueError: .*{name}.*"{value}".*{text}', done.stderr), done.stderr
+
+
+@pytest.mark.parametrize(("name", "value", "text"), UNMET)
+def test_info_ends_with_what_cannot_be_met(run: Run, name: str, value: str, text: str) -> None:
+    done = run("import taco_torch.info as info; raise SystemExit(info.main([]))", **{name: value})
+    assert done.returncode == 1
+    assert re.search(rf'error: .*{name}.*"{value}".*{text}', done.stderr), done.stderr
 
 
 def test_an_unknown_variable_is_a_warning_with_the_nearest_name(run: Run) -> None:

@@ -11,8 +11,10 @@
 #include "base/env.h"
 #include "base/fork.h"
 #include "harp/engine/interfaces.h"
+#include "harp/engine/security_settings.h"
 #include "harp/engine/stack_core.h"
 #include "harp/engine/stacks.h"
+#include "harp/session/congestion.h"
 
 namespace taco::harp {
 
@@ -45,6 +47,9 @@ Result<StackOptions> StackOptions::from_env() {
   StackOptions options;
   TACO_RETURN_IF_ERROR(
       parse_interface_names(env.value().ifname, &options.interfaces, &options.excluded_interfaces));
+  TACO_RETURN_IF_ERROR(
+      congestion_named(env.value().congestion).status().with_prefix("TACO_CONGESTION="));
+  TACO_RETURN_IF_ERROR(SecuritySettings::get().status());
   options.host_id = env.value().host_id;
   options.peer_timeout = env.value().peer_timeout;
   const std::string& transport = env.value().transport;

@@ -85,11 +85,9 @@ Status StackCore::start() {
   if (!env.ok()) return env.status();
   EngineOptions engine;
   engine.spin_us = env.value().spin_us;
-  engine.congestion = congestion_named(env.value().congestion);
-  if (engine.congestion == nullptr) {
-    return Status(Code::kInvalidArgument, "TACO_CONGESTION=\"" + env.value().congestion +
-                                              "\" is unknown: swift, paced_swift or cubic");
-  }
+  const auto congestion = congestion_named(env.value().congestion);
+  if (!congestion.ok()) return congestion.status().with_prefix("TACO_CONGESTION=");
+  engine.congestion = congestion.value();
   const auto security = SecuritySettings::get();
   if (!security.ok()) return security.status();
   engine.security = security.value().level;

@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/status.h"
 
 namespace taco::harp {
 
@@ -106,8 +107,8 @@ inline double unpaced(const CongestionState& /*state*/) { return 0; }
 extern const CongestionOps kSwift;
 extern const CongestionOps kPacedSwift;
 extern const CongestionOps kCubic;
-// Null when the name is unknown.
-const CongestionOps* congestion_named(std::string_view name);
+// kInvalidArgument when the name is unknown.
+Result<const CongestionOps*> congestion_named(std::string_view name);
 
 inline constexpr double kInitialWindow = 128;
 // Many senders into one short queue: each must be able to make do with little.

@@ -279,11 +279,12 @@ const CongestionOps kSwift{"swift",          swift_start, swift_on_ack, swift_on
 const CongestionOps kPacedSwift{"paced_swift",    swift_start, swift_on_ack, swift_on_loss,
                                 swift_on_silence, swift_undo,  pace};
 
-const CongestionOps* congestion_named(std::string_view name) {
+Result<const CongestionOps*> congestion_named(std::string_view name) {
   for (const CongestionOps* ops : {&kSwift, &kPacedSwift, &kCubic}) {
     if (name == ops->name) return ops;
   }
-  return nullptr;
+  return Status(Code::kInvalidArgument,
+                '"' + std::string(name) + "\" is unknown: swift, paced_swift or cubic");
 }
 
 }  // namespace taco::harp

@@ -4,8 +4,9 @@
 #include <numeric>
 #include <utility>
 
-#include "base/env.h"
 #include "base/log.h"
+#include "harp/engine/stack.h"
+#include "kernels/kernels.h"
 #include "pg/algorithms/forced.h"
 #include "pg/tuning/cost_block.h"
 
@@ -90,12 +91,18 @@ void announce(const GroupMeeting& meeting, bool tuned) {
 
 }  // namespace
 
+Status check_settings(const Env& env) {
+  TACO_RETURN_IF_ERROR(kernels::isa_status());
+  TACO_RETURN_IF_ERROR(check_forced(env.algorithm).with_prefix("TACO_ALGORITHM="));
+  return harp::StackOptions::from_env().status();
+}
+
 Result<GroupMeeting> meet(const c10::intrusive_ptr<c10d::Store>& store,
                           const GroupMeetingOptions& options) {
   Result<Env> env = Env::get();
   if (!env.ok()) return env.status();
   // A mistake of this rank is found before the others are met, to whom it would look like a loss.
-  TACO_RETURN_IF_ERROR(check_forced(env->algorithm).with_prefix("TACO_ALGORITHM="));
+  TACO_RETURN_IF_ERROR(check_settings(*env));
   if (options.global_ranks.empty()) set_log_rank(options.rank);
   Result<edge::Meeting> met = edge::meet(store, meeting_options(*env, options));
   if (!met.ok()) return met.status();

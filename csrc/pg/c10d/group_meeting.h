@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/env.h"
 #include "edge/rendezvous.h"
 #include "pg/communicator.h"
 
@@ -25,6 +26,10 @@ struct GroupMeetingOptions {
 struct GroupMeeting : edge::Meeting {
   GroupOptions group;
 };
+
+// An error names a variable whose value has the right form and cannot be met all the same: a name
+// that no room knows, an instruction set that this host lacks, a key file that cannot be read.
+Status check_settings(const Env& env);
 
 // As edge::meet().
 Result<GroupMeeting> meet(const c10::intrusive_ptr<c10d::Store>& store,

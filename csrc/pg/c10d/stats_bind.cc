@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 #include "pg/algorithms/list.h"
 #include "pg/c10d/bind.h"
+#include "pg/c10d/group_meeting.h"
 #include "pg/communicator.h"
 #include "pg/execution/trace.h"
 #include "pg/tuning/cost_block.h"
@@ -134,7 +135,10 @@ py::list environment() {
   return out;
 }
 
-std::string check_environment() { return Env::get().status().message(); }
+std::string check_environment() {
+  Result<Env> env = Env::get();
+  return (env.ok() ? check_settings(*env) : env.status()).message();
+}
 
 }  // namespace
 

@@ -183,10 +183,11 @@ TEST(Cubic, LossHoldsItBackAndAnUndoRestoresTheWindow) {
 }
 
 TEST(Congestion, IsFoundByName) {
-  EXPECT_EQ(congestion_named("swift"), &kSwift);
-  EXPECT_EQ(congestion_named("paced_swift"), &kPacedSwift);
-  EXPECT_EQ(congestion_named("cubic"), &kCubic);
-  EXPECT_EQ(congestion_named("reno"), nullptr);
+  EXPECT_EQ(congestion_named("swift").value(), &kSwift);
+  EXPECT_EQ(congestion_named("paced_swift").value(), &kPacedSwift);
+  EXPECT_EQ(congestion_named("cubic").value(), &kCubic);
+  EXPECT_EQ(congestion_named("reno").status().message(),
+            "\"reno\" is unknown: swift, paced_swift or cubic");
 }
 
 }  // namespace
