@@ -48,7 +48,7 @@ def _planned_paths() -> dict[str, Any]:
     try:
         return {**_C.planned_paths(os.environ.get("MASTER_ADDR", "")), "error": ""}
     except ValueError as error:
-        return {"ports": 0, "from": [], "unused": [], "error": str(error)}
+        return {"ports": 0, "ports_wanted": 0, "from": [], "unused": [], "error": str(error)}
 
 
 def collect() -> dict[str, Any]:
@@ -92,17 +92,19 @@ def _print_planned_paths(planned: dict[str, Any]) -> None:
     if planned["error"]:
         print(f"paths to other hosts\n  none: {planned['error']}")
         return
-    ports = planned["ports"]
+    ports, wanted = planned["ports"], planned["ports_wanted"]
     print(
         f"paths to other hosts, each to the peer's address on the same network "
         f"({ports} UDP port{'s' if ports > 1 else ''} at each address: TACO_PATHS)"
     )
+    if ports < wanted:
+        print(f"  TACO_PATHS asks for {wanted}, but a process opens 16 ports at most")
     if not os.environ.get("MASTER_ADDR"):
         print("  MASTER_ADDR is not set: what the host that holds the store would use")
     for number, entry in enumerate(planned["from"]):
         print(
             f"  {number:<3} from {entry['interface']:12} {entry['address']:40} "
-            f"port {entry['port']}, mtu {entry['mtu']}, {_speed(entry['mbits'])}"
+            f"{entry['port']}. port, mtu {entry['mtu']}, {_speed(entry['mbits'])}"
         )
     for entry in planned["unused"]:
         print(f"  no  from {entry['interface']:12} {entry['address']:40} {entry['why']}")
@@ -131,8 +133,9 @@ def _print(facts: dict[str, Any]) -> None:
     _print_paths(facts["paths"])
     print("variables in force (* set here)")
     for row in facts["environment"]:
-        unit = f" {row['unit']}" if row["unit"] else ""
-        print(f"{'*' if row['is_set'] else ' ':>2}{row['name']:26} {row['value']}{unit}")
+        unit = f" {row['unit']}" if row["value"].lstrip("-").isdigit() else ""
+        value = f"{row['value'] or '(none)'}{unit}".rstrip()
+        print(f"{'*' if row['is_set'] else ' ':>2}{row['name']:28} {value}")
     if facts["environment_error"]:
         print(f"error: {facts['environment_error']}", file=sys.stderr)
 

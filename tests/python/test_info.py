@@ -118,6 +118,29 @@ def test_info_ends_with_what_cannot_be_met(run: Run, name: str, value: str, text
     assert re.search(rf'error: .*{name}.*"{value}".*{text}', done.stderr), done.stderr
 
 
+def test_info_shows_a_unit_behind_numbers_only(run: Run) -> None:
+    done = run("import taco_torch.info as info; info.main([])", TACO_MTU="1400")
+    shown = {line[2:30].strip(): line[31:] for line in done.stdout.splitlines()}
+    assert shown["TACO_MTU"] == "1400 bytes"
+    assert shown["LIGHT_FUSION_BYTES"] == "auto"
+    assert shown["LIGHT_HIERARCHICAL_THRESHOLD"] == "(none)"
+
+
+def test_info_counts_the_ports_that_a_process_opens(run: Run) -> None:
+    """Sixteen over all its addresses, however many TACO_PATHS asks for."""
+    code = """
+import taco_torch.info as info
+planned = info.collect()["planned_paths"]
+most = max(entry["port"] for entry in planned["from"])
+assert planned["ports_wanted"] == 8 and planned["ports"] >= most, planned
+info._print_planned_paths({**planned, "ports": 5})
+"""
+    done = run(code, TACO_PATHS="8")
+    assert done.returncode == 0, done.stderr
+    assert "5 UDP ports at each address" in done.stdout
+    assert "TACO_PATHS asks for 8, but a process opens 16 ports at most" in done.stdout
+
+
 def test_an_unknown_variable_is_a_warning_with_the_nearest_name(run: Run) -> None:
     done = run(ONE_RANK, TACO_TRANSPRT="shm")
     assert done.returncode == 0, done.stderr

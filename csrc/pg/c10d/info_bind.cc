@@ -98,7 +98,8 @@ py::dict planned_paths(const std::string& master) {
     unused.append(entry);
   }
   py::dict out;
-  out["ports"] = paths;
+  out["ports"] = ports.empty() ? 0 : ports.back().port + 1;
+  out["ports_wanted"] = paths;
   out["from"] = from;
   out["unused"] = unused;
   return out;
