@@ -169,7 +169,10 @@ Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_name
     }
     return nic;
   }
-  return last;
+  if (first_port == 0) return last;
+  return last.with_prefix("TACO_PORT=" + std::to_string(first_port) + ": no port from there to " +
+                          std::to_string(std::min(first_port + kPortTries - 1, 65'535)) +
+                          " could be opened, name another one. The last try: ");
 }
 
 Result<std::unique_ptr<ShmEndpoint>> StackCore::open_shm(const JobKey& job_key) {
