@@ -151,7 +151,8 @@ constexpr auto kVariables = std::to_array<Variable>({
      },
      [](const Env& env) { return std::to_string(env.spin_us); }},
     {"TACO_SOCKET_BUFFER", "integer", "bytes", "0 or an integer up to 2147483647",
-     "Kernel receive buffer of each UDP socket; 0 asks for the most the host allows.",
+     "Kernel receive buffer of each UDP socket; 0 asks for 4 MiB. Unless privileged, a process "
+     "gets no more than net.core.rmem_max.",
      [](Env& env, const std::string& value) {
        return set_integer(env.socket_buffer, value, 0, INT32_MAX);
      },
@@ -172,9 +173,9 @@ constexpr auto kVariables = std::to_array<Variable>({
     {"TACO_PATHS", "integer", "", "auto or an integer from 1 to 8",
      "Paths between two hosts by each pair of their interfaces: UDP ports, so that switches that "
      "spread flows over several links (ECMP) spread them too. Of several, one that is slow is "
-     "moved to other ports, for which as many again are opened. auto: four where the way to "
-     "MASTER_ADDR crosses a router and TACO_PORT is not set, but one to peers that no router is "
-     "crossed to; else one.",
+     "moved to other ports, for which as many again are opened; a process opens 16 at most. auto: "
+     "four where the way to MASTER_ADDR crosses a router and TACO_PORT is not set, but one to "
+     "peers that no router is crossed to; else one.",
      [](Env& env, const std::string& value) {
        env.paths = 0;
        return value == "auto" || set_integer(env.paths, value, 1, 8);
