@@ -21,6 +21,8 @@ QUOTED_PATH = re.compile(rf"`([\w./-]+/[\w.-]+\.{ENDING})`")
 BARE_NAME = re.compile(rf"(?<![\w./-])([\w-]+\.{ENDING})\b(?![/-])")
 QUOTED_FOLDER = re.compile(r"`([\w.-]+(?:/[\w.-]+)*)/`")
 LINK = re.compile(r"\]\(([^)#\s]+)")
+LINK_WITHIN = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 CODE = re.compile(r"^```$(.*?)^```$|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
 TARGET = re.compile(r"(?:^|&& )make ([a-z-]+)", re.MULTILINE)
 VARIABLE = re.compile(r"\bTACO_[A-Z_]*[A-Z]\b")
@@ -54,6 +56,21 @@ def dead_links(page: str, text: str) -> set[str]:
     return {link for link in links if not (TOP / page).parent.joinpath(link).exists()}
 
 
+def anchors(text: str) -> set[str]:
+    """What links to a heading of the page may name, as GitHub makes it of the heading."""
+    headings = HEADING.findall(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    return {re.sub(r"[^\w -]", "", name.lower()).replace(" ", "-") for name in headings}
+
+
+def links_to_no_heading(page: str, text: str) -> set[str]:
+    def leads(file: str, anchor: str) -> bool:
+        target = (TOP / page).parent.joinpath(file) if file else TOP / page
+        return not target.exists() or anchor in anchors(target.read_text())
+
+    links = [found for found in LINK_WITHIN.findall(text) if not found[0].startswith("http")]
+    return {f"{file}#{anchor}" for file, anchor in links if not leads(file, anchor)}
+
+
 def unknown_targets(text: str) -> set[str]:
     targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
     named = {name for code in CODE.findall(text) for name in TARGET.findall("\n".join(code))}
@@ -72,6 +89,7 @@ def test_pages_name_files_and_folders_that_exist() -> None:
     for page in files(".md"):
         text = text_of(page)
         missing = unknown_paths(text) | unknown_folders(text) | dead_links(page, text)
+        missing |= links_to_no_heading(page, text)
         problems += [f"{page}: {name} does not exist" for name in sorted(missing)]
     report(problems)
 
@@ -140,6 +158,10 @@ def test_what_does_not_exist_is_found() -> None:
     assert unclear_names("[sessions](harp.md)", "docs/decisions") == {"harp.md"}
     assert unknown_folders("lies under `pg/nothing/`") == {"pg/nothing"}
     assert dead_links("docs/wire.md", "[wire](../csrc/harp/wire.c)") == {"../csrc/harp/wire.c"}
+    assert links_to_no_heading(
+        "README.md", "[a](docs/harp.md#paths), [b](docs/harp.md#nothing)"
+    ) == {"docs/harp.md#nothing"}
+    assert links_to_no_heading("docs/wire.md", "[a](#handshake), [b](#nothing)") == {"#nothing"}
     assert unknown_targets("`make nothing`\n```\nmake demos\n```\n") == {"nothing", "demos"}
     assert "TACO_NOTHING" not in known_variables()
 
