@@ -99,7 +99,7 @@ def main() -> int:
     chosen = arguments.only.split(",") if arguments.only else names
     unknown = set(chosen) - set(names)
     if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+        parser.error(f"--only {','.join(sorted(unknown))}: choose from {','.join(names)}")
     OUT.mkdir(exist_ok=True)
     reason, failed = why_unavailable(), []
     for name, needs_hosts, script, options in RUNS:
