@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "support/median.h"
 #include "support/sim_cluster.h"
 #include "support/sim_links.h"
 #include "support/sim_transfer.h"
@@ -71,31 +72,39 @@ struct TwoHosts {
 constexpr std::size_t kLarge = 40 << 20;
 
 TEST(ManyPaths, TwoEqualLinksCarryNearlyTwiceAsMuch) {
-  TwoHosts one(1), two(2);
-  one.move(1 << 20);
-  two.move(1 << 20);
-  const double alone = one.move(kLarge), together = two.move(kLarge);
-  std::printf("one link %.1f ms, two %.1f ms: %.2fx\n", alone * 1e3, together * 1e3,
-              alone / together);
-  EXPECT_GE(alone / together, 1.9);
-  EXPECT_EQ(two.left(), 0u);
+  const double gain = median_over_seeds([](std::uint64_t seed) {
+    TwoHosts one(1, seed), two(2, seed);
+    one.move(1 << 20);
+    two.move(1 << 20);
+    const double alone = one.move(kLarge), together = two.move(kLarge);
+    EXPECT_EQ(two.left(), 0u);
+    return alone / together;
+  });
+  std::printf("two links: %.2fx\n", gain);
+  EXPECT_GE(gain, 1.9);
 }
 
 TEST(ManyPaths, FourLinksCarryNearlyFourTimesAsMuch) {
-  TwoHosts one(1), four(4);
-  one.move(1 << 20);
-  four.move(1 << 20);
-  EXPECT_GE(one.move(kLarge) / four.move(kLarge), 3.7);
+  const double gain = median_over_seeds([](std::uint64_t seed) {
+    TwoHosts one(1, seed), four(4, seed);
+    one.move(1 << 20);
+    four.move(1 << 20);
+    return one.move(kLarge) / four.move(kLarge);
+  });
+  std::printf("four links: %.2fx\n", gain);
+  EXPECT_GE(gain, 3.7);
 }
 
 TEST(ManyPaths, LinksOfOneToThreeCarryNearlyTheirSum) {
-  TwoHosts hosts(2);
-  for (std::uint32_t node : {0u, 1u}) hosts.cluster.network().set_rate(node, 1, kGigabit / 3);
-  hosts.move(1 << 20);
-  const double limit = kLarge * (1472 + 0.0) / 1440 / (kGigabit * 4 / 3);
-  const double seconds = hosts.move(kLarge);
-  std::printf("%.1f ms, limit %.1f ms: %.3f\n", seconds * 1e3, limit * 1e3, limit / seconds);
-  EXPECT_GE(limit / seconds, 0.9);
+  const double limit = kLarge * 1472.0 / 1440 / (kGigabit * 4 / 3);
+  const double share = median_over_seeds([&](std::uint64_t seed) {
+    TwoHosts hosts(2, seed);
+    for (std::uint32_t node : {0u, 1u}) hosts.cluster.network().set_rate(node, 1, kGigabit / 3);
+    hosts.move(1 << 20);
+    return limit / hosts.move(kLarge);
+  });
+  std::printf("%.3f of the limit\n", share);
+  EXPECT_GE(share, 0.9);
 }
 
 TEST(ManyPaths, ALinkThatSlowsDownCarriesItsShareSoon) {
