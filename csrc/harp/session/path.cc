@@ -169,7 +169,7 @@ bool Path::on_packet(std::uint64_t number, std::size_t bytes, const RxPacket& fr
     return false;
   }
   // Somebody who has caught a packet and sends it from elsewhere gets no more bytes than it sent.
-  const std::size_t challenge = sizeof(wire::Header) + wire::kTokenBytes + small_tag_bytes();
+  const std::size_t challenge = sizeof(wire::Header) + 2 * wire::kTokenBytes + small_tag_bytes();
   if (!is_open() || bytes < challenge) return false;
   if (!ends_.on_newest_elsewhere(AddressPair::of(from), rtt_.probe_timeout(0), now)) return false;
   choose_token();

@@ -187,21 +187,23 @@ void Path::fill(wire::Ack& ack) const {
 }
 
 // An answer to the peer's challenge, and a challenge of our own. Neither is sent again when it is
-// lost: the next packet from there sets off another.
+// lost: the next packet from there sets off another. Where both go to the same place they are one
+// packet, and a challenge alone is as long as that: nothing sets off more bytes than it has.
 Path::Sent Path::send_tokens() {
   if (!ends_.has_tokens()) return Sent::kNothing;
-  for (PathEnds::Token* token : {&ends_.response(), &ends_.challenge()}) {
+  PathEnds::Token &response = ends_.response(), &challenge = ends_.challenge();
+  const bool together = response.due && challenge.due && response.pair == challenge.pair;
+  for (PathEnds::Token* token : {&response, &challenge}) {
     if (!token->due) continue;
-    std::array<std::byte, wire::kTokenBytes> body;
+    std::array<std::byte, 2 * wire::kTokenBytes> body;
     wire::Writer writer(body);
-    if (token == &ends_.response()) {
-      writer.path_response(token->value);
-    } else {
-      writer.path_challenge(token->value);
-    }
+    if (token == &response) writer.path_response(response.value);
+    if (token == &challenge || together) writer.path_challenge(challenge.value);
+    if (token == &challenge) writer.padding(writer.room());
     wire::Header header = wire::frames_header(wire::Type::kControl, next_id(), writer.size());
     if (!offer(header, writer.bytes(), token->pair, /*unfragmented=*/false)) return Sent::kNicFull;
     token->due = false;
+    if (together) challenge.due = false;
     commit(SentRun{});
   }
   return Sent::kNothing;

@@ -96,6 +96,16 @@ TEST_P(Stranger, GetsNoMoreBytesForWhatHeHasCaught) {
     cluster[1].matcher(0).recv(transfer.recv);
     ASSERT_TRUE(cluster.run(cluster.now() + 5 * kSecond, [&] { return transfer.done(); }));
   }
+  // A question where the path leads, which node 1 answers, and asks in turn: in one packet.
+  Path& path = **cluster[0].session(1)->paths().begin();
+  cluster.network().kill_link(0, 1, cluster.now() + 10 * kMillisecond);
+  const std::size_t from = observer.seen.size(), before = gained();
+  path.challenge(path.pair());
+  cluster[0].session(1)->probe();
+  cluster.run(cluster.now() + kMillisecond, [] { return false; });
+  ASSERT_GT(observer.seen.size(), from);
+  send(Datagram(observer.seen[from].bytes));
+  EXPECT_GT(gained(), before) << "nothing is answered, so nothing was tested";
   EXPECT_EQ(cluster[1].session(0)->remote(), SimNetwork::endpoint(0, 0)) << "redirected";
 }
 
