@@ -26,7 +26,19 @@ void complete(Request& request) {
   request.on_done(request, failure ? *failure : Status());
 }
 
+template <class Requests>
+void forget(Requests& requests) {
+  while (auto* const request = requests.pop_front()) {
+    delete std::exchange(request->failure, nullptr);
+  }
+}
+
 }  // namespace
+
+CompletionQueue::~CompletionQueue() {
+  forget(sends_);
+  forget(recvs_);
+}
 
 void CompletionQueue::push(SendRequest& request, const Status& status) {
   request.stage.go(SendStage::kFinished);

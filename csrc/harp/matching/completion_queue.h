@@ -13,6 +13,13 @@ namespace taco::harp {
 
 class CompletionQueue {
  public:
+  CompletionQueue() = default;
+  // Nobody takes what is still queued. Their owners have kept those requests until now, as they
+  // must until on_done.
+  ~CompletionQueue();
+  CompletionQueue(const CompletionQueue&) = delete;
+  CompletionQueue& operator=(const CompletionQueue&) = delete;
+
   void push(SendRequest& request, const Status& status);
   void push(RecvRequest& request, const Status& status);
   // A peer's end, told to the observer after every completion with that peer, those included which

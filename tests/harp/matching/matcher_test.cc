@@ -20,6 +20,20 @@ TEST_F(MatcherTest, SmallSendsGoAtOnceUntilTheQuotaAndThenWaitToBeWanted) {
   EXPECT_FALSE(link_.last<Blocked>().blocked) << "and the group is free again";
 }
 
+// As when a process ends: nobody asks for what became of them any more.
+TEST(CompletionQueue, KeepsNothingOfWhatNobodyTakes) {
+  SendRequest send;
+  RecvRequest recv;
+  {
+    CompletionQueue queue;
+    queue.push(send, Status(Code::kAborted, "withdrawn"));
+    queue.push(recv, Status(Code::kAborted, "withdrawn"));
+    ASSERT_NE(recv.failure, nullptr);
+  }
+  EXPECT_EQ(send.failure, nullptr);
+  EXPECT_EQ(recv.failure, nullptr);
+}
+
 TEST_F(MatcherTest, QuotaCountsBytesToo) {
   for (std::uint64_t tag = 0; tag < 70; ++tag) send(tag, 1000);
   EXPECT_EQ(link_.eagers.size(), 64u);

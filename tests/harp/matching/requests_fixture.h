@@ -56,12 +56,12 @@ class RequestsTest : public ::testing::Test {
     return *static_cast<Outcome*>(request.context);
   }
 
+  std::deque<SendRequest> sends_;  // outlive the queue that some may still be in
+  std::deque<RecvRequest> recvs_;
+  std::deque<Outcome> outcomes_;
   MatcherHost host_;
   Matcher matcher_;
   std::vector<std::byte> data_, target_;
-  std::deque<SendRequest> sends_;
-  std::deque<RecvRequest> recvs_;
-  std::deque<Outcome> outcomes_;
 };
 
 }  // namespace taco::harp
