@@ -3,10 +3,11 @@
 // sends to a process with the engine's own loop, over the simulated network, and when: hellos whose
 // proof is right and whose fields are anything; hellos that were altered after that, or cut off,
 // with a right checksum; the process's own hellos, sent back; packets of a session that may or may
-// not stand; from its own address or another one. Either side says hello first, and either side
-// leads. Nothing crashes, what the process holds stays bounded, an address that has proved nothing
-// is sent no more than has come from there, and what the process exchanges with an honest peer
-// meanwhile arrives.
+// not stand; from its own address or another one. Engines come to have work of their own, and
+// interfaces refuse what has left in part. Either side says hello first, and either side leads.
+// Nothing crashes, what the process holds stays bounded, an address that has proved nothing is sent
+// no more than has come from there, and what the process exchanges with an honest peer meanwhile
+// arrives.
 #include <cstring>
 #include <span>
 
@@ -88,7 +89,7 @@ class Game final : public SessionGame {
   }
 
   void turn() override {
-    switch (input_.byte() % 8) {
+    switch (input_.byte() % 10) {
       case 0:
         return forge(packet_of(hello()), true);
       case 1: {  // of which the proof is wrong, unless nothing has changed
@@ -113,6 +114,10 @@ class Game final : public SessionGame {
         const std::span<const std::byte> body = std::span(altered).subspan(sizeof(wire::Header));
         return forge(datagram_of(header_of(altered), body), true);
       }
+      case 8:
+        return slow_down();
+      case 9:
+        return narrow_cables();
       default:
         return pass_time((1 + input_.byte()) * 20 * kMicrosecond);
     }

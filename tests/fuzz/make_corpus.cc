@@ -120,7 +120,7 @@ int main(int count, char** arguments) {
   const std::filesystem::path root = arguments[1];
   taco::harp::add_packets({root, "wire_fuzz"});
   taco::harp::add_addresses({root, "address_fuzz"});
-  taco::harp::add_games({root, "session_fuzz"}, 7);
-  taco::harp::add_games({root, "handshake_fuzz"}, 7);
+  taco::harp::add_games({root, "session_fuzz"}, 11);
+  taco::harp::add_games({root, "handshake_fuzz"}, 10);
   return 0;
 }

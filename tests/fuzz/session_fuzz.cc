@@ -1,13 +1,17 @@
 // The whole session: two processes over the simulated network exchange messages, each with the
 // engine's own loop, while the input says what somebody else on the network sends them, and when:
-// copies of what he has seen, whole, altered or cut off, with a right checksum or without; headers
-// of his own; resets. Whatever that is, nothing crashes, and what the processes hold and grant
-// stays bounded. Beyond that he must not change, stop or repeat a message, or end a session, as far
+// copies of what he has seen, just now or long ago, hellos of the beginning among them, whole,
+// altered or cut off, with a right checksum or without; headers of his own; resets. Engines come to
+// have work of their own, and interfaces refuse what has left in part. Whatever that is, nothing
+// crashes, what the processes hold and grant stays bounded, and no nonce seals two packets. Beyond
+// that he must not change, stop or repeat a message, or end a session, as far
 // as docs/harp.md promises it: at `encrypt` whatever he sends, at the other levels unless he reads
 // the network and puts right checksums on what he alters.
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "session_game.h"
 
@@ -42,7 +46,20 @@ class Game final : public SessionGame {
   bool reseals() const { return (kind_ & 1) != 0; }
 
   void see(const SimNetwork::Departure& sent) override {
-    seen_.add({sent.from, sent.to, Datagram(sent.bytes.begin(), sent.bytes.end())});
+    Seen seen{sent.from, sent.to, Datagram(sent.bytes.begin(), sent.bytes.end())};
+    std::vector<Seen>& first = wire::is_hello(seen.bytes) ? hellos_ : old_;
+    if (first.size() < kMostOld) first.push_back(seen);
+    seen_.add(std::move(seen));
+  }
+
+  // From where it came, or from elsewhere.
+  void repeat(const std::vector<Seen>& first) {
+    const std::uint8_t which = input_.byte();
+    const SimPlace elsewhere = place();
+    if (first.empty()) return;
+    const Seen& old = first[which % first.size()];
+    const bool is_where_it_was = (which & 128) != 0;
+    cluster_.network().forge(is_where_it_was ? old.from : elsewhere, old.to, old.bytes);
   }
 
   SimPlace place() {
@@ -56,7 +73,7 @@ class Game final : public SessionGame {
   }
 
   void turn() override {
-    switch (input_.byte() % 8) {
+    switch (input_.byte() % 12) {
       case 0: {
         const SimPlace from = place();
         const std::uint32_t to = input_.byte();
@@ -79,6 +96,14 @@ class Game final : public SessionGame {
         return alter();
       case 5:
         return reset();
+      case 6:
+        return repeat(hellos_);
+      case 8:
+        return repeat(old_);
+      case 9:
+        return slow_down();
+      case 10:
+        return narrow_cables();
       default:
         return pass_time((1 + input_.byte()) * 10 * kMicrosecond);
     }
@@ -125,7 +150,9 @@ class Game final : public SessionGame {
     cluster_.network().forge(copy->to, copy->from, datagram_of(header, quoted));
   }
 
+  static constexpr std::size_t kMostOld = 32;
   Newest<Seen> seen_{128};
+  std::vector<Seen> hellos_, old_;  // the first ones
 };
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "support/seen_nonces.h"
 #include "support/sim_cluster.h"
 #include "support/sim_wire.h"
 
@@ -122,12 +123,25 @@ class SessionGame {
               const SimFaults& faults)
       : input_(input), kind_(kind), cluster_(nodes, seed, faults) {
     cluster_.network().set_tap([this](const SimNetwork::Departure& sent) {
-      if (sent.fate != "forged") see(sent);
+      if (!nonces_.add(sent)) fail("two packets are sealed under one nonce");
+      // What has left in part leaves again.
+      if (sent.fate != "forged" && sent.fate != "in part") see(sent);
     });
     for (const std::uint32_t node : {0u, 1u}) {
       cluster_[node].set_security(level());
       if ((kind_ & 8) != 0) cluster_[node].set_paths(2);
     }
+  }
+
+  // One of the two that mean well has so much work of its own in every turn from now on.
+  void slow_down() {
+    const std::uint8_t value = input_.byte();
+    cluster_[value & 1u].set_turn_time((value >> 1) * 200 * kMicrosecond);
+  }
+  // Cables are full when so much waits for them, and refuse datagrams of which a part has left.
+  void narrow_cables() {
+    SimFaults& faults = cluster_.network().faults();
+    faults.longest_queue = input_.byte() * kMicrosecond / 8;
   }
 
   // Sees a packet of a sender that is no part of the input.
@@ -205,6 +219,7 @@ class SessionGame {
   }
 
   std::vector<std::unique_ptr<Message>> messages_;
+  SeenNonces nonces_;
 };
 
 // One run of a fuzz target.

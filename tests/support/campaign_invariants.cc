@@ -69,30 +69,7 @@ void Invariants::see(const SimNetwork::Departure& sent) {
   if (forged && sent.from.node == cluster_.size()) from_nowhere_ += sent.bytes.size();
   if (!forged && hello && sent.to.node == cluster_.size()) to_nowhere_ += sent.bytes.size();
   if (to_nowhere_ > from_nowhere_) fail("more hellos are sent to a stranger than came from there");
-  see_nonce(sent);
-}
-
-// AES-GCM gives away what it keeps when two packets are sealed under one nonce.
-void Invariants::see_nonce(const SimNetwork::Departure& sent) {
-  wire::Header header;
-  if (sent.fate == "forged" || sent.bytes.size() <= sizeof header) return;
-  std::memcpy(&header, sent.bytes.data(), sizeof header);
-  if ((header.flags & wire::kSealed) == 0) return;
-  SeenNonce nonce{};
-  std::memcpy(nonce.data(), &header.connection, sizeof header.connection);
-  std::memcpy(nonce.data() + 8, &header.number, sizeof header.number);
-  nonce[12] = static_cast<std::byte>(header.path);
-  nonce[13] = static_cast<std::byte>(header.sealed_with);
-  nonce[14] = static_cast<std::byte>(header.flags & wire::kUncounted);
-  const auto body = sent.bytes.subspan(sizeof header);
-  const std::vector<std::byte> seen(
-      body.begin(), body.begin() + static_cast<std::ptrdiff_t>(std::min(body.size(), kSeenBytes)));
-  const auto [before, is_new] = nonces_.emplace(nonce, seen);
-  const std::size_t both = std::min(seen.size(), before->second.size());
-  if (!is_new && !std::equal(seen.begin(), seen.begin() + static_cast<std::ptrdiff_t>(both),
-                             before->second.begin())) {
-    fail("two packets are sealed under one nonce, number " + std::to_string(header.number));
-  }
+  if (!nonces_.add(sent)) fail("two packets are sealed under one nonce");
 }
 
 void Invariants::step() {

@@ -2,10 +2,7 @@
 // support.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -13,6 +10,7 @@
 #include <vector>
 
 #include "support/campaign_plan.h"
+#include "support/seen_nonces.h"
 #include "support/sim_cluster.h"
 
 namespace taco::harp {
@@ -59,7 +57,6 @@ class Invariants {
     const std::uint32_t node_;
   };
 
-  void see_nonce(const SimNetwork::Departure& sent);
   void watch(std::uint32_t node);
   void on_lost(std::uint32_t node, PeerId peer, const Status& why);
   void check_credit(std::uint32_t node, std::uint32_t other);
@@ -72,13 +69,8 @@ class Invariants {
     if (failure_.empty()) failure_ = text;
   }
 
-  // An observer of the network can tell a nonce by this; and the beginning of the bytes that were
-  // sealed under it.
-  static constexpr std::size_t kNonceBytes = 15, kSeenBytes = 64;
-  using SeenNonce = std::array<std::byte, kNonceBytes>;
-
   SimCluster& cluster_;
-  std::map<SeenNonce, std::vector<std::byte>> nonces_;
+  SeenNonces nonces_;
   std::size_t from_nowhere_ = 0, to_nowhere_ = 0;        // bytes
   std::vector<std::unique_ptr<Witness>> witnesses_;      // by node
   std::set<std::pair<std::uint32_t, PeerId>> mourners_;  // who may lose whom
