@@ -26,6 +26,8 @@ HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 CODE = re.compile(r"^```$(.*?)^```$|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
 TARGET = re.compile(r"(?:^|&& )make ([a-z-]+)", re.MULTILINE)
 VARIABLE = re.compile(r"\bTACO_[A-Z_]*[A-Z]\b")
+# A test of the core's, as docs/harp.md names those that show what it says.
+CPP_TEST = re.compile(r"`([A-Z]\w+\.\w+)`")
 
 
 def exists(name: str, folder: str = "") -> bool:
@@ -77,6 +79,14 @@ def unknown_targets(text: str) -> set[str]:
     return named - targets
 
 
+def unknown_tests(text: str) -> set[str]:
+    start = re.compile(r"^TEST\w*\((\w+), (\w+)\)", re.MULTILINE)
+    sources = [text_of(name) for name in files(".cc", under="tests/")]
+    return set(CPP_TEST.findall(text)) - {
+        f"{suite}.{case}" for source in sources for suite, case in start.findall(source)
+    }
+
+
 def known_variables() -> set[str]:
     """Users' variables are in the table; options of the build and of the tests stand where used."""
     build = [name for name in tracked() if name.endswith(("CMakeLists.txt", ".sh"))]
@@ -92,6 +102,12 @@ def test_pages_name_files_and_folders_that_exist() -> None:
         missing |= links_to_no_heading(page, text)
         problems += [f"{page}: {name} does not exist" for name in sorted(missing)]
     report(problems)
+
+
+def test_what_protects_has_a_test_that_exists() -> None:
+    text = text_of("docs/harp.md")
+    assert len(set(CPP_TEST.findall(text))) > 20
+    report(sorted(f"docs/harp.md: there is no {name}" for name in unknown_tests(text)))
 
 
 def test_pages_name_targets_and_variables_that_exist() -> None:
@@ -153,6 +169,7 @@ def test_what_does_not_exist_is_found() -> None:
     assert unknown_paths("see `pg/nothing.h`") == {"pg/nothing.h"}
     assert unknown_paths("// as docs/nothing.md says") == {"docs/nothing.md"}
     assert unknown_paths("python benchmarks/nothing.py --full") == {"benchmarks/nothing.py"}
+    assert unknown_tests("`Stranger.OpensEverything`") == {"Stranger.OpensEverything"}
     assert unclear_names("`nothing.h`, bare nothing.cc") == {"nothing.h", "nothing.cc"}
     assert unclear_names("`link.h` is a name of several") == {"link.h"}
     assert unclear_names("[sessions](harp.md)", "docs/decisions") == {"harp.md"}
