@@ -268,7 +268,7 @@ bool Path::on_timer(SentPackets::Listener& listener) {
   const Time now = host_.now();
   bool something = ack_.on_timer(now);
   something |= pacer_.on_timer(now);
-  detect_losses(listener);
+  something |= detect_losses(listener);
   something |= on_mtu_timer(now);
   something |= on_probe_timeout(now);
   something |= on_retry(now);
@@ -276,8 +276,9 @@ bool Path::on_timer(SentPackets::Listener& listener) {
 }
 
 // Only on a timer, when everything that has arrived was heard: the acknowledgement that shows a
-// hole may be followed by the one that fills it.
-void Path::detect_losses(SentPackets::Listener& listener) {
+// hole may be followed by the one that fills it. True: something was lost, and whatever that was, a
+// probe included, others may leave in its place.
+bool Path::detect_losses(SentPackets::Listener& listener) {
   AckSample lost = sample();
   mtu_probes_lost_ = 0;
   const SentPackets::Losses losses =
@@ -286,6 +287,7 @@ void Path::detect_losses(SentPackets::Listener& listener) {
   lost.lost_runs = losses.runs - mtu_probes_lost_;
   packets_lost_ += lost.lost;
   if (lost.lost > 0) congestion_.on_loss(window_, lost);
+  return losses.packets > 0;
 }
 
 bool Path::on_mtu_timer(Time now) {

@@ -243,7 +243,7 @@ class Path {
   std::uint32_t worth_a_run() const;
   std::uint32_t share() const;
   AckSample sample() const;
-  void detect_losses(SentPackets::Listener& listener);
+  bool detect_losses(SentPackets::Listener& listener);
   bool on_mtu_timer(Time now);
   bool on_probe_timeout(Time now);
   bool on_retry(Time now);

@@ -68,14 +68,15 @@ TEST(PathSize, AWidePathIsUsedFromTheFirstMessage) {
 }
 
 // The reduction shows a segment that is added twice: once whole, and once in pieces.
-void shrink_in_mid_message(const SimFaults& faults, std::size_t before, std::size_t after) {
-  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+void shrink_in_mid_message(const SimFaults& faults, std::size_t before, std::size_t after,
+                           std::uint64_t seeds = 20) {
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     SimCluster cluster(2, seed, faults);
     set_mtu(cluster, before);
     Transfer warm_up(1, 100'000), transfer(2, 1 << 20), next(3, 1 << 20);
     move(cluster, warm_up);
     transfer.reduce();
-    const Time when = cluster.now() + static_cast<Duration>(seed) * 400 * kMicrosecond;
+    const Time when = cluster.now() + static_cast<Duration>(1 + seed % 20) * 400 * kMicrosecond;
     cluster.wake_at(when);
     const double seconds = move(cluster, transfer, 20 * kSecond, [&] {
       if (cluster.now() >= when) set_mtu(cluster, after);
@@ -167,6 +168,14 @@ TEST(PathSize, FragmentsArriveThroughASmallReceiveBuffer) {
   faults.receive_buffer = 400'000;
   faults.loss = 0.05;
   shrink_in_mid_message(faults, kJumbo, 1232);
+}
+
+// All that is under way are probes of the size, and they are lost.
+TEST(PathSize, WhatWaitsBehindProbesLeavesWhenTheyAreLost) {
+  SimFaults faults = jumbo_hosts();
+  faults.receive_buffer = 400'000;
+  faults.loss = 0.05;
+  shrink_in_mid_message(faults, kJumbo, 1232, 200);
 }
 
 // Far more segments lose a piece than the receiver keeps incomplete ones: pieces of others, which
