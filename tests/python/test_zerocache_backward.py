@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,37 @@ def test_clipping_of_gradients_that_are_gone_names_ours(tmp_path: Path) -> None:
         other = nn.Linear(2, 2)
         other(torch.ones(1, 2)).sum().backward()
         assert torch.nn.utils.clip_grad_norm_(other.parameters(), 0.1) > 0.1
+
+
+def test_a_program_that_clips_by_infinity_is_told_the_norm(tmp_path: Path) -> None:
+    def measured(wrapped: dict[str, bool]) -> list[float]:
+        model, norms = TinyGPT(), []
+        with make_cache(tmp_path / f"{len(wrapped)}", device=10, host=16) as cache:
+            _, optimizer = cache.wrap(model, adamw(model), **wrapped)
+            for number in range(3):
+                with cache.accumulate():
+                    model(tokens(2 * number)).backward()
+                model(tokens(2 * number + 1)).backward()
+                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf)
+                assert torch.equal(norm, cache.clip_grad_norm_(math.inf))
+                norms.append(norm.item())
+                optimizer.step()
+                optimizer.zero_grad()
+                assert torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf) == 0
+        return norms
+
+    assert measured({"step_in_backward": True}) == measured({})
+
+
+def test_a_norm_that_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
+    model = layers()
+    with make_cache(tmp_path) as cache:
+        cache.wrap(model, adamw(model), step_in_backward=True)
+        (model(torch.ones(2, 64)).sum() * math.inf).backward()
+        with pytest.raises(RuntimeError, match=r"cache\.clip_grad_norm_"):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf, norm_type=1.0)
+        with pytest.raises(RuntimeError, match=r"of order 2\.0, is (inf|nan)"):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf, error_if_nonfinite=True)
 
 
 def test_a_second_backward_pass_is_refused_by_name(tmp_path: Path) -> None:

@@ -228,11 +228,11 @@ class Texts(torch.utils.data.Dataset[dict[str, Tensor]]):
         return {"input_ids": tokens, "labels": tokens}
 
 
-def losses_of_trainer(model: Any, optimizer: Any, folder: Path) -> list[float]:
+def losses_of_trainer(model: Any, optimizer: Any, folder: Path, **options: Any) -> list[float]:
     arguments = transformers.TrainingArguments(
         str(folder),
+        **{"gradient_accumulation_steps": 2, **options},
         per_device_train_batch_size=2,
-        gradient_accumulation_steps=2,
         max_steps=4,
         logging_steps=1,
         eval_strategy="steps",
@@ -252,18 +252,34 @@ def losses_of_trainer(model: Any, optimizer: Any, folder: Path) -> list[float]:
     )
     trainer.train()
     history = trainer.state.log_history
-    return [entry[key] for entry in history for key in ("loss", "eval_loss") if key in entry]
+    keys = ("loss", "eval_loss", "grad_norm")
+    return [entry[key] for entry in history for key in keys if key in entry]
 
 
 def test_the_trainer_of_transformers_learns_the_same(tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="comes with the pinned torch alone")
     plain, optimizer = in_memory(gpt2)
     expected = losses_of_trainer(plain, optimizer, tmp_path / "plain")
-    assert len(expected) == 6
+    assert len(expected) == 10
     pages = tmp_path / "pages"
     pages.mkdir()
     with cached(gpt2, pages) as (cache, model, optimizer):
         got = losses_of_trainer(model, optimizer, tmp_path / "cached")
+        assert got == pytest.approx(expected, rel=1e-4)
+        assert_same_model(cache, model, plain)
+
+
+def test_the_trainer_of_transformers_steps_in_backward_where_it_does_not_clip(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("accelerate", reason="comes with the pinned torch alone")
+    once = {"max_grad_norm": 0.0, "gradient_accumulation_steps": 1}
+    plain, optimizer = in_memory(gpt2)
+    expected = losses_of_trainer(plain, optimizer, tmp_path / "plain", **once)
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    with cached(gpt2, pages, step_in_backward=True) as (cache, model, optimizer):
+        got = losses_of_trainer(model, optimizer, tmp_path / "cached", **once)
         assert got == pytest.approx(expected, rel=1e-4)
         assert_same_model(cache, model, plain)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -383,7 +384,8 @@ class ZeroCache(Access):
         the gradients are read once more.
 
         Args:
-            max_norm: what the norm is at most afterwards.
+            max_norm: what the norm is at most afterwards. ``inf`` asks for the norm alone, which
+                is known with ``step_in_backward`` as well, if it is the Euclidean one.
             norm_type: the order; may be ``inf``.
             error_if_nonfinite: whether a norm that is infinite or NaN is an error.
             foreach: as torch's; ignored where gradients are on pages.
@@ -401,7 +403,7 @@ class ZeroCache(Access):
         if self._optimizer is not None and self._optimizer.kept is not None:
             self._optimizer.take_rest()
             return self._optimizer.kept.clip(max_norm, norm_type, error_if_nonfinite)
-        if self._gradients is not None:
+        if self._gradients is not None and float(max_norm) != math.inf:
             raise RuntimeError(
                 "gradients are used in the backward pass: to clip them by their norm, call "
                 "ZeroCache.wrap(..., step_in_backward=True, clipping=True)"

@@ -4,6 +4,7 @@ the cache clip them, where it has them on pages."""
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
+
+from taco_torch.zerocache.clipping import EUCLIDEAN, not_finite
 
 if TYPE_CHECKING:
     from taco_torch.zerocache.optimizer import CachedOptimizer
@@ -77,11 +80,41 @@ def _clipped_on_pages(function: Any) -> Any:
         for optimizer in filter(None, map(_optimizer_of, given)):
             if optimizer.kept is not None and len(optimizer.kept) > 0:
                 return optimizer.clip_on_pages(given, max_norm, norm_type, error_if_nonfinite)
+        if float(max_norm) == math.inf and float(norm_type) == EUCLIDEAN:
+            norm = _norm_of_used(given)
+            if norm is not None:
+                if error_if_nonfinite and not norm.isfinite():
+                    raise not_finite(norm.item(), float(norm_type))
+                return norm
         found: Tensor = function(given, max_norm, norm_type, error_if_nonfinite, foreach)
         return found
 
     clip_grad_norm_._taco_guards = function  # type: ignore[attr-defined]
     return clip_grad_norm_
+
+
+@torch.no_grad()
+def _norm_of_used(given: Iterable[Any]) -> Tensor | None:
+    """The norm of all gradients, for a program that looks at it and clips by infinity, where the
+    backward pass has used some of them; None: it has not."""
+    norms: dict[torch.dtype, list[Tensor]] = {}  # torch takes them by dtype
+    any_used = False
+    for parameter in given:
+        optimizer = _optimizer_of(parameter)
+        norm = optimizer.norm_of_used(parameter) if optimizer is not None else None
+        any_used = any_used or norm is not None
+        if norm is None:
+            if optimizer is not None:
+                optimizer.check_has_gradient(parameter)
+            if parameter.grad is None:
+                continue
+            norm = torch.linalg.vector_norm(parameter.grad, EUCLIDEAN)
+        norms.setdefault(norm.dtype, []).append(norm)
+    if not any_used:
+        return None
+    all_norms = torch.stack([norm for same in norms.values() for norm in same])
+    total: Tensor = torch.linalg.vector_norm(all_norms, EUCLIDEAN)
+    return total
 
 
 def _guarded(function: Any) -> Any:

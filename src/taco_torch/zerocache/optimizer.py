@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from taco_torch.zerocache import scaling
 from taco_torch.zerocache.averaging import AveragedGradients
-from taco_torch.zerocache.clipping import KeptGradients
+from taco_torch.zerocache.clipping import EUCLIDEAN, KeptGradients
 from taco_torch.zerocache.optimizer_state import StateDicts
 from taco_torch.zerocache.ranks import Ranks
 from taco_torch.zerocache.retired import retire
@@ -69,6 +69,7 @@ class CachedOptimizer(StateDicts):
         self.steps: dict[nn.Parameter, int] = {}  # that each has taken
         # Numbers of the step that a backward pass is taking; None: step() alone takes it.
         self._early: dict[nn.Parameter, int] | None = None
+        self._norms: dict[nn.Parameter, Tensor] = {}  # of gradients that it has used
         # Ranks that share the state have begun a step in a backward pass that is not at its end:
         # the same on all of them, whatever each has taken. And why this one has not taken all.
         self._agreed = False
@@ -233,6 +234,8 @@ class CachedOptimizer(StateDicts):
         assert self._early is not None
         constants = self._constants(parameter)
         self._early[parameter] = self.steps.get(parameter, 0) + 1
+        if gradient.layout == torch.strided and not self._cache.store.is_spread:
+            self._norms[parameter] = torch.linalg.vector_norm(gradient, EUCLIDEAN)
         try:
             self._cache.store.step_early(parameter, gradient, constants)
         except (NotImplementedError, TypeError, ValueError):  # before anything has changed
@@ -281,6 +284,11 @@ class CachedOptimizer(StateDicts):
                 f"pass: to clip gradients, call ZeroCache.wrap(..., step_in_backward=True, "
                 f"clipping=True), and cache.clip_grad_norm_(max_norm) before optimizer.step()"
             )
+
+    def norm_of_used(self, parameter: nn.Parameter) -> Tensor | None:
+        """The Euclidean norm of the gradient that the backward pass has used; None: it has used
+        none, or ranks know parts of it alone."""
+        return self._norms.get(parameter) if parameter in (self._early or ()) else None
 
     def clip_on_pages(
         self, given: Sequence[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool
@@ -359,6 +367,7 @@ class CachedOptimizer(StateDicts):
             for name in self._cache.store.drop_steps():
                 self.steps[by_name[name]] = self._early[by_name[name]]
             self._early = {}
+            self._norms.clear()
             self._cache.store.end_run()
 
     def _check_kinds(self, group: dict[str, Any]) -> None:
@@ -434,6 +443,7 @@ class CachedOptimizer(StateDicts):
         done: list[Callable[[], object]] = [
             partial(setattr, self, "steps", taken),
             partial(setattr, self, "_early", early),
+            self._norms.clear,
         ]
         if self.kept is not None:
             done.append(self.kept.clear)
