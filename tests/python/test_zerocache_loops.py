@@ -129,23 +129,69 @@ def test_the_given_optimizer_says_who_has_the_state() -> None:
                 call()
 
 
-def test_what_is_unfrozen_after_wrap_is_refused_before_anything_is_stepped() -> None:
-    model = layers()
-    model[0].requires_grad_(False)
-    cache, optimizer = wrapped(model, adamw(model))
+@pytest.mark.parametrize(
+    "options", [{}, {"step_in_backward": True}, {"step_in_backward": True, "clipping": True}]
+)
+def test_what_is_unfrozen_after_wrap_is_trained_from_then_on(options: dict[str, bool]) -> None:
+    from taco_torch.zerocache import ZeroCache
+
+    model, plain = layers(), layers()
+    for each in (model, plain):
+        each[0].requires_grad_(False)
+    inner = adamw(plain)
+    with ZeroCache("64KiB", "64KiB", page="4KiB") as cache:
+        _, optimizer = cache.wrap(model, adamw(model), **options)
+        states = []
+        for unfrozen in (False, True, False):
+            for each in (model, plain):
+                each[0].requires_grad_(unfrozen)
+            losses = [one_step(model, optimizer) for _ in range(2)]
+            assert losses == pytest.approx([one_step(plain, inner) for _ in range(2)], rel=1e-5)
+            states.append(cache.stats()["state_bytes"])
+        found = optimizer.state_dict()["state"]
+        assert {number: int(each["step"]) for number, each in found.items()} == {
+            number: int(each["step"]) for number, each in inner.state_dict()["state"].items()
+        }
+        every, trained = (
+            sum(p.nbytes for p in modules.parameters()) for modules in (model, model[1])
+        )
+        assert states == [2 * trained, 2 * every, 2 * every]
+
+
+def test_what_is_unfrozen_without_room_is_refused_before_anything_is_stepped() -> None:
+    from taco_torch.zerocache import ZeroCache
+
+    def wrapped_with(host: int) -> Any:
+        model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 4))
+        model[0].requires_grad_(False)
+        cache = ZeroCache("24KiB", f"{4 * host}KiB", page="4KiB")
+        return cache, *cache.wrap(model, adamw(model))
+
+    for host in range(3, 40):
+        try:
+            cache, model, optimizer = wrapped_with(host)
+            break
+        except ValueError:
+            continue
+
+    def train(model: Any, optimizer: Any) -> None:
+        model(torch.ones(2, 64)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
     with cache:
-        one_step(model, optimizer)
+        train(model, optimizer)
         model[0].requires_grad_(True)
         before = cache.full("1.weight")
-        with pytest.raises(RuntimeError, match=r"'0.weight' was frozen"):
-            one_step(model, optimizer)
+        with pytest.raises(RuntimeError, match=r"'0.weight' was frozen.*give the cache more"):
+            train(model, optimizer)
         assert torch.equal(cache.full("1.weight"), before)
         model[0].requires_grad_(False).zero_grad()
-        one_step(model, optimizer)
+        train(model, optimizer)
         assert len(optimizer.state_dict()["state"]) == 2
 
 
-def test_state_of_layers_that_were_frozen_since_is_left_out() -> None:
+def test_state_of_layers_that_were_frozen_since_is_kept() -> None:
     model = layers()
     inner = adamw(model)
     one_step(model, inner)
@@ -155,7 +201,7 @@ def test_state_of_layers_that_were_frozen_since_is_left_out() -> None:
     plain.load_state_dict(inner.state_dict())
     cache, optimizer = wrapped(model, inner)
     with cache:
-        assert len(optimizer.state) == 2
+        assert len(optimizer.state) == len(plain.state) == 4
         losses = [one_step(model, optimizer) for _ in range(3)]
     assert losses == pytest.approx([one_step(expected, plain) for _ in range(3)], rel=1e-5)
 

@@ -49,9 +49,20 @@ def guard(
     undo: list[Callable[[], object]] = []
     for parameter in parameters:
         _stepped[parameter] = optimizer
-        untyped: Any = parameter
-        undo.append(untyped.register_post_accumulate_grad_hook(accumulated).remove)
+        undo.append(_on_gradient(parameter, accumulated))
         undo.append(partial(_stepped.pop, parameter, None))
+    return undo
+
+
+def _on_gradient(parameter: Any, accumulated: Callable[[Tensor], None]) -> Callable[[], object]:
+    """Also of one that is frozen now, which torch gives no hooks, and may be unfrozen."""
+    frozen = not parameter.requires_grad
+    try:
+        parameter.requires_grad_(True)
+        undo: Callable[[], object]
+        undo = parameter.register_post_accumulate_grad_hook(accumulated).remove
+    finally:
+        parameter.requires_grad_(not frozen)
     return undo
 
 

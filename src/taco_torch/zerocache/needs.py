@@ -86,6 +86,27 @@ def check_parameters(
     return trained
 
 
+def may_be_trained(
+    names: Mapping[nn.Parameter, list[str]],
+    groups: list[dict[str, Any]],
+    rule: Rule | None,
+    trained: set[nn.Parameter],
+) -> set[nn.Parameter]:
+    """Parameters of the optimizer that are frozen now, and can have state of the kinds that the
+    others have once the program unfreezes them. Until then that takes no memory."""
+    dtypes = {parameter.dtype for parameter in trained} | {torch.float32}
+    return {
+        parameter
+        for group in groups
+        for parameter in group["params"]
+        if parameter in names
+        and parameter not in trained
+        and parameter.dtype in dtypes
+        and rule is not None
+        and not rule.moments(parameter)
+    }
+
+
 def _check_given_once(
     number: int, parameters: list[nn.Parameter], names: Mapping[nn.Parameter, list[str]]
 ) -> None:

@@ -464,7 +464,8 @@ class CachedOptimizer(StateDicts):
                 name = self._names.get(parameter, "that was added to a group")
                 raise RuntimeError(
                     f"parameter '{name}' was frozen at ZeroCache.wrap() and has no state to "
-                    f"step it with: wrap it with requires_grad=True, and freeze it after that"
+                    f"step it with, nor had the caps room for it: give the cache more, or wrap it "
+                    f"with requires_grad=True, and freeze it after that"
                 )
             if self._is_taken(parameter):
                 raise self._second_gradient(parameter)

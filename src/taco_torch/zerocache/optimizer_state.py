@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from taco_torch.zerocache.cache import ZeroCache
     from taco_torch.zerocache.clipping import KeptGradients
 
+FLOAT_BYTES = 4  # of state
+
 
 class StateDicts(torch.optim.Optimizer):
     """The part of a CachedOptimizer that copies its state out, and takes other."""
@@ -46,6 +48,16 @@ class StateDicts(torch.optim.Optimizer):
     def trains(self, parameter: nn.Parameter) -> bool:
         """Whether it has, or may get, state."""
         return parameter in self._trained
+
+    def state_not_begun(self) -> int:
+        """Bytes that the state of parameters would take that are frozen, and were never stepped."""
+        return sum(
+            FLOAT_BYTES * parameter.numel() * len(self.kinds_of(parameter))
+            for parameter in self._trained
+            if not parameter.requires_grad
+            and parameter not in self.steps
+            and not self.rule.moments(parameter)
+        )
 
     def kinds_of(self, parameter: nn.Parameter) -> tuple[str, ...]:
         """The kinds of state kept for a parameter that has been stepped."""

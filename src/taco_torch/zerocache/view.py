@@ -76,6 +76,8 @@ class View:
         found: dict[str, Any] = self.store.stats()
         found["parameter_bytes"] = self._store.own_parameter_bytes
         found["state_bytes"] = self._store.own_state_bytes
+        if self._optimizer is not None and self._ranks is None:
+            found["state_bytes"] -= self._optimizer.state_not_begun()
         return found
 
     def report(self) -> str:

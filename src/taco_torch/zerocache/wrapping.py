@@ -22,6 +22,7 @@ class Wrapping:
     model: nn.Module
     names: dict[nn.Parameter, list[str]]  # all of each, the first of them first
     trained: set[nn.Parameter]
+    thawing: set[nn.Parameter]  # that are frozen, and join the trained where there is room
     optimizer: torch.optim.Optimizer | None
     rule: Rule | None
     kinds: tuple[str, ...]
@@ -43,11 +44,22 @@ class Wrapping:
         """Raises ValueError where it does not fit on one of ``size`` ranks. Names what was built in
         the store; where ranks have built it together, all of them make this call."""
         construction.name_what_was_made(store, self.names)
+        if self.thawing:
+            try:
+                self._check_room(store, size, self.trained | self.thawing)
+            except ValueError:  # they stay frozen, and are refused by name if they do not
+                pass
+            else:
+                self.trained.update(self.thawing)
+                return
+        self._check_room(store, size, self.trained)
+
+    def _check_room(self, store: Any, size: int, trained: set[nn.Parameter]) -> None:
         needs.check_room(
             store,
             self.model,
             self.names,
-            self.trained,
+            trained,
             self.kinds,
             self.rule,
             self.gradients,
@@ -100,8 +112,9 @@ def wrapping_of(
     groups = optimizer.param_groups if optimizer is not None else []
     kinds = rule.kinds(groups) if rule is not None else ()
     trained = needs.check_parameters(store, names, groups, rule)
+    thawing = needs.may_be_trained(names, groups, rule, trained)
     if gradients != "in memory":
         backward.check_can_step(rule, around)
     if spread and gradients != "stepped":
         gradients = "averaged"
-    return Wrapping(model, names, trained, optimizer, rule, kinds, gradients, spread)
+    return Wrapping(model, names, trained, thawing, optimizer, rule, kinds, gradients, spread)
