@@ -22,13 +22,14 @@ from torch.autograd import _get_sequence_nr as next_number  # type: ignore[attr-
 from torch.autograd.graph import Node
 from torch.utils import _pytree as pytree
 
-from taco_torch.zerocache import placed_parameter
+from taco_torch.zerocache import compiled, placed_parameter
 from taco_torch.zerocache.aliases import Aliases
 from taco_torch.zerocache.turns import Turns
 
 current_task: Callable[[], int] = torch._C._current_graph_task_id
 current_node: Callable[[], Node] = torch._C._current_autograd_node
 will_run: Callable[[Node], bool] = torch._C._will_engine_execute_node
+is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 NO_TASK = -1
 LEAF_NUMBER = 2**64 - 1  # of nodes that accumulate the gradient of a leaf: they belong to no module
 
@@ -209,22 +210,28 @@ class Call:
 class Announcer:
     """The hooks of one module."""
 
-    def __init__(self, hooks: Hooks, module: nn.Module, part: int) -> None:
+    def __init__(self, hooks: Hooks, module: nn.Module, names: Sequence[str]) -> None:
         self.hooks = hooks
-        self.part = part
+        self.names = names
+        self.part = hooks.store.add_part(names)
         # The class of a ScriptModule has no forward() that can be looked at.
         scripted = isinstance(module, torch.jit.ScriptModule)
         self.read_in_backward = scripted or type(module).forward not in FORWARD_ONLY
+        self.cut = hooks.cut  # out of graphs that torch.compile makes, which announce the rest
         # For each call under way, the number of its first node; none where begin() has failed.
         self.calls: list[int | None] = []
 
     def before(self, *_: object) -> None:
+        if is_compiling() and not self.cut and compiled.graphs_announce():
+            return
         self.hooks.turns.take()
         self.calls.append(None)
         self.hooks.begin(self.part, False)
         self.calls[-1] = next_number()
 
     def after(self, _: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        if is_compiling() and not self.cut and compiled.graphs_announce():
+            return
         if not self.hooks.turns.is_mine():  # take() has refused it
             return
         first = self.calls.pop() if self.calls else None
@@ -251,6 +258,9 @@ class Hooks:
         self._by_hand: list[Call] = []  # inside use(), which ends its own after any exception
         self.turns = Turns(lambda: bool(self._by_hand))
         self.aliases: Aliases | None = None  # that are looked at before a use ends
+        # Whether calls of the model are cut out of graphs that torch.compile makes. Ranks that
+        # spread parameters have to know where a pass begins and ends.
+        self.cut = bool(getattr(store, "is_spread", False))
         self._root_calls = 0
         self._handled: BaseException | None = None  # when the outermost of these began
 
@@ -271,6 +281,7 @@ class Hooks:
         while self._undo:
             self._undo.pop()()
         self._announcers.clear()
+        compiled.forget(list(self._names))
         self._names = {}
         self.store = _Nobody()
 
@@ -344,6 +355,34 @@ class Hooks:
                 self._by_hand.remove(call)
                 self.end(part, False)
 
+    def make_whole(self, parameters: Sequence[nn.Parameter]) -> bool:
+        """Whether a graph of torch.compile can have these in use at once. Where it cannot, their
+        modules are cut out of graphs from now on."""
+        try:
+            with self.use(*parameters):
+                return True
+        except ValueError:
+            self.cut = True
+            names = {self._names[parameter] for parameter in parameters}
+            for announcer in self._announcers:
+                announcer.cut = announcer.cut or not names.isdisjoint(announcer.names)
+            return False
+
+    @contextmanager
+    def run_graph(self, parameters: Sequence[nn.Parameter]) -> Iterator[Callable[[Any], Any]]:
+        """Likewise use(), while a graph of torch.compile runs. Where that is not inside of a call
+        of a module, it is one of the model."""
+        outermost = current_task() == NO_TASK and not self.turns.is_inside_here()
+        if outermost:
+            self.turns.take()
+            self._begin_pass()
+        try:
+            with self.use(*parameters) as keep:
+                yield keep
+        finally:
+            if outermost and not torch.is_grad_enabled() and self.runs is not None:
+                self.runs.end_run()
+
     def begin_backward(self, call: Call, task: int) -> bool:
         """False if it has begun already."""
         self.turns.take()
@@ -395,7 +434,7 @@ class Hooks:
     def _announce(self, module: nn.Module, parameters: Iterable[nn.Parameter]) -> None:
         names = [self._names[parameter] for parameter in parameters if parameter in self._names]
         if names:
-            announcer = Announcer(self, module, self.store.add_part(names))
+            announcer = Announcer(self, module, names)
             self._announcers.append(announcer)
             self._hook(module, announcer.before, announcer.after)
 
@@ -421,19 +460,26 @@ class Hooks:
             self._announce_below(child, seen)
 
     def _before_root(self, model: nn.Module, _: tuple[Any, ...]) -> None:
+        if is_compiling() and not self.cut and compiled.graphs_announce():
+            return
         self.turns.take()
         # A checkpointed model is called again within its own backward pass.
         outermost = self._root_calls == 0 or not _called_from_within(model)
         if outermost and current_task() == NO_TASK:
-            self.leave_backward()
-            if not self._by_hand:
-                self.end_all()
-            if self.runs is not None:
-                self.runs.begin_run("train" if torch.is_grad_enabled() else "eval")
+            self._begin_pass()
             self._handled = sys.exc_info()[1]
         self._root_calls += 1
 
+    def _begin_pass(self) -> None:
+        self.leave_backward()
+        if not self._by_hand:
+            self.end_all()
+        if self.runs is not None:
+            self.runs.begin_run("train" if torch.is_grad_enabled() else "eval")
+
     def _after_root(self, *_: object) -> None:
+        if is_compiling() and not self.cut and compiled.graphs_announce():
+            return
         if not self.turns.is_mine():  # take() has refused it
             return
         self._root_calls = max(self._root_calls - 1, 0)
@@ -526,6 +572,7 @@ def attach(
     hooks.aliases = aliases
     with _undone_on_error(hooks):
         hooks._undo += placed_parameter.mark(names)
+        compiled.watch(hooks, list(names))
         hooks._announce_below(model, set())
         hooks._hook(model, hooks._before_root, hooks._after_root)
     return hooks
