@@ -31,6 +31,12 @@ Status DiskTier::write(PageId page, std::byte* frame, std::int32_t buffer) {
                                        std::to_string(page_bytes_) +
                                        " bytes are taken; give the cache more disk or memory");
   }
+  if (const File& file = *slab_->files()[entry.slot.file]; !file.has_name()) {
+    drop(page);
+    return Status(Code::kResource, describe_(page) + " is not written: " + file.path() +
+                                       " was removed while this cache uses it; close the cache, "
+                                       "and load what was saved into another");
+  }
   // The next generation, whether this succeeds or not: no two contents ever share a number.
   const PageIdentity identity = {store_, page, ++entry.generation};
   submit(page, {IoRequest::Kind::kWrite, frame, checksum({frame, page_bytes_}, identity)}, buffer);

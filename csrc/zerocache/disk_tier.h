@@ -52,7 +52,8 @@ class DiskTier {
 
   // Writes a page that has no slot to a free one, from `frame`: memory of a page's size, aligned to
   // kIoAlignment, which nobody may write until the page is done. `buffer` as in IoRequest.
-  // kResource if there is no free slot; then the page stays as it was.
+  // kResource if there is no free slot, or somebody has removed the file; then the page stays as it
+  // was.
   Status write(PageId page, std::byte* frame, std::int32_t buffer = -1);
   // Reads a page that has a slot into `frame`.
   void read(PageId page, std::byte* frame, std::int32_t buffer = -1);

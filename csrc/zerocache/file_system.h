@@ -36,6 +36,8 @@ class File {
   // Makes all bytes written so far last, whatever happens to the machine. After a failure nobody
   // knows what is on the disk, and another call would not find out: the file is to be given up.
   virtual Status sync() = 0;
+  // False once somebody has removed it: what is written then is lost when it is closed.
+  virtual bool has_name() const { return true; }
   // For io_uring; -1: there is none.
   virtual int descriptor() const { return -1; }
 

@@ -61,6 +61,10 @@ class RealFile : public File {
     if (fsync(descriptor_.get()) != 0) return system_error(errno, "fsync of " + path());
     return {};
   }
+  bool has_name() const override {
+    struct stat facts;
+    return fstat(descriptor_.get(), &facts) != 0 || facts.st_nlink > 0;
+  }
   int descriptor() const override { return descriptor_.get(); }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <utility>
 
@@ -454,6 +455,13 @@ Status Store::close(bool restore_all) {
   uses_.end_all();
   if (!spread_) begin_run("close");
   if (!run_.empty()) leave_run("this rank has closed its cache");
+  if (close_failed_) {  // state is worth nothing any more, and in the way of what is to be read
+    for (const Run& run : state_.pages()) {
+      std::vector<PageId> pages(run.count);
+      std::iota(pages.begin(), pages.end(), run.first);
+      mover_->discard(pages);
+    }
+  }
   Status lost;
   for (const auto& entry : entries_) {
     if (!entry->storage->alive()) continue;
