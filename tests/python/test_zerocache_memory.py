@@ -63,6 +63,40 @@ def test_the_peak_is_caps_gradients_and_little_else(tmp_path: Path) -> None:
     print(f"{found / MIB:.0f} MiB beside {plain / MIB:.0f} of plain torch without an optimizer")
 
 
+# As many gradients as weights leave in the backward pass; prints what of their memory is the
+# process's after it, beside what was there before.
+GRADIENTS = """
+import sys, torch
+from torch import nn
+from taco_torch.zerocache import ZeroCache
+
+def resident():
+    for line in open("/proc/self/status"):
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) * 1024
+
+cache = ZeroCache("20MiB", "20MiB", sys.argv[1] + ":512MiB", page="1MiB", threads=2)
+# Of several sizes, so that the gap that one leaves is often too small for the next.
+widths = [1024, 2048, 512, 3072, 1024, 2560, 768, 2048, 1536, 3072, 1024]
+model = nn.Sequential(*(nn.Linear(a, b, bias=False) for a, b in zip(widths, widths[1:])))
+model, optimizer = cache.wrap(
+    model, torch.optim.AdamW(model.parameters()), step_in_backward=True, clipping=True
+)
+x = torch.ones(4, widths[0])
+with torch.no_grad():
+    model(x)
+before = resident()
+for _ in range(3):
+    model(x).square().mean().backward()
+    optimizer.step()
+print(max(0, resident() - before))
+"""
+
+
+def test_memory_of_gradients_that_have_left_is_given_back(tmp_path: Path) -> None:
+    assert printed_by(GRADIENTS, tmp_path) <= 40 * MIB  # of 95
+
+
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     def once() -> None:
         model = TinyGPT(2)

@@ -14,6 +14,19 @@ namespace taco::zerocache {
 // until then. Pages of the system that are not the tensor's alone stay.
 void forget_bytes(const at::Tensor& tensor);
 
+// Gradients that have been used. If nobody else has one, its memory is the system's as soon as it
+// leaves: the allocator would keep it, and what it gives out later often does not fit into the gap.
+// autograd has a gradient for as long as it tells of it; so that one leaves a little later.
+class LeavingGradients {
+ public:
+  void add(at::Tensor gradient);
+  // Those that were added before.
+  void let_go();
+
+ private:
+  std::vector<at::Tensor> leaving_;
+};
+
 class LentMemory {
  public:
   using Gradients = std::unordered_map<std::uint32_t, at::Tensor>;

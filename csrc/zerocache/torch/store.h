@@ -402,6 +402,7 @@ class Store : public Pager {
   std::unique_ptr<BackwardShare> sharing_;                   // goes before that; null: nobody else
   std::unordered_map<std::uint32_t, at::Tensor> gradients_;  // that it reads, by tensor
   LentMemory lent_;                                          // that some of these lie in
+  LeavingGradients leaving_;                                 // that were read
   std::vector<Step> waiting_;                                // whose parameters the pass has in use
   std::vector<std::uint32_t> sent_;                          // stepped so, since the last step()
   std::vector<std::unique_ptr<Entry>> entries_;

@@ -44,8 +44,12 @@ Status Store::step_in_backward(std::size_t points) {
   return Status();
 }
 
-Status Store::step_early(const Step& step) {
+Status Store::step_early(const Step& given) {
   TACO_RETURN_IF_ERROR(usable());
+  // A tensor of its own, so that the memory shows who else has it.
+  Step step = given;
+  if (step.gradient.defined()) step.gradient = step.gradient.detach();
+  leaving_.let_go();
   if (spread_ && spread_->backward) return average(step, true);
   if (!backward_) return invalid("this cache does not step in backward passes");
   // A user of it may still read it by an alias that has no version (w.data).
@@ -95,7 +99,9 @@ Status Store::advance() {
     const WithoutGil others_run;
     status = backward_->advance();
   }
-  for (const std::uint32_t tensor : backward_->take_done()) gradients_.erase(tensor);
+  for (const std::uint32_t tensor : backward_->take_done()) {
+    if (auto gradient = gradients_.extract(tensor)) leaving_.add(std::move(gradient.mapped()));
+  }
   lent_.give_back(gradients_);
   return failed_step(status);
 }
@@ -103,7 +109,9 @@ Status Store::advance() {
 // Forgets gradients that nobody reads any more.
 void Store::forget_gradients() {
   static_cast<void>(backward_->take_done());
-  gradients_.clear();
+  leaving_.let_go();
+  for (auto& [tensor, gradient] : std::exchange(gradients_, {})) leaving_.add(std::move(gradient));
+  leaving_.let_go();
   lent_.give_back(gradients_);
 }
 

@@ -9,7 +9,6 @@
 #include "zerocache/torch/without_gil.h"
 
 namespace taco::zerocache {
-namespace {}  // namespace
 
 Status Store::keep_gradients() {
   TACO_RETURN_IF_ERROR(usable());
@@ -34,8 +33,15 @@ Status Store::keep_gradient(const at::Tensor& parameter, const at::Tensor& gradi
                    " has a gradient of another dtype than its own");
   }
   const std::span bytes(static_cast<const std::byte*>(update->gradient), gradient.nbytes());
-  const WithoutGil others_run;
-  return gradient_pages_->keep(*mover_, layout_, update->tensor, bytes);
+  leaving_.let_go();
+  Status kept;
+  {
+    const WithoutGil others_run;
+    kept = gradient_pages_->keep(*mover_, layout_, update->tensor, bytes);
+  }
+  // A gradient that autograd still has leaves with the next one, or at the end of the pass.
+  if (kept.ok()) leaving_.add(gradient.detach());
+  return kept;
 }
 
 Status Store::read_gradient(const at::Tensor& parameter, const at::Tensor& to) {

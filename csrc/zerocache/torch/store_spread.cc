@@ -140,6 +140,7 @@ Status Store::average(const Step& step, bool early) {
 }
 
 Status Store::finish_gradients(const std::string& failure) {
+  leaving_.let_go();
   if (ranks_ && !spread_ && backward_) {
     return finish_together(failure.empty() ? Status() : Status(Code::kAborted, failure));
   }

@@ -91,6 +91,7 @@ class KeptGradients:
 
     def end_pass(self) -> None:
         """A backward pass is over."""
+        self._cache.store.finish_gradients()
 
     def check_whole(self) -> None:
         """Raises RuntimeError where a gradient is not what all passes have added up to."""
