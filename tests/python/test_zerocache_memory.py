@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
 from conftest import taco_only
 from footprint import footprint, printed_by
-from zerocache_models import TinyGPT, adamw, make_cache, train
+from zerocache_models import TinyGPT, adamw, batches, make_cache, train
 
 pytestmark = taco_only
 
@@ -95,6 +96,29 @@ print(max(0, resident() - before))
 
 def test_memory_of_gradients_that_have_left_is_given_back(tmp_path: Path) -> None:
     assert printed_by(GRADIENTS, tmp_path) <= 40 * MIB  # of 95
+
+
+EVALUATION_PASSES = 12
+
+
+def test_passes_without_steps_write_what_steps_have_changed_once(tmp_path: Path) -> None:
+    device, host = 12, 12
+    model = TinyGPT()
+    with make_cache(tmp_path, device, host) as cache:
+        _, optimizer = cache.wrap(model, adamw(model))
+        train(model, optimizer, 3)
+
+        def written() -> int:
+            return int(cache.stats()["ways"]["host to ssd"]["copies"])
+
+        before, data = written(), batches()
+        for _ in range(EVALUATION_PASSES):
+            with torch.no_grad():
+                model(next(data))
+            model(next(data)).backward()
+        assert before > 0
+        assert cache.stats()["ways"]["ssd to host"]["copies"] > EVALUATION_PASSES * host
+        assert written() - before <= device + host  # all that memory held
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
