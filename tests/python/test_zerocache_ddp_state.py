@@ -223,6 +223,27 @@ def test_what_one_rank_cannot_save_or_load_none_does(two: Ranks, tmp_path: Path)
         assert "rank 1 is about to load is not that of rank 0" in own[3][1]
 
 
+def save_in_a_thread(folder: str) -> tuple[str, str]:
+    """Beside the thread that trains; and then in that."""
+    (cache, model, optimizer), found = shared(folder, TinyGPT(2), adamw), []
+    train(model, optimizer, 1, own_batches())
+    thread = threading.Thread(
+        target=lambda: found.append(refused(lambda: cache.save(f"{folder}/saved"))), name="saver"
+    )
+    thread.start()
+    thread.join()
+    assert cache.save(f"{folder}/saved") == 1
+    cache.close()
+    return found[0]
+
+
+def test_ranks_save_in_the_threads_that_train(two: Ranks, tmp_path: Path) -> None:
+    for kind, text in two.run(save_in_a_thread, str(tmp_path)):
+        assert kind == "RuntimeError"
+        assert "by thread 'saver'" in text
+        assert "call it in the thread that trains" in text
+
+
 # Ranks that die.
 
 

@@ -467,9 +467,12 @@ class ZeroCache(Access):
                 returned.
             ValueError: the directory cannot be written, or another process saves to it.
             RuntimeError: the disk is full or fails; or a backward pass has begun a step that
-                ``optimizer.step()`` has not finished.
+                ``optimizer.step()`` has not finished; or, where several ranks save, this is not the
+                thread that trains.
         """
         notes, store, path = self._notes(), self.store, os.fspath(directory)
+        if self._ranks is not None and self._hooks is not None:
+            self._hooks.turns.check_trains("save()")
         progress = partial(_C.zerocache.progress, store)
         with self.alone(), shown(f"saving {path}", progress):
             return int(store.save(path, self._together(partial(notes.encode, extra))))

@@ -56,6 +56,16 @@ class Turns:
             for thread in threading.enumerate()
         )
 
+    def check_trains(self, call: str) -> None:
+        """Raises RuntimeError where another thread than this has used the model last: ranks make
+        this call together, and only that thread is at the same step on all of them."""
+        if self._owner is not None and not self.is_mine():
+            raise RuntimeError(
+                f"{call} by thread '{threading.current_thread().name}', where another trains the "
+                f"model: ranks make this call together, between the same steps; call it in the "
+                f"thread that trains"
+            )
+
     def is_inside(self, loading: bool = False) -> bool:
         """Whether the thread that used the model last still does, or has parameters in use;
         ``loading``: but for load_state_dict()."""
