@@ -114,7 +114,7 @@ TEST(Plan, WhatDoesNotFitSaysWhatHasToBeLarger) {
   };
   EXPECT_NE(message({3, 40, 400}).find("device memory holds 3 pages"), std::string::npos);
   EXPECT_NE(message({8, 2, 400}).find("host memory holds 2 pages"), std::string::npos);
-  EXPECT_NE(message({8, 8, 8}).find("disk together"), std::string::npos);
+  EXPECT_NE(message({8, 8, 8}).find("memory and disk"), std::string::npos);
 }
 
 TEST(Plan, ARunThatWasRecordedIsRunAgain) {
