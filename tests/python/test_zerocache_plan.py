@@ -101,7 +101,7 @@ def test_what_does_not_fit_says_what_has_to_be_larger(capsys: pytest.CaptureFixt
     assert plan.main([*SMALL, "--device", "32MiB", "--host", "64MiB"]) == 1
     assert "the sum of memory and disk holds 96 pages" in capsys.readouterr().err
     assert plan.main([*SMALL, "--device", "1MiB", "--host", "1GiB"]) == 1
-    assert "device memory holds 1 pages" in capsys.readouterr().err
+    assert "device memory holds 1 page " in capsys.readouterr().err
     # And what would help, where host memory does.
     assert plan.main([*SMALL, "--device", "32MiB", "--host", "64MiB", "--fit"]) == 1
     assert "the least host memory: 3" in capsys.readouterr().out

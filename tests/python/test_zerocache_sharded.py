@@ -232,7 +232,7 @@ def test_each_rank_needs_room_for_its_part_alone(job: Ranks, tmp_path: Path, ear
     job.run(within, str(tmp_path), (device, 8, pages - device - 8), early)
     for caps, name in (
         ((2, 8, 400), "device"),
-        ((device, 8, pages // 2 - device), "all memory and disk"),
+        ((device, 8, pages // 2 - device), "the sum of memory and disk"),
     ):
         outcomes = job.outcomes(within, str(tmp_path), caps, early)
         assert all(outcome.error_type == "ValueError" for outcome in outcomes)

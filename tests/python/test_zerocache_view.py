@@ -78,7 +78,7 @@ def test_a_plan_with_more_memory_needs_no_disk(cache: Any) -> None:
 
 def test_a_plan_that_does_not_fit_says_what_has_to_be_larger(cache: Any) -> None:
     run_steps(cache, 2)
-    with pytest.raises(ValueError, match="device memory holds 1 pages"):
+    with pytest.raises(ValueError, match="device memory holds 1 page "):
         cache.plan(device=PAGE)
     with pytest.raises(ValueError, match="the sum of memory and disk holds 28 pages"):
         cache.plan(ssd=0)
