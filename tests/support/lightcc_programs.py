@@ -11,6 +11,7 @@ count have computed, element by element.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import gc
 import os
@@ -144,6 +145,7 @@ class Program:
     def __init__(self, kind: str, seed: int, larger: int = 1) -> None:
         self.kind, self.seed, self.larger = kind, seed, larger
         self.draw = random.Random(f"{kind} {seed}")
+        self.copying = random.Random(f"copies of {kind} {seed}")
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.numbers = 0  # of passes, for their gradients
         self.log: deque[str] = deque(maxlen=2000)
@@ -227,6 +229,16 @@ class Program:
         if self.kind == "manual" and not only_here:
             for one in models:
                 lightcc.all_reduce_gradients(one.parameters, fusion_bytes=600, **self.settings)
+        if self.copying.random() < 0.2:
+            self.copy_gradients(models)
+
+    def copy_gradients(self, models: list[Trained]) -> None:
+        """As programs do that clip or scale them by hand."""
+        self.note("  copies of gradients")
+        for one in models:
+            for parameter in one.parameters:
+                if parameter.grad is not None:
+                    parameter.grad = parameter.grad.clone()
 
     def gradients(self, one: Trained, bad: bool) -> list[list[torch.Tensor | None]]:
         """By parameter and rank; None: not used."""
@@ -508,13 +520,14 @@ def grown(kind: str, seed: int) -> int:
     """By how many bytes this process has grown after 500 steps, since it had done 50."""
     program = Program(kind, seed, larger=400)
     assert not program.run(50)
-    gc.collect()
     first = resident_bytes()
     assert not program.run(450)
-    gc.collect()
     return resident_bytes() - first
 
 
 def resident_bytes() -> int:
+    """Without what nobody has any more."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
     pages = Path("/proc/self/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -23,6 +23,7 @@ struct GradientWatch::Seen {
   // As the last pass has left it. None: there was none.
   c10::weak_intrusive_ptr<c10::TensorImpl> left{c10::intrusive_ptr<c10::TensorImpl>()};
   std::uint32_t version = 0;
+  bool nonzero = false;  // it was: only then do zeros say anything
 };
 
 namespace {
@@ -37,9 +38,10 @@ bool is_left_there(const GradientWatch::Seen& seen, const at::Tensor& gradient) 
   return left && gradient.defined() && left.get() == gradient.unsafeGetTensorImpl();
 }
 
-// In place. Views of one buffer (DDP's) share their version: of those nothing can be said.
+// In place, or zeros have been put there. Views of one buffer (DDP's) share their version: of those
+// nothing can be said.
 bool was_zeroed(const GradientWatch::Seen& seen, const at::Tensor& gradient) {
-  if (!seen.left.lock() || gradient.is_view()) return false;
+  if (!seen.nonzero || gradient.is_view()) return false;
   const bool untouched = is_left_there(seen, gradient) && version_of(gradient) == seen.version;
   return !untouched && is_zero_everywhere(gradient);
 }
@@ -118,7 +120,7 @@ std::vector<int> GradientWatch::thrown_away(std::span<const int> parameters) con
     if (!seen.used && !thrown_away) {
       const at::Tensor tensor = seen.tensor();
       const at::Tensor gradient = tensor.defined() ? tensor.grad() : at::Tensor();
-      thrown_away = !is_left_there(seen, gradient) || was_zeroed(seen, gradient);
+      thrown_away = !gradient.defined() || was_zeroed(seen, gradient);
     }
     if (thrown_away) all.push_back(parameter);
   }
@@ -138,6 +140,7 @@ void GradientWatch::end(std::span<const int> parameters) {
     const at::Tensor tensor = seen.tensor();
     if (tensor.defined()) look_before(seen_[number], tensor);
     const at::Tensor gradient = tensor.defined() ? tensor.grad() : at::Tensor();
+    seen.nonzero = gradient.defined() && !is_zero_everywhere(gradient);
     if (!gradient.defined()) {
       seen.left = c10::weak_intrusive_ptr<c10::TensorImpl>(c10::intrusive_ptr<c10::TensorImpl>());
       continue;

@@ -1,6 +1,7 @@
 // Watches what a program does to gradients between two passes: torch tells nobody, so hooks of the
 // parameters look at p.grad before anything is added to it. What has been there since the last pass
-// may have been thrown away (None, or zeroed in place).
+// may have been thrown away (None, or zeros in its place), or be another tensor (clipped, say),
+// which is what it was made of.
 //
 // The hooks live as long as the parameters, the watch as long as whoever asks it; it holds no
 // parameter. Autograd's threads and those that reduce, one after the other.
@@ -28,8 +29,7 @@ class GradientWatch {
 
   // A gradient has been computed for it since its last pass.
   bool is_used(int parameter) const;
-  // Those whose gradient is no longer what their last pass has left there, or what has been added
-  // to that.
+  // Those that have no gradient any more, or zeros, but for what has been added since.
   std::vector<int> thrown_away(std::span<const int> parameters) const;
   // Their pass is about to begin: what was used until now is part of it.
   void begin(std::span<const int> parameters);

@@ -10,6 +10,7 @@
 #include "pg/c10d/bind.h"
 #include "pg/c10d/bucket_arrangement.h"
 #include "pg/c10d/ddp_hook.h"
+#include "pg/c10d/gradient_watch.h"
 #include "pg/codecs/coding_stats.h"
 
 namespace py = pybind11;
@@ -264,6 +265,7 @@ void bind_hook(py::module_& module) {
 void bind_lightcc(py::module_& module) {
   bind_settings(module);
   bind_hook(module);
+  module.def("is_zero_everywhere", &is_zero_everywhere, py::arg("tensor"), NoGil());
   module.def("arrangement_of", &arrangement_of, py::arg("reducer"), NoGil());
   module.def("arrange", &arrange, py::arg("reducer"), py::arg("arrangement"), NoGil());
   module.def("lightcc_environment", &light_environment);

@@ -99,9 +99,9 @@ def compress(
             ``"float16"`` or ``"bfloat16"``; ratio, threshold, values and warm_up_steps hold for
             ``topk``. None: ``("float16", "topk")``; where LIGHT_AUTO chooses, what
             LIGHT_TOPK_ALLREDUCE and LIGHT_WIRE_DTYPE ask for.
-        grad_scaler: the ``torch.amp.GradScaler`` that scales the loss, if one does: what is kept is
-            rescaled when its scale changes. None: the one that unscales or steps an optimizer of
-            the model.
+        grad_scaler: the ``torch.amp.GradScaler`` that scales the loss, if one does, or whatever has
+            a ``get_scale()`` that tells the factor: what is kept is rescaled when that changes.
+            None: the GradScaler that unscales or steps an optimizer of the model.
 
     Raises:
         TypeError: the model is neither, its group has another backend, or a value is of another

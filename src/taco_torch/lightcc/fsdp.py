@@ -236,17 +236,19 @@ class _Place:
     entered: ref[torch.Tensor] | None = None  # into the ledger
     left: ref[torch.Tensor] | None = None  # the gradient, as the last pass has left it
     version: int = 0
+    nonzero: bool = False  # it was: only then do zeros say anything
 
     def leave(self, gradient: torch.Tensor | None) -> None:
         self.left = None if gradient is None else ref(gradient)
         self.version = 0 if gradient is None else gradient._version
+        self.nonzero = gradient is not None and not _C.is_zero_everywhere(_local(gradient))
 
     def is_thrown_away(self, gradient: torch.Tensor | None) -> bool:
         if gradient is None:
             return True
         there = self.left is not None and self.left() is gradient
         untouched = there and self.version == gradient._version
-        return not untouched and not bool(_local(gradient).any())
+        return self.nonzero and not untouched and _C.is_zero_everywhere(_local(gradient))
 
 
 class Sharded:
