@@ -175,6 +175,33 @@ def test_a_loss_scale_of_the_programs_own_is_followed(ranks: Ranks) -> None:
 # -- steps and optimizers
 
 
+def tries_again(made: Made) -> None:
+    """Closures that fail, after a backward pass."""
+    model = made(Bag([MANY]))
+    optimizer, computed = sgd(model.parameters()), torch.zeros(MANY)
+    for step in range(STEPS):
+
+        def closure(step: int = step) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss: torch.Tensor = model([whole(step)])
+            loss.backward()
+            if step % 3 == 1:
+                raise NotFinite
+            return loss
+
+        try:
+            optimizer.step(closure)
+            computed += average(step)
+        except NotFinite:
+            optimizer.zero_grad()
+    same(account(model), computed)
+
+
+@BOTH
+def test_what_a_closure_computes_that_fails_is_not_used(ranks: Ranks, made: Made) -> None:
+    ranks.run(tries_again, made)
+
+
 class Sharpness(torch.optim.Optimizer):
     """SAM (Foret et al., 2021) with a radius of 0: of a step's two passes the second is applied."""
 

@@ -155,16 +155,36 @@ def _computes_gradients(arguments: tuple[Any, ...], options: dict[str, Any]) -> 
 @_disable_dynamo
 def _before_step(
     optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]
-) -> None:
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     _look_at(optimizer)
     parameters = _parameters_of(optimizer)
     _note_unscaled(parameters)
     if _computes_gradients(arguments, options):
         _stepping[optimizer] = False
-        return
+        return _until_it_fails(optimizer, arguments, options)
     found_inf = getattr(optimizer, "found_inf", None)  # of one that is told to skip by itself
     is_skipped = found_inf is not None and bool(found_inf > 0)
     (_skipped if is_skipped else _used)(_with_gradients(parameters))
+    return None
+
+
+def _until_it_fails(
+    optimizer: torch.optim.Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, with a closure whose errors end the step: torch tells of no others' end."""
+    closure = options["closure"] if "closure" in options else arguments[1]
+
+    @functools.wraps(closure)
+    def watched(*given: Any, **named: Any) -> Any:
+        try:
+            return closure(*given, **named)
+        except BaseException:
+            _stepping.pop(optimizer, None)
+            raise
+
+    if "closure" in options:
+        return arguments, {**options, "closure": watched}
+    return (arguments[0], watched, *arguments[2:]), options
 
 
 @_disable_dynamo
