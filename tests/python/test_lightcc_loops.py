@@ -202,6 +202,27 @@ def test_what_a_closure_computes_that_fails_is_not_used(ranks: Ranks, made: Made
     ranks.run(tries_again, made)
 
 
+def unfreezes_step_by_step(made: Made) -> None:
+    """An optimizer gets the body some steps after the head; the model's gradients are zeroed."""
+    model = made(Bag([MANY, FEW]))
+    body, head = model.parameters()
+    optimizer, computed = sgd([head]), torch.zeros(MANY)
+    for step in range(STEPS):
+        if step == 5:
+            optimizer.add_param_group({"params": [body], "lr": 1.0})
+        model.zero_grad()
+        model([whole(step), whole(step, FEW)]).backward()
+        optimizer.step()
+        if step >= 5:
+            computed += average(step)
+    same(account(model), computed)
+
+
+@BOTH
+def test_what_is_trained_later_inherits_nothing_from_before(ranks: Ranks, made: Made) -> None:
+    ranks.run(unfreezes_step_by_step, made)
+
+
 class Sharpness(torch.optim.Optimizer):
     """SAM (Foret et al., 2021) with a radius of 0: of a step's two passes the second is applied."""
 

@@ -164,6 +164,12 @@ void bind_fates(py::class_<GradientHook, HookPtr>& hook) {
           },
           py::arg("parameters"), NoGil())
       .def(
+          "forget_untrained",
+          [](GradientHook& self, const std::vector<int>& parameters) {
+            self.gradients().forget_untrained(parameters);
+          },
+          py::arg("parameters"), NoGil())
+      .def(
           "is_undecided",
           [](GradientHook& self, const std::vector<int>& parameters) {
             return self.gradients().is_undecided(parameters);

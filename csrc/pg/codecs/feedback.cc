@@ -118,6 +118,13 @@ void rewind(Feedback& feedback, Extent run) {
   copy(feedback.before.momentum, feedback.momentum);
 }
 
+void clear(Feedback& feedback, Extent run) {
+  for (std::vector<float>* values : {&feedback.residual, &feedback.momentum}) {
+    if (!values->empty())
+      std::fill_n(values->begin() + static_cast<std::ptrdiff_t>(run.from), run.count, 0.0F);
+  }
+}
+
 void forget_sent_but(Feedback& feedback, std::span<const Extent> runs) {
   const kernels::FpMode mode;
   std::size_t remembered = 0;

@@ -22,6 +22,9 @@ void restore(Feedback& feedback, Extent run);
 // As if no encoding since the one that was the first (Feedback::Before) had been: to the bit.
 void rewind(Feedback& feedback, Extent run);
 
+// Owes nothing of the run any more. Not for one that may yet be taken back.
+void clear(Feedback& feedback, Extent run);
+
 // Makes final what has been sent, but for that of `runs`, which ascend. To be called before the
 // next operation. However many of them there are, what is remembered is at most as long as the
 // residual.

@@ -149,10 +149,14 @@ void Gradients::prepare(Bucket& bucket) {
 }
 
 void Gradients::open(const Pass& pass, bool coded) {
+  const bool others_are_told =
+      std::any_of(states_.begin(), states_.end(), [](const State& state) { return state.is_told; });
   for (std::size_t place = 0; place < pass.layout.size(); ++place) {
     State& state = states_[pass.layout[place]];
     state.newest = coded && state.is_told;
-    if (!is_used(pass, place) || !state.newest) continue;
+    if (!is_used(pass, place)) continue;
+    state.untrained = others_are_told && !state.is_told;
+    if (!state.newest) continue;
     state.carries = !pass.adds;
     ++state.passes;
   }
@@ -208,6 +212,22 @@ void Gradients::add_pending(const Pass& pass, bool coded) {
 void Gradients::tell_of(std::span<const int> parameters) {
   std::lock_guard lock(mutex_);
   for (const int parameter : parameters) states_[parameter].is_told = true;
+}
+
+void Gradients::forget_untrained(std::span<const int> parameters) {
+  std::lock_guard lock(mutex_);
+  std::vector<std::uint8_t> forgotten(parameters_.size());
+  for (const int parameter : parameters) {
+    if (!states_[parameter].untrained) continue;
+    forgotten[parameter] = 1;
+    pending_.clear(parameter);
+  }
+  for (auto& [index, bucket] : buckets_) {
+    if (!bucket.feedback) continue;
+    for (const Range& range : bucket.ranges) {
+      if (forgotten[range.parameter]) clear(*bucket.feedback, range.run());
+    }
+  }
 }
 
 bool Gradients::is_rewound(const State& state, Fate fate) const {

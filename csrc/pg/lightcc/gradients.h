@@ -111,6 +111,9 @@ class Gradients {
 
   // From the next pass on, somebody tells what becomes of these parameters' gradients.
   void tell_of(std::span<const int> parameters);
+  // An optimizer has just got them. What is owed to those that nobody has told of, while others
+  // were told of, is forgotten: they have not been trained until now.
+  void forget_untrained(std::span<const int> parameters);
   // Says what has become of all their undecided gradients.
   void decide(std::span<const int> parameters, Fate fate);
   // The first decision on each parameter since the last pass that was not uneven: 0 for none, or 1
@@ -176,13 +179,14 @@ class Gradients {
   };
   // All that is known of a parameter; the same on all ranks.
   struct State {
-    bool is_told = false;   // somebody tells what becomes of its gradients
-    int passes = 0;         // undecided ones that were coded
-    bool newest = false;    // the newest pass was coded, and is undecided if anybody has used it
-    bool carries = false;   // results take the place of what went in
-    bool may_pend = false;  // something may be pending on some rank
-    bool took = false;      // an undecided pass has taken that along
-    bool mixed = false;     // and it was coded
+    bool is_told = false;    // somebody tells what becomes of its gradients
+    bool untrained = false;  // there were passes while that was so of others only
+    int passes = 0;          // undecided ones that were coded
+    bool newest = false;     // the newest pass was coded, and is undecided if anybody has used it
+    bool carries = false;    // results take the place of what went in
+    bool may_pend = false;   // something may be pending on some rank
+    bool took = false;       // an undecided pass has taken that along
+    bool mixed = false;      // and it was coded
   };
 
   Settings settings_of(std::size_t index) const;

@@ -45,7 +45,7 @@ class _Place:
 
 
 _places: MutableMapping[torch.Tensor, list[_Place]] = WeakIdKeyDictionary()
-# Parameters that an optimizer has.
+# Parameters that an optimizer has, or of which the program tells by itself.
 _optimized: MutableMapping[torch.Tensor, bool] = WeakIdKeyDictionary()
 _known: "WeakSet[torch.optim.Optimizer]" = WeakSet()  # whose parameters are among these
 # Hooks of gradients that an optimizer has applied without any scaler.
@@ -88,7 +88,18 @@ def _with_gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 def _has(parameters: Iterable[torch.Tensor]) -> None:
     """An optimizer has them."""
-    new = [p for p in parameters if isinstance(p, torch.Tensor) and p not in _optimized]
+    new = _without_optimizer(parameters)
+    for native, numbers in _hooks(new).items():
+        native.forget_untrained(numbers)
+    _will_tell(new)
+
+
+def _without_optimizer(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [p for p in parameters if isinstance(p, torch.Tensor) and p not in _optimized]
+
+
+def _will_tell(parameters: Iterable[torch.Tensor]) -> None:
+    new = _without_optimizer(parameters)
     for parameter in new:
         _optimized[parameter] = True
     for native, numbers in _hooks(new).items():
@@ -128,7 +139,7 @@ def used(parameters: Iterable[torch.Tensor]) -> None:
     """
     listed = list(parameters)
     _used(listed)
-    _has(listed)
+    _will_tell(listed)
 
 
 def dropped(parameters: Iterable[torch.Tensor]) -> None:
@@ -141,7 +152,7 @@ def dropped(parameters: Iterable[torch.Tensor]) -> None:
     """
     listed = list(parameters)
     _dropped(listed)
-    _has(listed)
+    _will_tell(listed)
 
 
 # -- optimizers

@@ -309,6 +309,21 @@ TEST(Gradients, what_is_not_decided_is_saved_as_if_it_were_dropped) {
   EXPECT_EQ(owed(after), (Values{1, 0, 2, 0, 0, 0, 0}));
 }
 
+TEST(Gradients, who_is_trained_later_than_others_inherits_nothing_from_before) {
+  for (const bool others_are_trained : {false, true}) {
+    Gradients gradients = gradients_of(0);
+    if (others_are_trained) gradients.tell_of(std::array{1});
+    pass(gradients, {1, 1, 1, 1});
+    pass(gradients, {1, 5, 2, 7});
+    gradients.decide(std::array{1}, Fate::kUsed);
+    const Values before = owed(gradients);
+    EXPECT_EQ(before, (Values{1, 0, 2, 0, 0, 0, 0}));
+    gradients.forget_untrained(kAll);
+    gradients.tell_of(kAll);
+    EXPECT_EQ(owed(gradients), others_are_trained ? Values(7) : before);
+  }
+}
+
 TEST(Gradients, an_uneven_pass_travels_whole_and_all_that_is_owed_waits) {
   Told gradients;
   pass(gradients, {1, 1, 1, 1});
