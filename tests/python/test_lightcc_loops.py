@@ -12,7 +12,7 @@ import torch.distributed as dist
 from conftest import taco_only
 from lightcc_accounts import local
 from lightcc_models import OWN_HOSTS, Bag, same
-from spawn_ranks import Ranks
+from spawn_ranks import RankFailure, Ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -140,6 +140,79 @@ def scales_in_place_between_passes(made: Made) -> None:
 @BOTH
 def test_gradients_that_were_zero_anyway_are_not_thrown_away(ranks: Ranks, made: Made) -> None:
     ranks.run(scales_in_place_between_passes, made)
+
+
+def puts_aside(says: Callable[[Any], None] | None) -> None:
+    """Gradients of two tasks, which are applied together."""
+    model = top_k(Bag([MANY]))
+    optimizer, computed = sgd(model.parameters()), torch.zeros(MANY)
+    weight = next(model.parameters())
+    for step in range(STEPS):
+        kept = torch.zeros(MANY)
+        for task in (2 * step, 2 * step + 1):
+            optimizer.zero_grad()
+            model([whole(task)]).backward()
+            assert weight.grad is not None
+            kept += weight.grad
+            computed += average(task)
+            if says is not None:
+                says(model.parameters())
+        optimizer.zero_grad()
+        weight.grad = kept
+        optimizer.step()
+    same(account(model), computed)
+
+
+def test_gradients_that_were_put_aside_are_used_if_the_program_says_so(ranks: Ranks) -> None:
+    ranks.run(puts_aside, lightcc.used)
+
+
+def test_gradients_that_were_put_aside_unsaid_are_refused() -> None:
+    with (
+        Ranks(WORLD, OWN_HOSTS) as ranks,
+        pytest.raises(RankFailure, match=r"call lightcc\.used\(parameters\) before"),
+    ):
+        ranks.initialise().run(puts_aside, None)
+
+
+def steps_by_other_gradients() -> None:
+    model = top_k(Bag([MANY]))
+    optimizer, computed = sgd(model.parameters()), torch.zeros(MANY)
+    weight = next(model.parameters())
+    for step in range(STEPS):
+        model([whole(step)]).backward()
+        optimizer.zero_grad()
+        lightcc.dropped(model.parameters())
+        weight.grad = average(100 + step)
+        optimizer.step()
+        computed += average(100 + step)
+        optimizer.zero_grad()
+    same(account(model), computed)
+
+
+def test_gradients_from_elsewhere_may_be_applied_after_a_pass_that_was_dropped(
+    ranks: Ranks,
+) -> None:
+    ranks.run(steps_by_other_gradients)
+
+
+def leaves_it_to_another() -> None:
+    """After a pass that is thrown away, one rank alone uses the first parameter."""
+    model = top_k(Bag([MANY, FEW]), find_unused_parameters=True)
+    optimizer, computed = sgd(model.parameters()), torch.zeros(MANY)
+    for step in range(STEPS):
+        model([whole(2 * step), whole(2 * step, FEW)]).backward()
+        optimizer.zero_grad()
+        mine = whole(2 * step + 1) if dist.get_rank() == 1 else None
+        model([mine, whole(2 * step + 1, FEW)]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        computed += whole(2 * step + 1, rank=1) / WORLD
+    same(account(model), computed)
+
+
+def test_what_another_rank_has_computed_was_not_put_aside(ranks: Ranks) -> None:
+    ranks.run(leaves_it_to_another)
 
 
 class Scale:

@@ -319,6 +319,12 @@ double GradientHook::norm() {
   return gradients_.norm();
 }
 
+std::vector<int> GradientHook::put_aside(const std::vector<int>& parameters) {
+  std::vector<int> all = gradients().dropped(parameters);
+  std::erase_if(all, [this](int parameter) { return !watch_.is_idle(parameter); });
+  return all;
+}
+
 void GradientHook::change(const lightcc::Settings& settings, Scale scale) {
   gradients().change(settings);
   choose_anew();

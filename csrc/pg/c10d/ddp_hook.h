@@ -68,6 +68,10 @@ class GradientHook : public std::enable_shared_from_this<GradientHook> {
   // Called for a checkpoint or flush(): no codec, and no step.
   WorkPtr average_exactly(const at::Tensor& buffer);
 
+  // Those whose gradients can only have been put aside before they were thrown away, if they have
+  // any: of their newest pass, and none has been computed since.
+  std::vector<int> put_aside(const std::vector<int>& parameters);
+
   // Only when all that has been started has ended: these wait for it.
   void change(const lightcc::Settings& settings, Scale scale);
   void move(c10::intrusive_ptr<Backend> backend);

@@ -112,6 +112,10 @@ bool GradientWatch::is_used(int parameter) const {
   return tensor.defined() && !looks(seen, tensor);  // nobody has looked in this pass
 }
 
+bool GradientWatch::is_idle(int parameter) const {
+  return seen_[parameter]->hook != nullptr && !is_used(parameter);
+}
+
 std::vector<int> GradientWatch::thrown_away(std::span<const int> parameters) const {
   std::vector<int> all;
   for (const int parameter : parameters) {

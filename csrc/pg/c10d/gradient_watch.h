@@ -29,6 +29,8 @@ class GradientWatch {
 
   // A gradient has been computed for it since its last pass.
   bool is_used(int parameter) const;
+  // None has been, for certain.
+  bool is_idle(int parameter) const;
   // Those that have no gradient any more, or zeros, but for what has been added since.
   std::vector<int> thrown_away(std::span<const int> parameters) const;
   // Their pass is about to begin: what was used until now is part of it.

@@ -169,6 +169,7 @@ void bind_fates(py::class_<GradientHook, HookPtr>& hook) {
             self.gradients().forget_untrained(parameters);
           },
           py::arg("parameters"), NoGil())
+      .def("put_aside", &GradientHook::put_aside, py::arg("parameters"), NoGil())
       .def(
           "is_undecided",
           [](GradientHook& self, const std::vector<int>& parameters) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 namespace taco::pg::lightcc {
@@ -154,6 +155,7 @@ void Gradients::open(const Pass& pass, bool coded) {
   for (std::size_t place = 0; place < pass.layout.size(); ++place) {
     State& state = states_[pass.layout[place]];
     state.newest = coded && state.is_told;
+    state.dropped = false;  // others may have used it
     if (!is_used(pass, place)) continue;
     state.untrained = others_are_told && !state.is_told;
     if (!state.newest) continue;
@@ -263,6 +265,7 @@ void Gradients::decide_all(std::span<const int> parameters, Fate fate) {
     note(parameter, state, fate);
     if (decided_[parameter] == 0) decided_[parameter] = number_of(fate);
     if (fate != Fate::kUsed && state.took) state.may_pend = true;
+    state.dropped = fate == Fate::kDropped && (state.dropped || state.passes > 0);
     state.passes = 0;
     state.took = state.mixed = state.newest = false;
   }
@@ -302,6 +305,14 @@ bool Gradients::is_undecided(std::span<const int> parameters) const {
   return std::any_of(parameters.begin(), parameters.end(), [&](int parameter) {
     return states_[parameter].passes > 0 || pending_.is_undecided(parameter);
   });
+}
+
+std::vector<int> Gradients::dropped(std::span<const int> parameters) const {
+  std::lock_guard lock(mutex_);
+  std::vector<int> all;
+  std::copy_if(parameters.begin(), parameters.end(), std::back_inserter(all),
+               [&](int parameter) { return states_[parameter].dropped; });
+  return all;
 }
 
 // A feedback of zeros.

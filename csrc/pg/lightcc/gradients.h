@@ -130,6 +130,9 @@ class Gradients {
   void used_in_part(int parameter);
   // Has one of them undecided gradients?
   bool is_undecided(std::span<const int> parameters) const;
+  // Those whose newest pass has been dropped, and nothing has been said of them since: nobody
+  // should apply what it has computed.
+  std::vector<int> dropped(std::span<const int> parameters) const;
 
   // Anew with other settings; what is owed becomes pending.
   void change(const Settings& settings);
@@ -181,6 +184,7 @@ class Gradients {
   struct State {
     bool is_told = false;    // somebody tells what becomes of its gradients
     bool untrained = false;  // there were passes while that was so of others only
+    bool dropped = false;    // its newest pass was
     int passes = 0;          // undecided ones that were coded
     bool newest = false;     // the newest pass was coded, and is undecided if anybody has used it
     bool carries = false;    // results take the place of what went in

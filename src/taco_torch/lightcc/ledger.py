@@ -131,7 +131,8 @@ def _dropped(parameters: Iterable[torch.Tensor]) -> None:
 def used(parameters: Iterable[torch.Tensor]) -> None:
     """Says that the program has applied these parameters' gradients by itself.
 
-    Where an optimizer has the parameters, only its steps count otherwise. From the first call on,
+    Where an optimizer has the parameters, only its steps count otherwise. So a program that puts
+    gradients aside, to apply them later, says it before it zeroes them. From the first call on,
     this one or ``dropped()``, passes over the parameters wait for the next one, or a step.
 
     Args:
@@ -152,6 +153,7 @@ def dropped(parameters: Iterable[torch.Tensor]) -> None:
     """
     listed = list(parameters)
     _dropped(listed)
+    _used(listed)  # whatever gradients they may get now: those have no part in these passes
     _will_tell(listed)
 
 
@@ -175,7 +177,14 @@ def _before_step(
         return _until_it_fails(optimizer, arguments, options)
     found_inf = getattr(optimizer, "found_inf", None)  # of one that is told to skip by itself
     is_skipped = found_inf is not None and bool(found_inf > 0)
-    (_skipped if is_skipped else _used)(_with_gradients(parameters))
+    for native, numbers in _hooks(_with_gradients(parameters)).items():
+        if is_skipped:
+            native.skipped(numbers)
+            continue
+        aside = native.put_aside(numbers)
+        if aside:
+            _check_not_applied(native, aside, parameters)
+        native.used(numbers)
     return None
 
 
@@ -196,6 +205,23 @@ def _until_it_fails(
     if "closure" in options:
         return arguments, {**options, "closure": watched}
     return (arguments[0], watched, *arguments[2:]), options
+
+
+def _check_not_applied(
+    native: _C.GradientHook, dropped: list[int], parameters: list[torch.Tensor]
+) -> None:
+    """Refuses steps with gradients of passes that count as thrown away: what was sent of them will
+    be sent once more. Zeros do no harm."""
+    for parameter in parameters:
+        gradient, numbers = parameter.grad, _hooks([parameter]).get(native, [])
+        if gradient is None or set(numbers).isdisjoint(dropped) or not bool(gradient.any()):
+            continue
+        raise RuntimeError(
+            "an optimizer applies gradients that no backward pass has left where they are, and "
+            "lightcc takes those of the last pass to have been thrown away. If these are the same, "
+            "put aside before zero_grad(): call lightcc.used(parameters) before that. If they come "
+            "from somewhere else: call lightcc.dropped(parameters) before the step"
+        )
 
 
 @_disable_dynamo

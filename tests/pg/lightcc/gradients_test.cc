@@ -324,6 +324,22 @@ TEST(Gradients, who_is_trained_later_than_others_inherits_nothing_from_before) {
   }
 }
 
+TEST(Gradients, who_was_dropped_is_known_until_the_next_pass_or_word) {
+  Told gradients;
+  pass(gradients, {1, 1, 1, 1});
+  pass(gradients, {1, 5, 2, 7});
+  gradients.decide(std::array{0}, Fate::kDropped);
+  EXPECT_EQ(gradients.dropped(kAll), (std::vector<int>{0}));
+  gradients.decide(kAll, Fate::kUsed);
+  EXPECT_TRUE(gradients.dropped(kAll).empty());
+  pass(gradients, {1, 1, 1, 1});
+  gradients.decide(kAll, Fate::kDropped);
+  Values gradient(8);
+  const std::array<std::uint8_t, 3> unused = {};
+  step(gradients, {.index = kBucket, .layout = kAbc, .gradient = gradient, .used = unused});
+  EXPECT_TRUE(gradients.dropped(kAll).empty()) << "others may have used all of them";
+}
+
 TEST(Gradients, an_uneven_pass_travels_whole_and_all_that_is_owed_waits) {
   Told gradients;
   pass(gradients, {1, 1, 1, 1});
