@@ -207,10 +207,14 @@ def measure_steps(
         module = Emulated(layers, seconds - forward, forward, compute, dist.get_rank())
         model = offer.parallel(name, module)
 
+        # Of gradients that an optimizer will apply, what was sent can be taken back until then.
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
         def step() -> None:
             model(one).backward()
 
         def reset() -> None:
+            optimizer.step()
             model.zero_grad(set_to_none=True)
 
         timed(step, reset, CHOICES[name].warm, offer.gate)
