@@ -76,7 +76,7 @@ class Speeds:
         bare = bare_speeds(self.folder, PAGE)
         moved = 7 * self.stepped.nbytes  # reads all four, writes all but the gradient
         return {
-            "gbps": bare["copy"] / 1e9,
+            "device-gbs": bare["copy"] / 1e9,
             "disk-gbs": bare["read"] / 1e9,
             "disk-write-gbs": bare["write"] / 1e9,
             "flops": self.operations / seconds(self._pass, 5),

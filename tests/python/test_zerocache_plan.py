@@ -116,7 +116,7 @@ def test_what_does_not_fit_says_what_has_to_be_larger(capsys: pytest.CaptureFixt
         (["--device", "24"], None),
         (["--device", "much"], "--device='much' is no size"),
         (["--ssd", "/data:5GiB"], "--ssd='/data:5GiB' is no size"),
-        (["--gbps", "0"], "'0' is no number above 0"),
+        (["--device-gbs", "0"], "'0' is no number above 0"),
         (["--layers", "0"], "'0' is no whole number"),
         (["--layers", "1000000"], "'1000000' is no whole number from 1 to 10000"),
         (["--within", "1"], "'1' is no number above 1"),

@@ -3,7 +3,7 @@
 ::
 
     python -m taco_torch.zerocache.plan --params 7e9 --device 24GiB --host 64GiB --ssd 500GiB \\
-        --gbps 25 --disk-gbs 3 --fit
+        --device-gbs 25 --disk-gbs 3 --fit
 
 Nothing is allocated: the scheduler that a ZeroCache has decides what moves when, and a simulation
 carries that out at the speeds that are given. How fast the model computes is taken from
@@ -231,7 +231,7 @@ def parser() -> argparse.ArgumentParser:
     add("--host", type=_size("--host"), required=True, help="cap, such as 64GiB")
     add("--ssd", type=_size("--ssd"), help="of all disks together, such as 500GiB (default: none)")
     add(
-        "--gbps",
+        "--device-gbs",
         type=_number("25"),
         default=25.0,
         help="10^9 bytes a second between host and device, each way (default: 25)",
@@ -299,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"plan: {error}", file=sys.stderr)
         return 1
     write = given.disk_write_gbs if given.disk_write_gbs is not None else given.disk_gbs
-    speeds = [given.gbps * 1e9, given.gbps * 1e9, given.disk_gbs * 1e9, write * 1e9]
+    speeds = [given.device_gbs * 1e9, given.device_gbs * 1e9, given.disk_gbs * 1e9, write * 1e9]
     planner = Planner(program, speeds, given.page, not given.disk_duplex)
     count = shape.parameters()
     state = 4 * (len(kinds) + (element == 2))
