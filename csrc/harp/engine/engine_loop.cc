@@ -101,7 +101,7 @@ bool EngineLoop::turn_st() {
     matching_.completions.run(matching_.observer);
     worked = true;
   }
-  if (has_ready() || credit().starving()) {
+  if (has_ready()) {
     run_transmits();
     // A full Nic is no reason to turn again at once.
     worked |= !nic_full();

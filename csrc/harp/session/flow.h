@@ -9,34 +9,22 @@
 // acknowledged the new one. A peer that is lost or has left gives back all it held.
 //
 // Every session has a small standing allowance; the rest is divided among sessions with open
-// wanted receives. Where there are more peers than packets in the pool, some have nothing: those
-// ask and get theirs in the order in which they asked, from what others give up. So whatever the
-// number of peers, all together never have more than the pool, and none waits for ever.
-//
-// One CreditPool an engine, one CreditAccount a session; owner thread only.
+// wanted receives. One CreditPool an engine, one CreditAccount a session; owner thread only.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <span>
-#include <vector>
 
-#include "base/clock.h"
 #include "base/machine.h"
 
 namespace taco::harp {
 
 class CreditAccount;
-class Session;
 
 class CreditPool {
  public:
   // `bytes` that may be in flight to this engine at once, as the kernel counts them.
   explicit CreditPool(std::uint64_t bytes) : capacity_(bytes) {}
-
-  // Once a turn, before anything else.
-  void set_now(Time now) { now_ms_ = static_cast<std::uint32_t>(now / kMillisecond); }
 
   std::uint64_t capacity() const { return capacity_; }
   std::uint64_t outstanding() const { return outstanding_; }
@@ -44,33 +32,22 @@ class CreditPool {
   std::uint64_t share() const;     // of one active session
   std::uint64_t standing() const;  // of one idle session, at most
   std::uint64_t packet_bytes() const { return packet_bytes_; }
-  // Somebody waits for credit, and something has changed since it was last shared out: to do so
-  // again may help.
+  // Somebody waits for credit, and something has changed since the accounts were last asked to
+  // refresh: asking them again may help.
   bool starving() const { return waiting_ > 0 && changed_; }
-  // Gives to those that wait, first to those that have nothing, and lets those give up some that
-  // have more than their share; for those with nothing also those that have made no use for a while
-  // of the little that they have. Looks at those accounts only that wait or hold something, of
-  // which there are no more than packets in the pool. Returns those whose peers are to be told;
-  // valid until the next call.
-  std::span<CreditAccount* const> share_out();
+  // Every account is being asked.
+  void ask_everybody() { changed_ = false; }
 
  private:
   friend class CreditAccount;
   bool is_unused() const {
-    return outstanding_ == 0 && active_ == 0 && waiting_ == 0 && packet_bytes_ == 0 &&
-           needy_bytes_ == 0 && queue_.empty() && holders_.empty();
+    return outstanding_ == 0 && active_ == 0 && waiting_ == 0 && packet_bytes_ == 0;
   }
   std::uint64_t capacity_;
   std::uint64_t outstanding_ = 0;
   std::uint64_t accounts_ = 0, active_ = 0, waiting_ = 0;
   std::uint64_t packet_bytes_ = 0;  // one packet of each account
-  std::uint64_t needy_bytes_ = 0;   // one of each that waits and has nothing
-  std::uint32_t now_ms_ = 0;
   bool changed_ = false;
-  std::deque<CreditAccount*> queue_;  // those that wait and have nothing, or had; the first to ask
-  std::vector<CreditAccount*> holders_;  // those with something outstanding, and
-  std::size_t next_holder_ = 0;          // the one to look at first
-  std::vector<CreditAccount*> told_;
 };
 
 // The sender's side of one session: what the peer grants is used up by the packets of all its
@@ -83,11 +60,6 @@ class SendCredit {
     epoch_ = epoch;
     limit_ = limit;
     return true;
-  }
-  // The first word, which later ones may have overtaken.
-  void begin(std::uint64_t limit, std::uint32_t epoch) {
-    if (epoch_ == 0 && epoch == 0) limit_ = limit;
-    on_granted(limit, epoch);
   }
   std::uint64_t left() const { return limit_ > used_ ? limit_ - used_ : 0; }
   std::uint64_t limit() const { return limit_; }
@@ -105,19 +77,15 @@ class SendCredit {
   // Something waits for credit: until a packet leaves, it is asked for.
   void set_blocked() { blocked_ = true; }
   bool blocked() const { return blocked_; }
-  // Once, if something waits and nothing was ever granted, so that nothing is to be gained by
-  // patience.
-  bool is_to_be_asked_for() {
-    if (!blocked_ || limit_ != 0 || asked_) return false;
-    return asked_ = true;
-  }
+
+  static constexpr std::uint64_t kInitial = 8;  // packets, before anything was granted
 
  private:
-  std::uint64_t limit_ = 0;  // as a sum of packet numbers
+  std::uint64_t limit_ = kInitial;  // as a sum of packet numbers
   std::uint64_t used_ = 0;
   std::uint64_t written_off_ = 0;
   std::uint32_t epoch_ = 0;
-  bool blocked_ = false, asked_ = false;
+  bool blocked_ = false;
 };
 
 // The receiver's side of one session.
@@ -136,15 +104,12 @@ class CreditAccount {
     return from != to && (from != Lowering::kNone || to == Lowering::kUntold);
   }
 
-  // `packet_bytes`: the most that one packet of this session costs the pool. `session`: whose it
-  // is, if anybody's.
-  CreditAccount(CreditPool& pool, std::uint64_t packet_bytes, Session* session = nullptr);
+  // `packet_bytes`: the most that one packet of this session costs the pool.
+  CreditAccount(CreditPool& pool, std::uint64_t packet_bytes);
   ~CreditAccount();
   CreditAccount(const CreditAccount&) = delete;
   CreditAccount& operator=(const CreditAccount&) = delete;
 
-  // The peer is there. Until then it is granted nothing, and takes part in nothing.
-  void open();
   // The peer is lost or has left: nothing more comes, and what it might have sent is the others'.
   // The account stays empty and refuses everything from here on.
   void close();
@@ -157,13 +122,8 @@ class CreditAccount {
   // The highest limit that the peer may still believe.
   std::uint64_t promised() const { return limit_ > committed_ ? limit_ : committed_; }
   bool is_closed() const { return closed_; }
-  // Recomputes the limit. True when it changed enough that the peer should be told. `asks`: the
-  // peer may want more than it has, and waits for its turn if there is no more. If not, it gets no
-  // more than the standing allowance.
-  bool refresh(bool asks = true);
-  // The peer has not confirmed for long that it knows of a lowered limit. It may be gone, so others
-  // get what it gave up.
-  void stop_waiting_for_word();
+  // Recomputes the limit. True when it changed enough that the peer should be told.
+  bool refresh();
   // The limit to tell the peer now. `epoch` moves with every change of the limit.
   std::uint64_t limit() const { return limit_; }
   std::uint32_t epoch() const { return epoch_; }
@@ -176,38 +136,23 @@ class CreditAccount {
   void on_lost() {
     if (lowering_.is(Lowering::kTold)) lowering_.go(Lowering::kUntold);
   }
-  Session* session() const { return session_; }
 
  private:
-  friend class CreditPool;
-  std::uint64_t standing() const;
   std::uint64_t target() const;
-  std::uint64_t offered() const { return limit_ > largest_ ? limit_ - largest_ : 0; }
   std::uint64_t outstanding() const;
-  bool others_wait() const { return pool_.waiting_ > (waiting_ ? 1u : 0u); }
-  bool others_have_nothing() const { return pool_.needy_bytes_ > (is_needy_ ? packet_bytes_ : 0u); }
-  bool lower(std::uint64_t most);  // if it has more
-  bool grant(std::uint64_t target);
-  void update_pool();  // brings the pool's sums up to date
-  void update_needy();
+  void update_pool();  // brings the pool's sum up to date
   void set_waiting(bool waiting);
 
   CreditPool& pool_;
-  Session* const session_;
-  const std::uint32_t packet_bytes_;
-  std::uint32_t place_ = 0;       // among pool_.holders_
-  std::uint64_t limit_ = 0;       // what we tell
-  std::uint64_t committed_ = 0;   // what the peer may still believe
-  std::uint64_t largest_ = 0;     // received
-  std::uint32_t counted_ = 0;     // our part of pool_.outstanding_, in packets
-  std::uint32_t granted_ms_ = 0;  // when it was granted some last
+  const std::uint64_t packet_bytes_;
+  std::uint64_t limit_ = SendCredit::kInitial;      // what we tell
+  std::uint64_t committed_ = SendCredit::kInitial;  // what the peer may still believe
+  std::uint64_t largest_ = 0;                       // received
+  std::uint64_t counted_ = 0;                       // our part of pool_.outstanding_, in packets
   std::uint32_t epoch_ = 0;
   std::uint32_t lowered_at_ = 0;  // epoch of the lowering under way
   Machine<Lowering> lowering_;
-  bool is_open_ = false, closed_ = false;
-  bool active_ = false, waiting_ = false;
-  bool is_needy_ = false, is_queued_ = false;
-  bool is_written_off_ = false;  // what the peer may still believe beyond the limit
+  bool active_ = false, waiting_ = false, closed_ = false;
 };
 
 }  // namespace taco::harp

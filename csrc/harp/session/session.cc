@@ -45,8 +45,7 @@ Session::Session(SessionConfig config, SessionHost& host, LinkEvents& events)
       description_(std::move(config.description)),
       handshake_{wire::connection_id(kEngine, host.random()), nonce_from(host),
                  datagram_limit(config, host.nic()), std::move(config.ways), host.now()},
-      credit_(host.credit(), handshake_.max_datagram() + host.nic().capabilities().packet_overhead,
-              this),
+      credit_(host.credit(), handshake_.max_datagram() + host.nic().capabilities().packet_overhead),
       congestion_(config.congestion != nullptr ? *config.congestion : kSwift),
       paths_(std::make_unique<Path>(wire::kFirstPath, handshake_.ways().front(), leads(),
                                     congestion_, host, send_credit_)),
@@ -323,12 +322,7 @@ void Session::flush_acks() {
 }
 
 void Session::refresh_credit() {
-  if (credit_.refresh()) tell_credit();
-}
-
-// Until it is established, hellos do.
-void Session::tell_credit() {
-  if (!established()) return;
+  if (!credit_.refresh() || !established()) return;
   paths_.main().ack().hurry();
   ready();
 }

@@ -301,7 +301,6 @@ class Session final : public Link {
   void let_go();
   bool content_unacknowledged() const;
   void refresh_credit();
-  void tell_credit();
 
   // session_timers.cc
   static void on_expiry(Timer& timer, Time now);
@@ -321,10 +320,10 @@ class Session final : public Link {
   const PairKey key_;
   const Security security_;
   const wire::Checksum checksum_;
-  SessionLife life_;
   const std::uint64_t packets_per_key_;
   const Duration peer_timeout_;
   const std::string description_;
+  SessionLife life_;
   Handshake handshake_;
   SendCredit send_credit_;  // what the peer grants
   CreditAccount credit_;    // what it is granted
@@ -341,12 +340,12 @@ class Session final : public Link {
   bool heard_early_ = false;     // somebody speaks to this session, which has no keys yet
   std::uint32_t full_ = 0;       // of this turn: addresses that the Nic has no room at
   std::uint32_t refused_ = 0;    // ways, or paths (bit i: the i-th), since the peer was heard last
-  std::uint32_t send_uses_ = 0;  // messages sent so far
   Time tell_paths_by_ = kNever;  // they have been told, or there are none yet
 
   // Messages.
   std::vector<BulkSend*> sends_;
   std::vector<std::uint32_t> free_sends_;
+  std::uint32_t send_uses_ = 0;
   std::unique_ptr<SendQueue> queue_;   // of those with something to transmit; null: no messages
   std::vector<BulkSend*> unreturned_;  // acknowledged, but the driver still refers to the payload
   std::vector<RecvState*> receives_;   // by slot index

@@ -106,7 +106,6 @@ void Session::on_tick() {
   next_tick_ = now + interval;
   for (const auto& path : paths_) path->forget_lost();
   tell_paths();
-  if (now - last_heard_ > peer_timeout_) credit_.stop_waiting_for_word();
   if (life_.peer_left() || !(events_.expecting() || content_unacknowledged())) {
     silence_base_ = now;
     trim();

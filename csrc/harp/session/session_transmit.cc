@@ -31,10 +31,6 @@ Session::Turn Session::transmit(std::size_t budget) {
     }
     more |= transmit_runs(budget);
   }
-  if (send_credit_.is_to_be_asked_for()) {
-    paths_.main().probe();
-    more = true;
-  }
   update_timer();
   if (full_ != 0) ++host_.counters().nic_full;
   if (more || !unreturned_.empty()) return Turn::kMore;

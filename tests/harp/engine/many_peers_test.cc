@@ -122,36 +122,6 @@ TEST(ManyPeers, ThoseThatAreSilentGetHellosWithinARateForAllOfThem) {
   EXPECT_LE(of_few, 30u * 1472) << "ever more rarely";
 }
 
-// More of them than packets fit into half the buffer: each waits for its turn, and none for ever.
-TEST(ManyPeers, AllTogetherNeverHaveMoreOnTheirWayThanFitsIntoHalfTheBuffer) {
-  for (const std::uint32_t peers : {8u, 100u}) {
-    SimFaults faults;
-    faults.receive_buffer = 212'992;
-    faults.max_datagram = 8972;
-    SimCluster cluster(peers + 1, 1, faults);
-    std::deque<Transfer> all;
-    for (std::uint32_t i = 1; i <= peers; ++i) {
-      for (const std::size_t bytes : {200u, 50'000u}) {
-        Transfer& each = all.emplace_back(2 * i + bytes / 50'000, bytes);
-        cluster[0].recv(i, each.recv);
-        cluster[i].send(0, each.send);
-      }
-    }
-    const CreditPool& pool = cluster[0].credit();
-    std::uint64_t most = 0;
-    ASSERT_TRUE(cluster.run(cluster.now() + 100 * kSecond, [&] {
-      most = std::max(most, pool.outstanding());
-      return std::ranges::all_of(all, [](const Transfer& each) { return each.done(); });
-    })) << peers;
-    for (const Transfer& each : all) each.check();
-    EXPECT_LE(most, pool.capacity());
-    EXPECT_GE(most, pool.capacity() / 2);
-    pass(cluster, 5 * kSecond);
-    EXPECT_EQ(cluster[0].loop().awake(), 0u) << "whoever waits for nothing rests";
-    cluster.end();
-  }
-}
-
 TEST(ManyPeers, IdleSessionsWakeNobodyAndAreLookedAtByNobody) {
   SimFaults faults;
   faults.receive_buffer = 8 << 20;
@@ -173,8 +143,8 @@ TEST(ManyPeers, IdleSessionsWakeNobodyAndAreLookedAtByNobody) {
   cluster[1].recv(0, one.recv);
   EXPECT_TRUE(loop.has_open_requests_st());
   ASSERT_TRUE(cluster.run(cluster.now() + kSecond, [&] { return one.done(); }));
-  EXPECT_EQ(loop.awake(), 1u);
-  EXPECT_EQ(loop.to_look_at(), 1u);
+  pass(cluster, 5 * kSecond);
+  EXPECT_EQ(loop.awake(), 0u);
 }
 
 // A session that has rested watches its peer like any other once something is wanted of it.
