@@ -151,7 +151,7 @@ def test_caps_that_are_too_small_are_told_with_what_is_needed(tmp_path: Path) ->
     model = TinyGPT()
     values = {name: parameter.clone() for name, parameter in model.named_parameters()}
     optimizer = adamw(model)
-    needs = {(1, 12, 400): "device memory", (12, 2, 400): "host memory", (12, 12, 10): "together"}
+    needs = {(1, 12, 400): "device memory", (12, 2, 400): "host memory", (12, 12, 10): "memory and disk"}
     for caps, what in needs.items():
         cache = make_cache(tmp_path / "cache", *caps)
         with pytest.raises(ValueError, match=rf"does not fit into the cache: .*{what}.*at least"):
@@ -268,7 +268,7 @@ def test_a_store_refuses_to_step_what_has_no_state_and_steps_nothing() -> None:
         model = nn.Sequential(line(), late).requires_grad_(False)
         model[0].requires_grad_(True)
         cache = make_cache(None, 64, 64)
-        model, optimizer = cache.wrap(model, adamw(model))
+        model, optimizer = cache.wrap(model, adamw(model[0]))
         before = [cache.full(parameter) for parameter in model.parameters()]
         model.requires_grad_(True)
         for parameter in model.parameters():

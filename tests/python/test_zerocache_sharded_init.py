@@ -56,7 +56,7 @@ def test_a_model_larger_than_a_rank_holds_is_built_and_trained(job: Ranks, tmp_p
     assert sum(found) // PAGE == whole
     for outcome in job.outcomes(build_large, str(tmp_path), caps, False):
         assert outcome.error_type == "ValueError"
-        assert "all memory" in outcome.error
+        assert "memory and disk" in outcome.error
 
 
 def build(folder: str, make: Callable[[], nn.Module]) -> None:

@@ -288,6 +288,7 @@ class ZeroCache(Access):
         self._together(partial(wrapping.check_room, store, size))
         if self._ranks is not None:
             wrapping.check_same(store, self._ranks, self._options.page_bytes)
+        wrapping.thaw(store, self._ranks)
         return wrapping
 
     def _together(self, call: Callable[[], T]) -> T:

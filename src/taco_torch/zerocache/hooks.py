@@ -22,6 +22,7 @@ from torch.autograd import _get_sequence_nr as next_number  # type: ignore[attr-
 from torch.autograd.graph import Node
 from torch.utils import _pytree as pytree
 
+from taco_torch.errors import TacoError
 from taco_torch.zerocache import compiled, placed_parameter
 from taco_torch.zerocache.aliases import Aliases
 from taco_torch.zerocache.turns import Turns
@@ -361,7 +362,7 @@ class Hooks:
         try:
             with self.use(*parameters):
                 return True
-        except ValueError:
+        except (ValueError, TacoError):  # never, or not beside what others have in use now
             self.cut = True
             names = {self._names[parameter] for parameter in parameters}
             for announcer in self._announcers:

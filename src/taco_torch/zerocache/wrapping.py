@@ -44,15 +44,18 @@ class Wrapping:
         """Raises ValueError where it does not fit on one of ``size`` ranks. Names what was built in
         the store; where ranks have built it together, all of them make this call."""
         construction.name_what_was_made(store, self.names)
-        if self.thawing:
-            try:
-                self._check_room(store, size, self.trained | self.thawing)
-            except ValueError:  # they stay frozen, and are refused by name if they do not
-                pass
-            else:
-                self.trained.update(self.thawing)
-                return
         self._check_room(store, size, self.trained)
+
+    def thaw(self, store: Any, ranks: Ranks | None) -> None:
+        """Has frozen parameters join the trained where every rank has room for their state. Where
+        not, they stay frozen, and are refused by name if they do not."""
+        has_room = True
+        try:
+            self._check_room(store, ranks.size if ranks else 1, self.trained | self.thawing)
+        except ValueError:
+            has_room = False
+        if all(ranks.gather(has_room)) if ranks else has_room:
+            self.trained.update(self.thawing)
 
     def _check_room(self, store: Any, size: int, trained: set[nn.Parameter]) -> None:
         needs.check_room(
