@@ -151,7 +151,7 @@ def test_caps_that_are_too_small_are_told_with_what_is_needed(tmp_path: Path) ->
     model = TinyGPT()
     values = {name: parameter.clone() for name, parameter in model.named_parameters()}
     optimizer = adamw(model)
-    needs = {(1, 12, 400): "device memory", (12, 2, 400): "host memory", (12, 12, 10): "memory and disk"}
+    needs = {(1, 12, 400): "device memory", (12, 2, 400): "host memory", (12, 12, 10): "and disk"}
     for caps, what in needs.items():
         cache = make_cache(tmp_path / "cache", *caps)
         with pytest.raises(ValueError, match=rf"does not fit into the cache: .*{what}.*at least"):
