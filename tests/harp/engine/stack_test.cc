@@ -2,10 +2,8 @@
 #include "harp/engine/stack.h"
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -563,28 +561,6 @@ TEST(StackOptionsTest, the_speed_of_the_interface_in_use_is_what_the_kernel_says
 }
 
 // The environment is read once in a process: a new one asks.
-TEST(StackOptionsTest, ports_of_which_none_is_free_are_named_with_their_variable) {
-  const auto statuses = run_processes({1, 60 * kSecond, {}}, [](Fellowship&) {
-    const int taken = socket(AF_INET, SOCK_DGRAM, 0);
-    sockaddr_in last{};
-    last.sin_family = AF_INET;
-    last.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    last.sin_port = htons(65'535);
-    // Where somebody else has it already, it is taken just as well.
-    static_cast<void>(bind(taken, reinterpret_cast<const sockaddr*>(&last), sizeof last));
-    setenv("TACO_PORT", "65535", 1);
-    StackOptions local;
-    local.interfaces = {"lo"};
-    const Status made = Stack::acquire(local).status();
-    EXPECT_EQ(made.code(), Code::kResource);
-    EXPECT_NE(made.message().find("TACO_PORT=65535: no port from there to 65535 could be opened"),
-              std::string::npos)
-        << made.message();
-    close(taken);
-  });
-  EXPECT_EQ(statuses, std::vector<int>{0});
-}
-
 TEST(StackOptionsTest, an_unknown_interface_is_an_error_that_lists_the_known) {
   StackOptions wrong;
   wrong.interfaces = {"nosuch0"};
