@@ -276,8 +276,8 @@ bool Path::on_timer(SentPackets::Listener& listener) {
 }
 
 // Only on a timer, when everything that has arrived was heard: the acknowledgement that shows a
-// hole may be followed by the one that fills it. True: something was lost, and whatever that was, a
-// probe included, others may leave in its place.
+// hole may be followed by the one that fills it. True: probes of the path's MTU were lost, of which
+// nobody else is told, and others may leave in their place.
 bool Path::detect_losses(SentPackets::Listener& listener) {
   AckSample lost = sample();
   mtu_probes_lost_ = 0;
@@ -287,7 +287,7 @@ bool Path::detect_losses(SentPackets::Listener& listener) {
   lost.lost_runs = losses.runs - mtu_probes_lost_;
   packets_lost_ += lost.lost;
   if (lost.lost > 0) congestion_.on_loss(window_, lost);
-  return losses.packets > 0;
+  return mtu_probes_lost_ > 0;
 }
 
 bool Path::on_mtu_timer(Time now) {
