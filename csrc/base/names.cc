@@ -40,6 +40,13 @@ void append_name(std::string& list, std::string_view name) {
   list += name;
 }
 
+std::string size_text(std::size_t bytes) {
+  constexpr std::size_t kMiB = std::size_t{1} << 20, kKiB = std::size_t{1} << 10;
+  if (bytes % kMiB == 0) return std::to_string(bytes / kMiB) + " MiB";
+  if (bytes % kKiB == 0) return std::to_string(bytes / kKiB) + " KiB";
+  return std::to_string(bytes) + " bytes";
+}
+
 std::string_view nearest_name(std::string_view name, std::span<const std::string_view> known) {
   // Who leaves out the end of a name means that one, however long the end is.
   for (const std::string_view candidate : known) {

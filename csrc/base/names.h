@@ -1,4 +1,4 @@
-// Names in messages: lists of them, the one that was probably meant, and bytes as digits.
+// Names in messages: lists of them, the one that was probably meant, bytes as digits, and sizes.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,11 @@ void append_name(std::string& list, std::string_view name);
 // Two hexadecimal digits a byte.
 std::string hex_of(std::span<const std::byte> bytes);
 
-// The known name nearest to one that is not known, by edits of single characters; the first of
-// several that are equally near. "" if none is known.
+// In full, by the largest unit that leaves nothing over: "3 MiB", "3073 KiB", "5 bytes".
+std::string size_text(std::size_t bytes);
+
+// The known name that one that is not known begins, else the nearest by edits of single characters;
+// the first of several that are equally near. "" if none is known.
 std::string_view nearest_name(std::string_view name, std::span<const std::string_view> known);
 
 }  // namespace taco

@@ -11,6 +11,8 @@
 #include <string>
 #include <utility>
 
+#include "base/names.h"
+
 namespace taco::device {
 namespace {
 
@@ -20,13 +22,6 @@ constexpr int kAccess = PROT_READ | PROT_WRITE;
 // Since Linux 5.7 and 5.14; the C library's headers may be older than the kernel.
 constexpr int kDontUnmap = 4;       // MREMAP_DONTUNMAP
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE
-
-std::string size_text(std::size_t bytes) {
-  constexpr std::size_t kMiB = std::size_t{1} << 20, kKiB = std::size_t{1} << 10;
-  if (bytes % kMiB == 0) return std::to_string(bytes / kMiB) + " MiB";
-  if (bytes % kKiB == 0) return std::to_string(bytes / kKiB) + " KiB";
-  return std::to_string(bytes) + " bytes";
-}
 
 Status failure(const std::string& what) {
   const int error = errno;

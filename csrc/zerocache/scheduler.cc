@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/names.h"
 #include "zerocache/scheduler_marks.h"
 
 namespace taco::zerocache {
@@ -17,10 +18,8 @@ constexpr std::size_t kLeastAhead = 6;
 constexpr std::uint32_t kMostForOthers = 4, kShareForOthers = 8;
 
 std::string with_bytes(std::size_t pages, std::size_t page_bytes) {
-  const std::size_t kib = pages * page_bytes >> 10;
-  const std::string size =
-      kib % 1024 == 0 ? std::to_string(kib >> 10) + " MiB" : std::to_string(kib) + " KiB";
-  return std::to_string(pages) + (pages == 1 ? " page (" : " pages (") + size + ")";
+  return std::to_string(pages) + (pages == 1 ? " page (" : " pages (") +
+         size_text(pages * page_bytes) + ")";
 }
 
 }  // namespace
