@@ -22,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -56,6 +57,11 @@ struct Run {
   std::uint32_t first = 0;
   std::uint32_t count = 0;
   bool contains(std::uint32_t page) const { return first <= page && page - first < count; }
+  std::vector<std::uint32_t> pages() const {
+    std::vector<std::uint32_t> all(count);
+    std::iota(all.begin(), all.end(), first);
+    return all;
+  }
 };
 
 class Layout {

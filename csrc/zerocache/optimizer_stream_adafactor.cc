@@ -1,7 +1,6 @@
 // A step of Adafactor goes over a parameter's pages twice: for the size of what is there, and to
 // change it. In between its whole gradient has been looked at.
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "zerocache/adafactor_state.h"
@@ -66,10 +65,7 @@ Result<double> OptimizerStream::squares_on(const PlacedTensor& tensor,
 }
 
 Result<double> OptimizerStream::squares_of(const PlacedTensor& tensor) {
-  const Run run = layout_.pages_of(tensor);
-  std::vector<PageId> pages(run.count);
-  std::iota(pages.begin(), pages.end(), run.first);
-  return squares_on(tensor, pages);
+  return squares_on(tensor, layout_.pages_of(tensor).pages());
 }
 
 // Its sums need the whole gradient, which is in memory meanwhile.

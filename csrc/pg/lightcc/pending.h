@@ -3,7 +3,7 @@
 // then added to it: each rank that holds a part adds it, so the sum over the ranks is right
 // wherever it lies.
 //
-// Its fate may depend on the fate of gradients that are there already: then it is
+// The fate of a residual may depend on that of gradients that are there already: then it is
 // undecided, and there are several answers to what is pending.
 //
 // One model's on one rank; guarded by its owner.

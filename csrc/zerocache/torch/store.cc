@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 #include <random>
 #include <utility>
 
@@ -456,11 +455,7 @@ Status Store::close(bool restore_all) {
   if (!spread_) begin_run("close");
   if (!run_.empty()) leave_run("this rank has closed its cache");
   if (close_failed_) {  // state is worth nothing any more, and in the way of what is to be read
-    for (const Run& run : state_.pages()) {
-      std::vector<PageId> pages(run.count);
-      std::iota(pages.begin(), pages.end(), run.first);
-      mover_->discard(pages);
-    }
+    for (const Run& run : state_.pages()) mover_->discard(run.pages());
   }
   Status lost;
   for (const auto& entry : entries_) {
