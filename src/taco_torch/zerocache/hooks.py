@@ -208,6 +208,12 @@ class Call:
             self.hooks.at_end_of_task(node.register_hook(computed).remove)
 
 
+def _left_to_graph(cut: bool) -> bool:
+    """Whether Dynamo traces the hook, and the graph that it makes will announce: not where modules
+    are cut out of graphs."""
+    return is_compiling() and not cut and compiled.graphs_announce()
+
+
 class Announcer:
     """The hooks of one module."""
 
@@ -223,7 +229,7 @@ class Announcer:
         self.calls: list[int | None] = []
 
     def before(self, *_: object) -> None:
-        if is_compiling() and not self.cut and compiled.graphs_announce():
+        if _left_to_graph(self.cut):
             return
         self.hooks.turns.take()
         self.calls.append(None)
@@ -231,7 +237,7 @@ class Announcer:
         self.calls[-1] = next_number()
 
     def after(self, _: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-        if is_compiling() and not self.cut and compiled.graphs_announce():
+        if _left_to_graph(self.cut):
             return
         if not self.hooks.turns.is_mine():  # take() has refused it
             return
@@ -461,7 +467,7 @@ class Hooks:
             self._announce_below(child, seen)
 
     def _before_root(self, model: nn.Module, _: tuple[Any, ...]) -> None:
-        if is_compiling() and not self.cut and compiled.graphs_announce():
+        if _left_to_graph(self.cut):
             return
         self.turns.take()
         # A checkpointed model is called again within its own backward pass.
@@ -479,7 +485,7 @@ class Hooks:
             self.runs.begin_run("train" if torch.is_grad_enabled() else "eval")
 
     def _after_root(self, *_: object) -> None:
-        if is_compiling() and not self.cut and compiled.graphs_announce():
+        if _left_to_graph(self.cut):
             return
         if not self.turns.is_mine():  # take() has refused it
             return
