@@ -18,7 +18,7 @@
 namespace taco::harp {
 
 inline constexpr std::uint32_t kShmMagic = 0x4f434154;  // "TACO"
-inline constexpr std::uint32_t kShmVersion = 4;
+inline constexpr std::uint32_t kShmVersion = 5;
 
 // A ring holds some dozens of small messages; when it is full, records wait at the sender.
 inline constexpr std::size_t kShmRingBytes = 64 * 1024;
@@ -96,8 +96,9 @@ struct ShmSendId {
 
 struct ShmRecordHead {
   ShmRecordType type{};
-  std::uint8_t refused = 0;  // kPulled, kReturned: the receive could not take it
-  std::uint8_t places = 0;   // kWant: the receive is a plain copy
+  // kPulled, kReturned: the receive could not take it; kCannotPull: nor any other message
+  std::uint8_t refused = 0;
+  std::uint8_t places = 0;  // kWant: the receive is a plain copy
   std::uint8_t reserved = 0;
   std::uint32_t bytes = 0;  // that follow the record
 };

@@ -238,7 +238,7 @@ void PairLink::dispatch_slot(std::span<const std::byte> bytes) {
     case ShmRecordType::kPulled:
       return on_pulled(record.send, record.head.refused != 0);
     case ShmRecordType::kCannotPull:
-      return on_cannot_pull(record.send, record.offset);
+      return on_cannot_pull(record.send, record.offset, record.head.refused != 0);
     case ShmRecordType::kMayPull:
       peer_pulls_ = true;
       return;

@@ -167,7 +167,7 @@ class PairLink final : public ShmLink {
   std::uint32_t block_for(Send& send);
   void on_returned(ShmSendId id, std::uint64_t block);
   void on_pulled(ShmSendId id, bool refused);
-  void on_cannot_pull(ShmSendId id, std::uint64_t offset);
+  void on_cannot_pull(ShmSendId id, std::uint64_t offset, bool never_again);
   void drop_sends();
   std::size_t work_out();
 

@@ -147,13 +147,15 @@ std::size_t PairLink::pull_step(Incoming& incoming, bool* over) {
   }
   if (got >= 0 && static_cast<std::size_t>(got) < wanted) got &= ~std::ptrdiff_t{15};
   if (got <= 0) {
-    // No such process: it is ending, its memory went first. Harmless to ask it for the rest.
-    if (got != -ESRCH) {
+    // No such process: it is ending, its memory went first. Harmless to ask it for the rest. And
+    // EFAULT is said of this memory alone: a device's, or one kept from the kernel itself.
+    const bool never_again = got != -EFAULT;
+    if (never_again && got != -ESRCH) {
       host_.why_no_pull = std::string("process_vm_readv: ") + strerror(static_cast<int>(-got));
       TACO_LOG_WARNING("harp", "shared memory: pulling from %s failed, staging instead: %s",
                        describe().c_str(), host_.why_no_pull.c_str());
     }
-    push_slot(ShmRecordType::kCannotPull, {}, record.send, incoming.done);
+    push_slot(ShmRecordType::kCannotPull, {}, record.send, incoming.done, never_again);
     return 1;
   }
   const std::size_t bytes = static_cast<std::size_t>(got);

@@ -210,9 +210,10 @@ void PairLink::on_pulled(ShmSendId id, bool refused) {
   close_send(id.index);
 }
 
-// The peer lost its right to read our memory on the way: the rest goes through the arena.
-void PairLink::on_cannot_pull(ShmSendId id, std::uint64_t offset) {
-  peer_pulls_ = false;
+// The peer cannot read this memory, or has lost its right to read any of ours: the rest goes
+// through the arena.
+void PairLink::on_cannot_pull(ShmSendId id, std::uint64_t offset, bool never_again) {
+  if (never_again) peer_pulls_ = false;
   Send* send = find_send(id);
   if (send == nullptr || !send->stage.is(PairSendStage::kPulled)) return;
   half_->validity[id.index].store(0, std::memory_order_relaxed);

@@ -1,8 +1,10 @@
 // Messages between nodes of one process, single-threaded, so that every interleaving is ours.
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -169,6 +171,55 @@ TEST_P(ShmLinkTest, EverySizeArrivesByteForByte) {
   }
   const bool pulled = a.endpoint->stats().bytes_pulled + b.endpoint->stats().bytes_pulled > 0;
   EXPECT_EQ(pulled, GetParam()) << b.endpoint->why_no_pull();
+}
+
+// Memory of which the kernel lets nobody else have anything, as of a device's.
+class Unreadable {
+ public:
+  explicit Unreadable(std::size_t bytes) : bytes_(bytes) {
+    const auto fd = static_cast<int>(syscall(SYS_memfd_secret, 0));
+    if (fd < 0) return;
+    void* at = MAP_FAILED;
+    if (ftruncate(fd, static_cast<off_t>(bytes)) == 0)
+      at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (at != MAP_FAILED) data_ = static_cast<std::byte*>(at);
+  }
+  ~Unreadable() {
+    if (data_ != nullptr) munmap(data_, bytes_);
+  }
+  Unreadable(const Unreadable&) = delete;
+  Unreadable& operator=(const Unreadable&) = delete;
+  std::byte* data() { return data_; }
+
+ private:
+  const std::size_t bytes_;
+  std::byte* data_ = nullptr;
+};
+
+TEST(ShmLinks, AMessageInMemoryThatNobodyElseMayReadIsStagedAndThoseAfterItArePulled) {
+  constexpr std::size_t kBytes = 1 << 20;
+  Unreadable secret(kBytes);
+  if (secret.data() == nullptr) GTEST_SKIP() << "needs memfd_secret()";
+  const auto data = shm_pattern(kBytes, 5);
+  std::copy(data.begin(), data.end(), secret.data());
+  ShmNode a, b;
+  const PeerId ab = a.join(b.address()), ba = b.join(a.address());
+  const std::byte* const sources[] = {secret.data(), data.data(), secret.data(), data.data()};
+  std::uint64_t pulled = 0;
+  for (std::uint64_t round = 0; round < 4; ++round) {
+    std::vector<std::byte> into(kBytes);
+    ShmSend send({1, round}, sources[round], kBytes);
+    ShmReceive receive({1, round}, Sink::place(into.data()), kBytes);
+    b.matcher(ba).recv(receive);
+    a.matcher(ab).send(send);
+    ASSERT_TRUE(run_all({&a, &b}, [&] { return send.done && receive.done; })) << round;
+    EXPECT_TRUE(send.status.ok()) << send.status.message();
+    EXPECT_TRUE(receive.status.ok()) << receive.status.message();
+    EXPECT_EQ(into, data) << round;
+    pulled += round % 2 == 1 ? kBytes : 0;
+    EXPECT_EQ(b.endpoint->stats().bytes_pulled, pulled) << round;
+  }
 }
 
 TEST_P(ShmLinkTest, AReducingReceiveTakesEveryByteOnce) {
