@@ -197,6 +197,14 @@ std::span<const std::uint32_t> Layout::tensors_on(PageId page) const {
   return {first, last};
 }
 
+const PlacedTensor* Layout::tensor_at(std::uint64_t offset) const {
+  for (const std::uint32_t index : tensors_on(static_cast<PageId>(offset / page_bytes_))) {
+    const PlacedTensor& tensor = tensors_[index];
+    if (offset >= tensor.offset && offset - tensor.offset < tensor.bytes) return &tensor;
+  }
+  return nullptr;
+}
+
 std::string Layout::describe(PageId page) const {
   constexpr std::size_t kNamed = 2;
   const std::span<const std::uint32_t> tensors = tensors_on(page);

@@ -101,6 +101,8 @@ class Layout {
   // Indices of the tensors that lie on a page, wholly or in part, by rising offset; not of empty
   // ones.
   std::span<const std::uint32_t> tensors_on(PageId page) const;
+  // The one that has this byte of the range; null: none.
+  const PlacedTensor* tensor_at(std::uint64_t offset) const;
   // "page 17 (h.3.attn.weight, h.3.attn.bias and 4 more)"
   std::string describe(PageId page) const;
 

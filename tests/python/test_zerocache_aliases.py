@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
+import os
+import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,6 +144,47 @@ def test_arrays_outlast_the_use_and_cannot_be_written(tmp_path: Path) -> None:
     assert torch.equal(capsule, expected)
     cache.close()
     assert np.shares_memory(weight.detach().numpy(), weight.detach().numpy())
+
+
+def test_what_is_written_through_a_pointer_is_kept_in_a_use_that_writes(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path, 4, 6, 60)
+    model, _ = cache.wrap(made(nn.Linear))
+    model.eval()
+    with torch.no_grad():
+        model(X)  # pages have clean copies elsewhere
+    expected = cache.full("0.weight")
+    expected[0, 0] = 3
+    with cache.use(model[0].weight, writes=True):
+        ctypes.c_float.from_address(model[0].weight.data_ptr()).value = 3
+    with torch.no_grad():
+        model[1:](X)
+    assert torch.equal(cache.full("0.weight"), expected)
+    cache.close()
+
+
+def test_a_pointer_kept_beyond_its_use_ends_the_process_and_says_whose_it_was(
+    tmp_path: Path, capfd: Any
+) -> None:
+    cache = make_cache(tmp_path, 4, 6, 60)
+    model, _ = cache.wrap(made(nn.Linear))
+    with cache.use(model[0].weight):
+        kept = ctypes.c_float.from_address(model[0].weight.data_ptr())
+        assert kept.value == model[0].weight[0, 0].item()
+    with pytest.raises(RuntimeError, match=r"'0.weight' is not in memory now"):
+        model[0].weight.data_ptr()
+    with torch.no_grad():
+        model[1:](X)
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with Path(os.devnull).open("w") as nowhere:
+            faulthandler.enable(nowhere)  # whose dump is not looked at
+            os._exit(kept.value == 0)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGSEGV
+    assert "'0.weight' is not in memory now, and a pointer to it was" in capfd.readouterr().err
+    with cache.use(model[0].weight):
+        assert kept.value == model[0].weight[0, 0].item()
+    cache.close()
 
 
 class ReadTwice(nn.Module):

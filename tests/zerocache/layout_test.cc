@@ -93,6 +93,10 @@ TEST(Layout, SmallTensorsShareAPage) {
   EXPECT_EQ(layout.tensors()[1].offset, 128u);
   EXPECT_EQ(layout.tensors_on(0).size(), 4u);
   EXPECT_EQ(layout.describe(0), "page 0 (t0, t1 and 2 more)");
+  EXPECT_EQ(layout.tensor_at(99), &layout.tensors()[0]);
+  EXPECT_EQ(layout.tensor_at(100), nullptr) << "between two";
+  EXPECT_EQ(layout.tensor_at(131), &layout.tensors()[1]);
+  EXPECT_EQ(layout.tensor_at(kPage), nullptr);
 }
 
 TEST(Layout, ALargeTensorBeginsOnAPageWhereThatSavesOneAndTheGapIsSmall) {

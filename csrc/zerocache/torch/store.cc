@@ -1,8 +1,10 @@
 #include "zerocache/torch/store.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <random>
+#include <string_view>
 #include <utility>
 
 #include "device/host_device.h"
@@ -94,6 +96,23 @@ void add_pages(const Run& run, std::vector<PageId>& pages) {
 void sort_out(std::vector<PageId>& pages) {
   std::sort(pages.begin(), pages.end());
   pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
+}
+
+// As FaultNote::Describe; `layout` is the store's.
+std::size_t describe_touch(const void* layout, std::size_t offset, char* text, std::size_t size) {
+  const PlacedTensor* const tensor = static_cast<const Layout*>(layout)->tensor_at(offset);
+  const std::string_view parts[] = {
+      "taco_torch.zerocache: '", tensor == nullptr ? "a parameter" : std::string_view(tensor->name),
+      "' is not in memory now, and a pointer to it was read or written: p.data_ptr() is good until "
+      "the use ends that it was taken in. Take it anew inside `with cache.use(parameter)`. This "
+      "process ends by SIGSEGV."};
+  std::size_t length = 0;
+  for (const std::string_view part : parts) {
+    const std::size_t fits = std::min(part.size(), size - length);
+    std::memcpy(text + length, part.data(), fits);
+    length += fits;
+  }
+  return length;
 }
 
 std::vector<Access> accesses_to(std::span<const Run> runs, bool writes) {
@@ -201,6 +220,7 @@ Status Store::open_mover(std::uint32_t numbers) {
   auto range = mover.device->reserve(std::uint64_t{numbers} * options_.page_bytes);
   if (!range.ok()) return range.status().with_prefix("device, host and ssd are too large: ");
   range_.reset(new Reservation{mover.device, *range, numbers});
+  touches_.emplace(*range, std::size_t{numbers} * options_.page_bytes, &layout_, &describe_touch);
   mover.range = *range;
   mover.costs.page_bytes = options_.page_bytes;
   mover.disk = options_.disk;
@@ -225,6 +245,7 @@ Status Store::open_numbers(int ranks) {
     const WithoutGil others_run;
     mover_.reset();  // and lets go of the disks
   }
+  touches_.reset();
   range_.reset();
   return open_mover(numbers);
 }
@@ -477,6 +498,7 @@ Status Store::close(bool restore_all) {
   }
   by_storage_.clear();
   let_go();
+  touches_.reset();
   range_.reset();
   return lost.with_prefix(
       "the cache is closed, but what could not be read was not given back: the first is ");

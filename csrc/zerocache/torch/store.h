@@ -34,6 +34,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fault_note.h"
 #include "base/status.h"
 #include "kernels/adafactor.h"
 #include "zerocache/backward_share.h"
@@ -383,6 +384,7 @@ class Store : public Pager {
   const StoreOptions options_;
   Layout layout_;
   std::shared_ptr<Reservation> range_;
+  std::optional<FaultNote> touches_;  // of what is not there, by pointers that were kept
   std::uint32_t numbers_needed_ = 0;  // of pages, where they are spread; 0: not known yet
   StoreId id_ = 0;
   std::unique_ptr<Mover> mover_;
