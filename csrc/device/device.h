@@ -72,9 +72,12 @@ class Device {
   virtual Result<FrameId> create_frame() = 0;
   virtual Status destroy_frame(FrameId frame) = 0;  // which is not mapped
 
-  // The bytes of a frame that has just been mapped are not defined. kInvalidArgument where the
-  // address is not that of a frame in a range, or is taken; or where the frame does not exist, or
-  // is mapped elsewhere.
+  // Where the bytes of a frame that is not mapped lie, so that it can be filled before anybody sees
+  // it at its address. Null: nowhere, on this device.
+  virtual std::byte* home(FrameId frame) = 0;
+  // The bytes of a frame that has just been mapped are those that it had at home, and not defined
+  // where it has none. kInvalidArgument where the address is not that of a frame in a range, or is
+  // taken; or where the frame does not exist, or is mapped elsewhere.
   virtual Status map(std::byte* address, FrameId frame) = 0;
   virtual Result<FrameId> unmap(std::byte* address) = 0;
 

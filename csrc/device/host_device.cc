@@ -20,6 +20,7 @@ class HostDevice : public Device {
   Status release(std::byte* range) override { return memory_->release(range); }
   Result<FrameId> create_frame() override { return memory_->create_frame(); }
   Status destroy_frame(FrameId frame) override { return memory_->destroy_frame(frame); }
+  std::byte* home(FrameId frame) override { return memory_->home(frame); }
   Status map(std::byte* address, FrameId frame) override { return memory_->map(address, frame); }
   Result<FrameId> unmap(std::byte* address) override { return memory_->unmap(address); }
 

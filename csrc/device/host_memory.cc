@@ -196,6 +196,11 @@ std::uint32_t* HostMemory::slot_of(std::byte* address) {
   return &range.frames[offset / options_.frame_bytes];
 }
 
+std::byte* HostMemory::home(FrameId id) const {
+  std::lock_guard lock(mutex_);
+  return moves_ && usable(id).ok() ? home_of(static_cast<std::uint32_t>(id)) : nullptr;
+}
+
 Status HostMemory::map(std::byte* address, FrameId id) {
   std::lock_guard lock(mutex_);
   TACO_RETURN_IF_ERROR(usable(id));

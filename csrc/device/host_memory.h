@@ -48,6 +48,7 @@ class HostMemory {
   Status release(std::byte* range);
   Result<FrameId> create_frame();
   Status destroy_frame(FrameId frame);
+  std::byte* home(FrameId frame) const;
   Status map(std::byte* address, FrameId frame);
   Result<FrameId> unmap(std::byte* address);
 

@@ -75,12 +75,20 @@ void PageCarrier::start(const Copy& copy) {
 
 Status PageCarrier::begin(const Copy& copy, Time now) {
   const auto [page, from, to] = copy;
-  if (to != Tier::kDisk) TACO_RETURN_IF_ERROR(hold(page, to));
+  std::byte* target = nullptr;
+  if (to == Tier::kDevice) {
+    auto unseen = frames_->hold_unseen(page);
+    if (!unseen.ok()) return unseen.status().with_prefix(describe_(page) + ": ");
+    target = *unseen;
+  } else if (to == Tier::kHost) {
+    TACO_RETURN_IF_ERROR(hold(page, to));
+    target = address(page, to);
+  }
   const std::int32_t buffer = frames_->buffer_of(page);
   switch (way_of(from, to)) {
     case Way::kRead:
       started_[page] = now;
-      disk_->read(page, address(page, to), buffer);
+      disk_->read(page, target, buffer);
       return {};
     case Way::kWrite:
       started_[page] = now;
@@ -90,7 +98,7 @@ Status PageCarrier::begin(const Copy& copy, Time now) {
       break;
   }
   device::Stream& stream = *streams_[to == Tier::kDevice ? 0 : 1];
-  stream.copy(address(page, to), address(page, from), page_bytes_);
+  stream.copy(target, address(page, from), page_bytes_);
   stream.run([this, copy, now] { land(copy, {}, now); });
   return {};
 }
@@ -125,11 +133,23 @@ void PageCarrier::complete(Duration wait, std::vector<Landed>* landed) {
     }
   }
   if (disk) land_from_disk(wait, landed);
-  std::lock_guard lock(mutex_);
-  in_disk_ = false;
-  woken_ = false;
-  std::move(landed_.begin(), landed_.end(), std::back_inserter(*landed));
-  landed_.clear();
+  const std::size_t before = landed->size();
+  {
+    std::lock_guard lock(mutex_);
+    in_disk_ = false;
+    woken_ = false;
+    std::move(landed_.begin(), landed_.end(), std::back_inserter(*landed));
+    landed_.clear();
+  }
+  for (std::size_t i = before; i < landed->size(); ++i) {
+    auto& [copy, status, started, ended] = (*landed)[i];
+    if (status.ok() && copy.to == Tier::kDevice) status = show(copy.page);
+  }
+}
+
+Status PageCarrier::show(PageId page) {
+  const Status shown = frames_->show(page);
+  return shown.ok() ? shown : shown.with_prefix(describe_(page) + ": ");
 }
 
 void PageCarrier::land_from_disk(Duration wait, std::vector<Landed>* landed) {

@@ -55,6 +55,7 @@ class PageCarrier {
   PageCarrier(std::size_t page_bytes, std::function<std::string(PageId)> describe)
       : page_bytes_(page_bytes), describe_(std::move(describe)) {}
   Status hold(PageId page, Tier tier);
+  Status show(PageId page);
   void start(const Copy& copy);
   Status begin(const Copy& copy, Time now);
   void land(const Copy& copy, Status status, Time started);

@@ -73,16 +73,58 @@ Status PageFrames::hold(PageId page, Tier tier) {
   return {};
 }
 
-Status PageFrames::hold_on_device(PageId page) {
+// Which stays among the free ones until it is the page's.
+Result<device::FrameId> PageFrames::take_device_frame() {
   if (free_device_.empty()) {
     auto made = device_->create_frame();
     if (!made.ok()) return made.status();
     free_device_.push_back(*made);
   }
-  TACO_RETURN_IF_ERROR(device_->map(address(page, Tier::kDevice), free_device_.back()));
+  return free_device_.back();
+}
+
+Status PageFrames::hold_on_device(PageId page) {
+  auto frame = take_device_frame();
+  if (!frame.ok()) return frame.status();
+  TACO_RETURN_IF_ERROR(device_->map(address(page, Tier::kDevice), *frame));
   free_device_.pop_back();
   on_device_[page] = 1;
   return {};
+}
+
+Result<std::byte*> PageFrames::hold_unseen(PageId page) {
+  TACO_ASSERT(!held(page, Tier::kDevice), "page %u has a frame already", page);
+  auto frame = take_device_frame();
+  if (!frame.ok()) return frame.status();
+  std::byte* const home = device_->home(*frame);
+  if (home == nullptr) {
+    TACO_RETURN_IF_ERROR(hold_on_device(page));
+    return address(page, Tier::kDevice);
+  }
+  free_device_.pop_back();
+  on_device_[page] = 1;
+  unseen_.emplace_back(page, *frame);
+  return home;
+}
+
+bool PageFrames::is_unseen(PageId page) const {
+  return std::any_of(unseen_.begin(), unseen_.end(),
+                     [page](const auto& each) { return each.first == page; });
+}
+
+// The frame is free, unless it is mapped after this.
+void PageFrames::take_from_unseen(PageId page) {
+  const auto found = std::find_if(unseen_.begin(), unseen_.end(),
+                                  [page](const auto& each) { return each.first == page; });
+  free_device_.push_back(found->second);
+  unseen_.erase(found);
+  on_device_[page] = 0;
+}
+
+Status PageFrames::show(PageId page) {
+  if (!is_unseen(page)) return {};
+  take_from_unseen(page);
+  return hold_on_device(page);
 }
 
 void PageFrames::release(PageId page, Tier tier) {
@@ -92,6 +134,10 @@ void PageFrames::release(PageId page, Tier tier) {
     if (poison_) std::memset(memory, kPoison, page_bytes_);
     free_host_.push_back(host_frames_[page]);
     host_frames_[page] = kNoFrame;
+    return;
+  }
+  if (is_unseen(page)) {
+    take_from_unseen(page);
     return;
   }
   on_device_[page] = 0;

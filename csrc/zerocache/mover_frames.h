@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -30,6 +31,11 @@ class PageFrames {
 
   // A frame for the page in that tier; what it contains is not defined.
   Status hold(PageId page, Tier tier);
+  // A frame of the device, and where to fill it: at the page's address nobody can touch it before
+  // it is shown there, wherever the device has a place for that.
+  Result<std::byte*> hold_unseen(PageId page);
+  // Harmless where it has been. Where that fails, the page has no frame.
+  Status show(PageId page);
   // Harmless where the page has none.
   void release(PageId page, Tier tier);
   bool held(PageId page, Tier tier) const;
@@ -44,7 +50,10 @@ class PageFrames {
 
   PageFrames(const MoverOptions& options, std::size_t page_bytes, std::byte* arena,
              std::size_t frames);
+  Result<device::FrameId> take_device_frame();
   Status hold_on_device(PageId page);
+  bool is_unseen(PageId page) const;
+  void take_from_unseen(PageId page);
 
   const std::shared_ptr<device::Device> device_;
   std::byte* const range_;
@@ -55,7 +64,8 @@ class PageFrames {
   std::vector<std::int32_t> free_host_;    // the last is taken next
   std::vector<std::int32_t> host_frames_;  // by page
   std::vector<device::FrameId> free_device_;
-  std::vector<std::uint8_t> on_device_;  // by page
+  std::vector<std::uint8_t> on_device_;                     // by page
+  std::vector<std::pair<PageId, device::FrameId>> unseen_;  // of these, not mapped yet
 };
 
 }  // namespace taco::zerocache

@@ -266,6 +266,23 @@ TEST_P(HostMemoryTest, NobodyElseGetsTheAddressesOfAFrame) {
   }
 }
 
+TEST_P(HostMemoryTest, AFrameCanBeFilledBeforeAnybodySeesIt) {
+  auto memory = make(options(1));
+  auto range = memory->reserve(kFrame);
+  ASSERT_TRUE(range.ok());
+  const FrameId frame = must(memory->create_frame());
+  std::byte* const home = memory->home(frame);
+  ASSERT_EQ(home != nullptr, memory->moves());
+  if (home == nullptr) return;
+  std::memset(home, 5, kFrame);
+  EXPECT_FALSE(prober_.readable(*range));
+  ASSERT_TRUE(memory->map(*range, frame).ok());
+  EXPECT_EQ((*range)[0], std::byte{5});
+  EXPECT_EQ((*range)[kFrame - 1], std::byte{5});
+  EXPECT_EQ(memory->home(frame), nullptr) << "it is mapped";
+  EXPECT_EQ(memory->home(FrameId{7}), nullptr) << "there is none";
+}
+
 TEST(HostMemory, AMovedFrameKeepsItsBytes) {
   HostMemory::Options options;
   options.frame_bytes = kHuge;

@@ -45,6 +45,7 @@ class ScarceDevice : public device::Device {
     return device_->create_frame();
   }
   Status destroy_frame(device::FrameId frame) override { return device_->destroy_frame(frame); }
+  std::byte* home(device::FrameId frame) override { return device_->home(frame); }
   Status map(std::byte* address, device::FrameId frame) override {
     return device_->map(address, frame);
   }

@@ -15,6 +15,7 @@
 #include "support/eventually.h"
 #include "support/mover_rig.h"
 #include "support/processes.h"
+#include "support/reachable.h"
 
 namespace taco::zerocache {
 namespace {
@@ -67,6 +68,34 @@ TEST(Mover, WhatIsOnlyReadIsWrittenToTheDiskOnce) {
   // When a page is written first depends on which stay in memory, and that on time.
   EXPECT_LE(of(rig.mover->stats(), Way::kWrite).copies, 16u);
   EXPECT_GT(of(rig.mover->stats(), Way::kRead).copies, 16u);
+}
+
+// A pointer that was kept from an earlier use may be followed at any time.
+TEST(Mover, APageOnItsWayIsSeenByNobodyBeforeItIsThere) {
+  auto memory = device::HostMemory::create({.frame_bytes = 4096, .max_frames = 1});
+  ASSERT_TRUE(memory.ok());
+  if (!(*memory)->moves()) GTEST_SKIP() << "this kernel does not move memory";
+  std::atomic<bool> held{false}, copying{false};
+  const auto hold = [&] {
+    copying = true;
+    held.wait(true);
+  };
+  MoverRig rig({.pages = 4, .device = 1, .host = 4, .before_each = hold});
+  rig.fill(0, 1);
+  testing::Prober prober;
+  const std::byte* const address = rig.mover->address(0, Tier::kDevice);
+  held = true;
+  std::thread user([&] {
+    EXPECT_TRUE(rig.begin(7, {read_in(0)}));
+    EXPECT_TRUE(rig.holds(0, Tier::kDevice, 1));
+    rig.mover->end(7);
+  });
+  EXPECT_TRUE(eventually([&] { return copying.load(); }));
+  EXPECT_FALSE(prober.readable(address));
+  held = false;
+  held.notify_all();
+  user.join();
+  EXPECT_TRUE(prober.readable(address));
 }
 
 TEST(Mover, UsesNestAndWhatIsOpenStaysWhereItIs) {
