@@ -214,3 +214,47 @@ def test_without_eps_steps_are_torchs(tmp_path: Path, name: str) -> None:
     assert found[[1, 5]].isfinite().all()
     torch.testing.assert_close(found, plain.weight.detach(), equal_nan=True)
     cache.close()
+
+
+def test_without_eps_an_element_whose_square_is_too_small_becomes_infinite() -> None:
+    """torch, which keeps denormal squares, steps it."""
+    plain, model = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
+    theirs = torch.optim.AdamW(plain.parameters(), eps=0.0)
+    with make_cache(None) as cache:
+        _, ours = cache.wrap(model, torch.optim.AdamW(model.parameters(), eps=0.0))
+        for each, optimizer in ((plain, theirs), (model, ours)):
+            each.weight.grad = torch.tensor([[1e-20, 1.0]])
+            optimizer.step()
+        assert plain.weight.isfinite().all()
+        assert cache.full("weight").isinf().tolist() == [[True, False]]
+
+
+def test_momentum_that_is_raised_later_begins_damped() -> None:
+    """Where one group had some at wrap: torch's first momentum is the whole gradient."""
+
+    def made() -> tuple[nn.Sequential, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+        groups = [
+            {"params": model[0].parameters(), "momentum": 0.5},
+            {"params": model[1].parameters(), "momentum": 0.0},
+        ]
+        return model, torch.optim.SGD(groups, lr=0.1, dampening=0.25)
+
+    def stepped(model: nn.Sequential, optimizer: torch.optim.Optimizer, momentum: float) -> None:
+        optimizer.param_groups[1]["momentum"] = momentum
+        for layer in model:
+            layer.weight.grad = torch.ones(4, 4)
+        optimizer.step()
+
+    plain, theirs = made()
+    with make_cache(None) as cache:
+        model, ours = cache.wrap(*made())
+        for each in ((plain, theirs), (model, ours)):
+            stepped(*each, 0.0)
+        torch.testing.assert_close(cache.full("1.weight"), plain[1].weight.detach())
+        for each in ((plain, theirs), (model, ours)):
+            stepped(*each, 0.5)
+        torch.testing.assert_close(cache.full("0.weight"), plain[0].weight.detach())
+        apart = cache.full("1.weight") - plain[1].weight.detach()
+        torch.testing.assert_close(apart, torch.full((4, 4), 0.1 * 0.25))
