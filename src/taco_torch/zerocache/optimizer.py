@@ -464,8 +464,9 @@ class CachedOptimizer(StateDicts):
                 name = self._names.get(parameter, "that was added to a group")
                 raise RuntimeError(
                     f"parameter '{name}' was frozen at ZeroCache.wrap() and has no state to "
-                    f"step it with, nor had the caps room for it: give the cache more, or wrap it "
-                    f"with requires_grad=True, and freeze it after that"
+                    f"step it with, which takes room that the caps did not have, an optimizer "
+                    f"other than Adafactor, and a dtype that is trained: give the cache more, or "
+                    f"wrap it with requires_grad=True, and freeze it after that"
                 )
             if self._is_taken(parameter):
                 raise self._second_gradient(parameter)
