@@ -6,16 +6,13 @@
 #include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
 
-#include "base/fork.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "harp/address.h"
@@ -42,22 +39,29 @@ std::optional<std::vector<Endpoint>> held_addresses() {
   return held;
 }
 
+// The kernel's answer makes the socket readable, by which the owner learns that a look has ended.
+void have_kernel_answer(int socket) {
+  nlmsghdr nothing{};
+  nothing.nlmsg_len = sizeof nothing;
+  nothing.nlmsg_type = NLMSG_NOOP;
+  nothing.nlmsg_flags = NLM_F_REQUEST | NLM_F_ACK;
+  [[maybe_unused]] const ssize_t sent = send(socket, &nothing, sizeof nothing, 0);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<AddressWatch>> AddressWatch::open(
     decltype(NicOptions::find_more) find_more) {
   std::unique_ptr<AddressWatch> watch(new AddressWatch(std::move(find_more)));
-  auto& [messages, ended] = watch->descriptors_;
-  messages = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
-  ended = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (messages < 0 || ended < 0) {
+  constexpr int kKind = SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK;
+  watch->messages_ = OwnFd(socket(AF_NETLINK, kKind, NETLINK_ROUTE));
+  if (!watch->messages_) {
     return Status(Code::kResource, std::string("cannot open a netlink socket: ") + strerror(errno));
   }
-  for (const int fd : watch->descriptors_) close_on_fork(fd);
   sockaddr_nl groups{};
   groups.nl_family = AF_NETLINK;
   groups.nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
-  if (bind(messages, reinterpret_cast<const sockaddr*>(&groups), sizeof groups) != 0) {
+  if (bind(watch->descriptor(), reinterpret_cast<const sockaddr*>(&groups), sizeof groups) != 0) {
     return Status(Code::kResource, std::string("cannot bind a netlink socket: ") + strerror(errno));
   }
   watch->list_interfaces_now();
@@ -79,9 +83,6 @@ void AddressWatch::list_interfaces_now() {
 
 AddressWatch::~AddressWatch() {
   if (looking_.joinable()) looking_.join();
-  for (const int fd : descriptors_) {
-    if (fd >= 0) close_now(fd);
-  }
 }
 
 std::optional<HostAddresses> AddressWatch::take() {
@@ -89,8 +90,6 @@ std::optional<HostAddresses> AddressWatch::take() {
   std::optional<HostAddresses> found;
   if (looking_.joinable() && looked_.load(std::memory_order_acquire)) {
     looking_.join();
-    std::uint64_t count;
-    [[maybe_unused]] const ssize_t got = read(descriptors_[1], &count, sizeof count);
     found = std::exchange(found_, std::nullopt);
   }
   if (again_ && !looking_.joinable()) look();
@@ -103,7 +102,7 @@ bool AddressWatch::hear() {
   alignas(nlmsghdr) std::array<std::byte, 8192> bytes;
   bool changed = false;
   for (int heard = 0; heard < kMostHeard; ++heard) {
-    const ssize_t got = recv(descriptors_[0], bytes.data(), bytes.size(), 0);
+    const ssize_t got = recv(descriptor(), bytes.data(), bytes.size(), 0);
     if (got < 0 && errno == ENOBUFS) changed = true;
     if (got < 0 && errno != ENOBUFS && errno != EINTR) break;
     if (got > 0) changed |= matters(std::span(bytes).first(static_cast<std::size_t>(got)));
@@ -146,8 +145,7 @@ void AddressWatch::look() {
       if (find_more_) found_->may_be_used = find_more_();
     }
     looked_.store(true, std::memory_order_release);
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(descriptors_[1], &one, sizeof one);
+    have_kernel_answer(descriptor());
   });
   if (thread.ok()) {
     looking_ = std::move(thread).value();

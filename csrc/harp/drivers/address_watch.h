@@ -8,7 +8,6 @@
 // Owner thread only.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -20,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/own_fd.h"
 #include "base/status.h"
 #include "harp/drivers/open_nic.h"
 #include "harp/nic.h"
@@ -41,7 +41,7 @@ class AddressWatch {
   AddressWatch& operator=(const AddressWatch&) = delete;
 
   // Readable when take() may have something to do, or to give.
-  std::span<const int> descriptors() const { return descriptors_; }
+  int descriptor() const { return messages_.get(); }
   // Returns the addresses that the host has now, if a look has ended since the last call.
   std::optional<HostAddresses> take();
 
@@ -59,7 +59,7 @@ class AddressWatch {
   };
 
   const decltype(NicOptions::find_more) find_more_;
-  std::array<int, 2> descriptors_{-1, -1};    // the kernel's messages; a look has ended
+  OwnFd messages_;                            // the kernel's
   std::unordered_map<unsigned, Link> links_;  // by index, as last heard of
   bool again_ = false;                        // something has changed since the look began
   std::thread looking_;

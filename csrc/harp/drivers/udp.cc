@@ -97,9 +97,7 @@ void UdpNic::watch_addresses() {
     return;
   }
   watch_ = std::move(watch).value();
-  for (const int fd : watch_->descriptors()) {
-    descriptors_.push_back({fd, NicDescriptor::kNoAddress});
-  }
+  descriptors_.push_back({watch_->descriptor(), NicDescriptor::kNoAddress});
 }
 
 std::size_t UdpNic::send_st(std::span<const TxPacket> packets) {

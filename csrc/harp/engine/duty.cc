@@ -135,13 +135,13 @@ void Duty::serve() {
       break;
     }
   }
-  driven_.arm_st(Driven::Who::kEngineThread, deadline);
+  driven_.arm_st(deadline);
   thread_slept_at_ = driven_.now_st();
   thread_state_.exchange(kInBlock);
   token_.release();
   if (driven_.queue_empty() && waiters_.load(std::memory_order_seq_cst) == 0 && !stopping()) {
     sleeps_.fetch_add(1, std::memory_order_relaxed);
-    driven_.block(Driven::Who::kEngineThread);
+    driven_.block(Driven::Who::kEngineThread, kNever);
   }
   thread_state_.exchange(kAwake);
 }
@@ -205,11 +205,11 @@ bool Duty::drive(const Event& event, Time deadline) {
     if (stopping() || driven_.now_st() >= deadline) return false;
     if (worth_polling(idle, worked)) continue;
     if (!driven_.prepare_sleep_st()) continue;
-    driven_.arm_st(Driven::Who::kCaller, std::min(deadline, driven_.next_deadline_st()));
+    const Time until = std::min(deadline, driven_.next_deadline_st());
     caller_asleep_.exchange(true);
     if (driven_.queue_empty() && !event.is_set() && !stopping()) {
       sleeps_.fetch_add(1, std::memory_order_relaxed);
-      driven_.block(Driven::Who::kCaller);
+      driven_.block(Driven::Who::kCaller, until);
     }
     caller_asleep_.exchange(false);
     driven_.cancel_sleep_st();
@@ -225,7 +225,7 @@ void Duty::leave() {
   Time deadline;
   if (doze(&deadline)) {
     if (thread_state_.load(std::memory_order_seq_cst) == kInBlock) {
-      driven_.arm_no_later_st(Driven::Who::kEngineThread, deadline);
+      driven_.arm_no_later_st(deadline);
     }
     unfinished_.store(Unfinished::kNothing);
     token_.release();
@@ -237,7 +237,7 @@ void Duty::leave() {
     quiet = driven_.prepare_sleep_st();
   }
   if (thread_state_.load(std::memory_order_seq_cst) == kInBlock) {
-    driven_.arm_no_later_st(Driven::Who::kEngineThread, driven_.next_deadline_st());
+    driven_.arm_no_later_st(driven_.next_deadline_st());
   }
   const Unfinished unfinished = !quiet                           ? Unfinished::kArrivals
                                 : driven_.has_open_requests_st() ? Unfinished::kRequests

@@ -46,12 +46,12 @@ class Driven {
 
   virtual bool queue_empty() const = 0;  // of submitted tasks; any thread
 
-  // block(who) returns when something arrived, at the time given to arm_st(who), or after
-  // kick(who), also an earlier one. It may return for no reason. arm_no_later_st leaves an earlier
-  // time in force, and may be called while the engine's thread sleeps.
-  virtual void arm_st(Who who, Time deadline) = 0;
-  virtual void arm_no_later_st(Who who, Time deadline) = 0;
-  virtual void block(Who who) = 0;
+  // block(who) returns when something arrived, at `deadline`, or after kick(who), also an earlier
+  // one. It may return for no reason. The engine's thread returns at the time given to arm_st(),
+  // too, which may be called while it sleeps; arm_no_later_st leaves an earlier time in force.
+  virtual void arm_st(Time deadline) = 0;
+  virtual void arm_no_later_st(Time deadline) = 0;
+  virtual void block(Who who, Time deadline) = 0;
   virtual void kick(Who who) = 0;
 };
 

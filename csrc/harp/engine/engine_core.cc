@@ -1,9 +1,13 @@
 #include "harp/engine/engine_core.h"
 
+#include <errno.h>
 #include <sched.h>
+#include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/fork.h"
@@ -36,14 +40,17 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const EngineOptions& opti
 }
 
 Status EngineCore::start() {
+  if (shm_ == nullptr) bell_ = OwnFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const int bell = shm_ == nullptr ? bell_.get() : shm_->doorbell_fd();
+  if (bell < 0) return Status(Code::kResource, std::string("eventfd failed: ") + strerror(errno));
   for (std::unique_ptr<WaitSet>* slot : {&thread_set_, &caller_set_}) {
-    auto set = WaitSet::create();
+    auto set = WaitSet::create(bell);
     if (!set.ok()) return set.status();
     *slot = std::move(set).value();
-    if (shm_ == nullptr) continue;
-    TACO_RETURN_IF_ERROR((*slot)->add(shm_->doorbell_fd(), /*edge=*/true));
-    TACO_RETURN_IF_ERROR((*slot)->add_event(shm_->events_fd()));
+    if (shm_ != nullptr) TACO_RETURN_IF_ERROR((*slot)->add_event(shm_->events_fd()));
   }
+  TACO_RETURN_IF_ERROR(alarm_.start());
+  TACO_RETURN_IF_ERROR(thread_set_->add(alarm_.fd()));
   TACO_RETURN_IF_ERROR(watch_descriptors());
   loop_.set_now(monotonic_now());
   choose_spin();
@@ -147,9 +154,9 @@ void EngineCore::choose_spin() {
   duty_.set_spin(caller, thread);
 }
 
-void EngineCore::block(Who who) {
+void EngineCore::block(Who who, Time deadline) {
   if (who == Who::kCaller && shm_ != nullptr) shm_->publish_core(-1);
-  set_of(who).block();
+  set_of(who).block(deadline);
   was_woken_.store(true, std::memory_order_relaxed);
 }
 

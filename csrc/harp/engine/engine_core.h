@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/own_fd.h"
 #include "harp/engine/duty.h"
 #include "harp/engine/engine_loop.h"
 #include "harp/engine/engine_wait_set.h"
@@ -82,9 +83,9 @@ class EngineCore final : public Engine, private Driven {
   void cancel_sleep_st() override;
   bool prepare_doze_st(Time until) override;
   bool queue_empty() const override { return queue_.empty(); }
-  void arm_st(Who who, Time deadline) override { set_of(who).arm(deadline); }
-  void arm_no_later_st(Who who, Time deadline) override { set_of(who).arm_no_later(deadline); }
-  void block(Who who) override;
+  void arm_st(Time deadline) override { alarm_.set(deadline); }
+  void arm_no_later_st(Time deadline) override { alarm_.set_no_later(deadline); }
+  void block(Who who, Time deadline) override;
   void kick(Who who) override { set_of(who).kick(); }
 
   struct Released final : Task {
@@ -104,6 +105,8 @@ class EngineCore final : public Engine, private Driven {
   const std::unique_ptr<Nic> nic_;
   const std::unique_ptr<ShmEndpoint> shm_;
   PeerTable& peers_;
+  OwnFd bell_;   // where there is no shared memory, which has one
+  Alarm alarm_;  // of the engine's thread
   std::unique_ptr<WaitSet> thread_set_, caller_set_;
   SubmitQueue queue_;
   Token token_;

@@ -184,13 +184,15 @@ std::vector<Interface> with_other_ways(const Interface& first, const std::vector
 }
 
 // Everything others could reach, best first: what leads to the master or is its own address, then
-// the default route's interface, then the rest, loopback last. Bridges and tunnels only where there
-// is nothing else: what crosses them crosses another interface, or leads nowhere.
+// the default route's interface, then the rest, loopback last: one address of it, since whoever can
+// use it has them all. Bridges and tunnels only where there is nothing else: what crosses them
+// crosses another interface, or leads nowhere.
 std::vector<Interface> all_publishable(const std::vector<Interface>& all, const InterfaceWish& wish,
                                        const RouteLookup& route) {
   std::vector<Interface> chosen;
   auto add = [&](const Interface& interface) {
     if (!is_publishable(interface)) return;
+    if (interface.loopback && has_name(chosen, interface.name)) return;
     if (std::count(wish.excluded.begin(), wish.excluded.end(), interface.name) != 0) return;
     for (const Interface& have : chosen) {
       if (same_host_address(have.address, interface.address)) return;

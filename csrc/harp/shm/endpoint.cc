@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "base/descriptors.h"
@@ -59,16 +60,16 @@ class HostEndpoint final : public ShmEndpoint {
   // Somebody connected. Without `greeting` yet: nothing is known of them. With it: a peer that
   // nobody here has opened a link to yet, but will.
   struct Caller {
-    ShmFd socket;
-    ShmPeerProcess process;
-    ShmReceived greeting;
+    OwnFd socket;
+    std::optional<ShmGreeting> greeting;
+    Result<ShmPeerMemory> memory = ShmPeerMemory();
   };
 
   PairLink* find(std::uint32_t id);
   void keep_back() {
-    if (!kept_back_) kept_back_ = ShmFd(eventfd(0, EFD_CLOEXEC));
+    if (!kept_back_) kept_back_ = OwnFd(eventfd(0, EFD_CLOEXEC));
   }
-  Result<ShmFd> accept_one();
+  Result<OwnFd> accept_one();
   void accept_callers();
   void rest_from_listening(Duration how_long);
   void hear_caller(int socket);
@@ -78,8 +79,8 @@ class HostEndpoint final : public ShmEndpoint {
   void watch(int fd, ShmEventKind kind);
 
   ShmHost host_;
-  ShmFd listener_;
-  ShmFd kept_back_;  // gives way to one caller where no other descriptor is left
+  OwnFd listener_;
+  OwnFd kept_back_;  // gives way to one caller where no other descriptor is left
   std::vector<Caller> callers_;
   std::vector<std::unique_ptr<PairLink>> links_;
   std::uint32_t next_id_ = 1;
@@ -110,7 +111,7 @@ Status HostEndpoint::start(const ShmOptions& options) {
                              Arena::Sharing::kShared);
   if (!arena.ok()) return arena.status();
   host_.arena = std::move(arena).value();
-  host_.arena_fd = ShmFd(host_.arena.fd());
+  host_.arena_fd = OwnFd(host_.arena.fd());
   host_.arena.disown_fd();
   TACO_RETURN_IF_ERROR(host_.arena.commit(0, kShmFirstBlock));
   host_.page = new (host_.arena.data()) ShmPage;
@@ -119,8 +120,8 @@ Status HostEndpoint::start(const ShmOptions& options) {
   if (!scratch.ok()) return scratch.status();
   host_.scratch = std::move(scratch).value();
 
-  host_.doorbell = ShmFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  host_.events = ShmFd(epoll_create1(EPOLL_CLOEXEC));
+  host_.doorbell = OwnFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  host_.events = OwnFd(epoll_create1(EPOLL_CLOEXEC));
   if (!host_.doorbell || !host_.events)
     return Status(Code::kResource, std::string("shared memory: doorbell: ") + strerror(errno));
   auto listener = shm_listen(host_.address.name);
@@ -180,11 +181,12 @@ void HostEndpoint::forget_adopted() {
 
 // Gives a caller that has proved itself to its link. False when there is no such link yet.
 bool HostEndpoint::adopt(Caller& caller) {
-  if (caller.greeting.state != ShmReceived::State::kGreeting) return false;
+  if (!caller.greeting) return false;
   for (const auto& link : links_) {
-    if (link->peer().incarnation != caller.greeting.greeting.incarnation) continue;
+    if (link->peer().incarnation != caller.greeting->incarnation) continue;
     epoll_ctl(host_.events.get(), EPOLL_CTL_DEL, caller.socket.get(), nullptr);
-    link->on_greeting(std::move(caller.greeting), std::move(caller.process),
+    ShmPeerProcess process = shm_peer_process(caller.socket.get(), host_.watch_processes);
+    link->on_greeting(*caller.greeting, std::move(caller.memory), std::move(process),
                       std::move(caller.socket));
     return true;
   }
@@ -233,7 +235,7 @@ void HostEndpoint::on_events(Time now) {
 }
 
 // Where no descriptor is left, the one that is kept for this lets a caller be heard, and told so.
-Result<ShmFd> HostEndpoint::accept_one() {
+Result<OwnFd> HostEndpoint::accept_one() {
   auto socket = shm_accept(listener_.get());
   if (socket.ok()) {
     keep_back();
@@ -253,14 +255,13 @@ void HostEndpoint::accept_callers() {
       return rest_from_listening(kDeafness);
     }
     if (!*socket) return;
-    ShmPeerProcess process = shm_peer_process(socket->get(), host_.watch_processes);
-    if (!process.same_user) {
+    if (!shm_peer_process(socket->get(), /*watch=*/false).same_user) {
       ++strangers;
       continue;
     }
     if (callers_.size() >= kMaxCallers) callers_.erase(callers_.begin());
     const int fd = socket->get();
-    callers_.push_back({std::move(*socket), std::move(process), {}});
+    callers_.emplace_back().socket = std::move(*socket);
     watch(fd, kShmCaller);
     hear_caller(fd);
   }
@@ -286,7 +287,7 @@ void HostEndpoint::hear_caller(int socket) {
                                 received.greeting.incarnation, host_.job_key);
   // The end of a connection that waits for its link to be opened: the greeting stays good, since
   // what it brought was published before.
-  const bool waiting = at->greeting.state == ShmReceived::State::kGreeting;
+  const bool waiting = at->greeting.has_value();
   if (received.state == ShmReceived::State::kNoRoom) {
     TACO_LOG_WARNING("harp", "refused a peer on this host: no file descriptor is left for it: %s",
                      descriptor_limit_text().c_str());
@@ -300,7 +301,8 @@ void HostEndpoint::hear_caller(int socket) {
     return;
   }
   if (waiting) return;
-  at->greeting = std::move(received);
+  at->greeting = received.greeting;
+  at->memory = shm_map(std::move(received.files));
   adopt(*at);
   forget_adopted();
 }

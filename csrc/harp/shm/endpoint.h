@@ -92,7 +92,8 @@ class ShmEndpoint {
   // for a link that nobody will open are hung up on.
   virtual void stop() = 0;
 
-  // Register with EPOLLIN | EPOLLET: it needs no reading, it only wakes.
+  // An eventfd. Register with EPOLLIN | EPOLLET: it needs no reading, it only wakes, also those of
+  // this process that somebody else in it wakes so.
   virtual int doorbell_fd() const = 0;
   // Register with EPOLLIN: connections and deaths. Readable: call on_events().
   virtual int events_fd() const = 0;

@@ -7,9 +7,9 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
+#include "base/own_fd.h"
 #include "harp/shm/blocks.h"
 #include "harp/shm/endpoint.h"
-#include "harp/shm/fd.h"
 #include "harp/shm/layout.h"
 
 namespace taco::harp {
@@ -24,7 +24,7 @@ struct ShmHost {
   bool watch_processes = true;
   Arena arena;    // shared: a ShmPage, then the blocks
   Arena scratch;  // pulled data on its way through a reducing sink
-  ShmFd arena_fd, doorbell, events;
+  OwnFd arena_fd, doorbell, events;
   ShmPage* page = nullptr;
   std::unique_ptr<ShmBlocks> blocks;
   std::uint64_t probe_word = 0;  // what peers read to find out whether they may pull

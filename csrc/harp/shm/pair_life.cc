@@ -48,7 +48,7 @@ Status PairLink::make_half() {
   auto memory = Arena::create("taco-link", sizeof(ShmHalf), Arena::Sharing::kShared);
   if (!memory.ok()) return memory.status();
   half_memory_ = std::move(memory).value();
-  half_fd_ = ShmFd(half_memory_.fd());
+  half_fd_ = OwnFd(half_memory_.fd());
   half_memory_.disown_fd();
   TACO_RETURN_IF_ERROR(half_memory_.commit(0, sizeof(ShmHalf)));
   half_ = new (half_memory_.data()) ShmHalf;
@@ -78,10 +78,11 @@ Status PairLink::greet(int socket) {
   greeting.probe_address = reinterpret_cast<std::uint64_t>(&host_.probe_word);
   greeting.probe_value = host_.probe_word;
   greeting.watches_process = static_cast<bool>(process_.watch);
-  TACO_RETURN_IF_ERROR(shm_send_greeting(
-      socket, greeting, {half_fd_.get(), host_.arena_fd.get(), host_.doorbell.get()}));
-  meeting_.go(PairMeeting::kGreeted);
-  return Status();
+  const Status sent = shm_send_greeting(
+      socket, greeting, {half_fd_.get(), host_.arena_fd.get(), host_.doorbell.get()});
+  half_fd_.reset();  // there is no second one
+  if (sent.ok()) meeting_.go(PairMeeting::kGreeted);
+  return sent;
 }
 
 void PairLink::watch(int fd, std::uint32_t kind) {
@@ -91,7 +92,8 @@ void PairLink::watch(int fd, std::uint32_t kind) {
   epoll_ctl(host_.events.get(), EPOLL_CTL_ADD, fd, &event);
 }
 
-void PairLink::on_greeting(ShmReceived greeting, ShmPeerProcess process, ShmFd socket) {
+void PairLink::on_greeting(const ShmGreeting& greeting, Result<ShmPeerMemory> memory,
+                           ShmPeerProcess process, OwnFd socket) {
   if (is_connected() || meeting_.is(PairMeeting::kLost)) return;
   if (meeting_.is(PairMeeting::kIdle)) meeting_.go(PairMeeting::kConnecting);
   if (Status status = make_half(); !status.ok()) {
@@ -108,25 +110,20 @@ void PairLink::on_greeting(ShmReceived greeting, ShmPeerProcess process, ShmFd s
     sockets_[1] = std::move(socket);
     watch(sockets_[1].get(), kShmSocket);
   }
-  go_up(std::move(greeting), std::move(process_));
+  if (!memory.ok()) return lose(memory.status().message());
+  go_up(greeting, std::move(memory).value());
   if (gone) on_process_ended();
 }
 
-void PairLink::go_up(ShmReceived greeting, ShmPeerProcess process) {
-  process_ = std::move(process);
-  auto half = ShmMapping::map(greeting.files.half.get(), sizeof(ShmHalf));
-  auto arena = ShmMapping::map(greeting.files.arena.get(), kShmFirstBlock);
-  if (!half.ok()) return lose(half.status().message());
-  if (!arena.ok()) return lose(arena.status().message());
-  peer_half_memory_ = std::move(half).value();
-  peer_arena_ = std::move(arena).value();
+void PairLink::go_up(const ShmGreeting& greeting, ShmPeerMemory memory) {
+  peer_half_memory_ = std::move(memory.half);
+  peer_arena_ = std::move(memory.arena);
   peer_half_ = reinterpret_cast<const ShmHalf*>(peer_half_memory_.data());
   peer_page_ = reinterpret_cast<const ShmPage*>(peer_arena_.data());
   if (peer_half_->magic != kShmMagic || peer_half_->version != kShmVersion ||
       peer_page_->magic != kShmMagic || peer_page_->version != kShmVersion)
     return lose("its memory does not begin as it should");
-  peer_doorbell_ = std::move(greeting.files.doorbell);
-  half_fd_.reset();  // the peer has it
+  peer_doorbell_ = std::move(memory.doorbell);
   ring_in_.emplace(peer_half_->ring, kShmRingBytes, peer_half_->produced, half_->consumed);
   ring_out_->set_consumed(peer_half_->consumed);
   meeting_.go(PairMeeting::kUp);
@@ -134,15 +131,14 @@ void PairLink::go_up(ShmReceived greeting, ShmPeerProcess process) {
   last_heard_ = host_.now;
   if (process_.watch) watch(process_.watch.get(), kShmProcess);
   // Where both watch each other's process, the sockets have nothing more to tell.
-  if (process_.watch && greeting.greeting.watches_process != 0)
-    for (ShmFd& socket : sockets_) socket.reset();
+  if (process_.watch && greeting.watches_process != 0)
+    for (OwnFd& socket : sockets_) socket.reset();
   Status may_pull(Code::kUnsupported, host_.why_no_pull);
   const bool wanted = host_.pull != ShmPull::kNever;
   if (wanted && !process_.watch) {
     may_pull = Status(Code::kUnsupported, "the kernel gives no descriptor of the peer's process");
   } else if (wanted) {
-    may_pull = shm_probe_pull(process_.pid, greeting.greeting.probe_address,
-                              greeting.greeting.probe_value);
+    may_pull = shm_probe_pull(process_.pid, greeting.probe_address, greeting.probe_value);
   }
   if (may_pull.ok())
     push_slot(ShmRecordType::kMayPull);
@@ -155,7 +151,7 @@ void PairLink::go_up(ShmReceived greeting, ShmPeerProcess process) {
 
 // One of our sockets is readable: the answer to our greeting, or the end of the connection.
 void PairLink::on_socket() {
-  for (ShmFd& socket : sockets_) {
+  for (OwnFd& socket : sockets_) {
     if (!socket) continue;
     ShmReceived received = shm_receive_greeting(socket.get());
     switch (received.state) {
@@ -164,7 +160,7 @@ void PairLink::on_socket() {
       case ShmReceived::State::kGreeting:
         if (received.greeting.incarnation == peer_.incarnation &&
             shm_proves(received.greeting.proof, host_.address, peer_.incarnation, host_.job_key))
-          on_greeting(std::move(received), {}, {});
+          on_greeting(received.greeting, shm_map(std::move(received.files)), {}, {});
         continue;
       case ShmReceived::State::kNoRoom:
         socket.reset();
@@ -224,7 +220,7 @@ void PairLink::finish_losing(const Status& why) {
   incoming_.clear();
   outbox_.clear();
   outbox_sent_ = answer_bytes_ = 0;
-  for (ShmFd& socket : sockets_) socket.reset();
+  for (OwnFd& socket : sockets_) socket.reset();
   process_.watch.reset();
 }
 

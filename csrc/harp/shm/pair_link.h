@@ -62,7 +62,8 @@ class PairLink final : public ShmLink {
     return is_connected() ? peer_page_->core.load(std::memory_order_relaxed) : -1;
   }
   // The peer's greeting came, over its own connection (`socket`) or, when null, over ours.
-  void on_greeting(ShmReceived greeting, ShmPeerProcess process, ShmFd socket);
+  void on_greeting(const ShmGreeting& greeting, Result<ShmPeerMemory> memory,
+                   ShmPeerProcess process, OwnFd socket);
   void on_socket();         // one of our sockets is readable
   void on_process_ended();  // the pidfd is readable
   // The parts of a turn; each returns whether it did anything.
@@ -131,7 +132,7 @@ class PairLink final : public ShmLink {
   Status make_half();
   Status greet(int socket);
   void start_connecting();
-  void go_up(ShmReceived greeting, ShmPeerProcess process);
+  void go_up(const ShmGreeting& greeting, ShmPeerMemory memory);
   void watch(int fd, std::uint32_t kind);
   void lose(const std::string& why, PairVerdict verdict = PairVerdict::kEnded);
   void miss(const std::string& why) { lose(why, PairVerdict::kMissed); }
@@ -197,16 +198,16 @@ class PairLink final : public ShmLink {
   // Ours: what we write.
   Arena half_memory_;
   ShmHalf* half_ = nullptr;
-  ShmFd half_fd_;
+  OwnFd half_fd_;
   std::optional<RingProducer> ring_out_;
   // The peer's: what we read.
   ShmMapping peer_half_memory_, peer_arena_;
   const ShmHalf* peer_half_ = nullptr;
   const ShmPage* peer_page_ = nullptr;
   std::optional<RingConsumer> ring_in_;
-  ShmFd peer_doorbell_;
+  OwnFd peer_doorbell_;
   ShmPeerProcess process_;
-  ShmFd sockets_[2];  // ours and the peer's, when both connected at once
+  OwnFd sockets_[2];  // ours and the peer's, when both connected at once
 
   std::vector<std::vector<std::byte>> outbox_;  // records that found the ring full, oldest first
   std::size_t outbox_sent_ = 0;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kPullStep = kShmScratchBytes;
 
-bool has_ended(const ShmFd& process) {
+bool has_ended(const OwnFd& process) {
   pollfd ended{process.get(), POLLIN, 0};
   return poll(&ended, 1, 0) != 0;
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -52,14 +53,19 @@ Status failure(Code code, const char* what) {
                     (none_left ? "; " + descriptor_limit_text() : ""));
 }
 
-ShmFd make_socket() {
-  return ShmFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+bool is_hung_up(int socket) {
+  pollfd one{socket, 0, 0};
+  return poll(&one, 1, 0) > 0 && (one.revents & POLLHUP) != 0;
+}
+
+OwnFd make_socket() {
+  return OwnFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
 }  // namespace
 
-Result<ShmFd> shm_listen(const ShmSocketName& name) {
-  ShmFd fd = make_socket();
+Result<OwnFd> shm_listen(const ShmSocketName& name) {
+  OwnFd fd = make_socket();
   if (!fd) return failure(Code::kResource, "socket");
   const AbstractAddress at = abstract_address(name);
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&at.address), at.length) != 0)
@@ -68,8 +74,8 @@ Result<ShmFd> shm_listen(const ShmSocketName& name) {
   return fd;
 }
 
-Result<ShmFd> shm_connect(const ShmSocketName& name) {
-  ShmFd fd = make_socket();
+Result<OwnFd> shm_connect(const ShmSocketName& name) {
+  OwnFd fd = make_socket();
   if (!fd) return failure(Code::kResource, "socket");
   const AbstractAddress at = abstract_address(name);
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&at.address), at.length) == 0) return fd;
@@ -88,10 +94,10 @@ bool shm_is_listed(const std::string& list, const ShmSocketName& name) {
   return list.find("@" + text_of(name)) != std::string::npos;
 }
 
-Result<ShmFd> shm_accept(int listener) {
+Result<OwnFd> shm_accept(int listener) {
   const int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (fd >= 0) return ShmFd(fd);
-  if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return ShmFd();
+  if (fd >= 0) return OwnFd(fd);
+  if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return OwnFd();
   return failure(Code::kResource, "accept");
 }
 
@@ -140,7 +146,7 @@ ShmReceived shm_receive_greeting(int socket) {
     return received;
   }
   // Every descriptor that came must be taken, or it leaks.
-  ShmFd fds[8];
+  OwnFd fds[8];
   std::size_t count = 0;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
        header = CMSG_NXTHDR(&message, header)) {
@@ -149,7 +155,7 @@ ShmReceived shm_receive_greeting(int socket) {
     for (std::size_t i = 0; i < here && count < 8; i++) {
       int fd;
       memcpy(&fd, CMSG_DATA(header) + i * sizeof fd, sizeof fd);
-      fds[count++] = ShmFd(fd);
+      fds[count++] = OwnFd(fd);
     }
   }
   const bool readable = got == static_cast<ssize_t>(sizeof(ShmGreeting)) &&
@@ -177,13 +183,13 @@ ShmPeerProcess shm_peer_process(int socket, bool want_watch) {
   if (!process.same_user || !want_watch) return process;
   int watch = -1;
   length = sizeof watch;
-  // By number only where the kernel cannot say it better: a number may be another process's now.
-  if (getsockopt(socket, SOL_SOCKET, kPeerPidfd, &watch, &length) != 0) {
-    watch = -1;
-    if (errno == ENOPROTOOPT && process.pid > 0)
-      watch = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0));
-  }
-  process.watch = ShmFd(watch);
+  if (getsockopt(socket, SOL_SOCKET, kPeerPidfd, &watch, &length) != 0) watch = -1;
+  // By number only where the kernel cannot say it better, and while the process is there: its
+  // number may be another one's once it has gone.
+  const bool by_number = watch < 0 && errno == ENOPROTOOPT && process.pid > 0;
+  if (by_number) watch = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0));
+  process.watch = OwnFd(watch);
+  if (by_number && is_hung_up(socket)) process.watch.reset();
   return process;
 }
 
@@ -202,6 +208,14 @@ Result<ShmMapping> ShmMapping::map(int fd, std::size_t least_bytes) {
   if (madvise(address, mapping.size_, MADV_DONTFORK) != 0)
     return failure(Code::kResource, "fork protection of a peer's segment");
   return mapping;
+}
+
+Result<ShmPeerMemory> shm_map(ShmFiles files) {
+  auto half = ShmMapping::map(files.half.get(), sizeof(ShmHalf));
+  if (!half.ok()) return half.status();
+  auto arena = ShmMapping::map(files.arena.get(), kShmFirstBlock);
+  if (!arena.ok()) return arena.status();
+  return ShmPeerMemory{std::move(*half), std::move(*arena), std::move(files.doorbell)};
 }
 
 ShmMapping::~ShmMapping() {

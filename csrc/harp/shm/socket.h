@@ -10,29 +10,29 @@
 #include <span>
 #include <string>
 
+#include "base/own_fd.h"
 #include "base/status.h"
-#include "harp/shm/fd.h"
 #include "harp/shm/layout.h"
 
 namespace taco::harp {
 
 using ShmSocketName = std::array<std::byte, 16>;
 
-Result<ShmFd> shm_listen(const ShmSocketName& name);
+Result<OwnFd> shm_listen(const ShmSocketName& name);
 // kPeerLost: nobody listens there (any more). kTimeout: its queue of connections is full, try
 // again. kResource: no descriptor left.
-Result<ShmFd> shm_connect(const ShmSocketName& name);
+Result<OwnFd> shm_connect(const ShmSocketName& name);
 // The kernel's list of this host's Unix sockets, and whether it names one of ours: that somebody
 // listens, without disturbing them. Empty where the list cannot be had or is too long to be worth
 // reading. Any thread.
 std::string shm_list_sockets();
 bool shm_is_listed(const std::string& list, const ShmSocketName& name);
-// An empty ShmFd when nobody waits.
-Result<ShmFd> shm_accept(int listener);
+// An empty OwnFd when nobody waits.
+Result<OwnFd> shm_accept(int listener);
 
 // The descriptors that travel with a greeting, in this order.
 struct ShmFiles {
-  ShmFd half, arena, doorbell;
+  OwnFd half, arena, doorbell;
 };
 
 Status shm_send_greeting(int socket, const ShmGreeting& greeting, std::array<int, 3> files);
@@ -53,7 +53,7 @@ ShmReceived shm_receive_greeting(int socket);
 struct ShmPeerProcess {
   pid_t pid = 0;  // in our PID namespace; 0 when it is not visible there
   bool same_user = false;
-  ShmFd watch;  // a pidfd, readable once the process has ended; empty where the kernel gives none
+  OwnFd watch;  // a pidfd, readable once the process has ended; empty where the kernel gives none
 };
 ShmPeerProcess shm_peer_process(int socket, bool watch);
 
@@ -77,5 +77,12 @@ class ShmMapping {
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };
+
+// The memory that a peer's greeting has brought. Once it is mapped it needs no descriptor.
+struct ShmPeerMemory {
+  ShmMapping half, arena;
+  OwnFd doorbell;
+};
+Result<ShmPeerMemory> shm_map(ShmFiles files);
 
 }  // namespace taco::harp

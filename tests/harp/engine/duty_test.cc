@@ -58,8 +58,10 @@ class NoTransport final : public Transport {
 class Model final : public Driven {
  public:
   Model() : duty_(*this, token_) {
-    thread_set_ = std::move(WaitSet::create()).value();
-    caller_set_ = std::move(WaitSet::create()).value();
+    thread_set_ = std::move(WaitSet::create(bell_.get())).value();
+    caller_set_ = std::move(WaitSet::create(bell_.get())).value();
+    EXPECT_TRUE(alarm_.start().ok());
+    EXPECT_TRUE(thread_set_->add(alarm_.fd()).ok());
     socket_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     EXPECT_TRUE(thread_set_->add(socket_).ok());
     EXPECT_TRUE(caller_set_->add(socket_).ok());
@@ -132,9 +134,9 @@ class Model final : public Driven {
   }
   bool queue_empty() const override { return queue_.empty(); }
   WaitSet& set_of(Who who) { return who == Who::kCaller ? *caller_set_ : *thread_set_; }
-  void arm_st(Who who, Time deadline) override { set_of(who).arm(deadline); }
-  void arm_no_later_st(Who who, Time deadline) override { set_of(who).arm_no_later(deadline); }
-  void block(Who who) override { set_of(who).block(); }
+  void arm_st(Time deadline) override { alarm_.set(deadline); }
+  void arm_no_later_st(Time deadline) override { alarm_.set_no_later(deadline); }
+  void block(Who who, Time deadline) override { set_of(who).block(deadline); }
   void kick(Who who) override { set_of(who).kick(); }
 
   bool take(SubmitQueue& from) {
@@ -181,6 +183,8 @@ class Model final : public Driven {
   NoTransport transport_;
   Token token_;
   Duty duty_;
+  const OwnFd bell_{eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+  Alarm alarm_;
   std::unique_ptr<WaitSet> thread_set_, caller_set_;
   SubmitQueue queue_, from_socket_, from_ring_;
   int socket_ = -1;

@@ -63,7 +63,16 @@ TEST(InterfacesTest, the_masters_own_host_publishes_what_others_find_their_way_b
   EXPECT_EQ(names(choose_interfaces(kHost, {{}, {}, {ip("192.168.7.5")}}, route)),
             "eth1=192.168.7.5 eth0=10.0.0.5");
   EXPECT_EQ(names(choose_interfaces(kHost, {{}, {}, {ip("127.0.0.1")}}, route)),
-            "eth0=10.0.0.5 eth1=192.168.7.5 lo=127.0.0.1 lo=::1");
+            "eth0=10.0.0.5 eth1=192.168.7.5 lo=127.0.0.1");
+}
+
+// Each costs a descriptor. Of other interfaces both count: somebody may have one of the two alone.
+TEST(InterfacesTest, one_address_of_loopback_will_do) {
+  std::vector<Interface> host = kHost;
+  host.push_back(interface("eth0", "fd00::5"));
+  EXPECT_EQ(names(choose_interfaces(host, {{}, {}, {}}, route)),
+            "eth0=10.0.0.5 eth1=192.168.7.5 eth0=fd00::5 lo=127.0.0.1");
+  EXPECT_EQ(names(choose_interfaces(host, {{"lo"}, {}, {}}, route)), "lo=127.0.0.1 lo=::1");
 }
 
 TEST(InterfacesTest, a_bridge_is_used_where_there_is_nothing_else) {
@@ -91,7 +100,7 @@ TEST(InterfacesTest, an_address_of_one_link_is_published_over_ipv4_only) {
 
 TEST(InterfacesTest, a_master_that_does_not_resolve_is_no_obstacle) {
   EXPECT_EQ(names(choose_interfaces(kHost, {{}, {}, resolve("no.such.host.invalid")}, route)),
-            "eth0=10.0.0.5 eth1=192.168.7.5 lo=127.0.0.1 lo=::1");
+            "eth0=10.0.0.5 eth1=192.168.7.5 lo=127.0.0.1");
 }
 
 // The kernel asks for a second or two whether somebody else has it, and does not let it be used.

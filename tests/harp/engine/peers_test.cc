@@ -18,6 +18,7 @@
 
 #include "harp/engine/engine_call.h"
 #include "harp/engine/engine_core.h"
+#include "harp/engine/interfaces.h"
 #include "harp/engine/peer.h"
 #include "harp/engine/stack_core.h"
 #include "harp/tools/exchange.h"
@@ -373,6 +374,30 @@ TEST(PeersTest, what_has_not_arrived_there_is_not_settled) {
   ASSERT_TRUE(receives.recv(me, {1, 2}, Sink::place(&in), 8).run(20 * kSecond).ok());
   EXPECT_EQ(in, out);
   EXPECT_TRUE(eventually(settled));
+  here->close();
+  there->close();
+}
+
+// Containers allow a process few.
+TEST(PeerTest,
+     a_process_takes_nine_descriptors_beside_its_addresses_and_two_for_a_peer_on_its_host) {
+  StackOptions options;
+  options.interfaces = {"lo"};
+  const auto all = list_interfaces();
+  ASSERT_TRUE(all.ok());
+  const int addresses = static_cast<int>(std::ranges::count_if(
+      all.value(), [](const Interface& each) { return each.loopback && each.up; }));
+  const int before = ::taco::testing::count_descriptors();
+  const auto here = StackCore::create(options).value();
+  EXPECT_LE(::taco::testing::count_descriptors(), before + 9 + addresses);
+  const auto there = StackCore::create(options).value();
+  const PeerId it = here->add_peer(there->address()).value();
+  const PeerId me = there->add_peer(here->address()).value();
+  ASSERT_TRUE(greet(*here, it, *there, me, 1).ok());
+  const auto fewer = [&] {
+    return ::taco::testing::count_descriptors() <= before + 2 * (9 + addresses + 2);
+  };
+  EXPECT_TRUE(eventually(fewer)) << ::taco::testing::count_descriptors() - before;
   here->close();
   there->close();
 }

@@ -28,7 +28,7 @@ class Impostor {
     half_ = new (half_memory_.data()) ShmHalf;
     new (arena_memory_.data()) ShmPage;
     ring_.emplace(half_->ring, kShmRingBytes, half_->produced, nothing_consumed_);
-    doorbell_ = ShmFd(eventfd(0, EFD_CLOEXEC));
+    doorbell_ = OwnFd(eventfd(0, EFD_CLOEXEC));
     socket_ = std::move(shm_connect(victim.name)).value();
     greeting_.proof = shm_proof(victim, address.incarnation, {});
     greeting_.incarnation = address.incarnation;
@@ -72,7 +72,7 @@ class Impostor {
   Arena half_memory_, arena_memory_;
   std::atomic<std::uint64_t> nothing_consumed_{0};
   std::optional<RingProducer> ring_;
-  ShmFd doorbell_, socket_;
+  OwnFd doorbell_, socket_;
   ShmMapping victim_half_;
 };
 

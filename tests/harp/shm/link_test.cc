@@ -1,14 +1,12 @@
 // Messages between nodes of one process, single-threaded, so that every interleaving is ours.
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <random>
 
 #include "harp/shm/admission.h"
@@ -58,92 +56,6 @@ TEST(ShmLinks, MayBeOpenedByWhoHearsSomething) {
   const std::byte word{1};
   for (const auto& other : others) other->matcher(0).notify({&word, 1});
   EXPECT_TRUE(run_all(all, [&] { return hub.heard.notices.size() == kOthers; }));
-}
-
-// The highest number that a descriptor has, and one more.
-rlim_t descriptors_in_use() {
-  const ShmFd next(eventfd(0, EFD_CLOEXEC));
-  return static_cast<rlim_t>(next.get());
-}
-
-// Wherever it runs out, in the middle of a meeting, the meeting comes off or an error says why not.
-TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereNoneIsLeft) {
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  int refused = 0, met = 0;
-  for (rlim_t room = 0; room < 24; ++room) {
-    SCOPED_TRACE("room for " + std::to_string(room));
-    ShmNode a(false), b(false);
-    const PeerId ab = a.join(b.address()), ba = b.join(a.address());
-    const std::byte word{1};
-    ShmSend send({1, 2}, &word, 1);
-    std::byte target{};
-    ShmReceive receive({1, 2}, Sink::place(&target), 1);
-    rlimit low = before;
-    low.rlim_cur = descriptors_in_use() + room;
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-    b.matcher(ba).recv(receive);
-    a.matcher(ab).send(send);
-    const auto lost = [&] { return !a.heard.lost.empty() || !b.heard.lost.empty(); };
-    EXPECT_TRUE(run_all({&a, &b}, [&] { return receive.done || lost(); }));
-    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-    (lost() ? refused : met) += 1;
-    for (const ShmNode* node : {&a, &b}) {
-      for (const auto& [peer, why] : node->heard.lost) {
-        EXPECT_NE(why.message().find("(ulimit -n)"), std::string::npos) << why.message();
-      }
-    }
-  }
-  EXPECT_GT(refused, 4);
-  EXPECT_GT(met, 4);
-}
-
-// The kernel says who connects by what he was then.
-void connect_as_another_user(const ShmAddress& to, std::vector<ShmFd>& sockets, std::size_t count) {
-  constexpr uid_t kNobody = 65534;
-  ASSERT_EQ(seteuid(kNobody), 0);
-  for (std::size_t i = 0; i < count; ++i) {
-    auto socket = shm_connect(to.name);
-    if (!socket.ok()) break;
-    sockets.push_back(std::move(socket).value());
-  }
-  ASSERT_EQ(seteuid(0), 0);
-}
-
-std::size_t hung_up(const std::vector<ShmFd>& sockets) {
-  return static_cast<std::size_t>(std::ranges::count_if(sockets, [](const ShmFd& socket) {
-    pollfd one{socket.get(), POLLIN, 0};
-    return poll(&one, 1, 0) == 1 && (one.revents & POLLHUP) != 0;
-  }));
-}
-
-TEST(ShmStrangers, AreShownTheDoorAFewAtATime) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can connect as somebody else";
-  ShmNode node, friendly;
-  std::vector<ShmFd> strangers;
-  constexpr std::size_t kStrangers = 700;
-  ASSERT_NO_FATAL_FAILURE(connect_as_another_user(node.address(), strangers, kStrangers));
-  ASSERT_EQ(strangers.size(), kStrangers);
-  Time now = monotonic_now();
-  node.endpoint->on_events(now);
-  const std::size_t first = hung_up(strangers);
-  EXPECT_GT(first, 0u);
-  EXPECT_LE(first, 64u) << "a turn waits for whoever connects";
-  EXPECT_LT(node.endpoint->next_deadline(), kNever);
-  ASSERT_TRUE(node.endpoint->prepare_sleep()) << "it has nothing to do meanwhile";
-  node.endpoint->cancel_sleep();
-  for (int i = 0; i < 9; ++i) node.endpoint->on_events(now);
-  EXPECT_EQ(hung_up(strangers), first) << "it does not rest";
-  for (int i = 0; i < 100 && hung_up(strangers) < kStrangers; ++i) {
-    now = std::max(now, node.endpoint->next_deadline());
-    node.endpoint->on_events(now);
-  }
-  EXPECT_EQ(hung_up(strangers), kStrangers);
-  const PeerId there = node.join(friendly.address());
-  friendly.join(node.address());
-  const std::byte word{1};
-  friendly.matcher(0).notify({&word, 1});
-  EXPECT_TRUE(run_all({&node, &friendly}, [&] { return !node.heard.notices.empty(); })) << there;
 }
 
 TEST_P(ShmLinkTest, EverySizeArrivesByteForByte) {
