@@ -25,10 +25,11 @@ namespace {
 
 constexpr std::size_t kBytesPerTurn = std::size_t{1} << 20;
 constexpr Duration kRareEvents = kMillisecond;
-// How long it does not listen where no descriptor is left, and after so many strangers in one look:
-// whoever connects without end takes a small part of a core, and no turn waits for him.
-constexpr Duration kDeafness = kSecond, kRest = 10 * kMillisecond;
-constexpr std::size_t kAcceptsALook = 64;
+// How long it does not listen where no descriptor is left, and after a look that has met strangers,
+// which takes so many at most: 800 a second, for each of which the kernel makes and ends a socket.
+// So whoever connects without end takes less than a hundredth of a core, and no turn waits for him.
+constexpr Duration kDeafness = kSecond, kRest = 20 * kMillisecond;
+constexpr std::size_t kAcceptsALook = 64, kStrangersALook = 16;
 // Connections that have not proved anything yet; each costs one descriptor.
 constexpr std::size_t kMaxCallers = 1024;
 
@@ -249,12 +250,13 @@ Result<OwnFd> HostEndpoint::accept_one() {
 void HostEndpoint::accept_callers() {
   std::size_t strangers = 0;
   for (std::size_t accepted = 0; accepted < kAcceptsALook; ++accepted) {
+    if (strangers == kStrangersALook) break;
     auto socket = accept_one();
     if (!socket.ok()) {
       TACO_LOG_WARNING("harp", "%s", socket.status().message().c_str());
       return rest_from_listening(kDeafness);
     }
-    if (!*socket) return;
+    if (!*socket) break;
     if (!shm_peer_process(socket->get(), /*watch=*/false).same_user) {
       ++strangers;
       continue;
@@ -265,7 +267,7 @@ void HostEndpoint::accept_callers() {
     watch(fd, kShmCaller);
     hear_caller(fd);
   }
-  if (strangers > kAcceptsALook / 2) rest_from_listening(kRest);
+  if (strangers > 0) rest_from_listening(kRest);
 }
 
 // A connection that waits to be accepted would wake us without end.

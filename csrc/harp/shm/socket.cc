@@ -20,7 +20,9 @@
 namespace taco::harp {
 namespace {
 
-constexpr int kBacklog = 4096;
+// The ranks of a host that may all call at once; those who find no place try again. Strangers may
+// fill it, and how long a peer waits behind them is bounded by it.
+constexpr int kBacklog = 512;
 constexpr std::size_t kLongestList = 256 * 1024;
 #ifdef SO_PEERPIDFD
 constexpr int kPeerPidfd = SO_PEERPIDFD;
