@@ -6,10 +6,14 @@ minor version that it was built for.
 
 import json
 import os
+import warnings
 
 import torch
 
 from taco_torch.errors import VersionMismatchError
+
+# The newest minor version that the tests were run over; docs/torch-versions.md has the runs.
+TESTED = ("2", "15")
 
 
 def _read_build() -> tuple[str, list[str]]:
@@ -40,13 +44,20 @@ def _minor(version: str) -> tuple[str, ...]:
 
 
 def check_torch(found: str | None = None) -> str:
-    """The name of the extension for the running torch, e.g. "_C_torch_2_13".
+    """The name of the extension for the running torch, e.g. "_C_torch_2_13". Warns where nobody
+    has tested it.
 
     Raises:
         VersionMismatchError: none was compiled against this minor version.
     """
     found = found or torch.__version__
     if _minor(found) in map(_minor, _torches):
+        if tuple(map(int, _minor(found))) > tuple(map(int, TESTED)):
+            warnings.warn(
+                f"torch {found} is newer than {'.'.join(TESTED)}, the newest that taco_torch "
+                f"{__version__} was tested with. It was compiled against it, and may work",
+                stacklevel=2,
+            )
         return "_".join(("_C_torch", *_minor(found)))
     built = " and ".join(filter(None, (", ".join(_torches[:-1]), _torches[-1])))
     fitting = ".".join(_minor(_torches[-1]))

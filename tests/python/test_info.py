@@ -163,6 +163,24 @@ else:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_torch_that_nobody_has_tested_is_used_with_a_warning(run: Run) -> None:
+    code = """
+import warnings
+import taco_torch._check as check
+def said(version=None):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        return check.check_torch(version), [str(one.message) for one in caught]
+check._torches.append("2.99.0")  # as after `pip install .` beside it
+extension, (warning,) = said("2.99.0")
+assert extension == "_C_torch_2_99", extension
+assert "2.99.0 is newer than" in warning, warning
+assert said()[1] == [], said()
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+
+
 def test_importing_starts_no_thread() -> None:
     code = "import os, torch; n = len(os.listdir('/proc/self/task')); import taco_torch; "
     code += "assert len(os.listdir('/proc/self/task')) == n"

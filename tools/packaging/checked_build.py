@@ -20,8 +20,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-# The range of pyproject.toml: pip would replace another torch once it has been compiled against.
-_TORCH = "torch>=2.11,<2.16"
+# As in pyproject.toml: pip would replace an older torch once it has been compiled against. A newer
+# one than was tested is tried.
+_TORCH = "torch>=2.11"
 # The needed packages that a registry has.
 _BUILD_CORE, _CMAKE, _NINJA = _PACKAGES = ["scikit-build-core>=0.10", "cmake>=3.22", "ninja"]
 _INSTALL = "python -m pip install --no-build-isolation ."
@@ -54,11 +55,10 @@ def _missing_torch(config_settings: dict[str, Any] | None) -> list[_Need]:
     if (config_settings or {}).get("cmake.define.TACO_TORCHES"):
         return []  # compiled against these, wherever they lie
     version = _installed("torch")
-    least, beyond = map(_numbers, _TORCH.split(","))
-    if version is None or not least <= _numbers(version) < beyond:
+    least = _numbers(_TORCH)
+    if version is None or _numbers(version) < least:
         found = f" (found {version})" if version else ""
-        words = f"torch {least[0]}.{least[1]} to {beyond[0]}.{beyond[1] - 1}{found}"
-        return [_Need(words, _TORCH)]
+        return [_Need(f"torch {least[0]}.{least[1]} or newer{found}", _TORCH)]
     if importlib.util.find_spec("torch") is None:
         return [_Need(f"torch (build isolation hides the {version} that is installed)")]
     return []
