@@ -35,6 +35,7 @@ set(torch_facing
   pg/c10d/backend_coalesced.cc
   pg/c10d/backend_collectives.cc
   pg/c10d/backend_gradients.cc
+  pg/c10d/backend_hooks.cc
   pg/c10d/backend_p2p.cc
   pg/c10d/backend_registry.cc
   pg/c10d/backend_sparse.cc
@@ -43,6 +44,7 @@ set(torch_facing
   pg/c10d/bucket_arrangement.cc
   pg/c10d/callback_scope.cc
   pg/c10d/ddp_hook.cc
+  pg/c10d/ephemeral_timeouts.cc
   pg/c10d/fsdp_hook.cc
   pg/c10d/future_bind.cc
   pg/c10d/gradient_watch.cc

@@ -1,6 +1,7 @@
 // Runs the operations of one group on one rank. A group costs no thread and no descriptor.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -68,6 +69,13 @@ class Communicator {
   // with a codec or, if that is null, exact. The same on all ranks. Any thread.
   virtual Cost predict_average(std::uint64_t bytes,
                                const std::shared_ptr<const Codec>& codec) const = 0;
+  // The same for what start() would run. Checks it likewise; kUnsupported for what the model does
+  // not know: sends, receives, and operations of several stages.
+  virtual Result<Cost> predict(OperationSpec spec) const = 0;
+
+  // Calls back once, on the completion thread, when the group has failed; not for being closed. At
+  // once if it has failed already. Any thread.
+  virtual void on_failure(std::function<void()> callback) = 0;
 
   // All ranks arrive or the missing ones are named, all of them when `report_all`.
   virtual Status monitored_barrier(Duration timeout, bool report_all) = 0;

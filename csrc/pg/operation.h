@@ -88,6 +88,9 @@ struct OperationSpec {
   // Settings that the ranks of a coded gradient must have in common beside it.
   bool scaled = false;  // the loss is multiplied by a GradScaler
   bool fates = false;   // what has become of earlier ones (lightcc::Gradients::Plan)
+  // Told how it ended here, and after how long, before anybody else hears of that: on the engine,
+  // so it takes no time and calls nothing of this group. Empty: nobody asks.
+  std::function<void(const Status& status, Duration elapsed)> ended_st;
 };
 
 // A started operation. Shared by the caller's Work and the engine.

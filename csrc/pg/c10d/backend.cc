@@ -19,10 +19,6 @@ namespace {
 constexpr Duration kGroupLinger = kSecond;
 thread_local bool parts_of_one_call = false;
 
-Duration to_duration(std::chrono::milliseconds timeout) {
-  return timeout.count() > 0 ? from_milliseconds(timeout.count()) : 0;
-}
-
 // Groups made from a default group meet in its store, under prefixes of their own.
 const void* tree_of(const c10::intrusive_ptr<c10d::Store>& store) {
   auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
@@ -65,6 +61,7 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
   }
   communicator_ = std::move(made).value();
   nested_ = std::make_shared<NestedGroups>(meeting_.stack, meeting_.group);
+  communicator_->on_failure([hooks = abort_hooks_] { hooks->call(); });
   hang_dump_ = HangDump::acquire();
 }
 
@@ -126,11 +123,14 @@ std::shared_ptr<Communicator> Backend::communicator_here() {
 c10::intrusive_ptr<c10d::Work> Backend::launch(Translation& translation, const Call& call,
                                                const std::vector<at::Tensor>& inputs,
                                                std::vector<at::Tensor> results) {
-  translation.spec.timeout = to_duration(call.timeout);
+  if (estimates_.here()) return estimate(translation, call, inputs, std::move(results));
+  translation.spec.timeout = timeout_of(call);
   translation.spec.caller_will_wait = !call.async && !coalescing_here();
   translation.state->results = std::move(results);
-  translation.state->operations.push_back(
-      value_or_raise(communicator_here()->start(std::move(translation.spec))));
+  if (!parts_of_one_call) report_completion(translation.state, translation.spec);
+  OperationPtr operation = value_or_raise(communicator_here()->start(std::move(translation.spec)));
+  ephemeral_timeouts_.started(operation);
+  translation.state->operations.push_back(std::move(operation));
   return track(translation.state, call, inputs);
 }
 
@@ -153,6 +153,7 @@ c10::intrusive_ptr<c10d::Work> Backend::combine(
   for (const auto& work : works) {
     state->children.push_back(static_cast<Work*>(work.get())->state());
   }
+  report_completion_of_all(state);
   return c10::make_intrusive<Work>(rank_, call.type, call.title, std::optional(inputs),
                                    std::move(state), communicator_here(), nested_);
 }
@@ -204,6 +205,7 @@ c10::intrusive_ptr<c10d::Work> Backend::endCoalescing() {
   for (const auto& child : state->children) {
     state->results.insert(state->results.end(), child->results.begin(), child->results.end());
   }
+  report_completion_of_all(state);
   return c10::make_intrusive<Work>(rank_, c10d::OpType::COALESCED, "taco:coalesced", std::nullopt,
                                    std::move(state), communicator_here(), nested_);
 }

@@ -5,7 +5,8 @@
 // Python calls in with the GIL released.
 //
 // Spread by concern: backend.cc (life of a group), backend_collectives.cc, backend_coalesced.cc
-// (several tensors in one call), backend_sparse.cc, backend_gradients.cc, backend_p2p.cc.
+// (several tensors in one call), backend_sparse.cc, backend_gradients.cc, backend_p2p.cc,
+// backend_hooks.cc (what torch asks beside collectives).
 #pragma once
 
 #include <atomic>
@@ -22,8 +23,12 @@
 
 #include "base/condition.h"
 #include "pg/c10d/callback_scope.h"
+#include "pg/c10d/ephemeral_timeouts.h"
 #include "pg/c10d/group_meeting.h"
 #include "pg/c10d/hang_dump.h"
+#include "pg/c10d/hook_table.h"
+#include "pg/c10d/time_estimates.h"
+#include "pg/c10d/torch_features.h"
 #include "pg/c10d/work.h"
 #include "pg/communicator.h"
 #include "pg/tuning/cost_block.h"
@@ -41,6 +46,9 @@ class Backend : public c10d::Backend {
     explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
         : c10d::Backend::Options("taco", timeout) {}
     Options(const Options&) = default;
+    c10::intrusive_ptr<c10d::Backend::Options> clone() const {
+      return c10::make_intrusive<Options>(*this);
+    }
 
     std::string algorithm;                // as TACO_ALGORITHM, for this group only
     std::string compress_all_reduce;      // "float16" or "bfloat16": how tensors travel
@@ -138,6 +146,21 @@ class Backend : public c10d::Backend {
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   void enableCollectivesTiming() override {}  // every operation is timed anyway
 
+  // torch has these from some version on (torch_features.h).
+  bool isInitialized() { return true; }
+  void addEphemeralTimeout(const std::chrono::milliseconds& timeout);
+  bool supportsTimeEstimation() const override { return true; }
+  void startTimeEstimate() { estimates_.begin(); }
+  float endTimeEstimate();  // microseconds, one after the other
+  // Completion hooks run on the engine, abort hooks, which may take their time, on the completion
+  // thread: once, when the group has failed.
+  bool supportsCompletionHooks() const { return true; }
+  void registerCompletionHook(std::int64_t number, CompletionHook hook);
+  void unregisterCompletionHook(std::int64_t number) { completion_hooks_->remove(number); }
+  bool supportsAbortHooks() const { return true; }
+  void registerAbortHook(std::int64_t number, AbortHook hook);
+  void unregisterAbortHook(std::int64_t number) { abort_hooks_->remove(number); }
+
   // How a gradient is coded between hosts, as in OperationSpec.
   struct Coded {
     std::shared_ptr<const Codec> codec;  // null: as it is
@@ -191,6 +214,12 @@ class Backend : public c10d::Backend {
   CostOwner owner() const;
   Status measure_costs(const void* tree);
   void remember(const WorkStatePtr& state, const Call& call);
+  c10::intrusive_ptr<c10d::Work> estimate(Translation& translation, const Call& call,
+                                          const std::vector<at::Tensor>& inputs,
+                                          std::vector<at::Tensor> results);
+  Duration timeout_of(const Call& call);
+  void report_completion(const WorkStatePtr& state, OperationSpec& spec);
+  void report_completion_of_all(const WorkStatePtr& state);
   // The group's, or, inside a future's callback, that of the callback's operation.
   std::shared_ptr<Communicator> communicator_here();
   bool coalescing_here();
@@ -214,6 +243,12 @@ class Backend : public c10d::Backend {
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<NestedGroups> nested_;
   std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
+  const std::shared_ptr<HookTable<CompletionHook>> completion_hooks_ =
+      std::make_shared<HookTable<CompletionHook>>();
+  const std::shared_ptr<HookTable<AbortHook>> abort_hooks_ =
+      std::make_shared<HookTable<AbortHook>>();
+  EphemeralTimeouts ephemeral_timeouts_;
+  TimeEstimates estimates_;
 
   std::mutex mutex_;  // guards what follows
   bool down_ = false;

@@ -102,6 +102,9 @@ void bind_backend(py::module_& module) {
            NoGil())
       .def("reduce_scatter_coded", &reduce_scatter_coded, py::arg("output"), py::arg("input"),
            py::arg("op"), py::arg("format"), py::arg("async_op"), NoGil())
+      // torch has the ranks that are not in a new group take part in the split that makes it, where
+      // groups are bound to a device. Here only its members meet.
+      .def("perform_nocolor_split", [](const Backend&, const py::object& /*device*/) {})
       .def_property_readonly("groups", &Backend::groups)
       .def(
           "dump", [](Backend& backend) { return backend.communicator().dump(); }, NoGil())

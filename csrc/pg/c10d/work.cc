@@ -41,6 +41,11 @@ void wait_for_completion(c10::ivalue::Future& future) {
 
 }  // namespace
 
+std::uint64_t WorkState::next_key() {
+  static std::atomic<std::uint64_t> newest{0};
+  return newest.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 bool WorkState::operations_done() const {
   for (const OperationPtr& operation : operations) {
     if (!operation->done()) return false;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -19,6 +20,11 @@
 #include "pg/operation.h"
 
 namespace taco::pg {
+
+// torch's timeouts; 0: there is none.
+inline Duration to_duration(std::chrono::milliseconds timeout) {
+  return timeout.count() > 0 ? from_milliseconds(timeout.count()) : 0;
+}
 
 struct CopyBack {
   at::Tensor staged;  // what the engine wrote
@@ -35,6 +41,7 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
   std::function<void()> at_end;  // makes the results of what the operations have brought; may raise
   std::vector<at::Tensor> results;                   // the future's value
   std::vector<std::shared_ptr<WorkState>> children;  // of a coalesced Work
+  const std::uint64_t key = next_key();              // no other's of this process, ever
 
   bool operations_done() const;
   bool settled() const { return stage_.load(std::memory_order_acquire) != Stage::kOpen; }
@@ -60,6 +67,7 @@ class WorkState : public std::enable_shared_from_this<WorkState> {
  private:
   enum class Stage : std::uint8_t { kOpen, kSettled, kDone };  // kDone: the futures are, too
 
+  static std::uint64_t next_key();
   void finish_operations();  // with the lock held
   void complete(const FuturePtr& future, const FuturePtr& outcome) const;
   FuturePtr promise(FuturePtr WorkState::*which, c10::TypePtr type);
@@ -91,6 +99,7 @@ class Work : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   float getDuration() const override;
   uint64_t getSequencenumber() const override;
+  uint64_t getCompletionKey() const { return state_->key; }  // torch asks from 2.15 on
 
   const WorkStatePtr& state() const { return state_; }
   // Where collectives that callbacks of this Work start belong; null for point-to-point.

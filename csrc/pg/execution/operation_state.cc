@@ -70,6 +70,7 @@ void OperationState::complete(const Status& status, Time now) {
   const std::shared_ptr<OperationState> keep = std::move(self);
   status_ = status;
   ended_ = now;
+  if (spec.ended_st) spec.ended_st(status, now - submitted);
   {
     std::lock_guard lock(mutex_);
     event_.set();

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "harp/engine/engine_call.h"
 #include "pg/algorithms/list.h"
+#include "pg/execution/staging.h"
 #include "pg/group/live_groups.h"
 
 namespace taco::pg {
@@ -135,7 +136,22 @@ Status Group::enlist() {
 
 void Group::fail_alone(const Status& why) {
   std::lock_guard lock(mutex_);
-  if (error_.ok()) error_ = why;
+  if (error_.ok()) set_error(why);
+}
+
+void Group::set_error(const Status& why) {
+  error_ = why;
+  for (std::function<void()>& callback : std::exchange(on_failure_, {}))
+    if (!closed_) completion::post(std::move(callback));
+}
+
+void Group::on_failure(std::function<void()> callback) {
+  std::lock_guard lock(mutex_);
+  if (error_.ok()) {
+    on_failure_.push_back(std::move(callback));
+  } else if (!closed_) {
+    completion::post(std::move(callback));
+  }
 }
 
 bool Group::descends_from(const Group& other) const {
@@ -172,6 +188,20 @@ std::uint64_t Group::sequence() const {
 
 Cost Group::predict_average(std::uint64_t bytes, const std::shared_ptr<const Codec>& codec) const {
   return planner_->prediction(average_problem(bytes, codec));
+}
+
+Result<Cost> Group::predict(OperationSpec spec) const {
+  TACO_RETURN_IF_ERROR(check(spec));
+  const bool is_collective =
+      spec.kind != Kind::kSend && spec.kind != Kind::kRecv && spec.kind != Kind::kRecvAny;
+  if (!is_collective || spec.stages != nullptr) {
+    return Status(Code::kUnsupported, "how long this " + std::string(name_of(spec.kind)) +
+                                          " would take cannot be told: the planner's model knows "
+                                          "collectives of one stage");
+  }
+  if (options_.world == 1) return Cost();
+  if (spec.equal_splits) spec.equal_splits = planner_->relies_on_equal_splits(spec.inputs[0].bytes);
+  return Cost(planner_->prediction(problem_of(spec, is_in_place(spec, options_.rank))));
 }
 
 void Group::set_timeout(Duration timeout) { timeout_.store(timeout, std::memory_order_relaxed); }

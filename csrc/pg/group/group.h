@@ -17,6 +17,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -71,6 +72,8 @@ class Group final : public Communicator,
   const Topology& topology() const override { return planner_->topology(); }
   Cost predict_average(std::uint64_t bytes,
                        const std::shared_ptr<const Codec>& codec) const override;
+  Result<Cost> predict(OperationSpec spec) const override;
+  void on_failure(std::function<void()> callback) override;
   Status monitored_barrier(Duration timeout, bool report_all) override;
   std::string dump() const override;
 
@@ -125,6 +128,7 @@ class Group final : public Communicator,
 
   // group.cc; of a group of one rank, which has no engine
   void fail_alone(const Status& why);
+  void set_error(const Status& why);  // with the lock held
   bool descends_from(const Group& other) const;
 
   // group_start.cc
@@ -137,7 +141,7 @@ class Group final : public Communicator,
   void run_st(OperationState& operation);
   void finish_st(OperationState& operation, const Status& status);
   void start_queued_st();
-  Problem problem_of(const OperationState& operation) const;
+  static Problem problem_of(const OperationSpec& spec, bool in_place);
   Status stray_block_st(const OperationState& operation) const;
   void finished_st(Execution& execution, OperationState& operation) override;
   void drained_st(Execution& execution) override;
@@ -195,6 +199,7 @@ class Group final : public Communicator,
   std::uint64_t refused_from_ = kEverything;  // collectives, once error_ is set
   bool closed_ = false;
   bool left_membership_ = false;
+  std::vector<std::function<void()>> on_failure_;
   std::atomic<Duration> timeout_;
   std::atomic<bool> reported_{false};  // an operation has carried the group's failure
 

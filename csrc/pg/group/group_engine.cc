@@ -32,12 +32,11 @@ void Group::take_st(OperationState& operation, harp::Transport& transport) {
   if (!running_.queue(operation)) run_st(operation);
 }
 
-Problem Group::problem_of(const OperationState& operation) const {
-  const OperationSpec& spec = operation.spec;
+Problem Group::problem_of(const OperationSpec& spec, bool in_place) {
   Problem problem;
   problem.kind = spec.kind;
   problem.element_bytes = static_cast<std::uint32_t>(kernels::size_of(spec.dtype));
-  problem.in_place = operation.in_place;
+  problem.in_place = in_place;
   problem.codec = spec.codec;
   const auto blocks_of = [&](const std::vector<Piece>& pieces) {
     problem.bytes = pieces[0].bytes;
@@ -90,7 +89,8 @@ Problem Group::problem_of(const OperationState& operation) const {
 
 void Group::run_st(OperationState& operation) {
   assert_owner();
-  Result<std::shared_ptr<const Schedule>> schedule = planner_->plan(problem_of(operation));
+  Result<std::shared_ptr<const Schedule>> schedule =
+      planner_->plan(problem_of(operation.spec, operation.in_place));
   if (!schedule.ok())
     return finish_st(operation, schedule.status().with_prefix(operation.describe() + ": "));
   ExecutionPool& pool = membership_->pool();

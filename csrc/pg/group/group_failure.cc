@@ -60,7 +60,7 @@ void Group::fail_st(const Status& why, std::uint64_t from, bool tell) {
   if (first) failure_ = why;
   {
     std::lock_guard lock(mutex_);
-    if (first) error_ = why;
+    if (first) set_error(why);
     refused_from_ = from;
   }
   TACO_LOG_INFO("pg", "group '%s' rank %d failed from operation %llu on: %s", options_.name.c_str(),
