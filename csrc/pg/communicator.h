@@ -77,6 +77,9 @@ class Communicator {
   // once if it has failed already. Any thread.
   virtual void on_failure(std::function<void()> callback) = 0;
 
+  // Once, before anything else is started: all ranks come to it, with the same digest of what they
+  // were told about the group, or the group fails with a reason that names those that did not.
+  virtual Status roll_call(std::uint64_t digest, Duration timeout) = 0;
   // All ranks arrive or the missing ones are named, all of them when `report_all`.
   virtual Status monitored_barrier(Duration timeout, bool report_all) = 0;
   // Human-readable: per group the operations in flight, step, peer, bytes done.

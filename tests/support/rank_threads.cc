@@ -35,35 +35,41 @@ std::vector<std::shared_ptr<pg::Communicator>> RankThreads::make_group(
     const std::vector<int>& members, const std::string& name, const pg::Parent& parent) {
   std::vector<std::shared_ptr<pg::Communicator>> groups;
   const std::uint64_t id = next_id_++;
-  for (int rank = 0; rank < static_cast<int>(members.size()); ++rank) {
-    pg::GroupOptions options;
-    options.id = id;
-    options.name = name;
-    options.parent = parent;
-    options.rank = rank;
-    options.world = static_cast<int>(members.size());
-    options.timeout = options_.timeout;
-    options.algorithm = options_.algorithm;
-    options.intra_size = options_.intra_size;
-    for (const int process : members) {
-      options.peers.push_back(LoopbackNetwork::peer_of(process));
-      options.global_ranks.push_back(process);
-      options.host_of_rank.push_back(options_.ranks_per_host > 0 ? process / options_.ranks_per_host
-                                                                 : 0);
-    }
-    // Hosts are counted from 0 in the order in which the ranks name them.
-    std::vector<int> seen;
-    for (int& host : options.host_of_rank) {
-      std::size_t index = 0;
-      while (index < seen.size() && seen[index] != host) ++index;
-      if (index == seen.size()) seen.push_back(host);
-      host = static_cast<int>(index);
-    }
-    auto group = pg::Communicator::create(network_.stack(members[rank]), options);
-    EXPECT_TRUE(group.ok()) << group.status().message();
-    groups.push_back(*group);
-  }
+  for (int rank = 0; rank < static_cast<int>(members.size()); ++rank)
+    groups.push_back(enter_group(id, members, rank, name, parent));
   return groups;
+}
+
+std::shared_ptr<pg::Communicator> RankThreads::enter_group(std::uint64_t id,
+                                                           const std::vector<int>& members,
+                                                           int rank, const std::string& name,
+                                                           const pg::Parent& parent) {
+  pg::GroupOptions options;
+  options.id = id;
+  options.name = name;
+  options.parent = parent;
+  options.rank = rank;
+  options.world = static_cast<int>(members.size());
+  options.timeout = options_.timeout;
+  options.algorithm = options_.algorithm;
+  options.intra_size = options_.intra_size;
+  for (const int process : members) {
+    options.peers.push_back(LoopbackNetwork::peer_of(process));
+    options.global_ranks.push_back(process);
+    options.host_of_rank.push_back(options_.ranks_per_host > 0 ? process / options_.ranks_per_host
+                                                               : 0);
+  }
+  // Hosts are counted from 0 in the order in which the ranks name them.
+  std::vector<int> seen;
+  for (int& host : options.host_of_rank) {
+    std::size_t index = 0;
+    while (index < seen.size() && seen[index] != host) ++index;
+    if (index == seen.size()) seen.push_back(host);
+    host = static_cast<int>(index);
+  }
+  auto group = pg::Communicator::create(network_.stack(members[rank]), options);
+  EXPECT_TRUE(group.ok()) << group.status().message();
+  return *group;
 }
 
 void RankThreads::run(const std::function<void(int, pg::Communicator&)>& body) {

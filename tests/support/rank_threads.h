@@ -32,6 +32,10 @@ class RankThreads {
   std::vector<std::shared_ptr<pg::Communicator>> make_group(const std::vector<int>& members,
                                                             const std::string& name,
                                                             const pg::Parent& parent = {});
+  // One rank's side of a group: what it believes about the members is its own affair.
+  std::shared_ptr<pg::Communicator> enter_group(std::uint64_t id, const std::vector<int>& members,
+                                                int rank, const std::string& name,
+                                                const pg::Parent& parent = {});
   // Calls `body` for every rank on a thread of its own and waits for all of them.
   void run(const std::function<void(int rank, pg::Communicator& group)>& body);
   // The same in a group made for it, which the body closes or leaves to this.

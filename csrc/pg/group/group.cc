@@ -88,6 +88,7 @@ Group::Group(std::shared_ptr<harp::Stack> stack, GroupOptions options,
       timeout_(options_.timeout),
       point_to_point_(*this, view_),
       barrier_(*this),
+      roll_call_(*this),
       deadlines_(*this, options_.world),
       check_up_(*this),
       withdrawals_(*this),
@@ -205,6 +206,17 @@ Result<Cost> Group::predict(OperationSpec spec) const {
 }
 
 void Group::set_timeout(Duration timeout) { timeout_.store(timeout, std::memory_order_relaxed); }
+
+Status Group::roll_call(std::uint64_t digest, Duration timeout) {
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return Status(Code::kAborted, "group '" + options_.name + "' was destroyed");
+    if (options_.world == 1) return error_;
+  }
+  Status all = roll_call_.enter(stack_->engine(), digest, timeout);
+  if (!all.ok()) reported_ = true;
+  return all;
+}
 
 Status Group::monitored_barrier(Duration timeout, bool report_all) {
   {

@@ -13,7 +13,7 @@
 // group_engine.cc (the engine's side), group_failure.cc (what goes wrong), group_queries.cc (what
 // members ask each other), group_closing.cc (leaving). What has states and timers of its own is a
 // machine beside it: deadlines.h, check_up.h, withdrawals.h, departures.h, farewell.h,
-// monitored_barrier.h.
+// monitored_barrier.h, roll_call.h.
 #pragma once
 
 #include <atomic>
@@ -38,6 +38,7 @@
 #include "pg/group/monitored_barrier.h"
 #include "pg/group/notice.h"
 #include "pg/group/point_to_point.h"
+#include "pg/group/roll_call.h"
 #include "pg/group/running_collectives.h"
 #include "pg/group/withdrawals.h"
 #include "pg/planning/planner.h"
@@ -74,6 +75,7 @@ class Group final : public Communicator,
                        const std::shared_ptr<const Codec>& codec) const override;
   Result<Cost> predict(OperationSpec spec) const override;
   void on_failure(std::function<void()> callback) override;
+  Status roll_call(std::uint64_t digest, Duration timeout) override;
   Status monitored_barrier(Duration timeout, bool report_all) override;
   std::string dump() const override;
 
@@ -102,8 +104,9 @@ class Group final : public Communicator,
   bool has_failed_st() const { return failed_st_; }
   std::uint32_t newest_sequence_st() const { return newest_sequence_; }
   const Status& failure_st() const { return failure_; }
-  void tell_st(int rank, const Notice& notice) {
-    stack_->engine().transport().notify_st(options_.peers[rank], encode(notice));
+  void tell_st(int rank, const Notice& notice) { tell_process_st(options_.peers[rank], notice); }
+  void tell_process_st(harp::PeerId peer, const Notice& notice) {
+    stack_->engine().transport().notify_st(peer, encode(notice));
   }
   // Beyond what has been started here.
   std::uint64_t next_sequence_st() const { return full(newest_sequence_) + 1; }
@@ -208,6 +211,7 @@ class Group final : public Communicator,
   Arrivals arrivals_;
   PointToPoint point_to_point_;
   MonitoredBarrier barrier_;
+  RollCall roll_call_;
   List<OperationState, &OperationState::links> operations_;  // open ones, in order of arrival
   RunningCollectives running_;
   List<Execution, &Execution::links> executions_;  // all that have not drained yet, newest first

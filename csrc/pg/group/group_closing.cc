@@ -154,6 +154,7 @@ void Group::left_st(int rank, const Notice& notice) {
   if (farewell_.awaits_st(rank)) closing_answer_st(rank, told);
   farewell_.confirmed_st(rank);
   barrier_.peer_gone_st(rank);
+  roll_call_.peer_gone_st(rank, view_.gone[rank]);
   break_open_st(rank, full(static_cast<std::uint32_t>(notice.sequence)));
 }
 

@@ -68,6 +68,7 @@ void Group::fail_st(const Status& why, std::uint64_t from, bool tell) {
   if (tell) tell_members_st(failure_notice());
   if (first) {
     barrier_.fail_st(why);
+    roll_call_.failed_st();
     farewell_.failed_st();
   }
   end_from_st(from, why);
@@ -264,6 +265,7 @@ void Group::peer_gone_st(harp::PeerId peer, const Status& unmet) {
              PeerLoss{rank, "", -1});
   farewell_.confirmed_st(rank);
   barrier_.peer_gone_st(rank);
+  roll_call_.peer_gone_st(rank, view_.gone[rank]);
   break_open_st(rank, 0);
   point_to_point_.peer_gone_st(rank);
 }
@@ -284,7 +286,7 @@ void Group::break_open_st(int rank, std::uint64_t after) {
 void Group::notice_st(harp::PeerId peer, const Notice& notice) {
   assert_owner();
   const int rank = rank_of(peer);
-  if (rank < 0) return;
+  if (rank < 0) return roll_call_.stranger_st(peer, notice);
   switch (notice.kind) {
     case NoticeKind::kGroupFailed:
       return failed_elsewhere_st(rank, notice);
@@ -299,6 +301,11 @@ void Group::notice_st(harp::PeerId peer, const Notice& notice) {
       return;
     case NoticeKind::kGroupLeft:
       return left_st(rank, notice);
+    case NoticeKind::kRollCall:
+    case NoticeKind::kRollAnswer:
+    case NoticeKind::kRollRelease:
+    case NoticeKind::kRollRefused:
+      return roll_call_.heard_st(rank, notice);
     case NoticeKind::kPeerLost:
       return;  // concerns the process, not one group: Membership has taken it
   }

@@ -246,7 +246,12 @@ void Membership::on_notice_st(harp::PeerId peer, std::span<const std::byte> byte
     return found->second->notice_st(peer, *notice);
   if (notice->kind == NoticeKind::kArrivalReport) return;
   if (notice->kind != NoticeKind::kArrivalQuery) {
-    if (find_closed(notice->group) != nullptr) return;
+    // To a roll call its sender waits for an answer, where to a farewell there is none.
+    const Closed* const closed = find_closed(notice->group);
+    const bool calls =
+        notice->kind == NoticeKind::kRollCall || notice->kind == NoticeKind::kRollAnswer;
+    if (closed != nullptr && calls) tell_has_left_st(peer, *closed);
+    if (closed != nullptr) return;
     if (early_notices_.size() >= kMaxEarlyNotices) early_notices_.pop_front();
     early_notices_.push_back({peer, *notice});
     return;

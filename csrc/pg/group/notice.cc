@@ -54,7 +54,8 @@ std::optional<Notice> decode(std::span<const std::byte> bytes) {
   if (bytes.size() < sizeof fixed) return std::nullopt;
   std::memcpy(&fixed, bytes.data(), sizeof fixed);
   if (fixed.format != kFormat) return std::nullopt;
-  if (fixed.kind < 1 || fixed.kind > static_cast<int>(NoticeKind::kGroupLeft)) return std::nullopt;
+  if (fixed.kind < 1 || fixed.kind > static_cast<int>(NoticeKind::kRollRefused))
+    return std::nullopt;
   if (fixed.code > static_cast<int>(Code::kInternal)) return std::nullopt;
   if (bytes.size() != sizeof fixed + fixed.address_bytes + fixed.text_bytes) return std::nullopt;
   Notice notice;

@@ -25,6 +25,11 @@ enum class NoticeKind : std::uint8_t {
   kBarrierReleased,  // monitored barrier `number`; `code` and `text` when it failed
   kGroupLeft,        // the sender has left the group, with everything it sent acknowledged;
                      // `sequence` is its newest collective
+  // A roll call; of all, `number` is the digest of the sender's members, `sequence` their count.
+  kRollCall,
+  kRollAnswer,
+  kRollRelease,  // all have come
+  kRollRefused,  // the receiver is no member to the sender
 };
 
 struct Notice {
