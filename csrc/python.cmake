@@ -29,6 +29,8 @@ set(torch_facing
   edge/errors_bind.cc
   edge/rendezvous.cc
   edge/rendezvous_record.cc
+  edge/roster.cc
+  edge/stack_use.cc
   edge/store_door.cc
   pg/c10d/agreed_choice.cc
   pg/c10d/backend.cc
@@ -37,6 +39,7 @@ set(torch_facing
   pg/c10d/backend_gradients.cc
   pg/c10d/backend_hooks.cc
   pg/c10d/backend_p2p.cc
+  pg/c10d/backend_reconfigure.cc
   pg/c10d/backend_registry.cc
   pg/c10d/backend_sparse.cc
   pg/c10d/backend_tensors.cc
@@ -47,6 +50,7 @@ set(torch_facing
   pg/c10d/ephemeral_timeouts.cc
   pg/c10d/fsdp_hook.cc
   pg/c10d/future_bind.cc
+  pg/c10d/generation.cc
   pg/c10d/gradient_watch.cc
   pg/c10d/group_meeting.cc
   pg/c10d/hang_dump.cc
@@ -54,6 +58,7 @@ set(torch_facing
   pg/c10d/lightcc_bind.cc
   pg/c10d/plan_bind.cc
   pg/c10d/stats_bind.cc
+  pg/c10d/succession.cc
   pg/c10d/relay.cc
   pg/c10d/unused_gradients.cc
   pg/c10d/work.cc

@@ -15,6 +15,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from fabric import why_unavailable
 from marks import whole
 from torchrun import run_forked
@@ -411,3 +412,78 @@ def test_activations_are_what_a_forward_pass_saves_beside_parameters(
         model(given).sum()
     # What the layer is given, and what tanh has returned; not the layer's weight.
     assert saved.bytes() == 4 * (4 * 8 + 4 * 16)
+
+
+class Elastic:
+    """A process of examples/train_elastic.py, with all it has printed so far."""
+
+    def __init__(self, *arguments: str) -> None:
+        script = str(TOP / "examples" / "train_elastic.py")
+        self.process = subprocess.Popen(
+            [sys.executable, script, *arguments],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.printed = ""
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """Reads on until a line matches; the end of the output is a failure."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.printed += line
+            if found := re.search(pattern, line):
+                return found
+        raise AssertionError(f"no {pattern!r} in {self.printed}")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def elastic() -> Iterator[Callable[..., Elastic]]:
+    made: list[Elastic] = []
+
+    def start(*arguments: str) -> Elastic:
+        made.append(Elastic(*arguments))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.end()
+
+
+elastic_only = pytest.mark.skipif(
+    BACKEND != "taco" or not hasattr(torch.distributed, "_reconfigure"),
+    reason="only taco, and torch from 2.14 on",
+)
+
+
+@elastic_only
+def test_training_loses_a_rank_and_takes_one_in(elastic: Callable[..., Elastic]) -> None:
+    port = elastic("store", "--port", "0").wait_for(r"port (\d+)")[1]
+    endless = ["--port", port, "--steps", "1000000000"]
+    members = [elastic("--members", "3", *endless) for _ in range(3)]
+    for member in members:
+        member.wait_for("group 1: rank . of 3 at step 0")
+    members.pop(1).process.kill()
+    for member in members:
+        member.wait_for("is lost")
+        member.wait_for("group 2: rank . of 2")
+    members.append(elastic(*endless))
+    for member in members:
+        member.wait_for(r"group 3: rank . of 3 at step [1-9]")
+
+
+@elastic_only
+def test_training_that_might_have_shrunk_ends_as_any_other(
+    elastic: Callable[..., Elastic],
+) -> None:
+    port = elastic("store", "--port", "0").wait_for(r"port (\d+)")[1]
+    alone = elastic("--members", "1", "--port", port, "--steps", "60")
+    assert float(alone.wait_for(r"accuracy (\d\.\d+)")[1]) > 0.7, alone.printed
+    assert alone.process.wait(60) == 0, alone.printed

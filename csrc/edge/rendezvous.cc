@@ -1,9 +1,6 @@
 #include "edge/rendezvous.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 
@@ -22,25 +19,9 @@ constexpr Duration kPatience = 20 * kSecond;  // before a warning names who is m
 constexpr Duration kGrace = 2 * kSecond;      // for rank 0's last word to be heard
 constexpr Duration kDefaultTimeout = 1800 * kSecond;
 
-std::uint64_t random_number() {
-  std::uint64_t value = 0;
-  if (getrandom(&value, sizeof value, 0) != sizeof value) {
-    value = static_cast<std::uint64_t>(monotonic_now()) * 0x9e3779b97f4a7c15u;
-  }
-  return value;
-}
-
 // Never 0, which is nobody's.
 std::uint64_t new_group_id(harp::Service service) {
   return harp::group_id(service, random_number() | 1);
-}
-
-std::string random_name() {
-  char text[33];
-  std::snprintf(text, sizeof text, "%016llx%016llx",
-                static_cast<unsigned long long>(random_number()),
-                static_cast<unsigned long long>(random_number()));
-  return text;
 }
 
 // One rank's side of one meeting; see the header for the keys.
@@ -214,7 +195,7 @@ void Rendezvous::refuse_all(const Status& why) {
 }
 
 Result<Table> Rendezvous::lead() {
-  nonce_ = random_name();
+  nonce_ = random_token();
   hellos_.resize(options_.world);
   hellos_[0] = self_;
   Status status = read_hellos();
@@ -264,19 +245,7 @@ Result<Table> Rendezvous::follow() {
   return Table::decode(*word);
 }
 
-Status acquire_stack(const StoreDoor& door, Meeting* meeting) {
-  Result<harp::StackOptions> options = harp::StackOptions::from_env();
-  if (!options.ok()) return options.status();
-  if (options->master.empty()) options->master = door.host();
-  if (options->master.empty()) {
-    if (const char* master = std::getenv("MASTER_ADDR")) options->master = master;
-  }
-  Result<harp::HeldStack> held = harp::hold_stack(*options, meeting->member);
-  if (!held.ok()) return held.status();
-  meeting->stack = std::move(held->stack);
-  if (held->shares_process) set_log_rank(-1);  // lines are of several ranks here
-  return Status();
-}
+}  // namespace
 
 Status enter_table(const Table& table, const MeetingOptions& options, Meeting* meeting) {
   if (static_cast<int>(table.ranks.size()) != options.world) {
@@ -304,7 +273,21 @@ Status enter_table(const Table& table, const MeetingOptions& options, Meeting* m
   return Status();
 }
 
-}  // namespace
+Result<Hello> hello_of(const StackUse& use, const std::vector<Setting>& settings) {
+  Result<harp::SecuritySettings> security = harp::SecuritySettings::get();
+  if (!security.ok()) return security.status();
+  Hello hello;
+  hello.token = random_token();
+  hello.version = TACO_VERSION;
+  hello.settings = settings;
+  for (const harp::SecuritySettings::Setting& setting : security->settings()) {
+    hello.settings.push_back({setting.name, setting.value});
+  }
+  hello.host = use.stack()->host();
+  hello.address = use.stack()->address();
+  hello.gbits = use.stack()->interface_gbits();
+  return hello;
+}
 
 Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const MeetingOptions& options) {
   Meeting meeting;
@@ -321,36 +304,27 @@ Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const Meeting
   const Duration timeout = options.timeout > 0 ? options.timeout : kDefaultTimeout;
   StoreDoor door(store, later(later(begin, timeout), options.rank == 0 ? 0 : kGrace),
                  options.world);
-  Result<harp::SecuritySettings> security = harp::SecuritySettings::get();
-  if (!security.ok()) return security.status();
-  TACO_RETURN_IF_ERROR(acquire_stack(door, &meeting));
-  Hello self;
-  self.token = random_name();
-  self.version = TACO_VERSION;
-  self.settings = options.settings;
-  for (const harp::SecuritySettings::Setting& setting : security->settings()) {
-    self.settings.push_back({setting.name, setting.value});
-  }
-  self.host = meeting.stack->host();
-  self.address = meeting.stack->address();
-  self.gbits = meeting.stack->interface_gbits();
-  Rendezvous rendezvous(door, options, self, begin);
+  Result<std::shared_ptr<StackUse>> use = StackUse::take(door.host(), meeting.member);
+  if (!use.ok()) return use.status();
+  meeting.use = std::move(use).value();
+  meeting.stack = meeting.use->stack();
+  Result<Hello> self = hello_of(*meeting.use, options.settings);
+  if (!self.ok()) return self.status();
+  Rendezvous rendezvous(door, options, std::move(self).value(), begin);
   Result<Table> table = rendezvous.run();
   Status status = table.ok() ? enter_table(*table, options, &meeting) : table.status();
   rendezvous.stay_until_heard();
-  if (!status.ok()) {
-    harp::drop_stack(meeting.stack, meeting.member);
-    return status;
-  }
+  if (!status.ok()) return status;
   return meeting;
 }
 
-void part(const Meeting& meeting) {
+void part(Meeting& meeting) {
   if (!meeting.stack) return;
   for (int rank = 0; rank < meeting.member.world; ++rank) {
     if (rank != meeting.member.rank) meeting.stack->release_peer(meeting.peers[rank]);
   }
-  harp::drop_stack(meeting.stack, meeting.member);
+  meeting.stack.reset();
+  meeting.use.reset();
 }
 
 }  // namespace taco::edge

@@ -23,7 +23,7 @@
 
 #include "base/clock.h"
 #include "edge/rendezvous_record.h"
-#include "harp/engine/held_stacks.h"
+#include "edge/stack_use.h"
 #include "harp/service.h"
 
 namespace taco::edge {
@@ -40,8 +40,9 @@ struct MeetingOptions {
 
 // The result of a meeting. All vectors are by rank, or by host as host_of_rank numbers them.
 struct Meeting {
-  harp::Member member;
-  std::shared_ptr<harp::Stack> stack;  // null when world == 1
+  harp::Member member;            // the group, and which rank of how many this is
+  std::shared_ptr<StackUse> use;  // null when nothing is sent: a group of one that nobody joins
+  std::shared_ptr<harp::Stack> stack;  // its own
   std::uint64_t group_id = 0;          // random, and of the service
   std::string word;                    // rank 0's
   std::vector<harp::PeerId> peers;     // the own one is unused
@@ -54,7 +55,12 @@ struct Meeting {
 // settings differ, on every rank, naming two that differ and what each has.
 Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const MeetingOptions& options);
 
-// Gives back what meet() took of the Stack.
-void part(const Meeting& meeting);
+// Gives back what meet() took of the Stack. Idempotent.
+void part(Meeting& meeting);
+
+// The parts of a meeting, however its records travel: this rank's, with a fresh token; and the
+// group that a table of all ranks makes, with their processes as peers, for options.rank.
+Result<Hello> hello_of(const StackUse& use, const std::vector<Setting>& settings);
+Status enter_table(const Table& table, const MeetingOptions& options, Meeting* meeting);
 
 }  // namespace taco::edge

@@ -1,15 +1,22 @@
 #include "edge/rendezvous_record.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <span>
+
+#include "base/names.h"
 
 namespace taco::edge {
 namespace {
 
 constexpr char kAnyMeeting[] = "taco-meeting-", kMagic[] = "taco-meeting-4";
 constexpr char kRefusal[] = "taco-refusal-1";
+constexpr std::string_view kAnyMember = "taco-member-", kMember = "taco-member-1:";
 constexpr std::size_t kMostFieldBytes = 1 << 16;
 constexpr std::size_t kMostSettings = 64;
 
@@ -122,6 +129,20 @@ std::string difference(const std::vector<Setting>& ours, const std::vector<Setti
   return text;
 }
 
+// The reverse of hex_of(); nothing for other text.
+std::optional<std::string> bytes_of_hex(std::string_view digits) {
+  if (digits.size() % 2 != 0) return std::nullopt;
+  std::string bytes;
+  for (std::size_t i = 0; i < digits.size(); i += 2) {
+    unsigned char byte = 0;
+    const char* const end = digits.data() + i + 2;
+    const auto [stop, error] = std::from_chars(digits.data() + i, end, byte, 16);
+    if (error != std::errc() || stop != end) return std::nullopt;
+    bytes.push_back(static_cast<char>(byte));
+  }
+  return bytes;
+}
+
 int index_of_host(const std::vector<std::string>& hosts, const std::string& host) {
   return static_cast<int>(std::find(hosts.begin(), hosts.end(), host) - hosts.begin());
 }
@@ -219,6 +240,55 @@ std::optional<Refusal> Refusal::decode(std::string_view bytes) {
   refusal.why = Status(version ? Code::kVersionMismatch : Code::kRendezvous,
                        (version ? "rank 0 refused: " : "rank 0 gave up: ") + in.text());
   return refusal;
+}
+
+std::string MemberHandle::encode() const {
+  Writer out;
+  out.text(job);
+  out.text(hello.encode());
+  out.text(word);
+  const std::string bytes = out.take();
+  return std::string(kMember) + hex_of(std::as_bytes(std::span(bytes)));
+}
+
+Result<MemberHandle> MemberHandle::decode(std::string_view text) {
+  if (!text.starts_with(kAnyMember)) {
+    return invalid("this is no handle of a taco group: \"" + std::string(text.substr(0, 40)) +
+                   (text.size() > 40 ? "..." : "") + "\"");
+  }
+  if (!text.starts_with(kMember)) {
+    return Status(Code::kVersionMismatch,
+                  "the handle is of another version of taco_torch: it begins with " +
+                      std::string(text.substr(0, text.find(':'))) + ", and here they begin with " +
+                      std::string(kMember.substr(0, kMember.size() - 1)));
+  }
+  const std::optional<std::string> bytes = bytes_of_hex(text.substr(kMember.size()));
+  Reader in(bytes ? std::string_view(*bytes) : std::string_view());
+  MemberHandle handle;
+  handle.job = in.text();
+  const std::string hello = in.text();
+  handle.word = in.text();
+  if (!in.ok() || !in.at_end()) return invalid("the handle is damaged or cut off");
+  Result<Hello> decoded = Hello::decode(hello);
+  if (!decoded.ok()) return decoded.status();
+  handle.hello = std::move(decoded).value();
+  return handle;
+}
+
+std::uint64_t random_number() {
+  std::uint64_t value = 0;
+  if (getrandom(&value, sizeof value, 0) != sizeof value) {
+    value = static_cast<std::uint64_t>(monotonic_now()) * 0x9e3779b97f4a7c15u;
+  }
+  return value;
+}
+
+std::string random_token() {
+  char text[33];
+  std::snprintf(text, sizeof text, "%016llx%016llx",
+                static_cast<unsigned long long>(random_number()),
+                static_cast<unsigned long long>(random_number()));
+  return text;
 }
 
 std::vector<int> Table::host_of_rank() const {

@@ -58,6 +58,20 @@ struct Refusal {
   static std::optional<Refusal> decode(std::string_view bytes);  // nothing if they are none
 };
 
+// A rank that the program itself brings to the others, as text (edge/roster.h).
+struct MemberHandle {
+  std::string job;   // all that come by one store are of one job
+  Hello hello;       // its token names the rank's group for as long as that lives
+  std::string word;  // as Table::word, if it becomes rank 0's
+
+  std::string encode() const;
+  // kInvalidArgument: no handle, or a damaged one; kVersionMismatch: another version's.
+  static Result<MemberHandle> decode(std::string_view text);
+};
+
+std::uint64_t random_number();
+std::string random_token();  // 32 hexadecimal digits
+
 // Why `theirs` cannot work with `ours`, or ok. The text names both sides.
 Status compare(int our_rank, const Hello& ours, int their_rank, const Hello& theirs);
 

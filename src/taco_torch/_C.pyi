@@ -44,6 +44,7 @@ class ProcessGroupTaco(Backend):
         timeout: timedelta,
         group_name: str,
         global_ranks: list[int],
+        enable_reconfigure: bool = False,
     ) -> None: ...
     def monitored_barrier(self, timeout: timedelta | None, wait_all_ranks: bool) -> None: ...
     def reduce_scatter_coded(

@@ -35,6 +35,7 @@ def create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGr
         timeout,
         opts.group_id,
         list(opts.global_ranks_in_group),
+        getattr(opts, "enable_reconfigure", False),  # torch has it from 2.14 on
     )
 
 

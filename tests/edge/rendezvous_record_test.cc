@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 namespace taco::edge {
@@ -24,6 +25,38 @@ Table table() {
   made.word = std::string("a block\0of costs", 16);
   made.ranks = {hello("a", 0), hello("b", 25), hello("a", 10), hello("c", 0)};
   return made;
+}
+
+MemberHandle handle() {
+  return {.job = "job 7", .hello = hello("a", 2.5), .word = std::string("costs\0", 6)};
+}
+
+TEST(RendezvousRecord, AHandleIsTextAndSurvivesIt) {
+  const MemberHandle sent = handle();
+  const std::string text = sent.encode();
+  EXPECT_TRUE(std::ranges::all_of(text, [](char c) { return c > ' ' && c < 127; })) << text;
+  const Result<MemberHandle> read = MemberHandle::decode(text);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read.value().job, sent.job);
+  EXPECT_EQ(read.value().word, sent.word);
+  EXPECT_EQ(read.value().hello.encode(), sent.hello.encode());
+}
+
+TEST(RendezvousRecord, WhatIsNoHandleIsSaid) {
+  const std::string good = handle().encode();
+  for (std::size_t length = 0; length < good.size(); ++length)
+    EXPECT_FALSE(MemberHandle::decode(good.substr(0, length)).ok()) << length;
+  const Result<MemberHandle> gloos = MemberHandle::decode("gloo:0:0:0:127.0.0.1:29500");
+  EXPECT_EQ(gloos.status().code(), Code::kInvalidArgument);
+  EXPECT_NE(gloos.status().message().find("gloo:0:0"), std::string::npos);
+  EXPECT_EQ(MemberHandle::decode(good + "00").status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(MemberHandle::decode("taco-member-2:00").status().code(), Code::kVersionMismatch);
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 2000; ++i) {
+    std::string damaged = good;
+    damaged[random() % damaged.size()] = static_cast<char>('0' + random() % 10);
+    (void)MemberHandle::decode(damaged);  // no more than an error
+  }
 }
 
 TEST(RendezvousRecord, HelloSurvivesItsEncoding) {

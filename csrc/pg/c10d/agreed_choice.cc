@@ -17,7 +17,7 @@ double seconds_of(Time time) { return static_cast<double>(time) / kSecond; }
 
 std::unique_ptr<AgreedChoice> AgreedChoice::create(c10::intrusive_ptr<Backend> backend,
                                                    const lightcc::Settings& settings) {
-  const bool crosses = backend->communicator().topology().groups().hosts() > 1;
+  const bool crosses = backend->communicator()->topology().groups().hosts() > 1;
   const bool may_choose = settings.compression == lightcc::Compression::kAuto &&
                           (settings.may_top_k || settings.small != lightcc::Compression::kNone);
   if (!crosses || !may_choose) return nullptr;
@@ -34,7 +34,7 @@ std::optional<Cost> AgreedChoice::cost_of(std::uint64_t bytes, lightcc::Way way)
   const Result<std::shared_ptr<const Codec>> codec =
       lightcc::codec_for(lightcc::by_way(settings_, way), bytes, step_);
   if (!codec.ok()) return std::nullopt;
-  return backend_->communicator().predict_average(bytes, codec.value());
+  return backend_->communicator()->predict_average(bytes, codec.value());
 }
 
 void AgreedChoice::started(std::size_t index, std::uint64_t bytes, Time ready, Time started,

@@ -19,12 +19,6 @@ namespace {
 constexpr Duration kGroupLinger = kSecond;
 thread_local bool parts_of_one_call = false;
 
-// Groups made from a default group meet in its store, under prefixes of their own.
-const void* tree_of(const c10::intrusive_ptr<c10d::Store>& store) {
-  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
-  return prefixed ? prefixed->getUnderlyingNonPrefixStore().get() : store.get();
-}
-
 }  // namespace
 
 Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
@@ -41,48 +35,16 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int siz
     meeting.global_ranks.push_back(static_cast<int>(global));
   }
   meeting.algorithm = options_->algorithm;
-  if (options_->costs) {
-    meeting.costs = *options_->costs;
-  } else if (!meeting.global_ranks.empty()) {
-    meeting.costs = costs_of_tree(tree_of(store)).parameters;
-  }
+  meeting.costs = options_->costs;
   meeting.compress_all_reduce = options_->compress_all_reduce;
   codec_ = codec_named(options_->compress_all_reduce);
-  meeting_ = value_or_raise(meet(store, meeting));
-  if (Status status = measure_costs(tree_of(store)); !status.ok()) {
-    edge::part(meeting_);
-    raise(status);
+  if (may_reconfigure(*options_)) {
+    raise_if_error(life_.begin_apart(store, meeting));
+  } else {
+    raise_if_error(life_.begin(store, meeting));
+    hear_of_failures(*generation());
   }
-  Result<std::shared_ptr<Communicator>> made = Communicator::create(meeting_.stack, meeting_.group);
-  if (!made.ok()) {
-    withdraw_costs(owner());
-    edge::part(meeting_);
-    raise(made.status());
-  }
-  communicator_ = std::move(made).value();
-  nested_ = std::make_shared<NestedGroups>(meeting_.stack, meeting_.group);
-  communicator_->on_failure([hooks = abort_hooks_] { hooks->call(); });
   hang_dump_ = HangDump::acquire();
-}
-
-CostOwner Backend::owner() const { return {meeting_.group.id, rank_}; }
-
-// A default group measures, if told to; groups of its ranks plan as it does.
-Status Backend::measure_costs(const void* tree) {
-  if (!options_->global_ranks_in_group.empty()) return Status();
-  GroupOptions& group = meeting_.group;
-  CostBlock block{.parameters = group.costs, .owner = owner(), .tree = tree};
-  Result<Env> env = Env::get();
-  if (!env.ok()) return env.status();
-  if (env->tune && size_ > 1) {
-    Result<CostParameters> measured = tune(meeting_.stack, group);
-    if (!measured.ok()) return measured.status();
-    block.parameters = *measured;
-    block.measured = true;
-  }
-  group.costs = block.parameters;
-  add_costs(block);
-  return Status();
 }
 
 c10::intrusive_ptr<Backend> Backend::create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
@@ -110,36 +72,50 @@ c10::intrusive_ptr<c10d::Backend::Options> Backend::getBackendOptions() {
 
 void Backend::setTimeout(std::chrono::milliseconds timeout) {
   options_->timeout = timeout;
-  communicator_->set_timeout(to_duration(timeout));
-  nested_->set_timeout(to_duration(timeout));
+  if (const auto now = life_.current()) now->set_timeout(to_duration(timeout));
 }
 
-std::shared_ptr<Communicator> Backend::communicator_here() {
+std::shared_ptr<Generation> Backend::generation() const {
+  std::shared_ptr<Generation> now = life_.current();
+  if (!now) {
+    raise(Status(Code::kRendezvous,
+                 "group '" + options_->group_name +
+                     "' has no members yet: it was made with enable_reconfigure=True, and begins "
+                     "with torch.distributed._reconfigure(uuid, handles)"));
+  }
+  return now;
+}
+
+std::shared_ptr<Communicator> Backend::communicator_here(const Generation& generation) {
   CallbackScope* scope = CallbackScope::current();
-  if (!scope || !scope->belongs_to(*nested_)) return communicator_;
-  return value_or_raise(scope->communicator(*nested_));
+  if (!scope || !scope->belongs_to(*generation.nested())) return generation.communicator();
+  return value_or_raise(scope->communicator(*generation.nested()));
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::work_of(
+    WorkStatePtr state, const Call& call, const std::optional<std::vector<at::Tensor>>& inputs,
+    const Generation& generation) const {
+  return c10::make_intrusive<Work>(rank_, call.type, call.title, inputs, std::move(state),
+                                   communicator_here(generation), generation.nested());
 }
 
 c10::intrusive_ptr<c10d::Work> Backend::launch(Translation& translation, const Call& call,
                                                const std::vector<at::Tensor>& inputs,
                                                std::vector<at::Tensor> results) {
+  const std::shared_ptr<Generation> now = generation();
   if (estimates_.here()) return estimate(translation, call, inputs, std::move(results));
   translation.spec.timeout = timeout_of(call);
   translation.spec.caller_will_wait = !call.async && !coalescing_here();
   translation.state->results = std::move(results);
   if (!parts_of_one_call) report_completion(translation.state, translation.spec);
-  OperationPtr operation = value_or_raise(communicator_here()->start(std::move(translation.spec)));
+  OperationPtr operation =
+      value_or_raise(communicator_here(*now)->start(std::move(translation.spec)));
   ephemeral_timeouts_.started(operation);
   translation.state->operations.push_back(std::move(operation));
-  return track(translation.state, call, inputs);
-}
-
-c10::intrusive_ptr<c10d::Work> Backend::track(WorkStatePtr state, const Call& call,
-                                              const std::vector<at::Tensor>& inputs) {
-  remember(state, call);
-  const char* title = parts_of_one_call ? nullptr : call.title;
-  return c10::make_intrusive<Work>(rank_, call.type, title, std::optional(inputs), std::move(state),
-                                   communicator_here(), nested_);
+  remember(translation.state, call);
+  Call shown = call;
+  if (parts_of_one_call) shown.title = nullptr;
+  return work_of(translation.state, shown, inputs, *now);
 }
 
 Backend::PartsOfOneCall::PartsOfOneCall() { parts_of_one_call = true; }
@@ -154,8 +130,7 @@ c10::intrusive_ptr<c10d::Work> Backend::combine(
     state->children.push_back(static_cast<Work*>(work.get())->state());
   }
   report_completion_of_all(state);
-  return c10::make_intrusive<Work>(rank_, call.type, call.title, std::optional(inputs),
-                                   std::move(state), communicator_here(), nested_);
+  return work_of(std::move(state), call, inputs, *generation());
 }
 
 void Backend::remember(const WorkStatePtr& state, const Call& call) {
@@ -206,8 +181,8 @@ c10::intrusive_ptr<c10d::Work> Backend::endCoalescing() {
     state->results.insert(state->results.end(), child->results.begin(), child->results.end());
   }
   report_completion_of_all(state);
-  return c10::make_intrusive<Work>(rank_, c10d::OpType::COALESCED, "taco:coalesced", std::nullopt,
-                                   std::move(state), communicator_here(), nested_);
+  return work_of(std::move(state), {c10d::OpType::COALESCED, "taco:coalesced"}, std::nullopt,
+                 *generation());
 }
 
 c10::intrusive_ptr<c10d::Backend> Backend::split(
@@ -215,18 +190,20 @@ c10::intrusive_ptr<c10d::Backend> Backend::split(
     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
   const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
   if (mine == ranks.end()) return nullptr;
+  const std::shared_ptr<Generation> parent = generation();
   auto options = c10::make_intrusive<Options>(*options_);
+  set_may_reconfigure(*options, false);
   if (opts) {
     options->timeout = opts->timeout;
     options->group_name = opts->group_name;
     options->group_desc = opts->group_desc;
   }
-  options->costs = meeting_.group.costs;
+  options->costs = parent->options().costs;
   options->global_ranks_in_group.clear();
   for (int member : ranks) {
     TORCH_CHECK_VALUE(member >= 0 && member < size_, "taco: split names rank ", member,
                       " of a group of ", size_);
-    options->global_ranks_in_group.push_back(meeting_.group.global_ranks[member]);
+    options->global_ranks_in_group.push_back(parent->options().global_ranks[member]);
   }
   return create(store, static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()),
                 options);
@@ -241,9 +218,10 @@ c10::intrusive_ptr<c10d::Backend> Backend::merge(
 }
 
 void Backend::abort() {
-  const Status why(Code::kAborted, "group '" + meeting_.group.name + "' was aborted on rank " +
+  const Status why(Code::kAborted, "group '" + options_->group_name + "' was aborted on rank " +
                                        std::to_string(rank_) + " (abort() was called)");
-  communicator_->abort(why);  // and with it all that belong to it
+  if (const auto now = life_.current())
+    now->communicator()->abort(why);  // and all that belong to it
 }
 
 void Backend::shutdown() { raise_if_error(leave()); }
@@ -254,18 +232,16 @@ Status Backend::leave() {
     if (down_) return Status();
     down_ = true;
   }
-  // Work that belongs to its operations may start until the last of them has ended.
-  Status unreported = communicator_->close(kGroupLinger);
-  if (Status nested = nested_->close(kGroupLinger); unreported.ok()) unreported = std::move(nested);
-  withdraw_costs(owner());
-  edge::part(meeting_);
+  const Status unreported = life_.close(kGroupLinger);
   hang_dump_.reset();
   // The loss of a rank that nobody needed any more is no error; the log has it.
   return unreported.code() == Code::kMismatch ? unreported : Status();
 }
 
 c10d::ErrorType Backend::getError() {
-  switch (communicator_->error().code()) {
+  const std::shared_ptr<Generation> now = life_.current();
+  if (!now) return c10d::ErrorType::SUCCESS;
+  switch (now->communicator()->error().code()) {
     case Code::kOk:
       return c10d::ErrorType::SUCCESS;
     case Code::kTimeout:
@@ -281,7 +257,10 @@ void Backend::setSequenceNumberForGroup() {
   // Every group starts at the same number on every rank: there is nothing to agree on.
 }
 
-uint64_t Backend::getSequenceNumberForGroup() { return communicator_->sequence(); }
+uint64_t Backend::getSequenceNumberForGroup() {
+  const std::shared_ptr<Generation> now = life_.current();
+  return now ? now->communicator()->sequence() : 0;
+}
 
 void Backend::waitForPendingWorks() {
   std::vector<WorkStatePtr> open;
@@ -311,7 +290,7 @@ void Backend::registerOnCompletionHook(
 void Backend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   // 0 is a timeout too: whoever is not here already is missing.
   const auto timeout = opts.timeout == c10d::kUnsetTimeout ? options_->timeout : opts.timeout;
-  raise_if_error(communicator_->monitored_barrier(to_duration(timeout), wait_all_ranks));
+  raise_if_error(communicator()->monitored_barrier(to_duration(timeout), wait_all_ranks));
 }
 
 }  // namespace taco::pg

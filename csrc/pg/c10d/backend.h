@@ -6,7 +6,7 @@
 //
 // Spread by concern: backend.cc (life of a group), backend_collectives.cc, backend_coalesced.cc
 // (several tensors in one call), backend_sparse.cc, backend_gradients.cc, backend_p2p.cc,
-// backend_hooks.cc (what torch asks beside collectives).
+// backend_hooks.cc (what torch asks beside collectives), backend_reconfigure.cc.
 #pragma once
 
 #include <atomic>
@@ -24,14 +24,13 @@
 #include "base/condition.h"
 #include "pg/c10d/callback_scope.h"
 #include "pg/c10d/ephemeral_timeouts.h"
-#include "pg/c10d/group_meeting.h"
 #include "pg/c10d/hang_dump.h"
 #include "pg/c10d/hook_table.h"
+#include "pg/c10d/succession.h"
 #include "pg/c10d/time_estimates.h"
 #include "pg/c10d/torch_features.h"
 #include "pg/c10d/work.h"
 #include "pg/communicator.h"
-#include "pg/tuning/cost_block.h"
 
 namespace taco::pg {
 
@@ -147,7 +146,11 @@ class Backend : public c10d::Backend {
   void enableCollectivesTiming() override {}  // every operation is timed anyway
 
   // torch has these from some version on (torch_features.h).
-  bool isInitialized() { return true; }
+  bool isInitialized() { return life_.current() != nullptr; }
+  bool supportsReconfigure() const { return true; }
+  std::string get_reconfigure_handle() const;
+  // Blocks until all members of the new group have come.
+  c10::intrusive_ptr<c10d::Work> reconfigure(const ReconfigureOptions& opts);
   void addEphemeralTimeout(const std::chrono::milliseconds& timeout);
   bool supportsTimeEstimation() const override { return true; }
   void startTimeEstimate() { estimates_.begin(); }
@@ -185,7 +188,9 @@ class Backend : public c10d::Backend {
   // The ranks that share memory, by rank: a number for each (Topology::groups).
   std::vector<int> groups();
 
-  Communicator& communicator() { return *communicator_; }
+  // Those of this moment; raises where the group has no members yet.
+  std::shared_ptr<Generation> generation() const;
+  std::shared_ptr<Communicator> communicator() const { return generation()->communicator(); }
 
  private:
   struct Call {  // what launch() needs besides the translation
@@ -197,8 +202,9 @@ class Backend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> launch(Translation& translation, const Call& call,
                                         const std::vector<at::Tensor>& inputs,
                                         std::vector<at::Tensor> results);
-  c10::intrusive_ptr<c10d::Work> track(WorkStatePtr state, const Call& call,
-                                       const std::vector<at::Tensor>& inputs);
+  c10::intrusive_ptr<c10d::Work> work_of(WorkStatePtr state, const Call& call,
+                                         const std::optional<std::vector<at::Tensor>>& inputs,
+                                         const Generation& generation) const;
   // While one lives, the operations this thread starts are parts of one call and do not show in the
   // profiler: combine() names the whole.
   class PartsOfOneCall {
@@ -211,17 +217,17 @@ class Backend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> combine(const std::vector<c10::intrusive_ptr<c10d::Work>>& works,
                                          const Call& call, const std::vector<at::Tensor>& inputs,
                                          const std::vector<at::Tensor>& results);
-  CostOwner owner() const;
-  Status measure_costs(const void* tree);
   void remember(const WorkStatePtr& state, const Call& call);
   c10::intrusive_ptr<c10d::Work> estimate(Translation& translation, const Call& call,
                                           const std::vector<at::Tensor>& inputs,
                                           std::vector<at::Tensor> results);
   Duration timeout_of(const Call& call);
+  void require_idle();
+  void hear_of_failures(Generation& generation);
   void report_completion(const WorkStatePtr& state, OperationSpec& spec);
   void report_completion_of_all(const WorkStatePtr& state);
-  // The group's, or, inside a future's callback, that of the callback's operation.
-  std::shared_ptr<Communicator> communicator_here();
+  // That of the generation, or, inside a future's callback, that of the callback's operation.
+  static std::shared_ptr<Communicator> communicator_here(const Generation& generation);
   bool coalescing_here();
   static void set_reduction(Translation& translation, const c10d::ReduceOp& op,
                             c10::ScalarType type);
@@ -237,11 +243,9 @@ class Backend : public c10d::Backend {
   };
 
   c10::intrusive_ptr<Options> options_;
-  GroupMeeting meeting_;
+  Succession life_;
   std::shared_ptr<const Codec> codec_;  // of a plain all_reduce; null: it is exact
   std::shared_ptr<HangDump> hang_dump_;
-  std::shared_ptr<Communicator> communicator_;
-  std::shared_ptr<NestedGroups> nested_;
   std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
   const std::shared_ptr<HookTable<CompletionHook>> completion_hooks_ =
       std::make_shared<HookTable<CompletionHook>>();

@@ -22,13 +22,15 @@ using Milliseconds = std::chrono::milliseconds;
 c10::intrusive_ptr<Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                          int size, const c10::intrusive_ptr<Backend::Options>& from,
                                          Milliseconds timeout, const std::string& name,
-                                         const std::vector<uint64_t>& global_ranks) {
+                                         const std::vector<uint64_t>& global_ranks,
+                                         bool enable_reconfigure) {
   // The caller may reuse its pg_options for other groups: work on a copy.
   auto options =
       from ? c10::make_intrusive<Backend::Options>(*from) : c10::make_intrusive<Backend::Options>();
   options->timeout = timeout;
   options->group_name = name;
   options->global_ranks_in_group = global_ranks;
+  if (enable_reconfigure) set_may_reconfigure(*options, true);
   return Backend::create(store, rank, size, std::move(options));
 }
 
@@ -97,7 +99,7 @@ void bind_backend(py::module_& module) {
   py::class_<Backend, c10d::Backend, c10::intrusive_ptr<Backend>>(module, "ProcessGroupTaco")
       .def(py::init(&make_backend), py::arg("store"), py::arg("rank"), py::arg("size"),
            py::arg("options"), py::arg("timeout"), py::arg("group_name"), py::arg("global_ranks"),
-           NoGil())
+           py::arg("enable_reconfigure") = false, NoGil())
       .def("monitored_barrier", &monitored_barrier, py::arg("timeout"), py::arg("wait_all_ranks"),
            NoGil())
       .def("reduce_scatter_coded", &reduce_scatter_coded, py::arg("output"), py::arg("input"),
@@ -107,7 +109,7 @@ void bind_backend(py::module_& module) {
       .def("perform_nocolor_split", [](const Backend&, const py::object& /*device*/) {})
       .def_property_readonly("groups", &Backend::groups)
       .def(
-          "dump", [](Backend& backend) { return backend.communicator().dump(); }, NoGil())
+          "dump", [](Backend& backend) { return backend.communicator()->dump(); }, NoGil())
       .def_property_readonly("options",
                              [](Backend& backend) {
                                return c10::static_intrusive_pointer_cast<Backend::Options>(
@@ -115,9 +117,9 @@ void bind_backend(py::module_& module) {
                              })
       .def("get_error", &Backend::getError)
       .def_property_readonly("group_id",
-                             [](Backend& backend) { return backend.communicator().options().id; })
+                             [](Backend& backend) { return backend.communicator()->options().id; })
       .def_property_readonly("costs_hash", [](Backend& backend) {
-        return backend.communicator().options().costs.hash();
+        return backend.communicator()->options().costs.hash();
       });
   module.def("shut_down_all", &shut_down_all, NoGil());
 }

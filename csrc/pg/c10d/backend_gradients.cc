@@ -62,7 +62,8 @@ c10::intrusive_ptr<c10d::Work> Backend::run_armed(const at::Tensor& tensor,
 }
 
 std::vector<int> Backend::groups() {
-  const Topology& topology = communicator_->topology().groups();
+  const std::shared_ptr<Communicator> now = communicator();
+  const Topology& topology = now->topology().groups();
   std::vector<int> all(topology.world());
   for (int rank = 0; rank < topology.world(); ++rank) all[rank] = topology.host_of(rank);
   return all;

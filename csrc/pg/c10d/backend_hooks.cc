@@ -30,14 +30,14 @@ Duration Backend::timeout_of(const Call& call) {
 c10::intrusive_ptr<c10d::Work> Backend::estimate(Translation& translation, const Call& call,
                                                  const std::vector<at::Tensor>& inputs,
                                                  std::vector<at::Tensor> results) {
-  const Cost cost = value_or_raise(communicator_here()->predict(std::move(translation.spec)));
+  const std::shared_ptr<Generation> now = generation();
+  const Cost cost = value_or_raise(communicator_here(*now)->predict(std::move(translation.spec)));
   estimates_.add(cost.seconds);
   // Nothing has been received that could be copied to tensors of any layout.
   translation.state->copy_backs.clear();
   translation.state->at_end = nullptr;
   translation.state->results = std::move(results);
-  return c10::make_intrusive<Work>(rank_, call.type, nullptr, std::optional(inputs),
-                                   translation.state, communicator_here(), nested_);
+  return work_of(translation.state, {call.type, nullptr}, inputs, *now);
 }
 
 float Backend::endTimeEstimate() {
@@ -52,6 +52,10 @@ void Backend::registerCompletionHook(std::int64_t number, CompletionHook hook) {
 
 void Backend::registerAbortHook(std::int64_t number, AbortHook hook) {
   abort_hooks_->add(number, std::move(hook));
+}
+
+void Backend::hear_of_failures(Generation& generation) {
+  generation.communicator()->on_failure([hooks = abort_hooks_] { hooks->call(); });
 }
 
 // A failure tells nobody: to those who keep a record it stays under way for ever.

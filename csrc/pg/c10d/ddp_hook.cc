@@ -35,7 +35,7 @@ std::vector<std::shared_ptr<GradientHook>> hooks_alive() {
 }
 
 lightcc::Gradients::PartOf part_of(Backend& backend) {
-  const Topology topology = backend.communicator().topology();
+  const Topology topology = backend.communicator()->topology();
   return [topology, rank = backend.getRank()](std::uint64_t elements) {
     const Shard shard = gradient_shard(elements * sizeof(float), sizeof(float), topology, rank);
     return lightcc::Part{shard.offset / sizeof(float), shard.bytes / sizeof(float)};

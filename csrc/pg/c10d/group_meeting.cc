@@ -42,7 +42,7 @@ Result<int> intra_size_of(const Env& env, const edge::Meeting& meeting,
 }
 
 edge::MeetingOptions meeting_options(const Env& env, const GroupMeetingOptions& options) {
-  const std::vector<std::byte> costs = encode(options.costs);
+  const std::vector<std::byte> costs = encode(options.costs.value_or(CostParameters()));
   return {.group = options.name,
           .rank = options.rank,
           .world = options.world,
@@ -52,7 +52,7 @@ edge::MeetingOptions meeting_options(const Env& env, const GroupMeetingOptions& 
           .service = harp::Service::kCollectives};
 }
 
-GroupOptions group_of(const edge::Meeting& meeting, const GroupMeetingOptions& options) {
+GroupOptions options_of_group(const edge::Meeting& meeting, const GroupMeetingOptions& options) {
   GroupOptions group;
   group.id = meeting.group_id;
   group.name = options.name;
@@ -63,7 +63,6 @@ GroupOptions group_of(const edge::Meeting& meeting, const GroupMeetingOptions& o
   group.host_gbits = meeting.host_gbits;
   group.timeout = options.timeout;
   group.algorithm = options.algorithm;
-  group.costs = options.costs;
   group.global_ranks = options.global_ranks;
   if (static_cast<int>(group.global_ranks.size()) != options.world) {
     group.global_ranks.resize(options.world);
@@ -89,6 +88,22 @@ void announce(const GroupMeeting& meeting, bool tuned) {
                 tuned && group.world > 1 ? "to be measured" : "from the table");
 }
 
+// Parts from the meeting where it makes no group.
+Result<GroupMeeting> finish(const Env& env, edge::Meeting met, const GroupMeetingOptions& options) {
+  Result<CostParameters> costs = decode_costs(std::as_bytes(std::span(met.word)));
+  Result<int> intra_size = intra_size_of(env, met, options);
+  for (const Status& status : {costs.status(), intra_size.status()}) {
+    if (status.ok()) continue;
+    edge::part(met);
+    return status;
+  }
+  GroupMeeting meeting{std::move(met), {}};
+  meeting.group = options_of_group(meeting, options);
+  meeting.group.costs = *costs;
+  meeting.group.intra_size = *intra_size;
+  return meeting;
+}
+
 }  // namespace
 
 Status check_settings(const Env& env) {
@@ -106,19 +121,39 @@ Result<GroupMeeting> meet(const c10::intrusive_ptr<c10d::Store>& store,
   if (options.global_ranks.empty()) set_log_rank(options.rank);
   Result<edge::Meeting> met = edge::meet(store, meeting_options(*env, options));
   if (!met.ok()) return met.status();
-  Result<CostParameters> costs = decode_costs(std::as_bytes(std::span(met->word)));
-  Result<int> intra_size = intra_size_of(*env, *met, options);
-  for (const Status& status : {costs.status(), intra_size.status()}) {
-    if (status.ok()) continue;
-    edge::part(*met);
-    return status;
-  }
-  GroupMeeting meeting{std::move(*met), {}};
-  meeting.group = group_of(meeting, options);
-  meeting.group.costs = *costs;
-  meeting.group.intra_size = *intra_size;
-  if (options.global_ranks.empty() && options.rank == 0) announce(meeting, env->tune);
+  Result<GroupMeeting> meeting = finish(*env, std::move(*met), options);
+  if (meeting.ok() && options.global_ranks.empty() && options.rank == 0)
+    announce(*meeting, env->tune);
   return meeting;
+}
+
+Result<std::shared_ptr<edge::Roster>> open_roster(const c10::intrusive_ptr<c10d::Store>& store,
+                                                  const GroupMeetingOptions& options) {
+  Result<Env> env = Env::get();
+  if (!env.ok()) return env.status();
+  TACO_RETURN_IF_ERROR(check_settings(*env));
+  if (env->tune) {
+    return Status(Code::kUnsupported,
+                  "TACO_TUNE=1 measures a group when its ranks meet, and a group that is made with "
+                  "enable_reconfigure=True has no ranks yet: unset TACO_TUNE");
+  }
+  if (options.global_ranks.empty()) set_log_rank(options.rank);
+  return edge::Roster::open(store, meeting_options(*env, options));
+}
+
+Result<GroupMeeting> group_of(edge::Gathering gathering, GroupMeetingOptions options) {
+  Result<Env> env = Env::get();
+  if (!env.ok()) {
+    edge::part(gathering);
+    return env.status();
+  }
+  options.rank = gathering.member.rank;
+  options.world = gathering.member.world;
+  if (options.global_ranks.empty() && !gathering.use->shares_process()) set_log_rank(options.rank);
+  // As a subset of ranks would: the number of ranks a host may be one that does not divide them.
+  options.global_ranks.resize(options.world);
+  std::iota(options.global_ranks.begin(), options.global_ranks.end(), 0);
+  return finish(*env, std::move(gathering), options);
 }
 
 }  // namespace taco::pg

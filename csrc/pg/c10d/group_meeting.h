@@ -2,11 +2,14 @@
 // that change messages are compared, and all plan from rank 0's costs.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/env.h"
 #include "edge/rendezvous.h"
+#include "edge/roster.h"
 #include "pg/communicator.h"
 
 namespace taco::pg {
@@ -19,7 +22,8 @@ struct GroupMeetingOptions {
   Duration timeout = 0;
   std::string algorithm;  // Options.algorithm: compared with the others'; "": TACO_ALGORITHM
   std::string compress_all_reduce;  // Options.compress_all_reduce: compared likewise
-  CostParameters costs;             // what the planner would assume here; all ranks take rank 0's
+  // The planner's assumption here, if it is not the table; all ranks take rank 0's.
+  std::optional<CostParameters> costs;
 };
 
 // A meeting with what a Communicator needs. Ended by edge::part().
@@ -34,5 +38,11 @@ Status check_settings(const Env& env);
 // As edge::meet().
 Result<GroupMeeting> meet(const c10::intrusive_ptr<c10d::Store>& store,
                           const GroupMeetingOptions& options);
+
+// The same for ranks that meet by handles: as edge::Roster::open(), and the group of those that it
+// has gathered, whose ranks and number are theirs and not those of `options`.
+Result<std::shared_ptr<edge::Roster>> open_roster(const c10::intrusive_ptr<c10d::Store>& store,
+                                                  const GroupMeetingOptions& options);
+Result<GroupMeeting> group_of(edge::Gathering gathering, GroupMeetingOptions options);
 
 }  // namespace taco::pg

@@ -6,6 +6,7 @@
 
 #include <torch/headeronly/version.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -32,5 +33,27 @@ using CompletionHook = std::function<void(const CompletionHookArgs&)>;
 #endif
 
 using AbortHook = std::function<void()>;  // c10d::AbortHook, since 2.14
+
+#if TACO_TORCH_SINCE(14)
+using ReconfigureOptions = c10d::ReconfigureOptions;
+inline bool may_reconfigure(const c10d::Backend::Options& options) {
+  return options.enable_reconfigure;
+}
+inline void set_may_reconfigure(c10d::Backend::Options& options, bool may) {
+  options.enable_reconfigure = may;
+}
+// A group's own rank and size, which are constant in a torch whose groups are.
+inline void set_number(int& number, int value) { number = value; }
+#else
+struct ReconfigureOptions {
+  std::int64_t uuid = 0;
+  std::variant<std::unordered_set<std::string>, std::vector<std::string> > handles;
+  std::optional<std::chrono::milliseconds> timeout;
+  std::unordered_map<std::string, std::string> hints;
+};
+inline bool may_reconfigure(const c10d::Backend::Options&) { return false; }
+inline void set_may_reconfigure(c10d::Backend::Options&, bool) {}
+inline void set_number(const int&, int) {}
+#endif
 
 }  // namespace taco::pg

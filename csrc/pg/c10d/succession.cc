@@ -1,0 +1,80 @@
+#include "pg/c10d/succession.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <utility>
+
+#include "base/log.h"
+
+namespace taco::pg {
+namespace {
+
+// Groups made from a default group meet in its store, under prefixes of their own.
+const void* tree_of(const c10::intrusive_ptr<c10d::Store>& store) {
+  auto* prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
+  return prefixed ? prefixed->getUnderlyingNonPrefixStore().get() : store.get();
+}
+
+constexpr Duration kLingerOfTheLast = kSecond;
+
+}  // namespace
+
+Status Succession::begin(const c10::intrusive_ptr<c10d::Store>& store,
+                         const GroupMeetingOptions& meeting) {
+  options_ = meeting;
+  tree_ = tree_of(store);
+  const bool is_default = meeting.global_ranks.empty();
+  if (!is_default && !options_.costs) options_.costs = costs_of_tree(tree_).parameters;
+  Result<GroupMeeting> met = meet(store, options_);
+  if (!met.ok()) return met.status();
+  Result<std::shared_ptr<Generation>> only =
+      Generation::open(std::move(met).value(), tree_, is_default);
+  if (only.ok()) current_ = *only;
+  return only.status();
+}
+
+Status Succession::begin_apart(const c10::intrusive_ptr<c10d::Store>& store,
+                               const GroupMeetingOptions& meeting) {
+  options_ = meeting;
+  tree_ = tree_of(store);
+  Result<std::shared_ptr<edge::Roster>> roster = open_roster(store, options_);
+  if (roster.ok()) roster_ = std::move(roster).value();
+  return roster.status();
+}
+
+Result<std::shared_ptr<Generation>> Succession::advance(const Reconfiguration& to) {
+  std::lock_guard lock(advancing_);
+  if (closed_) {
+    return Status(Code::kAborted,
+                  "group '" + options_.name + "' was destroyed and cannot be reconfigured");
+  }
+  Result<edge::Gathering> gathered = roster_->gather(to.handles, to.in_order, to.uuid);
+  if (!gathered.ok()) return gathered.status();
+  const std::uint64_t digest = gathered->digest;
+  Result<GroupMeeting> meeting = group_of(std::move(gathered).value(), options_);
+  if (!meeting.ok()) return meeting.status();
+  Result<std::shared_ptr<Generation>> next =
+      Generation::open(std::move(meeting).value(), tree_, true);
+  if (!next.ok()) return next;
+  const Duration timeout = to.timeout > 0 ? to.timeout : kNever;
+  if (Status all = (*next)->communicator()->roll_call(digest, timeout); !all.ok()) {
+    (void)(*next)->close(0);
+    return all;
+  }
+  const std::shared_ptr<Generation> last = current_.exchange(*next);
+  if (last) (void)last->close(kLingerOfTheLast);
+  TACO_LOG_INFO("pg", "group '%s' goes on with rank %d of %d", options_.name.c_str(),
+                (*next)->options().rank, (*next)->options().world);
+  return next;
+}
+
+Status Succession::close(Duration linger) {
+  std::lock_guard lock(advancing_);
+  closed_ = true;
+  const std::shared_ptr<Generation> last = current_.load();
+  Status unreported;
+  if (last) unreported = last->close(linger);
+  roster_.reset();
+  return unreported;
+}
+
+}  // namespace taco::pg

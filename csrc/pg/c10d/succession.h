@@ -1,0 +1,58 @@
+// The life of a group: its generations, one after the other. Most groups have one. A group that can
+// be reconfigured begins without any, and each reconfiguration puts one in place of the last: the
+// members of both keep their sessions, keys and paths, which belong to the process's Stack; what
+// only the last needed is given back. Where a reconfiguration fails, the last goes on as it was.
+//
+// Any thread, without the GIL.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "edge/roster.h"
+#include "pg/c10d/generation.h"
+
+namespace taco::pg {
+
+struct Reconfiguration {
+  std::int64_t uuid = 0;
+  std::vector<std::string> handles;
+  bool in_order = true;  // by rank; otherwise the ranks are for us to choose
+  Duration timeout = 0;  // 0: as long as it takes
+};
+
+class Succession {
+ public:
+  // Meets the ranks of `meeting` through the store: its only generation.
+  Status begin(const c10::intrusive_ptr<c10d::Store>& store, const GroupMeetingOptions& meeting);
+  // Waits for advance() to be called.
+  Status begin_apart(const c10::intrusive_ptr<c10d::Store>& store,
+                     const GroupMeetingOptions& meeting);
+
+  // Null: none yet, or none any more.
+  std::shared_ptr<Generation> current() const { return current_.load(); }
+  bool may_advance() const { return roster_ != nullptr; }
+  std::string handle() const { return roster_->handle(); }  // if it may
+
+  // The next generation, or why there is none. All of its members call it; operations of the
+  // current one have ended, or it has failed.
+  Result<std::shared_ptr<Generation>> advance(const Reconfiguration& to);
+
+  // The end. Returns the failure that nobody has heard of.
+  Status close(Duration linger);
+
+ private:
+  const void* tree_ = nullptr;
+  GroupMeetingOptions options_;
+  std::shared_ptr<edge::Roster> roster_;
+  std::mutex advancing_;  // one at a time
+  bool closed_ = false;
+  std::atomic<std::shared_ptr<Generation>> current_;
+};
+
+}  // namespace taco::pg
