@@ -10,7 +10,7 @@
 namespace taco::kernels {
 namespace {
 
-inline float f16_to_float(std::uint16_t half) {
+constexpr float f16_to_float(std::uint16_t half) {
   const std::uint32_t sign = std::uint32_t{half & 0x8000u} << 16;
   const std::uint32_t exponent = (half >> 10) & 0x1F;
   std::uint32_t mantissa = half & 0x3FF;
@@ -28,7 +28,7 @@ inline float f16_to_float(std::uint16_t half) {
   return __builtin_bit_cast(float, sign | ((113 - shift) << 23) | (mantissa << 13));
 }
 
-inline std::uint16_t float_to_f16(float value) {
+constexpr std::uint16_t float_to_f16(float value) {
   const auto bits = __builtin_bit_cast(std::uint32_t, value);
   const std::uint32_t sign = (bits >> 16) & 0x8000;
   const std::uint32_t magnitude = bits & 0x7FFF'FFFF;
@@ -50,11 +50,11 @@ inline std::uint16_t float_to_f16(float value) {
   return static_cast<std::uint16_t>(sign | (kept + up));
 }
 
-inline float bf16_to_float(std::uint16_t value) {
+constexpr float bf16_to_float(std::uint16_t value) {
   return __builtin_bit_cast(float, std::uint32_t{value} << 16);
 }
 
-inline std::uint16_t float_to_bf16(float value) {
+constexpr std::uint16_t float_to_bf16(float value) {
   const auto bits = __builtin_bit_cast(std::uint32_t, value);
   if ((bits & 0x7FFF'FFFF) > 0x7F80'0000) return 0x7FC0;
   return static_cast<std::uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);

@@ -32,7 +32,7 @@ struct Scalar {
   using Element = T;
   using Values = T;
   using Bits = typename UnsignedOf<T>::type;
-  static T splat(T value) { return value; }
+  static constexpr T splat(T value) { return value; }
 };
 
 // kBytes / sizeof(T) values at a time.
@@ -41,25 +41,25 @@ struct Vector {
   using Element = T;
   typedef T Values __attribute__((vector_size(kBytes)));
   typedef typename UnsignedOf<T>::type Bits __attribute__((vector_size(kBytes)));
-  static Values splat(T value) { return value - Values{}; }
+  static constexpr Values splat(T value) { return value - Values{}; }
 };
 
 template <class P>
 using ValuesOf = typename P::Values;
 
 template <class P>
-inline ValuesOf<P> nan_of() {
+constexpr ValuesOf<P> nan_of() {
   using T = typename P::Element;
   return P::splat(sizeof(T) == 4 ? T(__builtin_nanf("")) : T(__builtin_nan("")));
 }
 template <class P>
-inline ValuesOf<P> canonical_nan(ValuesOf<P> value) {
+constexpr ValuesOf<P> canonical_nan(ValuesOf<P> value) {
   return value == value ? value : nan_of<P>();
 }
 
 // Integer arithmetic wraps, and only unsigned arithmetic may.
 template <class P>
-inline ValuesOf<P> wrapping_add(ValuesOf<P> a, ValuesOf<P> b) {
+constexpr ValuesOf<P> wrapping_add(ValuesOf<P> a, ValuesOf<P> b) {
   using Bits = typename P::Bits;
   if constexpr (std::is_integral_v<ValuesOf<P>>) {
     return static_cast<ValuesOf<P>>(static_cast<Bits>(1u * Bits(a) + Bits(b)));
@@ -68,7 +68,7 @@ inline ValuesOf<P> wrapping_add(ValuesOf<P> a, ValuesOf<P> b) {
   }
 }
 template <class P>
-inline ValuesOf<P> wrapping_multiply(ValuesOf<P> a, ValuesOf<P> b) {
+constexpr ValuesOf<P> wrapping_multiply(ValuesOf<P> a, ValuesOf<P> b) {
   using Bits = typename P::Bits;
   if constexpr (std::is_integral_v<ValuesOf<P>>) {  // 1u: two uint16 would multiply as int
     return static_cast<ValuesOf<P>>(static_cast<Bits>(1u * Bits(a) * Bits(b)));
@@ -82,11 +82,11 @@ inline ValuesOf<P> wrapping_multiply(ValuesOf<P> a, ValuesOf<P> b) {
 struct Sum {
   static constexpr bool kChooses = false;
   template <class P>
-  static ValuesOf<P> raw(ValuesOf<P> a, ValuesOf<P> b) {
+  static constexpr ValuesOf<P> raw(ValuesOf<P> a, ValuesOf<P> b) {
     return a + b;
   }
   template <class P>
-  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+  static constexpr ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
     if constexpr (std::is_floating_point_v<typename P::Element>) {
       return canonical_nan<P>(raw<P>(a, b));
     } else {
@@ -98,11 +98,11 @@ struct Sum {
 struct Product {
   static constexpr bool kChooses = false;
   template <class P>
-  static ValuesOf<P> raw(ValuesOf<P> a, ValuesOf<P> b) {
+  static constexpr ValuesOf<P> raw(ValuesOf<P> a, ValuesOf<P> b) {
     return a * b;
   }
   template <class P>
-  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+  static constexpr ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
     if constexpr (std::is_floating_point_v<typename P::Element>) {
       return canonical_nan<P>(raw<P>(a, b));
     } else {
@@ -117,11 +117,11 @@ struct Product {
 struct Min {
   static constexpr bool kChooses = true;
   template <class P>
-  static ValuesOf<P> raw(ValuesOf<P> a, ValuesOf<P> b) {
+  static constexpr ValuesOf<P> raw(ValuesOf<P> a, ValuesOf<P> b) {
     return apply<P>(a, b);
   }
   template <class P>
-  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+  static constexpr ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
     const ValuesOf<P> least = a < b ? a : b;
     if constexpr (std::is_floating_point_v<typename P::Element>) {
       using Bits = typename P::Bits;
@@ -138,11 +138,11 @@ struct Min {
 struct Max {
   static constexpr bool kChooses = true;
   template <class P>
-  static ValuesOf<P> raw(ValuesOf<P> a, ValuesOf<P> b) {
+  static constexpr ValuesOf<P> raw(ValuesOf<P> a, ValuesOf<P> b) {
     return apply<P>(a, b);
   }
   template <class P>
-  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+  static constexpr ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
     const ValuesOf<P> most = a > b ? a : b;
     if constexpr (std::is_floating_point_v<typename P::Element>) {
       using Bits = typename P::Bits;
@@ -158,19 +158,19 @@ struct Max {
 
 struct BitAnd {
   template <class P>
-  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+  static constexpr ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
     return static_cast<ValuesOf<P>>(a & b);
   }
 };
 struct BitOr {
   template <class P>
-  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+  static constexpr ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
     return static_cast<ValuesOf<P>>(a | b);
   }
 };
 struct BitXor {
   template <class P>
-  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+  static constexpr ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
     return static_cast<ValuesOf<P>>(a ^ b);
   }
 };
@@ -178,14 +178,14 @@ struct BitXor {
 // A bool is a byte that is zero or not: torch shows bytes of other tensors as bool too. Results
 // are always 0 or 1.
 template <class P>
-inline ValuesOf<P> truth(ValuesOf<P> byte) {
+constexpr ValuesOf<P> truth(ValuesOf<P> byte) {
   const ValuesOf<P> one = P::splat(1);
   return byte < one ? byte : one;
 }
 template <class BitOperation>
 struct Logical {
   template <class P>
-  static ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
+  static constexpr ValuesOf<P> apply(ValuesOf<P> a, ValuesOf<P> b) {
     return BitOperation::template apply<P>(truth<P>(a), truth<P>(b));
   }
 };
