@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from checkout import files, report, text_of, tracked
 
+SOURCES = (".h", ".cc", ".cu", ".py", ".sh")
 MAX_LINE = 100
 MAX_FILE = 600
 MAX_FUNCTION = 70
@@ -238,7 +239,7 @@ def test_rooms_include_downward_only() -> None:
 
 def test_lines_fit_the_page() -> None:
     problems = []
-    for name in files(".h", ".cc", ".py", ".pyi", ".sh", ".cmake", "CMakeLists.txt", "Makefile"):
+    for name in files(*SOURCES, ".pyi", ".cmake", "CMakeLists.txt", "Makefile"):
         for number, line in enumerate(text_of(name).splitlines(), 1):
             if len(line) > MAX_LINE and "http" not in line:
                 problems.append(f"{name}:{number}: {len(line)} columns")
@@ -246,7 +247,7 @@ def test_lines_fit_the_page() -> None:
 
 
 def test_a_file_holds_one_idea() -> None:
-    sources = files(".h", ".cc", ".py", ".sh")
+    sources = files(*SOURCES)
     counts = {name: len(text_of(name).splitlines()) for name in sources}
     report([f"{name}: {n} lines" for name, n in counts.items() if n > MAX_FILE])
 

@@ -7,7 +7,10 @@ grouped tools/setup.sh lint
 export PATH="$VENV/bin:$PATH"
 LINT_BASE=${LINT_BASE:-HEAD~1}
 
-cpp_files() { git ls-files 'csrc/*.h' 'csrc/*.cc' 'tests/*.h' 'tests/*.cc' 'benchmarks/*.cc'; }
+cpp_files() {
+  git ls-files 'csrc/*.h' 'csrc/*.cc' 'csrc/*.cu' 'tests/*.h' 'tests/*.cc' 'tests/*.cu' \
+    'benchmarks/*.cc'
+}
 
 changed_sources() {
   if [ "$LINT_BASE" = all ] || ! git rev-parse -q --verify "$LINT_BASE" >/dev/null; then
