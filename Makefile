@@ -2,8 +2,8 @@
 #   make demo    see it work          make test    prove it
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help build wheel demo demo-lightcc demo-zerocache test test-all test-torch bench lint
-.PHONY: asan tsan fuzz sim conformance faults clean
+.PHONY: help build wheel demo demo-lightcc demo-zerocache test test-all test-torch
+.PHONY: test-cuda bench lint asan tsan fuzz sim conformance faults clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -38,6 +38,9 @@ test-all: ## Run every test: also sanitizers, fuzzing, deaths, frameworks, torch
 
 test-torch: ## Run the Python tests over another torch, built apart (TORCH=2.14.1)
 	@TORCH=$(TORCH) tools/test_torch.sh
+
+test-cuda: ## Compare the kernels for GPUs with the host's on a GPU; take their times (nvcc)
+	@tools/test_cuda.sh
 
 bench: ## Run the benchmarks beside their baselines; results under out/
 	@tools/bench.sh
