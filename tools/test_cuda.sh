@@ -1,13 +1,26 @@
 #!/usr/bin/env bash
-# test_cuda.sh: builds the kernels for GPUs, compares them with the host's on the first GPU, takes
-# their times, and runs small sizes under compute-sanitizer where it is installed. Says why, and
-# succeeds, where there is no nvcc or no GPU. CUDA_ARCHITECTURES="75-real 120": builds for these;
-# SANITIZER_SECONDS=60: the longest that each of its four tools may take.
+# test_cuda.sh: tries taco in programs that compute on a GPU; builds the kernels for GPUs, compares
+# them with the host's on the first GPU, takes their times, and runs small sizes under
+# compute-sanitizer where it is installed. Says why, and succeeds, where there is no nvcc or no GPU.
+# CUDA_ARCHITECTURES="75-real 120": builds for these; SANITIZER_SECONDS=60: the longest that each of
+# its four tools may take; PYTHON=python3: one that has taco_torch and a torch for GPUs, if .venv has
+# not.
 source "$(dirname "$0")/common.sh"
+verdict=0
 
 skip() {
   printf 'skipped: %s\n' "$*"
-  exit 0
+  exit $verdict
+}
+
+beside_a_gpu() {
+  local python=${PYTHON:-$VENV/bin/python}
+  if "$python" -c 'import sys, taco_torch, torch; sys.exit(not torch.cuda.is_available())' \
+    2>/dev/null; then
+    "$python" -m pytest -p no:cacheprovider --no-header tests/cuda
+  else
+    printf 'skipped: taco beside a GPU: %s has no taco_torch, or no torch that finds one\n' "$python"
+  fi
 }
 
 find_nvcc() {
@@ -21,6 +34,7 @@ find_nvcc() {
   done
 }
 
+beside_a_gpu || verdict=1
 NVCC=$(find_nvcc || true)
 [ -n "$NVCC" ] || skip "nvcc was found neither in PATH nor below /usr/local/cuda*"
 CUDA_BIN=$(dirname "$(readlink -f "$NVCC")")
@@ -35,10 +49,9 @@ phase "configure the kernels for GPUs" cmake -S tests/cuda -B $BUILD "${generato
   ${CUDA_ARCHITECTURES:+"-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES// /;}"}
 phase "build the kernels for GPUs" cmake --build $BUILD -j "$JOBS"
 
-verdict=0
 said=$LOGS/device_check.log
 timeout 300 $BUILD/device_check | tee "$said" || verdict=1
-if grep -q '^skipped' "$said"; then exit 0; fi
+if grep -q '^skipped' "$said"; then exit $verdict; fi
 sanitizer=$(command -v "$CUDA_BIN/compute-sanitizer" compute-sanitizer | head -n 1 || true)
 if [ -z "$sanitizer" ]; then
   printf 'compute-sanitizer is not installed: the kernels did not run under it\n'
