@@ -60,8 +60,10 @@ bool check_reduce(bool small) {
           reduce_function(op, dtype)(expected.data(), a.data(), b.data(), count);
           must(taco_cuda_reduce(nullptr, op, dtype, out.data(), left.data(), right.data(), count),
                "reduce");
-          cases.expect(out.get() == expected && out.guards_intact(),
-                       case_of(name_of(op), dtype, count, s));
+          const Raw got = out.get();
+          cases.expect(got == expected && out.guards_intact(),
+                       case_of(name_of(op), dtype, count, s) +
+                           difference(expected.data(), got.data(), count, size));
         }
         must(taco_cuda_reduce(nullptr, ReduceOp::kMax, dtype, left.data(), left.data(),
                               right.data(), count),
@@ -85,15 +87,20 @@ bool check_scale(bool small) {
       const Raw in = filled(count, dtype, random);
       DeviceArray<unsigned char> source(in), out(count * size);
       Raw expected(count * size);
+      Raw got;
       for (std::size_t i = 0; i < 7; ++i) {
         divide(dtype, expected.data(), in.data(), count, kDivisors[i]);
         must(taco_cuda_divide(nullptr, dtype, out.data(), source.data(), count, kDivisors[i]),
              "divide");
-        cases.expect(out.get() == expected, case_of("divide", dtype, count, i));
+        got = out.get();
+        cases.expect(got == expected, case_of("divide", dtype, count, i) +
+                                          difference(expected.data(), got.data(), count, size));
         scale(dtype, expected.data(), in.data(), count, kFactors[i]);
         must(taco_cuda_scale(nullptr, dtype, out.data(), source.data(), count, kFactors[i]),
              "scale");
-        cases.expect(out.get() == expected, case_of("scale", dtype, count, i));
+        got = out.get();
+        cases.expect(got == expected, case_of("scale", dtype, count, i) +
+                                          difference(expected.data(), got.data(), count, size));
       }
     }
   }
@@ -115,17 +122,13 @@ void compare_conversion(Cases& cases, const char* name, const std::vector<In>& i
     DeviceArray<Out> out(in.size(), shift);
     must(gpu(nullptr, out.data(), source.data(), in.size()), name);
     const std::vector<Out> got = out.get();
-    std::size_t first = 0;
-    const std::size_t bytes = in.size() * sizeof(Out);
-    const bool same = bytes == 0 || std::memcmp(got.data(), expected.data(), bytes) == 0;
-    while (!same && std::memcmp(&got[first], &expected[first], sizeof(Out)) == 0) ++first;
-    cases.expect(same && out.guards_intact(), std::string(name) + " of " +
-                                                  std::to_string(in.size()) + ", first at " +
-                                                  std::to_string(first));
+    const std::string differs = difference(expected.data(), got.data(), in.size(), sizeof(Out));
+    cases.expect(differs.empty() && out.guards_intact(),
+                 std::string(name) + " of " + std::to_string(in.size()) + differs);
   }
 }
 
-// Every float16 and bfloat16, and every 64th float32 or, of the first, one near it.
+// Every float16 and bfloat16, and one float32 of each 64 that follow each other.
 bool check_convert(bool small) {
   Cases cases("convert");
   std::vector<std::uint16_t> halves(65536);
@@ -153,8 +156,8 @@ bool check_convert(bool small) {
                                                                         source.data(), count),
            "accumulate");
       const std::vector<float> got = target.get();
-      cases.expect(count == 0 || std::memcmp(got.data(), sum.data(), 4 * count) == 0,
-                   case_of("accumulate", dtype, count, 0));
+      const std::string differs = difference(sum.data(), got.data(), count, 4);
+      cases.expect(differs.empty(), case_of("accumulate", dtype, count, 0) + differs);
     }
   }
   return cases.end();
@@ -192,13 +195,10 @@ Model trained_model(std::size_t count, int least, Random& random) {
 }
 
 template <class T>
-std::size_t differing(DeviceArray<T>& device, const std::vector<T>& host) {
+std::string differs_in(const char* what, DeviceArray<T>& device, const std::vector<T>& host) {
   const std::vector<T> got = device.get();
-  std::size_t different = 0;
-  for (std::size_t i = 0; i < host.size(); ++i) {
-    different += std::memcmp(&got[i], &host[i], sizeof(T)) != 0 ? 1 : 0;
-  }
-  return different;
+  const std::string text = difference(host.data(), got.data(), host.size(), sizeof(T));
+  return text.empty() ? text : std::string("; ") + what + text;
 }
 
 void compare_steps(Cases& cases, const char* name, Model host, int form, std::size_t shift,
@@ -225,13 +225,13 @@ void compare_steps(Cases& cases, const char* name, Model host, int form, std::si
     adam(step, on_host, host.first.data(), host.second.data());
     must(taco_cuda_adam(nullptr, &step, &on_gpu, first.data(), second.data()), "adam");
   }
-  const std::size_t p = differing(parameter, host.parameter), m = differing(first, host.first);
-  const std::size_t v = differing(second, host.second), h = differing(bf16, host.bf16);
-  cases.expect(p + m + v + h == 0 && parameter.guards_intact() && second.guards_intact(),
+  const std::string differs = differs_in("parameters", parameter, host.parameter) +
+                              differs_in("first moments", first, host.first) +
+                              differs_in("second moments", second, host.second) +
+                              differs_in("bfloat16", bf16, host.bf16);
+  cases.expect(differs.empty() && parameter.guards_intact() && second.guards_intact(),
                std::string(name) + " of " + std::to_string(count) + ", form " +
-                   std::to_string(form) + ", " + std::to_string(steps) + " steps: parameters " +
-                   std::to_string(p) + ", moments " + std::to_string(m) + " and " +
-                   std::to_string(v) + ", bfloat16 " + std::to_string(h));
+                   std::to_string(form) + ", " + std::to_string(steps) + " steps" + differs);
 }
 
 }  // namespace

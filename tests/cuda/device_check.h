@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,27 @@ class DeviceArray {
   std::size_t count_, shift_;
   unsigned char* memory_ = nullptr;
 };
+
+// ": element 5 is 7fc00000 on the host and 7fffffff on the GPU" of the first that differs; empty
+// where none does.
+inline std::string difference(const void* host, const void* gpu, std::size_t count,
+                              std::size_t element) {
+  if (count == 0 || std::memcmp(host, gpu, count * element) == 0) return "";
+  const auto* const left = static_cast<const unsigned char*>(host);
+  const auto* const right = static_cast<const unsigned char*>(gpu);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (std::memcmp(left + i * element, right + i * element, element) == 0) continue;
+    std::uint64_t on_host = 0, on_gpu = 0;
+    std::memcpy(&on_host, left + i * element, element);
+    std::memcpy(&on_gpu, right + i * element, element);
+    char text[120];
+    std::snprintf(text, sizeof text, ": element %zu is %llx on the host and %llx on the GPU", i,
+                  static_cast<unsigned long long>(on_host),
+                  static_cast<unsigned long long>(on_gpu));
+    return text;
+  }
+  return "";
+}
 
 // Counts the cases of one kernel, and says of the first few that fail which they are.
 class Cases {

@@ -109,10 +109,16 @@ class FiberScheduler {
   void perhaps_yield() {
     if (random_() % 4 == 0) yield();
   }
-  [[noreturn]] void fail(const FiberExec& exec, const std::string& what) {
-    failure_ =
-        numbered("block", exec.block_) + ", " + numbered("thread", exec.thread_) + " " + what;
-    for (;;) wait(State::kAtBarrier);  // nobody comes back to it
+  // The fiber is left where it is, so it holds nothing that would have to be freed.
+  [[noreturn]] void fail(const FiberExec& exec, const char* what) {
+    failure_ = numbered("block", exec.block_) + ", " + numbered("thread", exec.thread_);
+    failure_ += std::string(" ") + what;
+    for (;;) wait(State::kAtBarrier);
+  }
+  [[noreturn]] void fail(const FiberExec& exec, const char* what, std::size_t number) {
+    failure_ = numbered("block", exec.block_) + ", " + numbered("thread", exec.thread_) + " ";
+    failure_ += numbered(what, number);
+    for (;;) wait(State::kAtBarrier);
   }
 
  private:
@@ -228,7 +234,7 @@ class FiberScheduler {
       if ((warp.lanes >> lane & 1) == 0) continue;
       const unsigned from = warp.from[lane];
       if (!warp.ballot && (from >= kLanes || (warp.lanes >> from & 1) == 0)) {
-        fail(exec, numbered("is in a shuffle from lane", from) + ", which takes no part in it");
+        fail(exec, "is in a shuffle from a lane that takes no part in it: lane", from);
       }
       fibers_[first + lane].result = warp.ballot ? bits : warp.words[from];
       if (first + lane != exec.fiber_) make_runnable(first + lane);
@@ -274,13 +280,13 @@ std::uint32_t FiberExec::ballot(std::uint32_t lanes, bool condition) {
   return static_cast<std::uint32_t>(scheduler_->together(*this, lanes, condition ? 1 : 0, kLanes));
 }
 std::uint64_t FiberExec::exchange(std::uint32_t lanes, std::uint64_t word, unsigned lane) {
-  if (lane >= kLanes) scheduler_->fail(*this, numbered("shuffles from lane", lane));
+  if (lane >= kLanes) scheduler_->fail(*this, "shuffles from lane", lane);
   return scheduler_->together(*this, lanes, word, lane);
 }
 void FiberExec::perhaps_yield() { scheduler_->perhaps_yield(); }
 void FiberExec::check_aligned(const void* place, std::size_t bytes) {
   if (reinterpret_cast<std::uintptr_t>(place) % bytes == 0) return;
-  scheduler_->fail(*this, numbered("reads or writes at an address that is no multiple of", bytes));
+  scheduler_->fail(*this, "reads or writes at an address that is no multiple of", bytes);
 }
 
 FiberGrid::FiberGrid(std::uint64_t seed, KernelMistake mistake)
