@@ -187,7 +187,8 @@ bool HostEndpoint::adopt(Caller& caller) {
     if (link->peer().incarnation != caller.greeting->incarnation) continue;
     epoll_ctl(host_.events.get(), EPOLL_CTL_DEL, caller.socket.get(), nullptr);
     ShmPeerProcess process = shm_peer_process(caller.socket.get(), host_.watch_processes);
-    link->on_greeting(*caller.greeting, std::move(caller.memory), std::move(process),
+    const ShmGreeting greeting = *caller.greeting;
+    link->on_greeting(greeting, std::move(caller.memory), std::move(process),
                       std::move(caller.socket));
     return true;
   }
