@@ -38,6 +38,7 @@ class Invariants {
   std::size_t most_idle_bytes() const { return most_idle_bytes_; }
   std::uint64_t most_silent_steps() const { return most_silent_steps_; }
   std::uint64_t losses() const { return losses_; }  // of peers that had died
+  std::uint64_t sealed_in_part() const { return nonces_.in_part(); }
 
  private:
   // Hears what a process is told about its peers.

@@ -85,6 +85,7 @@ void print_report(std::FILE* file, const CampaignOutcome& outcome) {
       {"silent paths left", sum.paths_left},
       {"paths moved to other ports", sum.paths_moved},
       {"damaged sealed packets", sum.forged},
+      {"sealed, refused after a part left", sum.sealed_in_part},
       {"too early for their keys", sum.early},
       {"keys changed", sum.key_rotations},
       {"scenarios with none sealed", sum.sealed_none},

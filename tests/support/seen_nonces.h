@@ -21,6 +21,7 @@ class SeenNonces {
     if (sent.fate == "forged" || sent.bytes.size() <= sizeof header) return true;
     std::memcpy(&header, sent.bytes.data(), sizeof header);
     if ((header.flags & wire::kSealed) == 0) return true;
+    in_part_ += sent.fate == "in part" ? 1 : 0;
     Nonce nonce{};
     std::memcpy(nonce.data(), &header.connection, sizeof header.connection);
     std::memcpy(nonce.data() + 8, &header.number, sizeof header.number);
@@ -35,11 +36,14 @@ class SeenNonces {
                                 before->second.begin());
   }
 
+  std::uint64_t in_part() const { return in_part_; }  // of those, refused after a part had left
+
  private:
   // What tells a nonce from another, and the beginning of what was sealed under it.
   static constexpr std::size_t kNonceBytes = 15, kKept = 64;
   using Nonce = std::array<std::byte, kNonceBytes>;
   std::map<Nonce, Datagram> seen_;
+  std::uint64_t in_part_ = 0;
 };
 
 }  // namespace taco::harp

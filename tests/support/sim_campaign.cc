@@ -160,6 +160,7 @@ class Scenario {
     result_.messages = exchanges_.size();
     result_.calm_ends = plan_.calm_end ? 1 : 0;
     result_.peers_lost = invariants_.losses();
+    result_.sealed_in_part = invariants_.sealed_in_part();
     result_.session_bytes = invariants_.most_session_bytes();
     result_.idle_session_bytes = invariants_.most_idle_bytes();
     result_.silent_steps = invariants_.most_silent_steps();
@@ -204,7 +205,7 @@ void ScenarioResult::add(const ScenarioResult& other) {
         &ScenarioResult::paths_moved, &ScenarioResult::peers_lost, &ScenarioResult::messages,
         &ScenarioResult::calm_ends, &ScenarioResult::forged, &ScenarioResult::early,
         &ScenarioResult::key_rotations, &ScenarioResult::sealed_none, &ScenarioResult::sealed_auth,
-        &ScenarioResult::sealed_all}) {
+        &ScenarioResult::sealed_all, &ScenarioResult::sealed_in_part}) {
     this->*count += other.*count;
   }
   session_bytes = std::max(session_bytes, other.session_bytes);

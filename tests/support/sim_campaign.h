@@ -19,6 +19,7 @@ struct ScenarioResult {
   std::uint64_t paths_left = 0, paths_proved = 0, paths_moved = 0, peers_lost = 0;
   std::uint64_t messages = 0, calm_ends = 0;
   std::uint64_t forged = 0, early = 0;  // sealed packets that were damaged, or came too soon
+  std::uint64_t sealed_in_part = 0;     // refused by a Nic after a part had left
   std::uint64_t key_rotations = 0;
   std::uint64_t sealed_none = 0, sealed_auth = 0, sealed_all = 0;  // scenarios by level
   // The most of all.
