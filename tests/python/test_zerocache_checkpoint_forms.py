@@ -192,3 +192,28 @@ def test_a_model_that_is_not_trained_takes_a_checkpoint_of_training(tmp_path: Pa
     with pytest.raises(ValueError, match=r"it has a tensor '2\.weight' of"):
         cache.load(tmp_path / "c")
     cache.close()
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_model_that_has_lost_a_parameter_is_neither_saved_nor_loaded(
+    tmp_path: Path, trained: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    cache = make_cache(None, 40, 40)
+    model, _ = cache.wrap(model, torch.optim.AdamW(model.parameters()) if trained else None)
+    cache.save(tmp_path / "saved")
+    before = model[1]
+    model[1] = nn.Linear(4, 4)
+    with pytest.raises(ValueError, match=r"have parameter '1.weight' any more.* be saved before"):
+        cache.save(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"have parameter '1.weight' any more.* be loaded before"):
+        cache.load(tmp_path / "saved")
+    model[1] = before
+    cache.load(tmp_path / "saved")
+    model.append(nn.Linear(4, 4))  # whose values are saved, though the cache does not hold them
+    cache.save(tmp_path / "saved")
+    values = model[2].weight.detach().clone()
+    model[2].weight.data.zero_()
+    cache.load(tmp_path / "saved")
+    assert torch.equal(model[2].weight, values)
+    cache.close()

@@ -45,7 +45,9 @@ class Notes:
         self._optimizer = optimizer
 
     def encode(self, extra: Any) -> bytes:
-        """A note of what is now. Raises TypeError where it could not be read again."""
+        """A note of what is now. Raises TypeError where it could not be read again, and ValueError
+        for a model that has lost parameters."""
+        self._check_whole("saved")
         if self._optimizer is not None:
             self._optimizer.check_between_steps("save()")
         note = io.BytesIO()
@@ -61,6 +63,16 @@ class Notes:
                 f"torch says: {error}"
             ) from None
         return note.getvalue()
+
+    def _check_whole(self, done: str) -> None:
+        own = {id(parameter) for parameter in self._model.parameters()}
+        for parameter, name in self._names.items():
+            if id(parameter) not in own:
+                raise ValueError(
+                    f"the model does not have parameter '{name}' any more, whose module was "
+                    f"replaced or removed after ZeroCache.wrap(): it cannot be {done} before the "
+                    f"cache is closed, and the model wrapped as it is now"
+                )
 
     def _unplaced(self) -> dict[str, Tensor]:
         """Buffers that belong to checkpoints, and parameters without elements."""
@@ -101,6 +113,7 @@ class Notes:
 
     def read(self, note: bytes, directory: str) -> dict[str, Any]:
         """Raises ValueError where a checkpoint does not belong to what is held here."""
+        self._check_whole("loaded")
         found: dict[str, Any] = torch.load(io.BytesIO(note), weights_only=True)
         if found.get("version") not in range(1, NOTE_VERSION + 1):
             raise ValueError(f"'{directory}' was saved by another version of taco_torch")
