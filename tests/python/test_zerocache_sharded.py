@@ -213,6 +213,27 @@ def test_activations_may_be_computed_again(two: Ranks, tmp_path: Path) -> None:
     two.run(step_checkpointed, str(tmp_path))
 
 
+def step_compiled(folder: str) -> None:
+    ours, theirs = sharded(folder, TinyGPT(2)), alone(folder, TinyGPT(2), adamw)
+    cache, model, optimizer = ours
+    graphs = []
+
+    def counted(module: Any, _: Any) -> Any:
+        graphs.append(module)
+        return module.forward
+
+    train_beside((cache, model, optimizer), theirs, 1)
+    model.compile(backend=counted)
+    train_beside((cache, model, optimizer), theirs, 2)
+    assert len(graphs) > 2 * len(model.blocks)  # cut at the modules, for the ranks to gather them
+    assert_same_parameters(cache, theirs[0])
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+def test_a_compiled_model_is_cut_at_its_modules(two: Ranks, tmp_path: Path) -> None:
+    two.run(step_compiled, str(tmp_path))
+
+
 # Room.
 
 
