@@ -261,6 +261,23 @@ def test_options_that_change_for_the_worse_are_refused_before_anything_is_steppe
     cache.close()
 
 
+def test_a_parameter_that_is_put_into_a_group_later_is_refused_before_anything_is_stepped() -> None:
+    model = line()
+    cache = make_cache(None)
+    model, optimizer = cache.wrap(model, adamw(model))
+    model(torch.ones(1, 4)).sum().backward()
+    before = cache.full("weight")
+    late = nn.Parameter(torch.ones(2, 3))
+    late.grad = torch.ones(2, 3)
+    optimizer.param_groups[0]["params"].append(late)
+    with pytest.raises(RuntimeError, match=r"of shape \(2, 3\) was added to a group after"):
+        optimizer.step()
+    assert torch.equal(cache.full("weight"), before)
+    del optimizer.param_groups[0]["params"][-1]
+    optimizer.step()
+    cache.close()
+
+
 def test_a_store_refuses_to_step_what_has_no_state_and_steps_nothing() -> None:
     """Its pages have state of its neighbours: all of them, the first, or none."""
     for size, dtype in ((4, torch.float32), (4096, torch.float32), (4, torch.bfloat16)):

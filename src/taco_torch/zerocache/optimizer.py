@@ -461,7 +461,13 @@ class CachedOptimizer(StateDicts):
                     yield parameter, None
                 continue
             if parameter not in self._trained:
-                name = self._names.get(parameter, "that was added to a group")
+                name = self._names.get(parameter)
+                if name is None:
+                    raise RuntimeError(
+                        f"a parameter of shape {tuple(parameter.shape)} was added to a group after "
+                        f"ZeroCache.wrap(), and cannot be stepped: give the optimizer all "
+                        f"parameters before"
+                    )
                 raise RuntimeError(
                     f"parameter '{name}' was frozen at ZeroCache.wrap() and has no state to "
                     f"step it with, which takes room that the caps did not have, an optimizer "
