@@ -37,7 +37,7 @@ class DelayedAck {
   bool wanted() const { return wanted_ > 0; }
   Time deadline() const { return state_.is(State::kDelayed) ? deadline_ : kNever; }
 
-  void want() { ++wanted_; }
+  void want(std::uint32_t packets = 1) { wanted_ += packets; }
   // A message has ended, for which its sender waits. Its receiver is about to ask for another, most
   // likely: what asks for that, at the latest on the next turn, takes this along.
   void hurry_next_turn() { ended_ = true; }

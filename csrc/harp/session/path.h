@@ -121,6 +121,15 @@ class Path {
   bool take_uncounted(std::uint64_t number) { return uncounted_.take(number); }
   // A counted packet of `bytes` that is new, and is kept. True: a challenge is to be sent.
   bool on_packet(std::uint64_t number, std::size_t bytes, const RxPacket& from);
+  // Whether that packet is the newest of all, and came by the path's own pair: then so many of the
+  // next numbers may have come with it.
+  bool has_just_heard(std::uint64_t number, const RxPacket& from) const {
+    return number == received_.largest() && ends_.is_by(from);
+  }
+  void on_following(std::uint32_t packets) {
+    received_.extend(packets);
+    ack_.want(packets);
+  }
   void on_challenge(const RxPacket& from, std::uint64_t token) {
     ends_.on_challenge(AddressPair::of(from), token);
   }

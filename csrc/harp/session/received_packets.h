@@ -19,6 +19,8 @@ class ReceivedPackets {
   bool has(std::uint64_t number) const;
   // Adds a packet. False: it had been received, or is too old to tell.
   bool add(std::uint64_t number, Time now);
+  // Adds as many as come next after the largest, which has just been added.
+  void extend(std::uint32_t numbers) { ranges_[0].last += numbers; }
   // 0: nothing yet. Numbers start at 1.
   std::uint64_t largest() const { return ranges_.empty() ? 0 : ranges_[0].last; }
   bool has_gaps() const { return ranges_.size() > 1; }

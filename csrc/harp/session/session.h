@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "harp/link.h"
+#include "harp/session/datagrams.h"
 #include "harp/session/flow.h"
 #include "harp/session/handshake.h"
 #include "harp/session/message.h"
@@ -234,11 +235,15 @@ class Session final : public Link {
   void refuse_setting(const char* name, const std::string& ours, const std::string& theirs);
 
   // session_receive.cc
-  void on_packet(std::span<std::byte> bytes, const RxPacket& from);
+  void on_packet(Datagrams& arrived, const RxPacket& from);
+  void on_following(Path& path, RecvState& state, wire::FollowingSegments following,
+                    wire::Packet& packet, Datagrams& arrived);
   Path* admit(std::span<std::byte> bytes, const RxPacket& from, wire::Packet& packet);
   wire::Verdict open(std::span<std::byte> bytes, wire::Packet& packet);
-  void on_data(Path& path, const wire::Packet& packet);
+  RecvState* on_data(Path& path, const wire::Packet& packet);
   bool begin_message(RecvState& state, const wire::Packet& packet);
+  bool place(RecvState& state, const wire::Packet& packet);
+  void finish_message(Path& path, RecvState& state);
   void finish_receive(RecvState& state, const Status& status);
   bool on_eager_packet(Path& path, const wire::Packet& packet);
   bool on_fragment(Path& path, const wire::Packet& packet);
@@ -277,6 +282,10 @@ class Session final : public Link {
   // The key that masks the checksums of segments. Null: none.
   const HeaderKey* segment_key() const {
     return sealing_ != nullptr ? &sealing_->sent_headers() : nullptr;
+  }
+  // The peer's.
+  const HeaderKey* received_key() const {
+    return sealing_ != nullptr && !seals_data() ? &sealing_->received_headers() : nullptr;
   }
   std::uint8_t flags_of(const BulkSend& send, std::uint32_t segment) const;
   std::size_t segment_bytes() const;

@@ -6,11 +6,8 @@
 namespace taco::harp {
 
 void Session::on_packets(const RxPacket& packets) {
-  const std::size_t stride =
-      packets.segment_bytes == 0 ? packets.data.size() : packets.segment_bytes;
-  for (std::size_t at = 0; at < packets.data.size() && !life_.ended(); at += stride) {
-    on_packet(packets.data.subspan(at, std::min(stride, packets.data.size() - at)), packets);
-  }
+  Datagrams rest(packets);
+  while (!rest.empty() && !life_.ended()) on_packet(rest, packets);
   if (!life_.ended()) after_receive();
 }
 
@@ -29,11 +26,10 @@ Path* Session::admit(std::span<std::byte> bytes, const RxPacket& from, wire::Pac
   ProtocolCounters& counters = host_.counters();
   // Before there are keys nothing is believed: no checksum can be told from a masked one either.
   const bool early = security_ != Security::kNone && sealing_ == nullptr;
-  const bool masked = sealing_ != nullptr && !seals_data();
-  wire::SegmentMask segments;
-  if (masked && bytes.size() >= sizeof(wire::Header)) {
+  wire::SegmentMask segments{received_key(), 1};
+  if (segments.key != nullptr && bytes.size() >= sizeof(wire::Header)) {
     const Path* const by = paths_.find(wire::peek_path(bytes));
-    segments = {&sealing_->received_headers(), by == nullptr ? 1 : by->expected()};
+    if (by != nullptr) segments.number = by->expected();
   }
   wire::Verdict verdict = wire::parse(bytes, packet, !early, segments);
   const bool sealed = verdict == wire::Verdict::kSealed;
@@ -61,8 +57,10 @@ Path* Session::admit(std::span<std::byte> bytes, const RxPacket& from, wire::Pac
   return path != nullptr ? path : refuse(counters.malformed);
 }
 
-void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
+// The first of the packets, and segments that follow it.
+void Session::on_packet(Datagrams& arrived, const RxPacket& from) {
   ProtocolCounters& counters = host_.counters();
+  const std::span<std::byte> bytes = arrived.take();
   wire::Packet packet;
   Path* const path = admit(bytes, from, packet);
   if (path == nullptr) return;
@@ -103,8 +101,28 @@ void Session::on_packet(std::span<std::byte> bytes, const RxPacket& from) {
   if (packet.type == wire::Type::kFragment) path->ack().want();
   if (packet.type == wire::Type::kData) {
     path->ack().want();
-    on_data(*path, packet);
+    RecvState* const state = on_data(*path, packet);
+    if (state == nullptr || !path->has_just_heard(number, from)) return;
+    on_following(*path, *state, {bytes, packet, {received_key(), number}}, packet, arrived);
   }
+}
+
+// Segments of the same message, in packets of the next numbers that have come the same way, are
+// checked one by one like any other. That nothing else about them is new is known from the first.
+void Session::on_following(Path& path, RecvState& state, wire::FollowingSegments following,
+                           wire::Packet& packet, Datagrams& arrived) {
+  const std::uint64_t most = credit_.promised() - path.largest_received();
+  std::uint32_t count = 0;
+  bool complete = false;
+  while (count < most && !complete && !arrived.empty() && following.take(arrived.front(), packet)) {
+    arrived.take();
+    ++count;
+    complete = place(state, packet);
+  }
+  path.on_following(count);
+  host_.counters().packets_received += count;
+  host_.counters().bytes_received += count * packet.body.size();
+  if (complete) finish_message(path, state);
 }
 
 RecvState* Session::receive_of(std::uint64_t wire_slot) {
@@ -142,34 +160,45 @@ bool Session::begin_message(RecvState& state, const wire::Packet& packet) {
   return true;
 }
 
-void Session::on_data(Path& path, const wire::Packet& packet) {
-  ProtocolCounters& counters = host_.counters();
-  RecvState* state = receive_of(packet.slot);
+// The receive, if more of its message is to come.
+RecvState* Session::on_data(Path& path, const wire::Packet& packet) {
+  RecvState* const state = receive_of(packet.slot);
   if (state == nullptr) {
-    ++counters.late;
-    return;
+    ++host_.counters().late;
+    return nullptr;
   }
-  if (state->segment_bytes == 0 && !begin_message(*state, packet)) return;
-  const std::uint64_t offset = std::uint64_t{packet.segment} * state->segment_bytes;
-  if (packet.message_bytes != state->message_bytes || packet.segment >= state->segments ||
+  if (state->segment_bytes == 0 && !begin_message(*state, packet)) return nullptr;
+  if (!place(*state, packet)) return state;
+  finish_message(path, *state);
+  return nullptr;
+}
+
+// True: that was the last segment missing.
+bool Session::place(RecvState& state, const wire::Packet& packet) {
+  ProtocolCounters& counters = host_.counters();
+  const std::uint64_t offset = std::uint64_t{packet.segment} * state.segment_bytes;
+  if (packet.message_bytes != state.message_bytes || packet.segment >= state.segments ||
       packet.body.size() !=
-          std::min<std::uint64_t>(state->segment_bytes, state->message_bytes - offset)) {
+          std::min<std::uint64_t>(state.segment_bytes, state.message_bytes - offset)) {
     ++counters.malformed;
-    return;
+    return false;
   }
-  if (!state->bits.set(packet.segment)) {
+  if (!state.bits.set(packet.segment)) {
     ++counters.duplicates;
-    return;
+    return false;
   }
-  const Sink& sink = state->request->sink;
+  const Sink& sink = state.request->sink;
   if (!packet.body.empty()) sink.consume(sink, offset, packet.body.data(), packet.body.size());
   if (!reassembly_.empty()) reassembly_.forget(packet.slot, packet.segment);
-  if (++state->received < state->segments) return;
-  state->request->bytes = state->message_bytes;
-  if (state->offered) events_.on_offered(state->slot);
+  return ++state.received == state.segments;
+}
+
+void Session::finish_message(Path& path, RecvState& state) {
+  state.request->bytes = state.message_bytes;
+  if (state.offered) events_.on_offered(state.slot);
   if (life_.ended()) return;  // that was one too many
   path.ack().hurry_next_turn();
-  finish_receive(*state, Status());
+  finish_receive(state, Status());
 }
 
 void Session::finish_receive(RecvState& state, const Status& status) {

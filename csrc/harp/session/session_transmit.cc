@@ -216,23 +216,23 @@ std::uint8_t Session::flags_of_last(const Path& path, SegmentRange range) {
 // Headers, checksums and gather list of a run of consecutive segments. Returns its bytes.
 std::size_t Session::fill_run(const Path& path, BulkSend& send, SegmentRange range) {
   SessionHost::Scratch& scratch = host_.scratch_;
-  const std::uint8_t last = flags_of_last(path, range);
-  const HeaderKey* const key = segment_key();
-  wire::PacketId id = path.next_id();
-  std::size_t bytes = 0;
-  for (std::uint32_t i = 0; i < range.count; ++i, ++id.number) {
-    const std::uint32_t segment = range.first + i;
-    const std::size_t payload = send.bytes_of(segment);
-    const std::byte* data = send.data_of(segment);
-    wire::Header& header = scratch.headers[i];
-    const std::uint8_t flags = flags_of(send, segment) | (i + 1 == range.count ? last : 0);
-    header = wire::data_header(id, send.slot, segment, send.request->bytes, flags);
-    wire::seal(header, {data, payload}, {}, {key, id.number});
-    scratch.slices[2 * i] = {&header, sizeof header};
+  wire::SegmentHeaders headers(path.next_id(), send.slot, range.first, send.request->bytes,
+                               segment_key());
+  const std::uint8_t flags = flags_of(send, range.first);
+  const std::uint32_t last = range.count - 1;
+  const std::byte* data = send.data_of(range.first);
+  const auto add = [&](std::uint32_t i, std::uint8_t flags_here, std::size_t payload) {
+    scratch.headers[i] = headers.next(flags_here, {data, payload});
+    scratch.slices[2 * i] = {&scratch.headers[i], sizeof(wire::Header)};
     scratch.slices[2 * i + 1] = {data, payload};
-    bytes += sizeof header + payload;
-  }
-  return bytes;
+    data += payload;
+  };
+  // Only the last one may end the message, and be shorter than the others.
+  for (std::uint32_t i = 0; i < last; ++i) add(i, flags, send.segment_bytes);
+  const std::uint32_t end = range.first + last;
+  add(last, flags_of(send, end) | flags_of_last(path, range), send.bytes_of(end));
+  const auto payload = static_cast<std::size_t>(data - send.data_of(range.first));
+  return range.count * sizeof(wire::Header) + payload;
 }
 
 // The same for pieces of one segment.

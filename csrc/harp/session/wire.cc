@@ -6,8 +6,6 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/kernels.h"
-
 namespace taco::harp::wire {
 namespace {
 
@@ -31,63 +29,6 @@ bool take_span(std::span<const std::byte>& rest, std::size_t bytes,
 
 bool take_slot(std::span<const std::byte>& rest, SlotId& slot) {
   return take(rest, slot.index) && take(rest, slot.generation);
-}
-
-// A header is read and written in words of 8 bytes. What is stored in narrower pieces and loaded in
-// wider ones cannot be forwarded: the load would wait until every earlier store, those of a whole
-// segment among them, has reached the cache.
-using Words = std::array<std::uint64_t, sizeof(Header) / 8>;
-constexpr std::uint64_t kFirstHalf = 0xFFFF'FFFF;  // of the first word; the other is the checksum
-
-Header composed(Type type, const PacketId& id, std::uint8_t flags, std::uint32_t slot_low,
-                std::uint64_t extent) {
-  const std::uint64_t first = kVersion << 4 | static_cast<std::uint64_t>(type) | flags << 8 |
-                              static_cast<std::uint64_t>(id.path) << 16;
-  const std::uint64_t third = (id.number & kFirstHalf) | std::uint64_t{slot_low} << 32;
-  return std::bit_cast<Header>(Words{first, id.connection, third, extent});
-}
-
-// The bytes of the body that are checked where its payload is trusted.
-std::size_t checked_bytes(const Header& header) {
-  const bool fragment = (header.version_and_type & 15) == static_cast<int>(Type::kFragment);
-  return fragment ? sizeof(FragmentDescriptor) : 0;
-}
-
-// The header's own checksum field counts as zero.
-std::uint32_t checksum(const Header& header, std::span<const std::byte> first,
-                       std::span<const std::byte> second) {
-  auto bare = std::bit_cast<Words>(header);
-  bare[0] &= kFirstHalf;
-  std::uint32_t crc = kernels::crc32c(0, bare.data(), sizeof bare);
-  if ((header.flags & kTrusted) != 0) {
-    const auto body = static_cast<std::uint32_t>(first.size() + second.size());
-    crc = kernels::crc32c(crc, &body, sizeof body);
-    first = first.first(std::min(first.size(), checked_bytes(header)));
-    second = {};
-  }
-  if (!first.empty()) crc = kernels::crc32c(crc, first.data(), first.size());
-  if (!second.empty()) crc = kernels::crc32c(crc, second.data(), second.size());
-  return crc;
-}
-
-// The mask of a checksum, for a data packet or fragment: everything but the payload's bytes counts,
-// and the whole of the packet's number, so that no recording is good for another 2^32 packets.
-std::uint32_t mask(const SegmentMask& by, const Header& header, std::span<const std::byte> first,
-                   std::size_t second) {
-  const int type = header.version_and_type & 15;
-  const bool fragment = type == static_cast<int>(Type::kFragment);
-  if (by.key == nullptr || (!fragment && type != static_cast<int>(Type::kData))) return 0;
-  std::uint32_t piece = 0;
-  if (fragment && first.size() >= sizeof piece) std::memcpy(&piece, first.data(), sizeof piece);
-  const auto words = std::bit_cast<Words>(header);
-  const std::uint64_t type_flags_path = words[0] & 0xFF'FFFF;
-  constexpr std::uint64_t kBytes = 31;  // of all that counts
-  HeaderKey::Sum sum = by.key->begin();
-  sum.take(by.number);
-  sum.take(words[3]);
-  sum.take(static_cast<std::uint32_t>(first.size() + second) | std::uint64_t{piece} << 32);
-  sum.take(words[2] >> 32 | type_flags_path << 32 | kBytes << 56);
-  return sum.finish();
 }
 
 // Does a segment of `bytes` fit the message it says it belongs to?
@@ -195,12 +136,47 @@ Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc,
   }
   if (check_crc) {
     const SegmentMask whole{segments.key, expand_number(header.number, segments.number)};
-    const std::uint32_t masked = header.crc ^ mask(whole, header, packet.body, 0);
-    if (checksum(header, packet.body, {}) != masked) return Verdict::kBadChecksum;
+    const auto words = std::bit_cast<HeaderWords>(header);
+    if (header.crc != masked_checksum(words, packet.body, {}, whole)) return Verdict::kBadChecksum;
   }
   read_header(header, packet);
   return header.sealed_with == 0 && parse_body(header, packet) ? Verdict::kGood
                                                                : Verdict::kMalformed;
+}
+
+// One that ends its message is followed by none of it, and is none of those that follow: it may be
+// shorter than they are.
+FollowingSegments::FollowingSegments(std::span<const std::byte> first, const Packet& packet,
+                                     const SegmentMask& by)
+    : bytes_(first.size()), left_(0), by_(by) {
+  std::memcpy(expected_.data(), first.data(), sizeof expected_);
+  expected_[0] &= kFirstWordChecked;
+  // One that was sealed still says so here, where `packet` is what was in it.
+  const bool sealed = (expected_[0] >> 8 & kSealed) != 0;
+  if (packet.type != Type::kData || sealed || (packet.flags & kLastSegment) != 0) return;
+  const std::uint64_t whole = (packet.message_bytes - 1) / packet.body.size();
+  left_ = std::min(whole, kMaxSegments) - (packet.segment + std::uint64_t{1});
+}
+
+bool FollowingSegments::take(std::span<const std::byte> bytes, Packet& packet) {
+  if (left_ == 0 || bytes.size() != bytes_) return false;
+  HeaderWords words;
+  std::memcpy(words.data(), bytes.data(), sizeof words);
+  HeaderWords expected = expected_;
+  follow(expected);
+  const auto crc = static_cast<std::uint32_t>(words[0] >> 32);
+  words[0] &= kFirstWordChecked;
+  if (words != expected) return false;
+  const std::span<const std::byte> body = bytes.subspan(sizeof(Header));
+  const SegmentMask by{by_.key, by_.number + 1};
+  if (crc != masked_checksum(words, body, {}, by)) return false;
+  expected_ = expected;
+  by_ = by;
+  --left_;
+  ++packet.number;
+  ++packet.segment;
+  packet.body = body;
+  return true;
 }
 
 Verdict parse_opened(std::span<const std::byte> bytes, Packet& packet) {
@@ -509,49 +485,6 @@ bool Writer::path_move(const PathMove& move) {
   put(move.path);
   put(static_cast<std::uint8_t>(move.back));
   return true;
-}
-
-namespace {
-
-Header segment_header(Type type, const PacketId& id, SlotId slot, std::uint32_t segment,
-                      std::uint64_t message_bytes, std::uint8_t flags) {
-  const std::uint64_t packed = slot_number(slot);
-  return composed(type, id, flags, static_cast<std::uint32_t>(packed),
-                  message_bytes | std::uint64_t{segment} << kExtentSegmentShift |
-                      packed >> 32 << kExtentSlotShift);
-}
-
-}  // namespace
-
-Header data_header(const PacketId& id, SlotId slot, std::uint32_t segment,
-                   std::uint64_t message_bytes, std::uint8_t flags) {
-  return segment_header(Type::kData, id, slot, segment, message_bytes, flags);
-}
-
-Header fragment_header(const PacketId& id, SlotId slot, std::uint32_t segment,
-                       std::uint64_t message_bytes, std::uint8_t flags) {
-  return segment_header(Type::kFragment, id, slot, segment, message_bytes, flags);
-}
-
-Header eager_header(const PacketId& id, std::uint32_t serial, std::size_t payload_bytes) {
-  return composed(Type::kEager, id, 0, serial, payload_bytes);
-}
-
-Header frames_header(Type type, const PacketId& id, std::size_t body_bytes, std::uint8_t flags) {
-  return composed(type, id, flags, 0, body_bytes);
-}
-
-void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second,
-          const SegmentMask& by) {
-  header.crc = checksum(header, first, second) ^ mask(by, header, first, second.size());
-}
-
-void mark_sealed(Header& header, std::uint8_t key_phase, std::uint8_t attempt) {
-  auto words = std::bit_cast<Words>(header);
-  constexpr std::uint64_t kFlag = std::uint64_t{kSealed} << 8, kWith = std::uint64_t{0xFF} << 24;
-  const std::uint64_t with = key_phase | std::uint64_t{attempt} << 1;
-  words[0] = (words[0] & kFirstHalf & ~kWith) | kFlag | with << 24;
-  header = std::bit_cast<Header>(words);
 }
 
 std::uint64_t expand_number(std::uint32_t low, std::uint64_t expected) {

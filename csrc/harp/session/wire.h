@@ -82,6 +82,14 @@ static_assert(offsetof(Header, crc) == 4 && offsetof(Header, connection) == 8);
 static_assert(offsetof(Header, number) == 16 && offsetof(Header, slot_low) == 20);
 static_assert(offsetof(Header, extent) == 24);
 
+// A header is read and written in words of 8 bytes. What is stored in narrower pieces and loaded in
+// wider ones cannot be forwarded: the load would wait until every earlier store, those of a whole
+// segment among them, has reached the cache.
+using HeaderWords = std::array<std::uint64_t, sizeof(Header) / 8>;
+inline constexpr std::uint64_t kFirstWordChecked = 0xFFFF'FFFF;  // the rest of it is the checksum
+// Makes it that of the next segment, in a packet of the next number.
+void follow(HeaderWords& header);
+
 // Follows the header of kEager; then the payload.
 struct EagerDescriptor {
   std::uint64_t group, tag, signature;
@@ -297,6 +305,22 @@ struct SegmentMask {
 // kSealed: what the header says is there, to be believed once the tag has been verified.
 Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc = true,
               const SegmentMask& segments = {});
+// Reads packets that follow one which parse() has found good: the next segments of the same message
+// under the next numbers, with all else the same. Super-packets consist of little else.
+class FollowingSegments {
+ public:
+  // `first`: a data packet, and what parse() made of it. `by` holds its number in full.
+  FollowingSegments(std::span<const std::byte> first, const Packet& packet, const SegmentMask& by);
+  // Whether `bytes` are the next, and good by all that parse() checks; then `packet` is that one.
+  // If not, parse() says what they are.
+  bool take(std::span<const std::byte> bytes, Packet& packet);
+
+ private:
+  std::size_t bytes_;     // of each packet
+  std::uint64_t left_;    // segments that may follow and are not the message's last
+  HeaderWords expected_;  // of the next header, its checksum left out
+  SegmentMask by_;
+};
 // One that was sealed and has been opened; all of it, the tag included.
 Verdict parse_opened(std::span<const std::byte> bytes, Packet& packet);
 // Which of two keys seals a packet, and how often packets of its number were offered to the network
@@ -400,13 +424,28 @@ struct PacketId {
 // Complete but for the checksum.
 Header data_header(const PacketId& id, SlotId slot, std::uint32_t segment,
                    std::uint64_t message_bytes, std::uint8_t flags);
+// Sealed headers of segments that follow each other, in packets that do.
+class SegmentHeaders {
+ public:
+  SegmentHeaders(const PacketId& first, SlotId slot, std::uint32_t segment,
+                 std::uint64_t message_bytes, const HeaderKey* key);
+  // The next one.
+  Header next(std::uint8_t flags, std::span<const std::byte> payload);
+
+ private:
+  HeaderWords words_;  // without flags and checksum
+  SegmentMask by_;
+};
 Header eager_header(const PacketId& id, std::uint32_t serial, std::size_t payload_bytes);
 // As data_header, for a piece of that segment: `flags` are the whole segment's.
 Header fragment_header(const PacketId& id, SlotId slot, std::uint32_t segment,
                        std::uint64_t message_bytes, std::uint8_t flags);
 Header frames_header(Type type, const PacketId& id, std::size_t body_bytes, std::uint8_t flags = 0);
 // Over the header (checksum taken as absent) and the pieces that follow it, or as much of these as
-// its flags say, masked; stores it. Of a fragment the descriptor is in the first piece.
+// its flags say, masked. Of a fragment the descriptor is in the first piece.
+std::uint32_t masked_checksum(const HeaderWords& header, std::span<const std::byte> first,
+                              std::span<const std::byte> second, const SegmentMask& by);
+// Stores it.
 void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second = {},
           const SegmentMask& by = {});
 // A tag will take the checksum's part.

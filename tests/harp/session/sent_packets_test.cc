@@ -181,6 +181,29 @@ TEST(ReceivedPackets, RemembersABoundedNumberOfGapsAndRefusesWhatItForgot) {
   EXPECT_EQ(ack.ranges[0].last, 199u);
 }
 
+TEST(ReceivedPackets, ARangeAddedAtOnceIsThatOfItsNumbers) {
+  ReceivedPackets at_once, singly;
+  std::uint64_t next = 1;
+  for (Time now = 1; now < 50; ++now) {
+    next += now % 3;
+    for (std::uint64_t n = next; n <= next + 40; ++n) EXPECT_TRUE(singly.add(n, now));
+    EXPECT_TRUE(at_once.add(next, now));
+    at_once.extend(40);
+    next += 41;
+    wire::Ack by_ranges, by_numbers;
+    at_once.fill(by_ranges, 60);
+    singly.fill(by_numbers, 60);
+    ASSERT_EQ(by_ranges.count, by_numbers.count);
+    EXPECT_EQ(by_ranges.delay_us, by_numbers.delay_us);
+    for (std::uint32_t i = 0; i < by_ranges.count; ++i) {
+      EXPECT_EQ(by_ranges.ranges[i].first, by_numbers.ranges[i].first);
+      EXPECT_EQ(by_ranges.ranges[i].last, by_numbers.ranges[i].last);
+    }
+    EXPECT_TRUE(at_once.has(next - 1));
+    EXPECT_FALSE(at_once.has(next));
+  }
+}
+
 TEST(SerialFilter, EverySerialPassesOnceInAnyOrder) {
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
