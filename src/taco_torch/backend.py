@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import _DistributedBackendOptions
 
-from taco_torch import coalescing, futures
+from taco_torch import coalescing, estimates, futures
 from taco_torch._extension import _C
 
 Options = _C.Options
@@ -56,5 +56,6 @@ def _install_lightcc() -> None:
 
 futures.install()
 coalescing.install()
+estimates.install()
 # No callback of a pending operation may run while the interpreter shuts down.
 atexit.register(_C.shut_down_all)

@@ -201,8 +201,14 @@ def estimates() -> None:
 
 
 def estimate_a_send() -> None:
-    with c10d._time_estimator():
+    with dist._time_estimator():
         dist.send(torch.ones(1), 1 - dist.get_rank() % 2)
+
+
+def leave_an_estimate() -> None:
+    with c10d._time_estimator():
+        dist.all_reduce(torch.ones(1))
+        raise KeyError("the program's own")
 
 
 @since(15)
@@ -215,7 +221,21 @@ def test_messages_are_refused_in_an_estimate(ranks: Ranks) -> None:
     for outcome in ranks.outcomes(estimate_a_send):
         assert outcome.error_type == "TypeError", outcome
         assert "send" in outcome.error
-    ranks.run(total)
+    assert ranks.run(total) == [4.0] * 4
+
+
+@since(15)
+def test_an_exception_ends_an_estimate(ranks: Ranks) -> None:
+    """What follows is run again, and no more estimated."""
+    for outcome in ranks.outcomes(leave_an_estimate):
+        assert outcome.error_type == "KeyError", outcome
+    assert ranks.run(total) == [4.0] * 4
+
+
+@pytest.mark.skipif(TORCH >= (2, 15), reason="from torch 2.15 on it can")
+def test_an_older_torch_says_that_it_cannot_estimate(ranks: Ranks) -> None:
+    for outcome in ranks.outcomes(leave_an_estimate):
+        assert outcome.error_type == "NotImplementedError", outcome
 
 
 # Hooks

@@ -152,7 +152,7 @@ class Backend : public c10d::Backend {
   // Blocks until all members of the new group have come.
   c10::intrusive_ptr<c10d::Work> reconfigure(const ReconfigureOptions& opts);
   void addEphemeralTimeout(const std::chrono::milliseconds& timeout);
-  bool supportsTimeEstimation() const override { return true; }
+  bool supportsTimeEstimation() const override { return kCanEstimateTime; }
   void startTimeEstimate() { estimates_.begin(); }
   float endTimeEstimate();  // microseconds, one after the other
   // Completion hooks run on the engine, abort hooks, which may take their time, on the completion

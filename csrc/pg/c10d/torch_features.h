@@ -21,6 +21,9 @@
 
 namespace taco::pg {
 
+// Before, Python asks backends other than torch's own for estimates by names that they do not have.
+inline constexpr bool kCanEstimateTime = TACO_TORCH_SINCE(15);
+
 #if TACO_TORCH_SINCE(15)
 using CompletionHook = c10d::CompletionHook;
 using CompletionHookArgs = c10d::CompletionHookArgs;
