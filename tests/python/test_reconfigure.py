@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -307,6 +308,32 @@ def test_who_does_not_come_is_named(transport: str) -> None:
         refused(outcomes, "RendezvousError", "did not come: ranks 2")
         together(ranks, range(3), 2, handles)
         assert ranks.run(total) == [all_of(3)] * 3
+
+
+def destroy_while_waiting(uuid: int, handles: list[str]) -> str:
+    raised: list[str] = []
+
+    def wait() -> None:
+        try:
+            reconfigure(uuid, handles, 600.0)
+        except taco_torch.AbortedError as error:
+            raised.append(str(error))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    end = time.monotonic() + DEADLINE_S
+    while "group '0'" not in taco_torch.dump():  # until it has begun
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    dist.destroy_process_group()
+    waiting.join(DEADLINE_S)
+    return "".join(raised)
+
+
+def test_destroying_the_group_ends_the_wait_for_its_members(transport: str) -> None:
+    with apart(2, transport) as (ranks, handles):
+        (outcome,) = on(ranks, [0], destroy_while_waiting, 1, handles)
+        assert "was destroyed" in outcome.value, outcome
 
 
 def test_who_is_dead_is_named(transport: str) -> None:

@@ -41,12 +41,25 @@ Status Succession::begin_apart(const c10::intrusive_ptr<c10d::Store>& store,
   return roster.status();
 }
 
+Status Succession::destroyed() const {
+  return Status(Code::kAborted,
+                "group '" + options_.name + "' was destroyed and cannot be reconfigured");
+}
+
+// All members of the next generation have come, or it is closed again.
+Status Succession::call_roll(const std::shared_ptr<Generation>& next, std::uint64_t digest,
+                             Duration timeout) {
+  coming_.store(next);
+  if (closed_) next->communicator()->abort(destroyed());  // close() may have missed it
+  Status all = next->communicator()->roll_call(digest, timeout);
+  coming_.store(nullptr);
+  if (!all.ok()) (void)next->close(0);
+  return all;
+}
+
 Result<std::shared_ptr<Generation>> Succession::advance(const Reconfiguration& to) {
   std::lock_guard lock(advancing_);
-  if (closed_) {
-    return Status(Code::kAborted,
-                  "group '" + options_.name + "' was destroyed and cannot be reconfigured");
-  }
+  if (closed_) return destroyed();
   Result<edge::Gathering> gathered = roster_->gather(to.handles, to.in_order, to.uuid);
   if (!gathered.ok()) return gathered.status();
   const std::uint64_t digest = gathered->digest;
@@ -55,11 +68,7 @@ Result<std::shared_ptr<Generation>> Succession::advance(const Reconfiguration& t
   Result<std::shared_ptr<Generation>> next =
       Generation::open(std::move(meeting).value(), tree_, true);
   if (!next.ok()) return next;
-  const Duration timeout = to.timeout > 0 ? to.timeout : kNever;
-  if (Status all = (*next)->communicator()->roll_call(digest, timeout); !all.ok()) {
-    (void)(*next)->close(0);
-    return all;
-  }
+  TACO_RETURN_IF_ERROR(call_roll(*next, digest, to.timeout > 0 ? to.timeout : kNever));
   const std::shared_ptr<Generation> last = current_.exchange(*next);
   if (last) (void)last->close(kLingerOfTheLast);
   TACO_LOG_INFO("pg", "group '%s' goes on with rank %d of %d", options_.name.c_str(),
@@ -68,8 +77,9 @@ Result<std::shared_ptr<Generation>> Succession::advance(const Reconfiguration& t
 }
 
 Status Succession::close(Duration linger) {
-  std::lock_guard lock(advancing_);
   closed_ = true;
+  if (const auto coming = coming_.load()) coming->communicator()->abort(destroyed());
+  std::lock_guard lock(advancing_);
   const std::shared_ptr<Generation> last = current_.load();
   Status unreported;
   if (last) unreported = last->close(linger);

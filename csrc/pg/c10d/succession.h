@@ -43,16 +43,19 @@ class Succession {
   // current one have ended, or it has failed.
   Result<std::shared_ptr<Generation>> advance(const Reconfiguration& to);
 
-  // The end. Returns the failure that nobody has heard of.
+  // The end, also of an advance() under way. Returns the failure that nobody has heard of.
   Status close(Duration linger);
 
  private:
+  Status destroyed() const;
+  Status call_roll(const std::shared_ptr<Generation>& next, std::uint64_t digest, Duration timeout);
+
   const void* tree_ = nullptr;
   GroupMeetingOptions options_;
   std::shared_ptr<edge::Roster> roster_;
   std::mutex advancing_;  // one at a time
-  bool closed_ = false;
-  std::atomic<std::shared_ptr<Generation>> current_;
+  std::atomic<bool> closed_{false};
+  std::atomic<std::shared_ptr<Generation>> current_, coming_;
 };
 
 }  // namespace taco::pg
