@@ -75,7 +75,8 @@ void copy_link(const Interface& from, Interface* to) {
 int prefix_of(const sockaddr* netmask) {
   if (netmask == nullptr) return 0;
   int bits = 0;
-  for (const std::byte each : address_bytes(endpoint_of(netmask))) {
+  const Endpoint mask = endpoint_of(netmask);
+  for (const std::byte each : address_bytes(mask)) {
     bits += std::popcount(std::to_integer<unsigned>(each));
   }
   return bits;
