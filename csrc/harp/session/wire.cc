@@ -136,7 +136,8 @@ Verdict parse(std::span<const std::byte> bytes, Packet& packet, bool check_crc,
   }
   if (check_crc) {
     const SegmentMask whole{segments.key, expand_number(header.number, segments.number)};
-    const auto words = std::bit_cast<HeaderWords>(header);
+    auto words = std::bit_cast<HeaderWords>(header);
+    words[0] &= kFirstWordChecked;
     if (header.crc != masked_checksum(words, packet.body, {}, whole)) return Verdict::kBadChecksum;
   }
   read_header(header, packet);
@@ -151,6 +152,7 @@ FollowingSegments::FollowingSegments(std::span<const std::byte> first, const Pac
     : bytes_(first.size()), left_(0), by_(by) {
   std::memcpy(expected_.data(), first.data(), sizeof expected_);
   expected_[0] &= kFirstWordChecked;
+  follow(expected_);
   // One that was sealed still says so here, where `packet` is what was in it.
   const bool sealed = (expected_[0] >> 8 & kSealed) != 0;
   if (packet.type != Type::kData || sealed || (packet.flags & kLastSegment) != 0) return;
@@ -162,16 +164,17 @@ bool FollowingSegments::take(std::span<const std::byte> bytes, Packet& packet) {
   if (left_ == 0 || bytes.size() != bytes_) return false;
   HeaderWords words;
   std::memcpy(words.data(), bytes.data(), sizeof words);
-  HeaderWords expected = expected_;
-  follow(expected);
   const auto crc = static_cast<std::uint32_t>(words[0] >> 32);
   words[0] &= kFirstWordChecked;
-  if (words != expected) return false;
+  if (words[0] != expected_[0] || words[1] != expected_[1] || words[2] != expected_[2] ||
+      words[3] != expected_[3]) {
+    return false;
+  }
   const std::span<const std::byte> body = bytes.subspan(sizeof(Header));
   const SegmentMask by{by_.key, by_.number + 1};
   if (crc != masked_checksum(words, body, {}, by)) return false;
-  expected_ = expected;
   by_ = by;
+  follow(expected_);
   --left_;
   ++packet.number;
   ++packet.segment;

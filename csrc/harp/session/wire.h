@@ -441,7 +441,7 @@ Header eager_header(const PacketId& id, std::uint32_t serial, std::size_t payloa
 Header fragment_header(const PacketId& id, SlotId slot, std::uint32_t segment,
                        std::uint64_t message_bytes, std::uint8_t flags);
 Header frames_header(Type type, const PacketId& id, std::size_t body_bytes, std::uint8_t flags = 0);
-// Over the header (checksum taken as absent) and the pieces that follow it, or as much of these as
+// Over the header (its checksum left out) and the pieces that follow it, or as much of these as
 // its flags say, masked. Of a fragment the descriptor is in the first piece.
 std::uint32_t masked_checksum(const HeaderWords& header, std::span<const std::byte> first,
                               std::span<const std::byte> second, const SegmentMask& by);

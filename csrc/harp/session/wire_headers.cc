@@ -26,13 +26,11 @@ std::size_t checked_bytes(const HeaderWords& header) {
   return type_of(header) == Type::kFragment ? sizeof(FragmentDescriptor) : 0;
 }
 
-// The header's own checksum field counts as zero.
+// The words are read one by one, as they were written.
 std::uint32_t checksum(const HeaderWords& header, std::span<const std::byte> first,
                        std::span<const std::byte> second) {
-  HeaderWords bare = header;
-  bare[0] &= kFirstWordChecked;
-  std::uint32_t crc = kernels::crc32c(0, bare.data(), sizeof bare);
-  if ((bare[0] >> 8 & kTrusted) != 0) {
+  std::uint32_t crc = kernels::crc32c(0, header.data(), sizeof header);
+  if ((header[0] >> 8 & kTrusted) != 0) {
     const auto body = static_cast<std::uint32_t>(first.size() + second.size());
     crc = kernels::crc32c(crc, &body, sizeof body);
     first = first.first(std::min(first.size(), checked_bytes(header)));
@@ -101,7 +99,9 @@ Header frames_header(Type type, const PacketId& id, std::size_t body_bytes, std:
 
 void seal(Header& header, std::span<const std::byte> first, std::span<const std::byte> second,
           const SegmentMask& by) {
-  header.crc = masked_checksum(std::bit_cast<HeaderWords>(header), first, second, by);
+  auto words = std::bit_cast<HeaderWords>(header);
+  words[0] &= kFirstWordChecked;
+  header.crc = masked_checksum(words, first, second, by);
 }
 
 void mark_sealed(Header& header, std::uint8_t key_phase, std::uint8_t attempt) {
@@ -118,12 +118,11 @@ SegmentHeaders::SegmentHeaders(const PacketId& first, SlotId slot, std::uint32_t
       by_{key, first.number} {}
 
 Header SegmentHeaders::next(std::uint8_t flags, std::span<const std::byte> payload) {
-  HeaderWords words = words_;
-  words[0] |= std::uint64_t{flags} << 8;
-  words[0] |= std::uint64_t{masked_checksum(words, payload, {}, by_)} << 32;
+  const HeaderWords words{words_[0] | std::uint64_t{flags} << 8, words_[1], words_[2], words_[3]};
+  const std::uint64_t crc = masked_checksum(words, payload, {}, by_);
   follow(words_);
   ++by_.number;
-  return std::bit_cast<Header>(words);
+  return std::bit_cast<Header>(HeaderWords{words[0] | crc << 32, words[1], words[2], words[3]});
 }
 
 }  // namespace taco::harp::wire
