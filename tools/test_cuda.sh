@@ -3,8 +3,8 @@
 # them with the host's on the first GPU, takes their times, and runs small sizes under
 # compute-sanitizer where it is installed. Says why, and succeeds, where there is no nvcc or no GPU.
 # CUDA_ARCHITECTURES="75-real 120": builds for these; SANITIZER_SECONDS=60: the longest that each of
-# its four tools may take; PYTHON=python3: one that has taco_torch and a torch for GPUs, if .venv has
-# not.
+# its four tools may take; PYTHON=python3: one that has taco_torch and a torch for GPUs, if .venv
+# has not.
 source "$(dirname "$0")/common.sh"
 verdict=0
 
@@ -19,7 +19,8 @@ beside_a_gpu() {
     2>/dev/null; then
     "$python" -m pytest -p no:cacheprovider --no-header tests/cuda
   else
-    printf 'skipped: taco beside a GPU: %s has no taco_torch, or no torch that finds one\n' "$python"
+    printf 'skipped: taco beside a GPU: %s has no taco_torch, or no torch that finds one\n' \
+      "$python"
   fi
 }
 

@@ -152,5 +152,6 @@ def test_a_cache_names_a_parameter_on_the_gpu() -> None:
 
     model = nn.Linear(4, 4).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
-    with ZeroCache("1MiB", "1MiB", page="64KiB") as cache, pytest.raises(TypeError, match="lies on cuda"):
+    caught = pytest.raises(TypeError, match="lies on cuda")
+    with ZeroCache("1MiB", "1MiB", page="64KiB") as cache, caught:
         cache.wrap(model, optimizer)
