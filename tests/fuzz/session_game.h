@@ -158,7 +158,7 @@ class SessionGame {
         }
       }
       const CreditPool& pool = cluster_[node].credit();
-      if (pool.outstanding() > pool.capacity() + 2 * pool.packet_bytes()) {
+      if (pool.outstanding() > pool.capacity() + pool.packet_bytes()) {
         fail("more credit is granted than there is");
       }
     }

@@ -104,8 +104,8 @@ void Invariants::check_credit(std::uint32_t node, std::uint32_t other) {
 
 void Invariants::check_pool(std::uint32_t node) {
   const CreditPool& pool = cluster_[node].credit();
-  // Every peer may send two packets, whatever the others hold.
-  if (pool.outstanding() > pool.capacity() + 2 * pool.packet_bytes()) {
+  // Every peer may send one packet, whatever the others hold.
+  if (pool.outstanding() > pool.capacity() + pool.packet_bytes()) {
     fail("process " + std::to_string(node) + " has granted " + std::to_string(pool.outstanding()) +
          " bytes and has " + std::to_string(pool.capacity()));
   }

@@ -7,16 +7,14 @@
 namespace taco::harp {
 namespace {
 
-// Outstanding to every peer, whatever the pool says. With one, a ring that sends little at a time
-// waits so often that it loses a tenth of its speed.
-constexpr std::uint64_t kLeast = 2;
+constexpr std::uint64_t kLeast = 1;      // outstanding to every peer, whatever the pool says
 constexpr std::uint64_t kFirst = 8;      // to one that begins; at most a quarter of what is left
 constexpr std::uint64_t kStanding = 32;  // to every peer while the pool allows
 
 }  // namespace
 
 std::uint64_t CreditPool::first(std::uint64_t packet_bytes) const {
-  return std::clamp<std::uint64_t>(free() / 4 / packet_bytes, 1, kFirst);
+  return std::clamp(free() / 4 / packet_bytes, kLeast, kFirst);
 }
 
 std::uint64_t CreditPool::standing() const { return capacity_ / (2 * accounts_ + 1); }

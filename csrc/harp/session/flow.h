@@ -1,6 +1,6 @@
 // Flow control between engines: a receiver hands out credit so that what all senders together have
-// in flight to it never exceeds half of its real socket buffer by more than two packets of each:
-// every peer may send these, whatever the others hold, or some could never go on.
+// in flight to it never exceeds half of its real socket buffer by more than a packet of each: every
+// peer may send one, whatever the others hold, or some could never begin.
 //
 // Credit is expressed as a packet number: "you may send up to packet number L". A packet takes its
 // number whether it arrives or is lost, so credit cannot leak: what is outstanding is L minus the
