@@ -158,7 +158,8 @@ class SessionGame {
         }
       }
       const CreditPool& pool = cluster_[node].credit();
-      if (pool.outstanding() > pool.capacity() + pool.packet_bytes()) {
+      const std::size_t first = pool.packet_bytes() * SendCredit::kInitial * (cluster_.size() - 1);
+      if (pool.outstanding() > pool.capacity() + first) {
         fail("more credit is granted than there is");
       }
     }

@@ -7,15 +7,10 @@
 namespace taco::harp {
 namespace {
 
-constexpr std::uint64_t kLeast = 1;      // outstanding to every peer, whatever the pool says
-constexpr std::uint64_t kFirst = 8;      // to one that begins; at most a quarter of what is left
+constexpr std::uint64_t kLeast = 2;      // outstanding to every peer, whatever the pool says
 constexpr std::uint64_t kStanding = 32;  // to every peer while the pool allows
 
 }  // namespace
-
-std::uint64_t CreditPool::first(std::uint64_t packet_bytes) const {
-  return std::clamp(free() / 4 / packet_bytes, kLeast, kFirst);
-}
 
 std::uint64_t CreditPool::standing() const { return capacity_ / (2 * accounts_ + 1); }
 
@@ -25,10 +20,7 @@ std::uint64_t CreditPool::share() const {
 }
 
 CreditAccount::CreditAccount(CreditPool& pool, std::uint64_t packet_bytes)
-    : pool_(pool),
-      packet_bytes_(packet_bytes),
-      limit_(pool.first(packet_bytes)),
-      committed_(limit_) {
+    : pool_(pool), packet_bytes_(packet_bytes) {
   ++pool_.accounts_;
   pool_.packet_bytes_ += packet_bytes_;
   pool_.changed_ = true;

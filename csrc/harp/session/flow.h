@@ -1,6 +1,5 @@
 // Flow control between engines: a receiver hands out credit so that what all senders together have
-// in flight to it never exceeds half of its real socket buffer by more than a packet of each: every
-// peer may send one, whatever the others hold, or some could never begin.
+// in flight to it never exceeds half of its real socket buffer.
 //
 // Credit is expressed as a packet number: "you may send up to packet number L". A packet takes its
 // number whether it arrives or is lost, so credit cannot leak: what is outstanding is L minus the
@@ -9,9 +8,8 @@
 // limit may also be lowered; the old one counts as outstanding until the peer has
 // acknowledged the new one. A peer that is lost or has left gives back all it held.
 //
-// Every session has a small standing allowance, and begins with a few packets, or fewer where many
-// others have begun; the rest is divided among sessions with open wanted receives. One CreditPool
-// an engine, one CreditAccount a session; owner thread only.
+// Every session has a small standing allowance; the rest is divided among sessions with open
+// wanted receives. One CreditPool an engine, one CreditAccount a session; owner thread only.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +29,6 @@ class CreditPool {
   std::uint64_t capacity() const { return capacity_; }
   std::uint64_t outstanding() const { return outstanding_; }
   std::uint64_t free() const { return outstanding_ < capacity_ ? capacity_ - outstanding_ : 0; }
-  // Packets of so many bytes that one more peer may send before it has asked for any.
-  std::uint64_t first(std::uint64_t packet_bytes) const;
   std::uint64_t share() const;     // of one active session
   std::uint64_t standing() const;  // of one idle session, at most
   std::uint64_t packet_bytes() const { return packet_bytes_; }
@@ -82,8 +78,10 @@ class SendCredit {
   void set_blocked() { blocked_ = true; }
   bool blocked() const { return blocked_; }
 
+  static constexpr std::uint64_t kInitial = 8;  // packets, before anything was granted
+
  private:
-  std::uint64_t limit_ = 0;  // as a sum of packet numbers
+  std::uint64_t limit_ = kInitial;  // as a sum of packet numbers
   std::uint64_t used_ = 0;
   std::uint64_t written_off_ = 0;
   std::uint32_t epoch_ = 0;
@@ -147,11 +145,11 @@ class CreditAccount {
 
   CreditPool& pool_;
   const std::uint64_t packet_bytes_;
-  std::uint64_t limit_;        // what we tell
-  std::uint64_t committed_;    // what the peer may still believe
-  std::uint64_t largest_ = 0;  // received
-  std::uint64_t counted_ = 0;  // our part of pool_.outstanding_, in packets
-  std::uint32_t epoch_ = 1;
+  std::uint64_t limit_ = SendCredit::kInitial;      // what we tell
+  std::uint64_t committed_ = SendCredit::kInitial;  // what the peer may still believe
+  std::uint64_t largest_ = 0;                       // received
+  std::uint64_t counted_ = 0;                       // our part of pool_.outstanding_, in packets
+  std::uint32_t epoch_ = 0;
   std::uint32_t lowered_at_ = 0;  // epoch of the lowering under way
   Machine<Lowering> lowering_;
   bool active_ = false, waiting_ = false, closed_ = false;
