@@ -197,6 +197,7 @@ class Session final : public Link {
   void leave_lost_ways();
   void leave_lost_addresses();
   void open_new_paths();
+  void ask_where_announced(Path& path);
   void give(Path& path, const AddressPair& pair);
   Path* to_elsewhere(std::uint32_t local, const Endpoint& remote) const;
   std::optional<std::uint32_t> unused_way(std::span<const std::uint32_t> ways,

@@ -154,9 +154,12 @@ void Session::look_after(Path& path) {
   const std::uint32_t challenges = path.challenges();
   if (path.on_timer(fates)) ready();
   if (challenges < kInVain && path.challenges() == kInVain) tell_unanswered(path);
-  if (path.in_doubt_since() == kNever || !paths_.has_other(path)) return;
-  if (!doubted) ask_others(path);
-  leave_if_silent(path);
+  if (path.in_doubt_since() == kNever) return;
+  if (paths_.has_other(path)) {
+    if (!doubted) ask_others(path);
+    leave_if_silent(path);
+  }
+  ask_where_announced(path);
 }
 
 void Session::ask_others(const Path& path) {

@@ -184,6 +184,40 @@ TEST(NewAddresses, OneThatTakesThePlaceOfTheOnlyOneCarriesOn) {
   }
 }
 
+// Hellos crossed: either side has come to the other by a link of its own, and each link is dead the
+// other way. So the side that leads never hears from the address that it sends to; when another one
+// takes its place, only the peer's word tells of it. Whether the link that is dead for good was
+// given up before or not.
+TEST(NewAddresses, OneThatTakesThePlaceOfTheOnlyOneThatWasReachedIsFound) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    for (const Duration before : {Duration{0}, kSecond}) {
+      TwoHosts hosts(seed, 2);
+      SimCluster& cluster = hosts.cluster;
+      const std::uint32_t leader = cluster[0].incarnation() < cluster[1].incarnation() ? 0 : 1;
+      const std::uint32_t follower = 1 - leader;
+      cluster.network().kill_link(follower, leader, 2 * kSecond, 0);
+      for (const std::uint32_t node : {leader, follower}) cluster[node].matcher(1 - node);
+      hosts.pass(kMillisecond);
+      cluster[leader].stall_until(100 * kMillisecond);
+      ASSERT_TRUE(
+          cluster.run(kSecond, [&] { return cluster[follower].session(leader)->established(); }));
+      cluster.network().kill_link(leader, follower, kNever, 1);
+      if (before > 0) hosts.move(1 << 20);
+      hosts.pass(before);
+      const SimNic& there = cluster[follower].sim_nic();
+      const auto first_of = [&](std::uint32_t node) {
+        return cluster[node].session(1 - node)->paths().first().pair();
+      };
+      ASSERT_EQ(first_of(leader).remote, there.addresses()[0].endpoint);
+      ASSERT_EQ(first_of(follower).local, 1u);
+      cluster[follower].sim_nic().renumber(0);
+      hosts.move(kLarge);
+      EXPECT_EQ(first_of(leader).remote, there.addresses()[2].endpoint) << "seed " << seed;
+      EXPECT_EQ(first_of(follower).local, 2u);
+    }
+  }
+}
+
 // In the middle of a handshake.
 TEST(NewAddresses, OneThatTakesThePlaceOfTheOnlyOneSaysHello) {
   for (const std::uint32_t node : {0u, 1u}) {
