@@ -30,9 +30,11 @@ class Scenario {
     const bool sealed = plan_.security != Security::kNone;
     const bool watched = plan_.draws(Fault::kHostile) || plan_.draws(Fault::kOldHellos) ||
                          plan_.draws(Fault::kLateReplays);
-    if (pcap_ != nullptr || sealed || watched) {
-      cluster_.network().set_tap([this](const SimNetwork::Departure& sent) {
+    const bool observed = sealed || watched;
+    if (pcap_ != nullptr || observed) {
+      cluster_.network().set_tap([this, observed](const SimNetwork::Departure& sent) {
         if (pcap_ != nullptr) pcap_->write(sent);
+        if (!observed) return;  // a trace draws no chance, or it would be of another scenario
         invariants_.see(sent);
         faults_.hostile().see(sent);
       });
