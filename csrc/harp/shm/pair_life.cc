@@ -78,8 +78,8 @@ Status PairLink::greet(int socket) {
   greeting.probe_address = reinterpret_cast<std::uint64_t>(&host_.probe_word);
   greeting.probe_value = host_.probe_word;
   greeting.watches_process = static_cast<bool>(process_.watch);
-  const Status sent = shm_send_greeting(
-      socket, greeting, {half_fd_.get(), host_.arena_fd.get(), host_.doorbell.get()});
+  Status sent = shm_send_greeting(socket, greeting,
+                                  {half_fd_.get(), host_.arena_fd.get(), host_.doorbell.get()});
   half_fd_.reset();  // there is no second one
   if (sent.ok()) meeting_.go(PairMeeting::kGreeted);
   return sent;

@@ -145,7 +145,8 @@ class Backend : public c10d::Backend {
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   void enableCollectivesTiming() override {}  // every operation is timed anyway
 
-  // torch has these from some version on (torch_features.h).
+  // torch has these from some version on (torch_features.h), so they override nothing everywhere.
+  // NOLINTBEGIN(readability-identifier-naming): their names are torch's.
   bool isInitialized() { return life_.current() != nullptr; }
   bool supportsReconfigure() const { return true; }
   std::string get_reconfigure_handle() const;
@@ -163,6 +164,7 @@ class Backend : public c10d::Backend {
   bool supportsAbortHooks() const { return true; }
   void registerAbortHook(std::int64_t number, AbortHook hook);
   void unregisterAbortHook(std::int64_t number) { abort_hooks_->remove(number); }
+  // NOLINTEND(readability-identifier-naming)
 
   // How a gradient is coded between hosts, as in OperationSpec.
   struct Coded {
