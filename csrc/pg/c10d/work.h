@@ -99,6 +99,7 @@ class Work : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   float getDuration() const override;
   uint64_t getSequencenumber() const override;
+  // NOLINTNEXTLINE(readability-identifier-naming): its name is torch's
   uint64_t getCompletionKey() const { return state_->key; }  // torch asks from 2.15 on
 
   const WorkStatePtr& state() const { return state_; }
