@@ -37,8 +37,9 @@ Status Succession::begin_apart(const c10::intrusive_ptr<c10d::Store>& store,
   options_ = meeting;
   tree_ = tree_of(store);
   Result<std::shared_ptr<edge::Roster>> roster = open_roster(store, options_);
-  if (roster.ok()) roster_ = std::move(roster).value();
-  return roster.status();
+  if (!roster.ok()) return roster.status();
+  roster_ = std::move(roster).value();
+  return Status();
 }
 
 Status Succession::destroyed() const {
