@@ -40,6 +40,10 @@ void append_name(std::string& list, std::string_view name) {
   list += name;
 }
 
+std::string count_text(std::size_t count, const char* one) {
+  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
+}
+
 std::string size_text(std::size_t bytes) {
   constexpr std::size_t kMiB = std::size_t{1} << 20, kKiB = std::size_t{1} << 10;
   if (bytes % kMiB == 0) return std::to_string(bytes / kMiB) + " MiB";

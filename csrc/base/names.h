@@ -1,4 +1,5 @@
-// Names in messages: lists of them, the one that was probably meant, bytes as digits, and sizes.
+// Names in messages: lists of them, the one that was probably meant, bytes as digits, counts
+// and sizes.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +14,9 @@ void append_name(std::string& list, std::string_view name);
 
 // Two hexadecimal digits a byte.
 std::string hex_of(std::span<const std::byte> bytes);
+
+// "1 page", "3 pages".
+std::string count_text(std::size_t count, const char* one);
 
 // In full, by the largest unit that leaves nothing over: "3 MiB", "3073 KiB", "5 bytes".
 std::string size_text(std::size_t bytes);

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "base/far_future.h"
+#include "base/mixed_bits.h"
+#include "base/names.h"
 #include "edge/store_door.h"
 
 namespace taco::edge {
@@ -13,7 +15,7 @@ namespace {
 
 constexpr Duration kPatienceForName = 300 * kSecond;
 
-// FNV-1a, then splitmix64's finaliser. The same on all ranks; nobody chooses what goes in.
+// FNV-1a, mixed. The same on all ranks; nobody chooses what goes in.
 class Digest {
  public:
   Digest& add(std::string_view text) {
@@ -24,11 +26,7 @@ class Digest {
     for (int shift = 0; shift < 64; shift += 8) step(number >> shift & 0xff);
     return *this;
   }
-  std::uint64_t value() const {
-    std::uint64_t mixed = (state_ ^ (state_ >> 30)) * 0xbf58476d1ce4e5b9u;
-    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebu;
-    return mixed ^ (mixed >> 31);
-  }
+  std::uint64_t value() const { return mixed_bits(state_); }
 
  private:
   void step(std::uint64_t byte) { state_ = (state_ ^ byte) * 0x100000001b3u; }
@@ -52,10 +50,6 @@ Result<std::string> name_of_job(StoreDoor& door) {
                                          ". Has the first one failed? Then start with a new store");
   }
   return name;
-}
-
-std::string count_of(std::size_t handles) {
-  return std::to_string(handles) + (handles == 1 ? " handle" : " handles");
 }
 
 }  // namespace
@@ -110,7 +104,7 @@ Result<int> Roster::own_rank(const std::vector<MemberHandle>& members) const {
   const auto own = std::ranges::find_if(
       members, [&](const MemberHandle& member) { return member.hello.token == self_.hello.token; });
   if (own != members.end()) return static_cast<int>(own - members.begin());
-  return invalid("this rank's own handle is not among the " + count_of(members.size()) +
+  return invalid("this rank's own handle is not among the " + count_text(members.size(), "handle") +
                  " of the new group '" + options_.group +
                  "': a rank that is left out does not reconfigure");
 }

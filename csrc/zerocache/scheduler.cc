@@ -18,8 +18,7 @@ constexpr std::size_t kLeastAhead = 6;
 constexpr std::uint32_t kMostForOthers = 4, kShareForOthers = 8;
 
 std::string with_bytes(std::size_t pages, std::size_t page_bytes) {
-  return std::to_string(pages) + (pages == 1 ? " page (" : " pages (") +
-         size_text(pages * page_bytes) + ")";
+  return count_text(pages, "page") + " (" + size_text(pages * page_bytes) + ")";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/far_future.h"
+#include "base/names.h"
 #include "pg/algorithms/gradient_shard.h"
 #include "pg/codec.h"
 #include "pg/execution/signature.h"
@@ -18,14 +19,11 @@ Status invalid(const OperationSpec& spec, const std::string& text) {
   return Status(Code::kInvalidArgument, std::string(name_of(spec.kind)) + ": " + text);
 }
 
-std::string many(std::size_t n, const char* what) {
-  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
-}
-
 Status expect(const OperationSpec& spec, std::size_t inputs, std::size_t outputs) {
   if (spec.inputs.size() == inputs && spec.outputs.size() == outputs) return Status();
-  return invalid(spec, "takes " + many(inputs, "input") + " and " + many(outputs, "output") +
-                           ", got " + std::to_string(spec.inputs.size()) + " and " +
+  return invalid(spec, "takes " + count_text(inputs, "input") + " and " +
+                           count_text(outputs, "output") + ", got " +
+                           std::to_string(spec.inputs.size()) + " and " +
                            std::to_string(spec.outputs.size()));
 }
 
@@ -39,7 +37,7 @@ Status expect_bytes(const OperationSpec& spec, const Piece& piece, std::size_t b
 Status check_range(const OperationSpec& spec, int world) {
   if (spec.root >= 0 && spec.root < world) return Status();
   return invalid(spec, "rank " + std::to_string(spec.root) + " is out of range: the group has " +
-                           std::to_string(world) + (world == 1 ? " rank" : " ranks"));
+                           count_text(static_cast<std::size_t>(world), "rank"));
 }
 
 Status check_point_to_point(const OperationSpec& spec, int rank, int world) {
@@ -65,9 +63,10 @@ Status check_rooted(const OperationSpec& spec, int rank, int world) {
   if (one.size() != 1)
     return invalid(spec, "takes one " + std::string(gather ? "input" : "output"));
   if (list.size() != (root ? static_cast<std::size_t>(world) : 0)) {
-    return invalid(spec, "rank " + std::to_string(rank) + " gives " + many(list.size(), "piece") +
-                             (root ? " as the root; needed is one for each rank"
-                                   : " although it is not the root"));
+    return invalid(
+        spec,
+        "rank " + std::to_string(rank) + " gives " + count_text(list.size(), "piece") +
+            (root ? " as the root; needed is one for each rank" : " although it is not the root"));
   }
   for (const Piece& piece : list)
     TACO_RETURN_IF_ERROR(expect_bytes(spec, piece, one[0].bytes, "a block at the root"));

@@ -2,23 +2,15 @@
 
 #include <utility>
 
+#include "base/mixed_bits.h"
+
 namespace taco::pg {
-namespace {
-
-// splitmix64's finaliser: the same on all ranks, and far apart for neighbouring operations.
-std::uint64_t mix(std::uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
-  return value ^ (value >> 31);
-}
-
-}  // namespace
 
 NestedGroups::NestedGroups(std::shared_ptr<harp::Stack> stack, GroupOptions root)
     : stack_(std::move(stack)), root_(std::move(root)) {}
 
 std::uint64_t NestedGroups::id_of(std::uint64_t of, std::uint64_t number) {
-  return harp::group_id(harp::Service::kCollectives, mix(of ^ mix(number + 1)) | 1);
+  return harp::group_id(harp::Service::kCollectives, mixed_bits(of ^ mixed_bits(number + 1)) | 1);
 }
 
 Result<std::shared_ptr<Communicator>> NestedGroups::open(std::uint64_t id, const Parent& parent,

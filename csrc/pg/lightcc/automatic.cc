@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/names.h"
 #include "pg/lightcc/rank_sum.h"
 
 namespace taco::pg::lightcc {
@@ -315,8 +316,7 @@ std::string share_of(const Decision& decision, Way way, const std::string& name)
   if (count == 0) return "";
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.1f", bytes / 1e6);
-  return std::to_string(count) + (count == 1 ? " bucket (" : " buckets (") + text.data() +
-         " MB) as " + name;
+  return count_text(count, "bucket") + " (" + text.data() + " MB) as " + name;
 }
 
 // "0-2 float32, 3 TopK 1%"

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/mixed_bits.h"
+
 namespace taco::pg::lightcc {
 namespace {
 
@@ -271,14 +273,10 @@ void Gradients::decide_all(std::span<const int> parameters, Fate fate) {
   }
 }
 
-// The finalizer of splitmix64.
 void Gradients::note(int parameter, const State& state, Fate fate) {
   if (state.passes == 0) return;
-  std::uint64_t bits =
-      std::uint64_t(parameter) << 32 ^ std::uint64_t(step_) << 2 ^ std::uint64_t(fate);
-  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
-  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
-  fates_ += bits ^ (bits >> 31);
+  fates_ +=
+      mixed_bits(std::uint64_t(parameter) << 32 ^ std::uint64_t(step_) << 2 ^ std::uint64_t(fate));
 }
 
 std::vector<std::uint8_t> Gradients::decided() const {
