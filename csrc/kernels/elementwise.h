@@ -84,28 +84,18 @@ inline T saturated(double value) {
   return value == value ? static_cast<T>(value) : T{0};
 }
 
-// A whole factor multiplies (and wraps) and 1/n divides, both exactly; any other factor goes
-// through double and truncates.
 template <class T>
 void scale_integers(void* out, const void* in, std::size_t count, double factor) {
   const FpMode mode;
-  constexpr double kExact = 9007199254740992.0;  // 2^53
-  if (factor > -kExact && factor < kExact) {
-    const auto whole = static_cast<std::int64_t>(factor);
-    if (static_cast<double>(whole) == factor) {
-      TACO_INDEPENDENT
-      for (std::size_t i = 0; i < count; ++i) {
-        store<T>(out, i, wrapping_multiply<Scalar<T>>(load<T>(in, i), static_cast<T>(whole)));
-      }
-      return;
+  const IntegerScale scale = integer_scale(factor);
+  if (scale.by == IntegerScale::By::kQuotient)
+    return divide_integers<T>(out, in, count, scale.whole);
+  if (scale.by == IntegerScale::By::kProduct) {
+    TACO_INDEPENDENT
+    for (std::size_t i = 0; i < count; ++i) {
+      store<T>(out, i, wrapping_multiply<Scalar<T>>(load<T>(in, i), static_cast<T>(scale.whole)));
     }
-    const double inverse = 1.0 / factor;
-    if (inverse > -kExact && inverse < kExact) {
-      const auto n = static_cast<std::int64_t>(inverse + (inverse < 0 ? -0.5 : 0.5));
-      if (n != 0 && 1.0 / static_cast<double>(n) == factor) {
-        return divide_integers<T>(out, in, count, n);
-      }
-    }
+    return;
   }
   for (std::size_t i = 0; i < count; ++i) {
     store<T>(out, i, saturated<T>(static_cast<double>(load<T>(in, i)) * factor));

@@ -190,5 +190,25 @@ struct Logical {
   }
 };
 
+// How integers are scaled: a whole factor multiplies (and wraps) and 1/n divides, both exactly; any
+// other goes through double and truncates.
+struct IntegerScale {
+  enum class By : std::uint8_t { kProduct, kQuotient, kDouble };
+  By by = By::kDouble;
+  std::int64_t whole = 0;  // the factor, or n
+};
+
+constexpr IntegerScale integer_scale(double factor) {
+  constexpr double kExact = 9007199254740992.0;  // 2^53
+  if (!(factor > -kExact && factor < kExact)) return {};
+  const auto whole = static_cast<std::int64_t>(factor);
+  if (static_cast<double>(whole) == factor) return {IntegerScale::By::kProduct, whole};
+  const double inverse = 1.0 / factor;
+  if (!(inverse > -kExact && inverse < kExact)) return {};
+  const auto n = static_cast<std::int64_t>(inverse + (inverse < 0 ? -0.5 : 0.5));
+  if (n == 0 || 1.0 / static_cast<double>(n) != factor) return {};
+  return {IntegerScale::By::kQuotient, n};
+}
+
 }  // namespace
 }  // namespace taco::kernels

@@ -162,23 +162,17 @@ Status divide_on(const Launcher& launch, Dtype dtype, void* out, const void* in,
   });
 }
 
-// As scale_integers() of kernels/elementwise.h: a whole factor multiplies, 1/n divides.
 template <class T, class Launcher>
 Status scale_whole(const Launcher& launch, void* out, const void* in, std::size_t count,
                    double factor) {
-  constexpr double kExact = 9007199254740992.0;  // 2^53
-  if (factor > -kExact && factor < kExact) {
-    const auto whole = static_cast<std::int64_t>(factor);
-    if (static_cast<double>(whole) == factor) {
-      return map_on<T>(launch, out, in, count, Times<Plain<T>>{static_cast<T>(whole)});
-    }
-    const double inverse = 1.0 / factor;
-    if (inverse > -kExact && inverse < kExact) {
-      const auto n = static_cast<std::int64_t>(inverse + (inverse < 0 ? -0.5 : 0.5));
-      if (n != 0 && 1.0 / static_cast<double>(n) == factor) {
-        return divide_whole<T>(launch, out, in, count, n);
-      }
-    }
+  const IntegerScale scale = integer_scale(factor);
+  switch (scale.by) {
+    case IntegerScale::By::kProduct:
+      return map_on<T>(launch, out, in, count, Times<Plain<T>>{static_cast<T>(scale.whole)});
+    case IntegerScale::By::kQuotient:
+      return divide_whole<T>(launch, out, in, count, scale.whole);
+    case IntegerScale::By::kDouble:
+      break;
   }
   return map_on<T>(launch, out, in, count, TimesDouble<T>{factor});
 }
