@@ -3,6 +3,7 @@
 #include <random>
 
 #include "cuda/device_check.h"
+#include "kernels/cuda/ascending.h"
 #include "kernels/cuda/checksum.h"
 #include "kernels/cuda/taco_cuda.h"
 
@@ -11,13 +12,7 @@ namespace {
 
 using Random = std::mt19937_64;
 using Numbers = std::vector<std::uint32_t>;
-
-Numbers ascending(Random& random, std::uint32_t n, std::uint32_t k) {
-  Numbers all(n), chosen;
-  std::iota(all.begin(), all.end(), 0u);
-  std::sample(all.begin(), all.end(), std::back_inserter(chosen), k, random);
-  return chosen;
-}
+using testing::ascending;
 
 // Three blocks, coded by the host and by the GPU, and found again; then with a byte changed.
 void compare_deltas(Cases& cases, Random& random, std::uint32_t n, std::uint32_t k) {

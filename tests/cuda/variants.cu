@@ -21,20 +21,6 @@ struct CachingExec : GpuExec {
     *place = value;
   }
 };
-template <class Kernel>
-__global__ void __launch_bounds__(Kernel::kThreads) run_caching(const Kernel kernel) {
-  __shared__ typename Kernel::Shared shared;
-  CachingExec exec;
-  kernel(exec, shared);
-}
-struct CachingLauncher {
-  template <class Kernel>
-  Status operator()(const Kernel& kernel, std::size_t blocks) const {
-    run_caching<<<static_cast<unsigned>(blocks), Kernel::kThreads>>>(kernel);
-    return Status();
-  }
-};
-
 template <unsigned kAtOnce, class Launcher, class Body>
 double gbs(const Launcher& launch, const Body& body, std::size_t count, double bytes_of_one) {
   const double ms = median_ms([&] {
@@ -47,7 +33,7 @@ double gbs(const Launcher& launch, const Body& body, std::size_t count, double b
 template <class Body>
 void compare(const char* name, const Body& body, std::size_t count, double bytes_of_one) {
   const StreamLauncher streaming(nullptr);
-  const CachingLauncher caching;
+  const LauncherOf<CachingExec> caching(nullptr);
   std::printf(
       "%-24s %7.0f %7.0f %7.0f %7.0f | %7.0f %7.0f %7.0f %7.0f\n", name,
       gbs<1>(streaming, body, count, bytes_of_one), gbs<2>(streaming, body, count, bytes_of_one),

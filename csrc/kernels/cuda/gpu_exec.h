@@ -69,17 +69,18 @@ struct GpuExec {
   }
 };
 
-template <class Kernel>
+template <class Exec, class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads) run_kernel(const Kernel kernel) {
   __shared__ typename Kernel::Shared shared;
-  GpuExec exec;
+  Exec exec;
   kernel(exec, shared);
 }
 
 // Gives kernels to a stream, whose device is the current one.
-class StreamLauncher {
+template <class Exec>
+class LauncherOf {
  public:
-  explicit StreamLauncher(void* stream) : stream_(static_cast<cudaStream_t>(stream)) {}
+  explicit LauncherOf(void* stream) : stream_(static_cast<cudaStream_t>(stream)) {}
 
   template <class Kernel>
   Status operator()(const Kernel& kernel, std::size_t blocks) const {
@@ -88,7 +89,7 @@ class StreamLauncher {
       return invalid("an array of " + std::to_string(blocks) +
                      " blocks of threads is too long for one call: cut it");
     }
-    run_kernel<<<static_cast<unsigned>(blocks), Kernel::kThreads, 0, stream_>>>(kernel);
+    run_kernel<Exec><<<static_cast<unsigned>(blocks), Kernel::kThreads, 0, stream_>>>(kernel);
     return status_of(cudaGetLastError());
   }
 
@@ -100,5 +101,6 @@ class StreamLauncher {
   }
   cudaStream_t stream_;
 };
+using StreamLauncher = LauncherOf<GpuExec>;
 
 }  // namespace taco::kernels::cuda

@@ -1,9 +1,9 @@
 // The codec of indices, the checksum and pages for GPUs, thread by thread on the host.
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <random>
 
+#include "kernels/cuda/ascending.h"
 #include "kernels/cuda/checksum.h"
 #include "kernels/cuda/index_deltas.h"
 #include "kernels/cuda/pages.h"
@@ -16,13 +16,7 @@ namespace {
 using taco::testing::FiberGrid;
 using Random = std::mt19937_64;
 using Numbers = std::vector<std::uint32_t>;
-
-Numbers ascending(Random& random, std::uint32_t n, std::uint32_t k) {
-  Numbers all(n), chosen;
-  std::iota(all.begin(), all.end(), 0u);
-  std::sample(all.begin(), all.end(), std::back_inserter(chosen), k, random);
-  return chosen;
-}
+using cuda::testing::ascending;
 
 // Blocks of indices, and room for what becomes of them.
 struct Lists {
