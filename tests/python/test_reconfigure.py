@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import BACKEND
-from spawn_ranks import Outcome, Ranks, connect
+from spawn_ranks import Outcome, Ranks, initialise
 
 import taco_torch
 from taco_torch.groups import taco_backend
@@ -31,14 +31,7 @@ DEADLINE_S = 60.0
 
 def join_apart(rank: int, world: int, port: int, timeout_s: float = 30.0) -> str:
     """This rank before it has a group; its handle."""
-    dist.init_process_group(
-        "taco",
-        store=connect(port, world),
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=timeout_s),
-        enable_reconfigure=True,
-    )
+    initialise(rank, world, port, timeout_s=timeout_s, enable_reconfigure=True)
     return dist._get_reconfigure_handle()
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import BACKEND
-from spawn_ranks import GROUP_TIMEOUT_S, Ranks, connect
+from spawn_ranks import Ranks, initialise
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -51,23 +51,12 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def join(rank: int, port: int, world: int, **more: Any) -> None:
-    dist.init_process_group(
-        "taco",
-        store=connect(port, world),
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=GROUP_TIMEOUT_S),
-        **more,
-    )
-
-
 # Options
 
 
 def join_with_options(rank: int, port: int, world: int) -> None:
     options = taco_torch.Options(algorithm="ring")
-    join(rank, port, world, pg_options=options, device_id=torch.device("cpu", 0))
+    initialise(rank, world, port, pg_options=options, device_id=torch.device("cpu", 0))
 
 
 def split_and_compare() -> None:

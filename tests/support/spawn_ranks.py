@@ -76,9 +76,14 @@ def connect(port: int, world: int) -> dist.TCPStore:
 
 
 def initialise(
-    rank: int, world: int, port: int, backend: str = "taco", timeout_s: float = GROUP_TIMEOUT_S
+    rank: int,
+    world: int,
+    port: int,
+    backend: str = "taco",
+    timeout_s: float = GROUP_TIMEOUT_S,
+    **more: Any,
 ) -> None:
-    """Joins the default group."""
+    """Joins the default group; ``more`` goes to init_process_group as it is."""
     import taco_torch  # noqa: F401
 
     dist.init_process_group(
@@ -87,6 +92,7 @@ def initialise(
         rank=rank,
         world_size=world,
         timeout=timedelta(seconds=timeout_s),
+        **more,
     )
 
 
