@@ -1,10 +1,10 @@
 #include "edge/roster.h"
 
 #include <algorithm>
-#include <string_view>
 #include <tuple>
 #include <utility>
 
+#include "base/digest.h"
 #include "base/far_future.h"
 #include "base/mixed_bits.h"
 #include "base/names.h"
@@ -14,24 +14,6 @@ namespace taco::edge {
 namespace {
 
 constexpr Duration kPatienceForName = 300 * kSecond;
-
-// FNV-1a, mixed. The same on all ranks; nobody chooses what goes in.
-class Digest {
- public:
-  Digest& add(std::string_view text) {
-    for (const char c : text) step(static_cast<unsigned char>(c));
-    return add(text.size());
-  }
-  Digest& add(std::uint64_t number) {
-    for (int shift = 0; shift < 64; shift += 8) step(number >> shift & 0xff);
-    return *this;
-  }
-  std::uint64_t value() const { return mixed_bits(state_); }
-
- private:
-  void step(std::uint64_t byte) { state_ = (state_ ^ byte) * 0x100000001b3u; }
-  std::uint64_t state_ = 0xcbf29ce484222325u;
-};
 
 // The first that asks gives the job its name.
 Result<std::string> name_of_job(StoreDoor& door) {
@@ -127,9 +109,8 @@ Status Roster::check(const std::vector<MemberHandle>& members, int own) const {
 }
 
 std::uint64_t Roster::group_id(std::int64_t number) const {
-  const std::uint64_t mixed =
-      Digest().add(options_.group).add(static_cast<std::uint64_t>(number)).value();
-  return harp::group_id(options_.service, mixed | 1);
+  const std::uint64_t digest = Digest().add_text(options_.group).add_value(number).value();
+  return harp::group_id(options_.service, mixed_bits(digest) | 1);
 }
 
 Result<Gathering> Roster::gather(const std::vector<std::string>& handles, bool in_order,
@@ -156,7 +137,7 @@ Result<Gathering> Roster::gather(const std::vector<std::string>& handles, bool i
   Digest digest;
   for (const MemberHandle& member : *members) {
     table.ranks.push_back(member.hello);
-    digest.add(member.hello.token);
+    digest.add_text(member.hello.token);
   }
   TACO_RETURN_IF_ERROR(check_distinct(table.ranks));
   Gathering gathering;

@@ -24,9 +24,9 @@
 #include <string>
 #include <vector>
 
+#include "base/digest.h"
 #include "base/status.h"
 #include "zerocache/collectives.h"
-#include "zerocache/digest.h"
 
 namespace taco::zerocache {
 

@@ -8,9 +8,9 @@
 #include <variant>
 
 #include "base/assert.h"
+#include "base/digest.h"
 #include "zerocache/adafactor_ranks.h"
 #include "zerocache/agreement.h"
-#include "zerocache/digest.h"
 #include "zerocache/touched_pages.h"
 
 namespace taco::zerocache {

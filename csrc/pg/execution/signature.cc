@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "base/digest.h"
 #include "pg/codec.h"
 
 namespace taco::pg {
@@ -38,15 +39,10 @@ bool has_root(Kind kind) {
          kind == Kind::kScatter;
 }
 
-std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
-  hash = (hash ^ value) * 0x9e3779b97f4a7c15;
-  return hash ^ (hash >> 29);
-}
-
 // Never 0, which stands for the blocks of an all_to_all.
 std::uint64_t hash_of(std::uint64_t root, std::span<const Piece> pieces) {
-  std::uint64_t hash = mixed(0xcbf29ce484222325, root);
-  for (const Piece& piece : pieces) hash = mixed(hash, piece.bytes);
+  std::uint64_t hash = folded(kEmptyDigest, root);
+  for (const Piece& piece : pieces) hash = folded(hash, piece.bytes);
   hash = (hash ^ (hash >> 47)) & kHashMask;
   return hash == 0 ? 1 : hash;
 }

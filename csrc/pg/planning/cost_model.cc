@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 
+#include "base/digest.h"
+
 namespace taco::pg {
 
 namespace {
@@ -44,23 +46,19 @@ double crowding(const Topology& topology, const CostParameters& parameters) {
 }  // namespace
 
 std::uint64_t CostParameters::hash() const {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  auto mix = [&hash](std::uint64_t value) {
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 29;
+  std::uint64_t hash = kEmptyDigest;
+  const auto mix = [&hash](double value) {
+    hash = folded(hash, std::bit_cast<std::uint64_t>(value));
   };
   for (const LinkCost& link : {shared, network}) {
-    for (const double value : {link.latency, link.message_cpu, link.bytes_per_second}) {
-      mix(std::bit_cast<std::uint64_t>(value));
-    }
+    for (const double value : {link.latency, link.message_cpu, link.bytes_per_second}) mix(value);
   }
   for (const double value :
        {copy_bytes_per_second, reduce_bytes_per_second, wire_efficiency, incast_efficiency,
         in_turn_efficiency, default_gbits, wire_gbits, processors_per_host}) {
-    mix(std::bit_cast<std::uint64_t>(value));
+    mix(value);
   }
-  mix(max_chunk_bytes);
-  return hash;
+  return folded(hash, max_chunk_bytes);
 }
 
 std::uint64_t chunk_for(const Workload& work, const Topology& topology,

@@ -1,5 +1,7 @@
 #include "pg/planning/schedule.h"
 
+#include "base/digest.h"
+
 namespace taco::pg {
 
 const char* name_of(StepKind kind) {
@@ -36,11 +38,8 @@ std::uint64_t Problem::total(int world) const {
 }
 
 std::size_t hash_of(const Problem& problem) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  auto mix = [&hash](std::uint64_t value) {
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 32;
-  };
+  std::uint64_t hash = kEmptyDigest;
+  const auto mix = [&hash](std::uint64_t value) { hash = folded(hash, value); };
   mix(static_cast<std::uint64_t>(problem.kind) | std::uint64_t{problem.element_bytes} << 8 |
       std::uint64_t{problem.average} << 40 | std::uint64_t{problem.premultiply} << 41 |
       std::uint64_t{problem.equal_splits} << 42 | std::uint64_t{problem.in_place} << 43);

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "base/digest.h"
 #include "zerocache/agreement.h"
-#include "zerocache/digest.h"
 #include "zerocache/exchange.h"
 #include "zerocache/sharded_step.h"
 #include "zerocache/tensor_bytes.h"
