@@ -6,6 +6,7 @@
 
 #include "base/far_future.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "edge/rendezvous_record.h"
 #include "edge/store_door.h"
 #include "harp/engine/security_settings.h"
@@ -21,7 +22,7 @@ constexpr Duration kDefaultTimeout = 1800 * kSecond;
 
 // Never 0, which is nobody's.
 std::uint64_t new_group_id(harp::Service service) {
-  return harp::group_id(service, random_number() | 1);
+  return harp::group_id(service, random_value<std::uint64_t>() | 1);
 }
 
 // One rank's side of one meeting; see the header for the keys.

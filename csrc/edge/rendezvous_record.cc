@@ -1,8 +1,7 @@
 #include "edge/rendezvous_record.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
@@ -10,6 +9,7 @@
 #include <span>
 
 #include "base/names.h"
+#include "base/random.h"
 
 namespace taco::edge {
 namespace {
@@ -275,19 +275,10 @@ Result<MemberHandle> MemberHandle::decode(std::string_view text) {
   return handle;
 }
 
-std::uint64_t random_number() {
-  std::uint64_t value = 0;
-  if (getrandom(&value, sizeof value, 0) != sizeof value) {
-    value = static_cast<std::uint64_t>(monotonic_now()) * 0x9e3779b97f4a7c15u;
-  }
-  return value;
-}
-
 std::string random_token() {
+  const auto value = random_value<std::array<unsigned long long, 2>>();
   char text[33];
-  std::snprintf(text, sizeof text, "%016llx%016llx",
-                static_cast<unsigned long long>(random_number()),
-                static_cast<unsigned long long>(random_number()));
+  std::snprintf(text, sizeof text, "%016llx%016llx", value[0], value[1]);
   return text;
 }
 

@@ -69,7 +69,6 @@ struct MemberHandle {
   static Result<MemberHandle> decode(std::string_view text);
 };
 
-std::uint64_t random_number();
 std::string random_token();  // 32 hexadecimal digits
 
 // Why `theirs` cannot work with `ours`, or ok. The text names both sides.

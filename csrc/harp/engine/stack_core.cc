@@ -1,6 +1,5 @@
 #include "harp/engine/stack_core.h"
 
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/names.h"
+#include "base/random.h"
 #include "harp/drivers/open_nic.h"
 #include "harp/engine/host_identity.h"
 #include "harp/engine/interfaces.h"
@@ -62,12 +62,6 @@ std::uint32_t mbits_of(const Endpoint& endpoint) {
   return 0;
 }
 
-template <class T>
-void fill_random(T* value) {
-  while (getrandom(value, sizeof *value, 0) != static_cast<ssize_t>(sizeof *value)) {
-  }
-}
-
 }  // namespace
 
 StackCore::StackCore(const StackOptions& options)
@@ -94,14 +88,10 @@ Status StackCore::start() {
   engine.checksum = security.value().checksum;
   engine.job_key = security.value().job_key;
   engine.peer_timeout = options_.peer_timeout;
-  fill_random(&own_.incarnation);
-  fill_random(&own_.secret);
+  own_.incarnation = random_value<decltype(own_.incarnation)>();
+  own_.secret = random_value<decltype(own_.secret)>();
   engine.own = {own_.incarnation, own_.secret};
-  engine.random = [] {
-    std::uint64_t value;
-    fill_random(&value);
-    return value;
-  };
+  engine.random = random_value<std::uint64_t>;
   own_.pid = static_cast<std::uint32_t>(getpid());
   own_.host_id = host_identity(options_.host_id);
   own_.host_name = host_name();
@@ -179,7 +169,7 @@ Result<std::unique_ptr<ShmEndpoint>> StackCore::open_shm(const JobKey& job_key) 
   if (options_.transport == StackOptions::Force::kUdp) return std::unique_ptr<ShmEndpoint>();
   const auto env = Env::get();
   ShmOptions options;
-  fill_random(&options.secret);
+  options.secret = random_value<decltype(options.secret)>();
   options.job_key = job_key;
   options.incarnation = own_.incarnation;
   options.pull = env.value().cma ? ShmPull::kWhereFaster : ShmPull::kNever;

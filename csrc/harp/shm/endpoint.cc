@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <mutex>
@@ -14,6 +13,7 @@
 
 #include "base/descriptors.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "harp/shm/admission.h"
 #include "harp/shm/host.h"
 #include "harp/shm/pair_link.h"
@@ -101,11 +101,8 @@ Status HostEndpoint::start(const ShmOptions& options) {
   host_.address.secret = options.secret;
   host_.job_key = options.job_key;
   host_.address.incarnation = options.incarnation;
-  if (getrandom(host_.address.name.data(), host_.address.name.size(), 0) !=
-          static_cast<ssize_t>(host_.address.name.size()) ||
-      getrandom(&host_.probe_word, sizeof host_.probe_word, 0) !=
-          static_cast<ssize_t>(sizeof host_.probe_word))
-    return Status(Code::kResource, "shared memory: no randomness from the kernel");
+  host_.address.name = random_value<decltype(host_.address.name)>();
+  host_.probe_word = random_value<decltype(host_.probe_word)>();
 
   const std::size_t blocks = std::max<std::size_t>(options.arena_bytes / kShmBlockBytes, 8);
   auto arena = Arena::create("taco-arena", kShmFirstBlock + blocks * kShmBlockBytes,

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <random>
 #include <string_view>
 #include <utility>
 
+#include "base/random.h"
 #include "device/host_device.h"
 #include "zerocache/scheduler.h"
 #include "zerocache/torch/without_gil.h"
@@ -82,11 +82,6 @@ std::size_t most_held(const Layout& layout, const StateLayout& state, const Shar
     }
   }
   return parameters + *std::max_element(kept.begin(), kept.end());
-}
-
-StoreId random_id() {
-  std::random_device source;
-  return (StoreId{source()} << 32) | source();
 }
 
 void add_pages(const Run& run, std::vector<PageId>& pages) {
@@ -225,7 +220,7 @@ Status Store::open_mover(std::uint32_t numbers) {
   mover.costs.page_bytes = options_.page_bytes;
   mover.disk = options_.disk;
   mover.io = options_.io;
-  mover.store = id_ = random_id();
+  mover.store = id_ = random_value<StoreId>();
   mover.poison = options_.poison;
   auto opened = Mover::open(FileSystem::real(), mover, layout_);
   if (!opened.ok()) return opened.status();
