@@ -20,12 +20,13 @@ Reconfiguration reconfiguration_of(const ReconfigureOptions& opts) {
 }  // namespace
 
 std::string Backend::get_reconfigure_handle() const {
-  if (!life_.may_advance()) {
+  std::optional<std::string> handle = life_.handle();
+  if (!handle) {
     raise(Status(Code::kRendezvous, "group '" + options_->group_name +
                                         "' keeps its members: only a group that is made with "
                                         "enable_reconfigure=True can be reconfigured"));
   }
-  return life_.handle();
+  return std::move(*handle);
 }
 
 // Operations of a group that has failed may still be on their way to their ends, for which nobody

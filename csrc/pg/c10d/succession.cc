@@ -42,6 +42,11 @@ Status Succession::begin_apart(const c10::intrusive_ptr<c10d::Store>& store,
   return Status();
 }
 
+std::optional<std::string> Succession::handle() const {
+  const std::shared_ptr<edge::Roster> roster = roster_.load();
+  return roster ? std::optional(roster->handle()) : std::nullopt;
+}
+
 Status Succession::destroyed() const {
   return Status(Code::kAborted,
                 "group '" + options_.name + "' was destroyed and cannot be reconfigured");
@@ -61,7 +66,7 @@ Status Succession::call_roll(const std::shared_ptr<Generation>& next, std::uint6
 Result<std::shared_ptr<Generation>> Succession::advance(const Reconfiguration& to) {
   std::lock_guard lock(advancing_);
   if (closed_) return destroyed();
-  Result<edge::Gathering> gathered = roster_->gather(to.handles, to.in_order, to.uuid);
+  Result<edge::Gathering> gathered = roster_.load()->gather(to.handles, to.in_order, to.uuid);
   if (!gathered.ok()) return gathered.status();
   const std::uint64_t digest = gathered->digest;
   Result<GroupMeeting> meeting = group_of(std::move(gathered).value(), options_);
@@ -84,7 +89,7 @@ Status Succession::close(Duration linger) {
   const std::shared_ptr<Generation> last = current_.load();
   Status unreported;
   if (last) unreported = last->close(linger);
-  roster_.reset();
+  roster_.store(nullptr);
   return unreported;
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
@@ -36,8 +37,8 @@ class Succession {
 
   // Null: none yet, or none any more.
   std::shared_ptr<Generation> current() const { return current_.load(); }
-  bool may_advance() const { return roster_ != nullptr; }
-  std::string handle() const { return roster_->handle(); }  // if it may
+  // What others know this rank by who make the next one; nothing if there never is a next one.
+  std::optional<std::string> handle() const;
 
   // The next generation, or why there is none. All of its members call it; operations of the
   // current one have ended, or it has failed.
@@ -52,7 +53,7 @@ class Succession {
 
   const void* tree_ = nullptr;
   GroupMeetingOptions options_;
-  std::shared_ptr<edge::Roster> roster_;
+  std::atomic<std::shared_ptr<edge::Roster>> roster_;
   std::mutex advancing_;  // one at a time
   std::atomic<bool> closed_{false};
   std::atomic<std::shared_ptr<Generation>> current_, coming_;
