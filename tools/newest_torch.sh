@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# newest_torch.sh [PYTEST ARGUMENTS]: the Python tests over the newest torch that pip offers, whatever
-# we have written down: a release that breaks a door is noticed within a week of it.
+# newest_torch.sh [PYTEST ARGUMENTS]: the Python tests over the newest torch that pip offers, known
+# to us or not: a release that breaks something is noticed within a week of it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 offered=$(python3 -m pip index versions torch 2>/dev/null | sed -nE '1s/^torch \(([0-9.]+).*/\1/p')
