@@ -13,7 +13,7 @@ namespace taco {
 // FNV-1a's, from which folding begins too.
 inline constexpr std::uint64_t kEmptyDigest = 0xcbf29ce484222325;
 
-// Of bytes: FNV-1a.
+// FNV-1a of bytes.
 class Digest {
  public:
   Digest& add(std::span<const std::byte> bytes) {
@@ -37,7 +37,7 @@ class Digest {
   std::uint64_t value_ = kEmptyDigest;
 };
 
-// Of whole words, an instruction or two each: `digest` with one more word in it.
+// `digest` with one more word in it, for a multiplication where FNV-1a takes eight.
 constexpr std::uint64_t folded(std::uint64_t digest, std::uint64_t word) {
   digest = (digest ^ word) * 0x9e3779b97f4a7c15;
   return digest ^ (digest >> 29);

@@ -37,7 +37,7 @@ class Succession {
 
   // Null: none yet, or none any more.
   std::shared_ptr<Generation> current() const { return current_.load(); }
-  // What others know this rank by who make the next one; nothing if there never is a next one.
+  // This rank, for others that make the next one with it; nothing if there never is a next one.
   std::optional<std::string> handle() const;
 
   // The next generation, or why there is none. All of its members call it; operations of the
