@@ -385,18 +385,24 @@ def test_gradients_of_some_tensors_alone_step_nothing(tmp_path: Path) -> None:
         _, optimizer = cache.wrap(model, adamw(model), step_in_backward=True)
         x = torch.ones(2, 64, requires_grad=True)
         (gradient,) = torch.autograd.grad(model(x).sum(), x)
+        (other,) = torch.autograd.grad(model(x), x, torch.ones(2, 64))  # begins with a module's
         assert gradient.abs().sum() > 0
+        assert torch.equal(gradient, other)
+        assert cache.store.open == 0
         assert optimizer.numbers() == {}
         optimizer.step()
         assert optimizer.numbers() == {}
 
 
-def test_gradient_penalties(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of_loss", [True, False])
+def test_gradient_penalties(tmp_path: Path, of_loss: bool) -> None:
     def penalised(model: nn.Module, optimizer: Any, cache: Any, number: int) -> None:
         torch.manual_seed(number)
         x = torch.randn(4, 64, requires_grad=True)
-        loss = torch.tanh(model(x)).square().mean()
-        (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+        result = model(x)
+        loss = torch.tanh(result).square().mean()
+        root, weights = (loss, None) if of_loss else (result, torch.ones_like(result))
+        (gradient,) = torch.autograd.grad(root, x, weights, create_graph=True)
         (loss + gradient.square().sum()).backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -187,7 +187,9 @@ class Call:
             return
         if last is not None and not will_run(last):
             # This pass is for the gradients of some tensors alone.
-            running = filter(will_run, nodes_since([current_node()], self.first))
+            node = current_node()  # of which torch does not say so where the pass began with it
+            rest = nodes_since([node], self.first)
+            running = (each for each in rest if each is node or will_run(each))
             handle = lowest(running).register_hook(self.end)
             self.hooks.at_end_of_task(handle.remove)
         if torch.is_grad_enabled():
