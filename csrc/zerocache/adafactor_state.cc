@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "zerocache/state_layout.h"
 #include "zerocache/tensor_bytes.h"
 
 namespace taco::zerocache {
@@ -17,7 +18,7 @@ constexpr std::size_t kRowBlock = 256;
 
 std::vector<TensorSpec> specs_of(const std::string& parameter, const AdafactorShape& shape) {
   const auto spec = [&](const char* kind, std::size_t elements) {
-    return TensorSpec{parameter + "/" + kind, elements * sizeof(float), sizeof(float)};
+    return TensorSpec{state_name(parameter, kind), elements * sizeof(float), sizeof(float)};
   };
   if (shape.is_vector()) return {spec("variance", shape.columns)};
   return {spec("row_var", shape.matrices * shape.rows),

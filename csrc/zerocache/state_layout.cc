@@ -9,6 +9,8 @@ namespace {
 constexpr StateKind kAllKinds[] = {StateKind::kExpAvg, StateKind::kExpAvgSq,
                                    StateKind::kMomentumBuffer, StateKind::kMaster};
 
+constexpr std::string_view kMoments[] = {"row_var", "col_var", "variance"};
+
 bool contains(std::span<const StateKind> kinds, StateKind kind) {
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
@@ -30,7 +32,22 @@ std::string_view name_of(StateKind kind) {
 }
 
 std::string state_name(std::string_view parameter, StateKind kind) {
-  return std::string(parameter) + "/" + std::string(name_of(kind));
+  return state_name(parameter, name_of(kind));
+}
+
+std::string state_name(std::string_view parameter, std::string_view moments) {
+  return std::string(parameter) + "/" + std::string(moments);
+}
+
+std::optional<std::string_view> parameter_of_state(std::string_view name) {
+  const std::size_t slash = name.rfind('/');
+  if (slash == std::string_view::npos) return std::nullopt;
+  const std::string_view kind = name.substr(slash + 1);
+  const auto is_called = [&](auto each) { return name_of(each) == kind; };
+  const bool is_state =
+      std::any_of(std::begin(kAllKinds), std::end(kAllKinds), is_called) ||
+      std::find(std::begin(kMoments), std::end(kMoments), kind) != std::end(kMoments);
+  return is_state ? std::optional(name.substr(0, slash)) : std::nullopt;
 }
 
 Result<StateLayout> StateLayout::append_to(Layout& layout,

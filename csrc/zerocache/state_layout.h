@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,6 +34,11 @@ inline constexpr std::size_t kStateElementBytes = 4;
 std::string_view name_of(StateKind kind);
 // The name of the state's tensor: "h.0.weight/exp_avg".
 std::string state_name(std::string_view parameter, StateKind kind);
+// Likewise of what Adafactor keeps: "row_var", "col_var" or "variance".
+std::string state_name(std::string_view parameter, std::string_view moments);
+// The parameter whose state a tensor of that name would be; none: it is no name of state. Names of
+// parameters may have a slash as well.
+std::optional<std::string_view> parameter_of_state(std::string_view name);
 
 class StateLayout {
  public:

@@ -216,6 +216,46 @@ def test_parameters_that_cannot_be_moved_are_named() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("kind", ["exp_avg", "master", "row_var"])
+def test_a_parameter_that_is_called_as_state_is_named(kind: str, trained: bool) -> None:
+    model = nn.Module()
+    model.table = nn.ParameterDict({"a": torch.zeros(2), f"a/{kind}": torch.zeros(2)})
+    optimizer = adamw(model) if trained else None
+    with cache_of("1MiB", "1MiB", page="4KiB") as cache:
+        said = rf"^parameter 'table\.a/{kind}' is called as .* 'table\.a' .*another name"
+        with pytest.raises(ValueError, match=said):
+            cache.wrap(model, optimizer)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800"])
+def test_a_name_that_cannot_be_in_messages_is_refused(name: str) -> None:
+    model = nn.ModuleDict({name: nn.Linear(4, 4)})
+    said = r"^parameter 'a\\.*\.weight' has a character"
+    with cache_of("4MiB", "8MiB") as cache, pytest.raises(ValueError, match=said):
+        cache.wrap(model)
+
+
+def test_tensors_without_bytes_are_refused() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    model = nn.Linear(4, 4)
+    with cache_of("1MiB", "1MiB", page="4KiB") as cache:
+        model, optimizer = cache.wrap(model, adamw(model))
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        values = cache.full("weight")
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            for call in (
+                partial(cache.full, "weight"),
+                partial(cache.full, "weight", torch.zeros(4, 4)),
+                optimizer.state_dict,
+            ):
+                with pytest.raises(ValueError, match="FakeTensorMode"):
+                    call()
+        assert torch.equal(cache.full("weight"), values)
+
+
 def test_a_parameter_that_a_group_has_twice_is_named() -> None:
     model = nn.Sequential(line(), line())
     parameters = list(model.parameters())

@@ -194,6 +194,47 @@ def test_a_model_that_is_not_trained_takes_a_checkpoint_of_training(tmp_path: Pa
     cache.close()
 
 
+def test_a_parameter_too_many_is_no_state_whatever_it_is_called(tmp_path: Path) -> None:
+    def tables(*keys: str) -> nn.Module:
+        return nn.ParameterDict({key: torch.ones(4) for key in keys})
+
+    with make_cache(None, 40, 40) as cache:
+        cache.wrap(tables("a", "a/b"))
+        cache.save(tmp_path / "saved")
+    with make_cache(None, 40, 40) as cache:
+        cache.wrap(tables("a"))
+        with pytest.raises(ValueError, match="it has a tensor 'a/b' of 16 bytes"):
+            cache.load(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("key", ["a/b", "/", "a//exp_avg", "a\nb", "ä", "x" * 5000, " ", "'"])
+def test_parameters_may_be_called_as_in_torch(tmp_path: Path, key: str) -> None:
+    def tables() -> nn.Module:
+        torch.manual_seed(0)
+        model = nn.Module()
+        model.add_module(key, nn.ParameterDict({"a": torch.ones(4), key: torch.ones(4)}))
+        model.forward = lambda x: sum((p * x).sum() for p in model.parameters())
+        return model
+
+    cache, model, optimizer = wrapped(tables())
+    losses = [step(model, optimizer, torch.ones(4)) for _ in range(2)]
+    cache.save(tmp_path / "saved")
+    losses.append(step(model, optimizer, torch.ones(4)))
+    state = model.state_dict(), optimizer.state_dict()
+    with pytest.raises(RuntimeError) as error:
+        model.get_parameter(f"{key}.a").sum()
+    assert f"'{key}.a' is not in memory" in str(error.value)
+    cache.close()
+    cache, model, optimizer = wrapped(tables())
+    cache.load(tmp_path / "saved")
+    assert step(model, optimizer, torch.ones(4)) == losses[2]
+    plain = tables()
+    plain.load_state_dict(state[0])
+    torch.optim.AdamW(plain.parameters(), lr=1e-2).load_state_dict(state[1])
+    assert torch.equal(plain.get_parameter(f"{key}.{key}"), cache.full(f"{key}.{key}"))
+    cache.close()
+
+
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_model_that_has_lost_a_parameter_is_neither_saved_nor_loaded(
     tmp_path: Path, trained: bool

@@ -60,6 +60,17 @@ void check(const Layout& layout, const StateLayout& state,
   }
 }
 
+TEST(StateLayout, IsToldFromParametersByTheKindsThatThereAre) {
+  for (const StateKind kind :
+       {StateKind::kExpAvg, StateKind::kExpAvgSq, StateKind::kMomentumBuffer, StateKind::kMaster}) {
+    EXPECT_EQ(parameter_of_state(state_name("h/0.weight", kind)), "h/0.weight");
+  }
+  EXPECT_EQ(parameter_of_state(state_name("w", "row_var")), "w");
+  for (const char* const name : {"w", "w/", "w/b", "w/exp_avg_", "exp_avg", "w/exp_avg/b"}) {
+    EXPECT_EQ(parameter_of_state(name), std::nullopt) << name;
+  }
+}
+
 TEST(StateLayout, MirrorsPagesOfParametersElementByElement) {
   for (std::uint32_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(seed);

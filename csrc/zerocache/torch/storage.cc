@@ -115,6 +115,10 @@ Status can_be_placed(const at::Tensor& tensor, const std::string& name) {
   return Status();
 }
 
+bool has_bytes(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && !tensor.unsafeGetTensorImpl()->is_python_dispatch();
+}
+
 bool is_placed(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return false;
   return context_of(*tensor.storage().unsafeGetStorageImpl()) != nullptr;

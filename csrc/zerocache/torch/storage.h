@@ -44,6 +44,10 @@ namespace taco::zerocache {
 // memory has another user, who would not notice (a NumPy array, other processes).
 Status can_be_placed(const at::Tensor& tensor, const std::string& name);
 
+// Whether a tensor has bytes of its own in the host's memory: those that torch makes inside
+// FakeTensorMode say that they do, and have none.
+bool has_bytes(const at::Tensor& tensor);
+
 // Whether a tensor's bytes lie in some store's range.
 bool is_placed(const at::Tensor& tensor);
 // Whether they do, and are absent now. Any thread.

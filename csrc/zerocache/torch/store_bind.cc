@@ -354,6 +354,7 @@ void bind_store(py::module_& module) {
   inner.def("check_placeable", [](const std::string& name, const at::Tensor& tensor) {
     raise_if_error(check_placeable(tensor, name));
   });
+  inner.def("parameter_of_state", &parameter_of_state);
   inner.def("digest", &digest_of_tensor);
   inner.def("forget_bytes", &forget_bytes);
   py::class_<Store> store(inner, "Store");

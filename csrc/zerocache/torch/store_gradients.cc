@@ -47,7 +47,7 @@ Status Store::keep_gradient(const at::Tensor& parameter, const at::Tensor& gradi
 Status Store::read_gradient(const at::Tensor& parameter, const at::Tensor& to) {
   auto entry = placed(parameter);
   if (!entry.ok()) return entry.status();
-  const bool alike = to.scalar_type() == parameter.scalar_type() && to.device().is_cpu() &&
+  const bool alike = to.scalar_type() == parameter.scalar_type() && has_bytes(to) &&
                      to.sizes() == parameter.sizes() && to.strides() == parameter.strides();
   if (!alike || !gradient_pages_ || !gradient_pages_->holds((*entry)->tensor)) {
     return invalid((*entry)->storage->described() + " has no gradient like that on pages");

@@ -27,10 +27,19 @@ bool only_zeros(std::span<const std::byte> bytes) {
                      [](std::byte byte) { return byte == std::byte{}; });
 }
 
+Status check_has_bytes(const at::Tensor& tensor) {
+  return has_bytes(tensor)
+             ? Status()
+             : invalid(
+                   "a tensor without bytes in the host's memory, as torch makes them inside "
+                   "FakeTensorMode: leave that mode first");
+}
+
 // Whether bytes of one are bytes of the other, element by element.
 Status check_alike(const at::Tensor& parameter, const at::Tensor& other, at::ScalarType type) {
+  TACO_RETURN_IF_ERROR(check_has_bytes(other));
   if (other.scalar_type() == type && other.sizes() == parameter.sizes() &&
-      other.strides() == parameter.strides() && other.device().is_cpu()) {
+      other.strides() == parameter.strides()) {
     return Status();
   }
   return invalid("a tensor of another dtype, size or strides than the parameter's");
@@ -122,7 +131,7 @@ Result<Update> Store::update_of(const Step& step, std::vector<at::Tensor>& copie
                                           "(Embedding(sparse=False))");
   }
   const at::ScalarType type = gradient.scalar_type();
-  if ((type != at::kFloat && type != at::kBFloat16) || !gradient.device().is_cpu() ||
+  if ((type != at::kFloat && type != at::kBFloat16) || !has_bytes(gradient) ||
       gradient.sizes() != step.parameter.sizes()) {
     return invalid(entry->storage->described() +
                    " has a gradient of another dtype, device or size than its own");
@@ -190,10 +199,11 @@ Result<const PlacedTensor*> Store::state_of(const at::Tensor& parameter, const s
   auto entry = placed(parameter);
   if (!entry.ok()) return entry.status();
   const std::string& name = layout_.tensors()[(*entry)->tensor].name;
-  const PlacedTensor* found = layout_.find(name + "/" + kind);
+  const PlacedTensor* found = layout_.find(state_name(name, kind));
   if (found == nullptr) return invalid("parameter '" + name + "' has no " + kind);
+  TACO_RETURN_IF_ERROR(check_has_bytes(other));
   if (other.scalar_type() != at::kFloat || !other.is_non_overlapping_and_dense() ||
-      !other.device().is_cpu() || other.nbytes() != found->bytes) {
+      other.nbytes() != found->bytes) {
     return invalid(kind + " of parameter '" + name + "' is float32, of " +
                    std::to_string(found->bytes) + " bytes");
   }
@@ -341,9 +351,8 @@ Status Store::write_piece(const Checkpoint::Piece& piece) {
 
 // Whether a model that is not trained takes a parameter alone of what was saved with its state.
 bool Store::is_state_of_others(const std::string& name) const {
-  const std::size_t end = name.rfind('/');
-  return stateful_.empty() && end != std::string::npos &&
-         layout_.find(name.substr(0, end)) != nullptr;
+  const std::optional<std::string_view> parameter = parameter_of_state(name);
+  return stateful_.empty() && parameter && layout_.find(*parameter) != nullptr;
 }
 
 void Store::note_writes() {

@@ -56,8 +56,10 @@ def check_parameters(
 
     Raises:
         TypeError: a parameter has a dtype that is not stepped, or memory that cannot be moved.
-        ValueError: the optimizer has parameters that the model has not, or one of them twice.
+        ValueError: the optimizer has parameters that the model has not, or one of them twice; or
+            one has no name that a cache can use, such as that of another's state.
     """
+    _check_names(names)
     trained: set[nn.Parameter] = set()
     for number, group in enumerate(groups):
         _check_given_once(number, group["params"], names)  # type: ignore[arg-type]
@@ -105,6 +107,24 @@ def may_be_trained(
         and rule is not None
         and not rule.moments(parameter)
     }
+
+
+def _check_names(names: Mapping[nn.Parameter, list[str]]) -> None:
+    """State lies beside parameters, in pages and in checkpoints, under names of its own."""
+    all_names = dict.fromkeys(name for own in names.values() for name in own)
+    for name in all_names:
+        if "\0" in name or name != name.encode(errors="replace").decode():
+            raise ValueError(
+                f"parameter {name!a} has a character in its name that cannot be in messages and "
+                f"files (NUL, or half of a surrogate pair): give it another name"
+            )
+        other = _C.zerocache.parameter_of_state(name)
+        if other in all_names:
+            raise ValueError(
+                f"parameter '{name}' is called as the optimizer's state of parameter '{other}' is "
+                f"in a cache: give one of them another name (an attribute of its module, or a key "
+                f"of a ParameterDict)"
+            )
 
 
 def _check_given_once(
