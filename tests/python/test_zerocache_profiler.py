@@ -1,4 +1,5 @@
-"""torch's profiler looks at parameters in places that no hook comes before."""
+"""torch's profiler looks at parameters in places that no hook comes before; much else takes only
+those of torch's own class."""
 
 from __future__ import annotations
 
@@ -51,3 +52,33 @@ def test_training_is_profiled_with_stacks(step_in_backward: bool, tmp_path: Path
     # Their names are not asked for: of modules that torch imports meanwhile it has none.
     assert len(profiler.profiler.kineto_results.events()) > 100
     assert {type(parameter) for parameter in model.parameters()} == {nn.Parameter}
+
+
+def test_a_model_is_wrapped_while_the_profiler_runs() -> None:
+    from taco_torch.zerocache import ZeroCache
+
+    torch.manual_seed(0)
+    model = Net()
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True):
+        cache = ZeroCache(device="40KiB", host="400KiB", page="4KiB")
+        _, optimizer = cache.wrap(model, torch.optim.AdamW(model.parameters()))
+        model(torch.ones(2, 64)).square().mean().backward()
+        optimizer.step()
+    assert {type(parameter) for parameter in model.parameters()} == {nn.Parameter}
+    cache.close()
+
+
+def test_functions_are_traced_as_in_torch() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from taco_torch.zerocache import ZeroCache
+
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(2, 64)
+    expected = torch.func.linearize(model, x)[1](x)
+    with ZeroCache(device="120KiB", host="400KiB", page="4KiB") as cache:
+        cache.wrap(model)
+        with cache.lend():
+            assert torch.equal(torch.func.linearize(model, x)[1](x), expected)
+        with cache.use(model):
+            assert torch.equal(make_fx(model)(x)(x), model(x))
