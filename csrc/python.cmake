@@ -73,6 +73,7 @@ set(torch_facing
   zerocache/torch/store_bind.cc
   zerocache/torch/store_backward.cc
   zerocache/torch/store_gradients.cc
+  zerocache/torch/store_lending.cc
   zerocache/torch/store_made.cc
   zerocache/torch/store_made_spread.cc
   zerocache/torch/store_ranks.cc

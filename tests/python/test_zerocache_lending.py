@@ -11,6 +11,7 @@ import torch
 from conftest import taco_only
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from zerocache_models import adamw, make_cache
 
 pytestmark = taco_only
@@ -246,6 +247,157 @@ def test_what_no_module_announces_is_read_as_in_torch(
     assert least[0] == large[0]
     assert all(torch.equal(value, large[1][name]) for name, value in least[1].items())
     assert large[0] == pytest.approx(expected, rel=1e-4)
+
+
+WIDE = torch.randn(8, 64, generator=torch.Generator().manual_seed(2))
+
+
+class GivesATable(nn.Module):
+    """Gives another module's weight to a module inside of one that has its own in use, as the first
+    DeBERTa does with the embedding of distances."""
+
+    def __init__(self, rows: int = 64) -> None:
+        super().__init__()
+        self.table = nn.Embedding(rows, 64)
+        self.inner = nn.ModuleList(TakesATable() for _ in range(3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for inner in self.inner:
+            inputs = inner(inputs, self.table.weight)
+        return inputs
+
+
+class GivesRows(GivesATable):
+    """Of a table that is larger than all else; it hands it to a function of its own as well."""
+
+    def __init__(self) -> None:
+        super().__init__(1024)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        read: Tensor = BackwardReads.apply(inputs, self.table.weight[-64:], [])
+        return super().forward(read)
+
+
+class TakesATable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = nn.Parameter(torch.randn(64, 64) * 0.1)
+        self.project = nn.Linear(64, 64, bias=False)
+
+    def forward(self, inputs: Tensor, table: Tensor) -> Tensor:
+        queries = (inputs @ self.own).tanh()
+        return (queries @ self.project(table[:32]).t() @ table[32:64]) @ self.own
+
+
+class ChangesItselfLate(nn.Linear):
+    """Its backward pass changes a parameter through p.data, in the middle of its use."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 64)
+        self.seen = nn.Parameter(torch.ones(64, 64), requires_grad=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        result = (inputs @ self.weight).tanh()
+        result.register_hook(self.note)
+        return result + self.bias
+
+    def note(self, gradient: Tensor) -> None:
+        self.seen.data[0].add_(gradient.mean())
+
+
+class ComputedAgain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 128), ChangesItselfLate()
+        self.back = nn.Linear(128, 64)
+
+    def inner(self, inputs: Tensor) -> Tensor:
+        return self.last(self.back(self.first(inputs)))  # type: ignore[no-any-return]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        result: Tensor = checkpoint(self.inner, inputs, use_reentrant=False)
+        return result
+
+
+def least_pages(make: Callable[[], nn.Module], folder: Path, **options: Any) -> int:
+    """Pages of device memory that wrap() asks for."""
+    for pages in range(1, 30):
+        torch.manual_seed(0)
+        model = make()
+        with make_cache(folder, pages, 12, 400) as cache:
+            try:
+                cache.wrap(model, adamw(model), **options)
+                return pages
+            except ValueError:
+                continue
+    raise AssertionError("it does not fit into 30 pages")
+
+
+@pytest.mark.parametrize("gradients", ["in memory", "stepped", "kept"])
+@pytest.mark.parametrize("kind", [GivesATable, GivesRows, ComputedAgain])
+def test_uses_that_wait_give_way_to_an_operator_and_lose_nothing(
+    tmp_path: Path, kind: Callable[[], nn.Module], gradients: str
+) -> None:
+    def results(pages: int) -> tuple[list[float], list[Tensor]]:
+        torch.manual_seed(0)
+        model = kind()
+        cache = make_cache(tmp_path, pages, 12, 400)
+        model, optimizer = cache.wrap(model, adamw(model), **options)
+        losses = []
+        for number in range(3):
+            loss = (model(WIDE + number) - 1).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        assert cache.store.open == 0
+        values = [cache.full(parameter) for parameter in model.parameters()]
+        cache.close()
+        return losses, values
+
+    options = {"step_in_backward": gradients != "in memory", "clipping": gradients == "kept"}
+    large, least = results(60), results(least_pages(kind, tmp_path, **options))
+    assert least[0] == large[0]
+    assert all(map(torch.equal, least[1], large[1]))
+
+
+class WritesRows(nn.Module):
+    """Changes some rows of a child's table, more of which than these has no place beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(1024, 64), nn.Linear(64, 64)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        rows = self.table.weight.data
+        for first in (0, 960, 500):
+            self.last.weight.data.addmm_(rows[first : first + 64], rows[:64], alpha=1e-3)
+            rows[first : first + 20].add_(self.last.weight.data[:20])
+        result: Tensor = self.last(inputs)
+        return result
+
+
+def test_changes_of_a_part_of_a_parameter_are_kept(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plain = WritesRows()
+    with torch.no_grad():
+        expected = [plain(WIDE) for _ in range(3)]
+    torch.manual_seed(0)
+    model = WritesRows()
+    with make_cache(tmp_path, 17, 20, 400) as cache, torch.no_grad():
+        cache.wrap(model)
+        assert all(torch.equal(model(WIDE), values) for values in expected)
+        for name, values in plain.named_parameters():
+            assert torch.equal(cache.full(name), values), name
+
+
+def test_an_operator_that_does_not_fit_says_how_much_it_needs(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(64, 64, bias=False) for _ in range(6)])
+    with make_cache(tmp_path, 2, 6, 60) as cache:
+        model, _ = cache.wrap(model)
+        with cache.lend(), pytest.raises(RuntimeError, match=r"needs 6 pages .*give it 6 pages"):
+            torch.stack(list(model.parameters()))
 
 
 def test_a_scripted_module_learns_as_in_torch(tmp_path: Path) -> None:

@@ -51,14 +51,23 @@ struct Loan : at::ObserverContext {
   py::object lent;
 };
 
-void add_absent(const c10::IValue& value, std::vector<at::Tensor>& found) {
+using Test = bool (*)(const at::Tensor&);
+
+void add_those(Test test, const c10::IValue& value, std::vector<at::Tensor>& found) {
   if (value.isTensor()) {
-    if (is_absent(value.toTensor())) found.push_back(value.toTensor());
+    if (test(value.toTensor())) found.push_back(value.toTensor());
   } else if (value.isTensorList()) {
-    for (const c10::IValue& each : value.toListRef()) add_absent(each, found);
+    for (const c10::IValue& each : value.toListRef()) add_those(test, each, found);
   } else if (value.isList() && !value.isIntList() && !value.isDoubleList()) {
-    for (const c10::IValue& each : value.toListRef()) add_absent(each, found);
+    for (const c10::IValue& each : value.toListRef()) add_those(test, each, found);
   }
+}
+
+// Those of its arguments, and of what these hold, that pass the test.
+std::vector<at::Tensor> arguments(const at::RecordFunction& function, Test test) {
+  std::vector<at::Tensor> found;
+  for (const c10::IValue& value : function.inputs()) add_those(test, value, found);
+  return found;
 }
 
 // Whether it returns other views of what it is given, and reads no element.
@@ -79,14 +88,15 @@ bool only_views(const at::RecordFunction& function) {
 
 std::unique_ptr<at::ObserverContext> before(const at::RecordFunction& function) {
   if (is_asking) return nullptr;
-  std::vector<at::Tensor> absent;
-  for (const c10::IValue& value : function.inputs()) add_absent(value, absent);
+  const std::vector<at::Tensor> absent = arguments(function, &is_absent);
   if (absent.empty() || only_views(function)) return nullptr;
   const Asking asking;
   const py::gil_scoped_acquire gil;
   auto loan = std::make_unique<Loan>();
   try {
-    loan->lent = lenders().lend(absent);
+    // A function of autograd's that the program has written has no schema, and may read anything.
+    const bool whole = !function.operator_schema().has_value();
+    loan->lent = lenders().lend(absent, arguments(function, &is_placed), whole);
   } catch (py::error_already_set& error) {
     error.discard_as_unraisable("lending a parameter to an operator");
   }

@@ -26,10 +26,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -113,6 +115,9 @@ class Store : public Pager {
   bool holds(const at::Tensor& tensor) const { return find(tensor) != nullptr; }
   // The part that consists of this tensor alone; nothing where the tensor is not of this store.
   std::optional<Uses::Part> part_of(const at::Tensor& tensor);
+  // The part of all that a function of torch is given, of this store's parameters and of views of
+  // them: whole, or for one that touches nothing else the pages that they lie on.
+  Uses::Part part_of_operands(const std::vector<at::Tensor>& operands, bool whole);
   // Notes, as note_write() does, that this tensor was changed.
   void note_change(const at::Tensor& tensor);
   // Says why a tensor is absent to those that look at its data until it is there again.
@@ -284,6 +289,8 @@ class Store : public Pager {
     std::uint64_t made_version = 0;
     std::optional<Uses::Part> alone;  // if it was asked for
   };
+  // A parameter, its first page that is touched, and how many are.
+  using OperandPages = std::vector<std::tuple<Uses::Parameter, PageId, std::uint32_t>>;
   Store(const StoreOptions& options, Layout layout)
       : options_(options), layout_(std::move(layout)) {}
   Status usable() const;
@@ -412,6 +419,7 @@ class Store : public Pager {
   std::unordered_map<std::string, Entry*> by_name_;
   std::uint64_t made_ = 0;
   Uses uses_{*this};
+  std::map<OperandPages, Uses::Part> parts_of_operands_;
   std::string run_;  // the open one
   std::atomic<std::uint64_t> done_bytes_{0}, all_bytes_{0};
   Status broken_;  // why nothing can be used until a load

@@ -226,6 +226,7 @@ void bind_made(py::class_<Store>& store) {
                       const at::Tensor& tensor) { raise_if_error(self.make(what, tensor)); })
       .def("holds", &Store::holds)
       .def("part_of", &Store::part_of)
+      .def("part_of_operands", &Store::part_of_operands)
       .def("note_change", &Store::note_change)
       .def("say_why", &Store::say_why)
       .def("name_made",

@@ -28,22 +28,6 @@ Status Store::make(const std::string& what, const at::Tensor& tensor) {
   return Status();
 }
 
-std::optional<Uses::Part> Store::part_of(const at::Tensor& tensor) {
-  Entry* entry = find(tensor);
-  if (entry == nullptr) return std::nullopt;
-  if (!entry->alone) entry->alone = uses_.add_part({entry->parameter});
-  return entry->alone;
-}
-
-void Store::note_change(const at::Tensor& tensor) {
-  if (const Entry* entry = find(tensor)) uses_.note_write(entry->parameter);
-}
-
-void Store::say_why(const at::Tensor& tensor, const std::string& reason) {
-  const Entry* entry = find(tensor);
-  if (entry != nullptr && !entry->storage->present()) entry->storage->set_absent(reason.c_str());
-}
-
 void Store::forget(Entry& entry) {
   const Run run = layout_.pages_of(layout_.tensors()[entry.tensor]);
   std::vector<PageId> alone;

@@ -22,14 +22,23 @@ Uses::Parameter Uses::add(PlacedStorage& storage, Run pages) {
 }
 
 Uses::Part Uses::add_part(std::vector<Parameter> parameters) {
-  Needs needs;
-  for (const Parameter parameter : parameters) needs.pages.push_back(parameters_[parameter].pages);
-  needs.parameters = std::move(parameters);
-  parts_.push_back(std::move(needs));
+  std::vector<Run> pages;
+  for (const Parameter parameter : parameters) pages.push_back(parameters_[parameter].pages);
+  return add_part(std::move(parameters), std::move(pages));
+}
+
+Uses::Part Uses::add_part(std::vector<Parameter> parameters, std::vector<Run> pages) {
+  parts_.push_back({std::move(parameters), std::move(pages)});
   return static_cast<Part>(parts_.size() - 1);
 }
 
 Status Uses::begin(Part part, Pass pass) {
+  return begin_use(part, pass, pass == Pass::kForward ? GivesWay::kBackward : GivesWay::kNone);
+}
+
+Status Uses::begin_alone(Part part) { return begin_use(part, Pass::kForward, GivesWay::kAll); }
+
+Status Uses::begin_use(Part part, Pass pass, GivesWay others) {
   if (part >= parts_.size()) return not_known(part);
   const Needs& needs = parts_[part];
   for (const Parameter parameter : needs.parameters)
@@ -37,7 +46,7 @@ Status Uses::begin(Part part, Pass pass) {
   Use use{.part = part, .pass = pass, .number = ++begun_};
   Status taken = take(use);
   const bool no_room = taken.code() == Code::kInvalidArgument;
-  if (no_room && pass == Pass::kForward) taken = take_alone(use, taken);
+  if (no_room && others != GivesWay::kNone) taken = take_alone(use, others, taken);
   TACO_RETURN_IF_ERROR(taken);
   use.began = monotonic_now();
   open_.push_back(use);
@@ -60,21 +69,22 @@ void Uses::let_go(const Use& use) {
   const Needs& needs = parts_[use.part];
   // Marked before the pager may take the bytes away.
   std::vector<Run> written;
-  for (const Parameter parameter : needs.parameters) {
-    Held& held = parameters_[parameter];
+  for (std::size_t i = 0; i < needs.parameters.size(); ++i) {
+    Held& held = parameters_[needs.parameters[i]];
     if (--held.uses > 0) continue;
-    if (held.version != held.storage->version()) written.push_back(held.pages);
+    if (held.version != held.storage->version()) written.push_back(needs.pages[i]);
     held.storage->set_absent(PlacedStorage::kNotInUse);
   }
   if (!written.empty()) pager_.wrote(written);
   pager_.end(key_of(use), needs.pages);
 }
 
-// All uses of backward passes give way to this one.
-Status Uses::take_alone(const Use& use, const Status& no_room) {
+// Other uses give way to this one.
+Status Uses::take_alone(const Use& use, GivesWay others, const Status& no_room) {
   bool room = false;
   for (Use& other : open_) {
-    if (other.pass != Pass::kBackward || other.gave_way_to != 0) continue;
+    const bool gives_way = others == GivesWay::kAll || other.pass == Pass::kBackward;
+    if (!gives_way || other.gave_way_to != 0) continue;
     other.gave_way_to = use.number;
     let_go(other);
     room = true;

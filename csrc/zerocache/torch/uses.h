@@ -48,10 +48,14 @@ class Uses {
   // The storage outlives this object, and is absent from now on unless it is in use.
   Parameter add(PlacedStorage& storage, Run pages);
   Part add_part(std::vector<Parameter> parameters);
+  // Likewise with the pages of each parameter, which is named once, that are read or written alone.
+  Part add_part(std::vector<Parameter> parameters, std::vector<Run> pages);
 
   // kInvalidArgument for a part that is not known, or one of whose parameters was given other
   // memory; the pager's own failures. A failure begins nothing.
   Status begin(Part part, Pass pass);
+  // Begins a forward use; where there is no room beside those that are open, all of them give way.
+  Status begin_alone(Part part);
   // kInvalidArgument if that has not begun. The pager's failures, where uses that gave way could
   // not begin again: their parameters stay absent.
   Status end(Part part, Pass pass);
@@ -79,7 +83,7 @@ class Uses {
   };
   struct Needs {
     std::vector<Parameter> parameters;
-    std::vector<Run> pages;
+    std::vector<Run> pages;  // of each
   };
   struct Use {
     Part part;
@@ -96,7 +100,9 @@ class Uses {
   }
   Status take(const Use& use);
   void let_go(const Use& use);
-  Status take_alone(const Use& use, const Status& no_room);
+  enum class GivesWay : unsigned char { kNone, kBackward, kAll };
+  Status begin_use(Part part, Pass pass, GivesWay others);
+  Status take_alone(const Use& use, GivesWay others, const Status& no_room);
   Status take_again(std::uint64_t gave_way_to);
   void close(std::size_t index);
   void show(const Use& use) const;

@@ -27,6 +27,8 @@ void bind_uses(pybind11::class_<Owner>& owner) {
            [](Owner& self, Uses::Part part, bool backward) {
              raise_if_error(self.uses().begin(part, pass_of(backward)));
            })
+      .def("begin_alone",
+           [](Owner& self, Uses::Part part) { raise_if_error(self.uses().begin_alone(part)); })
       .def("end", [](Owner& self, Uses::Part part,
                      bool backward) { raise_if_error(self.uses().end(part, pass_of(backward))); })
       .def("end_all", [](Owner& self) { self.uses().end_all(); })

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as registration
 from torch.overrides import TorchFunctionMode
 
-from taco_torch.zerocache.hooks import tensors_in
 from taco_torch.zerocache.memory import available_bytes
+from taco_torch.zerocache.nodes import tensors_in
 from taco_torch.zerocache.sizes import format_bytes
 
 # They look at no element, or hand out memory that must not be touched once they have returned: of a

@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import _get_sequence_nr as next_number  # type: ignore[attr-defined]
 from torch.autograd.graph import Node
-from torch.utils import _pytree as pytree
 
 from taco_torch.errors import TacoError
 from taco_torch.zerocache import compiled, placed_parameter
 from taco_torch.zerocache.aliases import Aliases
+from taco_torch.zerocache.nodes import entries, lowest, nodes_since, tensors_in
 from taco_torch.zerocache.turns import Turns
 
 current_task: Callable[[], int] = torch._C._current_graph_task_id
@@ -32,7 +31,6 @@ current_node: Callable[[], Node] = torch._C._current_autograd_node
 will_run: Callable[[Node], bool] = torch._C._will_engine_execute_node
 is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 NO_TASK = -1
-LEAF_NUMBER = 2**64 - 1  # of nodes that accumulate the gradient of a leaf: they belong to no module
 
 # These read their children's parameters themselves, not only by calling the children.
 WHOLE_PARTS: tuple[type, ...] = (
@@ -59,6 +57,7 @@ class Store(Protocol):
 
     def add_part(self, names: Sequence[str]) -> int: ...
     def begin(self, part: int, backward: bool) -> None: ...
+    def begin_alone(self, part: int) -> None: ...
     def end(self, part: int, backward: bool) -> None: ...
     def end_all(self) -> None: ...
     @property
@@ -103,56 +102,6 @@ def parameters_of(targets: Iterable[nn.Module | nn.Parameter]) -> list[nn.Parame
 
 def is_whole(module: nn.Module) -> bool:
     return isinstance(module, WHOLE_PARTS) or _is_compiled(module)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Tensors in what a module returned: in containers, dataclasses and whatever pytree knows."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for item in value:
-            yield from tensors_in(item)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from tensors_in(getattr(value, field.name, None))
-    elif value is not None and type(value) in pytree.SUPPORTED_NODES:
-        for leaf in pytree.tree_leaves(value):
-            yield from tensors_in(leaf) if leaf is not value else ()
-
-
-def made_since(node: Node | None, first: int) -> bool:
-    return node is not None and first <= node._sequence_nr() != LEAF_NUMBER
-
-
-def entries(tensors: Iterable[Tensor], first: int) -> list[Node]:
-    """The nodes by which a backward pass can enter what was computed since number ``first``."""
-    found: dict[Node, None] = {}
-    for tensor in tensors:
-        # An in-place operation on a view gives it another node, and goes on to that of its base.
-        for one in (tensor, tensor._base) if tensor._is_view() else (tensor,):
-            node = one.grad_fn if one is not None else None
-            if node is not None and made_since(node, first):
-                found[node] = None
-    return list(found)
-
-
-def nodes_since(starts: Iterable[Node], first: int) -> list[Node]:
-    """All nodes from ``starts`` downwards that were made since number ``first``."""
-    found = dict.fromkeys(starts)
-    waiting = list(found)
-    while waiting:
-        for node, _ in waiting.pop().next_functions:
-            if node is not None and node not in found and made_since(node, first):
-                found[node] = None
-                waiting.append(node)
-    return list(found)
-
-
-def lowest(nodes: Iterable[Node]) -> Node:
-    return min(nodes, key=lambda node: node._sequence_nr())
 
 
 class Call:
@@ -297,14 +246,24 @@ class Hooks:
     def begin(self, part: int, backward: bool) -> None:
         """Tells the store, which one thread is in at a time."""
         with self.turns.lock:
+            self._note_aliases()  # others may give way to it
             self.store.begin(part, backward)
+
+    def begin_alone(self, part: int) -> None:
+        """Likewise, of all that an operator is given: others give way where there is no room."""
+        with self.turns.lock:
+            self._note_aliases()
+            self.store.begin_alone(part)
 
     def end(self, part: int, backward: bool) -> None:
         """Likewise."""
         with self.turns.lock:
-            if self.aliases is not None:
-                self.aliases.note()
+            self._note_aliases()
             self.store.end(part, backward)
+
+    def _note_aliases(self) -> None:
+        if self.aliases is not None:
+            self.aliases.note()
 
     @contextmanager
     def alone(self, doing: str = "") -> Iterator[None]:
@@ -330,8 +289,7 @@ class Hooks:
         self._by_hand.clear()
         self._root_calls = 0
         with self.turns.lock:
-            if self.aliases is not None:
-                self.aliases.note()
+            self._note_aliases()
             self.store.end_all()
 
     @contextmanager
@@ -515,6 +473,9 @@ class _Nobody:
         raise RuntimeError(f"the hooks have been detached: {', '.join(names)} cannot be used")
 
     def begin(self, part: int, backward: bool) -> None:
+        pass
+
+    def begin_alone(self, part: int) -> None:
         pass
 
     def end(self, part: int, backward: bool) -> None:

@@ -73,9 +73,11 @@ class Lender:
     def _is_inside(self) -> bool:
         return threading.get_ident() in self._anywhere or self._hooks.turns.is_inside_here()
 
-    def lend(self, tensor: Tensor, part: int) -> Loan | None:
-        """``tensor``, which is on the parameter of ``part``, for an operator. None: it stays
-        absent."""
+    def lend(
+        self, tensor: Tensor, part: int, operands: Sequence[Tensor], whole: bool
+    ) -> Loan | None:
+        """``tensor``, which is on the parameter of ``part``, for an operator that is given
+        ``operands``, itself among them. None: it stays absent."""
         in_backward = current_task() != NO_TASK
         if not in_backward and not self._is_inside():
             return None
@@ -84,22 +86,17 @@ class Lender:
             return None
         try:
             self._hooks.turns.take()
-            backward = self._begin(part, in_backward)
+            try:
+                self._hooks.begin(part, in_backward)
+            except ValueError:
+                # There is no room beside what others have in use. While the operator runs, nobody
+                # reads anything but what that is given.
+                part, in_backward = self.store.part_of_operands(operands, whole), False
+                self._hooks.begin_alone(part)
         except Exception as error:
             self.store.say_why(tensor, str(error))
             return None
-        return Loan(self, tensor, part, backward)
-
-    def _begin(self, part: int, backward: bool) -> bool:
-        try:
-            self._hooks.begin(part, backward)
-        except ValueError:
-            if not backward:
-                raise
-            # There is no room beside what the backward pass has in use; that gives way to this.
-            self._hooks.begin(part, False)
-            return False
-        return backward
+        return Loan(self, tensor, part, in_backward)
 
     def take_back(self, part: int, backward: bool) -> None:
         """The operator has ended."""
@@ -128,15 +125,16 @@ class Loan:
         self._lender.take_back(*self._use)
 
 
-def _lend(tensors: Sequence[Tensor]) -> list[Loan] | None:
-    """For an operator that is about to run with these, all absent."""
+def _lend(absent: Sequence[Tensor], operands: Sequence[Tensor], whole: bool) -> list[Loan] | None:
+    """For an operator that is about to run with these operands, of which some are absent.
+    ``whole``: it may read more of their parameters than is below them."""
     loans = []
-    for tensor in tensors:
-        if not _C.zerocache.is_absent(tensor):  # it was given twice
+    for tensor in absent:
+        if not _C.zerocache.is_absent(tensor):  # it was given twice, or is there with another
             continue
         for lender in list(_lenders):
             part = lender.store.part_of(tensor)
-            loan = lender.lend(tensor, part) if part is not None else None
+            loan = lender.lend(tensor, part, operands, whole) if part is not None else None
             if loan is not None:
                 loans.append(loan)
     return loans or None

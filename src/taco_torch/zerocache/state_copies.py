@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from taco_torch.zerocache.hooks import tensors_in
+from taco_torch.zerocache.nodes import tensors_in
 
 if TYPE_CHECKING:
     from taco_torch.zerocache.state import State
