@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -478,6 +479,30 @@ def test_outside_of_modules_parameters_are_lent_where_the_program_asks(tmp_path:
     cache.close()
     with pytest.raises(RuntimeError, match="closed"), cache.lend():
         pass
+
+
+@pytest.mark.parametrize("kind", ["LBFGS", "RMSprop", "AdamW"])
+def test_an_optimizer_of_torch_steps_what_it_is_lent(tmp_path: Path, kind: str) -> None:
+    def losses_of(model: nn.Module, lend: Callable[[], Any]) -> list[float]:
+        optimizer: Any = getattr(torch.optim, kind)(model.parameters(), lr=0.01)
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = (model(X) - 1).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+            return loss
+
+        losses: list[float] = []
+        for _ in range(3):
+            with lend():
+                optimizer.step(closure)
+        return losses
+
+    expected = losses_of(made(GivenTwice), nullcontext)
+    with make_cache(tmp_path, 9, 6, 400) as cache:
+        model, _ = cache.wrap(made(GivenTwice))
+        assert losses_of(model, cache.lend) == expected
 
 
 def test_values_given_to_p_data_are_the_parameters(tmp_path: Path) -> None:

@@ -164,7 +164,9 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
         known = ", ".join(each.name for each in RULES.values())
         raise NotImplementedError(
             f"{kind.__module__}.{kind.__qualname__} cannot be stepped by a cache, which knows "
-            f"{known} (of torch.optim; Lion of taco_torch.zerocache)"
+            f"{known} (of torch.optim; Lion of taco_torch.zerocache). With its state in ordinary "
+            f"memory it works as it is: wrap(model) without it, and optimizer.step() inside "
+            f"`with cache.lend():`"
         )
     for group in optimizer.param_groups:
         check_group(rule, group)
