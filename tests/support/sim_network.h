@@ -254,7 +254,8 @@ class SimNic final : public Nic {
   // The local path that has taken the place of that one, of an address that is gone; that one, if
   // there is none.
   std::uint32_t now_at(std::uint32_t local_path) const;
-  // The addresses that it sends from to reach that one: those on the same rail, or the first.
+  // The addresses that it sends from to reach that one: the first on the same rail; or, without
+  // rails, all.
   std::vector<Endpoint> routes_to(const Endpoint& remote) const;
   // Its host comes to have one more, with a cable of its own.
   void add_address(std::size_t max_datagram);

@@ -40,12 +40,15 @@ void SimNic::add_numbered(std::uint32_t number, std::size_t max_datagram) {
 std::vector<Endpoint> SimNic::routes_to(const Endpoint& remote) const {
   const bool rails = network_.faults().rails;
   const std::uint32_t rail = SimNetwork::rail_of(SimNetwork::place_of(remote).address);
+  std::vector<Endpoint> routes;
   for (std::uint32_t i = 0; i < numbers_.size(); ++i) {
-    const bool leads_there = rails ? SimNetwork::rail_of(numbers_[i]) == rail : i == 0;
+    const bool leads_there = !rails || SimNetwork::rail_of(numbers_[i]) == rail;
     const bool is_there = (missing_ >> (i * ports_) & 1) == 0;
-    if (leads_there && is_there) return {addresses_[i * ports_].endpoint};
+    if (!leads_there || !is_there) continue;
+    routes.push_back(addresses_[i * ports_].endpoint);
+    if (rails) break;
   }
-  return {};
+  return routes;
 }
 
 std::uint32_t SimNic::now_at(std::uint32_t local_path) const {

@@ -126,6 +126,7 @@ class EngineLoop final : public Transport,
   void disarm(Timer& timer) override { session_timers_.disarm(timer); }
   std::uint64_t random() override { return options_.random(); }
   std::vector<std::uint32_t> ways_to(const Endpoint& remote) override;
+  std::vector<std::vector<std::uint32_t>> ways_to_each(std::span<const Endpoint> remotes) override;
   std::vector<Endpoint> published_by(std::uint64_t incarnation) override;
   void on_paths_opened(const Session& session) override;
 

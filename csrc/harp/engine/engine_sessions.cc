@@ -192,6 +192,12 @@ std::vector<std::uint32_t> EngineLoop::ways_to(const Endpoint& remote) {
   return ways;
 }
 
+std::vector<std::vector<std::uint32_t>> EngineLoop::ways_to_each(
+    std::span<const Endpoint> remotes) {
+  const RoutesOfOneMoment for_all;
+  return SessionHost::ways_to_each(remotes);
+}
+
 std::vector<Endpoint> EngineLoop::published_by(std::uint64_t incarnation) {
   std::vector<Endpoint> published;
   const Peer* const peer = peers_.find_incarnation(incarnation);

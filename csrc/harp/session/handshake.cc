@@ -99,9 +99,19 @@ AddressPair Handshake::proved_by(const AddressPair& from) const {
   return *likely;
 }
 
+void Handshake::add_ways(std::span<const AddressPair> more) {
+  has_more_ways_ = true;
+  ways_.insert(ways_.end(), more.begin(),
+               more.begin() + std::min(more.size(), kMostWays - ways_.size()));
+}
+
 std::vector<AddressPair> Handshake::take_other_ways(const AddressPair& used) {
   TACO_ASSERT(established());
   std::vector<AddressPair> ways = std::exchange(ways_, {});
+  const auto added = ways.begin() + static_cast<std::ptrdiff_t>(std::exchange(first_ways_, 0));
+  const bool was_added = std::find(added, ways.end(), used) != ways.end();
+  ways.erase(added, ways.end());
+  if (was_added) return ways;
   auto place = std::find(ways.begin(), ways.end(), used);
   if (place == ways.end()) {
     place = std::find_if(ways.begin(), ways.end(),

@@ -45,6 +45,7 @@ class Handshake {
         nonce_(nonce),
         max_datagram_(max_datagram),
         ways_(std::move(ways)),
+        first_ways_(static_cast<std::uint8_t>(ways_.size())),
         called_(now) {
     TACO_ASSERT(!ways_.empty() && ways_.size() <= kMostWays);
   }
@@ -75,12 +76,18 @@ class Handshake {
   AddressPair proved_by(const AddressPair& from) const;
   // Until it is established: how the peer may be reached; thereafter none.
   std::span<const AddressPair> ways() const { return ways_; }
+  // Those of them that were there from the beginning.
+  std::span<const AddressPair> first_ways() const { return ways().first(first_ways_); }
+  // They have been taken in vain for a while. Then there may be others, once.
+  bool wants_more_ways() const { return !has_more_ways_ && rounds() >= kRoundsOfFirst; }
+  void add_ways(std::span<const AddressPair> more);
   // The i-th begins at another address of ours from now on.
   void move_way(std::size_t i, std::uint32_t local) {
     ways_[i].local = local;
     been_ &= ~(std::uint64_t{1} << i);
   }
-  // Once it is established: those but `used`, which took the place of one of them.
+  // Once it is established: the first ones but `used`, which took the place of one of them, unless
+  // it was added.
   std::vector<AddressPair> take_other_ways(const AddressPair& used);
   std::size_t memory_bytes() const { return ways_.capacity() * sizeof(AddressPair); }
 
@@ -119,6 +126,7 @@ class Handshake {
   static constexpr Duration kQuickInterval = 100 * kMillisecond;
   static constexpr Duration kLongestInterval = kSecond;
   static constexpr Duration kIdleInterval = 60 * kSecond;
+  static constexpr std::size_t kRoundsOfFirst = 6;  // before others have their turn too
 
  private:
   bool is_peers(const wire::Hello& hello) const {
@@ -145,6 +153,8 @@ class Handshake {
   std::uint32_t calls_ = 0;
   bool postponed_ = false;   // the next one
   bool is_put_off_ = false;  // to called_
+  bool has_more_ways_ = false;
+  std::uint8_t first_ways_;  // of ways_; the others were added
   Machine<State> state_;
   std::uint8_t other_version_ = 0;
   Time called_;

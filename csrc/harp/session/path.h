@@ -103,6 +103,8 @@ class Path {
   void move_to(const AddressPair& pair);
   // Asks at a pair of addresses; the path goes there if the peer answers there.
   void challenge(const AddressPair& pair);
+  // It has just been asked where its peer's packets came from: nowhere else until that is answered.
+  bool asks_where_heard() const { return ends_.asks_where_heard(host_.now()); }
   // The peer has said goodbye: what is under way may be acknowledged, or not.
   void on_peer_left();
   // The session has ended.
@@ -163,6 +165,7 @@ class Path {
   // Something has left that nobody acknowledges: since when it is in doubt whether this path still
   // leads anywhere; kNever: no doubt. And may it be given up, if the peer is heard elsewhere?
   Time in_doubt_since() const { return tail_.unanswered() > 0 ? doubted_ : kNever; }
+  std::uint32_t unanswered() const { return tail_.unanswered(); }  // pings in a row
   bool is_silent() const;
   // A packet that left by it was refused on its way. True: that is what first raises the doubt.
   bool on_refused();
@@ -174,6 +177,10 @@ class Path {
   void start_over(const AddressPair& pair);
   // There is reason to believe that it leads somewhere again: it is challenged at once.
   void try_again();
+  // The same, if it rests: nothing else answers.
+  void end_rest() {
+    if (standing() == Standing::kResting) try_again();
+  }
   // The next numbers are gone, as if their packets had been lost.
   void use_up(std::uint32_t numbers);
   // Numbers so far; those that are lost with the path use up credit until the peer is told.

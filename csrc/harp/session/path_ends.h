@@ -53,6 +53,10 @@ class PathEnds {
   // Or by another one. True: the challenge is due; its value may have to be chosen. `wait`: how
   // long an answer may take.
   bool on_newest_elsewhere(const AddressPair& from, Duration wait, Time now);
+  // Such a challenge has left so lately that its answer may be under way.
+  bool asks_where_heard(Time now) const {
+    return has_tokens() && tokens_->challenge.value != 0 && now < tokens_->challenge_again;
+  }
   // A challenge by the path's own pair is due: is the peer at its other end?
   void prove(Time now);
   // One by another pair: would the peer answer there?

@@ -197,7 +197,6 @@ class Session final : public Link {
   void leave_lost_ways();
   void leave_lost_addresses();
   void open_new_paths();
-  void ask_where_announced(Path& path);
   void give(Path& path, const AddressPair& pair);
   Path* to_elsewhere(std::uint32_t local, const Endpoint& remote) const;
   std::optional<std::uint32_t> unused_way(std::span<const std::uint32_t> ways,
@@ -210,6 +209,14 @@ class Session final : public Link {
   static std::uint16_t bit_of(const Path& path) {
     return static_cast<std::uint16_t>(1u << static_cast<unsigned>(path.id()));
   }
+
+  // session_silence.cc
+  void look_elsewhere(Path& path);
+  void ask_elsewhere(Path& path, std::uint32_t turn);
+  void ask_in_place(Path& path);
+  void doubt_where_acks_go();
+  const std::vector<AddressPair>& free_pairs();
+  bool is_free(const AddressPair& pair) const;
 
   // session_repathing.cc
   struct PathGroup {  // of those between the same two addresses: two at least
@@ -319,6 +326,7 @@ class Session final : public Link {
   void on_tick();
   void stir();
   bool may_rest() const;
+  void call();
   bool waits_for_turn();
   Time next_deadline() const;
   void update_timer();
@@ -342,6 +350,9 @@ class Session final : public Link {
   PathSet paths_;
   std::forward_list<PathGroup> groups_;
   std::forward_list<Endpoint> announced_;  // where the peer listens beside what it had published
+  // Pairs of addresses that no path runs between, where the peer may be asked: as of the last time
+  // that it was in doubt.
+  std::unique_ptr<std::vector<AddressPair>> free_pairs_;
   // Paths (bit i: that of id i) that begin at another address of ours than the peer has heard from,
   // and have not been proved since.
   std::uint16_t unproved_sources_ = 0;

@@ -15,6 +15,7 @@ namespace taco::harp {
 void Session::on_addresses_added(std::uint32_t added) {
   if (life_.ended() || life_.peer_left()) return;
   if (!established()) return leave_lost_ways();
+  free_pairs_.reset();
   leave_lost_addresses();
   if (leads()) {
     open_new_paths();
@@ -187,23 +188,6 @@ void Session::open_new_paths() {
     } else if (Path* const spare = spare_path()) {
       give(*spare, pair);
     }
-  }
-}
-
-// A path that is live because there is no better one leads to where nothing answers, and the peer
-// has told of another address, which is reached from the same one of ours. No path was opened to
-// it, as this one begins there; so the peer is asked there with every ping, and the path moves if
-// it answers.
-void Session::ask_where_announced(Path& path) {
-  if (!leads() || !path.is_silent() || !path.probe_due()) return;
-  const std::span<const NicAddress> addresses = host_.nic().addresses();
-  const Endpoint& own = addresses[path.pair().local].endpoint;
-  const std::vector<Endpoint> all = remotes();
-  for (const Endpoint& there : announced_) {
-    const std::optional<std::uint32_t> local = lacks_path_to(there, all);
-    if (!local || !same_host_address(addresses[*local].endpoint, own)) continue;
-    path.challenge({there, path.pair().local});
-    return ready();
   }
 }
 

@@ -15,6 +15,13 @@ constexpr std::size_t kTurnBytes = 128 * 1024;
 SessionHost::SessionHost(Nic& nic, BytePool& buffers)
     : nic_(nic), buffers_(buffers), credit_(nic.capabilities().receive_buffer / 2) {}
 
+std::vector<std::vector<std::uint32_t>> SessionHost::ways_to_each(
+    std::span<const Endpoint> remotes) {
+  std::vector<std::vector<std::uint32_t>> ways;
+  for (const Endpoint& remote : remotes) ways.push_back(ways_to(remote));
+  return ways;
+}
+
 auto SessionHost::place_of(std::uint64_t peer_connection) const {
   return std::ranges::lower_bound(by_peer_connection_, peer_connection, {},
                                   &Session::peer_connection_id);

@@ -65,6 +65,8 @@ class SessionHost {
   virtual std::uint64_t random() = 0;  // unguessable
   // The Nic's addresses that lead to that one, the best first; each by the first of its ports.
   virtual std::vector<std::uint32_t> ways_to(const Endpoint& remote) = 0;
+  // The same for each of several, of one moment.
+  virtual std::vector<std::vector<std::uint32_t>> ways_to_each(std::span<const Endpoint> remotes);
   // Where that process said it listens, when it began.
   virtual std::vector<Endpoint> published_by(std::uint64_t incarnation) = 0;
   // Once a session: its paths are there, or those that are not have had long enough.

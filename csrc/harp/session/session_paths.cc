@@ -26,6 +26,7 @@ std::string text_of(const Path& path, const Nic& nic) {
 
 // The side that leads opens them; the other one learns of each by its first challenge.
 void Session::open_paths() {
+  free_pairs_.reset();
   paths_.choose_main();
   const std::vector<AddressPair> others = handshake_.take_other_ways(paths_.first().pair());
   paths_due_ = static_cast<std::uint8_t>(std::min(1 + others.size(), PathSet::kMost));
@@ -130,7 +131,7 @@ bool Session::on_refused(const Endpoint& remote, std::span<const std::byte> quot
     if (counts && same_host_address(pair.remote, remote)) refused_ |= bit;
     bit <<= 1;
   };
-  for (const AddressPair& way : handshake_.ways()) note(way, true);
+  for (const AddressPair& way : handshake_.first_ways()) note(way, true);
   if (established()) {
     for (const auto& path : paths_) note(path->pair(), path->is_live());
     if (tell_paths_by_ != kNever) all |= bit;  // others may yet be proved
@@ -154,12 +155,14 @@ void Session::look_after(Path& path) {
   const std::uint32_t challenges = path.challenges();
   if (path.on_timer(fates)) ready();
   if (challenges < kInVain && path.challenges() == kInVain) tell_unanswered(path);
+  if (path.challenges() > challenges) ask_in_place(path);
   if (path.in_doubt_since() == kNever) return;
+  if (!doubted) free_pairs_.reset();
   if (paths_.has_other(path)) {
     if (!doubted) ask_others(path);
     leave_if_silent(path);
   }
-  ask_where_announced(path);
+  look_elsewhere(path);
 }
 
 void Session::ask_others(const Path& path) {

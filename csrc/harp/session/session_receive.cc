@@ -262,6 +262,7 @@ bool Session::on_frames(Path& path, const wire::Packet& packet, const RxPacket& 
       case wire::Frame::kPing:
       case wire::Frame::kProbe:
         path.ack().hurry();
+        if (!path.is_live()) doubt_where_acks_go();
         break;
       case wire::Frame::kAck:
         on_ack(reader.ack);

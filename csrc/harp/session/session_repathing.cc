@@ -16,8 +16,10 @@ bool Session::is_between(const Path& path, const Path& other) const {
   return between_same_hosts(path.pair(), other.pair(), host_.nic().addresses());
 }
 
-// Groups the paths that have several ports at each end: no others have anywhere to go.
+// Groups the paths that have several ports at each end: no others have anywhere to go. After a path
+// has come, or has moved to another address.
 void Session::group_paths() {
+  free_pairs_.reset();
   groups_.clear();
   for (const auto& path : paths_) {
     const auto known = std::ranges::find_if(groups_, [&](const PathGroup& group) {

@@ -48,11 +48,17 @@ void Session::on_timer() {
   if (host_.now() >= next_tick_) on_tick();
   if (life_.ended()) return;
   if (!established()) {
-    if (!waits_for_turn() && handshake_.on_timer(hello_is_awaited(), host_.now())) ready();
+    if (!waits_for_turn() && handshake_.on_timer(hello_is_awaited(), host_.now())) call();
   } else {
     for (const auto& path : paths_) look_after(*path);
   }
   update_timer();
+}
+
+// The first ways join each address with one; where none of them is answered, others may lead there.
+void Session::call() {
+  if (handshake_.wants_more_ways()) handshake_.add_ways(free_pairs());
+  ready();
 }
 
 // A hello is to be said again, but others have their turn first.
@@ -160,6 +166,7 @@ void Session::trim() {
   eager_.trim();
   records_.trim();
   reassembly_.trim();
+  free_pairs_.reset();
   if (open_receives_ == 0) std::vector<RecvState*>().swap(receives_);
   if (sends_.size() == free_sends_.size()) {
     std::vector<BulkSend*>().swap(sends_);

@@ -1,0 +1,101 @@
+// Where nothing answers. As long as all goes well, each address has one path, and most pairs of
+// addresses have none. A peer that is not heard may yet be reached by a path that rests, or between
+// two addresses that no path joins: of two hosts on one network each may lose another link. So each
+// is tried in turn, at the pace of pings, and by both sides: the peer's addresses are those that it
+// has published, and those that it told of to the side that leads.
+#include <algorithm>
+
+#include "harp/address.h"
+#include "harp/session/session.h"
+
+namespace taco::harp {
+
+namespace {
+
+// Every so manieth challenge by a path that is dead goes elsewhere: the peer may be where it was.
+constexpr std::uint32_t kElsewhere = 4;
+// The peer may hear us by a path that is dead for us, and wait for what we acknowledge by another.
+constexpr Duration kNewsWithin = 150 * kMillisecond;
+
+}  // namespace
+
+// A path that is live because there is no better one gets no answer. It moves if one comes from
+// elsewhere.
+void Session::look_elsewhere(Path& path) {
+  if (!path.is_silent() || !path.probe_due()) return;
+  for (const auto& other : paths_) other->end_rest();
+  ask_elsewhere(path, path.unanswered() + static_cast<std::uint32_t>(path.id()));
+}
+
+void Session::ask_elsewhere(Path& path, std::uint32_t turn) {
+  if (path.asks_where_heard()) return;
+  const std::vector<AddressPair>& pairs = free_pairs();
+  if (pairs.empty()) return;
+  path.challenge(pairs[turn % pairs.size()]);
+  ready();
+}
+
+// One that is dead may have been left behind by an address that another one has taken the place of.
+// It begins where it begins: other addresses of ours have paths of their own.
+void Session::ask_in_place(Path& path) {
+  if (path.challenges() % kElsewhere != 0 || path.asks_where_heard()) return;
+  const std::span<const NicAddress> addresses = host_.nic().addresses();
+  const Endpoint& own = addresses[path.pair().local].endpoint;
+  std::vector<AddressPair> pairs = free_pairs();
+  free_pairs_.reset();  // a session may be idle with a dead path for long
+  std::erase_if(pairs, [&](const AddressPair& pair) {
+    const bool is_reached = std::any_of(paths_.begin(), paths_.end(), [&](const auto& other) {
+      return other->is_live() && same_host_address(other->pair().remote, pair.remote);
+    });
+    return is_reached || !same_host_address(addresses[pair.local].endpoint, own);
+  });
+  if (pairs.empty()) return;
+  const std::uint32_t turn = path.challenges() / kElsewhere;
+  path.challenge({pairs[turn % pairs.size()].remote, path.pair().local});
+  ready();
+}
+
+// The main path may be dead without anybody having asked: acknowledgements are not answered.
+void Session::doubt_where_acks_go() {
+  Path& main = paths_.main();
+  if (!main.is_live() || host_.now() - main.last_news() < kNewsWithin) return;
+  main.probe();
+  ready();
+}
+
+// The kernel is asked for routes, so not again before the next doubt; and no more than a peer's
+// patience lasts for.
+const std::vector<AddressPair>& Session::free_pairs() {
+  if (free_pairs_) return *free_pairs_;
+  std::vector<Endpoint> hosts;
+  for (const Endpoint& remote : remotes()) {
+    const bool is_known = std::ranges::any_of(
+        hosts, [&](const Endpoint& host) { return same_host_address(host, remote); });
+    if (!is_known) hosts.push_back(remote);
+  }
+  free_pairs_ = std::make_unique<std::vector<AddressPair>>();
+  const std::span<const NicAddress> addresses = host_.nic().addresses();
+  const bool has_one = std::ranges::all_of(addresses, [&](const NicAddress& address) {
+    return same_host_address(address.endpoint, addresses.front().endpoint);
+  });
+  if (has_one && hosts.size() < 2) return *free_pairs_;
+  const std::vector<std::vector<std::uint32_t>> ways = host_.ways_to_each(hosts);
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    for (const std::uint32_t local : ways[i]) {
+      if (free_pairs_->size() == Handshake::kMostWays) return *free_pairs_;
+      if (is_free({hosts[i], local})) free_pairs_->push_back({hosts[i], local});
+    }
+  }
+  return *free_pairs_;
+}
+
+bool Session::is_free(const AddressPair& pair) const {
+  const auto is_there = [&](const AddressPair& other) {
+    return between_same_hosts(other, pair, host_.nic().addresses());
+  };
+  if (!established()) return std::ranges::none_of(handshake_.ways(), is_there);
+  return std::none_of(paths_.begin(), paths_.end(),
+                      [&](const auto& path) { return is_there(path->pair()); });
+}
+
+}  // namespace taco::harp
