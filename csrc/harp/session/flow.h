@@ -1,5 +1,6 @@
 // Flow control between engines: a receiver hands out credit so that what all senders together have
-// in flight to it never exceeds half of its real socket buffer.
+// in flight to it never exceeds half of its real socket buffer, but for the few packets that each
+// may begin with, and two of each at any time.
 //
 // Credit is expressed as a packet number: "you may send up to packet number L". A packet takes its
 // number whether it arrives or is lost, so credit cannot leak: what is outstanding is L minus the
