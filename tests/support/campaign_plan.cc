@@ -62,7 +62,7 @@ void draw_network(SimRandom& random, CampaignPlan& plan, Draw& draw) {
 }
 
 // Draws paths and addresses, after all else that the seed draws.
-void draw_paths(SimRandom& random, CampaignPlan& plan, Draw& draw) {
+void draw_paths(CampaignPlan& plan, Draw& draw) {
   if (plan.addresses() > 1 && draw(Fault::kMtuOfPath, 0.2)) plan.path_mtu_change = 0.01;
   // Who is refused by the one path that is left, because others have died, is right to think that
   // the peer has ended.
@@ -122,6 +122,7 @@ const char* name_of(Fault fault) {
       "old hellos repeated",
       "packets repeated late",
       "slow turns of an engine",
+      "one network for all addresses",
   };
   return kNames[static_cast<std::size_t>(fault)];
 }
@@ -155,7 +156,11 @@ CampaignPlan CampaignPlan::draw(SimRandom& random) {
   plan.security = static_cast<Security>(random.below(3));
   if (random.chance(0.5)) plan.packets_per_key = 20 + random.below(200);
   if (draw(Fault::kSlowTurns, 0.15)) plan.slow_turns = 0.003;
-  draw_paths(random, plan, draw);
+  draw_paths(plan, draw);
+  // Its chance is its own: nothing else that is drawn depends on it.
+  SimRandom beside = random;
+  Draw draw_beside(beside, plan);
+  if (plan.addresses() > 1 && draw_beside(Fault::kOneNetwork, 0.3)) plan.network.rails = false;
   plan.calm_end = random.chance(plan.draws(Fault::kDeathForGood) ? 0.8 : 0.4);
   return plan;
 }

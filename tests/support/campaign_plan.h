@@ -42,8 +42,9 @@ enum class Fault : std::uint8_t {
   kOldHellos,    // recorded ones, again and again
   kLateReplays,  // of packets, when many have come since
   kSlowTurns,    // of an engine that has work of its own in each
+  kOneNetwork,   // for all addresses, so that each reaches any other
 };
-inline constexpr std::size_t kFaults = static_cast<std::size_t>(Fault::kSlowTurns) + 1;
+inline constexpr std::size_t kFaults = static_cast<std::size_t>(Fault::kOneNetwork) + 1;
 const char* name_of(Fault fault);
 
 // A count for each kind of fault.

@@ -152,6 +152,7 @@ class Scenario {
     fired[Fault::kIncast] = plan_.draws(Fault::kIncast) ? 1 : 0;
     fired[Fault::kHostile] = network.forged - fired[Fault::kSpeaks] - fired[Fault::kOldHellos] -
                              fired[Fault::kLateReplays];
+    fired[Fault::kOneNetwork] = plan_.draws(Fault::kOneNetwork) ? 1 : 0;
     fired[Fault::kTrusted] = network.trusted;
     fired[Fault::kFullNic] = network.refused;
     fired[Fault::kFullSwitch] = network.port_full;

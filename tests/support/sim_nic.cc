@@ -249,12 +249,16 @@ std::size_t SimNic::receive_st(std::span<RxPacket> packets) {
   return count;
 }
 
+// A cable that has had room for a while, and by which nobody has sent since, is no news.
 Time SimNic::room_at() const {
-  Time next = kNever;
+  Time next = kNever, before = kNever;
   for (const Cable& cable : cables_) {
-    if (cable.full) next = std::min(next, cable.free - network_.faults().longest_queue);
+    if (!cable.full) continue;
+    const Time room = cable.free - network_.faults().longest_queue;
+    Time& earliest = room > network_.now() ? next : before;
+    earliest = std::min(earliest, room);
   }
-  return next;
+  return next != kNever ? next : before;
 }
 
 }  // namespace taco::harp
