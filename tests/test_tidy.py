@@ -38,10 +38,11 @@ INNER_WALLS = {
     "pg/codecs": {"pg", "pg/codecs"},
     "pg/execution": {"pg", "pg/planning", "pg/execution"},
     "pg/lightcc": {"pg", "pg/codecs", "pg/lightcc"},
-    "pg/group": {"pg", "pg/planning", "pg/algorithms", "pg/execution", "pg/group"},
+    "pg/window": {"pg", "pg/planning", "pg/execution", "pg/window"},
+    "pg/group": {"pg", "pg/planning", "pg/algorithms", "pg/execution", "pg/window", "pg/group"},
 }
 # Headers that belong to a few files only: pattern of the header, pattern of those files.
-TORCH_FACING = r"csrc/(bindings|edge/\w+|zerocache/torch/\w+|pg/c10d/\w+)\.(cc|h)"
+TORCH_FACING = r"csrc/(bindings|edge/\w+|zerocache/torch/\w+|pg/c10d/(\w+/)?\w+)\.(cc|h)"
 RESERVED = [
     (r"(torch|c10|ATen|pybind11|edge)/", TORCH_FACING),
     (r"rte_", r"csrc/harp/drivers/dpdk\w*\.(cc|h)"),

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,9 @@ struct GroupOptions {
   Parent parent;
   CostParameters costs;   // what the planner assumes, the same on all ranks
   std::string algorithm;  // as TACO_ALGORITHM, for this group only; "": what TACO_ALGORITHM says
+  // This rank's memory for puts of the others, who begin only when all have made the group. It
+  // stays until close_window() has returned, or close(). A group has sends and receives or this.
+  std::optional<WindowMemory> window;
 };
 
 class Communicator {
@@ -54,6 +58,11 @@ class Communicator {
   // operations they belong to; then leaves. Returns the failure of the group that no operation has
   // told yet: a broadcast's root is done before its receivers can disagree. Idempotent.
   virtual Status close(Duration linger) = 0;
+
+  // Drops what others still put: nothing is written to the window after this has returned ok.
+  // Operations of this rank that wait for a signal fail with `why`. kInternal: the engine does not
+  // answer, and may yet write. Any thread but the engine's.
+  virtual Status close_window(const Status& why) = 0;
 
   // Closes it as soon as no operation is open, however long that takes, and keeps it alive until
   // then. Nobody may start another. Does not block.

@@ -28,6 +28,12 @@ const char* name_of(Kind kind) {
       return "recv";
     case Kind::kRecvAny:
       return "recv_any";
+    case Kind::kPut:
+      return "put";
+    case Kind::kSignal:
+      return "signal";
+    case Kind::kWaitSignal:
+      return "wait_signal";
   }
   return "unknown";
 }

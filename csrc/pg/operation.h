@@ -32,8 +32,21 @@ enum class Kind : std::uint8_t {
   kSend,
   kRecv,
   kRecvAny,
+  kPut,
+  kSignal,
+  kWaitSignal,
 };
 const char* name_of(Kind kind);  // "all_reduce", ... : torch.distributed's names
+
+// Operations of a window (GroupOptions::window).
+inline bool is_one_sided(Kind kind) {
+  return kind == Kind::kPut || kind == Kind::kSignal || kind == Kind::kWaitSignal;
+}
+// All ranks of the group take part, in the same order.
+inline bool is_collective(Kind kind) {
+  return kind != Kind::kSend && kind != Kind::kRecv && kind != Kind::kRecvAny &&
+         !is_one_sided(kind);
+}
 
 class Codec;
 struct Feedback;
@@ -41,6 +54,12 @@ struct Feedback;
 struct Piece {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
+};
+
+// Memory that the others of a group may write into (pg/window/window.h).
+struct WindowMemory {
+  Piece memory;
+  kernels::Dtype dtype = kernels::Dtype::kU8;
 };
 
 // The later stages of an operation whose ranks learn in one stage what the next one exchanges. To
@@ -66,13 +85,16 @@ class Stages {
 //   reduce_scatter       `world` inputs; one output
 //   all_to_all           `world` inputs, `world` outputs
 //   send / recv          one piece, peer in `root`, user tag in `tag`
+//   put                  one input, peer in `root`, place in its window in `offset`
+//   signal, wait_signal  no piece, peer in `root`
 struct OperationSpec {
   Kind kind = Kind::kBarrier;
   kernels::Dtype dtype = kernels::Dtype::kU8;
   kernels::ReduceOp op = kernels::ReduceOp::kSum;
   double premul = 1.0;  // kPremulSum's factor
-  int root = 0;         // root, or the peer of send/recv; -1: any source
+  int root = 0;         // root, or the peer of two ranks' operations; -1: any source
   std::uint32_t tag = 0;
+  std::uint64_t offset = 0;  // in bytes
   std::vector<Piece> inputs;
   std::vector<Piece> outputs;
   Duration timeout = 0;  // 0: the group's
@@ -110,8 +132,8 @@ class Operation {
   // True: it is done, or never will be, since the transport has stopped.
   virtual bool wait_until(Time until) = 0;
   // A collective's number in its group, from 1, the same on all ranks; no two have the same.
-  // Messages carry its low 32 bits. A send or receive has the number of the newest collective at
-  // that time.
+  // Messages carry its low 32 bits. What is between two ranks has the number of the newest
+  // collective at that time.
   virtual std::uint64_t sequence() const = 0;
   virtual bool is_point_to_point() const { return false; }
   virtual int source_rank() const = 0;        // kRecvAny: who sent

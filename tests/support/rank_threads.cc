@@ -43,9 +43,11 @@ std::vector<std::shared_ptr<pg::Communicator>> RankThreads::make_group(
 std::shared_ptr<pg::Communicator> RankThreads::enter_group(std::uint64_t id,
                                                            const std::vector<int>& members,
                                                            int rank, const std::string& name,
-                                                           const pg::Parent& parent) {
+                                                           const pg::Parent& parent,
+                                                           std::optional<pg::WindowMemory> window) {
   pg::GroupOptions options;
   options.id = id;
+  options.window = window;
   options.name = name;
   options.parent = parent;
   options.rank = rank;

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,8 @@ class RankThreads {
   // One rank's side of a group: what it believes about the members is its own affair.
   std::shared_ptr<pg::Communicator> enter_group(std::uint64_t id, const std::vector<int>& members,
                                                 int rank, const std::string& name,
-                                                const pg::Parent& parent = {});
+                                                const pg::Parent& parent = {},
+                                                std::optional<pg::WindowMemory> window = {});
   // Calls `body` for every rank on a thread of its own and waits for all of them.
   void run(const std::function<void(int rank, pg::Communicator& group)>& body);
   // The same in a group made for it, which the body closes or leaves to this.

@@ -56,6 +56,12 @@ std::string OperationState::describe() const {
   const std::string text = describe_signature(signature);
   if (!is_point_to_point()) return text + " (sequence " + std::to_string(sequence_) + ")";
   std::string name = name_of(spec.kind);
+  if (is_one_sided(spec.kind)) {
+    name +=
+        (spec.kind == Kind::kWaitSignal ? " of rank " : " to rank ") + std::to_string(spec.root);
+    if (spec.kind != Kind::kPut) return name;
+    return name + text.substr(text.find(' ')) + " at byte " + std::to_string(spec.offset);
+  }
   if (spec.kind == Kind::kSend) {
     name += " to rank " + std::to_string(spec.root);
   } else {

@@ -19,6 +19,7 @@ namespace taco::pg {
 class OperationState;
 class Execution;
 struct PointToPointMessage;
+struct OneSided;
 
 // Memory that stands in for the caller's where inputs and outputs overlap in a way no schedule
 // allows. See staging.h.
@@ -57,9 +58,7 @@ class OperationState final : public Operation,
 
   // "all_reduce SUM float32 x 4 (sequence 17)"
   std::string describe() const;
-  bool is_point_to_point() const override {
-    return spec.kind == Kind::kSend || spec.kind == Kind::kRecv || spec.kind == Kind::kRecvAny;
-  }
+  bool is_point_to_point() const override { return !is_collective(spec.kind); }
 
   // Ends the operation: publishes `status`, wakes waiters, posts callbacks, lets go of the
   // engine's share. Once, by the engine, or by start() for what needs no engine.
@@ -80,6 +79,7 @@ class OperationState final : public Operation,
   Links<OperationState> links;             // of its group's open operations
   Execution* execution = nullptr;          // of a collective that runs
   PointToPointMessage* message = nullptr;  // of a send or receive that runs
+  OneSided* one_sided = nullptr;           // of a window's that runs
   Time started = 0;
   Status failure;  // why it is being cancelled, while requests are still open
   bool failing = false;

@@ -57,6 +57,7 @@ std::span<const Piece> common_pieces(const OperationSpec& spec) {
     case Kind::kReduce:
     case Kind::kGather:
     case Kind::kSend:
+    case Kind::kPut:
       return first(spec.inputs);
     case Kind::kBroadcast:
     case Kind::kScatter:
@@ -70,6 +71,8 @@ std::span<const Piece> common_pieces(const OperationSpec& spec) {
     case Kind::kAllToAll:
       return spec.equal_splits ? first(spec.inputs) : std::span<const Piece>();
     case Kind::kBarrier:
+    case Kind::kSignal:
+    case Kind::kWaitSignal:
       return {};
   }
   return {};
@@ -135,7 +138,7 @@ static std::string describe_coded(std::uint64_t signature) {
 std::string describe_signature(std::uint64_t signature) {
   const Kind kind = static_cast<Kind>(signature >> 60);
   std::string text = name_of(kind);
-  if (kind == Kind::kBarrier) return text;
+  if (kind == Kind::kBarrier || kind == Kind::kSignal || kind == Kind::kWaitSignal) return text;
   const auto dtype = (signature >> 56) & 0xf;
   const bool coded = may_be_coded(kind) && dtype == kCodedDtype;
   if (is_reduction(kind)) {

@@ -110,6 +110,8 @@ std::string Group::dump_st() const {
       text += operation.execution->describe_progress();
     } else if (operation.message != nullptr) {
       text += point_to_point_.describe(operation);
+    } else if (operation.one_sided != nullptr) {
+      text += window_->describe(operation);
     } else {
       text += "waiting for its turn";
     }

@@ -112,6 +112,7 @@ Group::Group(std::shared_ptr<harp::Stack> stack, GroupOptions options,
     rank_by_peer_.emplace_back(options_.peers[rank], rank);
   }
   std::sort(rank_by_peer_.begin(), rank_by_peer_.end());
+  if (options_.window) window_.emplace(static_cast<WindowOwner&>(*this), view_, *options_.window);
 }
 
 Group::~Group() { (void)close(0); }
@@ -193,9 +194,7 @@ Cost Group::predict_average(std::uint64_t bytes, const std::shared_ptr<const Cod
 
 Result<Cost> Group::predict(OperationSpec spec) const {
   TACO_RETURN_IF_ERROR(check(spec));
-  const bool is_collective =
-      spec.kind != Kind::kSend && spec.kind != Kind::kRecv && spec.kind != Kind::kRecvAny;
-  if (!is_collective || spec.stages != nullptr) {
+  if (!is_collective(spec.kind) || spec.stages != nullptr) {
     return Status(Code::kUnsupported, "how long this " + std::string(name_of(spec.kind)) +
                                           " would take cannot be told: the planner's model knows "
                                           "collectives of one stage");

@@ -42,6 +42,7 @@
 #include "pg/group/running_collectives.h"
 #include "pg/group/withdrawals.h"
 #include "pg/planning/planner.h"
+#include "pg/window/window.h"
 
 namespace taco::pg {
 
@@ -54,6 +55,7 @@ class Group final : public Communicator,
                     private Withdrawals::Owner,
                     private Departures::Owner,
                     private Farewell::Owner,
+                    private WindowOwner,
                     public std::enable_shared_from_this<Group> {
  public:
   Group(std::shared_ptr<harp::Stack> stack, GroupOptions options, std::unique_ptr<Planner> planner);
@@ -65,6 +67,7 @@ class Group final : public Communicator,
   Result<OperationPtr> start(OperationSpec spec) override;
   void abort(const Status& why) override;
   Status close(Duration linger) override;
+  Status close_window(const Status& why) override;
   void close_when_idle(Duration linger) override;
   Status error() const override;
   std::uint64_t sequence() const override;
@@ -123,11 +126,15 @@ class Group final : public Communicator,
 
   // group_closing.cc
   Status leave(Duration linger);
+  Status destroyed() const;
+  void stop_window_st(const Status& why);
   void check_drained_st();
   void ask_receivers_st(harp::Transport& transport);
   void tell_of_leaving_st();
   void left_st(int rank, const Notice& notice);
-  void nothing_more_from_st(int rank) override { point_to_point_.peer_gone_st(rank); }
+  void nothing_more_from_st(int rank) override;
+  void introduce_st(int rank) override { tell_st(rank, query_st(0, 0)); }
+  void window_stopped_st() override;
 
   // group.cc; of a group of one rank, which has no engine
   void fail_alone(const Status& why);
@@ -137,6 +144,8 @@ class Group final : public Communicator,
   // group_start.cc
   Status check(OperationSpec& spec) const;
   Result<OperationPtr> run_alone(OperationSpec spec);
+  Status run_one_sided_alone(const OperationSpec& spec);
+  void put_here(const OperationSpec& spec) const;
   Result<bool> next_stage(OperationState& operation) const;  // is there one?
   std::shared_ptr<OperationState> make(OperationSpec spec);
 
@@ -149,12 +158,19 @@ class Group final : public Communicator,
   void finished_st(Execution& execution, OperationState& operation) override;
   void drained_st(Execution& execution) override;
   void message_done_st(OperationState& operation, const Status& status) override;
+  void one_sided_done_st(OperationState& operation, const Status& status) override {
+    finish_st(operation, status);
+  }
 
   // group_failure.cc
   bool has_left_st(int rank, const Status& why) const;
   void break_open_st(int rank, std::uint64_t after);
   void broken_st(Execution& execution, int rank, const Status& why) override;
   void message_broken_st(OperationState& operation, int rank, const Status& why) override;
+  void one_sided_broken_st(OperationState& operation, int rank, const Status& why) override {
+    message_broken_st(operation, rank, why);
+  }
+  void incoming_broken_st(int rank, const Status& why) override;
   void broken_request_st(OperationState* operation, std::uint64_t sequence, int rank,
                          const Status& why);
   void fail_at_st(OperationState* operation, std::uint64_t sequence, const Status& why);
@@ -203,6 +219,7 @@ class Group final : public Communicator,
   bool closed_ = false;
   bool left_membership_ = false;
   std::vector<std::function<void()>> on_failure_;
+  std::uint64_t own_signals_ = 0;  // of a group of one rank, which has no engine
   std::atomic<Duration> timeout_;
   std::atomic<bool> reported_{false};  // an operation has carried the group's failure
 
@@ -210,6 +227,8 @@ class Group final : public Communicator,
   GroupView view_;
   Arrivals arrivals_;
   PointToPoint point_to_point_;
+  std::optional<Window> window_;  // of few groups
+  harp::Event window_stopped_;
   MonitoredBarrier barrier_;
   RollCall roll_call_;
   List<OperationState, &OperationState::links> operations_;  // open ones, in order of arrival

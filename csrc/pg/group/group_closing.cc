@@ -51,6 +51,41 @@ void Group::close_when_idle(Duration linger) {
       monotonic_now() + kEngineLimit);
 }
 
+Status Group::destroyed() const {
+  return Status(Code::kAborted, "group '" + options_.name + "' was destroyed");
+}
+
+Status Group::close_window(const Status& why) {
+  if (!window_ || options_.world == 1 || getpid() != process_) return Status();
+  if (window_stopped_.is_set()) return Status();
+  harp::Engine& engine = stack_->engine();
+  const Time until = monotonic_now() + kEngineLimit;
+  call_on_engine(
+      engine, [&](harp::Transport&) { stop_window_st(why); }, until);
+  if (engine.wait(window_stopped_, until)) return Status();
+  return Status(Code::kInternal, "the transport's engine does not end what it writes");
+}
+
+void Group::stop_window_st(const Status& why) {
+  window_->stop_st(why);
+  std::vector<std::shared_ptr<OperationState>> waits;
+  for (OperationState& operation : operations_)
+    if (operation.spec.kind == Kind::kWaitSignal) waits.push_back(operation.self);
+  for (const auto& operation : waits)
+    if (operation->self != nullptr) fail_operation_st(*operation, why);
+}
+
+void Group::window_stopped_st() {
+  window_stopped_.set();
+  wake_st();
+  check_drained_st();
+}
+
+void Group::nothing_more_from_st(int rank) {
+  point_to_point_.peer_gone_st(rank);
+  if (window_) window_->peer_gone_st(rank);
+}
+
 Status Group::leave(Duration linger) {
   harp::Engine& engine = stack_->engine();
   const auto on_engine = [&](auto function) {
@@ -58,6 +93,7 @@ Status Group::leave(Duration linger) {
   };
   const Time until = monotonic_now() + std::max<Duration>(linger, 0);
   on_engine([this](harp::Transport&) {
+    if (window_) stop_window_st(destroyed());
     farewell_.begin_st();
     check_drained_st();
   });
@@ -67,8 +103,7 @@ Status Group::leave(Duration linger) {
   } else {
     on_engine([this](harp::Transport&) {
       if (!farewell_.drained().is_set()) {
-        fail_st(Status(Code::kAborted, "group '" + options_.name + "' was destroyed"), kEverything,
-                true);
+        fail_st(destroyed(), kEverything, true);
       }
     });
     if (!engine.wait(farewell_.drained(), monotonic_now() + kCancelLimit)) {
@@ -87,7 +122,7 @@ Status Group::leave(Duration linger) {
     withdrawals_.stop_st();
     departures_.stop_st();
     farewell_.stop_st();
-    barrier_.fail_st(Status(Code::kAborted, "group '" + options_.name + "' was destroyed"));
+    barrier_.fail_st(destroyed());
     if (failed_st_ && !reported_.load()) unreported = failure_;
   });
   if (unreported.code() == Code::kAborted) unreported = Status();
@@ -103,6 +138,7 @@ Status Group::leave(Duration linger) {
 void Group::check_drained_st() {
   assert_owner();
   if (!operations_.empty() || !executions_.empty()) return;
+  if (window_ && window_->is_stopping_st() && !window_->has_stopped_st()) return;
   // Failed altogether: it receives nothing more, and may yet live long before it is closed. After
   // any other failure what peers sent before it can still be received.
   const bool is_over = failed_st_ && failed_from_ == kEverything;
@@ -126,16 +162,17 @@ void Group::ask_receivers_st(harp::Transport& transport) {
 
 // Tells the members that this rank has had to do with; others, should they ever need it, are told
 // when they turn to it (Membership), as the members of children are, which come and go with
-// operations. A group that fails has told that already.
+// operations, unless they may be putting into a window. A group that fails has told that already.
 void Group::tell_of_leaving_st() {
-  if (failed_st_ || options_.parent.group != 0) return;
+  if (failed_st_ || (options_.parent.group != 0 && !window_)) return;
   Notice notice;
   notice.kind = NoticeKind::kGroupLeft;
   notice.group = options_.id;
   notice.sequence = newest_sequence_;
   for (int rank = 0; rank < options_.world; ++rank) {
     if (rank == options_.rank || !view_.gone[rank].ok()) continue;
-    if (view_.arrived[rank] != 0 || view_.sent[rank] != 0 || point_to_point_.has_met_st(rank))
+    if (view_.arrived[rank] != 0 || view_.sent[rank] != 0 || point_to_point_.has_met_st(rank) ||
+        (window_ && window_->has_met_st(rank)))
       tell_st(rank, notice);
   }
 }

@@ -15,11 +15,17 @@ void Group::take_st(OperationState& operation, harp::Transport& transport) {
   if (operation.is_point_to_point()) {
     operation.set_algorithm("direct");
     // Messages that a peer has sent before the failure are still received.
-    if (failed_st_ &&
-        !(failed_from_ > kEverything && point_to_point_.is_here_st(operation, transport)))
+    const bool may_be_here = failed_from_ > kEverything && !is_one_sided(operation.spec.kind);
+    if (failed_st_ && !(may_be_here && point_to_point_.is_here_st(operation, transport)))
       return fail_at_st(&operation, next_sequence_st(), failure_);
+    if (window_ && window_->is_stopping_st()) {
+      return finish_st(operation,
+                       Status(Code::kAborted, operation.describe() + ": the window of '" +
+                                                  options_.name + "' was closed"));
+    }
     watch_st(operation);
-    return point_to_point_.start_st(operation, transport);
+    return is_one_sided(operation.spec.kind) ? window_->start_st(operation, transport)
+                                             : point_to_point_.start_st(operation, transport);
   }
   if (has_failed_at_st(operation.sequence()))
     return finish_st(operation, failure_.with_prefix(operation.describe() + ": "));

@@ -70,6 +70,7 @@ void Group::fail_st(const Status& why, std::uint64_t from, bool tell) {
     barrier_.fail_st(why);
     roll_call_.failed_st();
     farewell_.failed_st();
+    if (window_) window_->stop_st(why);
   }
   end_from_st(from, why);
   if (membership_ != nullptr) membership_->fail_children_st(*this);
@@ -111,6 +112,8 @@ void Group::fail_operation_st(OperationState& operation, const Status& why) {
     operation.execution->fail_st(why);
   } else if (operation.message != nullptr) {
     point_to_point_.fail_st(operation, operation.failure);
+  } else if (operation.one_sided != nullptr) {
+    window_->fail_st(operation, operation.failure);
   } else {
     finish_st(operation, operation.failure);
   }
@@ -139,6 +142,18 @@ void Group::message_broken_st(OperationState& operation, int rank, const Status&
   broken_request_st(&operation, operation.sequence(), rank, why);
 }
 
+void Group::incoming_broken_st(int rank, const Status& why) {
+  if (why.code() == Code::kAborted) {
+    return withdrawals_.withdrew_st(
+        stack_->engine().transport(), Withdrawals::kNoCollective,
+        Status(Code::kAborted, describe_rank(rank) + " gave up a put into the window of '" +
+                                   options_.name + "': " + why.message()));
+  }
+  fail_st(why.with_prefix("window of '" + options_.name + "' on " + describe_rank(options_.rank) +
+                          ", written by " + describe_rank(rank) + ": "),
+          next_sequence_st(), true);
+}
+
 // `operation` is null when only sends of scratch memory are left of it.
 void Group::broken_request_st(OperationState* operation, std::uint64_t sequence, int rank,
                               const Status& why) {
@@ -156,8 +171,10 @@ void Group::broken_request_st(OperationState* operation, std::uint64_t sequence,
       const bool collective = operation == nullptr || !operation->is_point_to_point();
       // The reason is here already, or under way.
       if (failed_st_ && !collective) return fail_operation_st(*operation, failure_);
-      const Status unexplained(Code::kAborted, name + ": " + describe_rank(rank) +
-                                                   " withdrew from it: " + why.message());
+      const std::string withdrew =
+          window_ ? " has closed its window of '" + options_.name + "': " : " withdrew from it: ";
+      const Status unexplained(Code::kAborted,
+                               name + ": " + describe_rank(rank) + withdrew + why.message());
       return withdrawals_.withdrew_st(stack_->engine().transport(),
                                       collective ? sequence : Withdrawals::kNoCollective,
                                       unexplained);
@@ -202,6 +219,10 @@ void Group::heard_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64
   const int rank = rank_of(peer);
   if (rank < 0) return;
   if (PointToPoint::is_wire_tag(key.tag)) {
+    if (window_) {
+      if (is_send) window_->heard_st(rank, stack_->engine().transport());
+      return;
+    }
     if (is_send) point_to_point_.on_unmatched_st(PointToPoint::user_tag(key.tag));
     return;
   }
@@ -267,7 +288,7 @@ void Group::peer_gone_st(harp::PeerId peer, const Status& unmet) {
   barrier_.peer_gone_st(rank);
   roll_call_.peer_gone_st(rank, view_.gone[rank]);
   break_open_st(rank, 0);
-  point_to_point_.peer_gone_st(rank);
+  nothing_more_from_st(rank);
 }
 
 // Fails the collectives after that sequence number that wait for a rank that is gone.

@@ -40,6 +40,12 @@ Status check_range(const OperationSpec& spec, int world) {
                            count_text(static_cast<std::size_t>(world), "rank"));
 }
 
+Status check_one_sided(const OperationSpec& spec, int world, bool has_window) {
+  TACO_RETURN_IF_ERROR(expect(spec, spec.kind == Kind::kPut ? 1 : 0, 0));
+  TACO_RETURN_IF_ERROR(check_range(spec, world));
+  return has_window ? Status() : invalid(spec, "this group has no window");
+}
+
 Status check_point_to_point(const OperationSpec& spec, int rank, int world) {
   const bool send = spec.kind == Kind::kSend;
   TACO_RETURN_IF_ERROR(expect(spec, send ? 1 : 0, send ? 0 : 1));
@@ -162,7 +168,13 @@ void run_locally(const OperationSpec& spec) {
 }  // namespace
 
 Status Group::check(OperationSpec& spec) const {
-  TACO_RETURN_IF_ERROR(check_shape(spec, options_.rank, options_.world));
+  if (is_one_sided(spec.kind)) {
+    TACO_RETURN_IF_ERROR(check_one_sided(spec, options_.world, window_.has_value()));
+  } else if (window_ && !is_collective(spec.kind)) {
+    return invalid(spec, "the group of a window has no sends and receives");
+  } else {
+    TACO_RETURN_IF_ERROR(check_shape(spec, options_.rank, options_.world));
+  }
   const std::size_t element = kernels::size_of(spec.dtype);
   for (const auto* pieces : {&spec.inputs, &spec.outputs}) {
     for (const Piece& piece : *pieces) {
@@ -181,7 +193,21 @@ Status Group::check(OperationSpec& spec) const {
   if (spec.kind == Kind::kReduce && spec.root != options_.rank) spec.outputs.clear();
   if (spec.kind == Kind::kRecv && spec.root == -1) spec.kind = Kind::kRecvAny;
   if (spec.kind == Kind::kRecvAny) spec.root = -1;
-  return Status();
+  if (spec.kind != Kind::kPut || spec.root != options_.rank) return Status();
+  const std::string refusal = refusal_of({.type = WindowMessage::Type::kPut,
+                                          .dtype = spec.dtype,
+                                          .offset = spec.offset,
+                                          .bytes = spec.inputs[0].bytes},
+                                         window_->memory());
+  return refusal.empty() ? Status() : invalid(spec, "this rank's own window: " + refusal);
+}
+
+// A put of this rank into its own window, on the caller's thread: the bytes are in place before the
+// signal of it is counted.
+void Group::put_here(const OperationSpec& spec) const {
+  if (spec.kind != Kind::kPut || spec.root != options_.rank || spec.inputs[0].bytes == 0) return;
+  std::memmove(window_->memory().memory.data + spec.offset, spec.inputs[0].data,
+               spec.inputs[0].bytes);
 }
 
 std::shared_ptr<OperationState> Group::make(OperationSpec spec) {
@@ -202,10 +228,12 @@ Result<OperationPtr> Group::start(OperationSpec spec) {
   TACO_RETURN_IF_ERROR(check(spec));
   if (options_.world == 1) return run_alone(std::move(spec));
   // A forked child takes no lock of its parent's: whoever held it is not here to let go of it.
-  TACO_RETURN_IF_ERROR(stack_->usable());
+  TACO_RETURN_IF_ERROR(stack_->usable().with_prefix(std::string(name_of(spec.kind)) +
+                                                    " in group '" + options_.name + "': "));
   std::shared_ptr<OperationState> operation = make(std::move(spec));
   if (!operation->is_point_to_point())
     TACO_RETURN_IF_ERROR(stage_overlaps(*operation, options_.rank));
+  put_here(operation->spec);
   operation->self = operation;
   // Submitted under the lock: the engine sees collectives in the order of their numbers.
   std::lock_guard lock(mutex_);
@@ -237,6 +265,19 @@ Result<bool> Group::next_stage(OperationState& operation) const {
   return true;
 }
 
+Status Group::run_one_sided_alone(const OperationSpec& spec) {
+  put_here(spec);
+  std::lock_guard lock(mutex_);
+  if (spec.kind != Kind::kWaitSignal) {
+    ++own_signals_;
+  } else if (own_signals_ == 0) {
+    return invalid(spec, "this rank has given itself no signal, and the group has no other");
+  } else {
+    --own_signals_;
+  }
+  return Status();
+}
+
 Result<OperationPtr> Group::run_alone(OperationSpec spec) {
   std::shared_ptr<OperationState> operation = make(std::move(spec));
   OperationSpec& s = operation->spec;
@@ -249,8 +290,12 @@ Result<OperationPtr> Group::run_alone(OperationSpec spec) {
     if (!error_.ok()) return error_;
     operation->set_sequence(++sequence_);
   }
-  run_locally(s);
   Status status;
+  if (is_one_sided(s.kind)) {
+    status = run_one_sided_alone(s);
+  } else {
+    run_locally(s);
+  }
   while (s.stages != nullptr) {
     Result<bool> more = next_stage(*operation);
     status = more.status();

@@ -59,7 +59,8 @@ std::string describe_arrivals(const TimeoutReport& report, const GroupView& grou
     text = "Arrived: ranks " + list_of(arrived) +
            "; not arrived: " + (absent.empty() ? "" : "ranks ") + list_of(absent) + ".";
   } else {
-    text = "The peer has not come to it.";
+    text = operation.spec.kind == Kind::kWaitSignal ? "No signal of that rank was left to take."
+                                                    : "The peer has not come to it.";
   }
   if (!silent.empty()) text += " No answer from ranks " + list_of(silent) + ".";
   return text + details;

@@ -12,9 +12,7 @@ namespace {
 constexpr std::size_t kMostSchedules = 512;
 constexpr std::size_t kMostCachedSteps = 1 << 17;
 
-bool has_schedule(Kind kind) {
-  return kind != Kind::kSend && kind != Kind::kRecv && kind != Kind::kRecvAny;
-}
+bool has_schedule(Kind kind) { return is_collective(kind); }
 
 const Algorithm* find(Algorithms known, Kind kind, const std::string& name) {
   for (const Algorithm* algorithm : known) {
