@@ -62,6 +62,7 @@ set(torch_facing
   pg/c10d/relay.cc
   pg/c10d/unused_gradients.cc
   pg/c10d/work.cc
+  pg/c10d/window/backend_window.cc
   zerocache/torch/lending.cc
   zerocache/torch/lent_memory.cc
   zerocache/torch/parameter_range.cc

@@ -104,18 +104,24 @@ c10::intrusive_ptr<c10d::Work> Backend::launch(Translation& translation, const C
                                                std::vector<at::Tensor> results) {
   const std::shared_ptr<Generation> now = generation();
   if (estimates_.here()) return estimate(translation, call, inputs, std::move(results));
+  return launch_in(communicator_here(*now), *now, translation, call, inputs, std::move(results));
+}
+
+c10::intrusive_ptr<c10d::Work> Backend::launch_in(const std::shared_ptr<Communicator>& group,
+                                                  const Generation& generation,
+                                                  Translation& translation, const Call& call,
+                                                  const std::vector<at::Tensor>& inputs,
+                                                  std::vector<at::Tensor> results) {
   translation.spec.timeout = timeout_of(call);
   translation.spec.caller_will_wait = !call.async && !coalescing_here();
   translation.state->results = std::move(results);
   if (!parts_of_one_call) report_completion(translation.state, translation.spec);
-  OperationPtr operation =
-      value_or_raise(communicator_here(*now)->start(std::move(translation.spec)));
+  OperationPtr operation = value_or_raise(group->start(std::move(translation.spec)));
   ephemeral_timeouts_.started(operation);
   translation.state->operations.push_back(std::move(operation));
   remember(translation.state, call);
-  Call shown = call;
-  if (parts_of_one_call) shown.title = nullptr;
-  return work_of(translation.state, shown, inputs, *now);
+  return c10::make_intrusive<Work>(rank_, call.type, parts_of_one_call ? nullptr : call.title,
+                                   inputs, translation.state, group, generation.nested());
 }
 
 Backend::PartsOfOneCall::PartsOfOneCall() { parts_of_one_call = true; }

@@ -6,7 +6,8 @@
 //
 // Spread by concern: backend.cc (life of a group), backend_collectives.cc, backend_coalesced.cc
 // (several tensors in one call), backend_sparse.cc, backend_gradients.cc, backend_p2p.cc,
-// backend_hooks.cc (what torch asks beside collectives), backend_reconfigure.cc.
+// backend_hooks.cc (what torch asks beside collectives), backend_reconfigure.cc,
+// window/backend_window.cc (one-sided operations).
 #pragma once
 
 #include <atomic>
@@ -164,6 +165,11 @@ class Backend : public c10d::Backend {
   bool supportsAbortHooks() const { return true; }
   void registerAbortHook(std::int64_t number, AbortHook hook);
   void unregisterAbortHook(std::int64_t number) { abort_hooks_->remove(number); }
+#if TACO_TORCH_SINCE(14)
+  bool supportsWindow() const override { return true; }
+  // Collective where a tensor is given: all ranks register in the same order.
+  c10::intrusive_ptr<c10d::Window> new_window(const std::optional<at::Tensor>& tensor) override;
+#endif
   // NOLINTEND(readability-identifier-naming)
 
   // How a gradient is coded between hosts, as in OperationSpec.
@@ -195,6 +201,7 @@ class Backend : public c10d::Backend {
   std::shared_ptr<Communicator> communicator() const { return generation()->communicator(); }
 
  private:
+  friend class BackendWindow;
   struct Call {  // what launch() needs besides the translation
     c10d::OpType type;
     const char* title;
@@ -204,6 +211,11 @@ class Backend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> launch(Translation& translation, const Call& call,
                                         const std::vector<at::Tensor>& inputs,
                                         std::vector<at::Tensor> results);
+  // In `group`, which belongs to that generation.
+  c10::intrusive_ptr<c10d::Work> launch_in(const std::shared_ptr<Communicator>& group,
+                                           const Generation& generation, Translation& translation,
+                                           const Call& call, const std::vector<at::Tensor>& inputs,
+                                           std::vector<at::Tensor> results);
   c10::intrusive_ptr<c10d::Work> work_of(WorkStatePtr state, const Call& call,
                                          const std::optional<std::vector<at::Tensor>>& inputs,
                                          const Generation& generation) const;

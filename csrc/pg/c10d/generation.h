@@ -3,7 +3,10 @@
 // (succession.h). Any thread, without the GIL.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
+#include <mutex>
 
 #include "pg/c10d/group_meeting.h"
 #include "pg/communicator.h"
@@ -28,6 +31,9 @@ class Generation {
   const std::shared_ptr<NestedGroups>& nested() const { return nested_; }
   const GroupOptions& options() const { return meeting_.group; }
 
+  // Windows are numbered in the order in which they are registered, the same on all ranks.
+  std::uint64_t next_window() { return windows_.fetch_add(1, std::memory_order_relaxed); }
+
   void set_timeout(Duration timeout);
   // Waits, at most `linger`, for what others still need. The first failure that nobody has heard
   // of. Idempotent.
@@ -40,6 +46,7 @@ class Generation {
   GroupMeeting meeting_;
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<NestedGroups> nested_;
+  std::atomic<std::uint64_t> windows_{0};
   std::mutex closing_;
   bool closed_ = false;
 };

@@ -14,7 +14,8 @@ std::uint64_t NestedGroups::id_of(std::uint64_t of, std::uint64_t number) {
 }
 
 Result<std::shared_ptr<Communicator>> NestedGroups::open(std::uint64_t id, const Parent& parent,
-                                                         const char* suffix) {
+                                                         const char* suffix,
+                                                         std::optional<WindowMemory> window) {
   std::lock_guard lock(mutex_);
   if (closed_) {
     return Status(Code::kAborted,
@@ -24,6 +25,7 @@ Result<std::shared_ptr<Communicator>> NestedGroups::open(std::uint64_t id, const
   options.id = id;
   options.parent = parent;
   options.name += suffix;
+  options.window = window;
   Result<std::shared_ptr<Communicator>> made = Communicator::create(stack_, std::move(options));
   if (!made.ok()) return made;
   std::erase_if(open_, [](const auto& weak) { return weak.expired(); });

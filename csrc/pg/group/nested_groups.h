@@ -1,10 +1,11 @@
 // The groups that are made of another's ranks and settings while it runs, and end with it: for the
-// collectives that callbacks of its operations start, for measurements. One place makes them and
-// names them: an id must be the same on all ranks, and no other group's. Any thread.
+// collectives that callbacks of its operations start, for windows, for measurements. One place
+// makes them and names them: an id must be the same on all ranks, and no other group's. Any thread.
 #pragma once
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "pg/communicator.h"
@@ -16,7 +17,8 @@ class NestedGroups {
   NestedGroups(std::shared_ptr<harp::Stack> stack, GroupOptions root);
   // `id` as id_of() makes it. The group fails with `parent`, if there is one (Parent).
   Result<std::shared_ptr<Communicator>> open(std::uint64_t id, const Parent& parent,
-                                             const char* suffix);
+                                             const char* suffix,
+                                             std::optional<WindowMemory> window = {});
   // Any number, far from all others, for what is named by `of` and a number within that: the ids of
   // a group and of what belongs to it, the number of an operation.
   static std::uint64_t id_of(std::uint64_t of, std::uint64_t number);
