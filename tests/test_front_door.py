@@ -365,7 +365,7 @@ def test_a_process_that_outlives_the_tests_fails_the_run_and_is_ended(checkout: 
     done = run_tests(checkout, f"setsid sleep {marker} &\nexit 0\n")
     assert done.returncode == 1
     assert f"sleep {marker}" in done.stdout
-    assert not running(marker)
+    wait_until(lambda: not running(marker))
 
 
 def test_a_race_fails_the_run_and_the_other_tests_still_run(checkout: Path) -> None:
@@ -418,7 +418,7 @@ def test_interrupting_a_phase_ends_what_it_started(checkout: Path) -> None:
     wait_until(lambda: running(f"sleep\0{marker}"))
     phase.terminate()
     assert phase.wait(20) == 130
-    assert not running(f"sleep\0{marker}")
+    wait_until(lambda: not running(f"sleep\0{marker}"))
 
 
 @pytest.mark.parametrize("part", ["quick", "rest"])
@@ -442,8 +442,8 @@ def test_interrupted_tests_leave_nothing_behind(checkout: Path, number: int, par
     script.send_signal(number)
     output = script.communicate(timeout=30)[0]
     assert script.returncode == 130, output
-    assert not running(marker)
-    assert not running(beside)
+    wait_until(lambda: not running(marker))
+    wait_until(lambda: not running(beside))
     assert not list(temporary.iterdir())
 
 
