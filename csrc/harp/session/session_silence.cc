@@ -15,7 +15,7 @@ namespace {
 // Every so manieth challenge by a path that is dead goes elsewhere: the peer may be where it was.
 constexpr std::uint32_t kElsewhere = 4;
 // The peer may hear us by a path that is dead for us, and wait for what we acknowledge by another.
-constexpr Duration kNewsWithin = 150 * kMillisecond;
+constexpr Duration kAckNewsWithin = 150 * kMillisecond;
 
 }  // namespace
 
@@ -58,7 +58,7 @@ void Session::ask_in_place(Path& path) {
 // The main path may be dead without anybody having asked: acknowledgements are not answered.
 void Session::doubt_where_acks_go() {
   Path& main = paths_.main();
-  if (!main.is_live() || host_.now() - main.last_news() < kNewsWithin) return;
+  if (!main.is_live() || host_.now() - main.last_news() < kAckNewsWithin) return;
   main.probe();
   ready();
 }
