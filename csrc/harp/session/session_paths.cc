@@ -155,7 +155,6 @@ void Session::look_after(Path& path) {
   const std::uint32_t challenges = path.challenges();
   if (path.on_timer(fates)) ready();
   if (challenges < kInVain && path.challenges() == kInVain) tell_unanswered(path);
-  if (path.challenges() > challenges) ask_in_place(path);
   if (path.in_doubt_since() == kNever) return;
   if (!doubted) free_pairs_.reset();
   if (paths_.has_other(path)) {

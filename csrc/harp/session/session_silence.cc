@@ -12,8 +12,6 @@ namespace taco::harp {
 
 namespace {
 
-// Every so manieth challenge by a path that is dead goes elsewhere: the peer may be where it was.
-constexpr std::uint32_t kElsewhere = 4;
 // The peer may hear us by a path that is dead for us, and wait for what we acknowledge by another.
 constexpr Duration kAckNewsWithin = 150 * kMillisecond;
 
@@ -32,26 +30,6 @@ void Session::ask_elsewhere(Path& path, std::uint32_t turn) {
   const std::vector<AddressPair>& pairs = free_pairs();
   if (pairs.empty()) return;
   path.challenge(pairs[turn % pairs.size()]);
-  ready();
-}
-
-// One that is dead may have been left behind by an address that another one has taken the place of.
-// It begins where it begins: other addresses of ours have paths of their own.
-void Session::ask_in_place(Path& path) {
-  if (path.challenges() % kElsewhere != 0 || path.asks_where_heard()) return;
-  const std::span<const NicAddress> addresses = host_.nic().addresses();
-  const Endpoint& own = addresses[path.pair().local].endpoint;
-  std::vector<AddressPair> pairs = free_pairs();
-  free_pairs_.reset();  // a session may be idle with a dead path for long
-  std::erase_if(pairs, [&](const AddressPair& pair) {
-    const bool is_reached = std::any_of(paths_.begin(), paths_.end(), [&](const auto& other) {
-      return other->is_live() && same_host_address(other->pair().remote, pair.remote);
-    });
-    return is_reached || !same_host_address(addresses[pair.local].endpoint, own);
-  });
-  if (pairs.empty()) return;
-  const std::uint32_t turn = path.challenges() / kElsewhere;
-  path.challenge({pairs[turn % pairs.size()].remote, path.pair().local});
   ready();
 }
 
