@@ -335,7 +335,9 @@ std::size_t Session::memory_bytes() const {
                       free_sends_.capacity() * sizeof(std::uint32_t) +
                       receives_.capacity() * sizeof(RecvState*) +
                       taken_.capacity() * sizeof(SendRequest*) + description_.capacity();
-  if (free_pairs_) bytes += sizeof *free_pairs_ + free_pairs_->capacity() * sizeof(AddressPair);
+  if (free_pairs_) {
+    bytes += sizeof(std::vector<AddressPair>) + free_pairs_->capacity() * sizeof(AddressPair);
+  }
   if (block_ != nullptr) bytes += kBlockBytes;
   for (const PathGroup& group : groups_) {
     bytes += sizeof group + group.paths.capacity() + group.moves.memory_bytes();

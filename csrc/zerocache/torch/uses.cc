@@ -23,6 +23,7 @@ Uses::Parameter Uses::add(PlacedStorage& storage, Run pages) {
 
 Uses::Part Uses::add_part(std::vector<Parameter> parameters) {
   std::vector<Run> pages;
+  pages.reserve(parameters.size());
   for (const Parameter parameter : parameters) pages.push_back(parameters_[parameter].pages);
   return add_part(std::move(parameters), std::move(pages));
 }
