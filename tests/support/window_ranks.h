@@ -41,6 +41,8 @@ class WindowRanks {
     const auto begin = memory_[rank].begin() + kZone;
     return {begin, begin + static_cast<std::ptrdiff_t>(bytes_)};
   }
+  // One byte of it, where others may be written meanwhile.
+  std::byte at(int rank, std::size_t index) const { return memory_[rank][kZone + index]; }
   void fill(int rank, std::byte value) {
     std::fill_n(memory_[rank].begin() + kZone, bytes_, value);
   }

@@ -73,10 +73,10 @@ TEST_P(WindowSeeds, ASignalIsCountedWhenAllPutsBeforeItHaveLanded) {
     }
     for (int i = 0; i < kPuts; ++i) {
       expect_ok(wait_signal(group, 0));
-      const Bytes content = windows.content(1);
       for (int before = 0; before <= i; ++before) {
-        EXPECT_EQ(content[before * kSlot], std::byte(before + 1)) << "after signal " << i;
-        EXPECT_EQ(content[before * kSlot + size_of(before) - 1], std::byte(before + 1));
+        const std::byte expected{static_cast<unsigned char>(before + 1)};
+        EXPECT_EQ(windows.at(1, before * kSlot), expected) << "after signal " << i;
+        EXPECT_EQ(windows.at(1, before * kSlot + size_of(before) - 1), expected);
       }
     }
   });
