@@ -13,7 +13,8 @@ mkdir -p "$LOGS"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
 # Two trees that compile the same source share one cached object, wherever the clone lies. What a
 # header holds is asked once it has been compiled: a preprocessor that runs first may have seen
-# another, and its object would be kept for good.
+# another, and its object would be kept for good. Tests, whose precompiled header differs from tree
+# to tree, are compiled in each.
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
 JOBS=${JOBS:-$(nproc)}
 # Ninja alone would start two more compilers than there are cores, each with a gigabyte of memory.
