@@ -228,8 +228,10 @@ Result<OperationPtr> Group::start(OperationSpec spec) {
   TACO_RETURN_IF_ERROR(check(spec));
   if (options_.world == 1) return run_alone(std::move(spec));
   // A forked child takes no lock of its parent's: whoever held it is not here to let go of it.
-  TACO_RETURN_IF_ERROR(stack_->usable().with_prefix(std::string(name_of(spec.kind)) +
-                                                    " in group '" + options_.name + "': "));
+  if (const Status usable = stack_->usable(); !usable.ok()) {
+    return usable.with_prefix(std::string(name_of(spec.kind)) + " in group '" + options_.name +
+                              "': ");
+  }
   std::shared_ptr<OperationState> operation = make(std::move(spec));
   if (!operation->is_point_to_point())
     TACO_RETURN_IF_ERROR(stage_overlaps(*operation, options_.rank));
