@@ -1,13 +1,12 @@
 #include "pg/c10d/backend.h"
 
-#include <Python.h>
-
 #include <algorithm>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/env.h"
 #include "base/far_future.h"
 #include "edge/errors.h"
+#include "edge/without_gil.h"
 #include "pg/c10d/backend_registry.h"
 #include "pg/c10d/backend_tensors.h"
 #include "pg/c10d/group_meeting.h"
@@ -56,13 +55,8 @@ c10::intrusive_ptr<Backend> Backend::create(const c10::intrusive_ptr<c10d::Store
 
 // Python may drop the last reference with the GIL held, and callbacks that need it may be pending.
 Backend::~Backend() {
-  if (Py_IsInitialized() && PyGILState_Check()) {
-    PyThreadState* state = PyEval_SaveThread();
-    (void)leave();
-    PyEval_RestoreThread(state);
-  } else {
-    (void)leave();
-  }
+  const WithoutGil others_run;
+  (void)leave();
 }
 
 c10::intrusive_ptr<c10d::Backend::Options> Backend::getBackendOptions() {

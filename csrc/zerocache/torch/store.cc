@@ -8,8 +8,8 @@
 
 #include "base/random.h"
 #include "device/host_device.h"
+#include "edge/without_gil.h"
 #include "zerocache/scheduler.h"
-#include "zerocache/torch/without_gil.h"
 
 namespace taco::zerocache {
 namespace {

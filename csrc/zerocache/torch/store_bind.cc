@@ -8,13 +8,13 @@
 #include <exception>
 
 #include "edge/errors.h"
+#include "edge/without_gil.h"
 #include "zerocache/checksum.h"
 #include "zerocache/torch/bind.h"
 #include "zerocache/torch/lent_memory.h"
 #include "zerocache/torch/process_group.h"
 #include "zerocache/torch/store.h"
 #include "zerocache/torch/uses_bind.h"
-#include "zerocache/torch/without_gil.h"
 
 namespace py = pybind11;
 

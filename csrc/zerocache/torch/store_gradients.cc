@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "edge/without_gil.h"
 #include "zerocache/torch/store.h"
-#include "zerocache/torch/without_gil.h"
 
 namespace taco::zerocache {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "edge/without_gil.h"
 #include "zerocache/torch/store.h"
-#include "zerocache/torch/without_gil.h"
 
 namespace taco::zerocache {
 

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "edge/without_gil.h"
 #include "zerocache/agreement.h"
 #include "zerocache/checksum.h"
 #include "zerocache/torch/store.h"
-#include "zerocache/torch/without_gil.h"
 
 namespace taco::zerocache {
 namespace {

@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "base/digest.h"
+#include "edge/without_gil.h"
 #include "zerocache/agreement.h"
 #include "zerocache/exchange.h"
 #include "zerocache/sharded_step.h"
 #include "zerocache/tensor_bytes.h"
 #include "zerocache/torch/store.h"
-#include "zerocache/torch/without_gil.h"
 
 namespace taco::zerocache {
 namespace {

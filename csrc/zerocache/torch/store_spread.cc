@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "edge/without_gil.h"
 #include "zerocache/agreement.h"
 #include "zerocache/sharded_step.h"
 #include "zerocache/striped_step.h"
 #include "zerocache/torch/store.h"
-#include "zerocache/torch/without_gil.h"
 
 namespace taco::zerocache {
 Status Store::spread(std::unique_ptr<Collectives> ranks) {

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
+#include "edge/without_gil.h"
 #include "zerocache/adafactor_state.h"
 #include "zerocache/tensor_bytes.h"
 #include "zerocache/torch/store.h"
-#include "zerocache/torch/without_gil.h"
 
 namespace taco::zerocache {
 namespace {

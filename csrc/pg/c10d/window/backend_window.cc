@@ -3,7 +3,6 @@
 #if TACO_TORCH_SINCE(14)
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <Python.h>
 
 #include <array>
 #include <cstring>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "edge/errors.h"
+#include "edge/without_gil.h"
 #include "pg/c10d/backend_tensors.h"
 
 namespace taco::pg {
@@ -19,22 +19,6 @@ namespace {
 constexpr Duration kWindowLinger = kSecond;
 // Far from the numbers of operations, by which other groups of a group are named.
 constexpr std::uint64_t kWindowIds = 0x77'69'6e'64'6f'77'73;
-
-// torch calls with the GIL held or without; other threads of Python must go on either way.
-class NoGil {
- public:
-  NoGil() {
-    if (Py_IsInitialized() && PyGILState_Check()) state_ = PyEval_SaveThread();
-  }
-  ~NoGil() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
-  }
-  NoGil(const NoGil&) = delete;
-  NoGil& operator=(const NoGil&) = delete;
-
- private:
-  PyThreadState* state_ = nullptr;
-};
 
 // Every rank tells this of its tensor when all register.
 struct WindowRecord {
@@ -109,7 +93,7 @@ void BackendWindow::Registered::close() {
 }
 
 BackendWindow::~BackendWindow() {
-  const NoGil no_gil;
+  const WithoutGil others_run;
   if (registered_ != nullptr) registered_->close();
 }
 
@@ -121,7 +105,7 @@ BackendWindow::RegisteredPtr BackendWindow::registered() const {
 }
 
 void BackendWindow::tensor_register(const at::Tensor& tensor, bool /*owning*/) {
-  const NoGil no_gil;
+  const WithoutGil others_run;
   {
     std::lock_guard lock(mutex_);
     TORCH_CHECK(registered_ == nullptr,
@@ -198,7 +182,7 @@ std::vector<BackendWindow::Peer> BackendWindow::meet(const Registered& own,
 }
 
 void BackendWindow::tensor_deregister() {
-  const NoGil no_gil;
+  const WithoutGil others_run;
   RegisteredPtr last = registered();
   std::deque<std::weak_ptr<WorkState>> sending;
   {
@@ -246,7 +230,7 @@ c10::intrusive_ptr<c10d::Work> BackendWindow::start(const Registered& registered
 c10::intrusive_ptr<c10d::Work> BackendWindow::put(const at::Tensor& tensor, int64_t dstRank,
                                                   int64_t targetOffsetNelems, bool asyncOp,
                                                   const c10d::PutOptions& opts) {
-  const NoGil no_gil;
+  const WithoutGil others_run;
   const RegisteredPtr here = registered();
   backend_->check_root(dstRank, "put");
   require_cpu(tensor, "put");
@@ -271,22 +255,23 @@ c10::intrusive_ptr<c10d::Work> BackendWindow::put(const at::Tensor& tensor, int6
 
 c10::intrusive_ptr<c10d::Work> BackendWindow::signal(int64_t peerRank, bool asyncOp,
                                                      const c10d::SignalOptions& opts) {
-  const NoGil no_gil;
-  const RegisteredPtr here = registered();
-  backend_->check_root(peerRank, "signal");
-  Translation call(Kind::kSignal, "signal");
-  call.spec.root = static_cast<int>(peerRank);
-  return start(*here, call, "taco:signal", opts.timeout, asyncOp, {});
+  return signalled(Kind::kSignal, "taco:signal", peerRank, asyncOp, opts.timeout);
 }
 
 c10::intrusive_ptr<c10d::Work> BackendWindow::wait_signal(int64_t peerRank, bool asyncOp,
                                                           const c10d::WaitSignalOptions& opts) {
-  const NoGil no_gil;
+  return signalled(Kind::kWaitSignal, "taco:wait_signal", peerRank, asyncOp, opts.timeout);
+}
+
+c10::intrusive_ptr<c10d::Work> BackendWindow::signalled(Kind kind, const char* title,
+                                                        std::int64_t peer, bool async,
+                                                        std::chrono::milliseconds timeout) {
+  const WithoutGil others_run;
   const RegisteredPtr here = registered();
-  backend_->check_root(peerRank, "wait_signal");
-  Translation call(Kind::kWaitSignal, "wait_signal");
-  call.spec.root = static_cast<int>(peerRank);
-  return start(*here, call, "taco:wait_signal", opts.timeout, asyncOp, {});
+  backend_->check_root(peer, name_of(kind));
+  Translation call(kind, name_of(kind));
+  call.spec.root = static_cast<int>(peer);
+  return start(*here, call, title, timeout, async, {});
 }
 
 at::Tensor BackendWindow::map_remote_tensor(int64_t rank) {

@@ -62,6 +62,9 @@ class BackendWindow final : public c10d::Window {
   c10::intrusive_ptr<c10d::Work> start(const Registered& registered, Translation& translation,
                                        const char* title, std::chrono::milliseconds timeout,
                                        bool async, const std::vector<at::Tensor>& inputs);
+  // A signal that is given, or waited for.
+  c10::intrusive_ptr<c10d::Work> signalled(Kind kind, const char* title, std::int64_t peer,
+                                           bool async, std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<Backend> backend_;
   mutable std::mutex mutex_;  // guards what follows
