@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "pg/execution/message_parts.h"
+
 namespace taco::pg {
 
 struct PointToPointPart {
@@ -27,12 +29,6 @@ struct PointToPointMessage {
 };
 
 namespace {
-
-constexpr std::size_t kPartBytes = harp::kMaxMessageBytes;
-
-std::size_t parts_of(std::size_t bytes) {
-  return std::max<std::size_t>(1, (bytes + kPartBytes - 1) / kPartBytes);
-}
 
 const Piece& piece_of(const OperationState& operation) {
   return operation.spec.kind == Kind::kSend ? operation.spec.inputs[0] : operation.spec.outputs[0];

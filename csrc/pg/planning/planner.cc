@@ -12,8 +12,6 @@ namespace {
 constexpr std::size_t kMostSchedules = 512;
 constexpr std::size_t kMostCachedSteps = 1 << 17;
 
-bool has_schedule(Kind kind) { return is_collective(kind); }
-
 const Algorithm* find(Algorithms known, Kind kind, const std::string& name) {
   for (const Algorithm* algorithm : known) {
     if (algorithm->kind == kind && name == algorithm->name) return algorithm;
@@ -296,7 +294,7 @@ Result<std::shared_ptr<const Schedule>> Planner::make(const Problem& problem) co
 }
 
 Result<std::shared_ptr<const Schedule>> Planner::plan(const Problem& problem) {
-  if (!has_schedule(problem.kind)) {
+  if (!is_collective(problem.kind)) {
     return Status(Code::kInvalidArgument,
                   std::string(name_of(problem.kind)) + " is no collective and has no schedule");
   }

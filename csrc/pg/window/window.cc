@@ -4,12 +4,12 @@
 #include <cstring>
 #include <utility>
 
+#include "pg/execution/message_parts.h"
 #include "pg/planning/schedule.h"
 
 namespace taco::pg {
 namespace {
 
-constexpr std::size_t kPutPartBytes = harp::kMaxMessageBytes;
 // Open receives of one rank at a time.
 constexpr std::size_t kMostLandings = 16;
 
@@ -124,12 +124,11 @@ void Window::send(OneSided& one) {
     return send_head(one, {.type = WindowMessage::Type::kSignal, .signals = true}, 0);
   }
   const Piece& piece = spec.inputs[0];
-  const std::size_t parts =
-      std::max<std::size_t>(1, (piece.bytes + kPutPartBytes - 1) / kPutPartBytes);
+  const std::size_t parts = parts_of(piece.bytes);
   one.parts.resize(parts);
   for (std::size_t i = 0; i < parts; ++i) {
-    const std::size_t from = i * kPutPartBytes;
-    const Piece part{piece.data + from, std::min(kPutPartBytes, piece.bytes - from)};
+    const std::size_t from = i * kPartBytes;
+    const Piece part{piece.data + from, std::min(kPartBytes, piece.bytes - from)};
     WindowMessage put{.type = WindowMessage::Type::kPut,
                       .dtype = spec.dtype,
                       .signals = i + 1 == parts,
