@@ -212,7 +212,6 @@ class Session final : public Link {
 
   // session_silence.cc
   void look_elsewhere(Path& path);
-  void ask_elsewhere(Path& path, std::uint32_t turn);
   void doubt_where_acks_go();
   const std::vector<AddressPair>& free_pairs();
   bool is_free(const AddressPair& pair) const;

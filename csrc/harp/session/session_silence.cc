@@ -22,13 +22,10 @@ constexpr Duration kAckNewsWithin = 150 * kMillisecond;
 void Session::look_elsewhere(Path& path) {
   if (!path.is_silent() || !path.probe_due()) return;
   for (const auto& other : paths_) other->end_rest();
-  ask_elsewhere(path, path.unanswered() + static_cast<std::uint32_t>(path.id()));
-}
-
-void Session::ask_elsewhere(Path& path, std::uint32_t turn) {
   if (path.asks_where_heard()) return;
   const std::vector<AddressPair>& pairs = free_pairs();
   if (pairs.empty()) return;
+  const std::uint32_t turn = path.unanswered() + static_cast<std::uint32_t>(path.id());
   path.challenge(pairs[turn % pairs.size()]);
   ready();
 }
