@@ -1,16 +1,14 @@
 #include "base/random.h"
 
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstddef>
 #include <vector>
+
+#include "support/refused_call.h"
 
 namespace taco {
 namespace {
@@ -33,24 +31,10 @@ TEST(Random, GivesOtherValuesEachTime) {
   EXPECT_NE(random_value<Secret>(), random_value<Secret>());
 }
 
-// As a sandbox that forbids the call.
-void refuse_random_numbers() {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getrandom, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program{std::size(filter), filter};
-  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0);
-}
-
 TEST(Random, WhereThereIsNoneTheProcessEndsAndSaysSo) {
   EXPECT_DEATH(
       {
-        refuse_random_numbers();
-        (void)random_value<std::uint64_t>();
+        if (testing::refuse_call(SYS_getrandom)) (void)random_value<std::uint64_t>();
       },
       "gives this process no random numbers \\(getrandom: Operation not permitted\\)");
 }

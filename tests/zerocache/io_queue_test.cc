@@ -2,11 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,6 +20,7 @@
 #include "support/eventually.h"
 #include "support/faulty_files.h"
 #include "support/processes.h"
+#include "support/refused_call.h"
 #include "zerocache/disk_format.h"
 #include "zerocache/file_system.h"
 
@@ -375,24 +372,12 @@ TEST(IoQueue, FilesThatTheKernelDoesNotKnowAreServedByThreads) {
   EXPECT_EQ(open_io_queue(rig.options, rig.files()).status().code(), Code::kInvalidArgument);
 }
 
-bool refuse_io_uring() {
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog filter = {4, program};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
-}
-
 std::string g_log;
 
 // As in many containers.
 TEST(IoQueue, WhereIoUringIsRefusedThreadsServeAndTheLogSaysSo) {
   const std::vector<int> statuses = testing::run_processes({.count = 1}, [](testing::Fellowship&) {
-    ASSERT_TRUE(refuse_io_uring());
+    ASSERT_TRUE(testing::refuse_call(__NR_io_uring_setup));
     set_log_level(LogLevel::kInfo);
     set_log_sink([](std::string_view line) { g_log += line; });
     Rig rig(Engine::kAuto, FileSystem::real());
