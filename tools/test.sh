@@ -26,11 +26,16 @@ export PYTHONDONTWRITEBYTECODE=1 CUDA_VISIBLE_DEVICES=""
 ulimit -c 0
 rm -f "$LOGS"/results-*.xml
 
-# Pids that carry this run's mark; this script's environment is older than the mark.
+# Pids that carry this run's mark; this script's environment is older than the mark. A process that
+# is just replacing its program has no environment to be known by, so that there is none is believed
+# at the third look.
 leftovers() {
-  local file
-  for file in $(env -u TEST_RUN_ID grep -lszx "TEST_RUN_ID=$TEST_RUN_ID" /proc/[0-9]*/environ); do
-    echo "${file//[!0-9]/}"
+  local file files
+  for _ in 1 2 3; do
+    files=$(env -u TEST_RUN_ID grep -lszx "TEST_RUN_ID=$TEST_RUN_ID" /proc/[0-9]*/environ) || true
+    for file in $files; do echo "${file//[!0-9]/}"; done
+    [ -z "$files" ] || return 0
+    sleep 0.1
   done
 }
 
