@@ -37,7 +37,17 @@ void digest() {
   _exit(status == 0 ? 0 : 1);
 }
 
+// glibc's malloc is whole in a forked child, ASan's may be locked for good: by a thread that
+// returns its memory as it ends, say. Then the child waits for that, before any lock of the
+// library.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kChildrenMayAllocate = false;
+#else
+constexpr bool kChildrenMayAllocate = true;
+#endif
+
 TEST(Secret, AChildThatIsForkedWhileAThreadComputesADigestComputesItsOwn) {
+  if (!kChildrenMayAllocate) GTEST_SKIP() << "a forked child can find the allocator locked";
   constexpr int kProcesses = 300;
   for (int i = 0; i < kProcesses; ++i) {
     const pid_t process = fork();
