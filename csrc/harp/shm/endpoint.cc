@@ -196,10 +196,14 @@ void HostEndpoint::close(ShmLink* link) {
   std::erase_if(links_, [&](const auto& one) { return one.get() == link; });
 }
 
+// Who has connected since the engine said its goodbyes was told nothing, and this process may live
+// on for long.
 void HostEndpoint::stop() {
   deaf_until_ = kNever;
   callers_.clear();
   listener_.reset();
+  for (const auto& link : links_) link->leave();
+  flush();
 }
 
 PairLink* HostEndpoint::find(std::uint32_t id) {

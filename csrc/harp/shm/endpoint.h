@@ -88,8 +88,8 @@ class ShmEndpoint {
   // Releases the staging of a family of sends; its links may be closed by now.
   virtual void release(Staging& staging) = 0;
 
-  // Takes no more connections, for good: whoever calls from now on is refused, and those who wait
-  // for a link that nobody will open are hung up on.
+  // Takes no more connections, for good: whoever calls from now on is refused, those who wait for a
+  // link that nobody will open are hung up on, and links that have not said goodbye say it.
   virtual void stop() = 0;
 
   // An eventfd. Register with EPOLLIN | EPOLLET: it needs no reading, it only wakes, also those of

@@ -65,6 +65,24 @@ TEST(EngineLoop, APeerWhosePortRefusesHasEnded) {
   EXPECT_GE(cluster.network().counts().unreachable, Suspicion::kRefusals);
 }
 
+// It has said goodbye to everybody when the first hello comes.
+TEST(EngineLoop, APeerThatIsMetWhileItLeavesHasLeft) {
+  SimCluster cluster(2, 1, {});
+  cluster[1].leave();
+  Transfer waiting(2, 100);
+  cluster[0].recv(1, waiting.recv);
+  ASSERT_TRUE(cluster.run(kSecond, [&] {
+    return cluster[0].session(1)->established() && cluster[1].session(0) != nullptr &&
+           cluster[1].session(0)->established();
+  }));
+  cluster[1].loop().end_st(Status(Code::kAborted, "the transport was closed"));
+  cluster[1].stall_until(kNever);
+  ASSERT_TRUE(cluster.run(cluster.now() + kSecond, [&] { return waiting.received.calls > 0; }));
+  EXPECT_EQ(waiting.received.status.code(), Code::kPeerLost);
+  ASSERT_NE(waiting.received.status.peer_loss(), nullptr);
+  EXPECT_TRUE(waiting.received.status.peer_loss()->has_left) << waiting.received.status.message();
+}
+
 TEST(EngineLoop, APeerThatRefusesOnAllItsPathsHasEnded) {
   SimCluster cluster(2, 1, {});
   for (std::uint32_t node : {0u, 1u}) cluster[node].set_paths(3);

@@ -47,6 +47,26 @@ TEST(ShmLinks, APeerThatWaitsForItsLinkToBeOpenedHoldsFourDescriptorsAtBothEnds)
   EXPECT_LE(open_descriptors(), before + 4) << "a doorbell and a process at each end";
 }
 
+// An engine says goodbye to those that it has met, and then to those that came meanwhile. Its
+// process may live on, and keep all of this.
+TEST(ShmLinks, APeerThatConnectsWhileTheOtherOneLeavesIsToldSo) {
+  ShmNode stays(false), leaves(false);
+  const PeerId there = stays.join(leaves.address()), here = leaves.join(stays.address());
+  leaves.links[here]->leave();
+  ShmReceive receive({1, 1}, Sink(), 0);
+  stays.matcher(there).recv(receive);
+  stays.links[there]->connect();
+  ASSERT_TRUE(run_all({&stays, &leaves}, [&] {
+    return stays.links[there]->is_connected() && leaves.links[here]->is_connected();
+  }));
+  leaves.endpoint->stop();
+  EXPECT_TRUE(run_all(
+      {&stays}, [&] { return receive.done; }, 5 * kSecond));
+  EXPECT_EQ(receive.status.code(), Code::kPeerLost);
+  EXPECT_EQ(stays.heard.left.size(), 1u);
+  EXPECT_TRUE(stays.heard.lost.empty());
+}
+
 // Wherever it runs out, in the middle of a meeting, the meeting comes off or an error says why not.
 TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereNoneIsLeft) {
   rlimit before{};
