@@ -29,7 +29,10 @@ constexpr Duration kRareEvents = kMillisecond;
 // which takes so many at most: 800 a second, for each of which the kernel makes and ends a socket.
 // So whoever connects without end takes less than a hundredth of a core, and no turn waits for him.
 constexpr Duration kDeafness = kSecond, kRest = 20 * kMillisecond;
-constexpr std::size_t kAcceptsALook = 64, kStrangersALook = 16;
+struct AcceptLimits {
+  std::size_t accepts, strangers;
+};
+constexpr AcceptLimits kUsualLook{64, 16}, kWholeQueue{kShmBacklog, kShmBacklog};
 // Connections that have not proved anything yet; each costs one descriptor.
 constexpr std::size_t kMaxCallers = 1024;
 
@@ -71,9 +74,10 @@ class HostEndpoint final : public ShmEndpoint {
     if (!kept_back_) kept_back_ = OwnFd(eventfd(0, EFD_CLOEXEC));
   }
   Result<OwnFd> accept_one();
-  void accept_callers();
+  void accept_callers(const AcceptLimits& most);
   void rest_from_listening(Duration how_long);
   void hear_caller(int socket);
+  void hear_of(PairLink& link, ShmEventKind kind);
   bool adopt(Caller& caller);
   void forget_adopted();
   bool move_bulk();
@@ -225,16 +229,22 @@ void HostEndpoint::on_events(Time now) {
     const auto value = static_cast<std::uint32_t>(events[i].data.u64);
     const auto kind = static_cast<ShmEventKind>(events[i].data.u64 >> 32);
     if (kind == kShmListener) {
-      accept_callers();
+      accept_callers(kUsualLook);
     } else if (kind == kShmCaller) {
       hear_caller(static_cast<int>(value));
     } else if (PairLink* link = find(value); link != nullptr) {
-      if (kind == kShmSocket)
-        link->on_socket();
-      else
-        link->on_process_ended();
+      hear_of(*link, kind);
     }
   }
+}
+
+// Where both have called, one takes the other's greeting and hangs up: its own call, which has been
+// waiting here since before that, says all there is to say. Behind many others it is heard too
+// late, and the end of the connection would pass for a refusal.
+void HostEndpoint::hear_of(PairLink& link, ShmEventKind kind) {
+  if (kind == kShmProcess) return link.on_process_ended();
+  if (!link.is_connected() && listener_) accept_callers(kWholeQueue);
+  link.on_socket();
 }
 
 // Where no descriptor is left, the one that is kept for this lets a caller be heard, and told so.
@@ -249,10 +259,10 @@ Result<OwnFd> HostEndpoint::accept_one() {
 }
 
 // Who belongs to another user is told nothing, and costs as little as can be: he may be many.
-void HostEndpoint::accept_callers() {
+void HostEndpoint::accept_callers(const AcceptLimits& most) {
   std::size_t strangers = 0;
-  for (std::size_t accepted = 0; accepted < kAcceptsALook; ++accepted) {
-    if (strangers == kStrangersALook) break;
+  for (std::size_t accepted = 0; accepted < most.accepts; ++accepted) {
+    if (strangers == most.strangers) break;
     auto socket = accept_one();
     if (!socket.ok()) {
       TACO_LOG_WARNING("harp", "%s", socket.status().message().c_str());

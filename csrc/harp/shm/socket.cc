@@ -20,9 +20,6 @@
 namespace taco::harp {
 namespace {
 
-// The ranks of a host that may all call at once; those who find no place try again. Strangers may
-// fill it, and how long a peer waits behind them is bounded by it.
-constexpr int kBacklog = 512;
 constexpr std::size_t kLongestList = 256 * 1024;
 #ifdef SO_PEERPIDFD
 constexpr int kPeerPidfd = SO_PEERPIDFD;
@@ -72,7 +69,7 @@ Result<OwnFd> shm_listen(const ShmSocketName& name) {
   const AbstractAddress at = abstract_address(name);
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&at.address), at.length) != 0)
     return failure(Code::kResource, "bind");
-  if (listen(fd.get(), kBacklog) != 0) return failure(Code::kResource, "listen");
+  if (listen(fd.get(), kShmBacklog) != 0) return failure(Code::kResource, "listen");
   return fd;
 }
 

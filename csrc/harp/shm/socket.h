@@ -18,6 +18,10 @@ namespace taco::harp {
 
 using ShmSocketName = std::array<std::byte, 16>;
 
+// The ranks of a host that may all call at once; those who find no place try again. Strangers may
+// fill it, and how long a peer waits behind them is bounded by it.
+inline constexpr int kShmBacklog = 512;
+
 Result<OwnFd> shm_listen(const ShmSocketName& name);
 // kPeerLost: nobody listens there (any more). kTimeout: its queue of connections is full, try
 // again. kResource: no descriptor left.

@@ -67,6 +67,30 @@ TEST(ShmLinks, APeerThatConnectsWhileTheOtherOneLeavesIsToldSo) {
   EXPECT_TRUE(stays.heard.lost.empty());
 }
 
+// As the ranks of a large host do when they all begin with all others.
+TEST(ShmLinks, TwoThatCallEachOtherMeetAlsoBehindManyCallers) {
+  ShmNode early(false), late(false);
+  const PeerId there = early.join(late.address()), here = late.join(early.address());
+  std::vector<OwnFd> others;
+  for (int i = 0; i < 200; ++i) {
+    auto socket = shm_connect(late.address().name);
+    ASSERT_TRUE(socket.ok()) << socket.status().message();
+    others.push_back(std::move(socket).value());
+  }
+  std::byte word{1}, target{};
+  ShmSend send({1, 2}, &word, 1);
+  ShmReceive receive({1, 2}, Sink::place(&target), 1);
+  early.matcher(there).recv(receive);
+  early.links[there]->connect();
+  late.matcher(here).send(send);
+  ASSERT_TRUE(run_all({&early}, [&] { return early.links[there]->is_connected(); }));
+  EXPECT_TRUE(run_all({&early, &late}, [&] { return receive.done; }));
+  EXPECT_TRUE(receive.status.ok()) << receive.status.message();
+  late.run_until_idle();
+  EXPECT_TRUE(late.heard.lost.empty()) << late.heard.lost.front().second.message();
+  EXPECT_TRUE(late.links[here]->is_connected());
+}
+
 // Wherever it runs out, in the middle of a meeting, the meeting comes off or an error says why not.
 TEST(ShmLinks, AnErrorNamesTheLimitOfDescriptorsWhereNoneIsLeft) {
   rlimit before{};
