@@ -206,12 +206,11 @@ class Session final : public Link {
                                              const std::vector<Endpoint>& all) const;
   Path* spare_path() const;
   std::vector<Endpoint> remotes() const;
-  static std::uint16_t bit_of(const Path& path) {
-    return static_cast<std::uint16_t>(1u << static_cast<unsigned>(path.id()));
-  }
 
   // session_silence.cc
   void look_elsewhere(Path& path);
+  void ask_where_told(Path& path);
+  bool leads_from(std::uint32_t local, const Endpoint& remote);
   void doubt_where_acks_go();
   const std::vector<AddressPair>& free_pairs();
   bool is_free(const AddressPair& pair) const;
@@ -351,9 +350,6 @@ class Session final : public Link {
   // Pairs of addresses that no path runs between, where the peer may be asked: as of the last time
   // that it was in doubt.
   std::unique_ptr<std::vector<AddressPair>> free_pairs_;
-  // Paths (bit i: that of id i) that begin at another address of ours than the peer has heard from,
-  // and have not been proved since.
-  std::uint16_t unproved_sources_ = 0;
   // The log mentions the paths only once so many are live, or at tell_paths_by_.
   std::uint8_t paths_due_ = 1;
   bool heard_early_ = false;     // somebody speaks to this session, which has no keys yet

@@ -61,6 +61,9 @@ void Session::on_path_open(const wire::PathOpen& open) {
       static_cast<std::ptrdiff_t>(kMaxPaths)) {
     announced_.erase_after(std::next(announced_.begin(), kMaxPaths - 1));
   }
+  for (const auto& path : paths_) {
+    if (path->standing() == Path::Standing::kProving) path->try_again();
+  }
   on_addresses_added(0);
 }
 
@@ -83,7 +86,6 @@ void Session::leave_lost_addresses() {
     const Endpoint remote = path->pair().remote;
     const auto free = unused_way(host_.ways_to(remote), remote);
     if (!free) continue;
-    if (!path->is_live()) unproved_sources_ |= bit_of(*path);
     give(*path, {remote, free_port(*free)});
   }
 }
@@ -168,20 +170,12 @@ std::optional<std::uint32_t> Session::lacks_path_to(const Endpoint& remote,
   return unused_way(ways, remote).value_or(ways.front());
 }
 
-// Where both sides have another address, a path that begins at ours leads to where the peer is no
-// more: it goes where the peer said last that it is.
 void Session::open_new_paths() {
   const std::vector<Endpoint> all = remotes();
   for (const Endpoint& remote : all) {
     const std::optional<std::uint32_t> local = lacks_path_to(remote, all);
     if (!local) continue;
-    if (Path* const other = to_elsewhere(*local, remote)) {
-      const bool is_unproved = (unproved_sources_ & bit_of(*other)) != 0 && !other->is_live();
-      if (is_unproved && !announced_.empty() && same_host_address(remote, announced_.front())) {
-        give(*other, {remote, other->pair().local});
-      }
-      continue;
-    }
+    if (to_elsewhere(*local, remote) != nullptr) continue;
     const AddressPair pair{remote, free_port(*local)};
     if (paths_.count() < PathSet::kMost) {
       give(open_path(static_cast<wire::PathId>(paths_.count()), pair), pair);

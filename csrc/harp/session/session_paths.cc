@@ -85,7 +85,6 @@ void Session::on_path_response(Path& path, const RxPacket& from, std::uint64_t t
   if (leads() && is_taken && !(before == there)) return path.stay();
   const bool was_live = path.is_live();
   if (!path.on_response(from, token)) return;
-  unproved_sources_ &= static_cast<std::uint16_t>(~bit_of(path));
   const bool moved = !(path.pair() == before);
   if (!was_live) {
     ++host_.counters().paths_proved;
@@ -155,6 +154,7 @@ void Session::look_after(Path& path) {
   const std::uint32_t challenges = path.challenges();
   if (path.on_timer(fates)) ready();
   if (challenges < kInVain && path.challenges() == kInVain) tell_unanswered(path);
+  if (path.challenges() > challenges) ask_where_told(path);
   if (path.in_doubt_since() == kNever) return;
   if (!doubted) free_pairs_.reset();
   if (paths_.has_other(path)) {

@@ -30,6 +30,30 @@ void Session::look_elsewhere(Path& path) {
   ready();
 }
 
+// A path that has not been proved since it was made, or since it moved, may lead to where the peer
+// is no more. The peer need not know of it, so that nothing comes by it either: only the peer's
+// word tells where it is by now. So every second challenge goes to the newest address that it has
+// told of and that no path leads to.
+void Session::ask_where_told(Path& path) {
+  const bool is_unproved = leads() && path.standing() == Path::Standing::kProving;
+  if (!is_unproved || path.challenges() % 2 != 0 || path.asks_where_heard()) return;
+  for (const Endpoint& told : announced_) {
+    const bool has_path = std::any_of(paths_.begin(), paths_.end(), [&](const auto& other) {
+      return other->pair().remote == told;
+    });
+    if (has_path || !leads_from(path.pair().local, told)) continue;
+    path.challenge({told, path.pair().local});
+    return ready();
+  }
+}
+
+bool Session::leads_from(std::uint32_t local, const Endpoint& remote) {
+  const std::span<const NicAddress> addresses = host_.nic().addresses();
+  return std::ranges::any_of(host_.ways_to(remote), [&](std::uint32_t way) {
+    return same_host_address(addresses[way].endpoint, addresses[local].endpoint);
+  });
+}
+
 // The main path may be dead without anybody having asked: acknowledgements are not answered.
 void Session::doubt_where_acks_go() {
   Path& main = paths_.main();

@@ -231,6 +231,25 @@ TEST(Silence, HellosThatNobodyAnswersAreSaidBetweenAllAddresses) {
   }
 }
 
+// The second link is dead when the session begins, so that the side that does not lead knows of no
+// path there: only its word tells that it has another address there by now.
+TEST(Silence, APathThatWasNeverProvedGoesWhereThePeerSaysThatItIs) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    TwoHosts hosts(seed, /*rails=*/true);
+    hosts.kill(1, 2 * kSecond);
+    hosts.move(0, 1 << 20);
+    hosts.pass(kSecond);
+    hosts.cluster[hosts.follower].sim_nic().renumber(1);
+    hosts.move(0, 1 << 20);
+    ASSERT_EQ(hosts.paths(0).live(), 1u);
+    for (int i = 0; i < 10 && hosts.paths(0).live() < 2; ++i) {
+      hosts.move(0, 1 << 10);
+      hosts.pass(kSecond);
+    }
+    EXPECT_TRUE(hosts.are_joined(1, 2)) << "seed " << seed;
+  }
+}
+
 // Ways there are many, and none leads anywhere: both sides ask no more often than they ping.
 TEST(Silence, NobodyIsAskedMoreOftenForManyAddresses) {
   std::uint64_t most[2] = {};
