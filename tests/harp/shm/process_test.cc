@@ -1,11 +1,18 @@
 // Links between real processes: messages, sleep, death, permissions.
 #include <grp.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "support/processes.h"
 #include "support/shm_node.h"
@@ -262,6 +269,39 @@ TEST(ShmProcess, AWaitingProcessSleeps) {
   });
   EXPECT_TRUE(both.join());
   EXPECT_LT(both.board().figures[0], 500'000) << "us of CPU while it waited for a second";
+}
+
+// Where Yama is, it keeps a user's processes out of each other's memory until they say otherwise.
+// The sandbox ends one that does.
+bool lets_others_in(ShmPull pull) {
+  const pid_t child = fork();
+  if (child == 0) {
+    sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_prctl, 0, 2),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[0])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PR_SET_PTRACER, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    const sock_fprog filter = {std::size(program), program};
+    const rlimit no_core{};
+    if (setrlimit(RLIMIT_CORE, &no_core) != 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
+      _exit(2);
+    ShmOptions options;
+    options.pull = pull;
+    _exit(ShmEndpoint::create(options).ok() ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0) << WEXITSTATUS(status);
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS;
+}
+
+TEST(ShmProcess, OthersAreLetIntoItsMemoryOnlyWherePullsAreOn) {
+  EXPECT_TRUE(lets_others_in(ShmPull::kAlways));
+  EXPECT_FALSE(lets_others_in(ShmPull::kNever));
 }
 
 // Root is allowed everything; an ordinary user's process that is not dumpable may not be read.
