@@ -76,6 +76,14 @@ class TwoHosts {
   std::uint64_t tag_ = 0;
 };
 
+std::uint64_t packets_within(TwoHosts& hosts, Duration time) {
+  std::uint64_t packets = 0;
+  hosts.cluster.network().set_tap([&](const SimNetwork::Departure&) { ++packets; });
+  hosts.pass(time);
+  hosts.cluster.network().set_tap(nullptr);
+  return packets;
+}
+
 // The second link comes and goes, the way there, while the first host sends: there its path rests
 // in the end, for 16 s, when the link is well again.
 void tire_out_second_path(TwoHosts& hosts) {
@@ -247,6 +255,7 @@ TEST(Silence, APathThatWasNeverProvedGoesWhereThePeerSaysThatItIs) {
       hosts.pass(kSecond);
     }
     EXPECT_TRUE(hosts.are_joined(1, 2)) << "seed " << seed;
+    EXPECT_LE(packets_within(hosts, 10 * kSecond), 20u) << "of an idle session, seed " << seed;
   }
 }
 
@@ -262,11 +271,7 @@ TEST(Silence, NobodyIsAskedMoreOftenForManyAddresses) {
     }
     Transfer lost(1000, 1 << 20);
     hosts.cluster[0].send(1, lost.send);
-    std::uint64_t packets = 0;
-    hosts.cluster.network().set_tap([&](const SimNetwork::Departure&) { ++packets; });
-    hosts.pass(kSoon);
-    most[paths - 1] = packets;
-    hosts.cluster.network().set_tap(nullptr);
+    most[paths - 1] = packets_within(hosts, kSoon);
     hosts.cluster[0].drop(1);
   }
   EXPECT_LE(most[1], 2 * 2 * most[0]) << "two paths, each with a ping and what it asks";
