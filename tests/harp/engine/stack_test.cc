@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -444,6 +445,22 @@ TEST(StackSingletonTest, a_process_has_one_stack_at_a_time) {
   ASSERT_TRUE(third.ok());
   EXPECT_NE(first.value(), third.value());
   EXPECT_TRUE(third.value()->usable().ok());
+}
+
+// 1,024 by default, for the sake of old programs: too few for the ranks of a large host.
+TEST(StackSingletonTest, a_process_of_few_descriptors_takes_as_many_as_it_may) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 512;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  auto stack = Stack::acquire(options(Force::kUdp));
+  rlimit after{};
+  EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_TRUE(stack.ok()) << stack.status().message();
+  EXPECT_EQ(after.rlim_cur, std::min<rlim_t>(before.rlim_max, 65'536));
+  EXPECT_EQ(after.rlim_max, before.rlim_max);
 }
 
 class StackSelfTest : public ::testing::TestWithParam<Force> {};
