@@ -401,6 +401,22 @@ def test_an_operator_that_does_not_fit_says_how_much_it_needs(tmp_path: Path) ->
             torch.stack(list(model.parameters()))
 
 
+def test_an_operator_of_a_library_has_all_of_what_it_is_given_a_part_of(tmp_path: Path) -> None:
+    """It may be written in Python, and read the rest."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(1024, 64), nn.Linear(64, 64))
+    whole = model[0].weight
+    library = torch.library.Library("taco_lending", "FRAGMENT")
+    library.define("sum_around(Tensor rows) -> Tensor")
+    library.impl("sum_around", lambda _: whole.data.sum(), "CPU")
+    with make_cache(tmp_path, 16, 20) as cache, torch.no_grad():  # the table has place alone
+        model, _ = cache.wrap(model)
+        expected = cache.full(whole).sum()
+        with cache.use(model[1]), cache.lend():
+            assert torch.equal(torch.ops.taco_lending.sum_around(whole[:4]), expected)
+    library._destroy()
+
+
 def test_a_scripted_module_learns_as_in_torch(tmp_path: Path) -> None:
     def scripted() -> nn.Module:
         return torch.jit.script(nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32)))

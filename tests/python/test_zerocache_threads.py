@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import taco_only
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from zerocache_models import adamw, make_cache
 
 pytestmark = taco_only
@@ -104,6 +106,88 @@ def test_another_thread_may_look_at_what_is_not_being_changed(tmp_path: Path) ->
     assert torch.equal(output, plain(X))
     output.sum().backward()
     optimizer.step()
+    cache.close()
+
+
+@contextmanager
+def reader_that_is_slow(meanwhile: Callable[[], object]) -> Iterator[Callable[[Tensor], Tensor]]:
+    """An operator that takes the address of its operand first, calls that, and then reads."""
+    library = torch.library.Library("taco_threads", "FRAGMENT")
+    library.define("read_late(Tensor values) -> Tensor")
+
+    def read(values: Tensor) -> Tensor:
+        address = values.data_ptr()
+        meanwhile()
+        return torch.tensor(list((ctypes.c_float * 4).from_address(address)))
+
+    library.impl("read_late", read, "CPU")
+    yield torch.ops.taco_threads.read_late
+    library._destroy()
+
+
+def test_what_another_thread_reads_is_there_until_it_has_read_it(tmp_path: Path) -> None:
+    """Of a parameter that the model has in use, and lets go of meanwhile."""
+    model, plain = lines(), lines()
+    cache = make_cache(tmp_path, 6, 6)
+    model, _ = cache.wrap(model)
+    weight = model[2].weight
+    reads, passed, values = threading.Event(), threading.Event(), list[Tensor]()
+
+    def meanwhile() -> None:
+        reads.set()
+        assert not passed.wait(1), "its use has ended, and others have come in its place"
+
+    with torch.no_grad(), reader_that_is_slow(meanwhile) as read_late:
+        second = threading.Thread(target=lambda: values.append(read_late(weight)))
+
+        def begin(*_: object) -> None:
+            second.start()
+            assert reads.wait(SECONDS)
+
+        handle = model[2].register_forward_pre_hook(begin)
+        output = model(X)
+        handle.remove()
+        model(X)
+        passed.set()
+        second.join(SECONDS)
+        assert torch.equal(values[0], plain[2].weight[0, :4])
+        assert torch.equal(output, plain(X))
+    cache.close()
+
+
+@pytest.mark.parametrize("read", [lambda rows: rows[512:].sum(), lambda rows: rows[512:].tolist()])
+def test_a_parameter_that_is_there_in_part_is_read_by_no_other_thread(
+    tmp_path: Path, read: Callable[[Tensor], object]
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(1024, 64), nn.Linear(64, 64))
+    cache = make_cache(tmp_path, 16, 20)  # the table has place alone
+    model, _ = cache.wrap(model)
+    rows = model[0].weight
+    expected = cache.full(rows)[:4].sum()
+    errors: list[Exception | None] = []
+    second = threading.Thread(target=lambda: errors.append(raised(lambda: read(rows))))
+    looked: list[bool] = []
+
+    class Slow(TorchDispatchMode):
+        """Has the second thread begin to read once the rows are there, and read no longer."""
+
+        def __torch_dispatch__(
+            self, function: Any, _: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if function is torch.ops.aten.sum.default:
+                second.start()
+                second.join(1)
+                looked.append(second.is_alive())
+            return function(*args, **(kwargs or {}))
+
+    with torch.no_grad(), cache.use(model[1]), cache.lend(), Slow():
+        total = rows[:4].sum()
+    second.join(SECONDS)
+    assert looked == [True], "it has read what is not there"
+    assert isinstance(errors[0], RuntimeError)
+    assert "its use was not announced" in str(errors[0])
+    assert torch.equal(total, expected)
     cache.close()
 
 

@@ -2,9 +2,11 @@
 // what a model reads, but not a child's weight that its parent reads, a weight that a module has
 // returned, or what a hook of a gradient looks at. torch tells observers of each operator before it
 // runs, and when it has ended: who lends parameters (lending.py) has them present in between.
+// Likewise of operators that are given a parameter which another thread has present, and could let
+// go of while they run.
 //
-// Any thread, with the GIL or without. Operators that are given no absent parameter pay for a look
-// at their arguments, and only while there is a cache.
+// Any thread, with the GIL or without. Operators that are given no such parameter pay for a look at
+// their arguments, and only while there is a cache.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/record_function.h>
@@ -70,6 +72,13 @@ std::vector<at::Tensor> arguments(const at::RecordFunction& function, Test test)
   return found;
 }
 
+// Whether it may read more of a parameter than what it is given: a function of autograd's that the
+// program has written has no schema, and a library's operator may be written in Python.
+bool may_read_more(const at::RecordFunction& function) {
+  const std::optional<c10::FunctionSchema> schema = function.operator_schema();
+  return !schema || !schema->name().starts_with("aten::");
+}
+
 // Whether it returns other views of what it is given, and reads no element.
 bool only_views(const at::RecordFunction& function) {
   const std::optional<c10::FunctionSchema> schema = function.operator_schema();
@@ -88,15 +97,13 @@ bool only_views(const at::RecordFunction& function) {
 
 std::unique_ptr<at::ObserverContext> before(const at::RecordFunction& function) {
   if (is_asking) return nullptr;
-  const std::vector<at::Tensor> absent = arguments(function, &is_absent);
-  if (absent.empty() || only_views(function)) return nullptr;
+  const std::vector<at::Tensor> wanted = arguments(function, &is_not_here);
+  if (wanted.empty() || only_views(function)) return nullptr;
   const Asking asking;
   const py::gil_scoped_acquire gil;
   auto loan = std::make_unique<Loan>();
   try {
-    // A function of autograd's that the program has written has no schema, and may read anything.
-    const bool whole = !function.operator_schema().has_value();
-    loan->lent = lenders().lend(absent, arguments(function, &is_placed), whole);
+    loan->lent = lenders().lend(wanted, arguments(function, &is_placed), may_read_more(function));
   } catch (py::error_already_set& error) {
     error.discard_as_unraisable("lending a parameter to an operator");
   }

@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <optional>
+#include <thread>
 #include <utility>
 
 namespace taco::zerocache {
@@ -47,7 +49,9 @@ void clear_mark(c10::StorageImpl& storage) { storage.clear_data_ptr_access_error
 // The context of torch's pointer into the range, which it keeps.
 struct RangeContext {
   std::shared_ptr<const void> range;
-  std::atomic<bool> absent{false};  // as the storage is marked, for threads that only look
+  // The thread that has it present; none: it is absent. As the storage is marked, for threads that
+  // only look.
+  std::atomic<std::thread::id> user{std::this_thread::get_id()};
 };
 
 void let_range_go(void* context) { delete static_cast<RangeContext*>(context); }
@@ -60,8 +64,10 @@ RangeContext* context_of(c10::StorageImpl& storage) {
 }
 
 void mark(c10::StorageImpl& storage, bool absent) {
-  if (RangeContext* place = context_of(storage))
-    place->absent.store(absent, std::memory_order_relaxed);
+  if (RangeContext* place = context_of(storage)) {
+    place->user.store(absent ? std::thread::id() : std::this_thread::get_id(),
+                      std::memory_order_relaxed);
+  }
 }
 
 // Whether an address is mapped from a file, and what is written there reaches no other process: the
@@ -124,10 +130,21 @@ bool is_placed(const at::Tensor& tensor) {
   return context_of(*tensor.storage().unsafeGetStorageImpl()) != nullptr;
 }
 
-bool is_absent(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage()) return false;
-  const RangeContext* const place = context_of(*tensor.storage().unsafeGetStorageImpl());
-  return place != nullptr && place->absent.load(std::memory_order_relaxed);
+namespace {
+
+// The thread that has a placed tensor present; nothing where the tensor is not placed.
+std::optional<std::thread::id> user_of(const at::Tensor& tensor) {
+  if (!is_placed(tensor)) return std::nullopt;
+  return context_of(*tensor.storage().unsafeGetStorageImpl())->user.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+bool is_absent(const at::Tensor& tensor) { return user_of(tensor) == std::thread::id(); }
+
+bool is_not_here(const at::Tensor& tensor) {
+  const std::optional<std::thread::id> user = user_of(tensor);
+  return user && *user != std::this_thread::get_id();
 }
 
 Result<std::unique_ptr<PlacedStorage>> PlacedStorage::place(const at::Tensor& tensor,

@@ -52,6 +52,9 @@ bool has_bytes(const at::Tensor& tensor);
 bool is_placed(const at::Tensor& tensor);
 // Whether they do, and are absent now. Any thread.
 bool is_absent(const at::Tensor& tensor);
+// Whether they are absent, or it was another thread that made them present: that one may let go of
+// them at any moment. Any thread.
+bool is_not_here(const at::Tensor& tensor);
 
 class PlacedStorage {
  public:
@@ -103,7 +106,8 @@ class PlacedStorage {
       "its bytes were moved away (evicted) and must be fetched before it is used";
   static constexpr const char* kNotInUse =
       "its use was not announced (it is sure to be there only while its module runs); "
-      "cache.full(parameter) copies or sets it, `with cache.use(parameter)` has it there";
+      "cache.full(parameter) copies or sets it, `with cache.use(parameter)` has it there, `with "
+      "cache.lend()` lends it to each function of code that is not yours";
 
  private:
   using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;

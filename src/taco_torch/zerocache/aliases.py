@@ -28,7 +28,8 @@ _data: Any = Tensor.data  # torch's own
 _watched: Any = WeakIdKeyDictionary()  # parameters, with (a weak reference to) their Aliases
 _stores: Any = weakref.WeakSet()
 _install = threading.Lock()
-ARRAYS = ("numpy", "__array__", "__dlpack__")
+# The last reads by a pointer, and calls no operator that other threads would wait for.
+ARRAYS = ("numpy", "__array__", "__dlpack__", "tolist")
 OWN_REFERENCES = 2  # to an alias that nobody else has: a variable's and an argument's
 
 

@@ -9,6 +9,9 @@ is as any other use for the scheduler, which has it back in time.
 
 Outside of both, a parameter that is not announced stays absent, and says so; a program asks for
 what it is lent there, by ``ZeroCache.lend()``.
+
+An operator of another thread than that which uses the model may be given a parameter that is there
+just now. While it runs no use begins or ends, so it is there all the time, or not at all.
 """
 
 from __future__ import annotations
@@ -17,12 +20,20 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from taco_torch._extension import _C
 from taco_torch.zerocache.hooks import NO_TASK, Hooks, current_task
+
+
+class Lock(Protocol):
+    """As threading's: held by one thread, more than once."""
+
+    def acquire(self) -> bool: ...
+    def release(self) -> None: ...
+
 
 _lenders: Any = weakref.WeakSet()
 _change = threading.Lock()
@@ -89,14 +100,33 @@ class Lender:
             try:
                 self._hooks.begin(part, in_backward)
             except ValueError:
-                # There is no room beside what others have in use. While the operator runs, nobody
-                # reads anything but what that is given.
-                part, in_backward = self.store.part_of_operands(operands, whole), False
-                self._hooks.begin_alone(part)
+                return self._lend_alone(tensor, operands, whole)
         except Exception as error:
             self.store.say_why(tensor, str(error))
             return None
         return Loan(self, tensor, part, in_backward)
+
+    def _lend_alone(self, tensor: Tensor, operands: Sequence[Tensor], whole: bool) -> Loan:
+        """There is no room beside what others have in use. While the operator runs, its thread
+        reads nothing but what that is given, and where this is a part of a parameter, others
+        wait."""
+        part = self.store.part_of_operands(operands, whole)
+        waiting = None if whole else Hold(self._hooks.turns.lock)
+        try:
+            self._hooks.begin_alone(part)
+        except BaseException:
+            if waiting is not None:
+                waiting.end()
+            raise
+        return Loan(self, tensor, part, False, waiting)
+
+    def is_of_another_thread(self) -> bool:
+        """Whether another thread than this uses the model."""
+        return not self._hooks.turns.is_mine()
+
+    def hold(self) -> Hold:
+        """Until it ends, no other thread begins or ends a use."""
+        return Hold(self._hooks.turns.lock)
 
     def take_back(self, part: int, backward: bool) -> None:
         """The operator has ended."""
@@ -109,30 +139,61 @@ STEPPED = (
 )
 
 
-class Loan:
-    """A parameter that an operator has."""
+class Hold:
+    """Keeps other threads from beginning and ending uses, for as long as an operator runs."""
 
-    def __init__(self, lender: Lender, tensor: Tensor, part: int, backward: bool) -> None:
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+        lock.acquire()
+
+    def end(self) -> None:
+        """The operator has ended."""
+        self._lock.release()
+
+
+class Loan:
+    """A parameter that an operator has. ``waiting``: has others wait for it."""
+
+    def __init__(
+        self,
+        lender: Lender,
+        tensor: Tensor,
+        part: int,
+        backward: bool,
+        waiting: Hold | None = None,
+    ) -> None:
         self._lender = lender
         self._tensor = tensor
         self._use = part, backward
+        self._waiting = waiting
         self._version = None if tensor.is_inference() else tensor._version
 
     def end(self) -> None:
         """Takes it back; a change that the operator has made is noted."""
-        if self._version is None or self._version != self._tensor._version:
-            self._lender.store.note_change(self._tensor)
-        self._lender.take_back(*self._use)
+        try:
+            if self._version is None or self._version != self._tensor._version:
+                self._lender.store.note_change(self._tensor)
+            self._lender.take_back(*self._use)
+        finally:
+            if self._waiting is not None:
+                self._waiting.end()
 
 
-def _lend(absent: Sequence[Tensor], operands: Sequence[Tensor], whole: bool) -> list[Loan] | None:
-    """For an operator that is about to run with these operands, of which some are absent.
-    ``whole``: it may read more of their parameters than is below them."""
-    loans = []
-    for tensor in absent:
+def _lend(
+    wanted: Sequence[Tensor], operands: Sequence[Tensor], whole: bool
+) -> list[Loan | Hold] | None:
+    """For an operator that is about to run with these operands, of which some are absent, or there
+    for another thread. ``whole``: it may read more of their parameters than is below them."""
+    lenders = sorted(_lenders, key=id)  # in one order: two threads may hold several
+    loans: list[Loan | Hold] = [
+        lender.hold()
+        for lender in lenders
+        if any(map(lender.store.holds, wanted)) and lender.is_of_another_thread()
+    ]
+    for tensor in wanted:
         if not _C.zerocache.is_absent(tensor):  # it was given twice, or is there with another
             continue
-        for lender in list(_lenders):
+        for lender in lenders:
             part = lender.store.part_of(tensor)
             loan = lender.lend(tensor, part, operands, whole) if part is not None else None
             if loan is not None:
@@ -140,6 +201,6 @@ def _lend(absent: Sequence[Tensor], operands: Sequence[Tensor], whole: bool) -> 
     return loans or None
 
 
-def _take_back(loans: list[Loan]) -> None:
+def _take_back(loans: list[Loan | Hold]) -> None:
     for loan in reversed(loans):
         loan.end()

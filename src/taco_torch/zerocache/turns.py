@@ -6,6 +6,7 @@ end it. Whoever comes next ends it first.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import weakref
@@ -33,6 +34,7 @@ class Turns:
         self._used_by_hand = used_by_hand  # inside of ZeroCache.use()
         self._owner: int | None = None  # the thread that began to use the model last
         self._modules: Any = weakref.WeakSet()
+        self._process = os.getpid()
 
     def watch(self, modules: Iterable[nn.Module]) -> None:
         """These are the model."""
@@ -49,9 +51,12 @@ class Turns:
 
     def is_mine(self) -> bool:
         """Whether this thread uses the model, or belongs to the engine of autograd, which computes
-        a part of a backward pass for the thread that does."""
+        a part of a backward pass for the thread that does. Or to a forked child, which has no other
+        thread."""
         me = threading.get_ident()
-        return self._owner == me or not any(
+        if self._owner == me or self._process != os.getpid():
+            return True
+        return not any(
             thread.ident == me and not isinstance(thread, threading._DummyThread)
             for thread in threading.enumerate()
         )
