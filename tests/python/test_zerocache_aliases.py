@@ -207,3 +207,18 @@ def test_a_weight_that_a_pass_has_in_use_is_not_stepped_yet(tmp_path: Path) -> N
         found.append(losses_of(model, optimizer))
         cache.close()
     assert found[0] == found[1]
+
+
+def test_aliases_that_nobody_holds_are_forgotten(tmp_path: Path) -> None:
+    """Also where no use ends that would look at them; what is held is looked at as before."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    with make_cache(tmp_path, 8, 8) as cache:
+        model, _ = cache.wrap(model)
+        held = model[1].weight.data
+        for _ in range(20_000):
+            assert model[0].weight.data.shape == (8, 8)
+        assert len(cache._hooks.aliases._taken) < 3000
+        with cache.use(model[1]):
+            held.fill_(2.0)
+        assert cache.full("1.weight").sum() == 128

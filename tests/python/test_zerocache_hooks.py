@@ -32,6 +32,9 @@ class Recorder:
         self.parts.append("+".join(name.removesuffix(".weight") for name in names))
         return len(self.parts) - 1
 
+    def forget_part(self, part: int) -> None:
+        pass
+
     def begin(self, part: int, backward: bool) -> None:
         self.open.append((part, backward))
         self.most_open = max(self.most_open, len(self.open))

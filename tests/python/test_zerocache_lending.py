@@ -417,6 +417,44 @@ def test_an_operator_of_a_library_has_all_of_what_it_is_given_a_part_of(tmp_path
     library._destroy()
 
 
+def test_parts_of_what_operators_are_given_are_forgotten(tmp_path: Path) -> None:
+    """A program may give ever other rows; what is in use stays."""
+    model = nn.Sequential(nn.Embedding(4096, 64), nn.Linear(64, 64))
+    with make_cache(tmp_path, 80, 20) as cache:
+        model, _ = cache.wrap(model)
+        store, table = cache.store, model[0].weight
+        first = store.part_of_operands([table[:1]], False)
+        assert store.part_of_operands([table[:1]], False) == first
+        used = store.part_of_operands([table[:200]], False)
+        store.begin(used, False)
+        parts = [
+            store.part_of_operands([table[64 * low : 64 * high]], False)
+            for low in range(64)
+            for high in range(low + 1, 65)
+        ]
+        assert max(parts) < first + 1100
+        store.end(used, False)
+
+
+def test_sets_that_were_in_use_by_hand_are_forgotten(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(8, 8, bias=False) for _ in range(12)])
+    weights = list(model.parameters())
+    with make_cache(tmp_path, 20, 20) as cache:
+        model, _ = cache.wrap(model)
+        inputs = torch.ones(1, 8)
+        with cache.use(weights[0]) as keep:
+            kept = keep(inputs @ weights[0])  # its backward pass comes later
+        first = cache.store.add_part(["0.weight"])
+        for chosen in range(1, 1 << 12):
+            with cache.use(*[each for i, each in enumerate(weights) if chosen >> i & 1]):
+                pass
+        assert cache.store.add_part(["0.weight"]) < first + 1100
+        kept.sum().backward()
+        assert torch.equal(weights[0].grad, torch.ones(8, 8))
+        assert cache.store.open == 0
+
+
 def test_a_scripted_module_learns_as_in_torch(tmp_path: Path) -> None:
     def scripted() -> nn.Module:
         return torch.jit.script(nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32)))

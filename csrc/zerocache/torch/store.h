@@ -26,12 +26,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -49,6 +47,7 @@
 #include "zerocache/shards.h"
 #include "zerocache/state_layout.h"
 #include "zerocache/torch/lent_memory.h"
+#include "zerocache/torch/operand_parts.h"
 #include "zerocache/torch/spread.h"
 #include "zerocache/torch/storage.h"
 #include "zerocache/torch/uses.h"
@@ -289,8 +288,6 @@ class Store : public Pager {
     std::uint64_t made_version = 0;
     std::optional<Uses::Part> alone;  // if it was asked for
   };
-  // A parameter, its first page that is touched, and how many are.
-  using OperandPages = std::vector<std::tuple<Uses::Parameter, PageId, std::uint32_t>>;
   Store(const StoreOptions& options, Layout layout)
       : options_(options), layout_(std::move(layout)) {}
   Status usable() const;
@@ -419,7 +416,7 @@ class Store : public Pager {
   std::unordered_map<std::string, Entry*> by_name_;
   std::uint64_t made_ = 0;
   Uses uses_{*this};
-  std::map<OperandPages, Uses::Part> parts_of_operands_;
+  OperandParts parts_of_operands_{uses_};
   std::string run_;  // the open one
   std::atomic<std::uint64_t> done_bytes_{0}, all_bytes_{0};
   Status broken_;  // why nothing can be used until a load

@@ -49,7 +49,7 @@ Uses::Part Store::part_of_operands(const std::vector<at::Tensor>& operands, bool
     ByteRange& all = touched.try_emplace(entry, bytes).first->second;
     all = {std::min(all.begin, bytes.begin), std::max(all.end, bytes.end)};
   }
-  OperandPages found;
+  OperandParts::Pages found;
   for (const auto& [entry, bytes] : touched) {
     const std::uint64_t start = layout_.tensors()[entry->tensor].offset;
     const auto first = static_cast<PageId>((start + bytes.begin) / page_bytes());
@@ -57,17 +57,7 @@ Uses::Part Store::part_of_operands(const std::vector<at::Tensor>& operands, bool
     found.push_back({entry->parameter, first, last - first + 1});
   }
   std::sort(found.begin(), found.end());
-  const auto [place, is_new] = parts_of_operands_.try_emplace(found);
-  if (is_new) {
-    std::vector<Uses::Parameter> parameters;
-    std::vector<Run> pages;
-    for (const auto& [parameter, first, count] : found) {
-      parameters.push_back(parameter);
-      pages.push_back({first, count});
-    }
-    place->second = uses_.add_part(std::move(parameters), std::move(pages));
-  }
-  return place->second;
+  return parts_of_operands_.part_of(found);
 }
 
 }  // namespace taco::zerocache

@@ -29,8 +29,22 @@ Uses::Part Uses::add_part(std::vector<Parameter> parameters) {
 }
 
 Uses::Part Uses::add_part(std::vector<Parameter> parameters, std::vector<Run> pages) {
-  parts_.push_back({std::move(parameters), std::move(pages)});
-  return static_cast<Part>(parts_.size() - 1);
+  if (free_.empty()) {
+    free_.push_back(static_cast<Part>(parts_.size()));
+    parts_.emplace_back();
+  }
+  const Part part = free_.back();
+  free_.pop_back();
+  parts_[part] = {std::move(parameters), std::move(pages)};
+  return part;
+}
+
+bool Uses::forget_part(Part part) {
+  const auto is_its = [part](const Use& use) { return use.part == part; };
+  if (std::any_of(open_.begin(), open_.end(), is_its)) return false;
+  parts_[part] = {};
+  free_.push_back(part);
+  return true;
 }
 
 Status Uses::begin(Part part, Pass pass) {

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -50,6 +51,9 @@ class Uses {
   Part add_part(std::vector<Parameter> parameters);
   // Likewise with the pages of each parameter, which is named once, that are read or written alone.
   Part add_part(std::vector<Parameter> parameters, std::vector<Run> pages);
+  // Nobody begins this part again, and its number may be that of one that is added. False, and
+  // nothing is done, while it is in use.
+  bool forget_part(Part part);
 
   // kInvalidArgument for a part that is not known, or one of whose parameters was given other
   // memory; the pager's own failures. A failure begins nothing.
@@ -109,8 +113,9 @@ class Uses {
 
   Pager& pager_;
   std::vector<Held> parameters_;
-  std::vector<Needs> parts_;
-  std::vector<Use> open_;  // in the order in which they began
+  std::deque<Needs> parts_;  // of which some are added while a use waits
+  std::vector<Part> free_;   // numbers of those that were forgotten
+  std::vector<Use> open_;    // in the order in which they began
   std::uint64_t begun_ = 0;
 };
 

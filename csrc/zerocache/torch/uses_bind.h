@@ -23,6 +23,7 @@ void bind_uses(pybind11::class_<Owner>& owner) {
            [](Owner& self, const std::vector<std::string>& names) {
              return value_or_raise(self.add_part(names));
            })
+      .def("forget_part", [](Owner& self, Uses::Part part) { self.uses().forget_part(part); })
       .def("begin",
            [](Owner& self, Uses::Part part, bool backward) {
              raise_if_error(self.uses().begin(part, pass_of(backward)));

@@ -31,6 +31,7 @@ _install = threading.Lock()
 # The last reads by a pointer, and calls no operator that other threads would wait for.
 ARRAYS = ("numpy", "__array__", "__dlpack__", "tolist")
 OWN_REFERENCES = 2  # to an alias that nobody else has: a variable's and an argument's
+MOST_TAKEN = 1024  # aliases that are not looked at yet, beside as many as are held
 
 
 class Aliases:
@@ -40,6 +41,7 @@ class Aliases:
         _install_once()
         self._names = names
         self._taken: list[tuple[nn.Parameter, Tensor, int]] = []
+        self._most_taken = MOST_TAKEN
         self._store = store
         _stores.add(store)
         for parameter in names:
@@ -55,8 +57,12 @@ class Aliases:
 
     def add(self, parameter: nn.Parameter, alias: Tensor) -> None:
         """Somebody has this from now on."""
-        if not alias.is_inference():
-            self._taken.append((parameter, alias, alias._version))
+        if alias.is_inference():
+            return
+        self._taken.append((parameter, alias, alias._version))
+        if len(self._taken) > self._most_taken:  # no use has ended for a long time
+            self.note()
+            self._most_taken = 2 * len(self._taken) + MOST_TAKEN
 
     def set(self, parameter: nn.Parameter, values: Tensor) -> bool:
         """``p.data = values``: a copy of them becomes the parameter's. False: they are no values
@@ -86,7 +92,7 @@ class Aliases:
                 changed.append(self._names[parameter])
             if sys.getrefcount(alias) > OWN_REFERENCES or _has_views(alias):
                 kept.append((parameter, alias, alias._version))
-        self._taken = kept
+        self._taken += kept  # to those that another thread has taken meanwhile
         if changed:
             self._store.note_write(changed)
 

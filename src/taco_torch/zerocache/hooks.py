@@ -10,6 +10,7 @@ is wrapped, so in-place operations and hooks work as they do without.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -42,6 +43,9 @@ WHOLE_PARTS: tuple[type, ...] = (
 NEVER_CALLED = (nn.ParameterList, nn.ParameterDict)
 # Their backward pass reads no parameter: to fetch it would be for nothing.
 FORWARD_ONLY = (nn.Embedding.forward,)
+# Sets of parameters that use() has named: those that were used last are remembered, for their parts
+# to be the same in each run.
+MOST_SETS = 1024
 NOT_COPIED = (
     "a ZeroCache, and the model in it, cannot be copied or pickled, since parameters are absent: "
     "copy the model before ZeroCache.wrap(), or load its state_dict() into another model"
@@ -56,6 +60,7 @@ class Store(Protocol):
     """A listener that is told of uses. ``backward`` says which of the two passes; uses nest."""
 
     def add_part(self, names: Sequence[str]) -> int: ...
+    def forget_part(self, part: int) -> None: ...
     def begin(self, part: int, backward: bool) -> None: ...
     def begin_alone(self, part: int) -> None: ...
     def end(self, part: int, backward: bool) -> None: ...
@@ -104,6 +109,14 @@ def is_whole(module: nn.Module) -> bool:
     return isinstance(module, WHOLE_PARTS) or _is_compiled(module)
 
 
+class Part:
+    """A part that is known to its store for as long as this object lives."""
+
+    def __init__(self, store: Store, names: Sequence[str]) -> None:
+        self.number = store.add_part(names)
+        weakref.finalize(self, store.forget_part, self.number).atexit = False
+
+
 class Call:
     """The backward passes through what one call of a part computed.
 
@@ -117,7 +130,7 @@ class Call:
 
     __slots__ = ("first", "hooks", "part")
 
-    def __init__(self, hooks: Hooks, part: int, first: int) -> None:
+    def __init__(self, hooks: Hooks, part: Part, first: int) -> None:
         self.hooks = hooks
         self.part = part
         self.first = first
@@ -171,7 +184,7 @@ class Announcer:
     def __init__(self, hooks: Hooks, module: nn.Module, names: Sequence[str]) -> None:
         self.hooks = hooks
         self.names = names
-        self.part = hooks.store.add_part(names)
+        self.part = Part(hooks.store, names)
         # The class of a ScriptModule has no forward() that can be looked at.
         scripted = isinstance(module, torch.jit.ScriptModule)
         self.read_in_backward = scripted or type(module).forward not in FORWARD_ONLY
@@ -184,7 +197,7 @@ class Announcer:
             return
         self.hooks.turns.take()
         self.calls.append(None)
-        self.hooks.begin(self.part, False)
+        self.hooks.begin(self.part.number, False)
         self.calls[-1] = next_number()
 
     def after(self, _: nn.Module, __: tuple[Any, ...], output: Any) -> None:
@@ -195,7 +208,7 @@ class Announcer:
         first = self.calls.pop() if self.calls else None
         if first is None:
             return
-        self.hooks.end(self.part, False)
+        self.hooks.end(self.part.number, False)
         if self.read_in_backward and output is not None and torch.is_grad_enabled():
             tensors = (output,) if type(output) is Tensor else tensors_in(output)
             Call(self.hooks, self.part, first).expect(tensors)
@@ -208,7 +221,7 @@ class Hooks:
         self.store = store
         self.runs = runs
         self._names = names
-        self._parts: dict[tuple[str, ...], int] = {}
+        self._parts: dict[tuple[str, ...], Part] = {}  # by what use() named, the last of it last
         self._announcers: list[Announcer] = []
         self._undo: list[Callable[[], None]] = []
         # Per backward pass (a "graph task" of torch's), the uses that have begun in it, in order.
@@ -239,6 +252,7 @@ class Hooks:
         while self._undo:
             self._undo.pop()()
         self._announcers.clear()
+        self._parts.clear()
         compiled.forget(list(self._names))
         self._names = {}
         self.store = _Nobody()
@@ -301,12 +315,10 @@ class Hooks:
         Raises KeyError if a parameter is none of the model's.
         """
         names = tuple(self._name_of(parameter) for parameter in parameters_of(targets))
-        if names not in self._parts:
-            self._parts[names] = self.store.add_part(names)
-        part = self._parts[names]
         self.turns.take()
         self.end_left_over()
-        self.begin(part, False)
+        part = self._part_of(names)
+        self.begin(part.number, False)
         call = Call(self, part, next_number())
         self._by_hand.append(call)
 
@@ -320,7 +332,14 @@ class Hooks:
         finally:
             if call in self._by_hand:
                 self._by_hand.remove(call)
-                self.end(part, False)
+                self.end(part.number, False)
+
+    def _part_of(self, names: tuple[str, ...]) -> Part:
+        part = self._parts.pop(names, None) or Part(self.store, names)
+        self._parts[names] = part
+        if len(self._parts) > MOST_SETS:
+            del self._parts[next(iter(self._parts))]
+        return part
 
     def make_whole(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Whether a graph of torch.compile can have these in use at once. Where it cannot, their
@@ -359,7 +378,7 @@ class Hooks:
             self.at_end_of_task(partial(self._end_task, task))
         elif call in calls:
             return False
-        self.begin(call.part, True)
+        self.begin(call.part.number, True)
         calls[call] = None
         return True
 
@@ -367,7 +386,7 @@ class Hooks:
         calls = self._open.get(task)
         if calls and call in calls:
             del calls[call]
-            self.end(call.part, True)
+            self.end(call.part.number, True)
 
     def leave_backward(self) -> bool:
         """Whether a backward pass has ended by an exception since the last forward pass. Who else
@@ -390,7 +409,7 @@ class Hooks:
 
     def _end_task(self, task: int) -> None:
         for call in reversed(self._open.pop(task, {})):
-            self.end(call.part, True)
+            self.end(call.part.number, True)
 
     def _name_of(self, parameter: nn.Parameter) -> str:
         if parameter not in self._names:
@@ -471,6 +490,9 @@ class _Nobody:
 
     def add_part(self, names: Sequence[str]) -> int:
         raise RuntimeError(f"the hooks have been detached: {', '.join(names)} cannot be used")
+
+    def forget_part(self, part: int) -> None:
+        pass
 
     def begin(self, part: int, backward: bool) -> None:
         pass
