@@ -258,3 +258,46 @@ def test_a_model_that_has_lost_a_parameter_is_neither_saved_nor_loaded(
     cache.load(tmp_path / "saved")
     assert torch.equal(model[2].weight, values)
     cache.close()
+
+
+def test_a_load_that_would_swap_parameters_for_others_changes_nothing(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm1d(8, affine=False), nn.Linear(8, 8), nn.Linear(8, 4))
+    cache, model, optimizer = wrapped(model)
+    before = {name: cache.full(name) for name, _ in model.named_parameters()}
+    other = nn.Sequential(nn.BatchNorm1d(8, affine=False), nn.Linear(8, 8), nn.Linear(8, 4))
+    other[0].running_mean.fill_(3.0)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        with pytest.raises(ValueError, match=r"would swap the parameters of 'Sequential'"):
+            model.load_state_dict(other.state_dict())
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert all(torch.equal(cache.full(name), values) for name, values in before.items())
+    assert model[0].running_mean.sum() == 0
+    step(model, optimizer, torch.ones(2, 8))
+    model.load_state_dict(other.state_dict())
+    assert torch.equal(cache.full("2.bias"), other[2].bias)
+    cache.close()
+
+
+def test_a_module_that_is_added_later_is_saved_and_not_trained(tmp_path: Path) -> None:
+    def begin() -> Any:
+        torch.manual_seed(0)
+        cache, model, optimizer = wrapped(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)))
+        model.append(nn.Linear(4, 4))
+        return cache, model, optimizer
+
+    cache, model, optimizer = begin()
+    values = model[2].weight.detach().clone()
+    losses = [step(model, optimizer, torch.ones(2, 8)) for _ in range(2)]
+    assert losses[1] < losses[0]
+    assert torch.equal(model[2].weight, values)
+    cache.save(tmp_path)
+    cache.close()
+    cache, model, optimizer = begin()
+    with torch.no_grad():
+        model[2].weight.zero_()
+    cache.load(tmp_path)
+    assert torch.equal(model[2].weight, values)
+    cache.close()

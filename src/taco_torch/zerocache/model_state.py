@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from taco_torch.zerocache.memory import check_memory_for
@@ -59,7 +60,11 @@ class ModelState:
     def attach(self, model: nn.Module) -> None:
         """Begins to watch ``model`` and all modules in it."""
         kind: Any = nn.Module  # as of Hooks: ScriptModules refuse their own methods
-        self._undo.append(kind.register_state_dict_pre_hook(model, self._check_memory).remove)
+        refuse = kind._register_load_state_dict_pre_hook(model, _refuse_other_parameters, True)
+        self._undo += [
+            kind.register_state_dict_pre_hook(model, self._check_memory).remove,
+            refuse.remove,
+        ]
         for module in model.modules():
             own = {
                 name: parameter
@@ -117,17 +122,12 @@ class ModelState:
     def _before_load(
         self,
         module: nn.Module,
-        _: Mapping[str, Any],
+        values: Mapping[str, Any],
         prefix: str,
         metadata: Mapping[str, Any],
-        *__: Any,
+        *_: Any,
     ) -> None:
-        if metadata.get("assign_to_params_buffers", False):
-            raise ValueError(
-                f"load_state_dict(assign=True) would replace the parameters of "
-                f"'{prefix.rstrip('.') or type(module).__name__}', which the cache holds: leave "
-                f"assign=False"
-            )
+        _refuse_other_parameters(module, values, prefix, metadata)
         if not self._open:
             self._hooks.end_left_over(loading=True)
         if self._cache.store.open == 0:
@@ -139,3 +139,19 @@ class ModelState:
         if module in self._open:
             self._open.remove(module)
             self._cache.store.end(self._parts[module], False)
+
+
+def _refuse_other_parameters(
+    module: nn.Module, _: Mapping[str, Any], prefix: str, metadata: Mapping[str, Any], *__: Any
+) -> None:
+    """Raises ValueError where a load would give a module other parameters, before it changes any
+    value."""
+    if metadata.get("assign_to_params_buffers", False):
+        how, remedy = "load_state_dict(assign=True) would replace", "leave assign=False"
+    elif torch.__future__.get_swap_module_params_on_conversion():
+        how = "load_state_dict() would swap"
+        remedy = "call torch.__future__.set_swap_module_params_on_conversion(False) before"
+    else:
+        return
+    where = prefix.rstrip(".") or type(module).__name__
+    raise ValueError(f"{how} the parameters of '{where}', which the cache holds: {remedy}")
