@@ -31,12 +31,14 @@ void Follower::begin_run() {
   on_ = nullptr;
   unknown_.clear();
   recorded_.clear();
+  new_entries_ = 0;
   took_ = nullptr;
 }
 
 Follower::Step Follower::begin(OperatorKey key, std::span<const Access> accesses) {
   began_ = true;
   if (!known_) {
+    new_entries_ += 1 + accesses.size();
     recorded_.push_back({key, 0, {accesses.begin(), accesses.end()}});
     took_ = &recorded_.back().compute;
     position_ = static_cast<Position>(recorded_.size());
@@ -82,6 +84,7 @@ Follower::Step Follower::on_trace(Position at) {
 Follower::Step Follower::off_trace(OperatorKey key, std::span<const Access> accesses) {
   if (const std::optional<Position> found = look_for(key)) return on_trace(*found);
   current_ = kNoPosition;
+  new_entries_ += 1 + accesses.size();
   unknown_.push_back({key, 0, {accesses.begin(), accesses.end()}});
   took_ = &unknown_.back().compute;
   return {kNoPosition, position_, position_};

@@ -25,6 +25,12 @@ class Follower {
 
   // Where the next operator is expected.
   Position position() const { return position_; }
+  // Whether this run of a program with so many pages has more that is new than any step has: it is
+  // one that never ends (gradients are computed, and no optimizer steps), and is to be ended and
+  // begun anew for what is kept of it to be bounded.
+  bool is_endless(std::size_t pages) const {
+    return new_entries_ > kLeastEntries + kEntriesOfPage * pages;
+  }
 
   struct Step {
     Position at = kNoPosition;  // of this operator in the trace; kNoPosition: not in it
@@ -49,6 +55,7 @@ class Follower {
   std::span<const Use> rest_of_detour() const;
 
  private:
+  static constexpr std::size_t kEntriesOfPage = 512, kLeastEntries = std::size_t{1} << 18;
   // From `from` the run goes through `uses` and then on at `rejoin`.
   struct Detour {
     Position from = 0, rejoin = 0;
@@ -78,6 +85,8 @@ class Follower {
   const Detour* on_ = nullptr;                         // the detour that the run is on, and how far
   std::size_t done_ = 0;
   std::vector<Use> unknown_;  // operators since the trace was left, by no known way
+  // Operators and accesses of this run that are kept since no trace and no detour has them.
+  std::size_t new_entries_ = 0;
   Duration* took_ = nullptr;
 };
 

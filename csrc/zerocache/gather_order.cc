@@ -26,6 +26,10 @@ void GatherOrder::forget() {
 
 void GatherOrder::begin(OperatorKey key, std::vector<StripeId> stripes) {
   if (run_ != nullptr) {
+    if (run_->is_endless(places_.size())) {
+      run_->end_run();
+      run_->begin_run();
+    }
     std::vector<Access> accesses;
     accesses.reserve(stripes.size());
     for (const StripeId stripe : stripes) accesses.push_back({.page = stripe});

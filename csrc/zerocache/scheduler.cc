@@ -139,6 +139,10 @@ Status Scheduler::fits(std::span<const Access> accesses) const {
 
 Status Scheduler::begin(Time now, OperatorKey key, std::span<const Access> accesses) {
   TACO_RETURN_IF_ERROR(fits(accesses));
+  if (run_->follower.is_endless(needed_.size())) {
+    end_run();
+    begin_run(std::string(name_));
+  }
   now_ = now;
   std::fill(std::begin(fails_), std::end(fails_), false);
   computing_since_ = kNever;

@@ -107,6 +107,23 @@ TEST(Scheduler, ReadingAloneWritesNothingToDisk) {
   EXPECT_GT(copies(run, Way::kRead), 400u);
 }
 
+// A program that computes gradients and never steps has one run that does not end. What is learned
+// of it is bounded, and it is followed from then on.
+TEST(Scheduler, ARunThatNeverEndsIsTakenForSeveral) {
+  const Model model{.layers = 10, .layer_pages = 4};
+  Simulator simulator({20, 200, 0}, quick_ways(), model.pages());
+  place_model(simulator, model, 200);
+  const std::vector<Use> pass = model.evaluation();
+  std::vector<Use> endless;
+  for (std::size_t entries = 0; entries < 800'000;) {
+    for (const Use& use : pass) entries += 1 + use.accesses.size();
+    endless.insert(endless.end(), pass.begin(), pass.end());
+  }
+  const SimulatedRun run = simulator.runs(1, "train", endless);
+  EXPECT_EQ(first_fault(simulator), "");
+  EXPECT_GE(run.hit_rate(), 0.4) << "nothing was fetched ahead";
+}
+
 // A page that a step writes is written to disk once at most, whatever the forward pass does:
 // parameters, state, and gradients that do not fit.
 TEST(Scheduler, AStepWritesNoPageTwice) {
