@@ -67,6 +67,19 @@ def test_bfloat16_parameters_with_their_master_copies(tmp_path: Path) -> None:
     compare(tmp_path, lambda: TinyGPT().bfloat16(), gpt_step, host=14)
 
 
+def test_what_has_no_gradient_rests_though_gradients_were_to_be_zeros(tmp_path: Path) -> None:
+    model = nn.ModuleDict({"a": nn.Linear(8, 8), "b": nn.Linear(8, 8)})
+    with make_cache(tmp_path) as cache:
+        _, optimizer = cache.wrap(model, adamw(model), step_in_backward=True)
+        for names in ("ab", "a"):
+            before = cache.full("b.weight")
+            sum(model[name](torch.ones(2, 8)).square().sum() for name in names).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+            assert all(parameter.grad is None for parameter in model.parameters())
+            assert torch.equal(cache.full("b.weight"), before) == ("b" not in names)
+
+
 def test_most_is_stepped_before_step_is_called(tmp_path: Path) -> None:
     model = TinyGPT()
     with make_cache(tmp_path, device=10, host=40) as cache:
