@@ -40,6 +40,25 @@ struct GroupOptions {
   std::optional<WindowMemory> window;
 };
 
+// An operation that has not ended.
+struct OpenOperation {
+  std::uint64_t sequence = 0;  // of a collective; 0: it is none
+  std::string text;            // what it is, step, peer, bytes done
+};
+
+// A group as it stands on this rank: how far it has come, what it runs, why it has failed.
+struct GroupReport {
+  std::string name;
+  int rank = 0, world = 1;
+  std::vector<int> global_ranks;  // as in GroupOptions
+  std::uint64_t sequence = 0;     // of collectives started
+  Status error;                   // as Communicator::error()
+  bool destroyed = false;
+  std::optional<std::vector<OpenOperation>> open;  // none: the engine does not answer
+};
+std::string describe(const GroupReport& report);
+std::string describe(const std::vector<OpenOperation>& open);
+
 class Communicator {
  public:
   // `stack` may be null only when world == 1.
@@ -91,8 +110,8 @@ class Communicator {
   virtual Status roll_call(std::uint64_t digest, Duration timeout) = 0;
   // All ranks arrive or the missing ones are named, all of them when `report_all`.
   virtual Status monitored_barrier(Duration timeout, bool report_all) = 0;
-  // Human-readable: per group the operations in flight, step, peer, bytes done.
-  virtual std::string dump() const = 0;
+  virtual GroupReport report() const = 0;
+  std::string dump() const { return describe(report()); }
 };
 
 // Per-algorithm calls, bytes and time since the process started, for taco_torch.stats().
@@ -102,6 +121,7 @@ struct AlgorithmStats {
   double seconds = 0;
 };
 std::vector<AlgorithmStats> algorithm_stats();
+std::vector<GroupReport> report_all_groups();
 std::string dump_all_groups();
 
 }  // namespace taco::pg

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import _DistributedBackendOptions
 
-from taco_torch import coalescing, estimates, futures
+from taco_torch import coalescing, estimates, futures, group_reports
 from taco_torch._extension import _C
 
 Options = _C.Options
@@ -57,5 +57,6 @@ def _install_lightcc() -> None:
 futures.install()
 coalescing.install()
 estimates.install()
+group_reports.install()
 # No callback of a pending operation may run while the interpreter shuts down.
 atexit.register(_C.shut_down_all)

@@ -82,6 +82,34 @@ py::list network_paths() {
   return out;
 }
 
+// One dict for each group of this process, as GroupReport says it.
+py::list group_reports() {
+  const std::vector<GroupReport> reports = [] {
+    py::gil_scoped_release release;
+    return report_all_groups();
+  }();
+  py::list out;
+  for (const GroupReport& report : reports) {
+    const PeerLoss* loss = report.error.peer_loss();
+    py::dict entry;
+    entry["name"] = report.name;
+    entry["rank"] = report.rank;
+    entry["world"] = report.world;
+    entry["global_ranks"] = report.global_ranks;
+    entry["sequence"] = report.sequence;
+    entry["error"] = report.error.message();
+    entry["lost"] = loss != nullptr ? loss->rank : -1;
+    entry["destroyed"] = report.destroyed;
+    entry["answers"] = report.open.has_value();
+    py::list open;
+    for (const OpenOperation& operation : report.open.value_or(std::vector<OpenOperation>{}))
+      open.append(py::make_tuple(operation.sequence, operation.text));
+    entry["open"] = open;
+    out.append(entry);
+  }
+  return out;
+}
+
 py::dict known_algorithms() {
   py::dict out;
   for (const Algorithm* algorithm : all_algorithms()) {
@@ -145,6 +173,7 @@ std::string check_environment() {
 void bind_stats(py::module_& module) {
   module.def("transport_stats", &transport_stats);
   module.def("network_paths", &network_paths);
+  module.def("group_reports", &group_reports);
   module.def("algorithm_stats", &calls_by_algorithm);
   module.def("known_algorithms", &known_algorithms);
   module.def("planner_costs", &planner_costs);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harp/engine/engine_call.h"
@@ -14,7 +15,7 @@ namespace taco::pg {
 namespace {
 
 constexpr Duration kDumpLimit = kSecond / 2;
-constexpr int kMaxListed = 64;
+constexpr std::size_t kMaxListed = 64;
 
 struct Live {
   std::mutex mutex;
@@ -66,46 +67,74 @@ void live_groups::for_each(const std::function<void(Group&)>& function) {
   for (Group* group : live().groups) function(*group);
 }
 
+std::vector<GroupReport> report_all_groups() {
+  std::vector<GroupReport> reports;
+  std::lock_guard lock(live().mutex);
+  for (const Group* group : live().groups) reports.push_back(group->report());
+  return reports;
+}
+
 std::string dump_all_groups() {
   std::string text;
-  {
-    std::lock_guard lock(live().mutex);
-    for (const Group* group : live().groups) text += group->dump();
-  }
+  for (const GroupReport& report : report_all_groups()) text += describe(report);
   return (text.empty() ? "no groups\n" : text) + dump_paths();
 }
 
-std::string Group::dump() const {
-  std::string text = "group '" + options_.name + "' rank " + std::to_string(options_.rank) +
-                     " of " + std::to_string(options_.world) + ", sequence " +
-                     std::to_string(sequence());
-  if (const Status status = error(); !status.ok()) text += ", failed: " + status.message();
-  text += "\n";
-  if (options_.world == 1) return text;
-  {
-    std::lock_guard lock(mutex_);
-    if (left_membership_) return text + "  destroyed\n";
-  }
-  auto body = std::make_shared<std::string>();  // the engine may come to it after we gave up
-  const bool ran = call_on_engine(
-      stack_->engine(), [this, body](harp::Transport&) { *body = dump_st(); },
-      monotonic_now() + kDumpLimit);
-  return text + (ran ? *body : "  the transport's engine does not answer\n");
+std::string describe(const std::vector<OpenOperation>& open) {
+  std::string text;
+  for (std::size_t i = 0; i < open.size() && i < kMaxListed; ++i)
+    text += "  " + open[i].text + "\n";
+  if (open.size() > kMaxListed)
+    text += "  and " + std::to_string(open.size() - kMaxListed) + " more\n";
+  return open.empty() ? "  nothing in flight\n" : text;
 }
 
-std::string Group::dump_st() const {
-  std::string text;
+std::string describe(const GroupReport& report) {
+  std::string text = "group '" + report.name + "' rank " + std::to_string(report.rank) + " of " +
+                     std::to_string(report.world) + ", sequence " + std::to_string(report.sequence);
+  if (!report.error.ok()) text += ", failed: " + report.error.message();
+  text += "\n";
+  if (report.destroyed) return text + "  destroyed\n";
+  if (!report.open) return text + "  the transport's engine does not answer\n";
+  return report.world == 1 ? text : text + describe(*report.open);
+}
+
+GroupReport Group::report() const {
+  GroupReport report;
+  report.name = options_.name;
+  report.rank = options_.rank;
+  report.world = options_.world;
+  report.global_ranks = options_.global_ranks;
+  report.sequence = sequence();
+  report.error = error();
+  report.open.emplace();
+  if (options_.world == 1) return report;
+  {
+    std::lock_guard lock(mutex_);
+    report.destroyed = left_membership_;
+    if (report.destroyed) return report;
+  }
+  auto open = std::make_shared<std::vector<OpenOperation>>();  // may be filled after we gave up
+  const bool ran = call_on_engine(
+      stack_->engine(), [this, open](harp::Transport&) { *open = open_operations_st(); },
+      monotonic_now() + kDumpLimit);
+  if (ran) {
+    report.open = std::move(*open);
+  } else {
+    report.open.reset();
+  }
+  return report;
+}
+
+std::vector<OpenOperation> Group::open_operations_st() const {
+  std::vector<OpenOperation> open;
   const Time now = stack_->engine().transport().now_st();
-  int listed = 0, open = 0;
   for (const OperationState& operation : operations_) {
-    ++open;
-    if (listed == kMaxListed) continue;
-    ++listed;
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%.3f s",
                   static_cast<double>(std::max<Duration>(now - operation.submitted, 0)) / kSecond);
-    text += "  " + operation.describe() + ": " + mebibytes(operation.bytes_done) + " of " +
-            mebibytes(operation.bytes) + " received, " + seconds + ", ";
+    std::string text = operation.describe() + ": " + mebibytes(operation.bytes_done) + " of " +
+                       mebibytes(operation.bytes) + " received, " + seconds + ", ";
     if (operation.execution != nullptr) {
       text += operation.execution->describe_progress();
     } else if (operation.message != nullptr) {
@@ -115,11 +144,9 @@ std::string Group::dump_st() const {
     } else {
       text += "waiting for its turn";
     }
-    text += "\n";
+    open.push_back({operation.is_point_to_point() ? 0 : operation.sequence(), std::move(text)});
   }
-  if (open > listed) text += "  and " + std::to_string(open - listed) + " more\n";
-  if (open == 0) text += "  nothing in flight\n";
-  return text;
+  return open;
 }
 
 }  // namespace taco::pg

@@ -80,7 +80,7 @@ class Group final : public Communicator,
   void on_failure(std::function<void()> callback) override;
   Status roll_call(std::uint64_t digest, Duration timeout) override;
   Status monitored_barrier(Duration timeout, bool report_all) override;
-  std::string dump() const override;
+  GroupReport report() const override;
 
   // From here on: the engine.
   void take_st(OperationState& operation, harp::Transport& transport) override;
@@ -115,7 +115,7 @@ class Group final : public Communicator,
   std::uint64_t next_sequence_st() const { return full(newest_sequence_) + 1; }
   void wake_st() override { stack_->engine().wake_waiters(); }
   void tell_members_st(const Notice& notice);
-  std::string dump_st() const;
+  std::vector<OpenOperation> open_operations_st() const;
 
  private:
   static constexpr std::uint64_t kEverything = 0;  // for fail_st: sequence numbers begin at 1

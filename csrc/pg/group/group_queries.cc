@@ -43,11 +43,12 @@ void Group::ask_members_st(const OperationState& operation, std::uint64_t number
 void Group::timed_out_st(const TimeoutReport& report) {
   OperationState& operation = *report.operation;
   const Duration waited = operation.deadline - operation.submitted;
-  std::string text =
-      operation.describe() + " of group '" + options_.name + "', " +
-      std::to_string(operation.bytes) + " bytes: Timed out waiting " +
-      std::to_string(waited / kMillisecond) + "ms on " + describe_rank(options_.rank) + ". " +
-      describe_arrivals(report, view_, sequence()) + " In flight here:\n" + dump_st();
+  std::string text = operation.describe() + " of group '" + options_.name + "', " +
+                     std::to_string(operation.bytes) + " bytes: Timed out waiting " +
+                     std::to_string(waited / kMillisecond) + "ms on " +
+                     describe_rank(options_.rank) + ". " +
+                     describe_arrivals(report, view_, sequence()) + " In flight here:\n" +
+                     describe(open_operations_st());
   fail_at_st(&operation, operation.sequence(), Status(Code::kTimeout, std::move(text)));
 }
 

@@ -250,6 +250,26 @@ TEST(Group, DumpSaysWhatIsWaitedFor) {
   EXPECT_FALSE(operation->wait(0).ok());
 }
 
+TEST(Group, AReportTellsHowFarARankHasComeAndWhatItWaitsFor) {
+  RankThreads ranks({.world = 3});
+  Bytes data = values(Dtype::kF32, 1000, 0);
+  OperationPtr operation = *ranks.group(0).start(sum(data));
+  const GroupReport waits = ranks.group(0).report(), idle = ranks.group(1).report();
+  EXPECT_EQ(waits.rank, 0);
+  EXPECT_EQ(waits.world, 3);
+  EXPECT_EQ(waits.sequence, 1);
+  ASSERT_TRUE(waits.open.has_value());
+  ASSERT_EQ(waits.open->size(), 1);
+  EXPECT_EQ(waits.open->front().sequence, 1);
+  EXPECT_NE(waits.open->front().text.find("waiting for rank"), std::string::npos);
+  EXPECT_EQ(idle.sequence, 0);
+  ASSERT_TRUE(idle.open.has_value());
+  EXPECT_TRUE(idle.open->empty());
+  ranks.group(0).abort(Status(Code::kAborted, "enough"));
+  EXPECT_FALSE(operation->wait(0).ok());
+  EXPECT_EQ(ranks.group(0).report().error.code(), Code::kAborted);
+}
+
 TEST(Group, TheTraceKnowsOperationsAndWaits) {
   timeline::enable(true);
   {
