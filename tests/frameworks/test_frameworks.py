@@ -112,7 +112,22 @@ def test_a_framework_trains_as_over_gloo(
         assert len(ours["losses"]) >= 8
 
 
+@pytest.mark.whole
+def test_torchfts_own_tests_of_its_groups_pass() -> None:
+    for package in ("torchft", "parameterized"):
+        pytest.importorskip(package, reason="not installed")
+    done = subprocess.run(
+        [sys.executable, str(PROGRAMS / "torchft_own_tests.py")],
+        env={**os.environ, **ENVIRONMENT, "TACO_LOG": "error"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert "Ran 22 tests" in done.stderr
+
+
 def test_the_page_shows_the_code_that_is_tried() -> None:
     (shown,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    # All of it: two empty lines follow a class.
-    assert f"{shown}\n\n" in (PROGRAMS / "torchft_.py").read_text()
+    assert (PROGRAMS / "torchft_group.py").read_text().endswith(f"\n\n\n{shown}")

@@ -238,6 +238,30 @@ def test_shutdown_is_idempotent(ranks: Ranks) -> None:
     ranks.run(shutdown_twice)
 
 
+def drop_the_last_reference(port: int) -> None:
+    """Of a group that torch.distributed does not know, as torchft makes them."""
+    import taco_torch
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    store = dist.PrefixStore("dropped", connect(port, world))
+    group = taco_torch.ProcessGroupTaco(store, rank, world, None, timedelta(seconds=60), "x", [])
+    group.allreduce([torch.ones(4)]).wait()
+    if rank == world - 1:
+        del group
+    else:
+        group.allreduce([torch.ones(4)]).wait()
+
+
+@taco_only
+def test_a_group_that_nobody_refers_to_any_more_has_left(ranks: Ranks) -> None:
+    *others, dropped = ranks.outcomes(drop_the_last_reference, ranks.port)
+    assert dropped.ok, dropped
+    for outcome in others:
+        assert outcome.error_type == "PeerLostError", outcome
+        assert outcome.fields is not None
+        assert outcome.fields["rank"] == 3
+
+
 @taco_only
 def test_name_options_and_timeout(ranks: Ranks) -> None:
     ranks.run(name_and_timeout)

@@ -53,8 +53,10 @@ c10::intrusive_ptr<Backend> Backend::create(const c10::intrusive_ptr<c10d::Store
   return backend;
 }
 
+Backend::~Backend() { Backend::release_resources(); }
+
 // Python may drop the last reference with the GIL held, and callbacks that need it may be pending.
-Backend::~Backend() {
+void Backend::release_resources() {
   const WithoutGil others_run;
   (void)leave();
 }

@@ -138,6 +138,9 @@ class Backend : public c10d::Backend {
   // about an operation whose part here was complete before.
   void shutdown() override;
   Status leave();  // the same for those who cannot raise
+  // Nobody refers to this group any more: it is left now, however long the registry for the
+  // interpreter's exit, which refers to it weakly, puts its destructor off.
+  void release_resources() override;
   c10d::ErrorType getError() override;
   void setSequenceNumberForGroup() override;
   uint64_t getSequenceNumberForGroup() override;
