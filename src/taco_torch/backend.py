@@ -2,6 +2,7 @@
 
 import atexit
 from datetime import timedelta
+from typing import Any
 
 from torch._C._distributed_c10d import _DistributedBackendOptions
 
@@ -20,9 +21,11 @@ def create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGr
         RendezvousError, VersionMismatchError: see taco_torch.errors.
     """
     if pg_options is not None and not isinstance(pg_options, _C.Options):
-        raise TypeError(
-            f"pg_options of a taco group must be taco_torch.Options, got {type(pg_options)!r}"
-        )
+        if not _has_another_backend(opts):
+            raise TypeError(
+                f"pg_options of a taco group must be taco_torch.Options, got {type(pg_options)!r}"
+            )
+        pg_options = None  # torch gives the options of one backend to all
     _install_lightcc()
     timeout = opts.timeout
     if not isinstance(timeout, timedelta):
@@ -37,6 +40,12 @@ def create(opts: _DistributedBackendOptions, pg_options: object) -> _C.ProcessGr
         list(opts.global_ranks_in_group),
         getattr(opts, "enable_reconfigure", False),  # torch has it from 2.14 on
     )
+
+
+def _has_another_backend(opts: _DistributedBackendOptions) -> bool:
+    """Whether the group is like "cpu:taco,cuda:nccl": torch then names it after the other one."""
+    group: Any = getattr(opts, "process_group", None)  # torch has it from 2.15 on
+    return group is not None and group.name() != "custom"
 
 
 def _install_lightcc() -> None:
