@@ -155,6 +155,42 @@ def pipeline_trains() -> None:
         torch.testing.assert_close(parameter.grad, grad, rtol=1e-4, atol=1e-6)
 
 
+def pipeline_by_edges_trains() -> None:
+    """Two stages on each of three ranks; every directed pair of ranks has a group of its own."""
+    from torch.distributed import config
+    from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+
+    from taco_torch.groups import taco_backend
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(5)
+    blocks = [nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(2 * world)]
+    whole = nn.Sequential(*(copy.deepcopy(block) for block in blocks))
+    mine = [rank, rank + world]
+    with config.patch(pipeline_per_edge_p2p=True):
+        stages = [PipelineStage(blocks[i], i, len(blocks), torch.device("cpu")) for i in mine]
+    schedule = ScheduleInterleaved1F1B(stages, n_microbatches=6, loss_fn=nn.functional.mse_loss)
+    generator = torch.Generator().manual_seed(1)
+    inputs, targets = torch.randn(2, 24, 16, generator=generator)
+    for _ in range(2):
+        for i in mine:
+            blocks[i].zero_grad()
+        output = schedule.step(
+            *([inputs] if rank == 0 else []), **({"target": targets} if rank == world - 1 else {})
+        )
+        if rank == world - 1:
+            torch.testing.assert_close(output, whole(inputs))
+    edges = stages[0]._p2p_edge_groups
+    assert set(edges) == {(a, b) for a in range(world) for b in range(world) if rank in {a, b}} - {
+        (rank, rank)
+    }
+    assert len({taco_backend(group).group_id for group in edges.values()}) == len(edges)
+    nn.functional.mse_loss(whole(inputs), targets).backward()
+    expected = [parameter.grad for i in mine for parameter in whole[i].parameters()]
+    found = [parameter.grad for i in mine for parameter in blocks[i].parameters()]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
 def dtensor() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -219,6 +255,14 @@ def test_fsdp1_equals_ddp(two: Ranks) -> None:
 
 def test_a_pipeline_of_two_stages(two: Ranks) -> None:
     two.run(pipeline_trains, deadline_s=120)
+
+
+@taco_only
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15), reason="torch 2.15 brought it"
+)
+def test_a_pipeline_with_a_group_for_each_edge(three: Ranks) -> None:
+    three.run(pipeline_by_edges_trains, deadline_s=120)
 
 
 def test_dtensor(two: Ranks) -> None:
