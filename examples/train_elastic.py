@@ -111,12 +111,13 @@ class Member:
         self.model = convolutional_net()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
         self.ddp: nn.Module = self.model
-        self.arrived = lobby.admitted
+        self.arrived = 0
 
     def enter(self) -> None:
         """The group of lobby.members; everybody goes on from where the first of them is that has
         come furthest."""
         self.ddp = self.model  # the old wrapper is of the old group
+        self.arrived = self.lobby.admitted
         dist._reconfigure(self.lobby.uuid, self.lobby.members).wait()
         steps = [torch.zeros((), dtype=torch.long) for _ in self.lobby.members]
         dist.all_gather(steps, torch.tensor(self.step))
@@ -195,16 +196,16 @@ def main() -> None:
     if arguments.role == "store":
         return serve_store(arguments.port)
     torch.set_num_threads(1)
+    images, labels, test_images, test_labels = digits(0)
     store = dist.TCPStore(arguments.host, arguments.port, is_master=False, wait_for_workers=False)
     options: dict[str, Any] = {"rank": 0, "world_size": 1, "enable_reconfigure": True}
     dist.init_process_group("taco", store=store, timeout=timedelta(seconds=60), **options)
     lobby = Lobby(dist.PrefixStore("lobby", store), dist._get_reconfigure_handle())
+    member = Member(lobby)  # all that takes time comes before anybody waits for this one
     if arguments.members:
         lobby.found(arguments.members)
     else:
         lobby.arrive()
-    images, labels, test_images, test_labels = digits(0)
-    member = Member(lobby)
     member.enter()
     member.say("ready")
     member.train(arguments.steps, images, labels, arguments.batch)
