@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import statistics
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -343,6 +347,15 @@ def test_who_is_dead_is_named(transport: str) -> None:
 # Training through deaths
 
 
+@dataclass(frozen=True)
+class Death:
+    """Of the rank with that handle, in the backward pass of that step. It notes the time."""
+
+    handle: str
+    step: int
+    note: Path
+
+
 class Trainer:
     """A rank of a data-parallel job that goes on with fewer ranks, or with more."""
 
@@ -357,43 +370,51 @@ class Trainer:
         self.recovered_at = 0.0
 
     def enter(self, uuid: int, handles: list[str]) -> None:
+        """The group of these, which goes on from where the first of those is that have come
+        furthest."""
         self.ddp = None
         reconfigure(uuid, handles)
         self.uuid, self.handles = uuid, handles
-        step = torch.tensor(self.step)
-        dist.broadcast(step, 0)
-        self.step = int(step)
+        world = len(handles)
+        furthest = torch.tensor(self.step * world + world - 1 - dist.get_rank())
+        dist.all_reduce(furthest, op=dist.ReduceOp.MAX)
         self.recovered_at = time.time()
-        # Its rank 0 gives all others its parameters.
+        self.step = int(furthest) // world
+        for parameter in self.model.parameters():
+            dist.broadcast(parameter.data, world - 1 - int(furthest) % world)
         self.ddp = torch.nn.parallel.DistributedDataParallel(self.model, bucket_cap_mb=0.001)
 
-    def train_step(self, dies: bool) -> float:
+    def train_step(self, death_note: Path | None) -> float:
         generator = torch.Generator().manual_seed(self.step)
         rows = torch.randn(24, 12, generator=generator).chunk(dist.get_world_size())
-        first = self.model[0].weight
-        removed = first.register_hook(lambda _: os.kill(os.getpid(), 9)) if dies else None
+        if death_note:
+            self.model[0].weight.register_hook(lambda _: self.die(death_note))
         self.optimizer.zero_grad()
         inputs = rows[dist.get_rank()]
         loss = (self.ddp(inputs) - inputs[:, :5]).square().mean()
         loss.backward()
         self.optimizer.step()
-        assert removed is None
+        assert not death_note
         return float(loss.detach())
 
-    def lost_in(self, dies: bool, losses: list[float]) -> int | None:
+    def die(self, death_note: Path) -> None:
+        death_note.write_text(repr(time.time()))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def lost_in(self, death_note: Path | None, losses: list[float]) -> int | None:
         """Trains a step; the rank that was lost in it."""
         try:
-            losses.append(self.train_step(dies))
+            losses.append(self.train_step(death_note))
         except taco_torch.PeerLostError as error:
             return error.rank
         self.step += 1
         return None
 
-    def train(self, until: int, death: tuple[str, int] | None) -> list[float]:
+    def train(self, until: int, death: Death | None) -> list[float]:
         losses: list[float] = []
         while self.step < until:
-            dies = death == (self.handle, self.step)
-            lost = self.lost_in(dies, losses)
+            dies = death is not None and (death.handle, death.step) == (self.handle, self.step)
+            lost = self.lost_in(death.note if death and dies else None, losses)
             if lost is not None:
                 left = [handle for rank, handle in enumerate(self.handles) if rank != lost]
                 self.enter(self.uuid + 1, left)
@@ -413,7 +434,7 @@ def enter(uuid: int, handles: list[str]) -> None:
     _trainer[0].enter(uuid, handles)
 
 
-def train(until: int, death: tuple[str, int] | None = None) -> tuple[list[float], float]:
+def train(until: int, death: Death | None = None) -> tuple[list[float], float]:
     """The losses of its steps; one rank dies in the middle of one."""
     losses = _trainer[0].train(until, death)
     return losses, _trainer[0].recovered_at
@@ -424,23 +445,6 @@ def begun(world: int, transport: str) -> tuple[Ranks, list[str]]:
     handles = ranks.run_each(begin_to_train, [(r, world, ranks.port) for r in range(world)])
     values(on(ranks, range(world), enter, 1, handles))
     return ranks, handles
-
-
-def test_training_goes_on_without_a_rank_that_was_killed_in_a_step(transport: str) -> None:
-    others = [0, 1, 3]
-    killed, handles = begun(4, transport)
-    with killed:
-        outcomes = on(killed, range(4), train, 9, (handles[2], 4))
-        assert outcomes[2].exit_code == -9
-        survivors = values([outcomes[rank] for rank in others])
-    planned, handles = begun(4, transport)
-    with planned:
-        whole = values(on(planned, range(4), train, 4))
-        values(on(planned, others, enter, 2, [handles[rank] for rank in others]))
-        rest = values(on(planned, others, train, 9))
-    for place, rank in enumerate(others):
-        losses, _ = survivors[place]
-        assert losses == whole[rank][0] + rest[place][0], "bit by bit"
 
 
 def compressed_steps(kind: str) -> None:
@@ -472,33 +476,67 @@ def test_gradients_are_compressed_anew_between_the_hosts_that_are_left(kind: str
         values(on(ranks, others, compressed_steps, kind))
 
 
-def deaths(count: int, transport: str) -> None:
-    """A rank dies in mid step, the others go on, one comes in its place: again and again."""
+@dataclass
+class Story:
+    """What the survivors saw, change by change."""
+
+    losses: list[list[float]]  # of all survivors
+    delays: list[float]  # from a death to the end of the first all_reduce of those that go on
+
+
+def shrinks_and_grows(changes: int, transport: str, deaths: Path | None) -> Story:
+    """One of four ranks goes in the middle of training, the others go on, one comes in its place:
+    again and again. It dies in mid step where there is a folder for `deaths`, and leaves in good
+    order before that step otherwise."""
+    story = Story([], [])
     ranks, handles = begun(4, transport)
-    slowest, step = 0.0, 0
     with ranks:
-        for number in range(count):
-            victim = number * 7 % 4
-            step += 3
-            died = time.time()
-            outcomes = on(ranks, range(4), train, step, (handles[victim], step - 2))
-            others = [rank for rank in range(4) if rank != victim]
-            assert outcomes[victim].exit_code == -9
-            recovered = [time_of for _, time_of in values([outcomes[r] for r in others])]
-            slowest = max(slowest, max(recovered) - died)
-            ranks.restart(victim)
-            ranks.begin(victim, begin_to_train, victim, 4, ranks.port)
-            (handles[victim],) = values(ranks.gather([victim]))
-            values(on(ranks, range(4), enter, 100 + 2 * number, handles))
-            ranks.broken = False
-        assert values(on(ranks, range(4), train, step + 2))
-    print(f"{count} deaths over {transport}: {slowest:.3f} s from step to recovery at most")
+        for change in range(changes):
+            goes, steps = change % 4, 3 * (change + 1)
+            others = [rank for rank in range(4) if rank != goes]
+            if deaths:
+                death = Death(handles[goes], steps - 2, deaths / f"{transport}-{change}")
+                outcomes = on(ranks, range(4), train, steps, death)
+                assert outcomes[goes].exit_code == -signal.SIGKILL
+                found = values([outcomes[rank] for rank in others])
+                died_at = float(death.note.read_text())
+                story.delays.append(max(recovered for _, recovered in found) - died_at)
+                story.losses += [losses for losses, _ in found]
+                ranks.restart(goes)
+                ranks.begin(goes, begin_to_train, goes, 4, ranks.port)
+                (handles[goes],) = values(ranks.gather([goes]))
+                ranks.broken = False
+            else:
+                whole = values(on(ranks, range(4), train, steps - 2))
+                left = [handles[rank] for rank in others]
+                values(on(ranks, others, enter, 101 + 2 * change, left))
+                rest = values(on(ranks, others, train, steps))
+                for rank, (losses, _) in zip(others, rest, strict=True):
+                    story.losses.append(whole[rank][0] + losses)
+            values(on(ranks, range(4), enter, 102 + 2 * change, handles))
+        last = values(on(ranks, range(4), train, 3 * changes + 2))
+        story.losses += [losses for losses, _ in last]
+    return story
 
 
-def test_a_job_shrinks_and_grows(transport: str) -> None:
-    deaths(2, transport)
+def test_a_job_that_loses_ranks_and_takes_new_ones_trains_as_if_they_had_left_in_good_order(
+    transport: str, tmp_path: Path
+) -> None:
+    compare(4, transport, tmp_path)
+
+
+def compare(changes: int, transport: str, folder: Path) -> None:
+    killed = shrinks_and_grows(changes, transport, folder)
+    planned = shrinks_and_grows(changes, transport, None)
+    assert len(killed.losses) == 3 * changes + 4
+    assert killed.losses == planned.losses, "bit by bit"
+    print(
+        f"{changes} deaths over {transport}, from death to the next all_reduce: "
+        f"median {statistics.median(killed.delays):.3f} s, worst {max(killed.delays):.3f} s"
+    )
 
 
 @pytest.mark.whole
-def test_a_job_shrinks_and_grows_many_times(transport: str) -> None:
-    deaths(25, transport)
+def test_a_job_shrinks_and_grows_many_times(transport: str, tmp_path: Path) -> None:
+    """TACO_TEST_DEATHS says how many times; `pytest -rP` shows how long it took."""
+    compare(int(os.environ.get("TACO_TEST_DEATHS", "12")), transport, tmp_path)
