@@ -1,11 +1,14 @@
 """Torch's own distributed tests as ours: every CPU test that gloo passes must pass over taco.
 
-    python tests/conformance/run.py --backend taco              fails when taco_passes.txt shrinks
-    python tests/conformance/run.py --backend taco --update     writes taco_passes.txt
-    python tests/conformance/run.py --backend gloo --update     writes gloo_passes.txt, the goal
+    python tests/conformance/run.py --backend taco              fails when less passes than before
+    python tests/conformance/run.py --backend taco --update     writes what passes
+    python tests/conformance/run.py --backend gloo --update     writes what gloo passes, the goal
     python tests/conformance/run.py --backend taco --test test_all_reduce_sum --verbose
 
-What gloo passes and taco does not stands in exceptions.txt with its reason.
+Each minor version of torch has lists of its own, such as gloo_passes_2_13.txt; one without is
+compared with the newest that is older. What gloo passes and taco does not stands in exceptions.txt
+with its reason. `--torch FOLDER` names a checkout of torch's repository, whose tests of groups that
+are reconfigured (2.14 on) are then run, too.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +37,12 @@ DEADLINE_S = 100.0  # of one test, after which its worker is ended and another o
 class Worker:
     """One worker.py in a session of its own, so that its ranks end with it."""
 
-    def __init__(self, backend: str, log: Path) -> None:
+    def __init__(self, arguments: Sequence[str], log: Path) -> None:
         self._log = log.open("a")
         self._folder = tempfile.TemporaryDirectory()
         environment = {**os.environ, "TMPDIR": self._folder.name}
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "worker.py"), backend],
+            [sys.executable, str(HERE / "worker.py"), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -86,10 +90,10 @@ class Worker:
 
 
 class Campaign:
-    """Runs tests on several workers at once."""
+    """Runs tests on several workers at once, which are started with `arguments`."""
 
-    def __init__(self, backend: str, log: Path) -> None:
-        self.backend = backend
+    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+        self.arguments = arguments
         self.log = log
         self.results: dict[str, dict[str, Any]] = {}
         self._waiting: queue.Queue[str] = queue.Queue()
@@ -110,6 +114,9 @@ class Campaign:
             thread.start()
         for thread in threads:
             thread.join()
+        for test in tests:  # no worker may have started
+            missing = {"test": test, "status": "fail", "seconds": 0, "detail": "it was not run"}
+            self.results.setdefault(test, missing)
         return self.results
 
     def close(self) -> None:
@@ -121,7 +128,7 @@ class Campaign:
             self._close(worker)
 
     def _open(self) -> Worker:
-        worker = Worker(self.backend, self.log)
+        worker = Worker(self.arguments, self.log)
         with self._lock:
             self._workers.add(worker)
         return worker
@@ -159,23 +166,34 @@ class Campaign:
             print(f"[{done}/{total}] {result['test']} {result['seconds']} s{mark}", flush=True)
 
 
-def read_list(name: str) -> list[str]:
-    path = HERE / name
-    if not path.exists():
-        return []
+def version_of(name: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", name)[:2]))
+
+
+def list_of(backend: str) -> Path:
+    """Where it stands what passes with the torch that runs."""
+    return HERE / f"{backend}_passes_{'_'.join(map(str, version_of(version('torch'))))}.txt"
+
+
+def read_passes(backend: str) -> set[str]:
+    running = version_of(version("torch"))
+    known = HERE.glob(f"{backend}_passes_*.txt")
+    older = [path for path in known if version_of(path.name) <= running]
+    return set(read_list(max(older, key=lambda path: version_of(path.name)))) if older else set()
+
+
+def read_list(path: Path) -> list[str]:
     lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
     return [line for line in lines if line]
 
 
 def exceptions() -> set[str]:
-    return {line.split(":")[0].strip() for line in read_list("exceptions.txt")}
+    return {line.split(":")[0].strip() for line in read_list(HERE / "exceptions.txt")}
 
 
 def expected(backend: str) -> set[str]:
     """Tests that must pass: those that passed before, and those that gloo passes but exceptions."""
-    return set(read_list(f"{backend}_passes.txt")) | (
-        set(read_list("gloo_passes.txt")) - exceptions()
-    )
+    return read_passes(backend) | (read_passes("gloo") - exceptions())
 
 
 def choose(campaign: Campaign, arguments: argparse.Namespace) -> list[str]:
@@ -183,7 +201,8 @@ def choose(campaign: Campaign, arguments: argparse.Namespace) -> list[str]:
         return arguments.test
     if arguments.update:
         return campaign.names()
-    return sorted(expected(arguments.backend))
+    names = sorted(expected(arguments.backend))
+    return [name for name in names if arguments.torch or not name.startswith("fault_tolerance.")]
 
 
 def error_line(detail: str) -> str:
@@ -196,7 +215,7 @@ def judge(results: dict[str, dict[str, Any]], arguments: argparse.Namespace) -> 
     """Compares with the kept list; 0 when nothing that passed before has been lost."""
     passed = sorted(test for test, result in results.items() if result["status"] == "pass")
     if arguments.update:
-        (HERE / f"{arguments.backend}_passes.txt").write_text("\n".join(passed) + "\n")
+        list_of(arguments.backend).write_text("\n".join(passed) + "\n")
     kept = expected(arguments.backend) | set(arguments.expect)
     lost = sorted(test for test in kept & results.keys() if results[test]["status"] != "pass")
     gained = sorted(set(passed) - kept)
@@ -215,7 +234,7 @@ def run_campaign(
     log: Path,
     arguments: argparse.Namespace,
 ) -> dict[str, dict[str, Any]]:
-    campaign = Campaign(backend, log)
+    campaign = Campaign([backend, *([arguments.torch] if arguments.torch else [])], log)
     began = time.monotonic()
     try:
         return campaign.run(tests(campaign), arguments.jobs)
@@ -229,7 +248,7 @@ def excuse(results: dict[str, dict[str, Any]], log: Path, arguments: argparse.Na
 
     A CUDA build of torch on a machine without a driver fails tests that a CPU build passes.
     """
-    listed = set(read_list("gloo_passes.txt"))
+    listed = read_passes("gloo")
     failed = [test for test in listed & results.keys() if results[test]["status"] != "pass"]
     if not failed:
         return
@@ -244,6 +263,7 @@ def main() -> int:
     parser.add_argument("--backend", choices=["gloo", "taco"], required=True)
     parser.add_argument("--update", action="store_true", help="write the list of what passes")
     parser.add_argument("--test", action="append", help="only this test; may be repeated")
+    parser.add_argument("--torch", help="a checkout of torch's repository")
     parser.add_argument("--expect", action="append", default=[], help="must pass, listed or not")
     parser.add_argument("--jobs", type=int, default=max(2, os.cpu_count() or 2))
     parser.add_argument("--verbose", action="store_true", help="print what failed, in full")

@@ -1,13 +1,15 @@
 """Runs single tests of torch's own distributed suite over a given backend, one line of JSON each.
 
-Started by run.py as `worker.py BACKEND`; reads test names from standard input. Torch's suite opens
-and closes tests by the backend's name when it is imported. It is imported here as if for gloo, with
-the gates that ask for MPI or NCCL but need neither opened, and run over BACKEND. Ranks are forked
-from this process, which has imported everything and started nothing: a second a test, not ten.
+Started by run.py as `worker.py BACKEND [TORCH]`; reads test names from standard input. Torch's
+suite opens and closes tests by the backend's name when it is imported. It is imported here as if
+for gloo, with the gates that ask for MPI or NCCL but need neither opened, and run over BACKEND.
+Ranks are forked from this process, which has imported everything and started nothing: a second a
+test, not ten.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -18,6 +20,9 @@ import unittest
 from typing import Any
 
 WORLD_SIZE = 3
+# In torch's repository, but not in its package; of every backend whose groups can be reconfigured.
+FAULT_TOLERANCE = "test/distributed/test_c10d_fault_tolerance.py"
+FAULT_TOLERANCE_PREFIX = "fault_tolerance."
 DEADLINE_S = 60  # of one test, inside torch's own runner
 
 # Reasons for skipping that are about the name of the backend, not about what the test needs.
@@ -75,10 +80,11 @@ def open_gates() -> None:
 class LikeGloo(str):
     """The backend's name, for code that asks whether it is gloo to choose CPU tensors."""
 
+    alias = "gloo"
     __hash__ = str.__hash__
 
     def __eq__(self, other: object) -> bool:
-        return other == "gloo" or str.__eq__(self, other)
+        return other == self.alias or str.__eq__(self, other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -118,6 +124,34 @@ def suite_class(backend: str) -> type[unittest.TestCase]:
     return Conformance
 
 
+class LikeNccl2(LikeGloo):
+    """The name of a backend that, as nccl2 and unlike gloo, reports a group that has failed."""
+
+    alias = "nccl2"
+
+
+def fault_tolerance_class(backend: str, torch_folder: str) -> type[unittest.TestCase]:
+    """Torch's tests of groups that are reconfigured as a test case that runs over `backend`."""
+    import torch
+    from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+    file = os.path.join(torch_folder, FAULT_TOLERANCE)
+    spec = importlib.util.spec_from_file_location("fault_tolerance", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    class FaultTolerance(module.AbstractFaultToleranceTest, MultiProcessTestCase):
+        backend_name = LikeNccl2(backend) if backend != "gloo" else backend
+        device_type = "cpu"
+
+        def _spawn_processes(self) -> None:
+            self._start_processes(torch.multiprocessing.get_context("fork").Process)
+
+    return FaultTolerance
+
+
 def run_one(case: type[unittest.TestCase], name: str) -> dict[str, Any]:
     began = time.monotonic()
     result = unittest.TextTestRunner(stream=io.StringIO(), verbosity=0).run(case(name))
@@ -137,11 +171,21 @@ def main() -> None:
     # Output of the tests goes to standard error; results alone go to standard output.
     results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    case = suite_class(sys.argv[1])
-    names = [name for name in dir(case) if name.startswith("test_")]
-    print(json.dumps({"names": names}), file=results, flush=True)
+    cases = {"": suite_class(sys.argv[1])}
+    if sys.argv[2:]:
+        cases[FAULT_TOLERANCE_PREFIX] = fault_tolerance_class(*sys.argv[1:])
+    tests = {
+        prefix + name: (case, name)
+        for prefix, case in cases.items()
+        for name in dir(case)
+        if name.startswith("test_")
+    }
+    print(json.dumps({"names": list(tests)}), file=results, flush=True)
     for line in sys.stdin:
-        print(json.dumps(run_one(case, line.strip())), file=results, flush=True)
+        name = line.strip()
+        unknown = {"status": "fail", "seconds": 0, "detail": "torch has no test of this name"}
+        result = run_one(*tests[name]) if name in tests else unknown
+        print(json.dumps({**result, "test": name}), file=results, flush=True)
 
 
 if __name__ == "__main__":
