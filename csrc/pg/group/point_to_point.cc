@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "pg/execution/message_parts.h"
+#include "harp/message_parts.h"
 
 namespace taco::pg {
 
@@ -88,7 +88,7 @@ template <class Open>
 void PointToPoint::open_parts(PointToPointMessage& message, Counter& counter, const Open& open) {
   const OperationState& operation = *message.operation;
   const Piece& piece = piece_of(operation);
-  const std::size_t parts = parts_of(piece.bytes);
+  const std::size_t parts = harp::parts_of(piece.bytes);
   const std::uint32_t first = counter.next;
   counter.next += static_cast<std::uint32_t>(parts);
   message.parts.resize(parts);
@@ -96,11 +96,11 @@ void PointToPoint::open_parts(PointToPointMessage& message, Counter& counter, co
   for (std::size_t i = 0; i < parts; ++i) {
     PointToPointPart& part = message.parts[i];
     part.message = &message;
-    part.expected = std::min(kPartBytes, piece.bytes - i * kPartBytes);
+    part.expected = std::min(harp::kPartBytes, piece.bytes - i * harp::kPartBytes);
     part.open = true;
     const auto number = first + static_cast<std::uint32_t>(i);
     const harp::MessageKey key{group_.id, wire_tag(operation.spec.tag, number)};
-    open(part, key, piece.data + i * kPartBytes);
+    open(part, key, piece.data + i * harp::kPartBytes);
   }
 }
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "pg/execution/message_parts.h"
+#include "harp/message_parts.h"
 #include "pg/planning/schedule.h"
 
 namespace taco::pg {
@@ -124,11 +124,11 @@ void Window::send(OneSided& one) {
     return send_head(one, {.type = WindowMessage::Type::kSignal, .signals = true}, 0);
   }
   const Piece& piece = spec.inputs[0];
-  const std::size_t parts = parts_of(piece.bytes);
+  const std::size_t parts = harp::parts_of(piece.bytes);
   one.parts.resize(parts);
   for (std::size_t i = 0; i < parts; ++i) {
-    const std::size_t from = i * kPartBytes;
-    const Piece part{piece.data + from, std::min(kPartBytes, piece.bytes - from)};
+    const std::size_t from = i * harp::kPartBytes;
+    const Piece part{piece.data + from, std::min(harp::kPartBytes, piece.bytes - from)};
     WindowMessage put{.type = WindowMessage::Type::kPut,
                       .dtype = spec.dtype,
                       .signals = i + 1 == parts,
