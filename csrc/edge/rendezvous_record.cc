@@ -10,6 +10,7 @@
 
 #include "base/names.h"
 #include "base/random.h"
+#include "edge/comparison.h"
 
 namespace taco::edge {
 namespace {
@@ -304,11 +305,11 @@ std::vector<double> Table::host_gbits() const {
   return gbits;
 }
 
-Status compare(int our_rank, const Hello& ours, int their_rank, const Hello& theirs) {
+Status compare(const std::string& us, const Hello& ours, const std::string& them,
+               const Hello& theirs, const std::string& advice) {
   const auto differ = [&](const std::string& what, const std::string& a, const std::string& b) {
-    return Status(Code::kVersionMismatch, what + " differ: rank " + std::to_string(our_rank) +
-                                              " has " + a + ", rank " + std::to_string(their_rank) +
-                                              " has " + b + ". All ranks need the same.");
+    return Status(Code::kVersionMismatch, what + " differ: " + us + " has " + a + ", " + them +
+                                              " has " + b + ". " + advice);
   };
   if (ours.version != theirs.version) {
     return differ("taco_torch versions", ours.version, theirs.version);
@@ -321,6 +322,11 @@ Status compare(int our_rank, const Hello& ours, int their_rank, const Hello& the
                   difference(theirs.settings, ours.settings));
   }
   return Status();
+}
+
+Status compare(int our_rank, const Hello& ours, int their_rank, const Hello& theirs) {
+  return compare("rank " + std::to_string(our_rank), ours, "rank " + std::to_string(their_rank),
+                 theirs, "All ranks need the same.");
 }
 
 Status check_distinct(const std::vector<Hello>& ranks) {

@@ -6,10 +6,10 @@
 
 #include <array>
 #include <cstring>
-#include <map>
 #include <utility>
 
 #include "edge/errors.h"
+#include "edge/exposed_memory.h"
 #include "edge/without_gil.h"
 #include "pg/c10d/backend_tensors.h"
 
@@ -28,54 +28,7 @@ struct WindowRecord {
 void check_memory(const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.defined(), "taco: a window needs a tensor");
   require_cpu(tensor, "new_window");
-  TORCH_CHECK_VALUE(tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(),
-                    "taco: a window needs a contiguous tensor, since others write into its memory; "
-                    "got one of the sizes ",
-                    tensor.sizes(), " and the strides ", tensor.strides(),
-                    ": register tensor.contiguous()");
-  const std::size_t needed = tensor.storage_offset() * tensor.element_size() + tensor.nbytes();
-  TORCH_CHECK_VALUE(tensor.nbytes() == 0 || tensor.storage().nbytes() >= needed,
-                    "taco: the tensor for a window needs ", needed, " bytes of a storage that has ",
-                    tensor.storage().nbytes(),
-                    ": its memory is gone (a sharded parameter, say, between two uses)");
-}
-
-// A storage that is resized loses its memory, which nobody could tell the other ranks in time:
-// while any window lies in it, it cannot be.
-class FixedStorages {
- public:
-  void fix(c10::StorageImpl* storage) {
-    std::lock_guard lock(mutex_);
-    Fixed& fixed = fixed_[storage];
-    if (fixed.windows++ > 0) return;
-    fixed.was_resizable = storage->resizable();
-    storage->set_resizable(false);
-  }
-  void release(c10::StorageImpl* storage) {
-    std::lock_guard lock(mutex_);
-    const auto found = fixed_.find(storage);
-    if (--found->second.windows > 0) return;
-    if (found->second.was_resizable) storage->set_resizable(true);
-    fixed_.erase(found);
-  }
-
- private:
-  struct Fixed {
-    int windows = 0;
-    bool was_resizable = false;
-  };
-  std::mutex mutex_;
-  std::map<c10::StorageImpl*, Fixed> fixed_;
-};
-
-FixedStorages& fixed_storages() {
-  static FixedStorages* const instance =
-      new FixedStorages;  // windows may outlive static destruction
-  return *instance;
-}
-
-c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-  return tensor.storage().unsafeGetStorageImpl();
+  edge::check_exposable(tensor, "a window");
 }
 
 }  // namespace
@@ -88,7 +41,7 @@ void BackendWindow::Registered::close() {
   if (!end.ok()) {
     new at::Tensor(tensor);  // an engine that hangs may yet write there
   } else if (tensor.defined()) {
-    fixed_storages().release(storage_of(tensor));
+    edge::release_storage(tensor);
   }
 }
 
@@ -132,7 +85,7 @@ void BackendWindow::tensor_register(const at::Tensor& tensor, bool /*owning*/) {
   made->group = value_or_raise(made->generation->nested()->open(
       NestedGroups::id_of(NestedGroups::id_of(parent, kWindowIds), number),
       made->generation->nested()->child_of(parent), suffix.c_str(), memory));
-  if (!problem) fixed_storages().fix(storage_of(made->tensor));
+  if (!problem) edge::fix_storage(made->tensor);
   try {
     made->peers = meet(*made, problem);
   } catch (...) {

@@ -1,0 +1,63 @@
+#include "edge/exposed_memory.h"
+
+#include <map>
+#include <mutex>
+
+namespace taco::edge {
+namespace {
+
+class FixedStorages {
+ public:
+  void fix(c10::StorageImpl* storage) {
+    std::lock_guard lock(mutex_);
+    Fixed& fixed = fixed_[storage];
+    if (fixed.users++ > 0) return;
+    fixed.was_resizable = storage->resizable();
+    storage->set_resizable(false);
+  }
+  void release(c10::StorageImpl* storage) {
+    std::lock_guard lock(mutex_);
+    const auto found = fixed_.find(storage);
+    if (--found->second.users > 0) return;
+    if (found->second.was_resizable) storage->set_resizable(true);
+    fixed_.erase(found);
+  }
+
+ private:
+  struct Fixed {
+    int users = 0;
+    bool was_resizable = false;
+  };
+  std::mutex mutex_;
+  std::map<c10::StorageImpl*, Fixed> fixed_;
+};
+
+// Never destroyed: windows may outlive static destruction.
+FixedStorages& fixed_storages() {
+  static FixedStorages* const instance = new FixedStorages;
+  return *instance;
+}
+
+c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.storage().unsafeGetStorageImpl();
+}
+
+}  // namespace
+
+void check_exposable(const at::Tensor& tensor, const char* whose) {
+  TORCH_CHECK_VALUE(
+      tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(), "taco: ", whose,
+      " needs a contiguous tensor, since others write into its memory; got one of "
+      "the sizes ",
+      tensor.sizes(), " and the strides ", tensor.strides(), ": register tensor.contiguous()");
+  const std::size_t needed = tensor.storage_offset() * tensor.element_size() + tensor.nbytes();
+  TORCH_CHECK_VALUE(tensor.nbytes() == 0 || tensor.storage().nbytes() >= needed,
+                    "taco: the tensor for ", whose, " needs ", needed,
+                    " bytes of a storage that has ", tensor.storage().nbytes(),
+                    ": its memory is gone (a sharded parameter, say, between two uses)");
+}
+
+void fix_storage(const at::Tensor& tensor) { fixed_storages().fix(storage_of(tensor)); }
+void release_storage(const at::Tensor& tensor) { fixed_storages().release(storage_of(tensor)); }
+
+}  // namespace taco::edge
