@@ -22,6 +22,7 @@ MAY_INCLUDE = {
     "harp": {"harp", "kernels", "base"},  # kernels: checksums and sinks, docs/decisions/0001
     "edge": {"edge", "harp", "base"},
     "pg": {"pg", "edge", "harp", "kernels", "base"},
+    "remote": {"remote", "edge", "harp", "kernels", "base"},  # edge: its torch/ alone
     "device": {"device", "base"},
     "zerocache": {"zerocache", "device", "edge", "kernels", "base"},  # edge: its torch/ alone
 }
@@ -42,7 +43,7 @@ INNER_WALLS = {
     "pg/group": {"pg", "pg/planning", "pg/algorithms", "pg/execution", "pg/window", "pg/group"},
 }
 # Headers that belong to a few files only: pattern of the header, pattern of those files.
-TORCH_FACING = r"csrc/(bindings|edge/\w+|zerocache/torch/\w+|pg/c10d/(\w+/)?\w+)\.(cc|h)"
+TORCH_FACING = r"csrc/(bindings|edge/\w+|(zerocache|remote)/torch/\w+|pg/c10d/(\w+/)?\w+)\.(cc|h)"
 RESERVED = [
     (r"(torch|c10|ATen|pybind11|edge)/", TORCH_FACING),
     (r"rte_", r"csrc/harp/drivers/dpdk\w*\.(cc|h)"),

@@ -1,0 +1,253 @@
+#include "remote/endpoint.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/completion_thread.h"
+#include "base/random.h"
+#include "harp/engine/engine_call.h"
+
+namespace taco::remote {
+namespace {
+
+// An endpoint that closes waits so long for answers that are on their way.
+constexpr Duration kPatienceForAnswers = kSecond;
+
+Status closed_endpoint() {
+  return Status(Code::kAborted, "this endpoint is closed: open a new one");
+}
+
+}  // namespace
+
+Transfer::Transfer(std::shared_ptr<harp::Stack> stack, std::shared_ptr<EndpointCore> core)
+    : stack_(std::move(stack)), core_(std::move(core)) {}
+
+void Transfer::run_st(harp::Transport& transport) {
+  operation_.context = this;
+  operation_.on_done = [](Operation& operation, const Status& status) {
+    static_cast<Transfer*>(operation.context)->finish_st(status);
+  };
+  core_->requester.start_st(operation_, transport);
+}
+
+void Transfer::finish_st(const Status& status) {
+  const std::shared_ptr<Transfer> keep = std::move(self_);
+  status_ = status;
+  std::vector<std::function<void()>> callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    event_.set();
+    callbacks.swap(callbacks_);
+  }
+  stack_->engine().wake_waiters();
+  for (auto& callback : callbacks) completion::post(std::move(callback));
+}
+
+Status Transfer::wait(Time deadline) {
+  if (event_.is_set()) return status_;
+  if (stack_->engine().in_engine())
+    return Status(Code::kInternal, "waiting on the engine's own thread would never end");
+  const Time begun = monotonic_now();
+  completion::Blocked blocked;
+  if (stack_->engine().wait(event_, deadline)) return status_;
+  TACO_RETURN_IF_ERROR(stack_->usable());  // in a forked child, say, nobody works on it
+  if (deadline == kNever) return Status(Code::kAborted, "the transport stopped");
+  return Status(Code::kTimeout,
+                std::string(operation_.action == Action::kWrite ? "a write" : "a read") + " of " +
+                    std::to_string(operation_.bytes) + " bytes: Timed out waiting " +
+                    std::to_string((monotonic_now() - begun) / kMillisecond) +
+                    "ms for it to complete; it goes on");
+}
+
+void Transfer::on_complete(std::function<void()> callback) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!event_.is_set()) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  completion::post(std::move(callback));
+}
+
+Endpoint::Endpoint(std::shared_ptr<harp::Stack> stack, std::uint64_t id)
+    : stack_(std::move(stack)),
+      core_(std::make_shared<EndpointCore>(id)),
+      directory_(Directory::attach(stack_)) {
+  completion::add_user();
+}
+
+Result<std::shared_ptr<Endpoint>> Endpoint::open(std::shared_ptr<harp::Stack> stack,
+                                                 std::uint64_t id) {
+  TACO_RETURN_IF_ERROR(stack->usable());
+  auto endpoint = std::make_shared<Endpoint>(std::move(stack), id);
+  endpoint->on_engine([&](harp::Transport&) { endpoint->directory_->add_st(*endpoint->core_); });
+  return endpoint;
+}
+
+Endpoint::~Endpoint() {
+  (void)drop();
+  Directory::detach(directory_, stack_);
+  completion::remove_user();
+}
+
+Status Endpoint::drop() {
+  if (Status end = close(monotonic_now()); end.ok()) return end;
+  on_engine([this](harp::Transport&) { core_->requester.fail_st(closed_endpoint()); });
+  return close(monotonic_now() + kPatienceForAnswers);
+}
+
+bool Endpoint::on_engine(std::function<void(harp::Transport&)> function) const {
+  return stack_->usable().ok() && harp::call_on_engine(stack_->engine(), std::move(function));
+}
+
+Status Endpoint::usable() const {
+  TACO_RETURN_IF_ERROR(stack_->usable());
+  return stage_ == Stage::kOpen ? Status() : closed_endpoint();
+}
+
+Status Endpoint::connect(std::string_view process, std::uint64_t endpoint) {
+  std::lock_guard lock(mutex_);
+  TACO_RETURN_IF_ERROR(usable());
+  if (is_connected_) {
+    return invalid("this endpoint is connected already, to " + stack_->describe(peer_) +
+                   ": open another one for another peer");
+  }
+  Result<harp::PeerId> peer = stack_->add_peer(process);
+  if (!peer.ok()) return peer.status();
+  peer_ = *peer;
+  peer_endpoint_ = endpoint;
+  is_connected_ = true;
+  const std::string name = stack_->describe(peer_);
+  on_engine([&](harp::Transport& transport) {
+    core_->connect_st(peer_, peer_endpoint_, name, transport);
+  });
+  return {};
+}
+
+bool Endpoint::connected() const {
+  {
+    std::lock_guard lock(mutex_);
+    if (!is_connected_ || !usable().ok()) return false;
+  }
+  bool is_broken = true;
+  on_engine([&](harp::Transport&) { is_broken = core_->is_broken_st(); });
+  return !is_broken;
+}
+
+std::string Endpoint::describe_peer() const {
+  std::lock_guard lock(mutex_);
+  return is_connected_ ? stack_->describe(peer_) : "no peer";
+}
+
+Result<Handle> Endpoint::add(std::byte* memory, std::uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  TACO_RETURN_IF_ERROR(usable());
+  const auto token = random_value<Token>();
+  Handle handle;
+  on_engine([&](harp::Transport&) { handle = core_->owner.add_st(memory, bytes, token); });
+  return handle;
+}
+
+Status Endpoint::revoke(std::uint64_t region, Time deadline) {
+  const auto revoked = std::make_shared<harp::Event>();
+  const auto stack = stack_;
+  if (!on_engine([&](harp::Transport&) {
+        core_->owner.revoke_st(region, [revoked, stack] {
+          revoked->set();
+          stack->engine().wake_waiters();
+        });
+      }))
+    return {};  // nothing writes any more
+  if (stack_->engine().wait(*revoked, deadline) || !stack_->usable().ok()) return {};
+  return Status(Code::kTimeout,
+                "the peer's transfers with memory " + std::to_string(region) +
+                    " have not ended in time: it is revoked, but may not be freed yet");
+}
+
+Result<TransferPtr> Endpoint::start(Action action, std::byte* memory, std::uint64_t bytes,
+                                    const Handle& remote) {
+  std::lock_guard lock(mutex_);
+  TACO_RETURN_IF_ERROR(usable());
+  if (!is_connected_) return invalid("this endpoint has no peer: connect() it first");
+  if (remote.endpoint != peer_endpoint_) {
+    return invalid("the handle is of another endpoint than this one is connected to, which is at " +
+                   stack_->describe(peer_));
+  }
+  if (bytes > remote.bytes) {
+    return invalid("the local view has " + std::to_string(bytes) +
+                   " bytes, and the remote buffer only " + std::to_string(remote.bytes));
+  }
+  auto transfer = std::make_shared<Transfer>(stack_, core_);
+  transfer->operation_.action = action;
+  transfer->operation_.memory = memory;
+  transfer->operation_.bytes = bytes;
+  transfer->operation_.remote = remote;
+  transfer->self_ = transfer;
+  while (!started_.empty()) {
+    const TransferPtr oldest = started_.front().lock();
+    if (oldest != nullptr && !oldest->done()) break;
+    started_.pop_front();
+  }
+  started_.push_back(transfer);
+  stack_->engine().submit(*transfer, false);
+  return transfer;
+}
+
+// The transfers that were started here.
+Status Endpoint::drain(Time deadline) {
+  std::deque<std::weak_ptr<Transfer>> started;
+  {
+    std::lock_guard lock(mutex_);
+    started = started_;
+  }
+  std::size_t open = 0;
+  for (const std::weak_ptr<Transfer>& weak : started) {
+    const TransferPtr transfer = weak.lock();
+    if (transfer == nullptr || transfer->done()) continue;
+    (void)transfer->wait(deadline);
+    if (!transfer->done() && stack_->usable().ok()) ++open;
+  }
+  if (open == 0) return {};
+  return Status(Code::kTimeout,
+                std::to_string(open) + " transfers have not ended in time, and go on: close again");
+}
+
+void Endpoint::leave(Time deadline) {
+  const auto idle = std::make_shared<harp::Event>();
+  const auto stack = stack_;
+  on_engine([&](harp::Transport&) {
+    core_->owner.stop_st(closed_endpoint().with_prefix("the peer's endpoint: "), [idle, stack] {
+      idle->set();
+      stack->engine().wake_waiters();
+    });
+  });
+  if (!stack_->engine().wait(*idle, std::max(deadline, monotonic_now() + kPatienceForAnswers))) {
+    on_engine([&](harp::Transport&) { core_->owner.abandon_st(closed_endpoint()); });
+    stack_->engine().wait(*idle, monotonic_now() + kPatienceForAnswers);
+  }
+  const auto directory = directory_;
+  const auto core = core_;
+  on_engine([directory, core](harp::Transport& transport) {
+    core->say_closed_st(transport);
+    core->requester.fail_st(closed_endpoint());
+    directory->remove_st(*core);
+  });
+}
+
+Status Endpoint::close(Time deadline) {
+  std::lock_guard one_at_a_time(closing_);
+  {
+    std::lock_guard lock(mutex_);
+    if (stage_ == Stage::kClosed) return {};
+    stage_ = Stage::kClosing;
+  }
+  TACO_RETURN_IF_ERROR(drain(deadline));
+  leave(deadline);
+  std::lock_guard lock(mutex_);
+  stage_ = Stage::kClosed;
+  if (is_connected_) stack_->release_peer(peer_);
+  return {};
+}
+
+}  // namespace taco::remote
