@@ -3,6 +3,7 @@
 
 #include "edge/bind.h"
 #include "pg/c10d/bind.h"
+#include "remote/torch/bind.h"
 #include "zerocache/torch/bind.h"
 
 PYBIND11_MODULE(_C, module) {
@@ -18,6 +19,7 @@ PYBIND11_MODULE(_C, module) {
   taco::pg::bind_future(module);
   taco::pg::bind_backend(module);
   taco::pg::bind_lightcc(module);
+  taco::remote::bind_transport(module);
   taco::zerocache::bind_storage(module);
   taco::zerocache::bind_store(module);
   taco::zerocache::bind_lending(module);

@@ -82,7 +82,10 @@ set(torch_facing
   zerocache/torch/store_spread.cc
   zerocache/torch/store_state.cc
   zerocache/torch/uses.cc
-  edge/exposed_memory.cc)
+  edge/exposed_memory.cc
+  remote/torch/endpoint_address.cc
+  remote/torch/exposed.cc
+  remote/torch/transport_bind.cc)
 
 # add_extension(FOLDER): a module for the torch that lies there. Its name says which, since that is
 # looked up before anything of it is loaded; what Python looks for in it is _C in each.
