@@ -230,7 +230,7 @@ def main() -> None:
             over_transport(ARGUMENTS.backend, ARGUMENTS.rank, ARGUMENTS.address, ARGUMENTS.bytes)
         return
     try:
-        with Fabric(hosts=2) as fabric:
+        with Fabric(hosts=2, links=ARGUMENTS.links, rate=ARGUMENTS.rate) as fabric:
             if ARGUMENTS.deaths:
                 show_deaths(fabric)
                 return
@@ -252,6 +252,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--bytes", type=int, default=32 << 20)
     parser.add_argument("--writes", type=int, default=40, help="of a candidate in a turn")
     parser.add_argument("--warm-up", type=int, default=5)
+    parser.add_argument("--links", type=int, default=1, help="between the hosts")
+    parser.add_argument("--rate", help="of each, e.g. 1gbit")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument(
         "--deaths", type=int, default=0, help="instead: kill the owner so many times, each"

@@ -35,6 +35,7 @@ INNER_WALLS = {
     "harp/self": {"harp", "harp/self"},
     "harp/drivers": {"harp", "harp/drivers"},
     "pg/planning": {"pg", "pg/planning"},
+    "remote": {"remote"},
     "pg/algorithms": {"pg", "pg/planning", "pg/algorithms"},
     "pg/codecs": {"pg", "pg/codecs"},
     "pg/execution": {"pg", "pg/planning", "pg/execution"},

@@ -21,7 +21,9 @@ import atexit
 import math
 import operator
 import threading
+import time
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal
@@ -51,6 +53,18 @@ def _seconds(timeout: float | None, default: float) -> float:
     if not math.isfinite(timeout) or timeout < 0:
         raise ValueError(f"timeout must be finite and nonnegative, got {timeout}")
     return timeout
+
+
+def _in_slices(wait: Callable[[float], None], seconds: float) -> None:
+    """Waits again and again, so that a handler of a signal, that of Ctrl-C say, gets its turn."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return wait(max(0.0, min(0.1, left)))
+        except CollectiveTimeoutError as error:
+            if left <= 0.1:
+                raise TimeoutError(str(error)) from error
 
 
 class HarpRemoteBuffer:
@@ -307,10 +321,7 @@ class HarpTransport(Transport):  # type: ignore[misc]
         """
         if not isinstance(memory, HarpMemory) or memory._transport is not self:
             raise TypeError("this memory was not registered by this transport")
-        try:
-            self._endpoint.remove(memory._memory, _seconds(timeout, self._timeout))
-        except CollectiveTimeoutError as error:
-            raise TimeoutError(str(error)) from error
+        _in_slices(partial(self._endpoint.remove, memory._memory), _seconds(timeout, self._timeout))
 
     def _check_transfer(self, local_buffer: Any, remote_buffer: Any, *, mutable: bool) -> None:
         wanted = HarpMutableMemoryView if mutable else HarpMemoryView
@@ -381,10 +392,7 @@ class HarpTransport(Transport):  # type: ignore[misc]
         Raises:
             TimeoutError: transfers are under way still; nothing more can be started. Close again.
         """
-        try:
-            self._endpoint.close(_seconds(timeout, self._timeout))
-        except CollectiveTimeoutError as error:
-            raise TimeoutError(str(error)) from error
+        _in_slices(self._endpoint.close, _seconds(timeout, self._timeout))
 
     async def close_async(self, *, timeout: float | None = None) -> None:
         close = partial(self.close, timeout=timeout)
