@@ -42,7 +42,8 @@ print("done")
 def entry_points() -> set[tuple[str, str, str]]:
     """(group, name, value) of every entry point that pyproject.toml declares."""
     found = set(ENTRY.findall((TOP / "pyproject.toml").read_text()))
-    assert {group for group, _, _ in found} == {"torch.backends", "torch.distributed.backends"}
+    groups = {"torch.backends", "torch.distributed.backends", "torch.distributed.transports"}
+    assert {group for group, _, _ in found} == groups
     return found
 
 
@@ -101,7 +102,12 @@ def test_torch_asks_for_the_backend_by_its_name(site: Path) -> None:
 
 def test_every_entry_point_is_callable_and_so_is_the_installed_one() -> None:
     for group, name, value in entry_points():
-        assert callable(metadata.EntryPoint(name, value, group).load())
+        entry = metadata.EntryPoint(name, value, group)
+        if group == "torch.distributed.transports" and VERSION < (2, 15):
+            with pytest.raises(ImportError, match=r"needs torch 2\.15"):
+                entry.load()
+        else:
+            assert callable(entry.load())
     installed = metadata.distribution("taco_torch")
     if not Path(str(installed.locate_file("taco_torch"))).samefile(PACKAGE):
         pytest.skip("what is imported was not installed by pip")
