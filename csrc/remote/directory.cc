@@ -9,9 +9,6 @@
 namespace taco::remote {
 namespace {
 
-// A caller stops to wait for an engine that does not run.
-constexpr Duration kPatienceForEngine = 5 * kSecond;
-
 // Never destroyed: endpoints may outlive static destruction.
 struct Directories {
   std::mutex mutex;

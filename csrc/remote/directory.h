@@ -11,6 +11,9 @@
 
 namespace taco::remote {
 
+// A caller stops to wait for an engine that does not run.
+inline constexpr Duration kPatienceForEngine = 5 * kSecond;
+
 class Directory final : public harp::Observer {
  public:
   // Any thread but an engine's, balanced by detach().

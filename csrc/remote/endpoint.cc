@@ -81,7 +81,8 @@ Result<std::shared_ptr<Endpoint>> Endpoint::open(std::shared_ptr<harp::Stack> st
                                                  std::uint64_t id) {
   TACO_RETURN_IF_ERROR(stack->usable());
   auto endpoint = std::make_shared<Endpoint>(std::move(stack), id);
-  endpoint->on_engine([&](harp::Transport&) { endpoint->directory_->add_st(*endpoint->core_); });
+  TACO_RETURN_IF_ERROR(endpoint->on_engine(
+      [&](harp::Transport&) { endpoint->directory_->add_st(*endpoint->core_); }));
   return endpoint;
 }
 
@@ -93,12 +94,17 @@ Endpoint::~Endpoint() {
 
 Status Endpoint::drop() {
   if (Status end = close(monotonic_now()); end.ok()) return end;
-  on_engine([this](harp::Transport&) { core_->requester.fail_st(closed_endpoint()); });
+  (void)on_engine([this](harp::Transport&) { core_->requester.fail_st(closed_endpoint()); });
   return close(monotonic_now() + kPatienceForAnswers);
 }
 
-bool Endpoint::on_engine(std::function<void(harp::Transport&)> function) const {
-  return stack_->usable().ok() && harp::call_on_engine(stack_->engine(), std::move(function));
+Status Endpoint::on_engine(std::function<void(harp::Transport&)> function) const {
+  TACO_RETURN_IF_ERROR(stack_->usable());
+  if (harp::call_on_engine(stack_->engine(), std::move(function),
+                           monotonic_now() + kPatienceForEngine))
+    return {};
+  TACO_RETURN_IF_ERROR(stack_->usable());
+  return Status(Code::kInternal, "the transport's engine does not run");
 }
 
 Status Endpoint::usable() const {
@@ -119,10 +125,9 @@ Status Endpoint::connect(std::string_view process, std::uint64_t endpoint) {
   peer_endpoint_ = endpoint;
   is_connected_ = true;
   const std::string name = stack_->describe(peer_);
-  on_engine([&](harp::Transport& transport) {
+  return on_engine([&](harp::Transport& transport) {
     core_->connect_st(peer_, peer_endpoint_, name, transport);
   });
-  return {};
 }
 
 bool Endpoint::connected() const {
@@ -131,8 +136,7 @@ bool Endpoint::connected() const {
     if (!is_connected_ || !usable().ok()) return false;
   }
   bool is_broken = true;
-  on_engine([&](harp::Transport&) { is_broken = core_->is_broken_st(); });
-  return !is_broken;
+  return on_engine([&](harp::Transport&) { is_broken = core_->is_broken_st(); }).ok() && !is_broken;
 }
 
 std::string Endpoint::describe_peer() const {
@@ -145,20 +149,22 @@ Result<Handle> Endpoint::add(std::byte* memory, std::uint64_t bytes) {
   TACO_RETURN_IF_ERROR(usable());
   const auto token = random_value<Token>();
   Handle handle;
-  on_engine([&](harp::Transport&) { handle = core_->owner.add_st(memory, bytes, token); });
+  TACO_RETURN_IF_ERROR(
+      on_engine([&](harp::Transport&) { handle = core_->owner.add_st(memory, bytes, token); }));
   return handle;
 }
 
 Status Endpoint::revoke(std::uint64_t region, Time deadline) {
   const auto revoked = std::make_shared<harp::Event>();
   const auto stack = stack_;
-  if (!on_engine([&](harp::Transport&) {
-        core_->owner.revoke_st(region, [revoked, stack] {
-          revoked->set();
-          stack->engine().wake_waiters();
-        });
-      }))
-    return {};  // nothing writes any more
+  const Status asked = on_engine([&](harp::Transport&) {
+    core_->owner.revoke_st(region, [revoked, stack] {
+      revoked->set();
+      stack->engine().wake_waiters();
+    });
+  });
+  if (!stack_->usable().ok()) return {};  // nothing writes any more
+  TACO_RETURN_IF_ERROR(asked);
   if (stack_->engine().wait(*revoked, deadline) || !stack_->usable().ok()) return {};
   return Status(Code::kTimeout,
                 "the peer's transfers with memory " + std::to_string(region) +
@@ -213,22 +219,24 @@ Status Endpoint::drain(Time deadline) {
                 std::to_string(open) + " transfers have not ended in time, and go on: close again");
 }
 
-void Endpoint::leave(Time deadline) {
+Status Endpoint::leave(Time deadline) {
   const auto idle = std::make_shared<harp::Event>();
   const auto stack = stack_;
-  on_engine([&](harp::Transport&) {
+  TACO_RETURN_IF_ERROR(on_engine([&](harp::Transport&) {
     core_->owner.stop_st(closed_endpoint().with_prefix("the peer's endpoint: "), [idle, stack] {
       idle->set();
       stack->engine().wake_waiters();
     });
-  });
+  }));
   if (!stack_->engine().wait(*idle, std::max(deadline, monotonic_now() + kPatienceForAnswers))) {
-    on_engine([&](harp::Transport&) { core_->owner.abandon_st(closed_endpoint()); });
-    stack_->engine().wait(*idle, monotonic_now() + kPatienceForAnswers);
+    TACO_RETURN_IF_ERROR(
+        on_engine([&](harp::Transport&) { core_->owner.abandon_st(closed_endpoint()); }));
+    if (!stack_->engine().wait(*idle, monotonic_now() + kPatienceForAnswers))
+      return Status(Code::kTimeout, "the transport's engine does not end what it has begun");
   }
   const auto directory = directory_;
   const auto core = core_;
-  on_engine([directory, core](harp::Transport& transport) {
+  return on_engine([directory, core](harp::Transport& transport) {
     core->say_closed_st(transport);
     core->requester.fail_st(closed_endpoint());
     directory->remove_st(*core);
@@ -243,7 +251,8 @@ Status Endpoint::close(Time deadline) {
     stage_ = Stage::kClosing;
   }
   TACO_RETURN_IF_ERROR(drain(deadline));
-  leave(deadline);
+  // Where the transport has ended, or stayed with the parent of this process, all has.
+  if (Status left = leave(deadline); !left.ok() && stack_->usable().ok()) return left;
   std::lock_guard lock(mutex_);
   stage_ = Stage::kClosed;
   if (is_connected_) stack_->release_peer(peer_);

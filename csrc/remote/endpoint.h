@@ -86,10 +86,10 @@ class Endpoint {
   enum class Stage : std::uint8_t { kOpen, kClosing, kClosed };
 
   Status usable() const;
-  // False: the engine does not run any more, so nothing happens either.
-  bool on_engine(std::function<void(harp::Transport&)> function) const;
+  // Why the function has not run, and never will.
+  Status on_engine(std::function<void(harp::Transport&)> function) const;
   Status drain(Time deadline);
-  void leave(Time deadline);
+  Status leave(Time deadline);
 
   const std::shared_ptr<harp::Stack> stack_;
   const std::shared_ptr<EndpointCore> core_;

@@ -22,6 +22,9 @@ struct AnswerRecord {
   std::uint8_t format, code;
 };
 
+// Two bits of a key say for what it is.
+constexpr std::uint64_t kLastNumber = ~std::uint64_t{0} >> 2;
+
 constexpr std::uint8_t first_byte() { return harp::notice_byte(kRemoteMemory, kRemoteFormat); }
 
 // The codes that an owner has reason to give.
@@ -29,7 +32,7 @@ constexpr Code kAnswerCodes[] = {Code::kOk, Code::kInvalidArgument, Code::kMisma
                                  Code::kInternal};
 
 harp::MessageKey key_of(std::uint64_t group, std::uint64_t kind, std::uint64_t number) {
-  return {group, kind << 62 | (number & (~std::uint64_t{0} >> 2))};
+  return {group, kind << 62 | (number & kLastNumber)};
 }
 
 Status no_message(const std::string& why) {
@@ -85,6 +88,8 @@ Result<Message> read_message(std::span<const std::byte> bytes) {
         return no_message("its action is " + std::to_string(record.action));
       if (record.bytes == 0 || record.bytes > harp::kMaxMessageBytes)
         return no_message("it is for " + std::to_string(record.bytes) + " bytes");
+      if (record.number > kLastNumber)
+        return no_message("its number is " + std::to_string(record.number));
       const bool brings = !carried.empty();
       if (brings && (action == Action::kRead || carried.size() != record.bytes)) {
         return no_message("it brings " + std::to_string(carried.size()) + " bytes of " +

@@ -75,6 +75,7 @@ TEST(RemoteMessage, WhatIsNoRequestIsRefused) {
   EXPECT_TRUE(refused([](Request& request) { request.bytes = 0; }));
   EXPECT_TRUE(refused([](Request& request) { request.bytes = harp::kMaxMessageBytes + 1; }));
   EXPECT_TRUE(refused([&](Request& request) { request.carried = more; }));
+  EXPECT_TRUE(refused([](Request& request) { request.number = std::uint64_t{1} << 62; }));
   EXPECT_TRUE(refused([&](Request& request) {
     request.action = Action::kRead;
     request.carried = std::span(more).first(3);
