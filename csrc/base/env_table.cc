@@ -185,6 +185,10 @@ constexpr auto kVariables = std::to_array<Variable>({
      "Congestion control of sessions between hosts: swift, paced_swift or cubic (docs/wire.md).",
      [](Env& env, const std::string& value) { return set_name(env.congestion, value); },
      [](const Env& env) { return env.congestion; }},
+    {"TACO_HARP_DRIVER", "name", "", "the name of a driver (lower case)",
+     "What packets between hosts leave and arrive by: udp is the kernel's UDP; auto is udp.",
+     [](Env& env, const std::string& value) { return set_name(env.harp_driver, value); },
+     [](const Env& env) { return env.harp_driver; }},
     {"TACO_HARP_SECURITY", "choice", "", "none, auth or encrypt",
      "What protects packets between hosts beside the handshake: checksums (none); authenticated "
      "encryption of control packets and small messages, checksums of other data (auth); or "

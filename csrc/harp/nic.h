@@ -1,7 +1,6 @@
 // The interface of a packet driver, with what the protocol needs and nothing more: the addresses it
 // sends from, bursts of packets out, bursts in, the return of sent buffers, what was refused, and
-// something to sleep on. Drivers: udp (kernel sockets), later dpdk; the tests have one in virtual
-// time. drivers/open_nic.h makes the one to use.
+// something to sleep on. A Network (network.h) opens one; the tests have one in virtual time.
 //
 // Owner thread only. The protocol above holds no packet that a Nic has refused: it builds one
 // (super-)packet, offers it, and commits to it only when it was taken.

@@ -23,7 +23,7 @@ SimProcess::SimProcess(SimNetwork& network, std::uint64_t seed, const SimNicOpti
       random_(seed),
       options_(options_of(random_)),
       loop_(options_, token_, nic_, nullptr, peers_) {
-  options_.route = [this](const Endpoint& to) { return nic_.routes_to(to); };
+  options_.routes = [this] { return [this](const Endpoint& to) { return nic_.routes_to(to); }; };
   token_.try_acquire();
 }
 

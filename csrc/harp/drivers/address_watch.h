@@ -21,7 +21,7 @@
 
 #include "base/own_fd.h"
 #include "base/status.h"
-#include "harp/drivers/open_nic.h"
+#include "harp/network.h"
 #include "harp/nic.h"
 
 namespace taco::harp {

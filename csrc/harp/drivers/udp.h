@@ -13,8 +13,8 @@
 
 #include "base/status.h"
 #include "harp/drivers/address_watch.h"
-#include "harp/drivers/open_nic.h"
 #include "harp/drivers/udp_socket.h"
+#include "harp/network.h"
 #include "harp/nic.h"
 
 namespace taco::harp {

@@ -24,6 +24,7 @@
 #include "harp/engine/timer_heap.h"
 #include "harp/engine/token.h"
 #include "harp/matching/matcher.h"
+#include "harp/network.h"
 #include "harp/nic.h"
 #include "harp/session/sealing.h"
 #include "harp/session/session_host.h"
@@ -35,7 +36,7 @@ namespace taco::harp {
 struct LoopOptions {
   Identity own;
   std::function<std::uint64_t()> random;  // unguessable
-  RouteLookup route = kernel_routes;
+  std::function<RouteLookup()> routes;    // see Network
   Duration peer_timeout = 10 * kSecond;
   const CongestionOps* congestion = nullptr;  // null: the default
   Security security = Security::kNone;
@@ -181,6 +182,7 @@ class EngineLoop final : public Transport,
   std::unordered_map<std::uint64_t, Peer*> by_connection_;
   std::uint64_t recent_connection_ = 0;
   Peer* recent_peer_ = nullptr;
+  RouteLookup routes_now_;               // while many are asked for: those of one moment
   std::uint32_t missing_ = 0;            // of the Nic's addresses, as the sessions know
   std::uint64_t arrivals_;               // that the Nic had told of then,
   std::vector<Endpoint> hosts_;          // and its addresses, without ports

@@ -124,7 +124,7 @@ Peer* EngineLoop::addressee_of(std::span<const std::byte> quoted) const {
 
 // Addresses have gone, come back, or are new.
 void EngineLoop::look_at_addresses() {
-  const RoutesOfOneMoment for_all_sessions;
+  const RouteLookup before = std::exchange(routes_now_, options_.routes());
   const std::uint32_t missing = nic().missing_st();
   const std::uint32_t added = note_new_addresses();
   const std::uint32_t changed = std::exchange(missing_, missing) ^ missing;
@@ -136,6 +136,7 @@ void EngineLoop::look_at_addresses() {
     if (changed != 0) peer->session->on_addresses_changed(missing, changed & ~missing);
     if (added != 0) peer->session->on_addresses_added(added);
   }
+  routes_now_ = before;
 }
 
 // Returns the addresses that are not what they were (bit i: the i-th).
@@ -182,7 +183,8 @@ std::vector<std::uint32_t> EngineLoop::ways_to(const Endpoint& remote) {
   };
   std::vector<std::uint32_t> ways;
   if (at(remote) != addresses.end()) return ways;
-  for (const Endpoint& source : options_.route(remote)) {
+  const RouteLookup& routes = routes_now_ ? routes_now_ : options_.routes();
+  for (const Endpoint& source : routes(remote)) {
     const auto found = at(source);
     if (found == addresses.end()) continue;
     const auto local = static_cast<std::uint32_t>(found - addresses.begin());
@@ -194,8 +196,10 @@ std::vector<std::uint32_t> EngineLoop::ways_to(const Endpoint& remote) {
 
 std::vector<std::vector<std::uint32_t>> EngineLoop::ways_to_each(
     std::span<const Endpoint> remotes) {
-  const RoutesOfOneMoment for_all;
-  return SessionHost::ways_to_each(remotes);
+  const RouteLookup before = std::exchange(routes_now_, options_.routes());
+  auto ways = SessionHost::ways_to_each(remotes);
+  routes_now_ = before;
+  return ways;
 }
 
 std::vector<Endpoint> EngineLoop::published_by(std::uint64_t incarnation) {

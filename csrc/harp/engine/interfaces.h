@@ -1,6 +1,6 @@
-// The choice of the network addresses that this process uses and publishes. The kernel's routes
-// decide, unless the user names interfaces. Loopback is never chosen silently. How peers are
-// reached: routes.h.
+// The choice of the network addresses that this process uses and publishes, of those that a Network
+// has. Its routes decide, unless the user names interfaces. Loopback is never chosen silently. How
+// peers are reached: routes.h.
 //
 // Any thread; may ask the resolver about the master's name.
 #pragma once
@@ -10,36 +10,11 @@
 
 #include "base/status.h"
 #include "harp/address.h"
-#include "harp/engine/routes.h"
+#include "harp/network.h"
 #include "harp/nic.h"
 
 namespace taco::harp {
 
-// One address of one interface.
-struct Interface {
-  std::string name;
-  Endpoint address;  // port 0
-  bool up = false;
-  bool loopback = false;
-  bool overlay = false;  // a bridge or a tunnel: what crosses it crosses another interface, too
-  std::uint32_t mtu = 1500;
-  std::uint32_t mbits = 0;  // 0: unknown
-  OwnNetwork network;
-};
-
-Result<std::vector<Interface>> list_interfaces();
-// Sooner, without mtu, mbits, overlay and the index of the interface: who looks for routes asks for
-// each peer.
-Result<std::vector<Interface>> list_addresses();
-
-// Takes out addresses that the host has and cannot use yet, or ever: those of IPv6 that the kernel
-// is still asking its neighbours about (tentative), or that one of them has too (duplicates).
-void drop_unready(std::vector<Interface>* all);
-
-// `first`, from which the kernel would send to `destination`; and, if that is a neighbour, one of
-// each other interface on its network. No bridges or tunnels.
-std::vector<Endpoint> sources_towards(const Endpoint& destination, const Endpoint& first,
-                                      const std::vector<Interface>& all);
 // Another interface is on the same network: then the kernel would send by one of them only.
 bool shares_network(const Interface& interface, const std::vector<Interface>& all);
 

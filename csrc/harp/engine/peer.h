@@ -18,7 +18,7 @@
 
 #include "harp/address.h"
 #include "harp/engine/engine_liveness.h"
-#include "harp/engine/interfaces.h"
+#include "harp/engine/routes.h"
 #include "harp/engine/stack.h"
 #include "harp/matching/matcher.h"
 #include "harp/self/self_link.h"

@@ -1,19 +1,13 @@
 #include "harp/engine/routes.h"
 
-#include <linux/rtnetlink.h>
 #include <netinet/in.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <utility>
 
-#include "base/assert.h"
 #include "base/names.h"
-#include "harp/engine/interfaces.h"
 
 namespace taco::harp {
 
@@ -24,79 +18,6 @@ namespace {
 constexpr int kRoutedPaths = 4;
 
 bool is_v6(const Endpoint& endpoint) { return sockaddr_of(endpoint)->sa_family == AF_INET6; }
-
-thread_local RoutesOfOneMoment* this_moment = nullptr;
-
-std::vector<Interface> addresses_now() {
-  auto all = list_addresses();
-  return all.ok() ? std::move(all).value() : std::vector<Interface>();
-}
-
-// A socket that is connected keeps its own address when it is connected again.
-void disconnect(int fd) {
-  sockaddr nobody{};
-  nobody.sa_family = AF_UNSPEC;
-  static_cast<void>(connect(fd, &nobody, sizeof nobody));  // of UDP, which has no way to fail
-}
-
-std::optional<Endpoint> kernels_choice(const Endpoint& destination) {
-  Endpoint target = destination;
-  if (port_of(target) == 0) set_port(target, 9);
-  const int family = sockaddr_of(target)->sa_family;
-  const int fd = this_moment != nullptr ? this_moment->socket_of(family)
-                                        : socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return std::nullopt;
-  std::optional<Endpoint> source;
-  sockaddr_storage own{};
-  socklen_t length = sizeof own;
-  if (connect(fd, sockaddr_of(target), target.size) == 0 &&
-      getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0) {
-    source = endpoint_of(reinterpret_cast<const sockaddr*>(&own));
-    set_port(*source, 0);
-  }
-  if (this_moment != nullptr) {
-    disconnect(fd);
-  } else {
-    close(fd);
-  }
-  return source;
-}
-
-// A request for the route to one address, as netlink wants it.
-struct RouteRequest {
-  nlmsghdr header{};
-  rtmsg route{};
-  rtattr attribute{};
-  std::array<std::byte, sizeof(in6_addr)> address{};
-};
-static_assert(sizeof(RouteRequest) == NLMSG_LENGTH(sizeof(rtmsg)) + RTA_LENGTH(sizeof(in6_addr)));
-
-RouteRequest request_for(const Endpoint& destination) {
-  const std::span<const std::byte> address = address_bytes(destination);
-  RouteRequest request;
-  const std::size_t bytes = NLMSG_LENGTH(sizeof(rtmsg)) + RTA_LENGTH(address.size());
-  request.header.nlmsg_len = static_cast<std::uint32_t>(bytes);
-  request.header.nlmsg_type = RTM_GETROUTE;
-  request.header.nlmsg_flags = NLM_F_REQUEST;
-  request.route.rtm_family = is_v6(destination) ? AF_INET6 : AF_INET;
-  request.route.rtm_dst_len = static_cast<unsigned char>(8 * address.size());
-  request.attribute.rta_type = RTA_DST;
-  request.attribute.rta_len = static_cast<unsigned short>(RTA_LENGTH(address.size()));
-  std::ranges::copy(address, request.address.begin());
-  return request;
-}
-
-// The answer names a gateway. A route over several says which it takes for this destination.
-bool names_gateway(std::span<std::byte> answer) {
-  auto* header = reinterpret_cast<nlmsghdr*>(answer.data());
-  if (!NLMSG_OK(header, answer.size()) || header->nlmsg_type != RTM_NEWROUTE) return false;
-  auto* route = static_cast<rtmsg*>(NLMSG_DATA(header));
-  auto left = static_cast<int>(RTM_PAYLOAD(header));
-  for (rtattr* each = RTM_RTA(route); RTA_OK(each, left); each = RTA_NEXT(each, left)) {
-    if (each->rta_type == RTA_GATEWAY || each->rta_type == RTA_VIA) return true;
-  }
-  return false;
-}
 
 bool all_loopback(const std::vector<PathAddress>& paths) {
   return std::all_of(paths.begin(), paths.end(),
@@ -190,48 +111,6 @@ std::optional<Route> by_port(const std::vector<PathAddress>& locals, const Addre
 }
 
 }  // namespace
-
-std::vector<Endpoint> kernel_routes(const Endpoint& destination) {
-  const auto first = kernels_choice(destination);
-  if (!first) return {};
-  if (this_moment != nullptr) return sources_towards(destination, *first, this_moment->addresses());
-  return sources_towards(destination, *first, addresses_now());
-}
-
-RoutesOfOneMoment::RoutesOfOneMoment() {
-  TACO_ASSERT(this_moment == nullptr);
-  this_moment = this;
-}
-
-RoutesOfOneMoment::~RoutesOfOneMoment() {
-  this_moment = nullptr;
-  for (const int fd : {v4_, v6_}) {
-    if (fd >= 0) close(fd);
-  }
-}
-
-const std::vector<Interface>& RoutesOfOneMoment::addresses() {
-  if (!addresses_) addresses_ = std::make_unique<const std::vector<Interface>>(addresses_now());
-  return *addresses_;
-}
-
-int RoutesOfOneMoment::socket_of(int family) {
-  int& fd = family == AF_INET6 ? v6_ : v4_;
-  if (fd < 0) fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  return fd;
-}
-
-bool crosses_router(const Endpoint& destination) {
-  const int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
-  if (fd < 0) return false;
-  // The kernel answers while it is asked. Should it not, nobody waits.
-  alignas(nlmsghdr) std::array<std::byte, 4096> answer;
-  const RouteRequest request = request_for(destination);
-  ssize_t got = send(fd, &request, request.header.nlmsg_len, 0);
-  if (got > 0) got = recv(fd, answer.data(), answer.size(), MSG_DONTWAIT);
-  close(fd);
-  return got > 0 && names_gateway(std::span(answer).first(static_cast<std::size_t>(got)));
-}
 
 int ports_wanted(std::int64_t asked, std::int64_t first_port, const std::vector<Endpoint>& master,
                  const RouterLookup& router) {

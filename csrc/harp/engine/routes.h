@@ -1,47 +1,17 @@
 // Routes to a peer: from which of this host's addresses it can be reached, and over which paths.
-// The kernel's routes decide, with one exception: of two interfaces on one network the kernel sends
-// everything by one, and both are used here.
+// What the network says of each address decides.
 //
-// Any thread.
+// Pure functions; any thread.
 #pragma once
 
-#include <functional>
-#include <memory>
+#include <cstdint>
 #include <vector>
 
 #include "base/status.h"
 #include "harp/address.h"
-#include "harp/nic.h"
+#include "harp/network.h"
 
 namespace taco::harp {
-
-struct Interface;
-
-// The addresses from which this host reaches `destination`: first the one that the kernel would
-// choose, then those of other interfaces on that same network. Empty: there is no route.
-using RouteLookup = std::function<std::vector<Endpoint>(const Endpoint& destination)>;
-std::vector<Endpoint> kernel_routes(const Endpoint& destination);
-// For thousands of destinations at once: while one of these lives, this thread's kernel_routes()
-// lists the host's addresses once, and asks by sockets that it keeps. At most one a thread.
-class RoutesOfOneMoment {
- public:
-  RoutesOfOneMoment();
-  ~RoutesOfOneMoment();
-  RoutesOfOneMoment(const RoutesOfOneMoment&) = delete;
-  RoutesOfOneMoment& operator=(const RoutesOfOneMoment&) = delete;
-
-  const std::vector<Interface>& addresses();
-  int socket_of(int family);  // -1: the kernel has none
-
- private:
-  std::unique_ptr<const std::vector<Interface>> addresses_;
-  int v4_ = -1, v6_ = -1;
-};
-
-// Whether the kernel hands what goes there to a router. Routers, unlike switches, tend to have
-// several links to choose from (ECMP). False where the kernel does not say.
-using RouterLookup = std::function<bool(const Endpoint& destination)>;
-bool crosses_router(const Endpoint& destination);
 
 // How many ports each address has for paths: as many as asked for; or, if that is 0, several where
 // one of the addresses of `master`, which stands for all peers, is behind a router. Where firewalls

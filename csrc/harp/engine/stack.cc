@@ -10,6 +10,7 @@
 
 #include "base/env.h"
 #include "base/fork.h"
+#include "harp/drivers/networks.h"
 #include "harp/engine/interfaces.h"
 #include "harp/engine/security_settings.h"
 #include "harp/engine/stack_core.h"
@@ -50,6 +51,8 @@ Result<StackOptions> StackOptions::from_env() {
   TACO_RETURN_IF_ERROR(
       congestion_named(env.value().congestion).status().with_prefix("TACO_CONGESTION="));
   TACO_RETURN_IF_ERROR(SecuritySettings::get().status());
+  TACO_RETURN_IF_ERROR(network_named(env.value().harp_driver).status());
+  options.driver = env.value().harp_driver;
   options.host_id = env.value().host_id;
   options.peer_timeout = env.value().peer_timeout;
   const std::string& transport = env.value().transport;

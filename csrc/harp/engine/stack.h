@@ -66,7 +66,8 @@ struct StackOptions {
   std::vector<std::string> excluded_interfaces;
   std::string master;  // host the store lives on; "" on one host
   enum class Force { kAuto, kShm, kUdp } transport = Force::kAuto;
-  std::string host_id;  // overrides the host identity
+  std::string driver = "auto";  // see network_named()
+  std::string host_id;          // overrides the host identity
   Duration peer_timeout = 10 * kSecond;
   static Result<StackOptions> from_env();
 };

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/names.h"
 #include "base/random.h"
-#include "harp/drivers/open_nic.h"
+#include "harp/drivers/networks.h"
 #include "harp/engine/host_identity.h"
 #include "harp/engine/interfaces.h"
 #include "harp/engine/routes.h"
@@ -40,12 +40,12 @@ NicOptions::Local nic_local(const LocalPort& local, std::int64_t mtu, int paths,
 
 // The addresses that a Nic may use beside those it has, after a change: as many ports of each
 // address as at the start. Which ports they are, peers are told.
-std::vector<NicOptions::Local> new_locals(const InterfaceWish& wish, std::int64_t mtu, int paths) {
+std::vector<NicOptions::Local> new_locals(const Network& network, const InterfaceWish& wish,
+                                          std::int64_t mtu, int paths) {
   std::vector<NicOptions::Local> locals;
-  auto all = list_interfaces();
+  const auto all = network.interfaces();
   if (!all.ok()) return locals;
-  drop_unready(&all.value());
-  for (const Interface& each : interfaces_by_now(all.value(), wish, kernel_routes)) {
+  for (const Interface& each : interfaces_by_now(all.value(), wish, network.routes())) {
     for (const LocalPort& local : spread_ports({each}, ports_for(paths))) {
       locals.push_back(nic_local(local, mtu, paths, all.value()));
     }
@@ -54,12 +54,15 @@ std::vector<NicOptions::Local> new_locals(const InterfaceWish& wish, std::int64_
 }
 
 // The speed of the interface that has that address.
-std::uint32_t mbits_of(const Endpoint& endpoint) {
-  const auto all = list_interfaces();
-  for (const Interface& each : all.ok() ? all.value() : std::vector<Interface>()) {
-    if (same_host_address(each.address, endpoint)) return each.mbits;
-  }
-  return 0;
+std::uint32_t mbits_of(const Network& network, const Endpoint& endpoint) {
+  const auto all = network.interfaces();
+  if (!all.ok()) return 0;
+  const Interface* const holder = holder_of(all.value(), endpoint);
+  return holder == nullptr ? 0 : holder->mbits;
+}
+
+RouterLookup routers_of(const Network& network) {
+  return [&network](const Endpoint& destination) { return network.crosses_router(destination); };
 }
 
 }  // namespace
@@ -96,6 +99,10 @@ Status StackCore::start() {
   own_.host_id = host_identity(options_.host_id);
   own_.host_name = host_name();
 
+  auto network = network_named(options_.driver);
+  if (!network.ok()) return network.status();
+  network_ = std::move(network).value();
+  engine.routes = [network = network_] { return network->routes(); };
   std::string names;
   auto nic = open_network(&names);
   if (!nic.ok()) return nic.status();
@@ -106,7 +113,7 @@ Status StackCore::start() {
     own_.has_shm = true;
     own_.shm = shm_->address();
   }
-  summary_ = (shm_ != nullptr ? "shm+udp(" : "udp(") + names + ")";
+  summary_ = (shm_ != nullptr ? "shm+" : "") + std::string(network_->name()) + "(" + names + ")";
   if (options_.transport == StackOptions::Force::kShm) summary_ = "shm";
 
   auto made = EngineCore::create(engine, std::move(nic).value(), std::move(shm).value(), peers_);
@@ -117,18 +124,18 @@ Status StackCore::start() {
 
 Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_names) {
   const auto env = Env::get();
-  auto all = list_interfaces();
+  const auto all = network_->interfaces();
   if (!all.ok()) return all.status();
-  drop_unready(&all.value());
   InterfaceWish wish{options_.interfaces, options_.excluded_interfaces, resolve(options_.master)};
-  const auto chosen = choose_interfaces(all.value(), wish, kernel_routes);
+  const auto chosen = choose_interfaces(all.value(), wish, network_->routes());
   if (!chosen.ok()) return chosen.status();
 
   NicOptions nic_options;
   nic_options.receive_buffer = static_cast<std::size_t>(env.value().socket_buffer);
-  const int paths = ports_wanted(env.value().paths, env.value().port, wish.master, crosses_router);
-  nic_options.find_more = [wish, mtu = env.value().mtu, paths] {
-    return new_locals(wish, mtu, paths);
+  const int paths =
+      ports_wanted(env.value().paths, env.value().port, wish.master, routers_of(*network_));
+  nic_options.find_more = [network = network_, wish, mtu = env.value().mtu, paths] {
+    return new_locals(*network, wish, mtu, paths);
   };
   std::vector<int> ports;
   for (const LocalPort& local : spread_ports(chosen.value(), ports_for(paths))) {
@@ -149,7 +156,7 @@ Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_name
       const int port = first_port == 0 ? 0 : std::min(first_port + i + ports[path], 65'535);
       set_port(nic_options.locals[path].address, static_cast<std::uint16_t>(port));
     }
-    auto nic = open_nic(nic_options);
+    auto nic = network_->open(nic_options);
     if (!nic.ok()) {
       last = nic.status();
       continue;
@@ -216,7 +223,7 @@ std::vector<StackCore::Local> StackCore::locals_now() const {
     if (!is_in(now.late & ~now.missing, i) || late.spare) continue;
     const std::size_t mtu = late.max_datagram + 1500 - max_datagram(late.endpoint, 1500);
     const auto own_mtu = static_cast<std::uint32_t>(mtu);
-    locals.push_back({{late.endpoint, own_mtu, mbits_of(late.endpoint)}, i});
+    locals.push_back({{late.endpoint, own_mtu, mbits_of(*network_, late.endpoint)}, i});
   }
   const bool leads_out = std::ranges::any_of(
       locals, [](const Local& local) { return !is_loopback(local.address.endpoint); });
@@ -241,8 +248,8 @@ Result<std::vector<Route>> StackCore::routes_to(const Address& peer, bool same_h
   for (const Local& local : locals) addresses.push_back(local.address);
   const auto env = Env::get();
   const bool is_auto = env.ok() && env.value().paths == 0;
-  auto routes = choose_routes(addresses, peer, same_host, kernel_routes,
-                              is_auto ? RouterLookup(crosses_router) : nullptr);
+  auto routes = choose_routes(addresses, peer, same_host, network_->routes(),
+                              is_auto ? routers_of(*network_) : nullptr);
   if (!routes.ok()) return routes;
   for (Route& route : routes.value()) route.local_path = locals[route.local_path].local_path;
   return routes;

@@ -13,6 +13,7 @@
 #include "harp/engine/engine_core.h"
 #include "harp/engine/peer.h"
 #include "harp/engine/stack.h"
+#include "harp/network.h"
 
 namespace taco::harp {
 
@@ -57,6 +58,7 @@ class StackCore final : public Stack {
 
   const StackOptions options_;
   const std::uint32_t generation_;
+  std::shared_ptr<const Network> network_;
   Address own_;  // as of the start
   std::string summary_;
   const ShmEndpoint* shm_ = nullptr;  // the engine's; null: none

@@ -3,13 +3,16 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "base/env.h"
 #include "harp/address.h"
-#include "harp/drivers/open_nic.h"
+#include "harp/drivers/networks.h"
 #include "harp/engine/interfaces.h"
+#include "harp/engine/routes.h"
 #include "harp/engine/stack.h"
 #include "harp/secret.h"
 #include "harp/shm/endpoint.h"
@@ -20,11 +23,17 @@ namespace py = pybind11;
 namespace taco::pg {
 namespace {
 
+// If the environment is malformed, which planned_paths() says, that of a process without any.
+std::shared_ptr<const harp::Network> network_in_force() {
+  const auto options = harp::StackOptions::from_env();
+  return harp::network_named(options.ok() ? options.value().driver : "auto").value();
+}
+
 py::list interfaces() {
   py::list out;
-  Result<std::vector<harp::Interface>> all = harp::list_interfaces();
+  const auto all = network_in_force()->interfaces();
   if (!all.ok()) throw std::runtime_error(all.status().message());
-  for (const harp::Interface& interface : *all) {
+  for (const harp::Interface& interface : all.value()) {
     py::dict entry;
     entry["name"] = interface.name;
     entry["address"] = harp::to_string(interface.address);
@@ -37,14 +46,14 @@ py::list interfaces() {
   return out;
 }
 
-std::string try_udp() {
-  Result<std::vector<harp::Interface>> all = harp::list_interfaces();
+std::string try_network(const harp::Network& network) {
+  const auto all = network.interfaces();
   if (!all.ok()) return "not available: " + all.status().message();
-  for (const harp::Interface& interface : *all) {
+  for (const harp::Interface& interface : all.value()) {
     if (!interface.up) continue;
     harp::NicOptions options;
     options.locals.push_back({interface.address, interface.mtu});
-    Result<std::unique_ptr<harp::Nic>> nic = harp::open_nic(options);
+    const auto nic = network.open(options);
     if (!nic.ok()) return "not available: " + nic.status().message();
     return "available";
   }
@@ -63,14 +72,16 @@ py::dict planned_paths(const std::string& master) {
   if (!env.ok()) throw std::invalid_argument(env.status().message());
   const auto options = harp::StackOptions::from_env();
   if (!options.ok()) throw std::invalid_argument(options.status().message());
-  const auto all = harp::list_interfaces();
+  const auto network = network_in_force();
+  const auto all = network->interfaces();
   if (!all.ok()) throw std::runtime_error(all.status().message());
   const harp::InterfaceWish wish{options.value().interfaces, options.value().excluded_interfaces,
                                  harp::resolve(master)};
-  const auto chosen = harp::choose_interfaces(all.value(), wish, harp::kernel_routes);
+  const auto chosen = harp::choose_interfaces(all.value(), wish, network->routes());
   if (!chosen.ok()) throw std::invalid_argument(chosen.status().message());
   const int paths =
-      harp::ports_wanted(env.value().paths, env.value().port, wish.master, harp::crosses_router);
+      harp::ports_wanted(env.value().paths, env.value().port, wish.master,
+                         [&](const harp::Endpoint& to) { return network->crosses_router(to); });
   const auto ports = harp::spread_ports(chosen.value(), paths);
   py::list from, unused;
   for (const harp::LocalPort& local : ports) {
@@ -108,7 +119,8 @@ py::dict planned_paths(const std::string& master) {
 py::dict transports() {
   py::dict out;
   out["shm"] = try_shm();
-  out["udp"] = try_udp();
+  const auto network = network_in_force();
+  out[py::str(std::string(network->name()))] = try_network(*network);
   return out;
 }
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "harp/drivers/kernel_interfaces.h"
 #include "harp/drivers/udp_fixture.h"
-#include "harp/engine/interfaces.h"
 #include "support/eventually.h"
 
 namespace taco::harp {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "harp/address.h"
-#include "harp/drivers/open_nic.h"
-#include "harp/engine/interfaces.h"
+#include "harp/drivers/kernel_interfaces.h"
+#include "harp/drivers/udp.h"
 #include "harp/engine/stack.h"
 #include "harp/tools/exchange.h"
 #include "support/eventually.h"
@@ -195,7 +195,7 @@ TEST(HostsTest, segments_larger_than_the_mtu_still_arrive_in_fragments) {
             wanted.locals = {{each.address, 1'500}};
           }
         }
-        auto nic = std::move(open_nic(wanted)).value();
+        auto nic = UdpNic::create({wanted}).value();
         const Endpoint own = nic->addresses()[0].endpoint;
         const auto all =
             fellowship.all_gather(std::string(reinterpret_cast<const char*>(&own), sizeof own));

@@ -78,7 +78,7 @@ class Caller {
   const LoopOptions& options() {
     options_.own.incarnation = random_.next();
     options_.random = [this] { return random_.next(); };
-    options_.route = [](const Endpoint&) { return std::vector<Endpoint>(); };
+    options_.routes = [] { return [](const Endpoint&) { return std::vector<Endpoint>(); }; };
     return options_;
   }
   SimRandom random_{1};

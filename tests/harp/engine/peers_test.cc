@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "harp/drivers/kernel_interfaces.h"
 #include "harp/engine/engine_call.h"
 #include "harp/engine/engine_core.h"
-#include "harp/engine/interfaces.h"
 #include "harp/engine/peer.h"
 #include "harp/engine/stack_core.h"
 #include "harp/tools/exchange.h"

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "harp/engine/interfaces.h"
 #include "support/ip.h"
 
 namespace taco::harp {
@@ -145,20 +144,6 @@ TEST(RoutesTest, several_ports_are_there_if_asked_for_or_behind_a_router) {
   EXPECT_EQ(ports_wanted(0, 0, {}, yes), 1);
   EXPECT_EQ(ports_wanted(2, 4000, {ip("10.0.3.7")}, no), 2);
   EXPECT_EQ(ports_wanted(1, 0, {ip("10.0.3.7")}, yes), 1);
-}
-
-TEST(RoutesTest, many_lookups_in_one_moment_find_what_single_ones_do) {
-  const std::vector<Endpoint> all{ip("127.0.0.1"), ip("127.0.0.9"), ip("203.0.113.1"),
-                                  ip("127.0.0.1", 80), ip("198.51.100.7")};
-  std::vector<std::vector<Endpoint>> single;
-  for (const Endpoint& to : all) single.push_back(kernel_routes(to));
-  EXPECT_EQ(single[0], std::vector<Endpoint>{ip("127.0.0.1")});
-  RoutesOfOneMoment moment;
-  for (int round = 0; round < 2; ++round) {
-    for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(kernel_routes(all[i]), single[i]) << i;
-  }
-  EXPECT_EQ(moment.socket_of(AF_INET), moment.socket_of(AF_INET));
-  EXPECT_EQ(&moment.addresses(), &moment.addresses()) << "listed once";
 }
 
 }  // namespace

@@ -1,0 +1,17 @@
+#include "harp/drivers/networks.h"
+
+#include <string>
+
+#include "harp/drivers/udp_network.h"
+
+namespace taco::harp {
+
+Result<std::shared_ptr<const Network>> network_named(std::string_view driver) {
+  if (driver == "auto" || driver == "udp") {
+    return std::shared_ptr<const Network>(std::make_shared<const UdpNetwork>());
+  }
+  return Status(Code::kInvalidArgument, "TACO_HARP_DRIVER=\"" + std::string(driver) +
+                                            "\": there is no such driver; there are auto and udp");
+}
+
+}  // namespace taco::harp
