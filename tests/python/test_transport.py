@@ -121,7 +121,9 @@ def test_a_peer_that_is_killed_is_named(pair: Ranks) -> None:
     pid = pair.pid(1)
     pair.begin(0, address_of_lost, handle)
     pair.kill(1, signal.SIGKILL)
-    assert f"pid {pid}" in pair.gather([0])[0].value
+    outcome = pair.gather([0])[0]
+    assert outcome.ok, outcome
+    assert f"pid {pid}" in outcome.value
 
 
 def address_of_lost(data: bytes) -> str:
