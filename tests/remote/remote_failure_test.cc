@@ -77,7 +77,8 @@ TEST(RemoteFailure, ARevokedHandleIsRefusedByName) {
   }
 }
 
-// From the moment that the owner is told that the region is free, it writes there itself.
+// From the moment that the owner is told that the region is free, it writes there itself. A request
+// that comes before that, though after the end, is refused.
 TEST(RemoteFailure, NothingTouchesARegionThatWasRevokedInTheMiddle) {
   for (const Action action : {Action::kWrite, Action::kRead}) {
     RemotePair pair(4);
@@ -85,27 +86,74 @@ TEST(RemoteFailure, NothingTouchesARegionThatWasRevokedInTheMiddle) {
     Bytes memory(kBig);
     const Handle handle = pair.expose(1, memory);
     Noted& one = pair.start(0, action, Bytes(kBig, std::byte{7}), handle);
-    bool is_revoked = false, freed = false;
-    ASSERT_TRUE(pair.run([&] { return freed && one.calls > 0; },
+    const Bytes late(8, std::byte{5});
+    bool is_revoked = false;
+    int freed = 0;
+    ASSERT_TRUE(pair.run([&] { return freed > 0 && one.calls > 0; },
                          [&] {
                            const Bytes& target = action == Action::kWrite ? memory : one.local;
                            const std::byte changed =
                                action == Action::kWrite ? std::byte{7} : std::byte{0};
                            if (is_revoked || target[kBig / 4] != changed) return;
                            is_revoked = true;
-                           pair.in_turn(1);
+                           harp::Transport& transport = pair.in_turn(1);
                            pair.ends[1]->owner.revoke_st(handle.region.number, [&] {
-                             freed = true;
+                             ++freed;
                              std::fill(memory.begin(), memory.end(), std::byte{9});
                            });
+                           const Request request{.endpoint = pair.id_of(1),
+                                                 .from = pair.id_of(0),
+                                                 .number = 100,
+                                                 .action = Action::kWrite,
+                                                 .region = handle.region,
+                                                 .offset = kBig - 8,
+                                                 .bytes = 8,
+                                                 .carried = late};
+                           pair.ends[1]->hear_st(pair.cluster[1].id_of(0), request, transport);
+                           EXPECT_FALSE(std::equal(late.begin(), late.end(), memory.end() - 8));
                          }));
     ASSERT_TRUE(is_revoked);
     expect_refused(one.outcome, Code::kAborted, "revoked");
     EXPECT_FALSE(pair.cluster.run(pair.cluster.now() + kSecond, [] { return false; }));
+    EXPECT_EQ(freed, 1);
     EXPECT_TRUE(memory == Bytes(kBig, std::byte{9}));
     EXPECT_TRUE(pair.ends[0]->requester.is_idle_st());
-    EXPECT_TRUE(pair.ends[1]->owner.is_idle_st());
   }
+}
+
+// More than may be on their way: the requests wait for them.
+TEST(RemoteFailure, AnswersThatAreFetchedLateHoldRequestsBackAndLoseNone) {
+  constexpr std::size_t kCount = 3 * kMostRequests - 4;
+  RemotePair pair(12);
+  pair.connect_both();
+  Bytes memory(kCount);
+  const Handle handle = pair.expose(1, memory);
+  const Bytes byte(1, std::byte{1});
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const Request request{.endpoint = pair.id_of(1),
+                          .from = pair.id_of(0),
+                          .number = i + 1,
+                          .action = Action::kWrite,
+                          .region = handle.region,
+                          .offset = i,
+                          .bytes = 1,
+                          .carried = byte};
+    pair.ends[1]->hear_st(pair.cluster[1].id_of(0), request, pair.in_turn(1));
+  }
+  const auto written = std::count(memory.begin(), memory.end(), std::byte{1});
+  EXPECT_EQ(written, static_cast<std::ptrdiff_t>(2 * kMostRequests));
+  std::vector<harp::RecvRequest> answers(kCount);
+  std::vector<AnswerBytes> texts(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    answers[i].key = key_of_answer(pair.id_of(0), i + 1);
+    answers[i].signature = signature_of_answer();
+    answers[i].sink = harp::Sink::place(texts[i].data());
+    answers[i].max_bytes = texts[i].size();
+    answers[i].on_done = [](harp::RecvRequest&, const Status& status) { EXPECT_TRUE(status.ok()); };
+    pair.in_turn(0).recv_st(pair.cluster[0].id_of(1), answers[i]);
+  }
+  EXPECT_TRUE(pair.run([&] { return pair.ends[1]->owner.is_idle_st(); }));
+  EXPECT_TRUE(memory == Bytes(kCount, std::byte{1}));
 }
 
 TEST(RemoteFailure, ARequestThatIsRepeatedDoesNothing) {
