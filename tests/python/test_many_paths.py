@@ -182,9 +182,9 @@ def test_a_firewall_on_one_of_two_links_is_named_and_the_other_one_serves(
             join_and_wait_for_warning, [(str(tmp_path / f"rank{rank}.log"),) for rank in range(2)]
         )
         lines = [line for text in said for line in text.splitlines() if "path from" in line]
-        assert len(lines) == 1, said
+        assert len(lines) == 1, "\n".join(said)
         for host in range(2):
-            assert fabric.address(host, link) in lines[0], lines
+            assert fabric.address(host, link) in lines[0], lines[0]
         assert "TACO_IFNAME" in lines[0]
 
 
