@@ -141,16 +141,16 @@ def test_a_link_behind_a_firewall_is_left_alone() -> None:
         assert max(ranks.run(reduce)) < 60
 
 
-def join_and_wait_for_warning(log: str) -> str:
-    """Reduces until a rank has warned of a path; what this one has said."""
+def join_and_wait_for_hint(log: str) -> str:
+    """Reduces until a rank has said that nothing answers on a path; what this one has said."""
     with stderr_into(log):
         join()
         end = time.monotonic() + 30
         over = torch.zeros(1)
         while over.item() == 0:
             reduce(100_000)
-            warned = "path from" in pathlib.Path(log).read_text()
-            over = torch.tensor([float(warned or time.monotonic() > end)])
+            hinted = "TACO_IFNAME" in pathlib.Path(log).read_text()
+            over = torch.tensor([float(hinted or time.monotonic() > end)])
             dist.all_reduce(over, op=dist.ReduceOp.MAX)
     return pathlib.Path(log).read_text()
 
@@ -179,13 +179,13 @@ def test_a_firewall_on_one_of_two_links_is_named_and_the_other_one_serves(
     ):
         fabric.output(0, ["nft", f"table inet wall {{ {'; '.join(chains)}; }}"])
         said = ranks.run_each(
-            join_and_wait_for_warning, [(str(tmp_path / f"rank{rank}.log"),) for rank in range(2)]
+            join_and_wait_for_hint, [(str(tmp_path / f"rank{rank}.log"),) for rank in range(2)]
         )
-        lines = [line for text in said for line in text.splitlines() if "path from" in line]
+        # A rank that gets no processor for a moment may be taken for silent on the other path, too.
+        lines = [line for text in said for line in text.splitlines() if "TACO_IFNAME" in line]
         assert len(lines) == 1, "\n".join(said)
         for host in range(2):
             assert fabric.address(host, link) in lines[0], lines[0]
-        assert "TACO_IFNAME" in lines[0]
 
 
 def train_until(stop: str, log: str) -> str:
