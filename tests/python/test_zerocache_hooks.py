@@ -462,6 +462,10 @@ def test_parameters_that_the_store_lacks_are_left_alone() -> None:
 
 @pytest.fixture
 def fresh_dynamo() -> Iterator[None]:
+    """As after another model was compiled: from then on graphs announce what they are given."""
+    from taco_torch.zerocache.compiled import graphs_announce
+
+    assert graphs_announce()
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

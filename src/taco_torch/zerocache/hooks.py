@@ -344,6 +344,8 @@ class Hooks:
     def make_whole(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Whether a graph of torch.compile can have these in use at once. Where it cannot, their
         modules are cut out of graphs from now on."""
+        if self._are_in_use(parameters):
+            return True
         try:
             with self.use(*parameters):
                 return True
@@ -358,6 +360,9 @@ class Hooks:
     def run_graph(self, parameters: Sequence[nn.Parameter]) -> Iterator[Callable[[Any], Any]]:
         """Likewise use(), while a graph of torch.compile runs. Where that is not inside of a call
         of a module, it is one of the model."""
+        if self._are_in_use(parameters):
+            yield lambda output: None
+            return
         outermost = current_task() == NO_TASK and not self.turns.is_inside_here()
         if outermost:
             self.turns.take()
@@ -368,6 +373,16 @@ class Hooks:
         finally:
             if outermost and not torch.is_grad_enabled() and self.runs is not None:
                 self.runs.end_run()
+
+    def _are_in_use(self, parameters: Sequence[nn.Parameter]) -> bool:
+        """Whether a module whose call has not returned has announced all of these: a compiled one
+        does so outside of its graph."""
+        names = {self._names[parameter] for parameter in parameters}
+        return any(
+            names.issubset(announcer.names)
+            for announcer in self._announcers
+            if any(call is not None for call in announcer.calls)
+        )
 
     def begin_backward(self, call: Call, task: int) -> bool:
         """False if it has begun already."""
