@@ -17,6 +17,12 @@ void expect_refused(const Status& status, Code code, const std::string& word) {
   EXPECT_NE(status.message().find("node 1"), std::string::npos) << status.message();
 }
 
+// Whether bytes of one that writes sevens into zeroes, or reads zeroes into sevens, have come.
+bool has_moved_a_part(const Noted& one, const Bytes& memory) {
+  if (one.action == Action::kWrite) return memory[kBig / 4] == std::byte{7};
+  return one.local[kBig / 4] == std::byte{0};
+}
+
 struct Case {
   Action action;
   std::size_t bytes;
@@ -91,10 +97,7 @@ TEST(RemoteFailure, NothingTouchesARegionThatWasRevokedInTheMiddle) {
     int freed = 0;
     ASSERT_TRUE(pair.run([&] { return freed > 0 && one.calls > 0; },
                          [&] {
-                           const Bytes& target = action == Action::kWrite ? memory : one.local;
-                           const std::byte changed =
-                               action == Action::kWrite ? std::byte{7} : std::byte{0};
-                           if (is_revoked || target[kBig / 4] != changed) return;
+                           if (is_revoked || !has_moved_a_part(one, memory)) return;
                            is_revoked = true;
                            harp::Transport& transport = pair.in_turn(1);
                            pair.ends[1]->owner.revoke_st(handle.region.number, [&] {
@@ -240,10 +243,7 @@ TEST(RemoteFailure, ADeadOwnerIsNamed) {
     bool is_dead = false;
     ASSERT_TRUE(pair.run([&] { return pair.all_done(); },
                          [&] {
-                           const Bytes& target = action == Action::kWrite ? memory : one.local;
-                           const std::byte changed =
-                               action == Action::kWrite ? std::byte{7} : std::byte{0};
-                           if (is_dead || target[kBig / 4] != changed) return;
+                           if (is_dead || !has_moved_a_part(one, memory)) return;
                            is_dead = true;
                            pair.cluster[1].die();
                          }));
@@ -266,10 +266,7 @@ TEST(RemoteFailure, ADeadRequesterLeavesNothingBehind) {
     bool is_dead = false;
     ASSERT_TRUE(pair.run([&] { return is_dead && pair.ends[1]->owner.is_idle_st(); },
                          [&] {
-                           const Bytes& target = action == Action::kWrite ? memory : one.local;
-                           const std::byte changed =
-                               action == Action::kWrite ? std::byte{7} : std::byte{0};
-                           if (is_dead || target[kBig / 4] != changed) return;
+                           if (is_dead || !has_moved_a_part(one, memory)) return;
                            is_dead = true;
                            pair.cluster[0].die();
                          }));

@@ -2,7 +2,6 @@
 // memory, UDP, and UDP by several paths.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,23 +12,17 @@
 #include "base/random.h"
 #include "remote/endpoint.h"
 #include "support/processes.h"
+#include "support/stack_world.h"
 
 namespace taco::remote {
 namespace {
 
-using harp::StackOptions;
 using testing::Fellowship;
+using testing::kWays;
 using testing::run_processes;
+using testing::stack_by;
+using testing::Way;
 using Bytes = std::vector<std::byte>;
-
-struct Way {
-  const char* name;
-  StackOptions::Force transport;
-  const char* paths;
-};
-const Way kWays[] = {{"shm", StackOptions::Force::kShm, "1"},
-                     {"udp", StackOptions::Force::kUdp, "1"},
-                     {"udp by four paths", StackOptions::Force::kUdp, "4"}};
 
 constexpr Duration kPatience = 60 * kSecond;
 Time soon() { return monotonic_now() + kPatience; }
@@ -37,10 +30,7 @@ Time soon() { return monotonic_now() + kPatience; }
 // A process with an endpoint, connected to the other one, whose memory it has a handle of.
 struct Side {
   Side(Fellowship& fellowship, const Way& way, std::size_t bytes) : memory(bytes) {
-    setenv("TACO_PATHS", way.paths, 1);
-    auto made = harp::Stack::acquire({.transport = way.transport});
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    stack = std::move(made).value();
+    stack = stack_by(way);
     auto opened =
         Endpoint::open(stack, harp::group_id(kRemoteMemory, random_value<std::uint64_t>()));
     EXPECT_TRUE(opened.ok()) << opened.status().message();

@@ -1,4 +1,4 @@
-// Addresses as people write them.
+// Addresses as people write them, and interfaces that have them.
 #pragma once
 
 #include <arpa/inet.h>
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "harp/address.h"
+#include "harp/network.h"
 
 namespace taco::harp {
 
@@ -22,6 +23,15 @@ inline Endpoint ip(const std::string& text, std::uint16_t port = 0) {
   v6.sin6_family = AF_INET6;
   v6.sin6_port = htons(port);
   return endpoint_of(reinterpret_cast<const sockaddr*>(&v6));
+}
+
+inline Interface interface(const char* name, const char* address, bool up = true) {
+  Interface made;
+  made.name = name;
+  made.address = ip(address);
+  made.up = up;
+  made.loopback = made.name == "lo";
+  return made;
 }
 
 }  // namespace taco::harp

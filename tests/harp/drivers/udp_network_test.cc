@@ -50,15 +50,6 @@ TEST(KernelNetworkTest, an_address_that_is_not_ready_is_left_out) {
   if (!alone) GTEST_SKIP() << "no right to make a network namespace";
 }
 
-Interface interface(const char* name, const char* address, bool up = true) {
-  Interface made;
-  made.name = name;
-  made.address = ip(address);
-  made.up = up;
-  made.loopback = made.name == "lo";
-  return made;
-}
-
 // eth0 and eth1 on one network, eth2 on another, and a bridge that has an address of the first.
 TEST(KernelNetworkTest, a_neighbour_is_reached_from_each_interface_on_its_network) {
   std::vector<Interface> host{interface("lo", "127.0.0.1"),  interface("eth0", "10.0.0.5"),

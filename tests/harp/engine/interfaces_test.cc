@@ -10,15 +10,6 @@
 namespace taco::harp {
 namespace {
 
-Interface interface(const char* name, const char* address, bool up = true) {
-  Interface made;
-  made.name = name;
-  made.address = ip(address);
-  made.up = up;
-  made.loopback = made.name == "lo";
-  return made;
-}
-
 // As a Network finds it.
 std::vector<Interface> with_bridge(std::vector<Interface> host) {
   for (Interface& each : host) each.overlay = each.name == "docker0";

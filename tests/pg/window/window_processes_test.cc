@@ -2,7 +2,6 @@
 // where packets overtake each other.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,23 +13,17 @@
 #include "harp/engine/stack.h"
 #include "pg/communicator.h"
 #include "support/processes.h"
+#include "support/stack_world.h"
 
 namespace taco::pg {
 namespace {
 
-using harp::StackOptions;
 using testing::Fellowship;
+using testing::kWays;
 using testing::run_processes;
+using testing::stack_by;
+using testing::Way;
 using Floats = std::vector<float>;
-
-struct Way {
-  const char* name;
-  StackOptions::Force transport;
-  const char* paths;
-};
-const Way kWays[] = {{"shm", StackOptions::Force::kShm, "1"},
-                     {"udp", StackOptions::Force::kUdp, "1"},
-                     {"udp by four paths", StackOptions::Force::kUdp, "4"}};
 
 Piece piece(Floats& floats, std::size_t first, std::size_t count) {
   return {reinterpret_cast<std::byte*>(floats.data() + first), count * sizeof(float)};
@@ -39,10 +32,7 @@ Piece piece(Floats& floats, std::size_t first, std::size_t count) {
 class Member {
  public:
   Member(Fellowship& fellowship, const Way& way, std::size_t count) : window(count) {
-    setenv("TACO_PATHS", way.paths, 1);
-    auto made = harp::Stack::acquire({.transport = way.transport});
-    EXPECT_TRUE(made.ok()) << made.status().message();
-    stack = std::move(made).value();
+    stack = stack_by(way);
     const auto addresses = fellowship.all_gather(stack->address());
     GroupOptions options;
     options.id = 0x77ac1;
