@@ -1,54 +1,57 @@
 #include "harp/secret.h"
 
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
+#include <openssl/sha.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <vector>
 
-#include "base/fork.h"
 #include "base/log.h"
 
 namespace taco::harp {
 namespace {
 
-// Without memory or without SHA-256 there is no way to go on, and none to prove anything.
-[[noreturn]] void fail(const char* what) {
-  TACO_LOG_ERROR("harp", "libcrypto cannot compute %s", what);
-  abort();
-}
+constexpr std::size_t kBlockBytes = SHA256_CBLOCK;
+constexpr std::byte kInner{0x36}, kOuter{0x5c};
 
-const unsigned char* bytes_of(std::span<const std::byte> data) {
-  return reinterpret_cast<const unsigned char*>(data.data());
+using Bytes = std::span<const std::byte>;
+
+// Takes one piece after the other. OpenSSL 3 calls these functions deprecated. Those that it has in
+// their place keep something for each thread and take locks for that, also as a thread ends: a
+// child that is forked meanwhile would wait for them for good.
+Digest digest_of(std::initializer_list<Bytes> pieces) {
+  SHA256_CTX state;
+  Digest digest;
+  bool done = SHA256_Init(&state) == 1;
+  for (const Bytes piece : pieces) {
+    done = done && SHA256_Update(&state, piece.data(), piece.size()) == 1;
+  }
+  done = done && SHA256_Final(reinterpret_cast<unsigned char*>(digest.data()), &state) == 1;
+  OPENSSL_cleanse(&state, sizeof state);
+  if (done) return digest;
+  // Without SHA-256 there is no way to prove anything.
+  TACO_LOG_ERROR("harp", "libcrypto cannot compute SHA-256");
+  abort();
 }
 
 }  // namespace
 
-Digest sha256(std::span<const std::byte> data) {
-  const NoForkMeanwhile in_library;
-  Digest digest;
-  unsigned bytes = 0;
-  auto* out = reinterpret_cast<unsigned char*>(digest.data());
-  if (EVP_Digest(data.data(), data.size(), out, &bytes, EVP_sha256(), nullptr) != 1 ||
-      bytes != digest.size()) {
-    fail("SHA-256");
-  }
-  return digest;
-}
+Digest sha256(std::span<const std::byte> data) { return digest_of({data}); }
 
+// RFC 2104.
 Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> data) {
-  const NoForkMeanwhile in_library;
-  Digest digest;
-  unsigned bytes = 0;
-  auto* out = reinterpret_cast<unsigned char*>(digest.data());
-  const auto key_bytes = static_cast<int>(key.size());
-  if (HMAC(EVP_sha256(), key.data(), key_bytes, bytes_of(data), data.size(), out, &bytes) ==
-          nullptr ||
-      bytes != digest.size()) {
-    fail("HMAC-SHA256");
-  }
+  std::array<std::byte, kBlockBytes> padded{};
+  const Digest shorter = key.size() > kBlockBytes ? sha256(key) : Digest{};
+  const Bytes used = key.size() > kBlockBytes ? Bytes(shorter) : key;
+  if (!used.empty()) std::memcpy(padded.data(), used.data(), used.size());
+  for (std::byte& byte : padded) byte ^= kInner;
+  const Digest inner = digest_of({padded, data});
+  for (std::byte& byte : padded) byte ^= kInner ^ kOuter;
+  const Digest digest = digest_of({padded, inner});
+  OPENSSL_cleanse(padded.data(), padded.size());
   return digest;
 }
 
@@ -79,6 +82,8 @@ Digest hkdf_expand(const Digest& key, std::span<const std::byte> purpose) {
 bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
+
+void leave_crypto_library(const NoForkMeanwhile&) { OPENSSL_thread_stop(); }
 
 const char* crypto_library() { return OpenSSL_version(OPENSSL_VERSION); }
 

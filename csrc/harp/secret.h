@@ -10,6 +10,8 @@
 #include <optional>
 #include <span>
 
+#include "base/fork.h"
+
 namespace taco::harp {
 
 // A process's own, random; the rendezvous store tells its peers.
@@ -31,6 +33,10 @@ Digest hkdf_expand(const Digest& key, std::span<const std::byte> purpose);
 
 // Takes the same time wherever they differ.
 bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b);
+
+// Gives back what libcrypto keeps for the calling thread. It would as the thread ends, under a lock
+// that a child which is forked meanwhile waits for for good.
+void leave_crypto_library(const NoForkMeanwhile&);
 
 // The library that computes all this, as loaded: "OpenSSL 3.0.15 3 Sep 2024".
 const char* crypto_library();

@@ -54,7 +54,10 @@ Status EngineCore::start() {
   TACO_RETURN_IF_ERROR(watch_descriptors());
   loop_.set_now(monotonic_now());
   choose_spin();
-  auto thread = start_thread("taco-engine-0", [this] { duty_.run(); });
+  auto thread = start_thread("taco-engine-0", [this] {
+    duty_.run();
+    leave_crypto_library(NoForkMeanwhile());  // packets that were refused have left errors there
+  });
   if (!thread.ok()) return thread.status();
   thread_ = std::move(thread).value();
   return {};

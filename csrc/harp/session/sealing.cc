@@ -89,6 +89,7 @@ PacketKey::PacketKey(const Digest& secret, Use use) : context_(EVP_CIPHER_CTX_ne
   require(context_ != nullptr &&
           EVP_CipherInit_ex(context_.get(), EVP_aes_128_gcm(), nullptr, octets_of(material),
                             nullptr, use == Use::kSeal ? 1 : 0) == 1);
+  leave_crypto_library(in_library);
 }
 
 void prepare_sealing(Security security) {
