@@ -7,23 +7,18 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
+
+#include "support/temporary_directory.h"
 
 namespace taco::harp {
 namespace {
 
-class KeyFile : public testing::Test {
+class KeyFile : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = testing::TempDir() + "key.XXXXXX";
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder = pattern;
-  }
-  ~KeyFile() override { std::filesystem::remove_all(folder); }
   std::string write(const std::string& name, const std::string& content, mode_t mode = 0600) {
-    const std::string path = folder + "/" + name;
+    const std::string path = folder / name;
     std::ofstream(path, std::ios::binary) << content;
     EXPECT_EQ(chmod(path.c_str(), mode), 0);
     return path;
@@ -36,7 +31,7 @@ class KeyFile : public testing::Test {
         << status.message();
     EXPECT_NE(status.message().find(what), std::string::npos) << status.message();
   }
-  std::string folder;
+  const testing::TemporaryDirectory folder;
 };
 
 TEST_F(KeyFile, KeysOfSixteenTo4096BytesAreTaken) {
@@ -71,11 +66,11 @@ TEST_F(KeyFile, OthersMayNotTouchIt) {
 }
 
 TEST_F(KeyFile, MustBeARegularFileThatCanBeRead) {
-  expect_refused(folder, "is not a regular file");
-  const std::string none = folder + "/none";
+  expect_refused(folder.path(), "is not a regular file");
+  const std::string none = folder / "none";
   expect_refused(none, "cannot be opened: No such file or directory; make one key and copy it to");
   expect_refused(none, "(umask 077; head -c 32 /dev/urandom > " + none + ")");
-  const std::string fifo = folder + "/fifo";
+  const std::string fifo = folder / "fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   expect_refused(fifo, "is not a regular file");
   expect_refused("/dev/zero", "is not a regular file");

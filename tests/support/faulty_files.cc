@@ -92,16 +92,6 @@ Status FaultyFiles::sync_directory(const std::string& path) {
   return real_.sync_directory(path);
 }
 
-TemporaryDirectory::TemporaryDirectory() {
-  path_ = ::testing::TempDir() + "taco-XXXXXX";
-  EXPECT_NE(mkdtemp(path_.data()), nullptr) << std::strerror(errno);
-}
-
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 namespace {
 
 bool worked(bool result, const char* what) {

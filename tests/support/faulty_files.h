@@ -58,20 +58,6 @@ class FaultyFiles : public zerocache::FileSystem {
   FileSystem& real_ = FileSystem::real();
 };
 
-// A directory of this test's own, with all that is in it removed at the end.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
 // For a child process of the test (see processes.h): mounts of its own, and a tmpfs of so many
 // bytes at `path`, which vanishes with the process. False, with a failure of the test, where the
 // kernel does not allow that.

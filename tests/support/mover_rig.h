@@ -15,7 +15,7 @@
 
 #include "base/log.h"
 #include "device/host_device.h"
-#include "support/faulty_files.h"
+#include "support/temporary_directory.h"
 #include "zerocache/disk_format.h"
 #include "zerocache/mover.h"
 

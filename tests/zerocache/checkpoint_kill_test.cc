@@ -16,6 +16,7 @@
 #include "support/faulty_files.h"
 #include "support/saved_pages.h"
 #include "support/sim_random.h"
+#include "support/temporary_directory.h"
 
 namespace taco::zerocache {
 namespace {

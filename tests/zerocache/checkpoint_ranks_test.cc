@@ -11,6 +11,7 @@
 #include "support/faulty_files.h"
 #include "support/gathering_threads.h"
 #include "support/saved_pages.h"
+#include "support/temporary_directory.h"
 #include "zerocache/checkpoint.h"
 
 namespace taco::zerocache {

@@ -14,6 +14,7 @@
 #include "support/faulty_files.h"
 #include "support/processes.h"
 #include "support/saved_pages.h"
+#include "support/temporary_directory.h"
 #include "zerocache/checkpoint_names.h"
 #include "zerocache/state_layout.h"
 

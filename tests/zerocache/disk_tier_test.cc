@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "support/faulty_files.h"
+#include "support/temporary_directory.h"
 #include "zerocache/disk_format.h"
 #include "zerocache/file_system.h"
 

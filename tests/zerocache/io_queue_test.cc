@@ -21,6 +21,7 @@
 #include "support/faulty_files.h"
 #include "support/processes.h"
 #include "support/refused_call.h"
+#include "support/temporary_directory.h"
 #include "zerocache/disk_format.h"
 #include "zerocache/file_system.h"
 

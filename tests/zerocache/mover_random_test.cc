@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/faulty_files.h"
 #include "support/mover_programs.h"
 #include "support/mover_rig.h"
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "support/eventually.h"
+#include "support/faulty_files.h"
 #include "support/mover_rig.h"
 #include "support/processes.h"
 #include "support/reachable.h"

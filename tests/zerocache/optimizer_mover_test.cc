@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "device/host_device.h"
-#include "support/faulty_files.h"
 #include "support/plain_model.h"
+#include "support/temporary_directory.h"
 #include "zerocache/disk_format.h"
 #include "zerocache/mover.h"
 #include "zerocache/optimizer_stream.h"

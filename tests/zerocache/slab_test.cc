@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "support/faulty_files.h"
 #include "support/processes.h"
+#include "support/temporary_directory.h"
 #include "zerocache/disk_format.h"
 
 namespace taco::zerocache {

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "device/host_device.h"
-#include "support/faulty_files.h"
 #include "support/gathering_threads.h"
 #include "support/plain_model.h"
 #include "support/rank_gradients.h"
+#include "support/temporary_directory.h"
 #include "zerocache/backward_stripes.h"
 #include "zerocache/checkpoint.h"
 #include "zerocache/disk_format.h"

@@ -23,19 +23,20 @@ namespace {
 // ARPHRD_IP6GRE of <linux/if_arp.h>, which does not go with the system's <net/if_arp.h>.
 constexpr int kGreOverIpv6 = 823;
 
-// Reads a number below /sys/class/net; `fallback` when there is none (speed of a virtual device).
-std::uint32_t read_attribute(const std::string& interface, const char* attribute,
+// Reads a number of a device; `fallback` when there is none (speed of a virtual device).
+std::uint32_t read_attribute(const std::string& folder, const char* attribute,
                              std::uint32_t fallback) {
-  const std::string text = read_file("/sys/class/net/" + interface + "/" + attribute);
+  const std::string text = read_file(folder + "/" + attribute);
   std::uint32_t value = 0;
   std::from_chars(text.data(), text.data() + text.size(), value);
   return value == 0 ? fallback : value;
 }
 
 void describe_link(Interface* interface) {
+  const std::string folder = kDevices + ("/" + interface->name);
   interface->network.interface = if_nametoindex(interface->name.c_str());
-  interface->mtu = read_attribute(interface->name, "mtu", 1500);
-  interface->mbits = read_attribute(interface->name, "speed", 0);
+  interface->mtu = read_attribute(folder, "mtu", 1500);
+  interface->mbits = read_attribute(folder, "speed", 0);
   interface->overlay = !interface->loopback && is_overlay(interface->name);
 }
 
@@ -70,16 +71,19 @@ void drop_unready(std::vector<Interface>& all) {
 
 }  // namespace
 
-bool is_overlay(const std::string& interface) {
-  const std::string folder = "/sys/class/net/" + interface;
+bool is_overlay(const std::string& interface, const char* devices) {
+  const std::string folder = devices + ("/" + interface);
   if (access((folder + "/bridge").c_str(), F_OK) == 0) return true;
   if (access((folder + "/tun_flags").c_str(), F_OK) == 0) return true;
   const std::string described = read_file(folder + "/uevent");
   for (const char* kind : {"vxlan", "geneve", "wireguard"}) {
     if (described.find(std::string("DEVTYPE=") + kind) != std::string::npos) return true;
   }
-  // Tunnels of IP in IP say so by the kind of their frames.
-  switch (read_attribute(interface, "type", ARPHRD_ETHER)) {
+  // Tunnels that are not tied to an interface say that they lead through none (gretap says no
+  // more).
+  if (read_file(folder + "/iflink").starts_with("0")) return true;
+  // Those of IP in IP say so by the kind of their frames.
+  switch (read_attribute(folder, "type", ARPHRD_ETHER)) {
     case ARPHRD_TUNNEL:
     case ARPHRD_TUNNEL6:
     case ARPHRD_SIT:

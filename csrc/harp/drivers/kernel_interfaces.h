@@ -19,7 +19,9 @@ Result<std::vector<Interface>> list_interfaces();
 // not ready: who looks for routes asks for each peer.
 Result<std::vector<Interface>> list_addresses();
 
+// Where the kernel describes its devices, a folder each.
+inline constexpr const char* kDevices = "/sys/class/net";
 // A bridge or a tunnel.
-bool is_overlay(const std::string& interface);
+bool is_overlay(const std::string& interface, const char* devices = kDevices);
 
 }  // namespace taco::harp

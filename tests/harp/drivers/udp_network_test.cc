@@ -4,6 +4,9 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "harp/drivers/kernel_interfaces.h"
@@ -11,6 +14,7 @@
 #include "harp/drivers/networks.h"
 #include "support/ip.h"
 #include "support/processes.h"
+#include "support/temporary_directory.h"
 
 namespace taco::harp {
 namespace {
@@ -48,6 +52,45 @@ TEST(KernelNetworkTest, an_address_that_is_not_ready_is_left_out) {
     EXPECT_FALSE(has(ready.value(), "2001:db8:3::7"));
   }).join();
   if (!alone) GTEST_SKIP() << "no right to make a network namespace";
+}
+
+struct Device {
+  const char* name;
+  const char* type;    // ARPHRD_* of <linux/if_arp.h>
+  const char* iflink;  // the interface that it leads through, by index
+  const char* uevent;
+  const char* folder;  // that only this kind has; "": none
+  bool overlay;
+};
+
+// As kernels with all of these devices describe them, since few have all.
+TEST(KernelNetworkTest, bridges_and_tunnels_of_every_kind_lead_through_another_interface) {
+  const testing::TemporaryDirectory devices;
+  for (const Device& each : {
+           Device{"eth0", "1", "2", "INTERFACE=eth0\nIFINDEX=2\n", "device", false},
+           Device{"veth", "1", "9", "INTERFACE=veth\nIFINDEX=3\n", "", false},
+           Device{"vlan", "1", "2", "DEVTYPE=vlan\nINTERFACE=vlan\nIFINDEX=4\n", "", false},
+           Device{"bond", "1", "5", "DEVTYPE=bond\nINTERFACE=bond\nIFINDEX=5\n", "bonding", false},
+           Device{"ib0", "32", "6", "INTERFACE=ib0\nIFINDEX=6\n", "", false},
+           Device{"docker0", "1", "7", "DEVTYPE=bridge\n", "bridge", true},
+           Device{"tun0", "65534", "8", "INTERFACE=tun0\nIFINDEX=8\n", "tun_flags", true},
+           Device{"flannel.1", "1", "9", "DEVTYPE=vxlan\n", "", true},
+           Device{"genev_sys", "1", "10", "DEVTYPE=geneve\n", "", true},
+           Device{"wg0", "65534", "11", "DEVTYPE=wireguard\n", "", true},
+           Device{"ipip1", "768", "2", "INTERFACE=ipip1\n", "", true},
+           Device{"ip6tnl1", "769", "2", "INTERFACE=ip6tnl1\n", "", true},
+           Device{"sit1", "776", "2", "INTERFACE=sit1\n", "", true},
+           Device{"gre1", "778", "2", "INTERFACE=gre1\n", "", true},
+           Device{"ip6gre1", "823", "2", "INTERFACE=ip6gre1\n", "", true},
+           Device{"gretap1", "1", "0", "INTERFACE=gretap1\n", "", true},
+       }) {
+    const std::filesystem::path folder = devices / each.name;
+    std::filesystem::create_directories(folder / each.folder);
+    std::ofstream(folder / "type") << each.type << '\n';
+    std::ofstream(folder / "iflink") << each.iflink << '\n';
+    std::ofstream(folder / "uevent") << each.uevent;
+    EXPECT_EQ(is_overlay(each.name, devices.path().c_str()), each.overlay) << each.name;
+  }
 }
 
 // eth0 and eth1 on one network, eth2 on another, and a bridge that has an address of the first.
