@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include <mutex>
+#include <optional>
 
 #include "base/condition.h"
 #include "base/far_future.h"
+#include "base/fork.h"
 #include "edge/errors.h"
 #include "pg/c10d/relay.h"
 #include "pg/communicator.h"
@@ -37,6 +39,17 @@ void wait_for_completion(c10::ivalue::Future& future) {
       /*uses_future=*/false);
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return completed; });
+}
+
+// The kernel is asked once a thread, and again by the thread that a fork has made the main one.
+bool is_main_thread() {
+  thread_local std::optional<std::uint32_t> asked_in;
+  thread_local bool is_main = false;
+  if (const std::uint32_t generation = fork_generation(); asked_in != generation) {
+    is_main = syscall(SYS_gettid) == getpid();
+    asked_in = generation;
+  }
+  return is_main;
 }
 
 }  // namespace
@@ -233,8 +246,7 @@ void Work::synchronize() { wait(kNoTimeout); }
 // Python runs its handlers of signals on the main thread alone, between two of its own steps: a
 // wait there lets them run, and ends if one of them raises, as that of Ctrl-C does.
 void Work::wait_and_hear_signals(Time deadline) {
-  const bool is_main_thread = syscall(SYS_gettid) == getpid();
-  if (!is_main_thread || !Py_IsInitialized()) return;
+  if (!is_main_thread() || !Py_IsInitialized()) return;
   for (Time now = monotonic_now(); now < deadline; now = monotonic_now()) {
     if (state_->wait_until(std::min(deadline, now + kSignalsEvery))) return;
     const py::gil_scoped_acquire gil;
