@@ -193,11 +193,15 @@ def test_survivors_keep_their_links_and_give_back_those_of_the_dead(transport: s
             assert outcome.error_type == "PeerLostError", outcome
         together(ranks, others, 2, [handles[rank] for rank in others])
         assert values(on(ranks, others, total)) == [all_of(3)] * 3
-        after = values(on(ranks, others, links))
-        # All had met all, or at least its neighbours in the ring, of which the dead was two's.
-        assert all(now <= before[rank] for rank, now in zip(others, after, strict=True))
-        assert after[1] < before[1]
-        assert after[2] < before[3]
+        # All had met all, or at least its neighbours in the ring, of which the dead was two's. Its
+        # link goes once an engine has nothing more to do with it.
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            after = values(on(ranks, others, links))
+            if after[1] < before[1] and after[2] < before[3]:
+                break
+            assert time.monotonic() < deadline, f"links before {before}, of 0, 1 and 3 now {after}"
+        assert after[0] <= before[0]
         together(ranks, others, 3, [handles[rank] for rank in others])
         assert values(on(ranks, others, links)) == after
 
