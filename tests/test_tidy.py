@@ -33,6 +33,7 @@ INNER_WALLS = {
     "harp/session": {"harp", "harp/session"},
     "harp/shm": {"harp", "harp/shm"},
     "harp/self": {"harp", "harp/self"},
+    "harp/stat": {"harp", "harp/stat"},
     "harp/drivers": {"harp", "harp/drivers"},
     "pg/planning": {"pg", "pg/planning"},
     "remote": {"remote"},

@@ -54,6 +54,7 @@ Status EngineCore::start() {
   TACO_RETURN_IF_ERROR(watch_descriptors());
   loop_.set_now(monotonic_now());
   choose_spin();
+  show_statistics();
   auto thread = start_thread("taco-engine-0", [this] {
     duty_.run();
     leave_crypto_library(NoForkMeanwhile());  // packets that were refused have left errors there
@@ -73,6 +74,16 @@ Status EngineCore::watch_descriptors() {
     TACO_RETURN_IF_ERROR(caller_set_->add(fd));
   }
   return {};
+}
+
+// They are for people to look at: an engine runs without them.
+void EngineCore::show_statistics() {
+  auto page = statistics::Page::create(options_.about);
+  if (!page.ok()) {
+    return TACO_LOG_WARNING("harp", "harp-stat cannot see this process: %s",
+                            page.status().message().c_str());
+  }
+  statistics_ = std::make_unique<StatPublisher>(loop_, shm_.get(), duty_, std::move(page).value());
 }
 
 // Never runs in a forked child, where the thread does not exist and the descriptors are closed: the
@@ -115,6 +126,7 @@ bool EngineCore::turn_st(Who who) {
     left_->set();
     left_ = nullptr;
   }
+  if (statistics_ != nullptr) statistics_->on_turn_st();
   return worked;
 }
 
@@ -259,6 +271,7 @@ void EngineCore::close(Duration linger) {
     left_ = nullptr;
     loop_.end_st(Status(Code::kAborted, "the transport was closed"));
     if (shm_ != nullptr) shm_->stop();
+    statistics_.reset();
   });
   duty_.stop();
   thread_.join();

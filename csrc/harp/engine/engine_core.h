@@ -21,6 +21,7 @@
 #include "harp/engine/placement.h"
 #include "harp/engine/room_watch.h"
 #include "harp/engine/stack.h"
+#include "harp/engine/stat_publisher.h"
 #include "harp/engine/submit_queue.h"
 #include "harp/engine/token.h"
 #include "harp/nic.h"
@@ -30,6 +31,7 @@ namespace taco::harp {
 
 struct EngineOptions : LoopOptions {
   std::int64_t spin_us = -1;  // -1: decided by the number of cores and local peers
+  statistics::About about;    // of its page of statistics
 };
 
 class EngineCore final : public Engine, private Driven {
@@ -100,6 +102,7 @@ class EngineCore final : public Engine, private Driven {
   bool run_submitted();
   void watch_for_room();
   Status watch_descriptors();
+  void show_statistics();
 
   const EngineOptions options_;
   const std::unique_ptr<Nic> nic_;
@@ -119,9 +122,10 @@ class EngineCore final : public Engine, private Driven {
   bool asleep_ = false;                 // peers on this host have been told so
   std::atomic<bool> was_woken_{false};  // somebody has slept since the Nic was last told so
   RoomWatch room_watch_;
-  std::size_t watched_ = 0;  // of the Nic's descriptors
-  Placement placement_;      // of callers that drive
-  Event* left_ = nullptr;    // set when nobody is busy any more
+  std::size_t watched_ = 0;                    // of the Nic's descriptors
+  Placement placement_;                        // of callers that drive
+  Event* left_ = nullptr;                      // set when nobody is busy any more
+  std::unique_ptr<StatPublisher> statistics_;  // null: the page could not be made
 
   std::atomic<bool> closed_{false};
   std::thread thread_;

@@ -30,6 +30,7 @@
 #include "harp/session/session_host.h"
 #include "harp/session/stray_packets.h"
 #include "harp/shm/endpoint.h"
+#include "harp/stat/stat_page.h"
 
 namespace taco::harp {
 
@@ -98,6 +99,10 @@ class EngineLoop final : public Transport,
   Security security() const { return options_.security; }  // same for as long as it runs
   Services& services() { return services_; }
   void add_to_st(StackStats& stats);
+  // Fills in what other processes read of the engine, but for shared memory, in an empty `state`.
+  void describe_st(statistics::State& state);
+  // A number that changes whenever describe_st() has something new to say of traffic or peers.
+  std::uint64_t activity_st() const;
 
   // Transport.
   void send_st(PeerId peer, SendRequest& request) override;
@@ -156,6 +161,9 @@ class EngineLoop final : public Transport,
   void look_at_addresses();
   std::uint32_t note_new_addresses();
   void tell_of_addresses(std::uint32_t added, std::uint32_t changed) const;
+
+  // engine_statistics.cc
+  void add_rows(const Peer& peer, std::vector<statistics::Row>& rows) const;
 
   // engine_peers.cc
   static void on_idle_timer(Timer& timer, Time now);

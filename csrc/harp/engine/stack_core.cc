@@ -116,6 +116,11 @@ Status StackCore::start() {
   summary_ = (shm_ != nullptr ? "shm+" : "") + std::string(network_->name()) + "(" + names + ")";
   if (options_.transport == StackOptions::Force::kShm) summary_ = "shm";
 
+  engine.about.pid = own_.pid;
+  statistics::set_text(engine.about.driver, network_->name());
+  statistics::set_text(engine.about.security, name_of(engine.security));
+  statistics::set_text(engine.about.congestion, engine.congestion->name);
+  statistics::set_text(engine.about.transport, summary_);
   auto made = EngineCore::create(engine, std::move(nic).value(), std::move(shm).value(), peers_);
   if (!made.ok()) return made.status();
   engine_ = std::move(made).value();

@@ -381,7 +381,7 @@ TEST(PeersTest, what_has_not_arrived_there_is_not_settled) {
 
 // Containers allow a process few.
 TEST(PeerTest,
-     a_process_takes_nine_descriptors_beside_its_addresses_and_two_for_a_peer_on_its_host) {
+     a_process_takes_ten_descriptors_beside_its_addresses_and_two_for_a_peer_on_its_host) {
   StackOptions options;
   options.interfaces = {"lo"};
   const auto all = list_interfaces();
@@ -390,13 +390,13 @@ TEST(PeerTest,
       all.value(), [](const Interface& each) { return each.loopback && each.up; }));
   const int before = ::taco::testing::count_descriptors();
   const auto here = StackCore::create(options).value();
-  EXPECT_LE(::taco::testing::count_descriptors(), before + 9 + addresses);
+  EXPECT_LE(::taco::testing::count_descriptors(), before + 10 + addresses);
   const auto there = StackCore::create(options).value();
   const PeerId it = here->add_peer(there->address()).value();
   const PeerId me = there->add_peer(here->address()).value();
   ASSERT_TRUE(greet(*here, it, *there, me, 1).ok());
   const auto fewer = [&] {
-    return ::taco::testing::count_descriptors() <= before + 2 * (9 + addresses + 2);
+    return ::taco::testing::count_descriptors() <= before + 2 * (10 + addresses + 2);
   };
   EXPECT_TRUE(eventually(fewer)) << ::taco::testing::count_descriptors() - before;
   here->close();

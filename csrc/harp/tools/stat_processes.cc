@@ -1,0 +1,145 @@
+#include "harp/tools/stat_processes.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pwd.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <utility>
+
+#include "base/file.h"
+
+namespace taco::harp::statistics {
+namespace {
+
+// An error that only says that there is no engine, which most processes have not.
+constexpr Code kNone = Code::kUnsupported;
+
+std::string folder_of(pid_t pid) { return "/proc/" + std::to_string(pid); }
+
+std::string program_of(pid_t pid) {
+  std::string name = read_file(folder_of(pid) + "/comm");
+  while (!name.empty() && name.back() == '\n') name.pop_back();
+  std::ranges::replace_if(
+      name, [](unsigned char each) { return each < ' '; }, '?');
+  return name;
+}
+
+std::string called(pid_t pid) {
+  return "process " + std::to_string(pid) + " (" + program_of(pid) + ")";
+}
+
+std::string owner_of(pid_t pid) {
+  struct stat folder {};
+  if (::stat(folder_of(pid).c_str(), &folder) != 0) return "another user";
+  const passwd* entry = getpwuid(folder.st_uid);
+  return entry != nullptr ? entry->pw_name : "user " + std::to_string(folder.st_uid);
+}
+
+Status refusal_of(pid_t pid, int error) {
+  if (error == ENOENT || error == ESRCH) {
+    return Status(Code::kInvalidArgument, "there is no process " + std::to_string(pid) +
+                                              ": it has ended, or lives in another container");
+  }
+  if (error == EACCES || error == EPERM) {
+    return Status(Code::kInvalidArgument, "this user may not look into " + called(pid) +
+                                              ", which runs as " + owner_of(pid) +
+                                              ": run harp-stat as that user, or as root");
+  }
+  return Status(Code::kResource, called(pid) + " cannot be looked into: " + strerror(error));
+}
+
+// The numbers of those descriptors that are pages of statistics, by their name.
+Result<std::vector<int>> pages_of(pid_t pid) {
+  std::vector<int> found;
+  std::error_code error;
+  const std::filesystem::path folder = folder_of(pid) + "/fd";
+  const std::string name = std::string("/memfd:") + kMemoryName + " (deleted)";
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    char target[64];
+    const ssize_t bytes = readlink(entry->path().c_str(), target, sizeof target);
+    if (bytes < 0 && (errno == EACCES || errno == EPERM)) return refusal_of(pid, errno);
+    if (bytes < 0 || std::string_view(target, static_cast<std::size_t>(bytes)) != name) continue;
+    const std::string number = entry->path().filename();
+    int fd = -1;
+    std::from_chars(number.data(), number.data() + number.size(), fd);
+    found.push_back(fd);
+  }
+  if (error) return refusal_of(pid, error.value());
+  std::ranges::sort(found);
+  return found;
+}
+
+struct Opened {
+  std::uint64_t identity = 0;
+  View view;
+};
+
+Result<Opened> open_page(pid_t pid, int number) {
+  const std::string place = folder_of(pid) + "/fd/" + std::to_string(number);
+  const OwnFd fd(open(place.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return errno == ENOENT ? Status(kNone, "") : refusal_of(pid, errno);
+  struct stat file {};
+  fstat(fd.get(), &file);
+  auto view = View::open(fd.get());
+  if (view.ok()) return Opened{file.st_ino, std::move(view).value()};
+  // One that is only just being made is none yet.
+  if (view.status().code() == Code::kInvalidArgument) return Status(kNone, "");
+  return view.status().with_prefix(called(pid) + " ");
+}
+
+}  // namespace
+
+Result<std::vector<Look>> look_at(pid_t pid) {
+  const auto numbers = pages_of(pid);
+  if (!numbers.ok()) return numbers.status();
+  std::vector<Look> looks;
+  for (const int number : numbers.value()) {
+    auto page = open_page(pid, number);
+    if (!page.ok() && page.status().code() == kNone) continue;
+    if (!page.ok()) return page.status();
+    auto state = page->view.read();
+    if (!state.ok()) return state.status().with_prefix(called(pid) + " ");
+    Look& look = looks.emplace_back();
+    look.pid = pid;
+    look.program = program_of(pid);
+    look.engine = static_cast<int>(looks.size()) - 1;
+    look.identity = page->identity;
+    look.seen = monotonic_now();
+    look.about = page->view.about();
+    look.state = std::move(state).value();
+  }
+  if (!looks.empty()) return looks;
+  return Status(kNone, called(pid) +
+                           " has no engine of HARP: it does not use taco_torch, has not made its "
+                           "first process group yet, or has closed the last one");
+}
+
+Everything look_at_all() {
+  Everything all;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    pid_t pid = 0;
+    const auto [stop, failed] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (failed != std::errc() || stop != name.data() + name.size()) continue;
+    auto looks = look_at(pid);
+    if (looks.ok()) {
+      for (Look& look : looks.value()) all.looks.push_back(std::move(look));
+    } else if (looks.status().code() != kNone && looks.status().code() != Code::kInvalidArgument) {
+      all.problems.push_back(looks.status().message());
+    }
+  }
+  std::ranges::sort(all.looks, {},
+                    [](const Look& look) { return std::pair(look.pid, look.engine); });
+  return all;
+}
+
+}  // namespace taco::harp::statistics
