@@ -1,368 +1,121 @@
-// harp-perf: how fast are messages between two processes?
-//
-//   harp-perf                                  two processes on this host, by forking
-//   harp-perf --transport udp --bytes 1048576
-//   harp-perf --rank 0 --files /tmp/meet       one of two processes (other hosts or namespaces),
-//   harp-perf --rank 1 --files /tmp/meet       which find each other through two files
-//
-//   harp-perf --ranks 4                        more processes, everybody with everybody
-//   harp-perf --first 750                      only the first message of a session; rank 1 asks for
-//                                              it so many microseconds after rank 0 has sent it
-//
-// Two ranks: the half round trip of small messages and the one-way throughput of large ones, beside
-// the processor time they cost. More: the time of a round in which everybody sends to everybody.
+// harp-perf: how fast are messages between two processes, and what do they cost?
+#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
-#include "harp/engine/stack.h"
-#include "harp/tools/exchange.h"
+#include "harp/tools/arguments.h"
+#include "harp/tools/perf_plan.h"
+#include "harp/tools/perf_ranks.h"
+#include "harp/tools/perf_report.h"
+#include "harp/tools/perf_session.h"
 
-namespace taco::harp {
+namespace taco::harp::perf {
 namespace {
 
-struct Settings {
-  std::string transport = "auto";
-  std::string files;
-  std::string master;
-  int rank = -1;
-  int ranks = 2;
-  std::size_t bytes = std::size_t{8} << 20;
-  std::size_t small = 8;
-  int rounds = 20'000;
-  double seconds = 2;
-  int window = 4;
-  std::int64_t first_us = -1;
-  double start = 0;  // s, on the monotonic clock
-};
-
-[[noreturn]] void usage(const char* what) {
-  fprintf(stderr,
-          "harp-perf: %s\n"
-          "usage: harp-perf [--transport auto|shm|udp] [--bytes N] [--small N] [--rounds N]\n"
-          "                 [--seconds S] [--window N] [--ranks N] [--master HOST]\n"
-          "                 [--first US] [--start MONOTONIC_S] [--rank R --files PATH]\n",
-          what);
-  exit(2);
+int fail(const Status& status) {
+  std::fprintf(stderr, "harp-perf: %s\n", status.message().c_str());
+  return 1;
 }
 
-Settings parse(int argc, char** argv) {
-  Settings settings;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string name = argv[i];
-    if (i + 1 == argc) usage((name + " needs a value").c_str());
-    const char* value = argv[i + 1];
-    if (name == "--transport") {
-      settings.transport = value;
-    } else if (name == "--files") {
-      settings.files = value;
-    } else if (name == "--master") {
-      settings.master = value;
-    } else if (name == "--rank") {
-      settings.rank = atoi(value);
-    } else if (name == "--ranks") {
-      settings.ranks = atoi(value);
-    } else if (name == "--bytes") {
-      settings.bytes = strtoull(value, nullptr, 10);
-    } else if (name == "--small") {
-      settings.small = strtoull(value, nullptr, 10);
-    } else if (name == "--rounds") {
-      settings.rounds = atoi(value);
-    } else if (name == "--seconds") {
-      settings.seconds = atof(value);
-    } else if (name == "--window") {
-      settings.window = atoi(value);
-    } else if (name == "--first") {
-      settings.first_us = atoll(value);
-    } else if (name == "--start") {
-      settings.start = atof(value);
-    } else {
-      usage((name + " is unknown").c_str());
-    }
-  }
-  if (settings.rank >= 0 && settings.files.empty()) usage("--rank needs --files");
-  if (settings.first_us >= 0 && settings.ranks != 2) usage("--first is for two ranks");
-  if (settings.bytes == 0 || settings.window < 1) usage("--bytes and --window must be above 0");
-  return settings;
+// A client has a process of its own here, since its settings are for a process that has none yet.
+pid_t serve_in_child(Connection connection, bool tells) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  const Status status = serve(std::move(connection));
+  if (tells && !status.ok()) fail(status);
+  _exit(status.ok() ? 0 : 1);
 }
 
-// The same ranks, by files of other names.
-Settings second_meeting(Settings settings) {
-  settings.files += ".start";
-  return settings;
+int run_server(const Choices& choices) {
+  auto listener = Listener::at(choices.listen, static_cast<std::uint16_t>(choices.port));
+  if (!listener.ok()) return fail(listener.status());
+  std::printf("harp-perf: a server at port %u; on the other host: harp-perf --client HOST%s\n",
+              listener->port(),
+              listener->port() == kDefaultPort
+                  ? ""
+                  : (" --port " + std::to_string(listener->port())).c_str());
+  std::fflush(stdout);
+  for (;;) {
+    auto connection = listener->accept();
+    if (!connection.ok()) return fail(connection.status());
+    std::printf("harp-perf: measured from %s\n", connection->other_host().c_str());
+    std::fflush(stdout);
+    const pid_t child = serve_in_child(std::move(connection).value(), true);
+    if (child < 0) return fail(Status(Code::kResource, "fork failed"));
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (choices.once) return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+  }
 }
 
-void check(const Status& status, const char* what) {
-  if (status.ok()) return;
-  fprintf(stderr, "harp-perf: %s: %s\n", what, status.message().c_str());
-  exit(1);
-}
-
-double processor_seconds() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_utime.tv_sec + usage.ru_stime.tv_sec +
-         (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
-}
-
-// Everybody writes a file of their own and waits for the others'.
-std::vector<std::string> meet(const Settings& settings, int rank, const std::string& own) {
-  const std::string mine = settings.files + "." + std::to_string(rank);
-  std::ofstream(mine + ".part", std::ios::binary) << own;
-  rename((mine + ".part").c_str(), mine.c_str());
-  std::vector<std::string> addresses;
-  for (int other = 0; other < settings.ranks; ++other) {
-    const std::string theirs = settings.files + "." + std::to_string(other);
-    std::ifstream file(theirs, std::ios::binary);
-    for (int i = 0; i < 3'000 && !file; ++i) {
-      usleep(10'000);
-      file.open(theirs, std::ios::binary);
-    }
-    std::stringstream content;
-    content << file.rdbuf();
-    addresses.push_back(content.str());
-    if (!addresses.back().empty()) continue;
-    fprintf(stderr, "harp-perf: rank %d did not come (no %s)\n", other, theirs.c_str());
-    exit(1);
+int run_client(const Choices& choices, Connection connection) {
+  const std::vector<Setting> settings = settings_of(choices);
+  const auto findings =
+      measure(std::move(connection), settings, jobs_of(choices), [&](const Row& row) {
+        if (choices.json || isatty(STDERR_FILENO) == 0) return;
+        std::fprintf(stderr, "\r%s of %zu bytes by %s ...\033[K", name_of(row.job.measure),
+                     row.job.bytes, name_of(row.job.by));
+      });
+  if (!choices.json && isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "\r\033[K");
+  if (!findings.ok()) return fail(findings.status());
+  if (choices.json) {
+    std::printf("%s\n", json_of(findings.value(), settings).c_str());
+    return 0;
   }
-  return addresses;
-}
-
-class Perf {
- public:
-  // `peers` by rank; the own one is unused.
-  Perf(Stack& stack, std::vector<PeerId> peers, int rank, const Settings& settings)
-      : stack_(stack),
-        peers_(std::move(peers)),
-        peer_(peers_[rank == 0 ? 1 : 0]),
-        rank_(rank),
-        settings_(settings) {}
-
-  void latency() {
-    std::vector<char> out(settings_.small, 'x'), in(settings_.small);
-    std::vector<double> times;
-    Exchange both(stack_), ping(stack_), pong(stack_);
-    constexpr std::uint64_t kThere = 1, kBack = 2;
-    both.recv(peer_, {kBack, 0}, Sink::place(in.data()), in.size());
-    both.send(peer_, {kThere, 0}, out.data(), out.size());
-    ping.recv(peer_, {kThere, 0}, Sink::place(in.data()), in.size());
-    pong.send(peer_, {kBack, 0}, out.data(), out.size());
-    for (int i = 0; i < settings_.rounds; ++i, ++tag_) {
-      const Time start = monotonic_now();
-      for (Exchange* each : {&both, &ping, &pong}) each->set_tag(tag_);
-      if (rank_ == 0) {
-        check(both.run(), "ping");
-      } else {
-        check(ping.run(), "ping");
-        check(pong.run(), "pong");
-      }
-      times.push_back((monotonic_now() - start) * 0.5e-3);
-    }
-    if (rank_ != 0) return;
-    std::sort(times.begin(), times.end());
-    printf("%zu B: half round trip median %.1f us, p90 %.1f, p99 %.1f (%d rounds)\n",
-           settings_.small, times[times.size() / 2], times[times.size() * 9 / 10],
-           times[times.size() * 99 / 100], settings_.rounds);
-  }
-
-  // The first message of the session, from the call that sends it until it has been received. Both
-  // processes are on one machine: its time travels in the message.
-  void first() {
-    const auto begins = meet(second_meeting(settings_), rank_,
-                             std::to_string(monotonic_now() + 100 * kMillisecond));
-    const Time begin = std::stoll(begins[0]) + (rank_ == 0 ? 0 : settings_.first_us * kMicrosecond);
-    while (monotonic_now() < begin) usleep(50);
-    Time sent = monotonic_now();
-    std::vector<char> message(std::max(settings_.small, sizeof sent));
-    memcpy(message.data(), &sent, sizeof sent);
-    Exchange exchange(stack_);
-    if (rank_ == 0) {
-      exchange.send(peer_, {6, 1}, message.data(), message.size());
-    } else {
-      exchange.recv(peer_, {6, 1}, Sink::place(message.data()), message.size());
-    }
-    check(exchange.run(), "first message");
-    const Time received = monotonic_now();
-    if (rank_ == 0) return;
-    memcpy(&sent, message.data(), sizeof sent);
-    printf("%zu B: first message %.1f us\n", message.size(), (received - sent) * 1e-3);
-  }
-
-  // Rank 0 sends, `window` messages under way at all times. The first byte of each says whether
-  // more will follow than those that are under way by then.
-  void throughput() {
-    constexpr std::uint64_t kUnknown = UINT64_MAX;
-    const auto window = static_cast<std::uint64_t>(settings_.window);
-    std::vector<std::vector<char>> buffers(window, std::vector<char>(settings_.bytes, 'y'));
-    std::vector<std::unique_ptr<Exchange>> open(window);
-    const double processor = processor_seconds();
-    const Time start = monotonic_now();
-    std::uint64_t messages = kUnknown;
-    for (std::uint64_t begun = 0, done = 0; done < messages;) {
-      if (begun < messages && begun < done + window) {
-        std::vector<char>& buffer = buffers[begun % window];
-        const bool is_over = monotonic_now() - start >= settings_.seconds * kSecond;
-        if (rank_ == 0 && is_over && messages == kUnknown) messages = begun + window;
-        if (rank_ == 0) buffer[0] = messages == kUnknown ? kMore : kLast;
-        open[begun++ % window] = begin(buffer);
-        continue;
-      }
-      check(open[done % window]->finish(), "transfer");
-      const bool last = buffers[done % window][0] == kLast;
-      if (rank_ != 0 && last && messages == kUnknown) messages = done + window;
-      ++done;
-    }
-    const double seconds = (monotonic_now() - start) * 1e-9;
-    const double gigabytes = messages * settings_.bytes * 1e-9;
-    printf("%s %zu B: %.4f GB/s = %.4f Gbit/s, %.3f s of processor a GB\n",
-           rank_ == 0 ? "sent" : "received", settings_.bytes, gigabytes / seconds,
-           gigabytes * 8 / seconds, (processor_seconds() - processor) / gigabytes);
-  }
-
-  // Everybody to everybody, small and large.
-  void rounds(std::size_t bytes, int count) {
-    const std::size_t others = peers_.size() - 1;
-    std::vector<std::vector<char>> out(others, std::vector<char>(bytes, 'x')), in = out;
-    std::vector<double> times;
-    const double processor = processor_seconds();
-    for (int i = 0; i < count; ++i, ++tag_) {
-      const Time start = monotonic_now();
-      Exchange exchange(stack_);
-      for (std::size_t other = 0, at = 0; other < peers_.size(); ++other) {
-        if (static_cast<int>(other) == rank_) continue;
-        exchange.send(peers_[other], {5, tag_}, out[at].data(), bytes);
-        exchange.recv(peers_[other], {5, tag_}, Sink::place(in[at].data()), bytes);
-        ++at;
-      }
-      check(exchange.run(), "round");
-      times.push_back((monotonic_now() - start) * 1e-3);
-    }
-    if (rank_ != 0) return;
-    std::sort(times.begin(), times.end());
-    const double median = times[times.size() / 2];
-    printf(
-        "%zu B to each of %zu: round median %.1f us, p90 %.1f, p99 %.1f, %.2f GB/s out of each "
-        "rank, %.1f us of processor a round\n",
-        bytes, others, median, times[times.size() * 9 / 10], times[times.size() * 99 / 100],
-        others * bytes * 1e-3 / median, (processor_seconds() - processor) * 1e6 / count);
-  }
-
-  void counters() {
-    const StackStats stats = stack_.stats();
-    printf(
-        "rank %d: packets %llu out %llu in, retransmits %llu (spurious %llu), duplicates %llu, "
-        "copied %llu B, overflows %llu, sleeps %llu\n",
-        rank_, static_cast<unsigned long long>(stats.packets_sent),
-        static_cast<unsigned long long>(stats.packets_received),
-        static_cast<unsigned long long>(stats.retransmits),
-        static_cast<unsigned long long>(stats.spurious_retransmits),
-        static_cast<unsigned long long>(stats.duplicates),
-        static_cast<unsigned long long>(stats.bytes_copied),
-        static_cast<unsigned long long>(stats.socket_overflows),
-        static_cast<unsigned long long>(stats.sleeps));
-  }
-
- private:
-  static constexpr char kMore = 1, kLast = 0;
-
-  std::unique_ptr<Exchange> begin(std::vector<char>& buffer) {
-    auto exchange = std::make_unique<Exchange>(stack_);
-    const MessageKey key{3, tag_++};
-    if (rank_ == 0) {
-      exchange->send(peer_, key, buffer.data(), buffer.size());
-    } else {
-      exchange->recv(peer_, key, Sink::place(buffer.data()), buffer.size());
-    }
-    exchange->start(true);
-    return exchange;
-  }
-
-  Stack& stack_;
-  const std::vector<PeerId> peers_;
-  const PeerId peer_;
-  const int rank_;
-  const Settings& settings_;
-  std::uint64_t tag_ = 0;
-};
-
-int run(const Settings& settings, int rank) {
-  auto options = StackOptions::from_env();
-  check(options.status(), "options");
-  options->master = settings.master;
-  if (settings.transport == "udp") options->transport = StackOptions::Force::kUdp;
-  if (settings.transport == "shm") options->transport = StackOptions::Force::kShm;
-  auto stack = Stack::acquire(*options);
-  check(stack.status(), "stack");
-  const auto addresses = meet(settings, rank, stack.value()->address());
-  std::vector<PeerId> peers(addresses.size());
-  for (int other = 0; other < settings.ranks; ++other) {
-    if (other == rank) continue;
-    const auto peer = stack.value()->add_peer(addresses[other]);
-    check(peer.status(), "peer");
-    peers[other] = peer.value();
-  }
-  if (rank == 0) {
-    printf("%s to %s\n", stack.value()->transport_summary().c_str(),
-           stack.value()->describe(peers[1]).c_str());
-  }
-  Perf perf(*stack.value(), std::move(peers), rank, settings);
-  if (settings.first_us >= 0) {
-    perf.first();
-  } else if (settings.ranks == 2) {
-    perf.latency();
-    std::this_thread::sleep_for(std::chrono::nanoseconds(
-        std::max<Time>(0, static_cast<Time>(settings.start * kSecond) - monotonic_now())));
-    perf.throughput();
-  } else {
-    perf.rounds(settings.small, settings.rounds);
-    perf.rounds(settings.bytes, 20);
-  }
-  perf.counters();
-  stack.value()->close();
-  fflush(stdout);
+  std::printf("%s to %s\n", findings.value().transport.c_str(), findings.value().peer.c_str());
+  std::fputs(table_of(findings.value().rows).c_str(), stdout);
   return 0;
 }
 
-int run_all(Settings settings) {
-  char folder[] = "/tmp/harp-perf-XXXXXX";
-  if (mkdtemp(folder) == nullptr) return 1;
-  settings.files = std::string(folder) + "/meet";
-  std::vector<pid_t> children;
-  for (int rank = 1; rank < settings.ranks; ++rank) {
-    children.push_back(fork());
-    if (children.back() == 0) _exit(run(settings, rank));
+int run_here(const Choices& choices) {
+  auto listener = Listener::at("127.0.0.1", 0);
+  if (!listener.ok()) return fail(listener.status());
+  const std::uint16_t port = listener->port();
+  const pid_t child = fork();
+  if (child < 0) return fail(Status(Code::kResource, "fork failed"));
+  if (child == 0) {
+    auto accepted = listener->accept();
+    _exit(accepted.ok() && serve(std::move(accepted).value()).ok() ? 0 : 1);
   }
-  int failures = run(settings, 0);
-  for (const pid_t child : children) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    failures += status != 0;
-  }
-  for (int rank = 0; rank < settings.ranks; ++rank) {
-    for (const std::string& files : {settings.files, second_meeting(settings).files}) {
-      unlink((files + "." + std::to_string(rank)).c_str());
-    }
-  }
-  rmdir(folder);
-  return failures != 0;
+  auto connection = Connection::to("127.0.0.1", port);
+  const int failed = connection.ok() ? run_client(choices, std::move(connection).value())
+                                     : fail(connection.status());
+  if (!connection.ok()) kill(child, SIGKILL);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return failed;
 }
 
 }  // namespace
-}  // namespace taco::harp
+
+int main_of(const std::vector<std::string>& arguments) {
+  Choices choices;
+  const Status status = take_choices(arguments, choices);
+  if (!status.ok()) {
+    std::fprintf(stderr, "harp-perf: %s\n", status.message().c_str());
+    return 2;
+  }
+  if (choices.help) {
+    std::fputs(help_text().c_str(), stdout);
+    return 0;
+  }
+  if (choices.meets_by_files()) return measure_ranks(choices.ranks);
+  if (choices.server) return run_server(choices);
+  if (choices.client.empty()) return run_here(choices);
+  auto connection = Connection::to(choices.client, static_cast<std::uint16_t>(choices.port));
+  if (!connection.ok()) return fail(connection.status());
+  return run_client(choices, std::move(connection).value());
+}
+
+}  // namespace taco::harp::perf
 
 int main(int argc, char** argv) {
-  const taco::harp::Settings settings = taco::harp::parse(argc, argv);
-  return settings.rank < 0 ? taco::harp::run_all(settings)
-                           : taco::harp::run(settings, settings.rank);
+  return taco::harp::perf::main_of(std::vector<std::string>(argv + 1, argv + argc));
 }

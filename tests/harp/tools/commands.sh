@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# commands.sh HARP_PERF HARP_STAT: starts them as people do, and looks for what they are to say.
+set -euo pipefail
+readonly PERF=$1 STAT=$2
+readonly SHORT=(--sizes 64 --seconds 0.02 --rounds 20)
+export TACO_LOG=warning
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+
+# expect FILE TEXT: the file holds the text.
+expect() {
+  grep -qF -- "$2" "$1" && return
+  printf 'no "%s" in %s:\n%s\n' "$2" "$1" "$(cat "$1")"
+  exit 1
+}
+
+"$PERF" "${SHORT[@]}" --tcp >here
+expect here "latency"
+expect here "(TCP polls)"
+"$PERF" "${SHORT[@]}" --transport udp --paths 2 --security encrypt --json >json
+expect json '"TACO_TRANSPORT": "udp", "TACO_PATHS": "2", "TACO_HARP_SECURITY": "encrypt"}'
+
+"$PERF" --server --listen 127.0.0.1 --port 0 --once >server &
+until port=$(sed -nE 's/.* a server at port ([0-9]+).*/\1/p' server) && [ -n "$port" ]; do
+  sleep 0.02
+done
+"$PERF" --client 127.0.0.1 --port "$port" "${SHORT[@]}" >client
+wait $!
+expect client "bandwidth"
+expect server "measured from 127.0.0.1"
+if "$PERF" --client 127.0.0.1 --port "$port" 2>refused; then exit 1; fi
+expect refused "no harp-perf --server answers at 127.0.0.1, port $port"
+
+for rank in 0 1; do
+  "$PERF" --transport udp --files meet --rank "$rank" --rounds 100 --seconds 2 >"rank$rank" &
+  pids[rank]=$!
+done
+until "$STAT" --interval 0 "${pids[0]}" >stat 2>/dev/null && grep -q "(pid ${pids[1]} " stat; do
+  kill -0 "${pids[0]}"
+done
+expect stat "process ${pids[0]}, engine 0: driver udp"
+expect stat "(pid ${pids[1]} "
+"$STAT" --json "${pids[@]}" >stat_json
+expect stat_json '"paths": [{"peer": '
+"$STAT" --prometheus >stat_prometheus
+expect stat_prometheus 'harp_path_live{pid="'
+wait "${pids[@]}"
+expect rank0 "half round trip median"
+expect rank1 "received 8388608 B"
+if "$STAT" "${pids[0]}" 2>gone; then exit 1; fi
+expect gone "there is no process ${pids[0]}"
+if "$STAT" x 2>wrong; then exit 1; fi
+expect wrong '"x" is no process'
