@@ -147,3 +147,9 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_build.json DESTINATION taco_torch COM
 # The module that torch's entry points name lies beside the package, so that nothing that hides the
 # package breaks `import torch`.
 install(FILES ${PROJECT_SOURCE_DIR}/src/_taco_torch_autoload.py DESTINATION . COMPONENT python)
+
+# Programs of the package, and the module by which installers make commands of them.
+add_dependencies(_C harp-perf harp-stat)
+install(TARGETS harp-perf harp-stat RUNTIME DESTINATION taco_torch/bin COMPONENT commands)
+install(FILES ${PROJECT_SOURCE_DIR}/src/_taco_torch_commands.py
+  DESTINATION . COMPONENT commands)

@@ -153,6 +153,21 @@ def test_two_ranks_train_with_it_in_an_environment_that_had_nothing_but_torch(
     assert result["replicas_identical"]
 
 
+def test_its_commands_run_beside_a_python_that_has_no_torch(wheel: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "environment"
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    python = folder / "bin" / "python"
+    install_alone = ["install", "--no-index", "--no-deps", wheel]
+    run(sys.executable, "-m", "pip", "--python", python, *install_alone)
+    measured = run(
+        folder / "bin" / "harp-perf", "--json", "--measure", "latency", "--sizes", "8", "--tcp"
+    )
+    rows = json.loads(measured)["rows"]
+    assert [row["by"] for row in rows] == ["harp", "tcp", "tcp-polling"]
+    assert all(row["p50_us"] > 0 for row in rows)
+    assert "--prometheus" in run(folder / "bin" / "harp-stat", "--help")
+
+
 def test_a_torch_that_it_is_not_for_is_named_with_what_to_do(
     wheel: Path, environment: Path
 ) -> None:

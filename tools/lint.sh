@@ -46,7 +46,8 @@ phase "clang-format" check_format
 phase "shell syntax" check_shell
 phase "ruff check" ruff check .
 phase "ruff format" ruff format --check .
-phase "mypy --strict" mypy --strict src/taco_torch src/_taco_torch_autoload.py
+phase "mypy --strict" mypy --strict src/taco_torch src/_taco_torch_autoload.py \
+  src/_taco_torch_commands.py
 phase "layers, lengths, pages" pytest -q tests/test_tidy.py tests/test_pages.py
 phase "names within a library" compile_as_one
 phase "clang-tidy (since $LINT_BASE)" run_clang_tidy

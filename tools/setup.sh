@@ -162,7 +162,8 @@ python_packages() {
 
 compile_and_install() {
   local debug=(-Ccmake.define.TACO_DEBUG_FILES=OFF)
-  [ -z "$DEBUG" ] || debug=(-Ccmake.define.TACO_DEBUG_FILES=ON "-Cinstall.components=python;debug")
+  [ -z "$DEBUG" ] || debug=(-Ccmake.define.TACO_DEBUG_FILES=ON
+    "-Cinstall.components=python;commands;debug")
   "$VENV/bin/python" -m pip install --no-build-isolation --no-deps --force-reinstall \
     -v -Cbuild-dir="$BUILD" -Cbuild.targets=_C -Ccmake.define.TACO_TESTS=ON "${debug[@]}" .
 }

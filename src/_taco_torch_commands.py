@@ -1,0 +1,31 @@
+"""The commands harp-perf and harp-stat, which are programs of the package: becomes one of them.
+
+Beside the package, and without importing it: neither command needs torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+
+def _become(name: str) -> NoReturn:
+    spec = importlib.util.find_spec("taco_torch")
+    folders = (spec.submodule_search_locations if spec else None) or []
+    programs = [Path(folder) / "bin" / name for folder in folders]
+    for program in programs:
+        if os.access(program, os.X_OK):
+            os.execv(program, [name, *sys.argv[1:]])
+    looked = ", ".join(map(str, programs)) or "no taco_torch is installed here"
+    sys.exit(f"{name}: its program is not there ({looked}): install taco_torch again")
+
+
+def harp_perf() -> NoReturn:
+    _become("harp-perf")
+
+
+def harp_stat() -> NoReturn:
+    _become("harp-stat")
