@@ -44,6 +44,8 @@ INNER_WALLS = {
     "pg/window": {"pg", "pg/planning", "pg/execution", "pg/window"},
     "pg/group": {"pg", "pg/planning", "pg/algorithms", "pg/execution", "pg/window", "pg/group"},
 }
+# All that a program outside this tree may include; they are installed with the library harp.
+PUBLIC_HEADERS = {"harp/harp.h", "base/clock.h", "base/status.h"}
 # Headers that belong to a few files only: pattern of the header, pattern of those files.
 TORCH_FACING = r"csrc/(bindings|edge/\w+|(zerocache|remote)/torch/\w+|pg/c10d/(\w+/)?\w+)\.(cc|h)"
 RESERVED = [
@@ -239,6 +241,22 @@ def test_rooms_include_downward_only() -> None:
             for p in include_problems(name, text_of(name))
         ]
     )
+
+
+def private_includes(text: str) -> list[str]:
+    """The headers of this tree that a public one may not include."""
+    return [h for quote, h in INCLUDE.findall(text) if quote == '"' and h not in PUBLIC_HEADERS]
+
+
+def test_public_headers_need_nothing_but_each_other() -> None:
+    report(
+        [
+            f"csrc/{name} is public, and {header} is not"
+            for name in sorted(PUBLIC_HEADERS)
+            for header in private_includes(text_of(f"csrc/{name}"))
+        ]
+    )
+    assert private_includes('#include "harp/nic.h"\n#include "base/clock.h"\n') == ["harp/nic.h"]
 
 
 def test_lines_fit_the_page() -> None:

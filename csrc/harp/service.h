@@ -12,6 +12,7 @@ namespace taco::harp {
 
 enum class Service : std::uint8_t {
   kCollectives = 0,
+  kMessages = 3,  // harp.h's
 };
 inline constexpr int kServices = 16;  // 4 bits
 

@@ -1,0 +1,169 @@
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+
+#include "base/arena.h"
+#include "harp/api/transfer_state.h"
+#include "harp/drivers/networks.h"
+#include "harp/engine/held_stacks.h"
+#include "harp/service.h"
+
+namespace harp {
+namespace {
+
+using taco::harp::MessageKey;
+using taco::harp::StackOptions;
+
+// Counts the messages of each channel between two processes, in each direction. Endpoints of one
+// process may share a Stack, and a key is used once in a Stack's life: so they share this, too, and
+// it is kept.
+class ChannelNumbers {
+ public:
+  MessageKey next(std::uint64_t own, std::uint64_t peer, std::uint32_t channel, bool sends) {
+    std::lock_guard lock(mutex_);
+    const std::uint64_t number = next_[{own, peer, channel, sends}]++;
+    return {taco::harp::group_id(taco::harp::Service::kMessages, channel), number};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, bool>, std::uint64_t> next_;
+};
+
+// Never destroyed: an Endpoint may end during static destruction.
+ChannelNumbers& channel_numbers() {
+  static ChannelNumbers* const numbers = new ChannelNumbers;
+  return *numbers;
+}
+
+const taco::harp::Member kUser{"harp endpoints", 1, 0};
+
+Result<StackOptions> stack_options(const EndpointOptions& options) {
+  auto made = StackOptions::from_env();
+  if (!made.ok()) return made;
+  made->master = options.towards;
+  if (!options.driver.empty()) {
+    const Status known = taco::harp::network_named(options.driver).status();
+    if (!known.ok()) return known;
+    made->driver = options.driver;
+  }
+  if (options.transport.empty()) return made;
+  const std::map<std::string, StackOptions::Force> transports = {
+      {"auto", StackOptions::Force::kAuto},
+      {"shm", StackOptions::Force::kShm},
+      {"udp", StackOptions::Force::kUdp}};
+  const auto found = transports.find(options.transport);
+  if (found == transports.end()) {
+    return taco::invalid("EndpointOptions::transport is \"" + options.transport +
+                         "\": expected auto, shm or udp");
+  }
+  made->transport = found->second;
+  return made;
+}
+
+}  // namespace
+
+struct Memory::State {
+  taco::Arena arena;
+};
+
+Memory::Memory(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Memory::Memory(Memory&&) noexcept = default;
+Memory& Memory::operator=(Memory&&) noexcept = default;
+Memory::~Memory() = default;
+
+Result<Memory> Memory::allocate(std::size_t bytes) {
+  auto arena = taco::Arena::create("harp-memory", bytes, taco::Arena::Sharing::kPrivate);
+  if (!arena.ok()) return arena.status();
+  auto state = std::make_unique<State>();
+  state->arena = std::move(arena).value();
+  return Memory(std::move(state));
+}
+
+std::byte* Memory::data() const { return state_->arena.data(); }
+std::size_t Memory::size() const { return state_->arena.size(); }
+
+struct Endpoint::State {
+  explicit State(std::shared_ptr<taco::harp::Stack> held) : stack(std::move(held)) {}
+  ~State() { close(); }
+
+  void close() {
+    if (std::exchange(is_open, false)) taco::harp::drop_stack(stack, kUser);
+  }
+  Status usable() const {
+    if (!is_open) return Status(Code::kAborted, "the endpoint was closed");
+    return stack->usable();
+  }
+  // Null: it may go on; else a transfer that has failed.
+  std::unique_ptr<Transfer::State> refuse(std::size_t bytes) const;
+  MessageKey next_key(Peer peer, std::uint32_t channel, bool sends) const {
+    return channel_numbers().next(stack->incarnation(), stack->incarnation_of(peer.id), channel,
+                                  sends);
+  }
+
+  const std::shared_ptr<taco::harp::Stack> stack;
+  bool is_open = true;
+};
+
+Endpoint::Endpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Endpoint::Endpoint(Endpoint&&) noexcept = default;
+Endpoint& Endpoint::operator=(Endpoint&&) noexcept = default;
+Endpoint::~Endpoint() = default;
+
+Result<Endpoint> Endpoint::open(const EndpointOptions& options) {
+  const auto asked = stack_options(options);
+  if (!asked.ok()) return asked.status();
+  auto held = taco::harp::hold_stack(asked.value(), kUser);
+  if (!held.ok()) return held.status();
+  return Endpoint(std::make_unique<State>(std::move(held->stack)));
+}
+
+std::string Endpoint::address() const { return state_->stack->address(); }
+std::string Endpoint::transport() const { return state_->stack->transport_summary(); }
+
+Result<Peer> Endpoint::connect(std::string_view address) {
+  TACO_RETURN_IF_ERROR(state_->usable());
+  const auto peer = state_->stack->add_peer(address);
+  if (!peer.ok()) return peer.status();
+  return Peer{peer.value()};
+}
+
+void Endpoint::disconnect(Peer peer) { state_->stack->release_peer(peer.id); }
+std::string Endpoint::describe(Peer peer) const { return state_->stack->describe(peer.id); }
+
+std::unique_ptr<Transfer::State> Endpoint::State::refuse(std::size_t bytes) const {
+  Status why = usable();
+  if (why.ok() && bytes > kMostMessageBytes) {
+    why = taco::invalid("a message of " + std::to_string(bytes) + " bytes: at most " +
+                        std::to_string(kMostMessageBytes) + " travel at once");
+  }
+  return why.ok() ? nullptr : std::make_unique<Transfer::State>(std::move(why));
+}
+
+Transfer Endpoint::send(Peer to, std::uint32_t channel, const void* data, std::size_t bytes) {
+  if (auto refused = state_->refuse(bytes)) return Transfer(std::move(refused));
+  auto made = std::make_unique<Transfer::State>();
+  made->peer = to.id;
+  made->sends = true;
+  made->send.key = state_->next_key(to, channel, true);
+  made->send.data = data;
+  made->send.bytes = bytes;
+  made->start(state_->stack);
+  return Transfer(std::move(made));
+}
+
+Transfer Endpoint::receive(Peer from, std::uint32_t channel, void* data, std::size_t bytes) {
+  if (auto refused = state_->refuse(bytes)) return Transfer(std::move(refused));
+  auto made = std::make_unique<Transfer::State>();
+  made->peer = from.id;
+  made->receive.key = state_->next_key(from, channel, false);
+  made->receive.sink = taco::harp::Sink::place(data);
+  made->receive.max_bytes = bytes;
+  made->start(state_->stack);
+  return Transfer(std::move(made));
+}
+
+void Endpoint::close() { state_->close(); }
+
+}  // namespace harp

@@ -1,0 +1,129 @@
+// HARP for C++ programs: messages between processes, inside a host by shared memory and between
+// hosts by packets, without torch. docs/harp.md shows how to build against it.
+//
+//   auto endpoint = harp::Endpoint::open();               // once a process, as a rule
+//   publish(endpoint->address());                         // by a file, a store, a socket ...
+//   auto peer = endpoint->connect(address_of_the_other);  // both sides connect
+//   endpoint->send(*peer, kChannel, data, bytes).wait();  // receive() is its counterpart
+//
+// The messages of one channel between two processes are numbered on either side: the n-th send
+// meets the n-th receive, whichever is posted first, and channels do not wait for each other. After
+// a transfer that failed or was cancelled the two sides of its channel may count differently: go
+// on with another channel.
+//
+// Failures are values: Status and Result (base/status.h) carry a code and a text for people.
+// Everything may be called by any thread, but close() and the end of an Endpoint come after all
+// other calls. A forked child has no part in what its parent has opened.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+#define HARP_API __attribute__((visibility("default")))
+
+namespace harp {
+
+using taco::Code;
+using taco::Duration;
+using taco::Result;
+using taco::Status;
+
+inline constexpr Duration kForever = taco::kNever;
+inline constexpr std::size_t kMostMessageBytes = std::size_t{1} << 30;
+
+struct EndpointOptions {
+  std::string transport;  // auto, shm or udp; empty: as TACO_TRANSPORT says
+  std::string driver;     // empty: as TACO_HARP_DRIVER says
+  std::string towards;  // a host of the others', whose route decides on the interface; may be empty
+};
+
+// Another process, as one Endpoint knows it.
+struct Peer {
+  std::uint32_t id = 0;
+};
+
+// Page-aligned memory on the largest pages that the host gives, which costs the least to send from
+// and to receive into; any other memory serves as well. Freed with the object.
+class HARP_API Memory {
+ public:
+  static Result<Memory> allocate(std::size_t bytes);
+  Memory(Memory&&) noexcept;
+  Memory& operator=(Memory&&) noexcept;
+  ~Memory();
+
+  std::byte* data() const;
+  std::size_t size() const;
+
+ private:
+  struct State;
+  explicit Memory(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// A send or a receive under way. Its memory is HARP's until it is done: that of a send may be read,
+// that of a receive written. Its end cancels what is not done, and waits until HARP has let go.
+class HARP_API Transfer {
+ public:
+  Transfer(Transfer&&) noexcept;
+  Transfer& operator=(Transfer&&) noexcept;
+  ~Transfer();
+
+  bool done() const;
+  // The bytes of the message, once it is done: of a send, when the other side has all of it or has
+  // kept it. kTimeout: it is not done by then, goes on, and may be waited for again. kPeerLost:
+  // the other process has ended, left or fallen silent, and what it had sent is gone with it.
+  // kMismatch: the message was longer than the memory of its receive, where nothing was written.
+  Result<std::size_t> wait(Duration timeout = kForever);
+
+ private:
+  friend class Endpoint;
+  struct State;
+  explicit Transfer(std::unique_ptr<State> state);
+  void end();
+  std::unique_ptr<State> state_;
+};
+
+class HARP_API Endpoint {
+ public:
+  static Result<Endpoint> open(const EndpointOptions& options = {});
+  Endpoint(Endpoint&&) noexcept;
+  Endpoint& operator=(Endpoint&&) noexcept;
+  ~Endpoint();
+
+  // Opaque bytes (less than 1 KiB) by which others reach this process. They hold its secret: show
+  // them to those alone who may connect.
+  std::string address() const;
+  // The ways that messages leave by: "shm+udp(eth0)".
+  std::string transport() const;
+
+  // Either side connects to the other; nothing is sent before the first transfer. kInvalidArgument:
+  // no address. kVersionMismatch: of a process with another version. kRendezvous: of one that
+  // cannot be reached from here.
+  Result<Peer> connect(std::string_view address);
+  // Balances connect().
+  void disconnect(Peer peer);
+  // "10.0.0.2:41234 (pid 77 on nodeb)"
+  std::string describe(Peer peer) const;
+
+  // At most kMostMessageBytes; none is a message, too.
+  Transfer send(Peer to, std::uint32_t channel, const void* data, std::size_t bytes);
+  // Takes a message of up to `bytes`.
+  Transfer receive(Peer from, std::uint32_t channel, void* data, std::size_t bytes);
+
+  // Says goodbye to every peer and waits for at most a second until they know; what is under way
+  // fails. Idempotent.
+  void close();
+
+ private:
+  struct State;
+  explicit Endpoint(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace harp

@@ -1,0 +1,168 @@
+// harp.h as a program sees it: through the library, by that header alone.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstring>
+#include <vector>
+
+#include "harp/harp.h"
+#include "support/processes.h"
+
+namespace {
+
+using harp::Code;
+using harp::Endpoint;
+using ::taco::kMillisecond;
+using ::taco::kSecond;
+using ::taco::testing::Fellowship;
+using ::taco::testing::run_processes;
+
+constexpr std::uint32_t kChannel = 5;
+
+Endpoint open_by(const char* transport) {
+  auto endpoint = Endpoint::open({.transport = transport});
+  EXPECT_TRUE(endpoint.ok()) << endpoint.status().message();
+  return std::move(endpoint).value();
+}
+
+harp::Peer meet(Fellowship& fellowship, Endpoint& endpoint) {
+  const auto addresses = fellowship.all_gather(endpoint.address());
+  const auto peer = endpoint.connect(addresses[1 - fellowship.rank()]);
+  EXPECT_TRUE(peer.ok()) << peer.status().message();
+  return peer.value();
+}
+
+// Two processes, each with an endpoint that knows the other.
+template <class Body>
+void between_two(const char* transport, const Body& body) {
+  const auto statuses = run_processes({2, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
+    Endpoint endpoint = open_by(transport);
+    const harp::Peer peer = meet(fellowship, endpoint);
+    body(fellowship, endpoint, peer);
+    fellowship.barrier();
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
+std::vector<char> text(std::size_t bytes, int seed) {
+  std::vector<char> made(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) made[i] = static_cast<char>(i * 31 + seed);
+  return made;
+}
+
+class Endpoints : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Endpoints, exchange_messages_of_every_size_in_the_order_of_their_channel) {
+  between_two(GetParam(), [](Fellowship&, Endpoint& endpoint, harp::Peer peer) {
+    const std::size_t sizes[] = {0, 1, 1000, 5'000'000, 16, 70'000};
+    std::vector<std::vector<char>> out, in;
+    std::vector<harp::Transfer> transfers;
+    for (const std::size_t bytes : sizes) out.push_back(text(bytes, 3)), in.emplace_back(bytes + 8);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      transfers.push_back(endpoint.send(peer, kChannel, out[i].data(), out[i].size()));
+    }
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      const auto bytes = endpoint.receive(peer, kChannel, in[i].data(), in[i].size()).wait();
+      ASSERT_TRUE(bytes.ok()) << bytes.status().message();
+      ASSERT_EQ(bytes.value(), sizes[i]);
+      EXPECT_EQ(std::memcmp(in[i].data(), out[i].data(), sizes[i]), 0);
+    }
+    for (auto& each : transfers) EXPECT_TRUE(each.wait().ok());
+  });
+}
+
+TEST_P(Endpoints, do_not_let_one_channel_wait_for_another) {
+  between_two(GetParam(), [](Fellowship&, Endpoint& endpoint, harp::Peer peer) {
+    int never = 0, in = 0;
+    const int out = 9;
+    auto blocked = endpoint.receive(peer, 1, &never, sizeof never);
+    auto sent = endpoint.send(peer, 2, &out, sizeof out);
+    EXPECT_TRUE(endpoint.receive(peer, 2, &in, sizeof in).wait().ok());
+    EXPECT_EQ(in, 9);
+    EXPECT_TRUE(sent.wait().ok());
+    EXPECT_FALSE(blocked.done());
+    EXPECT_EQ(blocked.wait(kMillisecond).status().code(), Code::kTimeout);
+  });
+}
+
+TEST_P(Endpoints, refuse_a_message_that_is_too_long_and_write_nothing) {
+  between_two(GetParam(), [](Fellowship&, Endpoint& endpoint, harp::Peer peer) {
+    const std::vector<char> out = text(100, 7);
+    std::vector<char> in(99, 'n');
+    auto sent = endpoint.send(peer, kChannel, out.data(), out.size());
+    EXPECT_EQ(endpoint.receive(peer, kChannel, in.data(), in.size()).wait().status().code(),
+              Code::kMismatch);
+    EXPECT_EQ(in, std::vector<char>(99, 'n'));
+    static_cast<void>(sent.wait(kSecond));
+  });
+}
+
+TEST_P(Endpoints, tell_that_a_process_is_gone) {
+  const auto statuses = run_processes({2, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
+    Endpoint endpoint = open_by(GetParam());
+    const harp::Peer peer = meet(fellowship, endpoint);
+    int in = 0;
+    if (fellowship.rank() == 0) {
+      EXPECT_TRUE(endpoint.receive(peer, kChannel, &in, sizeof in).wait().ok());
+      fellowship.barrier();
+      const auto lost = endpoint.receive(peer, kChannel, &in, sizeof in).wait();
+      EXPECT_EQ(lost.status().code(), Code::kPeerLost) << lost.status().message();
+    } else {
+      EXPECT_TRUE(endpoint.send(peer, kChannel, &in, sizeof in).wait().ok());
+      fellowship.barrier();
+      _exit(0);
+    }
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
+// Where the Stack is kept by somebody else, messages go on being numbered; else it is a new one.
+TEST_P(Endpoints, may_be_closed_and_opened_again) {
+  const auto statuses = run_processes({2, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
+    for (int i = 0; i < 3; ++i) {
+      Endpoint endpoint = open_by(GetParam());
+      const harp::Peer peer = meet(fellowship, endpoint);
+      int in = 0;
+      auto sent = endpoint.send(peer, kChannel, &i, sizeof i);
+      EXPECT_TRUE(endpoint.receive(peer, kChannel, &in, sizeof in).wait().ok());
+      EXPECT_EQ(in, i);
+      EXPECT_TRUE(sent.wait().ok());
+      fellowship.barrier();
+      endpoint.close();
+      EXPECT_EQ(endpoint.send(peer, kChannel, &i, sizeof i).wait().status().code(), Code::kAborted);
+      fellowship.barrier();
+    }
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Endpoints, ::testing::Values("shm", "udp"),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+TEST(Endpoint, says_what_is_wrong_with_options_and_addresses) {
+  const auto statuses = run_processes({1, 60 * kSecond, {}}, [](Fellowship&) {
+    const auto transport = Endpoint::open({.transport = "rdma"}).status();
+    EXPECT_NE(transport.message().find("\"rdma\": expected auto, shm or udp"), std::string::npos);
+    const auto driver = Endpoint::open({.driver = "pigeon"}).status();
+    EXPECT_NE(driver.message().find("pigeon"), std::string::npos) << driver.message();
+    Endpoint endpoint = open_by("auto");
+    EXPECT_EQ(endpoint.connect("").status().code(), Code::kInvalidArgument);
+    EXPECT_EQ(endpoint.connect("nonsense").status().code(), Code::kInvalidArgument);
+    const auto own = endpoint.connect(endpoint.address());
+    ASSERT_TRUE(own.ok());
+    const auto sent = endpoint.send(own.value(), 1, nullptr, harp::kMostMessageBytes + 1).wait();
+    EXPECT_EQ(sent.status().code(), Code::kInvalidArgument);
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+TEST(Memory, is_allocated_in_whole_pages_or_refused) {
+  auto memory = harp::Memory::allocate(5000);
+  ASSERT_TRUE(memory.ok()) << memory.status().message();
+  EXPECT_GE(memory.value().size(), 5000u);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.value().data()) % 4096, 0u);
+  std::memset(memory.value().data(), 1, memory.value().size());
+  EXPECT_EQ(harp::Memory::allocate(std::size_t{1} << 60).status().code(), Code::kResource);
+}
+
+}  // namespace
