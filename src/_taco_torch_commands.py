@@ -1,6 +1,6 @@
-"""The commands harp-perf and harp-stat, which are programs of the package: becomes one of them.
+"""The commands harp-perf, harp-setup and harp-stat, programs of the package: becomes one of them.
 
-Beside the package, and without importing it: neither command needs torch.
+Beside the package, and without importing it: none of them needs torch.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ def _become(name: str) -> NoReturn:
 
 def harp_perf() -> NoReturn:
     _become("harp-perf")
+
+
+def harp_setup() -> NoReturn:
+    _become("harp-setup")
 
 
 def harp_stat() -> NoReturn:

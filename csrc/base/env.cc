@@ -6,7 +6,9 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <utility>
 
+#include "base/conf_file.h"
 #include "base/env_table.h"
 #include "base/log.h"
 #include "base/names.h"
@@ -81,7 +83,10 @@ Result<Env> Env::get() {
   std::lock_guard lock(mutex);
   if (parsed) return *parsed;
   std::vector<std::string> warnings;
-  Result<Env> result = parse(process_environment(), &warnings);
+  auto environment = conf_environment();
+  if (!environment.ok()) return environment.status();
+  for (std::string& each : process_environment()) environment->push_back(std::move(each));
+  Result<Env> result = parse(*environment, &warnings);
   if (!result.ok()) return result;
   set_log_level(log_level_named(result->log));
   for (const std::string& warning : warnings) TACO_LOG_WARNING("env", "%s", warning.c_str());
@@ -100,6 +105,9 @@ std::vector<Env::Setting> Env::light_settings() const {
 
 std::vector<Env::Row> Env::table() {
   const Env defaults;
+  // A file that is wrong is an error where the environment is parsed.
+  const auto conf = conf_environment();
+  const Result<Env> host = parse(conf.ok() ? conf.value() : std::vector<std::string>(), nullptr);
   std::vector<Row> rows;
   for (const Variable& variable : variables()) {
     const char* text = std::getenv(variable.name);
@@ -108,7 +116,7 @@ std::vector<Env::Row> Env::table() {
             variable.unit,
             variable.show(defaults),
             variable.meaning,
-            variable.show(defaults),
+            variable.show(host.ok() ? host.value() : defaults),
             text != nullptr && *text != '\0'};
     if (row.is_set) {
       Env env;

@@ -27,6 +27,7 @@ struct Env {
   std::int64_t mtu = 0;                  // TACO_MTU: 0 takes the interface's
   std::int64_t paths = 0;                // TACO_PATHS: UDP ports at each address; auto: 0
   std::string congestion = "swift";      // TACO_CONGESTION: name of the congestion control
+  std::string harp_conf;                 // TACO_HARP_CONF: path; empty: the host's own place
   std::string harp_driver = "auto";      // TACO_HARP_DRIVER: auto|udp
   std::string harp_security = "auth";    // TACO_HARP_SECURITY: none|auth|encrypt
   std::string harp_checksum = "crc32c";  // TACO_HARP_CHECKSUM: crc32c|kernel
@@ -45,8 +46,8 @@ struct Env {
   bool light_auto = false;                         // LIGHT_AUTO: by predicted time
   std::int64_t light_fusion_bytes = -1;            // LIGHT_FUSION_BYTES: -1 auto, 0 none
 
-  // The process's environment, parsed on first use. A malformed value is the returned status,
-  // every time, until it is mended.
+  // The host's settings (base/conf_file.h) and the process's environment, parsed on first use. A
+  // malformed value is the returned status, every time, until it is mended.
   static Result<Env> get();
   // For tests: parse the given NAME=value strings instead. Warnings are appended to `warnings`.
   static Result<Env> parse(const std::vector<std::string>& environment,

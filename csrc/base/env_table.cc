@@ -185,6 +185,15 @@ constexpr auto kVariables = std::to_array<Variable>({
      "Congestion control of sessions between hosts: swift, paced_swift or cubic (docs/wire.md).",
      [](Env& env, const std::string& value) { return set_name(env.congestion, value); },
      [](const Env& env) { return env.congestion; }},
+    {"TACO_HARP_CONF", "path", "", "a file as harp-setup writes it, or none",
+     "The host's settings, which variables override; /etc/taco/harp.conf by default, if it is "
+     "there; "
+     "none reads no file (docs/harp.md).",
+     [](Env& env, const std::string& value) {
+       env.harp_conf = value;
+       return true;
+     },
+     [](const Env& env) { return env.harp_conf; }},
     {"TACO_HARP_DRIVER", "name", "", "the name of a driver (lower case)",
      "What packets between hosts leave and arrive by: udp is the kernel's UDP; auto is udp.",
      [](Env& env, const std::string& value) { return set_name(env.harp_driver, value); },

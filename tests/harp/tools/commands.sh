@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# commands.sh HARP_PERF HARP_STAT: starts them as people do, and looks for what they are to say.
+# commands.sh HARP_PERF HARP_STAT HARP_SETUP: starts them as people do, and looks
+# for what they are to say.
 set -euo pipefail
-readonly PERF=$1 STAT=$2
+readonly PERF=$1 STAT=$2 SETUP=$3
 readonly SHORT=(--sizes 64 --seconds 0.02 --rounds 20)
 export TACO_LOG=warning
 
@@ -53,3 +54,20 @@ if "$STAT" "${pids[0]}" 2>gone; then exit 1; fi
 expect gone "there is no process ${pids[0]}"
 if "$STAT" x 2>wrong; then exit 1; fi
 expect wrong '"x" is no process'
+
+# A host may lack what only its people can mend: then it says so, and writes nothing down.
+if "$SETUP" --check >setup_check 2>setup_wants; then
+  "$SETUP" --conf "$folder/harp.conf" --set paths=2 --set driver=udp >setup
+  expect setup "Set up HARP successfully"
+  "$SETUP" --conf "$folder/harp.conf" --set paths=3 >setup
+  [ "$(grep -v '^#' harp.conf)" = $'version = 1\ndriver = udp\npaths = 3' ]
+  TACO_HARP_CONF=$folder/harp.conf "$PERF" "${SHORT[@]}" --transport udp >conf
+else
+  expect setup_check "mend it: "
+  expect setup_wants "wanting"
+fi
+printf 'version = 1\npats = 3\n' >wrong.conf
+if TACO_HARP_CONF=$folder/wrong.conf "$PERF" "${SHORT[@]}" 2>wrong; then exit 1; fi
+expect wrong 'wrong.conf, line 2: the key "pats" is not known; did you mean paths?'
+if "$SETUP" --set paths=9 2>wrong; then exit 1; fi
+expect wrong 'paths is "9", but must be auto or an integer from 1 to 8'

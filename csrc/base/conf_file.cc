@@ -1,0 +1,143 @@
+#include "base/conf_file.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/env_table.h"
+#include "base/file.h"
+#include "base/names.h"
+
+namespace taco {
+namespace {
+
+// The settings that are a host's own; what ranks must agree on is a job's.
+constexpr auto kConfKeys = std::to_array<ConfKey>({
+    {"driver", "TACO_HARP_DRIVER"},
+    {"interfaces", "TACO_IFNAME"},
+    {"port", "TACO_PORT"},
+    {"mtu", "TACO_MTU"},
+    {"paths", "TACO_PATHS"},
+    {"socket_buffer", "TACO_SOCKET_BUFFER"},
+    {"key_file", "TACO_HARP_KEY_FILE"},
+});
+
+const ConfKey* key_named(std::string_view key) {
+  const auto found =
+      std::ranges::find_if(kConfKeys, [&](const ConfKey& each) { return key == each.key; });
+  return found == kConfKeys.end() ? nullptr : &*found;
+}
+
+std::string trimmed(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r";
+  const std::size_t first = text.find_first_not_of(kBlank);
+  if (first == std::string_view::npos) return "";
+  return std::string(text.substr(first, text.find_last_not_of(kBlank) - first + 1));
+}
+
+Status check_version(const std::string& value) {
+  if (value == std::to_string(kConfVersion)) return {};
+  return invalid("it is of version \"" + value + "\", and this taco_torch reads version " +
+                 std::to_string(kConfVersion) + ": run its harp-setup again");
+}
+
+Status check_setting(const std::string& key, const std::string& value) {
+  const ConfKey* const known = key_named(key);
+  if (known == nullptr) {
+    std::vector<std::string_view> names = {"version"};
+    for (const ConfKey& each : kConfKeys) names.emplace_back(each.key);
+    return invalid("the key \"" + key + "\" is not known; did you mean " +
+                   std::string(nearest_name(key, names)) + "?");
+  }
+  const auto all = env_internal::variables();
+  const auto variable = std::ranges::find_if(
+      all, [&](const auto& each) { return std::string_view(each.name) == known->variable; });
+  Env scratch;
+  if (!value.empty() && variable->set(scratch, value)) return {};
+  return invalid(key + " is \"" + value + "\", but must be " + variable->accepted);
+}
+
+Status check_line(const ConfLines& before, const std::string& key, const std::string& value) {
+  if (std::ranges::any_of(before, [&](const auto& line) { return line.first == key; })) {
+    return invalid("the key \"" + key + "\" stands there twice");
+  }
+  if (key == "version") return check_version(value);
+  if (before.empty()) return invalid("the first key must be version");
+  return check_setting(key, value);
+}
+
+std::string conf_place() {
+  const char* const named = std::getenv("TACO_HARP_CONF");
+  return named != nullptr && *named != '\0' ? named : kConfPlace;
+}
+
+}  // namespace
+
+std::span<const ConfKey> conf_keys() { return kConfKeys; }
+
+Result<ConfLines> parse_conf(const std::string& text, const std::string& place) {
+  ConfLines lines;
+  int number = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = trimmed(std::string_view(text).substr(at, end - at));
+    at = end + 1;
+    ++number;
+    if (line.empty() || line.front() == '#') continue;
+    const std::string where = place + ", line " + std::to_string(number) + ": ";
+    const std::size_t equals = line.find('=');
+    if (equals == std::string::npos)
+      return invalid(where + "\"" + line + "\" is no \"key = value\"");
+    const std::string key = trimmed(std::string_view(line).substr(0, equals));
+    const std::string value = trimmed(std::string_view(line).substr(equals + 1));
+    TACO_RETURN_IF_ERROR(check_line(lines, key, value).with_prefix(where));
+    lines.emplace_back(key, value);
+  }
+  if (!lines.empty()) return lines;
+  return invalid(place + ": it has no version: run harp-setup again");
+}
+
+std::string conf_text(const ConfLines& lines) {
+  std::string text = "# HARP's settings of this host, by harp-setup; docs/harp.md has every key.\n";
+  for (const auto& [key, value] : lines) text += key + " = " + value + "\n";
+  return text;
+}
+
+Result<ConfLines> read_conf(const std::string& place) {
+  struct stat file {};
+  if (stat(place.c_str(), &file) != 0) {
+    if (errno == ENOENT && place == kConfPlace) return ConfLines();
+    return invalid(place + " (TACO_HARP_CONF) cannot be read: " + strerror(errno));
+  }
+  const bool is_ours = file.st_uid == 0 || file.st_uid == geteuid();
+  if (!is_ours || (file.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return invalid(place + " may be written by others than root and this user: chown root " +
+                   place + " && chmod 644 " + place);
+  }
+  if (access(place.c_str(), R_OK) != 0) {
+    return invalid(place + " cannot be read: " + strerror(errno));
+  }
+  return parse_conf(read_file(place), place);
+}
+
+Result<std::vector<std::string>> conf_environment() {
+  std::vector<std::string> environment;
+  const std::string place = conf_place();
+  if (place == "none") return environment;
+  const auto lines = read_conf(place);
+  if (!lines.ok()) return lines.status();
+  for (const auto& [key, value] : lines.value()) {
+    if (const ConfKey* const known = key_named(key)) {
+      environment.push_back(std::string(known->variable) + "=" + value);
+    }
+  }
+  return environment;
+}
+
+}  // namespace taco

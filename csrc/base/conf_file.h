@@ -1,0 +1,41 @@
+// The settings of a host, which harp-setup writes down once for all programs there: lines of
+// "key = value" that stand for environment variables, which override them. The first key is the
+// version; a key that is unknown, a malformed value or another version is an error that names the
+// line, and nothing of the file holds.
+//
+// Any thread.
+#pragma once
+
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace taco {
+
+inline constexpr char kConfPlace[] = "/etc/taco/harp.conf";
+inline constexpr int kConfVersion = 1;
+
+struct ConfKey {
+  const char* key;
+  const char* variable;  // whose values it takes
+};
+std::span<const ConfKey> conf_keys();
+
+using ConfLines = std::vector<std::pair<std::string, std::string>>;  // keys and values, in order
+
+// The keys and values of a file with such a text. `place` is for errors.
+Result<ConfLines> parse_conf(const std::string& text, const std::string& place);
+// A text of which parse_conf makes `lines`.
+std::string conf_text(const ConfLines& lines);
+
+// The lines of the file, which belongs to root or this user and is writable by nobody else. None
+// where there is no file at kConfPlace; elsewhere that is an error.
+Result<ConfLines> read_conf(const std::string& place);
+
+// The file that holds for this process by TACO_HARP_CONF, as NAME=value strings.
+Result<std::vector<std::string>> conf_environment();
+
+}  // namespace taco

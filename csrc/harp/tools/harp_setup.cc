@@ -1,0 +1,177 @@
+// harp-setup: sets a host up for HARP once, or says what it lacks.
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "base/conf_file.h"
+#include "harp/tools/arguments.h"
+#include "harp/tools/setup_checks.h"
+
+namespace taco::harp {
+namespace {
+
+constexpr char kAbout[] =
+    "usage: harp-setup [options]\n"
+    "\n"
+    "Sets this host up for HARP: mends what it finds wanting, as far as this user may,\n"
+    "and writes the host's settings down for all programs. What it changes in the\n"
+    "kernel holds until the next start of the host.\n"
+    "\n";
+
+struct Wishes {
+  bool check = false, help = false;
+  std::string conf = kConfPlace;
+  ConfLines settings;
+};
+
+Status take_setting_of_host(const std::string& text, ConfLines& settings) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0 || text.find('\n') != std::string::npos) {
+    return invalid("must be KEY=VALUE, as paths=4");
+  }
+  const std::string key = text.substr(0, equals), value = text.substr(equals + 1);
+  const ConfLines alone = {{"version", std::to_string(kConfVersion)}, {key, value}};
+  const auto read = parse_conf(conf_text(alone), "--set");
+  if (!read.ok()) return read.status();
+  settings.emplace_back(key, value);
+  return {};
+}
+
+std::vector<Option> options_for(Wishes& wishes) {
+  std::string keys;
+  for (const ConfKey& each : conf_keys()) {
+    keys += (keys.empty() ? "" : ", ") + std::string(each.key);
+  }
+  return {
+      {"--check", "",
+       "Changes nothing; exit status 1 and the command that mends it for each thing "
+       "that is wanting.",
+       set_flag(wishes.check)},
+      {"--set", "KEY=VALUE", "A setting to write down: " + keys + ". May be given several times.",
+       [&wishes](const std::string& text) { return take_setting_of_host(text, wishes.settings); }},
+      {"--conf", "FILE",
+       std::string("Where settings are written down (") + kConfPlace +
+           "); programs read another file by TACO_HARP_CONF.",
+       set_text(wishes.conf)},
+      {"--help", "", "Shows this.", set_flag(wishes.help)},
+  };
+}
+
+int fail_with(const std::string& why) {
+  std::fprintf(stderr, "harp-setup: %s\n", why.c_str());
+  return 1;
+}
+
+std::string value_of(const ConfLines& lines, const std::string& key, const std::string& fallback) {
+  const auto found =
+      std::ranges::find_if(lines, [&](const auto& line) { return line.first == key; });
+  return found == lines.end() ? fallback : found->second;
+}
+
+// The settings that there were, with those that are new in their places.
+Result<ConfLines> merged(const Wishes& wishes) {
+  ConfLines lines;
+  if (access(wishes.conf.c_str(), F_OK) == 0) {
+    auto read = read_conf(wishes.conf);
+    if (!read.ok()) return read;
+    lines = std::move(read).value();
+  }
+  if (lines.empty()) lines.emplace_back("version", std::to_string(kConfVersion));
+  for (const auto& [key, value] : wishes.settings) {
+    std::erase_if(lines, [&](const auto& line) { return line.first == key; });
+    lines.emplace_back(key, value);
+  }
+  return lines;
+}
+
+// Programs that read it meanwhile find the old file or the new one.
+std::string write_conf(const std::string& place, const std::string& text) {
+  const std::size_t slash = place.rfind('/');
+  if (slash != std::string::npos && slash > 0) mkdir(place.substr(0, slash).c_str(), 0755);
+  const std::string part = place + ".part";
+  unlink(part.c_str());
+  const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd < 0) return strerror(errno);
+  const bool written = fchmod(fd, 0644) == 0 &&
+                       write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+                       fsync(fd) == 0;
+  std::string why = written ? "" : strerror(errno);
+  close(fd);
+  if (written && rename(part.c_str(), place.c_str()) != 0) why = strerror(errno);
+  if (!why.empty()) unlink(part.c_str());
+  return why;
+}
+
+void tell(const Check& check, const char* state, const std::string& more) {
+  std::printf("%-7s %-15s %s%s\n", state, check.name.c_str(), check.found.c_str(), more.c_str());
+}
+
+// How many things are wanting after it.
+int go_through(const std::vector<Check>& checks, bool only_looks) {
+  int wanting = 0;
+  for (const Check& check : checks) {
+    if (check.good) {
+      tell(check, "ok", "");
+      continue;
+    }
+    const std::string why = only_looks ? "only looked at" : mend(check);
+    if (why.empty()) {
+      tell(check, "mended", "");
+      continue;
+    }
+    ++wanting;
+    tell(check, "WANTING",
+         (only_looks ? "" : " (" + why + ")") + "\n        mend it: " + check.mend);
+  }
+  return wanting;
+}
+
+int run(const Wishes& wishes) {
+  const auto lines = merged(wishes);
+  if (!lines.ok()) return fail_with(lines.status().message());
+  const SeenHost seen = see_host(value_of(lines.value(), "driver", "auto"));
+  if (!seen.problem.empty()) return fail_with(seen.problem);
+  constexpr std::size_t kWanted = std::size_t{4} << 20;
+  const std::string buffer = value_of(lines.value(), "socket_buffer", "0");
+  const auto bytes = bytes_from(buffer, 0, std::size_t{1} << 40);
+  const std::size_t wanted = bytes.ok() && bytes.value() > 0 ? bytes.value() : kWanted;
+  const int wanting = go_through(check_host(seen.host, wanted), wishes.check);
+  if (wanting > 0) return fail_with(std::to_string(wanting) + " wanting; the lines above mend it");
+  if (wishes.check) return 0;
+  const std::string why = write_conf(wishes.conf, conf_text(lines.value()));
+  if (!why.empty()) return fail_with(wishes.conf + " cannot be written: " + why);
+  std::printf("Set up HARP successfully\n");
+  return 0;
+}
+
+}  // namespace
+
+int set_up(const std::vector<std::string>& arguments) {
+  Wishes wishes;
+  const std::vector<Option> options = options_for(wishes);
+  const Status status = take_arguments(arguments, options, [](const std::string& other) {
+    return invalid("\"" + other + "\" is no option; --help lists all");
+  });
+  if (!status.ok()) {
+    std::fprintf(stderr, "harp-setup: %s\n", status.message().c_str());
+    return 2;
+  }
+  if (wishes.help) {
+    std::fputs((kAbout + help_of(options)).c_str(), stdout);
+    return 0;
+  }
+  return run(wishes);
+}
+
+}  // namespace taco::harp
+
+int main(int argc, char** argv) {
+  return taco::harp::set_up(std::vector<std::string>(argv + 1, argv + argc));
+}
