@@ -265,7 +265,8 @@ class Ranks:
         for process in self._processes:
             process.join(max(0.0, end - time.monotonic()))
             if process.is_alive():
-                os.kill(process.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                    os.kill(process.pid, signal.SIGKILL)
                 process.join(10)
         return [process.exitcode for process in self._processes]
 
