@@ -105,7 +105,7 @@ std::string table_of(const std::vector<Row>& rows) {
       if (!compares(row, other)) continue;
       alone = false;
       const double ratio = headline(other) > 0 ? headline(row) / headline(other) : 0;
-      text += head + " " + cell(row) + " " + cell(other) + printed(" %8.2fx", ratio) +
+      text += head + " " + cell(row) + " " + cell(other) + printed(" %8.3fx", ratio) +
               (other.job.by == By::kTcpPolling ? " (TCP polls)\n" : "\n");
     }
     if (alone) text += head + " " + cell(row) + "\n";

@@ -113,7 +113,7 @@ TEST(PerfReport, puts_tcp_beside_with_the_ratio_and_the_processor_time_of_both_s
                                       row_of(By::kTcp, Measure::kBandwidth, 2000, 0.1)});
   EXPECT_TRUE(has(table, "4.000 0.100 CPU s/GB")) << table;
   EXPECT_TRUE(has(table, "1.000 0.200 CPU s/GB")) << table;
-  EXPECT_TRUE(has(table, " 4.00x")) << table;
+  EXPECT_TRUE(has(table, " 4.000x")) << table;
 }
 
 TEST(PerfReport, gives_the_median_and_the_tail_of_latencies_in_any_order) {
