@@ -14,7 +14,7 @@
 namespace taco::harp {
 namespace {
 
-constexpr std::size_t kBlockBytes = SHA256_CBLOCK;
+constexpr std::size_t kHashBlockBytes = SHA256_CBLOCK;
 constexpr std::byte kInner{0x36}, kOuter{0x5c};
 
 using Bytes = std::span<const std::byte>;
@@ -43,9 +43,9 @@ Digest sha256(std::span<const std::byte> data) { return digest_of({data}); }
 
 // RFC 2104.
 Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> data) {
-  std::array<std::byte, kBlockBytes> padded{};
-  const Digest shorter = key.size() > kBlockBytes ? sha256(key) : Digest{};
-  const Bytes used = key.size() > kBlockBytes ? Bytes(shorter) : key;
+  std::array<std::byte, kHashBlockBytes> padded{};
+  const Digest shorter = key.size() > kHashBlockBytes ? sha256(key) : Digest{};
+  const Bytes used = key.size() > kHashBlockBytes ? Bytes(shorter) : key;
   if (!used.empty()) std::memcpy(padded.data(), used.data(), used.size());
   for (std::byte& byte : padded) byte ^= kInner;
   const Digest inner = digest_of({padded, data});
