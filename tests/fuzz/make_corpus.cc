@@ -2,6 +2,7 @@
 // time: DIRECTORY/<target>/<number>. Packets that two simulated processes exchange, addresses, and
 // games for the targets that read their input as a list of moves. Inputs that have once found
 // something are kept as they are, in corpus/<target>/ beside this file.
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -14,6 +15,8 @@
 
 #include "base/log.h"
 #include "harp/address.h"
+#include "harp/drivers/neighbour_message.h"
+#include "harp/drivers/udp_frame.h"
 #include "session_game.h"
 
 namespace taco::harp {
@@ -93,6 +96,37 @@ void add_addresses(Corpus corpus) {
   }
 }
 
+// One frame of each kind, alone and with only its beginning in the first piece.
+void add_frames(Corpus corpus) {
+  const auto add = [&](std::span<const std::byte> frame) {
+    for (const std::size_t piece : {std::size_t{255}, std::size_t{64}}) {
+      std::vector<std::byte> input{static_cast<std::byte>(piece)};
+      input.insert(input.end(), frame.begin(), frame.end());
+      corpus.add(input);
+    }
+  };
+  constexpr MacAddress kMac{std::byte{2}};
+  const std::vector<std::byte> payload(100, std::byte{7});
+  const IoSlice slice{payload.data(), payload.size()};
+  for (const std::byte family : {std::byte{4}, std::byte{6}}) {
+    std::array<std::byte, 16> bytes{std::byte{0xfd}};
+    if (family == std::byte{4}) bytes = mapped_address(SimNetwork::endpoint(1, 0));
+    const Endpoint own = endpoint_from(bytes, 80);
+    std::vector<std::byte> frame(udp_headers_bytes(own));
+    write_udp_headers({kMac, kMac, own, own}, {{&slice, 1}, payload.size()}, frame);
+    frame.insert(frame.end(), payload.begin(), payload.end());
+    add(frame);
+    std::vector<std::byte> question(kMostNeighbourFrame);
+    question.resize(write_solicitation(kMac, own, own, question));
+    add(question);
+    std::vector<std::byte> answer(kMostNeighbourFrame);
+    const auto asked = parse_neighbour_message(question);
+    if (!asked) fail("make_corpus: a question that cannot be read");
+    answer.resize(write_advertisement(kMac, own, *asked, answer));
+    add(answer);
+  }
+}
+
 // Games of every kind: the same moves in another order, with time between them: from before the
 // first hello until the messages have arrived.
 void add_games(Corpus corpus, int moves) {
@@ -120,6 +154,7 @@ int main(int count, char** arguments) {
   const std::filesystem::path root = arguments[1];
   taco::harp::add_packets({root, "wire_fuzz"});
   taco::harp::add_addresses({root, "address_fuzz"});
+  taco::harp::add_frames({root, "frame_fuzz"});
   taco::harp::add_games({root, "session_fuzz"}, 11);
   taco::harp::add_games({root, "handshake_fuzz"}, 10);
   return 0;
