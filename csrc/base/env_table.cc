@@ -195,7 +195,8 @@ constexpr auto kVariables = std::to_array<Variable>({
      },
      [](const Env& env) { return env.harp_conf; }},
     {"TACO_HARP_DRIVER", "name", "", "the name of a driver (lower case)",
-     "What packets between hosts leave and arrive by: udp is the kernel's UDP; auto is udp.",
+     "What packets between hosts leave and arrive by: udp is the kernel's UDP; xdp is AF_XDP, "
+     "which needs rights (docs/harp.md); auto is udp.",
      [](Env& env, const std::string& value) { return set_name(env.harp_driver, value); },
      [](const Env& env) { return env.harp_driver; }},
     {"TACO_HARP_SECURITY", "choice", "", "none, auth or encrypt",

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "harp/drivers/udp_network.h"
+#include "harp/drivers/xdp_network.h"
 
 namespace taco::harp {
 
@@ -10,8 +11,10 @@ Result<std::shared_ptr<const Network>> network_named(std::string_view driver) {
   if (driver == "auto" || driver == "udp") {
     return std::shared_ptr<const Network>(std::make_shared<const UdpNetwork>());
   }
-  return Status(Code::kInvalidArgument, "TACO_HARP_DRIVER=\"" + std::string(driver) +
-                                            "\": there is no such driver; there are auto and udp");
+  if (driver == "xdp") return std::shared_ptr<const Network>(std::make_shared<const XdpNetwork>());
+  return Status(Code::kInvalidArgument,
+                "TACO_HARP_DRIVER=\"" + std::string(driver) +
+                    "\": there is no such driver; there are auto, udp and xdp");
 }
 
 }  // namespace taco::harp

@@ -120,6 +120,7 @@ std::size_t UdpNic::receive_st(std::span<RxPacket> packets) {
   const bool look = look_everywhere_ || polls_ % kColdEvery == 0;
   if (look && watch_ != nullptr) {
     if (const auto host = watch_->take()) {
+      ++looks_;
       missing_ = missing_of(addresses_, host->held);
       open_more(host->may_be_used);
     }

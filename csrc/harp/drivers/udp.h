@@ -40,6 +40,8 @@ class UdpNic final : public Nic {
   std::uint32_t missing_st() const override { return missing_; }
   std::uint64_t arrivals_st() const override { return arrivals_; }
   std::vector<Refusal> take_refusals_st() override { return std::exchange(refusals_, {}); }
+  // How often the host's addresses and interfaces, having changed, were looked at.
+  std::uint64_t looks() const { return looks_; }
   void close_st() override;
   std::uint64_t overflows() const override;
 
@@ -60,6 +62,7 @@ class UdpNic final : public Nic {
   std::unique_ptr<AddressWatch> watch_;              // null: the kernel has none
   std::uint32_t missing_ = 0;
   std::uint64_t arrivals_ = 0;
+  std::uint64_t looks_ = 0;
   std::uint64_t former_overflows_ = 0;  // of sockets that others have taken the place of
   UdpReceiveRing ring_;
   std::vector<Refusal> refusals_;

@@ -10,7 +10,7 @@
 
 namespace taco::harp {
 
-class UdpNetwork final : public Network {
+class UdpNetwork : public Network {
  public:
   std::string_view name() const override { return "udp"; }
   Result<std::vector<Interface>> interfaces() const override;

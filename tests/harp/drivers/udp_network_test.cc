@@ -141,10 +141,11 @@ TEST(NetworksTest, an_unknown_driver_is_an_error_that_lists_the_known) {
     ASSERT_TRUE(network.ok()) << network.status().message();
     EXPECT_EQ(network.value()->name(), "udp");
   }
+  EXPECT_EQ(network_named("xdp").value()->name(), "xdp");
   const auto none = network_named("rdma");
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.status().code(), Code::kInvalidArgument);
-  for (const char* word : {"TACO_HARP_DRIVER=\"rdma\"", "auto", "udp"}) {
+  for (const char* word : {"TACO_HARP_DRIVER=\"rdma\"", "auto", "udp", "xdp"}) {
     EXPECT_NE(none.status().message().find(word), std::string::npos) << none.status().message();
   }
 }
