@@ -50,7 +50,7 @@ PUBLIC_HEADERS = {"harp/harp.h", "base/clock.h", "base/status.h"}
 TORCH_FACING = r"csrc/(bindings|edge/\w+|(zerocache|remote)/torch/\w+|pg/c10d/(\w+/)?\w+)\.(cc|h)"
 RESERVED = [
     (r"(torch|c10|ATen|pybind11|edge)/", TORCH_FACING),
-    (r"rte_", r"csrc/harp/drivers/dpdk\w*\.(cc|h)"),
+    (r"rte_", r"csrc/harp/drivers/dpdk/\w+\.(cc|h)"),
     (r"liburing", r"csrc/zerocache/io_queue_uring\.cc"),
     (r"cuda", r"csrc/kernels/cuda/.*"),
     (r"condition_variable", r"csrc/base/condition\.h"),  # which says why

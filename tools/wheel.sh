@@ -58,10 +58,10 @@ compile() {
     -Ccmake.define.TACO_DEBUG_FILES="${DEBUG:-OFF}" .
 }
 
-# torch's libraries are those of the torch that it is installed beside.
+# torch's libraries are those of the torch that it is installed beside, DPDK's those of the system.
 repair() {
   auditwheel repair --plat "$PLATFORM" --only-plat --exclude 'libtorch*.so' --exclude libc10.so \
-    -w "$DIST" "$TREE"/dist/*.whl
+    --exclude 'librte_*' -w "$DIST" "$TREE"/dist/*.whl
 }
 
 torches=()

@@ -28,7 +28,10 @@ struct Env {
   std::int64_t paths = 0;                // TACO_PATHS: UDP ports at each address; auto: 0
   std::string congestion = "swift";      // TACO_CONGESTION: name of the congestion control
   std::string harp_conf;                 // TACO_HARP_CONF: path; empty: the host's own place
-  std::string harp_driver = "auto";      // TACO_HARP_DRIVER: auto|udp|xdp
+  std::string harp_driver = "auto";      // TACO_HARP_DRIVER: auto|udp|xdp|dpdk
+  std::string harp_dpdk;                 // TACO_HARP_DPDK: devices and their addresses
+  std::string harp_dpdk_eal;             // TACO_HARP_DPDK_EAL: more arguments for EAL
+  std::string harp_poll = "auto";        // TACO_HARP_POLL: auto|always
   std::string harp_security = "auth";    // TACO_HARP_SECURITY: none|auth|encrypt
   std::string harp_checksum = "crc32c";  // TACO_HARP_CHECKSUM: crc32c|kernel
   std::string harp_key_file;             // TACO_HARP_KEY_FILE: path; empty: none

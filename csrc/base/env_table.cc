@@ -196,9 +196,31 @@ constexpr auto kVariables = std::to_array<Variable>({
      [](const Env& env) { return env.harp_conf; }},
     {"TACO_HARP_DRIVER", "name", "", "the name of a driver (lower case)",
      "What packets between hosts leave and arrive by: udp is the kernel's UDP; xdp is AF_XDP, "
-     "which needs rights (docs/harp.md); auto is udp.",
+     "which needs rights; dpdk is DPDK's poll-mode drivers (docs/harp.md); auto is udp.",
      [](Env& env, const std::string& value) { return set_name(env.harp_driver, value); },
      [](const Env& env) { return env.harp_driver; }},
+    {"TACO_HARP_DPDK", "devices", "", "devices of DPDK and their addresses",
+     "With TACO_HARP_DRIVER=dpdk: DEVICE[,ARGUMENTS] ADDRESS/PREFIX ... [gateway=ADDRESS] [mtu=N] "
+     "[slots=N], semicolons between devices (docs/harp.md).",
+     [](Env& env, const std::string& value) {
+       env.harp_dpdk = value;
+       return true;
+     },
+     [](const Env& env) { return env.harp_dpdk; }},
+    {"TACO_HARP_DPDK_EAL", "arguments", "", "arguments of DPDK's, separated by spaces",
+     "Given to DPDK's EAL behind those that taco chooses itself.",
+     [](Env& env, const std::string& value) {
+       env.harp_dpdk_eal = value;
+       return true;
+     },
+     [](const Env& env) { return env.harp_dpdk_eal; }},
+    {"TACO_HARP_POLL", "choice", "", "auto or always",
+     "Whether an engine whose driver has to be polled ever sleeps: auto looks less and less often "
+     "while there is no traffic, always takes a core.",
+     [](Env& env, const std::string& value) {
+       return set_one_of(env.harp_poll, value, {"auto", "always"});
+     },
+     [](const Env& env) { return env.harp_poll; }},
     {"TACO_HARP_SECURITY", "choice", "", "none, auth or encrypt",
      "What protects packets between hosts beside the handshake: checksums (none); authenticated "
      "encryption of control packets and small messages, checksums of other data (auth); or "

@@ -98,7 +98,7 @@ UNMET = [
     ("TACO_ISA", "avx512" if platform.machine() == "aarch64" else "neon", "this host has only"),
     ("TACO_ALGORITHM", "rign", "did you mean ring?"),
     ("TACO_CONGESTION", "reno", "swift, paced_swift or cubic"),
-    ("TACO_HARP_DRIVER", "verbs", "there are auto, udp and xdp"),
+    ("TACO_HARP_DRIVER", "verbs", "there are auto, udp, xdp and dpdk"),
     ("TACO_HARP_KEY_FILE", "/nonexistent/key", "No such file or directory"),
 ]
 

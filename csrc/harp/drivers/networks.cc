@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "harp/drivers/dpdk_network.h"
 #include "harp/drivers/udp_network.h"
 #include "harp/drivers/xdp_network.h"
 
@@ -12,9 +13,10 @@ Result<std::shared_ptr<const Network>> network_named(std::string_view driver) {
     return std::shared_ptr<const Network>(std::make_shared<const UdpNetwork>());
   }
   if (driver == "xdp") return std::shared_ptr<const Network>(std::make_shared<const XdpNetwork>());
+  if (driver == "dpdk") return DpdkNetwork::create();
   return Status(Code::kInvalidArgument,
                 "TACO_HARP_DRIVER=\"" + std::string(driver) +
-                    "\": there is no such driver; there are auto, udp and xdp");
+                    "\": there is no such driver; there are auto, udp, xdp and dpdk");
 }
 
 }  // namespace taco::harp

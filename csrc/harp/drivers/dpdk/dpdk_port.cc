@@ -1,0 +1,363 @@
+#include "harp/drivers/dpdk/dpdk_port.h"
+
+#include <rte_dev.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_log.h>
+#include <rte_mempool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace taco::harp {
+
+namespace {
+
+constexpr std::uint16_t kUsualSlots = 1024;
+// Payload shorter than this is copied into the mbuf of its headers: to attach it takes as long.
+constexpr std::size_t kWorthAttaching = 256;
+// Ethernet's header and a VLAN's tag, and the checksum that some devices leave in place.
+constexpr std::size_t kLinkBytes = 14 + 4 + 4;
+constexpr unsigned kCached = 256;
+constexpr const char* kMemifLog = "pmd.net.memif";
+constexpr Duration kBetweenTries = 20 * kMillisecond;
+constexpr Duration kToConnect = 300 * kMillisecond;  // so long a connection may take to come about
+
+// DPDK's caches of buffers belong to its own threads. Whoever holds the engine's token is one of
+// them for the length of a call: no two are at the same time.
+class AsLcore {
+ public:
+  AsLcore() : before_(std::exchange(RTE_PER_LCORE(_lcore_id), rte_get_main_lcore())) {}
+  ~AsLcore() { RTE_PER_LCORE(_lcore_id) = before_; }
+  AsLcore(const AsLcore&) = delete;
+  AsLcore& operator=(const AsLcore&) = delete;
+
+ private:
+  const unsigned before_;
+};
+
+void add(std::atomic<std::uint64_t>& counter, std::uint64_t more) {
+  counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+}
+
+bool is_pci(const std::string& device) { return device.find(':') != std::string::npos; }
+
+// The drivers that have read all of a frame when their send returns, however many buffers it lies
+// in.
+bool driver_copies(const std::string& driver) {
+  return driver == "net_memif" || driver == "net_af_packet" || driver == "net_tap";
+}
+
+Status failure(const std::string& device, const char* what, int error) {
+  // Drivers say -1 where they have no number for what is wrong.
+  const std::string why = error == -1 ? "" : std::string(": ") + rte_strerror(abs(error));
+  return Status(Code::kResource, "the DPDK device " + device + ": " + what + " failed" + why +
+                                     " (" + last_words_of_eal() + ")");
+}
+
+void nobody_frees(void*, void*) {}
+
+}  // namespace
+
+Result<std::unique_ptr<FramePort>> open_dpdk_port(const DpdkPortOptions& options) {
+  auto port = std::make_unique<DpdkPort>(options);
+  TACO_RETURN_IF_ERROR(port->start(options));
+  return std::unique_ptr<FramePort>(std::move(port));
+}
+
+Status DpdkPort::start(const DpdkPortOptions& options) {
+  const AsLcore as_lcore;
+  TACO_RETURN_IF_ERROR(attach(options));
+  TACO_RETURN_IF_ERROR(configure(options));
+  return begin();
+}
+
+// A device on the PCI bus was found when EAL started, if it may be used; others are made here.
+Status DpdkPort::attach(const DpdkPortOptions& options) {
+  if (!is_pci(options.device)) {
+    const int made = rte_eal_hotplug_add("vdev", options.device.c_str(), options.arguments.c_str());
+    if (made != 0) return failure(options.device, "making it", made);
+    attached_ = true;
+  }
+  const int found = rte_eth_dev_get_port_by_name(options.device.c_str(), &port_);
+  if (found == 0) return {};
+  return Status(Code::kResource,
+                "there is no DPDK device " + options.device +
+                    ": a device on the PCI bus must be bound to vfio-pci (dpdk-devbind.py -s "
+                    "shows them), which takes it away from the kernel (" +
+                    last_words_of_eal() + ")");
+}
+
+Status DpdkPort::configure(const DpdkPortOptions& options) {
+  rte_eth_dev_info device{};
+  const int asked = rte_eth_dev_info_get(port_, &device);
+  if (asked != 0) return failure(info_.name, "rte_eth_dev_info_get", asked);
+  copies_itself_ = driver_copies(device.driver_name);
+  awaits_server_ = device.driver_name == std::string("net_memif") &&
+                   options.arguments.find("role=server") == std::string::npos;
+  if (awaits_server_) rte_log_set_level_pattern(kMemifLog, RTE_LOG_EMERG);
+  constexpr std::uint64_t kSendChecksums =
+      RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
+  info_.checksums = (device.tx_offload_capa & kSendChecksums) == kSendChecksums &&
+                    (device.rx_offload_capa & RTE_ETH_RX_OFFLOAD_UDP_CKSUM) != 0;
+  rte_eth_conf conf{};
+  if (info_.checksums) {
+    conf.txmode.offloads = kSendChecksums;
+    conf.rxmode.offloads = RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
+  }
+  const int configured = rte_eth_dev_configure(port_, 1, 1, &conf);
+  if (configured != 0) return failure(info_.name, "rte_eth_dev_configure", configured);
+  TACO_RETURN_IF_ERROR(set_mtu(options.mtu));
+
+  const auto wanted = static_cast<std::uint16_t>(options.slots);
+  receive_slots_ =
+      wanted != 0 ? wanted : std::max(kUsualSlots, device.default_rxportconf.ring_size);
+  send_slots_ = wanted != 0 ? wanted : std::max(kUsualSlots, device.default_txportconf.ring_size);
+  const int slots = rte_eth_dev_adjust_nb_rx_tx_desc(port_, &receive_slots_, &send_slots_);
+  if (slots != 0) return failure(info_.name, "rte_eth_dev_adjust_nb_rx_tx_desc", slots);
+  info_.receive_slots = receive_slots_;
+
+  rte_ether_addr mac{};
+  rte_eth_macaddr_get(port_, &mac);
+  std::transform(std::begin(mac.addr_bytes), std::end(mac.addr_bytes), info_.mac.begin(),
+                 [](std::uint8_t byte) { return std::byte{byte}; });
+  return {};
+}
+
+// Some drivers take any size and have no call for it.
+Status DpdkPort::set_mtu(std::size_t wanted) {
+  std::uint16_t mtu = 0;
+  const int asked = rte_eth_dev_get_mtu(port_, &mtu);
+  if (asked != 0) return failure(info_.name, "rte_eth_dev_get_mtu", asked);
+  info_.mtu = wanted != 0 ? wanted : mtu;
+  if (wanted == 0 || wanted == mtu) return {};
+  const int set = rte_eth_dev_set_mtu(port_, static_cast<std::uint16_t>(wanted));
+  if (set == 0 || set == -ENOTSUP) return {};
+  return failure(info_.name, ("an MTU of " + std::to_string(wanted)).c_str(), set);
+}
+
+Status DpdkPort::begin() {
+  // Larger than what memif's rings have in a slot: then its driver packs a frame's buffers into one
+  // slot, instead of using one for each.
+  const std::size_t room = std::max<std::size_t>(info_.mtu + kLinkBytes, 2048 + 64);
+  const unsigned count = receive_slots_ + send_slots_ + 4u * kBurst + 2 * kCached;
+  const std::string name = "taco_" + std::to_string(port_);
+  pool_ = rte_pktmbuf_pool_create(name.c_str(), count, kCached, sizeof(rte_mbuf_ext_shared_info),
+                                  static_cast<std::uint16_t>(RTE_PKTMBUF_HEADROOM + room),
+                                  rte_eth_dev_socket_id(port_));
+  if (pool_ == nullptr) {
+    return failure(info_.name,
+                   ("a pool of " + std::to_string(count) + " buffers of " + std::to_string(room) +
+                    " bytes (more huge pages, or fewer slots)")
+                       .c_str(),
+                   rte_errno);
+  }
+  const auto socket = static_cast<unsigned>(rte_eth_dev_socket_id(port_));
+  int done = rte_eth_rx_queue_setup(port_, 0, receive_slots_, socket, nullptr, pool_);
+  if (done != 0) return failure(info_.name, "rte_eth_rx_queue_setup", done);
+  done = rte_eth_tx_queue_setup(port_, 0, send_slots_, socket, nullptr);
+  if (done != 0) return failure(info_.name, "rte_eth_tx_queue_setup", done);
+  done = rte_eth_dev_start(port_);
+  if (done != 0 && !awaits_server_) return failure(info_.name, "rte_eth_dev_start", done);
+  if (done == 0) on_started();
+  next_try_ = monotonic_now() + (started_ ? kToConnect : kBetweenTries);
+  return {};
+}
+
+void DpdkPort::on_started() {
+  started_ = true;
+  // Neighbours ask for an IPv6 address by a multicast; a device without the call hears them all.
+  if (rte_eth_allmulticast_enable(port_) != 0) rte_eth_promiscuous_enable(port_);
+  rte_eth_link link{};
+  if (rte_eth_link_get_nowait(port_, &link) == 0 && link.link_speed != RTE_ETH_SPEED_NUM_UNKNOWN) {
+    info_.mbits = link.link_speed;
+  }
+}
+
+// A memif client connects when it starts. That its server has not come yet is no error, nor worth a
+// line; one that had come, and turned the client away because it was not ready or is gone again, is
+// looked for anew.
+void DpdkPort::look_for_server() {
+  const Time now = monotonic_now();
+  if (now < next_try_) return;
+  rte_log_set_level_pattern(kMemifLog, RTE_LOG_EMERG);
+  if (started_) {
+    rte_eth_dev_stop(port_);
+    started_ = false;
+  }
+  if (rte_eth_dev_start(port_) == 0) on_started();
+  rte_log_set_level_pattern(kMemifLog, RTE_LOG_ERR);
+  next_try_ = monotonic_now() + (started_ ? kToConnect : kBetweenTries);
+}
+
+DpdkPort::~DpdkPort() {
+  const AsLcore as_lcore;
+  free_received();
+  if (started_) rte_eth_dev_stop(port_);
+  if (port_ != RTE_MAX_ETHPORTS && (started_ || attached_)) rte_eth_dev_close(port_);
+  if (pool_ != nullptr) rte_mempool_free(pool_);
+}
+
+bool DpdkPort::is_up_st() {
+  const AsLcore as_lcore;
+  rte_eth_link link{};
+  const bool is_up =
+      started_ && rte_eth_link_get_nowait(port_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
+  if (!awaits_server_) return is_up;
+  if (is_up) {
+    next_try_ = monotonic_now() + kToConnect;
+  } else {
+    look_for_server();
+  }
+  return is_up;
+}
+
+void DpdkPort::ask_for_checksums(rte_mbuf& mbuf, const TxFrame& frame) const {
+  if (!info_.checksums || frame.ip_bytes == 0) return;
+  const bool v4 = frame.ip_bytes == 20;
+  mbuf.l2_len = frame.header_bytes - frame.ip_bytes - 8u;
+  mbuf.l3_len = frame.ip_bytes;
+  mbuf.ol_flags |= RTE_MBUF_F_TX_UDP_CKSUM |
+                   (v4 ? RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_IP_CKSUM : RTE_MBUF_F_TX_IPV6);
+}
+
+// All of the frame in one buffer. Null: there is none.
+rte_mbuf* DpdkPort::build_whole(const TxFrame& frame) {
+  rte_mbuf* const mbuf = rte_pktmbuf_alloc(pool_);
+  if (mbuf == nullptr) return nullptr;
+  char* const out =
+      rte_pktmbuf_append(mbuf, static_cast<std::uint16_t>(frame.header_bytes + frame.bytes));
+  memcpy(out, frame.headers.data(), frame.header_bytes);
+  std::size_t at = frame.header_bytes;
+  for (const IoSlice& slice : frame.slices) {
+    memcpy(out + at, slice.data, slice.bytes);
+    at += slice.bytes;
+  }
+  add(send_copied_, frame.bytes);
+  return mbuf;
+}
+
+bool DpdkPort::append_attached(rte_mbuf* head, rte_mbuf* last, const IoSlice& slice) {
+  rte_mbuf* const mbuf = rte_pktmbuf_alloc(pool_);
+  if (mbuf == nullptr) return false;
+  auto* const shared = static_cast<rte_mbuf_ext_shared_info*>(rte_mbuf_to_priv(mbuf));
+  shared->free_cb = nobody_frees;
+  shared->fcb_opaque = nullptr;
+  rte_mbuf_ext_refcnt_set(shared, 1);
+  const auto bytes = static_cast<std::uint16_t>(slice.bytes);
+  rte_pktmbuf_attach_extbuf(mbuf, const_cast<void*>(slice.data), RTE_BAD_IOVA, bytes, shared);
+  mbuf->data_off = 0;
+  mbuf->data_len = bytes;
+  last->next = mbuf;
+  ++head->nb_segs;
+  head->pkt_len += bytes;
+  return true;
+}
+
+// The headers, and slices that are short, in a buffer of ours; longer ones are left where they are.
+rte_mbuf* DpdkPort::build_attached(const TxFrame& frame) {
+  rte_mbuf* const head = rte_pktmbuf_alloc(pool_);
+  if (head == nullptr) return nullptr;
+  memcpy(rte_pktmbuf_append(head, frame.header_bytes), frame.headers.data(), frame.header_bytes);
+  rte_mbuf* last = head;
+  for (const IoSlice& slice : frame.slices) {
+    const auto bytes = static_cast<std::uint16_t>(slice.bytes);
+    if (last == head && bytes < kWorthAttaching) {
+      memcpy(rte_pktmbuf_append(head, bytes), slice.data, bytes);
+      add(send_copied_, bytes);
+    } else if (append_attached(head, last, slice)) {
+      last = last->next;
+    } else {
+      rte_pktmbuf_free(head);
+      return nullptr;
+    }
+  }
+  return head;
+}
+
+rte_mbuf* DpdkPort::build(const TxFrame& frame) {
+  rte_mbuf* const mbuf =
+      copies_itself_ && frame.bytes >= kWorthAttaching ? build_attached(frame) : build_whole(frame);
+  if (mbuf != nullptr) ask_for_checksums(*mbuf, frame);
+  return mbuf;
+}
+
+std::size_t DpdkPort::send_st(std::span<const TxFrame> frames) {
+  if (!started_) return 0;
+  const AsLcore as_lcore;
+  std::size_t done = 0;
+  while (done < frames.size()) {
+    std::array<rte_mbuf*, kBurst> mbufs;
+    std::uint16_t built = 0;
+    const std::size_t most = std::min<std::size_t>(frames.size() - done, kBurst);
+    while (built < most && (mbufs[built] = build(frames[done + built])) != nullptr) ++built;
+    if (built < most) add(no_memory_, 1);
+    const std::uint16_t sent = built == 0 ? 0 : rte_eth_tx_burst(port_, 0, mbufs.data(), built);
+    rte_pktmbuf_free_bulk(mbufs.data() + sent, built - sent);
+    add(frames_sent_, sent);
+    done += sent;
+    if (sent < most) break;
+  }
+  return done;
+}
+
+void DpdkPort::free_received() {
+  rte_pktmbuf_free_bulk(received_.data(), received_count_);
+  received_count_ = handed_out_ = 0;
+}
+
+std::size_t DpdkPort::receive_st(std::span<RxFrame> frames) {
+  if (!started_) return 0;
+  const AsLcore as_lcore;
+  if (handed_out_ == received_count_) {
+    free_received();
+    received_count_ = rte_eth_rx_burst(port_, 0, received_.data(), kBurst);
+    add(frames_received_, received_count_);
+  }
+  std::size_t filled = 0;
+  while (filled < frames.size() && handed_out_ < received_count_) {
+    rte_mbuf* const mbuf = received_[handed_out_++];
+    if (mbuf->nb_segs > 1) {
+      add(receive_copied_, mbuf->pkt_len - mbuf->data_len);
+      if (rte_pktmbuf_linearize(mbuf) != 0) {
+        add(too_large_, 1);
+        continue;
+      }
+    }
+    const std::uint64_t checksum = mbuf->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK;
+    if (checksum == RTE_MBUF_F_RX_L4_CKSUM_BAD) {
+      add(damaged_, 1);
+      continue;
+    }
+    frames[filled++] = {{rte_pktmbuf_mtod(mbuf, std::byte*), mbuf->data_len},
+                        checksum == RTE_MBUF_F_RX_L4_CKSUM_GOOD};
+  }
+  return filled;
+}
+
+FramePortCounters DpdkPort::counters() const {
+  const auto now = [](const std::atomic<std::uint64_t>& counter) {
+    return counter.load(std::memory_order_relaxed);
+  };
+  FramePortCounters all;
+  all.frames_sent = now(frames_sent_);
+  all.frames_received = now(frames_received_);
+  all.send_copied = now(send_copied_);
+  all.receive_copied = now(receive_copied_);
+  all.no_memory = now(no_memory_);
+  all.damaged = now(damaged_);
+  all.too_large = now(too_large_);
+  rte_eth_stats stats{};
+  if (rte_eth_stats_get(port_, &stats) == 0) {
+    all.no_memory += stats.rx_nombuf;
+    all.overflows = stats.imissed;
+    all.damaged += stats.ierrors + stats.oerrors;
+  }
+  return all;
+}
+
+}  // namespace taco::harp

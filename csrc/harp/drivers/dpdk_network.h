@@ -1,0 +1,36 @@
+// The network as devices of DPDK see it, which TACO_HARP_DPDK describes: the kernel knows nothing
+// of most of them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "harp/drivers/dpdk_settings.h"
+#include "harp/network.h"
+
+namespace taco::harp {
+
+class DpdkNetwork final : public Network {
+ public:
+  // By the environment. Nothing is loaded, started or opened before anybody asks for interfaces.
+  static Result<std::shared_ptr<const Network>> create();
+  DpdkNetwork(std::vector<DpdkDevice> devices, std::string eal_arguments, bool poll_always);
+
+  std::string_view name() const override { return "dpdk"; }
+  Result<std::vector<Interface>> interfaces() const override;
+  RouteLookup routes() const override;
+  bool crosses_router(const Endpoint& destination) const override;
+  Result<std::unique_ptr<Nic>> open(const NicOptions& options) const override;
+
+ private:
+  std::vector<FrameLink> described() const;
+
+  const std::vector<DpdkDevice> devices_;
+  const std::string eal_arguments_;
+  const bool poll_always_;
+};
+
+}  // namespace taco::harp
