@@ -83,7 +83,7 @@ void EngineCore::show_statistics() {
     return TACO_LOG_WARNING("harp", "harp-stat cannot see this process: %s",
                             page.status().message().c_str());
   }
-  statistics_ = std::make_unique<StatPublisher>(loop_, shm_.get(), duty_, std::move(page).value());
+  statistics_ = std::make_unique<StatPublisher>(loop_, shm_.get(), &duty_, std::move(page).value());
 }
 
 // Never runs in a forked child, where the thread does not exist and the descriptors are closed: the

@@ -23,7 +23,7 @@ constexpr ShmCount kShmCounts[] = {
 
 }  // namespace
 
-StatPublisher::StatPublisher(EngineLoop& loop, const ShmEndpoint* shm, const Duty& duty,
+StatPublisher::StatPublisher(EngineLoop& loop, const ShmEndpoint* shm, const Duty* duty,
                              std::unique_ptr<statistics::Page> page)
     : loop_(loop), shm_(shm), duty_(duty), page_(std::move(page)) {
   timer_.on_expiry = on_expiry;
@@ -56,7 +56,7 @@ void StatPublisher::publish_st() {
   state_.totals = {};
   state_.totals.time = static_cast<std::uint64_t>(loop_.now());
   loop_.describe_st(state_);
-  state_.totals[Counter::kSleeps] = duty_.sleeps();
+  if (duty_ != nullptr) state_.totals[Counter::kSleeps] = duty_->sleeps();
   if (shm_ != nullptr) {
     for (const ShmCount& each : kShmCounts) {
       state_.totals[each.counter] = (shm_->stats().*each.from).load(std::memory_order_relaxed);

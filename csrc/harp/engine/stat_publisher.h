@@ -23,8 +23,8 @@ class StatPublisher {
   static constexpr Duration kPeriod = 100 * kMillisecond;
   static constexpr int kShare = 100;
 
-  // All that is referred to outlives it. `shm` may be null.
-  StatPublisher(EngineLoop& loop, const ShmEndpoint* shm, const Duty& duty,
+  // All that is referred to outlives it. `shm` and `duty` may be null, as in virtual time.
+  StatPublisher(EngineLoop& loop, const ShmEndpoint* shm, const Duty* duty,
                 std::unique_ptr<statistics::Page> page);
   ~StatPublisher();
   StatPublisher(const StatPublisher&) = delete;
@@ -43,7 +43,7 @@ class StatPublisher {
 
   EngineLoop& loop_;
   const ShmEndpoint* const shm_;
-  const Duty& duty_;
+  const Duty* const duty_;
   const std::unique_ptr<statistics::Page> page_;
   statistics::State state_;
   Timer timer_;
