@@ -77,6 +77,7 @@ missing_packages() {
     tests)
       command -v ip >/dev/null || echo iproute2
       command -v nft >/dev/null || echo nftables
+      command -v pkg-config >/dev/null || echo pkg-config
       fuzzer_packages
       ;;
     lint)
