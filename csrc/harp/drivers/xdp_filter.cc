@@ -155,7 +155,11 @@ Status XdpFilter::attach(std::uint32_t interface) {
   if (!generic.ok()) return generic.status();
   link_ = std::move(generic).value();
   mode_ = XdpMode::kGeneric;
-  TACO_LOG_INFO("harp", "XDP behind the interface's driver: %s", native.status().message().c_str());
+  TACO_LOG_WARNING(
+      "harp",
+      "XDP behind the interface's driver (%s): runs of datagrams that another kernel "
+      "on this machine hands over uncut do not arrive; TACO_HARP_DRIVER=udp takes them",
+      native.status().message().c_str());
   return {};
 }
 
