@@ -57,7 +57,7 @@ class FrameCable {
     bool is_up_st() override { return cable_.is_up; }
     FramePortCounters counters() const override { return counters_; }
 
-    void set_mtu(std::size_t mtu) { info_.mtu = mtu; }
+    void set_in_memory() { info_.in_memory = true; }
 
    private:
     FrameCable& cable_;

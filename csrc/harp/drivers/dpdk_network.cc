@@ -15,15 +15,15 @@ Result<std::shared_ptr<const Network>> DpdkNetwork::create() {
   if (!env.ok()) return env.status();
   auto devices = parse_dpdk_devices(env.value().harp_dpdk);
   if (!devices.ok()) return devices.status();
+  const DpdkNicSettings nic{.poll_always = env.value().harp_poll == "always",
+                            .needs_checksums = env.value().harp_checksum == "kernel"};
   return std::shared_ptr<const Network>(std::make_shared<const DpdkNetwork>(
-      std::move(devices).value(), env.value().harp_dpdk_eal, env.value().harp_poll == "always"));
+      std::move(devices).value(), env.value().harp_dpdk_eal, nic));
 }
 
 DpdkNetwork::DpdkNetwork(std::vector<DpdkDevice> devices, std::string eal_arguments,
-                         bool poll_always)
-    : devices_(std::move(devices)),
-      eal_arguments_(std::move(eal_arguments)),
-      poll_always_(poll_always) {}
+                         DpdkNicSettings nic)
+    : devices_(std::move(devices)), eal_arguments_(std::move(eal_arguments)), nic_(nic) {}
 
 std::vector<FrameLink> DpdkNetwork::described() const {
   std::vector<FrameLink> links;
@@ -62,7 +62,8 @@ Result<std::unique_ptr<Nic>> DpdkNetwork::open(const NicOptions& options) const 
                   "by one at a time");
   }
   FrameNicOptions frame_options{options};
-  frame_options.poll_always = poll_always_;
+  frame_options.poll_always = nic_.poll_always;
+  frame_options.needs_checksums = nic_.needs_checksums;
   // The right ends with the last port that the Nic holds.
   for (FrameLink& link : links.value()) {
     FramePort* const port = link.port.get();

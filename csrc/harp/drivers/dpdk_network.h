@@ -13,11 +13,17 @@
 
 namespace taco::harp {
 
+// See FrameNicOptions.
+struct DpdkNicSettings {
+  bool poll_always = false;
+  bool needs_checksums = false;
+};
+
 class DpdkNetwork final : public Network {
  public:
   // By the environment. Nothing is loaded, started or opened before anybody asks for interfaces.
   static Result<std::shared_ptr<const Network>> create();
-  DpdkNetwork(std::vector<DpdkDevice> devices, std::string eal_arguments, bool poll_always);
+  DpdkNetwork(std::vector<DpdkDevice> devices, std::string eal_arguments, DpdkNicSettings nic = {});
 
   std::string_view name() const override { return "dpdk"; }
   Result<std::vector<Interface>> interfaces() const override;
@@ -30,7 +36,7 @@ class DpdkNetwork final : public Network {
 
   const std::vector<DpdkDevice> devices_;
   const std::string eal_arguments_;
-  const bool poll_always_;
+  const DpdkNicSettings nic_;
 };
 
 }  // namespace taco::harp

@@ -35,6 +35,9 @@ namespace taco::harp {
 
 struct FrameNicOptions : NicOptions {
   bool poll_always = false;
+  // UDP's checksums are all that vouches for some payload: they are computed where no wire is
+  // crossed, too. Otherwise the checksums above them do as well.
+  bool needs_checksums = false;
   Time (*clock)() = monotonic_now;
 };
 
@@ -114,7 +117,11 @@ class FrameNic final : public Nic {
   void size_credit();
 
   Wire& wire_of(const TxPacket& packet) { return wires_[paths_[packet.local_path].wire]; }
+  const Wire& wire_of(const TxPacket& packet) const {
+    return wires_[paths_[packet.local_path].wire];
+  }
   Fate prepare(const TxPacket& packet, TxFrame& frame);
+  UdpChecksumBy checksum_by(const TxPacket& packet) const;
   bool find_way(std::uint32_t local_path, const Endpoint& destination);
   void keep_waiting(const TxPacket& packet);
   void send_waiting(Wire& wire);

@@ -67,9 +67,7 @@ FrameNic::Fate FrameNic::prepare(const TxPacket& packet, TxFrame& frame) {
   if (!is_known && !find_way(packet.local_path, *packet.destination)) {
     return way_.local_path == UINT32_MAX ? Fate::kLost : Fate::kWaits;
   }
-  const UdpDatagram datagram{
-      packet.slices, packet.bytes,
-      wire.link.port->info().checksums ? UdpChecksumBy::kHardware : UdpChecksumBy::kSoftware};
+  const UdpDatagram datagram{packet.slices, packet.bytes, checksum_by(packet)};
   frame.header_bytes = static_cast<std::uint8_t>(udp_headers_bytes(*packet.destination));
   frame.ip_bytes =
       static_cast<std::uint8_t>(frame.header_bytes - kEthernetHeader - kUdpHeaderBytes);
@@ -77,6 +75,16 @@ FrameNic::Fate FrameNic::prepare(const TxPacket& packet, TxFrame& frame) {
   frame.bytes = packet.bytes;
   write_udp_headers(way_.flow, datagram, frame.headers);
   return Fate::kReady;
+}
+
+// Over IPv6 there always is one. What stays in memory needs none that HARP's own does not make
+// needless.
+UdpChecksumBy FrameNic::checksum_by(const TxPacket& packet) const {
+  const FramePortInfo& port = wire_of(packet).link.port->info();
+  if (port.checksums) return UdpChecksumBy::kHardware;
+  const bool may_lack = port.in_memory && !options_.needs_checksums;
+  return may_lack && !is_ipv6(*packet.destination) ? UdpChecksumBy::kNobody
+                                                   : UdpChecksumBy::kSoftware;
 }
 
 // False: nobody leads there, and way_ is none; or its MAC address is not known yet.

@@ -24,6 +24,8 @@ struct FramePortInfo {
   std::uint32_t mbits = 0;          // 0: unknown
   // The device fills in and verifies UDP's checksums, and IPv4's.
   bool checksums = false;
+  // Frames cross no wire: they stay in this machine's memory.
+  bool in_memory = false;
 };
 
 // Valid, and may be written, until the next receive_st.

@@ -125,6 +125,7 @@ void write_udp(const UdpFlow& flow, const UdpDatagram& datagram, std::size_t udp
   store_number(header, 2, port_of(flow.destination));
   store_number(header, 4, static_cast<std::uint16_t>(udp_bytes));
   store_wire_word(header, 6, 0);
+  if (datagram.checksum == UdpChecksumBy::kNobody) return;
   InternetChecksum sum = pseudo_header_sum(flow.source, flow.destination, udp_bytes);
   if (datagram.checksum == UdpChecksumBy::kHardware) {
     store_wire_word(header, 6, sum.sum());
@@ -179,6 +180,7 @@ void write_udp_headers(const UdpFlow& flow, const UdpDatagram& datagram,
   const bool v6 = is_ipv6(flow.destination);
   const std::size_t udp_bytes = kUdpHeaderBytes + datagram.bytes;
   TACO_ASSERT(is_ipv6(flow.source) == v6 && frame.size() >= udp_headers_bytes(flow.destination));
+  TACO_ASSERT(!v6 || datagram.checksum != UdpChecksumBy::kNobody);
   TACO_ASSERT(udp_bytes + (v6 ? 0 : kIpv4Header) <= UINT16_MAX);
   write_ethernet(flow.destination_mac, flow.source_mac, v6 ? kEtherTypeIpv6 : kEtherTypeIpv4,
                  frame);

@@ -53,6 +53,8 @@ enum class UdpChecksumBy {
   // The header gets the sum over the addresses, the protocol and the length, as interfaces expect
   // it that add the rest and complement it.
   kHardware,
+  // Over IPv4 alone: the header says that there is none.
+  kNobody,
 };
 
 // From where to where.

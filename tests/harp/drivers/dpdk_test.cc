@@ -249,7 +249,7 @@ TEST(DpdkTest, dpdk_changes_nothing_for_the_program_and_its_devices_serve_one_af
     cpu_set_t before, after;
     ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
     const auto devices = parse_dpdk_devices("net_ring0 10.5.0.1/24").value();
-    const DpdkNetwork network(devices, "", false);
+    const DpdkNetwork network(devices, "");
     const auto all = network.interfaces();
     ASSERT_TRUE(all.ok()) << all.status().message();
     ASSERT_EQ(sched_getaffinity(0, sizeof after, &after), 0);
@@ -261,7 +261,7 @@ TEST(DpdkTest, dpdk_changes_nothing_for_the_program_and_its_devices_serve_one_af
       ASSERT_TRUE(nic.ok()) << nic.status().message();
       EXPECT_EQ(network.open(options).status().code(), Code::kResource) << "it is in use";
     }
-    const DpdkNetwork other(parse_dpdk_devices("net_ring1 10.5.0.1/24").value(), "", false);
+    const DpdkNetwork other(parse_dpdk_devices("net_ring1 10.5.0.1/24").value(), "");
     EXPECT_NE(other.interfaces().status().message().find("TACO_HARP_DPDK"), std::string::npos);
     const pid_t child = fork();
     if (child == 0) {
@@ -289,7 +289,7 @@ TEST(DpdkTest, a_device_that_cannot_be_had_is_an_error_that_names_it) {
   };
   for (const auto& each : cases) {
     const auto statuses = run_processes({1, kDeadline, {}}, [&](Fellowship&) {
-      const DpdkNetwork network(parse_dpdk_devices(each.device).value(), "", false);
+      const DpdkNetwork network(parse_dpdk_devices(each.device).value(), "");
       const Status status = network.interfaces().status();
       EXPECT_EQ(status.code(), Code::kResource);
       EXPECT_NE(status.message().find(each.why), std::string::npos) << status.message();

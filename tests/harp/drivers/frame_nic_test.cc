@@ -24,7 +24,7 @@ std::string text_of(std::span<const std::byte> bytes) {
 // A host at one end of the cable.
 struct Host {
   Host(FrameCable& cable, int side, const std::string& address, int prefix,
-       const std::string& gateway = "") {
+       const std::string& gateway = "", bool needs_checksums = false) {
     FrameLink link;
     link.name = cable.ends[side]->info().name;
     link.addresses = {{ip(address), prefix}};
@@ -33,6 +33,7 @@ struct Host {
     FrameNicOptions options;
     options.locals = {{ip(address), 1500}};
     options.clock = [] { return test_now; };
+    options.needs_checksums = needs_checksums;
     auto made = FrameNic::create(options, {link});
     EXPECT_TRUE(made.ok()) << made.status().message();
     nic = std::move(made).value();
@@ -177,6 +178,25 @@ TEST(FrameNicTest, damage_and_datagrams_for_others_are_dropped_and_counted) {
   EXPECT_EQ(pair.b.nic->drops_st().for_others, 1u);
   pair.a.send(pair.b.at, std::string(2000, 'x'));
   EXPECT_EQ(pair.a.nic->drops_st().too_large, 1u);
+}
+
+TEST(FrameNicTest, what_stays_in_memory_has_a_checksum_of_udps_only_where_one_is_needed) {
+  for (const bool needed : {false, true}) {
+    for (const auto& [left, right] : {std::pair("10.0.0.1", "10.0.0.2"), {"fd00::1", "fd00::2"}}) {
+      FrameCable cable;
+      cable.ends[0]->set_in_memory();
+      Host a(cable, 0, left, 24, "", needed), b(cable, 1, right, 24);
+      a.send(b.at, "hello");
+      a.receive();
+      b.receive();
+      a.receive();
+      UdpFrame frame;
+      const FrameCable::Bytes& bytes = cable.on_the_way_to(1).front();
+      ASSERT_EQ(parse_udp_frame(bytes, bytes.size(), frame), FrameVerdict::kUdp);
+      EXPECT_EQ(frame.checksum != 0, needed || is_ipv6(b.at));
+      EXPECT_EQ(b.receive(), Texts{"hello"});
+    }
+  }
 }
 
 // As a host whose kernel has nobody at that port answers: the datagram, behind its own headers.

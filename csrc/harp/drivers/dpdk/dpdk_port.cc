@@ -97,6 +97,7 @@ Status DpdkPort::configure(const DpdkPortOptions& options) {
   const int asked = rte_eth_dev_info_get(port_, &device);
   if (asked != 0) return failure(info_.name, "rte_eth_dev_info_get", asked);
   copies_itself_ = driver_copies(device.driver_name);
+  info_.in_memory = device.driver_name == std::string("net_memif");
   awaits_server_ = device.driver_name == std::string("net_memif") &&
                    options.arguments.find("role=server") == std::string::npos;
   if (awaits_server_) rte_log_set_level_pattern(kMemifLog, RTE_LOG_EMERG);
