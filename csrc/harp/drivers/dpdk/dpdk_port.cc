@@ -1,5 +1,6 @@
 #include "harp/drivers/dpdk/dpdk_port.h"
 
+#include <errno.h>
 #include <rte_dev.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
@@ -8,9 +9,13 @@
 #include <rte_mempool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 namespace taco::harp {
@@ -61,6 +66,28 @@ Status failure(const std::string& device, const char* what, int error) {
 
 void nobody_frees(void*, void*) {}
 
+// A memif server that ended without a goodbye has left its socket's name behind, at which the next
+// one could not listen.
+void remove_dead_socket(const std::string& arguments) {
+  constexpr std::string_view kKey = "socket=";
+  const bool is_server = arguments.find("role=server") != std::string::npos &&
+                         arguments.find("socket-abstract=no") != std::string::npos;
+  const std::size_t at = ("," + arguments).find("," + std::string(kKey));
+  if (!is_server || at == std::string::npos) return;
+  const std::size_t begin = at + kKey.size();
+  const std::string path = arguments.substr(begin, arguments.find(',', begin) - begin);
+  sockaddr_un address{};
+  if (path.size() >= sizeof address.sun_path) return;
+  address.sun_family = AF_UNIX;
+  memcpy(address.sun_path, path.c_str(), path.size());
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const bool is_dead =
+      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
+      errno == ECONNREFUSED;
+  if (fd >= 0) close(fd);
+  if (is_dead) unlink(path.c_str());
+}
+
 }  // namespace
 
 Result<std::unique_ptr<FramePort>> open_dpdk_port(const DpdkPortOptions& options) {
@@ -79,6 +106,7 @@ Status DpdkPort::start(const DpdkPortOptions& options) {
 // A device on the PCI bus was found when EAL started, if it may be used; others are made here.
 Status DpdkPort::attach(const DpdkPortOptions& options) {
   if (!is_pci(options.device)) {
+    remove_dead_socket(options.arguments);
     const int made = rte_eal_hotplug_add("vdev", options.device.c_str(), options.arguments.c_str());
     if (made != 0) return failure(options.device, "making it", made);
     attached_ = true;
