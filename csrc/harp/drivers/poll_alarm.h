@@ -13,10 +13,10 @@ namespace taco::harp {
 
 class PollAlarm {
  public:
-  static constexpr Duration kShortest = 50 * kMicrosecond;
+  static constexpr Duration kShortest = 10 * kMicrosecond;
   static constexpr Duration kLongest = 2 * kMillisecond;
   // A period is this part of the time without traffic: what comes late waits but little longer.
-  static constexpr Duration kShare = 64;
+  static constexpr Duration kShare = 8;
 
   // `always`: readable at all times, so that nobody sleeps.
   Status start(bool always);

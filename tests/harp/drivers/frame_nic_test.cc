@@ -257,7 +257,7 @@ TEST(FrameNicTest, the_kernel_keeps_the_port_of_an_address_that_it_has_too) {
 
 TEST(FrameNicTest, a_sleeper_wakes_to_poll_soon_after_traffic_and_seldom_later) {
   EXPECT_EQ(PollAlarm::period_after(0), PollAlarm::kShortest);
-  EXPECT_EQ(PollAlarm::period_after(64 * kMillisecond), kMillisecond);
+  EXPECT_EQ(PollAlarm::period_after(8 * kMillisecond), kMillisecond);
   EXPECT_EQ(PollAlarm::period_after(kSecond), PollAlarm::kLongest);
   FrameCable cable;
   Host a(cable, 0, "10.0.0.1", 24);
