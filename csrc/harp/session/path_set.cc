@@ -26,6 +26,16 @@ std::size_t PathSet::live() const {
       std::count_if(begin(), end(), [](const auto& path) { return path->is_live(); }));
 }
 
+bool PathSet::are_apart() const {
+  for (auto path = begin(); path != end(); ++path) {
+    const bool meets = std::any_of(begin(), path, [&](const auto& other) {
+      return other->is_live() && other->pair() == (*path)->pair();
+    });
+    if (meets && (*path)->is_live()) return false;
+  }
+  return true;
+}
+
 Path& PathSet::add(std::unique_ptr<Path> path) {
   TACO_ASSERT(paths_.size() < kMost && find(path->id()) == nullptr);
   paths_.push_back(std::move(path));

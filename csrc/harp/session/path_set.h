@@ -28,6 +28,8 @@ class PathSet {
   const Path& main() const { return *paths_[main_]; }
   std::size_t count() const { return paths_.size(); }
   std::size_t live() const;
+  // No two that are live run between the same two addresses, as they may while the peer moves them.
+  bool are_apart() const;
   // Null: there is no such path.
   Path* find(wire::PathId id);
   const Path* find(wire::PathId id) const { return const_cast<PathSet*>(this)->find(id); }

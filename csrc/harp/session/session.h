@@ -350,7 +350,8 @@ class Session final : public Link {
   // Pairs of addresses that no path runs between, where the peer may be asked: as of the last time
   // that it was in doubt.
   std::unique_ptr<std::vector<AddressPair>> free_pairs_;
-  // The log mentions the paths only once so many are live, or at tell_paths_by_.
+  // The log mentions the paths only once so many are live, each between addresses of its own, or at
+  // tell_paths_by_.
   std::uint8_t paths_due_ = 1;
   bool heard_early_ = false;     // somebody speaks to this session, which has no keys yet
   std::uint32_t full_ = 0;       // of this turn: addresses that the Nic has no room at

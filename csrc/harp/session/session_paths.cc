@@ -69,7 +69,8 @@ Path* Session::path_of(const wire::Packet& packet, const RxPacket& from) {
 
 void Session::tell_paths() {
   if (tell_paths_by_ == kNever) return;
-  if (paths_.live() < paths_due_ && host_.now() < tell_paths_by_) return;
+  const bool settled = paths_.live() >= paths_due_ && paths_.are_apart();
+  if (!settled && host_.now() < tell_paths_by_) return;
   tell_paths_by_ = kNever;
   host_.on_paths_opened(*this);
 }
@@ -86,10 +87,7 @@ void Session::on_path_response(Path& path, const RxPacket& from, std::uint64_t t
   const bool was_live = path.is_live();
   if (!path.on_response(from, token)) return;
   const bool moved = !(path.pair() == before);
-  if (!was_live) {
-    ++host_.counters().paths_proved;
-    tell_paths();
-  }
+  if (!was_live) ++host_.counters().paths_proved;
   for (const auto& other : paths_) {
     if (!moved || !leads() || other.get() == &path || !(other->pair() == path.pair())) continue;
     if (other->is_live()) leave_path(*other);
@@ -97,6 +95,7 @@ void Session::on_path_response(Path& path, const RxPacket& from, std::uint64_t t
   }
   if (moved) on_path_moved(path, before, was_live);
   paths_.choose_main();
+  tell_paths();
   ready();
 }
 

@@ -12,6 +12,7 @@
 #include "support/median.h"
 #include "support/sim_cluster.h"
 #include "support/sim_links.h"
+#include "support/sim_random.h"
 #include "support/sim_transfer.h"
 
 namespace taco::harp {
@@ -284,6 +285,39 @@ TEST(ManyPaths, APathThatMovesLeavesItsAddressesToTheOneWhosePlaceItTakes) {
       << hosts.paths_of(leader);
   EXPECT_EQ(hosts.live(0), 2u);
   EXPECT_EQ(hosts.live(1), 2u);
+}
+
+// Hellos that crossed have the side which does not lead follow with one path after the other, so
+// that for a moment both are at the same two addresses.
+TEST(ManyPaths, TheLogTellsOfPathsOnceEachHasAddressesOfItsOwn) {
+  static std::vector<std::string> said;
+  std::size_t told = 0;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    said.clear();
+    set_log_sink([](std::string_view line) { said.emplace_back(line); });
+    TwoHosts hosts(2, seed);
+    SimRandom random(seed);
+    for (const std::uint32_t link : {0u, 1u}) {
+      for (const std::uint32_t from : {0u, 1u}) {
+        const Time until = random.between(0, 1200 * kMillisecond);
+        if (random.below(2) == 1) hosts.cluster.network().kill_link(from, 1 - from, until, link);
+      }
+    }
+    hosts.cluster[1].matcher(0);  // both say hello
+    hosts.cluster[random.below(2)].stall_until(random.between(0, 1500 * kMillisecond));
+    for (int i = 0; i < 60; ++i) {
+      hosts.move(1000);
+      hosts.pass(20 * kMillisecond);
+    }
+    set_log_sink(nullptr);
+    for (const std::string& line : said) {
+      if (line.find("2 of 2 paths to") == std::string::npos) continue;
+      ++told;
+      EXPECT_NE(line.find(" 10.0.0."), std::string::npos) << "seed " << seed << ": " << line;
+      EXPECT_NE(line.find(" 10.1.0."), std::string::npos) << "seed " << seed << ": " << line;
+    }
+  }
+  EXPECT_GE(told, 500u);
 }
 
 // A firewall on one of two links: what is sent in vain must not use up credit.
