@@ -14,6 +14,7 @@ import json
 from typing import Any
 
 from torch.distributed.debug import _debug_handlers as pages
+from torch.distributed.debug import _handlers as torch_handlers
 from torch.distributed.debug._frontend import (
     DebugHandler,
     NavLink,
@@ -22,7 +23,11 @@ from torch.distributed.debug._frontend import (
     format_fetch_summary,
 )
 
-from taco_torch.group_reports import HANDLER, Answer, describe
+from taco_torch.group_reports import HANDLER, Answer, describe, keep_for_good
+
+# What torch's own pages register has the fault that keep_for_good() speaks of.
+if (_torch_handler := getattr(torch_handlers, "_torch_profile", None)) is not None:
+    keep_for_good(_torch_handler)
 
 _TEMPLATE = """
 {% extends "base.html" %}

@@ -5,6 +5,7 @@ Each process answers for itself (``_register_handler``: torch's worker servers c
 Python only, but for the reports themselves; nothing here needs a server.
 """
 
+import ctypes
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +35,14 @@ def install() -> None:
     """Lets torch's worker server, if the program starts one, answer for the groups here."""
     register: Any = getattr(_distributed_c10d, "_register_handler", None)
     if register is not None:
+        keep_for_good(_answer)
         register(HANDLER, _answer)
+
+
+def keep_for_good(handler: Any) -> None:
+    """For what has been given to ``_register_handler``: torch lets go of it after the interpreter
+    has ended, where the last reference would end the process with an error."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(handler))
 
 
 def _answer(request: Any, response: Any) -> None:

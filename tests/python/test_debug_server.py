@@ -6,6 +6,8 @@ import contextlib
 import html
 import os
 import socket
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -209,6 +211,20 @@ def test_who_is_missing_follows_from_what_all_say(
 ) -> None:
     text = describe([Answer([one]) for one in reports])
     assert text.splitlines()[0] == f"group '0' of 3 ranks: missing: {missing}"
+
+
+def test_a_process_that_could_have_answered_ends_in_peace() -> None:
+    """torch's registry of handlers goes after the interpreter, and takes no part of it along."""
+    program = (
+        "import taco_torch.backend\n"
+        "from taco_torch.group_reports import _answer\n"
+        "class Last:\n"
+        "    def __del__(self): pass\n"
+        "_answer.note = Last()\n"  # a dict, as whoever looks at its annotations leaves there
+        "del _answer\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_process_that_does_not_answer_is_named_with_the_reason() -> None:
