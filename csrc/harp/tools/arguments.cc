@@ -10,6 +10,7 @@ namespace {
 
 std::string unknown_option(std::string_view name, const std::vector<Option>& options) {
   std::vector<std::string_view> known;
+  known.reserve(options.size());
   for (const Option& option : options) known.emplace_back(option.name);
   return std::string(name) + " is unknown; did you mean " + std::string(nearest_name(name, known)) +
          "? --help lists all";

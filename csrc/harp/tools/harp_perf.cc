@@ -85,9 +85,13 @@ int run_here(const Choices& choices) {
     _exit(accepted.ok() && serve(std::move(accepted).value()).ok() ? 0 : 1);
   }
   auto connection = Connection::to("127.0.0.1", port);
-  const int failed = connection.ok() ? run_client(choices, std::move(connection).value())
-                                     : fail(connection.status());
-  if (!connection.ok()) kill(child, SIGKILL);
+  int failed = 1;
+  if (connection.ok()) {
+    failed = run_client(choices, std::move(connection).value());
+  } else {
+    failed = fail(connection.status());
+    kill(child, SIGKILL);
+  }
   int status = 0;
   waitpid(child, &status, 0);
   return failed;

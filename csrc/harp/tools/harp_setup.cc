@@ -85,7 +85,7 @@ Result<ConfLines> merged(const Wishes& wishes) {
   }
   if (lines.empty()) lines.emplace_back("version", std::to_string(kConfVersion));
   for (const auto& [key, value] : wishes.settings) {
-    std::erase_if(lines, [&](const auto& line) { return line.first == key; });
+    std::erase_if(lines, [&same = key](const auto& line) { return line.first == same; });
     lines.emplace_back(key, value);
   }
   return lines;

@@ -79,19 +79,19 @@ std::vector<Option> job_options(Choices& choices) {
        set_sizes(choices.sizes)},
       {"--rounds", "N", "Round trips of each latency (5000).",
        [&choices](const std::string& value) {
-         const Status status = set_integer(choices.rounds, 1, 100'000'000)(value);
+         Status status = set_integer(choices.rounds, 1, 100'000'000)(value);
          choices.ranks.rounds = choices.rounds;
          return status;
        }},
       {"--seconds", "S", "How long each bandwidth and rate is measured (1).",
        [&choices](const std::string& value) {
-         const Status status = set_number(choices.seconds, 0.01, 3600)(value);
+         Status status = set_number(choices.seconds, 0.01, 3600)(value);
          choices.ranks.seconds = choices.seconds;
          return status;
        }},
       {"--window", "N", "Messages under way in a bandwidth (4).",
        [&choices](const std::string& value) {
-         const Status status = set_integer(choices.window, 1, 65'536)(value);
+         Status status = set_integer(choices.window, 1, 65'536)(value);
          choices.ranks.window = choices.window;
          return status;
        }},
@@ -108,7 +108,7 @@ std::vector<Option> transport_options(Choices& choices) {
   return {
       {"--transport", "NAME", "auto, shm (shared memory) or udp (packets): TACO_TRANSPORT.",
        [&choices](const std::string& value) {
-         const Status status = set_choice(choices.transport, {"auto", "shm", "udp"})(value);
+         Status status = set_choice(choices.transport, {"auto", "shm", "udp"})(value);
          choices.ranks.transport = choices.transport;
          return status;
        }},

@@ -71,6 +71,7 @@ Status start(const std::vector<std::string>& arguments, void (*log)(const char* 
   static std::vector<std::string> kept;
   kept = arguments;
   std::vector<char*> list;
+  list.reserve(kept.size() + 1);
   for (std::string& argument : kept) list.push_back(argument.data());
   list.push_back(nullptr);
   if (rte_eal_init(static_cast<int>(kept.size()), list.data()) >= 0) return {};
