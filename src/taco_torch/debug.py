@@ -25,7 +25,7 @@ from torch.distributed.debug._frontend import (
 
 from taco_torch.group_reports import HANDLER, Answer, describe, keep_for_good
 
-# What torch's own pages register has the fault that keep_for_good() speaks of.
+# The handler that torch's own pages register has the fault that keep_for_good() speaks of.
 if (_torch_handler := getattr(torch_handlers, "_torch_profile", None)) is not None:
     keep_for_good(_torch_handler)
 
