@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 
 #include "base/env.h"
+#include "support/temporary_directory.h"
 
 namespace taco {
 namespace {
@@ -67,13 +67,6 @@ TEST(ConfFile, has_a_value_of_the_environment_behind_every_key) {
 // A folder of its own, and a child in which the environment has not been parsed yet.
 class ConfOfProcess : public ::testing::Test {
  protected:
-  ConfOfProcess() {
-    char name[] = "/tmp/taco-conf-XXXXXX";
-    folder_ = mkdtemp(name);
-    place_ = folder_ + "/harp.conf";
-  }
-  ~ConfOfProcess() override { std::filesystem::remove_all(folder_); }
-
   void write(const std::string& text, mode_t mode = 0644) {
     std::ofstream(place_) << text;
     chmod(place_.c_str(), mode);
@@ -90,7 +83,8 @@ class ConfOfProcess : public ::testing::Test {
     waitpid(child, &status, 0);
     EXPECT_EQ(status, 0);
   }
-  std::string folder_, place_;
+  const testing::TemporaryDirectory folder_;
+  const std::string place_ = folder_ / "harp.conf";
 };
 
 TEST_F(ConfOfProcess, holds_where_the_environment_says_nothing_else) {

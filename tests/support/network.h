@@ -2,6 +2,8 @@
 // that use it skip with the reason where it cannot be had. Everything is taken down on destruction.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <string>
 #include <vector>
 
@@ -29,5 +31,11 @@ class Network {
   int subnet_ = 0;
   std::vector<std::string> hosts_;
 };
+
+// Declares `network`, of so many hosts (and of that MTU), or skips the test.
+#define HOSTS_OR_SKIP(count, ...)                                               \
+  std::string why_not;                                                          \
+  ::taco::testing::Network network(count, &why_not __VA_OPT__(, ) __VA_ARGS__); \
+  if (!why_not.empty()) GTEST_SKIP() << why_not
 
 }  // namespace taco::testing

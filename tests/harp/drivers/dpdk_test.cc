@@ -16,7 +16,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -29,15 +28,16 @@
 #include "support/network.h"
 #include "support/processes.h"
 #include "support/stack_world.h"
+#include "support/temporary_directory.h"
 
 namespace taco::harp {
 namespace {
 
 using ::taco::testing::Fellowship;
-using ::taco::testing::Network;
 using ::taco::testing::pattern;
 using ::taco::testing::run_processes;
 using ::taco::testing::StackWorld;
+using ::taco::testing::TemporaryDirectory;
 
 constexpr Duration kDeadline = 60 * kSecond;
 
@@ -46,20 +46,11 @@ constexpr Duration kDeadline = 60 * kSecond;
   if (dlopen("libharp_dpdk.so", RTLD_NOW | RTLD_LOCAL) == nullptr) \
   GTEST_SKIP() << "DPDK is not here, or was not where this was built: " << dlerror()
 
-// A folder for sockets.
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/taco_memif_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string path;
-};
-
 // The end of a memif cable that this rank has: "net_memifN,... ADDRESSES".
-std::string memif(const Folder& folder, int rank, int cable, const std::string& addresses) {
+std::string memif(const TemporaryDirectory& folder, int rank, int cable,
+                  const std::string& addresses) {
   return "net_memif" + std::to_string(cable) + ",id=" + std::to_string(cable) +
-         ",socket-abstract=no,socket=" + folder.path + "/" + std::to_string(cable) +
+         ",socket-abstract=no,socket=" + (folder / std::to_string(cable)) +
          ",role=" + (rank == 0 ? "server " : "client ") + addresses;
 }
 
@@ -93,7 +84,7 @@ FramePortCounters counters_of(const std::string& devices) {
 TEST(DpdkTest, two_processes_exchange_over_memif_and_payload_is_not_copied_on_the_way) {
   DPDK_OR_SKIP();
   // The second server listens where the first, which has ended, has left its socket's name.
-  const Folder folder;
+  const TemporaryDirectory folder;
   for (const char* const addresses : {"10.5.0.%/24", "fd05::%/64"}) {
     const auto statuses = run_processes({2, kDeadline, {}}, [&](Fellowship& fellowship) {
       const int me = fellowship.rank();
@@ -122,7 +113,7 @@ TEST(DpdkTest, every_security_level_and_checksum_works_over_memif) {
   const std::pair<const char*, const char*> levels[] = {
       {"none", "crc32c"}, {"auth", "crc32c"}, {"encrypt", "crc32c"}, {"auth", "kernel"}};
   for (const auto& [security, checksum] : levels) {
-    const Folder folder;
+    const TemporaryDirectory folder;
     const auto statuses = run_processes({2, kDeadline, {}}, [&](Fellowship& fellowship) {
       const int me = fellowship.rank();
       setenv("TACO_HARP_SECURITY", security, 1);
@@ -138,7 +129,7 @@ TEST(DpdkTest, every_security_level_and_checksum_works_over_memif) {
 
 TEST(DpdkTest, several_devices_and_several_ports_are_paths_of_one_session) {
   DPDK_OR_SKIP();
-  const Folder folder;
+  const TemporaryDirectory folder;
   const auto statuses = run_processes({2, kDeadline, {}}, [&](Fellowship& fellowship) {
     const int me = fellowship.rank();
     const std::string host = std::to_string(me + 1);
@@ -163,7 +154,7 @@ TEST(DpdkTest, several_devices_and_several_ports_are_paths_of_one_session) {
 TEST(DpdkTest, a_killed_process_is_reported_lost_and_its_death_ends_nobody_else) {
   DPDK_OR_SKIP();
   for (const int victim : {0, 1}) {
-    const Folder folder;
+    const TemporaryDirectory folder;
     const auto statuses = run_processes({2, kDeadline, {}}, [&](Fellowship& fellowship) {
       const int me = fellowship.rank();
       StackOptions options =
@@ -206,9 +197,7 @@ bool finishes_what_it_sends(const char* interface) {
 TEST(DpdkTest, a_host_of_dpdk_and_one_of_kernel_udp_exchange_and_know_of_each_others_death) {
   DPDK_OR_SKIP();
   for (const int victim : {0, 1}) {
-    std::string why_not;
-    Network network(2, &why_not);
-    if (!why_not.empty()) GTEST_SKIP() << why_not;
+    HOSTS_OR_SKIP(2);
     const auto& spaces = network.namespaces();
     const auto statuses =
         run_processes({2, kDeadline, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {

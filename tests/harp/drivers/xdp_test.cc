@@ -12,11 +12,13 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "harp/drivers/networks.h"
+#include "harp/drivers/xdp_here.h"
 #include "support/ip.h"
 #include "support/network.h"
 #include "support/processes.h"
@@ -32,18 +34,12 @@ using ::taco::testing::run_processes;
 
 constexpr Duration kLimit = 10 * kSecond;
 
-// Why there is no AF_XDP here; empty: there is.
-std::string why_no_xdp() {
-  const auto filter = XdpFilter::create(1);
-  if (!filter.ok()) return filter.status().message();
-  return OwnFd(socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0)) ? "" : "this kernel has no AF_XDP";
+void expect_refused(const Status& status, std::initializer_list<const char*> words) {
+  EXPECT_FALSE(status.ok());
+  for (const char* word : words) {
+    EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
+  }
 }
-
-#define XDP_HOSTS_OR_SKIP(count, mtu)            \
-  std::string why_not = why_no_xdp();            \
-  if (!why_not.empty()) GTEST_SKIP() << why_not; \
-  Network network(count, &why_not, mtu);         \
-  if (!why_not.empty()) GTEST_SKIP() << why_not
 
 // Host i has fd77::(i + 1) beside its IPv4 address.
 std::string address6(int host) { return "fd77::" + std::to_string(host + 1); }
@@ -206,19 +202,22 @@ void datagrams_of_every_length_pass(const Network& network, std::size_t mtu) {
 }
 
 TEST(XdpNicTest, datagrams_of_every_length_pass_by_rings_over_ipv4_and_ipv6) {
-  XDP_HOSTS_OR_SKIP(2, 1500);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
   datagrams_of_every_length_pass(network, 1500);
 }
 
 TEST(XdpNicTest, frames_of_several_pieces_carry_jumbo_datagrams) {
-  XDP_HOSTS_OR_SKIP(2, 9000);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 9000);
   datagrams_of_every_length_pass(network, 9000);
 }
 
 // An interface whose driver takes no program: a macvlan on the veth, which answers for its address
 // alone.
 TEST(XdpNicTest, an_interface_without_xdp_in_its_driver_is_used_all_the_same) {
-  XDP_HOSTS_OR_SKIP(2, 1500);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
   between(network, [&](Fellowship& fellowship) {
     const int me = fellowship.rank();
     const std::string own = "10.99.0." + std::to_string(me + 1);
@@ -239,7 +238,8 @@ TEST(XdpNicTest, an_interface_without_xdp_in_its_driver_is_used_all_the_same) {
 }
 
 TEST(XdpNicTest, a_run_arrives_as_its_datagrams_also_when_it_lies_in_pieces) {
-  XDP_HOSTS_OR_SKIP(2, 1500);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
   between(network, [&](Fellowship& fellowship) {
     End end(fellowship, {network.address(fellowship.rank())}, "xdp", 1500);
     end.become_acquainted();
@@ -264,7 +264,8 @@ TEST(XdpNicTest, a_run_arrives_as_its_datagrams_also_when_it_lies_in_pieces) {
 
 // The kernel's runs of datagrams are cut before a native program sees them.
 TEST(XdpNicTest, a_host_with_kernel_udp_is_heard_and_hears) {
-  XDP_HOSTS_OR_SKIP(2, 1500);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
   between(network, [&](Fellowship& fellowship) {
     const bool is_xdp = fellowship.rank() == 0;
     End end(fellowship, {network.address(fellowship.rank())}, is_xdp ? "xdp" : "udp", 1500);
@@ -288,7 +289,8 @@ TEST(XdpNicTest, a_host_with_kernel_udp_is_heard_and_hears) {
 }
 
 TEST(XdpNicTest, everything_else_goes_on_to_the_kernel) {
-  XDP_HOSTS_OR_SKIP(2, 1500);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
   between(network, [&](Fellowship& fellowship) {
     const int me = fellowship.rank();
     End end(fellowship, {network.address(me)}, "xdp", 1500);
@@ -310,7 +312,8 @@ TEST(XdpNicTest, everything_else_goes_on_to_the_kernel) {
 }
 
 TEST(XdpNicTest, a_closed_port_refuses_what_a_ring_sends) {
-  XDP_HOSTS_OR_SKIP(2, 1500);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
   between(network, [&](Fellowship& fellowship) {
     End end(fellowship, {network.address(fellowship.rank())}, "xdp", 1500);
     end.become_acquainted();
@@ -338,7 +341,8 @@ TEST(XdpNicTest, a_closed_port_refuses_what_a_ring_sends) {
 // Its MAC address is another from now on, of which its kernel tells when it next sends. What goes
 // to the former one its kernel does not take.
 TEST(XdpNicTest, a_neighbour_that_becomes_another_is_followed) {
-  XDP_HOSTS_OR_SKIP(2, 1500);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
   between(network, [&](Fellowship& fellowship) {
     const bool changes = fellowship.rank() == 1;
     End end(fellowship, {network.address(fellowship.rank())}, changes ? "udp" : "xdp", 1500);
@@ -373,7 +377,8 @@ TEST(XdpNicTest, a_neighbour_that_becomes_another_is_followed) {
 }
 
 TEST(XdpNicTest, an_interface_is_one_process_s_and_is_free_again_after_it) {
-  XDP_HOSTS_OR_SKIP(1, 1500);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(1, 1500);
   const std::string& space = network.namespaces()[0];
   const auto statuses =
       run_processes({2, 60 * kSecond, {space, space}}, [&](Fellowship& fellowship) {
@@ -391,12 +396,8 @@ TEST(XdpNicTest, an_interface_is_one_process_s_and_is_free_again_after_it) {
           return;
         }
         fellowship.barrier();
-        const auto refused = opened();
-        EXPECT_FALSE(refused.ok());
-        for (const char* word : {"TACO_HARP_DRIVER=xdp", "eth0", "one process", "TACO_IFNAME"}) {
-          EXPECT_NE(refused.status().message().find(word), std::string::npos)
-              << refused.status().message();
-        }
+        expect_refused(opened().status(),
+                       {"TACO_HARP_DRIVER=xdp", "eth0", "one process", "TACO_IFNAME"});
         fellowship.barrier();
         fellowship.barrier();
         const auto nic = opened();
@@ -407,7 +408,8 @@ TEST(XdpNicTest, an_interface_is_one_process_s_and_is_free_again_after_it) {
 }
 
 TEST(XdpNicTest, an_interface_that_goes_down_and_comes_back_is_used_again) {
-  XDP_HOSTS_OR_SKIP(2, 1500);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
   between(network, [&](Fellowship& fellowship) {
     const int me = fellowship.rank();
     End end(fellowship, {network.address(me)}, "xdp", 1500);
@@ -429,7 +431,8 @@ TEST(XdpNicTest, an_interface_that_goes_down_and_comes_back_is_used_again) {
 
 // The kernel spreads what different ports send.
 TEST(XdpNicTest, datagrams_arrive_by_the_rings_of_all_queues) {
-  XDP_HOSTS_OR_SKIP(2, 1500);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
   between(network, [&](Fellowship& fellowship) {
     lay_cable(network, fellowship, 3);
     const bool is_xdp = fellowship.rank() == 0;
@@ -447,7 +450,8 @@ TEST(XdpNicTest, datagrams_arrive_by_the_rings_of_all_queues) {
 }
 
 TEST(XdpNicTest, an_interface_that_is_removed_and_made_again_is_used_again) {
-  XDP_HOSTS_OR_SKIP(2, 1500);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
   between(network, [&](Fellowship& fellowship) {
     lay_cable(network, fellowship, 1);
     End end(fellowship, {fellowship.rank() == 0 ? "10.99.1.1" : "10.99.1.2"}, "xdp", 1500);
@@ -469,19 +473,16 @@ TEST(XdpNicTest, an_interface_that_is_removed_and_made_again_is_used_again) {
 }
 
 TEST(XdpNicTest, without_the_right_to_load_a_program_the_error_names_it) {
-  XDP_HOSTS_OR_SKIP(1, 1500);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(1, 1500);
   const auto statuses =
       run_processes({1, 30 * kSecond, {network.namespaces()[0]}}, [&](Fellowship&) {
         ASSERT_EQ(setgid(65'534), 0);
         ASSERT_EQ(setuid(65'534), 0);
         NicOptions options;
         options.locals = {{ip(network.address(0)), 1500}};
-        const auto refused = network_named("xdp").value()->open(options);
-        ASSERT_FALSE(refused.ok());
-        for (const char* word : {"TACO_HARP_DRIVER=xdp on eth0", "CAP_BPF", "CAP_NET_ADMIN"}) {
-          EXPECT_NE(refused.status().message().find(word), std::string::npos)
-              << refused.status().message();
-        }
+        expect_refused(network_named("xdp").value()->open(options).status(),
+                       {"TACO_HARP_DRIVER=xdp on eth0", "CAP_BPF", "CAP_NET_ADMIN"});
       });
   EXPECT_EQ(statuses, std::vector<int>{0});
 }

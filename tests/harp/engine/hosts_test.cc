@@ -30,12 +30,6 @@ using ::taco::testing::pattern;
 using ::taco::testing::run_processes;
 using ::taco::testing::StackWorld;
 
-// Declares `network` or skips.
-#define HOSTS_OR_SKIP(count)        \
-  std::string why_not;              \
-  Network network(count, &why_not); \
-  if (!why_not.empty()) GTEST_SKIP() << why_not
-
 StackOptions options(const Network& network) {
   StackOptions made;
   made.master = network.address(0);

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "harp/drivers/xdp_filter.h"
+#include "harp/drivers/xdp_here.h"
 #include "harp/engine/stack.h"
 #include "harp/tools/exchange.h"
 #include "support/network.h"
@@ -25,13 +25,6 @@ using ::taco::testing::Network;
 using ::taco::testing::pattern;
 using ::taco::testing::run_processes;
 using ::taco::testing::StackWorld;
-
-#define XDP_HOSTS_OR_SKIP(count)                               \
-  const auto filter = XdpFilter::create(1);                    \
-  if (!filter.ok()) GTEST_SKIP() << filter.status().message(); \
-  std::string why_not;                                         \
-  Network network(count, &why_not);                            \
-  if (!why_not.empty()) GTEST_SKIP() << why_not
 
 using Drivers = std::pair<const char*, const char*>;  // by host
 constexpr Drivers kPairs[] = {{"xdp", "xdp"}, {"xdp", "udp"}, {"udp", "xdp"}};
@@ -68,7 +61,8 @@ bool exchange_messages(StackWorld& world, int other, std::uint64_t number) {
 }
 
 TEST_P(XdpHostsTest, messages_pass_both_ways_at_every_level_of_security) {
-  XDP_HOSTS_OR_SKIP(2);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2);
   const auto& spaces = network.namespaces();
   for (const auto& [security, checksum] :
        {std::pair{"none", "crc32c"}, std::pair{"none", "kernel"}, std::pair{"auth", "crc32c"},
@@ -88,7 +82,8 @@ TEST_P(XdpHostsTest, messages_pass_both_ways_at_every_level_of_security) {
 }
 
 TEST_P(XdpHostsTest, a_killed_process_is_named_and_another_takes_its_place) {
-  XDP_HOSTS_OR_SKIP(2);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2);
   const auto& spaces = network.namespaces();
   for (int round = 0; round < 2; ++round) {
     const auto statuses =
@@ -116,7 +111,8 @@ TEST_P(XdpHostsTest, a_killed_process_is_named_and_another_takes_its_place) {
 // Off the switch, with its carrier. What a filter of the kernel drops where it arrives, a program
 // for XDP has seen before.
 TEST_P(XdpHostsTest, a_link_that_was_dead_for_a_while_carries_on) {
-  XDP_HOSTS_OR_SKIP(2);
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2);
   const auto& spaces = network.namespaces();
   constexpr int kSwitch = 2;
   const auto statuses =

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "harp/tools/setup_checks.h"
+#include "support/temporary_directory.h"
 
 namespace taco::harp {
 namespace {
@@ -15,15 +16,13 @@ namespace {
 class Setup : public ::testing::Test {
  protected:
   Setup() {
-    char name[] = "/tmp/taco-setup-XXXXXX";
-    host_.root = mkdtemp(name);
+    host_.root = root_.path();
     host_.most_descriptors = 1'048'576;
     host_.networks = {"eth0 10.0.0.1"};
     write(kBuffers, "8388608\n");
     write(kTransparent, "always [madvise] never\n");
     write(kReserved, "0\n");
   }
-  ~Setup() override { std::filesystem::remove_all(host_.root); }
 
   void write(const char* place, const std::string& text) {
     const std::filesystem::path file = host_.root + place;
@@ -39,6 +38,7 @@ class Setup : public ::testing::Test {
   static constexpr char kBuffers[] = "/proc/sys/net/core/rmem_max";
   static constexpr char kTransparent[] = "/sys/kernel/mm/transparent_hugepage/enabled";
   static constexpr char kReserved[] = "/proc/sys/vm/nr_hugepages";
+  const testing::TemporaryDirectory root_;
   Host host_;
 };
 
