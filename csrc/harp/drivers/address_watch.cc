@@ -3,25 +3,22 @@
 #include <errno.h>
 #include <ifaddrs.h>
 #include <linux/netlink.h>
-#include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <string.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 
 #include "base/log.h"
 #include "base/thread.h"
 #include "harp/address.h"
+#include "harp/drivers/netlink.h"
 
 namespace taco::harp {
 namespace {
 
-// Messages heard at once; more of them wait until the next time.
-constexpr int kMostHeard = 64;
 constexpr unsigned kCarries = IFF_UP | IFF_RUNNING;
 
 std::optional<std::vector<Endpoint>> held_addresses() {
@@ -53,17 +50,9 @@ void have_kernel_answer(int socket) {
 Result<std::unique_ptr<AddressWatch>> AddressWatch::open(
     decltype(NicOptions::find_more) find_more) {
   std::unique_ptr<AddressWatch> watch(new AddressWatch(std::move(find_more)));
-  constexpr int kKind = SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK;
-  watch->messages_ = OwnFd(socket(AF_NETLINK, kKind, NETLINK_ROUTE));
-  if (!watch->messages_) {
-    return Status(Code::kResource, std::string("cannot open a netlink socket: ") + strerror(errno));
-  }
-  sockaddr_nl groups{};
-  groups.nl_family = AF_NETLINK;
-  groups.nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
-  if (bind(watch->descriptor(), reinterpret_cast<const sockaddr*>(&groups), sizeof groups) != 0) {
-    return Status(Code::kResource, std::string("cannot bind a netlink socket: ") + strerror(errno));
-  }
+  auto messages = open_netlink(RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR);
+  if (!messages.ok()) return messages.status();
+  watch->messages_ = std::move(messages).value();
   watch->list_interfaces_now();
   return watch;
 }
@@ -96,44 +85,35 @@ std::optional<HostAddresses> AddressWatch::take() {
   return found;
 }
 
-// True: something that matters has changed. When messages did not fit the socket's buffer (ENOBUFS)
-// nobody knows what.
+// True: something that matters has changed.
 bool AddressWatch::hear() {
-  alignas(nlmsghdr) std::array<std::byte, 8192> bytes;
   bool changed = false;
-  for (int heard = 0; heard < kMostHeard; ++heard) {
-    const ssize_t got = recv(descriptor(), bytes.data(), bytes.size(), 0);
-    if (got < 0 && errno == ENOBUFS) changed = true;
-    if (got < 0 && errno != ENOBUFS && errno != EINTR) break;
-    if (got > 0) changed |= matters(std::span(bytes).first(static_cast<std::size_t>(got)));
-  }
-  return changed;
+  const bool all =
+      hear_kernel(descriptor(), [&](const nlmsghdr& each) { changed |= matters(each); });
+  return changed || !all;
 }
 
 // An IPv6 address of one link is nobody's way. And of an interface matters only whether it carries
 // anything, if it has an address; the kernel tells of these before it tells that an interface is
 // gone.
-bool AddressWatch::matters(std::span<const std::byte> message) {
-  bool changed = false;
-  auto left = static_cast<unsigned>(message.size());
-  for (const auto* header = reinterpret_cast<const nlmsghdr*>(message.data());
-       NLMSG_OK(header, left); header = NLMSG_NEXT(header, left)) {
-    if (header->nlmsg_type == RTM_NEWADDR || header->nlmsg_type == RTM_DELADDR) {
-      const auto* address = static_cast<const ifaddrmsg*>(NLMSG_DATA(header));
-      if (address->ifa_family == AF_INET6 && address->ifa_scope == RT_SCOPE_LINK) continue;
-      links_[address->ifa_index].has_address = true;
-      changed = true;
-    } else if (header->nlmsg_type == RTM_NEWLINK) {
-      const auto* now = static_cast<const ifinfomsg*>(NLMSG_DATA(header));
-      Link& link = links_[static_cast<unsigned>(now->ifi_index)];
-      const unsigned before = std::exchange(link.flags, now->ifi_flags & kCarries);
-      changed |= link.has_address && before != link.flags;
-    } else if (header->nlmsg_type == RTM_DELLINK) {
-      const auto* gone = static_cast<const ifinfomsg*>(NLMSG_DATA(header));
-      links_.erase(static_cast<unsigned>(gone->ifi_index));
-    }
+bool AddressWatch::matters(const nlmsghdr& message) {
+  if (message.nlmsg_type == RTM_NEWADDR || message.nlmsg_type == RTM_DELADDR) {
+    const auto* address = static_cast<const ifaddrmsg*>(NLMSG_DATA(&message));
+    if (address->ifa_family == AF_INET6 && address->ifa_scope == RT_SCOPE_LINK) return false;
+    links_[address->ifa_index].has_address = true;
+    return true;
   }
-  return changed;
+  if (message.nlmsg_type == RTM_NEWLINK) {
+    const auto* now = static_cast<const ifinfomsg*>(NLMSG_DATA(&message));
+    Link& link = links_[static_cast<unsigned>(now->ifi_index)];
+    const unsigned before = std::exchange(link.flags, now->ifi_flags & kCarries);
+    return link.has_address && before != link.flags;
+  }
+  if (message.nlmsg_type == RTM_DELLINK) {
+    const auto* gone = static_cast<const ifinfomsg*>(NLMSG_DATA(&message));
+    links_.erase(static_cast<unsigned>(gone->ifi_index));
+  }
+  return false;
 }
 
 void AddressWatch::look() {

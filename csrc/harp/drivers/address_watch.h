@@ -24,6 +24,8 @@
 #include "harp/network.h"
 #include "harp/nic.h"
 
+struct nlmsghdr;  // the kernel's
+
 namespace taco::harp {
 
 // The result of a look.
@@ -50,7 +52,7 @@ class AddressWatch {
       : find_more_(std::move(find_more)) {}
   void list_interfaces_now();
   bool hear();
-  bool matters(std::span<const std::byte> message);
+  bool matters(const nlmsghdr& message);
   void look();
 
   struct Link {

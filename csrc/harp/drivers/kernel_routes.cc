@@ -1,16 +1,13 @@
 #include "harp/drivers/kernel_routes.h"
 
-#include <linux/rtnetlink.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <array>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "harp/drivers/kernel_interfaces.h"
+#include "harp/drivers/netlink.h"
 
 namespace taco::harp {
 
@@ -21,42 +18,6 @@ void disconnect(int fd) {
   sockaddr nobody{};
   nobody.sa_family = AF_UNSPEC;
   static_cast<void>(connect(fd, &nobody, sizeof nobody));  // of UDP, which has no way to fail
-}
-
-// A request for the route to one address, as netlink wants it.
-struct RouteRequest {
-  nlmsghdr header{};
-  rtmsg route{};
-  rtattr attribute{};
-  std::array<std::byte, sizeof(in6_addr)> address{};
-};
-static_assert(sizeof(RouteRequest) == NLMSG_LENGTH(sizeof(rtmsg)) + RTA_LENGTH(sizeof(in6_addr)));
-
-RouteRequest request_for(const Endpoint& destination) {
-  const std::span<const std::byte> address = address_bytes(destination);
-  RouteRequest request;
-  const std::size_t bytes = NLMSG_LENGTH(sizeof(rtmsg)) + RTA_LENGTH(address.size());
-  request.header.nlmsg_len = static_cast<std::uint32_t>(bytes);
-  request.header.nlmsg_type = RTM_GETROUTE;
-  request.header.nlmsg_flags = NLM_F_REQUEST;
-  request.route.rtm_family = sockaddr_of(destination)->sa_family == AF_INET6 ? AF_INET6 : AF_INET;
-  request.route.rtm_dst_len = static_cast<unsigned char>(8 * address.size());
-  request.attribute.rta_type = RTA_DST;
-  request.attribute.rta_len = static_cast<unsigned short>(RTA_LENGTH(address.size()));
-  std::ranges::copy(address, request.address.begin());
-  return request;
-}
-
-// The answer names a gateway. A route over several says which it takes for this destination.
-bool names_gateway(std::span<std::byte> answer) {
-  auto* header = reinterpret_cast<nlmsghdr*>(answer.data());
-  if (!NLMSG_OK(header, answer.size()) || header->nlmsg_type != RTM_NEWROUTE) return false;
-  auto* route = static_cast<rtmsg*>(NLMSG_DATA(header));
-  auto left = static_cast<int>(RTM_PAYLOAD(header));
-  for (rtattr* each = RTM_RTA(route); RTA_OK(each, left); each = RTA_NEXT(each, left)) {
-    if (each->rta_type == RTA_GATEWAY || each->rta_type == RTA_VIA) return true;
-  }
-  return false;
 }
 
 }  // namespace
@@ -109,16 +70,25 @@ std::vector<Endpoint> sources_towards(const Endpoint& destination, const Endpoin
   return sources;
 }
 
+// Should the kernel not answer, nobody waits. A route over several routers says which it takes for
+// this destination.
 bool crosses_router(const Endpoint& destination) {
-  const int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
-  if (fd < 0) return false;
-  // The kernel answers while it is asked. Should it not, nobody waits.
-  alignas(nlmsghdr) std::array<std::byte, 4096> answer;
-  const RouteRequest request = request_for(destination);
-  ssize_t got = send(fd, &request, request.header.nlmsg_len, 0);
-  if (got > 0) got = recv(fd, answer.data(), answer.size(), MSG_DONTWAIT);
-  close(fd);
-  return got > 0 && names_gateway(std::span(answer).first(static_cast<std::size_t>(got)));
+  auto fd = open_netlink(0);
+  if (!fd.ok()) return false;
+  const std::span<const std::byte> address = address_bytes(destination);
+  rtmsg header{};
+  header.rtm_family = sockaddr_of(destination)->sa_family == AF_INET6 ? AF_INET6 : AF_INET;
+  header.rtm_dst_len = static_cast<unsigned char>(8 * address.size());
+  NetlinkRequest request(RTM_GETROUTE, 1, header);
+  request.add(RTA_DST, address);
+  NetlinkAnswer answer;
+  const nlmsghdr* const route = ask_kernel(fd->get(), request, RTM_NEWROUTE, answer);
+  if (route == nullptr) return false;
+  bool names_gateway = false;
+  for_attributes(body_of(*route), sizeof header, [&](int type, std::span<const std::byte>) {
+    names_gateway |= type == RTA_GATEWAY || type == RTA_VIA;
+  });
+  return names_gateway;
 }
 
 }  // namespace taco::harp

@@ -1,17 +1,15 @@
 #include "harp/drivers/next_hops.h"
 
-#include <errno.h>
 #include <linux/neighbour.h>
-#include <linux/rtnetlink.h>
 #include <netinet/in.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <optional>
-#include <string>
+#include <utility>
 
 #include "base/mixed_bits.h"
+#include "harp/drivers/netlink.h"
 
 namespace taco::harp {
 
@@ -22,72 +20,8 @@ constexpr Duration kHearEvery = 5 * kMillisecond;
 constexpr Duration kLookEvery = 10 * kMillisecond;
 // The kernel doubts a neighbour that has said nothing for half a minute or so, once it sends to it.
 constexpr Duration kConfirmEvery = kSecond;
-constexpr int kMostNews = 64;
-constexpr std::size_t kAnswerBytes = 4096;
 constexpr unsigned kUsable =
     NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP;
-
-// A netlink message under construction.
-class NetlinkRequest {
- public:
-  template <class Header>
-  NetlinkRequest(std::uint16_t type, std::uint32_t sequence, const Header& header) {
-    nlmsghdr& first = *reinterpret_cast<nlmsghdr*>(bytes_.data());
-    first.nlmsg_len = NLMSG_LENGTH(sizeof header);
-    first.nlmsg_type = type;
-    first.nlmsg_flags = NLM_F_REQUEST;
-    first.nlmsg_seq = sequence;
-    memcpy(NLMSG_DATA(&first), &header, sizeof header);
-  }
-  void add(unsigned short type, std::span<const std::byte> value) {
-    nlmsghdr& first = *reinterpret_cast<nlmsghdr*>(bytes_.data());
-    auto* const attribute = reinterpret_cast<rtattr*>(bytes_.data() + NLMSG_ALIGN(first.nlmsg_len));
-    attribute->rta_type = type;
-    attribute->rta_len = static_cast<unsigned short>(RTA_LENGTH(value.size()));
-    memcpy(RTA_DATA(attribute), value.data(), value.size());
-    first.nlmsg_len =
-        static_cast<std::uint32_t>(NLMSG_ALIGN(first.nlmsg_len) + RTA_ALIGN(attribute->rta_len));
-  }
-  std::span<const std::byte> bytes() const {
-    return std::span(bytes_).first(reinterpret_cast<const nlmsghdr*>(bytes_.data())->nlmsg_len);
-  }
-
- private:
-  alignas(nlmsghdr) std::array<std::byte, 256> bytes_{};
-};
-
-using NetlinkAnswer = std::array<std::byte, kAnswerBytes>;
-
-// The kernel answers while it is asked. An answer to an earlier question is passed over.
-const nlmsghdr* ask_kernel(int fd, const NetlinkRequest& request, std::uint16_t wanted,
-                           std::uint32_t sequence, NetlinkAnswer& answer) {
-  const std::span<const std::byte> bytes = request.bytes();
-  if (send(fd, bytes.data(), bytes.size(), 0) < 0) return nullptr;
-  for (;;) {
-    const ssize_t got = recv(fd, answer.data(), answer.size(), MSG_DONTWAIT);
-    if (got < 0) return nullptr;
-    const auto* header = reinterpret_cast<const nlmsghdr*>(answer.data());
-    if (!NLMSG_OK(header, static_cast<unsigned>(got)) || header->nlmsg_seq != sequence) continue;
-    return header->nlmsg_type == wanted ? header : nullptr;
-  }
-}
-
-// Calls `take(type, value)` for each attribute of a message whose own header is `header` bytes.
-template <class Take>
-void for_attributes(std::span<const std::byte> body, std::size_t header, const Take& take) {
-  if (body.size() < NLMSG_ALIGN(header)) return;
-  body = body.subspan(NLMSG_ALIGN(header));
-  auto left = static_cast<int>(body.size());
-  for (auto* each = reinterpret_cast<const rtattr*>(body.data()); RTA_OK(each, left);
-       each = RTA_NEXT(each, left)) {
-    const auto* value = reinterpret_cast<const std::byte*>(RTA_DATA(each));
-    take(each->rta_type & NLA_TYPE_MASK, std::span(value, RTA_PAYLOAD(each)));
-  }
-}
-
-std::span<const std::byte> body_of(const nlmsghdr& header) {
-  return {static_cast<const std::byte*>(NLMSG_DATA(&header)), NLMSG_PAYLOAD(&header, 0)};
-}
 
 unsigned char family_byte(const Endpoint& endpoint) {
   return is_ipv6(endpoint) ? AF_INET6 : AF_INET;
@@ -131,19 +65,12 @@ std::size_t NextHops::KeyHash::operator()(const Key& key) const {
 
 Result<std::unique_ptr<NextHops>> NextHops::open() {
   std::unique_ptr<NextHops> made(new NextHops);
-  for (OwnFd* fd : {&made->questions_, &made->news_}) {
-    *fd = OwnFd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE));
-    if (!*fd) {
-      return Status(Code::kResource,
-                    std::string("cannot open a netlink socket: ") + strerror(errno));
-    }
-  }
-  sockaddr_nl groups{};
-  groups.nl_family = AF_NETLINK;
-  groups.nl_groups = RTMGRP_NEIGH | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE | RTMGRP_LINK;
-  if (bind(made->news_.get(), reinterpret_cast<const sockaddr*>(&groups), sizeof groups) != 0) {
-    return Status(Code::kResource, std::string("cannot bind a netlink socket: ") + strerror(errno));
-  }
+  auto questions = open_netlink(0);
+  if (!questions.ok()) return questions.status();
+  auto news = open_netlink(RTMGRP_NEIGH | RTMGRP_IPV4_ROUTE | RTMGRP_IPV6_ROUTE | RTMGRP_LINK);
+  if (!news.ok()) return news.status();
+  made->questions_ = std::move(questions).value();
+  made->news_ = std::move(news).value();
   return made;
 }
 
@@ -160,7 +87,7 @@ const NextHops::Hop* NextHops::find(const Endpoint& source, const OwnNetwork& ow
   if (!entry.has_mac) {
     if (now < entry.look_again) return nullptr;
     entry.look_again = now + kLookEvery;
-    look_up(key, source, own, destination, entry);
+    look_up(source, own, destination, entry);
     if (!entry.has_route) entry.look_again = kNever;  // until a route changes
     if (!entry.has_mac) return nullptr;
   }
@@ -171,40 +98,26 @@ const NextHops::Hop* NextHops::find(const Endpoint& source, const OwnNetwork& ow
   return &entry.hop;
 }
 
-// When messages did not fit the socket's buffer (ENOBUFS) nobody knows what has changed.
 void NextHops::hear(Time now) {
   hear_again_ = now + kHearEvery;
-  alignas(nlmsghdr) NetlinkAnswer bytes;
-  for (int heard = 0; heard < kMostNews; ++heard) {
-    const ssize_t got = recv(news_.get(), bytes.data(), bytes.size(), 0);
-    if (got < 0 && errno == ENOBUFS) {
-      forget();
-    } else if (got < 0 && errno != EINTR) {
-      return;
-    } else if (got > 0) {
-      take_message(std::span(bytes).first(static_cast<std::size_t>(got)));
-    }
-  }
+  const bool all = hear_kernel(news_.get(), [&](const nlmsghdr& each) { take_message(each); });
+  if (!all) forget();
 }
 
-void NextHops::take_message(std::span<const std::byte> message) {
-  auto left = static_cast<unsigned>(message.size());
-  for (const auto* header = reinterpret_cast<const nlmsghdr*>(message.data());
-       NLMSG_OK(header, left); header = NLMSG_NEXT(header, left)) {
-    switch (header->nlmsg_type) {
-      case RTM_NEWNEIGH:
-      case RTM_DELNEIGH:
-        take_neighbour(body_of(*header), header->nlmsg_type == RTM_DELNEIGH);
-        break;
-      case RTM_NEWROUTE:
-      case RTM_DELROUTE:
-      case RTM_NEWLINK:
-      case RTM_DELLINK:
-        forget();
-        break;
-      default:
-        break;
-    }
+void NextHops::take_message(const nlmsghdr& message) {
+  switch (message.nlmsg_type) {
+    case RTM_NEWNEIGH:
+    case RTM_DELNEIGH:
+      take_neighbour(body_of(message), message.nlmsg_type == RTM_DELNEIGH);
+      break;
+    case RTM_NEWROUTE:
+    case RTM_DELROUTE:
+    case RTM_NEWLINK:
+    case RTM_DELLINK:
+      forget();
+      break;
+    default:
+      break;
   }
 }
 
@@ -223,8 +136,8 @@ void NextHops::take_neighbour(std::span<const std::byte> body, bool is_gone) {
 
 // A neighbour on a network that several interfaces share is reached by the one that has this
 // address, as the udp driver has it.
-void NextHops::look_up(const Key&, const Endpoint& source, const OwnNetwork& own,
-                       const Endpoint& destination, Entry& entry) {
+void NextHops::look_up(const Endpoint& source, const OwnNetwork& own, const Endpoint& destination,
+                       Entry& entry) {
   entry.has_route = find_route(source, destination, entry);
   if (entry.has_route && own.interface != 0 && same_network(destination, source, own.prefix)) {
     entry.hop.interface = own.interface;
@@ -241,9 +154,8 @@ bool NextHops::find_route(const Endpoint& source, const Endpoint& destination, E
   NetlinkRequest request(RTM_GETROUTE, ++sequence_, header);
   request.add(RTA_DST, address_bytes(destination));
   request.add(RTA_SRC, address_bytes(source));
-  alignas(nlmsghdr) NetlinkAnswer answer;
-  const nlmsghdr* const route =
-      ask_kernel(questions_.get(), request, RTM_NEWROUTE, sequence_, answer);
+  NetlinkAnswer answer;
+  const nlmsghdr* const route = ask_kernel(questions_.get(), request, RTM_NEWROUTE, answer);
   if (route == nullptr) return false;
   const std::span<const std::byte> body = body_of(*route);
   if (body.size() < sizeof header) return false;
@@ -269,9 +181,8 @@ void NextHops::find_mac(Entry& entry) {
   header.ndm_ifindex = static_cast<int>(entry.hop.interface);
   NetlinkRequest request(RTM_GETNEIGH, ++sequence_, header);
   request.add(NDA_DST, address_bytes(entry.neighbour));
-  alignas(nlmsghdr) NetlinkAnswer answer;
-  const nlmsghdr* const found =
-      ask_kernel(questions_.get(), request, RTM_NEWNEIGH, sequence_, answer);
+  NetlinkAnswer answer;
+  const nlmsghdr* const found = ask_kernel(questions_.get(), request, RTM_NEWNEIGH, answer);
   if (found == nullptr) return;
   const NeighbourEntry entry_read = read_neighbour_entry(body_of(*found));
   entry.has_mac = entry_read.mac.has_value();

@@ -22,6 +22,8 @@
 #include "harp/address.h"
 #include "harp/drivers/ethernet.h"
 
+struct nlmsghdr;  // the kernel's
+
 namespace taco::harp {
 
 class NextHops {
@@ -61,10 +63,10 @@ class NextHops {
 
   NextHops() = default;
   void hear(Time now);
-  void take_message(std::span<const std::byte> message);
+  void take_message(const nlmsghdr& message);
   void take_neighbour(std::span<const std::byte> body, bool is_gone);
-  void look_up(const Key& key, const Endpoint& source, const OwnNetwork& own,
-               const Endpoint& destination, Entry& entry);
+  void look_up(const Endpoint& source, const OwnNetwork& own, const Endpoint& destination,
+               Entry& entry);
   bool find_route(const Endpoint& source, const Endpoint& destination, Entry& entry);
   void find_mac(Entry& entry);
 
