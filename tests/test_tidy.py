@@ -34,7 +34,10 @@ INNER_WALLS = {
     "harp/shm": {"harp", "harp/shm"},
     "harp/self": {"harp", "harp/self"},
     "harp/stat": {"harp", "harp/stat"},
-    "harp/drivers": {"harp", "harp/drivers"},
+    "harp/drivers/kernel": {"harp", "harp/drivers/kernel"},
+    "harp/drivers/frames": {"harp", "harp/drivers/frames"},
+    "harp/drivers/xdp": {"harp", "harp/drivers/kernel", "harp/drivers/frames", "harp/drivers/xdp"},
+    "harp/drivers/dpdk": {"harp", "harp/drivers/frames", "harp/drivers/dpdk"},
     "pg/planning": {"pg", "pg/planning"},
     "remote": {"remote"},
     "pg/algorithms": {"pg", "pg/planning", "pg/algorithms"},
@@ -370,7 +373,7 @@ def test_a_forbidden_include_is_found() -> None:
     assert include_problems("csrc/base/x.h", '#include "harp/engine/stack.h"\n')
     assert include_problems("csrc/harp/session/session.cc", "#include <torch/types.h>\n")
     assert include_problems("csrc/pg/execution/executor.cc", "#include <c10/util/Exception.h>\n")
-    assert include_problems("csrc/harp/session/loss.cc", '#include "harp/drivers/udp.h"\n')
+    assert include_problems("csrc/harp/session/loss.cc", '#include "harp/drivers/kernel/udp.h"\n')
     assert include_problems("csrc/pg/planning/x.cc", '#include "pg/execution/executor.h"\n')
     assert include_problems("csrc/harp/nic.cc", "#include <rte_ethdev.h>\n")
     assert include_problems("csrc/base/x.cc", "#include <condition_variable>\n")

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <span>
 
-#include "harp/drivers/neighbour_message.h"
-#include "harp/drivers/udp_frame.h"
+#include "harp/drivers/frames/neighbour_message.h"
+#include "harp/drivers/frames/udp_frame.h"
 
 namespace {
 

@@ -15,8 +15,8 @@
 
 #include "base/log.h"
 #include "harp/address.h"
-#include "harp/drivers/neighbour_message.h"
-#include "harp/drivers/udp_frame.h"
+#include "harp/drivers/frames/neighbour_message.h"
+#include "harp/drivers/frames/udp_frame.h"
 #include "session_game.h"
 
 namespace taco::harp {

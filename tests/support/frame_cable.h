@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "harp/drivers/frame_port.h"
+#include "harp/drivers/frames/frame_port.h"
 
 namespace taco::harp {
 

@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "harp/drivers/dpdk_network.h"
-#include "harp/drivers/udp_network.h"
-#include "harp/drivers/xdp_network.h"
+#include "harp/drivers/dpdk/dpdk_network.h"
+#include "harp/drivers/kernel/udp_network.h"
+#include "harp/drivers/xdp/xdp_network.h"
 
 namespace taco::harp {
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "harp/address.h"
-#include "harp/drivers/kernel_interfaces.h"
-#include "harp/drivers/udp.h"
+#include "harp/drivers/kernel/kernel_interfaces.h"
+#include "harp/drivers/kernel/udp.h"
 #include "harp/engine/stack.h"
 #include "harp/tools/exchange.h"
 #include "support/eventually.h"

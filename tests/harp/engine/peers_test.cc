@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "harp/drivers/kernel_interfaces.h"
+#include "harp/drivers/kernel/kernel_interfaces.h"
 #include "harp/engine/engine_call.h"
 #include "harp/engine/engine_core.h"
 #include "harp/engine/peer.h"

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "harp/drivers/kernel_interfaces.h"
+#include "harp/drivers/kernel/kernel_interfaces.h"
 #include "harp/engine/stacks.h"
 #include "harp/tools/exchange.h"
 #include "support/eventually.h"

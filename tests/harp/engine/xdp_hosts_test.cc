@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "harp/drivers/xdp_here.h"
+#include "harp/drivers/xdp/xdp_here.h"
 #include "harp/engine/stack.h"
 #include "harp/tools/exchange.h"
 #include "support/network.h"

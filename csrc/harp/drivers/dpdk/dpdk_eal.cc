@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "harp/drivers/dpdk/dpdk_library.h"
 #include "harp/drivers/dpdk/dpdk_port.h"
-#include "harp/drivers/dpdk_library.h"
 
 namespace taco::harp {
 

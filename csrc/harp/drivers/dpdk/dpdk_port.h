@@ -19,8 +19,8 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "harp/drivers/dpdk_library.h"
-#include "harp/drivers/frame_port.h"
+#include "harp/drivers/dpdk/dpdk_library.h"
+#include "harp/drivers/frames/frame_port.h"
 
 namespace taco::harp {
 

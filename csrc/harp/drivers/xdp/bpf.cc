@@ -1,0 +1,175 @@
+#include "harp/drivers/xdp/bpf.h"
+
+#include <errno.h>
+#include <linux/if_link.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "base/assert.h"
+
+namespace taco::harp {
+
+namespace {
+
+constexpr std::size_t kProofText = 16'384;  // what the kernel says about a program
+// BPF_F_XDP_HAS_FRAGS, which headers older than Linux 5.18 lack.
+constexpr std::uint32_t kTakesSeveralPieces = 1 << 5;
+
+// The kernel reads no more of the union than it is told.
+int bpf(bpf_cmd command, bpf_attr& attribute) {
+  return static_cast<int>(syscall(SYS_bpf, command, &attribute, sizeof attribute));
+}
+
+std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
+
+// errno has the reason.
+Status bpf_failure(const std::string& what) {
+  const int error = errno;
+  std::string text = what + ": " + strerror(error);
+  if (error == EPERM || error == EACCES) {
+    text +=
+        " (needs CAP_BPF and CAP_NET_ADMIN, or root; in a container: outside of a user namespace)";
+  }
+  if (error == ENOSYS) text += " (this kernel has no bpf(2), or a sandbox keeps it away)";
+  return Status(Code::kResource, text);
+}
+
+}  // namespace
+
+void BpfProgram::append(int code, int to, int from, std::int16_t offset, std::int32_t number) {
+  bpf_insn one{};
+  one.code = static_cast<std::uint8_t>(code);
+  one.dst_reg = static_cast<std::uint8_t>(to & 15);
+  one.src_reg = static_cast<std::uint8_t>(from & 15);
+  one.off = offset;
+  one.imm = number;
+  instructions_.push_back(one);
+}
+
+void BpfProgram::copy(int to, int from) { append(BPF_ALU64 | BPF_MOV | BPF_X, to, from, 0, 0); }
+void BpfProgram::set(int to, std::int32_t number) {
+  append(BPF_ALU64 | BPF_MOV | BPF_K, to, 0, 0, number);
+}
+void BpfProgram::add(int to, std::int32_t number) {
+  append(BPF_ALU64 | BPF_ADD | BPF_K, to, 0, 0, number);
+}
+void BpfProgram::mask(int to, std::int32_t number) {
+  append(BPF_ALU64 | BPF_AND | BPF_K, to, 0, 0, number);
+}
+void BpfProgram::load(int size, int to, int base, std::int16_t offset) {
+  append(BPF_LDX | BPF_MEM | size, to, base, offset, 0);
+}
+void BpfProgram::store(int size, int base, std::int16_t offset, int from) {
+  append(BPF_STX | BPF_MEM | size, base, from, offset, 0);
+}
+void BpfProgram::store_number(int size, int base, std::int16_t offset, std::int32_t number) {
+  append(BPF_ST | BPF_MEM | size, base, 0, offset, number);
+}
+// Takes the place of two instructions.
+void BpfProgram::load_map(int to, const OwnFd& map) {
+  append(BPF_LD | BPF_IMM | BPF_DW, to, BPF_PSEUDO_MAP_FD, 0, map.get());
+  append(0, 0, 0, 0, 0);
+}
+void BpfProgram::jump_if(int comparison, int left, std::int32_t number, Label& to) {
+  to.jumps.push_back(instructions_.size());
+  append(BPF_JMP | comparison | BPF_K, left, 0, 0, number);
+}
+void BpfProgram::jump_if_register(int comparison, int left, int right, Label& to) {
+  to.jumps.push_back(instructions_.size());
+  append(BPF_JMP | comparison | BPF_X, left, right, 0, 0);
+}
+void BpfProgram::jump(Label& to) {
+  to.jumps.push_back(instructions_.size());
+  append(BPF_JMP | BPF_JA, 0, 0, 0, 0);
+}
+void BpfProgram::place(const Label& label) {
+  for (const std::size_t from : label.jumps) {
+    TACO_ASSERT(from < instructions_.size());
+    instructions_[from].off = static_cast<std::int16_t>(instructions_.size() - from - 1);
+  }
+}
+void BpfProgram::call(std::int32_t function) { append(BPF_JMP | BPF_CALL, 0, 0, 0, function); }
+void BpfProgram::leave() { append(BPF_JMP | BPF_EXIT, 0, 0, 0, 0); }
+
+Result<OwnFd> create_bpf_map(const BpfMapShape& shape) {
+  bpf_attr attribute;
+  memset(&attribute, 0, sizeof attribute);
+  attribute.map_type = shape.type;
+  attribute.key_size = shape.key_bytes;
+  attribute.value_size = shape.value_bytes;
+  attribute.max_entries = shape.entries;
+  OwnFd map(bpf(BPF_MAP_CREATE, attribute));
+  if (!map) return bpf_failure("the kernel makes no map for XDP");
+  return map;
+}
+
+Status put_in_bpf_map(const OwnFd& map, const void* key, const void* value) {
+  bpf_attr attribute;
+  memset(&attribute, 0, sizeof attribute);
+  attribute.map_fd = static_cast<std::uint32_t>(map.get());
+  attribute.key = address_of(key);
+  attribute.value = address_of(value);
+  attribute.flags = BPF_ANY;
+  if (bpf(BPF_MAP_UPDATE_ELEM, attribute) != 0) return bpf_failure("a map for XDP takes no entry");
+  return {};
+}
+
+void erase_from_bpf_map(const OwnFd& map, const void* key) {
+  bpf_attr attribute;
+  memset(&attribute, 0, sizeof attribute);
+  attribute.map_fd = static_cast<std::uint32_t>(map.get());
+  attribute.key = address_of(key);
+  bpf(BPF_MAP_DELETE_ELEM, attribute);
+}
+
+// Frames of several pieces are since Linux 5.18: without them an interface
+// with a large MTU refuses the program, and one with a small MTU has none.
+Result<OwnFd> load_xdp_program(std::span<const bpf_insn> instructions) {
+  std::string proof(kProofText, '\0');
+  const auto load = [&](std::uint32_t flags) {
+    bpf_attr attribute;
+    memset(&attribute, 0, sizeof attribute);
+    attribute.prog_type = BPF_PROG_TYPE_XDP;
+    attribute.insns = address_of(instructions.data());
+    attribute.insn_cnt = static_cast<std::uint32_t>(instructions.size());
+    attribute.license = address_of("BSD");
+    attribute.log_level = 1;
+    attribute.log_buf = address_of(proof.data());
+    attribute.log_size = static_cast<std::uint32_t>(proof.size());
+    attribute.prog_flags = flags;
+    memcpy(attribute.prog_name, "taco_harp", sizeof "taco_harp");
+    return bpf(BPF_PROG_LOAD, attribute);
+  };
+  OwnFd program(load(kTakesSeveralPieces));
+  if (!program && errno == EINVAL) program = OwnFd(load(0));
+  if (program) return program;
+  Status failed = bpf_failure("the kernel does not take the program for XDP");
+  const std::string said(proof.c_str());
+  if (said.empty()) return failed;
+  return Status(failed.code(), failed.message() + "; it says: " + said);
+}
+
+Result<OwnFd> attach_xdp_program(const OwnFd& program, std::uint32_t interface, XdpMode mode) {
+  bpf_attr attribute;
+  memset(&attribute, 0, sizeof attribute);
+  attribute.link_create.prog_fd = static_cast<std::uint32_t>(program.get());
+  attribute.link_create.target_ifindex = interface;
+  attribute.link_create.attach_type = BPF_XDP;
+  attribute.link_create.flags = mode == XdpMode::kNative ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE;
+  OwnFd link(bpf(BPF_LINK_CREATE, attribute));
+  if (link) return link;
+  if (errno == EBUSY || errno == EEXIST) {
+    return Status(Code::kResource,
+                  "another XDP program is there already, of this host's or of another process that "
+                  "uses TACO_HARP_DRIVER=xdp: one process has an interface (`ip link` shows the "
+                  "program, TACO_IFNAME chooses interfaces)");
+  }
+  return bpf_failure(mode == XdpMode::kNative
+                         ? "its driver takes no XDP program"
+                         : "it takes no XDP program (Linux 5.9 or newer does)");
+}
+
+}  // namespace taco::harp

@@ -1,0 +1,338 @@
+#include "harp/drivers/xdp/xdp.h"
+
+#include <net/if.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/mixed_bits.h"
+#include "harp/address.h"
+#include "harp/drivers/frames/udp_frame.h"
+#include "harp/drivers/kernel/kernel_interfaces.h"
+
+namespace taco::harp {
+
+namespace {
+
+// The kernel's sockets are looked at only every so many polls while they bring nothing: a look is a
+// system call, and a look at a ring is none.
+constexpr std::uint64_t kSocketsEvery = 32;
+constexpr std::size_t kSegmentsARun = 64;
+
+// Walks over a packet's slices, from datagram to datagram.
+class SliceReader {
+ public:
+  explicit SliceReader(std::span<const IoSlice> slices) : slices_(slices) {}
+
+  void copy(std::span<std::byte> to) {
+    while (!to.empty()) {
+      const IoSlice& from = slices_.front();
+      const std::size_t take = std::min(to.size(), from.bytes - within_);
+      std::copy_n(static_cast<const std::byte*>(from.data) + within_, take, to.begin());
+      to = to.subspan(take);
+      within_ += take;
+      if (within_ < from.bytes) continue;
+      slices_ = slices_.subspan(1);
+      within_ = 0;
+    }
+  }
+
+ private:
+  std::span<const IoSlice> slices_;
+  std::size_t within_ = 0;
+};
+
+std::size_t longest_datagram(const TxPacket& packet) {
+  return packet.segment_bytes == 0 ? packet.bytes : std::min(packet.segment_bytes, packet.bytes);
+}
+
+}  // namespace
+
+std::size_t XdpNic::EndpointHash::operator()(const Endpoint& endpoint) const {
+  std::uint64_t mixed = port_of(endpoint);
+  for (const std::byte each : address_bytes(endpoint)) {
+    mixed = mixed_bits(mixed ^ std::to_integer<std::uint64_t>(each));
+  }
+  return mixed;
+}
+
+// A program behind the driver would see datagrams that the kernel has put together for a socket
+// that asks for it (UDP_GRO), and could not part them.
+Result<std::unique_ptr<XdpNic>> XdpNic::create(const NicOptions& options) {
+  std::unique_ptr<XdpNic> nic(new XdpNic);
+  UdpNicOptions sockets{options};
+  sockets.allow_gro = false;
+  auto kernel = UdpNic::create(sockets);
+  if (!kernel.ok()) return kernel.status();
+  nic->kernel_ = std::move(kernel).value();
+  auto hops = NextHops::open();
+  if (!hops.ok()) return hops.status();
+  nic->hops_ = std::move(hops).value();
+  TACO_RETURN_IF_ERROR(nic->use_interfaces());
+  if (nic->interfaces_.empty()) {
+    TACO_LOG_WARNING("harp",
+                     "TACO_HARP_DRIVER=xdp: no interface in use carries Ethernet frames; "
+                     "everything goes by the kernel's sockets");
+  }
+  const NicCapabilities& of_sockets = nic->kernel_->capabilities();
+  nic->capabilities_ = of_sockets;
+  nic->capabilities_.gso_segments = kSegmentsARun;
+  // A small datagram takes a frame as a large one does: what the kernel would charge it at least is
+  // what a frame counts for.
+  nic->capabilities_.receive_buffer =
+      std::min(of_sockets.receive_buffer, XdpSocket::kReceiveFrames * of_sockets.packet_overhead);
+  nic->list_descriptors();
+  return nic;
+}
+
+XdpNic::~XdpNic() { close_st(); }
+
+// Opens what is not open yet, of the interfaces that have our addresses at the moment.
+Status XdpNic::use_interfaces() {
+  const auto all = list_addresses();
+  if (!all.ok()) return all.status();
+  networks_.assign(addresses().size(), {});
+  std::vector<std::string> tried;
+  for (const auto& each : interfaces_) tried.push_back(each->name());
+  Status first_failure;
+  for (std::size_t i = 0; i < networks_.size(); ++i) {
+    const Interface* const holder = holder_of(all.value(), addresses()[i].endpoint);
+    if (holder == nullptr) continue;
+    networks_[i] = {if_nametoindex(holder->name.c_str()), holder->network.prefix};
+    const bool is_known = std::ranges::find(tried, holder->name) != tried.end();
+    if (holder->loopback || !holder->up || is_known) continue;
+    tried.push_back(holder->name);
+    const Status opened = use_interface(holder->name);
+    if (first_failure.ok()) first_failure = opened;
+  }
+  const Status set = set_addresses();
+  return first_failure.ok() ? set : first_failure;
+}
+
+Status XdpNic::use_interface(const std::string& name) {
+  auto opened = XdpInterface::open(name);
+  if (!opened.ok()) {
+    return opened.status().code() == Code::kUnsupported ? Status() : opened.status();
+  }
+  for (const auto& socket : opened.value()->sockets()) {
+    descriptors_.push_back({socket->fd(), NicDescriptor::kNoAddress});
+  }
+  interfaces_.push_back(std::move(opened).value());
+  return {};
+}
+
+// Each interface takes datagrams to all of them: where two are on one network, a host may answer
+// for the address of one by the other.
+Status XdpNic::set_addresses() {
+  paths_.clear();
+  std::vector<Endpoint> all;
+  for (std::uint32_t i = 0; i < addresses().size(); ++i) {
+    paths_.try_emplace(addresses()[i].endpoint, i);
+    all.push_back(addresses()[i].endpoint);
+  }
+  for (const auto& interface : interfaces_) TACO_RETURN_IF_ERROR(interface->set_addresses(all));
+  return {};
+}
+
+// Those of the sockets may change and grow in their own list, and all only grow in this one.
+void XdpNic::list_descriptors() {
+  const std::span<const NicDescriptor> of_sockets = kernel_->descriptors();
+  for (std::size_t i = 0; i < of_sockets.size(); ++i) {
+    if (i == kernel_places_.size()) {
+      kernel_places_.push_back(descriptors_.size());
+      descriptors_.emplace_back();
+    }
+    descriptors_[kernel_places_[i]] = of_sockets[i];
+  }
+}
+
+void XdpNic::forget_descriptor(int fd) {
+  const auto found = std::ranges::find(descriptors_, fd, &NicDescriptor::fd);
+  if (found != descriptors_.end()) *found = {-1, NicDescriptor::kNoAddress};
+}
+
+// Addresses or interfaces have come or gone. One that was made again is another, of the same name.
+void XdpNic::follow_changes() {
+  if (looks_ == kernel_->looks()) return;
+  looks_ = kernel_->looks();
+  list_descriptors();
+  std::erase_if(interfaces_, [&](const auto& interface) {
+    if (interface->is_as_opened()) return false;
+    for (const auto& socket : interface->sockets()) forget_descriptor(socket->fd());
+    former_dropped_ += interface->dropped();
+    return true;
+  });
+  hops_->forget();
+  const Status used = use_interfaces();
+  if (!used.ok()) {
+    TACO_LOG_WARNING("harp", "%s; the kernel's sockets are used instead", used.message().c_str());
+  }
+}
+
+XdpInterface* XdpNic::interface_at(std::uint32_t index) const {
+  for (const auto& each : interfaces_) {
+    if (each->index() == index) return each.get();
+  }
+  return nullptr;
+}
+
+std::size_t XdpNic::send_st(std::span<const TxPacket> packets) {
+  if (closed_) return packets.size();
+  const Time now = monotonic_now();
+  std::size_t done = 0;
+  for (const TxPacket& packet : packets) {
+    const std::uint32_t path = std::uint32_t{1} << packet.local_path;
+    full_ &= ~path;
+    if (!send_packet(packet, now)) {
+      full_ |= path;
+      break;
+    }
+    ++done;
+  }
+  flush();
+  return done;
+}
+
+// False: no room.
+bool XdpNic::send_packet(const TxPacket& packet, Time now) {
+  MacAddress neighbour;
+  XdpInterface* const by = way_of(packet, now, neighbour);
+  if (by != nullptr) return send_by_ring(packet, neighbour, *by);
+  if (kernel_->send_st({&packet, 1}) == 0) return false;
+  ++counters_.sent_by_socket;
+  return true;
+}
+
+// Null: by the kernel's socket. It also cuts what is too long for the interface into fragments.
+XdpInterface* XdpNic::way_of(const TxPacket& packet, Time now, MacAddress& neighbour) {
+  const Endpoint& source = addresses()[packet.local_path].endpoint;
+  // One that has come since the last look at them has no interface here yet.
+  if (interfaces_.empty() || packet.local_path >= networks_.size()) return nullptr;
+  const NextHops::Hop* const hop =
+      hops_->find(source, networks_[packet.local_path], *packet.destination, now);
+  XdpInterface* const by = hop == nullptr ? nullptr : interface_at(hop->interface);
+  if (by == nullptr) return nullptr;
+  const std::size_t headers = udp_headers_bytes(source) - kEthernetHeader;
+  if (headers + longest_datagram(packet) > by->mtu()) return nullptr;
+  neighbour = hop->mac;
+  return by;
+}
+
+// An interface that is down takes nothing either, until it has no routes any more, which is soon.
+bool XdpNic::send_by_ring(const TxPacket& packet, const MacAddress& neighbour, XdpInterface& by) {
+  XdpSocket& to = by.sender();
+  const std::size_t longest = longest_datagram(packet);
+  const std::size_t count = longest == 0 ? 1 : (packet.bytes + longest - 1) / longest;
+  if (to.room() < count) {
+    to.flush();
+    if (to.room() < count) return false;
+  }
+  const UdpFlow flow{by.mac(), neighbour, addresses()[packet.local_path].endpoint,
+                     *packet.destination};
+  const std::size_t headers = udp_headers_bytes(flow.destination);
+  SliceReader slices(packet.slices);
+  std::size_t left = packet.bytes;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t bytes = std::min(left, longest);
+    left -= bytes;
+    const std::span<std::byte> frame = to.next_frame();
+    const std::span<std::byte> payload = frame.subspan(headers, bytes);
+    slices.copy(payload);
+    const IoSlice slice{payload.data(), payload.size()};
+    write_udp_headers(
+        flow,
+        {{&slice, 1}, bytes, UdpChecksumBy::kSoftware, !packet.unfragmented, identification_++},
+        frame);
+    to.commit(headers + bytes);
+  }
+  counters_.sent_by_ring += count;
+  return true;
+}
+
+void XdpNic::flush() {
+  for (const auto& each : interfaces_) each->sender().flush();
+}
+
+std::size_t XdpNic::receive_st(std::span<RxPacket> packets) {
+  if (closed_) return 0;
+  packets = packets.first(std::min(packets.size(), kReceiveBurst));
+  ++polls_;
+  follow_changes();  // before anything lies in memory of an interface that has gone
+  flush();
+  std::size_t filled = receive_by_rings(packets);
+  if (filled < packets.size() &&
+      (look_everywhere_ || socket_brought_some_ || polls_ % kSocketsEvery == 0)) {
+    if (look_everywhere_) kernel_->look_everywhere_st();
+    const std::size_t by_sockets = receive_by_sockets(packets.subspan(filled));
+    filled += by_sockets;
+    socket_brought_some_ = by_sockets > 0;
+    if (filled < packets.size()) look_everywhere_ = false;
+  }
+  return filled;
+}
+
+std::size_t XdpNic::receive_by_rings(std::span<RxPacket> packets) {
+  std::size_t filled = 0;
+  for (const auto& interface : interfaces_) {
+    for (const auto& socket : interface->sockets()) {
+      socket->give_back();
+      while (filled < packets.size()) {
+        const auto frame = socket->receive();
+        if (!frame) break;
+        if (take_frame(*frame, filled, packets[filled])) ++filled;
+      }
+    }
+  }
+  counters_.received_by_ring += filled;
+  return filled;
+}
+
+// The kernel has verified nothing of it. False: it is not for the protocol.
+bool XdpNic::take_frame(std::span<std::byte> frame, std::size_t place, RxPacket& packet) {
+  UdpFrame read;
+  if (parse_udp_frame(frame, frame.size(), read) != FrameVerdict::kUdp) {
+    ++counters_.damaged;
+    return false;
+  }
+  const std::span<std::byte> payload = frame.subspan(read.payload_offset, read.payload_bytes);
+  const auto path = paths_.find(read.destination);
+  if (path == paths_.end() || check_udp_checksum(read, payload) == UdpChecksumVerdict::kBad) {
+    ++counters_.damaged;
+    return false;
+  }
+  sources_[place] = read.source;
+  packet = {payload, 0, &sources_[place], path->second};
+  return true;
+}
+
+std::size_t XdpNic::receive_by_sockets(std::span<RxPacket> packets) {
+  const std::size_t filled = kernel_->receive_st(packets);
+  counters_.received_by_socket += filled;
+  return filled;
+}
+
+void XdpNic::close_st() {
+  if (std::exchange(closed_, true) || kernel_ == nullptr) return;
+  for (const auto& each : interfaces_) {
+    for (const auto& socket : each->sockets()) forget_descriptor(socket->fd());
+  }
+  interfaces_.clear();
+  kernel_->close_st();
+  TACO_LOG_DEBUG("harp",
+                 "xdp: %llu datagrams sent by rings and %llu by sockets, %llu and %llu received, "
+                 "%llu damaged",
+                 static_cast<unsigned long long>(counters_.sent_by_ring),
+                 static_cast<unsigned long long>(counters_.sent_by_socket),
+                 static_cast<unsigned long long>(counters_.received_by_ring),
+                 static_cast<unsigned long long>(counters_.received_by_socket),
+                 static_cast<unsigned long long>(counters_.damaged));
+}
+
+std::uint64_t XdpNic::overflows() const {
+  std::uint64_t total = kernel_->overflows() + former_dropped_;
+  for (const auto& each : interfaces_) total += each->dropped();
+  return total;
+}
+
+}  // namespace taco::harp

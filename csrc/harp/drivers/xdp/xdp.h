@@ -1,0 +1,101 @@
+// The Nic over AF_XDP: frames to and from rings that this process shares with the kernel, past its
+// IP and UDP. Beside them are the kernel's own sockets on the same addresses and ports, those of
+// the udp driver: they keep the kernel from refusing peers, hear ICMP, and carry whatever the rings
+// do not: to this host itself, to neighbours whose MAC address the kernel has yet to find,
+// fragments.
+//
+// Owner thread only.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "harp/drivers/kernel/udp.h"
+#include "harp/drivers/xdp/next_hops.h"
+#include "harp/drivers/xdp/xdp_interface.h"
+#include "harp/network.h"
+#include "harp/nic.h"
+
+namespace taco::harp {
+
+// Datagrams by which way they went, and what was thrown away.
+struct XdpCounters {
+  std::uint64_t sent_by_ring = 0, sent_by_socket = 0;  // runs of the kernel's count as one
+  std::uint64_t received_by_ring = 0, received_by_socket = 0;
+  std::uint64_t damaged = 0;  // frames whose lengths, addresses or checksum are wrong
+};
+
+class XdpNic final : public Nic {
+ public:
+  static Result<std::unique_ptr<XdpNic>> create(const NicOptions& options);
+  ~XdpNic() override;
+
+  const NicCapabilities& capabilities() const override { return capabilities_; }
+  std::span<const NicAddress> addresses() const override { return kernel_->addresses(); }
+  std::span<const NicDescriptor> descriptors() const override { return descriptors_; }
+  std::size_t send_st(std::span<const TxPacket> packets) override;
+  // A ring that is full tells nobody when it has room: the socket's descriptor, which has, lets its
+  // owner try again at once.
+  bool is_full_st(std::uint32_t local_path) const override {
+    return (full_ >> local_path & 1) != 0;
+  }
+  std::size_t receive_st(std::span<RxPacket> packets) override;
+  void look_everywhere_st() override { look_everywhere_ = true; }
+  std::uint32_t missing_st() const override { return kernel_->missing_st(); }
+  std::uint64_t arrivals_st() const override { return kernel_->arrivals_st(); }
+  std::vector<Refusal> take_refusals_st() override { return kernel_->take_refusals_st(); }
+  void close_st() override;
+  std::uint64_t overflows() const override;
+
+  const XdpCounters& counters() const { return counters_; }
+
+ private:
+  struct EndpointHash {
+    std::size_t operator()(const Endpoint& endpoint) const;
+  };
+
+  XdpNic() = default;
+  Status use_interfaces();
+  Status use_interface(const std::string& name);
+  Status set_addresses();
+  void list_descriptors();
+  void follow_changes();
+  void forget_descriptor(int fd);
+  XdpInterface* interface_at(std::uint32_t index) const;
+  bool send_packet(const TxPacket& packet, Time now);
+  XdpInterface* way_of(const TxPacket& packet, Time now, MacAddress& neighbour);
+  bool send_by_ring(const TxPacket& packet, const MacAddress& neighbour, XdpInterface& by);
+  void flush();
+  std::size_t receive_by_rings(std::span<RxPacket> packets);
+  bool take_frame(std::span<std::byte> frame, std::size_t place, RxPacket& packet);
+  std::size_t receive_by_sockets(std::span<RxPacket> packets);
+
+  NicCapabilities capabilities_;
+  std::unique_ptr<UdpNic> kernel_;
+  std::unique_ptr<NextHops> hops_;
+  std::vector<std::unique_ptr<XdpInterface>> interfaces_;
+  std::vector<OwnNetwork> networks_;  // that the addresses are on, by interfaces of this moment
+  std::unordered_map<Endpoint, std::uint32_t, EndpointHash> paths_;  // by address
+  std::vector<NicDescriptor> descriptors_;
+  std::vector<std::size_t> kernel_places_;  // of the sockets' descriptors among all
+  std::array<Endpoint, kReceiveBurst> sources_;
+  std::uint64_t former_dropped_ = 0;  // by interfaces that are gone
+  std::uint64_t looks_ = 0;           // of the sockets, that were followed
+  std::uint32_t full_ = 0;            // addresses, a bit each
+  std::uint16_t identification_ = 0;
+  std::uint64_t polls_ = 0;
+  bool look_everywhere_ = true;
+  bool socket_brought_some_ = false;
+  bool closed_ = false;
+  XdpCounters counters_;
+};
+
+}  // namespace taco::harp

@@ -1,0 +1,52 @@
+// One interface of the xdp driver: its program, and a socket for each of its queues.
+//
+// Owner thread only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "harp/drivers/frames/ethernet.h"
+#include "harp/drivers/xdp/xdp_filter.h"
+#include "harp/drivers/xdp/xdp_socket.h"
+#include "harp/nic.h"
+
+namespace taco::harp {
+
+class XdpInterface {
+ public:
+  // By name. kUnsupported: no interface for Ethernet frames of its own, such as loopback.
+  static Result<std::unique_ptr<XdpInterface>> open(const std::string& name);
+
+  const std::string& name() const { return name_; }
+  std::uint32_t index() const { return index_; }
+  const MacAddress& mac() const { return mac_; }
+  std::size_t mtu() const { return mtu_; }
+  std::span<const std::unique_ptr<XdpSocket>> sockets() const { return sockets_; }
+  XdpSocket& sender() { return *sockets_.front(); }
+  Status set_addresses(std::span<const Endpoint> addresses) {
+    return filter_->set_addresses(addresses);
+  }
+  std::uint64_t dropped() const;
+  // Still there and up, with the same addresses and MTU.
+  bool is_as_opened() const;
+
+ private:
+  explicit XdpInterface(std::string name) : name_(std::move(name)) {}
+
+  const std::string name_;
+  std::uint32_t index_ = 0;
+  MacAddress mac_{};
+  std::size_t mtu_ = 0;
+  // Its program ends before the sockets that it hands frames to.
+  std::vector<std::unique_ptr<XdpSocket>> sockets_;
+  std::unique_ptr<XdpFilter> filter_;
+};
+
+}  // namespace taco::harp
