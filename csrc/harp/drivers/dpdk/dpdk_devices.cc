@@ -125,14 +125,40 @@ void close_on_fork_but(const std::set<int>& before) {
   }
 }
 
+const char* fate_of(FramePayload payload) {
+  switch (payload) {
+    case FramePayload::kAttached:
+      return "read by the driver where it lies";
+    case FramePayload::kLent:
+      return "read where it lies, also later";
+    case FramePayload::kCopied:
+      break;
+  }
+  return "copied into the device's buffers";
+}
+
+std::string listed(const std::vector<std::string>& arguments) {
+  std::string list;
+  for (std::size_t i = 1; i < arguments.size(); ++i) list += " " + arguments[i];
+  return list;
+}
+
 Status start_and_open(const DpdkLibrary& library, const std::vector<std::string>& arguments,
                       std::vector<DpdkDevice> devices, std::vector<FrameLink>& links) {
   const auto log_line = [](const char* line) { TACO_LOG_WARNING("harp", "DPDK: %s", line); };
-  TACO_RETURN_IF_ERROR(library.start(arguments, log_line));
+  const Status started = library.start(arguments, log_line);
+  if (!started.ok()) {
+    return Status(started.code(), started.message() + "; its arguments were" + listed(arguments) +
+                                      ", the last of them those of TACO_HARP_DPDK_EAL");
+  }
   for (DpdkDevice& device : devices) {
     auto port = library.open({device.link.name, device.arguments, device.mtu, device.slots});
     if (!port.ok()) return port.status().with_prefix("TACO_HARP_DPDK: ");
     device.link.port = std::move(port).value();
+    const FramePortInfo& info = device.link.port->info();
+    TACO_LOG_INFO("harp", "%s, by %s: payload that leaves is %s, checksums are %s",
+                  info.name.c_str(), info.driver.c_str(), fate_of(info.payload),
+                  info.checksums ? "the device's" : "computed by software");
     links.push_back(std::move(device.link));
   }
   return {};

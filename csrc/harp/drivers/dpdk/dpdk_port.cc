@@ -4,9 +4,11 @@
 #include <rte_dev.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
+#include <rte_ether.h>
 #include <rte_lcore.h>
 #include <rte_log.h>
 #include <rte_mempool.h>
+#include <rte_random.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -51,10 +53,14 @@ void add(std::atomic<std::uint64_t>& counter, std::uint64_t more) {
 
 bool is_pci(const std::string& device) { return device.find(':') != std::string::npos; }
 
-// The drivers that have read all of a frame when their send returns, however many buffers it lies
-// in.
-bool driver_copies(const std::string& driver) {
-  return driver == "net_memif" || driver == "net_af_packet" || driver == "net_tap";
+// Memory that DPDK does not know is only for drivers that read frames by the processor: some have
+// read all of a frame when their send returns, and a ring passes it to whoever receives from it.
+FramePayload payload_of(const std::string& driver, std::uint64_t capabilities) {
+  if ((capabilities & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) == 0) return FramePayload::kCopied;
+  if (driver == "net_ring") return FramePayload::kLent;
+  const bool reads_at_once =
+      driver == "net_memif" || driver == "net_af_packet" || driver == "net_tap";
+  return reads_at_once ? FramePayload::kAttached : FramePayload::kCopied;
 }
 
 Status failure(const std::string& device, const char* what, int error) {
@@ -64,18 +70,21 @@ Status failure(const std::string& device, const char* what, int error) {
                                      " (" + last_words_of_eal() + ")");
 }
 
-void nobody_frees(void*, void*) {}
+// A device's argument of that name. Empty: there is none.
+std::string argument_of(const std::string& arguments, const std::string& key) {
+  const std::size_t at = ("," + arguments).find("," + key + "=");
+  if (at == std::string::npos) return "";
+  const std::size_t begin = at + key.size() + 1;
+  return arguments.substr(begin, arguments.find(',', begin) - begin);
+}
 
 // A memif server that ended without a goodbye has left its socket's name behind, at which the next
 // one could not listen.
 void remove_dead_socket(const std::string& arguments) {
-  constexpr std::string_view kKey = "socket=";
-  const bool is_server = arguments.find("role=server") != std::string::npos &&
-                         arguments.find("socket-abstract=no") != std::string::npos;
-  const std::size_t at = ("," + arguments).find("," + std::string(kKey));
-  if (!is_server || at == std::string::npos) return;
-  const std::size_t begin = at + kKey.size();
-  const std::string path = arguments.substr(begin, arguments.find(',', begin) - begin);
+  const bool is_server = argument_of(arguments, "role") == "server" &&
+                         argument_of(arguments, "socket-abstract") == "no";
+  const std::string path = argument_of(arguments, "socket");
+  if (!is_server || path.empty()) return;
   sockaddr_un address{};
   if (path.size() >= sizeof address.sun_path) return;
   address.sun_family = AF_UNIX;
@@ -86,6 +95,15 @@ void remove_dead_socket(const std::string& arguments) {
       errno == ECONNREFUSED;
   if (fd >= 0) close(fd);
   if (is_dead) unlink(path.c_str());
+}
+
+// The longest frame that a device may bring: af_packet's driver wants buffers that hold a slot of
+// its ring.
+std::size_t longest_frame(const std::string& driver, const std::string& arguments) {
+  constexpr std::size_t kUsualSlot = 2048;
+  if (driver != "net_af_packet") return kUsualSlot;
+  const std::string slot = argument_of(arguments, "framesz");
+  return slot.empty() ? kUsualSlot : strtoul(slot.c_str(), nullptr, 10);
 }
 
 }  // namespace
@@ -100,6 +118,7 @@ Status DpdkPort::start(const DpdkPortOptions& options) {
   const AsLcore as_lcore;
   TACO_RETURN_IF_ERROR(attach(options));
   TACO_RETURN_IF_ERROR(configure(options));
+  TACO_RETURN_IF_ERROR(make_pool(options));
   return begin();
 }
 
@@ -124,18 +143,21 @@ Status DpdkPort::configure(const DpdkPortOptions& options) {
   rte_eth_dev_info device{};
   const int asked = rte_eth_dev_info_get(port_, &device);
   if (asked != 0) return failure(info_.name, "rte_eth_dev_info_get", asked);
-  copies_itself_ = driver_copies(device.driver_name);
-  info_.in_memory = device.driver_name == std::string("net_memif");
-  awaits_server_ = device.driver_name == std::string("net_memif") &&
-                   options.arguments.find("role=server") == std::string::npos;
+  info_.driver = device.driver_name;
+  info_.payload = payload_of(info_.driver, device.tx_offload_capa);
+  info_.in_memory = info_.driver == "net_memif";
+  awaits_server_ = info_.in_memory && argument_of(options.arguments, "role") != "server";
   if (awaits_server_) rte_log_set_level_pattern(kMemifLog, RTE_LOG_EMERG);
   constexpr std::uint64_t kSendChecksums =
       RTE_ETH_TX_OFFLOAD_IPV4_CKSUM | RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
   info_.checksums = (device.tx_offload_capa & kSendChecksums) == kSendChecksums &&
                     (device.rx_offload_capa & RTE_ETH_RX_OFFLOAD_UDP_CKSUM) != 0;
   rte_eth_conf conf{};
+  if (info_.payload != FramePayload::kCopied) {
+    conf.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+  }
   if (info_.checksums) {
-    conf.txmode.offloads = kSendChecksums;
+    conf.txmode.offloads |= kSendChecksums;
     conf.rxmode.offloads = RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
   }
   const int configured = rte_eth_dev_configure(port_, 1, 1, &conf);
@@ -152,6 +174,12 @@ Status DpdkPort::configure(const DpdkPortOptions& options) {
 
   rte_ether_addr mac{};
   rte_eth_macaddr_get(port_, &mac);
+  // Rings have none, and no host answers one without.
+  if (rte_is_zero_ether_addr(&mac)) {
+    const std::uint64_t any = rte_rand();
+    memcpy(mac.addr_bytes, &any, sizeof mac.addr_bytes);
+    mac.addr_bytes[0] = RTE_ETHER_LOCAL_ADMIN_ADDR;
+  }
   std::transform(std::begin(mac.addr_bytes), std::end(mac.addr_bytes), info_.mac.begin(),
                  [](std::uint8_t byte) { return std::byte{byte}; });
   return {};
@@ -169,22 +197,33 @@ Status DpdkPort::set_mtu(std::size_t wanted) {
   return failure(info_.name, ("an MTU of " + std::to_string(wanted)).c_str(), set);
 }
 
-Status DpdkPort::begin() {
+Status DpdkPort::make_pool(const DpdkPortOptions& options) {
   // Larger than what memif's rings have in a slot: then its driver packs a frame's buffers into one
   // slot, instead of using one for each.
-  const std::size_t room = std::max<std::size_t>(info_.mtu + kLinkBytes, 2048 + 64);
+  constexpr std::size_t kMore = 64;
+  const std::size_t room =
+      std::max(info_.mtu + kLinkBytes, longest_frame(info_.driver, options.arguments) + kMore);
+  constexpr std::size_t kMost = UINT16_MAX - RTE_PKTMBUF_HEADROOM;
+  if (room > kMost) {
+    return Status(Code::kInvalidArgument,
+                  "the DPDK device " + info_.name +
+                      ": framesz=" + argument_of(options.arguments, "framesz") +
+                      " is larger than a buffer: " + std::to_string(kMost - kMore) + " at most");
+  }
   const unsigned count = receive_slots_ + send_slots_ + 4u * kBurst + 2 * kCached;
   const std::string name = "taco_" + std::to_string(port_);
-  pool_ = rte_pktmbuf_pool_create(name.c_str(), count, kCached, sizeof(rte_mbuf_ext_shared_info),
+  pool_ = rte_pktmbuf_pool_create(name.c_str(), count, kCached, LentPayload::kPrivateBytes,
                                   static_cast<std::uint16_t>(RTE_PKTMBUF_HEADROOM + room),
                                   rte_eth_dev_socket_id(port_));
-  if (pool_ == nullptr) {
-    return failure(info_.name,
-                   ("a pool of " + std::to_string(count) + " buffers of " + std::to_string(room) +
-                    " bytes (more huge pages, or fewer slots)")
-                       .c_str(),
-                   rte_errno);
-  }
+  if (pool_ != nullptr) return {};
+  return failure(info_.name,
+                 ("a pool of " + std::to_string(count) + " buffers of " + std::to_string(room) +
+                  " bytes (more huge pages, or fewer slots)")
+                     .c_str(),
+                 rte_errno);
+}
+
+Status DpdkPort::begin() {
   const auto socket = static_cast<unsigned>(rte_eth_dev_socket_id(port_));
   int done = rte_eth_rx_queue_setup(port_, 0, receive_slots_, socket, nullptr, pool_);
   if (done != 0) return failure(info_.name, "rte_eth_rx_queue_setup", done);
@@ -266,24 +305,19 @@ rte_mbuf* DpdkPort::build_whole(const TxFrame& frame) {
     memcpy(out + at, slice.data, slice.bytes);
     at += slice.bytes;
   }
-  add(send_copied_, frame.bytes);
+  const bool has_header = frame.slices.size() > 1;
+  add(send_copied_, frame.bytes - (has_header ? frame.slices.front().bytes : 0));
   return mbuf;
 }
 
-bool DpdkPort::append_attached(rte_mbuf* head, rte_mbuf* last, const IoSlice& slice) {
+bool DpdkPort::append_attached(rte_mbuf* head, rte_mbuf* last, const IoSlice& slice,
+                               TxReference* reference) {
   rte_mbuf* const mbuf = rte_pktmbuf_alloc(pool_);
   if (mbuf == nullptr) return false;
-  auto* const shared = static_cast<rte_mbuf_ext_shared_info*>(rte_mbuf_to_priv(mbuf));
-  shared->free_cb = nobody_frees;
-  shared->fcb_opaque = nullptr;
-  rte_mbuf_ext_refcnt_set(shared, 1);
-  const auto bytes = static_cast<std::uint16_t>(slice.bytes);
-  rte_pktmbuf_attach_extbuf(mbuf, const_cast<void*>(slice.data), RTE_BAD_IOVA, bytes, shared);
-  mbuf->data_off = 0;
-  mbuf->data_len = bytes;
+  lent_.attach(*mbuf, slice, reference);
   last->next = mbuf;
   ++head->nb_segs;
-  head->pkt_len += bytes;
+  head->pkt_len += mbuf->data_len;
   return true;
 }
 
@@ -293,12 +327,14 @@ rte_mbuf* DpdkPort::build_attached(const TxFrame& frame) {
   if (head == nullptr) return nullptr;
   memcpy(rte_pktmbuf_append(head, frame.header_bytes), frame.headers.data(), frame.header_bytes);
   rte_mbuf* last = head;
-  for (const IoSlice& slice : frame.slices) {
-    const auto bytes = static_cast<std::uint16_t>(slice.bytes);
-    if (last == head && bytes < kWorthAttaching) {
-      memcpy(rte_pktmbuf_append(head, bytes), slice.data, bytes);
-      add(send_copied_, bytes);
-    } else if (append_attached(head, last, slice)) {
+  for (std::size_t i = 0; i < frame.slices.size(); ++i) {
+    const IoSlice& slice = frame.slices[i];
+    const bool is_header = i == 0 && frame.slices.size() > 1;
+    if (is_header || (last == head && slice.bytes < kWorthAttaching)) {
+      memcpy(rte_pktmbuf_append(head, static_cast<std::uint16_t>(slice.bytes)), slice.data,
+             slice.bytes);
+      if (!is_header) add(send_copied_, slice.bytes);
+    } else if (append_attached(head, last, slice, frame.reference)) {
       last = last->next;
     } else {
       rte_pktmbuf_free(head);
@@ -309,11 +345,15 @@ rte_mbuf* DpdkPort::build_attached(const TxFrame& frame) {
 }
 
 rte_mbuf* DpdkPort::build(const TxFrame& frame) {
+  const bool stays = info_.payload == FramePayload::kAttached ||
+                     (info_.payload == FramePayload::kLent && frame.reference != nullptr);
   rte_mbuf* const mbuf =
-      copies_itself_ && frame.bytes >= kWorthAttaching ? build_attached(frame) : build_whole(frame);
+      stays && frame.bytes >= kWorthAttaching ? build_attached(frame) : build_whole(frame);
   if (mbuf != nullptr) ask_for_checksums(*mbuf, frame);
   return mbuf;
 }
+
+void DpdkPort::recall_st(const TxReference* reference) { lent_.recall(reference); }
 
 std::size_t DpdkPort::send_st(std::span<const TxFrame> frames) {
   if (!started_) return 0;

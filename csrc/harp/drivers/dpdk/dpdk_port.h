@@ -1,10 +1,10 @@
 // A FramePort over one queue of one port of DPDK, whatever its poll-mode driver.
 //
 // Frames leave without a copy where the device's driver copies them itself before it returns
-// (memif, af_packet, tap): the payload is attached to an mbuf as an external buffer. Other drivers
-// hand addresses to hardware, which knows only memory that was registered with it, or take just the
-// first buffer of a frame: for them frames are written into mbufs. Frames that arrive are read
-// where the driver has put them.
+// (memif, af_packet, tap), or hands them to a reader in this process (ring): the payload is
+// attached to an mbuf as an external buffer. Other drivers hand addresses to hardware, which knows
+// only memory that was registered with it, or take just the first buffer of a frame (af_xdp): for
+// them frames are written into mbufs. Frames that arrive are read where the driver has put them.
 //
 // Functions that end in _st: owner thread only.
 #pragma once
@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "harp/drivers/dpdk/dpdk_library.h"
+#include "harp/drivers/dpdk/lent_payload.h"
 #include "harp/drivers/frames/frame_port.h"
 
 namespace taco::harp {
@@ -32,6 +33,7 @@ class DpdkPort final : public FramePort {
 
   const FramePortInfo& info() const override { return info_; }
   std::size_t send_st(std::span<const TxFrame> frames) override;
+  void recall_st(const TxReference* reference) override;
   std::size_t receive_st(std::span<RxFrame> frames) override;
   bool is_up_st() override;
   FramePortCounters counters() const override;
@@ -42,13 +44,15 @@ class DpdkPort final : public FramePort {
   Status attach(const DpdkPortOptions& options);
   Status configure(const DpdkPortOptions& options);
   Status set_mtu(std::size_t wanted);
+  Status make_pool(const DpdkPortOptions& options);
   Status begin();
   void on_started();
   void look_for_server();
   rte_mbuf* build(const TxFrame& frame);
   rte_mbuf* build_whole(const TxFrame& frame);
   rte_mbuf* build_attached(const TxFrame& frame);
-  bool append_attached(rte_mbuf* head, rte_mbuf* last, const IoSlice& slice);
+  bool append_attached(rte_mbuf* head, rte_mbuf* last, const IoSlice& slice,
+                       TxReference* reference);
   void ask_for_checksums(rte_mbuf& mbuf, const TxFrame& frame) const;
   void free_received();
 
@@ -57,10 +61,10 @@ class DpdkPort final : public FramePort {
   std::uint16_t receive_slots_ = 0, send_slots_ = 0;
   bool attached_ = false;  // the device is ours to remove again
   bool started_ = false;
-  bool copies_itself_ = false;
   bool awaits_server_ = false;
   Time next_try_ = 0;
   rte_mempool* pool_ = nullptr;
+  LentPayload lent_;
   std::array<rte_mbuf*, kBurst> received_{};
   std::uint16_t received_count_ = 0, handed_out_ = 0;
   // Written by the owner alone.

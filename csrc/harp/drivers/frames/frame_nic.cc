@@ -48,6 +48,9 @@ Result<std::unique_ptr<FrameNic>> FrameNic::create(const FrameNicOptions& option
     TACO_RETURN_IF_ERROR(nic->open_address(local));
   }
   nic->size_credit();
+  nic->capabilities_.asynchronous_return = std::ranges::any_of(nic->wires_, [](const Wire& wire) {
+    return wire.link.port->info().payload == FramePayload::kLent;
+  });
   TACO_RETURN_IF_ERROR(nic->alarm_.start(options.poll_always));
   nic->alarm_fd_ = {nic->alarm_.fd(), NicDescriptor::kNoAddress};
   nic->look_at_links();
@@ -236,6 +239,7 @@ void FrameNic::look_at_links() {
 void FrameNic::close_st() {
   if (std::exchange(closed_, true)) return;
   report();
+  for (const Wire& wire : wires_) wire.link.port->recall_st(nullptr);
   paths_.clear();
   waiting_.clear();
   wires_.clear();

@@ -65,6 +65,7 @@ class FrameNic final : public Nic {
   bool is_full_st(std::uint32_t local_path) const override {
     return !closed_ && wires_[paths_[local_path].wire].is_full;
   }
+  void recall_st(TxReference& reference) override;
   std::size_t receive_st(std::span<RxPacket> packets) override;
   void look_everywhere_st() override { alarm_.on_wake(); }
   std::uint32_t missing_st() const override { return missing_; }

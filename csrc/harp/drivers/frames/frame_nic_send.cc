@@ -14,7 +14,6 @@ constexpr Duration kWayLasts = kSecond;
 
 }  // namespace
 
-// Packets with references are read before send_st returns, as all others are.
 std::size_t FrameNic::send_st(std::span<const TxPacket> packets) {
   if (closed_) return packets.size();
   alarm_.on_traffic(now_);
@@ -39,6 +38,11 @@ std::size_t FrameNic::send_st(std::span<const TxPacket> packets) {
     ++done;
   }
   return done;
+}
+
+void FrameNic::recall_st(TxReference& reference) {
+  for (const Wire& wire : wires_) wire.link.port->recall_st(&reference);
+  TACO_ASSERT(reference.count == 0);
 }
 
 // Everything is taken while a link is down, and lost, as by a cable that is not plugged in.
@@ -73,6 +77,7 @@ FrameNic::Fate FrameNic::prepare(const TxPacket& packet, TxFrame& frame) {
       static_cast<std::uint8_t>(frame.header_bytes - kEthernetHeader - kUdpHeaderBytes);
   frame.slices = packet.slices;
   frame.bytes = packet.bytes;
+  frame.reference = packet.reference;
   write_udp_headers(way_.flow, datagram, frame.headers);
   return Fate::kReady;
 }

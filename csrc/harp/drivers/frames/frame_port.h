@@ -16,8 +16,15 @@
 
 namespace taco::harp {
 
+enum class FramePayload : std::uint8_t {
+  kCopied,    // into buffers of the port's, before send_st returns
+  kAttached,  // the device's driver reads it where it lies, before send_st returns
+  kLent,      // as before, but later, if the frame has a reference
+};
+
 struct FramePortInfo {
   std::string name;
+  std::string driver;  // the device's kind
   std::array<std::byte, 6> mac{};
   std::size_t mtu = 1500;           // of IP packets
   std::size_t receive_slots = 512;  // frames that wait for us before any is lost
@@ -26,6 +33,8 @@ struct FramePortInfo {
   bool checksums = false;
   // Frames cross no wire: they stay in this machine's memory.
   bool in_memory = false;
+  // The fate of payload that leaves.
+  FramePayload payload = FramePayload::kCopied;
 };
 
 // Valid, and may be written, until the next receive_st.
@@ -34,7 +43,9 @@ struct RxFrame {
   bool checked = false;  // the device has found UDP's checksum right
 };
 
-// One datagram in a frame. All of it has been read when send_st returns.
+// One datagram in a frame. The first of several slices is the protocol's header. All of it has been
+// read when send_st returns, except for payload that is lent (FramePayload::kLent): that counts in
+// `reference` (nic.h) until the device has let go of it.
 struct TxFrame {
   static constexpr std::size_t kMostHeaders = 64;  // Ethernet, IPv6 and UDP have 62
   std::array<std::byte, kMostHeaders> headers;
@@ -42,12 +53,13 @@ struct TxFrame {
   std::uint8_t ip_bytes = 0;  // of them IP's
   std::span<const IoSlice> slices;
   std::size_t bytes = 0;  // of all slices
+  TxReference* reference = nullptr;
 };
 
 struct FramePortCounters {
   std::uint64_t frames_sent = 0, frames_received = 0;
-  // Bytes of payload that were copied on the way to the device, and from it because they lay in
-  // several buffers. What the device does itself is not counted: memif copies once each way.
+  // Bytes that were copied on the way to the device, headers left out, and from it because they lay
+  // in several buffers. What the device does itself is not counted: memif copies once each way.
   std::uint64_t send_copied = 0, receive_copied = 0;
   std::uint64_t no_memory = 0;  // frames lost for want of buffers
   std::uint64_t overflows = 0;  // frames that found no slot
@@ -63,6 +75,9 @@ class FramePort {
   virtual const FramePortInfo& info() const = 0;
   // Takes frames from the front; fewer than given means full.
   virtual std::size_t send_st(std::span<const TxFrame> frames) = 0;
+  // Payload with that reference is not referred to any more, though its frames still arrive. Null:
+  // the same for all payload.
+  virtual void recall_st(const TxReference* /*reference*/) {}
   // Fills from the front, returns how many.
   virtual std::size_t receive_st(std::span<RxFrame> frames) = 0;
   // Whether anything can be sent and arrive: a cable, or the other end of a shared memory.
