@@ -146,6 +146,11 @@ Status DpdkPort::configure(const DpdkPortOptions& options) {
   info_.driver = device.driver_name;
   info_.payload = payload_of(info_.driver, device.tx_offload_capa);
   info_.in_memory = info_.driver == "net_memif";
+  if (info_.in_memory) {
+    const auto interrupts = InterruptGate::get();
+    if (!interrupts.ok()) return interrupts.status();
+    interrupts_ = interrupts.value();
+  }
   awaits_server_ = info_.in_memory && argument_of(options.arguments, "role") != "server";
   if (awaits_server_) rte_log_set_level_pattern(kMemifLog, RTE_LOG_EMERG);
   constexpr std::uint64_t kSendChecksums =
@@ -275,12 +280,9 @@ bool DpdkPort::is_up_st() {
   rte_eth_link link{};
   const bool is_up =
       started_ && rte_eth_link_get_nowait(port_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
-  if (!awaits_server_) return is_up;
-  if (is_up) {
-    next_try_ = monotonic_now() + kToConnect;
-  } else {
-    look_for_server();
-  }
+  if (awaits_server_ && is_up) next_try_ = monotonic_now() + kToConnect;
+  if (awaits_server_ && !is_up && interrupts_->stands_still()) look_for_server();
+  if (interrupts_ != nullptr) interrupts_->let_run(monotonic_now(), !is_up);
   return is_up;
 }
 
@@ -356,7 +358,7 @@ rte_mbuf* DpdkPort::build(const TxFrame& frame) {
 void DpdkPort::recall_st(const TxReference* reference) { lent_.recall(reference); }
 
 std::size_t DpdkPort::send_st(std::span<const TxFrame> frames) {
-  if (!started_) return 0;
+  if (!may_use_rings()) return 0;
   const AsLcore as_lcore;
   std::size_t done = 0;
   while (done < frames.size()) {
@@ -380,7 +382,7 @@ void DpdkPort::free_received() {
 }
 
 std::size_t DpdkPort::receive_st(std::span<RxFrame> frames) {
-  if (!started_) return 0;
+  if (!may_use_rings()) return 0;
   const AsLcore as_lcore;
   if (handed_out_ == received_count_) {
     free_received();

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "harp/drivers/dpdk/dpdk_library.h"
+#include "harp/drivers/dpdk/interrupt_gate.h"
 #include "harp/drivers/dpdk/lent_payload.h"
 #include "harp/drivers/frames/frame_port.h"
 
@@ -48,6 +49,10 @@ class DpdkPort final : public FramePort {
   Status begin();
   void on_started();
   void look_for_server();
+  // Nobody takes the rings away for now.
+  bool may_use_rings() const {
+    return started_ && (interrupts_ == nullptr || interrupts_->stands_still());
+  }
   rte_mbuf* build(const TxFrame& frame);
   rte_mbuf* build_whole(const TxFrame& frame);
   rte_mbuf* build_attached(const TxFrame& frame);
@@ -62,6 +67,7 @@ class DpdkPort final : public FramePort {
   bool attached_ = false;  // the device is ours to remove again
   bool started_ = false;
   bool awaits_server_ = false;
+  InterruptGate* interrupts_ = nullptr;  // null: they touch no memory that is used here
   Time next_try_ = 0;
   rte_mempool* pool_ = nullptr;
   LentPayload lent_;
