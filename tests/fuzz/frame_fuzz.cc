@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <span>
 
+#include "harp/drivers/frames/icmp_refusal.h"
 #include "harp/drivers/frames/neighbour_message.h"
 #include "harp/drivers/frames/udp_frame.h"
 
@@ -33,6 +34,15 @@ void read_neighbour(std::span<const std::byte> frame) {
   if (!(read->subject == message->subject)) abort();
 }
 
+// What a refusal quotes lies in the frame, behind two headers of IP, ICMP's and UDP's.
+void read_refusal(std::span<const std::byte> frame) {
+  const auto refused = parse_icmp_refusal(frame);
+  if (!refused) return;
+  constexpr std::size_t kLeast = 14 + 20 + 8 + 20 + 8;
+  if (refused->refusal.quoted.size() + kLeast > frame.size()) abort();
+  if (is_ipv6(refused->source) != is_ipv6(refused->refusal.destination)) abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
@@ -41,5 +51,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   const std::size_t piece = data[0] < 128 ? data[0] : frame.size();
   read_datagram(frame.first(std::min(piece, frame.size())), frame);
   read_neighbour(frame);
+  read_refusal(frame);
   return 0;
 }

@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "harp/address.h"
+#include "harp/drivers/frames/icmp_refusal.h"
 #include "harp/drivers/frames/neighbour_message.h"
 #include "harp/drivers/frames/udp_frame.h"
 #include "session_game.h"
@@ -96,6 +97,20 @@ void add_addresses(Corpus corpus) {
   }
 }
 
+// As the host whose kernel has nobody at the datagram's port answers: its packet, behind headers of
+// IP and ICMP.
+std::vector<std::byte> refusal_of(std::span<const std::byte> datagram, bool v6) {
+  const std::size_t ip_bytes = v6 ? kIpv6Header : kIpv4Header;
+  const auto headers = datagram.first(kEthernetHeader + ip_bytes);
+  std::vector<std::byte> frame(headers.begin(), headers.end());
+  frame[kEthernetHeader + (v6 ? 6 : 9)] = v6 ? std::byte{kIcmpv6Protocol} : std::byte{1};
+  std::array<std::byte, 8> icmp{std::byte{3}, std::byte{3}};
+  if (v6) icmp = {std::byte{1}, std::byte{4}};
+  frame.insert(frame.end(), icmp.begin(), icmp.end());
+  frame.insert(frame.end(), datagram.begin() + kEthernetHeader, datagram.end());
+  return frame;
+}
+
 // One frame of each kind, alone and with only its beginning in the first piece.
 void add_frames(Corpus corpus) {
   const auto add = [&](std::span<const std::byte> frame) {
@@ -116,6 +131,9 @@ void add_frames(Corpus corpus) {
     write_udp_headers({kMac, kMac, own, own}, {{&slice, 1}, payload.size()}, frame);
     frame.insert(frame.end(), payload.begin(), payload.end());
     add(frame);
+    const std::vector<std::byte> refusal = refusal_of(frame, family == std::byte{6});
+    if (!parse_icmp_refusal(refusal)) fail("make_corpus: a refusal that cannot be read");
+    add(refusal);
     std::vector<std::byte> question(kMostNeighbourFrame);
     question.resize(write_solicitation(kMac, own, own, question));
     add(question);
