@@ -16,13 +16,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
-#include "base/env.h"
 #include "harp/drivers/dpdk/dpdk_devices.h"
-#include "harp/drivers/dpdk/dpdk_network.h"
+#include "harp/drivers/dpdk/dpdk_settings.h"
+#include "harp/drivers/xdp/xdp_here.h"
 #include "harp/engine/stack.h"
 #include "harp/tools/exchange.h"
 #include "support/dpdk_world.h"
@@ -242,6 +242,72 @@ TEST(DpdkTest, slots_and_frames_longer_than_the_mtu_do_no_harm) {
         fellowship.barrier();
       });
   EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
+// DPDK's own driver of AF_XDP takes the first buffer of a frame and no other.
+TEST(DpdkTest, a_host_of_dpdk_over_af_xdp_and_one_of_kernel_udp_exchange) {
+  DPDK_OR_SKIP();
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2);
+  const auto& spaces = network.namespaces();
+  const auto statuses =
+      run_processes({2, kDpdkDeadline, {spaces[0], spaces[1]}}, [&](Fellowship& fellowship) {
+        const int me = fellowship.rank();
+        StackOptions options;
+        options.transport = StackOptions::Force::kUdp;
+        const std::string devices =
+            "net_af_xdp0,iface=eth0,force_copy=1 " + network.address(0) + "/24";
+        if (me == 0) {
+          options = over_dpdk(devices);
+        } else {
+          ASSERT_TRUE(finishes_what_it_sends("eth0")) << strerror(errno);
+        }
+        options.master = network.address(0);
+        StackWorld world(fellowship, options);
+        ASSERT_TRUE(exchange_with(world, me, 8, 1).ok());
+        ASSERT_TRUE(exchange_with(world, me, 3'000'000, 2).ok());
+        if (me == 0) {
+          EXPECT_GE(counters_of(devices).send_copied, 3'000'000u);
+        }
+        fellowship.barrier();
+      });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
+// A tap's driver computes checksums, and verifies them, as NICs do. Its other end is this host's
+// kernel.
+TEST(DpdkTest, a_device_that_has_checksums_computes_and_verifies_them) {
+  DPDK_OR_SKIP();
+  if (access("/dev/net/tun", R_OK | W_OK) != 0) GTEST_SKIP() << "/dev/net/tun: " << strerror(errno);
+  HOSTS_OR_SKIP(1);
+  const std::string space = network.namespaces()[0];
+  for (const auto& [own, kernels, prefix] :
+       {std::tuple("10.6.0.1", "10.6.0.2", "/24"), std::tuple("fd06::1", "fd06::2", "/64")}) {
+    const auto statuses =
+        run_processes({2, kDpdkDeadline, {space, space}}, [&](Fellowship& fellowship) {
+          const int me = fellowship.rank();
+          StackOptions options;
+          options.transport = StackOptions::Force::kUdp;
+          if (me == 0) {
+            const std::string devices = std::string("net_tap0,iface=tap7 ") + own + prefix;
+            options = over_dpdk(devices);
+            const auto links = dpdk_links(parse_dpdk_devices(devices).value(), "");
+            ASSERT_TRUE(links.ok()) << links.status().message();
+            EXPECT_TRUE(links.value().front().port->info().checksums);
+            const std::string address = std::string(kernels) + prefix;
+            ASSERT_TRUE(network.run_in(0, "ip addr add " + address + " dev tap7 nodad"));
+            ASSERT_TRUE(network.run_in(0, "ip link set tap7 up"));
+          }
+          fellowship.barrier();
+          options.host_id = std::to_string(me);
+          options.master = me == 0 ? kernels : own;
+          StackWorld world(fellowship, options);
+          ASSERT_TRUE(exchange_with(world, me, 8, 1).ok());
+          ASSERT_TRUE(exchange_with(world, me, 3'000'000, 2).ok());
+          fellowship.barrier();
+        });
+    EXPECT_EQ(statuses, (std::vector<int>{0, 0})) << own;
+  }
 }
 
 }  // namespace
