@@ -56,28 +56,27 @@ int make_file(const char* name, std::size_t bytes, unsigned flags) {
   return -1;
 }
 
-struct Mapped {
-  void* address = MAP_FAILED;
+struct Memory {
+  Mapping mapping;
   int fd = -1;
 };
 
 // Huge pages are reserved at mmap() time, so success here means that they are really there.
-Mapped map(const char* name, std::size_t bytes, Arena::Sharing sharing, bool huge) {
-  Mapped mapped;
-  int flags = MAP_PRIVATE | MAP_ANONYMOUS | (huge ? MAP_HUGETLB : 0);
-  if (sharing == Arena::Sharing::kShared) {
-    mapped.fd = make_file(name, bytes, huge ? MFD_HUGETLB : 0);
-    if (mapped.fd < 0) return mapped;
-    flags = MAP_SHARED;
+Result<Memory> allocate(const char* name, std::size_t bytes, Arena::Sharing sharing, bool huge) {
+  Memory memory;
+  if (sharing == Arena::Sharing::kPrivate) {
+    auto mapping = Mapping::anonymous(bytes, huge ? MAP_HUGETLB : 0);
+    if (!mapping.ok()) return mapping.status();
+    memory.mapping = std::move(mapping).value();
+    return memory;
   }
-  mapped.address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, mapped.fd, 0);
-  if (mapped.address == MAP_FAILED && mapped.fd >= 0) {
-    const int error = errno;
-    close(mapped.fd);
-    mapped.fd = -1;
-    errno = error;
-  }
-  return mapped;
+  memory.fd = make_file(name, bytes, huge ? MFD_HUGETLB : 0);
+  if (memory.fd < 0) return failure("allocation", bytes);
+  auto mapping = Mapping::of_file(memory.fd, bytes, Mapping::Access::kReadWrite);
+  if (!mapping.ok()) close(memory.fd);
+  if (!mapping.ok()) return mapping.status();
+  memory.mapping = std::move(mapping).value();
+  return memory;
 }
 
 }  // namespace
@@ -86,24 +85,19 @@ bool huge_pages_by_default() { return transparent_huge_pages("enabled") == "alwa
 
 Result<Arena> Arena::create(const char* name, std::size_t bytes, Sharing sharing) {
   Arena arena;
-  Mapped mapped;
-  if (bytes >= kHugePage) {
-    arena.size_ = round_up(bytes, kHugePage);
-    mapped = map(name, arena.size_, sharing, true);
-    arena.pages_ = "reserved huge pages";
-  }
-  if (mapped.address == MAP_FAILED) {
-    arena.size_ = round_up(bytes, kPage);
-    mapped = map(name, arena.size_, sharing, false);
-    if (mapped.address == MAP_FAILED) return failure("allocation", arena.size_);
-    const bool advised = arena.size_ >= kHugePage && may_advise_huge_pages(sharing) &&
-                         madvise(mapped.address, arena.size_, MADV_HUGEPAGE) == 0;
+  const bool is_large = bytes >= kHugePage;
+  arena.pages_ = is_large ? "reserved huge pages" : "plain pages";
+  auto memory = allocate(name, round_up(bytes, is_large ? kHugePage : kPage), sharing, is_large);
+  if (!memory.ok() && is_large) {
+    memory = allocate(name, round_up(bytes, kPage), sharing, false);
+    const bool advised =
+        memory.ok() && may_advise_huge_pages(sharing) &&
+        madvise(memory->mapping.data(), memory->mapping.size(), MADV_HUGEPAGE) == 0;
     arena.pages_ = advised ? "transparent huge pages" : "plain pages";
   }
-  arena.data_ = static_cast<std::byte*>(mapped.address);
-  arena.fd_ = mapped.fd;
-  if (madvise(arena.data_, arena.size_, MADV_DONTFORK) != 0)
-    return failure("fork protection", arena.size_);
+  if (!memory.ok()) return memory.status();
+  arena.memory_ = std::move(memory->mapping);
+  arena.fd_ = memory->fd;
   // A process that is handed the descriptor can map it for reading only. Kernels before 5.1 lack
   // this seal.
   if (arena.fd_ >= 0) fcntl(arena.fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
@@ -111,8 +105,7 @@ Result<Arena> Arena::create(const char* name, std::size_t bytes, Sharing sharing
 }
 
 Arena& Arena::operator=(Arena&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
+  memory_ = std::move(other.memory_);
   std::swap(fd_, other.fd_);
   std::swap(owns_fd_, other.owns_fd_);
   std::swap(pages_, other.pages_);
@@ -120,7 +113,6 @@ Arena& Arena::operator=(Arena&& other) noexcept {
 }
 
 Arena::~Arena() {
-  if (data_ != nullptr) munmap(data_, size_);
   if (fd_ >= 0 && owns_fd_) close(fd_);
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <string>
 
+#include "base/mapping.h"
 #include "base/status.h"
 
 namespace taco {
@@ -27,8 +28,8 @@ class Arena {
   Arena& operator=(Arena&& other) noexcept;
   ~Arena();
 
-  std::byte* data() const { return data_; }
-  std::size_t size() const { return size_; }
+  std::byte* data() const { return memory_.data(); }
+  std::size_t size() const { return memory_.size(); }
   int fd() const { return fd_; }  // of a shared arena; -1 otherwise
   const std::string& pages() const { return pages_; }
 
@@ -40,8 +41,7 @@ class Arena {
   void disown_fd() { owns_fd_ = false; }
 
  private:
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
+  Mapping memory_;
   int fd_ = -1;
   bool owns_fd_ = true;
   std::string pages_;

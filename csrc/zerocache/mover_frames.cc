@@ -1,11 +1,11 @@
 #include "zerocache/mover_frames.h"
 
-#include <errno.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/log.h"
@@ -21,36 +21,34 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 Result<std::unique_ptr<PageFrames>> PageFrames::create(const MoverOptions& options,
                                                        std::size_t page_bytes) {
   const std::size_t frames = std::min(options.capacities.host, options.most_pages);
-  std::byte* arena = nullptr;
+  Mapping arena;
   if (frames > 0) {
     const std::size_t bytes = frames * page_bytes;
-    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    void* got = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
-    if (got == MAP_FAILED) {
-      return Status(Code::kResource, "no addresses for " + std::to_string(bytes >> 20) +
-                                         " MiB of host memory: " + std::strerror(errno));
+    // Not inherited by a forked child, which would make copies of what the parent goes on to write;
+    // and what a disk writes into memory that is shared that way may end in the child's.
+    auto got = Mapping::anonymous(bytes, MAP_NORESERVE);
+    if (!got.ok()) {
+      return got.status().with_prefix("no addresses for " + std::to_string(bytes >> 20) +
+                                      " MiB of host memory: ");
     }
-    arena = static_cast<std::byte*>(got);
-    if (page_bytes >= kHugePage) madvise(got, bytes, MADV_HUGEPAGE);
-    // A forked child would make copies of what the parent goes on to write; and what a disk writes
-    // into memory that is shared that way may end in the child's.
-    madvise(got, bytes, MADV_DONTFORK);
+    arena = std::move(got).value();
+    if (page_bytes >= kHugePage) madvise(arena.data(), bytes, MADV_HUGEPAGE);
   }
-  return std::unique_ptr<PageFrames>(new PageFrames(options, page_bytes, arena, frames));
+  return std::unique_ptr<PageFrames>(new PageFrames(options, page_bytes, std::move(arena), frames));
 }
 
-PageFrames::PageFrames(const MoverOptions& options, std::size_t page_bytes, std::byte* arena,
+PageFrames::PageFrames(const MoverOptions& options, std::size_t page_bytes, Mapping arena,
                        std::size_t frames)
     : device_(options.device),
       range_(options.range),
       page_bytes_(page_bytes),
       poison_(options.poison),
-      arena_(arena),
+      arena_(std::move(arena)),
       frames_(frames),
       host_frames_(options.most_pages, kNoFrame),
       on_device_(options.most_pages, 0) {
   for (std::size_t i = frames; i > 0; --i) free_host_.push_back(static_cast<std::int32_t>(i - 1));
-  if (poison_ && arena_ != nullptr) std::memset(arena_, kPoison, frames_ * page_bytes_);
+  if (poison_ && frames_ > 0) std::memset(arena_.data(), kPoison, arena_.size());
 }
 
 PageFrames::~PageFrames() {
@@ -61,7 +59,6 @@ PageFrames::~PageFrames() {
     const Status destroyed = device_->destroy_frame(frame);
     if (!destroyed.ok()) TACO_LOG_WARNING("zerocache", "%s", destroyed.message().c_str());
   }
-  if (arena_ != nullptr) munmap(arena_, frames_ * page_bytes_);
 }
 
 Status PageFrames::hold(PageId page, Tier tier) {
@@ -156,13 +153,13 @@ bool PageFrames::held(PageId page, Tier tier) const {
 
 std::byte* PageFrames::address(PageId page, Tier tier) const {
   if (tier == Tier::kDevice) return range_ + page * page_bytes_;
-  return arena_ + static_cast<std::size_t>(host_frames_[page]) * page_bytes_;
+  return arena_.data() + static_cast<std::size_t>(host_frames_[page]) * page_bytes_;
 }
 
 std::vector<std::span<std::byte>> PageFrames::buffers() const {
   std::vector<std::span<std::byte>> buffers;
   for (std::size_t i = 0; i < frames_; ++i) {
-    buffers.emplace_back(arena_ + i * page_bytes_, page_bytes_);
+    buffers.emplace_back(arena_.data() + i * page_bytes_, page_bytes_);
   }
   return buffers;
 }

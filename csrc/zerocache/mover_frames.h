@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mapping.h"
 #include "base/status.h"
 #include "device/device.h"
 #include "zerocache/mover.h"
@@ -48,7 +49,7 @@ class PageFrames {
  private:
   static constexpr std::int32_t kNoFrame = -1;
 
-  PageFrames(const MoverOptions& options, std::size_t page_bytes, std::byte* arena,
+  PageFrames(const MoverOptions& options, std::size_t page_bytes, Mapping arena,
              std::size_t frames);
   Result<device::FrameId> take_device_frame();
   Status hold_on_device(PageId page);
@@ -59,7 +60,7 @@ class PageFrames {
   std::byte* const range_;
   const std::size_t page_bytes_;
   const bool poison_;
-  std::byte* const arena_;
+  const Mapping arena_;
   const std::size_t frames_;               // that the arena has room for
   std::vector<std::int32_t> free_host_;    // the last is taken next
   std::vector<std::int32_t> host_frames_;  // by page

@@ -201,7 +201,7 @@ class PairLink final : public ShmLink {
   OwnFd half_fd_;
   std::optional<RingProducer> ring_out_;
   // The peer's: what we read.
-  ShmMapping peer_half_memory_, peer_arena_;
+  Mapping peer_half_memory_, peer_arena_;
   const ShmHalf* peer_half_ = nullptr;
   const ShmPage* peer_page_ = nullptr;
   std::optional<RingConsumer> ring_in_;

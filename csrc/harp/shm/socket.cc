@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -192,33 +191,24 @@ ShmPeerProcess shm_peer_process(int socket, bool want_watch) {
   return process;
 }
 
-Result<ShmMapping> ShmMapping::map(int fd, std::size_t least_bytes) {
+Result<Mapping> shm_map_segment(int fd, std::size_t least_bytes) {
   struct stat file {};
   const int seals = fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &file) != 0 ||
       file.st_size < static_cast<off_t>(least_bytes))
     return Status(Code::kInternal, "shared memory: a peer's segment is not what it should be");
-  ShmMapping mapping;
-  void* address =
-      mmap(nullptr, static_cast<std::size_t>(file.st_size), PROT_READ, MAP_SHARED, fd, 0);
-  if (address == MAP_FAILED) return failure(Code::kResource, "mapping a peer's segment");
-  mapping.data_ = static_cast<std::byte*>(address);
-  mapping.size_ = static_cast<std::size_t>(file.st_size);
-  if (madvise(address, mapping.size_, MADV_DONTFORK) != 0)
-    return failure(Code::kResource, "fork protection of a peer's segment");
+  auto mapping =
+      Mapping::of_file(fd, static_cast<std::size_t>(file.st_size), Mapping::Access::kRead);
+  if (!mapping.ok()) return mapping.status().with_prefix("shared memory: a peer's segment: ");
   return mapping;
 }
 
 Result<ShmPeerMemory> shm_map(ShmFiles files) {
-  auto half = ShmMapping::map(files.half.get(), sizeof(ShmHalf));
+  auto half = shm_map_segment(files.half.get(), sizeof(ShmHalf));
   if (!half.ok()) return half.status();
-  auto arena = ShmMapping::map(files.arena.get(), kShmFirstBlock);
+  auto arena = shm_map_segment(files.arena.get(), kShmFirstBlock);
   if (!arena.ok()) return arena.status();
   return ShmPeerMemory{std::move(*half), std::move(*arena), std::move(files.doorbell)};
-}
-
-ShmMapping::~ShmMapping() {
-  if (data_ != nullptr) munmap(data_, size_);
 }
 
 }  // namespace taco::harp

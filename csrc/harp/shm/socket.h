@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include "base/mapping.h"
 #include "base/own_fd.h"
 #include "base/status.h"
 #include "harp/shm/layout.h"
@@ -61,30 +62,13 @@ struct ShmPeerProcess {
 };
 ShmPeerProcess shm_peer_process(int socket, bool watch);
 
-// A peer's memory, mapped for reading. The size must be sealed, so that no access can fault.
-class ShmMapping {
- public:
-  static Result<ShmMapping> map(int fd, std::size_t least_bytes);
-  ShmMapping() = default;
-  ShmMapping(ShmMapping&& other) noexcept { *this = std::move(other); }
-  ShmMapping& operator=(ShmMapping&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
-    return *this;
-  }
-  ~ShmMapping();
-
-  const std::byte* data() const { return data_; }
-  std::size_t size() const { return size_; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
-};
+// A peer's segment, all of it, mapped for reading. Its size must be sealed, so that no access can
+// fault.
+Result<Mapping> shm_map_segment(int fd, std::size_t least_bytes);
 
 // The memory that a peer's greeting has brought. Once it is mapped it needs no descriptor.
 struct ShmPeerMemory {
-  ShmMapping half, arena;
+  Mapping half, arena;
   OwnFd doorbell;
 };
 Result<ShmPeerMemory> shm_map(ShmFiles files);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -25,9 +26,10 @@ namespace {
 constexpr int kFixedSize = F_SEAL_SHRINK | F_SEAL_GROW;
 constexpr Duration kReadTime = 200 * kMillisecond;
 
+constexpr char kWhat[] = "the page of statistics: ";
+
 Status stat_failure(const char* what) {
-  return Status(Code::kResource,
-                std::string("the page of statistics: ") + what + " failed: " + strerror(errno));
+  return Status(Code::kResource, std::string(kWhat) + what + " failed: " + strerror(errno));
 }
 
 // A store after the sequence has become odd is seen only with that, and the sequence is even again
@@ -50,6 +52,10 @@ void load_words(const std::atomic<std::uint64_t>* from, void* to, std::size_t by
   }
 }
 
+std::atomic<std::uint64_t>* words_at(const Mapping& mapping, std::size_t offset) {
+  return reinterpret_cast<std::atomic<std::uint64_t>*>(mapping.data() + offset);
+}
+
 // Linux before 5.1 knows no seal against writers to come; the mode of the file stands in their way
 // all the same, unless they are root's.
 bool seal(int fd) {
@@ -60,34 +66,30 @@ bool seal(int fd) {
 
 }  // namespace
 
-Mapping::~Mapping() { munmap(at_, bytes_); }
-
 Result<std::unique_ptr<Page>> Page::create(const About& about) {
   OwnFd memory(memfd_create(kMemoryName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) return stat_failure("memfd_create");
   if (fchmod(memory.get(), 0400) != 0) return stat_failure("fchmod");
   if (ftruncate(memory.get(), kPageBytes) != 0) return stat_failure("ftruncate");
-  void* at = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-  if (at == MAP_FAILED) return stat_failure("mmap");
-  auto mapping = std::make_unique<Mapping>(at, kPageBytes);
-  if (madvise(at, kPageBytes, MADV_DONTFORK) != 0) return stat_failure("madvise");
+  auto mapping = Mapping::of_file(memory.get(), kPageBytes, Mapping::Access::kReadWrite);
+  if (!mapping.ok()) return mapping.status().with_prefix(kWhat);
   // The magic comes last: who looks earlier finds no page.
   About blank = about;
   blank.magic = {};
-  store_words(mapping->words(0), &blank, sizeof blank);
-  store_words(mapping->words(0), &about, sizeof about.magic);
+  store_words(words_at(*mapping, 0), &blank, sizeof blank);
+  store_words(words_at(*mapping, 0), &about, sizeof about.magic);
   if (!seal(memory.get())) return stat_failure("sealing it");
-  return std::unique_ptr<Page>(new Page(std::move(memory), std::move(mapping)));
+  return std::unique_ptr<Page>(new Page(std::move(memory), std::move(mapping).value()));
 }
 
 void Page::publish(const State& state) {
   Totals totals = state.totals;
   totals.rows = std::min(state.rows.size(), kMostRows);
   totals.rows_left_out += state.rows.size() - totals.rows;
-  std::atomic<std::uint64_t>& sequence = *mapping_->words(kSequenceAt);
+  std::atomic<std::uint64_t>& sequence = *words_at(mapping_, kSequenceAt);
   sequence.store(++sequence_, std::memory_order_relaxed);
-  store_words(mapping_->words(kTotalsAt), &totals, sizeof totals);
-  store_words(mapping_->words(kRowsAt), state.rows.data(), totals.rows * sizeof(Row));
+  store_words(words_at(mapping_, kTotalsAt), &totals, sizeof totals);
+  store_words(words_at(mapping_, kRowsAt), state.rows.data(), totals.rows * sizeof(Row));
   sequence.store(++sequence_, std::memory_order_release);
 }
 
@@ -100,11 +102,10 @@ Result<View> View::open(int fd) {
     return Status(Code::kInvalidArgument, "is no page of HARP's statistics");
   }
   const auto bytes = std::min<std::size_t>(static_cast<std::size_t>(file.st_size), kPageBytes);
-  void* at = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
-  if (at == MAP_FAILED) return stat_failure("mmap");
-  auto mapping = std::make_unique<Mapping>(at, bytes);
+  auto mapping = Mapping::of_file(fd, bytes, Mapping::Access::kRead);
+  if (!mapping.ok()) return mapping.status().with_prefix(kWhat);
   About about;
-  load_words(mapping->words(0), &about, sizeof about);
+  load_words(words_at(*mapping, 0), &about, sizeof about);
   if (about.magic != kMagic) {
     return Status(Code::kInvalidArgument, "is no page of HARP's statistics");
   }
@@ -117,19 +118,19 @@ Result<View> View::open(int fd) {
   if (bytes != kPageBytes) {
     return Status(Code::kInvalidArgument, "has a damaged page of HARP's statistics");
   }
-  return View(about, std::move(mapping));
+  return View(about, std::move(mapping).value());
 }
 
 Result<State> View::read() const {
   State state;
-  const std::atomic<std::uint64_t>& sequence = *mapping_->words(kSequenceAt);
+  const std::atomic<std::uint64_t>& sequence = *words_at(mapping_, kSequenceAt);
   const Time limit = monotonic_now() + kReadTime;
   do {
     const std::uint64_t before = sequence.load(std::memory_order_acquire);
     if (before % 2 == 0) {
-      load_words(mapping_->words(kTotalsAt), &state.totals, sizeof state.totals);
+      load_words(words_at(mapping_, kTotalsAt), &state.totals, sizeof state.totals);
       state.rows.resize(std::min<std::size_t>(state.totals.rows, kMostRows));
-      load_words(mapping_->words(kRowsAt), state.rows.data(), state.rows.size() * sizeof(Row));
+      load_words(words_at(mapping_, kRowsAt), state.rows.data(), state.rows.size() * sizeof(Row));
       if (sequence.load(std::memory_order_relaxed) == before) return state;
     }
     sched_yield();

@@ -8,7 +8,6 @@
 
 #include <string.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mapping.h"
 #include "base/own_fd.h"
 #include "base/status.h"
 #include "harp/stat/layout.h"
@@ -46,23 +46,6 @@ std::string text_of(const Text<kBytes>& text) {
   return shown;
 }
 
-class Mapping {
- public:
-  Mapping(void* at, std::size_t bytes) : at_(at), bytes_(bytes) {}
-  ~Mapping();
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  std::byte* bytes() const { return static_cast<std::byte*>(at_); }
-  std::atomic<std::uint64_t>* words(std::size_t offset) const {
-    return reinterpret_cast<std::atomic<std::uint64_t>*>(bytes() + offset);
-  }
-
- private:
-  void* const at_;
-  const std::size_t bytes_;
-};
-
 // One thread at a time.
 class Page {
  public:
@@ -75,11 +58,10 @@ class Page {
   int fd() const { return memory_.get(); }
 
  private:
-  Page(OwnFd memory, std::unique_ptr<Mapping> mapping)
-      : memory_(std::move(memory)), mapping_(std::move(mapping)) {}
+  Page(OwnFd memory, Mapping mapping) : memory_(std::move(memory)), mapping_(std::move(mapping)) {}
 
   const OwnFd memory_;
-  const std::unique_ptr<Mapping> mapping_;
+  const Mapping mapping_;
   std::uint64_t sequence_ = 0;
 };
 
@@ -95,11 +77,10 @@ class View {
   Result<State> read() const;
 
  private:
-  View(const About& about, std::unique_ptr<Mapping> mapping)
-      : about_(about), mapping_(std::move(mapping)) {}
+  View(const About& about, Mapping mapping) : about_(about), mapping_(std::move(mapping)) {}
 
   About about_;
-  std::unique_ptr<Mapping> mapping_;
+  Mapping mapping_;
 };
 
 }  // namespace taco::harp::statistics

@@ -60,7 +60,7 @@ class Impostor {
   void follow_consumption() {
     ShmReceived greeting = shm_receive_greeting(socket_.get());
     ASSERT_EQ(greeting.state, ShmReceived::State::kGreeting);
-    victim_half_ = std::move(ShmMapping::map(greeting.files.half.get(), sizeof(ShmHalf))).value();
+    victim_half_ = std::move(shm_map_segment(greeting.files.half.get(), sizeof(ShmHalf))).value();
     ring_->set_consumed(reinterpret_cast<const ShmHalf*>(victim_half_.data())->consumed);
   }
 
@@ -73,7 +73,7 @@ class Impostor {
   std::atomic<std::uint64_t> nothing_consumed_{0};
   std::optional<RingProducer> ring_;
   OwnFd doorbell_, socket_;
-  ShmMapping victim_half_;
+  Mapping victim_half_;
 };
 
 struct ShmHostilePeer : testing::Test {

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -59,36 +58,12 @@ bool set_xdp_option(int fd, int name, const Value& value) {
 
 }  // namespace
 
-Result<MappedMemory> MappedMemory::map(std::size_t bytes, int fd, std::uint64_t offset) {
-  const int kind = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED | MAP_POPULATE;
-  void* const at =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kind, fd, static_cast<off_t>(offset));
-  if (at == MAP_FAILED) return xdp_failure("no memory for an AF_XDP socket");
-  madvise(at, bytes, MADV_DONTFORK);
-  MappedMemory memory;
-  memory.data_ = static_cast<std::byte*>(at);
-  memory.bytes_ = bytes;
-  return memory;
-}
-
-MappedMemory::MappedMemory(MappedMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-
-MappedMemory& MappedMemory::operator=(MappedMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-MappedMemory::~MappedMemory() {
-  if (data_ != nullptr) munmap(data_, bytes_);
-}
-
 template <class Entry>
 Status XdpRing<Entry>::map(int fd, std::uint64_t page, const xdp_ring_offset& offsets,
                            std::uint32_t entries) {
-  auto memory = MappedMemory::map(offsets.desc + entries * sizeof(Entry), fd, page);
-  if (!memory.ok()) return memory.status();
+  auto memory = Mapping::of_file(fd, offsets.desc + entries * sizeof(Entry),
+                                 Mapping::Access::kReadWrite, page);
+  if (!memory.ok()) return memory.status().with_prefix("a ring of an AF_XDP socket: ");
   memory_ = std::move(memory).value();
   producer_ = reinterpret_cast<std::uint32_t*>(memory_.data() + offsets.producer);
   consumer_ = reinterpret_cast<std::uint32_t*>(memory_.data() + offsets.consumer);
@@ -149,8 +124,8 @@ Status XdpSocket::create(const XdpSocketOptions& options) {
     setsockopt(fd_.get(), SOL_SOCKET, SO_SNDBUF, &kXdpSendBuffer, sizeof kXdpSendBuffer);
   }
   const std::size_t chunks = kReceiveFrames + kSendSlots * chunks_a_slot_;
-  auto frames = MappedMemory::map(chunks * chunk_bytes_, -1, 0);
-  if (!frames.ok()) return frames.status();
+  auto frames = Mapping::anonymous(chunks * chunk_bytes_);
+  if (!frames.ok()) return frames.status().with_prefix("frames of an AF_XDP socket: ");
   frames_ = std::move(frames).value();
   xdp_umem_reg memory{};
   memory.addr = reinterpret_cast<std::uint64_t>(frames_.data());

@@ -15,28 +15,11 @@
 #include <span>
 #include <vector>
 
+#include "base/mapping.h"
 #include "base/own_fd.h"
 #include "base/status.h"
 
 namespace taco::harp {
-
-// Memory from mmap(), which a forked child does not get.
-class MappedMemory {
- public:
-  MappedMemory() = default;
-  // By a descriptor (a ring, at `offset`), or, where fd is negative, of nobody else's.
-  static Result<MappedMemory> map(std::size_t bytes, int fd, std::uint64_t offset);
-  MappedMemory(MappedMemory&& other) noexcept;
-  MappedMemory& operator=(MappedMemory&& other) noexcept;
-  ~MappedMemory();
-
-  std::byte* data() const { return data_; }
-  std::size_t size() const { return bytes_; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
 
 // One of the four rings. The kernel is the other end.
 template <class Entry>
@@ -56,7 +39,7 @@ class XdpRing {
   bool needs_wakeup() const;
 
  private:
-  MappedMemory memory_;
+  Mapping memory_;
   std::uint32_t* producer_ = nullptr;
   std::uint32_t* consumer_ = nullptr;
   std::uint32_t* flags_ = nullptr;
@@ -108,7 +91,7 @@ class XdpSocket {
   std::span<std::byte> gathered(std::uint32_t pieces, std::size_t bytes);
 
   OwnFd fd_;
-  MappedMemory frames_;
+  Mapping frames_;
   std::uint64_t chunk_bytes_ = 0;    // of the kernel's pieces
   std::uint64_t chunks_a_slot_ = 0;  // a frame to be sent lies in so many of them, without a gap
   std::size_t frame_bytes_ = 0;
