@@ -110,7 +110,8 @@ class Nic {
   // tell: one that may have left is taken, and perhaps lost. Parts of a datagram may have left all
   // the same (fragments of IP's, which nobody can put together).
   virtual std::size_t send_st(std::span<const TxPacket> packets) = 0;
-  // The last send by this address found no room.
+  // The last send by this address found no room, and its descriptor is writable once there is some.
+  // A driver that wakes its owner for room by something readable says no.
   virtual bool is_full_st(std::uint32_t local_path) const = 0;
   // Gives back what the hardware has finished with (drops TxReference counts). No-op when sends
   // return at once.

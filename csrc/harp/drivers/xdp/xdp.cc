@@ -69,6 +69,8 @@ Result<std::unique_ptr<XdpNic>> XdpNic::create(const NicOptions& options) {
   auto hops = NextHops::open();
   if (!hops.ok()) return hops.status();
   nic->hops_ = std::move(hops).value();
+  TACO_RETURN_IF_ERROR(nic->alarm_.start());
+  nic->descriptors_.push_back({nic->alarm_.fd(), NicDescriptor::kNoAddress});
   TACO_RETURN_IF_ERROR(nic->use_interfaces());
   if (nic->interfaces_.empty()) {
     TACO_LOG_WARNING("harp",
@@ -181,15 +183,7 @@ std::size_t XdpNic::send_st(std::span<const TxPacket> packets) {
   if (closed_) return packets.size();
   const Time now = monotonic_now();
   std::size_t done = 0;
-  for (const TxPacket& packet : packets) {
-    const std::uint32_t path = std::uint32_t{1} << packet.local_path;
-    full_ &= ~path;
-    if (!send_packet(packet, now)) {
-      full_ |= path;
-      break;
-    }
-    ++done;
-  }
+  while (done < packets.size() && send_packet(packets[done], now)) ++done;
   flush();
   return done;
 }
@@ -226,7 +220,10 @@ bool XdpNic::send_by_ring(const TxPacket& packet, const MacAddress& neighbour, X
   const std::size_t count = longest == 0 ? 1 : (packet.bytes + longest - 1) / longest;
   if (to.room() < count) {
     to.flush();
-    if (to.room() < count) return false;
+    if (to.room() < count) {
+      alarm_.set();
+      return false;
+    }
   }
   const UdpFlow flow{by.mac(), neighbour, addresses()[packet.local_path].endpoint,
                      *packet.destination};
@@ -251,7 +248,9 @@ bool XdpNic::send_by_ring(const TxPacket& packet, const MacAddress& neighbour, X
 }
 
 void XdpNic::flush() {
-  for (const auto& each : interfaces_) each->sender().flush();
+  for (const auto& each : interfaces_) {
+    if (!each->sender().flush()) alarm_.set();
+  }
 }
 
 std::size_t XdpNic::receive_st(std::span<RxPacket> packets) {

@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "harp/drivers/kernel/udp.h"
 #include "harp/drivers/xdp/next_hops.h"
+#include "harp/drivers/xdp/room_alarm.h"
 #include "harp/drivers/xdp/xdp_interface.h"
 #include "harp/network.h"
 #include "harp/nic.h"
@@ -42,13 +43,15 @@ class XdpNic final : public Nic {
   std::span<const NicAddress> addresses() const override { return kernel_->addresses(); }
   std::span<const NicDescriptor> descriptors() const override { return descriptors_; }
   std::size_t send_st(std::span<const TxPacket> packets) override;
-  // A ring that is full tells nobody when it has room: the socket's descriptor, which has, lets its
-  // owner try again at once.
+  // The socket alone is asked: for room in a ring there is an alarm.
   bool is_full_st(std::uint32_t local_path) const override {
-    return (full_ >> local_path & 1) != 0;
+    return kernel_->is_full_st(local_path);
   }
   std::size_t receive_st(std::span<RxPacket> packets) override;
-  void look_everywhere_st() override { look_everywhere_ = true; }
+  void look_everywhere_st() override {
+    look_everywhere_ = true;
+    alarm_.clear();
+  }
   std::uint32_t missing_st() const override { return kernel_->missing_st(); }
   std::uint64_t arrivals_st() const override { return kernel_->arrivals_st(); }
   std::vector<Refusal> take_refusals_st() override { return kernel_->take_refusals_st(); }
@@ -86,10 +89,10 @@ class XdpNic final : public Nic {
   std::unordered_map<Endpoint, std::uint32_t, EndpointHash> paths_;  // by address
   std::vector<NicDescriptor> descriptors_;
   std::vector<std::size_t> kernel_places_;  // of the sockets' descriptors among all
+  RoomAlarm alarm_;
   std::array<Endpoint, kReceiveBurst> sources_;
   std::uint64_t former_dropped_ = 0;  // by interfaces that are gone
   std::uint64_t looks_ = 0;           // of the sockets, that were followed
-  std::uint32_t full_ = 0;            // addresses, a bit each
   std::uint16_t identification_ = 0;
   std::uint64_t polls_ = 0;
   bool look_everywhere_ = true;

@@ -2,11 +2,13 @@
 // AF_XDP; skipped with the reason elsewhere.
 #include "harp/drivers/xdp/xdp.h"
 
+#include <errno.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +25,17 @@
 #include "support/network.h"
 #include "support/processes.h"
 #include "support/stack_world.h"
+
+// By which a ring is to be emptied: in place of the C library's.
+static bool kernel_sends_nothing = false;
+extern "C" ssize_t sendto(int fd, const void* data, size_t bytes, int flags, const sockaddr* to,
+                          socklen_t length) {
+  if (!kernel_sends_nothing || data != nullptr) {
+    return syscall(SYS_sendto, fd, data, bytes, flags, to, length);
+  }
+  errno = EAGAIN;
+  return -1;
+}
 
 namespace taco::harp {
 namespace {
@@ -82,6 +95,17 @@ struct End {
     return false;
   }
 
+  // Sleeps on the descriptors as an engine does that has something to send. Returns how many call.
+  int wait(int milliseconds) const {
+    std::vector<pollfd> all;
+    for (const NicDescriptor& each : nic->descriptors()) {
+      const bool is_full =
+          each.local_path != NicDescriptor::kNoAddress && nic->is_full_st(each.local_path);
+      const short events = is_full ? POLLIN | POLLOUT : POLLIN;
+      if (each.fd >= 0) all.push_back({each.fd, events, 0});
+    }
+    return poll(all.data(), all.size(), milliseconds);
+  }
   // Sleeps on the descriptors as an engine does, and takes all that is there.
   void hear() {
     std::vector<pollfd> all;
@@ -283,6 +307,41 @@ TEST(XdpNicTest, a_host_with_kernel_udp_is_heard_and_hears) {
     if (is_xdp) {
       EXPECT_GE(end.counters().received_by_ring, 20u * 31u);
       EXPECT_GT(end.counters().sent_by_ring, 0u);
+    }
+    fellowship.barrier();
+  });
+}
+
+// The kernel sends what lies in a ring when it can: here it cannot for a while. Whoever has nothing
+// else to do sleeps meanwhile, and wakes to try again.
+TEST(XdpNicTest, a_full_ring_lets_its_owner_sleep_until_there_is_room) {
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
+  between(network, [&](Fellowship& fellowship) {
+    End end(fellowship, {network.address(fellowship.rank())}, "xdp", 1500);
+    end.become_acquainted();
+    if (fellowship.rank() == 0) {
+      const auto bytes = pattern(1'400, 4);
+      const IoSlice slice{bytes.data(), bytes.size()};
+      const TxPacket packet{&end.other[0], 0, {&slice, 1}, bytes.size()};
+      const auto takes = [&] { return end.nic->send_st({&packet, 1}) == 1; };
+      const auto wakes = [&] {
+        const bool woken = end.wait(10'000) > 0;
+        end.nic->look_everywhere_st();
+        return woken;
+      };
+      kernel_sends_nothing = true;
+      EXPECT_TRUE(takes());
+      EXPECT_TRUE(wakes()) << "it was taken, and has not left";
+      while (takes()) continue;
+      EXPECT_EQ(end.wait(0), 0) << "there is room at once";
+      EXPECT_TRUE(wakes());
+      EXPECT_EQ(end.wait(0), 0) << "it was looked at";
+      while (takes()) continue;  // what confirms the neighbour goes by the socket
+      kernel_sends_nothing = false;
+      EXPECT_TRUE(wakes());
+      EXPECT_TRUE(takes());
+      EXPECT_EQ(end.wait(0), 0) << "what has room calls nobody";
     }
     fellowship.barrier();
   });
