@@ -97,9 +97,10 @@ Result<std::unique_ptr<XdpInterface>> XdpInterface::open(const std::string& name
   }
   const Status attached = made->filter_->attach(made->index_);
   if (!attached.ok()) return named(attached);
-  TACO_LOG_INFO("harp", "xdp on %s: %s, %u queues, MTU %zu", name.c_str(),
+  TACO_LOG_INFO("harp", "xdp on %s: %s, %s, %u queues, MTU %zu", name.c_str(),
                 made->filter_->mode() == XdpMode::kNative ? "native" : "generic",
-                facts.value().queues, made->mtu_);
+                made->sender().copies() ? "copying" : "zero copy", facts.value().queues,
+                made->mtu_);
   return made;
 }
 

@@ -172,12 +172,15 @@ Status XdpSocket::bind_to(const XdpSocketOptions& options) {
   address.sxdp_family = AF_XDP;
   address.sxdp_ifindex = options.interface;
   address.sxdp_queue_id = options.queue;
-  address.sxdp_flags = XDP_COPY | XDP_USE_NEED_WAKEUP;
+  address.sxdp_flags = XDP_USE_NEED_WAKEUP;  // without copies if the driver can
   const bool takes_pieces = frame_bytes_ + kHeadroom > chunk_bytes_;
-  if (takes_pieces) address.sxdp_flags |= kUseSeveralPieces;
+  // The kernel gives the pieces of a frame back together when it has copied them.
+  if (takes_pieces) address.sxdp_flags |= XDP_COPY | kUseSeveralPieces;
   for (const Time limit = monotonic_now() + kQueueWait;;) {
-    if (bind(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0)
+    if (bind(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+      note_mode();
       return {};
+    }
     if (errno != EBUSY || monotonic_now() > limit) break;
     nanosleep(&kQueuePause, nullptr);
   }
@@ -194,6 +197,13 @@ Status XdpSocket::bind_to(const XdpSocketOptions& options) {
                                        ", or use Linux 6.6 or newer");
   }
   return xdp_failure("cannot bind an AF_XDP socket to " + queue);
+}
+
+void XdpSocket::note_mode() {
+  xdp_options bound{};
+  socklen_t length = sizeof bound;
+  const bool is_known = getsockopt(fd_.get(), SOL_XDP, XDP_OPTIONS, &bound, &length) == 0;
+  copies_ = !is_known || (bound.flags & XDP_OPTIONS_ZEROCOPY) == 0;
 }
 
 // A slot is free when its first piece is: all pieces of a frame come back together.
@@ -231,19 +241,22 @@ void XdpSocket::commit(std::size_t bytes) {
   }
 }
 
-bool XdpSocket::has_unsent() const { return !send_ring_.is_all_consumed(); }
+bool XdpSocket::wants_wakeup() const {
+  return !send_ring_.is_all_consumed() && send_ring_.needs_wakeup();
+}
 
 // The kernel says EAGAIN when it has sent as many as it does at once, and when memory for more is
-// still on its way: in the second case asking again does not help.
+// still on its way: in the second case asking again does not help. An interface that reads frames
+// where they lie goes on by itself, unless it says that it does not.
 bool XdpSocket::flush() {
   send_ring_.publish();
-  for (int calls = 0; calls < kFlushCalls && has_unsent(); ++calls) {
+  for (int calls = 0; calls < kFlushCalls && wants_wakeup(); ++calls) {
     const std::uint32_t before = send_ring_.consumed_by_kernel();
     const ssize_t sent = sendto(fd_.get(), nullptr, 0, MSG_DONTWAIT, nullptr, 0);
     if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
-    if (send_ring_.consumed_by_kernel() == before) return false;
+    if (send_ring_.consumed_by_kernel() == before) return !wants_wakeup();
   }
-  return !has_unsent();
+  return !wants_wakeup();
 }
 
 // A frame that came in several pieces becomes one: the kernel keeps room before each piece.

@@ -1,6 +1,6 @@
-// One AF_XDP socket: frames of one queue of one interface, in memory that the kernel copies them
-// into and out of, by four rings. Copy mode, which every driver has, with frames of several pieces
-// where an interface's MTU needs them.
+// One AF_XDP socket: frames of one queue of one interface, by four rings, in memory that the
+// interface writes them to and reads them from where its driver can (zero copy), and the kernel
+// copies them into and out of elsewhere. Frames have several pieces where the MTU needs them.
 //
 // Owner thread only, but for dropped().
 #pragma once
@@ -59,6 +59,7 @@ class XdpSocket {
   static Result<std::unique_ptr<XdpSocket>> open(const XdpSocketOptions& options);
 
   int fd() const { return fd_.get(); }
+  bool copies() const { return copies_; }  // the kernel does, for want of zero copy
   // Frames that the kernel keeps for us until they are received: as many datagrams, if no frame
   // takes several pieces.
   static constexpr std::size_t kReceiveFrames = 2048;
@@ -71,7 +72,6 @@ class XdpSocket {
   // Has the kernel send what was committed. False: the interface has no room for all of it yet, and
   // wants to be asked again.
   bool flush();
-  bool has_unsent() const;
 
   // The next frame that has arrived; it is valid, and may be written, until give_back(). Frames
   // longer than this socket's are dropped.
@@ -86,6 +86,8 @@ class XdpSocket {
   Status create(const XdpSocketOptions& options);
   Status make_rings();
   Status bind_to(const XdpSocketOptions& options);
+  void note_mode();
+  bool wants_wakeup() const;
   void reap();
   std::uint64_t chunk_of(std::uint64_t address) const { return address & ~(chunk_bytes_ - 1); }
   std::span<std::byte> gathered(std::uint32_t pieces, std::size_t bytes);
@@ -95,6 +97,7 @@ class XdpSocket {
   std::uint64_t chunk_bytes_ = 0;    // of the kernel's pieces
   std::uint64_t chunks_a_slot_ = 0;  // a frame to be sent lies in so many of them, without a gap
   std::size_t frame_bytes_ = 0;
+  bool copies_ = true;
   XdpRing<std::uint64_t> fill_ring_, completion_ring_;
   XdpRing<xdp_desc> receive_ring_, send_ring_;
   std::vector<std::uint64_t> free_slots_;  // the one used last is used next, while it is warm
