@@ -31,6 +31,7 @@ struct Env {
   std::string harp_driver = "auto";      // TACO_HARP_DRIVER: auto|udp|xdp|dpdk
   std::string harp_dpdk;                 // TACO_HARP_DPDK: devices and their addresses
   std::string harp_dpdk_eal;             // TACO_HARP_DPDK_EAL: more arguments for EAL
+  std::string harp_xdp_queues = "auto";  // TACO_HARP_XDP_QUEUES: auto|all|NUMBER/SHARES
   std::string harp_poll = "auto";        // TACO_HARP_POLL: auto|always
   std::string harp_security = "auth";    // TACO_HARP_SECURITY: none|auth|encrypt
   std::string harp_checksum = "crc32c";  // TACO_HARP_CHECKSUM: crc32c|kernel

@@ -68,6 +68,18 @@ bool set_interfaces(std::string& field, const std::string& value) {
   return true;
 }
 
+// "auto", "all", or one of several shares: "0/2" and "1/2".
+bool set_share_of(std::string& field, const std::string& value) {
+  const std::size_t slash = value.find('/');
+  std::int64_t number = 0, shares = 0;
+  const bool is_word = value == "auto" || value == "all";
+  const bool is_share = slash != std::string::npos &&
+                        set_integer(shares, value.substr(slash + 1), 1, 4096) &&
+                        set_integer(number, value.substr(0, slash), 0, shares - 1);
+  if (is_word || is_share) field = value;
+  return is_word || is_share;
+}
+
 bool set_milliseconds(Duration& field, const std::string& value, std::int64_t least,
                       std::int64_t most) {
   std::int64_t milliseconds = 0;
@@ -199,6 +211,12 @@ constexpr auto kVariables = std::to_array<Variable>({
      "which needs rights; dpdk is DPDK's poll-mode drivers (docs/harp.md); auto is udp.",
      [](Env& env, const std::string& value) { return set_name(env.harp_driver, value); },
      [](const Env& env) { return env.harp_driver; }},
+    {"TACO_HARP_XDP_QUEUES", "share", "", "auto, all or NUMBER/SHARES, as 0/2",
+     "With TACO_HARP_DRIVER=xdp: which of an interface's queues this rank has. all of them; of so "
+     "many shares, counted from 0, the one with that number; auto: by LOCAL_RANK and "
+     "LOCAL_WORLD_SIZE, as torchrun sets them, all without (docs/harp.md).",
+     [](Env& env, const std::string& value) { return set_share_of(env.harp_xdp_queues, value); },
+     [](const Env& env) { return env.harp_xdp_queues; }},
     {"TACO_HARP_DPDK", "devices", "", "devices of DPDK and their addresses",
      "With TACO_HARP_DRIVER=dpdk: DEVICE[,ARGUMENTS] ADDRESS/PREFIX ... [gateway=ADDRESS] [mtu=N] "
      "[slots=N], semicolons between devices (docs/harp.md).",

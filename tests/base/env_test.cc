@@ -30,7 +30,7 @@ TEST(Env, EveryVariableReachesItsField) {
        "TACO_ISA=portable", "TACO_IFNAME=eth0,eth1", "TACO_HOST_ID=rack 3",
        "TACO_PEER_TIMEOUT_MS=2500", "TACO_CHUNK_BYTES=65536", "TACO_SPIN_US=7",
        "TACO_SOCKET_BUFFER=1000000", "TACO_PORT=4000", "TACO_MTU=9000", "TACO_PATHS=4",
-       "TACO_CONGESTION=reno", "TACO_TUNE=yes", "TACO_CMA=off"});
+       "TACO_CONGESTION=reno", "TACO_TUNE=yes", "TACO_CMA=off", "TACO_HARP_XDP_QUEUES=3/4"});
   ASSERT_TRUE(result.ok()) << result.status().message();
   const Env& env = result.value();
   EXPECT_EQ(env.log, "debug");
@@ -47,6 +47,7 @@ TEST(Env, EveryVariableReachesItsField) {
   EXPECT_EQ(env.mtu, 9000);
   EXPECT_EQ(env.paths, 4);
   EXPECT_EQ(env.congestion, "reno");
+  EXPECT_EQ(env.harp_xdp_queues, "3/4");
   EXPECT_TRUE(env.tune);
   EXPECT_FALSE(env.cma);
 }
@@ -119,6 +120,10 @@ TEST(Env, MalformedValuesOfEveryKindAreRefused) {
                             "TACO_PATHS=0",
                             "TACO_PATHS=9",
                             "TACO_SOCKET_BUFFER=big",
+                            "TACO_HARP_XDP_QUEUES=0",
+                            "TACO_HARP_XDP_QUEUES=2/2",
+                            "TACO_HARP_XDP_QUEUES=0/",
+                            "TACO_HARP_XDP_QUEUES=-1/2",
                             "TACO_CONGESTION=a b",
                             "TACO_HARP_SECURITY=on",
                             "TACO_HARP_SECURITY=Auth",

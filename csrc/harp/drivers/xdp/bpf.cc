@@ -37,6 +37,18 @@ Status bpf_failure(const std::string& what) {
   return Status(Code::kResource, text);
 }
 
+Status sharing_failure() {
+  const int error = errno;
+  std::string text = "a program for XDP that is there already cannot be looked at: ";
+  text += strerror(error);
+  if (error == EPERM) {
+    text +=
+        " (the first process of an interface needs CAP_BPF and CAP_NET_ADMIN, those that share its "
+        "program CAP_SYS_ADMIN, or root)";
+  }
+  return Status(Code::kResource, text);
+}
+
 }  // namespace
 
 void BpfProgram::append(int code, int to, int from, std::int16_t offset, std::int32_t number) {
@@ -55,6 +67,9 @@ void BpfProgram::set(int to, std::int32_t number) {
 }
 void BpfProgram::add(int to, std::int32_t number) {
   append(BPF_ALU64 | BPF_ADD | BPF_K, to, 0, 0, number);
+}
+void BpfProgram::add_register(int to, int from) {
+  append(BPF_ALU64 | BPF_ADD | BPF_X, to, from, 0, 0);
 }
 void BpfProgram::mask(int to, std::int32_t number) {
   append(BPF_ALU64 | BPF_AND | BPF_K, to, 0, 0, number);
@@ -125,9 +140,57 @@ void erase_from_bpf_map(const OwnFd& map, const void* key) {
   bpf(BPF_MAP_DELETE_ELEM, attribute);
 }
 
+bool look_up_in_bpf_map(const OwnFd& map, const void* key, void* value) {
+  bpf_attr attribute;
+  memset(&attribute, 0, sizeof attribute);
+  attribute.map_fd = static_cast<std::uint32_t>(map.get());
+  attribute.key = address_of(key);
+  attribute.value = address_of(value);
+  return bpf(BPF_MAP_LOOKUP_ELEM, attribute) == 0;
+}
+
+bool next_bpf_key(const OwnFd& map, const void* key, void* next) {
+  bpf_attr attribute;
+  memset(&attribute, 0, sizeof attribute);
+  attribute.map_fd = static_cast<std::uint32_t>(map.get());
+  attribute.key = address_of(key);
+  attribute.next_key = address_of(next);
+  return bpf(BPF_MAP_GET_NEXT_KEY, attribute) == 0;
+}
+
+Result<OwnFd> open_bpf_object(BpfKind kind, std::uint32_t id) {
+  bpf_attr attribute;
+  memset(&attribute, 0, sizeof attribute);
+  attribute.prog_id = id;  // in one place with those of maps and links
+  const bpf_cmd command = kind == BpfKind::kProgram ? BPF_PROG_GET_FD_BY_ID
+                          : kind == BpfKind::kMap   ? BPF_MAP_GET_FD_BY_ID
+                                                    : BPF_LINK_GET_FD_BY_ID;
+  OwnFd object(bpf(command, attribute));
+  if (!object && errno != ENOENT && errno != EAGAIN) return sharing_failure();
+  return object;
+}
+
+Result<std::uint32_t> next_bpf_link(std::uint32_t id) {
+  bpf_attr attribute;
+  memset(&attribute, 0, sizeof attribute);
+  attribute.start_id = id;
+  if (bpf(BPF_LINK_GET_NEXT_ID, attribute) == 0) return std::uint32_t{attribute.next_id};
+  if (errno != ENOENT) return sharing_failure();
+  return std::uint32_t{0};
+}
+
+bool describe_bpf_object(const OwnFd& object, void* about, std::uint32_t bytes) {
+  bpf_attr attribute;
+  memset(&attribute, 0, sizeof attribute);
+  attribute.info.bpf_fd = static_cast<std::uint32_t>(object.get());
+  attribute.info.info_len = bytes;
+  attribute.info.info = address_of(about);
+  return bpf(BPF_OBJ_GET_INFO_BY_FD, attribute) == 0;
+}
+
 // Frames of several pieces are since Linux 5.18: without them an interface
 // with a large MTU refuses the program, and one with a small MTU has none.
-Result<OwnFd> load_xdp_program(std::span<const bpf_insn> instructions) {
+Result<OwnFd> load_xdp_program(std::span<const bpf_insn> instructions, const char* name) {
   std::string proof(kProofText, '\0');
   const auto load = [&](std::uint32_t flags) {
     bpf_attr attribute;
@@ -140,7 +203,7 @@ Result<OwnFd> load_xdp_program(std::span<const bpf_insn> instructions) {
     attribute.log_buf = address_of(proof.data());
     attribute.log_size = static_cast<std::uint32_t>(proof.size());
     attribute.prog_flags = flags;
-    memcpy(attribute.prog_name, "taco_harp", sizeof "taco_harp");
+    strncpy(attribute.prog_name, name, sizeof attribute.prog_name - 1);
     return bpf(BPF_PROG_LOAD, attribute);
   };
   OwnFd program(load(kTakesSeveralPieces));
@@ -160,13 +223,7 @@ Result<OwnFd> attach_xdp_program(const OwnFd& program, std::uint32_t interface, 
   attribute.link_create.attach_type = BPF_XDP;
   attribute.link_create.flags = mode == XdpMode::kNative ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE;
   OwnFd link(bpf(BPF_LINK_CREATE, attribute));
-  if (link) return link;
-  if (errno == EBUSY || errno == EEXIST) {
-    return Status(Code::kResource,
-                  "another XDP program is there already, of this host's or of another process that "
-                  "uses TACO_HARP_DRIVER=xdp: one process has an interface (`ip link` shows the "
-                  "program, TACO_IFNAME chooses interfaces)");
-  }
+  if (link || errno == EBUSY || errno == EEXIST) return link;
   return bpf_failure(mode == XdpMode::kNative
                          ? "its driver takes no XDP program"
                          : "it takes no XDP program (Linux 5.9 or newer does)");

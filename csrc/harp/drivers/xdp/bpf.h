@@ -27,6 +27,7 @@ class BpfProgram {
   void copy(int to, int from);  // registers
   void set(int to, std::int32_t number);
   void add(int to, std::int32_t number);
+  void add_register(int to, int from);
   void mask(int to, std::int32_t number);
   // `size`: BPF_B, BPF_H or BPF_W, of one, two or four bytes.
   void load(int size, int to, int base, std::int16_t offset);
@@ -60,16 +61,30 @@ struct BpfMapShape {
 Result<OwnFd> create_bpf_map(const BpfMapShape& shape);
 Status put_in_bpf_map(const OwnFd& map, const void* key, const void* value);
 void erase_from_bpf_map(const OwnFd& map, const void* key);
+// False: the key is not there.
+bool look_up_in_bpf_map(const OwnFd& map, const void* key, void* value);
+// The key behind `key`, or the first (null). False: there is none.
+bool next_bpf_key(const OwnFd& map, const void* key, void* next);
+
+// The kernel numbers the objects that processes make; who opens one needs CAP_SYS_ADMIN.
+enum class BpfKind { kProgram, kMap, kLink };
+// An empty descriptor: it is gone by now.
+Result<OwnFd> open_bpf_object(BpfKind kind, std::uint32_t id);
+// The number of the link behind that one. 0: there is none.
+Result<std::uint32_t> next_bpf_link(std::uint32_t id);
+// Fills one of the kernel's bpf_..._info, whose pointers say where more is wanted.
+bool describe_bpf_object(const OwnFd& object, void* about, std::uint32_t bytes);
+
 // The kernel proves of a program that it ends and reads nothing that is not its own; if it cannot,
 // the text says why.
-Result<OwnFd> load_xdp_program(std::span<const bpf_insn> instructions);
+Result<OwnFd> load_xdp_program(std::span<const bpf_insn> instructions, const char* name);
 
 enum class XdpMode {
   kNative,   // in the interface's driver, before the kernel makes a packet of a frame
   kGeneric,  // behind it, with any driver
 };
 // The program runs on what arrives at the interface until the result is closed, by whatever end the
-// process takes. kResource: the interface or its driver refuses, another program is there.
+// process takes. Empty: another program is there. kResource: the interface or its driver refuses.
 Result<OwnFd> attach_xdp_program(const OwnFd& program, std::uint32_t interface, XdpMode mode);
 
 }  // namespace taco::harp

@@ -59,8 +59,8 @@ std::size_t XdpNic::EndpointHash::operator()(const Endpoint& endpoint) const {
 
 // A program behind the driver would see datagrams that the kernel has put together for a socket
 // that asks for it (UDP_GRO), and could not part them.
-Result<std::unique_ptr<XdpNic>> XdpNic::create(const NicOptions& options) {
-  std::unique_ptr<XdpNic> nic(new XdpNic);
+Result<std::unique_ptr<XdpNic>> XdpNic::create(const NicOptions& options, const QueueShare& share) {
+  std::unique_ptr<XdpNic> nic(new XdpNic(share));
   UdpNicOptions sockets{options};
   sockets.allow_gro = false;
   auto kernel = UdpNic::create(sockets);
@@ -113,7 +113,7 @@ Status XdpNic::use_interfaces() {
 }
 
 Status XdpNic::use_interface(const std::string& name) {
-  auto opened = XdpInterface::open(name);
+  auto opened = XdpInterface::open(name, share_);
   if (!opened.ok()) {
     return opened.status().code() == Code::kUnsupported ? Status() : opened.status();
   }

@@ -36,7 +36,8 @@ struct XdpCounters {
 
 class XdpNic final : public Nic {
  public:
-  static Result<std::unique_ptr<XdpNic>> create(const NicOptions& options);
+  // `share`: which queues of its interfaces are this process's.
+  static Result<std::unique_ptr<XdpNic>> create(const NicOptions& options, const QueueShare& share);
   ~XdpNic() override;
 
   const NicCapabilities& capabilities() const override { return capabilities_; }
@@ -65,7 +66,7 @@ class XdpNic final : public Nic {
     std::size_t operator()(const Endpoint& endpoint) const;
   };
 
-  XdpNic() = default;
+  explicit XdpNic(const QueueShare& share) : share_(share) {}
   Status use_interfaces();
   Status use_interface(const std::string& name);
   Status set_addresses();
@@ -81,6 +82,7 @@ class XdpNic final : public Nic {
   bool take_frame(std::span<std::byte> frame, std::size_t place, RxPacket& packet);
   std::size_t receive_by_sockets(std::span<RxPacket> packets);
 
+  const QueueShare share_;
   NicCapabilities capabilities_;
   std::unique_ptr<UdpNic> kernel_;
   std::unique_ptr<NextHops> hops_;

@@ -1,14 +1,17 @@
 #include "harp/drivers/xdp/xdp_filter.h"
 
 #include <arpa/inet.h>
+#include <time.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "harp/address.h"
 #include "harp/drivers/frames/ethernet.h"
+#include "harp/drivers/xdp/attached_program.h"
 
 namespace taco::harp {
 
@@ -22,6 +25,11 @@ constexpr int kStackEnd = BPF_REG_10;
 constexpr std::int16_t kKeyAt = -24;  // on the stack: 16 bytes of address, the port, two of nothing
 constexpr std::int16_t kPortAt = kKeyAt + 16;
 constexpr std::int32_t kAnyFragment = 0x3fff;  // more of them, or an offset
+// Another layout of the maps needs another name: those that share a program know it by that.
+constexpr char kProgramName[] = "taco_harp_2";
+// A program takes a moment to go with its last process.
+constexpr Duration kAttachWait = 2 * kSecond;
+constexpr timespec kAttachPause{0, 10'000'000};
 constexpr auto kIpHeaderAt = static_cast<std::int16_t>(kEthernetHeader);
 
 // Goes to `pass` unless the frame has that many bytes in its first piece.
@@ -92,9 +100,12 @@ BpfProgram XdpFilter::program(const OwnFd& addresses, const OwnFd& sockets) {
   program.add(BPF_REG_2, kKeyAt);
   program.call(BPF_FUNC_map_lookup_elem);
   program.jump_if(BPF_JEQ, BPF_REG_0, 0, pass);
-  program.load_map(BPF_REG_1, sockets);
   program.load(BPF_W, BPF_REG_2, kXdpContext, offsetof(xdp_md, rx_queue_index));
-  program.set(BPF_REG_3, XDP_PASS);  // by a queue without a socket
+  program.jump_if(BPF_JGE, BPF_REG_2, kMostQueues, pass);
+  program.load(BPF_W, kScratch, BPF_REG_0, 0);
+  program.add_register(BPF_REG_2, kScratch);
+  program.load_map(BPF_REG_1, sockets);
+  program.set(BPF_REG_3, XDP_PASS);  // by a queue of somebody else's
   program.call(BPF_FUNC_redirect_map);
   program.leave();
   program.place(pass);
@@ -103,26 +114,40 @@ BpfProgram XdpFilter::program(const OwnFd& addresses, const OwnFd& sockets) {
   return program;
 }
 
-Result<std::unique_ptr<XdpFilter>> XdpFilter::create(std::uint32_t queues) {
+Result<std::unique_ptr<XdpFilter>> XdpFilter::create() {
   static_assert(sizeof(Key) == 20);
   std::unique_ptr<XdpFilter> filter(new XdpFilter);
   auto addresses =
       create_bpf_map({BPF_MAP_TYPE_HASH, sizeof(Key), sizeof(std::uint32_t), kMostAddresses});
   if (!addresses.ok()) return addresses.status();
   filter->addresses_ = std::move(addresses).value();
-  auto sockets =
-      create_bpf_map({BPF_MAP_TYPE_XSKMAP, sizeof(std::uint32_t), sizeof(std::uint32_t), queues});
+  auto sockets = create_bpf_map({BPF_MAP_TYPE_XSKMAP, sizeof(std::uint32_t), sizeof(std::uint32_t),
+                                 kMostQueues * kMostQueues});
   if (!sockets.ok()) return sockets.status();
   filter->sockets_ = std::move(sockets).value();
   const BpfProgram written = program(filter->addresses_, filter->sockets_);
-  auto loaded = load_xdp_program(written.instructions());
+  auto loaded = load_xdp_program(written.instructions(), kProgramName);
   if (!loaded.ok()) return loaded.status();
   filter->program_ = std::move(loaded).value();
   return filter;
 }
 
+// The maps may live on with other processes; sockets leave theirs as they are closed.
+XdpFilter::~XdpFilter() {
+  for (const Key& key : keys_) {
+    if (owns(key)) erase_from_bpf_map(addresses_, &key);
+  }
+}
+
 Status XdpFilter::add_socket(std::uint32_t queue, int socket) {
-  return put_in_bpf_map(sockets_, &queue, &socket);
+  const std::uint32_t place = first_place_ + queue;
+  return put_in_bpf_map(sockets_, &place, &socket);
+}
+
+// Another process may have had the port since.
+bool XdpFilter::owns(const Key& key) const {
+  std::uint32_t place = 0;
+  return look_up_in_bpf_map(addresses_, &key, &place) && place == first_place_;
 }
 
 Status XdpFilter::set_addresses(std::span<const Endpoint> addresses) {
@@ -131,36 +156,84 @@ Status XdpFilter::set_addresses(std::span<const Endpoint> addresses) {
     wanted.push_back({mapped_address(each), wire_port_of(each)});
   }
   for (const Key& key : keys_) {
-    if (std::ranges::find(wanted, key) == wanted.end()) erase_from_bpf_map(addresses_, &key);
+    const bool is_wanted = std::ranges::find(wanted, key) != wanted.end();
+    if (!is_wanted && owns(key)) erase_from_bpf_map(addresses_, &key);
   }
   keys_.clear();
   for (const Key& key : wanted) {
-    const std::uint32_t taken = 1;
-    TACO_RETURN_IF_ERROR(put_in_bpf_map(addresses_, &key, &taken));
+    TACO_RETURN_IF_ERROR(put_in_bpf_map(addresses_, &key, &first_place_));
     keys_.push_back(key);
   }
   return {};
 }
 
+Status XdpFilter::attach(std::uint32_t interface, std::uint32_t owner) {
+  first_place_ = owner * kMostQueues;
+  for (const Time limit = monotonic_now() + kAttachWait;;) {
+    TACO_RETURN_IF_ERROR(attach_new(interface));
+    if (!link_) TACO_RETURN_IF_ERROR(join(interface));
+    if (link_) break;
+    if (monotonic_now() > limit) {
+      return Status(Code::kResource, "the XDP program of another process comes and goes there");
+    }
+    nanosleep(&kAttachPause, nullptr);
+  }
+  forget_former_owner();
+  return {};
+}
+
 // Generic programs see what other hosts' kernels on the same machine hand over as it is, runs of
-// datagrams in one piece included, which nobody can cut any more. So natively first.
-Status XdpFilter::attach(std::uint32_t interface) {
+// datagrams in one piece included, which nobody can cut any more. So natively first. No link:
+// another program is there.
+Status XdpFilter::attach_new(std::uint32_t interface) {
+  mode_ = XdpMode::kNative;
   auto native = attach_xdp_program(program_, interface, XdpMode::kNative);
   if (native.ok()) {
     link_ = std::move(native).value();
-    mode_ = XdpMode::kNative;
     return {};
   }
+  mode_ = XdpMode::kGeneric;
   auto generic = attach_xdp_program(program_, interface, XdpMode::kGeneric);
   if (!generic.ok()) return generic.status();
   link_ = std::move(generic).value();
-  mode_ = XdpMode::kGeneric;
+  if (!link_) return {};
   TACO_LOG_WARNING(
       "harp",
       "XDP behind the interface's driver (%s): runs of datagrams that another kernel "
       "on this machine hands over uncut do not arrive; TACO_HARP_DRIVER=udp takes them",
       native.status().message().c_str());
   return {};
+}
+
+// No link: the program that was there has gone.
+Status XdpFilter::join(std::uint32_t interface) {
+  auto found = find_attached_program(interface);
+  if (!found.ok()) return found.status();
+  if (!found.value()) return {};
+  AttachedProgram& there = *found.value();
+  if (there.name != kProgramName) {
+    return Status(Code::kResource, "another XDP program is there already, \"" + there.name +
+                                       "\" (`ip link` shows it; TACO_IFNAME chooses interfaces)");
+  }
+  for (AttachedProgram::Map& map : there.maps) {
+    OwnFd& ours = map.type == BPF_MAP_TYPE_XSKMAP ? sockets_ : addresses_;
+    ours = std::move(map.fd);
+  }
+  mode_ = there.mode;
+  link_ = std::move(there.link);
+  return {};
+}
+
+// A former owner of our queue may not have lived to take its addresses out.
+void XdpFilter::forget_former_owner() {
+  std::vector<Key> all;
+  for (Key key; next_bpf_key(addresses_, all.empty() ? nullptr : &all.back(), &key);) {
+    all.push_back(key);
+    if (all.size() > kMostAddresses) break;
+  }
+  for (const Key& key : all) {
+    if (owns(key)) erase_from_bpf_map(addresses_, &key);
+  }
 }
 
 }  // namespace taco::harp

@@ -2,6 +2,12 @@
 // everything else goes on to the kernel as if the program were not there, ARP and ping too, and
 // fragments, which only the kernel puts together.
 //
+// Processes that have queues of the interface share one program and its two maps: whoever comes
+// first puts it there, and it stays as long as any of them lives. To whom a datagram goes its
+// address and port say; if it came by a queue of somebody else, it goes on to the kernel, which has
+// a socket there, too. A process is known by the first of its queues. What one that was killed has
+// left in the maps does no harm, and goes with the next that has its queue.
+//
 // Owner thread only.
 #pragma once
 
@@ -19,15 +25,21 @@ namespace taco::harp {
 
 class XdpFilter {
  public:
-  // `queues`: of the interface, those that sockets may be given for.
-  static Result<std::unique_ptr<XdpFilter>> create(std::uint32_t queues);
+  static constexpr std::uint32_t kMostQueues = 64;
 
-  // Datagrams that arrive by that queue go to that AF_XDP socket.
+  // A program that runs nowhere yet.
+  static Result<std::unique_ptr<XdpFilter>> create();
+  ~XdpFilter();
+
+  // Runs on what arrives at the interface from now on: natively where its driver can, generically
+  // elsewhere; or takes part in the one that another process has there. `owner`: the first of this
+  // process's queues, each of which has its socket by now. kResource names the program that is in
+  // the way, or the right that is missing.
+  Status attach(std::uint32_t interface, std::uint32_t owner);
+  // Datagrams to our addresses that arrive by that queue go to that AF_XDP socket.
   Status add_socket(std::uint32_t queue, int socket);
   // To take, from now on, datagrams to these addresses and no others.
   Status set_addresses(std::span<const Endpoint> addresses);
-  // Natively where the interface's driver can, generically elsewhere.
-  Status attach(std::uint32_t interface);
   XdpMode mode() const { return mode_; }  // as attached
 
   // The instructions alone, for tests.
@@ -41,12 +53,17 @@ class XdpFilter {
     std::uint16_t nothing = 0;
     bool operator==(const Key&) const = default;
   };
-  static constexpr std::uint32_t kMostAddresses = 64;
+  static constexpr std::uint32_t kMostAddresses = 4096;  // of all processes
 
   XdpFilter() = default;
+  Status attach_new(std::uint32_t interface);
+  Status join(std::uint32_t interface);
+  bool owns(const Key& key) const;
+  void forget_former_owner();
 
   OwnFd addresses_, sockets_, program_;
   OwnFd link_;
+  std::uint32_t first_place_ = 0;  // of this process's sockets in their map
   XdpMode mode_ = XdpMode::kNative;
   std::vector<Key> keys_;  // in the map
 };

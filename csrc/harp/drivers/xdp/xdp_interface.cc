@@ -1,8 +1,6 @@
 #include "harp/drivers/xdp/xdp_interface.h"
 
 #include <errno.h>
-#include <linux/ethtool.h>
-#include <linux/sockios.h>
 #include <net/if.h>
 #include <net/if_arp.h>
 #include <string.h>
@@ -14,13 +12,13 @@
 
 #include "base/log.h"
 #include "base/own_fd.h"
+#include "harp/drivers/kernel/device_queues.h"
 
 namespace taco::harp {
 
 namespace {
 
 constexpr std::size_t kVlanTagBytes = 4;  // of a frame that comes with one
-constexpr std::uint32_t kMostQueues = 64;
 
 // The kernel is asked by name.
 struct LinkFacts {
@@ -37,15 +35,6 @@ ifreq request_about(const std::string& name) {
   const std::size_t bytes = std::min(name.size(), sizeof request.ifr_name - 1);
   memcpy(request.ifr_name, name.data(), bytes);
   return request;
-}
-
-std::uint32_t receive_queues(int fd, const std::string& name) {
-  ethtool_channels channels{};
-  channels.cmd = ETHTOOL_GCHANNELS;
-  ifreq request = request_about(name);
-  request.ifr_data = reinterpret_cast<char*>(&channels);
-  if (ioctl(fd, SIOCETHTOOL, &request) != 0) return 1;
-  return std::clamp(channels.combined_count + channels.rx_count, 1u, kMostQueues);
 }
 
 Result<LinkFacts> facts_of(const std::string& name) {
@@ -65,13 +54,14 @@ Result<LinkFacts> facts_of(const std::string& name) {
   known = known && ioctl(fd.get(), SIOCGIFFLAGS, &request) == 0;
   facts.is_up = (request.ifr_flags & IFF_UP) != 0;
   if (!known) return Status(Code::kResource, name + ": " + strerror(errno));
-  facts.queues = receive_queues(fd.get(), name);
+  facts.queues = std::min(device_queues(name).now, XdpFilter::kMostQueues);
   return facts;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<XdpInterface>> XdpInterface::open(const std::string& name) {
+Result<std::unique_ptr<XdpInterface>> XdpInterface::open(const std::string& name,
+                                                         const QueueShare& share) {
   const auto facts = facts_of(name);
   if (!facts.ok()) return facts.status();
   if (!facts.value().is_ethernet) {
@@ -81,27 +71,31 @@ Result<std::unique_ptr<XdpInterface>> XdpInterface::open(const std::string& name
   made->index_ = facts.value().index;
   made->mac_ = facts.value().mac;
   made->mtu_ = facts.value().mtu;
-  const auto named = [&](const Status& status) {
-    return status.with_prefix("TACO_HARP_DRIVER=xdp on " + name + ": ");
-  };
-  auto filter = XdpFilter::create(facts.value().queues);
-  if (!filter.ok()) return named(filter.status());
-  made->filter_ = std::move(filter).value();
-  for (std::uint32_t queue = 0; queue < facts.value().queues; ++queue) {
-    auto socket =
-        XdpSocket::open({made->index_, queue, made->mtu_ + kEthernetHeader + kVlanTagBytes});
-    if (!socket.ok()) return named(socket.status());
-    const Status added = made->filter_->add_socket(queue, socket.value()->fd());
-    if (!added.ok()) return named(added);
-    made->sockets_.push_back(std::move(socket).value());
-  }
-  const Status attached = made->filter_->attach(made->index_);
-  if (!attached.ok()) return named(attached);
-  TACO_LOG_INFO("harp", "xdp on %s: %s, %s, %u queues, MTU %zu", name.c_str(),
+  const std::vector<std::uint32_t> queues = share.of(facts.value().queues);
+  const Status opened = made->open_queues(queues);
+  if (!opened.ok()) return opened.with_prefix("TACO_HARP_DRIVER=xdp on " + name + ": ");
+  TACO_LOG_INFO("harp", "xdp on %s: %s, %s, %zu of %u queues, MTU %zu", name.c_str(),
                 made->filter_->mode() == XdpMode::kNative ? "native" : "generic",
-                made->sender().copies() ? "copying" : "zero copy", facts.value().queues,
-                made->mtu_);
+                made->sender().copies() ? "copying" : "zero copy", queues.size(),
+                facts.value().queues, made->mtu_);
   return made;
+}
+
+// A queue is ours once it has our socket, and only then may the program know us by it.
+Status XdpInterface::open_queues(std::span<const std::uint32_t> queues) {
+  auto filter = XdpFilter::create();
+  if (!filter.ok()) return filter.status();
+  filter_ = std::move(filter).value();
+  for (const std::uint32_t queue : queues) {
+    auto socket = XdpSocket::open({index_, queue, mtu_ + kEthernetHeader + kVlanTagBytes});
+    if (!socket.ok()) return socket.status();
+    sockets_.push_back(std::move(socket).value());
+  }
+  TACO_RETURN_IF_ERROR(filter_->attach(index_, queues.front()));
+  for (std::size_t i = 0; i < queues.size(); ++i) {
+    TACO_RETURN_IF_ERROR(filter_->add_socket(queues[i], sockets_[i]->fd()));
+  }
+  return {};
 }
 
 std::uint64_t XdpInterface::dropped() const {

@@ -1,4 +1,4 @@
-// One interface of the xdp driver: its program, and a socket for each of its queues.
+// One interface of the xdp driver: its program, and a socket for each queue that this process has.
 //
 // Owner thread only.
 #pragma once
@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "harp/drivers/frames/ethernet.h"
+#include "harp/drivers/xdp/queue_share.h"
 #include "harp/drivers/xdp/xdp_filter.h"
 #include "harp/drivers/xdp/xdp_socket.h"
 #include "harp/nic.h"
@@ -21,8 +22,10 @@ namespace taco::harp {
 
 class XdpInterface {
  public:
-  // By name. kUnsupported: no interface for Ethernet frames of its own, such as loopback.
-  static Result<std::unique_ptr<XdpInterface>> open(const std::string& name);
+  // By name, with that share of its queues. kUnsupported: no interface for Ethernet frames of its
+  // own, such as loopback.
+  static Result<std::unique_ptr<XdpInterface>> open(const std::string& name,
+                                                    const QueueShare& share);
 
   const std::string& name() const { return name_; }
   std::uint32_t index() const { return index_; }
@@ -39,6 +42,7 @@ class XdpInterface {
 
  private:
   explicit XdpInterface(std::string name) : name_(std::move(name)) {}
+  Status open_queues(std::span<const std::uint32_t> queues);
 
   const std::string name_;
   std::uint32_t index_ = 0;

@@ -13,7 +13,7 @@ namespace taco::harp {
 
 // Empty: there is.
 inline std::string why_no_xdp() {
-  const auto filter = XdpFilter::create(1);
+  const auto filter = XdpFilter::create();
   if (!filter.ok()) return filter.status().message();
   return OwnFd(socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0)) ? "" : "this kernel has no AF_XDP";
 }

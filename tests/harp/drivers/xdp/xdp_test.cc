@@ -435,7 +435,7 @@ TEST(XdpNicTest, a_neighbour_that_becomes_another_is_followed) {
   });
 }
 
-TEST(XdpNicTest, an_interface_is_one_process_s_and_is_free_again_after_it) {
+TEST(XdpNicTest, a_queue_is_one_process_s_and_is_free_again_after_it) {
   XDP_OR_SKIP();
   HOSTS_OR_SKIP(1, 1500);
   const std::string& space = network.namespaces()[0];
@@ -455,8 +455,8 @@ TEST(XdpNicTest, an_interface_is_one_process_s_and_is_free_again_after_it) {
           return;
         }
         fellowship.barrier();
-        expect_refused(opened().status(),
-                       {"TACO_HARP_DRIVER=xdp", "eth0", "one process", "TACO_IFNAME"});
+        expect_refused(opened().status(), {"TACO_HARP_DRIVER=xdp on eth0: queue 0", "ethtool -L",
+                                           "TACO_IFNAME", "TACO_HARP_XDP_QUEUES"});
         fellowship.barrier();
         fellowship.barrier();
         const auto nic = opened();
