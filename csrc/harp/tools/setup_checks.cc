@@ -3,16 +3,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <string_view>
+#include <utility>
 
 #include "base/file.h"
 #include "base/names.h"
-#include "harp/drivers/networks.h"
 
 namespace taco::harp {
 namespace {
@@ -71,29 +69,30 @@ Check check_networks(const Host& host) {
   return check;
 }
 
-}  // namespace
-
-SeenHost see_host(const std::string& driver) {
-  SeenHost seen;
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  seen.host.most_descriptors = limit.rlim_max;
-  const auto network = network_named(driver);
-  if (!network.ok()) seen.problem = network.status().message();
-  if (!network.ok()) return seen;
-  const auto all = network.value()->interfaces();
-  if (!all.ok()) seen.problem = all.status().message();
-  if (!all.ok()) return seen;
-  for (const Interface& each : all.value()) {
-    if (!each.up || each.loopback || each.overlay || !is_publishable(each)) continue;
-    seen.host.networks.push_back(each.name + " " + to_string(each.address));
-  }
-  return seen;
+// A queue is one core's work. Setting their number may take the link down for a
+// moment, and with it the session of whoever does it.
+Check check_queues(const Host& host, const Host::Device& device) {
+  const DeviceQueues& queues = device.queues;
+  const auto wanted = static_cast<std::uint32_t>(std::min<std::size_t>(queues.most, host.cores));
+  Check check{.name = "queues", .found = device.name + " " + std::to_string(queues.now)};
+  check.found += " of " + std::to_string(queues.most) + ", " + count_text(host.cores, "core");
+  check.good = queues.now >= wanted;
+  if (check.good) return check;
+  check.mend = "ethtool -L " + device.name + (queues.is_combined ? " combined " : " rx ") +
+               std::to_string(wanted);
+  return check;
 }
 
+}  // namespace
+
 std::vector<Check> check_host(const Host& host, std::size_t socket_buffer) {
-  return {check_socket_buffers(host, socket_buffer), check_huge_pages(host),
-          check_descriptors(host), check_networks(host)};
+  std::vector<Check> checks = {check_socket_buffers(host, socket_buffer), check_huge_pages(host),
+                               check_descriptors(host)};
+  // Devices of DPDK's are each rank's own: nobody may have named any here.
+  if (host.driver != "dpdk") checks.push_back(check_networks(host));
+  for (const Host::Device& each : host.devices) checks.push_back(check_queues(host, each));
+  for (Check& each : check_driver(host)) checks.push_back(std::move(each));
+  return checks;
 }
 
 std::string mend(const Check& check) {

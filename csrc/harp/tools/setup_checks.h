@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
+
+#include "harp/drivers/kernel/device_queues.h"
 
 namespace taco::harp {
 
@@ -19,7 +22,20 @@ struct Check {
 struct Host {
   std::string root;                   // before /proc and /sys; "" of the real one
   std::size_t most_descriptors = 0;   // that a process may ask for
+  std::size_t most_locked = 0;        // bytes of memory that one may lock
+  std::size_t cores = 1;              // that one may run on
   std::vector<std::string> networks;  // addresses by which others may reach it
+  struct Device {
+    std::string name;
+    DeviceQueues queues;
+  };
+  std::vector<Device> devices;  // of the kernel's, that those addresses are of
+
+  std::string driver = "udp";  // that is to be used
+  std::string kernel;          // its release: "6.1.0-18-amd64"
+  bool has_af_xdp = false;
+  std::string dpdk;      // the version of its library; "": there is none
+  bool uses_pci = true;  // DPDK's devices are hardware, or nobody has said what they are
 };
 // This one. Errors of the driver are in its text.
 struct SeenHost {
@@ -28,7 +44,9 @@ struct SeenHost {
 };
 SeenHost see_host(const std::string& driver);
 
+// All of them: of any host, and of what its driver needs.
 std::vector<Check> check_host(const Host& host, std::size_t socket_buffer);
+std::vector<Check> check_driver(const Host& host);
 
 // Writes what mends it; "" or why not.
 std::string mend(const Check& check);

@@ -71,3 +71,31 @@ if TACO_HARP_CONF=$folder/wrong.conf "$PERF" "${SHORT[@]}" 2>wrong; then exit 1;
 expect wrong 'wrong.conf, line 2: the key "pats" is not known; did you mean paths?'
 if "$SETUP" --set paths=9 2>wrong; then exit 1; fi
 expect wrong 'paths is "9", but must be auto or an integer from 1 to 8'
+if "$SETUP" --set pats=3 2>wrong; then exit 1; fi
+expect wrong 'the key "pats" is not known; did you mean paths?'
+if "$SETUP" --set paths 2>wrong; then exit 1; fi
+expect wrong 'must be KEY=VALUE'
+if "$SETUP" --chek 2>wrong; then exit 1; fi
+expect wrong '--chek is unknown; did you mean --check?'
+if "$SETUP" --conf wrong.conf 2>wrong; then exit 1; fi
+expect wrong 'wrong.conf, line 2: the key "pats" is not known; did you mean paths?'
+printf 'version = 9\npaths = 3\n' >later.conf
+if "$SETUP" --conf later.conf 2>wrong; then exit 1; fi
+expect wrong 'later.conf, line 1: it is of version "9"'
+expect later.conf 'version = 9'
+if "$SETUP" --check --set driver=pigeon 2>wrong; then exit 1; fi
+expect wrong 'there is no such driver'
+"$SETUP" --check --conf none.conf >looked 2>&1 || true
+[ ! -e none.conf ]
+
+# A user without rights is told what to do, and changes nothing.
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
+  cp "$SETUP" setup_of_anybody
+  chmod 755 . setup_of_anybody
+  readonly NOBODY=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+  if "${NOBODY[@]}" ./setup_of_anybody --conf "$folder/anybody.conf" >said 2>&1; then exit 1; fi
+  grep -qE 'anybody.conf cannot be written: Permission denied|wanting; the lines above' said
+  [ ! -e anybody.conf ]
+  if "${NOBODY[@]}" ./setup_of_anybody --check --set driver=xdp >said 2>&1; then exit 1; fi
+  expect said 'this user lacks CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF'
+fi

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 
@@ -18,10 +19,21 @@ class Setup : public ::testing::Test {
   Setup() {
     host_.root = root_.path();
     host_.most_descriptors = 1'048'576;
+    host_.most_locked = SIZE_MAX;
+    host_.cores = 2;
     host_.networks = {"eth0 10.0.0.1"};
+    host_.devices = {{"eth0", {2, 4, true}}};
+    host_.kernel = "6.1.0-18-amd64";
+    host_.has_af_xdp = true;
+    host_.dpdk = "DPDK 22.11.4";
     write(kBuffers, "8388608\n");
     write(kTransparent, "always [madvise] never\n");
     write(kReserved, "0\n");
+    write(kStatus, "Name:\tharp-setup\nCapEff:\t000001ffffffffff\n");
+    write(kUsers, "         0          0 4294967295\n");
+    write(kMemory, "HugePages_Free:      256\nHugepagesize:       2048 kB\n");
+    write("/sys/module/vfio_pci/version", "0.2\n");
+    write("/sys/kernel/iommu_groups/0/type", "DMA\n");
   }
 
   void write(const char* place, const std::string& text) {
@@ -38,11 +50,77 @@ class Setup : public ::testing::Test {
   static constexpr char kBuffers[] = "/proc/sys/net/core/rmem_max";
   static constexpr char kTransparent[] = "/sys/kernel/mm/transparent_hugepage/enabled";
   static constexpr char kReserved[] = "/proc/sys/vm/nr_hugepages";
+  static constexpr char kStatus[] = "/proc/self/status";
+  static constexpr char kUsers[] = "/proc/self/uid_map";
+  static constexpr char kMemory[] = "/proc/meminfo";
   const testing::TemporaryDirectory root_;
   Host host_;
 };
 
-TEST_F(Setup, finds_nothing_wanting_on_a_good_host) { EXPECT_TRUE(wanting().empty()); }
+TEST_F(Setup, finds_nothing_wanting_on_a_good_host) {
+  for (const char* driver : {"udp", "xdp", "dpdk"}) {
+    host_.driver = driver;
+    EXPECT_TRUE(wanting().empty()) << driver << ": " << wanting()[0].found;
+  }
+}
+
+TEST_F(Setup, wants_as_many_queues_as_cores_or_as_there_can_be) {
+  const auto mends = [&](DeviceQueues queues, std::size_t cores) {
+    host_.devices[0].queues = queues;
+    host_.cores = cores;
+    return wanting().empty() ? "" : wanting()[0].mend;
+  };
+  EXPECT_EQ(mends({1, 8, true}, 4), "ethtool -L eth0 combined 4");
+  EXPECT_EQ(wanting()[0].found, "eth0 1 of 8, 4 cores");
+  EXPECT_EQ(mends({2, 8, false}, 16), "ethtool -L eth0 rx 8");
+  EXPECT_EQ(mends({8, 8, true}, 16), "");
+  EXPECT_EQ(mends({4, 8, true}, 4), "");
+  EXPECT_EQ(mends({1, 1, false}, 4), "") << "the device says nothing";
+}
+
+TEST_F(Setup, says_what_xdp_lacks) {
+  host_.driver = "xdp";
+  host_.kernel = "5.4.0-42-generic";
+  EXPECT_EQ(wanting().at(0).found, "Linux 5.4.0-42-generic, and xdp needs Linux 5.9 or newer");
+  host_.kernel = "6.1.0";
+  host_.has_af_xdp = false;
+  EXPECT_EQ(wanting().at(0).found, "Linux 6.1.0, built without AF_XDP (CONFIG_XDP_SOCKETS)");
+  host_.has_af_xdp = true;
+  write(kStatus, "CapEff:\t0000000000002000\n");
+  host_.most_locked = std::size_t{8} << 20;
+  ASSERT_EQ(wanting().size(), 2u);
+  EXPECT_EQ(wanting()[0].found, "this user lacks CAP_NET_ADMIN, CAP_BPF");
+  EXPECT_EQ(wanting()[1].found, "8 MiB at most, and 10 MiB are wanted") << "5 MiB a queue";
+  write(kStatus, "CapEff:\t000001ffffffffff\n");
+  EXPECT_TRUE(wanting().empty()) << "who may lock memory has no limit";
+  write(kUsers, "         0       1000          1\n");
+  EXPECT_EQ(wanting().at(0).found, "those of a user namespace, and xdp needs them in the first");
+  host_.driver = "udp";
+  EXPECT_TRUE(wanting().empty()) << "the kernel's UDP needs none of it";
+}
+
+TEST_F(Setup, says_what_dpdk_lacks_and_mends_what_it_can) {
+  host_.driver = "dpdk";
+  host_.dpdk.clear();
+  host_.most_locked = std::size_t{8} << 20;
+  write(kStatus, "CapEff:\t0000000000000000\n");
+  write(kMemory, "HugePages_Free:        0\nHugepagesize:       2048 kB\n");
+  std::filesystem::remove_all(host_.root + "/sys/module/vfio_pci");
+  const auto found = wanting();
+  ASSERT_EQ(found.size(), 4u);
+  EXPECT_EQ(found[0].found, "no library of DPDK's, 22.11 or newer");
+  EXPECT_EQ(found[1].found, "8 MiB at most, and hardware wants no limit");
+  EXPECT_EQ(found[2].found, "0 MiB of huge pages free, and 256 MiB are wanted");
+  EXPECT_EQ(mend(found[2]), "");
+  EXPECT_EQ(read_file(host_.root + kReserved), "512");
+  EXPECT_EQ(found[3].mend, "modprobe vfio-pci");
+  std::filesystem::remove_all(host_.root + "/sys/kernel/iommu_groups/0");
+  EXPECT_EQ(wanting().back().mend,
+            "modprobe vfio enable_unsafe_noiommu_mode=1 && modprobe vfio-pci");
+  host_.networks.clear();
+  host_.uses_pci = false;
+  EXPECT_EQ(wanting().size(), 1u) << "devices without hardware need the library alone";
+}
 
 TEST_F(Setup, mends_socket_buffers_that_are_too_small) {
   write(kBuffers, "212992\n");
@@ -83,9 +161,30 @@ TEST_F(Setup, says_why_a_file_cannot_be_written) {
   EXPECT_EQ(mend(check), "No such file or directory");
 }
 
+// The environment is read once in a process: nothing may ask for it before.
+TEST(SeenHost, reads_the_devices_of_dpdk_without_opening_them) {
+  setenv("TACO_HARP_DPDK", "net_memif0,role=client 10.9.0.2/24", 1);
+  const SeenHost seen = see_host("dpdk");
+  unsetenv("TACO_HARP_DPDK");
+  EXPECT_EQ(seen.problem, "");
+  EXPECT_FALSE(seen.host.uses_pci);
+  EXPECT_EQ(seen.host.networks, std::vector<std::string>{"net_memif0 10.9.0.2"});
+}
+
 TEST(SeenHost, names_a_driver_that_there_is_not) {
   EXPECT_NE(see_host("pigeon").problem.find("\"pigeon\""), std::string::npos);
   EXPECT_EQ(see_host("udp").problem, "");
+}
+
+TEST(SeenHost, tells_what_it_is) {
+  const Host host = see_host("udp").host;
+  EXPECT_GE(host.cores, 1u);
+  EXPECT_GT(host.most_locked, 0u);
+  EXPECT_NE(host.kernel, "");
+  for (const Host::Device& each : host.devices) {
+    EXPECT_GE(each.queues.now, 1u) << each.name;
+    EXPECT_GE(each.queues.most, each.queues.now) << each.name;
+  }
 }
 
 }  // namespace
