@@ -5,14 +5,10 @@
 //
 // They tell each other their addresses by two files in a folder that nobody else can read.
 #include <harp/harp.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <string>
 
 constexpr std::uint32_t kCount = 0, kEcho = 1;  // channels
@@ -28,25 +24,13 @@ T value_of(harp::Result<T> result, const char* what) {
   return std::move(result).value();
 }
 
-harp::Peer meet(harp::Endpoint& endpoint, const std::string& own, const std::string& other) {
-  umask(077);
-  std::ofstream(own + ".part", std::ios::binary) << endpoint.address();
-  std::rename((own + ".part").c_str(), own.c_str());
-  std::ifstream file(other, std::ios::binary);
-  for (int i = 0; i < 3000 && !file; ++i) {
-    usleep(10'000);
-    file.open(other, std::ios::binary);
-  }
-  const std::string address(std::istreambuf_iterator<char>(file), {});
-  return value_of(endpoint.connect(address), "connect");
-}
-
 int main(int argc, char** argv) {
   if (argc < 3) give_up("usage: harp_echo server|client FOLDER [ROUNDS]");
   const bool serves = std::strcmp(argv[1], "server") == 0;
   const std::string folder = argv[2], server = folder + "/server", client = folder + "/client";
   auto endpoint = value_of(harp::Endpoint::open(), "open");
-  const harp::Peer peer = meet(endpoint, serves ? server : client, serves ? client : server);
+  const harp::Peer peer =
+      value_of(serves ? endpoint.meet(server, client) : endpoint.meet(client, server), "meet");
 
   std::uint64_t rounds = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1;
   value_of((serves ? endpoint.receive(peer, kCount, &rounds, sizeof rounds)

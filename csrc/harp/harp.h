@@ -2,7 +2,7 @@
 // hosts by packets, without torch. docs/harp.md shows how to build against it.
 //
 //   auto endpoint = harp::Endpoint::open();               // once a process, as a rule
-//   publish(endpoint->address());                         // by a file, a store, a socket ...
+//   publish(endpoint->address());                         // by a store, a socket ...; or meet()
 //   auto peer = endpoint->connect(address_of_the_other);  // both sides connect
 //   endpoint->send(*peer, kChannel, data, bytes).wait();  // receive() is its counterpart
 //
@@ -48,10 +48,11 @@ struct Peer {
   std::uint32_t id = 0;
 };
 
-// Page-aligned memory on the largest pages that the host gives, which costs the least to send from
-// and to receive into; any other memory serves as well. Freed with the object.
+// Page-aligned memory on the largest pages that the host gives, all of it there from the start, so
+// that no transfer waits for a page; any other memory serves as well. Freed with the object.
 class HARP_API Memory {
  public:
+  // kResource: the host has not that much.
   static Result<Memory> allocate(std::size_t bytes);
   Memory(Memory&&) noexcept;
   Memory& operator=(Memory&&) noexcept;
@@ -63,6 +64,29 @@ class HARP_API Memory {
  private:
   struct State;
   explicit Memory(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// Memory of the program's own that transfers will use again and again: its pages are brought in at
+// once, and drivers whose hardware has to know memory beforehand are told of it once instead of
+// with each transfer. Shared memory and the kernel's UDP gain nothing more by it. The memory stays
+// the program's, and outlives its registration.
+class HARP_API Registration {
+ public:
+  // kInvalidArgument: there is no memory, or not all of it is this process's, or a part of it is
+  // registered already.
+  static Result<Registration> of(void* data, std::size_t bytes);
+  Registration(Registration&&) noexcept;
+  Registration& operator=(Registration&&) noexcept;
+  ~Registration();
+
+  // kInvalidArgument: a transfer that is not done uses it; it goes on being registered. Idempotent.
+  // The object's end does not ask: a transfer under way keeps what it needs until it is done.
+  Status end();
+
+ private:
+  struct State;
+  explicit Registration(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 
@@ -106,7 +130,13 @@ class HARP_API Endpoint {
   // no address. kVersionMismatch: of a process with another version. kRendezvous: of one that
   // cannot be reached from here.
   Result<Peer> connect(std::string_view address);
-  // Balances connect().
+  // Connects to a process that calls meet() with the two files the other way round: each puts its
+  // address into one, for its user alone, and waits for the other. Former files would mislead them:
+  // a folder of its own for each time. kRendezvous: the file cannot be written, or the other one
+  // did not come in time.
+  Result<Peer> meet(const std::string& own, const std::string& theirs,
+                    Duration timeout = 30 * taco::kSecond);
+  // Balances connect() and meet().
   void disconnect(Peer peer);
   // "10.0.0.2:41234 (pid 77 on nodeb)"
   std::string describe(Peer peer) const;

@@ -3,7 +3,7 @@
 #include <tuple>
 #include <utility>
 
-#include "base/arena.h"
+#include "harp/api/meeting.h"
 #include "harp/api/transfer_state.h"
 #include "harp/drivers/networks.h"
 #include "harp/engine/held_stacks.h"
@@ -64,26 +64,6 @@ Result<StackOptions> stack_options(const EndpointOptions& options) {
 
 }  // namespace
 
-struct Memory::State {
-  taco::Arena arena;
-};
-
-Memory::Memory(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Memory::Memory(Memory&&) noexcept = default;
-Memory& Memory::operator=(Memory&&) noexcept = default;
-Memory::~Memory() = default;
-
-Result<Memory> Memory::allocate(std::size_t bytes) {
-  auto arena = taco::Arena::create("harp-memory", bytes, taco::Arena::Sharing::kPrivate);
-  if (!arena.ok()) return arena.status();
-  auto state = std::make_unique<State>();
-  state->arena = std::move(arena).value();
-  return Memory(std::move(state));
-}
-
-std::byte* Memory::data() const { return state_->arena.data(); }
-std::size_t Memory::size() const { return state_->arena.size(); }
-
 struct Endpoint::State {
   explicit State(std::shared_ptr<taco::harp::Stack> held) : stack(std::move(held)) {}
   ~State() { close(); }
@@ -129,6 +109,12 @@ Result<Peer> Endpoint::connect(std::string_view address) {
   return Peer{peer.value()};
 }
 
+Result<Peer> Endpoint::meet(const std::string& own, const std::string& theirs, Duration timeout) {
+  TACO_RETURN_IF_ERROR(state_->usable());
+  const auto heard = exchange_by_files(own, theirs, address(), timeout);
+  return heard.ok() ? connect(heard.value()) : heard.status();
+}
+
 void Endpoint::disconnect(Peer peer) { state_->stack->release_peer(peer.id); }
 std::string Endpoint::describe(Peer peer) const { return state_->stack->describe(peer.id); }
 
@@ -149,6 +135,7 @@ Transfer Endpoint::send(Peer to, std::uint32_t channel, const void* data, std::s
   made->send.key = state_->next_key(to, channel, true);
   made->send.data = data;
   made->send.bytes = bytes;
+  made->memory = registered_memory().covering(data, bytes);
   made->start(state_->stack);
   return Transfer(std::move(made));
 }
@@ -160,6 +147,7 @@ Transfer Endpoint::receive(Peer from, std::uint32_t channel, void* data, std::si
   made->receive.key = state_->next_key(from, channel, false);
   made->receive.sink = taco::harp::Sink::place(data);
   made->receive.max_bytes = bytes;
+  made->memory = registered_memory().covering(data, bytes);
   made->start(state_->stack);
   return Transfer(std::move(made));
 }

@@ -33,6 +33,7 @@ void Transfer::State::run_st(Transport& transport) {
 void Transfer::State::finish(const Status& why) {
   taco::harp::Engine& engine = stack->engine();
   status = why;
+  memory.reset();
   finished.set();
   engine.wake_waiters();
 }

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "harp/api/registered_memory.h"
 #include "harp/engine/stack.h"
 #include "harp/harp.h"
 #include "harp/transport.h"
@@ -23,6 +24,7 @@ struct Transfer::State final : taco::harp::Task {
   bool sends = false;
   taco::harp::SendRequest send;
   taco::harp::RecvRequest receive;
+  RegisteredMemory::Kept memory;  // that it lies in, until it is done
   taco::harp::Event finished;
   Status status;  // once it is finished
 

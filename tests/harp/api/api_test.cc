@@ -1,17 +1,24 @@
 // harp.h as a program sees it: through the library, by that header alone.
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "harp/harp.h"
 #include "support/processes.h"
+#include "support/temporary_directory.h"
 
 namespace {
 
 using harp::Code;
 using harp::Endpoint;
+using harp::Status;
 using ::taco::kMillisecond;
 using ::taco::kSecond;
 using ::taco::testing::Fellowship;
@@ -136,6 +143,25 @@ TEST_P(Endpoints, may_be_closed_and_opened_again) {
   EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
 }
 
+TEST_P(Endpoints, keep_registered_memory_until_their_transfers_are_done) {
+  between_two(GetParam(), [](Fellowship& fellowship, Endpoint& endpoint, harp::Peer peer) {
+    std::vector<char> memory(100'000);
+    auto registered = harp::Registration::of(memory.data(), memory.size());
+    ASSERT_TRUE(registered.ok()) << registered.status().message();
+    auto incoming = endpoint.receive(peer, kChannel, memory.data() + 5, 80'000);
+    const Status used = registered.value().end();
+    EXPECT_EQ(used.code(), Code::kInvalidArgument);
+    EXPECT_NE(used.message().find("transfers that are not done use it"), std::string::npos);
+    fellowship.barrier();
+    const std::vector<char> out = text(80'000, 4);
+    auto sent = endpoint.send(peer, kChannel, out.data(), out.size());
+    EXPECT_TRUE(incoming.wait().ok());
+    EXPECT_TRUE(sent.wait().ok());
+    EXPECT_EQ(std::memcmp(memory.data() + 5, out.data(), out.size()), 0);
+    EXPECT_TRUE(registered.value().end().ok());
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, Endpoints, ::testing::Values("shm", "udp"),
                          [](const auto& instance) { return std::string(instance.param); });
 
@@ -154,6 +180,77 @@ TEST(Endpoint, says_what_is_wrong_with_options_and_addresses) {
     EXPECT_EQ(sent.status().code(), Code::kInvalidArgument);
   });
   EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+// Its address is in a file before the other one looks, whoever comes first.
+TEST(Endpoint, meets_another_by_two_files) {
+  const ::taco::testing::TemporaryDirectory folder;
+  const std::string files[] = {folder.path() + "/a", folder.path() + "/b"};
+  const auto statuses = run_processes({2, 60 * kSecond, {}}, [&](Fellowship& fellowship) {
+    const int me = fellowship.rank();
+    Endpoint endpoint = open_by("auto");
+    const auto peer = endpoint.meet(files[me], files[1 - me]);
+    ASSERT_TRUE(peer.ok()) << peer.status().message();
+    struct stat file {};
+    ASSERT_EQ(stat(files[me].c_str(), &file), 0);
+    EXPECT_EQ(file.st_mode & 0777, 0600u) << "it holds a secret";
+    int in = 0;
+    auto sent = endpoint.send(peer.value(), kChannel, &me, sizeof me);
+    EXPECT_TRUE(endpoint.receive(peer.value(), kChannel, &in, sizeof in).wait().ok());
+    EXPECT_EQ(in, 1 - me);
+    EXPECT_TRUE(sent.wait().ok());
+    const Status late = endpoint.meet(files[me], files[me] + ".never", kMillisecond).status();
+    EXPECT_EQ(late.code(), Code::kRendezvous);
+    EXPECT_NE(late.message().find("did not come: there is no " + files[me] + ".never"),
+              std::string::npos);
+    const Status nowhere = endpoint.meet(folder.path() + "/no/where", files[me]).status();
+    EXPECT_NE(nowhere.message().find("/no/where cannot be written: No such file"),
+              std::string::npos)
+        << nowhere.message();
+    fellowship.barrier();
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
+TEST(Registration, refuses_what_is_no_memory_or_is_registered_already) {
+  using harp::Registration;
+  std::vector<char> memory(100'000);
+  const auto refusal = [](void* data, std::size_t bytes) {
+    const Status status = Registration::of(data, bytes).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    return status.message();
+  };
+  EXPECT_NE(refusal(nullptr, 10).find("there is none"), std::string::npos);
+  EXPECT_NE(refusal(memory.data(), 0).find("there is none"), std::string::npos);
+  EXPECT_NE(refusal(memory.data(), SIZE_MAX).find("not all of it is memory"), std::string::npos);
+  auto middle = Registration::of(memory.data() + 20'000, 20'000);
+  ASSERT_TRUE(middle.ok()) << middle.status().message();
+  for (const auto& [begin, bytes] : {std::pair{20'000, 20'000}, std::pair{0, 20'001},
+                                     std::pair{39'999, 1}, std::pair{0, 100'000}}) {
+    EXPECT_NE(refusal(memory.data() + begin, bytes).find("registered already"), std::string::npos)
+        << begin;
+  }
+  EXPECT_TRUE(Registration::of(memory.data(), 20'000).ok());
+  EXPECT_TRUE(Registration::of(memory.data() + 40'000, 60'000).ok());
+  EXPECT_TRUE(middle.value().end().ok());
+  EXPECT_TRUE(middle.value().end().ok()) << "idempotent";
+  EXPECT_TRUE(Registration::of(memory.data(), 100'000).ok());
+}
+
+TEST(Registration, names_memory_that_is_not_there) {
+  void* const gone = mmap(nullptr, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(gone, MAP_FAILED);
+  ASSERT_EQ(munmap(gone, 8192), 0);
+  EXPECT_NE(harp::Registration::of(gone, 8192).status().message().find("not all of it is memory"),
+            std::string::npos);
+}
+
+TEST(Memory, is_there_from_the_start) {
+  auto memory = harp::Memory::allocate(std::size_t{3} << 20);
+  ASSERT_TRUE(memory.ok()) << memory.status().message();
+  std::vector<unsigned char> present(memory.value().size() / 4096);
+  ASSERT_EQ(mincore(memory.value().data(), memory.value().size(), present.data()), 0);
+  EXPECT_EQ(std::count(present.begin(), present.end(), 0), 0);
 }
 
 TEST(Memory, is_allocated_in_whole_pages_or_refused) {
