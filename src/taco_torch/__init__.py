@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         VersionMismatchError,
     )
     from taco_torch.groups import monitored_barrier
+    from taco_torch.memory import empty
     from taco_torch.trace import dump, flight_recorder, timeline
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "VersionMismatchError",
     "__version__",
     "dump",
+    "empty",
     "flight_recorder",
     "lightcc",
     "monitored_barrier",
@@ -66,6 +68,7 @@ _HOMES = {
     **dict.fromkeys(("Options", "ProcessGroupTaco"), "backend"),
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
     "monitored_barrier": "groups",
+    "empty": "memory",
     **dict.fromkeys(("AlgorithmStats", "LightccStats", "PathStats", "Stats", "stats"), "counters"),
     **dict.fromkeys(("dump", "flight_recorder", "timeline"), "trace"),
 }
