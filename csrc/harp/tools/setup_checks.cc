@@ -90,7 +90,9 @@ std::vector<Check> check_host(const Host& host, std::size_t socket_buffer) {
                                check_descriptors(host)};
   // Devices of DPDK's are each rank's own: nobody may have named any here.
   if (host.driver != "dpdk") checks.push_back(check_networks(host));
-  for (const Host::Device& each : host.devices) checks.push_back(check_queues(host, each));
+  for (const Host::Device& each : host.devices) {
+    if (each.is_hardware) checks.push_back(check_queues(host, each));
+  }
   for (Check& each : check_driver(host)) checks.push_back(std::move(each));
   return checks;
 }

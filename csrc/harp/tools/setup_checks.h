@@ -28,6 +28,7 @@ struct Host {
   struct Device {
     std::string name;
     DeviceQueues queues;
+    bool is_hardware = true;  // or the other end is a process or another interface of this machine
   };
   std::vector<Device> devices;  // of the kernel's, that those addresses are of
 

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "base/env.h"
 #include "base/own_fd.h"
 #include "harp/drivers/dpdk/dpdk_settings.h"
+#include "harp/drivers/kernel/kernel_interfaces.h"
 #include "harp/drivers/networks.h"
 #include "harp/tools/setup_checks.h"
 
@@ -85,7 +87,9 @@ void see_kernel_networks(SeenHost& seen) {
     seen.host.networks.push_back(each.name + " " + to_string(each.address));
     const auto known = std::ranges::find(seen.host.devices, each.name, &Host::Device::name);
     if (known == seen.host.devices.end()) {
-      seen.host.devices.push_back({each.name, device_queues(each.name)});
+      const std::string hardware = kDevices + ("/" + each.name) + "/device";
+      seen.host.devices.push_back(
+          {each.name, device_queues(each.name), access(hardware.c_str(), F_OK) == 0});
     }
   }
 }
