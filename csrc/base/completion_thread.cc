@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <list>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/cache_line.h"
 #include "base/clock.h"
 #include "base/condition.h"
 #include "base/log.h"
@@ -26,7 +28,7 @@ struct Job {
   Time posted;
 };
 
-struct Pool {
+struct alignas(kCacheLine) Pool {
   const pid_t process = getpid();
   std::mutex mutex;
   Condition wake;
@@ -45,11 +47,14 @@ thread_local bool t_on_completion_thread = false;
 // Never destroyed: callbacks may outlive static destruction. A forked child, which has inherited
 // the object but none of its threads, gets a new one.
 Pool& pool() {
-  static std::mutex mutex;
-  static Pool* current = nullptr;
-  std::lock_guard lock(mutex);
-  if (current == nullptr || current->process != getpid()) current = new Pool;
-  return *current;
+  static std::atomic<Pool*> newest{nullptr};
+  for (;;) {
+    Pool* known = newest.load();
+    if (known != nullptr && known->process == getpid()) return *known;
+    auto* made = new Pool;
+    if (newest.compare_exchange_strong(known, made)) return *made;
+    delete made;
+  }
 }
 
 // Whether this thread should start the head of the queue now.

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <mutex>
 
+#include "base/cache_line.h"
 #include "base/clock.h"
 #include "base/list.h"
 #include "harp/engine/stack.h"
@@ -55,7 +56,7 @@ class Driven {
   virtual void kick(Who who) = 0;
 };
 
-class Duty {
+class alignas(kCacheLine) Duty {
  public:
   Duty(Driven& driven, Token& token) : driven_(driven), token_(token) {}
 

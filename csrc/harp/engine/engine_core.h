@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/cache_line.h"
 #include "base/own_fd.h"
 #include "harp/engine/duty.h"
 #include "harp/engine/engine_loop.h"
@@ -34,7 +35,7 @@ struct EngineOptions : LoopOptions {
   statistics::About about;    // of its page of statistics
 };
 
-class EngineCore final : public Engine, private Driven {
+class alignas(kCacheLine) EngineCore final : public Engine, private Driven {
  public:
   // `shm` may be null. The table outlives the engine.
   static Result<std::unique_ptr<EngineCore>> create(const EngineOptions& options,

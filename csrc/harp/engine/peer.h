@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/cache_line.h"
 #include "harp/address.h"
 #include "harp/engine/engine_liveness.h"
 #include "harp/engine/routes.h"
@@ -38,7 +39,7 @@ struct PeerPlan {
   std::vector<Route> routes;  // of kNetwork: at least one, the best first
 };
 
-struct Peer final : Task {
+struct alignas(kCacheLine) Peer final : Task {
   Peer(PeerId id, PeerPlan plan, MatcherHost& host);
 
   const PeerId id;

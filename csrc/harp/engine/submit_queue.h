@@ -6,11 +6,12 @@
 
 #include <atomic>
 
+#include "base/cache_line.h"
 #include "harp/engine/stack.h"
 
 namespace taco::harp {
 
-class SubmitQueue {
+class alignas(kCacheLine) SubmitQueue {
  public:
   // Sequentially consistent on purpose: a submitter pushes and then asks whether the engine
   // sleeps, the engine says that it sleeps and then looks here. One of them must see the other.

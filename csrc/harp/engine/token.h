@@ -8,9 +8,11 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/cache_line.h"
+
 namespace taco::harp {
 
-class Token {
+class alignas(kCacheLine) Token {
  public:
   // Any thread. Never blocks. Not recursive: a holder that asks again is refused.
   bool try_acquire() {

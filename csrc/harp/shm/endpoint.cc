@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/cache_line.h"
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "base/random.h"
@@ -36,7 +37,7 @@ constexpr AcceptLimits kUsualLook{64, 16}, kWholeQueue{kShmBacklog, kShmBacklog}
 // Connections that have not proved anything yet; each costs one descriptor.
 constexpr std::size_t kMaxCallers = 1024;
 
-class HostEndpoint final : public ShmEndpoint {
+class alignas(kCacheLine) HostEndpoint final : public ShmEndpoint {
  public:
   Status start(const ShmOptions& options);
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/cache_line.h"
 #include "base/list.h"
 #include "harp/engine/stack.h"
 #include "pg/codec.h"
@@ -48,7 +49,7 @@ class ExecutionOwner {
   virtual void broken_st(Execution& execution, int rank, const Status& why) = 0;
 };
 
-class Execution final : public harp::Task {
+class alignas(kCacheLine) Execution final : public harp::Task {
  public:
   void start_st(harp::Engine& engine, ExecutionOwner& owner, GroupView& group,
                 OperationState& operation, std::shared_ptr<const Schedule> schedule,

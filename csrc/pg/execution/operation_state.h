@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cache_line.h"
 #include "base/list.h"
 #include "harp/engine/stack.h"
 #include "pg/operation.h"
@@ -35,9 +36,10 @@ class OperationRunner {
   virtual void take_st(OperationState& operation, harp::Transport& transport) = 0;
 };
 
-class OperationState final : public Operation,
-                             public harp::Task,
-                             public std::enable_shared_from_this<OperationState> {
+class alignas(kCacheLine) OperationState final
+    : public Operation,
+      public harp::Task,
+      public std::enable_shared_from_this<OperationState> {
  public:
   OperationState(OperationSpec spec, OperationRunner& runner, std::weak_ptr<harp::Stack> stack);
 

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/cache_line.h"
 #include "base/list.h"
 #include "pg/communicator.h"
 #include "pg/execution/executor.h"
@@ -46,17 +47,17 @@
 
 namespace taco::pg {
 
-class Group final : public Communicator,
-                    public OperationRunner,
-                    private ExecutionOwner,
-                    private PointToPointOwner,
-                    private Deadlines::Owner,
-                    private CheckUp::Owner,
-                    private Withdrawals::Owner,
-                    private Departures::Owner,
-                    private Farewell::Owner,
-                    private WindowOwner,
-                    public std::enable_shared_from_this<Group> {
+class alignas(kCacheLine) Group final : public Communicator,
+                                        public OperationRunner,
+                                        private ExecutionOwner,
+                                        private PointToPointOwner,
+                                        private Deadlines::Owner,
+                                        private CheckUp::Owner,
+                                        private Withdrawals::Owner,
+                                        private Departures::Owner,
+                                        private Farewell::Owner,
+                                        private WindowOwner,
+                                        public std::enable_shared_from_this<Group> {
  public:
   Group(std::shared_ptr<harp::Stack> stack, GroupOptions options, std::unique_ptr<Planner> planner);
   ~Group() override;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/cache_line.h"
 #include "base/status.h"
 #include "harp/drivers/kernel/address_watch.h"
 #include "harp/drivers/kernel/udp_socket.h"
@@ -24,7 +25,7 @@ struct UdpNicOptions : NicOptions {
   bool allow_gro = true;
 };
 
-class UdpNic final : public Nic {
+class alignas(kCacheLine) UdpNic final : public Nic {
  public:
   static Result<std::unique_ptr<UdpNic>> create(const UdpNicOptions& options);
 
