@@ -25,6 +25,8 @@ constexpr auto kConfKeys = std::to_array<ConfKey>({
     {"mtu", "TACO_MTU"},
     {"paths", "TACO_PATHS"},
     {"socket_buffer", "TACO_SOCKET_BUFFER"},
+    {"engines", "TACO_HARP_ENGINES"},
+    {"cores", "TACO_HARP_CORES"},
     {"key_file", "TACO_HARP_KEY_FILE"},
 });
 

@@ -33,6 +33,8 @@ struct Env {
   std::string harp_dpdk_eal;             // TACO_HARP_DPDK_EAL: more arguments for EAL
   std::string harp_xdp_queues = "auto";  // TACO_HARP_XDP_QUEUES: auto|all|NUMBER/SHARES
   std::string harp_poll = "auto";        // TACO_HARP_POLL: auto|always
+  std::int64_t harp_engines = 1;         // TACO_HARP_ENGINES: engines of a process
+  std::string harp_cores;                // TACO_HARP_CORES: "2,5" or "4-7"; empty: not pinned
   std::string harp_security = "auth";    // TACO_HARP_SECURITY: none|auth|encrypt
   std::string harp_checksum = "crc32c";  // TACO_HARP_CHECKSUM: crc32c|kernel
   std::string harp_key_file;             // TACO_HARP_KEY_FILE: path; empty: none

@@ -7,6 +7,8 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "base/core_list.h"
+
 namespace taco::env_internal {
 namespace {
 
@@ -239,6 +241,20 @@ constexpr auto kVariables = std::to_array<Variable>({
        return set_one_of(env.harp_poll, value, {"auto", "always"});
      },
      [](const Env& env) { return env.harp_poll; }},
+    {"TACO_HARP_ENGINES", "integer", "", "an integer from 1 to 64",
+     "Engines of a process, each with a thread, ports and buffers of its own; a group has the one "
+     "of its number. The same on all ranks (docs/harp.md).",
+     [](Env& env, const std::string& value) { return set_integer(env.harp_engines, value, 1, 64); },
+     [](const Env& env) { return std::to_string(env.harp_engines); }},
+    {"TACO_HARP_CORES", "list", "", "different cores and ranges of them, as 2,5 or 4-7",
+     "Pins the engines' threads, and has nobody else drive them: one core for each engine of each "
+     "rank of the host, rank by rank (docs/harp.md). By default they are not pinned.",
+     [](Env& env, const std::string& value) {
+       if (!cores_from(value)) return false;
+       env.harp_cores = value;
+       return true;
+     },
+     [](const Env& env) { return env.harp_cores; }},
     {"TACO_HARP_SECURITY", "choice", "", "none, auth or encrypt",
      "What protects packets between hosts beside the handshake: checksums (none); authenticated "
      "encryption of control packets and small messages, checksums of other data (auth); or "

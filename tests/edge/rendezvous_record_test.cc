@@ -79,14 +79,23 @@ TEST(RendezvousRecord, TheTableOfTwoRanksFitsIntoOnePacket) {
   Hello made = hello("a host identity of thirty-six letters", 25);
   made.token = std::string(32, 't');
   made.address = std::string(120, 'a');
-  made.settings = {{"TACO_ALGORITHM", "auto"},          {"Options.compress_all_reduce", ""},
-                   {"TACO_CHUNK_BYTES", "1048576"},     {"TACO_TUNE", "0"},
-                   {"TACO_HARP_SECURITY", "encrypt"},   {"TACO_HARP_CHECKSUM", "crc32c"},
-                   {"TACO_HARP_KEY_FILE", "#01234567"}, {"LIGHT_2D_ALLREDUCE", "auto"},
-                   {"LIGHT_INTRA_SIZE", "0"},           {"LIGHT_HIERARCHICAL_THRESHOLD", ""},
-                   {"LIGHT_TOPK_ALLREDUCE", "0"},       {"LIGHT_TOPK_RATIO", "0.01"},
-                   {"LIGHT_TOPK_THRESHOLD", "1048576"}, {"LIGHT_TOPK_FP16", "0"},
-                   {"LIGHT_WIRE_DTYPE", "float32"},     {"LIGHT_AUTO", "0"},
+  made.settings = {{"TACO_ALGORITHM", "auto"},
+                   {"Options.compress_all_reduce", ""},
+                   {"TACO_CHUNK_BYTES", "1048576"},
+                   {"TACO_TUNE", "0"},
+                   {"TACO_HARP_SECURITY", "encrypt"},
+                   {"TACO_HARP_CHECKSUM", "crc32c"},
+                   {"TACO_HARP_KEY_FILE", "#01234567"},
+                   {"TACO_HARP_ENGINES", "64"},
+                   {"LIGHT_2D_ALLREDUCE", "auto"},
+                   {"LIGHT_INTRA_SIZE", "0"},
+                   {"LIGHT_HIERARCHICAL_THRESHOLD", ""},
+                   {"LIGHT_TOPK_ALLREDUCE", "0"},
+                   {"LIGHT_TOPK_RATIO", "0.01"},
+                   {"LIGHT_TOPK_THRESHOLD", "1048576"},
+                   {"LIGHT_TOPK_FP16", "0"},
+                   {"LIGHT_WIRE_DTYPE", "float32"},
+                   {"LIGHT_AUTO", "0"},
                    {"LIGHT_FUSION_BYTES", "auto"}};
   Table two;
   two.word = std::string(160, 'w');

@@ -108,6 +108,7 @@ def test_a_missing_rank_is_named(tmp_path) -> None:
     ("name", "values"),
     [
         ("TACO_CHUNK_BYTES", ("65536", "131072")),
+        ("TACO_HARP_ENGINES", ("1", "2")),
         ("LIGHT_TOPK_RATIO", ("0.01", "0.02")),
         ("LIGHT_WIRE_DTYPE", ("float16", "bfloat16")),
         ("LIGHT_FUSION_BYTES", ("auto", "4096")),

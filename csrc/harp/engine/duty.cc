@@ -123,9 +123,9 @@ void Duty::serve() {
   for (;;) {
     take_short_turns(driven_.now_st() < crowded_until_);
     const bool worked = driven_.turn_st(Driven::Who::kEngineThread);
-    if (stopping() || waiters_.load(std::memory_order_seq_cst) > 0) {
+    if (stopping() || is_wanted()) {
       token_.release();
-      if (waiters_.load(std::memory_order_seq_cst) > 0 && wake_one_waiter()) stand_by();
+      if (is_wanted() && wake_one_waiter()) stand_by();
       return;
     }
     if (!worked && callers_come_and_go && doze(&deadline)) break;
@@ -139,7 +139,7 @@ void Duty::serve() {
   thread_slept_at_ = driven_.now_st();
   thread_state_.exchange(kInBlock);
   token_.release();
-  if (driven_.queue_empty() && waiters_.load(std::memory_order_seq_cst) == 0 && !stopping()) {
+  if (driven_.queue_empty() && !is_wanted() && !stopping()) {
     sleeps_.fetch_add(1, std::memory_order_relaxed);
     driven_.block(Driven::Who::kEngineThread, kNever);
   }
@@ -174,7 +174,7 @@ bool Duty::wait(const Event& event, Time deadline) {
   for (;;) {
     const bool over =
         event.is_set() || stopping() || (deadline != kNever && monotonic_now() >= deadline);
-    const bool driving = !over && token_.try_acquire();
+    const bool driving = !over && may_be_mine() && token_.try_acquire();
     if (heir) heirs_.fetch_sub(1);
     if (driving) {
       const bool set = drive(event, deadline);
@@ -265,8 +265,8 @@ bool Duty::sleep_as_waiter(const Event& event, Time deadline) {
     sleepers_.push_back(self);
     waiters_.fetch_add(1, std::memory_order_seq_cst);
   }
-  for (int i = 0; i < kTokenTries && !token_.is_free() && !event.is_set(); ++i) sched_yield();
-  if (!token_.is_free() && !event.is_set() && !stopping()) {
+  for (int i = 0; i < kTokenTries && !may_be_mine() && !event.is_set(); ++i) sched_yield();
+  if (!may_be_mine() && !event.is_set() && !stopping()) {
     futex_wait(self.woken, kAsleep, deadline);
   }
   std::lock_guard lock(waiters_mutex_);

@@ -7,6 +7,9 @@
 // caller, else to the engine's thread. The engine's thread sleeps on the same events as a driving
 // caller would, without holding the token, so a caller can take over without waking it.
 //
+// Where the engine has a core of its own, its thread alone drives: callers that wait sleep, and the
+// token never changes hands.
+//
 // No wake-up is lost, because every hand-over stores first and looks afterwards (sequentially
 // consistent): a thread that goes to sleep announces that and then looks for work; a thread that
 // adds work adds it and then looks for sleepers.
@@ -58,7 +61,9 @@ class Driven {
 
 class alignas(kCacheLine) Duty {
  public:
-  Duty(Driven& driven, Token& token) : driven_(driven), token_(token) {}
+  enum class Drivers : std::uint8_t { kThreadAndCallers, kThreadAlone };
+  Duty(Driven& driven, Token& token, Drivers drivers = Drivers::kThreadAndCallers)
+      : driven_(driven), token_(token), lends_(drivers == Drivers::kThreadAndCallers) {}
 
   // The engine's thread: serves until stop().
   void run();
@@ -102,6 +107,8 @@ class alignas(kCacheLine) Duty {
     bool brief = false;
   };
 
+  bool may_be_mine() const { return lends_ && token_.is_free(); }  // a caller's
+  bool is_wanted() const { return lends_ && waiters_.load(std::memory_order_seq_cst) > 0; }
   bool stopping() const { return stopping_.load(std::memory_order_seq_cst); }
   bool worth_polling(Idle& idle, bool worked);
 
@@ -120,6 +127,7 @@ class alignas(kCacheLine) Duty {
 
   Driven& driven_;
   Token& token_;
+  const bool lends_;  // the token, to callers
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint32_t> thread_state_{kAwake};
   std::atomic<bool> caller_asleep_{false};

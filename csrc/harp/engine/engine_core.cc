@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "harp/engine/engine_call.h"
+#include "harp/engine/engine_cores.h"
 
 namespace taco::harp {
 
@@ -23,7 +24,8 @@ EngineCore::EngineCore(const EngineOptions& options, std::unique_ptr<Nic> nic,
       nic_(std::move(nic)),
       shm_(std::move(shm)),
       peers_(peers),
-      duty_(static_cast<Driven&>(*this), token_),
+      duty_(static_cast<Driven&>(*this), token_,
+            options.core < 0 ? Duty::Drivers::kThreadAndCallers : Duty::Drivers::kThreadAlone),
       loop_(options_, token_, *nic_, shm_.get(), peers),
       generation_(fork_generation()) {
   released_.engine = this;
@@ -55,13 +57,14 @@ Status EngineCore::start() {
   loop_.set_now(monotonic_now());
   choose_spin();
   show_statistics();
-  auto thread = start_thread("taco-engine-0", [this] {
+  const std::string name = "taco-engine-" + std::to_string(options_.number);
+  auto thread = start_thread(name.c_str(), [this] {
     duty_.run();
     leave_crypto_library(NoForkMeanwhile());  // packets that were refused have left errors there
   });
   if (!thread.ok()) return thread.status();
   thread_ = std::move(thread).value();
-  return {};
+  return options_.core < 0 ? Status() : pin_to_core(thread_, options_.core);
 }
 
 // Where the kernel has no memory for one that has come later, it is heard when it is looked at, now
@@ -123,8 +126,8 @@ bool EngineCore::turn_st(Who who) {
     if (!watched.ok()) TACO_LOG_WARNING("harp", "a new address: %s", watched.message().c_str());
   }
   if (left_ != nullptr && !loop_.any_link_busy_st()) {
-    left_->set();
-    left_ = nullptr;
+    std::exchange(left_, nullptr)->set();
+    duty_.wake_waiters();
   }
   if (statistics_ != nullptr) statistics_->on_turn_st();
   return worked;
@@ -158,13 +161,14 @@ void EngineCore::keep_apart() {
 // core suits the scheduler; it often puts three of four ranks on one of two cores, and as pollers
 // never look idle, there they stay. Measured, 4 hosts on 2 cores, all_reduce of 8 B: 300 us when
 // polling 20 us, 250 at 50, 120 at 200, 105 at 400, and large messages no slower. The engine's
-// thread works beside the program, so it polls briefly.
+// thread works beside the program, so it polls briefly, unless it has a core of its own.
 void EngineCore::choose_spin() {
   local_peers_ = peers_.local_count();
   const auto cores = static_cast<std::size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
   const bool crowded = local_peers_ + 1 > cores;
   Duration caller = 400 * kMicrosecond;
   Duration thread = crowded ? 20 * kMicrosecond : 50 * kMicrosecond;
+  if (options_.core >= 0) thread = caller;
   if (options_.spin_us >= 0) caller = thread = options_.spin_us * kMicrosecond;
   duty_.set_spin(caller, thread);
 }

@@ -32,6 +32,8 @@ namespace taco::harp {
 
 struct EngineOptions : LoopOptions {
   std::int64_t spin_us = -1;  // -1: decided by the number of cores and local peers
+  int number = 0;             // of the process's; its thread is called by it
+  int core = -1;              // of its thread, which drives alone there; -1: none of its own
   statistics::About about;    // of its page of statistics
 };
 

@@ -1,8 +1,11 @@
 #include "harp/engine/held_stacks.h"
 
 #include <algorithm>
+#include <charconv>
 #include <mutex>
 
+#include "base/digest.h"
+#include "base/mixed_bits.h"
 #include "harp/engine/stacks.h"
 
 namespace taco::harp {
@@ -26,7 +29,18 @@ HeldStacks& held_stacks() {
 
 }  // namespace
 
-Result<HeldStack> hold_stack(const StackOptions& options, const Member& member) {
+int engine_of(std::string_view group, int engines) {
+  std::uint64_t number = 0;
+  const char* const end = group.data() + group.size();
+  const auto [stop, error] = std::from_chars(group.data(), end, number);
+  if (error != std::errc() || stop != end)
+    number = mixed_bits(taco::Digest().add_text(group).value());
+  return static_cast<int>(number % static_cast<std::uint64_t>(engines));
+}
+
+Result<HeldStack> hold_stack(const StackOptions& asked, const Member& member) {
+  StackOptions options = asked;
+  options.engine = engine_of(member.group, options.engines);
   std::lock_guard lock(held_stacks().mutex);
   auto& users = held_stacks().users;
   // In a forked child these are the parent's, who goes on using them.

@@ -1,10 +1,12 @@
-// The Stacks of this process and their users. Ranks of one group that are threads of this process
-// get one each, since to each other they are peers like any (docs/decisions/0004); everybody else
-// shares. Any thread.
+// The Stacks of this process and their users. A group has the engine of its number on every rank
+// (docs/decisions/0014). Ranks of one group that are threads of this process get a Stack each,
+// since to each other they are peers like any (docs/decisions/0004); all others of an engine share
+// one. Any thread.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harp/engine/stack.h"
@@ -19,13 +21,17 @@ struct Member {
   bool operator==(const Member&) const = default;
 };
 
-// The process's Stack for one more user. Groups that merely have the same name and size may get one
-// more than they need.
+// The engine of a group: torch counts groups, and names most of them by their number; of any other
+// name a digest counts.
+int engine_of(std::string_view group, int engines);
+
+// The process's Stack for one more user, on the engine of its group. Groups that merely have the
+// same name and size may get one more than they need.
 struct HeldStack {
   std::shared_ptr<Stack> stack;
   bool shares_process = false;  // with another rank of its group
 };
-Result<HeldStack> hold_stack(const StackOptions& options, const Member& member);
+Result<HeldStack> hold_stack(const StackOptions& asked, const Member& member);
 // Balances hold_stack(). The last user's closes the Stack: goodbye, linger, threads joined.
 void drop_stack(const std::shared_ptr<Stack>& stack, const Member& member);
 std::vector<std::shared_ptr<Stack>> live_stacks();  // that somebody uses

@@ -1,6 +1,6 @@
-// How a process comes by its Stack: one is shared by every group, but for groups in which the
-// process is several ranks; it is made again after it was closed, and never inherited by a forked
-// child.
+// How a process comes by its Stacks: one for each engine, shared by every group of that engine but
+// for groups in which the process is several ranks; it is made again after it was closed, and never
+// inherited by a forked child.
 #include "harp/engine/stack.h"
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "base/env.h"
 #include "base/fork.h"
 #include "harp/drivers/networks.h"
+#include "harp/engine/engine_cores.h"
 #include "harp/engine/interfaces.h"
 #include "harp/engine/security_settings.h"
 #include "harp/engine/stack_core.h"
@@ -24,9 +25,13 @@ namespace {
 // A mutex that another thread held while forking stays locked in the child for ever, so each
 // process incarnation has a registry of its own, and the parent's is left behind.
 struct Registry {
+  struct Entry {
+    std::weak_ptr<Stack> stack;
+    int number = 0;  // see unused_number()
+  };
   const std::uint32_t generation;
   std::mutex mutex;
-  std::vector<std::weak_ptr<Stack>> stacks;  // oldest first; guarded by mutex
+  std::vector<Entry> entries;  // oldest first; guarded by mutex
 };
 
 Registry& registry() {
@@ -40,6 +45,34 @@ Registry& registry() {
   }
 }
 
+// A Stack's number is its own among those of the process, and says its engine: it is that, or more
+// by a multiple of `engines` where ranks are threads.
+int unused_number(const Registry& registry, const StackOptions& options) {
+  int number = options.engine;
+  while (std::ranges::count(registry.entries, number, &Registry::Entry::number) != 0) {
+    number += options.engines;
+  }
+  return number;
+}
+
+// Errors say why this process cannot have as many engines as it is to have.
+Status take_engines(const Env& env, const Network& network, StackOptions* options) {
+  options->engines = static_cast<int>(env.harp_engines);
+  if (options->engines > 1 && !network.is_for_many()) {
+    return invalid("TACO_HARP_ENGINES=\"" + std::to_string(options->engines) +
+                   "\" with TACO_HARP_DRIVER=" + std::string(network.name()) +
+                   ": its interfaces belong to one engine each. Set TACO_HARP_ENGINES=1, or "
+                   "TACO_HARP_DRIVER=udp");
+  }
+  if (env.harp_cores.empty()) return {};
+  const auto self = LocalRank::from_env();
+  if (!self.ok()) return self.status();
+  auto cores = engine_cores(env.harp_cores, options->engines, self.value());
+  if (!cores.ok()) return cores.status();
+  options->cores = std::move(cores).value();
+  return {};
+}
+
 }  // namespace
 
 Result<StackOptions> StackOptions::from_env() {
@@ -51,7 +84,9 @@ Result<StackOptions> StackOptions::from_env() {
   TACO_RETURN_IF_ERROR(
       congestion_named(env.value().congestion).status().with_prefix("TACO_CONGESTION="));
   TACO_RETURN_IF_ERROR(SecuritySettings::get().status());
-  TACO_RETURN_IF_ERROR(network_named(env.value().harp_driver).status());
+  const auto network = network_named(env.value().harp_driver);
+  if (!network.ok()) return network.status();
+  TACO_RETURN_IF_ERROR(take_engines(env.value(), *network.value(), &options));
   options.driver = env.value().harp_driver;
   options.host_id = env.value().host_id;
   options.peer_timeout = env.value().peer_timeout;
@@ -76,16 +111,18 @@ Result<std::shared_ptr<Stack>> acquire_beside(const std::vector<const Stack*>& o
   Registry& mine = registry();
   std::lock_guard lock(mine.mutex);
   std::shared_ptr<Stack> found;
-  std::erase_if(mine.stacks, [&](const auto& weak) {
-    auto stack = weak.lock();
+  std::erase_if(mine.entries, [&](const Registry::Entry& entry) {
+    auto stack = entry.stack.lock();
     if (stack == nullptr || !stack->usable().ok()) return true;
-    const bool free = std::ranges::count(occupied, stack.get()) == 0;
+    const bool free = entry.number % options.engines == options.engine &&
+                      std::ranges::count(occupied, stack.get()) == 0;
     if (free && found == nullptr) found = std::move(stack);
     return false;
   });
   if (found != nullptr) return found;
-  auto made = StackCore::create(options);
-  if (made.ok()) mine.stacks.push_back(made.value());
+  const int number = unused_number(mine, options);
+  auto made = StackCore::create(options, number);
+  if (made.ok()) mine.entries.push_back({made.value(), number});
   return made;
 }
 

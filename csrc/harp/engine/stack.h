@@ -1,8 +1,9 @@
-// The Stack: everything of HARP that belongs to the process. It owns the engines (one today; they
-// share nothing, so several would scale linearly), their sockets, shared memory and sessions.
-// Groups use it, and cost it nothing.
+// The Stack: an engine of HARP with all that it has, its thread, sockets, shared memory, sessions
+// and buffers. A process has one, or as many as TACO_HARP_ENGINES says: to others each is a process
+// by itself, and they share nothing, so that each can keep a core busy (docs/decisions/0014).
+// Groups use a Stack, and cost it nothing; which one a group uses, held_stacks.h says.
 //
-// Creating a Stack starts its engine threads; importing the library starts none. A forked child
+// Creating a Stack starts its engine's thread; importing the library starts none. A forked child
 // finds the Stack disabled: every descriptor closed, every call a clear error (see fork.cc).
 #pragma once
 
@@ -69,6 +70,9 @@ struct StackOptions {
   std::string driver = "auto";  // see network_named()
   std::string host_id;          // overrides the host identity
   Duration peer_timeout = 10 * kSecond;
+  int engines = 1;         // how many a process has
+  int engine = 0;          // which of them this is to be
+  std::vector<int> cores;  // by engine, each for its thread alone; empty: wherever there is room
   static Result<StackOptions> from_env();
 };
 
@@ -101,7 +105,8 @@ struct StackStats {
 
 class Stack {
  public:
-  // The process's Stack, made on first use and again after close() of the last user.
+  // The process's Stack for options.engine, made on first use and again after close() of the last
+  // user.
   static Result<std::shared_ptr<Stack>> acquire(const StackOptions& options);
   virtual ~Stack() = default;
 

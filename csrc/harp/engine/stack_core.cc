@@ -67,11 +67,11 @@ RouterLookup routers_of(const Network& network) {
 
 }  // namespace
 
-StackCore::StackCore(const StackOptions& options)
-    : options_(options), generation_(fork_generation()) {}
+StackCore::StackCore(const StackOptions& options, int number)
+    : options_(options), number_(number), generation_(fork_generation()) {}
 
-Result<std::shared_ptr<Stack>> StackCore::create(const StackOptions& options) {
-  std::shared_ptr<StackCore> stack(new StackCore(options));
+Result<std::shared_ptr<Stack>> StackCore::create(const StackOptions& options, int number) {
+  std::shared_ptr<StackCore> stack(new StackCore(options, number));
   TACO_RETURN_IF_ERROR(stack->start());
   return std::shared_ptr<Stack>(std::move(stack));
 }
@@ -82,6 +82,8 @@ Status StackCore::start() {
   if (!env.ok()) return env.status();
   EngineOptions engine;
   engine.spin_us = env.value().spin_us;
+  engine.number = number_;
+  if (!options_.cores.empty()) engine.core = options_.cores[options_.engine];
   const auto congestion = congestion_named(env.value().congestion);
   if (!congestion.ok()) return congestion.status().with_prefix("TACO_CONGESTION=");
   engine.congestion = congestion.value();
@@ -117,6 +119,7 @@ Status StackCore::start() {
   if (options_.transport == StackOptions::Force::kShm) summary_ = "shm";
 
   engine.about.pid = own_.pid;
+  engine.about.engine = static_cast<std::uint32_t>(number_);
   statistics::set_text(engine.about.driver, network_->name());
   statistics::set_text(engine.about.security, name_of(engine.security));
   statistics::set_text(engine.about.congestion, engine.congestion->name);

@@ -19,7 +19,8 @@ namespace taco::harp {
 
 class StackCore final : public Stack {
  public:
-  static Result<std::shared_ptr<Stack>> create(const StackOptions& options);
+  // `number`: see stack.cc.
+  static Result<std::shared_ptr<Stack>> create(const StackOptions& options, int number);
   ~StackCore() override;
 
   std::string address() const override;
@@ -40,7 +41,7 @@ class StackCore final : public Stack {
   void close() override;
 
  private:
-  explicit StackCore(const StackOptions& options);
+  StackCore(const StackOptions& options, int number);
   // An address of the Nic's that the host has now, and which one it is.
   struct Local {
     PathAddress address;
@@ -57,6 +58,7 @@ class StackCore final : public Stack {
   bool reaches_memory_of(const Address& address) const;
 
   const StackOptions options_;
+  const int number_;
   const std::uint32_t generation_;
   std::shared_ptr<const Network> network_;
   Address own_;  // as of the start

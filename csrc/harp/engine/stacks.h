@@ -1,5 +1,6 @@
-// Several Stacks in one process. If ranks of one group are threads of one process, each of them is
-// a peer of the others and needs a Stack of its own (docs/decisions/0004). Any thread.
+// Several Stacks in one process: one for each engine that is used. And if ranks of one group are
+// threads of one process, each of them is a peer of the others and needs a Stack of its own
+// (docs/decisions/0004). Any thread.
 #pragma once
 
 #include <memory>
@@ -10,7 +11,7 @@
 namespace taco::harp {
 
 // Like Stack::acquire(), but passes over the Stacks in `occupied`: returns the oldest other Stack
-// of this process, or a new one if there is none.
+// that options.engine has in this process, or a new one if there is none.
 Result<std::shared_ptr<Stack>> acquire_beside(const std::vector<const Stack*>& occupied,
                                               const StackOptions& options);
 

@@ -20,7 +20,7 @@ namespace taco::harp::statistics {
 
 inline constexpr char kMemoryName[] = "taco-harp-stat";
 inline constexpr std::array<char, 8> kMagic = {'H', 'A', 'R', 'P', 'S', 'T', 'A', 'T'};
-inline constexpr std::uint32_t kVersion = 1;  // changes with any of what follows
+inline constexpr std::uint32_t kVersion = 2;  // changes with any of what follows
 inline constexpr std::size_t kMostRows = 1024;
 
 // A count since the engine was made, or of this moment; kCounterTexts says which.
@@ -88,7 +88,8 @@ struct About {
   std::uint32_t version = kVersion;
   std::uint32_t pid = 0;
   Text<32> driver{}, security{}, congestion{};
-  Text<400> transport{};  // as Stack::transport_summary() says it
+  std::uint32_t engine = 0;  // its number among those of the process
+  Text<396> transport{};     // as Stack::transport_summary() says it
 };
 
 struct Totals {

@@ -109,12 +109,13 @@ Result<std::vector<Look>> look_at(pid_t pid) {
     Look& look = looks.emplace_back();
     look.pid = pid;
     look.program = program_of(pid);
-    look.engine = static_cast<int>(looks.size()) - 1;
+    look.engine = static_cast<int>(page->view.about().engine);
     look.identity = page->identity;
     look.seen = monotonic_now();
     look.about = page->view.about();
     look.state = std::move(state).value();
   }
+  std::ranges::sort(looks, {}, &Look::engine);
   if (!looks.empty()) return looks;
   return Status(kNone, called(pid) +
                            " has no engine of HARP: it does not use taco_torch, has not made its "

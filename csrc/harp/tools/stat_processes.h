@@ -18,7 +18,7 @@ namespace taco::harp::statistics {
 struct Look {
   pid_t pid = 0;
   std::string program;         // the name that the kernel has for the process
-  int engine = 0;              // of those of the process, in the order of their descriptors
+  int engine = 0;              // its number among those of the process
   std::uint64_t identity = 0;  // the same at every look at this engine
   Time seen = 0;
   About about;

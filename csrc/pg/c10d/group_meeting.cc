@@ -13,15 +13,16 @@
 namespace taco::pg {
 namespace {
 
-// The settings that change which messages a rank sends, or when: two ranks must not disagree about
-// them.
+// The settings that change which messages a rank sends, or when, or by which engine: two ranks must
+// not disagree about them.
 std::vector<edge::Setting> agreed_settings(const Env& env, const GroupMeetingOptions& options) {
   const bool own = !options.algorithm.empty();
   std::vector<edge::Setting> settings = {
       {own ? "Options.algorithm" : "TACO_ALGORITHM", own ? options.algorithm : env.algorithm},
       {"Options.compress_all_reduce", options.compress_all_reduce},
       {"TACO_CHUNK_BYTES", std::to_string(env.chunk_bytes)},
-      {"TACO_TUNE", env.tune ? "1" : "0"}};
+      {"TACO_TUNE", env.tune ? "1" : "0"},
+      {"TACO_HARP_ENGINES", std::to_string(env.harp_engines)}};
   for (const Env::Setting& light : env.light_settings()) {
     settings.push_back({light.name, light.value});
   }

@@ -134,7 +134,7 @@ TEST(StatView, names_a_layout_of_another_version) {
   const auto view = View::open(fd);
   EXPECT_EQ(view.status().code(), Code::kVersionMismatch);
   EXPECT_NE(view.status().message().find("layout 9"), std::string::npos);
-  EXPECT_NE(view.status().message().find("reads layout 1"), std::string::npos);
+  EXPECT_NE(view.status().message().find("reads layout 2"), std::string::npos);
   close(fd);
 }
 

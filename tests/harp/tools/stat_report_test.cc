@@ -81,7 +81,7 @@ TEST(StatReport, is_json_for_machines) {
   all.looks.push_back(look_of(4000, kSecond));
   all.problems.push_back("process 9 (a\n) is stopped");
   const std::string json = json_of(all);
-  EXPECT_TRUE(has(json, R"("layout": 1)")) << json;
+  EXPECT_TRUE(has(json, R"("layout": 2)")) << json;
   EXPECT_TRUE(has(json, R"("program": "py\"thon")")) << json;
   EXPECT_TRUE(has(json, R"("sent_bytes": 4000)")) << json;
   EXPECT_TRUE(has(json, R"("dropped_packets": {"checksum": 3, "forged": 0)")) << json;

@@ -26,6 +26,7 @@ class DpdkNetwork final : public Network {
   DpdkNetwork(std::vector<DpdkDevice> devices, std::string eal_arguments, DpdkNicSettings nic = {});
 
   std::string_view name() const override { return "dpdk"; }
+  bool is_for_many() const override { return false; }
   Result<std::vector<Interface>> interfaces() const override;
   RouteLookup routes() const override;
   bool crosses_router(const Endpoint& destination) const override;

@@ -12,6 +12,7 @@ namespace taco::harp {
 class XdpNetwork final : public UdpNetwork {
  public:
   std::string_view name() const override { return "xdp"; }
+  bool is_for_many() const override { return false; }
   Result<std::unique_ptr<Nic>> open(const NicOptions& options) const override;
 };
 

@@ -1,0 +1,79 @@
+#include "harp/engine/engine_cores.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/core_list.h"
+#include "base/names.h"
+
+namespace taco::harp {
+namespace {
+
+// Leaves `number` alone where the variable is not set.
+Status take_number(const char* name, int* number) {
+  const char* const value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return {};
+  const std::string_view text = value;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  if (error == std::errc() && stop == text.data() + text.size() && *number >= 0) return {};
+  return invalid(std::string(name) + "=\"" + value +
+                 "\" is no number, and says which part of TACO_HARP_CORES is this rank's: set it "
+                 "as torchrun does, or unset it");
+}
+
+}  // namespace
+
+Result<LocalRank> LocalRank::from_env() {
+  LocalRank self;
+  TACO_RETURN_IF_ERROR(take_number("LOCAL_RANK", &self.rank));
+  TACO_RETURN_IF_ERROR(take_number("LOCAL_WORLD_SIZE", &self.ranks));
+  if (self.rank < self.ranks) return self;
+  return invalid("LOCAL_RANK=\"" + std::to_string(self.rank) +
+                 "\" is not below LOCAL_WORLD_SIZE=" + "\"" + std::to_string(self.ranks) +
+                 "\", and says which part of TACO_HARP_CORES is this rank's: set both as torchrun "
+                 "does, or neither");
+}
+
+Result<std::vector<int>> engine_cores(const std::string& list, int engines, LocalRank self) {
+  if (list.empty()) return std::vector<int>();
+  const auto cores = cores_from(list);
+  const std::size_t needed = static_cast<std::size_t>(engines) * self.ranks;
+  if (!cores || cores->size() != needed) {
+    return invalid("TACO_HARP_CORES=\"" + list + "\" names " +
+                   count_text(cores ? cores->size() : 0, "core") + ", but " +
+                   count_text(engines, "engine") + " (TACO_HARP_ENGINES) in each of " +
+                   count_text(self.ranks, "rank") + " of this host (LOCAL_WORLD_SIZE) need " +
+                   std::to_string(needed) + ": name one core for each, rank by rank");
+  }
+  const auto first = cores->begin() + static_cast<std::ptrdiff_t>(engines) * self.rank;
+  return std::vector<int>(first, first + engines);
+}
+
+Status pin_to_core(std::thread& thread, int core) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  const int error = pthread_setaffinity_np(thread.native_handle(), sizeof one, &one);
+  if (error == 0) return {};
+  const long cores = sysconf(_SC_NPROCESSORS_CONF);
+  if (core >= cores) {
+    return invalid("TACO_HARP_CORES names core " + std::to_string(core) +
+                   ", which does not exist: this host has " + std::to_string(cores) +
+                   ", from 0 on");
+  }
+  if (error == EINVAL) {
+    return invalid("TACO_HARP_CORES names core " + std::to_string(core) +
+                   ", which this process may not use: it is offline, or outside the cpuset of its "
+                   "container or job");
+  }
+  return Status(Code::kResource, "TACO_HARP_CORES: an engine's thread cannot be pinned to core " +
+                                     std::to_string(core) + ": " + strerror(error));
+}
+
+}  // namespace taco::harp
