@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/names.h"
 #include "harp/tools/arguments.h"
 #include "harp/tools/perf_plan.h"
 #include "harp/tools/perf_ranks.h"
@@ -69,7 +70,8 @@ int run_client(const Choices& choices, Connection connection) {
     std::printf("%s\n", json_of(findings.value(), settings).c_str());
     return 0;
   }
-  std::printf("%s to %s\n", findings.value().transport.c_str(), findings.value().peer.c_str());
+  std::printf("%s to %s, %s\n", findings.value().transport.c_str(), findings.value().peer.c_str(),
+              count_text(findings.value().engines, "engine").c_str());
   std::fputs(table_of(findings.value().rows).c_str(), stdout);
   return 0;
 }

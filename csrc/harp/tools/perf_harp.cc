@@ -1,7 +1,9 @@
 // HARP's messages, posted in batches that are used again: nothing is allocated while it is
 // measured.
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "harp/tools/perf_ways.h"
@@ -103,7 +105,7 @@ class Batch final : public Task {
 
 }  // namespace
 
-Result<Figures> HarpWay::latency(const Job& job, bool is_client) {
+Result<Figures> Lane::latency(const Job& job, bool is_client) {
   Batch out(engine_, peer_, true, 1, job.bytes), in(engine_, peer_, false, 1, job.bytes);
   const std::uint64_t own = is_client ? kThere : kBack, other = is_client ? kBack : kThere;
   Figures figures;
@@ -121,7 +123,7 @@ Result<Figures> HarpWay::latency(const Job& job, bool is_client) {
 }
 
 // The first byte of each batch says whether more will follow than those that are under way by then.
-Result<Figures> HarpWay::stream(const Job& job, bool is_client) {
+Result<Figures> Lane::stream(const Job& job, bool is_client) {
   std::vector<std::unique_ptr<Batch>> batches;
   for (std::size_t i = 0; i < job.depth; ++i) {
     batches.push_back(std::make_unique<Batch>(engine_, peer_, is_client, job.batch, job.bytes));
@@ -153,6 +155,33 @@ Result<Figures> HarpWay::stream(const Job& job, bool is_client) {
   figures.messages = done * job.batch;
   figures.seconds = static_cast<double>(monotonic_now() - start) / kSecond;
   return figures;
+}
+
+Result<Figures> HarpWay::latency(const Job& job, bool is_client) {
+  return on_all(&Lane::latency, job, is_client);
+}
+
+Result<Figures> HarpWay::stream(const Job& job, bool is_client) {
+  return on_all(&Lane::stream, job, is_client);
+}
+
+Result<Figures> HarpWay::on_all(Run run, const Job& job, bool is_client) {
+  std::vector<Result<Figures>> found(lanes_.size(), Figures());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 1; i < lanes_.size(); ++i) {
+    threads.emplace_back([&, i] { found[i] = (lanes_[i].*run)(job, is_client); });
+  }
+  found[0] = (lanes_[0].*run)(job, is_client);
+  for (std::thread& thread : threads) thread.join();
+  Figures sum;
+  for (Result<Figures>& each : found) {
+    if (!each.ok()) return each.status();
+    sum.half_round_trips.insert(sum.half_round_trips.end(), each->half_round_trips.begin(),
+                                each->half_round_trips.end());
+    sum.messages += each->messages;
+    sum.seconds = std::max(sum.seconds, each->seconds);
+  }
+  return sum;
 }
 
 }  // namespace taco::harp::perf

@@ -120,6 +120,10 @@ std::vector<Option> transport_options(Choices& choices) {
        set_choice(choices.security, {"none", "auth", "encrypt"})},
       {"--checksum", "NAME", "crc32c or kernel: TACO_HARP_CHECKSUM.",
        set_choice(choices.checksum, {"crc32c", "kernel"})},
+      {"--engines", "N", "Engines of each side, which all do a measure at once: TACO_HARP_ENGINES.",
+       set_integer(choices.engines, 1, 64)},
+      {"--cores", "LIST", "A core for each engine, the same on both sides: TACO_HARP_CORES.",
+       set_text(choices.cores)},
   };
 }
 
@@ -174,6 +178,9 @@ Status check(const Choices& choices) {
   if (by_files && (choices.server || !choices.client.empty() || choices.json || choices.tcp)) {
     return invalid("ranks that meet by files take no --server, --client, --json or --tcp");
   }
+  if (by_files && (choices.engines != 0 || !choices.cores.empty())) {
+    return invalid("ranks that meet by files have one engine, without --engines or --cores");
+  }
   if (choices.server && !choices.client.empty()) return invalid("--server or --client, not both");
   if (!choices.server && (choices.once || !choices.listen.empty())) {
     return invalid("--once and --listen are for --server");
@@ -226,7 +233,9 @@ std::vector<Setting> settings_of(const Choices& choices) {
           {"TACO_HARP_DRIVER", choices.driver},
           {"TACO_PATHS", choices.paths == 0 ? "" : std::to_string(choices.paths)},
           {"TACO_HARP_SECURITY", choices.security},
-          {"TACO_HARP_CHECKSUM", choices.checksum}};
+          {"TACO_HARP_CHECKSUM", choices.checksum},
+          {"TACO_HARP_ENGINES", choices.engines == 0 ? "" : std::to_string(choices.engines)},
+          {"TACO_HARP_CORES", choices.cores}};
 }
 
 // Small messages are posted in batches, of which two are under way.

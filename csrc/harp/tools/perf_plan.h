@@ -18,7 +18,8 @@ struct Choices {
   std::int64_t port = kDefaultPort;
   // Settings of both sides.
   std::string transport, driver, security, checksum;
-  std::int64_t paths = 0;  // 0: as the environment says
+  std::int64_t paths = 0, engines = 0;  // 0: as the environment says
+  std::string cores;
   // Measures.
   std::vector<Measure> measures = {Measure::kLatency, Measure::kBandwidth, Measure::kRate};
   std::vector<std::size_t> sizes;  // empty: some for each measure

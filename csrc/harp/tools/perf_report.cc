@@ -137,6 +137,7 @@ std::string json_of(const Findings& findings, const std::vector<Setting>& settin
     rows.add_json(one.text());
   }
   object.add("version", 1).add("transport", findings.transport).add("peer", findings.peer);
+  object.add("engines", findings.engines);
   object.add_json("settings", set.text()).add_json("rows", rows.text());
   return object.text();
 }

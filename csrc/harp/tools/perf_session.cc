@@ -8,6 +8,7 @@
 #include <optional>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "base/names.h"
 #include "harp/tools/perf_ways.h"
@@ -15,10 +16,11 @@
 namespace taco::harp::perf {
 namespace {
 
-constexpr char kGreeting[] = "harp-perf 1";
+constexpr char kGreeting[] = "harp-perf 2";
 // The variables that a client may set at its server.
-constexpr const char* kSettable[] = {"TACO_TRANSPORT", "TACO_HARP_DRIVER", "TACO_PATHS",
-                                     "TACO_HARP_SECURITY", "TACO_HARP_CHECKSUM"};
+constexpr const char* kSettable[] = {
+    "TACO_TRANSPORT",     "TACO_HARP_DRIVER",  "TACO_PATHS",     "TACO_HARP_SECURITY",
+    "TACO_HARP_CHECKSUM", "TACO_HARP_ENGINES", "TACO_HARP_CORES"};
 
 std::string hex_text(const std::string& bytes) {
   return hex_of(std::as_bytes(std::span(bytes.data(), bytes.size())));
@@ -46,41 +48,68 @@ Status greet(Connection& connection, bool is_client) {
                                             "\": use the same taco_torch on both");
 }
 
-// The ends of a session that is under way: what connects the two sides besides the connection.
-struct Ends {
+// An end of a session that is under way, of one engine: what connects the two sides besides the
+// connection.
+struct End {
   std::shared_ptr<Stack> stack;
   PeerId peer = 0;
 
-  Ends() = default;
-  Ends(Ends&&) = default;
-  ~Ends() {
+  explicit End(std::shared_ptr<Stack> made) : stack(std::move(made)) {}
+  End(End&&) = default;
+  End& operator=(End&&) = delete;
+  ~End() {
     if (stack != nullptr) stack->close();
   }
 };
+using Ends = std::vector<End>;  // by engine
+
+Status meet_peer(Connection& connection, End& end) {
+  TACO_RETURN_IF_ERROR(connection.send_line("address " + hex_text(end.stack->address())));
+  auto said = connection.expect("address");
+  if (!said.ok()) return said.status();
+  const auto address = bytes_of_hex(said.value());
+  if (!address.ok()) return address.status();
+  const auto peer = end.stack->add_peer(address.value());
+  if (!peer.ok()) return peer.status();
+  end.peer = peer.value();
+  return {};
+}
+
+Status agree_on_engines(Connection& connection, int engines) {
+  const std::string own = std::to_string(engines);
+  TACO_RETURN_IF_ERROR(connection.send_line("engines " + own));
+  const auto said = connection.expect("engines");
+  if (!said.ok()) return said.status();
+  if (said.value() == own) return {};
+  return invalid("TACO_HARP_ENGINES is " + own + " here and " + said.value().substr(0, 40) +
+                 " on the other side: say --engines, which holds for both");
+}
 
 Result<Ends> meet_by(Connection& connection) {
   auto options = StackOptions::from_env();
   if (!options.ok()) return options.status();
   options->master = connection.other_host();
-  auto stack = Stack::acquire(*options);
-  if (!stack.ok()) return stack.status();
+  TACO_RETURN_IF_ERROR(agree_on_engines(connection, options->engines));
   Ends ends;
-  ends.stack = std::move(stack).value();
-  TACO_RETURN_IF_ERROR(connection.send_line("address " + hex_text(ends.stack->address())));
-  auto said = connection.expect("address");
-  if (!said.ok()) return said.status();
-  const auto address = bytes_of_hex(said.value());
-  if (!address.ok()) return address.status();
-  const auto peer = ends.stack->add_peer(address.value());
-  if (!peer.ok()) return peer.status();
-  ends.peer = peer.value();
+  for (options->engine = 0; options->engine < options->engines; ++options->engine) {
+    auto stack = Stack::acquire(*options);
+    if (!stack.ok()) return stack.status();
+    ends.emplace_back(std::move(stack).value());
+    TACO_RETURN_IF_ERROR(meet_peer(connection, ends.back()));
+  }
   return ends;
+}
+
+std::vector<Lane> lanes_of(const Ends& ends) {
+  std::vector<Lane> lanes;
+  for (const End& end : ends) lanes.emplace_back(*end.stack, end.peer);
+  return lanes;
 }
 
 class Ways {
  public:
-  Ways(Connection& connection, Ends& ends)
-      : harp_(*ends.stack, ends.peer), tcp_(connection, false), polling_(connection, true) {}
+  Ways(Connection& connection, const Ends& ends)
+      : harp_(lanes_of(ends)), tcp_(connection, false), polling_(connection, true) {}
   Way& by(By by) {
     if (by == By::kHarp) return harp_;
     return by == By::kTcp ? tcp_ : polling_;
@@ -176,8 +205,10 @@ Result<Findings> measure(Connection connection, const std::vector<Setting>& sett
   if (!ends.ok()) return ends.status();
   Ways ways(connection, ends.value());
   Findings findings;
-  findings.transport = ends->stack->transport_summary();
-  findings.peer = ends->stack->describe(ends->peer);
+  const End& first = ends->front();
+  findings.transport = first.stack->transport_summary();
+  findings.peer = first.stack->describe(first.peer);
+  findings.engines = ends->size();
   for (const Job& job : jobs) {
     auto row = measure_one(connection, ways, job);
     if (!row.ok()) return row.status();

@@ -26,6 +26,7 @@ struct Row {
 };
 struct Findings {
   std::string transport, peer;  // "udp(eth0)", "10.0.0.2:4123 (pid 5 on nodeb)"
+  std::size_t engines = 1;      // that took part, on each side
   std::vector<Row> rows;
 };
 

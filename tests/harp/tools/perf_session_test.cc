@@ -69,6 +69,33 @@ TEST_P(Sessions, measure_every_job_by_every_way) {
 INSTANTIATE_TEST_SUITE_P(Transports, Sessions, ::testing::Values("shm", "udp"),
                          [](const auto& instance) { return std::string(instance.param); });
 
+TEST(Sessions, have_all_engines_of_both_sides_measure_at_once) {
+  with_server([](Connection connection) {
+    const auto findings =
+        measure(std::move(connection), {{"TACO_TRANSPORT", "udp"}, {"TACO_HARP_ENGINES", "2"}},
+                short_jobs(), [](const Row&) {});
+    ASSERT_TRUE(findings.ok()) << findings.status().message();
+    EXPECT_EQ(findings.value().engines, 2u);
+    for (const Row& row : findings.value().rows) {
+      if (row.job.measure != Measure::kLatency) continue;
+      EXPECT_EQ(row.client.half_round_trips.size(), row.job.by == By::kHarp ? 40u : 20u);
+    }
+  });
+}
+
+TEST(Sessions, end_where_the_sides_have_different_numbers_of_engines) {
+  with_server(
+      [](Connection connection) {
+        setenv("TACO_HARP_ENGINES", "2", 1);
+        const auto findings = measure(std::move(connection), {}, short_jobs(), {});
+        EXPECT_NE(
+            findings.status().message().find("TACO_HARP_ENGINES is 2 here and 1 on the other"),
+            std::string::npos)
+            << findings.status().message();
+      },
+      Code::kInvalidArgument);
+}
+
 TEST(Sessions, end_by_name_where_a_setting_is_wrong_on_either_side) {
   with_server(
       [](Connection connection) {
@@ -90,7 +117,7 @@ void expect_failure(Connection& connection, const std::string& said) {
 TEST(Server, sets_nothing_for_a_client_but_what_is_for_it_to_set) {
   with_server(
       [](Connection connection) {
-        ASSERT_TRUE(connection.send_line("harp-perf 1").ok());
+        ASSERT_TRUE(connection.send_line("harp-perf 2").ok());
         ASSERT_TRUE(connection.receive_line().ok());
         ASSERT_TRUE(connection.send_line("set LD_PRELOAD=/tmp/evil.so").ok());
         expect_failure(connection, "is not for a client of harp-perf to set");

@@ -43,12 +43,17 @@ TEST(PerfPlan, has_some_of_every_measure_where_nothing_was_asked_for) {
 
 TEST(PerfPlan, sets_on_both_sides_what_was_asked_for) {
   Choices choices;
-  ASSERT_TRUE(take_choices({"--paths", "4", "--driver", "udp", "--security=none"}, choices).ok());
+  ASSERT_TRUE(take_choices({"--paths", "4", "--driver", "udp", "--security=none", "--engines", "2",
+                            "--cores", "0,1"},
+                           choices)
+                  .ok());
   std::string text;
   for (const Setting& each : settings_of(choices)) {
     if (!each.value.empty()) text += each.name + "=" + each.value + " ";
   }
-  EXPECT_EQ(text, "TACO_HARP_DRIVER=udp TACO_PATHS=4 TACO_HARP_SECURITY=none ");
+  EXPECT_EQ(text,
+            "TACO_HARP_DRIVER=udp TACO_PATHS=4 TACO_HARP_SECURITY=none TACO_HARP_ENGINES=2 "
+            "TACO_HARP_CORES=0,1 ");
 }
 
 TEST(PerfPlan, names_what_is_wrong_and_what_to_do) {
@@ -68,6 +73,8 @@ TEST(PerfPlan, names_what_is_wrong_and_what_to_do) {
       {{"--server", "--json"}, "--json and --tcp are the client's to say"},
       {{"--bytes", "8"}, "--bytes is for ranks that meet by files: it needs --files"},
       {{"--rank", "0", "--ranks", "3"}, "--rank needs --files"},
+      {{"--engines", "65"}, "--engines 65: must be an integer from 1 to 64"},
+      {{"--files", "meet", "--engines", "2"}, "have one engine, without --engines or --cores"},
       {{"--files", "meet", "--tcp"}, "ranks that meet by files take no"},
   };
   for (const auto& each : cases) {
