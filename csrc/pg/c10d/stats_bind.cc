@@ -20,8 +20,9 @@ namespace py = pybind11;
 namespace taco::pg {
 namespace {
 
-// Sums over all Stacks: a process that is several ranks of a group has one for each. Runs without
-// the GIL, which the thread that drives the engine may be waiting for.
+// Sums over all Stacks: a process has one for each engine that it uses, and one for each of several
+// ranks of a group. Runs without the GIL, which the thread that drives the engine may be waiting
+// for.
 harp::StackStats summed_stats() {
   py::gil_scoped_release release;
   harp::StackStats sum;
