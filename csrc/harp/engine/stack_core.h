@@ -20,7 +20,7 @@ namespace taco::harp {
 class StackCore final : public Stack {
  public:
   // `number`: see stack.cc.
-  static Result<std::shared_ptr<Stack>> create(const StackOptions& options, int number);
+  static Result<std::shared_ptr<Stack>> create(const StackOptions& options, int number = 0);
   ~StackCore() override;
 
   std::string address() const override;
