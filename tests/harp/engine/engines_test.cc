@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "harp/address.h"
@@ -292,6 +294,38 @@ TEST(Engines, HaveTheirNumberAndCoresFromTheEnvironment) {
     EXPECT_EQ(options.value().engines, 2);
     EXPECT_EQ(options.value().cores, (std::vector<int>{6, 7}));
   });
+}
+
+// The thread that closes a Stack sleeps until the goodbye has been heard, and has to be woken then.
+TEST(Engines, WithCoresPartAsSoonAsTheirGoodbyeIsHeard) {
+  const auto statuses = run_processes({2, 60 * kSecond, {}}, [](Fellowship& fellowship) {
+    StackOptions options = engines(2, Force::kUdp);
+    const std::vector<int> cores = cores_of_this_process();
+    options.cores = {cores.front(), cores.back()};
+    const pid_t other = std::stoi(fellowship.all_gather(std::to_string(getpid()))[1]);
+    Duration shortest = kNever;
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      auto pair = std::make_unique<Pair>(fellowship, options);
+      pair->exchange(i, 100'000);
+      fellowship.barrier();
+      if (fellowship.rank() == 0) {
+        kill(other, SIGSTOP);
+        std::thread waker([other] {
+          usleep(100'000);
+          kill(other, SIGCONT);
+        });
+        const Time begin = monotonic_now();
+        drop_stack(pair->stacks[0], {"0", 2, 0});
+        shortest = std::min(shortest, monotonic_now() - begin);
+        waker.join();
+      }
+      fellowship.barrier();
+    }
+    if (fellowship.rank() == 0) {
+      EXPECT_LT(shortest, kSecond);
+    }
+  });
+  EXPECT_EQ(statuses, kBothFine);
 }
 
 TEST(Engines, AreRefusedACoreThatDoesNotExist) {
