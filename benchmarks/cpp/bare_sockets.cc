@@ -120,6 +120,12 @@ double Options::seconds(const std::string& name, double otherwise) {
   return value.empty() ? otherwise : std::strtod(value.c_str(), nullptr);
 }
 
+std::string Options::text(const std::string& name) {
+  const std::string given = take(name);
+  if (given.empty()) refuse(name + " is needed");
+  return given;
+}
+
 Ends Options::ends(int rank) {
   const std::string own = take("--own"), other = take("--other");
   const std::uint64_t port = number("--port", 0);

@@ -45,6 +45,7 @@ class Options {
               bool otherwise);
   std::uint64_t number(const std::string& name, std::uint64_t otherwise);
   double seconds(const std::string& name, double otherwise);
+  std::string text(const std::string& name);  // which is needed
   // The ends given by --own, --other and --port, which are needed.
   Ends ends(int rank);
 
