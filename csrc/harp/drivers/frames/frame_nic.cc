@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "harp/address.h"
 #include "harp/drivers/frames/icmp_refusal.h"
+#include "harp/drivers/frames/take_datagram.h"
 
 namespace taco::harp {
 
@@ -139,30 +140,26 @@ std::size_t FrameNic::receive_st(std::span<RxPacket> packets) {
 
 // True: a datagram for one of our ports.
 bool FrameNic::accept(std::size_t wire, const RxFrame& frame, RxPacket& packet, Endpoint& source) {
-  UdpFrame udp;
-  const FrameVerdict verdict = parse_udp_frame(frame.bytes, frame.bytes.size(), udp);
-  if (verdict != FrameVerdict::kUdp) {
-    if (verdict == FrameVerdict::kDamaged) ++drops_.damaged;
-    if (verdict == FrameVerdict::kOther) on_other(wires_[wire], frame.bytes);
-    return false;
+  const auto path_at = [&](const Endpoint& destination) -> std::optional<std::uint32_t> {
+    for (std::uint32_t path = 0; path < paths_.size(); ++path) {
+      if (paths_[path].wire == wire && addresses_[path].endpoint == destination) return path;
+    }
+    return std::nullopt;
+  };
+  switch (take_datagram(frame, path_at, packet, source)) {
+    case TakenFrame::kDatagram:
+      return true;
+    case TakenFrame::kForOthers:
+      ++drops_.for_others;
+      return false;
+    case TakenFrame::kDamaged:
+      ++drops_.damaged;
+      return false;
+    case TakenFrame::kOther:
+      on_other(wires_[wire], frame.bytes);
+      return false;
   }
-  std::uint32_t path = 0;
-  while (path < paths_.size() &&
-         (paths_[path].wire != wire || addresses_[path].endpoint != udp.destination)) {
-    ++path;
-  }
-  if (path == paths_.size()) {
-    ++drops_.for_others;
-    return false;
-  }
-  const std::span<std::byte> payload = frame.bytes.subspan(udp.payload_offset, udp.payload_bytes);
-  if (!frame.checked && check_udp_checksum(udp, payload) == UdpChecksumVerdict::kBad) {
-    ++drops_.damaged;
-    return false;
-  }
-  source = udp.source;
-  packet = {payload, 0, &source, path};
-  return true;
+  return false;
 }
 
 void FrameNic::on_other(Wire& wire, std::span<const std::byte> frame) {

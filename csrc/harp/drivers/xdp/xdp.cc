@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mixed_bits.h"
 #include "harp/address.h"
+#include "harp/drivers/frames/take_datagram.h"
 #include "harp/drivers/frames/udp_frame.h"
 #include "harp/drivers/kernel/kernel_interfaces.h"
 
@@ -289,20 +290,14 @@ std::size_t XdpNic::receive_by_rings(std::span<RxPacket> packets) {
 
 // The kernel has verified nothing of it. False: it is not for the protocol.
 bool XdpNic::take_frame(std::span<std::byte> frame, std::size_t place, RxPacket& packet) {
-  UdpFrame read;
-  if (parse_udp_frame(frame, frame.size(), read) != FrameVerdict::kUdp) {
-    ++counters_.damaged;
-    return false;
-  }
-  const std::span<std::byte> payload = frame.subspan(read.payload_offset, read.payload_bytes);
-  const auto path = paths_.find(read.destination);
-  if (path == paths_.end() || check_udp_checksum(read, payload) == UdpChecksumVerdict::kBad) {
-    ++counters_.damaged;
-    return false;
-  }
-  sources_[place] = read.source;
-  packet = {payload, 0, &sources_[place], path->second};
-  return true;
+  const auto path_at = [&](const Endpoint& destination) -> std::optional<std::uint32_t> {
+    const auto path = paths_.find(destination);
+    return path == paths_.end() ? std::nullopt : std::optional(path->second);
+  };
+  const TakenFrame taken = take_datagram({frame, false}, path_at, packet, sources_[place]);
+  if (taken == TakenFrame::kDatagram) return true;
+  ++counters_.damaged;
+  return false;
 }
 
 std::size_t XdpNic::receive_by_sockets(std::span<RxPacket> packets) {
