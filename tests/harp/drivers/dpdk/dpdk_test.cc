@@ -229,7 +229,11 @@ TEST(DpdkTest, slots_and_frames_longer_than_the_mtu_do_no_harm) {
         const std::string devices =
             "net_af_packet0,iface=eth0,blocksz=65536,framesz=16384,framecnt=256 " +
             network.address(0) + "/24 mtu=1500";
-        if (me == 0) options = over_dpdk(devices);
+        if (me == 0) {
+          options = over_dpdk(devices);
+        } else {
+          ASSERT_TRUE(finishes_what_it_sends("eth0")) << strerror(errno);
+        }
         options.master = network.address(0);
         StackWorld world(fellowship, options);
         ASSERT_TRUE(exchange_with(world, me, 8, 1).ok());
