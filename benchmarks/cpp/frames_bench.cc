@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bare_sockets.h"
@@ -69,7 +70,9 @@ void send_frames(FramePort& port) {
       frames[i].bytes = kOwnHeader + kPayload;
     }
     for (std::size_t sent = 0; sent < kBurst && link.is_up(monotonic_now());) {
-      sent += port.send_st(std::span(frames).subspan(sent));
+      const std::size_t taken = port.send_st(std::span(frames).subspan(sent));
+      if (taken == 0) std::this_thread::yield();  // the core may be shared, as HARP expects
+      sent += taken;
     }
   }
 }
@@ -83,6 +86,7 @@ std::uint64_t receive_frames(FramePort& port, Duration time) {
   for (Time now = monotonic_now(), end = now + time; now < end; now = monotonic_now()) {
     if (!link.is_up(now)) fail("the other end has gone");
     const std::size_t count = port.receive_st(frames);
+    if (count == 0) std::this_thread::yield();
     for (const harp::RxFrame& frame : std::span(frames).first(count)) {
       if (frame.bytes.size() != kHeaders + kOwnHeader + kPayload) continue;
       const std::byte* const payload = &frame.bytes[kHeaders + kOwnHeader];
