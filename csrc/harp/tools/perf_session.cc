@@ -182,7 +182,7 @@ Result<Row> measure_one(Connection& connection, Ways& ways, const Job& job) {
 }  // namespace
 
 Status serve(Connection connection) {
-  const Status status = serve_session(connection);
+  Status status = serve_session(connection);
   if (status.ok()) return status;
   std::string text = status.message();
   std::ranges::replace(text, '\n', ' ');

@@ -103,7 +103,7 @@ std::string mend(const Check& check) {
   if (fd < 0) return strerror(errno);
   const auto bytes = static_cast<ssize_t>(check.value.size());
   const bool written = write(fd, check.value.data(), check.value.size()) == bytes;
-  const std::string why = written ? "" : strerror(errno);
+  std::string why = written ? "" : strerror(errno);
   close(fd);
   return why;
 }
