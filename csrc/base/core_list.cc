@@ -3,17 +3,15 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <charconv>
+
+#include "base/parse_number.h"
 
 namespace taco {
 namespace {
 
 std::optional<int> core_from(std::string_view text) {
-  int core = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, core);
-  if (error != std::errc() || stop != end || core < 0 || core >= CPU_SETSIZE) return std::nullopt;
-  return core;
+  const auto core = parse_number<int>(text);
+  return core && *core >= 0 && *core < CPU_SETSIZE ? core : std::nullopt;
 }
 
 }  // namespace

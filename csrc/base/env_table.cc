@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/core_list.h"
+#include "base/parse_number.h"
 
 namespace taco::env_internal {
 namespace {
@@ -31,11 +32,9 @@ bool set_name(std::string& field, const std::string& value, std::string_view pun
 
 bool set_integer(std::int64_t& field, const std::string& value, std::int64_t least,
                  std::int64_t most) {
-  std::int64_t number = 0;
-  const char* end = value.data() + value.size();
-  const auto [stop, error] = std::from_chars(value.data(), end, number);
-  if (error != std::errc() || stop != end || number < least || number > most) return false;
-  field = number;
+  const auto number = parse_number<std::int64_t>(value);
+  if (!number || *number < least || *number > most) return false;
+  field = *number;
   return true;
 }
 
@@ -92,11 +91,9 @@ bool set_milliseconds(Duration& field, const std::string& value, std::int64_t le
 
 // A plain decimal number in (0, 1].
 bool set_share(double& field, const std::string& value) {
-  double number = 0;
-  const char* end = value.data() + value.size();
-  const auto [stop, error] = std::from_chars(value.data(), end, number);
-  if (error != std::errc() || stop != end || !(number > 0 && number <= 1)) return false;
-  field = number;
+  const auto number = parse_number<double>(value);
+  if (!number || !(*number > 0 && *number <= 1)) return false;
+  field = *number;
   return true;
 }
 

@@ -5,12 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdlib>
-#include <string_view>
 
 #include "base/core_list.h"
 #include "base/names.h"
+#include "base/parse_number.h"
 
 namespace taco::harp {
 namespace {
@@ -19,9 +18,11 @@ namespace {
 Status take_number(const char* name, int* number) {
   const char* const value = std::getenv(name);
   if (value == nullptr || *value == '\0') return {};
-  const std::string_view text = value;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  if (error == std::errc() && stop == text.data() + text.size() && *number >= 0) return {};
+  const auto said = parse_number<int>(value);
+  if (said && *said >= 0) {
+    *number = *said;
+    return {};
+  }
   return invalid(std::string(name) + "=\"" + value +
                  "\" is no number, and says which part of TACO_HARP_CORES is this rank's: set it "
                  "as torchrun does, or unset it");

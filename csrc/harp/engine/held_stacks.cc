@@ -1,11 +1,11 @@
 #include "harp/engine/held_stacks.h"
 
 #include <algorithm>
-#include <charconv>
 #include <mutex>
 
 #include "base/digest.h"
 #include "base/mixed_bits.h"
+#include "base/parse_number.h"
 #include "harp/engine/stacks.h"
 
 namespace taco::harp {
@@ -30,11 +30,9 @@ HeldStacks& held_stacks() {
 }  // namespace
 
 int engine_of(std::string_view group, int engines) {
-  std::uint64_t number = 0;
-  const char* const end = group.data() + group.size();
-  const auto [stop, error] = std::from_chars(group.data(), end, number);
-  if (error != std::errc() || stop != end)
-    number = mixed_bits(taco::Digest().add_text(group).value());
+  const auto counted = parse_number<std::uint64_t>(group);
+  const std::uint64_t number =
+      counted ? *counted : mixed_bits(taco::Digest().add_text(group).value());
   return static_cast<int>(number % static_cast<std::uint64_t>(engines));
 }
 

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/names.h"
+#include "base/parse_number.h"
 
 namespace taco::harp {
 namespace {
@@ -17,13 +18,6 @@ std::string unknown_option(std::string_view name, const std::vector<Option>& opt
 }
 
 template <class Number>
-bool number_from(const std::string& text, Number* number) {
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, *number);
-  return error == std::errc() && stop == end;
-}
-
-template <class Number>
 std::string shown(Number number) {
   char text[32];
   return {text, std::to_chars(text, text + sizeof text, number).ptr};
@@ -33,9 +27,9 @@ template <class Number>
 std::function<Status(const std::string&)> set_any_number(Number& number, Number least, Number most,
                                                          const char* kind) {
   return [&number, least, most, kind](const std::string& text) {
-    Number value{};
-    if (number_from(text, &value) && value >= least && value <= most) {
-      number = value;
+    const auto value = parse_number<Number>(text);
+    if (value && *value >= least && *value <= most) {
+      number = *value;
       return Status();
     }
     return invalid("must be " + std::string(kind) + " from " + shown(least) + " to " + shown(most));
@@ -143,9 +137,8 @@ Result<std::size_t> bytes_from(const std::string& text, std::size_t least, std::
     shift = static_cast<int>(10 * unit);
     digits.pop_back();
   }
-  std::uint64_t value = 0;
-  const bool is_number = number_from(digits, &value);
-  if (is_number && value <= most >> shift && value << shift >= least) return value << shift;
+  const auto value = parse_number<std::uint64_t>(digits);
+  if (value && *value <= most >> shift && *value << shift >= least) return *value << shift;
   return invalid("must be bytes from " + shown(least) + " to " + shown(most) +
                  ", with K, M or G behind for 1024 of each other");
 }

@@ -4,12 +4,12 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/parse_number.h"
 #include "harp/tools/arguments.h"
 #include "harp/tools/stat_report.h"
 
@@ -46,13 +46,11 @@ std::vector<Option> options_for(Choices& choices) {
 }
 
 Status take_pid(const std::string& text, std::vector<pid_t>& pids) {
-  pid_t pid = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, pid);
-  if (error != std::errc() || stop != end || pid <= 0) {
+  const auto pid = parse_number<pid_t>(text);
+  if (!pid || *pid <= 0) {
     return invalid("\"" + text + "\" is no process: give its number (ps shows it)");
   }
-  pids.push_back(pid);
+  pids.push_back(*pid);
   return {};
 }
 

@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <utility>
 
 #include "base/file.h"
+#include "base/parse_number.h"
 
 namespace taco::harp::statistics {
 namespace {
@@ -66,10 +66,7 @@ Result<std::vector<int>> pages_of(pid_t pid) {
     const ssize_t bytes = readlink(entry->path().c_str(), target, sizeof target);
     if (bytes < 0 && (errno == EACCES || errno == EPERM)) return refusal_of(pid, errno);
     if (bytes < 0 || std::string_view(target, static_cast<std::size_t>(bytes)) != name) continue;
-    const std::string number = entry->path().filename();
-    int fd = -1;
-    std::from_chars(number.data(), number.data() + number.size(), fd);
-    found.push_back(fd);
+    if (const auto fd = parse_number<int>(entry->path().filename().native())) found.push_back(*fd);
   }
   if (error) return refusal_of(pid, error.value());
   std::ranges::sort(found);
@@ -127,11 +124,9 @@ Everything look_at_all() {
   std::error_code error;
   for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
        entry.increment(error)) {
-    const std::string name = entry->path().filename();
-    pid_t pid = 0;
-    const auto [stop, failed] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (failed != std::errc() || stop != name.data() + name.size()) continue;
-    auto looks = look_at(pid);
+    const auto pid = parse_number<pid_t>(entry->path().filename().native());
+    if (!pid) continue;
+    auto looks = look_at(*pid);
     if (looks.ok()) {
       for (Look& look : looks.value()) all.looks.push_back(std::move(look));
     } else if (looks.status().code() != kNone && looks.status().code() != Code::kInvalidArgument) {

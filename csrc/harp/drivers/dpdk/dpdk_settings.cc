@@ -4,10 +4,10 @@
 #include <netinet/in.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <utility>
 
+#include "base/parse_number.h"
 #include "harp/drivers/frames/ethernet.h"
 
 namespace taco::harp {
@@ -32,11 +32,8 @@ std::vector<std::string> split(const std::string& text, std::string_view separat
 }
 
 std::optional<std::size_t> number_in(std::string_view text, std::size_t least, std::size_t most) {
-  std::size_t number = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || stop != text.data() + text.size()) return std::nullopt;
-  if (number < least || number > most) return std::nullopt;
-  return number;
+  const auto number = parse_number<std::size_t>(text);
+  return number && *number >= least && *number <= most ? number : std::nullopt;
 }
 
 std::optional<Endpoint> address_in(const std::string& text) {

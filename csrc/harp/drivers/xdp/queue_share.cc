@@ -1,22 +1,14 @@
 #include "harp/drivers/xdp/queue_share.h"
 
-#include <charconv>
-#include <cstring>
-#include <optional>
 #include <string_view>
+
+#include "base/parse_number.h"
 
 namespace taco::harp {
 namespace {
 
-std::optional<std::uint32_t> count_in(std::string_view text) {
-  std::uint32_t number = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || stop != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 QueueShare share_of(std::string_view number, std::string_view shares) {
-  const auto own = count_in(number), all = count_in(shares);
+  const auto own = parse_number<std::uint32_t>(number), all = parse_number<std::uint32_t>(shares);
   const bool is_share = own && all && *own < *all;
   return is_share ? QueueShare{*own, *all} : QueueShare{};
 }
