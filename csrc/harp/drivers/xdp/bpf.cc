@@ -25,6 +25,24 @@ int bpf(bpf_cmd command, bpf_attr& attribute) {
 
 std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
 
+// The kernel refuses attributes that hold anything where the command looks for nothing, padding
+// included.
+bpf_attr nothing_asked() {
+  bpf_attr attribute;
+  memset(&attribute, 0, sizeof attribute);
+  return attribute;
+}
+
+// An entry of a map. `other`: its value, or where the key after this one is to go, which the kernel
+// has in one place.
+bpf_attr entry_of(const OwnFd& map, const void* key, const void* other = nullptr) {
+  bpf_attr attribute = nothing_asked();
+  attribute.map_fd = static_cast<std::uint32_t>(map.get());
+  attribute.key = address_of(key);
+  attribute.value = address_of(other);
+  return attribute;
+}
+
 // errno has the reason.
 Status bpf_failure(const std::string& what) {
   const int error = errno;
@@ -110,8 +128,7 @@ void BpfProgram::call(std::int32_t function) { append(BPF_JMP | BPF_CALL, 0, 0, 
 void BpfProgram::leave() { append(BPF_JMP | BPF_EXIT, 0, 0, 0, 0); }
 
 Result<OwnFd> create_bpf_map(const BpfMapShape& shape) {
-  bpf_attr attribute;
-  memset(&attribute, 0, sizeof attribute);
+  bpf_attr attribute = nothing_asked();
   attribute.map_type = shape.type;
   attribute.key_size = shape.key_bytes;
   attribute.value_size = shape.value_bytes;
@@ -122,45 +139,29 @@ Result<OwnFd> create_bpf_map(const BpfMapShape& shape) {
 }
 
 Status put_in_bpf_map(const OwnFd& map, const void* key, const void* value) {
-  bpf_attr attribute;
-  memset(&attribute, 0, sizeof attribute);
-  attribute.map_fd = static_cast<std::uint32_t>(map.get());
-  attribute.key = address_of(key);
-  attribute.value = address_of(value);
+  bpf_attr attribute = entry_of(map, key, value);
   attribute.flags = BPF_ANY;
   if (bpf(BPF_MAP_UPDATE_ELEM, attribute) != 0) return bpf_failure("a map for XDP takes no entry");
   return {};
 }
 
 void erase_from_bpf_map(const OwnFd& map, const void* key) {
-  bpf_attr attribute;
-  memset(&attribute, 0, sizeof attribute);
-  attribute.map_fd = static_cast<std::uint32_t>(map.get());
-  attribute.key = address_of(key);
+  bpf_attr attribute = entry_of(map, key);
   bpf(BPF_MAP_DELETE_ELEM, attribute);
 }
 
 bool look_up_in_bpf_map(const OwnFd& map, const void* key, void* value) {
-  bpf_attr attribute;
-  memset(&attribute, 0, sizeof attribute);
-  attribute.map_fd = static_cast<std::uint32_t>(map.get());
-  attribute.key = address_of(key);
-  attribute.value = address_of(value);
+  bpf_attr attribute = entry_of(map, key, value);
   return bpf(BPF_MAP_LOOKUP_ELEM, attribute) == 0;
 }
 
 bool next_bpf_key(const OwnFd& map, const void* key, void* next) {
-  bpf_attr attribute;
-  memset(&attribute, 0, sizeof attribute);
-  attribute.map_fd = static_cast<std::uint32_t>(map.get());
-  attribute.key = address_of(key);
-  attribute.next_key = address_of(next);
+  bpf_attr attribute = entry_of(map, key, next);
   return bpf(BPF_MAP_GET_NEXT_KEY, attribute) == 0;
 }
 
 Result<OwnFd> open_bpf_object(BpfKind kind, std::uint32_t id) {
-  bpf_attr attribute;
-  memset(&attribute, 0, sizeof attribute);
+  bpf_attr attribute = nothing_asked();
   attribute.prog_id = id;  // in one place with those of maps and links
   const bpf_cmd command = kind == BpfKind::kProgram ? BPF_PROG_GET_FD_BY_ID
                           : kind == BpfKind::kMap   ? BPF_MAP_GET_FD_BY_ID
@@ -171,8 +172,7 @@ Result<OwnFd> open_bpf_object(BpfKind kind, std::uint32_t id) {
 }
 
 Result<std::uint32_t> next_bpf_link(std::uint32_t id) {
-  bpf_attr attribute;
-  memset(&attribute, 0, sizeof attribute);
+  bpf_attr attribute = nothing_asked();
   attribute.start_id = id;
   if (bpf(BPF_LINK_GET_NEXT_ID, attribute) == 0) return std::uint32_t{attribute.next_id};
   if (errno != ENOENT) return sharing_failure();
@@ -180,8 +180,7 @@ Result<std::uint32_t> next_bpf_link(std::uint32_t id) {
 }
 
 bool describe_bpf_object(const OwnFd& object, void* about, std::uint32_t bytes) {
-  bpf_attr attribute;
-  memset(&attribute, 0, sizeof attribute);
+  bpf_attr attribute = nothing_asked();
   attribute.info.bpf_fd = static_cast<std::uint32_t>(object.get());
   attribute.info.info_len = bytes;
   attribute.info.info = address_of(about);
@@ -193,8 +192,7 @@ bool describe_bpf_object(const OwnFd& object, void* about, std::uint32_t bytes) 
 Result<OwnFd> load_xdp_program(std::span<const bpf_insn> instructions, const char* name) {
   std::string proof(kProofText, '\0');
   const auto load = [&](std::uint32_t flags) {
-    bpf_attr attribute;
-    memset(&attribute, 0, sizeof attribute);
+    bpf_attr attribute = nothing_asked();
     attribute.prog_type = BPF_PROG_TYPE_XDP;
     attribute.insns = address_of(instructions.data());
     attribute.insn_cnt = static_cast<std::uint32_t>(instructions.size());
@@ -216,8 +214,7 @@ Result<OwnFd> load_xdp_program(std::span<const bpf_insn> instructions, const cha
 }
 
 Result<OwnFd> attach_xdp_program(const OwnFd& program, std::uint32_t interface, XdpMode mode) {
-  bpf_attr attribute;
-  memset(&attribute, 0, sizeof attribute);
+  bpf_attr attribute = nothing_asked();
   attribute.link_create.prog_fd = static_cast<std::uint32_t>(program.get());
   attribute.link_create.target_ifindex = interface;
   attribute.link_create.attach_type = BPF_XDP;
