@@ -8,11 +8,6 @@ namespace taco::harp {
 
 namespace {
 
-bool is_neighbour(const FrameLink::Own& own, const Endpoint& destination) {
-  return is_ipv6(own.address) == is_ipv6(destination) &&
-         same_network(own.address, destination, own.prefix);
-}
-
 const Endpoint* gateway_of(const FrameLink& link, const Endpoint& destination) {
   const auto found = std::ranges::find_if(link.gateways, [&](const Endpoint& gateway) {
     return is_ipv6(gateway) == is_ipv6(destination);
@@ -49,8 +44,8 @@ std::vector<Endpoint> sources_towards(std::span<const FrameLink> links,
     for (const FrameLink& link : links) {
       for (const FrameLink::Own& own : link.addresses) {
         if (is_ipv6(own.address) != is_ipv6(destination)) continue;
-        const bool leads =
-            by_router ? gateway_of(link, destination) != nullptr : is_neighbour(own, destination);
+        const bool leads = by_router ? gateway_of(link, destination) != nullptr
+                                     : same_network(own.address, destination, own.prefix);
         if (!leads) continue;
         sources.push_back(own.address);
         break;
@@ -64,7 +59,9 @@ std::vector<Endpoint> sources_towards(std::span<const FrameLink> links,
 std::optional<Endpoint> next_hop(const FrameLink& link, const Endpoint& from,
                                  const Endpoint& destination) {
   for (const FrameLink::Own& own : link.addresses) {
-    if (!same_host_address(own.address, from) || !is_neighbour(own, destination)) continue;
+    if (!same_host_address(own.address, from) ||
+        !same_network(own.address, destination, own.prefix))
+      continue;
     Endpoint hop = destination;
     set_port(hop, 0);
     return hop;

@@ -202,9 +202,7 @@ void FrameNic::on_solicitation(Wire& wire, const NeighbourMessage& message) {
 void FrameNic::ask_neighbours(Wire& wire) {
   for (const Endpoint& host : wire.neighbours.take_questions(now_)) {
     for (const FrameLink::Own& own : wire.link.addresses) {
-      const bool may_ask =
-          is_ipv6(own.address) == is_ipv6(host) && same_network(own.address, host, own.prefix);
-      if (!may_ask) continue;
+      if (!same_network(own.address, host, own.prefix)) continue;
       std::array<std::byte, kMostNeighbourFrame> question;
       const std::size_t bytes =
           write_solicitation(wire.link.port->info().mac, own.address, host, question);
