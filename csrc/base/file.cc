@@ -2,9 +2,19 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/own_fd.h"
+
 namespace taco {
+
+namespace {
+
+constexpr timespec kBetweenLooks{0, 10'000'000};
+
+}  // namespace
 
 std::string read_file(const std::string& path, std::size_t most) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -19,6 +29,23 @@ std::string read_file(const std::string& path, std::size_t most) {
   }
   close(fd);
   return text;
+}
+
+bool write_file(const std::string& path, const std::string& text) {
+  const std::string part = path + ".part";
+  unlink(part.c_str());
+  const OwnFd fd(open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const bool is_written =
+      fd && write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  return is_written && rename(part.c_str(), path.c_str()) == 0;
+}
+
+std::string await_file(const std::string& path, Time limit) {
+  for (;;) {
+    std::string text = read_file(path);
+    if (!text.empty() || monotonic_now() >= limit) return text;
+    nanosleep(&kBetweenLooks, nullptr);
+  }
 }
 
 }  // namespace taco

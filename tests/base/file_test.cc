@@ -1,11 +1,14 @@
 #include "base/file.h"
 
+#include <errno.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <thread>
 
 namespace taco {
 namespace {
@@ -39,6 +42,29 @@ TEST(ReadFile, GivesNothingOfWhatCannotBeRead) {
   EXPECT_EQ(read_file("/nowhere/at/all"), "");
   EXPECT_EQ(read_file("/proc/self"), "");               // a directory
   EXPECT_EQ(read_file("/sys/class/net/lo/speed"), "");  // no such attribute of this device
+}
+
+TEST(WriteFile, IsForThisUserAloneAndReplacesWhatWasThere) {
+  const TemporaryFile file("an older and longer text");
+  ASSERT_TRUE(write_file(file.path(), "said"));
+  EXPECT_EQ(read_file(file.path()), "said");
+  struct stat about {};
+  ASSERT_EQ(stat(file.path().c_str(), &about), 0);
+  EXPECT_EQ(about.st_mode & 0777, 0600u);
+  EXPECT_NE(access((file.path() + ".part").c_str(), F_OK), 0);
+}
+
+TEST(WriteFile, SaysWhyItCannot) {
+  EXPECT_FALSE(write_file("/nowhere/at/all", "said"));
+  EXPECT_EQ(errno, ENOENT);
+}
+
+TEST(AwaitFile, TakesWhatComesLater) {
+  const TemporaryFile file("");
+  EXPECT_EQ(await_file(file.path(), monotonic_now() + kMillisecond), "");
+  std::thread other([&] { EXPECT_TRUE(write_file(file.path(), "said")); });
+  EXPECT_EQ(await_file(file.path(), kNever), "said");
+  other.join();
 }
 
 }  // namespace

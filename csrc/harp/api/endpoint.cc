@@ -1,9 +1,13 @@
+#include <errno.h>
+
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <tuple>
 #include <utility>
 
-#include "harp/api/meeting.h"
+#include "base/far_future.h"
+#include "base/file.h"
 #include "harp/api/transfer_state.h"
 #include "harp/drivers/networks.h"
 #include "harp/engine/held_stacks.h"
@@ -111,8 +115,12 @@ Result<Peer> Endpoint::connect(std::string_view address) {
 
 Result<Peer> Endpoint::meet(const std::string& own, const std::string& theirs, Duration timeout) {
   TACO_RETURN_IF_ERROR(state_->usable());
-  const auto heard = exchange_by_files(own, theirs, address(), timeout);
-  return heard.ok() ? connect(heard.value()) : heard.status();
+  if (!taco::write_file(own, address())) {
+    return Status(Code::kRendezvous, own + " cannot be written: " + std::strerror(errno));
+  }
+  const std::string heard = taco::await_file(theirs, taco::later(taco::monotonic_now(), timeout));
+  if (!heard.empty()) return connect(heard);
+  return Status(Code::kRendezvous, "the other process did not come: there is no " + theirs);
 }
 
 void Endpoint::disconnect(Peer peer) { state_->stack->release_peer(peer.id); }

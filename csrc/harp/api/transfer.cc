@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "base/far_future.h"
 #include "harp/api/transfer_state.h"
 #include "harp/engine/engine_call.h"
 
@@ -71,8 +72,7 @@ bool Transfer::done() const { return state_->finished.is_set(); }
 
 Result<std::size_t> Transfer::wait(Duration timeout) {
   if (!done()) {
-    const taco::Time now = taco::monotonic_now();
-    const taco::Time limit = timeout < kForever - now ? now + timeout : kForever;
+    const taco::Time limit = taco::later(taco::monotonic_now(), timeout);
     if (!state_->stack->engine().wait(state_->finished, limit)) {
       TACO_RETURN_IF_ERROR(state_->stack->usable());
       return Status(Code::kTimeout, std::string("the ") +

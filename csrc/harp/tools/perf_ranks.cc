@@ -1,5 +1,6 @@
 #include "harp/tools/perf_ranks.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -9,12 +10,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/file.h"
 #include "harp/engine/stack.h"
 #include "harp/tools/exchange.h"
 
@@ -43,19 +43,14 @@ double processor_seconds() {
 // Everybody writes a file of their own and waits for the others'.
 std::vector<std::string> meet(const RankSettings& settings, int rank, const std::string& own) {
   const std::string mine = settings.files + "." + std::to_string(rank);
-  std::ofstream(mine + ".part", std::ios::binary) << own;
-  rename((mine + ".part").c_str(), mine.c_str());
+  if (!write_file(mine, own)) {
+    fprintf(stderr, "harp-perf: %s cannot be written: %s\n", mine.c_str(), strerror(errno));
+    exit(1);
+  }
   std::vector<std::string> addresses;
   for (int other = 0; other < settings.ranks; ++other) {
     const std::string theirs = settings.files + "." + std::to_string(other);
-    std::ifstream file(theirs, std::ios::binary);
-    for (int i = 0; i < 3'000 && !file; ++i) {
-      usleep(10'000);
-      file.open(theirs, std::ios::binary);
-    }
-    std::stringstream content;
-    content << file.rdbuf();
-    addresses.push_back(content.str());
+    addresses.push_back(await_file(theirs, monotonic_now() + 30 * kSecond));
     if (!addresses.back().empty()) continue;
     fprintf(stderr, "harp-perf: rank %d did not come (no %s)\n", other, theirs.c_str());
     exit(1);
