@@ -20,6 +20,6 @@ std::uint32_t crc32c_arm(std::uint32_t crc, const void* data, std::size_t bytes)
 
 }  // namespace
 
-constinit const Checksum kArmChecksum{"arm", crc32c_arm};
+constinit const Checksum kArmChecksum{"arm", 1, crc32c_arm};
 
 }  // namespace taco::kernels

@@ -46,6 +46,6 @@ std::uint32_t crc32c_tables(std::uint32_t crc, const void* data, std::size_t byt
 
 }  // namespace
 
-constinit const Checksum kPortableChecksum{"portable", crc32c_tables};
+constinit const Checksum kPortableChecksum{"portable", 0, crc32c_tables};
 
 }  // namespace taco::kernels

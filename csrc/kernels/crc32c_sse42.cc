@@ -2,8 +2,7 @@
 // three thirds of a block go through it side by side; carry-less products then join them.
 #include <immintrin.h>
 
-#include "kernels/crc32c_constants.h"
-#include "kernels/variant.h"
+#include "kernels/crc32c_folding.h"
 
 namespace taco::kernels {
 namespace {
@@ -56,6 +55,7 @@ std::uint32_t crc32c_sse42(std::uint32_t initial, const void* data, std::size_t 
   while (bytes >= kWorthwhile) {
     const std::size_t third = bytes / 24;
     const std::size_t words = third < kMostWords ? third : kMostWords;
+    crc::prefetch_ahead(at, 24 * words);
     crc = three_runs(crc, at, words);
     at += 24 * words;
     bytes -= 24 * words;
@@ -68,6 +68,6 @@ std::uint32_t crc32c_sse42(std::uint32_t initial, const void* data, std::size_t 
 
 }  // namespace
 
-constinit const Checksum kSse42Checksum{"sse4.2", crc32c_sse42};
+constinit const Checksum kSse42Checksum{"sse4.2", 1, crc32c_sse42};
 
 }  // namespace taco::kernels

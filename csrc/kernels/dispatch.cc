@@ -59,8 +59,9 @@ Host detect() {
   if (has_avx2() && __builtin_cpu_supports("fma")) host.optimizers.add(kAvx2Optimizers);
   if (has_avx512() && __builtin_cpu_supports("fma")) host.optimizers.add(kAvx512Optimizers);
   if (has_sse42_checksum()) host.checksums.add(kSse42Checksum);
-  if (has_sse42_checksum() && has_avx512() && __builtin_cpu_supports("vpclmulqdq")) {
-    host.checksums.add(kAvx512Checksum);
+  if (has_sse42_checksum() && has_avx2() && __builtin_cpu_supports("vpclmulqdq")) {
+    host.checksums.add(kAvx2Checksum);
+    if (has_avx512()) host.checksums.add(kAvx512Checksum);
   }
   return host;
 }
@@ -110,7 +111,8 @@ Choice choose() {
     if (wanted == variants[i]->name) {
       // All lists go from least to best; the others are held to the same rung.
       choice.variant = variants[i];
-      choice.checksum = checksums[std::min(i, checksums.size() - 1)];
+      choice.checksum = *std::find_if(checksums.rbegin(), checksums.rend(),
+                                      [&](const auto* one) { return one->rung <= i; });
       choice.optimizers = optimizers[std::min(i, optimizers.size() - 1)];
       return choice;
     }

@@ -65,6 +65,8 @@ struct Variant {
 
 struct Checksum {
   const char* name;
+  std::size_t
+      rung;  // the least of host_variants(), by number, whose instructions have these beside
   Crc32cFn crc32c;
 };
 
@@ -83,6 +85,7 @@ extern const Variant kAvx512Variant;
 extern const Variant kNeonVariant;
 extern const Checksum kPortableChecksum;
 extern const Checksum kSse42Checksum;
+extern const Checksum kAvx2Checksum;
 extern const Checksum kAvx512Checksum;
 extern const Checksum kArmChecksum;
 extern const Optimizers kPortableOptimizers;
