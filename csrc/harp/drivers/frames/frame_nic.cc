@@ -258,12 +258,13 @@ void FrameNic::report() const {
   if (drops_ == FrameDrops{}) return;
   TACO_LOG_INFO("harp",
                 "datagrams dropped: damaged %llu, for others %llu, link down %llu, no route %llu, "
-                "no answer from the neighbour %llu, too large %llu",
+                "no answer from the neighbour %llu, no slot after it %llu, too large %llu",
                 static_cast<unsigned long long>(drops_.damaged),
                 static_cast<unsigned long long>(drops_.for_others),
                 static_cast<unsigned long long>(drops_.link_down),
                 static_cast<unsigned long long>(drops_.no_route),
                 static_cast<unsigned long long>(drops_.no_neighbour),
+                static_cast<unsigned long long>(drops_.ring_full),
                 static_cast<unsigned long long>(drops_.too_large));
 }
 

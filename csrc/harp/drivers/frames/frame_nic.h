@@ -48,6 +48,7 @@ struct FrameDrops {
   std::uint64_t link_down = 0;
   std::uint64_t no_route = 0;
   std::uint64_t no_neighbour = 0;  // the host did not say its MAC address
+  std::uint64_t ring_full = 0;     // when a host that they waited for had said it
   std::uint64_t too_large = 0;
   bool operator==(const FrameDrops&) const = default;
 };

@@ -144,7 +144,7 @@ void FrameNic::send_waiting(Wire& wire) {
     if (&wire_of(packet) != &wire || prepare(packet, frame) != Fate::kReady) {
       others.push_back(std::move(each));
     } else if (send_frames(wire, {&frame, 1}) == 0) {
-      ++drops_.no_neighbour;
+      ++drops_.ring_full;
     }
   }
   waiting_ = std::move(others);

@@ -94,6 +94,18 @@ TEST(FrameNicTest, few_datagrams_wait_and_not_for_ever) {
   EXPECT_EQ(a.nic->drops_st().no_neighbour, 20u);
 }
 
+TEST(FrameNicTest, a_datagram_that_finds_no_slot_when_the_answer_comes_is_counted) {
+  FrameCable cable;
+  Host a(cable, 0, "10.0.0.1", 24), b(cable, 1, "10.0.0.2", 24);
+  EXPECT_EQ(a.send(b.at, "hello"), 1u);
+  a.receive();
+  b.receive();
+  cable.slots = 0;
+  a.receive();
+  EXPECT_EQ(a.nic->drops_st().ring_full, 1u);
+  EXPECT_EQ(a.nic->drops_st().no_neighbour, 0u);
+}
+
 TEST(FrameNicTest, what_is_on_no_network_of_ours_goes_to_the_router_or_nowhere) {
   FrameCable cable;
   Host a(cable, 0, "10.0.0.1", 24, "10.0.0.2"), router(cable, 1, "10.0.0.2", 24);
