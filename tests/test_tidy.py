@@ -217,6 +217,18 @@ def subjectless_comments(text: str) -> Iterator[int]:
         before = line
 
 
+# Things of a process that have a lock or are made when first asked for, but in a PerProcess; and
+# those that a forked child keeps as they are: memory that is its own as well, threads of DPDK's,
+# Python objects, functions without a state.
+SHARED_WITH_CHILDREN = re.compile(r"\bstatic [^;{}()]*(=\s*new\b|\bstd::mutex\b)")
+KEPT_BY_CHILDREN = {
+    "csrc/edge/exposed_memory.cc",
+    "csrc/harp/api/registered_memory.cc",
+    "csrc/harp/drivers/dpdk/dpdk_devices.cc",
+    "csrc/harp/drivers/dpdk/dpdk_eal.cc",
+    "csrc/zerocache/real_file_system.cc",
+    "csrc/zerocache/torch/lending.cc",
+}
 LOCK = re.compile(r"\bstd::(?:lock_guard|unique_lock|scoped_lock)\b")
 # A scope is guarded by a lock_guard, what is unlocked on the way or waited on by a unique_lock, and
 # several mutexes by one scoped_lock; an argument names the type in full.
@@ -228,6 +240,12 @@ def odd_locks(text: str) -> Iterator[int]:
     for lock in LOCK.finditer(code):
         if not GOOD_LOCK.match(code, lock.start()):
             yield code.count("\n", 0, lock.start()) + 1
+
+
+def shared_with_children(text: str) -> Iterator[int]:
+    code = strip_cpp(text)
+    for found in SHARED_WITH_CHILDREN.finditer(code):
+        yield code.count("\n", 0, found.start()) + 1
 
 
 def python_functions(text: str) -> Iterator[tuple[int, int]]:
@@ -325,6 +343,17 @@ def test_locks_are_spelled_alike() -> None:
             f"{name}:{line}: write std::lock_guard lock(mutex)"
             for name in files(".h", ".cc")
             for line in odd_locks(text_of(name))
+        ]
+    )
+
+
+def test_what_a_process_has_one_of_is_made_anew_in_a_forked_child() -> None:
+    report(
+        [
+            f"{name}:{line}: a forked child may find its lock locked: use PerProcess"
+            for name in files(".h", ".cc", under="csrc/")
+            if name not in KEPT_BY_CHILDREN
+            for line in shared_with_children(text_of(name))
         ]
     )
 
@@ -427,6 +456,12 @@ def test_an_odd_lock_is_found() -> None:
     assert list(odd_locks("std::unique_lock<std::mutex> lock(m);\n")) == [1]
     assert not list(odd_locks("std::lock_guard lock(m);\nstd::unique_lock lock(m);\n"))
     assert not list(odd_locks("void f(std::unique_lock<std::mutex>& lock);\n"))
+
+
+def test_what_children_would_share_is_found() -> None:
+    assert list(shared_with_children("\nstatic std::mutex mutex;\n")) == [2]
+    assert list(shared_with_children("static T* const only =\n    new T;\n")) == [1]
+    assert not list(shared_with_children("static int f();\nauto* t = new T;\nstd::mutex m_;\n"))
 
 
 def test_a_comment_without_a_subject_is_found() -> None:

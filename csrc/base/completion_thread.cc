@@ -1,9 +1,7 @@
 #include "base/completion_thread.h"
 
 #include <pthread.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <deque>
 #include <list>
@@ -16,6 +14,7 @@
 #include "base/clock.h"
 #include "base/condition.h"
 #include "base/log.h"
+#include "base/per_process.h"
 
 namespace taco::completion {
 namespace {
@@ -29,7 +28,6 @@ struct Job {
 };
 
 struct alignas(kCacheLine) Pool {
-  const pid_t process = getpid();
   std::mutex mutex;
   Condition wake;
   Condition ended;
@@ -44,17 +42,9 @@ struct alignas(kCacheLine) Pool {
 
 thread_local bool t_on_completion_thread = false;
 
-// Never destroyed: callbacks may outlive static destruction. A forked child, which has inherited
-// the object but none of its threads, gets a new one.
 Pool& pool() {
-  static std::atomic<Pool*> newest{nullptr};
-  for (;;) {
-    Pool* known = newest.load();
-    if (known != nullptr && known->process == getpid()) return *known;
-    auto* made = new Pool;
-    if (newest.compare_exchange_strong(known, made)) return *made;
-    delete made;
-  }
+  static constinit PerProcess<Pool> instance;
+  return instance.get();
 }
 
 // Whether this thread should start the head of the queue now.

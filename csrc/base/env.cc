@@ -12,6 +12,7 @@
 #include "base/env_table.h"
 #include "base/log.h"
 #include "base/names.h"
+#include "base/per_process.h"
 
 extern char** environ;
 
@@ -41,6 +42,16 @@ std::vector<std::string> process_environment() {
     environment.emplace_back(*entry);
   }
   return environment;
+}
+
+struct Parsed {
+  std::mutex mutex;
+  std::optional<Env> env;
+};
+
+Parsed& parsed() {
+  static constinit PerProcess<Parsed> instance;
+  return instance.get();
 }
 
 LogLevel log_level_named(std::string_view name) {
@@ -78,10 +89,8 @@ Result<Env> Env::parse(const std::vector<std::string>& environment,
 }
 
 Result<Env> Env::get() {
-  static std::mutex mutex;
-  static std::optional<Env> parsed;
-  std::lock_guard lock(mutex);
-  if (parsed) return *parsed;
+  std::lock_guard lock(parsed().mutex);
+  if (parsed().env) return *parsed().env;
   std::vector<std::string> warnings;
   auto environment = conf_environment();
   if (!environment.ok()) return environment.status();
@@ -90,7 +99,7 @@ Result<Env> Env::get() {
   if (!result.ok()) return result;
   set_log_level(log_level_named(result->log));
   for (const std::string& warning : warnings) TACO_LOG_WARNING("env", "%s", warning.c_str());
-  parsed = *result;
+  parsed().env = *result;
   return result;
 }
 

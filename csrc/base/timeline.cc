@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/per_process.h"
+
 namespace taco::timeline {
 namespace {
 
@@ -16,8 +18,8 @@ struct Recorder {
 };
 
 Recorder& recorder() {
-  static Recorder* const instance = new Recorder;  // engines may outlive static destruction
-  return *instance;
+  static constinit PerProcess<Recorder> instance;
+  return instance.get();
 }
 
 std::string json_of(const Event& event) {

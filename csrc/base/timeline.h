@@ -2,7 +2,8 @@
 // Perfetto. Any part of the program adds events to a track, under any name: an operation of a
 // group, the wait for a peer, the transfer of a page.
 //
-// One for the whole process, and off at first. Any thread, under a mutex that is rarely contended.
+// One for the whole process, and off at first, in a forked child again. Any thread, under a mutex
+// that is rarely contended.
 #pragma once
 
 #include <cstddef>

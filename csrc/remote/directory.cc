@@ -4,20 +4,20 @@
 #include <mutex>
 
 #include "base/log.h"
+#include "base/per_process.h"
 #include "harp/engine/engine_call.h"
 
 namespace taco::remote {
 namespace {
 
-// Never destroyed: endpoints may outlive static destruction.
 struct Directories {
   std::mutex mutex;
   std::map<harp::Stack*, std::weak_ptr<Directory>> of_stack;
 };
 
 Directories& directories() {
-  static Directories* const instance = new Directories;
-  return *instance;
+  static constinit PerProcess<Directories> instance;
+  return instance.get();
 }
 
 }  // namespace

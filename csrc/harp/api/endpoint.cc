@@ -8,6 +8,7 @@
 
 #include "base/far_future.h"
 #include "base/file.h"
+#include "base/per_process.h"
 #include "harp/api/transfer_state.h"
 #include "harp/drivers/networks.h"
 #include "harp/engine/held_stacks.h"
@@ -35,10 +36,9 @@ class ChannelNumbers {
   std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, bool>, std::uint64_t> next_;
 };
 
-// Never destroyed: an Endpoint may end during static destruction.
 ChannelNumbers& channel_numbers() {
-  static ChannelNumbers* const numbers = new ChannelNumbers;
-  return *numbers;
+  static constinit taco::PerProcess<ChannelNumbers> instance;
+  return instance.get();
 }
 
 const taco::harp::Member kUser{"harp endpoints", 1, 0};

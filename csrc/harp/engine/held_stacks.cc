@@ -6,6 +6,7 @@
 #include "base/digest.h"
 #include "base/mixed_bits.h"
 #include "base/parse_number.h"
+#include "base/per_process.h"
 #include "harp/engine/stacks.h"
 
 namespace taco::harp {
@@ -21,10 +22,9 @@ struct HeldStacks {
   std::vector<std::shared_ptr<Stack>> closing;  // nobody gets one of these any more
 };
 
-// Never destroyed: a user may leave during static destruction.
 HeldStacks& held_stacks() {
-  static HeldStacks* const instance = new HeldStacks;
-  return *instance;
+  static constinit PerProcess<HeldStacks> instance;
+  return instance.get();
 }
 
 }  // namespace
@@ -41,8 +41,6 @@ Result<HeldStack> hold_stack(const StackOptions& asked, const Member& member) {
   options.engine = engine_of(member.group, options.engines);
   std::lock_guard lock(held_stacks().mutex);
   auto& users = held_stacks().users;
-  // In a forked child these are the parent's, who goes on using them.
-  std::erase_if(users, [](const auto& user) { return !user.stack->usable().ok(); });
   std::vector<const Stack*> occupied;
   for (const auto& stack : held_stacks().closing) occupied.push_back(stack.get());
   const std::size_t closing = occupied.size();

@@ -4,10 +4,21 @@
 #include <optional>
 
 #include "base/env.h"
+#include "base/per_process.h"
 #include "harp/key_file.h"
 
 namespace taco::harp {
 namespace {
+
+struct Known {
+  std::mutex mutex;
+  std::optional<SecuritySettings> settings;
+};
+
+Known& known() {
+  static constinit PerProcess<Known> instance;
+  return instance.get();
+}
 
 Result<SecuritySettings> read_settings() {
   const auto env = Env::get();
@@ -33,12 +44,10 @@ Result<SecuritySettings> read_settings() {
 }  // namespace
 
 Result<SecuritySettings> SecuritySettings::get() {
-  static std::mutex mutex;
-  static std::optional<SecuritySettings> known;
-  std::lock_guard lock(mutex);
-  if (known) return *known;
+  std::lock_guard lock(known().mutex);
+  if (known().settings) return *known().settings;
   Result<SecuritySettings> settings = read_settings();
-  if (settings.ok()) known = *settings;
+  if (settings.ok()) known().settings = *settings;
   return settings;
 }
 

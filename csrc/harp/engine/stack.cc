@@ -4,12 +4,11 @@
 #include "harp/engine/stack.h"
 
 #include <algorithm>
-#include <atomic>
 #include <mutex>
 #include <vector>
 
 #include "base/env.h"
-#include "base/fork.h"
+#include "base/per_process.h"
 #include "harp/drivers/networks.h"
 #include "harp/engine/engine_cores.h"
 #include "harp/engine/interfaces.h"
@@ -22,27 +21,18 @@ namespace taco::harp {
 
 namespace {
 
-// A mutex that another thread held while forking stays locked in the child for ever, so each
-// process incarnation has a registry of its own, and the parent's is left behind.
 struct Registry {
   struct Entry {
     std::weak_ptr<Stack> stack;
     int number = 0;  // see unused_number()
   };
-  const std::uint32_t generation;
   std::mutex mutex;
   std::vector<Entry> entries;  // oldest first; guarded by mutex
 };
 
 Registry& registry() {
-  static std::atomic<Registry*> newest{nullptr};
-  for (;;) {
-    Registry* known = newest.load();
-    if (known != nullptr && known->generation == fork_generation()) return *known;
-    auto* made = new Registry{fork_generation(), {}, {}};
-    if (newest.compare_exchange_strong(known, made)) return *made;
-    delete made;
-  }
+  static constinit PerProcess<Registry> instance;
+  return instance.get();
 }
 
 // A Stack's number is its own among those of the process, and says its engine: it is that, or more

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/completion_thread.h"
+#include "base/per_process.h"
 #include "pg/c10d/backend.h"
 
 namespace taco::pg {
@@ -14,10 +15,9 @@ struct Registry {
   std::vector<c10::weak_intrusive_ptr<Backend>> live;
 };
 
-// Never destroyed: a backend may be dropped during static destruction.
 Registry& registry() {
-  static Registry* instance = new Registry;
-  return *instance;
+  static constinit PerProcess<Registry> instance;
+  return instance.get();
 }
 
 std::vector<c10::intrusive_ptr<Backend>> live_backends() {

@@ -8,21 +8,22 @@
 #include <mutex>
 
 #include "base/log.h"
+#include "base/per_process.h"
 #include "edge/errors.h"
 #include "pg/algorithms/gradient_shard.h"
 
 namespace taco::pg {
 namespace {
 
-// Those alive, to add up their norms. Never destroyed: Python may drop a hook at its very end.
+// Those alive, to add up their norms.
 struct Hooks {
   std::mutex mutex;
   std::vector<std::weak_ptr<GradientHook>> all;
 };
 
 Hooks& hooks() {
-  static Hooks* instance = new Hooks;
-  return *instance;
+  static constinit PerProcess<Hooks> instance;
+  return instance.get();
 }
 
 std::vector<std::shared_ptr<GradientHook>> hooks_alive() {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/per_process.h"
 #include "base/thread.h"
 #include "pg/communicator.h"
 
@@ -33,16 +34,24 @@ void on_signal(int) {
   errno = saved;
 }
 
+struct Shared {
+  std::mutex mutex;
+  std::weak_ptr<HangDump> dump;
+};
+
+Shared& shared() {
+  static constinit PerProcess<Shared> instance;
+  return instance.get();
+}
+
 }  // namespace
 
 std::shared_ptr<HangDump> HangDump::acquire() {
-  static std::mutex mutex;
-  static std::weak_ptr<HangDump> shared;
-  std::lock_guard lock(mutex);
-  std::shared_ptr<HangDump> instance = shared.lock();
+  std::lock_guard lock(shared().mutex);
+  std::shared_ptr<HangDump> instance = shared().dump.lock();
   if (!instance) {
     instance = std::make_shared<HangDump>();
-    shared = instance;
+    shared().dump = instance;
   }
   return instance;
 }
@@ -50,7 +59,9 @@ std::shared_ptr<HangDump> HangDump::acquire() {
 HangDump::HangDump() : owner_(getpid()) {
   wake_up();
   struct sigaction before;
-  if (sigaction(SIGUSR2, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) return;
+  if (sigaction(SIGUSR2, nullptr, &before) != 0) return;
+  const bool is_inherited = before.sa_handler == on_signal;  // by a forked child, without a thread
+  if (before.sa_handler != SIG_DFL && !is_inherited) return;
   struct sigaction ours {};
   ours.sa_handler = on_signal;
   ours.sa_flags = SA_RESTART;

@@ -10,6 +10,7 @@
 #include <string>
 #include <tuple>
 
+#include "base/per_process.h"
 #include "kernels/scaled_half.h"
 #include "pg/codecs/float_codec.h"
 #include "pg/codecs/top_k_block.h"
@@ -366,16 +367,24 @@ Status check(const TopKSettings& settings) {
   return Status();
 }
 
+struct Codecs {
+  std::mutex mutex;
+  std::map<std::tuple<double, bool, double>, std::weak_ptr<const Codec>> by_settings;
+};
+
+Codecs& codecs() {
+  static constinit PerProcess<Codecs> instance;
+  return instance.get();
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const Codec>> top_k_codec(const TopKSettings& settings) {
   TACO_RETURN_IF_ERROR(check(settings));
-  using Key = std::tuple<double, bool, double>;
-  static std::mutex mutex;
-  static std::map<Key, std::weak_ptr<const Codec>> codecs;
-  std::lock_guard lock(mutex);
-  std::erase_if(codecs, [](const auto& entry) { return entry.second.expired(); });
-  auto& known = codecs[{settings.ratio, settings.f16_values, settings.momentum}];
+  std::lock_guard lock(codecs().mutex);
+  auto& all = codecs().by_settings;
+  std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
+  auto& known = all[{settings.ratio, settings.f16_values, settings.momentum}];
   std::shared_ptr<const Codec> codec = known.lock();
   if (codec == nullptr) known = codec = std::make_shared<const TopKCodec>(settings);
   return codec;

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/per_process.h"
 #include "base/timeline.h"
 #include "pg/communicator.h"
 #include "pg/execution/signature.h"
@@ -29,8 +30,8 @@ struct Recorder {
 };
 
 Recorder& recorder() {
-  static Recorder* const instance = new Recorder;  // engines may outlive static destruction
-  return *instance;
+  static constinit PerProcess<Recorder> instance;
+  return instance.get();
 }
 
 const char* state_of(Code code) {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/per_process.h"
 #include "harp/engine/engine_call.h"
 #include "harp/engine/path_reports.h"
 #include "pg/group/group.h"
@@ -23,8 +24,8 @@ struct Live {
 };
 
 Live& live() {
-  static Live* const instance = new Live;  // groups may outlive static destruction
-  return *instance;
+  static constinit PerProcess<Live> instance;
+  return instance.get();
 }
 
 std::string mebibytes(std::uint64_t bytes) {

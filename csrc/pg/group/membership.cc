@@ -5,21 +5,22 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/per_process.h"
 #include "harp/engine/engine_call.h"
 #include "pg/group/group.h"
 
 namespace taco::pg {
 namespace {
 
-// Which Membership listens to which Stack. Never destroyed: groups may outlive static destruction.
+// Which Membership listens to which Stack.
 struct Registry {
   std::mutex mutex;
   std::map<harp::Stack*, std::weak_ptr<Membership>> of_stack;
 };
 
 Registry& registry() {
-  static Registry* const instance = new Registry;
-  return *instance;
+  static constinit PerProcess<Registry> instance;
+  return instance.get();
 }
 
 // Ends remembered; beyond, those of processes in no group here are forgotten.

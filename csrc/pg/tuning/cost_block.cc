@@ -6,6 +6,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "base/per_process.h"
+
 namespace taco::pg {
 namespace {
 
@@ -74,10 +76,9 @@ struct Blocks {
   std::vector<CostBlock> all;  // in the order in which their groups were made
 };
 
-// Never destroyed: groups may outlive static destruction.
 Blocks& blocks() {
-  static Blocks* const instance = new Blocks;
-  return *instance;
+  static constinit PerProcess<Blocks> instance;
+  return instance.get();
 }
 
 }  // namespace

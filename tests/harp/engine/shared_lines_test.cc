@@ -51,9 +51,8 @@ constexpr auto kKnown = std::to_array<Known>({
     {"taco::FaultNote::FaultNote(std::byte const*, unsigned long, void const*, unsigned long (*)"
      "(void const*, unsigned long, char*, unsigned long))::installed",
      "once"},
-    {"taco::Env::get()::mutex", "when a Stack, a group or a peer is made"},
-    {"taco::Env::get()::parsed", "once"},
-    {"taco::completion::(anonymous namespace)::pool()::newest", "once in a process"},
+    {"taco::(anonymous namespace)::parsed()::instance", "once in a process"},
+    {"taco::completion::(anonymous namespace)::pool()::instance", "once in a process"},
     {"taco::timeline::(anonymous namespace)::recorder()::instance", "once"},
     {"taco::Status::message[abi:cxx11]() const::empty", "once"},
     {"taco::kernels::(anonymous namespace)::chosen()::choice", "once"},
@@ -61,9 +60,8 @@ constexpr auto kKnown = std::to_array<Known>({
     {"taco::harp::prepare_sealing(taco::harp::Security)::prepared", "once"},
     {"taco::harp::(anonymous namespace)::held_stacks()::instance", "once"},
     {"taco::harp::(anonymous namespace)::process_dpdk()::dpdk", "once"},
-    {"taco::harp::(anonymous namespace)::registry()::newest", "once in a process"},
-    {"taco::harp::SecuritySettings::get()::known", "once"},
-    {"taco::harp::SecuritySettings::get()::mutex", "when a Stack or a group is made"},
+    {"taco::harp::(anonymous namespace)::registry()::instance", "once in a process"},
+    {"taco::harp::(anonymous namespace)::known()::instance", "once in a process"},
 });
 
 struct Variable {
