@@ -23,7 +23,42 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// The bytes of the character that the text begins with, 0 where they are no UTF-8.
+std::size_t utf8_bytes(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text.front());
+  if (first < 0x80) return 1;
+  const std::size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || text.size() < bytes) return 0;
+  std::uint32_t point = first & (0xFFu >> (bytes + 1));
+  for (std::size_t i = 1; i < bytes; ++i) {
+    const auto next = static_cast<unsigned char>(text[i]);
+    if ((next & 0xC0) != 0x80) return 0;
+    point = point << 6 | (next & 0x3F);
+  }
+  constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool is_surrogate = point >= 0xD800 && point < 0xE000;
+  return point < kLeast[bytes] || point > 0x10FFFF || is_surrogate ? 0 : bytes;
+}
+
+// Of ASCII's and, of two bytes, of Latin-1's.
+bool is_control(std::string_view character) {
+  const auto last = static_cast<unsigned char>(character.back());
+  if (character.size() == 1) return last < ' ' || last == 0x7F;
+  return character.size() == 2 && character.front() == '\xC2' && last < 0xA0;
+}
+
 }  // namespace
+
+std::string printable(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    const std::size_t bytes = utf8_bytes(text);
+    const std::string_view character = text.substr(0, bytes == 0 ? 1 : bytes);
+    shown += bytes == 0 || is_control(character) ? std::string_view("?") : character;
+    text.remove_prefix(character.size());
+  }
+  return shown;
+}
 
 std::string hex_of(std::span<const std::byte> bytes) {
   constexpr char kDigits[] = "0123456789abcdef";

@@ -21,6 +21,10 @@ std::string count_text(std::size_t count, const char* one);
 // In full, by the largest unit that leaves nothing over: "3 MiB", "3073 KiB", "5 bytes".
 std::string size_text(std::size_t bytes);
 
+// The text in UTF-8, with '?' for each byte that is none, and for each control character, which a
+// terminal might obey.
+std::string printable(std::string_view text);
+
 // The known name that one that is not known begins, else the nearest by edits of single characters;
 // the first of several that are equally near. "" if none is known.
 std::string_view nearest_name(std::string_view name, std::span<const std::string_view> known);

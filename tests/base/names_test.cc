@@ -39,6 +39,19 @@ TEST(Names, the_first_of_equals_is_taken_and_nothing_of_nothing) {
   EXPECT_EQ(nearest_name("ring", {}), "");
 }
 
+TEST(Names, WhatATerminalMightObeyIsShownAsAQuestionMark) {
+  EXPECT_EQ(printable("rank 0: \xC3\xA9\xE2\x82\xAC\xF0\x9F\x8C\xAE"),
+            "rank 0: \xC3\xA9\xE2\x82\xAC\xF0\x9F\x8C\xAE");
+  EXPECT_EQ(printable("a\x1B[2J\x7F\n"), "a?[2J??");
+  EXPECT_EQ(printable("a\xC2\x9B"
+                      "2J"),
+            "a?2J")
+      << "a command of one character";
+  EXPECT_EQ(printable("\xC3"), "?") << "cut within a letter";
+  EXPECT_EQ(printable("\xC0\xAF\xED\xA0\x80\xF5"), "??????") << "overlong, a surrogate, too large";
+  EXPECT_EQ(printable(""), "");
+}
+
 TEST(Names, BytesAreTwoDigitsEach) {
   constexpr std::array<std::byte, 3> kBytes = {std::byte{0x00}, std::byte{0x0f}, std::byte{0xa5}};
   EXPECT_EQ(hex_of(kBytes), "000fa5");

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/mapping.h"
+#include "base/names.h"
 #include "base/own_fd.h"
 #include "base/status.h"
 #include "harp/stat/layout.h"
@@ -36,14 +37,10 @@ void set_text(Text<kBytes>& text, std::string_view value) {
   text[bytes] = '\0';
 }
 
-// The text without what a terminal would take for a command: anybody may have written it.
+// Anybody may have written it.
 template <std::size_t kBytes>
 std::string text_of(const Text<kBytes>& text) {
-  std::string shown(text.data(), strnlen(text.data(), kBytes));
-  for (char& each : shown) {
-    if (static_cast<unsigned char>(each) < ' ' || each == '\x7f') each = '?';
-  }
-  return shown;
+  return printable({text.data(), strnlen(text.data(), kBytes)});
 }
 
 // One thread at a time.

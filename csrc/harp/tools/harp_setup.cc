@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -113,22 +114,25 @@ void tell(const Check& check, const char* state, const std::string& more) {
   std::printf("%-7s %-15s %s%s\n", state, check.name.c_str(), check.found.c_str(), more.c_str());
 }
 
-// How many things are wanting after it.
-int go_through(const std::vector<Check>& checks, bool only_looks) {
+// How many things are wanting after it. The kernel may take a value and give less: so what was
+// mended is looked at again.
+int go_through(const std::function<std::vector<Check>()>& look, bool only_looks) {
+  const std::vector<Check> before = look();
+  std::vector<std::string> whys;
+  for (const Check& check : before) {
+    whys.push_back(check.good || only_looks ? "" : mend(check));
+    if (whys.back().empty()) whys.back() = "the kernel gave no more";
+  }
+  const std::vector<Check> after = only_looks ? before : look();
   int wanting = 0;
-  for (const Check& check : checks) {
-    if (check.good) {
-      tell(check, "ok", "");
-      continue;
-    }
-    const std::string why = only_looks ? "only looked at" : mend(check);
-    if (why.empty()) {
-      tell(check, "mended", "");
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    if (after[i].good) {
+      tell(after[i], before[i].good ? "ok" : "mended", "");
       continue;
     }
     ++wanting;
-    tell(check, "WANTING",
-         (only_looks ? "" : " (" + why + ")") + "\n        mend it: " + check.mend);
+    tell(after[i], "WANTING",
+         (only_looks ? "" : " (" + whys[i] + ")") + "\n        mend it: " + after[i].mend);
   }
   return wanting;
 }
@@ -142,7 +146,7 @@ int run(const Wishes& wishes) {
   const std::string buffer = value_of(lines.value(), "socket_buffer", "0");
   const auto bytes = bytes_from(buffer, 0, std::size_t{1} << 40);
   const std::size_t wanted = bytes.ok() && bytes.value() > 0 ? bytes.value() : kWanted;
-  const int wanting = go_through(check_host(seen.host, wanted), wishes.check);
+  const int wanting = go_through([&] { return check_host(seen.host, wanted); }, wishes.check);
   if (wanting > 0) return fail_with(std::to_string(wanting) + " wanting; the lines above mend it");
   if (wishes.check) return 0;
   const std::string why = write_conf(wishes.conf, conf_text(lines.value()));

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/huge_pages.h"
 #include "base/names.h"
 #include "harp/tools/setup_checks.h"
 
@@ -18,6 +19,8 @@ struct Right {
   const char* name;
 };
 constexpr Right kLocksMemory{14, "CAP_IPC_LOCK"};
+// By it the program is found that another rank has put on an interface that both share.
+constexpr Right kSeesPrograms{21, "CAP_SYS_ADMIN"};
 constexpr Right kRightsForXdp[] = {{12, "CAP_NET_ADMIN"}, {13, "CAP_NET_RAW"}, {39, "CAP_BPF"}};
 
 constexpr std::size_t kLockedByAQueue = std::size_t{5} << 20;
@@ -63,6 +66,10 @@ Check check_rights(const Host& host) {
   check.good = check.found.empty() && is_first;
   if (check.good) {
     check.found = "all that xdp needs, of this user";
+    if (!has_right(host, kSeesPrograms)) {
+      check.found = "enough for one rank on each interface; those that share one need " +
+                    std::string(kSeesPrograms.name) + ", too";
+    }
     return check;
   }
   check.found = check.found.empty() ? "those of a user namespace, and xdp needs them in the first"
@@ -105,14 +112,20 @@ std::size_t number_behind(const std::string& text, const char* name) {
 Check check_reserved_pages(const Host& host) {
   const std::string memory = read_file(host.root + "/proc/meminfo");
   const std::size_t page = number_behind(memory, "Hugepagesize:") * 1024;
-  const std::size_t free = number_behind(memory, "HugePages_Free:") * page;
+  const std::size_t free = free_huge_page_bytes(host.root);
   Check check{.name = "reserved pages", .found = size_text(free) + " of huge pages free"};
   check.good = free >= kHugeBytesForDpdk;
   if (check.good) return check;
   check.found += ", and " + size_text(kHugeBytesForDpdk) + " are wanted";
-  check.mend = "sysctl -w vm.nr_hugepages=512";
+  if (page == 0) {
+    check.mend = "a kernel with huge pages; or harp-setup --set driver=udp";
+    return check;
+  }
+  // As many more as are wanting: those that are there have their users.
   check.file = host.root + "/proc/sys/vm/nr_hugepages";
-  check.value = "512";
+  const std::size_t reserved = number_behind(read_file(check.file), "");
+  check.value = std::to_string(reserved + (kHugeBytesForDpdk - free + page - 1) / page);
+  check.mend = "sysctl -w vm.nr_hugepages=" + check.value;
   return check;
 }
 

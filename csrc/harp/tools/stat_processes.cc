@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/names.h"
 #include "base/parse_number.h"
 
 namespace taco::harp::statistics {
@@ -25,9 +26,7 @@ std::string folder_of(pid_t pid) { return "/proc/" + std::to_string(pid); }
 std::string program_of(pid_t pid) {
   std::string name = read_file(folder_of(pid) + "/comm");
   while (!name.empty() && name.back() == '\n') name.pop_back();
-  std::ranges::replace_if(
-      name, [](unsigned char each) { return each < ' '; }, '?');
-  return name;
+  return printable(name);
 }
 
 std::string called(pid_t pid) {
@@ -80,7 +79,8 @@ struct Opened {
 
 Result<Opened> open_page(pid_t pid, int number) {
   const std::string place = folder_of(pid) + "/fd/" + std::to_string(number);
-  const OwnFd fd(open(place.c_str(), O_RDONLY | O_CLOEXEC));
+  // Whatever lies behind such a name: an open that waited, as for a pipe's writer, would never end.
+  const OwnFd fd(open(place.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd) return errno == ENOENT ? Status(kNone, "") : refusal_of(pid, errno);
   struct stat file {};
   fstat(fd.get(), &file);

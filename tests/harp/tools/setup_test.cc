@@ -31,7 +31,8 @@ class Setup : public ::testing::Test {
     write(kReserved, "0\n");
     write(kStatus, "Name:\tharp-setup\nCapEff:\t000001ffffffffff\n");
     write(kUsers, "         0          0 4294967295\n");
-    write(kMemory, "HugePages_Free:      256\nHugepagesize:       2048 kB\n");
+    write(kMemory, "Hugepagesize:       2048 kB\n");
+    write(kFreePages, "256\n");
     write("/sys/module/vfio_pci/version", "0.2\n");
     write("/sys/kernel/iommu_groups/0/type", "DMA\n");
   }
@@ -53,6 +54,7 @@ class Setup : public ::testing::Test {
   static constexpr char kStatus[] = "/proc/self/status";
   static constexpr char kUsers[] = "/proc/self/uid_map";
   static constexpr char kMemory[] = "/proc/meminfo";
+  static constexpr char kFreePages[] = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
   const testing::TemporaryDirectory root_;
   Host host_;
 };
@@ -106,15 +108,16 @@ TEST_F(Setup, says_what_dpdk_lacks_and_mends_what_it_can) {
   host_.dpdk.clear();
   host_.most_locked = std::size_t{8} << 20;
   write(kStatus, "CapEff:\t0000000000000000\n");
-  write(kMemory, "HugePages_Free:        0\nHugepagesize:       2048 kB\n");
+  write(kReserved, "2000\n");
+  write(kFreePages, "100\n");
   std::filesystem::remove_all(host_.root + "/sys/module/vfio_pci");
   const auto found = wanting();
   ASSERT_EQ(found.size(), 4u);
   EXPECT_EQ(found[0].found, "no library of DPDK's, 22.11 or newer");
   EXPECT_EQ(found[1].found, "8 MiB at most, and hardware wants no limit");
-  EXPECT_EQ(found[2].found, "0 MiB of huge pages free, and 256 MiB are wanted");
+  EXPECT_EQ(found[2].found, "200 MiB of huge pages free, and 256 MiB are wanted");
   EXPECT_EQ(mend(found[2]), "");
-  EXPECT_EQ(read_file(host_.root + kReserved), "512");
+  EXPECT_EQ(read_file(host_.root + kReserved), "2028") << "who uses the others keeps them";
   EXPECT_EQ(found[3].mend, "modprobe vfio-pci");
   std::filesystem::remove_all(host_.root + "/sys/kernel/iommu_groups/0");
   EXPECT_EQ(wanting().back().mend,
@@ -122,6 +125,27 @@ TEST_F(Setup, says_what_dpdk_lacks_and_mends_what_it_can) {
   host_.networks.clear();
   host_.uses_pci = false;
   EXPECT_EQ(wanting().size(), 1u) << "devices without hardware need the library alone";
+}
+
+TEST_F(Setup, counts_huge_pages_of_every_size_for_dpdk) {
+  host_.driver = "dpdk";
+  write(kFreePages, "0\n");
+  write("/sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages", "1\n");
+  EXPECT_TRUE(wanting().empty());
+  write("/sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages", "0\n");
+  write(kMemory, "Hugepagesize:    1048576 kB\n");
+  EXPECT_EQ(wanting().at(0).mend, "sysctl -w vm.nr_hugepages=1") << "one page is enough";
+}
+
+TEST_F(Setup, tells_ranks_that_share_an_interface_what_they_need) {
+  host_.driver = "xdp";
+  write(kStatus, "CapEff:\t0000008000007000\n");
+  const auto checks = check_driver(host_);
+  const auto rights = std::ranges::find(checks, "rights", &Check::name);
+  ASSERT_NE(rights, checks.end());
+  EXPECT_TRUE(rights->good);
+  EXPECT_EQ(rights->found,
+            "enough for one rank on each interface; those that share one need CAP_SYS_ADMIN, too");
 }
 
 TEST_F(Setup, mends_socket_buffers_that_are_too_small) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -138,6 +139,24 @@ TEST(Looking, of_somebody_else_names_the_process_and_who_may) {
   int status = -1;
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
+}
+
+// A pipe whose link in /proc reads like that of a page: an open that waited for its writer would
+// never end.
+TEST(Statistics, AreNotWaitedForWhereAPipeBearsTheirName) {
+  const std::string place = std::string("/memfd:") + kMemoryName;
+  if (mkfifo(place.c_str(), 0600) != 0) GTEST_SKIP() << "no right to make " << place;
+  const OwnFd pipe(open(place.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  unlink(place.c_str());
+  ASSERT_TRUE(pipe);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    _exit(look_at(getppid()).ok() ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "it waited for the pipe";
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/fork.h"
+#include "base/huge_pages.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "harp/drivers/dpdk/dpdk_library.h"
@@ -26,7 +27,6 @@ namespace taco::harp {
 namespace {
 
 constexpr const char* kLibraryName = "libharp_dpdk.so";
-constexpr const char* kHugePages = "/sys/kernel/mm/hugepages";
 
 struct ProcessDpdk {
   const std::uint32_t generation = fork_generation();
@@ -74,23 +74,6 @@ Result<const DpdkLibrary*> load_library() {
                     ", which is built where DPDK's headers are: apt-get install libdpdk-dev (or "
                     "dnf install dpdk-devel), then install taco_torch from source. " +
                     why);
-}
-
-std::size_t free_huge_page_bytes() {
-  std::size_t total = 0;
-  DIR* const folder = opendir(kHugePages);
-  if (folder == nullptr) return 0;
-  while (const dirent* const entry = readdir(folder)) {
-    std::size_t kilobytes = 0, pages = 0;
-    if (sscanf(entry->d_name, "hugepages-%zukB", &kilobytes) != 1) continue;
-    const std::string path = std::string(kHugePages) + "/" + entry->d_name + "/free_hugepages";
-    if (FILE* const file = fopen(path.c_str(), "re")) {
-      if (fscanf(file, "%zu", &pages) == 1) total += pages * kilobytes * 1024;
-      fclose(file);
-    }
-  }
-  closedir(folder);
-  return total;
 }
 
 std::vector<int> usable_cores() {
