@@ -38,6 +38,7 @@ inline constexpr Duration kForever = taco::kNever;
 inline constexpr std::size_t kMostMessageBytes = std::size_t{1} << 30;
 
 struct EndpointOptions {
+  // Endpoints that agree in the first two share an engine.
   std::string transport;  // auto, shm or udp; empty: as TACO_TRANSPORT says
   std::string driver;     // empty: as TACO_HARP_DRIVER says
   std::string towards;  // a host of the others', whose route decides on the interface; may be empty
@@ -146,8 +147,9 @@ class HARP_API Endpoint {
   // Takes a message of up to `bytes`.
   Transfer receive(Peer from, std::uint32_t channel, void* data, std::size_t bytes);
 
-  // Says goodbye to every peer and waits for at most a second until they know; what is under way
-  // fails. Idempotent.
+  // What is under way fails (kAborted), and what was connected is disconnected. The last user of
+  // HARP in a process, endpoint or process group, says goodbye to every peer and waits for at most
+  // a second until they know. Idempotent.
   void close();
 
  private:

@@ -1,16 +1,19 @@
 #include <errno.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/far_future.h"
 #include "base/file.h"
 #include "base/per_process.h"
 #include "harp/api/transfer_state.h"
 #include "harp/drivers/networks.h"
+#include "harp/engine/engine_call.h"
 #include "harp/engine/held_stacks.h"
 #include "harp/service.h"
 
@@ -72,8 +75,17 @@ struct Endpoint::State {
   explicit State(std::shared_ptr<taco::harp::Stack> held) : stack(std::move(held)) {}
   ~State() { close(); }
 
+  // The Stack may have other users, who keep it, and its peers, open.
   void close() {
-    if (std::exchange(is_open, false)) taco::harp::drop_stack(stack, kUser);
+    if (!std::exchange(is_open, false)) return;
+    if (stack->usable().ok()) {
+      taco::harp::call_on_engine(stack->engine(), [&](taco::harp::Transport& transport) {
+        const Status why(Code::kAborted, "the endpoint was closed");
+        for (OpenTransfer* const each : transfers->list()) each->cancel_st(transport, why);
+      });
+      for (const Peer peer : peers) stack->release_peer(peer.id);
+    }
+    taco::harp::drop_stack(stack, kUser);
   }
   Status usable() const {
     if (!is_open) return Status(Code::kAborted, "the endpoint was closed");
@@ -87,6 +99,9 @@ struct Endpoint::State {
   }
 
   const std::shared_ptr<taco::harp::Stack> stack;
+  const std::shared_ptr<OpenTransfers> transfers = std::make_shared<OpenTransfers>();
+  std::mutex mutex;
+  std::vector<Peer> peers;  // as often as connected; guarded by mutex until it is closed
   bool is_open = true;
 };
 
@@ -110,7 +125,8 @@ Result<Peer> Endpoint::connect(std::string_view address) {
   TACO_RETURN_IF_ERROR(state_->usable());
   const auto peer = state_->stack->add_peer(address);
   if (!peer.ok()) return peer.status();
-  return Peer{peer.value()};
+  std::lock_guard lock(state_->mutex);
+  return state_->peers.emplace_back(peer.value());
 }
 
 Result<Peer> Endpoint::meet(const std::string& own, const std::string& theirs, Duration timeout) {
@@ -123,7 +139,15 @@ Result<Peer> Endpoint::meet(const std::string& own, const std::string& theirs, D
   return Status(Code::kRendezvous, "the other process did not come: there is no " + theirs);
 }
 
-void Endpoint::disconnect(Peer peer) { state_->stack->release_peer(peer.id); }
+void Endpoint::disconnect(Peer peer) {
+  {
+    std::lock_guard lock(state_->mutex);
+    const auto known = std::ranges::find(state_->peers, peer.id, &Peer::id);
+    if (known == state_->peers.end()) return;
+    state_->peers.erase(known);
+  }
+  state_->stack->release_peer(peer.id);
+}
 std::string Endpoint::describe(Peer peer) const { return state_->stack->describe(peer.id); }
 
 std::unique_ptr<Transfer::State> Endpoint::State::refuse(std::size_t bytes) const {
@@ -144,7 +168,7 @@ Transfer Endpoint::send(Peer to, std::uint32_t channel, const void* data, std::s
   made->send.data = data;
   made->send.bytes = bytes;
   made->memory = registered_memory().covering(data, bytes);
-  made->start(state_->stack);
+  made->start(state_->stack, state_->transfers);
   return Transfer(std::move(made));
 }
 
@@ -156,7 +180,7 @@ Transfer Endpoint::receive(Peer from, std::uint32_t channel, void* data, std::si
   made->receive.sink = taco::harp::Sink::place(data);
   made->receive.max_bytes = bytes;
   made->memory = registered_memory().covering(data, bytes);
-  made->start(state_->stack);
+  made->start(state_->stack, state_->transfers);
   return Transfer(std::move(made));
 }
 

@@ -10,8 +10,11 @@ using taco::harp::RecvRequest;
 using taco::harp::SendRequest;
 using taco::harp::Transport;
 
-void Transfer::State::start(std::shared_ptr<taco::harp::Stack> by) {
+void Transfer::State::start(std::shared_ptr<taco::harp::Stack> by,
+                            std::shared_ptr<OpenTransfers> among) {
   stack = std::move(by);
+  open = std::move(among);
+  open->add(this);
   send.context = receive.context = this;
   send.on_done = [](SendRequest& request, const Status& why) {
     static_cast<State*>(request.context)->finish(why);
@@ -33,6 +36,7 @@ void Transfer::State::run_st(Transport& transport) {
 // Once the event is set, whoever waits for it may end this object.
 void Transfer::State::finish(const Status& why) {
   taco::harp::Engine& engine = stack->engine();
+  open->remove(this);
   status = why;
   memory.reset();
   finished.set();
@@ -43,15 +47,18 @@ void Transfer::State::finish(const Status& why) {
 void Transfer::State::cancel() {
   if (finished.is_set() || !stack->usable().ok()) return;
   const Status why(Code::kAborted, "the transfer was cancelled");
-  taco::harp::call_on_engine(stack->engine(), [&](Transport& transport) {
-    if (finished.is_set()) return;
-    if (sends) {
-      transport.cancel_st(send, why);
-    } else {
-      transport.cancel_st(receive, why);
-    }
-  });
+  taco::harp::call_on_engine(stack->engine(),
+                             [&](Transport& transport) { cancel_st(transport, why); });
   stack->engine().wait(finished, kForever);
+}
+
+void Transfer::State::cancel_st(Transport& transport, const Status& why) {
+  if (finished.is_set()) return;
+  if (sends) {
+    transport.cancel_st(send, why);
+  } else {
+    transport.cancel_st(receive, why);
+  }
 }
 
 Transfer::Transfer(std::unique_ptr<State> state) : state_(std::move(state)) {}

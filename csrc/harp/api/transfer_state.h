@@ -3,6 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
 
 #include "harp/api/registered_memory.h"
 #include "harp/engine/stack.h"
@@ -11,15 +14,47 @@
 
 namespace harp {
 
-struct Transfer::State final : taco::harp::Task {
+class OpenTransfer {
+ public:
+  // On the engine. Nothing where it is done.
+  virtual void cancel_st(taco::harp::Transport& transport, const Status& why) = 0;
+
+ protected:
+  ~OpenTransfer() = default;
+};
+
+// Those of one Endpoint that are under way. The engine takes out what is done.
+class OpenTransfers {
+ public:
+  void add(OpenTransfer* transfer) {
+    std::lock_guard lock(mutex_);
+    all_.insert(transfer);
+  }
+  void remove(OpenTransfer* transfer) {
+    std::lock_guard lock(mutex_);
+    all_.erase(transfer);
+  }
+  std::vector<OpenTransfer*> list() const {
+    std::lock_guard lock(mutex_);
+    return {all_.begin(), all_.end()};
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<OpenTransfer*> all_;
+};
+
+struct Transfer::State final : taco::harp::Task, OpenTransfer {
   State() = default;
   // One that has failed before it began.
   explicit State(Status why) : status(std::move(why)) { finished.set(); }
 
-  void start(std::shared_ptr<taco::harp::Stack> by);
+  void start(std::shared_ptr<taco::harp::Stack> by, std::shared_ptr<OpenTransfers> among);
   void cancel();
+  void cancel_st(taco::harp::Transport& transport, const Status& why) override;
 
   std::shared_ptr<taco::harp::Stack> stack;
+  std::shared_ptr<OpenTransfers> open;
   taco::harp::PeerId peer = 0;
   bool sends = false;
   taco::harp::SendRequest send;

@@ -25,6 +25,8 @@ struct Registry {
   struct Entry {
     std::weak_ptr<Stack> stack;
     int number = 0;  // see unused_number()
+    StackOptions::Force transport = StackOptions::Force::kAuto;
+    std::string driver;
   };
   std::mutex mutex;
   std::vector<Entry> entries;  // oldest first; guarded by mutex
@@ -104,15 +106,19 @@ Result<std::shared_ptr<Stack>> acquire_beside(const std::vector<const Stack*>& o
   std::erase_if(mine.entries, [&](const Registry::Entry& entry) {
     auto stack = entry.stack.lock();
     if (stack == nullptr || !stack->usable().ok()) return true;
-    const bool free = entry.number % options.engines == options.engine &&
-                      std::ranges::count(occupied, stack.get()) == 0;
+    const bool is_asked_for = entry.transport == options.transport &&
+                              entry.driver == options.driver &&
+                              entry.number % options.engines == options.engine;
+    const bool free = is_asked_for && std::ranges::count(occupied, stack.get()) == 0;
     if (free && found == nullptr) found = std::move(stack);
     return false;
   });
   if (found != nullptr) return found;
   const int number = unused_number(mine, options);
   auto made = StackCore::create(options, number);
-  if (made.ok()) mine.entries.push_back({made.value(), number});
+  if (made.ok()) {
+    mine.entries.push_back({made.value(), number, options.transport, options.driver});
+  }
   return made;
 }
 

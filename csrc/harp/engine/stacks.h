@@ -11,7 +11,8 @@
 namespace taco::harp {
 
 // Like Stack::acquire(), but passes over the Stacks in `occupied`: returns the oldest other Stack
-// that options.engine has in this process, or a new one if there is none.
+// that options.engine has in this process, by that driver and transport, or a new one if there is
+// none.
 Result<std::shared_ptr<Stack>> acquire_beside(const std::vector<const Stack*>& occupied,
                                               const StackOptions& options);
 

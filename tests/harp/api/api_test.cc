@@ -78,6 +78,34 @@ TEST_P(Endpoints, exchange_messages_of_every_size_in_the_order_of_their_channel)
   });
 }
 
+TEST_P(Endpoints, end_what_is_under_way_as_they_close_though_another_goes_on) {
+  between_two(GetParam(), [](Fellowship& fellowship, Endpoint& endpoint, harp::Peer peer) {
+    Endpoint second = open_by(GetParam());
+    const harp::Peer same = meet(fellowship, second);
+    int never = 0, in = 0;
+    const int out = 9;
+    auto blocked = second.receive(same, 1, &never, sizeof never);
+    second.close();
+    EXPECT_EQ(blocked.wait(30 * kSecond).status().code(), Code::kAborted);
+    EXPECT_EQ(second.send(same, 1, &out, sizeof out).wait().status().code(), Code::kAborted);
+    auto sent = endpoint.send(peer, 2, &out, sizeof out);
+    EXPECT_TRUE(endpoint.receive(peer, 2, &in, sizeof in).wait().ok());
+    EXPECT_EQ(in, 9);
+    EXPECT_TRUE(sent.wait().ok());
+  });
+}
+
+TEST(EndpointsOfOneProcess, have_each_the_transport_that_they_ask_for) {
+  const auto statuses = run_processes({1, 60 * kSecond, {}}, [](Fellowship&) {
+    const Endpoint shm = open_by("shm"), udp = open_by("udp"), again = open_by("shm");
+    EXPECT_EQ(shm.transport(), "shm");
+    EXPECT_EQ(udp.transport().find("shm"), std::string::npos) << udp.transport();
+    EXPECT_NE(shm.address(), udp.address());
+    EXPECT_EQ(shm.address(), again.address()) << "one engine serves both";
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
 TEST_P(Endpoints, do_not_let_one_channel_wait_for_another) {
   between_two(GetParam(), [](Fellowship&, Endpoint& endpoint, harp::Peer peer) {
     int never = 0, in = 0;
