@@ -211,9 +211,9 @@ constexpr auto kVariables = std::to_array<Variable>({
      [](Env& env, const std::string& value) { return set_name(env.harp_driver, value); },
      [](const Env& env) { return env.harp_driver; }},
     {"TACO_HARP_XDP_QUEUES", "share", "", "auto, all or NUMBER/SHARES, as 0/2",
-     "With TACO_HARP_DRIVER=xdp: which of an interface's queues this rank has. all of them; of so "
-     "many shares, counted from 0, the one with that number; auto: by LOCAL_RANK and "
-     "LOCAL_WORLD_SIZE, as torchrun sets them, all without (docs/harp.md).",
+     "With TACO_HARP_DRIVER=xdp: which of an interface's queues this rank has, for its engines "
+     "to part. all of them; of so many shares, counted from 0, the one with that number; auto: by "
+     "LOCAL_RANK and LOCAL_WORLD_SIZE, as torchrun sets them, all without (docs/harp.md).",
      [](Env& env, const std::string& value) { return set_share_of(env.harp_xdp_queues, value); },
      [](const Env& env) { return env.harp_xdp_queues; }},
     {"TACO_HARP_DPDK", "devices", "", "devices of DPDK and their addresses",

@@ -53,6 +53,9 @@ struct NicOptions {
   // `locals` ever is.
   std::function<std::vector<Local>()> find_more;
   std::size_t receive_buffer = 0;  // bytes; 0: as much as the system allows, within reason
+  // The number of the engine that is to have the Nic, among so many of its process. Interfaces that
+  // have queues give each engine its own.
+  std::uint32_t engine = 0, engines = 1;
 };
 
 // The addresses from which this host reaches `destination`: first the one that the network would

@@ -11,9 +11,9 @@ namespace {
 bool run(const std::string& command) { return system((command + " >/dev/null 2>&1").c_str()) == 0; }
 
 // A link that was set up has a carrier soon, not at once.
-bool runs_soon(const std::string& space) {
-  return run("for i in $(seq 200); do ip -n " + space +
-             " -o link show dev eth0 | grep -q 'state UP' && exit 0; sleep 0.05; done; exit 1");
+bool runs_soon(const std::string& space, const std::string& device = "eth0") {
+  return run("for i in $(seq 200); do ip -n " + space + " -o link show dev " + device +
+             " | grep -q 'state UP' && exit 0; sleep 0.05; done; exit 1");
 }
 }  // namespace
 
@@ -67,6 +67,20 @@ std::string Network::address(int host) const {
 
 bool Network::run_in(int host, const std::string& command) const {
   return run("ip netns exec " + hosts_[host] + " " + command);
+}
+
+bool Network::lay_cable(int queues) const {
+  const std::string each =
+      " numrxqueues " + std::to_string(queues) + " numtxqueues " + std::to_string(queues);
+  bool good = run("ip -n " + hosts_[0] + " link add q0" + each + " type veth peer name q1" + each +
+                  " netns " + hosts_[1]);
+  for (const int host : {0, 1}) {
+    const std::string in = "ip -n " + hosts_[host], device = " dev q" + std::to_string(host);
+    const std::string address = "10.99.1." + std::to_string(host + 1) + "/24";
+    good =
+        good && run(in + " addr add " + address + device) && run(in + " link set" + device + " up");
+  }
+  return good && runs_soon(hosts_[0], "q0") && runs_soon(hosts_[1], "q1");
 }
 
 namespace {

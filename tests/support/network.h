@@ -21,6 +21,9 @@ class Network {
   std::string address(int host) const;
   // Runs a command in a host, quietly; true when it succeeded.
   bool run_in(int host, const std::string& command) const;
+  // A cable of its own between hosts 0 and 1, of so many queues: q0 at the one, q1 at the other,
+  // 10.99.1.1 and 10.99.1.2.
+  bool lay_cable(int queues) const;
   // From now on (or no longer) the host's link loses everything, without losing carrier. One host
   // at a time.
   bool cut(int host) const;

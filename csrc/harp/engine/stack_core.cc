@@ -140,6 +140,8 @@ Result<std::unique_ptr<Nic>> StackCore::open_network(std::string* interface_name
 
   NicOptions nic_options;
   nic_options.receive_buffer = static_cast<std::size_t>(env.value().socket_buffer);
+  nic_options.engine = static_cast<std::uint32_t>(options_.engine);
+  nic_options.engines = static_cast<std::uint32_t>(options_.engines);
   const int paths =
       ports_wanted(env.value().paths, env.value().port, wish.master, routers_of(*network_));
   nic_options.find_more = [network = network_, wish, mtu = env.value().mtu, paths] {

@@ -23,6 +23,7 @@
 #include "harp/stat/stat_page.h"
 #include "harp/tools/exchange.h"
 #include "harp/tools/stat_processes.h"
+#include "support/engine_pair.h"
 #include "support/eventually.h"
 #include "support/processes.h"
 #include "support/stack_world.h"
@@ -30,8 +31,9 @@
 namespace taco::harp {
 namespace {
 
+using ::taco::testing::EnginePair;
 using ::taco::testing::Fellowship;
-using ::taco::testing::NoteTaker;
+using ::taco::testing::hold;
 using ::taco::testing::run_processes;
 using Force = StackOptions::Force;
 
@@ -41,12 +43,6 @@ StackOptions engines(int count, Force transport = Force::kAuto) {
   options.interfaces = {"lo"};
   options.engines = count;
   return options;
-}
-
-HeldStack hold(const StackOptions& options, const std::string& group, int rank = 0, int world = 2) {
-  auto held = hold_stack(options, {group, world, rank});
-  EXPECT_TRUE(held.ok()) << held.status().message();
-  return std::move(held).value();
 }
 
 TEST(EngineOfGroup, IsItsNumberAndTheSameForAnyOtherNameEverywhere) {
@@ -113,54 +109,13 @@ TEST(Engines, OfRanksThatAreThreadsHaveNumbersOfTheirOwn) {
   });
 }
 
-// Two engines at both ends, and the peers of each.
-struct Pair {
-  Pair(Fellowship& fellowship, const StackOptions& options) : other(1 - fellowship.rank()) {
-    for (int i = 0; i < 2; ++i) {
-      const std::string group = std::to_string(i);
-      stacks[i] = hold(options, group, fellowship.rank()).stack;
-      stacks[i]->set_observer(Service::kCollectives, &notes[i]);
-      const auto addresses = fellowship.all_gather(stacks[i]->address());
-      const auto peer = stacks[i]->add_peer(addresses[other]);
-      EXPECT_TRUE(peer.ok()) << peer.status().message();
-      peers[i] = peer.value();
-    }
-  }
-  ~Pair() {
-    for (int i = 0; i < 2; ++i) drop_stack(stacks[i], {std::to_string(i), 2, 1 - other});
-  }
-  // Both engines at once: the same keys, which are of a Stack alone.
-  void exchange(std::uint64_t tag, std::size_t bytes) {
-    std::array<std::vector<std::byte>, 2> out, in;
-    std::vector<std::unique_ptr<Exchange>> under_way;
-    for (int i = 0; i < 2; ++i) {
-      out[i] = ::taco::testing::pattern(bytes, 2 * tag + i);
-      in[i].resize(bytes);
-      under_way.push_back(std::make_unique<Exchange>(*stacks[i]));
-      under_way[i]->send(peers[i], {1, tag}, out[i].data(), bytes);
-      under_way[i]->recv(peers[i], {1, tag}, Sink::place(in[i].data()), bytes);
-      under_way[i]->start();
-    }
-    for (int i = 0; i < 2; ++i) {
-      const Status status = under_way[i]->finish(30 * kSecond);
-      EXPECT_TRUE(status.ok()) << status.message();
-      EXPECT_EQ(in[i], out[i]);
-    }
-  }
-
-  const int other;
-  std::array<NoteTaker, 2> notes;
-  std::array<std::shared_ptr<Stack>, 2> stacks;
-  std::array<PeerId, 2> peers{};
-};
-
 const std::vector<int> kBothFine = {0, 0};
 
 class EnginePairs : public ::testing::TestWithParam<Force> {};
 
 TEST_P(EnginePairs, CarryMessagesSideBySide) {
   const auto statuses = run_processes({2, 60 * kSecond, {}}, [](Fellowship& fellowship) {
-    Pair pair(fellowship, engines(2, GetParam()));
+    EnginePair pair(fellowship, engines(2, GetParam()));
     for (std::uint64_t tag = 0; tag < 20; ++tag) pair.exchange(tag, tag * 40'000 + 8);
     fellowship.barrier();
   });
@@ -171,7 +126,7 @@ TEST_P(EnginePairs, BothNoticeADeath) {
   const auto statuses = run_processes({2, 60 * kSecond, {}}, [](Fellowship& fellowship) {
     StackOptions options = engines(2, GetParam());
     options.peer_timeout = 2 * kSecond;
-    Pair pair(fellowship, options);
+    EnginePair pair(fellowship, options);
     pair.exchange(1, 100'000);
     fellowship.barrier();
     if (fellowship.rank() == 1) raise(SIGKILL);
@@ -189,7 +144,7 @@ TEST_P(EnginePairs, BothNoticeADeath) {
 
 TEST_P(EnginePairs, AForkedChildHasNoneOfThem) {
   const auto statuses = run_processes({2, 60 * kSecond, {}}, [](Fellowship& fellowship) {
-    Pair pair(fellowship, engines(2, GetParam()));
+    EnginePair pair(fellowship, engines(2, GetParam()));
     const pid_t child = fork();
     if (child == 0) {
       for (const auto& stack : pair.stacks) {
@@ -238,7 +193,7 @@ TEST_P(EnginePairs, WithCoresHaveTheirThreadsPinnedAndCarryTheSame) {
     StackOptions options = engines(2, GetParam());
     options.cores = {cores.front(), cores.back()};
     {
-      Pair pair(fellowship, options);
+      EnginePair pair(fellowship, options);
       for (int i = 0; i < 2; ++i) {
         EXPECT_EQ(allowed_cores_of("taco-engine-" + std::to_string(i)),
                   std::to_string(options.cores[i]));
@@ -274,12 +229,23 @@ TEST(Engines, TakeTheNextFreePorts) {
 TEST(Engines, AreRefusedByADriverWhoseInterfacesBelongToOne) {
   in_a_process([] {
     setenv("TACO_HARP_ENGINES", "2", 1);
-    setenv("TACO_HARP_DRIVER", "xdp", 1);
+    setenv("TACO_HARP_DRIVER", "dpdk", 1);
+    setenv("TACO_HARP_DPDK", "net_ring0 10.5.0.1/24", 1);
     const Status status = StackOptions::from_env().status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
-    EXPECT_NE(status.message().find("TACO_HARP_ENGINES=\"2\" with TACO_HARP_DRIVER=xdp"),
+    EXPECT_NE(status.message().find("TACO_HARP_ENGINES=\"2\" with TACO_HARP_DRIVER=dpdk"),
               std::string::npos)
         << status.message();
+  });
+}
+
+TEST(Engines, AreAllowedByADriverWhoseInterfacesHaveQueues) {
+  in_a_process([] {
+    setenv("TACO_HARP_ENGINES", "2", 1);
+    setenv("TACO_HARP_DRIVER", "xdp", 1);
+    const auto options = StackOptions::from_env();
+    ASSERT_TRUE(options.ok()) << options.status().message();
+    EXPECT_EQ(options.value().engines, 2);
   });
 }
 
@@ -305,7 +271,7 @@ TEST(Engines, WithCoresPartAsSoonAsTheirGoodbyeIsHeard) {
     const pid_t other = std::stoi(fellowship.all_gather(std::to_string(getpid()))[1]);
     Duration shortest = kNever;
     for (std::uint64_t i = 0; i < 3; ++i) {
-      auto pair = std::make_unique<Pair>(fellowship, options);
+      auto pair = std::make_unique<EnginePair>(fellowship, options);
       pair->exchange(i, 100'000);
       fellowship.barrier();
       if (fellowship.rank() == 0) {

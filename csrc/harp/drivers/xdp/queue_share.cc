@@ -15,6 +15,10 @@ QueueShare share_of(std::string_view number, std::string_view shares) {
 
 }  // namespace
 
+QueueShare QueueShare::of_engine(std::uint32_t engine, std::uint32_t of_rank) const {
+  return {number * of_rank + engine, shares * of_rank, of_rank};
+}
+
 std::vector<std::uint32_t> QueueShare::of(std::uint32_t queues) const {
   std::vector<std::uint32_t> taken;
   for (std::uint32_t queue = number % queues; queue < queues; queue += shares) {

@@ -36,7 +36,7 @@ struct XdpCounters {
 
 class XdpNic final : public Nic {
  public:
-  // `share`: which queues of its interfaces are this process's.
+  // `share`: which queues of its interfaces are this engine's.
   static Result<std::unique_ptr<XdpNic>> create(const NicOptions& options, const QueueShare& share);
   ~XdpNic() override;
 

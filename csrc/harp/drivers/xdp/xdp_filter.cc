@@ -27,7 +27,7 @@ constexpr std::int16_t kPortAt = kKeyAt + 16;
 constexpr std::int32_t kAnyFragment = 0x3fff;  // more of them, or an offset
 // Another layout of the maps needs another name: those that share a program know it by that.
 constexpr char kProgramName[] = "taco_harp_2";
-// A program takes a moment to go with its last process.
+// A program takes a moment to go with its last user.
 constexpr Duration kAttachWait = 2 * kSecond;
 constexpr timespec kAttachPause{0, 10'000'000};
 constexpr auto kIpHeaderAt = static_cast<std::int16_t>(kEthernetHeader);
@@ -132,7 +132,7 @@ Result<std::unique_ptr<XdpFilter>> XdpFilter::create() {
   return filter;
 }
 
-// The maps may live on with other processes; sockets leave theirs as they are closed.
+// The maps may live on with other engines; sockets leave theirs as they are closed.
 XdpFilter::~XdpFilter() {
   for (const Key& key : keys_) {
     if (owns(key)) erase_from_bpf_map(addresses_, &key);
@@ -144,7 +144,7 @@ Status XdpFilter::add_socket(std::uint32_t queue, int socket) {
   return put_in_bpf_map(sockets_, &place, &socket);
 }
 
-// Another process may have had the port since.
+// Another engine may have had the port since.
 bool XdpFilter::owns(const Key& key) const {
   std::uint32_t place = 0;
   return look_up_in_bpf_map(addresses_, &key, &place) && place == first_place_;
@@ -174,7 +174,8 @@ Status XdpFilter::attach(std::uint32_t interface, std::uint32_t owner) {
     if (!link_) TACO_RETURN_IF_ERROR(join(interface));
     if (link_) break;
     if (monotonic_now() > limit) {
-      return Status(Code::kResource, "the XDP program of another process comes and goes there");
+      return Status(Code::kResource,
+                    "the XDP program of another process or engine comes and goes there");
     }
     nanosleep(&kAttachPause, nullptr);
   }

@@ -2,11 +2,11 @@
 // everything else goes on to the kernel as if the program were not there, ARP and ping too, and
 // fragments, which only the kernel puts together.
 //
-// Processes that have queues of the interface share one program and its two maps: whoever comes
-// first puts it there, and it stays as long as any of them lives. To whom a datagram goes its
-// address and port say; if it came by a queue of somebody else, it goes on to the kernel, which has
-// a socket there, too. A process is known by the first of its queues. What one that was killed has
-// left in the maps does no harm, and goes with the next that has its queue.
+// Engines that have queues of the interface, of one process or of several, share one program and
+// its two maps: whoever comes first puts it there, and it stays as long as any of them lives. To
+// whom a datagram goes its address and port say; if it came by a queue of somebody else, it goes on
+// to the kernel, which has a socket there, too. An engine is known by the first of its queues. What
+// one that was killed has left in the maps does no harm, and goes with the next that has its queue.
 //
 // Owner thread only.
 #pragma once
@@ -32,8 +32,8 @@ class XdpFilter {
   ~XdpFilter();
 
   // Runs on what arrives at the interface from now on: natively where its driver can, generically
-  // elsewhere; or takes part in the one that another process has there. `owner`: the first of this
-  // process's queues, each of which has its socket by now. kResource names the program that is in
+  // elsewhere; or takes part in the one that another engine has there. `owner`: the first of this
+  // engine's queues, each of which has its socket by now. kResource names the program that is in
   // the way, or the right that is missing.
   Status attach(std::uint32_t interface, std::uint32_t owner);
   // Datagrams to our addresses that arrive by that queue go to that AF_XDP socket.
@@ -53,7 +53,7 @@ class XdpFilter {
     std::uint16_t nothing = 0;
     bool operator==(const Key&) const = default;
   };
-  static constexpr std::uint32_t kMostAddresses = 4096;  // of all processes
+  static constexpr std::uint32_t kMostAddresses = 4096;  // of all engines
 
   XdpFilter() = default;
   Status attach_new(std::uint32_t interface);
@@ -63,7 +63,7 @@ class XdpFilter {
 
   OwnFd addresses_, sockets_, program_;
   OwnFd link_;
-  std::uint32_t first_place_ = 0;  // of this process's sockets in their map
+  std::uint32_t first_place_ = 0;  // of this engine's sockets in their map
   XdpMode mode_ = XdpMode::kNative;
   std::vector<Key> keys_;  // in the map
 };

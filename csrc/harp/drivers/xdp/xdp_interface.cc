@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/names.h"
 #include "base/own_fd.h"
 #include "harp/drivers/kernel/device_queues.h"
 
@@ -19,6 +20,21 @@ namespace taco::harp {
 namespace {
 
 constexpr std::size_t kVlanTagBytes = 4;  // of a frame that comes with one
+
+// A remedy where an engine finds no queue that is free.
+std::string remedy_for(const std::string& name, std::uint32_t queues, const QueueShare& share) {
+  const std::uint32_t wanted = std::max(share.shares, queues + 1);
+  std::string text;
+  if (share.shares > queues) {
+    text = name + " has " + count_text(queues, "queue") + " for " +
+           count_text(share.shares / share.engines, "rank") + " of " +
+           count_text(share.engines, "engine") + ", and each engine needs one: ";
+  }
+  return text + "more queues (`ethtool -L " + name + " combined " + std::to_string(wanted) +
+         "`, where the device has them; harp-setup does so on hardware), fewer engines "
+         "(TACO_HARP_ENGINES), an interface for each rank (TACO_IFNAME), or TACO_HARP_DRIVER=udp; "
+         "TACO_HARP_XDP_QUEUES says which rank has which queues";
+}
 
 // The kernel is asked by name.
 struct LinkFacts {
@@ -71,9 +87,13 @@ Result<std::unique_ptr<XdpInterface>> XdpInterface::open(const std::string& name
   made->index_ = facts.value().index;
   made->mac_ = facts.value().mac;
   made->mtu_ = facts.value().mtu;
+  const std::string on_it = "TACO_HARP_DRIVER=xdp on " + name + ": ";
+  const std::string remedy = remedy_for(name, facts.value().queues, share);
+  // Queues of other ranks may be other interfaces' (TACO_IFNAME); those of its engines are not.
+  if (share.engines > facts.value().queues) return Status(Code::kResource, on_it + remedy);
   const std::vector<std::uint32_t> queues = share.of(facts.value().queues);
-  const Status opened = made->open_queues(queues);
-  if (!opened.ok()) return opened.with_prefix("TACO_HARP_DRIVER=xdp on " + name + ": ");
+  const Status opened = made->open_queues(queues, remedy);
+  if (!opened.ok()) return opened.with_prefix(on_it);
   TACO_LOG_INFO("harp", "xdp on %s: %s, %s, %zu of %u queues, MTU %zu", name.c_str(),
                 made->filter_->mode() == XdpMode::kNative ? "native" : "generic",
                 made->sender().copies() ? "copying" : "zero copy", queues.size(),
@@ -82,12 +102,12 @@ Result<std::unique_ptr<XdpInterface>> XdpInterface::open(const std::string& name
 }
 
 // A queue is ours once it has our socket, and only then may the program know us by it.
-Status XdpInterface::open_queues(std::span<const std::uint32_t> queues) {
+Status XdpInterface::open_queues(std::span<const std::uint32_t> queues, const std::string& remedy) {
   auto filter = XdpFilter::create();
   if (!filter.ok()) return filter.status();
   filter_ = std::move(filter).value();
   for (const std::uint32_t queue : queues) {
-    auto socket = XdpSocket::open({index_, queue, mtu_ + kEthernetHeader + kVlanTagBytes});
+    auto socket = XdpSocket::open({index_, queue, mtu_ + kEthernetHeader + kVlanTagBytes, remedy});
     if (!socket.ok()) return socket.status();
     sockets_.push_back(std::move(socket).value());
   }

@@ -1,4 +1,4 @@
-// One interface of the xdp driver: its program, and a socket for each queue that this process has.
+// One interface of the xdp driver: its program, and a socket for each queue that its engine has.
 //
 // Owner thread only.
 #pragma once
@@ -42,7 +42,8 @@ class XdpInterface {
 
  private:
   explicit XdpInterface(std::string name) : name_(std::move(name)) {}
-  Status open_queues(std::span<const std::uint32_t> queues);
+  // `remedy`: what to do where one of them is somebody's.
+  Status open_queues(std::span<const std::uint32_t> queues, const std::string& remedy);
 
   const std::string name_;
   std::uint32_t index_ = 0;

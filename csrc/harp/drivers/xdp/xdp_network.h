@@ -12,7 +12,6 @@ namespace taco::harp {
 class XdpNetwork final : public UdpNetwork {
  public:
   std::string_view name() const override { return "xdp"; }
-  bool is_for_many() const override { return false; }
   Result<std::unique_ptr<Nic>> open(const NicOptions& options) const override;
 };
 

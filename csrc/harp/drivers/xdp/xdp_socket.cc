@@ -186,13 +186,10 @@ Status XdpSocket::bind_to(const XdpSocketOptions& options) {
   }
   const std::string queue = "queue " + std::to_string(options.queue);
   if (errno == EBUSY) {
-    return Status(
-        Code::kResource,
-        queue +
-            " belongs to another process, and a queue has one owner: more queues for more "
-            "ranks (`ethtool -L INTERFACE combined N`, where the device has them), an "
-            "interface for each rank (TACO_IFNAME), or TACO_HARP_DRIVER=udp; "
-            "TACO_HARP_XDP_QUEUES says which rank has which queues");
+    return Status(Code::kResource, queue +
+                                       " belongs to another process or engine, and a queue has "
+                                       "one owner: " +
+                                       options.remedy);
   }
   if (errno == EINVAL && takes_pieces) {
     return Status(Code::kResource, queue + " takes no frames of several pieces, as an MTU of " +

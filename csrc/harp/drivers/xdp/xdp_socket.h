@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/mapping.h"
@@ -52,6 +53,7 @@ struct XdpSocketOptions {
   std::uint32_t interface = 0;  // index
   std::uint32_t queue = 0;
   std::size_t frame_bytes = 1514;  // the longest frame, its Ethernet header included
+  std::string remedy;              // what to do where the queue is somebody's
 };
 
 class XdpSocket {

@@ -4,7 +4,6 @@
 #include <linux/capability.h>
 #include <net/if.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -42,6 +41,17 @@ TEST(QueueShare, parts_the_queues_of_an_interface) {
   // More shares than queues: who has an interface of his own is served, and else it is taken.
   EXPECT_EQ((QueueShare{1, 2}.of(1)), (Queues{0}));
   EXPECT_EQ((QueueShare{5, 8}.of(4)), (Queues{1}));
+}
+
+TEST(QueueShare, is_parted_among_the_engines_of_a_rank) {
+  EXPECT_EQ((QueueShare{}.of_engine(0, 1)), QueueShare{});
+  EXPECT_EQ((QueueShare{}.of_engine(1, 2).of(5)), (Queues{1, 3}));
+  EXPECT_EQ((QueueShare{1, 2}.of_engine(0, 2)), (QueueShare{2, 4, 2}));
+  EXPECT_EQ((QueueShare{1, 2}.of_engine(0, 2).of(8)), (Queues{2, 6}));
+  EXPECT_EQ((QueueShare{1, 2}.of_engine(1, 2).of(8)), (Queues{3, 7}));
+  // On an interface of its own, a rank's engines never have the same queue.
+  EXPECT_EQ((QueueShare{1, 3}.of_engine(0, 2).of(3)), (Queues{2}));
+  EXPECT_EQ((QueueShare{1, 3}.of_engine(1, 2).of(3)), (Queues{0}));
 }
 
 TEST(QueueShare, is_what_the_setting_says_or_else_the_launcher) {
@@ -104,15 +114,6 @@ void send_by_many_flows(Nic& nic, const std::vector<Endpoint>& to) {
   }
 }
 
-void set_up(const char* device, const char* address) {
-  const std::string name = device;
-  const std::string commands = "ip addr add " + std::string(address) + "/24 dev " + name +
-                               " && ip link set " + name +
-                               " up && for i in $(seq 200); do ip -o link show dev " + name +
-                               " | grep -q 'state UP' && exit 0; sleep 0.05; done; exit 1";
-  ASSERT_EQ(system(commands.c_str()), 0);
-}
-
 // The ranks of the story: two share the queues of a host's cable, a third takes the place of the
 // first after its death, and a process on another host sends to whoever there is.
 enum : int { kFirst, kOther, kSuccessor, kSender };
@@ -124,18 +125,10 @@ class SharedCable {
 
   void lay() {
     if (me_ == kFirst) {
-      const std::string queues = " numrxqueues 2 numtxqueues 2 ";
-      ASSERT_EQ(system(("ip link add q0" + queues + "type veth peer name q1" + queues + "netns " +
-                        network_.namespaces()[1])
-                           .c_str()),
-                0);
+      ASSERT_TRUE(network_.lay_cable(2));
     }
     fellowship_.barrier();
-    if (me_ == kFirst) set_up("q0", "10.99.1.1");
-    if (me_ == kSender) {
-      set_up("q1", "10.99.1.2");
-      plain_ = open_plain(ports_at("10.99.1.2", kPorts));
-    }
+    if (me_ == kSender) plain_ = open_plain(ports_at("10.99.1.2", kPorts));
     fellowship_.barrier();
   }
 

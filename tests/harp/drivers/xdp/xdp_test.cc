@@ -182,19 +182,10 @@ bool set_up(const std::string& device, const std::string& address) {
                     .c_str()) == 0;
 }
 
-// A cable of its own between the two hosts: q0 at the first, q1 at the other, 10.99.1.1 and .2.
 void lay_cable(const Network& network, Fellowship& fellowship, int queues) {
-  const std::string each =
-      " numrxqueues " + std::to_string(queues) + " numtxqueues " + std::to_string(queues) + " ";
   if (fellowship.rank() == 0) {
-    ASSERT_EQ(system(("ip link add q0" + each + "type veth peer name q1" + each + "netns " +
-                      network.namespaces()[1])
-                         .c_str()),
-              0);
+    ASSERT_TRUE(network.lay_cable(queues));
   }
-  fellowship.barrier();
-  ASSERT_TRUE(set_up("q" + std::to_string(fellowship.rank()),
-                     "10.99.1." + std::to_string(fellowship.rank() + 1)));
   fellowship.barrier();
 }
 
