@@ -1,5 +1,5 @@
-"""Compressed gradients train as well as whole ones: two small networks, five seeds, between two
-hosts that are this one under two names.
+"""Compressed gradients train as well as whole ones: two small networks, up to five seeds, between
+two hosts that are this one under two names.
 
 Held-out losses of compressed trainings must lie within the spread of dense ones, which differ in
 nothing but their seeds. A control that drops what TopK does not send, where error feedback would
@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from conftest import taco_only
 from spawn_ranks import Ranks
+from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,10 +27,12 @@ pytestmark = [taco_only, pytest.mark.whole]
 
 EXAMPLES = str(Path(__file__).parents[2] / "examples")
 RATIO = 0.01
-SEEDS = range(5)
+# The spread is that of five seeds. float16 is much nearer to dense than that, and the control much
+# farther away: three show so.
+SEEDS = {"dense": 5, "float16": 3, "topk": 5, "no feedback": 3}
 # ACCURACY=full trains for longer.
 FULL = os.environ.get("ACCURACY") == "full"
-STEPS = {"digits": 1500 if FULL else 300, "characters": 4000 if FULL else 800}
+STEPS = {"digits": 1500 if FULL else 300, "characters": 4000 if FULL else 400}
 # Steps in which the ratio of TopK comes down from 25%, of those.
 WARM_UP = {"digits": 1 / 8, "characters": 1 / 4}
 
@@ -79,14 +82,32 @@ def train(
         schedule.step()
 
 
+def digits_net() -> nn.Module:
+    """A fifth of what a step of the net of examples/train_digits.py computes."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 2 * 2, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
+
+
 def train_digits(kind: str, seed: int, steps: int) -> float:
-    """Trains the net of examples/train_digits.py; its loss on the held-out images."""
+    """Trains on the images of examples/train_digits.py; the loss on those held out."""
     sys.path.insert(0, EXAMPLES)
     import train_digits as example
 
     torch.manual_seed(seed)
     images, labels, test_images, test_labels = example.digits(0)
-    model = parallel(example.convolutional_net(), kind, round(WARM_UP["digits"] * steps))
+    model = parallel(digits_net(), kind, round(WARM_UP["digits"] * steps))
     generator = torch.Generator().manual_seed(1000 * seed + dist.get_rank())
 
     def losses() -> Iterator[torch.Tensor]:
@@ -125,9 +146,9 @@ def held_out_losses(hosts: Ranks, task: str, steps: int) -> dict[str, list[float
     """By kind of averaging, a loss for each seed; all ranks have the same."""
     function = {"digits": train_digits, "characters": train_characters}[task]
     found: dict[str, list[float]] = {}
-    for kind in ("dense", "float16", "topk", "no feedback"):
+    for kind, seeds in SEEDS.items():
         found[kind] = []
-        for seed in SEEDS:
+        for seed in range(seeds):
             losses = hosts.run(function, kind, seed, steps, deadline_s=900)
             assert losses[0] == losses[1], f"{kind}, seed {seed}: replicas differ: {losses}"
             found[kind].append(losses[0])
