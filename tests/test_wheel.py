@@ -128,8 +128,7 @@ def install(installer: str, wheel: Path, environment: Path) -> None:
         run(*command, "--python", python, wheel)
 
 
-@pytest.mark.parametrize("transport", ["shm", "udp"])
-@pytest.mark.parametrize("installer", ["pip", "uv"])
+@pytest.mark.parametrize(("installer", "transport"), [("pip", "shm"), ("uv", "udp")])
 def test_two_ranks_train_with_it_in_an_environment_that_had_nothing_but_torch(
     wheel: Path, environment: Path, tmp_path: Path, installer: str, transport: str
 ) -> None:
