@@ -5,6 +5,7 @@ source "$(dirname "$0")/common.sh"
 [ -n "$TORCH" ] || die "Say which torch:  make test-torch TORCH=2.14.1"
 grouped tools/setup.sh install
 export PATH="$VENV/bin:$PATH:/usr/sbin:/sbin" PYTHONDONTWRITEBYTECODE=1 CUDA_VISIBLE_DEVICES=""
+export OMP_NUM_THREADS=1 # as in test.sh
 ulimit -c 0
 
 REPORT=build/logs$FLAVOUR/pytest.xml

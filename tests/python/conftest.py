@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from marks import whole
 from spawn_ranks import Ranks
 
@@ -88,6 +89,15 @@ def two(jobs: Jobs) -> Ranks:
 
 
 taco_only = pytest.mark.skipif(BACKEND != "taco", reason="behaviour that only taco promises")
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Of torch, and so of a cache's optimizer, where tests have one thread each."""
+    usual = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(usual)
 
 
 @pytest.fixture(params=["range", "cache"])

@@ -63,6 +63,7 @@ def test_all_optimizers_step_in_backward(tmp_path: Path, inner: Optimizer) -> No
     compare(tmp_path, TinyGPT, gpt_step, inner=inner)
 
 
+@pytest.mark.usefixtures("two_threads")
 def test_bfloat16_parameters_with_their_master_copies(tmp_path: Path) -> None:
     compare(tmp_path, lambda: TinyGPT().bfloat16(), gpt_step, host=14)
 

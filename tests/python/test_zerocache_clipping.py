@@ -115,6 +115,7 @@ def test_other_norms(tmp_path: Path, norm_type: float) -> None:
         torch.testing.assert_close(early[name], value, msg=name)
 
 
+@pytest.mark.usefixtures("two_threads")
 def test_what_is_clipped_twice(tmp_path: Path) -> None:
     torchs: list[float] = []
     ours: list[float] = []
