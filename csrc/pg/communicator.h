@@ -38,6 +38,13 @@ struct GroupOptions {
   // This rank's memory for puts of the others, who begin only when all have made the group. It
   // stays until close_window() has returned, or close(). A group has sends and receives or this.
   std::optional<WindowMemory> window;
+  bool runs_parts = false;  // of a group of the same id on another engine, and nothing else
+};
+
+// Another engine of the process, for parts of the group's large operations.
+struct FurtherEngine {
+  std::shared_ptr<harp::Stack> stack;
+  std::vector<harp::PeerId> peers;  // the members there, as GroupOptions::peers
 };
 
 // An operation that has not ended.
@@ -61,9 +68,11 @@ std::string describe(const std::vector<OpenOperation>& open);
 
 class Communicator {
  public:
-  // `stack` may be null only when world == 1.
-  static Result<std::shared_ptr<Communicator>> create(std::shared_ptr<harp::Stack> stack,
-                                                      GroupOptions options);
+  // `stack` may be null only when world == 1. Where there are further engines, as many and in the
+  // same order on all ranks, large operations are cut among all (pg/group/striped_group.h).
+  static Result<std::shared_ptr<Communicator>> create(
+      std::shared_ptr<harp::Stack> stack, GroupOptions options,
+      const std::vector<FurtherEngine>& further = {});
   virtual ~Communicator() = default;
 
   // Any thread, without the GIL. Checks what can be checked locally (kInvalidArgument,

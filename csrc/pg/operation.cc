@@ -1,5 +1,7 @@
 #include "pg/operation.h"
 
+#include <algorithm>
+
 namespace taco::pg {
 
 const char* name_of(Kind kind) {
@@ -36,6 +38,13 @@ const char* name_of(Kind kind) {
       return "wait_signal";
   }
   return "unknown";
+}
+
+std::uint64_t bytes_of(const OperationSpec& spec) {
+  std::uint64_t in = 0, out = 0;
+  for (const Piece& piece : spec.inputs) in += piece.bytes;
+  for (const Piece& piece : spec.outputs) out += piece.bytes;
+  return std::max(in, out);
 }
 
 }  // namespace taco::pg

@@ -49,7 +49,16 @@ inline bool is_collective(Kind kind) {
 }
 
 class Codec;
+class WholeCall;
 struct Feedback;
+
+// A part of a call that several engines run, as one of them has it (group/striped_group.h). Its
+// pieces are cut out of the call's.
+struct Part {
+  std::uint64_t signature = 0;  // the call's, which messages carry; 0: it is no part
+  std::uint64_t sequence = 0;   // the call's number; 0: the next
+  int index = 0, count = 1;     // the first is the home's
+};
 
 struct Piece {
   std::byte* data = nullptr;
@@ -110,10 +119,15 @@ struct OperationSpec {
   // Settings that the ranks of a coded gradient must have in common beside it.
   bool scaled = false;  // the loss is multiplied by a GradScaler
   bool fates = false;   // what has become of earlier ones (lightcc::Gradients::Plan)
+  Part part;
+  std::shared_ptr<WholeCall> whole;  // of the part; hears how it ends in place of everybody else
   // Told how it ended here, and after how long, before anybody else hears of that: on the engine,
   // so it takes no time and calls nothing of this group. Empty: nobody asks.
   std::function<void(const Status& status, Duration elapsed)> ended_st;
 };
+
+// The size that statistics count: all inputs or all outputs, whichever are larger.
+std::uint64_t bytes_of(const OperationSpec& spec);
 
 // A started operation. Shared by the caller's Work and the engine.
 class Operation {

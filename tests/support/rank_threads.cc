@@ -13,12 +13,17 @@ void on_threads(int count, const std::function<void(int)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+static LoopbackOptions network_of(const RankOptions& options) {
+  return {.processes = options.world,
+          .seed = options.seed,
+          .eager_limit = options.eager_limit,
+          .processes_per_host = options.ranks_per_host};
+}
+
 RankThreads::RankThreads(const RankOptions& options)
-    : options_(options),
-      network_({.processes = options.world,
-                .seed = options.seed,
-                .eager_limit = options.eager_limit,
-                .processes_per_host = options.ranks_per_host}) {
+    : options_(options), network_(network_of(options)) {
+  for (int engine = 1; engine < options.engines; ++engine)
+    further_.push_back(std::make_unique<LoopbackNetwork>(network_of(options)));
   std::vector<int> everyone(options.world);
   std::iota(everyone.begin(), everyone.end(), 0);
   world_ = make_group(everyone, "world");
@@ -69,7 +74,10 @@ std::shared_ptr<pg::Communicator> RankThreads::enter_group(std::uint64_t id,
     if (index == seen.size()) seen.push_back(host);
     host = static_cast<int>(index);
   }
-  auto group = pg::Communicator::create(network_.stack(members[rank]), options);
+  std::vector<pg::FurtherEngine> further;
+  for (const auto& network : further_)
+    further.push_back({network->stack(members[rank]), options.peers});
+  auto group = pg::Communicator::create(network_.stack(members[rank]), options, further);
   EXPECT_TRUE(group.ok()) << group.status().message();
   return *group;
 }

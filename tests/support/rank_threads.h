@@ -21,6 +21,7 @@ struct RankOptions {
   int ranks_per_host = 0;  // 0: one host
   int intra_size = 0;      // GroupOptions::intra_size
   std::size_t eager_limit = 256;
+  int engines = 1;  // of each process; groups cut large operations among them
 };
 
 class RankThreads {
@@ -46,12 +47,16 @@ class RankThreads {
 
   pg::Communicator& group(int rank) { return *world_[rank]; }
   void close(int rank, Duration linger) { (void)world_[rank]->close(linger); }
-  LoopbackNetwork& network() { return network_; }
+  // Of the groups' own engines, or of another.
+  LoopbackNetwork& network(int engine = 0) {
+    return engine == 0 ? network_ : *further_[engine - 1];
+  }
   int size() const { return options_.world; }
 
  private:
   RankOptions options_;
   LoopbackNetwork network_;
+  std::vector<std::unique_ptr<LoopbackNetwork>> further_;  // of further engines
   std::uint64_t next_id_ = 0x7ac0;
   std::vector<std::shared_ptr<pg::Communicator>> world_;
 };

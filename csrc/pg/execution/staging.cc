@@ -89,6 +89,11 @@ std::size_t total(const std::vector<Piece>& pieces) {
   return bytes;
 }
 
+Status no_memory(std::size_t bytes) {
+  return Status(Code::kResource,
+                "no memory to stage " + std::to_string(bytes) + " bytes of overlapping buffers");
+}
+
 // Gives every piece its own part of `memory`.
 void place(std::vector<Piece>& pieces, std::byte*& memory, bool copy) {
   for (Piece& piece : pieces) {
@@ -118,10 +123,7 @@ Status stage_overlaps(OperationState& operation, int rank) {
   if (!inputs) return Status();
   const std::size_t bytes = total(spec.inputs) + (outputs ? total(spec.outputs) : 0);
   operation.staged.memory.reset(new (std::nothrow) std::byte[bytes]);
-  if (operation.staged.memory == nullptr) {
-    return Status(Code::kResource,
-                  "no memory to stage " + std::to_string(bytes) + " bytes of overlapping buffers");
-  }
+  if (operation.staged.memory == nullptr) return no_memory(bytes);
   operation.in_place = false;
   std::byte* memory = operation.staged.memory.get();
   place(spec.inputs, memory, true);
@@ -129,6 +131,18 @@ Status stage_overlaps(OperationState& operation, int rank) {
   operation.staged.outputs = spec.outputs;
   place(spec.outputs, memory, false);
   return Status();
+}
+
+Result<std::unique_ptr<std::byte[]>> copy_overlapping_inputs(OperationSpec& spec, int rank) {
+  std::unique_ptr<std::byte[]> memory;
+  const Place allowed = is_in_place(spec, rank) ? allowed_place(spec, rank) : Place{};
+  if (!overlap_across(spec, allowed.input, allowed.output)) return memory;
+  const std::size_t bytes = total(spec.inputs);
+  memory.reset(new (std::nothrow) std::byte[bytes]);
+  if (memory == nullptr) return no_memory(bytes);
+  std::byte* at = memory.get();
+  place(spec.inputs, at, true);
+  return memory;
 }
 
 void unstage(OperationState& operation) {

@@ -57,6 +57,7 @@ void show(const Record& record) {
                  "\"sequence\":" + std::to_string(record.sequence) + ",\"bytes\":" +
                      std::to_string(record.bytes) + ",\"algorithm\":" + quoted(record.algorithm) +
                      ",\"state\":" + quoted(state_of(record.code)) +
+                     ",\"engines\":" + std::to_string(record.engines) +
                      ",\"signature\":" + quoted(describe_signature(record.signature))});
 }
 
@@ -100,12 +101,12 @@ std::string flight_recorder_json() {
     char numbers[320];
     std::snprintf(numbers, sizeof numbers,
                   "\"record_id\":%llu,\"rank\":%d,\"sequence\":%llu,\"bytes\":%llu,"
-                  "\"submitted_ns\":%lld,\"started_ns\":%lld,\"ended_ns\":%lld",
+                  "\"submitted_ns\":%lld,\"started_ns\":%lld,\"ended_ns\":%lld,\"engines\":%d",
                   static_cast<unsigned long long>(i), record.rank,
                   static_cast<unsigned long long>(record.sequence),
                   static_cast<unsigned long long>(record.bytes),
                   static_cast<long long>(record.submitted), static_cast<long long>(record.started),
-                  static_cast<long long>(record.ended));
+                  static_cast<long long>(record.ended), record.engines);
     if (i != first) out += ',';
     out += std::string("{") + numbers + ",\"group\":" + quoted(record.group) +
            ",\"kind\":" + quoted(name_of(record.kind)) +

@@ -25,6 +25,7 @@ struct Record {
   const char* algorithm = "";
   Kind kind = Kind::kBarrier;
   Code code = Code::kOk;
+  int engines = 1;  // that ran a part of it each
 };
 inline constexpr std::size_t kRecords = 512;  // the flight recorder's length
 

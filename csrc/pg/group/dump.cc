@@ -110,21 +110,35 @@ GroupReport Group::report() const {
   report.error = error();
   report.open.emplace();
   if (options_.world == 1) return report;
+  std::vector<std::weak_ptr<Group>> others;
   {
     std::lock_guard lock(mutex_);
     report.destroyed = left_membership_;
     if (report.destroyed) return report;
+    others = others_;
   }
+  report.open = open_operations();
+  for (const std::weak_ptr<Group>& other : others) {
+    const std::shared_ptr<Group> group = other.lock();
+    if (group == nullptr || !report.open) continue;
+    const auto parts = group->open_operations();
+    if (parts) {
+      report.open->insert(report.open->end(), parts->begin(), parts->end());
+    } else {
+      report.open.reset();
+    }
+  }
+  return report;
+}
+
+// None: the engine does not answer.
+std::optional<std::vector<OpenOperation>> Group::open_operations() const {
   auto open = std::make_shared<std::vector<OpenOperation>>();  // may be filled after we gave up
   const bool ran = call_on_engine(
       stack_->engine(), [this, open](harp::Transport&) { *open = open_operations_st(); },
       monotonic_now() + kDumpLimit);
-  if (ran) {
-    report.open = std::move(*open);
-  } else {
-    report.open.reset();
-  }
-  return report;
+  if (!ran) return std::nullopt;
+  return std::move(*open);
 }
 
 std::vector<OpenOperation> Group::open_operations_st() const {
@@ -134,8 +148,14 @@ std::vector<OpenOperation> Group::open_operations_st() const {
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%.3f s",
                   static_cast<double>(std::max<Duration>(now - operation.submitted, 0)) / kSecond);
-    std::string text = operation.describe() + ": " + mebibytes(operation.bytes_done) + " of " +
-                       mebibytes(operation.bytes) + " received, " + seconds + ", ";
+    const Part& part = operation.spec.part;
+    std::string text = operation.describe();
+    if (part.count > 1) {
+      text += ", part " + std::to_string(part.index + 1) + " of " + std::to_string(part.count) +
+              " by engines of their own";
+    }
+    text += ": " + mebibytes(operation.bytes_done) + " of " + mebibytes(operation.bytes) +
+            " received, " + seconds + ", ";
     if (operation.execution != nullptr) {
       text += operation.execution->describe_progress();
     } else if (operation.message != nullptr) {

@@ -13,6 +13,7 @@
 #include "pg/algorithms/list.h"
 #include "pg/execution/staging.h"
 #include "pg/group/live_groups.h"
+#include "pg/group/striped_group.h"
 
 namespace taco::pg {
 namespace {
@@ -67,16 +68,33 @@ Result<std::unique_ptr<Planner>> make_planner(const GroupOptions& options) {
                          choice_of(*env));
 }
 
-}  // namespace
-
-Result<std::shared_ptr<Communicator>> Communicator::create(std::shared_ptr<harp::Stack> stack,
-                                                           GroupOptions options) {
+Result<std::shared_ptr<Group>> make_group(std::shared_ptr<harp::Stack> stack,
+                                          GroupOptions options) {
   TACO_RETURN_IF_ERROR(check(stack.get(), options));
   Result<std::unique_ptr<Planner>> planner = make_planner(options);
   if (!planner.ok()) return planner.status();
   auto group = std::make_shared<Group>(std::move(stack), std::move(options), std::move(*planner));
   TACO_RETURN_IF_ERROR(group->enlist());
-  return std::shared_ptr<Communicator>(std::move(group));
+  return group;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Communicator>> Communicator::create(
+    std::shared_ptr<harp::Stack> stack, GroupOptions options,
+    const std::vector<FurtherEngine>& further) {
+  Result<std::shared_ptr<Group>> home = make_group(std::move(stack), options);
+  if (!home.ok()) return home.status();
+  if (further.empty() || options.world == 1) return std::shared_ptr<Communicator>(*home);
+  std::vector<std::shared_ptr<Group>> groups = {*home};
+  options.runs_parts = true;
+  for (const FurtherEngine& engine : further) {
+    options.peers = engine.peers;
+    Result<std::shared_ptr<Group>> group = make_group(engine.stack, options);
+    if (!group.ok()) return group.status();
+    groups.push_back(std::move(group).value());
+  }
+  return std::shared_ptr<Communicator>(std::make_shared<StripedGroup>(std::move(groups)));
 }
 
 Group::Group(std::shared_ptr<harp::Stack> stack, GroupOptions options,
@@ -127,7 +145,7 @@ Status Group::enlist() {
         monotonic_now() + kEngineLimit);
     if (!ran) status = Status(Code::kInternal, "the transport's engine does not run");
   }
-  live_groups::add(*this);
+  if (!options_.runs_parts) live_groups::add(*this);
   if (options_.world > 1) return status;
   live_groups::for_each([&](const Group& other) {
     if (const Status failure = other.error(); !failure.ok() && descends_from(other))
@@ -169,13 +187,28 @@ void Group::abort(const Status& why) {
       if (other.descends_from(*this)) other.fail_alone(status);
     });
   }
+  fail_from(status, kEverything);
+}
+
+void Group::fail_from(const Status& why, std::uint64_t from) {
   {
     std::lock_guard lock(mutex_);
     if (left_membership_ || getpid() != process_) return;
   }
   call_on_engine(
-      stack_->engine(), [this, status](harp::Transport&) { fail_st(status, kEverything, true); },
+      stack_->engine(), [this, why, from](harp::Transport&) { fail_st(why, from, true); },
       monotonic_now() + kEngineLimit);
+}
+
+void Group::join(std::vector<std::weak_ptr<Group>> others) {
+  std::lock_guard lock(mutex_);
+  others_ = std::move(others);
+}
+
+void Group::hear_others() {
+  if (getpid() != process_) return;
+  call_on_engine(
+      stack_->engine(), [](harp::Transport&) {}, monotonic_now() + kEngineLimit);
 }
 
 Status Group::error() const {

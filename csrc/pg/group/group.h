@@ -66,6 +66,9 @@ class alignas(kCacheLine) Group final : public Communicator,
 
   // Communicator: any thread.
   Result<OperationPtr> start(OperationSpec spec) override;
+  // Checks that start() makes first: of the call, which this completes, and of the process.
+  Status check(OperationSpec& spec) const;
+  Status check_usable(Kind kind) const;
   void abort(const Status& why) override;
   Status close(Duration linger) override;
   Status close_window(const Status& why) override;
@@ -83,6 +86,13 @@ class alignas(kCacheLine) Group final : public Communicator,
   Status monitored_barrier(Duration timeout, bool report_all) override;
   GroupReport report() const override;
 
+  // The groups of other engines that fail as this one does, from the same number on.
+  void join(std::vector<std::weak_ptr<Group>> others);
+  // Returns when this has heard what those who have joined it have told so far.
+  void hear_others();
+  // As fail_st() does, telling the members. Any thread.
+  void fail_from(const Status& why, std::uint64_t from);
+
   // From here on: the engine.
   void take_st(OperationState& operation, harp::Transport& transport) override;
   void heard_st(harp::PeerId peer, const harp::MessageKey& key, std::uint64_t signature,
@@ -97,6 +107,8 @@ class alignas(kCacheLine) Group final : public Communicator,
   void fail_st(const Status& why, std::uint64_t from, bool tell);
   // Fails this group because its parent has failed, or the parent's root has.
   void parent_failed_st(const Group& parent);
+  // Another engine's group that this one has joined has failed, and tells all.
+  void other_failed_st(const Status& why, std::uint64_t from);
   // The group's text and PeerLoss for a lost member.
   Status loss_of(int rank, const PeerLoss& details, const std::string& reason,
                  const std::string& accuser) const;
@@ -119,6 +131,9 @@ class alignas(kCacheLine) Group final : public Communicator,
   std::vector<OpenOperation> open_operations_st() const;
 
  private:
+  std::optional<std::vector<OpenOperation>> open_operations() const;
+  struct Word;
+
   static constexpr std::uint64_t kEverything = 0;  // for fail_st: sequence numbers begin at 1
 
   void assert_owner() const {
@@ -143,7 +158,7 @@ class alignas(kCacheLine) Group final : public Communicator,
   bool descends_from(const Group& other) const;
 
   // group_start.cc
-  Status check(OperationSpec& spec) const;
+  std::uint64_t next_number(const OperationState& operation) const;  // with the lock held
   Result<OperationPtr> run_alone(OperationSpec spec);
   Status run_one_sided_alone(const OperationSpec& spec);
   void put_here(const OperationSpec& spec) const;
@@ -187,6 +202,7 @@ class alignas(kCacheLine) Group final : public Communicator,
   bool has_ended_st(std::uint32_t sequence) const;
   bool has_drained_st(std::uint32_t sequence) const;  // and is every send of it acknowledged
   void conflict_st(const Arrivals::Conflict& conflict);
+  void tell_others_st(const Status& why, std::uint64_t from);
   void unexplained_st(const Status& why, std::uint64_t from) override;
 
   // group_queries.cc
@@ -220,7 +236,8 @@ class alignas(kCacheLine) Group final : public Communicator,
   bool closed_ = false;
   bool left_membership_ = false;
   std::vector<std::function<void()>> on_failure_;
-  std::uint64_t own_signals_ = 0;  // of a group of one rank, which has no engine
+  std::vector<std::weak_ptr<Group>> others_;  // of other engines (join)
+  std::uint64_t own_signals_ = 0;             // of a group of one rank, which has no engine
   std::atomic<Duration> timeout_;
   std::atomic<bool> reported_{false};  // an operation has carried the group's failure
 

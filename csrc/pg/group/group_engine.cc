@@ -4,6 +4,7 @@
 
 #include "pg/execution/staging.h"
 #include "pg/execution/trace.h"
+#include "pg/execution/whole_call.h"
 #include "pg/group/group.h"
 
 namespace taco::pg {
@@ -163,9 +164,15 @@ void Group::finish_st(OperationState& operation, const Status& status) {
     reported_ = true;
   }
   const Time now = std::max(monotonic_now(), operation.submitted);
-  trace::add({options_.name, options_.rank, operation.sequence(), operation.signature,
-              operation.bytes, operation.submitted, operation.started, now, operation.algorithm(),
-              operation.spec.kind, status.code()});
+  const trace::Record record{
+      options_.name,         options_.rank,       operation.sequence(), operation.signature,
+      operation.bytes,       operation.submitted, operation.started,    now,
+      operation.algorithm(), operation.spec.kind, status.code()};
+  if (operation.spec.whole != nullptr) {
+    operation.spec.whole->part_ended(record, status);
+  } else {
+    trace::add(record);
+  }
   operation.complete(status, now);
   stack_->engine().wake_waiters();
   check_drained_st();

@@ -74,7 +74,39 @@ void Group::fail_st(const Status& why, std::uint64_t from, bool tell) {
   }
   end_from_st(from, why);
   if (membership_ != nullptr) membership_->fail_children_st(*this);
+  tell_others_st(why, from);
   check_drained_st();
+}
+
+// Tells a group of another engine, once that comes to it.
+struct Group::Word final : harp::Task {
+  void run_st(harp::Transport&) override {
+    const std::unique_ptr<Word> self(this);
+    to->other_failed_st(why, from);
+  }
+  std::shared_ptr<Group> to;
+  Status why;
+  std::uint64_t from = 0;
+};
+
+void Group::tell_others_st(const Status& why, std::uint64_t from) {
+  std::lock_guard lock(mutex_);  // join() waits for what is on its way
+  for (const std::weak_ptr<Group>& other : others_) {
+    auto word = std::make_unique<Word>();
+    word->to = other.lock();
+    if (word->to == nullptr) continue;
+    word->why = why;
+    word->from = from;
+    harp::Engine& engine = word->to->stack_->engine();
+    engine.submit(*word.release(), false);
+  }
+}
+
+// The one that has failed answers for it: its members hear of it there, and who destroys it.
+void Group::other_failed_st(const Status& why, std::uint64_t from) {
+  if (membership_ == nullptr) return;  // it has left
+  reported_ = true;
+  fail_st(why, from, false);
 }
 
 // All ranks have the program's group, and hear of its failure there. What is nested in something

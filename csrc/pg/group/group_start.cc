@@ -15,6 +15,10 @@
 namespace taco::pg {
 namespace {
 
+// How much later than the home's a deadline is of a part that another engine runs: the home knows
+// who has come to which operation, and is to tell it.
+constexpr Duration kHomeIsFirst = kSecond;
+
 Status invalid(const OperationSpec& spec, const std::string& text) {
   return Status(Code::kInvalidArgument, std::string(name_of(spec.kind)) + ": " + text);
 }
@@ -145,13 +149,6 @@ Status check_codec(const OperationSpec& spec, const Topology& topology, int rank
                            std::to_string(covered));
 }
 
-std::uint64_t bytes_of(const OperationSpec& spec) {
-  std::uint64_t in = 0, out = 0;
-  for (const Piece& piece : spec.inputs) in += piece.bytes;
-  for (const Piece& piece : spec.outputs) out += piece.bytes;
-  return std::max(in, out);
-}
-
 // One stage of the only rank of a group: it has everything already.
 void run_locally(const OperationSpec& spec) {
   if (spec.inputs.empty() || spec.outputs.empty() || spec.outputs[0].bytes == 0) return;
@@ -216,22 +213,34 @@ std::shared_ptr<OperationState> Group::make(OperationSpec spec) {
     spec.equal_splits = planner_->relies_on_equal_splits(spec.inputs[0].bytes);
   auto operation = std::make_shared<OperationState>(std::move(spec), *this, stack_);
   operation->bytes = bytes_of(operation->spec);
-  operation->signature = signature_of(operation->spec);
+  const Part& part = operation->spec.part;
+  operation->signature = part.signature != 0 ? part.signature : signature_of(operation->spec);
   operation->submitted = monotonic_now();
   const Duration own = operation->spec.timeout;
   const Duration limit = own > 0 ? own : timeout_.load(std::memory_order_relaxed);
   operation->deadline = limit > 0 ? later(operation->submitted, limit) : kNever;
+  if (part.index > 0) operation->deadline = later(operation->deadline, kHomeIsFirst);
   return operation;
+}
+
+// A forked child takes no lock of its parent's: whoever held it is not here to let go of it.
+Status Group::check_usable(Kind kind) const {
+  return stack_->usable().with_prefix(std::string(name_of(kind)) + " in group '" + options_.name +
+                                      "': ");
+}
+
+// Operations are numbered here. A part has the number of its call, which other calls that this
+// group had no part in may have come before.
+std::uint64_t Group::next_number(const OperationState& operation) const {
+  if (operation.is_point_to_point()) return sequence_;
+  const std::uint64_t given = operation.spec.part.sequence;
+  return given != 0 ? given : sequence_ + 1;
 }
 
 Result<OperationPtr> Group::start(OperationSpec spec) {
   TACO_RETURN_IF_ERROR(check(spec));
   if (options_.world == 1) return run_alone(std::move(spec));
-  // A forked child takes no lock of its parent's: whoever held it is not here to let go of it.
-  if (const Status usable = stack_->usable(); !usable.ok()) {
-    return usable.with_prefix(std::string(name_of(spec.kind)) + " in group '" + options_.name +
-                              "': ");
-  }
+  TACO_RETURN_IF_ERROR(check_usable(spec.kind));
   std::shared_ptr<OperationState> operation = make(std::move(spec));
   if (!operation->is_point_to_point())
     TACO_RETURN_IF_ERROR(stage_overlaps(*operation, options_.rank));
@@ -240,9 +249,10 @@ Result<OperationPtr> Group::start(OperationSpec spec) {
   // Submitted under the lock: the engine sees collectives in the order of their numbers.
   std::lock_guard lock(mutex_);
   // A send or receive after a failure is judged by the engine, which knows what has arrived.
+  const std::uint64_t number = next_number(*operation);
   const bool refused =
-      !error_.ok() && (operation->is_point_to_point() ? refused_from_ == kEverything
-                                                      : sequence_ + 1 >= refused_from_);
+      !error_.ok() &&
+      (operation->is_point_to_point() ? refused_from_ == kEverything : number >= refused_from_);
   if (closed_ || refused) {
     operation->self.reset();
     if (closed_) {
@@ -252,7 +262,8 @@ Result<OperationPtr> Group::start(OperationSpec spec) {
     reported_ = true;
     return error_.with_prefix(describe_signature(operation->signature) + " cannot start: ");
   }
-  operation->set_sequence(operation->is_point_to_point() ? sequence_ : ++sequence_);
+  operation->set_sequence(number);
+  sequence_ = number;
   stack_->engine().submit(*operation, operation->spec.caller_will_wait);
   return OperationPtr(std::move(operation));
 }
