@@ -240,7 +240,7 @@ constexpr auto kVariables = std::to_array<Variable>({
      [](const Env& env) { return env.harp_poll; }},
     {"TACO_HARP_ENGINES", "integer", "", "an integer from 1 to 64",
      "Engines of a process, each with a thread, ports and buffers of its own; a group has the one "
-     "of its number. The same on all ranks (docs/harp.md).",
+     "of its number, its large operations several. The same on all ranks (docs/harp.md).",
      [](Env& env, const std::string& value) { return set_integer(env.harp_engines, value, 1, 64); },
      [](const Env& env) { return std::to_string(env.harp_engines); }},
     {"TACO_HARP_CORES", "list", "", "different cores and ranges of them, as 2,5 or 4-7",

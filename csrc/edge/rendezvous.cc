@@ -6,6 +6,7 @@
 
 #include "base/far_future.h"
 #include "base/log.h"
+#include "base/names.h"
 #include "base/random.h"
 #include "edge/rendezvous_record.h"
 #include "edge/store_door.h"
@@ -248,6 +249,34 @@ Result<Table> Rendezvous::follow() {
 
 }  // namespace
 
+// Peers that have been added.
+static void release_peers(const FurtherMeeting& engine, int own) {
+  for (int rank = 0; rank < static_cast<int>(engine.peers.size()); ++rank)
+    if (rank != own) engine.stack->release_peer(engine.peers[rank]);
+}
+
+// The ranks' addresses on that engine, counted from the group's own.
+static Status add_peers(const Table& table, int own, std::size_t engine, FurtherMeeting& to) {
+  for (int rank = 0; rank < static_cast<int>(table.ranks.size()); ++rank) {
+    const Hello& hello = table.ranks[rank];
+    const std::string who = "rank " + std::to_string(rank) + ": ";
+    if (hello.further.size() < engine) {
+      return Status(Code::kVersionMismatch,
+                    who + "it has " + count_text(hello.further.size() + 1, "engine") +
+                        " where others have more: give all ranks one TACO_HARP_ENGINES");
+    }
+    harp::PeerId peer = 0;
+    if (rank != own) {
+      Result<harp::PeerId> added =
+          to.stack->add_peer(engine == 0 ? hello.address : hello.further[engine - 1]);
+      if (!added.ok()) return added.status().with_prefix(who);
+      peer = *added;
+    }
+    to.peers.push_back(peer);
+  }
+  return Status();
+}
+
 Status enter_table(const Table& table, const MeetingOptions& options, Meeting* meeting) {
   if (static_cast<int>(table.ranks.size()) != options.world) {
     return Status(Code::kRendezvous,
@@ -259,19 +288,24 @@ Status enter_table(const Table& table, const MeetingOptions& options, Meeting* m
   meeting->word = table.word;
   meeting->host_of_rank = table.host_of_rank();
   meeting->host_gbits = table.host_gbits();
-  meeting->peers.assign(options.world, 0);
-  for (int rank = 0; rank < options.world; ++rank) {
-    if (rank == options.rank) continue;
-    Result<harp::PeerId> peer = meeting->stack->add_peer(table.ranks[rank].address);
-    if (!peer.ok()) {
-      for (int added = 0; added < rank; ++added) {
-        if (added != options.rank) meeting->stack->release_peer(meeting->peers[added]);
-      }
-      return peer.status().with_prefix("rank " + std::to_string(rank) + ": ");
-    }
-    meeting->peers[rank] = *peer;
+  std::vector<FurtherMeeting> engines = {{meeting->stack, {}}};
+  for (const auto& stack : meeting->use->further()) engines.push_back({stack, {}});
+  for (std::size_t engine = 0; engine < engines.size(); ++engine) {
+    const Status added = add_peers(table, options.rank, engine, engines[engine]);
+    if (added.ok()) continue;
+    for (const FurtherMeeting& one : engines) release_peers(one, options.rank);
+    return added;
   }
+  meeting->peers = std::move(engines.front().peers);
+  engines.erase(engines.begin());
+  meeting->further = std::move(engines);
   return Status();
+}
+
+void bring_addresses(const StackUse& use, Hello& hello) {
+  hello.address = use.stack()->address();
+  hello.further.clear();
+  for (const auto& stack : use.further()) hello.further.push_back(stack->address());
 }
 
 Result<Hello> hello_of(const StackUse& use, const std::vector<Setting>& settings) {
@@ -285,7 +319,7 @@ Result<Hello> hello_of(const StackUse& use, const std::vector<Setting>& settings
     hello.settings.push_back({setting.name, setting.value});
   }
   hello.host = use.stack()->host();
-  hello.address = use.stack()->address();
+  bring_addresses(use, hello);
   hello.gbits = use.stack()->interface_gbits();
   return hello;
 }
@@ -305,7 +339,8 @@ Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const Meeting
   const Duration timeout = options.timeout > 0 ? options.timeout : kDefaultTimeout;
   StoreDoor door(store, later(later(begin, timeout), options.rank == 0 ? 0 : kGrace),
                  options.world);
-  Result<std::shared_ptr<StackUse>> use = StackUse::take(door.host(), meeting.member);
+  Result<std::shared_ptr<StackUse>> use =
+      StackUse::take(door.host(), meeting.member, options.engines);
   if (!use.ok()) return use.status();
   meeting.use = std::move(use).value();
   meeting.stack = meeting.use->stack();
@@ -321,9 +356,9 @@ Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const Meeting
 
 void part(Meeting& meeting) {
   if (!meeting.stack) return;
-  for (int rank = 0; rank < meeting.member.world; ++rank) {
-    if (rank != meeting.member.rank) meeting.stack->release_peer(meeting.peers[rank]);
-  }
+  release_peers({meeting.stack, meeting.peers}, meeting.member.rank);
+  for (const FurtherMeeting& engine : meeting.further) release_peers(engine, meeting.member.rank);
+  meeting.further.clear();
   meeting.stack.reset();
   meeting.use.reset();
 }

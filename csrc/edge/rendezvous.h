@@ -36,18 +36,26 @@ struct MeetingOptions {
   std::vector<Setting> settings;  // must be alike on all ranks
   std::string word;               // what all ranks are to know; rank 0's counts
   harp::Service service = harp::Service::kCollectives;  // whose group it is
+  StackUse::Engines engines = StackUse::Engines::kOwn;
+};
+
+// The ranks on another engine than the group's own.
+struct FurtherMeeting {
+  std::shared_ptr<harp::Stack> stack;
+  std::vector<harp::PeerId> peers;  // by rank; the own one is unused
 };
 
 // The result of a meeting. All vectors are by rank, or by host as host_of_rank numbers them.
 struct Meeting {
   harp::Member member;            // the group, and which rank of how many this is
   std::shared_ptr<StackUse> use;  // null when nothing is sent: a group of one that nobody joins
-  std::shared_ptr<harp::Stack> stack;  // its own
-  std::uint64_t group_id = 0;          // random, and of the service
-  std::string word;                    // rank 0's
-  std::vector<harp::PeerId> peers;     // the own one is unused
-  std::vector<int> host_of_rank;       // the same on all ranks
-  std::vector<double> host_gbits;      // interface speed by host
+  std::shared_ptr<harp::Stack> stack;   // its own
+  std::uint64_t group_id = 0;           // random, and of the service
+  std::string word;                     // rank 0's
+  std::vector<harp::PeerId> peers;      // the own one is unused
+  std::vector<FurtherMeeting> further;  // of StackUse::further(), in that order
+  std::vector<int> host_of_rank;        // the same on all ranks
+  std::vector<double> host_gbits;       // interface speed by host
 };
 
 // Blocks, without the GIL, until every rank has arrived or the time is up. Errors: kRendezvous,
@@ -60,6 +68,8 @@ void part(Meeting& meeting);
 
 // The parts of a meeting, however its records travel: this rank's, with a fresh token; and the
 // group that a table of all ranks makes, with their processes as peers, for options.rank.
+// The addresses of this moment: interfaces come and go.
+void bring_addresses(const StackUse& use, Hello& hello);
 Result<Hello> hello_of(const StackUse& use, const std::vector<Setting>& settings);
 Status enter_table(const Table& table, const MeetingOptions& options, Meeting* meeting);
 

@@ -15,7 +15,7 @@
 namespace taco::edge {
 namespace {
 
-constexpr char kAnyMeeting[] = "taco-meeting-", kMagic[] = "taco-meeting-4";
+constexpr char kAnyMeeting[] = "taco-meeting-", kMagic[] = "taco-meeting-5";
 constexpr char kRefusal[] = "taco-refusal-1";
 constexpr std::string_view kAnyMember = "taco-member-", kMember = "taco-member-1:";
 constexpr std::size_t kMostFieldBytes = 1 << 16;
@@ -164,6 +164,8 @@ std::string Hello::encode() const {
   }
   out.text(host);
   out.text(address);
+  out.count(further.size());
+  for (const std::string& one : further) out.text(one);
   out.real(gbits);
   return out.take();
 }
@@ -187,6 +189,8 @@ Result<Hello> Hello::decode(std::string_view bytes) {
   }
   hello.host = in.text();
   hello.address = in.text();
+  const std::size_t further = in.count();
+  for (std::size_t i = 0; i < further && in.ok(); ++i) hello.further.push_back(in.text());
   hello.gbits = in.real();
   if (!in.ok() || !in.at_end()) return damaged("greeting");
   return hello;

@@ -26,9 +26,10 @@ struct Hello {
   std::string token;    // random; fresh for every meeting of every incarnation
   std::string version;  // of taco_torch
   std::vector<Setting> settings;
-  std::string host;     // host identity
-  std::string address;  // of the Stack
-  double gbits = 0;     // speed of the interface in use; 0: not known
+  std::string host;                  // host identity
+  std::string address;               // of the Stack
+  std::vector<std::string> further;  // addresses of the process's other Stacks that it brings
+  double gbits = 0;                  // speed of the interface in use; 0: not known
 
   Hello();
   std::string encode() const;

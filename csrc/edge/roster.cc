@@ -41,7 +41,7 @@ Result<std::shared_ptr<Roster>> Roster::open(const c10::intrusive_ptr<c10d::Stor
   const Duration timeout = options.timeout > 0 ? options.timeout : kPatienceForName;
   StoreDoor door(store, later(monotonic_now(), timeout), options.world);
   Result<std::shared_ptr<StackUse>> use =
-      StackUse::take(door.host(), {options.group, options.world, options.rank});
+      StackUse::take(door.host(), {options.group, options.world, options.rank}, options.engines);
   if (!use.ok()) return use.status();
   MemberHandle self;
   self.word = options.word;
@@ -54,10 +54,9 @@ Result<std::shared_ptr<Roster>> Roster::open(const c10::intrusive_ptr<c10d::Stor
   return std::make_shared<Roster>(options, std::move(use).value(), std::move(self));
 }
 
-// With the addresses of this moment: interfaces come and go.
 std::string Roster::handle() const {
   MemberHandle now = self_;
-  now.hello.address = use_->stack()->address();
+  bring_addresses(*use_, now.hello);
   return now.encode();
 }
 

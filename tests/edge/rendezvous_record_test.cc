@@ -15,6 +15,7 @@ Hello hello(const std::string& host, double gbits) {
   made.settings = {{"TACO_ALGORITHM", "auto"}, {"TACO_TUNE", "0"}};
   made.host = host;
   made.address = std::string("address\0with a zero", 19);
+  made.further = {"of the second", std::string("third\0", 6)};
   made.gbits = gbits;
   return made;
 }
@@ -70,6 +71,7 @@ TEST(RendezvousRecord, HelloSurvivesItsEncoding) {
   EXPECT_EQ(read.value().settings[1].value, "0");
   EXPECT_EQ(read.value().host, sent.host);
   EXPECT_EQ(read.value().address, sent.address);
+  EXPECT_EQ(read.value().further, sent.further);
   EXPECT_EQ(read.value().gbits, sent.gbits);
 }
 
@@ -79,6 +81,7 @@ TEST(RendezvousRecord, TheTableOfTwoRanksFitsIntoOnePacket) {
   Hello made = hello("a host identity of thirty-six letters", 25);
   made.token = std::string(32, 't');
   made.address = std::string(120, 'a');
+  made.further = {made.address};
   made.settings = {{"TACO_ALGORITHM", "auto"},
                    {"Options.compress_all_reduce", ""},
                    {"TACO_CHUNK_BYTES", "1048576"},
@@ -178,7 +181,7 @@ TEST(RendezvousRecord, AnotherVersionsGreetingIsReadAsFarAsItTakesToNameItAndToA
   const Hello ours = hello("a", 0);
   for (const std::string& bytes : {foreign_hello("taco-meeting-1", "0.1.0", true),
                                    foreign_hello("taco-meeting-2", "0.1.0", true),
-                                   foreign_hello("taco-meeting-5", "0.1.0", false)}) {
+                                   foreign_hello("taco-meeting-6", "0.1.0", false)}) {
     const Result<Hello> theirs = Hello::decode(bytes);
     ASSERT_TRUE(theirs.ok()) << theirs.status().message();
     EXPECT_EQ(theirs.value().token, "their token");
@@ -188,7 +191,7 @@ TEST(RendezvousRecord, AnotherVersionsGreetingIsReadAsFarAsItTakesToNameItAndToA
               "taco_torch versions differ: rank 0 has 1.2.3, rank 3 has 0.1.0. "
               "All ranks need the same.");
   }
-  const Result<Hello> theirs = Hello::decode(foreign_hello("taco-meeting-5", "1.2.3", false));
+  const Result<Hello> theirs = Hello::decode(foreign_hello("taco-meeting-6", "1.2.3", false));
   ASSERT_TRUE(theirs.ok());
   EXPECT_EQ(compare(0, ours, 3, theirs.value()).code(), Code::kVersionMismatch)
       << "one in the making";
@@ -219,9 +222,9 @@ TEST(RendezvousRecord, ATableWithSettingsIsRefused) {
 TEST(RendezvousRecord, ATableOfAnotherFormatIsRefused) {
   Table mixed = table();
   std::string bytes = mixed.encode();
-  const std::size_t inner = bytes.rfind("taco-meeting-4");
+  const std::size_t inner = bytes.rfind("taco-meeting-5");
   ASSERT_NE(inner, 0u);
-  bytes[inner + 13] = '5';
+  bytes[inner + 13] = '6';
   EXPECT_FALSE(Table::decode(bytes).ok());
 }
 

@@ -36,9 +36,9 @@ int engine_of(std::string_view group, int engines) {
   return static_cast<int>(number % static_cast<std::uint64_t>(engines));
 }
 
-Result<HeldStack> hold_stack(const StackOptions& asked, const Member& member) {
+Result<HeldStack> hold_stack(const StackOptions& asked, const Member& member, int further) {
   StackOptions options = asked;
-  options.engine = engine_of(member.group, options.engines);
+  options.engine = (engine_of(member.group, options.engines) + further) % options.engines;
   std::lock_guard lock(held_stacks().mutex);
   auto& users = held_stacks().users;
   std::vector<const Stack*> occupied;

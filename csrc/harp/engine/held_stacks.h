@@ -1,7 +1,7 @@
-// The Stacks of this process and their users. A group has the engine of its number on every rank
-// (docs/decisions/0014). Ranks of one group that are threads of this process get a Stack each,
-// since to each other they are peers like any (docs/decisions/0004); all others of an engine share
-// one. Any thread.
+// The Stacks of this process and their users. A group has the engine of its number on every rank,
+// and may hold the others beside it (docs/decisions/0014). Ranks of one group that are threads of
+// this process get a Stack each, since to each other they are peers like any (docs/decisions/0004);
+// all others of an engine share one. Any thread.
 #pragma once
 
 #include <memory>
@@ -31,7 +31,8 @@ struct HeldStack {
   std::shared_ptr<Stack> stack;
   bool shares_process = false;  // with another rank of its group
 };
-Result<HeldStack> hold_stack(const StackOptions& asked, const Member& member);
+// With `further`, the engine that comes so many after the group's.
+Result<HeldStack> hold_stack(const StackOptions& asked, const Member& member, int further = 0);
 // Balances hold_stack(). The last user's closes the Stack: goodbye, linger, threads joined.
 void drop_stack(const std::shared_ptr<Stack>& stack, const Member& member);
 std::vector<std::shared_ptr<Stack>> live_stacks();  // that somebody uses

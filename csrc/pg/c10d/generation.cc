@@ -1,6 +1,7 @@
 #include "pg/c10d/generation.h"
 
 #include <utility>
+#include <vector>
 
 #include "base/env.h"
 #include "pg/tuning/tuning.h"
@@ -12,7 +13,11 @@ Result<std::shared_ptr<Generation>> Generation::open(GroupMeeting meeting, const
   auto made = std::make_shared<Generation>(std::move(meeting));
   if (is_default) TACO_RETURN_IF_ERROR(made->measure_costs(tree));
   const GroupMeeting& met = made->meeting_;
-  Result<std::shared_ptr<Communicator>> communicator = Communicator::create(met.stack, met.group);
+  std::vector<FurtherEngine> further;
+  for (const edge::FurtherMeeting& engine : met.further)
+    further.push_back({engine.stack, engine.peers});
+  Result<std::shared_ptr<Communicator>> communicator =
+      Communicator::create(met.stack, met.group, further);
   if (!communicator.ok()) return communicator.status();
   made->communicator_ = std::move(communicator).value();
   made->nested_ = std::make_shared<NestedGroups>(met.stack, met.group);

@@ -50,7 +50,8 @@ edge::MeetingOptions meeting_options(const Env& env, const GroupMeetingOptions& 
           .timeout = options.timeout,
           .settings = agreed_settings(env, options),
           .word = std::string(reinterpret_cast<const char*>(costs.data()), costs.size()),
-          .service = harp::Service::kCollectives};
+          .service = harp::Service::kCollectives,
+          .engines = edge::StackUse::Engines::kAll};
 }
 
 GroupOptions options_of_group(const edge::Meeting& meeting, const GroupMeetingOptions& options) {
