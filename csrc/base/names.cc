@@ -40,7 +40,7 @@ std::size_t utf8_bytes(std::string_view text) {
   return point < kLeast[bytes] || point > 0x10FFFF || is_surrogate ? 0 : bytes;
 }
 
-// Of ASCII's and, of two bytes, of Latin-1's.
+// ASCII has them, and Latin-1, in two bytes.
 bool is_control(std::string_view character) {
   const auto last = static_cast<unsigned char>(character.back());
   if (character.size() == 1) return last < ' ' || last == 0x7F;

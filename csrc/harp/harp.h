@@ -147,7 +147,7 @@ class HARP_API Endpoint {
   // Takes a message of up to `bytes`.
   Transfer receive(Peer from, std::uint32_t channel, void* data, std::size_t bytes);
 
-  // What is under way fails (kAborted), and what was connected is disconnected. The last user of
+  // Transfers under way fail (kAborted), and what was connected is disconnected. The last user of
   // HARP in a process, endpoint or process group, says goodbye to every peer and waits for at most
   // a second until they know. Idempotent.
   void close();
