@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "base/conf_file.h"
+#include "base/core_list.h"
+#include "harp/drivers/networks.h"
 #include "harp/tools/arguments.h"
 #include "harp/tools/setup_checks.h"
 
@@ -65,7 +67,9 @@ std::vector<Option> options_for(Wishes& wishes) {
   };
 }
 
+// Behind what stands on stdout already, also where both go into one file.
 int fail_with(const std::string& why) {
+  std::fflush(stdout);
   std::fprintf(stderr, "harp-setup: %s\n", why.c_str());
   return 1;
 }
@@ -92,10 +96,33 @@ Result<ConfLines> merged(const Wishes& wishes) {
   return lines;
 }
 
+// Settings that are good by themselves and that every program here would stop at.
+std::string contradiction_in(const ConfLines& lines) {
+  const std::string engines = value_of(lines, "engines", "1");
+  const std::string driver = value_of(lines, "driver", "auto");
+  const auto network = network_named(driver);
+  if (engines != "1" && network.ok() && !network.value()->is_for_many()) {
+    return "engines=" + engines + " with driver=" + driver +
+           ": its interfaces belong to one engine each; --set engines=1, or another driver";
+  }
+  const std::string cores = value_of(lines, "cores", "");
+  for (const int core : cores_from(cores).value_or(std::vector<int>())) {
+    const std::string place = "/sys/devices/system/cpu/cpu" + std::to_string(core);
+    if (access(place.c_str(), F_OK) != 0) {
+      return "cores=" + cores + " names core " + std::to_string(core) +
+             ", which this host does not have";
+    }
+  }
+  return "";
+}
+
 // Programs that read it meanwhile find the old file or the new one.
 std::string write_conf(const std::string& place, const std::string& text) {
   const std::size_t slash = place.rfind('/');
-  if (slash != std::string::npos && slash > 0) mkdir(place.substr(0, slash).c_str(), 0755);
+  const std::string folder = slash == std::string::npos ? "" : place.substr(0, slash);
+  if (!folder.empty() && mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) {
+    return "no folder " + folder + ": " + strerror(errno);
+  }
   const std::string part = place + ".part";
   unlink(part.c_str());
   const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -140,6 +167,8 @@ int go_through(const std::function<std::vector<Check>()>& look, bool only_looks)
 int run(const Wishes& wishes) {
   const auto lines = merged(wishes);
   if (!lines.ok()) return fail_with(lines.status().message());
+  const std::string contradiction = contradiction_in(lines.value());
+  if (!contradiction.empty()) return fail_with(contradiction);
   const SeenHost seen = see_host(value_of(lines.value(), "driver", "auto"));
   if (!seen.problem.empty()) return fail_with(seen.problem);
   constexpr std::size_t kWanted = std::size_t{4} << 20;
@@ -150,7 +179,10 @@ int run(const Wishes& wishes) {
   if (wanting > 0) return fail_with(std::to_string(wanting) + " wanting; the lines above mend it");
   if (wishes.check) return 0;
   const std::string why = write_conf(wishes.conf, conf_text(lines.value()));
-  if (!why.empty()) return fail_with(wishes.conf + " cannot be written: " + why);
+  if (!why.empty()) {
+    return fail_with(wishes.conf + " cannot be written: " + why +
+                     "; run it as root, or name another file by --conf");
+  }
   std::printf("Set up HARP successfully\n");
   return 0;
 }

@@ -85,6 +85,10 @@ expect wrong 'later.conf, line 1: it is of version "9"'
 expect later.conf 'version = 9'
 if "$SETUP" --check --set driver=pigeon 2>wrong; then exit 1; fi
 expect wrong 'there is no such driver'
+if "$SETUP" --check --set engines=2 --set driver=dpdk 2>wrong; then exit 1; fi
+expect wrong 'engines=2 with driver=dpdk'
+if "$SETUP" --check --set cores=0,1023 2>wrong; then exit 1; fi
+expect wrong 'names core 1023, which this host does not have'
 "$SETUP" --check --conf none.conf >looked 2>&1 || true
 [ ! -e none.conf ]
 
