@@ -3,8 +3,8 @@
 //   harp_echo server /shared/folder
 //   harp_echo client /shared/folder 1000      on this host or another one that has the folder
 //
-// They tell each other their addresses by two files in a folder that nobody else can read, a new one
-// each time.
+// They tell each other their addresses by two files in a folder that nobody else can read, and that
+// is a new one each time.
 #include <harp/harp.h>
 
 #include <cstdio>
