@@ -53,10 +53,24 @@ void add(std::atomic<std::uint64_t>& counter, std::uint64_t more) {
 
 bool is_pci(const std::string& device) { return device.find(':') != std::string::npos; }
 
+// A device's argument of that name. Empty: there is none.
+std::string argument_of(const std::string& arguments, const std::string& key) {
+  const std::size_t at = ("," + arguments).find("," + key + "=");
+  if (at == std::string::npos) return "";
+  const std::size_t begin = at + key.size() + 1;
+  return arguments.substr(begin, arguments.find(',', begin) - begin);
+}
+
 // Memory that DPDK does not know is only for drivers that read frames by the processor: some have
 // read all of a frame when their send returns, and a ring passes it to whoever receives from it.
-FramePayload payload_of(const std::string& driver, std::uint64_t capabilities) {
-  if ((capabilities & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) == 0) return FramePayload::kCopied;
+// A memif with zero-copy=yes hands its peer places in its own memory, later: there nothing else
+// fits.
+FramePayload payload_of(const std::string& driver, const std::string& arguments,
+                        std::uint64_t capabilities) {
+  const bool is_handed_on = argument_of(arguments, "zero-copy") == "yes";
+  if (is_handed_on || (capabilities & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) == 0) {
+    return FramePayload::kCopied;
+  }
   if (driver == "net_ring") return FramePayload::kLent;
   const bool reads_at_once =
       driver == "net_memif" || driver == "net_af_packet" || driver == "net_tap";
@@ -68,14 +82,6 @@ Status failure(const std::string& device, const char* what, int error) {
   const std::string why = error == -1 ? "" : std::string(": ") + rte_strerror(abs(error));
   return Status(Code::kResource, "the DPDK device " + device + ": " + what + " failed" + why +
                                      " (" + last_words_of_eal() + ")");
-}
-
-// A device's argument of that name. Empty: there is none.
-std::string argument_of(const std::string& arguments, const std::string& key) {
-  const std::size_t at = ("," + arguments).find("," + key + "=");
-  if (at == std::string::npos) return "";
-  const std::size_t begin = at + key.size() + 1;
-  return arguments.substr(begin, arguments.find(',', begin) - begin);
 }
 
 // A memif server that ended without a goodbye has left its socket's name behind, at which the next
@@ -144,7 +150,7 @@ Status DpdkPort::configure(const DpdkPortOptions& options) {
   const int asked = rte_eth_dev_info_get(port_, &device);
   if (asked != 0) return failure(info_.name, "rte_eth_dev_info_get", asked);
   info_.driver = device.driver_name;
-  info_.payload = payload_of(info_.driver, device.tx_offload_capa);
+  info_.payload = payload_of(info_.driver, options.arguments, device.tx_offload_capa);
   info_.in_memory = info_.driver == "net_memif";
   if (info_.in_memory) {
     const auto interrupts = InterruptGate::get();

@@ -260,30 +260,43 @@ std::size_t XdpNic::receive_st(std::span<RxPacket> packets) {
   ++polls_;
   follow_changes();  // before anything lies in memory of an interface that has gone
   flush();
-  std::size_t filled = receive_by_rings(packets);
-  if (filled < packets.size() &&
-      (look_everywhere_ || socket_brought_some_ || polls_ % kSocketsEvery == 0)) {
-    if (look_everywhere_) kernel_->look_everywhere_st();
-    const std::size_t by_sockets = receive_by_sockets(packets.subspan(filled));
-    filled += by_sockets;
-    socket_brought_some_ = by_sockets > 0;
-    if (filled < packets.size()) look_everywhere_ = false;
+  std::size_t filled = 0;
+  // Now and then before the rings, which may fill every burst.
+  const bool is_their_turn = polls_ % kSocketsEvery == 0;
+  if (is_their_turn) filled += receive_by_sockets(packets);
+  filled += receive_by_rings(packets.subspan(filled));
+  const bool may_bring_some = look_everywhere_ || socket_brought_some_;
+  if (!is_their_turn && may_bring_some && filled < packets.size()) {
+    filled += receive_by_sockets(packets.subspan(filled));
   }
   return filled;
 }
 
+// Behind the ring that filled the last burst, so that none can keep the others from being heard.
 std::size_t XdpNic::receive_by_rings(std::span<RxPacket> packets) {
-  std::size_t filled = 0;
+  std::size_t rings = 0, filled = 0;
   for (const auto& interface : interfaces_) {
-    for (const auto& socket : interface->sockets()) {
-      socket->give_back();
-      while (filled < packets.size()) {
-        const auto frame = socket->receive();
-        if (!frame) break;
-        if (take_frame(*frame, filled, packets[filled])) ++filled;
+    for (const auto& socket : interface->sockets()) socket->give_back();
+    rings += interface->sockets().size();
+  }
+  const auto look_at_those = [&](std::size_t from, std::size_t until) {
+    std::size_t ring = 0;
+    for (const auto& interface : interfaces_) {
+      for (const auto& socket : interface->sockets()) {
+        const std::size_t number = ring++;
+        if (number < from || number >= until || filled == packets.size()) continue;
+        while (filled < packets.size()) {
+          const auto frame = socket->receive();
+          if (!frame) break;
+          if (take_frame(*frame, filled, packets[filled])) ++filled;
+        }
+        if (filled == packets.size()) next_ring_ = number + 1;
       }
     }
-  }
+  };
+  const std::size_t first = next_ring_ < rings ? next_ring_ : 0;
+  look_at_those(first, rings);
+  look_at_those(0, first);
   counters_.received_by_ring += filled;
   return filled;
 }
@@ -301,7 +314,10 @@ bool XdpNic::take_frame(std::span<std::byte> frame, std::size_t place, RxPacket&
 }
 
 std::size_t XdpNic::receive_by_sockets(std::span<RxPacket> packets) {
+  if (look_everywhere_) kernel_->look_everywhere_st();
   const std::size_t filled = kernel_->receive_st(packets);
+  socket_brought_some_ = filled > 0;
+  if (filled < packets.size()) look_everywhere_ = false;
   counters_.received_by_socket += filled;
   return filled;
 }

@@ -97,6 +97,7 @@ class XdpNic final : public Nic {
   std::uint64_t looks_ = 0;           // of the sockets, that were followed
   std::uint16_t identification_ = 0;
   std::uint64_t polls_ = 0;
+  std::size_t next_ring_ = 0;
   bool look_everywhere_ = true;
   bool socket_brought_some_ = false;
   bool closed_ = false;
