@@ -14,13 +14,10 @@
 
 namespace harp {
 
-class OpenTransfer {
+class OpenTransfer : public taco::harp::Task {
  public:
   // On the engine. Nothing where it is done.
   virtual void cancel_st(taco::harp::Transport& transport, const Status& why) = 0;
-
- protected:
-  ~OpenTransfer() = default;
 };
 
 // Those of one Endpoint that are under way. The engine takes out what is done.
@@ -44,7 +41,7 @@ class OpenTransfers {
   std::set<OpenTransfer*> all_;
 };
 
-struct Transfer::State final : taco::harp::Task, OpenTransfer {
+struct Transfer::State final : OpenTransfer {
   State() = default;
   // One that has failed before it began.
   explicit State(Status why) : status(std::move(why)) { finished.set(); }

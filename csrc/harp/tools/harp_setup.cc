@@ -13,7 +13,6 @@
 
 #include "base/conf_file.h"
 #include "base/core_list.h"
-#include "harp/drivers/networks.h"
 #include "harp/tools/arguments.h"
 #include "harp/tools/setup_checks.h"
 
@@ -100,10 +99,10 @@ Result<ConfLines> merged(const Wishes& wishes) {
 std::string contradiction_in(const ConfLines& lines) {
   const std::string engines = value_of(lines, "engines", "1");
   const std::string driver = value_of(lines, "driver", "auto");
-  const auto network = network_named(driver);
-  if (engines != "1" && network.ok() && !network.value()->is_for_many()) {
-    return "engines=" + engines + " with driver=" + driver +
-           ": its interfaces belong to one engine each; --set engines=1, or another driver";
+  if (engines != "1" && driver == "dpdk") {
+    return "engines=" + engines +
+           " with driver=dpdk: its devices belong to one engine each; --set engines=1, or another "
+           "driver";
   }
   const std::string cores = value_of(lines, "cores", "");
   for (const int core : cores_from(cores).value_or(std::vector<int>())) {
