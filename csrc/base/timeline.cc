@@ -26,9 +26,9 @@ std::string json_of(const Event& event) {
   char times[96];
   std::snprintf(times, sizeof times, "\"ts\":%.3f,\"dur\":%.3f", event.started / 1e3,
                 (event.ended - event.started) / 1e3);
-  return "{\"ph\":\"X\",\"name\":" + quoted(event.name) +
-         ",\"pid\":" + std::to_string(event.process) + ",\"tid\":" + quoted(event.track) + "," +
-         times + ",\"args\":{" + event.arguments + "}}";
+  return "{\"ph\":\"X\",\"name\":" + timeline::quoted(event.name) +
+         ",\"pid\":" + std::to_string(event.process) + ",\"tid\":" + timeline::quoted(event.track) +
+         "," + times + ",\"args\":{" + event.arguments + "}}";
 }
 
 }  // namespace
