@@ -89,7 +89,7 @@ std::size_t total(const std::vector<Piece>& pieces) {
   return bytes;
 }
 
-Status no_memory(std::size_t bytes) {
+Status no_scratch(std::size_t bytes) {
   return Status(Code::kResource,
                 "no memory to stage " + std::to_string(bytes) + " bytes of overlapping buffers");
 }
@@ -123,7 +123,7 @@ Status stage_overlaps(OperationState& operation, int rank) {
   if (!inputs) return Status();
   const std::size_t bytes = total(spec.inputs) + (outputs ? total(spec.outputs) : 0);
   operation.staged.memory.reset(new (std::nothrow) std::byte[bytes]);
-  if (operation.staged.memory == nullptr) return no_memory(bytes);
+  if (operation.staged.memory == nullptr) return no_scratch(bytes);
   operation.in_place = false;
   std::byte* memory = operation.staged.memory.get();
   place(spec.inputs, memory, true);
@@ -139,7 +139,7 @@ Result<std::unique_ptr<std::byte[]>> copy_overlapping_inputs(OperationSpec& spec
   if (!overlap_across(spec, allowed.input, allowed.output)) return memory;
   const std::size_t bytes = total(spec.inputs);
   memory.reset(new (std::nothrow) std::byte[bytes]);
-  if (memory == nullptr) return no_memory(bytes);
+  if (memory == nullptr) return no_scratch(bytes);
   std::byte* at = memory.get();
   place(spec.inputs, at, true);
   return memory;
