@@ -49,10 +49,12 @@ class StripedOperation final : public Operation {
   const char* algorithm() const override { return parts_.front()->algorithm(); }
   void on_complete(std::function<void()> callback) override {
     struct Left {
-      std::atomic<std::size_t> parts;
+      std::atomic<std::size_t> parts{0};
       std::function<void()> callback;
     };
-    auto left = std::make_shared<Left>(parts_.size(), std::move(callback));
+    auto left = std::make_shared<Left>();
+    left->parts = parts_.size();
+    left->callback = std::move(callback);
     for (const OperationPtr& part : parts_) {
       part->on_complete([left] {
         if (left->parts.fetch_sub(1) == 1) left->callback();
