@@ -42,10 +42,7 @@ struct alignas(kCacheLine) Pool {
 
 thread_local bool t_on_completion_thread = false;
 
-Pool& pool() {
-  static constinit PerProcess<Pool> instance;
-  return instance.get();
-}
+constinit PerProcess<Pool> pool;
 
 // Whether this thread should start the head of the queue now.
 bool may_take(const Pool& pool, Time now) {

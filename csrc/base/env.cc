@@ -49,10 +49,7 @@ struct Parsed {
   std::optional<Env> env;
 };
 
-Parsed& parsed() {
-  static constinit PerProcess<Parsed> instance;
-  return instance.get();
-}
+constinit PerProcess<Parsed> parsed;
 
 LogLevel log_level_named(std::string_view name) {
   if (name == "debug") return LogLevel::kDebug;

@@ -21,7 +21,7 @@ class PerProcess {
   PerProcess& operator=(const PerProcess&) = delete;
 
   // Made when a process first asks.
-  Value& get() {
+  Value& operator()() {
     for (;;) {
       Instance* known = newest_.load(std::memory_order_acquire);
       if (known != nullptr && known->generation == fork_generation()) return known->value;

@@ -17,10 +17,7 @@ struct Recorder {
   std::deque<Event> events;  // guarded by mutex
 };
 
-Recorder& recorder() {
-  static constinit PerProcess<Recorder> instance;
-  return instance.get();
-}
+constinit PerProcess<Recorder> recorder;
 
 std::string json_of(const Event& event) {
   char times[96];

@@ -15,10 +15,7 @@ struct Directories {
   std::map<harp::Stack*, std::weak_ptr<Directory>> of_stack;
 };
 
-Directories& directories() {
-  static constinit PerProcess<Directories> instance;
-  return instance.get();
-}
+constinit PerProcess<Directories> directories;
 
 }  // namespace
 

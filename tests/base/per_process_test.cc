@@ -38,27 +38,27 @@ bool succeeds_in_child(const std::function<bool()>& task) {
 TEST(PerProcess, IsTheSameToAllThreads) {
   static constinit PerProcess<Counted> counted;
   Counted* other = nullptr;
-  std::thread([&] { other = &counted.get(); }).join();
-  EXPECT_EQ(&counted.get(), other);
+  std::thread([&] { other = &counted(); }).join();
+  EXPECT_EQ(&counted(), other);
 }
 
 TEST(PerProcess, BeginsAnewInAForkedChildThatFoundItLocked) {
   static constinit PerProcess<Counted> counted;
   std::latch is_locked(1), is_over(1);
   std::thread holder([&] {
-    std::lock_guard lock(counted.get().mutex);
-    counted.get().count = 3;
+    std::lock_guard lock(counted().mutex);
+    counted().count = 3;
     is_locked.count_down();
     is_over.wait();
   });
   is_locked.wait();
   EXPECT_TRUE(succeeds_in_child([] {
-    std::lock_guard lock(counted.get().mutex);
-    return std::exchange(counted.get().count, 4) == 0 && counted.get().count == 4;
+    std::lock_guard lock(counted().mutex);
+    return std::exchange(counted().count, 4) == 0 && counted().count == 4;
   }));
   is_over.count_down();
   holder.join();
-  EXPECT_EQ(counted.get().count, 3);
+  EXPECT_EQ(counted().count, 3);
 }
 
 // A forked child may allocate nothing under TSan; under ASan one can find the allocator locked.

@@ -39,10 +39,7 @@ class ChannelNumbers {
   std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint32_t, bool>, std::uint64_t> next_;
 };
 
-ChannelNumbers& channel_numbers() {
-  static constinit taco::PerProcess<ChannelNumbers> instance;
-  return instance.get();
-}
+constinit taco::PerProcess<ChannelNumbers> channel_numbers;
 
 const taco::harp::Member kUser{"harp endpoints", 1, 0};
 

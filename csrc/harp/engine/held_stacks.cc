@@ -22,10 +22,7 @@ struct HeldStacks {
   std::vector<std::shared_ptr<Stack>> closing;  // nobody gets one of these any more
 };
 
-HeldStacks& held_stacks() {
-  static constinit PerProcess<HeldStacks> instance;
-  return instance.get();
-}
+constinit PerProcess<HeldStacks> held_stacks;
 
 }  // namespace
 

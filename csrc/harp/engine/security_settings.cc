@@ -15,10 +15,7 @@ struct Known {
   std::optional<SecuritySettings> settings;
 };
 
-Known& known() {
-  static constinit PerProcess<Known> instance;
-  return instance.get();
-}
+constinit PerProcess<Known> known;
 
 Result<SecuritySettings> read_settings() {
   const auto env = Env::get();

@@ -32,10 +32,7 @@ struct Registry {
   std::vector<Entry> entries;  // oldest first; guarded by mutex
 };
 
-Registry& registry() {
-  static constinit PerProcess<Registry> instance;
-  return instance.get();
-}
+constinit PerProcess<Registry> registry;
 
 // A Stack's number is its own among those of the process, and says its engine: it is that, or more
 // by a multiple of `engines` where ranks are threads.

@@ -15,10 +15,7 @@ struct Registry {
   std::vector<c10::weak_intrusive_ptr<Backend>> live;
 };
 
-Registry& registry() {
-  static constinit PerProcess<Registry> instance;
-  return instance.get();
-}
+constinit PerProcess<Registry> registry;
 
 std::vector<c10::intrusive_ptr<Backend>> live_backends() {
   std::lock_guard lock(registry().mutex);

@@ -21,10 +21,7 @@ struct Hooks {
   std::vector<std::weak_ptr<GradientHook>> all;
 };
 
-Hooks& hooks() {
-  static constinit PerProcess<Hooks> instance;
-  return instance.get();
-}
+constinit PerProcess<Hooks> hooks;
 
 std::vector<std::shared_ptr<GradientHook>> hooks_alive() {
   std::vector<std::shared_ptr<GradientHook>> alive;

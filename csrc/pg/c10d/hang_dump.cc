@@ -39,10 +39,7 @@ struct Shared {
   std::weak_ptr<HangDump> dump;
 };
 
-Shared& shared() {
-  static constinit PerProcess<Shared> instance;
-  return instance.get();
-}
+constinit PerProcess<Shared> shared;
 
 }  // namespace
 

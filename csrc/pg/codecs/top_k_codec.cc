@@ -372,10 +372,7 @@ struct Codecs {
   std::map<std::tuple<double, bool, double>, std::weak_ptr<const Codec>> by_settings;
 };
 
-Codecs& codecs() {
-  static constinit PerProcess<Codecs> instance;
-  return instance.get();
-}
+constinit PerProcess<Codecs> codecs;
 
 }  // namespace
 

@@ -29,10 +29,7 @@ struct Recorder {
   std::map<std::pair<Kind, std::string_view>, Total> totals;
 };
 
-Recorder& recorder() {
-  static constinit PerProcess<Recorder> instance;
-  return instance.get();
-}
+constinit PerProcess<Recorder> recorder;
 
 const char* state_of(Code code) {
   switch (code) {

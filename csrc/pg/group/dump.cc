@@ -23,10 +23,7 @@ struct Live {
   std::vector<Group*> groups;
 };
 
-Live& live() {
-  static constinit PerProcess<Live> instance;
-  return instance.get();
-}
+constinit PerProcess<Live> live;
 
 std::string mebibytes(std::uint64_t bytes) {
   char text[48];

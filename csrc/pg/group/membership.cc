@@ -18,10 +18,7 @@ struct Registry {
   std::map<harp::Stack*, std::weak_ptr<Membership>> of_stack;
 };
 
-Registry& registry() {
-  static constinit PerProcess<Registry> instance;
-  return instance.get();
-}
+constinit PerProcess<Registry> registry;
 
 // Ends remembered; beyond, those of processes in no group here are forgotten.
 constexpr std::size_t kMaxEnds = 1024;

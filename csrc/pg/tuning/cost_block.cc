@@ -76,10 +76,7 @@ struct Blocks {
   std::vector<CostBlock> all;  // in the order in which their groups were made
 };
 
-Blocks& blocks() {
-  static constinit PerProcess<Blocks> instance;
-  return instance.get();
-}
+constinit PerProcess<Blocks> blocks;
 
 }  // namespace
 

@@ -51,17 +51,17 @@ constexpr auto kKnown = std::to_array<Known>({
     {"taco::FaultNote::FaultNote(std::byte const*, unsigned long, void const*, unsigned long (*)"
      "(void const*, unsigned long, char*, unsigned long))::installed",
      "once"},
-    {"taco::(anonymous namespace)::parsed()::instance", "once in a process"},
-    {"taco::completion::(anonymous namespace)::pool()::instance", "once in a process"},
-    {"taco::timeline::(anonymous namespace)::recorder()::instance", "once"},
+    {"taco::(anonymous namespace)::parsed", "once in a process"},
+    {"taco::completion::(anonymous namespace)::pool", "once in a process"},
+    {"taco::timeline::(anonymous namespace)::recorder", "once"},
     {"taco::Status::message[abi:cxx11]() const::empty", "once"},
     {"taco::kernels::(anonymous namespace)::chosen()::choice", "once"},
     {"taco::kernels::(anonymous namespace)::host()::detected", "once"},
     {"taco::harp::prepare_sealing(taco::harp::Security)::prepared", "once"},
-    {"taco::harp::(anonymous namespace)::held_stacks()::instance", "once"},
+    {"taco::harp::(anonymous namespace)::held_stacks", "once"},
     {"taco::harp::(anonymous namespace)::process_dpdk()::dpdk", "once"},
-    {"taco::harp::(anonymous namespace)::registry()::instance", "once in a process"},
-    {"taco::harp::(anonymous namespace)::known()::instance", "once in a process"},
+    {"taco::harp::(anonymous namespace)::registry", "once in a process"},
+    {"taco::harp::(anonymous namespace)::known", "once in a process"},
 });
 
 struct Variable {
