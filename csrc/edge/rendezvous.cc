@@ -247,16 +247,14 @@ Result<Table> Rendezvous::follow() {
   return Table::decode(*word);
 }
 
-}  // namespace
-
 // Peers that have been added.
-static void release_peers(const FurtherMeeting& engine, int own) {
+void release_peers(const FurtherMeeting& engine, int own) {
   for (int rank = 0; rank < static_cast<int>(engine.peers.size()); ++rank)
     if (rank != own) engine.stack->release_peer(engine.peers[rank]);
 }
 
 // The ranks' addresses on that engine, counted from the group's own.
-static Status add_peers(const Table& table, int own, std::size_t engine, FurtherMeeting& to) {
+Status add_peers(const Table& table, int own, std::size_t engine, FurtherMeeting& to) {
   for (int rank = 0; rank < static_cast<int>(table.ranks.size()); ++rank) {
     const Hello& hello = table.ranks[rank];
     const std::string who = "rank " + std::to_string(rank) + ": ";
@@ -276,6 +274,8 @@ static Status add_peers(const Table& table, int own, std::size_t engine, Further
   }
   return Status();
 }
+
+}  // namespace
 
 Status enter_table(const Table& table, const MeetingOptions& options, Meeting* meeting) {
   if (static_cast<int>(table.ranks.size()) != options.world) {

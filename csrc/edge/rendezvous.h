@@ -66,10 +66,10 @@ Result<Meeting> meet(const c10::intrusive_ptr<c10d::Store>& store, const Meeting
 // Gives back what meet() took of the Stack. Idempotent.
 void part(Meeting& meeting);
 
-// The parts of a meeting, however its records travel: this rank's, with a fresh token; and the
-// group that a table of all ranks makes, with their processes as peers, for options.rank.
 // The addresses of this moment: interfaces come and go.
 void bring_addresses(const StackUse& use, Hello& hello);
+// The parts of a meeting, however its records travel: this rank's, with a fresh token; and the
+// group that a table of all ranks makes, with their processes as peers, for options.rank.
 Result<Hello> hello_of(const StackUse& use, const std::vector<Setting>& settings);
 Status enter_table(const Table& table, const MeetingOptions& options, Meeting* meeting);
 
