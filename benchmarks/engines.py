@@ -12,13 +12,12 @@ turns; a ratio is the median of those of neighbouring turns, beside it the middl
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import os
 import subprocess
 from pathlib import Path
 
-from pairs import PERF, Row, by_turns, medians, ratio, require
+from pairs import PERF, Row, compare_engines, require, take_cores
 
 MEASURES = {  # by the name of a row: its measure, size, field and divisor
     "8 MiB, GB/s": ("bandwidth", "8M", "bytes_per_s", 1e9),
@@ -48,24 +47,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write every figure here")
     arguments = parser.parse_args()
     require(arguments.perf, "harp-perf")
-    arguments.cores = sorted(os.sched_getaffinity(0))
-    if len(arguments.cores) < arguments.engines:
-        parser.error(f"--engines {arguments.engines}: there are {len(arguments.cores)} cores")
+    take_cores(parser, arguments)
     load = os.getloadavg()[0]
-    counts = (1, arguments.engines)
-    rows = by_turns(
-        {str(count): functools.partial(run, arguments, count) for count in counts}, arguments.turns
-    )
-    one, several = rows["1"], rows[str(arguments.engines)]
-    print(f"{arguments.turns} turns, load {load:.1f} before them")
-    print(f"| | one engine | {arguments.engines} engines | ratio | middle half |")
-    print("|---|--:|--:|--:|--:|")
-    for name in MEASURES:
-        middle, low, high = ratio(several, one, name)
-        print(
-            f"| {name} | {medians(one)[name]:.2f} | {medians(several)[name]:.2f} | "
-            f"{middle:.2f} | {low:.2f}-{high:.2f} |"
-        )
+    rows = compare_engines(arguments, run)
     if arguments.json:
         arguments.json.write_text(json.dumps({"load": load, "rows": rows}))
 

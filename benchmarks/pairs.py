@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import os
 import re
 import socket
@@ -160,3 +161,37 @@ def ratio(ours: Sequence[Row], theirs: Sequence[Row], name: str) -> tuple[float,
     """The median of the turns' ratios, and the least and the most of their middle half."""
     found = sorted(a[name] / b[name] for a, b in zip(ours, theirs, strict=True))
     return statistics.median(found), found[len(found) // 4], found[-1 - len(found) // 4]
+
+
+def compare_engines(
+    arguments: argparse.Namespace,
+    measure: Callable[[argparse.Namespace, int], Row],
+    what: str = "",
+    *,
+    of_times: bool = False,
+) -> dict[str, list[Row]]:
+    """One engine and `arguments.engines`, each with a core of `arguments.cores`, in turns; shows
+    what several bring. `of_times`: rows are times, of which several take less."""
+    load = os.getloadavg()[0]
+    counts = (1, arguments.engines)
+    rows = by_turns(
+        {str(count): functools.partial(measure, arguments, count) for count in counts},
+        arguments.turns,
+    )
+    one, several = rows["1"], rows[str(arguments.engines)]
+    print(f"{arguments.turns} turns, load {load:.1f} before them")
+    print(f"| {what} | one engine | {arguments.engines} engines | ratio | middle half |")
+    print("|---|--:|--:|--:|--:|")
+    for name in one[0]:
+        middle, low, high = ratio(one, several, name) if of_times else ratio(several, one, name)
+        print(
+            f"| {name} | {medians(one)[name]:.2f} | {medians(several)[name]:.2f} | "
+            f"{middle:.2f} | {low:.2f}-{high:.2f} |"
+        )
+    return rows
+
+
+def take_cores(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    arguments.cores = sorted(os.sched_getaffinity(0))
+    if len(arguments.cores) < arguments.engines:
+        parser.error(f"--engines {arguments.engines}: there are {len(arguments.cores)} cores")

@@ -10,7 +10,6 @@ it the middle half of them.
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import os
 import statistics
@@ -19,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from pairs import Row, by_turns, medians, ratio
+from pairs import Row, compare_engines, take_cores
 
 MEASURES = {"1 MiB, ms": 2**20, "4 MiB, ms": 2**22, "8 MiB, ms": 2**23, "32 MiB, ms": 2**25}
 
@@ -86,26 +85,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.rank is not None:
         return rank_of_job(arguments.rank, arguments.store, arguments.seconds)
-    arguments.cores = sorted(os.sched_getaffinity(0))
-    if len(arguments.cores) < arguments.engines:
-        parser.error(f"--engines {arguments.engines}: there are {len(arguments.cores)} cores")
-    load = os.getloadavg()[0]
-    counts = (1, arguments.engines)
-    rows = by_turns(
-        {str(count): functools.partial(run, arguments, count) for count in counts}, arguments.turns
-    )
-    one, several = rows["1"], rows[str(arguments.engines)]
-    print(f"{arguments.turns} turns, load {load:.1f} before them")
-    print(
-        f"| {arguments.transport} | one engine | {arguments.engines} engines | gain | middle half |"
-    )
-    print("|---|--:|--:|--:|--:|")
-    for name in MEASURES:
-        middle, low, high = ratio(one, several, name)
-        print(
-            f"| {name} | {medians(one)[name]:.2f} | {medians(several)[name]:.2f} | "
-            f"{middle:.2f} | {low:.2f}-{high:.2f} |"
-        )
+    take_cores(parser, arguments)
+    compare_engines(arguments, run, arguments.transport, of_times=True)
     return None
 
 
