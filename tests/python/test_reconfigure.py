@@ -206,6 +206,34 @@ def test_survivors_keep_their_links_and_give_back_those_of_the_dead(transport: s
         assert values(on(ranks, others, links)) == after
 
 
+LARGE = 2 * 2**20 + 3  # elements of four bytes: 8 MiB, which no number of engines divides
+
+
+def large_total() -> tuple[float, int]:
+    """As total() does, by a large operation; and how many engines have carried it out."""
+    tensor = torch.full((LARGE,), 2.0 ** dist.get_rank())
+    dist.all_reduce(tensor)
+    assert bool((tensor == tensor[0]).all())
+    return float(tensor[0]), taco_torch.flight_recorder()["entries"][-1]["engines"]
+
+
+def test_a_group_over_several_engines_goes_on_over_all_of_them(transport: str) -> None:
+    with apart(3, transport, TACO_HARP_ENGINES="2") as (ranks, handles):
+        together(ranks, range(3), 1, handles)
+        assert ranks.run(large_total) == [(all_of(3), 2)] * 3
+        others = [0, 2]
+        left = [handles[rank] for rank in others]
+        together(ranks, others, 2, left)
+        assert values(on(ranks, others, large_total)) == [(all_of(2), 2)] * 2
+        together(ranks, range(3), 3, handles)
+        assert ranks.run(large_total) == [(all_of(3), 2)] * 3
+        ranks.kill(1)
+        for outcome in on(ranks, others, large_total):
+            assert outcome.error_type == "PeerLostError", outcome
+        together(ranks, others, 4, left)
+        assert values(on(ranks, others, large_total)) == [(all_of(2), 2)] * 2
+
+
 # Bad input
 
 
