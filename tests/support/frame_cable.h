@@ -2,6 +2,8 @@
 // to as many frames as there are slots. Tests pull it, fill it, and look at what is on it.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -44,16 +46,18 @@ class FrameCable {
       return sent;
     }
     std::size_t receive_st(std::span<RxFrame> frames) override {
-      held_.clear();
       std::deque<Bytes>& queue = cable_.to_[side_];
-      while (held_.size() < frames.size() && !queue.empty()) {
+      std::size_t filled = 0;
+      while (filled < frames.size() && !queue.empty()) {
+        EXPECT_LT(held_.size(), kMostHeld);
         held_.push_back(std::move(queue.front()));
         queue.pop_front();
+        frames[filled++] = {held_.back(), false};
       }
-      for (std::size_t i = 0; i < held_.size(); ++i) frames[i] = {held_[i], false};
-      counters_.frames_received += held_.size();
-      return held_.size();
+      counters_.frames_received += filled;
+      return filled;
     }
+    void release_st() override { held_.clear(); }
     bool is_up_st() override { return cable_.is_up; }
     FramePortCounters counters() const override { return counters_; }
 
@@ -64,7 +68,7 @@ class FrameCable {
     const int side_;
     FramePortInfo info_;
     FramePortCounters counters_;
-    std::vector<Bytes> held_;
+    std::deque<Bytes> held_;
   };
 
   FrameCable() : ends{std::make_shared<End>(*this, 0), std::make_shared<End>(*this, 1)} {}

@@ -221,7 +221,7 @@ Status DpdkPort::make_pool(const DpdkPortOptions& options) {
                       ": framesz=" + argument_of(options.arguments, "framesz") +
                       " is larger than a buffer: " + std::to_string(kMost - kMore) + " at most");
   }
-  const unsigned count = receive_slots_ + send_slots_ + 4u * kBurst + 2 * kCached;
+  const unsigned count = receive_slots_ + send_slots_ + kMostReceived + 3u * kBurst + 2 * kCached;
   const std::string name = "taco_" + std::to_string(port_);
   pool_ = rte_pktmbuf_pool_create(name.c_str(), count, kCached, LentPayload::kPrivateBytes,
                                   static_cast<std::uint16_t>(RTE_PKTMBUF_HEADROOM + room),
@@ -275,7 +275,7 @@ void DpdkPort::look_for_server() {
 
 DpdkPort::~DpdkPort() {
   const AsLcore as_lcore;
-  free_received();
+  free_received(received_count_);
   if (started_) rte_eth_dev_stop(port_);
   if (port_ != RTE_MAX_ETHPORTS && (started_ || attached_)) rte_eth_dev_close(port_);
   if (pool_ != nullptr) rte_mempool_free(pool_);
@@ -382,36 +382,54 @@ std::size_t DpdkPort::send_st(std::span<const TxFrame> frames) {
   return done;
 }
 
-void DpdkPort::free_received() {
-  rte_pktmbuf_free_bulk(received_.data(), received_count_);
-  received_count_ = handed_out_ = 0;
+// The first so many.
+void DpdkPort::free_received(std::uint16_t count) {
+  rte_pktmbuf_free_bulk(received_.data(), count);
+  std::copy(received_.begin() + count, received_.begin() + received_count_, received_.begin());
+  received_count_ = static_cast<std::uint16_t>(received_count_ - count);
+  handed_out_ = static_cast<std::uint16_t>(handed_out_ - std::min(handed_out_, count));
+}
+
+void DpdkPort::release_st() {
+  if (handed_out_ == 0 || !may_use_rings()) return;
+  const AsLcore as_lcore;
+  free_received(handed_out_);
+}
+
+// False: nothing has come.
+bool DpdkPort::receive_burst() {
+  if (received_count_ + kBurst > kMostReceived) return false;
+  const std::uint16_t got = rte_eth_rx_burst(port_, 0, received_.data() + received_count_, kBurst);
+  received_count_ = static_cast<std::uint16_t>(received_count_ + got);
+  add(frames_received_, got);
+  return got > 0;
+}
+
+// False: it is of no use.
+bool DpdkPort::hand_out(rte_mbuf& mbuf, RxFrame& frame) {
+  if (mbuf.nb_segs > 1) {
+    add(receive_copied_, mbuf.pkt_len - mbuf.data_len);
+    if (rte_pktmbuf_linearize(&mbuf) != 0) {
+      add(too_large_, 1);
+      return false;
+    }
+  }
+  const std::uint64_t checksum = mbuf.ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK;
+  if (checksum == RTE_MBUF_F_RX_L4_CKSUM_BAD) {
+    add(damaged_, 1);
+    return false;
+  }
+  frame = {{rte_pktmbuf_mtod(&mbuf, std::byte*), mbuf.data_len},
+           checksum == RTE_MBUF_F_RX_L4_CKSUM_GOOD};
+  return true;
 }
 
 std::size_t DpdkPort::receive_st(std::span<RxFrame> frames) {
   if (!may_use_rings()) return 0;
   const AsLcore as_lcore;
-  if (handed_out_ == received_count_) {
-    free_received();
-    received_count_ = rte_eth_rx_burst(port_, 0, received_.data(), kBurst);
-    add(frames_received_, received_count_);
-  }
   std::size_t filled = 0;
-  while (filled < frames.size() && handed_out_ < received_count_) {
-    rte_mbuf* const mbuf = received_[handed_out_++];
-    if (mbuf->nb_segs > 1) {
-      add(receive_copied_, mbuf->pkt_len - mbuf->data_len);
-      if (rte_pktmbuf_linearize(mbuf) != 0) {
-        add(too_large_, 1);
-        continue;
-      }
-    }
-    const std::uint64_t checksum = mbuf->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK;
-    if (checksum == RTE_MBUF_F_RX_L4_CKSUM_BAD) {
-      add(damaged_, 1);
-      continue;
-    }
-    frames[filled++] = {{rte_pktmbuf_mtod(mbuf, std::byte*), mbuf->data_len},
-                        checksum == RTE_MBUF_F_RX_L4_CKSUM_GOOD};
+  while (filled < frames.size() && (handed_out_ < received_count_ || receive_burst())) {
+    if (hand_out(*received_[handed_out_++], frames[filled])) ++filled;
   }
   return filled;
 }

@@ -36,11 +36,13 @@ class DpdkPort final : public FramePort {
   std::size_t send_st(std::span<const TxFrame> frames) override;
   void recall_st(const TxReference* reference) override;
   std::size_t receive_st(std::span<RxFrame> frames) override;
+  void release_st() override;
   bool is_up_st() override;
   FramePortCounters counters() const override;
 
  private:
   static constexpr std::uint16_t kBurst = 32;
+  static constexpr std::uint16_t kMostReceived = kMostHeld + kBurst;
 
   Status attach(const DpdkPortOptions& options);
   Status configure(const DpdkPortOptions& options);
@@ -59,7 +61,9 @@ class DpdkPort final : public FramePort {
   bool append_attached(rte_mbuf* head, rte_mbuf* last, const IoSlice& slice,
                        TxReference* reference);
   void ask_for_checksums(rte_mbuf& mbuf, const TxFrame& frame) const;
-  void free_received();
+  bool receive_burst();
+  bool hand_out(rte_mbuf& mbuf, RxFrame& frame);
+  void free_received(std::uint16_t count);
 
   FramePortInfo info_;
   std::uint16_t port_ = RTE_MAX_ETHPORTS;
@@ -71,7 +75,7 @@ class DpdkPort final : public FramePort {
   Time next_try_ = 0;
   rte_mempool* pool_ = nullptr;
   LentPayload lent_;
-  std::array<rte_mbuf*, kBurst> received_{};
+  std::array<rte_mbuf*, kMostReceived> received_{};  // the first `handed_out_` are looked at
   std::uint16_t received_count_ = 0, handed_out_ = 0;
   // Written by the owner alone.
   std::atomic<std::uint64_t> send_copied_{0}, receive_copied_{0};

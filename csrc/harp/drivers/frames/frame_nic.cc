@@ -116,25 +116,39 @@ std::size_t FrameNic::receive_st(std::span<RxPacket> packets) {
   if (closed_) return 0;
   now_ = options_.clock();
   if (now_ - links_looked_at_ >= kLookAtLinks) look_at_links();
-  const std::size_t most = std::min(packets.size(), kReceiveBurst);
+  packets = packets.first(std::min(packets.size(), kReceiveBurst));
+  for (const Wire& wire : wires_) wire.link.port->release_st();
   std::size_t filled = 0;
-  bool heard = false;
-  // Each device once: what it has handed out lasts until it is asked again. Behind the one that
-  // filled the last burst, so that none can keep the others from being heard.
-  for (std::size_t i = 0, first = next_receive_; i < wires_.size() && filled < most; ++i) {
+  // Behind the one that filled the last burst, so that none can keep the others from being heard.
+  for (std::size_t i = 0, first = next_receive_; i < wires_.size() && filled < packets.size();
+       ++i) {
     const std::size_t index = (first + i) % wires_.size();
-    std::array<RxFrame, kReceiveBurst> frames;
-    const std::size_t got =
-        wires_[index].link.port->receive_st(std::span(frames).first(most - filled));
-    heard |= got > 0;
-    for (const RxFrame& frame : std::span(frames).first(got)) {
-      if (accept(index, frame, packets[filled], sources_[filled])) ++filled;
-    }
-    if (filled == most) next_receive_ = (index + 1) % wires_.size();
+    filled = receive_from(index, packets, filled);
+    if (filled == packets.size()) next_receive_ = (index + 1) % wires_.size();
     ask_neighbours(wires_[index]);
   }
-  if (heard) alarm_.on_traffic(now_);
-  if (filled < most) alarm_.set(now_);
+  if (filled < packets.size()) alarm_.set(now_);
+  return filled;
+}
+
+// Goes on until the device has nothing more: frames for others may lie before some for us. A flood
+// of them does not keep the engine from its other work; the alarm goes off soon after traffic.
+// Returns how many packets are filled then.
+std::size_t FrameNic::receive_from(std::size_t wire, std::span<RxPacket> packets,
+                                   std::size_t filled) {
+  FramePort& port = *wires_[wire].link.port;
+  std::size_t seen = 0;
+  while (filled < packets.size() && seen < FramePort::kMostHeld) {
+    std::array<RxFrame, kReceiveBurst> frames;
+    const std::size_t asked = std::min(packets.size() - filled, FramePort::kMostHeld - seen);
+    const std::size_t got = port.receive_st(std::span(frames).first(asked));
+    for (const RxFrame& frame : std::span(frames).first(got)) {
+      if (accept(wire, frame, packets[filled], sources_[filled])) ++filled;
+    }
+    seen += got;
+    if (got < asked) break;
+  }
+  if (seen > 0) alarm_.on_traffic(now_);
   return filled;
 }
 

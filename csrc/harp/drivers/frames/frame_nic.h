@@ -130,6 +130,7 @@ class FrameNic final : public Nic {
   std::size_t send_frames(Wire& wire, std::span<const TxFrame> frames);
   void send_message(Wire& wire, std::span<const std::byte> frame);
 
+  std::size_t receive_from(std::size_t wire, std::span<RxPacket> packets, std::size_t filled);
   bool accept(std::size_t wire, const RxFrame& frame, RxPacket& packet, Endpoint& source);
   void on_other(Wire& wire, std::span<const std::byte> frame);
   void on_solicitation(Wire& wire, const NeighbourMessage& message);

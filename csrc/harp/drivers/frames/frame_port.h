@@ -37,7 +37,7 @@ struct FramePortInfo {
   FramePayload payload = FramePayload::kCopied;
 };
 
-// Valid, and may be written, until the next receive_st.
+// Valid, and may be written, until the next release_st.
 struct RxFrame {
   std::span<std::byte> bytes;
   bool checked = false;  // the device has found UDP's checksum right
@@ -78,8 +78,12 @@ class FramePort {
   // Payload with that reference is not referred to any more, though its frames still arrive. Null:
   // the same for all payload.
   virtual void recall_st(const TxReference* /*reference*/) {}
-  // Fills from the front, returns how many.
+  // Frames that are handed out between two calls of release_st, at most.
+  static constexpr std::size_t kMostHeld = 64;
+  // Fills from the front, returns how many; fewer than asked for: there is nothing more.
   virtual std::size_t receive_st(std::span<RxFrame> frames) = 0;
+  // Nobody looks at the frames that were handed out any more.
+  virtual void release_st() = 0;
   // Whether anything can be sent and arrive: a cable, or the other end of a shared memory.
   virtual bool is_up_st() = 0;
   // Any thread; a moment's numbers, which need not agree with each other.

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <string>
@@ -91,6 +92,26 @@ TEST(DpdkDevicesTest, a_ring_takes_payload_where_it_lies_and_it_is_copied_once_w
     const FramePortCounters after = counters_of(kRing);
     EXPECT_EQ(after.send_copied - before.send_copied, 0u);
     EXPECT_EQ(after.receive_copied - before.receive_copied, payload.size() * references.size());
+  });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+// The driver is asked for 32 frames at once, and none of them divides that.
+TEST(DpdkDevicesTest, a_burst_is_filled_as_long_as_the_device_has_more) {
+  DPDK_OR_SKIP();
+  const auto statuses = run_processes({1, kDpdkDeadline, {}}, [&](Fellowship&) {
+    Loop loop;
+    ASSERT_TRUE(loop.send(pattern(300, 1), nullptr));
+    ASSERT_EQ(loop.receive(), pattern(300, 1));
+    constexpr std::size_t kSent = 41;
+    for (std::size_t i = 0; i < kSent; ++i) ASSERT_TRUE(loop.send(pattern(100, i), nullptr));
+    std::array<RxPacket, Nic::kReceiveBurst> packets;
+    std::size_t heard = loop.nic->receive_st(std::span(packets).first(1));
+    while (heard < kSent) {
+      const std::size_t got = loop.nic->receive_st(packets);
+      ASSERT_EQ(got, std::min(packets.size(), kSent - heard)) << "behind " << heard;
+      heard += got;
+    }
   });
   EXPECT_EQ(statuses, std::vector<int>{0});
 }

@@ -192,6 +192,33 @@ TEST(FrameNicTest, damage_and_datagrams_for_others_are_dropped_and_counted) {
   EXPECT_EQ(pair.a.nic->drops_st().too_large, 1u);
 }
 
+// Fewer than were asked for say that nothing more is there, and let the engine sleep.
+TEST(FrameNicTest, frames_for_others_hide_none_of_ours_that_lie_behind_them) {
+  Pair pair;
+  Endpoint closed = pair.b.at;
+  set_port(closed, static_cast<std::uint16_t>(port_of(closed) ^ 1));
+  for (const char* text : {"first", "second", "third"}) {
+    for (int i = 0; i < 15; ++i) pair.a.send(closed, "nobody's");
+    pair.a.send(pair.b.at, text);
+  }
+  EXPECT_EQ(pair.b.receive(), (Texts{"first", "second", "third"}));
+  EXPECT_EQ(pair.b.nic->drops_st().for_others, 45u);
+}
+
+TEST(FrameNicTest, a_flood_of_frames_for_others_leaves_time_for_other_work) {
+  Pair pair;
+  pair.cable.slots = 1'000;
+  Endpoint closed = pair.b.at;
+  set_port(closed, static_cast<std::uint16_t>(port_of(closed) ^ 1));
+  for (int i = 0; i < 200; ++i) pair.a.send(closed, "nobody's");
+  pair.a.send(pair.b.at, "ours");
+  EXPECT_EQ(pair.b.receive(), Texts{});
+  EXPECT_FALSE(pair.cable.on_the_way_to(1).empty());
+  Texts heard;
+  for (int looks = 0; looks < 10 && heard.empty(); ++looks) heard = pair.b.receive();
+  EXPECT_EQ(heard, Texts{"ours"});
+}
+
 TEST(FrameNicTest, what_stays_in_memory_has_a_checksum_of_udps_only_where_one_is_needed) {
   for (const bool needed : {false, true}) {
     for (const auto& [left, right] : {std::pair("10.0.0.1", "10.0.0.2"), {"fd00::1", "fd00::2"}}) {
