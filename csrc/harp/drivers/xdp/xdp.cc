@@ -122,7 +122,15 @@ Status XdpNic::use_interface(const std::string& name) {
     descriptors_.push_back({socket->fd(), NicDescriptor::kNoAddress});
   }
   interfaces_.push_back(std::move(opened).value());
+  list_rings();
   return {};
+}
+
+void XdpNic::list_rings() {
+  rings_.clear();
+  for (const auto& interface : interfaces_) {
+    for (const auto& socket : interface->sockets()) rings_.push_back(socket.get());
+  }
 }
 
 // Each interface takes datagrams to all of them: where two are on one network, a host may answer
@@ -166,6 +174,7 @@ void XdpNic::follow_changes() {
     former_dropped_ += interface->dropped();
     return true;
   });
+  list_rings();
   hops_->forget();
   const Status used = use_interfaces();
   if (!used.ok()) {
@@ -274,29 +283,17 @@ std::size_t XdpNic::receive_st(std::span<RxPacket> packets) {
 
 // Behind the ring that filled the last burst, so that none can keep the others from being heard.
 std::size_t XdpNic::receive_by_rings(std::span<RxPacket> packets) {
-  std::size_t rings = 0, filled = 0;
-  for (const auto& interface : interfaces_) {
-    for (const auto& socket : interface->sockets()) socket->give_back();
-    rings += interface->sockets().size();
-  }
-  const auto look_at_those = [&](std::size_t from, std::size_t until) {
-    std::size_t ring = 0;
-    for (const auto& interface : interfaces_) {
-      for (const auto& socket : interface->sockets()) {
-        const std::size_t number = ring++;
-        if (number < from || number >= until || filled == packets.size()) continue;
-        while (filled < packets.size()) {
-          const auto frame = socket->receive();
-          if (!frame) break;
-          if (take_frame(*frame, filled, packets[filled])) ++filled;
-        }
-        if (filled == packets.size()) next_ring_ = number + 1;
-      }
+  for (XdpSocket* const ring : rings_) ring->give_back();
+  std::size_t filled = 0;
+  for (std::size_t i = 0, first = next_ring_; i < rings_.size() && filled < packets.size(); ++i) {
+    const std::size_t number = (first + i) % rings_.size();
+    while (filled < packets.size()) {
+      const auto frame = rings_[number]->receive();
+      if (!frame) break;
+      if (take_frame(*frame, filled, packets[filled])) ++filled;
     }
-  };
-  const std::size_t first = next_ring_ < rings ? next_ring_ : 0;
-  look_at_those(first, rings);
-  look_at_those(0, first);
+    if (filled == packets.size()) next_ring_ = (number + 1) % rings_.size();
+  }
   counters_.received_by_ring += filled;
   return filled;
 }
@@ -327,6 +324,7 @@ void XdpNic::close_st() {
   for (const auto& each : interfaces_) {
     for (const auto& socket : each->sockets()) forget_descriptor(socket->fd());
   }
+  rings_.clear();
   interfaces_.clear();
   kernel_->close_st();
   TACO_LOG_DEBUG("harp",

@@ -69,6 +69,7 @@ class XdpNic final : public Nic {
   explicit XdpNic(const QueueShare& share) : share_(share) {}
   Status use_interfaces();
   Status use_interface(const std::string& name);
+  void list_rings();
   Status set_addresses();
   void list_descriptors();
   void follow_changes();
@@ -87,6 +88,7 @@ class XdpNic final : public Nic {
   std::unique_ptr<UdpNic> kernel_;
   std::unique_ptr<NextHops> hops_;
   std::vector<std::unique_ptr<XdpInterface>> interfaces_;
+  std::vector<XdpSocket*> rings_;  // of all of them, in a row
   std::vector<OwnNetwork> networks_;  // that the addresses are on, by interfaces of this moment
   std::unordered_map<Endpoint, std::uint32_t, EndpointHash> paths_;  // by address
   std::vector<NicDescriptor> descriptors_;

@@ -1,0 +1,95 @@
+// The xdp driver while interfaces and neighbours change, in the middle of a job. Needs root and a
+// kernel with AF_XDP; skipped with the reason elsewhere.
+#include "harp/drivers/xdp/xdp_end.h"
+
+namespace taco::harp {
+namespace {
+
+using ::taco::testing::Fellowship;
+using ::taco::testing::pattern;
+
+// Its MAC address is another from now on, of which its kernel tells when it next sends. What goes
+// to the former one its kernel does not take.
+TEST(XdpNicTest, a_neighbour_that_becomes_another_is_followed) {
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
+  between(network, [&](Fellowship& fellowship) {
+    const bool changes = fellowship.rank() == 1;
+    End end(fellowship, {network.address(fellowship.rank())}, changes ? "udp" : "xdp", 1500);
+    end.become_acquainted();
+    if (changes) {
+      EXPECT_EQ(system("ip link set eth0 down && ip link set eth0 address 02:77:00:00:00:09 && "
+                       "ip link set eth0 up"),
+                0);
+      EXPECT_TRUE(end.hear_until([&] { return end.nic->missing_st() == 0; }));
+      EXPECT_TRUE(end.send(0, pattern(8, 6)));
+    } else {
+      EXPECT_TRUE(end.hear_until(1));
+    }
+    const auto datagram = pattern(80, 7);
+    bool by_ring = false;
+    for (int round = 0; round < 50 && !by_ring; ++round) {
+      if (!changes) {
+        const std::uint64_t before = end.counters().sent_by_ring;
+        EXPECT_TRUE(end.send(0, datagram));
+        by_ring = end.counters().sent_by_ring > before;
+        if (!by_ring) end.hear();
+      }
+      by_ring = fellowship.all_gather(by_ring ? "ring" : "socket")[0] == "ring";
+      if (changes) {
+        EXPECT_TRUE(end.hear_until([&] { return !end.heard.empty(); })) << "round " << round;
+        end.heard.clear();
+      }
+      fellowship.barrier();
+    }
+    EXPECT_TRUE(by_ring);
+  });
+}
+
+TEST(XdpNicTest, an_interface_that_goes_down_and_comes_back_is_used_again) {
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
+  between(network, [&](Fellowship& fellowship) {
+    const int me = fellowship.rank();
+    End end(fellowship, {network.address(me)}, "xdp", 1500);
+    end.become_acquainted();
+    if (me == 0) {
+      EXPECT_EQ(system("ip link set eth0 down"), 0);
+      for (int i = 0; i < 2'000; ++i) EXPECT_TRUE(end.send(0, pattern(1'000, 7)));
+      EXPECT_TRUE(end.hear_until([&] { return end.nic->missing_st() == 1; }));
+      EXPECT_EQ(system("ip link set eth0 up"), 0);
+      EXPECT_TRUE(end.hear_until([&] { return end.nic->missing_st() == 0; }));
+    }
+    fellowship.barrier();
+    end.become_acquainted();
+    EXPECT_TRUE(end.send(0, pattern(100, 8)));
+    EXPECT_TRUE(end.hear_until(1));
+    fellowship.barrier();
+  });
+}
+
+TEST(XdpNicTest, an_interface_that_is_removed_and_made_again_is_used_again) {
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
+  between(network, [&](Fellowship& fellowship) {
+    lay_cable(network, fellowship, 1);
+    End end(fellowship, {fellowship.rank() == 0 ? "10.99.1.1" : "10.99.1.2"}, "xdp", 1500);
+    end.become_acquainted();
+    if (fellowship.rank() == 0) {
+      EXPECT_EQ(system("ip link del q0"), 0);
+    }
+    EXPECT_TRUE(end.hear_until([&] { return end.nic->missing_st() == 1; }));
+    for (int i = 0; i < 100; ++i) EXPECT_TRUE(end.send(0, pattern(100, 7))) << "lost";
+    fellowship.barrier();
+    lay_cable(network, fellowship, 1);
+    EXPECT_TRUE(end.hear_until([&] { return end.nic->missing_st() == 0; }));
+    fellowship.barrier();
+    end.become_acquainted();
+    EXPECT_TRUE(end.send(0, pattern(100, 8)));
+    EXPECT_TRUE(end.hear_until(1));
+    fellowship.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace taco::harp
