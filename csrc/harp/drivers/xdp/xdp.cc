@@ -1,6 +1,7 @@
 #include "harp/drivers/xdp/xdp.h"
 
 #include <net/if.h>
+#include <time.h>
 
 #include <algorithm>
 #include <utility>
@@ -20,6 +21,13 @@ namespace {
 // system call, and a look at a ring is none.
 constexpr std::uint64_t kSocketsEvery = 32;
 constexpr std::size_t kSegmentsARun = 64;
+// A full ring is looked at again so soon. A wire of 10 Gbit/s needs six times as long for a ring of
+// frames.
+constexpr Duration kRoomPeriod = 100 * kMicrosecond;
+// So long whoever opens a Nic waits for queues.
+constexpr Duration kQueueWait = 2 * kSecond;
+constexpr Duration kFirstPause = 10 * kMillisecond, kLongestPause = kSecond;
+constexpr timespec kQueuePause{0, kFirstPause};
 
 // Walks over a packet's slices, from datagram to datagram.
 class SliceReader {
@@ -43,6 +51,11 @@ class SliceReader {
   std::span<const IoSlice> slices_;
   std::size_t within_ = 0;
 };
+
+void warn(const Status& status) {
+  if (status.ok()) return;
+  TACO_LOG_WARNING("harp", "%s; the kernel's sockets are used instead", status.message().c_str());
+}
 
 std::size_t longest_datagram(const TxPacket& packet) {
   return packet.segment_bytes == 0 ? packet.bytes : std::min(packet.segment_bytes, packet.bytes);
@@ -70,9 +83,12 @@ Result<std::unique_ptr<XdpNic>> XdpNic::create(const NicOptions& options, const 
   auto hops = NextHops::open();
   if (!hops.ok()) return hops.status();
   nic->hops_ = std::move(hops).value();
-  TACO_RETURN_IF_ERROR(nic->alarm_.start());
-  nic->descriptors_.push_back({nic->alarm_.fd(), NicDescriptor::kNoAddress});
-  TACO_RETURN_IF_ERROR(nic->use_interfaces());
+  for (WakeAlarm* const alarm : {&nic->room_alarm_, &nic->try_alarm_}) {
+    TACO_RETURN_IF_ERROR(alarm->start());
+    nic->descriptors_.push_back({alarm->fd(), NicDescriptor::kNoAddress});
+  }
+  TACO_RETURN_IF_ERROR(nic->make_interfaces());
+  TACO_RETURN_IF_ERROR(nic->await_interfaces());
   if (nic->interfaces_.empty()) {
     TACO_LOG_WARNING("harp",
                      "TACO_HARP_DRIVER=xdp: no interface in use carries Ethernet frames; "
@@ -91,13 +107,15 @@ Result<std::unique_ptr<XdpNic>> XdpNic::create(const NicOptions& options, const 
 
 XdpNic::~XdpNic() { close_st(); }
 
-// Opens what is not open yet, of the interfaces that have our addresses at the moment.
-Status XdpNic::use_interfaces() {
+// Interfaces that have our addresses at the moment and are not there yet.
+Status XdpNic::make_interfaces() {
   const auto all = list_addresses();
   if (!all.ok()) return all.status();
   networks_.assign(addresses().size(), {});
   std::vector<std::string> tried;
-  for (const auto& each : interfaces_) tried.push_back(each->name());
+  for (const auto* some : {&interfaces_, &waiting_}) {
+    for (const auto& each : *some) tried.push_back(each->name());
+  }
   Status first_failure;
   for (std::size_t i = 0; i < networks_.size(); ++i) {
     const Interface* const holder = holder_of(all.value(), addresses()[i].endpoint);
@@ -106,24 +124,54 @@ Status XdpNic::use_interfaces() {
     const bool is_known = std::ranges::find(tried, holder->name) != tried.end();
     if (holder->loopback || !holder->up || is_known) continue;
     tried.push_back(holder->name);
-    const Status opened = use_interface(holder->name);
-    if (first_failure.ok()) first_failure = opened;
+    const Status made = make_interface(holder->name);
+    if (first_failure.ok()) first_failure = made;
+  }
+  return first_failure;
+}
+
+Status XdpNic::make_interface(const std::string& name) {
+  auto made = XdpInterface::make(name, share_);
+  if (!made.ok()) return made.status().code() == Code::kUnsupported ? Status() : made.status();
+  waiting_.push_back(std::move(made).value());
+  return {};
+}
+
+// Those whose queues are free. One that fails is given up until the next change.
+Status XdpNic::take_interfaces() {
+  Status first_failure;
+  for (auto& each : std::exchange(waiting_, {})) {
+    const auto taken = each->take();
+    if (!taken.ok()) {
+      if (first_failure.ok()) first_failure = taken.status();
+    } else if (taken.value()) {
+      use(std::move(each));
+    } else {
+      waiting_.push_back(std::move(each));
+    }
   }
   const Status set = set_addresses();
   return first_failure.ok() ? set : first_failure;
 }
 
-Status XdpNic::use_interface(const std::string& name) {
-  auto opened = XdpInterface::open(name, share_);
-  if (!opened.ok()) {
-    return opened.status().code() == Code::kUnsupported ? Status() : opened.status();
+// Before an engine has the Nic there is time to wait.
+Status XdpNic::await_interfaces() {
+  const Time limit = monotonic_now() + kQueueWait;
+  TACO_RETURN_IF_ERROR(take_interfaces());
+  while (!waiting_.empty()) {
+    if (monotonic_now() > limit) return waiting_.front()->why_not_taken();
+    nanosleep(&kQueuePause, nullptr);
+    TACO_RETURN_IF_ERROR(take_interfaces());
   }
-  for (const auto& socket : opened.value()->sockets()) {
+  return {};
+}
+
+void XdpNic::use(std::unique_ptr<XdpInterface> interface) {
+  for (const auto& socket : interface->sockets()) {
     descriptors_.push_back({socket->fd(), NicDescriptor::kNoAddress});
   }
-  interfaces_.push_back(std::move(opened).value());
+  interfaces_.push_back(std::move(interface));
   list_rings();
-  return {};
 }
 
 void XdpNic::list_rings() {
@@ -163,23 +211,47 @@ void XdpNic::forget_descriptor(int fd) {
   if (found != descriptors_.end()) *found = {-1, NicDescriptor::kNoAddress};
 }
 
-// Addresses or interfaces have come or gone. One that was made again is another, of the same name.
 void XdpNic::follow_changes() {
-  if (looks_ == kernel_->looks()) return;
+  if (looks_ == kernel_->looks()) return try_again();
   looks_ = kernel_->looks();
   list_descriptors();
-  std::erase_if(interfaces_, [&](const auto& interface) {
+  drop_former(interfaces_);
+  drop_former(waiting_);
+  list_rings();
+  hops_->forget();
+  warn(make_interfaces());
+  warn(take_interfaces());
+  pause_ = kFirstPause;
+  plan_next_try();
+}
+
+// Interfaces that have gone. One that was made again is another, of the same name.
+void XdpNic::drop_former(std::vector<std::unique_ptr<XdpInterface>>& interfaces) {
+  std::erase_if(interfaces, [&](const auto& interface) {
     if (interface->is_as_opened()) return false;
     for (const auto& socket : interface->sockets()) forget_descriptor(socket->fd());
     former_dropped_ += interface->dropped();
     return true;
   });
-  list_rings();
-  hops_->forget();
-  const Status used = use_interfaces();
-  if (!used.ok()) {
-    TACO_LOG_WARNING("harp", "%s; the kernel's sockets are used instead", used.message().c_str());
-  }
+}
+
+// An interface that comes back finds its queues busy for as long as the kernel takes to give up
+// those that it had. An engine does not wait for that.
+void XdpNic::try_again() {
+  if (waiting_.empty() || monotonic_now() < next_try_) return;
+  warn(take_interfaces());
+  plan_next_try();
+}
+
+void XdpNic::plan_next_try() {
+  try_alarm_.clear();
+  if (waiting_.empty()) return;
+  next_try_ = monotonic_now() + pause_;
+  try_alarm_.set(pause_);
+  if (pause_ == kLongestPause) return;
+  pause_ = std::min(2 * pause_, kLongestPause);
+  if (pause_ < kLongestPause) return;
+  for (const auto& each : waiting_) warn(each->why_not_taken());
 }
 
 XdpInterface* XdpNic::interface_at(std::uint32_t index) const {
@@ -231,7 +303,7 @@ bool XdpNic::send_by_ring(const TxPacket& packet, const MacAddress& neighbour, X
   if (to.room() < count) {
     to.flush();
     if (to.room() < count) {
-      alarm_.set();
+      room_alarm_.set(kRoomPeriod);
       return false;
     }
   }
@@ -259,7 +331,7 @@ bool XdpNic::send_by_ring(const TxPacket& packet, const MacAddress& neighbour, X
 
 void XdpNic::flush() {
   for (const auto& each : interfaces_) {
-    if (!each->sender().flush()) alarm_.set();
+    if (!each->sender().flush()) room_alarm_.set(kRoomPeriod);
   }
 }
 
@@ -326,6 +398,7 @@ void XdpNic::close_st() {
   }
   rings_.clear();
   interfaces_.clear();
+  waiting_.clear();
   kernel_->close_st();
   TACO_LOG_DEBUG("harp",
                  "xdp: %llu datagrams sent by rings and %llu by sockets, %llu and %llu received, "

@@ -20,7 +20,7 @@
 #include "base/status.h"
 #include "harp/drivers/kernel/udp.h"
 #include "harp/drivers/xdp/next_hops.h"
-#include "harp/drivers/xdp/room_alarm.h"
+#include "harp/drivers/xdp/wake_alarm.h"
 #include "harp/drivers/xdp/xdp_interface.h"
 #include "harp/network.h"
 #include "harp/nic.h"
@@ -51,7 +51,7 @@ class XdpNic final : public Nic {
   std::size_t receive_st(std::span<RxPacket> packets) override;
   void look_everywhere_st() override {
     look_everywhere_ = true;
-    alarm_.clear();
+    room_alarm_.clear();
   }
   std::uint32_t missing_st() const override { return kernel_->missing_st(); }
   std::uint64_t arrivals_st() const override { return kernel_->arrivals_st(); }
@@ -67,12 +67,18 @@ class XdpNic final : public Nic {
   };
 
   explicit XdpNic(const QueueShare& share) : share_(share) {}
-  Status use_interfaces();
-  Status use_interface(const std::string& name);
+  Status make_interfaces();
+  Status make_interface(const std::string& name);
+  Status take_interfaces();
+  Status await_interfaces();
+  void use(std::unique_ptr<XdpInterface> interface);
   void list_rings();
   Status set_addresses();
   void list_descriptors();
   void follow_changes();
+  void drop_former(std::vector<std::unique_ptr<XdpInterface>>& interfaces);
+  void try_again();
+  void plan_next_try();
   void forget_descriptor(int fd);
   XdpInterface* interface_at(std::uint32_t index) const;
   bool send_packet(const TxPacket& packet, Time now);
@@ -89,11 +95,16 @@ class XdpNic final : public Nic {
   std::unique_ptr<NextHops> hops_;
   std::vector<std::unique_ptr<XdpInterface>> interfaces_;
   std::vector<XdpSocket*> rings_;  // of all of them, in a row
+  // With queues that somebody has not given up yet. They are tried again, less and less often.
+  std::vector<std::unique_ptr<XdpInterface>> waiting_;
+  Duration pause_ = 0;
+  Time next_try_ = 0;
+  WakeAlarm try_alarm_;
   std::vector<OwnNetwork> networks_;  // that the addresses are on, by interfaces of this moment
   std::unordered_map<Endpoint, std::uint32_t, EndpointHash> paths_;  // by address
   std::vector<NicDescriptor> descriptors_;
   std::vector<std::size_t> kernel_places_;  // of the sockets' descriptors among all
-  RoomAlarm alarm_;
+  WakeAlarm room_alarm_;
   std::array<Endpoint, kReceiveBurst> sources_;
   std::uint64_t former_dropped_ = 0;  // by interfaces that are gone
   std::uint64_t looks_ = 0;           // of the sockets, that were followed

@@ -1,13 +1,11 @@
 #include "harp/drivers/xdp/xdp_filter.h"
 
 #include <arpa/inet.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "harp/address.h"
 #include "harp/drivers/frames/ethernet.h"
@@ -27,9 +25,6 @@ constexpr std::int16_t kPortAt = kKeyAt + 16;
 constexpr std::int32_t kAnyFragment = 0x3fff;  // more of them, or an offset
 // Another layout of the maps needs another name: those that share a program know it by that.
 constexpr char kProgramName[] = "taco_harp_2";
-// A program takes a moment to go with its last user.
-constexpr Duration kAttachWait = 2 * kSecond;
-constexpr timespec kAttachPause{0, 10'000'000};
 constexpr auto kIpHeaderAt = static_cast<std::int16_t>(kEthernetHeader);
 
 // Goes to `pass` unless the frame has that many bytes in its first piece.
@@ -167,20 +162,14 @@ Status XdpFilter::set_addresses(std::span<const Endpoint> addresses) {
   return {};
 }
 
-Status XdpFilter::attach(std::uint32_t interface, std::uint32_t owner) {
+// A program takes a moment to go with its last user.
+Result<bool> XdpFilter::attach(std::uint32_t interface, std::uint32_t owner) {
   first_place_ = owner * kMostQueues;
-  for (const Time limit = monotonic_now() + kAttachWait;;) {
-    TACO_RETURN_IF_ERROR(attach_new(interface));
-    if (!link_) TACO_RETURN_IF_ERROR(join(interface));
-    if (link_) break;
-    if (monotonic_now() > limit) {
-      return Status(Code::kResource,
-                    "the XDP program of another process or engine comes and goes there");
-    }
-    nanosleep(&kAttachPause, nullptr);
-  }
+  TACO_RETURN_IF_ERROR(attach_new(interface));
+  if (!link_) TACO_RETURN_IF_ERROR(join(interface));
+  if (!link_) return false;
   forget_former_owner();
-  return {};
+  return true;
 }
 
 // Generic programs see what other hosts' kernels on the same machine hand over as it is, runs of
@@ -216,6 +205,7 @@ Status XdpFilter::join(std::uint32_t interface) {
     return Status(Code::kResource, "another XDP program is there already, \"" + there.name +
                                        "\" (`ip link` shows it; TACO_IFNAME chooses interfaces)");
   }
+  if (!there.link) return {};  // with the maps of ours still our own
   for (AttachedProgram::Map& map : there.maps) {
     OwnFd& ours = map.type == BPF_MAP_TYPE_XSKMAP ? sockets_ : addresses_;
     ours = std::move(map.fd);

@@ -33,9 +33,10 @@ class XdpFilter {
 
   // Runs on what arrives at the interface from now on: natively where its driver can, generically
   // elsewhere; or takes part in the one that another engine has there. `owner`: the first of this
-  // engine's queues, each of which has its socket by now. kResource names the program that is in
-  // the way, or the right that is missing.
-  Status attach(std::uint32_t interface, std::uint32_t owner);
+  // engine's queues, each of which has its socket by now. False: another engine's comes or goes at
+  // the moment, and this may be called again. kResource names the program that is in the way, or
+  // the right that is missing.
+  Result<bool> attach(std::uint32_t interface, std::uint32_t owner);
   // Datagrams to our addresses that arrive by that queue go to that AF_XDP socket.
   Status add_socket(std::uint32_t queue, int socket);
   // To take, from now on, datagrams to these addresses and no others.

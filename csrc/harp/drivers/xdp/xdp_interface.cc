@@ -76,7 +76,7 @@ Result<LinkFacts> facts_of(const std::string& name) {
 
 }  // namespace
 
-Result<std::unique_ptr<XdpInterface>> XdpInterface::open(const std::string& name,
+Result<std::unique_ptr<XdpInterface>> XdpInterface::make(const std::string& name,
                                                          const QueueShare& share) {
   const auto facts = facts_of(name);
   if (!facts.ok()) return facts.status();
@@ -87,35 +87,66 @@ Result<std::unique_ptr<XdpInterface>> XdpInterface::open(const std::string& name
   made->index_ = facts.value().index;
   made->mac_ = facts.value().mac;
   made->mtu_ = facts.value().mtu;
-  const std::string on_it = "TACO_HARP_DRIVER=xdp on " + name + ": ";
-  const std::string remedy = remedy_for(name, facts.value().queues, share);
+  made->remedy_ = remedy_for(name, facts.value().queues, share);
   // Queues of other ranks may be other interfaces' (TACO_IFNAME); those of its engines are not.
-  if (share.engines > facts.value().queues) return Status(Code::kResource, on_it + remedy);
-  const std::vector<std::uint32_t> queues = share.of(facts.value().queues);
-  const Status opened = made->open_queues(queues, remedy);
-  if (!opened.ok()) return opened.with_prefix(on_it);
-  TACO_LOG_INFO("harp", "xdp on %s: %s, %s, %zu of %u queues, MTU %zu", name.c_str(),
-                made->filter_->mode() == XdpMode::kNative ? "native" : "generic",
-                made->sender().copies() ? "copying" : "zero copy", queues.size(),
-                facts.value().queues, made->mtu_);
+  if (share.engines > facts.value().queues) {
+    return made->on_it(Status(Code::kResource, made->remedy_));
+  }
+  made->queues_ = share.of(facts.value().queues);
+  TACO_RETURN_IF_ERROR(made->on_it(made->make_sockets()));
   return made;
 }
 
-// A queue is ours once it has our socket, and only then may the program know us by it.
-Status XdpInterface::open_queues(std::span<const std::uint32_t> queues, const std::string& remedy) {
+Status XdpInterface::on_it(const Status& failure) const {
+  return failure.with_prefix("TACO_HARP_DRIVER=xdp on " + name_ + ": ");
+}
+
+Status XdpInterface::make_sockets() {
   auto filter = XdpFilter::create();
   if (!filter.ok()) return filter.status();
   filter_ = std::move(filter).value();
-  for (const std::uint32_t queue : queues) {
-    auto socket = XdpSocket::open({index_, queue, mtu_ + kEthernetHeader + kVlanTagBytes, remedy});
+  for (const std::uint32_t queue : queues_) {
+    auto socket = XdpSocket::make({index_, queue, mtu_ + kEthernetHeader + kVlanTagBytes});
     if (!socket.ok()) return socket.status();
     sockets_.push_back(std::move(socket).value());
   }
-  TACO_RETURN_IF_ERROR(filter_->attach(index_, queues.front()));
-  for (std::size_t i = 0; i < queues.size(); ++i) {
-    TACO_RETURN_IF_ERROR(filter_->add_socket(queues[i], sockets_[i]->fd()));
-  }
   return {};
+}
+
+Result<bool> XdpInterface::take() {
+  const auto taken = take_queues();
+  if (!taken.ok()) return on_it(taken.status());
+  if (!taken.value()) return false;
+  TACO_LOG_INFO("harp", "xdp on %s: %s, %s, %zu of %u queues, MTU %zu", name_.c_str(),
+                filter_->mode() == XdpMode::kNative ? "native" : "generic",
+                sender().copies() ? "copying" : "zero copy", queues_.size(),
+                device_queues(name_).now, mtu_);
+  return true;
+}
+
+// A queue is ours once it has our socket, and only then may the program know us by it.
+Result<bool> XdpInterface::take_queues() {
+  for (; taken_ < queues_.size(); ++taken_) {
+    const auto taken = sockets_[taken_]->take_queue();
+    if (!taken.ok() || !taken.value()) return taken;
+  }
+  const auto attached = filter_->attach(index_, queues_.front());
+  if (!attached.ok() || !attached.value()) return attached;
+  for (std::size_t i = 0; i < queues_.size(); ++i) {
+    TACO_RETURN_IF_ERROR(filter_->add_socket(queues_[i], sockets_[i]->fd()));
+  }
+  return true;
+}
+
+Status XdpInterface::why_not_taken() const {
+  if (taken_ == queues_.size()) {
+    return on_it(Status(Code::kResource,
+                        "the XDP program of another process or engine comes and goes there"));
+  }
+  return on_it(Status(Code::kResource, "queue " + std::to_string(queues_[taken_]) +
+                                           " belongs to another process or engine, and a queue "
+                                           "has one owner: " +
+                                           remedy_));
 }
 
 std::uint64_t XdpInterface::dropped() const {

@@ -22,10 +22,14 @@ namespace taco::harp {
 
 class XdpInterface {
  public:
-  // By name, with that share of its queues. kUnsupported: no interface for Ethernet frames of its
-  // own, such as loopback.
-  static Result<std::unique_ptr<XdpInterface>> open(const std::string& name,
+  // By name, with sockets for that share of its queues, and none of these taken yet.
+  // kUnsupported: no interface for Ethernet frames of its own, such as loopback.
+  static Result<std::unique_ptr<XdpInterface>> make(const std::string& name,
                                                     const QueueShare& share);
+  // Takes its queues, and has the program run. Waits for nobody: false says that somebody has not
+  // given one up yet (why_not_taken), and that this may be called again.
+  Result<bool> take();
+  Status why_not_taken() const;
 
   const std::string& name() const { return name_; }
   std::uint32_t index() const { return index_; }
@@ -42,10 +46,14 @@ class XdpInterface {
 
  private:
   explicit XdpInterface(std::string name) : name_(std::move(name)) {}
-  // `remedy`: what to do where one of them is somebody's.
-  Status open_queues(std::span<const std::uint32_t> queues, const std::string& remedy);
+  Status make_sockets();
+  Result<bool> take_queues();
+  Status on_it(const Status& failure) const;
 
   const std::string name_;
+  std::string remedy_;  // what to do where one of its queues is somebody's
+  std::vector<std::uint32_t> queues_;
+  std::size_t taken_ = 0;  // of them
   std::uint32_t index_ = 0;
   MacAddress mac_{};
   std::size_t mtu_ = 0;

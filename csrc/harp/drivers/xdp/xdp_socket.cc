@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,7 +11,6 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/clock.h"
 
 namespace taco::harp {
 
@@ -30,9 +28,6 @@ constexpr std::size_t kReceiveBurstFrames = 16;
 constexpr int kXdpSendBuffer = 4 << 20;
 // One call sends at most 32 frames.
 constexpr int kFlushCalls = 2 * kRingEntries / 32;
-// The kernel gives a queue up behind the back of who has closed its socket.
-constexpr Duration kQueueWait = 2 * kSecond;
-constexpr timespec kQueuePause{0, 10'000'000};
 
 std::uint32_t load_index(std::uint32_t* index) {
   return std::atomic_ref(*index).load(std::memory_order_acquire);
@@ -104,19 +99,17 @@ bool XdpRing<Entry>::needs_wakeup() const {
   return (load_index(flags_) & XDP_RING_NEED_WAKEUP) != 0;
 }
 
-Result<std::unique_ptr<XdpSocket>> XdpSocket::open(const XdpSocketOptions& options) {
-  std::unique_ptr<XdpSocket> made(new XdpSocket);
-  TACO_RETURN_IF_ERROR(made->create(options));
+Result<std::unique_ptr<XdpSocket>> XdpSocket::make(const XdpSocketOptions& options) {
+  std::unique_ptr<XdpSocket> made(new XdpSocket(options));
+  TACO_RETURN_IF_ERROR(made->create());
   TACO_RETURN_IF_ERROR(made->make_rings());
-  TACO_RETURN_IF_ERROR(made->bind_to(options));
   return made;
 }
 
-Status XdpSocket::create(const XdpSocketOptions& options) {
-  frame_bytes_ = options.frame_bytes;
-  const bool is_small = frame_bytes_ + kHeadroom <= kSmallChunk;
+Status XdpSocket::create() {
+  const bool is_small = options_.frame_bytes + kHeadroom <= kSmallChunk;
   chunk_bytes_ = is_small ? kSmallChunk : kLargeChunk;
-  chunks_a_slot_ = (frame_bytes_ + chunk_bytes_ - 1) / chunk_bytes_;
+  chunks_a_slot_ = (options_.frame_bytes + chunk_bytes_ - 1) / chunk_bytes_;
   fd_ = OwnFd(socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
   if (!fd_) return xdp_failure("cannot open an AF_XDP socket");
   if (setsockopt(fd_.get(), SOL_SOCKET, SO_SNDBUFFORCE, &kXdpSendBuffer, sizeof kXdpSendBuffer) !=
@@ -167,35 +160,26 @@ Status XdpSocket::make_rings() {
   return {};
 }
 
-Status XdpSocket::bind_to(const XdpSocketOptions& options) {
+Result<bool> XdpSocket::take_queue() {
   sockaddr_xdp address{};
   address.sxdp_family = AF_XDP;
-  address.sxdp_ifindex = options.interface;
-  address.sxdp_queue_id = options.queue;
+  address.sxdp_ifindex = options_.interface;
+  address.sxdp_queue_id = options_.queue;
   address.sxdp_flags = XDP_USE_NEED_WAKEUP;  // without copies if the driver can
-  const bool takes_pieces = frame_bytes_ + kHeadroom > chunk_bytes_;
+  const bool takes_pieces = options_.frame_bytes + kHeadroom > chunk_bytes_;
   // The kernel gives the pieces of a frame back together when it has copied them.
   if (takes_pieces) address.sxdp_flags |= XDP_COPY | kUseSeveralPieces;
-  for (const Time limit = monotonic_now() + kQueueWait;;) {
-    if (bind(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
-      note_mode();
-      return {};
-    }
-    if (errno != EBUSY || monotonic_now() > limit) break;
-    nanosleep(&kQueuePause, nullptr);
+  if (bind(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+    note_mode();
+    return true;
   }
-  const std::string queue = "queue " + std::to_string(options.queue);
-  if (errno == EBUSY) {
-    return Status(Code::kResource, queue +
-                                       " belongs to another process or engine, and a queue has "
-                                       "one owner: " +
-                                       options.remedy);
-  }
+  if (errno == EBUSY) return false;
+  const std::string queue = "queue " + std::to_string(options_.queue);
   if (errno == EINVAL && takes_pieces) {
-    return Status(Code::kResource, queue + " takes no frames of several pieces, as an MTU of " +
-                                       std::to_string(frame_bytes_) + " bytes needs: lower it to " +
-                                       std::to_string(kLargeChunk - kHeadroom - 18) +
-                                       ", or use Linux 6.6 or newer");
+    return Status(Code::kResource,
+                  queue + " takes no frames of several pieces, as an MTU of " +
+                      std::to_string(options_.frame_bytes) + " bytes needs: lower it to " +
+                      std::to_string(kLargeChunk - kHeadroom - 18) + ", or use Linux 6.6 or newer");
   }
   return xdp_failure("cannot bind an AF_XDP socket to " + queue);
 }
@@ -227,11 +211,11 @@ std::size_t XdpSocket::room() {
 
 std::span<std::byte> XdpSocket::next_frame() {
   TACO_ASSERT(!free_slots_.empty());
-  return {frames_.data() + free_slots_.back(), frame_bytes_};
+  return {frames_.data() + free_slots_.back(), options_.frame_bytes};
 }
 
 void XdpSocket::commit(std::size_t bytes) {
-  TACO_ASSERT(bytes > 0 && bytes <= frame_bytes_);
+  TACO_ASSERT(bytes > 0 && bytes <= options_.frame_bytes);
   std::uint64_t address = free_slots_.back();
   free_slots_.pop_back();
   while (bytes > 0) {
@@ -263,7 +247,7 @@ bool XdpSocket::flush() {
 // A frame that came in several pieces becomes one: the kernel keeps room before each piece.
 std::span<std::byte> XdpSocket::gathered(std::uint32_t pieces, std::size_t bytes) {
   std::vector<std::byte>& whole = gathered_[gathered_count_++];
-  whole.resize(std::max(whole.size(), frame_bytes_));
+  whole.resize(std::max(whole.size(), options_.frame_bytes));
   std::size_t at = 0;
   for (std::uint32_t i = 0; i < pieces; ++i) {
     const xdp_desc& piece = receive_ring_.at_front(i);
@@ -291,7 +275,7 @@ std::optional<std::span<std::byte>> XdpSocket::receive() {
     if (pieces == 1) {
       const xdp_desc& only = receive_ring_.at_front(0);
       frame = {frames_.data() + only.addr, only.len};
-    } else if (bytes <= frame_bytes_) {
+    } else if (bytes <= options_.frame_bytes) {
       frame = gathered(pieces, bytes);
     }
     for (std::uint32_t i = 0; i < pieces; ++i) {

@@ -53,12 +53,15 @@ struct XdpSocketOptions {
   std::uint32_t interface = 0;  // index
   std::uint32_t queue = 0;
   std::size_t frame_bytes = 1514;  // the longest frame, its Ethernet header included
-  std::string remedy;              // what to do where the queue is somebody's
 };
 
 class XdpSocket {
  public:
-  static Result<std::unique_ptr<XdpSocket>> open(const XdpSocketOptions& options);
+  // With all that it needs but its queue.
+  static Result<std::unique_ptr<XdpSocket>> make(const XdpSocketOptions& options);
+  // False: somebody has the queue, and it may be asked for again. A former owner may have ended
+  // already: the kernel gives a queue up behind the back of who closes its socket.
+  Result<bool> take_queue();
 
   int fd() const { return fd_.get(); }
   bool copies() const { return copies_; }  // the kernel does, for want of zero copy
@@ -84,21 +87,20 @@ class XdpSocket {
   std::uint64_t dropped() const;
 
  private:
-  XdpSocket() = default;
-  Status create(const XdpSocketOptions& options);
+  explicit XdpSocket(const XdpSocketOptions& options) : options_(options) {}
+  Status create();
   Status make_rings();
-  Status bind_to(const XdpSocketOptions& options);
   void note_mode();
   bool wants_wakeup() const;
   void reap();
   std::uint64_t chunk_of(std::uint64_t address) const { return address & ~(chunk_bytes_ - 1); }
   std::span<std::byte> gathered(std::uint32_t pieces, std::size_t bytes);
 
+  const XdpSocketOptions options_;
   OwnFd fd_;
   Mapping frames_;
   std::uint64_t chunk_bytes_ = 0;    // of the kernel's pieces
   std::uint64_t chunks_a_slot_ = 0;  // a frame to be sent lies in so many of them, without a gap
-  std::size_t frame_bytes_ = 0;
   bool copies_ = true;
   XdpRing<std::uint64_t> fill_ring_, completion_ring_;
   XdpRing<xdp_desc> receive_ring_, send_ring_;

@@ -1,6 +1,10 @@
 // The xdp driver while interfaces and neighbours change, in the middle of a job. Needs root and a
 // kernel with AF_XDP; skipped with the reason elsewhere.
+#include <net/if.h>
+#include <stdlib.h>
+
 #include "harp/drivers/xdp/xdp_end.h"
+#include "support/eventually.h"
 
 namespace taco::harp {
 namespace {
@@ -83,6 +87,38 @@ TEST(XdpNicTest, an_interface_that_is_removed_and_made_again_is_used_again) {
     fellowship.barrier();
     lay_cable(network, fellowship, 1);
     EXPECT_TRUE(end.hear_until([&] { return end.nic->missing_st() == 0; }));
+    fellowship.barrier();
+    end.become_acquainted();
+    EXPECT_TRUE(end.send(0, pattern(100, 8)));
+    EXPECT_TRUE(end.hear_until(1));
+    fellowship.barrier();
+  });
+}
+
+// Somebody else has its queue for a moment, as the kernel itself often does: the engine goes on,
+// and takes the queue once it is free.
+TEST(XdpNicTest, an_interface_that_comes_back_to_a_busy_queue_is_used_once_the_queue_is_free) {
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(2, 1500);
+  between(network, [&](Fellowship& fellowship) {
+    End end(fellowship, {network.address(fellowship.rank())}, "xdp", 1500);
+    end.become_acquainted();
+    if (fellowship.rank() == 0) {
+      EXPECT_EQ(system("ip link set eth0 down"), 0);
+      EXPECT_TRUE(end.hear_until([&] { return end.rings().empty(); }));
+      EXPECT_EQ(system("ip link set eth0 up"), 0);
+      auto other = XdpSocket::make({if_nametoindex("eth0"), 0});
+      ASSERT_TRUE(other.ok()) << other.status().message();
+      EXPECT_TRUE(testing::eventually([&] { return other.value()->take_queue().value(); }));
+      EXPECT_TRUE(end.hear_until([&] { return end.nic->missing_st() == 0; }));
+      end.hear();
+      EXPECT_TRUE(end.rings().empty());
+      other.value().reset();
+      while (end.rings().empty()) {
+        ASSERT_GT(end.wait(10'000), 0) << "nobody wakes the engine to try again";
+        end.hear();
+      }
+    }
     fellowship.barrier();
     end.become_acquainted();
     EXPECT_TRUE(end.send(0, pattern(100, 8)));

@@ -232,8 +232,11 @@ TEST(XdpSharing, an_interface_whose_driver_has_no_zero_copy_is_used_with_copies)
   HOSTS_OR_SKIP(1, 1500);
   const auto statuses =
       run_processes({1, 30 * kSecond, {network.namespaces()[0]}}, [&](Fellowship&) {
-        const auto interface = XdpInterface::open("eth0", {});
+        const auto interface = XdpInterface::make("eth0", {});
         ASSERT_TRUE(interface.ok()) << interface.status().message();
+        const auto taken = interface.value()->take();
+        ASSERT_TRUE(taken.ok()) << taken.status().message();
+        EXPECT_TRUE(taken.value());
         EXPECT_TRUE(interface.value()->sender().copies());
       });
   EXPECT_EQ(statuses, std::vector<int>{0});

@@ -1,4 +1,4 @@
-#include "harp/drivers/xdp/room_alarm.h"
+#include "harp/drivers/xdp/wake_alarm.h"
 
 #include <errno.h>
 #include <string.h>
@@ -8,26 +8,26 @@
 
 namespace taco::harp {
 
-Status RoomAlarm::start() {
+Status WakeAlarm::start() {
   timer_ = OwnFd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (timer_) return {};
   return Status(Code::kResource,
-                std::string("cannot make a timer for rings that are full: ") + strerror(errno));
+                std::string("cannot make a timer for rings and queues: ") + strerror(errno));
 }
 
-void RoomAlarm::set() {
-  settle(kPeriod);
+void WakeAlarm::set(Duration time) {
+  settle(time);
   is_set_ = true;
 }
 
-void RoomAlarm::clear() {
+void WakeAlarm::clear() {
   if (!is_set_) return;
   settle(0);
   is_set_ = false;
 }
 
-void RoomAlarm::settle(Duration time) {
-  const itimerspec spec{{0, 0}, {0, time}};
+void WakeAlarm::settle(Duration time) {
+  const itimerspec spec{{0, 0}, {time / kSecond, time % kSecond}};
   timerfd_settime(timer_.get(), 0, &spec, nullptr);
 }
 
