@@ -60,14 +60,39 @@ Result<std::unique_ptr<AddressWatch>> AddressWatch::open(
 void AddressWatch::list_interfaces_now() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return;
+  const auto questions = open_netlink(0);
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    Link& link = links_[if_nametoindex(entry->ifa_name)];
-    link.flags = entry->ifa_flags & kCarries;
+    const unsigned index = if_nametoindex(entry->ifa_name);
+    const auto [found, is_new] = links_.try_emplace(index);
+    Link& link = found->second;
     const int family = entry->ifa_addr == nullptr ? AF_UNSPEC : entry->ifa_addr->sa_family;
     const bool v6 = family == AF_INET6;
     link.has_address |= family == AF_INET || (v6 && !is_link_local(endpoint_of(entry->ifa_addr)));
+    if (!is_new || !questions.ok()) continue;
+    ifinfomsg about{};
+    about.ifi_index = static_cast<int>(index);
+    NetlinkAnswer answer;
+    const NetlinkRequest request(RTM_GETLINK, index, about);
+    const nlmsghdr* const told = ask_kernel(questions.value().get(), request, RTM_NEWLINK, answer);
+    if (told != nullptr) take_link(body_of(*told), link);
   }
   freeifaddrs(list);
+}
+
+// True: what the kernel tells of it is not what was known.
+bool AddressWatch::take_link(std::span<const std::byte> body, Link& link) {
+  ifinfomsg header{};
+  if (body.size() < sizeof header) return false;
+  memcpy(&header, body.data(), sizeof header);
+  const Link before = link;
+  link.flags = header.ifi_flags & kCarries;
+  for_attributes(body, sizeof header, [&](int type, std::span<const std::byte> value) {
+    if (type == IFLA_MTU && value.size() == sizeof link.mtu) {
+      memcpy(&link.mtu, value.data(), value.size());
+    }
+    if (type == IFLA_ADDRESS) link.mac.assign(value.begin(), value.end());
+  });
+  return before.flags != link.flags || before.mtu != link.mtu || before.mac != link.mac;
 }
 
 AddressWatch::~AddressWatch() {
@@ -94,8 +119,8 @@ bool AddressWatch::hear() {
 }
 
 // An IPv6 address of one link is nobody's way. And of an interface matters only whether it carries
-// anything, if it has an address; the kernel tells of these before it tells that an interface is
-// gone.
+// anything, how much at once and from which MAC address, if it has an address; the kernel tells of
+// these before it tells that an interface is gone.
 bool AddressWatch::matters(const nlmsghdr& message) {
   if (message.nlmsg_type == RTM_NEWADDR || message.nlmsg_type == RTM_DELADDR) {
     const auto* address = static_cast<const ifaddrmsg*>(NLMSG_DATA(&message));
@@ -106,8 +131,8 @@ bool AddressWatch::matters(const nlmsghdr& message) {
   if (message.nlmsg_type == RTM_NEWLINK) {
     const auto* now = static_cast<const ifinfomsg*>(NLMSG_DATA(&message));
     Link& link = links_[static_cast<unsigned>(now->ifi_index)];
-    const unsigned before = std::exchange(link.flags, now->ifi_flags & kCarries);
-    return link.has_address && before != link.flags;
+    const bool is_another = take_link(body_of(message), link);
+    return link.has_address && is_another;
   }
   if (message.nlmsg_type == RTM_DELLINK) {
     const auto* gone = static_cast<const ifinfomsg*>(NLMSG_DATA(&message));

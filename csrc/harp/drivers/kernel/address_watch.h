@@ -1,5 +1,6 @@
 // Hears from the kernel that addresses or interfaces of this host have come, gone or changed, in
-// the middle of a job: a cable is pulled, a lease ends, somebody types `ip address del`.
+// the middle of a job: a cable is pulled, a lease ends, an MTU or a MAC address is set, somebody
+// types `ip address del`.
 //
 // A host of containers has hundreds of interfaces, of which one comes or goes every now and then,
 // and to list them takes milliseconds. So of the kernel's messages only those count that can matter
@@ -9,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -56,9 +58,12 @@ class AddressWatch {
   void look();
 
   struct Link {
-    unsigned flags = 0;        // whether it is up, and has a carrier
+    unsigned flags = 0;  // whether it is up, and has a carrier
+    std::uint32_t mtu = 0;
+    std::vector<std::byte> mac;
     bool has_address = false;  // by which it may matter, or had one
   };
+  static bool take_link(std::span<const std::byte> body, Link& link);
 
   const decltype(NicOptions::find_more) find_more_;
   OwnFd messages_;                            // the kernel's

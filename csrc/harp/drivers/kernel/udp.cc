@@ -65,9 +65,9 @@ std::optional<std::size_t> UdpNic::place_for_more() const {
   return static_cast<std::size_t>(std::countr_zero(missing_));
 }
 
-// Adds addresses that the host has come to have, and learns by which interface each is used now:
-// one that was made again has another index. An address that cannot be opened is not missed by
-// anybody yet, and is tried again after the next change.
+// Adds addresses that the host has come to have, and learns by which interface each is used now,
+// and what that carries at once: one that was made again has another index. An address that cannot
+// be opened is not missed by anybody yet, and is tried again after the next change.
 void UdpNic::open_more(std::span<const NicOptions::Local> locals) {
   const std::vector<NicAddress> before = addresses_;
   for (const NicOptions::Local& local : locals) {
@@ -75,6 +75,7 @@ void UdpNic::open_more(std::span<const NicOptions::Local> locals) {
     for (std::size_t i = 0; i < before.size(); ++i) {
       if (!same_host_address(before[i].endpoint, local.address)) continue;
       sockets_[i]->set_network(local.network);
+      addresses_[i].max_datagram = max_datagram(local.address, local.mtu);
       is_open = true;
     }
     if (is_open) continue;

@@ -225,10 +225,11 @@ void XdpNic::follow_changes() {
   plan_next_try();
 }
 
-// Interfaces that have gone. One that was made again is another, of the same name.
+// Interfaces that have gone, or whose frames have another length now. One that was made again is
+// another, of the same name.
 void XdpNic::drop_former(std::vector<std::unique_ptr<XdpInterface>>& interfaces) {
   std::erase_if(interfaces, [&](const auto& interface) {
-    if (interface->is_as_opened()) return false;
+    if (interface->follow()) return false;
     for (const auto& socket : interface->sockets()) forget_descriptor(socket->fd());
     former_dropped_ += interface->dropped();
     return true;

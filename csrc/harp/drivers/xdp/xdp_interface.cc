@@ -155,10 +155,11 @@ std::uint64_t XdpInterface::dropped() const {
   return total;
 }
 
-bool XdpInterface::is_as_opened() const {
+bool XdpInterface::follow() {
   const auto now = facts_of(name_);
-  return now.ok() && now.value().index == index_ && now.value().mtu == mtu_ &&
-         now.value().mac == mac_ && now.value().is_up;
+  if (!now.ok()) return false;
+  mac_ = now.value().mac;
+  return now.value().index == index_ && now.value().mtu == mtu_ && now.value().is_up;
 }
 
 }  // namespace taco::harp

@@ -41,8 +41,9 @@ class XdpInterface {
     return filter_->set_addresses(addresses);
   }
   std::uint64_t dropped() const;
-  // Still there and up, with the same addresses and MTU.
-  bool is_as_opened() const;
+  // False: it is not there any more, or down, or has another MTU than its frames are made for. A
+  // MAC address that was set is taken over.
+  bool follow();
 
  private:
   explicit XdpInterface(std::string name) : name_(std::move(name)) {}

@@ -216,6 +216,29 @@ void check_interface_made_again() {
   close(capture);
 }
 
+// What the files of /sys say is of the network that they were mounted in.
+void check_another_mtu() {
+  std::atomic<std::size_t> mtu{1'500};
+  UdpNicOptions options;
+  options.locals = locals_by_now();
+  options.find_more = [&] {
+    std::vector<NicOptions::Local> locals = locals_by_now();
+    for (NicOptions::Local& each : locals) each.mtu = mtu;
+    return locals;
+  };
+  ASSERT_EQ(options.locals.size(), 1u);
+  auto a = nic(options);
+  EXPECT_EQ(a->addresses()[0].max_datagram, 1'472u);
+  mtu = 1'300;
+  ASSERT_EQ(system("ip link set v0 mtu 1300"), 0);
+  std::array<RxPacket, 1> none;
+  EXPECT_TRUE(testing::eventually([&] {
+    a->look_everywhere_st();
+    EXPECT_EQ(a->receive_st(none), 0u);
+    return a->addresses()[0].max_datagram == 1'272u;
+  })) << "new sessions send more than leaves without fragmentation";
+}
+
 // Containers come and go: their interfaces have no address that is anybody's way.
 void check_interfaces_of_others() {
   UdpNicOptions own = options();
@@ -290,6 +313,11 @@ TEST(UdpInterfaceTest, a_run_that_leaves_in_fragments_leaves_whole) {
 
 TEST(UdpInterfaceTest, interfaces_of_others_come_and_go_unheeded) {
   if (!in_a_network("ip link set lo up", check_interfaces_of_others))
+    GTEST_SKIP() << "no right to make a network namespace";
+}
+
+TEST(UdpInterfaceTest, another_mtu_is_noticed) {
+  if (!in_a_network(kMakeInterface, check_another_mtu))
     GTEST_SKIP() << "no right to make a network namespace";
 }
 
