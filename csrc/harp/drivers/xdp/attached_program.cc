@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "harp/drivers/kernel/netlink.h"
@@ -79,6 +80,7 @@ Result<std::optional<AttachedProgram>> find_attached_program(std::uint32_t inter
   if (!program.value() || !describe_bpf_object(program.value(), &about, sizeof about)) return none;
   AttachedProgram found;
   found.name = std::string(about.name, strnlen(about.name, sizeof about.name));
+  found.tag = std::to_array(about.tag);
   found.mode = id.value().mode;
   found.link = std::move(link).value();
   for (std::size_t i = 0; i < std::min<std::size_t>(about.nr_map_ids, kMostMaps); ++i) {
@@ -87,7 +89,9 @@ Result<std::optional<AttachedProgram>> find_attached_program(std::uint32_t inter
     bpf_map_info shape;
     memset(&shape, 0, sizeof shape);
     if (!map.value() || !describe_bpf_object(map.value(), &shape, sizeof shape)) return none;
-    found.maps.push_back({static_cast<bpf_map_type>(shape.type), std::move(map).value()});
+    found.maps.push_back({{static_cast<bpf_map_type>(shape.type), shape.key_size, shape.value_size,
+                           shape.max_entries},
+                          std::move(map).value()});
   }
   return std::optional(std::move(found));
 }

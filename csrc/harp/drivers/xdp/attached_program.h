@@ -18,10 +18,11 @@ namespace taco::harp {
 
 struct AttachedProgram {
   std::string name;
+  BpfTag tag{};
   XdpMode mode = XdpMode::kNative;
   OwnFd link;  // the program stays while somebody has it; empty: it hangs on none, or no longer
   struct Map {
-    bpf_map_type type;
+    BpfMapShape shape;
     OwnFd fd;
   };
   std::vector<Map> maps;  // that it uses

@@ -187,6 +187,13 @@ bool describe_bpf_object(const OwnFd& object, void* about, std::uint32_t bytes) 
   return bpf(BPF_OBJ_GET_INFO_BY_FD, attribute) == 0;
 }
 
+std::optional<BpfTag> tag_of(const OwnFd& program) {
+  bpf_prog_info about;
+  memset(&about, 0, sizeof about);
+  if (!describe_bpf_object(program, &about, sizeof about)) return std::nullopt;
+  return std::to_array(about.tag);
+}
+
 // Frames of several pieces are since Linux 5.18: without them an interface
 // with a large MTU refuses the program, and one with a small MTU has none.
 Result<OwnFd> load_xdp_program(std::span<const bpf_insn> instructions, const char* name) {

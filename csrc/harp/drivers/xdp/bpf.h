@@ -7,8 +7,10 @@
 
 #include <linux/bpf.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -55,7 +57,11 @@ struct BpfMapShape {
   std::uint32_t key_bytes = 0;
   std::uint32_t value_bytes = 0;
   std::uint32_t entries = 0;
+  bool operator==(const BpfMapShape&) const = default;
 };
+
+// The kernel's digest of a program's instructions, whatever maps these use.
+using BpfTag = std::array<std::uint8_t, BPF_TAG_SIZE>;
 
 // Failures name the remedy where there is one: a right that is missing, a kernel that is too old.
 Result<OwnFd> create_bpf_map(const BpfMapShape& shape);
@@ -72,6 +78,7 @@ enum class BpfKind { kProgram, kMap, kLink };
 Result<OwnFd> open_bpf_object(BpfKind kind, std::uint32_t id);
 // The number of the link behind that one. 0: there is none.
 Result<std::uint32_t> next_bpf_link(std::uint32_t id);
+std::optional<BpfTag> tag_of(const OwnFd& program);
 // Fills one of the kernel's bpf_..._info, whose pointers say where more is wanted.
 bool describe_bpf_object(const OwnFd& object, void* about, std::uint32_t bytes);
 

@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "harp/address.h"
 #include "harp/drivers/frames/ethernet.h"
-#include "harp/drivers/xdp/attached_program.h"
 
 namespace taco::harp {
 
@@ -23,8 +22,6 @@ constexpr int kStackEnd = BPF_REG_10;
 constexpr std::int16_t kKeyAt = -24;  // on the stack: 16 bytes of address, the port, two of nothing
 constexpr std::int16_t kPortAt = kKeyAt + 16;
 constexpr std::int32_t kAnyFragment = 0x3fff;  // more of them, or an offset
-// Another layout of the maps needs another name: those that share a program know it by that.
-constexpr char kProgramName[] = "taco_harp_2";
 constexpr auto kIpHeaderAt = static_cast<std::int16_t>(kEthernetHeader);
 
 // Goes to `pass` unless the frame has that many bytes in its first piece.
@@ -109,15 +106,22 @@ BpfProgram XdpFilter::program(const OwnFd& addresses, const OwnFd& sockets) {
   return program;
 }
 
-Result<std::unique_ptr<XdpFilter>> XdpFilter::create() {
+BpfMapShape XdpFilter::shape_of_addresses() {
   static_assert(sizeof(Key) == 20);
+  return {BPF_MAP_TYPE_HASH, sizeof(Key), sizeof(std::uint32_t), kMostAddresses};
+}
+
+BpfMapShape XdpFilter::shape_of_sockets() {
+  return {BPF_MAP_TYPE_XSKMAP, sizeof(std::uint32_t), sizeof(std::uint32_t),
+          kMostQueues * kMostQueues};
+}
+
+Result<std::unique_ptr<XdpFilter>> XdpFilter::create() {
   std::unique_ptr<XdpFilter> filter(new XdpFilter);
-  auto addresses =
-      create_bpf_map({BPF_MAP_TYPE_HASH, sizeof(Key), sizeof(std::uint32_t), kMostAddresses});
+  auto addresses = create_bpf_map(shape_of_addresses());
   if (!addresses.ok()) return addresses.status();
   filter->addresses_ = std::move(addresses).value();
-  auto sockets = create_bpf_map({BPF_MAP_TYPE_XSKMAP, sizeof(std::uint32_t), sizeof(std::uint32_t),
-                                 kMostQueues * kMostQueues});
+  auto sockets = create_bpf_map(shape_of_sockets());
   if (!sockets.ok()) return sockets.status();
   filter->sockets_ = std::move(sockets).value();
   const BpfProgram written = program(filter->addresses_, filter->sockets_);
@@ -195,19 +199,36 @@ Status XdpFilter::attach_new(std::uint32_t interface) {
   return {};
 }
 
+// A name may be given to any program: those that share one rely on what it does, and with which
+// maps. "": it is ours.
+std::string XdpFilter::why_not_ours(const AttachedProgram& there) const {
+  if (there.name != kProgramName) return "it is not HARP's";
+  const auto own = tag_of(program_);
+  if (!own || there.tag != *own) {
+    return "it does something else than this version's program of that name";
+  }
+  const auto has = [&](const BpfMapShape& shape) {
+    return std::ranges::count(there.maps, shape, &AttachedProgram::Map::shape) == 1;
+  };
+  const bool good = there.maps.size() == 2 && has(shape_of_addresses()) && has(shape_of_sockets());
+  return good ? "" : "its maps are others than those of this version's program of that name";
+}
+
 // No link: the program that was there has gone.
 Status XdpFilter::join(std::uint32_t interface) {
   auto found = find_attached_program(interface);
   if (!found.ok()) return found.status();
   if (!found.value()) return {};
   AttachedProgram& there = *found.value();
-  if (there.name != kProgramName) {
+  const std::string why_not = why_not_ours(there);
+  if (!why_not.empty()) {
     return Status(Code::kResource, "another XDP program is there already, \"" + there.name +
-                                       "\" (`ip link` shows it; TACO_IFNAME chooses interfaces)");
+                                       "\": " + why_not +
+                                       " (`ip link` shows it; TACO_IFNAME chooses interfaces)");
   }
   if (!there.link) return {};  // with the maps of ours still our own
   for (AttachedProgram::Map& map : there.maps) {
-    OwnFd& ours = map.type == BPF_MAP_TYPE_XSKMAP ? sockets_ : addresses_;
+    OwnFd& ours = map.shape.type == BPF_MAP_TYPE_XSKMAP ? sockets_ : addresses_;
     ours = std::move(map.fd);
   }
   mode_ = there.mode;

@@ -14,10 +14,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/own_fd.h"
 #include "base/status.h"
+#include "harp/drivers/xdp/attached_program.h"
 #include "harp/drivers/xdp/bpf.h"
 #include "harp/nic.h"
 
@@ -26,6 +28,9 @@ namespace taco::harp {
 class XdpFilter {
  public:
   static constexpr std::uint32_t kMostQueues = 64;
+  // Another layout of the maps needs another name: those that share a program know it by that, and
+  // see that it is no other's of the same name.
+  static constexpr char kProgramName[] = "taco_harp_2";
 
   // A program that runs nowhere yet.
   static Result<std::unique_ptr<XdpFilter>> create();
@@ -43,8 +48,10 @@ class XdpFilter {
   Status set_addresses(std::span<const Endpoint> addresses);
   XdpMode mode() const { return mode_; }  // as attached
 
-  // The instructions alone, for tests.
+  // The instructions and the shapes of the maps alone, for tests.
   static BpfProgram program(const OwnFd& addresses, const OwnFd& sockets);
+  static BpfMapShape shape_of_addresses();
+  static BpfMapShape shape_of_sockets();
 
  private:
   // An address and a port as they stand in a packet; IPv4 is mapped into IPv6.
@@ -59,6 +66,7 @@ class XdpFilter {
   XdpFilter() = default;
   Status attach_new(std::uint32_t interface);
   Status join(std::uint32_t interface);
+  std::string why_not_ours(const AttachedProgram& there) const;
   bool owns(const Key& key) const;
   void forget_former_owner();
 

@@ -16,6 +16,7 @@
 #include "harp/drivers/xdp/queue_share.h"
 #include "harp/drivers/xdp/xdp.h"
 #include "harp/drivers/xdp/xdp_here.h"
+#include "support/eventually.h"
 #include "support/ip.h"
 #include "support/network.h"
 #include "support/processes.h"
@@ -272,6 +273,42 @@ TEST(XdpSharing, a_program_that_is_somebody_else_s_is_named_as_far_as_rights_go)
         EXPECT_NE(unseen.message().find("those that share its program CAP_SYS_ADMIN"),
                   std::string::npos)
             << unseen.message();
+      });
+  EXPECT_EQ(statuses, std::vector<int>{0});
+}
+
+// Attaches a program to eth0, and says how a Nic there is refused.
+std::string refusal_beside(std::span<const bpf_insn> instructions, const std::string& address) {
+  const OwnFd program = load_xdp_program(instructions, XdpFilter::kProgramName).value();
+  const auto index = if_nametoindex("eth0");
+  OwnFd link;
+  EXPECT_TRUE(testing::eventually([&] {
+    link = attach_xdp_program(program, index, XdpMode::kNative).value();
+    return static_cast<bool>(link);
+  })) << "a program takes a moment to go";
+  return XdpNic::create(ports_at(address.c_str(), 1), {}).status().message();
+}
+
+TEST(XdpSharing, a_program_that_bears_our_name_and_is_not_ours_is_refused) {
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(1, 1500);
+  const std::string address = network.address(0);
+  const auto statuses =
+      run_processes({1, 30 * kSecond, {network.namespaces()[0]}}, [&](Fellowship&) {
+        BpfProgram passes;
+        passes.set(BPF_REG_0, XDP_PASS);
+        passes.leave();
+        const std::string other = refusal_beside(passes.instructions(), address);
+        EXPECT_NE(other.find("\"taco_harp_2\": it does something else"), std::string::npos)
+            << other;
+        // Ours, over maps that have room for fewer.
+        BpfMapShape few = XdpFilter::shape_of_addresses();
+        few.entries = 1;
+        const OwnFd addresses = create_bpf_map(few).value();
+        const OwnFd sockets = create_bpf_map(XdpFilter::shape_of_sockets()).value();
+        const BpfProgram ours = XdpFilter::program(addresses, sockets);
+        const std::string small = refusal_beside(ours.instructions(), address);
+        EXPECT_NE(small.find("\"taco_harp_2\": its maps are others"), std::string::npos) << small;
       });
   EXPECT_EQ(statuses, std::vector<int>{0});
 }
