@@ -5,41 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <cstdlib>
-
 #include "base/core_list.h"
 #include "base/names.h"
-#include "base/parse_number.h"
 
 namespace taco::harp {
-namespace {
-
-// Leaves `number` alone where the variable is not set.
-Status take_number(const char* name, int* number) {
-  const char* const value = std::getenv(name);
-  if (value == nullptr || *value == '\0') return {};
-  const auto said = parse_number<int>(value);
-  if (said && *said >= 0) {
-    *number = *said;
-    return {};
-  }
-  return invalid(std::string(name) + "=\"" + value +
-                 "\" is no number, and says which part of TACO_HARP_CORES is this rank's: set it "
-                 "as torchrun does, or unset it");
-}
-
-}  // namespace
-
-Result<LocalRank> LocalRank::from_env() {
-  LocalRank self;
-  TACO_RETURN_IF_ERROR(take_number("LOCAL_RANK", &self.rank));
-  TACO_RETURN_IF_ERROR(take_number("LOCAL_WORLD_SIZE", &self.ranks));
-  if (self.rank < self.ranks) return self;
-  return invalid("LOCAL_RANK=\"" + std::to_string(self.rank) +
-                 "\" is not below LOCAL_WORLD_SIZE=" + "\"" + std::to_string(self.ranks) +
-                 "\", and says which part of TACO_HARP_CORES is this rank's: set both as torchrun "
-                 "does, or neither");
-}
 
 Result<std::vector<int>> engine_cores(const std::string& list, int engines, LocalRank self) {
   if (list.empty()) return std::vector<int>();

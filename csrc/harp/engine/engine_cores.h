@@ -9,17 +9,9 @@
 #include <vector>
 
 #include "base/status.h"
+#include "harp/local_rank.h"
 
 namespace taco::harp {
-
-// A process among those of its job on this host, as launchers number them.
-struct LocalRank {
-  int rank = 0;
-  int ranks = 1;
-  // LOCAL_RANK of LOCAL_WORLD_SIZE; alone where these are not set. kInvalidArgument names a value
-  // that says no such thing.
-  static Result<LocalRank> from_env();
-};
 
 // One core for each of `engines`: the rank's part of a list that has as many for each rank. Empty
 // for an empty list. kInvalidArgument says how many there are and how many are needed.

@@ -54,7 +54,7 @@ Status take_engines(const Env& env, const Network& network, StackOptions* option
                    "TACO_HARP_DRIVER=udp");
   }
   if (env.harp_cores.empty()) return {};
-  const auto self = LocalRank::from_env();
+  const auto self = LocalRank::from_env("which part of TACO_HARP_CORES is this rank's");
   if (!self.ok()) return self.status();
   auto cores = engine_cores(env.harp_cores, options->engines, self.value());
   if (!cores.ok()) return cores.status();

@@ -43,7 +43,7 @@ struct EngineCoresOfRank : ::testing::Test {
   static Result<LocalRank> with(const char* rank, const char* ranks) {
     rank == nullptr ? unsetenv("LOCAL_RANK") : setenv("LOCAL_RANK", rank, 1);
     ranks == nullptr ? unsetenv("LOCAL_WORLD_SIZE") : setenv("LOCAL_WORLD_SIZE", ranks, 1);
-    return LocalRank::from_env();
+    return LocalRank::from_env("which cores are this rank's");
   }
 };
 
@@ -52,13 +52,17 @@ TEST_F(EngineCoresOfRank, AreChosenAsTheLauncherNumbersIt) {
   EXPECT_EQ(with("", "").value().ranks, 1);
   EXPECT_EQ(with("3", "4").value().rank, 3);
   EXPECT_EQ(with("3", "4").value().ranks, 4);
+  EXPECT_EQ(with("0", nullptr).value().ranks, 1);
+  EXPECT_EQ(with(nullptr, "1").value().rank, 0);
 }
 
 TEST_F(EngineCoresOfRank, NeedANumberThatMakesSense) {
   for (const auto& [rank, ranks, named] :
        {std::tuple{"x", "4", "LOCAL_RANK=\"x\""}, std::tuple{"1", "2x", "LOCAL_WORLD_SIZE=\"2x\""},
         std::tuple{"-1", "2", "LOCAL_RANK=\"-1\""}, std::tuple{"4", "4", "LOCAL_RANK=\"4\""},
-        std::tuple{"0", "0", "LOCAL_WORLD_SIZE=\"0\""}}) {
+        std::tuple{"0", "0", "LOCAL_WORLD_SIZE=\"0\""},
+        std::tuple{"1", static_cast<const char*>(nullptr), "LOCAL_WORLD_SIZE is not"},
+        std::tuple{static_cast<const char*>(nullptr), "2", "LOCAL_RANK is not"}}) {
     const Status status = with(rank, ranks).status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << named;
     EXPECT_NE(status.message().find(named), std::string::npos) << status.message();

@@ -27,16 +27,14 @@ std::vector<std::uint32_t> QueueShare::of(std::uint32_t queues) const {
   return taken;
 }
 
-QueueShare queue_share(const std::string& setting, const char* local_rank,
-                       const char* local_world_size) {
+QueueShare queue_share(const std::string& setting, LocalRank self) {
   if (setting == "all") return {};
-  if (setting != "auto") {
-    const std::size_t slash = setting.find('/');
-    return share_of(std::string_view(setting).substr(0, slash),
-                    std::string_view(setting).substr(slash + 1));
+  if (setting == "auto") {
+    return {static_cast<std::uint32_t>(self.rank), static_cast<std::uint32_t>(self.ranks)};
   }
-  if (local_rank == nullptr || local_world_size == nullptr) return {};
-  return share_of(local_rank, local_world_size);
+  const std::size_t slash = setting.find('/');
+  return share_of(std::string_view(setting).substr(0, slash),
+                  std::string_view(setting).substr(slash + 1));
 }
 
 }  // namespace taco::harp

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
+#include "harp/local_rank.h"
 
 namespace taco::harp {
 
@@ -24,9 +24,8 @@ struct QueueShare {
   std::vector<std::uint32_t> of(std::uint32_t queues) const;
 };
 
-// As TACO_HARP_XDP_QUEUES says ("auto", "all", "1/4"); "auto" goes by what a launcher calls the
-// rank's number on its host and how many there are, null where nobody says.
-QueueShare queue_share(const std::string& setting, const char* local_rank,
-                       const char* local_world_size);
+// As TACO_HARP_XDP_QUEUES says ("auto", "all", "1/4"); "auto" goes by what the launcher says of
+// this rank.
+QueueShare queue_share(const std::string& setting, LocalRank self);
 
 }  // namespace taco::harp

@@ -34,6 +34,12 @@ using Queues = std::vector<std::uint32_t>;
 constexpr Duration kLimit = 10 * kSecond;
 constexpr std::uint32_t kPorts = 16;
 
+NicOptions ports_at(const char* address, std::size_t count) {
+  NicOptions options;
+  for (std::size_t i = 0; i < count; ++i) options.locals.push_back({ip(address), 1500});
+  return options;
+}
+
 TEST(QueueShare, parts_the_queues_of_an_interface) {
   EXPECT_EQ((QueueShare{}.of(3)), (Queues{0, 1, 2}));
   EXPECT_EQ((QueueShare{0, 2}.of(5)), (Queues{0, 2, 4}));
@@ -56,13 +62,31 @@ TEST(QueueShare, is_parted_among_the_engines_of_a_rank) {
 }
 
 TEST(QueueShare, is_what_the_setting_says_or_else_the_launcher) {
-  EXPECT_EQ(queue_share("auto", nullptr, nullptr), QueueShare{});
-  EXPECT_EQ(queue_share("auto", "1", "4"), (QueueShare{1, 4}));
-  EXPECT_EQ(queue_share("auto", "4", "4"), QueueShare{}) << "there is no such rank";
-  EXPECT_EQ(queue_share("auto", "x", "4"), QueueShare{});
-  EXPECT_EQ(queue_share("auto", "1", nullptr), QueueShare{});
-  EXPECT_EQ(queue_share("all", "1", "4"), QueueShare{});
-  EXPECT_EQ(queue_share("2/3", "1", "4"), (QueueShare{2, 3}));
+  EXPECT_EQ(queue_share("auto", {}), QueueShare{});
+  EXPECT_EQ(queue_share("auto", {1, 4}), (QueueShare{1, 4}));
+  EXPECT_EQ(queue_share("all", {1, 4}), QueueShare{});
+  EXPECT_EQ(queue_share("2/3", {1, 4}), (QueueShare{2, 3}));
+}
+
+// Ranks that all took the launcher's word for "alone" would all take the same queues.
+TEST(QueueShare, needs_a_launcher_that_makes_sense) {
+  XDP_OR_SKIP();
+  HOSTS_OR_SKIP(1, 1500);
+  const std::string address = network.address(0);
+  const auto statuses =
+      run_processes({1, 30 * kSecond, {network.namespaces()[0]}}, [&](Fellowship&) {
+        setenv("LOCAL_WORLD_SIZE", "4", 1);
+        for (const char* rank : {"4", "x", ""}) {
+          setenv("LOCAL_RANK", rank, 1);
+          const Status status =
+              network_named("xdp").value()->open(ports_at(address.c_str(), 1)).status();
+          EXPECT_EQ(status.code(), Code::kInvalidArgument) << rank;
+          EXPECT_NE(status.message().find("which queues of an interface are this rank's"),
+                    std::string::npos)
+              << status.message();
+        }
+      });
+  EXPECT_EQ(statuses, std::vector<int>{0});
 }
 
 std::string text_of(std::span<const NicAddress> addresses) {
@@ -77,12 +101,6 @@ std::vector<Endpoint> endpoints_of(const std::string& text) {
   std::vector<Endpoint> all(text.size() / sizeof(Endpoint));
   memcpy(all.data(), text.data(), text.size());
   return all;
-}
-
-NicOptions ports_at(const char* address, std::size_t count) {
-  NicOptions options;
-  for (std::size_t i = 0; i < count; ++i) options.locals.push_back({ip(address), 1500});
-  return options;
 }
 
 // How many datagrams have come, once there are `wanted` or nothing has come for too long.
