@@ -105,16 +105,25 @@ class Batch final : public Task {
 
 }  // namespace
 
+// The first byte of each message says whether another follows: the server knows no clock of the
+// client's.
 Result<Figures> Lane::latency(const Job& job, bool is_client) {
   Batch out(engine_, peer_, true, 1, job.bytes), in(engine_, peer_, false, 1, job.bytes);
   const std::uint64_t own = is_client ? kThere : kBack, other = is_client ? kBack : kThere;
   Figures figures;
-  for (std::int64_t i = 0; i < job.rounds; ++i, ++tag_) {
+  const Time first = monotonic_now();
+  bool more = true;
+  for (std::int64_t i = 0; more; ++i, ++tag_) {
     const Time start = monotonic_now();
+    if (is_client) more = job.has_time_for_another(i, start - first);
+    out.first_byte() = more ? kMoreToCome : kLastBatch;
     in.start(other, tag_);
     if (is_client) out.start(own, tag_);
     const Status arrived = in.finish();
-    if (!is_client && arrived.ok()) out.start(own, tag_);
+    if (!is_client && arrived.ok()) {
+      more = in.first_byte() == kMoreToCome;
+      out.start(own, tag_);
+    }
     if (is_client || arrived.ok()) TACO_RETURN_IF_ERROR(out.finish());
     TACO_RETURN_IF_ERROR(arrived);
     if (is_client) figures.half_round_trips.push_back((monotonic_now() - start) / 2);

@@ -20,11 +20,15 @@ struct Job {
   By by = By::kHarp;
   Measure measure = Measure::kLatency;
   std::size_t bytes = 8;    // of a message
-  std::int64_t rounds = 1;  // of kLatency
-  // For streams: messages that are posted together, how many such batches are under way, and how
-  // long the client goes on with it.
+  std::int64_t rounds = 1;  // of kLatency, at most
+  // For streams: messages that are posted together, and how many such batches are under way.
   std::size_t batch = 1, depth = 1;
-  double seconds = 1;
+  double seconds = 1;  // so long the client goes on
+
+  // Behind that round of kLatency, which begins after so long.
+  bool has_time_for_another(std::int64_t round, Duration taken) const {
+    return round + 1 < rounds && static_cast<double>(taken) / kSecond < seconds;
+  }
 
   std::size_t memory_bytes() const { return bytes * batch * depth; }
 };

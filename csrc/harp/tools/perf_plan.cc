@@ -77,13 +77,13 @@ std::vector<Option> job_options(Choices& choices) {
        set_measures(choices.measures)},
       {"--sizes", "LIST", "Sizes of messages, as 8,64K,4M, for every measure.",
        set_sizes(choices.sizes)},
-      {"--rounds", "N", "Round trips of each latency (5000).",
+      {"--rounds", "N", "Round trips of each latency, at most (5000).",
        [&choices](const std::string& value) {
          Status status = set_integer(choices.rounds, 1, 100'000'000)(value);
          choices.ranks.rounds = choices.rounds;
          return status;
        }},
-      {"--seconds", "S", "How long each bandwidth and rate is measured (1).",
+      {"--seconds", "S", "How long each measure goes on, a latency at most (1).",
        [&choices](const std::string& value) {
          Status status = set_number(choices.seconds, 0.01, 3600)(value);
          choices.ranks.seconds = choices.seconds;

@@ -16,7 +16,7 @@
 namespace taco::harp::perf {
 namespace {
 
-constexpr char kGreeting[] = "harp-perf 2";
+constexpr char kGreeting[] = "harp-perf 3";
 // The variables that a client may set at its server.
 constexpr const char* kSettable[] = {
     "TACO_TRANSPORT",     "TACO_HARP_DRIVER",  "TACO_PATHS",     "TACO_HARP_SECURITY",

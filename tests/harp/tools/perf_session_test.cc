@@ -36,7 +36,7 @@ void with_server(const std::function<void(Connection)>& client, Code expected = 
 std::vector<Job> short_jobs() {
   std::vector<Job> jobs;
   for (const By by : {By::kHarp, By::kTcp, By::kTcpPolling}) {
-    jobs.push_back({by, Measure::kLatency, 64, 20, 1, 1, 1});
+    jobs.push_back({by, Measure::kLatency, 64, 20, 1, 1, 60});
     jobs.push_back({by, Measure::kBandwidth, 300'000, 1, 1, 3, 0.05});
     jobs.push_back({by, Measure::kRate, 8, 1, 16, 2, 0.05});
   }
@@ -68,6 +68,24 @@ TEST_P(Sessions, measure_every_job_by_every_way) {
 
 INSTANTIATE_TEST_SUITE_P(Transports, Sessions, ::testing::Values("shm", "udp"),
                          [](const auto& instance) { return std::string(instance.param); });
+
+// On a slow way, or with large messages, as many rounds as by a fast one take minutes.
+TEST(Sessions, end_a_latency_when_its_time_is_over) {
+  with_server([](Connection connection) {
+    std::vector<Job> jobs;
+    for (const By by : {By::kHarp, By::kTcp, By::kTcpPolling}) {
+      jobs.push_back({by, Measure::kLatency, 1 << 20, 100'000'000, 1, 1, 0.05});
+      jobs.push_back({by, Measure::kLatency, 1, 100'000'000, 1, 1, 0.05});
+    }
+    const auto findings =
+        measure(std::move(connection), {{"TACO_TRANSPORT", "udp"}}, jobs, [](const Row&) {});
+    ASSERT_TRUE(findings.ok()) << findings.status().message();
+    ASSERT_EQ(findings.value().rows.size(), jobs.size());
+    for (const Row& row : findings.value().rows) {
+      EXPECT_GT(row.client.half_round_trips.size(), 0u);
+    }
+  });
+}
 
 TEST(Sessions, have_all_engines_of_both_sides_measure_at_once) {
   with_server([](Connection connection) {
@@ -117,7 +135,7 @@ void expect_failure(Connection& connection, const std::string& said) {
 TEST(Server, sets_nothing_for_a_client_but_what_is_for_it_to_set) {
   with_server(
       [](Connection connection) {
-        ASSERT_TRUE(connection.send_line("harp-perf 2").ok());
+        ASSERT_TRUE(connection.send_line("harp-perf 3").ok());
         ASSERT_TRUE(connection.receive_line().ok());
         ASSERT_TRUE(connection.send_line("set LD_PRELOAD=/tmp/evil.so").ok());
         expect_failure(connection, "is not for a client of harp-perf to set");
