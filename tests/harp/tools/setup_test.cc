@@ -78,6 +78,10 @@ TEST_F(Setup, wants_as_many_queues_as_cores_or_as_there_can_be) {
   EXPECT_EQ(mends({8, 8, true}, 16), "");
   EXPECT_EQ(mends({4, 8, true}, 4), "");
   EXPECT_EQ(mends({1, 1, false}, 4), "") << "the device says nothing";
+  host_.driver = "xdp";
+  EXPECT_EQ(mends({1, 8, true}, 16), "ethtool -L eth0 combined 4") << "it sends by the others";
+  EXPECT_EQ(mends({4, 8, true}, 16), "");
+  EXPECT_EQ(mends({1, 1, true}, 4), "");
   host_.devices[0].is_hardware = false;
   EXPECT_EQ(mends({1, 8, false}, 4), "") << "a veth's sender does the work";
 }
